@@ -1,0 +1,95 @@
+"""Everything from outside this repository: third_party/README.md says why each is here."""
+
+load("//tools/build_rules:compat.bzl", "compat_repositories")
+load("//tools/build_rules:system_library.bzl", "system_library")
+
+def waybill_repositories():
+    """Declares the external repositories."""
+    compat_repositories()
+
+    system_library(
+        name = "com_google_googletest",
+        archives = ["gmock", "gmock_main", "gtest"],
+        build_file = "//third_party:googletest.BUILD",
+        debian = ["libgtest-dev", "libgmock-dev"],
+        headers = ["gtest", "gmock"],
+        packages = ["gtest", "gtest_main", "gmock", "gmock_main"],
+    )
+
+    system_library(
+        name = "com_github_google_benchmark",
+        build_file = "//third_party:benchmark.BUILD",
+        debian = ["libbenchmark-dev"],
+        headers = ["benchmark"],
+        packages = ["benchmark"],
+    )
+
+    system_library(
+        name = "com_google_absl",
+        build_file = "//third_party:absl.BUILD",
+        debian = ["libabsl-dev"],
+        headers = ["absl"],
+        packages = [
+            "absl_any_invocable",
+            "absl_btree",
+            "absl_cleanup",
+            "absl_core_headers",
+            "absl_fixed_array",
+            "absl_flat_hash_map",
+            "absl_flat_hash_set",
+            "absl_function_ref",
+            "absl_hash",
+            "absl_inlined_vector",
+            "absl_int128",
+            "absl_random_bit_gen_ref",
+            "absl_random_distributions",
+            "absl_random_random",
+            "absl_span",
+            "absl_status",
+            "absl_statusor",
+            "absl_str_format",
+            "absl_strings",
+            "absl_synchronization",
+            "absl_time",
+        ],
+    )
+
+    system_library(
+        name = "com_google_protobuf",
+        build_file = "//third_party:protobuf.BUILD",
+        debian = ["libprotobuf-dev", "protobuf-compiler"],
+        headers = ["google/protobuf"],
+        packages = ["protobuf"],
+        tools = ["protoc"],
+    )
+
+    system_library(
+        name = "com_github_grpc_grpc",
+        build_file = "//third_party:grpc.BUILD",
+        debian = ["libgrpc++-dev", "libgrpc-dev", "protobuf-compiler-grpc"],
+        headers = ["grpc", "grpc++", "grpcpp"],
+        packages = ["grpc++"],
+        tools = ["grpc_cpp_plugin"],
+    )
+
+    system_library(
+        name = "highway",
+        build_file = "//third_party:hwy.BUILD",
+        debian = ["libhwy-dev"],
+        headers = ["hwy"],
+        packages = ["libhwy"],
+    )
+
+    system_library(
+        name = "cli11",
+        build_file = "//third_party:cli11.BUILD",
+        debian = ["libcli11-dev"],
+        headers = ["CLI"],
+    )
+
+    system_library(
+        name = "nlohmann_json",
+        build_file = "//third_party:nlohmann_json.BUILD",
+        debian = ["nlohmann-json3-dev"],
+        headers = ["nlohmann"],
+    )
