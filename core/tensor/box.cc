@@ -1,0 +1,85 @@
+#include "core/tensor/box.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace waybill {
+
+Box::Box(absl::Span<const int64_t> begin, absl::Span<const int64_t> end)
+    : dimensions_(static_cast<int>(begin.size())) {
+  assert(begin.size() == end.size() && begin.size() <= kMaxDimensions);
+  std::copy(begin.begin(), begin.end(), begin_.begin());
+  std::copy(end.begin(), end.end(), end_.begin());
+}
+
+Box Box::Whole(absl::Span<const int64_t> shape) {
+  const std::array<int64_t, kMaxDimensions> zeros{};
+  return Box({zeros.data(), shape.size()}, shape);
+}
+
+void Box::Set(int d, int64_t begin, int64_t end) {
+  begin_[static_cast<size_t>(d)] = begin;
+  end_[static_cast<size_t>(d)] = end;
+}
+
+bool Box::empty() const {
+  for (int d = 0; d < dimensions_; ++d) {
+    if (end(d) <= begin(d)) return true;
+  }
+  return false;
+}
+
+int64_t Box::element_count() const {
+  if (empty()) return 0;
+  int64_t count = 1;
+  for (int d = 0; d < dimensions_; ++d) count *= extent(d);
+  return count;
+}
+
+bool Box::Contains(const Box& other) const {
+  if (other.dimensions_ != dimensions_) return false;
+  if (other.empty()) return true;
+  for (int d = 0; d < dimensions_; ++d) {
+    if (other.begin(d) < begin(d) || other.end(d) > end(d)) return false;
+  }
+  return true;
+}
+
+bool Box::operator==(const Box& other) const {
+  return begins() == other.begins() && ends() == other.ends();
+}
+
+Box Intersect(const Box& a, const Box& b) {
+  assert(a.dimensions() == b.dimensions());
+  Box both = a;
+  for (int d = 0; d < a.dimensions(); ++d) {
+    both.Set(d, std::max(a.begin(d), b.begin(d)), std::min(a.end(d), b.end(d)));
+  }
+  return both;
+}
+
+std::string ToString(const Box& box) {
+  if (box.dimensions() == 0) return "scalar";
+  std::string text;
+  for (int d = 0; d < box.dimensions(); ++d) {
+    absl::StrAppend(&text, d == 0 ? "" : " x ", "[", box.begin(d), ", ", box.end(d), ")");
+  }
+  return text;
+}
+
+std::string ShapeToString(absl::Span<const int64_t> shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+void RowMajorStrides(absl::Span<const int64_t> shape, absl::Span<int64_t> strides) {
+  int64_t stride = 1;
+  for (size_t d = shape.size(); d-- > 0;) {
+    strides[d] = stride;
+    stride *= shape[d];
+  }
+}
+
+}  // namespace waybill

@@ -1,0 +1,64 @@
+// A half-open range of a tensor's index space in each of its dimensions.
+#ifndef WAYBILL_CORE_TENSOR_BOX_H_
+#define WAYBILL_CORE_TENSOR_BOX_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "absl/types/span.h"
+
+namespace waybill {
+
+// Of a tensor, a box, a buffer; no known model has a parameter of more than five dimensions.
+inline constexpr int kMaxDimensions = 8;
+
+// [begin, end) in each dimension, slowest first. A box of no dimensions holds one element.
+class Box {
+ public:
+  Box() = default;
+
+  // As many dimensions as `begin`; `end` has the same number, at most kMaxDimensions.
+  Box(absl::Span<const int64_t> begin, absl::Span<const int64_t> end);
+
+  // All of a tensor of that shape.
+  static Box Whole(absl::Span<const int64_t> shape);
+
+  int dimensions() const { return dimensions_; }
+  int64_t begin(int d) const { return begin_[static_cast<size_t>(d)]; }
+  int64_t end(int d) const { return end_[static_cast<size_t>(d)]; }
+  int64_t extent(int d) const { return end(d) - begin(d); }
+  absl::Span<const int64_t> begins() const { return {begin_.data(), Size()}; }
+  absl::Span<const int64_t> ends() const { return {end_.data(), Size()}; }
+
+  // Narrows dimension d to [begin, end).
+  void Set(int d, int64_t begin, int64_t end);
+
+  bool empty() const;
+  int64_t element_count() const;  // 0 where empty.
+  bool Contains(const Box& other) const;
+  bool operator==(const Box& other) const;
+
+ private:
+  size_t Size() const { return static_cast<size_t>(dimensions_); }
+
+  int dimensions_ = 0;
+  std::array<int64_t, kMaxDimensions> begin_{};
+  std::array<int64_t, kMaxDimensions> end_{};
+};
+
+// Empty where they do not meet. Both have the same number of dimensions.
+Box Intersect(const Box& a, const Box& b);
+
+// "[0, 512) x [128, 256)", or "scalar".
+std::string ToString(const Box& box);
+
+// "[512, 128]"
+std::string ShapeToString(absl::Span<const int64_t> shape);
+
+// Strides in elements of a dense array with the last dimension fastest.
+void RowMajorStrides(absl::Span<const int64_t> shape, absl::Span<int64_t> strides);
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_TENSOR_BOX_H_

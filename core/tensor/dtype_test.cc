@@ -1,0 +1,39 @@
+#include "core/tensor/dtype.h"
+
+#include <gtest/gtest.h>
+
+#include "core/tensor/format.h"
+
+namespace waybill {
+namespace {
+
+TEST(Dtype, EveryNumberHasANameThatParsesBack) {
+  int known = 0;
+  for (uint32_t number = 0; number <= 0x1FF; ++number) {
+    const auto dtype = DtypeFromNumber(number);
+    if (!dtype.ok()) continue;
+    ++known;
+    EXPECT_EQ(*ParseDtype(Name(*dtype)), *dtype);
+    EXPECT_GT(SizeBytes(*dtype), 0u);
+  }
+  EXPECT_EQ(known, 16);
+}
+
+TEST(Dtype, AnUnknownNameIsAnErrorThatListsTheKnown) {
+  const auto status = ParseDtype("BF17").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("dtype \"BF17\" is not one of F32, F16, BF16"),
+            std::string::npos);
+  EXPECT_FALSE(DtypeFromNumber(0).ok());
+  EXPECT_FALSE(DtypeFromNumber(17).ok());
+}
+
+TEST(Format, OnlyTheSameFormatAndF32ToBf16Convert) {
+  EXPECT_TRUE(CheckConversion({Dtype::kF32}, {Dtype::kBf16}).ok());
+  EXPECT_TRUE(CheckConversion({Dtype::kI8}, {Dtype::kI8}).ok());
+  EXPECT_EQ(CheckConversion({Dtype::kBf16}, {Dtype::kF32}).message(),
+            "no conversion from BF16 to F32; there are: the same format, F32 to BF16");
+}
+
+}  // namespace
+}  // namespace waybill

@@ -1,0 +1,160 @@
+// What one rank holds: every shard with its place in the rank's memory, aliases, padding, NICs.
+//
+// Kept as structs of arrays, a column for each property and no object for each shard: a large model
+// has a million of them. Indices are in the order of adding; they are what plans and errors name.
+#ifndef WAYBILL_CORE_TENSOR_MANIFEST_H_
+#define WAYBILL_CORE_TENSOR_MANIFEST_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "core/tensor/box.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/format.h"
+
+namespace waybill {
+
+// A network interface by which a rank can be reached.
+struct Nic {
+  std::string name;
+  uint32_t rail = 0;
+  uint32_t numa_node = 0;
+  uint64_t bytes_per_second = 0;
+
+  bool operator==(const Nic&) const = default;
+};
+
+// Where elements lie: element `i` of a box is at offset_bytes + element_bytes * sum(strides[d] *
+// i[d]), counted from the box's own origin. Another axis order is another order of strides.
+struct Place {
+  uint32_t region_index = 0;
+  uint64_t offset_bytes = 0;
+  absl::Span<const int64_t> strides;  // In elements, one for each dimension.
+};
+
+struct ShardView {
+  uint32_t tensor_index = 0;
+  Format format;
+  Box box;
+  Place place;  // Its strides point into the manifest.
+};
+
+// Elements that no tensor fills: zeros from the join on, outside the plan's cover.
+struct PaddingView {
+  uint32_t element_bytes = 1;
+  absl::Span<const int64_t> extents;
+  Place place;
+};
+
+class Manifest {
+  // Items of different lengths in one array; item i ends at ends[i].
+  struct Names {
+    std::string data;
+    std::vector<uint32_t> ends;
+
+    void Add(absl::string_view item) {
+      data.append(item.data(), item.size());
+      ends.push_back(static_cast<uint32_t>(data.size()));
+    }
+    absl::string_view operator[](uint32_t i) const {
+      const uint32_t begin = i == 0 ? 0 : ends[i - 1];
+      return absl::string_view(data).substr(begin, ends[i] - begin);
+    }
+    bool operator==(const Names&) const = default;
+  };
+  struct Numbers {
+    std::vector<int64_t> data;
+    std::vector<uint32_t> ends;
+
+    void Add(absl::Span<const int64_t> item) {
+      data.insert(data.end(), item.begin(), item.end());
+      ends.push_back(static_cast<uint32_t>(data.size()));
+    }
+    absl::Span<const int64_t> operator[](uint32_t i) const {
+      const uint32_t begin = i == 0 ? 0 : ends[i - 1];
+      return absl::MakeConstSpan(data).subspan(begin, ends[i] - begin);
+    }
+    bool operator==(const Numbers&) const = default;
+  };
+
+ public:
+  // Each returns the index of what it added.
+  uint32_t AddRegion(absl::string_view name, uint64_t size_bytes);
+  uint32_t AddTensor(absl::string_view name, absl::Span<const int64_t> shape, Dtype dtype);
+  uint32_t AddShard(uint32_t tensor_index, Format format, const Box& box, const Place& place);
+  uint32_t AddPadding(uint32_t element_bytes, absl::Span<const int64_t> extents,
+                      const Place& place);
+  // `name` is another name of a tensor (a tied head): nothing moves for it.
+  uint32_t AddAlias(absl::string_view name, uint32_t tensor_index);
+
+  // The machine the rank runs on, as far as planning needs it: equal names are one machine.
+  void set_host(absl::string_view host) { host_ = std::string(host); }
+  const std::string& host() const { return host_; }
+  std::vector<Nic>& nics() { return nics_; }
+  const std::vector<Nic>& nics() const { return nics_; }
+
+  uint32_t region_count() const { return Count(region_bytes_); }
+  absl::string_view region_name(uint32_t i) const { return region_names_[i]; }
+  uint64_t region_bytes(uint32_t i) const { return region_bytes_[i]; }
+
+  uint32_t tensor_count() const { return Count(tensor_dtypes_); }
+  absl::string_view tensor_name(uint32_t i) const { return tensor_names_[i]; }
+  Dtype tensor_dtype(uint32_t i) const { return tensor_dtypes_[i]; }
+  absl::Span<const int64_t> tensor_shape(uint32_t i) const { return tensor_shapes_[i]; }
+
+  uint32_t shard_count() const { return Count(shard_tensors_); }
+  ShardView shard(uint32_t i) const;
+  uint64_t shard_bytes(uint32_t i) const;  // Of its elements.
+
+  uint32_t padding_count() const { return Count(padding_regions_); }
+  PaddingView padding(uint32_t i) const;
+
+  uint32_t alias_count() const { return Count(alias_tensors_); }
+  absl::string_view alias_name(uint32_t i) const { return alias_names_[i]; }
+  uint32_t alias_tensor(uint32_t i) const { return alias_tensors_[i]; }
+
+  // Bytes of all shards.
+  uint64_t total_bytes() const;
+
+  bool operator==(const Manifest&) const = default;
+
+ private:
+  template <typename T>
+  static uint32_t Count(const std::vector<T>& column) {
+    return static_cast<uint32_t>(column.size());
+  }
+
+  std::string host_;
+  std::vector<Nic> nics_;
+
+  Names region_names_;
+  std::vector<uint64_t> region_bytes_;
+
+  Names tensor_names_;
+  Numbers tensor_shapes_;
+  std::vector<Dtype> tensor_dtypes_;
+
+  std::vector<uint32_t> shard_tensors_;
+  std::vector<Format> shard_formats_;
+  std::vector<uint32_t> shard_regions_;
+  std::vector<uint64_t> shard_offsets_;
+  Numbers shard_begins_;
+  Numbers shard_ends_;
+  Numbers shard_strides_;
+
+  std::vector<uint32_t> padding_regions_;
+  std::vector<uint64_t> padding_offsets_;
+  std::vector<uint32_t> padding_element_bytes_;
+  Numbers padding_extents_;
+  Numbers padding_strides_;
+
+  Names alias_names_;
+  std::vector<uint32_t> alias_tensors_;
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_TENSOR_MANIFEST_H_

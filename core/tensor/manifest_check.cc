@@ -1,0 +1,207 @@
+#include "core/tensor/manifest_check.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/narrow.h"
+#include "core/base/status.h"
+#include "core/tensor/runs.h"
+
+namespace waybill {
+namespace {
+
+absl::Status Invalid(std::string message) { return absl::InvalidArgumentError(message); }
+
+// The bytes of an array of `extents` elements, if they can be counted in 63 bits.
+absl::Status CheckSize(absl::string_view what, absl::Span<const int64_t> extents,
+                       uint64_t element_bytes) {
+  uint64_t size = element_bytes;
+  for (const int64_t extent : extents) {
+    if (extent < 0) return Invalid(absl::StrCat(what, ": extent ", extent, " is negative"));
+    const auto product = CheckedMultiply(size, static_cast<uint64_t>(extent));
+    if (!product || *product > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+      return Invalid(absl::StrCat(what, ": shape ", ShapeToString(extents), " of ", element_bytes,
+                                  "-byte elements does not fit into 2^63 bytes"));
+    }
+    size = *product;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPlace(const Manifest& manifest, absl::string_view what,
+                        absl::Span<const int64_t> extents, uint32_t element_bytes,
+                        const Place& place) {
+  if (place.region_index >= manifest.region_count()) {
+    return Invalid(
+        absl::StrCat(what, ": region ", place.region_index, " of ", manifest.region_count()));
+  }
+  if (place.strides.size() != extents.size()) {
+    return Invalid(absl::StrCat(what, ": ", place.strides.size(), " strides for ", extents.size(),
+                                " dimensions"));
+  }
+  uint64_t end = element_bytes;
+  for (size_t d = 0; d < extents.size(); ++d) {
+    if (extents[d] == 0) return absl::OkStatus();
+    if (place.strides[d] < 0) {
+      return Invalid(absl::StrCat(what, ": stride ", place.strides[d], " is negative"));
+    }
+    const auto elements = CheckedMultiply(static_cast<uint64_t>(place.strides[d]),
+                                          static_cast<uint64_t>(extents[d] - 1));
+    const auto bytes = elements ? CheckedMultiply(*elements, element_bytes) : std::nullopt;
+    const auto sum = bytes ? CheckedAdd(end, *bytes) : std::nullopt;
+    if (!sum) return Invalid(absl::StrCat(what, ": its place does not fit into 2^64 bytes"));
+    end = *sum;
+  }
+  const auto last = CheckedAdd(end, place.offset_bytes);
+  if (!last || *last > manifest.region_bytes(place.region_index)) {
+    return Invalid(absl::StrCat(what, ": bytes [", place.offset_bytes, ", ",
+                                last ? absl::StrCat(*last) : "2^64", ") are not in region \"",
+                                manifest.region_name(place.region_index), "\" of ",
+                                manifest.region_bytes(place.region_index), " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+std::string ShardName(const Manifest& manifest, uint32_t tensor_index, const Box& box) {
+  return absl::StrCat("tensor \"", manifest.tensor_name(tensor_index), "\" ", ToString(box));
+}
+
+absl::Status CheckShard(const Manifest& manifest, uint32_t i) {
+  const ShardView shard = manifest.shard(i);
+  if (shard.tensor_index >= manifest.tensor_count()) {
+    return Invalid(absl::StrCat("shard ", i, ": tensor ", shard.tensor_index, " of ",
+                                manifest.tensor_count()));
+  }
+  const std::string what = ShardName(manifest, shard.tensor_index, shard.box);
+  const auto shape = manifest.tensor_shape(shard.tensor_index);
+  if (static_cast<size_t>(shard.box.dimensions()) != shape.size() ||
+      !Box::Whole(shape).Contains(shard.box)) {
+    return Invalid(absl::StrCat(what, ": not in its shape ", ShapeToString(shape)));
+  }
+  std::array<int64_t, kMaxDimensions> extents;
+  for (int d = 0; d < shard.box.dimensions(); ++d) {
+    if (shard.box.extent(d) < 0) return Invalid(absl::StrCat(what, ": end before begin"));
+    extents[static_cast<size_t>(d)] = shard.box.extent(d);
+  }
+  return CheckPlace(manifest, what, {extents.data(), shape.size()}, ElementBytes(shard.format),
+                    shard.place);
+}
+
+// All runs of one region, with what each of them belongs to.
+struct Claim {
+  uint64_t begin;
+  uint64_t end;
+  uint32_t owner;  // A shard, or shard_count + a padding.
+};
+
+std::string OwnerName(const Manifest& manifest, uint32_t owner) {
+  if (owner >= manifest.shard_count()) {
+    return absl::StrCat("padding ", owner - manifest.shard_count());
+  }
+  const ShardView shard = manifest.shard(owner);
+  return ShardName(manifest, shard.tensor_index, shard.box);
+}
+
+absl::Status CheckCover(const Manifest& manifest) {
+  std::vector<std::vector<Claim>> claims(manifest.region_count());
+  const auto claim = [&](absl::Span<const int64_t> extents, uint32_t element_bytes,
+                         const Place& place, uint32_t owner) {
+    ForEachRun(extents, place.strides, element_bytes, [&](uint64_t offset, uint64_t size) {
+      auto& of_region = claims[place.region_index];
+      const uint64_t begin = place.offset_bytes + offset;
+      if (!of_region.empty() && of_region.back().owner == owner && of_region.back().end == begin) {
+        of_region.back().end += size;
+      } else {
+        of_region.push_back({begin, begin + size, owner});
+      }
+    });
+  };
+  for (uint32_t i = 0; i < manifest.shard_count(); ++i) {
+    const ShardView shard = manifest.shard(i);
+    std::array<int64_t, kMaxDimensions> extents;
+    for (int d = 0; d < shard.box.dimensions(); ++d) {
+      extents[static_cast<size_t>(d)] = shard.box.extent(d);
+    }
+    claim({extents.data(), static_cast<size_t>(shard.box.dimensions())}, ElementBytes(shard.format),
+          shard.place, i);
+  }
+  for (uint32_t i = 0; i < manifest.padding_count(); ++i) {
+    const PaddingView padding = manifest.padding(i);
+    claim(padding.extents, padding.element_bytes, padding.place, manifest.shard_count() + i);
+  }
+  for (uint32_t region = 0; region < manifest.region_count(); ++region) {
+    auto& of_region = claims[region];
+    std::sort(of_region.begin(), of_region.end(), [](const Claim& a, const Claim& b) {
+      return a.begin != b.begin ? a.begin < b.begin : a.owner < b.owner;
+    });
+    const std::string name = absl::StrCat("region \"", manifest.region_name(region), "\"");
+    uint64_t covered = 0;
+    uint32_t previous = 0;
+    for (const Claim& c : of_region) {
+      if (c.begin < covered) {
+        return Invalid(absl::StrCat(name, ": bytes [", c.begin, ", ", std::min(covered, c.end),
+                                    ") belong to both ", OwnerName(manifest, previous), " and ",
+                                    OwnerName(manifest, c.owner)));
+      }
+      if (c.begin > covered) {
+        return Invalid(absl::StrCat(name, ": bytes [", covered, ", ", c.begin, ") before ",
+                                    OwnerName(manifest, c.owner),
+                                    " are neither a shard nor declared padding"));
+      }
+      covered = c.end;
+      previous = c.owner;
+    }
+    if (covered != manifest.region_bytes(region)) {
+      return Invalid(absl::StrCat(name, ": bytes [", covered, ", ", manifest.region_bytes(region),
+                                  ") are neither a shard nor declared padding"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckManifest(const Manifest& manifest, Holes holes) {
+  absl::flat_hash_set<absl::string_view> names;
+  for (uint32_t i = 0; i < manifest.tensor_count(); ++i) {
+    const absl::string_view name = manifest.tensor_name(i);
+    if (name.empty()) return Invalid(absl::StrCat("tensor ", i, ": its name is empty"));
+    if (!names.insert(name).second) {
+      return Invalid(absl::StrCat("tensor \"", name, "\" is declared twice"));
+    }
+    if (manifest.tensor_shape(i).size() > kMaxDimensions) {
+      return Invalid(absl::StrCat("tensor \"", name, "\": ", manifest.tensor_shape(i).size(),
+                                  " dimensions, at most ", kMaxDimensions));
+    }
+    WAYBILL_RETURN_IF_ERROR(CheckSize(absl::StrCat("tensor \"", name, "\""),
+                                      manifest.tensor_shape(i),
+                                      SizeBytes(manifest.tensor_dtype(i))));
+  }
+  for (uint32_t i = 0; i < manifest.alias_count(); ++i) {
+    const absl::string_view name = manifest.alias_name(i);
+    if (manifest.alias_tensor(i) >= manifest.tensor_count()) {
+      return Invalid(absl::StrCat("alias \"", name, "\": tensor ", manifest.alias_tensor(i), " of ",
+                                  manifest.tensor_count()));
+    }
+    if (name.empty() || !names.insert(name).second) {
+      return Invalid(absl::StrCat("alias \"", name, "\": empty, or the name of something else"));
+    }
+  }
+  for (uint32_t i = 0; i < manifest.shard_count(); ++i) {
+    WAYBILL_RETURN_IF_ERROR(CheckShard(manifest, i));
+  }
+  for (uint32_t i = 0; i < manifest.padding_count(); ++i) {
+    const PaddingView padding = manifest.padding(i);
+    const std::string what = absl::StrCat("padding ", i);
+    WAYBILL_RETURN_IF_ERROR(CheckSize(what, padding.extents, padding.element_bytes));
+    WAYBILL_RETURN_IF_ERROR(
+        CheckPlace(manifest, what, padding.extents, padding.element_bytes, padding.place));
+  }
+  return holes == Holes::kRefused ? CheckCover(manifest) : absl::OkStatus();
+}
+
+}  // namespace waybill

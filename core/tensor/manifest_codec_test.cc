@@ -1,0 +1,86 @@
+#include "core/tensor/manifest_codec.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "core/tensor/manifest.h"
+#include "core/tensor/manifest.pb.h"
+
+namespace waybill {
+namespace {
+
+Manifest Sample() {
+  Manifest m;
+  m.set_host("node-7");
+  m.nics().push_back(
+      {.name = "mlx5_0", .rail = 1, .numa_node = 0, .bytes_per_second = 50'000'000'000});
+  m.AddRegion("weights", 4096);
+  const uint32_t embed = m.AddTensor("model.embed_tokens.weight", {16, 8}, Dtype::kBf16);
+  const uint32_t scale = m.AddTensor("scale", {}, Dtype::kF32);
+  m.AddShard(embed, {Dtype::kBf16}, Box({8, 0}, {16, 8}), {0, 64, {1, 8}});
+  m.AddShard(scale, {Dtype::kF32}, Box(), {0, 0, {}});
+  m.AddPadding(2, {3, 8}, {0, 512, {8, 1}});
+  m.AddAlias("lm_head.weight", embed);
+  return m;
+}
+
+TEST(ManifestCodec, WhatIsDecodedIsWhatWasEncoded) {
+  EXPECT_EQ(*DecodeManifest(EncodeManifest(Sample())), Sample());
+  EXPECT_EQ(*DecodeManifest(EncodeManifest(Manifest())), Manifest());
+}
+
+// The first version's bytes stay readable, and stay what is written.
+TEST(ManifestCodec, BytesAreThoseOfTheGoldenFile) {
+  std::ifstream file("core/tensor/golden/manifest_v1.binpb", std::ios::binary);
+  const std::string golden((std::istreambuf_iterator<char>(file)),
+                           std::istreambuf_iterator<char>());
+  const std::string encoded = EncodeManifest(Sample());
+  if (const char* out = std::getenv("TEST_UNDECLARED_OUTPUTS_DIR")) {
+    std::ofstream(std::string(out) + "/manifest_v1.binpb", std::ios::binary) << encoded;
+  }
+  EXPECT_EQ(encoded, golden);
+  const auto decoded = DecodeManifest(golden);
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(*decoded, Sample());
+}
+
+TEST(ManifestCodec, RefusesWhatItCannotBelieve) {
+  EXPECT_EQ(DecodeManifest("\xFFnonsense").status().message(),
+            "manifest: 9 bytes are not its encoding");
+
+  proto::Manifest m;
+  ASSERT_TRUE(m.ParseFromString(EncodeManifest(Sample())));
+  proto::Manifest newer = m;
+  newer.set_schema_version(2);
+  EXPECT_EQ(DecodeManifest(newer.SerializeAsString()).status().message(),
+            "manifest: schema version 2, this program knows 1");
+
+  proto::Manifest uneven = m;
+  uneven.add_shard_offsets(1);
+  EXPECT_EQ(DecodeManifest(uneven.SerializeAsString()).status().message(),
+            "manifest: table of shards: columns of 2 and 3 rows");
+
+  proto::Manifest wild = m;
+  wild.mutable_tensor_shapes()->set_ends(0, 1000);
+  EXPECT_EQ(DecodeManifest(wild.SerializeAsString()).status().message(),
+            "manifest: table of tensors: item [0, 1000) of 2, at most 8 long");
+
+  proto::Manifest odd = m;
+  odd.set_tensor_dtypes(0, 99);
+  EXPECT_EQ(DecodeManifest(odd.SerializeAsString()).status().message(),
+            "dtype number 99 is not known");
+}
+
+TEST(ManifestCodec, EveryTruncationIsAnErrorOrAManifest) {
+  const std::string bytes = EncodeManifest(Sample());
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    (void)DecodeManifest(bytes.substr(0, size));  // The sanitizers watch.
+  }
+}
+
+}  // namespace
+}  // namespace waybill
