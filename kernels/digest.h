@@ -35,17 +35,15 @@ class DigestStream {
 
   void Absorb(const void* data, size_t size_bytes);
 
-  // Copies and absorbs in one pass. Each byte of `src` is read once, and the byte that was stored is
-  // the byte that was absorbed, even where somebody writes to `src` meanwhile.
+  // Copies and absorbs in one pass. Each byte of `src` is read once, and the byte that was stored
+  // is the byte that was absorbed, even where somebody writes to `src` meanwhile.
   void AbsorbCopy(void* dst, const void* src, size_t size_bytes, Stores stores);
 
   // The sum of the leaves so far, as if the stream ended here.
   uint64_t sum() const;
 
  private:
-  void AbsorbInLeaf(const std::byte* src, size_t size_bytes);
-  void AbsorbCopyInLeaf(std::byte* dst, const std::byte* src, size_t size_bytes, Stores stores);
-  size_t AbsorbBytes(std::byte* dst, const std::byte* src, size_t size_bytes);
+  size_t AbsorbWords(std::byte* dst, const std::byte* src, size_t size_bytes);
   void Advance(size_t size_bytes);
 
   alignas(64) uint64_t lanes_[8] = {};

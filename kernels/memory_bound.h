@@ -7,8 +7,8 @@
 
 namespace waybill::kernels {
 
-// Bytes per second of std::memcpy from `src` to `dst`, the best of `repeats` runs, each by `threads`
-// threads with equal parts. Touches both arrays first, so page faults are not counted.
+// Bytes per second of std::memcpy from `src` to `dst`, the best of `repeats` runs, each by
+// `threads` threads with equal parts. Touches both arrays first, so page faults are not counted.
 double MeasureCopyRate(void* dst, const void* src, size_t size_bytes, size_t threads,
                        size_t repeats);
 

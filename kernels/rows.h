@@ -1,5 +1,5 @@
-// Two-dimensional blocks: `rows` rows of `row_bytes` bytes that lie `pitch` bytes apart. A pitch may
-// be negative. Packing and unpacking are CopyRows with one pitch equal to row_bytes.
+// Two-dimensional blocks: `rows` rows of `row_bytes` bytes that lie `pitch` bytes apart. A pitch
+// may be negative. Packing and unpacking are CopyRows with one pitch equal to row_bytes.
 
 #ifndef KERNELS_ROWS_H_
 #define KERNELS_ROWS_H_

@@ -1,5 +1,5 @@
-// The scalar truth: each kernel once more, written as its definition reads. The fast paths must give
-// the same bits; the tests hold them to it. Slow; for tests and for targets without vectors.
+// The scalar truth: each kernel once more, written as its definition reads. The fast paths must
+// give the same bits; the tests hold them to it. Slow; for tests and for targets without vectors.
 
 #ifndef KERNELS_SCALAR_H_
 #define KERNELS_SCALAR_H_
@@ -44,13 +44,12 @@ inline constexpr DigestConstants kDigestConstants = MakeDigestConstants();
 
 using Lanes = std::array<uint64_t, kLaneCount>;
 
-// What word `word_index` of a leaf adds to the leaf's accumulators.
-constexpr void AbsorbWord(uint64_t word, size_t word_index, uint64_t* lanes) {
-  const uint64_t key = kDigestConstants.keys[word_index];
+// Adds a word of lane `lane`, whose key is `key`, to the accumulators of its leaf.
+constexpr void AbsorbWord(uint64_t word, uint64_t key, size_t lane, uint64_t* lanes) {
   const uint32_t low = static_cast<uint32_t>(word) + static_cast<uint32_t>(key);
   const uint32_t high = static_cast<uint32_t>(word >> 32) + static_cast<uint32_t>(key >> 32);
-  lanes[word_index % kLaneCount] += uint64_t{low} * high;
-  lanes[(word_index % kLaneCount) ^ 1] += word;
+  lanes[lane] += uint64_t{low} * high;
+  lanes[lane ^ 1] += word;
 }
 
 constexpr uint64_t LeafValue(const uint64_t* lanes, uint64_t leaf_index) {

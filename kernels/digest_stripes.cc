@@ -1,0 +1,150 @@
+#include "kernels/digest_stripes.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/digest_stripes.cc"
+#include <hwy/foreach_target.h>  // Includes this file once for each target.
+//
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
+
+#include <cstring>
+
+#include "kernels/scalar.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace waybill::kernels::HWY_NAMESPACE {
+
+enum class Sink { kNone, kCached, kStreaming };
+
+#if HWY_TARGET == HWY_SCALAR || HWY_HAVE_SCALABLE
+// No vectors, or vectors whose length the compiler does not know and that make no arrays.
+template <Sink kSink>
+void Absorb(std::byte* dst, const std::byte* src, size_t stripe_count, const uint64_t* keys,
+            uint64_t* lanes, size_t /*prefetch_bytes*/) {
+  for (size_t w = 0; w < stripe_count * 8; ++w) {
+    uint64_t word;
+    std::memcpy(&word, src + w * 8, 8);
+    if constexpr (kSink != Sink::kNone) std::memcpy(dst + w * 8, &word, 8);
+    scalar::AbsorbWord(word, keys[w], w % 8, lanes);
+  }
+}
+#else
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Adds stripes to `lanes`. The words themselves are gathered apart and change lanes once, at the
+// end, which spares a shuffle in the loop.
+template <Sink kSink>
+HWY_INLINE void Absorb(std::byte* HWY_RESTRICT dst, const std::byte* HWY_RESTRICT src,
+                       size_t stripe_count, const uint64_t* HWY_RESTRICT keys,
+                       uint64_t* HWY_RESTRICT lanes, size_t prefetch_bytes) {
+  const hn::CappedTag<uint64_t, 8> d;
+  const hn::Repartition<uint32_t, decltype(d)> d32;
+  using V = hn::Vec<decltype(d)>;
+  constexpr size_t kLanes = hn::MaxLanes(d);
+  constexpr size_t kVectors = 8 / kLanes;
+
+  V products[kVectors], words[kVectors];
+#pragma GCC unroll 4
+  for (size_t v = 0; v < kVectors; ++v) {
+    products[v] = hn::Load(d, lanes + v * kLanes);
+    words[v] = hn::Zero(d);
+  }
+  for (size_t s = 0; s < stripe_count; ++s) {
+    hwy::Prefetch(src + s * 64 + prefetch_bytes);
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVectors; ++v) {
+      const size_t at = s * 8 + v * kLanes;
+      const V word = hn::LoadU(d, reinterpret_cast<const uint64_t*>(src) + at);
+      if constexpr (kSink == Sink::kCached) {
+        hn::StoreU(word, d, reinterpret_cast<uint64_t*>(dst) + at);
+      }
+      if constexpr (kSink == Sink::kStreaming) {
+        hn::Stream(word, d, reinterpret_cast<uint64_t*>(dst) + at);
+      }
+      const V key = hn::Load(d, keys + at);
+      const V keyed = hn::BitCast(d, hn::Add(hn::BitCast(d32, word), hn::BitCast(d32, key)));
+      const V high = hn::ShiftRight<32>(keyed);
+      products[v] =
+          hn::Add(products[v], hn::MulEven(hn::BitCast(d32, keyed), hn::BitCast(d32, high)));
+      words[v] = hn::Add(words[v], word);
+    }
+  }
+#pragma GCC unroll 4
+  for (size_t v = 0; v < kVectors; ++v) {
+    hn::Store(hn::Add(products[v], hn::Reverse2(d, words[v])), d, lanes + v * kLanes);
+  }
+}
+#endif
+
+template <Sink kSink>
+uint64_t Leaves(std::byte* dst, const std::byte* src, size_t leaf_count, uint64_t first_leaf) {
+  constexpr size_t kBytes = scalar::kLeafWords * 8;
+  uint64_t sum = 0;
+  for (size_t leaf = 0; leaf < leaf_count; ++leaf) {
+    alignas(64) uint64_t lanes[scalar::kLaneCount] = {};
+    // Hardware prefetchers stop at the end of a page, so this asks for the next leaf, if any.
+    const size_t prefetch_bytes = leaf + 1 < leaf_count ? kBytes : 0;
+    Absorb<kSink>(dst, src + leaf * kBytes, kBytes / 64, scalar::kDigestConstants.keys.data(),
+                  lanes, prefetch_bytes);
+    if constexpr (kSink != Sink::kNone) dst += kBytes;
+    sum += scalar::LeafValue(lanes, first_leaf + leaf);
+  }
+  return sum;
+}
+
+void AbsorbStripes(const std::byte* src, size_t stripe_count, const uint64_t* keys,
+                   uint64_t* lanes) {
+  Absorb<Sink::kNone>(nullptr, src, stripe_count, keys, lanes, 0);
+}
+
+void AbsorbCopyStripes(std::byte* dst, const std::byte* src, size_t stripe_count,
+                       const uint64_t* keys, uint64_t* lanes, Stores stores) {
+  if (stores == Stores::kStreaming) {
+    Absorb<Sink::kStreaming>(dst, src, stripe_count, keys, lanes, 0);
+  } else {
+    Absorb<Sink::kCached>(dst, src, stripe_count, keys, lanes, 0);
+  }
+}
+
+uint64_t SumLeaves(const std::byte* src, size_t leaf_count, uint64_t first_leaf) {
+  return Leaves<Sink::kNone>(nullptr, src, leaf_count, first_leaf);
+}
+
+uint64_t SumCopyLeaves(std::byte* dst, const std::byte* src, size_t leaf_count, uint64_t first_leaf,
+                       Stores stores) {
+  return stores == Stores::kStreaming ? Leaves<Sink::kStreaming>(dst, src, leaf_count, first_leaf)
+                                      : Leaves<Sink::kCached>(dst, src, leaf_count, first_leaf);
+}
+
+}  // namespace waybill::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace waybill::kernels {
+
+HWY_EXPORT(AbsorbStripes);
+HWY_EXPORT(AbsorbCopyStripes);
+HWY_EXPORT(SumLeaves);
+HWY_EXPORT(SumCopyLeaves);
+
+void AbsorbStripes(const std::byte* src, size_t stripe_count, const uint64_t* keys,
+                   uint64_t* lanes) {
+  HWY_DYNAMIC_DISPATCH(AbsorbStripes)(src, stripe_count, keys, lanes);
+}
+
+void AbsorbCopyStripes(std::byte* dst, const std::byte* src, size_t stripe_count,
+                       const uint64_t* keys, uint64_t* lanes, Stores stores) {
+  HWY_DYNAMIC_DISPATCH(AbsorbCopyStripes)(dst, src, stripe_count, keys, lanes, stores);
+}
+
+uint64_t SumLeaves(const std::byte* src, size_t leaf_count, uint64_t first_leaf) {
+  return HWY_DYNAMIC_DISPATCH(SumLeaves)(src, leaf_count, first_leaf);
+}
+
+uint64_t SumCopyLeaves(std::byte* dst, const std::byte* src, size_t leaf_count, uint64_t first_leaf,
+                       Stores stores) {
+  return HWY_DYNAMIC_DISPATCH(SumCopyLeaves)(dst, src, leaf_count, first_leaf, stores);
+}
+
+}  // namespace waybill::kernels
+#endif  // HWY_ONCE

@@ -1,0 +1,33 @@
+// The digest's inner loops, for every vector target. A stripe is 64 bytes: one word for each lane.
+// Of use to digest.cc only.
+
+#ifndef KERNELS_DIGEST_STRIPES_H_
+#define KERNELS_DIGEST_STRIPES_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/copy.h"
+
+namespace waybill::kernels {
+
+inline constexpr size_t kStripeBytes = 64;
+
+// Adds `stripe_count` stripes of one leaf to its eight lanes; `keys` are those of the first word.
+void AbsorbStripes(const std::byte* src, size_t stripe_count, const uint64_t* keys,
+                   uint64_t* lanes);
+
+// The same, and copies. kStreaming only where `dst` is a multiple of 64.
+void AbsorbCopyStripes(std::byte* dst, const std::byte* src, size_t stripe_count,
+                       const uint64_t* keys, uint64_t* lanes, Stores stores);
+
+// The sum of the values of whole leaves.
+uint64_t SumLeaves(const std::byte* src, size_t leaf_count, uint64_t first_leaf);
+
+// The same, and copies. kStreaming only where `dst` is a multiple of 64.
+uint64_t SumCopyLeaves(std::byte* dst, const std::byte* src, size_t leaf_count, uint64_t first_leaf,
+                       Stores stores);
+
+}  // namespace waybill::kernels
+
+#endif  // KERNELS_DIGEST_STRIPES_H_

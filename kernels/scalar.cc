@@ -1,0 +1,74 @@
+#include "kernels/scalar.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace waybill::kernels::scalar {
+namespace {
+
+// The little-endian word at `data`; absent bytes are zeros.
+uint64_t LoadWord(const std::byte* data, size_t size_bytes) {
+  uint64_t word = 0;
+  for (size_t i = 0; i < std::min<size_t>(size_bytes, 8); ++i) {
+    word |= uint64_t{std::to_integer<uint8_t>(data[i])} << (8 * i);
+  }
+  return word;
+}
+
+}  // namespace
+
+uint64_t LeafSum(const void* data, size_t size_bytes, uint64_t first_leaf) {
+  constexpr size_t kLeafBytes = kLeafWords * 8;
+  const std::byte* bytes = static_cast<const std::byte*>(data);
+  uint64_t sum = 0;
+  for (size_t leaf = 0; leaf < size_bytes; leaf += kLeafBytes) {
+    const size_t leaf_end = std::min(leaf + kLeafBytes, size_bytes);
+    Lanes lanes{};
+    for (size_t at = leaf; at < leaf_end; at += 8) {
+      const size_t j = (at - leaf) / 8;
+      AbsorbWord(LoadWord(bytes + at, leaf_end - at), kDigestConstants.keys[j], j % kLaneCount,
+                 lanes.data());
+    }
+    sum += LeafValue(lanes.data(), first_leaf + leaf / kLeafBytes);
+  }
+  return sum;
+}
+
+uint64_t Digest(const void* data, size_t size_bytes) {
+  return FinishDigest(LeafSum(data, size_bytes, 0), size_bytes);
+}
+
+void CastF32ToBf16(void* dst, const void* src, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    float value;
+    std::memcpy(&value, static_cast<const std::byte*>(src) + i * 4, 4);
+    const uint16_t bits = F32ToBf16(value);
+    std::memcpy(static_cast<std::byte*>(dst) + i * 2, &bits, 2);
+  }
+}
+
+void Transpose(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src_pitch, size_t rows,
+               size_t columns, size_t element_bytes) {
+  for (size_t r = 0; r < rows; ++r) {
+    for (size_t c = 0; c < columns; ++c) {
+      std::memcpy(
+          static_cast<std::byte*>(dst) + static_cast<ptrdiff_t>(r) * dst_pitch + c * element_bytes,
+          static_cast<const std::byte*>(src) + static_cast<ptrdiff_t>(c) * src_pitch +
+              r * element_bytes,
+          element_bytes);
+    }
+  }
+}
+
+void CastTransposeF32ToBf16(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src_pitch,
+                            size_t rows, size_t columns) {
+  for (size_t r = 0; r < rows; ++r) {
+    for (size_t c = 0; c < columns; ++c) {
+      CastF32ToBf16(
+          static_cast<std::byte*>(dst) + static_cast<ptrdiff_t>(r) * dst_pitch + c * 2,
+          static_cast<const std::byte*>(src) + static_cast<ptrdiff_t>(c) * src_pitch + r * 4, 1);
+    }
+  }
+}
+
+}  // namespace waybill::kernels::scalar
