@@ -1,6 +1,7 @@
 """Everything from outside this repository: third_party/README.md says why each is here."""
 
 load("//tools/build_rules:compat.bzl", "compat_repositories")
+load("//tools/build_rules:local_python.bzl", "local_python")
 load("//tools/build_rules:system_library.bzl", "system_library")
 
 def waybill_repositories():
@@ -93,3 +94,12 @@ def waybill_repositories():
         debian = ["nlohmann-json3-dev"],
         headers = ["nlohmann"],
     )
+
+    local_python(
+        name = "local_python",
+        requirements = "//third_party/python:requirements.lock",
+    )
+
+def waybill_toolchains():
+    """Registers what the repositories above have to offer."""
+    native.register_toolchains("@local_python//:toolchain")
