@@ -1,0 +1,202 @@
+#include "core/plan/assignment.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace waybill {
+namespace {
+
+// How many bytes each holder of a set is to send of what the set is asked for.
+using Quotas = std::vector<std::vector<double>>;
+
+// Pours `bytes` over the vessels so that their levels (load, in seconds) end as equal as can be.
+void Pour(double bytes, const std::vector<uint32_t>& set, absl::Span<const RankLink> links,
+          const std::vector<double>& loads, std::vector<uint32_t>& order,
+          std::vector<double>& quotas) {
+  order.resize(set.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return loads[set[a]] < loads[set[b]]; });
+  // The level is that of the lowest vessels that the bytes reach.
+  double speed = 0, weighted = 0, level = 0;
+  for (size_t i = 0; i < order.size(); ++i) {
+    const uint32_t trainer = set[order[i]];
+    if (i > 0 && level <= loads[trainer]) break;
+    speed += links[trainer].bytes_per_second;
+    weighted += links[trainer].bytes_per_second * loads[trainer];
+    level = (bytes + weighted) / speed;
+  }
+  for (size_t i = 0; i < set.size(); ++i) {
+    quotas[i] = std::max(0.0, level - loads[set[i]]) * links[set[i]].bytes_per_second;
+  }
+}
+
+Quotas ShareOut(const SourceIndex& sources, const std::vector<double>& set_bytes,
+                absl::Span<const RankLink> links) {
+  constexpr int kRounds = 100;
+  constexpr double kStill = 1e-6;  // Of a trainer's mean load.
+  const auto& sets = sources.holder_sets();
+  Quotas quotas(sets.size());
+  std::vector<double> loads(links.size(), 0);
+  for (size_t s = 0; s < sets.size(); ++s) quotas[s].assign(sets[s].size(), 0);
+  std::vector<uint32_t> order;
+  std::vector<double> before;
+  for (int round = 0; round < kRounds; ++round) {
+    double moved = 0, total = 0;
+    for (size_t s = 0; s < sets.size(); ++s) {
+      before = quotas[s];
+      for (size_t i = 0; i < sets[s].size(); ++i) {
+        loads[sets[s][i]] -= before[i] / links[sets[s][i]].bytes_per_second;
+      }
+      Pour(set_bytes[s], sets[s], links, loads, order, quotas[s]);
+      for (size_t i = 0; i < sets[s].size(); ++i) {
+        loads[sets[s][i]] += quotas[s][i] / links[sets[s][i]].bytes_per_second;
+        moved += quotas[s][i] > before[i] ? quotas[s][i] - before[i] : before[i] - quotas[s][i];
+        total += quotas[s][i];
+      }
+    }
+    if (moved <= kStill * total / static_cast<double>(std::max<size_t>(links.size(), 1))) break;
+  }
+  return quotas;
+}
+
+// For every set of trainers that is a set of holders: what only they can send, at their speed.
+double TrainerBound(const std::vector<std::vector<uint32_t>>& sets,
+                    const std::vector<double>& set_bytes, absl::Span<const RankLink> links) {
+  constexpr size_t kMostSets = 512;  // Beyond: only the sets themselves, and all together.
+  double total_bytes = 0, total_speed = 0, bound = 0;
+  for (const RankLink& link : links) total_speed += link.bytes_per_second;
+  for (const double bytes : set_bytes) total_bytes += bytes;
+  bound = total_bytes / total_speed;
+  for (size_t s = 0; s < sets.size(); ++s) {
+    double bytes = 0, speed = 0;
+    for (const uint32_t trainer : sets[s]) speed += links[trainer].bytes_per_second;
+    for (size_t other = 0; other < sets.size(); ++other) {
+      const bool within = other == s || (sets.size() <= kMostSets &&
+                                         std::includes(sets[s].begin(), sets[s].end(),
+                                                       sets[other].begin(), sets[other].end()));
+      if (within) bytes += set_bytes[other];
+    }
+    bound = std::max(bound, bytes / speed);
+  }
+  return bound;
+}
+
+// Cuts the first rows of `box`, about `bytes` of its `size_bytes`, into `head`. False where either
+// part would be below `smallest`.
+bool CutRows(double bytes, uint64_t size_bytes, uint64_t smallest, Box& box, Box& head) {
+  int d = 0;
+  while (d < box.dimensions() && box.extent(d) == 1) ++d;
+  if (d == box.dimensions()) return false;
+  const double row_bytes = static_cast<double>(size_bytes) / static_cast<double>(box.extent(d));
+  const auto rows = static_cast<int64_t>(bytes / row_bytes + 0.5);
+  const auto least = static_cast<double>(smallest);
+  if (rows <= 0 || rows >= box.extent(d) || static_cast<double>(rows) * row_bytes < least ||
+      static_cast<double>(box.extent(d) - rows) * row_bytes < least) {
+    return false;
+  }
+  head = box;
+  head.Set(d, box.begin(d), box.begin(d) + rows);
+  box.Set(d, box.begin(d) + rows, box.end(d));
+  return true;
+}
+
+class Dealer {
+ public:
+  Dealer(const SourceIndex& sources, absl::Span<const RankLink> trainers, Quotas quotas,
+         uint64_t smallest, Assignment& out)
+      : sources_(sources),
+        trainers_(trainers),
+        quotas_(std::move(quotas)),
+        smallest_(smallest),
+        out_(out) {}
+
+  void Deal(uint32_t index, const Demand& demand, const RankLink& worker) {
+    const Source& source = sources_.source(demand.source);
+    const auto holders = sources_.holders(source);
+    std::vector<double>& quotas = quotas_[source.holder_set];
+    const double element_bytes =
+        static_cast<double>(demand.size_bytes) / static_cast<double>(demand.box.element_count());
+    Box rest = demand.box;
+    while (true) {
+      const size_t best = Best(holders, quotas, worker);
+      const auto rest_bytes =
+          static_cast<uint64_t>(static_cast<double>(rest.element_count()) * element_bytes);
+      Box head;
+      if (holders.size() > 1 && quotas[best] < static_cast<double>(rest_bytes) &&
+          CutRows(quotas[best], rest_bytes, smallest_, rest, head)) {
+        quotas[best] -= static_cast<double>(head.element_count()) * element_bytes;
+        out_.shipments.push_back({index, holders[best], head});
+        continue;
+      }
+      quotas[best] -= static_cast<double>(rest_bytes);
+      out_.shipments.push_back({index, holders[best], rest});
+      return;
+    }
+  }
+
+ private:
+  // On the worker's own host while there is something left there, then the one with the most left.
+  size_t Best(absl::Span<const Holder> holders, const std::vector<double>& quotas,
+              const RankLink& worker) const {
+    size_t best = 0;
+    bool best_near = false;
+    for (size_t i = 0; i < holders.size(); ++i) {
+      const bool near = worker.host != 0 && trainers_[holders[i].trainer].host == worker.host &&
+                        quotas[i] >= static_cast<double>(smallest_);
+      if (i == 0 || (near && !best_near) || (near == best_near && quotas[i] > quotas[best])) {
+        best = i;
+        best_near = near;
+      }
+    }
+    return best;
+  }
+
+  const SourceIndex& sources_;
+  absl::Span<const RankLink> trainers_;
+  Quotas quotas_;
+  uint64_t smallest_;
+  Assignment& out_;
+};
+
+}  // namespace
+
+Assignment AssignDemands(const SourceIndex& sources, absl::Span<const Demand> demands,
+                         absl::Span<const RankLink> trainers, absl::Span<const RankLink> workers,
+                         uint64_t smallest_piece_bytes) {
+  std::vector<double> set_bytes(sources.holder_sets().size(), 0);
+  std::vector<double> worker_loads(workers.size(), 0);
+  for (const Demand& demand : demands) {
+    set_bytes[sources.source(demand.source).holder_set] += static_cast<double>(demand.size_bytes);
+    worker_loads[demand.worker] +=
+        static_cast<double>(demand.size_bytes) / workers[demand.worker].bytes_per_second;
+  }
+  Assignment assignment;
+  assignment.shipments.reserve(demands.size());
+  Dealer dealer(sources, trainers, ShareOut(sources, set_bytes, trainers), smallest_piece_bytes,
+                assignment);
+  for (uint32_t i = 0; i < demands.size(); ++i) {
+    dealer.Deal(i, demands[i], workers[demands[i].worker]);
+  }
+  std::vector<double> trainer_loads(trainers.size(), 0);
+  for (const Shipment& shipment : assignment.shipments) {
+    const Demand& demand = demands[shipment.demand];
+    const double share = static_cast<double>(shipment.box.element_count()) /
+                         static_cast<double>(demand.box.element_count());
+    trainer_loads[shipment.holder.trainer] += share * static_cast<double>(demand.size_bytes) /
+                                              trainers[shipment.holder.trainer].bytes_per_second;
+  }
+  Balance& balance = assignment.balance;
+  for (const double load : trainer_loads) {
+    balance.busiest_trainer = std::max(balance.busiest_trainer, load);
+    balance.mean_trainer += load / static_cast<double>(trainers.size());
+  }
+  for (const double load : worker_loads) {
+    balance.busiest_worker = std::max(balance.busiest_worker, load);
+  }
+  balance.lower_bound =
+      std::max(balance.busiest_worker, TrainerBound(sources.holder_sets(), set_bytes, trainers));
+  return assignment;
+}
+
+}  // namespace waybill

@@ -1,0 +1,43 @@
+// Who sends what: shares demands out between the trainers that hold their sources.
+#ifndef WAYBILL_CORE_PLAN_ASSIGNMENT_H_
+#define WAYBILL_CORE_PLAN_ASSIGNMENT_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "core/plan/demands.h"
+#include "core/plan/plan.h"
+#include "core/plan/source_index.h"
+
+namespace waybill {
+
+// A part of a demand, with the holder that sends it.
+struct Shipment {
+  uint32_t demand = 0;
+  Holder holder;
+  Box box;
+};
+
+// What a rank's links carry, and where it runs; equal for all where nothing is declared.
+struct RankLink {
+  double bytes_per_second = 1;
+  uint32_t host = 0;  // Equal numbers are one machine; 0 is unknown.
+};
+
+struct Assignment {
+  std::vector<Shipment> shipments;  // In the order of demands.
+  Balance balance;
+};
+
+// Minimises the load of the busiest trainer. First each set of replicas is filled like connected
+// vessels until nothing moves (the optimum, since the sum of squares is convex and the sets are its
+// separable blocks); then demands are dealt out to these quotas, on the same host where there is a
+// choice, and cut where a quota ends, but not below `smallest_piece_bytes`.
+Assignment AssignDemands(const SourceIndex& sources, absl::Span<const Demand> demands,
+                         absl::Span<const RankLink> trainers, absl::Span<const RankLink> workers,
+                         uint64_t smallest_piece_bytes);
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_PLAN_ASSIGNMENT_H_

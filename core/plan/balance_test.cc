@@ -1,0 +1,117 @@
+// How well the bytes of replicated sources are shared out.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "core/plan/planner.h"
+#include "core/tensor/manifest.h"
+
+namespace waybill {
+namespace {
+
+constexpr Format kBf16{Dtype::kBf16};
+
+// Ranks that each hold some tensors of `columns` columns, whole.
+class Ranks {
+ public:
+  explicit Ranks(uint32_t count) : manifests_(count) {}
+
+  void Add(uint32_t rank, absl::string_view name, int64_t rows, int64_t columns) {
+    Manifest& m = manifests_[rank];
+    const std::vector<int64_t> shape = {rows, columns};
+    const uint32_t tensor = m.AddTensor(name, shape, Dtype::kBf16);
+    const uint32_t region = m.AddRegion(name, static_cast<uint64_t>(rows * columns) * 2);
+    m.AddShard(tensor, kBf16, Box::Whole(shape), {region, 0, {columns, 1}});
+  }
+  Manifest& operator[](uint32_t rank) { return manifests_[rank]; }
+  std::vector<const Manifest*> pointers() const {
+    std::vector<const Manifest*> result;
+    for (const Manifest& m : manifests_) result.push_back(&m);
+    return result;
+  }
+
+ private:
+  std::vector<Manifest> manifests_;
+};
+
+TEST(Balance, ReplicasShareTheLoadWithinAPercentOfTheBound) {
+  std::mt19937 random(3);
+  for (const uint32_t replicas : {2u, 3u, 8u}) {
+    Ranks trainers(replicas), workers(1);
+    for (int t = 0; t < 40; ++t) {
+      const auto rows = static_cast<int64_t>(16 + random() % 4000);
+      const std::string name = "t" + std::to_string(t);
+      for (uint32_t r = 0; r < replicas; ++r) trainers.Add(r, name, rows, 1024);
+      workers.Add(0, name, rows, 1024);
+    }
+    // The receiver's link is not what binds here.
+    for (uint32_t r = 0; r < replicas; ++r) {
+      trainers[r].nics().push_back({.name = "nic", .bytes_per_second = 1'000'000});
+    }
+    workers[0].nics().push_back({.name = "nic", .bytes_per_second = 1'000'000'000});
+    const auto plan = MakePlan(trainers.pointers(), workers.pointers());
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_LE(plan->balance.ratio(), 1.01);
+    EXPECT_LE(plan->balance.trainer_imbalance(), 1.01);
+  }
+}
+
+// Trainers 0 and 1 share a; 1 and 2 share b; c is 2's alone. The optimum is not a greedy one.
+TEST(Balance, OverlappingReplicaSetsReachTheBound) {
+  Ranks trainers(3), workers(1);
+  for (const uint32_t r : {0u, 1u}) trainers.Add(r, "a", 3000, 1024);
+  for (const uint32_t r : {1u, 2u}) trainers.Add(r, "b", 3000, 1024);
+  trainers.Add(2, "c", 3000, 1024);
+  for (const char* name : {"a", "b", "c"}) workers.Add(0, name, 3000, 1024);
+  for (uint32_t r = 0; r < 3; ++r) {
+    trainers[r].nics().push_back({.name = "nic", .bytes_per_second = 1'000'000});
+  }
+  workers[0].nics().push_back({.name = "nic", .bytes_per_second = 1'000'000'000});
+  const auto plan = MakePlan(trainers.pointers(), workers.pointers());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_LE(plan->balance.ratio(), 1.01);
+}
+
+TEST(Balance, AFasterLinkCarriesMore) {
+  Ranks trainers(2), workers(1);
+  for (const uint32_t r : {0u, 1u}) {
+    trainers.Add(r, "a", 4000, 1024);
+    trainers[r].nics().push_back(
+        {.name = "nic", .bytes_per_second = r == 0 ? 3'000'000u : 1'000'000u});
+  }
+  workers.Add(0, "a", 4000, 1024);
+  workers[0].nics().push_back({.name = "nic", .bytes_per_second = 1'000'000'000});
+  const auto plan = MakePlan(trainers.pointers(), workers.pointers());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->trainer_bytes[0], 3 * plan->trainer_bytes[1]);
+}
+
+TEST(Balance, PrefersTheWorkersOwnHost) {
+  Ranks trainers(2), workers(2);
+  for (const uint32_t r : {0u, 1u}) {
+    trainers.Add(r, "a", 4000, 1024);
+    workers.Add(r, "a", 4000, 1024);
+    trainers[r].set_host(r == 0 ? "x" : "y");
+    workers[r].set_host(r == 0 ? "y" : "x");
+  }
+  const auto plan = MakePlan(trainers.pointers(), workers.pointers());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->trainers[0].size(), 1u);
+  EXPECT_EQ(plan->trainers[0].worker(0), 1u);
+  EXPECT_EQ(plan->trainers[1].worker(0), 0u);
+}
+
+TEST(Balance, SmallTensorsAreNotCut) {
+  Ranks trainers(2), workers(1);
+  for (const uint32_t r : {0u, 1u}) trainers.Add(r, "norm", 1, 1024);
+  workers.Add(0, "norm", 1, 1024);
+  const auto plan = MakePlan(trainers.pointers(), workers.pointers());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->workers[0].size(), 1u);
+}
+
+}  // namespace
+}  // namespace waybill

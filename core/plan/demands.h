@@ -1,0 +1,34 @@
+// What the workers need of which source: the cover, before it is decided who sends.
+#ifndef WAYBILL_CORE_PLAN_DEMANDS_H_
+#define WAYBILL_CORE_PLAN_DEMANDS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/plan/source_index.h"
+#include "core/tensor/manifest.h"
+
+namespace waybill {
+
+// A part of a worker's shard that lies in one source.
+struct Demand {
+  uint32_t worker = 0;
+  uint32_t destination_shard = 0;
+  uint32_t source = 0;  // In the index.
+  uint64_t size_bytes = 0;
+  Box box;
+};
+
+// Cuts every shard of every worker at the sources' edges: the boxes of a shard's demands are
+// disjoint and fill it. In the order of workers and shards.
+//
+// kInvalidArgument: as MakePlan() has it.
+absl::StatusOr<std::vector<Demand>> FindDemands(const SourceIndex& sources,
+                                                absl::Span<const Manifest* const> trainers,
+                                                absl::Span<const Manifest* const> workers);
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_PLAN_DEMANDS_H_

@@ -1,0 +1,48 @@
+#include "core/plan/geometry.h"
+
+namespace waybill {
+
+uint64_t OffsetWithin(const ShardView& shard, const Box& box) {
+  int64_t elements = 0;
+  for (int d = 0; d < box.dimensions(); ++d) {
+    elements += (box.begin(d) - shard.box.begin(d)) * shard.place.strides[static_cast<size_t>(d)];
+  }
+  return shard.place.offset_bytes + static_cast<uint64_t>(elements) * ElementBytes(shard.format);
+}
+
+absl::Span<const Axis> MakeAxes(const ShardView& source, const ShardView& destination,
+                                const Box& box, std::array<Axis, kMaxDimensions>& axes) {
+  const int64_t source_bytes = ElementBytes(source.format);
+  const int64_t destination_bytes = ElementBytes(destination.format);
+  size_t count = 0;
+  for (int d = 0; d < box.dimensions(); ++d) {
+    if (box.extent(d) == 1) continue;
+    const auto at_d = static_cast<size_t>(d);
+    const Axis axis{.extent = box.extent(d),
+                    .source_stride = source.place.strides[at_d] * source_bytes,
+                    .destination_stride = destination.place.strides[at_d] * destination_bytes};
+    size_t at = count++;
+    for (; at > 0 && axes[at - 1].destination_stride < axis.destination_stride; --at) {
+      axes[at] = axes[at - 1];
+    }
+    axes[at] = axis;
+  }
+  if (count == 0) {
+    axes[0] = {1, source_bytes, destination_bytes};
+    return {axes.data(), 1};
+  }
+  size_t merged = 0;
+  for (size_t a = 1; a < count; ++a) {
+    Axis& outer = axes[merged];
+    const Axis& inner = axes[a];
+    if (outer.source_stride == inner.source_stride * inner.extent &&
+        outer.destination_stride == inner.destination_stride * inner.extent) {
+      outer = {outer.extent * inner.extent, inner.source_stride, inner.destination_stride};
+    } else {
+      axes[++merged] = inner;
+    }
+  }
+  return {axes.data(), merged + 1};
+}
+
+}  // namespace waybill

@@ -1,0 +1,24 @@
+// Where the elements of a box lie in a trainer's and a worker's memory, as one walk through both.
+#ifndef WAYBILL_CORE_PLAN_GEOMETRY_H_
+#define WAYBILL_CORE_PLAN_GEOMETRY_H_
+
+#include <array>
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "core/plan/route_table.h"
+#include "core/tensor/manifest.h"
+
+namespace waybill {
+
+// Byte offset of `box`'s first element within the region of `shard`; `box` lies in the shard's box.
+uint64_t OffsetWithin(const ShardView& shard, const Box& box);
+
+// The axes of `box` between the two shards, as RouteShape describes them; written into `axes`, and
+// the part that is used is returned.
+absl::Span<const Axis> MakeAxes(const ShardView& source, const ShardView& destination,
+                                const Box& box, std::array<Axis, kMaxDimensions>& axes);
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_PLAN_GEOMETRY_H_

@@ -1,0 +1,163 @@
+#include "core/plan/planner.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/plan/assignment.h"
+#include "core/plan/cover.h"
+#include "core/plan/demands.h"
+#include "core/plan/geometry.h"
+#include "core/plan/route_codec.h"
+#include "core/plan/source_index.h"
+
+namespace waybill {
+namespace {
+
+double SpeedOf(const Manifest& manifest) {
+  double speed = 0;
+  for (const Nic& nic : manifest.nics()) speed += static_cast<double>(nic.bytes_per_second);
+  return speed;
+}
+
+// Hosts become numbers; speeds count only where every rank declares one.
+class Links {
+ public:
+  Links(absl::Span<const Manifest* const> trainers, absl::Span<const Manifest* const> workers) {
+    const auto declared = [](const Manifest* m) { return SpeedOf(*m) > 0; };
+    const bool use_speeds = std::all_of(trainers.begin(), trainers.end(), declared) &&
+                            std::all_of(workers.begin(), workers.end(), declared);
+    for (const Manifest* m : trainers) this->trainers.push_back(LinkOf(*m, use_speeds));
+    for (const Manifest* m : workers) this->workers.push_back(LinkOf(*m, use_speeds));
+  }
+
+  std::vector<RankLink> trainers;
+  std::vector<RankLink> workers;
+
+ private:
+  RankLink LinkOf(const Manifest& manifest, bool use_speeds) {
+    RankLink link;
+    if (use_speeds) link.bytes_per_second = SpeedOf(manifest);
+    if (!manifest.host().empty()) {
+      link.host = hosts_.try_emplace(manifest.host(), static_cast<uint32_t>(hosts_.size()) + 1)
+                      .first->second;
+    }
+    return link;
+  }
+
+  absl::flat_hash_map<std::string, uint32_t> hosts_;
+};
+
+// Each trainer starts at another worker, so that no worker's link is crowded at the start, and
+// writes a worker's memory in its order, so that neighbours become one write.
+std::vector<uint32_t> SendingOrder(const std::vector<Shipment>& shipments,
+                                   const std::vector<Demand>& demands,
+                                   absl::Span<const Manifest* const> workers,
+                                   uint32_t trainer_count) {
+  using Key = std::tuple<uint32_t, uint32_t, uint32_t, uint64_t, uint32_t>;
+  std::vector<Key> keys;
+  keys.reserve(shipments.size());
+  const auto worker_count = static_cast<uint32_t>(workers.size());
+  for (uint32_t i = 0; i < shipments.size(); ++i) {
+    const Demand& demand = demands[shipments[i].demand];
+    const ShardView shard = workers[demand.worker]->shard(demand.destination_shard);
+    const uint32_t trainer = shipments[i].holder.trainer;
+    const auto start =
+        static_cast<uint32_t>(uint64_t{trainer} * worker_count / trainer_count % worker_count);
+    keys.emplace_back(trainer, (demand.worker + worker_count - start) % worker_count,
+                      shard.place.region_index, OffsetWithin(shard, shipments[i].box), i);
+  }
+  std::sort(keys.begin(), keys.end());
+  std::vector<uint32_t> order;
+  order.reserve(keys.size());
+  for (const Key& key : keys) order.push_back(std::get<4>(key));
+  return order;
+}
+
+absl::StatusOr<RouteView> MakeRoute(const Shipment& shipment, const Demand& demand,
+                                    absl::Span<const Manifest* const> trainers,
+                                    absl::Span<const Manifest* const> workers,
+                                    std::array<Axis, kMaxDimensions>& axes) {
+  const ShardView source = trainers[shipment.holder.trainer]->shard(shipment.holder.shard);
+  const Manifest& worker = *workers[demand.worker];
+  const ShardView destination = worker.shard(demand.destination_shard);
+  const RouteShape shape{
+      .transform = source.format == destination.format ? Transform::kNone : Transform::kF32ToBf16,
+      .source_element_bytes = ElementBytes(source.format),
+      .destination_element_bytes = ElementBytes(destination.format),
+      .axes = MakeAxes(source, destination, shipment.box, axes)};
+  const Axis& last = shape.axes.back();
+  if (last.extent > 1 && last.destination_stride != shape.destination_element_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor \"", worker.tensor_name(destination.tensor_index), "\": worker ", demand.worker,
+        " stores ", ToString(shipment.box), " with its elements ", last.destination_stride,
+        " bytes apart; along one axis they have to be neighbours"));
+  }
+  return RouteView{.trainer = shipment.holder.trainer,
+                   .worker = demand.worker,
+                   .source_shard = shipment.holder.shard,
+                   .destination_shard = demand.destination_shard,
+                   .source_region = source.place.region_index,
+                   .destination_region = destination.place.region_index,
+                   .source_offset_bytes = OffsetWithin(source, shipment.box),
+                   .destination_offset_bytes = OffsetWithin(destination, shipment.box),
+                   .box = shipment.box,
+                   .shape = shape};
+}
+
+// A ledger lists the trainers in order, each one's routes in the order in which it sends them, so
+// that a trainer's entries are neighbours.
+void FillLedgers(Plan& plan) {
+  for (RouteTable& table : plan.trainers) {
+    for (uint32_t i = 0; i < table.size(); ++i) {
+      RouteTable& ledger = plan.workers[table.worker(i)];
+      table.set_ledger_entry(i, ledger.size());
+      ledger.Add(table[i]);
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> MakePlan(absl::Span<const Manifest* const> trainers,
+                              absl::Span<const Manifest* const> workers,
+                              const PlanOptions& options) {
+  if (trainers.empty() || workers.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a plan from ", trainers.size(), " trainers to ", workers.size(), " workers"));
+  }
+  WAYBILL_ASSIGN_OR_RETURN(const SourceIndex sources, SourceIndex::Build(trainers));
+  WAYBILL_ASSIGN_OR_RETURN(const std::vector<Demand> demands,
+                           FindDemands(sources, trainers, workers));
+  const Links links(trainers, workers);
+  const Assignment assignment =
+      AssignDemands(sources, demands, links.trainers, links.workers, options.smallest_piece_bytes);
+  Plan plan;
+  plan.trainers.resize(trainers.size());
+  plan.workers.resize(workers.size());
+  plan.trainer_bytes.resize(trainers.size(), 0);
+  plan.worker_bytes.resize(workers.size(), 0);
+  plan.balance = assignment.balance;
+  std::array<Axis, kMaxDimensions> axes;
+  for (const uint32_t i : SendingOrder(assignment.shipments, demands, workers,
+                                       static_cast<uint32_t>(trainers.size()))) {
+    const Shipment& shipment = assignment.shipments[i];
+    WAYBILL_ASSIGN_OR_RETURN(const RouteView route, MakeRoute(shipment, demands[shipment.demand],
+                                                              trainers, workers, axes));
+    plan.trainers[route.trainer].Add(route);
+    plan.trainer_bytes[route.trainer] += route.shape.size_bytes();
+    plan.worker_bytes[route.worker] += route.shape.size_bytes();
+  }
+  FillLedgers(plan);
+  WAYBILL_RETURN_IF_ERROR(While("prove the cover", CheckCover(plan, workers)));
+  plan.hash = HashTables(plan.trainers);
+  return plan;
+}
+
+}  // namespace waybill

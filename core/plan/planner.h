@@ -1,0 +1,30 @@
+// Computes the plan from all manifests.
+#ifndef WAYBILL_CORE_PLAN_PLANNER_H_
+#define WAYBILL_CORE_PLAN_PLANNER_H_
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/plan/plan.h"
+#include "core/tensor/manifest.h"
+
+namespace waybill {
+
+struct PlanOptions {
+  // A box that several trainers hold is shared out between them in pieces of at least this size.
+  uint64_t smallest_piece_bytes = 64 << 10;
+};
+
+// Every byte of every worker's shards is written by exactly one route. Pure: reads only its
+// arguments; the same manifests in the same order give the same plan, byte for byte, on every host.
+// The manifests have passed CheckManifest(); index is rank.
+//
+// kInvalidArgument, naming the tensor, the worker and both ranges: a tensor that no trainer holds,
+// or that they hold only in part, or with different shapes; a format that cannot be made from
+// theirs; a worker's part whose elements are nowhere neighbours.
+absl::StatusOr<Plan> MakePlan(absl::Span<const Manifest* const> trainers,
+                              absl::Span<const Manifest* const> workers,
+                              const PlanOptions& options = {});
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_PLAN_PLANNER_H_

@@ -1,0 +1,214 @@
+// Plans of random manifests against the slow truth: every element is walked and asked where it is
+// from.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "core/plan/planner.h"
+#include "core/tensor/manifest.h"
+#include "core/tensor/manifest_check.h"
+
+namespace waybill {
+namespace {
+
+constexpr Format kI32{Dtype::kI32};
+
+using Random = std::mt19937;
+
+int64_t Below(Random& random, int64_t limit) {
+  return static_cast<int64_t>(random() % static_cast<uint64_t>(limit));
+}
+
+// `shape` cut into a random grid of boxes.
+std::vector<Box> RandomGrid(Random& random, const std::vector<int64_t>& shape) {
+  std::vector<Box> boxes = {Box::Whole(shape)};
+  for (int d = 0; d < static_cast<int>(shape.size()); ++d) {
+    const int64_t cut = Below(random, shape[static_cast<size_t>(d)] + 1);
+    std::vector<Box> next;
+    for (const Box& box : boxes) {
+      Box low = box, high = box;
+      low.Set(d, 0, cut);
+      high.Set(d, cut, box.end(d));
+      for (const Box& half : {low, high}) {
+        if (!half.empty()) next.push_back(half);
+      }
+    }
+    boxes = next;
+  }
+  return boxes;
+}
+
+// One rank under construction: each shard gets a dense place of its own in some axis order.
+class RankBuilder {
+ public:
+  void Add(Random& random, uint32_t tensor, absl::Span<const int64_t> shape, const Box& box) {
+    const std::string name = "t" + std::to_string(tensor);
+    auto found = std::find(names_.begin(), names_.end(), name);
+    if (found == names_.end()) {
+      manifest_.AddTensor(name, shape, Dtype::kI32);
+      names_.push_back(name);
+      found = names_.end() - 1;
+    }
+    std::vector<int> order(shape.size());
+    for (size_t d = 0; d < order.size(); ++d) order[d] = static_cast<int>(d);
+    if (random() % 3 == 0) std::shuffle(order.begin(), order.end(), random);
+    std::vector<int64_t> strides(shape.size());
+    int64_t stride = 1;
+    for (size_t i = order.size(); i-- > 0;) {
+      strides[static_cast<size_t>(order[i])] = stride;
+      stride *= box.extent(order[i]);
+    }
+    shards_.push_back({static_cast<uint32_t>(found - names_.begin()), box, strides, bytes_});
+    bytes_ += static_cast<uint64_t>(box.element_count()) * 4;
+  }
+
+  Manifest Finish() {
+    manifest_.AddRegion("memory", bytes_);
+    for (const Shard& s : shards_) {
+      manifest_.AddShard(s.tensor, kI32, s.box, {0, s.offset, s.strides});
+    }
+    return manifest_;
+  }
+
+ private:
+  struct Shard {
+    uint32_t tensor;
+    Box box;
+    std::vector<int64_t> strides;
+    uint64_t offset;
+  };
+  Manifest manifest_;
+  std::vector<std::string> names_;
+  std::vector<Shard> shards_;
+  uint64_t bytes_ = 0;
+};
+
+// Visits each element of a shard: its number in the whole tensor, and its byte offset.
+template <typename Visit>
+void ForEachElement(const Manifest& manifest, uint32_t index, Visit visit) {
+  const ShardView shard = manifest.shard(index);
+  const auto shape = manifest.tensor_shape(shard.tensor_index);
+  std::vector<int64_t> at(shard.box.begins().begin(), shard.box.begins().end());
+  if (shard.box.empty()) return;
+  while (true) {
+    int64_t number = 0, place = 0;
+    for (size_t d = 0; d < at.size(); ++d) {
+      number = number * shape[d] + at[d];
+      place += (at[d] - shard.box.begin(static_cast<int>(d))) * shard.place.strides[d];
+    }
+    visit(static_cast<int32_t>(number),
+          shard.place.offset_bytes + static_cast<uint64_t>(place) * 4);
+    size_t d = at.size();
+    while (d-- > 0) {
+      if (++at[d] < shard.box.end(static_cast<int>(d))) break;
+      at[d] = shard.box.begin(static_cast<int>(d));
+      if (d == 0) return;
+    }
+    if (at.empty()) return;
+  }
+}
+
+// The value of an element: unlike any other's.
+int32_t ValueOf(absl::string_view tensor, int32_t number) {
+  return (tensor[1] - '0' + 1) * 1'000'000 + number;
+}
+
+std::vector<uint8_t> Fill(const Manifest& manifest) {
+  std::vector<uint8_t> memory(manifest.region_bytes(0));
+  for (uint32_t i = 0; i < manifest.shard_count(); ++i) {
+    const auto name = manifest.tensor_name(manifest.shard(i).tensor_index);
+    ForEachElement(manifest, i, [&](int32_t number, uint64_t offset) {
+      const int32_t value = ValueOf(name, number);
+      std::memcpy(&memory[offset], &value, 4);
+    });
+  }
+  return memory;
+}
+
+// A route, element by element, counting what it writes.
+void RunRoute(const RouteView& route, const std::vector<uint8_t>& source,
+              std::vector<uint8_t>& destination, std::vector<int>& writes) {
+  const auto axes = route.shape.axes;
+  std::vector<int64_t> at(axes.size(), 0);
+  for (int64_t e = 0; e < route.shape.element_count(); ++e) {
+    int64_t rest = e;
+    uint64_t from = route.source_offset_bytes, to = route.destination_offset_bytes;
+    for (size_t a = axes.size(); a-- > 0;) {
+      const int64_t i = rest % axes[a].extent;
+      rest /= axes[a].extent;
+      from += static_cast<uint64_t>(i * axes[a].source_stride);
+      to += static_cast<uint64_t>(i * axes[a].destination_stride);
+    }
+    ASSERT_LE(from + 4, source.size());
+    ASSERT_LE(to + 4, destination.size());
+    std::memcpy(&destination[to], &source[from], 4);
+    for (int b = 0; b < 4; ++b) ++writes[to + static_cast<uint64_t>(b)];
+  }
+}
+
+TEST(PlannerOracle, EveryElementOfEveryWorkerIsWrittenOnceFromItsOwner) {
+  for (uint32_t seed = 0; seed < 400; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    const auto trainers = static_cast<uint32_t>(1 + Below(random, 4));
+    const auto workers = static_cast<uint32_t>(1 + Below(random, 3));
+    std::vector<RankBuilder> senders(trainers), receivers(workers);
+    const auto tensors = static_cast<uint32_t>(1 + Below(random, 5));
+    for (uint32_t t = 0; t < tensors; ++t) {
+      std::vector<int64_t> shape;
+      for (int64_t d = Below(random, 4); d > 0; --d) shape.push_back(1 + Below(random, 12));
+      // Some trainers cut in one way and some in another, and some hold the same.
+      for (int replica = 0; replica < 1 + static_cast<int>(random() % 2); ++replica) {
+        for (const Box& box : RandomGrid(random, shape)) {
+          const uint32_t first = random() % trainers;
+          senders[first].Add(random, t, shape, box);
+          if (random() % 2 == 0 && trainers > 1) {
+            senders[(first + 1) % trainers].Add(random, t, shape, box);
+          }
+        }
+      }
+      for (RankBuilder& receiver : receivers) {
+        for (const Box& box : RandomGrid(random, shape)) {
+          if (random() % 4 != 0) receiver.Add(random, t, shape, box);
+        }
+      }
+    }
+    std::vector<Manifest> sources, destinations;
+    std::vector<const Manifest*> source_pointers, destination_pointers;
+    for (RankBuilder& b : senders) sources.push_back(b.Finish());
+    for (RankBuilder& b : receivers) destinations.push_back(b.Finish());
+    for (const Manifest& m : sources) {
+      ASSERT_TRUE(CheckManifest(m, Holes::kAllowed).ok());
+      source_pointers.push_back(&m);
+    }
+    for (const Manifest& m : destinations) {
+      ASSERT_TRUE(CheckManifest(m, Holes::kRefused).ok());
+      destination_pointers.push_back(&m);
+    }
+
+    const auto plan = MakePlan(source_pointers, destination_pointers, {.smallest_piece_bytes = 64});
+    ASSERT_TRUE(plan.ok()) << plan.status();
+
+    std::vector<std::vector<uint8_t>> memory;
+    for (const Manifest& m : sources) memory.push_back(Fill(m));
+    for (uint32_t w = 0; w < workers; ++w) {
+      std::vector<uint8_t> got(destinations[w].region_bytes(0), 0xEE);
+      std::vector<int> writes(got.size(), 0);
+      for (uint32_t t = 0; t < trainers; ++t) {
+        for (uint32_t i = 0; i < plan->trainers[t].size(); ++i) {
+          const RouteView route = plan->trainers[t][i];
+          if (route.worker == w) RunRoute(route, memory[t], got, writes);
+        }
+      }
+      EXPECT_EQ(got, Fill(destinations[w]));
+      EXPECT_EQ(writes, std::vector<int>(got.size(), 1));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace waybill

@@ -1,0 +1,187 @@
+#include "core/plan/planner.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "core/plan/cover.h"
+#include "core/plan/route_codec.h"
+#include "core/tensor/manifest.h"
+
+namespace waybill {
+namespace {
+
+constexpr Format kBf16{Dtype::kBf16};
+
+Box Make(std::vector<int64_t> begin, std::vector<int64_t> end) { return Box(begin, end); }
+
+// A rank that holds `box` of one tensor, dense, rows first.
+Manifest Holding(absl::string_view name, std::vector<int64_t> shape, const Box& box,
+                 Format format = kBf16) {
+  Manifest m;
+  std::vector<int64_t> strides(shape.size()), extents;
+  for (int d = 0; d < box.dimensions(); ++d) extents.push_back(box.extent(d));
+  RowMajorStrides(extents, absl::MakeSpan(strides));
+  m.AddRegion("memory", static_cast<uint64_t>(box.element_count()) * ElementBytes(format));
+  m.AddShard(m.AddTensor(name, shape, format.dtype), format, box, {0, 0, strides});
+  return m;
+}
+
+absl::StatusOr<Plan> PlanFor(const std::vector<Manifest>& trainers,
+                             const std::vector<Manifest>& workers) {
+  std::vector<const Manifest*> t, w;
+  for (const Manifest& m : trainers) t.push_back(&m);
+  for (const Manifest& m : workers) w.push_back(&m);
+  return MakePlan(t, w);
+}
+
+const std::vector<int64_t> kShape = {8, 4};
+
+TEST(Planner, RowsThatMeetAreOneRouteEach) {
+  const auto plan = PlanFor(
+      {Holding("w", kShape, Make({0, 0}, {3, 4})), Holding("w", kShape, Make({3, 0}, {8, 4}))},
+      {Holding("w", kShape, Make({0, 0}, {4, 4})), Holding("w", kShape, Make({4, 0}, {8, 4}))});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->trainers[0].size(), 1u);
+  EXPECT_EQ(plan->trainers[1].size(), 2u);
+  // Trainer 1 starts at worker 1; its entries in worker 0's ledger follow trainer 0's.
+  EXPECT_EQ(plan->trainers[1].worker(0), 1u);
+  EXPECT_EQ(plan->trainers[1].worker(1), 0u);
+  EXPECT_EQ(plan->trainers[1][1].ledger_entry, 1u);
+  // Whole rows are one contiguous axis.
+  EXPECT_EQ(plan->trainers[1][0].shape.axes.size(), 1u);
+  EXPECT_EQ(plan->trainers[1][0].shape.destination_run_bytes(), 4u * 4 * 2);
+  EXPECT_EQ(plan->total_bytes(), 2 * 4u * 4 * 2);
+}
+
+TEST(Planner, ColumnsAreStridedOnTheSideThatHasThemAll) {
+  const auto plan = PlanFor({Holding("w", kShape, Make({0, 0}, {8, 4}))},
+                            {Holding("w", kShape, Make({0, 2}, {8, 4}))});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const RouteView route = plan->trainers[0][0];
+  ASSERT_EQ(route.shape.axes.size(), 2u);
+  EXPECT_EQ(route.shape.axes[0], (Axis{8, 8, 4}));
+  EXPECT_EQ(route.shape.axes[1], (Axis{2, 2, 2}));
+  EXPECT_EQ(route.source_offset_bytes, 4u);
+  EXPECT_EQ(route.shape.destination_run_bytes(), 8u * 4);  // One run where it lands.
+}
+
+TEST(Planner, ATransposedBoxIsOneRunWhereItLands) {
+  Manifest worker;
+  worker.AddRegion("memory", 64);
+  worker.AddShard(worker.AddTensor("w", kShape, Dtype::kBf16), kBf16, Box::Whole(kShape),
+                  {0, 0, {1, 8}});
+  const auto plan = PlanFor({Holding("w", kShape, Box::Whole(kShape))}, {worker});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const RouteShape shape = plan->trainers[0][0].shape;
+  EXPECT_TRUE(shape.transposed());
+  EXPECT_EQ(shape.destination_run_bytes(), 64u);
+}
+
+TEST(Planner, AWorkerFindsATiedHeadByItsAlias) {
+  Manifest trainer = Holding("embed", kShape, Box::Whole(kShape));
+  trainer.AddAlias("head", 0);
+  const auto plan = PlanFor({trainer}, {Holding("head", kShape, Box::Whole(kShape))});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->trainers[0].size(), 1u);
+}
+
+TEST(Planner, TheSameManifestsGiveTheSameHashAndOtherOnesAnother) {
+  const std::vector<Manifest> trainers = {Holding("w", kShape, Box::Whole(kShape))};
+  const std::vector<Manifest> worker = {Holding("w", kShape, Box::Whole(kShape))};
+  EXPECT_EQ(PlanFor(trainers, worker)->hash, PlanFor(trainers, worker)->hash);
+  EXPECT_NE(PlanFor(trainers, worker)->hash,
+            PlanFor(trainers, {Holding("w", kShape, Make({0, 0}, {7, 4}))})->hash);
+}
+
+struct BadCase {
+  const char* name;
+  std::vector<Manifest> trainers;
+  Manifest worker;
+  const char* message;
+};
+
+class PlannerRefusesTest : public testing::TestWithParam<BadCase> {};
+
+TEST_P(PlannerRefusesTest, AndNamesWhat) {
+  const auto plan = PlanFor(GetParam().trainers, {GetParam().worker});
+  EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(plan.status().message(), GetParam().message);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, PlannerRefusesTest,
+    testing::Values(
+        BadCase{"a_tensor_nobody_holds",
+                {Holding("w", kShape, Box::Whole(kShape))},
+                Holding("v", kShape, Box::Whole(kShape)),
+                "tensor \"v\": worker 0 wants [0, 8) x [0, 4), no trainer holds a tensor of that "
+                "name"},
+        BadCase{"a_tensor_held_in_part",
+                {Holding("w", kShape, Make({0, 0}, {3, 4})),
+                 Holding("w", kShape, Make({5, 0}, {8, 4}))},
+                Holding("w", kShape, Box::Whole(kShape)),
+                "tensor \"w\": worker 0 wants [0, 8) x [0, 4), of which the trainers do not hold "
+                "[3, 5) x [0, 4); they hold trainer 0 [0, 3) x [0, 4), trainer 1 [5, 8) x [0, 4)"},
+        BadCase{"two_shapes_among_the_trainers",
+                {Holding("w", kShape, Make({0, 0}, {3, 4})),
+                 Holding("w", {9, 4}, Make({3, 0}, {9, 4}))},
+                Holding("w", kShape, Box::Whole(kShape)),
+                "tensor \"w\": trainer 1 has shape [9, 4], trainer 0 has [8, 4]"},
+        BadCase{"another_shape_at_the_worker",
+                {Holding("w", kShape, Box::Whole(kShape))},
+                Holding("w", {9, 4}, Make({0, 0}, {9, 4})),
+                "tensor \"w\": worker 0 has shape [9, 4], the trainers have [8, 4]"},
+        BadCase{"a_wrong_dtype",
+                {Holding("w", kShape, Box::Whole(kShape))},
+                Holding("w", kShape, Box::Whole(kShape), {Dtype::kF32}),
+                "tensor \"w\": worker 0: trainer 0 holds BF16, wanted is F32: no conversion from "
+                "BF16 to F32; there are: the same format, F32 to BF16"}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Planner, RefusesElementsWithoutNeighbours) {
+  Manifest worker;
+  worker.AddRegion("memory", 128);
+  worker.AddShard(worker.AddTensor("w", kShape, Dtype::kBf16), kBf16, Box::Whole(kShape),
+                  {0, 0, {8, 2}});
+  EXPECT_EQ(PlanFor({Holding("w", kShape, Box::Whole(kShape))}, {worker}).status().message(),
+            "tensor \"w\": worker 0 stores [0, 8) x [0, 4) with its elements 4 bytes apart; along "
+            "one axis they have to be neighbours");
+}
+
+TEST(Cover, FindsWhatIsWrittenTwiceOrNever) {
+  const Manifest worker = Holding("w", kShape, Box::Whole(kShape));
+  Plan plan = *PlanFor(
+      {Holding("w", kShape, Make({0, 0}, {3, 4})), Holding("w", kShape, Make({3, 0}, {8, 4}))},
+      {worker});
+  const std::vector<const Manifest*> workers = {&worker};
+  ASSERT_TRUE(CheckCover(plan, workers).ok());
+
+  Plan twice = plan;
+  twice.workers[0].Add(plan.workers[0][0]);
+  EXPECT_EQ(CheckCover(twice, workers).message(),
+            "tensor \"w\": worker 0 wants [0, 8) x [0, 4): [0, 3) x [0, 4) and [0, 3) x [0, 4) are "
+            "both written");
+
+  Plan missing = plan;
+  missing.workers[0] = RouteTable();
+  missing.workers[0].Add(plan.workers[0][1]);
+  EXPECT_EQ(CheckCover(missing, workers).message(),
+            "tensor \"w\": worker 0 wants [0, 8) x [0, 4): 20 of 32 elements are written");
+}
+
+TEST(RouteCodec, WhatIsDecodedIsWhatWasEncoded) {
+  const Plan plan = *PlanFor(
+      {Holding("w", kShape, Make({0, 0}, {3, 4})), Holding("w", kShape, Make({3, 0}, {8, 4}))},
+      {Holding("w", kShape, Make({0, 2}, {8, 4}))});
+  const std::string bytes = EncodeRoutes(plan.workers[0]);
+  EXPECT_EQ(*DecodeRoutes(bytes), plan.workers[0]);
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_FALSE(DecodeRoutes(bytes.substr(0, size)).ok()) << size;
+  }
+  EXPECT_FALSE(DecodeRoutes(bytes + "x").ok());
+}
+
+}  // namespace
+}  // namespace waybill

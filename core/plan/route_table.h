@@ -1,0 +1,106 @@
+// Ordered routes, as columns: what a trainer writes, or what a worker is to receive.
+#ifndef WAYBILL_CORE_PLAN_ROUTE_TABLE_H_
+#define WAYBILL_CORE_PLAN_ROUTE_TABLE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "core/tensor/box.h"
+#include "core/tensor/format.h"
+
+namespace waybill {
+
+// What happens to the elements on the way.
+enum class Transform : uint8_t {
+  kNone = 1,
+  kF32ToBf16 = 2,  // To the nearest, of two as near the even one.
+};
+
+// One loop of a route's walk through both memories. Strides in bytes.
+struct Axis {
+  int64_t extent = 0;
+  int64_t source_stride = 0;
+  int64_t destination_stride = 0;
+
+  bool operator==(const Axis&) const = default;
+};
+
+// The geometry of a route, without the names: all that staging needs.
+//
+// The axes are those of the box in the destination's order, slowest first; axes that continue one
+// another in both memories are merged, so that the last axis is as long a run as there is. There is
+// at least one axis, and the last one's destination stride is the element size. "The bytes of a
+// route" are the destination's elements in the order of this walk; the digest is over them.
+struct RouteShape {
+  Transform transform = Transform::kNone;
+  uint32_t source_element_bytes = 0;
+  uint32_t destination_element_bytes = 0;
+  absl::Span<const Axis> axes;
+
+  int64_t element_count() const;
+  uint64_t size_bytes() const;  // At the destination.
+
+  // Contiguous bytes at the destination: the longest piece that one write can carry.
+  uint64_t destination_run_bytes() const;
+  // Source elements along the last axis are not neighbours: tiles have to be turned.
+  bool transposed() const {
+    return axes.back().source_stride != static_cast<int64_t>(source_element_bytes);
+  }
+};
+
+struct RouteView {
+  uint32_t trainer = 0;  // Ranks.
+  uint32_t worker = 0;
+  uint32_t source_shard = 0;  // Of the trainer's manifest.
+  uint32_t destination_shard = 0;
+  uint32_t source_region = 0;
+  uint32_t destination_region = 0;
+  uint64_t source_offset_bytes = 0;
+  uint64_t destination_offset_bytes = 0;
+  uint32_t ledger_entry = 0;  // Where in the worker's ledger its digest goes.
+  Box box;                    // Of the tensor.
+  RouteShape shape;           // Its axes point into the table.
+};
+
+class RouteTable {
+ public:
+  uint32_t size() const { return static_cast<uint32_t>(trainers_.size()); }
+  bool empty() const { return trainers_.empty(); }
+  RouteView operator[](uint32_t i) const;
+
+  // Without materialising the rest of the view.
+  uint32_t worker(uint32_t i) const { return workers_[i]; }
+  uint32_t trainer(uint32_t i) const { return trainers_[i]; }
+  RouteShape shape(uint32_t i) const;
+  void set_ledger_entry(uint32_t i, uint32_t entry) { ledger_entries_[i] = entry; }
+
+  void Add(const RouteView& route);
+  void Reserve(uint32_t routes);
+
+  uint64_t total_bytes() const;
+  bool operator==(const RouteTable&) const = default;
+
+ private:
+  std::vector<uint32_t> trainers_;
+  std::vector<uint32_t> workers_;
+  std::vector<uint32_t> source_shards_;
+  std::vector<uint32_t> destination_shards_;
+  std::vector<uint32_t> source_regions_;
+  std::vector<uint32_t> destination_regions_;
+  std::vector<uint64_t> source_offsets_;
+  std::vector<uint64_t> destination_offsets_;
+  std::vector<uint32_t> ledger_entries_;
+  std::vector<Transform> transforms_;
+  std::vector<uint8_t> source_element_bytes_;
+  std::vector<uint8_t> destination_element_bytes_;
+  std::vector<Axis> axes_;
+  std::vector<uint32_t> axis_ends_;
+  std::vector<int64_t> bounds_;  // Begins, then ends, of each box.
+  std::vector<uint32_t> bound_ends_;
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_PLAN_ROUTE_TABLE_H_
