@@ -1,0 +1,27 @@
+// The transpose's inner loops, for every vector target. Of use to transpose.cc only.
+
+#ifndef KERNELS_TRANSPOSE_PANEL_H_
+#define KERNELS_TRANSPOSE_PANEL_H_
+
+#include <cstddef>
+
+namespace waybill::kernels {
+
+enum class Element { kBytes1, kBytes2, kBytes4, kBytes8, kF32ToBf16 };
+
+// dst[r][c] = src[c][r]; pitches in bytes.
+struct TransposeBlock {
+  std::byte* dst;
+  ptrdiff_t dst_pitch;
+  const std::byte* src;
+  ptrdiff_t src_pitch;
+  size_t rows;
+  size_t columns;
+};
+
+// Writes dst's rows together, cache line by cache line; so there should not be too many of them.
+void TransposePanel(Element element, const TransposeBlock& block);
+
+}  // namespace waybill::kernels
+
+#endif  // KERNELS_TRANSPOSE_PANEL_H_

@@ -1,0 +1,115 @@
+#include "kernels/transpose.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/every_target.h"
+#include "kernels/scalar.h"
+#include "kernels/test_bytes.h"
+
+namespace waybill::kernels {
+namespace {
+
+struct Shape {
+  size_t rows, columns;  // Of dst.
+};
+
+const Shape kShapes[] = {{0, 0},   {0, 9},     {5, 0},    {1, 1},     {1, 100},  {100, 1},
+                         {2, 3},   {7, 8},     {8, 8},    {9, 7},     {15, 17},  {16, 16},
+                         {31, 33}, {32, 32},   {33, 31},  {63, 65},   {64, 64},  {65, 63},
+                         {130, 5}, {129, 300}, {257, 70}, {20, 9000}, {300, 300}};
+
+// The digest's truth: the rows of dst, packed.
+uint64_t SumOfRows(const uint8_t* dst, size_t pitch, size_t rows, size_t row_bytes) {
+  std::vector<uint8_t> packed;
+  for (size_t r = 0; r < rows; ++r) {
+    packed.insert(packed.end(), dst + r * pitch, dst + r * pitch + row_bytes);
+  }
+  return scalar::LeafSum(packed.data(), packed.size(), 0);
+}
+
+TEST(Transpose, EqualsTheScalarTruthForEveryElementSizeAndShape) {
+  for (const size_t element : {1, 2, 4, 8}) {
+    for (const Shape& shape : kShapes) {
+      for (const size_t gap : {0, 3}) {  // Elements between rows, on both sides.
+        const size_t src_pitch = (shape.rows + gap) * element;
+        const size_t dst_pitch = (shape.columns + gap) * element;
+        const SkewedBytes src = SkewedBytes::Mixed(shape.columns * src_pitch, gap);
+        SkewedBytes expected(shape.rows * dst_pitch);
+        scalar::Transpose(expected.data(), dst_pitch, src.data(), src_pitch, shape.rows,
+                          shape.columns, element);
+        const uint64_t sum =
+            SumOfRows(expected.data(), dst_pitch, shape.rows, shape.columns * element);
+        OnEveryTarget([&] {
+          for (const bool with_digest : {false, true}) {
+            SkewedBytes dst(expected.size(), gap);
+            DigestStream digest;
+            Transpose(dst.data(), dst_pitch, src.data(), src_pitch, shape.rows, shape.columns,
+                      element, with_digest ? &digest : nullptr);
+            ASSERT_TRUE(std::equal(dst.data(), dst.data() + dst.size(), expected.data()))
+                << shape.rows << " x " << shape.columns << " elements of " << element;
+            ASSERT_TRUE(dst.GuardsHold());
+            ASSERT_EQ(digest.sum(), with_digest ? sum : 0);
+          }
+        });
+      }
+    }
+  }
+}
+
+TEST(Transpose, TwiceIsTheSameAgain) {
+  const SkewedBytes src = SkewedBytes::Mixed(123 * 321 * 2);
+  SkewedBytes once(src.size()), twice(src.size());
+  OnEveryTarget([&] {
+    Transpose(once.data(), 123 * 2, src.data(), 321 * 2, 321, 123, 2, nullptr);
+    Transpose(twice.data(), 321 * 2, once.data(), 123 * 2, 123, 321, 2, nullptr);
+    ASSERT_TRUE(std::equal(src.data(), src.data() + src.size(), twice.data()));
+  });
+}
+
+TEST(Transpose, ReadsRowsThatRunBackwards) {
+  const SkewedBytes src = SkewedBytes::Mixed(40 * 50 * 4);
+  SkewedBytes expected(src.size());
+  const uint8_t* last_row = src.data() + 39 * 50 * 4;
+  scalar::Transpose(expected.data(), 40 * 4, last_row, -50 * 4, 50, 40, 4);
+  OnEveryTarget([&] {
+    SkewedBytes dst(src.size());
+    Transpose(dst.data(), 40 * 4, last_row, -50 * 4, 50, 40, 4, nullptr);
+    ASSERT_TRUE(std::equal(dst.data(), dst.data() + dst.size(), expected.data()));
+  });
+}
+
+TEST(TransposeDeathTest, AnotherElementSizeEndsTheProgram) {
+  EXPECT_DEATH(Transpose(nullptr, 0, nullptr, 0, 0, 0, 3, nullptr), "element of 3 bytes");
+}
+
+TEST(CastTranspose, EqualsTheScalarTruthForEveryShape) {
+  for (const Shape& shape : kShapes) {
+    for (const size_t gap : {0, 3}) {
+      const size_t src_pitch = (shape.rows + gap) * 4;
+      const size_t dst_pitch = (shape.columns + gap) * 2;
+      const SkewedBytes src = SkewedBytes::Mixed(shape.columns * src_pitch, gap * 4);
+      SkewedBytes expected(shape.rows * dst_pitch);
+      scalar::CastTransposeF32ToBf16(expected.data(), dst_pitch, src.data(), src_pitch, shape.rows,
+                                     shape.columns);
+      const uint64_t sum = SumOfRows(expected.data(), dst_pitch, shape.rows, shape.columns * 2);
+      OnEveryTarget([&] {
+        for (const bool with_digest : {false, true}) {
+          SkewedBytes dst(expected.size(), gap * 2);
+          DigestStream digest;
+          CastTransposeF32ToBf16(dst.data(), dst_pitch, src.data(), src_pitch, shape.rows,
+                                 shape.columns, with_digest ? &digest : nullptr);
+          ASSERT_TRUE(std::equal(dst.data(), dst.data() + dst.size(), expected.data()))
+              << shape.rows << " x " << shape.columns;
+          ASSERT_TRUE(dst.GuardsHold());
+          ASSERT_EQ(digest.sum(), with_digest ? sum : 0);
+        }
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace waybill::kernels
