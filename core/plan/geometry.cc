@@ -11,7 +11,7 @@ uint64_t OffsetWithin(const ShardView& shard, const Box& box) {
 }
 
 absl::Span<const Axis> MakeAxes(const ShardView& source, const ShardView& destination,
-                                const Box& box, std::array<Axis, kMaxDimensions>& axes) {
+                                const Box& box, std::array<Axis, kMaxAxes>& axes) {
   const int64_t source_bytes = ElementBytes(source.format);
   const int64_t destination_bytes = ElementBytes(destination.format);
   size_t count = 0;
@@ -42,7 +42,11 @@ absl::Span<const Axis> MakeAxes(const ShardView& source, const ShardView& destin
       axes[++merged] = inner;
     }
   }
-  return {axes.data(), merged + 1};
+  count = merged + 1;
+  if (axes[merged].destination_stride != destination_bytes) {
+    axes[count++] = {1, source_bytes, destination_bytes};
+  }
+  return {axes.data(), count};
 }
 
 }  // namespace waybill

@@ -17,7 +17,7 @@ uint64_t OffsetWithin(const ShardView& shard, const Box& box);
 // The axes of `box` between the two shards, as RouteShape describes them; written into `axes`, and
 // the part that is used is returned.
 absl::Span<const Axis> MakeAxes(const ShardView& source, const ShardView& destination,
-                                const Box& box, std::array<Axis, kMaxDimensions>& axes);
+                                const Box& box, std::array<Axis, kMaxAxes>& axes);
 
 }  // namespace waybill
 

@@ -80,10 +80,9 @@ std::vector<uint32_t> SendingOrder(const std::vector<Shipment>& shipments,
   return order;
 }
 
-absl::StatusOr<RouteView> MakeRoute(const Shipment& shipment, const Demand& demand,
-                                    absl::Span<const Manifest* const> trainers,
-                                    absl::Span<const Manifest* const> workers,
-                                    std::array<Axis, kMaxDimensions>& axes) {
+RouteView MakeRoute(const Shipment& shipment, const Demand& demand,
+                    absl::Span<const Manifest* const> trainers,
+                    absl::Span<const Manifest* const> workers, std::array<Axis, kMaxAxes>& axes) {
   const ShardView source = trainers[shipment.holder.trainer]->shard(shipment.holder.shard);
   const Manifest& worker = *workers[demand.worker];
   const ShardView destination = worker.shard(demand.destination_shard);
@@ -92,23 +91,16 @@ absl::StatusOr<RouteView> MakeRoute(const Shipment& shipment, const Demand& dema
       .source_element_bytes = ElementBytes(source.format),
       .destination_element_bytes = ElementBytes(destination.format),
       .axes = MakeAxes(source, destination, shipment.box, axes)};
-  const Axis& last = shape.axes.back();
-  if (last.extent > 1 && last.destination_stride != shape.destination_element_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "tensor \"", worker.tensor_name(destination.tensor_index), "\": worker ", demand.worker,
-        " stores ", ToString(shipment.box), " with its elements ", last.destination_stride,
-        " bytes apart; along one axis they have to be neighbours"));
-  }
-  return RouteView{.trainer = shipment.holder.trainer,
-                   .worker = demand.worker,
-                   .source_shard = shipment.holder.shard,
-                   .destination_shard = demand.destination_shard,
-                   .source_region = source.place.region_index,
-                   .destination_region = destination.place.region_index,
-                   .source_offset_bytes = OffsetWithin(source, shipment.box),
-                   .destination_offset_bytes = OffsetWithin(destination, shipment.box),
-                   .box = shipment.box,
-                   .shape = shape};
+  return {.trainer = shipment.holder.trainer,
+          .worker = demand.worker,
+          .source_shard = shipment.holder.shard,
+          .destination_shard = demand.destination_shard,
+          .source_region = source.place.region_index,
+          .destination_region = destination.place.region_index,
+          .source_offset_bytes = OffsetWithin(source, shipment.box),
+          .destination_offset_bytes = OffsetWithin(destination, shipment.box),
+          .box = shipment.box,
+          .shape = shape};
 }
 
 // A ledger lists the trainers in order, each one's routes in the order in which it sends them, so
@@ -144,12 +136,11 @@ absl::StatusOr<Plan> MakePlan(absl::Span<const Manifest* const> trainers,
   plan.trainer_bytes.resize(trainers.size(), 0);
   plan.worker_bytes.resize(workers.size(), 0);
   plan.balance = assignment.balance;
-  std::array<Axis, kMaxDimensions> axes;
+  std::array<Axis, kMaxAxes> axes;
   for (const uint32_t i : SendingOrder(assignment.shipments, demands, workers,
                                        static_cast<uint32_t>(trainers.size()))) {
     const Shipment& shipment = assignment.shipments[i];
-    WAYBILL_ASSIGN_OR_RETURN(const RouteView route, MakeRoute(shipment, demands[shipment.demand],
-                                                              trainers, workers, axes));
+    const RouteView route = MakeRoute(shipment, demands[shipment.demand], trainers, workers, axes);
     plan.trainers[route.trainer].Add(route);
     plan.trainer_bytes[route.trainer] += route.shape.size_bytes();
     plan.worker_bytes[route.worker] += route.shape.size_bytes();

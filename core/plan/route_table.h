@@ -18,6 +18,9 @@ enum class Transform : uint8_t {
   kF32ToBf16 = 2,  // To the nearest, of two as near the even one.
 };
 
+// Of a route: those of the box, and one of single elements.
+inline constexpr int kMaxAxes = kMaxDimensions + 1;
+
 // One loop of a route's walk through both memories. Strides in bytes.
 struct Axis {
   int64_t extent = 0;
@@ -31,8 +34,9 @@ struct Axis {
 //
 // The axes are those of the box in the destination's order, slowest first; axes that continue one
 // another in both memories are merged, so that the last axis is as long a run as there is. There is
-// at least one axis, and the last one's destination stride is the element size. "The bytes of a
-// route" are the destination's elements in the order of this walk; the digest is over them.
+// at least one axis, and the last one's destination stride is the element size (its extent is 1
+// where the destination's elements are nowhere neighbours). "The bytes of a route" are the
+// destination's elements in the order of this walk; the digest is over them.
 struct RouteShape {
   Transform transform = Transform::kNone;
   uint32_t source_element_bytes = 0;
