@@ -1,0 +1,107 @@
+"""Rules on sources, one function each: it gets a path and the text, and tells what is wrong."""
+
+import re
+from pathlib import PurePosixPath
+
+C_SUFFIXES = {".c", ".cc", ".cu", ".cuh", ".h", ".hpp"}
+SIZED_SUFFIXES = C_SUFFIXES | {".bzl", ".go", ".py", ".rs"}
+MAX_LINES = 500
+MAX_TEST_LINES = 700
+UNSIZED = {"capi/waybill.h"}  # A manual as well as a header.
+
+# Which names stay in which places: (what, pattern, path prefixes).
+CONFINED = [
+    (
+        "verbs",
+        re.compile(r"\bibv_\w|\bIBV_[A-Z]|[<\"]infiniband/"),
+        ("core/fabric/verbs/", "testing/fake_verbs/"),
+    ),
+    (
+        "CUDA",
+        re.compile(r"\bcu(da)?[A-Z]\w*|\bCU(DA)?_[A-Z]|[<\"]cuda"),
+        ("core/memory/cuda_", "kernels/cuda/"),
+    ),
+]
+
+# Packages that may not show gRPC or Protobuf in a header: all that core/control stands on.
+BELOW_CONTROL = re.compile(
+    r"kernels/|core/(base|engine|fabric|layout|memory|plan|simulate|stage|tensor)/"
+)
+RPC_INCLUDE = re.compile(r"#\s*include\s*([<\"](grpc|google/protobuf)|\"[^\"]*\.pb\.h\")")
+
+VAGUE_WORDS = {"common", "helper", "helpers", "misc", "util", "utils"}
+
+SLEEP = re.compile(
+    r"\bsleep_(for|until)\b|\bSleepFor\b|\b(u|nano)sleep\s*\(|\btime\.[Ss]leep\b|\bthread::sleep\b"
+)
+SHELL_SLEEP = re.compile(r"(^|[;&|]|\bdo)\s*sleep\s+\S")
+
+_COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+
+
+def _without_comments(text):
+    """The code alone, on the lines where it stood."""
+    return _COMMENTS.sub(lambda comment: "\n" * comment.group().count("\n"), text)
+
+
+def _lines_with(pattern, text):
+    return [i for i, line in enumerate(text.split("\n"), 1) if pattern.search(line)]
+
+
+def is_test(path):
+    return "_test." in path or path.startswith("testing/")
+
+
+def confined_names(path, text):
+    if PurePosixPath(path).suffix not in C_SUFFIXES:
+        return []
+    code = _without_comments(text)
+    return [
+        f"{path}:{line}: names {what}; only {' and '.join(places)} may"
+        for what, pattern, places in CONFINED
+        if not path.startswith(places)
+        for line in _lines_with(pattern, code)
+    ]
+
+
+def rpc_in_headers(path, text):
+    if not path.endswith(".h") or not BELOW_CONTROL.match(path):
+        return []
+    return [
+        f"{path}:{line}: gRPC or Protobuf in a header below core/control"
+        for line in _lines_with(RPC_INCLUDE, text)
+    ]
+
+
+def file_size(path, text):
+    if PurePosixPath(path).suffix not in SIZED_SUFFIXES or path in UNSIZED:
+        return []
+    limit = MAX_TEST_LINES if is_test(path) else MAX_LINES
+    count = text.count("\n")
+    return [f"{path}: {count} lines; at most {limit}"] if count > limit else []
+
+
+def vague_names(path, _text):
+    words = re.split(r"[/._-]", path.lower())
+    return [
+        f"{path}: {word!r} says nothing of what it does" for word in words if word in VAGUE_WORDS
+    ]
+
+
+def sleeps_in_tests(path, text):
+    if not is_test(path):
+        return []
+    suffix = PurePosixPath(path).suffix
+    if suffix == ".sh":
+        pattern = SHELL_SLEEP
+    elif suffix in SIZED_SUFFIXES:
+        pattern = SLEEP
+    else:
+        return []
+    return [
+        f"{path}:{line}: sleeps; wait for a condition, or move a fake clock"
+        for line in _lines_with(pattern, text)
+    ]
+
+
+SOURCE_RULES = [confined_names, rpc_in_headers, file_size, vague_names, sleeps_in_tests]

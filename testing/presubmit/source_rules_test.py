@@ -1,0 +1,54 @@
+"""Each rule on sources, on a text that breaks it and on one that does not."""
+
+import pytest
+
+from testing.presubmit import source_rules
+
+NAP = "sleep"  # The rule reads this file too.
+
+# name, rule, path, text, how many complaints
+CASES = [
+    ("verbs_in_place", "confined_names", "core/fabric/verbs/qp.cc", "ibv_post_send(qp);", 0),
+    ("verbs_in_the_fake", "confined_names", "testing/fake_verbs/v.cc", "ibv_qp qp;", 0),
+    ("verbs_elsewhere", "confined_names", "core/engine/post.cc", "\nibv_post_send(qp);", 1),
+    ("verbs_header", "confined_names", "tools/d.cc", "#include <infiniband/verbs.h>", 1),
+    ("verbs_in_a_comment", "confined_names", "core/fabric/f.h", "// As ibv_post_send does.", 0),
+    ("verbs_in_a_long_comment", "confined_names", "capi/w.h", "/* As\n * ibv_x does. */", 0),
+    ("verbs_in_python", "confined_names", "tools/doctor.py", "ibv_devinfo", 0),
+    ("cuda_in_place", "confined_names", "core/memory/cuda_driver.cc", "cuMemAlloc(&p, 1);", 0),
+    ("cuda_driver_elsewhere", "confined_names", "core/memory/arena.cc", "cuMemAlloc(&p, 1);", 1),
+    ("cuda_runtime_elsewhere", "confined_names", "core/stage/s.cc", "cudaMalloc(&p, 1);", 1),
+    ("a_word_with_cu", "confined_names", "core/stage/s.cc", "current = cut; kCuda;", 0),
+    ("grpc_in_a_header", "rpc_in_headers", "core/plan/p.h", "#include <grpcpp/grpcpp.h>", 1),
+    ("proto_in_a_header", "rpc_in_headers", "core/tensor/m.h", '#include "core/t/m.pb.h"', 1),
+    ("proto_in_a_source", "rpc_in_headers", "core/tensor/m.cc", '#include "core/t/m.pb.h"', 0),
+    ("grpc_in_control", "rpc_in_headers", "core/control/c.h", "#include <grpcpp/grpcpp.h>", 0),
+    ("500_lines", "file_size", "core/plan/p.cc", "\n" * 500, 0),
+    ("501_lines", "file_size", "core/plan/p.cc", "\n" * 501, 1),
+    ("700_lines_of_a_test", "file_size", "core/plan/p_test.cc", "\n" * 700, 0),
+    ("701_lines_of_a_test", "file_size", "core/plan/p_test.cc", "\n" * 701, 1),
+    ("the_abi_may_be_long", "file_size", "capi/waybill.h", "\n" * 2000, 0),
+    ("prose_may_be_long", "file_size", "core/README.md", "\n" * 2000, 0),
+    ("a_vague_file", "vague_names", "core/plan/plan_utils.cc", "", 1),
+    ("a_vague_folder", "vague_names", "core/common/status.cc", "", 1),
+    ("a_clear_file", "vague_names", "core/plan/uncommon_route.cc", "", 0),
+    ("cc_sleep", "sleeps_in_tests", "core/a_test.cc", f"std::this_thread::{NAP}_for(1s);", 1),
+    ("absl_sleep", "sleeps_in_tests", "testing/a.cc", f"absl::{NAP.title()}For(d);", 1),
+    ("python_sleep", "sleeps_in_tests", "testing/a.py", f"time.{NAP}(1)", 1),
+    ("go_sleep", "sleeps_in_tests", "bindings/go/a_test.go", f"time.{NAP.title()}(1)", 1),
+    ("rust_sleep", "sleeps_in_tests", "testing/a.rs", f"std::thread::{NAP}(d);", 1),
+    ("shell_sleep", "sleeps_in_tests", "testing/a_test.sh", f"start &\n{NAP} 1", 1),
+    ("the_product_may", "sleeps_in_tests", "core/a.cc", f"u{NAP}(1); {NAP}_for(1s);", 0),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "text", "count"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
+)
+def test_rule(rule, path, text, count):
+    assert len(getattr(source_rules, rule)(path, text)) == count
+
+
+def test_names_the_line():
+    found = source_rules.confined_names("core/engine/post.cc", "/* one\n */\nibv_post_send(qp);")
+    assert found[0].startswith("core/engine/post.cc:3: names verbs; ")

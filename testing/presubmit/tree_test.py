@@ -1,0 +1,48 @@
+"""Every rule, on the tree as it is."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from testing.presubmit.layers import layer_violations
+from testing.presubmit.source_rules import SOURCE_RULES
+from tools.build_rules.source_tree import source_files
+
+ROOT = Path("WORKSPACE").resolve().parent
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """path -> text of every file that is text."""
+    found = {}
+    for name in source_files(ROOT):
+        try:
+            found[name] = (ROOT / name).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+    assert "core/README.md" in found or "WORKSPACE" in found
+    return found
+
+
+def say(found):
+    if found:
+        pytest.fail("\n".join(found), pytrace=False)
+
+
+def test_layers(texts):
+    say(layer_violations({p: t for p, t in texts.items() if Path(p).name == "BUILD"}))
+
+
+@pytest.mark.parametrize("rule", SOURCE_RULES, ids=lambda rule: rule.__name__)
+def test_sources(texts, rule):
+    say([line for path, text in texts.items() for line in rule(path, text)])
+
+
+def test_setup_installs_what_the_repositories_need(texts):
+    needed = set()
+    for names in re.findall(r"debian = \[(.*?)\]", texts["tools/build_rules/repositories.bzl"]):
+        needed.update(re.findall(r'"([^"]+)"', names))
+    installed = set(re.search(r"packages=\((.*?)\)", texts["tools/setup"], re.DOTALL)[1].split())
+    assert needed
+    assert needed <= installed

@@ -1,0 +1,90 @@
+"""What each kind of event counts as."""
+
+import pytest
+
+from tools.build_rules.test_summary import count_round, main
+
+GOOGLETEST = """<testsuites><testsuite name="Box">
+<testcase name="Meets" classname="Box" status="run" result="completed"/>
+<testcase name="Gpu" classname="Box" status="run" result="skipped">
+<skipped message="core/box_test.cc:7&#x0A;no GPU here&#x0A;"/></testcase>
+<testcase name="Off" classname="Box" status="notrun" result="suppressed"/>
+</testsuite></testsuites>"""
+
+FAILING = """<testsuites><testsuite name="Box">
+<testcase name="Cuts" classname="Box" status="run" result="completed">
+<failure message="core/box_test.cc:9&#x0A;Expected equality"/></testcase>
+</testsuite></testsuites>"""
+
+PYTEST = """<testsuites><testsuite>
+<testcase classname="t" name="a"/>
+<testcase classname="t" name="b"><skipped type="pytest.skip" message="because">x</skipped></testcase>
+</testsuite></testsuites>"""
+
+
+def result_event(tmp_path, xml, status="PASSED", label="//core:box_test"):
+    path = tmp_path / "a b.xml"
+    path.write_text(xml)
+    output = {"name": "test.xml", "uri": path.as_uri()}
+    result = {"status": status, "testActionOutput": [output]}
+    return {"id": {"testResult": {"label": label, "run": 1, "shard": 1}}, "testResult": result}
+
+
+def target_event(**event):
+    return {"id": {"targetCompleted": {"label": "//core:box"}}, **event}
+
+
+def test_googletest_cases_are_counted(tmp_path):
+    total = count_round("default", [result_event(tmp_path, GOOGLETEST)], 0)
+    assert (total.passed, total.failed) == (1, [])
+    assert total.skipped == ["//core:box_test Box.Gpu: no GPU here"]
+
+
+def test_pytest_cases_are_counted(tmp_path):
+    total = count_round("tsan", [result_event(tmp_path, PYTEST)], 0)
+    assert (total.passed, total.failed) == (1, [])
+    assert total.skipped == ["//core:box_test [tsan] t.b: because"]
+
+
+def test_a_failed_case_is_named(tmp_path):
+    total = count_round("default", [result_event(tmp_path, FAILING, "FAILED")], 3)
+    assert total.failed == ["//core:box_test Box.Cuts: Expected equality"]
+
+
+@pytest.mark.parametrize(("status", "passed", "failed"), [("PASSED", 1, 0), ("TIMEOUT", 0, 1)])
+def test_a_test_without_cases_is_one(tmp_path, status, passed, failed):
+    total = count_round("default", [result_event(tmp_path, "", status)], 0)
+    assert (total.passed, len(total.failed)) == (passed, failed)
+
+
+def test_a_crash_after_the_cases_fails(tmp_path):
+    total = count_round("default", [result_event(tmp_path, GOOGLETEST, "FAILED")], 3)
+    assert total.failed == ["//core:box_test: failed"]
+
+
+def test_what_does_not_build_fails():
+    total = count_round("default", [target_event(completed={})], 1)
+    assert total.failed == ["//core:box: failed to build"]
+
+
+def test_what_is_not_for_this_platform_is_skipped():
+    total = count_round("default", [target_event(aborted={"reason": "SKIPPED"})], 0)
+    assert (total.failed, len(total.skipped)) == ([], 1)
+
+
+def test_a_round_without_tests_is_one_case():
+    assert count_round("clang", [target_event(completed={"success": True})], 0).passed == 1
+
+
+def test_a_bad_exit_fails_even_if_no_event_says_so():
+    assert count_round("clang", [], 1).failed == ["bazel [clang]: exit status 1"]
+
+
+def test_nothing_to_test_under_a_sanitizer_is_no_failure():
+    total = count_round("tsan", [], 4)
+    assert (total.passed, total.failed) == (0, [])
+
+
+def test_the_total_comes_last(tmp_path, capsys):
+    assert main(["default", str(tmp_path / "none"), "0", "clang", str(tmp_path / "none"), "1"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 1 failed, 0 skipped"
