@@ -1,9 +1,11 @@
 #include "kernels/transpose.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 
+#include "kernels/copy.h"
 #include "kernels/rows.h"
 #include "kernels/transpose_panel.h"
 
@@ -25,17 +27,33 @@ Element ElementOf(size_t bytes) {
   std::abort();
 }
 
+constexpr size_t kLineBytes = 64;
+
+bool IsLineAligned(const TransposeBlock& block) {
+  return reinterpret_cast<uintptr_t>(block.dst) % kLineBytes == 0 &&
+         block.dst_pitch % static_cast<ptrdiff_t>(kLineBytes) == 0;
+}
+
 // Transposes panel by panel: a few tiles high and as wide as dst, so that whole rows of it can be
 // absorbed, in order, before they leave the cache.
 void TransposeByPanels(Element element, const TransposeBlock& block, size_t dst_element_bytes,
                        size_t src_element_bytes, DigestStream* digest) {
-  // Neighbouring tiles share pages of the source, which spares the TLB; but a panel is to fit into
-  // the second-level cache.
-  constexpr size_t kPanelBytes = 512 * 1024;
-  constexpr size_t kLineBytes = 64;
-  constexpr size_t kMostLines = 4;
-  const size_t line_bytes_of_all_columns = std::max<size_t>(1, block.columns) * kLineBytes;
-  const size_t lines = std::clamp<size_t>(kPanelBytes / line_bytes_of_all_columns, 1, kMostLines);
+  // What is not read again and does not fit into the second-level cache goes past it.
+  constexpr size_t kStreamedBytes = 1 << 20;
+  const Stores stores = digest == nullptr && IsLineAligned(block) &&
+                                block.rows * block.columns * dst_element_bytes >= kStreamedBytes
+                            ? Stores::kStreaming
+                            : Stores::kCached;
+
+  // The higher a panel, the longer the runs that are read, which is what memory and the TLB want;
+  // but what is to be absorbed must still be in a cache, if only in the last one.
+  constexpr size_t kPanelBytes = 2 << 20;
+  constexpr size_t kMostLines = 16;
+  size_t lines = kMostLines;
+  if (digest != nullptr) {
+    const size_t bytes_per_line = std::max<size_t>(1, block.columns) * kLineBytes;
+    lines = std::clamp<size_t>(kPanelBytes / bytes_per_line, 1, kMostLines);
+  }
   const size_t most_rows = lines * kLineBytes / dst_element_bytes;
 
   for (size_t r = 0; r < block.rows; r += most_rows) {
@@ -43,11 +61,12 @@ void TransposeByPanels(Element element, const TransposeBlock& block, size_t dst_
     panel.dst += static_cast<ptrdiff_t>(r) * block.dst_pitch;
     panel.src += r * src_element_bytes;
     panel.rows = std::min(most_rows, block.rows - r);
-    TransposePanel(element, panel);
+    TransposePanel(element, panel, stores);
     if (digest != nullptr) {
       AbsorbRows(panel.dst, panel.dst_pitch, panel.rows, block.columns * dst_element_bytes, digest);
     }
   }
+  if (stores == Stores::kStreaming) StreamFence();
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Transposes of two-dimensional blocks of elements. Pitches are in bytes.
+// Transposes of two-dimensional blocks of elements. Pitches are in bytes. Large blocks may be
+// written past the cache; no fence is left to the caller.
 
 #ifndef KERNELS_TRANSPOSE_H_
 #define KERNELS_TRANSPOSE_H_

@@ -63,7 +63,8 @@ void TransposeTile(T* HWY_RESTRICT dst, const T* HWY_RESTRICT src) {
 template <typename T>
 struct Plain {
   static constexpr size_t kSourceBytes = sizeof(T);
-  static void Load(T* HWY_RESTRICT tile_row, const std::byte* HWY_RESTRICT src, size_t count) {
+  static HWY_INLINE void Load(T* HWY_RESTRICT tile_row, const std::byte* HWY_RESTRICT src,
+                              size_t count) {
     if (count == kTileSide<T>) {
       std::memcpy(tile_row, src, kLineBytes);
     } else {
@@ -74,53 +75,93 @@ struct Plain {
 
 struct Cast {
   static constexpr size_t kSourceBytes = sizeof(float);
-  static void Load(uint16_t* tile_row, const std::byte* src, size_t count) {
+  static HWY_INLINE void Load(uint16_t* tile_row, const std::byte* src, size_t count) {
     RoundRun(tile_row, reinterpret_cast<const uint32_t*>(src), count, 0);
   }
 };
 
+// Stores `size_bytes` bytes of a tile's row: at most a line.
+HWY_INLINE void StoreLine(std::byte* HWY_RESTRICT dst, const std::byte* HWY_RESTRICT line,
+                          size_t size_bytes, Stores stores) {
+  if (size_bytes != kLineBytes) {
+    std::memcpy(dst, line, size_bytes);
+  } else if (stores == Stores::kStreaming) {
+    const hn::CappedTag<uint8_t, kLineBytes> d;
+    for (size_t i = 0; i < kLineBytes; i += hn::Lanes(d)) {
+      hn::Stream(hn::Load(d, reinterpret_cast<const uint8_t*>(line) + i), d,
+                 reinterpret_cast<uint8_t*>(dst) + i);
+    }
+  } else {
+    std::memcpy(dst, line, kLineBytes);
+  }
+}
+
+// Asks for `width_bytes` bytes of each of `count` rows.
+HWY_INLINE void PrefetchRows(const std::byte* row, ptrdiff_t pitch, size_t count,
+                             size_t width_bytes) {
+  for (size_t i = 0; i < count; ++i, row += pitch) {
+    for (size_t at = 0; at < width_bytes; at += kLineBytes) hwy::Prefetch(row + at);
+  }
+}
+
 template <typename T, class Source>
-void Panel(const TransposeBlock& block) {
+void Panel(const TransposeBlock& block, Stores stores) {
+  // Two tiles side by side: memory takes two neighbouring lines far better than one.
+  constexpr size_t kAcross = 2;
   constexpr size_t kSide = kTileSide<T>;
+  constexpr size_t kStep = kAcross * kSide;
   alignas(kLineBytes) T loaded[kSide * kSide] = {};
-  alignas(kLineBytes) T transposed[kSide * kSide];
-  for (size_t c = 0; c < block.columns; c += kSide) {
-    const size_t tile_columns = std::min(kSide, block.columns - c);
-    for (size_t r = 0; r < block.rows; r += kSide) {
-      const size_t tile_rows = std::min(kSide, block.rows - r);
-      const std::byte* src =
-          block.src + static_cast<ptrdiff_t>(c) * block.src_pitch + r * Source::kSourceBytes;
-      for (size_t i = 0; i < tile_columns; ++i, src += block.src_pitch) {
-        if (c + i + kSide < block.columns) {
-          hwy::Prefetch(src + static_cast<ptrdiff_t>(kSide) * block.src_pitch);
-        }
-        Source::Load(loaded + i * kSide, src, tile_rows);
+  alignas(kLineBytes) T transposed[kAcross][kSide * kSide];
+  const size_t tiles_down = (block.rows + kSide - 1) / kSide;
+  const size_t src_width_bytes = block.rows * Source::kSourceBytes;
+
+  for (size_t c = 0; c < block.columns; c += kStep) {
+    const std::byte* src = block.src + static_cast<ptrdiff_t>(c) * block.src_pitch;
+    for (size_t t = 0; t < tiles_down; ++t) {
+      const size_t tile_rows = std::min(kSide, block.rows - t * kSide);
+      // Each tile down asks for its share of the rows of the next step, which come in whole width.
+      const size_t ahead_begin = kStep + kStep * t / tiles_down;
+      const size_t ahead_end = std::min(kStep + kStep * (t + 1) / tiles_down, block.columns - c);
+      if (ahead_begin < ahead_end) {
+        PrefetchRows(src + static_cast<ptrdiff_t>(ahead_begin) * block.src_pitch, block.src_pitch,
+                     ahead_end - ahead_begin, src_width_bytes);
       }
-      TransposeTile<T>(transposed, loaded);
-      std::byte* dst = block.dst + static_cast<ptrdiff_t>(r) * block.dst_pitch + c * sizeof(T);
+      const size_t columns = std::min(kStep, block.columns - c);
+      for (size_t a = 0; a * kSide < columns; ++a) {
+        const std::byte* from = src + static_cast<ptrdiff_t>(a * kSide) * block.src_pitch +
+                                t * kSide * Source::kSourceBytes;
+        for (size_t i = 0; i < std::min(kSide, columns - a * kSide); ++i) {
+          Source::Load(loaded + i * kSide, from, tile_rows);
+          from += block.src_pitch;
+        }
+        TransposeTile<T>(transposed[a], loaded);
+      }
+      std::byte* dst =
+          block.dst + static_cast<ptrdiff_t>(t * kSide) * block.dst_pitch + c * sizeof(T);
       for (size_t i = 0; i < tile_rows; ++i, dst += block.dst_pitch) {
-        if (tile_columns == kSide) {
-          std::memcpy(dst, transposed + i * kSide, kLineBytes);
-        } else {
-          std::memcpy(dst, transposed + i * kSide, tile_columns * sizeof(T));
+        for (size_t a = 0; a * kSide < columns; ++a) {
+          const size_t size_bytes = std::min(kSide, columns - a * kSide) * sizeof(T);
+          StoreLine(dst + a * kLineBytes,
+                    reinterpret_cast<const std::byte*>(transposed[a] + i * kSide), size_bytes,
+                    stores);
         }
       }
     }
   }
 }
 
-void TransposePanel(Element element, const TransposeBlock& block) {
+void TransposePanel(Element element, const TransposeBlock& block, Stores stores) {
   switch (element) {
     case Element::kBytes1:
-      return Panel<uint8_t, Plain<uint8_t>>(block);
+      return Panel<uint8_t, Plain<uint8_t>>(block, stores);
     case Element::kBytes2:
-      return Panel<uint16_t, Plain<uint16_t>>(block);
+      return Panel<uint16_t, Plain<uint16_t>>(block, stores);
     case Element::kBytes4:
-      return Panel<uint32_t, Plain<uint32_t>>(block);
+      return Panel<uint32_t, Plain<uint32_t>>(block, stores);
     case Element::kBytes8:
-      return Panel<uint64_t, Plain<uint64_t>>(block);
+      return Panel<uint64_t, Plain<uint64_t>>(block, stores);
     case Element::kF32ToBf16:
-      return Panel<uint16_t, Cast>(block);
+      return Panel<uint16_t, Cast>(block, stores);
   }
 }
 
@@ -132,8 +173,8 @@ namespace waybill::kernels {
 
 HWY_EXPORT(TransposePanel);
 
-void TransposePanel(Element element, const TransposeBlock& block) {
-  HWY_DYNAMIC_DISPATCH(TransposePanel)(element, block);
+void TransposePanel(Element element, const TransposeBlock& block, Stores stores) {
+  HWY_DYNAMIC_DISPATCH(TransposePanel)(element, block, stores);
 }
 
 }  // namespace waybill::kernels

@@ -5,6 +5,8 @@
 
 #include <cstddef>
 
+#include "kernels/copy.h"
+
 namespace waybill::kernels {
 
 enum class Element { kBytes1, kBytes2, kBytes4, kBytes8, kF32ToBf16 };
@@ -19,8 +21,9 @@ struct TransposeBlock {
   size_t columns;
 };
 
-// Writes dst's rows together, cache line by cache line; so there should not be too many of them.
-void TransposePanel(Element element, const TransposeBlock& block);
+// Writes dst's rows together, a few cache lines of each at a time; so there should not be too many.
+// kStreaming only where dst and its pitch are multiples of 64.
+void TransposePanel(Element element, const TransposeBlock& block, Stores stores);
 
 }  // namespace waybill::kernels
 

@@ -59,6 +59,24 @@ TEST(Transpose, EqualsTheScalarTruthForEveryElementSizeAndShape) {
   }
 }
 
+TEST(Transpose, LargeBlocksAreWrittenPastTheCache) {
+  // Aligned, and large enough; 1000 rows leave a part of a tile.
+  const size_t rows = 1000, columns = 640;
+  for (const size_t element : {2, 4}) {
+    const SkewedBytes src = SkewedBytes::Mixed(rows * columns * element);
+    SkewedBytes expected(src.size());
+    scalar::Transpose(expected.data(), columns * element, src.data(), rows * element, rows, columns,
+                      element);
+    OnEveryTarget([&] {
+      SkewedBytes dst(src.size());
+      Transpose(dst.data(), columns * element, src.data(), rows * element, rows, columns, element,
+                nullptr);
+      ASSERT_TRUE(std::equal(dst.data(), dst.data() + dst.size(), expected.data()));
+      ASSERT_TRUE(dst.GuardsHold());
+    });
+  }
+}
+
 TEST(Transpose, TwiceIsTheSameAgain) {
   const SkewedBytes src = SkewedBytes::Mixed(123 * 321 * 2);
   SkewedBytes once(src.size()), twice(src.size());
