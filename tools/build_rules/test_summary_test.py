@@ -57,6 +57,12 @@ def test_a_test_without_cases_is_one(tmp_path, status, passed, failed):
     assert (total.passed, len(total.failed)) == (passed, failed)
 
 
+def test_a_target_without_suites_goes_by_its_label(tmp_path):
+    xml = '<testsuites><testcase name="core/x_test"><error message="exited with error code 1"/>'
+    total = count_round("default", [result_event(tmp_path, xml + "</testcase></testsuites>")], 3)
+    assert total.failed == ["//core:box_test: exited with error code 1"]
+
+
 def test_a_crash_after_the_cases_fails(tmp_path):
     total = count_round("default", [result_event(tmp_path, GOOGLETEST, "FAILED")], 3)
     assert total.failed == ["//core:box_test: failed"]
