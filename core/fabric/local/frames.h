@@ -1,0 +1,60 @@
+// What two ends of a local lane say to each other: one frame a message of a SOCK_SEQPACKET socket.
+#ifndef WAYBILL_CORE_FABRIC_LOCAL_FRAMES_H_
+#define WAYBILL_CORE_FABRIC_LOCAL_FRAMES_H_
+
+#include <cstdint>
+
+namespace waybill::local {
+
+enum class FrameKind : uint32_t {
+  kHello = 1,      // From the end that connected: which lane it wants, and which it is.
+  kWelcome = 2,    // The answer: both ends are there.
+  kGrant = 3,      // A region may be used; its pages come along where the sender allocated it.
+  kWrites = 4,     // Please copy, from my granted region into yours; `count` records follow.
+  kDone = 5,       // The writes with that token are done.
+  kRefused = 6,    // They are not, and the lane is dead; `code` and a text follow.
+  kImmediate = 7,  // Published behind stores through a mapping.
+};
+
+struct FrameHeader {
+  FrameKind kind = FrameKind::kHello;
+  uint32_t immediate = 0;
+  uint32_t has_immediate = 0;
+  uint32_t count = 0;
+  uint32_t wants_done = 0;  // The last frame of a post.
+  uint32_t reserved = 0;
+  uint64_t token = 0;
+};
+
+struct HelloBody {
+  uint64_t wanted_lane = 0;  // Secrets, told over the control channel only.
+  uint64_t own_lane = 0;
+};
+
+struct GrantBody {
+  uint64_t key = 0;
+  uint64_t size_bytes = 0;
+  uint32_t has_pages = 0;
+  uint32_t reserved = 0;
+};
+
+struct WriteRecord {
+  uint64_t source_key = 0;
+  uint64_t source_offset_bytes = 0;
+  uint64_t destination_key = 0;
+  uint64_t destination_offset_bytes = 0;
+  uint64_t size_bytes = 0;
+};
+
+struct RefusalBody {
+  uint32_t code = 0;
+  char text[508] = {};
+};
+
+// A post of more writes is several frames; the last one carries immediate and token.
+inline constexpr uint32_t kMostRecords = 512;
+inline constexpr size_t kMostFrameBytes = sizeof(FrameHeader) + kMostRecords * sizeof(WriteRecord);
+
+}  // namespace waybill::local
+
+#endif  // WAYBILL_CORE_FABRIC_LOCAL_FRAMES_H_

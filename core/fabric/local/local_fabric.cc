@@ -1,0 +1,500 @@
+#include "core/fabric/local/local_fabric.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "core/base/status.h"
+#include "core/fabric/local/frames.h"
+#include "core/fabric/local/local_lane.h"
+#include "core/fabric/local/region_table.h"
+#include "core/fabric/local/unix_socket.h"
+#include "kernels/copy.h"
+
+namespace waybill {
+namespace local {
+namespace {
+
+template <typename T>
+absl::Span<const std::byte> BytesOf(const T& value) {
+  return {reinterpret_cast<const std::byte*>(&value), sizeof(value)};
+}
+
+struct ImportedRegion {
+  LaneId lane = LaneId::kNone;
+  uint64_t key = 0;
+};
+
+class LocalFabric final : public Fabric {
+ public:
+  absl::Status Start() {
+    WAYBILL_ASSIGN_OR_RETURN(const uint64_t name, RandomBits());
+    name_ = absl::StrCat("waybill-", absl::Hex(name, absl::kZeroPad16));
+    WAYBILL_ASSIGN_OR_RETURN(listener_, Listen(name_));
+    epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+    wake_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!epoll_.valid() || !wake_.valid()) {
+      return absl::InternalError(absl::StrCat("local fabric: ", std::strerror(errno)));
+    }
+    WAYBILL_RETURN_IF_ERROR(Watch(listener_.get(), EPOLLIN));
+    return Watch(wake_.get(), EPOLLIN);
+  }
+
+  const Capabilities& capabilities() const override { return capabilities_; }
+
+  absl::StatusOr<Region> Register(const MemorySpan& memory, absl::string_view name) override {
+    return regions_.Register(memory, name);
+  }
+  absl::StatusOr<Region> Allocate(uint64_t size_bytes, absl::string_view name) override {
+    return regions_.Allocate(size_bytes, name);
+  }
+  absl::Status Release(RegionId region) override { return regions_.Release(region); }
+  absl::Status Renew(RegionId region, Contents contents) override {
+    return regions_.Renew(region, contents);
+  }
+
+  absl::StatusOr<std::string> Describe(RegionId id) override {
+    WAYBILL_ASSIGN_OR_RETURN(const OwnRegion* region, regions_.Find(id));
+    return absl::StrCat(absl::Hex(region->key, absl::kZeroPad16));
+  }
+
+  absl::Status Grant(LaneId lane_id, RegionId id) override {
+    WAYBILL_ASSIGN_OR_RETURN(OwnRegion * region, regions_.Find(id));
+    WAYBILL_ASSIGN_OR_RETURN(LocalLane * lane, UsableLane(lane_id));
+    region->grants.insert(lane_id);
+    const GrantBody body{.key = region->key,
+                         .size_bytes = region->memory.size_bytes,
+                         .has_pages = region->pages ? 1u : 0u};
+    return Sent(lane_id, *lane,
+                lane->SendFrame({.kind = FrameKind::kGrant}, BytesOf(body),
+                                region->pages ? region->pages->fd() : -1));
+  }
+
+  absl::StatusOr<RemoteRegionId> Import(LaneId lane_id, absl::string_view descriptor) override {
+    WAYBILL_ASSIGN_OR_RETURN(LocalLane * lane, UsableLane(lane_id));
+    uint64_t key = 0;
+    if (!absl::SimpleHexAtoi(descriptor, &key)) {
+      return absl::InvalidArgumentError(absl::StrCat("import a region: \"", descriptor, "\""));
+    }
+    if (!lane->granted_by_peer.contains(key)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("a region of ", lane->peer(),
+                       " is not granted on this lane, or was renewed since it was described"));
+    }
+    imports_.push_back({lane_id, key});
+    return static_cast<RemoteRegionId>(imports_.size());
+  }
+
+  absl::StatusOr<MemorySpan> Map(RemoteRegionId id) override {
+    WAYBILL_ASSIGN_OR_RETURN(const ImportedRegion import, FindImport(id));
+    WAYBILL_ASSIGN_OR_RETURN(LocalLane * lane, UsableLane(import.lane));
+    absl::StatusOr<MemorySpan> memory = lane->granted_by_peer.at(import.key).Memory();
+    if (memory.ok()) return memory;
+    return While(absl::StrCat("map memory of ", lane->peer()), memory.status());
+  }
+
+  absl::StatusOr<LaneId> OpenLane(absl::string_view peer) override {
+    WAYBILL_ASSIGN_OR_RETURN(const uint64_t secret, RandomBits());
+    const LaneId id{++last_lane_};
+    lanes_.try_emplace(id, std::string(peer), secret);
+    return id;
+  }
+
+  absl::StatusOr<std::string> LaneAddress(LaneId id) const override {
+    const auto lane = lanes_.find(id);
+    if (lane == lanes_.end()) return NoLane(id);
+    return absl::StrCat(name_, "/", absl::Hex(lane->second.secret(), absl::kZeroPad16));
+  }
+
+  absl::Status ConnectLane(LaneId id, absl::string_view peer_address) override {
+    const auto found = lanes_.find(id);
+    if (found == lanes_.end()) return NoLane(id);
+    LocalLane& lane = found->second;
+    const std::pair<std::string, std::string> parts = absl::StrSplit(peer_address, '/');
+    if (!absl::SimpleHexAtoi(parts.second, &lane.peer_secret)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("connect to ", lane.peer(), ": \"", peer_address, "\" is no address"));
+    }
+    // Of the two ends the one with the smaller name connects, and the other waits for its hello.
+    const auto own = std::pair(name_, lane.secret());
+    if (own < std::pair(parts.first, lane.peer_secret)) {
+      absl::StatusOr<UniqueFd> socket = Connect(parts.first);
+      if (!socket.ok()) return Fail(id, lane, socket.status());
+      lane.socket = *std::move(socket);
+      WAYBILL_RETURN_IF_ERROR(Adopt(id, lane));
+      const HelloBody hello{.wanted_lane = lane.peer_secret, .own_lane = lane.secret()};
+      return Sent(id, lane, lane.SendFrame({.kind = FrameKind::kHello}, BytesOf(hello)));
+    }
+    if (lane.hello_from != 0) return Welcome(id, lane);
+    return absl::OkStatus();
+  }
+
+  absl::Status CloseLane(LaneId id) override {
+    const auto lane = lanes_.find(id);
+    if (lane == lanes_.end()) return NoLane(id);
+    if (lane->second.socket.valid()) by_socket_.erase(lane->second.socket.get());
+    lanes_.erase(lane);
+    regions_.ForgetLane(id);
+    std::erase_if(events_, [id](const FabricEvent& e) { return e.lane == id; });
+    return absl::OkStatus();
+  }
+
+  absl::Status LaneStatus(LaneId id) const override {
+    const auto lane = lanes_.find(id);
+    return lane == lanes_.end() ? NoLane(id) : lane->second.status;
+  }
+
+  absl::Status Post(LaneId id, absl::Span<const Write> writes, std::optional<uint32_t> immediate,
+                    uint64_t token) override {
+    WAYBILL_ASSIGN_OR_RETURN(LocalLane * lane, UsableLane(id));
+    if (lane->outstanding_posts >= capabilities_.max_outstanding_posts) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(lane->outstanding_posts, " posts outstanding to ", lane->peer()));
+    }
+    std::array<WriteRecord, kMostRecords> records;
+    do {
+      const size_t count = std::min<size_t>(writes.size(), kMostRecords);
+      for (size_t i = 0; i < count; ++i) {
+        WAYBILL_ASSIGN_OR_RETURN(records[i], RecordOf(id, writes[i]));
+      }
+      writes.remove_prefix(count);
+      const bool last = writes.empty();
+      const FrameHeader header{.kind = FrameKind::kWrites,
+                               .immediate = last ? immediate.value_or(0) : 0,
+                               .has_immediate = last && immediate ? 1u : 0u,
+                               .count = static_cast<uint32_t>(count),
+                               .wants_done = last ? 1u : 0u,
+                               .token = token};
+      WAYBILL_RETURN_IF_ERROR(
+          Sent(id, *lane,
+               lane->SendFrame(header, {reinterpret_cast<const std::byte*>(records.data()),
+                                        count * sizeof(WriteRecord)})));
+    } while (!writes.empty());
+    ++lane->outstanding_posts;
+    return absl::OkStatus();
+  }
+
+  absl::Status Publish(LaneId id, uint32_t immediate) override {
+    WAYBILL_ASSIGN_OR_RETURN(LocalLane * lane, UsableLane(id));
+    kernels::StreamFence();
+    return Sent(id, *lane,
+                lane->SendFrame({.kind = FrameKind::kImmediate, .immediate = immediate}, {}));
+  }
+
+  void Poll(std::vector<FabricEvent>& events) override {
+    std::array<epoll_event, 64> ready;
+    const int count =
+        epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), /*timeout=*/0);
+    for (int i = 0; i < count; ++i) {
+      const int fd = ready[static_cast<size_t>(i)].data.fd;
+      if (fd == wake_.get()) {
+        uint64_t ignored;
+        (void)!read(fd, &ignored, sizeof(ignored));
+      } else if (fd == listener_.get()) {
+        AcceptAll();
+      } else if (const auto stranger = strangers_.find(fd); stranger != strangers_.end()) {
+        ReadHello(stranger->second);
+      } else if (const auto lane = by_socket_.find(fd); lane != by_socket_.end()) {
+        ReadLane(lane->second);
+      }
+    }
+    size_t taken = 0;
+    while (taken < events_.size() &&
+           (events.capacity() == 0 || events.size() < events.capacity())) {
+      events.push_back(events_[taken++]);
+    }
+    events_.erase(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(taken));
+  }
+
+  void Wait(absl::Time deadline) override {
+    if (!events_.empty()) return;
+    const int64_t left = absl::ToInt64Milliseconds(
+        std::min(absl::Ceil(deadline - absl::Now(), absl::Milliseconds(1)), absl::Hours(1)));
+    epoll_event ready;
+    epoll_wait(epoll_.get(), &ready, 1, static_cast<int>(std::max<int64_t>(left, 0)));
+  }
+
+  void Wake() override {
+    const uint64_t one = 1;
+    (void)!write(wake_.get(), &one, sizeof(one));
+  }
+
+ private:
+  absl::Status NoLane(LaneId id) const {
+    return absl::NotFoundError(absl::StrCat("no lane ", static_cast<uint32_t>(id)));
+  }
+
+  absl::Status Watch(int fd, uint32_t what) {
+    epoll_event event{.events = what, .data = {.fd = fd}};
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+      return absl::InternalError(absl::StrCat("epoll_ctl: ", std::strerror(errno)));
+    }
+    return absl::OkStatus();
+  }
+
+  void WatchForRoom(const LocalLane& lane) {
+    epoll_event event{.events = EPOLLIN | (lane.has_unsent() ? uint32_t{EPOLLOUT} : 0u),
+                      .data = {.fd = lane.socket.get()}};
+    epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, lane.socket.get(), &event);
+  }
+
+  absl::StatusOr<LocalLane*> UsableLane(LaneId id) {
+    const auto lane = lanes_.find(id);
+    if (lane == lanes_.end()) return NoLane(id);
+    WAYBILL_RETURN_IF_ERROR(lane->second.status);
+    if (!lane->second.connected) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("lane to ", lane->second.peer(), " is not connected"));
+    }
+    return &lane->second;
+  }
+
+  absl::StatusOr<ImportedRegion> FindImport(RemoteRegionId id) const {
+    if (id == RemoteRegionId::kNone || static_cast<size_t>(id) > imports_.size()) {
+      return absl::InvalidArgumentError("a remote region was not imported");
+    }
+    return imports_[static_cast<size_t>(id) - 1];
+  }
+
+  absl::StatusOr<WriteRecord> RecordOf(LaneId lane, const Write& write) {
+    WAYBILL_ASSIGN_OR_RETURN(const OwnRegion* source, regions_.Find(write.source));
+    if (write.size_bytes > capabilities_.max_write_bytes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "write of ", write.size_bytes, " bytes, at most ", capabilities_.max_write_bytes));
+    }
+    if (!source->pages || !source->grants.contains(lane)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("write from \"", source->name,
+                       "\": on the local fabric the source is a region allocated by it and granted "
+                       "to the lane"));
+    }
+    WAYBILL_ASSIGN_OR_RETURN(const ImportedRegion import, FindImport(write.destination));
+    if (import.lane != lane) {
+      return absl::InvalidArgumentError("a write's destination was not imported on its lane");
+    }
+    return WriteRecord{.source_key = source->key,
+                       .source_offset_bytes = write.source_offset_bytes,
+                       .destination_key = import.key,
+                       .destination_offset_bytes = write.destination_offset_bytes,
+                       .size_bytes = write.size_bytes};
+  }
+
+  // --- sockets ---
+
+  absl::Status Adopt(LaneId id, LocalLane& lane) {
+    by_socket_[lane.socket.get()] = id;
+    return Watch(lane.socket.get(), EPOLLIN);
+  }
+
+  // What became of a frame: an error kills the lane and is told by an event, not to the caller.
+  absl::Status Sent(LaneId id, LocalLane& lane, absl::Status status) {
+    if (!status.ok()) return Fail(id, lane, std::move(status));
+    if (lane.has_unsent()) WatchForRoom(lane);
+    return absl::OkStatus();
+  }
+
+  absl::Status Fail(LaneId id, LocalLane& lane, absl::Status status) {
+    if (!lane.status.ok()) return absl::OkStatus();
+    lane.status = WithScope(
+        absl::IsAborted(status)
+            ? absl::UnavailableError(absl::StrCat(lane.peer(), " is gone: its socket is closed"))
+            : While(absl::StrCat("local lane to ", lane.peer()), std::move(status)),
+        Scope::kPeer);
+    if (lane.socket.valid()) by_socket_.erase(lane.socket.get());
+    lane.socket.Reset();
+    events_.push_back({.kind = FabricEvent::Kind::kFailed, .lane = id});
+    return absl::OkStatus();
+  }
+
+  void AcceptAll() {
+    for (UniqueFd fd = Accept(listener_.get()); fd.valid(); fd = Accept(listener_.get())) {
+      const int number = fd.get();
+      if (Watch(number, EPOLLIN).ok()) strangers_[number] = std::move(fd);
+    }
+  }
+
+  // The first frame of somebody who connected tells which lane it wants.
+  void ReadHello(UniqueFd& stranger) {
+    std::array<std::byte, sizeof(FrameHeader) + sizeof(HelloBody)> frame;
+    const absl::StatusOr<Received> received = Receive(stranger.get(), absl::MakeSpan(frame));
+    if (absl::IsUnavailable(received.status())) return;
+    UniqueFd socket = std::move(stranger);
+    strangers_.erase(socket.get());
+    FrameHeader header;
+    HelloBody hello;
+    if (!received.ok() || received->size_bytes != frame.size()) return;
+    std::memcpy(&header, frame.data(), sizeof(header));
+    std::memcpy(&hello, frame.data() + sizeof(header), sizeof(hello));
+    if (header.kind != FrameKind::kHello) return;
+    for (auto& [id, lane] : lanes_) {
+      if (lane.secret() != hello.wanted_lane || lane.socket.valid() || !lane.status.ok()) continue;
+      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket.get(), nullptr);
+      lane.socket = std::move(socket);
+      lane.hello_from = hello.own_lane;
+      if (!Adopt(id, lane).ok()) return;
+      if (lane.peer_secret != 0) (void)Welcome(id, lane);
+      return;
+    }
+  }
+
+  absl::Status Welcome(LaneId id, LocalLane& lane) {
+    if (lane.hello_from != lane.peer_secret) {
+      return Fail(id, lane, absl::PermissionDeniedError("another process answered"));
+    }
+    lane.connected = true;
+    events_.push_back({.kind = FabricEvent::Kind::kConnected, .lane = id});
+    return Sent(id, lane, lane.SendFrame({.kind = FrameKind::kWelcome}, {}));
+  }
+
+  void ReadLane(LaneId id) {
+    LocalLane& lane = lanes_.at(id);
+    if (lane.has_unsent()) {
+      if (absl::Status status = lane.Flush(); !status.ok()) (void)Fail(id, lane, status);
+      if (lane.status.ok() && !lane.has_unsent()) WatchForRoom(lane);
+    }
+    while (lane.status.ok()) {
+      absl::StatusOr<Received> received = Receive(lane.socket.get(), absl::MakeSpan(frame_));
+      if (absl::IsUnavailable(received.status())) return;
+      absl::Status status = received.ok() ? Handle(id, lane, *received) : received.status();
+      if (!status.ok()) (void)Fail(id, lane, std::move(status));
+    }
+  }
+
+  absl::Status Handle(LaneId id, LocalLane& lane, Received& received) {
+    FrameHeader header;
+    if (received.size_bytes < sizeof(header)) return absl::DataLossError("a frame is too short");
+    std::memcpy(&header, frame_.data(), sizeof(header));
+    const auto body =
+        absl::MakeConstSpan(frame_).subspan(sizeof(header), received.size_bytes - sizeof(header));
+    switch (header.kind) {
+      case FrameKind::kWelcome:
+        lane.connected = true;
+        events_.push_back({.kind = FabricEvent::Kind::kConnected, .lane = id});
+        return absl::OkStatus();
+      case FrameKind::kGrant:
+        return TakeGrant(lane, body, std::move(received.fd));
+      case FrameKind::kWrites:
+        return CarryOut(id, lane, header, body);
+      case FrameKind::kDone:
+        --lane.outstanding_posts;
+        events_.push_back({FabricEvent::Kind::kComplete, id, header.token});
+        return absl::OkStatus();
+      case FrameKind::kRefused:
+        return TakeRefusal(body);
+      case FrameKind::kImmediate:
+        events_.push_back({FabricEvent::Kind::kImmediate, id, 0, header.immediate});
+        return absl::OkStatus();
+      case FrameKind::kHello:
+        break;
+    }
+    return absl::DataLossError("a frame of an unknown kind");
+  }
+
+  absl::Status TakeGrant(LocalLane& lane, absl::Span<const std::byte> body, UniqueFd fd) {
+    GrantBody grant;
+    if (body.size() != sizeof(grant)) return absl::DataLossError("a grant of a wrong size");
+    std::memcpy(&grant, body.data(), sizeof(grant));
+    PeerRegion region{.size_bytes = grant.size_bytes,
+                      .fd = std::move(fd),
+                      .has_pages = grant.has_pages != 0,
+                      .mapping = {}};
+    lane.granted_by_peer.insert_or_assign(grant.key, std::move(region));
+    return absl::OkStatus();
+  }
+
+  absl::Status TakeRefusal(absl::Span<const std::byte> body) {
+    RefusalBody refusal;
+    if (body.size() != sizeof(refusal)) return absl::DataLossError("a refusal of a wrong size");
+    std::memcpy(&refusal, body.data(), sizeof(refusal));
+    refusal.text[sizeof(refusal.text) - 1] = 0;
+    return absl::Status(static_cast<absl::StatusCode>(refusal.code), refusal.text);
+  }
+
+  // Copies what a peer asked for. What it may not have ends the lane, and it is told why.
+  absl::Status CarryOut(LaneId id, LocalLane& lane, const FrameHeader& header,
+                        absl::Span<const std::byte> body) {
+    if (body.size() != header.count * sizeof(WriteRecord)) {
+      return absl::DataLossError("a frame of writes of a wrong size");
+    }
+    for (uint32_t i = 0; i < header.count; ++i) {
+      WriteRecord record;
+      std::memcpy(&record, body.data() + i * sizeof(record), sizeof(record));
+      if (absl::Status status = CopyRecord(id, lane, record); !status.ok()) {
+        RefusalBody refusal{.code = static_cast<uint32_t>(status.code())};
+        const absl::string_view text = status.message();
+        std::memcpy(refusal.text, text.data(), std::min(text.size(), sizeof(refusal.text) - 1));
+        (void)lane.SendFrame({.kind = FrameKind::kRefused}, BytesOf(refusal));
+        return status;
+      }
+    }
+    if (header.wants_done == 0) return absl::OkStatus();
+    kernels::StreamFence();
+    if (header.has_immediate != 0) {
+      events_.push_back({FabricEvent::Kind::kImmediate, id, 0, header.immediate});
+    }
+    return Sent(id, lane, lane.SendFrame({.kind = FrameKind::kDone, .token = header.token}, {}));
+  }
+
+  absl::Status CopyRecord(LaneId id, LocalLane& lane, const WriteRecord& record) {
+    const auto source = lane.granted_by_peer.find(record.source_key);
+    const OwnRegion* region = regions_.FindGranted(record.destination_key, id);
+    if (source == lane.granted_by_peer.end() || region == nullptr) {
+      return absl::PermissionDeniedError("a write by a key that is not granted on its lane");
+    }
+    const MemorySpan& to = region->memory;
+    WAYBILL_ASSIGN_OR_RETURN(const MemorySpan from, source->second.Memory());
+    if (record.source_offset_bytes > from.size_bytes ||
+        record.size_bytes > from.size_bytes - record.source_offset_bytes ||
+        record.destination_offset_bytes > to.size_bytes ||
+        record.size_bytes > to.size_bytes - record.destination_offset_bytes) {
+      return absl::OutOfRangeError(absl::StrCat("write of ", record.size_bytes, " bytes to offset ",
+                                                record.destination_offset_bytes, " of \"",
+                                                region->name, "\", which has ", to.size_bytes));
+    }
+    kernels::Copy(to.data + record.destination_offset_bytes, from.data + record.source_offset_bytes,
+                  record.size_bytes, kernels::Stores::kStreaming);
+    return absl::OkStatus();
+  }
+
+  const Capabilities capabilities_ = {.name = "local",
+                                      .can_map = true,
+                                      .source_must_be_granted = true,
+                                      .max_write_bytes = uint64_t{16} << 20,
+                                      .max_outstanding_posts = 1024};
+  std::string name_;
+  UniqueFd listener_;
+  UniqueFd epoll_;
+  UniqueFd wake_;
+  uint32_t last_lane_ = 0;
+  RegionTable regions_;
+  std::map<LaneId, LocalLane> lanes_;
+  std::map<int, LaneId> by_socket_;
+  std::map<int, UniqueFd> strangers_;  // Connected, and said nothing yet.
+  std::vector<ImportedRegion> imports_;
+  std::vector<FabricEvent> events_;
+  std::array<std::byte, kMostFrameBytes> frame_;
+};
+
+}  // namespace
+}  // namespace local
+
+absl::StatusOr<std::unique_ptr<Fabric>> MakeLocalFabric() {
+  auto fabric = std::make_unique<local::LocalFabric>();
+  WAYBILL_RETURN_IF_ERROR(fabric->Start());
+  return fabric;
+}
+
+}  // namespace waybill

@@ -1,0 +1,22 @@
+// The fabric between processes of one host: memory is shared, sockets carry the rest.
+//
+// A region that was allocated here is a sealed memfd. A peer to which it is granted maps it and
+// stores at the final address. A region that was only registered is filled by its owner: the peer
+// posts writes from a granted region of its own, and the owner's Poll() checks them and copies.
+// Which of the two it is depends on the region, and Map() tells. No rights over other processes are
+// needed.
+#ifndef WAYBILL_CORE_FABRIC_LOCAL_LOCAL_FABRIC_H_
+#define WAYBILL_CORE_FABRIC_LOCAL_LOCAL_FABRIC_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "core/fabric/fabric.h"
+
+namespace waybill {
+
+absl::StatusOr<std::unique_ptr<Fabric>> MakeLocalFabric();
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_FABRIC_LOCAL_LOCAL_FABRIC_H_

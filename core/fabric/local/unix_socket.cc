@@ -1,0 +1,139 @@
+#include "core/fabric/local/unix_socket.h"
+
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace waybill::local {
+namespace {
+
+constexpr int kBufferBytes = 1 << 20;
+
+absl::Status SocketError(absl::string_view operation, int error) {
+  return absl::InternalError(
+      absl::StrCat(operation, ": ", std::strerror(error), " (errno ", error, ")"));
+}
+
+// An abstract name begins with a zero byte; the length says where it ends.
+socklen_t FillAddress(const std::string& name, sockaddr_un& address) {
+  address = {};
+  address.sun_family = AF_UNIX;
+  const size_t length = std::min(name.size(), sizeof(address.sun_path) - 1);
+  std::memcpy(address.sun_path + 1, name.data(), length);
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+}
+
+absl::StatusOr<UniqueFd> NewSocket() {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return SocketError("socket", errno);
+  setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &kBufferBytes, sizeof(kBufferBytes));
+  return fd;
+}
+
+bool SameUser(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
+}
+
+}  // namespace
+
+absl::StatusOr<uint64_t> RandomBits() {
+  uint64_t bits = 0;
+  if (getrandom(&bits, sizeof(bits), 0) != sizeof(bits)) return SocketError("getrandom", errno);
+  return bits;
+}
+
+absl::StatusOr<UniqueFd> Listen(const std::string& name) {
+  absl::StatusOr<UniqueFd> fd = NewSocket();
+  if (!fd.ok()) return fd;
+  sockaddr_un address;
+  const socklen_t size = FillAddress(name, address);
+  if (bind(fd->get(), reinterpret_cast<sockaddr*>(&address), size) != 0) {
+    return SocketError("bind", errno);
+  }
+  if (listen(fd->get(), SOMAXCONN) != 0) return SocketError("listen", errno);
+  return fd;
+}
+
+absl::StatusOr<UniqueFd> Connect(const std::string& name) {
+  absl::StatusOr<UniqueFd> fd = NewSocket();
+  if (!fd.ok()) return fd;
+  sockaddr_un address;
+  const socklen_t size = FillAddress(name, address);
+  if (connect(fd->get(), reinterpret_cast<sockaddr*>(&address), size) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("connect to local socket ", name, ": ", std::strerror(errno)));
+  }
+  if (!SameUser(fd->get())) {
+    return absl::PermissionDeniedError(absl::StrCat("local socket ", name, " is another user's"));
+  }
+  return fd;
+}
+
+UniqueFd Accept(int listener) {
+  UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (fd.valid() && !SameUser(fd.get())) fd.Reset();
+  if (fd.valid()) {
+    setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &kBufferBytes, sizeof(kBufferBytes));
+  }
+  return fd;
+}
+
+absl::Status Send(int socket, absl::Span<const std::byte> message, int fd) {
+  iovec part{const_cast<std::byte*>(message.data()), message.size()};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  if (fd >= 0) {
+    header.msg_control = control;
+    header.msg_controllen = sizeof(control);
+    cmsghdr* rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
+  }
+  while (true) {
+    if (sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return absl::OkStatus();
+    if (errno == EINTR) continue;
+    if (errno == EAGAIN || errno == ENOBUFS) return absl::UnavailableError("the socket is full");
+    if (errno == EPIPE || errno == ECONNRESET) return absl::AbortedError("the peer is gone");
+    return SocketError("sendmsg", errno);
+  }
+}
+
+absl::StatusOr<Received> Receive(int socket, absl::Span<std::byte> buffer) {
+  iovec part{buffer.data(), buffer.size()};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  header.msg_control = control;
+  header.msg_controllen = sizeof(control);
+  ssize_t size;
+  do {
+    size = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  } while (size < 0 && errno == EINTR);
+  if (size < 0 && errno == EAGAIN) return absl::UnavailableError("nothing there");
+  if (size == 0 || (size < 0 && errno == ECONNRESET)) return absl::AbortedError("the peer is gone");
+  if (size < 0) return SocketError("recvmsg", errno);
+  Received received{.size_bytes = static_cast<size_t>(size)};
+  for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
+    if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(c), sizeof(fd));
+      received.fd = UniqueFd(fd);
+    }
+  }
+  return received;
+}
+
+}  // namespace waybill::local

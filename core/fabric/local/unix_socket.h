@@ -1,0 +1,42 @@
+// Sockets between processes of one host and one user, with file descriptors along.
+#ifndef WAYBILL_CORE_FABRIC_LOCAL_UNIX_SOCKET_H_
+#define WAYBILL_CORE_FABRIC_LOCAL_UNIX_SOCKET_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "core/base/unique_fd.h"
+
+namespace waybill::local {
+
+// 64 bits that nobody can guess.
+absl::StatusOr<uint64_t> RandomBits();
+
+// Listens at an abstract name (no file, gone with the socket). Non-blocking.
+absl::StatusOr<UniqueFd> Listen(const std::string& name);
+
+// kUnavailable: nobody listens there.
+absl::StatusOr<UniqueFd> Connect(const std::string& name);
+
+// Invalid where nobody waits. A peer of another user is turned away.
+UniqueFd Accept(int listener);
+
+// One message, with `fd` along unless it is -1. kUnavailable: the socket is full, try again;
+// kAborted: the peer is gone.
+absl::Status Send(int socket, absl::Span<const std::byte> message, int fd);
+
+struct Received {
+  size_t size_bytes = 0;
+  UniqueFd fd;
+};
+// kUnavailable: nothing there; kAborted: the peer is gone.
+absl::StatusOr<Received> Receive(int socket, absl::Span<std::byte> buffer);
+
+}  // namespace waybill::local
+
+#endif  // WAYBILL_CORE_FABRIC_LOCAL_UNIX_SOCKET_H_
