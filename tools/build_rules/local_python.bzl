@@ -65,15 +65,15 @@ def _base_interpreter(rctx):
 def _local_python_impl(rctx):
     base = _base_interpreter(rctx)
     if not base:
-        fail("@%s: no python3 on this machine (install: python3 python3-venv)" % rctx.name)
+        fail("@%s: no python3 on this machine (tools/setup installs: python3 python3-venv)" % rctx.name)
 
     # A version manager's shim picks an interpreter by folder: go to the interpreter itself.
-    base = _run(rctx, [base, "-c", _PROBE], hint = "(install: python3 python3-venv) ").strip()
+    base = _run(rctx, [base, "-c", _PROBE], hint = "(tools/setup installs: python3 python3-venv) ").strip()
     lock = rctx.path(rctx.attr.requirements)
     checksum = _run(rctx, ["sha256sum", lock]).split(" ")[0].lstrip("\\")
     venv = str(rctx.path("venv-" + checksum[:12]))
     python = venv + "/bin/python3"
-    _run(rctx, [base, "-m", "venv", venv], hint = "(install: python3-venv) ", timeout = 600)
+    _run(rctx, [base, "-m", "venv", venv], hint = "(tools/setup installs: python3-venv) ", timeout = 600)
     _run(rctx, [
         python,
         "-m",
