@@ -1,0 +1,60 @@
+#include "core/plan/chunks.h"
+
+namespace waybill {
+
+ChunkList CutIntoChunks(const RouteTable& routes, uint64_t chunk_bytes) {
+  ChunkList list;
+  Chunk chunk;
+  const auto finish = [&] {
+    if (chunk.piece_count > 0) list.chunks.push_back(chunk);
+    chunk = {.first_piece = static_cast<uint32_t>(list.pieces.size())};
+  };
+  for (uint32_t r = 0; r < routes.size(); ++r) {
+    const uint64_t route_bytes = routes.shape(r).size_bytes();
+    if (chunk.piece_count > 0 && chunk.worker != routes.worker(r)) finish();
+    for (uint64_t at = 0; at < route_bytes;) {
+      const uint64_t room = chunk_bytes - chunk.size_bytes;
+      uint64_t size = route_bytes - at;
+      if (size > room) size = room / kCutBytes * kCutBytes;
+      if (size == 0) {
+        finish();
+        continue;
+      }
+      chunk.worker = routes.worker(r);
+      list.pieces.push_back({.route = r, .begin = at, .end = at + size});
+      ++chunk.piece_count;
+      chunk.size_bytes += size;
+      at += size;
+    }
+  }
+  finish();
+  return list;
+}
+
+void AppendWrites(const RouteTable& routes, const ChunkList& list, const Chunk& chunk,
+                  std::vector<ChunkWrite>& writes) {
+  const size_t first = writes.size();
+  uint64_t slot_offset = 0;
+  for (const Piece& piece : list.pieces_of(chunk)) {
+    const RouteView route = routes[piece.route];
+    ForEachDestinationRun(route.shape, piece.begin, piece.end, [&](uint64_t offset, uint64_t size) {
+      const uint64_t destination = route.destination_offset_bytes + offset;
+      if (writes.size() > first) {
+        ChunkWrite& last = writes.back();
+        if (last.destination_region == route.destination_region &&
+            last.destination_offset_bytes + last.size_bytes == destination) {
+          last.size_bytes += size;
+          slot_offset += size;
+          return;
+        }
+      }
+      writes.push_back({.destination_region = route.destination_region,
+                        .slot_offset_bytes = slot_offset,
+                        .destination_offset_bytes = destination,
+                        .size_bytes = size});
+      slot_offset += size;
+    });
+  }
+}
+
+}  // namespace waybill

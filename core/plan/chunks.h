@@ -1,0 +1,88 @@
+// A routing table cut into the pieces in which it is staged, sent and counted.
+//
+// Pure rules, shared by whoever sends and whoever predicts: how long a chunk is, where a route may
+// be cut, which pieces travel together, and which writes a staged chunk becomes.
+#ifndef WAYBILL_CORE_PLAN_CHUNKS_H_
+#define WAYBILL_CORE_PLAN_CHUNKS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "core/plan/route_table.h"
+
+namespace waybill {
+
+// Bytes [begin, end) of a route, in the order of its walk.
+struct Piece {
+  uint32_t route = 0;
+  uint64_t begin = 0;
+  uint64_t end = 0;
+
+  uint64_t size_bytes() const { return end - begin; }
+};
+
+// Neighbouring pieces for one worker.
+struct Chunk {
+  uint32_t worker = 0;
+  uint32_t first_piece = 0;
+  uint32_t piece_count = 0;
+  uint64_t size_bytes = 0;
+};
+
+struct ChunkList {
+  std::vector<Chunk> chunks;
+  std::vector<Piece> pieces;
+
+  absl::Span<const Piece> pieces_of(const Chunk& chunk) const {
+    return absl::MakeConstSpan(pieces).subspan(chunk.first_piece, chunk.piece_count);
+  }
+};
+
+// Routes are only cut at multiples of this, so that every piece's digest can be taken alone.
+inline constexpr uint64_t kCutBytes = 4096;
+
+// In the table's order. `chunk_bytes` is a multiple of kCutBytes, and no chunk is longer.
+ChunkList CutIntoChunks(const RouteTable& routes, uint64_t chunk_bytes);
+
+// Calls visit(offset_bytes, size_bytes) for each contiguous run of the destination that bytes
+// [begin, end) of the route fill; offsets count from the route's first byte there.
+template <typename Visit>
+void ForEachDestinationRun(const RouteShape& shape, uint64_t begin, uint64_t end, Visit visit) {
+  const uint64_t run_bytes = shape.destination_run_bytes();
+  size_t outer = shape.axes.size();  // The axes that are not part of a run.
+  for (uint64_t run = shape.destination_element_bytes; run < run_bytes;) {
+    run *= static_cast<uint64_t>(shape.axes[--outer].extent);
+  }
+  for (uint64_t at = begin; at < end;) {
+    uint64_t index = at / run_bytes;
+    const uint64_t within = at % run_bytes;
+    const uint64_t size = std::min(run_bytes - within, end - at);
+    uint64_t offset = within;
+    for (size_t a = outer; a-- > 0;) {
+      const auto extent = static_cast<uint64_t>(shape.axes[a].extent);
+      offset += index % extent * static_cast<uint64_t>(shape.axes[a].destination_stride);
+      index /= extent;
+    }
+    visit(offset, size);
+    at += size;
+  }
+}
+
+// One write of a chunk that lies packed in a staging slot.
+struct ChunkWrite {
+  uint32_t destination_region = 0;
+  uint64_t slot_offset_bytes = 0;
+  uint64_t destination_offset_bytes = 0;
+  uint64_t size_bytes = 0;
+};
+
+// Appends the writes of a chunk, in order: runs that are neighbours in the slot and at the
+// destination, of whichever routes, are one.
+void AppendWrites(const RouteTable& routes, const ChunkList& list, const Chunk& chunk,
+                  std::vector<ChunkWrite>& writes);
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_PLAN_CHUNKS_H_

@@ -1,0 +1,88 @@
+#include "core/plan/chunks.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace waybill {
+namespace {
+
+// A route of bytes with those axes.
+void AddRoute(RouteTable& table, uint32_t worker, uint64_t destination, std::vector<Axis> axes,
+              uint32_t element_bytes = 2) {
+  table.Add({.worker = worker,
+             .destination_offset_bytes = destination,
+             .shape = {.source_element_bytes = element_bytes,
+                       .destination_element_bytes = element_bytes,
+                       .axes = axes}});
+}
+
+std::vector<ChunkWrite> WritesOf(const RouteTable& table, const ChunkList& list) {
+  std::vector<ChunkWrite> writes;
+  for (const Chunk& chunk : list.chunks) AppendWrites(table, list, chunk, writes);
+  return writes;
+}
+
+TEST(Chunks, AreCutAtWholeLeavesOnly) {
+  RouteTable table;
+  AddRoute(table, 0, 0, {{5000, 2, 2}});  // 10000 bytes.
+  AddRoute(table, 0, 10000, {{3500, 2, 2}});
+  const ChunkList list = CutIntoChunks(table, 8192);
+  ASSERT_EQ(list.chunks.size(), 3u);
+  for (const Piece& piece : list.pieces) {
+    EXPECT_EQ(piece.begin % kCutBytes, 0u);
+    EXPECT_TRUE(piece.end % kCutBytes == 0 || piece.end == table.shape(piece.route).size_bytes());
+  }
+  EXPECT_EQ(list.chunks[0].size_bytes, 8192u);
+  EXPECT_EQ(list.chunks[1].size_bytes, 10000 - 8192 + 4096u);  // As much as fits, whole leaves.
+  EXPECT_EQ(list.chunks[2].size_bytes, 7000 - 4096u);
+}
+
+TEST(Chunks, GoToOneWorkerEach) {
+  RouteTable table;
+  AddRoute(table, 1, 0, {{8, 2, 2}});
+  AddRoute(table, 0, 0, {{8, 2, 2}});
+  const ChunkList list = CutIntoChunks(table, 8192);
+  ASSERT_EQ(list.chunks.size(), 2u);
+  EXPECT_EQ(list.chunks[0].worker, 1u);
+  EXPECT_EQ(list.chunks[1].worker, 0u);
+}
+
+TEST(Chunks, NeighbouringRoutesAreOneWrite) {
+  RouteTable table;
+  AddRoute(table, 0, 100, {{8, 2, 2}});
+  AddRoute(table, 0, 116, {{8, 2, 2}});
+  AddRoute(table, 0, 200, {{8, 2, 2}});
+  const auto writes = WritesOf(table, CutIntoChunks(table, 8192));
+  ASSERT_EQ(writes.size(), 2u);
+  EXPECT_EQ(writes[0].size_bytes, 32u);
+  EXPECT_EQ(writes[1].slot_offset_bytes, 32u);
+  EXPECT_EQ(writes[1].destination_offset_bytes, 200u);
+}
+
+TEST(Chunks, AStridedDestinationIsAWriteForEachRow) {
+  RouteTable table;
+  AddRoute(table, 0, 0, {{10, 64, 128}, {16, 2, 2}});
+  EXPECT_EQ(WritesOf(table, CutIntoChunks(table, 8192)).size(), 10u);
+}
+
+// Never a write for each element: a transposed source lands in whole runs.
+TEST(Chunks, ATransposedSourceIsOneWrite) {
+  RouteTable table;
+  AddRoute(table, 0, 0, {{32, 2, 64}, {32, 64, 2}});
+  ASSERT_TRUE(table.shape(0).transposed());
+  EXPECT_EQ(WritesOf(table, CutIntoChunks(table, 8192)).size(), 1u);
+}
+
+TEST(Chunks, ARangeInTheMiddleOfRunsIsFound) {
+  RouteTable table;
+  AddRoute(table, 0, 0, {{3, 1, 1000}, {4, 1, 100}, {10, 2, 2}});
+  std::vector<std::pair<uint64_t, uint64_t>> runs;
+  ForEachDestinationRun(table.shape(0), 30, 110,
+                        [&](uint64_t offset, uint64_t size) { runs.emplace_back(offset, size); });
+  EXPECT_EQ(runs, (std::vector<std::pair<uint64_t, uint64_t>>{
+                      {110, 10}, {200, 20}, {300, 20}, {1000, 20}, {1100, 10}}));
+}
+
+}  // namespace
+}  // namespace waybill

@@ -1,0 +1,61 @@
+// Threads that work through numbered tasks.
+#ifndef WAYBILL_CORE_STAGE_WORK_POOL_H_
+#define WAYBILL_CORE_STAGE_WORK_POOL_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace waybill {
+
+// A queue of batches; each batch is `task_count` calls of `work(index)`, in any order, on any of
+// the threads. Thread-safe. Allocates nothing once as many batches have been queued as ever are at
+// once.
+class WorkPool {
+ public:
+  // Of one kind of task. Outlives the pool.
+  class Batch {
+   public:
+    // `work` runs the task; `finished` is called on the thread that did the batch's last one.
+    Batch(std::function<void(uint32_t index)> work, std::function<void()> finished)
+        : work_(std::move(work)), finished_(std::move(finished)) {}
+
+   private:
+    friend class WorkPool;
+    std::function<void(uint32_t index)> work_;
+    std::function<void()> finished_;
+    uint32_t task_count_ = 0;  // Guarded by the pool's mutex, as is the rest.
+    uint32_t next_ = 0;        // The next one to be begun.
+    uint32_t done_ = 0;
+    uint32_t active_ = 0;  // Threads that are within it.
+    bool cancelled_ = false;
+  };
+
+  // With no threads, Run() does the work itself before it returns.
+  explicit WorkPool(uint32_t thread_count);
+  ~WorkPool();  // Ends what runs, drops what waits.
+
+  // Queues tasks [0, task_count) of a batch that is not queued. Of none: finished at once.
+  void Run(Batch& batch, uint32_t task_count);
+
+  // Drops the batch's tasks that were not begun, and waits for those that were. `finished` is not
+  // called if any was dropped.
+  void Cancel(Batch& batch);
+
+ private:
+  void ThreadMain();
+  void WorkOn(Batch& batch, std::unique_lock<std::mutex>& lock);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Batch*> queue_;
+  bool ending_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_STAGE_WORK_POOL_H_
