@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/prefetch.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace waybill::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
@@ -20,14 +22,14 @@ void StreamLines(uint8_t* HWY_RESTRICT dst, const uint8_t* HWY_RESTRICT src, siz
 #if HWY_TARGET == HWY_SCALAR
   std::memcpy(dst, src, line_count * 64);
 #else
-  // Without it the source is waited for at the start of every page.
-  constexpr size_t kPrefetchBytes = 2048;
+  // Hardware prefetchers stop at the end of a page.
+  constexpr size_t kLinesAhead = 32;
   const hn::CappedTag<uint8_t, 64> d;
   const size_t vector_bytes = hn::Lanes(d);
-  for (size_t line = 0; line < line_count; ++line) {
-    hwy::Prefetch(src + line * 64 + kPrefetchBytes);
+  for (size_t line = 0; line < line_count; ++line, src += 64, dst += 64) {
+    if (line + kLinesAhead < line_count) Prefetch(src + kLinesAhead * 64);
     for (size_t i = 0; i < 64; i += vector_bytes) {
-      hn::Stream(hn::LoadU(d, src + line * 64 + i), d, dst + line * 64 + i);
+      hn::Stream(hn::LoadU(d, src + i), d, dst + i);
     }
   }
 #endif

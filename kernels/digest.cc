@@ -53,6 +53,7 @@ size_t DigestStream::AbsorbWords(std::byte* dst, const std::byte* src, size_t si
     // The constant size lets whole words, which are nearly all, be one load and one store.
     if (piece == 8) {
       std::memcpy(&word, src, 8);
+      LoadedOnce(word);
       if (dst != nullptr) std::memcpy(dst, &word, 8);
     } else {
       std::memcpy(&word, src, piece);

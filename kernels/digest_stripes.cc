@@ -4,11 +4,11 @@
 #define HWY_TARGET_INCLUDE "kernels/digest_stripes.cc"
 #include <hwy/foreach_target.h>  // Includes this file once for each target.
 //
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <cstring>
 
+#include "kernels/prefetch.h"
 #include "kernels/scalar.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -16,14 +16,18 @@ namespace waybill::kernels::HWY_NAMESPACE {
 
 enum class Sink { kNone, kCached, kStreaming };
 
+// Hardware prefetchers stop at the end of a page: whole leaves ask for the next one themselves.
+enum class Ahead { kNothing, kNextLeaf };
+
 #if HWY_TARGET == HWY_SCALAR || HWY_HAVE_SCALABLE
 // No vectors, or vectors whose length the compiler does not know and that make no arrays.
-template <Sink kSink>
+template <Sink kSink, Ahead kAhead>
 void Absorb(std::byte* dst, const std::byte* src, size_t stripe_count, const uint64_t* keys,
-            uint64_t* lanes, size_t /*prefetch_bytes*/) {
+            uint64_t* lanes) {
   for (size_t w = 0; w < stripe_count * 8; ++w) {
     uint64_t word;
     std::memcpy(&word, src + w * 8, 8);
+    LoadedOnce(word);
     if constexpr (kSink != Sink::kNone) std::memcpy(dst + w * 8, &word, 8);
     scalar::AbsorbWord(word, keys[w], w % 8, lanes);
   }
@@ -31,12 +35,26 @@ void Absorb(std::byte* dst, const std::byte* src, size_t stripe_count, const uin
 #else
 namespace hn = hwy::HWY_NAMESPACE;
 
+// As LoadedOnce, for a vector.
+template <class V>
+HWY_INLINE void VectorLoadedOnce(V& v) {
+#if HWY_TARGET == HWY_EMU128
+  asm volatile("" : "+m"(v) : : "memory");
+#elif HWY_ARCH_X86
+  auto raw = v.raw;
+  asm("" : "+v"(raw));
+  v = V{raw};
+#else
+  (void)v;  // Elsewhere arithmetic takes no operands from memory, so there is nothing to gain.
+#endif
+}
+
 // Adds stripes to `lanes`. The words themselves are gathered apart and change lanes once, at the
 // end, which spares a shuffle in the loop.
-template <Sink kSink>
+template <Sink kSink, Ahead kAhead>
 HWY_INLINE void Absorb(std::byte* HWY_RESTRICT dst, const std::byte* HWY_RESTRICT src,
                        size_t stripe_count, const uint64_t* HWY_RESTRICT keys,
-                       uint64_t* HWY_RESTRICT lanes, size_t prefetch_bytes) {
+                       uint64_t* HWY_RESTRICT lanes) {
   const hn::CappedTag<uint64_t, 8> d;
   const hn::Repartition<uint32_t, decltype(d)> d32;
   using V = hn::Vec<decltype(d)>;
@@ -50,11 +68,14 @@ HWY_INLINE void Absorb(std::byte* HWY_RESTRICT dst, const std::byte* HWY_RESTRIC
     words[v] = hn::Zero(d);
   }
   for (size_t s = 0; s < stripe_count; ++s) {
-    hwy::Prefetch(src + s * 64 + prefetch_bytes);
+    if constexpr (kAhead == Ahead::kNextLeaf) {
+      Prefetch(src + s * kStripeBytes + scalar::kLeafWords * 8);
+    }
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVectors; ++v) {
       const size_t at = s * 8 + v * kLanes;
-      const V word = hn::LoadU(d, reinterpret_cast<const uint64_t*>(src) + at);
+      V word = hn::LoadU(d, reinterpret_cast<const uint64_t*>(src) + at);
+      VectorLoadedOnce(word);
       if constexpr (kSink == Sink::kCached) {
         hn::StoreU(word, d, reinterpret_cast<uint64_t*>(dst) + at);
       }
@@ -78,15 +99,19 @@ HWY_INLINE void Absorb(std::byte* HWY_RESTRICT dst, const std::byte* HWY_RESTRIC
 
 template <Sink kSink>
 uint64_t Leaves(std::byte* dst, const std::byte* src, size_t leaf_count, uint64_t first_leaf) {
-  constexpr size_t kBytes = scalar::kLeafWords * 8;
+  constexpr size_t kLeafBytes = scalar::kLeafWords * 8;
+  constexpr size_t kStripes = kLeafBytes / kStripeBytes;
+  constexpr const uint64_t* kKeys = scalar::kDigestConstants.keys.data();
   uint64_t sum = 0;
   for (size_t leaf = 0; leaf < leaf_count; ++leaf) {
     alignas(64) uint64_t lanes[scalar::kLaneCount] = {};
-    // Hardware prefetchers stop at the end of a page, so this asks for the next leaf, if any.
-    const size_t prefetch_bytes = leaf + 1 < leaf_count ? kBytes : 0;
-    Absorb<kSink>(dst, src + leaf * kBytes, kBytes / 64, scalar::kDigestConstants.keys.data(),
-                  lanes, prefetch_bytes);
-    if constexpr (kSink != Sink::kNone) dst += kBytes;
+    if (leaf + 1 < leaf_count) {
+      Absorb<kSink, Ahead::kNextLeaf>(dst, src, kStripes, kKeys, lanes);
+    } else {
+      Absorb<kSink, Ahead::kNothing>(dst, src, kStripes, kKeys, lanes);
+    }
+    src += kLeafBytes;
+    if constexpr (kSink != Sink::kNone) dst += kLeafBytes;
     sum += scalar::LeafValue(lanes, first_leaf + leaf);
   }
   return sum;
@@ -94,15 +119,15 @@ uint64_t Leaves(std::byte* dst, const std::byte* src, size_t leaf_count, uint64_
 
 void AbsorbStripes(const std::byte* src, size_t stripe_count, const uint64_t* keys,
                    uint64_t* lanes) {
-  Absorb<Sink::kNone>(nullptr, src, stripe_count, keys, lanes, 0);
+  Absorb<Sink::kNone, Ahead::kNothing>(nullptr, src, stripe_count, keys, lanes);
 }
 
 void AbsorbCopyStripes(std::byte* dst, const std::byte* src, size_t stripe_count,
                        const uint64_t* keys, uint64_t* lanes, Stores stores) {
   if (stores == Stores::kStreaming) {
-    Absorb<Sink::kStreaming>(dst, src, stripe_count, keys, lanes, 0);
+    Absorb<Sink::kStreaming, Ahead::kNothing>(dst, src, stripe_count, keys, lanes);
   } else {
-    Absorb<Sink::kCached>(dst, src, stripe_count, keys, lanes, 0);
+    Absorb<Sink::kCached, Ahead::kNothing>(dst, src, stripe_count, keys, lanes);
   }
 }
 

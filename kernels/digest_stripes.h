@@ -13,6 +13,10 @@ namespace waybill::kernels {
 
 inline constexpr size_t kStripeBytes = 64;
 
+// Keeps the compiler from loading `word` a second time: what is stored must be what is absorbed,
+// also where somebody writes to the source meanwhile. (And one load is faster.)
+inline void LoadedOnce(uint64_t& word) { asm("" : "+r"(word)); }
+
 // Adds `stripe_count` stripes of one leaf to its eight lanes; `keys` are those of the first word.
 void AbsorbStripes(const std::byte* src, size_t stripe_count, const uint64_t* keys,
                    uint64_t* lanes);

@@ -1,10 +1,12 @@
 #include "kernels/digest.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
-#include <map>
 #include <random>
 #include <set>
 #include <string>
@@ -23,19 +25,21 @@ const size_t kLengths[] = {0,    1,    7,    8,    9,     15,    16,    17,   31
                            4032, 4088, 4095, 4096, 4097,  4104,  4159,  4160, 4161,
                            8191, 8192, 8193, 8256, 12288, 12293, 65536, 70001};
 
+// The patterns of golden/digest_vectors.py.
+uint8_t PatternByte(const std::string& pattern, size_t i) {
+  if (pattern == "zeros") return 0;
+  if (pattern == "ones") return 0xff;
+  if (pattern == "count") return static_cast<uint8_t>(i % 251);
+  return MixByte(i);
+}
+
 TEST(Digest, MatchesTheGoldenVectors) {
   std::ifstream file("kernels/golden/digest_vectors.txt");
   size_t size, count = 0;
   std::string pattern, expected;
   while (file >> size >> pattern >> expected) {
     std::vector<uint8_t> data(size);
-    for (size_t i = 0; i < size; ++i) {
-      const std::map<std::string, uint8_t> bytes = {{"zeros", 0},
-                                                    {"ones", 0xff},
-                                                    {"count", static_cast<uint8_t>(i % 251)},
-                                                    {"mix", MixByte(i)}};
-      data[i] = bytes.at(pattern);
-    }
+    for (size_t i = 0; i < size; ++i) data[i] = PatternByte(pattern, i);
     const uint64_t digest = std::stoull(expected, nullptr, 16);
     EXPECT_EQ(scalar::Digest(data.data(), size), digest) << size << " " << pattern;
     OnEveryTarget([&] { EXPECT_EQ(Digest(data.data(), size), digest) << size << " " << pattern; });
@@ -106,6 +110,44 @@ TEST(DigestStream, RandomPiecesWithCopiesAmongThemGiveTheSameSumAndBytes) {
       ASSERT_TRUE(copy.GuardsHold());
     }
   });
+}
+
+TEST(DigestStream, AbsorbsWhatItStoresWhileSomebodyWritesToTheSource) {
+  // Two mappings of the same pages: the writer's stores are another process's as far as C++ knows.
+  const size_t size = 16 * kLeafBytes;
+  const int memory = memfd_create("source", 0);
+  ASSERT_EQ(ftruncate(memory, size), 0);
+  void* read_map = mmap(nullptr, size, PROT_READ, MAP_SHARED, memory, 0);
+  void* write_map = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+  ASSERT_NE(read_map, MAP_FAILED);
+  ASSERT_NE(write_map, MAP_FAILED);
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    volatile uint64_t* words = static_cast<uint64_t*>(write_map);
+    for (uint64_t i = 0; !stop.load(std::memory_order_relaxed); ++i) {
+      words[i * 7 % (size / 8)] = i * 0x9e3779b97f4a7c15;
+    }
+  });
+  OnEveryTarget([&] {
+    SkewedBytes copy(size);
+    for (int round = 0; round < 50; ++round) {
+      for (const Stores stores : {Stores::kCached, Stores::kStreaming}) {
+        for (const size_t odd : {0, 5}) {  // The second begins within a word.
+          DigestStream stream;
+          stream.AbsorbCopy(copy.data(), read_map, odd, stores);
+          stream.AbsorbCopy(copy.data() + odd, static_cast<std::byte*>(read_map) + odd, size - odd,
+                            stores);
+          StreamFence();
+          ASSERT_EQ(stream.sum(), LeafSum(copy.data(), size, 0)) << "round " << round;
+        }
+      }
+    }
+  });
+  stop = true;
+  writer.join();
+  munmap(read_map, size);
+  munmap(write_map, size);
+  close(memory);
 }
 
 TEST(DigestStream, TheSumMayBeAskedForAtAnyTime) {

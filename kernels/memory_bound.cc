@@ -4,7 +4,6 @@
 #define HWY_TARGET_INCLUDE "kernels/memory_bound.cc"
 #include <hwy/foreach_target.h>  // Includes this file once for each target.
 //
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -15,6 +14,8 @@
 #include <cstring>
 #include <thread>
 #include <vector>
+
+#include "kernels/prefetch.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace waybill::kernels::HWY_NAMESPACE {
@@ -28,7 +29,7 @@ uint64_t ReadAll(const uint8_t* data, size_t size_bytes) {
   auto all = hn::Zero(d);
   size_t at = 0;
   for (; at + 64 <= size_bytes; at += 64) {
-    hwy::Prefetch(data + at + kPrefetchBytes);
+    Prefetch(data + at + kPrefetchBytes);
     for (size_t i = 0; i < 64; i += step) {
       all = hn::Or(all, hn::LoadU(d, reinterpret_cast<const uint64_t*>(data + at + i)));
     }

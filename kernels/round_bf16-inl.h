@@ -7,12 +7,12 @@
 #define KERNELS_ROUND_BF16_INL_H_
 #endif
 
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/prefetch.h"
 #include "kernels/scalar.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -46,7 +46,7 @@ HWY_INLINE void RoundRun(uint16_t* HWY_RESTRICT dst, const uint32_t* HWY_RESTRIC
   const size_t lanes = hn::Lanes(d32);
   for (; i + 2 * lanes <= count; i += 2 * lanes) {
     for (size_t line = 0; line < 8 * lanes; line += 64) {
-      hwy::Prefetch(reinterpret_cast<const std::byte*>(src + i) + prefetch_bytes + line);
+      Prefetch(reinterpret_cast<const std::byte*>(src + i) + prefetch_bytes + line);
     }
     const auto low = hn::BitCast(d16, RoundToUpperHalf(d32, src + i));
     const auto high = hn::BitCast(d16, RoundToUpperHalf(d32, src + i + lanes));

@@ -1,8 +1,8 @@
 #include "kernels/rows.h"
 
-#include <hwy/cache_control.h>
-
 #include <algorithm>
+
+#include "kernels/prefetch.h"
 
 namespace waybill::kernels {
 namespace {
@@ -11,21 +11,22 @@ bool IsOneRun(ptrdiff_t pitch, size_t rows, size_t row_bytes) {
   return rows <= 1 || pitch == static_cast<ptrdiff_t>(row_bytes);
 }
 
-// Hardware prefetchers do not see the next row coming. Asks for the row of as many bytes ahead as
-// memory takes to answer; of a long row, for its beginning.
+// Asks for the row that lies as many bytes ahead as memory takes to answer, since hardware
+// prefetchers do not see it coming. Only for short rows: what is won is the wait at a row's
+// beginning.
 class RowPrefetcher {
  public:
   RowPrefetcher(ptrdiff_t pitch, size_t rows, size_t row_bytes)
-      : rows_(rows),
-        ahead_(std::max<size_t>(1, kAheadBytes / std::max<size_t>(1, row_bytes))),
+      : rows_(row_bytes < kAheadBytes ? rows : 0),
+        ahead_(kAheadBytes / std::max<size_t>(1, row_bytes)),
         pitch_(pitch),
-        bytes_(std::min(row_bytes, kAheadBytes)) {}
+        row_bytes_(row_bytes) {}
 
   // `row` is where row `r` begins.
   void At(const std::byte* row, size_t r) const {
-    if (rows_ - r <= ahead_) return;
+    if (r + ahead_ >= rows_) return;
     row += static_cast<ptrdiff_t>(ahead_) * pitch_;
-    for (size_t i = 0; i < bytes_; i += 64) hwy::Prefetch(row + i);
+    for (size_t i = 0; i < row_bytes_; i += 64) Prefetch(row + i);
   }
 
  private:
@@ -33,7 +34,7 @@ class RowPrefetcher {
   size_t rows_;
   size_t ahead_;
   ptrdiff_t pitch_;
-  size_t bytes_;
+  size_t row_bytes_;
 };
 
 }  // namespace
@@ -46,14 +47,16 @@ void CopyRows(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src_pit
   }
   std::byte* to = static_cast<std::byte*>(dst);
   const std::byte* from = static_cast<const std::byte*>(src);
+  if (digest == nullptr) {  // memcpy is faster alone.
+    for (size_t r = 0; r < rows; ++r, to += dst_pitch, from += src_pitch) {
+      Copy(to, from, row_bytes, stores);
+    }
+    return;
+  }
   const RowPrefetcher prefetch(src_pitch, rows, row_bytes);
   for (size_t r = 0; r < rows; ++r, to += dst_pitch, from += src_pitch) {
     prefetch.At(from, r);
-    if (digest == nullptr) {
-      Copy(to, from, row_bytes, stores);
-    } else {
-      digest->AbsorbCopy(to, from, row_bytes, stores);
-    }
+    digest->AbsorbCopy(to, from, row_bytes, stores);
   }
 }
 

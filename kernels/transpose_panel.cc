@@ -4,13 +4,13 @@
 #define HWY_TARGET_INCLUDE "kernels/transpose_panel.cc"
 #include <hwy/foreach_target.h>  // Includes this file once for each target.
 //
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/prefetch.h"
 #include "kernels/round_bf16-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -100,7 +100,7 @@ HWY_INLINE void StoreLine(std::byte* HWY_RESTRICT dst, const std::byte* HWY_REST
 HWY_INLINE void PrefetchRows(const std::byte* row, ptrdiff_t pitch, size_t count,
                              size_t width_bytes) {
   for (size_t i = 0; i < count; ++i, row += pitch) {
-    for (size_t at = 0; at < width_bytes; at += kLineBytes) hwy::Prefetch(row + at);
+    for (size_t at = 0; at < width_bytes; at += kLineBytes) Prefetch(row + at);
   }
 }
 
