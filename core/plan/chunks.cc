@@ -11,7 +11,10 @@ ChunkList CutIntoChunks(const RouteTable& routes, uint64_t chunk_bytes) {
   };
   for (uint32_t r = 0; r < routes.size(); ++r) {
     const uint64_t route_bytes = routes.shape(r).size_bytes();
-    if (chunk.piece_count > 0 && chunk.worker != routes.worker(r)) finish();
+    if (chunk.piece_count > 0 &&
+        (chunk.worker != routes.worker(r) || chunk.trainer != routes.trainer(r))) {
+      finish();
+    }
     for (uint64_t at = 0; at < route_bytes;) {
       const uint64_t room = chunk_bytes - chunk.size_bytes;
       uint64_t size = route_bytes - at;
@@ -20,6 +23,7 @@ ChunkList CutIntoChunks(const RouteTable& routes, uint64_t chunk_bytes) {
         finish();
         continue;
       }
+      chunk.trainer = routes.trainer(r);
       chunk.worker = routes.worker(r);
       list.pieces.push_back({.route = r, .begin = at, .end = at + size});
       ++chunk.piece_count;

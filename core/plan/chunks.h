@@ -23,8 +23,9 @@ struct Piece {
   uint64_t size_bytes() const { return end - begin; }
 };
 
-// Neighbouring pieces for one worker.
+// Neighbouring pieces between one trainer and one worker.
 struct Chunk {
+  uint32_t trainer = 0;
   uint32_t worker = 0;
   uint32_t first_piece = 0;
   uint32_t piece_count = 0;

@@ -77,6 +77,11 @@ class RouteTable {
   // Without materialising the rest of the view.
   uint32_t worker(uint32_t i) const { return workers_[i]; }
   uint32_t trainer(uint32_t i) const { return trainers_[i]; }
+  uint32_t source_region(uint32_t i) const { return source_regions_[i]; }
+  uint64_t source_offset(uint32_t i) const { return source_offsets_[i]; }
+  uint32_t destination_region(uint32_t i) const { return destination_regions_[i]; }
+  uint64_t destination_offset(uint32_t i) const { return destination_offsets_[i]; }
+  uint32_t ledger_entry(uint32_t i) const { return ledger_entries_[i]; }
   RouteShape shape(uint32_t i) const;
   void set_ledger_entry(uint32_t i, uint32_t entry) { ledger_entries_[i] = entry; }
 

@@ -1,0 +1,32 @@
+#include "core/engine/arrival_gate.h"
+
+#include "core/engine/update.h"
+
+namespace waybill {
+namespace {
+
+// Sequences wrap at 28 bits: of two, the one that is less than half the way ahead is the later.
+bool Later(uint32_t a, uint32_t b) { return ((a - b) & kSequenceMask) < (kSequenceMask + 1) / 2; }
+
+}  // namespace
+
+void ArrivalGate::Arm(uint32_t sequence) {
+  armed_ = sequence & kSequenceMask;
+  missing_ = 0;
+  for (const uint32_t seen : seen_) missing_ += seen == armed_ ? 0 : 1;
+}
+
+void ArrivalGate::Count(uint32_t lane, uint32_t sequence) {
+  uint32_t& seen = seen_[lane];
+  if (seen == sequence) {
+    ++repeats_;
+  } else if (seen != kNever && !Later(sequence, seen)) {
+    ++stragglers_;
+  } else {
+    if (armed_ != kNever && sequence != armed_ && !Later(sequence, armed_)) ++stragglers_;
+    seen = sequence;
+    if (seen == armed_) --missing_;
+  }
+}
+
+}  // namespace waybill

@@ -1,0 +1,474 @@
+#include "core/engine/worker_engine.h"
+
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/engine/arrival_gate.h"
+#include "core/engine/worker_memory.h"
+#include "core/plan/chunks.h"
+#include "core/stage/work_pool.h"
+#include "kernels/copy.h"
+#include "kernels/digest.h"
+
+namespace waybill {
+namespace {
+
+constexpr uint64_t kVerifyChunkBytes = 1 << 20;
+constexpr uint64_t kHelloToken = ~uint64_t{0};
+
+// One trainer, and how far its part of the update is. Its routes are neighbours in the ledger.
+struct Source {
+  uint32_t trainer = 0;
+  LaneId lane = LaneId::kNone;
+  uint32_t first_route = 0;
+  uint32_t last_route = 0;
+  uint32_t first_chunk = 0;
+  uint32_t last_chunk = 0;
+  bool greeted = false;
+  bool failed = false;
+  bool verifying = false;
+  bool verified = false;
+  std::atomic<bool> digested = false;  // The pool is through with it.
+  std::unique_ptr<WorkPool::Batch> digest_batch;
+};
+
+class WorkerEngineImpl final : public WorkerEngine {
+ public:
+  WorkerEngineImpl(Fabric* fabric, std::unique_ptr<Manifest> manifest,
+                   const WorkerEngineOptions& options, std::unique_ptr<WorkerMemory> memory,
+                   EventSink sink)
+      : fabric_(*fabric),
+        manifest_(std::move(manifest)),
+        options_(options),
+        memory_(std::move(memory)),
+        shown_(memory_->shown_buffers(), [fabric] { fabric->Wake(); }),
+        gate_(0),
+        sink_(std::move(sink)),
+        copy_batch_([this](uint32_t i) { CopyPart(i); },
+                    [this] {
+                      copied_.store(true, std::memory_order_release);
+                      fabric_.Wake();
+                    }),
+        pool_(options.verify_threads) {
+    events_.reserve(256);
+  }
+
+  ~WorkerEngineImpl() override { StopWork(); }
+
+  absl::StatusOr<std::vector<LaneOffer>> SetPlan(RouteTable arrivals, uint64_t plan_hash) override {
+    StopWork();
+    for (const Source& source : sources_) (void)fabric_.CloseLane(source.lane);
+    sources_.clear();
+    state_ = State::kIdle;
+    connected_ = false;
+    arrivals_ = std::move(arrivals);
+    plan_hash_ = plan_hash;
+    chunks_ = CutIntoChunks(arrivals_, kVerifyChunkBytes);
+    sums_ = std::vector<std::atomic<uint64_t>>(arrivals_.size());
+    MakeSources();
+    gate_ = ArrivalGate(static_cast<uint32_t>(sources_.size()));
+    WAYBILL_RETURN_IF_ERROR(memory_->AllocateLedgers(arrivals_.size()));
+    std::vector<LaneOffer> offers;
+    for (Source& source : sources_) {
+      WAYBILL_ASSIGN_OR_RETURN(source.lane,
+                               fabric_.OpenLane(absl::StrCat("trainer ", source.trainer)));
+      WAYBILL_ASSIGN_OR_RETURN(std::string address, fabric_.LaneAddress(source.lane));
+      offers.push_back({source.trainer, std::move(address)});
+    }
+    return offers;
+  }
+
+  absl::StatusOr<std::vector<BufferAddress>> Describe() override {
+    std::vector<BufferAddress> addresses;
+    for (uint32_t b = 0; b < memory_->buffer_count(); ++b) {
+      WAYBILL_ASSIGN_OR_RETURN(BufferAddress address, memory_->Describe(b));
+      addresses.push_back(std::move(address));
+    }
+    return addresses;
+  }
+
+  absl::Status Connect(absl::Span<const TrainerAddress> trainers) override {
+    for (const TrainerAddress& trainer : trainers) {
+      Source* source = nullptr;
+      for (Source& s : sources_) {
+        if (s.trainer == trainer.trainer) source = &s;
+      }
+      if (source == nullptr) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("the plan has no route from trainer ", trainer.trainer));
+      }
+      WAYBILL_RETURN_IF_ERROR(fabric_.ConnectLane(source->lane, trainer.lane_address));
+    }
+    CheckConnected();  // Without any trainer there is nothing to wait for.
+    return absl::OkStatus();
+  }
+
+  void Prepare(const UpdateId& update, Digests digests, bool fence, absl::Time deadline) override {
+    if (absl::Status status = CheckPrepare(update); !status.ok()) {
+      sink_({.kind = WorkerEvent::Kind::kRefused, .update = update, .status = std::move(status)});
+      return;
+    }
+    update_ = update;
+    digests_ = digests;
+    fence_ = fence;
+    ready_deadline_ = deadline;
+    target_ = options_.mode == Mode::kShadow && shown_.anything_shown() ? 1 - shown_.buffer() : 0;
+    state_ = State::kWaitingForReaders;
+  }
+
+  void Commit(uint32_t sequence) override {
+    if (state_ != State::kArrived || update_.sequence != sequence) return;
+    if (options_.mode != Mode::kShadowCopy) return Show(target_, absl::ZeroDuration());
+    state_ = State::kWaitingToCopy;
+  }
+
+  void Abort(uint32_t sequence, bool begun) override {
+    if (state_ == State::kIdle || update_.sequence != sequence) return;
+    StopWork();
+    state_ = State::kIdle;
+    if (options_.mode == Mode::kInPlace && !begun && !was_dirty_) shown_.SetDirty(false);
+  }
+
+  void Step(absl::Time now) override {
+    events_.clear();
+    fabric_.Poll(events_);
+    for (const FabricEvent& event : events_) Handle(event);
+    if (state_ == State::kWaitingForReaders) TryReady(now);
+    if (state_ == State::kReceiving) Receive();
+    if (state_ == State::kWaitingToCopy) TryCopy(now);
+    if (state_ == State::kCopying && copied_.load(std::memory_order_acquire)) {
+      Show(0, now - copy_began_);
+    }
+  }
+
+  absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) override {
+    return shown_.Take(holder);
+  }
+  uint64_t shown_version() const override { return shown_.version(); }
+  bool dirty() const override { return shown_.dirty(); }
+
+  WorkerCounts counts() const override {
+    WorkerCounts counts = counts_;
+    counts.stragglers = gate_.stragglers();
+    counts.repeats = gate_.repeats();
+    return counts;
+  }
+
+ private:
+  enum class State {
+    kIdle,
+    kWaitingForReaders,  // Prepared; a snapshot may hold the buffer.
+    kReceiving,          // Ready was said.
+    kArrived,            // Voted.
+    kFailed,             // Reported; Abort() is to come.
+    kWaitingToCopy,      // Committed, in shadow-copy; a snapshot may hold the engine's memory.
+    kCopying,
+  };
+
+  // --- the plan ---
+
+  void MakeSources() {
+    for (uint32_t r = 0; r < arrivals_.size(); ++r) {
+      if (sources_.empty() || sources_.back().trainer != arrivals_.trainer(r)) {
+        Source& source = sources_.emplace_back();
+        source.trainer = arrivals_.trainer(r);
+        source.first_route = r;
+      }
+      sources_.back().last_route = r + 1;
+    }
+    uint32_t chunk = 0;
+    for (Source& source : sources_) {
+      source.first_chunk = chunk;
+      while (chunk < chunks_.chunks.size() && chunks_.chunks[chunk].trainer == source.trainer) {
+        ++chunk;
+      }
+      source.last_chunk = chunk;
+      source.digest_batch = std::make_unique<WorkPool::Batch>(
+          [this, &source](uint32_t i) { DigestChunk(source.first_chunk + i); },
+          [this, &source] {
+            source.digested.store(true, std::memory_order_release);
+            fabric_.Wake();
+          });
+    }
+  }
+
+  // --- lanes ---
+
+  void Handle(const FabricEvent& event) {
+    for (uint32_t i = 0; i < sources_.size(); ++i) {
+      Source& source = sources_[i];
+      if (source.lane != event.lane) continue;
+      switch (event.kind) {
+        case FabricEvent::Kind::kConnected:
+          return FailUnless(source, Greet(source));
+        case FabricEvent::Kind::kImmediate:
+          return CountImmediate(i, Immediate::Unpack(event.immediate));
+        case FabricEvent::Kind::kComplete:
+          return;
+        case FabricEvent::Kind::kFailed:
+          return Fail(source, fabric_.LaneStatus(source.lane));
+      }
+    }
+  }
+
+  // Grants everything, then says so by an empty write, which proves the lane as well.
+  absl::Status Greet(Source& source) {
+    for (uint32_t b = 0; b < memory_->buffer_count(); ++b) {
+      WAYBILL_RETURN_IF_ERROR(memory_->Grant(source.lane, b));
+    }
+    return fabric_.Post(source.lane, {}, Immediate{Immediate::Kind::kHello}.Pack(), kHelloToken);
+  }
+
+  void CountImmediate(uint32_t lane, Immediate immediate) {
+    if (immediate.kind == Immediate::Kind::kHello) {
+      sources_[lane].greeted = true;
+      CheckConnected();
+    } else if (immediate.kind == Immediate::Kind::kData) {
+      gate_.Count(lane, immediate.sequence);
+    }
+  }
+
+  void CheckConnected() {
+    if (connected_) return;
+    for (const Source& source : sources_) {
+      if (!source.greeted) return;
+    }
+    connected_ = true;
+    sink_({.kind = WorkerEvent::Kind::kConnected});
+  }
+
+  void FailUnless(Source& source, absl::Status status) {
+    if (!status.ok()) Fail(source, std::move(status));
+  }
+
+  void Fail(Source& source, absl::Status status) {
+    if (std::exchange(source.failed, true)) return;
+    sink_({.kind = WorkerEvent::Kind::kPeerFailed,
+           .trainer = source.trainer,
+           .status = WithScope(std::move(status), Scope::kPeer)});
+  }
+
+  // --- one update ---
+
+  absl::Status CheckPrepare(const UpdateId& update) const {
+    const auto refuse = [&](auto... why) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("prepare version ", update.version, ": ", why...));
+    };
+    if (!connected_) return refuse("the lanes are not connected");
+    if (state_ != State::kIdle) return refuse("version ", update_.version, " is not decided yet");
+    if (update.plan_hash != plan_hash_) {
+      return refuse("its plan is ", absl::Hex(update.plan_hash), ", this worker's is ",
+                    absl::Hex(plan_hash_));
+    }
+    if (shown_.anything_shown() && update.version <= shown_.version()) {
+      return refuse("version ", shown_.version(), " is shown, and versions only grow");
+    }
+    for (const Source& source : sources_) {
+      if (source.failed) return refuse("the lane to trainer ", source.trainer, " is dead");
+    }
+    return absl::OkStatus();
+  }
+
+  void TryReady(absl::Time now) {
+    const std::string holders =
+        options_.mode == Mode::kShadowCopy ? "" : shown_.DescribeHolders(target_);
+    if (!holders.empty()) {
+      if (now < ready_deadline_) return;
+      state_ = State::kIdle;
+      sink_({.kind = WorkerEvent::Kind::kRefused,
+             .update = update_,
+             .status = absl::DeadlineExceededError(absl::StrCat("prepare version ", update_.version,
+                                                                ": buffer ", target_,
+                                                                " is still read: ", holders))});
+      return;
+    }
+    std::optional<BufferAddress> renewed;
+    if (fence_) {
+      absl::StatusOr<BufferAddress> address = Fence();
+      if (!address.ok()) {
+        state_ = State::kIdle;
+        sink_({.kind = WorkerEvent::Kind::kRefused, .update = update_, .status = address.status()});
+        return;
+      }
+      renewed = *std::move(address);
+    }
+    was_dirty_ = shown_.dirty();
+    if (options_.mode == Mode::kInPlace) shown_.SetDirty(true);
+    gate_.Arm(update_.sequence);
+    for (Source& source : sources_) {
+      source.verifying = source.verified = false;
+      source.digested.store(false, std::memory_order_relaxed);
+    }
+    for (auto& sum : sums_) sum.store(0, std::memory_order_relaxed);
+    state_ = State::kReceiving;
+    sink_({.kind = WorkerEvent::Kind::kReady,
+           .update = update_,
+           .buffer_index = target_,
+           .renewed = std::move(renewed)});
+  }
+
+  absl::StatusOr<BufferAddress> Fence() {
+    ++counts_.renewals;
+    WAYBILL_RETURN_IF_ERROR(While("fence the buffer", memory_->Renew(target_)));
+    for (Source& source : sources_) {
+      WAYBILL_RETURN_IF_ERROR(memory_->Grant(source.lane, target_));
+    }
+    return memory_->Describe(target_);
+  }
+
+  void Receive() {
+    bool all = true;
+    for (uint32_t i = 0; i < sources_.size(); ++i) {
+      Source& source = sources_[i];
+      if (!source.verifying && gate_.arrived(i)) BeginVerifying(source);
+      if (source.verifying && !source.verified && source.digested.load(std::memory_order_acquire)) {
+        if (absl::Status status = Compare(source); !status.ok()) {
+          state_ = State::kFailed;
+          StopWork();
+          sink_({.kind = WorkerEvent::Kind::kFailed,
+                 .update = update_,
+                 .status = WithScope(std::move(status), Scope::kUpdate)});
+          return;
+        }
+        source.verified = true;
+      }
+      all = all && source.verified;
+    }
+    if (!all) return;
+    state_ = State::kArrived;
+    sink_({.kind = WorkerEvent::Kind::kArrived, .update = update_});
+  }
+
+  void BeginVerifying(Source& source) {
+    source.verifying = true;
+    if (digests_ == Digests::kOn) {
+      pool_.Run(*source.digest_batch, source.last_chunk - source.first_chunk);
+    } else {
+      source.digested.store(true, std::memory_order_relaxed);
+    }
+  }
+
+  // On any thread.
+  void DigestChunk(uint32_t index) {
+    const RegionSpans& regions = memory_->regions(target_);
+    for (const Piece& piece : chunks_.pieces_of(chunks_.chunks[index])) {
+      const std::byte* at = regions[arrivals_.destination_region(piece.route)].data() +
+                            arrivals_.destination_offset(piece.route);
+      const uint64_t sum = DigestInPlace(arrivals_.shape(piece.route), at, piece.begin, piece.end);
+      sums_[piece.route].fetch_add(sum, std::memory_order_relaxed);
+    }
+  }
+
+  absl::Status Compare(const Source& source) {
+    const LedgerEntry* entries = memory_->ledger(target_);
+    for (uint32_t r = source.first_route; r < source.last_route; ++r) {
+      const LedgerEntry& entry = entries[r];
+      const uint64_t length = arrivals_.shape(r).size_bytes();
+      if (entry.sequence != LedgerSequence(update_) || entry.length_bytes != length) {
+        return absl::DataLossError(absl::StrCat(NameOf(r), ": its ledger entry is of sequence ",
+                                                entry.sequence & kSequenceMask, " and ",
+                                                entry.length_bytes, " bytes, expected are ",
+                                                update_.sequence, " and ", length));
+      }
+      counts_.verified_bytes += length;
+      if (digests_ == Digests::kOff) continue;
+      const uint64_t digest =
+          kernels::FinishDigest(sums_[r].load(std::memory_order_relaxed), length);
+      if (digest != entry.digest) {
+        return absl::DataLossError(absl::StrCat(NameOf(r), ": the ", length,
+                                                " bytes here have digest ", absl::Hex(digest),
+                                                ", the sender's have ", absl::Hex(entry.digest)));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  std::string NameOf(uint32_t r) const {
+    const RouteView route = arrivals_[r];
+    const ShardView shard = manifest_->shard(route.destination_shard);
+    return absl::StrCat("version ", update_.version, ": tensor \"",
+                        manifest_->tensor_name(shard.tensor_index), "\" ", ToString(route.box),
+                        " from trainer ", route.trainer);
+  }
+
+  // --- showing ---
+
+  void TryCopy(absl::Time now) {
+    if (!shown_.DescribeHolders(0).empty()) return;
+    shown_.SetDirty(true);
+    copy_began_ = now;
+    copied_.store(false, std::memory_order_relaxed);
+    state_ = State::kCopying;
+    pool_.Run(copy_batch_, manifest_->region_count());
+  }
+
+  // On any thread.
+  void CopyPart(uint32_t region) {
+    const auto from = memory_->regions(0)[region];
+    kernels::Copy(memory_->shown_buffers()[0][region].data(), from.data(), from.size(),
+                  kernels::Stores::kStreaming);
+    kernels::StreamFence();
+  }
+
+  void Show(uint32_t buffer, absl::Duration pause) {
+    state_ = State::kIdle;
+    shown_.Show(buffer, update_.version);
+    sink_({.kind = WorkerEvent::Kind::kShown, .update = update_, .pause = pause});
+  }
+
+  // After this no thread of ours reads or writes the buffers.
+  void StopWork() {
+    for (Source& source : sources_) pool_.Cancel(*source.digest_batch);
+    pool_.Cancel(copy_batch_);
+  }
+
+  Fabric& fabric_;
+  const std::unique_ptr<Manifest> manifest_;
+  const WorkerEngineOptions options_;
+  const std::unique_ptr<WorkerMemory> memory_;
+  ShownState shown_;
+
+  RouteTable arrivals_;
+  uint64_t plan_hash_ = 0;
+  ChunkList chunks_;
+  std::deque<Source> sources_;  // In the order of the ledger; addresses are stable.
+  ArrivalGate gate_;
+  bool connected_ = false;
+
+  State state_ = State::kIdle;
+  UpdateId update_;
+  Digests digests_ = Digests::kOn;
+  bool fence_ = false;
+  bool was_dirty_ = false;
+  absl::Time ready_deadline_;
+  uint32_t target_ = 0;
+  std::vector<std::atomic<uint64_t>> sums_;  // Of each route's leaves.
+  absl::Time copy_began_;
+  std::atomic<bool> copied_ = false;
+  WorkerCounts counts_;
+
+  EventSink sink_;
+  std::vector<FabricEvent> events_;
+  WorkPool::Batch copy_batch_;
+  WorkPool pool_;  // Last: its threads end before what they use.
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WorkerEngine>> WorkerEngine::Create(
+    Fabric* fabric, Manifest manifest, std::vector<MemorySpan> user_regions,
+    const WorkerEngineOptions& options, EventSink sink) {
+  auto owned = std::make_unique<Manifest>(std::move(manifest));
+  WAYBILL_ASSIGN_OR_RETURN(
+      std::unique_ptr<WorkerMemory> memory,
+      WorkerMemory::Create(fabric, owned.get(), options.mode, std::move(user_regions)));
+  return std::make_unique<WorkerEngineImpl>(fabric, std::move(owned), options, std::move(memory),
+                                            std::move(sink));
+}
+
+}  // namespace waybill

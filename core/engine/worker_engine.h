@@ -1,0 +1,112 @@
+// The receiving side of one update: fences, counts arrivals, verifies, shows.
+//
+// Commands in, events out; it never speaks to the controller. Everything but TakeSnapshot() is
+// called on one thread, the progress thread, which calls Step() whenever the fabric may have
+// something; nothing here blocks.
+#ifndef WAYBILL_CORE_ENGINE_WORKER_ENGINE_H_
+#define WAYBILL_CORE_ENGINE_WORKER_ENGINE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "core/engine/shown_state.h"
+#include "core/engine/update.h"
+#include "core/fabric/fabric.h"
+#include "core/plan/route_table.h"
+#include "core/stage/stage_piece.h"
+#include "core/tensor/manifest.h"
+
+namespace waybill {
+
+struct WorkerEngineOptions {
+  Mode mode = Mode::kShadow;
+  uint32_t verify_threads = 1;  // 0: the progress thread verifies.
+};
+
+struct WorkerEvent {
+  enum class Kind : uint8_t {
+    kConnected = 1,   // Every lane of the plan carries.
+    kPeerFailed = 2,  // The lane to `trainer` is dead.
+    kReady = 3,       // The update may come, into `buffer_index`.
+    kRefused = 4,     // It may not; nothing has changed.
+    kArrived = 5,     // All of it is here, and every digest is right.
+    kFailed = 6,      // It is not: a digest or an entry is wrong.
+    kShown = 7,       // After Commit().
+  };
+  Kind kind = Kind::kConnected;
+  UpdateId update;
+  uint32_t trainer = 0;                  // Of kPeerFailed, with why.
+  absl::Status status;                   // Of kPeerFailed, kRefused, kFailed.
+  uint32_t buffer_index = 0;             // Of kReady.
+  std::optional<BufferAddress> renewed;  // Of kReady, where the buffer had to be fenced.
+  absl::Duration pause;                  // Of kShown: what copying took.
+};
+
+struct TrainerAddress {
+  uint32_t trainer = 0;
+  std::string lane_address;
+};
+
+// Counters since the engine was made.
+struct WorkerCounts {
+  uint64_t verified_bytes = 0;
+  uint64_t stragglers = 0;
+  uint64_t repeats = 0;
+  uint64_t renewals = 0;
+};
+
+class WorkerEngine {
+ public:
+  using EventSink = std::function<void(const WorkerEvent&)>;
+
+  // `fabric` outlives the engine. `user_regions` as WorkerMemory has it. All memory is reserved
+  // when this returns. `sink` is called on the progress thread, from within calls.
+  static absl::StatusOr<std::unique_ptr<WorkerEngine>> Create(Fabric* fabric, Manifest manifest,
+                                                              std::vector<MemorySpan> user_regions,
+                                                              const WorkerEngineOptions& options,
+                                                              EventSink sink);
+  virtual ~WorkerEngine() = default;
+
+  // Replaces the plan: lanes of the old one are closed, those of the new one opened and returned.
+  // An update that was going on is over.
+  virtual absl::StatusOr<std::vector<LaneOffer>> SetPlan(RouteTable arrivals,
+                                                         uint64_t plan_hash) = 0;
+  // Where the trainers write; after SetPlan().
+  virtual absl::StatusOr<std::vector<BufferAddress>> Describe() = 0;
+
+  // kConnected follows, or kPeerFailed for each trainer that cannot be reached.
+  virtual absl::Status Connect(absl::Span<const TrainerAddress> trainers) = 0;
+
+  // kReady or kRefused follows, by the deadline. `fence`: a trainer of an earlier update may still
+  // be writing; what it writes must not land.
+  virtual void Prepare(const UpdateId& update, Digests digests, bool fence,
+                       absl::Time deadline) = 0;
+
+  // After kArrived; kShown follows. Cannot be refused.
+  virtual void Commit(uint32_t sequence) = 0;
+
+  // Gives the update up. `begun`: data may have landed; in place that leaves the memory dirty.
+  virtual void Abort(uint32_t sequence, bool begun) = 0;
+
+  // Does what can be done at `now`.
+  virtual void Step(absl::Time now) = 0;
+
+  // Any thread.
+  virtual absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) = 0;
+  virtual uint64_t shown_version() const = 0;
+  virtual bool dirty() const = 0;
+
+  virtual WorkerCounts counts() const = 0;
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_ENGINE_WORKER_ENGINE_H_

@@ -1,0 +1,152 @@
+#include "core/engine/worker_memory.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/memory/arena.h"
+#include "core/tensor/runs.h"
+
+namespace waybill {
+namespace {
+
+absl::Status CheckUserRegions(const Manifest& manifest, Mode mode,
+                              absl::Span<const MemorySpan> user_regions) {
+  if (mode == Mode::kShadow && !user_regions.empty()) {
+    return absl::InvalidArgumentError(
+        "mode shadow: the engine's own memory cannot be swapped for another buffer; use "
+        "shadow-copy or in-place, or let Waybill allocate");
+  }
+  if (mode == Mode::kShadowCopy && user_regions.empty()) {
+    return absl::InvalidArgumentError("mode shadow-copy: there is no memory to copy into");
+  }
+  if (!user_regions.empty() && user_regions.size() != manifest.region_count()) {
+    return absl::InvalidArgumentError(absl::StrCat(user_regions.size(), " pieces of memory for ",
+                                                   manifest.region_count(), " regions"));
+  }
+  for (uint32_t i = 0; i < user_regions.size(); ++i) {
+    if (user_regions[i].size_bytes != manifest.region_bytes(i)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("region \"", manifest.region_name(i), "\" has ", manifest.region_bytes(i),
+                       " bytes, its memory has ", user_regions[i].size_bytes));
+    }
+  }
+  return absl::OkStatus();
+}
+
+RegionSpans SpansOf(absl::Span<const MemorySpan> memory) {
+  RegionSpans spans;
+  for (const MemorySpan& m : memory) spans.emplace_back(m.data, m.size_bytes);
+  return spans;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WorkerMemory>> WorkerMemory::Create(
+    Fabric* fabric, const Manifest* manifest, Mode mode, std::vector<MemorySpan> user_regions) {
+  WAYBILL_RETURN_IF_ERROR(CheckUserRegions(*manifest, mode, user_regions));
+  std::unique_ptr<WorkerMemory> memory(new WorkerMemory(fabric, manifest));
+  if (mode == Mode::kInPlace && !user_regions.empty()) {
+    WAYBILL_RETURN_IF_ERROR(memory->AddUserBuffer(user_regions));
+  } else {
+    WAYBILL_RETURN_IF_ERROR(memory->AddArena("weights"));
+  }
+  if (mode == Mode::kShadow) WAYBILL_RETURN_IF_ERROR(memory->AddArena("weights (shadow)"));
+  // Hidden bytes are all written anew by the next update; those that are shown stay.
+  memory->renewed_contents_ = mode == Mode::kInPlace ? Contents::kKept : Contents::kZeroed;
+  if (mode == Mode::kShadowCopy) {
+    memory->shown_.push_back(SpansOf(user_regions));
+    memory->ZeroPadding(memory->shown_[0]);
+  } else {
+    for (const Buffer& buffer : memory->buffers_) memory->shown_.push_back(buffer.regions);
+  }
+  return memory;
+}
+
+WorkerMemory::~WorkerMemory() {
+  for (const Buffer& buffer : buffers_) {
+    if (buffer.ledger.id != RegionId::kNone) (void)fabric_.Release(buffer.ledger.id);
+  }
+}
+
+absl::Status WorkerMemory::AddArena(absl::string_view name) {
+  WAYBILL_ASSIGN_OR_RETURN(const Arena arena, AllocateArena(&fabric_, manifest_, name));
+  Buffer buffer;
+  for (uint32_t i = 0; i < manifest_.region_count(); ++i) {
+    buffer.regions.emplace_back(arena.region.memory.data + arena.layout.offsets[i],
+                                manifest_.region_bytes(i));
+    buffer.places.push_back({arena.region.id, arena.layout.offsets[i]});
+  }
+  if (arena.region.id != RegionId::kNone) buffer.fabric_regions.push_back(arena.region.id);
+  buffers_.push_back(std::move(buffer));
+  return absl::OkStatus();
+}
+
+absl::Status WorkerMemory::AddUserBuffer(absl::Span<const MemorySpan> user_regions) {
+  Buffer buffer;
+  buffer.regions = SpansOf(user_regions);
+  for (uint32_t i = 0; i < user_regions.size(); ++i) {
+    WAYBILL_ASSIGN_OR_RETURN(const Registration registration,
+                             registrations_.Acquire(user_regions[i], manifest_.region_name(i)));
+    buffer.places.push_back({registration.region, registration.offset_bytes});
+    if (std::find(buffer.fabric_regions.begin(), buffer.fabric_regions.end(),
+                  registration.region) == buffer.fabric_regions.end()) {
+      buffer.fabric_regions.push_back(registration.region);
+    }
+  }
+  ZeroPadding(buffer.regions);
+  buffers_.push_back(std::move(buffer));
+  return absl::OkStatus();
+}
+
+void WorkerMemory::ZeroPadding(const RegionSpans& regions) {
+  for (uint32_t i = 0; i < manifest_.padding_count(); ++i) {
+    const PaddingView padding = manifest_.padding(i);
+    std::byte* base = regions[padding.place.region_index].data() + padding.place.offset_bytes;
+    ForEachRun(padding.extents, padding.place.strides, padding.element_bytes,
+               [&](uint64_t offset, uint64_t size) { std::memset(base + offset, 0, size); });
+  }
+}
+
+absl::Status WorkerMemory::AllocateLedgers(uint32_t entries) {
+  for (Buffer& buffer : buffers_) {
+    if (buffer.ledger.id != RegionId::kNone) {
+      WAYBILL_RETURN_IF_ERROR(fabric_.Release(buffer.ledger.id));
+    }
+    const uint64_t size_bytes = std::max<uint64_t>(entries, 1) * sizeof(LedgerEntry);
+    WAYBILL_ASSIGN_OR_RETURN(buffer.ledger, fabric_.Allocate(size_bytes, "ledger"));
+  }
+  return absl::OkStatus();
+}
+
+const LedgerEntry* WorkerMemory::ledger(uint32_t buffer) const {
+  return reinterpret_cast<const LedgerEntry*>(buffers_[buffer].ledger.memory.data);
+}
+
+absl::Status WorkerMemory::Grant(LaneId lane, uint32_t buffer) {
+  for (const RegionId region : buffers_[buffer].fabric_regions) {
+    WAYBILL_RETURN_IF_ERROR(fabric_.Grant(lane, region));
+  }
+  return fabric_.Grant(lane, buffers_[buffer].ledger.id);
+}
+
+absl::StatusOr<BufferAddress> WorkerMemory::Describe(uint32_t buffer) {
+  BufferAddress address;
+  for (const RegionPlace& place : buffers_[buffer].places) {
+    WAYBILL_ASSIGN_OR_RETURN(std::string descriptor, fabric_.Describe(place.region));
+    address.regions.push_back({std::move(descriptor), place.offset_bytes});
+  }
+  WAYBILL_ASSIGN_OR_RETURN(address.ledger, fabric_.Describe(buffers_[buffer].ledger.id));
+  return address;
+}
+
+absl::Status WorkerMemory::Renew(uint32_t buffer) {
+  for (const RegionId region : buffers_[buffer].fabric_regions) {
+    WAYBILL_RETURN_IF_ERROR(fabric_.Renew(region, renewed_contents_));
+  }
+  return fabric_.Renew(buffers_[buffer].ledger.id, Contents::kZeroed);
+}
+
+}  // namespace waybill

@@ -1,0 +1,82 @@
+// The memory of a worker in each mode: what is written to, what is shown, and how to reach it.
+#ifndef WAYBILL_CORE_ENGINE_WORKER_MEMORY_H_
+#define WAYBILL_CORE_ENGINE_WORKER_MEMORY_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/engine/shown_state.h"
+#include "core/engine/update.h"
+#include "core/fabric/fabric.h"
+#include "core/memory/registration_cache.h"
+#include "core/tensor/manifest.h"
+
+namespace waybill {
+
+// Lives on the progress thread. The fabric and the manifest outlive it.
+class WorkerMemory {
+ public:
+  // `user_regions`: memory of the inference engine for each region of the manifest, or none.
+  //
+  //   mode         none given                    given
+  //   shadow       two arenas                    refused: an engine's memory cannot be swapped
+  //   shadow-copy  refused                       one arena, copied into the engine's memory
+  //   in-place     one arena                     the engine's memory itself
+  //
+  // Everything is reserved, and padding zeroed, when this returns.
+  static absl::StatusOr<std::unique_ptr<WorkerMemory>> Create(Fabric* fabric,
+                                                              const Manifest* manifest, Mode mode,
+                                                              std::vector<MemorySpan> user_regions);
+  ~WorkerMemory();
+
+  // A ledger of so many entries for each buffer; replaces the last plan's.
+  absl::Status AllocateLedgers(uint32_t entries);
+
+  uint32_t buffer_count() const { return static_cast<uint32_t>(buffers_.size()); }
+  const RegionSpans& regions(uint32_t buffer) const { return buffers_[buffer].regions; }
+  const LedgerEntry* ledger(uint32_t buffer) const;
+
+  // For the peer of `lane`: grants a buffer, and says where it is.
+  absl::Status Grant(LaneId lane, uint32_t buffer);
+  absl::StatusOr<BufferAddress> Describe(uint32_t buffer);
+
+  // No earlier grant reaches the buffer or its ledger from now on.
+  absl::Status Renew(uint32_t buffer);
+
+  // What readers see: in shadow-copy the engine's memory, else the buffers.
+  const std::vector<RegionSpans>& shown_buffers() const { return shown_; }
+
+ private:
+  struct RegionPlace {
+    RegionId region = RegionId::kNone;
+    uint64_t offset_bytes = 0;
+  };
+  struct Buffer {
+    RegionSpans regions;
+    std::vector<RegionPlace> places;
+    std::vector<RegionId> fabric_regions;  // Without repeats; the ledger's apart.
+    Region ledger;
+  };
+
+  WorkerMemory(Fabric* fabric, const Manifest* manifest)
+      : fabric_(*fabric), manifest_(*manifest), registrations_(fabric) {}
+
+  absl::Status AddArena(absl::string_view name);
+  absl::Status AddUserBuffer(absl::Span<const MemorySpan> user_regions);
+  void ZeroPadding(const RegionSpans& regions);
+
+  Fabric& fabric_;
+  const Manifest& manifest_;
+  Contents renewed_contents_ = Contents::kKept;
+  RegistrationCache registrations_;
+  std::vector<Buffer> buffers_;
+  std::vector<RegionSpans> shown_;
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_ENGINE_WORKER_MEMORY_H_
