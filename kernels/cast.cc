@@ -4,7 +4,6 @@
 #define HWY_TARGET_INCLUDE "kernels/cast.cc"
 #include <hwy/foreach_target.h>  // Includes this file once for each target.
 //
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -15,9 +14,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace waybill::kernels::HWY_NAMESPACE {
 
-void CastRun(uint16_t* dst, const uint32_t* src, size_t count, size_t prefetch_bytes) {
-  RoundRun(dst, src, count, prefetch_bytes);
-}
+void CastRun(uint16_t* dst, const uint32_t* src, size_t count) { RoundRun(dst, src, count); }
 
 }  // namespace waybill::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -30,17 +27,16 @@ HWY_EXPORT(CastRun);
 void CastF32ToBf16(void* dst, const void* src, size_t count, Stores stores, DigestStream* digest) {
   // What is digested or streamed is cast into this piece, which stays in the first-level cache.
   constexpr size_t kPieceCount = kLeafBytes / 2;
-  constexpr size_t kPrefetchBytes = kPieceCount * 4;
   alignas(64) uint16_t piece[kPieceCount];
   uint16_t* to = static_cast<uint16_t*>(dst);
   const uint32_t* from = static_cast<const uint32_t*>(src);
   if (digest == nullptr && stores == Stores::kCached) {
-    HWY_DYNAMIC_DISPATCH(CastRun)(to, from, count, kPrefetchBytes);
+    HWY_DYNAMIC_DISPATCH(CastRun)(to, from, count);
     return;
   }
   while (count != 0) {
     const size_t n = std::min(count, kPieceCount);
-    HWY_DYNAMIC_DISPATCH(CastRun)(piece, from, n, count > n ? kPrefetchBytes : 0);
+    HWY_DYNAMIC_DISPATCH(CastRun)(piece, from, n);
     if (digest == nullptr) {
       Copy(to, piece, n * 2, stores);
     } else {

@@ -23,7 +23,7 @@ void StreamLines(uint8_t* HWY_RESTRICT dst, const uint8_t* HWY_RESTRICT src, siz
   std::memcpy(dst, src, line_count * 64);
 #else
   // Hardware prefetchers stop at the end of a page.
-  constexpr size_t kLinesAhead = 32;
+  constexpr size_t kLinesAhead = 16;
   const hn::CappedTag<uint8_t, 64> d;
   const size_t vector_bytes = hn::Lanes(d);
   for (size_t line = 0; line < line_count; ++line, src += 64, dst += 64) {

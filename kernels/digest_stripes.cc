@@ -16,8 +16,9 @@ namespace waybill::kernels::HWY_NAMESPACE {
 
 enum class Sink { kNone, kCached, kStreaming };
 
-// Hardware prefetchers stop at the end of a page: whole leaves ask for the next one themselves.
-enum class Ahead { kNothing, kNextLeaf };
+// What is asked for ahead of time. Hardware prefetchers see the source coming, and asking for it
+// only gets into their way; but a line that is to be written is waited for.
+enum class Ahead { kNothing, kDestination };
 
 #if HWY_TARGET == HWY_SCALAR || HWY_HAVE_SCALABLE
 // No vectors, or vectors whose length the compiler does not know and that make no arrays.
@@ -68,8 +69,9 @@ HWY_INLINE void Absorb(std::byte* HWY_RESTRICT dst, const std::byte* HWY_RESTRIC
     words[v] = hn::Zero(d);
   }
   for (size_t s = 0; s < stripe_count; ++s) {
-    if constexpr (kAhead == Ahead::kNextLeaf) {
-      Prefetch(src + s * kStripeBytes + scalar::kLeafWords * 8);
+    if constexpr (kAhead == Ahead::kDestination) {
+      constexpr size_t kAheadBytes = 2048;
+      PrefetchForWrite(dst + s * kStripeBytes + kAheadBytes);
     }
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVectors; ++v) {
@@ -105,8 +107,8 @@ uint64_t Leaves(std::byte* dst, const std::byte* src, size_t leaf_count, uint64_
   uint64_t sum = 0;
   for (size_t leaf = 0; leaf < leaf_count; ++leaf) {
     alignas(64) uint64_t lanes[scalar::kLaneCount] = {};
-    if (leaf + 1 < leaf_count) {
-      Absorb<kSink, Ahead::kNextLeaf>(dst, src, kStripes, kKeys, lanes);
+    if (kSink == Sink::kCached && leaf + 1 < leaf_count) {
+      Absorb<kSink, Ahead::kDestination>(dst, src, kStripes, kKeys, lanes);
     } else {
       Absorb<kSink, Ahead::kNothing>(dst, src, kStripes, kKeys, lanes);
     }

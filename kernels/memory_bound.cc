@@ -15,21 +15,17 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/prefetch.h"
-
 HWY_BEFORE_NAMESPACE();
 namespace waybill::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Reads every line, and gives something that depends on all of them.
 uint64_t ReadAll(const uint8_t* data, size_t size_bytes) {
-  constexpr size_t kPrefetchBytes = 4096;  // As the digest's.
   const hn::ScalableTag<uint64_t> d;
   const size_t step = hn::Lanes(d) * 8;
   auto all = hn::Zero(d);
   size_t at = 0;
   for (; at + 64 <= size_bytes; at += 64) {
-    Prefetch(data + at + kPrefetchBytes);
     for (size_t i = 0; i < 64; i += step) {
       all = hn::Or(all, hn::LoadU(d, reinterpret_cast<const uint64_t*>(data + at + i)));
     }
@@ -53,23 +49,24 @@ template <typename Work>
 double BestRate(size_t size_bytes, size_t threads, size_t repeats, Work work) {
   using Clock = std::chrono::steady_clock;
   threads = std::max<size_t>(1, threads);
-  std::barrier gate(static_cast<ptrdiff_t>(threads) + 1);
+  std::barrier gate(static_cast<ptrdiff_t>(threads));
+  // One repeat of thread `t`; all begin and end together. The caller is thread 0.
+  const auto repeat = [&](size_t t) {
+    gate.arrive_and_wait();
+    const Clock::time_point begin = Clock::now();
+    work(size_bytes * t / threads, size_bytes * (t + 1) / threads);
+    gate.arrive_and_wait();
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
   std::vector<std::thread> workers;
-  for (size_t t = 0; t < threads; ++t) {
+  for (size_t t = 1; t < threads; ++t) {
     workers.emplace_back([&, t] {
-      for (size_t i = 0; i < repeats; ++i) {
-        gate.arrive_and_wait();
-        work(size_bytes * t / threads, size_bytes * (t + 1) / threads);
-        gate.arrive_and_wait();
-      }
+      for (size_t i = 0; i < repeats; ++i) repeat(t);
     });
   }
   double best_seconds = 0;
   for (size_t i = 0; i < repeats; ++i) {
-    gate.arrive_and_wait();
-    const Clock::time_point begin = Clock::now();
-    gate.arrive_and_wait();
-    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    const double seconds = repeat(0);
     best_seconds = i == 0 ? seconds : std::min(best_seconds, seconds);
   }
   for (std::thread& worker : workers) worker.join();

@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/prefetch.h"
 #include "kernels/scalar.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -34,20 +33,15 @@ HWY_INLINE hn::Vec<D> RoundToUpperHalf(D d, const uint32_t* src) {
 }
 #endif
 
-// Rounds `count` floats, and asks for the source bytes that lie `prefetch_bytes` further on.
-HWY_INLINE void RoundRun(uint16_t* HWY_RESTRICT dst, const uint32_t* HWY_RESTRICT src, size_t count,
-                         size_t prefetch_bytes) {
+// Rounds `count` floats.
+HWY_INLINE void RoundRun(uint16_t* HWY_RESTRICT dst, const uint32_t* HWY_RESTRICT src,
+                         size_t count) {
   size_t i = 0;
-#if HWY_TARGET == HWY_SCALAR
-  (void)prefetch_bytes;
-#else
+#if HWY_TARGET != HWY_SCALAR
   const hn::ScalableTag<uint32_t> d32;
   const hn::Repartition<uint16_t, decltype(d32)> d16;
   const size_t lanes = hn::Lanes(d32);
   for (; i + 2 * lanes <= count; i += 2 * lanes) {
-    for (size_t line = 0; line < 8 * lanes; line += 64) {
-      Prefetch(reinterpret_cast<const std::byte*>(src + i) + prefetch_bytes + line);
-    }
     const auto low = hn::BitCast(d16, RoundToUpperHalf(d32, src + i));
     const auto high = hn::BitCast(d16, RoundToUpperHalf(d32, src + i + lanes));
     hn::StoreU(hn::ConcatOdd(d16, high, low), d16, dst + i);

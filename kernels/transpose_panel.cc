@@ -76,7 +76,7 @@ struct Plain {
 struct Cast {
   static constexpr size_t kSourceBytes = sizeof(float);
   static HWY_INLINE void Load(uint16_t* tile_row, const std::byte* src, size_t count) {
-    RoundRun(tile_row, reinterpret_cast<const uint32_t*>(src), count, 0);
+    RoundRun(tile_row, reinterpret_cast<const uint32_t*>(src), count);
   }
 };
 
