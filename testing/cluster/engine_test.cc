@@ -1,0 +1,107 @@
+// One update through both engines, on each fabric that works within a process, in each mode.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "core/fabric/local/local_fabric.h"
+#include "core/fabric/loopback/loopback.h"
+#include "testing/cluster/cluster.h"
+
+namespace waybill {
+namespace {
+
+enum class Network { kLoopback, kLoopbackShuffled, kLoopbackMapped, kLocal };
+
+class EngineTest : public testing::TestWithParam<std::tuple<Network, Mode>> {
+ protected:
+  void Make(ClusterOptions options) {
+    options.mode = std::get<1>(GetParam());
+    if (options.mode == Mode::kShadowCopy) options.user_memory = true;
+    const Network network = std::get<0>(GetParam());
+    network_ = std::make_unique<LoopbackNetwork>(
+        LoopbackOptions{.seed = network == Network::kLoopbackShuffled ? 7u : 0u,
+                        .can_map = network == Network::kLoopbackMapped});
+    cluster_ = std::make_unique<Cluster>(
+        options, [this, network](const std::string& name) -> std::unique_ptr<Fabric> {
+          if (network == Network::kLocal) return *MakeLocalFabric();
+          return network_->Join(name);
+        });
+    ASSERT_EQ(cluster_->Connect().message(), "");
+  }
+
+  std::unique_ptr<LoopbackNetwork> network_;
+  std::unique_ptr<Cluster> cluster_;
+};
+
+TEST_P(EngineTest, EveryWorkerShowsEveryVersionToTheByte) {
+  Make({});
+  for (uint64_t version = 1; version <= 4; ++version) {
+    cluster_->FillTrainers(version);
+    ASSERT_EQ(cluster_->Publish(version).message(), "");
+    for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(cluster_->Shows(w, version)) << w;
+  }
+}
+
+TEST_P(EngineTest, FloatsArriveRounded) {
+  Make({.trainers = 3, .workers = 1, .trainer_dtype = Dtype::kF32});
+  cluster_->FillTrainers(1);
+  ASSERT_EQ(cluster_->Publish(1).message(), "");
+  EXPECT_TRUE(cluster_->Shows(0, 1));
+}
+
+TEST_P(EngineTest, WithoutDigestsTheBytesAreTheSame) {
+  Make({.trainers = 1, .workers = 3, .digests = Digests::kOff});
+  cluster_->FillTrainers(1);
+  ASSERT_EQ(cluster_->Publish(1).message(), "");
+  for (uint32_t w = 0; w < 3; ++w) EXPECT_TRUE(cluster_->Shows(w, 1)) << w;
+}
+
+TEST_P(EngineTest, MemoryOfTheEnginesOwnIsWrittenInPlace) {
+  if (std::get<1>(GetParam()) != Mode::kInPlace) GTEST_SKIP() << "only in place";
+  Make({.user_memory = true});
+  cluster_->FillTrainers(1);
+  ASSERT_EQ(cluster_->Publish(1).message(), "");
+  EXPECT_TRUE(cluster_->Shows(0, 1));
+}
+
+TEST_P(EngineTest, ThreadsGiveTheSameBytes) {
+  Make({.trainer = {.ring_bytes = 64 << 10, .chunk_bytes = 8 << 10, .stage_threads = 2},
+        .verify_threads = 2});
+  for (uint64_t version = 1; version <= 3; ++version) {
+    cluster_->FillTrainers(version);
+    ASSERT_EQ(cluster_->Publish(version).message(), "");
+    for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(cluster_->Shows(w, version)) << w;
+  }
+}
+
+TEST_P(EngineTest, AFencedBufferTakesTheNextVersion) {
+  Make({});
+  cluster_->FillTrainers(1);
+  ASSERT_EQ(cluster_->Publish(1).message(), "");
+  cluster_->FillTrainers(2);
+  ASSERT_EQ(cluster_->Prepare(2, /*fence=*/true).message(), "");
+  ASSERT_EQ(cluster_->StartAndArrive().message(), "");
+  ASSERT_EQ(cluster_->Commit().message(), "");
+  for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(cluster_->Shows(w, 2)) << w;
+  EXPECT_EQ(cluster_->worker(0).counts().renewals, 1u);
+}
+
+std::string NameOf(const testing::TestParamInfo<EngineTest::ParamType>& info) {
+  constexpr const char* kNetworks[] = {"loopback", "shuffled", "mapped", "local"};
+  constexpr const char* kModes[] = {"", "shadow", "copy", "inplace"};
+  return std::string(kNetworks[static_cast<int>(std::get<0>(info.param))]) + "_" +
+         kModes[static_cast<int>(std::get<1>(info.param))];
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, EngineTest,
+    testing::Combine(testing::Values(Network::kLoopback, Network::kLoopbackShuffled,
+                                     Network::kLoopbackMapped, Network::kLocal),
+                     testing::Values(Mode::kShadow, Mode::kShadowCopy, Mode::kInPlace)),
+    NameOf);
+
+}  // namespace
+}  // namespace waybill
