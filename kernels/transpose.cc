@@ -34,23 +34,24 @@ bool IsLineAligned(const TransposeBlock& block) {
          block.dst_pitch % static_cast<ptrdiff_t>(kLineBytes) == 0;
 }
 
-// Transposes panel by panel: a few tiles high and as wide as dst, so that whole rows of it can be
-// absorbed, in order, before they leave the cache.
+// Transposes panel by panel: a few tiles high and as wide as dst, so that whole rows of it are
+// absorbed, in order, while the next panel is still to come.
 void TransposeByPanels(Element element, const TransposeBlock& block, size_t dst_element_bytes,
                        size_t src_element_bytes, DigestStream* digest) {
-  // What is not read again and does not fit into the second-level cache goes past it.
+  // What does not fit into the second-level cache goes past it, even where it is read again for the
+  // digest: short strided stores through the cache would read each line too, and far slower.
   constexpr size_t kStreamedBytes = 1 << 20;
-  const Stores stores = digest == nullptr && IsLineAligned(block) &&
-                                block.rows * block.columns * dst_element_bytes >= kStreamedBytes
-                            ? Stores::kStreaming
-                            : Stores::kCached;
+  const Stores stores =
+      IsLineAligned(block) && block.rows * block.columns * dst_element_bytes >= kStreamedBytes
+          ? Stores::kStreaming
+          : Stores::kCached;
 
   // The higher a panel, the longer the runs that are read, which is what memory and the TLB want;
-  // but what is to be absorbed must still be in a cache, if only in the last one.
+  // but what was stored in the cache must be absorbed while it is there, if only in the last one.
   constexpr size_t kPanelBytes = 2 << 20;
   constexpr size_t kMostLines = 16;
   size_t lines = kMostLines;
-  if (digest != nullptr) {
+  if (digest != nullptr && stores == Stores::kCached) {
     const size_t bytes_per_line = std::max<size_t>(1, block.columns) * kLineBytes;
     lines = std::clamp<size_t>(kPanelBytes / bytes_per_line, 1, kMostLines);
   }

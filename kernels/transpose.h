@@ -12,7 +12,7 @@ namespace waybill::kernels {
 
 // dst[r][c] = src[c][r] for r in [0, rows) and c in [0, columns). `element_bytes` is 1, 2, 4 or 8;
 // any other value is a caller's mistake and ends the program. Any alignment; no overlap. Unless
-// `digest` is null, absorbs dst's rows in order while they are in the cache.
+// `digest` is null, absorbs dst's rows in order.
 void Transpose(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src_pitch, size_t rows,
                size_t columns, size_t element_bytes, DigestStream* digest);
 

@@ -67,10 +67,13 @@ TEST(Transpose, LargeBlocksAreWrittenPastTheCache) {
     SkewedBytes expected(src.size());
     scalar::Transpose(expected.data(), columns * element, src.data(), rows * element, rows, columns,
                       element);
+    const uint64_t sum = scalar::LeafSum(expected.data(), expected.size(), 0);
     OnEveryTarget([&] {
       SkewedBytes dst(src.size());
+      DigestStream digest;
       Transpose(dst.data(), columns * element, src.data(), rows * element, rows, columns, element,
-                nullptr);
+                &digest);
+      ASSERT_EQ(digest.sum(), sum);
       ASSERT_TRUE(std::equal(dst.data(), dst.data() + dst.size(), expected.data()));
       ASSERT_TRUE(dst.GuardsHold());
     });
