@@ -41,54 +41,52 @@ void DigestStream::Advance(size_t size_bytes) {
   position_ = 0;
 }
 
-// Up to `size_bytes` bytes, but not past the end of the stripe; `dst` may be null.
-size_t DigestStream::AbsorbWords(std::byte* dst, const std::byte* src, size_t size_bytes) {
-  const size_t stripe_left = kStripeBytes - position_ % kStripeBytes;
-  size_t left = std::min(size_bytes, stripe_left);
-  const size_t taken = left;
-  while (left != 0) {
-    const size_t filled = position_ % 8;
-    const size_t piece = std::min(left, 8 - filled);
-    uint64_t word = 0;
-    // The constant size lets whole words, which are nearly all, be one load and one store.
-    if (piece == 8) {
-      std::memcpy(&word, src, 8);
-      LoadedOnce(word);
-      if (dst != nullptr) std::memcpy(dst, &word, 8);
-    } else {
-      std::memcpy(&word, src, piece);
-      if (dst != nullptr) std::memcpy(dst, &word, piece);
-    }
-    partial_word_ |= word << (8 * filled);
-    if (filled + piece == 8) {
-      const size_t j = position_ / 8;
-      scalar::AbsorbWord(partial_word_, kKeys[j], j % scalar::kLaneCount, lanes_);
-      partial_word_ = 0;
-    }
-    Advance(piece);
-    src += piece;
-    if (dst != nullptr) dst += piece;
-    left -= piece;
+// Takes what does not fill a word, or fills the one that is open; at most 8 bytes.
+size_t DigestStream::AbsorbBytes(std::byte* dst, const std::byte* src, size_t size_bytes) {
+  const size_t filled = position_ % 8;
+  const size_t taken = std::min(size_bytes, 8 - filled);
+  uint64_t bytes = 0;
+  std::memcpy(&bytes, src, taken);
+  if (dst != nullptr) std::memcpy(dst, &bytes, taken);
+  partial_word_ |= bytes << (8 * filled);
+  if (filled + taken == 8) {
+    const size_t j = position_ / 8;
+    scalar::AbsorbWord(partial_word_, kKeys[j], j % scalar::kLaneCount, lanes_);
+    partial_word_ = 0;
   }
+  Advance(taken);
   return taken;
+}
+
+// Takes what precedes the next whole stripe, or follows the last one; `dst` may be null.
+size_t DigestStream::AbsorbEdge(std::byte* dst, const std::byte* src, size_t size_bytes) {
+  if (position_ % 8 != 0 || size_bytes < 8) return AbsorbBytes(dst, src, size_bytes);
+  const size_t in_stripe = position_ % kStripeBytes;
+  const size_t words = std::min(size_bytes, kStripeBytes - in_stripe) / 8;
+  AbsorbWords(dst, src, in_stripe / 8, words, &kKeys[(position_ - in_stripe) / 8], lanes_);
+  Advance(words * 8);
+  return words * 8;
+}
+
+size_t DigestStream::StripesWithin(size_t size_bytes) const {
+  return std::min(size_bytes, kLeafBytes - position_) / kStripeBytes;
 }
 
 void DigestStream::Absorb(const void* data, size_t size_bytes) {
   const std::byte* src = static_cast<const std::byte*>(data);
   while (size_bytes != 0) {
     size_t taken;
-    if (position_ == 0 && size_bytes >= kLeafBytes) {
+    if (position_ % kStripeBytes != 0 || size_bytes < kStripeBytes) {
+      taken = AbsorbEdge(nullptr, src, size_bytes);
+    } else if (position_ == 0 && size_bytes >= kLeafBytes) {
       const size_t leaves = size_bytes / kLeafBytes;
       sum_ += SumLeaves(src, leaves, leaf_);
       leaf_ += leaves;
       taken = leaves * kLeafBytes;
-    } else if (position_ % kStripeBytes == 0 && size_bytes >= kStripeBytes) {
-      const size_t stripes = std::min(size_bytes, kLeafBytes - position_) / kStripeBytes;
-      AbsorbStripes(src, stripes, &kKeys[position_ / 8], lanes_);
-      taken = stripes * kStripeBytes;
-      Advance(taken);
     } else {
-      taken = AbsorbWords(nullptr, src, size_bytes);
+      taken = StripesWithin(size_bytes) * kStripeBytes;
+      AbsorbStripes(src, taken / kStripeBytes, &kKeys[position_ / 8], lanes_);
+      Advance(taken);
     }
     src += taken;
     size_bytes -= taken;
@@ -105,11 +103,11 @@ void DigestStream::AbsorbCopy(void* dst_data, const void* src_data, size_t size_
   while (size_bytes != 0) {
     size_t taken;
     if (position_ % kStripeBytes != 0 || size_bytes < kStripeBytes) {
-      taken = AbsorbWords(dst, src, size_bytes);
+      taken = AbsorbEdge(dst, src, size_bytes);
     } else if (stores == Stores::kStreaming && !IsAligned(dst)) {
-      const size_t stripes = std::min(size_bytes, kLeafBytes - position_) / kStripeBytes;
-      AbsorbCopyStripes(bounce, src, stripes, &kKeys[position_ / 8], lanes_, Stores::kCached);
-      taken = stripes * kStripeBytes;
+      taken = StripesWithin(size_bytes) * kStripeBytes;
+      AbsorbCopyStripes(bounce, src, taken / kStripeBytes, &kKeys[position_ / 8], lanes_,
+                        Stores::kCached);
       Copy(dst, bounce, taken, stores);
       Advance(taken);
     } else if (position_ == 0 && size_bytes >= kLeafBytes) {
@@ -118,9 +116,8 @@ void DigestStream::AbsorbCopy(void* dst_data, const void* src_data, size_t size_
       leaf_ += leaves;
       taken = leaves * kLeafBytes;
     } else {
-      const size_t stripes = std::min(size_bytes, kLeafBytes - position_) / kStripeBytes;
-      AbsorbCopyStripes(dst, src, stripes, &kKeys[position_ / 8], lanes_, stores);
-      taken = stripes * kStripeBytes;
+      taken = StripesWithin(size_bytes) * kStripeBytes;
+      AbsorbCopyStripes(dst, src, taken / kStripeBytes, &kKeys[position_ / 8], lanes_, stores);
       Advance(taken);
     }
     dst += taken;

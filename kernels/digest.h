@@ -43,7 +43,9 @@ class DigestStream {
   uint64_t sum() const;
 
  private:
-  size_t AbsorbWords(std::byte* dst, const std::byte* src, size_t size_bytes);
+  size_t AbsorbBytes(std::byte* dst, const std::byte* src, size_t size_bytes);
+  size_t AbsorbEdge(std::byte* dst, const std::byte* src, size_t size_bytes);
+  size_t StripesWithin(size_t size_bytes) const;
   void Advance(size_t size_bytes);
 
   alignas(64) uint64_t lanes_[8] = {};

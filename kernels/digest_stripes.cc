@@ -99,6 +99,46 @@ HWY_INLINE void Absorb(std::byte* HWY_RESTRICT dst, const std::byte* HWY_RESTRIC
 }
 #endif
 
+void AbsorbWords(std::byte* dst, const std::byte* src, size_t first_word, size_t word_count,
+                 const uint64_t* keys, uint64_t* lanes) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+  // Masked, so that nothing depends on how many there are: strided rows that are no multiple of a
+  // stripe would make every such branch a guess. What is masked out is neither read nor written.
+  const hn::CappedTag<uint64_t, 8> d;
+  const hn::Repartition<uint32_t, decltype(d)> d32;
+  constexpr size_t kLanes = hn::MaxLanes(d);
+  const size_t end_word = first_word + word_count;
+#pragma GCC unroll 4
+  for (size_t begin = 0; begin < 8; begin += kLanes) {
+    const auto mask = hn::AndNot(hn::FirstN(d, first_word < begin ? 0 : first_word - begin),
+                                 hn::FirstN(d, end_word < begin ? 0 : end_word - begin));
+    auto word =
+        hn::MaskedLoad(mask, d, reinterpret_cast<const uint64_t*>(src - first_word * 8) + begin);
+    VectorLoadedOnce(word);
+    if (dst != nullptr) {
+      hn::BlendedStore(word, mask, d, reinterpret_cast<uint64_t*>(dst - first_word * 8) + begin);
+    }
+    const auto key = hn::IfThenElseZero(mask, hn::Load(d, keys + begin));
+    const auto keyed = hn::BitCast(d, hn::Add(hn::BitCast(d32, word), hn::BitCast(d32, key)));
+    const auto product =
+        hn::MulEven(hn::BitCast(d32, keyed), hn::BitCast(d32, hn::ShiftRight<32>(keyed)));
+    const auto sum = hn::Add(hn::Load(d, lanes + begin), hn::Add(product, hn::Reverse2(d, word)));
+    hn::Store(sum, d, lanes + begin);
+  }
+#else
+  for (size_t w = first_word; w < first_word + word_count; ++w, src += 8) {
+    uint64_t word;
+    std::memcpy(&word, src, 8);
+    LoadedOnce(word);
+    if (dst != nullptr) {
+      std::memcpy(dst, &word, 8);
+      dst += 8;
+    }
+    scalar::AbsorbWord(word, keys[w], w, lanes);
+  }
+#endif
+}
+
 template <Sink kSink>
 uint64_t Leaves(std::byte* dst, const std::byte* src, size_t leaf_count, uint64_t first_leaf) {
   constexpr size_t kLeafBytes = scalar::kLeafWords * 8;
@@ -151,6 +191,7 @@ namespace waybill::kernels {
 
 HWY_EXPORT(AbsorbStripes);
 HWY_EXPORT(AbsorbCopyStripes);
+HWY_EXPORT(AbsorbWords);
 HWY_EXPORT(SumLeaves);
 HWY_EXPORT(SumCopyLeaves);
 
@@ -162,6 +203,11 @@ void AbsorbStripes(const std::byte* src, size_t stripe_count, const uint64_t* ke
 void AbsorbCopyStripes(std::byte* dst, const std::byte* src, size_t stripe_count,
                        const uint64_t* keys, uint64_t* lanes, Stores stores) {
   HWY_DYNAMIC_DISPATCH(AbsorbCopyStripes)(dst, src, stripe_count, keys, lanes, stores);
+}
+
+void AbsorbWords(std::byte* dst, const std::byte* src, size_t first_word, size_t word_count,
+                 const uint64_t* keys, uint64_t* lanes) {
+  HWY_DYNAMIC_DISPATCH(AbsorbWords)(dst, src, first_word, word_count, keys, lanes);
 }
 
 uint64_t SumLeaves(const std::byte* src, size_t leaf_count, uint64_t first_leaf) {

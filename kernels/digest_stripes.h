@@ -25,6 +25,11 @@ void AbsorbStripes(const std::byte* src, size_t stripe_count, const uint64_t* ke
 void AbsorbCopyStripes(std::byte* dst, const std::byte* src, size_t stripe_count,
                        const uint64_t* keys, uint64_t* lanes, Stores stores);
 
+// The same for `word_count` words of one stripe, beginning with its word `first_word`; `keys` are
+// those of the stripe's own first word. Copies unless `dst` is null.
+void AbsorbWords(std::byte* dst, const std::byte* src, size_t first_word, size_t word_count,
+                 const uint64_t* keys, uint64_t* lanes);
+
 // The sum of the values of whole leaves.
 uint64_t SumLeaves(const std::byte* src, size_t leaf_count, uint64_t first_leaf);
 

@@ -150,6 +150,38 @@ TEST(DigestStream, AbsorbsWhatItStoresWhileSomebodyWritesToTheSource) {
   close(memory);
 }
 
+TEST(DigestStream, TouchesNothingOutsideItsPieces) {
+  // A page with forbidden ones on either side.
+  const size_t page = 4096;
+  void* map = mmap(nullptr, 3 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(map, MAP_FAILED);
+  uint8_t* data = static_cast<uint8_t*>(map) + page;
+  ASSERT_EQ(mprotect(data, page, PROT_READ | PROT_WRITE), 0);
+  for (size_t i = 0; i < page; ++i) data[i] = MixByte(i);
+  OnEveryTarget([&] {
+    for (size_t before = 0; before < 64; before += 3) {  // Where in a stripe the piece begins.
+      for (const size_t size : {1, 7, 8, 9, 16, 40, 56, 63, 64, 65, 72, 120, 200}) {
+        for (uint8_t* piece : {data, data + page - size}) {
+          SkewedBytes expected(before + size), copy(size);
+          std::fill_n(expected.data(), before, 0);
+          std::copy_n(piece, size, expected.data() + before);
+          const uint64_t sum = scalar::LeafSum(expected.data(), expected.size(), 0);
+          DigestStream from_piece, to_piece;
+          from_piece.Absorb(expected.data(), before);
+          from_piece.AbsorbCopy(copy.data(), piece, size, Stores::kCached);
+          ASSERT_EQ(from_piece.sum(), sum) << before << " bytes, then " << size;
+          ASSERT_TRUE(copy.GuardsHold());
+          to_piece.Absorb(expected.data(), before);
+          to_piece.AbsorbCopy(piece, copy.data(), size, Stores::kStreaming);
+          StreamFence();
+          ASSERT_EQ(to_piece.sum(), sum) << before << " bytes, then " << size;
+        }
+      }
+    }
+  });
+  munmap(map, 3 * page);
+}
+
 TEST(DigestStream, TheSumMayBeAskedForAtAnyTime) {
   const SkewedBytes data = SkewedBytes::Mixed(2 * kLeafBytes + 100);
   DigestStream stream;
