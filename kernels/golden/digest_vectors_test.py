@@ -1,0 +1,12 @@
+"""The stored vectors are what the definition gives."""
+
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import digest_vectors
+
+
+def test_stored_vectors_are_those_of_the_definition():
+    stored = pathlib.Path(__file__).with_name("digest_vectors.txt").read_text().splitlines()
+    assert stored == list(digest_vectors.vectors())
