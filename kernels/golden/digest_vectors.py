@@ -40,7 +40,7 @@ def leaf_value(leaf, index):
         high = (word >> 32) + (KEYS[j] >> 32) & M32
         lanes[j % 8] = lanes[j % 8] + low * high & M64
         lanes[j % 8 ^ 1] = lanes[j % 8 ^ 1] + word & M64
-    total = sum(mix(lane + offset & M64) for lane, offset in zip(lanes, OFFSETS))
+    total = sum(mix(lane + offset & M64) for lane, offset in zip(lanes, OFFSETS, strict=True))
     return mix(total + (index + 1) * LEAF_STEP & M64)
 
 
