@@ -8,12 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/engine/staged_routes.h"
 #include "core/engine/trainer_peer.h"
 #include "core/memory/staging_ring.h"
 #include "core/plan/chunks.h"
 #include "core/stage/work_pool.h"
-#include "kernels/copy.h"
-#include "kernels/digest.h"
 
 namespace waybill {
 namespace {
@@ -33,7 +32,7 @@ class TrainerEngineImpl final : public TrainerEngine {
         pool_(options.stage_threads) {
     for (uint32_t slot = 0; slot < ring_.slot_count(); ++slot) {
       slots_[slot].batch = std::make_unique<WorkPool::Batch>(
-          [this, slot](uint32_t) { StageIntoSlot(slot); },
+          [this, slot](uint32_t) { staged_->StagePacked(slots_[slot].chunk, ring_.BytesOf(slot)); },
           [this, slot] {
             slots_[slot].staged.store(true, std::memory_order_release);
             fabric_.Wake();
@@ -50,10 +49,7 @@ class TrainerEngineImpl final : public TrainerEngine {
     for (const TrainerPeer& peer : peers_) (void)fabric_.CloseLane(peer.lane);
     peers_.clear();
     connected_ = updating_ = false;
-    routes_ = std::move(routes);
-    sources_ = std::move(sources);
-    chunks_ = CutIntoChunks(routes_, options_.chunk_bytes);
-    sums_ = std::vector<std::atomic<uint64_t>>(routes_.size());
+    staged_.emplace(std::move(routes), std::move(sources), options_.chunk_bytes);
     MakePeers();
     ReserveForUpdates();
     std::vector<LaneOffer> offers;
@@ -83,6 +79,7 @@ class TrainerEngineImpl final : public TrainerEngine {
                        updating_ ? absl::StrCat("version ", update_.version, " is being sent")
                                  : "the lanes are not connected"));
     }
+    for (TrainerPeer& peer : peers_) peer.targeted = false;
     for (const StartTarget& target : targets) {
       WAYBILL_ASSIGN_OR_RETURN(TrainerPeer * peer, FindPeer(target.worker));
       if (target.buffer_index >= peer->buffers.size()) {
@@ -90,15 +87,15 @@ class TrainerEngineImpl final : public TrainerEngine {
             absl::StrCat("start version ", update.version, ": worker ", target.worker, " has ",
                          peer->buffers.size(), " buffers, not ", target.buffer_index + 1));
       }
+      peer->targeted = true;
       peer->buffer_index = target.buffer_index;
       peer->to_open = target.renewed;
     }
     update_ = update;
-    digests_ = digests;
+    staged_->Begin(update, digests);
     updating_ = true;
     staging_ = false;
     counts_ = {};
-    for (auto& sum : sums_) sum.store(0, std::memory_order_relaxed);
     return absl::OkStatus();
   }
 
@@ -110,6 +107,18 @@ class TrainerEngineImpl final : public TrainerEngine {
     } else {
       sink_({.kind = TrainerEvent::Kind::kStopped, .update = {.sequence = sequence}});
     }
+  }
+
+  void StopNow() override {
+    StopStaging();
+    const bool was_going_on = updating_ || stopping_;
+    updating_ = stopping_ = false;
+    for (TrainerPeer& peer : peers_) {
+      if (peer.failed || peer.posts_outstanding == 0) continue;
+      (void)fabric_.CloseLane(peer.lane);
+      Fail(peer, absl::CancelledError("the update was stopped with writes outstanding"));
+    }
+    if (was_going_on) sink_({.kind = TrainerEvent::Kind::kStopped, .update = update_});
   }
 
   void Step() override {
@@ -141,10 +150,11 @@ class TrainerEngineImpl final : public TrainerEngine {
   // --- the plan ---
 
   void MakePeers() {
-    for (uint32_t r = 0; r < routes_.size(); ++r) {
-      if (peers_.empty() || peers_.back().worker != routes_.worker(r)) {
+    const RouteTable& routes = staged_->routes();
+    for (uint32_t r = 0; r < routes.size(); ++r) {
+      if (peers_.empty() || peers_.back().worker != routes.worker(r)) {
         TrainerPeer& peer = peers_.emplace_back();
-        peer.worker = routes_.worker(r);
+        peer.worker = routes.worker(r);
         peer.first_route = r;
       }
       peers_.back().last_route = r + 1;
@@ -152,7 +162,7 @@ class TrainerEngineImpl final : public TrainerEngine {
     uint32_t chunk = 0;
     for (TrainerPeer& peer : peers_) {
       peer.first_chunk = chunk;
-      while (chunk < chunks_.chunks.size() && chunks_.chunks[chunk].worker == peer.worker) ++chunk;
+      while (chunk < staged_->chunk_count() && staged_->chunk(chunk).worker == peer.worker) ++chunk;
       peer.last_chunk = chunk;
     }
   }
@@ -160,16 +170,16 @@ class TrainerEngineImpl final : public TrainerEngine {
   // All that an update needs is allocated here: a warm update allocates nothing.
   void ReserveForUpdates() {
     size_t most_writes = 1;
-    for (const Chunk& chunk : chunks_.chunks) {
+    for (const Chunk& chunk : staged_->list().chunks) {
       chunk_writes_.clear();
-      AppendWrites(routes_, chunks_, chunk, chunk_writes_);
+      AppendWrites(staged_->routes(), staged_->list(), chunk, chunk_writes_);
       most_writes = std::max(most_writes, chunk_writes_.size());
     }
     chunk_writes_.reserve(most_writes);
     writes_.reserve(most_writes);
-    direct_chunks_.reserve(chunks_.chunks.size());
-    posted_chunks_.reserve(chunks_.chunks.size());
-    peer_of_chunk_.resize(chunks_.chunks.size());
+    direct_chunks_.reserve(staged_->chunk_count());
+    posted_chunks_.reserve(staged_->chunk_count());
+    peer_of_chunk_.resize(staged_->chunk_count());
     for (TrainerPeer& peer : peers_) {
       for (uint32_t c = peer.first_chunk; c < peer.last_chunk; ++c) peer_of_chunk_[c] = &peer;
     }
@@ -246,7 +256,7 @@ class TrainerEngineImpl final : public TrainerEngine {
   // Begins when every worker's buffer can be reached.
   void BeginStaging() {
     for (TrainerPeer& peer : peers_) {
-      if (peer.failed || !peer.to_open) continue;
+      if (!peer.takes_part() || !peer.to_open) continue;
       absl::StatusOr<BufferAccess> access = OpenBuffer(fabric_, peer.lane, *peer.to_open);
       if (absl::IsFailedPrecondition(access.status())) return;  // Its grant is still on the way.
       if (!access.ok()) {
@@ -264,10 +274,10 @@ class TrainerEngineImpl final : public TrainerEngine {
       uint32_t direct = 0;
       peer.posted_left = 0;
       peer.ledger_sent = 0;
-      peer.finished = peer.failed;
-      if (peer.failed) continue;
+      peer.direct_left.store(0, std::memory_order_relaxed);
+      if (!peer.takes_part()) continue;
       for (uint32_t c = peer.first_chunk; c < peer.last_chunk; ++c) {
-        const bool mapped = IsMapped(peer, chunks_.chunks[c]);
+        const bool mapped = staged_->IsMapped(c, peer.buffers[peer.buffer_index]);
         (mapped ? direct_chunks_ : posted_chunks_).push_back(c);
         direct += mapped ? 1 : 0;
         peer.posted_left += mapped ? 0 : 1;
@@ -277,47 +287,13 @@ class TrainerEngineImpl final : public TrainerEngine {
     pool_.Run(direct_batch_, static_cast<uint32_t>(direct_chunks_.size()));
   }
 
-  bool IsMapped(const TrainerPeer& peer, const Chunk& chunk) const {
-    const BufferAccess& buffer = peer.buffers[peer.buffer_index];
-    for (const Piece& piece : chunks_.pieces_of(chunk)) {
-      if (buffer.regions[routes_.destination_region(piece.route)].mapped == nullptr) return false;
-    }
-    return true;
-  }
-
   // On any thread.
-  void StageDirect(uint32_t index) {
-    TrainerPeer& peer = *peer_of_chunk_[index];
+  void StageDirect(uint32_t chunk) {
+    TrainerPeer& peer = *peer_of_chunk_[chunk];
     if (!peer.failed.load(std::memory_order_relaxed)) {
-      const BufferAccess& buffer = peer.buffers[peer.buffer_index];
-      for (const Piece& piece : chunks_.pieces_of(chunks_.chunks[index])) {
-        const uint64_t sum =
-            StageInPlace(routes_.shape(piece.route), SourceOf(piece.route), piece.begin, piece.end,
-                         buffer.regions[routes_.destination_region(piece.route)].mapped +
-                             routes_.destination_offset(piece.route),
-                         digests_);
-        sums_[piece.route].fetch_add(sum, std::memory_order_relaxed);
-      }
-      kernels::StreamFence();
+      staged_->StageInPlace(chunk, peer.buffers[peer.buffer_index]);
     }
     if (peer.direct_left.fetch_sub(1, std::memory_order_acq_rel) == 1) fabric_.Wake();
-  }
-
-  // On any thread.
-  void StageIntoSlot(uint32_t slot) {
-    const Chunk& chunk = chunks_.chunks[slots_[slot].chunk];
-    std::byte* at = ring_.BytesOf(slot);
-    for (const Piece& piece : chunks_.pieces_of(chunk)) {
-      const uint64_t sum = StagePacked(routes_.shape(piece.route), SourceOf(piece.route),
-                                       piece.begin, piece.end, at, digests_);
-      sums_[piece.route].fetch_add(sum, std::memory_order_relaxed);
-      at += piece.size_bytes();
-    }
-    kernels::StreamFence();
-  }
-
-  const std::byte* SourceOf(uint32_t route) const {
-    return sources_[routes_.source_region(route)].data + routes_.source_offset(route);
   }
 
   void FillSlots() {
@@ -346,7 +322,7 @@ class TrainerEngineImpl final : public TrainerEngine {
         FreeSlot(s);
         continue;
       }
-      if (!PostChunk(*slot.peer, s, chunks_.chunks[slot.chunk])) continue;
+      if (!PostChunk(*slot.peer, s, staged_->chunk(slot.chunk))) continue;
       slot.staged.store(false, std::memory_order_relaxed);
       slot.chunk = kPosted;
     }
@@ -354,7 +330,7 @@ class TrainerEngineImpl final : public TrainerEngine {
 
   bool PostChunk(TrainerPeer& peer, uint32_t slot, const Chunk& chunk) {
     chunk_writes_.clear();
-    AppendWrites(routes_, chunks_, chunk, chunk_writes_);
+    AppendWrites(staged_->routes(), staged_->list(), chunk, chunk_writes_);
     writes_.clear();
     const BufferAccess& buffer = peer.buffers[peer.buffer_index];
     for (const ChunkWrite& write : chunk_writes_) {
@@ -388,7 +364,7 @@ class TrainerEngineImpl final : public TrainerEngine {
 
   // The ledger's entries follow the data on its lane, and the immediate follows them.
   void SendLedger(TrainerPeer& peer) {
-    if (peer.failed || peer.posted_left > 0 ||
+    if (!peer.takes_part() || peer.posted_left > 0 ||
         peer.direct_left.load(std::memory_order_acquire) > 0) {
       return;
     }
@@ -398,7 +374,7 @@ class TrainerEngineImpl final : public TrainerEngine {
       if (peer.ledger_sent > 0) return;
       auto* entries = reinterpret_cast<LedgerEntry*>(ledger.mapped);
       for (uint32_t r = peer.first_route; r < peer.last_route; ++r) {
-        entries[routes_.ledger_entry(r)] = EntryOf(r);
+        entries[staged_->routes().ledger_entry(r)] = staged_->EntryOf(r);
       }
       peer.ledger_sent = peer.route_count();
       for (uint32_t c = peer.first_chunk; c < peer.last_chunk; ++c) CountDirect(peer, c);
@@ -413,13 +389,13 @@ class TrainerEngineImpl final : public TrainerEngine {
       const auto fit = static_cast<uint32_t>(ring_.slot_bytes() / sizeof(LedgerEntry));
       const uint32_t count = std::min(fit, peer.last_route - first);
       auto* entries = reinterpret_cast<LedgerEntry*>(ring_.BytesOf(slot));
-      for (uint32_t i = 0; i < count; ++i) entries[i] = EntryOf(first + i);
-      writes_.assign(1,
-                     {.source = ring_.region(),
-                      .source_offset_bytes = ring_.OffsetOf(slot),
-                      .destination = ledger.remote,
-                      .destination_offset_bytes = routes_.ledger_entry(first) * sizeof(LedgerEntry),
-                      .size_bytes = count * sizeof(LedgerEntry)});
+      for (uint32_t i = 0; i < count; ++i) entries[i] = staged_->EntryOf(first + i);
+      writes_.assign(1, {.source = ring_.region(),
+                         .source_offset_bytes = ring_.OffsetOf(slot),
+                         .destination = ledger.remote,
+                         .destination_offset_bytes =
+                             staged_->routes().ledger_entry(first) * sizeof(LedgerEntry),
+                         .size_bytes = count * sizeof(LedgerEntry)});
       const bool last = first + count == peer.last_route;
       slots_[slot].in_use = true;
       slots_[slot].peer = &peer;
@@ -433,17 +409,9 @@ class TrainerEngineImpl final : public TrainerEngine {
   }
 
   void CountDirect(const TrainerPeer& peer, uint32_t chunk) {
-    if (!IsMapped(peer, chunks_.chunks[chunk])) return;
+    if (!staged_->IsMapped(chunk, peer.buffers[peer.buffer_index])) return;
     ++counts_.stores;
-    counts_.bytes += chunks_.chunks[chunk].size_bytes;
-  }
-
-  LedgerEntry EntryOf(uint32_t route) const {
-    const uint64_t length = routes_.shape(route).size_bytes();
-    const uint64_t sum = sums_[route].load(std::memory_order_relaxed);
-    return {.sequence = LedgerSequence(update_),
-            .length_bytes = length,
-            .digest = digests_ == Digests::kOn ? kernels::FinishDigest(sum, length) : 0};
+    counts_.bytes += staged_->chunk(chunk).size_bytes;
   }
 
   void Complete(TrainerPeer& peer, uint64_t token) {
@@ -464,7 +432,7 @@ class TrainerEngineImpl final : public TrainerEngine {
 
   void CheckSent() {
     for (const TrainerPeer& peer : peers_) {
-      if (peer.failed) {
+      if (!peer.takes_part()) {
         if (peer.direct_left.load(std::memory_order_acquire) > 0) return;
       } else if (peer.ledger_sent < peer.route_count() || peer.posts_outstanding > 0) {
         return;
@@ -501,20 +469,16 @@ class TrainerEngineImpl final : public TrainerEngine {
   StagingRing ring_;
   EventSink sink_;
 
-  RouteTable routes_;
-  std::vector<MemorySpan> sources_;
-  ChunkList chunks_;
+  std::optional<StagedRoutes> staged_;
   std::deque<TrainerPeer> peers_;  // In the order of routes; addresses are stable.
   std::vector<TrainerPeer*> peer_of_chunk_;
   bool connected_ = false;
 
   UpdateId update_;
-  Digests digests_ = Digests::kOn;
   bool updating_ = false;
   bool staging_ = false;
   bool stopping_ = false;
   TransferCounts counts_;
-  std::vector<std::atomic<uint64_t>> sums_;  // Of each route's leaves.
   std::vector<uint32_t> direct_chunks_;
   std::vector<uint32_t> posted_chunks_;
   size_t next_posted_ = 0;

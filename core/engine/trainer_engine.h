@@ -86,6 +86,10 @@ class TrainerEngine {
   // is quiescent.
   virtual void Abort(uint32_t sequence) = 0;
 
+  // The same, at once: lanes with writes outstanding are closed. Nothing of ours reads the sources,
+  // or can land, when it returns.
+  virtual void StopNow() = 0;
+
   // Does what can be done now.
   virtual void Step() = 0;
 

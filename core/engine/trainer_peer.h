@@ -49,14 +49,15 @@ struct TrainerPeer {
   std::atomic<bool> failed = false;
 
   // Of the update at hand.
+  bool targeted = false;  // It goes to this worker.
   uint32_t buffer_index = 0;
   std::optional<BufferAddress> to_open;   // Renewed, and not imported anew yet.
   std::atomic<uint32_t> direct_left = 0;  // Chunks to be stored through the mapping.
   uint32_t posted_left = 0;               // Chunks to be staged and posted.
   uint32_t posts_outstanding = 0;
   uint32_t ledger_sent = 0;  // Entries on the way or complete.
-  bool finished = false;     // Its immediate is behind all of it, and complete.
 
+  bool takes_part() const { return targeted && !failed; }
   uint32_t route_count() const { return last_route - first_route; }
 };
 

@@ -45,7 +45,8 @@ RegionSpans SpansOf(absl::Span<const MemorySpan> memory) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WorkerMemory>> WorkerMemory::Create(
-    Fabric* fabric, const Manifest* manifest, Mode mode, std::vector<MemorySpan> user_regions) {
+    Fabric* fabric, const Manifest* manifest, Mode mode,
+    const std::vector<MemorySpan>& user_regions) {
   WAYBILL_RETURN_IF_ERROR(CheckUserRegions(*manifest, mode, user_regions));
   std::unique_ptr<WorkerMemory> memory(new WorkerMemory(fabric, manifest));
   if (mode == Mode::kInPlace && !user_regions.empty()) {

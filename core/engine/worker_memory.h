@@ -28,9 +28,9 @@ class WorkerMemory {
   //   in-place     one arena                     the engine's memory itself
   //
   // Everything is reserved, and padding zeroed, when this returns.
-  static absl::StatusOr<std::unique_ptr<WorkerMemory>> Create(Fabric* fabric,
-                                                              const Manifest* manifest, Mode mode,
-                                                              std::vector<MemorySpan> user_regions);
+  static absl::StatusOr<std::unique_ptr<WorkerMemory>> Create(
+      Fabric* fabric, const Manifest* manifest, Mode mode,
+      const std::vector<MemorySpan>& user_regions);
   ~WorkerMemory();
 
   // A ledger of so many entries for each buffer; replaces the last plan's.

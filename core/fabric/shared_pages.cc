@@ -115,7 +115,7 @@ absl::StatusOr<SharedPages> SharedPages::Create(uint64_t size_bytes, absl::strin
 }
 
 absl::StatusOr<SharedPages> SharedPages::FromPeer(UniqueFd fd, uint64_t size_bytes) {
-  struct stat status {};
+  struct stat status{};
   const int seals = fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return absl::InvalidArgumentError("map a peer's pages: they are not sealed against shrinking");

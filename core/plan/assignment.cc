@@ -1,6 +1,7 @@
 #include "core/plan/assignment.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 namespace waybill {
@@ -89,7 +90,7 @@ bool CutRows(double bytes, uint64_t size_bytes, uint64_t smallest, Box& box, Box
   while (d < box.dimensions() && box.extent(d) == 1) ++d;
   if (d == box.dimensions()) return false;
   const double row_bytes = static_cast<double>(size_bytes) / static_cast<double>(box.extent(d));
-  const auto rows = static_cast<int64_t>(bytes / row_bytes + 0.5);
+  const auto rows = static_cast<int64_t>(std::lround(bytes / row_bytes));
   const auto least = static_cast<double>(smallest);
   if (rows <= 0 || rows >= box.extent(d) || static_cast<double>(rows) * row_bytes < least ||
       static_cast<double>(box.extent(d) - rows) * row_bytes < least) {

@@ -60,8 +60,9 @@ absl::Status SourceIndex::AddTensors(absl::Span<const Manifest* const> trainers)
   }
   for (const Manifest* manifest : trainers) {
     for (uint32_t i = 0; i < manifest->alias_count(); ++i) {
-      names_.try_emplace(manifest->alias_name(i),
-                         names_.at(manifest->tensor_name(manifest->alias_tensor(i))));
+      // A copy: adding a name may move what a reference to the other's number would point at.
+      const uint32_t tensor = names_.at(manifest->tensor_name(manifest->alias_tensor(i)));
+      names_.try_emplace(manifest->alias_name(i), tensor);
     }
   }
   return absl::OkStatus();

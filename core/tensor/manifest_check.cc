@@ -14,7 +14,7 @@
 namespace waybill {
 namespace {
 
-absl::Status Invalid(std::string message) { return absl::InvalidArgumentError(message); }
+absl::Status Invalid(const std::string& message) { return absl::InvalidArgumentError(message); }
 
 // The bytes of an array of `extents` elements, if they can be counted in 63 bits.
 absl::Status CheckSize(absl::string_view what, absl::Span<const int64_t> extents,

@@ -38,45 +38,29 @@ struct Case {
 };
 
 const Case kCases[] = {
-    {"a_tensor_twice",
-     [](Manifest& m) {
-       m.AddTensor("q", {8, 8}, Dtype::kBf16);
-     },
+    {"a_tensor_twice", [](Manifest& m) { m.AddTensor("q", {8, 8}, Dtype::kBf16); },
      "tensor \"q\" is declared twice"},
     {"no_name", [](Manifest& m) { m.AddTensor("", {8}, Dtype::kBf16); },
      "tensor 2: its name is empty"},
     {"a_shape_beyond_63_bits",
-     [](Manifest& m) {
-       m.AddTensor("big", {int64_t{1} << 40, int64_t{1} << 40}, Dtype::kBf16);
-     },
+     [](Manifest& m) { m.AddTensor("big", {int64_t{1} << 40, int64_t{1} << 40}, Dtype::kBf16); },
      "tensor \"big\": shape [1099511627776, 1099511627776] of 2-byte elements does not fit into "
      "2^63 bytes"},
     {"a_negative_extent", [](Manifest& m) { m.AddTensor("n", {-1}, Dtype::kBf16); },
      "tensor \"n\": extent -1 is negative"},
     {"a_box_outside_its_tensor",
-     [](Manifest& m) {
-       m.AddShard(0, kBf16, Make({4, 0}, {9, 8}), {0, 0, {8, 1}});
-     },
+     [](Manifest& m) { m.AddShard(0, kBf16, Make({4, 0}, {9, 8}), {0, 0, {8, 1}}); },
      "tensor \"q\" [4, 9) x [0, 8): not in its shape [8, 8]"},
     {"a_place_outside_its_region",
-     [](Manifest& m) {
-       m.AddShard(0, kBf16, Make({0, 0}, {4, 8}), {0, 64, {8, 1}});
-     },
+     [](Manifest& m) { m.AddShard(0, kBf16, Make({0, 0}, {4, 8}), {0, 64, {8, 1}}); },
      "tensor \"q\" [0, 4) x [0, 8): bytes [64, 128) are not in region \"qkv\" of 112 bytes"},
     {"a_place_near_2_to_the_64",
-     [](Manifest& m) {
-       m.AddShard(0, kBf16, Make({0, 0}, {4, 8}), {0, ~uint64_t{0} - 3, {8, 1}});
-     },
+     [](Manifest& m) { m.AddShard(0, kBf16, Make({0, 0}, {4, 8}), {0, ~uint64_t{0} - 3, {8, 1}}); },
      "tensor \"q\" [0, 4) x [0, 8): bytes [18446744073709551612, 2^64) are not in region"},
     {"no_such_region",
-     [](Manifest& m) {
-       m.AddShard(0, kBf16, Make({0, 0}, {4, 8}), {1, 0, {8, 1}});
-     },
+     [](Manifest& m) { m.AddShard(0, kBf16, Make({0, 0}, {4, 8}), {1, 0, {8, 1}}); },
      "tensor \"q\" [0, 4) x [0, 8): region 1 of 1"},
-    {"bytes_twice",
-     [](Manifest& m) {
-       m.AddShard(0, kBf16, Make({0, 0}, {1, 8}), {0, 8, {8, 1}});
-     },
+    {"bytes_twice", [](Manifest& m) { m.AddShard(0, kBf16, Make({0, 0}, {1, 8}), {0, 8, {8, 1}}); },
      "region \"qkv\": bytes [8, 24) belong to both tensor \"q\" [4, 8) x [0, 8) and tensor \"q\" "
      "[0, 1) x [0, 8)"},
     {"an_undeclared_hole", [](Manifest& m) { m.AddRegion("norm", 32); },
