@@ -1,0 +1,40 @@
+// What config.json says of a model, as far as its tensors' shapes depend on it.
+#ifndef WAYBILL_CORE_LAYOUT_MODEL_CONFIG_H_
+#define WAYBILL_CORE_LAYOUT_MODEL_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "core/layout/families.h"
+
+namespace waybill {
+
+struct ModelConfig {
+  // Null for `generic`: tensors without meaning, whole or cut by rows.
+  const Family* family = nullptr;
+  std::string generic_reason;  // Why, where it is null.
+
+  int64_t hidden = 0;
+  int64_t inner = 0;
+  int64_t layers = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t vocabulary = 0;
+  int64_t positions = 0;  // 0 where positions are not learnt.
+  bool tied_head = false;
+
+  absl::string_view family_name() const { return family == nullptr ? "generic" : family->name; }
+
+  static ModelConfig Generic(absl::string_view reason);
+};
+
+// An architecture without a family of ours is generic, and the reason says so. kInvalidArgument:
+// not JSON, or a number that its family needs is missing or not one; names the key.
+absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view config_json);
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_LAYOUT_MODEL_CONFIG_H_

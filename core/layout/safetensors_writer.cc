@@ -1,0 +1,256 @@
+#include "core/layout/safetensors_writer.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "core/base/status.h"
+#include "core/base/unique_fd.h"
+#include "core/tensor/box.h"
+
+namespace waybill {
+namespace {
+
+constexpr size_t kChunkBytes = size_t{4} << 20;
+
+// Beyond RLIMIT_FSIZE the kernel sends SIGXFSZ, which kills, before it returns EFBIG. Holds the
+// signal back on this thread and swallows the one that was caused here.
+class FileSizeSignalBlocked {
+ public:
+  FileSizeSignalBlocked() {
+    sigemptyset(&signal_);
+    sigaddset(&signal_, SIGXFSZ);
+    sigset_t pending;
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGXFSZ) == 1;
+    pthread_sigmask(SIG_BLOCK, &signal_, &before_);
+  }
+  ~FileSizeSignalBlocked() {
+    const timespec no_time{};
+    if (!was_pending_) sigtimedwait(&signal_, nullptr, &no_time);
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  FileSizeSignalBlocked(const FileSizeSignalBlocked&) = delete;
+  FileSizeSignalBlocked& operator=(const FileSizeSignalBlocked&) = delete;
+
+ private:
+  sigset_t signal_;
+  sigset_t before_;
+  bool was_pending_ = false;
+};
+
+uint64_t NeededBytes(const CheckpointTensor& tensor) {
+  return static_cast<uint64_t>(Box::Whole(tensor.shape).element_count()) * SizeBytes(tensor.dtype);
+}
+
+// "<path>.part" until Finish(); removed unless that succeeds.
+class PartFile {
+ public:
+  explicit PartFile(const std::string& path) : path_(path), part_(path + ".part") {}
+  ~PartFile() {
+    if (fd_.valid()) unlink(part_.c_str());
+  }
+  PartFile(const PartFile&) = delete;
+  PartFile& operator=(const PartFile&) = delete;
+
+  absl::Status Open() {
+    fd_ = UniqueFd(open(part_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    return fd_.valid() ? absl::OkStatus() : Failed("open", errno);
+  }
+
+  // What is being written, for messages.
+  void Begin(absl::string_view what, uint64_t size_bytes) {
+    what_ = absl::StrCat(what, " (", size_bytes, " bytes)");
+  }
+
+  absl::Status Write(absl::Span<const std::byte> bytes) {
+    const FileSizeSignalBlocked blocked;
+    while (!bytes.empty()) {
+      const ssize_t count = write(fd_.get(), bytes.data(), bytes.size());
+      if (count < 0) {
+        if (errno == EINTR) continue;
+        return Failed("write", errno);
+      }
+      if (count == 0) return Failed("write", ENOSPC);
+      written_bytes_ += static_cast<uint64_t>(count);
+      bytes.remove_prefix(static_cast<size_t>(count));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Write(absl::string_view text) {
+    return Write({reinterpret_cast<const std::byte*>(text.data()), text.size()});
+  }
+
+  // Network file systems tell of a full disk no earlier than here.
+  absl::Status Finish(Durability durability) {
+    what_ = "its end";
+    if (durability == Durability::kSynced && fsync(fd_.get()) != 0) return Failed("fsync", errno);
+    const int fd = dup(fd_.get());
+    if (fd < 0 || close(fd) != 0) return Failed("close", errno);
+    if (rename(part_.c_str(), path_.c_str()) != 0) return Failed("rename", errno);
+    fd_.Reset();
+    if (durability == Durability::kSynced) {
+      const std::string parent = std::filesystem::path(path_).parent_path().string();
+      const UniqueFd directory(open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_CLOEXEC));
+      if (!directory.valid() || fsync(directory.get()) != 0) {
+        return Failed("fsync of the directory", errno);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Failed(absl::string_view operation, int error) const {
+    std::string message = absl::StrCat("write \"", path_, "\": ", what_, what_.empty() ? "" : ": ",
+                                       operation, ": ", std::strerror(error), " (errno ", error,
+                                       ") after ", written_bytes_, " bytes of the file");
+    if (rlimit limit{}; error == EFBIG && getrlimit(RLIMIT_FSIZE, &limit) == 0) {
+      absl::StrAppend(&message, "; RLIMIT_FSIZE is ", limit.rlim_cur, " bytes");
+    }
+    if (error == ENOSPC || error == EFBIG || error == EDQUOT) {
+      return absl::ResourceExhaustedError(message);
+    }
+    return absl::Status(absl::ErrnoToStatusCode(error), message);
+  }
+
+  std::string path_;
+  std::string part_;
+  std::string what_;
+  UniqueFd fd_;
+  uint64_t written_bytes_ = 0;
+};
+
+absl::Status WriteText(const std::string& path, absl::string_view text, Durability durability) {
+  PartFile file(path);
+  WAYBILL_RETURN_IF_ERROR(file.Open());
+  file.Begin("the text", text.size());
+  WAYBILL_RETURN_IF_ERROR(file.Write(text));
+  return file.Finish(durability);
+}
+
+std::string HeaderOf(absl::Span<const CheckpointTensor> tensors) {
+  auto header = nlohmann::ordered_json::object();
+  uint64_t at = 0;
+  for (const CheckpointTensor& tensor : tensors) {
+    const uint64_t end = at + NeededBytes(tensor);
+    header[tensor.name] = {{"dtype", std::string(Name(tensor.dtype))},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {at, end}}};
+    at = end;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  return text;
+}
+
+absl::Status CheckData(absl::Span<const CheckpointTensor> tensors) {
+  for (const CheckpointTensor& tensor : tensors) {
+    if (const uint64_t needed = NeededBytes(tensor); tensor.data.size() != needed) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tensor \"", tensor.name, "\": ", ShapeToString(tensor.shape), " of ", Name(tensor.dtype),
+          " needs ", needed, " bytes, given are ", tensor.data.size()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status WriteSafetensors(const std::string& path, absl::Span<const CheckpointTensor> tensors,
+                              Durability durability, const TensorBytes& bytes) {
+  if (!bytes) {
+    if (absl::Status good = CheckData(tensors); !good.ok()) {
+      return While(absl::StrCat("write \"", path, "\""), std::move(good));
+    }
+  }
+  const std::string header = HeaderOf(tensors);
+  const uint64_t header_bytes = header.size();
+  PartFile file(path);
+  WAYBILL_RETURN_IF_ERROR(file.Open());
+  file.Begin("the header", header_bytes);
+  WAYBILL_RETURN_IF_ERROR(
+      file.Write({reinterpret_cast<const std::byte*>(&header_bytes), sizeof(header_bytes)}));
+  WAYBILL_RETURN_IF_ERROR(file.Write(header));
+  std::vector<std::byte> buffer(bytes ? kChunkBytes : 0);
+  for (const CheckpointTensor& tensor : tensors) {
+    const uint64_t size = NeededBytes(tensor);
+    file.Begin(absl::StrCat("tensor \"", tensor.name, "\""), size);
+    if (!bytes) {
+      WAYBILL_RETURN_IF_ERROR(file.Write(tensor.data));
+      continue;
+    }
+    for (uint64_t at = 0; at < size; at += kChunkBytes) {
+      const auto chunk = absl::MakeSpan(buffer).first(std::min<uint64_t>(kChunkBytes, size - at));
+      bytes(tensor, at, chunk);
+      WAYBILL_RETURN_IF_ERROR(file.Write(absl::MakeConstSpan(chunk)));
+    }
+  }
+  return file.Finish(durability);
+}
+
+absl::Status WriteCheckpoint(const std::string& directory, absl::string_view config_json,
+                             absl::Span<const CheckpointTensor> tensors, uint64_t max_file_bytes,
+                             Durability durability, const TensorBytes& bytes) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  std::filesystem::directory_iterator at(directory, error);
+  for (; !error && at != std::filesystem::directory_iterator(); at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (absl::EndsWith(name, ".safetensors")) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("write checkpoint \"", directory, "\": it has ", name));
+    }
+  }
+  if (error) {
+    return absl::Status(absl::ErrnoToStatusCode(error.value()),
+                        absl::StrCat("write checkpoint \"", directory, "\": ", error.message()));
+  }
+
+  std::vector<absl::Span<const CheckpointTensor>> files;
+  uint64_t total_bytes = 0;
+  for (size_t begin = 0; begin < tensors.size();) {
+    size_t end = begin;
+    uint64_t file_bytes = 0;
+    do {
+      file_bytes += NeededBytes(tensors[end++]);
+    } while (end < tensors.size() && file_bytes + NeededBytes(tensors[end]) <= max_file_bytes);
+    total_bytes += file_bytes;
+    files.push_back(tensors.subspan(begin, end - begin));
+    begin = end;
+  }
+
+  auto weight_map = nlohmann::ordered_json::object();
+  for (size_t i = 0; i < files.size(); ++i) {
+    const std::string name =
+        files.size() == 1 ? "model.safetensors"
+                          : absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, files.size());
+    for (const CheckpointTensor& tensor : files[i]) weight_map[tensor.name] = name;
+    WAYBILL_RETURN_IF_ERROR(
+        WriteSafetensors(absl::StrCat(directory, "/", name), files[i], durability, bytes));
+  }
+  if (files.size() > 1) {
+    const nlohmann::ordered_json index = {{"metadata", {{"total_size", total_bytes}}},
+                                          {"weight_map", weight_map}};
+    WAYBILL_RETURN_IF_ERROR(WriteText(absl::StrCat(directory, "/model.safetensors.index.json"),
+                                      index.dump(1) + "\n", durability));
+  }
+  if (config_json.empty()) return absl::OkStatus();
+  return WriteText(absl::StrCat(directory, "/config.json"), config_json, durability);
+}
+
+}  // namespace waybill

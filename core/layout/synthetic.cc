@@ -1,0 +1,149 @@
+#include "core/layout/synthetic.h"
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/layout/model_config.h"
+#include "core/layout/parameters.h"
+#include "core/layout/safetensors_writer.h"
+
+namespace waybill {
+namespace {
+
+constexpr uint64_t kMaxFileBytes = uint64_t{1} << 30;
+
+struct Model {
+  absl::string_view name;
+  Dtype dtype;
+  absl::string_view layers_key;
+  const char* config;
+};
+
+#define WAYBILL_GPT2_CONFIG(embd, head, layer)                                                  \
+  R"({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "torch_dtype": "float32",)"   \
+  R"( "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05, "n_ctx": 1024,)"          \
+  R"( "n_positions": 1024, "n_embd": )" #embd R"(, "n_head": )" #head R"(, "n_layer": )" #layer \
+  R"(, "vocab_size": 50257, "bos_token_id": 50256, "eos_token_id": 50256})"
+
+constexpr Model kModels[] = {
+    {"gpt2", Dtype::kF32, "n_layer", WAYBILL_GPT2_CONFIG(768, 12, 12)},
+    {"gpt2-medium", Dtype::kF32, "n_layer", WAYBILL_GPT2_CONFIG(1024, 16, 24)},
+    {"gpt2-large", Dtype::kF32, "n_layer", WAYBILL_GPT2_CONFIG(1280, 20, 36)},
+    {"qwen3-0.6b", Dtype::kBf16, "num_hidden_layers",
+     R"({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "torch_dtype": "bfloat16",
+         "hidden_act": "silu", "rms_norm_eps": 1e-06, "attention_bias": false,
+         "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
+         "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
+         "vocab_size": 151936, "max_position_embeddings": 40960, "rope_theta": 1000000,
+         "tie_word_embeddings": true, "bos_token_id": 151643, "eos_token_id": 151645})"},
+    {"qwen3-8b", Dtype::kBf16, "num_hidden_layers",
+     R"({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "torch_dtype": "bfloat16",
+         "hidden_act": "silu", "rms_norm_eps": 1e-06, "attention_bias": false,
+         "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
+         "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+         "vocab_size": 151936, "max_position_embeddings": 40960, "rope_theta": 1000000,
+         "tie_word_embeddings": false, "bos_token_id": 151643, "eos_token_id": 151645})"},
+    {"llama-3.1-8b", Dtype::kBf16, "num_hidden_layers",
+     R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16",
+         "hidden_act": "silu", "rms_norm_eps": 1e-05, "attention_bias": false, "mlp_bias": false,
+         "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+         "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+         "vocab_size": 128256, "max_position_embeddings": 131072, "rope_theta": 500000.0,
+         "rope_scaling": {"factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                          "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+         "tie_word_embeddings": false, "bos_token_id": 128000, "eos_token_id": 128001})"},
+};
+
+// The finaliser of splitmix64: a bijection, so no two words of a tensor are drawn from one.
+constexpr uint64_t Mix(uint64_t x) {
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+  x = (x ^ x >> 27) * 0x94d049bb133111eb;
+  return x ^ x >> 31;
+}
+
+uint64_t KeyOf(uint64_t seed, absl::string_view name) {
+  uint64_t key = Mix(seed + 0x9e3779b97f4a7c15);
+  for (const char c : name) key = Mix(key ^ static_cast<unsigned char>(c));
+  return key;
+}
+
+// Random signs and mantissas, and of the exponents the two lowest bits of a range that leaves
+// magnitudes of 2^-7 to 2^-3: bits of a float, or of BF16 elements, which are a float's upper half.
+struct Mold {
+  uint64_t random;
+  uint64_t fixed;
+};
+
+Mold MoldOf(Dtype dtype) {
+  if (dtype == Dtype::kF32) return {0x81ff'ffff'81ff'ffff, 0x3c00'0000'3c00'0000};
+  return {0x81ff'81ff'81ff'81ff, 0x3c00'3c00'3c00'3c00};
+}
+
+}  // namespace
+
+std::vector<absl::string_view> SyntheticModelNames() {
+  std::vector<absl::string_view> names;
+  for (const Model& model : kModels) names.push_back(model.name);
+  return names;
+}
+
+absl::StatusOr<SyntheticModel> MakeSyntheticModel(absl::string_view name,
+                                                  std::optional<int64_t> layers) {
+  const Model* model = nullptr;
+  std::string known;
+  for (const Model& m : kModels) {
+    if (m.name == name) model = &m;
+    absl::StrAppend(&known, known.empty() ? "" : ", ", m.name);
+  }
+  if (model == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("model \"", name, "\" is not one of ", known));
+  }
+  auto json = nlohmann::ordered_json::parse(model->config);
+  auto& layer_count = json[std::string(model->layers_key)];
+  if (layers) {
+    if (*layers < 1 || *layers > layer_count.get<int64_t>()) {
+      return absl::InvalidArgumentError(absl::StrCat("model \"", name, "\": ", *layers,
+                                                     " layers, allowed are 1 to ",
+                                                     layer_count.get<int64_t>()));
+    }
+    layer_count = *layers;
+  }
+  SyntheticModel result;
+  result.config_json = json.dump(1) + "\n";
+  WAYBILL_ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(result.config_json));
+  result.tensors = RequiredTensors(config, model->dtype);
+  return result;
+}
+
+void FillSynthetic(uint64_t seed, const CheckpointTensor& tensor, uint64_t offset_bytes,
+                   absl::Span<std::byte> bytes) {
+  const uint64_t key = KeyOf(seed, tensor.name);
+  const Mold mold = MoldOf(tensor.dtype);
+  const auto word = [&](uint64_t index) {
+    return (Mix(key + index * 0x9e3779b97f4a7c15) & mold.random) | mold.fixed;
+  };
+  const uint64_t first = offset_bytes / sizeof(uint64_t);
+  const size_t whole = bytes.size() / sizeof(uint64_t);
+  for (size_t i = 0; i < whole; ++i) {
+    const uint64_t value = word(first + i);
+    std::memcpy(bytes.data() + i * sizeof(value), &value, sizeof(value));
+  }
+  if (const size_t rest = bytes.size() % sizeof(uint64_t); rest != 0) {
+    const uint64_t value = word(first + whole);
+    std::memcpy(bytes.data() + whole * sizeof(value), &value, rest);
+  }
+}
+
+absl::Status WriteSyntheticCheckpoint(absl::string_view name, std::optional<int64_t> layers,
+                                      uint64_t seed, const std::string& directory) {
+  WAYBILL_ASSIGN_OR_RETURN(const SyntheticModel model, MakeSyntheticModel(name, layers));
+  return WriteCheckpoint(
+      directory, model.config_json, model.tensors, kMaxFileBytes, Durability::kCached,
+      [seed](const CheckpointTensor& tensor, uint64_t offset_bytes, absl::Span<std::byte> bytes) {
+        FillSynthetic(seed, tensor, offset_bytes, bytes);
+      });
+}
+
+}  // namespace waybill

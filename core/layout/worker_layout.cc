@@ -1,0 +1,147 @@
+#include "core/layout/worker_layout.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/narrow.h"
+#include "core/base/status.h"
+#include "core/layout/parameters.h"
+
+namespace waybill {
+namespace {
+
+constexpr uint64_t kAlignmentBytes = 256;
+
+bool IsFloat(Dtype dtype) {
+  return dtype == Dtype::kF32 || dtype == Dtype::kF16 || dtype == Dtype::kBf16 ||
+         dtype == Dtype::kF64;
+}
+
+// A parameter with the boxes that it takes from its parts.
+struct Cuts {
+  Parameter parameter;
+  const ModelParameter* model;
+  std::vector<Box> boxes;    // One for each part.
+  int64_t padding_rows = 0;  // Behind them.
+};
+
+std::vector<int64_t> Extents(const Box& box, bool transposed) {
+  std::vector<int64_t> extents;
+  for (int d = 0; d < box.dimensions(); ++d) extents.push_back(box.extent(d));
+  if (transposed) std::reverse(extents.begin(), extents.end());
+  return extents;
+}
+
+absl::StatusOr<Cuts> CutParameter(const ModelParameter& model, uint32_t tp, uint32_t tp_rank,
+                                  std::optional<Dtype> dtype) {
+  Cuts cuts{.model = &model};
+  cuts.parameter.name = model.name;
+  const Dtype stored = model.parts[0].tensor->dtype;
+  cuts.parameter.format.dtype = IsFloat(stored) ? dtype.value_or(stored) : stored;
+  for (const ParameterPart& part : model.parts) {
+    const absl::Status convertible =
+        CheckConversion(Format{part.tensor->dtype}, cuts.parameter.format);
+    if (!convertible.ok()) {
+      return While(
+          absl::StrCat("tensor \"", part.tensor->name, "\" in parameter \"", model.name, "\""),
+          convertible);
+    }
+    WAYBILL_ASSIGN_OR_RETURN(const CutRange range,
+                             CutPart(part, tp, tp_rank, VocabularyRows::kPadded));
+    Box box = part.box;
+    if (box.dimensions() > 0) {
+      const int64_t origin = box.begin(part.cut_axis);
+      box.Set(part.cut_axis, origin + range.begin, origin + range.end);
+    }
+    cuts.padding_rows += range.padding;
+    std::vector<int64_t> extents = Extents(box, model.transposed);
+    if (cuts.boxes.empty()) {
+      cuts.parameter.shape = std::move(extents);
+    } else {
+      cuts.parameter.shape[0] += extents[0];
+    }
+    cuts.boxes.push_back(box);
+  }
+  if (cuts.padding_rows > 0) cuts.parameter.shape[0] += cuts.padding_rows;
+  return cuts;
+}
+
+// Shards of one parameter whose place is known.
+void AddShards(const Cuts& cuts, Manifest& manifest) {
+  const Parameter& parameter = cuts.parameter;
+  const uint32_t element_bytes = ElementBytes(parameter.format);
+  std::vector<int64_t> strides(parameter.shape.size());
+  RowMajorStrides(parameter.shape, absl::MakeSpan(strides));
+  std::vector<int64_t> stored_strides = strides;
+  if (cuts.model->transposed) std::reverse(stored_strides.begin(), stored_strides.end());
+
+  uint64_t offset_bytes = parameter.offset_bytes;
+  const CheckpointTensor* last = nullptr;
+  uint32_t tensor_index = 0;
+  for (size_t i = 0; i < cuts.boxes.size(); ++i) {
+    const Box& box = cuts.boxes[i];
+    if (box.empty()) continue;
+    if (const CheckpointTensor* tensor = cuts.model->parts[i].tensor; tensor != last) {
+      last = tensor;
+      tensor_index = manifest.AddTensor(tensor->name, tensor->shape, tensor->dtype);
+    }
+    manifest.AddShard(tensor_index, parameter.format, box, {0, offset_bytes, stored_strides});
+    offset_bytes += static_cast<uint64_t>(box.element_count()) * element_bytes;
+  }
+  if (cuts.padding_rows > 0) {
+    std::vector<int64_t> extents = parameter.shape;
+    extents[0] = cuts.padding_rows;
+    manifest.AddPadding(element_bytes, extents, {0, offset_bytes, strides});
+  }
+}
+
+uint64_t SizeBytesOf(const Parameter& parameter) {
+  return static_cast<uint64_t>(Box::Whole(parameter.shape).element_count()) *
+         ElementBytes(parameter.format);
+}
+
+}  // namespace
+
+absl::StatusOr<WorkerLayout> MakeWorkerLayout(absl::Span<const CheckpointTensor> tensors,
+                                              const ModelConfig& config,
+                                              const WorkerSharding& sharding, uint32_t rank,
+                                              std::optional<Dtype> dtype) {
+  if (rank >= sharding.world()) {
+    return absl::InvalidArgumentError(absl::StrCat("worker ", rank, ": ", ToString(sharding),
+                                                   " has ", sharding.world(), " ranks"));
+  }
+  WAYBILL_ASSIGN_OR_RETURN(const std::vector<ModelParameter> parameters,
+                           FindParameters(tensors, config));
+  std::vector<Cuts> all;
+  all.reserve(parameters.size());
+  uint64_t end_bytes = 0;
+  for (const ModelParameter& parameter : parameters) {
+    WAYBILL_ASSIGN_OR_RETURN(Cuts cuts,
+                             CutParameter(parameter, sharding.tp, sharding.tp_rank(rank), dtype));
+    cuts.parameter.offset_bytes = end_bytes;
+    end_bytes = RoundUp(end_bytes + SizeBytesOf(cuts.parameter), kAlignmentBytes);
+    all.push_back(std::move(cuts));
+  }
+
+  WorkerLayout layout;
+  // Memory of no bytes cannot be registered; a rank of a generic model may hold nothing.
+  end_bytes = std::max(end_bytes, kAlignmentBytes);
+  layout.manifest.AddRegion("weights", end_bytes);
+  uint64_t covered = 0;
+  const auto pad_to = [&](uint64_t offset_bytes) {
+    if (offset_bytes == covered) return;
+    layout.manifest.AddPadding(1, {static_cast<int64_t>(offset_bytes - covered)},
+                               {0, covered, {1}});
+  };
+  for (Cuts& cuts : all) {
+    pad_to(cuts.parameter.offset_bytes);
+    AddShards(cuts, layout.manifest);
+    covered = cuts.parameter.offset_bytes + SizeBytesOf(cuts.parameter);
+    layout.parameters.push_back(std::move(cuts.parameter));
+  }
+  pad_to(end_bytes);
+  return layout;
+}
+
+}  // namespace waybill

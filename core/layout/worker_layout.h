@@ -1,0 +1,51 @@
+// What an inference rank holds of a model, as vLLM loads it.
+#ifndef WAYBILL_CORE_LAYOUT_WORKER_LAYOUT_H_
+#define WAYBILL_CORE_LAYOUT_WORKER_LAYOUT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/layout/checkpoint_tensor.h"
+#include "core/layout/model_config.h"
+#include "core/layout/sharding.h"
+#include "core/tensor/format.h"
+#include "core/tensor/manifest.h"
+
+namespace waybill {
+
+// As the engine sees it: dense and row-major.
+struct Parameter {
+  std::string name;
+  Format format;
+  std::vector<int64_t> shape;
+  uint32_t region_index = 0;
+  uint64_t offset_bytes = 0;
+};
+
+struct WorkerLayout {
+  Manifest manifest;
+  std::vector<Parameter> parameters;  // In the engine's order.
+};
+
+// q,k,v and gate,up are fused; the vocabulary is padded to a multiple of 64 before tp divides it;
+// key/value heads are repeated where tp exceeds them; GPT-2's weights are transposed. A generic
+// model keeps its tensors under their names, whole or (tp > 1) cut by rows as torch.chunk does.
+//
+// Everything lies in one region "weights", each parameter at a multiple of 256 bytes; gaps and what
+// the vocabulary was padded with are declared padding, so Holes::kRefused is met.
+//
+//   dtype  What floating-point parameters are served as; by default as the checkpoint has them.
+//
+// kInvalidArgument: as MakeTrainerManifest(), and a dtype that a tensor cannot be converted to.
+absl::StatusOr<WorkerLayout> MakeWorkerLayout(absl::Span<const CheckpointTensor> tensors,
+                                              const ModelConfig& config,
+                                              const WorkerSharding& sharding, uint32_t rank,
+                                              std::optional<Dtype> dtype = std::nullopt);
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_LAYOUT_WORKER_LAYOUT_H_
