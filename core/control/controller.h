@@ -1,0 +1,41 @@
+// The controller, as a gRPC server: a process of its own, or an object in somebody's.
+#ifndef WAYBILL_CORE_CONTROL_CONTROLLER_H_
+#define WAYBILL_CORE_CONTROL_CONTROLLER_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "core/control/control.pb.h"
+#include "core/control/coordinator.h"
+
+namespace waybill {
+
+struct ControllerOptions {
+  CoordinatorOptions coordinator;
+  // Address and port; port 0 takes a free one. Beyond loopback a token is required.
+  std::string listen = "127.0.0.1:7070";
+  // Where decisions are recorded; empty: nowhere, and they die with this process.
+  std::string decision_log;
+};
+
+// Serves from construction to destruction, on gRPC's own threads. Thread-safe.
+class Controller {
+ public:
+  // kUnavailable: the address cannot be had, or the decision log is another controller's;
+  // kInvalidArgument: an address beyond loopback without a token.
+  static absl::StatusOr<std::unique_ptr<Controller>> Start(const ControllerOptions& options);
+  virtual ~Controller() = default;
+
+  // "127.0.0.1:40123": where ranks connect to.
+  virtual std::string address() const = 0;
+  virtual proto::StatusReply status() const = 0;
+};
+
+// Asks a controller over the network. kUnavailable: nobody answers there until `timeout` is over.
+absl::StatusOr<proto::StatusReply> FetchStatus(const std::string& address, const std::string& token,
+                                               absl::Duration timeout);
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_CONTROL_CONTROLLER_H_

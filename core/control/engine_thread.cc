@@ -1,0 +1,61 @@
+#include "core/control/engine_thread.h"
+
+#include <future>
+#include <utility>
+
+#include "absl/time/clock.h"
+
+namespace waybill {
+
+EngineThread::EngineThread(Fabric* fabric, std::function<void()> step)
+    : fabric_(*fabric), step_(std::move(step)), thread_([this] { Main(); }) {}
+
+EngineThread::~EngineThread() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  fabric_.Wake();
+  thread_.join();
+}
+
+void EngineThread::Do(std::function<void()> task) {
+  {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+  }
+  fabric_.Wake();
+}
+
+void EngineThread::DoAndWait(const std::function<void()>& task) {
+  std::promise<void> done;
+  Do([&] {
+    task();
+    done.set_value();
+  });
+  done.get_future().wait();
+}
+
+// False when it is time to end.
+bool EngineThread::RunTasks() {
+  std::vector<std::function<void()>> tasks;
+  bool ending;
+  {
+    const std::lock_guard lock(mutex_);
+    tasks.swap(tasks_);
+    ending = ending_;
+  }
+  for (const auto& task : tasks) task();
+  return !ending;
+}
+
+void EngineThread::Main() {
+  // Deadlines within the engine are looked at this often where nothing else happens.
+  constexpr absl::Duration kLongestWait = absl::Milliseconds(100);
+  while (RunTasks()) {
+    step_();
+    fabric_.Wait(absl::Now() + kLongestWait);
+  }
+}
+
+}  // namespace waybill

@@ -1,0 +1,60 @@
+#include "core/control/messages.h"
+
+#include "core/base/status.h"
+
+namespace waybill {
+
+proto::Error EncodeError(const absl::Status& status) {
+  proto::Error error;
+  error.set_code(static_cast<int>(status.code()));
+  error.set_message(std::string(status.message()));
+  error.set_scope(static_cast<uint32_t>(ScopeOf(status)));
+  return error;
+}
+
+absl::Status DecodeError(const proto::Error& error) {
+  absl::Status status(static_cast<absl::StatusCode>(error.code()), error.message());
+  if (error.scope() > static_cast<uint32_t>(Scope::kCall) &&
+      error.scope() <= static_cast<uint32_t>(Scope::kEngine)) {
+    status = WithScope(std::move(status), static_cast<Scope>(error.scope()));
+  }
+  return status;
+}
+
+proto::Buffer EncodeBuffer(const BufferAddress& buffer) {
+  proto::Buffer out;
+  for (const RegionAddress& region : buffer.regions) {
+    proto::Region* to = out.add_regions();
+    to->set_key(region.descriptor);
+    to->set_offset_bytes(region.offset_bytes);
+  }
+  out.set_ledger(buffer.ledger);
+  return out;
+}
+
+BufferAddress DecodeBuffer(const proto::Buffer& buffer) {
+  BufferAddress out;
+  for (const proto::Region& region : buffer.regions()) {
+    out.regions.push_back({region.key(), region.offset_bytes()});
+  }
+  out.ledger = buffer.ledger();
+  return out;
+}
+
+proto::Counts EncodeCounts(const TransferCounts& counts) {
+  proto::Counts out;
+  out.set_bytes(counts.bytes);
+  out.set_writes(counts.writes);
+  out.set_stores(counts.stores);
+  out.set_immediates(counts.immediates);
+  return out;
+}
+
+TransferCounts DecodeCounts(const proto::Counts& counts) {
+  return {.bytes = counts.bytes(),
+          .writes = counts.writes(),
+          .stores = counts.stores(),
+          .immediates = counts.immediates()};
+}
+
+}  // namespace waybill

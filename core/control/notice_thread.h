@@ -1,0 +1,55 @@
+// Hands notices to a user's function, one at a time, away from the progress thread.
+#ifndef WAYBILL_CORE_CONTROL_NOTICE_THREAD_H_
+#define WAYBILL_CORE_CONTROL_NOTICE_THREAD_H_
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace waybill {
+
+class NoticeThread {
+ public:
+  NoticeThread() : thread_([this] { Main(); }) {}
+  // Drops what was not begun; waits for what was.
+  ~NoticeThread() {
+    {
+      const std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  void Do(std::function<void()> task) {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+    changed_.notify_all();
+  }
+
+ private:
+  void Main() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return ending_ || !tasks_.empty(); });
+      if (ending_) return;
+      const std::function<void()> task = std::move(tasks_.front());
+      tasks_.pop_front();
+      lock.unlock();
+      task();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  bool ending_ = false;
+  std::thread thread_;
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_CONTROL_NOTICE_THREAD_H_

@@ -1,0 +1,160 @@
+#include "core/control/rank_client.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/control/messages.h"
+#include "core/plan/route_codec.h"
+#include "core/tensor/manifest_codec.h"
+
+namespace waybill {
+
+RankClient::RankClient(RankId id, RankIdentity identity, const Manifest& manifest,
+                       std::unique_ptr<Fabric> fabric)
+    : identity_(std::move(identity)),
+      id_(id),
+      manifest_bytes_(EncodeManifest(manifest)),
+      fabric_(std::move(fabric)) {}
+
+void RankClient::StartThread() {
+  thread_ = std::make_unique<EngineThread>(fabric_.get(), [this] { Step(); });
+}
+
+absl::Status RankClient::stream_status() const {
+  const std::lock_guard lock(mutex_);
+  return end_;
+}
+
+void RankClient::Send(proto::RankMessage message) {
+  const std::lock_guard lock(stream_mutex_);
+  if (stream_ != nullptr) stream_->Send(std::move(message));
+}
+
+absl::Status RankClient::Attend(proto::Join join) {
+  const absl::Time deadline = absl::Now() + identity_.join_timeout;
+  const std::string what = absl::StrCat("join job \"", identity_.job, "\" as ", ToString(id_));
+  {
+    const std::lock_guard lock(mutex_);
+    established_ = false;
+    end_ = absl::OkStatus();
+  }
+  absl::StatusOr<std::unique_ptr<RankStream>> stream = RankStream::Open(
+      identity_.controller, deadline,
+      [this](const proto::ControllerMessage& message) {
+        thread_->Do([this, message] { Handle(message); });
+      },
+      [this](const absl::Status& status) { thread_->Do([this, status] { End(status); }); });
+  if (!stream.ok()) return While(what, stream.status());
+  {
+    const std::lock_guard lock(stream_mutex_);
+    stream_ = *std::move(stream);
+  }
+  join.set_protocol_version(kProtocolVersion);
+  join.set_token(identity_.token);
+  join.set_job(identity_.job);
+  join.set_role(static_cast<uint32_t>(id_.role));
+  join.set_rank(id_.rank);
+  join.set_world(identity_.world);
+  join.set_group(identity_.group);
+  proto::RankMessage message;
+  *message.mutable_join() = std::move(join);
+  Send(std::move(message));
+  SendInParts(manifest_bytes_, [this](proto::Part part) {
+    proto::RankMessage with_part;
+    *with_part.mutable_manifest() = std::move(part);
+    Send(std::move(with_part));
+  });
+  std::unique_lock lock(mutex_);
+  // The controller knows who is missing: it is given a little longer to say so.
+  const bool told =
+      AwaitLocked(lock, deadline + absl::Seconds(1), [this] { return established_ || !end_.ok(); });
+  if (!end_.ok()) return While(what, end_);
+  if (told) return absl::OkStatus();
+  return absl::DeadlineExceededError(absl::StrCat(what, ": the job is not whole after ",
+                                                  absl::FormatDuration(identity_.join_timeout)));
+}
+
+void RankClient::Shut(bool say_goodbye) {
+  if (say_goodbye) {
+    proto::RankMessage message;
+    message.mutable_leave();
+    Send(std::move(message));
+  }
+  std::unique_ptr<RankStream> stream;
+  {
+    const std::lock_guard lock(stream_mutex_);
+    stream = std::move(stream_);
+  }
+  stream.reset();
+  thread_.reset();
+}
+
+void RankClient::End(const absl::Status& status) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!end_.ok()) return;  // What came first says more.
+    end_ = status;
+    established_ = false;
+  }
+  OnStreamEnd(status);
+  NotifyAll();
+}
+
+void RankClient::Handle(const proto::ControllerMessage& message) {
+  switch (message.kind_case()) {
+    case proto::ControllerMessage::kPlan:
+      plan_ = message.plan();
+      epoch_ = plan_.epoch();
+      table_.clear();
+      return;
+    case proto::ControllerMessage::kRoutes:
+      return TakeRoutes(message.routes());
+    case proto::ControllerMessage::kConnect:
+      if (message.connect().epoch() != epoch_) return;
+      if (absl::Status status = OnConnect(message.connect()); !status.ok()) LanesFailed(status);
+      return;
+    case proto::ControllerMessage::kEstablished: {
+      if (message.established().epoch() != epoch_) return;
+      const std::lock_guard lock(mutex_);
+      established_ = true;
+      groups_.assign(message.established().groups().begin(), message.established().groups().end());
+      NotifyAll();
+      return;
+    }
+    case proto::ControllerMessage::kDismissal:
+      return End(DecodeError(message.dismissal().error()));
+    default:
+      return OnUpdateMessage(message);
+  }
+}
+
+void RankClient::TakeRoutes(const proto::Part& part) {
+  table_.append(part.data());
+  if (!part.last()) return;
+  absl::StatusOr<RouteTable> routes = DecodeRoutes(table_);
+  table_.clear();
+  if (!routes.ok()) return LanesFailed(routes.status());
+  absl::StatusOr<proto::Offers> offers = OnPlan(*std::move(routes), plan_.plan_hash());
+  if (!offers.ok()) return LanesFailed(offers.status());
+  offers->set_epoch(epoch_);
+  proto::RankMessage message;
+  *message.mutable_offers() = *std::move(offers);
+  Send(std::move(message));
+}
+
+void RankClient::LanesConnected() {
+  proto::RankMessage message;
+  message.mutable_connected()->set_epoch(epoch_);
+  Send(std::move(message));
+}
+
+// Without lanes there is no part in the job: others are told by the stream's end.
+void RankClient::LanesFailed(const absl::Status& status) {
+  End(While("connect the lanes", status));
+  proto::RankMessage message;
+  message.mutable_leave();
+  Send(std::move(message));
+}
+
+}  // namespace waybill

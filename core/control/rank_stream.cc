@@ -1,0 +1,125 @@
+#include "core/control/rank_stream.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/control/control.grpc.pb.h"
+
+namespace waybill {
+namespace {
+
+class Stream final : public RankStream,
+                     public grpc::ClientBidiReactor<proto::RankMessage, proto::ControllerMessage> {
+ public:
+  Stream(std::string controller, std::shared_ptr<grpc::Channel> channel,
+         std::function<void(const proto::ControllerMessage&)> on_message,
+         std::function<void(absl::Status)> on_end)
+      : controller_(std::move(controller)),
+        stub_(proto::Controller::NewStub(channel)),
+        on_message_(std::move(on_message)),
+        on_end_(std::move(on_end)) {
+    stub_->async()->Attend(&context_, this);
+    AddHold();  // Writes come from outside of reactions.
+    StartRead(&incoming_);
+    StartCall();
+  }
+
+  ~Stream() override {
+    // What was sent before leaves, if it can at once; the peer need not be reading.
+    {
+      std::unique_lock lock(mutex_);
+      drained_.wait_for(lock, std::chrono::seconds(1),
+                        [this] { return outgoing_.empty() || broken_; });
+    }
+    context_.TryCancel();
+    RemoveHold();
+    std::unique_lock lock(mutex_);
+    drained_.wait(lock, [this] { return done_; });
+  }
+
+  void Send(proto::RankMessage message) override {
+    const std::lock_guard lock(mutex_);
+    if (broken_) return;
+    outgoing_.push_back(std::move(message));
+    if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      {
+        const std::lock_guard lock(mutex_);
+        broken_ = true;
+        drained_.notify_all();
+      }
+      on_end_(absl::UnavailableError(
+          absl::StrCat("controller ", controller_, " is gone: its stream ended")));
+      return;
+    }
+    on_message_(incoming_);
+    StartRead(&incoming_);
+  }
+
+  void OnWriteDone(bool ok) override {
+    const std::lock_guard lock(mutex_);
+    outgoing_.pop_front();
+    if (!ok) {
+      broken_ = true;
+      outgoing_.clear();
+    }
+    if (!outgoing_.empty()) {
+      StartWrite(&outgoing_.front());
+    } else {
+      drained_.notify_all();
+    }
+  }
+
+  void OnDone(const grpc::Status&) override {
+    const std::lock_guard lock(mutex_);
+    done_ = true;
+    drained_.notify_all();
+  }
+
+ private:
+  const std::string controller_;
+  const std::unique_ptr<proto::Controller::Stub> stub_;
+  const std::function<void(const proto::ControllerMessage&)> on_message_;
+  const std::function<void(absl::Status)> on_end_;
+  grpc::ClientContext context_;
+  proto::ControllerMessage incoming_;
+  std::mutex mutex_;
+  std::condition_variable drained_;
+  std::deque<proto::RankMessage> outgoing_;  // The first one is being written.
+  bool broken_ = false;
+  bool done_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RankStream>> RankStream::Open(
+    const std::string& controller, absl::Time deadline,
+    std::function<void(const proto::ControllerMessage&)> on_message,
+    std::function<void(absl::Status)> on_end) {
+  grpc::ChannelArguments arguments;
+  // Who comes before the controller asks again soon.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  const absl::Time began = absl::Now();
+  const auto channel =
+      grpc::CreateCustomChannel(controller, grpc::InsecureChannelCredentials(), arguments);
+  if (!channel->WaitForConnected(absl::ToChronoTime(deadline))) {
+    return absl::UnavailableError(
+        absl::StrCat("controller ", controller, ": nobody answered for ",
+                     absl::FormatDuration(absl::Floor(absl::Now() - began, absl::Milliseconds(1))),
+                     "; is it running, and is the address right?"));
+  }
+  return std::make_unique<Stream>(controller, channel, std::move(on_message), std::move(on_end));
+}
+
+}  // namespace waybill

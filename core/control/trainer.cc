@@ -1,0 +1,267 @@
+#include "core/control/trainer.h"
+
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/control/messages.h"
+
+namespace waybill {
+namespace {
+
+class TrainerClient final : public Trainer, private RankClient {
+ public:
+  TrainerClient(const TrainerOptions& options, const Manifest& manifest,
+                std::vector<MemorySpan> regions, std::unique_ptr<Fabric> fabric)
+      : RankClient({Role::kTrainer, options.identity.rank}, options.identity, manifest,
+                   std::move(fabric)),
+        options_(options),
+        regions_(std::move(regions)) {}
+
+  ~TrainerClient() override { Shut(/*say_goodbye=*/true); }
+
+  absl::Status Begin() {
+    WAYBILL_ASSIGN_OR_RETURN(
+        engine_, TrainerEngine::Create(&fabric(), options_.engine,
+                                       [this](const TrainerEvent& event) { OnEvent(event); }));
+    StartThread();
+    return Attend({});
+  }
+
+  absl::Status Publish(uint64_t version, const PublishOptions& options) override {
+    std::unique_lock lock(mutex_);
+    if (!end_.ok()) return end_;
+    if (publish_ && !publish_->returned) {
+      return absl::FailedPreconditionError(absl::StrCat("publish version ", version, ": version ",
+                                                        publish_->version, " is being published"));
+    }
+    publish_.emplace();
+    publish_->version = version;
+    proto::RankMessage message;
+    message.mutable_publish()->set_version(version);
+    message.mutable_publish()->set_deadline_ms(absl::ToInt64Milliseconds(options.timeout));
+    message.mutable_publish()->set_digests_off(options.digests == Digests::kOff);
+    Send(std::move(message));
+    // The controller ends it by the deadline; a little longer, and it is gone.
+    const absl::Duration timeout =
+        options.timeout > absl::ZeroDuration() ? options.timeout : absl::Seconds(60);
+    const bool told = AwaitLocked(lock, absl::Now() + timeout + absl::Milliseconds(500), [this] {
+      return publish_->sent || (!publish_->status.ok() && !publish_->writing);
+    });
+    if (!told) {
+      publish_->status = absl::DeadlineExceededError(absl::StrCat(
+          "publish version ", version, ": not sent after ", absl::FormatDuration(timeout)));
+      lock.unlock();
+      // Nothing of ours may be reading the tensors when this returns.
+      thread().DoAndWait([this] { engine_->StopNow(); });
+      lock.lock();
+    }
+    publish_->returned = true;
+    return publish_->sent ? absl::OkStatus() : publish_->status;
+  }
+
+  absl::StatusOr<std::vector<GroupOutcome>> AwaitOutcome(absl::Duration timeout) override {
+    std::unique_lock lock(mutex_);
+    if (!publish_) return absl::FailedPreconditionError("await an outcome: nothing was published");
+    const auto complete = [this] { return publish_->outcomes.size() == groups_.size(); };
+    if (!AwaitLocked(lock, absl::Now() + timeout, [&] { return complete() || !end_.ok(); })) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "await the outcome of version ", publish_->version, ": ", publish_->outcomes.size(),
+          " of ", groups_.size(), " groups are decided after ", absl::FormatDuration(timeout)));
+    }
+    if (!complete()) return end_;
+    std::vector<GroupOutcome> outcomes;
+    for (const auto& [group, outcome] : publish_->outcomes) outcomes.push_back(outcome);
+    return outcomes;
+  }
+
+  TransferCounts counts() const override {
+    const std::lock_guard lock(mutex_);
+    return counts_;
+  }
+  uint64_t ring_high_water_bytes() const override {
+    const std::lock_guard lock(mutex_);
+    return ring_high_water_bytes_;
+  }
+
+ private:
+  struct PublishState {
+    uint64_t version = 0;
+    bool writing = false;  // START came, and the engine is not through.
+    bool sent = false;
+    bool returned = false;  // To the caller.
+    absl::Status status;
+    std::map<std::string, GroupOutcome> outcomes;
+  };
+
+  void Step() override { engine_->Step(); }
+
+  absl::StatusOr<proto::Offers> OnPlan(RouteTable routes, uint64_t plan_hash) override {
+    plan_hash_ = plan_hash;
+    connected_ = false;
+    WAYBILL_ASSIGN_OR_RETURN(const std::vector<LaneOffer> lanes,
+                             engine_->SetPlan(std::move(routes), regions_));
+    proto::Offers offers;
+    for (const LaneOffer& lane : lanes) {
+      offers.add_lanes()->set_peer(lane.peer);
+      offers.mutable_lanes()->rbegin()->set_address(lane.address);
+    }
+    return offers;
+  }
+
+  absl::Status OnConnect(const proto::Connect& connect) override {
+    std::vector<WorkerAddress> workers;
+    for (const proto::Peer& peer : connect.peers()) {
+      WorkerAddress& worker = workers.emplace_back();
+      worker.worker = peer.rank();
+      worker.lane_address = peer.lane_address();
+      for (const proto::Buffer& buffer : peer.buffers()) {
+        worker.buffers.push_back(DecodeBuffer(buffer));
+      }
+    }
+    return engine_->Connect(workers);
+  }
+
+  void OnUpdateMessage(const proto::ControllerMessage& message) override {
+    switch (message.kind_case()) {
+      case proto::ControllerMessage::kPrepare:
+        update_ = {.version = message.prepare().version(),
+                   .sequence = message.prepare().sequence(),
+                   .epoch = message.prepare().epoch(),
+                   .plan_hash = message.prepare().plan_hash()};
+        digests_ = message.prepare().digests_off() ? Digests::kOff : Digests::kOn;
+        return;
+      case proto::ControllerMessage::kStart:
+        return OnStart(message.start());
+      case proto::ControllerMessage::kAbort:
+        Fail(update_.version, DecodeError(message.abort().error()));
+        return engine_->Abort(message.abort().sequence());
+      case proto::ControllerMessage::kOutcome:
+        return OnOutcome(message.outcome());
+      case proto::ControllerMessage::kPublishRefused:
+        return Fail(message.publish_refused().version(),
+                    DecodeError(message.publish_refused().error()));
+      default:
+        return;
+    }
+  }
+
+  void OnStart(const proto::Start& start) {
+    std::vector<StartTarget> targets;
+    for (const proto::Target& target : start.targets()) {
+      targets.push_back(
+          {.worker = target.worker(), .buffer_index = target.buffer_index(), .renewed = {}});
+      if (target.has_renewed()) targets.back().renewed = DecodeBuffer(target.renewed());
+    }
+    if (start.sequence() != update_.sequence) return;
+    if (update_.plan_hash != plan_hash_) {
+      return Fail(update_.version, absl::FailedPreconditionError(absl::StrCat(
+                                       "start version ", update_.version, ": its plan is ",
+                                       absl::Hex(update_.plan_hash), ", this trainer's is ",
+                                       absl::Hex(plan_hash_))));
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      // Who has returned to its caller may be changing its tensors.
+      if (!publish_ || publish_->version != update_.version || publish_->returned) return;
+      publish_->writing = true;
+    }
+    if (absl::Status status = engine_->Start(update_, digests_, targets); !status.ok()) {
+      {
+        const std::lock_guard lock(mutex_);
+        publish_->writing = false;
+      }
+      Fail(update_.version, status);
+    }
+  }
+
+  void OnOutcome(const proto::Outcome& outcome) {
+    const std::lock_guard lock(mutex_);
+    if (!publish_ || publish_->version != outcome.version()) return;
+    publish_->outcomes[outcome.group()] = {
+        .group = outcome.group(),
+        .committed = outcome.committed(),
+        .status = outcome.has_error() ? DecodeError(outcome.error()) : absl::OkStatus()};
+    NotifyAll();
+  }
+
+  void Fail(uint64_t version, const absl::Status& status) {
+    const std::lock_guard lock(mutex_);
+    if (!publish_ || publish_->version != version || !publish_->status.ok()) return;
+    publish_->status = status;
+    NotifyAll();
+  }
+
+  void OnEvent(const TrainerEvent& event) {
+    proto::RankMessage message;
+    switch (event.kind) {
+      case TrainerEvent::Kind::kConnected:
+        connected_ = true;
+        return LanesConnected();
+      case TrainerEvent::Kind::kPeerFailed:
+        if (!connected_) return LanesFailed(event.status);
+        message.mutable_failed()->set_sequence(update_.sequence);
+        message.mutable_failed()->set_lane(true);
+        message.mutable_failed()->set_peer(event.worker);
+        *message.mutable_failed()->mutable_error() = EncodeError(event.status);
+        return Send(std::move(message));
+      case TrainerEvent::Kind::kSent: {
+        message.mutable_sent()->set_sequence(event.update.sequence);
+        *message.mutable_sent()->mutable_counts() = EncodeCounts(event.counts);
+        Send(std::move(message));
+        const std::lock_guard lock(mutex_);
+        counts_ = event.counts;
+        ring_high_water_bytes_ = engine_->ring_high_water_bytes();
+        if (!publish_) return;
+        publish_->writing = false;
+        publish_->sent = true;
+        return NotifyAll();
+      }
+      case TrainerEvent::Kind::kStopped: {
+        message.mutable_stopped()->set_sequence(event.update.sequence);
+        Send(std::move(message));
+        const std::lock_guard lock(mutex_);
+        if (publish_) publish_->writing = false;
+        return NotifyAll();
+      }
+    }
+  }
+
+  void OnStreamEnd(const absl::Status& status) override {
+    // Without a controller nobody can decide: what is being sent is given up.
+    engine_->StopNow();
+    const std::lock_guard lock(mutex_);
+    if (publish_) {
+      publish_->writing = false;
+      if (publish_->status.ok()) publish_->status = status;
+    }
+  }
+
+  const TrainerOptions options_;
+  const std::vector<MemorySpan> regions_;
+  std::unique_ptr<TrainerEngine> engine_;  // On the progress thread, as is what follows.
+  uint64_t plan_hash_ = 0;
+  bool connected_ = false;
+  UpdateId update_;
+  Digests digests_ = Digests::kOn;
+  // Guarded by mutex_.
+  std::optional<PublishState> publish_;
+  TransferCounts counts_;
+  uint64_t ring_high_water_bytes_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Join(const TrainerOptions& options,
+                                                       Manifest manifest,
+                                                       std::vector<MemorySpan> regions,
+                                                       std::unique_ptr<Fabric> fabric) {
+  auto trainer =
+      std::make_unique<TrainerClient>(options, manifest, std::move(regions), std::move(fabric));
+  WAYBILL_RETURN_IF_ERROR(trainer->Begin());
+  return trainer;
+}
+
+}  // namespace waybill

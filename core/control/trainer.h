@@ -1,0 +1,72 @@
+// A trainer's part in a job: it joins once, and publishes versions.
+#ifndef WAYBILL_CORE_CONTROL_TRAINER_H_
+#define WAYBILL_CORE_CONTROL_TRAINER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/control/rank_client.h"
+#include "core/engine/trainer_engine.h"
+#include "core/engine/update.h"
+#include "core/fabric/fabric.h"
+#include "core/tensor/manifest.h"
+
+namespace waybill {
+
+struct TrainerOptions {
+  RankIdentity identity;
+  TrainerEngineOptions engine;
+};
+
+struct PublishOptions {
+  absl::Duration timeout = absl::ZeroDuration();  // Zero: the controller's default, 60 s.
+  Digests digests = Digests::kOn;
+};
+
+// What became of a version in one group.
+struct GroupOutcome {
+  std::string group;
+  bool committed = false;
+  absl::Status status;  // Why not; or what went wrong after the decision.
+};
+
+// Thread-safe; one publish at a time.
+class Trainer {
+ public:
+  // `regions`: the memory of each region of the manifest; it outlives the trainer. Returns when all
+  // ranks of the job are there and every lane carries.
+  //
+  // kUnavailable: no controller; kUnauthenticated: a wrong token; kAlreadyExists: this rank is
+  // there; kDeadlineExceeded: the message names who is missing; kInvalidArgument: the manifests do
+  // not fit together.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Join(const TrainerOptions& options,
+                                                       Manifest manifest,
+                                                       std::vector<MemorySpan> regions,
+                                                       std::unique_ptr<Fabric> fabric);
+  // Leaves the job.
+  virtual ~Trainer() = default;
+
+  // Sends a version: the tensors must not change until it returns, and may afterwards, however it
+  // ends. Every trainer of the job calls it with the same version. OK means SENT, not committed.
+  //
+  // kFailedPrecondition: not a later version than what is committed, or another is being published;
+  // kDeadlineExceeded, kUnavailable, kDataLoss: no group shows it because of this one; says why.
+  virtual absl::Status Publish(uint64_t version, const PublishOptions& options) = 0;
+
+  // What became of the last published version, one for each group, when all are decided and shown.
+  // kDeadlineExceeded: they are not.
+  virtual absl::StatusOr<std::vector<GroupOutcome>> AwaitOutcome(absl::Duration timeout) = 0;
+
+  // Of the last update that was sent.
+  virtual TransferCounts counts() const = 0;
+  virtual uint64_t ring_high_water_bytes() const = 0;
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_CONTROL_TRAINER_H_

@@ -1,0 +1,280 @@
+#include "core/control/update_round.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/control/messages.h"
+
+namespace waybill {
+namespace {
+
+std::string List(const std::set<uint32_t>& all, const std::set<uint32_t>& without) {
+  std::string text;
+  for (const uint32_t rank : all) {
+    if (!without.contains(rank)) absl::StrAppend(&text, text.empty() ? "" : ", ", rank);
+  }
+  return text;
+}
+
+}  // namespace
+
+UpdateRound::UpdateRound(const UpdateId& update, bool digests_off, absl::Time deadline,
+                         const Plan* plan, std::vector<std::string> groups, RoundActions* actions)
+    : update_(update),
+      digests_off_(digests_off),
+      deadline_(deadline),
+      actions_(actions),
+      group_of_(std::move(groups)),
+      trainers_(plan->trainers.size()) {
+  for (uint32_t w = 0; w < group_of_.size(); ++w) groups_[group_of_[w]].workers.insert(w);
+  for (uint32_t t = 0; t < trainers_.size(); ++t) {
+    const RouteTable& routes = plan->trainers[t];
+    for (uint32_t r = 0; r < routes.size(); ++r) trainers_[t].workers.insert(routes.worker(r));
+  }
+}
+
+void UpdateRound::Begin(bool fence, absl::Time now) {
+  proto::ControllerMessage message;
+  proto::Prepare* prepare = message.mutable_prepare();
+  prepare->set_version(update_.version);
+  prepare->set_sequence(update_.sequence);
+  prepare->set_epoch(update_.epoch);
+  prepare->set_plan_hash(update_.plan_hash);
+  prepare->set_digests_off(digests_off_);
+  prepare->set_fence(fence);
+  prepare->set_deadline_ms(std::max<int64_t>(1, absl::ToInt64Milliseconds(deadline_ - now)));
+  for (uint32_t w = 0; w < group_of_.size(); ++w) actions_->ToWorker(w, message);
+  for (uint32_t t = 0; t < trainers_.size(); ++t) actions_->ToTrainer(t, message);
+}
+
+void UpdateRound::OnPublish(uint32_t trainer, absl::Time deadline) {
+  trainers_[trainer].published = true;
+  deadline_ = std::min(deadline_, deadline);
+  StartWhoCan();
+}
+
+void UpdateRound::OnReady(uint32_t worker, const proto::Ready& ready) {
+  Group& group = GroupOf(worker);
+  if (!Undecided(group)) return;
+  ready_[worker] = ready;
+  group.ready.insert(worker);
+  if (group.ready == group.workers) group.state = GroupState::kMoving;
+  StartWhoCan();
+}
+
+// A trainer starts once every worker that it writes to is READY, those of given-up groups apart.
+void UpdateRound::StartWhoCan() {
+  for (uint32_t t = 0; t < trainers_.size(); ++t) {
+    Trainer& trainer = trainers_[t];
+    if (!trainer.published || trainer.started || trainer.gone) continue;
+    proto::ControllerMessage message;
+    proto::Start* start = message.mutable_start();
+    start->set_sequence(update_.sequence);
+    bool all_ready = true;
+    for (const uint32_t worker : trainer.workers) {
+      const Group& group = GroupOf(worker);
+      if (group.state == GroupState::kAborted) continue;
+      if (!group.ready.contains(worker)) {
+        all_ready = false;
+        break;
+      }
+      proto::Target* target = start->add_targets();
+      target->set_worker(worker);
+      target->set_buffer_index(ready_[worker].buffer_index());
+      if (ready_[worker].has_renewed()) *target->mutable_renewed() = ready_[worker].renewed();
+    }
+    const bool all_given_up = start->targets().empty() && !trainer.workers.empty();
+    if (!all_ready || all_given_up) continue;
+    trainer.started = true;
+    started_ = true;
+    unquiet_.insert(t);
+    actions_->ToTrainer(t, std::move(message));
+  }
+}
+
+void UpdateRound::OnRefused(uint32_t worker, const absl::Status& status) {
+  Group& group = GroupOf(worker);
+  if (Undecided(group)) {
+    AbortGroup(group_of_[worker], group,
+               While(absl::StrCat("worker ", worker, " refused"), status));
+  }
+}
+
+void UpdateRound::OnArrived(uint32_t worker) {
+  Group& group = GroupOf(worker);
+  if (!Undecided(group)) return;
+  group.arrived.insert(worker);
+  if (group.arrived == group.workers) Decide(group_of_[worker], group);
+}
+
+void UpdateRound::Decide(const std::string& name, Group& group) {
+  if (absl::Status recorded = actions_->Record(name); !recorded.ok()) {
+    AbortGroup(name, group, While("record the decision to commit", recorded));
+    return;
+  }
+  group.state = GroupState::kDecided;
+  for (const uint32_t worker : group.workers) {
+    proto::ControllerMessage message;
+    message.mutable_commit()->set_sequence(update_.sequence);
+    actions_->ToWorker(worker, std::move(message));
+  }
+  FinishShown(name, group);  // Of those that are gone nothing is awaited.
+}
+
+void UpdateRound::OnShown(uint32_t worker) {
+  Group& group = GroupOf(worker);
+  if (group.state != GroupState::kDecided) return;
+  group.shown.insert(worker);
+  FinishShown(group_of_[worker], group);
+}
+
+void UpdateRound::FinishShown(const std::string& name, Group& group) {
+  for (const uint32_t worker : group.workers) {
+    if (!group.shown.contains(worker) && !group.gone.contains(worker)) return;
+  }
+  group.state = GroupState::kShown;
+  absl::Status status;
+  if (!group.gone.empty()) {
+    status = absl::UnavailableError(absl::StrCat("version ", update_.version,
+                                                 " is committed, but lost before they showed it: "
+                                                 "worker ",
+                                                 List(group.gone, group.shown)));
+  }
+  TellOutcome(name, /*committed=*/true, status);
+}
+
+void UpdateRound::OnSent(uint32_t trainer) { unquiet_.erase(trainer); }
+void UpdateRound::OnStopped(uint32_t trainer) { unquiet_.erase(trainer); }
+
+void UpdateRound::OnWorkerFailed(uint32_t worker, const absl::Status& status) {
+  Group& group = GroupOf(worker);
+  if (Undecided(group)) {
+    AbortGroup(group_of_[worker], group, While(absl::StrCat("worker ", worker), status));
+  }
+}
+
+void UpdateRound::OnLaneFailed(uint32_t trainer, uint32_t worker, const absl::Status& status) {
+  Group& group = GroupOf(worker);
+  // What has arrived whole does not need the lane any more.
+  if (!Undecided(group) || group.arrived.contains(worker)) return;
+  AbortGroup(group_of_[worker], group,
+             While(absl::StrCat("lane from trainer ", trainer, " to worker ", worker), status));
+}
+
+void UpdateRound::OnTrainerGone(uint32_t trainer, const absl::Status& status) {
+  trainers_[trainer].gone = true;
+  for (auto& [name, group] : groups_) {
+    const bool concerned = std::any_of(
+        trainers_[trainer].workers.begin(), trainers_[trainer].workers.end(), [&](uint32_t worker) {
+          return group.workers.contains(worker) && !group.arrived.contains(worker);
+        });
+    if (Undecided(group) && concerned) AbortGroup(name, group, status);
+  }
+}
+
+void UpdateRound::OnWorkerGone(uint32_t worker, const absl::Status& status) {
+  Group& group = GroupOf(worker);
+  group.gone.insert(worker);
+  if (Undecided(group)) AbortGroup(group_of_[worker], group, status);
+  if (group.state == GroupState::kDecided) FinishShown(group_of_[worker], group);
+}
+
+void UpdateRound::OnTime(absl::Time now) {
+  if (now < deadline_) return;
+  const absl::Status late = absl::DeadlineExceededError(absl::StrCat(
+      "version ", update_.version, ": the deadline is over, waiting for ", DescribeWaiting()));
+  AbortUndecided(late);
+  for (auto& [name, group] : groups_) {
+    if (group.state != GroupState::kDecided) continue;
+    group.state = GroupState::kShown;
+    TellOutcome(name, /*committed=*/true, late);
+  }
+}
+
+void UpdateRound::AbortUndecided(const absl::Status& why) {
+  for (auto& [name, group] : groups_) {
+    if (Undecided(group)) AbortGroup(name, group, why);
+  }
+}
+
+void UpdateRound::AbortGroup(const std::string& name, Group& group, const absl::Status& why) {
+  group.state = GroupState::kAborted;
+  const absl::Status status = WithScope(why, Scope::kUpdate);
+  abort_status_ = FirstError(abort_status_, status);
+  for (const uint32_t worker : group.workers) {
+    proto::ControllerMessage message;
+    message.mutable_abort()->set_sequence(update_.sequence);
+    message.mutable_abort()->set_begun(started_);
+    *message.mutable_abort()->mutable_error() = EncodeError(status);
+    actions_->ToWorker(worker, std::move(message));
+  }
+  TellOutcome(name, /*committed=*/false, status);
+  StopTrainersWithoutWork(status);
+  StartWhoCan();  // Who waited for this group only may begin with the others.
+}
+
+// A trainer stops when no group that it writes to is being written any more.
+void UpdateRound::StopTrainersWithoutWork(const absl::Status& why) {
+  for (uint32_t t = 0; t < trainers_.size(); ++t) {
+    const bool has_work = std::any_of(trainers_[t].workers.begin(), trainers_[t].workers.end(),
+                                      [&](uint32_t worker) { return Undecided(GroupOf(worker)); });
+    if (has_work) continue;
+    proto::ControllerMessage message;
+    message.mutable_abort()->set_sequence(update_.sequence);
+    message.mutable_abort()->set_begun(trainers_[t].started);
+    *message.mutable_abort()->mutable_error() = EncodeError(why);
+    actions_->ToTrainer(t, std::move(message));
+  }
+}
+
+void UpdateRound::TellOutcome(const std::string& group, bool committed,
+                              const absl::Status& status) {
+  proto::ControllerMessage message;
+  proto::Outcome* outcome = message.mutable_outcome();
+  outcome->set_version(update_.version);
+  outcome->set_group(group);
+  outcome->set_committed(committed);
+  if (!status.ok()) *outcome->mutable_error() = EncodeError(status);
+  for (uint32_t t = 0; t < trainers_.size(); ++t) actions_->ToTrainer(t, message);
+}
+
+bool UpdateRound::over() const {
+  return std::all_of(groups_.begin(), groups_.end(), [](const auto& g) {
+    return g.second.state == GroupState::kShown || g.second.state == GroupState::kAborted;
+  });
+}
+
+bool UpdateRound::committed_anything() const {
+  return std::any_of(groups_.begin(), groups_.end(), [](const auto& g) {
+    return g.second.state == GroupState::kShown || g.second.state == GroupState::kDecided;
+  });
+}
+
+std::set<uint32_t> UpdateRound::unpublished_trainers() const {
+  std::set<uint32_t> trainers;
+  for (uint32_t t = 0; t < trainers_.size(); ++t) {
+    if (!trainers_[t].published) trainers.insert(t);
+  }
+  return trainers;
+}
+
+std::string UpdateRound::DescribeWaiting() const {
+  std::string text;
+  const auto add = [&](absl::string_view what, const std::string& who) {
+    if (!who.empty()) absl::StrAppend(&text, text.empty() ? "" : "; ", what, who);
+  };
+  add("publish() by trainer ", List(unpublished_trainers(), {}));
+  for (const auto& [name, group] : groups_) {
+    if (group.state == GroupState::kPreparing)
+      add("READY of worker ", List(group.workers, group.ready));
+    if (group.state == GroupState::kMoving)
+      add("ARRIVED of worker ", List(group.workers, group.arrived));
+    if (group.state == GroupState::kDecided)
+      add("SHOWN of worker ", List(group.workers, group.shown));
+  }
+  return text.empty() ? "nothing" : text;
+}
+
+}  // namespace waybill

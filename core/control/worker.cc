@@ -1,0 +1,279 @@
+#include "core/control/worker.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/status.h"
+#include "core/control/messages.h"
+#include "core/control/notice_thread.h"
+
+namespace waybill {
+namespace {
+
+class WorkerClient final : public Worker, private RankClient {
+ public:
+  WorkerClient(const WorkerOptions& options, const Manifest& manifest,
+               std::unique_ptr<Fabric> fabric)
+      : RankClient({Role::kWorker, options.identity.rank}, options.identity, manifest,
+                   std::move(fabric)),
+        options_(options) {
+    if (options_.handler) notices_ = std::make_unique<NoticeThread>();
+  }
+
+  ~WorkerClient() override {
+    Shut(/*say_goodbye=*/true);
+    notices_.reset();
+  }
+
+  absl::Status Begin(Manifest manifest, std::vector<MemorySpan> user_regions) {
+    absl::StatusOr<std::unique_ptr<WorkerEngine>> engine =
+        WorkerEngine::Create(&fabric(), std::move(manifest), std::move(user_regions),
+                             options_.engine, [this](const WorkerEvent& event) { OnEvent(event); });
+    if (!engine.ok()) {
+      return While(absl::StrCat("join job \"", identity_.job, "\" as ", ToString(id())),
+                   engine.status());
+    }
+    engine_ = *std::move(engine);
+    StartThread();
+    return Attend(MakeJoin());
+  }
+
+  absl::Status Rejoin() override {
+    proto::Join join = MakeJoin();
+    {
+      const std::lock_guard lock(mutex_);
+      if (doubt_) {
+        join.set_doubtful_epoch(doubt_->epoch);
+        join.set_doubtful_sequence(doubt_->sequence);
+        join.set_doubtful_version(doubt_->version);
+      }
+    }
+    return Attend(std::move(join));
+  }
+
+  absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) override {
+    return engine_->TakeSnapshot(holder);
+  }
+  uint64_t shown_version() const override { return engine_->shown_version(); }
+  bool dirty() const override { return engine_->dirty(); }
+  bool in_doubt() const override {
+    const std::lock_guard lock(mutex_);
+    return doubt_.has_value() && !end_.ok();
+  }
+
+  absl::Status AwaitShown(uint64_t version, absl::Duration timeout) override {
+    std::unique_lock lock(mutex_);
+    const auto shown = [&] { return engine_->shown_version() >= version; };
+    if (!AwaitLocked(lock, absl::Now() + timeout, [&] { return shown() || !end_.ok(); })) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "await version ", version, ": ",
+          engine_->shown_version() == 0 ? std::string("none")
+                                        : absl::StrCat("version ", engine_->shown_version()),
+          " is shown after ", absl::FormatDuration(timeout)));
+    }
+    return shown() ? absl::OkStatus() : end_;
+  }
+
+  absl::Status AwaitEnd(absl::Duration timeout) override {
+    std::unique_lock lock(mutex_);
+    AwaitLocked(lock, absl::Now() + timeout, [this] { return !end_.ok(); });
+    return end_;
+  }
+
+  WorkerCounts counts() const override {
+    const std::lock_guard lock(mutex_);
+    return counts_;
+  }
+
+ private:
+  proto::Join MakeJoin() const {
+    proto::Join join;
+    join.set_mode(static_cast<uint32_t>(options_.engine.mode));
+    join.set_shown_version(engine_->shown_version());
+    return join;
+  }
+
+  void Step() override { engine_->Step(absl::Now()); }
+
+  absl::StatusOr<proto::Offers> OnPlan(RouteTable routes, uint64_t plan_hash) override {
+    connected_ = false;
+    WAYBILL_ASSIGN_OR_RETURN(const std::vector<LaneOffer> lanes,
+                             engine_->SetPlan(std::move(routes), plan_hash));
+    WAYBILL_ASSIGN_OR_RETURN(const std::vector<BufferAddress> buffers, engine_->Describe());
+    proto::Offers offers;
+    for (const LaneOffer& lane : lanes) {
+      proto::Lane* out = offers.add_lanes();
+      out->set_peer(lane.peer);
+      out->set_address(lane.address);
+    }
+    for (const BufferAddress& buffer : buffers) *offers.add_buffers() = EncodeBuffer(buffer);
+    return offers;
+  }
+
+  absl::Status OnConnect(const proto::Connect& connect) override {
+    std::vector<TrainerAddress> trainers;
+    for (const proto::Peer& peer : connect.peers()) {
+      trainers.push_back({peer.rank(), peer.lane_address()});
+    }
+    return engine_->Connect(trainers);
+  }
+
+  void OnUpdateMessage(const proto::ControllerMessage& message) override {
+    switch (message.kind_case()) {
+      case proto::ControllerMessage::kPrepare:
+        return OnPrepare(message.prepare());
+      case proto::ControllerMessage::kCommit:
+        EndDoubt();
+        return engine_->Commit(message.commit().sequence());
+      case proto::ControllerMessage::kAbort:
+        EndDoubt();
+        engine_->Abort(message.abort().sequence(), message.abort().begun());
+        return Tell({.kind = WorkerNotice::Kind::kAbort,
+                     .update = update_,
+                     .status = DecodeError(message.abort().error()),
+                     .pause = {}},
+                    [](const absl::Status&) {});
+      default:
+        return;
+    }
+  }
+
+  // The user's word first, then the engine's.
+  void OnPrepare(const proto::Prepare& prepare) {
+    update_ = {.version = prepare.version(),
+               .sequence = prepare.sequence(),
+               .epoch = prepare.epoch(),
+               .plan_hash = prepare.plan_hash()};
+    const absl::Time deadline = absl::Now() + absl::Milliseconds(prepare.deadline_ms());
+    const Digests digests = prepare.digests_off() ? Digests::kOff : Digests::kOn;
+    const UpdateId update = update_;
+    const bool fence = prepare.fence();
+    Tell({.kind = WorkerNotice::Kind::kPrepare, .update = update_, .status = {}, .pause = {}},
+         [this, update, digests, fence, deadline](const absl::Status& answer) {
+           if (!(update == update_)) return;  // Given up meanwhile.
+           if (!answer.ok()) return Refuse(update, answer);
+           engine_->Prepare(update, digests, fence, deadline);
+         });
+  }
+
+  void Refuse(const UpdateId& update, const absl::Status& status) {
+    proto::RankMessage message;
+    message.mutable_refused()->set_sequence(update.sequence);
+    *message.mutable_refused()->mutable_error() = EncodeError(status);
+    Send(std::move(message));
+  }
+
+  void OnEvent(const WorkerEvent& event) {
+    proto::RankMessage message;
+    switch (event.kind) {
+      case WorkerEvent::Kind::kConnected:
+        connected_ = true;
+        return LanesConnected();
+      case WorkerEvent::Kind::kPeerFailed:
+        if (!connected_) return LanesFailed(event.status);
+        return SendFailed(event.status, /*lane=*/true, event.trainer);
+      case WorkerEvent::Kind::kReady:
+        message.mutable_ready()->set_sequence(event.update.sequence);
+        message.mutable_ready()->set_buffer_index(event.buffer_index);
+        if (event.renewed)
+          *message.mutable_ready()->mutable_renewed() = EncodeBuffer(*event.renewed);
+        return Send(std::move(message));
+      case WorkerEvent::Kind::kRefused:
+        return Refuse(event.update, event.status);
+      case WorkerEvent::Kind::kArrived:
+        return Tell(
+            {.kind = WorkerNotice::Kind::kArrived,
+             .update = event.update,
+             .status = {},
+             .pause = {}},
+            [this, update = event.update](const absl::Status& answer) { Vote(update, answer); });
+      case WorkerEvent::Kind::kFailed:
+        return SendFailed(event.status, /*lane=*/false, 0);
+      case WorkerEvent::Kind::kShown:
+        return OnShown(event);
+    }
+  }
+
+  void Vote(const UpdateId& update, const absl::Status& answer) {
+    if (!(update == update_)) return;
+    if (!answer.ok()) return SendFailed(While("vetoed", answer), /*lane=*/false, 0);
+    {
+      const std::lock_guard lock(mutex_);
+      doubt_ = update;
+    }
+    proto::RankMessage message;
+    message.mutable_arrived()->set_sequence(update.sequence);
+    Send(std::move(message));
+  }
+
+  void EndDoubt() {
+    const std::lock_guard lock(mutex_);
+    doubt_.reset();
+  }
+
+  void SendFailed(const absl::Status& status, bool lane, uint32_t trainer) {
+    proto::RankMessage message;
+    message.mutable_failed()->set_sequence(update_.sequence);
+    message.mutable_failed()->set_lane(lane);
+    message.mutable_failed()->set_peer(trainer);
+    *message.mutable_failed()->mutable_error() = EncodeError(status);
+    Send(std::move(message));
+  }
+
+  void OnShown(const WorkerEvent& event) {
+    {
+      const std::lock_guard lock(mutex_);
+      counts_ = engine_->counts();
+    }
+    NotifyAll();
+    Tell({.kind = WorkerNotice::Kind::kCommit,
+          .update = event.update,
+          .status = {},
+          .pause = event.pause},
+         [this, event](const absl::Status&) {
+           proto::RankMessage message;
+           message.mutable_shown()->set_sequence(event.update.sequence);
+           message.mutable_shown()->set_pause_seconds(absl::ToDoubleSeconds(event.pause));
+           Send(std::move(message));
+         });
+  }
+
+  // Asks the user, if there is one to ask; `then` runs on the progress thread.
+  void Tell(const WorkerNotice& notice, const std::function<void(const absl::Status&)>& then) {
+    if (notices_ == nullptr) return then(absl::OkStatus());
+    notices_->Do([this, notice, then] {
+      const absl::Status answer = options_.handler(notice);
+      thread().Do([then, answer] { then(answer); });
+    });
+  }
+
+  void OnStreamEnd(const absl::Status&) override {
+    // Who has not voted cannot be in doubt: nothing was decided, and nothing will be.
+    const std::lock_guard lock(mutex_);
+    if (!doubt_) engine_->Abort(update_.sequence, /*begun=*/true);
+  }
+
+  const WorkerOptions options_;
+  std::unique_ptr<WorkerEngine> engine_;  // On the progress thread, as is what follows.
+  bool connected_ = false;
+  UpdateId update_;
+  // Guarded by mutex_.
+  std::optional<UpdateId> doubt_;
+  WorkerCounts counts_;
+  std::unique_ptr<NoticeThread> notices_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Worker>> Worker::Join(const WorkerOptions& options,
+                                                     Manifest manifest,
+                                                     std::vector<MemorySpan> user_regions,
+                                                     std::unique_ptr<Fabric> fabric) {
+  auto worker = std::make_unique<WorkerClient>(options, manifest, std::move(fabric));
+  WAYBILL_RETURN_IF_ERROR(worker->Begin(std::move(manifest), std::move(user_regions)));
+  return worker;
+}
+
+}  // namespace waybill

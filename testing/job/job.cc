@@ -1,0 +1,161 @@
+#include "testing/job/job.h"
+
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "core/base/status.h"
+#include "core/fabric/local/local_fabric.h"
+
+namespace waybill {
+namespace {
+
+constexpr Format kBf16{Dtype::kBf16};
+
+uint16_t ValueOf(int64_t element, uint64_t version) {
+  return static_cast<uint16_t>(version * 1000 + static_cast<uint64_t>(element));
+}
+
+int64_t Cut(int64_t size, uint32_t i, uint32_t n) { return size * i / n; }
+
+Manifest OneShard(const Box& box) {
+  Manifest m;
+  m.AddRegion("w", static_cast<uint64_t>(box.element_count()) * 2);
+  m.AddShard(m.AddTensor("w", {Job::kRows, Job::kColumns}, Dtype::kBf16), kBf16, box,
+             {0, 0, {box.extent(1), 1}});
+  return m;
+}
+
+Box RowsOf(uint32_t t, uint32_t n) {
+  return Box({Cut(Job::kRows, t, n), 0}, {Cut(Job::kRows, t + 1, n), Job::kColumns});
+}
+
+Box ColumnsOf(uint32_t w, uint32_t n) {
+  return Box({0, Cut(Job::kColumns, w, n)}, {Job::kRows, Cut(Job::kColumns, w + 1, n)});
+}
+
+std::vector<std::byte> BytesOf(const Box& box, uint64_t version) {
+  std::vector<std::byte> bytes;
+  for (int64_t r = box.begin(0); r < box.end(0); ++r) {
+    for (int64_t c = box.begin(1); c < box.end(1); ++c) {
+      const uint16_t value = ValueOf(r * Job::kColumns + c, version);
+      bytes.push_back(static_cast<std::byte>(value & 0xFF));
+      bytes.push_back(static_cast<std::byte>(value >> 8));
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Job::Job(const JobOptions& options)
+    : options_(options),
+      memory_(options.trainers),
+      engine_memory_(options.workers),
+      trainers_(options.trainers),
+      workers_(options.workers),
+      handlers_(options.workers) {}
+
+absl::Status Job::StartController(const std::string& listen) {
+  ControllerOptions options;
+  options.coordinator.job = "test";
+  options.coordinator.token = options_.token;
+  options.coordinator.join_timeout = options_.join_timeout;
+  options.coordinator.quiescence_timeout = options_.quiescence_timeout;
+  options.listen = listen;
+  options.decision_log = options_.decision_log;
+  WAYBILL_ASSIGN_OR_RETURN(controller_, Controller::Start(options));
+  address_ = controller_->address();
+  return absl::OkStatus();
+}
+
+RankIdentity Job::Identity(uint32_t rank, uint32_t world) const {
+  return {.controller = address_,
+          .job = "test",
+          .token = options_.token,
+          .rank = rank,
+          .world = world,
+          .join_timeout = options_.join_timeout};
+}
+
+absl::Status Job::JoinTrainer(uint32_t t) {
+  const Box box = RowsOf(t, options_.trainers);
+  memory_[t].resize(static_cast<size_t>(box.element_count()) * 2);
+  WAYBILL_ASSIGN_OR_RETURN(auto fabric, MakeLocalFabric());
+  WAYBILL_ASSIGN_OR_RETURN(
+      trainers_[t],
+      Trainer::Join({.identity = Identity(t, options_.trainers),
+                     .engine = {.ring_bytes = 64 << 10, .chunk_bytes = 4 << 10}},
+                    OneShard(box), {{MemoryKind::kHost, memory_[t].data(), memory_[t].size()}},
+                    std::move(fabric)));
+  return absl::OkStatus();
+}
+
+absl::Status Job::JoinWorker(uint32_t w) {
+  WorkerOptions options{.identity = Identity(w, options_.workers),
+                        .engine = {.mode = options_.mode},
+                        .handler = handlers_[w]};
+  if (w < options_.groups.size()) options.identity.group = options_.groups[w];
+  const Box box = ColumnsOf(w, options_.workers);
+  std::vector<MemorySpan> user_regions;
+  if (options_.mode == Mode::kShadowCopy) {
+    engine_memory_[w].resize(static_cast<size_t>(box.element_count()) * 2);
+    user_regions.push_back({MemoryKind::kHost, engine_memory_[w].data(), engine_memory_[w].size()});
+  }
+  WAYBILL_ASSIGN_OR_RETURN(auto fabric, MakeLocalFabric());
+  WAYBILL_ASSIGN_OR_RETURN(workers_[w],
+                           Worker::Join(options, OneShard(box), user_regions, std::move(fabric)));
+  return absl::OkStatus();
+}
+
+absl::Status Job::JoinAs(const RankIdentity& identity) {
+  WAYBILL_ASSIGN_OR_RETURN(auto fabric, MakeLocalFabric());
+  return Worker::Join({.identity = identity}, {}, {}, std::move(fabric)).status();
+}
+
+absl::Status Job::JoinAll() {
+  std::vector<absl::Status> statuses(options_.trainers + options_.workers);
+  std::vector<std::thread> threads;
+  for (uint32_t t = 0; t < options_.trainers; ++t) {
+    threads.emplace_back([&, t] { statuses[t] = JoinTrainer(t); });
+  }
+  for (uint32_t w = 0; w < options_.workers; ++w) {
+    threads.emplace_back([&, w] { statuses[options_.trainers + w] = JoinWorker(w); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::Status& status : statuses) WAYBILL_RETURN_IF_ERROR(status);
+  return absl::OkStatus();
+}
+
+void Job::Fill(uint64_t version) {
+  for (uint32_t t = 0; t < options_.trainers; ++t) {
+    const std::vector<std::byte> bytes = BytesOf(RowsOf(t, options_.trainers), version);
+    std::memcpy(memory_[t].data(), bytes.data(), bytes.size());
+  }
+}
+
+std::vector<absl::Status> Job::PublishAll(uint64_t version, absl::Duration timeout) {
+  Fill(version);
+  std::vector<absl::Status> statuses(options_.trainers);
+  std::vector<std::thread> threads;
+  for (uint32_t t = 0; t < options_.trainers; ++t) {
+    threads.emplace_back([&, t] {
+      if (trainers_[t] != nullptr) {
+        statuses[t] = trainers_[t]->Publish(version, {.timeout = timeout});
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return statuses;
+}
+
+bool Job::Shows(uint32_t w, uint64_t version) {
+  const absl::StatusOr<Snapshot> snapshot = workers_[w]->TakeSnapshot("test");
+  if (!snapshot.ok() || snapshot->version() != version) return false;
+  const std::vector<std::byte> expected = BytesOf(ColumnsOf(w, options_.workers), version);
+  const auto shown = snapshot->region(0);
+  return shown.size() == expected.size() &&
+         std::memcmp(shown.data(), expected.data(), expected.size()) == 0;
+}
+
+}  // namespace waybill

@@ -1,0 +1,77 @@
+// A whole job in one process: a controller and its ranks over gRPC and the local fabric, each rank
+// with its own threads.
+#ifndef WAYBILL_TESTING_JOB_JOB_H_
+#define WAYBILL_TESTING_JOB_JOB_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/control/controller.h"
+#include "core/control/trainer.h"
+#include "core/control/worker.h"
+
+namespace waybill {
+
+struct JobOptions {
+  uint32_t trainers = 2;
+  uint32_t workers = 2;
+  std::vector<std::string> groups;  // By worker; "all" where it is shorter.
+  std::string token = "secret";
+  std::string decision_log;
+  Mode mode = Mode::kShadow;
+  absl::Duration join_timeout = absl::Seconds(20);
+  absl::Duration quiescence_timeout = absl::Milliseconds(100);
+};
+
+// The model: one tensor of kRows x kColumns BF16, its rows over the trainers, its columns over the
+// workers. Element i of version v has the bits v * 1000 + i (mod 2^16).
+class Job {
+ public:
+  static constexpr int64_t kRows = 64;
+  static constexpr int64_t kColumns = 32;
+
+  explicit Job(const JobOptions& options);
+
+  absl::Status StartController(const std::string& listen = "127.0.0.1:0");
+  void StopController() { controller_.reset(); }
+
+  // In threads of their own, at the same time; the first error.
+  absl::Status JoinAll();
+  absl::Status JoinTrainer(uint32_t t);
+  absl::Status JoinWorker(uint32_t w);
+  // A stranger tries to be that worker.
+  absl::Status JoinAs(const RankIdentity& identity);
+  RankIdentity Identity(uint32_t rank, uint32_t world) const;
+
+  // Fills all trainers' memory and publishes from all of them, in threads.
+  std::vector<absl::Status> PublishAll(uint64_t version,
+                                       absl::Duration timeout = absl::Seconds(20));
+  void Fill(uint64_t version);
+  bool Shows(uint32_t w, uint64_t version);
+
+  Controller& controller() { return *controller_; }
+  std::unique_ptr<Trainer>& trainer(uint32_t t) { return trainers_[t]; }
+  std::unique_ptr<Worker>& worker(uint32_t w) { return workers_[w]; }
+  // Set before JoinWorker().
+  std::function<absl::Status(const WorkerNotice&)>& handler(uint32_t w) { return handlers_[w]; }
+
+ private:
+  const JobOptions options_;
+  std::string address_;
+  std::unique_ptr<Controller> controller_;
+  std::vector<std::vector<std::byte>> memory_;         // Of each trainer.
+  std::vector<std::vector<std::byte>> engine_memory_;  // Of each worker, in shadow-copy.
+  std::vector<std::unique_ptr<Trainer>> trainers_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::function<absl::Status(const WorkerNotice&)>> handlers_;
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_TESTING_JOB_JOB_H_
