@@ -1,0 +1,149 @@
+// Where vLLM's own loader puts every element, against where this package says they go. README.md
+// says what the files hold.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <nlohmann/json.hpp>
+
+#include "core/layout/checkpoint.h"
+#include "core/layout/load_shards.h"
+#include "core/layout/numbered_checkpoint.h"
+#include "core/layout/safetensors_writer.h"
+#include "core/layout/synthetic.h"
+#include "core/layout/worker_layout.h"
+#include "core/tensor/manifest_check.h"
+
+namespace waybill {
+namespace {
+
+using nlohmann::json;
+
+std::string Golden(absl::string_view name) {
+  return ReadFile(absl::StrCat("core/layout/golden/", name, ".json"));
+}
+
+struct MapCase {
+  const char* name;
+  const char* config;
+  const char* map;
+  uint32_t tp;
+  uint32_t rank;
+};
+
+class VllmMapTest : public testing::TestWithParam<MapCase> {};
+
+// Elements are numbered from 1 in the file's order of tensors; what no element fills is 0.
+TEST_P(VllmMapTest, EveryElementIsWhereVllmPutsIt) {
+  const MapCase& c = GetParam();
+  const json golden = json::parse(Golden(c.map));
+  std::vector<std::pair<int64_t, CheckpointTensor>> by_number;
+  for (const auto& [name, source] : golden["source"].items()) {
+    by_number.push_back(
+        {source[0], {.name = name, .shape = source[1].get<std::vector<int64_t>>()}});
+  }
+  std::sort(by_number.begin(), by_number.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<CheckpointTensor> tensors;
+  for (auto& [first, tensor] : by_number) tensors.push_back(std::move(tensor));
+  const Numbered numbered(std::move(tensors));
+
+  const std::string directory = FreshDirectory("model");
+  ASSERT_TRUE(WriteCheckpoint(directory, Golden(c.config), numbered.tensors(), uint64_t{1} << 20,
+                              Durability::kCached)
+                  .ok());
+  const auto checkpoint = Checkpoint::Open(directory);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto layout =
+      MakeWorkerLayout(checkpoint->tensors(), checkpoint->config(), {.tp = c.tp}, c.rank);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  ASSERT_EQ(CheckManifest(layout->manifest, Holes::kRefused).message(), "");
+
+  // -1 would show an element that is neither loaded nor declared padding.
+  std::vector<float> memory(layout->manifest.region_bytes(0) / 4, -1);
+  for (uint32_t i = 0; i < layout->manifest.padding_count(); ++i) {
+    const PaddingView padding = layout->manifest.padding(i);
+    int64_t bytes = padding.element_bytes;
+    for (const int64_t extent : padding.extents) bytes *= extent;  // All of ours are dense.
+    std::memset(reinterpret_cast<char*>(memory.data()) + padding.place.offset_bytes, 0,
+                static_cast<size_t>(bytes));
+  }
+  const absl::Status loaded =
+      LoadShards(*checkpoint, layout->manifest,
+                 {reinterpret_cast<std::byte*>(memory.data()), memory.size() * 4});
+  ASSERT_TRUE(loaded.ok()) << loaded;
+
+  ASSERT_EQ(layout->parameters.size(), golden["dest"].size());
+  int64_t compared = 0;
+  for (const Parameter& parameter : layout->parameters) {
+    ASSERT_TRUE(golden["dest"].contains(parameter.name)) << parameter.name;
+    ASSERT_EQ(golden["dest"][parameter.name].get<std::vector<int64_t>>(), parameter.shape)
+        << parameter.name;
+    std::vector<float> expected(static_cast<size_t>(Box::Whole(parameter.shape).element_count()),
+                                0);
+    for (const json& run : golden["runs"][parameter.name]) {
+      for (int64_t i = 0; i < run[2]; ++i) {
+        expected[static_cast<size_t>(run[0].get<int64_t>() + i)] =
+            static_cast<float>(run[1].get<int64_t>() + i);
+      }
+    }
+    for (size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_EQ(memory[parameter.offset_bytes / 4 + i], expected[i])
+          << parameter.name << ", element " << i;
+    }
+    compared += static_cast<int64_t>(expected.size());
+  }
+  EXPECT_GT(compared, 50'000);
+}
+
+INSTANTIATE_TEST_SUITE_P(Maps, VllmMapTest,
+                         testing::Values(MapCase{"fused", "config_tiny-llama",
+                                                 "vllm_tiny-llama_tp2r1", 2, 1},
+                                         MapCase{"padded_vocabulary", "config_tiny-qwen3",
+                                                 "vllm_tiny-qwen3_tp4r3", 4, 3},
+                                         MapCase{"replicated_kv_heads", "config_tiny-qwen3",
+                                                 "vllm_tiny-qwen3_tp8r5", 8, 5}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+struct LayoutCase {
+  const char* model;
+  const char* layout;
+  uint32_t tp;
+  uint32_t rank;
+};
+
+class VllmLayoutTest : public testing::TestWithParam<LayoutCase> {};
+
+TEST_P(VllmLayoutTest, NamesTypesAndShapesAreVllms) {
+  const LayoutCase& c = GetParam();
+  const auto model = MakeSyntheticModel(c.model, std::nullopt);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto config = ParseModelConfig(model->config_json);
+  ASSERT_TRUE(config.ok()) << config.status();
+  const auto layout = MakeWorkerLayout(model->tensors, *config, {.tp = c.tp}, c.rank);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(CheckManifest(layout->manifest, Holes::kRefused).message(), "");
+
+  const json golden = json::parse(Golden(c.layout));
+  ASSERT_EQ(layout->parameters.size(), golden.size());
+  for (size_t i = 0; i < golden.size(); ++i) {
+    const Parameter& parameter = layout->parameters[i];
+    EXPECT_EQ(parameter.name, golden[i][0].get<std::string>());
+    EXPECT_EQ(golden[i][1].get<std::string>(), "bfloat16");
+    EXPECT_EQ(parameter.format.dtype, Dtype::kBf16) << parameter.name;
+    EXPECT_EQ(parameter.shape, golden[i][2].get<std::vector<int64_t>>()) << parameter.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, VllmLayoutTest,
+                         testing::Values(LayoutCase{"qwen3-0.6b", "vllm_qwen3-0.6b_tp2r1", 2, 1},
+                                         LayoutCase{"llama-3.1-8b", "vllm_llama-3.1-8b_tp4r0", 4,
+                                                    0}),
+                         [](const auto& info) {
+                           std::string name = info.param.model;
+                           for (char& c : name) c = isalnum(c) != 0 ? c : '_';
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace waybill
