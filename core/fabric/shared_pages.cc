@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/fabric/available_memory.h"
 
 namespace waybill {
 namespace {
@@ -55,7 +56,13 @@ absl::Status NoMemory(absl::string_view operation, absl::string_view name, uint6
 }
 
 absl::StatusOr<UniqueFd> MakePages(uint64_t size_bytes, const std::string& name) {
-  UniqueFd fd(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const AvailableMemory available = FindAvailableMemory();
+  if (size_bytes > available.size_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("allocate \"", name, "\" (", size_bytes,
+                                                     " bytes): ", available.limit, " allows ",
+                                                     available.size_bytes, " bytes more"));
+  }
+  UniqueFd fd(memfd_create(name.substr(0, 200).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return NoMemory("memfd_create", name, size_bytes, errno);
   const auto size = static_cast<off_t>(size_bytes);
   const FileSizeSignalBlocked blocked;
