@@ -1,0 +1,48 @@
+// How the demo's weights change from version to version: a definition, used by whoever changes them
+// and by whoever checks.
+//
+// Version v of an element is the checkpoint's bits xor Change(v, tensor, number of the element in
+// the whole tensor): low bits of the mantissa, so that numbers stay finite and like themselves, and
+// every element of every version is unlike its neighbours. Version 0 is the checkpoint.
+#ifndef WAYBILL_TOOLS_CHECK_CHANGE_H_
+#define WAYBILL_TOOLS_CHECK_CHANGE_H_
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+
+namespace waybill::check {
+
+// Of one tensor in one version.
+struct ChangeKey {
+  uint32_t seed = 0;
+  bool changes = false;  // Not in version 0.
+};
+
+constexpr ChangeKey KeyOf(uint64_t version, absl::string_view tensor) {
+  uint64_t hash = 0xCBF29CE484222325u ^ version;  // FNV-1a over the name, from the version on.
+  for (const char c : tensor) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
+  return {static_cast<uint32_t>(hash ^ (hash >> 32)), version != 0};
+}
+
+// Which bits may change, by the size of an element: 2-byte floats keep sign and exponent, the
+// others at least those of their format.
+constexpr uint64_t BitsThatChange(uint32_t element_bytes) {
+  return element_bytes == 8   ? 0xFFFFFFFFu
+         : element_bytes == 4 ? 0x3FFFFFu
+         : element_bytes == 2 ? 0x7Fu
+                              : 0x1u;
+}
+
+// To be cut to BitsThatChange().
+constexpr uint32_t Change(ChangeKey key, uint64_t element) {
+  if (!key.changes) return 0;
+  uint32_t x = static_cast<uint32_t>(element) * 0x9E3779B1u + key.seed;
+  x ^= x >> 15;
+  x *= 0x85EBCA77u;
+  return x ^ (x >> 13);
+}
+
+}  // namespace waybill::check
+
+#endif  // WAYBILL_TOOLS_CHECK_CHANGE_H_

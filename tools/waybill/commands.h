@@ -1,0 +1,24 @@
+// The subcommands of `waybill`. Each adds itself to the command line and leaves in `run` what it
+// does.
+#ifndef WAYBILL_TOOLS_WAYBILL_COMMANDS_H_
+#define WAYBILL_TOOLS_WAYBILL_COMMANDS_H_
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+#include "absl/status/status.h"
+
+namespace waybill {
+
+using Run = std::function<absl::Status()>;
+
+void AddControllerCommand(CLI::App& app, Run& run);
+void AddTrainerCommand(CLI::App& app, Run& run);
+void AddWorkerCommand(CLI::App& app, Run& run);
+void AddDemoCommand(CLI::App& app, Run& run);
+void AddPlanCommand(CLI::App& app, Run& run);
+void AddStatusCommand(CLI::App& app, Run& run);
+
+}  // namespace waybill
+
+#endif  // WAYBILL_TOOLS_WAYBILL_COMMANDS_H_

@@ -1,0 +1,261 @@
+#include "tools/waybill/demo.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "core/base/status.h"
+#include "core/fabric/shared_pages.h"
+#include "core/layout/sharding.h"
+#include "core/layout/synthetic.h"
+#include "kernels/memory_bound.h"
+#include "tools/waybill/child_process.h"
+#include "tools/waybill/driven.h"
+
+namespace waybill {
+namespace {
+
+constexpr uint64_t kSeed = 1;
+constexpr absl::Duration kPatience =
+    absl::Minutes(5);  // With what is no update: loading, checking.
+
+// A folder that goes with this object.
+class TemporaryFolder {
+ public:
+  static absl::StatusOr<std::unique_ptr<TemporaryFolder>> Make() {
+    const char* base = std::getenv("TMPDIR");
+    auto folder = std::make_unique<TemporaryFolder>();
+    folder->path_ = absl::StrCat(base != nullptr ? base : "/tmp", "/waybill-demo-XXXXXX");
+    if (mkdtemp(folder->path_.data()) == nullptr) {
+      return absl::UnavailableError(absl::StrCat("demo: no folder ", folder->path_));
+    }
+    return folder;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::string ShardingOf(const std::string& text, const char* kind) {
+  const bool number = !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return std::isdigit(c) != 0;
+  });
+  return number ? absl::StrCat(kind, "=", text) : text;
+}
+
+class Demo {
+ public:
+  Demo(const DemoOptions& options, const std::function<void(const std::string&)>& progress)
+      : options_(options), progress_(progress) {}
+
+  absl::StatusOr<DemoReport> Run() {
+    WAYBILL_ASSIGN_OR_RETURN(folder_, TemporaryFolder::Make());
+    WAYBILL_RETURN_IF_ERROR(FindCheckpoint());
+    WAYBILL_RETURN_IF_ERROR(StartAll());
+    for (uint64_t version = 1; version <= options_.versions; ++version) {
+      WAYBILL_RETURN_IF_ERROR(Update(version));
+    }
+    if (!options_.dump.empty()) WAYBILL_RETURN_IF_ERROR(Dump());
+    workers_.clear();
+    trainers_.clear();
+    controller_.reset();
+    WAYBILL_RETURN_IF_ERROR(MeasureBound());
+    return report_;
+  }
+
+ private:
+  absl::Status FindCheckpoint() {
+    checkpoint_ = options_.checkpoint;
+    report_.model = options_.checkpoint;
+    if (!checkpoint_.empty()) return absl::OkStatus();
+    report_.model = options_.model;
+    if (options_.layers) absl::StrAppend(&report_.model, " (", *options_.layers, " layers)");
+    progress_(absl::StrCat("making ", report_.model, " up"));
+    checkpoint_ = folder_->path() + "/checkpoint";
+    return WriteSyntheticCheckpoint(options_.model, options_.layers, kSeed, checkpoint_);
+  }
+
+  absl::Status StartAll() {
+    const std::string trainer_sharding = ShardingOf(options_.trainers, "fsdp");
+    const std::string worker_sharding = ShardingOf(options_.workers, "tp");
+    WAYBILL_ASSIGN_OR_RETURN(const TrainerSharding trainers,
+                             TrainerSharding::Parse(trainer_sharding));
+    WAYBILL_ASSIGN_OR_RETURN(const WorkerSharding workers, WorkerSharding::Parse(worker_sharding));
+    progress_(absl::StrCat("starting a controller, ", trainers.world(), " trainers (",
+                           trainer_sharding, ") and ", workers.world(), " workers (",
+                           worker_sharding, ")"));
+    setenv("WAYBILL_TOKEN", absl::StrCat(SharedClockNanos(), "-", getpid()).c_str(), 1);
+    WAYBILL_ASSIGN_OR_RETURN(
+        controller_,
+        ChildProcess::Start("controller",
+                            {"controller", "--driven", "--listen", "127.0.0.1:0", "--job", "demo",
+                             "--decisions", folder_->path() + "/decisions"}));
+    WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json listening,
+                             controller_->Await("listening", absl::Now() + kPatience));
+    const std::vector<std::string> common = {
+        "--driven",     "--job",    "demo", "--controller", listening["address"].get<std::string>(),
+        "--checkpoint", checkpoint_};
+    const auto start = [&](const char* role, uint32_t rank, uint32_t world,
+                           std::vector<std::string> more) {
+      std::vector<std::string> arguments = {role, "--rank", absl::StrCat(rank), "--world",
+                                            absl::StrCat(world)};
+      arguments.insert(arguments.end(), common.begin(), common.end());
+      arguments.insert(arguments.end(), more.begin(), more.end());
+      return ChildProcess::Start(absl::StrCat(role, " ", rank), std::move(arguments));
+    };
+    for (uint32_t t = 0; t < trainers.world(); ++t) {
+      std::vector<std::string> more = {"--sharding", trainer_sharding,
+                                       "--timeout",  absl::StrCat(options_.timeout_seconds),
+                                       "--threads",  absl::StrCat(options_.threads)};
+      if (!options_.digests) more.emplace_back("--no-digests");
+      WAYBILL_ASSIGN_OR_RETURN(auto child, start("trainer", t, trainers.world(), more));
+      trainers_.push_back(std::move(child));
+    }
+    for (uint32_t w = 0; w < workers.world(); ++w) {
+      std::vector<std::string> more = {"--sharding", worker_sharding,
+                                       "--mode",     options_.mode,
+                                       "--threads",  absl::StrCat(options_.threads)};
+      if (!options_.dtype.empty()) more.insert(more.end(), {"--dtype", options_.dtype});
+      WAYBILL_ASSIGN_OR_RETURN(auto child, start("worker", w, workers.world(), more));
+      workers_.push_back(std::move(child));
+    }
+    report_.copy_threads = std::max(
+        1u, std::min(trainers.world() * options_.threads, std::thread::hardware_concurrency()));
+    return AwaitJoined();
+  }
+
+  absl::Status AwaitJoined() {
+    for (const bool trainer : {true, false}) {
+      for (const auto& child : trainer ? trainers_ : workers_) {
+        WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json joined,
+                                 child->Await("joined", absl::Now() + kPatience));
+        (trainer ? report_.trainers : report_.workers)
+            .push_back(
+                {.name = child->name(), .weight_bytes = joined["weight_bytes"].get<uint64_t>()});
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status SendAll(const std::vector<std::unique_ptr<ChildProcess>>& children,
+                              const std::string& command) {
+    for (const auto& child : children) WAYBILL_RETURN_IF_ERROR(child->Send(command));
+    return absl::OkStatus();
+  }
+
+  absl::Status Update(uint64_t version) {
+    WAYBILL_RETURN_IF_ERROR(SendAll(trainers_, absl::StrCat("change ", version)));
+    for (const auto& trainer : trainers_) {
+      WAYBILL_RETURN_IF_ERROR(trainer->Await("changed", absl::Now() + kPatience).status());
+    }
+    WAYBILL_RETURN_IF_ERROR(SendAll(trainers_, absl::StrCat("publish ", version)));
+    DemoUpdate update{.version = version};
+    if (!options_.kill.empty() && version == options_.versions) KillOne();
+    WAYBILL_RETURN_IF_ERROR(Measure(update));
+    if (options_.check) WAYBILL_RETURN_IF_ERROR(Check(update));
+    report_.updates.push_back(update);
+    progress_(absl::StrFormat(
+        "version %d: shown by all after %.1f ms%s", version, update.seconds * 1e3,
+        options_.check
+            ? absl::StrFormat(", every byte right (checked in %.1f s)", update.checked_seconds)
+            : ""));
+    return absl::OkStatus();
+  }
+
+  void KillOne() {
+    for (const auto* children : {&trainers_, &workers_}) {
+      for (const auto& child : *children) {
+        if (child->name() == options_.kill) kill(child->pid(), SIGKILL);
+      }
+    }
+  }
+
+  absl::Status Measure(DemoUpdate& update) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(options_.timeout_seconds + 5);
+    int64_t begin = INT64_MAX, sent = 0, shown = 0;
+    uint64_t bytes = 0;
+    for (size_t t = 0; t < trainers_.size(); ++t) {
+      WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json published,
+                               trainers_[t]->Await("published", deadline));
+      begin = std::min(begin, published["begin_ns"].get<int64_t>());
+      sent = std::max(sent, published["sent_ns"].get<int64_t>());
+      report_.trainers[t].moved_bytes = published["bytes"].get<uint64_t>();
+      report_.trainers[t].counts = published;
+      bytes += report_.trainers[t].moved_bytes;
+    }
+    for (const auto& worker : workers_) {
+      WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json event, worker->Await("shown", deadline));
+      shown = std::max(shown, event["shown_ns"].get<int64_t>());
+    }
+    report_.update_bytes = bytes;
+    update.seconds = static_cast<double>(shown - begin) * 1e-9;
+    update.sent_seconds = static_cast<double>(sent - begin) * 1e-9;
+    return absl::OkStatus();
+  }
+
+  absl::Status Check(DemoUpdate& update) {
+    const absl::Time begin = absl::Now();
+    WAYBILL_RETURN_IF_ERROR(SendAll(workers_, absl::StrCat("check ", update.version)));
+    for (const auto& worker : workers_) {
+      WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json checked,
+                               worker->Await("checked", absl::Now() + kPatience));
+      report_.elements_checked += checked["elements"].get<uint64_t>();
+    }
+    update.checked_seconds = absl::ToDoubleSeconds(absl::Now() - begin);
+    return absl::OkStatus();
+  }
+
+  absl::Status Dump() {
+    progress_(absl::StrCat("writing what the workers hold to ", options_.dump));
+    WAYBILL_RETURN_IF_ERROR(SendAll(workers_, "dump " + options_.dump));
+    for (const auto& worker : workers_) {
+      WAYBILL_RETURN_IF_ERROR(worker->Await("dumped", absl::Now() + kPatience).status());
+    }
+    return absl::OkStatus();
+  }
+
+  // What memcpy does here: into a touched memfd mapping, as many threads as the trainers have, best
+  // of five; in this run, since machines differ from hour to hour.
+  absl::Status MeasureBound() {
+    progress_("measuring what memcpy does here");
+    const uint64_t bytes = std::clamp<uint64_t>(report_.update_bytes, 64 << 20, 1 << 30);
+    WAYBILL_ASSIGN_OR_RETURN(SharedPages pages, SharedPages::Create(bytes, "copy bound"));
+    const std::vector<std::byte> source(bytes, std::byte{1});
+    report_.copy_bytes_per_second = kernels::MeasureCopyRate(pages.data(), source.data(), bytes,
+                                                             report_.copy_threads, /*repeats=*/5);
+    return absl::OkStatus();
+  }
+
+  const DemoOptions& options_;
+  const std::function<void(const std::string&)>& progress_;
+  std::unique_ptr<TemporaryFolder> folder_;
+  std::string checkpoint_;
+  std::unique_ptr<ChildProcess> controller_;
+  std::vector<std::unique_ptr<ChildProcess>> trainers_;
+  std::vector<std::unique_ptr<ChildProcess>> workers_;
+  DemoReport report_;
+};
+
+}  // namespace
+
+absl::StatusOr<DemoReport> RunDemo(const DemoOptions& options,
+                                   const std::function<void(const std::string&)>& progress) {
+  return Demo(options, progress).Run();
+}
+
+}  // namespace waybill

@@ -1,0 +1,103 @@
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "tools/waybill/demo.h"
+
+namespace waybill {
+namespace {
+
+std::vector<double> SortedSeconds(const DemoReport& report) {
+  std::vector<double> seconds;
+  for (const DemoUpdate& update : report.updates) seconds.push_back(update.seconds);
+  std::sort(seconds.begin(), seconds.end());
+  return seconds;
+}
+
+double Percentile(const std::vector<double>& sorted, double fraction) {
+  if (sorted.empty()) return 0;
+  return sorted[static_cast<size_t>(fraction * static_cast<double>(sorted.size() - 1) + 0.5)];
+}
+
+std::string Megabytes(uint64_t bytes) {
+  return absl::StrFormat("%.1f", static_cast<double>(bytes) / 1e6);
+}
+
+}  // namespace
+
+double DemoReport::median_seconds() const { return Percentile(SortedSeconds(*this), 0.5); }
+double DemoReport::worst_seconds() const { return Percentile(SortedSeconds(*this), 1); }
+
+double DemoReport::imbalance() const {
+  uint64_t busiest = 0, total = 0;
+  for (const DemoRank& rank : trainers) {
+    busiest = std::max(busiest, rank.moved_bytes);
+    total += rank.moved_bytes;
+  }
+  return total == 0 ? 1
+                    : static_cast<double>(busiest) * static_cast<double>(trainers.size()) /
+                          static_cast<double>(total);
+}
+
+std::string FormatReport(const DemoReport& report, const DemoOptions& options) {
+  std::string text = absl::StrFormat("\n%-12s %12s %16s\n", "rank", "holds MB", "moves MB/update");
+  for (const DemoRank& rank : report.trainers) {
+    absl::StrAppend(&text,
+                    absl::StrFormat("%-12s %12s %16s\n", rank.name, Megabytes(rank.weight_bytes),
+                                    Megabytes(rank.moved_bytes)));
+  }
+  for (const DemoRank& rank : report.workers) {
+    absl::StrAppend(&text,
+                    absl::StrFormat("%-12s %12s\n", rank.name, Megabytes(rank.weight_bytes)));
+  }
+  const double median = report.median_seconds();
+  const double rate = static_cast<double>(report.update_bytes) / median;
+  absl::StrAppend(
+      &text,
+      absl::StrFormat("\n%d versions of %s, %s MB each, %s, digests %s\n", report.updates.size(),
+                      report.model, Megabytes(report.update_bytes), options.mode,
+                      options.digests ? "on" : "off"),
+      absl::StrFormat("  first publish to last shown   %9.2f ms median, %.2f ms worst\n",
+                      median * 1e3, report.worst_seconds() * 1e3),
+      absl::StrFormat("  rate                          %9.2f GB/s\n", rate / 1e9),
+      absl::StrFormat("  memcpy here, %2d thread%s       %9.2f GB/s; reached %.2f of it\n",
+                      report.copy_threads, report.copy_threads == 1 ? " " : "s",
+                      report.copy_bytes_per_second / 1e9, rate / report.copy_bytes_per_second),
+      absl::StrFormat("  busiest trainer over the mean %9.3f\n", report.imbalance()));
+  if (options.check) {
+    absl::StrAppend(&text, absl::StrFormat("  elements checked              %9d, all right\n",
+                                           report.elements_checked));
+  }
+  return text;
+}
+
+nlohmann::json ReportToJson(const DemoReport& report) {
+  nlohmann::json json = {
+      {"model", report.model},
+      {"update_bytes", report.update_bytes},
+      {"elements_checked", report.elements_checked},
+      {"median_seconds", report.median_seconds()},
+      {"worst_seconds", report.worst_seconds()},
+      {"p99_seconds", Percentile(SortedSeconds(report), 0.99)},
+      {"imbalance", report.imbalance()},
+      {"copy_bytes_per_second", report.copy_bytes_per_second},
+      {"copy_threads", report.copy_threads},
+      {"fraction_of_copy", static_cast<double>(report.update_bytes) / report.median_seconds() /
+                               report.copy_bytes_per_second}};
+  for (const DemoUpdate& update : report.updates) {
+    json["updates"].push_back({{"version", update.version},
+                               {"seconds", update.seconds},
+                               {"sent_seconds", update.sent_seconds}});
+  }
+  for (const DemoRank& rank : report.trainers) {
+    nlohmann::json entry = {{"name", rank.name}, {"weight_bytes", rank.weight_bytes}};
+    entry["last_update"] = rank.counts;
+    json["trainers"].push_back(entry);
+  }
+  for (const DemoRank& rank : report.workers) {
+    json["workers"].push_back({{"name", rank.name}, {"weight_bytes", rank.weight_bytes}});
+  }
+  return json;
+}
+
+}  // namespace waybill

@@ -1,0 +1,27 @@
+// What `waybill trainer` and `waybill worker` have in common on the command line.
+#ifndef WAYBILL_TOOLS_WAYBILL_RANK_OPTIONS_H_
+#define WAYBILL_TOOLS_WAYBILL_RANK_OPTIONS_H_
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "core/control/rank_client.h"
+
+namespace waybill {
+
+struct RankOptions {
+  RankIdentity identity;
+  double join_timeout_seconds = 120;
+  std::string checkpoint;
+  std::string sharding;
+  bool driven = false;
+
+  // Options, or the launcher's environment (RANK, WORLD_SIZE), or WAYBILL_TOKEN.
+  void AddTo(CLI::App& app);
+  // After parsing.
+  RankIdentity Identity() const;
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_TOOLS_WAYBILL_RANK_OPTIONS_H_

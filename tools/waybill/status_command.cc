@@ -1,0 +1,88 @@
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "core/base/status.h"
+#include "core/control/controller.h"
+#include "tools/waybill/commands.h"
+
+namespace waybill {
+namespace {
+
+struct Options {
+  std::string controller = "127.0.0.1:7070";
+  std::string token;
+  bool json = false;
+};
+
+nlohmann::json ToJson(const proto::StatusReply& status) {
+  nlohmann::json ranks = nlohmann::json::array();
+  for (const proto::RankStatus& rank : status.ranks()) {
+    ranks.push_back({{"name", rank.name()},
+                     {"group", rank.group()},
+                     {"state", rank.state()},
+                     {"planned_bytes", rank.planned_bytes()},
+                     {"sent_bytes", rank.sent_bytes()},
+                     {"shown_version", rank.shown_version()}});
+  }
+  return {{"job", status.job()},
+          {"phase", status.phase()},
+          {"epoch", status.epoch()},
+          {"plan_hash", absl::StrFormat("%016x", status.plan_hash())},
+          {"committed_version", status.committed_version()},
+          {"updating_version", status.updating_version()},
+          {"updates_committed", status.updates_committed()},
+          {"updates_aborted", status.updates_aborted()},
+          {"waiting_for", status.waiting_for()},
+          {"ranks", ranks}};
+}
+
+void Print(const proto::StatusReply& status) {
+  std::cout << absl::StrFormat("job %s: %s, epoch %d, plan %016x\n", status.job(), status.phase(),
+                               status.epoch(), status.plan_hash());
+  std::cout << absl::StrFormat("version %d committed; %d updates committed, %d aborted\n",
+                               status.committed_version(), status.updates_committed(),
+                               status.updates_aborted());
+  if (status.updating_version() != 0) {
+    std::cout << absl::StrFormat("version %d is on its way\n", status.updating_version());
+  }
+  if (!status.waiting_for().empty()) std::cout << "waiting for " << status.waiting_for() << "\n";
+  if (status.ranks().empty()) return;
+  std::cout << absl::StrFormat("\n%-12s %-10s %-10s %14s %14s %8s\n", "rank", "group", "state",
+                               "planned MB", "sent MB", "shows");
+  for (const proto::RankStatus& rank : status.ranks()) {
+    const bool worker = rank.name().rfind("worker", 0) == 0;
+    std::cout << absl::StrFormat(
+        "%-12s %-10s %-10s %14.1f %14s %8s\n", rank.name(), worker ? rank.group() : "",
+        rank.state(), static_cast<double>(rank.planned_bytes()) / 1e6,
+        worker ? "" : absl::StrFormat("%.1f", static_cast<double>(rank.sent_bytes()) / 1e6),
+        worker ? absl::StrCat(rank.shown_version()) : "");
+  }
+}
+
+absl::Status RunStatus(const Options& options) {
+  WAYBILL_ASSIGN_OR_RETURN(const proto::StatusReply status,
+                           FetchStatus(options.controller, options.token, absl::Seconds(5)));
+  if (options.json) {
+    std::cout << ToJson(status).dump(2) << "\n";
+  } else {
+    Print(status);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddStatusCommand(CLI::App& app, Run& run) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("status", "What a running job is doing");
+  command->add_option("--controller", options->controller, "address of the controller")
+      ->capture_default_str();
+  command->add_option("--token", options->token, "the job's secret")->envname("WAYBILL_TOKEN");
+  command->add_flag("--json", options->json, "for programs");
+  command->callback([options, &run] { run = [options] { return RunStatus(*options); }; });
+}
+
+}  // namespace waybill

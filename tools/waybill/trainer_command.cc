@@ -1,0 +1,171 @@
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "core/base/status.h"
+#include "core/control/trainer.h"
+#include "core/fabric/local/local_fabric.h"
+#include "core/layout/checkpoint.h"
+#include "core/layout/load_shards.h"
+#include "core/layout/trainer_layout.h"
+#include "tools/waybill/change_weights.h"
+#include "tools/waybill/commands.h"
+#include "tools/waybill/driven.h"
+#include "tools/waybill/process_memory.h"
+#include "tools/waybill/rank_options.h"
+
+namespace waybill {
+namespace {
+
+struct Options {
+  RankOptions rank;
+  uint64_t version = 1;
+  double timeout_seconds = 60;
+  bool no_digests = false;
+  uint64_t ring_mib = 32;
+  uint32_t threads = 1;
+};
+
+class TrainerProcess {
+ public:
+  explicit TrainerProcess(const Options& options) : options_(options) {}
+
+  absl::Status Join() {
+    WAYBILL_ASSIGN_OR_RETURN(const Checkpoint checkpoint,
+                             Checkpoint::Open(options_.rank.checkpoint));
+    WAYBILL_ASSIGN_OR_RETURN(const TrainerSharding sharding,
+                             TrainerSharding::Parse(options_.rank.sharding));
+    const RankIdentity identity = options_.rank.Identity();
+    if (sharding.world() != identity.world) {
+      return absl::InvalidArgumentError(absl::StrCat("--sharding ", options_.rank.sharding, " is ",
+                                                     sharding.world(), " ranks, --world is ",
+                                                     identity.world));
+    }
+    WAYBILL_ASSIGN_OR_RETURN(
+        manifest_,
+        MakeTrainerManifest(checkpoint.tensors(), checkpoint.config(), sharding, identity.rank));
+    weights_.resize(manifest_.region_count() == 0 ? 0 : manifest_.region_bytes(0));
+    WAYBILL_RETURN_IF_ERROR(LoadShards(checkpoint, manifest_, absl::MakeSpan(weights_)));
+    WAYBILL_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric, MakeLocalFabric());
+    const TrainerOptions trainer{
+        .identity = identity,
+        .engine = {.ring_bytes = options_.ring_mib << 20, .stage_threads = options_.threads}};
+    WAYBILL_ASSIGN_OR_RETURN(
+        trainer_,
+        Trainer::Join(trainer, manifest_, {{MemoryKind::kHost, weights_.data(), weights_.size()}},
+                      std::move(fabric)));
+    return absl::OkStatus();
+  }
+
+  absl::Status PublishOnce() {
+    const absl::Time begin = absl::Now();
+    WAYBILL_RETURN_IF_ERROR(trainer_->Publish(options_.version, publish_options()));
+    const absl::Duration sent = absl::Now() - begin;
+    WAYBILL_RETURN_IF_ERROR(AwaitCommitted());
+    std::cout << absl::StrFormat(
+        "trainer %d: version %d: %.1f MB sent in %.3f s, shown by all after %.3f s\n",
+        options_.rank.identity.rank, options_.version,
+        static_cast<double>(trainer_->counts().bytes) / 1e6, absl::ToDoubleSeconds(sent),
+        absl::ToDoubleSeconds(absl::Now() - begin));
+    return absl::OkStatus();
+  }
+
+  void Drive() {
+    Tell({{"event", "joined"},
+          {"weight_bytes", weights_.size()},
+          {"tensors", manifest_.tensor_count()}});
+    while (const std::optional<DrivenCommand> command = ReadCommand()) {
+      if (command->verb == "change") {
+        ChangeWeights(manifest_, absl::MakeSpan(weights_), version_, command->number());
+        version_ = command->number();
+        Tell({{"event", "changed"}});
+      } else if (command->verb == "publish") {
+        Publish(command->number());
+      }
+    }
+  }
+
+ private:
+  PublishOptions publish_options() const {
+    return {.timeout = absl::Seconds(options_.timeout_seconds),
+            .digests = options_.no_digests ? Digests::kOff : Digests::kOn};
+  }
+
+  absl::Status AwaitCommitted() {
+    WAYBILL_ASSIGN_OR_RETURN(const std::vector<GroupOutcome> outcomes,
+                             trainer_->AwaitOutcome(absl::Seconds(options_.timeout_seconds + 1)));
+    for (const GroupOutcome& outcome : outcomes) {
+      if (!outcome.status.ok()) return While(absl::StrCat("group ", outcome.group), outcome.status);
+    }
+    return absl::OkStatus();
+  }
+
+  void Publish(uint64_t version) {
+    const int64_t begin = SharedClockNanos();
+    absl::Status status = trainer_->Publish(version, publish_options());
+    const int64_t sent = SharedClockNanos();
+    if (status.ok()) status = AwaitCommitted();
+    const TransferCounts counts = trainer_->counts();
+    const ProcessMemory memory = ReadProcessMemory();
+    anonymous_peak_ = std::max(anonymous_peak_, memory.anonymous_bytes);
+    nlohmann::json event = EventOf("published", status);
+    event["begin_ns"] = begin;
+    event["sent_ns"] = sent;
+    event["bytes"] = counts.bytes;
+    event["writes"] = counts.writes;
+    event["stores"] = counts.stores;
+    event["immediates"] = counts.immediates;
+    event["ring_high_water_bytes"] = trainer_->ring_high_water_bytes();
+    event["memory"] = {{"anonymous_peak_bytes", anonymous_peak_},
+                       {"ring_bytes", options_.ring_mib << 20},
+                       {"shared_bytes", memory.shared_bytes},
+                       {"file_bytes", memory.file_bytes}};
+    Tell(event);
+  }
+
+  const Options options_;
+  Manifest manifest_;
+  std::vector<std::byte> weights_;
+  uint64_t version_ = 0;
+  uint64_t anonymous_peak_ = 0;
+  std::unique_ptr<Trainer> trainer_;
+};
+
+absl::Status RunTrainer(const Options& options) {
+  TrainerProcess trainer(options);
+  absl::Status joined = trainer.Join();
+  if (options.rank.driven && !joined.ok()) Tell(EventOf("joined", joined));
+  WAYBILL_RETURN_IF_ERROR(joined);
+  if (!options.rank.driven) return trainer.PublishOnce();
+  trainer.Drive();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddTrainerCommand(CLI::App& app, Run& run) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command =
+      app.add_subcommand("trainer", "One trainer rank: publishes its shards of a checkpoint");
+  options->rank.AddTo(*command);
+  options->rank.sharding = "fsdp=1";
+  command->add_option("--sharding", options->rank.sharding,
+                      "how the trainers share the model: fsdp=2,tp=2,pp=1,dp=1");
+  command->add_option("--version", options->version, "number of the version to publish")
+      ->capture_default_str();
+  command->add_option("--timeout", options->timeout_seconds, "seconds for the update")
+      ->capture_default_str();
+  command->add_flag("--no-digests", options->no_digests, "do not verify what arrived");
+  command->add_option("--ring-mib", options->ring_mib, "bound of the staging ring")
+      ->capture_default_str();
+  command->add_option("--threads", options->threads, "that stage")->capture_default_str();
+  command->callback([options, &run] { run = [options] { return RunTrainer(*options); }; });
+}
+
+}  // namespace waybill

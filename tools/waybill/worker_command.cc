@@ -1,0 +1,207 @@
+#include <algorithm>
+#include <cstddef>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "core/base/status.h"
+#include "core/control/worker.h"
+#include "core/fabric/local/local_fabric.h"
+#include "core/layout/checkpoint.h"
+#include "core/layout/safetensors_writer.h"
+#include "core/layout/worker_layout.h"
+#include "tools/check/check_held.h"
+#include "tools/waybill/commands.h"
+#include "tools/waybill/driven.h"
+#include "tools/waybill/process_memory.h"
+#include "tools/waybill/rank_options.h"
+
+namespace waybill {
+namespace {
+
+struct Options {
+  RankOptions rank;
+  std::string mode = "shadow";
+  std::string dtype;
+  std::string dump;
+  uint64_t versions = 0;
+  uint32_t threads = 1;
+};
+
+absl::StatusOr<Mode> ParseMode(const std::string& text) {
+  for (const Mode mode : {Mode::kShadow, Mode::kShadowCopy, Mode::kInPlace}) {
+    if (Name(mode) == text) return mode;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--mode ", text, ": there are shadow, shadow-copy, in-place"));
+}
+
+class WorkerProcess {
+ public:
+  explicit WorkerProcess(const Options& options) : options_(options) {}
+
+  absl::Status Join() {
+    WAYBILL_ASSIGN_OR_RETURN(const Checkpoint checkpoint,
+                             Checkpoint::Open(options_.rank.checkpoint));
+    WAYBILL_ASSIGN_OR_RETURN(sharding_, WorkerSharding::Parse(options_.rank.sharding));
+    RankIdentity identity = options_.rank.Identity();
+    if (sharding_.world() != identity.world) {
+      return absl::InvalidArgumentError(absl::StrCat("--sharding ", options_.rank.sharding, " is ",
+                                                     sharding_.world(), " ranks, --world is ",
+                                                     identity.world));
+    }
+    std::optional<Dtype> dtype;
+    if (!options_.dtype.empty()) {
+      WAYBILL_ASSIGN_OR_RETURN(dtype, ParseDtype(options_.dtype));
+    }
+    WAYBILL_ASSIGN_OR_RETURN(layout_, MakeWorkerLayout(checkpoint.tensors(), checkpoint.config(),
+                                                       sharding_, identity.rank, dtype));
+    WorkerOptions worker{
+        .identity = identity, .engine = {.verify_threads = options_.threads}, .handler = nullptr};
+    WAYBILL_ASSIGN_OR_RETURN(worker.engine.mode, ParseMode(options_.mode));
+    std::vector<MemorySpan> user_regions;
+    if (worker.engine.mode == Mode::kShadowCopy) {
+      engine_memory_.resize(layout_.manifest.region_bytes(0));
+      user_regions.push_back({MemoryKind::kHost, engine_memory_.data(), engine_memory_.size()});
+    }
+    if (options_.rank.driven) worker.handler = TellShown;
+    WAYBILL_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric, MakeLocalFabric());
+    WAYBILL_ASSIGN_OR_RETURN(worker_, Worker::Join(worker, layout_.manifest,
+                                                   std::move(user_regions), std::move(fabric)));
+    return absl::OkStatus();
+  }
+
+  // Shows versions until so many have come, or the job ends.
+  absl::Status Serve() {
+    uint64_t shown = 0;
+    for (uint64_t count = 0; options_.versions == 0 || count < options_.versions; ++count) {
+      constexpr absl::Duration kLong = absl::Hours(24 * 365);
+      if (absl::Status status = worker_->AwaitShown(shown + 1, kLong); !status.ok()) {
+        return options_.versions == 0 && count > 0 ? absl::OkStatus() : status;
+      }
+      shown = worker_->shown_version();
+      std::cout << "worker " << options_.rank.identity.rank << ": version " << shown << " is shown"
+                << std::endl;
+      if (!options_.dump.empty()) WAYBILL_RETURN_IF_ERROR(Dump(options_.dump));
+    }
+    return absl::OkStatus();
+  }
+
+  void Drive() {
+    Tell({{"event", "joined"},
+          {"weight_bytes", layout_.manifest.total_bytes()},
+          {"parameters", layout_.parameters.size()}});
+    while (const std::optional<DrivenCommand> command = ReadCommand()) {
+      if (command->verb == "check") {
+        const absl::StatusOr<uint64_t> compared = Check(command->number());
+        nlohmann::json event = EventOf("checked", compared.status());
+        event["elements"] = compared.ok() ? *compared : 0;
+        event["shown_version"] = worker_->shown_version();
+        event["dirty"] = worker_->dirty();
+        Tell(event);
+      } else if (command->verb == "dump") {
+        Tell(EventOf("dumped", Dump(command->argument)));
+      }
+    }
+  }
+
+ private:
+  // The clock is read where the engine would be told.
+  static absl::Status TellShown(const WorkerNotice& notice) {
+    if (notice.kind == WorkerNotice::Kind::kCommit) {
+      Tell({{"event", "shown"},
+            {"version", notice.update.version},
+            {"shown_ns", SharedClockNanos()},
+            {"pause_seconds", absl::ToDoubleSeconds(notice.pause)}});
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<uint64_t> Check(uint64_t version) {
+    if (stored_ == nullptr) {
+      WAYBILL_ASSIGN_OR_RETURN(stored_, check::StoredCheckpoint::Open(options_.rank.checkpoint));
+    }
+    WAYBILL_ASSIGN_OR_RETURN(const Snapshot snapshot, worker_->TakeSnapshot("demo check"));
+    if (snapshot.version() != version) {
+      return absl::DataLossError(
+          absl::StrCat("version ", snapshot.version(), " is shown, not ", version));
+    }
+    std::vector<check::HeldParameter> held;
+    for (const Parameter& parameter : layout_.parameters) {
+      held.push_back(
+          {.name = parameter.name,
+           .dtype = std::string(Name(parameter.format.dtype)),
+           .shape = parameter.shape,
+           .data = snapshot.region(parameter.region_index).data() + parameter.offset_bytes});
+    }
+    return check::CheckHeld(*stored_, held, version, sharding_.tp,
+                            sharding_.tp_rank(options_.rank.identity.rank));
+  }
+
+  absl::Status Dump(const std::string& directory) {
+    WAYBILL_ASSIGN_OR_RETURN(const Snapshot snapshot, worker_->TakeSnapshot("dump"));
+    std::vector<CheckpointTensor> tensors;
+    for (const Parameter& parameter : layout_.parameters) {
+      uint64_t size_bytes = ElementBytes(parameter.format);
+      for (const int64_t extent : parameter.shape) size_bytes *= static_cast<uint64_t>(extent);
+      tensors.push_back({.name = parameter.name,
+                         .dtype = parameter.format.dtype,
+                         .shape = parameter.shape,
+                         .data = snapshot.region(parameter.region_index)
+                                     .subspan(parameter.offset_bytes, size_bytes)});
+    }
+    std::error_code error;
+    std::filesystem::create_directories(directory, error);
+    return While(absl::StrCat("dump version ", snapshot.version()),
+                 WriteSafetensors(absl::StrCat(directory, "/worker-", options_.rank.identity.rank,
+                                               ".safetensors"),
+                                  tensors, Durability::kSynced));
+  }
+
+  const Options options_;
+  WorkerSharding sharding_;
+  WorkerLayout layout_;
+  std::vector<std::byte> engine_memory_;  // Stands in for an engine's, in shadow-copy.
+  std::unique_ptr<check::StoredCheckpoint> stored_;
+  std::unique_ptr<Worker> worker_;
+};
+
+absl::Status RunWorker(const Options& options) {
+  WorkerProcess worker(options);
+  absl::Status joined = worker.Join();
+  if (options.rank.driven && !joined.ok()) Tell(EventOf("joined", joined));
+  WAYBILL_RETURN_IF_ERROR(joined);
+  if (!options.rank.driven) return worker.Serve();
+  worker.Drive();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddWorkerCommand(CLI::App& app, Run& run) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "worker", "One inference rank: holds its shards, sharded and fused as vLLM does");
+  options->rank.AddTo(*command);
+  options->rank.sharding = "tp=1";
+  command->add_option("--sharding", options->rank.sharding,
+                      "how the workers share the model: tp=2,dp=1");
+  command
+      ->add_option("--group", options->rank.identity.group,
+                   "the workers that switch versions together")
+      ->capture_default_str();
+  command->add_option("--mode", options->mode, "shadow, shadow-copy or in-place")
+      ->capture_default_str();
+  command->add_option("--dtype", options->dtype, "what floats are served as; default: as stored");
+  command->add_option("--dump", options->dump, "write what is held to this folder, as safetensors");
+  command->add_option("--versions", options->versions, "leave after so many; 0: with the job")
+      ->capture_default_str();
+  command->add_option("--threads", options->threads, "that verify")->capture_default_str();
+  command->callback([options, &run] { run = [options] { return RunWorker(*options); }; });
+}
+
+}  // namespace waybill
