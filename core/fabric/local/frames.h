@@ -7,6 +7,7 @@
 namespace waybill::local {
 
 enum class FrameKind : uint32_t {
+  // Each brings its sender's read permit along.
   kHello = 1,      // From the end that connected: which lane it wants, and which it is.
   kWelcome = 2,    // The answer: both ends are there.
   kGrant = 3,      // A region may be used; its pages come along where the sender allocated it.
@@ -14,6 +15,7 @@ enum class FrameKind : uint32_t {
   kDone = 5,       // The writes with that token are done.
   kRefused = 6,    // They are not, and the lane is dead; `code` and a text follow.
   kImmediate = 7,  // Published behind stores through a mapping.
+  kRevoke = 8,     // The region with that key was renewed or released.
 };
 
 struct FrameHeader {

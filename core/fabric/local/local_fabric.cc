@@ -20,8 +20,10 @@
 #include "core/base/status.h"
 #include "core/fabric/local/frames.h"
 #include "core/fabric/local/local_lane.h"
+#include "core/fabric/local/read_permit.h"
 #include "core/fabric/local/region_table.h"
 #include "core/fabric/local/unix_socket.h"
+#include "core/fabric/local/write_records.h"
 #include "kernels/copy.h"
 
 namespace waybill {
@@ -61,8 +63,12 @@ class LocalFabric final : public Fabric {
   absl::StatusOr<Region> Allocate(uint64_t size_bytes, absl::string_view name) override {
     return regions_.Allocate(size_bytes, name);
   }
-  absl::Status Release(RegionId region) override { return regions_.Release(region); }
+  absl::Status Release(RegionId region) override {
+    Revoke(region);
+    return regions_.Release(region);
+  }
   absl::Status Renew(RegionId region, Contents contents) override {
+    Revoke(region);
     return regions_.Renew(region, contents);
   }
 
@@ -89,11 +95,7 @@ class LocalFabric final : public Fabric {
     if (!absl::SimpleHexAtoi(descriptor, &key)) {
       return absl::InvalidArgumentError(absl::StrCat("import a region: \"", descriptor, "\""));
     }
-    if (!lane->granted_by_peer.contains(key)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("a region of ", lane->peer(),
-                       " is not granted on this lane, or was renewed since it was described"));
-    }
+    if (lane->FindGrantedByPeer(key) == nullptr) return NotGranted(*lane);
     imports_.push_back({lane_id, key});
     return static_cast<RemoteRegionId>(imports_.size());
   }
@@ -101,7 +103,9 @@ class LocalFabric final : public Fabric {
   absl::StatusOr<MemorySpan> Map(RemoteRegionId id) override {
     WAYBILL_ASSIGN_OR_RETURN(const ImportedRegion import, FindImport(id));
     WAYBILL_ASSIGN_OR_RETURN(LocalLane * lane, UsableLane(import.lane));
-    absl::StatusOr<MemorySpan> memory = lane->granted_by_peer.at(import.key).Memory();
+    PeerRegion* region = lane->FindGrantedByPeer(import.key);
+    if (region == nullptr) return NotGranted(*lane);
+    absl::StatusOr<MemorySpan> memory = region->Memory();
     if (memory.ok()) return memory;
     return While(absl::StrCat("map memory of ", lane->peer()), memory.status());
   }
@@ -124,22 +128,30 @@ class LocalFabric final : public Fabric {
     if (found == lanes_.end()) return NoLane(id);
     LocalLane& lane = found->second;
     const std::pair<std::string, std::string> parts = absl::StrSplit(peer_address, '/');
-    if (!absl::SimpleHexAtoi(parts.second, &lane.peer_secret)) {
+    uint64_t peer_secret = 0;
+    if (!absl::SimpleHexAtoi(parts.second, &peer_secret) || peer_secret == 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("connect to ", lane.peer(), ": \"", peer_address, "\" is no address"));
     }
+    if (lane.peer_secret != 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("connect to ", lane.peer(), ": this lane has a peer"));
+    }
+    lane.peer_secret = peer_secret;
+    WAYBILL_ASSIGN_OR_RETURN(lane.own_permit, ReadPermit::Create());
     // Of the two ends the one with the smaller name connects, and the other waits for its hello.
     const auto own = std::pair(name_, lane.secret());
-    if (own < std::pair(parts.first, lane.peer_secret)) {
-      absl::StatusOr<UniqueFd> socket = Connect(parts.first);
-      if (!socket.ok()) return Fail(id, lane, socket.status());
-      lane.socket = *std::move(socket);
-      WAYBILL_RETURN_IF_ERROR(Adopt(id, lane));
-      const HelloBody hello{.wanted_lane = lane.peer_secret, .own_lane = lane.secret()};
-      return Sent(id, lane, lane.SendFrame({.kind = FrameKind::kHello}, BytesOf(hello)));
-    }
-    if (lane.hello_from != 0) return Welcome(id, lane);
-    return absl::OkStatus();
+    const bool begins = own < std::pair(parts.first, lane.peer_secret);
+    if (!begins && lane.hello_from != 0) return Welcome(id, lane);
+    // The one that waits looks only whether there is anybody to wait for.
+    absl::StatusOr<UniqueFd> socket = Connect(parts.first);
+    if (!socket.ok()) return Fail(id, lane, socket.status());
+    if (!begins) return absl::OkStatus();
+    lane.socket = *std::move(socket);
+    WAYBILL_RETURN_IF_ERROR(Adopt(id, lane));
+    const HelloBody hello{.wanted_lane = lane.peer_secret, .own_lane = lane.secret()};
+    return Sent(id, lane,
+                lane.SendFrame({.kind = FrameKind::kHello}, BytesOf(hello), lane.own_permit->fd()));
   }
 
   absl::Status CloseLane(LaneId id) override {
@@ -164,11 +176,15 @@ class LocalFabric final : public Fabric {
       return absl::ResourceExhaustedError(
           absl::StrCat(lane->outstanding_posts, " posts outstanding to ", lane->peer()));
     }
+    // A post that is refused posts nothing, so all of it is looked at before any is sent.
+    for (size_t i = kMostRecords; i < writes.size(); ++i) {
+      WAYBILL_RETURN_IF_ERROR(RecordOf(id, *lane, writes[i]).status());
+    }
     std::array<WriteRecord, kMostRecords> records;
     do {
       const size_t count = std::min<size_t>(writes.size(), kMostRecords);
       for (size_t i = 0; i < count; ++i) {
-        WAYBILL_ASSIGN_OR_RETURN(records[i], RecordOf(id, writes[i]));
+        WAYBILL_ASSIGN_OR_RETURN(records[i], RecordOf(id, *lane, writes[i]));
       }
       writes.remove_prefix(count);
       const bool last = writes.empty();
@@ -269,27 +285,31 @@ class LocalFabric final : public Fabric {
     return imports_[static_cast<size_t>(id) - 1];
   }
 
-  absl::StatusOr<WriteRecord> RecordOf(LaneId lane, const Write& write) {
-    WAYBILL_ASSIGN_OR_RETURN(const OwnRegion* source, regions_.Find(write.source));
-    if (write.size_bytes > capabilities_.max_write_bytes) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "write of ", write.size_bytes, " bytes, at most ", capabilities_.max_write_bytes));
-    }
-    if (!source->pages || !source->grants.contains(lane)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("write from \"", source->name,
-                       "\": on the local fabric the source is a region allocated by it and granted "
-                       "to the lane"));
-    }
+  absl::Status NotGranted(const LocalLane& lane) const {
+    return absl::FailedPreconditionError(
+        absl::StrCat("a region of ", lane.peer(),
+                     " is not granted on this lane, or was renewed since it was described"));
+  }
+
+  absl::StatusOr<WriteRecord> RecordOf(LaneId id, LocalLane& lane, const Write& write) {
     WAYBILL_ASSIGN_OR_RETURN(const ImportedRegion import, FindImport(write.destination));
-    if (import.lane != lane) {
+    if (import.lane != id) {
       return absl::InvalidArgumentError("a write's destination was not imported on its lane");
     }
-    return WriteRecord{.source_key = source->key,
-                       .source_offset_bytes = write.source_offset_bytes,
-                       .destination_key = import.key,
-                       .destination_offset_bytes = write.destination_offset_bytes,
-                       .size_bytes = write.size_bytes};
+    if (lane.FindGrantedByPeer(import.key) == nullptr) return NotGranted(lane);
+    return MakeRecord(regions_, id, write, import.key);
+  }
+
+  // Tells those to whom the region is granted that it is theirs no more.
+  void Revoke(RegionId id) {
+    const absl::StatusOr<OwnRegion*> region = regions_.Find(id);
+    if (!region.ok()) return;
+    const GrantBody body{.key = (*region)->key};
+    for (const LaneId lane_id : (*region)->grants) {
+      const absl::StatusOr<LocalLane*> lane = UsableLane(lane_id);
+      if (!lane.ok()) continue;
+      (void)Sent(lane_id, **lane, (*lane)->SendFrame({.kind = FrameKind::kRevoke}, BytesOf(body)));
+    }
   }
 
   // --- sockets ---
@@ -314,7 +334,7 @@ class LocalFabric final : public Fabric {
             : While(absl::StrCat("local lane to ", lane.peer()), std::move(status)),
         Scope::kPeer);
     if (lane.socket.valid()) by_socket_.erase(lane.socket.get());
-    lane.socket.Reset();
+    lane.Disconnect();
     events_.push_back({.kind = FabricEvent::Kind::kFailed, .lane = id});
     return absl::OkStatus();
   }
@@ -329,7 +349,7 @@ class LocalFabric final : public Fabric {
   // The first frame of somebody who connected tells which lane it wants.
   void ReadHello(UniqueFd& stranger) {
     std::array<std::byte, sizeof(FrameHeader) + sizeof(HelloBody)> frame;
-    const absl::StatusOr<Received> received = Receive(stranger.get(), absl::MakeSpan(frame));
+    absl::StatusOr<Received> received = Receive(stranger.get(), absl::MakeSpan(frame));
     if (absl::IsUnavailable(received.status())) return;
     UniqueFd socket = std::move(stranger);
     strangers_.erase(socket.get());
@@ -341,6 +361,9 @@ class LocalFabric final : public Fabric {
     if (header.kind != FrameKind::kHello) return;
     for (auto& [id, lane] : lanes_) {
       if (lane.secret() != hello.wanted_lane || lane.socket.valid() || !lane.status.ok()) continue;
+      absl::StatusOr<ReadPermit> permit = ReadPermit::FromPeer(std::move(received->fd));
+      if (!permit.ok()) return;
+      lane.peer_permit = *std::move(permit);
       epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket.get(), nullptr);
       lane.socket = std::move(socket);
       lane.hello_from = hello.own_lane;
@@ -356,7 +379,7 @@ class LocalFabric final : public Fabric {
     }
     lane.connected = true;
     events_.push_back({.kind = FabricEvent::Kind::kConnected, .lane = id});
-    return Sent(id, lane, lane.SendFrame({.kind = FrameKind::kWelcome}, {}));
+    return Sent(id, lane, lane.SendFrame({.kind = FrameKind::kWelcome}, {}, lane.own_permit->fd()));
   }
 
   void ReadLane(LaneId id) {
@@ -365,7 +388,8 @@ class LocalFabric final : public Fabric {
       if (absl::Status status = lane.Flush(); !status.ok()) (void)Fail(id, lane, status);
       if (lane.status.ok() && !lane.has_unsent()) WatchForRoom(lane);
     }
-    while (lane.status.ok()) {
+    constexpr int kMostFrames = 64;  // Then the other lanes; what is left ends the next Wait().
+    for (int i = 0; i < kMostFrames && lane.status.ok(); ++i) {
       absl::StatusOr<Received> received = Receive(lane.socket.get(), absl::MakeSpan(frame_));
       if (absl::IsUnavailable(received.status())) return;
       absl::Status status = received.ok() ? Handle(id, lane, *received) : received.status();
@@ -379,13 +403,16 @@ class LocalFabric final : public Fabric {
     std::memcpy(&header, frame_.data(), sizeof(header));
     const auto body =
         absl::MakeConstSpan(frame_).subspan(sizeof(header), received.size_bytes - sizeof(header));
+    if (!lane.peer_permit && header.kind != FrameKind::kWelcome) {
+      return absl::DataLossError("a frame before the welcome");
+    }
     switch (header.kind) {
       case FrameKind::kWelcome:
-        lane.connected = true;
-        events_.push_back({.kind = FabricEvent::Kind::kConnected, .lane = id});
-        return absl::OkStatus();
+        return TakeWelcome(id, lane, std::move(received.fd));
       case FrameKind::kGrant:
-        return TakeGrant(lane, body, std::move(received.fd));
+        return lane.TakeGrant(body, std::move(received.fd));
+      case FrameKind::kRevoke:
+        return lane.TakeRevocation(body);
       case FrameKind::kWrites:
         return CarryOut(id, lane, header, body);
       case FrameKind::kDone:
@@ -393,7 +420,7 @@ class LocalFabric final : public Fabric {
         events_.push_back({FabricEvent::Kind::kComplete, id, header.token});
         return absl::OkStatus();
       case FrameKind::kRefused:
-        return TakeRefusal(body);
+        return RefusalIn(body);
       case FrameKind::kImmediate:
         events_.push_back({FabricEvent::Kind::kImmediate, id, 0, header.immediate});
         return absl::OkStatus();
@@ -403,24 +430,12 @@ class LocalFabric final : public Fabric {
     return absl::DataLossError("a frame of an unknown kind");
   }
 
-  absl::Status TakeGrant(LocalLane& lane, absl::Span<const std::byte> body, UniqueFd fd) {
-    GrantBody grant;
-    if (body.size() != sizeof(grant)) return absl::DataLossError("a grant of a wrong size");
-    std::memcpy(&grant, body.data(), sizeof(grant));
-    PeerRegion region{.size_bytes = grant.size_bytes,
-                      .fd = std::move(fd),
-                      .has_pages = grant.has_pages != 0,
-                      .mapping = {}};
-    lane.granted_by_peer.insert_or_assign(grant.key, std::move(region));
+  absl::Status TakeWelcome(LaneId id, LocalLane& lane, UniqueFd permit) {
+    if (lane.connected) return absl::DataLossError("a second welcome");
+    WAYBILL_ASSIGN_OR_RETURN(lane.peer_permit, ReadPermit::FromPeer(std::move(permit)));
+    lane.connected = true;
+    events_.push_back({.kind = FabricEvent::Kind::kConnected, .lane = id});
     return absl::OkStatus();
-  }
-
-  absl::Status TakeRefusal(absl::Span<const std::byte> body) {
-    RefusalBody refusal;
-    if (body.size() != sizeof(refusal)) return absl::DataLossError("a refusal of a wrong size");
-    std::memcpy(&refusal, body.data(), sizeof(refusal));
-    refusal.text[sizeof(refusal.text) - 1] = 0;
-    return absl::Status(static_cast<absl::StatusCode>(refusal.code), refusal.text);
   }
 
   // Copies what a peer asked for. What it may not have ends the lane, and it is told why.
@@ -432,7 +447,7 @@ class LocalFabric final : public Fabric {
     for (uint32_t i = 0; i < header.count; ++i) {
       WriteRecord record;
       std::memcpy(&record, body.data() + i * sizeof(record), sizeof(record));
-      if (absl::Status status = CopyRecord(id, lane, record); !status.ok()) {
+      if (absl::Status status = CarryOutRecord(regions_, id, lane, record); !status.ok()) {
         RefusalBody refusal{.code = static_cast<uint32_t>(status.code())};
         const absl::string_view text = status.message();
         std::memcpy(refusal.text, text.data(), std::min(text.size(), sizeof(refusal.text) - 1));
@@ -448,31 +463,10 @@ class LocalFabric final : public Fabric {
     return Sent(id, lane, lane.SendFrame({.kind = FrameKind::kDone, .token = header.token}, {}));
   }
 
-  absl::Status CopyRecord(LaneId id, LocalLane& lane, const WriteRecord& record) {
-    const auto source = lane.granted_by_peer.find(record.source_key);
-    const OwnRegion* region = regions_.FindGranted(record.destination_key, id);
-    if (source == lane.granted_by_peer.end() || region == nullptr) {
-      return absl::PermissionDeniedError("a write by a key that is not granted on its lane");
-    }
-    const MemorySpan& to = region->memory;
-    WAYBILL_ASSIGN_OR_RETURN(const MemorySpan from, source->second.Memory());
-    if (record.source_offset_bytes > from.size_bytes ||
-        record.size_bytes > from.size_bytes - record.source_offset_bytes ||
-        record.destination_offset_bytes > to.size_bytes ||
-        record.size_bytes > to.size_bytes - record.destination_offset_bytes) {
-      return absl::OutOfRangeError(absl::StrCat("write of ", record.size_bytes, " bytes to offset ",
-                                                record.destination_offset_bytes, " of \"",
-                                                region->name, "\", which has ", to.size_bytes));
-    }
-    kernels::Copy(to.data + record.destination_offset_bytes, from.data + record.source_offset_bytes,
-                  record.size_bytes, kernels::Stores::kStreaming);
-    return absl::OkStatus();
-  }
-
   const Capabilities capabilities_ = {.name = "local",
                                       .can_map = true,
                                       .source_must_be_granted = true,
-                                      .max_write_bytes = uint64_t{16} << 20,
+                                      .max_write_bytes = kMaxWriteBytes,
                                       .max_outstanding_posts = 1024};
   std::string name_;
   UniqueFd listener_;

@@ -19,6 +19,47 @@ absl::StatusOr<MemorySpan> PeerRegion::Memory() {
   return MemorySpan{MemoryKind::kHost, mapping->data(), size_bytes};
 }
 
+void LocalLane::Disconnect() {
+  if (own_permit) own_permit->TakeBack(socket.get());
+  socket.Reset();
+}
+
+absl::Status LocalLane::TakeGrant(absl::Span<const std::byte> body, UniqueFd fd) {
+  GrantBody grant;
+  if (body.size() != sizeof(grant)) return absl::DataLossError("a grant of a wrong size");
+  std::memcpy(&grant, body.data(), sizeof(grant));
+  granted_by_peer_.try_emplace(grant.key, PeerRegion{.size_bytes = grant.size_bytes,
+                                                     .fd = std::move(fd),
+                                                     .has_pages = grant.has_pages != 0,
+                                                     .mapping = {}});
+  return absl::OkStatus();
+}
+
+absl::Status LocalLane::TakeRevocation(absl::Span<const std::byte> body) {
+  GrantBody grant;
+  if (body.size() != sizeof(grant)) return absl::DataLossError("a revocation of a wrong size");
+  std::memcpy(&grant, body.data(), sizeof(grant));
+  const auto region = granted_by_peer_.find(grant.key);
+  if (region == granted_by_peer_.end()) return absl::OkStatus();
+  region->second.revoked = true;
+  region->second.fd.Reset();
+  return absl::OkStatus();
+}
+
+absl::Status RefusalIn(absl::Span<const std::byte> body) {
+  RefusalBody refusal;
+  if (body.size() != sizeof(refusal)) return absl::DataLossError("a refusal of a wrong size");
+  std::memcpy(&refusal, body.data(), sizeof(refusal));
+  refusal.text[sizeof(refusal.text) - 1] = 0;
+  if (refusal.code == 0) return absl::DataLossError("a refusal without a code");
+  return absl::Status(static_cast<absl::StatusCode>(refusal.code), refusal.text);
+}
+
+PeerRegion* LocalLane::FindGrantedByPeer(uint64_t key) {
+  const auto region = granted_by_peer_.find(key);
+  return region == granted_by_peer_.end() || region->second.revoked ? nullptr : &region->second;
+}
+
 absl::Status LocalLane::SendFrame(const FrameHeader& header, absl::Span<const std::byte> body,
                                   int fd) {
   std::byte frame[kMostFrameBytes];
@@ -26,7 +67,7 @@ absl::Status LocalLane::SendFrame(const FrameHeader& header, absl::Span<const st
   if (!body.empty()) std::memcpy(frame + sizeof(header), body.data(), body.size());
   const absl::Span<const std::byte> message(frame, sizeof(header) + body.size());
   absl::Status sent = unsent_.empty() ? Send(socket.get(), message, fd)
-                                      : absl::UnavailableError("others wait before it");
+                                      : absl::Status(absl::StatusCode::kUnavailable, "");
   if (!absl::IsUnavailable(sent)) return sent;
   unsent_.push_back({{message.begin(), message.end()}, UniqueFd(fd < 0 ? -1 : dup(fd))});
   return absl::OkStatus();

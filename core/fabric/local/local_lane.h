@@ -14,6 +14,7 @@
 #include "core/base/unique_fd.h"
 #include "core/fabric/fabric.h"
 #include "core/fabric/local/frames.h"
+#include "core/fabric/local/read_permit.h"
 #include "core/fabric/shared_pages.h"
 
 namespace waybill::local {
@@ -23,6 +24,7 @@ struct PeerRegion {
   uint64_t size_bytes = 0;
   UniqueFd fd;  // Where the peer allocated it, until it is mapped.
   bool has_pages = false;
+  bool revoked = false;  // Its mapping stays until the lane is closed.
   std::optional<SharedPages> mapping;
 
   // Maps the pages when they are first wanted.
@@ -32,6 +34,9 @@ struct PeerRegion {
 class LocalLane {
  public:
   LocalLane(std::string peer, uint64_t secret) : peer_(std::move(peer)), secret_(secret) {}
+  LocalLane(const LocalLane&) = delete;
+  LocalLane& operator=(const LocalLane&) = delete;
+  ~LocalLane() { Disconnect(); }
 
   const std::string& peer() const { return peer_; }
   uint64_t secret() const { return secret_; }
@@ -42,7 +47,17 @@ class LocalLane {
   bool connected = false;
   absl::Status status;  // Not OK: dead.
   uint32_t outstanding_posts = 0;
-  std::map<uint64_t, PeerRegion> granted_by_peer;  // By key.
+  std::optional<ReadPermit> own_permit;   // From the beginning of connecting.
+  std::optional<ReadPermit> peer_permit;  // From the peer's hello or welcome.
+
+  // After this the peer reads none of this end's memory.
+  void Disconnect();
+
+  // What the peer said of its regions. A mapping is never moved or ended by it.
+  absl::Status TakeGrant(absl::Span<const std::byte> body, UniqueFd fd);
+  absl::Status TakeRevocation(absl::Span<const std::byte> body);
+  // Null where it granted none by that key, or took it back.
+  PeerRegion* FindGrantedByPeer(uint64_t key);
 
   // Sends, or keeps it for Flush() where the socket is full: order is kept.
   absl::Status SendFrame(const FrameHeader& header, absl::Span<const std::byte> body, int fd = -1);
@@ -57,8 +72,12 @@ class LocalLane {
 
   std::string peer_;
   uint64_t secret_;
+  std::map<uint64_t, PeerRegion> granted_by_peer_;  // By key.
   std::deque<Unsent> unsent_;
 };
+
+// Why the peer refused a write, as it said; never OK.
+absl::Status RefusalIn(absl::Span<const std::byte> body);
 
 }  // namespace waybill::local
 

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -104,7 +105,9 @@ absl::Status Send(int socket, absl::Span<const std::byte> message, int fd) {
   while (true) {
     if (sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return absl::OkStatus();
     if (errno == EINTR) continue;
-    if (errno == EAGAIN || errno == ENOBUFS) return absl::UnavailableError("the socket is full");
+    if (errno == EAGAIN || errno == ENOBUFS) {
+      return absl::Status(absl::StatusCode::kUnavailable, "");  // Without a text: no allocation.
+    }
     if (errno == EPIPE || errno == ECONNRESET) return absl::AbortedError("the peer is gone");
     return SocketError("sendmsg", errno);
   }
@@ -119,10 +122,14 @@ absl::StatusOr<Received> Receive(int socket, absl::Span<std::byte> buffer) {
   header.msg_control = control;
   header.msg_controllen = sizeof(control);
   ssize_t size;
-  do {
+  bool was_reset = false;
+  while (true) {
     size = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  } while (size < 0 && errno == EINTR);
-  if (size < 0 && errno == EAGAIN) return absl::UnavailableError("nothing there");
+    if (size >= 0 || (errno != EINTR && errno != ECONNRESET)) break;
+    // A peer that left without reading everything: told once, and before what it had sent.
+    if (errno == ECONNRESET && std::exchange(was_reset, true)) break;
+  }
+  if (size < 0 && errno == EAGAIN) return absl::Status(absl::StatusCode::kUnavailable, "");
   if (size == 0 || (size < 0 && errno == ECONNRESET)) return absl::AbortedError("the peer is gone");
   if (size < 0) return SocketError("recvmsg", errno);
   Received received{.size_bytes = static_cast<size_t>(size)};

@@ -48,6 +48,7 @@ struct LoopbackRegion {
 
 struct ImportedRegion {
   LaneId lane;
+  uint64_t incarnation;
   RegionId region;
   uint32_t generation;
 };
@@ -59,9 +60,12 @@ struct LoopbackNetwork::State {
   std::mutex mutex;
   std::mt19937 random;
   std::map<std::string, Endpoint*> endpoints;  // Those that live.
+  uint64_t last_incarnation = 0;
 
   std::vector<std::pair<Endpoint*, LaneId>> ready;  // Scratch of Advance().
   void Advance();
+  bool AnyReady();
+  void TellAll();
 };
 
 namespace {
@@ -70,19 +74,20 @@ using State = LoopbackNetwork::State;
 
 class Endpoint final : public Fabric {
  public:
-  Endpoint(std::shared_ptr<State> state, std::string name)
-      : state_(std::move(state)), name_(std::move(name)) {
+  Endpoint(std::shared_ptr<State> state, std::string name, uint64_t incarnation)
+      : state_(std::move(state)), name_(std::move(name)), incarnation_(incarnation) {
     capabilities_ = {.name = "loopback",
                      .can_map = state_->options.can_map,
                      .source_must_be_granted = false,
-                     .max_write_bytes = uint64_t{1} << 31,
+                     .max_write_bytes = uint64_t{16} << 20,
                      .max_outstanding_posts = 1024};
   }
 
   ~Endpoint() override {
     const std::lock_guard lock(state_->mutex);
     for (auto& [id, lane] : lanes_) FailPeerOf(lane, absl::UnavailableError(name_ + " is gone"));
-    state_->endpoints.erase(name_);
+    const auto self = state_->endpoints.find(name_);
+    if (self != state_->endpoints.end() && self->second == this) state_->endpoints.erase(self);
   }
 
   const Capabilities& capabilities() const override { return capabilities_; }
@@ -122,30 +127,30 @@ class Endpoint final : public Fabric {
     const std::lock_guard lock(state_->mutex);
     const auto region = regions_.find(id);
     if (region == regions_.end()) return NoRegion(id);
-    return absl::StrCat(static_cast<uint32_t>(id), ":", region->second.generation);
+    return absl::StrCat(incarnation_, ":", static_cast<uint32_t>(id), ":",
+                        region->second.generation);
   }
 
   absl::Status Grant(LaneId lane, RegionId id) override {
     const std::lock_guard lock(state_->mutex);
     const auto region = regions_.find(id);
     if (region == regions_.end()) return NoRegion(id);
+    WAYBILL_RETURN_IF_ERROR(UsableLane(lane).status());
     region->second.grants.insert(lane);
     return absl::OkStatus();
   }
 
   absl::StatusOr<RemoteRegionId> Import(LaneId lane, absl::string_view descriptor) override {
     const std::lock_guard lock(state_->mutex);
-    const auto found = lanes_.find(lane);
-    if (found == lanes_.end() || found->second.peer == nullptr) {
-      return absl::FailedPreconditionError("import a region: its lane is not connected");
-    }
+    WAYBILL_RETURN_IF_ERROR(UsableLane(lane).status());
     const std::vector<std::string> parts = absl::StrSplit(descriptor, ':');
+    uint64_t incarnation = 0;
     uint32_t id = 0, generation = 0;
-    if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &id) ||
-        !absl::SimpleAtoi(parts[1], &generation)) {
+    if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &incarnation) ||
+        !absl::SimpleAtoi(parts[1], &id) || !absl::SimpleAtoi(parts[2], &generation)) {
       return absl::InvalidArgumentError(absl::StrCat("import a region: \"", descriptor, "\""));
     }
-    const ImportedRegion import{lane, RegionId{id}, generation};
+    const ImportedRegion import{lane, incarnation, RegionId{id}, generation};
     WAYBILL_RETURN_IF_ERROR(Resolve(import).status());
     imports_.push_back(import);
     return static_cast<RemoteRegionId>(imports_.size());
@@ -179,31 +184,38 @@ class Endpoint final : public Fabric {
   absl::StatusOr<std::string> LaneAddress(LaneId lane) const override {
     const std::lock_guard lock(state_->mutex);
     if (!lanes_.contains(lane)) return NoLane(lane);
-    return absl::StrCat(name_, "/", static_cast<uint32_t>(lane));
+    return AddressOf(lane);
   }
 
   absl::Status ConnectLane(LaneId id, absl::string_view peer_address) override {
     const std::lock_guard lock(state_->mutex);
     const auto lane = lanes_.find(id);
     if (lane == lanes_.end()) return NoLane(id);
+    if (!lane->second.wanted_address.empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("connect to ", lane->second.peer_name, ": this lane has a peer"));
+    }
     lane->second.wanted_address = std::string(peer_address);
-    const std::pair<std::string, std::string> parts = absl::StrSplit(peer_address, '/');
-    uint32_t peer_lane = 0;
-    const auto peer = state_->endpoints.find(parts.first);
-    if (!absl::SimpleAtoi(parts.second, &peer_lane) || peer == state_->endpoints.end() ||
-        !peer->second->lanes_.contains(LaneId{peer_lane})) {
+    const std::vector<std::string> parts = absl::StrSplit(peer_address, '/');
+    const auto peer = state_->endpoints.find(parts[0]);
+    uint32_t number = 0;
+    if (parts.size() != 3 || !absl::SimpleAtoi(parts[2], &number) ||
+        peer == state_->endpoints.end() ||
+        peer->second->AddressOf(LaneId{number}) != peer_address ||
+        !peer->second->lanes_.contains(LaneId{number})) {
       FailLane(id, absl::UnavailableError(absl::StrCat("connect to ", lane->second.peer_name,
                                                        ": nobody is at ", peer_address)));
       return absl::OkStatus();
     }
-    LoopbackLane& other = peer->second->lanes_.at(LaneId{peer_lane});
-    if (other.wanted_address == absl::StrCat(name_, "/", static_cast<uint32_t>(id))) {
+    const LaneId peer_lane{number};
+    LoopbackLane& other = peer->second->lanes_.at(peer_lane);
+    if (other.wanted_address == AddressOf(id) && other.status.ok()) {
       lane->second.peer = peer->second;
-      lane->second.peer_lane = LaneId{peer_lane};
+      lane->second.peer_lane = peer_lane;
       other.peer = this;
       other.peer_lane = id;
       Tell({FabricEvent::Kind::kConnected, id});
-      peer->second->Tell({FabricEvent::Kind::kConnected, LaneId{peer_lane}});
+      peer->second->Tell({FabricEvent::Kind::kConnected, peer_lane});
     }
     return absl::OkStatus();
   }
@@ -233,7 +245,9 @@ class Endpoint final : public Fabric {
     if (lane->posts.size() >= capabilities_.max_outstanding_posts) {
       return absl::ResourceExhaustedError(absl::StrCat(lane->posts.size(), " posts outstanding"));
     }
+    for (const Write& write : writes) WAYBILL_RETURN_IF_ERROR(CheckWrite(id, write));
     lane->posts.push_back({{writes.begin(), writes.end()}, immediate, token});
+    state_->TellAll();
     return absl::OkStatus();
   }
 
@@ -241,6 +255,7 @@ class Endpoint final : public Fabric {
     const std::lock_guard lock(state_->mutex);
     WAYBILL_ASSIGN_OR_RETURN(LoopbackLane * lane, UsableLane(id));
     lane->posts.push_back({{}, immediate, std::nullopt});
+    state_->TellAll();
     return absl::OkStatus();
   }
 
@@ -255,11 +270,7 @@ class Endpoint final : public Fabric {
 
   void Wait(absl::Time deadline) override {
     std::unique_lock lock(state_->mutex);
-    const auto something = [&] {
-      return woken_ || !events_.empty() ||
-             std::any_of(lanes_.begin(), lanes_.end(),
-                         [](const auto& lane) { return !lane.second.posts.empty(); });
-    };
+    const auto something = [&] { return woken_ || !events_.empty() || state_->AnyReady(); };
     changed_.wait_until(lock, absl::ToChronoTime(deadline), something);
     woken_ = false;
   }
@@ -271,6 +282,8 @@ class Endpoint final : public Fabric {
   }
 
   // --- called with the lock held ---
+
+  void Notify() { changed_.notify_all(); }
 
   bool HasPost(LaneId id) const {
     const auto lane = lanes_.find(id);
@@ -351,7 +364,8 @@ class Endpoint final : public Fabric {
     }
     Endpoint* peer = lane->second.peer;
     const auto region = peer->regions_.find(import.region);
-    if (region == peer->regions_.end() || region->second.generation != import.generation ||
+    if (region == peer->regions_.end() || peer->incarnation_ != import.incarnation ||
+        region->second.generation != import.generation ||
         !region->second.grants.contains(lane->second.peer_lane)) {
       return absl::FailedPreconditionError(
           absl::StrCat("a region of ", lane->second.peer_name,
@@ -360,21 +374,39 @@ class Endpoint final : public Fabric {
     return &region->second;
   }
 
-  absl::Status Copy(LaneId id, const Write& write) {
+  // What can be wrong at this end.
+  absl::Status CheckWrite(LaneId id, const Write& write) const {
     const auto source = regions_.find(write.source);
-    const auto at = static_cast<size_t>(write.destination);
     if (source == regions_.end()) return NoRegion(write.source);
+    if (write.size_bytes > capabilities_.max_write_bytes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "write of ", write.size_bytes, " bytes, at most ", capabilities_.max_write_bytes));
+    }
+    const auto at = static_cast<size_t>(write.destination);
     if (at == 0 || at > imports_.size() || imports_[at - 1].lane != id) {
       return absl::InvalidArgumentError("a write's destination was not imported on its lane");
     }
-    const absl::StatusOr<LoopbackRegion*> destination = Resolve(imports_[at - 1]);
-    if (!destination.ok()) return absl::PermissionDeniedError(destination.status().message());
     const MemorySpan& from = source->second.memory;
+    if (!Within(from, write.source_offset_bytes, write.size_bytes)) {
+      return absl::OutOfRangeError(absl::StrCat(
+          "write of ", write.size_bytes, " bytes from offset ", write.source_offset_bytes, " of \"",
+          source->second.name, "\", which has ", from.size_bytes));
+    }
+    return absl::OkStatus();
+  }
+
+  static bool Within(const MemorySpan& memory, uint64_t offset_bytes, uint64_t size_bytes) {
+    return offset_bytes <= memory.size_bytes && size_bytes <= memory.size_bytes - offset_bytes;
+  }
+
+  absl::Status Copy(LaneId id, const Write& write) {
+    WAYBILL_RETURN_IF_ERROR(CheckWrite(id, write));  // The source may be gone since it was posted.
+    const MemorySpan& from = regions_.at(write.source).memory;
+    const absl::StatusOr<LoopbackRegion*> destination =
+        Resolve(imports_[static_cast<size_t>(write.destination) - 1]);
+    if (!destination.ok()) return absl::PermissionDeniedError(destination.status().message());
     const MemorySpan& to = (*destination)->memory;
-    if (write.source_offset_bytes > from.size_bytes ||
-        write.size_bytes > from.size_bytes - write.source_offset_bytes ||
-        write.destination_offset_bytes > to.size_bytes ||
-        write.size_bytes > to.size_bytes - write.destination_offset_bytes) {
+    if (!Within(to, write.destination_offset_bytes, write.size_bytes)) {
       return absl::OutOfRangeError(absl::StrCat(
           "write of ", write.size_bytes, " bytes to offset ", write.destination_offset_bytes,
           " of \"", (*destination)->name, "\", which has ", to.size_bytes));
@@ -392,11 +424,17 @@ class Endpoint final : public Fabric {
 
   void Tell(FabricEvent event) {
     events_.push_back(event);
-    changed_.notify_all();
+    Notify();
+  }
+
+  // The number of the endpoint too: who is restarted under the same name is another.
+  std::string AddressOf(LaneId lane) const {
+    return absl::StrCat(name_, "/", incarnation_, "/", static_cast<uint32_t>(lane));
   }
 
   const std::shared_ptr<State> state_;
   const std::string name_;
+  const uint64_t incarnation_;
   Capabilities capabilities_;
   std::condition_variable changed_;
   bool woken_ = false;
@@ -412,11 +450,19 @@ class Endpoint final : public Fabric {
 }  // namespace
 
 void LoopbackNetwork::State::Advance() {
-  ready.clear();
-  for (auto& [name, endpoint] : endpoints) endpoint->ListReady(ready);
-  if (ready.empty()) return;
+  if (!AnyReady()) return;
   const size_t pick = options.seed == 0 ? 0 : random() % ready.size();
   ready[pick].first->CarryOut(ready[pick].second);
+}
+
+bool LoopbackNetwork::State::AnyReady() {
+  ready.clear();
+  for (auto& [name, endpoint] : endpoints) endpoint->ListReady(ready);
+  return !ready.empty();
+}
+
+void LoopbackNetwork::State::TellAll() {
+  for (auto& [name, endpoint] : endpoints) endpoint->Notify();
 }
 
 LoopbackNetwork::LoopbackNetwork(LoopbackOptions options) : state_(std::make_shared<State>()) {
@@ -427,8 +473,8 @@ LoopbackNetwork::LoopbackNetwork(LoopbackOptions options) : state_(std::make_sha
 LoopbackNetwork::~LoopbackNetwork() = default;
 
 std::unique_ptr<Fabric> LoopbackNetwork::Join(const std::string& name) {
-  auto endpoint = std::make_unique<Endpoint>(state_, name);
   const std::lock_guard lock(state_->mutex);
+  auto endpoint = std::make_unique<Endpoint>(state_, name, ++state_->last_incarnation);
   state_->endpoints[name] = endpoint.get();
   return endpoint;
 }

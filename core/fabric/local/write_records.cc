@@ -1,0 +1,63 @@
+#include "core/fabric/local/write_records.h"
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "kernels/copy.h"
+
+namespace waybill::local {
+namespace {
+
+bool Within(const MemorySpan& memory, uint64_t offset_bytes, uint64_t size_bytes) {
+  return offset_bytes <= memory.size_bytes && size_bytes <= memory.size_bytes - offset_bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<WriteRecord> MakeRecord(RegionTable& regions, LaneId lane, const Write& write,
+                                       uint64_t destination_key) {
+  WAYBILL_ASSIGN_OR_RETURN(const OwnRegion* source, regions.Find(write.source));
+  if (write.size_bytes > kMaxWriteBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("write of ", write.size_bytes, " bytes, at most ", kMaxWriteBytes));
+  }
+  if (!source->pages || !source->grants.contains(lane)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("write from \"", source->name,
+                     "\": on the local fabric the source is a region allocated by it and granted "
+                     "to the lane"));
+  }
+  if (!Within(source->memory, write.source_offset_bytes, write.size_bytes)) {
+    return absl::OutOfRangeError(absl::StrCat("write of ", write.size_bytes, " bytes from offset ",
+                                              write.source_offset_bytes, " of \"", source->name,
+                                              "\", which has ", source->memory.size_bytes));
+  }
+  return WriteRecord{.source_key = source->key,
+                     .source_offset_bytes = write.source_offset_bytes,
+                     .destination_key = destination_key,
+                     .destination_offset_bytes = write.destination_offset_bytes,
+                     .size_bytes = write.size_bytes};
+}
+
+absl::Status CarryOutRecord(RegionTable& regions, LaneId id, LocalLane& lane,
+                            const WriteRecord& record) {
+  PeerRegion* source = lane.FindGrantedByPeer(record.source_key);
+  const OwnRegion* region = regions.FindGranted(record.destination_key, id);
+  if (source == nullptr || region == nullptr) {
+    return absl::PermissionDeniedError("a write by a key that is not granted on its lane");
+  }
+  const MemorySpan& to = region->memory;
+  WAYBILL_ASSIGN_OR_RETURN(const MemorySpan from, source->Memory());
+  if (!Within(from, record.source_offset_bytes, record.size_bytes) ||
+      !Within(to, record.destination_offset_bytes, record.size_bytes)) {
+    return absl::OutOfRangeError(absl::StrCat("write of ", record.size_bytes, " bytes to offset ",
+                                              record.destination_offset_bytes, " of \"",
+                                              region->name, "\", which has ", to.size_bytes));
+  }
+  if (!lane.peer_permit->BeginReading()) return absl::AbortedError("the peer closed the lane");
+  kernels::Copy(to.data + record.destination_offset_bytes, from.data + record.source_offset_bytes,
+                record.size_bytes, kernels::Stores::kStreaming);
+  lane.peer_permit->EndReading();
+  return absl::OkStatus();
+}
+
+}  // namespace waybill::local

@@ -1,0 +1,28 @@
+// A write, at the end that asks for it and at the one that carries it out.
+#ifndef WAYBILL_CORE_FABRIC_LOCAL_WRITE_RECORDS_H_
+#define WAYBILL_CORE_FABRIC_LOCAL_WRITE_RECORDS_H_
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/fabric/fabric.h"
+#include "core/fabric/local/frames.h"
+#include "core/fabric/local/local_lane.h"
+#include "core/fabric/local/region_table.h"
+
+namespace waybill::local {
+
+inline constexpr uint64_t kMaxWriteBytes = uint64_t{16} << 20;
+
+// What `write` is to the peer, whose region `destination_key` names. Says what is wrong with it
+// as far as this end can tell.
+absl::StatusOr<WriteRecord> MakeRecord(RegionTable& regions, LaneId lane, const Write& write,
+                                       uint64_t destination_key);
+
+// Copies what the peer of the lane asked for. kPermissionDenied, kOutOfRange: it may not have it;
+// kAborted: it closed the lane.
+absl::Status CarryOutRecord(RegionTable& regions, LaneId id, LocalLane& lane,
+                            const WriteRecord& record);
+
+}  // namespace waybill::local
+
+#endif  // WAYBILL_CORE_FABRIC_LOCAL_WRITE_RECORDS_H_
