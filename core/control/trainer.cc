@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "core/control/messages.h"
 
@@ -39,6 +40,7 @@ class TrainerClient final : public Trainer, private RankClient {
     }
     publish_.emplace();
     publish_->version = version;
+    times_ = {.published = absl::Now()};
     proto::RankMessage message;
     message.mutable_publish()->set_version(version);
     message.mutable_publish()->set_deadline_ms(absl::ToInt64Milliseconds(options.timeout));
@@ -80,6 +82,10 @@ class TrainerClient final : public Trainer, private RankClient {
   TransferCounts counts() const override {
     const std::lock_guard lock(mutex_);
     return counts_;
+  }
+  PublishTimes times() const override {
+    const std::lock_guard lock(mutex_);
+    return times_;
   }
   uint64_t ring_high_water_bytes() const override {
     const std::lock_guard lock(mutex_);
@@ -167,6 +173,7 @@ class TrainerClient final : public Trainer, private RankClient {
       // Who has returned to its caller may be changing its tensors.
       if (!publish_ || publish_->version != update_.version || publish_->returned) return;
       publish_->writing = true;
+      times_.started = absl::Now();
     }
     if (absl::Status status = engine_->Start(update_, digests_, targets); !status.ok()) {
       {
@@ -213,6 +220,7 @@ class TrainerClient final : public Trainer, private RankClient {
         Send(std::move(message));
         const std::lock_guard lock(mutex_);
         counts_ = event.counts;
+        times_.sent = absl::Now();
         ring_high_water_bytes_ = engine_->ring_high_water_bytes();
         if (!publish_) return;
         publish_->writing = false;
@@ -249,6 +257,7 @@ class TrainerClient final : public Trainer, private RankClient {
   // Guarded by mutex_.
   std::optional<PublishState> publish_;
   TransferCounts counts_;
+  PublishTimes times_;
   uint64_t ring_high_water_bytes_ = 0;
 };
 

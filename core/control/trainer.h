@@ -35,6 +35,13 @@ struct GroupOutcome {
   absl::Status status;  // Why not; or what went wrong after the decision.
 };
 
+// When the parts of the last update began on this rank.
+struct PublishTimes {
+  absl::Time published;  // publish() was called.
+  absl::Time started;    // START came: data moves from here on.
+  absl::Time sent;
+};
+
 // Thread-safe; one publish at a time.
 class Trainer {
  public:
@@ -64,6 +71,7 @@ class Trainer {
 
   // Of the last update that was sent.
   virtual TransferCounts counts() const = 0;
+  virtual PublishTimes times() const = 0;
   virtual uint64_t ring_high_water_bytes() const = 0;
 };
 

@@ -194,6 +194,8 @@ class Demo {
                                trainers_[t]->Await("published", deadline));
       begin = std::min(begin, published["begin_ns"].get<int64_t>());
       sent = std::max(sent, published["sent_ns"].get<int64_t>());
+      update.moving_seconds =
+          std::max(update.moving_seconds, published["moving_seconds"].get<double>());
       report_.trainers[t].moved_bytes = published["bytes"].get<uint64_t>();
       report_.trainers[t].counts = published;
       bytes += report_.trainers[t].moved_bytes;

@@ -33,8 +33,9 @@ struct DemoOptions {
 
 struct DemoUpdate {
   uint64_t version = 0;
-  double seconds = 0;       // From the first publish() to the last SHOWN.
-  double sent_seconds = 0;  // To the last trainer's SENT.
+  double seconds = 0;         // From the first publish() to the last SHOWN.
+  double sent_seconds = 0;    // To the last trainer's SENT.
+  double moving_seconds = 0;  // Of the slowest trainer: from START to SENT. The rest is hops.
   double checked_seconds = 0;
 };
 

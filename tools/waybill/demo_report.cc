@@ -87,7 +87,8 @@ nlohmann::json ReportToJson(const DemoReport& report) {
   for (const DemoUpdate& update : report.updates) {
     json["updates"].push_back({{"version", update.version},
                                {"seconds", update.seconds},
-                               {"sent_seconds", update.sent_seconds}});
+                               {"sent_seconds", update.sent_seconds},
+                               {"moving_seconds", update.moving_seconds}});
   }
   for (const DemoRank& rank : report.trainers) {
     nlohmann::json entry = {{"name", rank.name}, {"weight_bytes", rank.weight_bytes}};

@@ -117,6 +117,8 @@ class TrainerProcess {
     nlohmann::json event = EventOf("published", status);
     event["begin_ns"] = begin;
     event["sent_ns"] = sent;
+    event["moving_seconds"] =
+        absl::ToDoubleSeconds(trainer_->times().sent - trainer_->times().started);
     event["bytes"] = counts.bytes;
     event["writes"] = counts.writes;
     event["stores"] = counts.stores;

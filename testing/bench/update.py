@@ -1,0 +1,107 @@
+"""Measures whole updates on this machine, each beside its bound in the same run.
+
+    bazel run -c opt //testing/bench:update
+
+Prints, for Qwen3-0.6B's shapes from 2 trainers to 2 workers over `local` in shadow mode:
+the update with and without digests against memcpy; the latency of one small tensor; the time of
+planning; a trainer's memory; and the counts, which do not vary. Options: --rounds, --json.
+"""
+
+import argparse
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+
+WAYBILL = os.path.join(os.environ.get("RUNFILES_DIR", "."), "waybill", "tools/waybill/waybill")
+
+
+def waybill(*arguments):
+    command = [WAYBILL if os.path.exists(WAYBILL) else "tools/waybill/waybill", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}: {done.stderr.strip()}")
+    return json.loads(done.stdout)
+
+
+def spread(values):
+    values = sorted(values)
+    return values[len(values) // 2], values[0], values[-1]
+
+
+def show(name, values, unit, target, digits=2):
+    median, low, high = spread(values)
+    print(f"{name:<46} {median:9.{digits}f} {unit:<6} [{low:.{digits}f}, {high:.{digits}f}]   {target}")
+
+
+def bulk(rounds, *options):
+    """One demo a round: its fraction of memcpy's rate, measured in the same run."""
+    return [
+        waybill("demo", "--model", "qwen3-0.6b", "--versions", "7", "--no-check", "--json", *options)
+        for _ in range(rounds)
+    ]
+
+
+def write_small_checkpoint(directory):
+    """One tensor of 4 KiB: 32 x 64 BF16, of which each trainer holds half."""
+    data = bytes(range(256)) * 16
+    header = json.dumps({"w": {"dtype": "BF16", "shape": [32, 64], "data_offsets": [0, len(data)]}})
+    with open(os.path.join(directory, "model.safetensors"), "wb") as out:
+        out.write(struct.pack("<Q", len(header)) + header.encode() + data)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="demos for each row (default 3)")
+    parser.add_argument("--json", action="store_true", help="print what was measured, for programs")
+    options = parser.parse_args()
+
+    with_digests = bulk(options.rounds)
+    without = bulk(options.rounds, "--no-digests")
+    with tempfile.TemporaryDirectory() as directory:
+        write_small_checkpoint(directory)
+        small = waybill("demo", "--checkpoint", directory, "--versions", "205", "--no-check", "--json")
+    plans = [waybill("plan", "--model", "qwen3-0.6b", "--json") for _ in range(9)]
+    if options.json:
+        print(json.dumps({"digests": with_digests, "no_digests": without, "small": small, "plans": plans}))
+        return
+
+    print(f"{os.cpu_count()} cores; median [least, most]\n")
+    copies = [r["copy_bytes_per_second"] / 1e9 for r in with_digests + without]
+    show("memcpy, the reference", copies, "GB/s", "")
+    for name, runs, target in (
+        ("update, digests on, of memcpy", with_digests, "target: at least 0.5"),
+        ("update, digests off, of memcpy", without, "target: at least 0.8"),
+    ):
+        show(name, [r["fraction_of_copy"] for r in runs], "", target)
+        show("    time of an update", [1e3 * r["median_seconds"] for r in runs], "ms", "", 1)
+
+    updates = small["updates"][5:]  # The first ones are warm-up.
+    times = sorted(u["seconds"] for u in updates)
+    hops = [1 - u["moving_seconds"] / u["seconds"] for u in updates]
+    show(f"one 4 KiB tensor, {len(times)} updates", [1e3 * t for t in times], "ms", "target: at most 2")
+    print(f"{'    p99':<46} {1e3 * times[int(0.99 * len(times))]:9.2f} ms")
+    show("    share of the hops", hops, "", "the rest is between START and SENT")
+
+    show("planning", [1e3 * p["seconds"] for p in plans], "ms", "target: under 20", 1)
+    for trainer in with_digests[-1]["trainers"]:
+        memory = trainer["last_update"]["memory"]
+        over = memory["anonymous_peak_bytes"] + memory["ring_bytes"] - trainer["weight_bytes"] - memory["ring_bytes"]
+        print(
+            f"{trainer['name'] + ', anonymous beyond weights and ring':<46} {over / 2**20:9.1f} MiB"
+            f"    target: at most 64; maps of others and arenas {memory['shared_bytes'] / 2**20:.0f} MiB,"
+            f" clean file pages {memory['file_bytes'] / 2**20:.0f} MiB"
+        )
+    print("\ncounts of an update, a trainer:")
+    for trainer in with_digests[-1]["trainers"]:
+        last = trainer["last_update"]
+        print(
+            f"    {trainer['name']}: {last['bytes']} bytes, {last['stores']} chunks stored in place,"
+            f" {last['writes']} writes posted, {last['immediates']} immediates"
+        )
+
+
+if __name__ == "__main__":
+    main()
