@@ -144,7 +144,7 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
     const int error = errno;
     return absl::ErrnoToStatus(error, absl::StrCat("read \"", path, "\": ", operation));
   };
-  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd.valid()) return failed("open");
   struct stat status{};
   if (fstat(fd.get(), &status) != 0) return failed("fstat");

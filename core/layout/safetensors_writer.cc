@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -100,7 +101,7 @@ class PartFile {
   absl::Status Finish(Durability durability) {
     what_ = "its end";
     if (durability == Durability::kSynced && fsync(fd_.get()) != 0) return Failed("fsync", errno);
-    const int fd = dup(fd_.get());
+    const int fd = dup(fd_.get());  // Closing a copy tells as well, and the owner stays the owner.
     if (fd < 0 || close(fd) != 0) return Failed("close", errno);
     if (rename(part_.c_str(), path_.c_str()) != 0) return Failed("rename", errno);
     fd_.Reset();
@@ -153,17 +154,22 @@ std::string HeaderOf(absl::Span<const CheckpointTensor> tensors) {
                            {"data_offsets", {at, end}}};
     at = end;
   }
-  std::string text = header.dump();
+  // Bytes that are no UTF-8 cannot be in a header.
+  std::string text = header.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   text.resize((text.size() + 7) / 8 * 8, ' ');
   return text;
 }
 
-absl::Status CheckData(absl::Span<const CheckpointTensor> tensors) {
+absl::Status CheckTensors(absl::Span<const CheckpointTensor> tensors, bool have_data) {
+  absl::flat_hash_set<absl::string_view> names;
   for (const CheckpointTensor& tensor : tensors) {
-    if (const uint64_t needed = NeededBytes(tensor); tensor.data.size() != needed) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "tensor \"", tensor.name, "\": ", ShapeToString(tensor.shape), " of ", Name(tensor.dtype),
-          " needs ", needed, " bytes, given are ", tensor.data.size()));
+    const auto invalid = [&](const std::string& problem) {
+      return absl::InvalidArgumentError(absl::StrCat("tensor \"", tensor.name, "\": ", problem));
+    };
+    if (!names.insert(tensor.name).second) return invalid("it is given twice");
+    if (const uint64_t needed = NeededBytes(tensor); have_data && tensor.data.size() != needed) {
+      return invalid(absl::StrCat(ShapeToString(tensor.shape), " of ", Name(tensor.dtype),
+                                  " needs ", needed, " bytes, given are ", tensor.data.size()));
     }
   }
   return absl::OkStatus();
@@ -173,10 +179,8 @@ absl::Status CheckData(absl::Span<const CheckpointTensor> tensors) {
 
 absl::Status WriteSafetensors(const std::string& path, absl::Span<const CheckpointTensor> tensors,
                               Durability durability, const TensorBytes& bytes) {
-  if (!bytes) {
-    if (absl::Status good = CheckData(tensors); !good.ok()) {
-      return While(absl::StrCat("write \"", path, "\""), std::move(good));
-    }
+  if (absl::Status good = CheckTensors(tensors, /*have_data=*/!bytes); !good.ok()) {
+    return While(absl::StrCat("write \"", path, "\""), std::move(good));
   }
   const std::string header = HeaderOf(tensors);
   const uint64_t header_bytes = header.size();
@@ -246,8 +250,10 @@ absl::Status WriteCheckpoint(const std::string& directory, absl::string_view con
   if (files.size() > 1) {
     const nlohmann::ordered_json index = {{"metadata", {{"total_size", total_bytes}}},
                                           {"weight_map", weight_map}};
-    WAYBILL_RETURN_IF_ERROR(WriteText(absl::StrCat(directory, "/model.safetensors.index.json"),
-                                      index.dump(1) + "\n", durability));
+    WAYBILL_RETURN_IF_ERROR(WriteText(
+        absl::StrCat(directory, "/model.safetensors.index.json"),
+        index.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n",
+        durability));
   }
   if (config_json.empty()) return absl::OkStatus();
   return WriteText(absl::StrCat(directory, "/config.json"), config_json, durability);

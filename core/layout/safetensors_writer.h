@@ -28,7 +28,8 @@ using TensorBytes = std::function<void(const CheckpointTensor& tensor, uint64_t 
 // gone. A file that was at `path` is replaced.
 //
 // kResourceExhausted: the disk or a limit on files is full; names the file, the tensor and how many
-// bytes had been written. kInvalidArgument: a tensor whose data is not as long as its shape says.
+// bytes had been written. kInvalidArgument: a tensor is given twice, or its data is not as long as
+// its shape says.
 absl::Status WriteSafetensors(const std::string& path, absl::Span<const CheckpointTensor> tensors,
                               Durability durability, const TensorBytes& bytes = nullptr);
 

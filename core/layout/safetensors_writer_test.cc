@@ -59,6 +59,9 @@ TEST(WriteSafetensors, WantsAsManyBytesAsTheShapeNeeds) {
   EXPECT_EQ(WriteSafetensors(path, tensors, Durability::kCached).message(),
             absl::StrCat("write \"", path,
                          "\": tensor \"b\": [100, 100] of F32 needs 40000 bytes, given are 39999"));
+  tensors[1] = tensors[0];
+  EXPECT_EQ(std::string(WriteSafetensors(path, tensors, Durability::kCached).message()),
+            absl::StrCat("write \"", path, "\": tensor \"a\": it is given twice"));
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 

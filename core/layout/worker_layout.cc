@@ -28,6 +28,7 @@ struct Cuts {
 
 std::vector<int64_t> Extents(const Box& box, bool transposed) {
   std::vector<int64_t> extents;
+  extents.reserve(static_cast<size_t>(box.dimensions()));
   for (int d = 0; d < box.dimensions(); ++d) extents.push_back(box.extent(d));
   if (transposed) std::reverse(extents.begin(), extents.end());
   return extents;

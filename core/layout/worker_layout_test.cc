@@ -15,7 +15,7 @@
 namespace waybill {
 namespace {
 
-constexpr int64_t kHidden = 8, kInner = 32, kHeads = 4, kVocabulary = 70, kPositions = 5;
+constexpr int64_t kHidden = 8, kInner = 32, kVocabulary = 70, kPositions = 5;
 constexpr char kGpt2[] =
     R"({"architectures": ["GPT2LMHeadModel"], "n_embd": 8, "n_head": 4, "n_layer": 2,
         "n_positions": 5, "vocab_size": 70})";
