@@ -1,5 +1,6 @@
 #include "core/engine/staged_routes.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/copy.h"
@@ -11,12 +12,34 @@ StagedRoutes::StagedRoutes(RouteTable routes, std::vector<MemorySpan> sources, u
     : routes_(std::move(routes)),
       sources_(std::move(sources)),
       list_(CutIntoChunks(routes_, chunk_bytes)),
-      sums_(routes_.size()) {}
+      sums_(routes_.size()) {
+  for (const Chunk& chunk : list_.chunks) {
+    chunk_writes_.clear();
+    AppendWrites(routes_, list_, chunk, chunk_writes_);
+    most_writes_ = std::max(most_writes_, chunk_writes_.size());
+  }
+  chunk_writes_.reserve(most_writes_);
+}
 
 void StagedRoutes::Begin(const UpdateId& update, Digests digests) {
   update_ = update;
   digests_ = digests;
   for (auto& sum : sums_) sum.store(0, std::memory_order_relaxed);
+}
+
+void StagedRoutes::AppendWritesOf(const Chunk& chunk, const BufferAccess& buffer, RegionId ring,
+                                  uint64_t slot_offset, std::vector<Write>& writes) {
+  chunk_writes_.clear();
+  AppendWrites(routes_, list_, chunk, chunk_writes_);
+  for (const ChunkWrite& write : chunk_writes_) {
+    const RegionAccess& region = buffer.regions[write.destination_region];
+    writes.push_back(
+        {.source = ring,
+         .source_offset_bytes = slot_offset + write.slot_offset_bytes,
+         .destination = region.remote,
+         .destination_offset_bytes = region.offset_bytes + write.destination_offset_bytes,
+         .size_bytes = write.size_bytes});
+  }
 }
 
 bool StagedRoutes::IsMapped(uint32_t chunk, const BufferAccess& buffer) const {

@@ -36,6 +36,12 @@ class StagedRoutes {
   void StageInPlace(uint32_t chunk, const BufferAccess& buffer);
   void StagePacked(uint32_t chunk, std::byte* slot);
 
+  // What posts a chunk from a slot at `slot_offset` of `ring`. Allocates nothing where `writes` has
+  // room for most_writes().
+  void AppendWritesOf(const Chunk& chunk, const BufferAccess& buffer, RegionId ring,
+                      uint64_t slot_offset, std::vector<Write>& writes);
+  size_t most_writes() const { return most_writes_; }  // Of any chunk.
+
   // When all of the route is staged.
   LedgerEntry EntryOf(uint32_t route) const;
 
@@ -47,6 +53,8 @@ class StagedRoutes {
   RouteTable routes_;
   std::vector<MemorySpan> sources_;
   ChunkList list_;
+  size_t most_writes_ = 0;
+  std::vector<ChunkWrite> chunk_writes_;  // Scratch, with room for the most.
   UpdateId update_;
   Digests digests_ = Digests::kOn;
   std::vector<std::atomic<uint64_t>> sums_;  // Of each route's leaves.

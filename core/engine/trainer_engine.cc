@@ -48,7 +48,9 @@ class TrainerEngineImpl final : public TrainerEngine {
     StopStaging();
     for (const TrainerPeer& peer : peers_) (void)fabric_.CloseLane(peer.lane);
     peers_.clear();
-    connected_ = updating_ = false;
+    // What was posted on those lanes is quiescent now, and completes no more.
+    for (uint32_t s = 0; s < slots_.size(); ++s) FreeSlot(s);
+    connected_ = updating_ = stopping_ = false;
     staged_.emplace(std::move(routes), std::move(sources), options_.chunk_bytes);
     MakePeers();
     ReserveForUpdates();
@@ -73,11 +75,12 @@ class TrainerEngineImpl final : public TrainerEngine {
 
   absl::Status Start(const UpdateId& update, Digests digests,
                      absl::Span<const StartTarget> targets) override {
-    if (!connected_ || updating_) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("start version ", update.version, ": ",
-                       updating_ ? absl::StrCat("version ", update_.version, " is being sent")
-                                 : "the lanes are not connected"));
+    if (!connected_ || updating_ || stopping_) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "start version ", update.version, ": ",
+          !connected_ ? "the lanes are not connected"
+                      : absl::StrCat("version ", update_.version,
+                                     updating_ ? " is being sent" : " is not quiescent yet")));
     }
     for (TrainerPeer& peer : peers_) peer.targeted = false;
     for (const StartTarget& target : targets) {
@@ -169,14 +172,7 @@ class TrainerEngineImpl final : public TrainerEngine {
 
   // All that an update needs is allocated here: a warm update allocates nothing.
   void ReserveForUpdates() {
-    size_t most_writes = 1;
-    for (const Chunk& chunk : staged_->list().chunks) {
-      chunk_writes_.clear();
-      AppendWrites(staged_->routes(), staged_->list(), chunk, chunk_writes_);
-      most_writes = std::max(most_writes, chunk_writes_.size());
-    }
-    chunk_writes_.reserve(most_writes);
-    writes_.reserve(most_writes);
+    writes_.reserve(std::max<size_t>(staged_->most_writes(), 1));
     direct_chunks_.reserve(staged_->chunk_count());
     posted_chunks_.reserve(staged_->chunk_count());
     peer_of_chunk_.resize(staged_->chunk_count());
@@ -329,19 +325,9 @@ class TrainerEngineImpl final : public TrainerEngine {
   }
 
   bool PostChunk(TrainerPeer& peer, uint32_t slot, const Chunk& chunk) {
-    chunk_writes_.clear();
-    AppendWrites(staged_->routes(), staged_->list(), chunk, chunk_writes_);
     writes_.clear();
-    const BufferAccess& buffer = peer.buffers[peer.buffer_index];
-    for (const ChunkWrite& write : chunk_writes_) {
-      const RegionAccess& region = buffer.regions[write.destination_region];
-      writes_.push_back(
-          {.source = ring_.region(),
-           .source_offset_bytes = ring_.OffsetOf(slot) + write.slot_offset_bytes,
-           .destination = region.remote,
-           .destination_offset_bytes = region.offset_bytes + write.destination_offset_bytes,
-           .size_bytes = write.size_bytes});
-    }
+    staged_->AppendWritesOf(chunk, peer.buffers[peer.buffer_index], ring_.region(),
+                            ring_.OffsetOf(slot), writes_);
     if (!Post(peer, std::nullopt, slot)) return false;
     --peer.posted_left;
     counts_.bytes += chunk.size_bytes;
@@ -377,7 +363,11 @@ class TrainerEngineImpl final : public TrainerEngine {
         entries[staged_->routes().ledger_entry(r)] = staged_->EntryOf(r);
       }
       peer.ledger_sent = peer.route_count();
-      for (uint32_t c = peer.first_chunk; c < peer.last_chunk; ++c) CountDirect(peer, c);
+      for (uint32_t c = peer.first_chunk; c < peer.last_chunk; ++c) {
+        if (!staged_->IsMapped(c, peer.buffers[peer.buffer_index])) continue;
+        ++counts_.stores;
+        counts_.bytes += staged_->chunk(c).size_bytes;
+      }
       FailUnless(peer, fabric_.Publish(peer.lane, immediate));
       ++counts_.immediates;
       return;
@@ -406,12 +396,6 @@ class TrainerEngineImpl final : public TrainerEngine {
       }
       peer.ledger_sent += count;
     }
-  }
-
-  void CountDirect(const TrainerPeer& peer, uint32_t chunk) {
-    if (!staged_->IsMapped(chunk, peer.buffers[peer.buffer_index])) return;
-    ++counts_.stores;
-    counts_.bytes += staged_->chunk(chunk).size_bytes;
   }
 
   void Complete(TrainerPeer& peer, uint64_t token) {
@@ -483,7 +467,6 @@ class TrainerEngineImpl final : public TrainerEngine {
   std::vector<uint32_t> posted_chunks_;
   size_t next_posted_ = 0;
   std::vector<Slot> slots_;
-  std::vector<ChunkWrite> chunk_writes_;
   std::vector<Write> writes_;
   std::vector<FabricEvent> events_;
 
