@@ -251,6 +251,18 @@ void Cluster::Abort(bool begun) {
   }
 }
 
+bool Cluster::UntilStopped() {
+  return StepUntil([&] {
+    for (const TrainerRank& rank : trainers_) {
+      if (rank.engine == nullptr) continue;
+      if (rank.events.empty() || rank.events.back().kind != TrainerEvent::Kind::kStopped) {
+        return false;
+      }
+    }
+    return true;
+  });
+}
+
 absl::Status Cluster::Publish(uint64_t version) {
   absl::Status status = Prepare(version);
   bool begun = false;
@@ -260,6 +272,7 @@ absl::Status Cluster::Publish(uint64_t version) {
   }
   if (status.ok()) return Commit();
   Abort(begun);
+  (void)UntilStopped();
   return status;
 }
 

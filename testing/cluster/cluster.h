@@ -52,6 +52,8 @@ class Cluster {
   absl::Status StartAndArrive();
   absl::Status Commit();
   void Abort(bool begun);
+  // After Abort(): until nothing of the update can land. False where a trainer does not say so.
+  bool UntilStopped();
   // All of them; aborts where one fails.
   absl::Status Publish(uint64_t version);
 
@@ -72,6 +74,7 @@ class Cluster {
   const Manifest& worker_manifest(uint32_t w) const { return workers_[w].manifest; }
   std::vector<TrainerEvent>& trainer_events(uint32_t t) { return trainers_[t].events; }
   std::vector<WorkerEvent>& worker_events(uint32_t w) { return workers_[w].events; }
+  const UpdateId& update() const { return update_; }  // The latest.
   absl::Time& now() { return now_; }
   void KillTrainer(uint32_t t);
 

@@ -1,0 +1,45 @@
+#include "testing/cluster/fault_cluster.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/fabric/local/local_fabric.h"
+
+namespace waybill {
+
+std::string NameOf(Network network) {
+  return network == Network::kPosted ? "posted" : network == Network::kMapped ? "mapped" : "local";
+}
+
+FaultCluster::FaultCluster(Network network, const ClusterOptions& options)
+    : worker_count_(options.workers),
+      network_(std::make_unique<LoopbackNetwork>(
+          LoopbackOptions{.can_map = network == Network::kMapped})),
+      cluster_(std::make_unique<Cluster>(
+          options, [this, network](const std::string& name) -> std::unique_ptr<Fabric> {
+            return std::make_unique<FaultyFabric>(
+                network == Network::kLocal ? *MakeLocalFabric() : network_->Join(name));
+          })) {}
+
+std::string FaultCluster::PublishAndCheck(uint64_t version) {
+  cluster_->FillTrainers(version);
+  if (absl::Status status = cluster_->Publish(version); !status.ok()) return status.ToString();
+  return AllShow(version) ? "" : absl::StrCat("version ", version, " is not shown to the byte");
+}
+
+bool FaultCluster::Until(const std::function<bool()>& done) {
+  for (int i = 0; i < 20'000; ++i) {
+    if (done()) return true;
+    cluster_->Step();
+  }
+  return done();
+}
+
+bool FaultCluster::AllShow(uint64_t version) {
+  for (uint32_t w = 0; w < worker_count_; ++w) {
+    if (!cluster_->Shows(w, version)) return false;
+  }
+  return true;
+}
+
+}  // namespace waybill
