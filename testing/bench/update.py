@@ -33,13 +33,17 @@ def spread(values):
 
 def show(name, values, unit, target, digits=2):
     median, low, high = spread(values)
-    print(f"{name:<46} {median:9.{digits}f} {unit:<6} [{low:.{digits}f}, {high:.{digits}f}]   {target}")
+    print(
+        f"{name:<46} {median:9.{digits}f} {unit:<6} [{low:.{digits}f}, {high:.{digits}f}]   {target}"
+    )
 
 
 def bulk(rounds, *options):
     """One demo a round: its fraction of memcpy's rate, measured in the same run."""
     return [
-        waybill("demo", "--model", "qwen3-0.6b", "--versions", "7", "--no-check", "--json", *options)
+        waybill(
+            "demo", "--model", "qwen3-0.6b", "--versions", "7", "--no-check", "--json", *options
+        )
         for _ in range(rounds)
     ]
 
@@ -53,7 +57,9 @@ def write_small_checkpoint(directory):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3, help="demos for each row (default 3)")
     parser.add_argument("--json", action="store_true", help="print what was measured, for programs")
     options = parser.parse_args()
@@ -62,10 +68,16 @@ def main():
     without = bulk(options.rounds, "--no-digests")
     with tempfile.TemporaryDirectory() as directory:
         write_small_checkpoint(directory)
-        small = waybill("demo", "--checkpoint", directory, "--versions", "205", "--no-check", "--json")
+        small = waybill(
+            "demo", "--checkpoint", directory, "--versions", "205", "--no-check", "--json"
+        )
     plans = [waybill("plan", "--model", "qwen3-0.6b", "--json") for _ in range(9)]
     if options.json:
-        print(json.dumps({"digests": with_digests, "no_digests": without, "small": small, "plans": plans}))
+        print(
+            json.dumps(
+                {"digests": with_digests, "no_digests": without, "small": small, "plans": plans}
+            )
+        )
         return
 
     print(f"{os.cpu_count()} cores; median [least, most]\n")
@@ -81,14 +93,24 @@ def main():
     updates = small["updates"][5:]  # The first ones are warm-up.
     times = sorted(u["seconds"] for u in updates)
     hops = [1 - u["moving_seconds"] / u["seconds"] for u in updates]
-    show(f"one 4 KiB tensor, {len(times)} updates", [1e3 * t for t in times], "ms", "target: at most 2")
+    show(
+        f"one 4 KiB tensor, {len(times)} updates",
+        [1e3 * t for t in times],
+        "ms",
+        "target: at most 2",
+    )
     print(f"{'    p99':<46} {1e3 * times[int(0.99 * len(times))]:9.2f} ms")
     show("    share of the hops", hops, "", "the rest is between START and SENT")
 
     show("planning", [1e3 * p["seconds"] for p in plans], "ms", "target: under 20", 1)
     for trainer in with_digests[-1]["trainers"]:
         memory = trainer["last_update"]["memory"]
-        over = memory["anonymous_peak_bytes"] + memory["ring_bytes"] - trainer["weight_bytes"] - memory["ring_bytes"]
+        over = (
+            memory["anonymous_peak_bytes"]
+            + memory["ring_bytes"]
+            - trainer["weight_bytes"]
+            - memory["ring_bytes"]
+        )
         print(
             f"{trainer['name'] + ', anonymous beyond weights and ring':<46} {over / 2**20:9.1f} MiB"
             f"    target: at most 64; maps of others and arenas {memory['shared_bytes'] / 2**20:.0f} MiB,"

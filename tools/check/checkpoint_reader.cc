@@ -36,7 +36,7 @@ StoredCheckpoint::~StoredCheckpoint() {
 
 absl::Status StoredCheckpoint::AddFile(const std::string& path) {
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat status {};
+  struct stat status{};
   if (!fd.valid() || fstat(fd.get(), &status) != 0) {
     return absl::NotFoundError(absl::StrCat("check: ", path, ": ", std::strerror(errno)));
   }

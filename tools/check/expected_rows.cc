@@ -58,7 +58,8 @@ class Expectation {
     int64_t row_size = 1;
     for (size_t d = 1; d < tensor->shape.size(); ++d) row_size *= tensor->shape[d];
     const int64_t rows = tensor->shape.empty() ? 1 : tensor->shape[0];
-    const int64_t begin = tp_ == 1 ? 0 : (rows + tp_ - 1) / tp_ * rank_;
+    const bool whole = tp_ == 1 || tensor->shape.empty();  // A scalar has no rows to cut.
+    const int64_t begin = whole ? 0 : (rows + tp_ - 1) / tp_ * rank_;
     const int64_t last = width();
     return [=](int64_t row) { return ExpectedRow{tensor, begin * row_size + row * last, 1}; };
   }

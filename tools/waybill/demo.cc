@@ -68,7 +68,10 @@ class Demo {
     WAYBILL_RETURN_IF_ERROR(FindCheckpoint());
     WAYBILL_RETURN_IF_ERROR(StartAll());
     for (uint64_t version = 1; version <= options_.versions; ++version) {
-      WAYBILL_RETURN_IF_ERROR(Update(version));
+      if (absl::Status status = Update(version); !status.ok()) {
+        if (!options_.kill.empty()) LookAtTheRest(version - 1);
+        return status;
+      }
     }
     if (!options_.dump.empty()) WAYBILL_RETURN_IF_ERROR(Dump());
     workers_.clear();
@@ -185,6 +188,18 @@ class Demo {
     }
   }
 
+  // After a loss: what the workers that are left show, and whether it is right.
+  void LookAtTheRest(uint64_t version) {
+    for (const auto& worker : workers_) {
+      if (worker->name() == options_.kill) continue;
+      absl::Status status = worker->Send(absl::StrCat("check ", version));
+      if (status.ok()) status = worker->Await("checked", absl::Now() + kPatience).status();
+      progress_(status.ok() ? absl::StrCat(worker->name(), " still shows version ", version,
+                                           ", every byte right")
+                            : std::string(status.message()));
+    }
+  }
+
   absl::Status Measure(DemoUpdate& update) {
     const absl::Time deadline = absl::Now() + absl::Seconds(options_.timeout_seconds + 5);
     int64_t begin = INT64_MAX, sent = 0, shown = 0;
@@ -235,7 +250,7 @@ class Demo {
   // of five; in this run, since machines differ from hour to hour.
   absl::Status MeasureBound() {
     progress_("measuring what memcpy does here");
-    const uint64_t bytes = std::clamp<uint64_t>(report_.update_bytes, 64 << 20, 1 << 30);
+    const uint64_t bytes = std::clamp<uint64_t>(report_.update_bytes, 256 << 20, 1 << 30);
     WAYBILL_ASSIGN_OR_RETURN(SharedPages pages, SharedPages::Create(bytes, "copy bound"));
     const std::vector<std::byte> source(bytes, std::byte{1});
     report_.copy_bytes_per_second = kernels::MeasureCopyRate(pages.data(), source.data(), bytes,

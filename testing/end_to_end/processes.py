@@ -1,0 +1,91 @@
+"""The `waybill` program as a test runs it: real processes, each with a deadline."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+WAYBILL = os.path.abspath("tools/waybill/waybill")
+DEADLINE = 120
+
+
+def run(*arguments, expect=0, limit_file_bytes=None, env=None):
+    """Runs it to its end; returns (stdout, stderr). Fails the test on another exit status."""
+    done = subprocess.run(
+        [WAYBILL, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+        env={**os.environ, **(env or {})},
+        preexec_fn=_limit(limit_file_bytes),
+    )
+    assert done.returncode == expect, (
+        f"{arguments}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    )
+    return done.stdout, done.stderr
+
+
+def _limit(file_bytes):
+    if file_bytes is None:
+        return None
+
+    def set_limit():
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+
+    return set_limit
+
+
+def demo(*arguments):
+    """A demo that has to go well; its report."""
+    out, _ = run("demo", "--json", *arguments)
+    return json.loads(out)
+
+
+def demo_that_fails(*arguments):
+    """What it said before, and the one line that says why it ended."""
+    out, err = run("demo", *arguments, expect=1)
+    lines = [line for line in err.splitlines() if line.startswith("waybill: ")]
+    return out, lines[-1]
+
+
+class Started:
+    """A process that goes on; ended with the test at the latest."""
+
+    def __init__(self, *arguments, env=None):
+        self.process = subprocess.Popen(
+            [WAYBILL, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(env or {})},
+        )
+
+    def first_line(self):
+        return self.process.stdout.readline()
+
+    def end(self, how=signal.SIGTERM):
+        self.process.send_signal(how)
+        return self.result()
+
+    def result(self):
+        out, err = self.process.communicate(timeout=DEADLINE)
+        return self.process.returncode, out, err
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate(timeout=DEADLINE)
+
+
+def until(condition, what):
+    """Asks again until it holds; the condition itself takes time (it starts a process)."""
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, f"not in {DEADLINE} s: {what}"

@@ -1,0 +1,170 @@
+"""What goes wrong, as a user meets it: the exit status, the one line, and what is still shown."""
+
+import json
+import struct
+
+import processes
+import pytest
+
+SMALL = ["--model", "gpt2", "--layers", "1"]
+
+
+def test_a_killed_trainer_leaves_the_old_version_whole():
+    out, why = processes.demo_that_fails(*SMALL, "--versions", "2", "--kill", "trainer 1")
+    assert "worker 0 still shows version 1, every byte right" in out
+    assert "worker 1 still shows version 1, every byte right" in out
+    assert "trainer 1 is gone" in why
+
+
+def test_a_killed_trainer_leaves_memory_in_place_dirty_and_says_so():
+    out, why = processes.demo_that_fails(
+        *SMALL, "--versions", "2", "--mode", "in-place", "--kill", "trainer 1"
+    )
+    assert "trainer 1 is gone" in why
+    for worker in (0, 1):
+        shown = f"worker {worker} still shows version 1, every byte right" in out
+        dirty = f"worker {worker}: take a snapshot: the memory is dirty" in out
+        assert shown != dirty  # Killed before anything could be written, or after.
+
+
+def test_a_killed_worker_is_named():
+    out, why = processes.demo_that_fails(*SMALL, "--versions", "2", "--kill", "worker 1")
+    assert "worker 0 still shows version 1, every byte right" in out
+    assert "worker 1" in why
+
+
+def small_checkpoint(directory):
+    data = bytes(range(256)) * 2
+    header = json.dumps({"w": {"dtype": "BF16", "shape": [16, 16], "data_offsets": [0, len(data)]}})
+    (directory / "model.safetensors").write_bytes(
+        struct.pack("<Q", len(header)) + header.encode() + data
+    )
+    return str(directory)
+
+
+BAD_HEADERS = [
+    (b"", "is"),
+    (struct.pack("<Q", 2**63) + b"{}", "header"),
+    (struct.pack("<Q", 2**64 - 1) + b"{}", "header"),
+    (struct.pack("<Q", 2) + b"[]", "array"),
+    (struct.pack("<Q", 9) + b'{"a": {}}', '"a"'),
+]
+
+
+@pytest.mark.parametrize("content,named", BAD_HEADERS)
+def test_a_file_that_lies_is_an_error_with_its_name(tmp_path, content, named):
+    (tmp_path / "model.safetensors").write_bytes(content)
+    _, why = processes.demo_that_fails("--checkpoint", str(tmp_path), "--versions", "1")
+    assert "model.safetensors" in why
+    assert named in why
+
+
+def test_memory_that_cannot_be_had_is_an_error_at_join(tmp_path):
+    checkpoint = small_checkpoint(tmp_path)
+    _, err = processes.run("demo", "--checkpoint", checkpoint, expect=1, limit_file_bytes=1 << 20)
+    assert "allocate" in err and "bytes): ftruncate: File too large (errno 27)" in err
+    assert "RLIMIT_FSIZE is 1048576 bytes" in err
+
+
+def test_a_dump_that_cannot_be_written_is_an_error(tmp_path):
+    checkpoint = small_checkpoint(tmp_path)
+    (tmp_path / "file").write_text("not a folder")
+    _, why = processes.demo_that_fails(
+        "--checkpoint", checkpoint, "--versions", "1", "--dump", str(tmp_path / "file")
+    )
+    assert "dump version 1" in why and "worker-0.safetensors" in why
+
+
+def test_without_a_controller_the_error_says_where_it_looked(tmp_path):
+    checkpoint = small_checkpoint(tmp_path)
+    _, err = processes.run(
+        "trainer", "--rank", "0", "--world", "1", "--checkpoint", checkpoint,
+        "--controller", "127.0.0.1:1", "--join-timeout", "0.3", expect=1,
+    )  # fmt: skip
+    assert "controller 127.0.0.1:1: nobody answered" in err
+
+
+def test_an_unknown_model_lists_those_there_are():
+    _, err = processes.run("plan", "--model", "gpt5", expect=1)
+    assert '"gpt5" is not one of gpt2, gpt2-medium' in err
+
+
+class Job:
+    """A controller, and how its ranks are called."""
+
+    def __init__(self, tmp_path):
+        self.checkpoint = small_checkpoint(tmp_path)
+        self.env = {"WAYBILL_TOKEN": "right"}
+        self.controller = processes.Started(
+            "controller", "--listen", "127.0.0.1:0", "--job", "j", "--decisions", str(tmp_path / "decisions"),
+            env=self.env,
+        )  # fmt: skip
+        self.address = self.controller.first_line().split(" on ")[1].split(",")[0]
+
+    def arguments(self, role, *more):
+        common = ["--rank", "0", "--world", "1", "--job", "j", "--controller", self.address]
+        return [role, *common, "--checkpoint", self.checkpoint, *more]
+
+    def status(self):
+        out, _ = processes.run("status", "--controller", self.address, "--json", env=self.env)
+        return json.loads(out)
+
+
+@pytest.fixture
+def job(tmp_path):
+    made = Job(tmp_path)
+    with made.controller:
+        yield made
+
+
+def test_roles_can_be_run_by_hand(job):
+    with processes.Started(*job.arguments("worker", "--versions", "1"), env=job.env) as worker:
+        with processes.Started(*job.arguments("trainer", "--version", "7"), env=job.env) as trainer:
+            code, out, err = trainer.result()
+            assert code == 0, err
+            assert "version 7" in out
+        code, out, err = worker.result()
+        assert code == 0, err
+        assert "version 7 is shown" in out
+    assert job.status()["committed_version"] == 7
+
+
+def test_a_version_that_does_not_grow_is_refused_even_by_the_next_trainer(job):
+    with processes.Started(*job.arguments("worker"), env=job.env):
+        processes.run(*job.arguments("trainer", "--version", "7"), env=job.env)
+        _, err = processes.run(*job.arguments("trainer", "--version", "7"), expect=1, env=job.env)
+        assert "publish version 7: version 7 is committed, and versions only grow" in err
+
+
+def test_a_wrong_token_is_turned_away(job):
+    _, err = processes.run(*job.arguments("trainer"), expect=1, env={"WAYBILL_TOKEN": "wrong"})
+    assert "the token is not that of job" in err
+
+
+def test_a_rank_joins_once(job):
+    with processes.Started(*job.arguments("worker"), env=job.env):
+        processes.until(lambda: job.status()["ranks"], "the worker has joined")
+        _, err = processes.run(*job.arguments("worker"), expect=1, env=job.env)
+        assert "worker 0 of job" in err and "is here already" in err
+
+
+def test_a_rank_that_never_comes_is_named(tmp_path):
+    checkpoint = small_checkpoint(tmp_path)
+    with processes.Started(
+        "controller", "--listen", "127.0.0.1:0", "--join-timeout", "0.5", "--workers", "2",
+        "--decisions", str(tmp_path / "decisions"),
+    ) as controller:  # fmt: skip
+        address = controller.first_line().split(" on ")[1].split(",")[0]
+        _, err = processes.run(
+            "trainer",
+            "--rank",
+            "0",
+            "--world",
+            "1",
+            "--checkpoint",
+            checkpoint,
+            "--controller",
+            address,
+            expect=1,
+        )
+        assert "missing worker 0, worker 1" in err
