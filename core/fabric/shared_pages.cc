@@ -1,17 +1,16 @@
 #include "core/fabric/shared_pages.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/file_size_signal.h"
 #include "core/base/status.h"
 #include "core/fabric/available_memory.h"
 
@@ -19,30 +18,6 @@ namespace waybill {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-
-// Beyond RLIMIT_FSIZE the kernel sends SIGXFSZ, which kills, before it returns EFBIG. Holds the
-// signal back on this thread and swallows the one that was caused here.
-class FileSizeSignalBlocked {
- public:
-  FileSizeSignalBlocked() {
-    sigemptyset(&signal_);
-    sigaddset(&signal_, SIGXFSZ);
-    sigset_t pending;
-    sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGXFSZ) == 1;
-    pthread_sigmask(SIG_BLOCK, &signal_, &before_);
-  }
-  ~FileSizeSignalBlocked() {
-    const timespec no_time{};
-    if (!was_pending_) sigtimedwait(&signal_, nullptr, &no_time);
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-
- private:
-  sigset_t signal_;
-  sigset_t before_;
-  bool was_pending_ = false;
-};
 
 absl::Status NoMemory(absl::string_view operation, absl::string_view name, uint64_t size_bytes,
                       int error) {

@@ -1,9 +1,7 @@
 #include "core/layout/safetensors_writer.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "core/base/file_size_signal.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
 #include "core/tensor/box.h"
@@ -27,32 +26,6 @@ namespace waybill {
 namespace {
 
 constexpr size_t kChunkBytes = size_t{4} << 20;
-
-// Beyond RLIMIT_FSIZE the kernel sends SIGXFSZ, which kills, before it returns EFBIG. Holds the
-// signal back on this thread and swallows the one that was caused here.
-class FileSizeSignalBlocked {
- public:
-  FileSizeSignalBlocked() {
-    sigemptyset(&signal_);
-    sigaddset(&signal_, SIGXFSZ);
-    sigset_t pending;
-    sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGXFSZ) == 1;
-    pthread_sigmask(SIG_BLOCK, &signal_, &before_);
-  }
-  ~FileSizeSignalBlocked() {
-    const timespec no_time{};
-    if (!was_pending_) sigtimedwait(&signal_, nullptr, &no_time);
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  FileSizeSignalBlocked(const FileSizeSignalBlocked&) = delete;
-  FileSizeSignalBlocked& operator=(const FileSizeSignalBlocked&) = delete;
-
- private:
-  sigset_t signal_;
-  sigset_t before_;
-  bool was_pending_ = false;
-};
 
 uint64_t NeededBytes(const CheckpointTensor& tensor) {
   return static_cast<uint64_t>(Box::Whole(tensor.shape).element_count()) * SizeBytes(tensor.dtype);
