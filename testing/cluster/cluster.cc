@@ -134,8 +134,7 @@ void Cluster::Step() {
 }
 
 bool Cluster::StepUntil(const std::function<bool()>& done) {
-  constexpr int kMostSteps = 100'000;
-  for (int i = 0; i < kMostSteps; ++i) {
+  for (uint32_t i = 0; i < options_.most_steps; ++i) {
     if (done()) return true;
     if (!FirstFailure().ok()) return false;
     Step();

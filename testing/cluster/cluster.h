@@ -32,6 +32,8 @@ struct ClusterOptions {
   TrainerEngineOptions trainer = {
       .ring_bytes = 64 << 10, .chunk_bytes = 8 << 10, .stage_threads = 0};
   uint32_t verify_threads = 0;
+  // After so many steps nothing more is expected to happen.
+  uint32_t most_steps = 100'000;
 };
 
 // The model: a few tensors with rows over the trainers and columns, fused rows and a transposed
