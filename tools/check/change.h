@@ -20,7 +20,8 @@ struct ChangeKey {
 };
 
 constexpr ChangeKey KeyOf(uint64_t version, absl::string_view tensor) {
-  uint64_t hash = 0xCBF29CE484222325u ^ version;  // FNV-1a over the name, from the version on.
+  // FNV-1a over the version and the name; a version is no part of the first letter.
+  uint64_t hash = (0xCBF29CE484222325u ^ version) * 0x100000001B3u;
   for (const char c : tensor) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
   return {static_cast<uint32_t>(hash ^ (hash >> 32)), version != 0};
 }

@@ -30,6 +30,8 @@ absl::StatusOr<std::unique_ptr<StoredCheckpoint>> StoredCheckpoint::Open(
   return checkpoint;
 }
 
+StoredCheckpoint::StoredCheckpoint() = default;
+
 StoredCheckpoint::~StoredCheckpoint() {
   for (const auto& [address, size] : mappings_) munmap(address, size);
 }

@@ -26,7 +26,10 @@ struct StoredTensor {
 class StoredCheckpoint {
  public:
   static absl::StatusOr<std::unique_ptr<StoredCheckpoint>> Open(const std::string& directory);
+  StoredCheckpoint();
   ~StoredCheckpoint();
+  StoredCheckpoint(const StoredCheckpoint&) = delete;
+  StoredCheckpoint& operator=(const StoredCheckpoint&) = delete;
 
   // Of config.json; null where there is none.
   const nlohmann::json& config() const { return config_; }
