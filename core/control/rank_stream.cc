@@ -17,7 +17,7 @@ namespace {
 class Stream final : public RankStream,
                      public grpc::ClientBidiReactor<proto::RankMessage, proto::ControllerMessage> {
  public:
-  Stream(std::string controller, std::shared_ptr<grpc::Channel> channel,
+  Stream(std::string controller, const std::shared_ptr<grpc::Channel>& channel,
          std::function<void(const proto::ControllerMessage&)> on_message,
          std::function<void(absl::Status)> on_end)
       : controller_(std::move(controller)),
