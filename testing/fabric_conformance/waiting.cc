@@ -52,6 +52,16 @@ TEST_P(FabricConformance, AWakeBeforeTheWaitEndsIt) {
   EXPECT_LT(absl::Now(), deadline);
 }
 
+// Who wakes may have come between the owner's look at its work and its Poll().
+TEST_P(FabricConformance, AWakeBeforeAPollStillEndsTheNextWait) {
+  Endpoint& a = Join("a");
+  a.fabric().Wake();
+  a.Poll();
+  const absl::Time deadline = FarAway();
+  a.fabric().Wait(deadline);
+  EXPECT_LT(absl::Now(), deadline);
+}
+
 TEST_P(FabricConformance, AWakeFromAnotherThreadEndsAWait) {
   Endpoint& a = Join("a");
   const absl::Time deadline = FarAway();

@@ -216,10 +216,7 @@ class LocalFabric final : public Fabric {
         epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), /*timeout=*/0);
     for (int i = 0; i < count; ++i) {
       const int fd = ready[static_cast<size_t>(i)].data.fd;
-      if (fd == wake_.get()) {
-        uint64_t ignored;
-        (void)!read(fd, &ignored, sizeof(ignored));
-      } else if (fd == listener_.get()) {
+      if (fd == listener_.get()) {
         AcceptAll();
       } else if (const auto stranger = strangers_.find(fd); stranger != strangers_.end()) {
         ReadHello(stranger->second);
@@ -241,6 +238,9 @@ class LocalFabric final : public Fabric {
         std::min(absl::Ceil(deadline - absl::Now(), absl::Milliseconds(1)), absl::Hours(1)));
     epoll_event ready;
     epoll_wait(epoll_.get(), &ready, 1, static_cast<int>(std::max<int64_t>(left, 0)));
+    // Only here: a wake that came before a Poll() is kept for the next Wait().
+    uint64_t ignored;
+    (void)!read(wake_.get(), &ignored, sizeof(ignored));
   }
 
   void Wake() override {
