@@ -32,6 +32,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
   const UniqueFd child_out(out[1]);
   arguments.insert(arguments.begin(), "waybill");
   std::vector<char*> argv;
+  argv.reserve(arguments.size() + 1);
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   posix_spawn_file_actions_t actions;
@@ -64,6 +65,10 @@ absl::Status ChildProcess::Send(const std::string& command) {
     return DescribeEnd();
   }
   return absl::OkStatus();
+}
+
+void ChildProcess::Kill() {
+  if (pid_ > 0) kill(pid_, SIGKILL);
 }
 
 absl::Status ChildProcess::DescribeEnd() {

@@ -34,7 +34,7 @@ class ChildProcess {
   absl::StatusOr<nlohmann::json> Await(const std::string& event, absl::Time deadline);
 
   const std::string& name() const { return name_; }
-  pid_t pid() const { return pid_; }
+  void Kill();  // By SIGKILL; events tell that it has ended.
 
  private:
   absl::StatusOr<std::string> ReadLine(absl::Time deadline);

@@ -1,6 +1,5 @@
 #include "tools/waybill/demo.h"
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -137,20 +136,37 @@ class Demo {
       WAYBILL_ASSIGN_OR_RETURN(auto child, start("worker", w, workers.world(), more));
       workers_.push_back(std::move(child));
     }
+    WAYBILL_RETURN_IF_ERROR(CheckKill());
     report_.copy_threads = std::max(
         1u, std::min(trainers.world() * options_.threads, std::thread::hardware_concurrency()));
     return AwaitJoined();
   }
 
   absl::Status AwaitJoined() {
+    std::vector<std::pair<ChildProcess*, DemoRank*>> missing;
     for (const bool trainer : {true, false}) {
-      for (const auto& child : trainer ? trainers_ : workers_) {
-        WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json joined,
-                                 child->Await("joined", absl::Now() + kPatience));
-        (trainer ? report_.trainers : report_.workers)
-            .push_back(
-                {.name = child->name(), .weight_bytes = joined["weight_bytes"].get<uint64_t>()});
+      const auto& children = trainer ? trainers_ : workers_;
+      std::vector<DemoRank>& ranks = trainer ? report_.trainers : report_.workers;
+      ranks.resize(children.size());
+      for (size_t i = 0; i < children.size(); ++i) {
+        ranks[i].name = children[i]->name();
+        missing.emplace_back(children[i].get(), &ranks[i]);
       }
+    }
+    // All join at once or none does: whoever fails is heard first, not whoever waits for it.
+    const absl::Time deadline = absl::Now() + kPatience;
+    for (size_t i = 0; !missing.empty(); ++i) {
+      const auto next = missing.begin() + static_cast<ptrdiff_t>(i % missing.size());
+      const auto joined =
+          next->first->Await("joined", std::min(deadline, absl::Now() + absl::Milliseconds(20)));
+      if (absl::IsDeadlineExceeded(joined.status()) && absl::Now() < deadline) continue;
+      if (!joined.ok()) {
+        // The others wait for it, and would until their own deadline.
+        for (const auto& [child, rank] : missing) child->Kill();
+        return joined.status();
+      }
+      next->second->weight_bytes = (*joined)["weight_bytes"].get<uint64_t>();
+      missing.erase(next);
     }
     return absl::OkStatus();
   }
@@ -180,10 +196,22 @@ class Demo {
     return absl::OkStatus();
   }
 
+  absl::Status CheckKill() const {
+    if (options_.kill.empty()) return absl::OkStatus();
+    for (const auto* children : {&trainers_, &workers_}) {
+      for (const auto& child : *children) {
+        if (child->name() == options_.kill) return absl::OkStatus();
+      }
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("--kill \"", options_.kill, "\": there are trainer 0 to ",
+                     trainers_.size() - 1, " and worker 0 to ", workers_.size() - 1));
+  }
+
   void KillOne() {
     for (const auto* children : {&trainers_, &workers_}) {
       for (const auto& child : *children) {
-        if (child->name() == options_.kill) kill(child->pid(), SIGKILL);
+        if (child->name() == options_.kill) child->Kill();
       }
     }
   }

@@ -47,10 +47,12 @@ void AddDemoCommand(CLI::App& app, Run& run) {
       ->capture_default_str();
   command->add_option("--versions", options->versions, "how many to publish")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1'000'000}));
   command->add_option("--mode", options->mode, "shadow, shadow-copy or in-place")
-      ->capture_default_str();
-  command->add_option("--dtype", options->dtype, "what floats are served as; default: as stored");
+      ->capture_default_str()
+      ->check(CLI::IsMember({"shadow", "shadow-copy", "in-place"}));
+  command->add_option("--dtype", options->dtype,
+                      "what floats are served as: F32 or BF16; default: as stored");
   command->add_option("--dump", options->dump,
                       "write what each worker holds at the end to this folder, as safetensors");
   command->add_flag("!--no-digests", options->digests, "do not verify what arrived");

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -9,6 +10,7 @@ namespace {
 
 std::vector<double> SortedSeconds(const DemoReport& report) {
   std::vector<double> seconds;
+  seconds.reserve(report.updates.size());
   for (const DemoUpdate& update : report.updates) seconds.push_back(update.seconds);
   std::sort(seconds.begin(), seconds.end());
   return seconds;
@@ -16,7 +18,8 @@ std::vector<double> SortedSeconds(const DemoReport& report) {
 
 double Percentile(const std::vector<double>& sorted, double fraction) {
   if (sorted.empty()) return 0;
-  return sorted[static_cast<size_t>(fraction * static_cast<double>(sorted.size() - 1) + 0.5)];
+  return sorted[static_cast<size_t>(
+      std::lround(fraction * static_cast<double>(sorted.size() - 1)))];
 }
 
 std::string Megabytes(uint64_t bytes) {
@@ -54,9 +57,9 @@ std::string FormatReport(const DemoReport& report, const DemoOptions& options) {
   const double rate = static_cast<double>(report.update_bytes) / median;
   absl::StrAppend(
       &text,
-      absl::StrFormat("\n%d versions of %s, %s MB each, %s, digests %s\n", report.updates.size(),
-                      report.model, Megabytes(report.update_bytes), options.mode,
-                      options.digests ? "on" : "off"),
+      absl::StrFormat("\n%d version%s of %s, %s MB each, %s, digests %s\n", report.updates.size(),
+                      report.updates.size() == 1 ? "" : "s", report.model,
+                      Megabytes(report.update_bytes), options.mode, options.digests ? "on" : "off"),
       absl::StrFormat("  first publish to last shown   %9.2f ms median, %.2f ms worst\n",
                       median * 1e3, report.worst_seconds() * 1e3),
       absl::StrFormat("  rate                          %9.2f GB/s\n", rate / 1e9),

@@ -3,11 +3,15 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdlib>
+#include <exception>
 #include <iostream>
+#include <string>
 
 #include "tools/waybill/commands.h"
 
-int main(int argc, char** argv) {
+namespace {
+
+int Main(int argc, char** argv) {
   // gRPC's own log repeats, with file and line, what our errors say.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   std::signal(SIGPIPE, SIG_IGN);
@@ -24,10 +28,31 @@ int main(int argc, char** argv) {
   waybill::AddWorkerCommand(app, run);
   waybill::AddPlanCommand(app, run);
   waybill::AddStatusCommand(app, run);
+  if (argc == 1) {
+    std::cout << app.help();
+    return 0;
+  }
+  const auto is_asked_for = [argv](CLI::App* command) { return command->check_name(argv[1]); };
+  if (argv[1][0] != '-' && app.get_subcommands(is_asked_for).empty()) {
+    std::cerr << "waybill: there is no command \"" << argv[1] << "\"; waybill --help lists them\n";
+    return 1;
+  }
   CLI11_PARSE(app, argc, argv);
 
   const absl::Status status = run();
   if (status.ok()) return 0;
-  std::cerr << "waybill: " << status.message() << "\n";
+  // In one piece: the demo's ranks share one standard error.
+  std::cerr << "waybill: " + std::string(status.message()) + "\n";
   return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return Main(argc, argv);
+  } catch (const std::exception& error) {  // Of CLI11 or of the standard library.
+    std::cerr << "waybill: " << error.what() << "\n";
+    return 1;
+  }
 }

@@ -131,6 +131,7 @@ class WorkerProcess {
           absl::StrCat("version ", snapshot.version(), " is shown, not ", version));
     }
     std::vector<check::HeldParameter> held;
+    held.reserve(layout_.parameters.size());
     for (const Parameter& parameter : layout_.parameters) {
       held.push_back(
           {.name = parameter.name,
