@@ -38,8 +38,7 @@ class TrainerClient final : public Trainer, private RankClient {
       return absl::FailedPreconditionError(absl::StrCat("publish version ", version, ": version ",
                                                         publish_->version, " is being published"));
     }
-    publish_.emplace();
-    publish_->version = version;
+    publish_.emplace(PublishState{.version = version});
     times_ = {.published = absl::Now()};
     proto::RankMessage message;
     message.mutable_publish()->set_version(version);
@@ -264,7 +263,7 @@ class TrainerClient final : public Trainer, private RankClient {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Join(const TrainerOptions& options,
-                                                       Manifest manifest,
+                                                       const Manifest& manifest,
                                                        std::vector<MemorySpan> regions,
                                                        std::unique_ptr<Fabric> fabric) {
   auto trainer =

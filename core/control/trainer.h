@@ -52,7 +52,7 @@ class Trainer {
   // there; kDeadlineExceeded: the message names who is missing; kInvalidArgument: the manifests do
   // not fit together.
   static absl::StatusOr<std::unique_ptr<Trainer>> Join(const TrainerOptions& options,
-                                                       Manifest manifest,
+                                                       const Manifest& manifest,
                                                        std::vector<MemorySpan> regions,
                                                        std::unique_ptr<Fabric> fabric);
   // Leaves the job.
