@@ -152,8 +152,8 @@ class Fabric {
   // allocate.
   virtual void Poll(std::vector<FabricEvent>& events) = 0;
 
-  // Blocks until Poll() may have something, the deadline, or Wake(), which counts if it came after the
-  // last Wait(), whatever was polled between.
+  // Blocks until Poll() may have something, the deadline, or Wake(), which counts if it came after
+  // the last Wait(), whatever was polled between.
   virtual void Wait(absl::Time deadline) = 0;
   virtual void Wake() = 0;
 };

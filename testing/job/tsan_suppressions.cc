@@ -1,6 +1,6 @@
-// What ThreadSanitizer cannot see: gRPC hands messages and callbacks from thread to thread by locks in
-// its own library, which is not instrumented. Only what lies in its headers' templates and in generated
-// messages is left out; our own state behind them is watched.
+// What ThreadSanitizer cannot see: gRPC hands messages and callbacks from thread to thread by locks
+// in its own library, which is not instrumented. Only what lies in its headers' templates and in
+// generated messages is left out; our own state behind them is watched.
 extern "C" const char* __tsan_default_suppressions() {
   return "race:^grpc::\n"
          "race:^waybill::proto::\n"
