@@ -47,6 +47,29 @@ void Coordinator::Dismiss(ConnectionId connection, const absl::Status& status) {
   outbox_->Close(connection);
 }
 
+bool Coordinator::AnyNewcomer() const {
+  return std::any_of(members_.members().begin(), members_.members().end(),
+                     [](const auto& m) { return !m.second.established; });
+}
+
+// Who joins is told in time that the job does not become whole. Who was part of a whole job waits
+// for the others to come back, and goes on showing what it has.
+void Coordinator::DismissNewcomers() {
+  const absl::Status late = absl::DeadlineExceededError(
+      absl::StrCat("job \"", options_.job, "\" is not whole after ",
+                   absl::FormatDuration(options_.join_timeout), ": missing ", DescribeWaiting()));
+  std::vector<ConnectionId> newcomers;
+  for (const auto& [id, member] : members_.members()) {
+    if (!member.established) newcomers.push_back(member.connection);
+  }
+  for (const ConnectionId connection : newcomers) {
+    members_.Remove(connection);
+    Dismiss(connection, late);
+  }
+  phase_ = Phase::kGathering;
+  join_deadline_ = absl::InfiniteFuture();
+}
+
 void Coordinator::DismissAll(const absl::Status& status) {
   for (const auto& [id, member] : members_.members()) Dismiss(member.connection, status);
   members_.members().clear();
@@ -105,7 +128,7 @@ void Coordinator::OnGone(ConnectionId connection, absl::Time now) {
   if (member == nullptr) return;
   const RankId id = member->id;
   members_.Remove(connection);
-  doubts_.erase(id.rank);
+  if (id.role == Role::kWorker) doubts_.erase(id.rank);
   if (id.role == Role::kTrainer && unquiet_.erase(id.rank) > 0) must_fence_ = true;
   const absl::Status gone =
       WithScope(absl::UnavailableError(absl::StrCat(ToString(id), " is gone: its stream ended")),
@@ -123,8 +146,7 @@ void Coordinator::OnGone(ConnectionId connection, absl::Time now) {
     RefusePublish(publish.trainer, publish.version, gone);
   }
   phase_ = Phase::kGathering;
-  join_deadline_ =
-      members_.members().empty() ? absl::InfiniteFuture() : now + options_.join_timeout;
+  join_deadline_ = AnyNewcomer() ? now + options_.join_timeout : absl::InfiniteFuture();
 }
 
 void Coordinator::BeginEpochIfComplete(absl::Time) {
@@ -237,7 +259,10 @@ void Coordinator::OnConnected(Member& member, const proto::Connected& connected)
     if (id.role == Role::kWorker) groups.insert(other.group);
   }
   for (const std::string& group : groups) message.mutable_established()->add_groups(group);
-  for (const auto& [id, other] : members_.members()) outbox_->Send(other.connection, message);
+  for (auto& [id, other] : members_.members()) {
+    other.established = true;
+    outbox_->Send(other.connection, message);
+  }
 }
 
 // --- updates ---
@@ -394,11 +419,7 @@ void Coordinator::OnTime(absl::Time now) {
     FinishRoundIfOver(now);
   }
   BeginRoundIfQuiet(now);
-  if (now >= join_deadline_) {
-    DismissAll(absl::DeadlineExceededError(absl::StrCat(
-        "job \"", options_.job, "\" is not whole after ",
-        absl::FormatDuration(options_.join_timeout), ": missing ", DescribeWaiting())));
-  }
+  if (now >= join_deadline_) DismissNewcomers();
 }
 
 absl::Time Coordinator::next_deadline() const {

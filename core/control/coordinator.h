@@ -26,7 +26,7 @@ struct CoordinatorOptions {
   std::string token;      // That every rank has to show; empty where none is wanted.
   uint32_t trainers = 0;  // How many are demanded; 0: as many as they declare.
   uint32_t workers = 0;
-  // From a first rank's coming until all are there and connected.
+  // From a rank's coming until all are there and connected; else it is dismissed.
   absl::Duration join_timeout = absl::Minutes(2);
   // Of a publish that names none.
   absl::Duration publish_timeout = absl::Seconds(60);
@@ -76,6 +76,8 @@ class Coordinator final : private RoundActions {
 
   void ToRank(RankId id, proto::ControllerMessage message);
   void Dismiss(ConnectionId connection, const absl::Status& status);
+  bool AnyNewcomer() const;
+  void DismissNewcomers();
   void DismissAll(const absl::Status& status);
 
   void OnJoin(ConnectionId connection, const proto::Join& join, absl::Time now);

@@ -345,6 +345,21 @@ TEST_F(CoordinatorTest, AReturningRankBeginsAnotherEpoch) {
   Connect();
 }
 
+TEST_F(CoordinatorTest, WhoWasPartOfAWholeJobWaitsForTheOthers) {
+  MakeCoordinator();
+  Establish();
+  coordinator_->OnGone(kTrainer[1], now_);
+  Pass(absl::Hours(1));
+  EXPECT_TRUE(closed_.empty());
+  // A newcomer is told in time that somebody else is missing.
+  coordinator_->OnGone(kTrainer[0], now_);
+  Join(kTrainer[0], Role::kTrainer, 0);
+  Pass(absl::Seconds(60));
+  EXPECT_EQ(closed_, std::vector<ConnectionId>{kTrainer[0]});
+  EXPECT_EQ(Error(kTrainer[0], Kind::kDismissal),
+            "job \"test\" is not whole after 1m: missing trainer 1");
+}
+
 TEST_F(CoordinatorTest, AtTheJoinDeadlineTheMissingAreNamed) {
   MakeCoordinator();
   Join(kTrainer[0], Role::kTrainer, 0);

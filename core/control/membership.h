@@ -32,6 +32,7 @@ struct Member {
   std::optional<Manifest> manifest;     // When all have.
   std::optional<proto::Offers> offers;  // In the epoch at hand.
   bool connected = false;               // Likewise.
+  bool established = false;             // Was part of the whole job once.
   uint64_t sent_bytes = 0;
 };
 

@@ -26,8 +26,12 @@ absl::Status ParseFields(absl::string_view text, absl::Span<const Field> fields)
   uint64_t seen = 0;
   uint64_t world = 1;
   for (const absl::string_view item : absl::StrSplit(text, ',')) {
-    const std::pair<absl::string_view, absl::string_view> pair =
+    std::pair<absl::string_view, absl::string_view> pair =
         absl::StrSplit(item, absl::MaxSplits('=', 1));
+    // A number alone is the first way: so many rows, or parts.
+    if (uint32_t number; item == text && absl::SimpleAtoi(text, &number)) {
+      pair = {fields[0].name, text};
+    }
     size_t at = 0;
     while (at < fields.size() && fields[at].name != pair.first) ++at;
     if (at == fields.size()) {

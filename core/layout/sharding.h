@@ -24,8 +24,8 @@ struct TrainerSharding {
   uint32_t dp_rank(uint32_t rank) const { return rank / tp / fsdp % dp; }
   uint32_t pp_rank(uint32_t rank) const { return rank / tp / fsdp / dp; }
 
-  // "fsdp=2,tp=4": what is not named is 1, also everything. kInvalidArgument: another word, a word
-  // twice, a number outside [1, 65536], or a world beyond 65536.
+  // "fsdp=2,tp=4": what is not named is 1, also everything; "2" is fsdp=2. kInvalidArgument:
+  // another word, a word twice, a number outside [1, 65536], or a world beyond 65536.
   static absl::StatusOr<TrainerSharding> Parse(absl::string_view text);
 };
 
@@ -38,7 +38,7 @@ struct WorkerSharding {
   uint32_t tp_rank(uint32_t rank) const { return rank % tp; }
   uint32_t dp_rank(uint32_t rank) const { return rank / tp; }
 
-  // "tp=2,dp=2", by the same rules.
+  // "tp=2,dp=2", by the same rules; "2" is tp=2.
   static absl::StatusOr<WorkerSharding> Parse(absl::string_view text);
 };
 

@@ -13,6 +13,8 @@ TEST(TrainerSharding, ReadsWhatItPrints) {
   }
   EXPECT_EQ(TrainerSharding::Parse("")->world(), 1u);
   EXPECT_EQ(TrainerSharding::Parse("tp=4,fsdp=2")->world(), 8u);
+  EXPECT_EQ(TrainerSharding::Parse("3")->fsdp, 3u);
+  EXPECT_EQ(WorkerSharding::Parse("3")->tp, 3u);
 }
 
 TEST(TrainerSharding, NumbersRanksWithTpFastestAndPpSlowest) {

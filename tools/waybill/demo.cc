@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -50,13 +49,6 @@ class TemporaryFolder {
   std::string path_;
 };
 
-std::string ShardingOf(const std::string& text, const char* kind) {
-  const bool number = !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
-    return std::isdigit(c) != 0;
-  });
-  return number ? absl::StrCat(kind, "=", text) : text;
-}
-
 class Demo {
  public:
   Demo(const DemoOptions& options, const std::function<void(const std::string&)>& progress)
@@ -93,11 +85,11 @@ class Demo {
   }
 
   absl::Status StartAll() {
-    const std::string trainer_sharding = ShardingOf(options_.trainers, "fsdp");
-    const std::string worker_sharding = ShardingOf(options_.workers, "tp");
     WAYBILL_ASSIGN_OR_RETURN(const TrainerSharding trainers,
-                             TrainerSharding::Parse(trainer_sharding));
-    WAYBILL_ASSIGN_OR_RETURN(const WorkerSharding workers, WorkerSharding::Parse(worker_sharding));
+                             TrainerSharding::Parse(options_.trainers));
+    WAYBILL_ASSIGN_OR_RETURN(const WorkerSharding workers, WorkerSharding::Parse(options_.workers));
+    const std::string trainer_sharding = ToString(trainers);
+    const std::string worker_sharding = ToString(workers);
     progress_(absl::StrCat("starting a controller, ", trainers.world(), " trainers (",
                            trainer_sharding, ") and ", workers.world(), " workers (",
                            worker_sharding, ")"));

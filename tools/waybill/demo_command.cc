@@ -55,9 +55,11 @@ void AddDemoCommand(CLI::App& app, Run& run) {
                       "what floats are served as: F32 or BF16; default: as stored");
   command->add_option("--dump", options->dump,
                       "write what each worker holds at the end to this folder, as safetensors");
-  command->add_flag("!--no-digests", options->digests, "do not verify what arrived");
-  command->add_flag("!--no-check", options->check, "do not compare with the checkpoint");
-  command->add_option("--threads", options->threads, "that stage and verify, a rank")
+  command->add_flag_callback(
+      "--no-digests", [options] { options->digests = false; }, "do not verify what arrived");
+  command->add_flag_callback(
+      "--no-check", [options] { options->check = false; }, "do not compare with the checkpoint");
+  command->add_option("--threads", options->threads, "for staging or verifying, in each rank")
       ->capture_default_str();
   command->add_option("--timeout", options->timeout_seconds, "seconds for each update")
       ->capture_default_str();

@@ -166,7 +166,7 @@ void AddTrainerCommand(CLI::App& app, Run& run) {
   command->add_flag("--no-digests", options->no_digests, "do not verify what arrived");
   command->add_option("--ring-mib", options->ring_mib, "bound of the staging ring")
       ->capture_default_str();
-  command->add_option("--threads", options->threads, "that stage")->capture_default_str();
+  command->add_option("--threads", options->threads, "for staging")->capture_default_str();
   command->callback([options, &run] { run = [options] { return RunTrainer(*options); }; });
 }
 

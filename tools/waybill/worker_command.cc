@@ -201,7 +201,7 @@ void AddWorkerCommand(CLI::App& app, Run& run) {
   command->add_option("--dump", options->dump, "write what is held to this folder, as safetensors");
   command->add_option("--versions", options->versions, "leave after so many; 0: with the job")
       ->capture_default_str();
-  command->add_option("--threads", options->threads, "that verify")->capture_default_str();
+  command->add_option("--threads", options->threads, "for verifying")->capture_default_str();
   command->callback([options, &run] { run = [options] { return RunWorker(*options); }; });
 }
 
