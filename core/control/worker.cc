@@ -27,10 +27,10 @@ class WorkerClient final : public Worker, private RankClient {
     notices_.reset();
   }
 
-  absl::Status Begin(Manifest manifest, std::vector<MemorySpan> user_regions) {
+  absl::Status Begin(Manifest manifest, const std::vector<MemorySpan>& user_regions) {
     absl::StatusOr<std::unique_ptr<WorkerEngine>> engine =
-        WorkerEngine::Create(&fabric(), std::move(manifest), std::move(user_regions),
-                             options_.engine, [this](const WorkerEvent& event) { OnEvent(event); });
+        WorkerEngine::Create(&fabric(), std::move(manifest), user_regions, options_.engine,
+                             [this](const WorkerEvent& event) { OnEvent(event); });
     if (!engine.ok()) {
       return While(absl::StrCat("join job \"", identity_.job, "\" as ", ToString(id())),
                    engine.status());
@@ -269,10 +269,10 @@ class WorkerClient final : public Worker, private RankClient {
 
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Join(const WorkerOptions& options,
                                                      Manifest manifest,
-                                                     std::vector<MemorySpan> user_regions,
+                                                     const std::vector<MemorySpan>& user_regions,
                                                      std::unique_ptr<Fabric> fabric) {
   auto worker = std::make_unique<WorkerClient>(options, manifest, std::move(fabric));
-  WAYBILL_RETURN_IF_ERROR(worker->Begin(std::move(manifest), std::move(user_regions)));
+  WAYBILL_RETURN_IF_ERROR(worker->Begin(std::move(manifest), user_regions));
   return worker;
 }
 

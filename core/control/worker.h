@@ -51,7 +51,7 @@ class Worker {
   // the buffers.
   static absl::StatusOr<std::unique_ptr<Worker>> Join(const WorkerOptions& options,
                                                       Manifest manifest,
-                                                      std::vector<MemorySpan> user_regions,
+                                                      const std::vector<MemorySpan>& user_regions,
                                                       std::unique_ptr<Fabric> fabric);
   // Leaves the job.
   virtual ~Worker() = default;

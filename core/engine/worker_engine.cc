@@ -461,12 +461,11 @@ class WorkerEngineImpl final : public WorkerEngine {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WorkerEngine>> WorkerEngine::Create(
-    Fabric* fabric, Manifest manifest, std::vector<MemorySpan> user_regions,
+    Fabric* fabric, Manifest manifest, const std::vector<MemorySpan>& user_regions,
     const WorkerEngineOptions& options, EventSink sink) {
   auto owned = std::make_unique<Manifest>(std::move(manifest));
-  WAYBILL_ASSIGN_OR_RETURN(
-      std::unique_ptr<WorkerMemory> memory,
-      WorkerMemory::Create(fabric, owned.get(), options.mode, std::move(user_regions)));
+  WAYBILL_ASSIGN_OR_RETURN(std::unique_ptr<WorkerMemory> memory,
+                           WorkerMemory::Create(fabric, owned.get(), options.mode, user_regions));
   return std::make_unique<WorkerEngineImpl>(fabric, std::move(owned), options, std::move(memory),
                                             std::move(sink));
 }

@@ -69,10 +69,9 @@ class WorkerEngine {
 
   // `fabric` outlives the engine. `user_regions` as WorkerMemory has it. All memory is reserved
   // when this returns. `sink` is called on the progress thread, from within calls.
-  static absl::StatusOr<std::unique_ptr<WorkerEngine>> Create(Fabric* fabric, Manifest manifest,
-                                                              std::vector<MemorySpan> user_regions,
-                                                              const WorkerEngineOptions& options,
-                                                              EventSink sink);
+  static absl::StatusOr<std::unique_ptr<WorkerEngine>> Create(
+      Fabric* fabric, Manifest manifest, const std::vector<MemorySpan>& user_regions,
+      const WorkerEngineOptions& options, EventSink sink);
   virtual ~WorkerEngine() = default;
 
   // Replaces the plan: lanes of the old one are closed, those of the new one opened and returned.

@@ -64,7 +64,7 @@ class CreateTest : public testing::Test {
     return manifest;
   }
   absl::Status Create(Mode mode, std::vector<MemorySpan> user_regions) {
-    return WorkerEngine::Create(&fabric_, OneRegion(), std::move(user_regions),
+    return WorkerEngine::Create(&fabric_, OneRegion(), user_regions,
                                 {.mode = mode, .verify_threads = 0}, [](const WorkerEvent&) {})
         .status();
   }

@@ -70,8 +70,8 @@ class WorkerProcess {
     }
     if (options_.rank.driven) worker.handler = TellShown;
     WAYBILL_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric, MakeLocalFabric());
-    WAYBILL_ASSIGN_OR_RETURN(worker_, Worker::Join(worker, layout_.manifest,
-                                                   std::move(user_regions), std::move(fabric)));
+    WAYBILL_ASSIGN_OR_RETURN(
+        worker_, Worker::Join(worker, layout_.manifest, user_regions, std::move(fabric)));
     return absl::OkStatus();
   }
 
