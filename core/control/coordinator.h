@@ -86,7 +86,6 @@ class Coordinator final : private RoundActions {
   void OnPublish(const Member& member, const proto::Publish& publish, absl::Time now);
   void OnFailed(const Member& member, const proto::Failed& failed);
   void OnRoundMessage(Member& member, const proto::RankMessage& message, absl::Time now);
-  bool IsOfTheRound(const proto::RankMessage& message) const;
 
   void BeginEpochIfComplete(absl::Time now);
   absl::Status BeginEpoch();

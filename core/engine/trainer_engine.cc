@@ -218,7 +218,6 @@ class TrainerEngineImpl final : public TrainerEngine {
       if (!access.ok()) return Fail(peer, access.status());
       peer.buffers.push_back(*std::move(access));
     }
-    peer.answered = true;
     FailUnless(peer,
                fabric_.Post(peer.lane, {}, Immediate{Immediate::Kind::kHello}.Pack(), kHelloToken));
   }

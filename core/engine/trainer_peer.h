@@ -42,8 +42,7 @@ struct TrainerPeer {
   // Connecting.
   std::vector<BufferAddress> addresses;
   std::vector<BufferAccess> buffers;
-  bool greeted = false;   // Its hello came.
-  bool answered = false;  // Ours is on the way or complete.
+  bool greeted = false;  // Its hello came.
   bool up = false;
 
   std::atomic<bool> failed = false;
