@@ -95,6 +95,14 @@ def waybill_repositories():
         headers = ["nlohmann"],
     )
 
+    system_library(
+        name = "rdma_core",
+        build_file = "//third_party:ibverbs.BUILD",
+        debian = ["libibverbs-dev"],
+        headers = ["infiniband"],
+        packages = ["libibverbs"],
+    )
+
     local_python(
         name = "local_python",
         requirements = "//third_party/python:requirements.lock",
