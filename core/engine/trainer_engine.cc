@@ -56,7 +56,8 @@ class TrainerEngineImpl final : public TrainerEngine {
     ReserveForUpdates();
     std::vector<LaneOffer> offers;
     for (TrainerPeer& peer : peers_) {
-      WAYBILL_ASSIGN_OR_RETURN(peer.lane, fabric_.OpenLane(absl::StrCat("worker ", peer.worker)));
+      WAYBILL_ASSIGN_OR_RETURN(peer.lane,
+                               fabric_.OpenLane(absl::StrCat("worker ", peer.worker), ""));
       WAYBILL_ASSIGN_OR_RETURN(std::string address, fabric_.LaneAddress(peer.lane));
       offers.push_back({peer.worker, std::move(address)});
     }

@@ -75,7 +75,7 @@ class WorkerEngineImpl final : public WorkerEngine {
     std::vector<LaneOffer> offers;
     for (Source& source : sources_) {
       WAYBILL_ASSIGN_OR_RETURN(source.lane,
-                               fabric_.OpenLane(absl::StrCat("trainer ", source.trainer)));
+                               fabric_.OpenLane(absl::StrCat("trainer ", source.trainer), ""));
       WAYBILL_ASSIGN_OR_RETURN(std::string address, fabric_.LaneAddress(source.lane));
       offers.push_back({source.trainer, std::move(address)});
     }

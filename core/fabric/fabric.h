@@ -71,6 +71,20 @@ struct Write {
   uint64_t size_bytes = 0;
 };
 
+// A way out of this host.
+struct FabricNic {
+  std::string name;
+  uint32_t rail = 0;
+  uint32_t numa_node = 0;
+  uint64_t bytes_per_second = 0;
+};
+
+// One number for operators: what was done, or fell back, since the fabric was made.
+struct FabricCount {
+  std::string name;
+  uint64_t value = 0;
+};
+
 struct FabricEvent {
   enum class Kind : uint8_t {
     kConnected = 1,  // Both ends of the lane are there.
@@ -122,8 +136,12 @@ class Fabric {
 
   // --- lanes ---
 
-  // This end of a lane, and the address that the other end needs; `peer` is for errors.
-  virtual absl::StatusOr<LaneId> OpenLane(absl::string_view peer) = 0;
+  // What lanes can be bound to and works now; empty where the fabric has no choice to offer.
+  virtual std::vector<FabricNic> Nics() const { return {}; }
+
+  // This end of a lane, bound to the NIC of that name (empty: to any), and the address that the
+  // other end needs; `peer` is for errors. kUnavailable: there is no such NIC, or it is dead.
+  virtual absl::StatusOr<LaneId> OpenLane(absl::string_view peer, absl::string_view nic) = 0;
   virtual absl::StatusOr<std::string> LaneAddress(LaneId lane) const = 0;
 
   // Begins to connect; kConnected or kFailed follows. Both ends call it.
@@ -134,6 +152,9 @@ class Fabric {
 
   // Why the lane failed; OK where it did not.
   virtual absl::Status LaneStatus(LaneId lane) const = 0;
+
+  // For people: which network carries it, from where to where, and why none better does.
+  virtual std::string DescribeLane(LaneId lane) const = 0;
 
   // --- data ---
 
@@ -156,6 +177,15 @@ class Fabric {
   // the last Wait(), whatever was polled between.
   virtual void Wait(absl::Time deadline) = 0;
   virtual void Wake() = 0;
+
+  // For who waits on several fabrics at once: where ArmWait() says so, sleep until the descriptor
+  // is readable; else Poll() has something already. -1: this fabric waits alone.
+  virtual int wait_descriptor() const { return -1; }
+  virtual bool ArmWait() { return false; }
+
+  // --- for operators ---
+
+  virtual std::vector<FabricCount> Counts() const { return {}; }
 };
 
 }  // namespace waybill

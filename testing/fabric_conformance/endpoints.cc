@@ -64,7 +64,7 @@ void Endpoints::UntilQuiet() {
 }
 
 Lane Endpoints::Open(Endpoint& a, Endpoint& b) {
-  return {&a, &b, *a.fabric().OpenLane(b.name()), *b.fabric().OpenLane(a.name())};
+  return {&a, &b, *a.fabric().OpenLane(b.name(), ""), *b.fabric().OpenLane(a.name(), "")};
 }
 
 Lane Endpoints::Connect(Endpoint& a, Endpoint& b) {

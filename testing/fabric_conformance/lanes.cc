@@ -89,7 +89,7 @@ TEST_P(FabricConformance, ALaneOfARestartedPeerIsNotTheOneOfBefore) {
   const std::string address = *before.fabric().LaneAddress(lane.at_b);
   before.Destroy();
   Endpoint& after = Join("b");
-  const LaneId same_number = *after.fabric().OpenLane("a");
+  const LaneId same_number = *after.fabric().OpenLane("a", "");
   ASSERT_EQ(after.fabric().ConnectLane(same_number, *a.fabric().LaneAddress(lane.at_a)).message(),
             "");
   ASSERT_EQ(a.fabric().ConnectLane(lane.at_a, address).message(), "");
@@ -101,7 +101,7 @@ TEST_P(FabricConformance, ALaneOfARestartedPeerIsNotTheOneOfBefore) {
 TEST_P(FabricConformance, AnAddressThatIsNoneIsRefusedOrFails) {
   Endpoint& a = Join("a");
   for (const char* address : {"", "/", "b", "b/x", "b/1/2/3", "//////", "a/99999999999999999999"}) {
-    const LaneId lane = *a.fabric().OpenLane("b");
+    const LaneId lane = *a.fabric().OpenLane("b", "");
     if (!a.fabric().ConnectLane(lane, address).ok()) continue;
     EXPECT_TRUE(endpoints_.Until([&] { return a.HasFailed(lane); })) << address;
   }
@@ -117,7 +117,7 @@ TEST_P(FabricConformance, ALaneIsConnectedOnce) {
 
 TEST_P(FabricConformance, ALaneThatIsNotConnectedCarriesNothing) {
   Endpoint& a = Join("a");
-  const LaneId lane = *a.fabric().OpenLane("b");
+  const LaneId lane = *a.fabric().OpenLane("b", "");
   EXPECT_EQ(a.fabric().Post(lane, {}, 1, 1).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(a.fabric().Publish(lane, 1).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(a.fabric().LaneStatus(lane).ok());
@@ -126,10 +126,10 @@ TEST_P(FabricConformance, ALaneThatIsNotConnectedCarriesNothing) {
 
 TEST_P(FabricConformance, NumbersAreNotUsedAgain) {
   Fabric& fabric = Join("a").fabric();
-  const LaneId lane = *fabric.OpenLane("b");
+  const LaneId lane = *fabric.OpenLane("b", "");
   EXPECT_NE(lane, LaneId::kNone);
   ASSERT_TRUE(fabric.CloseLane(lane).ok());
-  EXPECT_NE(*fabric.OpenLane("b"), lane);
+  EXPECT_NE(*fabric.OpenLane("b", ""), lane);
   const Region region = *fabric.Allocate(10, "first");
   EXPECT_NE(region.id, RegionId::kNone);
   ASSERT_TRUE(fabric.Release(region.id).ok());

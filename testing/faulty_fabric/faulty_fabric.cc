@@ -166,8 +166,8 @@ absl::StatusOr<MemorySpan> FaultyFabric::Map(RemoteRegionId region) {
   return inner_->Map(region);
 }
 
-absl::StatusOr<LaneId> FaultyFabric::OpenLane(absl::string_view peer) {
-  absl::StatusOr<LaneId> lane = inner_->OpenLane(peer);
+absl::StatusOr<LaneId> FaultyFabric::OpenLane(absl::string_view peer, absl::string_view nic) {
+  absl::StatusOr<LaneId> lane = inner_->OpenLane(peer, nic);
   if (lane.ok()) peers_[*lane] = std::string(peer);
   return lane;
 }

@@ -73,17 +73,20 @@ class FaultyFabric final : public Fabric {
   absl::Status Grant(LaneId lane, RegionId region) override;
   absl::StatusOr<RemoteRegionId> Import(LaneId lane, absl::string_view descriptor) override;
   absl::StatusOr<MemorySpan> Map(RemoteRegionId region) override;
-  absl::StatusOr<LaneId> OpenLane(absl::string_view peer) override;
+  std::vector<FabricNic> Nics() const override { return inner_->Nics(); }
+  absl::StatusOr<LaneId> OpenLane(absl::string_view peer, absl::string_view nic) override;
   absl::StatusOr<std::string> LaneAddress(LaneId lane) const override;
   absl::Status ConnectLane(LaneId lane, absl::string_view peer_address) override;
   absl::Status CloseLane(LaneId lane) override;
   absl::Status LaneStatus(LaneId lane) const override;
+  std::string DescribeLane(LaneId lane) const override { return inner_->DescribeLane(lane); }
   absl::Status Post(LaneId lane, absl::Span<const Write> writes, std::optional<uint32_t> immediate,
                     uint64_t token) override;
   absl::Status Publish(LaneId lane, uint32_t immediate) override;
   void Poll(std::vector<FabricEvent>& events) override;
   void Wait(absl::Time deadline) override;
   void Wake() override { inner_->Wake(); }
+  std::vector<FabricCount> Counts() const override { return inner_->Counts(); }
 
  private:
   struct CallFault {

@@ -78,7 +78,7 @@ TEST_F(FaultyFabricTest, EveryKindOfCallCanFail) {
   EXPECT_EQ(a().Grant(lane_.at_a, from_.id), kFault);
   EXPECT_EQ(a().Import(lane_.at_a, to_.descriptor).status(), kFault);
   EXPECT_EQ(a().Map(to_.remote).status(), kFault);
-  EXPECT_EQ(a().ConnectLane(*a().OpenLane("b"), "x"), kFault);
+  EXPECT_EQ(a().ConnectLane(*a().OpenLane("b", ""), "x"), kFault);
   EXPECT_EQ(a().Publish(lane_.at_a, 1), kFault);
   EXPECT_EQ(a().faults(), 6u);
   EXPECT_TRUE(a().Map(to_.remote).ok());

@@ -110,7 +110,7 @@ class LocalFabric final : public Fabric {
     return While(absl::StrCat("map memory of ", lane->peer()), memory.status());
   }
 
-  absl::StatusOr<LaneId> OpenLane(absl::string_view peer) override {
+  absl::StatusOr<LaneId> OpenLane(absl::string_view peer, absl::string_view) override {
     WAYBILL_ASSIGN_OR_RETURN(const uint64_t secret, RandomBits());
     const LaneId id{++last_lane_};
     lanes_.try_emplace(id, std::string(peer), secret);
@@ -168,6 +168,8 @@ class LocalFabric final : public Fabric {
     const auto lane = lanes_.find(id);
     return lane == lanes_.end() ? NoLane(id) : lane->second.status;
   }
+
+  std::string DescribeLane(LaneId) const override { return "local: shared memory"; }
 
   absl::Status Post(LaneId id, absl::Span<const Write> writes, std::optional<uint32_t> immediate,
                     uint64_t token) override {
@@ -247,6 +249,9 @@ class LocalFabric final : public Fabric {
     const uint64_t one = 1;
     (void)!write(wake_.get(), &one, sizeof(one));
   }
+
+  int wait_descriptor() const override { return epoll_.get(); }
+  bool ArmWait() override { return events_.empty(); }
 
  private:
   absl::Status NoLane(LaneId id) const {

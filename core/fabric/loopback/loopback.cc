@@ -174,7 +174,7 @@ class Endpoint final : public Fabric {
     return memory;
   }
 
-  absl::StatusOr<LaneId> OpenLane(absl::string_view peer) override {
+  absl::StatusOr<LaneId> OpenLane(absl::string_view peer, absl::string_view) override {
     const std::lock_guard lock(state_->mutex);
     const LaneId id{++last_lane_};
     lanes_[id].peer_name = std::string(peer);
@@ -267,6 +267,8 @@ class Endpoint final : public Fabric {
       events_.pop_front();
     }
   }
+
+  std::string DescribeLane(LaneId) const override { return "loopback"; }
 
   void Wait(absl::Time deadline) override {
     std::unique_lock lock(state_->mutex);

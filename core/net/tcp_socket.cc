@@ -1,0 +1,202 @@
+#include "core/net/tcp_socket.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace waybill::net {
+namespace {
+
+absl::Status SocketError(absl::string_view operation, int error) {
+  return absl::InternalError(
+      absl::StrCat(operation, ": ", std::strerror(error), " (errno ", error, ")"));
+}
+
+struct FreeAddresses {
+  void operator()(addrinfo* list) const { freeaddrinfo(list); }
+};
+using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
+
+absl::StatusOr<Addresses> Resolve(const HostPort& address, int flags) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  const std::string port = std::to_string(address.port);
+  const int error = getaddrinfo(address.host.c_str(), port.c_str(), &hints, &list);
+  if (error != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", address.host, "\" is no address of a host: ", gai_strerror(error)));
+  }
+  return Addresses(list);
+}
+
+absl::StatusOr<UniqueFd> NewSocket(int family) {
+  UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return SocketError("socket", errno);
+  return fd;
+}
+
+void SendAtOnce(int socket) {
+  const int on = 1;
+  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+absl::StatusOr<HostPort> NameOf(const sockaddr_storage& address, socklen_t size) {
+  std::array<char, NI_MAXHOST> host;
+  std::array<char, NI_MAXSERV> port;
+  const int error =
+      getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host.data(), host.size(),
+                  port.data(), port.size(), NI_NUMERICHOST | NI_NUMERICSERV);
+  if (error != 0) return absl::InternalError(gai_strerror(error));
+  HostPort name{.host = host.data()};
+  name.port = static_cast<uint16_t>(std::stoi(port.data()));
+  return name;
+}
+
+absl::StatusOr<HostPort> OwnName(int socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  if (getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    return SocketError("getsockname", errno);
+  }
+  return NameOf(address, size);
+}
+
+}  // namespace
+
+std::string ToString(const HostPort& address) {
+  return address.host.find(':') == std::string::npos
+             ? absl::StrCat(address.host, ":", address.port)
+             : absl::StrCat("[", address.host, "]:", address.port);
+}
+
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
+  const size_t colon = text.rfind(':');
+  uint32_t port = 0;
+  if (colon == absl::string_view::npos || colon == 0 ||
+      !absl::SimpleAtoi(text.substr(colon + 1), &port) || port > 65535) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not HOST:PORT"));
+  }
+  absl::string_view host = text.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  return HostPort{.host = std::string(host), .port = static_cast<uint16_t>(port)};
+}
+
+absl::StatusOr<std::string> OwnAddressTowards(const std::string& host) {
+  absl::StatusOr<Addresses> list = Resolve({.host = host, .port = 9}, 0);
+  if (!list.ok()) return list.status();
+  for (const addrinfo* a = list->get(); a != nullptr; a = a->ai_next) {
+    // Connecting a datagram socket only asks the routing table.
+    const UniqueFd fd(::socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (!fd.valid() || connect(fd.get(), a->ai_addr, a->ai_addrlen) != 0) continue;
+    const absl::StatusOr<HostPort> own = OwnName(fd.get());
+    if (own.ok()) return own->host;
+  }
+  return absl::UnavailableError(absl::StrCat("there is no route to \"", host, "\""));
+}
+
+absl::StatusOr<std::string> RandomSecret() {
+  std::array<char, 16> bits;
+  if (getrandom(bits.data(), bits.size(), 0) != static_cast<ssize_t>(bits.size())) {
+    return SocketError("getrandom", errno);
+  }
+  return absl::BytesToHexString(absl::string_view(bits.data(), bits.size()));
+}
+
+absl::StatusOr<Listener> Listen(const HostPort& address) {
+  absl::StatusOr<Addresses> list = Resolve(address, AI_PASSIVE | AI_NUMERICHOST);
+  if (!list.ok()) return list.status();
+  const addrinfo& to = **list;
+  absl::StatusOr<UniqueFd> fd = NewSocket(to.ai_family);
+  if (!fd.ok()) return fd.status();
+  const int on = 1;
+  setsockopt(fd->get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (bind(fd->get(), to.ai_addr, to.ai_addrlen) != 0 || listen(fd->get(), SOMAXCONN) != 0) {
+    return SocketError(absl::StrCat("listen on ", ToString(address)), errno);
+  }
+  absl::StatusOr<HostPort> own = OwnName(fd->get());
+  if (!own.ok()) return own.status();
+  return Listener{.socket = *std::move(fd), .address = *std::move(own)};
+}
+
+UniqueFd Accept(int listener) {
+  UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (fd.valid()) SendAtOnce(fd.get());
+  return fd;
+}
+
+absl::StatusOr<UniqueFd> BeginConnect(const HostPort& address) {
+  absl::StatusOr<Addresses> list = Resolve(address, AI_NUMERICHOST);
+  if (!list.ok()) return list.status();
+  const addrinfo& to = **list;
+  absl::StatusOr<UniqueFd> fd = NewSocket(to.ai_family);
+  if (!fd.ok()) return fd.status();
+  SendAtOnce(fd->get());
+  if (connect(fd->get(), to.ai_addr, to.ai_addrlen) != 0 && errno != EINPROGRESS) {
+    return absl::UnavailableError(
+        absl::StrCat("connect to ", ToString(address), ": ", std::strerror(errno)));
+  }
+  return fd;
+}
+
+absl::Status FinishConnect(int socket, const HostPort& address) {
+  int error = 0;
+  socklen_t size = sizeof(error);
+  if (getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+  if (error == 0) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("connect to ", ToString(address), ": ", std::strerror(error)));
+}
+
+absl::StatusOr<size_t> Send(int socket, absl::Span<const std::byte> bytes) {
+  while (true) {
+    const ssize_t sent = send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) return static_cast<size_t>(sent);
+    if (errno == EAGAIN || errno == ENOBUFS) return size_t{0};
+    if (errno == EPIPE || errno == ECONNRESET) return absl::AbortedError("the peer is gone");
+    if (errno != EINTR) return SocketError("send", errno);
+  }
+}
+
+absl::StatusOr<size_t> Receive(int socket, absl::Span<std::byte> buffer) {
+  while (true) {
+    const ssize_t size = recv(socket, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (size > 0 || (size == 0 && buffer.empty())) return static_cast<size_t>(size);
+    if (size == 0 || errno == ECONNRESET) return absl::AbortedError("the peer is gone");
+    if (errno == EAGAIN) return size_t{0};
+    if (errno != EINTR) return SocketError("recv", errno);
+  }
+}
+
+absl::Status SetDeadPeerTimeout(int socket, int seconds) {
+  const int on = 1;
+  const int interval = seconds > 3 ? seconds / 3 : 1;
+  const int probes = 3;
+  const auto milliseconds = static_cast<unsigned>(seconds) * 1000;
+  if (setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on)) != 0 ||
+      setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &interval, sizeof(interval)) != 0 ||
+      setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval)) != 0 ||
+      setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes)) != 0 ||
+      setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof(milliseconds)) != 0) {
+    return SocketError("setsockopt", errno);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace waybill::net

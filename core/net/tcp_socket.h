@@ -1,0 +1,54 @@
+// TCP sockets between ranks, none of which ever blocks.
+#ifndef WAYBILL_CORE_NET_TCP_SOCKET_H_
+#define WAYBILL_CORE_NET_TCP_SOCKET_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "core/base/unique_fd.h"
+
+namespace waybill::net {
+
+// Where one listens: a numeric IPv4 or IPv6 address, and a port.
+struct HostPort {
+  std::string host;
+  uint16_t port = 0;
+};
+std::string ToString(const HostPort& address);  // "10.0.0.1:7070", "[fe80::1%eth0]:7070".
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
+
+// This host's address on the way to `host` (a name or an address): what a peer that talks to `host`
+// can most likely reach us by. Nothing is sent.
+absl::StatusOr<std::string> OwnAddressTowards(const std::string& host);
+
+// 128 bits that nobody can guess, as 32 hexadecimal digits.
+absl::StatusOr<std::string> RandomSecret();
+
+struct Listener {
+  UniqueFd socket;
+  HostPort address;  // With the port that the system chose where 0 was asked for.
+};
+absl::StatusOr<Listener> Listen(const HostPort& address);
+
+// Invalid where nobody waits.
+UniqueFd Accept(int listener);
+
+// Begins to connect: writable when it is through; FinishConnect() then says how it went.
+absl::StatusOr<UniqueFd> BeginConnect(const HostPort& address);
+absl::Status FinishConnect(int socket, const HostPort& address);  // kUnavailable: in vain.
+
+// How many bytes went or came: 0 where the socket is full or empty. kAborted: the peer is gone.
+absl::StatusOr<size_t> Send(int socket, absl::Span<const std::byte> bytes);
+absl::StatusOr<size_t> Receive(int socket, absl::Span<std::byte> buffer);
+
+// No reply to probes for `seconds`, or bytes unacknowledged for as long, end the connection.
+absl::Status SetDeadPeerTimeout(int socket, int seconds);
+
+}  // namespace waybill::net
+
+#endif  // WAYBILL_CORE_NET_TCP_SOCKET_H_

@@ -1,0 +1,105 @@
+#include "core/net/tcp_socket.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <set>
+#include <vector>
+
+namespace waybill::net {
+namespace {
+
+void AwaitReady(int fd, int16_t events) {
+  pollfd ready{.fd = fd, .events = events, .revents = 0};
+  ASSERT_EQ(poll(&ready, 1, 10'000), 1);
+}
+
+struct Pair {
+  Listener listener;
+  UniqueFd near;
+  UniqueFd far;
+};
+
+Pair Connected(const std::string& host) {
+  Pair pair{.listener = *Listen({.host = host}), .near = {}, .far = {}};
+  pair.near = *BeginConnect(pair.listener.address);
+  AwaitReady(pair.listener.socket.get(), POLLIN);
+  pair.far = Accept(pair.listener.socket.get());
+  AwaitReady(pair.near.get(), POLLOUT);
+  EXPECT_TRUE(FinishConnect(pair.near.get(), pair.listener.address).ok());
+  return pair;
+}
+
+TEST(TcpSocket, AddressesReadBackAsTheyWereWritten) {
+  for (const char* text : {"10.0.0.1:7070", "[::1]:1", "[fe80::1%eth0]:65535", "host:0"}) {
+    const auto address = ParseHostPort(text);
+    ASSERT_TRUE(address.ok()) << address.status();
+    EXPECT_EQ(ToString(*address), text);
+  }
+  for (const char* text : {"", ":", ":80", "host", "host:", "host:x", "host:65536", "host:-1"}) {
+    EXPECT_EQ(ParseHostPort(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
+  }
+}
+
+TEST(TcpSocket, BytesComeInOrderAndAFullSocketTakesNoMore) {
+  const Pair pair = Connected("127.0.0.1");
+  std::vector<std::byte> out(1 << 20);
+  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<std::byte>(i * 7 + (i >> 9));
+  size_t sent = 0;
+  for (size_t n = 1; n != 0; sent += n) {
+    n = *Send(pair.near.get(), absl::MakeConstSpan(out).subspan(sent % out.size()));
+    ASSERT_LT(sent, size_t{1} << 30) << "it never fills";
+  }
+  std::vector<std::byte> in(4096);
+  EXPECT_EQ(*Receive(pair.near.get(), absl::MakeSpan(in)), 0u);
+  for (size_t received = 0; received < sent;) {
+    AwaitReady(pair.far.get(), POLLIN);
+    const size_t n = *Receive(pair.far.get(), absl::MakeSpan(in));
+    for (size_t i = 0; i < n; ++i) ASSERT_EQ(in[i], out[(received + i) % out.size()]);
+    received += n;
+  }
+}
+
+TEST(TcpSocket, APeerThatIsGoneIsTold) {
+  Pair pair = Connected("::1");
+  pair.far.Reset();
+  AwaitReady(pair.near.get(), POLLIN);
+  std::byte byte{};
+  EXPECT_TRUE(absl::IsAborted(Receive(pair.near.get(), absl::MakeSpan(&byte, 1)).status()));
+}
+
+TEST(TcpSocket, NobodyListeningIsUnavailable) {
+  HostPort nobody;
+  {
+    nobody = Listen({.host = "127.0.0.1"})->address;
+  }
+  absl::StatusOr<UniqueFd> fd = BeginConnect(nobody);
+  absl::Status status = fd.status();
+  if (fd.ok()) {
+    AwaitReady(fd->get(), POLLOUT);
+    status = FinishConnect(fd->get(), nobody);
+  }
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_NE(status.message().find(ToString(nobody)), absl::string_view::npos) << status;
+}
+
+TEST(TcpSocket, TheAddressTowardsThisHostIsThisHosts) {
+  EXPECT_EQ(*OwnAddressTowards("127.0.0.1"), "127.0.0.1");
+  EXPECT_EQ(OwnAddressTowards("no such host").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(TcpSocket, SecretsDiffer) {
+  std::set<std::string> secrets;
+  for (int i = 0; i < 100; ++i) secrets.insert(*RandomSecret());
+  EXPECT_EQ(secrets.size(), 100u);
+  EXPECT_EQ(secrets.begin()->size(), 32u);
+}
+
+TEST(TcpSocket, ADeadPeerTimeoutIsTaken) {
+  const Pair pair = Connected("127.0.0.1");
+  EXPECT_TRUE(SetDeadPeerTimeout(pair.near.get(), 1).ok());
+  EXPECT_TRUE(SetDeadPeerTimeout(pair.far.get(), 30).ok());
+}
+
+}  // namespace
+}  // namespace waybill::net
