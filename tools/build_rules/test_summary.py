@@ -5,7 +5,8 @@ usage: test_summary.py NAME EVENTS STATUS [NAME EVENTS STATUS]...
 Each round has a name, the file that --build_event_json_file wrote, and bazel's exit status. Test
 cases are counted where a test.xml has them (GoogleTest, pytest); any other test is one case, and so
 is a round without tests. Prints what failed and what was skipped and why; the last line is
-"N passed, N failed, N skipped". Exits with 1 if anything failed, or if nothing passed.
+"N passed, N failed, N skipped", and where a softroce_test was asked for, " (N on SoftRoCE)": how many
+of the first two ran there. Exits with 1 if anything failed, or if nothing passed.
 """
 
 import json
@@ -18,13 +19,19 @@ from urllib.parse import unquote, urlparse
 NO_TESTS_FOUND = 4  # bazel's exit status where nothing is left of a pattern
 
 
+SOFTROCE = "SoftRoCE"  # What testing/softroce calls its reports.
+
+
 @dataclass
 class Total:
     passed: int = 0
     failed: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
+    on_softroce: int | None = None  # None: nobody asked for one.
 
     def add(self, other):
+        if other.on_softroce is not None:
+            self.on_softroce = (self.on_softroce or 0) + other.on_softroce
         self.passed += other.passed
         self.failed += other.failed
         self.skipped += other.skipped
@@ -65,6 +72,8 @@ def count_cases(label, test_xml):
             continue  # Not asked for: --test_filter, or GoogleTest's DISABLED_.
         else:
             total.passed += 1
+    if root.get("name") == SOFTROCE:
+        total.on_softroce = total.passed + len(total.failed)
     return total
 
 
@@ -131,7 +140,9 @@ def main(arguments):
         print("skipped:", line)
     for line in total.failed:
         print("failed:", line)
-    print(f"{total.passed} passed, {len(total.failed)} failed, {len(total.skipped)} skipped")
+    softroce = "" if total.on_softroce is None else f" ({total.on_softroce} on SoftRoCE)"
+    counts = f"{total.passed} passed, {len(total.failed)} failed, {len(total.skipped)} skipped"
+    print(counts + softroce)
     return 1 if total.failed or not total.passed else 0
 
 

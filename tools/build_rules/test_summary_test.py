@@ -1,5 +1,7 @@
 """What each kind of event counts as."""
 
+import json
+
 import pytest
 
 from tools.build_rules.test_summary import count_round, main
@@ -14,6 +16,12 @@ GOOGLETEST = """<testsuites><testsuite name="Box">
 FAILING = """<testsuites><testsuite name="Box">
 <testcase name="Cuts" classname="Box" status="run" result="completed">
 <failure message="core/box_test.cc:9&#x0A;Expected equality"/></testcase>
+</testsuite></testsuites>"""
+
+SOFTROCE = """<testsuites name="SoftRoCE"><testsuite name="a">
+<testcase classname="S" name="a"/><testcase classname="S" name="b"/>
+<testcase classname="S" name="c"><failure message="no"/></testcase>
+<testcase classname="S" name="d"><skipped message="off"/></testcase>
 </testsuite></testsuites>"""
 
 PYTEST = """<testsuites><testsuite>
@@ -94,3 +102,23 @@ def test_nothing_to_test_under_a_sanitizer_is_no_failure():
 def test_the_total_comes_last(tmp_path, capsys):
     assert main(["default", str(tmp_path / "none"), "0", "clang", str(tmp_path / "none"), "1"]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 1 failed, 0 skipped"
+
+
+def test_what_ran_on_softroce_is_counted_apart(tmp_path, capsys):
+    events = tmp_path / "events"
+    events.write_text(json.dumps(result_event(tmp_path, SOFTROCE, "FAILED")) + "\n")
+    assert main(["default", str(events), "3", "tsan", str(events), "3"]) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "4 passed, 2 failed, 2 skipped (6 on SoftRoCE)"
+
+
+def test_softroce_tests_that_were_skipped_did_not_run_there(tmp_path, capsys):
+    xml = '<testsuites name="SoftRoCE"><testcase classname="S" name="a"><skipped message="off"/>'
+    events = tmp_path / "events"
+    events.write_text(json.dumps(result_event(tmp_path, xml + "</testcase></testsuites>")) + "\n")
+    main(["default", str(events), "0"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "skipped: //core:box_test S.a: off",
+        "0 passed, 0 failed, 1 skipped (0 on SoftRoCE)",
+    ]
