@@ -24,6 +24,9 @@ absl::Status SocketError(absl::string_view operation, int error) {
       absl::StrCat(operation, ": ", std::strerror(error), " (errno ", error, ")"));
 }
 
+// EPIPE and ECONNRESET: it closed the connection. ETIMEDOUT: it fell silent.
+bool IsGone(int error) { return error == EPIPE || error == ECONNRESET || error == ETIMEDOUT; }
+
 struct FreeAddresses {
   void operator()(addrinfo* list) const { freeaddrinfo(list); }
 };
@@ -74,6 +77,18 @@ absl::StatusOr<HostPort> OwnName(int socket) {
     return SocketError("getsockname", errno);
   }
   return NameOf(address, size);
+}
+
+// Where nobody listens on a port of this host, the system may choose that very port to connect
+// from, and TCP lets the two meet.
+bool IsConnectedToItself(int socket) {
+  sockaddr_storage own{};
+  sockaddr_storage peer{};
+  socklen_t own_size = sizeof(own);
+  socklen_t peer_size = sizeof(peer);
+  return getsockname(socket, reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
+         getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &peer_size) == 0 &&
+         own_size == peer_size && std::memcmp(&own, &peer, own_size) == 0;
 }
 
 }  // namespace
@@ -159,28 +174,59 @@ absl::Status FinishConnect(int socket, const HostPort& address) {
   int error = 0;
   socklen_t size = sizeof(error);
   if (getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+  if (error == 0 && IsConnectedToItself(socket)) error = ECONNREFUSED;
   if (error == 0) return absl::OkStatus();
   return absl::UnavailableError(
       absl::StrCat("connect to ", ToString(address), ": ", std::strerror(error)));
 }
 
 absl::StatusOr<size_t> Send(int socket, absl::Span<const std::byte> bytes) {
+  const iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  return SendParts(socket, absl::MakeConstSpan(&part, 1));
+}
+
+absl::StatusOr<size_t> SendParts(int socket, absl::Span<const iovec> parts) {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(parts.data());
+  message.msg_iovlen = parts.size();
   while (true) {
-    const ssize_t sent = send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t sent = sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) return static_cast<size_t>(sent);
     if (errno == EAGAIN || errno == ENOBUFS) return size_t{0};
-    if (errno == EPIPE || errno == ECONNRESET) return absl::AbortedError("the peer is gone");
-    if (errno != EINTR) return SocketError("send", errno);
+    if (errno == EINTR) continue;
+    if (IsGone(errno)) return absl::AbortedError(std::strerror(errno));
+    return SocketError("send", errno);
   }
 }
 
 absl::StatusOr<size_t> Receive(int socket, absl::Span<std::byte> buffer) {
+  if (buffer.empty()) return size_t{0};
+  const iovec part{buffer.data(), buffer.size()};
+  return ReceiveParts(socket, absl::MakeConstSpan(&part, 1));
+}
+
+absl::StatusOr<size_t> ReceiveParts(int socket, absl::Span<const iovec> parts) {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(parts.data());
+  message.msg_iovlen = parts.size();
   while (true) {
-    const ssize_t size = recv(socket, buffer.data(), buffer.size(), MSG_DONTWAIT);
-    if (size > 0 || (size == 0 && buffer.empty())) return static_cast<size_t>(size);
-    if (size == 0 || errno == ECONNRESET) return absl::AbortedError("the peer is gone");
+    const ssize_t size = recvmsg(socket, &message, MSG_DONTWAIT);
+    if (size > 0) return static_cast<size_t>(size);
+    if (size == 0) return absl::AbortedError("its socket is closed");
     if (errno == EAGAIN) return size_t{0};
-    if (errno != EINTR) return SocketError("recv", errno);
+    if (errno == EINTR) continue;
+    if (IsGone(errno)) return absl::AbortedError(std::strerror(errno));
+    return SocketError("receive", errno);
+  }
+}
+
+absl::Status Discard(int socket) {
+  while (true) {
+    // Without a buffer: on TCP this throws the bytes away.
+    const ssize_t size = recv(socket, nullptr, size_t{1} << 30, MSG_DONTWAIT | MSG_TRUNC);
+    if (size > 0 || (size < 0 && errno == EINTR)) continue;
+    if (size < 0 && errno == EAGAIN) return absl::OkStatus();
+    return absl::AbortedError("its socket is closed");
   }
 }
 

@@ -2,6 +2,8 @@
 #ifndef WAYBILL_CORE_NET_TCP_SOCKET_H_
 #define WAYBILL_CORE_NET_TCP_SOCKET_H_
 
+#include <sys/uio.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -45,6 +47,12 @@ absl::Status FinishConnect(int socket, const HostPort& address);  // kUnavailabl
 // How many bytes went or came: 0 where the socket is full or empty. kAborted: the peer is gone.
 absl::StatusOr<size_t> Send(int socket, absl::Span<const std::byte> bytes);
 absl::StatusOr<size_t> Receive(int socket, absl::Span<std::byte> buffer);
+// The same of several pieces of memory, in order; not of none.
+absl::StatusOr<size_t> SendParts(int socket, absl::Span<const iovec> parts);
+absl::StatusOr<size_t> ReceiveParts(int socket, absl::Span<const iovec> parts);
+
+// Takes all that has come, and keeps none of it.
+absl::Status Discard(int socket);
 
 // No reply to probes for `seconds`, or bytes unacknowledged for as long, end the connection.
 absl::Status SetDeadPeerTimeout(int socket, int seconds);

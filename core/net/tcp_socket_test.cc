@@ -1,7 +1,9 @@
 #include "core/net/tcp_socket.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <set>
 #include <vector>
@@ -58,6 +60,49 @@ TEST(TcpSocket, BytesComeInOrderAndAFullSocketTakesNoMore) {
     for (size_t i = 0; i < n; ++i) ASSERT_EQ(in[i], out[(received + i) % out.size()]);
     received += n;
   }
+}
+
+TEST(TcpSocket, PartsAreSentAndReceivedInOrder) {
+  const Pair pair = Connected("127.0.0.1");
+  char out[] = "one two";
+  const iovec parts[] = {{out, 3}, {nullptr, 0}, {out + 3, 4}};
+  ASSERT_EQ(*SendParts(pair.near.get(), parts), 7u);
+  char in[8] = {};
+  const iovec rest[] = {{in, 5}, {in + 5, 3}};
+  AwaitReady(pair.far.get(), POLLIN);
+  EXPECT_EQ(*ReceiveParts(pair.far.get(), rest), 7u);
+  EXPECT_STREQ(in, "one two");
+  EXPECT_EQ(*ReceiveParts(pair.far.get(), rest), 0u);
+}
+
+TEST(TcpSocket, WhatIsDiscardedIsGone) {
+  Pair pair = Connected("127.0.0.1");
+  const std::vector<std::byte> out(100'000);
+  const size_t sent = *Send(pair.near.get(), out);
+  ASSERT_GT(sent, 0u);
+  AwaitReady(pair.far.get(), POLLIN);
+  EXPECT_TRUE(Discard(pair.far.get()).ok());
+  pair.near.Reset();
+  absl::Status status;
+  while (status.ok()) {
+    AwaitReady(pair.far.get(), POLLIN);
+    status = Discard(pair.far.get());
+  }
+  EXPECT_TRUE(absl::IsAborted(status));
+}
+
+// Binds the one end to the port that it then connects to, which the system may do by chance.
+TEST(TcpSocket, ASocketThatMetItselfIsNotConnected) {
+  const UniqueFd fd(socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in own{};
+  own.sin_family = AF_INET;
+  own.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(own);
+  ASSERT_EQ(bind(fd.get(), reinterpret_cast<sockaddr*>(&own), size), 0);
+  ASSERT_EQ(getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &size), 0);
+  ASSERT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&own), size), 0);
+  EXPECT_TRUE(absl::IsUnavailable(
+      FinishConnect(fd.get(), {.host = "127.0.0.1", .port = ntohs(own.sin_port)})));
 }
 
 TEST(TcpSocket, APeerThatIsGoneIsTold) {

@@ -12,6 +12,7 @@
 #include <ostream>
 #include <string>
 
+#include "absl/time/time.h"
 #include "testing/fabric_conformance/endpoints.h"
 
 namespace waybill::testing_fabric {
@@ -20,6 +21,8 @@ struct NetworkUnderTest {
   std::string name;
   // A new network. It makes its endpoints; one by the name of one that is gone is that, restarted.
   std::function<Endpoints::MakeFabric()> make;
+  // What an event may take at most on its way; zero where it is there when the call returns.
+  absl::Duration settle = absl::ZeroDuration();
 };
 
 inline void PrintTo(const NetworkUnderTest& network, std::ostream* out) { *out << network.name; }
@@ -31,7 +34,7 @@ class FabricConformance : public testing::TestWithParam<NetworkUnderTest> {
   // Whether the lane still carries bytes and an immediate from a to b.
   bool Carries(const Lane& lane);
 
-  Endpoints endpoints_{GetParam().make()};
+  Endpoints endpoints_{GetParam().make(), GetParam().settle};
 };
 
 // What a fabric does where capabilities().can_map.

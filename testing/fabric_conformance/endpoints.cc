@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/time/clock.h"
+
 namespace waybill::testing_fabric {
 
 size_t Endpoint::Poll() {
@@ -60,6 +62,14 @@ void Endpoints::UntilQuiet() {
   constexpr int kQuietRounds = 50;
   for (int quiet = 0; quiet < kQuietRounds; ++quiet) {
     if (PollAll()) quiet = 0;
+  }
+  // Then, where the network takes its time, as long as it may take.
+  absl::Time quiet_since = absl::Now();
+  while (absl::Now() < quiet_since + settle_) {
+    for (const auto& endpoint : endpoints_) {
+      if (endpoint->alive()) endpoint->fabric().Wait(absl::Now() + absl::Milliseconds(1));
+    }
+    if (PollAll()) quiet_since = absl::Now();
   }
 }
 

@@ -63,14 +63,18 @@ class Endpoints {
  public:
   using MakeFabric = std::function<std::unique_ptr<Fabric>(const std::string& name)>;
 
-  explicit Endpoints(MakeFabric make_fabric) : make_fabric_(std::move(make_fabric)) {}
+  // `settle`: how long nothing has to come until nothing is under way; zero where a network
+  // delivers within the call.
+  explicit Endpoints(MakeFabric make_fabric, absl::Duration settle = absl::ZeroDuration())
+      : make_fabric_(std::move(make_fabric)), settle_(settle) {}
 
   // Stays until the end, though its fabric may be destroyed before.
   Endpoint& Join(const std::string& name);
 
   // Polls all in turn. False where it does not happen within some seconds.
   bool Until(const std::function<bool()>& done);
-  // Polls until nothing comes any more.
+  // Polls until nothing comes any more. For what must not happen: what has to happen is awaited by
+  // Until().
   void UntilQuiet();
 
   // A connected lane; a failure of the test where it does not connect.
@@ -99,6 +103,7 @@ class Endpoints {
   bool PollAll();
 
   MakeFabric make_fabric_;
+  absl::Duration settle_;
   std::vector<std::unique_ptr<Endpoint>> endpoints_;
   uint64_t last_token_ = 1000;
 };

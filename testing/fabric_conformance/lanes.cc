@@ -61,6 +61,12 @@ TEST_P(FabricConformance, WhatComesOnOneOfManyLanesIsOfThatLane) {
   for (uint32_t i = 0; i < lanes.size(); ++i) {
     ASSERT_EQ(lanes[i].a->fabric().Post(lanes[i].at_a, {}, 100 + i, 200 + i).message(), "");
   }
+  for (uint32_t i = 0; i < lanes.size(); ++i) {
+    EXPECT_TRUE(endpoints_.Until([&] {
+      return !lanes[i].b->Immediates(lanes[i].at_b).empty() &&
+             lanes[i].a->IsComplete(lanes[i].at_a, 200 + i);
+    }));
+  }
   endpoints_.UntilQuiet();
   for (uint32_t i = 0; i < lanes.size(); ++i) {
     EXPECT_EQ(lanes[i].b->Immediates(lanes[i].at_b), std::vector<uint32_t>{100 + i});

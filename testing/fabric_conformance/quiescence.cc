@@ -72,6 +72,7 @@ TEST_P(FabricConformance, AfterTheReceiverClosesALaneItsMemoryIsNotWritten) {
   for (int i = 0; i < 3; ++i) lane.b->Poll();
   ASSERT_TRUE(lane.b->fabric().CloseLane(lane.at_b).ok());
   std::memset(q.to.region.memory.data, 0x42, kEach * kPosts);
+  EXPECT_TRUE(endpoints_.Until([&] { return lane.a->HasFailed(lane.at_a); }));
   endpoints_.UntilQuiet();
   EXPECT_TRUE(AllAre(q.to.region.memory, std::byte{0x42}));
   EXPECT_EQ(lane.a->Count(FabricEvent::Kind::kFailed, lane.at_a), 1u);
