@@ -35,6 +35,9 @@ struct MemorySpan {
   MemoryKind kind = MemoryKind::kHost;
   std::byte* data = nullptr;
   uint64_t size_bytes = 0;
+  // Of a device's memory where it was exported: what RDMA devices register best. -1: none.
+  int dmabuf_fd = -1;
+  uint64_t dmabuf_offset_bytes = 0;
 };
 
 // Numbers that a fabric gives out; 0 is none. Never used again within a fabric's life.
@@ -158,9 +161,10 @@ class Fabric {
 
   // --- data ---
 
-  // Performs the writes in order, then delivers the immediate if there is one. One kComplete with
-  // `token` follows. An empty span of writes is allowed. kResourceExhausted: more posts than
-  // capabilities().max_outstanding_posts; nothing was posted.
+  // Performs the writes in order, at the latest from the next Poll() or Wait() on, then delivers
+  // the immediate if there is one. One kComplete with `token` follows. An empty span of writes is
+  // allowed. kResourceExhausted: more posts than capabilities().max_outstanding_posts; nothing was
+  // posted.
   virtual absl::Status Post(LaneId lane, absl::Span<const Write> writes,
                             std::optional<uint32_t> immediate, uint64_t token) = 0;
 

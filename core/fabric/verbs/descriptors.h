@@ -1,0 +1,37 @@
+// The descriptors that a verbs endpoint waits on, and the wake from other threads.
+#ifndef WAYBILL_CORE_FABRIC_VERBS_DESCRIPTORS_H_
+#define WAYBILL_CORE_FABRIC_VERBS_DESCRIPTORS_H_
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "core/base/unique_fd.h"
+
+namespace waybill::verbs {
+
+class Descriptors {
+ public:
+  absl::Status Start();
+
+  int epoll() const { return epoll_.get(); }
+
+  // Until it is closed: readable, and writable where `room` is set.
+  absl::Status Watch(int fd);
+  void WatchForRoom(int fd, bool room);
+
+  // Those that are ready now, without the wake.
+  void Take(std::vector<int>& ready);
+
+  // Blocks until one is ready, the deadline, or Wake(). `sleep` false: only forgets the wakes.
+  void Wait(absl::Time deadline, bool sleep);
+  void Wake();  // From any thread.
+
+ private:
+  UniqueFd epoll_;
+  UniqueFd wake_;
+};
+
+}  // namespace waybill::verbs
+
+#endif  // WAYBILL_CORE_FABRIC_VERBS_DESCRIPTORS_H_

@@ -1,0 +1,44 @@
+// Which GID of a port a queue pair is bound to. A wrong one connects, and then times out: the most
+// common misconfiguration of RoCE, so the rule is written down, and the choice is told.
+#ifndef WAYBILL_CORE_FABRIC_VERBS_GID_CHOICE_H_
+#define WAYBILL_CORE_FABRIC_VERBS_GID_CHOICE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "core/fabric/verbs/lane_address.h"
+
+namespace waybill::verbs {
+
+enum class GidKind : uint8_t { kInfiniBand = 0, kRoceV1 = 1, kRoceV2 = 2 };
+absl::string_view Name(GidKind kind);
+
+struct GidEntry {
+  uint32_t index = 0;
+  GidKind kind = GidKind::kInfiniBand;
+  Gid gid = {};
+};
+
+struct GidChoice {
+  GidEntry entry;
+  std::string reason;  // "RoCE v2 with an IPv4 address".
+};
+
+// Of a port's GIDs, in this order, and the first of equals:
+//
+//   RoCE v2 with an IPv4 address       routable, and what switches are set up for
+//   RoCE v2 with a global IPv6 address
+//   RoCE v2 with a link-local address  one subnet only
+//   RoCE v1                            one Ethernet segment only
+//
+// and on InfiniBand the first. `forced` is the index that the user named. kNotFound: there is none.
+absl::StatusOr<GidChoice> ChooseGid(const std::vector<GidEntry>& gids,
+                                    std::optional<uint32_t> forced);
+
+}  // namespace waybill::verbs
+
+#endif  // WAYBILL_CORE_FABRIC_VERBS_GID_CHOICE_H_

@@ -1,0 +1,74 @@
+#include "core/fabric/verbs/imports.h"
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+
+namespace waybill::verbs {
+namespace {
+
+absl::Status NotGranted(const VerbsLane& lane) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("a region of ", lane.peer(),
+                   " is not granted on this lane, or was renewed since it was described"));
+}
+
+absl::Status CheckRange(absl::string_view what, uint64_t offset, uint64_t size,
+                        absl::string_view name, uint64_t region_bytes) {
+  if (offset <= region_bytes && size <= region_bytes - offset) return absl::OkStatus();
+  return absl::OutOfRangeError(absl::StrCat(what, " of ", size, " bytes at offset ", offset,
+                                            " of \"", name, "\", which has ", region_bytes));
+}
+
+}  // namespace
+
+std::string DescribeKey(uint64_t key) { return absl::StrCat(absl::Hex(key, absl::kZeroPad16)); }
+
+absl::StatusOr<RemoteRegionId> Imports::Add(const VerbsLane& lane, absl::string_view descriptor) {
+  uint64_t key = 0;
+  if (descriptor.size() != 16 || !absl::SimpleHexAtoi(descriptor, &key)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("import a region: \"", descriptor.substr(0, 100), "\""));
+  }
+  const auto granted = lane.granted_by_peer.find(key);
+  if (granted == lane.granted_by_peer.end()) return NotGranted(lane);
+  imports_.push_back({lane.id(), key, granted->second});
+  return static_cast<RemoteRegionId>(imports_.size());
+}
+
+absl::Status Imports::Check(RemoteRegionId id) const {
+  if (id == RemoteRegionId::kNone || static_cast<size_t>(id) > imports_.size()) {
+    return absl::InvalidArgumentError("a remote region was not imported");
+  }
+  return absl::OkStatus();
+}
+
+void Imports::Revoke(const VerbsLane& lane, uint64_t key) {
+  for (Import& import : imports_) {
+    if (import.lane == lane.id() && import.key == key) import.revoked = true;
+  }
+}
+
+absl::StatusOr<RemoteWrite> Imports::Resolve(const VerbsLane& lane, size_t device, Regions& regions,
+                                             const Write& write) const {
+  WAYBILL_RETURN_IF_ERROR(Check(write.destination));
+  const Import& to = imports_[static_cast<size_t>(write.destination) - 1];
+  if (to.lane != lane.id()) {
+    return absl::InvalidArgumentError("a write's destination was not imported on its lane");
+  }
+  if (to.revoked) return NotGranted(lane);
+  WAYBILL_ASSIGN_OR_RETURN(const OwnRegion* from, regions.Find(write.source));
+  WAYBILL_RETURN_IF_ERROR(CheckRange("read", write.source_offset_bytes, write.size_bytes,
+                                     from->name, from->memory.size_bytes));
+  WAYBILL_RETURN_IF_ERROR(CheckRange("write", write.destination_offset_bytes, write.size_bytes,
+                                     to.region.name, to.region.size_bytes));
+  return RemoteWrite{
+      .local_address = reinterpret_cast<uintptr_t>(from->memory.data) + write.source_offset_bytes,
+      .remote_address = to.region.address + write.destination_offset_bytes,
+      .size_bytes = write.size_bytes,
+      .local_key = from->registrations[device]->lkey,
+      .remote_key = to.region.remote_key,
+      .may_inline = from->memory.kind != MemoryKind::kDevice};
+}
+
+}  // namespace waybill::verbs

@@ -1,0 +1,68 @@
+// The NICs that a fabric uses: opened, looked after, and given up when their device says so.
+#ifndef WAYBILL_CORE_FABRIC_VERBS_NIC_SET_H_
+#define WAYBILL_CORE_FABRIC_VERBS_NIC_SET_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "core/fabric/fabric.h"
+#include "core/fabric/verbs/completion_queues.h"
+#include "core/fabric/verbs/device.h"
+#include "core/fabric/verbs/verbs.h"
+
+namespace waybill::verbs {
+
+struct UsedNic {
+  Nic nic;
+  std::unique_ptr<CompletionQueues> queues;
+  size_t device_index = 0;  // Into devices().
+  uint32_t lanes = 0;       // Open ones.
+};
+
+// What a device told of itself, in terms of who is concerned.
+struct NicTrouble {
+  const UsedNic* nic = nullptr;        // All lanes on it,
+  const ibv_qp* queue_pair = nullptr;  // or the one of that queue pair.
+  absl::Status status;
+};
+
+class NicSet {
+ public:
+  // Opens the named ports, or all that are active where none is named. See MakeVerbsFabric().
+  static absl::StatusOr<std::unique_ptr<NicSet>> Open(Verbs* verbs,
+                                                      const std::vector<std::string>& names,
+                                                      std::optional<uint32_t> gid_index);
+
+  std::vector<Device*> devices() const;
+  const std::vector<std::unique_ptr<UsedNic>>& nics() const { return nics_; }
+  // The one of that name, or where it is empty the one that has the fewest lanes.
+  // kUnavailable: it is dead, or all are; why.
+  absl::StatusOr<UsedNic*> Choose(absl::string_view name);
+  std::vector<FabricNic> Usable() const;
+
+  // Calls `report` for what the devices have told since, and takes NICs out and in again.
+  void TakeEvents(const std::function<void(const NicTrouble&)>& report);
+
+ private:
+  NicSet(Verbs* verbs, std::optional<uint32_t> gid_index) : verbs_(*verbs), gid_index_(gid_index) {}
+  absl::Status Add(size_t device_index, const std::vector<std::string>& names,
+                   std::vector<std::string>& reasons);
+  void TakeEvent(const Device& device, const ibv_async_event& event,
+                 const std::function<void(const NicTrouble&)>& report);
+
+  Verbs& verbs_;
+  const std::optional<uint32_t> gid_index_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<std::unique_ptr<UsedNic>> nics_;
+};
+
+}  // namespace waybill::verbs
+
+#endif  // WAYBILL_CORE_FABRIC_VERBS_NIC_SET_H_

@@ -1,0 +1,135 @@
+#include "core/fabric/verbs/regions.h"
+
+#include <sys/random.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/status.h"
+
+namespace waybill::verbs {
+namespace {
+
+absl::StatusOr<uint64_t> RandomKey() {
+  uint64_t bits = 0;
+  if (getrandom(&bits, sizeof(bits), 0) != sizeof(bits)) {
+    return absl::InternalError(absl::StrCat("getrandom: ", std::strerror(errno)));
+  }
+  return bits;
+}
+
+absl::Status RegistrationError(const OwnRegion& region, const Device& device, int error) {
+  const std::string what =
+      absl::StrCat("register \"", region.name, "\" (", region.memory.size_bytes, " bytes) with ",
+                   device.name(), ": ", std::strerror(error), " (errno ", error, ")");
+  if (error == ENOMEM) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        what,
+        "; the limit on locked memory (ulimit -l) or the device's translation table is full"));
+  }
+  if (region.memory.kind == MemoryKind::kDevice) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        what, "; registering a GPU's memory needs a dma-buf of it, or the nvidia-peermem module"));
+  }
+  return absl::InternalError(what);
+}
+
+}  // namespace
+
+Regions::~Regions() {
+  for (auto& [id, region] : regions_) Deregister(region);
+}
+
+absl::StatusOr<Region> Regions::Register(const MemorySpan& memory, absl::string_view name) {
+  return Add({.memory = memory, .name = std::string(name)});
+}
+
+absl::StatusOr<Region> Regions::Allocate(uint64_t size_bytes, absl::string_view name) {
+  WAYBILL_ASSIGN_OR_RETURN(SharedPages pages, SharedPages::Create(size_bytes, name));
+  const MemorySpan memory{MemoryKind::kHost, pages.data(), size_bytes};
+  return Add({.memory = memory, .name = std::string(name), .pages = std::move(pages)});
+}
+
+absl::StatusOr<Region> Regions::Add(OwnRegion region) {
+  WAYBILL_ASSIGN_OR_RETURN(region.key, RandomKey());
+  WAYBILL_RETURN_IF_ERROR(RegisterWithDevices(region));
+  const RegionId id{++last_id_};
+  const MemorySpan memory = region.memory;
+  regions_.emplace(id, std::move(region));
+  return Region{id, memory};
+}
+
+absl::Status Regions::Release(RegionId id) {
+  WAYBILL_ASSIGN_OR_RETURN(OwnRegion * region, Find(id));
+  Deregister(*region);
+  regions_.erase(id);
+  return absl::OkStatus();
+}
+
+absl::Status Regions::Renew(RegionId id, Contents contents) {
+  WAYBILL_ASSIGN_OR_RETURN(OwnRegion * region, Find(id));
+  Deregister(*region);
+  WAYBILL_ASSIGN_OR_RETURN(region->key, RandomKey());
+  region->grants.clear();
+  if (contents == Contents::kZeroed) {
+    std::memset(region->memory.data, 0, region->memory.size_bytes);
+  }
+  return RegisterWithDevices(*region);
+}
+
+absl::StatusOr<OwnRegion*> Regions::Find(RegionId id) {
+  const auto region = regions_.find(id);
+  if (region == regions_.end()) {
+    return absl::NotFoundError(absl::StrCat("no region ", static_cast<uint32_t>(id)));
+  }
+  return &region->second;
+}
+
+void Regions::ForgetLane(LaneId lane) {
+  for (auto& [id, region] : regions_) region.grants.erase(lane);
+}
+
+absl::Status Regions::RegisterWithDevices(OwnRegion& region) {
+  const absl::Time begin = absl::Now();
+  unsigned access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+  // An optional flag: the library leaves it out where the device does not know it.
+  if (relaxed_ordering_ && region.memory.kind == MemoryKind::kDevice) {
+    access |= IBV_ACCESS_RELAXED_ORDERING;
+  }
+  for (Device* device : devices_) {
+    ibv_mr* mr = nullptr;
+    if (region.memory.dmabuf_fd >= 0) {
+      mr = verbs_.RegDmabufMr(device->pd(), region.memory.dmabuf_offset_bytes,
+                              region.memory.size_bytes,
+                              reinterpret_cast<uintptr_t>(region.memory.data),
+                              region.memory.dmabuf_fd, static_cast<int>(access));
+    }
+    // Host memory, or a GPU's by peer memory where there is no dma-buf.
+    if (mr == nullptr) {
+      mr = verbs_.RegMr(device->pd(), region.memory.data, region.memory.size_bytes, access);
+    }
+    if (mr == nullptr) {
+      absl::Status status = RegistrationError(region, *device, errno);
+      Deregister(region);
+      return status;
+    }
+    region.registrations.push_back(mr);
+    ++counts_.registrations;
+    counts_.registered_bytes += region.memory.size_bytes;
+  }
+  counts_.time += absl::Now() - begin;
+  return absl::OkStatus();
+}
+
+void Regions::Deregister(OwnRegion& region) {
+  for (ibv_mr* mr : region.registrations) {
+    verbs_.DeregMr(mr);
+    counts_.registered_bytes -= region.memory.size_bytes;
+  }
+  region.registrations.clear();
+}
+
+}  // namespace waybill::verbs

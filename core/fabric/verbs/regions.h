@@ -1,0 +1,73 @@
+// The regions of one verbs endpoint: registered with each device, known to peers by a key of our
+// own, renewed by registering anew.
+#ifndef WAYBILL_CORE_FABRIC_VERBS_REGIONS_H_
+#define WAYBILL_CORE_FABRIC_VERBS_REGIONS_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "core/fabric/fabric.h"
+#include "core/fabric/shared_pages.h"
+#include "core/fabric/verbs/device.h"
+#include "core/fabric/verbs/verbs.h"
+
+namespace waybill::verbs {
+
+struct OwnRegion {
+  MemorySpan memory;
+  std::string name;
+  std::optional<SharedPages> pages;  // Where it was allocated here.
+  uint64_t key = 0;
+  std::vector<ibv_mr*> registrations;  // By device.
+  std::set<LaneId> grants;
+};
+
+struct RegistrationCounts {
+  uint64_t registrations = 0;
+  uint64_t registered_bytes = 0;  // Now.
+  absl::Duration time;            // In all.
+};
+
+class Regions {
+ public:
+  // The devices outlive it. `relaxed_ordering`: let writes to memory of devices pass each other.
+  Regions(Verbs* verbs, std::vector<Device*> devices, bool relaxed_ordering)
+      : verbs_(*verbs), devices_(std::move(devices)), relaxed_ordering_(relaxed_ordering) {}
+  ~Regions();
+
+  absl::StatusOr<Region> Register(const MemorySpan& memory, absl::string_view name);
+  absl::StatusOr<Region> Allocate(uint64_t size_bytes, absl::string_view name);
+  absl::Status Release(RegionId id);
+  // When it returns, no device accepts the old keys, and nothing more lands by them.
+  absl::Status Renew(RegionId id, Contents contents);
+
+  // kNotFound: no such region.
+  absl::StatusOr<OwnRegion*> Find(RegionId id);
+  void ForgetLane(LaneId lane);
+
+  const RegistrationCounts& counts() const { return counts_; }
+
+ private:
+  absl::StatusOr<Region> Add(OwnRegion region);
+  absl::Status RegisterWithDevices(OwnRegion& region);
+  void Deregister(OwnRegion& region);
+
+  Verbs& verbs_;
+  const std::vector<Device*> devices_;
+  const bool relaxed_ordering_;
+  uint32_t last_id_ = 0;
+  std::map<RegionId, OwnRegion> regions_;
+  RegistrationCounts counts_;
+};
+
+}  // namespace waybill::verbs
+
+#endif  // WAYBILL_CORE_FABRIC_VERBS_REGIONS_H_

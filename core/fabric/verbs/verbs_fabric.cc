@@ -1,0 +1,500 @@
+#include "core/fabric/verbs/verbs_fabric.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/status.h"
+#include "core/fabric/verbs/descriptors.h"
+#include "core/fabric/verbs/imports.h"
+#include "core/fabric/verbs/libibverbs.h"
+#include "core/fabric/verbs/nic_set.h"
+#include "core/fabric/verbs/regions.h"
+#include "core/fabric/verbs/verbs_lane.h"
+#include "core/net/rendezvous.h"
+
+namespace waybill {
+namespace verbs {
+namespace {
+
+// They cost a system call: while completions keep coming, they are looked at this rarely.
+constexpr uint32_t kPollsBetweenDescriptors = 16;
+
+uint32_t Number(LaneId id) { return static_cast<uint32_t>(id); }
+
+class VerbsFabric final : public Fabric {
+ public:
+  VerbsFabric(const VerbsOptions& options, Verbs* verbs, std::unique_ptr<NicSet> nics)
+      : options_(options),
+        verbs_(*verbs),
+        nics_(std::move(nics)),
+        regions_(verbs, nics_->devices(), options.relaxed_ordering),
+        settings_{.limits = {.depth = options.queue_depth,
+                             .chain = options.chain,
+                             .posts = capabilities_.max_outstanding_posts},
+                  .receives = capabilities_.max_outstanding_posts,
+                  .ack_timeout = options.ack_timeout,
+                  .traffic_class = options.traffic_class,
+                  .service_level = options.service_level} {}
+
+  absl::Status Start() {
+    WAYBILL_RETURN_IF_ERROR(descriptors_.Start());
+    for (Device* device : nics_->devices()) {
+      WAYBILL_RETURN_IF_ERROR(descriptors_.Watch(device->context()->async_fd));
+    }
+    for (const auto& used : nics_->nics()) {
+      WAYBILL_RETURN_IF_ERROR(descriptors_.Watch(used->queues->fd()));
+      if (options_.log) options_.log(used->nic.Describe());
+    }
+    WAYBILL_ASSIGN_OR_RETURN(
+        rendezvous_,
+        net::Rendezvous::Create(options_.host, descriptors_.epoll(), options_.connect_timeout));
+    return absl::OkStatus();
+  }
+
+  const Capabilities& capabilities() const override { return capabilities_; }
+
+  absl::StatusOr<Region> Register(const MemorySpan& memory, absl::string_view name) override {
+    return regions_.Register(memory, name);
+  }
+  absl::StatusOr<Region> Allocate(uint64_t size_bytes, absl::string_view name) override {
+    return regions_.Allocate(size_bytes, name);
+  }
+  absl::Status Release(RegionId region) override {
+    Revoke(region);
+    return regions_.Release(region);
+  }
+  absl::Status Renew(RegionId region, Contents contents) override {
+    Revoke(region);
+    return regions_.Renew(region, contents);
+  }
+
+  absl::StatusOr<std::string> Describe(RegionId id) override {
+    WAYBILL_ASSIGN_OR_RETURN(const OwnRegion* region, regions_.Find(id));
+    return DescribeKey(region->key);
+  }
+
+  // The key goes to the peer of this lane only, over the connection beside it.
+  absl::Status Grant(LaneId lane_id, RegionId id) override {
+    WAYBILL_ASSIGN_OR_RETURN(OwnRegion * region, regions_.Find(id));
+    WAYBILL_ASSIGN_OR_RETURN(VerbsLane * lane, UsableLane(lane_id));
+    region->grants.insert(lane_id);
+    const GrantBody body{.key = region->key,
+                         .address = reinterpret_cast<uintptr_t>(region->memory.data),
+                         .size_bytes = region->memory.size_bytes,
+                         .remote_key = region->registrations[DeviceOf(*lane)]->rkey};
+    const absl::string_view fields(reinterpret_cast<const char*>(&body), sizeof(body));
+    Sent(*lane, lane->side.Send(FrameKind::kGrant, absl::StrCat(fields, region->name)));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<RemoteRegionId> Import(LaneId lane_id, absl::string_view descriptor) override {
+    WAYBILL_ASSIGN_OR_RETURN(const VerbsLane* lane, UsableLane(lane_id));
+    return imports_.Add(*lane, descriptor);
+  }
+
+  absl::StatusOr<MemorySpan> Map(RemoteRegionId id) override {
+    WAYBILL_RETURN_IF_ERROR(imports_.Check(id));
+    return absl::UnimplementedError("memory behind a NIC cannot be mapped");
+  }
+
+  std::vector<FabricNic> Nics() const override { return nics_->Usable(); }
+
+  absl::StatusOr<LaneId> OpenLane(absl::string_view peer, absl::string_view nic_name) override {
+    WAYBILL_ASSIGN_OR_RETURN(UsedNic * nic, nics_->Choose(nic_name));
+    const uint32_t id = ++last_lane_;
+    WAYBILL_ASSIGN_OR_RETURN(
+        std::unique_ptr<VerbsLane> lane,
+        VerbsLane::Create(&verbs_, id, peer, &nic->nic, nic->queues.get(), settings_, &sent_));
+    WAYBILL_ASSIGN_OR_RETURN(lane->rendezvous, rendezvous_->Open(id));
+    ++nic->lanes;
+    lanes_[id] = {std::move(lane), nic};
+    return LaneId{id};
+  }
+
+  absl::StatusOr<std::string> LaneAddress(LaneId id) const override {
+    const auto lane = lanes_.find(Number(id));
+    if (lane == lanes_.end()) return NoLane(id);
+    return ToString(lane->second.lane->Address());
+  }
+
+  absl::Status ConnectLane(LaneId id, absl::string_view peer_address) override {
+    WAYBILL_ASSIGN_OR_RETURN(VerbsLane * lane, FindLane(id));
+    WAYBILL_ASSIGN_OR_RETURN(verbs::LaneAddress address, ParseLaneAddress(peer_address));
+    if (lane->peer_address) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("connect to ", lane->peer(), ": this lane has a peer"));
+    }
+    WAYBILL_RETURN_IF_ERROR(lane->status);
+    absl::Status status = lane->ConnectTo(address);
+    if (status.ok()) status = rendezvous_->Connect(lane->id(), address.rendezvous);
+    lane->peer_address = std::move(address);
+    if (!status.ok()) Fail(*lane, std::move(status));
+    return absl::OkStatus();
+  }
+
+  absl::Status CloseLane(LaneId id) override {
+    const auto found = lanes_.find(Number(id));
+    if (found == lanes_.end()) return NoLane(id);
+    Forget(*found->second.lane);
+    --found->second.nic->lanes;
+    lanes_.erase(found);
+    regions_.ForgetLane(id);
+    std::erase_if(events_, [id](const FabricEvent& e) { return e.lane == id; });
+    return absl::OkStatus();
+  }
+
+  absl::Status LaneStatus(LaneId id) const override {
+    const auto lane = lanes_.find(Number(id));
+    return lane == lanes_.end() ? NoLane(id) : lane->second.lane->status;
+  }
+
+  std::string DescribeLane(LaneId id) const override {
+    const auto lane = lanes_.find(Number(id));
+    return lane == lanes_.end() ? "closed" : lane->second.lane->DescribePath();
+  }
+
+  absl::Status Post(LaneId id, absl::Span<const Write> writes, std::optional<uint32_t> immediate,
+                    uint64_t token) override {
+    WAYBILL_ASSIGN_OR_RETURN(VerbsLane * lane, UsableLane(id));
+    if (lane->sends().full()) {
+      // Without a text, and so without an allocation: callers ask again and again.
+      return absl::Status(absl::StatusCode::kResourceExhausted, "");
+    }
+    resolved_.clear();
+    const size_t device = DeviceOf(*lane);
+    for (const Write& write : writes) {
+      WAYBILL_ASSIGN_OR_RETURN(const RemoteWrite resolved,
+                               imports_.Resolve(*lane, device, regions_, write));
+      resolved_.push_back(resolved);
+    }
+    lane->sends().Append(resolved_, immediate, token);
+    // While others are on the way, what makes no whole chain waits for the next post, or Poll().
+    FailUnless(*lane, lane->Pump(/*flush=*/lane->sends().outstanding() == 0));
+    return absl::OkStatus();
+  }
+
+  absl::Status Publish(LaneId id, uint32_t) override {
+    WAYBILL_RETURN_IF_ERROR(UsableLane(id).status());
+    return absl::UnimplementedError("memory behind a NIC cannot be mapped");
+  }
+
+  void Poll(std::vector<FabricEvent>& events) override {
+    PumpAll();
+    const bool any = PollCompletions();
+    if (!any || ++polls_ >= kPollsBetweenDescriptors) PollDescriptors();
+    PumpAll();
+    size_t taken = 0;
+    while (taken < events_.size() &&
+           (events.capacity() == 0 || events.size() < events.capacity())) {
+      events.push_back(events_[taken++]);
+    }
+    events_.erase(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(taken));
+  }
+
+  void Wait(absl::Time deadline) override { descriptors_.Wait(deadline, ArmWait()); }
+  void Wake() override { descriptors_.Wake(); }
+  int wait_descriptor() const override { return descriptors_.epoll(); }
+
+  bool ArmWait() override {
+    PumpAll();
+    if (!events_.empty()) return false;
+    for (const auto& used : nics_->nics()) {
+      if (!used->queues->Arm().ok()) return false;
+    }
+    // What completed before the queues were armed makes no event.
+    return !PollCompletions() && events_.empty();
+  }
+
+  std::vector<FabricCount> Counts() const override {
+    const RegistrationCounts& registered = regions_.counts();
+    return {{"work_requests", sent_.requests},
+            {"doorbells", sent_.doorbells},
+            {"failed_lanes", failed_lanes_},
+            {"registrations", registered.registrations},
+            {"registered_bytes", registered.registered_bytes},
+            {"registration_us", static_cast<uint64_t>(absl::ToInt64Microseconds(registered.time))}};
+  }
+
+ private:
+  struct OpenedLane {
+    std::unique_ptr<VerbsLane> lane;
+    UsedNic* nic = nullptr;
+  };
+
+  // --- lookups ---
+
+  absl::Status NoLane(LaneId id) const {
+    return absl::NotFoundError(absl::StrCat("no lane ", Number(id)));
+  }
+
+  absl::StatusOr<VerbsLane*> FindLane(LaneId id) {
+    const auto lane = lanes_.find(Number(id));
+    if (lane == lanes_.end()) return NoLane(id);
+    return lane->second.lane.get();
+  }
+
+  absl::StatusOr<VerbsLane*> UsableLane(LaneId id) {
+    WAYBILL_ASSIGN_OR_RETURN(VerbsLane * lane, FindLane(id));
+    WAYBILL_RETURN_IF_ERROR(lane->status);
+    if (!lane->connected) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("lane to ", lane->peer(), " is not connected"));
+    }
+    return lane;
+  }
+
+  // Completions and events may be of a lane that is gone.
+  VerbsLane* LiveLane(uint32_t id) {
+    const auto lane = lanes_.find(id);
+    return lane == lanes_.end() || !lane->second.lane->status.ok() ? nullptr
+                                                                   : lane->second.lane.get();
+  }
+
+  size_t DeviceOf(const VerbsLane& lane) const { return lanes_.at(lane.id()).nic->device_index; }
+
+  // Tells those to whom the region is granted that it is theirs no more.
+  void Revoke(RegionId id) {
+    const absl::StatusOr<OwnRegion*> region = regions_.Find(id);
+    if (!region.ok()) return;
+    const uint64_t key = (*region)->key;
+    const absl::string_view body(reinterpret_cast<const char*>(&key), sizeof(key));
+    for (const LaneId lane_id : (*region)->grants) {
+      const absl::StatusOr<VerbsLane*> lane = UsableLane(lane_id);
+      if (lane.ok()) Sent(**lane, (*lane)->side.Send(FrameKind::kRevoke, body));
+    }
+  }
+
+  // --- sending ---
+
+  void FailUnless(VerbsLane& lane, absl::Status status) {
+    if (!status.ok()) Fail(lane, std::move(status));
+  }
+
+  void PumpAll() {
+    for (auto& [id, open] : lanes_) {
+      if (open.lane->status.ok() && open.lane->sends().has_waiting())
+        FailUnless(*open.lane, open.lane->Pump(/*flush=*/true));
+    }
+  }
+
+  // --- what has happened ---
+
+  // Null where the lane is gone, or has failed by this completion.
+  VerbsLane* LaneOf(const ibv_wc& done) {
+    VerbsLane* lane = LiveLane(SendQueue::LaneOf(done.wr_id));
+    if (lane == nullptr || done.status == IBV_WC_SUCCESS) return lane;
+    Fail(*lane, lane->FailureOf(done));
+    return nullptr;
+  }
+
+  bool PollCompletions() {
+    receives_.clear();
+    sends_.clear();
+    bool any = false;
+    for (const auto& used : nics_->nics()) any = used->queues->Poll(receives_, sends_) || any;
+    for (const ibv_wc& done : receives_) {
+      VerbsLane* lane = LaneOf(done);
+      if (lane == nullptr) continue;
+      lane->CountReceive();
+      TakeImmediate(*lane, ntohl(done.imm_data));
+    }
+    for (const ibv_wc& done : sends_) {
+      VerbsLane* lane = LaneOf(done);
+      if (lane == nullptr) continue;
+      tokens_.clear();
+      lane->sends().Retire(done.wr_id, tokens_);
+      for (const uint64_t token : tokens_) Complete(*lane, token);
+    }
+    for (const ibv_wc& done : receives_) {
+      VerbsLane* lane = LiveLane(SendQueue::LaneOf(done.wr_id));
+      if (lane != nullptr) FailUnless(*lane, lane->RefillReceives());
+    }
+    return any;
+  }
+
+  // The first of a lane, in each direction, is the empty write that proves it.
+  void TakeImmediate(VerbsLane& lane, uint32_t immediate) {
+    if (!std::exchange(lane.probe_came, true)) return CheckConnected(lane);
+    if (!lane.connected) {
+      lane.early.push_back(immediate);
+      return;
+    }
+    events_.push_back({FabricEvent::Kind::kImmediate, LaneId{lane.id()}, 0, immediate});
+  }
+
+  void Complete(VerbsLane& lane, uint64_t token) {
+    if (!std::exchange(lane.probe_done, true)) return CheckConnected(lane);
+    events_.push_back({FabricEvent::Kind::kComplete, LaneId{lane.id()}, token});
+  }
+
+  void CheckConnected(VerbsLane& lane) {
+    if (!lane.probe_done || !lane.probe_came) return;
+    lane.connected = true;
+    events_.push_back({.kind = FabricEvent::Kind::kConnected, .lane = LaneId{lane.id()}});
+    for (const uint32_t immediate : lane.early) {
+      events_.push_back({FabricEvent::Kind::kImmediate, LaneId{lane.id()}, 0, immediate});
+    }
+    lane.early.clear();
+  }
+
+  void Fail(VerbsLane& lane, absl::Status status) {
+    if (!lane.status.ok()) return;
+    lane.status =
+        WithScope(While(absl::StrCat("lane to ", lane.peer()), std::move(status)), Scope::kPeer);
+    if (lane.side.open()) (void)lane.side.Send(FrameKind::kGoodbye, lane.status.message());
+    Forget(lane);
+    lane.Quiesce();
+    ++failed_lanes_;
+    events_.push_back({.kind = FabricEvent::Kind::kFailed, .lane = LaneId{lane.id()}});
+  }
+
+  void Forget(VerbsLane& lane) {
+    rendezvous_->Close(lane.id());
+    if (lane.side.open()) by_socket_.erase(lane.side.fd());
+    lane.side.Close();
+  }
+
+  // --- descriptors ---
+
+  void PollDescriptors() {
+    polls_ = 0;
+    rendezvous_->Expire(absl::Now());
+    ready_.clear();
+    descriptors_.Take(ready_);
+    bool device_events = false;
+    for (const int fd : ready_) {
+      if (const auto lane = by_socket_.find(fd); lane != by_socket_.end()) {
+        ReadSide(lane->second);
+      } else if (!rendezvous_->Handle(fd)) {
+        device_events = true;
+      }
+    }
+    if (device_events) {
+      for (const auto& used : nics_->nics()) used->queues->TakeEvents();
+      nics_->TakeEvents([this](const NicTrouble& trouble) { Spread(trouble); });
+    }
+    for (net::Rendezvous::Met& met : rendezvous_->TakeMet()) Meet(met);
+  }
+
+  void Spread(const NicTrouble& trouble) {
+    for (auto& [id, open] : lanes_) {
+      const bool concerned =
+          trouble.nic == open.nic ||
+          (trouble.queue_pair != nullptr && trouble.queue_pair == open.lane->queue_pair());
+      if (concerned) Fail(*open.lane, trouble.status);
+    }
+  }
+
+  // Both queue pairs are ready to receive now: each end proves its direction by an empty write.
+  void Meet(net::Rendezvous::Met& met) {
+    VerbsLane* lane = LiveLane(met.end);
+    if (lane == nullptr) return;
+    absl::Status status = met.socket.status();
+    if (met.socket.ok()) {
+      const int fd = met.socket->get();
+      lane->side = SideChannel(*std::move(met.socket));
+      by_socket_[fd] = lane->id();
+      status = net::SetDeadPeerTimeout(
+          fd, static_cast<int>(absl::ToInt64Seconds(options_.dead_peer_timeout)));
+      if (status.ok()) status = descriptors_.Watch(fd);
+    }
+    if (!status.ok()) return Fail(*lane, std::move(status));
+    lane->sends().Append({}, 0, 0);
+    FailUnless(*lane, lane->Pump(/*flush=*/true));
+  }
+
+  void ReadSide(uint32_t id) {
+    VerbsLane* lane = LiveLane(id);
+    if (lane == nullptr) return;
+    std::vector<Frame> frames;
+    absl::Status status = lane->side.Read(frames);
+    for (const Frame& frame : frames) {
+      if (lane->status.ok()) Handle(*lane, frame);
+    }
+    if (lane->status.ok() && lane->side.has_unsent()) Sent(*lane, lane->side.Flush());
+    if (status.ok() || !lane->status.ok()) return;
+    if (absl::IsAborted(status)) {
+      PollCompletions();  // What it had sent before counts.
+      status = absl::UnavailableError(absl::StrCat(lane->peer(), " is gone: it closed the lane"));
+    }
+    Fail(*lane, std::move(status));
+  }
+
+  void Handle(VerbsLane& lane, const Frame& frame) {
+    uint64_t key = 0;
+    switch (frame.kind) {
+      case FrameKind::kGrant:
+        if (!lane.TakeGrant(frame.body)) break;
+        return;
+      case FrameKind::kRevoke:
+        if (frame.body.size() != sizeof(key)) break;
+        std::memcpy(&key, frame.body.data(), sizeof(key));
+        lane.granted_by_peer.erase(key);
+        imports_.Revoke(lane, key);
+        return;
+      case FrameKind::kGoodbye:
+        PollCompletions();
+        return Fail(lane, absl::UnavailableError(
+                              absl::StrCat(lane.peer(), " gave up the lane: ", frame.body)));
+    }
+    Fail(lane, absl::DataLossError("a frame of an unknown kind"));
+  }
+
+  void Sent(VerbsLane& lane, absl::Status status) {
+    if (status.ok()) {
+      descriptors_.WatchForRoom(lane.side.fd(), lane.side.has_unsent());
+    } else {
+      Fail(lane, absl::UnavailableError(absl::StrCat(lane.peer(), " is gone")));
+    }
+  }
+
+  const VerbsOptions options_;
+  const Capabilities capabilities_ = {.name = "verbs",
+                                      .can_map = false,
+                                      .source_must_be_granted = false,
+                                      .max_write_bytes = ~uint64_t{0} >> 1,
+                                      .max_outstanding_posts = 64};
+  Verbs& verbs_;
+  const std::unique_ptr<NicSet> nics_;
+  Regions regions_;
+  const QueuePairSettings settings_;
+  Descriptors descriptors_;
+  std::unique_ptr<net::Rendezvous> rendezvous_;
+  uint32_t last_lane_ = 0;
+  absl::flat_hash_map<uint32_t, OpenedLane> lanes_;
+  std::map<int, uint32_t> by_socket_;
+  Imports imports_;
+  std::vector<FabricEvent> events_;
+  uint32_t polls_ = 0;
+  uint64_t failed_lanes_ = 0;
+  SendCounts sent_;
+  std::vector<RemoteWrite> resolved_;  // Scratch, as is what follows.
+  std::vector<ibv_wc> receives_;
+  std::vector<ibv_wc> sends_;
+  std::vector<uint64_t> tokens_;
+  std::vector<int> ready_;
+};
+
+}  // namespace
+}  // namespace verbs
+
+absl::StatusOr<std::unique_ptr<Fabric>> MakeVerbsFabric(const VerbsOptions& options) {
+  verbs::Verbs* library = options.library;
+  if (library == nullptr) {
+    WAYBILL_ASSIGN_OR_RETURN(library, verbs::LoadLibibverbs());
+  }
+  WAYBILL_ASSIGN_OR_RETURN(std::unique_ptr<verbs::NicSet> nics,
+                           verbs::NicSet::Open(library, options.nics, options.gid_index));
+  auto fabric = std::make_unique<verbs::VerbsFabric>(options, library, std::move(nics));
+  WAYBILL_RETURN_IF_ERROR(fabric->Start());
+  return fabric;
+}
+
+}  // namespace waybill

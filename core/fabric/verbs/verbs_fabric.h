@@ -1,0 +1,58 @@
+// The fabric over RDMA: InfiniBand, RoCE and SoftRoCE, through libibverbs of this host.
+//
+// A lane is a reliable-connected queue pair on one NIC, with a TCP connection beside it for grants
+// and for word of the peer's death. Writes go straight from the source region to their final
+// address; the receiving process takes no part but for immediates.
+#ifndef WAYBILL_CORE_FABRIC_VERBS_VERBS_FABRIC_H_
+#define WAYBILL_CORE_FABRIC_VERBS_VERBS_FABRIC_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "core/fabric/fabric.h"
+
+namespace waybill {
+
+namespace verbs {
+class Verbs;
+}  // namespace verbs
+
+struct VerbsOptions {
+  // This host's address, where peers reach the connections beside the queue pairs.
+  std::string host = "127.0.0.1";
+  // "mlx5_0", or "mlx5_0:2" for the second port. Empty: every port that is active. Their order
+  // numbers the rails.
+  std::vector<std::string> nics;
+  // Of each port, instead of the rule in gid_choice.h.
+  std::optional<uint32_t> gid_index;
+
+  uint32_t queue_depth = 256;  // Work requests outstanding on a lane.
+  uint32_t chain = 16;         // Work requests handed to the NIC at once.
+  // A lost packet is sent again after 4.096 us * 2^ack_timeout. 0: 14 (67 ms), and on SoftRoCE 18
+  // (1 s), where a smaller one can fire on a request that is only slow.
+  uint8_t ack_timeout = 0;
+  uint8_t traffic_class = 0;
+  uint8_t service_level = 0;
+  bool relaxed_ordering = true;  // For memory of devices; host memory never.
+  absl::Duration connect_timeout = absl::Seconds(30);
+  // A peer whose host does not answer for as long is dead.
+  absl::Duration dead_peer_timeout = absl::Seconds(10);
+
+  std::function<void(absl::string_view)> log;  // What was chosen, a line for each NIC, once.
+  verbs::Verbs* library = nullptr;             // For tests; else this host's libibverbs.
+};
+
+// kUnavailable, with the remedy: this host has no libibverbs, no device, or no active port.
+// kNotFound: no NIC by one of the names.
+absl::StatusOr<std::unique_ptr<Fabric>> MakeVerbsFabric(const VerbsOptions& options);
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_FABRIC_VERBS_VERBS_FABRIC_H_

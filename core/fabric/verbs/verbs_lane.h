@@ -1,0 +1,128 @@
+// One end of a verbs lane: its queue pair, its side channel, and what the peer granted.
+#ifndef WAYBILL_CORE_FABRIC_VERBS_VERBS_LANE_H_
+#define WAYBILL_CORE_FABRIC_VERBS_VERBS_LANE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/fabric/fabric.h"
+#include "core/fabric/verbs/completion_queues.h"
+#include "core/fabric/verbs/device.h"
+#include "core/fabric/verbs/lane_address.h"
+#include "core/fabric/verbs/send_queue.h"
+#include "core/fabric/verbs/side_channel.h"
+
+namespace waybill::verbs {
+
+// How a queue pair is set up, before the device's limits are applied.
+struct QueuePairSettings {
+  SendQueueLimits limits;
+  uint32_t receives = 64;  // Posted ahead: immediates that may be on the way.
+  // A packet is sent again after 4.096 us * 2^ack_timeout, retry_count times: then the lane fails.
+  // 7 would be for ever on SoftRoCE. An ack_timeout of 0 is 14, and on SoftRoCE 18.
+  uint8_t ack_timeout = 0;
+  uint8_t retry_count = 6;
+  uint8_t traffic_class = 0;
+  uint8_t service_level = 0;
+};
+
+// A region of the peer's that we may write to.
+struct PeerRegion {
+  uint64_t address = 0;
+  uint64_t size_bytes = 0;
+  uint32_t remote_key = 0;
+  std::string name;
+};
+
+class VerbsLane {
+ public:
+  // A queue pair in INIT with its receives posted: it may be promised to a peer.
+  // kResourceExhausted, kUnavailable: the device gives none.
+  static absl::StatusOr<std::unique_ptr<VerbsLane>> Create(Verbs* verbs, uint32_t id,
+                                                           absl::string_view peer, Nic* nic,
+                                                           CompletionQueues* queues,
+                                                           const QueuePairSettings& settings,
+                                                           SendCounts* counts);
+  ~VerbsLane() { Quiesce(); }
+
+  uint32_t id() const { return id_; }
+  const std::string& peer() const { return peer_; }
+  Nic& nic() const { return nic_; }
+  SendQueue& sends() { return sends_; }
+  ibv_qp* queue_pair() const { return queue_pair_; }
+  uint32_t queue_pair_number() const { return number_; }
+
+  LaneAddress Address() const;
+  // Makes the queue pair ready to receive and to send.
+  absl::Status ConnectTo(const LaneAddress& peer);
+  std::string DescribePath() const;
+
+  absl::Status Pump(bool flush) { return sends_.Pump(verbs_, queue_pair_, flush); }
+
+  // A receive was used up; RefillReceives() posts as many anew.
+  void CountReceive() { ++receives_used_; }
+  absl::Status RefillReceives();
+
+  // What a failed completion of this lane says. Nothing in it but the request and the queue pair
+  // can be trusted, besides the status.
+  absl::Status FailureOf(const ibv_wc& done) const;
+
+  // After this the NIC touches no memory on behalf of this lane.
+  void Quiesce();
+
+  // From the peer's frame: a region may be written to. False: the frame is none.
+  bool TakeGrant(absl::string_view frame);
+
+  // --- the owner's ---
+
+  std::string rendezvous;  // Where the side channels meet.
+  SideChannel side;
+  std::optional<LaneAddress> peer_address;         // From ConnectLane() on.
+  bool probe_done = false;                         // Our empty write came through,
+  bool probe_came = false;                         // and so did theirs.
+  bool connected = false;                          // Which was told.
+  absl::Status status;                             // Not OK: dead.
+  std::vector<uint32_t> early;                     // Immediates that came before that.
+  std::map<uint64_t, PeerRegion> granted_by_peer;  // By key.
+
+ private:
+  VerbsLane(Verbs* verbs, uint32_t id, absl::string_view peer, Nic* nic, CompletionQueues* queues,
+            const QueuePairSettings& settings, SendCounts* counts)
+      : verbs_(*verbs),
+        id_(id),
+        peer_(peer),
+        nic_(*nic),
+        queues_(*queues),
+        settings_(settings),
+        sends_(id, settings.limits, counts),
+        receives_used_(settings.receives),
+        receive_requests_(settings.receives) {}
+
+  absl::Status CreateQueuePair();
+  absl::Status Modify(ibv_qp_attr& attributes, int mask, absl::string_view state);
+  uint32_t cq_entries() const { return settings_.limits.depth + settings_.receives; }
+
+  Verbs& verbs_;
+  const uint32_t id_;
+  const std::string peer_;
+  Nic& nic_;
+  CompletionQueues& queues_;
+  const QueuePairSettings settings_;
+  SendQueue sends_;
+  CqPair* pair_ = nullptr;
+  ibv_qp* queue_pair_ = nullptr;
+  uint32_t number_ = 0;
+  uint32_t first_packet_ = 0;
+  uint32_t receives_used_;
+  std::vector<ibv_recv_wr> receive_requests_;
+};
+
+}  // namespace waybill::verbs
+
+#endif  // WAYBILL_CORE_FABRIC_VERBS_VERBS_LANE_H_
