@@ -1,0 +1,460 @@
+#include "core/fabric/choice/choice_fabric.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/status.h"
+#include "core/base/unique_fd.h"
+#include "core/fabric/choice/lane_choice.h"
+#include "core/fabric/choice/region_set.h"
+#include "core/fabric/choice/tagged_texts.h"
+
+namespace waybill {
+namespace choice {
+namespace {
+
+constexpr uint32_t kProof = 0;  // Whatever it says: it is the first.
+constexpr size_t kEventsAtOnce = 256;
+
+// A lane by one member fabric.
+struct Way {
+  LaneId lane = LaneId::kNone;  // None: there is no such way, and why.
+  absl::Status why_none;
+  // The first immediate and the first completion of a way belong to its proof.
+  bool proof_came = false;
+  bool proof_done = false;
+};
+
+struct ChoiceLane {
+  std::string peer;
+  std::vector<Way> ways;  // By member.
+  std::string address;
+  std::optional<LaneChoice> choice;  // From ConnectLane() on.
+  bool connected = false;
+  absl::Status status;  // Not OK: dead.
+};
+
+struct ImportedRegion {
+  LaneId lane = LaneId::kNone;
+  RemoteRegionId inner = RemoteRegionId::kNone;
+};
+
+class ChoiceFabric final : public Fabric {
+ public:
+  ChoiceFabric(std::vector<ChoiceMember> members, std::string missing, const ChoiceOptions& options)
+      : members_(std::move(members)),
+        missing_(std::move(missing)),
+        options_(options),
+        regions_(PointersTo(members_)),
+        lane_of_way_(members_.size()),
+        lanes_carried_(members_.size()) {
+    polled_.reserve(kEventsAtOnce);
+    capabilities_ = members_[0].fabric->capabilities();
+    for (const ChoiceMember& member : members_) {
+      const Capabilities& one = member.fabric->capabilities();
+      capabilities_.can_map = capabilities_.can_map || one.can_map;
+      capabilities_.source_must_be_granted =
+          capabilities_.source_must_be_granted || one.source_must_be_granted;
+      capabilities_.max_write_bytes = std::min(capabilities_.max_write_bytes, one.max_write_bytes);
+      capabilities_.max_outstanding_posts =
+          std::min(capabilities_.max_outstanding_posts, one.max_outstanding_posts);
+    }
+  }
+
+  absl::Status Start() {
+    wake_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!wake_.valid()) return absl::InternalError(absl::StrCat("eventfd: ", std::strerror(errno)));
+    waits_.push_back({.fd = wake_.get(), .events = POLLIN, .revents = 0});
+    for (const ChoiceMember& member : members_) {
+      waits_.push_back({.fd = member.fabric->wait_descriptor(), .events = POLLIN, .revents = 0});
+    }
+    return absl::OkStatus();
+  }
+
+  const Capabilities& capabilities() const override { return capabilities_; }
+
+  absl::StatusOr<Region> Register(const MemorySpan& memory, absl::string_view name) override {
+    return regions_.Register(memory, name);
+  }
+  absl::StatusOr<Region> Allocate(uint64_t size_bytes, absl::string_view name) override {
+    return regions_.Allocate(size_bytes, name);
+  }
+  absl::Status Release(RegionId region) override { return regions_.Release(region); }
+  absl::Status Renew(RegionId region, Contents contents) override {
+    return regions_.Renew(region, contents);
+  }
+  absl::StatusOr<std::string> Describe(RegionId region) override {
+    return regions_.Describe(region);
+  }
+
+  absl::Status Grant(LaneId id, RegionId region) override {
+    WAYBILL_ASSIGN_OR_RETURN(const Carrier way, UsableWay(id));
+    WAYBILL_ASSIGN_OR_RETURN(const RegionId inner, regions_.At(way.member, region));
+    return way.fabric->Grant(way.lane, inner);
+  }
+
+  absl::StatusOr<RemoteRegionId> Import(LaneId id, absl::string_view descriptor) override {
+    WAYBILL_ASSIGN_OR_RETURN(const Carrier way, UsableWay(id));
+    WAYBILL_ASSIGN_OR_RETURN(const TaggedTexts texts, Split(descriptor));
+    for (const auto& [name, text] : texts) {
+      if (name != way.fabric->capabilities().name) continue;
+      WAYBILL_ASSIGN_OR_RETURN(const RemoteRegionId inner, way.fabric->Import(way.lane, text));
+      imports_.push_back({id, inner});
+      return static_cast<RemoteRegionId>(imports_.size());
+    }
+    return absl::InvalidArgumentError(absl::StrCat("import a region: \"", descriptor.substr(0, 100),
+                                                   "\" is not reached by ",
+                                                   way.fabric->capabilities().name));
+  }
+
+  absl::StatusOr<MemorySpan> Map(RemoteRegionId region) override {
+    WAYBILL_ASSIGN_OR_RETURN(const ImportedRegion import, FindImport(region));
+    WAYBILL_ASSIGN_OR_RETURN(const Carrier way, UsableWay(import.lane));
+    return way.fabric->Map(import.inner);
+  }
+
+  std::vector<FabricNic> Nics() const override {
+    std::vector<FabricNic> nics;
+    for (size_t i = 0; i < members_.size(); ++i) {
+      if (!regions_.unusable(i).ok()) continue;
+      for (FabricNic& nic : members_[i].fabric->Nics()) nics.push_back(std::move(nic));
+    }
+    return nics;
+  }
+
+  absl::StatusOr<LaneId> OpenLane(absl::string_view peer, absl::string_view nic) override {
+    ChoiceLane lane{.peer = std::string(peer)};
+    const LaneId id{++last_lane_};
+    TaggedTexts addresses;
+    for (size_t i = 0; i < members_.size(); ++i) {
+      Way& way = lane.ways.emplace_back();
+      way.why_none = regions_.unusable(i);
+      if (!way.why_none.ok()) continue;
+      Fabric& fabric = *members_[i].fabric;
+      absl::StatusOr<LaneId> opened = fabric.OpenLane(peer, fabric.Nics().empty() ? "" : nic);
+      way.why_none = opened.status();
+      if (!opened.ok()) continue;
+      way.lane = *opened;
+      lane_of_way_[i][*opened] = id;
+      WAYBILL_ASSIGN_OR_RETURN(std::string address, fabric.LaneAddress(*opened));
+      addresses.emplace_back(fabric.capabilities().name, std::move(address));
+    }
+    if (addresses.empty()) return lane.ways[0].why_none;
+    lane.address = Join(addresses);
+    lanes_.emplace(id, std::move(lane));
+    return id;
+  }
+
+  absl::StatusOr<std::string> LaneAddress(LaneId id) const override {
+    const auto lane = lanes_.find(id);
+    if (lane == lanes_.end()) return NoLane(id);
+    return lane->second.address;
+  }
+
+  absl::Status ConnectLane(LaneId id, absl::string_view peer_address) override {
+    WAYBILL_ASSIGN_OR_RETURN(ChoiceLane * lane, FindLane(id));
+    WAYBILL_ASSIGN_OR_RETURN(const TaggedTexts theirs, Split(peer_address));
+    if (lane->choice) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("connect to ", lane->peer, ": this lane has a peer"));
+    }
+    std::vector<std::string> names;
+    for (const ChoiceMember& member : members_) names.push_back(member.fabric->capabilities().name);
+    lane->choice.emplace(names, lane->address < peer_address, options_.patience);
+    for (size_t i = 0; i < members_.size(); ++i) {
+      const auto there = std::find_if(theirs.begin(), theirs.end(),
+                                      [&](const auto& text) { return text.first == names[i]; });
+      absl::Status status = lane->ways[i].why_none;
+      if (status.ok() && there == theirs.end()) {
+        status = absl::UnavailableError("the other end does not have it");
+      }
+      if (status.ok()) status = members_[i].fabric->ConnectLane(lane->ways[i].lane, there->second);
+      if (!status.ok()) lane->choice->OnFailed(i, status);
+    }
+    ++choosing_;
+    Advance(id, *lane);
+    return absl::OkStatus();
+  }
+
+  absl::Status CloseLane(LaneId id) override {
+    const auto found = lanes_.find(id);
+    if (found == lanes_.end()) return NoLane(id);
+    ChoiceLane& lane = found->second;
+    if (lane.choice && !lane.connected && lane.status.ok()) --choosing_;
+    for (size_t i = 0; i < lane.ways.size(); ++i) CloseWay(lane, i);
+    lanes_.erase(found);
+    std::erase_if(events_, [id](const FabricEvent& e) { return e.lane == id; });
+    return absl::OkStatus();
+  }
+
+  absl::Status LaneStatus(LaneId id) const override {
+    const auto lane = lanes_.find(id);
+    return lane == lanes_.end() ? NoLane(id) : lane->second.status;
+  }
+
+  std::string DescribeLane(LaneId id) const override {
+    const auto lane = lanes_.find(id);
+    if (lane == lanes_.end()) return "closed";
+    if (!lane->second.connected) return "not connected";
+    const size_t member = *lane->second.choice->chosen();
+    const std::string why = lane->second.choice->WhyNoBetter();
+    return absl::StrCat(members_[member].fabric->DescribeLane(lane->second.ways[member].lane),
+                        why.empty() && missing_.empty() ? "" : "; not ", why,
+                        why.empty() || missing_.empty() ? "" : "; ", missing_);
+  }
+
+  absl::Status Post(LaneId id, absl::Span<const Write> writes, std::optional<uint32_t> immediate,
+                    uint64_t token) override {
+    WAYBILL_ASSIGN_OR_RETURN(const Carrier way, UsableWay(id));
+    inner_writes_.assign(writes.begin(), writes.end());
+    for (Write& write : inner_writes_) {
+      WAYBILL_ASSIGN_OR_RETURN(const ImportedRegion import, FindImport(write.destination));
+      if (import.lane != id) {
+        return absl::InvalidArgumentError("a write's destination was not imported on its lane");
+      }
+      write.destination = import.inner;
+      WAYBILL_ASSIGN_OR_RETURN(write.source, regions_.At(way.member, write.source));
+    }
+    return way.fabric->Post(way.lane, inner_writes_, immediate, token);
+  }
+
+  absl::Status Publish(LaneId id, uint32_t immediate) override {
+    WAYBILL_ASSIGN_OR_RETURN(const Carrier way, UsableWay(id));
+    return way.fabric->Publish(way.lane, immediate);
+  }
+
+  void Poll(std::vector<FabricEvent>& events) override {
+    for (size_t i = 0; i < members_.size(); ++i) {
+      polled_.clear();
+      members_[i].fabric->Poll(polled_);
+      for (const FabricEvent& event : polled_) Take(i, event);
+    }
+    if (choosing_ > 0) GiveUpOnSlowWays();
+    size_t taken = 0;
+    while (taken < events_.size() &&
+           (events.capacity() == 0 || events.size() < events.capacity())) {
+      events.push_back(events_[taken++]);
+    }
+    events_.erase(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(taken));
+  }
+
+  void Wait(absl::Time deadline) override {
+    bool sleep = events_.empty();
+    for (const ChoiceMember& member : members_) sleep = member.fabric->ArmWait() && sleep;
+    if (sleep) {
+      const int64_t left = absl::ToInt64Milliseconds(
+          std::min(absl::Ceil(deadline - absl::Now(), absl::Milliseconds(1)), absl::Hours(1)));
+      poll(waits_.data(), waits_.size(), static_cast<int>(std::max<int64_t>(left, 0)));
+    }
+    uint64_t ignored;
+    (void)!read(wake_.get(), &ignored, sizeof(ignored));
+  }
+
+  void Wake() override {
+    const uint64_t one = 1;
+    (void)!write(wake_.get(), &one, sizeof(one));
+  }
+
+  std::vector<FabricCount> Counts() const override {
+    std::vector<FabricCount> counts = {{"fallbacks", fallbacks_}};
+    for (size_t i = 0; i < members_.size(); ++i) {
+      const std::string& name = members_[i].fabric->capabilities().name;
+      counts.push_back({absl::StrCat(name, ".lanes"), lanes_carried_[i]});
+      for (const FabricCount& count : members_[i].fabric->Counts()) {
+        counts.push_back({absl::StrCat(name, ".", count.name), count.value});
+      }
+    }
+    return counts;
+  }
+
+ private:
+  // The way that carries a lane.
+  struct Carrier {
+    size_t member = 0;
+    Fabric* fabric = nullptr;
+    LaneId lane = LaneId::kNone;
+  };
+
+  static std::vector<Fabric*> PointersTo(const std::vector<ChoiceMember>& members) {
+    std::vector<Fabric*> pointers;
+    for (const ChoiceMember& member : members) pointers.push_back(member.fabric.get());
+    return pointers;
+  }
+
+  absl::Status NoLane(LaneId id) const {
+    return absl::NotFoundError(absl::StrCat("no lane ", static_cast<uint32_t>(id)));
+  }
+
+  absl::StatusOr<ChoiceLane*> FindLane(LaneId id) {
+    const auto lane = lanes_.find(id);
+    if (lane == lanes_.end()) return NoLane(id);
+    return &lane->second;
+  }
+
+  absl::StatusOr<Carrier> UsableWay(LaneId id) {
+    WAYBILL_ASSIGN_OR_RETURN(const ChoiceLane* lane, FindLane(id));
+    WAYBILL_RETURN_IF_ERROR(lane->status);
+    if (!lane->connected) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("lane to ", lane->peer, " is not connected"));
+    }
+    const size_t member = *lane->choice->chosen();
+    return Carrier{member, members_[member].fabric.get(), lane->ways[member].lane};
+  }
+
+  absl::StatusOr<ImportedRegion> FindImport(RemoteRegionId id) const {
+    if (id == RemoteRegionId::kNone || static_cast<size_t>(id) > imports_.size()) {
+      return absl::InvalidArgumentError("a remote region was not imported");
+    }
+    return imports_[static_cast<size_t>(id) - 1];
+  }
+
+  // --- what has happened ---
+
+  void Take(size_t member, const FabricEvent& event) {
+    const auto known = lane_of_way_[member].find(event.lane);
+    if (known == lane_of_way_[member].end()) return;
+    const LaneId id = known->second;
+    ChoiceLane& lane = lanes_.at(id);
+    Way& way = lane.ways[member];
+    switch (event.kind) {
+      case FabricEvent::Kind::kConnected:
+        lane.choice->OnUp(member, absl::Now());
+        break;
+      case FabricEvent::Kind::kFailed:
+        if (lane.connected) {
+          if (member == lane.choice->chosen()) Fail(id, lane, way);
+          return;
+        }
+        lane.choice->OnFailed(member, members_[member].fabric->LaneStatus(event.lane));
+        break;
+      case FabricEvent::Kind::kComplete:
+        if (std::exchange(way.proof_done, true)) return Tell(id, event);
+        lane.choice->OnProofSent(member);
+        break;
+      case FabricEvent::Kind::kImmediate:
+        if (!std::exchange(way.proof_came, true)) {
+          lane.choice->OnProof(member);
+          break;
+        }
+        // The user's, of an end that has our answer already.
+        lane.choice->OnProofSent(member);
+        Advance(id, lane);
+        return Tell(id, event);
+    }
+    Advance(id, lane);
+  }
+
+  void Tell(LaneId id, FabricEvent event) {
+    event.lane = id;
+    events_.push_back(event);
+  }
+
+  void Fail(LaneId id, ChoiceLane& lane, const Way& way) {
+    lane.status = members_[*lane.choice->chosen()].fabric->LaneStatus(way.lane);
+    events_.push_back({.kind = FabricEvent::Kind::kFailed, .lane = id});
+  }
+
+  // --- choosing ---
+
+  // Does what the choice asks for, now that it has heard something.
+  void Advance(LaneId id, ChoiceLane& lane) {
+    if (lane.connected || !lane.status.ok()) return;
+    LaneChoice& choice = *lane.choice;
+    for (std::optional<size_t> i = choice.TakeToProve(); i; i = choice.TakeToProve()) {
+      const absl::Status status =
+          members_[*i].fabric->Post(lane.ways[*i].lane, {}, kProof, /*token=*/0);
+      if (!status.ok()) choice.OnFailed(*i, status);
+    }
+    if (choice.chosen()) return Settle(id, lane);
+    if (choice.status().ok()) return;
+    --choosing_;
+    lane.status =
+        WithScope(While(absl::StrCat("connect to ", lane.peer), choice.status()), Scope::kPeer);
+    events_.push_back({.kind = FabricEvent::Kind::kFailed, .lane = id});
+  }
+
+  void Settle(LaneId id, ChoiceLane& lane) {
+    --choosing_;
+    lane.connected = true;
+    const size_t chosen = *lane.choice->chosen();
+    ++lanes_carried_[chosen];
+    bool fell_back = false;
+    for (size_t i = 0; i < members_.size(); ++i) {
+      if (i == chosen) continue;
+      const bool was_there = lane.ways[i].lane != LaneId::kNone && !members_[i].within_host;
+      fell_back = fell_back || (i < chosen && was_there);
+      CloseWay(lane, i);
+    }
+    fallbacks_ += fell_back ? 1 : 0;
+    events_.push_back({.kind = FabricEvent::Kind::kConnected, .lane = id});
+  }
+
+  void GiveUpOnSlowWays() {
+    const absl::Time now = absl::Now();
+    for (auto& [id, lane] : lanes_) {
+      if (!lane.choice || lane.connected || !lane.status.ok()) continue;
+      lane.choice->OnTime(now);
+      Advance(id, lane);
+    }
+  }
+
+  void CloseWay(ChoiceLane& lane, size_t member) {
+    Way& way = lane.ways[member];
+    if (way.lane == LaneId::kNone) return;
+    lane_of_way_[member].erase(way.lane);
+    (void)members_[member].fabric->CloseLane(std::exchange(way.lane, LaneId::kNone));
+  }
+
+  const std::vector<ChoiceMember> members_;
+  const std::string missing_;
+  const ChoiceOptions options_;
+  Capabilities capabilities_;
+  RegionSet regions_;
+  uint32_t last_lane_ = 0;
+  std::map<LaneId, ChoiceLane> lanes_;
+  std::vector<absl::flat_hash_map<LaneId, LaneId>> lane_of_way_;  // By member; its lane to ours.
+  uint32_t choosing_ = 0;                                         // Lanes that are not settled.
+  std::vector<ImportedRegion> imports_;
+  std::vector<FabricEvent> events_;
+  UniqueFd wake_;
+  std::vector<pollfd> waits_;
+  uint64_t fallbacks_ = 0;
+  std::vector<uint64_t> lanes_carried_;
+  std::vector<FabricEvent> polled_;  // Scratch, as is what follows.
+  std::vector<Write> inner_writes_;
+};
+
+}  // namespace
+}  // namespace choice
+
+absl::StatusOr<std::unique_ptr<Fabric>> MakeChoiceFabric(std::vector<ChoiceMember> members,
+                                                         std::string missing,
+                                                         const ChoiceOptions& options) {
+  if (members.empty()) {
+    return absl::UnavailableError(absl::StrCat("there is no fabric to choose from: ", missing));
+  }
+  for (const ChoiceMember& member : members) {
+    if (member.fabric->wait_descriptor() < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("fabric ", member.fabric->capabilities().name,
+                                                     " cannot wait together with others"));
+    }
+  }
+  auto fabric =
+      std::make_unique<choice::ChoiceFabric>(std::move(members), std::move(missing), options);
+  WAYBILL_RETURN_IF_ERROR(fabric->Start());
+  return fabric;
+}
+
+}  // namespace waybill

@@ -1,0 +1,36 @@
+// A fabric made of fabrics: each lane is carried by the best that reaches its peer, proved by an
+// empty write in both directions, and by the next one where that fails.
+#ifndef WAYBILL_CORE_FABRIC_CHOICE_CHOICE_FABRIC_H_
+#define WAYBILL_CORE_FABRIC_CHOICE_CHOICE_FABRIC_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/fabric/fabric.h"
+
+namespace waybill {
+
+struct ChoiceMember {
+  std::unique_ptr<Fabric> fabric;
+  // It cannot leave this host: that it does not reach a peer is nothing to report.
+  bool within_host = false;
+};
+
+struct ChoiceOptions {
+  // How long better fabrics may take to connect when a worse one is up.
+  absl::Duration patience = absl::Seconds(10);
+};
+
+// `members`: the best first, at least one, each able to wait with others (wait_descriptor()).
+// A fabric that is not there is left out; `missing` says of each why, for DescribeLane().
+absl::StatusOr<std::unique_ptr<Fabric>> MakeChoiceFabric(std::vector<ChoiceMember> members,
+                                                         std::string missing,
+                                                         const ChoiceOptions& options = {});
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_FABRIC_CHOICE_CHOICE_FABRIC_H_

@@ -1,0 +1,65 @@
+// Which of several ways to one peer is taken: the best that an empty write has proved in both
+// directions. The rule alone, without any network.
+//
+// Both ends try all ways at once. The end that leads asks, by an empty write, on the best way that
+// is up once every better one has failed; the other end answers on the same way, by another. The
+// first immediate on a way is therefore never the user's.
+#ifndef WAYBILL_CORE_FABRIC_CHOICE_LANE_CHOICE_H_
+#define WAYBILL_CORE_FABRIC_CHOICE_LANE_CHOICE_H_
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+namespace waybill::choice {
+
+class LaneChoice {
+ public:
+  // `ways`: their names, the best first. A way that this end or the other does not have has failed
+  // from the beginning. `patience`: how long better ways may take when a worse one is up.
+  LaneChoice(std::vector<std::string> ways, bool leads, absl::Duration patience);
+
+  // What happened. Each may change what is below.
+  void OnUp(size_t way, absl::Time now);
+  void OnFailed(size_t way, const absl::Status& why);
+  void OnProof(size_t way);      // The first immediate.
+  void OnProofSent(size_t way);  // Our own empty write is complete.
+  void OnTime(absl::Time now);
+
+  // The way on which an empty write is to be sent now, once each.
+  std::optional<size_t> TakeToProve();
+  // The way that was chosen; final.
+  std::optional<size_t> chosen() const { return chosen_; }
+  // Not OK: all failed, and why each did.
+  absl::Status status() const;
+  // Why none better was: "verbs: ...". Empty where the best was.
+  std::string WhyNoBetter() const;
+  // Ways that were tried, and failed.
+  bool failed(size_t way) const { return !ways_[way].why.ok(); }
+
+ private:
+  struct Way {
+    std::string name;
+    bool up = false;
+    bool proof_sent = false;  // Or on its way.
+    absl::Status why;         // Not OK: failed.
+  };
+
+  void Decide();
+  bool open() const { return !chosen_.has_value(); }
+
+  std::vector<Way> ways_;
+  const bool leads_;
+  const absl::Duration patience_;
+  std::optional<absl::Time> give_up_at_;  // On those that are better than one that is up.
+  std::optional<size_t> to_prove_;
+  std::optional<size_t> chosen_;
+};
+
+}  // namespace waybill::choice
+
+#endif  // WAYBILL_CORE_FABRIC_CHOICE_LANE_CHOICE_H_
