@@ -42,6 +42,7 @@ struct ChoiceLane {
   std::string address;
   std::optional<LaneChoice> choice;  // From ConnectLane() on.
   bool connected = false;
+  uint32_t outstanding_posts = 0;
   absl::Status status;  // Not OK: dead.
 };
 
@@ -113,9 +114,9 @@ class ChoiceFabric final : public Fabric {
       imports_.push_back({id, inner});
       return static_cast<RemoteRegionId>(imports_.size());
     }
-    return absl::InvalidArgumentError(absl::StrCat("import a region: \"", descriptor.substr(0, 100),
-                                                   "\" is not reached by ",
-                                                   way.fabric->capabilities().name));
+    return absl::FailedPreconditionError(
+        absl::StrCat("import a region: \"", descriptor.substr(0, 100), "\" is not reached by ",
+                     way.fabric->capabilities().name));
   }
 
   absl::StatusOr<MemorySpan> Map(RemoteRegionId region) override {
@@ -226,7 +227,12 @@ class ChoiceFabric final : public Fabric {
       write.destination = import.inner;
       WAYBILL_ASSIGN_OR_RETURN(write.source, regions_.At(way.member, write.source));
     }
-    return way.fabric->Post(way.lane, inner_writes_, immediate, token);
+    if (way.ours->outstanding_posts >= capabilities_.max_outstanding_posts) {
+      return absl::Status(absl::StatusCode::kResourceExhausted, "");  // No text, no allocation.
+    }
+    WAYBILL_RETURN_IF_ERROR(way.fabric->Post(way.lane, inner_writes_, immediate, token));
+    ++way.ours->outstanding_posts;
+    return absl::OkStatus();
   }
 
   absl::Status Publish(LaneId id, uint32_t immediate) override {
@@ -284,6 +290,7 @@ class ChoiceFabric final : public Fabric {
     size_t member = 0;
     Fabric* fabric = nullptr;
     LaneId lane = LaneId::kNone;
+    ChoiceLane* ours = nullptr;
   };
 
   static std::vector<Fabric*> PointersTo(const std::vector<ChoiceMember>& members) {
@@ -303,14 +310,14 @@ class ChoiceFabric final : public Fabric {
   }
 
   absl::StatusOr<Carrier> UsableWay(LaneId id) {
-    WAYBILL_ASSIGN_OR_RETURN(const ChoiceLane* lane, FindLane(id));
+    WAYBILL_ASSIGN_OR_RETURN(ChoiceLane * lane, FindLane(id));
     WAYBILL_RETURN_IF_ERROR(lane->status);
     if (!lane->connected) {
       return absl::FailedPreconditionError(
           absl::StrCat("lane to ", lane->peer, " is not connected"));
     }
     const size_t member = *lane->choice->chosen();
-    return Carrier{member, members_[member].fabric.get(), lane->ways[member].lane};
+    return Carrier{member, members_[member].fabric.get(), lane->ways[member].lane, lane};
   }
 
   absl::StatusOr<ImportedRegion> FindImport(RemoteRegionId id) const {
@@ -340,7 +347,10 @@ class ChoiceFabric final : public Fabric {
         lane.choice->OnFailed(member, members_[member].fabric->LaneStatus(event.lane));
         break;
       case FabricEvent::Kind::kComplete:
-        if (std::exchange(way.proof_done, true)) return Tell(id, event);
+        if (std::exchange(way.proof_done, true)) {
+          --lane.outstanding_posts;
+          return Tell(id, event);
+        }
         lane.choice->OnProofSent(member);
         break;
       case FabricEvent::Kind::kImmediate:
