@@ -1,0 +1,77 @@
+#include "testing/fake_verbs/memory.h"
+
+#include <utility>
+
+namespace waybill::fake_verbs {
+
+bool Memory::IsToFail(uint64_t size, RegistrationKind kind) {
+  if (!fault_ || size <= fault_->above_bytes) return false;
+  if (fault_->kind && *fault_->kind != kind) return false;
+  if (fault_->first > 0) {
+    --fault_->first;
+    return false;
+  }
+  if (fault_->count == 0) return false;
+  --fault_->count;
+  return true;
+}
+
+Registration* Memory::Register(ibv_pd* pd, uint64_t address, uint64_t size, unsigned access,
+                               RegistrationKind kind, uint64_t most_bytes) {
+  if (IsToFail(size, kind)) {
+    errno = fault_->error;
+    return nullptr;
+  }
+  const bool writable = (access & IBV_ACCESS_LOCAL_WRITE) != 0;
+  const bool overflows = address + size < address;
+  if (size == 0 || size > most_bytes || overflows ||
+      ((access & IBV_ACCESS_REMOTE_WRITE) != 0 && !writable)) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  auto registration = std::make_unique<Registration>();
+  registration->context = pd->context;
+  registration->pd = pd;
+  registration->addr = reinterpret_cast<void*>(address);
+  registration->length = size;
+  registration->lkey = next_key_++;
+  registration->rkey = next_key_++;
+  registration->begin = address;
+  registration->access = access;
+  registration->kind = kind;
+  Registration* made = registration.get();
+  by_remote_key_[made->rkey] = made;
+  by_local_key_[made->lkey] = std::move(registration);
+  return made;
+}
+
+void Memory::Deregister(const ibv_mr* mr) {
+  by_remote_key_.erase(mr->rkey);
+  by_local_key_.erase(mr->lkey);
+}
+
+std::byte* Memory::Within(const Registration& registration, const ibv_pd* pd, uint64_t address,
+                          uint64_t size) {
+  if (registration.pd != pd || address < registration.begin) return nullptr;
+  const uint64_t offset = address - registration.begin;
+  if (offset > registration.length || size > registration.length - offset) return nullptr;
+  return static_cast<std::byte*>(registration.addr) + offset;
+}
+
+std::byte* Memory::Local(uint32_t key, const ibv_pd* pd, uint64_t address, uint64_t size) const {
+  const auto found = by_local_key_.find(key);
+  return found == by_local_key_.end() ? nullptr : Within(*found->second, pd, address, size);
+}
+
+std::byte* Memory::Remote(uint32_t key, const ibv_pd* pd, uint64_t address, uint64_t size) const {
+  const auto found = by_remote_key_.find(key);
+  if (found == by_remote_key_.end()) return nullptr;
+  if ((found->second->access & IBV_ACCESS_REMOTE_WRITE) == 0) return nullptr;
+  return Within(*found->second, pd, address, size);
+}
+
+const Registration* Memory::newest() const {
+  return by_local_key_.empty() ? nullptr : by_local_key_.rbegin()->second.get();
+}
+
+}  // namespace waybill::fake_verbs

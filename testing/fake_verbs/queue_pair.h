@@ -1,0 +1,110 @@
+// A reliable-connected queue pair: its states, its two queues, and what becomes of them on an
+// error.
+#ifndef WAYBILL_TESTING_FAKE_VERBS_QUEUE_PAIR_H_
+#define WAYBILL_TESTING_FAKE_VERBS_QUEUE_PAIR_H_
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <vector>
+
+namespace waybill::fake_verbs {
+
+class Device;
+
+struct SendRequest {
+  uint64_t index = 0;  // In its queue, from 0.
+  uint64_t wr_id = 0;
+  bool signalled = false;
+  std::optional<uint32_t> immediate;  // As it was posted, in the network's byte order.
+  uint64_t remote_address = 0;
+  uint32_t remote_key = 0;
+  uint64_t size_bytes = 0;
+  std::vector<ibv_sge> pieces;
+  std::optional<std::vector<std::byte>> inlined;  // Copied when it was posted.
+};
+
+struct ReceiveRequest {
+  uint64_t index = 0;
+  uint64_t wr_id = 0;
+};
+
+class QueuePair : public ibv_qp {
+ public:
+  QueuePair(Device* device, uint64_t identity, uint32_t number, ibv_pd* pd,
+            const ibv_qp_init_attr& attributes);
+
+  Device& device() const { return device_; }
+  uint64_t identity() const { return identity_; }
+  const ibv_qp_attr& attributes() const { return attributes_; }
+
+  // --- of libibverbs; an errno ---
+  int Modify(const ibv_qp_attr& attributes, int mask);
+  int PostSend(ibv_send_wr* chain, ibv_send_wr** bad);
+  int PostReceive(ibv_recv_wr* chain, ibv_recv_wr** bad);
+
+  // --- by script ---
+  // The request that is posted as the k-th from now on, from 0, fails.
+  void FailRequest(uint64_t k, ibv_wc_status status) { scripted_[posted_ + k] = status; }
+  // The next call takes as many requests, and refuses the rest.
+  void RefusePost(uint32_t accepted, int error) { refusal_ = {accepted, error}; }
+
+  // --- for the wire ---
+  bool receives() const { return state == IBV_QPS_RTR || state == IBV_QPS_RTS; }
+  // The request that moves next; null where there is none.
+  const SendRequest* head() const {
+    return state == IBV_QPS_RTS && !sends_.empty() ? &sends_.front() : nullptr;
+  }
+  std::optional<ibv_wc_status> ScriptedFailureOfHead();
+  void CompleteHead();
+  // It fails, and what stands behind it is flushed.
+  void FailHead(ibv_wc_status status);
+  bool has_receive() const { return !receives_.empty(); }
+  void TakeReceive(uint32_t immediate, uint32_t size_bytes);
+  // Every request that is outstanding is flushed, in order, signalled or not.
+  void EnterError();
+  // Whether it has tried for as many ticks of the clock.
+  bool HasTriedFor(uint64_t now, uint32_t ticks);
+  void HasGotThrough() { trying_since_.reset(); }
+
+  uint32_t next_packet = 0;      // That it sends,
+  uint32_t expected_packet = 0;  // and that it receives.
+
+  // What was polled frees slots: its own, and those of unsignalled requests before it.
+  void RetireSends(uint64_t end) { retired_ = std::max(retired_, end); }
+  void RetireReceives(uint64_t end) { receives_retired_ = std::max(receives_retired_, end); }
+
+ private:
+  struct Refusal {
+    uint32_t accepted;
+    int error;
+  };
+
+  int MoveTo(ibv_qp_state to, const ibv_qp_attr& attributes, int mask);
+  int PostOne(const ibv_send_wr& request);
+  int PostOne(const ibv_recv_wr& request);
+  void CompleteSend(const SendRequest& request, ibv_wc_status status);
+
+  Device& device_;
+  const uint64_t identity_;
+  const ibv_qp_cap limits_;
+  const bool signals_all_;
+  ibv_qp_attr attributes_ = {};
+  std::deque<SendRequest> sends_;  // Not moved yet.
+  std::deque<ReceiveRequest> receives_;
+  uint64_t posted_ = 0;
+  uint64_t retired_ = 0;
+  uint64_t receives_posted_ = 0;
+  uint64_t receives_retired_ = 0;
+  std::map<uint64_t, ibv_wc_status> scripted_;
+  std::optional<Refusal> refusal_;
+  std::optional<uint64_t> trying_since_;
+};
+
+}  // namespace waybill::fake_verbs
+
+#endif  // WAYBILL_TESTING_FAKE_VERBS_QUEUE_PAIR_H_
