@@ -99,7 +99,9 @@ void Coordinator::OnMessage(ConnectionId connection, const proto::RankMessage& m
     case proto::RankMessage::kOffers:
       return OnOffers(*member, message.offers());
     case proto::RankMessage::kConnected:
-      return OnConnected(*member, message.connected());
+      return OnConnected(*member, message.connected(), now);
+    case proto::RankMessage::kNics:
+      return OnNics(*member, message.nics());
     case proto::RankMessage::kPublish:
       return OnPublish(*member, message.publish(), now);
     case proto::RankMessage::kLeave:
@@ -199,12 +201,20 @@ void Coordinator::ResolveDoubts() {
 
 void Coordinator::SendPlan(const Member& member) {
   const bool trainer = member.id.role == Role::kTrainer;
-  const std::string routes =
-      EncodeRoutes((trainer ? plan_.trainers : plan_.workers)[member.id.rank]);
+  const RouteTable& table = (trainer ? plan_.trainers : plan_.workers)[member.id.rank];
+  const std::string routes = EncodeRoutes(table);
   proto::ControllerMessage message;
   message.mutable_plan()->set_epoch(epoch_);
   message.mutable_plan()->set_plan_hash(plan_.hash);
   message.mutable_plan()->set_table_bytes(routes.size());
+  std::set<uint32_t> peers;
+  for (uint32_t r = 0; r < table.size(); ++r) {
+    const uint32_t peer = trainer ? table.worker(r) : table.trainer(r);
+    if (!peers.insert(peer).second) continue;
+    EncodeLanes({peer, trainer ? members_.MakeLanes(member.id.rank, peer)
+                               : members_.MakeLanes(peer, member.id.rank)},
+                message.mutable_plan()->add_lanes());
+  }
   outbox_->Send(member.connection, std::move(message));
   SendInParts(routes, [&](proto::Part part) {
     proto::ControllerMessage with_part;
@@ -228,25 +238,37 @@ void Coordinator::SendConnect() {
   for (const auto& [id, member] : members_.members()) {
     proto::ControllerMessage message;
     message.mutable_connect()->set_epoch(epoch_);
-    for (const proto::Lane& own : member.offers->lanes()) {
-      const Role other_role = id.role == Role::kTrainer ? Role::kWorker : Role::kTrainer;
-      const Member* other = members_.Find(RankId{other_role, own.peer()});
-      if (other == nullptr) continue;
-      for (const proto::Lane& theirs : other->offers->lanes()) {
+    for (const auto& [other_id, other] : members_.members()) {
+      if (other_id.role == id.role) continue;
+      proto::Peer* peer = nullptr;
+      for (const proto::Lane& theirs : other.offers->lanes()) {
         if (theirs.peer() != id.rank) continue;
-        proto::Peer* peer = message.mutable_connect()->add_peers();
-        peer->set_rank(own.peer());
-        peer->set_lane_address(theirs.address());
-        *peer->mutable_buffers() = other->offers->buffers();
+        if (peer == nullptr) {
+          peer = message.mutable_connect()->add_peers();
+          peer->set_rank(other_id.rank);
+          *peer->mutable_buffers() = other.offers->buffers();
+        }
+        peer->add_lane_addresses(theirs.address());
       }
     }
     outbox_->Send(member.connection, std::move(message));
   }
 }
 
-void Coordinator::OnConnected(Member& member, const proto::Connected& connected) {
+// Counts from the next epoch on; lanes on a NIC that is gone say so themselves.
+void Coordinator::OnNics(Member& member, const proto::Nics& nics) {
+  if (!member.manifest) return;
+  member.manifest->nics().clear();
+  for (const proto::UsableNic& nic : nics.nics()) {
+    member.manifest->nics().push_back(
+        {nic.name(), nic.rail(), nic.numa_node(), nic.bytes_per_second()});
+  }
+}
+
+void Coordinator::OnConnected(Member& member, const proto::Connected& connected, absl::Time now) {
   if (phase_ != Phase::kConnecting || connected.epoch() != epoch_) return;
   member.connected = true;
+  member.lanes = connected;
   for (const auto& [id, other] : members_.members()) {
     if (!other.connected) return;
   }
@@ -263,6 +285,16 @@ void Coordinator::OnConnected(Member& member, const proto::Connected& connected)
     other.established = true;
     outbox_->Send(other.connection, message);
   }
+  BeginRoundIfQuiet(now);
+}
+
+// A lane between two ranks that live is dead: everybody gets new ones, by what still works.
+void Coordinator::ReplaceLanes(absl::Time now) {
+  if (!lane_lost_ || round_ != nullptr || phase_ != Phase::kReady) return;
+  lane_lost_ = false;
+  ++lanes_lost_;
+  phase_ = Phase::kGathering;
+  BeginEpochIfComplete(now);
 }
 
 // --- updates ---
@@ -272,7 +304,8 @@ absl::Status Coordinator::CheckPublish(const proto::Publish& publish) const {
     return absl::FailedPreconditionError(
         absl::StrCat("publish version ", publish.version(), ": ", why...));
   };
-  if (phase_ != Phase::kReady) {
+  const bool reconnecting = phase_ != Phase::kGathering && !AnyNewcomer();
+  if (phase_ != Phase::kReady && !reconnecting) {
     return absl::UnavailableError(absl::StrCat("publish version ", publish.version(),
                                                ": the job is not whole, waiting for ",
                                                DescribeWaiting()));
@@ -315,10 +348,23 @@ void Coordinator::OnPublish(const Member& member, const proto::Publish& publish,
   BeginRoundIfQuiet(now);
 }
 
+// What waited for lanes, or for quiet, until its time was over.
+void Coordinator::RefuseLatePublishes(absl::Time now) {
+  std::erase_if(pending_, [&](const PendingPublish& publish) {
+    if (now < publish.deadline) return false;
+    RefusePublish(publish.trainer, publish.version,
+                  absl::DeadlineExceededError(absl::StrCat(
+                      "publish version ", publish.version, ": still waiting for ",
+                      phase_ == Phase::kReady ? std::string("the last update's writes to end")
+                                              : DescribeWaiting())));
+    return true;
+  });
+}
+
 // The next update waits until no trainer of the last one is writing any more; who is silent for too
 // long is fenced off by the workers.
 void Coordinator::BeginRoundIfQuiet(absl::Time now) {
-  if (pending_.empty()) return;
+  if (pending_.empty() || phase_ != Phase::kReady) return;
   if (!unquiet_.empty() && now < quiescence_deadline_) return;
   if (!std::exchange(unquiet_, {}).empty()) must_fence_ = true;
   std::vector<std::string> groups(members_.workers());
@@ -383,10 +429,12 @@ void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& messa
     round_->OnRefused(rank, DecodeError(message.refused().error()));
   } else if (message.has_arrived() && !trainer && of_round(message.arrived().sequence())) {
     round_->OnArrived(rank);
-  } else if (message.has_failed() && round_ != nullptr) {
-    OnFailed(member, message.failed());
+  } else if (message.has_failed()) {
+    lane_lost_ = lane_lost_ || (message.failed().lane() && phase_ == Phase::kReady);
+    if (round_ != nullptr) OnFailed(member, message.failed());
   }
   FinishRoundIfOver(now);
+  ReplaceLanes(now);
   BeginRoundIfQuiet(now);
 }
 
@@ -418,6 +466,8 @@ void Coordinator::OnTime(absl::Time now) {
     round_->OnTime(now);
     FinishRoundIfOver(now);
   }
+  RefuseLatePublishes(now);
+  ReplaceLanes(now);
   BeginRoundIfQuiet(now);
   if (now >= join_deadline_) DismissNewcomers();
 }
@@ -426,51 +476,8 @@ absl::Time Coordinator::next_deadline() const {
   absl::Time next = join_deadline_;
   if (round_ != nullptr) next = std::min(next, round_->deadline());
   if (!pending_.empty()) next = std::min(next, quiescence_deadline_);
+  for (const PendingPublish& publish : pending_) next = std::min(next, publish.deadline);
   return next;
-}
-
-// --- for people ---
-
-std::string Coordinator::DescribeWaiting() const {
-  if (phase_ == Phase::kGathering) return members_.DescribeMissing();
-  std::string text;
-  for (const auto& [id, member] : members_.members()) {
-    const bool waiting =
-        phase_ == Phase::kOffering ? !member.offers.has_value() : !member.connected;
-    if (phase_ != Phase::kReady && waiting) {
-      absl::StrAppend(&text, text.empty() ? "" : ", ", ToString(id), " (its lanes)");
-    }
-  }
-  if (phase_ == Phase::kReady && round_ != nullptr) text = round_->DescribeWaiting();
-  return text;
-}
-
-proto::StatusReply Coordinator::Status() const {
-  constexpr const char* kPhases[] = {"gathering", "planned", "connecting", "ready"};
-  proto::StatusReply reply;
-  reply.set_job(options_.job);
-  reply.set_phase(round_ != nullptr ? "updating" : kPhases[static_cast<int>(phase_)]);
-  reply.set_epoch(epoch_);
-  reply.set_plan_hash(plan_.hash);
-  reply.set_committed_version(committed_version_);
-  if (round_ != nullptr) reply.set_updating_version(round_->update().version);
-  reply.set_updates_committed(updates_committed_);
-  reply.set_updates_aborted(updates_aborted_);
-  reply.set_waiting_for(DescribeWaiting());
-  for (const auto& [id, member] : members_.members()) {
-    proto::RankStatus* rank = reply.add_ranks();
-    rank->set_name(ToString(id));
-    rank->set_group(member.group);
-    rank->set_state(!member.manifest                                        ? "joining"
-                    : member.connected                                      ? "connected"
-                    : doubts_.contains(id.rank) && id.role == Role::kWorker ? "in doubt"
-                                                                            : "joined");
-    const auto& bytes = id.role == Role::kTrainer ? plan_.trainer_bytes : plan_.worker_bytes;
-    if (id.rank < bytes.size()) rank->set_planned_bytes(bytes[id.rank]);
-    rank->set_shown_version(member.shown_version);
-    rank->set_sent_bytes(member.sent_bytes);
-  }
-  return reply;
 }
 
 }  // namespace waybill

@@ -127,6 +127,11 @@ std::string Membership::DescribeMissing() const {
   return missing;
 }
 
+std::vector<LanePath> Membership::MakeLanes(uint32_t trainer, uint32_t worker) const {
+  return PlanLanes(*members_.at({Role::kTrainer, trainer}).manifest,
+                   *members_.at({Role::kWorker, worker}).manifest);
+}
+
 absl::StatusOr<Plan> Membership::MakePlan() {
   std::vector<const Manifest*> trainers, workers;
   for (const auto& [id, member] : members_) {

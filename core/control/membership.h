@@ -14,6 +14,7 @@
 #include "core/base/rank_id.h"
 #include "core/control/control.pb.h"
 #include "core/engine/update.h"
+#include "core/plan/lanes.h"
 #include "core/plan/plan.h"
 #include "core/tensor/manifest.h"
 
@@ -34,6 +35,7 @@ struct Member {
   bool connected = false;               // Likewise.
   bool established = false;             // Was part of the whole job once.
   uint64_t sent_bytes = 0;
+  proto::Connected lanes;  // What it said of them last.
 };
 
 // Pure: no clocks, no sockets. Not thread-safe.
@@ -61,6 +63,8 @@ class Membership {
 
   // From the manifests; for whoever is complete. Its index is rank.
   absl::StatusOr<Plan> MakePlan();
+  // Between a trainer and a worker, by their NICs.
+  std::vector<LanePath> MakeLanes(uint32_t trainer, uint32_t worker) const;
 
   uint32_t trainers() const { return worlds_[0]; }
   uint32_t workers() const { return worlds_[1]; }

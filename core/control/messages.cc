@@ -41,6 +41,28 @@ BufferAddress DecodeBuffer(const proto::Buffer& buffer) {
   return out;
 }
 
+void EncodeLanes(const PeerLanes& lanes, proto::PeerLanes* out) {
+  out->set_peer(lanes.peer);
+  for (const LanePath& lane : lanes.lanes) {
+    proto::LanePath* path = out->add_lanes();
+    path->set_trainer_nic(lane.trainer_nic);
+    path->set_worker_nic(lane.worker_nic);
+    path->set_bytes_per_second(lane.bytes_per_second);
+  }
+}
+
+std::vector<PeerLanes> DecodeLanes(const proto::Plan& plan) {
+  std::vector<PeerLanes> lanes;
+  for (const proto::PeerLanes& of_peer : plan.lanes()) {
+    PeerLanes& decoded = lanes.emplace_back();
+    decoded.peer = of_peer.peer();
+    for (const proto::LanePath& path : of_peer.lanes()) {
+      decoded.lanes.push_back({path.trainer_nic(), path.worker_nic(), path.bytes_per_second()});
+    }
+  }
+  return lanes;
+}
+
 proto::Counts EncodeCounts(const TransferCounts& counts) {
   proto::Counts out;
   out.set_bytes(counts.bytes);

@@ -3,6 +3,7 @@
 #define WAYBILL_CORE_CONTROL_MESSAGES_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -22,6 +23,9 @@ BufferAddress DecodeBuffer(const proto::Buffer& buffer);
 
 proto::Counts EncodeCounts(const TransferCounts& counts);
 TransferCounts DecodeCounts(const proto::Counts& counts);
+
+void EncodeLanes(const PeerLanes& lanes, proto::PeerLanes* out);
+std::vector<PeerLanes> DecodeLanes(const proto::Plan& plan);
 
 // Calls send(part) for each part of `bytes`, at least once.
 template <typename Send>

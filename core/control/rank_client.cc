@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "core/control/messages.h"
 #include "core/plan/route_codec.h"
@@ -10,15 +11,33 @@
 
 namespace waybill {
 
+namespace {
+
+constexpr absl::Duration kBetweenLooksAtNics = absl::Seconds(1);
+
+std::string EncodeWithNics(Manifest manifest, const Fabric& fabric) {
+  for (const FabricNic& nic : fabric.Nics()) {
+    manifest.nics().push_back({nic.name, nic.rail, nic.numa_node, nic.bytes_per_second});
+  }
+  return EncodeManifest(manifest);
+}
+
+}  // namespace
+
 RankClient::RankClient(RankId id, RankIdentity identity, const Manifest& manifest,
                        std::unique_ptr<Fabric> fabric)
     : identity_(std::move(identity)),
       id_(id),
-      manifest_bytes_(EncodeManifest(manifest)),
+      manifest_bytes_(EncodeWithNics(manifest, *fabric)),
       fabric_(std::move(fabric)) {}
 
 void RankClient::StartThread() {
-  thread_ = std::make_unique<EngineThread>(fabric_.get(), [this] { Step(); });
+  thread_ = std::make_unique<EngineThread>(fabric_.get(), [this] {
+    Step();
+    if (absl::Now() < nics_due_) return;
+    nics_due_ = absl::Now() + kBetweenLooksAtNics;
+    SendNicsIfChanged();
+  });
 }
 
 absl::Status RankClient::stream_status() const {
@@ -135,7 +154,8 @@ void RankClient::TakeRoutes(const proto::Part& part) {
   absl::StatusOr<RouteTable> routes = DecodeRoutes(table_);
   table_.clear();
   if (!routes.ok()) return LanesFailed(routes.status());
-  absl::StatusOr<proto::Offers> offers = OnPlan(*std::move(routes), plan_.plan_hash());
+  absl::StatusOr<proto::Offers> offers =
+      OnPlan(*std::move(routes), plan_.plan_hash(), DecodeLanes(plan_));
   if (!offers.ok()) return LanesFailed(offers.status());
   offers->set_epoch(epoch_);
   proto::RankMessage message;
@@ -143,10 +163,35 @@ void RankClient::TakeRoutes(const proto::Part& part) {
   Send(std::move(message));
 }
 
-void RankClient::LanesConnected() {
+void RankClient::LanesConnected(const std::vector<LaneReport>& lanes) {
   proto::RankMessage message;
   message.mutable_connected()->set_epoch(epoch_);
+  for (const LaneReport& lane : lanes) {
+    proto::LaneReport* report = message.mutable_connected()->add_lanes();
+    report->set_peer(lane.peer);
+    report->set_path(lane.path);
+  }
+  for (const FabricCount& count : fabric_->Counts()) {
+    if (count.name == "fallbacks") message.mutable_connected()->set_fallbacks(count.value);
+  }
   Send(std::move(message));
+}
+
+void RankClient::SendNicsIfChanged() {
+  proto::RankMessage message;
+  message.mutable_nics();
+  for (const FabricNic& nic : fabric_->Nics()) {
+    proto::UsableNic* out = message.mutable_nics()->add_nics();
+    out->set_name(nic.name);
+    out->set_rail(nic.rail);
+    out->set_numa_node(nic.numa_node);
+    out->set_bytes_per_second(nic.bytes_per_second);
+  }
+  std::string nics = message.SerializeAsString();
+  // The first time it is what the manifest says.
+  const bool known = nics_.empty() || nics == nics_;
+  nics_ = std::move(nics);
+  if (!known) Send(std::move(message));
 }
 
 // Without lanes there is no part in the job: others are told by the stream's end.

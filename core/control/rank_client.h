@@ -59,13 +59,17 @@ class RankClient {
 
   // On the progress thread.
   virtual void Step() = 0;
-  virtual absl::StatusOr<proto::Offers> OnPlan(RouteTable routes, uint64_t plan_hash) = 0;
+  virtual absl::StatusOr<proto::Offers> OnPlan(RouteTable routes, uint64_t plan_hash,
+                                               const std::vector<PeerLanes>& lanes) = 0;
   virtual absl::Status OnConnect(const proto::Connect& connect) = 0;
   virtual void OnUpdateMessage(const proto::ControllerMessage& message) = 0;
   virtual void OnStreamEnd(const absl::Status& status) = 0;
 
+  // Tells the controller of this rank's NICs where they are others than it knows.
+  void SendNicsIfChanged();
+
   // The engine says that all lanes carry, or that one cannot.
-  void LanesConnected();
+  void LanesConnected(const std::vector<LaneReport>& lanes);
   void LanesFailed(const absl::Status& status);
 
   // Waits for `ready` under the lock, which is notified by NotifyAll(). False at the deadline.
@@ -99,6 +103,8 @@ class RankClient {
   std::string
       table_;  // The routes, while their parts come. On the progress thread, as is the rest.
   proto::Plan plan_;
+  std::string nics_;  // As the controller knows them, encoded.
+  absl::Time nics_due_ = absl::InfinitePast();
   uint64_t epoch_ = 0;
   std::unique_ptr<EngineThread> thread_;
   std::mutex stream_mutex_;

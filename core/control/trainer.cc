@@ -103,11 +103,12 @@ class TrainerClient final : public Trainer, private RankClient {
 
   void Step() override { engine_->Step(); }
 
-  absl::StatusOr<proto::Offers> OnPlan(RouteTable routes, uint64_t plan_hash) override {
+  absl::StatusOr<proto::Offers> OnPlan(RouteTable routes, uint64_t plan_hash,
+                                       const std::vector<PeerLanes>& planned) override {
     plan_hash_ = plan_hash;
     connected_ = false;
     WAYBILL_ASSIGN_OR_RETURN(const std::vector<LaneOffer> lanes,
-                             engine_->SetPlan(std::move(routes), regions_));
+                             engine_->SetPlan(std::move(routes), regions_, planned));
     proto::Offers offers;
     for (const LaneOffer& lane : lanes) {
       offers.add_lanes()->set_peer(lane.peer);
@@ -121,7 +122,7 @@ class TrainerClient final : public Trainer, private RankClient {
     for (const proto::Peer& peer : connect.peers()) {
       WorkerAddress& worker = workers.emplace_back();
       worker.worker = peer.rank();
-      worker.lane_address = peer.lane_address();
+      worker.lane_addresses.assign(peer.lane_addresses().begin(), peer.lane_addresses().end());
       for (const proto::Buffer& buffer : peer.buffers()) {
         worker.buffers.push_back(DecodeBuffer(buffer));
       }
@@ -205,9 +206,10 @@ class TrainerClient final : public Trainer, private RankClient {
     switch (event.kind) {
       case TrainerEvent::Kind::kConnected:
         connected_ = true;
-        return LanesConnected();
+        return LanesConnected(engine_->ReportLanes());
       case TrainerEvent::Kind::kPeerFailed:
         if (!connected_) return LanesFailed(event.status);
+        SendNicsIfChanged();  // Before the new plan that this leads to.
         message.mutable_failed()->set_sequence(update_.sequence);
         message.mutable_failed()->set_lane(true);
         message.mutable_failed()->set_peer(event.worker);

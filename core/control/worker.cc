@@ -97,10 +97,11 @@ class WorkerClient final : public Worker, private RankClient {
 
   void Step() override { engine_->Step(absl::Now()); }
 
-  absl::StatusOr<proto::Offers> OnPlan(RouteTable routes, uint64_t plan_hash) override {
+  absl::StatusOr<proto::Offers> OnPlan(RouteTable routes, uint64_t plan_hash,
+                                       const std::vector<PeerLanes>& planned) override {
     connected_ = false;
     WAYBILL_ASSIGN_OR_RETURN(const std::vector<LaneOffer> lanes,
-                             engine_->SetPlan(std::move(routes), plan_hash));
+                             engine_->SetPlan(std::move(routes), plan_hash, planned));
     WAYBILL_ASSIGN_OR_RETURN(const std::vector<BufferAddress> buffers, engine_->Describe());
     proto::Offers offers;
     for (const LaneOffer& lane : lanes) {
@@ -115,7 +116,8 @@ class WorkerClient final : public Worker, private RankClient {
   absl::Status OnConnect(const proto::Connect& connect) override {
     std::vector<TrainerAddress> trainers;
     for (const proto::Peer& peer : connect.peers()) {
-      trainers.push_back({peer.rank(), peer.lane_address()});
+      trainers.push_back(
+          {peer.rank(), {peer.lane_addresses().begin(), peer.lane_addresses().end()}});
     }
     return engine_->Connect(trainers);
   }
@@ -170,9 +172,10 @@ class WorkerClient final : public Worker, private RankClient {
     switch (event.kind) {
       case WorkerEvent::Kind::kConnected:
         connected_ = true;
-        return LanesConnected();
+        return LanesConnected(engine_->ReportLanes());
       case WorkerEvent::Kind::kPeerFailed:
         if (!connected_) return LanesFailed(event.status);
+        SendNicsIfChanged();  // Before the new plan that this leads to.
         return SendFailed(event.status, /*lane=*/true, event.trainer);
       case WorkerEvent::Kind::kReady:
         message.mutable_ready()->set_sequence(event.update.sequence);

@@ -70,12 +70,14 @@ void StagedRoutes::StagePacked(uint32_t chunk, std::byte* slot) {
   kernels::StreamFence();
 }
 
-LedgerEntry StagedRoutes::EntryOf(uint32_t route) const {
-  const uint64_t length = routes_.shape(route).size_bytes();
-  const uint64_t sum = sums_[route].load(std::memory_order_acquire);
-  return {.sequence = LedgerSequence(update_),
-          .length_bytes = length,
-          .digest = digests_ == Digests::kOn ? kernels::FinishDigest(sum, length) : 0};
+void StagedRoutes::FillLedger(uint32_t first, uint32_t count, LedgerEntry* entries) const {
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint64_t length = routes_.shape(first + i).size_bytes();
+    const uint64_t sum = sums_[first + i].load(std::memory_order_acquire);
+    entries[i] = {.sequence = LedgerSequence(update_),
+                  .length_bytes = length,
+                  .digest = digests_ == Digests::kOn ? kernels::FinishDigest(sum, length) : 0};
+  }
 }
 
 }  // namespace waybill

@@ -42,8 +42,8 @@ class StagedRoutes {
                       uint64_t slot_offset, std::vector<Write>& writes);
   size_t most_writes() const { return most_writes_; }  // Of any chunk.
 
-  // When all of the route is staged.
-  LedgerEntry EntryOf(uint32_t route) const;
+  // The entries of routes [first, first + count), when all of them are staged.
+  void FillLedger(uint32_t first, uint32_t count, LedgerEntry* entries) const;
 
  private:
   const std::byte* SourceOf(uint32_t route) const {

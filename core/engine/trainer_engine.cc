@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <deque>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,7 +16,9 @@
 namespace waybill {
 namespace {
 
+// Tokens of posts without a slot.
 constexpr uint64_t kHelloToken = ~uint64_t{0};
+constexpr uint64_t kEndToken = kHelloToken - 1;
 
 class TrainerEngineImpl final : public TrainerEngine {
  public:
@@ -43,23 +44,29 @@ class TrainerEngineImpl final : public TrainerEngine {
 
   ~TrainerEngineImpl() override { StopStaging(); }
 
-  absl::StatusOr<std::vector<LaneOffer>> SetPlan(RouteTable routes,
-                                                 std::vector<MemorySpan> sources) override {
+  absl::StatusOr<std::vector<LaneOffer>> SetPlan(RouteTable routes, std::vector<MemorySpan> sources,
+                                                 const std::vector<PeerLanes>& lanes) override {
     StopStaging();
-    for (const TrainerPeer& peer : peers_) (void)fabric_.CloseLane(peer.lane);
-    peers_.clear();
+    for (const TrainerPeer& peer : peers_.peers) peer.CloseLanes(fabric_);
+    peers_ = {};
     // What was posted on those lanes is quiescent now, and completes no more.
     for (uint32_t s = 0; s < slots_.size(); ++s) FreeSlot(s);
-    connected_ = updating_ = stopping_ = false;
+    connected_ = false;
+    if (std::exchange(updating_, false) || std::exchange(stopping_, false)) {
+      stopping_ = false;
+      sink_({.kind = TrainerEvent::Kind::kStopped, .update = update_});
+    }
     staged_.emplace(std::move(routes), std::move(sources), options_.chunk_bytes);
-    MakePeers();
+    peers_ = MakePeers(staged_->routes(), staged_->list(), lanes);
     ReserveForUpdates();
     std::vector<LaneOffer> offers;
-    for (TrainerPeer& peer : peers_) {
-      WAYBILL_ASSIGN_OR_RETURN(peer.lane,
-                               fabric_.OpenLane(absl::StrCat("worker ", peer.worker), ""));
-      WAYBILL_ASSIGN_OR_RETURN(std::string address, fabric_.LaneAddress(peer.lane));
-      offers.push_back({peer.worker, std::move(address)});
+    for (TrainerPeer& peer : peers_.peers) {
+      for (TrainerLane& lane : peer.lanes) {
+        WAYBILL_ASSIGN_OR_RETURN(lane.id,
+                                 fabric_.OpenLane(absl::StrCat("worker ", peer.worker), lane.nic));
+        WAYBILL_ASSIGN_OR_RETURN(std::string address, fabric_.LaneAddress(lane.id));
+        offers.push_back({peer.worker, std::move(address)});
+      }
     }
     return offers;
   }
@@ -67,8 +74,11 @@ class TrainerEngineImpl final : public TrainerEngine {
   absl::Status Connect(absl::Span<const WorkerAddress> workers) override {
     for (const WorkerAddress& worker : workers) {
       WAYBILL_ASSIGN_OR_RETURN(TrainerPeer * peer, FindPeer(worker.worker));
+      WAYBILL_RETURN_IF_ERROR(peer->CheckLaneCount(worker.lane_addresses.size()));
       peer->addresses = worker.buffers;
-      WAYBILL_RETURN_IF_ERROR(fabric_.ConnectLane(peer->lane, worker.lane_address));
+      for (size_t i = 0; i < peer->lanes.size(); ++i) {
+        WAYBILL_RETURN_IF_ERROR(fabric_.ConnectLane(peer->lanes[i].id, worker.lane_addresses[i]));
+      }
     }
     CheckConnected();  // Without any worker there is nothing to wait for.
     return absl::OkStatus();
@@ -83,13 +93,13 @@ class TrainerEngineImpl final : public TrainerEngine {
                       : absl::StrCat("version ", update_.version,
                                      updating_ ? " is being sent" : " is not quiescent yet")));
     }
-    for (TrainerPeer& peer : peers_) peer.targeted = false;
+    for (TrainerPeer& peer : peers_.peers) peer.targeted = false;
     for (const StartTarget& target : targets) {
       WAYBILL_ASSIGN_OR_RETURN(TrainerPeer * peer, FindPeer(target.worker));
-      if (target.buffer_index >= peer->buffers.size()) {
+      if (target.buffer_index >= peer->addresses.size()) {
         return absl::InvalidArgumentError(
             absl::StrCat("start version ", update.version, ": worker ", target.worker, " has ",
-                         peer->buffers.size(), " buffers, not ", target.buffer_index + 1));
+                         peer->addresses.size(), " buffers, not ", target.buffer_index + 1));
       }
       peer->targeted = true;
       peer->buffer_index = target.buffer_index;
@@ -117,10 +127,9 @@ class TrainerEngineImpl final : public TrainerEngine {
     StopStaging();
     const bool was_going_on = updating_ || stopping_;
     updating_ = stopping_ = false;
-    for (TrainerPeer& peer : peers_) {
-      if (peer.failed || peer.posts_outstanding == 0) continue;
-      (void)fabric_.CloseLane(peer.lane);
-      Fail(peer, absl::CancelledError("the update was stopped with writes outstanding"));
+    for (TrainerPeer& peer : peers_.peers) {
+      const bool outstanding = !peer.failed && peer.posts_outstanding() > 0;
+      if (outstanding) Fail(peer, absl::CancelledError("it was stopped with writes outstanding"));
     }
     if (was_going_on) sink_({.kind = TrainerEvent::Kind::kStopped, .update = update_});
   }
@@ -129,12 +138,13 @@ class TrainerEngineImpl final : public TrainerEngine {
     events_.clear();
     fabric_.Poll(events_);
     for (const FabricEvent& event : events_) Handle(event);
+    for (TrainerPeer& peer : peers_.peers) QuietenIfFailed(peer);
     if (updating_ && !staging_) BeginStaging();
     if (updating_ && staging_) {
       PostStaged();
       FillSlots();
       PostStaged();  // What was staged on this thread.
-      for (TrainerPeer& peer : peers_) SendLedger(peer);
+      for (TrainerPeer& peer : peers_.peers) Finish(peer);
       CheckSent();
     }
     if (stopping_) CheckStopped();
@@ -142,48 +152,33 @@ class TrainerEngineImpl final : public TrainerEngine {
 
   uint64_t ring_high_water_bytes() const override { return ring_.high_water_bytes(); }
 
+  std::vector<LaneReport> ReportLanes() const override {
+    std::vector<LaneReport> reports;
+    for (const TrainerPeer& peer : peers_.peers) peer.Report(fabric_, reports);
+    return reports;
+  }
+
  private:
   struct Slot {
     std::unique_ptr<WorkPool::Batch> batch;
     std::atomic<bool> staged = false;
     bool in_use = false;
     TrainerPeer* peer = nullptr;
+    TrainerLane* lane = nullptr;
     uint32_t chunk = 0;
   };
 
   // --- the plan ---
-
-  void MakePeers() {
-    const RouteTable& routes = staged_->routes();
-    for (uint32_t r = 0; r < routes.size(); ++r) {
-      if (peers_.empty() || peers_.back().worker != routes.worker(r)) {
-        TrainerPeer& peer = peers_.emplace_back();
-        peer.worker = routes.worker(r);
-        peer.first_route = r;
-      }
-      peers_.back().last_route = r + 1;
-    }
-    uint32_t chunk = 0;
-    for (TrainerPeer& peer : peers_) {
-      peer.first_chunk = chunk;
-      while (chunk < staged_->chunk_count() && staged_->chunk(chunk).worker == peer.worker) ++chunk;
-      peer.last_chunk = chunk;
-    }
-  }
 
   // All that an update needs is allocated here: a warm update allocates nothing.
   void ReserveForUpdates() {
     writes_.reserve(std::max<size_t>(staged_->most_writes(), 1));
     direct_chunks_.reserve(staged_->chunk_count());
     posted_chunks_.reserve(staged_->chunk_count());
-    peer_of_chunk_.resize(staged_->chunk_count());
-    for (TrainerPeer& peer : peers_) {
-      for (uint32_t c = peer.first_chunk; c < peer.last_chunk; ++c) peer_of_chunk_[c] = &peer;
-    }
   }
 
   absl::StatusOr<TrainerPeer*> FindPeer(uint32_t worker) {
-    for (TrainerPeer& peer : peers_) {
+    for (TrainerPeer& peer : peers_.peers) {
       if (peer.worker == worker) return &peer;
     }
     return absl::InvalidArgumentError(absl::StrCat("the plan has no route to worker ", worker));
@@ -192,41 +187,43 @@ class TrainerEngineImpl final : public TrainerEngine {
   // --- lanes ---
 
   void Handle(const FabricEvent& event) {
-    TrainerPeer* peer = nullptr;
-    for (TrainerPeer& p : peers_) {
-      if (p.lane == event.lane) peer = &p;
+    for (TrainerPeer& peer : peers_.peers) {
+      for (TrainerLane& lane : peer.lanes) {
+        if (lane.id == event.lane && !peer.failed) return Handle(peer, lane, event);
+      }
     }
-    if (peer == nullptr) return;
+  }
+
+  void Handle(TrainerPeer& peer, TrainerLane& lane, const FabricEvent& event) {
     switch (event.kind) {
       case FabricEvent::Kind::kConnected:
-        return FailUnless(*peer, fabric_.Grant(peer->lane, ring_.region()));
+        return FailUnless(peer, fabric_.Grant(lane.id, ring_.region()));
       case FabricEvent::Kind::kImmediate:
-        if (Immediate::Unpack(event.immediate).kind == Immediate::Kind::kHello) Answer(*peer);
+        if (Immediate::Unpack(event.immediate).kind == Immediate::Kind::kHello) Answer(peer, lane);
         return;
       case FabricEvent::Kind::kComplete:
-        return Complete(*peer, event.token);
+        return Complete(lane, event.token);
       case FabricEvent::Kind::kFailed:
-        return Fail(*peer, fabric_.LaneStatus(peer->lane));
+        return Fail(peer, fabric_.LaneStatus(lane.id));
     }
   }
 
   // The worker's hello says that its grants are here. Ours, an empty write, proves the lane.
-  void Answer(TrainerPeer& peer) {
-    if (peer.greeted) return;
-    peer.greeted = true;
+  void Answer(TrainerPeer& peer, TrainerLane& lane) {
+    if (std::exchange(lane.greeted, true)) return;
     for (const BufferAddress& address : peer.addresses) {
-      absl::StatusOr<BufferAccess> access = OpenBuffer(fabric_, peer.lane, address);
+      absl::StatusOr<BufferAccess> access = OpenBuffer(fabric_, lane.id, address);
       if (!access.ok()) return Fail(peer, access.status());
-      peer.buffers.push_back(*std::move(access));
+      lane.buffers.push_back(*std::move(access));
     }
     FailUnless(peer,
-               fabric_.Post(peer.lane, {}, Immediate{Immediate::Kind::kHello}.Pack(), kHelloToken));
+               fabric_.Post(lane.id, {}, Immediate{Immediate::Kind::kHello}.Pack(), kHelloToken));
   }
 
   void CheckConnected() {
     if (connected_) return;
-    for (const TrainerPeer& peer : peers_) {
-      if (!peer.up) return;
+    for (const TrainerPeer& peer : peers_.peers) {
+      if (!peer.up()) return;
     }
     connected_ = true;
     sink_({.kind = TrainerEvent::Kind::kConnected});
@@ -236,58 +233,58 @@ class TrainerEngineImpl final : public TrainerEngine {
     if (!status.ok()) Fail(peer, std::move(status));
   }
 
+  // One dead lane is a dead peer: what its other lanes carry is of no use any more.
   void Fail(TrainerPeer& peer, absl::Status status) {
     if (peer.failed.exchange(true)) return;
-    peer.posts_outstanding = 0;
-    for (uint32_t s = 0; s < slots_.size(); ++s) {
-      if (slots_[s].in_use && slots_[s].peer == &peer && slots_[s].chunk == kPosted) FreeSlot(s);
-    }
+    QuietenIfFailed(peer);
     sink_({.kind = TrainerEvent::Kind::kPeerFailed,
            .worker = peer.worker,
            .status = WithScope(std::move(status), Scope::kPeer)});
+  }
+
+  // Closed lanes read no slot. Not before the last thread has left the peer's mapping.
+  void QuietenIfFailed(TrainerPeer& peer) {
+    if (!peer.failed || peer.quiet || peer.direct_left.load(std::memory_order_acquire) > 0) return;
+    peer.quiet = true;
+    peer.CloseLanes(fabric_);
+    for (TrainerLane& lane : peer.lanes) lane.posts_outstanding = 0;
+    for (uint32_t s = 0; s < slots_.size(); ++s) {
+      if (slots_[s].in_use && slots_[s].peer == &peer && slots_[s].chunk == kPosted) FreeSlot(s);
+    }
   }
 
   // --- one update ---
 
   // Begins when every worker's buffer can be reached.
   void BeginStaging() {
-    for (TrainerPeer& peer : peers_) {
+    for (TrainerPeer& peer : peers_.peers) {
       if (!peer.takes_part() || !peer.to_open) continue;
-      absl::StatusOr<BufferAccess> access = OpenBuffer(fabric_, peer.lane, *peer.to_open);
-      if (absl::IsFailedPrecondition(access.status())) return;  // Its grant is still on the way.
-      if (!access.ok()) {
-        Fail(peer, access.status());
-        continue;
-      }
-      peer.buffers[peer.buffer_index] = *std::move(access);
-      peer.to_open.reset();
+      const absl::Status status = peer.OpenRenewed(fabric_);
+      if (absl::IsFailedPrecondition(status)) return;  // Its grant is still on the way.
+      FailUnless(peer, status);
     }
     staging_ = true;
     direct_chunks_.clear();
     posted_chunks_.clear();
     next_posted_ = 0;
-    for (TrainerPeer& peer : peers_) {
-      uint32_t direct = 0;
-      peer.posted_left = 0;
-      peer.ledger_sent = 0;
-      peer.direct_left.store(0, std::memory_order_relaxed);
+    for (TrainerPeer& peer : peers_.peers) {
+      peer.BeginUpdate();
       if (!peer.takes_part()) continue;
       for (uint32_t c = peer.first_chunk; c < peer.last_chunk; ++c) {
-        const bool mapped = staged_->IsMapped(c, peer.buffers[peer.buffer_index]);
+        const uint32_t lane = peers_.lane_of_chunk[c];
+        const bool mapped = staged_->IsMapped(c, peer.buffer(lane));
         (mapped ? direct_chunks_ : posted_chunks_).push_back(c);
-        direct += mapped ? 1 : 0;
-        peer.posted_left += mapped ? 0 : 1;
+        mapped ? ++peer.direct_left : ++peer.lanes[lane].posted_left;
       }
-      peer.direct_left.store(direct, std::memory_order_relaxed);
     }
     pool_.Run(direct_batch_, static_cast<uint32_t>(direct_chunks_.size()));
   }
 
   // On any thread.
   void StageDirect(uint32_t chunk) {
-    TrainerPeer& peer = *peer_of_chunk_[chunk];
+    TrainerPeer& peer = *peers_.peer_of_chunk[chunk];
     if (!peer.failed.load(std::memory_order_relaxed)) {
-      staged_->StageInPlace(chunk, peer.buffers[peer.buffer_index]);
+      staged_->StageInPlace(chunk, peer.buffer(peers_.lane_of_chunk[chunk]));
     }
     if (peer.direct_left.fetch_sub(1, std::memory_order_acq_rel) == 1) fabric_.Wake();
   }
@@ -295,7 +292,7 @@ class TrainerEngineImpl final : public TrainerEngine {
   void FillSlots() {
     while (next_posted_ < posted_chunks_.size()) {
       const uint32_t chunk = posted_chunks_[next_posted_];
-      if (peer_of_chunk_[chunk]->failed) {
+      if (peers_.peer_of_chunk[chunk]->failed) {
         ++next_posted_;
         continue;
       }
@@ -303,7 +300,8 @@ class TrainerEngineImpl final : public TrainerEngine {
       if (slot == StagingRing::kNoSlot) return;
       ++next_posted_;
       slots_[slot].in_use = true;
-      slots_[slot].peer = peer_of_chunk_[chunk];
+      slots_[slot].peer = peers_.peer_of_chunk[chunk];
+      slots_[slot].lane = &slots_[slot].peer->lanes[peers_.lane_of_chunk[chunk]];
       slots_[slot].chunk = chunk;
       pool_.Run(*slots_[slot].batch, 1);
     }
@@ -318,68 +316,81 @@ class TrainerEngineImpl final : public TrainerEngine {
         FreeSlot(s);
         continue;
       }
-      if (!PostChunk(*slot.peer, s, staged_->chunk(slot.chunk))) continue;
+      if (!PostChunk(*slot.peer, *slot.lane, s, staged_->chunk(slot.chunk))) continue;
       slot.staged.store(false, std::memory_order_relaxed);
       slot.chunk = kPosted;
     }
   }
 
-  bool PostChunk(TrainerPeer& peer, uint32_t slot, const Chunk& chunk) {
+  bool PostChunk(TrainerPeer& peer, TrainerLane& lane, uint32_t slot, const Chunk& chunk) {
     writes_.clear();
-    staged_->AppendWritesOf(chunk, peer.buffers[peer.buffer_index], ring_.region(),
+    staged_->AppendWritesOf(chunk, lane.buffers[peer.buffer_index], ring_.region(),
                             ring_.OffsetOf(slot), writes_);
-    if (!Post(peer, std::nullopt, slot)) return false;
-    --peer.posted_left;
+    if (!Post(peer, lane, std::nullopt, slot)) return false;
+    --lane.posted_left;
     counts_.bytes += chunk.size_bytes;
     return true;
   }
 
   // Posts writes_. False where the lane is full: again later.
-  bool Post(TrainerPeer& peer, std::optional<uint32_t> immediate, uint64_t token) {
-    absl::Status status = fabric_.Post(peer.lane, writes_, immediate, token);
+  bool Post(TrainerPeer& peer, TrainerLane& lane, std::optional<uint32_t> immediate,
+            uint64_t token) {
+    absl::Status status = fabric_.Post(lane.id, writes_, immediate, token);
     if (absl::IsResourceExhausted(status)) return false;
     if (!status.ok()) {
       Fail(peer, std::move(status));
       return true;
     }
-    ++peer.posts_outstanding;
+    ++lane.posts_outstanding;
     counts_.writes += writes_.size();
     counts_.immediates += immediate ? 1 : 0;
     return true;
   }
 
-  // The ledger's entries follow the data on its lane, and the immediate follows them.
-  void SendLedger(TrainerPeer& peer) {
-    if (!peer.takes_part() || peer.posted_left > 0 ||
-        peer.direct_left.load(std::memory_order_acquire) > 0) {
-      return;
-    }
+  // When every chunk is on its way: the ledger on the first lane, and behind what each lane carried
+  // its immediate.
+  void Finish(TrainerPeer& peer) {
+    if (!peer.takes_part() || !peer.all_sent() || peer.done()) return;
     const uint32_t immediate = Immediate{Immediate::Kind::kData, update_.sequence}.Pack();
-    const RegionAccess& ledger = peer.buffers[peer.buffer_index].ledger;
-    if (ledger.mapped != nullptr) {
-      if (peer.ledger_sent > 0) return;
-      auto* entries = reinterpret_cast<LedgerEntry*>(ledger.mapped);
-      for (uint32_t r = peer.first_route; r < peer.last_route; ++r) {
-        entries[staged_->routes().ledger_entry(r)] = staged_->EntryOf(r);
+    for (TrainerLane& lane : peer.lanes) {
+      if (lane.ended || peer.failed) continue;
+      const bool first = &lane == peer.lanes.data();
+      if (lane.buffers[peer.buffer_index].ledger.mapped != nullptr) {
+        if (first) StoreLedger(peer);
+        FailUnless(peer, fabric_.Publish(lane.id, immediate));
+        ++counts_.immediates;
+        lane.ended = true;
+      } else if (first) {
+        PostLedger(peer, lane, immediate);
+      } else {
+        writes_.clear();
+        lane.ended = Post(peer, lane, immediate, kEndToken);
       }
-      peer.ledger_sent = peer.route_count();
-      for (uint32_t c = peer.first_chunk; c < peer.last_chunk; ++c) {
-        if (!staged_->IsMapped(c, peer.buffers[peer.buffer_index])) continue;
-        ++counts_.stores;
-        counts_.bytes += staged_->chunk(c).size_bytes;
-      }
-      FailUnless(peer, fabric_.Publish(peer.lane, immediate));
-      ++counts_.immediates;
-      return;
     }
+  }
+
+  void StoreLedger(TrainerPeer& peer) {
+    // A trainer's entries are neighbours.
+    auto* entries = reinterpret_cast<LedgerEntry*>(peer.buffer(0).ledger.mapped);
+    staged_->FillLedger(peer.first_route, peer.route_count(),
+                        entries + staged_->routes().ledger_entry(peer.first_route));
+    peer.ledger_sent = peer.route_count();
+    for (uint32_t c = peer.first_chunk; c < peer.last_chunk; ++c) {
+      if (!staged_->IsMapped(c, peer.buffer(peers_.lane_of_chunk[c]))) continue;
+      ++counts_.stores;
+      counts_.bytes += staged_->chunk(c).size_bytes;
+    }
+  }
+
+  void PostLedger(TrainerPeer& peer, TrainerLane& lane, uint32_t immediate) {
+    const RegionAccess& ledger = peer.buffer(0).ledger;
     while (peer.ledger_sent < peer.route_count() && !peer.failed) {
       const uint32_t slot = ring_.Take();
       if (slot == StagingRing::kNoSlot) return;
       const uint32_t first = peer.first_route + peer.ledger_sent;
       const auto fit = static_cast<uint32_t>(ring_.slot_bytes() / sizeof(LedgerEntry));
       const uint32_t count = std::min(fit, peer.last_route - first);
-      auto* entries = reinterpret_cast<LedgerEntry*>(ring_.BytesOf(slot));
-      for (uint32_t i = 0; i < count; ++i) entries[i] = staged_->EntryOf(first + i);
+      staged_->FillLedger(first, count, reinterpret_cast<LedgerEntry*>(ring_.BytesOf(slot)));
       writes_.assign(1, {.source = ring_.region(),
                          .source_offset_bytes = ring_.OffsetOf(slot),
                          .destination = ledger.remote,
@@ -390,22 +401,23 @@ class TrainerEngineImpl final : public TrainerEngine {
       slots_[slot].in_use = true;
       slots_[slot].peer = &peer;
       slots_[slot].chunk = kPosted;
-      if (!Post(peer, last ? std::optional(immediate) : std::nullopt, slot)) {
+      if (!Post(peer, lane, last ? std::optional(immediate) : std::nullopt, slot)) {
         FreeSlot(slot);
         return;
       }
       peer.ledger_sent += count;
+      lane.ended = last;
     }
   }
 
-  void Complete(TrainerPeer& peer, uint64_t token) {
+  void Complete(TrainerLane& lane, uint64_t token) {
     if (token == kHelloToken) {
-      peer.up = true;
+      lane.up = true;
       CheckConnected();
       return;
     }
-    --peer.posts_outstanding;
-    FreeSlot(static_cast<uint32_t>(token));
+    --lane.posts_outstanding;
+    if (token != kEndToken) FreeSlot(static_cast<uint32_t>(token));
   }
 
   void FreeSlot(uint32_t slot) {
@@ -415,12 +427,8 @@ class TrainerEngineImpl final : public TrainerEngine {
   }
 
   void CheckSent() {
-    for (const TrainerPeer& peer : peers_) {
-      if (!peer.takes_part()) {
-        if (peer.direct_left.load(std::memory_order_acquire) > 0) return;
-      } else if (peer.ledger_sent < peer.route_count() || peer.posts_outstanding > 0) {
-        return;
-      }
+    for (const TrainerPeer& peer : peers_.peers) {
+      if (peer.failed ? !peer.quiet : peer.targeted && !peer.done()) return;
     }
     updating_ = false;
     sink_({.kind = TrainerEvent::Kind::kSent, .update = update_, .counts = counts_});
@@ -431,6 +439,7 @@ class TrainerEngineImpl final : public TrainerEngine {
   // After this no thread of ours stages anything.
   void StopStaging() {
     pool_.Cancel(direct_batch_);
+    for (TrainerPeer& peer : peers_.peers) peer.direct_left.store(0, std::memory_order_relaxed);
     for (uint32_t s = 0; s < slots_.size(); ++s) {
       pool_.Cancel(*slots_[s].batch);
       slots_[s].staged.store(false, std::memory_order_relaxed);
@@ -439,8 +448,8 @@ class TrainerEngineImpl final : public TrainerEngine {
   }
 
   void CheckStopped() {
-    for (const TrainerPeer& peer : peers_) {
-      if (!peer.failed && peer.posts_outstanding > 0) return;
+    for (const TrainerPeer& peer : peers_.peers) {
+      if (peer.posts_outstanding() > 0) return;
     }
     stopping_ = false;
     sink_({.kind = TrainerEvent::Kind::kStopped, .update = update_});
@@ -454,8 +463,7 @@ class TrainerEngineImpl final : public TrainerEngine {
   EventSink sink_;
 
   std::optional<StagedRoutes> staged_;
-  std::deque<TrainerPeer> peers_;  // In the order of routes; addresses are stable.
-  std::vector<TrainerPeer*> peer_of_chunk_;
+  Peers peers_;
   bool connected_ = false;
 
   UpdateId update_;

@@ -46,7 +46,7 @@ struct TrainerEvent {
 // What a trainer needs to reach one worker.
 struct WorkerAddress {
   uint32_t worker = 0;
-  std::string lane_address;
+  std::vector<std::string> lane_addresses;  // In the order of the lanes.
   std::vector<BufferAddress> buffers;
 };
 
@@ -71,8 +71,10 @@ class TrainerEngine {
   // Replaces the plan: lanes of the old one are closed, those of the new one opened and returned.
   // `sources`: the memory of each region of the trainer's manifest; it stays valid until the next
   // plan, and unchanged from Start() to the event that ends the update.
+  // `lanes`: of each worker; one that is not named has one lane on any NIC.
   virtual absl::StatusOr<std::vector<LaneOffer>> SetPlan(RouteTable routes,
-                                                         std::vector<MemorySpan> sources) = 0;
+                                                         std::vector<MemorySpan> sources,
+                                                         const std::vector<PeerLanes>& lanes) = 0;
 
   // kConnected follows, or kPeerFailed for each worker that cannot be reached.
   virtual absl::Status Connect(absl::Span<const WorkerAddress> workers) = 0;
@@ -94,6 +96,8 @@ class TrainerEngine {
   virtual void Step() = 0;
 
   virtual uint64_t ring_high_water_bytes() const = 0;
+  // How each worker is reached, for people.
+  virtual std::vector<LaneReport> ReportLanes() const = 0;
 };
 
 }  // namespace waybill

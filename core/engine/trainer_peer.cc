@@ -1,6 +1,9 @@
 #include "core/engine/trainer_peer.h"
 
+#include <algorithm>
+
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 
 namespace waybill {
@@ -46,6 +49,90 @@ absl::StatusOr<BufferAccess> OpenBuffer(Fabric& fabric, LaneId lane, const Buffe
   }
   WAYBILL_ASSIGN_OR_RETURN(access.ledger, opener.Open({address.ledger, 0}));
   return access;
+}
+
+bool TrainerPeer::up() const {
+  return std::all_of(lanes.begin(), lanes.end(), [](const TrainerLane& lane) { return lane.up; });
+}
+
+uint32_t TrainerPeer::posts_outstanding() const {
+  uint32_t posts = 0;
+  for (const TrainerLane& lane : lanes) posts += lane.posts_outstanding;
+  return posts;
+}
+
+absl::Status TrainerPeer::CheckLaneCount(size_t there) const {
+  if (there == lanes.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("worker ", worker, " has ", there, " lanes, the plan has ", lanes.size()));
+}
+
+void TrainerPeer::BeginUpdate() {
+  ledger_sent = 0;
+  direct_left.store(0, std::memory_order_relaxed);
+  for (TrainerLane& lane : lanes) {
+    lane.posted_left = 0;
+    lane.ended = false;
+  }
+}
+
+absl::Status TrainerPeer::OpenRenewed(Fabric& fabric) {
+  for (TrainerLane& lane : lanes) {
+    WAYBILL_ASSIGN_OR_RETURN(lane.buffers[buffer_index], OpenBuffer(fabric, lane.id, *to_open));
+  }
+  to_open.reset();
+  return absl::OkStatus();
+}
+
+void TrainerPeer::CloseLanes(Fabric& fabric) const {
+  for (const TrainerLane& lane : lanes) (void)fabric.CloseLane(lane.id);
+}
+
+void TrainerPeer::Report(const Fabric& fabric, std::vector<LaneReport>& reports) const {
+  for (const TrainerLane& lane : lanes) reports.push_back({worker, fabric.DescribeLane(lane.id)});
+}
+
+bool TrainerPeer::all_sent() const {
+  return direct_left.load(std::memory_order_acquire) == 0 &&
+         std::all_of(lanes.begin(), lanes.end(),
+                     [](const TrainerLane& lane) { return lane.posted_left == 0; });
+}
+
+bool TrainerPeer::done() const {
+  return ledger_sent == route_count() &&
+         std::all_of(lanes.begin(), lanes.end(), [](const TrainerLane& lane) {
+           return lane.ended && lane.posts_outstanding == 0;
+         });
+}
+
+Peers MakePeers(const RouteTable& routes, const ChunkList& list,
+                const std::vector<PeerLanes>& lanes) {
+  Peers made;
+  for (uint32_t r = 0; r < routes.size(); ++r) {
+    if (made.peers.empty() || made.peers.back().worker != routes.worker(r)) {
+      TrainerPeer& peer = made.peers.emplace_back();
+      peer.worker = routes.worker(r);
+      peer.first_route = r;
+    }
+    made.peers.back().last_route = r + 1;
+  }
+  uint32_t chunk = 0;
+  for (TrainerPeer& peer : made.peers) {
+    peer.first_chunk = chunk;
+    while (chunk < list.chunks.size() && list.chunks[chunk].worker == peer.worker) ++chunk;
+    peer.last_chunk = chunk;
+    std::vector<LanePath> paths(1);
+    for (const PeerLanes& known : lanes) {
+      if (known.peer == peer.worker) paths = known.lanes;
+    }
+    for (const LanePath& path : paths) peer.lanes.push_back({.nic = path.trainer_nic});
+    const std::vector<uint32_t> lane_of = ShareOut(
+        absl::MakeConstSpan(list.chunks).subspan(peer.first_chunk, chunk - peer.first_chunk),
+        paths);
+    made.lane_of_chunk.insert(made.lane_of_chunk.end(), lane_of.begin(), lane_of.end());
+    made.peer_of_chunk.insert(made.peer_of_chunk.end(), lane_of.size(), &peer);
+  }
+  return made;
 }
 
 }  // namespace waybill

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "core/plan/lanes.h"
 
 namespace waybill {
 
@@ -46,6 +47,18 @@ struct BufferAddress {
 struct LaneOffer {
   uint32_t peer = 0;  // Rank, of the other role.
   std::string address;
+};
+
+// The lanes to one peer, as the plan has them.
+struct PeerLanes {
+  uint32_t peer = 0;
+  std::vector<LanePath> lanes;
+};
+
+// What carries a lane: Fabric::DescribeLane().
+struct LaneReport {
+  uint32_t peer = 0;
+  std::string path;
 };
 
 // What moved, counted where it was sent. The counts of equal plans are equal.

@@ -9,6 +9,7 @@
 #include "core/base/status.h"
 #include "core/engine/arrival_gate.h"
 #include "core/engine/worker_memory.h"
+#include "core/engine/worker_source.h"
 #include "core/plan/chunks.h"
 #include "core/stage/work_pool.h"
 #include "kernels/copy.h"
@@ -19,22 +20,6 @@ namespace {
 
 constexpr uint64_t kVerifyChunkBytes = 1 << 20;
 constexpr uint64_t kHelloToken = ~uint64_t{0};
-
-// One trainer, and how far its part of the update is. Its routes are neighbours in the ledger.
-struct Source {
-  uint32_t trainer = 0;
-  LaneId lane = LaneId::kNone;
-  uint32_t first_route = 0;
-  uint32_t last_route = 0;
-  uint32_t first_chunk = 0;
-  uint32_t last_chunk = 0;
-  bool greeted = false;
-  bool failed = false;
-  bool verifying = false;
-  bool verified = false;
-  std::atomic<bool> digested = false;  // The pool is through with it.
-  std::unique_ptr<WorkPool::Batch> digest_batch;
-};
 
 class WorkerEngineImpl final : public WorkerEngine {
  public:
@@ -59,9 +44,10 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   ~WorkerEngineImpl() override { StopWork(); }
 
-  absl::StatusOr<std::vector<LaneOffer>> SetPlan(RouteTable arrivals, uint64_t plan_hash) override {
+  absl::StatusOr<std::vector<LaneOffer>> SetPlan(RouteTable arrivals, uint64_t plan_hash,
+                                                 const std::vector<PeerLanes>& lanes) override {
     StopWork();
-    for (const Source& source : sources_) (void)fabric_.CloseLane(source.lane);
+    for (const Source& source : sources_) CloseLanes(source);
     sources_.clear();
     state_ = State::kIdle;
     connected_ = false;
@@ -69,15 +55,16 @@ class WorkerEngineImpl final : public WorkerEngine {
     plan_hash_ = plan_hash;
     chunks_ = CutIntoChunks(arrivals_, kVerifyChunkBytes);
     sums_ = std::vector<std::atomic<uint64_t>>(arrivals_.size());
-    MakeSources();
-    gate_ = ArrivalGate(static_cast<uint32_t>(sources_.size()));
+    gate_ = ArrivalGate(MakeSources(lanes));
     WAYBILL_RETURN_IF_ERROR(memory_->AllocateLedgers(arrivals_.size()));
     std::vector<LaneOffer> offers;
     for (Source& source : sources_) {
-      WAYBILL_ASSIGN_OR_RETURN(source.lane,
-                               fabric_.OpenLane(absl::StrCat("trainer ", source.trainer), ""));
-      WAYBILL_ASSIGN_OR_RETURN(std::string address, fabric_.LaneAddress(source.lane));
-      offers.push_back({source.trainer, std::move(address)});
+      for (SourceLane& lane : source.lanes) {
+        WAYBILL_ASSIGN_OR_RETURN(
+            lane.id, fabric_.OpenLane(absl::StrCat("trainer ", source.trainer), lane.nic));
+        WAYBILL_ASSIGN_OR_RETURN(std::string address, fabric_.LaneAddress(lane.id));
+        offers.push_back({source.trainer, std::move(address)});
+      }
     }
     return offers;
   }
@@ -101,7 +88,11 @@ class WorkerEngineImpl final : public WorkerEngine {
         return absl::InvalidArgumentError(
             absl::StrCat("the plan has no route from trainer ", trainer.trainer));
       }
-      WAYBILL_RETURN_IF_ERROR(fabric_.ConnectLane(source->lane, trainer.lane_address));
+      WAYBILL_RETURN_IF_ERROR(source->CheckLaneCount(trainer.lane_addresses.size()));
+      for (size_t i = 0; i < source->lanes.size(); ++i) {
+        WAYBILL_RETURN_IF_ERROR(
+            fabric_.ConnectLane(source->lanes[i].id, trainer.lane_addresses[i]));
+      }
     }
     CheckConnected();  // Without any trainer there is nothing to wait for.
     return absl::OkStatus();
@@ -151,6 +142,12 @@ class WorkerEngineImpl final : public WorkerEngine {
   uint64_t shown_version() const override { return shown_.version(); }
   bool dirty() const override { return shown_.dirty(); }
 
+  std::vector<LaneReport> ReportLanes() const override {
+    std::vector<LaneReport> reports;
+    for (const Source& source : sources_) source.Report(fabric_, reports);
+    return reports;
+  }
+
   WorkerCounts counts() const override {
     WorkerCounts counts = counts_;
     counts.stragglers = gate_.stragglers();
@@ -171,22 +168,10 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   // --- the plan ---
 
-  void MakeSources() {
-    for (uint32_t r = 0; r < arrivals_.size(); ++r) {
-      if (sources_.empty() || sources_.back().trainer != arrivals_.trainer(r)) {
-        Source& source = sources_.emplace_back();
-        source.trainer = arrivals_.trainer(r);
-        source.first_route = r;
-      }
-      sources_.back().last_route = r + 1;
-    }
-    uint32_t chunk = 0;
+  // How many lanes there are in all.
+  uint32_t MakeSources(const std::vector<PeerLanes>& lanes) {
+    const uint32_t lane_count = waybill::MakeSources(arrivals_, chunks_, lanes, sources_);
     for (Source& source : sources_) {
-      source.first_chunk = chunk;
-      while (chunk < chunks_.chunks.size() && chunks_.chunks[chunk].trainer == source.trainer) {
-        ++chunk;
-      }
-      source.last_chunk = chunk;
       source.digest_batch = std::make_unique<WorkPool::Batch>(
           [this, &source](uint32_t i) { DigestChunk(source.first_chunk + i); },
           [this, &source] {
@@ -194,48 +179,56 @@ class WorkerEngineImpl final : public WorkerEngine {
             fabric_.Wake();
           });
     }
+    return lane_count;
   }
 
   // --- lanes ---
 
   void Handle(const FabricEvent& event) {
-    for (uint32_t i = 0; i < sources_.size(); ++i) {
-      Source& source = sources_[i];
-      if (source.lane != event.lane) continue;
-      switch (event.kind) {
-        case FabricEvent::Kind::kConnected:
-          return FailUnless(source, Greet(source));
-        case FabricEvent::Kind::kImmediate:
-          return CountImmediate(i, Immediate::Unpack(event.immediate));
-        case FabricEvent::Kind::kComplete:
-          return;
-        case FabricEvent::Kind::kFailed:
-          return Fail(source, fabric_.LaneStatus(source.lane));
+    for (Source& source : sources_) {
+      for (SourceLane& lane : source.lanes) {
+        if (lane.id == event.lane && !source.failed) return Handle(source, lane, event);
       }
     }
   }
 
-  // Grants everything, then says so by an empty write, which proves the lane as well.
-  absl::Status Greet(Source& source) {
-    for (uint32_t b = 0; b < memory_->buffer_count(); ++b) {
-      WAYBILL_RETURN_IF_ERROR(memory_->Grant(source.lane, b));
+  void Handle(Source& source, SourceLane& lane, const FabricEvent& event) {
+    switch (event.kind) {
+      case FabricEvent::Kind::kConnected:
+        return FailUnless(source, Greet(lane.id));
+      case FabricEvent::Kind::kImmediate:
+        return CountImmediate(source, lane, Immediate::Unpack(event.immediate));
+      case FabricEvent::Kind::kComplete:
+        return;
+      case FabricEvent::Kind::kFailed:
+        return Fail(source, fabric_.LaneStatus(lane.id));
     }
-    return fabric_.Post(source.lane, {}, Immediate{Immediate::Kind::kHello}.Pack(), kHelloToken);
   }
 
-  void CountImmediate(uint32_t lane, Immediate immediate) {
+  // Grants everything, then says so by an empty write, which proves the lane as well.
+  absl::Status Greet(LaneId lane) {
+    for (uint32_t b = 0; b < memory_->buffer_count(); ++b) {
+      WAYBILL_RETURN_IF_ERROR(memory_->Grant(lane, b));
+    }
+    return fabric_.Post(lane, {}, Immediate{Immediate::Kind::kHello}.Pack(), kHelloToken);
+  }
+
+  void CountImmediate(Source& source, SourceLane& lane, Immediate immediate) {
     if (immediate.kind == Immediate::Kind::kHello) {
-      sources_[lane].greeted = true;
+      lane.greeted = true;
       CheckConnected();
     } else if (immediate.kind == Immediate::Kind::kData) {
-      gate_.Count(lane, immediate.sequence);
+      gate_.Count(source.first_gate + static_cast<uint32_t>(&lane - source.lanes.data()),
+                  immediate.sequence);
     }
   }
 
   void CheckConnected() {
     if (connected_) return;
     for (const Source& source : sources_) {
-      if (!source.greeted) return;
+      for (const SourceLane& lane : source.lanes) {
+        if (!lane.greeted) return;
+      }
     }
     connected_ = true;
     sink_({.kind = WorkerEvent::Kind::kConnected});
@@ -247,9 +240,15 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   void Fail(Source& source, absl::Status status) {
     if (std::exchange(source.failed, true)) return;
+    // One dead lane is a dead trainer: nothing of it can land by the others from now on.
+    CloseLanes(source);
     sink_({.kind = WorkerEvent::Kind::kPeerFailed,
            .trainer = source.trainer,
            .status = WithScope(std::move(status), Scope::kPeer)});
+  }
+
+  void CloseLanes(const Source& source) {
+    for (const SourceLane& lane : source.lanes) (void)fabric_.CloseLane(lane.id);
   }
 
   // --- one update ---
@@ -316,16 +315,17 @@ class WorkerEngineImpl final : public WorkerEngine {
     ++counts_.renewals;
     WAYBILL_RETURN_IF_ERROR(While("fence the buffer", memory_->Renew(target_)));
     for (Source& source : sources_) {
-      WAYBILL_RETURN_IF_ERROR(memory_->Grant(source.lane, target_));
+      for (const SourceLane& lane : source.lanes) {
+        WAYBILL_RETURN_IF_ERROR(memory_->Grant(lane.id, target_));
+      }
     }
     return memory_->Describe(target_);
   }
 
   void Receive() {
     bool all = true;
-    for (uint32_t i = 0; i < sources_.size(); ++i) {
-      Source& source = sources_[i];
-      if (!source.verifying && gate_.arrived(i)) BeginVerifying(source);
+    for (Source& source : sources_) {
+      if (!source.verifying && Arrived(source)) BeginVerifying(source);
       if (source.verifying && !source.verified && source.digested.load(std::memory_order_acquire)) {
         if (absl::Status status = Compare(source); !status.ok()) {
           state_ = State::kFailed;
@@ -342,6 +342,13 @@ class WorkerEngineImpl final : public WorkerEngine {
     if (!all) return;
     state_ = State::kArrived;
     sink_({.kind = WorkerEvent::Kind::kArrived, .update = update_});
+  }
+
+  bool Arrived(const Source& source) const {
+    for (uint32_t i = 0; i < source.lanes.size(); ++i) {
+      if (!gate_.arrived(source.first_gate + i)) return false;
+    }
+    return true;
   }
 
   void BeginVerifying(Source& source) {

@@ -52,7 +52,7 @@ struct WorkerEvent {
 
 struct TrainerAddress {
   uint32_t trainer = 0;
-  std::string lane_address;
+  std::vector<std::string> lane_addresses;  // In the order of the lanes.
 };
 
 // Counters since the engine was made.
@@ -76,8 +76,9 @@ class WorkerEngine {
 
   // Replaces the plan: lanes of the old one are closed, those of the new one opened and returned.
   // An update that was going on is over.
-  virtual absl::StatusOr<std::vector<LaneOffer>> SetPlan(RouteTable arrivals,
-                                                         uint64_t plan_hash) = 0;
+  // `lanes`: of each trainer; one that is not named has one lane on any NIC.
+  virtual absl::StatusOr<std::vector<LaneOffer>> SetPlan(RouteTable arrivals, uint64_t plan_hash,
+                                                         const std::vector<PeerLanes>& lanes) = 0;
   // Where the trainers write; after SetPlan().
   virtual absl::StatusOr<std::vector<BufferAddress>> Describe() = 0;
 
@@ -104,6 +105,8 @@ class WorkerEngine {
   virtual bool dirty() const = 0;
 
   virtual WorkerCounts counts() const = 0;
+  // How each trainer is reached, for people.
+  virtual std::vector<LaneReport> ReportLanes() const = 0;
 };
 
 }  // namespace waybill

@@ -142,6 +142,14 @@ bool Cluster::StepUntil(const std::function<bool()>& done) {
   return false;
 }
 
+std::vector<PeerLanes> Cluster::LanesTo(size_t peers) const {
+  std::vector<PeerLanes> lanes;
+  for (uint32_t i = 0; i < peers; ++i) {
+    lanes.push_back({i, std::vector<LanePath>(options_.lanes)});
+  }
+  return lanes;
+}
+
 absl::Status Cluster::Connect() {
   std::vector<const Manifest*> trainers, workers;
   for (const TrainerRank& rank : trainers_) trainers.push_back(&rank.manifest);
@@ -155,18 +163,24 @@ absl::Status Cluster::Connect() {
     WAYBILL_ASSIGN_OR_RETURN(
         const auto offers,
         rank.engine->SetPlan(plan_.trainers[t],
-                             {{MemoryKind::kHost, rank.memory.data(), rank.memory.size()}}));
+                             {{MemoryKind::kHost, rank.memory.data(), rank.memory.size()}},
+                             LanesTo(workers_.size())));
     for (const LaneOffer& offer : offers) {
-      trainer_addresses[offer.peer].push_back({t, offer.address});
+      auto& peers = trainer_addresses[offer.peer];
+      if (peers.empty() || peers.back().trainer != t) peers.push_back({t, {}});
+      peers.back().lane_addresses.push_back(offer.address);
     }
   }
   for (uint32_t w = 0; w < workers_.size(); ++w) {
     workers_[w].events.clear();
-    WAYBILL_ASSIGN_OR_RETURN(const auto offers,
-                             workers_[w].engine->SetPlan(plan_.workers[w], plan_.hash));
+    WAYBILL_ASSIGN_OR_RETURN(
+        const auto offers,
+        workers_[w].engine->SetPlan(plan_.workers[w], plan_.hash, LanesTo(trainers_.size())));
     WAYBILL_ASSIGN_OR_RETURN(const auto buffers, workers_[w].engine->Describe());
     for (const LaneOffer& offer : offers) {
-      worker_addresses[offer.peer].push_back({w, offer.address, buffers});
+      auto& peers = worker_addresses[offer.peer];
+      if (peers.empty() || peers.back().worker != w) peers.push_back({w, {}, buffers});
+      peers.back().lane_addresses.push_back(offer.address);
     }
   }
   for (uint32_t t = 0; t < trainers_.size(); ++t) {

@@ -32,6 +32,7 @@ struct ClusterOptions {
   TrainerEngineOptions trainer = {
       .ring_bytes = 64 << 10, .chunk_bytes = 8 << 10, .stage_threads = 0};
   uint32_t verify_threads = 0;
+  uint32_t lanes = 1;  // Of each trainer to each worker.
   // After so many steps nothing more is expected to happen.
   uint32_t most_steps = 100'000;
 };
@@ -97,6 +98,7 @@ class Cluster {
   };
 
   absl::Status FirstFailure() const;
+  std::vector<PeerLanes> LanesTo(size_t peers) const;
 
   ClusterOptions options_;
   std::vector<TrainerRank> trainers_;

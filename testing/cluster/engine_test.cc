@@ -8,12 +8,22 @@
 
 #include "core/fabric/local/local_fabric.h"
 #include "core/fabric/loopback/loopback.h"
+#include "core/fabric/tcp/tcp_fabric.h"
 #include "testing/cluster/cluster.h"
 
 namespace waybill {
 namespace {
 
-enum class Network { kLoopback, kLoopbackShuffled, kLoopbackMapped, kLocal };
+enum class Network {
+  kLoopback,
+  kLoopbackShuffled,
+  kLoopbackMapped,
+  kThreeLanesShuffled,
+  kLocal,
+  kLocalThreeLanes,
+  kTcp,
+  kTcpFourLanes,
+};
 
 class EngineTest : public testing::TestWithParam<std::tuple<Network, Mode>> {
  protected:
@@ -21,12 +31,23 @@ class EngineTest : public testing::TestWithParam<std::tuple<Network, Mode>> {
     options.mode = std::get<1>(GetParam());
     if (options.mode == Mode::kShadowCopy) options.user_memory = true;
     const Network network = std::get<0>(GetParam());
+    options.lanes =
+        network == Network::kTcpFourLanes                                                 ? 4
+        : network == Network::kThreeLanesShuffled || network == Network::kLocalThreeLanes ? 3
+                                                                                          : 1;
     network_ = std::make_unique<LoopbackNetwork>(
-        LoopbackOptions{.seed = network == Network::kLoopbackShuffled ? 7u : 0u,
+        LoopbackOptions{.seed = network == Network::kLoopbackShuffled     ? 7u
+                                : network == Network::kThreeLanesShuffled ? 11u
+                                                                          : 0u,
                         .can_map = network == Network::kLoopbackMapped});
     cluster_ = std::make_unique<Cluster>(
         options, [this, network](const std::string& name) -> std::unique_ptr<Fabric> {
-          if (network == Network::kLocal) return *MakeLocalFabric();
+          if (network == Network::kLocal || network == Network::kLocalThreeLanes) {
+            return *MakeLocalFabric();
+          }
+          if (network == Network::kTcp || network == Network::kTcpFourLanes) {
+            return *MakeTcpFabric();
+          }
           return network_->Join(name);
         });
     ASSERT_EQ(cluster_->Connect().message(), "");
@@ -90,7 +111,8 @@ TEST_P(EngineTest, AFencedBufferTakesTheNextVersion) {
 }
 
 std::string NameOf(const testing::TestParamInfo<EngineTest::ParamType>& info) {
-  constexpr const char* kNetworks[] = {"loopback", "shuffled", "mapped", "local"};
+  constexpr const char* kNetworks[] = {"loopback", "shuffled",          "mapped", "three_lanes",
+                                       "local",    "local_three_lanes", "tcp",    "tcp_four_lanes"};
   constexpr const char* kModes[] = {"", "shadow", "copy", "inplace"};
   return std::string(kNetworks[static_cast<int>(std::get<0>(info.param))]) + "_" +
          kModes[static_cast<int>(std::get<1>(info.param))];
@@ -99,7 +121,9 @@ std::string NameOf(const testing::TestParamInfo<EngineTest::ParamType>& info) {
 INSTANTIATE_TEST_SUITE_P(
     All, EngineTest,
     testing::Combine(testing::Values(Network::kLoopback, Network::kLoopbackShuffled,
-                                     Network::kLoopbackMapped, Network::kLocal),
+                                     Network::kLoopbackMapped, Network::kThreeLanesShuffled,
+                                     Network::kLocal, Network::kLocalThreeLanes, Network::kTcp,
+                                     Network::kTcpFourLanes),
                      testing::Values(Mode::kShadow, Mode::kShadowCopy, Mode::kInPlace)),
     NameOf);
 
