@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <tuple>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
@@ -53,10 +54,12 @@ absl::StatusOr<UniqueFd> NewSocket(int family) {
   return fd;
 }
 
-void SendAtOnce(int socket) {
-  const int on = 1;
-  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+absl::Status SetOption(int socket, int level, int option, int value) {
+  if (setsockopt(socket, level, option, &value, sizeof(value)) == 0) return absl::OkStatus();
+  return SocketError(absl::StrCat("setsockopt ", option, " of level ", level), errno);
 }
+
+void SendAtOnce(int socket) { (void)SetOption(socket, IPPROTO_TCP, TCP_NODELAY, 1); }
 
 absl::StatusOr<HostPort> NameOf(const sockaddr_storage& address, socklen_t size) {
   std::array<char, NI_MAXHOST> host;
@@ -220,6 +223,10 @@ absl::StatusOr<size_t> ReceiveParts(int socket, absl::Span<const iovec> parts) {
   }
 }
 
+absl::Status SetReadableAt(int socket, int size_bytes) {
+  return SetOption(socket, SOL_SOCKET, SO_RCVLOWAT, size_bytes);
+}
+
 absl::Status Discard(int socket) {
   while (true) {
     // Without a buffer: on TCP this throws the bytes away.
@@ -231,18 +238,37 @@ absl::Status Discard(int socket) {
 }
 
 absl::Status SetDeadPeerTimeout(int socket, int seconds) {
-  const int on = 1;
-  const int interval = seconds > 3 ? seconds / 3 : 1;
-  const int probes = 3;
   const auto milliseconds = static_cast<unsigned>(seconds) * 1000;
-  if (setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on)) != 0 ||
-      setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &interval, sizeof(interval)) != 0 ||
-      setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval)) != 0 ||
-      setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes)) != 0 ||
-      setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof(milliseconds)) != 0) {
-    return SocketError("setsockopt", errno);
+  absl::Status status = SetKeepAlive(socket, seconds);
+  if (!status.ok()) return status;
+  return SetOption(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(milliseconds));
+}
+
+absl::Status SetKeepAlive(int socket, int seconds) {
+  constexpr int kProbes = 2;  // Behind the silence that makes the first one go.
+  const int interval = seconds > 3 ? seconds / (kProbes + 1) : 1;
+  for (const auto& [level, option, value] : {std::tuple(SOL_SOCKET, SO_KEEPALIVE, 1),
+                                             {IPPROTO_TCP, TCP_KEEPIDLE, interval},
+                                             {IPPROTO_TCP, TCP_KEEPINTVL, interval},
+                                             {IPPROTO_TCP, TCP_KEEPCNT, kProbes}}) {
+    absl::Status status = SetOption(socket, level, option, value);
+    if (!status.ok()) return status;
   }
+  // Probes of a window that is shut come ever more rarely, up to two minutes apart. Kernels before
+  // 6.15 leave it so.
+#ifndef TCP_RTO_MAX_MS
+#define TCP_RTO_MAX_MS 44
+#endif
+  (void)SetOption(socket, IPPROTO_TCP, TCP_RTO_MAX_MS, interval * 1000);
   return absl::OkStatus();
+}
+
+Answers AnswersOf(int socket) {
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  if (getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
+  return {.are_owed = info.tcpi_unacked > 0 || info.tcpi_probes > 0,
+          .last_ago = std::chrono::milliseconds(info.tcpi_last_ack_recv)};
 }
 
 }  // namespace waybill::net

@@ -4,6 +4,7 @@
 
 #include <sys/uio.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -51,11 +52,25 @@ absl::StatusOr<size_t> Receive(int socket, absl::Span<std::byte> buffer);
 absl::StatusOr<size_t> SendParts(int socket, absl::Span<const iovec> parts);
 absl::StatusOr<size_t> ReceiveParts(int socket, absl::Span<const iovec> parts);
 
+// The socket is readable, for who waits, when so many bytes are there (or its end is): fewer wakes.
+absl::Status SetReadableAt(int socket, int size_bytes);
+
 // Takes all that has come, and keeps none of it.
 absl::Status Discard(int socket);
 
-// No reply to probes for `seconds`, or bytes unacknowledged for as long, end the connection.
+// No reply to probes for `seconds`, or bytes unacknowledged for as long, end the connection. So
+// does a peer that lives and reads nothing for as long: where it may, use the two below.
 absl::Status SetDeadPeerTimeout(int socket, int seconds);
+
+// While nothing is under way: no reply to probes for `seconds` ends the connection.
+absl::Status SetKeepAlive(int socket, int seconds);
+// While something is: whether the peer's host owes an answer, and how long it has given none. A
+// peer that does not read still answers.
+struct Answers {
+  bool are_owed = false;
+  std::chrono::milliseconds last_ago{0};
+};
+Answers AnswersOf(int socket);
 
 }  // namespace waybill::net
 

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <chrono>
 #include <set>
 #include <vector>
 
@@ -138,6 +139,33 @@ TEST(TcpSocket, SecretsDiffer) {
   for (int i = 0; i < 100; ++i) secrets.insert(*RandomSecret());
   EXPECT_EQ(secrets.size(), 100u);
   EXPECT_EQ(secrets.begin()->size(), 32u);
+}
+
+TEST(TcpSocket, APeerThatDoesNotReadStillAnswers) {
+  const Pair pair = Connected("127.0.0.1");
+  ASSERT_TRUE(SetKeepAlive(pair.near.get(), 1).ok());
+  EXPECT_FALSE(AnswersOf(pair.near.get()).are_owed);
+  const std::vector<std::byte> out(1 << 20);
+  while (*Send(pair.near.get(), out) > 0) continue;
+  // Two minutes of silence would be the kernel's measure, one second is that of the option.
+  const auto begin = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() < begin + std::chrono::milliseconds(2500)) {
+    pollfd gone{.fd = pair.near.get(), .events = POLLRDHUP, .revents = 0};
+    ASSERT_EQ(poll(&gone, 1, 50), 0) << "the connection has ended";
+    const Answers answers = AnswersOf(pair.near.get());
+    EXPECT_FALSE(answers.are_owed && answers.last_ago > std::chrono::milliseconds(1900));
+  }
+}
+
+TEST(TcpSocket, AReadableSocketHasAsMuchAsWasAskedFor) {
+  const Pair pair = Connected("127.0.0.1");
+  ASSERT_TRUE(SetReadableAt(pair.far.get(), 1000).ok());
+  const std::vector<std::byte> out(500);
+  ASSERT_EQ(*Send(pair.near.get(), out), 500u);
+  pollfd ready{.fd = pair.far.get(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(poll(&ready, 1, 50), 0);
+  ASSERT_EQ(*Send(pair.near.get(), out), 500u);
+  AwaitReady(pair.far.get(), POLLIN);
 }
 
 TEST(TcpSocket, ADeadPeerTimeoutIsTaken) {

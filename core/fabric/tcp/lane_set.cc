@@ -101,7 +101,7 @@ absl::Status LaneSet::Dial(LaneId id, TcpLane& lane) {
 void LaneSet::FinishDialling(LaneId id, TcpLane& lane) {
   absl::Status status = net::FinishConnect(lane.socket.get(), lane.peer_address->listener);
   if (status.ok()) {
-    status = net::SetDeadPeerTimeout(lane.socket.get(), options_.dead_peer_seconds);
+    status = net::SetKeepAlive(lane.socket.get(), options_.dead_peer_seconds);
   }
   if (!status.ok()) return Fail(id, lane, std::move(status));
   const Hello hello{.wanted_lane = lane.peer_address->secret, .own_lane = lane.own_address.secret};
@@ -113,8 +113,8 @@ void LaneSet::FinishDialling(LaneId id, TcpLane& lane) {
   lane.stage = TcpLane::Stage::kGreeting;
 }
 
-// Who waits for a hello looks whether there is anybody who could come: a peer that is gone is told
-// now and not at the deadline. Everything else is left to the deadline.
+// Who waits for a hello looks whether there is anybody who could come: that a peer is gone is told
+// now and not at the deadline.
 void LaneSet::Probe(LaneId id, TcpLane& lane) {
   absl::StatusOr<UniqueFd> probe = net::BeginConnect(lane.peer_address->listener);
   if (!probe.ok()) {
@@ -143,7 +143,7 @@ void LaneSet::TakeArrival(Arrival arrival) {
     lane.probe.Reset();
     lane.hello_from = arrival.hello.own_lane;
     lane.stage = TcpLane::Stage::kHeld;
-    absl::Status status = net::SetDeadPeerTimeout(lane.socket.get(), options_.dead_peer_seconds);
+    absl::Status status = net::SetKeepAlive(lane.socket.get(), options_.dead_peer_seconds);
     if (status.ok()) status = loop_.Rewatch(lane.socket.get(), TicketOf(id));
     if (!status.ok()) return Fail(id, lane, std::move(status));
     if (lane.peer_address) Welcome(id, lane);
@@ -173,6 +173,7 @@ void LaneSet::LookAtHeld(TcpLane& lane) {
 void LaneSet::Connected(LaneId id, TcpLane& lane) {
   lane.stage = TcpLane::Stage::kConnected;
   ++counts.connected_lanes;
+  loop_.TellAt(Clock::now() + std::chrono::milliseconds(1000) * options_.dead_peer_seconds / 4);
   events.push_back({.kind = FabricEvent::Kind::kConnected, .lane = id});
 }
 
@@ -211,6 +212,7 @@ void LaneSet::Expire() {
   doorway_.Expire(now);
   door_is_open_ = true;  // In case that nobody could be let in for want of descriptors.
   for (auto& [id, lane] : lanes_) {
+    if (lane.stage == TcpLane::Stage::kConnected) LookForSilence(id, lane, now);
     if (!lane.peer_address || lane.stage >= TcpLane::Stage::kConnected) continue;
     if (lane.deadline > now) {
       loop_.TellAt(lane.deadline);
@@ -221,6 +223,23 @@ void LaneSet::Expire() {
                             " within ", absl::FormatDuration(options_.connect_timeout))));
     }
   }
+}
+
+// Not left to TCP_USER_TIMEOUT, to which a peer that reads nothing for a while is as good as dead.
+void LaneSet::LookForSilence(LaneId id, TcpLane& lane, Clock::time_point now) {
+  const std::chrono::seconds most(options_.dead_peer_seconds);
+  loop_.TellAt(now + std::chrono::milliseconds(most) / 4);
+  const net::Answers answers = net::AnswersOf(lane.socket.get());
+  if (!answers.are_owed) {
+    lane.owed_since.reset();
+    return;
+  }
+  // What is owed since the last look may be owed for a moment: an old answer says nothing then.
+  lane.owed_since = std::max(lane.owed_since.value_or(now), now - answers.last_ago);
+  if (now - *lane.owed_since < most) return;
+  Fail(id, lane,
+       absl::AbortedError(absl::StrCat("its host has acknowledged nothing for ",
+                                       options_.dead_peer_seconds, " s")));
 }
 
 // --- turns ---
@@ -269,6 +288,16 @@ void LaneSet::TakeEvents() {
   }
   if (door_is_open_) door_is_open_ = !doorway_.Accept();
   if (loop_.TakeTold()) Expire();
+}
+
+void LaneSet::WakeWhenWorthIt(TcpLane& lane) {
+  constexpr uint64_t kLongBytes = 64 << 10;
+  const uint64_t left = lane.inbox.left_bytes();
+  const int wanted = left < kLongBytes ? 1 : static_cast<int>(std::min(left, kTurnBytes));
+  if (wanted == lane.readable_at_bytes) return;
+  ++counts.setting_calls;
+  // Where it can't be set, there are more wakes, and no harm.
+  if (net::SetReadableAt(lane.socket.get(), wanted).ok()) lane.readable_at_bytes = wanted;
 }
 
 void LaneSet::SendSome(LaneId id, TcpLane& lane) {

@@ -5,12 +5,19 @@
 
 namespace waybill::tcp {
 
-size_t Outbox::Gather(absl::Span<iovec> parts, uint64_t most_bytes) {
-  if (done_ != told_) {
-    told_ = done_;
-    items_.PushFront({{.kind = FrameKind::kDone, .size_bytes = done_}});
-    if (begun_bytes_ > 0) std::swap(items_[0], items_[1]);
+void Outbox::TellDone() {
+  told_ = done_;
+  const size_t place = begun_bytes_ > 0 ? 1 : 0;
+  if (items_.size() > place && items_[place].frame.kind == FrameKind::kDone) {
+    items_[place].frame.size_bytes = done_;
+    return;
   }
+  items_.PushFront({{.kind = FrameKind::kDone, .size_bytes = done_}});
+  if (place == 1) std::swap(items_[0], items_[1]);
+}
+
+size_t Outbox::Gather(absl::Span<iovec> parts, uint64_t most_bytes) {
+  if (done_ != told_) TellDone();
   size_t count = 0;
   uint64_t skipped_bytes = begun_bytes_;
   for (size_t i = 0; i < items_.size() && count < parts.size() && most_bytes > 0; ++i) {

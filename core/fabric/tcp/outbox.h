@@ -52,6 +52,9 @@ class Outbox {
     }
   };
 
+  // Puts the tally where it comes next, or renews the one that is there.
+  void TellDone();
+
   Ring<Item> items_;
   uint64_t begun_bytes_ = 0;  // Of the first item.
   uint64_t done_ = 0;

@@ -190,6 +190,7 @@ class TcpFabric final : public Fabric {
             {"tcp.received_bytes", traffic.received_bytes},
             {"tcp.send_calls", traffic.send_calls},
             {"tcp.receive_calls", traffic.receive_calls},
+            {"tcp.setting_calls", traffic.setting_calls},
             {"tcp.connected_lanes", traffic.connected_lanes},
             {"tcp.failed_lanes", traffic.failed_lanes},
             {"tcp.refused_writes", traffic.refused_writes},
@@ -272,6 +273,7 @@ class TcpFabric final : public Fabric {
         break;
       } else if (!std::exchange(lane.has_ended, false)) {  // Else the end comes with the next look.
         lane.is_readable = false;
+        lanes_.WakeWhenWorthIt(lane);
         if (!lane.lost.ok()) lanes_.Fail(id, lane, lane.lost);
         break;
       }

@@ -39,6 +39,8 @@ struct TcpLane {
   std::optional<LaneAddress> peer_address;  // Once ConnectLane() was told.
   Secret hello_from = {};                   // Where held.
   Clock::time_point deadline;               // To be connected, once told.
+  // Since when the peer's host owes an answer; looked at now and then.
+  std::optional<Clock::time_point> owed_since;
   absl::Status status;
   UniqueFd socket;
   UniqueFd probe;  // Looks whether there is anybody to wait for.
@@ -50,6 +52,7 @@ struct TcpLane {
   bool is_writable = false;
   bool has_ended = false;  // The end of the stream is behind what can be read.
   absl::Status lost;       // Why nothing can be sent any more; what has come is still to be read.
+  int readable_at_bytes = 1;
   bool is_queued = false;  // For its turn.
 
   // Posts of this end.
