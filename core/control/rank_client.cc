@@ -1,5 +1,7 @@
 #include "core/control/rank_client.h"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,7 +17,14 @@ namespace {
 
 constexpr absl::Duration kBetweenLooksAtNics = absl::Seconds(1);
 
+// A host is only a hint, for preferences: what reaches whom is tried out.
+std::string OwnHostName() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
+}
+
 std::string EncodeWithNics(Manifest manifest, const Fabric& fabric) {
+  if (manifest.host().empty()) manifest.set_host(OwnHostName());
   for (const FabricNic& nic : fabric.Nics()) {
     manifest.nics().push_back({nic.name, nic.rail, nic.numa_node, nic.bytes_per_second});
   }
@@ -43,6 +52,11 @@ void RankClient::StartThread() {
 absl::Status RankClient::stream_status() const {
   const std::lock_guard lock(mutex_);
   return end_;
+}
+
+std::vector<LaneReport> RankClient::lanes() const {
+  const std::lock_guard lock(mutex_);
+  return lanes_;
 }
 
 void RankClient::Send(proto::RankMessage message) {
@@ -173,6 +187,10 @@ void RankClient::LanesConnected(const std::vector<LaneReport>& lanes) {
   }
   for (const FabricCount& count : fabric_->Counts()) {
     if (count.name == "fallbacks") message.mutable_connected()->set_fallbacks(count.value);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    lanes_ = lanes;
   }
   Send(std::move(message));
 }

@@ -44,6 +44,8 @@ class RankClient {
   RankId id() const { return id_; }
   // Why the stream ended; OK while it lives.
   absl::Status stream_status() const;
+  // How each peer is reached, in the epoch at hand.
+  std::vector<LaneReport> lanes() const;
 
  protected:
   RankClient(RankId id, RankIdentity identity, const Manifest& manifest,
@@ -90,6 +92,7 @@ class RankClient {
   bool established_ = false;
   absl::Status end_ = absl::OkStatus();  // Of the stream.
   std::vector<std::string> groups_;
+  std::vector<LaneReport> lanes_;
 
  private:
   void Handle(const proto::ControllerMessage& message);

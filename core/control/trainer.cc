@@ -78,6 +78,8 @@ class TrainerClient final : public Trainer, private RankClient {
     return outcomes;
   }
 
+  std::vector<LaneReport> lanes() const override { return RankClient::lanes(); }
+
   TransferCounts counts() const override {
     const std::lock_guard lock(mutex_);
     return counts_;

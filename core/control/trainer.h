@@ -73,6 +73,8 @@ class Trainer {
   virtual TransferCounts counts() const = 0;
   virtual PublishTimes times() const = 0;
   virtual uint64_t ring_high_water_bytes() const = 0;
+  // How each peer is reached, in the epoch at hand.
+  virtual std::vector<LaneReport> lanes() const = 0;
 };
 
 }  // namespace waybill

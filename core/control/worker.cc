@@ -82,6 +82,8 @@ class WorkerClient final : public Worker, private RankClient {
     return end_;
   }
 
+  std::vector<LaneReport> lanes() const override { return RankClient::lanes(); }
+
   WorkerCounts counts() const override {
     const std::lock_guard lock(mutex_);
     return counts_;

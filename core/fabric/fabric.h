@@ -125,7 +125,8 @@ class Fabric {
   // What a peer passes to Import(): printable, for the control channel.
   virtual absl::StatusOr<std::string> Describe(RegionId region) = 0;
 
-  // Lets the peer of `lane` use the region. Before the peer imports it.
+  // Lets the peer of `lane` use the region. Before the peer imports it; the peer knows of it when
+  // anything arrives that was posted on the lane afterwards.
   virtual absl::Status Grant(LaneId lane, RegionId region) = 0;
 
   // --- memory of a peer ---

@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,9 +19,19 @@
 extern char** environ;
 
 namespace waybill {
+namespace {
+
+absl::StatusOr<std::string> OwnProgram() {
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return absl::InternalError(absl::StrCat("/proc/self/exe: ", error.message()));
+  return path.string();
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
-    std::string name, std::vector<std::string> arguments) {
+    std::string name, std::vector<std::string> arguments, const std::vector<std::string>& wrapper) {
   auto child = std::make_unique<ChildProcess>();
   child->name_ = std::move(name);
   int in[2], out[2];
@@ -30,7 +41,9 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
   if (pipe2(out, O_CLOEXEC) != 0) return absl::InternalError("pipe");
   child->from_ = UniqueFd(out[0]);
   const UniqueFd child_out(out[1]);
-  arguments.insert(arguments.begin(), "waybill");
+  WAYBILL_ASSIGN_OR_RETURN(const std::string self, OwnProgram());
+  arguments.insert(arguments.begin(), self);
+  arguments.insert(arguments.begin(), wrapper.begin(), wrapper.end());
   std::vector<char*> argv;
   argv.reserve(arguments.size() + 1);
   for (std::string& argument : arguments) argv.push_back(argument.data());
@@ -39,8 +52,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, child_in.get(), STDIN_FILENO);
   posix_spawn_file_actions_adddup2(&actions, child_out.get(), STDOUT_FILENO);
-  const int error =
-      posix_spawn(&child->pid_, "/proc/self/exe", &actions, nullptr, argv.data(), environ);
+  const int error = posix_spawnp(&child->pid_, argv[0], &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) {
     return absl::InternalError(absl::StrCat("start ", child->name_, ": ", std::strerror(error)));

@@ -19,9 +19,11 @@ namespace waybill {
 // Not thread-safe.
 class ChildProcess {
  public:
-  // Runs this very program with other arguments. `name` is for errors.
-  static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(std::string name,
-                                                             std::vector<std::string> arguments);
+  // Runs this very program with other arguments, by way of `wrapper` (a command that runs the one
+  // that follows it; empty: directly). `name` is for errors.
+  static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(
+      std::string name, std::vector<std::string> arguments,
+      const std::vector<std::string>& wrapper = {});
   // Ends it: by closing its standard input and, where that does not help within 5 s, by SIGKILL.
   ~ChildProcess();
 

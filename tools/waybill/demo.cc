@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "core/fabric/shared_pages.h"
@@ -73,6 +74,10 @@ class Demo {
   }
 
  private:
+  static std::vector<std::string> Words(const std::string& command) {
+    return absl::StrSplit(command, ' ', absl::SkipEmpty());
+  }
+
   absl::Status FindCheckpoint() {
     checkpoint_ = options_.checkpoint;
     report_.model = options_.checkpoint;
@@ -97,20 +102,35 @@ class Demo {
     WAYBILL_ASSIGN_OR_RETURN(
         controller_,
         ChildProcess::Start("controller",
-                            {"controller", "--driven", "--listen", "127.0.0.1:0", "--job", "demo",
-                             "--decisions", folder_->path() + "/decisions"}));
+                            {"controller", "--driven", "--listen", options_.listen + ":0", "--job",
+                             "demo", "--decisions", folder_->path() + "/decisions"},
+                            Words(options_.wrap_trainers)));
     WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json listening,
                              controller_->Await("listening", absl::Now() + kPatience));
-    const std::vector<std::string> common = {
-        "--driven",     "--job",    "demo", "--controller", listening["address"].get<std::string>(),
-        "--checkpoint", checkpoint_};
+    const std::vector<std::string> common = {"--driven",
+                                             "--job",
+                                             "demo",
+                                             "--controller",
+                                             listening["address"].get<std::string>(),
+                                             "--checkpoint",
+                                             checkpoint_,
+                                             "--fabric",
+                                             options_.fabric};
+    const std::vector<std::string> nodes = absl::StrSplit(options_.nodes, ';', absl::SkipEmpty());
+    size_t next_node = 0;
     const auto start = [&](const char* role, uint32_t rank, uint32_t world,
                            std::vector<std::string> more) {
       std::vector<std::string> arguments = {role, "--rank", absl::StrCat(rank), "--world",
                                             absl::StrCat(world)};
       arguments.insert(arguments.end(), common.begin(), common.end());
       arguments.insert(arguments.end(), more.begin(), more.end());
-      return ChildProcess::Start(absl::StrCat(role, " ", rank), std::move(arguments));
+      if (!nodes.empty()) {
+        arguments.insert(arguments.end(), {"--nics", nodes[next_node++ % nodes.size()]});
+      }
+      const std::string& wrapper =
+          role == std::string("trainer") ? options_.wrap_trainers : options_.wrap_workers;
+      return ChildProcess::Start(absl::StrCat(role, " ", rank), std::move(arguments),
+                                 Words(wrapper));
     };
     for (uint32_t t = 0; t < trainers.world(); ++t) {
       std::vector<std::string> more = {"--sharding", trainer_sharding,
@@ -158,6 +178,7 @@ class Demo {
         return joined.status();
       }
       next->second->weight_bytes = (*joined)["weight_bytes"].get<uint64_t>();
+      next->second->lanes = (*joined)["lanes"].get<std::vector<std::string>>();
       missing.erase(next);
     }
     return absl::OkStatus();

@@ -28,6 +28,14 @@ struct DemoOptions {
   bool check = true;
   double timeout_seconds = 60;
   uint32_t threads = 1;
+  std::string fabric = "auto";
+  // RDMA devices by node, "rxe1,rxe2;rxe3,rxe4": ranks take the nodes in turn. Empty: any.
+  std::string nodes;
+  // Commands that run the one that follows them, in another network namespace or on another host:
+  // "ip netns exec left". The controller runs with the trainers.
+  std::string wrap_trainers;
+  std::string wrap_workers;
+  std::string listen = "127.0.0.1";  // Where the controller listens.
   std::string kill;  // "trainer 0": SIGKILL in the middle of the last version, to see what happens.
 };
 
@@ -44,6 +52,7 @@ struct DemoRank {
   uint64_t weight_bytes = 0;  // That it holds.
   uint64_t moved_bytes = 0;   // In one update.
   nlohmann::json counts;      // Of a trainer's last update.
+  std::vector<std::string> lanes;
 };
 
 struct DemoReport {

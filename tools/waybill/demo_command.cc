@@ -63,6 +63,21 @@ void AddDemoCommand(CLI::App& app, Run& run) {
       ->capture_default_str();
   command->add_option("--timeout", options->timeout_seconds, "seconds for each update")
       ->capture_default_str();
+  command
+      ->add_option("--fabric", options->fabric,
+                   "auto (the best that works, for each pair), local, verbs or tcp")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "local", "verbs", "tcp"}));
+  command
+      ->add_option("--nodes", options->nodes,
+                   "RDMA devices by node, \"rxe1,rxe2;rxe3,rxe4\": ranks take the nodes in turn")
+      ->envname("WAYBILL_RXE_NODES");
+  command->add_option("--listen", options->listen, "address of the controller")
+      ->capture_default_str();
+  command->add_option("--wrap-trainers", options->wrap_trainers,
+                      "a command that runs another one, for controller and trainers: \"ip netns "
+                      "exec left\"");
+  command->add_option("--wrap-workers", options->wrap_workers, "the same for workers");
   command->add_option("--kill", options->kill,
                       "\"trainer 0\": SIGKILL it in the last version, to see what the others do");
   command->add_flag("--json", *json, "for programs");

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -53,6 +54,14 @@ std::string FormatReport(const DemoReport& report, const DemoOptions& options) {
     absl::StrAppend(&text,
                     absl::StrFormat("%-12s %12s\n", rank.name, Megabytes(rank.weight_bytes)));
   }
+  std::map<std::string, uint32_t> paths;
+  for (const DemoRank& rank : report.trainers) {
+    for (const std::string& path : rank.lanes) ++paths[path];
+  }
+  absl::StrAppend(&text, "\nlanes from trainers to workers\n");
+  for (const auto& [path, count] : paths) {
+    absl::StrAppend(&text, absl::StrFormat("%4d  %s\n", count, path));
+  }
   const double median = report.median_seconds();
   const double rate = static_cast<double>(report.update_bytes) / median;
   absl::StrAppend(
@@ -96,6 +105,7 @@ nlohmann::json ReportToJson(const DemoReport& report) {
   for (const DemoRank& rank : report.trainers) {
     nlohmann::json entry = {{"name", rank.name}, {"weight_bytes", rank.weight_bytes}};
     entry["last_update"] = rank.counts;
+    entry["lanes"] = rank.lanes;
     json["trainers"].push_back(entry);
   }
   for (const DemoRank& rank : report.workers) {

@@ -18,12 +18,20 @@ void RankOptions::AddTo(CLI::App& app) {
       ->required();
   app.add_flag("--driven", driven, "take commands from standard input, answer in JSON lines")
       ->group("");
+  fabric.AddTo(app);
 }
 
 RankIdentity RankOptions::Identity() const {
   RankIdentity result = identity;
   result.join_timeout = absl::Seconds(join_timeout_seconds);
   return result;
+}
+
+std::vector<std::string> PathsOf(const std::vector<LaneReport>& lanes) {
+  std::vector<std::string> paths;
+  paths.reserve(lanes.size());
+  for (const LaneReport& lane : lanes) paths.push_back(lane.path);
+  return paths;
 }
 
 }  // namespace waybill

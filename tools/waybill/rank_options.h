@@ -4,8 +4,10 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
 
 #include "core/control/rank_client.h"
+#include "tools/waybill/fabric_options.h"
 
 namespace waybill {
 
@@ -14,6 +16,7 @@ struct RankOptions {
   double join_timeout_seconds = 120;
   std::string checkpoint;
   std::string sharding;
+  CommandFabricOptions fabric;
   bool driven = false;
 
   // Options, or the launcher's environment (RANK, WORLD_SIZE), or WAYBILL_TOKEN.
@@ -21,6 +24,9 @@ struct RankOptions {
   // After parsing.
   RankIdentity Identity() const;
 };
+
+// For events: how each lane is carried.
+std::vector<std::string> PathsOf(const std::vector<LaneReport>& lanes);
 
 }  // namespace waybill
 

@@ -10,7 +10,6 @@
 #include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "core/control/trainer.h"
-#include "core/fabric/local/local_fabric.h"
 #include "core/layout/checkpoint.h"
 #include "core/layout/load_shards.h"
 #include "core/layout/trainer_layout.h"
@@ -52,7 +51,8 @@ class TrainerProcess {
         MakeTrainerManifest(checkpoint.tensors(), checkpoint.config(), sharding, identity.rank));
     weights_.resize(manifest_.region_count() == 0 ? 0 : manifest_.region_bytes(0));
     WAYBILL_RETURN_IF_ERROR(LoadShards(checkpoint, manifest_, absl::MakeSpan(weights_)));
-    WAYBILL_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric, MakeLocalFabric());
+    WAYBILL_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric,
+                             options_.rank.fabric.Make(options_.rank.identity.controller));
     const TrainerOptions trainer{
         .identity = identity,
         .engine = {.ring_bytes = options_.ring_mib << 20, .stage_threads = options_.threads}};
@@ -78,6 +78,7 @@ class TrainerProcess {
 
   void Drive() {
     Tell({{"event", "joined"},
+          {"lanes", PathsOf(trainer_->lanes())},
           {"weight_bytes", weights_.size()},
           {"tensors", manifest_.tensor_count()}});
     while (const std::optional<DrivenCommand> command = ReadCommand()) {

@@ -10,7 +10,6 @@
 #include "absl/strings/str_format.h"
 #include "core/base/status.h"
 #include "core/control/worker.h"
-#include "core/fabric/local/local_fabric.h"
 #include "core/layout/checkpoint.h"
 #include "core/layout/safetensors_writer.h"
 #include "core/layout/worker_layout.h"
@@ -69,7 +68,8 @@ class WorkerProcess {
       user_regions.push_back({MemoryKind::kHost, engine_memory_.data(), engine_memory_.size()});
     }
     if (options_.rank.driven) worker.handler = TellShown;
-    WAYBILL_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric, MakeLocalFabric());
+    WAYBILL_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric,
+                             options_.rank.fabric.Make(options_.rank.identity.controller));
     WAYBILL_ASSIGN_OR_RETURN(
         worker_, Worker::Join(worker, layout_.manifest, user_regions, std::move(fabric)));
     return absl::OkStatus();
@@ -93,6 +93,7 @@ class WorkerProcess {
 
   void Drive() {
     Tell({{"event", "joined"},
+          {"lanes", PathsOf(worker_->lanes())},
           {"weight_bytes", layout_.manifest.total_bytes()},
           {"parameters", layout_.parameters.size()}});
     while (const std::optional<DrivenCommand> command = ReadCommand()) {
