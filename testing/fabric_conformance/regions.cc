@@ -71,6 +71,20 @@ TEST_P(FabricConformance, ARegionIsImportedAfterItsGrantOnly) {
   EXPECT_TRUE(Carries(lane));
 }
 
+TEST_P(FabricConformance, AGrantIsThereBeforeWhatIsPostedAfterIt) {
+  const Lane lane = endpoints_.Connect(Join("a"), Join("b"));
+  for (uint32_t round = 1; round <= 20; ++round) {
+    const Region region = *lane.b->fabric().Allocate(100, "memory");
+    ASSERT_EQ(lane.b->fabric().Grant(lane.at_b, region.id).message(), "");
+    ASSERT_EQ(lane.b->fabric().Post(lane.at_b, {}, round, round).message(), "");
+    // The one that granted goes on first, so that whatever can overtake does.
+    for (int i = 0; i < 3; ++i) lane.b->Poll();
+    ASSERT_TRUE(endpoints_.Until([&] { return lane.a->Immediates(lane.at_a).size() == round; }));
+    const auto remote = lane.a->fabric().Import(lane.at_a, *lane.b->fabric().Describe(region.id));
+    EXPECT_TRUE(remote.ok()) << remote.status();
+  }
+}
+
 TEST_P(FabricConformance, AGrantIsForItsLane) {
   Endpoint& b = Join("b");
   const Lane granted = endpoints_.Connect(Join("a"), b);

@@ -88,6 +88,15 @@ absl::StatusOr<OwnRegion*> Regions::Find(RegionId id) {
   return &region->second;
 }
 
+absl::StatusOr<OwnRegion*> Regions::FindRegistered(RegionId id) {
+  WAYBILL_ASSIGN_OR_RETURN(OwnRegion * region, Find(id));
+  if (region->registrations.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "\"", region->name, "\" is registered with no device: it could not be renewed"));
+  }
+  return region;
+}
+
 void Regions::ForgetLane(LaneId lane) {
   for (auto& [id, region] : regions_) region.grants.erase(lane);
 }
@@ -101,6 +110,10 @@ absl::Status Regions::RegisterWithDevices(OwnRegion& region) {
   }
   for (Device* device : devices_) {
     ibv_mr* mr = nullptr;
+    if (device->failed()) {  // Its lanes are dead; the others go on.
+      region.registrations.push_back(nullptr);
+      continue;
+    }
     if (region.memory.dmabuf_fd >= 0) {
       mr = verbs_.RegDmabufMr(device->pd(), region.memory.dmabuf_offset_bytes,
                               region.memory.size_bytes,
@@ -126,10 +139,17 @@ absl::Status Regions::RegisterWithDevices(OwnRegion& region) {
 
 void Regions::Deregister(OwnRegion& region) {
   for (ibv_mr* mr : region.registrations) {
+    if (mr == nullptr) continue;
     verbs_.DeregMr(mr);
     counts_.registered_bytes -= region.memory.size_bytes;
   }
   region.registrations.clear();
+}
+
+std::vector<FabricCount> Regions::Counts() const {
+  return {{"registrations", counts_.registrations},
+          {"registered_bytes", counts_.registered_bytes},
+          {"registration_us", static_cast<uint64_t>(absl::ToInt64Microseconds(counts_.time))}};
 }
 
 }  // namespace waybill::verbs

@@ -26,7 +26,7 @@ struct OwnRegion {
   std::string name;
   std::optional<SharedPages> pages;  // Where it was allocated here.
   uint64_t key = 0;
-  std::vector<ibv_mr*> registrations;  // By device.
+  std::vector<ibv_mr*> registrations;  // By device; null of one that had failed.
   std::set<LaneId> grants;
 };
 
@@ -51,9 +51,12 @@ class Regions {
 
   // kNotFound: no such region.
   absl::StatusOr<OwnRegion*> Find(RegionId id);
+  // kFailedPrecondition: it could not be registered anew when it was renewed last.
+  absl::StatusOr<OwnRegion*> FindRegistered(RegionId id);
   void ForgetLane(LaneId lane);
 
   const RegistrationCounts& counts() const { return counts_; }
+  std::vector<FabricCount> Counts() const;  // The same, for operators.
 
  private:
   absl::StatusOr<Region> Add(OwnRegion region);

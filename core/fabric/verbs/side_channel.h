@@ -19,6 +19,7 @@ enum class FrameKind : uint32_t {
   kGrant = 1,    // A region may be written to: GrantBody, then its name.
   kRevoke = 2,   // The region with that key was renewed or released: the key.
   kGoodbye = 3,  // The lane is given up: why, as text.
+  kTaken = 4,    // A grant was taken in: nothing.
 };
 
 struct GrantBody {

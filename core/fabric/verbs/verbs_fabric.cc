@@ -82,7 +82,7 @@ class VerbsFabric final : public Fabric {
 
   // The key goes to the peer of this lane only, over the connection beside it.
   absl::Status Grant(LaneId lane_id, RegionId id) override {
-    WAYBILL_ASSIGN_OR_RETURN(OwnRegion * region, regions_.Find(id));
+    WAYBILL_ASSIGN_OR_RETURN(OwnRegion * region, regions_.FindRegistered(id));
     WAYBILL_ASSIGN_OR_RETURN(VerbsLane * lane, UsableLane(lane_id));
     region->grants.insert(lane_id);
     const GrantBody body{.key = region->key,
@@ -90,6 +90,7 @@ class VerbsFabric final : public Fabric {
                          .size_bytes = region->memory.size_bytes,
                          .remote_key = region->registrations[DeviceOf(*lane)]->rkey};
     const absl::string_view fields(reinterpret_cast<const char*>(&body), sizeof(body));
+    ++lane->grants_under_way;
     Sent(*lane, lane->side.Send(FrameKind::kGrant, absl::StrCat(fields, region->name)));
     return absl::OkStatus();
   }
@@ -213,13 +214,11 @@ class VerbsFabric final : public Fabric {
   }
 
   std::vector<FabricCount> Counts() const override {
-    const RegistrationCounts& registered = regions_.counts();
-    return {{"work_requests", sent_.requests},
-            {"doorbells", sent_.doorbells},
-            {"failed_lanes", failed_lanes_},
-            {"registrations", registered.registrations},
-            {"registered_bytes", registered.registered_bytes},
-            {"registration_us", static_cast<uint64_t>(absl::ToInt64Microseconds(registered.time))}};
+    std::vector<FabricCount> counts = regions_.Counts();
+    counts.push_back({"work_requests", sent_.requests});
+    counts.push_back({"doorbells", sent_.doorbells});
+    counts.push_back({"failed_lanes", failed_lanes_});
+    return counts;
   }
 
  private:
@@ -290,7 +289,11 @@ class VerbsFabric final : public Fabric {
   VerbsLane* LaneOf(const ibv_wc& done) {
     VerbsLane* lane = LiveLane(SendQueue::LaneOf(done.wr_id));
     if (lane == nullptr || done.status == IBV_WC_SUCCESS) return lane;
-    Fail(*lane, lane->FailureOf(done));
+    if (done.status == IBV_WC_WR_FLUSH_ERR) {
+      flushed_.push_back(done);  // What was behind the cause, or in the other queue.
+    } else {
+      Fail(*lane, lane->FailureOf(done));
+    }
     return nullptr;
   }
 
@@ -301,8 +304,7 @@ class VerbsFabric final : public Fabric {
     for (const auto& used : nics_->nics()) any = used->queues->Poll(receives_, sends_) || any;
     for (const ibv_wc& done : receives_) {
       VerbsLane* lane = LaneOf(done);
-      if (lane == nullptr) continue;
-      lane->CountReceive();
+      if (lane == nullptr || !lane->CountReceive(done.wr_id)) continue;
       TakeImmediate(*lane, ntohl(done.imm_data));
     }
     for (const ibv_wc& done : sends_) {
@@ -381,12 +383,19 @@ class VerbsFabric final : public Fabric {
       nics_->TakeEvents([this](const NicTrouble& trouble) { Spread(trouble); });
     }
     for (net::Rendezvous::Met& met : rendezvous_->TakeMet()) Meet(met);
+    // Nobody else, neither a completion nor the device nor the peer, has told the cause.
+    for (const ibv_wc& done : flushed_) {
+      VerbsLane* lane = LiveLane(SendQueue::LaneOf(done.wr_id));
+      if (lane != nullptr) Fail(*lane, lane->FailureOf(done));
+    }
+    flushed_.clear();
   }
 
   void Spread(const NicTrouble& trouble) {
     for (auto& [id, open] : lanes_) {
       const bool concerned =
           trouble.nic == open.nic ||
+          (trouble.queues != nullptr && trouble.queues == open.lane->queues()) ||
           (trouble.queue_pair != nullptr && trouble.queue_pair == open.lane->queue_pair());
       if (concerned) Fail(*open.lane, trouble.status);
     }
@@ -432,7 +441,11 @@ class VerbsFabric final : public Fabric {
     switch (frame.kind) {
       case FrameKind::kGrant:
         if (!lane.TakeGrant(frame.body)) break;
-        return;
+        return Sent(lane, lane.side.Send(FrameKind::kTaken, ""));
+      case FrameKind::kTaken:
+        if (lane.grants_under_way == 0) break;
+        --lane.grants_under_way;
+        return FailUnless(lane, lane.Pump(/*flush=*/true));
       case FrameKind::kRevoke:
         if (frame.body.size() != sizeof(key)) break;
         std::memcpy(&key, frame.body.data(), sizeof(key));
@@ -478,6 +491,7 @@ class VerbsFabric final : public Fabric {
   std::vector<RemoteWrite> resolved_;  // Scratch, as is what follows.
   std::vector<ibv_wc> receives_;
   std::vector<ibv_wc> sends_;
+  std::vector<ibv_wc> flushed_;  // Until the next look at the descriptors.
   std::vector<uint64_t> tokens_;
   std::vector<int> ready_;
 };

@@ -56,6 +56,7 @@ class VerbsLane {
   Nic& nic() const { return nic_; }
   SendQueue& sends() { return sends_; }
   ibv_qp* queue_pair() const { return queue_pair_; }
+  const CqPair* queues() const { return pair_; }
   uint32_t queue_pair_number() const { return number_; }
 
   LaneAddress Address() const;
@@ -63,10 +64,13 @@ class VerbsLane {
   absl::Status ConnectTo(const LaneAddress& peer);
   std::string DescribePath() const;
 
-  absl::Status Pump(bool flush) { return sends_.Pump(verbs_, queue_pair_, flush); }
+  // Nothing overtakes a grant: they go by another connection.
+  absl::Status Pump(bool flush) {
+    return grants_under_way > 0 ? absl::OkStatus() : sends_.Pump(verbs_, queue_pair_, flush);
+  }
 
-  // A receive was used up; RefillReceives() posts as many anew.
-  void CountReceive() { ++receives_used_; }
+  // A receive was used up; RefillReceives() posts as many anew. False: it was counted before.
+  bool CountReceive(uint64_t wr_id);
   absl::Status RefillReceives();
 
   // What a failed completion of this lane says. Nothing in it but the request and the queue pair
@@ -83,6 +87,7 @@ class VerbsLane {
 
   std::string rendezvous;  // Where the side channels meet.
   SideChannel side;
+  uint32_t grants_under_way = 0;                   // That the peer has not taken in yet.
   std::optional<LaneAddress> peer_address;         // From ConnectLane() on.
   bool probe_done = false;                         // Our empty write came through,
   bool probe_came = false;                         // and so did theirs.
@@ -120,6 +125,8 @@ class VerbsLane {
   uint32_t number_ = 0;
   uint32_t first_packet_ = 0;
   uint32_t receives_used_;
+  uint32_t receives_posted_ = 0;
+  uint32_t receives_taken_ = 0;  // They are used up in order.
   std::vector<ibv_recv_wr> receive_requests_;
 };
 
