@@ -55,6 +55,14 @@ bool Wire::Resolves(const ibv_gid& gid) const {
   return false;
 }
 
+// A packet of RoCE v1 is none to who listens for v2.
+std::optional<ibv_gid_type> Wire::KindOf(const QueuePair& of) {
+  const ibv_ah_attr& path = of.attributes().ah_attr;
+  const std::vector<GidRow>& gids = of.device().FindPort(of.attributes().port_num)->gids;
+  if (path.is_global == 0 || path.grh.sgid_index >= gids.size()) return std::nullopt;
+  return gids[path.grh.sgid_index].kind;
+}
+
 Wire::End Wire::Target(const QueuePair& from) const {
   const ibv_ah_attr& path = from.attributes().ah_attr;
   const Port& own = *from.device().FindPort(from.attributes().port_num);
@@ -67,10 +75,8 @@ Wire::End Wire::Target(const QueuePair& from) const {
         if (port.lid == path.dlid) return {device.get(), number};
         continue;
       }
-      if (path.grh.sgid_index >= own.gids.size()) continue;
       for (const GidRow& row : port.gids) {
-        // A packet of RoCE v1 is none to who listens for v2.
-        if (row.kind == own.gids[path.grh.sgid_index].kind &&
+        if (row.kind == KindOf(from) &&
             std::memcmp(row.gid.data(), path.grh.dgid.raw, row.gid.size()) == 0) {
           return {device.get(), number};
         }
@@ -92,6 +98,7 @@ QueuePair* Wire::PeerOf(const QueuePair& from) const {
   // It drops what is not from the one that it was connected to, or out of sequence.
   if (to->attributes().port_num != target.second) return nullptr;
   if (to->attributes().dest_qp_num != from.qp_num || Target(*to) != source) return nullptr;
+  if (KindOf(*to) != KindOf(from)) return nullptr;
   return to->expected_packet == from.next_packet ? to : nullptr;
 }
 

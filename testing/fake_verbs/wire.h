@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -78,6 +79,7 @@ class Wire {
   // Null: nobody answers there.
   QueuePair* PeerOf(const QueuePair& from) const;
   End Target(const QueuePair& from) const;
+  static std::optional<ibv_gid_type> KindOf(const QueuePair& of);
   // The bytes of the request's source; false where it may not read them.
   static bool Gather(const QueuePair& from, const SendRequest& request,
                      std::vector<std::pair<const std::byte*, size_t>>& pieces);

@@ -30,16 +30,18 @@ absl::StatusOr<std::unique_ptr<CompletionQueues>> CompletionQueues::Create(Verbs
 }
 
 CompletionQueues::~CompletionQueues() {
-  for (const auto& pair : pairs_) {
-    verbs_.DestroyCq(pair->send);
-    verbs_.DestroyCq(pair->receive);
-  }
+  for (const auto& pair : pairs_) Destroy(*pair);
   if (channel_ != nullptr) verbs_.DestroyCompChannel(channel_);
+}
+
+void CompletionQueues::Destroy(const CqPair& pair) {
+  verbs_.DestroyCq(pair.send);
+  verbs_.DestroyCq(pair.receive);
 }
 
 absl::StatusOr<CqPair*> CompletionQueues::Take(uint32_t entries) {
   for (const auto& pair : pairs_) {
-    if (pair->capacity - pair->used >= entries) {
+    if (!pair->dead && pair->capacity - pair->used >= entries) {
       pair->used += entries;
       return pair.get();
     }
@@ -69,6 +71,7 @@ absl::StatusOr<CqPair*> CompletionQueues::Take(uint32_t entries) {
 bool CompletionQueues::Poll(std::vector<ibv_wc>& receives, std::vector<ibv_wc>& sends) {
   bool any = false;
   for (const auto& pair : pairs_) {
+    if (pair->dead) continue;
     const int received = PollOne(pair->receive, receives);
     const int sent = PollOne(pair->send, sends);
     any = any || received > 0 || sent > 0;
@@ -77,7 +80,21 @@ bool CompletionQueues::Poll(std::vector<ibv_wc>& receives, std::vector<ibv_wc>& 
       pair->leaving = 0;
     }
   }
+  std::erase_if(pairs_, [this](const auto& pair) {
+    const bool unused = pair->dead && pair->leaving == pair->used;
+    if (unused) Destroy(*pair);
+    return unused;
+  });
   return any;
+}
+
+CqPair* CompletionQueues::MarkDead(const ibv_cq* cq) {
+  for (const auto& pair : pairs_) {
+    if (pair->send != cq && pair->receive != cq) continue;
+    pair->dead = true;
+    return pair.get();
+  }
+  return nullptr;
 }
 
 int CompletionQueues::PollOne(ibv_cq* cq, std::vector<ibv_wc>& completions) {
@@ -89,7 +106,7 @@ int CompletionQueues::PollOne(ibv_cq* cq, std::vector<ibv_wc>& completions) {
 
 absl::Status CompletionQueues::Arm() {
   for (const auto& pair : pairs_) {
-    if (pair->armed) continue;
+    if (pair->armed || pair->dead) continue;
     if (verbs_.ReqNotifyCq(pair->send) != 0 || verbs_.ReqNotifyCq(pair->receive) != 0) {
       return absl::InternalError(
           absl::StrCat("ibv_req_notify_cq of ", device_.name(), ": ", std::strerror(errno)));

@@ -24,6 +24,7 @@ struct CqPair {
   uint32_t used = 0;
   uint32_t leaving = 0;  // Of lanes that are closed, until the queues were seen empty.
   bool armed = false;
+  bool dead = false;  // One of them overran: nothing comes out of it any more.
 };
 
 class CompletionQueues {
@@ -39,6 +40,10 @@ class CompletionQueues {
   // Appends up to 32 completions of each queue; false where there was nothing.
   bool Poll(std::vector<ibv_wc>& receives, std::vector<ibv_wc>& sends);
 
+  // The pair of a queue that the device says is dead: it is given to no lane any more, and goes
+  // with the last that has it. Null: it is none of these.
+  CqPair* MarkDead(const ibv_cq* cq);
+
   // Asks for an event on fd() at the next completion. What came before has to be polled for.
   absl::Status Arm();
   int fd() const { return channel_->fd; }
@@ -46,6 +51,7 @@ class CompletionQueues {
 
  private:
   CompletionQueues(Verbs* verbs, Device* device) : verbs_(*verbs), device_(*device) {}
+  void Destroy(const CqPair& pair);
   // How many there were.
   int PollOne(ibv_cq* cq, std::vector<ibv_wc>& completions);
 

@@ -27,6 +27,9 @@ class Device {
   ibv_context* context() const { return context_; }
   ibv_pd* pd() const { return pd_; }
   const ibv_device_attr& limits() const { return limits_; }
+  // Its driver gave it up: no call on it succeeds any more.
+  bool failed() const { return failed_; }
+  void MarkFailed() { failed_ = true; }
   // Emulated by the host's kernel: its timers need more patience than a NIC's.
   bool is_software() const;
 
@@ -38,6 +41,7 @@ class Device {
   ibv_context* context_ = nullptr;
   ibv_pd* pd_ = nullptr;
   ibv_device_attr limits_ = {};
+  bool failed_ = false;
 };
 
 // Bytes a second on the wire, of a port's active width and speed; 0 where they are not known.

@@ -57,7 +57,7 @@ absl::StatusOr<RemoteWrite> Imports::Resolve(const VerbsLane& lane, size_t devic
     return absl::InvalidArgumentError("a write's destination was not imported on its lane");
   }
   if (to.revoked) return NotGranted(lane);
-  WAYBILL_ASSIGN_OR_RETURN(const OwnRegion* from, regions.Find(write.source));
+  WAYBILL_ASSIGN_OR_RETURN(const OwnRegion* from, regions.FindRegistered(write.source));
   WAYBILL_RETURN_IF_ERROR(CheckRange("read", write.source_offset_bytes, write.size_bytes,
                                      from->name, from->memory.size_bytes));
   WAYBILL_RETURN_IF_ERROR(CheckRange("write", write.destination_offset_bytes, write.size_bytes,

@@ -129,7 +129,7 @@ void NicSet::TakeEvents(const std::function<void(const NicTrouble&)>& report) {
   }
 }
 
-void NicSet::TakeEvent(const Device& device, const ibv_async_event& event,
+void NicSet::TakeEvent(Device& device, const ibv_async_event& event,
                        const std::function<void(const NicTrouble&)>& report) {
   const absl::Status status =
       absl::UnavailableError(absl::StrCat(device.name(), ": ", verbs_.EventText(event.event_type)));
@@ -140,14 +140,21 @@ void NicSet::TakeEvent(const Device& device, const ibv_async_event& event,
     case IBV_EVENT_PATH_MIG_ERR:
       return report({.queue_pair = event.element.qp, .status = status});
     case IBV_EVENT_CQ_ERR:
+      for (const auto& used : nics_) {
+        const CqPair* dead = used->queues->MarkDead(event.element.cq);
+        if (dead != nullptr) report({.queues = dead, .status = status});
+      }
+      return;
     case IBV_EVENT_DEVICE_FATAL:
+      device.MarkFailed();
+      [[fallthrough]];
     case IBV_EVENT_PORT_ERR:
       for (const auto& used : nics_) {
         if (&used->nic.device() != &device) continue;
         if (event.event_type == IBV_EVENT_PORT_ERR && used->nic.port() != event.element.port_num) {
           continue;
         }
-        if (event.event_type != IBV_EVENT_CQ_ERR) used->nic.status = status;
+        used->nic.status = status;
         report({.nic = used.get(), .status = status});
       }
       return;

@@ -29,6 +29,7 @@ struct UsedNic {
 // What a device told of itself, in terms of who is concerned.
 struct NicTrouble {
   const UsedNic* nic = nullptr;        // All lanes on it,
+  const CqPair* queues = nullptr;      // or those whose completions come there,
   const ibv_qp* queue_pair = nullptr;  // or the one of that queue pair.
   absl::Status status;
 };
@@ -54,7 +55,7 @@ class NicSet {
   NicSet(Verbs* verbs, std::optional<uint32_t> gid_index) : verbs_(*verbs), gid_index_(gid_index) {}
   absl::Status Add(size_t device_index, const std::vector<std::string>& names,
                    std::vector<std::string>& reasons);
-  void TakeEvent(const Device& device, const ibv_async_event& event,
+  void TakeEvent(Device& device, const ibv_async_event& event,
                  const std::function<void(const NicTrouble&)>& report);
 
   Verbs& verbs_;

@@ -10,10 +10,15 @@
 
 namespace waybill::verbs {
 
-SendQueue::SendQueue(uint32_t lane, const SendQueueLimits& limits, SendCounts* counts)
+SendQueue::SendQueue(uint32_t lane, const SendQueueLimits& limits, SendCounts* counts,
+                     uint64_t first)
     : lane_(lane),
       limits_(limits),
       counts_(*counts),
+      appended_(first),
+      posted_(first),
+      retired_(first),
+      signalled_(first),
       items_(256),
       posts_(limits.posts),
       requests_(limits.chain),
@@ -62,14 +67,16 @@ absl::Status SendQueue::Pump(Verbs& verbs, ibv_qp* qp, bool flush) {
     const int error = verbs.PostSend(qp, requests_.data(), &bad);
     if (error == 0) {
       posted_ += count;
+      signalled_ = posted_;
       counts_.requests += count;
       continue;
     }
-    // What stands before the bad one was posted. Its end is not signalled; the next chain's is.
+    // What stands before the bad one was posted, without its end, which is the signalled one.
     const auto accepted = static_cast<uint64_t>(bad - requests_.data());
     posted_ += accepted;
     counts_.requests += accepted;
-    if (error == ENOMEM && outstanding() > 0) break;  // Again when something is complete.
+    if (error == ENOMEM && signalled_ > retired_) break;  // Again when something is complete.
+    if (error == ENOMEM && accepted > 0) continue;        // Else nothing would tell when that is.
     return absl::InternalError(absl::StrCat("ibv_post_send: request ", accepted + 1, " of ", count,
                                             " refused: ", std::strerror(error), " (errno ", error,
                                             ")"));

@@ -39,8 +39,8 @@ struct SendCounts {
 
 class SendQueue {
  public:
-  // `counts` outlives it.
-  SendQueue(uint32_t lane, const SendQueueLimits& limits, SendCounts* counts);
+  // `counts` outlives it. Requests are numbered from `first` on.
+  SendQueue(uint32_t lane, const SendQueueLimits& limits, SendCounts* counts, uint64_t first = 0);
   SendQueue(const SendQueue&) = delete;  // Work requests point at each other.
   SendQueue& operator=(const SendQueue&) = delete;
 
@@ -54,7 +54,8 @@ class SendQueue {
               uint64_t token);
 
   // Posts what there are credits for. Without `flush`, whole chains only: what is posted next may
-  // join the rest. Credits see to it that the queue is never found full.
+  // join the rest. Credits see to it that the queue is never found full; where it is, what does not
+  // fit waits for a completion. kInternal: it was refused, and no completion will come.
   absl::Status Pump(Verbs& verbs, ibv_qp* qp, bool flush);
 
   // The request `wr_id` of this lane is complete, and so are all before it. Appends the tokens of
@@ -85,9 +86,10 @@ class SendQueue {
   SendCounts& counts_;
   uint32_t inline_bytes_ = 0;
   // Requests are numbered; these count up: retired <= posted <= appended.
-  uint64_t appended_ = 0;
-  uint64_t posted_ = 0;
-  uint64_t retired_ = 0;
+  uint64_t appended_;
+  uint64_t posted_;
+  uint64_t retired_;
+  uint64_t signalled_;          // The last one posted that completes by itself.
   std::vector<Item> items_;     // A ring of a power of two; [posted_, appended_) are in it.
   std::vector<Pending> posts_;  // A ring; [posts_begin_, posts_end_) are in it.
   uint64_t posts_begin_ = 0;

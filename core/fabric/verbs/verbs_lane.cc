@@ -150,11 +150,18 @@ std::string VerbsLane::DescribePath() const {
                           : std::string("nobody yet"));
 }
 
+bool VerbsLane::CountReceive(uint64_t wr_id) {
+  if (static_cast<uint32_t>(wr_id) != receives_taken_) return false;
+  ++receives_taken_;
+  ++receives_used_;
+  return true;
+}
+
 absl::Status VerbsLane::RefillReceives() {
   if (receives_used_ == 0 || queue_pair_ == nullptr) return absl::OkStatus();
   for (uint32_t i = 0; i < receives_used_; ++i) {
     receive_requests_[i] = {};
-    receive_requests_[i].wr_id = uint64_t{id_} << 32;
+    receive_requests_[i].wr_id = uint64_t{id_} << 32 | receives_posted_++;
     receive_requests_[i].next = i + 1 < receives_used_ ? &receive_requests_[i + 1] : nullptr;
   }
   ibv_recv_wr* bad = nullptr;

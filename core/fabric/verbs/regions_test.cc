@@ -1,0 +1,149 @@
+#include "core/fabric/verbs/regions.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "testing/fake_verbs/fake_network.h"
+
+namespace waybill::verbs {
+namespace {
+
+using fake_verbs::FakeHost;
+using fake_verbs::FakeNetwork;
+using fake_verbs::RegistrationKind;
+
+class RegionsTest : public testing::Test {
+ protected:
+  void Make(bool relaxed_ordering = true, const fake_verbs::DeviceOptions& options = {}) {
+    for (const char* name : {"mlx5_0", "mlx5_1"}) host.AddDevice(name, options);
+    ibv_device** list = host.GetDeviceList(nullptr);
+    for (int i = 0; i < 2; ++i) opened.push_back(*Device::Open(&host, list[i]));
+    host.FreeDeviceList(list);
+    regions.emplace(&host, std::vector<Device*>{opened[0].get(), opened[1].get()},
+                    relaxed_ordering);
+  }
+  MemorySpan OfDevice(int dmabuf_fd = -1) {
+    return {MemoryKind::kDevice, memory.data(), memory.size(), dmabuf_fd};
+  }
+  MemorySpan OfHost() { return {MemoryKind::kHost, memory.data(), memory.size()}; }
+  size_t Alive(const char* device) { return host.counts(device).registrations; }
+  unsigned NewestAccess() { return host.newest_registration("mlx5_1")->access; }
+
+  FakeNetwork network;
+  FakeHost& host = network.Host("a");
+  std::vector<std::byte> memory = std::vector<std::byte>(5000);
+  std::vector<std::unique_ptr<Device>> opened;
+  std::optional<Regions> regions;
+};
+
+TEST_F(RegionsTest, ARegionIsRegisteredOnceWithEachDeviceAndDeregisteredInTheEnd) {
+  Make();
+  const Region allocated = *regions->Allocate(8192, "allocated");
+  ASSERT_TRUE(regions->Register(OfHost(), "registered").ok());
+  EXPECT_EQ(Alive("mlx5_0"), 2u);
+  EXPECT_EQ(Alive("mlx5_1"), 2u);
+  EXPECT_EQ(regions->counts().registrations, 4u);
+  EXPECT_EQ(regions->counts().registered_bytes, 2 * (8192u + 5000));
+  ASSERT_TRUE(regions->Release(allocated.id).ok());
+  EXPECT_EQ(Alive("mlx5_0"), 1u);
+  EXPECT_EQ(regions->counts().registered_bytes, 2 * 5000u);
+  regions.reset();
+  EXPECT_EQ(Alive("mlx5_0"), 0u);
+  EXPECT_EQ(Alive("mlx5_1"), 0u);
+}
+
+TEST_F(RegionsTest, OnlyWritesToADevicesMemoryMayPassEachOther) {
+  Make();
+  ASSERT_TRUE(regions->Register(OfHost(), "host").ok());
+  EXPECT_EQ(NewestAccess(), unsigned{IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE});
+  ASSERT_TRUE(regions->Register(OfDevice(), "device").ok());
+  EXPECT_EQ(NewestAccess(), unsigned{IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                                     IBV_ACCESS_RELAXED_ORDERING});
+}
+
+TEST_F(RegionsTest, NoWritesPassEachOtherWhereThatIsTurnedOff) {
+  Make(/*relaxed_ordering=*/false);
+  ASSERT_TRUE(regions->Register(OfDevice(), "device").ok());
+  EXPECT_EQ(NewestAccess(), unsigned{IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE});
+}
+
+TEST_F(RegionsTest, ADmabufIsTriedFirst) {
+  Make();
+  ASSERT_TRUE(regions->Register(OfDevice(/*dmabuf_fd=*/3), "device").ok());
+  EXPECT_EQ(host.newest_registration("mlx5_0")->kind, RegistrationKind::kDmabuf);
+  EXPECT_EQ(host.newest_registration("mlx5_0")->begin, reinterpret_cast<uintptr_t>(memory.data()));
+  ASSERT_TRUE(regions->Register(OfHost(), "host").ok());
+  EXPECT_EQ(host.newest_registration("mlx5_0")->kind, RegistrationKind::kPlain);
+}
+
+TEST_F(RegionsTest, WithoutDmabufsADevicesMemoryIsRegisteredAsAnyOther) {
+  Make(true, {.dmabuf = false});
+  ASSERT_TRUE(regions->Register(OfDevice(/*dmabuf_fd=*/3), "device").ok());
+  EXPECT_EQ(host.newest_registration("mlx5_0")->kind, RegistrationKind::kPlain);
+}
+
+TEST_F(RegionsTest, WhereADevicesMemoryCannotBeRegisteredItIsSaidWhatIsMissing) {
+  Make(true, {.dmabuf = false});
+  host.FailRegistrations("mlx5_1", {.error = EFAULT});
+  const absl::Status status = regions->Register(OfDevice(3), "gpu memory").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(),
+            "register \"gpu memory\" (5000 bytes) with mlx5_1: Bad address (errno 14); registering "
+            "a GPU's memory needs a dma-buf of it, or the nvidia-peermem module");
+  EXPECT_EQ(Alive("mlx5_0"), 0u);
+}
+
+TEST_F(RegionsTest, ALackOfMemoryIsToldWithTheLimitThatIsBehindIt) {
+  Make();
+  host.FailRegistrations("mlx5_1", {.above_bytes = 4999});
+  const absl::Status status = regions->Register(OfHost(), "weights").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(status.message(),
+            "register \"weights\" (5000 bytes) with mlx5_1: Cannot allocate memory (errno 12); the "
+            "limit on locked memory (ulimit -l) or the device's translation table is full");
+  // Nothing is left of it, and what fits is still registered.
+  EXPECT_EQ(Alive("mlx5_0"), 0u);
+  EXPECT_EQ(regions->counts().registered_bytes, 0u);
+  EXPECT_TRUE(regions->Allocate(4096, "small").ok());
+}
+
+TEST_F(RegionsTest, ARenewedRegionHasOtherKeysAndTheSameMemory) {
+  Make();
+  const Region region = *regions->Allocate(4096, "memory");
+  region.memory.data[7] = std::byte{7};
+  OwnRegion& own = **regions->Find(region.id);
+  own.grants.insert(LaneId{1});
+  const uint64_t key = own.key;
+  const uint32_t remote_key = own.registrations[0]->rkey;
+  ASSERT_TRUE(regions->Renew(region.id, Contents::kKept).ok());
+  EXPECT_NE(own.key, key);
+  EXPECT_NE(own.registrations[0]->rkey, remote_key);
+  EXPECT_TRUE(own.grants.empty());
+  EXPECT_EQ(own.memory.data, region.memory.data);
+  EXPECT_EQ(region.memory.data[7], std::byte{7});
+  ASSERT_TRUE(regions->Renew(region.id, Contents::kZeroed).ok());
+  EXPECT_EQ(region.memory.data[7], std::byte{0});
+  EXPECT_EQ(Alive("mlx5_0"), 1u);
+}
+
+TEST_F(RegionsTest, ARegionThatCouldNotBeRenewedIsUsableByNobodyUntilItIs) {
+  Make();
+  const Region region = *regions->Allocate(4096, "memory");
+  host.FailRegistrations("mlx5_1", {.count = 1});
+  EXPECT_EQ(regions->Renew(region.id, Contents::kKept).code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Alive("mlx5_0"), 0u);
+  const absl::Status status = regions->FindRegistered(region.id).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(), "\"memory\" is registered with no device: it could not be renewed");
+  ASSERT_TRUE(regions->Renew(region.id, Contents::kKept).ok());
+  EXPECT_TRUE(regions->FindRegistered(region.id).ok());
+  EXPECT_EQ(Alive("mlx5_1"), 1u);
+}
+
+}  // namespace
+}  // namespace waybill::verbs
