@@ -242,7 +242,7 @@ class VerbsFabric final : public Fabric {
   absl::StatusOr<VerbsLane*> UsableLane(LaneId id) {
     WAYBILL_ASSIGN_OR_RETURN(VerbsLane * lane, FindLane(id));
     WAYBILL_RETURN_IF_ERROR(lane->status);
-    if (!lane->connected) {
+    if (!lane->connected()) {
       return absl::FailedPreconditionError(
           absl::StrCat("lane to ", lane->peer(), " is not connected"));
     }
@@ -305,45 +305,20 @@ class VerbsFabric final : public Fabric {
     for (const ibv_wc& done : receives_) {
       VerbsLane* lane = LaneOf(done);
       if (lane == nullptr || !lane->CountReceive(done.wr_id)) continue;
-      TakeImmediate(*lane, ntohl(done.imm_data));
+      lane->Arrived(ntohl(done.imm_data), events_);
     }
     for (const ibv_wc& done : sends_) {
       VerbsLane* lane = LaneOf(done);
       if (lane == nullptr) continue;
       tokens_.clear();
       lane->sends().Retire(done.wr_id, tokens_);
-      for (const uint64_t token : tokens_) Complete(*lane, token);
+      for (const uint64_t token : tokens_) lane->Completed(token, events_);
     }
     for (const ibv_wc& done : receives_) {
       VerbsLane* lane = LiveLane(SendQueue::LaneOf(done.wr_id));
       if (lane != nullptr) FailUnless(*lane, lane->RefillReceives());
     }
     return any;
-  }
-
-  // The first of a lane, in each direction, is the empty write that proves it.
-  void TakeImmediate(VerbsLane& lane, uint32_t immediate) {
-    if (!std::exchange(lane.probe_came, true)) return CheckConnected(lane);
-    if (!lane.connected) {
-      lane.early.push_back(immediate);
-      return;
-    }
-    events_.push_back({FabricEvent::Kind::kImmediate, LaneId{lane.id()}, 0, immediate});
-  }
-
-  void Complete(VerbsLane& lane, uint64_t token) {
-    if (!std::exchange(lane.probe_done, true)) return CheckConnected(lane);
-    events_.push_back({FabricEvent::Kind::kComplete, LaneId{lane.id()}, token});
-  }
-
-  void CheckConnected(VerbsLane& lane) {
-    if (!lane.probe_done || !lane.probe_came) return;
-    lane.connected = true;
-    events_.push_back({.kind = FabricEvent::Kind::kConnected, .lane = LaneId{lane.id()}});
-    for (const uint32_t immediate : lane.early) {
-      events_.push_back({FabricEvent::Kind::kImmediate, LaneId{lane.id()}, 0, immediate});
-    }
-    lane.early.clear();
   }
 
   void Fail(VerbsLane& lane, absl::Status status) {

@@ -150,6 +150,30 @@ std::string VerbsLane::DescribePath() const {
                           : std::string("nobody yet"));
 }
 
+void VerbsLane::Arrived(uint32_t immediate, std::vector<FabricEvent>& events) {
+  if (!std::exchange(probe_came_, true)) return CheckConnected(events);
+  if (connected_) {
+    events.push_back({FabricEvent::Kind::kImmediate, LaneId{id_}, 0, immediate});
+  } else {
+    early_.push_back(immediate);
+  }
+}
+
+void VerbsLane::Completed(uint64_t token, std::vector<FabricEvent>& events) {
+  if (!std::exchange(probe_done_, true)) return CheckConnected(events);
+  events.push_back({FabricEvent::Kind::kComplete, LaneId{id_}, token});
+}
+
+void VerbsLane::CheckConnected(std::vector<FabricEvent>& events) {
+  if (!probe_done_ || !probe_came_) return;
+  connected_ = true;
+  events.push_back({.kind = FabricEvent::Kind::kConnected, .lane = LaneId{id_}});
+  for (const uint32_t immediate : early_) {
+    events.push_back({FabricEvent::Kind::kImmediate, LaneId{id_}, 0, immediate});
+  }
+  early_.clear();
+}
+
 bool VerbsLane::CountReceive(uint64_t wr_id) {
   if (static_cast<uint32_t>(wr_id) != receives_taken_) return false;
   ++receives_taken_;

@@ -73,6 +73,13 @@ class VerbsLane {
   bool CountReceive(uint64_t wr_id);
   absl::Status RefillReceives();
 
+  // Both directions are proved, and that was told.
+  bool connected() const { return connected_; }
+  // What came, as events for the user. The first in each direction is the empty write that proves
+  // it: after both kConnected is told, and only then what came before.
+  void Arrived(uint32_t immediate, std::vector<FabricEvent>& events);
+  void Completed(uint64_t token, std::vector<FabricEvent>& events);
+
   // What a failed completion of this lane says. Nothing in it but the request and the queue pair
   // can be trusted, besides the status.
   absl::Status FailureOf(const ibv_wc& done) const;
@@ -89,11 +96,7 @@ class VerbsLane {
   SideChannel side;
   uint32_t grants_under_way = 0;                   // That the peer has not taken in yet.
   std::optional<LaneAddress> peer_address;         // From ConnectLane() on.
-  bool probe_done = false;                         // Our empty write came through,
-  bool probe_came = false;                         // and so did theirs.
-  bool connected = false;                          // Which was told.
   absl::Status status;                             // Not OK: dead.
-  std::vector<uint32_t> early;                     // Immediates that came before that.
   std::map<uint64_t, PeerRegion> granted_by_peer;  // By key.
 
  private:
@@ -110,6 +113,7 @@ class VerbsLane {
         receive_requests_(settings.receives) {}
 
   absl::Status CreateQueuePair();
+  void CheckConnected(std::vector<FabricEvent>& events);
   absl::Status Modify(ibv_qp_attr& attributes, int mask, absl::string_view state);
   uint32_t cq_entries() const { return settings_.limits.depth + settings_.receives; }
 
@@ -124,6 +128,10 @@ class VerbsLane {
   ibv_qp* queue_pair_ = nullptr;
   uint32_t number_ = 0;
   uint32_t first_packet_ = 0;
+  bool probe_done_ = false;  // Our empty write came through,
+  bool probe_came_ = false;  // and so did theirs.
+  bool connected_ = false;
+  std::vector<uint32_t> early_;  // Immediates that came before that.
   uint32_t receives_used_;
   uint32_t receives_posted_ = 0;
   uint32_t receives_taken_ = 0;  // They are used up in order.
