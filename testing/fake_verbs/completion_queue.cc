@@ -6,6 +6,7 @@ namespace waybill::fake_verbs {
 namespace {
 
 constexpr int kGarbage = 0xA7;
+constexpr ibv_wc_opcode kMisleading = IBV_WC_BIND_MW;  // An enum's garbage has to be one of it.
 constexpr uint32_t kVendorError = 0x81;
 
 }  // namespace
@@ -13,6 +14,7 @@ constexpr uint32_t kVendorError = 0x81;
 ibv_wc BlankCompletion(uint64_t wr_id, uint32_t queue_pair_number) {
   ibv_wc done;
   std::memset(&done, kGarbage, sizeof(done));
+  done.opcode = kMisleading;
   done.wr_id = wr_id;
   done.status = IBV_WC_SUCCESS;
   done.vendor_err = 0;
@@ -24,6 +26,7 @@ ibv_wc BlankCompletion(uint64_t wr_id, uint32_t queue_pair_number) {
 ibv_wc FailedCompletion(uint64_t wr_id, ibv_wc_status status, uint32_t queue_pair_number) {
   ibv_wc done;
   std::memset(&done, kGarbage, sizeof(done));
+  done.opcode = kMisleading;
   done.wr_id = wr_id;
   done.status = status;
   done.vendor_err = kVendorError;
