@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/fabric/local/local_fabric.h"
 
@@ -78,10 +79,14 @@ RankIdentity Job::Identity(uint32_t rank, uint32_t world) const {
           .join_timeout = options_.join_timeout};
 }
 
+std::unique_ptr<Fabric> Job::MakeFabric(const std::string& rank) const {
+  return options_.make_fabric ? options_.make_fabric(rank) : *MakeLocalFabric();
+}
+
 absl::Status Job::JoinTrainer(uint32_t t) {
   const Box box = RowsOf(t, options_.trainers);
   memory_[t].resize(static_cast<size_t>(box.element_count()) * 2);
-  WAYBILL_ASSIGN_OR_RETURN(auto fabric, MakeLocalFabric());
+  auto fabric = MakeFabric(absl::StrCat("trainer ", t));
   WAYBILL_ASSIGN_OR_RETURN(
       trainers_[t],
       Trainer::Join({.identity = Identity(t, options_.trainers),
@@ -102,7 +107,7 @@ absl::Status Job::JoinWorker(uint32_t w) {
     engine_memory_[w].resize(static_cast<size_t>(box.element_count()) * 2);
     user_regions.push_back({MemoryKind::kHost, engine_memory_[w].data(), engine_memory_[w].size()});
   }
-  WAYBILL_ASSIGN_OR_RETURN(auto fabric, MakeLocalFabric());
+  auto fabric = MakeFabric(absl::StrCat("worker ", w));
   WAYBILL_ASSIGN_OR_RETURN(workers_[w],
                            Worker::Join(options, OneShard(box), user_regions, std::move(fabric)));
   return absl::OkStatus();

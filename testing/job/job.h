@@ -15,10 +15,13 @@
 #include "core/control/controller.h"
 #include "core/control/trainer.h"
 #include "core/control/worker.h"
+#include "core/fabric/fabric.h"
 
 namespace waybill {
 
 struct JobOptions {
+  // The fabric of a rank, by its name ("trainer 0"); none: local.
+  std::function<std::unique_ptr<Fabric>(const std::string& rank)> make_fabric;
   uint32_t trainers = 2;
   uint32_t workers = 2;
   std::vector<std::string> groups;  // By worker; "all" where it is shorter.
@@ -62,6 +65,8 @@ class Job {
   std::function<absl::Status(const WorkerNotice&)>& handler(uint32_t w) { return handlers_[w]; }
 
  private:
+  std::unique_ptr<Fabric> MakeFabric(const std::string& rank) const;
+
   const JobOptions options_;
   std::string address_;
   std::unique_ptr<Controller> controller_;

@@ -1,4 +1,5 @@
 #include <iostream>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -20,7 +21,17 @@ struct Options {
 nlohmann::json ToJson(const proto::StatusReply& status) {
   nlohmann::json ranks = nlohmann::json::array();
   for (const proto::RankStatus& rank : status.ranks()) {
+    nlohmann::json lanes = nlohmann::json::array(), nics = nlohmann::json::array();
+    for (const auto& lane : rank.lanes()) {
+      lanes.push_back({{"peer", lane.peer()}, {"path", lane.path()}});
+    }
+    for (const auto& nic : rank.nics()) {
+      nics.push_back({{"name", nic.name()}, {"bytes_per_second", nic.bytes_per_second()}});
+    }
     ranks.push_back({{"name", rank.name()},
+                     {"lanes", lanes},
+                     {"nics", nics},
+                     {"fallbacks", rank.fallbacks()},
                      {"group", rank.group()},
                      {"state", rank.state()},
                      {"planned_bytes", rank.planned_bytes()},
@@ -35,6 +46,7 @@ nlohmann::json ToJson(const proto::StatusReply& status) {
           {"updating_version", status.updating_version()},
           {"updates_committed", status.updates_committed()},
           {"updates_aborted", status.updates_aborted()},
+          {"lanes_lost", status.lanes_lost()},
           {"waiting_for", status.waiting_for()},
           {"ranks", ranks}};
 }
@@ -62,6 +74,26 @@ void Print(const proto::StatusReply& status) {
   }
 }
 
+// How many lanes go which way, seen from the trainers; and what fell back, or is gone.
+void PrintLanes(const proto::StatusReply& status) {
+  std::map<std::string, int> paths;
+  uint64_t fallbacks = 0;
+  for (const proto::RankStatus& rank : status.ranks()) {
+    fallbacks += rank.fallbacks();
+    if (rank.name().rfind("trainer", 0) != 0) continue;
+    for (const proto::LaneReport& lane : rank.lanes()) ++paths[lane.path()];
+  }
+  if (paths.empty()) return;
+  std::cout << "\nlanes from trainers to workers\n";
+  for (const auto& [path, count] : paths) std::cout << absl::StrFormat("%6d  %s\n", count, path);
+  if (status.lanes_lost() > 0 || fallbacks > 0) {
+    std::cout << absl::StrFormat(
+        "%d times a lane died between ranks that live; %d ends of lanes fell back to a lesser "
+        "fabric\n",
+        status.lanes_lost(), fallbacks);
+  }
+}
+
 absl::Status RunStatus(const Options& options) {
   WAYBILL_ASSIGN_OR_RETURN(const proto::StatusReply status,
                            FetchStatus(options.controller, options.token, absl::Seconds(5)));
@@ -69,6 +101,7 @@ absl::Status RunStatus(const Options& options) {
     std::cout << ToJson(status).dump(2) << "\n";
   } else {
     Print(status);
+    PrintLanes(status);
   }
   return absl::OkStatus();
 }

@@ -1,0 +1,140 @@
+// What becomes of a job when a path, or a NIC, dies between ranks that live.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "core/fabric/choice/choice_fabric.h"
+#include "core/fabric/tcp/tcp_fabric.h"
+#include "core/fabric/verbs/verbs_fabric.h"
+#include "testing/fake_verbs/fake_network.h"
+#include "testing/job/job.h"
+
+namespace waybill {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class FallbackTest : public testing::Test {
+ protected:
+  // Each rank has a host of its own with so many NICs.
+  void Start(int nics) {
+    job_ = std::make_unique<Job>(JobOptions{.make_fabric = [this, nics](const std::string& rank) {
+      const std::lock_guard lock(mutex_);
+      for (int i = 0; i < nics; ++i) network_.Host(rank).AddDevice("mlx5_" + std::to_string(i));
+      std::vector<ChoiceMember> members;
+      members.push_back({.fabric = *MakeVerbsFabric({.library = &network_.Host(rank)})});
+      members.push_back({.fabric = *MakeTcpFabric()});
+      return *MakeChoiceFabric(std::move(members), "");
+    }});
+    ASSERT_EQ(job_->StartController().message(), "");
+    ASSERT_EQ(job_->JoinAll().message(), "");
+  }
+
+  std::vector<std::string> PathsOf(const std::vector<LaneReport>& lanes) {
+    std::vector<std::string> paths;
+    for (const LaneReport& lane : lanes) paths.push_back(lane.path);
+    return paths;
+  }
+
+  void PublishAndCheck(uint64_t version) {
+    for (const absl::Status& status : job_->PublishAll(version)) EXPECT_EQ(status.message(), "");
+    for (uint32_t t = 0; t < 2; ++t) {
+      const auto outcomes = job_->trainer(t)->AwaitOutcome(absl::Seconds(20));
+      ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+      for (const GroupOutcome& outcome : *outcomes) EXPECT_EQ(outcome.status.message(), "");
+    }
+    for (uint32_t w = 0; w < 2; ++w) {
+      EXPECT_EQ(job_->worker(w)->AwaitShown(version, absl::Seconds(20)).message(), "");
+      EXPECT_TRUE(job_->Shows(w, version));
+    }
+  }
+
+  void AwaitNewLanes(uint64_t epoch) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    while (true) {
+      const proto::StatusReply status = job_->controller().status();
+      if (status.epoch() > epoch && status.phase() == "ready") return;
+      ASSERT_LT(absl::Now(), deadline) << status.DebugString();
+      std::this_thread::yield();
+    }
+  }
+
+  std::mutex mutex_;
+  fake_verbs::FakeNetwork network_;
+  std::unique_ptr<Job> job_;
+};
+
+TEST_F(FallbackTest, WhereRdmaWorksItCarriesEveryLane) {
+  Start(/*nics=*/2);
+  PublishAndCheck(1);
+  for (uint32_t t = 0; t < 2; ++t) {
+    EXPECT_THAT(PathsOf(job_->trainer(t)->lanes()),
+                AllOf(testing::SizeIs(4), Each(StartsWith("verbs: mlx5_"))));
+  }
+  const proto::StatusReply status = job_->controller().status();
+  for (const proto::RankStatus& rank : status.ranks()) {
+    EXPECT_EQ(rank.fallbacks(), 0u);
+    EXPECT_EQ(rank.nics_size(), 2);
+    EXPECT_EQ(rank.lanes_size(), 4);
+  }
+}
+
+TEST_F(FallbackTest, APathThatDiesFailsTheUpdateAndTheNextEpochUsesWhatStillWorks) {
+  Start(/*nics=*/1);
+  PublishAndCheck(1);
+  const uint64_t epoch = job_->controller().status().epoch();
+  network_.Cut({"trainer 0", "mlx5_0"}, {"worker 1", "mlx5_0"});
+  job_->Fill(2);
+  bool any_failed = false;
+  for (const absl::Status& status : job_->PublishAll(2)) any_failed = any_failed || !status.ok();
+  const auto outcome = job_->trainer(0)->AwaitOutcome(absl::Seconds(20));
+  any_failed = any_failed || !outcome.ok() || !outcome->at(0).status.ok();
+  EXPECT_TRUE(any_failed);
+  for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(job_->Shows(w, 1)) << w;
+
+  AwaitNewLanes(epoch);
+  PublishAndCheck(3);
+  // Between those two by tcp, between all others as before.
+  std::vector<std::string> to_worker_1;
+  for (const LaneReport& lane : job_->trainer(0)->lanes()) {
+    if (lane.peer == 1) to_worker_1.push_back(lane.path);
+  }
+  EXPECT_THAT(to_worker_1, Each(AllOf(StartsWith("tcp: "), HasSubstr("not verbs"))));
+  EXPECT_THAT(PathsOf(job_->trainer(1)->lanes()), Each(StartsWith("verbs: ")));
+  const proto::StatusReply status = job_->controller().status();
+  EXPECT_EQ(status.lanes_lost(), 1u);
+  uint64_t fallbacks = 0;
+  for (const proto::RankStatus& rank : status.ranks()) fallbacks += rank.fallbacks();
+  EXPECT_EQ(fallbacks, 2u);  // One at each end.
+}
+
+TEST_F(FallbackTest, ANicThatDiesIsPlannedAround) {
+  Start(/*nics=*/2);
+  PublishAndCheck(1);
+  const uint64_t epoch = job_->controller().status().epoch();
+  network_.Host("trainer 0").SetPort("mlx5_1", 1, /*active=*/false);
+  AwaitNewLanes(epoch);
+  PublishAndCheck(2);
+  // Every NIC of the workers still has a lane; none is on the dead one.
+  EXPECT_THAT(PathsOf(job_->trainer(0)->lanes()),
+              AllOf(testing::SizeIs(4), Each(StartsWith("verbs: mlx5_0"))));
+  const proto::StatusReply status = job_->controller().status();
+  for (const proto::RankStatus& rank : status.ranks()) {
+    EXPECT_EQ(rank.nics_size(), rank.name() == "trainer 0" ? 1 : 2) << rank.name();
+    EXPECT_EQ(rank.fallbacks(), 0u);
+  }
+}
+
+}  // namespace
+}  // namespace waybill
