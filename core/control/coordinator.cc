@@ -101,7 +101,7 @@ void Coordinator::OnMessage(ConnectionId connection, const proto::RankMessage& m
     case proto::RankMessage::kConnected:
       return OnConnected(*member, message.connected(), now);
     case proto::RankMessage::kNics:
-      return OnNics(*member, message.nics());
+      return OnNics(*member, message.nics(), now);
     case proto::RankMessage::kPublish:
       return OnPublish(*member, message.publish(), now);
     case proto::RankMessage::kLeave:
@@ -158,6 +158,7 @@ void Coordinator::BeginEpochIfComplete(absl::Time) {
 
 absl::Status Coordinator::BeginEpoch() {
   WAYBILL_ASSIGN_OR_RETURN(plan_, members_.MakePlan());
+  nics_changed_ = false;
   ++epoch_;
   sequence_ = 0;
   if (log_ != nullptr) WAYBILL_RETURN_IF_ERROR(log_->BeginEpoch(epoch_));
@@ -255,14 +256,17 @@ void Coordinator::SendConnect() {
   }
 }
 
-// Counts from the next epoch on; lanes on a NIC that is gone say so themselves.
-void Coordinator::OnNics(Member& member, const proto::Nics& nics) {
+// A NIC that went away, or came back: the lanes are planned anew between two updates.
+void Coordinator::OnNics(Member& member, const proto::Nics& nics, absl::Time now) {
   if (!member.manifest) return;
-  member.manifest->nics().clear();
+  std::vector<Nic> usable;
   for (const proto::UsableNic& nic : nics.nics()) {
-    member.manifest->nics().push_back(
-        {nic.name(), nic.rail(), nic.numa_node(), nic.bytes_per_second()});
+    usable.push_back({nic.name(), nic.rail(), nic.numa_node(), nic.bytes_per_second()});
   }
+  if (usable == member.manifest->nics()) return;
+  member.manifest->nics() = std::move(usable);
+  nics_changed_ = true;
+  ReplaceLanes(now);
 }
 
 void Coordinator::OnConnected(Member& member, const proto::Connected& connected, absl::Time now) {
@@ -285,14 +289,14 @@ void Coordinator::OnConnected(Member& member, const proto::Connected& connected,
     other.established = true;
     outbox_->Send(other.connection, message);
   }
+  ReplaceLanes(now);
   BeginRoundIfQuiet(now);
 }
 
 // A lane between two ranks that live is dead: everybody gets new ones, by what still works.
 void Coordinator::ReplaceLanes(absl::Time now) {
-  if (!lane_lost_ || round_ != nullptr || phase_ != Phase::kReady) return;
-  lane_lost_ = false;
-  ++lanes_lost_;
+  if (!(lane_lost_ || nics_changed_) || round_ != nullptr || phase_ != Phase::kReady) return;
+  lanes_lost_ += std::exchange(lane_lost_, false) ? 1 : 0;
   phase_ = Phase::kGathering;
   BeginEpochIfComplete(now);
 }

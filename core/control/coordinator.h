@@ -83,7 +83,7 @@ class Coordinator final : private RoundActions {
   void OnJoin(ConnectionId connection, const proto::Join& join, absl::Time now);
   void OnOffers(Member& member, const proto::Offers& offers);
   void OnConnected(Member& member, const proto::Connected& connected, absl::Time now);
-  static void OnNics(Member& member, const proto::Nics& nics);
+  void OnNics(Member& member, const proto::Nics& nics, absl::Time now);
   void ReplaceLanes(absl::Time now);
   void OnPublish(const Member& member, const proto::Publish& publish, absl::Time now);
   void OnFailed(const Member& member, const proto::Failed& failed);
@@ -112,8 +112,9 @@ class Coordinator final : private RoundActions {
   };
   std::map<uint32_t, Doubt> doubts_;  // By worker: voted, and never heard.
 
-  bool lane_lost_ = false;   // Between ranks that live, in this epoch.
-  uint64_t lanes_lost_ = 0;  // Epochs that began because of that.
+  bool nics_changed_ = false;  // Since the plan was made.
+  bool lane_lost_ = false;     // Between ranks that live, in this epoch.
+  uint64_t lanes_lost_ = 0;    // Epochs that began because of that.
   Phase phase_ = Phase::kGathering;
   absl::Time join_deadline_ = absl::InfiniteFuture();
   uint64_t epoch_ = 0;
