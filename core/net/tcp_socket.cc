@@ -17,6 +17,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
+#ifndef TCP_RTO_MAX_MS
+#define TCP_RTO_MAX_MS 44  // Newer than the headers of most distributions.
+#endif
+
 namespace waybill::net {
 namespace {
 
@@ -114,6 +118,16 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
     host = host.substr(1, host.size() - 2);
   }
   return HostPort{.host = std::string(host), .port = static_cast<uint16_t>(port)};
+}
+
+absl::StatusOr<std::string> NumericAddress(const std::string& host) {
+  absl::StatusOr<Addresses> list = Resolve({.host = host, .port = 9}, 0);
+  if (!list.ok()) return list.status();
+  sockaddr_storage address{};
+  std::memcpy(&address, (*list)->ai_addr, (*list)->ai_addrlen);
+  const absl::StatusOr<HostPort> name = NameOf(address, (*list)->ai_addrlen);
+  if (!name.ok()) return name.status();
+  return name->host;
 }
 
 absl::StatusOr<std::string> OwnAddressTowards(const std::string& host) {
@@ -256,9 +270,6 @@ absl::Status SetKeepAlive(int socket, int seconds) {
   }
   // Probes of a window that is shut come ever more rarely, up to two minutes apart. Kernels before
   // 6.15 leave it so.
-#ifndef TCP_RTO_MAX_MS
-#define TCP_RTO_MAX_MS 44
-#endif
   (void)SetOption(socket, IPPROTO_TCP, TCP_RTO_MAX_MS, interval * 1000);
   return absl::OkStatus();
 }
