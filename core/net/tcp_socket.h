@@ -25,6 +25,9 @@ struct HostPort {
 std::string ToString(const HostPort& address);  // "10.0.0.1:7070", "[fe80::1%eth0]:7070".
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
 
+// The first numeric address of a host by name; kInvalidArgument: it is unknown.
+absl::StatusOr<std::string> NumericAddress(const std::string& host);
+
 // This host's address on the way to `host` (a name or an address): what a peer that talks to `host`
 // can most likely reach us by. Nothing is sent.
 absl::StatusOr<std::string> OwnAddressTowards(const std::string& host);

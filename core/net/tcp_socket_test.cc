@@ -134,6 +134,14 @@ TEST(TcpSocket, TheAddressTowardsThisHostIsThisHosts) {
   EXPECT_EQ(OwnAddressTowards("no such host").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(TcpSocket, ANameHasANumericAddress) {
+  EXPECT_EQ(*NumericAddress("10.1.2.3"), "10.1.2.3");
+  const auto local = NumericAddress("localhost");
+  ASSERT_TRUE(local.ok()) << local.status();
+  EXPECT_TRUE(*local == "127.0.0.1" || *local == "::1") << *local;
+  EXPECT_EQ(NumericAddress("no such host").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(TcpSocket, SecretsDiffer) {
   std::set<std::string> secrets;
   for (int i = 0; i < 100; ++i) secrets.insert(*RandomSecret());

@@ -67,6 +67,13 @@ class Started:
     def first_line(self):
         return self.process.stdout.readline()
 
+    def error_line(self, prefix):
+        """What it says on standard error behind `prefix`, when it says so."""
+        for line in self.process.stderr:
+            if line.startswith(prefix):
+                return line[len(prefix) :].strip()
+        raise AssertionError(f"it never said {prefix!r}")
+
     def end(self, how=signal.SIGTERM):
         self.process.send_signal(how)
         return self.result()

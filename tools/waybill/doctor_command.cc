@@ -1,0 +1,136 @@
+#include <unistd.h>
+
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "core/base/status.h"
+#include "core/net/tcp_socket.h"
+#include "tools/waybill/commands.h"
+#include "tools/waybill/examine_host.h"
+#include "tools/waybill/measure_peer.h"
+
+namespace waybill {
+namespace {
+
+struct Options {
+  std::string peer;
+  bool serve = false;
+  std::string listen = "0.0.0.0:7071";
+  std::string own_address;
+  uint16_t control_port = 7070;
+  std::vector<std::string> nics;
+  int gid_index = -1;
+  double seconds = 0.5;
+  bool json = false;
+};
+
+constexpr const char* kLevels[] = {"good", "note", "bad"};
+
+void Print(const std::vector<Finding>& findings) {
+  const bool colours = isatty(STDOUT_FILENO) == 1;
+  constexpr const char* kColours[] = {"\033[32m", "\033[33m", "\033[31m"};
+  int bad = 0;
+  for (const Finding& finding : findings) {
+    const auto level = static_cast<size_t>(finding.level);
+    bad += finding.level == Finding::Level::kBad ? 1 : 0;
+    std::cout << absl::StrFormat("%s%-4s%s  %-32s %s\n", colours ? kColours[level] : "",
+                                 kLevels[level], colours ? "\033[0m" : "", finding.subject,
+                                 finding.found);
+    if (!finding.remedy.empty()) std::cout << absl::StrFormat("%39s-> %s\n", "", finding.remedy);
+  }
+  std::cout << (bad == 0 ? std::string("\nnothing is in the way\n")
+                         : absl::StrFormat("\n%d thing%s in the way\n", bad,
+                                           bad == 1 ? " is" : "s are"));
+}
+
+nlohmann::json ToJson(const std::vector<Finding>& findings) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const Finding& finding : findings) {
+    list.push_back({{"subject", finding.subject},
+                    {"level", kLevels[static_cast<size_t>(finding.level)]},
+                    {"found", finding.found},
+                    {"remedy", finding.remedy}});
+  }
+  return list;
+}
+
+std::vector<Finding> Examine(const Options& options) {
+  const absl::StatusOr<std::vector<SurveyedPort>> ports = SurveyRdma(
+      options.gid_index >= 0 ? std::optional<uint32_t>(options.gid_index) : std::nullopt);
+  std::vector<Finding> findings = ExamineRdma(ports);
+  for (Finding& finding :
+       ExamineHost(ThisHost(), ports.ok() ? *ports : std::vector<SurveyedPort>())) {
+    findings.push_back(std::move(finding));
+  }
+  std::string own = options.own_address;
+  if (own.empty()) {
+    // Towards anywhere: nothing is sent.
+    const auto address = net::OwnAddressTowards("192.0.2.1");
+    own = address.ok() ? *address : "127.0.0.1";
+  }
+  findings.push_back(ExamineControlPort(own, options.control_port));
+  return findings;
+}
+
+absl::Status RunDoctor(const Options& options) {
+  const MeasureOptions measure{.own_address = options.own_address,
+                               .nics = options.nics,
+                               .gid_index = options.gid_index,
+                               .seconds_each = options.seconds};
+  if (options.serve) {
+    return ServeMeasurements(options.listen, measure,
+                             [](const std::string& line) { std::cerr << line << std::endl; });
+  }
+  if (options.peer.empty()) {
+    const std::vector<Finding> findings = Examine(options);
+    if (options.json) {
+      std::cout << ToJson(findings).dump(2) << "\n";
+    } else {
+      Print(findings);
+    }
+    return absl::OkStatus();
+  }
+  WAYBILL_ASSIGN_OR_RETURN(const std::vector<FabricCurve> curves,
+                           MeasurePeer(options.peer, measure, [&](const std::string& line) {
+                             if (!options.json) std::cerr << line << std::endl;
+                           }));
+  std::cout << (options.json ? CurvesToJson(curves).dump(2) + "\n" : FormatCurves(curves));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddDoctorCommand(CLI::App& app, Run& run) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "doctor",
+      "Looks at this host as RDMA needs it, and says what is wrong and how to put it right; with a "
+      "peer,\nmeasures latency and bandwidth by the size of a write over each fabric.\n\n"
+      "  waybill doctor                      this host\n"
+      "  waybill doctor --serve              on the other host; then here:\n"
+      "  waybill doctor --peer other:7071    measures between the two");
+  command->add_option("--peer", options->peer,
+                      "HOST or HOST:PORT where `waybill doctor --serve` runs");
+  command->add_flag("--serve", options->serve, "be the other end, until interrupted");
+  command->add_option("--listen", options->listen, "where to serve")->capture_default_str();
+  command->add_option("--host", options->own_address,
+                      "this host's numeric address; default: the one on the way to the peer");
+  command->add_option("--control-port", options->control_port, "the one that is looked at")
+      ->capture_default_str();
+  command->add_option("--nics", options->nics, "RDMA devices to use")
+      ->envname("WAYBILL_NICS")
+      ->delimiter(',');
+  command->add_option("--gid-index", options->gid_index, "instead of the rule")
+      ->envname("WAYBILL_GID_INDEX");
+  command->add_option("--seconds", options->seconds, "for each size of a write")
+      ->capture_default_str();
+  command->add_flag("--json", options->json, "for programs");
+  command->callback([options, &run] { run = [options] { return RunDoctor(*options); }; });
+}
+
+}  // namespace waybill

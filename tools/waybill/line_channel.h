@@ -1,0 +1,33 @@
+// JSON lines between two processes on two hosts, with deadlines.
+#ifndef WAYBILL_TOOLS_WAYBILL_LINE_CHANNEL_H_
+#define WAYBILL_TOOLS_WAYBILL_LINE_CHANNEL_H_
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/base/unique_fd.h"
+
+namespace waybill {
+
+class LineChannel {
+ public:
+  explicit LineChannel(UniqueFd socket) : socket_(std::move(socket)) {}
+
+  absl::Status Say(const nlohmann::json& message);
+  // kDeadlineExceeded; kAborted: the other end is gone; its "error", if it said one.
+  absl::StatusOr<nlohmann::json> Hear(absl::Time deadline);
+  // Nothing where nothing has come yet.
+  absl::StatusOr<std::optional<nlohmann::json>> HearNow();
+
+ private:
+  UniqueFd socket_;
+  std::string received_;
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_TOOLS_WAYBILL_LINE_CHANNEL_H_
