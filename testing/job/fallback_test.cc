@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -29,10 +31,14 @@ using testing::StartsWith;
 class FallbackTest : public testing::Test {
  protected:
   // Each rank has a host of its own with so many NICs.
-  void Start(int nics) {
-    job_ = std::make_unique<Job>(JobOptions{.make_fabric = [this, nics](const std::string& rank) {
+  void Start(int nics, const std::optional<fake_verbs::RegistrationFault>& fault = {}) {
+    job_ = std::make_unique<Job>(JobOptions{.make_fabric = [=, this](const std::string& rank) {
       const std::lock_guard lock(mutex_);
-      for (int i = 0; i < nics; ++i) network_.Host(rank).AddDevice("mlx5_" + std::to_string(i));
+      for (int i = 0; i < nics; ++i) {
+        const std::string name = "mlx5_" + std::to_string(i);
+        network_.Host(rank).AddDevice(name);
+        if (fault) network_.Host(rank).FailRegistrations(name, *fault);
+      }
       std::vector<ChoiceMember> members;
       members.push_back({.fabric = *MakeVerbsFabric({.library = &network_.Host(rank)})});
       members.push_back({.fabric = *MakeTcpFabric()});
@@ -144,6 +150,19 @@ TEST_F(FallbackTest, ANicThatDiesIsPlannedAroundAndTakenInAgain) {
   network_.Host("trainer 0").SetPort("mlx5_1", 1, /*active=*/true);
   Await([&] { return on_trainer_0("mlx5_0") == 2 && on_trainer_0("mlx5_1") == 2; });
   PublishAndCheck(3);
+}
+
+// ENOMEM: the translation table, or the limit on locked memory, is full.
+TEST_F(FallbackTest, MemoryThatCannotBeRegisteredIsReachedByTcpAndStatusSaysWhy) {
+  Start(/*nics=*/1, fake_verbs::RegistrationFault{.error = ENOMEM});
+  PublishAndCheck(1);
+  const proto::StatusReply status = job_->controller().status();
+  for (const proto::RankStatus& rank : status.ranks()) {
+    for (const proto::LaneReport& lane : rank.lanes()) {
+      EXPECT_THAT(lane.path(), AllOf(StartsWith("tcp: "), HasSubstr("register"),
+                                     HasSubstr("limit on locked memory")));
+    }
+  }
 }
 
 }  // namespace

@@ -9,31 +9,36 @@
 namespace waybill::choice {
 
 absl::StatusOr<Region> RegionSet::Register(const MemorySpan& memory, absl::string_view name) {
-  Entry entry{.memory = memory, .name = std::string(name)};
-  entry.ids.resize(members_.size());
-  absl::Status status = absl::FailedPreconditionError("no fabric");
-  for (size_t i = 0; i < members_.size() && !status.ok(); ++i) {
-    absl::StatusOr<Region> region = members_[i]->Register(memory, name);
-    status = region.status();
-    entry.owner = i;
-    if (region.ok()) {
-      entry.ids[i] = region->id;
-    } else {
-      unusable_[i] = status;
-    }
-  }
-  WAYBILL_RETURN_IF_ERROR(status);
-  return Add(std::move(entry));
+  return MakeByBest(name, [&](Fabric& member) { return member.Register(memory, name); });
 }
 
+// The best one allocates: shared memory can be mapped by peers, and every other network takes it as
+// it takes any memory.
 absl::StatusOr<Region> RegionSet::Allocate(uint64_t size_bytes, absl::string_view name) {
-  // The best one allocates: shared memory can be mapped by peers, and every other network takes it
-  // as it takes any memory.
-  WAYBILL_ASSIGN_OR_RETURN(const Region region, members_[0]->Allocate(size_bytes, name));
-  Entry entry{.allocated = true, .memory = region.memory, .name = std::string(name)};
+  return MakeByBest(name, [&](Fabric& member) { return member.Allocate(size_bytes, name); });
+}
+
+absl::StatusOr<Region> RegionSet::MakeByBest(
+    absl::string_view name, const std::function<absl::StatusOr<Region>(Fabric&)>& make) {
+  Entry entry{.name = std::string(name)};
   entry.ids.resize(members_.size());
-  entry.ids[0] = region.id;
-  return Add(std::move(entry));
+  std::vector<absl::Status> failures(members_.size());
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (!unusable_[i].ok()) continue;
+    const absl::StatusOr<Region> region = make(*members_[i]);
+    failures[i] = region.status();
+    if (!region.ok()) continue;
+    for (size_t before = 0; before < i; ++before) unusable_[before].Update(failures[before]);
+    entry.owner = i;
+    entry.ids[i] = region->id;
+    entry.memory = region->memory;
+    return Add(std::move(entry));
+  }
+  // Nobody has it: that is the memory's fault, or the caller's, and not the networks'.
+  absl::Status status;
+  for (const absl::Status& failure : failures) status.Update(failure);
+  for (const absl::Status& why : unusable_) status.Update(why);
+  return status;
 }
 
 absl::StatusOr<Region> RegionSet::Add(Entry entry) {

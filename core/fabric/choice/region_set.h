@@ -4,6 +4,7 @@
 #define WAYBILL_CORE_FABRIC_CHOICE_REGION_SET_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -35,13 +36,15 @@ class RegionSet {
 
  private:
   struct Entry {
-    size_t owner = 0;  // The member that allocated it, or the first that registered it.
-    bool allocated = false;
+    size_t owner = 0;  // The member that made it.
     MemorySpan memory;
     std::string name;
     std::vector<RegionId> ids;  // By member.
   };
 
+  // By the best member that can.
+  absl::StatusOr<Region> MakeByBest(absl::string_view name,
+                                    const std::function<absl::StatusOr<Region>(Fabric&)>& make);
   void RegisterWithOthers(Entry& entry);
   absl::StatusOr<Region> Add(Entry entry);
   absl::StatusOr<Entry*> Find(RegionId id);

@@ -71,6 +71,10 @@ absl::Status Regions::Release(RegionId id) {
 
 absl::Status Regions::Renew(RegionId id, Contents contents) {
   WAYBILL_ASSIGN_OR_RETURN(OwnRegion * region, Find(id));
+  if (contents == Contents::kZeroed && region->memory.kind == MemoryKind::kDevice) {
+    return absl::UnimplementedError(absl::StrCat(
+        "renew \"", region->name, "\" zeroed: memory of a device is zeroed by its owner"));
+  }
   Deregister(*region);
   WAYBILL_ASSIGN_OR_RETURN(region->key, RandomKey());
   region->grants.clear();

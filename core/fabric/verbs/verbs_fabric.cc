@@ -475,6 +475,9 @@ class VerbsFabric final : public Fabric {
 }  // namespace verbs
 
 absl::StatusOr<std::unique_ptr<Fabric>> MakeVerbsFabric(const VerbsOptions& options) {
+  if (options.queue_depth == 0 || options.chain == 0) {
+    return absl::InvalidArgumentError("verbs: a queue depth and a chain of at least 1 are needed");
+  }
   verbs::Verbs* library = options.library;
   if (library == nullptr) {
     WAYBILL_ASSIGN_OR_RETURN(library, verbs::LoadLibibverbs());
