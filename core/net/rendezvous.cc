@@ -163,7 +163,7 @@ void Rendezvous::Welcome(uint32_t number, End& end) {
 }
 
 void Rendezvous::Dial(uint32_t number, End& end) {
-  absl::StatusOr<UniqueFd> socket = BeginConnect(end.peer);
+  absl::StatusOr<UniqueFd> socket = BeginConnect(end.peer, listener_.address.host);
   absl::Status status = socket.status();
   if (socket.ok()) {
     by_socket_[socket->get()] = number;

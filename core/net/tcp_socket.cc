@@ -98,6 +98,31 @@ bool IsConnectedToItself(int socket) {
          own_size == peer_size && std::memcmp(&own, &peer, own_size) == 0;
 }
 
+bool IsLoopback(const sockaddr* address) {
+  if (address->sa_family == AF_INET) {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(address);
+    return ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+  }
+  return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+}
+
+// Gives the socket the own address, but for the port, unless it can't lead there.
+absl::Status BindTowards(int socket, const std::string& from, const addrinfo& to) {
+  if (from.empty()) return absl::OkStatus();
+  absl::StatusOr<Addresses> own = Resolve({.host = from, .port = 0}, AI_NUMERICHOST);
+  if (!own.ok()) return own.status();
+  const addrinfo& address = **own;
+  if (address.ai_family != to.ai_family ||
+      (IsLoopback(address.ai_addr) && !IsLoopback(to.ai_addr))) {
+    return absl::OkStatus();
+  }
+  // The port is chosen when the peer is known: many connections can have the same one.
+  const int on = 1;
+  setsockopt(socket, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on));
+  if (bind(socket, address.ai_addr, address.ai_addrlen) == 0) return absl::OkStatus();
+  return SocketError(absl::StrCat("connect from ", from), errno);
+}
+
 }  // namespace
 
 std::string ToString(const HostPort& address) {
@@ -173,13 +198,14 @@ UniqueFd Accept(int listener) {
   return fd;
 }
 
-absl::StatusOr<UniqueFd> BeginConnect(const HostPort& address) {
+absl::StatusOr<UniqueFd> BeginConnect(const HostPort& address, const std::string& from) {
   absl::StatusOr<Addresses> list = Resolve(address, AI_NUMERICHOST);
   if (!list.ok()) return list.status();
   const addrinfo& to = **list;
   absl::StatusOr<UniqueFd> fd = NewSocket(to.ai_family);
   if (!fd.ok()) return fd.status();
   SendAtOnce(fd->get());
+  if (absl::Status status = BindTowards(fd->get(), from, to); !status.ok()) return status;
   if (connect(fd->get(), to.ai_addr, to.ai_addrlen) != 0 && errno != EINPROGRESS) {
     return absl::UnavailableError(
         absl::StrCat("connect to ", ToString(address), ": ", std::strerror(errno)));

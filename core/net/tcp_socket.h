@@ -44,8 +44,10 @@ absl::StatusOr<Listener> Listen(const HostPort& address);
 // Invalid where nobody waits.
 UniqueFd Accept(int listener);
 
-// Begins to connect: writable when it is through; FinishConnect() then says how it went.
-absl::StatusOr<UniqueFd> BeginConnect(const HostPort& address);
+// Begins to connect: writable when it is through; FinishConnect() then says how it went. `from`:
+// the own numeric address to do it from, and so the way out of this host where each address has its
+// own; empty, or one that can't lead there (loopback, another family): what the system chooses.
+absl::StatusOr<UniqueFd> BeginConnect(const HostPort& address, const std::string& from = "");
 absl::Status FinishConnect(int socket, const HostPort& address);  // kUnavailable: in vain.
 
 // How many bytes went or came: 0 where the socket is full or empty. kAborted: the peer is gone.

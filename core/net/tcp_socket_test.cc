@@ -1,5 +1,6 @@
 #include "core/net/tcp_socket.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -104,6 +105,28 @@ TEST(TcpSocket, ASocketThatMetItselfIsNotConnected) {
   ASSERT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&own), size), 0);
   EXPECT_TRUE(absl::IsUnavailable(
       FinishConnect(fd.get(), {.host = "127.0.0.1", .port = ntohs(own.sin_port)})));
+}
+
+std::string PeerSeen(const HostPort& listener, int accepting, const std::string& from) {
+  const UniqueFd near = *BeginConnect(listener, from);
+  AwaitReady(accepting, POLLIN);
+  const UniqueFd far = Accept(accepting);
+  sockaddr_in peer{};
+  socklen_t size = sizeof(peer);
+  EXPECT_EQ(getpeername(far.get(), reinterpret_cast<sockaddr*>(&peer), &size), 0);
+  char text[INET_ADDRSTRLEN];
+  return inet_ntop(AF_INET, &peer.sin_addr, text, sizeof(text));
+}
+
+TEST(TcpSocket, AConnectionLeavesFromTheAddressThatWasSaid) {
+  const Listener listener = *Listen({.host = "127.0.0.1"});
+  const int accepting = listener.socket.get();
+  EXPECT_EQ(PeerSeen(listener.address, accepting, "127.0.0.7"), "127.0.0.7");
+  EXPECT_EQ(PeerSeen(listener.address, accepting, ""), "127.0.0.1");
+  EXPECT_EQ(PeerSeen(listener.address, accepting, "::1"), "127.0.0.1");
+  // An address of somebody else: documentation has this one.
+  const absl::Status status = BeginConnect(listener.address, "192.0.2.1").status();
+  EXPECT_NE(status.message().find("connect from 192.0.2.1"), absl::string_view::npos) << status;
 }
 
 TEST(TcpSocket, APeerThatIsGoneIsTold) {

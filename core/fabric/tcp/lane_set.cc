@@ -93,7 +93,8 @@ absl::Status LaneSet::Connect(LaneId id, absl::string_view peer_address) {
 }
 
 absl::Status LaneSet::Dial(LaneId id, TcpLane& lane) {
-  WAYBILL_ASSIGN_OR_RETURN(lane.socket, net::BeginConnect(lane.peer_address->listener));
+  WAYBILL_ASSIGN_OR_RETURN(lane.socket,
+                           net::BeginConnect(lane.peer_address->listener, options_.listener.host));
   lane.stage = TcpLane::Stage::kDialling;
   return loop_.Watch(lane.socket.get(), TicketOf(id));
 }
@@ -116,7 +117,8 @@ void LaneSet::FinishDialling(LaneId id, TcpLane& lane) {
 // Who waits for a hello looks whether there is anybody who could come: that a peer is gone is told
 // now and not at the deadline.
 void LaneSet::Probe(LaneId id, TcpLane& lane) {
-  absl::StatusOr<UniqueFd> probe = net::BeginConnect(lane.peer_address->listener);
+  absl::StatusOr<UniqueFd> probe =
+      net::BeginConnect(lane.peer_address->listener, options_.listener.host);
   if (!probe.ok()) {
     if (absl::IsUnavailable(probe.status())) Fail(id, lane, probe.status());
     return;
