@@ -177,13 +177,15 @@ class TrainerClient final : public Trainer, private RankClient {
       publish_->writing = true;
       times_.started = absl::Now();
     }
-    if (absl::Status status = engine_->Start(update_, digests_, targets); !status.ok()) {
-      {
-        const std::lock_guard lock(mutex_);
-        publish_->writing = false;
-      }
-      Fail(update_.version, status);
+    const absl::Time begin = absl::Now();
+    const absl::Status status = engine_->Start(update_, digests_, targets);
+    const absl::Duration enqueued = absl::Now() - begin;
+    {
+      const std::lock_guard lock(mutex_);
+      times_.enqueued = enqueued;
+      publish_->writing = status.ok();
     }
+    if (!status.ok()) Fail(update_.version, status);
   }
 
   void OnOutcome(const proto::Outcome& outcome) {

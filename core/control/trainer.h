@@ -40,6 +40,7 @@ struct PublishTimes {
   absl::Time published;  // publish() was called.
   absl::Time started;    // START came: data moves from here on.
   absl::Time sent;
+  absl::Duration enqueued;  // What handing the whole plan to the engine took its caller.
 };
 
 // Thread-safe; one publish at a time.

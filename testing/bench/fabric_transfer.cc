@@ -141,6 +141,7 @@ class End {
       control_.Say(absl::StrCat(cpu));
     }
     control_.Say(CountsAsJson().dump());
+    (void)control_.Hear();  // Until the sender has heard of every completion.
   }
 
   // Kills the receiver when half of it has been posted; seconds until the last lane had failed.
@@ -184,11 +185,13 @@ class End {
 
     nlohmann::json rounds = nlohmann::json::array();
     for (uint32_t round = 0; round < options_.rounds; ++round) rounds.push_back(Round(ring, to));
-    return {{"bytes", options_.mib << 20},
-            {"lanes", options_.lanes},
-            {"rounds", std::move(rounds)},
-            {"sender", CountsAsJson()},
-            {"receiver", nlohmann::json::parse(control_.Hear())}};
+    nlohmann::json result = {{"bytes", options_.mib << 20},
+                             {"lanes", options_.lanes},
+                             {"rounds", std::move(rounds)},
+                             {"sender", CountsAsJson()},
+                             {"receiver", nlohmann::json::parse(control_.Hear())}};
+    control_.Say("done");
+    return result;
   }
 
  private:

@@ -103,6 +103,8 @@ def main():
     show("    share of the hops", hops, "", "the rest is between START and SENT")
 
     show("planning", [1e3 * p["seconds"] for p in plans], "ms", "target: under 20", 1)
+    enqueued = [t["last_update"]["enqueue_seconds"] for r in with_digests for t in r["trainers"]]
+    show("handing over the whole plan", [1e6 * t for t in enqueued], "us", "target: at most 5")
     for trainer in with_digests[-1]["trainers"]:
         memory = trainer["last_update"]["memory"]
         over = (

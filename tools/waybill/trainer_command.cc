@@ -120,6 +120,7 @@ class TrainerProcess {
     event["sent_ns"] = sent;
     event["moving_seconds"] =
         absl::ToDoubleSeconds(trainer_->times().sent - trainer_->times().started);
+    event["enqueue_seconds"] = absl::ToDoubleSeconds(trainer_->times().enqueued);
     event["bytes"] = counts.bytes;
     event["writes"] = counts.writes;
     event["stores"] = counts.stores;

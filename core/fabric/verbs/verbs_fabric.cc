@@ -405,7 +405,8 @@ class VerbsFabric final : public Fabric {
     if (lane->status.ok() && lane->side.has_unsent()) Sent(*lane, lane->side.Flush());
     if (status.ok() || !lane->status.ok()) return;
     if (absl::IsAborted(status)) {
-      PollCompletions();  // What it had sent before counts.
+      while (PollCompletions()) {  // What was done before counts.
+      }
       status = absl::UnavailableError(absl::StrCat(lane->peer(), " is gone: it closed the lane"));
     }
     Fail(*lane, std::move(status));
@@ -428,7 +429,8 @@ class VerbsFabric final : public Fabric {
         imports_.Revoke(lane, key);
         return;
       case FrameKind::kGoodbye:
-        PollCompletions();
+        while (PollCompletions()) {
+        }
         return Fail(lane, absl::UnavailableError(
                               absl::StrCat(lane.peer(), " gave up the lane: ", frame.body)));
     }
