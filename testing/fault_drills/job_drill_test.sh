@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# Whole jobs of real processes: 2x2 in every mode and 2x3, a rank killed, a worker stopped beyond the
+# update's deadline. Over verbs where WAYBILL_RXE_NODES names devices, else over tcp. The model is
+# made here: the smallest that there is otherwise moves 190 MB.
+set -euo pipefail
+
+waybill=$PWD/tools/waybill/waybill
+scratch=$(mktemp -d "${TEST_TMPDIR:-/tmp}/job.XXXXXX")
+fabric=tcp nodes=()
+if [ -n "${WAYBILL_RXE_NODES:-}" ]; then
+  fabric=verbs
+  IFS=';' read -ra nodes <<<"$WAYBILL_RXE_NODES"
+fi
+started=()
+trap 'for pid in "${started[@]}"; do kill -KILL "$pid" 2>/dev/null || :; done; rm -rf "$scratch"' EXIT
+
+fail() { printf '%s\n' "$*" >&2; exit 1; }
+
+# A safetensors file of two matrices, with different bytes in each row.
+make_checkpoint() {
+  local header='{"a":{"dtype":"BF16","shape":[96,64],"data_offsets":[0,12288]},'
+  header+='"b":{"dtype":"F32","shape":[33,40],"data_offsets":[12288,17568]}}'
+  local text
+  text=$(seq -w 1 3514 | tr '\n' '+')
+  mkdir "$scratch/model"
+  {
+    # shellcheck disable=SC2059
+    printf "\\x$(printf %02x ${#header})\\0\\0\\0\\0\\0\\0\\0"
+    printf '%s' "$header"
+    printf '%s' "${text:0:17568}"
+  } >"$scratch/model/model.safetensors"
+}
+
+demo() {
+  "$waybill" demo --fabric "$fabric" --checkpoint "$scratch/model" --trainers 2 "$@" 2>&1
+}
+
+# expect_in TEXT WORDS...
+expect_in() {
+  local text=$1 words
+  shift
+  for words; do
+    [[ $text == *"$words"* ]] || fail "not said: $words"$'\n'"$text"
+  done
+}
+
+# Every byte of every version is checked by the demo itself.
+demos_are_right() {
+  local how
+  for how in '2 --mode shadow' '2 --mode shadow-copy' '2 --mode in-place' 3; do
+    # shellcheck disable=SC2086
+    demo --versions 2 --workers $how >"$scratch/out" || fail "2 x $how: $(<"$scratch/out")"
+  done
+}
+
+a_killed_rank_leaves_the_others_whole() {
+  local out
+  out=$(demo --workers 2 --versions 2 --kill 'trainer 1') && fail "a job without trainer 1: $out"
+  expect_in "$out" 'trainer 1' 'worker 0 still shows version 1, every byte right' \
+    'worker 1 still shows version 1, every byte right'
+  out=$(demo --workers 2 --versions 2 --kill 'worker 1') && fail "a job without worker 1: $out"
+  expect_in "$out" 'worker 1' 'worker 0 still shows version 1, every byte right'
+}
+
+# await FILE WORDS: blocks until FILE, which a process is writing, has them.
+await() {
+  timeout 60 grep -q -m 1 -- "$2" <(tail -n +1 -f --pid=$$ "$1") || fail "not in time: $2: $(<"$1")"
+}
+
+# rank ROLE NODE OPTIONS...
+rank() {
+  local role=$1 node=$2 on=()
+  shift 2
+  if [ ${#nodes[@]} -gt 0 ]; then
+    on=(--nics "${nodes[$node]}" --host "10.9.0.${nodes[$node]#rxe}")
+  fi
+  exec "$waybill" "$role" --rank 0 --world 1 --fabric "$fabric" "${on[@]}" \
+    --checkpoint "$scratch/model" --controller "$controller" "$@"
+}
+
+a_stopped_worker_ends_the_update_and_no_other() {
+  local worker said
+  "$waybill" controller --listen 127.0.0.1:0 --decisions "$scratch/decisions" \
+    >"$scratch/controller" 2>&1 &
+  started+=($!)
+  await "$scratch/controller" ' on '
+  controller=$(sed -n 's/.* on \([^,]*\),.*/\1/p;q' "$scratch/controller")
+  (rank worker 1) >"$scratch/worker" 2>&1 &
+  worker=$!
+  started+=($worker)
+  # Driven: it goes on after an update that failed.
+  coproc trainer { rank trainer 0 --driven --timeout 2 2>&1; }
+  started+=("$trainer_PID")
+  publish 1
+  [[ $said != *error* ]] || fail "version 1: $said"
+  await "$scratch/worker" 'version 1 is shown'
+  kill -STOP $worker
+  publish 2
+  expect_in "$said" '"error"' 'worker 0'
+  kill -CONT $worker
+  publish 3
+  [[ $said != *error* ]] || fail "version 3: $said $(<"$scratch/worker") $(<"$scratch/controller")"
+  await "$scratch/worker" 'version 3 is shown'
+  ! grep 'version 2 is shown' "$scratch/worker" || fail 'version 2 was aborted'
+}
+
+# publish VERSION: what became of it is in $said.
+publish() {
+  printf 'change %d\npublish %d\n' "$1" "$1" >&"${trainer[1]}"
+  while read -r -t 60 said <&"${trainer[0]}"; do
+    [[ $said != *'"published"'* ]] || return 0
+  done
+  fail "version $1: no answer, last: $said"
+}
+
+make_checkpoint
+for drill in demos_are_right a_killed_rank_leaves_the_others_whole \
+  a_stopped_worker_ends_the_update_and_no_other; do
+  begin=$EPOCHREALTIME
+  $drill
+  printf '%s: %.1f s\n' $drill "$(awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN {print b - a}')"
+done
