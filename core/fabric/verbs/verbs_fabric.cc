@@ -437,7 +437,7 @@ class VerbsFabric final : public Fabric {
     Fail(lane, absl::DataLossError("a frame of an unknown kind"));
   }
 
-  void Sent(VerbsLane& lane, absl::Status status) {
+  void Sent(VerbsLane& lane, const absl::Status& status) {
     if (status.ok()) {
       descriptors_.WatchForRoom(lane.side.fd(), lane.side.has_unsent());
     } else {
