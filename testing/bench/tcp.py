@@ -15,7 +15,9 @@ import socket
 import subprocess
 import sys
 
-TRANSFER = os.path.join(os.environ.get("RUNFILES_DIR", "."), "waybill/testing/bench/fabric_transfer")
+TRANSFER = os.path.join(
+    os.environ.get("RUNFILES_DIR", "."), "waybill/testing/bench/fabric_transfer"
+)
 
 
 class Iperf:
@@ -120,7 +122,9 @@ def main():
         ratios = [ours["cpu"] / theirs["cpu"] for theirs, ours, _ in pairs]
         show("    of iperf3, by pairs", ratios, "")
         for name in ("send", "receive"):
-            show(f"calls to {name}", [ours["calls"][name] for _, ours, _ in pairs], "per GiB", "", 0)
+            show(
+                f"calls to {name}", [ours["calls"][name] for _, ours, _ in pairs], "per GiB", "", 0
+            )
 
 
 if __name__ == "__main__":
