@@ -22,7 +22,7 @@ def write_bw(size, count, device_pairs=(("rxe1", "rxe2"),)):
         while "Waiting" not in server.stdout.readline():
             pass
         servers.append((server, command))
-    for (_, command), (_, source) in zip(servers, device_pairs):
+    for (_, command), (_, source) in zip(servers, device_pairs, strict=True):
         clients.append(
             subprocess.Popen(
                 [*command, "-d", source, "localhost"], stdout=subprocess.PIPE, text=True
