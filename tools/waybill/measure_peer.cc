@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -281,7 +282,7 @@ std::string FormatCurves(const std::vector<FabricCurve>& curves) {
     absl::StrAppend(&text, "\n", curve.path, "\n",
                     absl::StrFormat("%10s %14s %12s\n", "write", "latency us", "GB/s"));
     for (const SizePoint& point : curve.points) {
-      const auto bar = static_cast<size_t>(point.bytes_per_second / most * kWidth + 0.5);
+      const auto bar = static_cast<size_t>(std::lround(point.bytes_per_second / most * kWidth));
       const std::string size = point.write_bytes < 1024 ? absl::StrCat(point.write_bytes, " B")
                                : point.write_bytes < (1 << 20)
                                    ? absl::StrCat(point.write_bytes >> 10, " KiB")

@@ -171,6 +171,7 @@ class ChoiceFabric final : public Fabric {
           absl::StrCat("connect to ", lane->peer, ": this lane has a peer"));
     }
     std::vector<std::string> names;
+    names.reserve(members_.size());
     for (const ChoiceMember& member : members_) names.push_back(member.fabric->capabilities().name);
     lane->choice.emplace(names, lane->address < peer_address, options_.patience);
     for (size_t i = 0; i < members_.size(); ++i) {
@@ -295,6 +296,7 @@ class ChoiceFabric final : public Fabric {
 
   static std::vector<Fabric*> PointersTo(const std::vector<ChoiceMember>& members) {
     std::vector<Fabric*> pointers;
+    pointers.reserve(members.size());
     for (const ChoiceMember& member : members) pointers.push_back(member.fabric.get());
     return pointers;
   }

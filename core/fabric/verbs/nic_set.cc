@@ -87,6 +87,7 @@ absl::Status NicSet::Add(size_t device_index, const std::vector<std::string>& na
 
 std::vector<Device*> NicSet::devices() const {
   std::vector<Device*> devices;
+  devices.reserve(devices_.size());
   for (const auto& device : devices_) devices.push_back(device.get());
   return devices;
 }
