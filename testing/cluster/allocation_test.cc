@@ -2,34 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
 #include <new>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/fabric/local/local_fabric.h"
+#include "testing/allocations/allocations.h"
 #include "testing/cluster/cluster.h"
-
-namespace {
-
-std::atomic<bool> counting = false;
-std::atomic<uint64_t> allocations = 0;
-
-void* Counted(std::size_t size) {
-  if (counting.load(std::memory_order_relaxed)) ++allocations;
-  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
-  std::abort();
-}
-
-}  // namespace
-
-void* operator new(std::size_t size) { return Counted(size); }
-void* operator new[](std::size_t size) { return Counted(size); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace waybill {
 namespace {
@@ -51,14 +30,13 @@ uint64_t AllocationsOfUpdate(Cluster& cluster, uint64_t version) {
     }
     return true;
   };
-  allocations = 0;
-  counting = true;
+  BeginCountingAllocations();
   for (uint32_t t = 0; t < 2; ++t) {
     (void)cluster.trainer(t).Start(cluster.update(), Digests::kOn, targets);
   }
   const absl::Time deadline = absl::Now() + absl::Seconds(20);  // Threads take what they take.
   while (!is_over() && absl::Now() < deadline) cluster.Step();
-  counting = false;
+  const uint64_t allocations = EndCountingAllocations();
   EXPECT_TRUE(is_over());
   EXPECT_EQ(cluster.worker_events(0).back().kind, WorkerEvent::Kind::kArrived);
   EXPECT_EQ(cluster.Commit().message(), "");
@@ -67,12 +45,10 @@ uint64_t AllocationsOfUpdate(Cluster& cluster, uint64_t version) {
 }
 
 TEST(Allocation, TheCounterCounts) {
-  counting = true;
-  allocations = 0;
+  BeginCountingAllocations();
   void* volatile memory = ::operator new(8);  // Volatile: not to be left out.
   ::operator delete(memory);
-  counting = false;
-  EXPECT_GE(allocations, 1u);
+  EXPECT_GE(EndCountingAllocations(), 1u);
 }
 
 struct WarmCase {

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
 #include <new>
 #include <optional>
 #include <vector>
@@ -11,37 +9,16 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/fabric/tcp/driven_fabric.h"
-
-namespace {
-
-std::atomic<bool> counting = false;
-std::atomic<uint64_t> allocations = 0;
-
-void* Counted(std::size_t size) {
-  if (counting.load(std::memory_order_relaxed)) ++allocations;
-  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
-  std::abort();
-}
-
-}  // namespace
-
-void* operator new(std::size_t size) { return Counted(size); }
-void* operator new[](std::size_t size) { return Counted(size); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+#include "testing/allocations/allocations.h"
 
 namespace waybill::tcp {
 namespace {
 
 TEST(Allocation, TheCounterCounts) {
-  counting = true;
-  allocations = 0;
+  BeginCountingAllocations();
   void* volatile memory = ::operator new(8);  // Volatile: not to be left out.
   ::operator delete(memory);
-  counting = false;
-  EXPECT_GE(allocations, 1u);
+  EXPECT_GE(EndCountingAllocations(), 1u);
 }
 
 TEST(Allocation, AWarmLaneAllocatesNothing) {
@@ -74,10 +51,9 @@ TEST(Allocation, AWarmLaneAllocatesNothing) {
     return complete == kChunks && arrived == kChunks;
   };
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(carry());
-  allocations = 0;
-  counting = true;
+  BeginCountingAllocations();
   const bool carried = carry();
-  counting = false;
+  const uint64_t allocations = EndCountingAllocations();
   EXPECT_TRUE(carried);
   EXPECT_EQ(allocations, 0u);
 }

@@ -1,33 +1,12 @@
 // A send queue that has held as much before allocates nothing.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <new>
 #include <vector>
 
 #include "core/fabric/verbs/send_queue.h"
+#include "testing/allocations/allocations.h"
 #include "testing/fake_verbs/fake_host.h"
 #include "testing/fake_verbs/wire.h"
-
-namespace {
-
-bool counting = false;
-uint64_t allocations = 0;
-
-void* Counted(std::size_t size) {
-  if (counting) ++allocations;
-  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
-  std::abort();
-}
-
-}  // namespace
-
-void* operator new(std::size_t size) { return Counted(size); }
-void* operator new[](std::size_t size) { return Counted(size); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace waybill::verbs {
 namespace {
@@ -56,11 +35,9 @@ TEST(SendQueueAllocation, ThereIsNoneWhenItIsWarm) {
     }
   };
   send();
-  allocations = 0;
-  counting = true;
+  BeginCountingAllocations();
   send();
-  counting = false;
-  EXPECT_EQ(allocations, 0u);
+  EXPECT_EQ(EndCountingAllocations(), 0u);
   EXPECT_EQ(tokens.size(), 2u);
 }
 
