@@ -3,7 +3,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,9 +12,10 @@
 #include <memory>
 #include <tuple>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/random_bits.h"
+#include "core/base/status.h"
 
 #ifndef TCP_RTO_MAX_MS
 #define TCP_RTO_MAX_MS 44  // Newer than the headers of most distributions.
@@ -169,11 +169,9 @@ absl::StatusOr<std::string> OwnAddressTowards(const std::string& host) {
 }
 
 absl::StatusOr<std::string> RandomSecret() {
-  std::array<char, 16> bits;
-  if (getrandom(bits.data(), bits.size(), 0) != static_cast<ssize_t>(bits.size())) {
-    return SocketError("getrandom", errno);
-  }
-  return absl::BytesToHexString(absl::string_view(bits.data(), bits.size()));
+  WAYBILL_ASSIGN_OR_RETURN(const uint64_t one, RandomBits());
+  WAYBILL_ASSIGN_OR_RETURN(const uint64_t other, RandomBits());
+  return absl::StrCat(absl::Hex(one, absl::kZeroPad16), absl::Hex(other, absl::kZeroPad16));
 }
 
 absl::StatusOr<Listener> Listen(const HostPort& address) {

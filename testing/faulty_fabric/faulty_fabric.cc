@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/fabric/progress.h"
 
 namespace waybill {
 namespace {
@@ -276,10 +277,7 @@ void FaultyFabric::Poll(std::vector<FabricEvent>& events) {
       ready_.push_back(event);
     }
   }
-  while (!ready_.empty() && (events.capacity() == 0 || events.size() < events.capacity())) {
-    events.push_back(ready_.front());
-    ready_.pop_front();
-  }
+  HandOut(ready_, events);
 }
 
 void FaultyFabric::Wait(absl::Time deadline) {

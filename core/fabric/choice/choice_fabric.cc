@@ -1,12 +1,8 @@
 #include "core/fabric/choice/choice_fabric.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <utility>
@@ -15,10 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
-#include "core/base/unique_fd.h"
 #include "core/fabric/choice/lane_choice.h"
 #include "core/fabric/choice/region_set.h"
 #include "core/fabric/choice/tagged_texts.h"
+#include "core/fabric/progress.h"
+#include "core/fabric/waker.h"
 
 namespace waybill {
 namespace choice {
@@ -74,9 +71,8 @@ class ChoiceFabric final : public Fabric {
   }
 
   absl::Status Start() {
-    wake_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!wake_.valid()) return absl::InternalError(absl::StrCat("eventfd: ", std::strerror(errno)));
-    waits_.push_back({.fd = wake_.get(), .events = POLLIN, .revents = 0});
+    WAYBILL_RETURN_IF_ERROR(waker_.Start());
+    waits_.push_back({.fd = waker_.fd(), .events = POLLIN, .revents = 0});
     for (const ChoiceMember& member : members_) {
       waits_.push_back({.fd = member.fabric->wait_descriptor(), .events = POLLIN, .revents = 0});
     }
@@ -248,30 +244,17 @@ class ChoiceFabric final : public Fabric {
       for (const FabricEvent& event : polled_) Take(i, event);
     }
     if (choosing_ > 0) GiveUpOnSlowWays();
-    size_t taken = 0;
-    while (taken < events_.size() &&
-           (events.capacity() == 0 || events.size() < events.capacity())) {
-      events.push_back(events_[taken++]);
-    }
-    events_.erase(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(taken));
+    HandOut(events_, events);
   }
 
   void Wait(absl::Time deadline) override {
     bool sleep = events_.empty();
     for (const ChoiceMember& member : members_) sleep = member.fabric->ArmWait() && sleep;
-    if (sleep) {
-      const int64_t left = absl::ToInt64Milliseconds(
-          std::min(absl::Ceil(deadline - absl::Now(), absl::Milliseconds(1)), absl::Hours(1)));
-      poll(waits_.data(), waits_.size(), static_cast<int>(std::max<int64_t>(left, 0)));
-    }
-    uint64_t ignored;
-    (void)!read(wake_.get(), &ignored, sizeof(ignored));
+    if (sleep) poll(waits_.data(), waits_.size(), MillisecondsUntil(deadline));
+    waker_.Forget();
   }
 
-  void Wake() override {
-    const uint64_t one = 1;
-    (void)!write(wake_.get(), &one, sizeof(one));
-  }
+  void Wake() override { waker_.Wake(); }
 
   std::vector<FabricCount> Counts() const override {
     std::vector<FabricCount> counts = {{"fallbacks", fallbacks_}};
@@ -440,7 +423,7 @@ class ChoiceFabric final : public Fabric {
   uint32_t choosing_ = 0;                                         // Lanes that are not settled.
   std::vector<ImportedRegion> imports_;
   std::vector<FabricEvent> events_;
-  UniqueFd wake_;
+  Waker waker_;
   std::vector<pollfd> waits_;
   uint64_t fallbacks_ = 0;
   std::vector<uint64_t> lanes_carried_;

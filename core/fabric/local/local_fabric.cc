@@ -1,7 +1,6 @@
 #include "core/fabric/local/local_fabric.h"
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "core/base/random_bits.h"
 #include "core/base/status.h"
 #include "core/fabric/local/frames.h"
 #include "core/fabric/local/local_lane.h"
@@ -24,6 +24,8 @@
 #include "core/fabric/local/region_table.h"
 #include "core/fabric/local/unix_socket.h"
 #include "core/fabric/local/write_records.h"
+#include "core/fabric/progress.h"
+#include "core/fabric/waker.h"
 #include "kernels/copy.h"
 
 namespace waybill {
@@ -47,12 +49,12 @@ class LocalFabric final : public Fabric {
     name_ = absl::StrCat("waybill-", absl::Hex(name, absl::kZeroPad16));
     WAYBILL_ASSIGN_OR_RETURN(listener_, Listen(name_));
     epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
-    wake_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!epoll_.valid() || !wake_.valid()) {
+    if (!epoll_.valid()) {
       return absl::InternalError(absl::StrCat("local fabric: ", std::strerror(errno)));
     }
+    WAYBILL_RETURN_IF_ERROR(waker_.Start());
     WAYBILL_RETURN_IF_ERROR(Watch(listener_.get(), EPOLLIN));
-    return Watch(wake_.get(), EPOLLIN);
+    return Watch(waker_.fd(), EPOLLIN);
   }
 
   const Capabilities& capabilities() const override { return capabilities_; }
@@ -226,29 +228,17 @@ class LocalFabric final : public Fabric {
         ReadLane(lane->second);
       }
     }
-    size_t taken = 0;
-    while (taken < events_.size() &&
-           (events.capacity() == 0 || events.size() < events.capacity())) {
-      events.push_back(events_[taken++]);
-    }
-    events_.erase(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(taken));
+    HandOut(events_, events);
   }
 
   void Wait(absl::Time deadline) override {
     if (!events_.empty()) return;
-    const int64_t left = absl::ToInt64Milliseconds(
-        std::min(absl::Ceil(deadline - absl::Now(), absl::Milliseconds(1)), absl::Hours(1)));
     epoll_event ready;
-    epoll_wait(epoll_.get(), &ready, 1, static_cast<int>(std::max<int64_t>(left, 0)));
-    // Only here: a wake that came before a Poll() is kept for the next Wait().
-    uint64_t ignored;
-    (void)!read(wake_.get(), &ignored, sizeof(ignored));
+    epoll_wait(epoll_.get(), &ready, 1, MillisecondsUntil(deadline));
+    waker_.Forget();
   }
 
-  void Wake() override {
-    const uint64_t one = 1;
-    (void)!write(wake_.get(), &one, sizeof(one));
-  }
+  void Wake() override { waker_.Wake(); }
 
   int wait_descriptor() const override { return epoll_.get(); }
   bool ArmWait() override { return events_.empty(); }
@@ -476,7 +466,7 @@ class LocalFabric final : public Fabric {
   std::string name_;
   UniqueFd listener_;
   UniqueFd epoll_;
-  UniqueFd wake_;
+  Waker waker_;
   uint32_t last_lane_ = 0;
   RegionTable regions_;
   std::map<LaneId, LocalLane> lanes_;

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/random_bits.h"
 #include "core/base/status.h"
-#include "core/fabric/local/unix_socket.h"
 
 namespace waybill::local {
 

@@ -1,6 +1,5 @@
 #include "core/fabric/local/unix_socket.h"
 
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -44,12 +43,6 @@ bool SameUser(int socket) {
 }
 
 }  // namespace
-
-absl::StatusOr<uint64_t> RandomBits() {
-  uint64_t bits = 0;
-  if (getrandom(&bits, sizeof(bits), 0) != sizeof(bits)) return SocketError("getrandom", errno);
-  return bits;
-}
 
 absl::StatusOr<UniqueFd> Listen(const std::string& name) {
   absl::StatusOr<UniqueFd> fd = NewSocket();

@@ -14,9 +14,6 @@
 
 namespace waybill::local {
 
-// 64 bits that nobody can guess.
-absl::StatusOr<uint64_t> RandomBits();
-
 // Listens at an abstract name (no file, gone with the socket). Non-blocking.
 absl::StatusOr<UniqueFd> Listen(const std::string& name);
 

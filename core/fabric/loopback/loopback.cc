@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "core/base/status.h"
+#include "core/fabric/progress.h"
 #include "core/fabric/shared_pages.h"
 
 namespace waybill {
@@ -262,10 +263,7 @@ class Endpoint final : public Fabric {
   void Poll(std::vector<FabricEvent>& events) override {
     const std::lock_guard lock(state_->mutex);
     for (uint32_t i = 0; i < state_->options.posts_per_poll; ++i) state_->Advance();
-    while (!events_.empty() && (events.capacity() == 0 || events.size() < events.capacity())) {
-      events.push_back(events_.front());
-      events_.pop_front();
-    }
+    HandOut(events_, events);
   }
 
   std::string DescribeLane(LaneId) const override { return "loopback"; }

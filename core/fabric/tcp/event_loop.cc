@@ -1,7 +1,6 @@
 #include "core/fabric/tcp/event_loop.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -10,8 +9,8 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/fabric/progress.h"
 
 namespace waybill::tcp {
 namespace {
@@ -34,11 +33,10 @@ absl::Status Control(int epoll, int operation, int fd, uint32_t what, Ticket tic
 absl::Status EventLoop::Start() {
   epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_.valid()) return SystemError("epoll_create1");
-  wake_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake_.valid()) return SystemError("eventfd");
+  WAYBILL_RETURN_IF_ERROR(waker_.Start());
   timer_ = UniqueFd(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   if (!timer_.valid()) return SystemError("timerfd_create");
-  WAYBILL_RETURN_IF_ERROR(Control(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), EPOLLIN, kNobody));
+  WAYBILL_RETURN_IF_ERROR(Control(epoll_.get(), EPOLL_CTL_ADD, waker_.fd(), EPOLLIN, kNobody));
   return Control(epoll_.get(), EPOLL_CTL_ADD, timer_.get(), EPOLLIN, kNobody);
 }
 
@@ -59,21 +57,9 @@ size_t EventLoop::Take(absl::Span<epoll_event> events) {
 // The sockets' events are told once, so waiting must not take them: this asks whether there are
 // any.
 void EventLoop::Wait(absl::Time deadline) {
-  const int64_t left = absl::ToInt64Milliseconds(
-      std::min(absl::Ceil(deadline - absl::Now(), absl::Milliseconds(1)), absl::Hours(1)));
   pollfd ready{.fd = epoll_.get(), .events = POLLIN, .revents = 0};
-  poll(&ready, 1, static_cast<int>(std::max<int64_t>(left, 0)));
-  // Only here: a wake that came before a Take() is kept for the next Wait().
-  if (is_woken_.exchange(false)) {
-    uint64_t ignored;
-    (void)!read(wake_.get(), &ignored, sizeof(ignored));
-  }
-}
-
-void EventLoop::Wake() {
-  const uint64_t one = 1;
-  (void)!write(wake_.get(), &one, sizeof(one));
-  is_woken_ = true;  // Behind the write, or it would stay unread.
+  poll(&ready, 1, MillisecondsUntil(deadline));
+  waker_.Forget();
 }
 
 void EventLoop::TellAt(Clock::time_point when) {

@@ -4,7 +4,6 @@
 
 #include <sys/epoll.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 
@@ -12,6 +11,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "core/base/unique_fd.h"
+#include "core/fabric/waker.h"
 
 namespace waybill::tcp {
 
@@ -36,7 +36,7 @@ class EventLoop {
   size_t Take(absl::Span<epoll_event> events);
   // Until there is something to take, the deadline, or Wake().
   void Wait(absl::Time deadline);
-  void Wake();  // From any thread.
+  void Wake() { waker_.Wake(); }  // From any thread.
   int descriptor() const { return epoll_.get(); }
 
   // There is something to take at `when`, at the latest.
@@ -46,8 +46,7 @@ class EventLoop {
 
  private:
   UniqueFd epoll_;
-  UniqueFd wake_;
-  std::atomic<bool> is_woken_ = false;
+  Waker waker_;
   UniqueFd timer_;
   Clock::time_point told_at_ = Clock::time_point::max();
 };

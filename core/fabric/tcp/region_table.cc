@@ -1,24 +1,14 @@
 #include "core/fabric/tcp/region_table.h"
 
-#include <sys/random.h>
-
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/random_bits.h"
 #include "core/base/status.h"
 
 namespace waybill::tcp {
 namespace {
-
-absl::StatusOr<uint64_t> NewKey() {
-  uint64_t bits = 0;
-  if (getrandom(&bits, sizeof(bits), 0) != sizeof(bits)) {
-    return absl::InternalError(absl::StrCat("getrandom: ", std::strerror(errno)));
-  }
-  return bits;
-}
 
 bool IsWithin(const MemorySpan& memory, uint64_t offset_bytes, uint64_t size_bytes) {
   return offset_bytes <= memory.size_bytes && size_bytes <= memory.size_bytes - offset_bytes;
@@ -46,7 +36,7 @@ absl::StatusOr<Region> RegionTable::Allocate(uint64_t size_bytes, absl::string_v
 }
 
 absl::StatusOr<Region> RegionTable::Add(OwnRegion region) {
-  WAYBILL_ASSIGN_OR_RETURN(region.key, NewKey());
+  WAYBILL_ASSIGN_OR_RETURN(region.key, RandomBits());
   region.id = RegionId{++last_id_};
   by_key_[region.key] = region.id;
   const Region added{region.id, region.memory};
@@ -63,7 +53,7 @@ absl::Status RegionTable::Release(RegionId id) {
 
 absl::Status RegionTable::Renew(RegionId id, Contents contents) {
   WAYBILL_ASSIGN_OR_RETURN(OwnRegion * region, Find(id));
-  WAYBILL_ASSIGN_OR_RETURN(const uint64_t key, NewKey());
+  WAYBILL_ASSIGN_OR_RETURN(const uint64_t key, RandomBits());
   by_key_.erase(region->key);
   by_key_[key] = id;
   region->key = key;

@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/fabric/progress.h"
 #include "core/fabric/tcp/frames.h"
 #include "core/fabric/tcp/lane_set.h"
 #include "core/fabric/tcp/region_table.h"
@@ -168,12 +169,7 @@ class TcpFabric final : public Fabric {
       if (!id) break;
       TakeTurn(*id);
     }
-    std::vector<FabricEvent>& own = lanes_.events;
-    size_t taken = 0;
-    while (taken < own.size() && (events.capacity() == 0 || events.size() < events.capacity())) {
-      events.push_back(own[taken++]);
-    }
-    own.erase(own.begin(), own.begin() + static_cast<std::ptrdiff_t>(taken));
+    HandOut(lanes_.events, events);
   }
 
   void Wait(absl::Time deadline) override {

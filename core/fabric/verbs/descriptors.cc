@@ -1,26 +1,24 @@
 #include "core/fabric/verbs/descriptors.h"
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "core/base/status.h"
+#include "core/fabric/progress.h"
 
 namespace waybill::verbs {
 
 absl::Status Descriptors::Start() {
   epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
-  wake_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!epoll_.valid() || !wake_.valid()) {
+  if (!epoll_.valid()) {
     return absl::InternalError(absl::StrCat("verbs fabric: ", std::strerror(errno)));
   }
-  return Watch(wake_.get());
+  WAYBILL_RETURN_IF_ERROR(waker_.Start());
+  return Watch(waker_.fd());
 }
 
 absl::Status Descriptors::Watch(int fd) {
@@ -40,25 +38,16 @@ void Descriptors::Take(std::vector<int>& ready) {
       epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), /*timeout=*/0);
   for (int i = 0; i < count; ++i) {
     const int fd = events[static_cast<size_t>(i)].data.fd;
-    if (fd != wake_.get()) ready.push_back(fd);
+    if (fd != waker_.fd()) ready.push_back(fd);
   }
 }
 
 void Descriptors::Wait(absl::Time deadline, bool sleep) {
   if (sleep) {
-    const int64_t left = absl::ToInt64Milliseconds(
-        std::min(absl::Ceil(deadline - absl::Now(), absl::Milliseconds(1)), absl::Hours(1)));
     epoll_event event;
-    epoll_wait(epoll_.get(), &event, 1, static_cast<int>(std::max<int64_t>(left, 0)));
+    epoll_wait(epoll_.get(), &event, 1, MillisecondsUntil(deadline));
   }
-  // Only here: a wake that came before a Poll() is kept for the next Wait().
-  uint64_t ignored;
-  (void)!read(wake_.get(), &ignored, sizeof(ignored));
-}
-
-void Descriptors::Wake() {
-  const uint64_t one = 1;
-  (void)!write(wake_.get(), &one, sizeof(one));
+  waker_.Forget();
 }
 
 }  // namespace waybill::verbs

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/base/unique_fd.h"
+#include "core/fabric/waker.h"
 
 namespace waybill::verbs {
 
@@ -25,11 +26,11 @@ class Descriptors {
 
   // Blocks until one is ready, the deadline, or Wake(). `sleep` false: only forgets the wakes.
   void Wait(absl::Time deadline, bool sleep);
-  void Wake();  // From any thread.
+  void Wake() { waker_.Wake(); }  // From any thread.
 
  private:
   UniqueFd epoll_;
-  UniqueFd wake_;
+  Waker waker_;
 };
 
 }  // namespace waybill::verbs

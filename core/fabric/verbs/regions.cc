@@ -1,25 +1,16 @@
 #include "core/fabric/verbs/regions.h"
 
-#include <sys/random.h>
-
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/base/random_bits.h"
 #include "core/base/status.h"
 
 namespace waybill::verbs {
 namespace {
-
-absl::StatusOr<uint64_t> RandomKey() {
-  uint64_t bits = 0;
-  if (getrandom(&bits, sizeof(bits), 0) != sizeof(bits)) {
-    return absl::InternalError(absl::StrCat("getrandom: ", std::strerror(errno)));
-  }
-  return bits;
-}
 
 absl::Status RegistrationError(const OwnRegion& region, const Device& device, int error) {
   const std::string what =
@@ -54,7 +45,7 @@ absl::StatusOr<Region> Regions::Allocate(uint64_t size_bytes, absl::string_view 
 }
 
 absl::StatusOr<Region> Regions::Add(OwnRegion region) {
-  WAYBILL_ASSIGN_OR_RETURN(region.key, RandomKey());
+  WAYBILL_ASSIGN_OR_RETURN(region.key, RandomBits());
   WAYBILL_RETURN_IF_ERROR(RegisterWithDevices(region));
   const RegionId id{++last_id_};
   const MemorySpan memory = region.memory;
@@ -76,7 +67,7 @@ absl::Status Regions::Renew(RegionId id, Contents contents) {
         "renew \"", region->name, "\" zeroed: memory of a device is zeroed by its owner"));
   }
   Deregister(*region);
-  WAYBILL_ASSIGN_OR_RETURN(region->key, RandomKey());
+  WAYBILL_ASSIGN_OR_RETURN(region->key, RandomBits());
   region->grants.clear();
   if (contents == Contents::kZeroed) {
     std::memset(region->memory.data, 0, region->memory.size_bytes);

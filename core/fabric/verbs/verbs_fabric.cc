@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/fabric/progress.h"
 #include "core/fabric/verbs/descriptors.h"
 #include "core/fabric/verbs/imports.h"
 #include "core/fabric/verbs/libibverbs.h"
@@ -191,12 +192,7 @@ class VerbsFabric final : public Fabric {
     const bool any = PollCompletions();
     if (!any || ++polls_ >= kPollsBetweenDescriptors) PollDescriptors();
     PumpAll();
-    size_t taken = 0;
-    while (taken < events_.size() &&
-           (events.capacity() == 0 || events.size() < events.capacity())) {
-      events.push_back(events_[taken++]);
-    }
-    events_.erase(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(taken));
+    HandOut(events_, events);
   }
 
   void Wait(absl::Time deadline) override { descriptors_.Wait(deadline, ArmWait()); }

@@ -1,13 +1,12 @@
 #include "core/fabric/verbs/verbs_lane.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/random_bits.h"
 #include "core/base/status.h"
 
 namespace waybill::verbs {
@@ -55,10 +54,8 @@ absl::StatusOr<std::unique_ptr<VerbsLane>> VerbsLane::Create(Verbs* verbs, uint3
 }
 
 absl::Status VerbsLane::CreateQueuePair() {
-  if (getrandom(&first_packet_, sizeof(first_packet_), 0) != sizeof(first_packet_)) {
-    return absl::InternalError(absl::StrCat("getrandom: ", std::strerror(errno)));
-  }
-  first_packet_ &= 0xFF'FFFF;
+  WAYBILL_ASSIGN_OR_RETURN(const uint64_t random, RandomBits());
+  first_packet_ = random & 0xFF'FFFF;
   WAYBILL_ASSIGN_OR_RETURN(pair_, queues_.Take(cq_entries()));
   ibv_qp_init_attr attributes{};
   attributes.send_cq = pair_->send;

@@ -1,0 +1,36 @@
+// What the fabrics' Poll() and Wait() have in common.
+#ifndef WAYBILL_CORE_FABRIC_PROGRESS_H_
+#define WAYBILL_CORE_FABRIC_PROGRESS_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "core/fabric/fabric.h"
+
+namespace waybill {
+
+// Moves the oldest of `own` to `events`, as many as Poll() may append.
+template <typename Events>
+void HandOut(Events& own, std::vector<FabricEvent>& events) {
+  const size_t room = events.capacity() == 0              ? own.size()
+                      : events.size() < events.capacity() ? events.capacity() - events.size()
+                                                          : 0;
+  const auto end = own.begin() + static_cast<std::ptrdiff_t>(std::min(room, own.size()));
+  events.insert(events.end(), own.begin(), end);
+  own.erase(own.begin(), end);
+}
+
+// For poll() and epoll_wait(): never before the deadline, and no longer than an hour.
+inline int MillisecondsUntil(absl::Time deadline) {
+  const int64_t left = absl::ToInt64Milliseconds(
+      std::min(absl::Ceil(deadline - absl::Now(), absl::Milliseconds(1)), absl::Hours(1)));
+  return static_cast<int>(std::max<int64_t>(left, 0));
+}
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_FABRIC_PROGRESS_H_

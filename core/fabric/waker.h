@@ -1,0 +1,51 @@
+// Ends a wait from another thread: a descriptor to wait on together with others.
+#ifndef WAYBILL_CORE_FABRIC_WAKER_H_
+#define WAYBILL_CORE_FABRIC_WAKER_H_
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/unique_fd.h"
+
+namespace waybill {
+
+class Waker {
+ public:
+  absl::Status Start() {
+    fd_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (fd_.valid()) return absl::OkStatus();
+    return absl::InternalError(
+        absl::StrCat("eventfd: ", std::strerror(errno), " (errno ", errno, ")"));
+  }
+
+  int fd() const { return fd_.get(); }  // Readable from a Wake() to the next Forget().
+
+  void Wake() {  // From any thread.
+    const uint64_t one = 1;
+    (void)!write(fd_.get(), &one, sizeof(one));
+    woken_ = true;  // Behind the write, or it would stay unread.
+  }
+
+  // At the end of a wait, and nowhere else: a wake that came before a Poll() is kept for the next
+  // Wait().
+  void Forget() {
+    if (!woken_.exchange(false)) return;
+    uint64_t ignored;
+    (void)!read(fd_.get(), &ignored, sizeof(ignored));
+  }
+
+ private:
+  UniqueFd fd_;
+  std::atomic<bool> woken_ = false;
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_FABRIC_WAKER_H_
