@@ -133,11 +133,12 @@ INSTANTIATE_TEST_SUITE_P(
                 {Holding("w", kShape, Box::Whole(kShape))},
                 Holding("w", {9, 4}, Make({0, 0}, {9, 4})),
                 "tensor \"w\": worker 0 has shape [9, 4], the trainers have [8, 4]"},
-        BadCase{"a_wrong_dtype",
-                {Holding("w", kShape, Box::Whole(kShape))},
-                Holding("w", kShape, Box::Whole(kShape), {Dtype::kF32}),
-                "tensor \"w\": worker 0: trainer 0 holds BF16, wanted is F32: no conversion from "
-                "BF16 to F32; there are: the same format, F32 to BF16"}),
+        BadCase{
+            "a_wrong_dtype",
+            {Holding("w", kShape, Box::Whole(kShape))},
+            Holding("w", kShape, Box::Whole(kShape), {Dtype::kF32}),
+            "tensor \"w\": worker 0: trainer 0 holds BF16, wanted is F32: no conversion from "
+            "BF16 to F32; there are: the same format, F32 to BF16, F32, F16 or BF16 quantised"}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Planner, ElementsWithoutNeighboursAreRunsOfOne) {

@@ -7,20 +7,32 @@
 
 #include "absl/status/status.h"
 #include "core/tensor/dtype.h"
+#include "core/tensor/quantisation.h"
 
 namespace waybill {
 
-// Plain elements of one dtype.
+// What of a tensor a shard holds. The numbers are part of the encoding.
+enum class Content : uint8_t {
+  kPlain = 0,      // Its elements.
+  kQuantised = 1,  // Its elements, quantised.
+  kScales = 2,     // The scales of its quantised elements. The shard's box counts scales.
+};
+
 struct Format {
   Dtype dtype = Dtype::kBf16;
+  Content content = Content::kPlain;
+  Quantisation quantisation = {};  // As it is by default for kPlain.
+
+  static Format Quantised(const Quantisation& q) { return {q.dtype, Content::kQuantised, q}; }
+  static Format Scales(const Quantisation& q) { return {q.scale_dtype, Content::kScales, q}; }
 
   bool operator==(const Format&) const = default;
 };
 
 inline uint32_t ElementBytes(const Format& format) { return SizeBytes(format.dtype); }
 
-// OK where elements of `source` can be written as `destination`: the same format, or F32 rounded to
-// BF16. kInvalidArgument else.
+// OK where a shard of format `destination` can be made from elements of `source`: the same format,
+// F32 rounded to BF16, or floating point quantised. kInvalidArgument else.
 absl::Status CheckConversion(const Format& source, const Format& destination);
 
 std::string ToString(const Format& format);

@@ -1,5 +1,7 @@
 #include "core/tensor/manifest.h"
 
+#include <algorithm>
+
 namespace waybill {
 
 uint32_t Manifest::AddRegion(absl::string_view name, uint64_t size_bytes) {
@@ -15,10 +17,12 @@ uint32_t Manifest::AddTensor(absl::string_view name, absl::Span<const int64_t> s
   return tensor_count() - 1;
 }
 
-uint32_t Manifest::AddShard(uint32_t tensor_index, Format format, const Box& box,
+uint32_t Manifest::AddShard(uint32_t tensor_index, const Format& format, const Box& box,
                             const Place& place) {
+  const auto known = std::find(formats_.begin(), formats_.end(), format);
+  shard_formats_.push_back(static_cast<uint32_t>(known - formats_.begin()));
+  if (known == formats_.end()) formats_.push_back(format);
   shard_tensors_.push_back(tensor_index);
-  shard_formats_.push_back(format);
   shard_regions_.push_back(place.region_index);
   shard_offsets_.push_back(place.offset_bytes);
   shard_begins_.Add(box.begins());
@@ -45,7 +49,7 @@ uint32_t Manifest::AddAlias(absl::string_view name, uint32_t tensor_index) {
 
 ShardView Manifest::shard(uint32_t i) const {
   return {.tensor_index = shard_tensors_[i],
-          .format = shard_formats_[i],
+          .format = formats_[shard_formats_[i]],
           .box = Box(shard_begins_[i], shard_ends_[i]),
           .place = {.region_index = shard_regions_[i],
                     .offset_bytes = shard_offsets_[i],
@@ -54,7 +58,12 @@ ShardView Manifest::shard(uint32_t i) const {
 
 uint64_t Manifest::shard_bytes(uint32_t i) const {
   return static_cast<uint64_t>(Box(shard_begins_[i], shard_ends_[i]).element_count()) *
-         ElementBytes(shard_formats_[i]);
+         ElementBytes(formats_[shard_formats_[i]]);
+}
+
+bool Manifest::has_quantised() const {
+  return std::any_of(formats_.begin(), formats_.end(),
+                     [](const Format& format) { return format.content != Content::kPlain; });
 }
 
 PaddingView Manifest::padding(uint32_t i) const {

@@ -38,7 +38,7 @@ struct Place {
 struct ShardView {
   uint32_t tensor_index = 0;
   Format format;
-  Box box;
+  Box box;      // Of Format::Scales(): of the tensor's grid.
   Place place;  // Its strides point into the manifest.
 };
 
@@ -84,7 +84,8 @@ class Manifest {
   // Each returns the index of what it added.
   uint32_t AddRegion(absl::string_view name, uint64_t size_bytes);
   uint32_t AddTensor(absl::string_view name, absl::Span<const int64_t> shape, Dtype dtype);
-  uint32_t AddShard(uint32_t tensor_index, Format format, const Box& box, const Place& place);
+  uint32_t AddShard(uint32_t tensor_index, const Format& format, const Box& box,
+                    const Place& place);
   uint32_t AddPadding(uint32_t element_bytes, absl::Span<const int64_t> extents,
                       const Place& place);
   // `name` is another name of a tensor (a tied head): nothing moves for it.
@@ -108,6 +109,8 @@ class Manifest {
   uint32_t shard_count() const { return Count(shard_tensors_); }
   ShardView shard(uint32_t i) const;
   uint64_t shard_bytes(uint32_t i) const;  // Of its elements.
+  // Any of its shards is quantised, or holds scales.
+  bool has_quantised() const;
 
   uint32_t padding_count() const { return Count(padding_regions_); }
   PaddingView padding(uint32_t i) const;
@@ -138,7 +141,8 @@ class Manifest {
   std::vector<Dtype> tensor_dtypes_;
 
   std::vector<uint32_t> shard_tensors_;
-  std::vector<Format> shard_formats_;
+  std::vector<Format> formats_;  // Those that occur.
+  std::vector<uint32_t> shard_formats_;
   std::vector<uint32_t> shard_regions_;
   std::vector<uint64_t> shard_offsets_;
   Numbers shard_begins_;

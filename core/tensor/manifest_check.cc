@@ -70,6 +70,26 @@ std::string ShardName(const Manifest& manifest, uint32_t tensor_index, const Box
   return absl::StrCat("tensor \"", manifest.tensor_name(tensor_index), "\" ", ToString(box));
 }
 
+// What the shard's box lies in: the tensor, or the grid of its scales.
+absl::StatusOr<std::vector<int64_t>> ShapeOf(const Manifest& manifest, const ShardView& shard,
+                                             const std::string& what) {
+  const auto shape = manifest.tensor_shape(shard.tensor_index);
+  if (shard.format.content == Content::kPlain) return std::vector(shape.begin(), shape.end());
+  if (shape.size() < 2) {
+    return Invalid(absl::StrCat(what, ": shape ", ShapeToString(shape),
+                                " is no matrix, which quantisation is for"));
+  }
+  const Quantisation& q = shard.format.quantisation;
+  WAYBILL_RETURN_IF_ERROR(While(what, CheckQuantisation(q)));
+  if (shard.format.content == Content::kQuantised) return std::vector(shape.begin(), shape.end());
+  if (shard.place.offset_bytes % ElementBytes(shard.format) != 0) {
+    return Invalid(absl::StrCat(what, ": scales of ", ElementBytes(shard.format),
+                                " bytes begin at byte ", shard.place.offset_bytes,
+                                ", which is not a multiple of that"));
+  }
+  return GridShape(shape, ScaleExtents(q, shape));
+}
+
 absl::Status CheckShard(const Manifest& manifest, uint32_t i) {
   const ShardView shard = manifest.shard(i);
   if (shard.tensor_index >= manifest.tensor_count()) {
@@ -77,10 +97,13 @@ absl::Status CheckShard(const Manifest& manifest, uint32_t i) {
                                 manifest.tensor_count()));
   }
   const std::string what = ShardName(manifest, shard.tensor_index, shard.box);
-  const auto shape = manifest.tensor_shape(shard.tensor_index);
+  WAYBILL_ASSIGN_OR_RETURN(const std::vector<int64_t> shape, ShapeOf(manifest, shard, what));
   if (static_cast<size_t>(shard.box.dimensions()) != shape.size() ||
       !Box::Whole(shape).Contains(shard.box)) {
-    return Invalid(absl::StrCat(what, ": not in its shape ", ShapeToString(shape)));
+    return Invalid(
+        absl::StrCat(what, ": not in its ",
+                     shard.format.content == Content::kScales ? "grid's shape " : "shape ",
+                     ShapeToString(shape)));
   }
   std::array<int64_t, kMaxDimensions> extents;
   for (int d = 0; d < shard.box.dimensions(); ++d) {

@@ -1,6 +1,8 @@
 #include "core/tensor/manifest_codec.h"
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -10,7 +12,8 @@
 namespace waybill {
 namespace {
 
-constexpr uint32_t kSchemaVersion = 1;
+constexpr uint32_t kPlainVersion = 1;
+constexpr uint32_t kQuantisedVersion = 2;
 
 void AddName(proto::Names* names, absl::string_view name) {
   names->mutable_data()->append(name.data(), name.size());
@@ -84,6 +87,11 @@ absl::Status CheckTables(const proto::Manifest& m) {
                               .status());
   WAYBILL_RETURN_IF_ERROR(TableCheck("shards", m.shard_tensors_size())
                               .Column(m.shard_dtypes_size())
+                              .Column(m.schema_version() == kPlainVersion ? m.shard_tensors_size()
+                                                                          : m.shard_contents_size())
+                              .Column(m.schema_version() == kPlainVersion
+                                          ? m.shard_tensors_size()
+                                          : m.shard_quantisations_size())
                               .Column(m.shard_regions_size())
                               .Column(m.shard_offsets_size())
                               .Pool(m.shard_begins())
@@ -99,11 +107,68 @@ absl::Status CheckTables(const proto::Manifest& m) {
   return TableCheck("aliases", m.alias_tensors_size()).Pool(m.alias_names()).status();
 }
 
+uint32_t IndexOf(const Quantisation& q, std::vector<Quantisation>& known) {
+  const auto found = std::find(known.begin(), known.end(), q);
+  const auto index = static_cast<uint32_t>(found - known.begin());
+  if (found == known.end()) known.push_back(q);
+  return index;
+}
+
+void EncodeQuantisation(const Quantisation& q, proto::Quantisation* out) {
+  out->set_dtype(static_cast<uint32_t>(q.dtype));
+  out->set_from(static_cast<uint32_t>(q.from));
+  out->set_scale_dtype(static_cast<uint32_t>(q.scale_dtype));
+  out->set_rounding(static_cast<uint32_t>(q.rounding));
+  out->set_division(static_cast<uint32_t>(q.division));
+  out->set_stores_reciprocal(q.stores_reciprocal);
+  out->set_epsilon(q.epsilon);
+  out->set_block_rows(q.block_rows);
+  out->set_block_columns(q.block_columns);
+  out->set_scale_rows(q.scale_rows);
+  out->set_scale_columns(q.scale_columns);
+}
+
+absl::StatusOr<Quantisation> DecodeQuantisation(const proto::Quantisation& q) {
+  Quantisation out;
+  WAYBILL_ASSIGN_OR_RETURN(out.dtype, DtypeFromNumber(q.dtype()));
+  WAYBILL_ASSIGN_OR_RETURN(out.from, DtypeFromNumber(q.from()));
+  WAYBILL_ASSIGN_OR_RETURN(out.scale_dtype, DtypeFromNumber(q.scale_dtype()));
+  out.rounding = static_cast<ScaleRounding>(std::min(q.rounding(), 0xFFu));
+  out.division = static_cast<Division>(std::min(q.division(), 0xFFu));
+  out.stores_reciprocal = q.stores_reciprocal();
+  out.epsilon = q.epsilon();
+  out.block_rows = q.block_rows();
+  out.block_columns = q.block_columns();
+  out.scale_rows = q.scale_rows();
+  out.scale_columns = q.scale_columns();
+  WAYBILL_RETURN_IF_ERROR(CheckQuantisation(out));
+  return out;
+}
+
+absl::StatusOr<Format> DecodeFormat(const proto::Manifest& m, int shard) {
+  Format format;
+  WAYBILL_ASSIGN_OR_RETURN(format.dtype, DtypeFromNumber(m.shard_dtypes(shard)));
+  if (m.schema_version() == kPlainVersion || m.shard_contents(shard) == 0) return format;
+  const uint32_t content = m.shard_contents(shard), index = m.shard_quantisations(shard);
+  if (content > static_cast<uint32_t>(Content::kScales) ||
+      index >= static_cast<uint32_t>(m.quantisations_size())) {
+    return absl::InvalidArgumentError(absl::StrCat("manifest: shard ", shard, ": content ", content,
+                                                   ", quantisation ", index, " of ",
+                                                   m.quantisations_size()));
+  }
+  format.content = static_cast<Content>(content);
+  WAYBILL_ASSIGN_OR_RETURN(format.quantisation,
+                           DecodeQuantisation(m.quantisations(static_cast<int>(index))));
+  return format;
+}
+
 }  // namespace
 
 std::string EncodeManifest(const Manifest& manifest) {
   proto::Manifest m;
-  m.set_schema_version(kSchemaVersion);
+  const bool quantised = manifest.has_quantised();
+  m.set_schema_version(quantised ? kQuantisedVersion : kPlainVersion);
+  std::vector<Quantisation> quantisations;
   m.set_host(manifest.host());
   for (const Nic& nic : manifest.nics()) {
     proto::Nic* out = m.add_nics();
@@ -127,6 +192,11 @@ std::string EncodeManifest(const Manifest& manifest) {
     m.add_shard_dtypes(static_cast<uint32_t>(shard.format.dtype));
     m.add_shard_regions(shard.place.region_index);
     m.add_shard_offsets(shard.place.offset_bytes);
+    if (quantised) {
+      m.add_shard_contents(static_cast<uint32_t>(shard.format.content));
+      const bool plain = shard.format.content == Content::kPlain;
+      m.add_shard_quantisations(plain ? 0 : IndexOf(shard.format.quantisation, quantisations));
+    }
     AddNumbers(m.mutable_shard_begins(), shard.box.begins());
     AddNumbers(m.mutable_shard_ends(), shard.box.ends());
     AddNumbers(m.mutable_shard_strides(), shard.place.strides);
@@ -143,6 +213,7 @@ std::string EncodeManifest(const Manifest& manifest) {
     AddName(m.mutable_alias_names(), manifest.alias_name(i));
     m.add_alias_tensors(manifest.alias_tensor(i));
   }
+  for (const Quantisation& q : quantisations) EncodeQuantisation(q, m.add_quantisations());
   return m.SerializeAsString();
 }
 
@@ -152,9 +223,10 @@ absl::StatusOr<Manifest> DecodeManifest(absl::string_view bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("manifest: ", bytes.size(), " bytes are not its encoding"));
   }
-  if (m.schema_version() != kSchemaVersion) {
+  if (m.schema_version() < kPlainVersion || m.schema_version() > kQuantisedVersion) {
     return absl::InvalidArgumentError(absl::StrCat("manifest: schema version ", m.schema_version(),
-                                                   ", this program knows ", kSchemaVersion));
+                                                   ", this program knows ", kPlainVersion, " to ",
+                                                   kQuantisedVersion));
   }
   WAYBILL_RETURN_IF_ERROR(CheckTables(m));
   Manifest manifest;
@@ -173,14 +245,14 @@ absl::StatusOr<Manifest> DecodeManifest(absl::string_view bytes) {
     manifest.AddTensor(NameAt(m.tensor_names(), i), NumbersAt(m.tensor_shapes(), i), dtype);
   }
   for (int i = 0; i < m.shard_tensors_size(); ++i) {
-    WAYBILL_ASSIGN_OR_RETURN(const Dtype dtype, DtypeFromNumber(m.shard_dtypes(i)));
+    WAYBILL_ASSIGN_OR_RETURN(const Format format, DecodeFormat(m, i));
     const auto begins = NumbersAt(m.shard_begins(), i);
     const auto ends = NumbersAt(m.shard_ends(), i);
     if (begins.size() != ends.size()) {
       return absl::InvalidArgumentError(absl::StrCat("manifest: shard ", i, ": ", begins.size(),
                                                      " begins and ", ends.size(), " ends"));
     }
-    manifest.AddShard(m.shard_tensors(i), Format{dtype}, Box(begins, ends),
+    manifest.AddShard(m.shard_tensors(i), format, Box(begins, ends),
                       {.region_index = m.shard_regions(i),
                        .offset_bytes = m.shard_offsets(i),
                        .strides = NumbersAt(m.shard_strides(), i)});

@@ -33,6 +33,31 @@ TEST(ManifestCodec, WhatIsDecodedIsWhatWasEncoded) {
   EXPECT_EQ(*DecodeManifest(EncodeManifest(Manifest())), Manifest());
 }
 
+TEST(ManifestCodec, QuantisedShardsComeBackWithAllFieldsOfTheirQuantisation) {
+  const Quantisation odd = {.dtype = Dtype::kF8E5m2,
+                            .from = Dtype::kF32,
+                            .scale_dtype = Dtype::kE8m0,
+                            .rounding = ScaleRounding::kPowerOfTwoUp,
+                            .division = Division::kDivide,
+                            .stores_reciprocal = true,
+                            .epsilon = 1e-10f,
+                            .block_rows = 128,
+                            .block_columns = 64,
+                            .scale_rows = 64,
+                            .scale_columns = 32};
+  Manifest m = Sample();
+  m.AddShard(0, Format::Quantised({}), Box({0, 0}, {8, 8}), {0, 1024, {8, 1}});
+  m.AddShard(0, Format::Scales({}), Box({0, 0}, {1, 1}), {0, 2048, {1, 1}});
+  m.AddShard(0, Format::Quantised(odd), Box({8, 0}, {16, 8}), {0, 3072, {8, 1}});
+  EXPECT_EQ(*DecodeManifest(EncodeManifest(m)), m);
+
+  proto::Manifest wrong;
+  ASSERT_TRUE(wrong.ParseFromString(EncodeManifest(m)));
+  wrong.set_shard_quantisations(2, 7);
+  EXPECT_EQ(DecodeManifest(wrong.SerializeAsString()).status().message(),
+            "manifest: shard 2: content 1, quantisation 7 of 2");
+}
+
 // The first version's bytes stay readable, and stay what is written.
 TEST(ManifestCodec, BytesAreThoseOfTheGoldenFile) {
   std::ifstream file("core/tensor/golden/manifest_v1.binpb", std::ios::binary);
@@ -55,9 +80,9 @@ TEST(ManifestCodec, RefusesWhatItCannotBelieve) {
   proto::Manifest m;
   ASSERT_TRUE(m.ParseFromString(EncodeManifest(Sample())));
   proto::Manifest newer = m;
-  newer.set_schema_version(2);
+  newer.set_schema_version(3);
   EXPECT_EQ(DecodeManifest(newer.SerializeAsString()).status().message(),
-            "manifest: schema version 2, this program knows 1");
+            "manifest: schema version 3, this program knows 1 to 2");
 
   proto::Manifest uneven = m;
   uneven.add_shard_offsets(1);
