@@ -1,0 +1,115 @@
+#include "kernels/quantise.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/block_row.h"
+#include "kernels/maxima.h"
+#include "kernels/quantise_rule.h"
+#include "kernels/scale.h"
+
+namespace waybill::kernels {
+namespace {
+
+// Bytes of a row that are made at once where they are digested or streamed; they stay in the
+// first-level cache.
+constexpr size_t kPieceBytes = 4096;
+
+// `columns` columns of a grid, from column `first` of the rectangle on.
+struct Piece {
+  Piece(const BlockGrid& grid, size_t first, size_t columns)
+      : block((first + grid.column_phase) / grid.block_columns),
+        row{columns, grid.block_columns - (first + grid.column_phase) % grid.block_columns,
+            grid.block_columns} {}
+
+  size_t block;  // That of its first column.
+  BlockRow row;
+};
+
+void Emit(std::byte* dst, const std::byte* piece, size_t size_bytes, Stores stores,
+          DigestStream* digest) {
+  if (digest == nullptr) {
+    Copy(dst, piece, size_bytes, stores);
+  } else {
+    digest->AbsorbCopy(dst, piece, size_bytes, stores);
+  }
+}
+
+// Makes rows of `row_count` elements of `element_bytes` bytes: make(to, r, first column, piece).
+template <typename Make>
+void MakeRows(void* dst, ptrdiff_t dst_pitch, size_t rows, size_t columns, size_t element_bytes,
+              const BlockGrid& grid, Stores stores, DigestStream* digest, Make make) {
+  std::byte* to = static_cast<std::byte*>(dst);
+  alignas(64) std::byte buffer[kPieceBytes];
+  const bool direct = digest == nullptr && stores == Stores::kCached;
+  const size_t piece_columns = direct ? columns : kPieceBytes / element_bytes;
+  for (size_t r = 0; r < rows; ++r, to += dst_pitch) {
+    for (size_t column = 0; column < columns; column += piece_columns) {
+      const size_t count = std::min(piece_columns, columns - column);
+      std::byte* const row = to + column * element_bytes;
+      make(direct ? row : buffer, r, column, Piece(grid, column, count));
+      if (!direct) Emit(row, buffer, count * element_bytes, stores, digest);
+    }
+  }
+}
+
+}  // namespace
+
+void QuantiseRows(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src_pitch_bytes,
+                  size_t rows, size_t columns, const BlockGrid& grid, const float* factors,
+                  ptrdiff_t factors_pitch, const QuantiseRule& rule, Stores stores,
+                  DigestStream* digest) {
+  MakeRows(dst, dst_pitch, rows, columns, 1, grid, stores, digest,
+           [&](std::byte* to, size_t r, size_t column, const Piece& piece) {
+             const size_t block_row = (r + grid.row_phase) / grid.block_rows;
+             QuantiseRow(
+                 reinterpret_cast<uint8_t*>(to),
+                 static_cast<const std::byte*>(src) + static_cast<ptrdiff_t>(r) * src_pitch_bytes +
+                     column * SizeBytes(rule.type),
+                 piece.row,
+                 factors + static_cast<ptrdiff_t>(block_row) * factors_pitch + piece.block, rule);
+           });
+}
+
+void DequantiseRows(void* dst, Wide to, ptrdiff_t dst_pitch_bytes, const void* src, Narrow from,
+                    ptrdiff_t src_pitch, size_t rows, size_t columns, const BlockGrid& grid,
+                    const float* scales, ptrdiff_t scales_pitch, Stores stores,
+                    DigestStream* digest) {
+  MakeRows(dst, dst_pitch_bytes, rows, columns, SizeBytes(to), grid, stores, digest,
+           [&](std::byte* out, size_t r, size_t column, const Piece& piece) {
+             const size_t block_row = (r + grid.row_phase) / grid.block_rows;
+             DequantiseRow(
+                 out, to,
+                 static_cast<const uint8_t*>(src) + static_cast<ptrdiff_t>(r) * src_pitch + column,
+                 from, piece.row,
+                 scales + static_cast<ptrdiff_t>(block_row) * scales_pitch + piece.block);
+           });
+}
+
+void QuantiseBlocks(void* dst, ptrdiff_t dst_pitch, float* scales, ptrdiff_t scales_pitch,
+                    const void* src, ptrdiff_t src_pitch_bytes, size_t rows, size_t columns,
+                    const BlockGrid& grid, const ScaleRule& rule, Wide type, Wide via,
+                    Stores stores, DigestStream* digest) {
+  const QuantiseRule quantise{type, via, rule.to, rule.division};
+  const size_t blocks = grid.ColumnsOfBlocks(columns);
+  std::vector<float> factors(blocks);
+  for (size_t r = 0; r < rows; r += grid.block_rows) {
+    const size_t band_rows = std::min(grid.block_rows, rows - r);
+    const std::byte* band =
+        static_cast<const std::byte*>(src) + static_cast<ptrdiff_t>(r) * src_pitch_bytes;
+    std::fill(factors.begin(), factors.end(), 0.0F);
+    CombineMaxima(factors.data(), 0, band, type, via, src_pitch_bytes, band_rows, columns, grid);
+    for (size_t b = 0; b < blocks; ++b) {
+      const Scale scale = ScaleOf(factors[b], rule);
+      scales[b] = scale.scale;
+      factors[b] = scale.factor;
+    }
+    QuantiseRows(static_cast<std::byte*>(dst) + static_cast<ptrdiff_t>(r) * dst_pitch, dst_pitch,
+                 band, src_pitch_bytes, band_rows, columns, grid, factors.data(), 0, quantise,
+                 stores, digest);
+    scales += scales_pitch;
+  }
+}
+
+}  // namespace waybill::kernels

@@ -1,0 +1,20 @@
+// How elements are quantised once their factor is known.
+
+#ifndef KERNELS_QUANTISE_RULE_H_
+#define KERNELS_QUANTISE_RULE_H_
+
+#include "kernels/elements.h"
+#include "kernels/scale.h"
+
+namespace waybill::kernels {
+
+struct QuantiseRule {
+  Wide type = Wide::kBf16;  // Of the source.
+  Wide via = Wide::kBf16;   // Elements are rounded to this first; as for CombineMaxima.
+  Narrow to = Narrow::kE4m3;
+  Division division = Division::kMultiplyByReciprocal;
+};
+
+}  // namespace waybill::kernels
+
+#endif  // KERNELS_QUANTISE_RULE_H_
