@@ -1,14 +1,10 @@
-// One row of elements and the blocks that it goes through: the inner loops of quantisation, for
-// every vector target. Of use to fp8.cc, maxima.cc and quantise.cc only.
+// One row of elements and the blocks that it goes through.
 
 #ifndef KERNELS_BLOCK_ROW_H_
 #define KERNELS_BLOCK_ROW_H_
 
+#include <algorithm>
 #include <cstddef>
-#include <cstdint>
-
-#include "kernels/elements.h"
-#include "kernels/quantise_rule.h"
 
 namespace waybill::kernels {
 
@@ -18,16 +14,25 @@ struct BlockRow {
   size_t columns;
   size_t first_block;
   size_t block_columns;
+
+  // That it meets.
+  constexpr size_t Blocks() const {
+    if (columns <= first_block) return columns == 0 ? 0 : 1;
+    return (columns - first_block - 1) / block_columns + 2;
+  }
 };
 
-// As the functions of the headers, for one row: `factors`, `scales` and `maxima` have one for each
-// block that the row meets.
-void QuantiseRow(uint8_t* dst, const void* src, const BlockRow& row, const float* factors,
-                 const QuantiseRule& rule);
-void DequantiseRow(void* dst, Wide to, const uint8_t* src, Narrow from, const BlockRow& row,
-                   const float* scales);
-void CombineRowMaxima(float* maxima, const void* src, Wide type, Wide via, const BlockRow& row);
-uint64_t CountNonFiniteOfRow(const void* src, Wide type, size_t columns);
+// Calls `visit(block, first column, count)` for each block that the row meets.
+template <typename Visit>
+inline void ForEachBlock(const BlockRow& row, Visit visit) {
+  size_t count = row.first_block;
+  for (size_t block = 0, column = 0; column < row.columns; ++block) {
+    count = std::min(count, row.columns - column);
+    visit(block, column, count);
+    column += count;
+    count = row.block_columns;
+  }
+}
 
 }  // namespace waybill::kernels
 

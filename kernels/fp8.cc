@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/block_row.h"
+#include "kernels/quantise_row.h"
 #include "kernels/quantise_rule.h"
 
 namespace waybill::kernels {

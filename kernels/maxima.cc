@@ -5,8 +5,25 @@
 #include <cmath>
 
 #include "kernels/block_row.h"
+#include "kernels/maxima_rows.h"
+#include "kernels/scalar_elements.h"
 
 namespace waybill::kernels {
+namespace {
+
+// Rounding keeps the order of magnitudes: the maximum of the rounded ones is the maximum, rounded.
+float MagnitudeOf(uint32_t bits, Wide type, Wide via) {
+  float magnitude;
+  if (type == Wide::kF32) {
+    magnitude = std::bit_cast<float>(bits);
+  } else {
+    const uint16_t half = static_cast<uint16_t>(bits);
+    magnitude = type == Wide::kBf16 ? scalar::Bf16ToF32(half) : scalar::F16ToF32(half);
+  }
+  return via == type ? magnitude : scalar::Via(magnitude, via);
+}
+
+}  // namespace
 
 float CombineMaximum(float a, float b) {
   if (std::isnan(a) || std::isnan(b)) return std::bit_cast<float>(0x7fc0'0000);
@@ -15,11 +32,29 @@ float CombineMaximum(float a, float b) {
 
 void CombineMaxima(float* maxima, ptrdiff_t maxima_pitch, const void* src, Wide type, Wide via,
                    ptrdiff_t src_pitch_bytes, size_t rows, size_t columns, const BlockGrid& grid) {
-  const BlockRow row{columns, grid.block_columns - grid.column_phase, grid.block_columns};
+  uint32_t bits[kMostBlocks];
   const std::byte* from = static_cast<const std::byte*>(src);
-  for (size_t r = 0; r < rows; ++r, from += src_pitch_bytes) {
-    const size_t block = (r + grid.row_phase) / grid.block_rows;
-    CombineRowMaxima(maxima + static_cast<ptrdiff_t>(block) * maxima_pitch, from, type, via, row);
+  size_t band_rows = grid.block_rows - grid.row_phase;
+  for (size_t r = 0; r < rows; r += band_rows, band_rows = grid.block_rows) {
+    band_rows = std::min(band_rows, rows - r);
+    BlockRow row{columns, grid.block_columns - grid.column_phase, grid.block_columns};
+    float* to = maxima;
+    for (size_t column = 0; column < columns; column += row.columns) {
+      row.columns = columns - column;
+      size_t blocks = row.Blocks();
+      if (blocks > kMostBlocks) {
+        blocks = kMostBlocks;
+        row.columns = row.first_block + (blocks - 1) * row.block_columns;
+      }
+      FindMaxima(bits, from + column * SizeBytes(type), type, src_pitch_bytes, band_rows, row);
+      for (size_t b = 0; b < blocks; ++b) {
+        to[b] = CombineMaximum(to[b], MagnitudeOf(bits[b], type, via));
+      }
+      to += blocks;
+      row.first_block = row.block_columns;
+    }
+    from += static_cast<ptrdiff_t>(band_rows) * src_pitch_bytes;
+    maxima += maxima_pitch;
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "kernels/block_row.h"
 #include "kernels/maxima.h"
+#include "kernels/quantise_row.h"
 #include "kernels/quantise_rule.h"
 #include "kernels/scale.h"
 

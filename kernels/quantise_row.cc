@@ -1,0 +1,282 @@
+#include "kernels/quantise_row.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/quantise_row.cc"
+#include <hwy/foreach_target.h>  // Includes this file once for each target.
+//
+#include <hwy/highway.h>
+
+#include <cstring>
+
+#include "kernels/scalar_quantise.h"
+#include "kernels/wide_lanes-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace waybill::kernels::HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_SCALAR
+
+void QuantiseRowOf(uint8_t* dst, const std::byte* src, const BlockRow& row, const float* factors,
+                   const QuantiseRule& rule) {
+  ForEachBlock(row, [&](size_t block, size_t column, size_t count) {
+    scalar::QuantiseRun(dst + column, src + column * SizeBytes(rule.type), count, factors[block],
+                        rule);
+  });
+}
+
+void DequantiseRowOf(std::byte* dst, Wide to, const uint8_t* src, Narrow from, const BlockRow& row,
+                     const float* scales) {
+  ForEachBlock(row, [&](size_t block, size_t column, size_t count) {
+    scalar::DequantiseRun(dst + column * SizeBytes(to), to, src + column, from, count,
+                          scales[block]);
+  });
+}
+
+#else
+
+using D8 = hn::Rebind<uint8_t, D16>;  // Half a vector.
+
+template <Narrow type>
+struct NarrowLayout;
+template <>
+struct NarrowLayout<Narrow::kE4m3> {
+  static constexpr int kMantissaBits = 3;
+  static constexpr uint32_t kLeastField =
+      127 - 6;  // Of normal numbers, as the exponent of a float.
+};
+template <>
+struct NarrowLayout<Narrow::kE5m2> {
+  static constexpr int kMantissaBits = 2;
+  static constexpr uint32_t kLeastField = 127 - 14;
+};
+
+// What 0x7f would be, were it a number: what NaNs are replaced by, to be rounded like others.
+template <Narrow type>
+inline constexpr float kNanAs = type == Narrow::kE4m3 ? 480.0F : 114688.0F;
+
+// A magnitude on its way to its code. Adding `unit`, a power of two whose last place is that of the
+// narrow number, rounds to it and leaves the count of such places in the sum's low bits.
+struct Rounded {
+  V32 exponent;  // In the field of a float; at least that of the least normal number.
+  V32 count;     // In the lower half.
+};
+
+template <Narrow to, bool divide>
+HWY_INLINE Rounded Round(V32 bits, VF factor) {
+  using L = NarrowLayout<to>;
+  const D32 d;
+  const DF df;
+  const VF magnitude = hn::BitCast(df, hn::And(bits, hn::Set(d, 0x7fff'ffff)));
+  const VF scaled = divide ? hn::Div(magnitude, factor) : hn::Mul(magnitude, factor);
+  const VF clamped = hn::Min(scaled, hn::Set(df, LargestOf(to)));
+  const VF value = hn::IfThenElse(hn::IsNaN(scaled), hn::Set(df, kNanAs<to>), clamped);
+  const hn::RebindToSigned<D32> di;
+  const V32 exponent =
+      hn::BitCast(d, hn::Max(hn::And(hn::BitCast(di, value), hn::Set(di, 0x7f80'0000)),
+                             hn::Set(di, static_cast<int32_t>(L::kLeastField << 23))));
+  const V32 unit = hn::Add(exponent, hn::Set(d, (23 - L::kMantissaBits) << 23));
+  return {exponent, hn::BitCast(d, hn::Add(value, hn::BitCast(df, unit)))};
+}
+
+// Quantises as many elements as a vector has lanes of 16 bits.
+template <Wide type, Wide via, Narrow to, bool divide>
+HWY_INLINE void QuantiseVector(uint8_t* dst, const std::byte* src, VF factor) {
+  using L = NarrowLayout<to>;
+  const D16 d16;
+  const Pair<V32> bits = LoadPair<type, via>(src);
+  const Rounded a = Round<to, divide>(bits.a, factor);
+  const Rounded b = Round<to, divide>(bits.b, factor);
+  const V16 exponent =
+      hn::ShiftRight<7 - L::kMantissaBits>(JoinHighHalves<type>(a.exponent, b.exponent));
+  const V16 count = JoinLowHalves<type>(a.count, b.count);
+  const V16 code = hn::Sub(hn::Add(exponent, count),
+                           hn::Set(d16, static_cast<uint16_t>(L::kLeastField << L::kMantissaBits)));
+  const V16 upper = JoinHighHalves<type>(bits.a, bits.b);
+  const V16 sign = hn::And(hn::ShiftRight<8>(upper), hn::Set(d16, 0x80));
+  const hn::RebindToSigned<D16> di16;
+  hn::StoreU(hn::DemoteTo(D8(), hn::BitCast(di16, hn::Or(code, sign))), D8(), dst);
+}
+
+template <Wide type, Wide via, Narrow to, bool divide>
+HWY_INLINE void QuantiseRun(uint8_t* dst, const std::byte* src, size_t count, float factor) {
+  const size_t lanes = hn::Lanes(D16());
+  const VF factors = hn::Set(DF(), factor);
+  if (count < lanes) {
+    alignas(64) std::byte in[hn::MaxLanes(D16()) * 4] = {};
+    alignas(64) uint8_t out[hn::MaxLanes(D16())];
+    std::memcpy(in, src, count * SizeBytes(type));
+    QuantiseVector<type, via, to, divide>(out, in, factors);
+    std::memcpy(dst, out, count);
+    return;
+  }
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    QuantiseVector<type, via, to, divide>(dst + i, src + i * SizeBytes(type), factors);
+  }
+  if (i != count) {  // The last vector again, from further on.
+    i = count - lanes;
+    QuantiseVector<type, via, to, divide>(dst + i, src + i * SizeBytes(type), factors);
+  }
+}
+
+template <Wide type, Wide via>
+void QuantiseRowVia(uint8_t* dst, const std::byte* src, const BlockRow& row, const float* factors,
+                    const QuantiseRule& rule) {
+  const auto run = [&]<Narrow to, bool divide>() HWY_ATTR {
+    ForEachBlock(row, [&](size_t block, size_t column, size_t count) HWY_ATTR {
+      QuantiseRun<type, via, to, divide>(dst + column, src + column * SizeBytes(type), count,
+                                         factors[block]);
+    });
+  };
+  const bool divide = rule.division == Division::kDivide;
+  if (rule.to == Narrow::kE4m3) {
+    divide ? run.template operator()<Narrow::kE4m3, true>()
+           : run.template operator()<Narrow::kE4m3, false>();
+  } else {
+    divide ? run.template operator()<Narrow::kE5m2, true>()
+           : run.template operator()<Narrow::kE5m2, false>();
+  }
+}
+
+template <Wide type>
+void QuantiseRowOfType(uint8_t* dst, const std::byte* src, const BlockRow& row,
+                       const float* factors, const QuantiseRule& rule) {
+  // F32 has every value of the others.
+  if (rule.via == type || rule.via == Wide::kF32) {
+    QuantiseRowVia<type, type>(dst, src, row, factors, rule);
+  } else if (rule.via == Wide::kBf16) {
+    QuantiseRowVia<type, Wide::kBf16>(dst, src, row, factors, rule);
+  } else {
+    QuantiseRowVia<type, Wide::kF16>(dst, src, row, factors, rule);
+  }
+}
+
+void QuantiseRowOf(uint8_t* dst, const std::byte* src, const BlockRow& row, const float* factors,
+                   const QuantiseRule& rule) {
+  switch (rule.type) {
+    case Wide::kF32:
+      return QuantiseRowOfType<Wide::kF32>(dst, src, row, factors, rule);
+    case Wide::kF16:
+      return QuantiseRowOfType<Wide::kF16>(dst, src, row, factors, rule);
+    case Wide::kBf16:
+      return QuantiseRowOfType<Wide::kBf16>(dst, src, row, factors, rule);
+  }
+}
+
+// The bits of a code's magnitude times the scale, with the code's sign.
+template <Narrow from>
+HWY_INLINE V32 DequantiseLanes(V32 code, VF scale) {
+  using L = NarrowLayout<from>;
+  const D32 d;
+  const DF df;
+  const V32 magnitude = hn::And(code, hn::Set(d, 0x7f));
+  const V32 sign = hn::ShiftLeft<24>(hn::Xor(code, magnitude));
+  const V32 shifted = hn::ShiftLeft<23 - L::kMantissaBits>(magnitude);
+  const V32 normal = hn::Add(shifted, hn::Set(d, (L::kLeastField - 1) << 23));
+  // A subnormal gets a hidden bit, which is then subtracted again.
+  const V32 hidden = hn::Set(d, L::kLeastField << 23);
+  const V32 subnormal =
+      hn::BitCast(d, hn::Sub(hn::BitCast(df, hn::Add(shifted, hidden)), hn::BitCast(df, hidden)));
+  V32 bits = hn::IfThenElse(Above(magnitude, (1 << L::kMantissaBits) - 1), normal, subnormal);
+  const V32 nan = hn::Set(d, 0x7fc0'0000);
+  if constexpr (from == Narrow::kE4m3) {
+    bits = hn::IfThenElse(Above(magnitude, 0x7e), nan, bits);
+  } else {
+    bits = hn::IfThenElse(Above(magnitude, 0x7b), hn::Set(d, 0x7f80'0000), bits);
+    bits = hn::IfThenElse(Above(magnitude, 0x7c), nan, bits);
+  }
+  const VF product = hn::Mul(hn::BitCast(df, bits), scale);
+  const V32 result =
+      hn::BitCast(d, hn::IfThenElse(hn::IsNaN(product), hn::BitCast(df, nan), product));
+  return hn::Or(result, sign);
+}
+
+template <Wide to, Narrow from>
+HWY_INLINE void DequantiseVector(std::byte* dst, const uint8_t* src, VF scale) {
+  const D32 d;
+  const V16 codes = hn::PromoteTo(D16(), hn::LoadU(D8(), src));
+  V32 a;
+  V32 b;
+  if constexpr (to == Wide::kF32) {
+    const hn::Half<D16> half;
+    a = hn::PromoteTo(d, hn::LowerHalf(half, codes));
+    b = hn::PromoteTo(d, hn::UpperHalf(half, codes));
+  } else {
+    a = hn::And(hn::BitCast(d, codes), hn::Set(d, 0xffff));
+    b = hn::ShiftRight<16>(hn::BitCast(d, codes));
+  }
+  StorePair<to>({DequantiseLanes<from>(a, scale), DequantiseLanes<from>(b, scale)}, dst);
+}
+
+template <Wide to, Narrow from>
+HWY_INLINE void DequantiseRun(std::byte* dst, const uint8_t* src, size_t count, float scale) {
+  const size_t lanes = hn::Lanes(D16());
+  const VF scales = hn::Set(DF(), scale);
+  if (count < lanes) {
+    alignas(64) uint8_t in[hn::MaxLanes(D16())] = {};
+    alignas(64) std::byte out[hn::MaxLanes(D16()) * 4];
+    std::memcpy(in, src, count);
+    DequantiseVector<to, from>(out, in, scales);
+    std::memcpy(dst, out, count * SizeBytes(to));
+    return;
+  }
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    DequantiseVector<to, from>(dst + i * SizeBytes(to), src + i, scales);
+  }
+  if (i != count) {
+    i = count - lanes;
+    DequantiseVector<to, from>(dst + i * SizeBytes(to), src + i, scales);
+  }
+}
+
+template <Wide to>
+void DequantiseRowTo(std::byte* dst, const uint8_t* src, Narrow from, const BlockRow& row,
+                     const float* scales) {
+  ForEachBlock(row, [&](size_t block, size_t column, size_t count) HWY_ATTR {
+    std::byte* const out = dst + column * SizeBytes(to);
+    if (from == Narrow::kE4m3) {
+      DequantiseRun<to, Narrow::kE4m3>(out, src + column, count, scales[block]);
+    } else {
+      DequantiseRun<to, Narrow::kE5m2>(out, src + column, count, scales[block]);
+    }
+  });
+}
+
+void DequantiseRowOf(std::byte* dst, Wide to, const uint8_t* src, Narrow from, const BlockRow& row,
+                     const float* scales) {
+  switch (to) {
+    case Wide::kF32:
+      return DequantiseRowTo<Wide::kF32>(dst, src, from, row, scales);
+    case Wide::kF16:
+      return DequantiseRowTo<Wide::kF16>(dst, src, from, row, scales);
+    case Wide::kBf16:
+      return DequantiseRowTo<Wide::kBf16>(dst, src, from, row, scales);
+  }
+}
+
+#endif  // HWY_TARGET == HWY_SCALAR
+
+}  // namespace waybill::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace waybill::kernels {
+
+HWY_EXPORT(QuantiseRowOf);
+HWY_EXPORT(DequantiseRowOf);
+
+void QuantiseRow(uint8_t* dst, const void* src, const BlockRow& row, const float* factors,
+                 const QuantiseRule& rule) {
+  HWY_DYNAMIC_DISPATCH(QuantiseRowOf)
+  (dst, static_cast<const std::byte*>(src), row, factors, rule);
+}
+
+void DequantiseRow(void* dst, Wide to, const uint8_t* src, Narrow from, const BlockRow& row,
+                   const float* scales) {
+  HWY_DYNAMIC_DISPATCH(DequantiseRowOf)
+  (static_cast<std::byte*>(dst), to, src, from, row, scales);
+}
+
+}  // namespace waybill::kernels
+#endif  // HWY_ONCE

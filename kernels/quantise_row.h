@@ -1,0 +1,25 @@
+// The inner loops of casts and quantisation, for every vector target. Of use to fp8.cc and
+// quantise.cc only.
+
+#ifndef KERNELS_QUANTISE_ROW_H_
+#define KERNELS_QUANTISE_ROW_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/block_row.h"
+#include "kernels/elements.h"
+#include "kernels/quantise_rule.h"
+
+namespace waybill::kernels {
+
+// As QuantiseRows and DequantiseRows, for one row: `factors` and `scales` have one for each block
+// that the row meets.
+void QuantiseRow(uint8_t* dst, const void* src, const BlockRow& row, const float* factors,
+                 const QuantiseRule& rule);
+void DequantiseRow(void* dst, Wide to, const uint8_t* src, Narrow from, const BlockRow& row,
+                   const float* scales);
+
+}  // namespace waybill::kernels
+
+#endif  // KERNELS_QUANTISE_ROW_H_
