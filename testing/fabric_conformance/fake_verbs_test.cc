@@ -14,14 +14,25 @@ namespace waybill::testing_fabric {
 namespace {
 
 using fake_verbs::DeviceOptions;
+using fake_verbs::FakeHost;
 using fake_verbs::FakeNetwork;
 using fake_verbs::WireOptions;
+
+// Whose regions cannot be registered, but for the staging rings of lanes.
+enum class Staged { kNobody, kAll, kSender, kAllButSender };
 
 struct Variant {
   std::string name;
   WireOptions wire;
   DeviceOptions device;
   uint32_t queue_depth = 256;
+  Staged staged = Staged::kNobody;
+  uint32_t staging_slots = 3;
+
+  bool IsStaged(const std::string& name) const {
+    if (name == "a") return staged == Staged::kAll || staged == Staged::kSender;
+    return staged == Staged::kAll || staged == Staged::kAllButSender;
+  }
 };
 
 // Every endpoint has a host of its own with two NICs; one by a name that was there is restarted.
@@ -31,12 +42,19 @@ NetworkUnderTest Fake(const Variant& variant) {
             const auto network = std::make_shared<FakeNetwork>(variant.wire);
             const auto known = std::make_shared<std::set<std::string>>();
             return [=](const std::string& name) {
+              FakeHost& host = network->Host(name);
+              const VerbsOptions options{.queue_depth = variant.queue_depth,
+                                         .staging = {variant.staging_slots, 1000},
+                                         .library = &host};
               if (known->insert(name).second) {
-                network->Host(name).AddDevice("mlx5_0", variant.device);
-                network->Host(name).AddDevice("mlx5_1", variant.device);
+                for (const char* device : {"mlx5_0", "mlx5_1"}) {
+                  host.AddDevice(device, variant.device);
+                  if (variant.IsStaged(name)) {
+                    host.FailRegistrations(device, {.spared_bytes = options.staging.ring_bytes()});
+                  }
+                }
               }
-              auto fabric = MakeVerbsFabric(
-                  {.queue_depth = variant.queue_depth, .library = &network->Host(name)});
+              auto fabric = MakeVerbsFabric(options);
               EXPECT_TRUE(fabric.ok()) << fabric.status();
               return *std::move(fabric);
             };
@@ -60,6 +78,18 @@ const NetworkUnderTest kNetworks[] = {
           .wire = {.seed = 9},
           .device = {.max_inline_bytes = 0},
           .queue_depth = 4}),
+    Fake({.name = "staged", .staged = Staged::kAll}),
+    Fake({.name = "staged_at_the_sender", .staged = Staged::kSender}),
+    Fake({.name = "staged_at_the_receiver", .staged = Staged::kAllButSender}),
+    Fake({.name = "staged_seed_7",
+          .wire = {.seed = 7, .patience = 3, .completion_delay = 4},
+          .staged = Staged::kAll}),
+    Fake({.name = "staged_one_slot_queue_depth_4",
+          .wire = {.seed = 9},
+          .device = {.max_inline_bytes = 0, .completions_outlive_queue_pairs = true},
+          .queue_depth = 4,
+          .staged = Staged::kAll,
+          .staging_slots = 1}),
 };
 
 INSTANTIATE_TEST_SUITE_P(FakeVerbs, FabricConformance, testing::ValuesIn(kNetworks), NameOfNetwork);

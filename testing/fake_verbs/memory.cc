@@ -5,7 +5,7 @@
 namespace waybill::fake_verbs {
 
 bool Memory::IsToFail(uint64_t size, RegistrationKind kind) {
-  if (!fault_ || size <= fault_->above_bytes) return false;
+  if (!fault_ || size <= fault_->above_bytes || size == fault_->spared_bytes) return false;
   if (fault_->kind && *fault_->kind != kind) return false;
   if (fault_->first > 0) {
     --fault_->first;

@@ -25,6 +25,7 @@ struct Registration : ibv_mr {
 struct RegistrationFault {
   int error = ENOMEM;
   uint64_t above_bytes = 0;              // Only longer ones,
+  uint64_t spared_bytes = 0;             // not of exactly this length,
   std::optional<RegistrationKind> kind;  // of this kind,
   uint32_t first = 0;                    // after as many that succeed,
   uint32_t count = ~0u;                  // and then as many.

@@ -98,9 +98,12 @@ int QueuePair::PostSend(ibv_send_wr* chain, ibv_send_wr** bad) {
 int QueuePair::PostOne(const ibv_send_wr& request) {
   if (device_.failed()) return EIO;
   if (state != IBV_QPS_RTS && state != IBV_QPS_ERR) return EINVAL;
-  if (request.opcode != IBV_WR_RDMA_WRITE && request.opcode != IBV_WR_RDMA_WRITE_WITH_IMM) {
+  const bool is_send = request.opcode == IBV_WR_SEND;
+  if (request.opcode != IBV_WR_RDMA_WRITE && request.opcode != IBV_WR_RDMA_WRITE_WITH_IMM &&
+      !is_send) {
     return EINVAL;
   }
+  if (is_send && request.num_sge > 0) return EINVAL;  // Not simulated.
   if (request.num_sge < 0 || static_cast<uint32_t>(request.num_sge) > limits_.max_send_sge) {
     return EINVAL;
   }
@@ -108,6 +111,7 @@ int QueuePair::PostOne(const ibv_send_wr& request) {
   SendRequest taken{.index = posted_,
                     .wr_id = request.wr_id,
                     .signalled = signals_all_ || (request.send_flags & IBV_SEND_SIGNALED) != 0,
+                    .is_send = is_send,
                     .remote_address = request.wr.rdma.remote_addr,
                     .remote_key = request.wr.rdma.rkey};
   if (request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) taken.immediate = request.imm_data;
@@ -177,7 +181,7 @@ void QueuePair::CompleteSend(const SendRequest& request, ibv_wc_status status) {
   ibv_wc done;
   if (status == IBV_WC_SUCCESS) {
     done = BlankCompletion(request.wr_id, qp_num);
-    done.opcode = IBV_WC_RDMA_WRITE;
+    done.opcode = request.is_send ? IBV_WC_SEND : IBV_WC_RDMA_WRITE;
   } else {
     done = FailedCompletion(request.wr_id, status, qp_num);
   }
@@ -186,14 +190,16 @@ void QueuePair::CompleteSend(const SendRequest& request, ibv_wc_status status) {
       {.done = done, .queue_pair = identity_, .is_send = true, .end = request.index + 1});
 }
 
-void QueuePair::TakeReceive(uint32_t immediate, uint32_t size_bytes) {
+void QueuePair::TakeReceive(const SendRequest& by) {
   const ReceiveRequest request = receives_.front();
   receives_.pop_front();
   ibv_wc done = BlankCompletion(request.wr_id, qp_num);
-  done.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
-  done.byte_len = size_bytes;
-  done.imm_data = immediate;
-  done.wc_flags = IBV_WC_WITH_IMM;
+  done.opcode = by.is_send ? IBV_WC_RECV : IBV_WC_RECV_RDMA_WITH_IMM;
+  done.byte_len = static_cast<uint32_t>(by.size_bytes);
+  if (by.immediate) {
+    done.imm_data = *by.immediate;
+    done.wc_flags = IBV_WC_WITH_IMM;
+  }
   device_.Complete(static_cast<CompletionQueue*>(recv_cq),
                    {.done = done, .queue_pair = identity_, .end = request.index + 1});
 }

@@ -20,12 +20,15 @@ struct SendRequest {
   uint64_t index = 0;  // In its queue, from 0.
   uint64_t wr_id = 0;
   bool signalled = false;
+  bool is_send = false;               // Of nothing: only the receive that it takes tells of it.
   std::optional<uint32_t> immediate;  // As it was posted, in the network's byte order.
   uint64_t remote_address = 0;
   uint32_t remote_key = 0;
   uint64_t size_bytes = 0;
   std::vector<ibv_sge> pieces;
   std::optional<std::vector<std::byte>> inlined;  // Copied when it was posted.
+
+  bool takes_receive() const { return is_send || immediate; }
 };
 
 struct ReceiveRequest {
@@ -64,7 +67,7 @@ class QueuePair : public ibv_qp {
   // It fails, and what stands behind it is flushed.
   void FailHead(ibv_wc_status status);
   bool has_receive() const { return !receives_.empty(); }
-  void TakeReceive(uint32_t immediate, uint32_t size_bytes);
+  void TakeReceive(const SendRequest& by);
   // Every request that is outstanding is flushed, in order, signalled or not.
   void EnterError();
   // Whether it has tried for as many ticks of the clock.

@@ -164,7 +164,7 @@ bool Wire::Advance(QueuePair& from) {
       return fail(IBV_WC_REM_ACCESS_ERR);
     }
   }
-  if (request->immediate && !to->has_receive()) {
+  if (request->takes_receive() && !to->has_receive()) {
     if (WaitsForEver(from, to) || !from.HasTriedFor(now_, options_.patience)) return false;
     return fail(IBV_WC_RNR_RETRY_EXC_ERR);
   }
@@ -176,9 +176,7 @@ bool Wire::Advance(QueuePair& from) {
   }
   from.next_packet = (from.next_packet + packets) & kPacketNumbers;
   to->expected_packet = (to->expected_packet + packets) & kPacketNumbers;
-  if (request->immediate) {
-    to->TakeReceive(*request->immediate, static_cast<uint32_t>(request->size_bytes));
-  }
+  if (request->takes_receive()) to->TakeReceive(*request);
   from.CompleteHead();
   return true;
 }
@@ -211,7 +209,7 @@ bool Wire::IsBusy() const {
     const SendRequest* request = entry.second->head();
     if (request == nullptr || entry.second->device().failed()) return false;
     const QueuePair* to = PeerOf(*entry.second);
-    const bool is_stuck = to == nullptr || (request->immediate && !to->has_receive());
+    const bool is_stuck = to == nullptr || (request->takes_receive() && !to->has_receive());
     return !is_stuck || !WaitsForEver(*entry.second, to);
   });
 }

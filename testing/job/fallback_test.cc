@@ -16,6 +16,7 @@
 #include "absl/time/clock.h"
 #include "core/fabric/choice/choice_fabric.h"
 #include "core/fabric/tcp/tcp_fabric.h"
+#include "core/fabric/verbs/staging_limits.h"
 #include "core/fabric/verbs/verbs_fabric.h"
 #include "testing/fake_verbs/fake_network.h"
 #include "testing/job/job.h"
@@ -153,7 +154,22 @@ TEST_F(FallbackTest, ANicThatDiesIsPlannedAroundAndTakenInAgain) {
 }
 
 // ENOMEM: the translation table, or the limit on locked memory, is full.
-TEST_F(FallbackTest, MemoryThatCannotBeRegisteredIsReachedByTcpAndStatusSaysWhy) {
+TEST_F(FallbackTest, MemoryThatCannotBeRegisteredIsReachedByCopiesAndStatusSaysWhy) {
+  Start(/*nics=*/1, fake_verbs::RegistrationFault{
+                        .error = ENOMEM, .spared_bytes = verbs::StagingLimits{}.ring_bytes()});
+  PublishAndCheck(1);
+  PublishAndCheck(2);
+  const proto::StatusReply status = job_->controller().status();
+  for (const proto::RankStatus& rank : status.ranks()) {
+    EXPECT_EQ(rank.fallbacks(), 0u);
+    for (const proto::LaneReport& lane : rank.lanes()) {
+      EXPECT_THAT(lane.path(), AllOf(StartsWith("verbs: "), HasSubstr("with copies here: register"),
+                                     HasSubstr("limit on locked memory")));
+    }
+  }
+}
+
+TEST_F(FallbackTest, WhereNotEvenRingsCanBeRegisteredTcpCarriesAllAndStatusSaysWhy) {
   Start(/*nics=*/1, fake_verbs::RegistrationFault{.error = ENOMEM});
   PublishAndCheck(1);
   const proto::StatusReply status = job_->controller().status();

@@ -57,18 +57,24 @@ absl::StatusOr<RemoteWrite> Imports::Resolve(const VerbsLane& lane, size_t devic
     return absl::InvalidArgumentError("a write's destination was not imported on its lane");
   }
   if (to.revoked) return NotGranted(lane);
-  WAYBILL_ASSIGN_OR_RETURN(const OwnRegion* from, regions.FindRegistered(write.source));
+  WAYBILL_ASSIGN_OR_RETURN(const OwnRegion* from, regions.FindUsable(write.source));
   WAYBILL_RETURN_IF_ERROR(CheckRange("read", write.source_offset_bytes, write.size_bytes,
                                      from->name, from->memory.size_bytes));
   WAYBILL_RETURN_IF_ERROR(CheckRange("write", write.destination_offset_bytes, write.size_bytes,
                                      to.region.name, to.region.size_bytes));
-  return RemoteWrite{
+  RemoteWrite resolved{
       .local_address = reinterpret_cast<uintptr_t>(from->memory.data) + write.source_offset_bytes,
       .remote_address = to.region.address + write.destination_offset_bytes,
       .size_bytes = write.size_bytes,
-      .local_key = from->registrations[device]->lkey,
       .remote_key = to.region.remote_key,
       .may_inline = from->memory.kind != MemoryKind::kDevice};
+  if (!from->staged) resolved.local_key = from->registrations[device]->lkey;
+  if (write.size_bytes > 0) {
+    resolved.copied = from->staged;
+    resolved.staged = to.region.staged;
+    resolved.staged_key = to.key;
+  }
+  return resolved;
 }
 
 }  // namespace waybill::verbs

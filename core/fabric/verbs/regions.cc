@@ -46,11 +46,11 @@ absl::StatusOr<Region> Regions::Allocate(uint64_t size_bytes, absl::string_view 
 
 absl::StatusOr<Region> Regions::Add(OwnRegion region) {
   WAYBILL_ASSIGN_OR_RETURN(region.key, RandomBits());
+  region.id = RegionId{++last_id_};
   WAYBILL_RETURN_IF_ERROR(RegisterWithDevices(region));
-  const RegionId id{++last_id_};
-  const MemorySpan memory = region.memory;
-  regions_.emplace(id, std::move(region));
-  return Region{id, memory};
+  const Region added{region.id, region.memory};
+  regions_.emplace(added.id, std::move(region));
+  return added;
 }
 
 absl::Status Regions::Release(RegionId id) {
@@ -83,9 +83,9 @@ absl::StatusOr<OwnRegion*> Regions::Find(RegionId id) {
   return &region->second;
 }
 
-absl::StatusOr<OwnRegion*> Regions::FindRegistered(RegionId id) {
+absl::StatusOr<OwnRegion*> Regions::FindUsable(RegionId id) {
   WAYBILL_ASSIGN_OR_RETURN(OwnRegion * region, Find(id));
-  if (region->registrations.empty()) {
+  if (region->registrations.empty() && !region->staged) {
     return absl::FailedPreconditionError(absl::StrCat(
         "\"", region->name, "\" is registered with no device: it could not be renewed"));
   }
@@ -120,9 +120,11 @@ absl::Status Regions::RegisterWithDevices(OwnRegion& region) {
       mr = verbs_.RegMr(device->pd(), region.memory.data, region.memory.size_bytes, access);
     }
     if (mr == nullptr) {
-      absl::Status status = RegistrationError(region, *device, errno);
+      const int error = errno;
+      absl::Status status = RegistrationError(region, *device, error);
       Deregister(region);
-      return status;
+      const bool may_stage = error == ENOMEM && region.memory.kind != MemoryKind::kDevice;
+      return may_stage ? Stage(region, status) : status;
     }
     region.registrations.push_back(mr);
     ++counts_.registrations;
@@ -132,7 +134,48 @@ absl::Status Regions::RegisterWithDevices(OwnRegion& region) {
   return absl::OkStatus();
 }
 
+absl::Status Regions::Stage(OwnRegion& region, const absl::Status& why) {
+  for (const Device* device : devices_) {
+    if (device->failed()) continue;
+    const auto trial = StagingRing::Create(&verbs_, *device, staging_);
+    if (!trial.ok()) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(why.message(), ", and so: ", trial.status().message()));
+    }
+  }
+  region.staged = true;
+  staged_[region.key] = region.id;
+  if (counts_.unregistered_regions++ == 0) why_staged_ = std::string(why.message());
+  return absl::OkStatus();
+}
+
+absl::Status Regions::Deliver(LaneId lane, const StagedHeader& header, const std::byte* data) {
+  const auto id = staged_.find(header.key);
+  const OwnRegion* region = id == staged_.end() ? nullptr : &regions_.at(id->second);
+  if (region == nullptr || !region->grants.contains(lane)) {
+    return absl::PermissionDeniedError(
+        "write by a key that is not granted on its lane, or was renewed since");
+  }
+  const uint64_t size = region->memory.size_bytes;
+  if (header.offset_bytes > size || header.size_bytes > size - header.offset_bytes) {
+    return absl::OutOfRangeError(absl::StrCat("write of ", header.size_bytes, " bytes to offset ",
+                                              header.offset_bytes, " of \"", region->name,
+                                              "\", which has ", size));
+  }
+  std::memcpy(region->memory.data + header.offset_bytes, data, header.size_bytes);
+  counts_.delivered_bytes += header.size_bytes;
+  return absl::OkStatus();
+}
+
+absl::string_view Regions::why_staged() const {
+  return counts_.unregistered_regions == 0 ? absl::string_view() : absl::string_view(why_staged_);
+}
+
 void Regions::Deregister(OwnRegion& region) {
+  if (std::exchange(region.staged, false)) {
+    staged_.erase(region.key);
+    --counts_.unregistered_regions;
+  }
   for (ibv_mr* mr : region.registrations) {
     if (mr == nullptr) continue;
     verbs_.DeregMr(mr);
@@ -144,6 +187,8 @@ void Regions::Deregister(OwnRegion& region) {
 std::vector<FabricCount> Regions::Counts() const {
   return {{"registrations", counts_.registrations},
           {"registered_bytes", counts_.registered_bytes},
+          {"unregistered_regions", counts_.unregistered_regions},
+          {"delivered_bytes", counts_.delivered_bytes},
           {"registration_us", static_cast<uint64_t>(absl::ToInt64Microseconds(counts_.time))}};
 }
 

@@ -1,5 +1,6 @@
 // The regions of one verbs endpoint: registered with each device, known to peers by a key of our
-// own, renewed by registering anew.
+// own, renewed by registering anew. One for which there is no room any more stays unregistered: it
+// is written to, and from, by way of the lanes' staging rings.
 #ifndef WAYBILL_CORE_FABRIC_VERBS_REGIONS_H_
 #define WAYBILL_CORE_FABRIC_VERBS_REGIONS_H_
 
@@ -8,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,32 +19,42 @@
 #include "core/fabric/fabric.h"
 #include "core/fabric/shared_pages.h"
 #include "core/fabric/verbs/device.h"
+#include "core/fabric/verbs/staging_ring.h"
 #include "core/fabric/verbs/verbs.h"
 
 namespace waybill::verbs {
 
 struct OwnRegion {
+  RegionId id = RegionId::kNone;
   MemorySpan memory;
   std::string name;
   std::optional<SharedPages> pages;  // Where it was allocated here.
   uint64_t key = 0;
   std::vector<ibv_mr*> registrations;  // By device; null of one that had failed.
+  bool staged = false;                 // There are none: there was no room for them.
   std::set<LaneId> grants;
 };
 
 struct RegistrationCounts {
   uint64_t registrations = 0;
-  uint64_t registered_bytes = 0;  // Now.
-  absl::Duration time;            // In all.
+  uint64_t registered_bytes = 0;      // Now.
+  absl::Duration time;                // In all.
+  uint64_t unregistered_regions = 0;  // Now: those that are staged.
+  uint64_t delivered_bytes = 0;       // To them, out of rings.
 };
 
 class Regions {
  public:
   // The devices outlive it. `relaxed_ordering`: let writes to memory of devices pass each other.
-  Regions(Verbs* verbs, std::vector<Device*> devices, bool relaxed_ordering)
-      : verbs_(*verbs), devices_(std::move(devices)), relaxed_ordering_(relaxed_ordering) {}
+  Regions(Verbs* verbs, std::vector<Device*> devices, bool relaxed_ordering,
+          const StagingLimits& staging)
+      : verbs_(*verbs),
+        devices_(std::move(devices)),
+        relaxed_ordering_(relaxed_ordering),
+        staging_(staging) {}
   ~Regions();
 
+  // kResourceExhausted: there is no room for it, nor for the staging ring of one lane.
   absl::StatusOr<Region> Register(const MemorySpan& memory, absl::string_view name);
   absl::StatusOr<Region> Allocate(uint64_t size_bytes, absl::string_view name);
   absl::Status Release(RegionId id);
@@ -52,22 +64,32 @@ class Regions {
   // kNotFound: no such region.
   absl::StatusOr<OwnRegion*> Find(RegionId id);
   // kFailedPrecondition: it could not be registered anew when it was renewed last.
-  absl::StatusOr<OwnRegion*> FindRegistered(RegionId id);
+  absl::StatusOr<OwnRegion*> FindUsable(RegionId id);
+  // A piece that came by the ring of a lane, to where it belongs. kPermissionDenied: no region that
+  // is staged has that key, or the lane was not granted it. kOutOfRange: it does not lie within it.
+  absl::Status Deliver(LaneId lane, const StagedHeader& header, const std::byte* data);
   void ForgetLane(LaneId lane);
 
   const RegistrationCounts& counts() const { return counts_; }
   std::vector<FabricCount> Counts() const;  // The same, for operators.
+  // Why the first of those that are staged now is; empty where none is.
+  absl::string_view why_staged() const;
 
  private:
   absl::StatusOr<Region> Add(OwnRegion region);
   absl::Status RegisterWithDevices(OwnRegion& region);
+  // Where there was no room: whether there is some for rings.
+  absl::Status Stage(OwnRegion& region, const absl::Status& why);
   void Deregister(OwnRegion& region);
 
   Verbs& verbs_;
   const std::vector<Device*> devices_;
   const bool relaxed_ordering_;
+  const StagingLimits staging_;
   uint32_t last_id_ = 0;
   std::map<RegionId, OwnRegion> regions_;
+  std::unordered_map<uint64_t, RegionId> staged_;  // By key: a peer tells it with each piece.
+  std::string why_staged_;
   RegistrationCounts counts_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +17,8 @@ using fake_verbs::FakeHost;
 using fake_verbs::FakeNetwork;
 using fake_verbs::RegistrationKind;
 
+constexpr StagingLimits kStaging = {.slots = 4, .slot_bytes = 1000};
+
 class RegionsTest : public testing::Test {
  protected:
   void Make(bool relaxed_ordering = true, const fake_verbs::DeviceOptions& options = {}) {
@@ -23,8 +26,8 @@ class RegionsTest : public testing::Test {
     ibv_device** list = host.GetDeviceList(nullptr);
     for (int i = 0; i < 2; ++i) opened.push_back(*Device::Open(&host, list[i]));
     host.FreeDeviceList(list);
-    regions.emplace(&host, std::vector<Device*>{opened[0].get(), opened[1].get()},
-                    relaxed_ordering);
+    regions.emplace(&host, std::vector<Device*>{opened[0].get(), opened[1].get()}, relaxed_ordering,
+                    kStaging);
   }
   MemorySpan OfDevice(int dmabuf_fd = -1) {
     return {MemoryKind::kDevice, memory.data(), memory.size(), dmabuf_fd};
@@ -97,18 +100,83 @@ TEST_F(RegionsTest, WhereADevicesMemoryCannotBeRegisteredItIsSaidWhatIsMissing) 
   EXPECT_EQ(Alive("mlx5_0"), 0u);
 }
 
-TEST_F(RegionsTest, ALackOfMemoryIsToldWithTheLimitThatIsBehindIt) {
+TEST_F(RegionsTest, WhereNotEvenARingHasRoomTheLimitThatIsBehindItIsTold) {
   Make();
   host.FailRegistrations("mlx5_1", {.above_bytes = 4999});
   const absl::Status status = regions->Register(OfHost(), "weights").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(status.message(),
             "register \"weights\" (5000 bytes) with mlx5_1: Cannot allocate memory (errno 12); the "
-            "limit on locked memory (ulimit -l) or the device's translation table is full");
+            "limit on locked memory (ulimit -l) or the device's translation table is full, and so: "
+            "register a staging ring (8512 bytes) with mlx5_1: Cannot allocate memory (errno 12)");
   // Nothing is left of it, and what fits is still registered.
   EXPECT_EQ(Alive("mlx5_0"), 0u);
   EXPECT_EQ(regions->counts().registered_bytes, 0u);
+  EXPECT_EQ(regions->counts().unregistered_regions, 0u);
   EXPECT_TRUE(regions->Allocate(4096, "small").ok());
+}
+
+TEST_F(RegionsTest, WhatHasNoRoomOnOneDeviceIsStagedOnAll) {
+  Make();
+  host.FailRegistrations("mlx5_1", {.spared_bytes = kStaging.ring_bytes()});
+  const Region region = *regions->Register(OfHost(), "weights");
+  EXPECT_EQ(Alive("mlx5_0"), 0u);
+  EXPECT_EQ(Alive("mlx5_1"), 0u);
+  OwnRegion& own = **regions->FindUsable(region.id);
+  EXPECT_TRUE(own.staged);
+  EXPECT_EQ(regions->counts().registered_bytes, 0u);
+  EXPECT_EQ(regions->counts().unregistered_regions, 1u);
+  EXPECT_TRUE(absl::StartsWith(regions->why_staged(), "register \"weights\" (5000 bytes) with "));
+  ASSERT_TRUE(regions->Release(region.id).ok());
+  EXPECT_EQ(regions->counts().unregistered_regions, 0u);
+  EXPECT_EQ(regions->why_staged(), "");
+}
+
+TEST_F(RegionsTest, WhatIsStagedIsRegisteredWhenItIsRenewedAndThereIsRoom) {
+  Make();
+  host.FailRegistrations("mlx5_1", {.spared_bytes = kStaging.ring_bytes(), .count = 1});
+  const Region region = *regions->Register(OfHost(), "weights");
+  ASSERT_TRUE((*regions->FindUsable(region.id))->staged);
+  ASSERT_TRUE(regions->Renew(region.id, Contents::kKept).ok());
+  EXPECT_FALSE((*regions->FindUsable(region.id))->staged);
+  EXPECT_EQ(regions->counts().unregistered_regions, 0u);
+  EXPECT_EQ(Alive("mlx5_1"), 1u);
+}
+
+TEST_F(RegionsTest, ADevicesMemoryIsNotStaged) {
+  Make();
+  host.FailRegistrations("mlx5_1", {.spared_bytes = kStaging.ring_bytes()});
+  EXPECT_EQ(regions->Register(OfDevice(), "gpu memory").status().code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(RegionsTest, APieceIsDeliveredOnlyByAKeyThatIsGrantedAndWithinItsRegion) {
+  Make();
+  host.FailRegistrations("mlx5_1", {.spared_bytes = kStaging.ring_bytes(), .count = 1});
+  const Region region = *regions->Register(OfHost(), "weights");
+  const Region registered = *regions->Allocate(4096, "registered");
+  OwnRegion& own = **regions->FindUsable(region.id);
+  const std::vector<std::byte> data(10, std::byte{9});
+  const auto deliver = [&](uint32_t lane, uint64_t key, uint64_t offset, uint64_t size) {
+    return regions->Deliver(LaneId{lane}, {key, offset, size}, data.data()).code();
+  };
+  constexpr auto kDenied = absl::StatusCode::kPermissionDenied;
+  constexpr auto kOutOfRange = absl::StatusCode::kOutOfRange;
+  own.grants.insert(LaneId{1});
+  (*regions->FindUsable(registered.id))->grants.insert(LaneId{1});
+  EXPECT_EQ(deliver(2, own.key, 0, 10), kDenied);
+  EXPECT_EQ(deliver(1, own.key + 1, 0, 10), kDenied);
+  EXPECT_EQ(deliver(1, (*regions->FindUsable(registered.id))->key, 0, 10), kDenied);
+  EXPECT_EQ(deliver(1, own.key, 4991, 10), kOutOfRange);
+  EXPECT_EQ(deliver(1, own.key, 5001, 0), kOutOfRange);
+  EXPECT_EQ(deliver(1, own.key, ~uint64_t{0}, 10), kOutOfRange);
+  EXPECT_EQ(memory, std::vector<std::byte>(5000));
+  EXPECT_EQ(deliver(1, own.key, 4990, 10), absl::StatusCode::kOk);
+  EXPECT_EQ(memory[4989], std::byte{0});
+  EXPECT_EQ(memory[4999], std::byte{9});
+  const uint64_t before = own.key;
+  ASSERT_TRUE(regions->Renew(region.id, Contents::kKept).ok());
+  EXPECT_EQ(deliver(1, before, 0, 10), kDenied);
 }
 
 TEST_F(RegionsTest, ARenewedRegionHasOtherKeysAndTheSameMemory) {
@@ -133,15 +201,14 @@ TEST_F(RegionsTest, ARenewedRegionHasOtherKeysAndTheSameMemory) {
 TEST_F(RegionsTest, ARegionThatCouldNotBeRenewedIsUsableByNobodyUntilItIs) {
   Make();
   const Region region = *regions->Allocate(4096, "memory");
-  host.FailRegistrations("mlx5_1", {.count = 1});
-  EXPECT_EQ(regions->Renew(region.id, Contents::kKept).code(),
-            absl::StatusCode::kResourceExhausted);
+  host.FailRegistrations("mlx5_1", {.error = EFAULT, .count = 1});
+  EXPECT_EQ(regions->Renew(region.id, Contents::kKept).code(), absl::StatusCode::kInternal);
   EXPECT_EQ(Alive("mlx5_0"), 0u);
-  const absl::Status status = regions->FindRegistered(region.id).status();
+  const absl::Status status = regions->FindUsable(region.id).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(status.message(), "\"memory\" is registered with no device: it could not be renewed");
   ASSERT_TRUE(regions->Renew(region.id, Contents::kKept).ok());
-  EXPECT_TRUE(regions->FindRegistered(region.id).ok());
+  EXPECT_TRUE(regions->FindUsable(region.id).ok());
   EXPECT_EQ(Alive("mlx5_1"), 1u);
 }
 

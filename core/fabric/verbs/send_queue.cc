@@ -22,11 +22,23 @@ SendQueue::SendQueue(uint32_t lane, const SendQueueLimits& limits, SendCounts* c
       items_(256),
       posts_(limits.posts),
       requests_(limits.chain),
-      pieces_(limits.chain) {
+      pieces_(limits.chain * kPieces) {
   for (size_t i = 0; i < requests_.size(); ++i) {
     requests_[i] = {};
-    requests_[i].sg_list = &pieces_[i];
+    requests_[i].sg_list = &pieces_[i * kPieces];
   }
+}
+
+void SendQueue::UseRing(StagingRing* ring) {
+  ring_ = ring;
+  slot_ends_.assign(ring->limits().slots, 0);
+}
+
+uint64_t SendQueue::MostBytesOf(const RemoteWrite& write) const {
+  uint64_t most = limits_.message_bytes;
+  if (write.copied || write.staged) most = std::min(most, ring_->limits().slot_bytes);
+  if (write.staged) most = std::min(most, peer_ring_.slot_bytes);
+  return most;
 }
 
 void SendQueue::Append(absl::Span<const RemoteWrite> writes, std::optional<uint32_t> immediate,
@@ -34,18 +46,29 @@ void SendQueue::Append(absl::Span<const RemoteWrite> writes, std::optional<uint3
   const RemoteWrite nothing;
   if (writes.empty()) writes = absl::MakeConstSpan(&nothing, 1);
   for (size_t i = 0; i < writes.size(); ++i) {
+    const std::optional<uint32_t> last = i + 1 == writes.size() ? immediate : std::nullopt;
+    const uint64_t most = MostBytesOf(writes[i]);
     RemoteWrite rest = writes[i];
-    while (rest.size_bytes > limits_.message_bytes) {
+    while (rest.size_bytes > most) {
       RemoteWrite part = rest;
-      part.size_bytes = limits_.message_bytes;
-      Push({part, std::nullopt});
+      part.size_bytes = most;
+      PushPiece(part, std::nullopt);
       rest.local_address += part.size_bytes;
       rest.remote_address += part.size_bytes;
       rest.size_bytes -= part.size_bytes;
     }
-    Push({rest, i + 1 == writes.size() ? immediate : std::nullopt});
+    PushPiece(rest, last);
   }
-  posts_[posts_end_++ % posts_.size()] = {token, appended_};
+  posts_[posts_end_++ % posts_.size()] = {token, appended_, staged_};
+}
+
+// The immediate of a staged piece goes behind what tells of the piece.
+void SendQueue::PushPiece(const RemoteWrite& piece, std::optional<uint32_t> immediate) {
+  if (!piece.staged) return Push({piece, immediate});
+  ++staged_;
+  Push({piece, std::nullopt});
+  Push({.write = {}, .immediate = std::nullopt, .tells = true});
+  if (immediate) Push({{}, immediate});
 }
 
 void SendQueue::Push(const Item& item) {
@@ -62,6 +85,7 @@ absl::Status SendQueue::Pump(Verbs& verbs, ibv_qp* qp, bool flush) {
     const uint64_t credits = limits_.depth - outstanding();
     if (credits == 0 || (!flush && appended_ - posted_ < limits_.chain)) break;
     const uint32_t count = BuildChain(credits);
+    if (count == 0) break;  // No room in a ring: until something is complete, or taken.
     ibv_send_wr* bad = nullptr;
     ++counts_.doorbells;
     const int error = verbs.PostSend(qp, requests_.data(), &bad);
@@ -71,8 +95,10 @@ absl::Status SendQueue::Pump(Verbs& verbs, ibv_qp* qp, bool flush) {
       counts_.requests += count;
       continue;
     }
-    // What stands before the bad one was posted, without its end, which is the signalled one.
-    const auto accepted = static_cast<uint64_t>(bad - requests_.data());
+    // What stands before the bad one was posted, without its end, which is the signalled one. A
+    // library whose kernel refused the whole call names none.
+    const uint64_t accepted = bad == nullptr ? 0 : static_cast<uint64_t>(bad - requests_.data());
+    TakeFromRing(posted_ + accepted, posted_ + count);
     posted_ += accepted;
     counts_.requests += accepted;
     if (error == ENOMEM && signalled_ > retired_) break;  // Again when something is complete.
@@ -92,24 +118,33 @@ uint32_t SendQueue::BuildChain(uint64_t credits) {
   uint32_t count = 0;
   while (count < most && bytes < limits_.chain_bytes) {
     const Item& item = At(posted_ + count);
+    RemoteWrite write = item.write;
+    ibv_sge* piece = &pieces_[count * kPieces];
+    ibv_sge header{};
+    if ((write.copied || write.staged) && !PutInRing(posted_ + count + 1, write, header)) break;
     ibv_send_wr& request = requests_[count];
-    ibv_sge& piece = pieces_[count];
-    piece = {.addr = item.write.local_address,
-             .length = static_cast<uint32_t>(item.write.size_bytes),
-             .lkey = item.write.local_key};
-    request.num_sge = item.write.size_bytes > 0 ? 1 : 0;
-    request.opcode = item.immediate ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
+    request.num_sge = 0;
+    if (header.length > 0) piece[request.num_sge++] = header;
+    if (write.size_bytes > 0) {
+      piece[request.num_sge++] = {.addr = write.local_address,
+                                  .length = static_cast<uint32_t>(write.size_bytes),
+                                  .lkey = write.local_key};
+    }
+    request.opcode = item.tells       ? IBV_WR_SEND
+                     : item.immediate ? IBV_WR_RDMA_WRITE_WITH_IMM
+                                      : IBV_WR_RDMA_WRITE;
     request.imm_data = htonl(item.immediate.value_or(0));
     request.send_flags =
-        item.write.may_inline && item.write.size_bytes <= inline_bytes_ && item.write.size_bytes > 0
+        write.may_inline && write.size_bytes <= inline_bytes_ && write.size_bytes > 0
             ? static_cast<unsigned>(IBV_SEND_INLINE)
             : 0u;
-    request.wr.rdma = {.remote_addr = item.write.remote_address, .rkey = item.write.remote_key};
+    request.wr.rdma = {.remote_addr = write.remote_address, .rkey = write.remote_key};
     request.wr_id = uint64_t{lane_} << 32 | static_cast<uint32_t>(posted_ + count + 1);
     request.next = &request + 1;
     bytes += item.write.size_bytes;
     ++count;
   }
+  if (count == 0) return 0;
   requests_[count - 1].next = nullptr;
   requests_[count - 1].send_flags |= IBV_SEND_SIGNALED;
   return count;
@@ -119,8 +154,61 @@ void SendQueue::Retire(uint64_t wr_id, std::vector<uint64_t>& tokens) {
   const uint32_t ahead = static_cast<uint32_t>(wr_id) - static_cast<uint32_t>(retired_);
   if (ahead > outstanding()) return;  // A number of no request that is outstanding.
   retired_ += ahead;
-  while (posts_begin_ < posts_end_ && posts_[posts_begin_ % posts_.size()].end <= retired_) {
-    tokens.push_back(posts_[posts_begin_++ % posts_.size()].token);
+  CompletePosts(tokens);
+}
+
+bool SendQueue::Taken(uint64_t pieces, std::vector<uint64_t>& tokens) {
+  if (pieces < taken_ || pieces > in_peer_ring_) return false;
+  taken_ = pieces;
+  CompletePosts(tokens);
+  return true;
+}
+
+void SendQueue::CompletePosts(std::vector<uint64_t>& tokens) {
+  while (posts_begin_ < posts_end_) {
+    const Pending& post = posts_[posts_begin_ % posts_.size()];
+    if (post.end > retired_ || post.pieces > taken_) break;
+    tokens.push_back(post.token);
+    ++posts_begin_;
+  }
+}
+
+bool SendQueue::PutInRing(uint64_t number, RemoteWrite& write, ibv_sge& header) {
+  uint64_t& slot_end = slot_ends_[in_ring_ % slot_ends_.size()];
+  if (slot_end > retired_) return false;
+  if (write.staged && in_peer_ring_ - taken_ == peer_ring_.slots) return false;
+  std::byte* slot = ring_->Outgoing(in_ring_);
+  if (write.staged) {
+    const StagedHeader fields{write.staged_key, write.remote_address, write.size_bytes};
+    std::memcpy(slot, &fields, sizeof(fields));
+    header = {.addr = reinterpret_cast<uintptr_t>(slot),
+              .length = kStagedHeaderBytes,
+              .lkey = ring_->local_key()};
+    write.remote_address = peer_ring_.AddressOf(in_peer_ring_++);
+    write.remote_key = peer_ring_.remote_key;
+    write.may_inline = false;
+    counts_.staged_bytes += write.size_bytes;
+  }
+  if (write.copied) {
+    std::byte* data = slot + kStagedHeaderBytes;
+    std::memcpy(data, reinterpret_cast<const std::byte*>(write.local_address), write.size_bytes);
+    write.local_address = reinterpret_cast<uintptr_t>(data);
+    write.local_key = ring_->local_key();
+    counts_.copied_bytes += write.size_bytes;
+  }
+  slot_end = number;
+  ++in_ring_;
+  return true;
+}
+
+void SendQueue::TakeFromRing(uint64_t begin, uint64_t end) {
+  for (uint64_t i = begin; i < end; ++i) {
+    const RemoteWrite& write = At(i).write;
+    if (!write.copied && !write.staged) continue;
+    slot_ends_[--in_ring_ % slot_ends_.size()] = 0;
+    if (write.staged) --in_peer_ring_;
+    if (write.staged) counts_.staged_bytes -= write.size_bytes;
+    if (write.copied) counts_.copied_bytes -= write.size_bytes;
   }
 }
 

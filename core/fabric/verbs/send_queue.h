@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "core/fabric/verbs/staging_ring.h"
 #include "core/fabric/verbs/verbs.h"
 
 namespace waybill::verbs {
@@ -16,11 +17,14 @@ namespace waybill::verbs {
 // A write with its addresses and keys looked up.
 struct RemoteWrite {
   uint64_t local_address = 0;
-  uint64_t remote_address = 0;
+  uint64_t remote_address = 0;  // Of a staged one: the offset in its region.
   uint64_t size_bytes = 0;
   uint32_t local_key = 0;
   uint32_t remote_key = 0;
   bool may_inline = false;  // The source is memory of the host.
+  bool copied = false;      // The source has no key: it is copied into the lane's ring first.
+  bool staged = false;      // The destination has none: it goes into the peer's ring,
+  uint64_t staged_key = 0;  // with this key of its region.
 };
 
 struct SendQueueLimits {
@@ -33,8 +37,10 @@ struct SendQueueLimits {
 
 // Of all lanes together.
 struct SendCounts {
-  uint64_t requests = 0;   // Work requests that were posted.
-  uint64_t doorbells = 0;  // Calls of ibv_post_send().
+  uint64_t requests = 0;      // Work requests that were posted.
+  uint64_t doorbells = 0;     // Calls of ibv_post_send().
+  uint64_t copied_bytes = 0;  // From sources that are not registered,
+  uint64_t staged_bytes = 0;  // and to destinations that are not.
 };
 
 class SendQueue {
@@ -46,6 +52,13 @@ class SendQueue {
 
   // Sources of at most as many bytes ride in the request; what the queue pair was granted.
   void AllowInline(uint32_t bytes) { inline_bytes_ = bytes; }
+
+  // Before anything copied or staged is appended: by way of which memory. It outlives the queue.
+  void UseRing(StagingRing* ring);
+  // And before anything staged is.
+  void StageAt(const PeerRing& peer) { peer_ring_ = peer; }
+  bool has_ring() const { return ring_ != nullptr; }
+  bool may_stage() const { return peer_ring_.slots > 0; }
 
   bool full() const { return posts_end_ - posts_begin_ == limits_.posts; }
 
@@ -62,6 +75,9 @@ class SendQueue {
   // the posts that are complete now.
   void Retire(uint64_t wr_id, std::vector<uint64_t>& tokens);
 
+  // The peer has taken so many pieces out of its ring in all. False: that cannot be.
+  bool Taken(uint64_t pieces, std::vector<uint64_t>& tokens);
+
   static uint32_t LaneOf(uint64_t wr_id) { return static_cast<uint32_t>(wr_id >> 32); }
 
   uint64_t outstanding() const { return posted_ - retired_; }
@@ -71,13 +87,24 @@ class SendQueue {
   struct Item {
     RemoteWrite write;
     std::optional<uint32_t> immediate;
+    bool tells = false;  // Of the piece before it, which lies in the peer's ring.
   };
   struct Pending {
     uint64_t token;
-    uint64_t end;  // Behind its last request.
+    uint64_t end;     // Behind its last request,
+    uint64_t pieces;  // and its last staged piece.
   };
+  static constexpr int kPieces = 2;  // Of one request: a header, and the data.
 
   void Push(const Item& item);
+  void PushPiece(const RemoteWrite& piece, std::optional<uint32_t> immediate);
+  uint64_t MostBytesOf(const RemoteWrite& write) const;
+  // Puts what of it has to be there into the lane's ring, as request `number`; `write` becomes what
+  // is to be posted, and `header` what goes before it. False: there is no room now.
+  bool PutInRing(uint64_t number, RemoteWrite& write, ibv_sge& header);
+  // The items [begin, end) are not posted after all.
+  void TakeFromRing(uint64_t begin, uint64_t end);
+  void CompletePosts(std::vector<uint64_t>& tokens);
   Item& At(uint64_t i) { return items_[i & (items_.size() - 1)]; }
   uint32_t BuildChain(uint64_t credits);
 
@@ -94,6 +121,13 @@ class SendQueue {
   std::vector<Pending> posts_;  // A ring; [posts_begin_, posts_end_) are in it.
   uint64_t posts_begin_ = 0;
   uint64_t posts_end_ = 0;
+  StagingRing* ring_ = nullptr;
+  PeerRing peer_ring_;
+  std::vector<uint64_t> slot_ends_;  // Of the ring: behind the request that reads it last.
+  uint64_t in_ring_ = 0;             // Pieces that used a slot of it,
+  uint64_t in_peer_ring_ = 0;        // one of the peer's,
+  uint64_t taken_ = 0;               // and that the peer has taken out.
+  uint64_t staged_ = 0;              // Pieces that were appended.
   // What never changes in them is filled in once.
   std::vector<ibv_send_wr> requests_;
   std::vector<ibv_sge> pieces_;

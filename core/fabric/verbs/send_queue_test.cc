@@ -33,7 +33,7 @@ class Recorder final : public fake_verbs::FakeHost {
     std::vector<Request> taken;
     for (ibv_send_wr* request = chain; request != nullptr; request = request->next) {
       if (room && *room == 0) {
-        *bad = request;
+        if (names_bad) *bad = request;
         if (!taken.empty()) chains.push_back(taken);
         if (once) room.reset();
         return error;
@@ -60,6 +60,7 @@ class Recorder final : public fake_verbs::FakeHost {
   std::optional<uint64_t> room;
   bool once = false;  // Then there is room again.
   int error = ENOMEM;
+  bool names_bad = true;
   std::vector<std::vector<Request>> chains;
 };
 
@@ -250,6 +251,19 @@ TEST_F(SendQueueTest, AfterAPartialPostTheRestGoesOutWhenThereIsRoom) {
   ASSERT_EQ(all.size(), 10u);
   for (uint32_t i = 0; i < 10; ++i) EXPECT_EQ(all[i].request.wr_id, Number(i + 1));
   EXPECT_EQ(Retire(all[9].request.wr_id), std::vector<uint64_t>{2});
+}
+
+TEST_F(SendQueueTest, ARefusalThatNamesNoRequestHasPostedNone) {
+  Make({});
+  verbs.room = 0;
+  verbs.error = EACCES;
+  verbs.names_bad = false;
+  queue->Append(Writes(2, 10), std::nullopt, 1);
+  const absl::Status status = Pump();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(absl::StrContains(status.message(), "request 1 of 2 refused: Permission denied"))
+      << status;
+  EXPECT_EQ(queue->outstanding(), 0u);
 }
 
 TEST_F(SendQueueTest, AFullQueueIsNoErrorWhileSomethingWillBeComplete) {

@@ -16,19 +16,29 @@
 namespace waybill::verbs {
 
 enum class FrameKind : uint32_t {
-  kGrant = 1,    // A region may be written to: GrantBody, then its name.
-  kRevoke = 2,   // The region with that key was renewed or released: the key.
-  kGoodbye = 3,  // The lane is given up: why, as text.
-  kTaken = 4,    // A grant was taken in: nothing.
+  kGrant = 1,      // A region may be written to: GrantBody, then its name.
+  kRevoke = 2,     // The region with that key was renewed or released: the key.
+  kGoodbye = 3,    // The lane is given up: why, as text.
+  kTaken = 4,      // A grant was taken in: nothing.
+  kRing = 5,       // Where what is staged may be written: PeerRing. Once, before the first grant
+                   // of a region that is.
+  kDelivered = 6,  // So many staged pieces were taken out of the ring, in all: a uint64_t.
+  kRefused = 7,    // Of a staged write, and the lane is given up: why, as text.
 };
 
 struct GrantBody {
-  uint64_t key = 0;  // By which the region is described.
-  uint64_t address = 0;
+  uint64_t key = 0;      // By which the region is described.
+  uint64_t address = 0;  // 0 where it is staged, as is the next but one.
   uint64_t size_bytes = 0;
   uint32_t remote_key = 0;
-  uint32_t reserved = 0;
+  uint32_t is_staged = 0;
 };
+
+// A body, or the beginning of one.
+template <typename T>
+absl::string_view Packed(const T& fields) {
+  return {reinterpret_cast<const char*>(&fields), sizeof(fields)};
+}
 
 struct Frame {
   FrameKind kind = FrameKind::kGrant;

@@ -5,18 +5,20 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "core/fabric/progress.h"
 #include "core/fabric/verbs/descriptors.h"
 #include "core/fabric/verbs/imports.h"
+#include "core/fabric/verbs/lane_table.h"
 #include "core/fabric/verbs/libibverbs.h"
 #include "core/fabric/verbs/nic_set.h"
 #include "core/fabric/verbs/regions.h"
+#include "core/fabric/verbs/staging_ring.h"
 #include "core/fabric/verbs/verbs_lane.h"
 #include "core/net/rendezvous.h"
 
@@ -27,22 +29,21 @@ namespace {
 // They cost a system call: while completions keep coming, they are looked at this rarely.
 constexpr uint32_t kPollsBetweenDescriptors = 16;
 
-uint32_t Number(LaneId id) { return static_cast<uint32_t>(id); }
-
 class VerbsFabric final : public Fabric {
  public:
   VerbsFabric(const VerbsOptions& options, Verbs* verbs, std::unique_ptr<NicSet> nics)
       : options_(options),
         verbs_(*verbs),
         nics_(std::move(nics)),
-        regions_(verbs, nics_->devices(), options.relaxed_ordering),
         settings_{.limits = {.depth = options.queue_depth,
                              .chain = options.chain,
                              .posts = capabilities_.max_outstanding_posts},
                   .receives = capabilities_.max_outstanding_posts,
                   .ack_timeout = options.ack_timeout,
                   .traffic_class = options.traffic_class,
-                  .service_level = options.service_level} {}
+                  .service_level = options.service_level,
+                  .staging = options.staging},
+        regions_(verbs, nics_->devices(), options.relaxed_ordering, settings_.staging) {}
 
   absl::Status Start() {
     WAYBILL_RETURN_IF_ERROR(descriptors_.Start());
@@ -83,21 +84,18 @@ class VerbsFabric final : public Fabric {
 
   // The key goes to the peer of this lane only, over the connection beside it.
   absl::Status Grant(LaneId lane_id, RegionId id) override {
-    WAYBILL_ASSIGN_OR_RETURN(OwnRegion * region, regions_.FindRegistered(id));
-    WAYBILL_ASSIGN_OR_RETURN(VerbsLane * lane, UsableLane(lane_id));
+    WAYBILL_ASSIGN_OR_RETURN(OwnRegion * region, regions_.FindUsable(id));
+    WAYBILL_ASSIGN_OR_RETURN(VerbsLane * lane, lanes_.FindUsable(lane_id));
+    if (region->staged) WAYBILL_RETURN_IF_ERROR(AnnounceRing(*lane));
     region->grants.insert(lane_id);
-    const GrantBody body{.key = region->key,
-                         .address = reinterpret_cast<uintptr_t>(region->memory.data),
-                         .size_bytes = region->memory.size_bytes,
-                         .remote_key = region->registrations[DeviceOf(*lane)]->rkey};
-    const absl::string_view fields(reinterpret_cast<const char*>(&body), sizeof(body));
     ++lane->grants_under_way;
-    Sent(*lane, lane->side.Send(FrameKind::kGrant, absl::StrCat(fields, region->name)));
+    const std::string grant = VerbsLane::GrantOf(*region, lanes_.DeviceOf(*lane));
+    Sent(*lane, lane->side.Send(FrameKind::kGrant, grant));
     return absl::OkStatus();
   }
 
   absl::StatusOr<RemoteRegionId> Import(LaneId lane_id, absl::string_view descriptor) override {
-    WAYBILL_ASSIGN_OR_RETURN(const VerbsLane* lane, UsableLane(lane_id));
+    WAYBILL_ASSIGN_OR_RETURN(const VerbsLane* lane, lanes_.FindUsable(lane_id));
     return imports_.Add(*lane, descriptor);
   }
 
@@ -114,20 +112,22 @@ class VerbsFabric final : public Fabric {
     WAYBILL_ASSIGN_OR_RETURN(
         std::unique_ptr<VerbsLane> lane,
         VerbsLane::Create(&verbs_, id, peer, &nic->nic, nic->queues.get(), settings_, &sent_));
+    // Before anybody counts on the lane.
+    if (!regions_.why_staged().empty() || staging_peers_.contains(lane->peer())) {
+      WAYBILL_RETURN_IF_ERROR(lane->MakeRing());
+    }
     WAYBILL_ASSIGN_OR_RETURN(lane->rendezvous, rendezvous_->Open(id));
-    ++nic->lanes;
-    lanes_[id] = {std::move(lane), nic};
+    lanes_.Add(std::move(lane), nic);
     return LaneId{id};
   }
 
   absl::StatusOr<std::string> LaneAddress(LaneId id) const override {
-    const auto lane = lanes_.find(Number(id));
-    if (lane == lanes_.end()) return NoLane(id);
-    return ToString(lane->second.lane->Address());
+    WAYBILL_ASSIGN_OR_RETURN(const VerbsLane* lane, lanes_.Find(id));
+    return ToString(lane->Address());
   }
 
   absl::Status ConnectLane(LaneId id, absl::string_view peer_address) override {
-    WAYBILL_ASSIGN_OR_RETURN(VerbsLane * lane, FindLane(id));
+    WAYBILL_ASSIGN_OR_RETURN(VerbsLane * lane, lanes_.Find(id));
     WAYBILL_ASSIGN_OR_RETURN(verbs::LaneAddress address, ParseLaneAddress(peer_address));
     if (lane->peer_address) {
       return absl::FailedPreconditionError(
@@ -142,38 +142,40 @@ class VerbsFabric final : public Fabric {
   }
 
   absl::Status CloseLane(LaneId id) override {
-    const auto found = lanes_.find(Number(id));
-    if (found == lanes_.end()) return NoLane(id);
-    Forget(*found->second.lane);
-    --found->second.nic->lanes;
-    lanes_.erase(found);
+    WAYBILL_ASSIGN_OR_RETURN(VerbsLane * lane, lanes_.Find(id));
+    Forget(*lane);
+    lanes_.Erase(*lane);
     regions_.ForgetLane(id);
     std::erase_if(events_, [id](const FabricEvent& e) { return e.lane == id; });
     return absl::OkStatus();
   }
 
   absl::Status LaneStatus(LaneId id) const override {
-    const auto lane = lanes_.find(Number(id));
-    return lane == lanes_.end() ? NoLane(id) : lane->second.lane->status;
+    WAYBILL_ASSIGN_OR_RETURN(const VerbsLane* lane, lanes_.Find(id));
+    return lane->status;
   }
 
   std::string DescribeLane(LaneId id) const override {
-    const auto lane = lanes_.find(Number(id));
-    return lane == lanes_.end() ? "closed" : lane->second.lane->DescribePath();
+    const absl::StatusOr<VerbsLane*> lane = lanes_.Find(id);
+    if (!lane.ok()) return "closed";
+    const absl::string_view why = regions_.why_staged();
+    return absl::StrCat((*lane)->DescribePath(), why.empty() ? "" : "; with copies here: ", why,
+                        (*lane)->sends().may_stage() ? "; with copies at the peer" : "");
   }
 
   absl::Status Post(LaneId id, absl::Span<const Write> writes, std::optional<uint32_t> immediate,
                     uint64_t token) override {
-    WAYBILL_ASSIGN_OR_RETURN(VerbsLane * lane, UsableLane(id));
+    WAYBILL_ASSIGN_OR_RETURN(VerbsLane * lane, lanes_.FindUsable(id));
     if (lane->sends().full()) {
       // Without a text, and so without an allocation: callers ask again and again.
       return absl::Status(absl::StatusCode::kResourceExhausted, "");
     }
     resolved_.clear();
-    const size_t device = DeviceOf(*lane);
+    const size_t device = lanes_.DeviceOf(*lane);
     for (const Write& write : writes) {
       WAYBILL_ASSIGN_OR_RETURN(const RemoteWrite resolved,
                                imports_.Resolve(*lane, device, regions_, write));
+      if (resolved.copied) WAYBILL_RETURN_IF_ERROR(NeedRing(*lane));
       resolved_.push_back(resolved);
     }
     lane->sends().Append(resolved_, immediate, token);
@@ -183,7 +185,7 @@ class VerbsFabric final : public Fabric {
   }
 
   absl::Status Publish(LaneId id, uint32_t) override {
-    WAYBILL_RETURN_IF_ERROR(UsableLane(id).status());
+    WAYBILL_RETURN_IF_ERROR(lanes_.FindUsable(id).status());
     return absl::UnimplementedError("memory behind a NIC cannot be mapped");
   }
 
@@ -213,56 +215,21 @@ class VerbsFabric final : public Fabric {
     std::vector<FabricCount> counts = regions_.Counts();
     counts.push_back({"work_requests", sent_.requests});
     counts.push_back({"doorbells", sent_.doorbells});
+    counts.push_back({"copied_bytes", sent_.copied_bytes});
+    counts.push_back({"staged_bytes", sent_.staged_bytes});
     counts.push_back({"failed_lanes", failed_lanes_});
     return counts;
   }
 
  private:
-  struct OpenedLane {
-    std::unique_ptr<VerbsLane> lane;
-    UsedNic* nic = nullptr;
-  };
-
-  // --- lookups ---
-
-  absl::Status NoLane(LaneId id) const {
-    return absl::NotFoundError(absl::StrCat("no lane ", Number(id)));
-  }
-
-  absl::StatusOr<VerbsLane*> FindLane(LaneId id) {
-    const auto lane = lanes_.find(Number(id));
-    if (lane == lanes_.end()) return NoLane(id);
-    return lane->second.lane.get();
-  }
-
-  absl::StatusOr<VerbsLane*> UsableLane(LaneId id) {
-    WAYBILL_ASSIGN_OR_RETURN(VerbsLane * lane, FindLane(id));
-    WAYBILL_RETURN_IF_ERROR(lane->status);
-    if (!lane->connected()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("lane to ", lane->peer(), " is not connected"));
-    }
-    return lane;
-  }
-
-  // Completions and events may be of a lane that is gone.
-  VerbsLane* LiveLane(uint32_t id) {
-    const auto lane = lanes_.find(id);
-    return lane == lanes_.end() || !lane->second.lane->status.ok() ? nullptr
-                                                                   : lane->second.lane.get();
-  }
-
-  size_t DeviceOf(const VerbsLane& lane) const { return lanes_.at(lane.id()).nic->device_index; }
-
   // Tells those to whom the region is granted that it is theirs no more.
   void Revoke(RegionId id) {
     const absl::StatusOr<OwnRegion*> region = regions_.Find(id);
     if (!region.ok()) return;
     const uint64_t key = (*region)->key;
-    const absl::string_view body(reinterpret_cast<const char*>(&key), sizeof(key));
     for (const LaneId lane_id : (*region)->grants) {
-      const absl::StatusOr<VerbsLane*> lane = UsableLane(lane_id);
-      if (lane.ok()) Sent(**lane, (*lane)->side.Send(FrameKind::kRevoke, body));
+      const absl::StatusOr<VerbsLane*> lane = lanes_.FindUsable(lane_id);
+      if (lane.ok()) Sent(**lane, (*lane)->side.Send(FrameKind::kRevoke, Packed(key)));
     }
   }
 
@@ -283,7 +250,7 @@ class VerbsFabric final : public Fabric {
 
   // Null where the lane is gone, or has failed by this completion.
   VerbsLane* LaneOf(const ibv_wc& done) {
-    VerbsLane* lane = LiveLane(SendQueue::LaneOf(done.wr_id));
+    VerbsLane* lane = lanes_.FindLive(SendQueue::LaneOf(done.wr_id));
     if (lane == nullptr || done.status == IBV_WC_SUCCESS) return lane;
     if (done.status == IBV_WC_WR_FLUSH_ERR) {
       flushed_.push_back(done);  // What was behind the cause, or in the other queue.
@@ -301,27 +268,58 @@ class VerbsFabric final : public Fabric {
     for (const ibv_wc& done : receives_) {
       VerbsLane* lane = LaneOf(done);
       if (lane == nullptr || !lane->CountReceive(done.wr_id)) continue;
-      lane->Arrived(ntohl(done.imm_data), events_);
+      if (done.opcode != IBV_WC_RECV) {
+        lane->Arrived(ntohl(done.imm_data), events_);
+      } else if (absl::Status status = lane->TakePiece(regions_); !status.ok()) {
+        Fail(*lane, std::move(status), FrameKind::kRefused);
+      }
     }
     for (const ibv_wc& done : sends_) {
       VerbsLane* lane = LaneOf(done);
       if (lane == nullptr) continue;
       tokens_.clear();
       lane->sends().Retire(done.wr_id, tokens_);
-      for (const uint64_t token : tokens_) lane->Completed(token, events_);
+      TellCompleted(*lane);
     }
     for (const ibv_wc& done : receives_) {
-      VerbsLane* lane = LiveLane(SendQueue::LaneOf(done.wr_id));
-      if (lane != nullptr) FailUnless(*lane, lane->RefillReceives());
+      VerbsLane* lane = lanes_.FindLive(SendQueue::LaneOf(done.wr_id));
+      if (lane == nullptr) continue;
+      FailUnless(*lane, lane->RefillReceives());
+      if (lane->status.ok()) TellDelivered(*lane);
     }
     return any;
   }
 
-  void Fail(VerbsLane& lane, absl::Status status) {
+  void TellCompleted(VerbsLane& lane) {
+    for (const uint64_t token : tokens_) lane.Completed(token, events_);
+  }
+
+  void TellDelivered(VerbsLane& lane) {
+    const std::optional<uint64_t> pieces = lane.TakeDelivered();
+    if (pieces) Sent(lane, lane.side.Send(FrameKind::kDelivered, Packed(*pieces)));
+  }
+
+  // A lane without its ring is of no use. The next one to that peer has it before it is opened.
+  absl::Status NeedRing(VerbsLane& lane) {
+    staging_peers_.insert(lane.peer());
+    if (absl::Status status = lane.MakeRing(); !status.ok()) {
+      Fail(lane, absl::UnavailableError(status.message()));
+    }
+    return lane.status;
+  }
+
+  absl::Status AnnounceRing(VerbsLane& lane) {
+    WAYBILL_RETURN_IF_ERROR(NeedRing(lane));
+    const std::optional<PeerRing> ring = lane.TakeNewsOfRing();
+    if (ring) Sent(lane, lane.side.Send(FrameKind::kRing, Packed(*ring)));
+    return lane.status;
+  }
+
+  void Fail(VerbsLane& lane, absl::Status status, FrameKind told = FrameKind::kGoodbye) {
     if (!lane.status.ok()) return;
     lane.status =
         WithScope(While(absl::StrCat("lane to ", lane.peer()), std::move(status)), Scope::kPeer);
-    if (lane.side.open()) (void)lane.side.Send(FrameKind::kGoodbye, lane.status.message());
+    if (lane.side.open()) (void)lane.side.Send(told, lane.status.message());
     Forget(lane);
     lane.Quiesce();
     ++failed_lanes_;
@@ -351,30 +349,22 @@ class VerbsFabric final : public Fabric {
     }
     if (device_events) {
       for (const auto& used : nics_->nics()) used->queues->TakeEvents();
-      nics_->TakeEvents([this](const NicTrouble& trouble) { Spread(trouble); });
+      nics_->TakeEvents([this](const NicTrouble& trouble) {
+        for (VerbsLane* lane : lanes_.ConcernedBy(trouble)) Fail(*lane, trouble.status);
+      });
     }
     for (net::Rendezvous::Met& met : rendezvous_->TakeMet()) Meet(met);
     // Nobody else, neither a completion nor the device nor the peer, has told the cause.
     for (const ibv_wc& done : flushed_) {
-      VerbsLane* lane = LiveLane(SendQueue::LaneOf(done.wr_id));
+      VerbsLane* lane = lanes_.FindLive(SendQueue::LaneOf(done.wr_id));
       if (lane != nullptr) Fail(*lane, lane->FailureOf(done));
     }
     flushed_.clear();
   }
 
-  void Spread(const NicTrouble& trouble) {
-    for (auto& [id, open] : lanes_) {
-      const bool concerned =
-          trouble.nic == open.nic ||
-          (trouble.queues != nullptr && trouble.queues == open.lane->queues()) ||
-          (trouble.queue_pair != nullptr && trouble.queue_pair == open.lane->queue_pair());
-      if (concerned) Fail(*open.lane, trouble.status);
-    }
-  }
-
   // Both queue pairs are ready to receive now: each end proves its direction by an empty write.
   void Meet(net::Rendezvous::Met& met) {
-    VerbsLane* lane = LiveLane(met.end);
+    VerbsLane* lane = lanes_.FindLive(met.end);
     if (lane == nullptr) return;
     absl::Status status = met.socket.status();
     if (met.socket.ok()) {
@@ -391,7 +381,7 @@ class VerbsFabric final : public Fabric {
   }
 
   void ReadSide(uint32_t id) {
-    VerbsLane* lane = LiveLane(id);
+    VerbsLane* lane = lanes_.FindLive(id);
     if (lane == nullptr) return;
     std::vector<Frame> frames;
     absl::Status status = lane->side.Read(frames);
@@ -399,6 +389,7 @@ class VerbsFabric final : public Fabric {
       if (lane->status.ok()) Handle(*lane, frame);
     }
     if (lane->status.ok() && lane->side.has_unsent()) Sent(*lane, lane->side.Flush());
+    if (lane->status.ok()) TellDelivered(*lane);
     if (status.ok() || !lane->status.ok()) return;
     if (absl::IsAborted(status)) {
       while (PollCompletions()) {  // What was done before counts.
@@ -409,7 +400,9 @@ class VerbsFabric final : public Fabric {
   }
 
   void Handle(VerbsLane& lane, const Frame& frame) {
-    uint64_t key = 0;
+    uint64_t number = 0;  // A key, or a count.
+    const bool is_number = frame.body.size() == sizeof(number);
+    if (is_number) std::memcpy(&number, frame.body.data(), sizeof(number));
     switch (frame.kind) {
       case FrameKind::kGrant:
         if (!lane.TakeGrant(frame.body)) break;
@@ -419,11 +412,22 @@ class VerbsFabric final : public Fabric {
         --lane.grants_under_way;
         return FailUnless(lane, lane.Pump(/*flush=*/true));
       case FrameKind::kRevoke:
-        if (frame.body.size() != sizeof(key)) break;
-        std::memcpy(&key, frame.body.data(), sizeof(key));
-        lane.granted_by_peer.erase(key);
-        imports_.Revoke(lane, key);
+        if (!is_number) break;
+        lane.granted_by_peer.erase(number);
+        imports_.Revoke(lane, number);
         return;
+      case FrameKind::kRing:
+        if (!lane.TakePeerRing(frame.body)) break;
+        (void)NeedRing(lane);
+        return;
+      case FrameKind::kDelivered:
+        tokens_.clear();
+        if (!is_number || !lane.sends().Taken(number, tokens_)) break;
+        TellCompleted(lane);
+        return FailUnless(lane, lane.Pump(/*flush=*/true));
+      case FrameKind::kRefused:
+        return Fail(lane, absl::FailedPreconditionError(
+                              absl::StrCat(lane.peer(), " refused a write: ", frame.body)));
       case FrameKind::kGoodbye:
         while (PollCompletions()) {
         }
@@ -449,12 +453,13 @@ class VerbsFabric final : public Fabric {
                                       .max_outstanding_posts = 64};
   Verbs& verbs_;
   const std::unique_ptr<NicSet> nics_;
-  Regions regions_;
   const QueuePairSettings settings_;
+  Regions regions_;
   Descriptors descriptors_;
   std::unique_ptr<net::Rendezvous> rendezvous_;
   uint32_t last_lane_ = 0;
-  absl::flat_hash_map<uint32_t, OpenedLane> lanes_;
+  LaneTable lanes_;
+  std::set<std::string> staging_peers_;  // Lanes to them have needed a ring.
   std::map<int, uint32_t> by_socket_;
   Imports imports_;
   std::vector<FabricEvent> events_;
@@ -475,6 +480,9 @@ class VerbsFabric final : public Fabric {
 absl::StatusOr<std::unique_ptr<Fabric>> MakeVerbsFabric(const VerbsOptions& options) {
   if (options.queue_depth == 0 || options.chain == 0) {
     return absl::InvalidArgumentError("verbs: a queue depth and a chain of at least 1 are needed");
+  }
+  if (options.staging.slots == 0 || options.staging.slot_bytes == 0) {
+    return absl::InvalidArgumentError("verbs: a staging ring needs a slot, and bytes in it");
   }
   verbs::Verbs* library = options.library;
   if (library == nullptr) {

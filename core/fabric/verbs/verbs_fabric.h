@@ -17,6 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "core/fabric/fabric.h"
+#include "core/fabric/verbs/staging_limits.h"
 
 namespace waybill {
 
@@ -44,6 +45,10 @@ struct VerbsOptions {
   absl::Duration connect_timeout = absl::Seconds(30);
   // A peer whose host does not answer for as long is dead.
   absl::Duration dead_peer_timeout = absl::Seconds(10);
+
+  // What cannot be registered for want of memory that may be locked goes by copies, through a ring
+  // of each lane that needs one.
+  verbs::StagingLimits staging;
 
   std::function<void(absl::string_view)> log;  // What was chosen, a line for each NIC, once.
   verbs::Verbs* library = nullptr;             // For tests; else this host's libibverbs.

@@ -359,11 +359,10 @@ TEST_F(VerbsFabricFaultTest, ARegionThatCouldNotBeRenewedIsNotUsed) {
   const Region from = endpoints.SourceAtA(lane, 100);
   const Reached to = endpoints.AllocateAtB(lane, 100);
   constexpr auto kRefused = absl::StatusCode::kFailedPrecondition;
-  for (FakeHost* host : {&host_a, &host_b}) host->FailRegistrations("mlx5_1", {.count = 1});
-  EXPECT_EQ(a->fabric().Renew(from.id, Contents::kKept).code(),
-            absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(b->fabric().Renew(to.region.id, Contents::kKept).code(),
-            absl::StatusCode::kResourceExhausted);
+  for (FakeHost* host : {&host_a, &host_b})
+    host->FailRegistrations("mlx5_1", {.error = EFAULT, .count = 1});
+  EXPECT_EQ(a->fabric().Renew(from.id, Contents::kKept).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(b->fabric().Renew(to.region.id, Contents::kKept).code(), absl::StatusCode::kInternal);
   EXPECT_EQ(a->fabric().Post(lane.at_a, {{from.id, 0, to.remote, 0, 100}}, std::nullopt, 1).code(),
             kRefused);
   EXPECT_EQ(b->fabric().Grant(lane.at_b, to.region.id).code(), kRefused);

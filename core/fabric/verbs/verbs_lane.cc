@@ -63,7 +63,7 @@ absl::Status VerbsLane::CreateQueuePair() {
   attributes.qp_type = IBV_QPT_RC;
   attributes.cap = {.max_send_wr = settings_.limits.depth,
                     .max_recv_wr = settings_.receives,
-                    .max_send_sge = 1,
+                    .max_send_sge = 2,  // A staged piece has its header before it.
                     .max_recv_sge = 1,
                     .max_inline_data = kWantedInlineBytes};
   queue_pair_ = verbs_.CreateQp(nic_.device().pd(), &attributes);
@@ -210,20 +210,72 @@ absl::Status VerbsLane::FailureOf(const ibv_wc& done) const {
   }
 }
 
+std::string VerbsLane::GrantOf(const OwnRegion& region, size_t device) {
+  GrantBody body{.key = region.key,
+                 .size_bytes = region.memory.size_bytes,
+                 .is_staged = region.staged ? 1u : 0u};
+  if (!region.staged) {
+    body.address = reinterpret_cast<uintptr_t>(region.memory.data);
+    body.remote_key = region.registrations[device]->rkey;
+  }
+  return absl::StrCat(Packed(body), region.name);
+}
+
 bool VerbsLane::TakeGrant(absl::string_view frame) {
   GrantBody body;
   if (frame.size() < sizeof(body)) return false;
   std::memcpy(&body, frame.data(), sizeof(body));
+  if (body.is_staged != 0 && !sends_.may_stage()) return false;
   granted_by_peer[body.key] = {.address = body.address,
                                .size_bytes = body.size_bytes,
                                .remote_key = body.remote_key,
+                               .staged = body.is_staged != 0,
                                .name = std::string(frame.substr(sizeof(body)))};
   return true;
+}
+
+absl::Status VerbsLane::MakeRing() {
+  if (ring_ != nullptr) return absl::OkStatus();
+  WAYBILL_ASSIGN_OR_RETURN(ring_, StagingRing::Create(&verbs_, nic_.device(), settings_.staging));
+  sends_.UseRing(ring_.get());
+  return absl::OkStatus();
+}
+
+std::optional<PeerRing> VerbsLane::TakeNewsOfRing() {
+  if (std::exchange(ring_told_, true)) return std::nullopt;
+  return ring_->incoming();
+}
+
+bool VerbsLane::TakePeerRing(absl::string_view frame) {
+  PeerRing ring;
+  if (sends_.may_stage() || frame.size() != sizeof(ring)) return false;
+  std::memcpy(&ring, frame.data(), sizeof(ring));
+  if (ring.slots == 0 || ring.slot_bytes == 0) return false;
+  sends_.StageAt(ring);
+  return true;
+}
+
+absl::Status VerbsLane::TakePiece(Regions& regions) {
+  if (!ring_told_) return absl::PermissionDeniedError("a staged write, without a ring for it");
+  const std::byte* slot = ring_->Incoming(pieces_came_++);
+  StagedHeader header;
+  std::memcpy(&header, slot, sizeof(header));
+  if (header.size_bytes > settings_.staging.slot_bytes) {
+    return absl::OutOfRangeError(absl::StrCat("a staged piece of ", header.size_bytes, " bytes; ",
+                                              settings_.staging.slot_bytes, " are allowed"));
+  }
+  return regions.Deliver(LaneId{id_}, header, slot + kStagedHeaderBytes);
+}
+
+std::optional<uint64_t> VerbsLane::TakeDelivered() {
+  if (side.has_unsent() || pieces_told_ == pieces_came_) return std::nullopt;
+  return pieces_told_ = pieces_came_;
 }
 
 void VerbsLane::Quiesce() {
   if (queue_pair_ != nullptr) verbs_.DestroyQp(queue_pair_);
   queue_pair_ = nullptr;
+  ring_ = nullptr;
   if (pair_ != nullptr) queues_.Return(pair_, cq_entries());
   pair_ = nullptr;
 }

@@ -15,8 +15,10 @@
 #include "core/fabric/verbs/completion_queues.h"
 #include "core/fabric/verbs/device.h"
 #include "core/fabric/verbs/lane_address.h"
+#include "core/fabric/verbs/regions.h"
 #include "core/fabric/verbs/send_queue.h"
 #include "core/fabric/verbs/side_channel.h"
+#include "core/fabric/verbs/staging_ring.h"
 
 namespace waybill::verbs {
 
@@ -30,6 +32,7 @@ struct QueuePairSettings {
   uint8_t retry_count = 6;
   uint8_t traffic_class = 0;
   uint8_t service_level = 0;
+  StagingLimits staging;
 };
 
 // A region of the peer's that we may write to.
@@ -37,6 +40,7 @@ struct PeerRegion {
   uint64_t address = 0;
   uint64_t size_bytes = 0;
   uint32_t remote_key = 0;
+  bool staged = false;  // By way of the peer's ring only.
   std::string name;
 };
 
@@ -87,8 +91,23 @@ class VerbsLane {
   // After this the NIC touches no memory on behalf of this lane.
   void Quiesce();
 
+  // What the peer is told of a region, registered with this lane's device under that index.
+  static std::string GrantOf(const OwnRegion& region, size_t device);
   // From the peer's frame: a region may be written to. False: the frame is none.
   bool TakeGrant(absl::string_view frame);
+
+  // --- what cannot be registered ---
+
+  // Memory for it, where there is none yet. kResourceExhausted: not even that.
+  absl::Status MakeRing();
+  // What the peer has to know before it stages; nothing where it was told already.
+  std::optional<PeerRing> TakeNewsOfRing();
+  // From the peer's frame: where we may. False: the frame is none, or a second one.
+  bool TakePeerRing(absl::string_view frame);
+  // The next staged piece has come.
+  absl::Status TakePiece(Regions& regions);
+  // Of how many the peer is to be told now, in all; nothing where it knows.
+  std::optional<uint64_t> TakeDelivered();
 
   // --- the owner's ---
 
@@ -136,6 +155,10 @@ class VerbsLane {
   uint32_t receives_posted_ = 0;
   uint32_t receives_taken_ = 0;  // They are used up in order.
   std::vector<ibv_recv_wr> receive_requests_;
+  std::unique_ptr<StagingRing> ring_;
+  bool ring_told_ = false;
+  uint64_t pieces_came_ = 0;
+  uint64_t pieces_told_ = 0;
 };
 
 }  // namespace waybill::verbs

@@ -1,0 +1,22 @@
+// How much memory a lane has for what cannot be registered.
+#ifndef WAYBILL_CORE_FABRIC_VERBS_STAGING_LIMITS_H_
+#define WAYBILL_CORE_FABRIC_VERBS_STAGING_LIMITS_H_
+
+#include <cstdint>
+
+namespace waybill::verbs {
+
+struct StagingLimits {
+  uint32_t slots = 8;              // In each direction.
+  uint64_t slot_bytes = 64 << 10;  // Of data: longer writes go in pieces.
+
+  // Before the data of a slot: where it belongs. As long as a cache line, so that data begins one.
+  static constexpr uint64_t kHeaderBytes = 64;
+
+  // What a lane's ring takes of the memory that may be locked.
+  constexpr uint64_t ring_bytes() const { return 2 * slots * (kHeaderBytes + slot_bytes); }
+};
+
+}  // namespace waybill::verbs
+
+#endif  // WAYBILL_CORE_FABRIC_VERBS_STAGING_LIMITS_H_
