@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/control/messages.h"
-#include "core/plan/route_codec.h"
+#include "core/plan/plan_codec.h"
 
 namespace waybill {
 
@@ -203,7 +203,8 @@ void Coordinator::ResolveDoubts() {
 void Coordinator::SendPlan(const Member& member) {
   const bool trainer = member.id.role == Role::kTrainer;
   const RouteTable& table = (trainer ? plan_.trainers : plan_.workers)[member.id.rank];
-  const std::string routes = EncodeRoutes(table);
+  const std::string routes =
+      EncodeRankPlan(table, trainer ? plan_.exchanges[member.id.rank] : Exchange{});
   proto::ControllerMessage message;
   message.mutable_plan()->set_epoch(epoch_);
   message.mutable_plan()->set_plan_hash(plan_.hash);

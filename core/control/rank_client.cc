@@ -8,7 +8,7 @@
 #include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "core/control/messages.h"
-#include "core/plan/route_codec.h"
+#include "core/plan/plan_codec.h"
 #include "core/tensor/manifest_codec.h"
 
 namespace waybill {
@@ -165,11 +165,11 @@ void RankClient::Handle(const proto::ControllerMessage& message) {
 void RankClient::TakeRoutes(const proto::Part& part) {
   table_.append(part.data());
   if (!part.last()) return;
-  absl::StatusOr<RouteTable> routes = DecodeRoutes(table_);
+  absl::StatusOr<RankPlan> plan = DecodeRankPlan(table_);
   table_.clear();
-  if (!routes.ok()) return LanesFailed(routes.status());
+  if (!plan.ok()) return LanesFailed(plan.status());
   absl::StatusOr<proto::Offers> offers =
-      OnPlan(*std::move(routes), plan_.plan_hash(), DecodeLanes(plan_));
+      OnPlan(*std::move(plan), plan_.plan_hash(), DecodeLanes(plan_));
   if (!offers.ok()) return LanesFailed(offers.status());
   offers->set_epoch(epoch_);
   proto::RankMessage message;

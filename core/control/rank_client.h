@@ -19,7 +19,7 @@
 #include "core/control/rank_stream.h"
 #include "core/engine/update.h"
 #include "core/fabric/fabric.h"
-#include "core/plan/route_table.h"
+#include "core/plan/plan_codec.h"
 #include "core/tensor/manifest.h"
 
 namespace waybill {
@@ -61,7 +61,7 @@ class RankClient {
 
   // On the progress thread.
   virtual void Step() = 0;
-  virtual absl::StatusOr<proto::Offers> OnPlan(RouteTable routes, uint64_t plan_hash,
+  virtual absl::StatusOr<proto::Offers> OnPlan(RankPlan plan, uint64_t plan_hash,
                                                const std::vector<PeerLanes>& lanes) = 0;
   virtual absl::Status OnConnect(const proto::Connect& connect) = 0;
   virtual void OnUpdateMessage(const proto::ControllerMessage& message) = 0;

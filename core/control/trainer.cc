@@ -105,12 +105,12 @@ class TrainerClient final : public Trainer, private RankClient {
 
   void Step() override { engine_->Step(); }
 
-  absl::StatusOr<proto::Offers> OnPlan(RouteTable routes, uint64_t plan_hash,
+  absl::StatusOr<proto::Offers> OnPlan(RankPlan plan, uint64_t plan_hash,
                                        const std::vector<PeerLanes>& planned) override {
     plan_hash_ = plan_hash;
     connected_ = false;
     WAYBILL_ASSIGN_OR_RETURN(const std::vector<LaneOffer> lanes,
-                             engine_->SetPlan(std::move(routes), regions_, planned));
+                             engine_->SetPlan(std::move(plan.routes), regions_, planned));
     proto::Offers offers;
     for (const LaneOffer& lane : lanes) {
       offers.add_lanes()->set_peer(lane.peer);

@@ -99,11 +99,11 @@ class WorkerClient final : public Worker, private RankClient {
 
   void Step() override { engine_->Step(absl::Now()); }
 
-  absl::StatusOr<proto::Offers> OnPlan(RouteTable routes, uint64_t plan_hash,
+  absl::StatusOr<proto::Offers> OnPlan(RankPlan plan, uint64_t plan_hash,
                                        const std::vector<PeerLanes>& planned) override {
     connected_ = false;
     WAYBILL_ASSIGN_OR_RETURN(const std::vector<LaneOffer> lanes,
-                             engine_->SetPlan(std::move(routes), plan_hash, planned));
+                             engine_->SetPlan(std::move(plan.routes), plan_hash, planned));
     WAYBILL_ASSIGN_OR_RETURN(const std::vector<BufferAddress> buffers, engine_->Describe());
     proto::Offers offers;
     for (const LaneOffer& lane : lanes) {

@@ -83,14 +83,19 @@ double TrainerBound(const std::vector<std::vector<uint32_t>>& sets,
   return bound;
 }
 
-// Cuts the first rows of `box`, about `bytes` of its `size_bytes`, into `head`. False where either
-// part would be below `smallest`.
-bool CutRows(double bytes, uint64_t size_bytes, uint64_t smallest, Box& box, Box& head) {
+// Cuts the first rows of `box`, about `bytes` of its `size_bytes`, into `head`; inside no block of
+// `block`. False where either part would be below `smallest`.
+bool CutRows(double bytes, uint64_t size_bytes, uint64_t smallest, Extents2 block, Box& box,
+             Box& head) {
   int d = 0;
   while (d < box.dimensions() && box.extent(d) == 1) ++d;
   if (d == box.dimensions()) return false;
   const double row_bytes = static_cast<double>(size_bytes) / static_cast<double>(box.extent(d));
-  const auto rows = static_cast<int64_t>(std::lround(bytes / row_bytes));
+  const int64_t unit = d == box.dimensions() - 1   ? block.columns
+                       : d == box.dimensions() - 2 ? block.rows
+                                                   : 1;
+  const auto about = static_cast<int64_t>(std::lround(bytes / row_bytes));
+  const int64_t rows = (box.begin(d) + about) / unit * unit - box.begin(d);
   const auto least = static_cast<double>(smallest);
   if (rows <= 0 || rows >= box.extent(d) || static_cast<double>(rows) * row_bytes < least ||
       static_cast<double>(box.extent(d) - rows) * row_bytes < least) {
@@ -125,13 +130,13 @@ class Dealer {
           static_cast<uint64_t>(static_cast<double>(rest.element_count()) * element_bytes);
       Box head;
       if (holders.size() > 1 && quotas[best] < static_cast<double>(rest_bytes) &&
-          CutRows(quotas[best], rest_bytes, smallest_, rest, head)) {
+          CutRows(quotas[best], rest_bytes, smallest_, demand.block, rest, head)) {
         quotas[best] -= static_cast<double>(head.element_count()) * element_bytes;
-        out_.shipments.push_back({index, holders[best], head});
+        out_.shipments.push_back({.demand = index, .holder = holders[best], .box = head});
         continue;
       }
       quotas[best] -= static_cast<double>(rest_bytes);
-      out_.shipments.push_back({index, holders[best], rest});
+      out_.shipments.push_back({.demand = index, .holder = holders[best], .box = rest});
       return;
     }
   }

@@ -16,7 +16,9 @@ namespace waybill {
 struct Shipment {
   uint32_t demand = 0;
   Holder holder;
-  Box box;
+  Box box;  // As the demand's.
+  // Nothing is sent: the holder only says what it would send, for the worker to compare.
+  bool witness = false;
 };
 
 // What a rank's links carry, and where it runs; equal for all where nothing is declared.

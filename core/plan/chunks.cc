@@ -10,8 +10,8 @@ ChunkList CutIntoChunks(const RouteTable& routes, uint64_t chunk_bytes) {
     chunk = {.first_piece = static_cast<uint32_t>(list.pieces.size())};
   };
   for (uint32_t r = 0; r < routes.size(); ++r) {
-    const uint64_t route_bytes = routes.shape(r).size_bytes();
-    if (chunk.piece_count > 0 &&
+    const uint64_t route_bytes = routes.written_bytes(r);
+    if (route_bytes > 0 && chunk.piece_count > 0 &&
         (chunk.worker != routes.worker(r) || chunk.trainer != routes.trainer(r))) {
       finish();
     }

@@ -71,7 +71,7 @@ absl::Status CheckCover(const Plan& plan, absl::Span<const Manifest* const> work
     boxes.assign(manifest.shard_count(), {});
     for (uint32_t i = 0; i < routes.size(); ++i) {
       const RouteView route = routes[i];
-      boxes[route.destination_shard].push_back(route.box);
+      if (!route.witness) boxes[route.destination_shard].push_back(route.box);
     }
     for (uint32_t s = 0; s < manifest.shard_count(); ++s) {
       const ShardView shard = manifest.shard(s);

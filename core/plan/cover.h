@@ -9,8 +9,8 @@
 
 namespace waybill {
 
-// Looks at the finished routes only: those to one shard lie in its box, do not meet one another,
-// and hold as many elements as the box.
+// Looks at the finished routes only: those that bring something to one shard lie in its box, do not
+// meet one another, and hold as many elements as the box.
 //
 // kInternal: the plan is wrong; names the tensor, the worker and the boxes.
 absl::Status CheckCover(const Plan& plan, absl::Span<const Manifest* const> workers);

@@ -6,26 +6,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/tensor/format.h"
 
 namespace waybill {
 namespace {
-
-// `box` without `hole`, which meets it, as disjoint boxes.
-void Subtract(Box box, const Box& hole, std::vector<Box>& rest) {
-  for (int d = 0; d < box.dimensions(); ++d) {
-    if (hole.begin(d) > box.begin(d)) {
-      Box before = box;
-      before.Set(d, box.begin(d), hole.begin(d));
-      rest.push_back(before);
-    }
-    if (hole.end(d) < box.end(d)) {
-      Box after = box;
-      after.Set(d, hole.end(d), box.end(d));
-      rest.push_back(after);
-    }
-    box.Set(d, std::max(box.begin(d), hole.begin(d)), std::min(box.end(d), hole.end(d)));
-  }
-}
 
 class DemandFinder {
  public:
@@ -48,22 +32,79 @@ class DemandFinder {
       return named(" has shape ", ShapeToString(manifest.tensor_shape(shard.tensor_index)),
                    ", the trainers have ", ShapeToString(sources_.shape(*tensor)));
     }
+    if (shard.format.content == Content::kQuantised) {
+      if (absl::Status status = CheckQuantisedShard(manifest, shard); !status.ok()) {
+        return named(" ", status.message());
+      }
+    }
+    const Wanted wanted = WantedOf(shard, sources_.shape(*tensor));
     left_.assign(1, shard.box);
     absl::Status status;
-    sources_.ForEachMeeting(*tensor, shard.box, [&](uint32_t source) {
+    sources_.ForEachMeeting(*tensor, wanted.elements, [&](uint32_t source) {
       if (!status.ok() || left_.empty()) return;
       status = CheckFormats(source, shard);
-      if (status.ok()) TakeFrom(source, worker, shard_index, shard);
+      if (status.ok()) TakeFrom(source, worker, shard_index, shard, wanted);
     });
     if (!status.ok()) return named(": ", status.message());
     if (!left_.empty()) {
-      return named(" wants ", ToString(shard.box), ", of which the trainers do not hold ",
+      return named(" wants ", shard.format.content == Content::kScales ? "scales " : "",
+                   ToString(shard.box), ", of which the trainers do not hold ",
                    ToString(left_.front()), "; they hold ", sources_.DescribeHolders(*tensor));
     }
     return absl::OkStatus();
   }
 
  private:
+  // Where a shard's sources are to be looked for, and what of one is there.
+  struct Wanted {
+    bool scales = false;
+    Extents2 block;
+    Extents2 cell;
+    Box elements;
+    absl::Span<const int64_t> shape;
+  };
+
+  static Wanted WantedOf(const ShardView& shard, absl::Span<const int64_t> shape) {
+    Wanted wanted{.elements = shard.box, .shape = shape};
+    if (shard.format.content == Content::kPlain) return wanted;
+    wanted.scales = shard.format.content == Content::kScales;
+    wanted.block = BlockExtents(shard.format.quantisation, shape);
+    wanted.cell = ScaleExtents(shard.format.quantisation, shape);
+    if (wanted.scales) {
+      wanted.elements =
+          ElementsOf(BlocksOfCells(shard.box, wanted.block, wanted.cell), wanted.block, shape);
+    }
+    return wanted;
+  }
+
+  static Box AvailableIn(const Box& source, const Wanted& wanted) {
+    if (!wanted.scales) return source;
+    return CellsOfBlocks(CellsBeginningIn(source, wanted.block), wanted.block, wanted.cell,
+                         wanted.shape);
+  }
+
+  // What is quantised on the way is of use only with its scales.
+  absl::Status CheckQuantisedShard(const Manifest& manifest, const ShardView& shard) const {
+    const auto shape = manifest.tensor_shape(shard.tensor_index);
+    const Extents2 cell = ScaleExtents(shard.format.quantisation, shape);
+    std::vector<Box> missing = {CellsMeeting(shard.box, cell)}, next;
+    for (uint32_t i = 0; i < manifest.shard_count() && !missing.empty(); ++i) {
+      const ShardView other = manifest.shard(i);
+      if (other.tensor_index != shard.tensor_index ||
+          other.format != Format::Scales(shard.format.quantisation)) {
+        continue;
+      }
+      next.clear();
+      for (const Box& box : missing) Subtract(box, other.box, next);
+      std::swap(missing, next);
+    }
+    if (missing.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "holds ", ToString(shard.box), " as ", ToString(shard.format), ", but not its scales ",
+        ToString(missing.front()), " of the grid ", ShapeToString(GridShape(shape, cell)),
+        ": a part that ends within a block needs that block's scale too"));
+  }
+
   absl::Status CheckFormats(uint32_t source, const ShardView& shard) const {
     for (const Holder& holder : sources_.holders(sources_.source(source))) {
       const Format& held = trainers_[holder.trainer]->shard(holder.shard).format;
@@ -76,8 +117,9 @@ class DemandFinder {
     return absl::OkStatus();
   }
 
-  void TakeFrom(uint32_t source, uint32_t worker, uint32_t shard_index, const ShardView& shard) {
-    const Box& available = sources_.source(source).box;
+  void TakeFrom(uint32_t source, uint32_t worker, uint32_t shard_index, const ShardView& shard,
+                const Wanted& of) {
+    const Box available = AvailableIn(sources_.source(source).box, of);
     next_left_.clear();
     for (const Box& wanted : left_) {
       const Box box = Intersect(wanted, available);
@@ -90,7 +132,8 @@ class DemandFinder {
            .destination_shard = shard_index,
            .source = source,
            .size_bytes = static_cast<uint64_t>(box.element_count()) * ElementBytes(shard.format),
-           .box = box});
+           .box = box,
+           .block = of.scales ? Extents2{} : of.block});
       Subtract(wanted, box, next_left_);
     }
     std::swap(left_, next_left_);

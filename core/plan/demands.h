@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "core/plan/source_index.h"
 #include "core/tensor/manifest.h"
+#include "core/tensor/quantisation.h"
 
 namespace waybill {
 
@@ -18,11 +19,13 @@ struct Demand {
   uint32_t destination_shard = 0;
   uint32_t source = 0;  // In the index.
   uint64_t size_bytes = 0;
-  Box box;
+  Box box;              // Of the tensor, or, where the shard holds scales, of its grid.
+  Extents2 block = {};  // Where it may be cut: at multiples of these.
 };
 
 // Cuts every shard of every worker at the sources' edges: the boxes of a shard's demands are
-// disjoint and fill it. In the order of workers and shards.
+// disjoint and fill it. In the order of workers and shards. A scale is in the source in which its
+// block begins.
 //
 // kInvalidArgument: as MakePlan() has it.
 absl::StatusOr<std::vector<Demand>> FindDemands(const SourceIndex& sources,

@@ -1,5 +1,8 @@
 #include "core/plan/geometry.h"
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
 namespace waybill {
 
 uint64_t OffsetWithin(const ShardView& shard, const Box& box) {
@@ -10,10 +13,53 @@ uint64_t OffsetWithin(const ShardView& shard, const Box& box) {
   return shard.place.offset_bytes + static_cast<uint64_t>(elements) * ElementBytes(shard.format);
 }
 
-absl::Span<const Axis> MakeAxes(const ShardView& source, const ShardView& destination,
-                                const Box& box, std::array<Axis, kMaxAxes>& axes) {
+namespace {
+
+absl::Span<const Axis> EveryDimension(const ShardView& source, const ShardView& destination,
+                                      const Box& box, std::array<Axis, kMaxAxes>& axes) {
   const int64_t source_bytes = ElementBytes(source.format);
   const int64_t destination_bytes = ElementBytes(destination.format);
+  const auto count = static_cast<size_t>(box.dimensions());
+  for (size_t d = count; d-- > 0;) {
+    axes[d] = {box.extent(static_cast<int>(d)), source.place.strides[d] * source_bytes,
+               destination.place.strides[d] * destination_bytes};
+    if (axes[d].extent > 1) continue;
+    // Of no meaning; this one lets runs go on across it.
+    const bool last = d + 1 == count;
+    axes[d].source_stride = last ? source_bytes : axes[d + 1].source_stride * axes[d + 1].extent;
+    axes[d].destination_stride =
+        last ? destination_bytes : axes[d + 1].destination_stride * axes[d + 1].extent;
+  }
+  return {axes.data(), count};
+}
+
+}  // namespace
+
+absl::Status CheckRowsAreNeighbours(const ShardView& source, const ShardView& destination,
+                                    const Box& box) {
+  const auto last = static_cast<size_t>(box.dimensions()) - 1;
+  for (const ShardView* shard : {&source, &destination}) {
+    const auto strides = shard->place.strides;
+    bool fits = strides[last] == 1 || box.extent(box.dimensions() - 1) == 1;
+    for (size_t d = 0; d < last; ++d) {
+      const bool counts = box.extent(static_cast<int>(d)) > 1;
+      fits = fits && (!counts || shard == &source || strides[d] >= strides[d + 1]);
+    }
+    if (fits) continue;
+    return absl::InvalidArgumentError(absl::StrCat("strides [", absl::StrJoin(strides, ", "),
+                                                   "] of the ",
+                                                   shard == &source ? "trainer" : "worker",
+                                                   ": elements that are quantised on the way lie "
+                                                   "in rows, the last dimension's as neighbours"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Span<const Axis> MakeAxes(const ShardView& source, const ShardView& destination,
+                                const Box& box, bool quantises, std::array<Axis, kMaxAxes>& axes) {
+  const int64_t source_bytes = ElementBytes(source.format);
+  const int64_t destination_bytes = ElementBytes(destination.format);
+  if (quantises) return EveryDimension(source, destination, box, axes);
   size_t count = 0;
   for (int d = 0; d < box.dimensions(); ++d) {
     if (box.extent(d) == 1) continue;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "core/plan/route_table.h"
 #include "core/tensor/manifest.h"
@@ -16,8 +17,15 @@ uint64_t OffsetWithin(const ShardView& shard, const Box& box);
 
 // The axes of `box` between the two shards, as RouteShape describes them; written into `axes`, and
 // the part that is used is returned.
+//
+// Where `quantises`: the box's dimensions as they are, since blocks are found by rows and columns.
 absl::Span<const Axis> MakeAxes(const ShardView& source, const ShardView& destination,
-                                const Box& box, std::array<Axis, kMaxAxes>& axes);
+                                const Box& box, bool quantises, std::array<Axis, kMaxAxes>& axes);
+
+// kInvalidArgument: rows of `box` that are not neighbours in both, or in another order, which
+// quantising on the way does not do.
+absl::Status CheckRowsAreNeighbours(const ShardView& source, const ShardView& destination,
+                                    const Box& box);
 
 }  // namespace waybill
 

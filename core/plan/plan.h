@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/plan/exchange.h"
 #include "core/plan/route_table.h"
 
 namespace waybill {
@@ -31,10 +32,13 @@ struct Plan {
   std::vector<RouteTable> trainers;
   // Indexed by rank. A worker's routes in the order of its ledger.
   std::vector<RouteTable> workers;
+  // Indexed by rank of the trainer. Empty where nothing is quantised.
+  std::vector<Exchange> exchanges;
   std::vector<uint64_t> trainer_bytes;
   std::vector<uint64_t> worker_bytes;
   Balance balance;
-  // Over the canonical encoding of all tables: equal plans, equal hashes, on every host.
+  // Over the canonical encoding of all tables and exchanges: equal plans, equal hashes, on every
+  // host.
   uint64_t hash = 0;
 
   uint64_t total_bytes() const {

@@ -14,7 +14,8 @@
 #include "core/plan/cover.h"
 #include "core/plan/demands.h"
 #include "core/plan/geometry.h"
-#include "core/plan/route_codec.h"
+#include "core/plan/plan_codec.h"
+#include "core/plan/seams.h"
 #include "core/plan/source_index.h"
 
 namespace waybill {
@@ -80,27 +81,65 @@ std::vector<uint32_t> SendingOrder(const std::vector<Shipment>& shipments,
   return order;
 }
 
-RouteView MakeRoute(const Shipment& shipment, const Demand& demand,
-                    absl::Span<const Manifest* const> trainers,
-                    absl::Span<const Manifest* const> workers, std::array<Axis, kMaxAxes>& axes) {
-  const ShardView source = trainers[shipment.holder.trainer]->shard(shipment.holder.shard);
+Transform TransformOf(const Format& source, const Format& destination) {
+  if (destination.content == Content::kQuantised) return Transform::kQuantise;
+  return source == destination ? Transform::kNone : Transform::kF32ToBf16;
+}
+
+// A table of scales as if it were a shard, in a region of its own. Its strides go to `strides`.
+ShardView AsShard(const ScaleTable& table, uint32_t region_index,
+                  std::array<int64_t, kMaxDimensions>& strides) {
+  std::array<int64_t, kMaxDimensions> extents;
+  const int dimensions = table.cells.dimensions();
+  for (int d = 0; d < dimensions; ++d) extents[static_cast<size_t>(d)] = table.cells.extent(d);
+  const absl::Span<int64_t> used(strides.data(), static_cast<size_t>(dimensions));
+  RowMajorStrides({extents.data(), used.size()}, used);
+  return {.format = Format::Scales(table.quantisation),
+          .box = table.cells,
+          .place = {.region_index = region_index, .strides = used}};
+}
+
+absl::StatusOr<RouteView> MakeRoute(const Shipment& shipment, const Demand& demand,
+                                    absl::Span<const Manifest* const> trainers,
+                                    absl::Span<const Manifest* const> workers,
+                                    absl::Span<const Exchange> exchanges,
+                                    std::array<Axis, kMaxAxes>& axes) {
+  const Manifest& trainer = *trainers[shipment.holder.trainer];
+  ShardView source = trainer.shard(shipment.holder.shard);
   const Manifest& worker = *workers[demand.worker];
   const ShardView destination = worker.shard(demand.destination_shard);
+  uint32_t scale_table = kNoScaleTable;
+  std::array<int64_t, kMaxDimensions> strides;
+  if (destination.format.content != Content::kPlain) {
+    const Exchange& exchange = exchanges[shipment.holder.trainer];
+    scale_table = FindScaleTable(exchange, shipment.holder.shard, destination.format.quantisation);
+    if (destination.format.content == Content::kScales) {
+      source = AsShard(exchange.tables[scale_table], trainer.region_count() + scale_table, strides);
+    } else {
+      WAYBILL_RETURN_IF_ERROR(While(
+          absl::StrCat("tensor \"", worker.tensor_name(destination.tensor_index), "\": worker ",
+                       demand.worker, " and trainer ", shipment.holder.trainer),
+          CheckRowsAreNeighbours(source, destination, shipment.box)));
+    }
+  }
+  const Transform transform = TransformOf(source.format, destination.format);
   const RouteShape shape{
-      .transform = source.format == destination.format ? Transform::kNone : Transform::kF32ToBf16,
+      .transform = transform,
       .source_element_bytes = ElementBytes(source.format),
       .destination_element_bytes = ElementBytes(destination.format),
-      .axes = MakeAxes(source, destination, shipment.box, axes)};
-  return {.trainer = shipment.holder.trainer,
-          .worker = demand.worker,
-          .source_shard = shipment.holder.shard,
-          .destination_shard = demand.destination_shard,
-          .source_region = source.place.region_index,
-          .destination_region = destination.place.region_index,
-          .source_offset_bytes = OffsetWithin(source, shipment.box),
-          .destination_offset_bytes = OffsetWithin(destination, shipment.box),
-          .box = shipment.box,
-          .shape = shape};
+      .axes = MakeAxes(source, destination, shipment.box, transform == Transform::kQuantise, axes)};
+  return RouteView{.trainer = shipment.holder.trainer,
+                   .worker = demand.worker,
+                   .source_shard = shipment.holder.shard,
+                   .destination_shard = demand.destination_shard,
+                   .source_region = source.place.region_index,
+                   .destination_region = destination.place.region_index,
+                   .source_offset_bytes = OffsetWithin(source, shipment.box),
+                   .destination_offset_bytes = OffsetWithin(destination, shipment.box),
+                   .scale_table = scale_table,
+                   .witness = shipment.witness,
+                   .box = shipment.box,
+                   .shape = shape};
 }
 
 // A ledger lists the trainers in order, each one's routes in the order in which it sends them, so
@@ -128,7 +167,7 @@ absl::StatusOr<Plan> MakePlan(absl::Span<const Manifest* const> trainers,
   WAYBILL_ASSIGN_OR_RETURN(const std::vector<Demand> demands,
                            FindDemands(sources, trainers, workers));
   const Links links(trainers, workers);
-  const Assignment assignment =
+  Assignment assignment =
       AssignDemands(sources, demands, links.trainers, links.workers, options.smallest_piece_bytes);
   Plan plan;
   plan.trainers.resize(trainers.size());
@@ -136,18 +175,23 @@ absl::StatusOr<Plan> MakePlan(absl::Span<const Manifest* const> trainers,
   plan.trainer_bytes.resize(trainers.size(), 0);
   plan.worker_bytes.resize(workers.size(), 0);
   plan.balance = assignment.balance;
+  WAYBILL_RETURN_IF_ERROR(
+      PlanExchanges(sources, demands, trainers, workers, assignment.shipments, plan.exchanges));
   std::array<Axis, kMaxAxes> axes;
   for (const uint32_t i : SendingOrder(assignment.shipments, demands, workers,
                                        static_cast<uint32_t>(trainers.size()))) {
     const Shipment& shipment = assignment.shipments[i];
-    const RouteView route = MakeRoute(shipment, demands[shipment.demand], trainers, workers, axes);
+    WAYBILL_ASSIGN_OR_RETURN(
+        const RouteView route,
+        MakeRoute(shipment, demands[shipment.demand], trainers, workers, plan.exchanges, axes));
     plan.trainers[route.trainer].Add(route);
+    if (route.witness) continue;
     plan.trainer_bytes[route.trainer] += route.shape.size_bytes();
     plan.worker_bytes[route.worker] += route.shape.size_bytes();
   }
   FillLedgers(plan);
   WAYBILL_RETURN_IF_ERROR(While("prove the cover", CheckCover(plan, workers)));
-  plan.hash = HashTables(plan.trainers);
+  plan.hash = HashPlan(plan);
   return plan;
 }
 

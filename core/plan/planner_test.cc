@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/plan/cover.h"
-#include "core/plan/route_codec.h"
+#include "core/plan/plan_codec.h"
 #include "core/tensor/manifest.h"
 
 namespace waybill {
@@ -173,16 +173,16 @@ TEST(Cover, FindsWhatIsWrittenTwiceOrNever) {
             "tensor \"w\": worker 0 wants [0, 8) x [0, 4): 20 of 32 elements are written");
 }
 
-TEST(RouteCodec, WhatIsDecodedIsWhatWasEncoded) {
+TEST(PlanCodec, WhatIsDecodedIsWhatWasEncoded) {
   const Plan plan = *PlanFor(
       {Holding("w", kShape, Make({0, 0}, {3, 4})), Holding("w", kShape, Make({3, 0}, {8, 4}))},
       {Holding("w", kShape, Make({0, 2}, {8, 4}))});
-  const std::string bytes = EncodeRoutes(plan.workers[0]);
-  EXPECT_EQ(*DecodeRoutes(bytes), plan.workers[0]);
+  const std::string bytes = EncodeRankPlan(plan.workers[0], {});
+  EXPECT_EQ(*DecodeRankPlan(bytes), (RankPlan{plan.workers[0], {}}));
   for (size_t size = 0; size < bytes.size(); ++size) {
-    EXPECT_FALSE(DecodeRoutes(bytes.substr(0, size)).ok()) << size;
+    EXPECT_FALSE(DecodeRankPlan(bytes.substr(0, size)).ok()) << size;
   }
-  EXPECT_FALSE(DecodeRoutes(bytes + "x").ok());
+  EXPECT_FALSE(DecodeRankPlan(bytes + "x").ok());
 }
 
 }  // namespace

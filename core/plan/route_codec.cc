@@ -1,22 +1,17 @@
 #include "core/plan/route_codec.h"
 
 #include <array>
-#include <bit>
-#include <cstring>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
-#include "kernels/digest.h"
+#include "core/plan/byte_codec.h"
 
 namespace waybill {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "columns are written as they lie");
-
 constexpr uint32_t kMagic = 0x54525957;  // "WYRT"
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 
 // One route's fixed part, as it is encoded. Its axes and bounds follow all of these.
 struct Record {
@@ -34,44 +29,24 @@ struct Record {
   uint8_t destination_element_bytes;
   uint8_t axis_count;
   uint8_t dimensions;
-  uint8_t reserved[7];
+  uint8_t witness;
+  uint8_t reserved[2];
+  uint32_t scale_table;
 };
 static_assert(sizeof(Record) == 56);
-
-template <typename T>
-void Append(std::string& out, const T& value) {
-  out.append(reinterpret_cast<const char*>(&value), sizeof(value));
-}
-
-class Reader {
- public:
-  explicit Reader(absl::string_view bytes) : bytes_(bytes) {}
-
-  template <typename T>
-  bool Read(T& value) {
-    if (bytes_.size() < sizeof(value)) return false;
-    std::memcpy(&value, bytes_.data(), sizeof(value));
-    bytes_.remove_prefix(sizeof(value));
-    return true;
-  }
-  size_t left() const { return bytes_.size(); }
-
- private:
-  absl::string_view bytes_;
-};
 
 absl::Status Malformed(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("routing table: ", what));
 }
 
-absl::Status ReadRoute(const Record& record, Reader& reader, RouteTable& routes) {
-  if (record.axis_count == 0 || record.axis_count > kMaxDimensions ||
+absl::Status ReadRoute(const Record& record, ByteReader& reader, RouteTable& routes) {
+  if (record.axis_count == 0 || record.axis_count > kMaxAxes ||
       record.dimensions > kMaxDimensions || record.transform == 0 ||
-      record.transform > static_cast<uint8_t>(Transform::kF32ToBf16) ||
+      record.transform > static_cast<uint8_t>(Transform::kQuantise) ||
       record.source_element_bytes == 0 || record.destination_element_bytes == 0) {
     return Malformed("a route's fields are out of range");
   }
-  std::array<Axis, kMaxDimensions> axes;
+  std::array<Axis, kMaxAxes> axes;
   std::array<int64_t, kMaxDimensions> begins, ends;
   bool complete = true;
   for (size_t a = 0; a < record.axis_count; ++a) complete = complete && reader.Read(axes[a]);
@@ -87,6 +62,8 @@ absl::Status ReadRoute(const Record& record, Reader& reader, RouteTable& routes)
               .source_offset_bytes = record.source_offset_bytes,
               .destination_offset_bytes = record.destination_offset_bytes,
               .ledger_entry = record.ledger_entry,
+              .scale_table = record.scale_table,
+              .witness = record.witness != 0,
               .box = Box({begins.data(), record.dimensions}, {ends.data(), record.dimensions}),
               .shape = {.transform = static_cast<Transform>(record.transform),
                         .source_element_bytes = record.source_element_bytes,
@@ -100,37 +77,39 @@ absl::Status ReadRoute(const Record& record, Reader& reader, RouteTable& routes)
 std::string EncodeRoutes(const RouteTable& routes) {
   std::string out;
   out.reserve(16 + routes.size() * (sizeof(Record) + 2 * sizeof(Axis) + 4 * sizeof(int64_t)));
-  Append(out, kMagic);
-  Append(out, kVersion);
-  Append(out, uint64_t{routes.size()});
+  AppendBytes(out, kMagic);
+  AppendBytes(out, kVersion);
+  AppendBytes(out, uint64_t{routes.size()});
   for (uint32_t i = 0; i < routes.size(); ++i) {
     const RouteView route = routes[i];
-    Append(out,
-           Record{.trainer = route.trainer,
-                  .worker = route.worker,
-                  .source_shard = route.source_shard,
-                  .destination_shard = route.destination_shard,
-                  .source_region = route.source_region,
-                  .destination_region = route.destination_region,
-                  .source_offset_bytes = route.source_offset_bytes,
-                  .destination_offset_bytes = route.destination_offset_bytes,
-                  .ledger_entry = route.ledger_entry,
-                  .transform = static_cast<uint8_t>(route.shape.transform),
-                  .source_element_bytes = static_cast<uint8_t>(route.shape.source_element_bytes),
-                  .destination_element_bytes =
-                      static_cast<uint8_t>(route.shape.destination_element_bytes),
-                  .axis_count = static_cast<uint8_t>(route.shape.axes.size()),
-                  .dimensions = static_cast<uint8_t>(route.box.dimensions()),
-                  .reserved = {}});
-    for (const Axis& axis : route.shape.axes) Append(out, axis);
-    for (const int64_t begin : route.box.begins()) Append(out, begin);
-    for (const int64_t end : route.box.ends()) Append(out, end);
+    AppendBytes(
+        out, Record{.trainer = route.trainer,
+                    .worker = route.worker,
+                    .source_shard = route.source_shard,
+                    .destination_shard = route.destination_shard,
+                    .source_region = route.source_region,
+                    .destination_region = route.destination_region,
+                    .source_offset_bytes = route.source_offset_bytes,
+                    .destination_offset_bytes = route.destination_offset_bytes,
+                    .ledger_entry = route.ledger_entry,
+                    .transform = static_cast<uint8_t>(route.shape.transform),
+                    .source_element_bytes = static_cast<uint8_t>(route.shape.source_element_bytes),
+                    .destination_element_bytes =
+                        static_cast<uint8_t>(route.shape.destination_element_bytes),
+                    .axis_count = static_cast<uint8_t>(route.shape.axes.size()),
+                    .dimensions = static_cast<uint8_t>(route.box.dimensions()),
+                    .witness = route.witness,
+                    .reserved = {},
+                    .scale_table = route.scale_table});
+    for (const Axis& axis : route.shape.axes) AppendBytes(out, axis);
+    for (const int64_t begin : route.box.begins()) AppendBytes(out, begin);
+    for (const int64_t end : route.box.ends()) AppendBytes(out, end);
   }
   return out;
 }
 
 absl::StatusOr<RouteTable> DecodeRoutes(absl::string_view bytes) {
-  Reader reader(bytes);
+  ByteReader reader(bytes);
   uint32_t magic = 0, version = 0;
   uint64_t count = 0;
   if (!reader.Read(magic) || !reader.Read(version) || magic != kMagic) {
@@ -151,15 +130,6 @@ absl::StatusOr<RouteTable> DecodeRoutes(absl::string_view bytes) {
   }
   if (reader.left() != 0) return Malformed(absl::StrCat(reader.left(), " bytes too many"));
   return routes;
-}
-
-uint64_t HashTables(absl::Span<const RouteTable> tables) {
-  std::vector<uint64_t> digests;
-  for (const RouteTable& table : tables) {
-    const std::string bytes = EncodeRoutes(table);
-    digests.push_back(kernels::Digest(bytes.data(), bytes.size()));
-  }
-  return kernels::Digest(digests.data(), digests.size() * sizeof(uint64_t));
 }
 
 }  // namespace waybill

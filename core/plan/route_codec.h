@@ -1,4 +1,4 @@
-// A routing table as bytes, and the plan's hash over them.
+// A routing table as bytes.
 //
 // The encoding is our own and canonical: a header, then a fixed record, axes and bounds for each
 // route, little-endian. So equal tables are equal bytes, on every host.
@@ -10,7 +10,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "core/plan/route_table.h"
 
 namespace waybill {
@@ -19,9 +18,6 @@ std::string EncodeRoutes(const RouteTable& routes);
 
 // kInvalidArgument: not such an encoding, or of another version.
 absl::StatusOr<RouteTable> DecodeRoutes(absl::string_view bytes);
-
-// Over the tables' encodings, in order.
-uint64_t HashTables(absl::Span<const RouteTable> tables);
 
 }  // namespace waybill
 

@@ -28,22 +28,27 @@ RouteShape RouteTable::shape(uint32_t i) const {
           .axes = absl::MakeConstSpan(axes_).subspan(begin, axis_ends_[i] - begin)};
 }
 
-RouteView RouteTable::operator[](uint32_t i) const {
+Box RouteTable::box(uint32_t i) const {
   const uint32_t begin = i == 0 ? 0 : bound_ends_[i - 1];
   const uint32_t dimensions = (bound_ends_[i] - begin) / 2;
   const auto bounds = absl::MakeConstSpan(bounds_);
-  return {
-      .trainer = trainers_[i],
-      .worker = workers_[i],
-      .source_shard = source_shards_[i],
-      .destination_shard = destination_shards_[i],
-      .source_region = source_regions_[i],
-      .destination_region = destination_regions_[i],
-      .source_offset_bytes = source_offsets_[i],
-      .destination_offset_bytes = destination_offsets_[i],
-      .ledger_entry = ledger_entries_[i],
-      .box = Box(bounds.subspan(begin, dimensions), bounds.subspan(begin + dimensions, dimensions)),
-      .shape = shape(i)};
+  return {bounds.subspan(begin, dimensions), bounds.subspan(begin + dimensions, dimensions)};
+}
+
+RouteView RouteTable::operator[](uint32_t i) const {
+  return {.trainer = trainers_[i],
+          .worker = workers_[i],
+          .source_shard = source_shards_[i],
+          .destination_shard = destination_shards_[i],
+          .source_region = source_regions_[i],
+          .destination_region = destination_regions_[i],
+          .source_offset_bytes = source_offsets_[i],
+          .destination_offset_bytes = destination_offsets_[i],
+          .ledger_entry = ledger_entries_[i],
+          .scale_table = scale_tables_[i],
+          .witness = witnesses_[i],
+          .box = box(i),
+          .shape = shape(i)};
 }
 
 void RouteTable::Add(const RouteView& route) {
@@ -56,6 +61,8 @@ void RouteTable::Add(const RouteView& route) {
   source_offsets_.push_back(route.source_offset_bytes);
   destination_offsets_.push_back(route.destination_offset_bytes);
   ledger_entries_.push_back(route.ledger_entry);
+  scale_tables_.push_back(route.scale_table);
+  witnesses_.push_back(route.witness);
   transforms_.push_back(route.shape.transform);
   source_element_bytes_.push_back(static_cast<uint8_t>(route.shape.source_element_bytes));
   destination_element_bytes_.push_back(static_cast<uint8_t>(route.shape.destination_element_bytes));
@@ -69,7 +76,7 @@ void RouteTable::Add(const RouteView& route) {
 void RouteTable::Reserve(uint32_t routes) {
   for (auto* column :
        {&trainers_, &workers_, &source_shards_, &destination_shards_, &source_regions_,
-        &destination_regions_, &ledger_entries_, &axis_ends_, &bound_ends_}) {
+        &destination_regions_, &ledger_entries_, &scale_tables_, &axis_ends_, &bound_ends_}) {
     column->reserve(routes);
   }
   source_offsets_.reserve(routes);
@@ -81,7 +88,7 @@ void RouteTable::Reserve(uint32_t routes) {
 
 uint64_t RouteTable::total_bytes() const {
   uint64_t total = 0;
-  for (uint32_t i = 0; i < size(); ++i) total += shape(i).size_bytes();
+  for (uint32_t i = 0; i < size(); ++i) total += written_bytes(i);
   return total;
 }
 

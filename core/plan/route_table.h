@@ -16,7 +16,11 @@ namespace waybill {
 enum class Transform : uint8_t {
   kNone = 1,
   kF32ToBf16 = 2,  // To the nearest, of two as near the even one.
+  kQuantise = 3,   // By the scales of a table. Its axes are the box's dimensions, each of them.
 };
+
+// Of a route that quantises nothing.
+inline constexpr uint32_t kNoScaleTable = ~uint32_t{0};
 
 // Of a route: those of the box, and one of single elements.
 inline constexpr int kMaxAxes = kMaxDimensions + 1;
@@ -64,8 +68,13 @@ struct RouteView {
   uint64_t source_offset_bytes = 0;
   uint64_t destination_offset_bytes = 0;
   uint32_t ledger_entry = 0;  // Where in the worker's ledger its digest goes.
-  Box box;                    // Of the tensor.
-  RouteShape shape;           // Its axes point into the table.
+  // Of the trainer's Exchange: by which it quantises, or whose scales it brings; those are read as
+  // if the trainer had a region for each table, behind those of its manifest.
+  uint32_t scale_table = kNoScaleTable;
+  // Brings nothing: the trainer only tells the digest of what it would bring. Another one does.
+  bool witness = false;
+  Box box;           // Of the tensor; of scales: of its grid.
+  RouteShape shape;  // Its axes point into the table.
 };
 
 class RouteTable {
@@ -82,13 +91,18 @@ class RouteTable {
   uint32_t destination_region(uint32_t i) const { return destination_regions_[i]; }
   uint64_t destination_offset(uint32_t i) const { return destination_offsets_[i]; }
   uint32_t ledger_entry(uint32_t i) const { return ledger_entries_[i]; }
+  uint32_t scale_table(uint32_t i) const { return scale_tables_[i]; }
+  bool witness(uint32_t i) const { return witnesses_[i]; }
+  Box box(uint32_t i) const;
   RouteShape shape(uint32_t i) const;
+  // That are written: none of a witness.
+  uint64_t written_bytes(uint32_t i) const { return witness(i) ? 0 : shape(i).size_bytes(); }
   void set_ledger_entry(uint32_t i, uint32_t entry) { ledger_entries_[i] = entry; }
 
   void Add(const RouteView& route);
   void Reserve(uint32_t routes);
 
-  uint64_t total_bytes() const;
+  uint64_t total_bytes() const;  // That are written.
   bool operator==(const RouteTable&) const = default;
 
  private:
@@ -101,6 +115,8 @@ class RouteTable {
   std::vector<uint64_t> source_offsets_;
   std::vector<uint64_t> destination_offsets_;
   std::vector<uint32_t> ledger_entries_;
+  std::vector<uint32_t> scale_tables_;
+  std::vector<bool> witnesses_;
   std::vector<Transform> transforms_;
   std::vector<uint8_t> source_element_bytes_;
   std::vector<uint8_t> destination_element_bytes_;

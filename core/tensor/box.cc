@@ -61,6 +61,26 @@ Box Intersect(const Box& a, const Box& b) {
   return both;
 }
 
+void Subtract(Box box, const Box& hole, std::vector<Box>& rest) {
+  if (Intersect(box, hole).empty()) {
+    if (!box.empty()) rest.push_back(box);
+    return;
+  }
+  for (int d = 0; d < box.dimensions(); ++d) {
+    if (hole.begin(d) > box.begin(d)) {
+      Box before = box;
+      before.Set(d, box.begin(d), hole.begin(d));
+      rest.push_back(before);
+    }
+    if (hole.end(d) < box.end(d)) {
+      Box after = box;
+      after.Set(d, hole.end(d), box.end(d));
+      rest.push_back(after);
+    }
+    box.Set(d, std::max(box.begin(d), hole.begin(d)), std::min(box.end(d), hole.end(d)));
+  }
+}
+
 std::string ToString(const Box& box) {
   if (box.dimensions() == 0) return "scalar";
   std::string text;

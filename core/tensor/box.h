@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/types/span.h"
 
@@ -49,6 +50,25 @@ class Box {
 
 // Empty where they do not meet. Both have the same number of dimensions.
 Box Intersect(const Box& a, const Box& b);
+
+// Appends `box` without `hole` to `rest`, as disjoint boxes.
+void Subtract(Box box, const Box& hole, std::vector<Box>& rest);
+
+// Calls visit(index) for each element of the box, the last dimension fastest.
+template <typename Visit>
+void ForEachIndex(const Box& box, Visit visit) {
+  if (box.empty()) return;
+  std::array<int64_t, kMaxDimensions> at{};
+  for (int d = 0; d < box.dimensions(); ++d) at[static_cast<size_t>(d)] = box.begin(d);
+  while (true) {
+    visit(absl::MakeConstSpan(at.data(), static_cast<size_t>(box.dimensions())));
+    int d = box.dimensions() - 1;
+    for (; d >= 0 && ++at[static_cast<size_t>(d)] == box.end(d); --d) {
+      at[static_cast<size_t>(d)] = box.begin(d);
+    }
+    if (d < 0) return;
+  }
+}
 
 // "[0, 512) x [128, 256)", or "scalar".
 std::string ToString(const Box& box);

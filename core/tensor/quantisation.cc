@@ -134,6 +134,16 @@ Box ElementsOf(const Box& cells, Extents2 cell, absl::Span<const int64_t> shape)
   });
 }
 
+Box BlocksOfCells(const Box& cells, Extents2 block, Extents2 cell) {
+  return CellsMeeting(cells, {block.rows / cell.rows, block.columns / cell.columns});
+}
+
+Box CellsOfBlocks(const Box& blocks, Extents2 block, Extents2 cell,
+                  absl::Span<const int64_t> shape) {
+  const Extents2 ratio = {block.rows / cell.rows, block.columns / cell.columns};
+  return ElementsOf(blocks, ratio, GridShape(shape, cell));
+}
+
 std::string ToString(const Quantisation& q) {
   std::string text = absl::StrCat(Name(q.dtype), " by ", BlockName(q.block_rows), "x",
                                   BlockName(q.block_columns), " with ", Name(q.scale_dtype));

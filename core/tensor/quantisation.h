@@ -80,6 +80,10 @@ Box CellsMeeting(const Box& box, Extents2 cell);
 Box CellsBeginningIn(const Box& box, Extents2 cell);
 // The elements of the cells, cut short at the tensor's end.
 Box ElementsOf(const Box& cells, Extents2 cell, absl::Span<const int64_t> shape);
+// Between the grid of blocks and that of scales, which is finer or the same.
+Box BlocksOfCells(const Box& cells, Extents2 block, Extents2 cell);
+Box CellsOfBlocks(const Box& blocks, Extents2 block, Extents2 cell,
+                  absl::Span<const int64_t> shape);
 
 // "F8_E4M3 by 128x128 with F32 scales"
 std::string ToString(const Quantisation& quantisation);

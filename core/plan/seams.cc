@@ -1,0 +1,401 @@
+#include "core/plan/seams.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+
+namespace waybill {
+namespace {
+
+constexpr uint64_t kMessageAlignment = 64;
+
+// A trainer's table; co-owners of a block.
+struct Owner {
+  uint32_t trainer = 0;
+  uint32_t table = 0;
+
+  bool operator==(const Owner&) const = default;
+  bool operator<(const Owner& other) const {
+    return std::pair(trainer, table) < std::pair(other.trainer, other.table);
+  }
+};
+
+// The blocks that lie in `box` whole, as far as the tensor goes.
+Box WholeBlocks(const Box& box, Extents2 block, absl::Span<const int64_t> shape) {
+  Box whole = box;
+  for (int i = 0; i < 2; ++i) {
+    const int d = box.dimensions() - 2 + i;
+    const int64_t extent = i == 0 ? block.rows : block.columns;
+    const bool to_the_end = box.end(d) == shape[static_cast<size_t>(d)];
+    whole.Set(d, (box.begin(d) + extent - 1) / extent,
+              to_the_end ? (box.end(d) + extent - 1) / extent : box.end(d) / extent);
+  }
+  return whole;
+}
+
+Box One(absl::Span<const int64_t> at) {
+  Box box(at, at);
+  for (int d = 0; d < box.dimensions(); ++d) box.Set(d, box.begin(d), box.begin(d) + 1);
+  return box;
+}
+
+uint32_t IndexIn(const Box& blocks, absl::Span<const int64_t> at) {
+  int64_t index = 0;
+  for (int d = 0; d < blocks.dimensions(); ++d) {
+    index = index * blocks.extent(d) + at[static_cast<size_t>(d)] - blocks.begin(d);
+  }
+  return static_cast<uint32_t>(index);
+}
+
+// Messages while they grow, by who sends, who receives, and when.
+struct Draft {
+  std::vector<BlockRun> from, to;
+};
+using Drafts = std::map<std::tuple<uint32_t, uint32_t, uint32_t>, Draft>;
+
+void Extend(std::vector<BlockRun>& runs, uint32_t table, uint32_t block) {
+  if (!runs.empty() && runs.back().table == table &&
+      runs.back().first + runs.back().count == block) {
+    ++runs.back().count;
+  } else {
+    runs.push_back({table, block, 1});
+  }
+}
+
+class SeamFinder {
+ public:
+  SeamFinder(const SourceIndex& sources, absl::Span<const Demand> demands,
+             absl::Span<const Manifest* const> trainers, absl::Span<const Manifest* const> workers,
+             std::vector<Shipment>& shipments, std::vector<Exchange>& exchanges)
+      : sources_(sources),
+        demands_(demands),
+        trainers_(trainers),
+        workers_(workers),
+        shipments_(shipments),
+        exchanges_(exchanges) {}
+
+  absl::Status Run() {
+    exchanges_.resize(trainers_.size());
+    for (const Shipment& shipment : shipments_) {
+      WAYBILL_RETURN_IF_ERROR(Note(shipment));
+    }
+    for (auto& [key, grid] : grids_) WAYBILL_RETURN_IF_ERROR(PlanGrid(grid));
+    AddWitnesses();
+    AddMessages();
+    return CheckTables();
+  }
+
+ private:
+  // One tensor in one quantisation.
+  struct Grid {
+    uint32_t tensor = 0;  // In the index.
+    absl::string_view name;
+    Quantisation quantisation;
+    Extents2 block;
+    // Split blocks, with those that send anything of it.
+    std::map<std::vector<int64_t>, std::vector<Owner>> split;
+    // Who writes a block's scale.
+    std::map<std::vector<int64_t>, Owner> writers;
+  };
+
+  ShardView Destination(const Shipment& shipment) const {
+    const Demand& demand = demands_[shipment.demand];
+    return workers_[demand.worker]->shard(demand.destination_shard);
+  }
+
+  Grid& GridOf(const Shipment& shipment, const ShardView& destination) {
+    const Manifest& manifest = *workers_[demands_[shipment.demand].worker];
+    const absl::string_view name = manifest.tensor_name(destination.tensor_index);
+    const uint32_t tensor = *sources_.FindTensor(name);
+    std::vector<Grid*>& known = grids_of_[tensor];
+    for (Grid* grid : known) {
+      if (grid->quantisation == destination.format.quantisation) return *grid;
+    }
+    Grid& grid = grids_[{tensor, static_cast<uint32_t>(known.size())}];
+    grid.tensor = tensor;
+    grid.name = name;
+    grid.quantisation = destination.format.quantisation;
+    grid.block = BlockExtents(grid.quantisation, sources_.shape(tensor));
+    known.push_back(&grid);
+    return grid;
+  }
+
+  Owner OwnerOf(const Grid& grid, const Holder& holder) {
+    Exchange& exchange = exchanges_[holder.trainer];
+    const auto [known, is_new] = tables_.try_emplace({holder.trainer, holder.shard, &grid},
+                                                     static_cast<uint32_t>(exchange.tables.size()));
+    if (is_new) exchange.tables.push_back(MakeTable(grid, holder));
+    return {holder.trainer, known->second};
+  }
+
+  ScaleTable MakeTable(const Grid& grid, const Holder& holder) const {
+    const ShardView shard = trainers_[holder.trainer]->shard(holder.shard);
+    const auto shape = sources_.shape(grid.tensor);
+    ScaleTable table{.shard = holder.shard,
+                     .source_region = shard.place.region_index,
+                     .source_offset_bytes = shard.place.offset_bytes,
+                     .source_dtype = shard.format.dtype,
+                     .source_strides = {shard.place.strides.begin(), shard.place.strides.end()},
+                     .quantisation = grid.quantisation,
+                     .block = grid.block,
+                     .cell = ScaleExtents(grid.quantisation, shape),
+                     .box = shard.box,
+                     .blocks = CellsMeeting(shard.box, grid.block),
+                     .cells = {}};
+    table.cells = CellsOfBlocks(table.blocks, table.block, table.cell, shape);
+    return table;
+  }
+
+  const ScaleTable& TableOf(const Owner& owner) const {
+    return exchanges_[owner.trainer].tables[owner.table];
+  }
+
+  absl::Status Note(const Shipment& shipment) {
+    const ShardView destination = Destination(shipment);
+    if (destination.format.content == Content::kPlain) return absl::OkStatus();
+    Grid& grid = GridOf(shipment, destination);
+    const Owner owner = OwnerOf(grid, shipment.holder);
+    const ScaleTable& table = TableOf(owner);
+    const bool scales = destination.format.content == Content::kScales;
+    const Box blocks = scales ? BlocksOfCells(shipment.box, table.block, table.cell)
+                              : CellsMeeting(shipment.box, table.block);
+    ForEachSplit(grid, table, blocks, [&](absl::Span<const int64_t> at) {
+      const std::vector<int64_t> block(at.begin(), at.end());
+      grid.split[block].push_back(owner);
+      if (scales) grid.writers.try_emplace(block, owner);
+    });
+    return absl::OkStatus();
+  }
+
+  template <typename Visit>
+  void ForEachSplit(const Grid& grid, const ScaleTable& table, const Box& blocks,
+                    Visit visit) const {
+    std::vector<Box> split;
+    Subtract(blocks, WholeBlocks(table.box, table.block, sources_.shape(grid.tensor)), split);
+    for (const Box& box : split) ForEachIndex(box, visit);
+  }
+
+  absl::Status PlanGrid(Grid& grid) {
+    const auto shape = sources_.shape(grid.tensor);
+    const bool whole_matrix =
+        grid.quantisation.block_rows == 0 && grid.quantisation.block_columns == 0;
+    for (auto& [block, owners] : grid.split) {
+      std::sort(owners.begin(), owners.end());
+      owners.erase(std::unique(owners.begin(), owners.end()), owners.end());
+      const Box elements = ElementsOf(One(block), grid.block, shape);
+      AddHoldersOfTheRest(grid, elements, owners);
+      WAYBILL_RETURN_IF_ERROR(CheckWhole(grid, elements, owners));
+      PutWriterFirst(grid, block, owners);
+      const auto others = static_cast<uint32_t>(owners.size()) - 1;
+      if (others > 0) AddToDrafts(block, owners, whole_matrix ? std::min(others, 2u) : others);
+    }
+    return absl::OkStatus();
+  }
+
+  void AddHoldersOfTheRest(const Grid& grid, const Box& elements, std::vector<Owner>& owners) {
+    sources_.ForEachMeeting(grid.tensor, elements, [&](uint32_t source) {
+      const auto holders = sources_.holders(sources_.source(source));
+      const bool told = std::any_of(holders.begin(), holders.end(), [&](const Holder& holder) {
+        return std::any_of(owners.begin(), owners.end(), [&](const Owner& owner) {
+          return owner.trainer == holder.trainer && TableOf(owner).shard == holder.shard;
+        });
+      });
+      if (!told) owners.push_back(OwnerOf(grid, holders.front()));
+    });
+    std::sort(owners.begin(), owners.end());
+  }
+
+  absl::Status CheckWhole(const Grid& grid, const Box& elements,
+                          const std::vector<Owner>& owners) const {
+    std::vector<Box> left = {elements}, next;
+    for (const Owner& owner : owners) {
+      next.clear();
+      for (const Box& box : left) Subtract(box, TableOf(owner).box, next);
+      std::swap(left, next);
+    }
+    if (left.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor \"", grid.name, "\": the scale of block ", ToString(elements), " needs ",
+        ToString(left.front()), ", which the trainers do not hold; they hold ",
+        sources_.DescribeHolders(grid.tensor)));
+  }
+
+  // Who writes the scale collects.
+  void PutWriterFirst(const Grid& grid, const std::vector<int64_t>& block,
+                      std::vector<Owner>& owners) const {
+    const auto writer = grid.writers.find(block);
+    if (writer == grid.writers.end()) return;
+    const auto at = std::find(owners.begin(), owners.end(), writer->second);
+    std::rotate(owners.begin(), at, at + 1);
+  }
+
+  // Along a tree: owner i's parent is owner (i - 1) / arity. Maxima go up to the first and down
+  // again; a parent's messages need those of its children, which come a step earlier.
+  void AddToDrafts(const std::vector<int64_t>& block, const std::vector<Owner>& owners,
+                   uint32_t arity) {
+    const auto add = [&](const Owner& from, const Owner& to, uint32_t step) {
+      Draft& draft = drafts_[{from.trainer, to.trainer, step}];
+      const uint32_t at_sender = IndexIn(TableOf(from).blocks, block);
+      const uint32_t at_receiver = IndexIn(TableOf(to).blocks, block);
+      Extend(draft.from, from.table, at_sender);
+      Extend(draft.to, to.table, at_receiver);
+    };
+    if (owners.size() == 2) {
+      add(owners[0], owners[1], 0);
+      add(owners[1], owners[0], 0);
+      return;
+    }
+    const auto depth = [arity](uint32_t i) {
+      uint32_t depth = 0;
+      for (; i > 0; i = (i - 1) / arity) ++depth;
+      return depth;
+    };
+    const auto last = static_cast<uint32_t>(owners.size()) - 1;
+    const uint32_t height = depth(last);
+    for (uint32_t i = 1; i <= last; ++i) {
+      const Owner& parent = owners[(i - 1) / arity];
+      add(owners[i], parent, height - depth(i));
+      add(parent, owners[i], height + depth(i) - 1);
+    }
+  }
+
+  // For each worker, which shards of scales it has, with one of its demands for each: a witness is
+  // of some demand of the same place.
+  void AddWitnesses() {
+    struct ScaleShard {
+      uint32_t demand;
+      Box box;
+    };
+    using Key = std::pair<uint32_t, const Grid*>;  // A worker's.
+    std::map<Key, std::vector<ScaleShard>> scale_shards;
+    std::map<std::tuple<uint32_t, uint32_t, uint32_t>, std::vector<Box>> told;
+    const size_t count = shipments_.size();
+    for (size_t i = 0; i < count; ++i) {
+      const Shipment& shipment = shipments_[i];
+      const ShardView destination = Destination(shipment);
+      if (destination.format.content != Content::kScales) continue;
+      const Demand& demand = demands_[shipment.demand];
+      auto& shards = scale_shards[{demand.worker, &GridOf(shipment, destination)}];
+      const auto same = [&](const ScaleShard& s) {
+        return demands_[s.demand].destination_shard == demand.destination_shard;
+      };
+      if (std::none_of(shards.begin(), shards.end(), same)) {
+        shards.push_back({shipment.demand, destination.box});
+      }
+      told[{shipment.holder.trainer, demand.worker, demand.destination_shard}].push_back(
+          shipment.box);
+    }
+    for (size_t i = 0; i < count; ++i) {
+      const Shipment shipment = shipments_[i];  // A copy: more are appended.
+      const ShardView destination = Destination(shipment);
+      if (destination.format.content != Content::kQuantised) continue;
+      const Grid& grid = GridOf(shipment, destination);
+      const ScaleTable& table = TableOf(OwnerOf(grid, shipment.holder));
+      const uint32_t worker = demands_[shipment.demand].worker;
+      std::vector<Box> split;
+      Subtract(CellsMeeting(shipment.box, table.block),
+               WholeBlocks(table.box, table.block, sources_.shape(grid.tensor)), split);
+      for (const ScaleShard& shard : scale_shards[{worker, &grid}]) {
+        auto& known =
+            told[{shipment.holder.trainer, worker, demands_[shard.demand].destination_shard}];
+        for (const Box& blocks : split) {
+          const Box cells =
+              CellsOfBlocks(blocks, table.block, table.cell, sources_.shape(grid.tensor));
+          std::vector<Box> left = {Intersect(cells, shard.box)}, next;
+          if (left.front().empty()) continue;
+          for (const Box& box : known) {
+            next.clear();
+            for (const Box& wanted : left) Subtract(wanted, box, next);
+            std::swap(left, next);
+          }
+          for (const Box& box : left) {
+            shipments_.push_back({shard.demand, shipment.holder, box, /*witness=*/true});
+            known.push_back(box);
+          }
+        }
+      }
+    }
+  }
+
+  void AddMessages() {
+    const auto place = [](uint64_t& end, uint32_t blocks) {
+      const uint64_t at = end;
+      const uint64_t size = sizeof(MaximaHeader) + uint64_t{blocks} * sizeof(float);
+      end = (end + size + kMessageAlignment - 1) / kMessageAlignment * kMessageAlignment;
+      return at;
+    };
+    for (auto& [who, draft] : drafts_) {
+      const auto [from, to, step] = who;
+      MaximaMessage out{.peer = to, .step = step, .runs = std::move(draft.from), .into = {}};
+      if (from == to) {
+        out.into = std::move(draft.to);
+      } else {
+        out.mailbox_offset_bytes = place(exchanges_[to].mailbox_bytes, out.block_count());
+        exchanges_[to].incoming.push_back({.peer = from,
+                                           .step = step,
+                                           .mailbox_offset_bytes = out.mailbox_offset_bytes,
+                                           .runs = std::move(draft.to),
+                                           .into = {}});
+      }
+      exchanges_[from].outgoing.push_back(std::move(out));
+    }
+    const auto earlier = [](const MaximaMessage& a, const MaximaMessage& b) {
+      return std::pair(a.step, a.peer) < std::pair(b.step, b.peer);
+    };
+    for (Exchange& exchange : exchanges_) {
+      std::sort(exchange.outgoing.begin(), exchange.outgoing.end(), earlier);
+      std::sort(exchange.incoming.begin(), exchange.incoming.end(), earlier);
+    }
+  }
+
+  // Maxima are taken of rows.
+  absl::Status CheckTables() const {
+    for (uint32_t t = 0; t < exchanges_.size(); ++t) {
+      for (const ScaleTable& table : exchanges_[t].tables) {
+        if (table.source_strides.back() == 1 || table.box.extent(table.box.dimensions() - 1) == 1) {
+          continue;
+        }
+        const ShardView shard = trainers_[t]->shard(table.shard);
+        return absl::InvalidArgumentError(absl::StrCat(
+            "tensor \"", trainers_[t]->tensor_name(shard.tensor_index), "\": trainer ", t,
+            " holds ", ToString(table.box), " with a stride of ", table.source_strides.back(),
+            " along its last dimension; what is quantised on the way has a stride of 1 there"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const SourceIndex& sources_;
+  absl::Span<const Demand> demands_;
+  absl::Span<const Manifest* const> trainers_;
+  absl::Span<const Manifest* const> workers_;
+  std::vector<Shipment>& shipments_;
+  std::vector<Exchange>& exchanges_;
+  std::map<std::pair<uint32_t, uint32_t>, Grid> grids_;  // By tensor; addresses are stable.
+  absl::flat_hash_map<uint32_t, std::vector<Grid*>> grids_of_;
+  absl::flat_hash_map<std::tuple<uint32_t, uint32_t, const Grid*>, uint32_t> tables_;
+  Drafts drafts_;
+};
+
+}  // namespace
+
+absl::Status PlanExchanges(const SourceIndex& sources, absl::Span<const Demand> demands,
+                           absl::Span<const Manifest* const> trainers,
+                           absl::Span<const Manifest* const> workers,
+                           std::vector<Shipment>& shipments, std::vector<Exchange>& exchanges) {
+  return SeamFinder(sources, demands, trainers, workers, shipments, exchanges).Run();
+}
+
+uint32_t FindScaleTable(const Exchange& exchange, uint32_t shard,
+                        const Quantisation& quantisation) {
+  uint32_t i = 0;
+  while (exchange.tables[i].shard != shard || exchange.tables[i].quantisation != quantisation) ++i;
+  return i;
+}
+
+}  // namespace waybill

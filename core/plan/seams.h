@@ -1,0 +1,37 @@
+// Which blocks of a quantisation are split between trainers, and who tells whom what of them.
+#ifndef WAYBILL_CORE_PLAN_SEAMS_H_
+#define WAYBILL_CORE_PLAN_SEAMS_H_
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "core/plan/assignment.h"
+#include "core/plan/demands.h"
+#include "core/plan/exchange.h"
+#include "core/plan/source_index.h"
+#include "core/tensor/manifest.h"
+
+namespace waybill {
+
+// Gives each trainer the tables for what it quantises or whose scales it sends, and the messages
+// for the blocks that none of them holds alone. Two co-owners swap; of more, the one that writes
+// the scale collects and tells all; where the block is the whole matrix, along a tree. A block's
+// co-owners are those that send anything of it, and for each part of it that none of them holds one
+// that does.
+//
+// Appends to `shipments` the witnesses: of each block whose scale somebody else writes, the scale
+// that a sender used, so that the worker sees whether they agree.
+//
+// kInvalidArgument: a block of which the trainers hold only a part; names it.
+absl::Status PlanExchanges(const SourceIndex& sources, absl::Span<const Demand> demands,
+                           absl::Span<const Manifest* const> trainers,
+                           absl::Span<const Manifest* const> workers,
+                           std::vector<Shipment>& shipments, std::vector<Exchange>& exchanges);
+
+// The table of a trainer's shard in a quantisation; it is there.
+uint32_t FindScaleTable(const Exchange& exchange, uint32_t shard, const Quantisation& quantisation);
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_PLAN_SEAMS_H_

@@ -1,0 +1,411 @@
+// Plans that quantise, against the slow truth: maxima of random elements, traded by the plan's
+// messages, must be those of the whole blocks wherever a route uses them.
+
+#include "core/plan/seams.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/plan/plan_codec.h"
+#include "core/plan/planner.h"
+#include "core/tensor/manifest.h"
+
+namespace waybill {
+namespace {
+
+using Random = std::mt19937;
+
+int64_t Below(Random& random, int64_t limit) {
+  return static_cast<int64_t>(random() % static_cast<uint64_t>(limit));
+}
+
+std::vector<Box> RandomGrid(Random& random, const std::vector<int64_t>& shape, int cuts) {
+  std::vector<Box> boxes = {Box::Whole(shape)};
+  for (int d = 0; d < static_cast<int>(shape.size()); ++d) {
+    for (int c = 0; c < cuts; ++c) {
+      const int64_t cut = Below(random, shape[static_cast<size_t>(d)] + 1);
+      std::vector<Box> next;
+      for (const Box& box : boxes) {
+        Box low = box, high = box;
+        low.Set(d, box.begin(d), std::clamp(cut, box.begin(d), box.end(d)));
+        high.Set(d, low.end(d), box.end(d));
+        for (const Box& half : {low, high}) {
+          if (!half.empty()) next.push_back(half);
+        }
+      }
+      boxes = next;
+    }
+  }
+  return boxes;
+}
+
+class Rank {
+ public:
+  explicit Rank(const std::vector<int64_t>& shape) : shape_(shape) {}
+
+  void Add(const Format& format, const Box& box) {
+    std::vector<int64_t> extents, strides(shape_.size());
+    for (int d = 0; d < box.dimensions(); ++d) extents.push_back(box.extent(d));
+    RowMajorStrides(extents, absl::MakeSpan(strides));
+    shards_.push_back({format, box, strides, bytes_});
+    bytes_ += (static_cast<uint64_t>(box.element_count()) * ElementBytes(format) + 7) / 8 * 8;
+  }
+
+  Manifest Finish() const {
+    Manifest m;
+    m.AddRegion("memory", std::max<uint64_t>(bytes_, 8));
+    m.AddTensor("w", shape_, Dtype::kBf16);
+    for (const Shard& s : shards_) m.AddShard(0, s.format, s.box, {0, s.offset, s.strides});
+    return m;
+  }
+
+ private:
+  struct Shard {
+    Format format;
+    Box box;
+    std::vector<int64_t> strides;
+    uint64_t offset;
+  };
+  std::vector<int64_t> shape_;
+  std::vector<Shard> shards_;
+  uint64_t bytes_ = 0;
+};
+
+absl::StatusOr<Plan> PlanFor(const std::vector<Manifest>& trainers,
+                             const std::vector<Manifest>& workers, PlanOptions options = {}) {
+  std::vector<const Manifest*> t, w;
+  for (const Manifest& m : trainers) t.push_back(&m);
+  for (const Manifest& m : workers) w.push_back(&m);
+  return MakePlan(t, w, options);
+}
+
+// Everybody's maxima, by trainer, table and block.
+class Exchanger {
+ public:
+  Exchanger(const Plan& plan, const std::vector<int>& elements, const std::vector<int64_t>& shape)
+      : plan_(plan), shape_(shape) {
+    for (const Exchange& exchange : plan.exchanges) {
+      auto& tables = maxima_.emplace_back();
+      for (const ScaleTable& table : exchange.tables) {
+        auto& maxima = tables.emplace_back();
+        ForEachIndex(table.blocks, [&](absl::Span<const int64_t> at) {
+          maxima.push_back(MaximumOf(Intersect(Elements(table.block, at), table.box), elements));
+        });
+      }
+    }
+  }
+
+  Box Elements(Extents2 block, absl::Span<const int64_t> at) const {
+    Box one(at, at);
+    for (int d = 0; d < one.dimensions(); ++d) one.Set(d, one.begin(d), one.begin(d) + 1);
+    return ElementsOf(one, block, shape_);
+  }
+
+  int MaximumOf(const Box& box, const std::vector<int>& elements) const {
+    int maximum = 0;
+    ForEachIndex(box, [&](absl::Span<const int64_t> at) {
+      int64_t i = 0;
+      for (size_t d = 0; d < shape_.size(); ++d) i = i * shape_[d] + at[d];
+      maximum = std::max(maximum, elements[static_cast<size_t>(i)]);
+    });
+    return maximum;
+  }
+
+  // Step by step; all messages of a step leave before any arrives. False where both ends of a
+  // message do not have it alike.
+  bool Run() {
+    uint32_t last = 0;
+    for (const Exchange& exchange : plan_.exchanges) {
+      for (const MaximaMessage& m : exchange.outgoing) last = std::max(last, m.step);
+    }
+    size_t sent = 0, received = 0;
+    for (uint32_t step = 0; step <= last; ++step) {
+      std::map<std::pair<uint32_t, uint32_t>, std::pair<uint64_t, std::vector<int>>> mail;
+      for (uint32_t t = 0; t < plan_.exchanges.size(); ++t) {
+        for (const MaximaMessage& m : plan_.exchanges[t].outgoing) {
+          if (m.step != step) continue;
+          const std::vector<int> values = Gather(t, m.runs);
+          if (m.peer == t) {
+            Combine(t, m.into, values);
+            continue;
+          }
+          mail[{t, m.peer}] = {m.mailbox_offset_bytes, values};
+          ++sent;
+        }
+      }
+      for (uint32_t t = 0; t < plan_.exchanges.size(); ++t) {
+        for (const MaximaMessage& m : plan_.exchanges[t].incoming) {
+          if (m.step != step) continue;
+          const auto found = mail.find({m.peer, t});
+          if (found == mail.end() || found->second.first != m.mailbox_offset_bytes ||
+              found->second.second.size() != m.block_count()) {
+            return false;
+          }
+          Combine(t, m.runs, found->second.second);
+          ++received;
+        }
+      }
+    }
+    return sent == received;
+  }
+
+  int At(uint32_t trainer, uint32_t table, size_t block) const {
+    return maxima_[trainer][table][block];
+  }
+
+ private:
+  std::vector<int> Gather(uint32_t t, const std::vector<BlockRun>& runs) const {
+    std::vector<int> values;
+    for (const BlockRun& run : runs) {
+      for (uint32_t i = 0; i < run.count; ++i) {
+        values.push_back(maxima_[t][run.table][run.first + i]);
+      }
+    }
+    return values;
+  }
+  void Combine(uint32_t t, const std::vector<BlockRun>& runs, const std::vector<int>& values) {
+    size_t at = 0;
+    for (const BlockRun& run : runs) {
+      for (uint32_t i = 0; i < run.count; ++i) {
+        int& maximum = maxima_[t][run.table][run.first + i];
+        maximum = std::max(maximum, values[at++]);
+      }
+    }
+  }
+
+  const Plan& plan_;
+  std::vector<int64_t> shape_;
+  std::vector<std::vector<std::vector<int>>> maxima_;
+};
+
+// Every block that a route uses has the whole block's maximum.
+void CheckRoutes(const Plan& plan, const std::vector<int>& elements,
+                 const std::vector<int64_t>& shape, const Exchanger& exchanger) {
+  for (uint32_t t = 0; t < plan.trainers.size(); ++t) {
+    for (uint32_t r = 0; r < plan.trainers[t].size(); ++r) {
+      const RouteView route = plan.trainers[t][r];
+      ASSERT_NE(route.scale_table, kNoScaleTable);
+      const ScaleTable& table = plan.exchanges[t].tables[route.scale_table];
+      const Box blocks = route.shape.transform == Transform::kQuantise
+                             ? CellsMeeting(route.box, table.block)
+                             : BlocksOfCells(route.box, table.block, table.cell);
+      ASSERT_TRUE(table.blocks.Contains(blocks));
+      size_t index = 0;
+      ForEachIndex(table.blocks, [&](absl::Span<const int64_t> at) {
+        const Box whole = exchanger.Elements(table.block, at);
+        const size_t i = index++;
+        if (!blocks.Contains(CellsMeeting(whole, table.block))) return;
+        EXPECT_EQ(exchanger.At(t, route.scale_table, i), exchanger.MaximumOf(whole, elements))
+            << "trainer " << t << ", block " << ToString(whole) << " of " << ShapeToString(shape);
+      });
+    }
+  }
+}
+
+TEST(Seams, EveryRouteUsesTheMaximaOfWholeBlocksHoweverTheSourcesAreCut) {
+  size_t messages = 0, witnesses = 0;
+  for (uint32_t seed = 0; seed < 400; ++seed) {
+    Random random(seed);
+    std::vector<int64_t> shape = {1 + Below(random, 30), 1 + Below(random, 30)};
+    if (seed % 5 == 0) shape.insert(shape.begin(), 1 + Below(random, 3));
+    const Quantisation kinds[] = {
+        {.block_rows = 8, .block_columns = 8},
+        {.block_rows = 8, .block_columns = 4, .scale_rows = 4, .scale_columns = 2},
+        {.block_rows = 1, .block_columns = 0},
+        {.block_rows = 0, .block_columns = 0}};
+    const Quantisation q = kinds[seed % 4];
+    const auto trainer_count = static_cast<uint32_t>(1 + Below(random, 9));
+    std::vector<Rank> trainers(trainer_count, Rank(shape));
+    const auto cut_by = static_cast<int>(1 + Below(random, 3));
+    for (const Box& box : RandomGrid(random, shape, cut_by)) {
+      const auto first = static_cast<uint32_t>(Below(random, trainer_count));
+      trainers[first].Add({Dtype::kBf16}, box);
+      if (random() % 3 == 0 && trainer_count > 1) {  // A replica.
+        trainers[(first + 1) % trainer_count].Add({Dtype::kBf16}, box);
+      }
+    }
+    std::vector<Manifest> t, w;
+    for (const Rank& rank : trainers) t.push_back(rank.Finish());
+    const Extents2 cell = ScaleExtents(q, shape);
+    for (int i = 0; i < 2; ++i) {
+      Rank worker(shape);
+      for (const Box& box : RandomGrid(random, shape, 1)) {
+        if (random() % 2 == 0) worker.Add(Format::Quantised(q), box);
+      }
+      worker.Add(Format::Scales(q), Box::Whole(GridShape(shape, cell)));
+      w.push_back(worker.Finish());
+    }
+    const auto plan = PlanFor(t, w, {.smallest_piece_bytes = 16});
+    ASSERT_TRUE(plan.ok()) << plan.status();
+
+    std::vector<int> elements(static_cast<size_t>(Box::Whole(shape).element_count()));
+    for (int& element : elements) element = static_cast<int>(random() % 100'000);
+    Exchanger exchanger(*plan, elements, shape);
+    ASSERT_TRUE(exchanger.Run()) << "seed " << seed;
+    CheckRoutes(*plan, elements, shape, exchanger);
+    for (uint32_t i = 0; i < trainer_count; ++i) {
+      const RankPlan rank_plan = {plan->trainers[i], plan->exchanges[i]};
+      const auto decoded = DecodeRankPlan(EncodeRankPlan(rank_plan.routes, rank_plan.exchange));
+      ASSERT_TRUE(decoded.ok()) << decoded.status();
+      EXPECT_EQ(*decoded, rank_plan);
+      EXPECT_EQ(CheckTrainerPlan(*decoded).message(), "");
+      messages += rank_plan.exchange.outgoing.size();
+      for (uint32_t r = 0; r < rank_plan.routes.size(); ++r) {
+        witnesses += rank_plan.routes.witness(r);
+      }
+    }
+  }
+  EXPECT_GT(messages, 1000u);
+  EXPECT_GT(witnesses, 1000u);
+}
+
+// Rows of a tensor of 64 columns, cut at `cuts`, one part to a trainer; one worker has it all.
+Plan PlanRows(const std::vector<int64_t>& cuts, const Quantisation& q) {
+  const std::vector<int64_t> shape = {cuts.back(), 64};
+  std::vector<Manifest> trainers;
+  int64_t from = 0;
+  for (const int64_t to : cuts) {
+    Rank rank(shape);
+    rank.Add({Dtype::kBf16}, Box({from, 0}, {to, 64}));
+    trainers.push_back(rank.Finish());
+    from = to;
+  }
+  Rank worker(shape);
+  worker.Add(Format::Quantised(q), Box::Whole(shape));
+  worker.Add(Format::Scales(q), Box::Whole(GridShape(shape, ScaleExtents(q, shape))));
+  const auto plan = PlanFor(trainers, {worker.Finish()});
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *plan;
+}
+
+size_t MessageCount(const Plan& plan) {
+  size_t count = 0;
+  for (const Exchange& exchange : plan.exchanges) count += exchange.outgoing.size();
+  return count;
+}
+
+constexpr Quantisation kBlocks = {.block_rows = 32, .block_columns = 32};
+
+TEST(Seams, CutsAtBlocksNeedNoMessage) {
+  EXPECT_EQ(MessageCount(PlanRows({32, 96, 128}, kBlocks)), 0u);
+  EXPECT_EQ(MessageCount(PlanRows({31, 97}, {.block_rows = 1, .block_columns = 0})), 0u);
+}
+
+TEST(Seams, TwoOwnersSwapInOneStepAndSendOnlyTheMaxima) {
+  const Plan plan = PlanRows({40, 100}, kBlocks);
+  ASSERT_EQ(MessageCount(plan), 2u);
+  for (uint32_t t = 0; t < 2; ++t) {
+    const MaximaMessage& message = plan.exchanges[t].outgoing[0];
+    EXPECT_EQ(message.peer, 1 - t);
+    EXPECT_EQ(message.step, 0u);
+    EXPECT_EQ(message.block_count(), 2u);  // Of 64 columns by 32.
+    EXPECT_EQ(plan.exchanges[t].mailbox_bytes, 64u);
+  }
+  // Trainer 0 has the block's first row and writes its scale; trainer 1 tells what it used.
+  uint32_t witnesses = 0;
+  for (uint32_t r = 0; r < plan.trainers[1].size(); ++r) witnesses += plan.trainers[1].witness(r);
+  EXPECT_EQ(witnesses, 1u);
+  for (uint32_t r = 0; r < plan.trainers[0].size(); ++r) EXPECT_FALSE(plan.trainers[0].witness(r));
+  // And the bytes are those of the elements and the scales, once.
+  EXPECT_EQ(plan.total_bytes(), 100u * 64 + 4 * 2 * 4);
+}
+
+TEST(Seams, OfMoreOwnersTheWriterOfTheScaleCollects) {
+  for (const int64_t owners : {3, 8, 32}) {
+    std::vector<int64_t> cuts;
+    for (int64_t i = 1; i <= owners; ++i) cuts.push_back(i);
+    const Plan plan = PlanRows(cuts, kBlocks);
+    EXPECT_EQ(MessageCount(plan), static_cast<size_t>(2 * (owners - 1)));
+    EXPECT_EQ(plan.exchanges[0].incoming.size(), static_cast<size_t>(owners - 1));
+    EXPECT_EQ(plan.exchanges[0].outgoing.back().step, 1u);
+  }
+}
+
+TEST(Seams, MaximaOfAWholeMatrixGoAlongATree) {
+  std::vector<int64_t> cuts;
+  for (int64_t i = 1; i <= 31; ++i) cuts.push_back(i * 5);
+  const Plan plan = PlanRows(cuts, {.block_rows = 0, .block_columns = 0});
+  EXPECT_EQ(MessageCount(plan), 2u * 30);
+  uint32_t last = 0;
+  for (const Exchange& exchange : plan.exchanges) {
+    EXPECT_LE(exchange.incoming.size(), 3u);  // Two children and a parent.
+    for (const MaximaMessage& m : exchange.outgoing) last = std::max(last, m.step);
+  }
+  EXPECT_EQ(last, 7u);  // Four levels up, four down.
+}
+
+struct RefusedCase {
+  const char* name;
+  std::vector<Manifest> trainers;
+  std::vector<Manifest> workers;
+  const char* message;
+};
+
+TEST(Seams, WhatCannotBeRightIsRefusedByName) {
+  const std::vector<int64_t> shape = {64, 64};
+  const auto rank = [&](const std::vector<std::pair<Format, Box>>& shards) {
+    Rank rank(shape);
+    for (const auto& [format, box] : shards) rank.Add(format, box);
+    return rank.Finish();
+  };
+  const Format bf16{Dtype::kBf16}, q = Format::Quantised(kBlocks), s = Format::Scales(kBlocks);
+  const RefusedCase cases[] = {
+      {"a_cut_within_a_block_without_its_scale",
+       {rank({{bf16, Box({0, 0}, {64, 64})}})},
+       {rank({{q, Box({0, 0}, {48, 64})}, {s, Box({0, 0}, {1, 2})}})},
+       "tensor \"w\": worker 0 holds [0, 48) x [0, 64) as F8_E4M3 by 32x32 with F32 scales, but "
+       "not its scales [1, 2) x [0, 2) of the grid [2, 2]: a part that ends within a block needs "
+       "that block's scale too"},
+      {"a_block_held_in_part",
+       {rank({{bf16, Box({0, 0}, {48, 64})}})},
+       {rank({{q, Box({0, 0}, {48, 64})}, {s, Box({0, 0}, {2, 2})}})},
+       "tensor \"w\": the scale of block [32, 64) x [0, 32) needs [48, 64) x [0, 32), which the "
+       "trainers do not hold; they hold trainer 0 [0, 48) x [0, 64)"},
+      {"integers",
+       {rank({{Format{Dtype::kI8}, Box({0, 0}, {64, 64})}})},
+       {rank({{q, Box({0, 0}, {64, 64})}, {s, Box({0, 0}, {2, 2})}})},
+       "tensor \"w\": worker 0: trainer 0 holds I8, wanted is F8_E4M3 by 32x32 with F32 scales: no "
+       "conversion from I8 to F8_E4M3 by 32x32 with F32 scales; there are: the same format, F32 to "
+       "BF16, F32, F16 or BF16 quantised"},
+  };
+  for (const RefusedCase& c : cases) {
+    const auto plan = PlanFor(c.trainers, c.workers);
+    EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument) << c.name;
+    EXPECT_EQ(std::string(plan.status().message()), c.message) << c.name;
+  }
+}
+
+TEST(Seams, ATransposedPlaceIsRefused) {
+  Manifest worker;
+  worker.AddRegion("memory", 64 * 64 + 16);
+  worker.AddTensor("w", {64, 64}, Dtype::kBf16);
+  worker.AddShard(0, Format::Quantised(kBlocks), Box({0, 0}, {64, 64}), {0, 16, {1, 64}});
+  worker.AddShard(0, Format::Scales(kBlocks), Box({0, 0}, {2, 2}), {0, 0, {1, 2}});
+  Rank trainer({64, 64});
+  trainer.Add({Dtype::kBf16}, Box({0, 0}, {64, 64}));
+  const auto plan = PlanFor({trainer.Finish()}, {worker});
+  EXPECT_EQ(
+      std::string(plan.status().message()),
+      "tensor \"w\": worker 0 and trainer 0: strides [1, 64] of the worker: elements that are "
+      "quantised on the way lie in rows, the last dimension's as neighbours");
+}
+
+TEST(Seams, OneFieldOfTheFormatIsAnotherPlan) {
+  const uint64_t hash = PlanRows({40, 100}, kBlocks).hash;
+  Quantisation other = kBlocks;
+  other.epsilon = 1e-10f;
+  EXPECT_NE(PlanRows({40, 100}, other).hash, hash);
+  other = kBlocks;
+  other.division = Division::kDivide;
+  EXPECT_NE(PlanRows({40, 100}, other).hash, hash);
+  EXPECT_EQ(PlanRows({40, 100}, kBlocks).hash, hash);
+}
+
+}  // namespace
+}  // namespace waybill
