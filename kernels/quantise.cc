@@ -6,6 +6,7 @@
 
 #include "kernels/block_row.h"
 #include "kernels/maxima.h"
+#include "kernels/prepared_block.h"
 #include "kernels/quantise_row.h"
 #include "kernels/quantise_rule.h"
 #include "kernels/scale.h"
@@ -27,6 +28,11 @@ struct Piece {
   size_t block;  // That of its first column.
   BlockRow row;
 };
+
+// A block is prepared in the time of some of its rows, and only for vectors that lie within it.
+bool IsWorthPreparing(size_t rows, const BlockGrid& grid) {
+  return std::min(rows, grid.block_rows) >= 16 && grid.block_columns >= 64;
+}
 
 void Emit(std::byte* dst, const std::byte* piece, size_t size_bytes, Stores stores,
           DigestStream* digest) {
@@ -61,15 +67,31 @@ void QuantiseRows(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src
                   size_t rows, size_t columns, const BlockGrid& grid, const float* factors,
                   ptrdiff_t factors_pitch, const QuantiseRule& rule, Stores stores,
                   DigestStream* digest) {
+  const auto row_of = [&](size_t r, size_t column) {
+    return static_cast<const std::byte*>(src) + static_cast<ptrdiff_t>(r) * src_pitch_bytes +
+           column * SizeBytes(rule.type);
+  };
+  if (!IsWorthPreparing(rows, grid)) {
+    MakeRows(dst, dst_pitch, rows, columns, 1, grid, stores, digest,
+             [&](std::byte* to, size_t r, size_t column, const Piece& piece) {
+               const size_t block_row = (r + grid.row_phase) / grid.block_rows;
+               QuantiseRow(
+                   reinterpret_cast<uint8_t*>(to), row_of(r, column), piece.row,
+                   factors + static_cast<ptrdiff_t>(block_row) * factors_pitch + piece.block, rule);
+             });
+    return;
+  }
+  std::vector<PreparedBlock> prepared(grid.ColumnsOfBlocks(columns));
   MakeRows(dst, dst_pitch, rows, columns, 1, grid, stores, digest,
            [&](std::byte* to, size_t r, size_t column, const Piece& piece) {
-             const size_t block_row = (r + grid.row_phase) / grid.block_rows;
-             QuantiseRow(
-                 reinterpret_cast<uint8_t*>(to),
-                 static_cast<const std::byte*>(src) + static_cast<ptrdiff_t>(r) * src_pitch_bytes +
-                     column * SizeBytes(rule.type),
-                 piece.row,
-                 factors + static_cast<ptrdiff_t>(block_row) * factors_pitch + piece.block, rule);
+             if (column == 0 && (r == 0 || (r + grid.row_phase) % grid.block_rows == 0)) {
+               const size_t block_row = (r + grid.row_phase) / grid.block_rows;
+               PrepareBlocks(prepared.data(),
+                             factors + static_cast<ptrdiff_t>(block_row) * factors_pitch,
+                             prepared.size(), rule);
+             }
+             QuantiseRow(reinterpret_cast<uint8_t*>(to), row_of(r, column), piece.row,
+                         prepared.data() + piece.block, rule);
            });
 }
 

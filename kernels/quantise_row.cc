@@ -8,6 +8,7 @@
 
 #include <cstring>
 
+#include "kernels/bf16_table-inl.h"
 #include "kernels/scalar_quantise.h"
 #include "kernels/wide_lanes-inl.h"
 
@@ -16,12 +17,21 @@ namespace waybill::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR
 
-void QuantiseRowOf(uint8_t* dst, const std::byte* src, const BlockRow& row, const float* factors,
+float FactorOf(float factor) { return factor; }
+float FactorOf(const PreparedBlock& block) { return block.factor; }
+
+template <class Block>
+void QuantiseRowIn(uint8_t* dst, const std::byte* src, const BlockRow& row, const Block* blocks,
                    const QuantiseRule& rule) {
   ForEachBlock(row, [&](size_t block, size_t column, size_t count) {
-    scalar::QuantiseRun(dst + column, src + column * SizeBytes(rule.type), count, factors[block],
-                        rule);
+    scalar::QuantiseRun(dst + column, src + column * SizeBytes(rule.type), count,
+                        FactorOf(blocks[block]), rule);
   });
+}
+
+void PrepareBlocksOf(PreparedBlock* prepared, const float* factors, size_t count,
+                     const QuantiseRule&) {
+  for (size_t i = 0; i < count; ++i) prepared[i].factor = factors[i];
 }
 
 void DequantiseRowOf(std::byte* dst, Wide to, const uint8_t* src, Narrow from, const BlockRow& row,
@@ -98,7 +108,7 @@ HWY_INLINE void QuantiseVector(uint8_t* dst, const std::byte* src, VF factor) {
 }
 
 template <Wide type, Wide via, Narrow to, bool divide>
-HWY_INLINE void QuantiseRun(uint8_t* dst, const std::byte* src, size_t count, float factor) {
+HWY_NOINLINE void QuantiseRun(uint8_t* dst, const std::byte* src, size_t count, float factor) {
   const size_t lanes = hn::Lanes(D16());
   const VF factors = hn::Set(DF(), factor);
   if (count < lanes) {
@@ -119,48 +129,94 @@ HWY_INLINE void QuantiseRun(uint8_t* dst, const std::byte* src, size_t count, fl
   }
 }
 
-template <Wide type, Wide via>
-void QuantiseRowVia(uint8_t* dst, const std::byte* src, const BlockRow& row, const float* factors,
-                    const QuantiseRule& rule) {
-  const auto run = [&]<Narrow to, bool divide>() HWY_ATTR {
-    ForEachBlock(row, [&](size_t block, size_t column, size_t count) HWY_ATTR {
-      QuantiseRun<type, via, to, divide>(dst + column, src + column * SizeBytes(type), count,
-                                         factors[block]);
+template <Wide type, Wide via, Narrow to, bool divide>
+HWY_INLINE void QuantiseBlock(uint8_t* dst, const std::byte* src, size_t count, float factor) {
+  QuantiseRun<type, via, to, divide>(dst, src, count, factor);
+}
+
+template <Wide type, Wide via, Narrow to, bool divide>
+HWY_INLINE void QuantiseBlock(uint8_t* dst, const std::byte* src, size_t count,
+                              const PreparedBlock& block) {
+#if HWY_TARGET == HWY_AVX3_DL
+  if constexpr (type == Wide::kBf16 && via == Wide::kBf16) {
+    if (block.reference != 0 && count >= kTableVector) {
+      const Table table = LoadTable(block);
+      const auto at = [&](size_t i) HWY_ATTR {
+        if (LookUp<to>(dst + i, src + i * 2, table)) return;
+        QuantiseRun<type, via, to, divide>(dst + i, src + i * 2, kTableVector, block.factor);
+      };
+      size_t i = 0;
+      for (; i + kTableVector <= count; i += kTableVector) at(i);
+      if (i != count) at(count - kTableVector);
+      return;
+    }
+  }
+#endif
+  QuantiseRun<type, via, to, divide>(dst, src, count, block.factor);
+}
+
+template <Wide type, Wide via, Narrow to, bool divide>
+void PrepareBlock(PreparedBlock& block) {
+#if HWY_TARGET == HWY_AVX3_DL
+  if constexpr (type == Wide::kBf16 && via == Wide::kBf16) {
+    PrepareTable<divide>(block, [&](uint8_t* codes, const std::byte* binade) HWY_ATTR {
+      QuantiseRun<type, via, to, divide>(codes, binade, 128, block.factor);
     });
+  }
+#endif
+  (void)block;
+}
+
+// Calls run.operator()<type, via, to, divide>().
+template <class Run>
+HWY_INLINE void Choose(const QuantiseRule& rule, const Run& run) {
+  const auto by_division = [&]<Wide type, Wide via, Narrow to>() HWY_ATTR {
+    rule.division == Division::kDivide ? run.template operator()<type, via, to, true>()
+                                       : run.template operator()<type, via, to, false>();
   };
-  const bool divide = rule.division == Division::kDivide;
-  if (rule.to == Narrow::kE4m3) {
-    divide ? run.template operator()<Narrow::kE4m3, true>()
-           : run.template operator()<Narrow::kE4m3, false>();
-  } else {
-    divide ? run.template operator()<Narrow::kE5m2, true>()
-           : run.template operator()<Narrow::kE5m2, false>();
-  }
-}
-
-template <Wide type>
-void QuantiseRowOfType(uint8_t* dst, const std::byte* src, const BlockRow& row,
-                       const float* factors, const QuantiseRule& rule) {
-  // F32 has every value of the others.
-  if (rule.via == type || rule.via == Wide::kF32) {
-    QuantiseRowVia<type, type>(dst, src, row, factors, rule);
-  } else if (rule.via == Wide::kBf16) {
-    QuantiseRowVia<type, Wide::kBf16>(dst, src, row, factors, rule);
-  } else {
-    QuantiseRowVia<type, Wide::kF16>(dst, src, row, factors, rule);
-  }
-}
-
-void QuantiseRowOf(uint8_t* dst, const std::byte* src, const BlockRow& row, const float* factors,
-                   const QuantiseRule& rule) {
+  const auto by_narrow = [&]<Wide type, Wide via>() HWY_ATTR {
+    rule.to == Narrow::kE4m3 ? by_division.template operator()<type, via, Narrow::kE4m3>()
+                             : by_division.template operator()<type, via, Narrow::kE5m2>();
+  };
+  const auto by_via = [&]<Wide type>() HWY_ATTR {
+    if (rule.via == type || rule.via == Wide::kF32) {  // F32 has every value of the others.
+      by_narrow.template operator()<type, type>();
+    } else if (rule.via == Wide::kBf16) {
+      by_narrow.template operator()<type, Wide::kBf16>();
+    } else {
+      by_narrow.template operator()<type, Wide::kF16>();
+    }
+  };
   switch (rule.type) {
     case Wide::kF32:
-      return QuantiseRowOfType<Wide::kF32>(dst, src, row, factors, rule);
+      return by_via.template operator()<Wide::kF32>();
     case Wide::kF16:
-      return QuantiseRowOfType<Wide::kF16>(dst, src, row, factors, rule);
+      return by_via.template operator()<Wide::kF16>();
     case Wide::kBf16:
-      return QuantiseRowOfType<Wide::kBf16>(dst, src, row, factors, rule);
+      return by_via.template operator()<Wide::kBf16>();
   }
+}
+
+// `blocks`: factors, or prepared blocks.
+template <class Block>
+void QuantiseRowIn(uint8_t* dst, const std::byte* src, const BlockRow& row, const Block* blocks,
+                   const QuantiseRule& rule) {
+  Choose(rule, [&]<Wide type, Wide via, Narrow to, bool divide>() HWY_ATTR {
+    ForEachBlock(row, [&](size_t block, size_t column, size_t count) HWY_ATTR {
+      QuantiseBlock<type, via, to, divide>(dst + column, src + column * SizeBytes(type), count,
+                                           blocks[block]);
+    });
+  });
+}
+
+void PrepareBlocksOf(PreparedBlock* prepared, const float* factors, size_t count,
+                     const QuantiseRule& rule) {
+  Choose(rule, [&]<Wide type, Wide via, Narrow to, bool divide>() HWY_ATTR {
+    for (size_t i = 0; i < count; ++i) {
+      prepared[i].factor = factors[i];
+      PrepareBlock<type, via, to, divide>(prepared[i]);
+    }
+  });
 }
 
 // The bits of a code's magnitude times the scale, with the code's sign.
@@ -257,6 +313,16 @@ void DequantiseRowOf(std::byte* dst, Wide to, const uint8_t* src, Narrow from, c
 
 #endif  // HWY_TARGET == HWY_SCALAR
 
+void QuantiseRowOf(uint8_t* dst, const std::byte* src, const BlockRow& row, const float* factors,
+                   const QuantiseRule& rule) {
+  QuantiseRowIn(dst, src, row, factors, rule);
+}
+
+void QuantisePreparedRowOf(uint8_t* dst, const std::byte* src, const BlockRow& row,
+                           const PreparedBlock* prepared, const QuantiseRule& rule) {
+  QuantiseRowIn(dst, src, row, prepared, rule);
+}
+
 }  // namespace waybill::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -264,12 +330,25 @@ HWY_AFTER_NAMESPACE();
 namespace waybill::kernels {
 
 HWY_EXPORT(QuantiseRowOf);
+HWY_EXPORT(QuantisePreparedRowOf);
+HWY_EXPORT(PrepareBlocksOf);
 HWY_EXPORT(DequantiseRowOf);
 
 void QuantiseRow(uint8_t* dst, const void* src, const BlockRow& row, const float* factors,
                  const QuantiseRule& rule) {
   HWY_DYNAMIC_DISPATCH(QuantiseRowOf)
   (dst, static_cast<const std::byte*>(src), row, factors, rule);
+}
+
+void QuantiseRow(uint8_t* dst, const void* src, const BlockRow& row, const PreparedBlock* prepared,
+                 const QuantiseRule& rule) {
+  HWY_DYNAMIC_DISPATCH(QuantisePreparedRowOf)
+  (dst, static_cast<const std::byte*>(src), row, prepared, rule);
+}
+
+void PrepareBlocks(PreparedBlock* prepared, const float* factors, size_t count,
+                   const QuantiseRule& rule) {
+  HWY_DYNAMIC_DISPATCH(PrepareBlocksOf)(prepared, factors, count, rule);
 }
 
 void DequantiseRow(void* dst, Wide to, const uint8_t* src, Narrow from, const BlockRow& row,

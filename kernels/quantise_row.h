@@ -9,6 +9,7 @@
 
 #include "kernels/block_row.h"
 #include "kernels/elements.h"
+#include "kernels/prepared_block.h"
 #include "kernels/quantise_rule.h"
 
 namespace waybill::kernels {
@@ -17,6 +18,13 @@ namespace waybill::kernels {
 // that the row meets.
 void QuantiseRow(uint8_t* dst, const void* src, const BlockRow& row, const float* factors,
                  const QuantiseRule& rule);
+
+// The same, faster where a block has many rows: what can be is worked out once.
+void PrepareBlocks(PreparedBlock* prepared, const float* factors, size_t count,
+                   const QuantiseRule& rule);
+void QuantiseRow(uint8_t* dst, const void* src, const BlockRow& row, const PreparedBlock* prepared,
+                 const QuantiseRule& rule);
+
 void DequantiseRow(void* dst, Wide to, const uint8_t* src, Narrow from, const BlockRow& row,
                    const float* scales);
 
