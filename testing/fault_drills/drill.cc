@@ -12,6 +12,10 @@ void Drill::SetUp() {
   peer_ = std::make_unique<PeerProcess>(GetParam(), 1);
   bystander_ = std::make_unique<PeerProcess>(GetParam(), 2);
   here_ = std::make_unique<Party>(MakeFabric(GetParam(), 0));
+  ConnectBystander();
+}
+
+void Drill::ConnectBystander() {
   to_bystander_ = Connect(*bystander_);
   SendTo(to_bystander_, {.slots = 2, .write_bytes = 512});
   AwaitComplete(to_bystander_, 4);
@@ -95,12 +99,20 @@ void Drill::AwaitImmediates(const Link& link, uint64_t more) {
 }
 
 void Drill::ExpectEnds(const Link& link, absl::Duration promised) {
+  const LaneState ended = ExpectToldDead(link, promised);
+  ExpectBystanderCarries();
+  ExpectNothingSince(link, ended);
+}
+
+LaneState Drill::ExpectToldDead(const Link& link, absl::Duration promised) {
   EXPECT_TRUE(EndsWithin(promised, [&] {
     const LaneState state = here_->State(link.at_here);
     return state.failed + state.refused > 0;
   })) << "the lane to the peer is not told dead";
-  const LaneState ended = here_->State(link.at_here);
-  ExpectBystanderCarries();
+  return here_->State(link.at_here);
+}
+
+void Drill::ExpectNothingSince(const Link& link, const LaneState& ended) {
   const LaneState later = here_->State(link.at_here);
   EXPECT_LE(later.failed, 1u);
   EXPECT_EQ(later.wrong, 0u);
@@ -109,6 +121,12 @@ void Drill::ExpectEnds(const Link& link, absl::Duration promised) {
     EXPECT_EQ(later.immediates, ended.immediates);
     EXPECT_FALSE(here_->fabric().LaneStatus(link.at_here).ok());
   }
+}
+
+void Drill::ExpectBystanderEnds(absl::Duration promised) {
+  ExpectToldDead(to_bystander_, promised);
+  ExpectEndsAtPeer(to_bystander_, promised);
+  EXPECT_TRUE(here_->Close(to_bystander_.at_here).ok());
 }
 
 void Drill::ExpectEndsAtPeer(const Link& link, absl::Duration promised) {

@@ -51,14 +51,23 @@ class Drill : public testing::TestWithParam<std::string> {
   void AwaitComplete(const Link& link, uint64_t more);
   void AwaitImmediates(const Link& link, uint64_t more);
 
-  // The lane is dead, or its stream refused: told once, and no write is told complete after it.
+  // The lane is dead, or its stream refused: told once, and no write is told complete after it. The
+  // bystander carries meanwhile.
   void ExpectEnds(const Link& link, absl::Duration promised);
+  // The first half of that: what was told when it ended.
+  LaneState ExpectToldDead(const Link& link, absl::Duration promised);
+  // And the second, later.
+  void ExpectNothingSince(const Link& link, const LaneState& ended);
   // The lane is dead at the peer's end.
   void ExpectEndsAtPeer(const Link& link, absl::Duration promised);
   // A new lane carries in both directions, every byte right.
   void ExpectNewLaneWorks();
   // It goes on carrying, now.
   void ExpectBystanderCarries();
+  // Where the link that both its lane and the drill's go by was hurt: the lane to it dies as others
+  // do, and there is a new one.
+  void ExpectBystanderEnds(absl::Duration promised);
+  void ConnectBystander();
   uint64_t CountAtPeer(uint32_t region, std::byte value);
 
  private:

@@ -41,6 +41,18 @@ class GateDrill : public testing::TestWithParam<std::string> {
   std::unique_ptr<Cluster> cluster_;
 };
 
+TEST_P(GateDrill, WithoutTheLastImmediateOfOneLaneNothingNewIsShown) {
+  cluster_->FillTrainers(2);
+  ASSERT_EQ(cluster_->Prepare(2).message(), "");
+  worker(0).DropImmediate("trainer 1", 1);
+  EXPECT_EQ(cluster_->StartAndArrive().message(), "not everything arrives");
+  EXPECT_EQ(worker(0).faults(), 1u);
+  cluster_->Abort(/*begun=*/true);
+  EXPECT_TRUE(cluster_->UntilStopped());
+  ExpectShown(1);
+  PublishAndCheck(3);
+}
+
 TEST_P(GateDrill, AnOldSequenceDoesNotCount) {
   PublishAndCheck(2);
   cluster_->FillTrainers(3);

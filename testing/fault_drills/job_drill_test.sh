@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Whole jobs of real processes: 2x2 in every mode and 2x3, a rank killed, a worker stopped beyond the
+# Whole jobs of real processes: 2x2 and 2x3 in every mode, a rank killed, a worker stopped beyond the
 # update's deadline. Over verbs where WAYBILL_RXE_NODES names devices, else over tcp. The model is
 # made here: the smallest that there is otherwise moves 190 MB.
 set -euo pipefail
@@ -47,7 +47,7 @@ expect_in() {
 # Every byte of every version is checked by the demo itself.
 demos_are_right() {
   local how
-  for how in '2 --mode shadow' '2 --mode shadow-copy' '2 --mode in-place' 3; do
+  for how in {2,3}' --mode '{shadow,shadow-copy,in-place}; do
     # shellcheck disable=SC2086
     demo --versions 2 --workers $how >"$scratch/out" || fail "2 x $how: $(<"$scratch/out")"
   done

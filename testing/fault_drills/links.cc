@@ -28,12 +28,13 @@ class LinkDrill : public Drill {
     Drill::TearDown();
   }
 
-  // Of the peer's node.
-  static std::string Number() {
+  // Of the peer's node; 0 is our own.
+  static std::string Number(size_t node = 1) {
     const std::vector<std::string> nodes = absl::StrSplit(std::getenv("WAYBILL_RXE_NODES"), ';');
-    return std::vector<std::string>(absl::StrSplit(nodes[1], ',')).front().substr(3);
+    return std::vector<std::string>(absl::StrSplit(nodes[node], ',')).front().substr(3);
   }
   static std::string Interface() { return "nd" + Number(); }
+  static std::string OwnInterface() { return "nd" + Number(0); }
   static std::string SwitchPort() { return "p" + Number(); }
 
   static void Do(const std::string& command) {
@@ -121,6 +122,36 @@ TEST_P(LinkDrill, ItIsDown) {
   DoUnderWrites(absl::StrCat("ip link set ", Interface(), " up; rxe_heal"));
   EXPECT_TRUE(here().Close(out.at_here).ok());
   EXPECT_TRUE(here().Close(in.at_here).ok());
+  ExpectNewLaneWorks();
+  EXPECT_EQ(CountAtPeer(there, kPoison), 0u);
+  EXPECT_EQ(here().CountOf(inbox, kUntouched), Shape().size_bytes());
+}
+
+// All lanes of this end go by it, the bystander's too.
+TEST_P(LinkDrill, OnesOwnIsDownAndUpAgain) {
+  const Link out = Connect(peer());
+  const Link in = Connect(peer());
+  const uint32_t there = SendTo(out);
+  const RegionId inbox = ReceiveFrom(in);
+  AwaitComplete(out, 32);
+  AwaitImmediates(in, 32);
+  DoUnderWrites(absl::StrCat("ip link set ", OwnInterface(), " down"));
+  const LaneState out_ended = ExpectToldDead(out, kDeadPeer);
+  const LaneState in_ended = ExpectToldDead(in, kDeadPeer);
+  ExpectEndsAtPeer(out, kDeadPeer);
+  ExpectEndsAtPeer(in, kDeadPeer);
+  ExpectBystanderEnds(kDeadPeer);
+  here().PoisonSource(out.at_here);
+  here().Fill(inbox, kUntouched);
+  DoUnderWrites(absl::StrCat("ip link set ", OwnInterface(), " up; rxe_heal"));
+  ExpectNothingSince(out, out_ended);
+  ExpectNothingSince(in, in_ended);
+  EXPECT_TRUE(here().Close(out.at_here).ok());
+  EXPECT_TRUE(here().Close(in.at_here).ok());
+  // A NIC is planned with again when its device says that it is back.
+  const bool has_nics = GetParam() == "verbs";
+  EXPECT_TRUE(EndsWithin(kDeadPeer, [&] { return !has_nics || !here().fabric().Nics().empty(); }));
+  ConnectBystander();
   ExpectNewLaneWorks();
   EXPECT_EQ(CountAtPeer(there, kPoison), 0u);
   EXPECT_EQ(here().CountOf(inbox, kUntouched), Shape().size_bytes());
