@@ -275,13 +275,6 @@ absl::Status Discard(int socket) {
   }
 }
 
-absl::Status SetDeadPeerTimeout(int socket, int seconds) {
-  const auto milliseconds = static_cast<unsigned>(seconds) * 1000;
-  absl::Status status = SetKeepAlive(socket, seconds);
-  if (!status.ok()) return status;
-  return SetOption(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(milliseconds));
-}
-
 absl::Status SetKeepAlive(int socket, int seconds) {
   constexpr int kProbes = 2;  // Behind the silence that makes the first one go.
   const int interval = seconds > 3 ? seconds / (kProbes + 1) : 1;

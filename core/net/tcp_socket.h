@@ -63,10 +63,6 @@ absl::Status SetReadableAt(int socket, int size_bytes);
 // Takes all that has come, and keeps none of it.
 absl::Status Discard(int socket);
 
-// No reply to probes for `seconds`, or bytes unacknowledged for as long, end the connection. So
-// does a peer that lives and reads nothing for as long: where it may, use the two below.
-absl::Status SetDeadPeerTimeout(int socket, int seconds);
-
 // While nothing is under way: no reply to probes for `seconds` ends the connection.
 absl::Status SetKeepAlive(int socket, int seconds);
 // While something is: whether the peer's host owes an answer, and how long it has given none. A

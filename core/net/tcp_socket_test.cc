@@ -199,11 +199,5 @@ TEST(TcpSocket, AReadableSocketHasAsMuchAsWasAskedFor) {
   AwaitReady(pair.far.get(), POLLIN);
 }
 
-TEST(TcpSocket, ADeadPeerTimeoutIsTaken) {
-  const Pair pair = Connected("127.0.0.1");
-  EXPECT_TRUE(SetDeadPeerTimeout(pair.near.get(), 1).ok());
-  EXPECT_TRUE(SetDeadPeerTimeout(pair.far.get(), 30).ok());
-}
-
 }  // namespace
 }  // namespace waybill::net

@@ -227,18 +227,10 @@ void LaneSet::Expire() {
   }
 }
 
-// Not left to TCP_USER_TIMEOUT, to which a peer that reads nothing for a while is as good as dead.
 void LaneSet::LookForSilence(LaneId id, TcpLane& lane, Clock::time_point now) {
   const std::chrono::seconds most(options_.dead_peer_seconds);
   loop_.TellAt(now + std::chrono::milliseconds(most) / 4);
-  const net::Answers answers = net::AnswersOf(lane.socket.get());
-  if (!answers.are_owed) {
-    lane.owed_since.reset();
-    return;
-  }
-  // What is owed since the last look may be owed for a moment: an old answer says nothing then.
-  lane.owed_since = std::max(lane.owed_since.value_or(now), now - answers.last_ago);
-  if (now - *lane.owed_since < most) return;
+  if (!lane.silence.IsBeyond(most, lane.socket.get(), now)) return;
   Fail(id, lane,
        absl::AbortedError(absl::StrCat("its host has acknowledged nothing for ",
                                        options_.dead_peer_seconds, " s")));

@@ -18,6 +18,7 @@
 #include "core/fabric/tcp/lane_address.h"
 #include "core/fabric/tcp/outbox.h"
 #include "core/fabric/tcp/ring.h"
+#include "core/net/silence.h"
 
 namespace waybill::tcp {
 
@@ -39,8 +40,7 @@ struct TcpLane {
   std::optional<LaneAddress> peer_address;  // Once ConnectLane() was told.
   Secret hello_from = {};                   // Where held.
   Clock::time_point deadline;               // To be connected, once told.
-  // Since when the peer's host owes an answer; looked at now and then.
-  std::optional<Clock::time_point> owed_since;
+  net::Silence silence;                     // Of the peer's host.
   absl::Status status;
   UniqueFd socket;
   UniqueFd probe;  // Looks whether there is anybody to wait for.

@@ -1,6 +1,8 @@
 #include "core/fabric/verbs/descriptors.h"
 
 #include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -12,13 +14,20 @@
 
 namespace waybill::verbs {
 
-absl::Status Descriptors::Start() {
+absl::Status Descriptors::Start(absl::Duration look_every) {
   epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_.valid()) {
     return absl::InternalError(absl::StrCat("verbs fabric: ", std::strerror(errno)));
   }
   WAYBILL_RETURN_IF_ERROR(waker_.Start());
-  return Watch(waker_.fd());
+  WAYBILL_RETURN_IF_ERROR(Watch(waker_.fd()));
+  timer_ = UniqueFd(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  const timespec period = absl::ToTimespec(look_every);
+  const itimerspec times{.it_interval = period, .it_value = period};
+  if (!timer_.valid() || timerfd_settime(timer_.get(), 0, &times, nullptr) != 0) {
+    return absl::InternalError(absl::StrCat("verbs fabric: a timer: ", std::strerror(errno)));
+  }
+  return Watch(timer_.get());
 }
 
 absl::Status Descriptors::Watch(int fd) {
@@ -32,14 +41,21 @@ void Descriptors::WatchForRoom(int fd, bool room) {
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
 }
 
-void Descriptors::Take(std::vector<int>& ready) {
+bool Descriptors::Take(std::vector<int>& ready) {
+  bool is_time = false;
   std::array<epoll_event, 64> events;
   const int count =
       epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), /*timeout=*/0);
   for (int i = 0; i < count; ++i) {
     const int fd = events[static_cast<size_t>(i)].data.fd;
-    if (fd != waker_.fd()) ready.push_back(fd);
+    uint64_t periods = 0;
+    if (fd == timer_.get()) {
+      is_time = read(fd, &periods, sizeof(periods)) == sizeof(periods);
+    } else if (fd != waker_.fd()) {
+      ready.push_back(fd);
+    }
   }
+  return is_time;
 }
 
 void Descriptors::Wait(absl::Time deadline, bool sleep) {

@@ -13,7 +13,8 @@ namespace waybill::verbs {
 
 class Descriptors {
  public:
-  absl::Status Start();
+  // Take() says so as often as `look_every` has passed.
+  absl::Status Start(absl::Duration look_every);
 
   int epoll() const { return epoll_.get(); }
 
@@ -21,8 +22,8 @@ class Descriptors {
   absl::Status Watch(int fd);
   void WatchForRoom(int fd, bool room);
 
-  // Those that are ready now, without the wake.
-  void Take(std::vector<int>& ready);
+  // Those that are ready now, without the wake. True: it is time to look.
+  bool Take(std::vector<int>& ready);
 
   // Blocks until one is ready, the deadline, or Wake(). `sleep` false: only forgets the wakes.
   void Wait(absl::Time deadline, bool sleep);
@@ -31,6 +32,7 @@ class Descriptors {
  private:
   UniqueFd epoll_;
   Waker waker_;
+  UniqueFd timer_;
 };
 
 }  // namespace waybill::verbs

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/net/silence.h"
 
 namespace waybill::verbs {
 
@@ -53,6 +54,19 @@ std::vector<VerbsLane*> LaneTable::ConcernedBy(const NicTrouble& trouble) const 
     }
   }
   return concerned;
+}
+
+std::vector<VerbsLane*> LaneTable::SilentFor(absl::Duration most) const {
+  std::vector<VerbsLane*> silent;
+  for (const auto& [id, open] : lanes_) {
+    VerbsLane& lane = *open.lane;
+    if (lane.status.ok() && lane.side.open() &&
+        lane.silence.IsBeyond(absl::ToChronoNanoseconds(most), lane.side.fd(),
+                              net::Silence::Clock::now())) {
+      silent.push_back(&lane);
+    }
+  }
+  return silent;
 }
 
 }  // namespace waybill::verbs

@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "core/fabric/fabric.h"
 #include "core/fabric/verbs/nic_set.h"
 #include "core/fabric/verbs/verbs_lane.h"
@@ -34,6 +35,8 @@ class LaneTable {
   // Null where it is gone, or has failed: completions and events may be of one of these.
   VerbsLane* FindLive(uint32_t id) const;
   std::vector<VerbsLane*> ConcernedBy(const NicTrouble& trouble) const;
+  // Those whose peer's host has owed an answer for longer than that.
+  std::vector<VerbsLane*> SilentFor(absl::Duration most) const;
   // The index of the device that it is on.
   size_t DeviceOf(const VerbsLane& lane) const { return lanes_.at(lane.id()).nic->device_index; }
 

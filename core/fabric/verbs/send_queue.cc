@@ -10,6 +10,13 @@
 
 namespace waybill::verbs {
 
+std::vector<FabricCount> SendCounts::Counts() const {
+  return {{"work_requests", requests},
+          {"doorbells", doorbells},
+          {"copied_bytes", copied_bytes},
+          {"staged_bytes", staged_bytes}};
+}
+
 SendQueue::SendQueue(uint32_t lane, const SendQueueLimits& limits, SendCounts* counts,
                      uint64_t first)
     : lane_(lane),

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "core/fabric/fabric.h"
 #include "core/fabric/verbs/staging_ring.h"
 #include "core/fabric/verbs/verbs.h"
 
@@ -41,6 +42,8 @@ struct SendCounts {
   uint64_t doorbells = 0;     // Calls of ibv_post_send().
   uint64_t copied_bytes = 0;  // From sources that are not registered,
   uint64_t staged_bytes = 0;  // and to destinations that are not.
+
+  std::vector<FabricCount> Counts() const;  // The same, for operators.
 };
 
 class SendQueue {

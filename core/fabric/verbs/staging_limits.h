@@ -14,7 +14,9 @@ struct StagingLimits {
   static constexpr uint64_t kHeaderBytes = 64;
 
   // What a lane's ring takes of the memory that may be locked.
-  constexpr uint64_t ring_bytes() const { return 2 * slots * (kHeaderBytes + slot_bytes); }
+  constexpr uint64_t ring_bytes() const {
+    return slot_bytes == 0 ? 0 : 2 * slots * (kHeaderBytes + slot_bytes);
+  }
 };
 
 }  // namespace waybill::verbs

@@ -46,7 +46,7 @@ class VerbsFabric final : public Fabric {
         regions_(verbs, nics_->devices(), options.relaxed_ordering, settings_.staging) {}
 
   absl::Status Start() {
-    WAYBILL_RETURN_IF_ERROR(descriptors_.Start());
+    WAYBILL_RETURN_IF_ERROR(descriptors_.Start(options_.dead_peer_timeout / 4));
     for (Device* device : nics_->devices()) {
       WAYBILL_RETURN_IF_ERROR(descriptors_.Watch(device->context()->async_fd));
     }
@@ -213,10 +213,7 @@ class VerbsFabric final : public Fabric {
 
   std::vector<FabricCount> Counts() const override {
     std::vector<FabricCount> counts = regions_.Counts();
-    counts.push_back({"work_requests", sent_.requests});
-    counts.push_back({"doorbells", sent_.doorbells});
-    counts.push_back({"copied_bytes", sent_.copied_bytes});
-    counts.push_back({"staged_bytes", sent_.staged_bytes});
+    for (const FabricCount& count : sent_.Counts()) counts.push_back(count);
     counts.push_back({"failed_lanes", failed_lanes_});
     return counts;
   }
@@ -338,7 +335,7 @@ class VerbsFabric final : public Fabric {
     polls_ = 0;
     rendezvous_->Expire(absl::Now());
     ready_.clear();
-    descriptors_.Take(ready_);
+    if (descriptors_.Take(ready_)) LookForSilence();
     bool device_events = false;
     for (const int fd : ready_) {
       if (const auto lane = by_socket_.find(fd); lane != by_socket_.end()) {
@@ -362,6 +359,14 @@ class VerbsFabric final : public Fabric {
     flushed_.clear();
   }
 
+  void LookForSilence() {
+    for (VerbsLane* lane : lanes_.SilentFor(options_.dead_peer_timeout)) {
+      Fail(*lane, absl::UnavailableError(
+                      absl::StrCat("the host of ", lane->peer(), " has acknowledged nothing for ",
+                                   absl::FormatDuration(options_.dead_peer_timeout))));
+    }
+  }
+
   // Both queue pairs are ready to receive now: each end proves its direction by an empty write.
   void Meet(net::Rendezvous::Met& met) {
     VerbsLane* lane = lanes_.FindLive(met.end);
@@ -371,8 +376,8 @@ class VerbsFabric final : public Fabric {
       const int fd = met.socket->get();
       lane->side = SideChannel(*std::move(met.socket));
       by_socket_[fd] = lane->id();
-      status = net::SetDeadPeerTimeout(
-          fd, static_cast<int>(absl::ToInt64Seconds(options_.dead_peer_timeout)));
+      status =
+          net::SetKeepAlive(fd, static_cast<int>(absl::ToInt64Seconds(options_.dead_peer_timeout)));
       if (status.ok()) status = descriptors_.Watch(fd);
     }
     if (!status.ok()) return Fail(*lane, std::move(status));
@@ -418,8 +423,7 @@ class VerbsFabric final : public Fabric {
         return;
       case FrameKind::kRing:
         if (!lane.TakePeerRing(frame.body)) break;
-        (void)NeedRing(lane);
-        return;
+        return (void)NeedRing(lane);
       case FrameKind::kDelivered:
         tokens_.clear();
         if (!is_number || !lane.sends().Taken(number, tokens_)) break;
@@ -478,11 +482,9 @@ class VerbsFabric final : public Fabric {
 }  // namespace verbs
 
 absl::StatusOr<std::unique_ptr<Fabric>> MakeVerbsFabric(const VerbsOptions& options) {
-  if (options.queue_depth == 0 || options.chain == 0) {
-    return absl::InvalidArgumentError("verbs: a queue depth and a chain of at least 1 are needed");
-  }
-  if (options.staging.slots == 0 || options.staging.slot_bytes == 0) {
-    return absl::InvalidArgumentError("verbs: a staging ring needs a slot, and bytes in it");
+  if (options.queue_depth == 0 || options.chain == 0 || options.staging.ring_bytes() == 0) {
+    return absl::InvalidArgumentError(
+        "verbs: a queue depth, a chain and a staging ring are needed");
   }
   verbs::Verbs* library = options.library;
   if (library == nullptr) {

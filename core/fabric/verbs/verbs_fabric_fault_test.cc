@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/time/clock.h"
 #include "core/fabric/verbs/lane_address.h"
 #include "core/fabric/verbs/verbs_fabric.h"
 #include "testing/fabric_conformance/endpoints.h"
@@ -82,8 +83,11 @@ class VerbsFabricFaultTest : public testing::Test {
   FakeHost& host_a = network.Host("a");
   FakeHost& host_b = network.Host("b");
   Endpoints endpoints{[this](const std::string& name) {
-    return *MakeVerbsFabric({.queue_depth = depth_, .library = &network.Host(name)});
+    return *MakeVerbsFabric({.queue_depth = depth_,
+                             .dead_peer_timeout = dead_peer_timeout,
+                             .library = &network.Host(name)});
   }};
+  absl::Duration dead_peer_timeout = absl::Seconds(10);
   Endpoint* a = nullptr;
   Endpoint* b = nullptr;
 
@@ -334,6 +338,26 @@ TEST_F(VerbsFabricFaultTest, APathThatIsCutFailsItsLanesAndNoOther) {
   EXPECT_TRUE(Carries(other));
   network.Heal({"a", "mlx5_0"}, {"b", "mlx5_0"});
   EXPECT_TRUE(Carries(Connect("mlx5_0")));
+}
+
+// Its side channel is full for longer than a host may be silent: this one answers.
+TEST_F(VerbsFabricFaultTest, APeerThatDoesNotReadIsNotDead) {
+  dead_peer_timeout = absl::Seconds(1);
+  Start();
+  const Lane lane = Connect();
+  const std::string long_name(60'000, 'x');
+  for (int i = 0; i < 200; ++i) {
+    const Region region = *a->fabric().Allocate(1, long_name);
+    ASSERT_TRUE(a->fabric().Grant(lane.at_a, region.id).ok());
+  }
+  const absl::Time until = absl::Now() + absl::Milliseconds(2500);
+  while (absl::Now() < until) {
+    a->fabric().Wait(until);
+    a->Poll();
+  }
+  EXPECT_EQ(a->fabric().LaneStatus(lane.at_a).message(), "");
+  endpoints.UntilQuiet();
+  EXPECT_TRUE(Carries(lane));
 }
 
 TEST_F(VerbsFabricFaultTest, AKeyThatWasRenewedIsRefusedByTheNicWhereTheSenderDoesNotKnowYet) {

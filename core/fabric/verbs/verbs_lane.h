@@ -19,6 +19,7 @@
 #include "core/fabric/verbs/send_queue.h"
 #include "core/fabric/verbs/side_channel.h"
 #include "core/fabric/verbs/staging_ring.h"
+#include "core/net/silence.h"
 
 namespace waybill::verbs {
 
@@ -113,6 +114,7 @@ class VerbsLane {
 
   std::string rendezvous;  // Where the side channels meet.
   SideChannel side;
+  net::Silence silence;                            // Of the peer's host, on the side channel.
   uint32_t grants_under_way = 0;                   // That the peer has not taken in yet.
   std::optional<LaneAddress> peer_address;         // From ConnectLane() on.
   absl::Status status;                             // Not OK: dead.
