@@ -5,6 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace waybill {
 namespace {
 
@@ -55,7 +57,7 @@ AvailableMemory FindAvailableMemory(const std::string& root) {
   // A group is bound by its parents too.
   for (std::string group = ControlGroup(root); !group.empty();
        group.resize(group.find_last_of('/') == std::string::npos ? 0 : group.find_last_of('/'))) {
-    const std::string folder = root + "/sys/fs/cgroup" + group;
+    const std::string folder = absl::StrCat(root, "/sys/fs/cgroup", group);
     const auto most = NumberBehind(folder + "/memory.max", "");
     const auto taken = NumberBehind(folder + "/memory.current", "");
     if (!most || !taken) continue;

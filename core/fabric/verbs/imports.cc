@@ -70,7 +70,7 @@ absl::StatusOr<RemoteWrite> Imports::Resolve(const VerbsLane& lane, size_t devic
       .may_inline = from->memory.kind != MemoryKind::kDevice};
   if (!from->staged) resolved.local_key = from->registrations[device]->lkey;
   if (write.size_bytes > 0) {
-    resolved.copied = from->staged;
+    if (from->staged) resolved.copied_from = from->memory.data + write.source_offset_bytes;
     resolved.staged = to.region.staged;
     resolved.staged_key = to.key;
   }

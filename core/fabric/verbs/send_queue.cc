@@ -43,7 +43,7 @@ void SendQueue::UseRing(StagingRing* ring) {
 
 uint64_t SendQueue::MostBytesOf(const RemoteWrite& write) const {
   uint64_t most = limits_.message_bytes;
-  if (write.copied || write.staged) most = std::min(most, ring_->limits().slot_bytes);
+  if (write.goes_by_ring()) most = std::min(most, ring_->limits().slot_bytes);
   if (write.staged) most = std::min(most, peer_ring_.slot_bytes);
   return most;
 }
@@ -61,6 +61,7 @@ void SendQueue::Append(absl::Span<const RemoteWrite> writes, std::optional<uint3
       part.size_bytes = most;
       PushPiece(part, std::nullopt);
       rest.local_address += part.size_bytes;
+      if (rest.copied_from != nullptr) rest.copied_from += part.size_bytes;
       rest.remote_address += part.size_bytes;
       rest.size_bytes -= part.size_bytes;
     }
@@ -128,7 +129,7 @@ uint32_t SendQueue::BuildChain(uint64_t credits) {
     RemoteWrite write = item.write;
     ibv_sge* piece = &pieces_[count * kPieces];
     ibv_sge header{};
-    if ((write.copied || write.staged) && !PutInRing(posted_ + count + 1, write, header)) break;
+    if (write.goes_by_ring() && !PutInRing(posted_ + count + 1, write, header)) break;
     ibv_send_wr& request = requests_[count];
     request.num_sge = 0;
     if (header.length > 0) piece[request.num_sge++] = header;
@@ -196,9 +197,9 @@ bool SendQueue::PutInRing(uint64_t number, RemoteWrite& write, ibv_sge& header) 
     write.may_inline = false;
     counts_.staged_bytes += write.size_bytes;
   }
-  if (write.copied) {
+  if (write.copied_from != nullptr) {
     std::byte* data = slot + kStagedHeaderBytes;
-    std::memcpy(data, reinterpret_cast<const std::byte*>(write.local_address), write.size_bytes);
+    std::memcpy(data, write.copied_from, write.size_bytes);
     write.local_address = reinterpret_cast<uintptr_t>(data);
     write.local_key = ring_->local_key();
     counts_.copied_bytes += write.size_bytes;
@@ -211,11 +212,11 @@ bool SendQueue::PutInRing(uint64_t number, RemoteWrite& write, ibv_sge& header) 
 void SendQueue::TakeFromRing(uint64_t begin, uint64_t end) {
   for (uint64_t i = begin; i < end; ++i) {
     const RemoteWrite& write = At(i).write;
-    if (!write.copied && !write.staged) continue;
+    if (!write.goes_by_ring()) continue;
     slot_ends_[--in_ring_ % slot_ends_.size()] = 0;
     if (write.staged) --in_peer_ring_;
     if (write.staged) counts_.staged_bytes -= write.size_bytes;
-    if (write.copied) counts_.copied_bytes -= write.size_bytes;
+    if (write.copied_from != nullptr) counts_.copied_bytes -= write.size_bytes;
   }
 }
 

@@ -23,9 +23,12 @@ struct RemoteWrite {
   uint32_t local_key = 0;
   uint32_t remote_key = 0;
   bool may_inline = false;  // The source is memory of the host.
-  bool copied = false;      // The source has no key: it is copied into the lane's ring first.
+  // Not null: the source has no key, and is copied into the lane's ring first.
+  const std::byte* copied_from = nullptr;
   bool staged = false;      // The destination has none: it goes into the peer's ring,
   uint64_t staged_key = 0;  // with this key of its region.
+
+  bool goes_by_ring() const { return copied_from != nullptr || staged; }
 };
 
 struct SendQueueLimits {

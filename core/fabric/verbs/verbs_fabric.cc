@@ -175,7 +175,7 @@ class VerbsFabric final : public Fabric {
     for (const Write& write : writes) {
       WAYBILL_ASSIGN_OR_RETURN(const RemoteWrite resolved,
                                imports_.Resolve(*lane, device, regions_, write));
-      if (resolved.copied) WAYBILL_RETURN_IF_ERROR(NeedRing(*lane));
+      if (resolved.copied_from != nullptr) WAYBILL_RETURN_IF_ERROR(NeedRing(*lane));
       resolved_.push_back(resolved);
     }
     lane->sends().Append(resolved_, immediate, token);
