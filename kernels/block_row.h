@@ -22,17 +22,30 @@ struct BlockRow {
   }
 };
 
-// Calls `visit(block, first column, count)` for each block that the row meets.
-template <typename Visit>
-inline void ForEachBlock(const BlockRow& row, Visit visit) {
-  size_t count = row.first_block;
-  for (size_t block = 0, column = 0; column < row.columns; ++block) {
-    count = std::min(count, row.columns - column);
-    visit(block, column, count);
-    column += count;
-    count = row.block_columns;
+// Goes through the blocks that a row meets. (No function that takes a body: the body's vectors
+// would not be inlined into it.)
+class BlockCursor {
+ public:
+  explicit BlockCursor(const BlockRow& row)
+      : row_(row), count_(std::min(row.first_block, row.columns)) {}
+
+  bool AtEnd() const { return column_ == row_.columns; }
+  size_t block() const { return block_; }
+  size_t column() const { return column_; }  // Its first ...
+  size_t count() const { return count_; }    // ... and how many.
+
+  void Next() {
+    column_ += count_;
+    ++block_;
+    count_ = std::min(row_.block_columns, row_.columns - column_);
   }
-}
+
+ private:
+  BlockRow row_;
+  size_t count_;
+  size_t block_ = 0;
+  size_t column_ = 0;
+};
 
 }  // namespace waybill::kernels
 

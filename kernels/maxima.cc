@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "kernels/block_row.h"
 #include "kernels/maxima_rows.h"
@@ -11,14 +12,23 @@
 namespace waybill::kernels {
 namespace {
 
-// Rounding keeps the order of magnitudes: the maximum of the rounded ones is the maximum, rounded.
-float MagnitudeOf(uint32_t bits, Wide type, Wide via) {
+template <typename T>
+T LargestLane(const OpenMaximum& open) {
+  T lanes[sizeof(OpenMaximum) / sizeof(T)];
+  std::memcpy(lanes, open.lanes, sizeof(lanes));
+  T largest = 0;
+  for (const T lane : lanes) largest = std::max(largest, lane);
+  return largest;
+}
+
+// Rounding keeps the order of magnitudes: the largest of the rounded ones is the largest, rounded.
+float Close(const OpenMaximum& open, Wide type, Wide via) {
   float magnitude;
   if (type == Wide::kF32) {
-    magnitude = std::bit_cast<float>(bits);
+    magnitude = std::bit_cast<float>(LargestLane<uint32_t>(open));
   } else {
-    const uint16_t half = static_cast<uint16_t>(bits);
-    magnitude = type == Wide::kBf16 ? scalar::Bf16ToF32(half) : scalar::F16ToF32(half);
+    const uint16_t bits = LargestLane<uint16_t>(open);
+    magnitude = type == Wide::kBf16 ? scalar::Bf16ToF32(bits) : scalar::F16ToF32(bits);
   }
   return via == type ? magnitude : scalar::Via(magnitude, via);
 }
@@ -32,7 +42,8 @@ float CombineMaximum(float a, float b) {
 
 void CombineMaxima(float* maxima, ptrdiff_t maxima_pitch, const void* src, Wide type, Wide via,
                    ptrdiff_t src_pitch_bytes, size_t rows, size_t columns, const BlockGrid& grid) {
-  uint32_t bits[kMostBlocks];
+  constexpr size_t kBlocksAtOnce = 64;  // What is open stays in the first-level cache.
+  OpenMaximum open[kBlocksAtOnce];
   const std::byte* from = static_cast<const std::byte*>(src);
   size_t band_rows = grid.block_rows - grid.row_phase;
   for (size_t r = 0; r < rows; r += band_rows, band_rows = grid.block_rows) {
@@ -42,14 +53,14 @@ void CombineMaxima(float* maxima, ptrdiff_t maxima_pitch, const void* src, Wide 
     for (size_t column = 0; column < columns; column += row.columns) {
       row.columns = columns - column;
       size_t blocks = row.Blocks();
-      if (blocks > kMostBlocks) {
-        blocks = kMostBlocks;
+      if (blocks > kBlocksAtOnce) {
+        blocks = kBlocksAtOnce;
         row.columns = row.first_block + (blocks - 1) * row.block_columns;
       }
-      FindMaxima(bits, from + column * SizeBytes(type), type, src_pitch_bytes, band_rows, row);
-      for (size_t b = 0; b < blocks; ++b) {
-        to[b] = CombineMaximum(to[b], MagnitudeOf(bits[b], type, via));
-      }
+      std::fill(open, open + blocks, OpenMaximum());
+      CombineOpenMaxima(open, from + column * SizeBytes(type), type, src_pitch_bytes, band_rows,
+                        row);
+      for (size_t b = 0; b < blocks; ++b) to[b] = CombineMaximum(to[b], Close(open[b], type, via));
       to += blocks;
       row.first_block = row.block_columns;
     }

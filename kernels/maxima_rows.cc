@@ -12,7 +12,8 @@ HWY_BEFORE_NAMESPACE();
 namespace waybill::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// T: signed integers of the elements' size, of which magnitudes are not negative.
+// T: signed integers of the elements' size, of which magnitudes are not negative. Their order is
+// that of the magnitudes, with NaNs behind infinity.
 template <typename T>
 inline constexpr T kMagnitude = static_cast<T>(~(T{1} << (sizeof(T) * 8 - 1)));
 
@@ -25,25 +26,44 @@ HWY_INLINE T MaximumOfFew(const T* src, size_t count) {
   return maximum;
 }
 
+// Combines the magnitudes of a run into the maximum's lanes.
 template <typename T>
-HWY_INLINE const T* RowAt(const void* src, ptrdiff_t pitch, size_t row) {
-  return reinterpret_cast<const T*>(static_cast<const std::byte*>(src) +
-                                    static_cast<ptrdiff_t>(row) * pitch);
+HWY_INLINE void Combine(OpenMaximum& open, const T* src, size_t count) {
+  T* const to = reinterpret_cast<T*>(open.lanes);
+#if HWY_TARGET == HWY_SCALAR
+  to[0] = std::max(to[0], MaximumOfFew(src, count));
+#else
+  const hn::CappedTag<T, sizeof(open.lanes) / sizeof(T)> d;
+  const size_t lanes = hn::Lanes(d);
+  if (count < lanes) {
+    to[0] = std::max(to[0], MaximumOfFew(src, count));
+    return;
+  }
+  const auto mask = hn::Set(d, kMagnitude<T>);
+  auto maximum = hn::Load(d, to);
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    maximum = hn::Max(maximum, hn::And(hn::LoadU(d, src + i), mask));
+  }
+  // What is left, and some once more: that changes no maximum.
+  if (i != count) maximum = hn::Max(maximum, hn::And(hn::LoadU(d, src + count - lanes), mask));
+  hn::Store(maximum, d, to);
+#endif
+}
+
+template <typename T>
+void CombineOf(OpenMaximum* open, const void* src, ptrdiff_t pitch, size_t rows,
+               const BlockRow& row) {
+  for (size_t r = 0; r < rows; ++r) {
+    const T* const from = reinterpret_cast<const T*>(static_cast<const std::byte*>(src) +
+                                                     static_cast<ptrdiff_t>(r) * pitch);
+    for (BlockCursor at(row); !at.AtEnd(); at.Next()) {
+      Combine(open[at.block()], from + at.column(), at.count());
+    }
+  }
 }
 
 #if HWY_TARGET == HWY_SCALAR
-
-template <typename T>
-void FindMaximaOf(uint32_t* bits, const void* src, ptrdiff_t pitch, size_t rows,
-                  const BlockRow& row) {
-  std::fill(bits, bits + row.Blocks(), 0);
-  for (size_t r = 0; r < rows; ++r) {
-    ForEachBlock(row, [&](size_t block, size_t column, size_t count) {
-      const T maximum = MaximumOfFew(RowAt<T>(src, pitch, r) + column, count);
-      bits[block] = std::max(bits[block], static_cast<uint32_t>(maximum));
-    });
-  }
-}
 
 template <typename T>
 uint64_t CountOf(const T* src, T largest_finite, size_t count) {
@@ -53,43 +73,6 @@ uint64_t CountOf(const T* src, T largest_finite, size_t count) {
 }
 
 #else
-
-// The maxima of one block's part of a row, lane by lane.
-template <class D, typename T>
-HWY_INLINE hn::Vec<D> MaximumOfRun(D d, hn::Vec<D> maximum, const T* src, size_t count) {
-  const size_t lanes = hn::Lanes(d);
-  const auto mask = hn::Set(d, kMagnitude<T>);
-  if (count < lanes) return hn::Max(maximum, hn::Set(d, MaximumOfFew(src, count)));
-  size_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    maximum = hn::Max(maximum, hn::And(hn::LoadU(d, src + i), mask));
-  }
-  if (i == count) return maximum;
-  // What is left, and some once more: that changes no maximum.
-  return hn::Max(maximum, hn::And(hn::LoadU(d, src + count - lanes), mask));
-}
-
-// Rows are read in order; the blocks' maxima stay in vectors.
-template <typename T>
-void FindMaximaOf(uint32_t* bits, const void* src, ptrdiff_t pitch, size_t rows,
-                  const BlockRow& row) {
-  using D = hn::ScalableTag<T>;
-  const D d;
-  const size_t lanes = hn::Lanes(d);
-  alignas(64) T maxima[kMostBlocks * hn::MaxLanes(D())];
-  for (size_t r = 0; r < rows; ++r) {
-    const T* const from = RowAt<T>(src, pitch, r);
-    ForEachBlock(row, [&](size_t block, size_t column, size_t count) HWY_ATTR {
-      T* const to = maxima + block * lanes;
-      const auto before = r == 0 ? hn::Zero(d) : hn::Load(d, to);
-      hn::Store(MaximumOfRun(d, before, from + column, count), d, to);
-    });
-  }
-  for (size_t block = 0; block < row.Blocks(); ++block) {
-    const T maximum = hn::GetLane(hn::MaxOfLanes(d, hn::Load(d, maxima + block * lanes)));
-    bits[block] = static_cast<uint32_t>(maximum);
-  }
-}
 
 template <typename T>
 uint64_t CountOf(const T* src, T largest_finite, size_t count) {
@@ -108,12 +91,12 @@ uint64_t CountOf(const T* src, T largest_finite, size_t count) {
 
 #endif  // HWY_TARGET == HWY_SCALAR
 
-void FindMaximaIn(uint32_t* bits, const void* src, Wide type, ptrdiff_t pitch, size_t rows,
-                  const BlockRow& row) {
+void CombineRows(OpenMaximum* open, const void* src, Wide type, ptrdiff_t pitch, size_t rows,
+                 const BlockRow& row) {
   if (type == Wide::kF32) {
-    FindMaximaOf<int32_t>(bits, src, pitch, rows, row);
+    CombineOf<int32_t>(open, src, pitch, rows, row);
   } else {
-    FindMaximaOf<int16_t>(bits, src, pitch, rows, row);
+    CombineOf<int16_t>(open, src, pitch, rows, row);
   }
 }
 
@@ -135,12 +118,12 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace waybill::kernels {
 
-HWY_EXPORT(FindMaximaIn);
+HWY_EXPORT(CombineRows);
 HWY_EXPORT(CountRow);
 
-void FindMaxima(uint32_t* bits, const void* src, Wide type, ptrdiff_t src_pitch_bytes, size_t rows,
-                const BlockRow& row) {
-  HWY_DYNAMIC_DISPATCH(FindMaximaIn)(bits, src, type, src_pitch_bytes, rows, row);
+void CombineOpenMaxima(OpenMaximum* open, const void* src, Wide type, ptrdiff_t src_pitch_bytes,
+                       size_t rows, const BlockRow& row) {
+  HWY_DYNAMIC_DISPATCH(CombineRows)(open, src, type, src_pitch_bytes, rows, row);
 }
 
 uint64_t CountNonFiniteOfRow(const void* src, Wide type, size_t columns) {

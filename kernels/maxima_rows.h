@@ -11,14 +11,15 @@
 
 namespace waybill::kernels {
 
-// How many blocks of a row are worked on together.
-inline constexpr size_t kMostBlocks = 64;
+// A block's maximum while its rows are gone through: lanes of a vector, each with the bits of a
+// magnitude of the source's type.
+struct OpenMaximum {
+  alignas(64) std::byte lanes[64] = {};
+};
 
-// The largest magnitude in each block's part of `rows` rows, all of one row of blocks, of which the
-// rows meet kMostBlocks at most. As bits of the source's own type: those of magnitudes are ordered
-// as these are, and NaNs behind infinity.
-void FindMaxima(uint32_t* bits, const void* src, Wide type, ptrdiff_t src_pitch_bytes, size_t rows,
-                const BlockRow& row);
+// Combines `rows` rows, all of one row of blocks, into the maxima of the blocks that they meet.
+void CombineOpenMaxima(OpenMaximum* open, const void* src, Wide type, ptrdiff_t src_pitch_bytes,
+                       size_t rows, const BlockRow& row);
 
 uint64_t CountNonFiniteOfRow(const void* src, Wide type, size_t columns);
 

@@ -8,11 +8,12 @@
 namespace waybill::kernels {
 
 struct PreparedBlock {
-  // Of the BF16s of one binade, by their mantissas.
+  // A table by mantissas, as bf16_table-inl.h has it, and two exponents, each filling a vector.
   alignas(64) uint8_t codes[128];
+  uint8_t first_rare[64];
+  uint8_t zero_below[64];
   float factor;
-  // That binade's exponent, as BF16 has it; 0: there is no table.
-  uint8_t reference;
+  bool has_table;
 };
 
 }  // namespace waybill::kernels

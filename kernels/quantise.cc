@@ -90,7 +90,8 @@ void QuantiseRows(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src
                              factors + static_cast<ptrdiff_t>(block_row) * factors_pitch,
                              prepared.size(), rule);
              }
-             QuantiseRow(reinterpret_cast<uint8_t*>(to), row_of(r, column), piece.row,
+             const std::byte* const from = row_of(r, column);
+             QuantiseRow(reinterpret_cast<uint8_t*>(to), from, piece.row,
                          prepared.data() + piece.block, rule);
            });
 }
@@ -110,28 +111,46 @@ void DequantiseRows(void* dst, Wide to, ptrdiff_t dst_pitch_bytes, const void* s
            });
 }
 
+namespace {
+
+// As many columns of a band of rows as both passes work on at once: whole blocks. Of one row, few
+// enough for the first-level cache; of many rows all, since pieces of many rows come from memory
+// slowly.
+size_t ColumnsAtOnce(const BlockGrid& grid, size_t band_rows, size_t columns) {
+  constexpr size_t kMostColumns = 8192;
+  if (band_rows > 1) return columns;
+  const size_t blocks = std::max<size_t>(1, kMostColumns / grid.block_columns);
+  return blocks < columns / grid.block_columns ? blocks * grid.block_columns : columns;
+}
+
+}  // namespace
+
 void QuantiseBlocks(void* dst, ptrdiff_t dst_pitch, float* scales, ptrdiff_t scales_pitch,
                     const void* src, ptrdiff_t src_pitch_bytes, size_t rows, size_t columns,
                     const BlockGrid& grid, const ScaleRule& rule, Wide type, Wide via,
                     Stores stores, DigestStream* digest) {
   const QuantiseRule quantise{type, via, rule.to, rule.division};
-  const size_t blocks = grid.ColumnsOfBlocks(columns);
-  std::vector<float> factors(blocks);
-  for (size_t r = 0; r < rows; r += grid.block_rows) {
+  const size_t at_once = ColumnsAtOnce(grid, std::min(rows, grid.block_rows), columns);
+  std::vector<float> factors;
+  for (size_t r = 0; r < rows; r += grid.block_rows, scales += scales_pitch) {
     const size_t band_rows = std::min(grid.block_rows, rows - r);
-    const std::byte* band =
-        static_cast<const std::byte*>(src) + static_cast<ptrdiff_t>(r) * src_pitch_bytes;
-    std::fill(factors.begin(), factors.end(), 0.0F);
-    CombineMaxima(factors.data(), 0, band, type, via, src_pitch_bytes, band_rows, columns, grid);
-    for (size_t b = 0; b < blocks; ++b) {
-      const Scale scale = ScaleOf(factors[b], rule);
-      scales[b] = scale.scale;
-      factors[b] = scale.factor;
+    for (size_t column = 0; column < columns; column += at_once) {
+      const size_t count = std::min(at_once, columns - column);
+      const std::byte* const from = static_cast<const std::byte*>(src) +
+                                    static_cast<ptrdiff_t>(r) * src_pitch_bytes +
+                                    column * SizeBytes(type);
+      factors.assign(grid.ColumnsOfBlocks(count), 0);
+      CombineMaxima(factors.data(), 0, from, type, via, src_pitch_bytes, band_rows, count, grid);
+      float* scale_of_block = scales + column / grid.block_columns;
+      for (float& factor : factors) {
+        const Scale scale = ScaleOf(factor, rule);
+        *scale_of_block++ = scale.scale;
+        factor = scale.factor;
+      }
+      QuantiseRows(static_cast<std::byte*>(dst) + static_cast<ptrdiff_t>(r) * dst_pitch + column,
+                   dst_pitch, from, src_pitch_bytes, band_rows, count, grid, factors.data(), 0,
+                   quantise, stores, digest);
     }
-    QuantiseRows(static_cast<std::byte*>(dst) + static_cast<ptrdiff_t>(r) * dst_pitch, dst_pitch,
-                 band, src_pitch_bytes, band_rows, columns, grid, factors.data(), 0, quantise,
-                 stores, digest);
-    scales += scales_pitch;
   }
 }
 

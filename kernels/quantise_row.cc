@@ -17,16 +17,20 @@ namespace waybill::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR
 
-float FactorOf(float factor) { return factor; }
-float FactorOf(const PreparedBlock& block) { return block.factor; }
+void QuantiseRowIn(uint8_t* dst, const std::byte* src, const BlockRow& row,
+                   const QuantiseRule& rule, const float* factors) {
+  for (BlockCursor at(row); !at.AtEnd(); at.Next()) {
+    scalar::QuantiseRun(dst + at.column(), src + at.column() * SizeBytes(rule.type), at.count(),
+                        factors[at.block()], rule);
+  }
+}
 
-template <class Block>
-void QuantiseRowIn(uint8_t* dst, const std::byte* src, const BlockRow& row, const Block* blocks,
-                   const QuantiseRule& rule) {
-  ForEachBlock(row, [&](size_t block, size_t column, size_t count) {
-    scalar::QuantiseRun(dst + column, src + column * SizeBytes(rule.type), count,
-                        FactorOf(blocks[block]), rule);
-  });
+void QuantiseRowIn(uint8_t* dst, const std::byte* src, const BlockRow& row,
+                   const QuantiseRule& rule, const PreparedBlock* blocks) {
+  for (BlockCursor at(row); !at.AtEnd(); at.Next()) {
+    scalar::QuantiseRun(dst + at.column(), src + at.column() * SizeBytes(rule.type), at.count(),
+                        blocks[at.block()].factor, rule);
+  }
 }
 
 void PrepareBlocksOf(PreparedBlock* prepared, const float* factors, size_t count,
@@ -36,10 +40,10 @@ void PrepareBlocksOf(PreparedBlock* prepared, const float* factors, size_t count
 
 void DequantiseRowOf(std::byte* dst, Wide to, const uint8_t* src, Narrow from, const BlockRow& row,
                      const float* scales) {
-  ForEachBlock(row, [&](size_t block, size_t column, size_t count) {
-    scalar::DequantiseRun(dst + column * SizeBytes(to), to, src + column, from, count,
-                          scales[block]);
-  });
+  for (BlockCursor at(row); !at.AtEnd(); at.Next()) {
+    scalar::DequantiseRun(dst + at.column() * SizeBytes(to), to, src + at.column(), from,
+                          at.count(), scales[at.block()]);
+  }
 }
 
 #else
@@ -129,37 +133,51 @@ HWY_NOINLINE void QuantiseRun(uint8_t* dst, const std::byte* src, size_t count, 
   }
 }
 
+// A row, by factors or by prepared blocks.
 template <Wide type, Wide via, Narrow to, bool divide>
-HWY_INLINE void QuantiseBlock(uint8_t* dst, const std::byte* src, size_t count, float factor) {
-  QuantiseRun<type, via, to, divide>(dst, src, count, factor);
+void QuantiseRowBy(uint8_t* dst, const std::byte* src, const BlockRow& row, const float* factors) {
+  for (BlockCursor at(row); !at.AtEnd(); at.Next()) {
+    QuantiseRun<type, via, to, divide>(dst + at.column(), src + at.column() * SizeBytes(type),
+                                       at.count(), factors[at.block()]);
+  }
 }
 
 template <Wide type, Wide via, Narrow to, bool divide>
-HWY_INLINE void QuantiseBlock(uint8_t* dst, const std::byte* src, size_t count,
-                              const PreparedBlock& block) {
+void QuantiseRowBy(uint8_t* dst, const std::byte* src, const BlockRow& row,
+                   const PreparedBlock* blocks) {
 #if HWY_TARGET == HWY_AVX3_DL
   if constexpr (type == Wide::kBf16 && via == Wide::kBf16) {
-    if (block.reference != 0 && count >= kTableVector) {
-      const Table table = LoadTable(block);
-      const auto at = [&](size_t i) HWY_ATTR {
-        if (LookUp<to>(dst + i, src + i * 2, table)) return;
-        QuantiseRun<type, via, to, divide>(dst + i, src + i * 2, kTableVector, block.factor);
-      };
+    const TableConstants<to> constants;
+    for (BlockCursor at(row); !at.AtEnd(); at.Next()) {
+      const PreparedBlock& block = blocks[at.block()];
+      uint8_t* const codes = dst + at.column();
+      const std::byte* const from = src + at.column() * 2;
       size_t i = 0;
-      for (; i + kTableVector <= count; i += kTableVector) at(i);
-      if (i != count) at(count - kTableVector);
-      return;
+      if (block.has_table && at.count() >= kTableVector) {
+        const Table table = LoadTable(block);
+        for (; i + kTableVector <= at.count(); i += kTableVector) {
+          if (LookUp<to>(codes + i, from + i * 2, table, constants)) continue;
+          QuantiseRun<type, via, to, divide>(codes + i, from + i * 2, kTableVector, block.factor);
+        }
+      }
+      if (i != at.count()) {
+        QuantiseRun<type, via, to, divide>(codes + i, from + i * 2, at.count() - i, block.factor);
+      }
     }
+    return;
   }
 #endif
-  QuantiseRun<type, via, to, divide>(dst, src, count, block.factor);
+  for (BlockCursor at(row); !at.AtEnd(); at.Next()) {
+    QuantiseRun<type, via, to, divide>(dst + at.column(), src + at.column() * SizeBytes(type),
+                                       at.count(), blocks[at.block()].factor);
+  }
 }
 
 template <Wide type, Wide via, Narrow to, bool divide>
 void PrepareBlock(PreparedBlock& block) {
 #if HWY_TARGET == HWY_AVX3_DL
   if constexpr (type == Wide::kBf16 && via == Wide::kBf16) {
-    PrepareTable<divide>(block, [&](uint8_t* codes, const std::byte* binade) HWY_ATTR {
+    PrepareTable<to, divide>(block, [&](uint8_t* codes, const std::byte* binade) HWY_ATTR {
       QuantiseRun<type, via, to, divide>(codes, binade, 128, block.factor);
     });
   }
@@ -197,16 +215,12 @@ HWY_INLINE void Choose(const QuantiseRule& rule, const Run& run) {
   }
 }
 
-// `blocks`: factors, or prepared blocks.
+// `blocks`: factors or prepared blocks.
 template <class Block>
-void QuantiseRowIn(uint8_t* dst, const std::byte* src, const BlockRow& row, const Block* blocks,
-                   const QuantiseRule& rule) {
-  Choose(rule, [&]<Wide type, Wide via, Narrow to, bool divide>() HWY_ATTR {
-    ForEachBlock(row, [&](size_t block, size_t column, size_t count) HWY_ATTR {
-      QuantiseBlock<type, via, to, divide>(dst + column, src + column * SizeBytes(type), count,
-                                           blocks[block]);
-    });
-  });
+void QuantiseRowIn(uint8_t* dst, const std::byte* src, const BlockRow& row,
+                   const QuantiseRule& rule, const Block* blocks) {
+  Choose(rule, [&]<Wide type, Wide via, Narrow to, bool divide>()
+                   HWY_ATTR { QuantiseRowBy<type, via, to, divide>(dst, src, row, blocks); });
 }
 
 void PrepareBlocksOf(PreparedBlock* prepared, const float* factors, size_t count,
@@ -289,14 +303,15 @@ HWY_INLINE void DequantiseRun(std::byte* dst, const uint8_t* src, size_t count, 
 template <Wide to>
 void DequantiseRowTo(std::byte* dst, const uint8_t* src, Narrow from, const BlockRow& row,
                      const float* scales) {
-  ForEachBlock(row, [&](size_t block, size_t column, size_t count) HWY_ATTR {
-    std::byte* const out = dst + column * SizeBytes(to);
+  for (BlockCursor at(row); !at.AtEnd(); at.Next()) {
+    std::byte* const out = dst + at.column() * SizeBytes(to);
+    const uint8_t* const codes = src + at.column();
     if (from == Narrow::kE4m3) {
-      DequantiseRun<to, Narrow::kE4m3>(out, src + column, count, scales[block]);
+      DequantiseRun<to, Narrow::kE4m3>(out, codes, at.count(), scales[at.block()]);
     } else {
-      DequantiseRun<to, Narrow::kE5m2>(out, src + column, count, scales[block]);
+      DequantiseRun<to, Narrow::kE5m2>(out, codes, at.count(), scales[at.block()]);
     }
-  });
+  }
 }
 
 void DequantiseRowOf(std::byte* dst, Wide to, const uint8_t* src, Narrow from, const BlockRow& row,
@@ -315,12 +330,12 @@ void DequantiseRowOf(std::byte* dst, Wide to, const uint8_t* src, Narrow from, c
 
 void QuantiseRowOf(uint8_t* dst, const std::byte* src, const BlockRow& row, const float* factors,
                    const QuantiseRule& rule) {
-  QuantiseRowIn(dst, src, row, factors, rule);
+  QuantiseRowIn(dst, src, row, rule, factors);
 }
 
 void QuantisePreparedRowOf(uint8_t* dst, const std::byte* src, const BlockRow& row,
                            const PreparedBlock* prepared, const QuantiseRule& rule) {
-  QuantiseRowIn(dst, src, row, prepared, rule);
+  QuantiseRowIn(dst, src, row, rule, prepared);
 }
 
 }  // namespace waybill::kernels::HWY_NAMESPACE

@@ -72,7 +72,8 @@ uint8_t ToE8m0(float power_of_two) {
 
 float FromE8m0(uint8_t code) {
   if (code == 0xff) return std::numeric_limits<float>::quiet_NaN();
-  return std::ldexp(1.0F, int{code} - 127);
+  // 2^-127 is half of the least normal float.
+  return std::bit_cast<float>(code == 0 ? 0x0040'0000 : uint32_t{code} << 23);
 }
 
 }  // namespace waybill::kernels
