@@ -235,20 +235,23 @@ void Coordinator::OnOffers(Member& member, const proto::Offers& offers) {
   SendConnect();
 }
 
-// Every rank learns the lanes that end at it, and trainers where the workers' buffers are.
+// Every rank learns the lanes that end at it, and trainers where the workers' buffers are, and
+// their co-owners' mailboxes.
 void Coordinator::SendConnect() {
   for (const auto& [id, member] : members_.members()) {
     proto::ControllerMessage message;
     message.mutable_connect()->set_epoch(epoch_);
     for (const auto& [other_id, other] : members_.members()) {
-      if (other_id.role == id.role) continue;
+      const bool same_role = other_id.role == id.role;
       proto::Peer* peer = nullptr;
       for (const proto::Lane& theirs : other.offers->lanes()) {
-        if (theirs.peer() != id.rank) continue;
+        if (theirs.peer() != id.rank || theirs.co_owner() != same_role) continue;
         if (peer == nullptr) {
           peer = message.mutable_connect()->add_peers();
           peer->set_rank(other_id.rank);
           *peer->mutable_buffers() = other.offers->buffers();
+          peer->set_co_owner(same_role);
+          if (same_role) peer->set_mailbox(other.offers->mailbox());
         }
         peer->add_lane_addresses(theirs.address());
       }
@@ -402,6 +405,8 @@ void Coordinator::OnFailed(const Member& member, const proto::Failed& failed) {
   const absl::Status status = DecodeError(failed.error());
   if (!failed.lane()) {
     round_->OnWorkerFailed(member.id.rank, status);
+  } else if (failed.co_owner()) {
+    round_->OnCoOwnerLost(member.id.rank, failed.peer(), status);
   } else if (member.id.role == Role::kTrainer) {
     round_->OnLaneFailed(member.id.rank, failed.peer(), status);
   } else {

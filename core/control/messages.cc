@@ -69,6 +69,8 @@ proto::Counts EncodeCounts(const TransferCounts& counts) {
   out.set_writes(counts.writes);
   out.set_stores(counts.stores);
   out.set_immediates(counts.immediates);
+  out.set_maxima_messages(counts.maxima_messages);
+  out.set_maxima_bytes(counts.maxima_bytes);
   return out;
 }
 
@@ -76,7 +78,9 @@ TransferCounts DecodeCounts(const proto::Counts& counts) {
   return {.bytes = counts.bytes(),
           .writes = counts.writes(),
           .stores = counts.stores(),
-          .immediates = counts.immediates()};
+          .immediates = counts.immediates(),
+          .maxima_messages = counts.maxima_messages(),
+          .maxima_bytes = counts.maxima_bytes()};
 }
 
 }  // namespace waybill

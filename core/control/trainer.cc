@@ -109,19 +109,34 @@ class TrainerClient final : public Trainer, private RankClient {
                                        const std::vector<PeerLanes>& planned) override {
     plan_hash_ = plan_hash;
     connected_ = false;
-    WAYBILL_ASSIGN_OR_RETURN(const std::vector<LaneOffer> lanes,
-                             engine_->SetPlan(std::move(plan.routes), regions_, planned));
+    WAYBILL_ASSIGN_OR_RETURN(const TrainerOffers made,
+                             engine_->SetPlan(std::move(plan), regions_, planned));
     proto::Offers offers;
-    for (const LaneOffer& lane : lanes) {
-      offers.add_lanes()->set_peer(lane.peer);
-      offers.mutable_lanes()->rbegin()->set_address(lane.address);
-    }
+    const auto add = [&](const LaneOffer& lane, bool co_owner) {
+      proto::Lane* out = offers.add_lanes();
+      out->set_peer(lane.peer);
+      out->set_address(lane.address);
+      out->set_co_owner(co_owner);
+    };
+    for (const LaneOffer& lane : made.lanes) add(lane, /*co_owner=*/false);
+    for (const LaneOffer& lane : made.co_owners) add(lane, /*co_owner=*/true);
+    offers.set_mailbox(made.mailbox);
     return offers;
   }
 
   absl::Status OnConnect(const proto::Connect& connect) override {
     std::vector<WorkerAddress> workers;
+    std::vector<CoOwnerAddress> co_owners;
     for (const proto::Peer& peer : connect.peers()) {
+      if (peer.co_owner()) {
+        if (peer.lane_addresses().size() != 1) {
+          return absl::InvalidArgumentError(absl::StrCat("trainer ", peer.rank(), " has ",
+                                                         peer.lane_addresses().size(),
+                                                         " lanes for maxima, the plan has 1"));
+        }
+        co_owners.push_back({peer.rank(), peer.lane_addresses(0), peer.mailbox()});
+        continue;
+      }
       WorkerAddress& worker = workers.emplace_back();
       worker.worker = peer.rank();
       worker.lane_addresses.assign(peer.lane_addresses().begin(), peer.lane_addresses().end());
@@ -129,7 +144,7 @@ class TrainerClient final : public Trainer, private RankClient {
         worker.buffers.push_back(DecodeBuffer(buffer));
       }
     }
-    return engine_->Connect(workers);
+    return engine_->Connect(workers, co_owners);
   }
 
   void OnUpdateMessage(const proto::ControllerMessage& message) override {
@@ -217,6 +232,15 @@ class TrainerClient final : public Trainer, private RankClient {
         message.mutable_failed()->set_sequence(update_.sequence);
         message.mutable_failed()->set_lane(true);
         message.mutable_failed()->set_peer(event.worker);
+        *message.mutable_failed()->mutable_error() = EncodeError(event.status);
+        return Send(std::move(message));
+      case TrainerEvent::Kind::kCoOwnerFailed:
+        if (!connected_) return LanesFailed(event.status);
+        SendNicsIfChanged();
+        message.mutable_failed()->set_sequence(update_.sequence);
+        message.mutable_failed()->set_lane(true);
+        message.mutable_failed()->set_co_owner(true);
+        message.mutable_failed()->set_peer(event.trainer);
         *message.mutable_failed()->mutable_error() = EncodeError(event.status);
         return Send(std::move(message));
       case TrainerEvent::Kind::kSent: {

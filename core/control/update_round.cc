@@ -32,6 +32,8 @@ UpdateRound::UpdateRound(const UpdateId& update, bool digests_off, absl::Time de
   for (uint32_t t = 0; t < trainers_.size(); ++t) {
     const RouteTable& routes = plan->trainers[t];
     for (uint32_t r = 0; r < routes.size(); ++r) trainers_[t].workers.insert(routes.worker(r));
+    const Exchange& exchange = plan->exchanges[t];
+    trainers_[t].trades = !exchange.outgoing.empty() || !exchange.incoming.empty();
   }
 }
 
@@ -64,6 +66,18 @@ void UpdateRound::OnReady(uint32_t worker, const proto::Ready& ready) {
   StartWhoCan();
 }
 
+bool UpdateRound::AnyUndecided() const {
+  return std::any_of(groups_.begin(), groups_.end(),
+                     [&](const auto& g) { return Undecided(g.second); });
+}
+
+// Others wait for the maxima of one that trades, even if its own groups are given up.
+bool UpdateRound::HasWork(const Trainer& trainer) {
+  return (trainer.trades && AnyUndecided()) ||
+         std::any_of(trainer.workers.begin(), trainer.workers.end(),
+                     [&](uint32_t worker) { return Undecided(GroupOf(worker)); });
+}
+
 // A trainer starts once every worker that it writes to is READY, those of given-up groups apart.
 void UpdateRound::StartWhoCan() {
   for (uint32_t t = 0; t < trainers_.size(); ++t) {
@@ -85,7 +99,8 @@ void UpdateRound::StartWhoCan() {
       target->set_buffer_index(ready_[worker].buffer_index());
       if (ready_[worker].has_renewed()) *target->mutable_renewed() = ready_[worker].renewed();
     }
-    const bool all_given_up = start->targets().empty() && !trainer.workers.empty();
+    const bool all_given_up =
+        start->targets().empty() && !trainer.workers.empty() && !HasWork(trainer);
     if (!all_ready || all_given_up) continue;
     trainer.started = true;
     started_ = true;
@@ -163,8 +178,30 @@ void UpdateRound::OnLaneFailed(uint32_t trainer, uint32_t worker, const absl::St
              While(absl::StrCat("lane from trainer ", trainer, " to worker ", worker), status));
 }
 
+void UpdateRound::OnCoOwnerLost(uint32_t trainer, uint32_t other, const absl::Status& status) {
+  AbortTraded(
+      While(absl::StrCat("lane between trainer ", trainer, " and trainer ", other), status));
+}
+
+// What is quantised by maxima that may not come any more: whatever a trading trainer has still to
+// bring. Which of them have them already is not known here.
+void UpdateRound::AbortTraded(const absl::Status& why) {
+  for (auto& [name, group] : groups_) {
+    bool concerned = false;
+    for (const Trainer& trainer : trainers_) {
+      if (!trainer.trades) continue;
+      for (const uint32_t worker : trainer.workers) {
+        concerned =
+            concerned || (group.workers.contains(worker) && !group.arrived.contains(worker));
+      }
+    }
+    if (Undecided(group) && concerned) AbortGroup(name, group, why);
+  }
+}
+
 void UpdateRound::OnTrainerGone(uint32_t trainer, const absl::Status& status) {
   trainers_[trainer].gone = true;
+  if (trainers_[trainer].trades) AbortTraded(status);
   for (auto& [name, group] : groups_) {
     const bool concerned = std::any_of(
         trainers_[trainer].workers.begin(), trainers_[trainer].workers.end(), [&](uint32_t worker) {
@@ -218,9 +255,7 @@ void UpdateRound::AbortGroup(const std::string& name, Group& group, const absl::
 // A trainer stops when no group that it writes to is being written any more.
 void UpdateRound::StopTrainersWithoutWork(const absl::Status& why) {
   for (uint32_t t = 0; t < trainers_.size(); ++t) {
-    const bool has_work = std::any_of(trainers_[t].workers.begin(), trainers_[t].workers.end(),
-                                      [&](uint32_t worker) { return Undecided(GroupOf(worker)); });
-    if (has_work) continue;
+    if (HasWork(trainers_[t])) continue;
     proto::ControllerMessage message;
     message.mutable_abort()->set_sequence(update_.sequence);
     message.mutable_abort()->set_begun(trainers_[t].started);

@@ -48,6 +48,8 @@ class UpdateRound {
   void OnStopped(uint32_t trainer);
   void OnWorkerFailed(uint32_t worker, const absl::Status& status);
   void OnLaneFailed(uint32_t trainer, uint32_t worker, const absl::Status& status);
+  // The lane between two trainers that own blocks together.
+  void OnCoOwnerLost(uint32_t trainer, uint32_t other, const absl::Status& status);
   void OnTrainerGone(uint32_t trainer, const absl::Status& status);
   void OnWorkerGone(uint32_t worker, const absl::Status& status);
   void OnTime(absl::Time now);
@@ -80,12 +82,16 @@ class UpdateRound {
     bool started = false;
     bool gone = false;
     std::set<uint32_t> workers;  // That its routes go to.
+    bool trades = false;         // Maxima, with other trainers.
   };
 
   Group& GroupOf(uint32_t worker) { return groups_.at(group_of_[worker]); }
   bool Undecided(const Group& group) const {
     return group.state == GroupState::kPreparing || group.state == GroupState::kMoving;
   }
+  bool AnyUndecided() const;
+  bool HasWork(const Trainer& trainer);
+  void AbortTraded(const absl::Status& why);
   void StartWhoCan();
   void Decide(const std::string& name, Group& group);
   void AbortGroup(const std::string& name, Group& group, const absl::Status& why);

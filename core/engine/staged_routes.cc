@@ -3,34 +3,99 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/stage/quantise_piece.h"
+#include "core/tensor/quantisation.h"
 #include "kernels/copy.h"
 #include "kernels/digest.h"
 
 namespace waybill {
 
-StagedRoutes::StagedRoutes(RouteTable routes, std::vector<MemorySpan> sources, uint64_t chunk_bytes)
-    : routes_(std::move(routes)),
+StagedRoutes::StagedRoutes(RankPlan plan, std::vector<MemorySpan> sources, uint64_t chunk_bytes)
+    : plan_(std::move(plan)),
       sources_(std::move(sources)),
-      list_(CutIntoChunks(routes_, chunk_bytes)),
-      sums_(routes_.size()) {
+      list_(CutIntoChunks(plan_.routes, chunk_bytes)),
+      sums_(plan_.routes.size()) {
   for (const Chunk& chunk : list_.chunks) {
     chunk_writes_.clear();
-    AppendWrites(routes_, list_, chunk, chunk_writes_);
+    AppendWrites(routes(), list_, chunk, chunk_writes_);
     most_writes_ = std::max(most_writes_, chunk_writes_.size());
   }
   chunk_writes_.reserve(most_writes_);
+  MakeScaleValues();
+  for (const Chunk& chunk : list_.chunks) {
+    bool waits = false;
+    for (const Piece& piece : list_.pieces_of(chunk)) {
+      const uint32_t table = routes().scale_table(piece.route);
+      waits = waits || (table != kNoScaleTable && scale_values_[table].IsEarly(BlocksOf(piece)));
+    }
+    waits_.push_back(waits);
+  }
+}
+
+void StagedRoutes::MakeScaleValues() {
+  for (const ScaleTable& table : exchange().tables) {
+    std::vector<std::byte>& cells = cells_.emplace_back(table.size_bytes());
+    sources_.push_back({.data = cells.data(), .size_bytes = cells.size()});
+    scale_values_.emplace_back(
+        &table, sources_[table.source_region].data + table.source_offset_bytes, cells.data());
+  }
+  for (const auto* messages : {&exchange().outgoing, &exchange().incoming}) {
+    for (const MaximaMessage& message : *messages) {
+      for (const BlockRun& run : message.runs) scale_values_[run.table].Share(run);
+      for (const BlockRun& run : message.into) scale_values_[run.table].Share(run);
+    }
+  }
+  for (uint32_t t = 0; t < scale_values_.size(); ++t) {
+    scale_values_[t].PlanEarlyTasks();
+    for (uint32_t i = 0; i < scale_values_[t].early_task_count(); ++i) {
+      early_tasks_.push_back({t, i});
+    }
+  }
+}
+
+// That the route's elements are of, or its scales.
+Box StagedRoutes::BlocksOf(uint32_t route) const {
+  const ScaleTable& table = exchange().tables[routes().scale_table(route)];
+  return routes().shape(route).transform == Transform::kQuantise
+             ? CellsMeeting(routes().box(route), table.block)
+             : BlocksOfCells(routes().box(route), table.block, table.cell);
+}
+
+// Of the rows that the piece is in; of scales, and of several matrices, all of the route's.
+Box StagedRoutes::BlocksOf(const Piece& piece) const {
+  const RouteShape shape = routes().shape(piece.route);
+  Box box = routes().box(piece.route);
+  const int row = box.dimensions() - 2;
+  for (int d = 0; d < row; ++d) {
+    if (box.extent(d) > 1) return BlocksOf(piece.route);
+  }
+  if (shape.transform != Transform::kQuantise) return BlocksOf(piece.route);
+  const auto columns = static_cast<uint64_t>(shape.axes.back().extent);
+  const int64_t first = box.begin(row);
+  box.Set(row, first + static_cast<int64_t>(piece.begin / columns),
+          first + static_cast<int64_t>((piece.end - 1) / columns) + 1);
+  return CellsMeeting(box, exchange().tables[routes().scale_table(piece.route)].block);
 }
 
 void StagedRoutes::Begin(const UpdateId& update, Digests digests) {
   update_ = update;
   digests_ = digests;
   for (auto& sum : sums_) sum.store(0, std::memory_order_relaxed);
+  for (ScaleValues& values : scale_values_) values.Begin();
+}
+
+void StagedRoutes::RunEarlyTask(uint32_t i) {
+  scale_values_[early_tasks_[i].table].RunEarlyTask(early_tasks_[i].task);
+}
+
+void StagedRoutes::FinishEarly() {
+  for (ScaleValues& values : scale_values_) values.FinishEarly();
 }
 
 void StagedRoutes::AppendWritesOf(const Chunk& chunk, const BufferAccess& buffer, RegionId ring,
                                   uint64_t slot_offset, std::vector<Write>& writes) {
   chunk_writes_.clear();
-  AppendWrites(routes_, list_, chunk, chunk_writes_);
+  AppendWrites(routes(), list_, chunk, chunk_writes_);
   for (const ChunkWrite& write : chunk_writes_) {
     const RegionAccess& region = buffer.regions[write.destination_region];
     writes.push_back(
@@ -44,17 +109,33 @@ void StagedRoutes::AppendWritesOf(const Chunk& chunk, const BufferAccess& buffer
 
 bool StagedRoutes::IsMapped(uint32_t chunk, const BufferAccess& buffer) const {
   for (const Piece& piece : list_.pieces_of(list_.chunks[chunk])) {
-    if (buffer.regions[routes_.destination_region(piece.route)].mapped == nullptr) return false;
+    if (buffer.regions[routes().destination_region(piece.route)].mapped == nullptr) return false;
   }
   return true;
 }
 
+uint64_t StagedRoutes::Stage(const Piece& piece, std::byte* destination, bool packed) {
+  const RouteShape shape = routes().shape(piece.route);
+  const std::byte* source = SourceOf(piece.route);
+  const uint32_t table = routes().scale_table(piece.route);
+  if (table != kNoScaleTable) {
+    ScaleValues& scales = scale_values_[table];
+    if (shape.transform == Transform::kQuantise) {
+      const auto quantise = packed ? QuantisePacked : QuantiseInPlace;
+      return quantise(shape, routes().box(piece.route), scales, source, piece.begin, piece.end,
+                      destination, digests_);
+    }
+    scales.Need(BlocksOf(piece.route));
+  }
+  const auto stage = packed ? waybill::StagePacked : waybill::StageInPlace;
+  return stage(shape, source, piece.begin, piece.end, destination, digests_);
+}
+
 void StagedRoutes::StageInPlace(uint32_t chunk, const BufferAccess& buffer) {
   for (const Piece& piece : list_.pieces_of(list_.chunks[chunk])) {
-    std::byte* destination = buffer.regions[routes_.destination_region(piece.route)].mapped +
-                             routes_.destination_offset(piece.route);
-    const uint64_t sum = waybill::StageInPlace(routes_.shape(piece.route), SourceOf(piece.route),
-                                               piece.begin, piece.end, destination, digests_);
+    std::byte* destination = buffer.regions[routes().destination_region(piece.route)].mapped +
+                             routes().destination_offset(piece.route);
+    const uint64_t sum = Stage(piece, destination, /*packed=*/false);
     sums_[piece.route].fetch_add(sum, std::memory_order_relaxed);
   }
   kernels::StreamFence();
@@ -62,21 +143,46 @@ void StagedRoutes::StageInPlace(uint32_t chunk, const BufferAccess& buffer) {
 
 void StagedRoutes::StagePacked(uint32_t chunk, std::byte* slot) {
   for (const Piece& piece : list_.pieces_of(list_.chunks[chunk])) {
-    const uint64_t sum = waybill::StagePacked(routes_.shape(piece.route), SourceOf(piece.route),
-                                              piece.begin, piece.end, slot, digests_);
+    const uint64_t sum = Stage(piece, slot, /*packed=*/true);
     sums_[piece.route].fetch_add(sum, std::memory_order_relaxed);
     slot += piece.size_bytes();
   }
   kernels::StreamFence();
 }
 
+std::vector<NonFinite> StagedRoutes::FindNonFinite() const {
+  std::vector<NonFinite> found;
+  for (const ScaleValues& values : scale_values_) {
+    if (values.nonfinite() > 0) found.push_back({values.table().shard, values.nonfinite()});
+  }
+  return found;
+}
+
+// Of scales that others have a say in, so they are known since FinishEarly().
+uint64_t StagedRoutes::WitnessDigest(uint32_t route) const {
+  const RouteShape shape = routes().shape(route);
+  const uint64_t size = shape.size_bytes();
+  std::byte scratch[kCutBytes];
+  uint64_t sum = 0;
+  for (uint64_t at = 0; at < size; at += kCutBytes) {
+    sum += waybill::StagePacked(shape, SourceOf(route), at, std::min(size, at + kCutBytes), scratch,
+                                Digests::kOn);
+  }
+  return sum;
+}
+
 void StagedRoutes::FillLedger(uint32_t first, uint32_t count, LedgerEntry* entries) const {
   for (uint32_t i = 0; i < count; ++i) {
-    const uint64_t length = routes_.shape(first + i).size_bytes();
-    const uint64_t sum = sums_[first + i].load(std::memory_order_acquire);
-    entries[i] = {.sequence = LedgerSequence(update_),
-                  .length_bytes = length,
-                  .digest = digests_ == Digests::kOn ? kernels::FinishDigest(sum, length) : 0};
+    const uint32_t route = first + i;
+    const uint64_t length = routes().shape(route).size_bytes();
+    uint64_t digest = 0;
+    if (digests_ == Digests::kOn) {
+      digest = kernels::FinishDigest(routes().witness(route)
+                                         ? WitnessDigest(route)
+                                         : sums_[route].load(std::memory_order_acquire),
+                                     length);
+    }
+    entries[i] = {.sequence = LedgerSequence(update_), .length_bytes = length, .digest = digest};
   }
 }
 

@@ -6,13 +6,17 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "core/engine/trainer_peer.h"
 #include "core/engine/update.h"
 #include "core/fabric/fabric.h"
 #include "core/plan/chunks.h"
+#include "core/plan/exchange.h"
+#include "core/plan/plan_codec.h"
 #include "core/plan/route_table.h"
+#include "core/stage/scale_values.h"
 #include "core/stage/stage_piece.h"
 
 namespace waybill {
@@ -20,16 +24,30 @@ namespace waybill {
 // Set on the progress thread; chunks may then be staged on any.
 class StagedRoutes {
  public:
-  StagedRoutes() = default;
-  StagedRoutes(RouteTable routes, std::vector<MemorySpan> sources, uint64_t chunk_bytes);
+  // `plan` fits together (CheckTrainerPlan()).
+  StagedRoutes(RankPlan plan, std::vector<MemorySpan> sources, uint64_t chunk_bytes);
+  StagedRoutes(const StagedRoutes&) = delete;
+  StagedRoutes& operator=(const StagedRoutes&) = delete;
 
-  const RouteTable& routes() const { return routes_; }
+  const RouteTable& routes() const { return plan_.routes; }
+  const Exchange& exchange() const { return plan_.exchange; }
+  std::deque<ScaleValues>& scale_values() { return scale_values_; }
+  // Shards with NaNs or infinities among what was quantised.
+  std::vector<NonFinite> FindNonFinite() const;
   const ChunkList& list() const { return list_; }
   uint32_t chunk_count() const { return static_cast<uint32_t>(list_.chunks.size()); }
   const Chunk& chunk(uint32_t i) const { return list_.chunks[i]; }
 
-  // Forgets the digests of the last update.
+  // Forgets the digests and the scales of the last update.
   void Begin(const UpdateId& update, Digests digests);
+
+  // What has to be worked out, on any thread, before maxima are traded.
+  uint32_t early_task_count() const { return static_cast<uint32_t>(early_tasks_.size()); }
+  void RunEarlyTask(uint32_t i);
+  // After that, and after the trade: chunks that wait may be staged.
+  void FinishEarly();
+  // The chunk quantises by scales that other trainers have a say in, or that are worked out early.
+  bool waits(uint32_t chunk) const { return waits_[chunk]; }
 
   // Every region that the chunk goes to is mapped here.
   bool IsMapped(uint32_t chunk, const BufferAccess& buffer) const;
@@ -46,12 +64,26 @@ class StagedRoutes {
   void FillLedger(uint32_t first, uint32_t count, LedgerEntry* entries) const;
 
  private:
-  const std::byte* SourceOf(uint32_t route) const {
-    return sources_[routes_.source_region(route)].data + routes_.source_offset(route);
-  }
+  struct EarlyTask {
+    uint32_t table;
+    uint32_t task;
+  };
 
-  RouteTable routes_;
-  std::vector<MemorySpan> sources_;
+  const std::byte* SourceOf(uint32_t route) const {
+    return sources_[routes().source_region(route)].data + routes().source_offset(route);
+  }
+  void MakeScaleValues();
+  Box BlocksOf(uint32_t route) const;
+  Box BlocksOf(const Piece& piece) const;
+  uint64_t Stage(const Piece& piece, std::byte* destination, bool packed);
+  uint64_t WitnessDigest(uint32_t route) const;
+
+  const RankPlan plan_;
+  std::vector<MemorySpan> sources_;  // Of the manifest's regions, then of the scale tables.
+  std::vector<std::vector<std::byte>> cells_;  // Of each scale table.
+  std::deque<ScaleValues> scale_values_;       // Likewise.
+  std::vector<EarlyTask> early_tasks_;
+  std::vector<bool> waits_;  // Of each chunk.
   ChunkList list_;
   size_t most_writes_ = 0;
   std::vector<ChunkWrite> chunk_writes_;  // Scratch, with room for the most.

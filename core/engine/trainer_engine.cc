@@ -8,9 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/engine/staged_routes.h"
+#include "core/engine/staging_slots.h"
 #include "core/engine/trainer_peer.h"
 #include "core/memory/staging_ring.h"
 #include "core/plan/chunks.h"
+#include "core/plan/plan_codec.h"
 #include "core/stage/work_pool.h"
 
 namespace waybill {
@@ -26,61 +28,65 @@ class TrainerEngineImpl final : public TrainerEngine {
                     EventSink sink)
       : fabric_(*fabric),
         options_(options),
-        ring_(std::move(ring)),
         sink_(std::move(sink)),
-        slots_(ring_.slot_count()),
+        exchange_(fabric,
+                  [this](uint32_t trainer, absl::Status status) {
+                    sink_({.kind = TrainerEvent::Kind::kCoOwnerFailed,
+                           .trainer = trainer,
+                           .status = std::move(status)});
+                  }),
+        slots_(fabric, std::move(ring), &pool_,
+               [this](uint32_t chunk, std::byte* slot) { staged_->StagePacked(chunk, slot); }),
+        early_batch_([this](uint32_t i) { staged_->RunEarlyTask(i); },
+                     [this] {
+                       maxima_known_.store(true, std::memory_order_release);
+                       fabric_.Wake();
+                     }),
         direct_batch_([this](uint32_t i) { StageDirect(direct_chunks_[i]); }, [] {}),
+        waiting_batch_([this](uint32_t i) { StageDirect(waiting_direct_[i]); }, [] {}),
         pool_(options.stage_threads) {
-    for (uint32_t slot = 0; slot < ring_.slot_count(); ++slot) {
-      slots_[slot].batch = std::make_unique<WorkPool::Batch>(
-          [this, slot](uint32_t) { staged_->StagePacked(slots_[slot].chunk, ring_.BytesOf(slot)); },
-          [this, slot] {
-            slots_[slot].staged.store(true, std::memory_order_release);
-            fabric_.Wake();
-          });
-    }
     events_.reserve(256);
   }
 
   ~TrainerEngineImpl() override { StopStaging(); }
 
-  absl::StatusOr<std::vector<LaneOffer>> SetPlan(RouteTable routes, std::vector<MemorySpan> sources,
-                                                 const std::vector<PeerLanes>& lanes) override {
+  absl::StatusOr<TrainerOffers> SetPlan(RankPlan plan, std::vector<MemorySpan> sources,
+                                        const std::vector<PeerLanes>& lanes) override {
+    WAYBILL_RETURN_IF_ERROR(CheckTrainerPlan(plan));
     StopStaging();
     for (const TrainerPeer& peer : peers_.peers) peer.CloseLanes(fabric_);
     peers_ = {};
     // What was posted on those lanes is quiescent now, and completes no more.
-    for (uint32_t s = 0; s < slots_.size(); ++s) FreeSlot(s);
-    connected_ = false;
+    slots_.FreeAll();
+    connected_ = connecting_ = false;
     if (std::exchange(updating_, false) || std::exchange(stopping_, false)) {
       stopping_ = false;
       sink_({.kind = TrainerEvent::Kind::kStopped, .update = update_});
     }
-    staged_.emplace(std::move(routes), std::move(sources), options_.chunk_bytes);
+    staged_.emplace(std::move(plan), std::move(sources), options_.chunk_bytes);
     peers_ = MakePeers(staged_->routes(), staged_->list(), lanes);
     ReserveForUpdates();
-    std::vector<LaneOffer> offers;
-    for (TrainerPeer& peer : peers_.peers) {
-      for (TrainerLane& lane : peer.lanes) {
-        WAYBILL_ASSIGN_OR_RETURN(lane.id,
-                                 fabric_.OpenLane(absl::StrCat("worker ", peer.worker), lane.nic));
-        WAYBILL_ASSIGN_OR_RETURN(std::string address, fabric_.LaneAddress(lane.id));
-        offers.push_back({peer.worker, std::move(address)});
-      }
-    }
+    TrainerOffers offers;
+    WAYBILL_ASSIGN_OR_RETURN(offers.lanes, peers_.OpenLanes(fabric_));
+    WAYBILL_ASSIGN_OR_RETURN(offers.co_owners,
+                             exchange_.SetPlan(&staged_->exchange(), &staged_->scale_values()));
+    offers.mailbox = exchange_.mailbox();
     return offers;
   }
 
-  absl::Status Connect(absl::Span<const WorkerAddress> workers) override {
+  absl::Status Connect(absl::Span<const WorkerAddress> workers,
+                       absl::Span<const CoOwnerAddress> co_owners) override {
     for (const WorkerAddress& worker : workers) {
-      WAYBILL_ASSIGN_OR_RETURN(TrainerPeer * peer, FindPeer(worker.worker));
+      WAYBILL_ASSIGN_OR_RETURN(TrainerPeer * peer, peers_.Find(worker.worker));
       WAYBILL_RETURN_IF_ERROR(peer->CheckLaneCount(worker.lane_addresses.size()));
       peer->addresses = worker.buffers;
       for (size_t i = 0; i < peer->lanes.size(); ++i) {
         WAYBILL_RETURN_IF_ERROR(fabric_.ConnectLane(peer->lanes[i].id, worker.lane_addresses[i]));
       }
     }
-    CheckConnected();  // Without any worker there is nothing to wait for.
+    WAYBILL_RETURN_IF_ERROR(exchange_.Connect(co_owners));
+    connecting_ = true;
+    CheckConnected();  // Without any peer there is nothing to wait for.
     return absl::OkStatus();
   }
 
@@ -95,7 +101,7 @@ class TrainerEngineImpl final : public TrainerEngine {
     }
     for (TrainerPeer& peer : peers_.peers) peer.targeted = false;
     for (const StartTarget& target : targets) {
-      WAYBILL_ASSIGN_OR_RETURN(TrainerPeer * peer, FindPeer(target.worker));
+      WAYBILL_ASSIGN_OR_RETURN(TrainerPeer * peer, peers_.Find(target.worker));
       if (target.buffer_index >= peer->addresses.size()) {
         return absl::InvalidArgumentError(
             absl::StrCat("start version ", update.version, ": worker ", target.worker, " has ",
@@ -107,6 +113,7 @@ class TrainerEngineImpl final : public TrainerEngine {
     }
     update_ = update;
     staged_->Begin(update, digests);
+    exchange_.Begin(update);
     updating_ = true;
     staging_ = false;
     counts_ = {};
@@ -131,6 +138,7 @@ class TrainerEngineImpl final : public TrainerEngine {
       const bool outstanding = !peer.failed && peer.posts_outstanding() > 0;
       if (outstanding) Fail(peer, absl::CancelledError("it was stopped with writes outstanding"));
     }
+    exchange_.StopNow();
     if (was_going_on) sink_({.kind = TrainerEvent::Kind::kStopped, .update = update_});
   }
 
@@ -138,9 +146,11 @@ class TrainerEngineImpl final : public TrainerEngine {
     events_.clear();
     fabric_.Poll(events_);
     for (const FabricEvent& event : events_) Handle(event);
+    CheckConnected();
     for (TrainerPeer& peer : peers_.peers) QuietenIfFailed(peer);
     if (updating_ && !staging_) BeginStaging();
     if (updating_ && staging_) {
+      if (!scales_known_) Trade();
       PostStaged();
       FillSlots();
       PostStaged();  // What was staged on this thread.
@@ -150,7 +160,9 @@ class TrainerEngineImpl final : public TrainerEngine {
     if (stopping_) CheckStopped();
   }
 
-  uint64_t ring_high_water_bytes() const override { return ring_.high_water_bytes(); }
+  std::vector<NonFinite> FindNonFinite() const override { return staged_->FindNonFinite(); }
+
+  uint64_t ring_high_water_bytes() const override { return slots_.ring().high_water_bytes(); }
 
   std::vector<LaneReport> ReportLanes() const override {
     std::vector<LaneReport> reports;
@@ -159,15 +171,6 @@ class TrainerEngineImpl final : public TrainerEngine {
   }
 
  private:
-  struct Slot {
-    std::unique_ptr<WorkPool::Batch> batch;
-    std::atomic<bool> staged = false;
-    bool in_use = false;
-    TrainerPeer* peer = nullptr;
-    TrainerLane* lane = nullptr;
-    uint32_t chunk = 0;
-  };
-
   // --- the plan ---
 
   // All that an update needs is allocated here: a warm update allocates nothing.
@@ -175,18 +178,14 @@ class TrainerEngineImpl final : public TrainerEngine {
     writes_.reserve(std::max<size_t>(staged_->most_writes(), 1));
     direct_chunks_.reserve(staged_->chunk_count());
     posted_chunks_.reserve(staged_->chunk_count());
-  }
-
-  absl::StatusOr<TrainerPeer*> FindPeer(uint32_t worker) {
-    for (TrainerPeer& peer : peers_.peers) {
-      if (peer.worker == worker) return &peer;
-    }
-    return absl::InvalidArgumentError(absl::StrCat("the plan has no route to worker ", worker));
+    waiting_direct_.reserve(staged_->chunk_count());
+    waiting_posted_.reserve(staged_->chunk_count());
   }
 
   // --- lanes ---
 
   void Handle(const FabricEvent& event) {
+    if (exchange_.Handle(event)) return;
     for (TrainerPeer& peer : peers_.peers) {
       for (TrainerLane& lane : peer.lanes) {
         if (lane.id == event.lane && !peer.failed) return Handle(peer, lane, event);
@@ -197,7 +196,7 @@ class TrainerEngineImpl final : public TrainerEngine {
   void Handle(TrainerPeer& peer, TrainerLane& lane, const FabricEvent& event) {
     switch (event.kind) {
       case FabricEvent::Kind::kConnected:
-        return FailUnless(peer, fabric_.Grant(lane.id, ring_.region()));
+        return FailUnless(peer, fabric_.Grant(lane.id, slots_.ring().region()));
       case FabricEvent::Kind::kImmediate:
         if (Immediate::Unpack(event.immediate).kind == Immediate::Kind::kHello) Answer(peer, lane);
         return;
@@ -221,10 +220,11 @@ class TrainerEngineImpl final : public TrainerEngine {
   }
 
   void CheckConnected() {
-    if (connected_) return;
+    if (connected_ || !connecting_) return;
     for (const TrainerPeer& peer : peers_.peers) {
       if (!peer.up()) return;
     }
+    if (!exchange_.up()) return;
     connected_ = true;
     sink_({.kind = TrainerEvent::Kind::kConnected});
   }
@@ -248,9 +248,7 @@ class TrainerEngineImpl final : public TrainerEngine {
     peer.quiet = true;
     peer.CloseLanes(fabric_);
     for (TrainerLane& lane : peer.lanes) lane.posts_outstanding = 0;
-    for (uint32_t s = 0; s < slots_.size(); ++s) {
-      if (slots_[s].in_use && slots_[s].peer == &peer && slots_[s].chunk == kPosted) FreeSlot(s);
-    }
+    slots_.FreePostedTo(peer);
   }
 
   // --- one update ---
@@ -266,18 +264,38 @@ class TrainerEngineImpl final : public TrainerEngine {
     staging_ = true;
     direct_chunks_.clear();
     posted_chunks_.clear();
+    waiting_direct_.clear();
+    waiting_posted_.clear();
     next_posted_ = 0;
+    scales_known_ = false;
+    maxima_known_.store(false, std::memory_order_relaxed);
+    pool_.Run(early_batch_, staged_->early_task_count());
     for (TrainerPeer& peer : peers_.peers) {
       peer.BeginUpdate();
       if (!peer.takes_part()) continue;
       for (uint32_t c = peer.first_chunk; c < peer.last_chunk; ++c) {
         const uint32_t lane = peers_.lane_of_chunk[c];
         const bool mapped = staged_->IsMapped(c, peer.buffer(lane));
-        (mapped ? direct_chunks_ : posted_chunks_).push_back(c);
+        const bool waits = staged_->waits(c);
+        (mapped  ? waits ? waiting_direct_ : direct_chunks_
+         : waits ? waiting_posted_
+                 : posted_chunks_)
+            .push_back(c);
         mapped ? ++peer.direct_left : ++peer.lanes[lane].posted_left;
       }
     }
     pool_.Run(direct_batch_, static_cast<uint32_t>(direct_chunks_.size()));
+  }
+
+  // Maxima with the co-owners; meanwhile what needs none of them is staged.
+  void Trade() {
+    if (!maxima_known_.load(std::memory_order_acquire)) return;
+    exchange_.Step(counts_);
+    if (!exchange_.all_come()) return;
+    scales_known_ = true;
+    staged_->FinishEarly();
+    pool_.Run(waiting_batch_, static_cast<uint32_t>(waiting_direct_.size()));
+    posted_chunks_.insert(posted_chunks_.end(), waiting_posted_.begin(), waiting_posted_.end());
   }
 
   // On any thread.
@@ -296,36 +314,22 @@ class TrainerEngineImpl final : public TrainerEngine {
         ++next_posted_;
         continue;
       }
-      const uint32_t slot = ring_.Take();
-      if (slot == StagingRing::kNoSlot) return;
+      TrainerPeer* peer = peers_.peer_of_chunk[chunk];
+      if (!slots_.Stage({peer, &peer->lanes[peers_.lane_of_chunk[chunk]], chunk})) return;
       ++next_posted_;
-      slots_[slot].in_use = true;
-      slots_[slot].peer = peers_.peer_of_chunk[chunk];
-      slots_[slot].lane = &slots_[slot].peer->lanes[peers_.lane_of_chunk[chunk]];
-      slots_[slot].chunk = chunk;
-      pool_.Run(*slots_[slot].batch, 1);
     }
   }
 
   void PostStaged() {
-    for (uint32_t s = 0; s < slots_.size(); ++s) {
-      Slot& slot = slots_[s];
-      if (!slot.staged.load(std::memory_order_acquire)) continue;
-      if (slot.peer->failed) {
-        slot.staged.store(false, std::memory_order_relaxed);
-        FreeSlot(s);
-        continue;
-      }
-      if (!PostChunk(*slot.peer, *slot.lane, s, staged_->chunk(slot.chunk))) continue;
-      slot.staged.store(false, std::memory_order_relaxed);
-      slot.chunk = kPosted;
-    }
+    slots_.ForEachWritten([this](uint32_t slot, const StagingSlots::Staged& what) {
+      return PostChunk(*what.peer, *what.lane, slot, staged_->chunk(what.chunk));
+    });
   }
 
   bool PostChunk(TrainerPeer& peer, TrainerLane& lane, uint32_t slot, const Chunk& chunk) {
     writes_.clear();
-    staged_->AppendWritesOf(chunk, lane.buffers[peer.buffer_index], ring_.region(),
-                            ring_.OffsetOf(slot), writes_);
+    staged_->AppendWritesOf(chunk, lane.buffers[peer.buffer_index], slots_.ring().region(),
+                            slots_.ring().OffsetOf(slot), writes_);
     if (!Post(peer, lane, std::nullopt, slot)) return false;
     --lane.posted_left;
     counts_.bytes += chunk.size_bytes;
@@ -385,24 +389,22 @@ class TrainerEngineImpl final : public TrainerEngine {
   void PostLedger(TrainerPeer& peer, TrainerLane& lane, uint32_t immediate) {
     const RegionAccess& ledger = peer.buffer(0).ledger;
     while (peer.ledger_sent < peer.route_count() && !peer.failed) {
-      const uint32_t slot = ring_.Take();
-      if (slot == StagingRing::kNoSlot) return;
+      const uint32_t slot = slots_.TakeToPost(&peer);
+      if (slot == StagingSlots::kNoSlot) return;
+      const StagingRing& ring = slots_.ring();
       const uint32_t first = peer.first_route + peer.ledger_sent;
-      const auto fit = static_cast<uint32_t>(ring_.slot_bytes() / sizeof(LedgerEntry));
+      const auto fit = static_cast<uint32_t>(ring.slot_bytes() / sizeof(LedgerEntry));
       const uint32_t count = std::min(fit, peer.last_route - first);
-      staged_->FillLedger(first, count, reinterpret_cast<LedgerEntry*>(ring_.BytesOf(slot)));
-      writes_.assign(1, {.source = ring_.region(),
-                         .source_offset_bytes = ring_.OffsetOf(slot),
+      staged_->FillLedger(first, count, reinterpret_cast<LedgerEntry*>(ring.BytesOf(slot)));
+      writes_.assign(1, {.source = ring.region(),
+                         .source_offset_bytes = ring.OffsetOf(slot),
                          .destination = ledger.remote,
                          .destination_offset_bytes =
                              staged_->routes().ledger_entry(first) * sizeof(LedgerEntry),
                          .size_bytes = count * sizeof(LedgerEntry)});
       const bool last = first + count == peer.last_route;
-      slots_[slot].in_use = true;
-      slots_[slot].peer = &peer;
-      slots_[slot].chunk = kPosted;
       if (!Post(peer, lane, last ? std::optional(immediate) : std::nullopt, slot)) {
-        FreeSlot(slot);
+        slots_.Free(slot);
         return;
       }
       peer.ledger_sent += count;
@@ -417,19 +419,14 @@ class TrainerEngineImpl final : public TrainerEngine {
       return;
     }
     --lane.posts_outstanding;
-    if (token != kEndToken) FreeSlot(static_cast<uint32_t>(token));
-  }
-
-  void FreeSlot(uint32_t slot) {
-    if (!slots_[slot].in_use) return;
-    slots_[slot].in_use = false;
-    ring_.Return(slot);
+    if (token != kEndToken) slots_.Free(static_cast<uint32_t>(token));
   }
 
   void CheckSent() {
     for (const TrainerPeer& peer : peers_.peers) {
       if (peer.failed ? !peer.quiet : peer.targeted && !peer.done()) return;
     }
+    if (!scales_known_ || !exchange_.done()) return;
     updating_ = false;
     sink_({.kind = TrainerEvent::Kind::kSent, .update = update_, .counts = counts_});
   }
@@ -438,32 +435,30 @@ class TrainerEngineImpl final : public TrainerEngine {
 
   // After this no thread of ours stages anything.
   void StopStaging() {
+    pool_.Cancel(early_batch_);
     pool_.Cancel(direct_batch_);
+    pool_.Cancel(waiting_batch_);
     for (TrainerPeer& peer : peers_.peers) peer.direct_left.store(0, std::memory_order_relaxed);
-    for (uint32_t s = 0; s < slots_.size(); ++s) {
-      pool_.Cancel(*slots_[s].batch);
-      slots_[s].staged.store(false, std::memory_order_relaxed);
-      if (slots_[s].in_use && slots_[s].chunk != kPosted) FreeSlot(s);
-    }
+    slots_.CancelStaging();
   }
 
   void CheckStopped() {
     for (const TrainerPeer& peer : peers_.peers) {
       if (peer.posts_outstanding() > 0) return;
     }
+    if (exchange_.posts_outstanding() > 0) return;
     stopping_ = false;
     sink_({.kind = TrainerEvent::Kind::kStopped, .update = update_});
   }
 
-  static constexpr uint32_t kPosted = ~uint32_t{0};  // Instead of a chunk: the slot is on the wire.
-
   Fabric& fabric_;
   const TrainerEngineOptions options_;
-  StagingRing ring_;
   EventSink sink_;
 
   std::optional<StagedRoutes> staged_;
+  MaximaExchange exchange_;
   Peers peers_;
+  bool connecting_ = false;
   bool connected_ = false;
 
   UpdateId update_;
@@ -473,12 +468,19 @@ class TrainerEngineImpl final : public TrainerEngine {
   TransferCounts counts_;
   std::vector<uint32_t> direct_chunks_;
   std::vector<uint32_t> posted_chunks_;
+  // Those that quantise by scales that are not known yet.
+  std::vector<uint32_t> waiting_direct_;
+  std::vector<uint32_t> waiting_posted_;
+  std::atomic<bool> maxima_known_ = false;  // This trainer's parts of them.
+  bool scales_known_ = false;               // And so are all.
   size_t next_posted_ = 0;
-  std::vector<Slot> slots_;
+  StagingSlots slots_;
   std::vector<Write> writes_;
   std::vector<FabricEvent> events_;
 
+  WorkPool::Batch early_batch_;
   WorkPool::Batch direct_batch_;
+  WorkPool::Batch waiting_batch_;
   WorkPool pool_;  // Last: its threads end before what they use.
 };
 

@@ -16,9 +16,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "core/engine/maxima_exchange.h"
 #include "core/engine/update.h"
 #include "core/fabric/fabric.h"
-#include "core/plan/route_table.h"
+#include "core/plan/plan_codec.h"
 #include "core/stage/stage_piece.h"
 
 namespace waybill {
@@ -35,10 +36,14 @@ struct TrainerEvent {
     kPeerFailed = 2,  // The lane to `worker` is dead. What goes to the others goes on.
     kSent = 3,  // The update's writes are complete, but for failed peers': the tensors may change.
     kStopped = 4,  // After Abort(): nothing of the update can land any more.
+    // The lane to `trainer`, which owns parts of blocks that this one quantises, is dead. What
+    // needs its maxima is not sent.
+    kCoOwnerFailed = 5,
   };
   Kind kind = Kind::kConnected;
-  UpdateId update;      // Of kSent and kStopped.
-  uint32_t worker = 0;  // Of kPeerFailed, with why.
+  UpdateId update;       // Of kSent and kStopped.
+  uint32_t worker = 0;   // Of kPeerFailed, with why.
+  uint32_t trainer = 0;  // Of kCoOwnerFailed, with why.
   absl::Status status;
   TransferCounts counts;  // Of kSent.
 };
@@ -48,6 +53,13 @@ struct WorkerAddress {
   uint32_t worker = 0;
   std::vector<std::string> lane_addresses;  // In the order of the lanes.
   std::vector<BufferAddress> buffers;
+};
+
+// What other ranks need to reach a trainer.
+struct TrainerOffers {
+  std::vector<LaneOffer> lanes;      // To workers.
+  std::vector<LaneOffer> co_owners;  // To trainers that own blocks together with this one.
+  std::string mailbox;               // Where those write; empty where there are none.
 };
 
 // One worker's part in the start of an update.
@@ -72,15 +84,18 @@ class TrainerEngine {
   // `sources`: the memory of each region of the trainer's manifest; it stays valid until the next
   // plan, and unchanged from Start() to the event that ends the update.
   // `lanes`: of each worker; one that is not named has one lane on any NIC.
-  virtual absl::StatusOr<std::vector<LaneOffer>> SetPlan(RouteTable routes,
-                                                         std::vector<MemorySpan> sources,
-                                                         const std::vector<PeerLanes>& lanes) = 0;
+  // kInvalidArgument: a plan that does not fit together.
+  virtual absl::StatusOr<TrainerOffers> SetPlan(RankPlan plan, std::vector<MemorySpan> sources,
+                                                const std::vector<PeerLanes>& lanes) = 0;
 
-  // kConnected follows, or kPeerFailed for each worker that cannot be reached.
-  virtual absl::Status Connect(absl::Span<const WorkerAddress> workers) = 0;
+  // kConnected follows, or kPeerFailed for each worker, kCoOwnerFailed for each trainer that cannot
+  // be reached.
+  virtual absl::Status Connect(absl::Span<const WorkerAddress> workers,
+                               absl::Span<const CoOwnerAddress> co_owners = {}) = 0;
 
-  // Sends everything; kSent follows, or kStopped if it is aborted before. kFailedPrecondition: not
-  // connected, or an update is going on.
+  // Sends everything, and trades maxima, which may be needed where nothing of this trainer's is
+  // sent (`targets` is empty then); kSent follows, or kStopped if it is aborted before.
+  // kFailedPrecondition: not connected, or an update is going on.
   virtual absl::Status Start(const UpdateId& update, Digests digests,
                              absl::Span<const StartTarget> targets) = 0;
 
@@ -96,6 +111,9 @@ class TrainerEngine {
   virtual void Step() = 0;
 
   virtual uint64_t ring_high_water_bytes() const = 0;
+  // Of the update that was sent last: shards of the manifest with NaNs or infinities among what was
+  // quantised.
+  virtual std::vector<NonFinite> FindNonFinite() const = 0;
   // How each worker is reached, for people.
   virtual std::vector<LaneReport> ReportLanes() const = 0;
 };

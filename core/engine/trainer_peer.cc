@@ -1,6 +1,7 @@
 #include "core/engine/trainer_peer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
@@ -103,6 +104,26 @@ bool TrainerPeer::done() const {
          std::all_of(lanes.begin(), lanes.end(), [](const TrainerLane& lane) {
            return lane.ended && lane.posts_outstanding == 0;
          });
+}
+
+absl::StatusOr<TrainerPeer*> Peers::Find(uint32_t worker) {
+  for (TrainerPeer& peer : peers) {
+    if (peer.worker == worker) return &peer;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("the plan has no route to worker ", worker));
+}
+
+absl::StatusOr<std::vector<LaneOffer>> Peers::OpenLanes(Fabric& fabric) {
+  std::vector<LaneOffer> offers;
+  for (TrainerPeer& peer : peers) {
+    for (TrainerLane& lane : peer.lanes) {
+      WAYBILL_ASSIGN_OR_RETURN(lane.id,
+                               fabric.OpenLane(absl::StrCat("worker ", peer.worker), lane.nic));
+      WAYBILL_ASSIGN_OR_RETURN(std::string address, fabric.LaneAddress(lane.id));
+      offers.push_back({peer.worker, std::move(address)});
+    }
+  }
+  return offers;
 }
 
 Peers MakePeers(const RouteTable& routes, const ChunkList& list,

@@ -94,6 +94,11 @@ struct Peers {
   std::deque<TrainerPeer> peers;  // Addresses are stable.
   std::vector<TrainerPeer*> peer_of_chunk;
   std::vector<uint32_t> lane_of_chunk;
+
+  // kInvalidArgument: the plan has no route to it.
+  absl::StatusOr<TrainerPeer*> Find(uint32_t worker);
+  // This end of every lane.
+  absl::StatusOr<std::vector<LaneOffer>> OpenLanes(Fabric& fabric);
 };
 Peers MakePeers(const RouteTable& routes, const ChunkList& list,
                 const std::vector<PeerLanes>& lanes);

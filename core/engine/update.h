@@ -67,6 +67,15 @@ struct TransferCounts {
   uint64_t writes = 0;  // Posted to a fabric.
   uint64_t stores = 0;  // Chunks stored at their final address through a mapping.
   uint64_t immediates = 0;
+  // To other trainers, for blocks that they own parts of.
+  uint64_t maxima_messages = 0;
+  uint64_t maxima_bytes = 0;
+};
+
+// NaNs and infinities in a shard of a trainer's manifest.
+struct NonFinite {
+  uint32_t shard = 0;
+  uint64_t elements = 0;
 };
 
 // The 32 bits that ride behind a lane's last write. Who sent it is known from the lane.

@@ -3,22 +3,21 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/engine/arrival_gate.h"
+#include "core/engine/arrived_routes.h"
 #include "core/engine/worker_memory.h"
 #include "core/engine/worker_source.h"
-#include "core/plan/chunks.h"
 #include "core/stage/work_pool.h"
 #include "kernels/copy.h"
-#include "kernels/digest.h"
 
 namespace waybill {
 namespace {
 
-constexpr uint64_t kVerifyChunkBytes = 1 << 20;
 constexpr uint64_t kHelloToken = ~uint64_t{0};
 
 class WorkerEngineImpl final : public WorkerEngine {
@@ -51,12 +50,10 @@ class WorkerEngineImpl final : public WorkerEngine {
     sources_.clear();
     state_ = State::kIdle;
     connected_ = false;
-    arrivals_ = std::move(arrivals);
     plan_hash_ = plan_hash;
-    chunks_ = CutIntoChunks(arrivals_, kVerifyChunkBytes);
-    sums_ = std::vector<std::atomic<uint64_t>>(arrivals_.size());
+    arrived_.emplace(manifest_.get(), std::move(arrivals));
     gate_ = ArrivalGate(MakeSources(lanes));
-    WAYBILL_RETURN_IF_ERROR(memory_->AllocateLedgers(arrivals_.size()));
+    WAYBILL_RETURN_IF_ERROR(memory_->AllocateLedgers(arrived_->routes().size()));
     std::vector<LaneOffer> offers;
     for (Source& source : sources_) {
       for (SourceLane& lane : source.lanes) {
@@ -170,10 +167,13 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   // How many lanes there are in all.
   uint32_t MakeSources(const std::vector<PeerLanes>& lanes) {
-    const uint32_t lane_count = waybill::MakeSources(arrivals_, chunks_, lanes, sources_);
+    const uint32_t lane_count =
+        waybill::MakeSources(arrived_->routes(), arrived_->chunks(), lanes, sources_);
     for (Source& source : sources_) {
       source.digest_batch = std::make_unique<WorkPool::Batch>(
-          [this, &source](uint32_t i) { DigestChunk(source.first_chunk + i); },
+          [this, &source](uint32_t i) {
+            arrived_->Digest(source.first_chunk + i, memory_->regions(target_));
+          },
           [this, &source] {
             source.digested.store(true, std::memory_order_release);
             fabric_.Wake();
@@ -303,7 +303,7 @@ class WorkerEngineImpl final : public WorkerEngine {
       source.verifying = source.verified = false;
       source.digested.store(false, std::memory_order_relaxed);
     }
-    for (auto& sum : sums_) sum.store(0, std::memory_order_relaxed);
+    arrived_->Begin(update_, digests_);
     state_ = State::kReceiving;
     sink_({.kind = WorkerEvent::Kind::kReady,
            .update = update_,
@@ -327,21 +327,32 @@ class WorkerEngineImpl final : public WorkerEngine {
     for (Source& source : sources_) {
       if (!source.verifying && Arrived(source)) BeginVerifying(source);
       if (source.verifying && !source.verified && source.digested.load(std::memory_order_acquire)) {
-        if (absl::Status status = Compare(source); !status.ok()) {
-          state_ = State::kFailed;
-          StopWork();
-          sink_({.kind = WorkerEvent::Kind::kFailed,
-                 .update = update_,
-                 .status = WithScope(std::move(status), Scope::kUpdate)});
-          return;
+        absl::Status status =
+            arrived_->Compare(source.first_route, source.last_route, memory_->ledger(target_));
+        if (!status.ok()) {
+          return FailUpdate(std::move(status));
         }
         source.verified = true;
+        counts_.verified_bytes += arrived_->bytes(source.first_route, source.last_route);
       }
       all = all && source.verified;
     }
     if (!all) return;
+    if (absl::Status status =
+            arrived_->CompareWitnesses(memory_->regions(target_), memory_->ledger(target_));
+        !status.ok()) {
+      return FailUpdate(std::move(status));
+    }
     state_ = State::kArrived;
     sink_({.kind = WorkerEvent::Kind::kArrived, .update = update_});
+  }
+
+  void FailUpdate(absl::Status status) {
+    state_ = State::kFailed;
+    StopWork();
+    sink_({.kind = WorkerEvent::Kind::kFailed,
+           .update = update_,
+           .status = WithScope(std::move(status), Scope::kUpdate)});
   }
 
   bool Arrived(const Source& source) const {
@@ -358,49 +369,6 @@ class WorkerEngineImpl final : public WorkerEngine {
     } else {
       source.digested.store(true, std::memory_order_relaxed);
     }
-  }
-
-  // On any thread.
-  void DigestChunk(uint32_t index) {
-    const RegionSpans& regions = memory_->regions(target_);
-    for (const Piece& piece : chunks_.pieces_of(chunks_.chunks[index])) {
-      const std::byte* at = regions[arrivals_.destination_region(piece.route)].data() +
-                            arrivals_.destination_offset(piece.route);
-      const uint64_t sum = DigestInPlace(arrivals_.shape(piece.route), at, piece.begin, piece.end);
-      sums_[piece.route].fetch_add(sum, std::memory_order_relaxed);
-    }
-  }
-
-  absl::Status Compare(const Source& source) {
-    const LedgerEntry* entries = memory_->ledger(target_);
-    for (uint32_t r = source.first_route; r < source.last_route; ++r) {
-      const LedgerEntry& entry = entries[r];
-      const uint64_t length = arrivals_.shape(r).size_bytes();
-      if (entry.sequence != LedgerSequence(update_) || entry.length_bytes != length) {
-        return absl::DataLossError(absl::StrCat(NameOf(r), ": its ledger entry is of sequence ",
-                                                entry.sequence & kSequenceMask, " and ",
-                                                entry.length_bytes, " bytes, expected are ",
-                                                update_.sequence, " and ", length));
-      }
-      counts_.verified_bytes += length;
-      if (digests_ == Digests::kOff) continue;
-      const uint64_t digest =
-          kernels::FinishDigest(sums_[r].load(std::memory_order_relaxed), length);
-      if (digest != entry.digest) {
-        return absl::DataLossError(absl::StrCat(NameOf(r), ": the ", length,
-                                                " bytes here have digest ", absl::Hex(digest),
-                                                ", the sender's have ", absl::Hex(entry.digest)));
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  std::string NameOf(uint32_t r) const {
-    const RouteView route = arrivals_[r];
-    const ShardView shard = manifest_->shard(route.destination_shard);
-    return absl::StrCat("version ", update_.version, ": tensor \"",
-                        manifest_->tensor_name(shard.tensor_index), "\" ", ToString(route.box),
-                        " from trainer ", route.trainer);
   }
 
   // --- showing ---
@@ -440,9 +408,8 @@ class WorkerEngineImpl final : public WorkerEngine {
   const std::unique_ptr<WorkerMemory> memory_;
   ShownState shown_;
 
-  RouteTable arrivals_;
   uint64_t plan_hash_ = 0;
-  ChunkList chunks_;
+  std::optional<ArrivedRoutes> arrived_;
   std::deque<Source> sources_;  // In the order of the ledger; addresses are stable.
   ArrivalGate gate_;
   bool connected_ = false;
@@ -454,7 +421,6 @@ class WorkerEngineImpl final : public WorkerEngine {
   bool was_dirty_ = false;
   absl::Time ready_deadline_;
   uint32_t target_ = 0;
-  std::vector<std::atomic<uint64_t>> sums_;  // Of each route's leaves.
   absl::Time copy_began_;
   std::atomic<bool> copied_ = false;
   WorkerCounts counts_;

@@ -18,6 +18,7 @@
 #include "core/fabric/fabric.h"
 #include "core/plan/plan.h"
 #include "core/tensor/manifest.h"
+#include "testing/cluster/cluster_model.h"
 
 namespace waybill {
 
@@ -32,13 +33,14 @@ struct ClusterOptions {
   TrainerEngineOptions trainer = {
       .ring_bytes = 64 << 10, .chunk_bytes = 8 << 10, .stage_threads = 0};
   uint32_t verify_threads = 0;
-  uint32_t lanes = 1;  // Of each trainer to each worker.
+  uint32_t lanes = 1;                         // Of each trainer to each worker.
+  std::shared_ptr<const ClusterModel> model;  // Null: the plain one.
+  // What is done to the plan before anybody gets it.
+  std::function<void(Plan&)> spoil_plan;
   // After so many steps nothing more is expected to happen.
   uint32_t most_steps = 100'000;
 };
 
-// The model: a few tensors with rows over the trainers and columns, fused rows and a transposed
-// part over the workers. The bytes of version v are a pure function of v.
 class Cluster {
  public:
   using MakeFabric = std::function<std::unique_ptr<Fabric>(const std::string& name)>;
@@ -52,7 +54,8 @@ class Cluster {
   // One update by hand, in parts. Each drives all engines until what is said has happened, or
   // nothing moves any more.
   absl::Status Prepare(uint64_t version, bool fence = false);
-  absl::Status StartAndArrive();
+  absl::Status Start(uint32_t t);  // One trainer, for what the plan has it send.
+  absl::Status StartAndArrive();   // All that live.
   absl::Status Commit();
   void Abort(bool begun);
   // After Abort(): until nothing of the update can land. False where a trainer does not say so.
@@ -101,6 +104,7 @@ class Cluster {
   std::vector<PeerLanes> LanesTo(size_t peers) const;
 
   ClusterOptions options_;
+  std::shared_ptr<const ClusterModel> model_;
   std::vector<TrainerRank> trainers_;
   std::vector<WorkerRank> workers_;
   Plan plan_;

@@ -1,0 +1,59 @@
+// A worker's routes, with the proof that their bytes are here: digests of the memory against those
+// that the trainers wrote into the ledger.
+#ifndef WAYBILL_CORE_ENGINE_ARRIVED_ROUTES_H_
+#define WAYBILL_CORE_ENGINE_ARRIVED_ROUTES_H_
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/engine/shown_state.h"
+#include "core/engine/update.h"
+#include "core/plan/chunks.h"
+#include "core/plan/route_table.h"
+#include "core/stage/stage_piece.h"
+#include "core/tensor/manifest.h"
+
+namespace waybill {
+
+// On the progress thread, but for Digest().
+class ArrivedRoutes {
+ public:
+  // `manifest` outlives this.
+  ArrivedRoutes(const Manifest* manifest, RouteTable routes);
+
+  const RouteTable& routes() const { return routes_; }
+  const ChunkList& chunks() const { return chunks_; }
+  // That are written for routes [first, last).
+  uint64_t bytes(uint32_t first, uint32_t last) const;
+
+  void Begin(const UpdateId& update, Digests digests);
+
+  // [any thread] The digest of what a chunk's bytes are in `regions`.
+  void Digest(uint32_t chunk, const RegionSpans& regions);
+
+  // Routes [first, last), when their chunks are digested and their entries are in. kDataLoss: names
+  // the first that is wrong.
+  absl::Status Compare(uint32_t first, uint32_t last, const LedgerEntry* ledger) const;
+
+  // When everything is here: whoever quantised by a scale that another trainer wrote used this very
+  // scale. kDataLoss: somebody did not.
+  absl::Status CompareWitnesses(const RegionSpans& regions, const LedgerEntry* ledger) const;
+
+ private:
+  std::string NameOf(uint32_t route) const;
+
+  const Manifest* manifest_;
+  const RouteTable routes_;
+  const ChunkList chunks_;
+  std::vector<uint32_t> witnesses_;          // Routes whose digest is of what others write.
+  std::vector<std::atomic<uint64_t>> sums_;  // Of each route's leaves.
+  UpdateId update_;
+  Digests digests_ = Digests::kOn;
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_ENGINE_ARRIVED_ROUTES_H_

@@ -1,0 +1,113 @@
+// The maxima that a trainer trades with the co-owners of its blocks, over lanes of their own.
+#ifndef WAYBILL_CORE_ENGINE_MAXIMA_EXCHANGE_H_
+#define WAYBILL_CORE_ENGINE_MAXIMA_EXCHANGE_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/engine/update.h"
+#include "core/fabric/fabric.h"
+#include "core/plan/exchange.h"
+#include "core/stage/scale_values.h"
+
+namespace waybill {
+
+// Where a co-owner's end of the lane is, and where it takes messages.
+struct CoOwnerAddress {
+  uint32_t trainer = 0;
+  std::string lane_address;
+  std::string mailbox;  // For Fabric::Import().
+};
+
+// Lives on the progress thread. Allocates nothing during an update.
+class MaximaExchange {
+ public:
+  // What became of a co-owner's lane.
+  using FailureSink = std::function<void(uint32_t trainer, absl::Status status)>;
+
+  MaximaExchange(Fabric* fabric, FailureSink failed)
+      : fabric_(*fabric), failed_(std::move(failed)) {}
+  ~MaximaExchange();
+  MaximaExchange(const MaximaExchange&) = delete;
+  MaximaExchange& operator=(const MaximaExchange&) = delete;
+
+  // Replaces the plan: the old one's lanes are closed, the new one's opened and returned. `values`:
+  // of each of the exchange's tables. Both outlive the plan.
+  absl::StatusOr<std::vector<LaneOffer>> SetPlan(const Exchange* exchange,
+                                                 std::deque<ScaleValues>* values);
+  // What co-owners need to write here; empty where there are none.
+  const std::string& mailbox() const { return mailbox_descriptor_; }
+  absl::Status Connect(absl::Span<const CoOwnerAddress> co_owners);
+  // Every lane carries, both ways.
+  bool up() const;
+
+  // False where the event is of no lane of this.
+  bool Handle(const FabricEvent& event);
+
+  void Begin(const UpdateId& update);
+  // After this shard's maxima are there: sends what can be sent, takes what has come.
+  void Step(TransferCounts& counts);
+  // All has come, and all that was sent is complete.
+  bool done() const { return all_come() && posts_outstanding() == 0; }
+  bool all_come() const {
+    return sent_ == exchange_->outgoing.size() && taken_ == incoming_count();
+  }
+  uint32_t posts_outstanding() const;
+  // Closes the lanes that have writes outstanding.
+  void StopNow();
+
+ private:
+  struct CoOwner {
+    uint32_t trainer = 0;
+    LaneId lane = LaneId::kNone;
+    std::string mailbox_address;
+    RemoteRegionId mailbox = RemoteRegionId::kNone;
+    bool greeted = false;
+    bool up = false;
+    bool failed = false;
+    uint32_t posts_outstanding = 0;
+    // How many messages of the newest sequence have come: immediates do not overtake.
+    uint32_t arrived_sequence = ~uint32_t{0};
+    uint32_t arrived = 0;
+    std::vector<uint32_t> incoming;  // Of the exchange's, in order.
+    uint32_t taken = 0;              // In the update at hand.
+  };
+
+  CoOwner& Find(uint32_t trainer);
+  size_t incoming_count() const { return exchange_->incoming.size(); }
+  void Handle(CoOwner& peer, const FabricEvent& event);
+  absl::Status Greet(const CoOwner& peer);
+  void Answer(CoOwner& peer);
+  void Fail(CoOwner& peer, absl::Status status);
+  bool CanSend(const MaximaMessage& message) const;
+  bool Send(uint32_t index, TransferCounts& counts);
+  void TakeArrived(CoOwner& peer);
+  bool Take(const MaximaMessage& message);
+  void CombineHere(const MaximaMessage& message);
+  void Release();
+
+  Fabric& fabric_;
+  const FailureSink failed_;
+  const Exchange* exchange_ = &kNothing;
+  std::deque<ScaleValues>* values_ = nullptr;
+  std::vector<CoOwner> peers_;
+  Region mailbox_;
+  std::string mailbox_descriptor_;
+  Region outbox_;
+  std::vector<uint64_t> outbox_offsets_;
+  std::vector<float> scratch_;
+  UpdateId update_;
+  size_t sent_ = 0;   // Of the outgoing messages, which go out in order.
+  size_t taken_ = 0;  // Of the incoming ones.
+
+  static const Exchange kNothing;
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_ENGINE_MAXIMA_EXCHANGE_H_

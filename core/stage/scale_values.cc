@@ -1,0 +1,361 @@
+#include "core/stage/scale_values.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "kernels/maxima.h"
+#include "kernels/scale.h"
+
+namespace waybill {
+namespace {
+
+// A tile has about so many rows and columns of elements, unless a block is larger: a claim for each
+// is little beside the work, and two passes over it stay in the second-level cache.
+constexpr int64_t kTileElements = 128;
+// Blocks of more elements than this are worked out by several tasks before they are used.
+constexpr int64_t kLargestLateBlock = 1 << 20;
+constexpr int64_t kTaskElements = 1 << 19;
+
+kernels::Wide WideOf(Dtype dtype) {
+  return dtype == Dtype::kF32   ? kernels::Wide::kF32
+         : dtype == Dtype::kF16 ? kernels::Wide::kF16
+                                : kernels::Wide::kBf16;
+}
+
+kernels::Narrow NarrowOf(Dtype dtype) {
+  return dtype == Dtype::kF8E4m3 ? kernels::Narrow::kE4m3 : kernels::Narrow::kE5m2;
+}
+
+kernels::Division DivisionOf(Division division) {
+  switch (division) {
+    case Division::kTimesReciprocal:
+      return kernels::Division::kMultiplyByReciprocal;
+    case Division::kTimesLargestOverMagnitude:
+      return kernels::Division::kMultiplyByLargestOverMaximum;
+    case Division::kDivide:
+      return kernels::Division::kDivide;
+  }
+  return kernels::Division::kMultiplyByReciprocal;
+}
+
+kernels::ScaleRounding RoundingOf(ScaleRounding rounding) {
+  switch (rounding) {
+    case ScaleRounding::kNone:
+      return kernels::ScaleRounding::kNone;
+    case ScaleRounding::kPowerOfTwoUp:
+      return kernels::ScaleRounding::kPowerOfTwoUp;
+    case ScaleRounding::kFloorExponent:
+      return kernels::ScaleRounding::kFloorExponent;
+  }
+  return kernels::ScaleRounding::kNone;
+}
+
+}  // namespace
+
+ScaleValues::ScaleValues(const ScaleTable* table, const std::byte* source, std::byte* cells)
+    : table_(table),
+      source_(source),
+      cells_(cells),
+      dimensions_(table->blocks.dimensions()),
+      tile_{std::max<int64_t>(1, kTileElements / table->block.rows),
+            std::max<int64_t>(1, kTileElements / table->block.columns)},
+      tiles_(CellsMeeting(table->blocks, tile_)) {
+  const Quantisation& q = table->quantisation;
+  rule_ = {.type = WideOf(table->source_dtype),
+           .via = WideOf(q.from),
+           .to = NarrowOf(q.dtype),
+           .division = DivisionOf(q.division)};
+  scale_rule_ = {.to = rule_.to,
+                 .epsilon = q.epsilon,
+                 .rounding = RoundingOf(q.rounding),
+                 .division = rule_.division};
+  const auto blocks = static_cast<size_t>(table->blocks.element_count());
+  maxima_.resize(blocks);
+  factors_.resize(blocks);
+  const auto tiles = static_cast<size_t>(tiles_.element_count());
+  states_ = std::vector<std::atomic<State>>(tiles);
+  is_early_.resize(tiles);
+}
+
+void ScaleValues::Share(const BlockRun& run) {
+  std::array<int64_t, kMaxDimensions> at;
+  for (uint32_t i = 0; i < run.count; ++i) {
+    int64_t rest = run.first + i;
+    for (int d = dimensions_ - 1; d >= 0; --d) {
+      const int64_t extent = table_->blocks.extent(d);
+      const int64_t within = table_->blocks.begin(d) + rest % extent;
+      const int64_t tile = d == dimensions_ - 1   ? tile_.columns
+                           : d == dimensions_ - 2 ? tile_.rows
+                                                  : 1;
+      at[static_cast<size_t>(d)] = within / tile;
+      rest /= extent;
+    }
+    is_early_[TileIndex({at.data(), static_cast<size_t>(dimensions_)})] = true;
+  }
+}
+
+void ScaleValues::PlanEarlyTasks() {
+  if (table_->block.rows * table_->block.columns > kLargestLateBlock) {
+    std::fill(is_early_.begin(), is_early_.end(), true);
+  }
+  any_early_ = std::find(is_early_.begin(), is_early_.end(), true) != is_early_.end();
+  if (!any_early_) return;
+  const auto last = static_cast<size_t>(dimensions_) - 1;
+  const int row = dimensions_ - 2, column = dimensions_ - 1;
+  Box run;
+  const auto finish = [&] {
+    if (run.dimensions() == 0) return;
+    const Box blocks = BlocksOf(run);
+    const Box elements =
+        Intersect(ElementsOf(blocks, table_->block, table_->box.ends()), table_->box);
+    const int64_t rows =
+        std::max<int64_t>(1, kTaskElements / std::max<int64_t>(1, elements.extent(column)));
+    for (int64_t r = elements.begin(row); r < elements.end(row); r += rows) {
+      tasks_.push_back({blocks, r, std::min(r + rows, elements.end(row))});
+    }
+    run = Box();
+  };
+  ForEachIndex(tiles_, [&](absl::Span<const int64_t> at) {
+    if (at[last] == tiles_.begin(column) || !is_early_[TileIndex(at)]) finish();
+    if (!is_early_[TileIndex(at)]) return;
+    if (run.dimensions() == 0) {
+      run = Box(at, at);
+      for (int d = 0; d < dimensions_; ++d) run.Set(d, run.begin(d), run.begin(d) + 1);
+    } else {
+      run.Set(column, run.begin(column), at[last] + 1);
+    }
+  });
+  finish();
+}
+
+void ScaleValues::Begin() {
+  std::fill(maxima_.begin(), maxima_.end(), 0.0f);
+  for (auto& state : states_) state.store(State::kUnknown, std::memory_order_relaxed);
+  nonfinite_.store(0, std::memory_order_relaxed);
+}
+
+// --- early tiles ---
+
+void ScaleValues::RunEarlyTask(uint32_t i) {
+  constexpr int64_t kAtATime = 1024;  // Blocks of a row, on the stack.
+  const Task& task = tasks_[i];
+  const int row = dimensions_ - 2, column = dimensions_ - 1;
+  ForEachRowOfBlocks(task.blocks, [&](const Box& blocks) {
+    const int64_t begin = std::max(task.begin_row, blocks.begin(row) * table_->block.rows);
+    const int64_t end = std::min(task.end_row, blocks.end(row) * table_->block.rows);
+    if (begin >= end) return;
+    for (int64_t c = blocks.begin(column); c < blocks.end(column); c += kAtATime) {
+      Box part = blocks;
+      part.Set(column, c, std::min(c + kAtATime, blocks.end(column)));
+      float maxima[kAtATime] = {};
+      Combine(part, begin, end, maxima, kAtATime);
+      const uint32_t first = IndexOf(part.begins());
+      for (int64_t b = 0; b < part.extent(column); ++b) {
+        // Tasks of one block may run at once.
+        std::atomic_ref<float> maximum(maxima_[first + static_cast<size_t>(b)]);
+        float old = maximum.load(std::memory_order_relaxed);
+        while (!maximum.compare_exchange_weak(old, kernels::CombineMaximum(old, maxima[b]),
+                                              std::memory_order_relaxed)) {
+        }
+      }
+    }
+  });
+}
+
+void ScaleValues::CombineMaximum(uint32_t block, float maximum) {
+  maxima_[block] = kernels::CombineMaximum(maxima_[block], maximum);
+}
+
+void ScaleValues::FinishEarly() {
+  if (!any_early_) return;
+  ForEachIndex(tiles_, [&](absl::Span<const int64_t> at) {
+    const uint32_t tile = TileIndex(at);
+    if (!is_early_[tile]) return;
+    Box one(at, at);
+    for (int d = 0; d < dimensions_; ++d) one.Set(d, one.begin(d), one.begin(d) + 1);
+    Finish(BlocksOf(one));
+    states_[tile].store(State::kKnown, std::memory_order_release);
+  });
+}
+
+bool ScaleValues::IsEarly(const Box& blocks) const {
+  if (!any_early_) return false;
+  bool early = false;
+  ForEachIndex(TilesOf(blocks),
+               [&](absl::Span<const int64_t> at) { early = early || is_early_[TileIndex(at)]; });
+  return early;
+}
+
+// --- the others ---
+
+void ScaleValues::Need(const Box& blocks) {
+  const int column = dimensions_ - 1;
+  const auto last = static_cast<size_t>(column);
+  const Box tiles = TilesOf(blocks);
+  // Neighbouring tiles that are claimed here are worked out in one pass along their rows.
+  Box run;
+  const auto work_out = [&] {
+    if (run.dimensions() == 0) return;
+    WorkOut(BlocksOf(run));
+    ForEachIndex(run, [&](absl::Span<const int64_t> at) {
+      auto& state = states_[TileIndex(at)];
+      state.store(State::kKnown, std::memory_order_release);
+      state.notify_all();
+    });
+    run = Box();
+  };
+  ForEachIndex(tiles, [&](absl::Span<const int64_t> at) {
+    if (at[last] == tiles.begin(column)) work_out();
+    State expected = State::kUnknown;
+    if (!states_[TileIndex(at)].compare_exchange_strong(expected, State::kClaimed,
+                                                        std::memory_order_acquire)) {
+      work_out();
+      return;
+    }
+    if (run.dimensions() == 0) {
+      run = Box(at, at);
+      for (int d = 0; d < dimensions_; ++d) run.Set(d, run.begin(d), run.begin(d) + 1);
+    } else {
+      run.Set(column, run.begin(column), at[last] + 1);
+    }
+  });
+  work_out();
+  // Who claimed a tile waits for nobody until it is known, so this ends.
+  ForEachIndex(tiles, [&](absl::Span<const int64_t> at) {
+    auto& state = states_[TileIndex(at)];
+    for (State s = state.load(std::memory_order_acquire); s != State::kKnown;
+         s = state.load(std::memory_order_acquire)) {
+      state.wait(s, std::memory_order_acquire);
+    }
+  });
+}
+
+void ScaleValues::WorkOut(const Box& blocks) {
+  const int row = dimensions_ - 2;
+  ForEachRowOfBlocks(blocks, [&](const Box& part) {
+    Combine(part, part.begin(row) * table_->block.rows, part.end(row) * table_->block.rows,
+            &maxima_[IndexOf(part.begins())], factors_pitch());
+  });
+  Finish(blocks);
+}
+
+// --- blocks ---
+
+template <typename Visit>
+void ScaleValues::ForEachRowOfBlocks(const Box& blocks, Visit visit) const {
+  Box firsts = blocks;
+  const int column = dimensions_ - 1;
+  firsts.Set(column, blocks.begin(column), blocks.begin(column) + 1);
+  ForEachIndex(firsts, [&](absl::Span<const int64_t> at) {
+    Box part(at, at);
+    for (int d = 0; d < dimensions_; ++d) part.Set(d, part.begin(d), part.begin(d) + 1);
+    part.Set(column, blocks.begin(column), blocks.end(column));
+    visit(part);
+  });
+}
+
+void ScaleValues::Combine(const Box& blocks, int64_t begin_row, int64_t end_row, float* maxima,
+                          std::ptrdiff_t pitch) const {
+  const int row = dimensions_ - 2, column = dimensions_ - 1;
+  Box elements = blocks;
+  elements.Set(row, begin_row, end_row);
+  elements.Set(column, blocks.begin(column) * table_->block.columns,
+               blocks.end(column) * table_->block.columns);
+  elements = Intersect(elements, table_->box);
+  if (elements.empty()) return;
+  const auto rows_stride = table_->source_strides[static_cast<size_t>(row)];
+  const kernels::BlockGrid grid = {
+      .block_rows = static_cast<size_t>(table_->block.rows),
+      .block_columns = static_cast<size_t>(table_->block.columns),
+      .row_phase = static_cast<size_t>(elements.begin(row) % table_->block.rows),
+      .column_phase = static_cast<size_t>(elements.begin(column) % table_->block.columns)};
+  kernels::CombineMaxima(maxima, pitch, ElementAt(elements.begins()), rule_.type, rule_.via,
+                         static_cast<std::ptrdiff_t>(rows_stride) *
+                             static_cast<std::ptrdiff_t>(kernels::SizeBytes(rule_.type)),
+                         static_cast<size_t>(elements.extent(row)),
+                         static_cast<size_t>(elements.extent(column)), grid);
+}
+
+void ScaleValues::Finish(const Box& blocks) {
+  ForEachIndex(blocks, [&](absl::Span<const int64_t> at) {
+    const uint32_t block = IndexOf(at);
+    const float maximum = maxima_[block];
+    const kernels::Scale scale = kernels::ScaleOf(maximum, scale_rule_);
+    factors_[block] = scale.factor;
+    StoreScale(at, scale.scale);
+    if (!(maximum <= 3.4028234663852886e38f)) CountNonFinite(at);
+  });
+}
+
+void ScaleValues::StoreScale(absl::Span<const int64_t> block, float scale) {
+  const Quantisation& q = table_->quantisation;
+  const float value = q.stores_reciprocal ? 1.0f / scale : scale;
+  Box one(block, block);
+  for (int d = 0; d < dimensions_; ++d) one.Set(d, one.begin(d), one.begin(d) + 1);
+  // One stored scale for a block, unless they are finer.
+  const Box cells = Intersect(ElementsOf(one,
+                                         {table_->block.rows / table_->cell.rows,
+                                          table_->block.columns / table_->cell.columns},
+                                         table_->cells.ends()),
+                              table_->cells);
+  ForEachIndex(cells, [&](absl::Span<const int64_t> at) {
+    int64_t index = 0;
+    for (int d = 0; d < dimensions_; ++d) {
+      index = index * table_->cells.extent(d) + at[static_cast<size_t>(d)] - table_->cells.begin(d);
+    }
+    if (q.scale_dtype == Dtype::kE8m0) {
+      cells_[index] = std::byte{kernels::ToE8m0(value)};
+    } else {
+      std::memcpy(cells_ + index * 4, &value, 4);
+    }
+  });
+}
+
+void ScaleValues::CountNonFinite(absl::Span<const int64_t> block) {
+  const int row = dimensions_ - 2, column = dimensions_ - 1;
+  Box one(block, block);
+  for (int d = 0; d < dimensions_; ++d) one.Set(d, one.begin(d), one.begin(d) + 1);
+  const Box elements = Intersect(ElementsOf(one, table_->block, table_->box.ends()), table_->box);
+  if (elements.empty()) return;
+  const auto pitch = table_->source_strides[static_cast<size_t>(row)] *
+                     static_cast<int64_t>(kernels::SizeBytes(rule_.type));
+  nonfinite_.fetch_add(kernels::CountNonFinite(ElementAt(elements.begins()), rule_.type, pitch,
+                                               static_cast<size_t>(elements.extent(row)),
+                                               static_cast<size_t>(elements.extent(column))),
+                       std::memory_order_relaxed);
+}
+
+const std::byte* ScaleValues::ElementAt(absl::Span<const int64_t> at) const {
+  int64_t elements = 0;
+  for (int d = 0; d < dimensions_; ++d) {
+    const auto i = static_cast<size_t>(d);
+    elements += (at[i] - table_->box.begin(d)) * table_->source_strides[i];
+  }
+  return source_ + elements * static_cast<int64_t>(kernels::SizeBytes(rule_.type));
+}
+
+uint32_t ScaleValues::IndexOf(absl::Span<const int64_t> block) const {
+  int64_t index = 0;
+  for (int d = 0; d < dimensions_; ++d) {
+    index =
+        index * table_->blocks.extent(d) + block[static_cast<size_t>(d)] - table_->blocks.begin(d);
+  }
+  return static_cast<uint32_t>(index);
+}
+
+Box ScaleValues::TilesOf(const Box& blocks) const { return CellsMeeting(blocks, tile_); }
+
+Box ScaleValues::BlocksOf(const Box& tiles) const {
+  return Intersect(ElementsOf(tiles, tile_, table_->blocks.ends()), table_->blocks);
+}
+
+uint32_t ScaleValues::TileIndex(absl::Span<const int64_t> tile) const {
+  int64_t index = 0;
+  for (int d = 0; d < dimensions_; ++d) {
+    index = index * tiles_.extent(d) + tile[static_cast<size_t>(d)] - tiles_.begin(d);
+  }
+  return static_cast<uint32_t>(index);
+}
+
+}  // namespace waybill

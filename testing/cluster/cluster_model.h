@@ -1,0 +1,41 @@
+// What the ranks of a cluster hold, and which bytes a version has there.
+#ifndef WAYBILL_TESTING_CLUSTER_CLUSTER_MODEL_H_
+#define WAYBILL_TESTING_CLUSTER_CLUSTER_MODEL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/tensor/dtype.h"
+#include "core/tensor/manifest.h"
+
+namespace waybill {
+
+// The bytes of version v are a pure function of v.
+class ClusterModel {
+ public:
+  virtual ~ClusterModel() = default;
+
+  virtual Manifest Trainer(uint32_t t) const = 0;  // Of one region.
+  virtual Manifest Worker(uint32_t w) const = 0;
+
+  // A version's bytes in a trainer's memory, and in a worker's, whose regions come as zeros.
+  virtual void Fill(uint64_t version, const Manifest& trainer, std::byte* memory) const = 0;
+  virtual void Expect(uint64_t version, const Manifest& worker,
+                      std::vector<std::vector<std::byte>>& regions) const = 0;
+};
+
+struct PlainModelOptions {
+  uint32_t trainers = 2;
+  uint32_t workers = 2;
+  Dtype dtype = Dtype::kBf16;  // Of the trainers; workers have BF16.
+};
+
+// A few tensors with rows over the trainers and columns, fused rows and a transposed part over the
+// workers.
+std::shared_ptr<const ClusterModel> MakePlainModel(const PlainModelOptions& options);
+
+}  // namespace waybill
+
+#endif  // WAYBILL_TESTING_CLUSTER_CLUSTER_MODEL_H_

@@ -1,0 +1,277 @@
+// Updates that quantise on the way: the bytes shown are those of quantising the whole matrix in one
+// place, however the trainers cut it.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "core/fabric/local/local_fabric.h"
+#include "testing/cluster/fault_cluster.h"
+#include "testing/cluster/quantised_model.h"
+
+namespace waybill {
+namespace {
+
+// Rows cut at `cuts`, a part to a trainer.
+std::vector<std::vector<Box>> Rows(const std::vector<int64_t>& cuts, int64_t columns) {
+  std::vector<std::vector<Box>> parts;
+  int64_t from = 0;
+  for (const int64_t to : cuts) {
+    parts.push_back({Box({from, 0}, {to, columns})});
+    from = to;
+  }
+  return parts;
+}
+
+ClusterOptions OptionsFor(const QuantisedModelOptions& model) {
+  ClusterOptions options;
+  options.trainers = static_cast<uint32_t>(model.trainers.size());
+  options.workers = model.workers;
+  options.model = MakeQuantisedModel(model);
+  return options;
+}
+
+struct Case {
+  std::string name;
+  QuantisedModelOptions model;
+};
+
+QuantisedModelOptions With(Quantisation q, std::vector<std::vector<Box>> trainers,
+                           std::vector<int64_t> shape = {48, 40}) {
+  return {.shape = std::move(shape), .quantisation = q, .trainers = std::move(trainers)};
+}
+
+constexpr Quantisation kBlocks = {.block_rows = 16, .block_columns = 16};
+constexpr Quantisation kRow = {.epsilon = 1e-10f, .block_rows = 1, .block_columns = 0};
+constexpr Quantisation kTensor = {.epsilon = 1e-10f, .block_rows = 0, .block_columns = 0};
+constexpr Quantisation kMx = {.scale_dtype = Dtype::kE8m0,
+                              .rounding = ScaleRounding::kFloorExponent,
+                              .epsilon = 0,
+                              .block_rows = 1,
+                              .block_columns = 32};
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases = {
+      {"blocks_cut_at_their_edges", With(kBlocks, Rows({16, 48}, 40))},
+      {"one_block_row_of_two_owners", With(kBlocks, Rows({21, 48}, 40))},
+      {"three_owners", With(kBlocks, Rows({3, 9, 48}, 40))},
+      {"every_row_an_owner", With(kBlocks, Rows({1, 2, 3, 4, 5, 6, 7, 48}, 40))},
+      {"rows_whole", With(kRow, Rows({21, 48}, 40))},
+      {"rows_cut_by_columns", With(kRow, {{Box({0, 0}, {48, 13})}, {Box({0, 13}, {48, 40})}})},
+      {"the_whole_tensor", With(kTensor, Rows({5, 11, 20, 33, 48}, 40))},
+      {"mx", With(kMx, Rows({21, 48}, 80), {48, 80})},
+      {"mx_cut_within_a_block",
+       With(kMx, {{Box({0, 0}, {48, 37})}, {Box({0, 37}, {48, 80})}}, {48, 80})},
+      {"experts",
+       With(kBlocks, {{Box({0, 0, 0}, {3, 21, 40})}, {Box({0, 21, 0}, {3, 48, 40})}}, {3, 48, 40})},
+      {"two_shards_of_a_block_at_one_trainer",
+       With(kBlocks, {{Box({0, 0}, {5, 40}), Box({20, 0}, {48, 40})}, {Box({5, 0}, {20, 40})}})},
+      {"replicas", With(kBlocks, {{Box({0, 0}, {21, 40})},
+                                  {Box({0, 0}, {21, 40})},
+                                  {Box({21, 0}, {48, 40})},
+                                  {Box({21, 0}, {48, 40})}})},
+  };
+  QuantisedModelOptions columns = With(kBlocks, Rows({21, 48}, 40));
+  columns.by_columns = true;
+  cases.push_back({"a_worker_cut_within_a_block_has_its_scale_too", columns});
+  QuantisedModelOptions fine = With(kBlocks, Rows({21, 48}, 40));
+  fine.quantisation.scale_rows = fine.quantisation.scale_columns = 8;
+  fine.by_columns = true;
+  cases.push_back({"scales_finer_than_blocks", fine});
+  QuantisedModelOptions f32 = With(kBlocks, Rows({21, 48}, 40));
+  f32.dtype = Dtype::kF32;
+  cases.push_back({"f32_is_rounded_to_bf16_first", f32});
+  QuantisedModelOptions large = With({}, Rows({100, 333, 500}, 200), {500, 200});
+  cases.push_back({"blocks_of_128", large});
+  return cases;
+}
+
+class QuantisedTest : public testing::TestWithParam<std::tuple<Network, Case>> {};
+
+TEST_P(QuantisedTest, WhatIsShownIsWhatOnePlaceWouldHaveGiven) {
+  const auto& [network, c] = GetParam();
+  FaultCluster cluster(network, OptionsFor(c.model));
+  ASSERT_EQ(cluster->Connect().message(), "");
+  for (uint64_t version = 1; version <= 4; ++version) {
+    ASSERT_EQ(cluster.PublishAndCheck(version), "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, QuantisedTest,
+                         testing::Combine(testing::Values(Network::kPosted, Network::kMapped,
+                                                          Network::kLocal),
+                                          testing::ValuesIn(Cases())),
+                         [](const auto& info) {
+                           return NameOf(std::get<0>(info.param)) + "_" +
+                                  std::get<1>(info.param).name;
+                         });
+
+TEST(Quantised, AnyCutOfRowsAndColumnsAmongTwoTo32OwnersOfABlock) {
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
+    const std::vector<int64_t> shape = {20 + below(30), 20 + below(30)};
+    const auto owners = static_cast<size_t>(2 + below(31));
+    std::vector<Box> boxes = {Box::Whole(shape)};
+    while (boxes.size() < owners) {  // Cuts any of them in two.
+      const auto i = static_cast<size_t>(below(static_cast<int64_t>(boxes.size())));
+      const auto d = static_cast<int>(below(2));
+      if (boxes[i].extent(d) < 2) continue;
+      const int64_t cut = boxes[i].begin(d) + 1 + below(boxes[i].extent(d) - 1);
+      Box rest = boxes[i];
+      rest.Set(d, cut, rest.end(d));
+      boxes[i].Set(d, boxes[i].begin(d), cut);
+      boxes.push_back(rest);
+    }
+    const Quantisation kinds[] = {kBlocks, kTensor, kRow, {}};  // The last is one large block.
+    QuantisedModelOptions model = With(kinds[seed % 4], {}, shape);
+    for (const Box& box : boxes) model.trainers.push_back({box});
+    model.by_columns = seed % 3 == 0;
+    FaultCluster cluster(Network::kPosted, OptionsFor(model));
+    ASSERT_EQ(cluster->Connect().message(), "") << "seed " << seed;
+    for (uint64_t version = 1; version <= 2; ++version) {
+      ASSERT_EQ(cluster.PublishAndCheck(version), "") << "seed " << seed;
+    }
+  }
+}
+
+TEST(Quantised, ThreadsAndDigestsOffGiveTheSameBytes) {
+  for (const Digests digests : {Digests::kOn, Digests::kOff}) {
+    ClusterOptions options = OptionsFor(With({}, Rows({100, 333, 500}, 200), {500, 200}));
+    options.trainer.stage_threads = 3;
+    options.trainer.chunk_bytes = 4096;
+    options.verify_threads = 2;
+    options.digests = digests;
+    Cluster cluster(options, [](const std::string&) { return *MakeLocalFabric(); });
+    ASSERT_EQ(cluster.Connect().message(), "");
+    for (uint64_t version = 1; version <= 5; ++version) {
+      cluster.FillTrainers(version);
+      const absl::Time deadline = absl::Now() + absl::Seconds(30);
+      ASSERT_EQ(cluster.Prepare(version).message(), "");
+      for (uint32_t t = 0; t < 3; ++t) ASSERT_EQ(cluster.Start(t).message(), "");
+      const auto arrived = [&] {
+        return cluster.worker_events(0).size() == 2 && cluster.worker_events(1).size() == 2 &&
+               !cluster.trainer_events(0).empty() && !cluster.trainer_events(1).empty() &&
+               !cluster.trainer_events(2).empty();
+      };
+      while (!arrived() && absl::Now() < deadline) cluster.Step();
+      ASSERT_TRUE(arrived());
+      ASSERT_EQ(cluster.Commit().message(), "");
+      for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(cluster.Shows(w, version));
+    }
+  }
+}
+
+// Two owners of the middle row of blocks, three blocks wide: a header of 16 bytes and three floats.
+TEST(Quantised, MaximaCostAMessageEachWayAndTheirBytes) {
+  FaultCluster cluster(Network::kPosted, OptionsFor(With(kBlocks, Rows({21, 48}, 40))));
+  ASSERT_EQ(cluster->Connect().message(), "");
+  for (uint64_t version = 1; version <= 3; ++version) {
+    ASSERT_EQ(cluster.PublishAndCheck(version), "");
+    uint64_t bytes = 0;
+    for (uint32_t t = 0; t < 2; ++t) {
+      const TransferCounts counts = cluster->trainer_events(t).back().counts;
+      EXPECT_EQ(counts.maxima_messages, 1u);
+      EXPECT_EQ(counts.maxima_bytes, 16u + 3 * 4);
+      bytes += counts.bytes;
+    }
+    // A byte an element, and each worker's scales: 24 rows are two rows of blocks, of three.
+    EXPECT_EQ(bytes, 48u * 40 + 2 * 2 * 3 * 4);
+    EXPECT_EQ(bytes, cluster->plan().total_bytes());
+  }
+}
+
+TEST(Quantised, AnAbortedUpdatesMaximaNeverMixWithTheNextOnes) {
+  for (const Network network : {Network::kPosted, Network::kMapped}) {
+    for (int paused_for = 1; paused_for <= 3; ++paused_for) {
+      FaultCluster cluster(network, OptionsFor(With(kBlocks, Rows({3, 9, 48}, 40))));
+      ASSERT_EQ(cluster->Connect().message(), "");
+      ASSERT_EQ(cluster.PublishAndCheck(1), "");
+      uint64_t version = 1;
+      // Updates that trainer 1 sleeps through: the others send it maxima, and are given up.
+      for (int i = 0; i < paused_for; ++i) {
+        ++version;
+        cluster->FillTrainers(version);
+        ASSERT_EQ(cluster->Prepare(version).message(), "");
+        ASSERT_EQ(cluster->Start(0).message(), "");
+        ASSERT_EQ(cluster->Start(2).message(), "");
+        for (int step = 0; step < 200; ++step) cluster->Step();
+        EXPECT_TRUE(cluster->worker_events(0).size() == 1);  // READY, and nothing arrived.
+        cluster->Abort(/*begun=*/true);
+        ASSERT_TRUE(cluster->UntilStopped());
+      }
+      ASSERT_EQ(cluster.PublishAndCheck(version + 1), "");
+      ASSERT_EQ(cluster.PublishAndCheck(version + 2), "");
+    }
+  }
+}
+
+TEST(Quantised, ADeadCoOwnerIsToldOfAndTheOthersAreQuiescentAfterTheAbort) {
+  FaultCluster cluster(Network::kPosted, OptionsFor(With(kBlocks, Rows({3, 9, 48}, 40))));
+  ASSERT_EQ(cluster->Connect().message(), "");
+  ASSERT_EQ(cluster.PublishAndCheck(1), "");
+  cluster->FillTrainers(2);
+  ASSERT_EQ(cluster->Prepare(2).message(), "");
+  cluster->KillTrainer(1);
+  ASSERT_EQ(cluster->Start(0).message(), "");
+  ASSERT_EQ(cluster->Start(2).message(), "");
+  const auto told = [&](uint32_t t) {
+    for (const TrainerEvent& event : cluster->trainer_events(t)) {
+      if (event.kind == TrainerEvent::Kind::kCoOwnerFailed) return event.trainer == 1;
+    }
+    return false;
+  };
+  // Trainer 0 writes the scale, so it collects; trainer 2 has a lane to it only.
+  EXPECT_TRUE(cluster.Until([&] { return told(0); }));
+  EXPECT_FALSE(told(2));
+  cluster->Abort(/*begun=*/true);
+  EXPECT_TRUE(cluster.Until(
+      [&] { return !cluster->trainer_events(0).empty() && !cluster->trainer_events(2).empty(); }));
+  for (const uint32_t t : {0u, 2u}) {
+    EXPECT_EQ(cluster->trainer_events(t).back().kind, TrainerEvent::Kind::kStopped);
+  }
+  for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(cluster->Shows(w, 1));
+}
+
+TEST(Quantised, OwnersThatUsedOtherScalesAreRefusedByTheWorker) {
+  ClusterOptions options = OptionsFor(With(kBlocks, Rows({21, 48}, 40)));
+  options.spoil_plan = [](Plan& plan) {  // Each by its own part's maxima.
+    for (Exchange& exchange : plan.exchanges) {
+      exchange.outgoing.clear();
+      exchange.incoming.clear();
+    }
+  };
+  FaultCluster cluster(Network::kPosted, options);
+  ASSERT_EQ(cluster->Connect().message(), "");
+  cluster->FillTrainers(1);
+  const absl::Status status = cluster->Publish(1);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_NE(std::string(status.message())
+                .find("tensor \"w\" scales [1, 2) x [0, 3) from trainer 1: it quantised by scales "
+                      "of digest "),
+            std::string::npos)
+      << status;
+}
+
+TEST(Quantised, NaNsAndInfinitiesAreKeptAndCountedByShard) {
+  QuantisedModelOptions model = With(kBlocks, Rows({21, 48}, 40));
+  model.nonfinite_from = 2;
+  FaultCluster cluster(Network::kPosted, OptionsFor(model));
+  ASSERT_EQ(cluster->Connect().message(), "");
+  ASSERT_EQ(cluster.PublishAndCheck(1), "");
+  EXPECT_TRUE(cluster->trainer(0).FindNonFinite().empty());
+  ASSERT_EQ(cluster.PublishAndCheck(2), "");
+  const std::vector<NonFinite> found = cluster->trainer(0).FindNonFinite();
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].shard, 0u);
+  EXPECT_EQ(found[0].elements, 2u);
+  EXPECT_TRUE(cluster->trainer(1).FindNonFinite().empty());
+}
+
+}  // namespace
+}  // namespace waybill
