@@ -62,6 +62,31 @@ TEST(QuantiseRows, EveryElementIsAsTheScalarOne) {
   }
 }
 
+// Blocks of many rows take another way than single rows: every BF16 under factors of each binade.
+TEST(QuantiseRows, EveryBf16InABlockOfManyRowsIsAsTheScalarOne) {
+  constexpr size_t kRows = 32;
+  constexpr size_t kColumns = 65536 / kRows;
+  const SkewedBytes src = AllInputs(Wide::kBf16);
+  for (const Narrow to : kNarrows) {
+    for (const Division division : {Division::kMultiplyByReciprocal, Division::kDivide}) {
+      for (uint32_t field = 0; field <= 0xff; field += 3) {
+        const float factor = std::bit_cast<float>(field << 23 | field * 0x7531);
+        const QuantiseRule rule{Wide::kBf16, Wide::kBf16, to, division};
+        std::vector<uint8_t> expected(65536);
+        scalar::QuantiseRun(expected.data(), src.data(), 65536, factor, rule);
+        OnEveryTarget([&] {
+          std::vector<uint8_t> codes(65536);
+          QuantiseRows(codes.data(), kColumns, src.data(), kColumns * 2, kRows, kColumns,
+                       {kRows, kColumns}, &factor, 0, rule, Stores::kCached, nullptr);
+          for (size_t i = 0; i < 65536; ++i) {
+            ASSERT_EQ(codes[i], expected[i]) << std::hex << i << " by " << factor;
+          }
+        });
+      }
+    }
+  }
+}
+
 TEST(DequantiseRows, EveryCodeIsAsTheScalarOne) {
   std::vector<uint8_t> codes(256);
   for (size_t i = 0; i < 256; ++i) codes[i] = static_cast<uint8_t>(i);
