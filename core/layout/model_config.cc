@@ -1,5 +1,6 @@
 #include "core/layout/model_config.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -39,6 +40,38 @@ absl::StatusOr<bool> Flag(const json& config, absl::string_view key, bool fallba
     return Invalid(key, absl::StrCat("is ", found->dump(-1, ' ', true), ", not true or false"));
   }
   return found->get<bool>();
+}
+
+// What is not understood is said when somebody wants to serve by it: trainers do not.
+void ReadQuantisation(const json& config, ModelConfig& result) {
+  const auto found = config.find("quantization_config");
+  if (found == config.end() || found->is_null()) return;
+  const auto problem = [&](auto... what) { result.quantisation_problem = absl::StrCat(what...); };
+  if (!found->is_object()) return problem("is no object");
+  const std::string method = found->value("quant_method", json()).dump();
+  if (method != "\"fp8\"") return problem("has quant_method ", method, ", known is \"fp8\"");
+  const std::string format = found->value("fmt", json("e4m3")).dump();
+  if (format != "\"e4m3\"") return problem("has fmt ", format, ", known is \"e4m3\"");
+  Quantisation q;
+  const json block = found->value("weight_block_size", json());
+  if (block.is_null()) {
+    q.block_rows = q.block_columns = 0;
+  } else if (block.is_array() && block.size() == 2 && block[0].is_number_unsigned() &&
+             block[1].is_number_unsigned()) {
+    q.block_rows = static_cast<uint32_t>(std::min<uint64_t>(block[0].get<uint64_t>(), 1 << 20));
+    q.block_columns = static_cast<uint32_t>(std::min<uint64_t>(block[1].get<uint64_t>(), 1 << 20));
+  } else {
+    return problem("has weight_block_size ", block.dump(), ", which is not two whole numbers");
+  }
+  if (found->value("scale_fmt", json()).dump() == "\"ue8m0\"") {
+    q.rounding = ScaleRounding::kPowerOfTwoUp;
+  }
+  for (const char* key : {"modules_to_not_convert", "ignored_layers"}) {
+    for (const json& module : found->value(key, json::array())) {
+      if (module.is_string()) result.not_quantised.push_back(module.get<std::string>());
+    }
+  }
+  result.quantisation = q;
 }
 
 }  // namespace
@@ -82,6 +115,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view config_json) {
   }
   WAYBILL_ASSIGN_OR_RETURN(result.tied_head,
                            Flag(config, "tie_word_embeddings", keys.tied_by_default));
+  ReadQuantisation(config, result);
   return result;
 }
 

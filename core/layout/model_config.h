@@ -3,11 +3,14 @@
 #define WAYBILL_CORE_LAYOUT_MODEL_CONFIG_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/layout/families.h"
+#include "core/tensor/quantisation.h"
 
 namespace waybill {
 
@@ -25,6 +28,12 @@ struct ModelConfig {
   int64_t vocabulary = 0;
   int64_t positions = 0;  // 0 where positions are not learnt.
   bool tied_head = false;
+
+  // As quantization_config has it: how the model is served, and which modules are left out.
+  std::optional<Quantisation> quantisation;
+  std::vector<std::string> not_quantised;
+  std::string
+      quantisation_problem;  // Why it is not understood; empty where it is, or is not there.
 
   absl::string_view family_name() const { return family == nullptr ? "generic" : family->name; }
 

@@ -96,8 +96,8 @@ TEST(WriteSyntheticCheckpoint, MakesWhatBothSidesRead) {
       MakeTrainerManifest(checkpoint->tensors(), checkpoint->config(), {.fsdp = 2, .tp = 2}, 1);
   ASSERT_TRUE(trainer.ok()) << trainer.status();
   EXPECT_EQ(CheckManifest(*trainer, Holes::kAllowed).message(), "");
-  const auto worker =
-      MakeWorkerLayout(checkpoint->tensors(), checkpoint->config(), {.tp = 2}, 1, Dtype::kBf16);
+  const auto worker = MakeWorkerLayout(checkpoint->tensors(), checkpoint->config(), {.tp = 2}, 1,
+                                       {.dtype = Dtype::kBf16, .quantisation = {}});
   ASSERT_TRUE(worker.ok()) << worker.status();
   EXPECT_EQ(CheckManifest(worker->manifest, Holes::kRefused).message(), "");
   std::filesystem::remove_all(directory);

@@ -3,7 +3,6 @@
 #define WAYBILL_CORE_LAYOUT_WORKER_LAYOUT_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +10,7 @@
 #include "absl/types/span.h"
 #include "core/layout/checkpoint_tensor.h"
 #include "core/layout/model_config.h"
+#include "core/layout/serving.h"
 #include "core/layout/sharding.h"
 #include "core/tensor/format.h"
 #include "core/tensor/manifest.h"
@@ -38,13 +38,15 @@ struct WorkerLayout {
 // Everything lies in one region "weights", each parameter at a multiple of 256 bytes; gaps and what
 // the vocabulary was padded with are declared padding, so Holes::kRefused is met.
 //
-//   dtype  What floating-point parameters are served as; by default as the checkpoint has them.
+// Behind a parameter that is quantised come its scales, by ScaleName(): of fused parts one below
+// the other, each in a grid of its own.
 //
-// kInvalidArgument: as MakeTrainerManifest(), and a dtype that a tensor cannot be converted to.
+// kInvalidArgument: as MakeTrainerManifest() and QuantisationOf(), a dtype that a tensor cannot be
+// converted to, and a generic model to be quantised: nobody knows which of its tensors.
 absl::StatusOr<WorkerLayout> MakeWorkerLayout(absl::Span<const CheckpointTensor> tensors,
                                               const ModelConfig& config,
                                               const WorkerSharding& sharding, uint32_t rank,
-                                              std::optional<Dtype> dtype = std::nullopt);
+                                              const Serving& serving = {});
 
 }  // namespace waybill
 

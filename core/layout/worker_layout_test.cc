@@ -138,7 +138,8 @@ absl::StatusOr<WorkerLayout> Layout(absl::string_view config_json, const WorkerS
                                     uint32_t rank, std::optional<Dtype> dtype = std::nullopt,
                                     Dtype stored = Dtype::kF32) {
   const ModelConfig config = *ParseModelConfig(config_json);
-  return MakeWorkerLayout(RequiredTensors(config, stored), config, sharding, rank, dtype);
+  return MakeWorkerLayout(RequiredTensors(config, stored), config, sharding, rank,
+                          {.dtype = dtype, .quantisation = {}});
 }
 
 const Parameter* Find(const WorkerLayout& layout, absl::string_view name) {
@@ -194,8 +195,8 @@ TEST(WorkerLayout, RoundsAndTransposesWhatItLoads) {
       WriteCheckpoint(directory, kGpt2, numbered.tensors(), 1 << 20, Durability::kCached).ok());
   const auto checkpoint = Checkpoint::Open(directory);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  const auto layout =
-      MakeWorkerLayout(checkpoint->tensors(), checkpoint->config(), {.tp = 2}, 1, Dtype::kBf16);
+  const auto layout = MakeWorkerLayout(checkpoint->tensors(), checkpoint->config(), {.tp = 2}, 1,
+                                       {.dtype = Dtype::kBf16, .quantisation = {}});
   ASSERT_TRUE(layout.ok()) << layout.status();
   std::vector<std::byte> memory(layout->manifest.region_bytes(0));
   ASSERT_TRUE(LoadShards(*checkpoint, layout->manifest, absl::MakeSpan(memory)).ok());

@@ -1,0 +1,155 @@
+#include "core/layout/serving.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "core/layout/synthetic.h"
+#include "core/layout/worker_layout.h"
+#include "core/tensor/manifest_check.h"
+
+namespace waybill {
+namespace {
+
+struct Model {
+  ModelConfig config;
+  std::vector<CheckpointTensor> tensors;
+};
+
+Model Qwen() {
+  const SyntheticModel synthetic = *MakeSyntheticModel("qwen3-0.6b", 2);
+  return {*ParseModelConfig(synthetic.config_json), synthetic.tensors};
+}
+
+absl::StatusOr<WorkerLayout> Layout(const Model& model, uint32_t tp, absl::string_view format,
+                                    uint32_t rank = 0) {
+  const auto serving = ParseServing(format, "", model.config);
+  if (!serving.ok()) return serving.status();
+  return MakeWorkerLayout(model.tensors, model.config, {.tp = tp}, rank, *serving);
+}
+
+const Parameter* Find(const WorkerLayout& layout, absl::string_view name) {
+  for (const Parameter& parameter : layout.parameters) {
+    if (parameter.name == name) return &parameter;
+  }
+  return nullptr;
+}
+
+// The shapes that vLLM gives the same parameters.
+struct ShapeCase {
+  const char* format;
+  const char* name;
+  std::vector<int64_t> shape;
+};
+
+const ShapeCase kShapes[] = {
+    // Of rank 1 of two: q 1024 rows, k and v 512 each, of 1024 columns.
+    {"fp8-block", "model.layers.0.self_attn.qkv_proj.weight", {2048, 1024}},
+    {"fp8-block", "model.layers.0.self_attn.qkv_proj.weight_scale_inv", {16, 8}},
+    {"fp8-block", "model.layers.1.mlp.down_proj.weight", {1024, 1536}},
+    {"fp8-block", "model.layers.1.mlp.down_proj.weight_scale_inv", {8, 12}},
+    {"fp8-row", "model.layers.0.mlp.gate_up_proj.weight_scale", {3072, 1}},
+    {"fp8-tensor", "model.layers.0.self_attn.qkv_proj.weight_scale", {3, 1}},
+    {"mxfp8", "model.layers.0.self_attn.qkv_proj.weight_scale", {2048, 32}},
+};
+
+TEST(Serving, ParametersAndScalesHaveTheShapesThatEnginesGiveThem) {
+  const Model model = Qwen();
+  for (const ShapeCase& c : kShapes) {
+    const auto layout = Layout(model, 2, c.format, 1);
+    ASSERT_TRUE(layout.ok()) << layout.status();
+    EXPECT_EQ(CheckManifest(layout->manifest, Holes::kRefused).message(), "");
+    const Parameter* parameter = Find(*layout, c.name);
+    ASSERT_NE(parameter, nullptr) << c.name;
+    EXPECT_EQ(parameter->shape, c.shape) << c.name;
+  }
+}
+
+TEST(Serving, OnlyMatricesOfLayersAreQuantised) {
+  const Model model = Qwen();
+  const auto layout = Layout(model, 1, "fp8-block");
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  size_t quantised = 0, scales = 0;
+  for (const Parameter& parameter : layout->parameters) {
+    quantised += parameter.format.content == Content::kQuantised;
+    scales += parameter.format.content == Content::kScales;
+    const bool matrix = absl::StrContains(parameter.name, "_proj.weight");
+    EXPECT_EQ(parameter.format.content != Content::kPlain, matrix) << parameter.name;
+  }
+  EXPECT_EQ(quantised, 2u * 4);  // qkv, o, gate_up and down of two layers.
+  EXPECT_EQ(scales, quantised);
+}
+
+TEST(Serving, WhatTheConfigurationKeepsStaysAsItIs) {
+  Model model = Qwen();
+  model.config.not_quantised = {"model.layers.0.mlp.down_proj"};
+  const auto layout = Layout(model, 1, "fp8-block");
+  EXPECT_EQ(Find(*layout, "model.layers.0.mlp.down_proj.weight")->format.content, Content::kPlain);
+  EXPECT_EQ(Find(*layout, "model.layers.1.mlp.down_proj.weight")->format.content,
+            Content::kQuantised);
+  model.config.not_quantised = {"model.layers.0.self_attn.q_proj"};
+  EXPECT_EQ(Layout(model, 1, "fp8-block").status().message(),
+            "parameter \"model.layers.0.self_attn.qkv_proj.weight\": config.json keeps 1 of its 3 "
+            "parts unquantised, and they are fused");
+}
+
+TEST(Serving, QuantizationConfigIsTheDefaultAndANameOverridesIt) {
+  const SyntheticModel synthetic = *MakeSyntheticModel("qwen3-0.6b", 1);
+  const auto with = [&](const std::string& config) {
+    std::string json = synthetic.config_json;
+    json.insert(json.find('{') + 1, absl::StrCat("\"quantization_config\": ", config, ","));
+    return *ParseModelConfig(json);
+  };
+  const ModelConfig block = with(
+      R"({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128],
+          "modules_to_not_convert": ["lm_head", "model.layers.0.mlp.gate"]})");
+  EXPECT_EQ(*ParseServing("", "", block)->quantisation, Quantisation{});
+  EXPECT_EQ(block.not_quantised.size(), 2u);
+  EXPECT_FALSE(ParseServing("bf16", "", block)->quantisation.has_value());
+  EXPECT_EQ(ParseServing("fp8-row", "", block)->quantisation->block_rows, 1u);
+  EXPECT_EQ(with(R"({"quant_method": "fp8"})").quantisation->block_rows, 0u);
+  EXPECT_EQ(with(R"({"quant_method": "fp8", "scale_fmt": "ue8m0", "weight_block_size": [64, 64]})")
+                .quantisation->rounding,
+            ScaleRounding::kPowerOfTwoUp);
+
+  const ModelConfig other = with(R"({"quant_method": "gptq"})");
+  EXPECT_EQ(ParseServing("", "", other).status().message(),
+            "config.json: quantization_config has quant_method \"gptq\", known is \"fp8\"; name a "
+            "format (bf16 serves it unquantised) to go by that instead");
+  EXPECT_TRUE(ParseServing("fp8-block", "", other).ok());
+  EXPECT_EQ(ParseServing("bf16", "F32", block).status().message(),
+            "format bf16 and dtype F32 contradict each other");
+}
+
+TEST(Serving, CutsWithinBlocksAreServedWithFinerScalesAsFarAsTheyGo) {
+  Model model = Qwen();
+  // Of 3072 rows 16 ranks have 192 each: a block and a half.
+  const auto layout = Layout(model, 16, "fp8-block");
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(Find(*layout, "model.layers.0.mlp.gate_up_proj.weight_scale_inv")->shape,
+            (std::vector<int64_t>{6, 8}));
+  EXPECT_EQ(Find(*layout, "model.layers.0.mlp.down_proj.weight_scale_inv")->shape,
+            (std::vector<int64_t>{8, 3}));
+  Serving odd;
+  odd.quantisation = Quantisation{.block_rows = 96, .block_columns = 96};
+  EXPECT_EQ(MakeWorkerLayout(model.tensors, model.config, {.tp = 2}, 0, odd).status().message(),
+            "parameter \"model.layers.0.self_attn.qkv_proj.weight\": tp=2 cuts within blocks of 96 "
+            "rows, and not at multiples of 16, down to which scales can be repeated");
+}
+
+TEST(Serving, ATransposedAndAGenericModelAreRefused) {
+  const SyntheticModel gpt2 = *MakeSyntheticModel("gpt2", 1);
+  const Model transposed = {*ParseModelConfig(gpt2.config_json), gpt2.tensors};
+  EXPECT_TRUE(absl::StrContains(Layout(transposed, 1, "fp8-block").status().message(),
+                                "is stored transposed, which is not quantised on the way"));
+  const Model generic = {ModelConfig::Generic("no config.json"), Qwen().tensors};
+  EXPECT_EQ(Layout(generic, 1, "fp8-block").status().message(),
+            "quantise a generic model: which of its tensors are weights of layers is not known (no "
+            "config.json)");
+}
+
+}  // namespace
+}  // namespace waybill
