@@ -33,7 +33,7 @@ HWY_INLINE void Combine(OpenMaximum& open, const T* src, size_t count) {
 #if HWY_TARGET == HWY_SCALAR
   to[0] = std::max(to[0], MaximumOfFew(src, count));
 #else
-  const hn::CappedTag<T, sizeof(open.lanes) / sizeof(T)> d;
+  const hn::CappedTag<T, sizeof(OpenMaximum) / sizeof(T)> d;
   const size_t lanes = hn::Lanes(d);
   if (count < lanes) {
     to[0] = std::max(to[0], MaximumOfFew(src, count));
