@@ -189,7 +189,7 @@ std::vector<CheckpointTensor> RequiredTensors(const ModelConfig& config, Dtype d
   return tensors;
 }
 
-CutRange Chunk(int64_t extent, uint32_t count, uint32_t index) {
+CutRange TorchChunk(int64_t extent, uint32_t count, uint32_t index) {
   const int64_t size = (extent + count - 1) / count;
   return {std::min(extent, size * index), std::min(extent, size * (int64_t{index} + 1))};
 }
@@ -206,7 +206,7 @@ absl::StatusOr<CutRange> CutPart(const ParameterPart& part, uint32_t tp, uint32_
     case Cut::kWhole:
       return CutRange{0, extent};
     case Cut::kChunks:
-      return Chunk(extent, tp, tp_rank);
+      return TorchChunk(extent, tp, tp_rank);
     case Cut::kRows:
     case Cut::kColumns: {
       if (extent % tp != 0) return cannot(extent, part.cut == Cut::kRows ? "rows" : "columns");
@@ -235,7 +235,7 @@ absl::StatusOr<CutRange> CutPart(const ParameterPart& part, uint32_t tp, uint32_
       return CutRange{size * tp_rank, size * (int64_t{tp_rank} + 1)};
     }
     case Cut::kVocabulary: {
-      if (vocabulary_rows == VocabularyRows::kChunked) return Chunk(extent, tp, tp_rank);
+      if (vocabulary_rows == VocabularyRows::kChunked) return TorchChunk(extent, tp, tp_rank);
       const auto padded =
           static_cast<int64_t>(RoundUp(static_cast<uint64_t>(extent), kVocabularyMultiple));
       if (padded % tp != 0) {

@@ -63,7 +63,7 @@ absl::StatusOr<CutRange> CutPart(const ParameterPart& part, uint32_t tp, uint32_
                                  VocabularyRows vocabulary_rows);
 
 // Part `index` of `count` of [0, extent) as torch.chunk cuts it.
-CutRange Chunk(int64_t extent, uint32_t count, uint32_t index);
+CutRange TorchChunk(int64_t extent, uint32_t count, uint32_t index);
 
 }  // namespace waybill
 

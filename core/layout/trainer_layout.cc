@@ -72,7 +72,7 @@ class Memory {
       return;
     }
     const auto axis = static_cast<size_t>(local.axis);
-    const CutRange rows = Chunk(axis == 0 ? local.extent : tensor.shape[0], fsdp, fsdp_rank);
+    const CutRange rows = TorchChunk(axis == 0 ? local.extent : tensor.shape[0], fsdp, fsdp_rank);
     std::vector<int64_t> extents(tensor.shape);
     extents[axis] = local.extent;
     extents[0] = rows.extent();

@@ -1,6 +1,7 @@
 #include "tools/check/check_held.h"
 
 #include <cstring>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -60,6 +61,83 @@ Mismatch CompareRow(const ExpectedRow& row, const std::byte* held, uint32_t held
   return {};
 }
 
+// A quantised parameter row by row, with the scales of each row. Scales of fused parts lie one
+// below the other: another part, or another row of cells, is the next row of scales.
+class QuantisedCheck {
+ public:
+  QuantisedCheck(const HeldParameter& parameter, uint64_t version)
+      : parameter_(parameter), version_(version), columns_(parameter.shape.back()) {}
+
+  absl::Status Run(const RowFunction& row_of) {
+    for (int64_t r = 0; r < parameter_.shape[0]; ++r) {
+      const ExpectedRow row = row_of(r);
+      if (row.tensor == nullptr || row.step != 1) {
+        return absl::InvalidArgumentError(absl::StrCat("parameter \"", parameter_.name,
+                                                       "\" is quantised, and row ", r,
+                                                       " is not a row of a tensor"));
+      }
+      const QuantisedTensor& expected = TensorOf(*row.tensor);
+      for (int64_t c = 0; c < columns_; ++c) {
+        const auto found = static_cast<uint8_t>(parameter_.data[r * columns_ + c]);
+        const uint8_t code = expected.Code(row.first + c);
+        if (found != code) return Wrong("row ", r, c, found, code);
+      }
+      const int64_t cell_row = expected.CellRow(row.first);
+      if (row.tensor == last_ && cell_row == last_cell_row_) continue;
+      last_ = row.tensor;
+      last_cell_row_ = cell_row;
+      if (absl::Status status = CheckScales(expected, row.first); !status.ok()) return status;
+    }
+    if (scale_row_ == parameter_.scales_shape[0]) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat("parameter \"", parameter_.name, "\" has ",
+                                            parameter_.scales_shape[0], " rows of scales, not ",
+                                            scale_row_));
+  }
+
+ private:
+  const QuantisedTensor& TensorOf(const StoredTensor& tensor) {
+    if (quantised_ == nullptr || tensor_ != &tensor) {
+      tensor_ = &tensor;
+      quantised_ = std::make_unique<QuantisedTensor>(tensor, version_, *parameter_.quantising);
+    }
+    return *quantised_;
+  }
+
+  absl::Status CheckScales(const QuantisedTensor& expected, int64_t first) {
+    const int64_t row = scale_row_++, count = parameter_.scales_shape[1];
+    const uint32_t bytes = parameter_.quantising->mx ? 1 : 4;
+    int64_t at = -1, last_cell = -1;
+    for (int64_t c = 0; c < columns_; ++c) {
+      const int64_t cell = expected.CellColumn(first + c);
+      if (cell == last_cell) continue;
+      last_cell = cell;
+      if (++at == count || row >= parameter_.scales_shape[0]) break;
+      const uint64_t found = Load(parameter_.scales + (row * count + at) * bytes, bytes);
+      const uint64_t bits = expected.ScaleBits(first + c);
+      if (found != bits) return Wrong("scale row ", row, at, found, bits);
+    }
+    if (at + 1 == count) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat("parameter \"", parameter_.name, "\" has ", count,
+                                            " scales in a row, and other blocks than that"));
+  }
+
+  absl::Status Wrong(absl::string_view what, int64_t row, int64_t column, uint64_t found,
+                     uint64_t expected) const {
+    return absl::DataLossError(absl::StrCat(
+        "version ", version_, ": parameter \"", parameter_.name, "\" ", what, row, " column ",
+        column, " is 0x", absl::Hex(found), ", should be 0x", absl::Hex(expected)));
+  }
+
+  const HeldParameter& parameter_;
+  const uint64_t version_;
+  const int64_t columns_;
+  const StoredTensor* tensor_ = nullptr;
+  std::unique_ptr<QuantisedTensor> quantised_;
+  int64_t scale_row_ = 0;
+  const StoredTensor* last_ = nullptr;
+  int64_t last_cell_row_ = -1;
+};
+
 }  // namespace
 
 absl::StatusOr<uint64_t> CheckHeld(const StoredCheckpoint& checkpoint,
@@ -72,6 +150,11 @@ absl::StatusOr<uint64_t> CheckHeld(const StoredCheckpoint& checkpoint,
     const int64_t columns = parameter.shape.size() > 1 ? parameter.shape.back() : 1;
     int64_t elements = 1;
     for (const int64_t extent : parameter.shape) elements *= extent;
+    if (parameter.quantising != nullptr) {
+      WAYBILL_RETURN_IF_ERROR(QuantisedCheck(parameter, version).Run(row_of));
+      compared += static_cast<uint64_t>(elements);
+      continue;
+    }
     const uint32_t bytes = BytesOf(parameter.dtype);
     for (int64_t row = 0; columns > 0 && row < elements / columns; ++row) {
       const Mismatch wrong =

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "tools/check/checkpoint_reader.h"
+#include "tools/check/quantised.h"
 
 namespace waybill::check {
 
@@ -19,10 +20,15 @@ struct HeldParameter {
   std::string dtype;
   std::vector<int64_t> shape;
   const std::byte* data = nullptr;
+
+  // Of E4M3 elements: how they were quantised, and the scales beside them, by rows of scales.
+  const Quantising* quantising = nullptr;
+  const std::byte* scales = nullptr;
+  std::vector<int64_t> scales_shape = {};
 };
 
-// Every element of every parameter against its value in `version` (see change.h). The number of
-// elements compared.
+// Every element of every parameter, and every scale, against its value in `version` (see change.h).
+// The number of elements compared.
 //
 // kDataLoss: names the first wrong element, with what it is and what it should be.
 absl::StatusOr<uint64_t> CheckHeld(const StoredCheckpoint& checkpoint,

@@ -145,6 +145,7 @@ class Demo {
                                        "--mode",     options_.mode,
                                        "--threads",  absl::StrCat(options_.threads)};
       if (!options_.dtype.empty()) more.insert(more.end(), {"--dtype", options_.dtype});
+      if (!options_.format.empty()) more.insert(more.end(), {"--format", options_.format});
       WAYBILL_ASSIGN_OR_RETURN(auto child, start("worker", w, workers.world(), more));
       workers_.push_back(std::move(child));
     }

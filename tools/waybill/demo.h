@@ -23,6 +23,7 @@ struct DemoOptions {
   uint64_t versions = 5;
   std::string mode = "shadow";
   std::string dtype;
+  std::string format;
   std::string dump;
   bool digests = true;
   bool check = true;

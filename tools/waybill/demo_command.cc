@@ -1,9 +1,12 @@
 #include <iostream>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_join.h"
 #include "core/base/status.h"
 #include "core/layout/synthetic.h"
+#include "core/tensor/quantisation.h"
 #include "tools/waybill/commands.h"
 #include "tools/waybill/demo.h"
 
@@ -53,6 +56,13 @@ void AddDemoCommand(CLI::App& app, Run& run) {
       ->check(CLI::IsMember({"shadow", "shadow-copy", "in-place"}));
   command->add_option("--dtype", options->dtype,
                       "what floats are served as: F32 or BF16; default: as stored");
+  std::vector<std::string> names;
+  for (const absl::string_view name : QuantisationNames()) names.emplace_back(name);
+  command
+      ->add_option("--format", options->format,
+                   "what layers' matrices are served as, quantised by the trainers: " +
+                       absl::StrJoin(QuantisationNames(), ", "))
+      ->check(CLI::IsMember(names));
   command->add_option("--dump", options->dump,
                       "write what each worker holds at the end to this folder, as safetensors");
   command->add_flag_callback(

@@ -76,6 +76,15 @@ std::string FormatReport(const DemoReport& report, const DemoOptions& options) {
                       report.copy_threads, report.copy_threads == 1 ? " " : "s",
                       report.copy_bytes_per_second / 1e9, rate / report.copy_bytes_per_second),
       absl::StrFormat("  busiest trainer over the mean %9.3f\n", report.imbalance()));
+  uint64_t messages = 0, maxima_bytes = 0;
+  for (const DemoRank& rank : report.trainers) {
+    messages += rank.counts.value("maxima_messages", uint64_t{0});
+    maxima_bytes += rank.counts.value("maxima_bytes", uint64_t{0});
+  }
+  if (messages > 0) {
+    absl::StrAppend(&text, absl::StrFormat("  maxima between trainers       %9d messages, %s kB\n",
+                                           messages, absl::StrFormat("%.1f", maxima_bytes / 1e3)));
+  }
   if (options.check) {
     absl::StrAppend(&text, absl::StrFormat("  elements checked              %9d, all right\n",
                                            report.elements_checked));

@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "core/layout/checkpoint.h"
+#include "core/layout/serving.h"
 #include "core/layout/synthetic.h"
 #include "core/layout/trainer_layout.h"
 #include "core/layout/worker_layout.h"
@@ -26,6 +28,7 @@ struct Options {
   std::string trainers = "fsdp=2";
   std::string workers = "tp=2";
   std::string dtype;
+  std::string format;
   bool json = false;
 };
 
@@ -61,10 +64,8 @@ absl::StatusOr<Manifests> MakeManifests(const Model& model, const Options& optio
   WAYBILL_ASSIGN_OR_RETURN(const TrainerSharding trainers,
                            TrainerSharding::Parse(options.trainers));
   WAYBILL_ASSIGN_OR_RETURN(const WorkerSharding workers, WorkerSharding::Parse(options.workers));
-  std::optional<Dtype> dtype;
-  if (!options.dtype.empty()) {
-    WAYBILL_ASSIGN_OR_RETURN(dtype, ParseDtype(options.dtype));
-  }
+  WAYBILL_ASSIGN_OR_RETURN(const Serving serving,
+                           ParseServing(options.format, options.dtype, model.config));
   Manifests manifests;
   for (uint32_t t = 0; t < trainers.world(); ++t) {
     WAYBILL_ASSIGN_OR_RETURN(Manifest manifest,
@@ -73,7 +74,7 @@ absl::StatusOr<Manifests> MakeManifests(const Model& model, const Options& optio
   }
   for (uint32_t w = 0; w < workers.world(); ++w) {
     WAYBILL_ASSIGN_OR_RETURN(WorkerLayout layout,
-                             MakeWorkerLayout(model.tensors, model.config, workers, w, dtype));
+                             MakeWorkerLayout(model.tensors, model.config, workers, w, serving));
     manifests.workers.push_back(std::move(layout.manifest));
   }
   return manifests;
@@ -108,6 +109,17 @@ void Print(const Plan& plan, const Manifests& manifests, double seconds) {
                                  static_cast<double>(manifests.workers[w].total_bytes()) / 1e6,
                                  static_cast<double>(plan.worker_bytes[w]) / 1e6,
                                  plan.workers[w].size());
+  }
+  uint64_t messages = 0, maxima = 0;
+  for (const Exchange& exchange : plan.exchanges) {
+    for (const MaximaMessage& message : exchange.outgoing) {
+      messages += message.into.empty() ? 1 : 0;
+      maxima += message.into.empty() ? message.block_count() : 0;
+    }
+  }
+  if (messages > 0) {
+    std::cout << absl::StrFormat("\n%d maxima of split blocks in %d messages between trainers\n",
+                                 maxima, messages);
   }
   std::cout << absl::StrFormat("\nbusiest rank / lower bound %.3f; busiest trainer / mean %.3f\n",
                                plan.balance.ratio(), plan.balance.trainer_imbalance());
@@ -161,6 +173,9 @@ void AddPlanCommand(CLI::App& app, Run& run) {
       ->capture_default_str();
   command->add_option("--workers", options->workers, "tp=2,dp=1")->capture_default_str();
   command->add_option("--dtype", options->dtype, "what floats are served as; default: as stored");
+  command->add_option(
+      "--format", options->format,
+      "what layers' matrices are served as: " + absl::StrJoin(QuantisationNames(), ", "));
   command->add_flag("--json", options->json, "for programs");
   command->callback([options, &run] { run = [options] { return RunPlan(*options); }; });
 }

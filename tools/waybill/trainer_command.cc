@@ -125,6 +125,8 @@ class TrainerProcess {
     event["writes"] = counts.writes;
     event["stores"] = counts.stores;
     event["immediates"] = counts.immediates;
+    event["maxima_messages"] = counts.maxima_messages;
+    event["maxima_bytes"] = counts.maxima_bytes;
     event["ring_high_water_bytes"] = trainer_->ring_high_water_bytes();
     event["memory"] = {{"anonymous_peak_bytes", anonymous_peak_},
                        {"ring_bytes", options_.ring_mib << 20},

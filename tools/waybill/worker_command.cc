@@ -8,10 +8,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "core/base/status.h"
 #include "core/control/worker.h"
 #include "core/layout/checkpoint.h"
 #include "core/layout/safetensors_writer.h"
+#include "core/layout/serving.h"
 #include "core/layout/worker_layout.h"
 #include "tools/check/check_held.h"
 #include "tools/waybill/commands.h"
@@ -26,6 +28,7 @@ struct Options {
   RankOptions rank;
   std::string mode = "shadow";
   std::string dtype;
+  std::string format;
   std::string dump;
   uint64_t versions = 0;
   uint32_t threads = 1;
@@ -53,12 +56,10 @@ class WorkerProcess {
                                                      sharding_.world(), " ranks, --world is ",
                                                      identity.world));
     }
-    std::optional<Dtype> dtype;
-    if (!options_.dtype.empty()) {
-      WAYBILL_ASSIGN_OR_RETURN(dtype, ParseDtype(options_.dtype));
-    }
+    WAYBILL_ASSIGN_OR_RETURN(const Serving serving,
+                             ParseServing(options_.format, options_.dtype, checkpoint.config()));
     WAYBILL_ASSIGN_OR_RETURN(layout_, MakeWorkerLayout(checkpoint.tensors(), checkpoint.config(),
-                                                       sharding_, identity.rank, dtype));
+                                                       sharding_, identity.rank, serving));
     WorkerOptions worker{
         .identity = identity, .engine = {.verify_threads = options_.threads}, .handler = nullptr};
     WAYBILL_ASSIGN_OR_RETURN(worker.engine.mode, ParseMode(options_.mode));
@@ -133,15 +134,35 @@ class WorkerProcess {
     }
     std::vector<check::HeldParameter> held;
     held.reserve(layout_.parameters.size());
+    std::vector<check::Quantising> quantising;
+    quantising.reserve(layout_.parameters.size());
     for (const Parameter& parameter : layout_.parameters) {
-      held.push_back(
-          {.name = parameter.name,
-           .dtype = std::string(Name(parameter.format.dtype)),
-           .shape = parameter.shape,
-           .data = snapshot.region(parameter.region_index).data() + parameter.offset_bytes});
+      const std::byte* data =
+          snapshot.region(parameter.region_index).data() + parameter.offset_bytes;
+      if (parameter.format.content == Content::kScales) {  // Behind the elements they are of.
+        held.back().quantising = &quantising.emplace_back(QuantisingOf(parameter.format));
+        held.back().scales = data;
+        held.back().scales_shape = parameter.shape;
+        continue;
+      }
+      held.push_back({.name = parameter.name,
+                      .dtype = std::string(Name(parameter.format.dtype)),
+                      .shape = parameter.shape,
+                      .data = data});
     }
     return check::CheckHeld(*stored_, held, version, sharding_.tp,
                             sharding_.tp_rank(options_.rank.identity.rank));
+  }
+
+  // For the check, whose words are its own.
+  static check::Quantising QuantisingOf(const Format& format) {
+    const Quantisation& q = format.quantisation;
+    return {.block_rows = q.block_rows,
+            .block_columns = q.block_columns,
+            .cell_rows = q.scale_rows != 0 ? q.scale_rows : q.block_rows,
+            .cell_columns = q.scale_columns != 0 ? q.scale_columns : q.block_columns,
+            .epsilon = q.epsilon,
+            .mx = q.rounding == ScaleRounding::kFloorExponent};
   }
 
   absl::Status Dump(const std::string& directory) {
@@ -199,6 +220,10 @@ void AddWorkerCommand(CLI::App& app, Run& run) {
   command->add_option("--mode", options->mode, "shadow, shadow-copy or in-place")
       ->capture_default_str();
   command->add_option("--dtype", options->dtype, "what floats are served as; default: as stored");
+  command->add_option(
+      "--format", options->format,
+      "what layers' matrices are served as: " + absl::StrJoin(QuantisationNames(), ", ") +
+          "; default: as config.json's quantization_config has it");
   command->add_option("--dump", options->dump, "write what is held to this folder, as safetensors");
   command->add_option("--versions", options->versions, "leave after so many; 0: with the job")
       ->capture_default_str();
