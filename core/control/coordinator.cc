@@ -403,7 +403,9 @@ absl::Status Coordinator::Record(const std::string& group) {
 
 void Coordinator::OnFailed(const Member& member, const proto::Failed& failed) {
   const absl::Status status = DecodeError(failed.error());
-  if (!failed.lane()) {
+  if (!failed.lane() && member.id.role == Role::kTrainer) {
+    round_->OnTrainerFailed(member.id.rank, status);
+  } else if (!failed.lane()) {
     round_->OnWorkerFailed(member.id.rank, status);
   } else if (failed.co_owner()) {
     round_->OnCoOwnerLost(member.id.rank, failed.peer(), status);

@@ -19,6 +19,7 @@ class TrainerClient final : public Trainer, private RankClient {
       : RankClient({Role::kTrainer, options.identity.rank}, options.identity, manifest,
                    std::move(fabric)),
         options_(options),
+        manifest_(manifest),
         regions_(std::move(regions)) {}
 
   ~TrainerClient() override { Shut(/*say_goodbye=*/true); }
@@ -38,7 +39,8 @@ class TrainerClient final : public Trainer, private RankClient {
       return absl::FailedPreconditionError(absl::StrCat("publish version ", version, ": version ",
                                                         publish_->version, " is being published"));
     }
-    publish_.emplace(PublishState{.version = version});
+    publish_.emplace(
+        PublishState{.version = version, .fail_on_nonfinite = options.fail_on_nonfinite});
     times_ = {.published = absl::Now()};
     proto::RankMessage message;
     message.mutable_publish()->set_version(version);
@@ -84,6 +86,14 @@ class TrainerClient final : public Trainer, private RankClient {
     const std::lock_guard lock(mutex_);
     return counts_;
   }
+  StageSpans stages() const override {
+    const std::lock_guard lock(mutex_);
+    return stages_;
+  }
+  std::vector<NonFinite> nonfinite() const override {
+    const std::lock_guard lock(mutex_);
+    return nonfinite_;
+  }
   PublishTimes times() const override {
     const std::lock_guard lock(mutex_);
     return times_;
@@ -96,6 +106,7 @@ class TrainerClient final : public Trainer, private RankClient {
  private:
   struct PublishState {
     uint64_t version = 0;
+    bool fail_on_nonfinite = false;
     bool writing = false;  // START came, and the engine is not through.
     bool sent = false;
     bool returned = false;  // To the caller.
@@ -185,15 +196,17 @@ class TrainerClient final : public Trainer, private RankClient {
                                        absl::Hex(update_.plan_hash), ", this trainer's is ",
                                        absl::Hex(plan_hash_))));
     }
+    NonFiniteRule rule = NonFiniteRule::kKept;
     {
       const std::lock_guard lock(mutex_);
       // Who has returned to its caller may be changing its tensors.
       if (!publish_ || publish_->version != update_.version || publish_->returned) return;
       publish_->writing = true;
       times_.started = absl::Now();
+      if (publish_->fail_on_nonfinite) rule = NonFiniteRule::kRefused;
     }
     const absl::Time begin = absl::Now();
-    const absl::Status status = engine_->Start(update_, digests_, targets);
+    const absl::Status status = engine_->Start(update_, digests_, targets, rule);
     const absl::Duration enqueued = absl::Now() - begin;
     {
       const std::lock_guard lock(mutex_);
@@ -243,13 +256,20 @@ class TrainerClient final : public Trainer, private RankClient {
         message.mutable_failed()->set_peer(event.trainer);
         *message.mutable_failed()->mutable_error() = EncodeError(event.status);
         return Send(std::move(message));
+      case TrainerEvent::Kind::kRefused:
+        message.mutable_failed()->set_sequence(event.update.sequence);
+        *message.mutable_failed()->mutable_error() = EncodeError(DescribeNonFinite());
+        return Send(std::move(message));
       case TrainerEvent::Kind::kSent: {
+        std::vector<NonFinite> nonfinite = engine_->FindNonFinite();
         message.mutable_sent()->set_sequence(event.update.sequence);
         *message.mutable_sent()->mutable_counts() = EncodeCounts(event.counts);
         Send(std::move(message));
         const std::lock_guard lock(mutex_);
         counts_ = event.counts;
         times_.sent = absl::Now();
+        stages_ = engine_->stages();
+        nonfinite_ = std::move(nonfinite);
         ring_high_water_bytes_ = engine_->ring_high_water_bytes();
         if (!publish_) return;
         publish_->writing = false;
@@ -266,6 +286,18 @@ class TrainerClient final : public Trainer, private RankClient {
     }
   }
 
+  absl::Status DescribeNonFinite() const {
+    std::string text;
+    for (const NonFinite& found : engine_->FindNonFinite()) {
+      const ShardView shard = manifest_.shard(found.shard);
+      absl::StrAppend(&text, text.empty() ? "" : "; ", "tensor \"",
+                      manifest_.tensor_name(shard.tensor_index), "\" ", ToString(shard.box),
+                      " has ", found.elements, " NaNs or infinities");
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("publish version ", update_.version, ": ", text));
+  }
+
   void OnStreamEnd(const absl::Status& status) override {
     // Without a controller nobody can decide: what is being sent is given up.
     engine_->StopNow();
@@ -277,6 +309,7 @@ class TrainerClient final : public Trainer, private RankClient {
   }
 
   const TrainerOptions options_;
+  const Manifest manifest_;
   const std::vector<MemorySpan> regions_;
   std::unique_ptr<TrainerEngine> engine_;  // On the progress thread, as is what follows.
   uint64_t plan_hash_ = 0;
@@ -287,6 +320,8 @@ class TrainerClient final : public Trainer, private RankClient {
   std::optional<PublishState> publish_;
   TransferCounts counts_;
   PublishTimes times_;
+  StageSpans stages_;
+  std::vector<NonFinite> nonfinite_;
   uint64_t ring_high_water_bytes_ = 0;
 };
 

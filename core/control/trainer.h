@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/control/rank_client.h"
+#include "core/engine/timeline.h"
 #include "core/engine/trainer_engine.h"
 #include "core/engine/update.h"
 #include "core/fabric/fabric.h"
@@ -26,6 +27,9 @@ struct TrainerOptions {
 struct PublishOptions {
   absl::Duration timeout = absl::ZeroDuration();  // Zero: the controller's default, 60 s.
   Digests digests = Digests::kOn;
+  // Where NaNs or infinities are among what is quantised, no group shows the version: Publish() is
+  // kInvalidArgument and names the tensors.
+  bool fail_on_nonfinite = false;
 };
 
 // What became of a version in one group.
@@ -73,6 +77,10 @@ class Trainer {
   // Of the last update that was sent.
   virtual TransferCounts counts() const = 0;
   virtual PublishTimes times() const = 0;
+  virtual StageSpans stages() const = 0;
+  // Shards with NaNs or infinities among what was quantised; they are sent as they are, unless
+  // PublishOptions::fail_on_nonfinite.
+  virtual std::vector<NonFinite> nonfinite() const = 0;
   virtual uint64_t ring_high_water_bytes() const = 0;
   // How each peer is reached, in the epoch at hand.
   virtual std::vector<LaneReport> lanes() const = 0;

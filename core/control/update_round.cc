@@ -178,6 +178,17 @@ void UpdateRound::OnLaneFailed(uint32_t trainer, uint32_t worker, const absl::St
              While(absl::StrCat("lane from trainer ", trainer, " to worker ", worker), status));
 }
 
+void UpdateRound::OnTrainerFailed(uint32_t trainer, const absl::Status& status) {
+  for (auto& [name, group] : groups_) {
+    const bool concerned =
+        std::any_of(trainers_[trainer].workers.begin(), trainers_[trainer].workers.end(),
+                    [&](uint32_t worker) { return group.workers.contains(worker); });
+    if (Undecided(group) && concerned) {
+      AbortGroup(name, group, While(absl::StrCat("trainer ", trainer), status));
+    }
+  }
+}
+
 void UpdateRound::OnCoOwnerLost(uint32_t trainer, uint32_t other, const absl::Status& status) {
   AbortTraded(
       While(absl::StrCat("lane between trainer ", trainer, " and trainer ", other), status));

@@ -46,6 +46,8 @@ class UpdateRound {
   void OnShown(uint32_t worker);
   void OnSent(uint32_t trainer);
   void OnStopped(uint32_t trainer);
+  // What it sent is not to be shown.
+  void OnTrainerFailed(uint32_t trainer, const absl::Status& status);
   void OnWorkerFailed(uint32_t worker, const absl::Status& status);
   void OnLaneFailed(uint32_t trainer, uint32_t worker, const absl::Status& status);
   // The lane between two trainers that own blocks together.

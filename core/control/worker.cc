@@ -84,6 +84,11 @@ class WorkerClient final : public Worker, private RankClient {
 
   std::vector<LaneReport> lanes() const override { return RankClient::lanes(); }
 
+  StageSpans stages() const override {
+    const std::lock_guard lock(mutex_);
+    return stages_;
+  }
+
   WorkerCounts counts() const override {
     const std::lock_guard lock(mutex_);
     return counts_;
@@ -231,6 +236,7 @@ class WorkerClient final : public Worker, private RankClient {
     {
       const std::lock_guard lock(mutex_);
       counts_ = engine_->counts();
+      stages_ = engine_->stages();
     }
     NotifyAll();
     Tell({.kind = WorkerNotice::Kind::kCommit,
@@ -267,6 +273,7 @@ class WorkerClient final : public Worker, private RankClient {
   // Guarded by mutex_.
   std::optional<UpdateId> doubt_;
   WorkerCounts counts_;
+  StageSpans stages_;
   std::unique_ptr<NoticeThread> notices_;
 };
 

@@ -75,6 +75,8 @@ class Worker {
   virtual absl::Status AwaitEnd(absl::Duration timeout) = 0;
 
   virtual WorkerCounts counts() const = 0;
+  // Of the update that was shown last.
+  virtual StageSpans stages() const = 0;
   // How each peer is reached, in the epoch at hand.
   virtual std::vector<LaneReport> lanes() const = 0;
 };

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/engine/chunk_queues.h"
 #include "core/engine/staged_routes.h"
 #include "core/engine/staging_slots.h"
 #include "core/engine/trainer_peer.h"
@@ -36,14 +37,17 @@ class TrainerEngineImpl final : public TrainerEngine {
                            .status = std::move(status)});
                   }),
         slots_(fabric, std::move(ring), &pool_,
-               [this](uint32_t chunk, std::byte* slot) { staged_->StagePacked(chunk, slot); }),
+               [this](uint32_t chunk, std::byte* slot) {
+                 staged_->StagePacked(chunk, slot);
+                 timeline_.End(Stage::kStage);
+               }),
         early_batch_([this](uint32_t i) { staged_->RunEarlyTask(i); },
                      [this] {
                        maxima_known_.store(true, std::memory_order_release);
                        fabric_.Wake();
                      }),
-        direct_batch_([this](uint32_t i) { StageDirect(direct_chunks_[i]); }, [] {}),
-        waiting_batch_([this](uint32_t i) { StageDirect(waiting_direct_[i]); }, [] {}),
+        direct_batch_([this](uint32_t i) { StageDirect(queues_.direct[i]); }, [] {}),
+        waiting_batch_([this](uint32_t i) { StageDirect(queues_.waiting_direct[i]); }, [] {}),
         pool_(options.stage_threads) {
     events_.reserve(256);
   }
@@ -65,7 +69,9 @@ class TrainerEngineImpl final : public TrainerEngine {
     }
     staged_.emplace(std::move(plan), std::move(sources), options_.chunk_bytes);
     peers_ = MakePeers(staged_->routes(), staged_->list(), lanes);
-    ReserveForUpdates();
+    // All that an update needs: a warm one allocates nothing.
+    writes_.reserve(std::max<size_t>(staged_->most_writes(), 1));
+    queues_.Reserve(staged_->chunk_count());
     TrainerOffers offers;
     WAYBILL_ASSIGN_OR_RETURN(offers.lanes, peers_.OpenLanes(fabric_));
     WAYBILL_ASSIGN_OR_RETURN(offers.co_owners,
@@ -90,8 +96,8 @@ class TrainerEngineImpl final : public TrainerEngine {
     return absl::OkStatus();
   }
 
-  absl::Status Start(const UpdateId& update, Digests digests,
-                     absl::Span<const StartTarget> targets) override {
+  absl::Status Start(const UpdateId& update, Digests digests, absl::Span<const StartTarget> targets,
+                     NonFiniteRule rule) override {
     if (!connected_ || updating_ || stopping_) {
       return absl::FailedPreconditionError(absl::StrCat(
           "start version ", update.version, ": ",
@@ -113,6 +119,8 @@ class TrainerEngineImpl final : public TrainerEngine {
     }
     update_ = update;
     staged_->Begin(update, digests);
+    may_finish_ = rule == NonFiniteRule::kKept;
+    refused_ = false;
     exchange_.Begin(update);
     updating_ = true;
     staging_ = false;
@@ -149,37 +157,26 @@ class TrainerEngineImpl final : public TrainerEngine {
     CheckConnected();
     for (TrainerPeer& peer : peers_.peers) QuietenIfFailed(peer);
     if (updating_ && !staging_) BeginStaging();
-    if (updating_ && staging_) {
-      if (!scales_known_) Trade();
-      PostStaged();
-      FillSlots();
-      PostStaged();  // What was staged on this thread.
-      for (TrainerPeer& peer : peers_.peers) Finish(peer);
-      CheckSent();
-    }
+    if (updating_ && staging_) Send();
     if (stopping_) CheckStopped();
   }
 
   std::vector<NonFinite> FindNonFinite() const override { return staged_->FindNonFinite(); }
 
+  StageSpans stages() const override { return timeline_.spans(); }
   uint64_t ring_high_water_bytes() const override { return slots_.ring().high_water_bytes(); }
 
-  std::vector<LaneReport> ReportLanes() const override {
-    std::vector<LaneReport> reports;
-    for (const TrainerPeer& peer : peers_.peers) peer.Report(fabric_, reports);
-    return reports;
-  }
+  std::vector<LaneReport> ReportLanes() const override { return peers_.Report(fabric_); }
 
  private:
-  // --- the plan ---
-
-  // All that an update needs is allocated here: a warm update allocates nothing.
-  void ReserveForUpdates() {
-    writes_.reserve(std::max<size_t>(staged_->most_writes(), 1));
-    direct_chunks_.reserve(staged_->chunk_count());
-    posted_chunks_.reserve(staged_->chunk_count());
-    waiting_direct_.reserve(staged_->chunk_count());
-    waiting_posted_.reserve(staged_->chunk_count());
+  void Send() {
+    if (!scales_known_) Trade();
+    PostStaged();
+    FillSlots();
+    PostStaged();  // What was staged on this thread.
+    if (!may_finish_) CheckNonFinite();
+    for (TrainerPeer& peer : peers_.peers) Finish(peer);
+    CheckSent();
   }
 
   // --- lanes ---
@@ -210,21 +207,15 @@ class TrainerEngineImpl final : public TrainerEngine {
   // The worker's hello says that its grants are here. Ours, an empty write, proves the lane.
   void Answer(TrainerPeer& peer, TrainerLane& lane) {
     if (std::exchange(lane.greeted, true)) return;
-    for (const BufferAddress& address : peer.addresses) {
-      absl::StatusOr<BufferAccess> access = OpenBuffer(fabric_, lane.id, address);
-      if (!access.ok()) return Fail(peer, access.status());
-      lane.buffers.push_back(*std::move(access));
+    if (absl::Status status = peer.OpenBuffers(fabric_, lane); !status.ok()) {
+      return Fail(peer, std::move(status));
     }
     FailUnless(peer,
                fabric_.Post(lane.id, {}, Immediate{Immediate::Kind::kHello}.Pack(), kHelloToken));
   }
 
   void CheckConnected() {
-    if (connected_ || !connecting_) return;
-    for (const TrainerPeer& peer : peers_.peers) {
-      if (!peer.up()) return;
-    }
-    if (!exchange_.up()) return;
+    if (connected_ || !connecting_ || !peers_.up() || !exchange_.up()) return;
     connected_ = true;
     sink_({.kind = TrainerEvent::Kind::kConnected});
   }
@@ -262,11 +253,10 @@ class TrainerEngineImpl final : public TrainerEngine {
       FailUnless(peer, status);
     }
     staging_ = true;
-    direct_chunks_.clear();
-    posted_chunks_.clear();
-    waiting_direct_.clear();
-    waiting_posted_.clear();
-    next_posted_ = 0;
+    queues_.Clear();
+    timeline_.Clear();
+    timeline_.Begin(Stage::kStage);
+    if (staged_->early_task_count() > 0) timeline_.Begin(Stage::kExchange);
     scales_known_ = false;
     maxima_known_.store(false, std::memory_order_relaxed);
     pool_.Run(early_batch_, staged_->early_task_count());
@@ -276,15 +266,14 @@ class TrainerEngineImpl final : public TrainerEngine {
       for (uint32_t c = peer.first_chunk; c < peer.last_chunk; ++c) {
         const uint32_t lane = peers_.lane_of_chunk[c];
         const bool mapped = staged_->IsMapped(c, peer.buffer(lane));
-        const bool waits = staged_->waits(c);
-        (mapped  ? waits ? waiting_direct_ : direct_chunks_
-         : waits ? waiting_posted_
-                 : posted_chunks_)
-            .push_back(c);
+        queues_.Add(c, mapped, staged_->waits(c));
         mapped ? ++peer.direct_left : ++peer.lanes[lane].posted_left;
+        if (!mapped) continue;
+        ++counts_.stores;
+        counts_.bytes += staged_->chunk(c).size_bytes;
       }
     }
-    pool_.Run(direct_batch_, static_cast<uint32_t>(direct_chunks_.size()));
+    pool_.Run(direct_batch_, static_cast<uint32_t>(queues_.direct.size()));
   }
 
   // Maxima with the co-owners; meanwhile what needs none of them is staged.
@@ -294,8 +283,9 @@ class TrainerEngineImpl final : public TrainerEngine {
     if (!exchange_.all_come()) return;
     scales_known_ = true;
     staged_->FinishEarly();
-    pool_.Run(waiting_batch_, static_cast<uint32_t>(waiting_direct_.size()));
-    posted_chunks_.insert(posted_chunks_.end(), waiting_posted_.begin(), waiting_posted_.end());
+    pool_.Run(waiting_batch_, static_cast<uint32_t>(queues_.waiting_direct.size()));
+    queues_.ReleasePosted();
+    timeline_.End(Stage::kExchange);
   }
 
   // On any thread.
@@ -303,20 +293,21 @@ class TrainerEngineImpl final : public TrainerEngine {
     TrainerPeer& peer = *peers_.peer_of_chunk[chunk];
     if (!peer.failed.load(std::memory_order_relaxed)) {
       staged_->StageInPlace(chunk, peer.buffer(peers_.lane_of_chunk[chunk]));
+      timeline_.End(Stage::kStage);
     }
     if (peer.direct_left.fetch_sub(1, std::memory_order_acq_rel) == 1) fabric_.Wake();
   }
 
   void FillSlots() {
-    while (next_posted_ < posted_chunks_.size()) {
-      const uint32_t chunk = posted_chunks_[next_posted_];
+    while (queues_.next_posted < queues_.posted.size()) {
+      const uint32_t chunk = queues_.posted[queues_.next_posted];
       if (peers_.peer_of_chunk[chunk]->failed) {
-        ++next_posted_;
+        ++queues_.next_posted;
         continue;
       }
       TrainerPeer* peer = peers_.peer_of_chunk[chunk];
       if (!slots_.Stage({peer, &peer->lanes[peers_.lane_of_chunk[chunk]], chunk})) return;
-      ++next_posted_;
+      ++queues_.next_posted;
     }
   }
 
@@ -327,10 +318,12 @@ class TrainerEngineImpl final : public TrainerEngine {
   }
 
   bool PostChunk(TrainerPeer& peer, TrainerLane& lane, uint32_t slot, const Chunk& chunk) {
+    timeline_.Begin(Stage::kPost);
     writes_.clear();
     staged_->AppendWritesOf(chunk, lane.buffers[peer.buffer_index], slots_.ring().region(),
                             slots_.ring().OffsetOf(slot), writes_);
     if (!Post(peer, lane, std::nullopt, slot)) return false;
+    timeline_.End(Stage::kPost);
     --lane.posted_left;
     counts_.bytes += chunk.size_bytes;
     return true;
@@ -354,7 +347,7 @@ class TrainerEngineImpl final : public TrainerEngine {
   // When every chunk is on its way: the ledger on the first lane, and behind what each lane carried
   // its immediate.
   void Finish(TrainerPeer& peer) {
-    if (!peer.takes_part() || !peer.all_sent() || peer.done()) return;
+    if (!may_finish_ || !peer.takes_part() || !peer.all_sent() || peer.done()) return;
     const uint32_t immediate = Immediate{Immediate::Kind::kData, update_.sequence}.Pack();
     for (TrainerLane& lane : peer.lanes) {
       if (lane.ended || peer.failed) continue;
@@ -373,17 +366,22 @@ class TrainerEngineImpl final : public TrainerEngine {
     }
   }
 
+  // Without the last immediates nothing is shown: they wait until everything has been looked at.
+  void CheckNonFinite() {
+    for (const TrainerPeer& peer : peers_.peers) {
+      if (refused_ || (peer.takes_part() && !peer.all_sent())) return;
+    }
+    refused_ = !staged_->FindNonFinite().empty();
+    may_finish_ = !refused_;
+    if (refused_) sink_({.kind = TrainerEvent::Kind::kRefused, .update = update_});
+  }
+
   void StoreLedger(TrainerPeer& peer) {
     // A trainer's entries are neighbours.
     auto* entries = reinterpret_cast<LedgerEntry*>(peer.buffer(0).ledger.mapped);
     staged_->FillLedger(peer.first_route, peer.route_count(),
                         entries + staged_->routes().ledger_entry(peer.first_route));
     peer.ledger_sent = peer.route_count();
-    for (uint32_t c = peer.first_chunk; c < peer.last_chunk; ++c) {
-      if (!staged_->IsMapped(c, peer.buffer(peers_.lane_of_chunk[c]))) continue;
-      ++counts_.stores;
-      counts_.bytes += staged_->chunk(c).size_bytes;
-    }
   }
 
   void PostLedger(TrainerPeer& peer, TrainerLane& lane, uint32_t immediate) {
@@ -426,8 +424,9 @@ class TrainerEngineImpl final : public TrainerEngine {
     for (const TrainerPeer& peer : peers_.peers) {
       if (peer.failed ? !peer.quiet : peer.targeted && !peer.done()) return;
     }
-    if (!scales_known_ || !exchange_.done()) return;
+    if (!scales_known_ || !exchange_.done() || refused_) return;
     updating_ = false;
+    timeline_.EndWait();
     sink_({.kind = TrainerEvent::Kind::kSent, .update = update_, .counts = counts_});
   }
 
@@ -466,13 +465,12 @@ class TrainerEngineImpl final : public TrainerEngine {
   bool staging_ = false;
   bool stopping_ = false;
   TransferCounts counts_;
-  std::vector<uint32_t> direct_chunks_;
-  std::vector<uint32_t> posted_chunks_;
-  // Those that quantise by scales that are not known yet.
-  std::vector<uint32_t> waiting_direct_;
-  std::vector<uint32_t> waiting_posted_;
+  ChunkQueues queues_;
+  Timeline timeline_;
   std::atomic<bool> maxima_known_ = false;  // This trainer's parts of them.
-  bool scales_known_ = false;               // And so are all.
+  bool may_finish_ = true;                  // Ledgers and immediates may go out.
+  bool refused_ = false;
+  bool scales_known_ = false;  // And so are all.
   size_t next_posted_ = 0;
   StagingSlots slots_;
   std::vector<Write> writes_;

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/engine/maxima_exchange.h"
+#include "core/engine/timeline.h"
 #include "core/engine/update.h"
 #include "core/fabric/fabric.h"
 #include "core/plan/plan_codec.h"
@@ -39,6 +40,9 @@ struct TrainerEvent {
     // The lane to `trainer`, which owns parts of blocks that this one quantises, is dead. What
     // needs its maxima is not sent.
     kCoOwnerFailed = 5,
+    // NaNs or infinities are among what was quantised, and Start() was told to refuse them: nothing
+    // that was sent can be shown. Abort() is to come.
+    kRefused = 6,
   };
   Kind kind = Kind::kConnected;
   UpdateId update;       // Of kSent and kStopped.
@@ -47,6 +51,9 @@ struct TrainerEvent {
   absl::Status status;
   TransferCounts counts;  // Of kSent.
 };
+
+// NaNs and infinities among what is quantised.
+enum class NonFiniteRule : uint8_t { kKept, kRefused };
 
 // What a trainer needs to reach one worker.
 struct WorkerAddress {
@@ -97,7 +104,8 @@ class TrainerEngine {
   // sent (`targets` is empty then); kSent follows, or kStopped if it is aborted before.
   // kFailedPrecondition: not connected, or an update is going on.
   virtual absl::Status Start(const UpdateId& update, Digests digests,
-                             absl::Span<const StartTarget> targets) = 0;
+                             absl::Span<const StartTarget> targets,
+                             NonFiniteRule rule = NonFiniteRule::kKept) = 0;
 
   // Ends the update, whatever is left of it. kStopped follows, in any case, when all that was begun
   // is quiescent.
@@ -111,6 +119,8 @@ class TrainerEngine {
   virtual void Step() = 0;
 
   virtual uint64_t ring_high_water_bytes() const = 0;
+  // Of the update that was sent last.
+  virtual StageSpans stages() const = 0;
   // Of the update that was sent last: shards of the manifest with NaNs or infinities among what was
   // quantised.
   virtual std::vector<NonFinite> FindNonFinite() const = 0;

@@ -89,8 +89,12 @@ void TrainerPeer::CloseLanes(Fabric& fabric) const {
   for (const TrainerLane& lane : lanes) (void)fabric.CloseLane(lane.id);
 }
 
-void TrainerPeer::Report(const Fabric& fabric, std::vector<LaneReport>& reports) const {
-  for (const TrainerLane& lane : lanes) reports.push_back({worker, fabric.DescribeLane(lane.id)});
+absl::Status TrainerPeer::OpenBuffers(Fabric& fabric, TrainerLane& lane) const {
+  for (const BufferAddress& address : addresses) {
+    WAYBILL_ASSIGN_OR_RETURN(BufferAccess access, OpenBuffer(fabric, lane.id, address));
+    lane.buffers.push_back(std::move(access));
+  }
+  return absl::OkStatus();
 }
 
 bool TrainerPeer::all_sent() const {
@@ -124,6 +128,20 @@ absl::StatusOr<std::vector<LaneOffer>> Peers::OpenLanes(Fabric& fabric) {
     }
   }
   return offers;
+}
+
+bool Peers::up() const {
+  return std::all_of(peers.begin(), peers.end(), [](const TrainerPeer& peer) { return peer.up(); });
+}
+
+std::vector<LaneReport> Peers::Report(const Fabric& fabric) const {
+  std::vector<LaneReport> reports;
+  for (const TrainerPeer& peer : peers) {
+    for (const TrainerLane& lane : peer.lanes) {
+      reports.push_back({peer.worker, fabric.DescribeLane(lane.id)});
+    }
+  }
+  return reports;
 }
 
 Peers MakePeers(const RouteTable& routes, const ChunkList& list,

@@ -79,8 +79,9 @@ struct TrainerPeer {
   // Opens the buffer anew that the worker has renewed, on every lane. kFailedPrecondition: its
   // grants are not here yet.
   absl::Status OpenRenewed(Fabric& fabric);
+  // All of the worker's buffers, for one of its lanes.
+  absl::Status OpenBuffers(Fabric& fabric, TrainerLane& lane) const;
   void CloseLanes(Fabric& fabric) const;
-  void Report(const Fabric& fabric, std::vector<LaneReport>& reports) const;
   // Every chunk is at its place or on its way.
   bool all_sent() const;
   // And so are the ledger and the immediates, and all of it is complete.
@@ -99,6 +100,8 @@ struct Peers {
   absl::StatusOr<TrainerPeer*> Find(uint32_t worker);
   // This end of every lane.
   absl::StatusOr<std::vector<LaneOffer>> OpenLanes(Fabric& fabric);
+  std::vector<LaneReport> Report(const Fabric& fabric) const;
+  bool up() const;  // Every lane.
 };
 Peers MakePeers(const RouteTable& routes, const ChunkList& list,
                 const std::vector<PeerLanes>& lanes);

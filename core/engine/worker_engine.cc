@@ -110,6 +110,7 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   void Commit(uint32_t sequence) override {
     if (state_ != State::kArrived || update_.sequence != sequence) return;
+    timeline_.Begin(Stage::kCommit);
     if (options_.mode != Mode::kShadowCopy) return Show(target_, absl::ZeroDuration());
     state_ = State::kWaitingToCopy;
   }
@@ -144,6 +145,8 @@ class WorkerEngineImpl final : public WorkerEngine {
     for (const Source& source : sources_) source.Report(fabric_, reports);
     return reports;
   }
+
+  StageSpans stages() const override { return timeline_.spans(); }
 
   WorkerCounts counts() const override {
     WorkerCounts counts = counts_;
@@ -305,6 +308,8 @@ class WorkerEngineImpl final : public WorkerEngine {
     }
     arrived_->Begin(update_, digests_);
     state_ = State::kReceiving;
+    timeline_.Clear();
+    timeline_.Begin(Stage::kReceive);
     sink_({.kind = WorkerEvent::Kind::kReady,
            .update = update_,
            .buffer_index = target_,
@@ -343,6 +348,7 @@ class WorkerEngineImpl final : public WorkerEngine {
         !status.ok()) {
       return FailUpdate(std::move(status));
     }
+    timeline_.End(Stage::kVerify);
     state_ = State::kArrived;
     sink_({.kind = WorkerEvent::Kind::kArrived, .update = update_});
   }
@@ -364,6 +370,8 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   void BeginVerifying(Source& source) {
     source.verifying = true;
+    timeline_.End(Stage::kReceive);
+    timeline_.Begin(Stage::kVerify);
     if (digests_ == Digests::kOn) {
       pool_.Run(*source.digest_batch, source.last_chunk - source.first_chunk);
     } else {
@@ -393,6 +401,7 @@ class WorkerEngineImpl final : public WorkerEngine {
   void Show(uint32_t buffer, absl::Duration pause) {
     state_ = State::kIdle;
     shown_.Show(buffer, update_.version);
+    timeline_.End(Stage::kCommit);
     sink_({.kind = WorkerEvent::Kind::kShown, .update = update_, .pause = pause});
   }
 
@@ -422,6 +431,7 @@ class WorkerEngineImpl final : public WorkerEngine {
   absl::Time ready_deadline_;
   uint32_t target_ = 0;
   absl::Time copy_began_;
+  Timeline timeline_;
   std::atomic<bool> copied_ = false;
   WorkerCounts counts_;
 

@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "core/engine/shown_state.h"
+#include "core/engine/timeline.h"
 #include "core/engine/update.h"
 #include "core/fabric/fabric.h"
 #include "core/plan/route_table.h"
@@ -105,6 +106,8 @@ class WorkerEngine {
   virtual bool dirty() const = 0;
 
   virtual WorkerCounts counts() const = 0;
+  // Of the update that was shown last.
+  virtual StageSpans stages() const = 0;
   // How each trainer is reached, for people.
   virtual std::vector<LaneReport> ReportLanes() const = 0;
 };

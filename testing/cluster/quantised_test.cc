@@ -8,8 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "core/fabric/local/local_fabric.h"
 #include "testing/cluster/fault_cluster.h"
 #include "testing/cluster/quantised_model.h"
@@ -151,17 +149,7 @@ TEST(Quantised, ThreadsAndDigestsOffGiveTheSameBytes) {
     ASSERT_EQ(cluster.Connect().message(), "");
     for (uint64_t version = 1; version <= 5; ++version) {
       cluster.FillTrainers(version);
-      const absl::Time deadline = absl::Now() + absl::Seconds(30);
-      ASSERT_EQ(cluster.Prepare(version).message(), "");
-      for (uint32_t t = 0; t < 3; ++t) ASSERT_EQ(cluster.Start(t).message(), "");
-      const auto arrived = [&] {
-        return cluster.worker_events(0).size() == 2 && cluster.worker_events(1).size() == 2 &&
-               !cluster.trainer_events(0).empty() && !cluster.trainer_events(1).empty() &&
-               !cluster.trainer_events(2).empty();
-      };
-      while (!arrived() && absl::Now() < deadline) cluster.Step();
-      ASSERT_TRUE(arrived());
-      ASSERT_EQ(cluster.Commit().message(), "");
+      ASSERT_EQ(cluster.Publish(version).message(), "");
       for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(cluster.Shows(w, version));
     }
   }
@@ -271,6 +259,35 @@ TEST(Quantised, NaNsAndInfinitiesAreKeptAndCountedByShard) {
   EXPECT_EQ(found[0].shard, 0u);
   EXPECT_EQ(found[0].elements, 2u);
   EXPECT_TRUE(cluster->trainer(1).FindNonFinite().empty());
+}
+
+TEST(Quantised, NonFiniteThatIsRefusedIsNeverShown) {
+  QuantisedModelOptions model = With(kBlocks, Rows({21, 48}, 40));
+  model.nonfinite_from = 2;
+  for (const Network network : {Network::kPosted, Network::kMapped}) {
+    FaultCluster cluster(network, OptionsFor(model));
+    ASSERT_EQ(cluster->Connect().message(), "");
+    ASSERT_EQ(cluster.PublishAndCheck(1), "");
+    cluster->FillTrainers(2);
+    ASSERT_EQ(cluster->Prepare(2).message(), "");
+    const std::vector<StartTarget> targets = {{0, 1, {}}, {1, 1, {}}};
+    for (uint32_t t = 0; t < 2; ++t) {
+      ASSERT_EQ(cluster->trainer(t)
+                    .Start(cluster->update(), Digests::kOn, {targets.data() + t, 1},
+                           NonFiniteRule::kRefused)
+                    .message(),
+                "");
+    }
+    EXPECT_TRUE(cluster.Until([&] {
+      return !cluster->trainer_events(0).empty() && !cluster->trainer_events(1).empty();
+    }));
+    EXPECT_EQ(cluster->trainer_events(0).back().kind, TrainerEvent::Kind::kRefused);
+    EXPECT_EQ(cluster->trainer_events(1).back().kind, TrainerEvent::Kind::kSent);
+    EXPECT_EQ(cluster->worker_events(0).size(), 1u);  // READY, and no more.
+    cluster->Abort(/*begun=*/true);
+    EXPECT_TRUE(cluster.Until([&] { return !cluster->trainer_events(0).empty(); }));
+    for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(cluster->Shows(w, 1));
+  }
 }
 
 }  // namespace

@@ -66,6 +66,9 @@ class Demo {
       }
     }
     if (!options_.dump.empty()) WAYBILL_RETURN_IF_ERROR(Dump());
+    if (!options_.trace.empty()) {
+      WAYBILL_RETURN_IF_ERROR(WriteTrace(options_.trace, report_.stages));
+    }
     workers_.clear();
     trainers_.clear();
     controller_.reset();
@@ -244,6 +247,7 @@ class Demo {
 
   absl::Status Measure(DemoUpdate& update) {
     const absl::Time deadline = absl::Now() + absl::Seconds(options_.timeout_seconds + 5);
+    std::vector<TracedStage> stages;
     int64_t begin = INT64_MAX, sent = 0, shown = 0;
     uint64_t bytes = 0;
     for (size_t t = 0; t < trainers_.size(); ++t) {
@@ -256,15 +260,30 @@ class Demo {
       report_.trainers[t].moved_bytes = published["bytes"].get<uint64_t>();
       report_.trainers[t].counts = published;
       bytes += report_.trainers[t].moved_bytes;
+      AddStages(report_.trainers[t].name, update.version, published["stages"], stages);
     }
     for (const auto& worker : workers_) {
       WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json event, worker->Await("shown", deadline));
       shown = std::max(shown, event["shown_ns"].get<int64_t>());
     }
+    for (const auto& worker : workers_) {
+      WAYBILL_RETURN_IF_ERROR(worker->Send("stages"));
+      WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json event, worker->Await("stages", deadline));
+      AddStages(worker->name(), update.version, event["stages"], stages);
+    }
+    update.exposed = FindExposedTime(stages, begin, shown);
+    report_.stages.insert(report_.stages.end(), stages.begin(), stages.end());
     report_.update_bytes = bytes;
     update.seconds = static_cast<double>(shown - begin) * 1e-9;
     update.sent_seconds = static_cast<double>(sent - begin) * 1e-9;
     return absl::OkStatus();
+  }
+
+  static void AddStages(const std::string& rank, uint64_t version, const nlohmann::json& spans,
+                        std::vector<TracedStage>& stages) {
+    for (const auto& [stage, span] : spans.items()) {
+      stages.push_back({rank, version, stage, span[0].get<int64_t>(), span[1].get<int64_t>()});
+    }
   }
 
   absl::Status Check(DemoUpdate& update) {

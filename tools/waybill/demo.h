@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tools/waybill/trace_file.h"
 
 namespace waybill {
 
@@ -25,6 +26,7 @@ struct DemoOptions {
   std::string dtype;
   std::string format;
   std::string dump;
+  std::string trace;  // A file for the updates' timelines.
   bool digests = true;
   bool check = true;
   double timeout_seconds = 60;
@@ -46,6 +48,7 @@ struct DemoUpdate {
   double sent_seconds = 0;    // To the last trainer's SENT.
   double moving_seconds = 0;  // Of the slowest trainer: from START to SENT. The rest is hops.
   double checked_seconds = 0;
+  std::vector<ExposedTime> exposed;  // How `seconds` passed.
 };
 
 struct DemoRank {
@@ -61,6 +64,7 @@ struct DemoReport {
   std::vector<DemoRank> trainers;
   std::vector<DemoRank> workers;
   std::vector<DemoUpdate> updates;
+  std::vector<TracedStage> stages;  // Of all updates and ranks.
   uint64_t update_bytes = 0;
   uint64_t elements_checked = 0;
   double copy_bytes_per_second = 0;  // This machine's memcpy, into a mapping of the same kind.

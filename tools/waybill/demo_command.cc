@@ -65,6 +65,9 @@ void AddDemoCommand(CLI::App& app, Run& run) {
       ->check(CLI::IsMember(names));
   command->add_option("--dump", options->dump,
                       "write what each worker holds at the end to this folder, as safetensors");
+  command->add_option("--trace", options->trace,
+                      "write when each stage of each update went on, on every rank, to this file; "
+                      "for ui.perfetto.dev or chrome://tracing");
   command->add_flag_callback(
       "--no-digests", [options] { options->digests = false; }, "do not verify what arrived");
   command->add_flag_callback(

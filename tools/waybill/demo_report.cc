@@ -27,6 +27,23 @@ std::string Megabytes(uint64_t bytes) {
   return absl::StrFormat("%.1f", static_cast<double>(bytes) / 1e6);
 }
 
+// The median update's time, by what nothing hid.
+std::string FormatExposed(const DemoReport& report) {
+  std::vector<const DemoUpdate*> updates;
+  for (const DemoUpdate& update : report.updates) updates.push_back(&update);
+  if (updates.empty()) return "";
+  const auto middle = updates.begin() + static_cast<ptrdiff_t>(updates.size() / 2);
+  std::nth_element(
+      updates.begin(), middle, updates.end(),
+      [](const DemoUpdate* a, const DemoUpdate* b) { return a->seconds < b->seconds; });
+  std::string text = "  of it, hidden by nothing      ";
+  for (const ExposedTime& e : (*middle)->exposed) {
+    if (e.seconds > 0)
+      absl::StrAppend(&text, absl::StrFormat("  %s %.2f", e.stage, e.seconds * 1e3));
+  }
+  return text + "\n";
+}
+
 }  // namespace
 
 double DemoReport::median_seconds() const { return Percentile(SortedSeconds(*this), 0.5); }
@@ -76,6 +93,7 @@ std::string FormatReport(const DemoReport& report, const DemoOptions& options) {
                       report.copy_threads, report.copy_threads == 1 ? " " : "s",
                       report.copy_bytes_per_second / 1e9, rate / report.copy_bytes_per_second),
       absl::StrFormat("  busiest trainer over the mean %9.3f\n", report.imbalance()));
+  absl::StrAppend(&text, FormatExposed(report));
   uint64_t messages = 0, maxima_bytes = 0;
   for (const DemoRank& rank : report.trainers) {
     messages += rank.counts.value("maxima_messages", uint64_t{0});
@@ -110,6 +128,9 @@ nlohmann::json ReportToJson(const DemoReport& report) {
                                {"seconds", update.seconds},
                                {"sent_seconds", update.sent_seconds},
                                {"moving_seconds", update.moving_seconds}});
+    for (const ExposedTime& e : update.exposed) {
+      json["updates"].back()["exposed_seconds"][e.stage] = e.seconds;
+    }
   }
   for (const DemoRank& rank : report.trainers) {
     nlohmann::json entry = {{"name", rank.name}, {"weight_bytes", rank.weight_bytes}};

@@ -34,4 +34,13 @@ std::vector<std::string> PathsOf(const std::vector<LaneReport>& lanes) {
   return paths;
 }
 
+nlohmann::json StagesToJson(const StageSpans& spans) {
+  nlohmann::json json = nlohmann::json::object();
+  for (size_t i = 0; i < spans.size(); ++i) {
+    if (spans[i].begin_ns == 0) continue;
+    json[std::string(Name(static_cast<Stage>(i)))] = {spans[i].begin_ns, spans[i].end_ns};
+  }
+  return json;
+}
+
 }  // namespace waybill

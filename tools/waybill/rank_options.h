@@ -3,10 +3,12 @@
 #define WAYBILL_TOOLS_WAYBILL_RANK_OPTIONS_H_
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "core/control/rank_client.h"
+#include "core/engine/timeline.h"
 #include "tools/waybill/fabric_options.h"
 
 namespace waybill {
@@ -24,6 +26,9 @@ struct RankOptions {
   // After parsing.
   RankIdentity Identity() const;
 };
+
+// {"stage": [begin_ns, end_ns], ...}, of those that there were.
+nlohmann::json StagesToJson(const StageSpans& spans);
 
 // For events: how each lane is carried.
 std::vector<std::string> PathsOf(const std::vector<LaneReport>& lanes);

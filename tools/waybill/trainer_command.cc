@@ -27,6 +27,7 @@ struct Options {
   uint64_t version = 1;
   double timeout_seconds = 60;
   bool no_digests = false;
+  bool fail_on_nonfinite = false;
   uint64_t ring_mib = 32;
   uint32_t threads = 1;
 };
@@ -95,7 +96,8 @@ class TrainerProcess {
  private:
   PublishOptions publish_options() const {
     return {.timeout = absl::Seconds(options_.timeout_seconds),
-            .digests = options_.no_digests ? Digests::kOff : Digests::kOn};
+            .digests = options_.no_digests ? Digests::kOff : Digests::kOn,
+            .fail_on_nonfinite = options_.fail_on_nonfinite};
   }
 
   absl::Status AwaitCommitted() {
@@ -127,6 +129,11 @@ class TrainerProcess {
     event["immediates"] = counts.immediates;
     event["maxima_messages"] = counts.maxima_messages;
     event["maxima_bytes"] = counts.maxima_bytes;
+    event["stages"] = StagesToJson(trainer_->stages());
+    event["nonfinite_elements"] = 0;
+    for (const NonFinite& found : trainer_->nonfinite()) {
+      event["nonfinite_elements"] = event["nonfinite_elements"].get<uint64_t>() + found.elements;
+    }
     event["ring_high_water_bytes"] = trainer_->ring_high_water_bytes();
     event["memory"] = {{"anonymous_peak_bytes", anonymous_peak_},
                        {"ring_bytes", options_.ring_mib << 20},
@@ -168,6 +175,8 @@ void AddTrainerCommand(CLI::App& app, Run& run) {
   command->add_option("--timeout", options->timeout_seconds, "seconds for the update")
       ->capture_default_str();
   command->add_flag("--no-digests", options->no_digests, "do not verify what arrived");
+  command->add_flag("--fail-on-nonfinite", options->fail_on_nonfinite,
+                    "show nothing where NaNs or infinities are among what is quantised");
   command->add_option("--ring-mib", options->ring_mib, "bound of the staging ring")
       ->capture_default_str();
   command->add_option("--threads", options->threads, "for staging")->capture_default_str();

@@ -105,6 +105,8 @@ class WorkerProcess {
         event["shown_version"] = worker_->shown_version();
         event["dirty"] = worker_->dirty();
         Tell(event);
+      } else if (command->verb == "stages") {
+        Tell({{"event", "stages"}, {"stages", StagesToJson(worker_->stages())}});
       } else if (command->verb == "dump") {
         Tell(EventOf("dumped", Dump(command->argument)));
       }

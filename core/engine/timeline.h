@@ -1,0 +1,90 @@
+// When each stage of an update began and ended on one rank.
+#ifndef WAYBILL_CORE_ENGINE_TIMELINE_H_
+#define WAYBILL_CORE_ENGINE_TIMELINE_H_
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+
+namespace waybill {
+
+enum class Stage : uint8_t {
+  kExchange,  // A trainer: maxima of split blocks are worked out and traded.
+  kStage,     // Copies, casts, quantises; into the worker's memory where that is mapped.
+  kPost,      // Chunks are handed to the network.
+  kWait,      // All is handed over, and not all of it is complete.
+  kReceive,   // A worker: ready, and not everything is here.
+  kVerify,    // Digests what has come.
+  kCommit,    // From the decision to the version's being shown.
+};
+inline constexpr size_t kStageCount = 7;
+
+constexpr absl::string_view Name(Stage stage) {
+  constexpr absl::string_view kNames[] = {"exchange", "stage",  "post",  "wait",
+                                          "receive",  "verify", "commit"};
+  return kNames[static_cast<size_t>(stage)];
+}
+
+// Nanoseconds of the steady clock, which the processes of a machine share; 0 and 0: was not there.
+struct StageSpan {
+  int64_t begin_ns = 0;
+  int64_t end_ns = 0;
+};
+using StageSpans = std::array<StageSpan, kStageCount>;
+
+// Any thread may say that something of a stage has ended.
+class Timeline {
+ public:
+  void Clear() {
+    for (auto& at : begins_) at.store(0, std::memory_order_relaxed);
+    for (auto& at : ends_) at.store(0, std::memory_order_relaxed);
+  }
+
+  // The first one counts.
+  void Begin(Stage stage) {
+    int64_t never = 0;
+    begins_[Index(stage)].compare_exchange_strong(never, Now(), std::memory_order_relaxed);
+  }
+  // The last one counts.
+  void End(Stage stage) { ends_[Index(stage)].store(Now(), std::memory_order_relaxed); }
+
+  // Ends with the update; began when the last of the stages before it was over.
+  void EndWait() {
+    int64_t begin = 0;
+    for (const Stage stage : {Stage::kExchange, Stage::kStage, Stage::kPost}) {
+      begin = std::max(begin, ends_[Index(stage)].load(std::memory_order_relaxed));
+    }
+    begins_[Index(Stage::kWait)].store(begin, std::memory_order_relaxed);
+    End(Stage::kWait);
+  }
+
+  StageSpans spans() const {
+    StageSpans spans;
+    for (size_t i = 0; i < kStageCount; ++i) {
+      const int64_t begin = begins_[i].load(std::memory_order_relaxed);
+      const int64_t end = ends_[i].load(std::memory_order_relaxed);
+      if (begin != 0 && end >= begin) spans[i] = {begin, end};
+    }
+    return spans;
+  }
+
+ private:
+  static constexpr size_t Index(Stage stage) { return static_cast<size_t>(stage); }
+  static int64_t Now() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(
+               std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
+
+  std::array<std::atomic<int64_t>, kStageCount> begins_{};
+  std::array<std::atomic<int64_t>, kStageCount> ends_{};
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_ENGINE_TIMELINE_H_
