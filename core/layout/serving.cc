@@ -26,24 +26,28 @@ bool IsNotConverted(absl::string_view tensor, const ModelConfig& config) {
                      });
 }
 
-// The coarsest grid, of the block or halves of it, that all of the ranks' cuts lie on.
+// The coarsest grid, of the block or halves of it, that all of the ranks' cuts lie on, and the
+// parts' beginnings in what they are fused to: engines know one grid, the whole parameter's.
 absl::StatusOr<uint32_t> FitScales(uint32_t block, const ModelParameter& parameter, int axis,
                                    uint32_t tp) {
   if (block <= 1) return block;
   uint32_t scale = block;
-  for (const ParameterPart& part : parameter.parts) {
-    if (part.cut == Cut::kWhole || part.cut_axis != axis) continue;
-    for (uint32_t rank = 0; rank < tp; ++rank) {
+  for (uint32_t rank = 0; rank < tp; ++rank) {
+    int64_t fused = 0;
+    for (const ParameterPart& part : parameter.parts) {
       WAYBILL_ASSIGN_OR_RETURN(const CutRange range,
                                CutPart(part, tp, rank, VocabularyRows::kPadded));
-      while (range.begin % scale != 0 && scale > 1) scale /= 2;
+      const bool cut = part.cut != Cut::kWhole && part.cut_axis == axis;
+      const int64_t begin = cut ? range.begin : 0;
+      while ((begin % scale != 0 || fused % scale != 0) && scale > 1) scale /= 2;
+      if (axis == 0) fused += cut ? range.extent() : part.box.extent(0);
     }
   }
   if (scale == block || scale >= kFinestScale) return scale;
-  return absl::InvalidArgumentError(
-      absl::StrCat("parameter \"", parameter.name, "\": tp=", tp, " cuts within blocks of ", block,
-                   axis == 0 ? " rows" : " columns", ", and not at multiples of ", kFinestScale,
-                   ", down to which scales can be repeated"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "parameter \"", parameter.name, "\": with tp=", tp, " its parts begin within blocks of ",
+      block, axis == 0 ? " rows" : " columns", ", and not at multiples of ", kFinestScale,
+      ", down to which scales can be repeated"));
 }
 
 }  // namespace

@@ -31,7 +31,8 @@ absl::StatusOr<Serving> ParseServing(absl::string_view format, absl::string_view
                                      const ModelConfig& config);
 
 // How a parameter is quantised for `tp` ranks; nothing where it is not. Where the ranks' cuts lie
-// within blocks, scales are stored finer, as vLLM does: a rank's own grid begins at its first row.
+// within blocks, or parts are fused within them, scales are stored finer, as vLLM does: the grid of
+// a rank's parameter begins at its first row.
 //
 // kInvalidArgument: a parameter that is transposed; cuts that no grid of scales fits; a fused
 // parameter of which only a part is to be converted.

@@ -135,9 +135,27 @@ TEST(Serving, CutsWithinBlocksAreServedWithFinerScalesAsFarAsTheyGo) {
             (std::vector<int64_t>{8, 3}));
   Serving odd;
   odd.quantisation = Quantisation{.block_rows = 96, .block_columns = 96};
-  EXPECT_EQ(MakeWorkerLayout(model.tensors, model.config, {.tp = 2}, 0, odd).status().message(),
-            "parameter \"model.layers.0.self_attn.qkv_proj.weight\": tp=2 cuts within blocks of 96 "
-            "rows, and not at multiples of 16, down to which scales can be repeated");
+  EXPECT_EQ(
+      MakeWorkerLayout(model.tensors, model.config, {.tp = 2}, 0, odd).status().message(),
+      "parameter \"model.layers.0.self_attn.qkv_proj.weight\": with tp=2 its parts begin within "
+      "blocks of 96 rows, and not at multiples of 16, down to which scales can be repeated");
+}
+
+TEST(Serving, FusedPartsBeginWhereAStoredScaleDoes) {
+  const ModelConfig config = *ParseModelConfig(
+      R"({"architectures": ["Qwen3ForCausalLM"], "hidden_size": 80, "intermediate_size": 192,
+          "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+          "head_dim": 48, "vocab_size": 64, "tie_word_embeddings": true})");
+  const Model model = {config, RequiredTensors(config, Dtype::kBf16)};
+  const auto layout = Layout(model, 1, "fp8-block");
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  // k begins in row 192, v in row 288: one scale for each 32 rows of 384.
+  EXPECT_EQ(Find(*layout, "model.layers.0.self_attn.qkv_proj.weight_scale_inv")->shape,
+            (std::vector<int64_t>{12, 1}));
+  EXPECT_EQ(Find(*layout, "model.layers.0.mlp.gate_up_proj.weight_scale_inv")->shape,
+            (std::vector<int64_t>{6, 1}));
+  EXPECT_EQ(Find(*layout, "model.layers.0.mlp.down_proj.weight_scale_inv")->shape,
+            (std::vector<int64_t>{1, 2}));
 }
 
 TEST(Serving, ATransposedAndAGenericModelAreRefused) {
