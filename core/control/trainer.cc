@@ -268,7 +268,9 @@ class TrainerClient final : public Trainer, private RankClient {
         const std::lock_guard lock(mutex_);
         counts_ = event.counts;
         times_.sent = absl::Now();
-        stages_ = engine_->stages();
+        stages_ = engine_->timeline().spans();
+        times_.maxima_cpu = absl::Nanoseconds(engine_->timeline().cpu_ns(Timeline::Work::kMaxima));
+        times_.trade_cpu = absl::Nanoseconds(engine_->timeline().cpu_ns(Timeline::Work::kTrade));
         nonfinite_ = std::move(nonfinite);
         ring_high_water_bytes_ = engine_->ring_high_water_bytes();
         if (!publish_) return;

@@ -44,6 +44,9 @@ struct PublishTimes {
   absl::Time published;  // publish() was called.
   absl::Time started;    // START came: data moves from here on.
   absl::Time sent;
+  // Processor time: maxima that are worked out before they are traded, and trading them.
+  absl::Duration maxima_cpu;
+  absl::Duration trade_cpu;
   absl::Duration enqueued;  // What handing the whole plan to the engine took its caller.
 };
 

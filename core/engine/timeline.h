@@ -2,6 +2,8 @@
 #ifndef WAYBILL_CORE_ENGINE_TIMELINE_H_
 #define WAYBILL_CORE_ENGINE_TIMELINE_H_
 
+#include <time.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -43,6 +45,7 @@ class Timeline {
   void Clear() {
     for (auto& at : begins_) at.store(0, std::memory_order_relaxed);
     for (auto& at : ends_) at.store(0, std::memory_order_relaxed);
+    for (auto& ns : cpu_ns_) ns.store(0, std::memory_order_relaxed);
   }
 
   // The first one counts.
@@ -63,6 +66,18 @@ class Timeline {
     End(Stage::kWait);
   }
 
+  // Processor time of whoever runs, added up until Clear().
+  enum class Work : uint8_t { kMaxima, kTrade };
+  template <typename Do>
+  void Charge(Work work, Do run) {
+    const int64_t begin = ThreadCpu();
+    run();
+    cpu_ns_[static_cast<size_t>(work)].fetch_add(ThreadCpu() - begin, std::memory_order_relaxed);
+  }
+  int64_t cpu_ns(Work work) const {
+    return cpu_ns_[static_cast<size_t>(work)].load(std::memory_order_relaxed);
+  }
+
   StageSpans spans() const {
     StageSpans spans;
     for (size_t i = 0; i < kStageCount; ++i) {
@@ -81,8 +96,15 @@ class Timeline {
         .count();
   }
 
+  static int64_t ThreadCpu() {
+    timespec now{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
+  }
+
   std::array<std::atomic<int64_t>, kStageCount> begins_{};
   std::array<std::atomic<int64_t>, kStageCount> ends_{};
+  std::array<std::atomic<int64_t>, 2> cpu_ns_{};
 };
 
 }  // namespace waybill

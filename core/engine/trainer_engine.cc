@@ -41,11 +41,14 @@ class TrainerEngineImpl final : public TrainerEngine {
                  staged_->StagePacked(chunk, slot);
                  timeline_.End(Stage::kStage);
                }),
-        early_batch_([this](uint32_t i) { staged_->RunEarlyTask(i); },
-                     [this] {
-                       maxima_known_.store(true, std::memory_order_release);
-                       fabric_.Wake();
-                     }),
+        early_batch_(
+            [this](uint32_t i) {
+              timeline_.Charge(Timeline::Work::kMaxima, [&] { staged_->RunEarlyTask(i); });
+            },
+            [this] {
+              maxima_known_.store(true, std::memory_order_release);
+              fabric_.Wake();
+            }),
         direct_batch_([this](uint32_t i) { StageDirect(queues_.direct[i]); }, [] {}),
         waiting_batch_([this](uint32_t i) { StageDirect(queues_.waiting_direct[i]); }, [] {}),
         pool_(options.stage_threads) {
@@ -162,8 +165,7 @@ class TrainerEngineImpl final : public TrainerEngine {
   }
 
   std::vector<NonFinite> FindNonFinite() const override { return staged_->FindNonFinite(); }
-
-  StageSpans stages() const override { return timeline_.spans(); }
+  const Timeline& timeline() const override { return timeline_; }
   uint64_t ring_high_water_bytes() const override { return slots_.ring().high_water_bytes(); }
 
   std::vector<LaneReport> ReportLanes() const override { return peers_.Report(fabric_); }
@@ -279,10 +281,10 @@ class TrainerEngineImpl final : public TrainerEngine {
   // Maxima with the co-owners; meanwhile what needs none of them is staged.
   void Trade() {
     if (!maxima_known_.load(std::memory_order_acquire)) return;
-    exchange_.Step(counts_);
+    timeline_.Charge(Timeline::Work::kTrade, [this] { exchange_.Step(counts_); });
     if (!exchange_.all_come()) return;
     scales_known_ = true;
-    staged_->FinishEarly();
+    timeline_.Charge(Timeline::Work::kTrade, [this] { staged_->FinishEarly(); });
     pool_.Run(waiting_batch_, static_cast<uint32_t>(queues_.waiting_direct.size()));
     queues_.ReleasePosted();
     timeline_.End(Stage::kExchange);

@@ -120,7 +120,7 @@ class TrainerEngine {
 
   virtual uint64_t ring_high_water_bytes() const = 0;
   // Of the update that was sent last.
-  virtual StageSpans stages() const = 0;
+  virtual const Timeline& timeline() const = 0;
   // Of the update that was sent last: shards of the manifest with NaNs or infinities among what was
   // quantised.
   virtual std::vector<NonFinite> FindNonFinite() const = 0;

@@ -4,7 +4,8 @@
 
 Prints, for Qwen3-0.6B's shapes from 2 trainers to 2 workers over `local` in shadow mode:
 the update with and without digests against memcpy; the latency of one small tensor; the time of
-planning; a trainer's memory; and the counts, which do not vary. Options: --rounds, --json.
+planning; a trainer's memory; and the counts, which do not vary; then the same update as block FP8
+beside BF16, pair by pair, and what maxima cost. Options: --rounds, --json, --formats (these only).
 """
 
 import argparse
@@ -48,6 +49,30 @@ def bulk(rounds, *options):
     ]
 
 
+def show_formats(rounds):
+    """Block FP8 beside BF16, a pair a round; then the processor time of maxima, by trainers."""
+    pairs = [
+        [bulk(1, "--format", name)[0] for name in ("bf16", "fp8-block")] for _ in range(rounds)
+    ]
+    ratios = [fp8["median_seconds"] / bf16["median_seconds"] for bf16, fp8 in pairs]
+    show("update, block FP8, of the same in BF16", ratios, "", "target: at most 1.3")
+    for name, runs in zip(("BF16", "block FP8"), zip(*pairs)):
+        show(f"    time in {name}", [1e3 * r["median_seconds"] for r in runs], "ms", "", 1)
+        print(f"    bytes in {name:<33} {runs[0]['update_bytes']:9d}")
+    for trainers in (8, 7):
+        run = bulk(1, "--format", "fp8-block", "--trainers", str(trainers))[0]
+        last = [t["last_update"] for t in run["trainers"]]
+        cpu = sum(t["cpu_seconds"] for t in last)
+        trade = sum(t["trade_cpu_seconds"] for t in last)
+        maxima = sum(t["maxima_cpu_seconds"] for t in last)
+        print(
+            f"{trainers} trainers: trading maxima {100 * trade / cpu:.2f} % of the trainers' processor"
+            f" time (target: under 5), finding those that are traded {100 * maxima / cpu:.1f} %;"
+            f" {sum(t['maxima_messages'] for t in last)} messages,"
+            f" {sum(t['maxima_bytes'] for t in last)} bytes"
+        )
+
+
 def write_small_checkpoint(directory):
     """One tensor of 4 KiB: 32 x 64 BF16, of which each trainer holds half."""
     data = bytes(range(256)) * 16
@@ -62,7 +87,11 @@ def main():
     )
     parser.add_argument("--rounds", type=int, default=3, help="demos for each row (default 3)")
     parser.add_argument("--json", action="store_true", help="print what was measured, for programs")
+    parser.add_argument("--formats", action="store_true", help="only block FP8 beside BF16")
     options = parser.parse_args()
+    if options.formats:
+        show_formats(options.rounds)
+        return
 
     with_digests = bulk(options.rounds)
     without = bulk(options.rounds, "--no-digests")
@@ -125,6 +154,9 @@ def main():
             f"    {trainer['name']}: {last['bytes']} bytes, {last['stores']} chunks stored in place,"
             f" {last['writes']} writes posted, {last['immediates']} immediates"
         )
+
+    print()
+    show_formats(options.rounds)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@
 #include "tools/waybill/change_weights.h"
 #include "tools/waybill/commands.h"
 #include "tools/waybill/driven.h"
-#include "tools/waybill/process_memory.h"
+#include "tools/waybill/process_usage.h"
 #include "tools/waybill/rank_options.h"
 
 namespace waybill {
@@ -111,6 +111,7 @@ class TrainerProcess {
 
   void Publish(uint64_t version) {
     const int64_t begin = SharedClockNanos();
+    const absl::Duration cpu_begin = ProcessCpu();
     absl::Status status = trainer_->Publish(version, publish_options());
     const int64_t sent = SharedClockNanos();
     if (status.ok()) status = AwaitCommitted();
@@ -122,6 +123,9 @@ class TrainerProcess {
     event["sent_ns"] = sent;
     event["moving_seconds"] =
         absl::ToDoubleSeconds(trainer_->times().sent - trainer_->times().started);
+    event["maxima_cpu_seconds"] = absl::ToDoubleSeconds(trainer_->times().maxima_cpu);
+    event["trade_cpu_seconds"] = absl::ToDoubleSeconds(trainer_->times().trade_cpu);
+    event["cpu_seconds"] = absl::ToDoubleSeconds(ProcessCpu() - cpu_begin);
     event["enqueue_seconds"] = absl::ToDoubleSeconds(trainer_->times().enqueued);
     event["bytes"] = counts.bytes;
     event["writes"] = counts.writes;

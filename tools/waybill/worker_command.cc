@@ -18,7 +18,6 @@
 #include "tools/check/check_held.h"
 #include "tools/waybill/commands.h"
 #include "tools/waybill/driven.h"
-#include "tools/waybill/process_memory.h"
 #include "tools/waybill/rank_options.h"
 
 namespace waybill {

@@ -1,4 +1,6 @@
-#include "tools/waybill/process_memory.h"
+#include "tools/waybill/process_usage.h"
+
+#include <time.h>
 
 #include <fstream>
 #include <string>
@@ -15,6 +17,12 @@ ProcessMemory ReadProcessMemory() {
     if (key == "RssFile:" && status >> kilobytes) memory.file_bytes = kilobytes << 10;
   }
   return memory;
+}
+
+absl::Duration ProcessCpu() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return absl::DurationFromTimespec(now);
 }
 
 }  // namespace waybill
