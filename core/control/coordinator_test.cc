@@ -55,24 +55,32 @@ class CoordinatorTest : public testing::Test, public Outbox {
       m.mutable_join()->set_group(groups_[rank]);
       if (more) more(*m.mutable_join());
     });
-    // Each trainer holds a row, and each worker wants both.
+    Tell(connection, [&](proto::RankMessage& m) {
+      m.mutable_manifest()->set_data(EncodeManifest(ManifestOf(role, rank)));
+      m.mutable_manifest()->set_last(true);
+    });
+  }
+
+  // Each trainer holds a row, and each worker wants both.
+  virtual Manifest ManifestOf(Role role, uint32_t rank) {
     Manifest manifest;
     const int64_t rows = role == Role::kTrainer ? 1 : 2;
     const int64_t first = role == Role::kTrainer ? rank : 0;
     manifest.AddRegion("w", static_cast<uint64_t>(rows) * 8);
     manifest.AddShard(manifest.AddTensor("w", {2, 4}, Dtype::kBf16), {Dtype::kBf16},
                       Box({first, 0}, {first + rows, 4}), {0, 0, {4, 1}});
-    Tell(connection, [&](proto::RankMessage& m) {
-      m.mutable_manifest()->set_data(EncodeManifest(manifest));
-      m.mutable_manifest()->set_last(true);
-    });
+    return manifest;
   }
 
-  void Establish() {
+  void JoinAll() {
     for (const uint32_t rank : {0u, 1u}) {
       Join(kTrainer[rank], Role::kTrainer, rank);
       Join(kWorker[rank], Role::kWorker, rank);
     }
+  }
+
+  void Establish() {
+    JoinAll();
     Connect();
   }
 
@@ -367,6 +375,190 @@ TEST_F(CoordinatorTest, AtTheJoinDeadlineTheMissingAreNamed) {
   EXPECT_EQ(Error(kTrainer[0], Kind::kDismissal),
             "job \"test\" is not whole after 1m: missing trainer 1, every worker");
   EXPECT_EQ(closed_, std::vector<ConnectionId>{kTrainer[0]});
+}
+
+// A matrix of three rows of blocks. The middle one is split between the trainers and between the
+// workers: trainer 0 writes to worker 0 only, and worker 1's part needs its maxima all the same.
+class TradingCoordinatorTest : public CoordinatorTest {
+ protected:
+  TradingCoordinatorTest() { groups_ = {"a", "b"}; }
+
+  Manifest ManifestOf(Role role, uint32_t rank) override {
+    const Quantisation q = {.block_rows = 16, .block_columns = 16};
+    const int64_t cut = role == Role::kTrainer ? 21 : 24;
+    const Box box({rank == 0 ? 0 : cut, 0}, {rank == 0 ? cut : 48, 16});
+    Manifest manifest;
+    manifest.AddTensor("w", {48, 16}, Dtype::kBf16);
+    manifest.AddRegion("w", static_cast<uint64_t>(box.element_count()) * 2);
+    if (role == Role::kTrainer) {
+      manifest.AddShard(0, {Dtype::kBf16}, box, {0, 0, {16, 1}});
+      return manifest;
+    }
+    const Box cells = CellsMeeting(box, ScaleExtents(q, {48, 16}));
+    manifest.AddRegion("scales", static_cast<uint64_t>(cells.element_count()) * 4);
+    manifest.AddShard(0, Format::Quantised(q), box, {0, 0, {16, 1}});
+    manifest.AddShard(0, Format::Scales(q), cells, {1, 0, {1, 1}});
+    return manifest;
+  }
+
+  struct OfferedLane {
+    uint32_t peer;
+    std::string address;
+    bool co_owner = false;
+  };
+  void Offer(ConnectionId connection, const std::vector<OfferedLane>& lanes,
+             const std::string& mailbox = "") {
+    Tell(connection, [&](proto::RankMessage& m) {
+      m.mutable_offers()->set_epoch(coordinator_->Status().epoch());
+      m.mutable_offers()->set_mailbox(mailbox);
+      for (const OfferedLane& lane : lanes) {
+        proto::Lane* offered = m.mutable_offers()->add_lanes();
+        offered->set_peer(lane.peer);
+        offered->set_address(lane.address);
+        offered->set_co_owner(lane.co_owner);
+      }
+    });
+  }
+
+  // "co-owner 1 at t1-t0 with mailbox 1", a line for each peer.
+  std::string ToConnect(ConnectionId connection) {
+    std::string text;
+    for (const proto::Peer& peer : Last(connection, Kind::kConnect)->connect().peers()) {
+      text += (peer.co_owner() ? "co-owner " : "peer ") + std::to_string(peer.rank()) + " at";
+      for (const std::string& address : peer.lane_addresses()) text += " " + address;
+      if (!peer.mailbox().empty()) text += " with " + peer.mailbox();
+      text += "\n";
+    }
+    return text;
+  }
+
+  void LoseLaneBetweenTrainers() {
+    Tell(kTrainer[0], [&](proto::RankMessage& m) {
+      m.mutable_failed()->set_lane(true);
+      m.mutable_failed()->set_co_owner(true);
+      m.mutable_failed()->set_peer(1);
+      *m.mutable_failed()->mutable_error() = EncodeError(absl::UnavailableError("torn"));
+    });
+  }
+
+  void PublishAll(uint64_t version) {
+    for (const uint32_t t : {0u, 1u}) Publish(t, version);
+  }
+};
+
+TEST_F(TradingCoordinatorTest, CoOwnersLearnEachOthersLanesAndMailboxesAndNobodyElseDoes) {
+  MakeCoordinator();
+  JoinAll();
+  Offer(kTrainer[0], {{0, "t0-w0"}, {1, "t0-t1", true}}, "mailbox 0");
+  Offer(kTrainer[1], {{0, "t1-w0"}, {1, "t1-w1"}, {0, "t1-t0", true}}, "mailbox 1");
+  Offer(kWorker[0], {{0, "w0-t0"}, {1, "w0-t1"}});
+  Offer(kWorker[1], {{1, "w1-t1"}});
+  EXPECT_EQ(ToConnect(kTrainer[0]), "co-owner 1 at t1-t0 with mailbox 1\npeer 0 at w0-t0\n");
+  EXPECT_EQ(ToConnect(kTrainer[1]),
+            "co-owner 0 at t0-t1 with mailbox 0\npeer 0 at w0-t1\npeer 1 at w1-t1\n");
+  EXPECT_EQ(ToConnect(kWorker[0]), "peer 0 at t0-w0\npeer 1 at t1-w0\n");
+  EXPECT_EQ(ToConnect(kWorker[1]), "peer 1 at t1-w1\n");
+}
+
+TEST_F(TradingCoordinatorTest, WhoseOwnGroupsAreGivenUpStartsForTheMaximaOfOthers) {
+  MakeCoordinator();
+  Establish();
+  PublishAll(5);
+  Ready(1);
+  EXPECT_EQ(Count(kTrainer[0], Kind::kStart), 0);
+  Tell(kWorker[0], [&](auto& m) {
+    m.mutable_refused()->set_sequence(sequence());
+    *m.mutable_refused()->mutable_error() = EncodeError(absl::UnavailableError("warming up"));
+  });
+  EXPECT_EQ(Count(kTrainer[0], Kind::kAbort), 0);
+  ASSERT_EQ(Count(kTrainer[0], Kind::kStart), 1);
+  EXPECT_EQ(Last(kTrainer[0], Kind::kStart)->start().targets_size(), 0);
+  ASSERT_EQ(Count(kTrainer[1], Kind::kStart), 1);
+  ASSERT_EQ(Last(kTrainer[1], Kind::kStart)->start().targets_size(), 1);
+  EXPECT_EQ(Last(kTrainer[1], Kind::kStart)->start().targets(0).worker(), 1u);
+  // The round is over, and the next waits for what trainer 0 may still be sending to trainer 1.
+  Arrived(1);
+  Shown(1);
+  Sent(1);
+  EXPECT_EQ(coordinator_->Status().committed_version(), 5u);
+  PublishAll(6);
+  EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 1);
+  Sent(0);
+  EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 2);
+}
+
+TEST_F(TradingCoordinatorTest, ALateTrainerOfGivenUpGroupsStartsAsSoonAsItPublishes) {
+  MakeCoordinator();
+  Establish();
+  Publish(1, 5);
+  Ready(1);
+  coordinator_->OnGone(kWorker[0], now_);
+  EXPECT_EQ(Count(kTrainer[0], Kind::kStart), 0);
+  // The job is not whole, and its update goes on.
+  Publish(0, 5);
+  EXPECT_EQ(Count(kTrainer[0], Kind::kStart), 1);
+}
+
+TEST_F(TradingCoordinatorTest, ALostLaneBetweenCoOwnersAbortsWhatHasNotArrivedAndLeadsToNewLanes) {
+  MakeCoordinator();
+  Establish();
+  PublishAll(5);
+  Ready(0);
+  Ready(1);
+  Arrived(0);  // Decided: it has all that it needs.
+  LoseLaneBetweenTrainers();
+  EXPECT_EQ(Count(kWorker[0], Kind::kAbort), 0);
+  EXPECT_EQ(Error(kWorker[1], Kind::kAbort), "lane between trainer 0 and trainer 1: torn");
+  EXPECT_EQ(Error(kTrainer[0], Kind::kAbort), "lane between trainer 0 and trainer 1: torn");
+  EXPECT_EQ(coordinator_->Status().epoch(), 1u);  // Until the update is over.
+  Shown(0);
+  EXPECT_EQ(coordinator_->Status().epoch(), 2u);
+  EXPECT_EQ(coordinator_->Status().lanes_lost(), 1u);
+  Connect();
+}
+
+TEST_F(TradingCoordinatorTest, ALostLaneBetweenCoOwnersLeadsToNewLanesBetweenUpdatesToo) {
+  MakeCoordinator();
+  Establish();
+  LoseLaneBetweenTrainers();
+  EXPECT_EQ(coordinator_->Status().epoch(), 2u);
+  PublishAll(5);  // Waits for the lanes.
+  EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 0);
+  LoseLaneBetweenTrainers();  // The other end's word of it.
+  const uint64_t epoch = coordinator_->Status().epoch();
+  for (const ConnectionId connection : {kTrainer[0], kTrainer[1], kWorker[0], kWorker[1]}) {
+    Offer(connection, {});
+  }
+  for (const ConnectionId connection : {kTrainer[0], kTrainer[1], kWorker[0], kWorker[1]}) {
+    Tell(connection, [&](proto::RankMessage& m) { m.mutable_connected()->set_epoch(epoch); });
+  }
+  EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 1);
+  EXPECT_EQ(coordinator_->Status().epoch(), 2u);
+}
+
+TEST_F(TradingCoordinatorTest, ATrainerThatIsGoneAbortsWhatIsQuantisedByItsMaxima) {
+  MakeCoordinator();
+  Establish();
+  PublishAll(5);
+  Ready(0);
+  Ready(1);
+  coordinator_->OnGone(kTrainer[0], now_);
+  for (const uint32_t w : {0u, 1u}) {
+    EXPECT_EQ(Error(kWorker[w], Kind::kAbort), "trainer 0 is gone: its stream ended");
+  }
+}
+
+TEST_F(TradingCoordinatorTest, ATrainerThatIsGoneAbortsNothingThatHasArrived) {
+  MakeCoordinator();
+  Establish();
+  PublishAll(5);
+  Ready(0);
+  Ready(1);
+  Arrived(1);
+  coordinator_->OnGone(kTrainer[0], now_);
+  EXPECT_EQ(Count(kWorker[0], Kind::kAbort), 1);
+  EXPECT_EQ(Count(kWorker[1], Kind::kAbort), 0);
+  EXPECT_EQ(Count(kWorker[1], Kind::kCommit), 1);
 }
 
 }  // namespace
