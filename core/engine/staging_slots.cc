@@ -5,7 +5,7 @@
 namespace waybill {
 
 StagingSlots::StagingSlots(Fabric* fabric, StagingRing ring, WorkPool* pool,
-                           std::function<void(uint32_t chunk, std::byte* slot)> stage)
+                           const std::function<void(uint32_t chunk, std::byte* slot)>& stage)
     : ring_(std::move(ring)), pool_(pool), slots_(ring_.slot_count()) {
   for (uint32_t s = 0; s < slots_.size(); ++s) {
     slots_[s].batch = std::make_unique<WorkPool::Batch>(

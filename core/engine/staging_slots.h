@@ -30,7 +30,7 @@ class StagingSlots {
   // `stage` writes a chunk to a slot, on any thread. `fabric` is woken when one is written; it and
   // `pool` outlive the slots' use.
   StagingSlots(Fabric* fabric, StagingRing ring, WorkPool* pool,
-               std::function<void(uint32_t chunk, std::byte* slot)> stage);
+               const std::function<void(uint32_t chunk, std::byte* slot)>& stage);
 
   // False where no slot is free.
   bool Stage(const Staged& what);

@@ -473,7 +473,6 @@ class TrainerEngineImpl final : public TrainerEngine {
   bool may_finish_ = true;                  // Ledgers and immediates may go out.
   bool refused_ = false;
   bool scales_known_ = false;  // And so are all.
-  size_t next_posted_ = 0;
   StagingSlots slots_;
   std::vector<Write> writes_;
   std::vector<FabricEvent> events_;
