@@ -312,6 +312,8 @@ absl::Status Coordinator::CheckPublish(const proto::Publish& publish) const {
     return absl::FailedPreconditionError(
         absl::StrCat("publish version ", publish.version(), ": ", why...));
   };
+  // Who is gone has failed its own groups; the others' update goes on.
+  if (round_ != nullptr && round_->update().version == publish.version()) return absl::OkStatus();
   const bool reconnecting = phase_ != Phase::kGathering && !AnyNewcomer();
   if (phase_ != Phase::kReady && !reconnecting) {
     return absl::UnavailableError(absl::StrCat("publish version ", publish.version(),
@@ -324,7 +326,7 @@ absl::Status Coordinator::CheckPublish(const proto::Publish& publish) const {
   if (!pending_.empty() && pending_.front().version != publish.version()) {
     return refuse("version ", pending_.front().version, " is being published");
   }
-  if (round_ != nullptr && round_->update().version != publish.version()) {
+  if (round_ != nullptr) {
     return refuse("version ", round_->update().version, " is being published");
   }
   return absl::OkStatus();

@@ -222,6 +222,20 @@ TEST_F(CoordinatorTest, ALostWorkerFailsItsGroupAndNoOther) {
   EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome), "worker 1 is gone: its stream ended");
 }
 
+TEST_F(CoordinatorTest, ALateTrainerTakesPartAlthoughAnotherGroupsWorkerIsGone) {
+  groups_ = {"a", "b"};
+  MakeCoordinator();
+  Establish();
+  Publish(0, 5);
+  Ready(0);
+  coordinator_->OnGone(kWorker[1], now_);
+  Publish(1, 5);
+  EXPECT_EQ(Count(kTrainer[1], Kind::kPublishRefused), 0);
+  EXPECT_EQ(Count(kTrainer[1], Kind::kStart), 1);
+  Arrived(0);
+  EXPECT_EQ(Count(kWorker[0], Kind::kCommit), 1);
+}
+
 TEST_F(CoordinatorTest, AnotherVersionMeanwhileIsRefusedNamingBoth) {
   MakeCoordinator();
   Establish();
@@ -378,18 +392,19 @@ TEST_F(CoordinatorTest, AtTheJoinDeadlineTheMissingAreNamed) {
 }
 
 // A matrix of three rows of blocks. The middle one is split between the trainers and between the
-// workers: trainer 0 writes to worker 0 only, and worker 1's part needs its maxima all the same.
+// workers: trainer 1 writes to worker 1 only, and worker 0's part needs its maxima all the same.
 class TradingCoordinatorTest : public CoordinatorTest {
  protected:
   TradingCoordinatorTest() { groups_ = {"a", "b"}; }
 
   Manifest ManifestOf(Role role, uint32_t rank) override {
     const Quantisation q = {.block_rows = 16, .block_columns = 16};
-    const int64_t cut = role == Role::kTrainer ? 21 : 24;
+    const int64_t cut = role == Role::kTrainer ? 21 : 19;
     const Box box({rank == 0 ? 0 : cut, 0}, {rank == 0 ? cut : 48, 16});
     Manifest manifest;
     manifest.AddTensor("w", {48, 16}, Dtype::kBf16);
-    manifest.AddRegion("w", static_cast<uint64_t>(box.element_count()) * 2);
+    const auto elements = static_cast<uint64_t>(box.element_count());
+    manifest.AddRegion("w", role == Role::kTrainer ? elements * 2 : elements);
     if (role == Role::kTrainer) {
       manifest.AddShard(0, {Dtype::kBf16}, box, {0, 0, {16, 1}});
       return manifest;
@@ -422,8 +437,10 @@ class TradingCoordinatorTest : public CoordinatorTest {
 
   // "co-owner 1 at t1-t0 with mailbox 1", a line for each peer.
   std::string ToConnect(ConnectionId connection) {
+    const proto::ControllerMessage* message = Last(connection, Kind::kConnect);
+    if (message == nullptr) return Error(connection, Kind::kDismissal);
     std::string text;
-    for (const proto::Peer& peer : Last(connection, Kind::kConnect)->connect().peers()) {
+    for (const proto::Peer& peer : message->connect().peers()) {
       text += (peer.co_owner() ? "co-owner " : "peer ") + std::to_string(peer.rank()) + " at";
       for (const std::string& address : peer.lane_addresses()) text += " " + address;
       if (!peer.mailbox().empty()) text += " with " + peer.mailbox();
@@ -449,54 +466,53 @@ class TradingCoordinatorTest : public CoordinatorTest {
 TEST_F(TradingCoordinatorTest, CoOwnersLearnEachOthersLanesAndMailboxesAndNobodyElseDoes) {
   MakeCoordinator();
   JoinAll();
-  Offer(kTrainer[0], {{0, "t0-w0"}, {1, "t0-t1", true}}, "mailbox 0");
-  Offer(kTrainer[1], {{0, "t1-w0"}, {1, "t1-w1"}, {0, "t1-t0", true}}, "mailbox 1");
-  Offer(kWorker[0], {{0, "w0-t0"}, {1, "w0-t1"}});
-  Offer(kWorker[1], {{1, "w1-t1"}});
-  EXPECT_EQ(ToConnect(kTrainer[0]), "co-owner 1 at t1-t0 with mailbox 1\npeer 0 at w0-t0\n");
-  EXPECT_EQ(ToConnect(kTrainer[1]),
-            "co-owner 0 at t0-t1 with mailbox 0\npeer 0 at w0-t1\npeer 1 at w1-t1\n");
-  EXPECT_EQ(ToConnect(kWorker[0]), "peer 0 at t0-w0\npeer 1 at t1-w0\n");
-  EXPECT_EQ(ToConnect(kWorker[1]), "peer 1 at t1-w1\n");
+  Offer(kTrainer[0], {{0, "t0-w0"}, {1, "t0-w1"}, {1, "t0-t1", true}}, "mailbox 0");
+  Offer(kTrainer[1], {{1, "t1-w1"}, {0, "t1-t0", true}}, "mailbox 1");
+  Offer(kWorker[0], {{0, "w0-t0"}});
+  Offer(kWorker[1], {{0, "w1-t0"}, {1, "w1-t1"}});
+  EXPECT_EQ(ToConnect(kTrainer[0]),
+            "co-owner 1 at t1-t0 with mailbox 1\npeer 0 at w0-t0\npeer 1 at w1-t0\n");
+  EXPECT_EQ(ToConnect(kTrainer[1]), "co-owner 0 at t0-t1 with mailbox 0\npeer 1 at w1-t1\n");
+  EXPECT_EQ(ToConnect(kWorker[0]), "peer 0 at t0-w0\n");
+  EXPECT_EQ(ToConnect(kWorker[1]), "peer 0 at t0-w1\npeer 1 at t1-w1\n");
 }
 
 TEST_F(TradingCoordinatorTest, WhoseOwnGroupsAreGivenUpStartsForTheMaximaOfOthers) {
   MakeCoordinator();
   Establish();
   PublishAll(5);
-  Ready(1);
-  EXPECT_EQ(Count(kTrainer[0], Kind::kStart), 0);
-  Tell(kWorker[0], [&](auto& m) {
+  Ready(0);
+  EXPECT_EQ(Count(kTrainer[1], Kind::kStart), 0);
+  Tell(kWorker[1], [&](auto& m) {
     m.mutable_refused()->set_sequence(sequence());
     *m.mutable_refused()->mutable_error() = EncodeError(absl::UnavailableError("warming up"));
   });
-  EXPECT_EQ(Count(kTrainer[0], Kind::kAbort), 0);
-  ASSERT_EQ(Count(kTrainer[0], Kind::kStart), 1);
-  EXPECT_EQ(Last(kTrainer[0], Kind::kStart)->start().targets_size(), 0);
+  EXPECT_EQ(Count(kTrainer[1], Kind::kAbort), 0);
   ASSERT_EQ(Count(kTrainer[1], Kind::kStart), 1);
-  ASSERT_EQ(Last(kTrainer[1], Kind::kStart)->start().targets_size(), 1);
-  EXPECT_EQ(Last(kTrainer[1], Kind::kStart)->start().targets(0).worker(), 1u);
-  // The round is over, and the next waits for what trainer 0 may still be sending to trainer 1.
-  Arrived(1);
-  Shown(1);
-  Sent(1);
+  EXPECT_EQ(Last(kTrainer[1], Kind::kStart)->start().targets_size(), 0);
+  ASSERT_EQ(Count(kTrainer[0], Kind::kStart), 1);
+  ASSERT_EQ(Last(kTrainer[0], Kind::kStart)->start().targets_size(), 1);
+  EXPECT_EQ(Last(kTrainer[0], Kind::kStart)->start().targets(0).worker(), 0u);
+  // The next update waits for what trainer 1 may still be sending to trainer 0.
+  Arrived(0);
+  Shown(0);
+  Sent(0);
   EXPECT_EQ(coordinator_->Status().committed_version(), 5u);
   PublishAll(6);
   EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 1);
-  Sent(0);
+  Sent(1);
   EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 2);
 }
 
 TEST_F(TradingCoordinatorTest, ALateTrainerOfGivenUpGroupsStartsAsSoonAsItPublishes) {
   MakeCoordinator();
   Establish();
-  Publish(1, 5);
-  Ready(1);
-  coordinator_->OnGone(kWorker[0], now_);
-  EXPECT_EQ(Count(kTrainer[0], Kind::kStart), 0);
-  // The job is not whole, and its update goes on.
   Publish(0, 5);
-  EXPECT_EQ(Count(kTrainer[0], Kind::kStart), 1);
+  Ready(0);
+  coordinator_->OnGone(kWorker[1], now_);
+  EXPECT_EQ(Count(kTrainer[1], Kind::kStart), 0);
+  Publish(1, 5);
+  EXPECT_EQ(Count(kTrainer[1], Kind::kStart), 1);
 }
 
 TEST_F(TradingCoordinatorTest, ALostLaneBetweenCoOwnersAbortsWhatHasNotArrivedAndLeadsToNewLanes) {
@@ -542,9 +558,9 @@ TEST_F(TradingCoordinatorTest, ATrainerThatIsGoneAbortsWhatIsQuantisedByItsMaxim
   PublishAll(5);
   Ready(0);
   Ready(1);
-  coordinator_->OnGone(kTrainer[0], now_);
+  coordinator_->OnGone(kTrainer[1], now_);
   for (const uint32_t w : {0u, 1u}) {
-    EXPECT_EQ(Error(kWorker[w], Kind::kAbort), "trainer 0 is gone: its stream ended");
+    EXPECT_EQ(Error(kWorker[w], Kind::kAbort), "trainer 1 is gone: its stream ended");
   }
 }
 
@@ -554,11 +570,11 @@ TEST_F(TradingCoordinatorTest, ATrainerThatIsGoneAbortsNothingThatHasArrived) {
   PublishAll(5);
   Ready(0);
   Ready(1);
-  Arrived(1);
-  coordinator_->OnGone(kTrainer[0], now_);
-  EXPECT_EQ(Count(kWorker[0], Kind::kAbort), 1);
-  EXPECT_EQ(Count(kWorker[1], Kind::kAbort), 0);
-  EXPECT_EQ(Count(kWorker[1], Kind::kCommit), 1);
+  Arrived(0);
+  coordinator_->OnGone(kTrainer[1], now_);
+  EXPECT_EQ(Count(kWorker[0], Kind::kAbort), 0);
+  EXPECT_EQ(Count(kWorker[0], Kind::kCommit), 1);
+  EXPECT_EQ(Count(kWorker[1], Kind::kAbort), 1);
 }
 
 }  // namespace
