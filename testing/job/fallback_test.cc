@@ -18,6 +18,7 @@
 #include "core/fabric/tcp/tcp_fabric.h"
 #include "core/fabric/verbs/staging_limits.h"
 #include "core/fabric/verbs/verbs_fabric.h"
+#include "testing/cluster/quantised_model.h"
 #include "testing/fake_verbs/fake_network.h"
 #include "testing/job/job.h"
 
@@ -32,8 +33,9 @@ using testing::StartsWith;
 class FallbackTest : public testing::Test {
  protected:
   // Each rank has a host of its own with so many NICs.
-  void Start(int nics, const std::optional<fake_verbs::RegistrationFault>& fault = {}) {
-    job_ = std::make_unique<Job>(JobOptions{.make_fabric = [=, this](const std::string& rank) {
+  void Start(int nics, const std::optional<fake_verbs::RegistrationFault>& fault = {},
+             std::shared_ptr<const ClusterModel> model = nullptr) {
+    const auto make_fabric = [=, this](const std::string& rank) {
       const std::lock_guard lock(mutex_);
       for (int i = 0; i < nics; ++i) {
         const std::string name = "mlx5_" + std::to_string(i);
@@ -44,7 +46,8 @@ class FallbackTest : public testing::Test {
       members.push_back({.fabric = *MakeVerbsFabric({.library = &network_.Host(rank)})});
       members.push_back({.fabric = *MakeTcpFabric()});
       return *MakeChoiceFabric(std::move(members), "");
-    }});
+    };
+    job_ = std::make_unique<Job>(JobOptions{.make_fabric = make_fabric, .model = std::move(model)});
     ASSERT_EQ(job_->StartController().message(), "");
     ASSERT_EQ(job_->JoinAll().message(), "");
   }
@@ -151,6 +154,45 @@ TEST_F(FallbackTest, ANicThatDiesIsPlannedAroundAndTakenInAgain) {
   network_.Host("trainer 0").SetPort("mlx5_1", 1, /*active=*/true);
   Await([&] { return on_trainer_0("mlx5_0") == 2 && on_trainer_0("mlx5_1") == 2; });
   PublishAndCheck(3);
+}
+
+// Two trainers whose rows meet in a block.
+std::shared_ptr<const ClusterModel> TradingModel() {
+  return MakeQuantisedModel({.trainers = {{Box({0, 0}, {21, 40})}, {Box({21, 0}, {48, 40})}}});
+}
+
+TEST_F(FallbackTest, APathBetweenCoOwnersThatDiesFailsTheUpdateAndMaximaGoByWhatStillWorks) {
+  Start(/*nics=*/1, {}, TradingModel());
+  PublishAndCheck(1);
+  const uint64_t epoch = job_->controller().status().epoch();
+  network_.Cut({"trainer 0", "mlx5_0"}, {"trainer 1", "mlx5_0"});
+  for (const absl::Status& status : job_->PublishAll(2)) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr("between trainer"));
+  }
+  for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(job_->Shows(w, 1)) << w;
+
+  AwaitNewLanes(epoch);
+  PublishAndCheck(3);
+  PublishAndCheck(4);
+  EXPECT_EQ(job_->controller().status().lanes_lost(), 1u);
+  // What is between trainers and workers is as before.
+  for (uint32_t t = 0; t < 2; ++t) {
+    EXPECT_THAT(PathsOf(job_->trainer(t)->lanes()), Each(StartsWith("verbs: ")));
+  }
+}
+
+TEST_F(FallbackTest, WhicheverNicOfACoOwnerDiesBetweenUpdatesTheNextOneIsRight) {
+  Start(/*nics=*/2, {}, TradingModel());
+  PublishAndCheck(1);
+  uint64_t version = 1;
+  for (const char* nic : {"mlx5_0", "mlx5_1"}) {
+    for (const bool active : {false, true}) {
+      const uint64_t epoch = job_->controller().status().epoch();
+      network_.Host("trainer 0").SetPort(nic, 1, active);
+      AwaitNewLanes(epoch);
+      PublishAndCheck(++version);
+    }
+  }
 }
 
 // ENOMEM: the translation table, or the limit on locked memory, is full.

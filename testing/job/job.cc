@@ -1,5 +1,6 @@
 #include "testing/job/job.h"
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -47,10 +48,33 @@ std::vector<std::byte> BytesOf(const Box& box, uint64_t version) {
   return bytes;
 }
 
+class OwnModel final : public ClusterModel {
+ public:
+  OwnModel(uint32_t trainers, uint32_t workers) : trainers_(trainers), workers_(workers) {}
+
+  Manifest Trainer(uint32_t t) const override { return OneShard(RowsOf(t, trainers_)); }
+  Manifest Worker(uint32_t w) const override { return OneShard(ColumnsOf(w, workers_)); }
+  void Fill(uint64_t version, const Manifest& trainer, std::byte* memory) const override {
+    const std::vector<std::byte> bytes = BytesOf(trainer.shard(0).box, version);
+    std::memcpy(memory, bytes.data(), bytes.size());
+  }
+  void Expect(uint64_t version, const Manifest& worker,
+              std::vector<std::vector<std::byte>>& regions) const override {
+    regions[0] = BytesOf(worker.shard(0).box, version);
+  }
+
+ private:
+  const uint32_t trainers_;
+  const uint32_t workers_;
+};
+
 }  // namespace
 
 Job::Job(const JobOptions& options)
     : options_(options),
+      model_(options.model != nullptr
+                 ? options.model
+                 : std::make_shared<OwnModel>(options.trainers, options.workers)),
       memory_(options.trainers),
       engine_memory_(options.workers),
       trainers_(options.trainers),
@@ -84,14 +108,14 @@ std::unique_ptr<Fabric> Job::MakeFabric(const std::string& rank) const {
 }
 
 absl::Status Job::JoinTrainer(uint32_t t) {
-  const Box box = RowsOf(t, options_.trainers);
-  memory_[t].resize(static_cast<size_t>(box.element_count()) * 2);
+  const Manifest manifest = model_->Trainer(t);
+  memory_[t].resize(manifest.region_bytes(0));
   auto fabric = MakeFabric(absl::StrCat("trainer ", t));
   WAYBILL_ASSIGN_OR_RETURN(
       trainers_[t],
       Trainer::Join({.identity = Identity(t, options_.trainers),
                      .engine = {.ring_bytes = 64 << 10, .chunk_bytes = 4 << 10}},
-                    OneShard(box), {{MemoryKind::kHost, memory_[t].data(), memory_[t].size()}},
+                    manifest, {{MemoryKind::kHost, memory_[t].data(), memory_[t].size()}},
                     std::move(fabric)));
   return absl::OkStatus();
 }
@@ -101,15 +125,16 @@ absl::Status Job::JoinWorker(uint32_t w) {
                         .engine = {.mode = options_.mode},
                         .handler = handlers_[w]};
   if (w < options_.groups.size()) options.identity.group = options_.groups[w];
-  const Box box = ColumnsOf(w, options_.workers);
+  const Manifest manifest = model_->Worker(w);
   std::vector<MemorySpan> user_regions;
-  if (options_.mode == Mode::kShadowCopy) {
-    engine_memory_[w].resize(static_cast<size_t>(box.element_count()) * 2);
-    user_regions.push_back({MemoryKind::kHost, engine_memory_[w].data(), engine_memory_[w].size()});
+  engine_memory_[w].clear();
+  for (uint32_t r = 0; options_.mode == Mode::kShadowCopy && r < manifest.region_count(); ++r) {
+    std::vector<std::byte>& memory = engine_memory_[w].emplace_back(manifest.region_bytes(r));
+    user_regions.push_back({MemoryKind::kHost, memory.data(), memory.size()});
   }
   auto fabric = MakeFabric(absl::StrCat("worker ", w));
   WAYBILL_ASSIGN_OR_RETURN(workers_[w],
-                           Worker::Join(options, OneShard(box), user_regions, std::move(fabric)));
+                           Worker::Join(options, manifest, user_regions, std::move(fabric)));
   return absl::OkStatus();
 }
 
@@ -134,8 +159,7 @@ absl::Status Job::JoinAll() {
 
 void Job::Fill(uint64_t version) {
   for (uint32_t t = 0; t < options_.trainers; ++t) {
-    const std::vector<std::byte> bytes = BytesOf(RowsOf(t, options_.trainers), version);
-    std::memcpy(memory_[t].data(), bytes.data(), bytes.size());
+    model_->Fill(version, model_->Trainer(t), memory_[t].data());
   }
 }
 
@@ -157,10 +181,19 @@ std::vector<absl::Status> Job::PublishAll(uint64_t version, absl::Duration timeo
 bool Job::Shows(uint32_t w, uint64_t version) {
   const absl::StatusOr<Snapshot> snapshot = workers_[w]->TakeSnapshot("test");
   if (!snapshot.ok() || snapshot->version() != version) return false;
-  const std::vector<std::byte> expected = BytesOf(ColumnsOf(w, options_.workers), version);
-  const auto shown = snapshot->region(0);
-  return shown.size() == expected.size() &&
-         std::memcmp(shown.data(), expected.data(), expected.size()) == 0;
+  const Manifest manifest = model_->Worker(w);
+  std::vector<std::vector<std::byte>> expected;
+  for (uint32_t r = 0; r < manifest.region_count(); ++r) {
+    expected.emplace_back(manifest.region_bytes(r), std::byte{0});
+  }
+  model_->Expect(version, manifest, expected);
+  for (uint32_t r = 0; r < manifest.region_count(); ++r) {
+    const auto shown = snapshot->region(r);
+    if (!std::equal(shown.begin(), shown.end(), expected[r].begin(), expected[r].end())) {
+      return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace waybill

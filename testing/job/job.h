@@ -16,6 +16,7 @@
 #include "core/control/trainer.h"
 #include "core/control/worker.h"
 #include "core/fabric/fabric.h"
+#include "testing/cluster/cluster_model.h"
 
 namespace waybill {
 
@@ -24,7 +25,8 @@ struct JobOptions {
   std::function<std::unique_ptr<Fabric>(const std::string& rank)> make_fabric;
   uint32_t trainers = 2;
   uint32_t workers = 2;
-  std::vector<std::string> groups;  // By worker; "all" where it is shorter.
+  std::vector<std::string> groups;            // By worker; "all" where it is shorter.
+  std::shared_ptr<const ClusterModel> model;  // Null: the job's own, below.
   std::string token = "secret";
   std::string decision_log;
   Mode mode = Mode::kShadow;
@@ -32,8 +34,8 @@ struct JobOptions {
   absl::Duration quiescence_timeout = absl::Milliseconds(100);
 };
 
-// The model: one tensor of kRows x kColumns BF16, its rows over the trainers, its columns over the
-// workers. Element i of version v has the bits v * 1000 + i (mod 2^16).
+// Its own model: one tensor of kRows x kColumns BF16, its rows over the trainers, its columns over
+// the workers. Element i of version v has the bits v * 1000 + i (mod 2^16).
 class Job {
  public:
   static constexpr int64_t kRows = 64;
@@ -68,10 +70,12 @@ class Job {
   std::unique_ptr<Fabric> MakeFabric(const std::string& rank) const;
 
   const JobOptions options_;
+  const std::shared_ptr<const ClusterModel> model_;
   std::string address_;
   std::unique_ptr<Controller> controller_;
-  std::vector<std::vector<std::byte>> memory_;         // Of each trainer.
-  std::vector<std::vector<std::byte>> engine_memory_;  // Of each worker, in shadow-copy.
+  std::vector<std::vector<std::byte>> memory_;  // Of each trainer.
+  // Of each region of each worker, in shadow-copy.
+  std::vector<std::vector<std::vector<std::byte>>> engine_memory_;
   std::vector<std::unique_ptr<Trainer>> trainers_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::function<absl::Status(const WorkerNotice&)>> handlers_;
