@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Whole jobs of real processes: 2x2 and 2x3 in every mode, a rank killed, a worker stopped beyond the
-# update's deadline. Over verbs where WAYBILL_RXE_NODES names devices, else over tcp. The model is
-# made here: the smallest that there is otherwise moves 190 MB.
+# Whole jobs of real processes: 2x2 and 2x3 in every mode, 3x2 quantised, a rank killed, a worker
+# stopped beyond the update's deadline. Over verbs where WAYBILL_RXE_NODES names devices, else over
+# tcp. The models are made here: the smallest that there is otherwise moves 190 MB.
 set -euo pipefail
 
 waybill=$PWD/tools/waybill/waybill
@@ -16,19 +16,60 @@ trap 'for pid in "${started[@]}"; do kill -KILL "$pid" 2>/dev/null || :; done; r
 
 fail() { printf '%s\n' "$*" >&2; exit 1; }
 
-# A safetensors file of two matrices, with different bytes in each row.
+# safetensors FOLDER HEADER: what is on standard input becomes the tensors.
+safetensors() {
+  mkdir "$1"
+  {
+    # shellcheck disable=SC2059
+    printf "\\x$(printf %02x $((${#2} & 255)))\\x$(printf %02x $((${#2} >> 8)))\\0\\0\\0\\0\\0\\0"
+    printf '%s' "$2"
+    cat
+  } >"$1/model.safetensors"
+}
+
+# Two matrices, with different bytes in each row.
 make_checkpoint() {
   local header='{"a":{"dtype":"BF16","shape":[96,64],"data_offsets":[0,12288]},'
   header+='"b":{"dtype":"F32","shape":[33,40],"data_offsets":[12288,17568]}}'
   local text
   text=$(seq -w 1 3514 | tr '\n' '+')
-  mkdir "$scratch/model"
-  {
-    # shellcheck disable=SC2059
-    printf "\\x$(printf %02x ${#header})\\0\\0\\0\\0\\0\\0\\0"
-    printf '%s' "$header"
-    printf '%s' "${text:0:17568}"
-  } >"$scratch/model/model.safetensors"
+  printf '%s' "${text:0:17568}" | safetensors "$scratch/model" "$header"
+}
+
+# A model of one layer, of numbers from 2^-31 to 2^-3 that are larger in some rows than in others.
+make_layer() {
+  local layer=model.layers.0 header='' end=0 begin name rows columns
+  while read -r name rows columns; do
+    begin=$end
+    end=$((begin + rows * columns * 2))
+    [ "$columns" = 1 ] || rows+=,$columns
+    header+=",\"$name.weight\":{\"dtype\":\"BF16\",\"shape\":[$rows],"
+    header+="\"data_offsets\":[$begin,$end]}"
+  done <<EOF
+model.embed_tokens 64 72
+model.norm 72 1
+$layer.input_layernorm 72 1
+$layer.post_attention_layernorm 72 1
+$layer.self_attn.q_norm 32 1
+$layer.self_attn.k_norm 32 1
+$layer.self_attn.q_proj 64 72
+$layer.self_attn.k_proj 64 72
+$layer.self_attn.v_proj 64 72
+$layer.self_attn.o_proj 72 64
+$layer.mlp.gate_proj 160 72
+$layer.mlp.up_proj 160 72
+$layer.mlp.down_proj 72 160
+EOF
+  awk -v bytes=$end 'BEGIN {
+    srand(5)
+    for (i = 0; i < bytes; i += 2)
+      printf "%c%c", 33 + int(90 * rand()), 48 + int(i / 3000) % 9 + int(5 * rand())
+  }' | safetensors "$scratch/layer" "{${header:1}}"
+  cat >"$scratch/layer/config.json" <<EOF
+{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 72,
+ "intermediate_size": 160, "num_hidden_layers": 1, "num_attention_heads": 2,
+ "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 64, "tie_word_embeddings": true}
+EOF
 }
 
 demo() {
@@ -51,6 +92,13 @@ demos_are_right() {
     # shellcheck disable=SC2086
     demo --versions 2 --workers $how >"$scratch/out" || fail "2 x $how: $(<"$scratch/out")"
   done
+}
+
+# Trainers trade the maxima of blocks that they own together.
+a_quantised_job_is_right() {
+  make_layer
+  "$waybill" demo --fabric "$fabric" --checkpoint "$scratch/layer" --format fp8-block --trainers 3 \
+    --workers 2 --versions 2 >"$scratch/out" 2>&1 || fail "quantised: $(<"$scratch/out")"
 }
 
 a_killed_rank_leaves_the_others_whole() {
@@ -114,7 +162,7 @@ publish() {
 }
 
 make_checkpoint
-for drill in demos_are_right a_killed_rank_leaves_the_others_whole \
+for drill in demos_are_right a_quantised_job_is_right a_killed_rank_leaves_the_others_whole \
   a_stopped_worker_ends_the_update_and_no_other; do
   begin=$EPOCHREALTIME
   $drill
