@@ -109,10 +109,14 @@ absl::Status RankClient::Attend(proto::Join join) {
 }
 
 void RankClient::Shut(bool say_goodbye) {
-  if (say_goodbye) {
-    proto::RankMessage message;
-    message.mutable_leave();
-    Send(std::move(message));
+  if (say_goodbye && thread_ != nullptr) {
+    // After what the thread is saying: a worker may leave as soon as it sees a version shown, and
+    // SHOWN has to come first.
+    thread_->DoAndWait([this] {
+      proto::RankMessage message;
+      message.mutable_leave();
+      Send(std::move(message));
+    });
   }
   std::unique_ptr<RankStream> stream;
   {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "testing/job/job.h"
@@ -78,6 +79,24 @@ TEST(Update, ARefusedUpdateTouchesNothing) {
   for (const absl::Status& status : job.PublishAll(2)) EXPECT_EQ(status.message(), "");
   ASSERT_TRUE(job.trainer(0)->AwaitOutcome(absl::Seconds(20)).ok());
   EXPECT_TRUE(job.Shows(0, 2));
+}
+
+// A race without a fence between them: its last word is SHOWN, and then LEAVE.
+TEST(Update, AWorkerThatLeavesAsSoonAsAVersionIsShownHasSaidSo) {
+  for (int round = 0; round < 20; ++round) {
+    Job job({.trainers = 1, .workers = 1});
+    ASSERT_EQ(job.StartController().message(), "");
+    ASSERT_EQ(job.JoinAll().message(), "");
+    std::thread leaves([&] {
+      EXPECT_EQ(job.worker(0)->AwaitShown(1, absl::Seconds(20)).message(), "");
+      job.worker(0).reset();
+    });
+    job.PublishAll(1);
+    const auto outcomes = job.trainer(0)->AwaitOutcome(absl::Seconds(20));
+    leaves.join();
+    ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+    ASSERT_EQ((*outcomes)[0].status.message(), "");
+  }
 }
 
 }  // namespace
