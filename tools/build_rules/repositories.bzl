@@ -1,6 +1,7 @@
 """Everything from outside this repository: third_party/README.md says why each is here."""
 
 load("//tools/build_rules:compat.bzl", "compat_repositories")
+load("//tools/build_rules:local_cuda.bzl", "local_cuda")
 load("//tools/build_rules:local_python.bzl", "local_python")
 load("//tools/build_rules:system_library.bzl", "system_library")
 
@@ -106,6 +107,11 @@ def waybill_repositories():
     local_python(
         name = "local_python",
         requirements = "//third_party/python:requirements.lock",
+    )
+
+    local_cuda(
+        name = "local_cuda",
+        requirements = "//third_party/cuda:requirements.lock",
     )
 
 def waybill_toolchains():
