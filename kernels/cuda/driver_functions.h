@@ -1,0 +1,61 @@
+// The functions of the CUDA driver that this package and its tests call.
+
+#ifndef KERNELS_CUDA_DRIVER_FUNCTIONS_H_
+#define KERNELS_CUDA_DRIVER_FUNCTIONS_H_
+
+#include <cuda.h>
+
+#include <string>
+
+#include "kernels/cuda/driver.h"
+
+namespace waybill::kernels::cuda {
+
+// <cuda.h> renames some of these to their newer versions, by macros; so do fields and symbols.
+#define WAYBILL_DRIVER_FUNCTIONS(X) \
+  X(cuCtxGetCurrent)                \
+  X(cuCtxSetCurrent)                \
+  X(cuDeviceGet)                    \
+  X(cuDeviceGetCount)               \
+  X(cuDeviceGetName)                \
+  X(cuDevicePrimaryCtxRelease)      \
+  X(cuDevicePrimaryCtxRetain)       \
+  X(cuEventCreate)                  \
+  X(cuEventDestroy)                 \
+  X(cuEventElapsedTime)             \
+  X(cuEventRecord)                  \
+  X(cuEventSynchronize)             \
+  X(cuGetErrorName)                 \
+  X(cuGetErrorString)               \
+  X(cuInit)                         \
+  X(cuKernelGetFunction)            \
+  X(cuLaunchKernel)                 \
+  X(cuLibraryEnumerateKernels)      \
+  X(cuLibraryGetKernel)             \
+  X(cuLibraryGetKernelCount)        \
+  X(cuLibraryLoadData)              \
+  X(cuMemAlloc)                     \
+  X(cuMemFree)                      \
+  X(cuMemcpyAsync)                  \
+  X(cuMemcpyDtoH)                   \
+  X(cuMemcpyHtoD)                   \
+  X(cuMemsetD8Async)                \
+  X(cuStreamCreate)                 \
+  X(cuStreamDestroy)                \
+  X(cuStreamSynchronize)
+
+struct DriverFunctions {
+#define WAYBILL_FIELD(name) decltype(&::name) name##_fn;
+  WAYBILL_DRIVER_FUNCTIONS(WAYBILL_FIELD)
+#undef WAYBILL_FIELD
+};
+
+// Null where FindGpu fails.
+const DriverFunctions* Driver();
+
+// "<what>: CUDA_ERROR_INVALID_VALUE (invalid argument)". `functions` may lack all others.
+std::string Explain(const DriverFunctions& functions, const std::string& what, CUresult result);
+
+}  // namespace waybill::kernels::cuda
+
+#endif  // KERNELS_CUDA_DRIVER_FUNCTIONS_H_

@@ -1,0 +1,24 @@
+// Transposes on a GPU. None digests on the way: AddLeavesOfRows reads what was written.
+
+#ifndef KERNELS_CUDA_TRANSPOSE_H_
+#define KERNELS_CUDA_TRANSPOSE_H_
+
+#include <cstddef>
+
+#include "kernels/cuda/driver.h"
+
+namespace waybill::kernels::cuda {
+
+// As Transpose of kernels/transpose.h, of elements of 1, 2, 4 or 8 bytes. Fails unless both sides
+// and their pitches are aligned to the elements.
+Outcome Transpose(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src_pitch, size_t rows,
+                  size_t columns, size_t element_bytes, Stream stream);
+
+// The same for floats that become BF16 on the way. `src` and its pitch are aligned to 4 bytes,
+// `dst` and its pitch to 2.
+Outcome CastTransposeF32ToBf16(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src_pitch,
+                               size_t rows, size_t columns, Stream stream);
+
+}  // namespace waybill::kernels::cuda
+
+#endif  // KERNELS_CUDA_TRANSPOSE_H_
