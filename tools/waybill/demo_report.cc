@@ -30,6 +30,7 @@ std::string Megabytes(uint64_t bytes) {
 // The median update's time, by what nothing hid.
 std::string FormatExposed(const DemoReport& report) {
   std::vector<const DemoUpdate*> updates;
+  updates.reserve(report.updates.size());
   for (const DemoUpdate& update : report.updates) updates.push_back(&update);
   if (updates.empty()) return "";
   const auto middle = updates.begin() + static_cast<ptrdiff_t>(updates.size() / 2);

@@ -74,6 +74,7 @@ std::vector<ExposedTime> FindExposedTime(const std::vector<TracedStage>& stages,
   }
   std::sort(edges.begin(), edges.end());
   std::vector<ExposedTime> exposed;
+  exposed.reserve(kOrder.size() + 1);
   for (const char* stage : kOrder) exposed.push_back({stage, 0});
   exposed.push_back({"hops", 0});
   for (size_t e = 1; e < edges.size(); ++e) {
