@@ -81,18 +81,21 @@ void QuantiseRows(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src
              });
     return;
   }
-  std::vector<PreparedBlock> prepared(grid.ColumnsOfBlocks(columns));
+  // Kept from call to call: an update makes many, and allocates nothing once it is warm.
+  thread_local std::vector<PreparedBlock> kept;
+  const size_t block_count = grid.ColumnsOfBlocks(columns);
+  if (kept.size() < block_count) kept.resize(block_count);
+  PreparedBlock* const prepared = kept.data();
   MakeRows(dst, dst_pitch, rows, columns, 1, grid, stores, digest,
            [&](std::byte* to, size_t r, size_t column, const Piece& piece) {
              if (column == 0 && (r == 0 || (r + grid.row_phase) % grid.block_rows == 0)) {
                const size_t block_row = (r + grid.row_phase) / grid.block_rows;
-               PrepareBlocks(prepared.data(),
-                             factors + static_cast<ptrdiff_t>(block_row) * factors_pitch,
-                             prepared.size(), rule);
+               PrepareBlocks(prepared, factors + static_cast<ptrdiff_t>(block_row) * factors_pitch,
+                             block_count, rule);
              }
              const std::byte* const from = row_of(r, column);
-             QuantiseRow(reinterpret_cast<uint8_t*>(to), from, piece.row,
-                         prepared.data() + piece.block, rule);
+             QuantiseRow(reinterpret_cast<uint8_t*>(to), from, piece.row, prepared + piece.block,
+                         rule);
            });
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <new>
 #include <thread>
 
@@ -23,6 +24,14 @@ TEST(Allocations, OnesOfAnyThreadAreCountedAndNoOthers) {
   EXPECT_EQ(EndCountingAllocations(), with_a_thread);
   ::operator delete(before);
   ::operator delete(after);
+}
+
+TEST(Allocations, AlignedOnesAreCountedToo) {
+  BeginCountingAllocations();
+  void* volatile memory = ::operator new(100, std::align_val_t{64});
+  EXPECT_EQ(EndCountingAllocations(), 1u);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(memory) % 64, 0u);
+  ::operator delete(memory, std::align_val_t{64});
 }
 
 }  // namespace

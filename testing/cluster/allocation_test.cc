@@ -84,6 +84,18 @@ ClusterOptions Quantised(ClusterOptions options, const Quantisation& quantisatio
   return options;
 }
 
+// Blocks that are large enough for kernels to prepare what belongs to each.
+ClusterOptions QuantisedByLargeBlocks(ClusterOptions options) {
+  options.trainers = 3;
+  options.model = MakeQuantisedModel({.shape = {400, 384},
+                                      .quantisation = {},
+                                      .trainers = {{Box({0, 0}, {140, 384})},
+                                                   {Box({140, 0}, {300, 384})},
+                                                   {Box({300, 0}, {400, 384})}},
+                                      .by_columns = true});
+  return options;
+}
+
 std::vector<WarmCase> WarmCases() {
   const ClusterOptions posted = {.mode = Mode::kInPlace, .user_memory = true};
   ClusterOptions by_threads = posted;
@@ -100,6 +112,8 @@ std::vector<WarmCase> WarmCases() {
       {"quantised_mapped_of_floats", Quantised({}, blocks, Dtype::kF32)},
       {"quantised_posted", Quantised(posted, blocks)},
       {"quantised_posted_by_threads", Quantised(by_threads, blocks)},
+      {"quantised_by_large_blocks", QuantisedByLargeBlocks({})},
+      {"quantised_by_large_blocks_posted", QuantisedByLargeBlocks(posted)},
       {"quantised_by_one_scale", Quantised({}, tensor)},
       {"quantised_by_rows_of_32", Quantised(posted, *NamedQuantisation("mxfp8"))},
   };
