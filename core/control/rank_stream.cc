@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -31,15 +32,20 @@ class Stream final : public RankStream,
   }
 
   ~Stream() override {
-    // What was sent before leaves, if it can at once; the peer need not be reading.
-    {
-      std::unique_lock lock(mutex_);
-      drained_.wait_for(lock, std::chrono::seconds(1),
-                        [this] { return outgoing_.empty() || broken_; });
-    }
-    context_.TryCancel();
-    RemoveHold();
+    // What was sent before arrives, if it can soon; the peer need not be reading. A stream that is
+    // cancelled takes with it what the peer has not read: the peer is to end it.
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
     std::unique_lock lock(mutex_);
+    drained_.wait_until(lock, deadline, [this] { return outgoing_.empty() || broken_; });
+    const bool all_written = outgoing_.empty() && !broken_;
+    lock.unlock();
+    if (all_written) StartWritesDone();
+    RemoveHold();
+    lock.lock();
+    if (all_written) drained_.wait_until(lock, deadline, [this] { return done_; });
+    lock.unlock();
+    context_.TryCancel();
+    lock.lock();
     drained_.wait(lock, [this] { return done_; });
   }
 
