@@ -271,6 +271,26 @@ TEST_F(CoordinatorTest, ATrainerThatPublishesAfterTheAbortIsToldSo) {
   EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), prepares);
 }
 
+// The abort does not answer a publish that is on its way: that gets an answer of its own.
+TEST_F(CoordinatorTest, AnAbortSaysWhetherItAnswersAPublish) {
+  groups_ = {"a", "b"};
+  MakeCoordinator();
+  Establish();
+  Publish(0, 5);
+  for (const uint32_t w : {0u, 1u}) {
+    EXPECT_EQ(Count(kTrainer[1], Kind::kAbort), 0);
+    Tell(kWorker[w], [&](auto& m) {
+      m.mutable_refused()->set_sequence(sequence());
+      *m.mutable_refused()->mutable_error() = EncodeError(absl::UnavailableError("warming up"));
+    });
+  }
+  ASSERT_EQ(Count(kTrainer[1], Kind::kAbort), 1);
+  EXPECT_TRUE(Last(kTrainer[0], Kind::kAbort)->abort().published());
+  EXPECT_FALSE(Last(kTrainer[1], Kind::kAbort)->abort().published());
+  Publish(1, 5);
+  EXPECT_EQ(Error(kTrainer[1], Kind::kPublishRefused), "worker 0 refused: warming up");
+}
+
 TEST_F(CoordinatorTest, AfterAnAbortTheNextPrepareWaitsForQuietTrainers) {
   MakeCoordinator();
   Establish();
@@ -513,6 +533,33 @@ TEST_F(TradingCoordinatorTest, ALateTrainerOfGivenUpGroupsStartsAsSoonAsItPublis
   EXPECT_EQ(Count(kTrainer[1], Kind::kStart), 0);
   Publish(1, 5);
   EXPECT_EQ(Count(kTrainer[1], Kind::kStart), 1);
+}
+
+// Trainer 1 writes to worker 1 only; nothing is quantised here that it would trade for.
+class SeparateCoordinatorTest : public TradingCoordinatorTest {
+ protected:
+  Manifest ManifestOf(Role, uint32_t rank) override {
+    const Box box({rank * 4, 0}, {rank * 4 + 4, 4});
+    Manifest manifest;
+    manifest.AddRegion("w", 32);
+    manifest.AddShard(manifest.AddTensor("w", {8, 4}, Dtype::kBf16), {Dtype::kBf16}, box,
+                      {0, 0, {4, 1}});
+    return manifest;
+  }
+};
+
+TEST_F(SeparateCoordinatorTest, WhoPublishesForGivenUpGroupsOnlyIsToldWhileOthersGoOn) {
+  MakeCoordinator();
+  Establish();
+  Publish(0, 5);
+  Ready(0);
+  coordinator_->OnGone(kWorker[1], now_);
+  EXPECT_FALSE(Last(kTrainer[1], Kind::kAbort)->abort().published());
+  Publish(1, 5);
+  EXPECT_EQ(Count(kTrainer[1], Kind::kStart), 0);
+  EXPECT_TRUE(Last(kTrainer[1], Kind::kAbort)->abort().published());
+  EXPECT_EQ(Error(kTrainer[1], Kind::kAbort), "worker 1 is gone: its stream ended");
+  EXPECT_EQ(Count(kTrainer[0], Kind::kAbort), 0);
 }
 
 TEST_F(TradingCoordinatorTest, ALostLaneBetweenCoOwnersAbortsWhatHasNotArrivedAndLeadsToNewLanes) {

@@ -170,7 +170,10 @@ class TrainerClient final : public Trainer, private RankClient {
       case proto::ControllerMessage::kStart:
         return OnStart(message.start());
       case proto::ControllerMessage::kAbort:
-        Fail(update_.version, DecodeError(message.abort().error()));
+        // Else the same version could be published again before the first publish is answered.
+        if (message.abort().published()) {
+          Fail(update_.version, DecodeError(message.abort().error()));
+        }
         return engine_->Abort(message.abort().sequence());
       case proto::ControllerMessage::kOutcome:
         return OnOutcome(message.outcome());

@@ -55,6 +55,8 @@ void UpdateRound::OnPublish(uint32_t trainer, absl::Time deadline) {
   trainers_[trainer].published = true;
   deadline_ = std::min(deadline_, deadline);
   StartWhoCan();
+  const bool too_late = !trainers_[trainer].workers.empty() && !HasWork(trainers_[trainer]);
+  if (too_late) StopTrainer(trainer, abort_status_);
 }
 
 void UpdateRound::OnReady(uint32_t worker, const proto::Ready& ready) {
@@ -266,13 +268,17 @@ void UpdateRound::AbortGroup(const std::string& name, Group& group, const absl::
 // A trainer stops when no group that it writes to is being written any more.
 void UpdateRound::StopTrainersWithoutWork(const absl::Status& why) {
   for (uint32_t t = 0; t < trainers_.size(); ++t) {
-    if (HasWork(trainers_[t])) continue;
-    proto::ControllerMessage message;
-    message.mutable_abort()->set_sequence(update_.sequence);
-    message.mutable_abort()->set_begun(trainers_[t].started);
-    *message.mutable_abort()->mutable_error() = EncodeError(why);
-    actions_->ToTrainer(t, std::move(message));
+    if (!HasWork(trainers_[t])) StopTrainer(t, why);
   }
+}
+
+void UpdateRound::StopTrainer(uint32_t trainer, const absl::Status& why) {
+  proto::ControllerMessage message;
+  message.mutable_abort()->set_sequence(update_.sequence);
+  message.mutable_abort()->set_begun(trainers_[trainer].started);
+  message.mutable_abort()->set_published(trainers_[trainer].published);
+  *message.mutable_abort()->mutable_error() = EncodeError(why);
+  actions_->ToTrainer(trainer, std::move(message));
 }
 
 void UpdateRound::TellOutcome(const std::string& group, bool committed,

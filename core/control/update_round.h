@@ -99,6 +99,7 @@ class UpdateRound {
   void AbortGroup(const std::string& name, Group& group, const absl::Status& why);
   void AbortUndecided(const absl::Status& why);
   void StopTrainersWithoutWork(const absl::Status& why);
+  void StopTrainer(uint32_t trainer, const absl::Status& why);
   void FinishShown(const std::string& name, Group& group);
   void TellOutcome(const std::string& group, bool committed, const absl::Status& status);
 
