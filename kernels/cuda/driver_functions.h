@@ -13,12 +13,10 @@ namespace waybill::kernels::cuda {
 
 // <cuda.h> renames some of these to their newer versions, by macros; so do fields and symbols.
 #define WAYBILL_DRIVER_FUNCTIONS(X) \
-  X(cuCtxGetCurrent)                \
   X(cuCtxSetCurrent)                \
   X(cuDeviceGet)                    \
   X(cuDeviceGetCount)               \
   X(cuDeviceGetName)                \
-  X(cuDevicePrimaryCtxRelease)      \
   X(cuDevicePrimaryCtxRetain)       \
   X(cuEventCreate)                  \
   X(cuEventDestroy)                 \
@@ -41,7 +39,6 @@ namespace waybill::kernels::cuda {
   X(cuMemcpyHtoD)                   \
   X(cuMemsetD8Async)                \
   X(cuStreamCreate)                 \
-  X(cuStreamDestroy)                \
   X(cuStreamSynchronize)
 
 struct DriverFunctions {

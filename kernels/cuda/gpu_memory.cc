@@ -48,9 +48,9 @@ class GpuMemory : public TestMemory {
     CUresult result = driver.cuDeviceGet_fn(&device, 0);
     if (result == CUDA_SUCCESS) result = driver.cuDevicePrimaryCtxRetain_fn(&context, device);
     if (result == CUDA_SUCCESS) result = driver.cuCtxSetCurrent_fn(context);
-    if (result == CUDA_SUCCESS) {
-      result = driver.cuStreamCreate_fn(&stream_, CU_STREAM_NON_BLOCKING);
-    }
+    // Not one that runs beside the null stream: Write goes there, and may return before all is
+    // there.
+    if (result == CUDA_SUCCESS) result = driver.cuStreamCreate_fn(&stream_, CU_STREAM_DEFAULT);
     if (result != CUDA_SUCCESS) return Explain(driver, "open GPU 0", result);
     return PrepareContext().reason();
   }

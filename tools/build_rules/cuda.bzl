@@ -3,14 +3,11 @@
 load("@local_cuda//:config.bzl", "AVAILABLE")
 load("@rules_cc//cc:defs.bzl", "cc_library")
 
-def _result(ctx, out):
-    return [DefaultInfo(files = depset([out]), runfiles = ctx.runfiles([out]))]
-
 def _fatbin_impl(ctx):
-    out = ctx.actions.declare_file(ctx.attr.image)
+    out = ctx.actions.declare_file(ctx.label.name + ".fatbin")
     if not AVAILABLE:
         ctx.actions.write(out, "")
-        return _result(ctx, out)
+        return [DefaultInfo(files = depset([out]))]
 
     # One translation unit: one image to load, and one set of what the sources share.
     unit = ctx.actions.declare_file(ctx.label.name + ".cu")
@@ -34,14 +31,13 @@ def _fatbin_impl(ctx):
         mnemonic = "CudaCompile",
         progress_message = "Compiling for GPUs: %s" % ctx.label,
     )
-    return _result(ctx, out)
+    return [DefaultInfo(files = depset([out]))]
 
 _fatbin = rule(
     implementation = _fatbin_impl,
     attrs = {
         "copts": attr.string_list(),
         "hdrs": attr.label_list(allow_files = True),
-        "image": attr.string(mandatory = True, doc = "the file's name"),
         "ptx": attr.string_list(),
         "sass": attr.string_list(),
         "srcs": attr.label_list(allow_files = [".cu"], mandatory = True),
@@ -82,13 +78,21 @@ def cuda_fatbin(name, srcs, hdrs = [], sass = [], ptx = [], copts = [], **kwargs
       **kwargs: cc_library's others.
     """
     _fatbin(
-        name = name + "_fatbin",
+        name = name + "_compiled",
         srcs = srcs,
         hdrs = hdrs,
         copts = copts,
-        image = name + ".fatbin",
         ptx = ptx,
         sass = sass,
+        visibility = ["//visibility:private"],
+    )
+
+    # As a tool it is compiled once for all configurations: sanitizers and the like don't concern it.
+    native.genrule(
+        name = name + "_fatbin",
+        outs = [name + ".fatbin"],
+        cmd = "cp $(execpath :%s_compiled) $@" % name,
+        tools = [":%s_compiled" % name],
         visibility = ["//visibility:private"],
     )
     native.genrule(
