@@ -105,6 +105,7 @@ def cuda_fatbin(name, srcs, hdrs = [], sass = [], ptx = [], copts = [], **kwargs
     cc_library(
         name = name,
         srcs = [name + ".s"],
+        copts = ["-Wno-unused-command-line-argument"],  # clang's: an assembler needs none of them.
         # Not hidden symbols: where tests link dynamically, a library refers to them.
         textual_hdrs = [":" + name + "_fatbin"],
         linkstatic = True,
