@@ -188,6 +188,7 @@ void RankClient::LanesConnected(const std::vector<LaneReport>& lanes) {
     proto::LaneReport* report = message.mutable_connected()->add_lanes();
     report->set_peer(lane.peer);
     report->set_path(lane.path);
+    report->set_co_owner(lane.co_owner);
   }
   for (const FabricCount& count : fabric_->Counts()) {
     if (count.name == "fallbacks") message.mutable_connected()->set_fallbacks(count.value);

@@ -116,6 +116,13 @@ bool MaximaExchange::up() const {
   return std::all_of(peers_.begin(), peers_.end(), [](const CoOwner& peer) { return peer.up; });
 }
 
+std::vector<LaneReport> MaximaExchange::AddTo(std::vector<LaneReport> reports) const {
+  for (const CoOwner& peer : peers_) {
+    reports.push_back({peer.trainer, fabric_.DescribeLane(peer.lane), /*co_owner=*/true});
+  }
+  return reports;
+}
+
 bool MaximaExchange::Handle(const FabricEvent& event) {
   for (CoOwner& peer : peers_) {
     if (peer.lane != event.lane) continue;

@@ -46,6 +46,9 @@ class MaximaExchange {
   // Every lane carries, both ways.
   bool up() const;
 
+  // `reports`, and those of the lanes to co-owners.
+  std::vector<LaneReport> AddTo(std::vector<LaneReport> reports) const;
+
   // False where the event is of no lane of this.
   bool Handle(const FabricEvent& event);
 

@@ -168,7 +168,9 @@ class TrainerEngineImpl final : public TrainerEngine {
   const Timeline& timeline() const override { return timeline_; }
   uint64_t ring_high_water_bytes() const override { return slots_.ring().high_water_bytes(); }
 
-  std::vector<LaneReport> ReportLanes() const override { return peers_.Report(fabric_); }
+  std::vector<LaneReport> ReportLanes() const override {
+    return exchange_.AddTo(peers_.Report(fabric_));
+  }
 
  private:
   void Send() {
@@ -461,7 +463,6 @@ class TrainerEngineImpl final : public TrainerEngine {
   Peers peers_;
   bool connecting_ = false;
   bool connected_ = false;
-
   UpdateId update_;
   bool updating_ = false;
   bool staging_ = false;

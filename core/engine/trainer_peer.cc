@@ -138,7 +138,7 @@ std::vector<LaneReport> Peers::Report(const Fabric& fabric) const {
   std::vector<LaneReport> reports;
   for (const TrainerPeer& peer : peers) {
     for (const TrainerLane& lane : peer.lanes) {
-      reports.push_back({peer.worker, fabric.DescribeLane(lane.id)});
+      reports.push_back({.peer = peer.worker, .path = fabric.DescribeLane(lane.id)});
     }
   }
   return reports;

@@ -57,8 +57,9 @@ struct PeerLanes {
 
 // What carries a lane: Fabric::DescribeLane().
 struct LaneReport {
-  uint32_t peer = 0;
+  uint32_t peer = 0;  // Rank, of the other role.
   std::string path;
+  bool co_owner = false;  // Between trainers: then the rank is a trainer's.
 };
 
 // What moved, counted where it was sent. The counts of equal plans are equal.

@@ -11,7 +11,9 @@ absl::Status Source::CheckLaneCount(size_t there) const {
 }
 
 void Source::Report(const Fabric& fabric, std::vector<LaneReport>& reports) const {
-  for (const SourceLane& lane : lanes) reports.push_back({trainer, fabric.DescribeLane(lane.id)});
+  for (const SourceLane& lane : lanes) {
+    reports.push_back({.peer = trainer, .path = fabric.DescribeLane(lane.id)});
+  }
 }
 
 uint32_t MakeSources(const RouteTable& arrivals, const ChunkList& chunks,

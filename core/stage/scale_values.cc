@@ -71,8 +71,7 @@ ScaleValues::ScaleValues(const ScaleTable* table, const std::byte* source, std::
                  .rounding = RoundingOf(q.rounding),
                  .division = rule_.division};
   const auto blocks = static_cast<size_t>(table->blocks.element_count());
-  maxima_.resize(blocks);
-  factors_.resize(blocks);
+  values_.resize(blocks);
   const auto tiles = static_cast<size_t>(tiles_.element_count());
   states_ = std::vector<std::atomic<State>>(tiles);
   is_early_.resize(tiles);
@@ -130,7 +129,7 @@ void ScaleValues::PlanEarlyTasks() {
 }
 
 void ScaleValues::Begin() {
-  std::fill(maxima_.begin(), maxima_.end(), 0.0f);
+  std::fill(values_.begin(), values_.end(), 0.0f);
   for (auto& state : states_) state.store(State::kUnknown, std::memory_order_relaxed);
   nonfinite_.store(0, std::memory_order_relaxed);
 }
@@ -153,7 +152,7 @@ void ScaleValues::RunEarlyTask(uint32_t i) {
       const uint32_t first = IndexOf(part.begins());
       for (int64_t b = 0; b < part.extent(column); ++b) {
         // Tasks of one block may run at once.
-        std::atomic_ref<float> maximum(maxima_[first + static_cast<size_t>(b)]);
+        std::atomic_ref<float> maximum(values_[first + static_cast<size_t>(b)]);
         float old = maximum.load(std::memory_order_relaxed);
         while (!maximum.compare_exchange_weak(old, kernels::CombineMaximum(old, maxima[b]),
                                               std::memory_order_relaxed)) {
@@ -164,7 +163,7 @@ void ScaleValues::RunEarlyTask(uint32_t i) {
 }
 
 void ScaleValues::CombineMaximum(uint32_t block, float maximum) {
-  maxima_[block] = kernels::CombineMaximum(maxima_[block], maximum);
+  values_[block] = kernels::CombineMaximum(values_[block], maximum);
 }
 
 void ScaleValues::FinishEarly() {
@@ -235,7 +234,7 @@ void ScaleValues::WorkOut(const Box& blocks) {
   const int row = dimensions_ - 2;
   ForEachRowOfBlocks(blocks, [&](const Box& part) {
     Combine(part, part.begin(row) * table_->block.rows, part.end(row) * table_->block.rows,
-            &maxima_[IndexOf(part.begins())], factors_pitch());
+            &values_[IndexOf(part.begins())], factors_pitch());
   });
   Finish(blocks);
 }
@@ -280,9 +279,9 @@ void ScaleValues::Combine(const Box& blocks, int64_t begin_row, int64_t end_row,
 void ScaleValues::Finish(const Box& blocks) {
   ForEachIndex(blocks, [&](absl::Span<const int64_t> at) {
     const uint32_t block = IndexOf(at);
-    const float maximum = maxima_[block];
+    const float maximum = values_[block];
     const kernels::Scale scale = kernels::ScaleOf(maximum, scale_rule_);
-    factors_[block] = scale.factor;
+    values_[block] = scale.factor;
     StoreScale(at, scale.scale);
     if (!(maximum <= 3.4028234663852886e38f)) CountNonFinite(at);
   });

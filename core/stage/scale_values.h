@@ -40,7 +40,7 @@ class ScaleValues {
   uint32_t early_task_count() const { return static_cast<uint32_t>(tasks_.size()); }
 
   // [one thread] After all early tasks: this shard's maxima of early blocks, and what others say.
-  float maximum(uint32_t block) const { return maxima_[block]; }
+  float maximum(uint32_t block) const { return values_[block]; }
   void CombineMaximum(uint32_t block, float maximum);
   void FinishEarly();
 
@@ -52,7 +52,7 @@ class ScaleValues {
 
   // Of blocks that were needed: factors as kernels::QuantiseRows() takes them, of the matrix's row
   // of blocks that `at` is in, from `at` on.
-  const float* FactorsAt(absl::Span<const int64_t> at) const { return &factors_[IndexOf(at)]; }
+  const float* FactorsAt(absl::Span<const int64_t> at) const { return &values_[IndexOf(at)]; }
   std::ptrdiff_t factors_pitch() const {
     return static_cast<std::ptrdiff_t>(table_->blocks.extent(dimensions_ - 1));
   }
@@ -94,8 +94,8 @@ class ScaleValues {
   Box tiles_;      // Of the grid of tiles, that meet the shard.
   kernels::QuantiseRule rule_;
   kernels::ScaleRule scale_rule_;
-  std::vector<float> maxima_;               // Of each block.
-  std::vector<float> factors_;              // Likewise.
+  // Of each block: its maximum until its tile is finished, then its factor.
+  std::vector<float> values_;
   std::vector<std::atomic<State>> states_;  // Of each tile.
   std::vector<bool> is_early_;              // Likewise.
   bool any_early_ = false;

@@ -56,7 +56,8 @@ def show_formats(rounds):
     ]
     ratios = [fp8["median_seconds"] / bf16["median_seconds"] for bf16, fp8 in pairs]
     show("update, block FP8, of the same in BF16", ratios, "", "target: at most 1.3")
-    for name, runs in zip(("BF16", "block FP8"), zip(*pairs)):
+    for i, name in enumerate(("BF16", "block FP8")):
+        runs = [pair[i] for pair in pairs]
         show(f"    time in {name}", [1e3 * r["median_seconds"] for r in runs], "ms", "", 1)
         print(f"    bytes in {name:<33} {runs[0]['update_bytes']:9d}")
     for trainers in (8, 7):

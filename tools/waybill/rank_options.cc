@@ -30,7 +30,9 @@ RankIdentity RankOptions::Identity() const {
 std::vector<std::string> PathsOf(const std::vector<LaneReport>& lanes) {
   std::vector<std::string> paths;
   paths.reserve(lanes.size());
-  for (const LaneReport& lane : lanes) paths.push_back(lane.path);
+  for (const LaneReport& lane : lanes) {
+    if (!lane.co_owner) paths.push_back(lane.path);
+  }
   return paths;
 }
 

@@ -30,7 +30,7 @@ struct RankOptions {
 // {"stage": [begin_ns, end_ns], ...}, of those that there were.
 nlohmann::json StagesToJson(const StageSpans& spans);
 
-// For events: how each lane is carried.
+// For events: how each lane between a trainer and a worker is carried.
 std::vector<std::string> PathsOf(const std::vector<LaneReport>& lanes);
 
 }  // namespace waybill

@@ -23,7 +23,8 @@ nlohmann::json ToJson(const proto::StatusReply& status) {
   for (const proto::RankStatus& rank : status.ranks()) {
     nlohmann::json lanes = nlohmann::json::array(), nics = nlohmann::json::array();
     for (const auto& lane : rank.lanes()) {
-      lanes.push_back({{"peer", lane.peer()}, {"path", lane.path()}});
+      lanes.push_back(
+          {{"peer", lane.peer()}, {"co_owner", lane.co_owner()}, {"path", lane.path()}});
     }
     for (const auto& nic : rank.nics()) {
       nics.push_back({{"name", nic.name()}, {"bytes_per_second", nic.bytes_per_second()}});
@@ -76,16 +77,24 @@ void Print(const proto::StatusReply& status) {
 
 // How many lanes go which way, seen from the trainers; and what fell back, or is gone.
 void PrintLanes(const proto::StatusReply& status) {
-  std::map<std::string, int> paths;
+  std::map<std::string, int> paths, of_co_owners;
   uint64_t fallbacks = 0;
   for (const proto::RankStatus& rank : status.ranks()) {
     fallbacks += rank.fallbacks();
     if (rank.name().rfind("trainer", 0) != 0) continue;
-    for (const proto::LaneReport& lane : rank.lanes()) ++paths[lane.path()];
+    for (const proto::LaneReport& lane : rank.lanes()) {
+      ++(lane.co_owner() ? of_co_owners : paths)[lane.path()];
+    }
   }
   if (paths.empty()) return;
   std::cout << "\nlanes from trainers to workers\n";
   for (const auto& [path, count] : paths) std::cout << absl::StrFormat("%6d  %s\n", count, path);
+  if (!of_co_owners.empty()) {
+    std::cout << "\nends of lanes between trainers, for maxima of blocks that they share\n";
+  }
+  for (const auto& [path, count] : of_co_owners) {
+    std::cout << absl::StrFormat("%6d  %s\n", count, path);
+  }
   if (status.lanes_lost() > 0 || fallbacks > 0) {
     std::cout << absl::StrFormat(
         "%d times a lane died between ranks that live; %d ends of lanes fell back to a lesser "
