@@ -73,7 +73,7 @@ EOF
 }
 
 demo() {
-  "$waybill" demo --fabric "$fabric" --checkpoint "$scratch/model" --trainers 2 "$@" 2>&1
+  "$waybill" demo --no-bound --fabric "$fabric" --checkpoint "$scratch/model" --trainers 2 "$@" 2>&1
 }
 
 # expect_in TEXT WORDS...
@@ -97,7 +97,7 @@ demos_are_right() {
 # Trainers trade the maxima of blocks that they own together.
 a_quantised_job_is_right() {
   make_layer
-  "$waybill" demo --fabric "$fabric" --checkpoint "$scratch/layer" --format fp8-block --trainers 3 \
+  "$waybill" demo --no-bound --fabric "$fabric" --checkpoint "$scratch/layer" --format fp8-block --trainers 3 \
     --workers 2 --versions 2 >"$scratch/out" 2>&1 || fail "quantised: $(<"$scratch/out")"
 }
 
@@ -112,6 +112,7 @@ a_killed_rank_leaves_the_others_whole() {
 
 # await FILE WORDS: blocks until FILE, which a process is writing, has them.
 await() {
+  : >>"$1"  # The process may not have opened it yet.
   timeout 60 grep -q -m 1 -- "$2" <(tail -n +1 -f --pid=$$ "$1") || fail "not in time: $2: $(<"$1")"
 }
 

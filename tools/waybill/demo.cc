@@ -72,7 +72,7 @@ class Demo {
     workers_.clear();
     trainers_.clear();
     controller_.reset();
-    WAYBILL_RETURN_IF_ERROR(MeasureBound());
+    if (options_.bound) WAYBILL_RETURN_IF_ERROR(MeasureBound());
     return report_;
   }
 

@@ -29,6 +29,7 @@ struct DemoOptions {
   std::string trace;  // A file for the updates' timelines.
   bool digests = true;
   bool check = true;
+  bool bound = true;  // Measures memcpy beside.
   double timeout_seconds = 60;
   uint32_t threads = 1;
   std::string fabric = "auto";

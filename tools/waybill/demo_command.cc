@@ -72,6 +72,8 @@ void AddDemoCommand(CLI::App& app, Run& run) {
       "--no-digests", [options] { options->digests = false; }, "do not verify what arrived");
   command->add_flag_callback(
       "--no-check", [options] { options->check = false; }, "do not compare with the checkpoint");
+  command->add_flag_callback(
+      "--no-bound", [options] { options->bound = false; }, "do not measure memcpy beside");
   command->add_option("--threads", options->threads, "for staging or verifying, in each rank")
       ->capture_default_str();
   command->add_option("--timeout", options->timeout_seconds, "seconds for each update")

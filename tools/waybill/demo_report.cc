@@ -90,10 +90,14 @@ std::string FormatReport(const DemoReport& report, const DemoOptions& options) {
       absl::StrFormat("  first publish to last shown   %9.2f ms median, %.2f ms worst\n",
                       median * 1e3, report.worst_seconds() * 1e3),
       absl::StrFormat("  rate                          %9.2f GB/s\n", rate / 1e9),
-      absl::StrFormat("  memcpy here, %2d thread%s       %9.2f GB/s; reached %.2f of it\n",
-                      report.copy_threads, report.copy_threads == 1 ? " " : "s",
-                      report.copy_bytes_per_second / 1e9, rate / report.copy_bytes_per_second),
       absl::StrFormat("  busiest trainer over the mean %9.3f\n", report.imbalance()));
+  if (options.bound) {
+    absl::StrAppend(
+        &text,
+        absl::StrFormat("  memcpy here, %2d thread%s       %9.2f GB/s; reached %.2f of it\n",
+                        report.copy_threads, report.copy_threads == 1 ? " " : "s",
+                        report.copy_bytes_per_second / 1e9, rate / report.copy_bytes_per_second));
+  }
   absl::StrAppend(&text, FormatExposed(report));
   uint64_t messages = 0, maxima_bytes = 0;
   for (const DemoRank& rank : report.trainers) {
@@ -120,10 +124,13 @@ nlohmann::json ReportToJson(const DemoReport& report) {
       {"worst_seconds", report.worst_seconds()},
       {"p99_seconds", Percentile(SortedSeconds(report), 0.99)},
       {"imbalance", report.imbalance()},
-      {"copy_bytes_per_second", report.copy_bytes_per_second},
-      {"copy_threads", report.copy_threads},
-      {"fraction_of_copy", static_cast<double>(report.update_bytes) / report.median_seconds() /
-                               report.copy_bytes_per_second}};
+  };
+  if (report.copy_bytes_per_second > 0) {
+    json["copy_bytes_per_second"] = report.copy_bytes_per_second;
+    json["copy_threads"] = report.copy_threads;
+    json["fraction_of_copy"] = static_cast<double>(report.update_bytes) / report.median_seconds() /
+                               report.copy_bytes_per_second;
+  }
   for (const DemoUpdate& update : report.updates) {
     json["updates"].push_back({{"version", update.version},
                                {"seconds", update.seconds},
