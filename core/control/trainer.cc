@@ -54,8 +54,11 @@ class TrainerClient final : public Trainer, private RankClient {
       return publish_->sent || (!publish_->status.ok() && !publish_->writing);
     });
     if (!told) {
-      publish_->status = absl::DeadlineExceededError(absl::StrCat(
-          "publish version ", version, ": not sent after ", absl::FormatDuration(timeout)));
+      // The controller may have said why, and writes to a peer that has stopped not have ended.
+      if (publish_->status.ok()) {
+        publish_->status = absl::DeadlineExceededError(absl::StrCat(
+            "publish version ", version, ": not sent after ", absl::FormatDuration(timeout)));
+      }
       lock.unlock();
       // Nothing of ours may be reading the tensors when this returns.
       thread().DoAndWait([this] { engine_->StopNow(); });
