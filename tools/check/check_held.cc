@@ -66,7 +66,10 @@ Mismatch CompareRow(const ExpectedRow& row, const std::byte* held, uint32_t held
 class QuantisedCheck {
  public:
   QuantisedCheck(const HeldParameter& parameter, uint64_t version)
-      : parameter_(parameter), version_(version), columns_(parameter.shape.back()) {}
+      : parameter_(parameter),
+        version_(version),
+        columns_(parameter.shape.back()),
+        codes_(static_cast<size_t>(columns_)) {}
 
   absl::Status Run(const RowFunction& row_of) {
     for (int64_t r = 0; r < parameter_.shape[0]; ++r) {
@@ -77,9 +80,10 @@ class QuantisedCheck {
                                                        " is not a row of a tensor"));
       }
       const QuantisedTensor& expected = TensorOf(*row.tensor);
+      expected.Codes(row.first, columns_, codes_.data());
       for (int64_t c = 0; c < columns_; ++c) {
         const auto found = static_cast<uint8_t>(parameter_.data[r * columns_ + c]);
-        const uint8_t code = expected.Code(row.first + c);
+        const uint8_t code = codes_[static_cast<size_t>(c)];
         if (found != code) return Wrong("row ", r, c, found, code);
       }
       const int64_t cell_row = expected.CellRow(row.first);
@@ -131,6 +135,7 @@ class QuantisedCheck {
   const HeldParameter& parameter_;
   const uint64_t version_;
   const int64_t columns_;
+  std::vector<uint8_t> codes_;
   const StoredTensor* tensor_ = nullptr;
   std::unique_ptr<QuantisedTensor> quantised_;
   int64_t scale_row_ = 0;

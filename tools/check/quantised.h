@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/check/change.h"
 #include "tools/check/checkpoint_reader.h"
 
 namespace waybill::check {
@@ -26,8 +27,8 @@ class QuantisedTensor {
  public:
   QuantisedTensor(const StoredTensor& tensor, uint64_t version, const Quantising& quantising);
 
-  // The code of element number `element` of the tensor.
-  uint8_t Code(int64_t element) const;
+  // The codes of `count` elements of one row, from element number `first` of the tensor on.
+  void Codes(int64_t first, int64_t count, uint8_t* codes) const;
   // The stored bits of the scale of that element's block: of a float, or of one byte.
   uint32_t ScaleBits(int64_t element) const;
   // In which row and column of stored scales of the tensor it is.
@@ -37,12 +38,15 @@ class QuantisedTensor {
   }
 
  private:
+  // Calls visit(element, block) for each of `count` elements of a row.
+  template <typename Visit>
+  void ForEachOfRow(int64_t first, int64_t count, Visit visit) const;
   float ElementOf(int64_t element) const;
   int64_t BlockOf(int64_t element) const;
 
   const StoredTensor& tensor_;
-  const uint64_t version_;
   Quantising quantising_;
+  ChangeKey change_;
   int64_t columns_;
   int64_t block_columns_;      // How many blocks are side by side.
   std::vector<float> scales_;  // Of each block.
