@@ -3,13 +3,6 @@
 #include "core/engine/update.h"
 
 namespace waybill {
-namespace {
-
-// Sequences wrap at 28 bits: of two, the one that is less than half the way ahead is the later.
-bool Later(uint32_t a, uint32_t b) { return ((a - b) & kSequenceMask) < (kSequenceMask + 1) / 2; }
-
-}  // namespace
-
 void ArrivalGate::Arm(uint32_t sequence) {
   armed_ = sequence & kSequenceMask;
   missing_ = 0;
@@ -20,10 +13,10 @@ void ArrivalGate::Count(uint32_t lane, uint32_t sequence) {
   uint32_t& seen = seen_[lane];
   if (seen == sequence) {
     ++repeats_;
-  } else if (seen != kNever && !Later(sequence, seen)) {
+  } else if (seen != kNever && !IsLater(sequence, seen)) {
     ++stragglers_;
   } else {
-    if (armed_ != kNever && sequence != armed_ && !Later(sequence, armed_)) ++stragglers_;
+    if (armed_ != kNever && sequence != armed_ && !IsLater(sequence, armed_)) ++stragglers_;
     seen = sequence;
     if (seen == armed_) --missing_;
   }

@@ -28,8 +28,6 @@ uint64_t MailboxOffset(const MaximaMessage& message, uint32_t sequence) {
   return 2 * message.mailbox_offset_bytes + (sequence & 1) * SlotBytes(message);
 }
 
-bool Later(uint32_t a, uint32_t b) { return ((a - b) & kSequenceMask) < (kSequenceMask + 1) / 2; }
-
 }  // namespace
 
 const Exchange MaximaExchange::kNothing;
@@ -143,7 +141,7 @@ void MaximaExchange::Handle(CoOwner& peer, const FabricEvent& event) {
       if (immediate.kind != Immediate::Kind::kMaxima) return;
       if (peer.arrived_sequence == immediate.sequence) {
         ++peer.arrived;
-      } else if (peer.arrived == 0 || Later(immediate.sequence, peer.arrived_sequence)) {
+      } else if (peer.arrived == 0 || IsLater(immediate.sequence, peer.arrived_sequence)) {
         peer.arrived_sequence = immediate.sequence;
         peer.arrived = 1;
       }

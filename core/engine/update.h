@@ -93,6 +93,11 @@ struct Immediate {
 
 inline constexpr uint32_t kSequenceMask = 0x0FFF'FFFF;
 
+// Sequences wrap at 28 bits: of two, the one that is less than half the way ahead is the later.
+constexpr bool IsLater(uint32_t a, uint32_t b) {
+  return ((a - b) & kSequenceMask) < (kSequenceMask + 1) / 2;
+}
+
 // One entry a route, in plan order; written by the trainer, compared by the worker.
 struct LedgerEntry {
   uint64_t sequence =
