@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/tensor/box_index.h"
 
 namespace waybill {
 namespace {
@@ -36,20 +37,6 @@ Box WholeBlocks(const Box& box, Extents2 block, absl::Span<const int64_t> shape)
               to_the_end ? (box.end(d) + extent - 1) / extent : box.end(d) / extent);
   }
   return whole;
-}
-
-Box One(absl::Span<const int64_t> at) {
-  Box box(at, at);
-  for (int d = 0; d < box.dimensions(); ++d) box.Set(d, box.begin(d), box.begin(d) + 1);
-  return box;
-}
-
-uint32_t IndexIn(const Box& blocks, absl::Span<const int64_t> at) {
-  int64_t index = 0;
-  for (int d = 0; d < blocks.dimensions(); ++d) {
-    index = index * blocks.extent(d) + at[static_cast<size_t>(d)] - blocks.begin(d);
-  }
-  return static_cast<uint32_t>(index);
 }
 
 // Messages while they grow, by who sends, who receives, and when.
@@ -187,7 +174,7 @@ class SeamFinder {
     for (auto& [block, owners] : grid.split) {
       std::sort(owners.begin(), owners.end());
       owners.erase(std::unique(owners.begin(), owners.end()), owners.end());
-      const Box elements = ElementsOf(One(block), grid.block, shape);
+      const Box elements = ElementsOf(OneAt(block), grid.block, shape);
       AddHoldersOfTheRest(grid, elements, owners);
       WAYBILL_RETURN_IF_ERROR(CheckWhole(grid, elements, owners));
       PutWriterFirst(grid, block, owners);
@@ -240,8 +227,8 @@ class SeamFinder {
                    uint32_t arity) {
     const auto add = [&](const Owner& from, const Owner& to, uint32_t step) {
       Draft& draft = drafts_[{from.trainer, to.trainer, step}];
-      const uint32_t at_sender = IndexIn(TableOf(from).blocks, block);
-      const uint32_t at_receiver = IndexIn(TableOf(to).blocks, block);
+      const uint32_t at_sender = static_cast<uint32_t>(RowMajorIndex(TableOf(from).blocks, block));
+      const uint32_t at_receiver = static_cast<uint32_t>(RowMajorIndex(TableOf(to).blocks, block));
       Extend(draft.from, from.table, at_sender);
       Extend(draft.to, to.table, at_receiver);
     };

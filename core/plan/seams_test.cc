@@ -14,6 +14,7 @@
 
 #include "core/plan/plan_codec.h"
 #include "core/plan/planner.h"
+#include "core/tensor/box_index.h"
 #include "core/tensor/manifest.h"
 
 namespace waybill {
@@ -102,8 +103,7 @@ class Exchanger {
   }
 
   Box Elements(Extents2 block, absl::Span<const int64_t> at) const {
-    Box one(at, at);
-    for (int d = 0; d < one.dimensions(); ++d) one.Set(d, one.begin(d), one.begin(d) + 1);
+    const Box one = OneAt(at);
     return ElementsOf(one, block, shape_);
   }
 

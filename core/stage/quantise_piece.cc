@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/tensor/box_index.h"
 #include "core/tensor/quantisation.h"
 #include "kernels/copy.h"
 #include "kernels/digest.h"
@@ -64,9 +65,7 @@ class PieceQuantiser {
     }
     const size_t dimensions = shape_.axes.size();
     const ScaleTable& table = scales_.table();
-    Box elements({at.data(), dimensions}, {at.data(), dimensions});
-    for (int d = 0; d < elements.dimensions(); ++d)
-      elements.Set(d, at[static_cast<size_t>(d)], at[static_cast<size_t>(d)] + 1);
+    Box elements = OneAt({at.data(), dimensions});
     elements.Set(elements.dimensions() - 2, at[dimensions - 2], at[dimensions - 2] + rows);
     elements.Set(elements.dimensions() - 1, at[dimensions - 1], at[dimensions - 1] + count);
     const Box blocks = CellsMeeting(elements, table.block);

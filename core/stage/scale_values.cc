@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "core/tensor/box_index.h"
 #include "kernels/maxima.h"
 #include "kernels/scale.h"
 
@@ -119,8 +120,7 @@ void ScaleValues::PlanEarlyTasks() {
     if (at[last] == tiles_.begin(column) || !is_early_[TileIndex(at)]) finish();
     if (!is_early_[TileIndex(at)]) return;
     if (run.dimensions() == 0) {
-      run = Box(at, at);
-      for (int d = 0; d < dimensions_; ++d) run.Set(d, run.begin(d), run.begin(d) + 1);
+      run = OneAt(at);
     } else {
       run.Set(column, run.begin(column), at[last] + 1);
     }
@@ -171,8 +171,7 @@ void ScaleValues::FinishEarly() {
   ForEachIndex(tiles_, [&](absl::Span<const int64_t> at) {
     const uint32_t tile = TileIndex(at);
     if (!is_early_[tile]) return;
-    Box one(at, at);
-    for (int d = 0; d < dimensions_; ++d) one.Set(d, one.begin(d), one.begin(d) + 1);
+    const Box one = OneAt(at);
     Finish(BlocksOf(one));
     states_[tile].store(State::kKnown, std::memory_order_release);
   });
@@ -213,8 +212,7 @@ void ScaleValues::Need(const Box& blocks) {
       return;
     }
     if (run.dimensions() == 0) {
-      run = Box(at, at);
-      for (int d = 0; d < dimensions_; ++d) run.Set(d, run.begin(d), run.begin(d) + 1);
+      run = OneAt(at);
     } else {
       run.Set(column, run.begin(column), at[last] + 1);
     }
@@ -247,8 +245,7 @@ void ScaleValues::ForEachRowOfBlocks(const Box& blocks, Visit visit) const {
   const int column = dimensions_ - 1;
   firsts.Set(column, blocks.begin(column), blocks.begin(column) + 1);
   ForEachIndex(firsts, [&](absl::Span<const int64_t> at) {
-    Box part(at, at);
-    for (int d = 0; d < dimensions_; ++d) part.Set(d, part.begin(d), part.begin(d) + 1);
+    Box part = OneAt(at);
     part.Set(column, blocks.begin(column), blocks.end(column));
     visit(part);
   });
@@ -290,8 +287,7 @@ void ScaleValues::Finish(const Box& blocks) {
 void ScaleValues::StoreScale(absl::Span<const int64_t> block, float scale) {
   const Quantisation& q = table_->quantisation;
   const float value = q.stores_reciprocal ? 1.0f / scale : scale;
-  Box one(block, block);
-  for (int d = 0; d < dimensions_; ++d) one.Set(d, one.begin(d), one.begin(d) + 1);
+  const Box one = OneAt(block);
   // One stored scale for a block, unless they are finer.
   const Box cells = Intersect(ElementsOf(one,
                                          {table_->block.rows / table_->cell.rows,
@@ -299,10 +295,7 @@ void ScaleValues::StoreScale(absl::Span<const int64_t> block, float scale) {
                                          table_->cells.ends()),
                               table_->cells);
   ForEachIndex(cells, [&](absl::Span<const int64_t> at) {
-    int64_t index = 0;
-    for (int d = 0; d < dimensions_; ++d) {
-      index = index * table_->cells.extent(d) + at[static_cast<size_t>(d)] - table_->cells.begin(d);
-    }
+    const int64_t index = RowMajorIndex(table_->cells, at);
     if (q.scale_dtype == Dtype::kE8m0) {
       cells_[index] = std::byte{kernels::ToE8m0(value)};
     } else {
@@ -313,8 +306,7 @@ void ScaleValues::StoreScale(absl::Span<const int64_t> block, float scale) {
 
 void ScaleValues::CountNonFinite(absl::Span<const int64_t> block) {
   const int row = dimensions_ - 2, column = dimensions_ - 1;
-  Box one(block, block);
-  for (int d = 0; d < dimensions_; ++d) one.Set(d, one.begin(d), one.begin(d) + 1);
+  const Box one = OneAt(block);
   const Box elements = Intersect(ElementsOf(one, table_->block, table_->box.ends()), table_->box);
   if (elements.empty()) return;
   const auto pitch = table_->source_strides[static_cast<size_t>(row)] *
@@ -335,12 +327,7 @@ const std::byte* ScaleValues::ElementAt(absl::Span<const int64_t> at) const {
 }
 
 uint32_t ScaleValues::IndexOf(absl::Span<const int64_t> block) const {
-  int64_t index = 0;
-  for (int d = 0; d < dimensions_; ++d) {
-    index =
-        index * table_->blocks.extent(d) + block[static_cast<size_t>(d)] - table_->blocks.begin(d);
-  }
-  return static_cast<uint32_t>(index);
+  return static_cast<uint32_t>(RowMajorIndex(table_->blocks, block));
 }
 
 Box ScaleValues::TilesOf(const Box& blocks) const { return CellsMeeting(blocks, tile_); }
@@ -350,11 +337,7 @@ Box ScaleValues::BlocksOf(const Box& tiles) const {
 }
 
 uint32_t ScaleValues::TileIndex(absl::Span<const int64_t> tile) const {
-  int64_t index = 0;
-  for (int d = 0; d < dimensions_; ++d) {
-    index = index * tiles_.extent(d) + tile[static_cast<size_t>(d)] - tiles_.begin(d);
-  }
-  return static_cast<uint32_t>(index);
+  return static_cast<uint32_t>(RowMajorIndex(tiles_, tile));
 }
 
 }  // namespace waybill

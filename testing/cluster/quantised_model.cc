@@ -7,6 +7,8 @@
 #include <limits>
 #include <string>
 
+#include "core/tensor/box_index.h"
+
 namespace waybill {
 namespace {
 
@@ -99,8 +101,7 @@ class QuantisedModel final : public ClusterModel {
     const Extents2 block = BlockExtents(options_.quantisation, options_.shape);
     const Box whole = Box::Whole(GridShape(options_.shape, block));
     ForEachIndex(whole, [&](absl::Span<const int64_t> at) {
-      Box one(at, at);
-      for (int d = 0; d < one.dimensions(); ++d) one.Set(d, one.begin(d), one.begin(d) + 1);
+      const Box one = OneAt(at);
       ExpectBlock(version, one, ElementsOf(one, block, options_.shape), worker, regions);
     });
   }
