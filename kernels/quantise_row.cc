@@ -197,13 +197,13 @@ HWY_INLINE void Choose(const QuantiseRule& rule, const Run& run) {
                              : by_division.template operator()<type, via, Narrow::kE5m2>();
   };
   const auto by_via = [&]<Wide type>() HWY_ATTR {
-    if (rule.via == type || rule.via == Wide::kF32) {  // F32 has every value of the others.
-      by_narrow.template operator()<type, type>();
-    } else if (rule.via == Wide::kBf16) {
-      by_narrow.template operator()<type, Wide::kBf16>();
-    } else {
-      by_narrow.template operator()<type, Wide::kF16>();
+    if constexpr (type != Wide::kBf16) {
+      if (rule.via == Wide::kBf16) return by_narrow.template operator()<type, Wide::kBf16>();
     }
+    if constexpr (type != Wide::kF16) {
+      if (rule.via == Wide::kF16) return by_narrow.template operator()<type, Wide::kF16>();
+    }
+    by_narrow.template operator()<type, type>();  // F32, too, has every value of the type.
   };
   switch (rule.type) {
     case Wide::kF32:
