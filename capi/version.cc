@@ -1,0 +1,3 @@
+#include "capi/waybill.h"
+
+const char* waybill_version(void) { return "0.1.0"; }
