@@ -1,8 +1,10 @@
 """Everything from outside this repository: third_party/README.md says why each is here."""
 
+load("//tools/build_rules:cargo_vendor.bzl", "cargo_vendor")
 load("//tools/build_rules:compat.bzl", "compat_repositories")
 load("//tools/build_rules:local_cuda.bzl", "local_cuda")
 load("//tools/build_rules:local_python.bzl", "local_python")
+load("//tools/build_rules:local_rust.bzl", "local_rust")
 load("//tools/build_rules:system_library.bzl", "system_library")
 
 def waybill_repositories():
@@ -112,6 +114,17 @@ def waybill_repositories():
     local_cuda(
         name = "local_cuda",
         requirements = "//third_party/cuda:requirements.lock",
+    )
+
+    local_rust(
+        name = "local_rust",
+        minimum = "1.88",
+    )
+
+    cargo_vendor(
+        name = "waybill_crates",
+        lockfile = "//bindings/rust:Cargo.lock",
+        manifest = "//bindings/rust:Cargo.toml",
     )
 
 def waybill_toolchains():

@@ -1,0 +1,44 @@
+"""A folder that outlives a test, for a compiler that would else begin from nothing in every sandbox.
+
+It is in /tmp, which the sandbox lets tests write to. Its name holds all that decides whether what lies
+there is of use: the caller passes it.
+"""
+
+import fcntl
+import hashlib
+import os
+import stat
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def checksum(*parts):
+    """Short; of texts and of files' contents."""
+    total = hashlib.sha256()
+    for part in parts:
+        content = part.read_bytes() if isinstance(part, Path) else part.encode()
+        total.update(hashlib.sha256(content).digest())
+    return total.hexdigest()[:16]
+
+
+def _mine_alone(folder):
+    """Anyone may make any name in /tmp: trust only what nobody else can write to."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+@contextmanager
+def kept_folder(name):
+    """The folder of that name, and nobody else's until the end; where /tmp is no place, one that goes."""
+    top = Path(f"/tmp/waybill-kept-{os.getuid()}")
+    if not _mine_alone(top):
+        top = Path(os.environ["TEST_TMPDIR"])
+    folder = top / name
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
