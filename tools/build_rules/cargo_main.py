@@ -14,7 +14,7 @@ import tarfile
 from pathlib import Path
 
 from tools.build_rules.case_report import CaseReport
-from tools.build_rules.kept_folder import checksum, kept_folder
+from tools.build_rules.kept_folder import checksum, copy_anew, kept_folder
 
 # "     Running tests/version.rs (target/debug/deps/version-0123456789abcdef)", "   Doc-tests waybill"
 BINARY = re.compile(r"\s+(?:Running (?:unittests )?(\S+) \(|(Doc-tests \S+))")
@@ -94,12 +94,6 @@ def environment_of(cargo, kept, sdk):
         "WAYBILL_INCLUDE_DIR": str(sdk / "include"),
         "WAYBILL_LIB_DIR": str(sdk / "lib"),
     }
-
-
-def copy_anew(source, target):
-    """Not the times: cargo would take a file that another checkout has older for one it knows."""
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(source, target, copy_function=shutil.copyfile)
 
 
 def main():

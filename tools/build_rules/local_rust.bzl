@@ -1,7 +1,7 @@
 """@local_rust: the machine's Rust, or why there is none.
 
-A Rust older than `minimum` counts as none: what needs it is then skipped, and says so. WAYBILL_RUST
-(--repo_env) names another rustc than the first on PATH or rustup's, or is 0 for none.
+A Rust older than the rust-version of `cargo_toml` counts as none: what needs it is then skipped, and says
+so. WAYBILL_RUST (--repo_env) names another rustc than the first on PATH or rustup's, or is 0 for none.
 """
 
 _BUILD = """
@@ -23,6 +23,12 @@ def _find_rustc(rctx):
     rustup = rctx.path(rctx.os.environ.get("HOME", "/nonexistent") + "/.cargo/bin/rustc")
     return rustup if rustup.exists else None
 
+def _minimum(rctx):
+    for line in rctx.read(rctx.attr.cargo_toml).splitlines():
+        if line.startswith("rust-version"):
+            return line.split("\"")[1]
+    fail("@%s: %s has no rust-version" % (rctx.name, rctx.attr.cargo_toml))
+
 def _numbers(version):
     return [int(number) for number in version.split("-")[0].split(".")]
 
@@ -35,9 +41,10 @@ def _unavailable(rctx, why):
 def _local_rust_impl(rctx):
     rctx.file("WORKSPACE", "workspace(name = \"%s\")\n" % rctx.name)
     rctx.file("BUILD", _BUILD)
+    minimum = _minimum(rctx)
     rustc = _find_rustc(rctx)
     if rustc == None:
-        _unavailable(rctx, "no Rust; %s or later is needed, by rustup say" % rctx.attr.minimum)
+        _unavailable(rctx, "no Rust; %s or later is needed, by rustup say" % minimum)
         return
 
     # rustup's own rustc picks a toolchain by folder and $HOME: go to the toolchain itself.
@@ -49,8 +56,8 @@ def _local_rust_impl(rctx):
     version = rctx.execute([bin.get_child("rustc"), "--version"]).stdout.strip()
     if not bin.get_child("cargo").exists or len(version.split(" ")) < 2:
         _unavailable(rctx, "no cargo beside rustc in %s" % bin)
-    elif _numbers(version.split(" ")[1]) < _numbers(rctx.attr.minimum):
-        _unavailable(rctx, "%s; %s or later is needed, by rustup say" % (version, rctx.attr.minimum))
+    elif _numbers(version.split(" ")[1]) < _numbers(minimum):
+        _unavailable(rctx, "%s; %s or later is needed, by rustup say" % (version, minimum))
     else:
         rctx.symlink(bin, "bin")
         rctx.file("config.bzl", "UNAVAILABLE = \"\"\n")
@@ -59,7 +66,7 @@ def _local_rust_impl(rctx):
 local_rust = repository_rule(
     implementation = _local_rust_impl,
     attrs = {
-        "minimum": attr.string(mandatory = True),
+        "cargo_toml": attr.label(mandatory = True),
     },
     configure = True,
     environ = [

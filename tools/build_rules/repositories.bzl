@@ -3,6 +3,7 @@
 load("//tools/build_rules:cargo_vendor.bzl", "cargo_vendor")
 load("//tools/build_rules:compat.bzl", "compat_repositories")
 load("//tools/build_rules:local_cuda.bzl", "local_cuda")
+load("//tools/build_rules:local_go.bzl", "local_go")
 load("//tools/build_rules:local_python.bzl", "local_python")
 load("//tools/build_rules:local_rust.bzl", "local_rust")
 load("//tools/build_rules:system_library.bzl", "system_library")
@@ -118,13 +119,18 @@ def waybill_repositories():
 
     local_rust(
         name = "local_rust",
-        minimum = "1.88",
+        cargo_toml = "//bindings/rust:Cargo.toml",
     )
 
     cargo_vendor(
         name = "waybill_crates",
         lockfile = "//bindings/rust:Cargo.lock",
         manifest = "//bindings/rust:Cargo.toml",
+    )
+
+    local_go(
+        name = "local_go",
+        go_mod = "//bindings/go:go.mod",
     )
 
 def waybill_toolchains():

@@ -1,0 +1,3 @@
+module github.com/waybill/waybill-go
+
+go 1.21
