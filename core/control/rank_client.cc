@@ -73,7 +73,7 @@ absl::Status RankClient::Attend(proto::Join join) {
     end_ = absl::OkStatus();
   }
   absl::StatusOr<std::unique_ptr<RankStream>> stream = RankStream::Open(
-      identity_.controller, deadline,
+      identity_.controller, deadline, identity_.cancel,
       [this](const proto::ControllerMessage& message) {
         thread_->Do([this, message] { Handle(message); });
       },
@@ -98,12 +98,19 @@ absl::Status RankClient::Attend(proto::Join join) {
     *with_part.mutable_manifest() = std::move(part);
     Send(std::move(with_part));
   });
+  // The lock, so that it does not come between a waiter's look and its sleep.
+  const std::stop_callback wake(identity_.cancel, [this] {
+    const std::lock_guard lock(mutex_);
+    NotifyAll();
+  });
   std::unique_lock lock(mutex_);
   // The controller knows who is missing: it is given a little longer to say so.
-  const bool told =
-      AwaitLocked(lock, deadline + absl::Seconds(1), [this] { return established_ || !end_.ok(); });
+  const bool told = AwaitLocked(lock, deadline + absl::Seconds(1), [this] {
+    return established_ || !end_.ok() || identity_.cancel.stop_requested();
+  });
   if (!end_.ok()) return While(what, end_);
-  if (told) return absl::OkStatus();
+  if (established_) return absl::OkStatus();
+  if (told) return absl::CancelledError(absl::StrCat(what, ": cancelled"));
   return absl::DeadlineExceededError(absl::StrCat(what, ": the job is not whole after ",
                                                   absl::FormatDuration(identity_.join_timeout)));
 }
@@ -113,6 +120,7 @@ void RankClient::Shut(bool say_goodbye) {
     // After what the thread is saying: a worker may leave as soon as it sees a version shown, and
     // SHOWN has to come first.
     thread_->DoAndWait([this] {
+      leaving_ = true;
       proto::RankMessage message;
       message.mutable_leave();
       Send(std::move(message));
@@ -127,15 +135,24 @@ void RankClient::Shut(bool say_goodbye) {
   thread_.reset();
 }
 
+void RankClient::EndOnThread(const absl::Status& status) {
+  thread_->DoAndWait([&] {
+    leaving_ = true;
+    End(status);
+  });
+}
+
 void RankClient::End(const absl::Status& status) {
+  bool was_established = false;
   {
     const std::lock_guard lock(mutex_);
     if (!end_.ok()) return;  // What came first says more.
     end_ = status;
-    established_ = false;
+    was_established = std::exchange(established_, false);
   }
   OnStreamEnd(status);
   NotifyAll();
+  if (was_established && !leaving_ && identity_.on_end) identity_.on_end(status);
 }
 
 void RankClient::Handle(const proto::ControllerMessage& message) {

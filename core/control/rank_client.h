@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,11 @@ struct RankIdentity {
   uint32_t world = 1;
   std::string group = "all";  // Of a worker.
   absl::Duration join_timeout = absl::Minutes(2);
+  // Once it is requested, joining ends in kCancelled.
+  std::stop_token cancel = {};
+  // Called once for each stream that was established and has ended, with why, on the progress
+  // thread; not where this rank left.
+  std::function<void(const absl::Status&)> on_end = nullptr;
 };
 
 // Messages are handled on the progress thread, where the engine lives, so that handlers need no
@@ -54,8 +60,13 @@ class RankClient {
   // Opens the stream, says who this is, and returns when every lane of the job carries, or at the
   // deadline. `join` has what only this role declares.
   absl::Status Attend(proto::Join join);
-  // After this no handler runs, and the progress thread has ended.
+  // After this no handler runs, and the progress thread has ended. Again it does nothing.
   void Shut(bool say_goodbye);
+
+  bool joined() const { return thread_ != nullptr; }
+  // What an end of the stream does, because this rank wants it; on any other than the progress
+  // thread.
+  void EndOnThread(const absl::Status& status);
 
   void Send(proto::RankMessage message);
 
@@ -108,6 +119,7 @@ class RankClient {
   proto::Plan plan_;
   std::string nics_;  // As the controller knows them, encoded.
   absl::Time nics_due_ = absl::InfinitePast();
+  bool leaving_ = false;
   uint64_t epoch_ = 0;
   std::unique_ptr<EngineThread> thread_;
   std::mutex stream_mutex_;

@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -108,7 +109,7 @@ class Stream final : public RankStream,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RankStream>> RankStream::Open(
-    const std::string& controller, absl::Time deadline,
+    const std::string& controller, absl::Time deadline, const std::stop_token& cancel,
     std::function<void(const proto::ControllerMessage&)> on_message,
     std::function<void(absl::Status)> on_end) {
   grpc::ChannelArguments arguments;
@@ -119,7 +120,14 @@ absl::StatusOr<std::unique_ptr<RankStream>> RankStream::Open(
   const absl::Time began = absl::Now();
   const auto channel =
       grpc::CreateCustomChannel(controller, grpc::InsecureChannelCredentials(), arguments);
-  if (!channel->WaitForConnected(absl::ToChronoTime(deadline))) {
+  // gRPC's wait cannot be woken: a cancel is heard between two of them.
+  constexpr absl::Duration kBetweenLooks = absl::Milliseconds(50);
+  while (!channel->WaitForConnected(
+      absl::ToChronoTime(std::min(deadline, absl::Now() + kBetweenLooks)))) {
+    if (cancel.stop_requested()) {
+      return absl::CancelledError(absl::StrCat("controller ", controller, ": cancelled"));
+    }
+    if (absl::Now() < deadline) continue;
     return absl::UnavailableError(
         absl::StrCat("controller ", controller, ": nobody answered for ",
                      absl::FormatDuration(absl::Floor(absl::Now() - began, absl::Milliseconds(1))),

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include "absl/status/status.h"
@@ -18,9 +19,9 @@ class RankStream {
  public:
   // `on_message` and then, once, `on_end` are called on gRPC's threads, one at a time.
   //
-  // kUnavailable: nobody is there until the deadline.
+  // kUnavailable: nobody is there until the deadline; kCancelled: `cancel` was requested before.
   static absl::StatusOr<std::unique_ptr<RankStream>> Open(
-      const std::string& controller, absl::Time deadline,
+      const std::string& controller, absl::Time deadline, const std::stop_token& cancel,
       std::function<void(const proto::ControllerMessage&)> on_message,
       std::function<void(absl::Status)> on_end);
 

@@ -1,5 +1,6 @@
 #include "core/control/trainer.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <utility>
@@ -22,7 +23,17 @@ class TrainerClient final : public Trainer, private RankClient {
         manifest_(manifest),
         regions_(std::move(regions)) {}
 
-  ~TrainerClient() override { Shut(/*say_goodbye=*/true); }
+  ~TrainerClient() override { Leave(); }
+
+  void Leave() override {
+    if (!joined()) return;
+    EndOnThread(absl::CancelledError("it has left the job"));
+    {
+      std::unique_lock lock(mutex_);
+      AwaitLocked(lock, absl::InfiniteFuture(), [this] { return !publish_ || publish_->returned; });
+    }
+    Shut(/*say_goodbye=*/true);
+  }
 
   absl::Status Begin() {
     WAYBILL_ASSIGN_OR_RETURN(
@@ -47,12 +58,22 @@ class TrainerClient final : public Trainer, private RankClient {
     message.mutable_publish()->set_deadline_ms(absl::ToInt64Milliseconds(options.timeout));
     message.mutable_publish()->set_digests_off(options.digests == Digests::kOff);
     Send(std::move(message));
+    lock.unlock();
+    const std::stop_callback cancel(options.cancel, [this] { thread().Do([this] { Cancel(); }); });
+    lock.lock();
     // The controller ends it by the deadline; a little longer, and it is gone.
     const absl::Duration timeout =
         options.timeout > absl::ZeroDuration() ? options.timeout : absl::Seconds(60);
-    const bool told = AwaitLocked(lock, absl::Now() + timeout + absl::Milliseconds(500), [this] {
+    const absl::Time deadline = absl::Now() + timeout + absl::Milliseconds(500);
+    const auto ended = [this] {
       return publish_->sent || (!publish_->status.ok() && !publish_->writing);
-    });
+    };
+    bool told = AwaitLocked(lock, deadline, [&] { return ended() || publish_->cancelled; });
+    if (told && !ended()) {
+      // It is the controller who gives an update up; one that does not answer is not waited for.
+      told = AwaitLocked(lock, std::min(deadline, absl::Now() + absl::Seconds(1)), ended);
+      if (!told && publish_->status.ok()) publish_->status = CancelledPublish(version);
+    }
     if (!told) {
       // The controller may have said why, and writes to a peer that has stopped not have ended.
       if (publish_->status.ok()) {
@@ -65,6 +86,7 @@ class TrainerClient final : public Trainer, private RankClient {
       lock.lock();
     }
     publish_->returned = true;
+    NotifyAll();
     return publish_->sent ? absl::OkStatus() : publish_->status;
   }
 
@@ -84,6 +106,14 @@ class TrainerClient final : public Trainer, private RankClient {
   }
 
   std::vector<LaneReport> lanes() const override { return RankClient::lanes(); }
+
+  TrainerProgress progress() const override {
+    const StageSpans stages = engine_->timeline().spans();
+    const std::lock_guard lock(mutex_);
+    TrainerProgress progress = progress_;
+    progress.stages = stages;
+    return progress;
+  }
 
   TransferCounts counts() const override {
     const std::lock_guard lock(mutex_);
@@ -113,16 +143,28 @@ class TrainerClient final : public Trainer, private RankClient {
     bool writing = false;  // START came, and the engine is not through.
     bool sent = false;
     bool returned = false;  // To the caller.
+    bool cancelled = false;
     absl::Status status;
     std::map<std::string, GroupOutcome> outcomes;
   };
 
-  void Step() override { engine_->Step(); }
+  void Step() override {
+    engine_->Step();
+    const TransferCounts counts = engine_->counts();
+    if (counts == shown_counts_) return;
+    shown_counts_ = counts;
+    const std::lock_guard lock(mutex_);
+    progress_.counts = counts;
+  }
 
   absl::StatusOr<proto::Offers> OnPlan(RankPlan plan, uint64_t plan_hash,
                                        const std::vector<PeerLanes>& planned) override {
     plan_hash_ = plan_hash;
     connected_ = false;
+    {
+      const std::lock_guard lock(mutex_);
+      progress_.planned_bytes = plan.routes.total_bytes();
+    }
     WAYBILL_ASSIGN_OR_RETURN(const TrainerOffers made,
                              engine_->SetPlan(std::move(plan), regions_, planned));
     proto::Offers offers;
@@ -169,7 +211,7 @@ class TrainerClient final : public Trainer, private RankClient {
                    .epoch = message.prepare().epoch(),
                    .plan_hash = message.prepare().plan_hash()};
         digests_ = message.prepare().digests_off() ? Digests::kOff : Digests::kOn;
-        return;
+        return CancelIfWanted();
       case proto::ControllerMessage::kStart:
         return OnStart(message.start());
       case proto::ControllerMessage::kAbort:
@@ -186,6 +228,33 @@ class TrainerClient final : public Trainer, private RankClient {
       default:
         return;
     }
+  }
+
+  // On the progress thread, as is what follows.
+  void Cancel() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!publish_ || publish_->returned) return;
+      publish_->cancelled = true;
+    }
+    NotifyAll();
+    CancelIfWanted();
+  }
+
+  // Where PREPARE has not come yet it is looked at again when it does.
+  void CancelIfWanted() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!publish_ || !publish_->cancelled || publish_->version != update_.version) return;
+    }
+    proto::RankMessage message;
+    message.mutable_failed()->set_sequence(update_.sequence);
+    *message.mutable_failed()->mutable_error() = EncodeError(CancelledPublish(update_.version));
+    Send(std::move(message));
+  }
+
+  static absl::Status CancelledPublish(uint64_t version) {
+    return absl::CancelledError(absl::StrCat("publish version ", version, ": cancelled"));
   }
 
   void OnStart(const proto::Start& start) {
@@ -208,6 +277,8 @@ class TrainerClient final : public Trainer, private RankClient {
       // Who has returned to its caller may be changing its tensors.
       if (!publish_ || publish_->version != update_.version || publish_->returned) return;
       publish_->writing = true;
+      progress_.version = update_.version;
+      progress_.counts = {};
       times_.started = absl::Now();
       if (publish_->fail_on_nonfinite) rule = NonFiniteRule::kRefused;
     }
@@ -223,12 +294,14 @@ class TrainerClient final : public Trainer, private RankClient {
   }
 
   void OnOutcome(const proto::Outcome& outcome) {
-    const std::lock_guard lock(mutex_);
-    if (!publish_ || publish_->version != outcome.version()) return;
-    publish_->outcomes[outcome.group()] = {
+    const GroupOutcome told = {
         .group = outcome.group(),
         .committed = outcome.committed(),
         .status = outcome.has_error() ? DecodeError(outcome.error()) : absl::OkStatus()};
+    if (options_.on_outcome) options_.on_outcome(outcome.version(), told);
+    const std::lock_guard lock(mutex_);
+    if (!publish_ || publish_->version != outcome.version()) return;
+    publish_->outcomes[outcome.group()] = told;
     NotifyAll();
   }
 
@@ -324,7 +397,9 @@ class TrainerClient final : public Trainer, private RankClient {
   bool connected_ = false;
   UpdateId update_;
   Digests digests_ = Digests::kOn;
+  TransferCounts shown_counts_;  // As progress_ has them.
   // Guarded by mutex_.
+  TrainerProgress progress_;
   std::optional<PublishState> publish_;
   TransferCounts counts_;
   PublishTimes times_;

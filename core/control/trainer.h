@@ -3,7 +3,9 @@
 #define WAYBILL_CORE_CONTROL_TRAINER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -19,17 +21,15 @@
 
 namespace waybill {
 
-struct TrainerOptions {
-  RankIdentity identity;
-  TrainerEngineOptions engine;
-};
-
 struct PublishOptions {
   absl::Duration timeout = absl::ZeroDuration();  // Zero: the controller's default, 60 s.
   Digests digests = Digests::kOn;
   // Where NaNs or infinities are among what is quantised, no group shows the version: Publish() is
   // kInvalidArgument and names the tensors.
   bool fail_on_nonfinite = false;
+  // Once it is requested no group shows the version because of this publish, unless it is sent
+  // already; Publish() returns kCancelled within a second or so.
+  std::stop_token cancel = {};
 };
 
 // What became of a version in one group.
@@ -37,6 +37,22 @@ struct GroupOutcome {
   std::string group;
   bool committed = false;
   absl::Status status;  // Why not; or what went wrong after the decision.
+};
+
+struct TrainerOptions {
+  RankIdentity identity;
+  TrainerEngineOptions engine;
+  // Called with what AwaitOutcome() tells of each group, as soon as it is known, on the progress
+  // thread.
+  std::function<void(uint64_t version, const GroupOutcome&)> on_outcome = nullptr;
+};
+
+// How far the last update has come.
+struct TrainerProgress {
+  uint64_t version = 0;
+  uint64_t planned_bytes = 0;
+  TransferCounts counts;
+  StageSpans stages;
 };
 
 // When the parts of the last update began on this rank.
@@ -77,6 +93,11 @@ class Trainer {
   // kDeadlineExceeded: they are not.
   virtual absl::StatusOr<std::vector<GroupOutcome>> AwaitOutcome(absl::Duration timeout) = 0;
 
+  // Leaves the job; what is being published ends in kCancelled. Afterwards nothing reads the
+  // regions, and all else can still be asked. Again it does nothing.
+  virtual void Leave() = 0;
+
+  virtual TrainerProgress progress() const = 0;
   // Of the last update that was sent.
   virtual TransferCounts counts() const = 0;
   virtual PublishTimes times() const = 0;

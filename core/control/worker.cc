@@ -1,5 +1,7 @@
 #include "core/control/worker.h"
 
+#include <atomic>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -12,6 +14,12 @@
 namespace waybill {
 namespace {
 
+// Where answers go to. They may be given when the worker is gone.
+struct Answers {
+  std::mutex mutex;
+  EngineThread* thread = nullptr;
+};
+
 class WorkerClient final : public Worker, private RankClient {
  public:
   WorkerClient(const WorkerOptions& options, const Manifest& manifest,
@@ -22,9 +30,18 @@ class WorkerClient final : public Worker, private RankClient {
     if (options_.handler) notices_ = std::make_unique<NoticeThread>();
   }
 
-  ~WorkerClient() override {
+  ~WorkerClient() override { Leave(); }
+
+  void Leave() override {
+    if (!joined()) return;
+    EndOnThread(absl::CancelledError("it has left the job"));
+    {
+      const std::lock_guard lock(answers_->mutex);
+      answers_->thread = nullptr;
+    }
     Shut(/*say_goodbye=*/true);
     notices_.reset();
+    engine_->CloseLanes();  // The progress thread is gone: this one is it now.
   }
 
   absl::Status Begin(Manifest manifest, const std::vector<MemorySpan>& user_regions) {
@@ -37,6 +54,7 @@ class WorkerClient final : public Worker, private RankClient {
     }
     engine_ = *std::move(engine);
     StartThread();
+    answers_->thread = &thread();
     return Attend(MakeJoin());
   }
 
@@ -89,6 +107,14 @@ class WorkerClient final : public Worker, private RankClient {
     return stages_;
   }
 
+  WorkerProgress progress() const override {
+    const StageSpans stages = engine_->stages();
+    const std::lock_guard lock(mutex_);
+    WorkerProgress progress = progress_;
+    progress.stages = stages;
+    return progress;
+  }
+
   WorkerCounts counts() const override {
     const std::lock_guard lock(mutex_);
     return counts_;
@@ -102,11 +128,22 @@ class WorkerClient final : public Worker, private RankClient {
     return join;
   }
 
-  void Step() override { engine_->Step(absl::Now()); }
+  void Step() override {
+    engine_->Step(absl::Now());
+    const uint64_t verified = engine_->counts().verified_bytes;
+    if (verified == last_verified_bytes_) return;
+    last_verified_bytes_ = verified;
+    const std::lock_guard lock(mutex_);
+    progress_.verified_bytes = verified - verified_before_bytes_;
+  }
 
   absl::StatusOr<proto::Offers> OnPlan(RankPlan plan, uint64_t plan_hash,
                                        const std::vector<PeerLanes>& planned) override {
     connected_ = false;
+    {
+      const std::lock_guard lock(mutex_);
+      progress_.planned_bytes = plan.routes.total_bytes();
+    }
     WAYBILL_ASSIGN_OR_RETURN(const std::vector<LaneOffer> lanes,
                              engine_->SetPlan(std::move(plan.routes), plan_hash, planned));
     WAYBILL_ASSIGN_OR_RETURN(const std::vector<BufferAddress> buffers, engine_->Describe());
@@ -138,6 +175,7 @@ class WorkerClient final : public Worker, private RankClient {
         return engine_->Commit(message.commit().sequence());
       case proto::ControllerMessage::kAbort:
         EndDoubt();
+        if (message.abort().sequence() == update_.sequence) given_up_ = true;
         engine_->Abort(message.abort().sequence(), message.abort().begun());
         return Tell({.kind = WorkerNotice::Kind::kAbort,
                      .update = update_,
@@ -155,17 +193,27 @@ class WorkerClient final : public Worker, private RankClient {
                .sequence = prepare.sequence(),
                .epoch = prepare.epoch(),
                .plan_hash = prepare.plan_hash()};
+    given_up_ = false;
+    verified_before_bytes_ = engine_->counts().verified_bytes;
+    {
+      const std::lock_guard lock(mutex_);
+      progress_.version = update_.version;
+      progress_.verified_bytes = 0;
+    }
     const absl::Time deadline = absl::Now() + absl::Milliseconds(prepare.deadline_ms());
     const Digests digests = prepare.digests_off() ? Digests::kOff : Digests::kOn;
     const UpdateId update = update_;
     const bool fence = prepare.fence();
     Tell({.kind = WorkerNotice::Kind::kPrepare, .update = update_, .status = {}, .pause = {}},
          [this, update, digests, fence, deadline](const absl::Status& answer) {
-           if (!(update == update_)) return;  // Given up meanwhile.
+           if (!GoesOn(update)) return;
            if (!answer.ok()) return Refuse(update, answer);
            engine_->Prepare(update, digests, fence, deadline);
          });
   }
+
+  // False of one that was given up while the user was asked.
+  bool GoesOn(const UpdateId& update) const { return update == update_ && !given_up_; }
 
   void Refuse(const UpdateId& update, const absl::Status& status) {
     proto::RankMessage message;
@@ -207,7 +255,7 @@ class WorkerClient final : public Worker, private RankClient {
   }
 
   void Vote(const UpdateId& update, const absl::Status& answer) {
-    if (!(update == update_)) return;
+    if (!GoesOn(update)) return;
     if (!answer.ok()) return SendFailed(While("vetoed", answer), /*lane=*/false, 0);
     {
       const std::lock_guard lock(mutex_);
@@ -254,23 +302,33 @@ class WorkerClient final : public Worker, private RankClient {
   // Asks the user, if there is one to ask; `then` runs on the progress thread.
   void Tell(const WorkerNotice& notice, const std::function<void(const absl::Status&)>& then) {
     if (notices_ == nullptr) return then(absl::OkStatus());
-    notices_->Do([this, notice, then] {
-      const absl::Status answer = options_.handler(notice);
-      thread().Do([then, answer] { then(answer); });
-    });
+    auto answered = std::make_shared<std::atomic_flag>();
+    const auto answer = [answers = answers_, answered, then](const absl::Status& status) {
+      if (answered->test_and_set()) return;
+      const std::lock_guard lock(answers->mutex);
+      if (answers->thread != nullptr) answers->thread->Do([then, status] { then(status); });
+    };
+    notices_->Do([this, notice, answer] { options_.handler(notice, answer); });
   }
 
   void OnStreamEnd(const absl::Status&) override {
     // Who has not voted cannot be in doubt: nothing was decided, and nothing will be.
     const std::lock_guard lock(mutex_);
-    if (!doubt_) engine_->Abort(update_.sequence, /*begun=*/true);
+    if (doubt_) return;
+    given_up_ = true;
+    engine_->Abort(update_.sequence, /*begun=*/true);
   }
 
   const WorkerOptions options_;
   std::unique_ptr<WorkerEngine> engine_;  // On the progress thread, as is what follows.
   bool connected_ = false;
   UpdateId update_;
+  bool given_up_ = false;
+  uint64_t verified_before_bytes_ = 0;  // The update.
+  uint64_t last_verified_bytes_ = 0;
+  const std::shared_ptr<Answers> answers_ = std::make_shared<Answers>();
   // Guarded by mutex_.
+  WorkerProgress progress_;
   std::optional<UpdateId> doubt_;
   WorkerCounts counts_;
   StageSpans stages_;

@@ -37,9 +37,19 @@ struct WorkerNotice {
 struct WorkerOptions {
   RankIdentity identity;
   WorkerEngineOptions engine;
-  // Called on a thread of its own, one notice at a time; the update waits for the answer, within
-  // its deadline. Without a handler everything is accepted at once.
-  std::function<absl::Status(const WorkerNotice&)> handler;
+  // Called on a thread of its own, one notice at a time. The update waits, within its deadline,
+  // until `answer` is called, by any thread, once; where the update was given up meanwhile that
+  // does nothing, and so does answering kAbort. Without a handler everything is accepted at once.
+  using Answer = std::function<void(absl::Status)>;
+  std::function<void(const WorkerNotice&, Answer answer)> handler;
+};
+
+// How far the last update has come.
+struct WorkerProgress {
+  uint64_t version = 0;
+  uint64_t planned_bytes = 0;
+  uint64_t verified_bytes = 0;
+  StageSpans stages;
 };
 
 // Thread-safe.
@@ -60,6 +70,10 @@ class Worker {
   // decision not heard, with the question: the answer is carried out before this returns.
   virtual absl::Status Rejoin() = 0;
 
+  // Leaves the job. Afterwards nobody writes to any memory of this worker's; what is shown can
+  // still be read. Again it does nothing.
+  virtual void Leave() = 0;
+
   virtual absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) = 0;
   virtual uint64_t shown_version() const = 0;
   // Written in place and not committed: nothing can be read.
@@ -74,6 +88,7 @@ class Worker {
   // Until the stream to the controller has ended; why it did. OK at the timeout.
   virtual absl::Status AwaitEnd(absl::Duration timeout) = 0;
 
+  virtual WorkerProgress progress() const = 0;
   virtual WorkerCounts counts() const = 0;
   // Of the update that was shown last.
   virtual StageSpans stages() const = 0;

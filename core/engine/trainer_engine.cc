@@ -166,6 +166,7 @@ class TrainerEngineImpl final : public TrainerEngine {
 
   std::vector<NonFinite> FindNonFinite() const override { return staged_->FindNonFinite(); }
   const Timeline& timeline() const override { return timeline_; }
+  TransferCounts counts() const override { return counts_; }
   uint64_t ring_high_water_bytes() const override { return slots_.ring().high_water_bytes(); }
 
   std::vector<LaneReport> ReportLanes() const override {
@@ -477,7 +478,6 @@ class TrainerEngineImpl final : public TrainerEngine {
   StagingSlots slots_;
   std::vector<Write> writes_;
   std::vector<FabricEvent> events_;
-
   WorkPool::Batch early_batch_;
   WorkPool::Batch direct_batch_;
   WorkPool::Batch waiting_batch_;

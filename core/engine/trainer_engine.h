@@ -118,6 +118,8 @@ class TrainerEngine {
   // Does what can be done now.
   virtual void Step() = 0;
 
+  // Of the update at hand, so far.
+  virtual TransferCounts counts() const = 0;
   virtual uint64_t ring_high_water_bytes() const = 0;
   // Of the update that was sent last.
   virtual const Timeline& timeline() const = 0;

@@ -71,6 +71,8 @@ struct TransferCounts {
   // To other trainers, for blocks that they own parts of.
   uint64_t maxima_messages = 0;
   uint64_t maxima_bytes = 0;
+
+  bool operator==(const TransferCounts&) const = default;
 };
 
 // NaNs and infinities in a shard of a trainer's manifest.

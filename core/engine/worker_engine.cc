@@ -45,11 +45,7 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   absl::StatusOr<std::vector<LaneOffer>> SetPlan(RouteTable arrivals, uint64_t plan_hash,
                                                  const std::vector<PeerLanes>& lanes) override {
-    StopWork();
-    for (const Source& source : sources_) CloseLanes(source);
-    sources_.clear();
-    state_ = State::kIdle;
-    connected_ = false;
+    CloseLanes();
     plan_hash_ = plan_hash;
     arrived_.emplace(manifest_.get(), std::move(arrivals));
     gate_ = ArrivalGate(MakeSources(lanes));
@@ -106,6 +102,14 @@ class WorkerEngineImpl final : public WorkerEngine {
     ready_deadline_ = deadline;
     target_ = options_.mode == Mode::kShadow && shown_.anything_shown() ? 1 - shown_.buffer() : 0;
     state_ = State::kWaitingForReaders;
+  }
+
+  void CloseLanes() override {
+    StopWork();
+    for (const Source& source : sources_) CloseLanes(source);
+    sources_.clear();
+    state_ = State::kIdle;
+    connected_ = false;
   }
 
   void Commit(uint32_t sequence) override {

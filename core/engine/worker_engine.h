@@ -97,6 +97,9 @@ class WorkerEngine {
   // Gives the update up. `begun`: data may have landed; in place that leaves the memory dirty.
   virtual void Abort(uint32_t sequence, bool begun) = 0;
 
+  // Every lane is quiescent and gone: nobody writes to this worker any more. Readers go on.
+  virtual void CloseLanes() = 0;
+
   // Does what can be done at `now`.
   virtual void Step(absl::Time now) = 0;
 

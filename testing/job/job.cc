@@ -79,6 +79,9 @@ Job::Job(const JobOptions& options)
       engine_memory_(options.workers),
       trainers_(options.trainers),
       workers_(options.workers),
+      trainer_options_(
+          options.trainers,
+          {.identity = {}, .engine = {.ring_bytes = 64 << 10, .chunk_bytes = 4 << 10}}),
       handlers_(options.workers) {}
 
 absl::Status Job::StartController(const std::string& listen) {
@@ -111,11 +114,13 @@ absl::Status Job::JoinTrainer(uint32_t t) {
   const Manifest manifest = model_->Trainer(t);
   memory_[t].resize(manifest.region_bytes(0));
   auto fabric = MakeFabric(absl::StrCat("trainer ", t));
+  TrainerOptions options = trainer_options_[t];
+  options.identity = Identity(t, options_.trainers);
+  options.identity.cancel = trainer_options_[t].identity.cancel;
+  options.identity.on_end = trainer_options_[t].identity.on_end;
   WAYBILL_ASSIGN_OR_RETURN(
       trainers_[t],
-      Trainer::Join({.identity = Identity(t, options_.trainers),
-                     .engine = {.ring_bytes = 64 << 10, .chunk_bytes = 4 << 10}},
-                    manifest, {{MemoryKind::kHost, memory_[t].data(), memory_[t].size()}},
+      Trainer::Join(options, manifest, {{MemoryKind::kHost, memory_[t].data(), memory_[t].size()}},
                     std::move(fabric)));
   return absl::OkStatus();
 }

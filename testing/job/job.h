@@ -46,7 +46,8 @@ class Job {
   absl::Status StartController(const std::string& listen = "127.0.0.1:0");
   void StopController() { controller_.reset(); }
 
-  // In threads of their own, at the same time; the first error.
+  // What is set in trainer_options() before counts. In threads of their own, at the same time; the
+  // first error.
   absl::Status JoinAll();
   absl::Status JoinTrainer(uint32_t t);
   absl::Status JoinWorker(uint32_t w);
@@ -61,10 +62,11 @@ class Job {
   bool Shows(uint32_t w, uint64_t version);
 
   Controller& controller() { return *controller_; }
+  TrainerOptions& trainer_options(uint32_t t) { return trainer_options_[t]; }
   std::unique_ptr<Trainer>& trainer(uint32_t t) { return trainers_[t]; }
   std::unique_ptr<Worker>& worker(uint32_t w) { return workers_[w]; }
   // Set before JoinWorker().
-  std::function<absl::Status(const WorkerNotice&)>& handler(uint32_t w) { return handlers_[w]; }
+  decltype(WorkerOptions::handler)& handler(uint32_t w) { return handlers_[w]; }
 
  private:
   std::unique_ptr<Fabric> MakeFabric(const std::string& rank) const;
@@ -78,7 +80,8 @@ class Job {
   std::vector<std::vector<std::vector<std::byte>>> engine_memory_;
   std::vector<std::unique_ptr<Trainer>> trainers_;
   std::vector<std::unique_ptr<Worker>> workers_;
-  std::vector<std::function<absl::Status(const WorkerNotice&)>> handlers_;
+  std::vector<TrainerOptions> trainer_options_;
+  std::vector<decltype(WorkerOptions::handler)> handlers_;
 };
 
 }  // namespace waybill

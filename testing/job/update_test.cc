@@ -38,10 +38,10 @@ INSTANTIATE_TEST_SUITE_P(Modes, UpdateTest,
 
 TEST(Update, GroupsCommitOnTheirOwn) {
   Job job({.groups = {"a", "b"}});
-  job.handler(1) = [](const WorkerNotice& notice) {
-    return notice.kind == WorkerNotice::Kind::kArrived && notice.update.version == 2
+  job.handler(1) = [](const WorkerNotice& notice, const WorkerOptions::Answer& answer) {
+    answer(notice.kind == WorkerNotice::Kind::kArrived && notice.update.version == 2
                ? absl::FailedPreconditionError("the smoke test failed")
-               : absl::OkStatus();
+               : absl::OkStatus());
   };
   ASSERT_EQ(job.StartController().message(), "");
   ASSERT_EQ(job.JoinAll().message(), "");
@@ -61,10 +61,10 @@ TEST(Update, GroupsCommitOnTheirOwn) {
 TEST(Update, ARefusedUpdateTouchesNothing) {
   Job job({.workers = 1});
   bool refuse = false;
-  job.handler(0) = [&](const WorkerNotice& notice) {
-    return notice.kind == WorkerNotice::Kind::kPrepare && refuse
+  job.handler(0) = [&](const WorkerNotice& notice, const WorkerOptions::Answer& answer) {
+    answer(notice.kind == WorkerNotice::Kind::kPrepare && refuse
                ? absl::UnavailableError("the engine is warming up")
-               : absl::OkStatus();
+               : absl::OkStatus());
   };
   ASSERT_EQ(job.StartController().message(), "");
   ASSERT_EQ(job.JoinAll().message(), "");

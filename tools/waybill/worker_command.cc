@@ -114,14 +114,14 @@ class WorkerProcess {
 
  private:
   // The clock is read where the engine would be told.
-  static absl::Status TellShown(const WorkerNotice& notice) {
+  static void TellShown(const WorkerNotice& notice, const WorkerOptions::Answer& answer) {
     if (notice.kind == WorkerNotice::Kind::kCommit) {
       Tell({{"event", "shown"},
             {"version", notice.update.version},
             {"shown_ns", SharedClockNanos()},
             {"pause_seconds", absl::ToDoubleSeconds(notice.pause)}});
     }
-    return absl::OkStatus();
+    answer(absl::OkStatus());
   }
 
   absl::StatusOr<uint64_t> Check(uint64_t version) {
