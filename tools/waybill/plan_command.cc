@@ -14,7 +14,7 @@
 #include "core/layout/synthetic.h"
 #include "core/layout/trainer_layout.h"
 #include "core/layout/worker_layout.h"
-#include "core/plan/chunks.h"
+#include "core/plan/explain.h"
 #include "core/plan/planner.h"
 #include "tools/waybill/commands.h"
 
@@ -80,83 +80,29 @@ absl::StatusOr<Manifests> MakeManifests(const Model& model, const Options& optio
   return manifests;
 }
 
-// Writes that a trainer's routes become where nothing can be mapped.
-uint64_t CountWrites(const RouteTable& routes) {
-  constexpr uint64_t kChunkBytes = 1 << 20;
-  const ChunkList list = CutIntoChunks(routes, kChunkBytes);
-  std::vector<ChunkWrite> writes;
-  uint64_t count = 0;
-  for (const Chunk& chunk : list.chunks) {
-    writes.clear();
-    AppendWrites(routes, list, chunk, writes);
-    count += writes.size();
-  }
-  return count;
-}
-
-void Print(const Plan& plan, const Manifests& manifests, double seconds) {
-  std::cout << absl::StrFormat("plan %016x, made in %.1f ms\n\n", plan.hash, seconds * 1e3);
-  std::cout << absl::StrFormat("%-12s %12s %12s %9s %9s\n", "rank", "holds MB", "moves MB",
-                               "routes", "writes");
-  for (size_t t = 0; t < plan.trainers.size(); ++t) {
-    std::cout << absl::StrFormat("%-12s %12.1f %12.1f %9d %9d\n", absl::StrCat("trainer ", t),
-                                 static_cast<double>(manifests.trainers[t].total_bytes()) / 1e6,
-                                 static_cast<double>(plan.trainer_bytes[t]) / 1e6,
-                                 plan.trainers[t].size(), CountWrites(plan.trainers[t]));
-  }
-  for (size_t w = 0; w < plan.workers.size(); ++w) {
-    std::cout << absl::StrFormat("%-12s %12.1f %12.1f %9d\n", absl::StrCat("worker ", w),
-                                 static_cast<double>(manifests.workers[w].total_bytes()) / 1e6,
-                                 static_cast<double>(plan.worker_bytes[w]) / 1e6,
-                                 plan.workers[w].size());
-  }
-  uint64_t messages = 0, maxima = 0;
-  for (const Exchange& exchange : plan.exchanges) {
-    for (const MaximaMessage& message : exchange.outgoing) {
-      messages += message.into.empty() ? 1 : 0;
-      maxima += message.into.empty() ? message.block_count() : 0;
-    }
-  }
-  if (messages > 0) {
-    std::cout << absl::StrFormat("\n%d maxima of split blocks in %d messages between trainers\n",
-                                 maxima, messages);
-  }
-  std::cout << absl::StrFormat("\nbusiest rank / lower bound %.3f; busiest trainer / mean %.3f\n",
-                               plan.balance.ratio(), plan.balance.trainer_imbalance());
-}
-
-nlohmann::json ToJson(const Plan& plan, double seconds) {
-  nlohmann::json json = {{"hash", absl::StrFormat("%016x", plan.hash)},
-                         {"seconds", seconds},
-                         {"ratio_to_lower_bound", plan.balance.ratio()},
-                         {"trainer_imbalance", plan.balance.trainer_imbalance()},
-                         {"trainers", nlohmann::json::array()},
-                         {"workers", nlohmann::json::array()}};
-  for (size_t t = 0; t < plan.trainers.size(); ++t) {
-    json["trainers"].push_back({{"bytes", plan.trainer_bytes[t]},
-                                {"routes", plan.trainers[t].size()},
-                                {"writes", CountWrites(plan.trainers[t])}});
-  }
-  for (size_t w = 0; w < plan.workers.size(); ++w) {
-    json["workers"].push_back(
-        {{"bytes", plan.worker_bytes[w]}, {"routes", plan.workers[w].size()}});
-  }
-  return json;
-}
-
 absl::Status RunPlan(const Options& options) {
   WAYBILL_ASSIGN_OR_RETURN(const Model model, FindModel(options));
   WAYBILL_ASSIGN_OR_RETURN(const Manifests manifests, MakeManifests(model, options));
   std::vector<const Manifest*> trainers, workers;
-  for (const Manifest& m : manifests.trainers) trainers.push_back(&m);
-  for (const Manifest& m : manifests.workers) workers.push_back(&m);
+  HeldBytes held;
+  for (const Manifest& m : manifests.trainers) {
+    trainers.push_back(&m);
+    held.trainers.push_back(m.total_bytes());
+  }
+  for (const Manifest& m : manifests.workers) {
+    workers.push_back(&m);
+    held.workers.push_back(m.total_bytes());
+  }
   const absl::Time begin = absl::Now();
   WAYBILL_ASSIGN_OR_RETURN(const Plan plan, MakePlan(trainers, workers));
   const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
   if (options.json) {
-    std::cout << ToJson(plan, seconds).dump(2) << "\n";
+    nlohmann::json json = nlohmann::json::parse(ExplainAsJson(plan, held, RoutesToo::kNo));
+    json["seconds"] = seconds;
+    std::cout << json.dump(2) << "\n";
   } else {
-    Print(plan, manifests, seconds);
+    std::cout << absl::StrFormat("plan %016x, made in %.1f ms\n\n", plan.hash, seconds * 1e3)
+              << ExplainAsTable(plan, held);
   }
   return absl::OkStatus();
 }

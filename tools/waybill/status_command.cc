@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "core/base/status.h"
 #include "core/control/controller.h"
+#include "core/control/status_json.h"
 #include "tools/waybill/commands.h"
 
 namespace waybill {
@@ -17,40 +18,6 @@ struct Options {
   std::string token;
   bool json = false;
 };
-
-nlohmann::json ToJson(const proto::StatusReply& status) {
-  nlohmann::json ranks = nlohmann::json::array();
-  for (const proto::RankStatus& rank : status.ranks()) {
-    nlohmann::json lanes = nlohmann::json::array(), nics = nlohmann::json::array();
-    for (const auto& lane : rank.lanes()) {
-      lanes.push_back(
-          {{"peer", lane.peer()}, {"co_owner", lane.co_owner()}, {"path", lane.path()}});
-    }
-    for (const auto& nic : rank.nics()) {
-      nics.push_back({{"name", nic.name()}, {"bytes_per_second", nic.bytes_per_second()}});
-    }
-    ranks.push_back({{"name", rank.name()},
-                     {"lanes", lanes},
-                     {"nics", nics},
-                     {"fallbacks", rank.fallbacks()},
-                     {"group", rank.group()},
-                     {"state", rank.state()},
-                     {"planned_bytes", rank.planned_bytes()},
-                     {"sent_bytes", rank.sent_bytes()},
-                     {"shown_version", rank.shown_version()}});
-  }
-  return {{"job", status.job()},
-          {"phase", status.phase()},
-          {"epoch", status.epoch()},
-          {"plan_hash", absl::StrFormat("%016x", status.plan_hash())},
-          {"committed_version", status.committed_version()},
-          {"updating_version", status.updating_version()},
-          {"updates_committed", status.updates_committed()},
-          {"updates_aborted", status.updates_aborted()},
-          {"lanes_lost", status.lanes_lost()},
-          {"waiting_for", status.waiting_for()},
-          {"ranks", ranks}};
-}
 
 void Print(const proto::StatusReply& status) {
   std::cout << absl::StrFormat("job %s: %s, epoch %d, plan %016x\n", status.job(), status.phase(),
@@ -107,7 +74,7 @@ absl::Status RunStatus(const Options& options) {
   WAYBILL_ASSIGN_OR_RETURN(const proto::StatusReply status,
                            FetchStatus(options.controller, options.token, absl::Seconds(5)));
   if (options.json) {
-    std::cout << ToJson(status).dump(2) << "\n";
+    std::cout << nlohmann::json::parse(StatusToJson(status)).dump(2) << "\n";
   } else {
     Print(status);
     PrintLanes(status);

@@ -1,0 +1,44 @@
+#include "core/control/status_json.h"
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_format.h"
+
+namespace waybill {
+
+std::string StatusToJson(const proto::StatusReply& status) {
+  nlohmann::json ranks = nlohmann::json::array();
+  for (const proto::RankStatus& rank : status.ranks()) {
+    nlohmann::json lanes = nlohmann::json::array(), nics = nlohmann::json::array();
+    for (const auto& lane : rank.lanes()) {
+      lanes.push_back(
+          {{"peer", lane.peer()}, {"co_owner", lane.co_owner()}, {"path", lane.path()}});
+    }
+    for (const auto& nic : rank.nics()) {
+      nics.push_back({{"name", nic.name()}, {"bytes_per_second", nic.bytes_per_second()}});
+    }
+    ranks.push_back({{"name", rank.name()},
+                     {"lanes", lanes},
+                     {"nics", nics},
+                     {"fallbacks", rank.fallbacks()},
+                     {"group", rank.group()},
+                     {"state", rank.state()},
+                     {"planned_bytes", rank.planned_bytes()},
+                     {"sent_bytes", rank.sent_bytes()},
+                     {"shown_version", rank.shown_version()}});
+  }
+  const nlohmann::json json = {{"job", status.job()},
+                               {"phase", status.phase()},
+                               {"epoch", status.epoch()},
+                               {"plan_hash", absl::StrFormat("%016x", status.plan_hash())},
+                               {"committed_version", status.committed_version()},
+                               {"updating_version", status.updating_version()},
+                               {"updates_committed", status.updates_committed()},
+                               {"updates_aborted", status.updates_aborted()},
+                               {"lanes_lost", status.lanes_lost()},
+                               {"waiting_for", status.waiting_for()},
+                               {"ranks", ranks}};
+  return json.dump();
+}
+
+}  // namespace waybill

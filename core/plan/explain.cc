@@ -1,0 +1,113 @@
+#include "core/plan/explain.h"
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "core/plan/chunks.h"
+
+namespace waybill {
+namespace {
+
+double Megabytes(uint64_t bytes) { return static_cast<double>(bytes) / 1e6; }
+
+nlohmann::json ToJson(const RouteView& route) {
+  return {{"worker", route.worker},
+          {"source_shard", route.source_shard},
+          {"source_region", route.source_region},
+          {"source_offset_bytes", route.source_offset_bytes},
+          {"destination_shard", route.destination_shard},
+          {"destination_region", route.destination_region},
+          {"destination_offset_bytes", route.destination_offset_bytes},
+          {"bytes", route.shape.size_bytes()},
+          {"box", ToString(route.box)},
+          {"ledger_entry", route.ledger_entry},
+          {"witness", route.witness},
+          {"quantised", route.scale_table != kNoScaleTable}};
+}
+
+}  // namespace
+
+uint64_t CountWrites(const RouteTable& routes) {
+  constexpr uint64_t kChunkBytes = 1 << 20;
+  const ChunkList list = CutIntoChunks(routes, kChunkBytes);
+  std::vector<ChunkWrite> writes;
+  uint64_t count = 0;
+  for (const Chunk& chunk : list.chunks) {
+    writes.clear();
+    AppendWrites(routes, list, chunk, writes);
+    count += writes.size();
+  }
+  return count;
+}
+
+PlanCounts CountPlan(const Plan& plan) {
+  PlanCounts counts;
+  for (const RouteTable& routes : plan.trainers) {
+    counts.routes += routes.size();
+    counts.writes += CountWrites(routes);
+  }
+  for (const Exchange& exchange : plan.exchanges) {
+    for (const MaximaMessage& message : exchange.outgoing) {
+      if (!message.into.empty()) continue;
+      ++counts.maxima_messages;
+      counts.maxima += message.block_count();
+    }
+  }
+  return counts;
+}
+
+std::string ExplainAsTable(const Plan& plan, const HeldBytes& held) {
+  std::string text = absl::StrFormat("%-12s %12s %12s %9s %9s\n", "rank", "holds MB", "moves MB",
+                                     "routes", "writes");
+  for (size_t t = 0; t < plan.trainers.size(); ++t) {
+    absl::StrAppendFormat(&text, "%-12s %12.1f %12.1f %9d %9d\n", absl::StrCat("trainer ", t),
+                          Megabytes(held.trainers[t]), Megabytes(plan.trainer_bytes[t]),
+                          plan.trainers[t].size(), CountWrites(plan.trainers[t]));
+  }
+  for (size_t w = 0; w < plan.workers.size(); ++w) {
+    absl::StrAppendFormat(&text, "%-12s %12.1f %12.1f %9d\n", absl::StrCat("worker ", w),
+                          Megabytes(held.workers[w]), Megabytes(plan.worker_bytes[w]),
+                          plan.workers[w].size());
+  }
+  const PlanCounts counts = CountPlan(plan);
+  if (counts.maxima_messages > 0) {
+    absl::StrAppendFormat(&text, "\n%d maxima of split blocks in %d messages between trainers\n",
+                          counts.maxima, counts.maxima_messages);
+  }
+  absl::StrAppendFormat(&text, "\nbusiest rank / lower bound %.3f; busiest trainer / mean %.3f\n",
+                        plan.balance.ratio(), plan.balance.trainer_imbalance());
+  return text;
+}
+
+std::string ExplainAsJson(const Plan& plan, const HeldBytes& held, RoutesToo with_routes) {
+  const PlanCounts counts = CountPlan(plan);
+  nlohmann::json json = {{"hash", absl::StrFormat("%016x", plan.hash)},
+                         {"bytes", plan.total_bytes()},
+                         {"maxima", counts.maxima},
+                         {"maxima_messages", counts.maxima_messages},
+                         {"ratio_to_lower_bound", plan.balance.ratio()},
+                         {"trainer_imbalance", plan.balance.trainer_imbalance()},
+                         {"trainers", nlohmann::json::array()},
+                         {"workers", nlohmann::json::array()}};
+  for (size_t t = 0; t < plan.trainers.size(); ++t) {
+    const RouteTable& routes = plan.trainers[t];
+    nlohmann::json trainer = {{"held_bytes", held.trainers[t]},
+                              {"bytes", plan.trainer_bytes[t]},
+                              {"routes", routes.size()},
+                              {"writes", CountWrites(routes)}};
+    if (with_routes == RoutesToo::kYes) {
+      nlohmann::json& table = trainer["table"] = nlohmann::json::array();
+      for (uint32_t i = 0; i < routes.size(); ++i) table.push_back(ToJson(routes[i]));
+    }
+    json["trainers"].push_back(std::move(trainer));
+  }
+  for (size_t w = 0; w < plan.workers.size(); ++w) {
+    json["workers"].push_back({{"held_bytes", held.workers[w]},
+                               {"bytes", plan.worker_bytes[w]},
+                               {"routes", plan.workers[w].size()}});
+  }
+  return json.dump();
+}
+
+}  // namespace waybill

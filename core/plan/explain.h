@@ -1,0 +1,41 @@
+// What a plan says to people, and to programs.
+#ifndef WAYBILL_CORE_PLAN_EXPLAIN_H_
+#define WAYBILL_CORE_PLAN_EXPLAIN_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/plan/plan.h"
+#include "core/plan/route_table.h"
+
+namespace waybill {
+
+// How many writes the routes become where nothing can be mapped.
+uint64_t CountWrites(const RouteTable& routes);
+
+struct PlanCounts {
+  uint64_t routes = 0;
+  uint64_t writes = 0;
+  uint64_t maxima = 0;  // Of split quantisation blocks, sent between trainers.
+  uint64_t maxima_messages = 0;
+};
+PlanCounts CountPlan(const Plan& plan);
+
+// Bytes of all shards, by rank.
+struct HeldBytes {
+  std::vector<uint64_t> trainers;
+  std::vector<uint64_t> workers;
+};
+
+// A table, a line for each rank.
+std::string ExplainAsTable(const Plan& plan, const HeldBytes& held);
+
+enum class RoutesToo : bool { kNo, kYes };
+// {"hash", "ratio_to_lower_bound", "trainers": [{"bytes", "routes", "writes"}], ...}; with every
+// route of each trainer if wanted.
+std::string ExplainAsJson(const Plan& plan, const HeldBytes& held, RoutesToo routes);
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_PLAN_EXPLAIN_H_
