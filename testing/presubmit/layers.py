@@ -50,6 +50,8 @@ class LayerMap:
             return None
         if _is_under(package, "bindings"):
             allowed = _is_under(used, "capi") or _is_under(used, "bindings")
+            # A wheel packs programs without knowing what is in them.
+            allowed = allowed or (target.rule == "py_wheel" and _is_under(used, "tools"))
             return None if allowed else "bindings see //capi only"
         row, used_row = self.row(package), self.row(used)
         if row is None or used_row is None:

@@ -1,27 +1,46 @@
-"""@local_python: a Python 3 with the locked packages.
+"""@local_python: a Python 3 with the locked packages, and what its extensions are compiled with.
 
 The packages of the lock file are installed, hashes checked, into a virtual environment in this
 repository. Its folder carries the lock's checksum: another lock means another interpreter path,
 and tests run again.
 
-WAYBILL_PYTHON (--repo_env) names the interpreter the environment is made from; the default is the
-distribution's python3, else the first one on PATH.
+WAYBILL_PYTHON (--repo_env) names the interpreter the environment is made from, and with it the one that
+extensions and wheels are for: 3.11 or later, as the locked packages are. The default is the distribution's
+python3, else the first one on PATH.
 """
 
 _PROBE = """
-import os, sys
+import os, sys, sysconfig
 assert sys.version_info >= (3, 11), "Python 3.11 or later is needed"
 import ensurepip
+include = sysconfig.get_path("include")
+assert os.path.exists(include + "/Python.h"), include + "/Python.h is missing"
 print(os.path.realpath(sys.executable))
+print(include)
+print(sysconfig.get_config_var("EXT_SUFFIX"))
 """
 
 _BUILD = """
+load("@rules_cc//cc:defs.bzl", "cc_library")
 load("@rules_python//python:defs.bzl", "py_runtime")
 load("@rules_python//python:py_runtime_pair.bzl", "py_runtime_pair")
 
 package(default_visibility = ["//visibility:public"])
 
 exports_files(["python.txt"])
+
+cc_library(
+    name = "headers",
+    hdrs = glob(["include/python/**/*.h"]),
+    includes = ["include/python"],
+)
+
+cc_library(
+    name = "pybind11",
+    hdrs = glob(["include/pybind11/**/*.h"]),
+    includes = ["include"],
+    deps = [":headers"],
+)
 
 # stub_shebang: the default asks for a "python", which Debian does not have.
 py_runtime(
@@ -65,15 +84,16 @@ def _base_interpreter(rctx):
 def _local_python_impl(rctx):
     base = _base_interpreter(rctx)
     if not base:
-        fail("@%s: no python3 on this machine (tools/setup installs: python3 python3-venv)" % rctx.name)
+        fail("@%s: no python3 on this machine (tools/setup installs: python3 python3-dev python3-venv)" % rctx.name)
 
     # A version manager's shim picks an interpreter by folder: go to the interpreter itself.
-    base = _run(rctx, [base, "-c", _PROBE], hint = "(tools/setup installs: python3 python3-venv) ").strip()
+    hint = "(tools/setup installs: python3 python3-dev python3-venv) "
+    base, include, suffix = _run(rctx, [base, "-c", _PROBE], hint = hint).splitlines()
     lock = rctx.path(rctx.attr.requirements)
     checksum = _run(rctx, ["sha256sum", lock]).split(" ")[0].lstrip("\\")
     venv = str(rctx.path("venv-" + checksum[:12]))
     python = venv + "/bin/python3"
-    _run(rctx, [base, "-m", "venv", venv], hint = "(tools/setup installs: python3-venv) ", timeout = 600)
+    _run(rctx, [base, "-m", "venv", venv], hint = hint, timeout = 600)
     _run(rctx, [
         python,
         "-m",
@@ -88,7 +108,12 @@ def _local_python_impl(rctx):
         lock,
     ], timeout = 900)
 
+    pybind11 = _run(rctx, [python, "-c", "import pybind11; print(pybind11.get_include())"]).strip()
+    rctx.symlink(include, "include/python")
+    rctx.symlink(pybind11 + "/pybind11", "include/pybind11")
+
     rctx.file("WORKSPACE", "workspace(name = \"%s\")\n" % rctx.name)
+    rctx.file("config.bzl", "EXTENSION_SUFFIX = \"%s\"\n" % suffix)
     rctx.file("python.txt", python + "\n")
     rctx.file("BUILD", _BUILD.format(python = python))
 

@@ -1,6 +1,8 @@
-"""pytest_test: a test that runs pytest."""
+"""pytest_test, mypy_test, and extension modules by pybind11."""
 
-load("@rules_python//python:defs.bzl", "py_test")
+load("@local_python//:config.bzl", "EXTENSION_SUFFIX")
+load("@rules_cc//cc:defs.bzl", "cc_binary")
+load("@rules_python//python:defs.bzl", "py_library", "py_test")
 
 def pytest_test(name, srcs, deps = [], args = [], tags = [], **kwargs):
     """A test that runs pytest on srcs.
@@ -18,6 +20,52 @@ def pytest_test(name, srcs, deps = [], args = [], tags = [], **kwargs):
         srcs = srcs + ["//tools/build_rules:pytest_main.py"],
         args = ["$(rootpath %s)" % s for s in srcs] + args,
         main = "//tools/build_rules:pytest_main.py",
+        tags = tags + ["no-sanitizer"],
+        deps = deps,
+        **kwargs
+    )
+
+def pybind_extension(name, srcs, deps = [], copts = [], data = [], **kwargs):
+    """The extension module `name` from C++, as a py_library.
+
+    Args:
+      name: the module's, as in PYBIND11_MODULE.
+      srcs: its sources and private headers.
+      deps: cc_library targets; pybind11 and Python's headers come by themselves.
+      copts: more options. Nothing but the module's entry point is visible from outside.
+      data: what goes beside it: its .pyi.
+      **kwargs: py_library's others.
+    """
+    module = name + EXTENSION_SUFFIX
+    cc_binary(
+        name = module,
+        srcs = srcs,
+        copts = ["-fvisibility=hidden"] + copts,
+        linkshared = True,
+        visibility = ["//visibility:private"],
+        deps = deps + ["@local_python//:pybind11"],
+    )
+    py_library(
+        name = name,
+        data = [":" + module] + data,
+        **kwargs
+    )
+
+def mypy_test(name, packages, deps, tags = [], **kwargs):
+    """`mypy --strict` on packages, as one test case.
+
+    Args:
+      name: the test's.
+      packages: names as in an import; their modules are those that deps bring.
+      deps: py_library targets, .pyi files among their data.
+      tags: more tags.
+      **kwargs: py_test's others.
+    """
+    py_test(
+        name = name,
+        srcs = ["//tools/build_rules:mypy_main.py"],
+        args = packages,
+        main = "//tools/build_rules:mypy_main.py",
         tags = tags + ["no-sanitizer"],
         deps = deps,
         **kwargs
