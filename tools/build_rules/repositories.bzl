@@ -6,6 +6,7 @@ load("//tools/build_rules:local_cuda.bzl", "local_cuda")
 load("//tools/build_rules:local_go.bzl", "local_go")
 load("//tools/build_rules:local_python.bzl", "local_python")
 load("//tools/build_rules:local_rust.bzl", "local_rust")
+load("//tools/build_rules:local_torch.bzl", "local_torch")
 load("//tools/build_rules:system_library.bzl", "system_library")
 
 def waybill_repositories():
@@ -115,6 +116,11 @@ def waybill_repositories():
     local_cuda(
         name = "local_cuda",
         requirements = "//third_party/cuda:requirements.lock",
+    )
+
+    local_torch(
+        name = "local_torch",
+        requirements = "//third_party/torch:requirements.lock",
     )
 
     local_rust(
