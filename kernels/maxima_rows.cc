@@ -40,13 +40,19 @@ HWY_INLINE void Combine(OpenMaximum& open, const T* src, size_t count) {
     return;
   }
   const auto mask = hn::Set(d, kMagnitude<T>);
+  const auto magnitudes = [&](size_t i) HWY_ATTR { return hn::And(hn::LoadU(d, src + i), mask); };
   auto maximum = hn::Load(d, to);
   size_t i = 0;
+  for (; i + 4 * lanes <= count; i += 4 * lanes) {
+    const auto first = hn::Max(magnitudes(i), magnitudes(i + lanes));
+    const auto second = hn::Max(magnitudes(i + 2 * lanes), magnitudes(i + 3 * lanes));
+    maximum = hn::Max(maximum, hn::Max(first, second));
+  }
   for (; i + lanes <= count; i += lanes) {
-    maximum = hn::Max(maximum, hn::And(hn::LoadU(d, src + i), mask));
+    maximum = hn::Max(maximum, magnitudes(i));
   }
   // What is left, and some once more: that changes no maximum.
-  if (i != count) maximum = hn::Max(maximum, hn::And(hn::LoadU(d, src + count - lanes), mask));
+  if (i != count) maximum = hn::Max(maximum, magnitudes(count - lanes));
   hn::Store(maximum, d, to);
 #endif
 }

@@ -12,6 +12,12 @@ inline void Prefetch(const void* address) {
   asm volatile("");
 }
 
+// The same as far as the second-level cache: what is read after much else.
+inline void PrefetchFar(const void* address) {
+  __builtin_prefetch(address, 0, 2);
+  asm volatile("");
+}
+
 // The same for a line that will be written, so that the core owns it by then.
 inline void PrefetchForWrite(void* address) {
 #if defined(__x86_64__)

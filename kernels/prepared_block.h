@@ -12,6 +12,10 @@ struct PreparedBlock {
   alignas(64) uint8_t codes[128];
   uint8_t first_rare[64];
   uint8_t zero_below[64];
+  // The same table for lookups of 16 bytes: of each 8 mantissas the code of the first, and twice
+  // the number of the last that has it.
+  uint8_t first_code[16];
+  uint8_t last_of_first[16];
   float factor;
   bool has_table;
 };

@@ -61,6 +61,37 @@ void MakeRows(void* dst, ptrdiff_t dst_pitch, size_t rows, size_t columns, size_
   }
 }
 
+// Whether codes can be streamed from where they are made.
+bool StreamsDirectly(const RowsOfCodes& rows, const BlockGrid& grid, const QuantiseRule& rule) {
+  const size_t bits = reinterpret_cast<uintptr_t>(rows.dst) | static_cast<size_t>(rows.dst_pitch) |
+                      grid.column_phase | grid.block_columns;
+  return bits % 64 == 0 && StreamsCodes(rule);
+}
+
+// Many rows of one row of blocks, which has `factors`.
+void QuantiseBand(RowsOfCodes rows, size_t columns, const BlockGrid& grid, const float* factors,
+                  const QuantiseRule& rule, DigestStream* digest) {
+  // Kept from call to call: an update makes many, and allocates nothing once it is warm.
+  thread_local std::vector<PreparedBlock> kept;
+  const size_t block_count = grid.ColumnsOfBlocks(columns);
+  if (kept.size() < block_count) kept.resize(block_count);
+  PreparedBlock* const prepared = kept.data();
+  PrepareBlocks(prepared, factors, block_count, rule);
+  if (digest == nullptr && (rows.stores == Stores::kCached || StreamsDirectly(rows, grid, rule))) {
+    QuantisePreparedRows(rows, Piece(grid, 0, columns).row, prepared, rule);
+    return;
+  }
+  MakeRows(rows.dst, rows.dst_pitch, rows.count, columns, 1, grid, rows.stores, digest,
+           [&](std::byte* to, size_t r, size_t column, const Piece& piece) {
+             const std::byte* const from = rows.src +
+                                           static_cast<ptrdiff_t>(r) * rows.src_pitch_bytes +
+                                           column * SizeBytes(rule.type);
+             QuantisePreparedRows(
+                 {reinterpret_cast<uint8_t*>(to), 0, from, 0, 1, Stores::kCached, rows.ahead_bytes},
+                 piece.row, prepared + piece.block, rule);
+           });
+}
+
 }  // namespace
 
 void QuantiseRows(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src_pitch_bytes,
@@ -81,22 +112,13 @@ void QuantiseRows(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src
              });
     return;
   }
-  // Kept from call to call: an update makes many, and allocates nothing once it is warm.
-  thread_local std::vector<PreparedBlock> kept;
-  const size_t block_count = grid.ColumnsOfBlocks(columns);
-  if (kept.size() < block_count) kept.resize(block_count);
-  PreparedBlock* const prepared = kept.data();
-  MakeRows(dst, dst_pitch, rows, columns, 1, grid, stores, digest,
-           [&](std::byte* to, size_t r, size_t column, const Piece& piece) {
-             if (column == 0 && (r == 0 || (r + grid.row_phase) % grid.block_rows == 0)) {
-               const size_t block_row = (r + grid.row_phase) / grid.block_rows;
-               PrepareBlocks(prepared, factors + static_cast<ptrdiff_t>(block_row) * factors_pitch,
-                             block_count, rule);
-             }
-             const std::byte* const from = row_of(r, column);
-             QuantiseRow(reinterpret_cast<uint8_t*>(to), from, piece.row, prepared + piece.block,
-                         rule);
-           });
+  size_t band_rows = std::min(rows, grid.block_rows - grid.row_phase);
+  for (size_t r = 0; r < rows; r += band_rows, band_rows = std::min(rows - r, grid.block_rows)) {
+    QuantiseBand({reinterpret_cast<uint8_t*>(dst) + static_cast<ptrdiff_t>(r) * dst_pitch,
+                  dst_pitch, row_of(r, 0), src_pitch_bytes, band_rows, stores, 0},
+                 columns, grid, factors, rule, digest);
+    factors += factors_pitch;
+  }
 }
 
 void DequantiseRows(void* dst, Wide to, ptrdiff_t dst_pitch_bytes, const void* src, Narrow from,
@@ -150,9 +172,18 @@ void QuantiseBlocks(void* dst, ptrdiff_t dst_pitch, float* scales, ptrdiff_t sca
         *scale_of_block++ = scale.scale;
         factor = scale.factor;
       }
-      QuantiseRows(static_cast<std::byte*>(dst) + static_cast<ptrdiff_t>(r) * dst_pitch + column,
-                   dst_pitch, from, src_pitch_bytes, band_rows, count, grid, factors.data(), 0,
-                   quantise, stores, digest);
+      std::byte* const to =
+          static_cast<std::byte*>(dst) + static_cast<ptrdiff_t>(r) * dst_pitch + column;
+      if (!IsWorthPreparing(band_rows, grid)) {
+        QuantiseRows(to, dst_pitch, from, src_pitch_bytes, band_rows, count, grid, factors.data(),
+                     0, quantise, stores, digest);
+        continue;
+      }
+      // The next band comes from memory while this one is computed, if all of it is there.
+      const bool ahead = rows - r - band_rows >= grid.block_rows;
+      QuantiseBand({reinterpret_cast<uint8_t*>(to), dst_pitch, from, src_pitch_bytes, band_rows,
+                    stores, ahead ? static_cast<ptrdiff_t>(band_rows) * src_pitch_bytes : 0},
+                   count, grid, factors.data(), quantise, digest);
     }
   }
 }

@@ -6,9 +6,11 @@
 //
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/bf16_table-inl.h"
+#include "kernels/prefetch.h"
 #include "kernels/scalar_quantise.h"
 #include "kernels/wide_lanes-inl.h"
 
@@ -17,19 +19,25 @@ namespace waybill::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR
 
-void QuantiseRowIn(uint8_t* dst, const std::byte* src, const BlockRow& row,
-                   const QuantiseRule& rule, const float* factors) {
+void QuantiseRowOf(uint8_t* dst, const std::byte* src, const BlockRow& row, const float* factors,
+                   const QuantiseRule& rule) {
   for (BlockCursor at(row); !at.AtEnd(); at.Next()) {
     scalar::QuantiseRun(dst + at.column(), src + at.column() * SizeBytes(rule.type), at.count(),
                         factors[at.block()], rule);
   }
 }
 
-void QuantiseRowIn(uint8_t* dst, const std::byte* src, const BlockRow& row,
-                   const QuantiseRule& rule, const PreparedBlock* blocks) {
-  for (BlockCursor at(row); !at.AtEnd(); at.Next()) {
-    scalar::QuantiseRun(dst + at.column(), src + at.column() * SizeBytes(rule.type), at.count(),
-                        blocks[at.block()].factor, rule);
+bool StreamsCodesOf(const QuantiseRule&) { return false; }
+
+void QuantisePreparedRowsOf(const RowsOfCodes& rows, const BlockRow& row,
+                            const PreparedBlock* blocks, const QuantiseRule& rule) {
+  uint8_t* dst = rows.dst;
+  const std::byte* src = rows.src;
+  for (size_t r = 0; r < rows.count; ++r, dst += rows.dst_pitch, src += rows.src_pitch_bytes) {
+    for (BlockCursor at(row); !at.AtEnd(); at.Next()) {
+      scalar::QuantiseRun(dst + at.column(), src + at.column() * SizeBytes(rule.type), at.count(),
+                          blocks[at.block()].factor, rule);
+    }
   }
 }
 
@@ -133,50 +141,98 @@ HWY_NOINLINE void QuantiseRun(uint8_t* dst, const std::byte* src, size_t count, 
   }
 }
 
-// A row, by factors or by prepared blocks.
-template <Wide type, Wide via, Narrow to, bool divide>
-void QuantiseRowBy(uint8_t* dst, const std::byte* src, const BlockRow& row, const float* factors) {
-  for (BlockCursor at(row); !at.AtEnd(); at.Next()) {
-    QuantiseRun<type, via, to, divide>(dst + at.column(), src + at.column() * SizeBytes(type),
-                                       at.count(), factors[at.block()]);
+// By tables where there are some.
+template <Wide type, Wide via>
+constexpr bool HasTables() {
+#ifdef KERNELS_BF16_TABLE
+  return type == Wide::kBf16 && via == Wide::kBf16;
+#else
+  return false;
+#endif
+}
+
+#ifdef KERNELS_BF16_TABLE
+
+// How far a row has come: `done` elements of a block.
+struct Position {
+  BlockCursor block;
+  size_t done;
+};
+
+// Goes on with a row by tables, up to what the general path must do; false at the row's end. (No
+// call in here: its vectors stay in registers.)
+template <Narrow to, Stores stores>
+HWY_NOINLINE bool LookUpOn(uint8_t* dst, const std::byte* src, ptrdiff_t ahead_bytes,
+                           const PreparedBlock* blocks, Position& position) {
+  const TableConstants<to> constants;
+  BlockCursor at = position.block;
+  size_t done = position.done;
+  for (; !at.AtEnd(); at.Next(), done = 0) {
+    const PreparedBlock& block = blocks[at.block()];
+    const size_t count = block.has_table ? at.count() : 0;
+    const Table table = LoadTable(block);
+    for (; done + kTableVector <= count; done += kTableVector) {
+      const size_t column = at.column() + done;
+      const std::byte* const from = src + column * 2;
+      if (ahead_bytes != 0) {
+        PrefetchFar(from + ahead_bytes);
+        PrefetchFar(from + ahead_bytes + 64);
+      }
+      if (!LookUp<to, stores>(dst + column, from, table, constants)) break;
+    }
+    if (HWY_UNLIKELY(done != at.count())) {
+      position = {at, done};
+      return true;
+    }
+  }
+  return false;
+}
+
+template <Narrow to, bool divide, Stores stores>
+void LookUpRows(const RowsOfCodes& rows, const BlockRow& row, const PreparedBlock* blocks) {
+  uint8_t* dst = rows.dst;
+  const std::byte* src = rows.src;
+  for (size_t r = 0; r < rows.count; ++r, dst += rows.dst_pitch, src += rows.src_pitch_bytes) {
+    Position at{BlockCursor(row), 0};
+    while (LookUpOn<to, stores>(dst, src, rows.ahead_bytes, blocks, at)) {
+      const PreparedBlock& block = blocks[at.block.block()];
+      const size_t column = at.block.column() + at.done;
+      const size_t left = at.block.count() - at.done;
+      const size_t count = block.has_table ? std::min(left, kTableVector) : left;
+      QuantiseRun<Wide::kBf16, Wide::kBf16, to, divide>(dst + column, src + column * 2, count,
+                                                        block.factor);
+      at.done += count;
+    }
   }
 }
 
+#endif  // KERNELS_BF16_TABLE
+
 template <Wide type, Wide via, Narrow to, bool divide>
-void QuantiseRowBy(uint8_t* dst, const std::byte* src, const BlockRow& row,
-                   const PreparedBlock* blocks) {
-#if HWY_TARGET == HWY_AVX3_DL
-  if constexpr (type == Wide::kBf16 && via == Wide::kBf16) {
-    const TableConstants<to> constants;
-    for (BlockCursor at(row); !at.AtEnd(); at.Next()) {
-      const PreparedBlock& block = blocks[at.block()];
-      uint8_t* const codes = dst + at.column();
-      const std::byte* const from = src + at.column() * 2;
-      size_t i = 0;
-      if (block.has_table && at.count() >= kTableVector) {
-        const Table table = LoadTable(block);
-        for (; i + kTableVector <= at.count(); i += kTableVector) {
-          if (LookUp<to>(codes + i, from + i * 2, table, constants)) continue;
-          QuantiseRun<type, via, to, divide>(codes + i, from + i * 2, kTableVector, block.factor);
-        }
-      }
-      if (i != at.count()) {
-        QuantiseRun<type, via, to, divide>(codes + i, from + i * 2, at.count() - i, block.factor);
-      }
-    }
+void QuantisePreparedRowsBy(const RowsOfCodes& rows, const BlockRow& row,
+                            const PreparedBlock* blocks) {
+#ifdef KERNELS_BF16_TABLE
+  if constexpr (HasTables<type, via>()) {
+    rows.stores == Stores::kStreaming
+        ? LookUpRows<to, divide, Stores::kStreaming>(rows, row, blocks)
+        : LookUpRows<to, divide, Stores::kCached>(rows, row, blocks);
     return;
   }
 #endif
-  for (BlockCursor at(row); !at.AtEnd(); at.Next()) {
-    QuantiseRun<type, via, to, divide>(dst + at.column(), src + at.column() * SizeBytes(type),
-                                       at.count(), blocks[at.block()].factor);
+  uint8_t* dst = rows.dst;
+  const std::byte* src = rows.src;
+  for (size_t r = 0; r < rows.count; ++r, dst += rows.dst_pitch, src += rows.src_pitch_bytes) {
+    for (BlockCursor at(row); !at.AtEnd(); at.Next()) {
+      QuantiseRun<type, via, to, divide>(dst + at.column(), src + at.column() * SizeBytes(type),
+                                         at.count(), blocks[at.block()].factor);
+    }
   }
 }
 
 template <Wide type, Wide via, Narrow to, bool divide>
 void PrepareBlock(PreparedBlock& block) {
-#if HWY_TARGET == HWY_AVX3_DL
-  if constexpr (type == Wide::kBf16 && via == Wide::kBf16) {
+#ifdef KERNELS_BF16_TABLE
+  if constexpr (HasTables<type, via>()) {
     PrepareTable<to, divide>(block, [&](uint8_t* codes, const std::byte* binade) HWY_ATTR {
       QuantiseRun<type, via, to, divide>(codes, binade, 128, block.factor);
     });
@@ -215,12 +271,25 @@ HWY_INLINE void Choose(const QuantiseRule& rule, const Run& run) {
   }
 }
 
-// `blocks`: factors or prepared blocks.
-template <class Block>
-void QuantiseRowIn(uint8_t* dst, const std::byte* src, const BlockRow& row,
-                   const QuantiseRule& rule, const Block* blocks) {
+void QuantiseRowOf(uint8_t* dst, const std::byte* src, const BlockRow& row, const float* factors,
+                   const QuantiseRule& rule) {
+  Choose(rule, [&]<Wide type, Wide via, Narrow to, bool divide>() HWY_ATTR {
+    for (BlockCursor at(row); !at.AtEnd(); at.Next()) {
+      QuantiseRun<type, via, to, divide>(dst + at.column(), src + at.column() * SizeBytes(type),
+                                         at.count(), factors[at.block()]);
+    }
+  });
+}
+
+bool StreamsCodesOf(const QuantiseRule& rule) {
+  return HasTables<Wide::kBf16, Wide::kBf16>() && rule.type == Wide::kBf16 &&
+         rule.via == Wide::kBf16;
+}
+
+void QuantisePreparedRowsOf(const RowsOfCodes& rows, const BlockRow& row,
+                            const PreparedBlock* blocks, const QuantiseRule& rule) {
   Choose(rule, [&]<Wide type, Wide via, Narrow to, bool divide>()
-                   HWY_ATTR { QuantiseRowBy<type, via, to, divide>(dst, src, row, blocks); });
+                   HWY_ATTR { QuantisePreparedRowsBy<type, via, to, divide>(rows, row, blocks); });
 }
 
 void PrepareBlocksOf(PreparedBlock* prepared, const float* factors, size_t count,
@@ -328,16 +397,6 @@ void DequantiseRowOf(std::byte* dst, Wide to, const uint8_t* src, Narrow from, c
 
 #endif  // HWY_TARGET == HWY_SCALAR
 
-void QuantiseRowOf(uint8_t* dst, const std::byte* src, const BlockRow& row, const float* factors,
-                   const QuantiseRule& rule) {
-  QuantiseRowIn(dst, src, row, rule, factors);
-}
-
-void QuantisePreparedRowOf(uint8_t* dst, const std::byte* src, const BlockRow& row,
-                           const PreparedBlock* prepared, const QuantiseRule& rule) {
-  QuantiseRowIn(dst, src, row, rule, prepared);
-}
-
 }  // namespace waybill::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -345,7 +404,8 @@ HWY_AFTER_NAMESPACE();
 namespace waybill::kernels {
 
 HWY_EXPORT(QuantiseRowOf);
-HWY_EXPORT(QuantisePreparedRowOf);
+HWY_EXPORT(QuantisePreparedRowsOf);
+HWY_EXPORT(StreamsCodesOf);
 HWY_EXPORT(PrepareBlocksOf);
 HWY_EXPORT(DequantiseRowOf);
 
@@ -355,10 +415,11 @@ void QuantiseRow(uint8_t* dst, const void* src, const BlockRow& row, const float
   (dst, static_cast<const std::byte*>(src), row, factors, rule);
 }
 
-void QuantiseRow(uint8_t* dst, const void* src, const BlockRow& row, const PreparedBlock* prepared,
-                 const QuantiseRule& rule) {
-  HWY_DYNAMIC_DISPATCH(QuantisePreparedRowOf)
-  (dst, static_cast<const std::byte*>(src), row, prepared, rule);
+bool StreamsCodes(const QuantiseRule& rule) { return HWY_DYNAMIC_DISPATCH(StreamsCodesOf)(rule); }
+
+void QuantisePreparedRows(const RowsOfCodes& rows, const BlockRow& row,
+                          const PreparedBlock* prepared, const QuantiseRule& rule) {
+  HWY_DYNAMIC_DISPATCH(QuantisePreparedRowsOf)(rows, row, prepared, rule);
 }
 
 void PrepareBlocks(PreparedBlock* prepared, const float* factors, size_t count,

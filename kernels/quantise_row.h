@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/block_row.h"
+#include "kernels/copy.h"
 #include "kernels/elements.h"
 #include "kernels/prepared_block.h"
 #include "kernels/quantise_rule.h"
@@ -19,11 +20,27 @@ namespace waybill::kernels {
 void QuantiseRow(uint8_t* dst, const void* src, const BlockRow& row, const float* factors,
                  const QuantiseRule& rule);
 
-// The same, faster where a block has many rows: what can be is worked out once.
+// Where rows come from and go to.
+struct RowsOfCodes {
+  uint8_t* dst;
+  ptrdiff_t dst_pitch;
+  const std::byte* src;
+  ptrdiff_t src_pitch_bytes;
+  size_t count;
+  // Streaming: only if StreamsCodes(rule), and every block begins at a cache line of each row.
+  Stores stores;
+  // So far after each source byte lies one that is read soon, and is asked for by then; or 0.
+  ptrdiff_t ahead_bytes;
+};
+
+// The same for many rows of the same blocks, and faster: what can be is worked out once.
 void PrepareBlocks(PreparedBlock* prepared, const float* factors, size_t count,
                    const QuantiseRule& rule);
-void QuantiseRow(uint8_t* dst, const void* src, const BlockRow& row, const PreparedBlock* prepared,
-                 const QuantiseRule& rule);
+void QuantisePreparedRows(const RowsOfCodes& rows, const BlockRow& row,
+                          const PreparedBlock* prepared, const QuantiseRule& rule);
+
+// Whether this machine's vectors write codes past the cache.
+bool StreamsCodes(const QuantiseRule& rule);
 
 void DequantiseRow(void* dst, Wide to, const uint8_t* src, Narrow from, const BlockRow& row,
                    const float* scales);

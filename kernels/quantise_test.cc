@@ -75,12 +75,42 @@ TEST(QuantiseRows, EveryBf16InABlockOfManyRowsIsAsTheScalarOne) {
         std::vector<uint8_t> expected(65536);
         scalar::QuantiseRun(expected.data(), src.data(), 65536, factor, rule);
         OnEveryTarget([&] {
-          std::vector<uint8_t> codes(65536);
-          QuantiseRows(codes.data(), kColumns, src.data(), kColumns * 2, kRows, kColumns,
-                       {kRows, kColumns}, &factor, 0, rule, Stores::kCached, nullptr);
-          for (size_t i = 0; i < 65536; ++i) {
-            ASSERT_EQ(codes[i], expected[i]) << std::hex << i << " by " << factor;
+          for (const Stores stores : {Stores::kCached, Stores::kStreaming}) {
+            SkewedBytes codes(65536);
+            QuantiseRows(codes.data(), kColumns, src.data(), kColumns * 2, kRows, kColumns,
+                         {kRows, kColumns}, &factor, 0, rule, stores, nullptr);
+            StreamFence();
+            for (size_t i = 0; i < 65536; ++i) {
+              ASSERT_EQ(codes.data()[i], expected[i]) << std::hex << i << " by " << factor;
+            }
           }
+        });
+      }
+    }
+  }
+}
+
+// Where one code ends and the next begins within a binade depends on the factor's mantissa.
+TEST(QuantiseRows, TheStepsOfABinadeAreAsTheScalarOnes) {
+  constexpr size_t kRows = 16;
+  SkewedBytes src(kRows * 256);
+  for (size_t i = 0; i < kRows * 128; ++i) {
+    reinterpret_cast<uint16_t*>(src.data())[i] = 127 << 7 | i % 128;
+  }
+  for (const Narrow to : kNarrows) {
+    for (const Division division : {Division::kMultiplyByReciprocal, Division::kDivide}) {
+      const QuantiseRule rule{Wide::kBf16, Wide::kBf16, to, division};
+      for (uint32_t i = 0; i <= 2048; ++i) {
+        // Those near simple fractions, where steps fall on mantissas, and others.
+        const uint32_t mantissa = i * 0x1000 + (i % 5) - 2;
+        const float factor = std::bit_cast<float>((126U << 23) + mantissa);
+        std::vector<uint8_t> expected(kRows * 128);
+        scalar::QuantiseRun(expected.data(), src.data(), expected.size(), factor, rule);
+        OnEveryTarget([&] {
+          std::vector<uint8_t> codes(expected.size());
+          QuantiseRows(codes.data(), 128, src.data(), 256, kRows, 128, {}, &factor, 0, rule,
+                       Stores::kCached, nullptr);
+          ASSERT_EQ(codes, expected) << "by " << factor;
         });
       }
     }
