@@ -42,6 +42,8 @@ def pybind_extension(name, srcs, deps = [], copts = [], data = [], **kwargs):
         srcs = srcs,
         copts = ["-fvisibility=hidden"] + copts,
         linkshared = True,
+        # The interpreter that loads it is not instrumented.
+        tags = ["no-sanitizer"],
         visibility = ["//visibility:private"],
         deps = deps + ["@local_python//:pybind11"],
     )

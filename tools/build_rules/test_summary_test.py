@@ -30,6 +30,12 @@ PYTEST = """<testsuites><testsuite>
 </testsuite></testsuites>"""
 
 
+PYTEST_FILE = """<testsuites><testsuite>
+<testcase classname="" name="t"><skipped type="pytest.skip" message="collection skipped"
+>('t.py', 8, "Skipped: could not import 'torch': no torch")</skipped></testcase>
+</testsuite></testsuites>"""
+
+
 def result_event(tmp_path, xml, status="PASSED", label="//core:box_test"):
     path = tmp_path / "a b.xml"
     path.write_text(xml)
@@ -52,6 +58,11 @@ def test_pytest_cases_are_counted(tmp_path):
     total = count_round("tsan", [result_event(tmp_path, PYTEST)], 0)
     assert (total.passed, total.failed) == (1, [])
     assert total.skipped == ["//core:box_test [tsan] t.b: because"]
+
+
+def test_a_file_that_pytest_skipped_has_a_reason(tmp_path):
+    total = count_round("default", [result_event(tmp_path, PYTEST_FILE)], 0)
+    assert total.skipped == ["//core:box_test: could not import 'torch': no torch"]
 
 
 def test_a_failed_case_is_named(tmp_path):
