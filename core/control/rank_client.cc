@@ -98,11 +98,7 @@ absl::Status RankClient::Attend(proto::Join join) {
     *with_part.mutable_manifest() = std::move(part);
     Send(std::move(with_part));
   });
-  // The lock, so that it does not come between a waiter's look and its sleep.
-  const std::stop_callback wake(identity_.cancel, [this] {
-    const std::lock_guard lock(mutex_);
-    NotifyAll();
-  });
+  const std::stop_callback wake(identity_.cancel, [this] { WakeWaiters(); });
   std::unique_lock lock(mutex_);
   // The controller knows who is missing: it is given a little longer to say so.
   const bool told = AwaitLocked(lock, deadline + absl::Seconds(1), [this] {

@@ -91,6 +91,12 @@ class RankClient {
     return changed_.wait_until(lock, absl::ToChronoTime(deadline), ready);
   }
   void NotifyAll() { changed_.notify_all(); }
+  // For who changes what is not under the lock: it does not come between a waiter's look and its
+  // sleep.
+  void WakeWaiters() {
+    const std::lock_guard lock(mutex_);
+    NotifyAll();
+  }
 
   Fabric& fabric() { return *fabric_; }
   EngineThread& thread() { return *thread_; }

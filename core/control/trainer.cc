@@ -59,7 +59,9 @@ class TrainerClient final : public Trainer, private RankClient {
     message.mutable_publish()->set_digests_off(options.digests == Digests::kOff);
     Send(std::move(message));
     lock.unlock();
-    const std::stop_callback cancel(options.cancel, [this] { thread().Do([this] { Cancel(); }); });
+    const auto on_cancel = [this] { thread().Do([this] { Cancel(); }); };
+    std::optional<std::stop_callback<decltype(on_cancel)>> cancel(std::in_place, options.cancel,
+                                                                  on_cancel);
     lock.lock();
     // The controller ends it by the deadline; a little longer, and it is gone.
     const absl::Duration timeout =
@@ -74,6 +76,9 @@ class TrainerClient final : public Trainer, private RankClient {
       told = AwaitLocked(lock, std::min(deadline, absl::Now() + absl::Seconds(1)), ended);
       if (!told && publish_->status.ok()) publish_->status = CancelledPublish(version);
     }
+    lock.unlock();
+    cancel.reset();
+    lock.lock();
     if (!told) {
       // The controller may have said why, and writes to a peer that has stopped not have ended.
       if (publish_->status.ok()) {
@@ -90,14 +95,21 @@ class TrainerClient final : public Trainer, private RankClient {
     return publish_->sent ? absl::OkStatus() : publish_->status;
   }
 
-  absl::StatusOr<std::vector<GroupOutcome>> AwaitOutcome(absl::Duration timeout) override {
+  absl::StatusOr<std::vector<GroupOutcome>> AwaitOutcome(absl::Duration timeout,
+                                                         const std::stop_token& cancel) override {
+    const std::stop_callback wake(cancel, [this] { WakeWaiters(); });
     std::unique_lock lock(mutex_);
     if (!publish_) return absl::FailedPreconditionError("await an outcome: nothing was published");
     const auto complete = [this] { return publish_->outcomes.size() == groups_.size(); };
-    if (!AwaitLocked(lock, absl::Now() + timeout, [&] { return complete() || !end_.ok(); })) {
+    if (!AwaitLocked(lock, absl::Now() + timeout,
+                     [&] { return complete() || !end_.ok() || cancel.stop_requested(); })) {
       return absl::DeadlineExceededError(absl::StrCat(
           "await the outcome of version ", publish_->version, ": ", publish_->outcomes.size(),
           " of ", groups_.size(), " groups are decided after ", absl::FormatDuration(timeout)));
+    }
+    if (!complete() && end_.ok()) {
+      return absl::CancelledError(
+          absl::StrCat("await the outcome of version ", publish_->version, ": cancelled"));
     }
     if (!complete()) return end_;
     std::vector<GroupOutcome> outcomes;

@@ -90,8 +90,9 @@ class Trainer {
   virtual absl::Status Publish(uint64_t version, const PublishOptions& options) = 0;
 
   // What became of the last published version, one for each group, when all are decided and shown.
-  // kDeadlineExceeded: they are not.
-  virtual absl::StatusOr<std::vector<GroupOutcome>> AwaitOutcome(absl::Duration timeout) = 0;
+  // kDeadlineExceeded: they are not; kCancelled: `cancel` was requested.
+  virtual absl::StatusOr<std::vector<GroupOutcome>> AwaitOutcome(
+      absl::Duration timeout, const std::stop_token& cancel = {}) = 0;
 
   // Leaves the job; what is being published ends in kCancelled. Afterwards nothing reads the
   // regions, and all else can still be asked. Again it does nothing.

@@ -1,0 +1,94 @@
+// What every function of the C ABI does around its own work.
+#ifndef WAYBILL_CAPI_CALL_H_
+#define WAYBILL_CAPI_CALL_H_
+
+#include <exception>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "capi/handle_table.h"
+#include "capi/waybill.h"
+#include "core/base/status.h"
+
+namespace waybill::capi {
+
+class Error : public Object {
+ public:
+  using Handle = waybill_error_t;
+  static constexpr Kind kKind = Kind::kError;
+
+  explicit Error(absl::Status status) : status_(std::move(status)), message_(status_.message()) {}
+
+  const absl::Status& status() const { return status_; }
+  const char* message() const { return message_.c_str(); }
+
+ private:
+  const absl::Status status_;
+  const std::string message_;
+};
+
+class Blob : public Object {
+ public:
+  using Handle = waybill_blob_t;
+  static constexpr Kind kKind = Kind::kBlob;
+
+  explicit Blob(std::string bytes) : bytes_(std::move(bytes)) {}
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  const std::string bytes_;
+};
+
+// The status as a number, and an error object where it is not OK and somebody wants one.
+waybill_status_t Report(absl::Status status, waybill_error_t** error) noexcept;
+
+// Runs `body`, which returns an absl::Status, where this process may: `doing` is what its errors
+// begin with. Nothing is thrown.
+template <typename Body>
+waybill_status_t Call(absl::string_view doing, waybill_error_t** error, const Body& body) noexcept {
+  try {
+    if (HandleTable::forked()) {
+      return Report(absl::FailedPreconditionError(absl::StrCat(
+                        doing,
+                        ": this process was forked from the one that uses Waybill; start "
+                        "it by exec, or fork before the first call")),
+                    error);
+    }
+    absl::Status status = body();
+    if (status.ok()) return WAYBILL_OK;
+    return Report(While(doing, std::move(status)), error);
+  } catch (const std::bad_alloc&) {
+    return Report(absl::ResourceExhaustedError("out of memory"), error);
+  } catch (const std::exception& thrown) {
+    return Report(absl::InternalError(thrown.what()), error);
+  }
+}
+
+// kInvalidArgument, naming the argument.
+template <typename T>
+absl::Status CheckOutput(const T* output, absl::string_view name) {
+  return output != nullptr ? absl::OkStatus()
+                           : absl::InvalidArgumentError(absl::StrCat(name, " is NULL"));
+}
+
+template <typename T>
+absl::StatusOr<std::shared_ptr<T>> Find(const typename T::Handle* handle, absl::string_view name) {
+  std::shared_ptr<T> object = FindObject<T>(handle);
+  if (object != nullptr) return object;
+  return absl::InvalidArgumentError(absl::StrCat(
+      name, handle == nullptr ? " is NULL"
+                              : " is no such handle: it was destroyed, or is of another kind"));
+}
+
+// A text argument: NULL is "". kInvalidArgument: not UTF-8.
+absl::StatusOr<std::string> Text(const char* text, absl::string_view name);
+
+}  // namespace waybill::capi
+
+#endif  // WAYBILL_CAPI_CALL_H_

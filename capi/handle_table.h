@@ -1,0 +1,72 @@
+// From handles to objects. A handle is kind, generation and index in a pointer's clothes; it is
+// looked up and never dereferenced.
+#ifndef WAYBILL_CAPI_HANDLE_TABLE_H_
+#define WAYBILL_CAPI_HANDLE_TABLE_H_
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "capi/object.h"
+
+namespace waybill::capi {
+
+// Thread-safe.
+class HandleTable {
+ public:
+  // Of this process; never destroyed. A forked child has an empty one, in which the parent's
+  // handles are nowhere.
+  static HandleTable& Instance();
+  // This process was forked from one that used the library.
+  static bool forked();
+
+  // Never 0, and never one that was given before.
+  uintptr_t Add(Kind kind, std::shared_ptr<Object> object);
+  // Null for what is no handle of that kind (any more).
+  std::shared_ptr<Object> Find(Kind kind, uintptr_t handle) const;
+  std::shared_ptr<Object> Remove(Kind kind, uintptr_t handle);
+  // Handles that were given and not destroyed.
+  uint64_t size() const;
+
+ private:
+  struct Slot {
+    std::shared_ptr<Object> object;
+    uint32_t generation = 0;
+  };
+
+  explicit HandleTable(uint32_t first_generation) : first_generation_(first_generation) {}
+  static void ForgetInChild();
+  const Slot* Look(Kind kind, uintptr_t handle) const;
+
+  const uint32_t first_generation_;
+  mutable std::mutex mutex_;
+  std::vector<Slot> slots_;
+  std::vector<uint32_t> free_;
+};
+
+// Typed access, by T::Handle and T::kKind.
+template <typename T>
+typename T::Handle* MakeHandle(std::shared_ptr<T> object) {
+  return reinterpret_cast<typename T::Handle*>(
+      HandleTable::Instance().Add(T::kKind, std::move(object)));
+}
+
+template <typename T>
+std::shared_ptr<T> FindObject(const typename T::Handle* handle) {
+  return std::static_pointer_cast<T>(
+      HandleTable::Instance().Find(T::kKind, reinterpret_cast<uintptr_t>(handle)));
+}
+
+// What every destroy does.
+template <typename T>
+void DestroyObject(const typename T::Handle* handle) {
+  const std::shared_ptr<Object> object =
+      HandleTable::Instance().Remove(T::kKind, reinterpret_cast<uintptr_t>(handle));
+  if (object != nullptr) object->Close();
+}
+
+}  // namespace waybill::capi
+
+#endif  // WAYBILL_CAPI_HANDLE_TABLE_H_

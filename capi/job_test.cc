@@ -1,0 +1,285 @@
+// What a program does with the C ABI: everything that the command can.
+#include "capi/testing/job.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "capi/handle_table.h"
+
+namespace waybill::capi {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+class ModesTest : public testing::TestWithParam<uint32_t> {};
+
+TEST_P(ModesTest, WhatIsPublishedIsShown) {
+  Job job({.trainers = 2, .workers = 2, .mode = GetParam()});
+  job.Join();
+  for (const uint64_t version : {1, 2, 7}) {
+    job.Publish(version);
+    job.AwaitCommitted(version);
+    for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(job.Shows(w, version)) << w;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, ModesTest,
+                         testing::Values(WAYBILL_MODE_SHADOW, WAYBILL_MODE_SHADOW_COPY,
+                                         WAYBILL_MODE_IN_PLACE));
+
+TEST(Job, AWorkersUserIsAskedInOrderAndTold) {
+  Job job({.ask = WAYBILL_ASK_PREPARE | WAYBILL_ASK_ARRIVED | WAYBILL_ASK_COMMIT});
+  job.Join();
+  job.Publish(3);
+  for (const uint32_t kind : {WAYBILL_EVENT_PREPARE, WAYBILL_EVENT_ARRIVED, WAYBILL_EVENT_COMMIT}) {
+    waybill_event_t event = job.Await(kind);
+    EXPECT_EQ(event.version, 3u);
+    EXPECT_EQ(event.token, 0u);
+    EXPECT_EQ(event.source, uint32_t{WAYBILL_SOURCE_WORKER});
+    EXPECT_EQ(event.answer_wanted, 1u);
+    EXPECT_EQ(waybill_update_version(event.update), 3u);
+    EXPECT_EQ(waybill_update_accept(event.update, kind, nullptr), WAYBILL_OK);
+    EXPECT_EQ(waybill_update_accept(event.update, kind, nullptr), WAYBILL_FAILED_PRECONDITION);
+    waybill_event_release(&event);
+    EXPECT_EQ(event.update, nullptr);
+  }
+  job.AwaitCommitted(3);
+  EXPECT_TRUE(job.Shows(0, 3));
+}
+
+TEST(Job, WhatOneWorkerRefusesOrVetoesNobodyShows) {
+  Job job({.workers = 2, .ask = WAYBILL_ASK_PREPARE | WAYBILL_ASK_ARRIVED});
+  job.Join();
+  uint64_t version = 0;
+  for (const uint32_t refused : {WAYBILL_EVENT_PREPARE, WAYBILL_EVENT_ARRIVED}) {
+    job.Publish(++version);
+    bool done = false;
+    while (!done) {
+      waybill_event_t event = WAYBILL_EVENT_INIT;
+      ASSERT_EQ(waybill_queue_wait(job.queue, 0, &event, nullptr), WAYBILL_OK);
+      if (event.answer_wanted != 0 && event.kind == refused && event.user == 1) {
+        EXPECT_EQ(waybill_update_refuse(event.update, refused, "warming up", nullptr), WAYBILL_OK);
+      } else if (event.answer_wanted != 0) {
+        EXPECT_EQ(waybill_update_accept(event.update, event.kind, nullptr), WAYBILL_OK);
+      } else if (event.kind == WAYBILL_EVENT_OUTCOME) {
+        EXPECT_NE(event.status, WAYBILL_OK);
+        EXPECT_THAT(waybill_error_message(event.error), HasSubstr("warming up"));
+        EXPECT_STREQ(static_cast<const char*>(waybill_blob_data(event.group)), "all");
+        done = true;
+      }
+      waybill_event_release(&event);
+    }
+    waybill_worker_state_t state = WAYBILL_WORKER_STATE_INIT;
+    ASSERT_EQ(waybill_worker_state(job.workers[0], &state, nullptr), WAYBILL_OK);
+    EXPECT_EQ(state.shown_version, 0u);
+  }
+}
+
+TEST(Job, APublishUntilCommittedEndsWhenItIsShown) {
+  Job job;
+  job.Join();
+  job.Fill(1);
+  waybill_publish_options_t options = WAYBILL_PUBLISH_OPTIONS_INIT;
+  options.version = 1;
+  options.until_committed = 1;
+  ASSERT_EQ(waybill_trainer_publish(job.trainers[0], &options, 99, nullptr, nullptr), WAYBILL_OK);
+  waybill_event_t event = job.Await(WAYBILL_EVENT_PUBLISHED);
+  EXPECT_EQ(event.token, 99u);
+  EXPECT_EQ(event.status, WAYBILL_OK);
+  EXPECT_TRUE(job.Shows(0, 1));
+}
+
+TEST(Job, AnUpdateThatIsCancelledIsShownByNobodyAndItsVersionCanComeAgain) {
+  Job job({.ask = WAYBILL_ASK_PREPARE});
+  job.Join();
+  waybill_update_t* update = nullptr;
+  job.Publish(5, &update);
+  waybill_event_t asked = job.Await(WAYBILL_EVENT_PREPARE);
+  ASSERT_EQ(waybill_update_cancel(update, nullptr), WAYBILL_OK);
+  waybill_event_t published = job.Await(WAYBILL_EVENT_PUBLISHED);
+  EXPECT_EQ(published.status, WAYBILL_CANCELLED);
+  EXPECT_EQ(waybill_error_scope(published.error), uint32_t{WAYBILL_SCOPE_UPDATE});
+  waybill_event_t aborted = job.Await(WAYBILL_EVENT_ABORT);
+  EXPECT_EQ(aborted.status, WAYBILL_CANCELLED);
+  // Nobody waits for it any more.
+  EXPECT_EQ(waybill_update_accept(asked.update, WAYBILL_EVENT_PREPARE, nullptr), WAYBILL_OK);
+  for (waybill_event_t* event : {&asked, &published, &aborted}) waybill_event_release(event);
+  waybill_update_destroy(update);
+  job.Publish(5);
+  asked = job.Await(WAYBILL_EVENT_PREPARE);
+  EXPECT_EQ(waybill_update_accept(asked.update, WAYBILL_EVENT_PREPARE, nullptr), WAYBILL_OK);
+  waybill_event_release(&asked);
+  published = job.Await(WAYBILL_EVENT_PUBLISHED);
+  EXPECT_EQ(published.status, WAYBILL_OK);
+  waybill_event_release(&published);
+}
+
+TEST(Job, ASnapshotOutlivesItsWorker) {
+  Job job;
+  job.Join();
+  job.Publish(4);
+  job.AwaitCommitted(4);
+  waybill_snapshot_t* snapshot = nullptr;
+  ASSERT_EQ(waybill_worker_snapshot(job.workers[0], "eval", &snapshot, nullptr), WAYBILL_OK);
+  waybill_worker_destroy(job.workers[0]);
+  const void* data = nullptr;
+  uint64_t size = 0;
+  ASSERT_EQ(waybill_snapshot_region(snapshot, 0, &data, &size, nullptr), WAYBILL_OK);
+  EXPECT_EQ(size, Job::kBytes);
+  EXPECT_EQ(static_cast<const uint16_t*>(data)[1], 4001);
+  EXPECT_EQ(waybill_snapshot_region(snapshot, 1, &data, &size, nullptr), WAYBILL_OUT_OF_RANGE);
+  waybill_snapshot_destroy(snapshot);
+}
+
+TEST(Job, ParentsMayGoFirst) {
+  Job job;
+  job.Join();
+  waybill_context_destroy(job.context);
+  waybill_controller_destroy(job.controller);
+  waybill_event_t ended = job.Await(WAYBILL_EVENT_ENDED);
+  EXPECT_NE(ended.status, WAYBILL_OK);
+  waybill_event_release(&ended);
+  waybill_queue_destroy(job.queue);
+}
+
+TEST(Job, ARegionThatIsTakenBackEndsTheRanksThatUseIt) {
+  Job job({.mode = WAYBILL_MODE_IN_PLACE, .ask = WAYBILL_ASK_PREPARE});
+  job.Join();
+  job.Publish(1);
+  waybill_event_t asked = job.Await(WAYBILL_EVENT_PREPARE);
+  waybill_event_release(&asked);
+  waybill_region_destroy(job.trainer_regions[0]);
+  waybill_event_t published = job.Await(WAYBILL_EVENT_PUBLISHED);
+  EXPECT_EQ(published.status, WAYBILL_CANCELLED);
+  waybill_event_release(&published);
+  waybill_region_destroy(job.worker_regions[0]);
+  EXPECT_EQ(waybill_worker_join(job.workers[0], 0, 0, nullptr), WAYBILL_FAILED_PRECONDITION);
+}
+
+TEST(Job, LeavingEndsWithItsEvent) {
+  Job job;
+  job.Join();
+  job.Publish(1);
+  job.AwaitCommitted(1);
+  ASSERT_EQ(waybill_worker_leave(job.workers[0], 5, nullptr), WAYBILL_OK);
+  waybill_event_t left = job.Await(WAYBILL_EVENT_LEFT);
+  EXPECT_EQ(left.token, 5u);
+  EXPECT_EQ(left.status, WAYBILL_OK);
+  EXPECT_TRUE(job.Shows(0, 1));
+  EXPECT_EQ(waybill_worker_leave(job.workers[0], 5, nullptr), WAYBILL_FAILED_PRECONDITION);
+}
+
+TEST(Job, ProgressAndDescriptionsAreOfWhatHappened) {
+  Job job({.trainers = 2});
+  job.Join();
+  job.Publish(6);
+  job.AwaitCommitted(6);
+  waybill_progress_t progress = WAYBILL_PROGRESS_INIT;
+  ASSERT_EQ(waybill_trainer_progress(job.trainers[0], &progress, nullptr), WAYBILL_OK);
+  EXPECT_EQ(progress.version, 6u);
+  EXPECT_EQ(progress.bytes, Job::kBytes / 2);
+  EXPECT_EQ(progress.planned_bytes, Job::kBytes / 2);
+  EXPECT_GT(progress.end_ns[WAYBILL_STAGE_STAGE], 0);
+  ASSERT_EQ(waybill_worker_progress(job.workers[0], &progress, nullptr), WAYBILL_OK);
+  EXPECT_EQ(progress.bytes, Job::kBytes);
+  waybill_blob_t* text = nullptr;
+  ASSERT_EQ(waybill_trainer_describe(job.trainers[1], &text, nullptr), WAYBILL_OK);
+  const json trainer = json::parse(TakeBlob(text));
+  EXPECT_EQ(trainer["rank"], 1);
+  EXPECT_THAT(trainer["lanes"][0]["path"].get<std::string>(), HasSubstr("local"));
+  ASSERT_EQ(waybill_worker_describe(job.workers[0], &text, nullptr), WAYBILL_OK);
+  EXPECT_EQ(json::parse(TakeBlob(text))["shown_version"], 6);
+  ASSERT_EQ(waybill_controller_status(job.controller, &text, nullptr), WAYBILL_OK);
+  const json status = json::parse(TakeBlob(text));
+  EXPECT_EQ(status["committed_version"], 6);
+  ASSERT_EQ(waybill_controller_query(job.context, job.address.c_str(), "secret", 0, &text, nullptr),
+            WAYBILL_OK);
+  EXPECT_EQ(json::parse(TakeBlob(text)), status);
+  ASSERT_EQ(waybill_context_describe(job.context, &text, nullptr), WAYBILL_OK);
+  EXPECT_TRUE(json::parse(TakeBlob(text))["fabrics"]["local"]["available"]);
+}
+
+bool IsReadable(int descriptor) {
+  pollfd entry{.fd = descriptor, .events = POLLIN, .revents = 0};
+  return poll(&entry, 1, 0) == 1;
+}
+
+TEST(Queue, ItsDescriptorIsReadableAsLongAsThereAreEvents) {
+  Job job;
+  const int descriptor = waybill_queue_fd(job.queue);
+  waybill_event_t event = WAYBILL_EVENT_INIT;
+  EXPECT_FALSE(IsReadable(descriptor));
+  EXPECT_EQ(waybill_queue_poll(job.queue, &event, nullptr), WAYBILL_NOT_FOUND);
+  EXPECT_EQ(waybill_queue_wait(job.queue, 1, &event, nullptr), WAYBILL_DEADLINE_EXCEEDED);
+  for (const uint64_t token : {7, 8}) {
+    ASSERT_EQ(waybill_queue_post(job.queue, token, nullptr), WAYBILL_OK);
+  }
+  for (const uint64_t token : {7, 8}) {
+    EXPECT_TRUE(IsReadable(descriptor));
+    ASSERT_EQ(waybill_queue_poll(job.queue, &event, nullptr), WAYBILL_OK);
+    EXPECT_EQ(event.token, token);
+    EXPECT_EQ(event.kind, uint32_t{WAYBILL_EVENT_POSTED});
+  }
+  EXPECT_FALSE(IsReadable(descriptor));
+}
+
+TEST(Plan, IsMadeAndExplainedWithoutAnyNetwork) {
+  waybill_layout_options_t options = WAYBILL_LAYOUT_OPTIONS_INIT;
+  options.model = "qwen3-0.6b";
+  options.layers = 2;
+  waybill_layout_t* layout = nullptr;
+  ASSERT_EQ(waybill_layout_open(&options, &layout, nullptr), WAYBILL_OK);
+  waybill_manifest_t* trainers[2] = {};
+  waybill_manifest_t* workers[2] = {};
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    ASSERT_EQ(waybill_layout_trainer_manifest(layout, "fsdp=2", rank, &trainers[rank], nullptr), 0);
+    ASSERT_EQ(waybill_layout_worker_manifest(layout, "tp=2", rank, "fp8-block", "", &workers[rank],
+                                             nullptr),
+              WAYBILL_OK);
+  }
+  waybill_plan_options_t planning = WAYBILL_PLAN_OPTIONS_INIT;
+  planning.trainers = trainers;
+  planning.workers = workers;
+  planning.trainer_count = planning.worker_count = 2;
+  waybill_plan_t* plan = nullptr;
+  ASSERT_EQ(waybill_plan_build(&planning, &plan, nullptr), WAYBILL_OK);
+  waybill_plan_summary_t summary = WAYBILL_PLAN_SUMMARY_INIT;
+  ASSERT_EQ(waybill_plan_summarise(plan, &summary, nullptr), WAYBILL_OK);
+  EXPECT_GT(summary.bytes, 0u);
+  waybill_blob_t* text = nullptr;
+  ASSERT_EQ(waybill_plan_explain(plan, "routes", &text, nullptr), WAYBILL_OK);
+  const json explained = json::parse(TakeBlob(text));
+  EXPECT_EQ(explained["bytes"], summary.bytes);
+  uint64_t routes = 0;
+  for (const json& trainer : explained["trainers"]) routes += trainer["table"].size();
+  EXPECT_EQ(routes, summary.routes);
+  ASSERT_EQ(waybill_plan_explain(plan, "text", &text, nullptr), WAYBILL_OK);
+  EXPECT_THAT(TakeBlob(text), HasSubstr("busiest rank / lower bound"));
+  // As bytes and back: the same.
+  waybill_blob_t* bytes = nullptr;
+  ASSERT_EQ(waybill_manifest_encode(workers[0], &bytes, nullptr), WAYBILL_OK);
+  waybill_manifest_t* copy = nullptr;
+  ASSERT_EQ(
+      waybill_manifest_decode(waybill_blob_data(bytes), waybill_blob_size(bytes), &copy, nullptr),
+      WAYBILL_OK);
+  waybill_blob_t* again = nullptr;
+  ASSERT_EQ(waybill_manifest_encode(copy, &again, nullptr), WAYBILL_OK);
+  EXPECT_EQ(TakeBlob(bytes), TakeBlob(again));
+  waybill_manifest_destroy(copy);
+  waybill_plan_destroy(plan);
+  for (waybill_manifest_t* m : {trainers[0], trainers[1], workers[0], workers[1]}) {
+    waybill_manifest_destroy(m);
+  }
+  waybill_layout_destroy(layout);
+}
+
+// Last: what the tests before it made is gone.
+TEST(Zz, NoHandleIsLeft) { EXPECT_EQ(HandleTable::Instance().size(), 0u); }
+
+}  // namespace
+}  // namespace waybill::capi

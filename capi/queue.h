@@ -1,0 +1,70 @@
+// Where trainers and workers put what happens, and the caller takes it.
+#ifndef WAYBILL_CAPI_QUEUE_H_
+#define WAYBILL_CAPI_QUEUE_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "capi/context.h"
+#include "capi/object.h"
+#include "capi/update.h"
+#include "capi/waybill.h"
+
+namespace waybill::capi {
+
+// A waybill_event_t before anybody takes it.
+struct QueuedEvent {
+  uint32_t kind = 0;
+  uint32_t source = 0;
+  uint64_t token = 0;
+  uint64_t user = 0;
+  uint64_t version = 0;
+  absl::Status status = absl::OkStatus();
+  bool answer_wanted = false;
+  absl::Duration pause = absl::ZeroDuration();
+  std::shared_ptr<Update> update = nullptr;
+  std::string group = {};
+};
+
+class Queue : public Object {
+ public:
+  using Handle = waybill_queue_t;
+  static constexpr Kind kKind = Kind::kQueue;
+
+  // kResourceExhausted: no file descriptor.
+  static absl::StatusOr<std::shared_ptr<Queue>> Create(std::shared_ptr<Context> context);
+  ~Queue() override;
+  void Close() override;
+
+  void Push(QueuedEvent event);
+
+  // The oldest one. kNotFound: there is none.
+  absl::StatusOr<QueuedEvent> Poll();
+  // The same by `deadline_ns` of the monotonic clock. kDeadlineExceeded; kCancelled: closed.
+  absl::StatusOr<QueuedEvent> Wait(int64_t deadline_ns);
+
+  int descriptor() const { return descriptor_; }
+
+ private:
+  Queue(std::shared_ptr<Context> context, int descriptor)
+      : context_(std::move(context)), descriptor_(descriptor) {}
+  QueuedEvent TakeLocked();
+
+  const std::shared_ptr<Context> context_;
+  const int descriptor_;  // Of an eventfd; readable where there are events.
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<QueuedEvent> events_;
+  bool closed_ = false;
+};
+
+}  // namespace waybill::capi
+
+#endif  // WAYBILL_CAPI_QUEUE_H_

@@ -1,0 +1,66 @@
+// Memory of the caller's, and which ranks use it.
+#ifndef WAYBILL_CAPI_REGION_H_
+#define WAYBILL_CAPI_REGION_H_
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "capi/context.h"
+#include "capi/object.h"
+#include "capi/waybill.h"
+#include "core/fabric/fabric.h"
+#include "core/tensor/manifest.h"
+
+namespace waybill::capi {
+
+class Region : public Object {
+ public:
+  using Handle = waybill_region_t;
+  static constexpr Kind kKind = Kind::kRegion;
+
+  Region(std::shared_ptr<Context> context, const MemorySpan& memory, bool read_only,
+         std::string name)
+      : context_(std::move(context)),
+        memory_(memory),
+        read_only_(read_only),
+        name_(std::move(name)) {}
+
+  // The ranks that use it leave, and are quiescent when this returns.
+  void Close() override;
+
+  // `user` is closed before the memory is the caller's again. kInvalidArgument: it is already.
+  absl::Status AddUser(const std::shared_ptr<Object>& user);
+
+  const MemorySpan& memory() const { return memory_; }
+  bool read_only() const { return read_only_; }
+  const std::string& name() const { return name_; }
+
+ private:
+  const std::shared_ptr<Context> context_;
+  const MemorySpan memory_;
+  const bool read_only_;
+  const std::string name_;
+  std::mutex mutex_;
+  bool closed_ = false;
+  std::vector<std::weak_ptr<Object>> users_;
+};
+
+using Regions = std::vector<std::shared_ptr<Region>>;
+enum class Access { kRead, kWrite };
+
+// Looks the handles up: one for each region of the manifest, as large. Where ranks write to them
+// they may neither overlap nor be read-only.
+absl::StatusOr<Regions> FindRegions(absl::Span<waybill_region_t* const> handles,
+                                    const Manifest& manifest, Access access);
+std::vector<MemorySpan> MemoryOf(const Regions& regions);
+
+}  // namespace waybill::capi
+
+#endif  // WAYBILL_CAPI_REGION_H_

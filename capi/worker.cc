@@ -1,0 +1,330 @@
+#include "core/control/worker.h"
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "capi/call.h"
+#include "capi/manifest.h"
+#include "capi/rank.h"
+#include "capi/struct_size.h"
+#include "core/tensor/manifest_check.h"
+
+namespace waybill::capi {
+namespace {
+
+class SnapshotObject : public Object {
+ public:
+  using Handle = waybill_snapshot_t;
+  static constexpr Kind kKind = Kind::kSnapshot;
+
+  SnapshotObject(std::shared_ptr<Worker> worker, Snapshot snapshot, uint32_t region_count)
+      : worker_(std::move(worker)), snapshot_(std::move(snapshot)), region_count_(region_count) {}
+
+  uint64_t version() const { return snapshot_.version(); }
+  absl::StatusOr<absl::Span<const std::byte>> region(uint32_t i) const {
+    if (i < region_count_) return snapshot_.region(i);
+    return absl::OutOfRangeError(absl::StrCat("region ", i, " of ", region_count_));
+  }
+
+ private:
+  const std::shared_ptr<Worker> worker_;  // Its memory.
+  const Snapshot snapshot_;
+  const uint32_t region_count_;
+};
+
+struct WorkerSettings {
+  WorkerEngineOptions engine;
+  uint32_t ask = 0;
+};
+
+class WorkerObject final : public Rank {
+ public:
+  using Handle = waybill_worker_t;
+  static constexpr Kind kKind = Kind::kWorker;
+
+  WorkerObject(std::shared_ptr<Queue> queue, RankConfig config, Manifest manifest, Regions regions,
+               const WorkerSettings& settings)
+      : Rank(WAYBILL_SOURCE_WORKER, std::move(queue), std::move(config), std::move(manifest),
+             std::move(regions)),
+        settings_(settings) {}
+
+  absl::Status Join(int64_t deadline_ns, uint64_t token) {
+    return BeginJoin(deadline_ns, token, [this](const RankIdentity& identity) -> absl::Status {
+      WAYBILL_ASSIGN_OR_RETURN(auto fabric, MakeOwnFabric());
+      const WorkerOptions options{
+          .identity = identity,
+          .engine = settings_.engine,
+          .handler = [this](const WorkerNotice& notice, const WorkerOptions::Answer& answer) {
+            Tell(notice, answer);
+          }};
+      WAYBILL_ASSIGN_OR_RETURN(
+          std::shared_ptr<Worker> joined,
+          Worker::Join(options, manifest_, MemoryOf(regions_), std::move(fabric)));
+      const std::lock_guard lock(mutex_);
+      worker_ = std::move(joined);
+      return absl::OkStatus();
+    });
+  }
+
+  absl::Status Rejoin(uint64_t token) {
+    WAYBILL_RETURN_IF_ERROR(CheckJoined());
+    Do(WAYBILL_EVENT_JOINED, token, 0, [this] { return worker()->Rejoin(); });
+    return absl::OkStatus();
+  }
+
+  absl::Status Leave(uint64_t token) { return BeginLeave(token); }
+
+  absl::StatusOr<std::shared_ptr<SnapshotObject>> TakeSnapshot(const std::string& holder) {
+    std::shared_ptr<Worker> core = worker();
+    if (core == nullptr)
+      return absl::FailedPreconditionError("nothing is shown: it has not joined");
+    WAYBILL_ASSIGN_OR_RETURN(Snapshot snapshot, core->TakeSnapshot(holder));
+    return std::make_shared<SnapshotObject>(std::move(core), std::move(snapshot),
+                                            manifest_.region_count());
+  }
+
+  waybill_worker_state_t state() const {
+    waybill_worker_state_t state = WAYBILL_WORKER_STATE_INIT;
+    const std::shared_ptr<Worker> core = worker();
+    if (core == nullptr) return state;
+    const WorkerCounts counts = core->counts();
+    state.shown_version = core->shown_version();
+    state.joined = CheckJoined().ok() ? 1 : 0;
+    state.dirty = core->dirty() ? 1 : 0;
+    state.in_doubt = core->in_doubt() ? 1 : 0;
+    state.stragglers = counts.stragglers;
+    state.repeats = counts.repeats;
+    state.renewals = counts.renewals;
+    return state;
+  }
+
+  waybill_progress_t progress() const {
+    waybill_progress_t progress = WAYBILL_PROGRESS_INIT;
+    const std::shared_ptr<Worker> core = worker();
+    if (core == nullptr) return progress;
+    const WorkerProgress now = core->progress();
+    progress.version = now.version;
+    progress.planned_bytes = now.planned_bytes;
+    progress.bytes = now.verified_bytes;
+    CopySpans(now.stages, progress);
+    return progress;
+  }
+
+  std::string Describe() const {
+    nlohmann::json json = DescribeIdentity("worker");
+    const std::shared_ptr<Worker> core = worker();
+    json["joined"] = CheckJoined().ok();
+    json["mode"] = std::string(Name(settings_.engine.mode));
+    json["shown_version"] = core == nullptr ? 0 : core->shown_version();
+    json["lanes"] = LanesToJson(core == nullptr ? std::vector<LaneReport>{} : core->lanes());
+    return json.dump();
+  }
+
+ private:
+  std::shared_ptr<Worker> worker() const {
+    const std::lock_guard lock(mutex_);
+    return worker_;
+  }
+
+  // On the core's thread for notices.
+  void Tell(const WorkerNotice& notice, const WorkerOptions::Answer& answer) {
+    const auto index = static_cast<uint32_t>(notice.kind) - 1;
+    QueuedEvent event = NewEvent(WAYBILL_EVENT_PREPARE + index);
+    if (update_ == nullptr || !(update_id_ == notice.update)) {
+      update_ = std::make_shared<Update>(Update::Role::kOfWorker, notice.update.version);
+      update_id_ = notice.update;
+    }
+    event.version = notice.update.version;
+    event.update = update_;
+    event.status = notice.status;
+    event.pause = notice.pause;
+    event.answer_wanted =
+        notice.kind != WorkerNotice::Kind::kAbort && (settings_.ask >> index & 1) != 0;
+    if (event.answer_wanted) update_->Ask(event.kind, answer);
+    const bool wanted = event.answer_wanted;
+    Push(std::move(event));
+    if (!wanted) answer(absl::OkStatus());
+  }
+
+  void CancelCalls() override {}  // Joining is cancelled by its token.
+
+  // Readers go on: what is left goes when the last of them does.
+  void LeaveNow() override {
+    if (const std::shared_ptr<Worker> core = worker()) core->Leave();
+  }
+
+  const WorkerSettings settings_;
+  std::shared_ptr<Update> update_;  // On the thread for notices, as is its id.
+  UpdateId update_id_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<Worker> worker_;  // Guarded by mutex_.
+};
+
+absl::Status CheckMode(Mode mode, bool with_regions) {
+  if (mode == Mode::kShadow && with_regions) {
+    return absl::InvalidArgumentError(
+        "mode shadow with regions: memory of the caller's cannot be swapped; give none, or take "
+        "shadow-copy or in-place");
+  }
+  if (mode == Mode::kShadowCopy && !with_regions) {
+    return absl::InvalidArgumentError(
+        "mode shadow-copy without regions: there is nothing to copy to");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<WorkerObject>> CreateWorker(
+    const std::shared_ptr<Context>& context, const waybill_worker_options_t& options) {
+  WAYBILL_ASSIGN_OR_RETURN(RankConfig config, ReadRankConfig(options.rank, context));
+  WAYBILL_ASSIGN_OR_RETURN(auto queue, Find<Queue>(options.queue, "queue"));
+  WAYBILL_ASSIGN_OR_RETURN(const auto manifest, Find<ManifestObject>(options.manifest, "manifest"));
+  Manifest copy = manifest->Copy();
+  WAYBILL_RETURN_IF_ERROR(CheckManifest(copy, Holes::kRefused));
+  constexpr uint32_t kAll = WAYBILL_ASK_PREPARE | WAYBILL_ASK_ARRIVED | WAYBILL_ASK_COMMIT;
+  if (options.mode > WAYBILL_MODE_IN_PLACE || (options.ask & ~kAll) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("mode is ", options.mode, ", ask ", options.ask,
+                                                   "; the largest are ", WAYBILL_MODE_IN_PLACE,
+                                                   " and ", kAll));
+  }
+  WorkerSettings settings{.engine = {}, .ask = options.ask};
+  if (options.mode != 0) settings.engine.mode = static_cast<Mode>(options.mode);
+  if (options.verify_threads != 0) settings.engine.verify_threads = options.verify_threads;
+  WAYBILL_RETURN_IF_ERROR(CheckMode(settings.engine.mode, options.region_count > 0));
+  if (options.regions == nullptr && options.region_count > 0) {
+    return absl::InvalidArgumentError("regions is NULL");
+  }
+  Regions regions;
+  if (options.region_count > 0) {
+    WAYBILL_ASSIGN_OR_RETURN(
+        regions, FindRegions(absl::MakeConstSpan(options.regions, options.region_count), copy,
+                             Access::kWrite));
+  }
+  auto worker = std::make_shared<WorkerObject>(std::move(queue), std::move(config), std::move(copy),
+                                               regions, settings);
+  for (const auto& region : regions) WAYBILL_RETURN_IF_ERROR(region->AddUser(worker));
+  return worker;
+}
+
+}  // namespace
+}  // namespace waybill::capi
+
+using waybill::capi::Call;
+using waybill::capi::CheckOutput;
+using waybill::capi::Context;
+using waybill::capi::Find;
+using waybill::capi::FindObject;
+using waybill::capi::MakeHandle;
+using waybill::capi::SnapshotObject;
+using waybill::capi::WorkerObject;
+
+waybill_status_t waybill_worker_create(waybill_context_t* context,
+                                       const waybill_worker_options_t* options,
+                                       waybill_worker_t** out_worker, waybill_error_t** error) {
+  return Call("create a worker", error, [&]() -> absl::Status {
+    WAYBILL_RETURN_IF_ERROR(CheckOutput(out_worker, "out_worker"));
+    WAYBILL_ASSIGN_OR_RETURN(const auto parent, Find<Context>(context, "context"));
+    WAYBILL_ASSIGN_OR_RETURN(const auto read, waybill::capi::ReadStruct(options, "options"));
+    WAYBILL_ASSIGN_OR_RETURN(auto worker, waybill::capi::CreateWorker(parent, read));
+    *out_worker = MakeHandle(std::move(worker));
+    return absl::OkStatus();
+  });
+}
+
+waybill_status_t waybill_worker_join(waybill_worker_t* worker, int64_t deadline_ns, uint64_t token,
+                                     waybill_error_t** error) {
+  return Call("join as a worker", error, [&]() -> absl::Status {
+    WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<WorkerObject>(worker, "worker"));
+    return found->Join(deadline_ns, token);
+  });
+}
+
+waybill_status_t waybill_worker_rejoin(waybill_worker_t* worker, uint64_t token,
+                                       waybill_error_t** error) {
+  return Call("join again as a worker", error, [&]() -> absl::Status {
+    WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<WorkerObject>(worker, "worker"));
+    return found->Rejoin(token);
+  });
+}
+
+waybill_status_t waybill_worker_state(const waybill_worker_t* worker,
+                                      waybill_worker_state_t* out_state, waybill_error_t** error) {
+  return Call("ask a worker for its state", error, [&]() -> absl::Status {
+    WAYBILL_RETURN_IF_ERROR(waybill::capi::CheckStructSize(out_state, "out_state"));
+    WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<WorkerObject>(worker, "worker"));
+    waybill::capi::WriteStruct(found->state(), out_state);
+    return absl::OkStatus();
+  });
+}
+
+waybill_status_t waybill_worker_progress(const waybill_worker_t* worker,
+                                         waybill_progress_t* out_progress,
+                                         waybill_error_t** error) {
+  return Call("ask a worker for its progress", error, [&]() -> absl::Status {
+    WAYBILL_RETURN_IF_ERROR(waybill::capi::CheckStructSize(out_progress, "out_progress"));
+    WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<WorkerObject>(worker, "worker"));
+    waybill::capi::WriteStruct(found->progress(), out_progress);
+    return absl::OkStatus();
+  });
+}
+
+waybill_status_t waybill_worker_describe(const waybill_worker_t* worker, waybill_blob_t** out_json,
+                                         waybill_error_t** error) {
+  return Call("describe a worker", error, [&]() -> absl::Status {
+    WAYBILL_RETURN_IF_ERROR(CheckOutput(out_json, "out_json"));
+    WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<WorkerObject>(worker, "worker"));
+    *out_json = MakeHandle(std::make_shared<waybill::capi::Blob>(found->Describe()));
+    return absl::OkStatus();
+  });
+}
+
+waybill_status_t waybill_worker_snapshot(waybill_worker_t* worker, const char* holder,
+                                         waybill_snapshot_t** out_snapshot,
+                                         waybill_error_t** error) {
+  return Call("take a snapshot", error, [&]() -> absl::Status {
+    WAYBILL_RETURN_IF_ERROR(CheckOutput(out_snapshot, "out_snapshot"));
+    WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<WorkerObject>(worker, "worker"));
+    WAYBILL_ASSIGN_OR_RETURN(const std::string who, waybill::capi::Text(holder, "holder"));
+    WAYBILL_ASSIGN_OR_RETURN(auto snapshot, found->TakeSnapshot(who));
+    *out_snapshot = MakeHandle(std::move(snapshot));
+    return absl::OkStatus();
+  });
+}
+
+waybill_status_t waybill_worker_leave(waybill_worker_t* worker, uint64_t token,
+                                      waybill_error_t** error) {
+  return Call("leave as a worker", error, [&]() -> absl::Status {
+    WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<WorkerObject>(worker, "worker"));
+    return found->Leave(token);
+  });
+}
+
+void waybill_worker_destroy(waybill_worker_t* worker) {
+  waybill::capi::DestroyObject<WorkerObject>(worker);
+}
+
+uint64_t waybill_snapshot_version(const waybill_snapshot_t* snapshot) {
+  const auto found = FindObject<SnapshotObject>(snapshot);
+  return found == nullptr ? 0 : found->version();
+}
+
+waybill_status_t waybill_snapshot_region(const waybill_snapshot_t* snapshot, uint32_t region_index,
+                                         const void** out_data, uint64_t* out_size_bytes,
+                                         waybill_error_t** error) {
+  return Call("read a snapshot", error, [&]() -> absl::Status {
+    WAYBILL_RETURN_IF_ERROR(CheckOutput(out_data, "out_data"));
+    WAYBILL_RETURN_IF_ERROR(CheckOutput(out_size_bytes, "out_size_bytes"));
+    WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<SnapshotObject>(snapshot, "snapshot"));
+    WAYBILL_ASSIGN_OR_RETURN(const auto bytes, found->region(region_index));
+    *out_data = bytes.data();
+    *out_size_bytes = bytes.size();
+    return absl::OkStatus();
+  });
+}
+
+void waybill_snapshot_destroy(waybill_snapshot_t* snapshot) {
+  waybill::capi::DestroyObject<SnapshotObject>(snapshot);
+}
