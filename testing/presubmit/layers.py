@@ -53,6 +53,10 @@ class LayerMap:
             # A wheel packs programs without knowing what is in them.
             allowed = allowed or (target.rule == "py_wheel" and _is_under(used, "tools"))
             return None if allowed else "bindings see //capi only"
+        if _is_under(package, "examples"):
+            seen = ("capi", "bindings", "examples", "tools")
+            allowed = any(_is_under(used, top) for top in seen)
+            return None if allowed else "examples see what a user has, and no //core"
         row, used_row = self.row(package), self.row(used)
         if row is None or used_row is None:
             return f"//{package if row is None else used} is in no row of LAYERS in //:BUILD"
