@@ -1,3 +1,3 @@
 module github.com/waybill/waybill-go
 
-go 1.21
+go 1.23

@@ -1,0 +1,118 @@
+package waybill
+
+// #include <waybill/waybill.h>
+import "C"
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"time"
+)
+
+// ControllerOptions are what controllers are started with; the zero value is fine.
+type ControllerOptions struct {
+	Context     *Context
+	Listen      string // Address and port; port 0 takes a free one. "": "127.0.0.1:7070".
+	Job         string // "": "waybill".
+	Token       string // What every rank has to show; needed beyond loopback.
+	DecisionLog string // A file; "": decisions die with this process.
+	Trainers    uint32 // How many are demanded; 0: as many as they declare.
+	Workers     uint32
+	JoinTimeout time.Duration // From the first rank's coming until all are there; 0: 120 s.
+}
+
+// A Controller plans for a job and decides commits, in this process, until it is closed.
+type Controller struct {
+	c       *C.waybill_controller_t
+	address string
+}
+
+// StartController starts serving.
+func StartController(options ControllerOptions) (*Controller, error) {
+	owner, err := options.Context.orDefault()
+	if err != nil {
+		return nil, err
+	}
+	var a arguments
+	defer a.free()
+	o := C.waybill_controller_options_t{
+		struct_size:     C.sizeof_waybill_controller_options_t,
+		listen:          a.text(options.Listen),
+		job:             a.text(options.Job),
+		token:           a.text(options.Token),
+		decision_log:    a.text(options.DecisionLog),
+		trainers:        C.uint32_t(options.Trainers),
+		workers:         C.uint32_t(options.Workers),
+		join_timeout_ns: C.int64_t(options.JoinTimeout),
+	}
+	var c *C.waybill_controller_t
+	var e *C.waybill_error_t
+	if status := C.waybill_controller_start(owner.c, &o, &c, &e); status != C.WAYBILL_OK {
+		return nil, takeError(status, e)
+	}
+	var blob *C.waybill_blob_t
+	if status := C.waybill_controller_address(c, &blob, &e); status != C.WAYBILL_OK {
+		C.waybill_controller_destroy(c)
+		return nil, takeError(status, e)
+	}
+	controller := &Controller{c, string(takeBlob(blob))}
+	finalise(controller, func() { C.waybill_controller_destroy(c) })
+	return controller, nil
+}
+
+// Address is where ranks connect to: "127.0.0.1:40123".
+func (c *Controller) Address() string {
+	return c.address
+}
+
+// Status is what the job is doing, as JSON: phase, versions, ranks, lanes, NICs.
+func (c *Controller) Status() ([]byte, error) {
+	defer runtime.KeepAlive(c)
+	var blob *C.waybill_blob_t
+	var e *C.waybill_error_t
+	if status := C.waybill_controller_status(c.c, &blob, &e); status != C.WAYBILL_OK {
+		return nil, takeError(status, e)
+	}
+	return takeBlob(blob), nil
+}
+
+// Close tells the ranks, and returns when they have heard it, after a second at most.
+func (c *Controller) Close() {
+	runtime.SetFinalizer(c, nil)
+	C.waybill_controller_destroy(c.c)
+}
+
+// QueryController is the Status of a controller anywhere. Without a deadline it waits for 5 s.
+func QueryController(ctx context.Context, address, token string) ([]byte, error) {
+	owner, err := DefaultContext()
+	if err != nil {
+		return nil, err
+	}
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return nil, interrupted(ctx, "query a controller")
+	}
+	type answer struct {
+		json []byte
+		err  error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		var a arguments
+		defer a.free()
+		var blob *C.waybill_blob_t
+		var e *C.waybill_error_t
+		status := C.waybill_controller_query(owner.c, a.text(address), a.text(token), deadlineOf(ctx), &blob, &e)
+		if status != C.WAYBILL_OK {
+			answers <- answer{err: takeError(status, e)}
+			return
+		}
+		answers <- answer{json: takeBlob(blob)}
+	}()
+	select {
+	case found := <-answers:
+		return found.json, found.err
+	case <-ctx.Done():
+		return nil, interrupted(ctx, "query a controller")
+	}
+}

@@ -1,0 +1,99 @@
+package waybill
+
+// #include <waybill/waybill.h>
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+	"time"
+)
+
+// An EventKind is what a notice says. Those of a worker's update come in the order of the constants.
+type EventKind uint32
+
+const (
+	EventPrepare EventKind = C.WAYBILL_EVENT_PREPARE // Pause what must be paused, then accept or refuse.
+	EventArrived EventKind = C.WAYBILL_EVENT_ARRIVED // All of it is here and verified: accept or veto.
+	EventCommit  EventKind = C.WAYBILL_EVENT_COMMIT  // It is shown: run what comes after loading, then accept.
+	EventAbort   EventKind = C.WAYBILL_EVENT_ABORT   // It will not be shown; in place the engine stays paused.
+	EventOutcome EventKind = C.WAYBILL_EVENT_OUTCOME // Of a trainer: what became of a version in a group.
+	EventEnded   EventKind = C.WAYBILL_EVENT_ENDED   // The controller is gone, or has dismissed this rank.
+)
+
+func (k EventKind) String() string {
+	switch k {
+	case EventPrepare:
+		return "PREPARE"
+	case EventArrived:
+		return "ARRIVED"
+	case EventCommit:
+		return "COMMIT"
+	case EventAbort:
+		return "ABORT"
+	case EventOutcome:
+		return "OUTCOME"
+	case EventEnded:
+		return "ENDED"
+	}
+	return fmt.Sprintf("EventKind(%d)", uint32(k))
+}
+
+// An Event is a notice.
+type Event struct {
+	Kind         EventKind
+	Version      uint64        // Of an update.
+	Err          error         // Of Abort, Outcome and Ended.
+	AnswerWanted bool          // The update waits for Accept or Refuse.
+	Pause        time.Duration // Of Commit: what copying took, in shadow-copy.
+	Group        string        // Of Outcome.
+
+	update *C.waybill_update_t
+}
+
+// takeEvent takes all that belongs to the library's event.
+func takeEvent(from *C.waybill_event_t) *Event {
+	event := &Event{
+		Kind:         EventKind(from.kind),
+		Version:      uint64(from.version),
+		Err:          takeError(from.status, from.error),
+		AnswerWanted: from.answer_wanted != 0,
+		Pause:        time.Duration(from.pause_ns),
+	}
+	if event.Kind == EventOutcome {
+		event.Group = string(takeBlob(from.group))
+	}
+	if event.AnswerWanted {
+		event.update = from.update
+		runtime.SetFinalizer(event, func(e *Event) { C.waybill_update_destroy(e.update) })
+	} else {
+		C.waybill_update_destroy(from.update)
+	}
+	return event
+}
+
+// Accept lets the update go on. It fails where there was an answer, or none is wanted; that nobody
+// waits for it any more, because the update was given up, is no error.
+func (event *Event) Accept() error {
+	var e *C.waybill_error_t
+	status := C.waybill_update_accept(event.update, C.uint32_t(event.Kind), &e)
+	runtime.KeepAlive(event)
+	return takeError(status, e)
+}
+
+// Refuse refuses a Prepare or vetoes an Arrived: nobody of the group shows the version, and the
+// reason reaches every trainer. A Commit cannot be refused.
+func (event *Event) Refuse(reason string) error {
+	var a arguments
+	defer a.free()
+	var e *C.waybill_error_t
+	status := C.waybill_update_refuse(event.update, C.uint32_t(event.Kind), a.text(reason), &e)
+	runtime.KeepAlive(event)
+	return takeError(status, e)
+}
+
+// Close gives back what an event that wants an answer holds; it is answered no more by it. The
+// garbage collector does the same.
+func (event *Event) Close() {
+	C.waybill_update_destroy(event.update)
+}

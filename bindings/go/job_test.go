@@ -1,0 +1,403 @@
+package waybill_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	waybill "github.com/waybill/waybill-go"
+)
+
+const (
+	rows    = 64
+	columns = 32
+)
+
+// A job in this process: one tensor, its rows over the trainers, whole at each worker.
+type job struct {
+	*testing.T
+	ctx        context.Context
+	controller *waybill.Controller
+	memory     [][]uint16
+	trainers   []*waybill.Trainer
+	workers    []*waybill.Worker
+	regions    []*waybill.Region // The workers'.
+}
+
+type jobOptions struct {
+	trainers, workers int // 0: 1.
+	mode              waybill.Mode
+	ask               waybill.Ask
+}
+
+func must[T any](value T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func manifestOf(t testing.TB, begin, end int64) *waybill.Manifest {
+	m := must(waybill.NewManifest())(t)
+	must(m.AddRegion("memory", uint64(end-begin)*columns*2))(t)
+	must(m.AddTensor("weight", waybill.BF16, rows, columns))(t)
+	must(m.AddShard(waybill.Shard{Begin: []int64{begin, 0}, End: []int64{end, columns}}))(t)
+	return m
+}
+
+func patience(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func startController(t testing.TB) *waybill.Controller {
+	c := must(waybill.StartController(waybill.ControllerOptions{
+		Listen: "127.0.0.1:0", Job: "go", Token: "secret",
+	}))(t)
+	t.Cleanup(c.Close)
+	return c
+}
+
+func (j *job) rank(rank, world int) waybill.RankOptions {
+	return waybill.RankOptions{
+		Controller: j.controller.Address(), Job: "go", Token: "secret",
+		Rank: uint32(rank), World: uint32(world),
+	}
+}
+
+func newJob(t *testing.T, o jobOptions) *job {
+	o.trainers, o.workers = max(o.trainers, 1), max(o.workers, 1)
+	j := &job{T: t, ctx: patience(t), controller: startController(t)}
+	for i := range o.trainers {
+		begin, end := rows*i/o.trainers, rows*(i+1)/o.trainers
+		memory := make([]uint16, (end-begin)*columns)
+		region := must(waybill.NewRegion(memory, waybill.RegionOptions{ReadOnly: true}))(t)
+		trainer := must(waybill.NewTrainer(waybill.TrainerOptions{
+			Rank:     j.rank(i, o.trainers),
+			Manifest: manifestOf(t, int64(begin), int64(end)),
+			Regions:  []*waybill.Region{region},
+		}))(t)
+		t.Cleanup(trainer.Close)
+		j.memory = append(j.memory, memory)
+		j.trainers = append(j.trainers, trainer)
+	}
+	for i := range o.workers {
+		options := waybill.WorkerOptions{
+			Rank:     j.rank(i, o.workers),
+			Manifest: manifestOf(t, 0, rows),
+			Mode:     o.mode,
+			Ask:      o.ask,
+		}
+		if o.mode == waybill.ModeShadowCopy || o.mode == waybill.ModeInPlace {
+			region := must(waybill.NewRegion(make([]uint16, rows*columns), waybill.RegionOptions{}))(t)
+			options.Regions = []*waybill.Region{region}
+			j.regions = append(j.regions, region)
+		}
+		worker := must(waybill.NewWorker(options))(t)
+		t.Cleanup(worker.Close)
+		j.workers = append(j.workers, worker)
+	}
+	return j
+}
+
+func (j *job) join() {
+	j.Helper()
+	var wait sync.WaitGroup
+	errs := make([]error, len(j.trainers)+len(j.workers))
+	for i := range errs {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			if i < len(j.trainers) {
+				errs[i] = j.trainers[i].Join(j.ctx)
+			} else {
+				errs[i] = j.workers[i-len(j.trainers)].Join(j.ctx)
+			}
+		}()
+	}
+	wait.Wait()
+	check(j, errors.Join(errs...))
+}
+
+func element(version uint64, i int) uint16 {
+	return uint16(version*1000 + uint64(i))
+}
+
+// publish fills all memory and publishes it; each trainer returns when its group has decided.
+func (j *job) publish(version uint64) error {
+	i := 0
+	for _, memory := range j.memory {
+		for k := range memory {
+			memory[k] = element(version, i)
+			i++
+		}
+	}
+	errs := make([]error, len(j.trainers))
+	var wait sync.WaitGroup
+	for t := range j.trainers {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			errs[t] = j.trainers[t].Publish(j.ctx, version, waybill.PublishOptions{UntilCommitted: true})
+		}()
+	}
+	wait.Wait()
+	return errors.Join(errs...)
+}
+
+func (j *job) mustShow(worker int, version uint64) {
+	j.Helper()
+	snapshot := must(j.workers[worker].Snapshot("test"))(j)
+	defer snapshot.Close()
+	if snapshot.Version() != version {
+		j.Fatalf("worker %d shows version %d, want %d", worker, snapshot.Version(), version)
+	}
+	mustHold(j, snapshot, version)
+}
+
+func mustHold(t testing.TB, snapshot *waybill.Snapshot, version uint64) {
+	t.Helper()
+	bytes := must(snapshot.Region(0))(t)
+	if len(bytes) != rows*columns*2 {
+		t.Fatalf("%d bytes", len(bytes))
+	}
+	for i := range rows * columns {
+		if got, want := binary.NativeEndian.Uint16(bytes[2*i:]), element(version, i); got != want {
+			t.Fatalf("element %d is %d, want %d", i, got, want)
+		}
+	}
+}
+
+func nextOf(t testing.TB, ctx context.Context, next func(context.Context) (*waybill.Event, error), kind waybill.EventKind) *waybill.Event {
+	t.Helper()
+	for {
+		event := must(next(ctx))(t)
+		if event.Kind == kind {
+			return event
+		}
+	}
+}
+
+func TestVersionsArriveInEveryMode(t *testing.T) {
+	for name, mode := range map[string]waybill.Mode{
+		"shadow": waybill.ModeShadow, "shadow_copy": waybill.ModeShadowCopy, "in_place": waybill.ModeInPlace,
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := newJob(t, jobOptions{trainers: 2, workers: 2, mode: mode})
+			j.join()
+			for _, version := range []uint64{1, 2, 7} {
+				check(t, j.publish(version))
+				j.mustShow(0, version)
+				j.mustShow(1, version)
+			}
+		})
+	}
+}
+
+func TestAWorkersUserIsAskedInOrder(t *testing.T) {
+	j := newJob(t, jobOptions{ask: waybill.AskPrepare | waybill.AskArrived | waybill.AskCommit})
+	j.join()
+	published := make(chan error, 1)
+	go func() { published <- j.publish(3) }()
+	for _, kind := range []waybill.EventKind{waybill.EventPrepare, waybill.EventArrived, waybill.EventCommit} {
+		event := must(j.workers[0].Next(j.ctx))(t)
+		if event.Kind != kind || event.Version != 3 || !event.AnswerWanted {
+			t.Fatalf("got %+v, want %v of version 3", event, kind)
+		}
+		check(t, event.Accept())
+		if err := event.Accept(); !errors.Is(err, waybill.ErrFailedPrecondition) {
+			t.Errorf("a second answer: %v", err)
+		}
+		event.Close()
+	}
+	check(t, <-published)
+	j.mustShow(0, 3)
+	outcome := nextOf(t, j.ctx, j.trainers[0].Next, waybill.EventOutcome)
+	if outcome.Err != nil || outcome.Group != "all" || outcome.Version != 3 {
+		t.Errorf("outcome %+v", outcome)
+	}
+}
+
+func TestWhatIsRefusedOrVetoedNobodyShows(t *testing.T) {
+	for _, refused := range []waybill.EventKind{waybill.EventPrepare, waybill.EventArrived} {
+		t.Run(refused.String(), func(t *testing.T) {
+			j := newJob(t, jobOptions{workers: 2, ask: waybill.AskPrepare | waybill.AskArrived})
+			j.join()
+			for i, worker := range j.workers {
+				go func() {
+					for event := range worker.Events(j.ctx) {
+						if i == 1 && event.Kind == refused {
+							event.Refuse("warming up")
+						} else if event.AnswerWanted {
+							event.Accept()
+						}
+					}
+				}()
+			}
+			err := j.publish(1)
+			mustBe(t, err, waybill.ErrFailedPrecondition, "warming up")
+			for _, worker := range j.workers {
+				if state := must(worker.State())(t); state.ShownVersion != 0 {
+					t.Errorf("version %d is shown", state.ShownVersion)
+				}
+			}
+		})
+	}
+}
+
+func TestACancelledContextGivesAnUpdateUp(t *testing.T) {
+	j := newJob(t, jobOptions{ask: waybill.AskPrepare})
+	j.join()
+	ctx, cancel := context.WithCancel(j.ctx)
+	update := must(j.trainers[0].PublishAsync(ctx, 5, waybill.PublishOptions{}))(t)
+	asked := nextOf(t, j.ctx, j.workers[0].Next, waybill.EventPrepare)
+	if update.Err() != nil || update.Version() != 5 {
+		t.Fatalf("version %d ended: %v", update.Version(), update.Err())
+	}
+	cancel()
+	err := update.Wait(j.ctx)
+	mustBe(t, err, waybill.ErrCancelled, "")
+	var e *waybill.Error
+	if !errors.As(err, &e) || e.Scope != waybill.ScopeUpdate || !errors.Is(err, context.Canceled) {
+		t.Errorf("%#v", err)
+	}
+	aborted := nextOf(t, j.ctx, j.workers[0].Next, waybill.EventAbort)
+	mustBe(t, aborted.Err, waybill.ErrCancelled, "")
+	check(t, asked.Accept()) // Nobody waits for it any more.
+
+	// Its version can come again.
+	go func() { nextOf(t, j.ctx, j.workers[0].Next, waybill.EventPrepare).Accept() }()
+	check(t, j.publish(5))
+	j.mustShow(0, 5)
+}
+
+func TestAWaitEndsWithItsContext(t *testing.T) {
+	j := newJob(t, jobOptions{ask: waybill.AskPrepare})
+	ctx, cancel := context.WithCancelCause(j.ctx)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := j.workers[0].Next(ctx)
+		ended <- err
+	}()
+	cancel(errors.New("the engine stops"))
+	err := <-ended
+	mustBe(t, err, waybill.ErrCancelled, "wait for an event: the engine stops")
+	if !errors.Is(err, context.Cause(ctx)) {
+		t.Errorf("%v is not the cause", err)
+	}
+	for range j.workers[0].Events(ctx) {
+		t.Error("an event")
+	}
+	mustBe(t, j.workers[0].Join(ctx), waybill.ErrCancelled, "join: the engine stops")
+	j.join()
+
+	late, cancelLate := context.WithCancel(j.ctx)
+	update := must(j.trainers[0].PublishAsync(j.ctx, 1, waybill.PublishOptions{}))(t)
+	cancelLate()
+	mustBe(t, update.Wait(late), waybill.ErrCancelled, "wait for a publish")
+	nextOf(t, j.ctx, j.workers[0].Next, waybill.EventPrepare).Accept()
+	check(t, update.Wait(j.ctx))
+}
+
+func TestAJoinEndsWithItsDeadline(t *testing.T) {
+	j := newJob(t, jobOptions{trainers: 2})
+	ctx, cancel := context.WithTimeout(j.ctx, 200*time.Millisecond)
+	defer cancel()
+	err := j.workers[0].Join(ctx)
+	mustBe(t, err, waybill.ErrDeadlineExceeded, "the job is not whole")
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v is no context.DeadlineExceeded", err)
+	}
+}
+
+func TestASnapshotOutlivesItsWorker(t *testing.T) {
+	j := newJob(t, jobOptions{})
+	j.join()
+	check(t, j.publish(4))
+	snapshot := must(j.workers[0].Snapshot("eval"))(t)
+	j.workers[0].Close()
+	mustHold(t, snapshot, 4)
+	_, err := snapshot.Region(1)
+	mustBe(t, err, waybill.ErrOutOfRange, "region 1 of 1")
+	snapshot.Close()
+	_, err = snapshot.Region(0)
+	mustBe(t, err, waybill.ErrInvalidArgument, "snapshot is no such handle: it was destroyed")
+}
+
+func TestClosingEndsWhatWaits(t *testing.T) {
+	j := newJob(t, jobOptions{})
+	joined := make(chan error, 1)
+	go func() { joined <- j.trainers[0].Join(j.ctx) }() // No worker comes.
+	waited := make(chan error, 1)
+	go func() {
+		_, err := j.trainers[0].Next(j.ctx)
+		waited <- err
+	}()
+	j.trainers[0].Close()
+	mustBe(t, <-waited, waybill.ErrCancelled, "")
+	// Closed before it began to join, or while it did.
+	if err := <-joined; !errors.Is(err, waybill.ErrCancelled) && !errors.Is(err, waybill.ErrInvalidArgument) {
+		t.Error(err)
+	}
+}
+
+func TestRanksHearThatTheControllerIsGone(t *testing.T) {
+	j := newJob(t, jobOptions{})
+	j.join()
+	j.controller.Close()
+	for _, next := range []func(context.Context) (*waybill.Event, error){j.trainers[0].Next, j.workers[0].Next} {
+		if ended := nextOf(t, j.ctx, next, waybill.EventEnded); ended.Err == nil {
+			t.Error("ended without a reason")
+		}
+	}
+}
+
+func TestARegionThatIsTakenBackEndsTheRanksThatUseIt(t *testing.T) {
+	j := newJob(t, jobOptions{mode: waybill.ModeInPlace, ask: waybill.AskPrepare})
+	j.join()
+	update := must(j.trainers[0].PublishAsync(j.ctx, 1, waybill.PublishOptions{}))(t)
+	nextOf(t, j.ctx, j.workers[0].Next, waybill.EventPrepare)
+	j.regions[0].Close()
+	if update.Wait(j.ctx) == nil {
+		t.Error("it was published to nobody")
+	}
+	mustBe(t, j.workers[0].Join(j.ctx), waybill.ErrFailedPrecondition, "it has left")
+}
+
+func TestALeaverCanStillBeRead(t *testing.T) {
+	j := newJob(t, jobOptions{})
+	j.join()
+	check(t, j.publish(1))
+	check(t, j.workers[0].Leave(j.ctx))
+	j.mustShow(0, 1)
+	mustBe(t, j.workers[0].Leave(j.ctx), waybill.ErrFailedPrecondition, "it has left")
+	mustBe(t, j.workers[0].Rejoin(j.ctx), waybill.ErrFailedPrecondition, "it has left")
+	check(t, j.trainers[0].Leave(j.ctx))
+}
+
+func TestAContextThatIsClosedClosesItsRanks(t *testing.T) {
+	own := must(waybill.NewContext(waybill.ContextOptions{}))(t)
+	must(own.Describe())(t)
+	worker := must(waybill.NewWorker(waybill.WorkerOptions{Context: own, Manifest: manifestOf(t, 0, rows)}))(t)
+	own.Close()
+	_, err := worker.Next(patience(t))
+	mustBe(t, err, waybill.ErrCancelled, "it was closed")
+	_, err = waybill.NewWorker(waybill.WorkerOptions{Context: own, Manifest: manifestOf(t, 0, rows)})
+	mustBe(t, err, waybill.ErrInvalidArgument, "context is no such handle")
+	worker.Close()
+	own.Close()
+}

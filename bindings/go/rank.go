@@ -1,0 +1,215 @@
+package waybill
+
+// #include <waybill/waybill.h>
+import "C"
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"sync"
+)
+
+// RankOptions say who a rank is, and how it reaches others. Declared, never inferred.
+type RankOptions struct {
+	Controller string // Address and port; "": "127.0.0.1:7070".
+	Job        string // "": "waybill".
+	Token      string
+	Group      string // Of a worker: those of one group switch together; "": "all".
+	Rank       uint32
+	World      uint32 // How many ranks of this role there are; 0: 1.
+
+	Fabric       string   // "auto" or "", "local", "verbs", "tcp".
+	Host         string   // This host's numeric address; "": as seen on the way to the controller.
+	NICs         []string // RDMA devices, "mlx5_0" or "mlx5_1:2"; none: every active port.
+	GIDIndex     uint32   // 1 + the index; 0: by rule.
+	ACKTimeout   uint32   // Of queue pairs, 1 to 31; 0: 14, and 18 on SoftRoCE.
+	TrafficClass uint32   // Of RoCE packets.
+}
+
+func (o *RankOptions) lend(a *arguments, user uint64) *C.waybill_rank_options_t {
+	options := &C.waybill_rank_options_t{
+		struct_size:   C.sizeof_waybill_rank_options_t,
+		controller:    a.text(o.Controller),
+		job:           a.text(o.Job),
+		token:         a.text(o.Token),
+		group:         a.text(o.Group),
+		rank:          C.uint32_t(o.Rank),
+		world:         C.uint32_t(o.World),
+		fabric:        a.text(o.Fabric),
+		host:          a.text(o.Host),
+		nics:          a.text(strings.Join(o.NICs, ",")),
+		gid_index:     C.uint32_t(o.GIDIndex),
+		ack_timeout:   C.uint32_t(o.ACKTimeout),
+		traffic_class: C.uint32_t(o.TrafficClass),
+		user:          C.uint64_t(user),
+	}
+	a.pins.Pin(options)
+	return options
+}
+
+// A call is one that ends with an event.
+type call struct {
+	done chan struct{}
+	err  error // Once done is closed.
+}
+
+// A rank is what a trainer and a worker have in common: calls, and notices.
+type rank struct {
+	owner   *Context
+	user    uint64
+	destroy func() // Leaves at once; waits until the regions are quiescent.
+	closing sync.Once
+	retired chan struct{}
+
+	mu      sync.Mutex
+	calls   map[uint64]*call
+	last    uint64
+	notices []*Event
+	changed chan struct{} // Closed, and replaced, at each notice.
+}
+
+func newRank(owner *Context) *rank {
+	return &rank{
+		owner:   owner,
+		user:    owner.events.newUser(),
+		retired: make(chan struct{}),
+		calls:   map[uint64]*call{},
+		changed: make(chan struct{}),
+	}
+}
+
+// open makes events come; an error where the context was closed meanwhile.
+func (r *rank) open(destroy func()) error {
+	r.destroy = destroy
+	if r.owner.events.add(r) {
+		return nil
+	}
+	destroy()
+	return &Error{ErrCancelled, ScopeCall, "the context was closed meanwhile", nil}
+}
+
+// close may be called more than once; each returns when it is closed.
+func (r *rank) close() {
+	r.closing.Do(func() {
+		r.destroy()
+		r.owner.events.remove(r)
+	})
+}
+
+// retire follows the last event.
+func (r *rank) retire() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for token, c := range r.calls {
+		delete(r.calls, token)
+		c.err = &Error{ErrCancelled, ScopeCall, "it was closed", nil}
+		close(c.done)
+	}
+	close(r.retired)
+}
+
+func (r *rank) end(token uint64, err error) {
+	r.mu.Lock()
+	c := r.calls[token]
+	delete(r.calls, token)
+	r.mu.Unlock()
+	if c != nil {
+		c.err = err
+		close(c.done)
+	}
+}
+
+func (r *rank) notify(event *Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.notices = append(r.notices, event)
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// start runs `begin`, a call that ends with an event of the token.
+func (r *rank) start(begin func(token C.uint64_t, e **C.waybill_error_t) C.waybill_status_t) (*call, error) {
+	c := &call{done: make(chan struct{})}
+	r.mu.Lock()
+	r.last++
+	token := r.last
+	r.calls[token] = c
+	r.mu.Unlock()
+	var e *C.waybill_error_t
+	if status := begin(C.uint64_t(token), &e); status != C.WAYBILL_OK {
+		r.mu.Lock()
+		delete(r.calls, token)
+		r.mu.Unlock()
+		return nil, takeError(status, e)
+	}
+	return c, nil
+}
+
+// wait returns when the call ends, or the context does: the call then goes on.
+func (c *call) wait(ctx context.Context, doing string) error {
+	select {
+	case <-c.done:
+		return c.err
+	case <-ctx.Done():
+		return interrupted(ctx, doing)
+	}
+}
+
+// waitByDeadline is for calls to which the library was told the context's deadline: it ends them by
+// then, and says why they did not end before.
+func (c *call) waitByDeadline(ctx context.Context, doing string) error {
+	err := c.wait(ctx, doing)
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		<-c.done
+		return c.err
+	}
+	return err
+}
+
+// join is the same for both roles.
+func (r *rank) join(ctx context.Context, begin func(C.int64_t, C.uint64_t, **C.waybill_error_t) C.waybill_status_t) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return interrupted(ctx, "join")
+	}
+	c, err := r.start(func(token C.uint64_t, e **C.waybill_error_t) C.waybill_status_t {
+		return begin(deadlineOf(ctx), token, e)
+	})
+	if err != nil {
+		return err
+	}
+	return c.waitByDeadline(ctx, "join")
+}
+
+// next takes the oldest notice, or waits for one.
+func (r *rank) next(ctx context.Context) (*Event, error) {
+	for {
+		r.mu.Lock()
+		if len(r.notices) > 0 {
+			event := r.notices[0]
+			r.notices = r.notices[1:]
+			r.mu.Unlock()
+			return event, nil
+		}
+		changed := r.changed
+		r.mu.Unlock()
+		select {
+		case <-changed:
+		case <-r.retired:
+			r.mu.Lock()
+			left := len(r.notices)
+			r.mu.Unlock()
+			if left == 0 {
+				return nil, &Error{ErrCancelled, ScopeCall, "wait for an event: it was closed", nil}
+			}
+		case <-ctx.Done():
+			return nil, interrupted(ctx, "wait for an event")
+		}
+	}
+}
+
+// finalise closes what the program forgot. Closing can wait, and finalizers must not.
+func finalise[T any](object *T, close func()) {
+	runtime.SetFinalizer(object, func(*T) { go close() })
+}

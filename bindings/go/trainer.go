@@ -1,0 +1,219 @@
+package waybill
+
+// #include <waybill/waybill.h>
+import "C"
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"runtime"
+)
+
+// TrainerOptions are what trainers are made with.
+type TrainerOptions struct {
+	Context      *Context
+	Rank         RankOptions
+	Manifest     *Manifest
+	Regions      []*Region // One for each region of the manifest, as large.
+	StageThreads uint32    // 0: 1.
+	RingBytes    uint64    // Bound of the staging ring; 0: 32 MiB.
+}
+
+// A Trainer is a rank that holds new weights. Its calls are carried out one after the other, in the
+// order they came in.
+type Trainer struct {
+	rank    *rank
+	c       *C.waybill_trainer_t
+	regions []*Region // Which the garbage collector would else close.
+}
+
+// NewTrainer opens nothing before Join.
+func NewTrainer(options TrainerOptions) (*Trainer, error) {
+	owner, err := options.Context.orDefault()
+	if err != nil {
+		return nil, err
+	}
+	r := newRank(owner)
+	var a arguments
+	defer a.free()
+	handles := regionHandles(options.Regions)
+	o := C.waybill_trainer_options_t{
+		struct_size:   C.sizeof_waybill_trainer_options_t,
+		rank:          options.Rank.lend(&a, r.user),
+		manifest:      options.Manifest.handle(),
+		regions:       (**C.waybill_region_t)(pinned(&a, handles)),
+		region_count:  C.uint32_t(len(handles)),
+		stage_threads: C.uint32_t(options.StageThreads),
+		ring_bytes:    C.uint64_t(options.RingBytes),
+		queue:         owner.events.queue,
+	}
+	var c *C.waybill_trainer_t
+	var e *C.waybill_error_t
+	status := C.waybill_trainer_create(owner.c, &o, &c, &e)
+	runtime.KeepAlive(options)
+	if status != C.WAYBILL_OK {
+		return nil, takeError(status, e)
+	}
+	if err := r.open(func() { C.waybill_trainer_destroy(c) }); err != nil {
+		return nil, err
+	}
+	t := &Trainer{r, c, options.Regions}
+	finalise(t, r.close)
+	return t, nil
+}
+
+// Join joins the job, and returns when all ranks are there and every lane carries. Without a
+// deadline it waits for 120 s. Where the context is cancelled it returns at once, and Close ends
+// what is left of the joining.
+func (t *Trainer) Join(ctx context.Context) error {
+	defer runtime.KeepAlive(t)
+	return t.rank.join(ctx, func(deadline C.int64_t, token C.uint64_t, e **C.waybill_error_t) C.waybill_status_t {
+		return C.waybill_trainer_join(t.c, deadline, token, e)
+	})
+}
+
+// PublishOptions say how a version is published; the zero value is fine.
+type PublishOptions struct {
+	UntilCommitted  bool // It ends, and the memory is lent, until all groups have decided; else until it is sent.
+	NoDigests       bool // What arrives is not verified.
+	FailOnNonfinite bool // Show nothing where NaNs or infinities are quantised.
+}
+
+// An Update is a version that is being published.
+type Update struct {
+	version uint64
+	c       *C.waybill_update_t
+	call    *call
+}
+
+// Publish sends a version; every trainer of the job calls it with the same one. Versions only grow.
+// The regions must not change until it returns, and may afterwards, however it ends. Without a
+// deadline it has 60 s; where the context is cancelled the update is given up first.
+func (t *Trainer) Publish(ctx context.Context, version uint64, options PublishOptions) error {
+	update, err := t.PublishAsync(ctx, version, options)
+	if err != nil {
+		return err
+	}
+	<-update.Done()
+	return update.Err()
+}
+
+// PublishAsync is Publish that does not wait: the regions must not change until the update is Done.
+// The context ends the publish as well.
+func (t *Trainer) PublishAsync(ctx context.Context, version uint64, options PublishOptions) (*Update, error) {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return nil, interrupted(ctx, "publish")
+	}
+	o := C.waybill_publish_options_t{
+		struct_size:       C.sizeof_waybill_publish_options_t,
+		version:           C.uint64_t(version),
+		deadline_ns:       deadlineOf(ctx),
+		until_committed:   flag(options.UntilCommitted),
+		no_digests:        flag(options.NoDigests),
+		fail_on_nonfinite: flag(options.FailOnNonfinite),
+	}
+	update := &Update{version: version}
+	var err error
+	update.call, err = t.rank.start(func(token C.uint64_t, e **C.waybill_error_t) C.waybill_status_t {
+		return C.waybill_trainer_publish(t.c, &o, token, &update.c, e)
+	})
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		select {
+		case <-update.Done():
+		case <-ctx.Done():
+			// At the deadline the library ends it by itself, and says why it is late.
+			if errors.Is(ctx.Err(), context.Canceled) {
+				update.Cancel()
+			}
+			<-update.Done()
+		}
+		C.waybill_update_destroy(update.c)
+		runtime.KeepAlive(t)
+	}()
+	return update, nil
+}
+
+// Version is the one that is being published.
+func (u *Update) Version() uint64 {
+	return u.version
+}
+
+// Done is closed when the publish has ended, and the regions are the caller's again.
+func (u *Update) Done() <-chan struct{} {
+	return u.call.done
+}
+
+// Err is how the publish ended; nil before it has.
+func (u *Update) Err() error {
+	select {
+	case <-u.call.done:
+		return u.call.err
+	default:
+		return nil
+	}
+}
+
+// Wait returns how the publish ended, or when this context does: the publish then goes on.
+func (u *Update) Wait(ctx context.Context) error {
+	return u.call.wait(ctx, "wait for a publish")
+}
+
+// Cancel gives the update up, unless it has ended; it is Done soon.
+func (u *Update) Cancel() {
+	C.waybill_update_cancel(u.c, nil)
+}
+
+// Next waits for a notice: of an outcome, one for each group and version, or the end.
+func (t *Trainer) Next(ctx context.Context) (*Event, error) {
+	defer runtime.KeepAlive(t)
+	return t.rank.next(ctx)
+}
+
+// Events are the notices, until the context ends or the trainer is closed.
+func (t *Trainer) Events(ctx context.Context) iter.Seq[*Event] {
+	return events(ctx, t.Next)
+}
+
+// Progress is how far the latest update has come.
+func (t *Trainer) Progress() (Progress, error) {
+	defer runtime.KeepAlive(t)
+	c := C.waybill_progress_t{struct_size: C.sizeof_waybill_progress_t}
+	var e *C.waybill_error_t
+	status := C.waybill_trainer_progress(t.c, &c, &e)
+	return progressFrom(&c), takeError(status, e)
+}
+
+// Describe is what was chosen and why, as JSON: identity, epoch, lanes with their paths, NICs,
+// counters.
+func (t *Trainer) Describe() ([]byte, error) {
+	defer runtime.KeepAlive(t)
+	var blob *C.waybill_blob_t
+	var e *C.waybill_error_t
+	if status := C.waybill_trainer_describe(t.c, &blob, &e); status != C.WAYBILL_OK {
+		return nil, takeError(status, e)
+	}
+	return takeBlob(blob), nil
+}
+
+// Leave leaves the job, after the calls before it.
+func (t *Trainer) Leave(ctx context.Context) error {
+	defer runtime.KeepAlive(t)
+	c, err := t.rank.start(func(token C.uint64_t, e **C.waybill_error_t) C.waybill_status_t {
+		return C.waybill_trainer_leave(t.c, token, e)
+	})
+	if err != nil {
+		return err
+	}
+	return c.wait(ctx, "leave")
+}
+
+// Close leaves at once: calls that are under way end, with ErrCancelled. It returns when nothing
+// touches the regions any more, after a few seconds at most.
+func (t *Trainer) Close() {
+	runtime.SetFinalizer(t, nil)
+	t.rank.close()
+}

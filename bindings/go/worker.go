@@ -1,0 +1,243 @@
+package waybill
+
+// #include <waybill/waybill.h>
+import "C"
+
+import (
+	"context"
+	"iter"
+	"runtime"
+	"unsafe"
+)
+
+// A Mode says how a worker changes from one version to the next.
+type Mode uint32
+
+const (
+	ModeShadow     Mode = C.WAYBILL_MODE_SHADOW      // Two buffers of Waybill's; a commit shows the other one.
+	ModeShadowCopy Mode = C.WAYBILL_MODE_SHADOW_COPY // The caller's memory stays where it is; a commit copies into it.
+	ModeInPlace    Mode = C.WAYBILL_MODE_IN_PLACE    // Written directly; the engine is paused from before READY.
+)
+
+// An Ask says which notices an update waits with for Event.Accept or Event.Refuse; bits.
+type Ask uint32
+
+const (
+	AskPrepare Ask = C.WAYBILL_ASK_PREPARE
+	AskArrived Ask = C.WAYBILL_ASK_ARRIVED
+	AskCommit  Ask = C.WAYBILL_ASK_COMMIT
+)
+
+// WorkerOptions are what workers are made with.
+//
+//	mode         no regions    regions
+//	shadow       two buffers   refused: memory of the caller's cannot be swapped
+//	shadow-copy  refused       one buffer, copied into them
+//	in-place     one buffer    written directly
+type WorkerOptions struct {
+	Context       *Context
+	Rank          RankOptions
+	Manifest      *Manifest
+	Regions       []*Region // One for each region of the manifest, as large; or none.
+	Mode          Mode      // 0: shadow.
+	Ask           Ask       // All else is accepted at once.
+	VerifyThreads uint32    // 0: 1.
+}
+
+// A Worker is an inference rank.
+type Worker struct {
+	rank    *rank
+	c       *C.waybill_worker_t
+	regions []*Region // Which the garbage collector would else close.
+}
+
+// NewWorker opens nothing before Join.
+func NewWorker(options WorkerOptions) (*Worker, error) {
+	owner, err := options.Context.orDefault()
+	if err != nil {
+		return nil, err
+	}
+	r := newRank(owner)
+	var a arguments
+	defer a.free()
+	handles := regionHandles(options.Regions)
+	o := C.waybill_worker_options_t{
+		struct_size:    C.sizeof_waybill_worker_options_t,
+		rank:           options.Rank.lend(&a, r.user),
+		manifest:       options.Manifest.handle(),
+		regions:        (**C.waybill_region_t)(pinned(&a, handles)),
+		region_count:   C.uint32_t(len(handles)),
+		mode:           C.uint32_t(options.Mode),
+		ask:            C.uint32_t(options.Ask),
+		verify_threads: C.uint32_t(options.VerifyThreads),
+		queue:          owner.events.queue,
+	}
+	var c *C.waybill_worker_t
+	var e *C.waybill_error_t
+	status := C.waybill_worker_create(owner.c, &o, &c, &e)
+	runtime.KeepAlive(options)
+	if status != C.WAYBILL_OK {
+		return nil, takeError(status, e)
+	}
+	if err := r.open(func() { C.waybill_worker_destroy(c) }); err != nil {
+		return nil, err
+	}
+	w := &Worker{r, c, options.Regions}
+	finalise(w, r.close)
+	return w, nil
+}
+
+// Join is as Trainer.Join.
+func (w *Worker) Join(ctx context.Context) error {
+	defer runtime.KeepAlive(w)
+	return w.rank.join(ctx, func(deadline C.int64_t, token C.uint64_t, e **C.waybill_error_t) C.waybill_status_t {
+		return C.waybill_worker_join(w.c, deadline, token, e)
+	})
+}
+
+// Rejoin comes back after Ended, with what is shown; it settles what was in doubt.
+func (w *Worker) Rejoin(ctx context.Context) error {
+	defer runtime.KeepAlive(w)
+	c, err := w.rank.start(func(token C.uint64_t, e **C.waybill_error_t) C.waybill_status_t {
+		return C.waybill_worker_rejoin(w.c, token, e)
+	})
+	if err != nil {
+		return err
+	}
+	return c.wait(ctx, "rejoin")
+}
+
+// Next waits for a notice: of a step of an update, or the end.
+func (w *Worker) Next(ctx context.Context) (*Event, error) {
+	defer runtime.KeepAlive(w)
+	return w.rank.next(ctx)
+}
+
+// Events are the notices, until the context ends or the worker is closed.
+func (w *Worker) Events(ctx context.Context) iter.Seq[*Event] {
+	return events(ctx, w.Next)
+}
+
+func events(ctx context.Context, next func(context.Context) (*Event, error)) iter.Seq[*Event] {
+	return func(yield func(*Event) bool) {
+		for {
+			event, err := next(ctx)
+			if err != nil || !yield(event) {
+				return
+			}
+		}
+	}
+}
+
+// WorkerState is what a worker shows, and what came late.
+type WorkerState struct {
+	ShownVersion uint64 // 0: none.
+	Joined       bool
+	Dirty        bool   // In place: written and not committed; nothing can be read.
+	InDoubt      bool   // Voted and lost the controller: shows the old version until it rejoins.
+	Stragglers   uint64 // Late words of updates that were given up.
+	Repeats      uint64 // Immediates that came twice.
+	Renewals     uint64 // Buffers that were fenced.
+}
+
+// State is that of now.
+func (w *Worker) State() (WorkerState, error) {
+	defer runtime.KeepAlive(w)
+	c := C.waybill_worker_state_t{struct_size: C.sizeof_waybill_worker_state_t}
+	var e *C.waybill_error_t
+	if status := C.waybill_worker_state(w.c, &c, &e); status != C.WAYBILL_OK {
+		return WorkerState{}, takeError(status, e)
+	}
+	return WorkerState{
+		ShownVersion: uint64(c.shown_version),
+		Joined:       c.joined != 0,
+		Dirty:        c.dirty != 0,
+		InDoubt:      c.in_doubt != 0,
+		Stragglers:   uint64(c.stragglers),
+		Repeats:      uint64(c.repeats),
+		Renewals:     uint64(c.renewals),
+	}, nil
+}
+
+// Progress is how far the latest update has come.
+func (w *Worker) Progress() (Progress, error) {
+	defer runtime.KeepAlive(w)
+	c := C.waybill_progress_t{struct_size: C.sizeof_waybill_progress_t}
+	var e *C.waybill_error_t
+	status := C.waybill_worker_progress(w.c, &c, &e)
+	return progressFrom(&c), takeError(status, e)
+}
+
+// Describe is as Trainer.Describe.
+func (w *Worker) Describe() ([]byte, error) {
+	defer runtime.KeepAlive(w)
+	var blob *C.waybill_blob_t
+	var e *C.waybill_error_t
+	if status := C.waybill_worker_describe(w.c, &blob, &e); status != C.WAYBILL_OK {
+		return nil, takeError(status, e)
+	}
+	return takeBlob(blob), nil
+}
+
+// Leave leaves the job, after the calls before it. What is shown can still be read.
+func (w *Worker) Leave(ctx context.Context) error {
+	defer runtime.KeepAlive(w)
+	c, err := w.rank.start(func(token C.uint64_t, e **C.waybill_error_t) C.waybill_status_t {
+		return C.waybill_worker_leave(w.c, token, e)
+	})
+	if err != nil {
+		return err
+	}
+	return c.wait(ctx, "leave")
+}
+
+// Close is as Trainer.Close. Snapshots that live keep Waybill's buffers, not the caller's regions.
+func (w *Worker) Close() {
+	runtime.SetFinalizer(w, nil)
+	w.rank.close()
+}
+
+// A Snapshot is a hold on the version that was shown: its bytes do not change until it is closed,
+// and an update that needs the buffer waits. It has to be closed: since slices of its bytes may be
+// anywhere, the garbage collector does not do it.
+type Snapshot struct {
+	c       *C.waybill_snapshot_t
+	version uint64
+}
+
+// Snapshot holds what is shown. `holder` says who reads, for the error that an update which waits for
+// it may end in.
+func (w *Worker) Snapshot(holder string) (*Snapshot, error) {
+	defer runtime.KeepAlive(w)
+	var a arguments
+	defer a.free()
+	var c *C.waybill_snapshot_t
+	var e *C.waybill_error_t
+	if status := C.waybill_worker_snapshot(w.c, a.text(holder), &c, &e); status != C.WAYBILL_OK {
+		return nil, takeError(status, e)
+	}
+	return &Snapshot{c, uint64(C.waybill_snapshot_version(c))}, nil
+}
+
+// Version is the one that is held.
+func (s *Snapshot) Version() uint64 {
+	return s.version
+}
+
+// Region is the bytes of a region of the worker's manifest: a view, which ends with Close, and is for
+// reading only.
+func (s *Snapshot) Region(region int) ([]byte, error) {
+	var data unsafe.Pointer
+	var size C.uint64_t
+	var e *C.waybill_error_t
+	status := C.waybill_snapshot_region(s.c, C.uint32_t(region), &data, &size, &e)
+	if status != C.WAYBILL_OK {
+		return nil, takeError(status, e)
+	}
+	return unsafe.Slice((*byte)(data), int(size)), nil
+}
+
+// Close ends the hold; its bytes must not be read afterwards.
+func (s *Snapshot) Close() {
+	C.waybill_snapshot_destroy(s.c)
+}
