@@ -191,6 +191,7 @@ TEST(Job, ProgressAndDescriptionsAreOfWhatHappened) {
   ASSERT_EQ(waybill_trainer_describe(job.trainers[1], &text, nullptr), WAYBILL_OK);
   const json trainer = json::parse(TakeBlob(text));
   EXPECT_EQ(trainer["rank"], 1);
+  EXPECT_EQ(trainer["groups"], json::array({"all"}));
   EXPECT_THAT(trainer["lanes"][0]["path"].get<std::string>(), HasSubstr("local"));
   ASSERT_EQ(waybill_worker_describe(job.workers[0], &text, nullptr), WAYBILL_OK);
   EXPECT_EQ(json::parse(TakeBlob(text))["shown_version"], 6);

@@ -100,6 +100,7 @@ class TrainerObject final : public Rank {
     json["joined"] = core != nullptr;
     json["ring_bytes"] = engine_.ring_bytes;
     json["ring_high_water_bytes"] = core == nullptr ? 0 : core->ring_high_water_bytes();
+    json["groups"] = core == nullptr ? std::vector<std::string>{} : core->groups();
     json["lanes"] = LanesToJson(core == nullptr ? std::vector<LaneReport>{} : core->lanes());
     return json.dump();
   }

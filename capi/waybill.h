@@ -635,7 +635,7 @@ waybill_trainer_publish(waybill_trainer_t* trainer, const waybill_publish_option
 
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_trainer_progress(
     const waybill_trainer_t* trainer, waybill_progress_t* out_progress, waybill_error_t** error);
-/* What was chosen and why, as JSON: identity, epoch, lanes with their paths, NICs, counters. */
+/* What was chosen and why, as JSON: identity, the job's groups, lanes and their paths, counters. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_trainer_describe(
     const waybill_trainer_t* trainer, waybill_blob_t** out_json, waybill_error_t** error);
 

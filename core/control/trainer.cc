@@ -118,6 +118,10 @@ class TrainerClient final : public Trainer, private RankClient {
   }
 
   std::vector<LaneReport> lanes() const override { return RankClient::lanes(); }
+  std::vector<std::string> groups() const override {
+    const std::lock_guard lock(mutex_);
+    return groups_;
+  }
 
   TrainerProgress progress() const override {
     const StageSpans stages = engine_->timeline().spans();

@@ -109,6 +109,8 @@ class Trainer {
   virtual uint64_t ring_high_water_bytes() const = 0;
   // How each peer is reached, in the epoch at hand.
   virtual std::vector<LaneReport> lanes() const = 0;
+  // The job's groups: an outcome comes of each.
+  virtual std::vector<std::string> groups() const = 0;
 };
 
 }  // namespace waybill
