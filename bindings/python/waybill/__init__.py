@@ -1,6 +1,76 @@
 """Waybill moves updated model weights from trainers to inference workers."""
 
 from waybill._waybill import version
+from waybill.controller import Controller, query
+from waybill.errors import (
+    Aborted,
+    AlreadyExists,
+    Cancelled,
+    Code,
+    DataLoss,
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    OutOfRange,
+    PermissionDenied,
+    ResourceExhausted,
+    Scope,
+    Unauthenticated,
+    Unavailable,
+    Unimplemented,
+    WaybillError,
+)
+from waybill.events import Abort, Arrived, Commit, Ended, Event, Prepare
+from waybill.parts import Padding, Part
+from waybill.planning import Layout, Manifest, Plan, Summary
+from waybill.pump import Milestone
+from waybill.runtime import describe
+from waybill.snapshot import Snapshot
+from waybill.trainer import Publish, Trainer
+from waybill.worker import State, Worker
 
-__all__ = ["version"]
+__all__ = [
+    "Abort",
+    "Aborted",
+    "AlreadyExists",
+    "Arrived",
+    "Cancelled",
+    "Code",
+    "Commit",
+    "Controller",
+    "DataLoss",
+    "DeadlineExceeded",
+    "Ended",
+    "Event",
+    "FailedPrecondition",
+    "Internal",
+    "InvalidArgument",
+    "Layout",
+    "Manifest",
+    "Milestone",
+    "NotFound",
+    "OutOfRange",
+    "Padding",
+    "Part",
+    "PermissionDenied",
+    "Plan",
+    "Prepare",
+    "Publish",
+    "ResourceExhausted",
+    "Scope",
+    "Snapshot",
+    "State",
+    "Summary",
+    "Trainer",
+    "Unauthenticated",
+    "Unavailable",
+    "Unimplemented",
+    "WaybillError",
+    "Worker",
+    "describe",
+    "query",
+    "version",
+]
 __version__ = version()

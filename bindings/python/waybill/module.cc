@@ -1,9 +1,17 @@
-// The extension module waybill._waybill: the C ABI, in Python's types.
-
-#include <pybind11/pybind11.h>
-
-#include "capi/waybill.h"
+// The extension module waybill._waybill: the C ABI, in Python's types. It is not for users: the
+// modules beside it are.
+#include "bindings/python/waybill/extension.h"
 
 PYBIND11_MODULE(_waybill, module) {
   module.def("version", &waybill_version, "The version of the library that is loaded: \"0.1.0\".");
+  module.def("now_ns", &waybill_now_ns);
+  module.def("dtype_size", &waybill_dtype_size, pybind11::arg("dtype"));
+  module.def("dtype_name", &waybill_dtype_name, pybind11::arg("dtype"));
+  waybill::python::AddErrors(module);
+  waybill::python::AddQueue(module);
+  waybill::python::AddMemory(module);
+  waybill::python::AddManifest(module);
+  waybill::python::AddPlanning(module);
+  waybill::python::AddController(module);
+  waybill::python::AddRanks(module);
 }

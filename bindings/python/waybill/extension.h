@@ -1,0 +1,79 @@
+// What the sources of the extension module share: owners that let other threads run while they
+// destroy, and the part of the module that each source fills.
+#ifndef WAYBILL_BINDINGS_PYTHON_WAYBILL_EXTENSION_H_
+#define WAYBILL_BINDINGS_PYTHON_WAYBILL_EXTENSION_H_
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "capi/waybill.hpp"
+
+namespace waybill::python {
+
+namespace py = pybind11;
+
+using Unlocked = py::call_guard<py::gil_scoped_release>;
+
+// Owns a handle. A destroy may wait, so that it never does with Python's lock held.
+template <typename Owner>
+class Kept {
+ public:
+  explicit Kept(Owner owner) : owner_(std::move(owner)) {}
+  Kept(const Kept&) = delete;
+  Kept& operator=(const Kept&) = delete;
+  ~Kept() { Close(); }
+
+  void Close() {
+    if (!owner_) return;
+    Owner last = std::move(owner_);
+    const py::gil_scoped_release unlocked;
+    last.reset();
+  }
+  // NULL once it is closed: what the C ABI says of NULL is what the caller is told.
+  typename Owner::Type* get() const { return owner_.get(); }
+  const Owner& owner() const { return owner_; }
+
+ private:
+  Owner owner_;
+};
+
+using KeptContext = Kept<Context>;
+using KeptQueue = Kept<Queue>;
+using KeptManifest = Kept<Manifest>;
+using KeptUpdate = Kept<Update>;
+
+// Memory that is lent, and the Python objects that it belongs to: they live until it is given back.
+class KeptRegion {
+ public:
+  KeptRegion(Region region, py::object owners)
+      : owners_(std::move(owners)), region_(std::move(region)) {}
+  void Close() {
+    region_.Close();
+    owners_ = py::none();
+  }
+  waybill_region_t* get() const { return region_.get(); }
+
+ private:
+  py::object owners_;
+  Kept<Region> region_;  // Destroyed first.
+};
+
+// The exception that waybill.errors makes of an error.
+py::object ToException(waybill_status_t code, uint32_t scope, const std::string& message);
+
+void AddErrors(py::module_& module);
+void AddQueue(py::module_& module);
+void AddMemory(py::module_& module);
+void AddManifest(py::module_& module);
+void AddPlanning(py::module_& module);
+void AddController(py::module_& module);
+void AddRanks(py::module_& module);
+
+}  // namespace waybill::python
+
+#endif  // WAYBILL_BINDINGS_PYTHON_WAYBILL_EXTENSION_H_

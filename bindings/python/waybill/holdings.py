@@ -1,0 +1,222 @@
+"""What a rank holds, as it is added; becomes a manifest and the regions that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from waybill import _waybill
+from waybill.dtypes import dtype_number
+from waybill.errors import InvalidArgument
+from waybill.memory import HOST, Memory, dense_strides
+from waybill.parts import AnyPart, Padding, Part
+
+CONTENTS = {"plain": 0, "quantised": 1, "scales": 2}
+
+# Of tensors in memory of Waybill's.
+_ALIGNMENT = 64
+
+
+class Holding:
+    """One array of this rank's: where it is, and what lies in it."""
+
+    def __init__(
+        self, name: str, memory: Memory, parts: Sequence[tuple[AnyPart, Sequence[int]]]
+    ) -> None:
+        self.name = name
+        self.memory = memory
+        self.parts = parts
+        self.region = 0  # Which region it is in, and where: set by build().
+        self.offset_bytes = 0
+
+
+class Regions:
+    """Contiguous memory that holdings share."""
+
+    def __init__(self, begin: int, end: int, first: Holding) -> None:
+        self.begin, self.end = begin, end
+        self.holdings = [first]
+
+    @property
+    def name(self) -> str:
+        """Of the first one in it, and how many more there are."""
+        more = len(self.holdings) - 1
+        return self.holdings[0].name + (f" and {more} more" if more else "")
+
+
+def place(
+    name: str, memory_shape: Sequence[int], parts: Iterable[AnyPart]
+) -> list[tuple[AnyPart, Sequence[int]]]:
+    """Each part with where it begins in the buffer."""
+    placed: list[tuple[AnyPart, Sequence[int]]] = []
+    next_row = 0
+    for part in parts:
+        at = part.at if part.at is not None else (next_row, *(0 for _ in memory_shape[1:]))
+        extents = part.extents
+        if len(at) != len(memory_shape) or len(extents) != len(memory_shape):
+            raise InvalidArgument(
+                f'"{name}": a part of {len(extents)} dimensions in a buffer of shape {tuple(memory_shape)}'
+            )
+        if any(a < 0 or a + n > room for a, n, room in zip(at, extents, memory_shape)):
+            raise InvalidArgument(
+                f'"{name}": a part of shape {extents} at {tuple(at)} goes beyond the buffer\'s shape '
+                f"{tuple(memory_shape)}"
+            )
+        placed.append((part, at))
+        if extents:
+            next_row = at[0] + extents[0]
+    return placed
+
+
+class Holdings:
+    """Everything that a rank has added."""
+
+    def __init__(self) -> None:
+        self._holdings: dict[str, Holding] = {}
+        self._declared: dict[str, tuple[int, tuple[int, ...]]] = {}
+        self._aliases: list[tuple[str, str]] = []
+
+    def __iter__(self) -> Any:
+        return iter(self._holdings.values())
+
+    def __getitem__(self, name: str) -> Holding:
+        return self._holdings[name]
+
+    def names(self) -> list[str]:
+        """Of what was added."""
+        return list(self._holdings)
+
+    def declare(self, name: str, dtype: int, shape: Sequence[int]) -> None:
+        """A tensor of the job, of which this rank may hold nothing."""
+        self._declared.setdefault(name, (dtype, tuple(shape)))
+
+    def alias(self, name: str, of: str) -> None:
+        """Another name of a tensor."""
+        self._aliases.append((name, of))
+
+    def add(self, name: str, memory: Memory, parts: Iterable[AnyPart]) -> Holding:
+        """An array and what lies in it."""
+        if name in self._holdings:
+            raise InvalidArgument(f'"{name}" was added before')
+        holding = Holding(name, memory, place(name, memory.shape, parts))
+        for part, _ in holding.parts:
+            if isinstance(part, Part):
+                dtype = memory.dtype if part.dtype is None else dtype_number(part.dtype)
+                self.declare(part.tensor, dtype, part.shape)
+        self._holdings[name] = holding
+        return holding
+
+    def build_in_memory(
+        self, context: _waybill.Context, *, to_write: bool
+    ) -> tuple[_waybill.Manifest, list[_waybill.Region]]:
+        """The manifest, and regions over the memory that was added."""
+        manifest = _waybill.Manifest()
+        regions = []
+        for index, region in enumerate(self._merged(to_write=to_write)):
+            first = region.holdings[0].memory
+            size = region.end - region.begin
+            manifest.add_region(region.name, size)
+            read_only = any(h.memory.read_only for h in region.holdings)
+            owners = [h.memory.owner for h in region.holdings]
+            regions.append(
+                _waybill.Region(
+                    context, region.begin, size, first.kind, read_only, region.name, owners
+                )
+            )
+            for holding in region.holdings:
+                holding.region = index
+                holding.offset_bytes = holding.memory.address - region.begin
+        self._fill(manifest)
+        return manifest, regions
+
+    def build_for_allocation(self) -> _waybill.Manifest:
+        """The manifest, where Waybill allocates: all in one region."""
+        manifest = _waybill.Manifest()
+        gaps = []
+        offset = 0
+        for holding in self._holdings.values():
+            start = -(-offset // _ALIGNMENT) * _ALIGNMENT
+            if start > offset:
+                gaps.append((offset, start - offset))
+            holding.offset_bytes = start
+            begin, end = (0, 0) if holding.memory.empty else holding.memory.span()
+            offset = start + end - begin
+        if self._holdings:
+            manifest.add_region("weights", offset)
+        for begin, size in gaps:
+            manifest.add_padding(0, begin, 1, [size], None)
+        self._fill(manifest)
+        return manifest
+
+    def _merged(self, *, to_write: bool) -> list[Regions]:
+        """Memory that is read is one region for each storage. What is written has no holes: only what
+        touches is put together, and what overlaps is not, for the C ABI to refuse."""
+        held = [h for h in self._holdings.values() if not h.memory.empty]
+        regions: list[Regions] = []
+        last_storage: int | None = None
+        for holding in sorted(held, key=lambda h: (h.memory.kind, h.memory.span())):
+            begin, end = holding.memory.span()
+            last = regions[-1] if regions else None
+            same = last is not None and last_storage == holding.memory.storage
+            if last is not None and (
+                same and begin == last.end
+                if to_write
+                else same or (holding.memory.kind == HOST and begin < last.end)
+            ):
+                last.end = max(last.end, end)
+                last.holdings.append(holding)
+            else:
+                regions.append(Regions(begin, end, holding))
+            last_storage = holding.memory.storage
+        return regions
+
+    def _fill(self, manifest: _waybill.Manifest) -> None:
+        tensors = {
+            name: manifest.add_tensor(name, dtype, list(shape))
+            for name, (dtype, shape) in self._declared.items()
+        }
+        for name, of in self._aliases:
+            manifest.add_alias(name, tensors[of])
+        for holding in self._holdings.values():
+            if not holding.memory.empty:
+                for part, at in holding.parts:
+                    _add_part(manifest, tensors, holding, part, at)
+
+
+def _add_part(
+    manifest: _waybill.Manifest,
+    tensors: dict[str, int],
+    holding: Holding,
+    part: AnyPart,
+    at: Sequence[int],
+) -> None:
+    memory = holding.memory
+    size = _waybill.dtype_size(memory.dtype)
+    offset = holding.offset_bytes + size * sum(a * s for a, s in zip(at, memory.strides))
+    dense = memory.dense and part.extents[1:] == memory.shape[1:]
+    strides = None if dense else list(memory.strides)
+    if isinstance(part, Padding):
+        manifest.add_padding(holding.region, offset, size, list(part.extents), strides)
+        return
+    if 0 in part.extents:
+        return
+    if part.content not in CONTENTS:
+        raise InvalidArgument(
+            f'"{holding.name}": content {part.content!r} is none of {", ".join(CONTENTS)}'
+        )
+    manifest.add_shard(
+        tensors[part.tensor],
+        holding.region,
+        offset,
+        memory.dtype,
+        CONTENTS[part.content],
+        part.quantisation,
+        [begin for begin, _ in part.box],
+        [end for _, end in part.box],
+        strides,
+    )
+
+
+def allocation(dtype: object, shape: Sequence[int]) -> Memory:
+    """An array that Waybill is to allocate: it has no address."""
+    return Memory(0, tuple(shape), dense_strides(tuple(shape)), dtype_number(dtype), owner=None)

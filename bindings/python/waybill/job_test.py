@@ -1,0 +1,112 @@
+"""Weights that are published arrive, in each mode, and nothing copies them on the way."""
+
+import tracemalloc
+
+import numpy
+import pytest
+from one_process_job import PATIENCE, Job
+
+import waybill
+
+SHAPE = (64, 32)
+
+
+def of_version(version):
+    return (numpy.arange(64 * 32, dtype=numpy.float32) + version * 10000).reshape(SHAPE)
+
+
+@pytest.mark.parametrize("mode", ["shadow", "shadow-copy", "in-place"])
+def test_what_is_published_is_shown(mode):
+    weights = numpy.zeros(SHAPE, numpy.float32)
+    memory = None if mode == "shadow" else numpy.zeros(SHAPE, numpy.float32)
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(mode=mode, ask=())
+        trainer.add("weight", weights)
+        if memory is None:
+            worker.add("weight", shape=SHAPE, dtype="float32")
+        else:
+            worker.add("weight", memory)
+        job.join()
+        for version in (1, 2, 7):
+            weights[:] = of_version(version)
+            publish = trainer.publish(version, deadline=PATIENCE)
+            publish.committed.wait(PATIENCE)
+            assert publish.outcomes == {"all": None}
+            assert worker.await_version(version, PATIENCE) == version
+            with worker.snapshot() as snapshot:
+                assert snapshot.version == version
+                numpy.testing.assert_array_equal(snapshot["weight"], of_version(version))
+                assert not snapshot["weight"].flags.writeable
+            if memory is not None:
+                numpy.testing.assert_array_equal(memory, of_version(version))
+
+
+def test_rows_over_trainers_and_columns_over_workers():
+    whole = of_version(1)
+    rows = [whole[:40].copy(), whole[40:].copy()]
+    columns = [numpy.zeros((64, 16), numpy.float32) for _ in range(2)]
+    with Job() as job:
+        trainers = [job.trainer(rank=rank, world=2) for rank in range(2)]
+        workers = [job.worker(rank=rank, world=2, mode="shadow-copy") for rank in range(2)]
+        for trainer, begin, held in zip(trainers, (0, 40), rows, strict=True):
+            trainer.add("w", held, box=[(begin, begin + len(held)), (0, 32)], shape=SHAPE)
+        for worker, begin, held in zip(workers, (0, 16), columns, strict=True):
+            worker.add("w", held, box=[(0, 64), (begin, begin + 16)], of_shape=SHAPE)
+        job.join()
+        publishes = [trainer.publish_async(1) for trainer in trainers]
+        for publish in publishes:
+            publish.committed.wait(PATIENCE)
+    numpy.testing.assert_array_equal(numpy.hstack(columns), whole)
+
+
+def test_a_fused_buffer_is_filled_from_its_parts_and_padding_is_zero():
+    q, k = of_version(1)[:8], of_version(2)[:4]
+    fused = numpy.full((16, 32), -1, numpy.float32)
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(mode="shadow-copy")
+        trainer.add("q", q)
+        trainer.add("k", k)
+        parts = [
+            waybill.Part("q", (8, 32), [(2, 8), (0, 32)]),
+            waybill.Part("k", (4, 32)),
+            waybill.Padding((4, 32)),
+            waybill.Part("q", (8, 32), [(0, 2), (0, 32)]),
+        ]
+        worker.add("qk", fused, parts=parts)
+        job.join()
+        trainer.publish(1).committed.wait(PATIENCE)
+    expected = numpy.vstack([q[2:], k, numpy.zeros((4, 32)), q[:2]])
+    numpy.testing.assert_array_equal(fused, expected)
+
+
+def test_weights_are_not_copied():
+    """Megabytes move; Python's allocator, which numpy's is counted by, sees kilobytes."""
+    weights = numpy.ones((1024, 4096), numpy.float32)
+    shown = numpy.zeros_like(weights)
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(mode="in-place", ask=())
+        tracemalloc.start()
+        trainer.add("weight", weights)
+        worker.add("weight", shown)
+        job.join()
+        trainer.publish(1).committed.wait(PATIENCE)
+        with worker.snapshot() as snapshot:
+            assert snapshot["weight"].ctypes.data == shown.ctypes.data
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 1 << 20
+    assert shown.min() == 1
+
+
+def test_arrays_of_one_allocation_are_one_region():
+    whole = numpy.arange(96, dtype=numpy.float32)
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(mode="shadow-copy")
+        target = numpy.zeros(96, numpy.float32)
+        for i in range(3):
+            trainer.add(f"part {i}", whole[32 * i : 32 * (i + 1)])
+            worker.add(f"part {i}", target[32 * i : 32 * (i + 1)])
+        job.join()
+        assert len(trainer._regions) == len(worker._regions) == 1
+        trainer.publish(1).committed.wait(PATIENCE)
+    numpy.testing.assert_array_equal(target, whole)

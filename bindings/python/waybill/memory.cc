@@ -1,0 +1,90 @@
+// Where Python's tensors lie, by DLPack and the buffer protocol, and regions over them.
+#include <cstring>
+
+#include "bindings/python/waybill/dlpack.h"
+#include "bindings/python/waybill/extension.h"
+
+namespace waybill::python {
+namespace {
+
+// (address, device type, device, (code, bits, lanes), shape, strides or None, read-only, owner):
+// what waybill.memory reads. The owner holds the memory.
+py::tuple Describe(const dlpack::Tensor& tensor, bool read_only, py::object owner) {
+  py::tuple shape(tensor.dimensions);
+  py::object strides = py::none();
+  if (tensor.strides != nullptr) strides = py::tuple(tensor.dimensions);
+  for (int32_t d = 0; d < tensor.dimensions; ++d) {
+    shape[d] = tensor.shape[d];
+    if (tensor.strides != nullptr) strides[py::int_(d)] = tensor.strides[d];
+  }
+  const auto address = reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset;
+  return py::make_tuple(address, tensor.device_type, tensor.device_id,
+                        py::make_tuple(tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes),
+                        shape, strides, read_only, std::move(owner));
+}
+
+// Takes what is in the capsule over, which makes the capsule useless to anybody else.
+template <typename T>
+T* TakeOver(const py::capsule& capsule, const char* used_name) {
+  T* managed = capsule.get_pointer<T>();
+  if (PyCapsule_SetName(capsule.ptr(), used_name) != 0) throw py::error_already_set();
+  return managed;
+}
+
+template <typename T>
+py::capsule Owner(T* managed) {
+  return py::capsule(managed, [](void* pointer) {
+    auto* owned = static_cast<T*>(pointer);
+    if (owned->deleter != nullptr) owned->deleter(owned);
+  });
+}
+
+py::tuple ReadDlpack(const py::capsule& capsule) {
+  const std::string name = capsule.name() == nullptr ? "" : capsule.name();
+  if (name == "dltensor_versioned") {
+    auto* managed = TakeOver<dlpack::ManagedVersioned>(capsule, "used_dltensor_versioned");
+    const py::capsule owner = Owner(managed);
+    if (managed->major != 1) {
+      throw py::value_error("DLPack " + std::to_string(managed->major) + "." +
+                            std::to_string(managed->minor) + ": only version 1 is known");
+    }
+    return Describe(managed->tensor, (managed->flags & 1) != 0, owner);
+  }
+  if (name == "dltensor") {
+    auto* managed = TakeOver<dlpack::Managed>(capsule, "used_dltensor");
+    return Describe(managed->tensor, false, Owner(managed));
+  }
+  throw py::value_error("a capsule \"" + name + "\" is no DLPack tensor that can be taken");
+}
+
+// (address, bytes, read-only) of a memoryview, which has to outlive their use.
+py::tuple ReadBuffer(const py::memoryview& view) {
+  const Py_buffer& buffer = *PyMemoryView_GET_BUFFER(view.ptr());
+  return py::make_tuple(reinterpret_cast<uintptr_t>(buffer.buf), buffer.len, buffer.readonly != 0);
+}
+
+std::unique_ptr<KeptRegion> Lend(const KeptContext& context, uintptr_t address, uint64_t size_bytes,
+                                 uint32_t kind, bool read_only, const std::string& name,
+                                 py::object owners) {
+  waybill_region_options_t options = WAYBILL_REGION_OPTIONS_INIT;
+  options.data = reinterpret_cast<void*>(address);
+  options.size_bytes = size_bytes;
+  options.kind = kind;
+  options.read_only = read_only ? 1 : 0;
+  options.name = name.c_str();
+  return std::make_unique<KeptRegion>(Make<Region>(waybill_region_create, context.get(), &options),
+                                      std::move(owners));
+}
+
+}  // namespace
+
+void AddMemory(py::module_& module) {
+  module.def("read_dlpack", &ReadDlpack, py::arg("capsule"));
+  module.def("read_buffer", &ReadBuffer, py::arg("view"));
+  py::class_<KeptRegion>(module, "Region")
+      .def(py::init(&Lend), py::arg("context"), py::arg("address"), py::arg("size_bytes"),
+           py::arg("kind"), py::arg("read_only"), py::arg("name"), py::arg("owners"))
+      .def("close", &KeptRegion::Close);
+}
+
+}  // namespace waybill::python

@@ -1,0 +1,181 @@
+"""Where a tensor lies: torch, numpy, DLPack (JAX and others) and the buffer protocol; never a copy."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from waybill import _waybill
+from waybill.dtypes import buffer_number, dlpack_number, dtype_number
+from waybill.errors import InvalidArgument
+
+HOST, PINNED, DEVICE = 1, 2, 3
+
+# DLPack's types of devices.
+_DLPACK_KINDS = {1: HOST, 2: DEVICE, 3: PINNED, 13: DEVICE}
+
+
+class Memory:
+    """One array in memory.
+
+    `strides` are in elements. `storage` is equal for arrays that are parts of one allocation, as far as is
+    known. `owner` keeps the memory alive.
+    """
+
+    __slots__ = ("address", "dtype", "kind", "owner", "read_only", "shape", "storage", "strides")
+
+    def __init__(
+        self,
+        address: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        dtype: int,
+        *,
+        owner: object,
+        kind: int = HOST,
+        read_only: bool = False,
+        storage: int | None = None,
+    ) -> None:
+        self.address = address
+        self.shape = shape
+        self.strides = strides
+        self.dtype = dtype
+        self.owner = owner
+        self.kind = kind
+        self.read_only = read_only
+        self.storage = address if storage is None else storage
+
+    @property
+    def empty(self) -> bool:
+        """Whether it has no elements."""
+        return 0 in self.shape
+
+    @property
+    def dense(self) -> bool:
+        """Whether its elements follow each other, the last dimension fastest."""
+        pairs = zip(self.shape, self.strides, dense_strides(self.shape))
+        return all(extent == 1 or stride == wanted for extent, stride, wanted in pairs)
+
+    def span(self) -> tuple[int, int]:
+        """The addresses [begin, end) between which its elements lie."""
+        size = _waybill.dtype_size(self.dtype)
+        reach = [(n - 1) * stride for n, stride in zip(self.shape, self.strides)]
+        begin = self.address + size * sum(r for r in reach if r < 0)
+        return begin, self.address + size * (1 + sum(r for r in reach if r > 0))
+
+
+def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of a dense array, in elements.
+
+    >>> dense_strides((4, 3, 2))
+    (6, 2, 1)
+    """
+    strides = []
+    step = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))
+
+
+def of_torch(tensor: Any) -> bool:
+    """Whether it is a tensor of torch, which is not imported for the question."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(tensor, torch.Tensor)
+
+
+def torch_address(tensor: Any) -> int:
+    """Where a torch tensor's elements are; 0 where it has none."""
+    address: int = tensor.data_ptr()
+    return address
+
+
+def _read_torch(tensor: Any) -> Memory:
+    device = tensor.device.type
+    if device not in ("cpu", "cuda"):
+        raise InvalidArgument(f"a tensor on device {device!r} has no memory that can be lent")
+    return Memory(
+        tensor.data_ptr(),
+        tuple(tensor.shape),
+        tuple(tensor.stride()),
+        dtype_number(tensor.dtype),
+        owner=tensor,
+        kind=DEVICE if device == "cuda" else HOST,
+        storage=tensor.untyped_storage().data_ptr(),
+    )
+
+
+def _read_numpy(array: Any) -> Memory:
+    if not array.dtype.isnative:
+        raise InvalidArgument(f"dtype {array.dtype} is not in this host's byte order")
+    size = array.dtype.itemsize
+    if any(stride % size for stride in array.strides):
+        raise InvalidArgument(
+            f"strides {array.strides} bytes are no multiples of its elements' {size} bytes"
+        )
+    root = array
+    while type(root.base) is type(array):
+        root = root.base
+    return Memory(
+        array.ctypes.data,
+        array.shape,
+        tuple(stride // size for stride in array.strides),
+        dtype_number(array.dtype),
+        owner=array,
+        read_only=not array.flags.writeable,
+        storage=root.ctypes.data,
+    )
+
+
+def _read_dlpack(tensor: Any) -> Memory:
+    try:
+        capsule = tensor.__dlpack__(max_version=(1, 0))
+    except TypeError:  # From before version 1.
+        capsule = tensor.__dlpack__()
+    address, device, _, dtype, shape, strides, read_only, owner = _waybill.read_dlpack(capsule)
+    if device not in _DLPACK_KINDS:
+        raise InvalidArgument(f"memory of DLPack's device type {device} cannot be lent")
+    return Memory(
+        address,
+        shape,
+        dense_strides(shape) if strides is None else strides,
+        dlpack_number(*dtype),
+        owner=(tensor, owner),
+        kind=_DLPACK_KINDS[device],
+        read_only=read_only,
+    )
+
+
+def _read_buffer(tensor: Any) -> Memory:
+    view = memoryview(tensor)
+    address, _, read_only = _waybill.read_buffer(view)
+    size = view.itemsize
+    return Memory(
+        address,
+        view.shape or (),
+        tuple(stride // size for stride in view.strides or ()),
+        buffer_number(view.format),
+        owner=view,
+        read_only=read_only,
+    )
+
+
+def memory_of(tensor: Any) -> Memory:
+    """Where a tensor lies. Read, never copied.
+
+    >>> memory_of(bytearray(6)).shape
+    (6,)
+    """
+    if of_torch(tensor):
+        return _read_torch(tensor)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(tensor, numpy.ndarray):
+        return _read_numpy(tensor)
+    if hasattr(tensor, "__dlpack__"):
+        return _read_dlpack(tensor)
+    try:
+        return _read_buffer(tensor)
+    except TypeError:
+        raise TypeError(
+            f"{type(tensor).__name__} is no tensor: it has neither DLPack nor the buffer protocol"
+        ) from None

@@ -1,0 +1,70 @@
+"""What of a fused buffer holds what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Union
+
+from waybill.errors import InvalidArgument
+
+Ranges = Sequence[tuple[int, int]]
+
+
+class Part:
+    """A box of a tensor that lies in a buffer of another name.
+
+    tensor  Its name.
+    shape   Of the whole tensor, in elements.
+    box     Which of it lies here: a half-open range [begin, end) for each dimension; None: all.
+    at      Where in the buffer the box begins, an index for each dimension; None: the row after the
+            part before, column 0.
+    content      "plain", "quantised", or "scales": then the box counts scales.
+    quantisation "fp8-block", "fp8-row", "fp8-tensor", "mxfp8".
+    dtype        Of the whole tensor, where it is another than the buffer's.
+
+    >>> Part("model.layers.0.self_attn.q_proj.weight", shape=(4096, 1024), box=[(0, 512), (0, 1024)]).extents
+    (512, 1024)
+    """
+
+    def __init__(
+        self,
+        tensor: str,
+        shape: Sequence[int],
+        box: Ranges | None = None,
+        at: Sequence[int] | None = None,
+        *,
+        content: str = "plain",
+        quantisation: str = "",
+        dtype: object = None,
+    ) -> None:
+        self.tensor = tensor
+        self.shape = tuple(shape)
+        self.box = tuple((0, n) for n in self.shape) if box is None else tuple(map(tuple, box))
+        if len(self.box) != len(self.shape):
+            raise InvalidArgument(
+                f'part "{tensor}": the box has {len(self.box)} ranges, the shape {len(self.shape)} dimensions'
+            )
+        self.at = None if at is None else tuple(at)
+        self.content = content
+        self.quantisation = quantisation
+        self.dtype = dtype
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """How large the box is, in elements."""
+        return tuple(end - begin for begin, end in self.box)
+
+
+class Padding:
+    """Elements of a buffer that no tensor fills: they are set to zero.
+
+    >>> Padding((24, 1024)).extents
+    (24, 1024)
+    """
+
+    def __init__(self, shape: Sequence[int], at: Sequence[int] | None = None) -> None:
+        self.extents = tuple(shape)
+        self.at = None if at is None else tuple(at)
+
+
+AnyPart = Union[Part, Padding]

@@ -1,0 +1,157 @@
+"""Layouts, manifests and plans: pure, no network."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from waybill import _waybill
+from waybill.errors import InvalidArgument
+from waybill.memory import memory_of
+
+
+class Manifest:
+    """What one rank holds: regions, tensors, shards, padding, aliases. It never changes."""
+
+    def __init__(self, core: _waybill.Manifest) -> None:
+        self._core = core
+
+    @classmethod
+    def decode(cls, data: bytes) -> Manifest:
+        """From what encode() gave, on any host."""
+        return cls(_waybill.Manifest.decode(data))
+
+    def encode(self) -> bytes:
+        """As it travels to the controller; equal manifests give equal bytes."""
+        return self._core.encode()
+
+    @property
+    def region_sizes(self) -> list[int]:
+        """Of each region, in bytes."""
+        return self._core.region_sizes()
+
+    def describe(self) -> dict[str, Any]:
+        """Regions, tensors, shards with format, box and place, padding, aliases."""
+        description: dict[str, Any] = json.loads(self._core.describe())
+        return description
+
+
+class Layout:
+    """A model's tensors, and how frameworks name, fuse and shard them.
+
+    checkpoint  A Hugging Face directory: config.json, safetensors. Or else:
+    model       A made-up model: "qwen3-0.6b", "gpt2", ...; it has no data.
+    layers      Of a made-up model: cut to so many; 0: all.
+
+    >>> layout = Layout(model="qwen3-0.6b", layers=1)
+    >>> layout.worker_parameters("tp=2")[1]["shape"]
+    [1024]
+    """
+
+    def __init__(
+        self,
+        *,
+        checkpoint: str | os.PathLike[str] = "",
+        model: str = "",
+        layers: int = 0,
+    ) -> None:
+        self._core = _waybill.Layout(os.fspath(checkpoint), model, layers)
+
+    def trainer_manifest(self, sharding: str = "", rank: int = 0) -> Manifest:
+        """What trainer `rank` holds, in one region; sharding: "fsdp=2,tp=2,pp=1,dp=1"."""
+        return Manifest(self._core.trainer_manifest(sharding, rank))
+
+    def worker_manifest(
+        self, sharding: str = "", rank: int = 0, *, format: str = "", dtype: str = ""
+    ) -> Manifest:
+        """What worker `rank` holds as vLLM loads it, in one region.
+
+        sharding  "tp=2,dp=1".
+        format    "bf16", "fp8-block", "fp8-row", "fp8-tensor", "mxfp8"; "": what config.json says.
+        dtype     Of what is not quantised ("BF16"); "": as stored.
+        """
+        return Manifest(self._core.worker_manifest(sharding, rank, format, dtype))
+
+    def worker_parameters(
+        self, sharding: str = "", rank: int = 0, *, format: str = "", dtype: str = ""
+    ) -> list[dict[str, Any]]:
+        """The engine's parameters of that worker, in its order: name, dtype, shape, region, offset."""
+        said = self._core.worker_parameters(sharding, rank, format, dtype)
+        parameters: list[dict[str, Any]] = json.loads(said)
+        return parameters
+
+    def load(self, manifest: Manifest, buffer: Any) -> None:
+        """Fills region 0 of the manifest, which `buffer` is, from the checkpoint."""
+        memory = memory_of(buffer)
+        if memory.read_only or not memory.dense:
+            raise InvalidArgument("load: the buffer is read-only, or not contiguous")
+        begin, end = memory.span()
+        self._core.load(manifest._core, begin, end - begin)
+
+
+class Summary(NamedTuple):
+    """What a plan comes to.
+
+    hash              Equal plans, equal hashes, on every host.
+    bytes             That arrive at workers in each update.
+    writes            That the routes become where nothing can be mapped.
+    maxima            Of split quantisation blocks, traded between trainers.
+    busiest_to_bound  The busiest rank over the lower bound of any assignment; 1 is perfect.
+    busiest_to_mean   The busiest trainer over the mean.
+    """
+
+    hash: int
+    bytes: int
+    routes: int
+    writes: int
+    maxima: int
+    maxima_messages: int
+    busiest_to_bound: float
+    busiest_to_mean: float
+
+
+class Plan:
+    """Every route from trainers to workers.
+
+    >>> layout = Layout(model="qwen3-0.6b", layers=1)
+    >>> trainers = [layout.trainer_manifest("fsdp=2", rank) for rank in range(2)]
+    >>> workers = [layout.worker_manifest("tp=2", rank) for rank in range(2)]
+    >>> Plan.build(trainers, workers).summary.busiest_to_bound < 1.1
+    True
+    """
+
+    def __init__(self, core: _waybill.Plan) -> None:
+        self._core = core
+
+    @classmethod
+    def build(
+        cls,
+        trainers: Sequence[Manifest],
+        workers: Sequence[Manifest],
+        *,
+        smallest_piece_bytes: int | None = None,
+    ) -> Plan:
+        """The plan for these ranks, in their order. Pure: the same manifests give the same plan.
+
+        smallest_piece_bytes  Of what several trainers hold, and share out; None: 64 KiB.
+
+        Raises InvalidArgument where no trainer can fill a byte of a worker's; names the tensor.
+        """
+        return cls(
+            _waybill.Plan(
+                [manifest._core for manifest in trainers],
+                [manifest._core for manifest in workers],
+                smallest_piece_bytes or 0,
+            )
+        )
+
+    @property
+    def summary(self) -> Summary:
+        """Bytes, writes, balance."""
+        return Summary(**self._core.summary())
+
+    def explain(self, format: str = "text") -> str:
+        """ "text", a table for people; "json"; "routes", JSON with every route."""
+        return self._core.explain(format)

@@ -1,0 +1,69 @@
+"""What all objects of this process share, and what their arguments default to."""
+
+from __future__ import annotations
+
+import os
+
+from waybill import _waybill
+from waybill.errors import InvalidArgument
+
+_context: _waybill.Context | None = None
+
+
+def context() -> _waybill.Context:
+    """This process's; made when it is first needed. A forked child is told so by the C ABI."""
+    global _context
+    if _context is None:
+        _context = _waybill.Context()
+    return _context
+
+
+def describe() -> str:
+    """What this host and this build can do, as JSON: SIMD, fabrics, GPUs, or why not."""
+    return context().describe()
+
+
+def token_or_default(token: str | None) -> str:
+    """The job's token: as given, or WAYBILL_TOKEN."""
+    return os.environ.get("WAYBILL_TOKEN", "") if token is None else token
+
+
+def _number(name: str, by_default: int) -> int:
+    text = os.environ.get(name)
+    if text is None:
+        return by_default
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidArgument(f"{name} is {text!r} in the environment, and no number") from None
+
+
+def identity(
+    controller: str,
+    job: str,
+    token: str | None,
+    group: str,
+    rank: int | None,
+    world: int | None,
+    fabric: str,
+    host: str,
+    nics: str,
+    gid_index: int | None,
+    ack_timeout: int,
+    traffic_class: int,
+) -> _waybill.Identity:
+    """Who a rank is. What is not given is what torchrun put into the environment."""
+    return _waybill.Identity(
+        controller,
+        job,
+        token_or_default(token),
+        group,
+        _number("RANK", 0) if rank is None else rank,
+        _number("WORLD_SIZE", 1) if world is None else world,
+        fabric,
+        host,
+        nics,
+        0 if gid_index is None else gid_index + 1,
+        ack_timeout,
+        traffic_class,
+    )
