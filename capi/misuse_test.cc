@@ -3,9 +3,12 @@
 // destroyed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <iterator>
+#include <new>
 #include <random>
 #include <string>
 #include <thread>
@@ -74,10 +77,15 @@ class Caller {
     if (error_ != nullptr) handles_.push_back(std::exchange(error_, nullptr));
     return &error_;
   }
+  // With a size that is wrong now and then; there are as many bytes behind it.
   template <typename T>
-  const T* Spoilt(T& options) {
-    if (Rarely()) options.struct_size = Below(3) == 0 ? 0 : Below(200);
-    return Rarely() ? nullptr : &options;
+  T* Spoilt(T& options) {
+    if (!Rarely()) return Rarely() ? nullptr : &options;
+    Buffer& buffer = spoilt_[++spoilt_count_ % spoilt_.size()];
+    std::fill(buffer.bytes.begin(), buffer.bytes.end(), static_cast<std::byte>(Below(2)));
+    T* copy = new (buffer.bytes.data()) T(options);
+    copy->struct_size = Below(3) == 0 ? 0 : Below(2) == 0 ? sizeof(T) + 8 : Below(200);
+    return copy;
   }
   const char* Word() {
     static const char* const kWords[] = {"w",     "",     "gpt2", "\xFF",      "fsdp=2",     "tp=1",
@@ -236,12 +244,12 @@ class Caller {
     Keep(waybill_trainer_publish(Likely(trainers_), Spoilt(options), 7, &made, Error()), made);
   }
   void TakeEvent() {
-    waybill_event_t event = WAYBILL_EVENT_INIT;
-    if (Rarely()) event.struct_size = Below(100);
+    waybill_event_t filled = WAYBILL_EVENT_INIT;
+    waybill_event_t* event = Spoilt(filled);
     const int64_t soon = waybill_now_ns() + static_cast<int64_t>(Below(100'000));
-    if (waybill_queue_wait(Likely(queues_), soon, &event, Error()) == WAYBILL_OK) {
-      if (Below(2) == 0) handles_.push_back(std::exchange(event.error, nullptr));
-      waybill_event_release(&event);
+    if (waybill_queue_wait(Likely(queues_), soon, event, Error()) == WAYBILL_OK) {
+      if (Below(2) == 0) handles_.push_back(std::exchange(event->error, nullptr));
+      waybill_event_release(event);
     }
     std::ignore = waybill_queue_post(Likely(queues_), 9, Error());
     (void)waybill_queue_fd(Likely(queues_));
@@ -255,8 +263,7 @@ class Caller {
   }
   void Ask() {
     waybill_progress_t progress = WAYBILL_PROGRESS_INIT;
-    if (Rarely()) progress.struct_size = Below(300);
-    std::ignore = waybill_trainer_progress(Likely(trainers_), &progress, Error());
+    std::ignore = waybill_trainer_progress(Likely(trainers_), Spoilt(progress), Error());
     waybill_progress_t of_worker = WAYBILL_PROGRESS_INIT;
     std::ignore = waybill_worker_progress(Likely(workers_), &of_worker, Error());
     waybill_worker_state_t state = WAYBILL_WORKER_STATE_INIT;
@@ -312,6 +319,11 @@ class Caller {
 
   std::mt19937_64 random_;
   std::vector<std::byte> memory_;
+  struct Buffer {
+    alignas(8) std::array<std::byte, 512> bytes;
+  };
+  std::array<Buffer, 2> spoilt_;  // A struct points to another one at most.
+  size_t spoilt_count_ = 0;
   std::vector<void*> handles_;
   std::vector<waybill_context_t*> contexts_;
   std::vector<waybill_queue_t*> queues_;
