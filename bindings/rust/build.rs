@@ -31,8 +31,17 @@ fn main() {
     let lib = folder("WAYBILL_LIB_DIR", "libdir");
     let include = folder("WAYBILL_INCLUDE_DIR", "includedir");
 
-    println!("cargo:rerun-if-changed=src/shim.h");
-    cxx_build::bridge("src/lib.rs")
+    for file in [
+        "ffi.rs",
+        "shim.cc",
+        "shim.h",
+        "shim_calls.h",
+        "shim_ranks.cc",
+    ] {
+        println!("cargo:rerun-if-changed=src/{file}");
+    }
+    cxx_build::bridge("src/ffi.rs")
+        .files(["src/shim.cc", "src/shim_ranks.cc"])
         .include(&include)
         .std("c++20")
         .compile("waybill_shim");

@@ -1,0 +1,181 @@
+//! Ranks that hold new weights.
+
+use std::sync::Arc;
+
+use crate::ffi;
+use crate::rank::{Call, Rank};
+use crate::region::{self, Held};
+use crate::{Context, Deadline, Event, Lent, Manifest, Progress, RankOptions, Result};
+
+/// What trainers are made with; the default is fine.
+#[derive(Clone, Default)]
+pub struct TrainerOptions {
+    /// None: the default one.
+    pub context: Option<Context>,
+    /// 0: 1.
+    pub stage_threads: u32,
+    /// Bound of the staging ring; 0: 32 MiB.
+    pub ring_bytes: u64,
+}
+
+/// How a version is published; the default is fine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PublishOptions {
+    /// By default 60 s from now.
+    pub deadline: Deadline,
+    /// It ends, and the memory is lent, until all groups have decided; else until it is sent.
+    pub until_committed: bool,
+    /// What arrives is not verified.
+    pub no_digests: bool,
+    /// Show nothing where NaNs or infinities are quantised.
+    pub fail_on_nonfinite: bool,
+}
+
+/// A rank that holds new weights. Its calls are carried out one after the other, in the order they
+/// came in. To drop it is to `close` it.
+pub struct Trainer {
+    rank: Rank,
+    held: Held,
+}
+
+impl Trainer {
+    /// Opens nothing before `join`. There is one region for each of the manifest's, as large.
+    pub fn new(
+        rank: &RankOptions,
+        manifest: &Manifest,
+        regions: &[Lent],
+        options: &TrainerOptions,
+    ) -> Result<Trainer> {
+        let context = Context::or_default(&options.context)?;
+        let rank = Rank::create(context, ffi::trainer_destroy, |context, user| {
+            let config = ffi::TrainerConfig {
+                manifest: manifest.handle(),
+                regions: &region::handles(regions),
+                stage_threads: options.stage_threads,
+                ring_bytes: options.ring_bytes,
+                queue: context.dispatcher().queue(),
+            };
+            let mut handle = 0;
+            rank.with_config(user, |rank| {
+                ffi::trainer_create(context.handle(), rank, &config, &mut handle)
+            })
+            .into_result()?;
+            Ok(handle)
+        })?;
+        let held = Held::by_trainer(regions)?;
+        Ok(Trainer { rank, held })
+    }
+
+    /// Joins the job, and returns when all ranks are there and every lane carries. By default it
+    /// waits for 120 s.
+    pub fn join(&self, deadline: impl Into<Deadline>) -> Result<()> {
+        let deadline = deadline.into().to_ns();
+        self.rank
+            .call(|token| ffi::trainer_join(self.rank.handle, deadline, token))
+    }
+
+    /// Sends a version; every trainer of the job calls it with the same one. Versions only grow.
+    /// It returns when the regions may be written again, however it ends.
+    pub fn publish(&self, version: u64, options: &PublishOptions) -> Result<()> {
+        self.publish_async(version, options)?.wait()
+    }
+
+    /// The same without waiting: [`Region::write`](crate::Region::write) does, until it has ended.
+    pub fn publish_async(&self, version: u64, options: &PublishOptions) -> Result<Update> {
+        let config = ffi::PublishConfig {
+            version,
+            deadline_ns: options.deadline.to_ns(),
+            until_committed: options.until_committed,
+            no_digests: options.no_digests,
+            fail_on_nonfinite: options.fail_on_nonfinite,
+        };
+        let mut handle = 0;
+        let call = self
+            .rank
+            .inbox
+            .start(Some(self.held.by_publish()?), |token| {
+                ffi::trainer_publish(self.rank.handle, &config, token, &mut handle)
+            })?;
+        Ok(Update {
+            version,
+            handle,
+            call,
+        })
+    }
+
+    /// Waits for a notice: of an outcome, one for each group and version, or the end. None: there
+    /// was none by the deadline (there is none by default), or the trainer is closed.
+    pub fn next_event(&self, deadline: impl Into<Deadline>) -> Option<Event> {
+        self.rank.next(deadline.into())
+    }
+
+    /// The notices, until the trainer is closed.
+    #[cfg(feature = "stream")]
+    pub fn events(&self) -> crate::Events {
+        crate::Events::new(self.rank.inbox.clone())
+    }
+
+    /// How far the latest update has come.
+    pub fn progress(&self) -> Result<Progress> {
+        let mut progress = Progress::default();
+        ffi::trainer_progress(self.rank.handle, &mut progress).into_result()?;
+        Ok(progress)
+    }
+
+    /// What was chosen and why, as JSON: identity, epoch, lanes with their paths, NICs, counters.
+    pub fn describe(&self) -> Result<String> {
+        let mut json = String::new();
+        ffi::trainer_describe(self.rank.handle, &mut json).into_result()?;
+        Ok(json)
+    }
+
+    /// Leaves the job, after the calls before it.
+    pub fn leave(&self) -> Result<()> {
+        self.rank
+            .call(|token| ffi::trainer_leave(self.rank.handle, token))
+    }
+
+    /// Leaves at once: calls that are under way in other threads end, as `Cancelled`. It returns
+    /// when nothing touches the regions any more, after a few seconds at most.
+    pub fn close(&self) {
+        self.rank.close();
+    }
+}
+
+/// A version that is being published. One that is dropped before it has ended is given up.
+#[must_use]
+pub struct Update {
+    version: u64,
+    handle: u64,
+    call: Arc<Call>,
+}
+
+impl Drop for Update {
+    fn drop(&mut self) {
+        self.cancel();
+        ffi::update_destroy(self.handle);
+    }
+}
+
+impl Update {
+    /// The one that is being published.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Waits for the end.
+    pub fn wait(self) -> Result<()> {
+        self.call.wait_to_end()
+    }
+
+    /// Waits for the end until then. None: it goes on.
+    pub fn wait_until(&self, deadline: impl Into<Deadline>) -> Option<Result<()>> {
+        self.call.wait(deadline.into().instant())
+    }
+
+    /// Gives the update up, unless it has ended; it ends soon.
+    pub fn cancel(&self) {
+        // It fails where there is nothing to give up any more.
+        let _ = ffi::update_cancel(self.handle);
+    }
+}

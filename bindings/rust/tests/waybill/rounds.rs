@@ -1,0 +1,263 @@
+//! Jobs from end to end.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use waybill::*;
+
+use crate::job::*;
+
+fn rounds(mode: Mode) {
+    let job = Job::joined(JobOptions {
+        trainers: 2,
+        workers: 2,
+        mode,
+        ..Default::default()
+    });
+    for version in [1, 2, 7] {
+        job.publish(version).unwrap();
+        job.assert_shows(0, version);
+        job.assert_shows(1, version);
+    }
+}
+
+#[test]
+fn versions_arrive_in_shadow() {
+    rounds(Mode::Shadow);
+}
+
+#[test]
+fn versions_arrive_in_shadow_copy() {
+    rounds(Mode::ShadowCopy);
+}
+
+#[test]
+fn versions_arrive_in_place() {
+    rounds(Mode::InPlace);
+}
+
+fn notice(event: Event) -> (Notice, &'static str) {
+    match event {
+        Event::Prepare(notice) => (notice, "prepare"),
+        Event::Arrived(notice) => (notice, "arrived"),
+        Event::Commit(notice) => (notice, "commit"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_workers_user_is_asked_in_order() {
+    let job = Job::joined(JobOptions {
+        ask: Ask::PREPARE | Ask::ARRIVED | Ask::COMMIT,
+        ..Default::default()
+    });
+    job.fill(3);
+    let update = job.trainers[0].publish_async(3, &committed()).unwrap();
+    for step in ["prepare", "arrived", "commit"] {
+        let (asked, found) = notice(job.workers[0].next_event(PATIENCE).unwrap());
+        assert_eq!(
+            (found, asked.version(), asked.answer_wanted()),
+            (step, 3, true)
+        );
+        asked.accept().unwrap();
+        assert_says(asked.accept(), Code::FailedPrecondition, "was answered");
+    }
+    update.wait().unwrap();
+    job.assert_shows(0, 3);
+    match job.trainers[0].next_event(PATIENCE) {
+        Some(Event::Outcome {
+            version: 3,
+            group,
+            result: Ok(()),
+        }) => assert_eq!(group, "all"),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn nobody_shows_what_one_refuses(step: &str) {
+    let job = Job::joined(JobOptions {
+        workers: 2,
+        ask: Ask::PREPARE | Ask::ARRIVED,
+        ..Default::default()
+    });
+    job.fill(1);
+    let update = job.trainers[0].publish_async(1, &committed()).unwrap();
+    thread::scope(|scope| {
+        for (w, worker) in job.workers.iter().enumerate() {
+            scope.spawn(move || loop {
+                let (asked, found) = notice(worker.next_event(PATIENCE).unwrap());
+                if found == step && w == 1 {
+                    break asked.refuse("warming up").unwrap();
+                }
+                asked.accept().unwrap();
+                if found == step {
+                    break;
+                }
+            });
+        }
+    });
+    assert_says(update.wait(), Code::FailedPrecondition, "warming up");
+    for worker in &job.workers {
+        assert_eq!(worker.state().unwrap().shown_version, 0);
+    }
+}
+
+#[test]
+fn nobody_shows_what_one_refuses_to_prepare() {
+    nobody_shows_what_one_refuses("prepare");
+}
+
+#[test]
+fn nobody_shows_what_one_vetoes() {
+    nobody_shows_what_one_refuses("arrived");
+}
+
+#[test]
+fn an_update_that_is_dropped_is_given_up_and_its_version_can_come_again() {
+    let job = Job::joined(JobOptions {
+        ask: Ask::PREPARE,
+        ..Default::default()
+    });
+    let update = job.trainers[0].publish_async(5, &committed()).unwrap();
+    let (asked, _) = notice(job.workers[0].next_event(PATIENCE).unwrap());
+    assert!(update.wait_until(Duration::ZERO).is_none());
+    drop(update);
+    match job.workers[0].next_event(PATIENCE) {
+        Some(Event::Abort { version: 5, error }) => {
+            assert_eq!(error.code(), Code::Cancelled);
+        }
+        other => panic!("{other:?}"),
+    }
+    asked.accept().unwrap(); // Nobody waits for it any more.
+
+    job.fill(5); // Waits until nothing reads it.
+    let again = job.trainers[0].publish_async(5, &committed()).unwrap();
+    let (asked, _) = notice(job.workers[0].next_event(PATIENCE).unwrap());
+    asked.accept().unwrap();
+    again.wait().unwrap();
+    job.assert_shows(0, 5);
+}
+
+#[test]
+fn an_update_that_is_cancelled_says_so() {
+    let job = Job::joined(JobOptions {
+        ask: Ask::PREPARE,
+        ..Default::default()
+    });
+    let update = job.trainers[0].publish_async(1, &committed()).unwrap();
+    let _asked = job.workers[0].next_event(PATIENCE).unwrap();
+    update.cancel();
+    let error = update.wait().unwrap_err();
+    assert_eq!(
+        (error.code(), error.scope()),
+        (Code::Cancelled, Scope::Update)
+    );
+}
+
+#[test]
+fn a_wait_for_an_event_ends_with_its_deadline() {
+    let job = Job::new(JobOptions::default());
+    assert!(job.workers[0].next_event(Instant::now()).is_none());
+    assert!(job.workers[0]
+        .next_event(Duration::from_millis(1))
+        .is_none());
+}
+
+#[test]
+fn a_snapshot_outlives_its_worker_and_its_regions() {
+    for mode in [Mode::Shadow, Mode::ShadowCopy] {
+        let mut job = Job::joined(JobOptions {
+            mode,
+            ..Default::default()
+        });
+        job.publish(4).unwrap();
+        let snapshot = job.workers[0].snapshot("eval").unwrap();
+        job.workers.clear();
+        job.regions.clear();
+        assert_holds(&snapshot, 4);
+        assert_says(snapshot.region(1), Code::OutOfRange, "region 1 of 1");
+    }
+}
+
+#[test]
+fn closing_ends_what_waits() {
+    let job = Job::new(JobOptions::default());
+    thread::scope(|scope| {
+        let joining = scope.spawn(|| job.trainers[0].join(PATIENCE)); // No worker comes.
+        let waiting = scope.spawn(|| job.trainers[0].next_event(PATIENCE));
+        job.trainers[0].close();
+        assert!(waiting.join().unwrap().is_none());
+        // Closed before it began to join, or while it did.
+        let code = joining.join().unwrap().unwrap_err().code();
+        assert!(
+            code == Code::Cancelled || code == Code::InvalidArgument,
+            "{code}"
+        );
+    });
+}
+
+#[test]
+fn ranks_hear_that_the_controller_is_gone() {
+    let mut job = Job::joined(JobOptions::default());
+    job.controller = None;
+    for event in [
+        job.trainers[0].next_event(PATIENCE),
+        job.workers[0].next_event(PATIENCE),
+    ] {
+        assert!(matches!(event, Some(Event::Ended { .. })), "{event:?}");
+    }
+}
+
+#[test]
+fn who_left_can_still_be_read() {
+    let job = Job::joined(JobOptions::default());
+    job.publish(1).unwrap();
+    job.workers[0].leave().unwrap();
+    job.assert_shows(0, 1);
+    let left = "it has left";
+    assert_says(job.workers[0].leave(), Code::FailedPrecondition, left);
+    assert_says(job.workers[0].rejoin(), Code::FailedPrecondition, left);
+    job.trainers[0].leave().unwrap();
+}
+
+#[test]
+fn progress_and_descriptions_are_of_what_happened() {
+    let job = Job::joined(JobOptions {
+        trainers: 2,
+        ..Default::default()
+    });
+    job.publish(6).unwrap();
+    let sent = job.trainers[0].progress().unwrap();
+    assert_eq!((sent.version, sent.bytes), (6, BYTES as u64 / 2));
+    assert_eq!(sent.planned_bytes, sent.bytes);
+    let staged = Stage::Stage as usize;
+    assert!(0 < sent.begin_ns[staged] && sent.begin_ns[staged] <= sent.end_ns[staged]);
+    assert!(sent.end_ns[staged] <= now_ns());
+    assert_eq!(job.workers[0].progress().unwrap().bytes, BYTES as u64);
+    let controller = job.controller.as_ref().unwrap();
+    for (said, words) in [
+        (job.trainers[1].describe(), r#""role":"trainer""#),
+        (job.workers[0].describe(), r#""shown_version":6"#),
+        (controller.status(), r#""committed_version":6"#),
+    ] {
+        let said = said.unwrap();
+        assert!(said.contains(words), "{said}");
+    }
+    let from_afar = query_controller(&job.address, "secret", PATIENCE).unwrap();
+    assert_eq!(from_afar, controller.status().unwrap());
+    let state = job.workers[0].state().unwrap();
+    assert!(state.joined && state.shown_version == 6, "{state:?}");
+}
+
+#[test]
+fn a_context_tells_what_the_host_can_do_and_logs() {
+    let context = Context::with_log(|_, _| {}).unwrap();
+    assert!(context.describe().unwrap().contains("fabrics"));
+    let options = WorkerOptions {
+        context: Some(context.clone()),
+        ..Default::default()
+    };
+    let worker = Worker::new(&RankOptions::default(), &manifest(0, ROWS), &[], &options).unwrap();
+    drop(context); // It lives as long as the worker.
+    assert!(!worker.state().unwrap().joined);
+}
