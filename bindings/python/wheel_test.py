@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,18 @@ import pytest
 OF_THE_SYSTEM = ("ld-linux", "libc.", "libgcc_s.", "libm.", "libstdc++.", "libz.")
 
 
+MOST_BYTES = 12_000_000
+
+
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    """A virtual environment with the wheel and without even pip; its python."""
+def wheel():
     (wheel,) = Path("bindings/python/wheel").glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory, wheel):
+    """A virtual environment with the wheel and without even pip; its python."""
     python = tmp_path_factory.mktemp("environment") / "bin" / "python"
     folder = python.parent.parent
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
@@ -54,3 +63,49 @@ print(*sorted(path for path in after - before if ".so" in path), sep="\\n")
     assert any(library.name == "libwaybill.so.0" for library in own)
     for library in set(loaded) - set(own):
         assert "lib-dynload" in library.parts or library.name.startswith(OF_THE_SYSTEM)
+
+
+def test_it_is_small_and_has_its_license(wheel):
+    assert wheel.stat().st_size <= MOST_BYTES
+    names = zipfile.ZipFile(wheel).namelist()
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    assert "waybill/py.typed" in names and "waybill/_waybill.pyi" in names
+
+
+@pytest.mark.parametrize("how", [["-I", "-m", "waybill"], None])
+def test_it_brings_the_command(environment, how):
+    command = [environment, *how] if how else [environment.parent / "waybill"]
+    run = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True)
+    assert "waybill demo" in run.stdout
+    run = subprocess.run([*command, "fly"], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (1, "")
+    assert run.stderr == 'waybill: there is no command "fly"; waybill --help lists them\n'
+
+
+def test_the_command_moves_weights_by_the_libraries_of_the_wheel(environment):
+    (program,) = environment.parent.parent.glob("lib/*/site-packages/waybill/bin/waybill")
+    for line in subprocess.check_output(["ldd", program], text=True).splitlines():
+        library = Path(line.split()[2 if "=>" in line else 0])
+        of_the_system = library.name.startswith((*OF_THE_SYSTEM, "linux-vdso"))
+        assert of_the_system or "waybill.libs" in library.parts, line
+    demo = ["demo", "--layers=1", "--versions=1", "--trainers=1", "--workers=1", "--no-bound"]
+    run = subprocess.run(
+        [environment.parent / "waybill", *demo], check=True, capture_output=True, text=True
+    )
+    assert "all right" in run.stdout
+
+
+def test_the_example_runs(environment):
+    """With the numpy that tests have, and nothing else of theirs."""
+    import numpy
+
+    code = (
+        f"import sys; sys.path.append({str(Path(numpy.__file__).parent.parent)!r});"
+        "import runpy; runpy.run_path('examples/python/ping.py', run_name='__main__')"
+    )
+    assert run(environment, code)[-1] == "version 3: 4.5 4.5 4.5"
+
+
+def test_importing_it_brings_neither_numpy_nor_asyncio_nor_torch(environment):
+    code = "import sys, waybill; print(*sorted(sys.modules.keys() & {'numpy', 'torch', 'asyncio'}))"
+    assert run(environment, code) == [""]

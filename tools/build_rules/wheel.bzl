@@ -13,6 +13,8 @@ def _py_wheel_impl(ctx):
     for binary in ctx.files.binaries:
         places["%s/bin/%s" % (ctx.attr.package, binary.basename)] = binary
 
+    places["LICENSE"] = ctx.file.license
+
     args = ctx.actions.args()
     args.add("--out", out.path)
     args.add("--pyproject", ctx.file.pyproject)
@@ -42,6 +44,11 @@ py_wheel = rule(
         "libraries": attr.label_list(
             doc = "Shared libraries of ours, which go beside <package>/__init__.py.",
             allow_files = True,
+        ),
+        "license": attr.label(
+            doc = "Goes in as LICENSE; pyproject.toml names it.",
+            allow_single_file = True,
+            mandatory = True,
         ),
         "package": attr.string(mandatory = True),
         "pyproject": attr.label(

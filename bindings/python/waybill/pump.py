@@ -128,6 +128,12 @@ class Pump:
                     loop.remove_reader(self.queue.fileno())
                     del self._loops[loop]
 
+    def wake(self) -> None:
+        """Lets all look again who wait for what no event says."""
+        with self._turn:
+            if self._pumping or self._loops:
+                self.queue.post(0)
+
     def drain(self) -> None:
         """Takes what is there."""
         with self._turn:
@@ -150,9 +156,11 @@ class Pump:
 
     def _dispatch(self, event: _waybill.Event) -> None:
         """With the lock."""
-        if event.token == 0:
+        if event.kind == POSTED:
+            pass
+        elif event.token == 0:
             self._on_notice(event)
-        elif event.kind != POSTED:
+        else:
             call = self._calls.pop(event.token)
             call.error = event.error
             call.done = True

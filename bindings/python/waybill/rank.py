@@ -75,6 +75,7 @@ class Rank:
 
     def _release(self) -> None:
         self._left = True
+        self._pump.wake()
         for region in self._regions:
             region.close()
         self._regions = []
