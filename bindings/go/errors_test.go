@@ -163,6 +163,7 @@ func TestCallsOutOfOrderAreRefused(t *testing.T) {
 	for _, version := range []uint64{1, 2} {
 		mustBe(t, publish(version), waybill.ErrFailedPrecondition, "version 2 was published; versions only grow")
 	}
+	mustBe(t, publish(0), waybill.ErrInvalidArgument, "0")
 	err = j.trainers[0].Publish(past, 3, waybill.PublishOptions{})
 	mustBe(t, err, waybill.ErrDeadlineExceeded, "publish: version 3: the deadline was")
 

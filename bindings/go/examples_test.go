@@ -2,6 +2,7 @@ package waybill_test
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
@@ -26,6 +27,13 @@ func TestPingArrives(t *testing.T) {
 	said, err := exec.CommandContext(patience(t), ping).CombinedOutput()
 	if want := "version 1: 00 00 28 42\n"; err != nil || string(said) != want {
 		t.Errorf("%v: %q, want %q", err, said, want)
+	}
+}
+
+func TestTheReadMeShowsPing(t *testing.T) {
+	readMe, ping := must(os.ReadFile("README.md"))(t), must(os.ReadFile("examples/ping.go"))(t)
+	if !bytes.Contains(readMe, append([]byte("```go\n"), ping...)) {
+		t.Error("README.md does not have examples/ping.go as it is")
 	}
 }
 

@@ -18,7 +18,7 @@ const (
 
 // A job in this process: one tensor, its rows over the trainers, whole at each worker.
 type job struct {
-	*testing.T
+	testing.TB
 	ctx        context.Context
 	controller *waybill.Controller
 	memory     [][]uint16
@@ -79,9 +79,9 @@ func (j *job) rank(rank, world int) waybill.RankOptions {
 	}
 }
 
-func newJob(t *testing.T, o jobOptions) *job {
+func newJob(t testing.TB, o jobOptions) *job {
 	o.trainers, o.workers = max(o.trainers, 1), max(o.workers, 1)
-	j := &job{T: t, ctx: patience(t), controller: startController(t)}
+	j := &job{TB: t, ctx: patience(t), controller: startController(t)}
 	for i := range o.trainers {
 		begin, end := rows*i/o.trainers, rows*(i+1)/o.trainers
 		memory := make([]uint16, (end-begin)*columns)

@@ -1,5 +1,6 @@
 //! Ranks that hold new weights.
 
+use std::ffi::c_void;
 use std::sync::Arc;
 
 use crate::ffi;
@@ -127,6 +128,11 @@ impl Trainer {
         let mut json = String::new();
         ffi::trainer_describe(self.rank.handle, &mut json).into_result()?;
         Ok(json)
+    }
+
+    /// The `waybill_trainer_t*`, for code that calls the C ABI by itself; it stays this value's.
+    pub fn as_raw(&self) -> *mut c_void {
+        std::ptr::without_provenance_mut(self.rank.handle as usize)
     }
 
     /// Leaves the job, after the calls before it.

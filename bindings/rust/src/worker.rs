@@ -1,5 +1,6 @@
 //! Inference ranks.
 
+use std::ffi::c_void;
 use std::ops::BitOr;
 use std::sync::Arc;
 
@@ -149,6 +150,11 @@ impl Worker {
             handle,
             _held: self.held.clone(),
         })
+    }
+
+    /// The `waybill_worker_t*`, for code that calls the C ABI by itself; it stays this value's.
+    pub fn as_raw(&self) -> *mut c_void {
+        std::ptr::without_provenance_mut(self.rank.handle as usize)
     }
 
     /// Leaves the job, after the calls before it. What is shown can still be read.

@@ -151,6 +151,7 @@ fn of_calls_out_of_order() {
     for version in [1, 2] {
         assert_says(publish(version), early, "version 2 was published");
     }
+    assert_says(publish(0), Code::InvalidArgument, "0");
     let too_late = PublishOptions {
         deadline: past.into(),
         ..Default::default()

@@ -24,6 +24,12 @@ fn a_ping_arrives() {
     );
 }
 
+#[test]
+fn the_readme_shows_ping() {
+    let ping = concat!("```rust\n", include_str!("../../examples/ping.rs"), "```\n");
+    assert!(include_str!("../../README.md").contains(ping));
+}
+
 fn fnv1a(bytes: impl IntoIterator<Item = u8>) -> u64 {
     let offset: u64 = 0xcbf2_9ce4_8422_2325;
     bytes.into_iter().fold(offset, |h, b| {
