@@ -201,6 +201,11 @@ const Case kCases[] = {
      }},
     {"publishing_before_joining", WAYBILL_FAILED_PRECONDITION, "version 1: it has not joined",
      [](Good& good, waybill_error_t** e) { return Publish(good, 1, 0, e); }},
+    {"a_version_of_0", WAYBILL_INVALID_ARGUMENT, "version 0: versions begin at 1",
+     [](Good& good, waybill_error_t** e) {
+       good.job.Join();
+       return Publish(good, 0, 0, e);
+     }},
     {"a_version_twice", WAYBILL_FAILED_PRECONDITION, "version 2 was published; versions only grow",
      [](Good& good, waybill_error_t** e) {
        good.job.Join();

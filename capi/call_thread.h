@@ -27,6 +27,7 @@ class CallThread {
     }
     tasks_.push_back(std::move(task));
     if (!thread_.joinable()) thread_ = std::thread([this] { Main(); });
+    lock.unlock();  // The thread does not wake only to wait for this one.
     changed_.notify_one();
   }
 

@@ -6,6 +6,7 @@
 #include "capi/call.h"
 #include "capi/struct_size.h"
 #include "core/fabric/verbs/survey.h"
+#include "core/host/examine_host.h"
 #include "kernels/cuda/driver.h"
 
 namespace waybill::capi {
@@ -72,6 +73,18 @@ waybill_status_t waybill_context_describe(const waybill_context_t* context,
                                    {"local", {{"available", true}}}}},
                                  {"gpu", waybill::capi::DescribeGpu()}};
     *out_json = waybill::capi::MakeHandle(std::make_shared<waybill::capi::Blob>(json.dump()));
+    return absl::OkStatus();
+  });
+}
+
+waybill_status_t waybill_context_examine(const waybill_context_t* context,
+                                         waybill_blob_t** out_json, waybill_error_t** error) {
+  return Call("examine this host", error, [&]() -> absl::Status {
+    WAYBILL_RETURN_IF_ERROR(CheckOutput(out_json, "out_json"));
+    WAYBILL_RETURN_IF_ERROR(Find<Context>(context, "context").status());
+    constexpr uint16_t kControlPort = 7070;
+    *out_json = waybill::capi::MakeHandle(std::make_shared<waybill::capi::Blob>(
+        waybill::FindingsToJson(waybill::ExamineThisHost(std::nullopt, "", kControlPort))));
     return absl::OkStatus();
   });
 }

@@ -161,6 +161,47 @@ TEST(Job, ARegionThatIsTakenBackEndsTheRanksThatUseIt) {
   EXPECT_EQ(waybill_worker_join(job.workers[0], 0, 0, nullptr), WAYBILL_FAILED_PRECONDITION);
 }
 
+TEST(Job, AWorkerComesBackToAControllerThatIsThereAgainAndNotBefore) {
+  Job job;
+  job.Join();
+  job.Publish(1);
+  job.AwaitCommitted(1);
+  ASSERT_EQ(waybill_worker_rejoin(job.workers[0], 7, nullptr), WAYBILL_OK);
+  waybill_event_t joined = job.Await(WAYBILL_EVENT_JOINED);
+  EXPECT_EQ(joined.status, WAYBILL_FAILED_PRECONDITION);
+  EXPECT_EQ(joined.token, 7u);
+  waybill_event_release(&joined);
+  waybill_controller_destroy(job.controller);
+  for (int ranks = 0; ranks < 2; ++ranks) {
+    waybill_event_t ended = job.Await(WAYBILL_EVENT_ENDED);
+    waybill_event_release(&ended);
+  }
+  waybill_trainer_destroy(job.trainers[0]);
+  waybill_controller_options_t options = WAYBILL_CONTROLLER_OPTIONS_INIT;
+  options.listen = job.address.c_str();
+  options.job = "capi";
+  options.token = "secret";
+  ASSERT_EQ(waybill_controller_start(job.context, &options, &job.controller, nullptr), WAYBILL_OK);
+  job.MakeTrainer(0);
+  ASSERT_EQ(waybill_trainer_join(job.trainers[1], 0, 8, nullptr), WAYBILL_OK);
+  ASSERT_EQ(waybill_worker_rejoin(job.workers[0], 9, nullptr), WAYBILL_OK);
+  for (int ranks = 0; ranks < 2; ++ranks) {
+    joined = job.Await(WAYBILL_EVENT_JOINED);
+    EXPECT_EQ(joined.status, WAYBILL_OK) << waybill_error_message(joined.error);
+    waybill_event_release(&joined);
+  }
+  EXPECT_TRUE(job.Shows(0, 1));
+  waybill_publish_options_t publish = WAYBILL_PUBLISH_OPTIONS_INIT;
+  publish.version = 2;
+  publish.until_committed = 1;
+  job.Fill(2);
+  ASSERT_EQ(waybill_trainer_publish(job.trainers[1], &publish, 0, nullptr, nullptr), WAYBILL_OK);
+  waybill_event_t published = job.Await(WAYBILL_EVENT_PUBLISHED);
+  EXPECT_EQ(published.status, WAYBILL_OK) << waybill_error_message(published.error);
+  waybill_event_release(&published);
+  EXPECT_TRUE(job.Shows(0, 2));
+}
+
 TEST(Job, LeavingEndsWithItsEvent) {
   Job job;
   job.Join();
@@ -187,6 +228,11 @@ TEST(Job, ProgressAndDescriptionsAreOfWhatHappened) {
   EXPECT_GT(progress.end_ns[WAYBILL_STAGE_STAGE], 0);
   ASSERT_EQ(waybill_worker_progress(job.workers[0], &progress, nullptr), WAYBILL_OK);
   EXPECT_EQ(progress.bytes, Job::kBytes);
+  ASSERT_EQ(waybill_trainer_leave(job.trainers[0], 0, nullptr), WAYBILL_OK);
+  waybill_event_t left = job.Await(WAYBILL_EVENT_LEFT);
+  waybill_event_release(&left);
+  ASSERT_EQ(waybill_trainer_progress(job.trainers[0], &progress, nullptr), WAYBILL_OK);
+  EXPECT_EQ(progress.bytes, Job::kBytes / 2);
   waybill_blob_t* text = nullptr;
   ASSERT_EQ(waybill_trainer_describe(job.trainers[1], &text, nullptr), WAYBILL_OK);
   const json trainer = json::parse(TakeBlob(text));
@@ -203,6 +249,20 @@ TEST(Job, ProgressAndDescriptionsAreOfWhatHappened) {
   EXPECT_EQ(json::parse(TakeBlob(text)), status);
   ASSERT_EQ(waybill_context_describe(job.context, &text, nullptr), WAYBILL_OK);
   EXPECT_TRUE(json::parse(TakeBlob(text))["fabrics"]["local"]["available"]);
+}
+
+TEST(Context, ExaminesThisHost) {
+  waybill_context_t* context = nullptr;
+  ASSERT_EQ(waybill_context_create(nullptr, &context, nullptr), WAYBILL_OK);
+  waybill_blob_t* text = nullptr;
+  ASSERT_EQ(waybill_context_examine(context, &text, nullptr), WAYBILL_OK);
+  const json findings = json::parse(TakeBlob(text));
+  ASSERT_FALSE(findings.empty());
+  for (const json& finding : findings) {
+    EXPECT_THAT(finding["level"].get<std::string>(), testing::AnyOf("good", "note", "bad"));
+    EXPECT_FALSE(finding["found"].get<std::string>().empty());
+  }
+  waybill_context_destroy(context);
 }
 
 bool IsReadable(int descriptor) {

@@ -54,6 +54,7 @@ class TrainerObject final : public Rank {
     auto update = std::make_shared<Update>(Update::Role::kOfTrainer, options.version);
     {
       const std::lock_guard lock(mutex_);
+      if (options.version == 0) return absl::InvalidArgumentError("versions begin at 1");
       if (options.version <= last_version_) {
         return absl::FailedPreconditionError(
             absl::StrCat("version ", last_version_, " was published; versions only grow"));
@@ -77,9 +78,12 @@ class TrainerObject final : public Rank {
   absl::Status Leave(uint64_t token) { return BeginLeave(token); }
 
   waybill_progress_t progress() const {
-    waybill_progress_t progress = WAYBILL_PROGRESS_INIT;
     const std::shared_ptr<Trainer> core = trainer();
-    if (core == nullptr) return progress;
+    if (core == nullptr) {
+      const std::lock_guard lock(mutex_);
+      return last_progress_;
+    }
+    waybill_progress_t progress = WAYBILL_PROGRESS_INIT;
     const TrainerProgress now = core->progress();
     progress.version = now.version;
     progress.planned_bytes = now.planned_bytes;
@@ -155,10 +159,12 @@ class TrainerObject final : public Rank {
 
   // The regions are nobody's afterwards: what is left of it is destroyed, fabric and all.
   void LeaveNow() override {
+    const waybill_progress_t last = progress();
     std::shared_ptr<Trainer> core;
     {
       const std::lock_guard lock(mutex_);
       core.swap(trainer_);
+      last_progress_ = last;
     }
     if (core != nullptr) core->Leave();
   }
@@ -166,6 +172,7 @@ class TrainerObject final : public Rank {
   const TrainerEngineOptions engine_;
   mutable std::mutex mutex_;
   std::shared_ptr<Trainer> trainer_;  // Guarded by mutex_, as is what follows.
+  waybill_progress_t last_progress_ = WAYBILL_PROGRESS_INIT;  // From when it left.
   uint64_t last_version_ = 0;
   uint64_t before_ = 0;  // The one before it.
   std::vector<std::shared_ptr<Update>> under_way_;

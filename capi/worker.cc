@@ -72,7 +72,12 @@ class WorkerObject final : public Rank {
 
   absl::Status Rejoin(uint64_t token) {
     WAYBILL_RETURN_IF_ERROR(CheckJoined());
-    Do(WAYBILL_EVENT_JOINED, token, 0, [this] { return worker()->Rejoin(); });
+    Do(WAYBILL_EVENT_JOINED, token, 0, [this] {
+      const std::shared_ptr<Worker> core = worker();
+      const bool ended = !core->AwaitEnd(absl::ZeroDuration()).ok();
+      return ended ? core->Rejoin()
+                   : absl::FailedPreconditionError("join again: its controller is still there");
+    });
     return absl::OkStatus();
   }
 

@@ -47,6 +47,9 @@ class Job {
   waybill_event_t Await(uint32_t kind);
   // Waits for the end of a publish of all trainers, and the outcome of all groups.
   void AwaitCommitted(uint64_t version);
+  // One more, whose region is made anew; as the constructor makes them.
+  void MakeTrainer(uint32_t t);
+
   // Every byte of what worker `w` shows is of that version.
   bool Shows(uint32_t w, uint64_t version) const;
 
@@ -60,7 +63,6 @@ class Job {
   std::vector<waybill_event_t> others;
 
  private:
-  void MakeTrainer(uint32_t t);
   void MakeWorker(uint32_t w);
   waybill_rank_options_t RankOptions(uint32_t rank, uint32_t world) const;
 

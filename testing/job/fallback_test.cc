@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "core/control/status_json.h"
 #include "core/fabric/choice/choice_fabric.h"
 #include "core/fabric/tcp/tcp_fabric.h"
 #include "core/fabric/verbs/staging_limits.h"
@@ -79,7 +80,7 @@ class FallbackTest : public testing::Test {
   void Await(const std::function<bool()>& done) {
     const absl::Time deadline = absl::Now() + absl::Seconds(30);
     while (!done() || job_->controller().status().phase() != "ready") {
-      ASSERT_LT(absl::Now(), deadline) << job_->controller().status().DebugString();
+      ASSERT_LT(absl::Now(), deadline) << StatusToJson(job_->controller().status());
       std::this_thread::yield();
     }
   }

@@ -9,9 +9,8 @@
 
 #include "absl/strings/str_format.h"
 #include "core/base/status.h"
-#include "core/net/tcp_socket.h"
+#include "core/host/examine_host.h"
 #include "tools/waybill/commands.h"
-#include "tools/waybill/examine_host.h"
 #include "tools/waybill/measure_peer.h"
 
 namespace waybill {
@@ -29,8 +28,6 @@ struct Options {
   bool json = false;
 };
 
-constexpr const char* kLevels[] = {"good", "note", "bad"};
-
 void Print(const std::vector<Finding>& findings) {
   const bool colours = isatty(STDOUT_FILENO) == 1;
   constexpr const char* kColours[] = {"\033[32m", "\033[33m", "\033[31m"};
@@ -39,42 +36,13 @@ void Print(const std::vector<Finding>& findings) {
     const auto level = static_cast<size_t>(finding.level);
     bad += finding.level == Finding::Level::kBad ? 1 : 0;
     std::cout << absl::StrFormat("%s%-4s%s  %-32s %s\n", colours ? kColours[level] : "",
-                                 kLevels[level], colours ? "\033[0m" : "", finding.subject,
+                                 Name(finding.level), colours ? "\033[0m" : "", finding.subject,
                                  finding.found);
     if (!finding.remedy.empty()) std::cout << absl::StrFormat("%39s-> %s\n", "", finding.remedy);
   }
   std::cout << (bad == 0 ? std::string("\nnothing is in the way\n")
                          : absl::StrFormat("\n%d thing%s in the way\n", bad,
                                            bad == 1 ? " is" : "s are"));
-}
-
-nlohmann::json ToJson(const std::vector<Finding>& findings) {
-  nlohmann::json list = nlohmann::json::array();
-  for (const Finding& finding : findings) {
-    list.push_back({{"subject", finding.subject},
-                    {"level", kLevels[static_cast<size_t>(finding.level)]},
-                    {"found", finding.found},
-                    {"remedy", finding.remedy}});
-  }
-  return list;
-}
-
-std::vector<Finding> Examine(const Options& options) {
-  const absl::StatusOr<std::vector<SurveyedPort>> ports = SurveyRdma(
-      options.gid_index >= 0 ? std::optional<uint32_t>(options.gid_index) : std::nullopt);
-  std::vector<Finding> findings = ExamineRdma(ports);
-  for (Finding& finding :
-       ExamineHost(ThisHost(), ports.ok() ? *ports : std::vector<SurveyedPort>())) {
-    findings.push_back(std::move(finding));
-  }
-  std::string own = options.own_address;
-  if (own.empty()) {
-    // Towards anywhere: nothing is sent.
-    const auto address = net::OwnAddressTowards("192.0.2.1");
-    own = address.ok() ? *address : "127.0.0.1";
-  }
-  findings.push_back(ExamineControlPort(own, options.control_port));
-  return findings;
 }
 
 absl::Status RunDoctor(const Options& options) {
@@ -87,9 +55,11 @@ absl::Status RunDoctor(const Options& options) {
                              [](const std::string& line) { std::cerr << line << std::endl; });
   }
   if (options.peer.empty()) {
-    const std::vector<Finding> findings = Examine(options);
+    const std::vector<Finding> findings = ExamineThisHost(
+        options.gid_index >= 0 ? std::optional<uint32_t>(options.gid_index) : std::nullopt,
+        options.own_address, options.control_port);
     if (options.json) {
-      std::cout << ToJson(findings).dump(2) << "\n";
+      std::cout << nlohmann::json::parse(FindingsToJson(findings)).dump(2) << "\n";
     } else {
       Print(findings);
     }

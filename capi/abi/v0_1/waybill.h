@@ -152,6 +152,12 @@ waybill_context_create(const waybill_context_options_t* options, waybill_context
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_context_describe(
     const waybill_context_t* context, waybill_blob_t** out_json, waybill_error_t** error);
 
+/* What RDMA and large memory need of this host, looked at and explained, as JSON: a list of
+ * subject, level ("good", "note", "bad"), found, remedy. What `waybill doctor` prints. [waits]
+ * likewise. */
+WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_context_examine(
+    const waybill_context_t* context, waybill_blob_t** out_json, waybill_error_t** error);
+
 /* Nothing new can be made from it; what was made from it lives on. */
 WAYBILL_API void waybill_context_destroy(waybill_context_t* context);
 
@@ -622,6 +628,7 @@ typedef struct waybill_publish_options {
  *
  *   out_update  Yours, until waybill_update_destroy(). May be NULL.
  *
+ * WAYBILL_INVALID_ARGUMENT     Version 0.
  * WAYBILL_FAILED_PRECONDITION  Not joined, or left; the version is not later than the last one that
  *                              this trainer published, unless that failed.
  * WAYBILL_DEADLINE_EXCEEDED    The deadline is in the past.
@@ -635,7 +642,7 @@ waybill_trainer_publish(waybill_trainer_t* trainer, const waybill_publish_option
 
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_trainer_progress(
     const waybill_trainer_t* trainer, waybill_progress_t* out_progress, waybill_error_t** error);
-/* What was chosen and why, as JSON: identity, epoch, lanes with their paths, NICs, counters. */
+/* What was chosen and why, as JSON: identity, the job's groups, lanes and their paths, counters. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_trainer_describe(
     const waybill_trainer_t* trainer, waybill_blob_t** out_json, waybill_error_t** error);
 
@@ -695,7 +702,7 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_join(waybill_worker
                                                                   uint64_t token,
                                                                   waybill_error_t** error);
 /* Comes back after ENDED, with what is shown; settles what was in doubt. One JOINED event follows.
- * WAYBILL_FAILED_PRECONDITION: it never joined, or left. */
+ * WAYBILL_FAILED_PRECONDITION: it never joined, or left; in the event: it has not ENDED. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_rejoin(waybill_worker_t* worker,
                                                                     uint64_t token,
                                                                     waybill_error_t** error);

@@ -1,4 +1,4 @@
-#include "tools/waybill/examine_host.h"
+#include "core/host/examine_host.h"
 
 #include <gtest/gtest.h>
 

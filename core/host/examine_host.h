@@ -1,12 +1,14 @@
 // What RDMA and large memory need of a host: looked at, and explained.
-#ifndef WAYBILL_TOOLS_WAYBILL_EXAMINE_HOST_H_
-#define WAYBILL_TOOLS_WAYBILL_EXAMINE_HOST_H_
+#ifndef WAYBILL_CORE_HOST_EXAMINE_HOST_H_
+#define WAYBILL_CORE_HOST_EXAMINE_HOST_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "core/fabric/verbs/survey.h"
 
 namespace waybill {
@@ -38,6 +40,15 @@ std::vector<Finding> ExamineHost(const HostView& host, const std::vector<Surveye
 // Whether a controller could listen on that port of `own_address`, and be reached there.
 Finding ExamineControlPort(const std::string& own_address, uint16_t port);
 
+// All of these of this host: `own_address` is where the controller would be reached (empty: as seen
+// from outside), `gid_index` of each port instead of the rule.
+std::vector<Finding> ExamineThisHost(std::optional<uint32_t> gid_index, std::string own_address,
+                                     uint16_t control_port);
+
+absl::string_view Name(Finding::Level level);  // "good", "note", "bad".
+// [{"subject", "level", "found", "remedy"}]
+std::string FindingsToJson(const std::vector<Finding>& findings);
+
 }  // namespace waybill
 
-#endif  // WAYBILL_TOOLS_WAYBILL_EXAMINE_HOST_H_
+#endif  // WAYBILL_CORE_HOST_EXAMINE_HOST_H_

@@ -1,4 +1,4 @@
-#include "tools/waybill/examine_host.h"
+#include "core/host/examine_host.h"
 
 #include <poll.h>
 #include <sys/resource.h>
@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -231,6 +232,38 @@ Finding ExamineControlPort(const std::string& own_address, uint16_t port) {
   finding.found = std::string(in_use ? listener.status().message() : status.message());
   finding.remedy = "open it (TCP) for all ranks, or listen elsewhere: waybill controller --listen";
   return finding;
+}
+
+std::vector<Finding> ExamineThisHost(std::optional<uint32_t> gid_index, std::string own_address,
+                                     uint16_t control_port) {
+  const absl::StatusOr<std::vector<SurveyedPort>> ports = SurveyRdma(gid_index);
+  std::vector<Finding> findings = ExamineRdma(ports);
+  for (Finding& finding :
+       ExamineHost(ThisHost(), ports.ok() ? *ports : std::vector<SurveyedPort>())) {
+    findings.push_back(std::move(finding));
+  }
+  if (own_address.empty()) {
+    // Towards anywhere: nothing is sent.
+    const auto address = net::OwnAddressTowards("192.0.2.1");
+    own_address = address.ok() ? *address : "127.0.0.1";
+  }
+  findings.push_back(ExamineControlPort(own_address, control_port));
+  return findings;
+}
+
+absl::string_view Name(Finding::Level level) {
+  return level == Finding::Level::kGood ? "good" : level == Finding::Level::kNote ? "note" : "bad";
+}
+
+std::string FindingsToJson(const std::vector<Finding>& findings) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const Finding& finding : findings) {
+    list.push_back({{"subject", finding.subject},
+                    {"level", std::string(Name(finding.level))},
+                    {"found", finding.found},
+                    {"remedy", finding.remedy}});
+  }
+  return list.dump();
 }
 
 }  // namespace waybill
