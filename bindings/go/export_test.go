@@ -13,3 +13,10 @@ func (x *Context) Pass() {
 	x.events.add(r)
 	x.events.remove(r)
 }
+
+// Open is how many ranks are open.
+func (x *Context) Open() int {
+	x.events.mu.Lock()
+	defer x.events.mu.Unlock()
+	return len(x.events.ranks)
+}

@@ -324,6 +324,15 @@ func TestAJoinEndsWithItsDeadline(t *testing.T) {
 	}
 }
 
+func TestAPublishEndsWithItsDeadlineAndSaysWhoIsLate(t *testing.T) {
+	j := newJob(t, jobOptions{ask: waybill.AskPrepare})
+	j.join()
+	ctx, cancel := context.WithTimeout(j.ctx, 50*time.Millisecond)
+	defer cancel()
+	err := j.trainers[0].Publish(ctx, 1, waybill.PublishOptions{}) // Nobody accepts.
+	mustBe(t, err, waybill.ErrDeadlineExceeded, "worker 0")
+}
+
 func TestASnapshotOutlivesItsWorker(t *testing.T) {
 	j := newJob(t, jobOptions{})
 	j.join()

@@ -37,7 +37,7 @@ pub use layout::{Layout, WorkerLayout};
 pub use manifest::{quantisation_named, Content, DType, Manifest, Padding, Shard};
 pub use plan::Plan;
 pub use rank::{RankOptions, Stage};
-pub use region::{Element, Lent, Reading, Region, Writing};
+pub use region::{Element, Lent, MemoryKind, RawMemory, Reading, Region, Writing};
 #[cfg(feature = "stream")]
 pub use stream::Events;
 pub use trainer::{PublishOptions, Trainer, TrainerOptions, Update};

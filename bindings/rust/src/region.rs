@@ -25,6 +25,32 @@ macro_rules! elements {
 }
 elements!(u8 i8 u16 i16 u32 i32 u64 i64 f32 f64);
 
+/// Where memory is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum MemoryKind {
+    /// The host's.
+    #[default]
+    Host = 1,
+    /// The host's, pinned for a device.
+    Pinned = 2,
+    /// A device's: it can be lent, and not be read or written here.
+    Device = 3,
+}
+
+/// Memory of another owner than a region knows.
+#[derive(Clone, Copy, Debug)]
+pub struct RawMemory<T> {
+    /// The first element.
+    pub data: *mut T,
+    /// How many there are.
+    pub length: usize,
+    /// Where they are.
+    pub kind: MemoryKind,
+    /// Nobody writes them, so no worker may use them.
+    pub read_only: bool,
+}
+
 /// Who has the memory at the moment.
 #[derive(Default)]
 struct Holders {
@@ -39,6 +65,7 @@ pub(crate) struct Inner {
     handle: u64,
     name: String,
     data: *mut u8,
+    kind: MemoryKind,
     read_only: bool,
     holders: Mutex<Holders>,
     changed: Condvar,
@@ -67,6 +94,13 @@ impl Inner {
         self.changed.notify_all();
     }
 
+    fn check_host(&self) -> Result<()> {
+        match self.kind {
+            MemoryKind::Device => self.refuse("its elements are on a device"),
+            _ => Ok(()),
+        }
+    }
+
     fn refuse<T>(&self, why: &str) -> Result<T> {
         let message = format!("region {:?}: {why}", self.name);
         Err(Error::new(Code::FailedPrecondition, message))
@@ -87,56 +121,59 @@ pub struct Lent(Arc<Inner>);
 impl<T: Element> Region<T> {
     /// Lends a vector. `name` is for errors.
     pub fn new(name: &str, mut memory: Vec<T>) -> Result<Region<T>> {
-        let (data, length) = (memory.as_mut_ptr(), memory.len());
+        let raw = RawMemory {
+            data: memory.as_mut_ptr(),
+            length: memory.len(),
+            kind: MemoryKind::Host,
+            read_only: false,
+        };
         // SAFETY: A vector that nobody touches keeps its elements where they are.
-        unsafe { Self::create(None, name, data, length, false, Box::new(memory)) }
+        unsafe { Self::from_raw(None, name, raw, memory) }
     }
 
     /// Lends memory that others may read at the same time; no worker may use it.
     pub fn shared(name: &str, memory: Arc<[T]>) -> Result<Region<T>> {
-        let (data, length) = (memory.as_ptr().cast_mut(), memory.len());
+        let raw = RawMemory {
+            data: memory.as_ptr().cast_mut(),
+            length: memory.len(),
+            kind: MemoryKind::Host,
+            read_only: true,
+        };
         // SAFETY: What an Arc has lent out does not change, and `read_only` keeps writers away.
-        unsafe { Self::create(None, name, data, length, true, Box::new(memory)) }
+        unsafe { Self::from_raw(None, name, raw, memory) }
     }
 
     /// Lends memory of another owner: a mapping, a tensor, pinned memory. `owner` is dropped when
-    /// nothing touches the memory any more.
+    /// nothing touches the memory any more. No context is the default one.
     ///
     /// # Safety
     ///
-    /// Until then `data` points to `length` elements, which nobody reads or writes but through this
-    /// region (with `read_only`: which nobody writes).
+    /// Until then the memory is there, initialised, and nobody reads or writes it but through this
+    /// region (where it is read-only: nobody writes it).
     pub unsafe fn from_raw(
         context: Option<Context>,
         name: &str,
-        data: *mut T,
-        length: usize,
-        read_only: bool,
+        memory: RawMemory<T>,
         owner: impl Any + Send,
     ) -> Result<Region<T>> {
-        // SAFETY: As the caller promises.
-        unsafe { Self::create(context, name, data, length, read_only, Box::new(owner)) }
-    }
-
-    unsafe fn create(
-        context: Option<Context>,
-        name: &str,
-        data: *mut T,
-        length: usize,
-        read_only: bool,
-        owner: Box<dyn Any + Send>,
-    ) -> Result<Region<T>> {
         let context = Context::or_default(&context)?;
+        let RawMemory {
+            data,
+            length,
+            kind,
+            read_only,
+        } = memory;
         let size = (length as u64).saturating_mul(size_of::<T>() as u64);
         let data = data.cast::<u8>();
         let mut handle = 0;
         // SAFETY: `owner` is dropped behind the handle, and Holders keeps others away.
         let status = unsafe {
+            let kind = kind as u32;
             ffi::region_create(
                 context.handle(),
                 data,
                 size,
-                0,
+                kind,
                 read_only,
                 name,
                 &mut handle,
@@ -147,10 +184,11 @@ impl<T: Element> Region<T> {
             handle,
             name: name.into(),
             data,
+            kind,
             read_only,
             holders: Mutex::default(),
             changed: Condvar::new(),
-            _owner: owner,
+            _owner: Box::new(owner),
             _context: context,
         });
         Ok(Region {
@@ -177,8 +215,9 @@ impl<T: Element> Region<T> {
 
     /// The elements, to read. Waits until nobody writes them here.
     ///
-    /// `FailedPrecondition`: it is a worker's; a snapshot shows what it holds.
+    /// `FailedPrecondition`: it is a worker's (a snapshot shows what it holds), or a device's.
     pub fn read(&self) -> Result<Reading<'_, T>> {
+        self.inner.check_host()?;
         let mut holders = self.inner.holders();
         while holders.written {
             holders = self.inner.changed.wait(holders).unwrap();
@@ -193,8 +232,9 @@ impl<T: Element> Region<T> {
     /// The elements, to fill with the next version. Waits until every publish that reads them has
     /// ended, and everyone who reads or writes them here.
     ///
-    /// `FailedPrecondition`: it is a worker's, or read-only.
+    /// `FailedPrecondition`: it is a worker's, read-only, or a device's.
     pub fn write(&self) -> Result<Writing<'_, T>> {
+        self.inner.check_host()?;
         if self.inner.read_only {
             return self.inner.refuse("it is read-only");
         }

@@ -47,9 +47,15 @@ fn of_manifests() {
 #[test]
 fn of_regions() {
     let invalid = Code::InvalidArgument;
-    let raw = |data, length| {
+    let raw = |data: *mut u8, length| {
+        let memory = RawMemory {
+            data,
+            length,
+            kind: MemoryKind::Host,
+            read_only: false,
+        };
         // SAFETY: The library refuses both.
-        unsafe { Region::<u8>::from_raw(None, "raw", data, length, false, ()) }
+        unsafe { Region::from_raw(None, "raw", memory, ()) }
     };
     assert_says(
         raw(std::ptr::null_mut(), 8),

@@ -101,10 +101,15 @@ impl Drop for Owner {
 fn an_owner_lives_until_the_last_rank_is_gone() {
     let dropped = Arc::new(AtomicBool::new(false));
     let mut memory = vec![0u16; ROWS * COLUMNS];
-    let (data, length) = (memory.as_mut_ptr(), memory.len());
+    let raw = RawMemory {
+        data: memory.as_mut_ptr(),
+        length: memory.len(),
+        kind: MemoryKind::Pinned,
+        read_only: false,
+    };
     let owner = (memory, Owner(dropped.clone()));
     // SAFETY: The owner has the memory, and nobody else knows it.
-    let region = unsafe { Region::from_raw(None, "raw", data, length, false, owner) }.unwrap();
+    let region = unsafe { Region::from_raw(None, "raw", raw, owner) }.unwrap();
     let who = rank("", 0, 1);
     let held = manifest(0, ROWS);
     let trainer = Trainer::new(&who, &held, &[region.lend()], &Default::default()).unwrap();
@@ -123,6 +128,36 @@ fn shared_memory_is_only_read() {
     assert_says(region.write(), Code::FailedPrecondition, "it is read-only");
     let empty = Region::<u8>::new("empty", vec![]).unwrap();
     assert!(empty.read().unwrap().is_empty() && empty.write().unwrap().is_empty());
+}
+
+/// Once it has ended, every use is refused with an error, and none with worse.
+#[test]
+fn calls_may_race_with_close() {
+    for _ in 0..5 {
+        let job = Job::joined(JobOptions {
+            mode: Mode::ShadowCopy,
+            ..Default::default()
+        });
+        job.publish(1).unwrap();
+        let (worker, trainer) = (&job.workers[0], &job.trainers[0]);
+        thread::scope(|scope| {
+            scope.spawn(|| (0..50).for_each(|_| drop(worker.state())));
+            scope.spawn(|| (0..50).for_each(|_| drop(trainer.publish_async(1, &committed()))));
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    if let Ok(snapshot) = worker.snapshot("race") {
+                        assert_holds(&snapshot, 1);
+                    }
+                }
+            });
+            scope.spawn(|| while worker.next_event(PATIENCE).is_some() {});
+            scope.spawn(|| worker.close());
+            scope.spawn(|| worker.close());
+            scope.spawn(|| trainer.close());
+        });
+        let gone = "is no such handle: it was destroyed";
+        assert_says(worker.state(), Code::InvalidArgument, gone);
+    }
 }
 
 /// All of it may go to other threads, and be used by several.

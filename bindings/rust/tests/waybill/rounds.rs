@@ -164,6 +164,20 @@ fn a_wait_for_an_event_ends_with_its_deadline() {
 }
 
 #[test]
+fn a_publish_ends_with_its_deadline_and_says_who_is_late() {
+    let job = Job::joined(JobOptions {
+        ask: Ask::PREPARE,
+        ..Default::default()
+    });
+    let soon = PublishOptions {
+        deadline: Duration::from_millis(50).into(),
+        ..Default::default()
+    };
+    let published = job.trainers[0].publish(1, &soon); // Nobody accepts.
+    assert_says(published, Code::DeadlineExceeded, "worker 0");
+}
+
+#[test]
 fn a_snapshot_outlives_its_worker_and_its_regions() {
     for mode in [Mode::Shadow, Mode::ShadowCopy] {
         let mut job = Job::joined(JobOptions {
