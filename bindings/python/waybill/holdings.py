@@ -86,6 +86,11 @@ class Holdings:
         """Of what was added."""
         return list(self._holdings)
 
+    def give_back(self) -> None:
+        """Lets go of all memory."""
+        for holding in self._holdings.values():
+            holding.memory.owner = None
+
     def declare(self, name: str, dtype: int, shape: Sequence[int]) -> None:
         """A tensor of the job, of which this rank may hold nothing."""
         self._declared.setdefault(name, (dtype, tuple(shape)))

@@ -10,17 +10,17 @@ namespace {
 // (address, device type, device, (code, bits, lanes), shape, strides or None, read-only, owner):
 // what waybill.memory reads. The owner holds the memory.
 py::tuple Describe(const dlpack::Tensor& tensor, bool read_only, py::object owner) {
-  py::tuple shape(tensor.dimensions);
-  py::object strides = py::none();
-  if (tensor.strides != nullptr) strides = py::tuple(tensor.dimensions);
-  for (int32_t d = 0; d < tensor.dimensions; ++d) {
-    shape[d] = tensor.shape[d];
-    if (tensor.strides != nullptr) strides[py::int_(d)] = tensor.strides[d];
-  }
+  const auto numbers = [&](const int64_t* values) -> py::object {
+    if (values == nullptr) return py::none();
+    py::tuple tuple(tensor.dimensions);
+    for (int32_t d = 0; d < tensor.dimensions; ++d) tuple[d] = values[d];
+    return tuple;
+  };
   const auto address = reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset;
   return py::make_tuple(address, tensor.device_type, tensor.device_id,
                         py::make_tuple(tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes),
-                        shape, strides, read_only, std::move(owner));
+                        numbers(tensor.shape), numbers(tensor.strides), read_only,
+                        std::move(owner));
 }
 
 // Takes what is in the capsule over, which makes the capsule useless to anybody else.

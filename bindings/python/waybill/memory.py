@@ -56,6 +56,18 @@ class Memory:
         pairs = zip(self.shape, self.strides, dense_strides(self.shape))
         return all(extent == 1 or stride == wanted for extent, stride, wanted in pairs)
 
+    def stretched(self) -> int | None:
+        """The first dimension, of the smallest stride, that leaves holes between the elements; if any."""
+        step = 1
+        by_stride = sorted(zip(map(abs, self.strides), range(len(self.shape)), self.shape))
+        for stride, dimension, extent in by_stride:
+            if extent == 1:
+                continue
+            if stride != step:
+                return dimension
+            step *= extent
+        return None
+
     def span(self) -> tuple[int, int]:
         """The addresses [begin, end) between which its elements lie."""
         size = _waybill.dtype_size(self.dtype)

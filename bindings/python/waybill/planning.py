@@ -47,7 +47,7 @@ class Layout:
 
     >>> layout = Layout(model="qwen3-0.6b", layers=1)
     >>> layout.worker_parameters("tp=2")[1]["shape"]
-    [1024]
+    [2048, 1024]
     """
 
     def __init__(

@@ -1,9 +1,14 @@
-"""The binding and torch live in one process, whichever comes first."""
+"""torch's tensors and modules, in one process."""
 
 import subprocess
 import sys
 
 import pytest
+from one_process_job import PATIENCE, Job
+
+import waybill
+from waybill.memory import memory_of
+from waybill.placements import chunk, strided_chunk
 
 torch = pytest.importorskip("torch")
 
@@ -13,3 +18,155 @@ def test_either_may_be_imported_first(order):
     code = f"import {order}; print(waybill.version(), torch.ones(2).sum().item())"
     said = subprocess.check_output([sys.executable, "-c", code], text=True)
     assert said == "0.1.0 2.0\n"
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(16, 8)
+        self.layer = torch.nn.Linear(8, 8, dtype=torch.bfloat16)
+        self.head = torch.nn.Linear(8, 16, bias=False)
+        self.head.weight = self.embedding.weight
+        self.register_buffer("scratch", torch.zeros(3), persistent=False)
+
+
+def job_of(model, job, **options):
+    """Joined; the tied head is one tensor with two names, and either can be asked for."""
+    trainer, worker = job.trainer(), job.worker(**options)
+    trainer.add_module(model, prefix="model.")
+    for name, tensor in model.state_dict().items():
+        if name != "embedding.weight":
+            worker.add("model." + name, shape=tensor.shape, dtype=tensor.dtype)
+    job.join()
+    return trainer, worker
+
+
+def test_a_module():
+    model = Model()
+    with Job() as job:
+        trainer, worker = job_of(model, job)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        for version in (1, 2):
+            model.layer(model.embedding.weight.bfloat16()).sum().backward()
+            optimizer.step()
+            trainer.publish(version).committed.wait(PATIENCE)
+            with worker.snapshot() as snapshot:
+                for name, tensor in model.state_dict().items():
+                    if name != "embedding.weight":
+                        assert torch.equal(snapshot.torch("model." + name), tensor)
+
+
+def test_nothing_is_copied():
+    model = Model()
+    with waybill.Trainer() as trainer:
+        trainer.add_module(model)
+        held = {holding.name: holding.memory.address for holding in trainer._holdings}
+    assert held == {
+        name: tensor.data_ptr()
+        for name, tensor in model.state_dict().items()
+        if name != "head.weight"
+    }
+
+
+MOVES = [
+    ("another_parameter", lambda m: setattr(m.layer, "bias", torch.nn.Parameter(torch.ones(8)))),
+    ("other_data", lambda m: setattr(m.layer.bias, "data", torch.ones(8, dtype=torch.bfloat16))),
+]
+
+
+@pytest.mark.parametrize("move", [m[1] for m in MOVES], ids=[m[0] for m in MOVES])
+def test_a_parameter_that_has_moved_is_named(move):
+    model = Model()
+    with Job() as job:
+        trainer, _ = job_of(model, job)
+        trainer.publish(1).committed.wait(PATIENCE)
+        move(model)
+        with pytest.raises(waybill.FailedPrecondition, match='"model.layer.bias" has moved'):
+            trainer.publish(2)
+
+
+def test_a_stream_is_waited_for():
+    class Stream:
+        waited = 0
+
+        def synchronize(self):
+            self.waited += 1
+
+    with Job() as job:
+        trainer, _ = job_of(Model(), job)
+        stream = Stream()
+        trainer.publish(1, stream=stream).committed.wait(PATIENCE)
+        assert stream.waited == 1
+
+
+def test_tensors_without_memory():
+    with waybill.Trainer() as trainer:
+        with pytest.raises(waybill.InvalidArgument, match="device 'meta'"):
+            trainer.add("w", torch.ones(3, device="meta"))
+        with pytest.raises(waybill.InvalidArgument, match="dtype 'complex64'"):
+            trainer.add("w", torch.ones(3, dtype=torch.complex64))
+
+
+def test_a_stretched_destination_names_its_stride():
+    with waybill.Worker(mode="in-place") as worker:
+        worker.add("transposed", torch.ones(4, 3).t())
+        with pytest.raises(waybill.InvalidArgument, match="stride 2 of dimension 1"):
+            worker.add("w", torch.ones(4, 6)[:, ::2])
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "int16", "bool"]
+)
+def test_by_dlpack_it_is_the_same_memory(dtype):
+    tensor = torch.ones(4, 6).to(getattr(torch, dtype))[1:]
+
+    class Foreign:
+        def __dlpack__(self, **options):
+            return tensor.__dlpack__(**options)
+
+    ours, theirs = memory_of(tensor), memory_of(Foreign())
+    for field in ("address", "shape", "strides", "dtype", "kind"):
+        assert getattr(ours, field) == getattr(theirs, field)
+
+
+def test_fp8_blocks_with_their_scales():
+    """What a trainer holds in BF16 arrives as E4M3 and a scale for each 128 x 128 block."""
+    weights = torch.randn(256, 384, generator=torch.Generator().manual_seed(1)).bfloat16()
+    codes = torch.zeros(256, 384, dtype=torch.float8_e4m3fn)
+    scales = torch.zeros(2, 3)
+    scheme = {"quantisation": "fp8-block", "dtype": "BF16"}
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(mode="shadow-copy")
+        trainer.add("w", weights)
+        codes_part = waybill.Part("w", (256, 384), content="quantised", **scheme)
+        worker.add("w", codes, parts=[codes_part])
+        scales_part = waybill.Part("w", (256, 384), [(0, 2), (0, 3)], content="scales", **scheme)
+        worker.add("w_scale_inv", scales, parts=[scales_part])
+        job.join()
+        trainer.publish(1).committed.wait(PATIENCE)
+    each = scales.repeat_interleave(128, 0).repeat_interleave(128, 1)
+    # Between 256 and 448 codes are 32 apart.
+    assert ((codes.float() * each - weights.float()).abs() <= 16.01 * each).all()
+    largest = weights.float().reshape(2, 128, 3, 128).abs().amax(dim=(1, 3))
+    assert torch.allclose(scales, largest / 448)
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 8, 33])
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_pieces_are_those_of_torch(length, count):
+    """Against torch's own cut of a tensor that holds its indices."""
+    from torch.distributed.tensor.placement_types import Shard, _StridedShard
+
+    indices = torch.arange(length)
+    for split_factor in (None, 1, 2, 3):
+        placement = (
+            Shard(0) if split_factor is None else _StridedShard(0, split_factor=split_factor)
+        )
+        theirs, _ = placement._split_tensor(indices, count, with_padding=False)
+        for index in range(count):
+            ours = (
+                chunk([(0, length)], count, index)
+                if split_factor is None
+                else strided_chunk([(0, length)], count, index, split_factor)
+            )
+            assert [i for begin, end in ours for i in range(begin, end)] == theirs[index].tolist()

@@ -201,6 +201,11 @@ class Trainer(Rank):
             self._stage_threads,
         )
 
+    def _release(self) -> None:
+        super()._release()
+        self._checks.clear()
+        self._holdings.give_back()
+
     def _on_notice(self, event: _waybill.Event) -> None:
         super()._on_notice(event)
         if event.kind == OUTCOME:

@@ -10,7 +10,7 @@ from waybill import _waybill
 from waybill.errors import DeadlineExceeded, InvalidArgument
 from waybill.events import Ended, Event, event_of
 from waybill.holdings import allocation
-from waybill.memory import memory_of
+from waybill.memory import Memory, memory_of
 from waybill.parts import AnyPart, Part
 from waybill.rank import Rank
 from waybill.runtime import identity
@@ -41,6 +41,17 @@ class State(NamedTuple):
     stragglers: int
     repeats: int
     renewals: int
+
+
+def _check_filled(name: str, memory: Memory) -> None:
+    """The C ABI wants every byte of a worker's memory to be of some tensor; this names the stride."""
+    dimension = None if memory.empty else memory.stretched()
+    if dimension is not None:
+        raise InvalidArgument(
+            f'"{name}": stride {memory.strides[dimension]} of dimension {dimension}, of shape '
+            f"{memory.shape} with strides {memory.strides}, leaves memory between the elements that "
+            "nothing fills: give the whole tensor, with parts"
+        )
 
 
 class Worker(Rank):
@@ -124,6 +135,7 @@ class Worker(Rank):
         self._check_may_add()
         if tensor is not None:
             memory = memory_of(tensor)
+            _check_filled(name, memory)
             self._lent = True
         elif shape is None or dtype is None:
             raise InvalidArgument(f'"{name}": neither a tensor nor a shape and a dtype')
