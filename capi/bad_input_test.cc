@@ -228,7 +228,8 @@ const Case kCases[] = {
        EXPECT_EQ(waybill_trainer_leave(good.job.trainers[0], 0, nullptr), WAYBILL_OK);
        return waybill_trainer_join(good.job.trainers[0], 0, 0, e);
      }},
-    {"reading_before_anything_is_shown", WAYBILL_FAILED_PRECONDITION, "take a snapshot: ",
+    {"reading_before_anything_is_shown", WAYBILL_FAILED_PRECONDITION,
+     "read what is shown: nothing is shown: it has not joined",
      [](Good& good, waybill_error_t** e) {
        waybill_snapshot_t* snapshot = nullptr;
        return waybill_worker_snapshot(good.job.workers[0], "x", &snapshot, e);

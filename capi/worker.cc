@@ -289,7 +289,7 @@ waybill_status_t waybill_worker_describe(const waybill_worker_t* worker, waybill
 waybill_status_t waybill_worker_snapshot(waybill_worker_t* worker, const char* holder,
                                          waybill_snapshot_t** out_snapshot,
                                          waybill_error_t** error) {
-  return Call("take a snapshot", error, [&]() -> absl::Status {
+  return Call("read what is shown", error, [&]() -> absl::Status {
     WAYBILL_RETURN_IF_ERROR(CheckOutput(out_snapshot, "out_snapshot"));
     WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<WorkerObject>(worker, "worker"));
     WAYBILL_ASSIGN_OR_RETURN(const std::string who, waybill::capi::Text(holder, "holder"));

@@ -206,19 +206,4 @@ absl::StatusOr<std::unique_ptr<Controller>> Controller::Start(const ControllerOp
   return server;
 }
 
-absl::StatusOr<proto::StatusReply> FetchStatus(const std::string& address, const std::string& token,
-                                               absl::Duration timeout) {
-  const auto stub =
-      proto::Controller::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
-  proto::StatusRequest request;
-  request.set_token(token);
-  proto::StatusReply reply;
-  const grpc::Status status = stub->GetStatus(&context, request, &reply);
-  if (status.ok()) return reply;
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                      absl::StrCat("controller ", address, ": ", status.error_message()));
-}
-
 }  // namespace waybill

@@ -32,10 +32,6 @@ class Controller {
   virtual proto::StatusReply status() const = 0;
 };
 
-// Asks a controller over the network. kUnavailable: nobody answers there until `timeout` is over.
-absl::StatusOr<proto::StatusReply> FetchStatus(const std::string& address, const std::string& token,
-                                               absl::Duration timeout);
-
 }  // namespace waybill
 
 #endif  // WAYBILL_CORE_CONTROL_CONTROLLER_H_

@@ -207,6 +207,38 @@ TEST_F(CoordinatorTest, WhatIsDecidedIsNotTakenBack) {
             "version 5: the deadline is over, waiting for SHOWN of worker 1");
 }
 
+TEST_F(CoordinatorTest, AWorkerThatLeavesWhenItHasShownAVersionIsNotLost) {
+  MakeCoordinator();
+  Establish();
+  Publish(0, 5);
+  Publish(1, 5);
+  Ready(0);
+  Ready(1);
+  Arrived(0);
+  Arrived(1);
+  Shown(0);
+  coordinator_->OnGone(kWorker[0], now_);
+  Shown(1);
+  ASSERT_NE(Last(kTrainer[0], Kind::kOutcome), nullptr);
+  EXPECT_TRUE(Last(kTrainer[0], Kind::kOutcome)->outcome().committed());
+  EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome), "");
+}
+
+TEST_F(CoordinatorTest, AWorkerThatIsGoneBeforeItShowedAVersionIsNamed) {
+  MakeCoordinator();
+  Establish();
+  Publish(0, 5);
+  Publish(1, 5);
+  Ready(0);
+  Ready(1);
+  Arrived(0);
+  Arrived(1);
+  coordinator_->OnGone(kWorker[0], now_);
+  Shown(1);
+  EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome),
+            "version 5 is committed, but lost before they showed it: worker 0");
+}
+
 TEST_F(CoordinatorTest, ALostWorkerFailsItsGroupAndNoOther) {
   groups_ = {"a", "b"};
   MakeCoordinator();

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/control/fetch_status.h"
 #include "core/control/messages.h"
 #include "core/plan/plan_codec.h"
 #include "core/tensor/manifest_codec.h"
@@ -100,15 +101,20 @@ absl::Status RankClient::Attend(proto::Join join) {
   });
   const std::stop_callback wake(identity_.cancel, [this] { WakeWaiters(); });
   std::unique_lock lock(mutex_);
-  // The controller knows who is missing: it is given a little longer to say so.
-  const bool told = AwaitLocked(lock, deadline + absl::Seconds(1), [this] {
+  const bool told = AwaitLocked(lock, deadline, [this] {
     return established_ || !end_.ok() || identity_.cancel.stop_requested();
   });
   if (!end_.ok()) return While(what, end_);
   if (established_) return absl::OkStatus();
   if (told) return absl::CancelledError(absl::StrCat(what, ": cancelled"));
+  lock.unlock();
+  // The controller knows who is missing.
+  const auto status = FetchStatus(identity_.controller, identity_.token, absl::Milliseconds(500));
+  const std::string missing = status.ok() ? absl::StrCat("waiting for ", status->waiting_for())
+                                          : std::string(status.status().message());
   return absl::DeadlineExceededError(absl::StrCat(what, ": the job is not whole after ",
-                                                  absl::FormatDuration(identity_.join_timeout)));
+                                                  absl::FormatDuration(identity_.join_timeout),
+                                                  ", ", missing));
 }
 
 void RankClient::Shut(bool say_goodbye) {

@@ -153,11 +153,11 @@ void UpdateRound::FinishShown(const std::string& name, Group& group) {
   }
   group.state = GroupState::kShown;
   absl::Status status;
-  if (!group.gone.empty()) {
-    status = absl::UnavailableError(absl::StrCat("version ", update_.version,
-                                                 " is committed, but lost before they showed it: "
-                                                 "worker ",
-                                                 List(group.gone, group.shown)));
+  // One that left when it had shown it is not lost.
+  if (const std::string lost = List(group.gone, group.shown); !lost.empty()) {
+    status = absl::UnavailableError(
+        absl::StrCat("version ", update_.version,
+                     " is committed, but lost before they showed it: worker ", lost));
   }
   TellOutcome(name, /*committed=*/true, status);
 }

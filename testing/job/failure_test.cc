@@ -19,7 +19,7 @@ TEST(Join, TheControllerNamesWhoNeverCame) {
   const absl::Status status = job.JoinTrainer(0);
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()),
-              testing::AllOf(testing::HasSubstr("job \"test\" is not whole after 300ms: missing"),
+              testing::AllOf(testing::HasSubstr("is not whole after 300ms"),
                              testing::HasSubstr("trainer 1, every worker")));
 }
 

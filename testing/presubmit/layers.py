@@ -52,6 +52,8 @@ class LayerMap:
             allowed = _is_under(used, "capi") or _is_under(used, "bindings")
             # A wheel packs programs without knowing what is in them.
             allowed = allowed or (target.rule == "py_wheel" and _is_under(used, "tools"))
+            # Their tests run the examples.
+            allowed = allowed or (target.is_test and _is_under(used, "examples"))
             return None if allowed else "bindings see //capi only"
         if _is_under(package, "examples"):
             seen = ("capi", "bindings", "examples", "tools")

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "core/base/status.h"
-#include "core/control/controller.h"
+#include "core/control/fetch_status.h"
 #include "core/control/status_json.h"
 #include "tools/waybill/commands.h"
 
