@@ -11,6 +11,7 @@ import pytest
 OF_THE_SYSTEM = ("ld-linux", "libc.", "libgcc_s.", "libm.", "libstdc++.", "libz.")
 
 
+SLOW_TO_IMPORT = {"asyncio", "dataclasses", "inspect", "json", "numpy", "torch"}
 MOST_BYTES = 12_000_000
 
 
@@ -106,6 +107,6 @@ def test_the_example_runs(environment):
     assert run(environment, code)[-1] == "version 3: 4.5 4.5 4.5"
 
 
-def test_importing_it_brings_neither_numpy_nor_asyncio_nor_torch(environment):
-    code = "import sys, waybill; print(*sorted(sys.modules.keys() & {'numpy', 'torch', 'asyncio'}))"
+def test_importing_it_imports_nothing_slow(environment):
+    code = f"import sys, waybill; print(*sorted(sys.modules.keys() & {SLOW_TO_IMPORT}))"
     assert run(environment, code) == [""]

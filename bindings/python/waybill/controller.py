@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from types import TracebackType
 from typing import Any
 
 from waybill import _waybill
 from waybill.pump import deadline_ns
-from waybill.runtime import context, token_or_default
+from waybill.runtime import context, read_json, token_or_default
 
 
 class Controller:
@@ -54,7 +53,7 @@ class Controller:
 
     def status(self) -> dict[str, Any]:
         """What the job is doing: phase, versions, ranks, lanes, NICs."""
-        status: dict[str, Any] = json.loads(self._core.status())
+        status: dict[str, Any] = read_json(self._core.status())
         return status
 
     def close(self) -> None:
@@ -83,5 +82,5 @@ def query(
     Raises Unavailable (nobody answers there), Unauthenticated (the token is wrong).
     """
     said = _waybill.query(context(), address, token_or_default(token), deadline_ns(deadline))
-    status: dict[str, Any] = json.loads(said)
+    status: dict[str, Any] = read_json(said)
     return status

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 from waybill import _waybill
 from waybill.errors import InvalidArgument
 from waybill.memory import memory_of
+from waybill.runtime import read_json
 
 
 class Manifest:
@@ -34,7 +34,7 @@ class Manifest:
 
     def describe(self) -> dict[str, Any]:
         """Regions, tensors, shards with format, box and place, padding, aliases."""
-        description: dict[str, Any] = json.loads(self._core.describe())
+        description: dict[str, Any] = read_json(self._core.describe())
         return description
 
 
@@ -79,7 +79,7 @@ class Layout:
     ) -> list[dict[str, Any]]:
         """The engine's parameters of that worker, in its order: name, dtype, shape, region, offset."""
         said = self._core.worker_parameters(sharding, rank, format, dtype)
-        parameters: list[dict[str, Any]] = json.loads(said)
+        parameters: list[dict[str, Any]] = read_json(said)
         return parameters
 
     def load(self, manifest: Manifest, buffer: Any) -> None:

@@ -53,6 +53,7 @@ class Pump:
         self._on_notice = on_notice
         self._turn = threading.Condition()
         self._pumping = False
+        self._followers = 0
         self._calls: dict[int, Call] = {}
         self._last_token = 0
         self._loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
@@ -89,16 +90,9 @@ class Pump:
                 if _waybill.now_ns() >= deadline and not self._look():
                     return condition()
                 if self._pumping:
-                    self._turn.wait(SLICE_SECONDS)
-                    continue
-                self._pumping = True
-                try:
-                    event = self._take(deadline)
-                finally:
-                    self._pumping = False
-                    self._turn.notify_all()
-                if event is not None:
-                    self._dispatch(event)
+                    self._follow()
+                else:
+                    self._lead(deadline)
         return True
 
     def demand(self, condition: Callable[[], bool], seconds: float | None, what: str) -> None:
@@ -146,13 +140,28 @@ class Pump:
             self._dispatch(event)
         return event is not None
 
-    def _take(self, deadline: int) -> _waybill.Event | None:
-        """Waits without the lock."""
+    def _follow(self) -> None:
+        """While another thread takes events, until it has got one or has gone."""
+        self._followers += 1
+        try:
+            self._turn.wait(SLICE_SECONDS)
+        finally:
+            self._followers -= 1
+
+    def _lead(self, deadline: int) -> None:
+        """Waits for one event, without the lock, and dispatches it."""
+        event = None
+        self._pumping = True
         self._turn.release()
         try:
-            return self.queue.take(deadline)
+            event = self.queue.take(deadline)
         finally:
             self._turn.acquire()
+            self._pumping = False
+            if event is not None:
+                self._dispatch(event)
+            elif self._followers:
+                self._turn.notify_all()
 
     def _dispatch(self, event: _waybill.Event) -> None:
         """With the lock."""
@@ -166,8 +175,9 @@ class Pump:
             call.done = True
             if call.on_end is not None:
                 call.on_end(call)
-        self._turn.notify_all()
-        for loop in list(self._loops):
+        if self._followers:
+            self._turn.notify_all()
+        for loop in tuple(self._loops):
             loop.call_soon_threadsafe(self._wake, loop)
 
     def _wake(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -10,7 +9,7 @@ from waybill import _waybill
 from waybill.errors import FailedPrecondition
 from waybill.holdings import Holdings
 from waybill.pump import ENDED, Pump, deadline_ns
-from waybill.runtime import context
+from waybill.runtime import context, read_json
 
 Self = TypeVar("Self", bound="Rank")
 
@@ -82,7 +81,7 @@ class Rank:
 
     def describe(self) -> dict[str, Any]:
         """What was chosen and why: identity, lanes with their paths, NICs."""
-        description: dict[str, Any] = json.loads(self._joined().describe())
+        description: dict[str, Any] = read_json(self._joined().describe())
         return description
 
     def progress(self) -> dict[str, Any]:

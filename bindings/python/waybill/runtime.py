@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from waybill import _waybill
 from waybill.errors import InvalidArgument
@@ -16,6 +17,13 @@ def context() -> _waybill.Context:
     if _context is None:
         _context = _waybill.Context()
     return _context
+
+
+def read_json(text: str) -> Any:
+    """What the library says as JSON; its reader is imported when it is first needed."""
+    import json
+
+    return json.loads(text)
 
 
 def describe() -> str:

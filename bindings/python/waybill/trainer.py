@@ -10,7 +10,7 @@ from waybill.errors import Aborted, FailedPrecondition, InvalidArgument, Waybill
 from waybill.memory import Memory, memory_of, of_torch, torch_address
 from waybill.parts import Part
 from waybill.placements import boxes_of, is_dtensor
-from waybill.pump import OUTCOME, Call, Milestone, deadline_ns
+from waybill.pump import OUTCOME, Call, Milestone, Pump, deadline_ns
 from waybill.rank import Rank
 from waybill.runtime import identity
 
@@ -18,19 +18,28 @@ from waybill.runtime import identity
 class Publish:
     """A version on its way. Its milestones can be waited for, or awaited.
 
-    sent       The memory may change again, and every byte has left.
-    committed  All groups show it.
-    outcomes   Of each group that has decided: None, or the error why it does not show it.
+    outcomes  Of each group that has decided: None, or the error why it does not show it.
     """
 
-    def __init__(self, trainer: Trainer, version: int) -> None:
+    __slots__ = ("_committed", "_groups", "_pump", "_sent", "_update", "outcomes", "version")
+
+    def __init__(self, pump: Pump, groups: Sequence[str], version: int) -> None:
         self.version = version
         self.outcomes: dict[str, WaybillError | None] = {}
+        self._pump = pump
+        self._groups = groups
         self._sent, self._committed = Call(self._on_sent), Call()
-        self.sent = Milestone(trainer._pump, self._sent, f"version {version} sent")
-        self.committed = Milestone(trainer._pump, self._committed, f"version {version} committed")
-        self._groups: Sequence[str] = ()
         self._update: _waybill.Update | None = None
+
+    @property
+    def sent(self) -> Milestone:
+        """The memory may change again, and every byte has left."""
+        return Milestone(self._pump, self._sent, f"version {self.version} sent")
+
+    @property
+    def committed(self) -> Milestone:
+        """All groups show it."""
+        return Milestone(self._pump, self._committed, f"version {self.version} committed")
 
     def cancel(self) -> None:
         """Gives it up, where it was not sent before: its milestones end in Cancelled."""
@@ -252,8 +261,7 @@ class Trainer(Rank):
                 )
         if self._groups is None:
             self._groups = self.describe()["groups"]
-        publish = Publish(self, version)
-        publish._groups = self._groups
+        publish = Publish(self._pump, self._groups, version)
         until = deadline_ns(deadline)
 
         def start(token: int) -> None:
@@ -293,7 +301,7 @@ class Trainer(Rank):
             stream=stream,
         )
         try:
-            publish.sent.wait()
+            self._pump.wait(publish._sent)
         except KeyboardInterrupt:
             publish.cancel()
             raise

@@ -1,0 +1,29 @@
+"""Moves four floats: `pingpong.py trainer HOST:PORT` sends, `pingpong.py worker HOST:PORT` shows."""
+
+import sys
+from array import array
+
+import waybill
+
+
+def main(role, address):
+    weights = array("f", [0.0] * 4)
+    if role == "trainer":
+        with waybill.Trainer(address) as trainer:
+            trainer.add("w", weights)
+            trainer.join()
+            for i in range(4):
+                weights[i] = i + 0.5
+            trainer.publish(version=1).committed.wait()
+    else:
+        with waybill.Worker(address, mode="in-place", ask=[]) as worker:
+            worker.add("w", weights)
+            worker.join()
+            worker.await_version(1)
+    print(f"{role}:", *weights)  # The rank has left, and the memory is ours again.
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: pingpong.py trainer|worker HOST:PORT")
+    main(*sys.argv[1:])
