@@ -71,7 +71,7 @@ def _joined(parts: Iterable[tuple[int, int]]) -> Ranges:
     return joined
 
 
-def boxes_of(dtensor: Any) -> list[tuple[Box, tuple[int, ...]]]:
+def boxes_of(name: str, dtensor: Any) -> list[tuple[Box, tuple[int, ...]]]:
     """The boxes of the whole tensor that lie in dtensor.to_local(), and where in it each begins.
 
     Two boxes or more come of strided shards. A rank that is not of the mesh, or gets no rows, holds none.
@@ -88,7 +88,7 @@ def boxes_of(dtensor: Any) -> list[tuple[Box, tuple[int, ...]]]:
         dimension = getattr(placement, "dim", None)
         if dimension is None:
             raise InvalidArgument(
-                f"placement {placement} holds no elements of the tensor: only Shard, _StridedShard and "
+                f'"{name}": placement {placement!r} holds no elements of the tensor: only Shard, _StridedShard and '
                 "Replicate do; redistribute() it first"
             )
         split_factor = getattr(placement, "split_factor", None)

@@ -170,3 +170,24 @@ def test_pieces_are_those_of_torch(length, count):
                 else strided_chunk([(0, length)], count, index, split_factor)
             )
             assert [i for begin, end in ours for i in range(begin, end)] == theirs[index].tolist()
+
+
+def test_a_dtensor_as_destination():
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Partial, Shard, distribute_tensor
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    weights = torch.arange(15.0).reshape(5, 3)
+    shown = distribute_tensor(torch.zeros(5, 3), init_device_mesh("cpu", (1,)), [Shard(1)])
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(mode="in-place", ask=())
+        trainer.add("w", weights)
+        worker.add("w", shown)
+        summed = shown.redistribute(placements=[Partial()])
+        with pytest.raises(waybill.InvalidArgument, match='"sum": placement Partial'):
+            trainer.add("sum", summed)
+        job.join()
+        trainer.publish(1).committed.wait(PATIENCE)
+    assert torch.equal(shown.to_local(), weights)
+    dist.destroy_process_group()

@@ -145,7 +145,7 @@ class Trainer(Rank):
         self._lend(
             name,
             local,
-            [Part(name, tensor.shape, box, at) for box, at in boxes_of(tensor)],
+            [Part(name, tensor.shape, box, at) for box, at in boxes_of(name, tensor)],
         )
         self._holdings.declare(name, local.dtype, tuple(tensor.shape))
         self._watch(name, local, lambda: torch_address(tensor._local_tensor))

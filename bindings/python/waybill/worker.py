@@ -12,6 +12,7 @@ from waybill.events import Ended, Event, event_of
 from waybill.holdings import allocation
 from waybill.memory import Memory, memory_of
 from waybill.parts import AnyPart, Part
+from waybill.placements import boxes_of, is_dtensor
 from waybill.rank import Rank
 from waybill.runtime import identity
 from waybill.snapshot import Snapshot
@@ -124,8 +125,9 @@ class Worker(Rank):
     ) -> None:
         """What this rank is to show under a name.
 
-        tensor    What it is written to; kept alive until this rank has left. Of torch, numpy, or
-                  anything with DLPack or the buffer protocol. None: Waybill allocates it.
+        tensor    What it is written to; kept alive until this rank has left. Of torch (DTensors
+                  bring their boxes), numpy, or anything with DLPack or the buffer protocol. None:
+                  Waybill allocates it.
         shape     Of what Waybill allocates, in elements.
         dtype     Likewise.
         box       Which of the whole tensor it is: a half-open range [begin, end) for each dimension.
@@ -133,6 +135,9 @@ class Worker(Rank):
         parts     Where it is fused: which boxes of which tensors lie in it, instead of one of its name.
         """
         self._check_may_add()
+        if is_dtensor(tensor):
+            parts = [Part(name, tensor.shape, its, at) for its, at in boxes_of(name, tensor)]
+            tensor = tensor.to_local().detach()
         if tensor is not None:
             memory = memory_of(tensor)
             _check_filled(name, memory)
