@@ -49,6 +49,7 @@ class HandleTable {
 // Typed access, by T::Handle and T::kKind.
 template <typename T>
 typename T::Handle* MakeHandle(std::shared_ptr<T> object) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): nobody follows it.
   return reinterpret_cast<typename T::Handle*>(
       HandleTable::Instance().Add(T::kKind, std::move(object)));
 }

@@ -10,6 +10,11 @@
 #include "core/net/tcp_socket.h"
 
 namespace waybill::capi {
+namespace {
+
+constexpr absl::Duration kJoinDefault = absl::Seconds(120);
+
+}  // namespace
 
 absl::StatusOr<RankConfig> ReadRankConfig(const waybill_rank_options_t* given,
                                           const std::shared_ptr<Context>& context) {
@@ -77,8 +82,7 @@ void Rank::Close() {
 
 absl::Status Rank::BeginJoin(int64_t deadline_ns, uint64_t token,
                              std::function<absl::Status(const RankIdentity&)> run) {
-  constexpr absl::Duration kDefault = absl::Seconds(120);
-  WAYBILL_RETURN_IF_ERROR(TimeLeft(deadline_ns, kDefault).status());
+  WAYBILL_RETURN_IF_ERROR(TimeLeft(deadline_ns, kJoinDefault).status());
   {
     const std::lock_guard lock(mutex_);
     if (state_ != State::kNew) {
@@ -92,7 +96,7 @@ absl::Status Rank::BeginJoin(int64_t deadline_ns, uint64_t token,
   Do(WAYBILL_EVENT_JOINED, token, 0, [this, deadline_ns, run = std::move(run)]() -> absl::Status {
     const auto join = [&]() -> absl::Status {
       RankIdentity identity = config_.identity;
-      WAYBILL_ASSIGN_OR_RETURN(identity.join_timeout, TimeLeft(deadline_ns, kDefault));
+      WAYBILL_ASSIGN_OR_RETURN(identity.join_timeout, TimeLeft(deadline_ns, kJoinDefault));
       identity.cancel = stop_.get_token();
       identity.on_end = [this](const absl::Status& why) {
         QueuedEvent event = NewEvent(WAYBILL_EVENT_ENDED);

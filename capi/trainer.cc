@@ -17,6 +17,8 @@
 namespace waybill::capi {
 namespace {
 
+constexpr absl::Duration kPublishDefault = absl::Seconds(60);
+
 class TrainerObject final : public Rank {
  public:
   using Handle = waybill_trainer_t;
@@ -48,9 +50,8 @@ class TrainerObject final : public Rank {
 
   absl::StatusOr<std::shared_ptr<Update>> Publish(const waybill_publish_options_t& options,
                                                   uint64_t token) {
-    constexpr absl::Duration kDefault = absl::Seconds(60);
     WAYBILL_RETURN_IF_ERROR(CheckJoined());
-    WAYBILL_RETURN_IF_ERROR(TimeLeft(options.deadline_ns, kDefault).status());
+    WAYBILL_RETURN_IF_ERROR(TimeLeft(options.deadline_ns, kPublishDefault).status());
     auto update = std::make_shared<Update>(Update::Role::kOfTrainer, options.version);
     {
       const std::lock_guard lock(mutex_);
@@ -65,7 +66,7 @@ class TrainerObject final : public Rank {
     Do(WAYBILL_EVENT_PUBLISHED, token, options.version, [this, update, options]() -> absl::Status {
       const auto publish = [&]() -> absl::Status {
         WAYBILL_ASSIGN_OR_RETURN(const absl::Duration left,
-                                 TimeLeft(options.deadline_ns, kDefault));
+                                 TimeLeft(options.deadline_ns, kPublishDefault));
         return Run(*update, options, left);
       };
       absl::Status status = publish();
