@@ -1,7 +1,8 @@
-"""cargo_test: what cargo has to say of a crate, as one test, offline."""
+"""cargo_test: what cargo has to say of a crate, as one test, offline; cargo_programs: its examples."""
 
 load("@local_rust//:config.bzl", "UNAVAILABLE")
 load("@rules_python//python:defs.bzl", "py_test")
+load("//tools/build_rules:programs.bzl", "programs")
 
 def cargo_test(name, srcs, sdk, vendor, manifest = "Cargo.toml", tags = [], **kwargs):
     """Runs `cargo fmt --check`, `clippy`, `test` and `doc` on a crate; warnings are errors.
@@ -43,5 +44,39 @@ def cargo_test(name, srcs, sdk, vendor, manifest = "Cargo.toml", tags = [], **kw
             "//tools/build_rules:case_report",
             "//tools/build_rules:kept_folder",
         ],
+        **kwargs
+    )
+
+def cargo_programs(name, srcs, examples, sdk, vendor, manifest = "Cargo.toml", tags = [], **kwargs):
+    """Builds examples of a crate, as NAME/EXAMPLE.
+
+    Args:
+      name: the folder's.
+      srcs: as cargo_test's.
+      examples: their names.
+      sdk: as cargo_test's.
+      vendor: as cargo_test's.
+      manifest: the crate's Cargo.toml.
+      tags: more tags.
+      **kwargs: those of every rule.
+    """
+    cargo = "@local_rust//:bin/cargo"
+    programs(
+        name = name,
+        arguments = [
+            "--cargo=$(execpath %s)" % cargo,
+            "--manifest=$(execpath %s)" % manifest,
+            "--vendor=$(execpath %s)" % vendor,
+        ],
+        builder = "//tools/build_rules:cargo_build",
+        inputs = srcs + [
+            cargo,
+            vendor,
+            "@local_rust//:version.txt",
+        ],
+        programs = examples,
+        sdk = sdk,
+        tags = tags + ["no-sanitizer"],
+        unavailable = UNAVAILABLE,
         **kwargs
     )

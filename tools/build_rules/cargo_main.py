@@ -73,6 +73,13 @@ def unpack_vendor(archive, folder):
         part.rename(folder)
 
 
+def lay_out(kept, crate, sdk, vendor):
+    """What cargo builds from."""
+    unpack_vendor(vendor, kept / "vendor")
+    copy_anew(crate, kept / "crate")
+    copy_anew(sdk, kept / "sdk")
+
+
 def environment_of(cargo, kept, sdk):
     home = kept / "cargo_home"
     home.mkdir(exist_ok=True)
@@ -90,7 +97,7 @@ def environment_of(cargo, kept, sdk):
         "HOME": str(home),
         "PATH": f"{cargo.parent}:/usr/bin:/bin",
         "RUSTDOCFLAGS": "--deny=warnings",
-        "TMPDIR": os.environ["TEST_TMPDIR"],
+        "TMPDIR": os.environ.get("TEST_TMPDIR", "/tmp"),
         "WAYBILL_INCLUDE_DIR": str(sdk / "include"),
         "WAYBILL_LIB_DIR": str(sdk / "lib"),
     }
@@ -112,9 +119,7 @@ def main():
     cargo = arguments.cargo.resolve()
     version = subprocess.check_output([cargo, "--version"], text=True)
     with kept_folder(f"cargo-{checksum(version, arguments.vendor)}") as kept:
-        unpack_vendor(arguments.vendor, kept / "vendor")
-        copy_anew(arguments.manifest.parent, kept / "crate")
-        copy_anew(arguments.sdk, kept / "sdk")
+        lay_out(kept, arguments.manifest.parent, arguments.sdk, arguments.vendor)
         environment = environment_of(cargo, kept, kept / "sdk")
         for name, words, needed in CHECKS:
             if needed and not cargo.with_name(needed).exists():

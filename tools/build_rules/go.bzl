@@ -1,7 +1,8 @@
-"""go_test: what Go has to say of a module, as one test, offline."""
+"""go_test: what Go has to say of a module, as one test, offline; go_programs: what it builds of one."""
 
 load("@local_go//:config.bzl", "GO", "UNAVAILABLE")
 load("@rules_python//python:defs.bzl", "py_test")
+load("//tools/build_rules:programs.bzl", "programs")
 
 def go_test(name, srcs, sdk, tags = [], **kwargs):
     """Runs gofmt, `go vet` and `go test -race` on a module, the one of this package, with cgo.
@@ -37,5 +38,29 @@ def go_test(name, srcs, sdk, tags = [], **kwargs):
             "//tools/build_rules:case_report",
             "//tools/build_rules:kept_folder",
         ],
+        **kwargs
+    )
+
+def go_programs(name, srcs, packages, sdk, tags = [], **kwargs):
+    """Builds programs of a module, the one of this package, as NAME/PROGRAM.
+
+    Args:
+      name: the folder's.
+      srcs: as go_test's.
+      packages: folders of the module; a program is called as its folder.
+      sdk: as go_test's.
+      tags: more tags.
+      **kwargs: those of every rule.
+    """
+    programs(
+        name = name,
+        arguments = ["--go=" + GO, "--module=" + native.package_name()] +
+                    ["--package=" + package for package in packages],
+        builder = "//tools/build_rules:go_build",
+        inputs = srcs + ["@local_go//:version.txt"],
+        programs = [package.split("/")[-1] for package in packages],
+        sdk = sdk,
+        tags = tags + ["no-sanitizer"],
+        unavailable = UNAVAILABLE,
         **kwargs
     )

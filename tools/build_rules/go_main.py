@@ -75,6 +75,17 @@ def run_check(name, command, environment, module, report):
         report.passed("go", name)
 
 
+def lay_out(kept, module, sdk):
+    """What Go builds from: the module, and the SDK, whose copy it returns."""
+    # Go's cache knows nothing of the SDK's files: their checksum has to be in their path.
+    files = sorted(file for file in sdk.rglob("*") if file.is_file())
+    copy = kept / "sdk" / checksum(*files)
+    shutil.rmtree(copy.parent, ignore_errors=True)
+    copy_anew(sdk, copy)
+    copy_anew(module, kept / "module")
+    return copy
+
+
 def environment_of(go, kept, sdk):
     return {
         "CC": "/usr/bin/gcc",
@@ -92,7 +103,7 @@ def environment_of(go, kept, sdk):
         "GOTOOLCHAIN": "local",
         "HOME": str(kept),
         "PATH": f"{go.parent}:/usr/bin:/bin",
-        "TMPDIR": os.environ["TEST_TMPDIR"],
+        "TMPDIR": os.environ.get("TEST_TMPDIR", "/tmp"),
     }
 
 
@@ -111,12 +122,7 @@ def main():
     go = arguments.go
     version = subprocess.check_output([go, "version"], env={"HOME": "/nonexistent"}, text=True)
     with kept_folder(f"go-{checksum(version)}") as kept:
-        # Go's cache knows nothing of the SDK's files: their checksum has to be in their path.
-        files = sorted(file for file in arguments.sdk.rglob("*") if file.is_file())
-        sdk = kept / "sdk" / checksum(*files)
-        shutil.rmtree(sdk.parent, ignore_errors=True)
-        copy_anew(arguments.sdk, sdk)
-        copy_anew(arguments.module, kept / "module")
+        sdk = lay_out(kept, arguments.module, arguments.sdk)
         environment = environment_of(go, kept, sdk)
         run_check("fmt", [go.with_name("gofmt"), "-d", "."], environment, kept / "module", report)
         # -race, so that both compile the standard library for it, and only once.

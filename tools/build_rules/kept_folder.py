@@ -1,6 +1,6 @@
-"""A folder that outlives a test, for a compiler that would else begin from nothing in every sandbox.
+"""A folder that outlives an action, for a compiler that would else begin from nothing in every sandbox.
 
-It is in /tmp, which the sandbox lets tests write to. Its name holds all that decides whether what lies
+It is in /tmp, which the sandbox lets actions write to. Its name holds all that decides whether what lies
 there is of use: the caller passes it.
 """
 
@@ -9,6 +9,7 @@ import hashlib
 import os
 import shutil
 import stat
+import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,13 +40,21 @@ def _mine_alone(folder):
 
 
 @contextmanager
+def _top():
+    top = Path(f"/tmp/waybill-kept-{os.getuid()}")
+    if _mine_alone(top):
+        yield top
+    else:
+        with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as folder:
+            yield Path(folder)
+
+
+@contextmanager
 def kept_folder(name):
     """The folder of that name, and nobody else's until the end; where /tmp is no place, one that goes."""
-    top = Path(f"/tmp/waybill-kept-{os.getuid()}")
-    if not _mine_alone(top):
-        top = Path(os.environ["TEST_TMPDIR"])
-    folder = top / name
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield folder
+    with _top() as top:
+        folder = top / name
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield folder
