@@ -15,6 +15,7 @@ static void await(waybill_queue_t* queue, uint32_t wanted) {
     waybill_event_t event = WAYBILL_EVENT_INIT;
     check(waybill_queue_wait(queue, 0, &event, &error));
     error = event.error, check(event.status);
+    if (event.answer_wanted) check(waybill_update_accept(event.update, event.kind, &error));
     kind = event.kind;
     waybill_event_release(&event);
   }
@@ -49,7 +50,7 @@ int main(int argc, char** argv) {
   } else {
     waybill_worker_t* worker;
     waybill_worker_options_t options = {sizeof options, &rank, manifest, &region, 1, .queue = queue};
-    options.mode = WAYBILL_MODE_IN_PLACE;
+    options.mode = WAYBILL_MODE_IN_PLACE, options.ask = WAYBILL_ASK_COMMIT;
     check(waybill_worker_create(context, &options, &worker, &error));
     check(waybill_worker_join(worker, 0, 0, &error));
     await(queue, WAYBILL_EVENT_COMMIT);

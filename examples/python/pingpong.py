@@ -16,10 +16,15 @@ def main(role, address):
                 weights[i] = i + 0.5
             trainer.publish(version=1).committed.wait()
     else:
-        with waybill.Worker(address, mode="in-place", ask=[]) as worker:
+        with waybill.Worker(address, mode="in-place") as worker:
             worker.add("w", weights)
             worker.join()
-            worker.await_version(1)
+            for event in worker.events():
+                if isinstance(event, waybill.Prepare):
+                    event.ready()
+                elif isinstance(event, waybill.Commit):
+                    event.shown()
+                    break
     print(f"{role}:", *weights)  # The rank has left, and the memory is ours again.
 
 
