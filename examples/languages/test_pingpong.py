@@ -1,0 +1,93 @@
+"""What README.md shows runs: each language's trainer moves a tensor to each language's worker."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from examples.languages.job import controller, program, started
+
+# Where each one is, as README.md names it and as it lies here, and how many lines it may have.
+SHOWN = {
+    "python": ("examples/python/pingpong.py", "examples/python/pingpong.py", 40),
+    "c": ("examples/c/pingpong.c", "examples/c/pingpong.c", 60),
+    "rust": ("examples/rust/pingpong.rs", "bindings/rust/examples/pingpong.rs", 40),
+    "go": ("examples/go/pingpong/main.go", "bindings/go/examples/pingpong/main.go", 40),
+}
+
+
+def code_in_readme(name):
+    """The fenced block behind the comment that names the file."""
+    text = Path("README.md").read_text()
+    found = re.findall(rf"<!-- {re.escape(name)} -->\n+```\w+\n(.*?)^```$", text, re.DOTALL | re.M)
+    assert len(found) == 1, f"README.md shows {name} {len(found)} times"
+    return found[0]
+
+
+@pytest.mark.parametrize("language", SHOWN)
+def test_the_readme_shows_it_word_for_word(language):
+    name, path, _ = SHOWN[language]
+    assert code_in_readme(name) == Path(path).read_text()
+
+
+@pytest.mark.parametrize("language", SHOWN)
+def test_it_is_short(language):
+    name, _, most = SHOWN[language]
+    assert code_in_readme(name).count("\n") <= most
+
+
+def build_c(folder):
+    source, target = folder / "pingpong.c", folder / "pingpong"
+    source.write_text(code_in_readme(SHOWN["c"][0]))
+    sdk = Path("capi/dist/sdk").resolve()
+    said = subprocess.run(
+        ["pkg-config", "--cflags", "--libs", "waybill"],
+        env={**os.environ, "PKG_CONFIG_PATH": str(sdk / "lib/pkgconfig")},
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    ).stdout.split()
+    subprocess.run(["gcc", source, "-o", target, *said, f"-Wl,-rpath,{sdk}/lib"], check=True)
+    return [target]
+
+
+def write_python(folder):
+    source = folder / "pingpong.py"
+    source.write_text(code_in_readme(SHOWN["python"][0]))
+    return [sys.executable, source]
+
+
+@pytest.fixture(scope="module")
+def command_of(tmp_path_factory):
+    """The command that runs a language's program, which is made once."""
+    made = {}
+    make = {
+        "c": build_c,
+        "go": lambda _: [program("bindings/go/programs/pingpong")],
+        "python": write_python,
+        "rust": lambda _: [program("bindings/rust/programs/pingpong")],
+    }
+
+    def command(language):
+        if language not in made:
+            made[language] = make[language](tmp_path_factory.mktemp(language))
+        return made[language]
+
+    return command
+
+
+@pytest.mark.parametrize("trainer", SHOWN)
+@pytest.mark.parametrize("worker", SHOWN)
+def test_a_tensor_moves(command_of, tmp_path, trainer, worker):
+    sender, receiver = command_of(trainer), command_of(worker)
+    with (
+        controller(tmp_path) as (address, environment),
+        started([*receiver, "worker", address], environment) as shows,
+        started([*sender, "trainer", address], environment) as sends,
+    ):
+        said = [rank.communicate(timeout=60)[0] for rank in (sends, shows)]
+    assert said == ["trainer: 0.5 1.5 2.5 3.5\n", "worker: 0.5 1.5 2.5 3.5\n"]
+    assert [sends.returncode, shows.returncode] == [0, 0]
