@@ -12,14 +12,15 @@ py::object ToException(waybill_status_t code, uint32_t scope, const std::string&
 
 void AddErrors(py::module_& module) {
   module.def("status_name", &waybill_status_name, py::arg("status"));
-  py::register_exception_translator([](std::exception_ptr thrown) {
-    try {
-      if (thrown) std::rethrow_exception(thrown);
-    } catch (const Error& error) {
-      const py::object exception = ToException(error.code(), error.scope(), error.what());
-      PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
-    }
-  });
+  py::register_exception_translator(
+      [](std::exception_ptr thrown) {  // NOLINT(performance-unnecessary-value-param)
+        try {
+          if (thrown) std::rethrow_exception(thrown);
+        } catch (const Error& error) {
+          const py::object exception = ToException(error.code(), error.scope(), error.what());
+          PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
+        }
+      });
 }
 
 }  // namespace waybill::python

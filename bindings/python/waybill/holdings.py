@@ -7,8 +7,8 @@ from typing import Any
 
 from waybill import _waybill
 from waybill.dtypes import dtype_number
-from waybill.errors import InvalidArgument
-from waybill.memory import HOST, Memory, dense_strides
+from waybill.errors import FailedPrecondition, InvalidArgument
+from waybill.memory import HOST, Memory, dense_strides, memory_of
 from waybill.parts import AnyPart, Padding, Part
 
 CONTENTS = {"plain": 0, "quantised": 1, "scales": 2}
@@ -75,6 +75,7 @@ class Holdings:
         self._holdings: dict[str, Holding] = {}
         self._declared: dict[str, tuple[int, tuple[int, ...]]] = {}
         self._aliases: list[tuple[str, str]] = []
+        self._given: tuple[_waybill.Manifest, list[Memory]] | None = None
 
     def __iter__(self) -> Any:
         return iter(self._holdings.values())
@@ -90,6 +91,45 @@ class Holdings:
         """Lets go of all memory."""
         for holding in self._holdings.values():
             holding.memory.owner = None
+        if self._given is not None:
+            for memory in self._given[1]:
+                memory.owner = None
+
+    def settle(self, manifest: _waybill.Manifest, buffers: Sequence[Any]) -> None:
+        """Exactly what a manifest says, in these buffers: one for each of its regions, or none."""
+        if self._holdings or self._given is not None:
+            raise FailedPrecondition("add_manifest: this rank has added something before")
+        memories = [memory_of(buffer) for buffer in buffers]
+        for index, memory in enumerate(memories):
+            if not memory.dense:
+                raise InvalidArgument(f"add_manifest: buffer {index} is not contiguous")
+        self._given = (manifest, memories)
+
+    @property
+    def lent(self) -> bool:
+        """Any of it lies in memory of the caller's."""
+        if self._given is not None:
+            return bool(self._given[1])
+        return any(holding.memory.owner is not None for holding in self)
+
+    def owner(self, index: int) -> object:
+        """Of the buffer that is a region of the manifest; None where Waybill allocated it."""
+        memories = self._given[1] if self._given is not None else []
+        return memories[index].owner if index < len(memories) else None
+
+    def _build_given(
+        self, context: _waybill.Context, manifest: _waybill.Manifest, memories: Sequence[Memory]
+    ) -> tuple[_waybill.Manifest, list[_waybill.Region]]:
+        regions = []
+        for index, memory in enumerate(memories):
+            begin, end = (0, 0) if memory.empty else memory.span()
+            name = f"buffer {index}"
+            regions.append(
+                _waybill.Region(
+                    context, begin, end - begin, memory.kind, memory.read_only, name, [memory.owner]
+                )
+            )
+        return manifest, regions
 
     def declare(self, name: str, dtype: int, shape: Sequence[int]) -> None:
         """A tensor of the job, of which this rank may hold nothing."""
@@ -115,6 +155,8 @@ class Holdings:
         self, context: _waybill.Context, *, to_write: bool
     ) -> tuple[_waybill.Manifest, list[_waybill.Region]]:
         """The manifest, and regions over the memory that was added."""
+        if self._given is not None:
+            return self._build_given(context, *self._given)
         manifest = _waybill.Manifest()
         regions = []
         for index, region in enumerate(self._merged(to_write=to_write)):
@@ -136,6 +178,8 @@ class Holdings:
 
     def build_for_allocation(self) -> _waybill.Manifest:
         """The manifest, where Waybill allocates: all in one region."""
+        if self._given is not None:
+            return self._given[0]
         manifest = _waybill.Manifest()
         gaps = []
         offset = 0

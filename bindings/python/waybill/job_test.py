@@ -41,6 +41,40 @@ def test_what_is_published_is_shown(mode):
                 numpy.testing.assert_array_equal(memory, of_version(version))
 
 
+@pytest.mark.parametrize("mode", ["shadow", "shadow-copy"])
+def test_a_layouts_manifest_is_held_as_it_says(mode):
+    layout = waybill.Layout(model="gpt2", layers=1)
+    held = [layout.trainer_manifest(), layout.worker_manifest()]
+    weights = numpy.arange(held[0].region_sizes[0] // 4, dtype=numpy.uint32)
+    memory = [numpy.zeros(held[1].region_sizes[0], numpy.uint8)] if mode != "shadow" else []
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(mode=mode)
+        trainer.add_manifest(held[0], [weights])
+        worker.add_manifest(held[1], memory)
+        with pytest.raises(waybill.FailedPrecondition, match="has added something before"):
+            worker.add_manifest(held[1])
+        job.join()
+        trainer.publish(1, deadline=PATIENCE).committed.wait(PATIENCE)
+        worker.await_version(1, PATIENCE)
+        sent, shown = (first_shard(manifest, "wte.weight") for manifest in held)
+        row = 768 * 4
+        with worker.snapshot() as snapshot:
+            assert bytes(snapshot.region(0)[shown : shown + row]) == bytes(
+                weights.view(numpy.uint8)[sent : sent + row]
+            )
+
+
+def first_shard(manifest, ending):
+    """Where the shard of the tensor of that name begins in its region."""
+    said = manifest.describe()
+    names = [tensor["name"] for tensor in said["tensors"]]
+    return next(
+        shard["place"]["offset_bytes"]
+        for shard in said["shards"]
+        if names[shard["tensor"]].endswith(ending)
+    )
+
+
 def test_rows_over_trainers_and_columns_over_workers():
     whole = of_version(1)
     rows = [whole[:40].copy(), whole[40:].copy()]

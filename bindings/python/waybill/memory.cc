@@ -9,7 +9,7 @@ namespace {
 
 // (address, device type, device, (code, bits, lanes), shape, strides or None, read-only, owner):
 // what waybill.memory reads. The owner holds the memory.
-py::tuple Describe(const dlpack::Tensor& tensor, bool read_only, py::object owner) {
+py::tuple Describe(const dlpack::Tensor& tensor, bool read_only, const py::object& owner) {
   const auto numbers = [&](const int64_t* values) -> py::object {
     if (values == nullptr) return py::none();
     py::tuple tuple(tensor.dimensions);
@@ -19,8 +19,7 @@ py::tuple Describe(const dlpack::Tensor& tensor, bool read_only, py::object owne
   const auto address = reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset;
   return py::make_tuple(address, tensor.device_type, tensor.device_id,
                         py::make_tuple(tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes),
-                        numbers(tensor.shape), numbers(tensor.strides), read_only,
-                        std::move(owner));
+                        numbers(tensor.shape), numbers(tensor.strides), read_only, owner);
 }
 
 // Takes what is in the capsule over, which makes the capsule useless to anybody else.
@@ -67,7 +66,7 @@ std::unique_ptr<KeptRegion> Lend(const KeptContext& context, uintptr_t address, 
                                  uint32_t kind, bool read_only, const std::string& name,
                                  py::object owners) {
   waybill_region_options_t options = WAYBILL_REGION_OPTIONS_INIT;
-  options.data = reinterpret_cast<void*>(address);
+  options.data = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
   options.size_bytes = size_bytes;
   options.kind = kind;
   options.read_only = read_only ? 1 : 0;

@@ -77,8 +77,8 @@ void AddPlanning(py::module_& module) {
           "load",
           [](const KeptLayout& self, const KeptManifest& manifest, uintptr_t address,
              uint64_t size_bytes) {
-            Call(waybill_layout_load, self.get(), manifest.get(), reinterpret_cast<void*>(address),
-                 size_bytes);
+            void* data = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+            Call(waybill_layout_load, self.get(), manifest.get(), data, size_bytes);
           },
           py::arg("manifest"), py::arg("address"), py::arg("size_bytes"), Unlocked());
   py::class_<KeptPlan>(module, "Plan")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from waybill import _waybill
 from waybill.errors import FailedPrecondition
 from waybill.holdings import Holdings
 from waybill.pump import ENDED, Pump, deadline_ns
 from waybill.runtime import context, read_json
+
+if TYPE_CHECKING:
+    from waybill.planning import Manifest
 
 Self = TypeVar("Self", bound="Rank")
 
@@ -37,6 +41,15 @@ class Rank:
     def _check_may_add(self) -> None:
         if self._core is not None:
             raise FailedPrecondition("it has joined: what it holds is settled")
+
+    def add_manifest(self, manifest: Manifest, buffers: Sequence[Any] = ()) -> None:
+        """Holds exactly what a manifest says, as Layout makes them, instead of what add() is told.
+
+        buffers  One for each of its regions, as large and contiguous; kept alive until this rank has
+                 left. A worker without any: Waybill allocates.
+        """
+        self._check_may_add()
+        self._holdings.settle(manifest._core, buffers)
 
     def _begin_join(self, deadline: float | None) -> Any:
         core = self._core

@@ -41,6 +41,7 @@ class Identity {
 
 std::vector<waybill_region_t*> HandlesOf(const std::vector<const KeptRegion*>& regions) {
   std::vector<waybill_region_t*> handles;
+  handles.reserve(regions.size());
   for (const KeptRegion* region : regions) handles.push_back(region->get());
   return handles;
 }

@@ -42,6 +42,12 @@ class Snapshot:
         first = holding.offset_bytes + begin - memory.address
         return region[first : first + end - begin]
 
+    def region(self, index: int = 0) -> memoryview:
+        """The bytes of a region of the manifest, read-only; after add_manifest()."""
+        if self._snapshot is None:
+            raise FailedPrecondition("the snapshot is closed")
+        return memoryview(self._snapshot.region(index, self._holdings.owner(index)))
+
     def memory(self, name: str) -> memoryview:
         """The bytes of an array, read-only."""
         return self._bytes(self._holdings[name])

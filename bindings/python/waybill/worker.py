@@ -109,7 +109,6 @@ class Worker(Rank):
         self._mode = MODES[mode]
         self._ask = sum(ASKS[event] for event in set(asked))
         self._verify_threads = verify_threads
-        self._lent = False
         self._unread: deque[Event] = deque()
 
     def add(
@@ -141,7 +140,6 @@ class Worker(Rank):
         if tensor is not None:
             memory = memory_of(tensor)
             _check_filled(name, memory)
-            self._lent = True
         elif shape is None or dtype is None:
             raise InvalidArgument(f'"{name}": neither a tensor nor a shape and a dtype')
         else:
@@ -161,7 +159,7 @@ class Worker(Rank):
         self._holdings.add(name, memory, parts)
 
     def _make(self) -> _waybill.Worker:
-        if self._lent:
+        if self._holdings.lent:
             manifest, self._regions = self._holdings.build_in_memory(self._context, to_write=True)
         else:
             manifest = self._holdings.build_for_allocation()
