@@ -34,6 +34,7 @@ class WorkerClient final : public Worker, private RankClient {
 
   void Leave() override {
     if (!joined()) return;
+    thread().DoAndWait([this] { SayShown(); });
     EndOnThread(absl::CancelledError("it has left the job"));
     {
       const std::lock_guard lock(answers_->mutex);
@@ -286,17 +287,25 @@ class WorkerClient final : public Worker, private RankClient {
       counts_ = engine_->counts();
       stages_ = engine_->stages();
     }
+    unsaid_shown_ = event;
     NotifyAll();
     Tell({.kind = WorkerNotice::Kind::kCommit,
           .update = event.update,
           .status = {},
           .pause = event.pause},
          [this, event](const absl::Status&) {
-           proto::RankMessage message;
-           message.mutable_shown()->set_sequence(event.update.sequence);
-           message.mutable_shown()->set_pause_seconds(absl::ToDoubleSeconds(event.pause));
-           Send(std::move(message));
+           if (unsaid_shown_ && unsaid_shown_->update == event.update) SayShown();
          });
+  }
+
+  // When the user has answered; or leaves, who cannot refuse what it shows.
+  void SayShown() {
+    if (!unsaid_shown_) return;
+    proto::RankMessage message;
+    message.mutable_shown()->set_sequence(unsaid_shown_->update.sequence);
+    message.mutable_shown()->set_pause_seconds(absl::ToDoubleSeconds(unsaid_shown_->pause));
+    unsaid_shown_.reset();
+    Send(std::move(message));
   }
 
   // Asks the user, if there is one to ask; `then` runs on the progress thread.
@@ -324,7 +333,8 @@ class WorkerClient final : public Worker, private RankClient {
   bool connected_ = false;
   UpdateId update_;
   bool given_up_ = false;
-  uint64_t verified_before_bytes_ = 0;  // The update.
+  std::optional<WorkerEvent> unsaid_shown_;  // It is shown, and the user has not answered.
+  uint64_t verified_before_bytes_ = 0;       // The update.
   uint64_t last_verified_bytes_ = 0;
   const std::shared_ptr<Answers> answers_ = std::make_shared<Answers>();
   // Guarded by mutex_.

@@ -89,6 +89,21 @@ TEST(Leaving, WhatIsShownCanBeReadWhenTheWorkerHasLeft) {
   }
 }
 
+TEST(Leaving, AWorkerThatLeavesBeforeItAnswersTheCommitHasShownTheVersion) {
+  Job job({.trainers = 1, .workers = 2});
+  job.handler(0) = [](const WorkerNotice& notice, const WorkerOptions::Answer& answer) {
+    if (notice.kind != Kind::kCommit) answer(absl::OkStatus());
+  };
+  ASSERT_EQ(job.StartController().message(), "");
+  ASSERT_EQ(job.JoinAll().message(), "");
+  job.PublishAll(1);
+  ASSERT_EQ(job.worker(0)->AwaitShown(1, absl::Seconds(20)).message(), "");
+  job.worker(0)->Leave();
+  const auto outcomes = job.trainer(0)->AwaitOutcome(absl::Seconds(20));
+  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+  EXPECT_EQ((*outcomes)[0].status.message(), "");
+}
+
 TEST(Leaving, AnAnswerToAWorkerThatIsGoneDoesNothing) {
   Job job({.trainers = 1, .workers = 1});
   std::promise<WorkerOptions::Answer> asked;

@@ -85,7 +85,11 @@ fn nobody_shows_what_one_refuses(step: &str) {
     thread::scope(|scope| {
         for (w, worker) in job.workers.iter().enumerate() {
             scope.spawn(move || loop {
-                let (asked, found) = notice(worker.next_event(PATIENCE).unwrap());
+                let event = worker.next_event(PATIENCE).unwrap();
+                if matches!(event, Event::Abort { .. }) {
+                    break; // The other one's word was faster.
+                }
+                let (asked, found) = notice(event);
                 if found == step && w == 1 {
                     break asked.refuse("warming up").unwrap();
                 }
