@@ -86,6 +86,16 @@ absl::StatusOr<std::shared_ptr<T>> Find(const typename T::Handle* handle, absl::
                               : " is no such handle: it was destroyed, or is of another kind"));
 }
 
+// The same for a function that needs nothing but an object: `run` gets it.
+template <typename T, typename Run>
+waybill_status_t CallOn(absl::string_view doing, const typename T::Handle* handle,
+                        absl::string_view name, waybill_error_t** error, const Run& run) noexcept {
+  return Call(doing, error, [&]() -> absl::Status {
+    WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<T>(handle, name));
+    return run(*found);
+  });
+}
+
 // A text argument: NULL is "". kInvalidArgument: not UTF-8.
 absl::StatusOr<std::string> Text(const char* text, absl::string_view name);
 

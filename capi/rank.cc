@@ -4,17 +4,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "capi/call.h"
 #include "capi/deadline.h"
-#include "capi/struct_size.h"
+#include "capi/manifest.h"
 #include "core/net/tcp_socket.h"
 
 namespace waybill::capi {
 namespace {
 
 constexpr absl::Duration kJoinDefault = absl::Seconds(120);
-
-}  // namespace
 
 absl::StatusOr<RankConfig> ReadRankConfig(const waybill_rank_options_t* given,
                                           const std::shared_ptr<Context>& context) {
@@ -58,13 +55,27 @@ absl::StatusOr<RankConfig> ReadRankConfig(const waybill_rank_options_t* given,
   return config;
 }
 
-Rank::Rank(uint32_t source, std::shared_ptr<Queue> queue, RankConfig config, Manifest manifest,
-           Regions regions)
-    : config_(std::move(config)),
-      manifest_(std::move(manifest)),
+}  // namespace
+
+absl::StatusOr<RankParts> ReadRankParts(const std::shared_ptr<Context>& context,
+                                        const waybill_rank_options_t* rank,
+                                        const waybill_queue_t* queue,
+                                        const waybill_manifest_t* manifest, Holes holes) {
+  RankParts parts;
+  WAYBILL_ASSIGN_OR_RETURN(parts.config, ReadRankConfig(rank, context));
+  WAYBILL_ASSIGN_OR_RETURN(parts.queue, Find<Queue>(queue, "queue"));
+  WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<ManifestObject>(manifest, "manifest"));
+  parts.manifest = found->Copy();
+  WAYBILL_RETURN_IF_ERROR(CheckManifest(parts.manifest, holes));
+  return parts;
+}
+
+Rank::Rank(uint32_t source, RankParts parts, Regions regions)
+    : config_(std::move(parts.config)),
+      manifest_(std::move(parts.manifest)),
       regions_(std::move(regions)),
       source_(source),
-      queue_(std::move(queue)) {}
+      queue_(std::move(parts.queue)) {}
 
 void Rank::SetState(State state) {
   const std::lock_guard lock(mutex_);
@@ -121,7 +132,7 @@ absl::Status Rank::CheckJoined() const {
                                            : "it has left");
 }
 
-absl::Status Rank::BeginLeave(uint64_t token) {
+absl::Status Rank::Leave(uint64_t token) {
   {
     const std::lock_guard lock(mutex_);
     if (state_ == State::kLeaving || state_ == State::kLeft) {

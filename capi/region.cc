@@ -70,14 +70,15 @@ absl::StatusOr<MemoryKind> KindFrom(uint32_t number) {
 
 }  // namespace
 
-absl::StatusOr<Regions> FindRegions(absl::Span<waybill_region_t* const> handles,
+absl::StatusOr<Regions> FindRegions(waybill_region_t* const* handles, uint32_t count,
                                     const Manifest& manifest, Access access) {
-  if (handles.size() != manifest.region_count()) {
+  if (handles == nullptr && count > 0) return absl::InvalidArgumentError("regions is NULL");
+  if (count != manifest.region_count()) {
     return absl::InvalidArgumentError(absl::StrCat("the manifest has ", manifest.region_count(),
-                                                   " regions, ", handles.size(), " are given"));
+                                                   " regions, ", count, " are given"));
   }
   Regions regions;
-  for (uint32_t i = 0; i < handles.size(); ++i) {
+  for (uint32_t i = 0; i < count; ++i) {
     WAYBILL_ASSIGN_OR_RETURN(auto region,
                              Find<Region>(handles[i], absl::StrCat("regions[", i, "]")));
     const std::string what = absl::StrCat("regions[", i, "], \"", region->name(), "\" for \"",
@@ -94,6 +95,11 @@ absl::StatusOr<Regions> FindRegions(absl::Span<waybill_region_t* const> handles,
   }
   if (access == Access::kWrite) WAYBILL_RETURN_IF_ERROR(CheckApart(regions));
   return regions;
+}
+
+absl::Status AddUser(const Regions& regions, const std::shared_ptr<Object>& user) {
+  for (const auto& region : regions) WAYBILL_RETURN_IF_ERROR(region->AddUser(user));
+  return absl::OkStatus();
 }
 
 std::vector<MemorySpan> MemoryOf(const Regions& regions) {

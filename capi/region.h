@@ -2,7 +2,7 @@
 #ifndef WAYBILL_CAPI_REGION_H_
 #define WAYBILL_CAPI_REGION_H_
 
-#include <functional>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -11,7 +11,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "capi/context.h"
 #include "capi/object.h"
 #include "capi/waybill.h"
@@ -57,8 +56,10 @@ enum class Access { kRead, kWrite };
 
 // Looks the handles up: one for each region of the manifest, as large. Where ranks write to them
 // they may neither overlap nor be read-only.
-absl::StatusOr<Regions> FindRegions(absl::Span<waybill_region_t* const> handles,
+absl::StatusOr<Regions> FindRegions(waybill_region_t* const* handles, uint32_t count,
                                     const Manifest& manifest, Access access);
+// Of all of them.
+absl::Status AddUser(const Regions& regions, const std::shared_ptr<Object>& user);
 std::vector<MemorySpan> MemoryOf(const Regions& regions);
 
 }  // namespace waybill::capi

@@ -9,10 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "capi/call.h"
 #include "capi/deadline.h"
-#include "capi/manifest.h"
 #include "capi/rank.h"
 #include "capi/struct_size.h"
-#include "core/tensor/manifest_check.h"
 
 namespace waybill::capi {
 namespace {
@@ -24,11 +22,8 @@ class TrainerObject final : public Rank {
   using Handle = waybill_trainer_t;
   static constexpr Kind kKind = Kind::kTrainer;
 
-  TrainerObject(std::shared_ptr<Queue> queue, RankConfig config, Manifest manifest, Regions regions,
-                const TrainerEngineOptions& engine)
-      : Rank(WAYBILL_SOURCE_TRAINER, std::move(queue), std::move(config), std::move(manifest),
-             std::move(regions)),
-        engine_(engine) {}
+  TrainerObject(RankParts parts, Regions regions, const TrainerEngineOptions& engine)
+      : Rank(WAYBILL_SOURCE_TRAINER, std::move(parts), std::move(regions)), engine_(engine) {}
 
   absl::Status Join(int64_t deadline_ns, uint64_t token) {
     return BeginJoin(deadline_ns, token, [this](const RankIdentity& identity) -> absl::Status {
@@ -76,9 +71,7 @@ class TrainerObject final : public Rank {
     return update;
   }
 
-  absl::Status Leave(uint64_t token) { return BeginLeave(token); }
-
-  waybill_progress_t progress() const {
+  waybill_progress_t progress() const override {
     const std::shared_ptr<Trainer> core = trainer();
     if (core == nullptr) {
       const std::lock_guard lock(mutex_);
@@ -99,7 +92,7 @@ class TrainerObject final : public Rank {
     return progress;
   }
 
-  std::string Describe() const {
+  std::string Describe() const override {
     nlohmann::json json = DescribeIdentity("trainer");
     const std::shared_ptr<Trainer> core = trainer();
     json["joined"] = core != nullptr;
@@ -181,23 +174,15 @@ class TrainerObject final : public Rank {
 
 absl::StatusOr<std::shared_ptr<TrainerObject>> CreateTrainer(
     const std::shared_ptr<Context>& context, const waybill_trainer_options_t& options) {
-  WAYBILL_ASSIGN_OR_RETURN(RankConfig config, ReadRankConfig(options.rank, context));
-  WAYBILL_ASSIGN_OR_RETURN(auto queue, Find<Queue>(options.queue, "queue"));
-  WAYBILL_ASSIGN_OR_RETURN(const auto manifest, Find<ManifestObject>(options.manifest, "manifest"));
-  Manifest copy = manifest->Copy();
-  WAYBILL_RETURN_IF_ERROR(CheckManifest(copy, Holes::kAllowed));
-  if (options.regions == nullptr && options.region_count > 0) {
-    return absl::InvalidArgumentError("regions is NULL");
-  }
-  WAYBILL_ASSIGN_OR_RETURN(
-      Regions regions,
-      FindRegions(absl::MakeConstSpan(options.regions, options.region_count), copy, Access::kRead));
+  WAYBILL_ASSIGN_OR_RETURN(RankParts parts, ReadRankParts(context, options.rank, options.queue,
+                                                          options.manifest, Holes::kAllowed));
+  WAYBILL_ASSIGN_OR_RETURN(Regions regions, FindRegions(options.regions, options.region_count,
+                                                        parts.manifest, Access::kRead));
   TrainerEngineOptions engine;
   if (options.ring_bytes != 0) engine.ring_bytes = options.ring_bytes;
   if (options.stage_threads != 0) engine.stage_threads = options.stage_threads;
-  auto trainer = std::make_shared<TrainerObject>(std::move(queue), std::move(config),
-                                                 std::move(copy), regions, engine);
-  for (const auto& region : regions) WAYBILL_RETURN_IF_ERROR(region->AddUser(trainer));
+  auto trainer = std::make_shared<TrainerObject>(std::move(parts), regions, engine);
+  WAYBILL_RETURN_IF_ERROR(AddUser(regions, trainer));
   return trainer;
 }
 
@@ -205,6 +190,7 @@ absl::StatusOr<std::shared_ptr<TrainerObject>> CreateTrainer(
 }  // namespace waybill::capi
 
 using waybill::capi::Call;
+using waybill::capi::CallOn;
 using waybill::capi::CheckOutput;
 using waybill::capi::Context;
 using waybill::capi::Find;
@@ -226,10 +212,9 @@ waybill_status_t waybill_trainer_create(waybill_context_t* context,
 
 waybill_status_t waybill_trainer_join(waybill_trainer_t* trainer, int64_t deadline_ns,
                                       uint64_t token, waybill_error_t** error) {
-  return Call("join as a trainer", error, [&]() -> absl::Status {
-    WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<TrainerObject>(trainer, "trainer"));
-    return found->Join(deadline_ns, token);
-  });
+  return CallOn<TrainerObject>(
+      "join as a trainer", trainer, "trainer", error,
+      [&](TrainerObject& found) { return found.Join(deadline_ns, token); });
 }
 
 waybill_status_t waybill_trainer_publish(waybill_trainer_t* trainer,
@@ -250,30 +235,20 @@ waybill_status_t waybill_trainer_publish(waybill_trainer_t* trainer,
 waybill_status_t waybill_trainer_progress(const waybill_trainer_t* trainer,
                                           waybill_progress_t* out_progress,
                                           waybill_error_t** error) {
-  return Call("ask a trainer for its progress", error, [&]() -> absl::Status {
-    WAYBILL_RETURN_IF_ERROR(waybill::capi::CheckStructSize(out_progress, "out_progress"));
-    WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<TrainerObject>(trainer, "trainer"));
-    waybill::capi::WriteStruct(found->progress(), out_progress);
-    return absl::OkStatus();
-  });
+  return waybill::capi::TellProgress<TrainerObject>("ask a trainer for its progress", trainer,
+                                                    "trainer", out_progress, error);
 }
 
 waybill_status_t waybill_trainer_describe(const waybill_trainer_t* trainer,
                                           waybill_blob_t** out_json, waybill_error_t** error) {
-  return Call("describe a trainer", error, [&]() -> absl::Status {
-    WAYBILL_RETURN_IF_ERROR(CheckOutput(out_json, "out_json"));
-    WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<TrainerObject>(trainer, "trainer"));
-    *out_json = MakeHandle(std::make_shared<waybill::capi::Blob>(found->Describe()));
-    return absl::OkStatus();
-  });
+  return waybill::capi::TellDescription<TrainerObject>("describe a trainer", trainer, "trainer",
+                                                       out_json, error);
 }
 
 waybill_status_t waybill_trainer_leave(waybill_trainer_t* trainer, uint64_t token,
                                        waybill_error_t** error) {
-  return Call("leave as a trainer", error, [&]() -> absl::Status {
-    WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<TrainerObject>(trainer, "trainer"));
-    return found->Leave(token);
-  });
+  return CallOn<TrainerObject>("leave as a trainer", trainer, "trainer", error,
+                               [&](TrainerObject& found) { return found.Leave(token); });
 }
 
 void waybill_trainer_destroy(waybill_trainer_t* trainer) {

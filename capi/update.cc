@@ -52,6 +52,7 @@ absl::Status Update::GiveAnswer(uint32_t event, const absl::Status& answer) {
 }  // namespace waybill::capi
 
 using waybill::capi::Call;
+using waybill::capi::CallOn;
 using waybill::capi::Find;
 using waybill::capi::FindObject;
 using waybill::capi::Update;
@@ -63,10 +64,8 @@ uint64_t waybill_update_version(const waybill_update_t* update) {
 
 waybill_status_t waybill_update_accept(waybill_update_t* update, uint32_t event,
                                        waybill_error_t** error) {
-  return Call("accept an update", error, [&]() -> absl::Status {
-    WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<Update>(update, "update"));
-    return found->GiveAnswer(event, absl::OkStatus());
-  });
+  return CallOn<Update>("accept an update", update, "update", error,
+                        [&](Update& found) { return found.GiveAnswer(event, absl::OkStatus()); });
 }
 
 waybill_status_t waybill_update_refuse(waybill_update_t* update, uint32_t event, const char* reason,
@@ -79,10 +78,8 @@ waybill_status_t waybill_update_refuse(waybill_update_t* update, uint32_t event,
 }
 
 waybill_status_t waybill_update_cancel(waybill_update_t* update, waybill_error_t** error) {
-  return Call("cancel an update", error, [&]() -> absl::Status {
-    WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<Update>(update, "update"));
-    return found->Cancel();
-  });
+  return CallOn<Update>("cancel an update", update, "update", error,
+                        [&](Update& found) { return found.Cancel(); });
 }
 
 void waybill_update_destroy(waybill_update_t* update) {

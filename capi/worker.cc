@@ -8,10 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "capi/call.h"
-#include "capi/manifest.h"
 #include "capi/rank.h"
 #include "capi/struct_size.h"
-#include "core/tensor/manifest_check.h"
 
 namespace waybill::capi {
 namespace {
@@ -46,11 +44,8 @@ class WorkerObject final : public Rank {
   using Handle = waybill_worker_t;
   static constexpr Kind kKind = Kind::kWorker;
 
-  WorkerObject(std::shared_ptr<Queue> queue, RankConfig config, Manifest manifest, Regions regions,
-               const WorkerSettings& settings)
-      : Rank(WAYBILL_SOURCE_WORKER, std::move(queue), std::move(config), std::move(manifest),
-             std::move(regions)),
-        settings_(settings) {}
+  WorkerObject(RankParts parts, Regions regions, const WorkerSettings& settings)
+      : Rank(WAYBILL_SOURCE_WORKER, std::move(parts), std::move(regions)), settings_(settings) {}
 
   absl::Status Join(int64_t deadline_ns, uint64_t token) {
     return BeginJoin(deadline_ns, token, [this](const RankIdentity& identity) -> absl::Status {
@@ -81,8 +76,6 @@ class WorkerObject final : public Rank {
     return absl::OkStatus();
   }
 
-  absl::Status Leave(uint64_t token) { return BeginLeave(token); }
-
   absl::StatusOr<std::shared_ptr<SnapshotObject>> TakeSnapshot(const std::string& holder) {
     std::shared_ptr<Worker> core = worker();
     if (core == nullptr)
@@ -107,7 +100,7 @@ class WorkerObject final : public Rank {
     return state;
   }
 
-  waybill_progress_t progress() const {
+  waybill_progress_t progress() const override {
     waybill_progress_t progress = WAYBILL_PROGRESS_INIT;
     const std::shared_ptr<Worker> core = worker();
     if (core == nullptr) return progress;
@@ -119,7 +112,7 @@ class WorkerObject final : public Rank {
     return progress;
   }
 
-  std::string Describe() const {
+  std::string Describe() const override {
     nlohmann::json json = DescribeIdentity("worker");
     const std::shared_ptr<Worker> core = worker();
     json["joined"] = CheckJoined().ok();
@@ -184,11 +177,8 @@ absl::Status CheckMode(Mode mode, bool with_regions) {
 
 absl::StatusOr<std::shared_ptr<WorkerObject>> CreateWorker(
     const std::shared_ptr<Context>& context, const waybill_worker_options_t& options) {
-  WAYBILL_ASSIGN_OR_RETURN(RankConfig config, ReadRankConfig(options.rank, context));
-  WAYBILL_ASSIGN_OR_RETURN(auto queue, Find<Queue>(options.queue, "queue"));
-  WAYBILL_ASSIGN_OR_RETURN(const auto manifest, Find<ManifestObject>(options.manifest, "manifest"));
-  Manifest copy = manifest->Copy();
-  WAYBILL_RETURN_IF_ERROR(CheckManifest(copy, Holes::kRefused));
+  WAYBILL_ASSIGN_OR_RETURN(RankParts parts, ReadRankParts(context, options.rank, options.queue,
+                                                          options.manifest, Holes::kRefused));
   constexpr uint32_t kAll = WAYBILL_ASK_PREPARE | WAYBILL_ASK_ARRIVED | WAYBILL_ASK_COMMIT;
   if (options.mode > WAYBILL_MODE_IN_PLACE || (options.ask & ~kAll) != 0) {
     return absl::InvalidArgumentError(absl::StrCat("mode is ", options.mode, ", ask ", options.ask,
@@ -199,18 +189,13 @@ absl::StatusOr<std::shared_ptr<WorkerObject>> CreateWorker(
   if (options.mode != 0) settings.engine.mode = static_cast<Mode>(options.mode);
   if (options.verify_threads != 0) settings.engine.verify_threads = options.verify_threads;
   WAYBILL_RETURN_IF_ERROR(CheckMode(settings.engine.mode, options.region_count > 0));
-  if (options.regions == nullptr && options.region_count > 0) {
-    return absl::InvalidArgumentError("regions is NULL");
-  }
   Regions regions;
   if (options.region_count > 0) {
-    WAYBILL_ASSIGN_OR_RETURN(
-        regions, FindRegions(absl::MakeConstSpan(options.regions, options.region_count), copy,
-                             Access::kWrite));
+    WAYBILL_ASSIGN_OR_RETURN(regions, FindRegions(options.regions, options.region_count,
+                                                  parts.manifest, Access::kWrite));
   }
-  auto worker = std::make_shared<WorkerObject>(std::move(queue), std::move(config), std::move(copy),
-                                               regions, settings);
-  for (const auto& region : regions) WAYBILL_RETURN_IF_ERROR(region->AddUser(worker));
+  auto worker = std::make_shared<WorkerObject>(std::move(parts), regions, settings);
+  WAYBILL_RETURN_IF_ERROR(AddUser(regions, worker));
   return worker;
 }
 
@@ -218,6 +203,7 @@ absl::StatusOr<std::shared_ptr<WorkerObject>> CreateWorker(
 }  // namespace waybill::capi
 
 using waybill::capi::Call;
+using waybill::capi::CallOn;
 using waybill::capi::CheckOutput;
 using waybill::capi::Context;
 using waybill::capi::Find;
@@ -241,18 +227,14 @@ waybill_status_t waybill_worker_create(waybill_context_t* context,
 
 waybill_status_t waybill_worker_join(waybill_worker_t* worker, int64_t deadline_ns, uint64_t token,
                                      waybill_error_t** error) {
-  return Call("join as a worker", error, [&]() -> absl::Status {
-    WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<WorkerObject>(worker, "worker"));
-    return found->Join(deadline_ns, token);
-  });
+  return CallOn<WorkerObject>("join as a worker", worker, "worker", error,
+                              [&](WorkerObject& found) { return found.Join(deadline_ns, token); });
 }
 
 waybill_status_t waybill_worker_rejoin(waybill_worker_t* worker, uint64_t token,
                                        waybill_error_t** error) {
-  return Call("join again as a worker", error, [&]() -> absl::Status {
-    WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<WorkerObject>(worker, "worker"));
-    return found->Rejoin(token);
-  });
+  return CallOn<WorkerObject>("join again as a worker", worker, "worker", error,
+                              [&](WorkerObject& found) { return found.Rejoin(token); });
 }
 
 waybill_status_t waybill_worker_state(const waybill_worker_t* worker,
@@ -268,22 +250,14 @@ waybill_status_t waybill_worker_state(const waybill_worker_t* worker,
 waybill_status_t waybill_worker_progress(const waybill_worker_t* worker,
                                          waybill_progress_t* out_progress,
                                          waybill_error_t** error) {
-  return Call("ask a worker for its progress", error, [&]() -> absl::Status {
-    WAYBILL_RETURN_IF_ERROR(waybill::capi::CheckStructSize(out_progress, "out_progress"));
-    WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<WorkerObject>(worker, "worker"));
-    waybill::capi::WriteStruct(found->progress(), out_progress);
-    return absl::OkStatus();
-  });
+  return waybill::capi::TellProgress<WorkerObject>("ask a worker for its progress", worker,
+                                                   "worker", out_progress, error);
 }
 
 waybill_status_t waybill_worker_describe(const waybill_worker_t* worker, waybill_blob_t** out_json,
                                          waybill_error_t** error) {
-  return Call("describe a worker", error, [&]() -> absl::Status {
-    WAYBILL_RETURN_IF_ERROR(CheckOutput(out_json, "out_json"));
-    WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<WorkerObject>(worker, "worker"));
-    *out_json = MakeHandle(std::make_shared<waybill::capi::Blob>(found->Describe()));
-    return absl::OkStatus();
-  });
+  return waybill::capi::TellDescription<WorkerObject>("describe a worker", worker, "worker",
+                                                      out_json, error);
 }
 
 waybill_status_t waybill_worker_snapshot(waybill_worker_t* worker, const char* holder,
@@ -301,10 +275,8 @@ waybill_status_t waybill_worker_snapshot(waybill_worker_t* worker, const char* h
 
 waybill_status_t waybill_worker_leave(waybill_worker_t* worker, uint64_t token,
                                       waybill_error_t** error) {
-  return Call("leave as a worker", error, [&]() -> absl::Status {
-    WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<WorkerObject>(worker, "worker"));
-    return found->Leave(token);
-  });
+  return CallOn<WorkerObject>("leave as a worker", worker, "worker", error,
+                              [&](WorkerObject& found) { return found.Leave(token); });
 }
 
 void waybill_worker_destroy(waybill_worker_t* worker) {

@@ -118,6 +118,13 @@ class CoordinatorTest : public testing::Test, public Outbox {
     Tell(kTrainer[t], [&](auto& m) { m.mutable_sent()->set_sequence(sequence()); });
   }
 
+  // Both trainers publish, and both workers vote for it.
+  void Decide(uint64_t version) {
+    for (const uint32_t t : {0u, 1u}) Publish(t, version);
+    for (const uint32_t w : {0u, 1u}) Ready(w);
+    for (const uint32_t w : {0u, 1u}) Arrived(w);
+  }
+
   const proto::ControllerMessage* Last(ConnectionId connection, Kind kind) {
     const proto::ControllerMessage* found = nullptr;
     for (const auto& message : sent_[connection]) {
@@ -192,12 +199,7 @@ TEST_F(CoordinatorTest, ADecisionIsOnDiskBeforeTheFirstCommit) {
 TEST_F(CoordinatorTest, WhatIsDecidedIsNotTakenBack) {
   MakeCoordinator();
   Establish();
-  Publish(0, 5);
-  Publish(1, 5);
-  Ready(0);
-  Ready(1);
-  Arrived(0);
-  Arrived(1);
+  Decide(5);
   Shown(0);
   Pass(absl::Minutes(5));  // Worker 1 has not said SHOWN by the deadline.
   EXPECT_EQ(Count(kWorker[1], Kind::kAbort), 0);
@@ -210,12 +212,7 @@ TEST_F(CoordinatorTest, WhatIsDecidedIsNotTakenBack) {
 TEST_F(CoordinatorTest, AWorkerThatLeavesWhenItHasShownAVersionIsNotLost) {
   MakeCoordinator();
   Establish();
-  Publish(0, 5);
-  Publish(1, 5);
-  Ready(0);
-  Ready(1);
-  Arrived(0);
-  Arrived(1);
+  Decide(5);
   Shown(0);
   coordinator_->OnGone(kWorker[0], now_);
   Shown(1);
@@ -227,12 +224,7 @@ TEST_F(CoordinatorTest, AWorkerThatLeavesWhenItHasShownAVersionIsNotLost) {
 TEST_F(CoordinatorTest, AWorkerThatIsGoneBeforeItShowedAVersionIsNamed) {
   MakeCoordinator();
   Establish();
-  Publish(0, 5);
-  Publish(1, 5);
-  Ready(0);
-  Ready(1);
-  Arrived(0);
-  Arrived(1);
+  Decide(5);
   coordinator_->OnGone(kWorker[0], now_);
   Shown(1);
   EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome),

@@ -117,17 +117,14 @@ absl::Status RankClient::Attend(proto::Join join) {
                                                   ", ", missing));
 }
 
-void RankClient::Shut(bool say_goodbye) {
-  if (say_goodbye && thread_ != nullptr) {
-    // After what the thread is saying: a worker may leave as soon as it sees a version shown, and
-    // SHOWN has to come first.
-    thread_->DoAndWait([this] {
-      leaving_ = true;
-      proto::RankMessage message;
-      message.mutable_leave();
-      Send(std::move(message));
-    });
-  }
+void RankClient::Shut() {
+  // After what the thread is saying: a worker may leave as soon as it sees a version shown, and
+  // SHOWN has to come first.
+  thread_->DoAndWait([this] {
+    proto::RankMessage message;
+    message.mutable_leave();
+    Send(std::move(message));
+  });
   std::unique_ptr<RankStream> stream;
   {
     const std::lock_guard lock(stream_mutex_);

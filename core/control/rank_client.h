@@ -60,8 +60,9 @@ class RankClient {
   // Opens the stream, says who this is, and returns when every lane of the job carries, or at the
   // deadline. `join` has what only this role declares.
   absl::Status Attend(proto::Join join);
-  // After this no handler runs, and the progress thread has ended. Again it does nothing.
-  void Shut(bool say_goodbye);
+  // Says goodbye; after EndOnThread(). After this no handler runs, and the progress thread has
+  // ended.
+  void Shut();
 
   bool joined() const { return thread_ != nullptr; }
   // What an end of the stream does, because this rank wants it; on any other than the progress

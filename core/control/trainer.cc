@@ -32,7 +32,7 @@ class TrainerClient final : public Trainer, private RankClient {
       std::unique_lock lock(mutex_);
       AwaitLocked(lock, absl::InfiniteFuture(), [this] { return !publish_ || publish_->returned; });
     }
-    Shut(/*say_goodbye=*/true);
+    Shut();
   }
 
   absl::Status Begin() {

@@ -40,7 +40,7 @@ class WorkerClient final : public Worker, private RankClient {
       const std::lock_guard lock(answers_->mutex);
       answers_->thread = nullptr;
     }
-    Shut(/*say_goodbye=*/true);
+    Shut();
     notices_.reset();
     engine_->CloseLanes();  // The progress thread is gone: this one is it now.
   }

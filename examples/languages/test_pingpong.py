@@ -40,6 +40,7 @@ def test_it_is_short(language):
 
 
 def build_c(folder):
+    """The way somebody else would: by pkg-config, and strictly."""
     source, target = folder / "pingpong.c", folder / "pingpong"
     source.write_text(code_in_readme(SHOWN["c"][0]))
     sdk = Path("capi/dist/sdk").resolve()
@@ -50,7 +51,9 @@ def build_c(folder):
         stdout=subprocess.PIPE,
         text=True,
     ).stdout.split()
-    subprocess.run(["gcc", source, "-o", target, *said, f"-Wl,-rpath,{sdk}/lib"], check=True)
+    strict = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+    rpath = f"-Wl,-rpath,{sdk}/lib"
+    subprocess.run(["gcc", *strict, source, "-o", target, *said, rpath], check=True)
     return [target]
 
 
