@@ -13,10 +13,13 @@ namespace waybill::kernels::cuda {
 
 // <cuda.h> renames some of these to their newer versions, by macros; so do fields and symbols.
 #define WAYBILL_DRIVER_FUNCTIONS(X) \
+  X(cuCtxPopCurrent)                \
+  X(cuCtxPushCurrent)               \
   X(cuCtxSetCurrent)                \
   X(cuDeviceGet)                    \
   X(cuDeviceGetCount)               \
   X(cuDeviceGetName)                \
+  X(cuDevicePrimaryCtxRelease)      \
   X(cuDevicePrimaryCtxRetain)       \
   X(cuEventCreate)                  \
   X(cuEventDestroy)                 \
@@ -27,6 +30,7 @@ namespace waybill::kernels::cuda {
   X(cuGetErrorString)               \
   X(cuInit)                         \
   X(cuKernelGetFunction)            \
+  X(cuLaunchHostFunc)               \
   X(cuLaunchKernel)                 \
   X(cuLibraryEnumerateKernels)      \
   X(cuLibraryGetKernel)             \
@@ -34,12 +38,17 @@ namespace waybill::kernels::cuda {
   X(cuLibraryLoadData)              \
   X(cuMemAlloc)                     \
   X(cuMemFree)                      \
+  X(cuMemHostRegister)              \
+  X(cuMemHostUnregister)            \
   X(cuMemcpyAsync)                  \
   X(cuMemcpyDtoH)                   \
   X(cuMemcpyHtoD)                   \
   X(cuMemsetD8Async)                \
+  X(cuPointerGetAttribute)          \
   X(cuStreamCreate)                 \
-  X(cuStreamSynchronize)
+  X(cuStreamDestroy)                \
+  X(cuStreamSynchronize)            \
+  X(cuStreamWaitEvent)
 
 struct DriverFunctions {
 #define WAYBILL_FIELD(name) decltype(&::name) name##_fn;

@@ -1,12 +1,9 @@
-// The kernels, compiled for the host.
+#include "kernels/cuda/host_kernels.h"
 
 #include "kernels/cuda/host_language.h"
 
 // First the language, then what is written in it.
-#include <string_view>
-
 #include "kernels/cuda/cast.cu"
-#include "kernels/cuda/kernel.h"
 #include "kernels/cuda/maxima.cu"
 #include "kernels/cuda/quantise.cu"
 #include "kernels/cuda/quantise_blocks.cu"
@@ -16,20 +13,13 @@
 namespace waybill::kernels::cuda {
 namespace {
 
-using Run = void (*)(const void* arguments);
-
 template <typename Arguments, void (*kKernel)(Arguments)>
 void RunOn(const void* arguments) {
   kKernel(*static_cast<const Arguments*>(arguments));
 }
 
-struct Entry {
-  std::string_view name;
-  Run run;
-};
-
 #define WAYBILL_ENTRY(arguments, name) \
-  Entry { #name, RunOn<arguments, name> }
+  HostKernel { #name, sizeof(arguments), RunOn<arguments, name> }
 #define WAYBILL_PAIR(arguments, name) \
   WAYBILL_ENTRY(arguments, name##Aligned), WAYBILL_ENTRY(arguments, name##Any)
 #define WAYBILL_QUANTISERS(types)                                           \
@@ -37,7 +27,7 @@ struct Entry {
       WAYBILL_ENTRY(QuantiseBlocksArguments, WaybillQuantiseBlocks##types), \
       WAYBILL_PAIR(QuantiseMxArguments, WaybillQuantiseMx##types)
 
-const Entry kEntries[] = {
+const HostKernel kKernels[] = {
     WAYBILL_ENTRY(RowsArguments, WaybillRows1),
     WAYBILL_ENTRY(RowsArguments, WaybillRows2),
     WAYBILL_ENTRY(RowsArguments, WaybillRows4),
@@ -64,18 +54,17 @@ const Entry kEntries[] = {
     WAYBILL_PAIR(DequantiseArguments, WaybillDequantiseBf16),
 };
 
-Outcome RunKernel(const char* name, std::atomic<CUkern_st*>&, const Launch& launch,
-                  const void* arguments, Stream) {
-  for (const Entry& entry : kEntries) {
-    if (entry.name != name) continue;
-    RunBlocks(launch.blocks, launch.threads, [&] { entry.run(arguments); });
-    return {};
-  }
-  return Outcome::Failed(std::string("no kernel of the name ") + name);
-}
-
 }  // namespace
 
-void LaunchOnHost() { SetLauncherForTest(&RunKernel); }
+const HostKernel* FindHostKernel(std::string_view name) {
+  for (const HostKernel& kernel : kKernels) {
+    if (kernel.name == name) return &kernel;
+  }
+  return nullptr;
+}
+
+void RunOnHost(const HostKernel& kernel, uint64_t blocks, unsigned threads, const void* arguments) {
+  RunBlocks(blocks, threads, [&] { kernel.run(arguments); });
+}
 
 }  // namespace waybill::kernels::cuda

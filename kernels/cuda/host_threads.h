@@ -9,9 +9,6 @@
 
 namespace waybill::kernels::cuda {
 
-// From now on this package's kernels run on the host, inside the call that launches them.
-void LaunchOnHost();
-
 // Runs `thread` for each thread of each of the blocks. Ends the program where some of a block's
 // threads wait for others that will not come.
 void RunBlocks(uint64_t blocks, unsigned threads, const std::function<void()>& thread);

@@ -1,0 +1,26 @@
+// The kernels, compiled for the host: see host_threads.h for what that shows.
+
+#ifndef KERNELS_CUDA_HOST_KERNELS_H_
+#define KERNELS_CUDA_HOST_KERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace waybill::kernels::cuda {
+
+struct HostKernel {
+  std::string_view name;
+  size_t argument_bytes;  // Every kernel takes one struct.
+  void (*run)(const void* arguments);
+};
+
+// Null where there is none of the name.
+const HostKernel* FindHostKernel(std::string_view name);
+
+// Runs all of a launch's threads. One launch at a time in the process.
+void RunOnHost(const HostKernel& kernel, uint64_t blocks, unsigned threads, const void* arguments);
+
+}  // namespace waybill::kernels::cuda
+
+#endif  // KERNELS_CUDA_HOST_KERNELS_H_

@@ -1,0 +1,231 @@
+// The driver's functions that Waybill calls, over the fake GPUs.
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/host_kernels.h"
+#include "testing/fake_cuda/fake_cuda.h"
+#include "testing/fake_cuda/gpu.h"
+
+#define FAKE extern "C" __attribute__((visibility("default"))) CUresult
+
+struct CUctx_st {
+  int device;
+};
+struct CUstream_st {
+  explicit CUstream_st(int device) : stream(device) {}
+  waybill::FakeStream stream;
+};
+struct CUevent_st {
+  std::shared_ptr<waybill::FakeEvent> event = std::make_shared<waybill::FakeEvent>();
+};
+
+namespace {
+
+using waybill::FakeMemory;
+using waybill::kernels::cuda::HostKernel;
+
+CUctx_st contexts[kFakeGpuCount] = {{0}, {1}};
+thread_local std::vector<CUcontext> current;
+std::atomic<int64_t> launches_left{-1};  // Below 0: no end.
+std::atomic<uint64_t> bytes_to_host{0};
+std::atomic<int64_t> streams{0};
+
+std::byte* At(CUdeviceptr address) { return reinterpret_cast<std::byte*>(address); }
+
+CUstream_st& StreamOf(CUstream stream) {
+  static CUstream_st& null_stream = *new CUstream_st(0);
+  return stream == nullptr ? null_stream : *stream;
+}
+
+CUresult Queue(CUstream stream, std::function<void()> work) {
+  StreamOf(stream).stream.Queue([work = std::move(work)] { FakeMemory::Get().RunAsGpu(work); });
+  return CUDA_SUCCESS;
+}
+
+void CopyNow(CUdeviceptr to, CUdeviceptr from, size_t size_bytes) {
+  const FakeMemory& memory = FakeMemory::Get();
+  if (memory.DeviceOf(At(from)) >= 0 && memory.DeviceOf(At(to)) < 0) bytes_to_host += size_bytes;
+  std::memcpy(At(to), At(from), size_bytes);
+}
+
+}  // namespace
+
+FAKE cuInit(unsigned) { return CUDA_SUCCESS; }
+FAKE cuDeviceGetCount(int* count) {
+  *count = kFakeGpuCount;
+  return CUDA_SUCCESS;
+}
+FAKE cuDeviceGet(CUdevice* device, int ordinal) {
+  if (ordinal < 0 || ordinal >= kFakeGpuCount) return CUDA_ERROR_INVALID_DEVICE;
+  *device = ordinal;
+  return CUDA_SUCCESS;
+}
+FAKE cuDeviceGetName(char* name, int size, CUdevice) {
+  std::strncpy(name, "Fake GPU", static_cast<size_t>(size));
+  return CUDA_SUCCESS;
+}
+FAKE cuGetErrorName(CUresult result, const char** name) {
+  *name = result == CUDA_ERROR_LAUNCH_FAILED ? "CUDA_ERROR_LAUNCH_FAILED" : "CUDA_ERROR";
+  return CUDA_SUCCESS;
+}
+FAKE cuGetErrorString(CUresult, const char** text) {
+  *text = "the fake driver was told to fail, or asked for what it has not";
+  return CUDA_SUCCESS;
+}
+
+FAKE cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  *context = &contexts[device];
+  return CUDA_SUCCESS;
+}
+FAKE cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
+FAKE cuCtxSetCurrent(CUcontext context) {
+  if (current.empty()) current.push_back(nullptr);
+  current.back() = context;
+  return CUDA_SUCCESS;
+}
+FAKE cuCtxPushCurrent(CUcontext context) {
+  current.push_back(context);
+  return CUDA_SUCCESS;
+}
+FAKE cuCtxPopCurrent(CUcontext* context) {
+  if (current.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  *context = current.back();
+  current.pop_back();
+  return CUDA_SUCCESS;
+}
+
+FAKE cuMemAlloc(CUdeviceptr* address, size_t size_bytes) {
+  if (current.empty() || current.back() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  std::byte* const memory = FakeMemory::Get().Allocate(size_bytes, current.back()->device);
+  *address = reinterpret_cast<CUdeviceptr>(memory);
+  return memory == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+FAKE cuMemFree(CUdeviceptr address) {
+  return FakeMemory::Get().Free(At(address)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+FAKE cuMemHostRegister(void* memory, size_t size_bytes, unsigned) {
+  return FakeMemory::Get().Pin(static_cast<std::byte*>(memory), size_bytes)
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+}
+FAKE cuMemHostUnregister(void* memory) {
+  return FakeMemory::Get().Unpin(static_cast<std::byte*>(memory))
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+}
+FAKE cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr address) {
+  const int device = FakeMemory::Get().DeviceOf(At(address));
+  if (device < 0 && !FakeMemory::Get().IsPinned(At(address))) return CUDA_ERROR_INVALID_VALUE;
+  if (attribute == CU_POINTER_ATTRIBUTE_MEMORY_TYPE) {
+    *static_cast<unsigned*>(value) = device < 0 ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+    return CUDA_SUCCESS;
+  }
+  if (attribute != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) return CUDA_ERROR_NOT_SUPPORTED;
+  *static_cast<int*>(value) = device;
+  return CUDA_SUCCESS;
+}
+FAKE cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size_bytes, CUstream stream) {
+  return Queue(stream, [=] { CopyNow(to, from, size_bytes); });
+}
+FAKE cuMemcpyDtoH(void* to, CUdeviceptr from, size_t size_bytes) {
+  FakeMemory::Get().RunAsGpu([=] { CopyNow(reinterpret_cast<CUdeviceptr>(to), from, size_bytes); });
+  return CUDA_SUCCESS;
+}
+FAKE cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t size_bytes) {
+  FakeMemory::Get().RunAsGpu([=] { CopyNow(to, reinterpret_cast<CUdeviceptr>(from), size_bytes); });
+  return CUDA_SUCCESS;
+}
+FAKE cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t size_bytes, CUstream stream) {
+  return Queue(stream, [=] { std::memset(At(to), value, size_bytes); });
+}
+
+FAKE cuStreamCreate(CUstream* stream, unsigned) {
+  if (current.empty() || current.back() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  *stream = new CUstream_st(current.back()->device);
+  ++streams;
+  return CUDA_SUCCESS;
+}
+FAKE cuStreamDestroy(CUstream stream) {
+  delete stream;
+  --streams;
+  return CUDA_SUCCESS;
+}
+FAKE cuStreamSynchronize(CUstream stream) {
+  StreamOf(stream).stream.Finish();
+  return CUDA_SUCCESS;
+}
+FAKE cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
+  // Not as a GPU: others run meanwhile.
+  StreamOf(stream).stream.Queue(
+      [state = event->event, recording = event->event->recorded()] { state->Await(recording); });
+  return CUDA_SUCCESS;
+}
+FAKE cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
+  StreamOf(stream).stream.Queue([=] { function(data); });
+  return CUDA_SUCCESS;
+}
+
+FAKE cuEventCreate(CUevent* event, unsigned) {
+  *event = new CUevent_st;
+  return CUDA_SUCCESS;
+}
+FAKE cuEventDestroy(CUevent event) {
+  delete event;
+  return CUDA_SUCCESS;
+}
+FAKE cuEventRecord(CUevent event, CUstream stream) {
+  StreamOf(stream).stream.Queue(
+      [state = event->event, recording = event->event->Record()] { state->Complete(recording); });
+  return CUDA_SUCCESS;
+}
+FAKE cuEventSynchronize(CUevent event) {
+  event->event->Await(event->event->recorded());
+  return CUDA_SUCCESS;
+}
+FAKE cuEventElapsedTime(float*, CUevent, CUevent) { return CUDA_ERROR_NOT_SUPPORTED; }
+
+FAKE cuLibraryLoadData(CUlibrary* library, const void*, CUjit_option*, void**, unsigned,
+                       CUlibraryOption*, void**, unsigned) {
+  *library = nullptr;
+  return CUDA_SUCCESS;
+}
+FAKE cuLibraryGetKernelCount(unsigned* count, CUlibrary) {
+  *count = 0;  // None has to be loaded.
+  return CUDA_SUCCESS;
+}
+FAKE cuLibraryEnumerateKernels(CUkernel*, unsigned, CUlibrary) { return CUDA_SUCCESS; }
+FAKE cuKernelGetFunction(CUfunction*, CUkernel) { return CUDA_ERROR_NOT_SUPPORTED; }
+FAKE cuLibraryGetKernel(CUkernel* kernel, CUlibrary, const char* name) {
+  const HostKernel* const found = waybill::kernels::cuda::FindHostKernel(name);
+  *kernel = reinterpret_cast<CUkernel>(const_cast<HostKernel*>(found));
+  return found == nullptr ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
+}
+FAKE cuLaunchKernel(CUfunction function, unsigned blocks, unsigned, unsigned, unsigned threads,
+                    unsigned, unsigned, unsigned, CUstream stream, void** parameters, void**) {
+  if (launches_left >= 0 && launches_left-- <= 0) {
+    launches_left = 0;
+    return CUDA_ERROR_LAUNCH_FAILED;
+  }
+  const auto* const kernel = reinterpret_cast<const HostKernel*>(function);
+  const auto* const first = static_cast<const std::byte*>(parameters[0]);
+  // As aligned as new storage is, which is enough for every argument.
+  std::vector<std::byte> arguments(first, first + kernel->argument_bytes);
+  return Queue(stream, [=] {
+    waybill::kernels::cuda::RunOnHost(*kernel, blocks, threads, arguments.data());
+  });
+}
+
+extern "C" __attribute__((visibility("default"))) void FakeCudaFailLaunches(int64_t after) {
+  launches_left = after;
+}
+extern "C" __attribute__((visibility("default"))) FakeCudaUse FakeCudaNow() {
+  return {FakeMemory::Get().allocation_count(), FakeMemory::Get().pin_count(),
+          static_cast<uint64_t>(streams.load()), bytes_to_host.load()};
+}
