@@ -102,6 +102,29 @@ waybill_status_t Publish(Good& good, uint64_t version, int64_t deadline, waybill
   return waybill_trainer_publish(good.job.trainers[0], &options, 0, nullptr, e);
 }
 
+// Memory that an engine's step after loading has shuffled, as bytes bring it from elsewhere.
+waybill_manifest_t* InEngineOrder(const char* name) {
+  waybill_manifest_t *made = nullptr, *decoded = nullptr;
+  EXPECT_EQ(waybill_manifest_create(&made, nullptr), WAYBILL_OK);
+  const int64_t shape[] = {Job::kRows, Job::kColumns};
+  EXPECT_EQ(
+      waybill_manifest_add_region(made, "memory", Job::kRows * Job::kColumns * 2, nullptr, nullptr),
+      WAYBILL_OK);
+  EXPECT_EQ(waybill_manifest_add_tensor(made, "weight", WAYBILL_BF16, shape, 2, nullptr, nullptr),
+            WAYBILL_OK);
+  waybill_shard_t shard = WAYBILL_SHARD_INIT;
+  shard.engine_order = name;
+  EXPECT_EQ(waybill_manifest_add_shard(made, &shard, nullptr, nullptr), WAYBILL_OK);
+  waybill_blob_t* bytes = nullptr;
+  EXPECT_EQ(waybill_manifest_encode(made, &bytes, nullptr), WAYBILL_OK);
+  EXPECT_EQ(waybill_manifest_decode(waybill_blob_data(bytes), waybill_blob_size(bytes), &decoded,
+                                    nullptr),
+            WAYBILL_OK);
+  waybill_blob_destroy(bytes);
+  waybill_manifest_destroy(made);
+  return decoded;
+}
+
 std::byte g_byte;
 
 const Case kCases[] = {
@@ -260,6 +283,19 @@ const Case kCases[] = {
        waybill_manifest_destroy(half);
        return status;
      }},
+    {"a_plan_for_an_engines_own_order", WAYBILL_INVALID_ARGUMENT,
+     "worker 0: tensor \"weight\" [0, 64) x [0, 32) lies in the engine's own order \"marlin\"",
+     [](Good& good, waybill_error_t** e) {
+       waybill_manifest_t* shuffled = InEngineOrder("marlin");
+       waybill_plan_options_t options = WAYBILL_PLAN_OPTIONS_INIT;
+       options.trainers = &good.manifest;
+       options.workers = &shuffled;
+       options.trainer_count = options.worker_count = 1;
+       waybill_plan_t* plan = nullptr;
+       const waybill_status_t status = waybill_plan_build(&options, &plan, e);
+       waybill_manifest_destroy(shuffled);
+       return status;
+     }},
 };
 
 class BadInputTest : public testing::TestWithParam<Case> {};
@@ -304,6 +340,33 @@ TEST(BadInput, TwoWorkersOfOneIdentityAreTold) {
   EXPECT_THAT(waybill_error_message(joined.error), HasSubstr("worker 0"));
   waybill_event_release(&joined);
   waybill_worker_destroy(second);
+  waybill_manifest_destroy(manifest);
+}
+
+TEST(BadInput, AWorkerInAnEnginesOwnOrderIsToldWhenItJoins) {
+  Job first;
+  waybill_manifest_t* manifest = InEngineOrder("deepgemm-ue8m0");
+  waybill_blob_t* json = nullptr;
+  ASSERT_EQ(waybill_manifest_describe(manifest, &json, nullptr), WAYBILL_OK);
+  EXPECT_THAT(TakeBlob(json), HasSubstr(R"("engine_order":"deepgemm-ue8m0")"));
+  waybill_rank_options_t rank = WAYBILL_RANK_OPTIONS_INIT;
+  rank.controller = first.address.c_str();
+  rank.job = "capi";
+  rank.token = "secret";
+  waybill_worker_options_t options = WAYBILL_WORKER_OPTIONS_INIT;
+  options.rank = &rank;
+  options.manifest = manifest;
+  options.queue = first.queue;
+  waybill_worker_t* worker = nullptr;
+  ASSERT_EQ(waybill_worker_create(first.context, &options, &worker, nullptr), WAYBILL_OK);
+  ASSERT_EQ(waybill_worker_join(worker, 0, 3, nullptr), WAYBILL_OK);
+  waybill_event_t joined = first.Await(WAYBILL_EVENT_JOINED);
+  EXPECT_EQ(joined.status, WAYBILL_INVALID_ARGUMENT);
+  EXPECT_THAT(waybill_error_message(joined.error),
+              HasSubstr("worker 0: tensor \"weight\" [0, 64) x [0, 32) lies in the engine's own "
+                        "order \"deepgemm-ue8m0\""));
+  waybill_event_release(&joined);
+  waybill_worker_destroy(worker);
   waybill_manifest_destroy(manifest);
 }
 

@@ -19,7 +19,7 @@ WAYBILL_FIRST_SIZE(waybill_context_options_t, 24);
 WAYBILL_FIRST_SIZE(waybill_event_t, 80);
 WAYBILL_FIRST_SIZE(waybill_region_options_t, 40);
 WAYBILL_FIRST_SIZE(waybill_quantisation_t, 56);
-WAYBILL_FIRST_SIZE(waybill_shard_t, 72);
+WAYBILL_FIRST_SIZE(waybill_shard_t, 80);
 WAYBILL_FIRST_SIZE(waybill_padding_t, 48);
 WAYBILL_FIRST_SIZE(waybill_layout_options_t, 32);
 WAYBILL_FIRST_SIZE(waybill_plan_options_t, 40);

@@ -112,7 +112,8 @@ absl::StatusOr<uint32_t> AddShard(Manifest& manifest, const waybill_shard_t& sha
   return manifest.AddShard(shard.tensor_index, format, box,
                            {.region_index = shard.region_index,
                             .offset_bytes = shard.offset_bytes,
-                            .strides = absl::MakeConstSpan(strides.data(), dimensions)});
+                            .strides = absl::MakeConstSpan(strides.data(), dimensions),
+                            .engine_order = absl::NullSafeStringView(shard.engine_order)});
 }
 
 absl::StatusOr<uint32_t> AddPadding(Manifest& manifest, const waybill_padding_t& padding) {

@@ -12,9 +12,11 @@ nlohmann::json Numbers(absl::Span<const int64_t> numbers) {
 std::string Text(absl::string_view text) { return std::string(text); }
 
 nlohmann::json ToJson(const Place& place) {
-  return {{"region", place.region_index},
-          {"offset_bytes", place.offset_bytes},
-          {"strides", Numbers(place.strides)}};
+  nlohmann::json json = {{"region", place.region_index},
+                         {"offset_bytes", place.offset_bytes},
+                         {"strides", Numbers(place.strides)}};
+  if (!place.engine_order.empty()) json["engine_order"] = Text(place.engine_order);
+  return json;
 }
 
 }  // namespace

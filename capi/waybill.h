@@ -333,8 +333,13 @@ typedef struct waybill_shard {
   const int64_t* begin; /* The box, half-open; NULL: the whole tensor. */
   const int64_t* end;
   const int64_t* strides; /* In elements; NULL: dense, last dimension fastest. */
+  /* NULL: elements lie as the strides say. Else the name ("marlin", say) of an order of the
+   * engine's own into which its step after loading has put them: joining and planning then refuse,
+   * with that name and what to receive instead. */
+  const char* engine_order;
 } waybill_shard_t;
-#define WAYBILL_SHARD_INIT {sizeof(waybill_shard_t), 0, 0, 0, 0, 0, NULL, 0, 0, NULL, NULL, NULL}
+#define WAYBILL_SHARD_INIT \
+  {sizeof(waybill_shard_t), 0, 0, 0, 0, 0, NULL, 0, 0, NULL, NULL, NULL, NULL}
 
 /* Elements of a region that no tensor fills: zeros, outside of the plan. */
 typedef struct waybill_padding {

@@ -84,6 +84,7 @@ absl::Status Membership::AddManifestPart(Member& member, const proto::Part& part
   WAYBILL_RETURN_IF_ERROR(
       While(what, CheckManifest(*manifest, member.id.role == Role::kWorker ? Holes::kRefused
                                                                            : Holes::kAllowed)));
+  WAYBILL_RETURN_IF_ERROR(While(what, CheckOrder(*manifest)));
   member.manifest_bytes = {};
   member.manifest = *std::move(manifest);
   return absl::OkStatus();

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/tensor/box.h"
+#include "core/tensor/manifest_check.h"
 #include "kernels/cast.h"
 #include "kernels/copy.h"
 #include "kernels/rows.h"
@@ -129,6 +130,7 @@ absl::Status LoadShards(const Checkpoint& checkpoint, const Manifest& manifest,
         absl::StrCat("load shards: memory of ", weights.size(), " bytes for a region of ",
                      manifest.region_count() == 0 ? 0 : manifest.region_bytes(0)));
   }
+  WAYBILL_RETURN_IF_ERROR(While("load shards", CheckOrder(manifest)));
   for (uint32_t i = 0; i < manifest.shard_count(); ++i) {
     const ShardView shard = manifest.shard(i);
     if (shard.place.region_index != 0 || shard.box.empty()) continue;

@@ -15,7 +15,7 @@ namespace waybill {
 // is left as it is. Works for trainers and workers: transposes, and rounds F32 to BF16.
 //
 // kInvalidArgument: the manifest is not of this checkpoint, or `weights` is not as large as region
-// 0; names the tensor. The manifest has passed CheckManifest().
+// 0; names the tensor; what CheckOrder() refuses. The manifest has passed CheckManifest().
 absl::Status LoadShards(const Checkpoint& checkpoint, const Manifest& manifest,
                         absl::Span<std::byte> weights);
 

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "core/base/status.h"
 
 namespace waybill {
@@ -42,36 +45,89 @@ absl::StatusOr<bool> Flag(const json& config, absl::string_view key, bool fallba
   return found->get<bool>();
 }
 
-// What is not understood is said when somebody wants to serve by it: trainers do not.
-void ReadQuantisation(const json& config, ModelConfig& result) {
-  const auto found = config.find("quantization_config");
-  if (found == config.end() || found->is_null()) return;
-  const auto problem = [&](auto... what) { result.quantisation_problem = absl::StrCat(what...); };
-  if (!found->is_object()) return problem("is no object");
-  const std::string method = found->value("quant_method", json()).dump();
-  if (method != "\"fp8\"") return problem("has quant_method ", method, ", known is \"fp8\"");
-  const std::string format = found->value("fmt", json("e4m3")).dump();
-  if (format != "\"e4m3\"") return problem("has fmt ", format, ", known is \"e4m3\"");
-  Quantisation q;
-  const json block = found->value("weight_block_size", json());
+// Those that say how elements are quantised, or nothing that Waybill has to know.
+constexpr absl::string_view kQuantisationKeys[] = {
+    "activation_scheme", "fmt",
+    "ignored_layers",    "is_checkpoint_fp8_serialized",
+    "kv_cache_scheme",   "modules_to_not_convert",
+    "quant_method",      "scale_fmt",
+    "weight_block_size",
+};
+
+// `value` is one of `known`, or nothing at all.
+absl::Status CheckWord(const json& config, const char* key,
+                       absl::Span<const absl::string_view> known) {
+  const json value = config.value(key, json());
+  if (value.is_null()) return absl::OkStatus();
+  for (const absl::string_view word : known) {
+    if (value == json(std::string(word))) return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("has ", key, " ", value.dump(-1, ' ', true),
+                                                 ", known is \"", absl::StrJoin(known, "\", \""),
+                                                 "\""));
+}
+
+// The shape of blocks; a whole matrix where nothing is said.
+absl::Status ReadBlock(const json& config, Quantisation& q) {
+  const json block = config.value("weight_block_size", json());
   if (block.is_null()) {
     q.block_rows = q.block_columns = 0;
-  } else if (block.is_array() && block.size() == 2 && block[0].is_number_unsigned() &&
-             block[1].is_number_unsigned()) {
-    q.block_rows = static_cast<uint32_t>(std::min<uint64_t>(block[0].get<uint64_t>(), 1 << 20));
-    q.block_columns = static_cast<uint32_t>(std::min<uint64_t>(block[1].get<uint64_t>(), 1 << 20));
-  } else {
-    return problem("has weight_block_size ", block.dump(), ", which is not two whole numbers");
+    return absl::OkStatus();
   }
-  if (found->value("scale_fmt", json()).dump() == "\"ue8m0\"") {
-    q.rounding = ScaleRounding::kPowerOfTwoUp;
+  if (!block.is_array() || block.size() != 2 || !block[0].is_number_unsigned() ||
+      !block[1].is_number_unsigned()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "has weight_block_size ", block.dump(-1, ' ', true), ", which is not two whole numbers"));
   }
+  q.block_rows = static_cast<uint32_t>(std::min<uint64_t>(block[0].get<uint64_t>(), 1 << 20));
+  q.block_columns = static_cast<uint32_t>(std::min<uint64_t>(block[1].get<uint64_t>(), 1 << 20));
+  return absl::OkStatus();
+}
+
+// Patterns would keep nothing: they are no names.
+absl::Status ReadKeptModules(const json& config, std::vector<std::string>& modules) {
   for (const char* key : {"modules_to_not_convert", "ignored_layers"}) {
-    for (const json& module : found->value(key, json::array())) {
-      if (module.is_string()) result.not_quantised.push_back(module.get<std::string>());
+    const json list = config.value(key, json());
+    if (list.is_null()) continue;
+    if (!list.is_array()) {
+      return absl::InvalidArgumentError(absl::StrCat("has ", key, " that is no list"));
+    }
+    for (const json& module : list) {
+      if (!module.is_string() || absl::StartsWith(module.get<std::string>(), "re:")) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "has ", key, " with ", module.dump(-1, ' ', true), ", which is no module's name"));
+      }
+      modules.push_back(module.get<std::string>());
     }
   }
-  result.quantisation = q;
+  return absl::OkStatus();
+}
+
+// How elements are stored as an engine loads them, before its own step after loading. Everything
+// has to be understood: a method that packs or shuffles would be taken for plain FP8 otherwise.
+absl::StatusOr<Quantisation> ReadQuantisation(const json& config,
+                                              std::vector<std::string>& not_quantised) {
+  if (!config.is_object()) return absl::InvalidArgumentError("is no object");
+  if (!config.contains("quant_method")) {
+    return absl::InvalidArgumentError("has no quant_method, known is \"fp8\"");
+  }
+  WAYBILL_RETURN_IF_ERROR(CheckWord(config, "quant_method", {"fp8"}));
+  WAYBILL_RETURN_IF_ERROR(CheckWord(config, "fmt", {"e4m3", "float8_e4m3fn"}));
+  WAYBILL_RETURN_IF_ERROR(CheckWord(config, "scale_fmt", {"ue8m0"}));
+  WAYBILL_RETURN_IF_ERROR(CheckWord(config, "activation_scheme", {"dynamic"}));
+  for (const auto& [key, value] : config.items()) {
+    if (std::find(std::begin(kQuantisationKeys), std::end(kQuantisationKeys), key) ==
+        std::end(kQuantisationKeys)) {
+      return absl::InvalidArgumentError(absl::StrCat("has \"", key, "\", which is not known"));
+    }
+  }
+  Quantisation q;
+  WAYBILL_RETURN_IF_ERROR(ReadBlock(config, q));
+  WAYBILL_RETURN_IF_ERROR(ReadKeptModules(config, not_quantised));
+  if (config.contains("scale_fmt") && config["scale_fmt"].is_string()) {
+    q.rounding = ScaleRounding::kPowerOfTwoUp;
+  }
+  return q;
 }
 
 }  // namespace
@@ -115,7 +171,15 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view config_json) {
   }
   WAYBILL_ASSIGN_OR_RETURN(result.tied_head,
                            Flag(config, "tie_word_embeddings", keys.tied_by_default));
-  ReadQuantisation(config, result);
+  const auto quantised = config.find("quantization_config");
+  if (quantised == config.end() || quantised->is_null()) return result;
+  const absl::StatusOr<Quantisation> q = ReadQuantisation(*quantised, result.not_quantised);
+  // What is not understood is said when somebody wants to serve by it: trainers do not.
+  if (q.ok()) {
+    result.quantisation = *q;
+  } else {
+    result.quantisation_problem = std::string(q.status().message());
+  }
   return result;
 }
 

@@ -120,8 +120,49 @@ TEST(Serving, QuantizationConfigIsTheDefaultAndANameOverridesIt) {
             "config.json: quantization_config has quant_method \"gptq\", known is \"fp8\"; name a "
             "format (bf16 serves it unquantised) to go by that instead");
   EXPECT_TRUE(ParseServing("fp8-block", "", other).ok());
+  EXPECT_EQ(with(R"({"quant_method": "fp8", "fmt": "float8_e4m3fn", "scale_fmt": null,
+                     "activation_scheme": "dynamic", "ignored_layers": null})")
+                .quantisation_problem,
+            "");
   EXPECT_EQ(ParseServing("bf16", "F32", block).status().message(),
             "format bf16 and dtype F32 contradict each other");
+}
+
+// A method that packs or shuffles is no plain FP8, whatever else it has in common with it.
+TEST(Serving, WhatAQuantizationConfigSaysBeyondWhatIsKnownIsRefused) {
+  const struct {
+    const char* config;
+    const char* problem;
+  } kCases[] = {
+      {R"("fp8")", "is no object"},
+      {R"({"fmt": "e4m3"})", "has no quant_method, known is \"fp8\""},
+      {R"({"quant_method": "gptq_marlin"})", "has quant_method \"gptq_marlin\", known is \"fp8\""},
+      {R"({"quant_method": "compressed-tensors", "format": "pack-quantized"})",
+       "has quant_method \"compressed-tensors\", known is \"fp8\""},
+      {R"({"quant_method": "fp8", "fmt": "e5m2"})",
+       "has fmt \"e5m2\", known is \"e4m3\", \"float8_e4m3fn\""},
+      {R"({"quant_method": "fp8", "scale_fmt": "ue8m0_packed"})",
+       "has scale_fmt \"ue8m0_packed\", known is \"ue8m0\""},
+      {R"({"quant_method": "fp8", "activation_scheme": "static"})",
+       "has activation_scheme \"static\", known is \"dynamic\""},
+      {R"({"quant_method": "fp8", "pack_method": "order"})",
+       "has \"pack_method\", which is not known"},
+      {R"({"quant_method": "fp8", "weight_block_size": [128]})",
+       "has weight_block_size [128], which is not two whole numbers"},
+      {R"({"quant_method": "fp8", "ignored_layers": ["re:.*gate.*"]})",
+       "has ignored_layers with \"re:.*gate.*\", which is no module's name"},
+      {R"({"quant_method": "fp8", "ignored_layers": "lm_head"})",
+       "has ignored_layers that is no list"},
+  };
+  for (const auto& c : kCases) {
+    std::string json = MakeSyntheticModel("qwen3-0.6b", 1)->config_json;
+    json.insert(json.find('{') + 1, absl::StrCat("\"quantization_config\": ", c.config, ","));
+    const ModelConfig config = *ParseModelConfig(json);
+    EXPECT_EQ(config.quantisation_problem, c.problem);
+    EXPECT_FALSE(config.quantisation.has_value()) << c.config;
+    EXPECT_FALSE(ParseServing("", "", config).ok()) << c.config;
+    EXPECT_TRUE(ParseServing("bf16", "", config).ok()) << c.config;
+  }
 }
 
 TEST(Serving, CutsWithinBlocksAreServedWithFinerScalesAsFarAsTheyGo) {

@@ -17,6 +17,7 @@
 #include "core/plan/plan_codec.h"
 #include "core/plan/seams.h"
 #include "core/plan/source_index.h"
+#include "core/tensor/manifest_check.h"
 
 namespace waybill {
 namespace {
@@ -154,6 +155,13 @@ void FillLedgers(Plan& plan) {
   }
 }
 
+absl::Status CheckOrders(absl::string_view role, absl::Span<const Manifest* const> manifests) {
+  for (size_t rank = 0; rank < manifests.size(); ++rank) {
+    WAYBILL_RETURN_IF_ERROR(While(absl::StrCat(role, " ", rank), CheckOrder(*manifests[rank])));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Plan> MakePlan(absl::Span<const Manifest* const> trainers,
@@ -163,6 +171,8 @@ absl::StatusOr<Plan> MakePlan(absl::Span<const Manifest* const> trainers,
     return absl::InvalidArgumentError(
         absl::StrCat("a plan from ", trainers.size(), " trainers to ", workers.size(), " workers"));
   }
+  WAYBILL_RETURN_IF_ERROR(CheckOrders("trainer", trainers));
+  WAYBILL_RETURN_IF_ERROR(CheckOrders("worker", workers));
   WAYBILL_ASSIGN_OR_RETURN(const SourceIndex sources, SourceIndex::Build(trainers));
   WAYBILL_ASSIGN_OR_RETURN(const std::vector<Demand> demands,
                            FindDemands(sources, trainers, workers));

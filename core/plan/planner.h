@@ -21,7 +21,7 @@ struct PlanOptions {
 // kInvalidArgument, naming the tensor, the worker and both ranges: a tensor that no trainer holds,
 // or that they hold only in part, or with different shapes; a format that cannot be made from
 // theirs; a worker's part whose elements are nowhere neighbours; a quantised part without its
-// scales, or of a block that the trainers hold only in part.
+// scales, or of a block that the trainers hold only in part; what CheckOrder() refuses.
 absl::StatusOr<Plan> MakePlan(absl::Span<const Manifest* const> trainers,
                               absl::Span<const Manifest* const> workers,
                               const PlanOptions& options = {});

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/plan/cover.h"
 #include "core/plan/plan_codec.h"
 #include "core/tensor/manifest.h"
@@ -53,6 +54,22 @@ TEST(Planner, RowsThatMeetAreOneRouteEach) {
   EXPECT_EQ(plan->trainers[1][0].shape.axes.size(), 1u);
   EXPECT_EQ(plan->trainers[1][0].shape.destination_run_bytes(), 4u * 4 * 2);
   EXPECT_EQ(plan->total_bytes(), 2 * 4u * 4 * 2);
+}
+
+TEST(Planner, AnEnginesOwnOrderIsRefusedNamingWhoHasIt) {
+  const Manifest plain = Holding("w", kShape, Make({0, 0}, {8, 4}));
+  Manifest shuffled = Holding("v", {4}, Make({0}, {4}));
+  shuffled.AddShard(shuffled.AddTensor("w", kShape, Dtype::kBf16), kBf16, Make({0, 0}, {8, 4}),
+                    {shuffled.AddRegion("packed", 64), 0, std::vector<int64_t>{4, 1}, "marlin"});
+  constexpr absl::string_view kMessage =
+      ": tensor \"w\" [0, 8) x [0, 4) lies in the engine's own order \"marlin\"";
+  const auto to = PlanFor({plain}, {plain, shuffled});
+  EXPECT_EQ(to.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(to.status().message().substr(0, 8 + kMessage.size()),
+            absl::StrCat("worker 1", kMessage));
+  const auto from = PlanFor({shuffled}, {plain});
+  EXPECT_EQ(from.status().message().substr(0, 9 + kMessage.size()),
+            absl::StrCat("trainer 0", kMessage));
 }
 
 TEST(Planner, ColumnsAreStridedOnTheSideThatHasThemAll) {

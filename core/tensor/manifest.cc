@@ -28,6 +28,10 @@ uint32_t Manifest::AddShard(uint32_t tensor_index, const Format& format, const B
   shard_begins_.Add(box.begins());
   shard_ends_.Add(box.ends());
   shard_strides_.Add(place.strides);
+  if (!place.engine_order.empty()) {
+    ordered_shards_.push_back(shard_count() - 1);
+    engine_orders_.Add(place.engine_order);
+  }
   return shard_count() - 1;
 }
 
@@ -48,12 +52,19 @@ uint32_t Manifest::AddAlias(absl::string_view name, uint32_t tensor_index) {
 }
 
 ShardView Manifest::shard(uint32_t i) const {
-  return {.tensor_index = shard_tensors_[i],
-          .format = formats_[shard_formats_[i]],
-          .box = Box(shard_begins_[i], shard_ends_[i]),
-          .place = {.region_index = shard_regions_[i],
-                    .offset_bytes = shard_offsets_[i],
-                    .strides = shard_strides_[i]}};
+  const auto ordered = std::lower_bound(ordered_shards_.begin(), ordered_shards_.end(), i);
+  const bool is_ordered = ordered != ordered_shards_.end() && *ordered == i;
+  return {
+      .tensor_index = shard_tensors_[i],
+      .format = formats_[shard_formats_[i]],
+      .box = Box(shard_begins_[i], shard_ends_[i]),
+      .place = {.region_index = shard_regions_[i],
+                .offset_bytes = shard_offsets_[i],
+                .strides = shard_strides_[i],
+                .engine_order =
+                    is_ordered
+                        ? engine_orders_[static_cast<uint32_t>(ordered - ordered_shards_.begin())]
+                        : absl::string_view()}};
 }
 
 uint64_t Manifest::shard_bytes(uint32_t i) const {

@@ -33,13 +33,16 @@ struct Place {
   uint32_t region_index = 0;
   uint64_t offset_bytes = 0;
   absl::Span<const int64_t> strides;  // In elements, one for each dimension.
+  // Not empty: an engine has put the elements into an order of its own since it loaded them, which
+  // strides do not tell, and calls it so. CheckOrder() refuses it.
+  absl::string_view engine_order = {};
 };
 
 struct ShardView {
   uint32_t tensor_index = 0;
   Format format;
   Box box;      // Of Format::Scales(): of the tensor's grid.
-  Place place;  // Its strides point into the manifest.
+  Place place;  // Its strides and its order's name point into the manifest.
 };
 
 // Elements that no tensor fills: zeros from the join on, outside the plan's cover.
@@ -111,6 +114,8 @@ class Manifest {
   uint64_t shard_bytes(uint32_t i) const;  // Of its elements.
   // Any of its shards is quantised, or holds scales.
   bool has_quantised() const;
+  // Those that lie in an engine's own order, by index.
+  absl::Span<const uint32_t> shards_in_engine_order() const { return ordered_shards_; }
 
   uint32_t padding_count() const { return Count(padding_regions_); }
   PaddingView padding(uint32_t i) const;
@@ -148,6 +153,8 @@ class Manifest {
   Numbers shard_begins_;
   Numbers shard_ends_;
   Numbers shard_strides_;
+  std::vector<uint32_t> ordered_shards_;  // Few or none: no column of all shards.
+  Names engine_orders_;
 
   std::vector<uint32_t> padding_regions_;
   std::vector<uint64_t> padding_offsets_;

@@ -227,4 +227,17 @@ absl::Status CheckManifest(const Manifest& manifest, Holes holes) {
   return holes == Holes::kRefused ? CheckCover(manifest) : absl::OkStatus();
 }
 
+absl::Status CheckOrder(const Manifest& manifest) {
+  if (manifest.shards_in_engine_order().empty()) return absl::OkStatus();
+  const ShardView shard = manifest.shard(manifest.shards_in_engine_order().front());
+  const bool scales = shard.format.content == Content::kScales;
+  return Invalid(absl::StrCat(
+      scales ? "scales of " : "", ShardName(manifest, shard.tensor_index, shard.box),
+      scales ? " lie" : " lies", " in the engine's own order \"", shard.place.engine_order,
+      "\", which is not known: declare ", scales ? "them" : "it", " as the engine loads ",
+      scales ? "them" : "it",
+      ", row by row, and receive in shadow-copy mode, whose commit runs the engine's step after "
+      "loading; or have the engine keep the plain layout"));
+}
+
 }  // namespace waybill

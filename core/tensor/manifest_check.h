@@ -19,6 +19,12 @@ enum class Holes {
 // kInvalidArgument: names the tensor or region, what was found and what is allowed.
 absl::Status CheckManifest(const Manifest& manifest, Holes holes);
 
+// Whether all elements lie where their strides say, as whoever reads or writes them needs it.
+//
+// kInvalidArgument: names the tensor and the engine's own order in which it lies, and says what to
+// receive instead.
+absl::Status CheckOrder(const Manifest& manifest);
+
 }  // namespace waybill
 
 #endif  // WAYBILL_CORE_TENSOR_MANIFEST_CHECK_H_

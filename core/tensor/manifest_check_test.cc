@@ -85,6 +85,24 @@ TEST_P(CheckManifestTest, NamesWhatIsWrong) {
 INSTANTIATE_TEST_SUITE_P(Cases, CheckManifestTest, testing::ValuesIn(kCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
+TEST(CheckOrder, RefusesAnEnginesOwnOrderByItsName) {
+  Manifest manifest = Fused();
+  EXPECT_TRUE(CheckOrder(manifest).ok());
+  manifest.AddShard(0, Format::Quantised({}), Make({0, 0}, {1, 8}), {0, 0, {8, 1}, "marlin"});
+  EXPECT_TRUE(CheckManifest(manifest, Holes::kAllowed).ok());
+  EXPECT_EQ(
+      CheckOrder(manifest).message(),
+      "tensor \"q\" [0, 1) x [0, 8) lies in the engine's own order \"marlin\", which is not "
+      "known: declare it as the engine loads it, row by row, and receive in shadow-copy mode, "
+      "whose commit runs the engine's step after loading; or have the engine keep the plain "
+      "layout");
+
+  Manifest scales = Fused();
+  scales.AddShard(0, Format::Scales({}), Make({0, 0}, {1, 1}), {0, 0, {1, 1}, "mx-128x4"});
+  EXPECT_EQ(CheckOrder(scales).message().substr(0, 77),
+            "scales of tensor \"q\" [0, 1) x [0, 1) lie in the engine's own order \"mx-128x4\"");
+}
+
 TEST(CheckManifest, ATrainersRegionMayHoldMore) {
   Manifest manifest = Fused();
   manifest.AddRegion("optimizer", 1000);

@@ -14,6 +14,7 @@ namespace {
 
 constexpr uint32_t kPlainVersion = 1;
 constexpr uint32_t kQuantisedVersion = 2;
+constexpr uint32_t kOrderedVersion = 3;
 
 void AddName(proto::Names* names, absl::string_view name) {
   names->mutable_data()->append(name.data(), name.size());
@@ -104,7 +105,25 @@ absl::Status CheckTables(const proto::Manifest& m) {
                               .Pool(m.padding_extents())
                               .Pool(m.padding_strides())
                               .status());
+  WAYBILL_RETURN_IF_ERROR(
+      TableCheck("engine orders", m.ordered_shards_size()).Pool(m.engine_orders()).status());
   return TableCheck("aliases", m.alias_tensors_size()).Pool(m.alias_names()).status();
+}
+
+// The name of each shard's engine order; a view of nothing where it has none.
+absl::StatusOr<std::vector<absl::string_view>> DecodeOrders(const proto::Manifest& m) {
+  std::vector<absl::string_view> orders(static_cast<size_t>(m.shard_tensors_size()));
+  for (int i = 0; i < m.ordered_shards_size(); ++i) {
+    const uint32_t shard = m.ordered_shards(i);
+    const absl::string_view name = NameAt(m.engine_orders(), i);
+    if (shard >= orders.size() || name.empty() || !orders[shard].empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("manifest: engine order \"", name,
+                                                     "\" of shard ", shard, " of ", orders.size(),
+                                                     ": empty, given twice, or of none"));
+    }
+    orders[shard] = name;
+  }
+  return orders;
 }
 
 uint32_t IndexOf(const Quantisation& q, std::vector<Quantisation>& known) {
@@ -166,8 +185,9 @@ absl::StatusOr<Format> DecodeFormat(const proto::Manifest& m, int shard) {
 
 std::string EncodeManifest(const Manifest& manifest) {
   proto::Manifest m;
-  const bool quantised = manifest.has_quantised();
-  m.set_schema_version(quantised ? kQuantisedVersion : kPlainVersion);
+  const bool ordered = !manifest.shards_in_engine_order().empty();
+  const bool quantised = ordered || manifest.has_quantised();
+  m.set_schema_version(ordered ? kOrderedVersion : quantised ? kQuantisedVersion : kPlainVersion);
   std::vector<Quantisation> quantisations;
   m.set_host(manifest.host());
   for (const Nic& nic : manifest.nics()) {
@@ -201,6 +221,10 @@ std::string EncodeManifest(const Manifest& manifest) {
     AddNumbers(m.mutable_shard_ends(), shard.box.ends());
     AddNumbers(m.mutable_shard_strides(), shard.place.strides);
   }
+  for (const uint32_t i : manifest.shards_in_engine_order()) {
+    m.add_ordered_shards(i);
+    AddName(m.mutable_engine_orders(), manifest.shard(i).place.engine_order);
+  }
   for (uint32_t i = 0; i < manifest.padding_count(); ++i) {
     const PaddingView padding = manifest.padding(i);
     m.add_padding_regions(padding.place.region_index);
@@ -223,10 +247,10 @@ absl::StatusOr<Manifest> DecodeManifest(absl::string_view bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("manifest: ", bytes.size(), " bytes are not its encoding"));
   }
-  if (m.schema_version() < kPlainVersion || m.schema_version() > kQuantisedVersion) {
+  if (m.schema_version() < kPlainVersion || m.schema_version() > kOrderedVersion) {
     return absl::InvalidArgumentError(absl::StrCat("manifest: schema version ", m.schema_version(),
                                                    ", this program knows ", kPlainVersion, " to ",
-                                                   kQuantisedVersion));
+                                                   kOrderedVersion));
   }
   WAYBILL_RETURN_IF_ERROR(CheckTables(m));
   Manifest manifest;
@@ -244,6 +268,7 @@ absl::StatusOr<Manifest> DecodeManifest(absl::string_view bytes) {
     WAYBILL_ASSIGN_OR_RETURN(const Dtype dtype, DtypeFromNumber(m.tensor_dtypes(i)));
     manifest.AddTensor(NameAt(m.tensor_names(), i), NumbersAt(m.tensor_shapes(), i), dtype);
   }
+  WAYBILL_ASSIGN_OR_RETURN(const std::vector<absl::string_view> orders, DecodeOrders(m));
   for (int i = 0; i < m.shard_tensors_size(); ++i) {
     WAYBILL_ASSIGN_OR_RETURN(const Format format, DecodeFormat(m, i));
     const auto begins = NumbersAt(m.shard_begins(), i);
@@ -255,7 +280,8 @@ absl::StatusOr<Manifest> DecodeManifest(absl::string_view bytes) {
     manifest.AddShard(m.shard_tensors(i), format, Box(begins, ends),
                       {.region_index = m.shard_regions(i),
                        .offset_bytes = m.shard_offsets(i),
-                       .strides = NumbersAt(m.shard_strides(), i)});
+                       .strides = NumbersAt(m.shard_strides(), i),
+                       .engine_order = orders[static_cast<size_t>(i)]});
   }
   for (int i = 0; i < m.padding_regions_size(); ++i) {
     manifest.AddPadding(m.padding_element_bytes(i), NumbersAt(m.padding_extents(), i),

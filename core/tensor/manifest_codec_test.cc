@@ -58,6 +58,30 @@ TEST(ManifestCodec, QuantisedShardsComeBackWithAllFieldsOfTheirQuantisation) {
             "manifest: shard 2: content 1, quantisation 7 of 2");
 }
 
+TEST(ManifestCodec, AnEnginesOwnOrderComesBackWithItsShard) {
+  Manifest m = Sample();
+  m.AddShard(0, Format::Scales({}), Box({0, 0}, {1, 1}), {0, 2048, {1, 1}, "deepgemm-ue8m0"});
+  m.AddShard(0, {Dtype::kBf16}, Box({0, 0}, {8, 8}), {0, 1024, {8, 1}});
+  m.AddShard(0, {Dtype::kBf16}, Box({0, 0}, {8, 8}), {0, 3072, {8, 1}, "marlin"});
+  const auto decoded = DecodeManifest(EncodeManifest(m));
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(*decoded, m);
+  EXPECT_EQ(decoded->shard(2).place.engine_order, "deepgemm-ue8m0");
+  EXPECT_EQ(decoded->shard(3).place.engine_order, "");
+  EXPECT_EQ(decoded->shard(4).place.engine_order, "marlin");
+
+  proto::Manifest wrong;
+  ASSERT_TRUE(wrong.ParseFromString(EncodeManifest(m)));
+  EXPECT_EQ(wrong.schema_version(),
+            3u);  // What knows no orders refuses it, instead of overlooking it.
+  wrong.set_ordered_shards(1, 2);
+  EXPECT_EQ(DecodeManifest(wrong.SerializeAsString()).status().message(),
+            "manifest: engine order \"marlin\" of shard 2 of 5: empty, given twice, or of none");
+  wrong.set_ordered_shards(1, 5);
+  EXPECT_EQ(DecodeManifest(wrong.SerializeAsString()).status().message(),
+            "manifest: engine order \"marlin\" of shard 5 of 5: empty, given twice, or of none");
+}
+
 // The first version's bytes stay readable, and stay what is written.
 TEST(ManifestCodec, BytesAreThoseOfTheGoldenFile) {
   std::ifstream file("core/tensor/golden/manifest_v1.binpb", std::ios::binary);
@@ -80,9 +104,9 @@ TEST(ManifestCodec, RefusesWhatItCannotBelieve) {
   proto::Manifest m;
   ASSERT_TRUE(m.ParseFromString(EncodeManifest(Sample())));
   proto::Manifest newer = m;
-  newer.set_schema_version(3);
+  newer.set_schema_version(4);
   EXPECT_EQ(DecodeManifest(newer.SerializeAsString()).status().message(),
-            "manifest: schema version 3, this program knows 1 to 2");
+            "manifest: schema version 4, this program knows 1 to 3");
 
   proto::Manifest uneven = m;
   uneven.add_shard_offsets(1);
