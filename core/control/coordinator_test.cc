@@ -231,6 +231,19 @@ TEST_F(CoordinatorTest, AWorkerThatIsGoneBeforeItShowedAVersionIsNamed) {
             "version 5 is committed, but lost before they showed it: worker 0");
 }
 
+TEST_F(CoordinatorTest, AWorkerThatCannotShowWhatIsDecidedIsNamedAndNotWaitedFor) {
+  MakeCoordinator();
+  Establish();
+  Decide(5);
+  Tell(kWorker[0], [&](auto& m) {
+    m.mutable_failed()->set_sequence(sequence());
+    *m.mutable_failed()->mutable_error() = EncodeError(absl::InternalError("the GPU is gone"));
+  });
+  Shown(1);
+  EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome),
+            "version 5 is committed, but worker 0 cannot show it: the GPU is gone");
+}
+
 TEST_F(CoordinatorTest, ALostWorkerFailsItsGroupAndNoOther) {
   groups_ = {"a", "b"};
   MakeCoordinator();

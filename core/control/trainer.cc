@@ -353,7 +353,8 @@ class TrainerClient final : public Trainer, private RankClient {
         return Send(std::move(message));
       case TrainerEvent::Kind::kRefused:
         message.mutable_failed()->set_sequence(event.update.sequence);
-        *message.mutable_failed()->mutable_error() = EncodeError(DescribeNonFinite());
+        *message.mutable_failed()->mutable_error() =
+            EncodeError(event.status.ok() ? DescribeNonFinite() : event.status);
         return Send(std::move(message));
       case TrainerEvent::Kind::kSent: {
         std::vector<NonFinite> nonfinite = engine_->FindNonFinite();

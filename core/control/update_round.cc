@@ -149,10 +149,19 @@ void UpdateRound::OnShown(uint32_t worker) {
 
 void UpdateRound::FinishShown(const std::string& name, Group& group) {
   for (const uint32_t worker : group.workers) {
-    if (!group.shown.contains(worker) && !group.gone.contains(worker)) return;
+    if (!group.shown.contains(worker) && !group.gone.contains(worker) &&
+        !group.unable.contains(worker)) {
+      return;
+    }
   }
   group.state = GroupState::kShown;
   absl::Status status;
+  if (!group.unable.empty()) {
+    const auto& [worker, why] = *group.unable.begin();
+    status = While(absl::StrCat("version ", update_.version, " is committed, but worker ", worker,
+                                " cannot show it"),
+                   why);
+  }
   // One that left when it had shown it is not lost.
   if (const std::string lost = List(group.gone, group.shown); !lost.empty()) {
     status = absl::UnavailableError(
@@ -169,6 +178,9 @@ void UpdateRound::OnWorkerFailed(uint32_t worker, const absl::Status& status) {
   Group& group = GroupOf(worker);
   if (Undecided(group)) {
     AbortGroup(group_of_[worker], group, While(absl::StrCat("worker ", worker), status));
+  } else if (group.state == GroupState::kDecided) {
+    group.unable.emplace(worker, status);
+    FinishShown(group_of_[worker], group);
   }
 }
 

@@ -78,6 +78,7 @@ class UpdateRound {
     std::set<uint32_t> arrived;
     std::set<uint32_t> shown;
     std::set<uint32_t> gone;
+    std::map<uint32_t, absl::Status> unable;  // Cannot show what is decided.
   };
   struct Trainer {
     bool published = false;

@@ -3,12 +3,27 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/status.h"
+#include "core/memory/device.h"
 #include "core/stage/quantise_piece.h"
 #include "core/tensor/quantisation.h"
 #include "kernels/copy.h"
 #include "kernels/digest.h"
 
 namespace waybill {
+
+absl::StatusOr<std::unique_ptr<StagedRoutes>> StagedRoutes::Create(RankPlan plan,
+                                                                   std::vector<MemorySpan> sources,
+                                                                   uint64_t chunk_bytes,
+                                                                   uint32_t threads,
+                                                                   absl::Span<std::byte> ring) {
+  std::unique_ptr<StagedRoutes> staged(
+      new StagedRoutes(std::move(plan), std::move(sources), chunk_bytes));
+  WAYBILL_RETURN_IF_ERROR(staged->OpenDevice(threads, ring));
+  staged->MakeScaleValues();
+  staged->FindWaiting();
+  return staged;
+}
 
 StagedRoutes::StagedRoutes(RankPlan plan, std::vector<MemorySpan> sources, uint64_t chunk_bytes)
     : plan_(std::move(plan)),
@@ -21,7 +36,25 @@ StagedRoutes::StagedRoutes(RankPlan plan, std::vector<MemorySpan> sources, uint6
     most_writes_ = std::max(most_writes_, chunk_writes_.size());
   }
   chunk_writes_.reserve(most_writes_);
-  MakeScaleValues();
+}
+
+absl::Status StagedRoutes::OpenDevice(uint32_t threads, absl::Span<std::byte> ring) {
+  std::vector<MemorySpan> there;
+  for (const MemorySpan& source : sources_) {
+    if (source.kind == MemoryKind::kDevice && source.size_bytes > 0) there.push_back(source);
+  }
+  if (there.empty()) return absl::OkStatus();
+  WAYBILL_ASSIGN_OR_RETURN(auto device, OpenDeviceOf(there));
+  DeviceStager::Options options = {.most_pieces = 0, .lanes = std::max(threads, 1u), .slots = ring};
+  for (const Chunk& chunk : list_.chunks) {
+    options.chunk_bytes = std::max(options.chunk_bytes, chunk.size_bytes);
+    options.most_pieces = std::max<size_t>(options.most_pieces, chunk.piece_count);
+  }
+  WAYBILL_ASSIGN_OR_RETURN(device_, DeviceStager::Create(std::move(device), options));
+  return device_->SetTables(exchange().tables);
+}
+
+void StagedRoutes::FindWaiting() {
   for (const Chunk& chunk : list_.chunks) {
     bool waits = false;
     for (const Piece& piece : list_.pieces_of(chunk)) {
@@ -36,8 +69,9 @@ void StagedRoutes::MakeScaleValues() {
   for (const ScaleTable& table : exchange().tables) {
     std::vector<std::byte>& cells = cells_.emplace_back(table.size_bytes());
     sources_.push_back({.data = cells.data(), .size_bytes = cells.size()});
-    scale_values_.emplace_back(
-        &table, sources_[table.source_region].data + table.source_offset_bytes, cells.data());
+    const MemorySpan& source = sources_[table.source_region];
+    scale_values_.emplace_back(&table, source.data + table.source_offset_bytes, cells.data(),
+                               source.kind == MemoryKind::kDevice ? device_.get() : nullptr);
   }
   for (const auto* messages : {&exchange().outgoing, &exchange().incoming}) {
     for (const MaximaMessage& message : *messages) {
@@ -82,6 +116,7 @@ void StagedRoutes::Begin(const UpdateId& update, Digests digests) {
   digests_ = digests;
   for (auto& sum : sums_) sum.store(0, std::memory_order_relaxed);
   for (ScaleValues& values : scale_values_) values.Begin();
+  if (device_ != nullptr) device_->Begin();
 }
 
 void StagedRoutes::RunEarlyTask(uint32_t i) {
@@ -89,7 +124,11 @@ void StagedRoutes::RunEarlyTask(uint32_t i) {
 }
 
 void StagedRoutes::FinishEarly() {
-  for (ScaleValues& values : scale_values_) values.FinishEarly();
+  for (uint32_t t = 0; t < scale_values_.size(); ++t) {
+    scale_values_[t].FinishEarly();
+    const uint32_t region = exchange().tables[t].source_region;
+    if (sources_[region].kind == MemoryKind::kDevice) device_->TakeFactors(t, scale_values_[t]);
+  }
 }
 
 void StagedRoutes::AppendWritesOf(const Chunk& chunk, const BufferAccess& buffer, RegionId ring,
@@ -109,7 +148,10 @@ void StagedRoutes::AppendWritesOf(const Chunk& chunk, const BufferAccess& buffer
 
 bool StagedRoutes::IsMapped(uint32_t chunk, const BufferAccess& buffer) const {
   for (const Piece& piece : list_.pieces_of(list_.chunks[chunk])) {
-    if (buffer.regions[routes().destination_region(piece.route)].mapped == nullptr) return false;
+    if (buffer.regions[routes().destination_region(piece.route)].mapped == nullptr ||
+        OnDevice(piece.route)) {
+      return false;
+    }
   }
   return true;
 }
@@ -142,12 +184,42 @@ void StagedRoutes::StageInPlace(uint32_t chunk, const BufferAccess& buffer) {
 }
 
 void StagedRoutes::StagePacked(uint32_t chunk, std::byte* slot) {
+  if (device_ != nullptr) StageFromDevice(list_.chunks[chunk], slot);
   for (const Piece& piece : list_.pieces_of(list_.chunks[chunk])) {
-    const uint64_t sum = Stage(piece, slot, /*packed=*/true);
-    sums_[piece.route].fetch_add(sum, std::memory_order_relaxed);
+    if (!OnDevice(piece.route)) {
+      const uint64_t sum = Stage(piece, slot, /*packed=*/true);
+      sums_[piece.route].fetch_add(sum, std::memory_order_relaxed);
+    }
     slot += piece.size_bytes();
   }
   kernels::StreamFence();
+}
+
+// Those of the chunk's pieces that come from there.
+void StagedRoutes::StageFromDevice(const Chunk& chunk, std::byte* slot) {
+  DeviceStager::Chunk staged(device_.get());
+  for (const Piece& piece : list_.pieces_of(chunk)) {
+    const RouteShape shape = routes().shape(piece.route);
+    const std::byte* const source = SourceOf(piece.route);
+    if (OnDevice(piece.route) && shape.transform == Transform::kQuantise) {
+      const uint32_t table = routes().scale_table(piece.route);
+      staged.Quantise(shape, routes().box(piece.route), table, scale_values_[table], source,
+                      piece.begin, piece.end, slot, digests_);
+    } else if (OnDevice(piece.route)) {
+      staged.Stage(shape, source, piece.begin, piece.end, slot, digests_);
+    }
+    slot += piece.size_bytes();
+  }
+  const absl::Span<const uint64_t> sums = staged.Finish();
+  size_t next = 0;
+  for (const Piece& piece : list_.pieces_of(chunk)) {
+    if (!OnDevice(piece.route)) continue;
+    sums_[piece.route].fetch_add(sums[next++], std::memory_order_relaxed);
+  }
+}
+
+absl::Status StagedRoutes::status() const {
+  return device_ == nullptr ? absl::OkStatus() : device_->status();
 }
 
 std::vector<NonFinite> StagedRoutes::FindNonFinite() const {

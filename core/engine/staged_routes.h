@@ -7,8 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "core/engine/trainer_peer.h"
 #include "core/engine/update.h"
 #include "core/fabric/fabric.h"
@@ -16,6 +20,7 @@
 #include "core/plan/exchange.h"
 #include "core/plan/plan_codec.h"
 #include "core/plan/route_table.h"
+#include "core/stage/device_stager.h"
 #include "core/stage/scale_values.h"
 #include "core/stage/stage_piece.h"
 
@@ -24,8 +29,15 @@ namespace waybill {
 // Set on the progress thread; chunks may then be staged on any.
 class StagedRoutes {
  public:
-  // `plan` fits together (CheckTrainerPlan()).
-  StagedRoutes(RankPlan plan, std::vector<MemorySpan> sources, uint64_t chunk_bytes);
+  // `plan` fits together (CheckTrainerPlan()). Of memory of a device, up to `threads` chunks are
+  // staged at once, to slots in `ring`.
+  //
+  // kInvalidArgument: sources on several devices; kInternal: what the device says.
+  static absl::StatusOr<std::unique_ptr<StagedRoutes>> Create(RankPlan plan,
+                                                              std::vector<MemorySpan> sources,
+                                                              uint64_t chunk_bytes,
+                                                              uint32_t threads,
+                                                              absl::Span<std::byte> ring);
   StagedRoutes(const StagedRoutes&) = delete;
   StagedRoutes& operator=(const StagedRoutes&) = delete;
 
@@ -34,6 +46,8 @@ class StagedRoutes {
   std::deque<ScaleValues>& scale_values() { return scale_values_; }
   // Shards with NaNs or infinities among what was quantised.
   std::vector<NonFinite> FindNonFinite() const;
+  // [any thread] What went wrong on a device since Begin(): what was staged is worth nothing.
+  absl::Status status() const;
   const ChunkList& list() const { return list_; }
   uint32_t chunk_count() const { return static_cast<uint32_t>(list_.chunks.size()); }
   const Chunk& chunk(uint32_t i) const { return list_.chunks[i]; }
@@ -49,7 +63,7 @@ class StagedRoutes {
   // The chunk quantises by scales that other trainers have a say in, or that are worked out early.
   bool waits(uint32_t chunk) const { return waits_[chunk]; }
 
-  // Every region that the chunk goes to is mapped here.
+  // Every region that the chunk goes to is mapped here, and host memory is all that it comes from.
   bool IsMapped(uint32_t chunk, const BufferAccess& buffer) const;
   void StageInPlace(uint32_t chunk, const BufferAccess& buffer);
   void StagePacked(uint32_t chunk, std::byte* slot);
@@ -69,17 +83,25 @@ class StagedRoutes {
     uint32_t task;
   };
 
+  StagedRoutes(RankPlan plan, std::vector<MemorySpan> sources, uint64_t chunk_bytes);
+  absl::Status OpenDevice(uint32_t threads, absl::Span<std::byte> ring);
+  bool OnDevice(uint32_t route) const {
+    return sources_[routes().source_region(route)].kind == MemoryKind::kDevice;
+  }
   const std::byte* SourceOf(uint32_t route) const {
     return sources_[routes().source_region(route)].data + routes().source_offset(route);
   }
   void MakeScaleValues();
+  void FindWaiting();
   Box BlocksOf(uint32_t route) const;
   Box BlocksOf(const Piece& piece) const;
   uint64_t Stage(const Piece& piece, std::byte* destination, bool packed);
+  void StageFromDevice(const Chunk& chunk, std::byte* slot);
   uint64_t WitnessDigest(uint32_t route) const;
 
   const RankPlan plan_;
-  std::vector<MemorySpan> sources_;  // Of the manifest's regions, then of the scale tables.
+  std::vector<MemorySpan> sources_;       // Of the manifest's regions, then of the scale tables.
+  std::unique_ptr<DeviceStager> device_;  // Where there is such a source.
   std::vector<std::vector<std::byte>> cells_;  // Of each scale table.
   std::deque<ScaleValues> scale_values_;       // Likewise.
   std::vector<EarlyTask> early_tasks_;

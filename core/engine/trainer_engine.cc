@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -55,7 +55,10 @@ class TrainerEngineImpl final : public TrainerEngine {
     events_.reserve(256);
   }
 
-  ~TrainerEngineImpl() override { StopStaging(); }
+  ~TrainerEngineImpl() override {
+    StopStaging();
+    staged_.reset();  // It knows the slots.
+  }
 
   absl::StatusOr<TrainerOffers> SetPlan(RankPlan plan, std::vector<MemorySpan> sources,
                                         const std::vector<PeerLanes>& lanes) override {
@@ -70,7 +73,10 @@ class TrainerEngineImpl final : public TrainerEngine {
       stopping_ = false;
       sink_({.kind = TrainerEvent::Kind::kStopped, .update = update_});
     }
-    staged_.emplace(std::move(plan), std::move(sources), options_.chunk_bytes);
+    staged_.reset();  // What it has of a device is free for the next.
+    WAYBILL_ASSIGN_OR_RETURN(
+        staged_, StagedRoutes::Create(std::move(plan), std::move(sources), options_.chunk_bytes,
+                                      options_.stage_threads, slots_.ring().bytes()));
     peers_ = MakePeers(staged_->routes(), staged_->list(), lanes);
     // All that an update needs: a warm one allocates nothing.
     writes_.reserve(std::max<size_t>(staged_->most_writes(), 1));
@@ -179,7 +185,7 @@ class TrainerEngineImpl final : public TrainerEngine {
     PostStaged();
     FillSlots();
     PostStaged();  // What was staged on this thread.
-    if (!may_finish_) CheckNonFinite();
+    CheckStaged();
     for (TrainerPeer& peer : peers_.peers) Finish(peer);
     CheckSent();
   }
@@ -188,11 +194,8 @@ class TrainerEngineImpl final : public TrainerEngine {
 
   void Handle(const FabricEvent& event) {
     if (exchange_.Handle(event)) return;
-    for (TrainerPeer& peer : peers_.peers) {
-      for (TrainerLane& lane : peer.lanes) {
-        if (lane.id == event.lane && !peer.failed) return Handle(peer, lane, event);
-      }
-    }
+    const auto [peer, lane] = peers_.FindLane(event.lane);
+    if (peer != nullptr) Handle(*peer, *lane, event);
   }
 
   void Handle(TrainerPeer& peer, TrainerLane& lane, const FabricEvent& event) {
@@ -371,14 +374,16 @@ class TrainerEngineImpl final : public TrainerEngine {
     }
   }
 
-  // Without the last immediates nothing is shown: they wait until everything has been looked at.
-  void CheckNonFinite() {
-    for (const TrainerPeer& peer : peers_.peers) {
-      if (refused_ || (peer.takes_part() && !peer.all_sent())) return;
-    }
-    refused_ = !staged_->FindNonFinite().empty();
+  // Without the last immediates nothing is shown: they wait until everything has been looked at,
+  // where that is asked for.
+  void CheckStaged() {
+    if (refused_) return;
+    absl::Status status = staged_->status();
+    if (status.ok() && (may_finish_ || !peers_.all_sent())) return;
+    refused_ = !status.ok() || !staged_->FindNonFinite().empty();
     may_finish_ = !refused_;
-    if (refused_) sink_({.kind = TrainerEvent::Kind::kRefused, .update = update_});
+    if (!refused_) return;
+    sink_({.kind = TrainerEvent::Kind::kRefused, .update = update_, .status = std::move(status)});
   }
 
   void StoreLedger(TrainerPeer& peer) {
@@ -426,10 +431,7 @@ class TrainerEngineImpl final : public TrainerEngine {
   }
 
   void CheckSent() {
-    for (const TrainerPeer& peer : peers_.peers) {
-      if (peer.failed ? !peer.quiet : peer.targeted && !peer.done()) return;
-    }
-    if (!scales_known_ || !exchange_.done() || refused_) return;
+    if (!peers_.done() || !scales_known_ || !exchange_.done() || refused_) return;
     updating_ = false;
     timeline_.EndWait();
     sink_({.kind = TrainerEvent::Kind::kSent, .update = update_, .counts = counts_});
@@ -447,10 +449,7 @@ class TrainerEngineImpl final : public TrainerEngine {
   }
 
   void CheckStopped() {
-    for (const TrainerPeer& peer : peers_.peers) {
-      if (peer.posts_outstanding() > 0) return;
-    }
-    if (exchange_.posts_outstanding() > 0) return;
+    if (peers_.posts_outstanding() > 0 || exchange_.posts_outstanding() > 0) return;
     stopping_ = false;
     sink_({.kind = TrainerEvent::Kind::kStopped, .update = update_});
   }
@@ -459,7 +458,7 @@ class TrainerEngineImpl final : public TrainerEngine {
   const TrainerEngineOptions options_;
   EventSink sink_;
 
-  std::optional<StagedRoutes> staged_;
+  std::unique_ptr<StagedRoutes> staged_;
   MaximaExchange exchange_;
   Peers peers_;
   bool connecting_ = false;

@@ -40,8 +40,8 @@ struct TrainerEvent {
     // The lane to `trainer`, which owns parts of blocks that this one quantises, is dead. What
     // needs its maxima is not sent.
     kCoOwnerFailed = 5,
-    // NaNs or infinities are among what was quantised, and Start() was told to refuse them: nothing
-    // that was sent can be shown. Abort() is to come.
+    // NaNs or infinities are among what was quantised, and Start() was told to refuse them; or, in
+    // `status`, what a device failed of. Nothing that was sent can be shown. Abort() is to come.
     kRefused = 6,
   };
   Kind kind = Kind::kConnected;
@@ -91,7 +91,7 @@ class TrainerEngine {
   // `sources`: the memory of each region of the trainer's manifest; it stays valid until the next
   // plan, and unchanged from Start() to the event that ends the update.
   // `lanes`: of each worker; one that is not named has one lane on any NIC.
-  // kInvalidArgument: a plan that does not fit together.
+  // kInvalidArgument: a plan that does not fit together, or sources on several devices.
   virtual absl::StatusOr<TrainerOffers> SetPlan(RankPlan plan, std::vector<MemorySpan> sources,
                                                 const std::vector<PeerLanes>& lanes) = 0;
 

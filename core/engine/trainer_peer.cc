@@ -144,6 +144,32 @@ std::vector<LaneReport> Peers::Report(const Fabric& fabric) const {
   return reports;
 }
 
+std::pair<TrainerPeer*, TrainerLane*> Peers::FindLane(LaneId id) {
+  for (TrainerPeer& peer : peers) {
+    for (TrainerLane& lane : peer.lanes) {
+      if (lane.id == id && !peer.failed) return {&peer, &lane};
+    }
+  }
+  return {nullptr, nullptr};
+}
+
+uint32_t Peers::posts_outstanding() const {
+  uint32_t count = 0;
+  for (const TrainerPeer& peer : peers) count += peer.posts_outstanding();
+  return count;
+}
+
+bool Peers::all_sent() const {
+  return std::all_of(peers.begin(), peers.end(),
+                     [](const TrainerPeer& peer) { return !peer.takes_part() || peer.all_sent(); });
+}
+
+bool Peers::done() const {
+  return std::all_of(peers.begin(), peers.end(), [](const TrainerPeer& peer) {
+    return peer.failed ? peer.quiet : !peer.targeted || peer.done();
+  });
+}
+
 Peers MakePeers(const RouteTable& routes, const ChunkList& list,
                 const std::vector<PeerLanes>& lanes) {
   Peers made;

@@ -8,6 +8,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -101,7 +102,14 @@ struct Peers {
   // This end of every lane.
   absl::StatusOr<std::vector<LaneOffer>> OpenLanes(Fabric& fabric);
   std::vector<LaneReport> Report(const Fabric& fabric) const;
+  // Null, null: a lane that is none of theirs, or of a peer that failed.
+  std::pair<TrainerPeer*, TrainerLane*> FindLane(LaneId id);
   bool up() const;  // Every lane.
+  uint32_t posts_outstanding() const;
+  // Of those that take part in the update.
+  bool all_sent() const;
+  // Nothing of it is on its way any more, to anyone.
+  bool done() const;
 };
 Peers MakePeers(const RouteTable& routes, const ChunkList& list,
                 const std::vector<PeerLanes>& lanes);

@@ -1,8 +1,8 @@
 #include "core/engine/worker_engine.h"
 
 #include <atomic>
-#include <cstring>
 #include <deque>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -13,7 +13,6 @@
 #include "core/engine/worker_memory.h"
 #include "core/engine/worker_source.h"
 #include "core/stage/work_pool.h"
-#include "kernels/copy.h"
 
 namespace waybill {
 namespace {
@@ -133,9 +132,7 @@ class WorkerEngineImpl final : public WorkerEngine {
     if (state_ == State::kWaitingForReaders) TryReady(now);
     if (state_ == State::kReceiving) Receive();
     if (state_ == State::kWaitingToCopy) TryCopy(now);
-    if (state_ == State::kCopying && copied_.load(std::memory_order_acquire)) {
-      Show(0, now - copy_began_);
-    }
+    if (state_ == State::kCopying && copied_.load(std::memory_order_acquire)) FinishCopy(now);
   }
 
   absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) override {
@@ -390,16 +387,31 @@ class WorkerEngineImpl final : public WorkerEngine {
     shown_.SetDirty(true);
     copy_began_ = now;
     copied_.store(false, std::memory_order_relaxed);
+    copy_status_ = absl::OkStatus();
     state_ = State::kCopying;
     pool_.Run(copy_batch_, manifest_->region_count());
   }
 
   // On any thread.
   void CopyPart(uint32_t region) {
-    const auto from = memory_->regions(0)[region];
-    kernels::Copy(memory_->shown_buffers()[0][region].data(), from.data(), from.size(),
-                  kernels::Stores::kStreaming);
-    kernels::StreamFence();
+    absl::Status status = memory_->CopyToShown(region);
+    if (status.ok()) return;
+    const std::lock_guard lock(copy_mutex_);
+    copy_status_.Update(std::move(status));
+  }
+
+  // The engine's memory stays dirty where copying failed.
+  void FinishCopy(absl::Time now) {
+    absl::Status status;
+    {
+      const std::lock_guard lock(copy_mutex_);
+      status = copy_status_;
+    }
+    if (status.ok()) return Show(0, now - copy_began_);
+    state_ = State::kIdle;
+    sink_({.kind = WorkerEvent::Kind::kFailed,
+           .update = update_,
+           .status = WithScope(std::move(status), Scope::kUpdate)});
   }
 
   void Show(uint32_t buffer, absl::Duration pause) {
@@ -437,6 +449,8 @@ class WorkerEngineImpl final : public WorkerEngine {
   absl::Time copy_began_;
   Timeline timeline_;
   std::atomic<bool> copied_ = false;
+  std::mutex copy_mutex_;
+  absl::Status copy_status_;
   WorkerCounts counts_;
 
   EventSink sink_;

@@ -39,8 +39,9 @@ struct WorkerEvent {
     kReady = 3,       // The update may come, into `buffer_index`.
     kRefused = 4,     // It may not; nothing has changed.
     kArrived = 5,     // All of it is here, and every digest is right.
-    kFailed = 6,      // It is not: a digest or an entry is wrong.
-    kShown = 7,       // After Commit().
+    kFailed = 6,  // It is not: a digest or an entry is wrong. Or, after Commit(): it could not be
+                  // copied to where it is shown, and nothing is.
+    kShown = 7,   // After Commit().
   };
   Kind kind = Kind::kConnected;
   UpdateId update;

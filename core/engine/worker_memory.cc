@@ -7,7 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/memory/arena.h"
+#include "core/memory/device.h"
 #include "core/tensor/runs.h"
+#include "kernels/copy.h"
 
 namespace waybill {
 namespace {
@@ -31,6 +33,12 @@ absl::Status CheckUserRegions(const Manifest& manifest, Mode mode,
       return absl::InvalidArgumentError(
           absl::StrCat("region \"", manifest.region_name(i), "\" has ", manifest.region_bytes(i),
                        " bytes, its memory has ", user_regions[i].size_bytes));
+    }
+    if (mode == Mode::kInPlace && user_regions[i].kind == MemoryKind::kDevice) {
+      return absl::UnimplementedError(absl::StrCat(
+          "mode in-place: region \"", manifest.region_name(i),
+          "\" is memory of a GPU, which this release does not register with a network; use "
+          "shadow-copy"));
     }
   }
   return absl::OkStatus();
@@ -59,7 +67,8 @@ absl::StatusOr<std::unique_ptr<WorkerMemory>> WorkerMemory::Create(
   memory->renewed_contents_ = mode == Mode::kInPlace ? Contents::kKept : Contents::kZeroed;
   if (mode == Mode::kShadowCopy) {
     memory->shown_.push_back(SpansOf(user_regions));
-    memory->ZeroPadding(memory->shown_[0]);
+    WAYBILL_RETURN_IF_ERROR(memory->OpenDevice(user_regions));
+    WAYBILL_RETURN_IF_ERROR(memory->ZeroPadding(memory->shown_[0]));
   } else {
     for (const Buffer& buffer : memory->buffers_) memory->shown_.push_back(buffer.regions);
   }
@@ -67,9 +76,51 @@ absl::StatusOr<std::unique_ptr<WorkerMemory>> WorkerMemory::Create(
 }
 
 WorkerMemory::~WorkerMemory() {
+  if (device_ != nullptr) {
+    Unpin();
+    device_->DestroyStream(stream_);
+  }
   for (const Buffer& buffer : buffers_) {
     if (buffer.ledger.id != RegionId::kNone) (void)fabric_.Release(buffer.ledger.id);
   }
+}
+
+absl::Status WorkerMemory::OpenDevice(absl::Span<const MemorySpan> user_regions) {
+  std::vector<MemorySpan> there;
+  for (const MemorySpan& region : user_regions) {
+    user_kinds_.push_back(region.kind);
+    if (region.kind == MemoryKind::kDevice && region.size_bytes > 0) there.push_back(region);
+  }
+  if (there.empty()) return absl::OkStatus();
+  WAYBILL_ASSIGN_OR_RETURN(device_, OpenDeviceOf(there));
+  WAYBILL_RETURN_IF_ERROR(ToStatus(device_->MakeStream(stream_)));
+  Pin();
+  return absl::OkStatus();
+}
+
+// Where it fails, copies to the device are slower.
+void WorkerMemory::Pin() {
+  const absl::Span<std::byte> arena = buffers_[0].arena;
+  if (arena.empty() || !device_->Pin(arena.data(), arena.size()).ok()) return;
+  pinned_ = arena;
+}
+
+void WorkerMemory::Unpin() {
+  if (!pinned_.empty()) device_->Unpin(pinned_.data());
+  pinned_ = {};
+}
+
+absl::Status WorkerMemory::CopyToShown(uint32_t region) {
+  const absl::Span<std::byte> from = buffers_[0].regions[region];
+  const absl::Span<std::byte> to = shown_[0][region];
+  if (!OnDevice(region)) {
+    kernels::Copy(to.data(), from.data(), from.size(), kernels::Stores::kStreaming);
+    kernels::StreamFence();
+    return absl::OkStatus();
+  }
+  absl::Status status = ToStatus(device_->Copy(to.data(), from.data(), from.size(), stream_));
+  if (status.ok()) status = ToStatus(device_->Finish(stream_));
+  return While(absl::StrCat("copy to region \"", manifest_.region_name(region), "\""), status);
 }
 
 absl::Status WorkerMemory::AddArena(absl::string_view name) {
@@ -81,6 +132,7 @@ absl::Status WorkerMemory::AddArena(absl::string_view name) {
     buffer.places.push_back({arena.region.id, arena.layout.offsets[i]});
   }
   if (arena.region.id != RegionId::kNone) buffer.fabric_regions.push_back(arena.region.id);
+  buffer.arena = {arena.region.memory.data, arena.region.memory.size_bytes};
   buffers_.push_back(std::move(buffer));
   return absl::OkStatus();
 }
@@ -97,18 +149,28 @@ absl::Status WorkerMemory::AddUserBuffer(absl::Span<const MemorySpan> user_regio
       buffer.fabric_regions.push_back(registration.region);
     }
   }
-  ZeroPadding(buffer.regions);
+  WAYBILL_RETURN_IF_ERROR(ZeroPadding(buffer.regions));
   buffers_.push_back(std::move(buffer));
   return absl::OkStatus();
 }
 
-void WorkerMemory::ZeroPadding(const RegionSpans& regions) {
+absl::Status WorkerMemory::ZeroPadding(const RegionSpans& regions) {
+  absl::Status status;
   for (uint32_t i = 0; i < manifest_.padding_count(); ++i) {
     const PaddingView padding = manifest_.padding(i);
-    std::byte* base = regions[padding.place.region_index].data() + padding.place.offset_bytes;
+    const uint32_t region = padding.place.region_index;
+    std::byte* base = regions[region].data() + padding.place.offset_bytes;
     ForEachRun(padding.extents, padding.place.strides, padding.element_bytes,
-               [&](uint64_t offset, uint64_t size) { std::memset(base + offset, 0, size); });
+               [&](uint64_t offset, uint64_t size) {
+                 if (!OnDevice(region)) {
+                   std::memset(base + offset, 0, size);
+                 } else if (status.ok()) {
+                   status = ToStatus(device_->Clear(base + offset, size, stream_));
+                 }
+               });
   }
+  if (status.ok() && device_ != nullptr) status = ToStatus(device_->Finish(stream_));
+  return While("zero the padding", status);
 }
 
 absl::Status WorkerMemory::AllocateLedgers(uint32_t entries) {
@@ -144,9 +206,13 @@ absl::StatusOr<BufferAddress> WorkerMemory::Describe(uint32_t buffer) {
 }
 
 absl::Status WorkerMemory::Renew(uint32_t buffer) {
+  // What the device knows by the address are the old pages.
+  const bool pinned = !pinned_.empty();
+  if (pinned) Unpin();
   for (const RegionId region : buffers_[buffer].fabric_regions) {
     WAYBILL_RETURN_IF_ERROR(fabric_.Renew(region, renewed_contents_));
   }
+  if (pinned) Pin();
   return fabric_.Renew(buffers_[buffer].ledger.id, Contents::kZeroed);
 }
 

@@ -14,6 +14,8 @@
 #include "core/fabric/fabric.h"
 #include "core/memory/registration_cache.h"
 #include "core/tensor/manifest.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/driver.h"
 
 namespace waybill {
 
@@ -26,6 +28,8 @@ class WorkerMemory {
   //   shadow       two arenas                    refused: an engine's memory cannot be swapped
   //   shadow-copy  refused                       one arena, copied into the engine's memory
   //   in-place     one arena                     the engine's memory itself
+  //
+  // A device's memory is only copied into: kUnimplemented in place.
   //
   // Everything is reserved, and padding zeroed, when this returns.
   static absl::StatusOr<std::unique_ptr<WorkerMemory>> Create(
@@ -47,6 +51,9 @@ class WorkerMemory {
   // No earlier grant reaches the buffer or its ledger from now on.
   absl::Status Renew(uint32_t buffer);
 
+  // [any thread] In shadow-copy: copies a region of the buffer to the engine's memory.
+  absl::Status CopyToShown(uint32_t region);
+
   // What readers see: in shadow-copy the engine's memory, else the buffers.
   const std::vector<RegionSpans>& shown_buffers() const { return shown_; }
 
@@ -59,6 +66,7 @@ class WorkerMemory {
     RegionSpans regions;
     std::vector<RegionPlace> places;
     std::vector<RegionId> fabric_regions;  // Without repeats; the ledger's apart.
+    absl::Span<std::byte> arena;           // Where Waybill allocated it.
     Region ledger;
   };
 
@@ -67,7 +75,14 @@ class WorkerMemory {
 
   absl::Status AddArena(absl::string_view name);
   absl::Status AddUserBuffer(absl::Span<const MemorySpan> user_regions);
-  void ZeroPadding(const RegionSpans& regions);
+  absl::Status OpenDevice(absl::Span<const MemorySpan> user_regions);
+  bool OnDevice(uint32_t region) const {
+    return device_ != nullptr && user_kinds_[region] == MemoryKind::kDevice;
+  }
+  // Of the buffers' or the user's own.
+  absl::Status ZeroPadding(const RegionSpans& regions);
+  void Pin();
+  void Unpin();
 
   Fabric& fabric_;
   const Manifest& manifest_;
@@ -75,6 +90,12 @@ class WorkerMemory {
   RegistrationCache registrations_;
   std::vector<Buffer> buffers_;
   std::vector<RegionSpans> shown_;
+
+  // Of shadow-copy to a device.
+  std::shared_ptr<kernels::cuda::Device> device_;
+  std::vector<MemoryKind> user_kinds_;
+  kernels::cuda::Stream stream_ = nullptr;
+  absl::Span<std::byte> pinned_;  // The arena, where it could be.
 };
 
 }  // namespace waybill

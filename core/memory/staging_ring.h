@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "core/fabric/fabric.h"
 
 namespace waybill {
@@ -29,6 +30,7 @@ class StagingRing {
   void ReturnAll();
 
   RegionId region() const { return region_.id; }
+  absl::Span<std::byte> bytes() const { return {region_.memory.data, slot_count_ * slot_bytes_}; }
   uint64_t OffsetOf(uint32_t slot) const { return slot * slot_bytes_; }
   std::byte* BytesOf(uint32_t slot) const { return region_.memory.data + OffsetOf(slot); }
   uint32_t slot_count() const { return slot_count_; }

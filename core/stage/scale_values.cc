@@ -54,10 +54,12 @@ kernels::ScaleRounding RoundingOf(ScaleRounding rounding) {
 
 }  // namespace
 
-ScaleValues::ScaleValues(const ScaleTable* table, const std::byte* source, std::byte* cells)
+ScaleValues::ScaleValues(const ScaleTable* table, const std::byte* source, std::byte* cells,
+                         ElementReader* reader)
     : table_(table),
       source_(source),
       cells_(cells),
+      reader_(reader),
       dimensions_(table->blocks.dimensions()),
       tile_{std::max<int64_t>(1, kTileElements / table->block.rows),
             std::max<int64_t>(1, kTileElements / table->block.columns)},
@@ -96,11 +98,15 @@ void ScaleValues::Share(const BlockRun& run) {
 }
 
 void ScaleValues::PlanEarlyTasks() {
-  if (table_->block.rows * table_->block.columns > kLargestLateBlock) {
+  if (reader_ != nullptr || table_->block.rows * table_->block.columns > kLargestLateBlock) {
     std::fill(is_early_.begin(), is_early_.end(), true);
   }
   any_early_ = std::find(is_early_.begin(), is_early_.end(), true) != is_early_.end();
   if (!any_early_) return;
+  if (reader_ != nullptr) {
+    tasks_.push_back({table_->blocks, 0, 0});
+    return;
+  }
   const auto last = static_cast<size_t>(dimensions_) - 1;
   const int row = dimensions_ - 2, column = dimensions_ - 1;
   Box run;
@@ -137,6 +143,9 @@ void ScaleValues::Begin() {
 // --- early tiles ---
 
 void ScaleValues::RunEarlyTask(uint32_t i) {
+  if (reader_ != nullptr) {
+    return reader_->CombineMaxima(*table_, source_, rule_.type, rule_.via, values_.data());
+  }
   constexpr int64_t kAtATime = 1024;  // Blocks of a row, on the stack.
   const Task& task = tasks_[i];
   const int row = dimensions_ - 2, column = dimensions_ - 1;
@@ -311,9 +320,12 @@ void ScaleValues::CountNonFinite(absl::Span<const int64_t> block) {
   if (elements.empty()) return;
   const auto pitch = table_->source_strides[static_cast<size_t>(row)] *
                      static_cast<int64_t>(kernels::SizeBytes(rule_.type));
-  nonfinite_.fetch_add(kernels::CountNonFinite(ElementAt(elements.begins()), rule_.type, pitch,
-                                               static_cast<size_t>(elements.extent(row)),
-                                               static_cast<size_t>(elements.extent(column))),
+  const auto rows = static_cast<size_t>(elements.extent(row));
+  const auto columns = static_cast<size_t>(elements.extent(column));
+  const std::byte* const first = ElementAt(elements.begins());
+  nonfinite_.fetch_add(reader_ == nullptr
+                           ? kernels::CountNonFinite(first, rule_.type, pitch, rows, columns)
+                           : reader_->CountNonFinite(first, rule_.type, pitch, rows, columns),
                        std::memory_order_relaxed);
 }
 

@@ -9,6 +9,7 @@
 
 #include "absl/types/span.h"
 #include "core/plan/exchange.h"
+#include "core/stage/element_reader.h"
 #include "core/tensor/box.h"
 #include "kernels/block_grid.h"
 #include "kernels/quantise_rule.h"
@@ -24,9 +25,11 @@ namespace waybill {
 // Thread-safe as said. Allocates nothing after the constructor.
 class ScaleValues {
  public:
-  // `source` is the shard's first element; `cells` has room for the table's stored scales. Both
-  // and `table` outlive this.
-  ScaleValues(const ScaleTable* table, const std::byte* source, std::byte* cells);
+  // `source` is the shard's first element; `cells` has room for the table's stored scales. Where
+  // host code cannot read the elements, `reader` does; all tiles are early then. All of them
+  // outlive this.
+  ScaleValues(const ScaleTable* table, const std::byte* source, std::byte* cells,
+              ElementReader* reader = nullptr);
 
   // Before the first update: blocks of which other trainers hold parts.
   void Share(const BlockRun& run);
@@ -53,6 +56,7 @@ class ScaleValues {
   // Of blocks that were needed: factors as kernels::QuantiseRows() takes them, of the matrix's row
   // of blocks that `at` is in, from `at` on.
   const float* FactorsAt(absl::Span<const int64_t> at) const { return &values_[IndexOf(at)]; }
+  // From row to row of blocks.
   std::ptrdiff_t factors_pitch() const {
     return static_cast<std::ptrdiff_t>(table_->blocks.extent(dimensions_ - 1));
   }
@@ -64,7 +68,7 @@ class ScaleValues {
 
  private:
   enum class State : uint32_t { kUnknown, kClaimed, kKnown };
-  // Neighbouring tiles of one row, or some rows of elements of it.
+  // Neighbouring tiles of one row, or some rows of elements of it; to a reader, all there are.
   struct Task {
     Box blocks;
     int64_t begin_row = 0;
@@ -89,6 +93,7 @@ class ScaleValues {
   const ScaleTable* table_;
   const std::byte* source_;
   std::byte* cells_;
+  ElementReader* reader_;
   int dimensions_;
   Extents2 tile_;  // In blocks.
   Box tiles_;      // Of the grid of tiles, that meet the shard.

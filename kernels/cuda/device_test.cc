@@ -111,9 +111,9 @@ TEST_F(DeviceTest, AnEventIsToldOfWhenWhatIsBeforeItIsDone) {
 
 TEST_F(DeviceTest, ALaunchThatFailsNamesTheKernel) {
   uint8_t* const memory = Allocate(64);
-  FakeCudaFailLaunches(0);
+  FakeCudaFail(0);
   const Outcome outcome = CopyRows(memory, 16, memory + 32, 16, 1, 16, LeafSum(), stream_);
-  FakeCudaFailLaunches(-1);
+  FakeCudaFail(-1);
   EXPECT_NE(outcome.reason().find("launch WaybillRows16: cuLaunchKernel: CUDA_ERROR_LAUNCH_FAILED"),
             std::string::npos)
       << outcome.reason();

@@ -1,6 +1,7 @@
 #include "testing/cluster/cluster.h"
 
 #include <cstring>
+#include <deque>
 #include <set>
 #include <utility>
 
@@ -10,6 +11,29 @@
 #include "core/plan/planner.h"
 
 namespace waybill {
+namespace {
+
+class HostMemory final : public ClusterMemory {
+ public:
+  MemorySpan Allocate(size_t size_bytes) override {
+    std::vector<std::byte>& memory = all_.emplace_back(size_bytes);
+    return {MemoryKind::kHost, memory.data(), size_bytes};
+  }
+  void Write(const MemorySpan& to, const std::byte* from) override {
+    std::memcpy(to.data, from, to.size_bytes);
+  }
+  void Read(const MemorySpan& from, std::byte* to) override {
+    std::memcpy(to, from.data, from.size_bytes);
+  }
+
+ private:
+  std::deque<std::vector<std::byte>> all_;
+};
+
+}  // namespace
+
+std::shared_ptr<ClusterMemory> MakeHostMemory() { return std::make_shared<HostMemory>(); }
+
 Cluster::Cluster(const ClusterOptions& options, const MakeFabric& make_fabric)
     : options_(options),
       model_(options.model != nullptr
@@ -20,7 +44,7 @@ Cluster::Cluster(const ClusterOptions& options, const MakeFabric& make_fabric)
   for (uint32_t t = 0; t < options.trainers; ++t) {
     TrainerRank& rank = trainers_[t];
     rank.manifest = model_->Trainer(t);
-    rank.memory.resize(rank.manifest.region_bytes(0));
+    rank.memory = options.trainer_memory->Allocate(rank.manifest.region_bytes(0));
     rank.fabric = make_fabric(absl::StrCat("trainer ", t));
     rank.engine = *TrainerEngine::Create(
         rank.fabric.get(), options.trainer,
@@ -32,8 +56,9 @@ Cluster::Cluster(const ClusterOptions& options, const MakeFabric& make_fabric)
     rank.fabric = make_fabric(absl::StrCat("worker ", w));
     std::vector<MemorySpan> user_regions;
     for (uint32_t r = 0; options.user_memory && r < rank.manifest.region_count(); ++r) {
-      auto& memory = rank.user_memory.emplace_back(rank.manifest.region_bytes(r), std::byte{0xEE});
-      user_regions.push_back({MemoryKind::kHost, memory.data(), memory.size()});
+      const std::vector<std::byte> filler(rank.manifest.region_bytes(r), std::byte{0xEE});
+      user_regions.push_back(options.worker_memory->Allocate(filler.size()));
+      options.worker_memory->Write(user_regions.back(), filler.data());
     }
     rank.engine =
         *WorkerEngine::Create(rank.fabric.get(), rank.manifest, user_regions,
@@ -99,11 +124,9 @@ absl::Status Cluster::Connect() {
   for (uint32_t t = 0; t < trainers_.size(); ++t) {
     TrainerRank& rank = trainers_[t];
     rank.events.clear();
-    WAYBILL_ASSIGN_OR_RETURN(
-        const auto offers,
-        rank.engine->SetPlan({plan_.trainers[t], plan_.exchanges[t]},
-                             {{MemoryKind::kHost, rank.memory.data(), rank.memory.size()}},
-                             LanesTo(workers_.size())));
+    WAYBILL_ASSIGN_OR_RETURN(const auto offers,
+                             rank.engine->SetPlan({plan_.trainers[t], plan_.exchanges[t]},
+                                                  {rank.memory}, LanesTo(workers_.size())));
     for (const LaneOffer& offer : offers.lanes) {
       auto& peers = trainer_addresses[offer.peer];
       if (peers.empty() || peers.back().trainer != t) peers.push_back({t, {}});
@@ -238,7 +261,11 @@ absl::Status Cluster::Publish(uint64_t version) {
 }
 
 void Cluster::FillTrainers(uint64_t version) {
-  for (TrainerRank& rank : trainers_) model_->Fill(version, rank.manifest, rank.memory.data());
+  for (const TrainerRank& rank : trainers_) {
+    std::vector<std::byte> bytes(rank.memory.size_bytes);
+    model_->Fill(version, rank.manifest, bytes.data());
+    options_.trainer_memory->Write(rank.memory, bytes.data());
+  }
 }
 
 bool Cluster::Shows(uint32_t w, uint64_t version) {
@@ -251,8 +278,16 @@ bool Cluster::Shows(uint32_t w, uint64_t version) {
   }
   model_->Expect(version, manifest, expected);
   for (uint32_t r = 0; r < manifest.region_count(); ++r) {
-    const auto shown = snapshot->region(r);
-    if (std::memcmp(shown.data(), expected[r].data(), shown.size()) != 0) return false;
+    const auto region = snapshot->region(r);
+    std::vector<std::byte> shown(region.begin(),
+                                 options_.user_memory ? region.begin() : region.end());
+    if (options_.user_memory) {
+      shown.resize(region.size());
+      options_.worker_memory->Read(
+          {.data = const_cast<std::byte*>(region.data()), .size_bytes = region.size()},
+          shown.data());
+    }
+    if (shown != expected[r]) return false;
   }
   return true;
 }

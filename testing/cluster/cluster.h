@@ -22,6 +22,16 @@
 
 namespace waybill {
 
+// Where ranks have memory of their own.
+class ClusterMemory {
+ public:
+  virtual ~ClusterMemory() = default;
+  virtual MemorySpan Allocate(size_t size_bytes) = 0;
+  virtual void Write(const MemorySpan& to, const std::byte* from) = 0;
+  virtual void Read(const MemorySpan& from, std::byte* to) = 0;
+};
+std::shared_ptr<ClusterMemory> MakeHostMemory();
+
 struct ClusterOptions {
   uint32_t trainers = 2;
   uint32_t workers = 2;
@@ -30,6 +40,8 @@ struct ClusterOptions {
   Digests digests = Digests::kOn;
   // Workers bring memory of their own (needed in shadow-copy, possible in place).
   bool user_memory = false;
+  std::shared_ptr<ClusterMemory> trainer_memory = MakeHostMemory();
+  std::shared_ptr<ClusterMemory> worker_memory = MakeHostMemory();
   TrainerEngineOptions trainer = {
       .ring_bytes = 64 << 10, .chunk_bytes = 8 << 10, .stage_threads = 0};
   uint32_t verify_threads = 0;
@@ -87,14 +99,13 @@ class Cluster {
  private:
   struct TrainerRank {
     Manifest manifest;
-    std::vector<std::byte> memory;
+    MemorySpan memory;
     std::unique_ptr<Fabric> fabric;
     std::unique_ptr<TrainerEngine> engine;
     std::vector<TrainerEvent> events;
   };
   struct WorkerRank {
     Manifest manifest;
-    std::vector<std::vector<std::byte>> user_memory;
     std::unique_ptr<Fabric> fabric;
     std::unique_ptr<WorkerEngine> engine;
     std::vector<WorkerEvent> events;

@@ -32,9 +32,15 @@ using waybill::kernels::cuda::HostKernel;
 
 CUctx_st contexts[kFakeGpuCount] = {{0}, {1}};
 thread_local std::vector<CUcontext> current;
-std::atomic<int64_t> launches_left{-1};  // Below 0: no end.
+std::atomic<int64_t> calls_left{-1};  // Below 0: no end.
 std::atomic<uint64_t> bytes_to_host{0};
 std::atomic<int64_t> streams{0};
+
+bool IsToFail() {
+  if (calls_left < 0 || calls_left-- > 0) return false;
+  calls_left = 0;
+  return true;
+}
 
 std::byte* At(CUdeviceptr address) { return reinterpret_cast<std::byte*>(address); }
 
@@ -132,6 +138,7 @@ FAKE cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdevicep
   return CUDA_SUCCESS;
 }
 FAKE cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size_bytes, CUstream stream) {
+  if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
   return Queue(stream, [=] { CopyNow(to, from, size_bytes); });
 }
 FAKE cuMemcpyDtoH(void* to, CUdeviceptr from, size_t size_bytes) {
@@ -209,10 +216,7 @@ FAKE cuLibraryGetKernel(CUkernel* kernel, CUlibrary, const char* name) {
 }
 FAKE cuLaunchKernel(CUfunction function, unsigned blocks, unsigned, unsigned, unsigned threads,
                     unsigned, unsigned, unsigned, CUstream stream, void** parameters, void**) {
-  if (launches_left >= 0 && launches_left-- <= 0) {
-    launches_left = 0;
-    return CUDA_ERROR_LAUNCH_FAILED;
-  }
+  if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
   const auto* const kernel = reinterpret_cast<const HostKernel*>(function);
   const auto* const first = static_cast<const std::byte*>(parameters[0]);
   // As aligned as new storage is, which is enough for every argument.
@@ -222,8 +226,8 @@ FAKE cuLaunchKernel(CUfunction function, unsigned blocks, unsigned, unsigned, un
   });
 }
 
-extern "C" __attribute__((visibility("default"))) void FakeCudaFailLaunches(int64_t after) {
-  launches_left = after;
+extern "C" __attribute__((visibility("default"))) void FakeCudaFail(int64_t after) {
+  calls_left = after;
 }
 extern "C" __attribute__((visibility("default"))) FakeCudaUse FakeCudaNow() {
   return {FakeMemory::Get().allocation_count(), FakeMemory::Get().pin_count(),

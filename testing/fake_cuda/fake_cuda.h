@@ -15,8 +15,8 @@ struct FakeCudaUse {
 };
 
 extern "C" {
-// After so many launches all fail; below 0: none does any more.
-void FakeCudaFailLaunches(int64_t after);
+// After so many launches and copies all fail; below 0: none does any more.
+void FakeCudaFail(int64_t after);
 FakeCudaUse FakeCudaNow();
 }
 

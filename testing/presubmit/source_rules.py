@@ -20,7 +20,7 @@ CONFINED = [
     (
         "CUDA",
         re.compile(r"\bcu(da)?[A-Z]\w*|\bCU(DA)?_[A-Z]|[<\"]cuda"),
-        ("core/memory/cuda_", "kernels/cuda/"),
+        ("kernels/cuda/", "testing/fake_cuda/"),
     ),
 ]
 

@@ -1,0 +1,303 @@
+#include "core/stage/device_stager.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/memory/device.h"
+#include "core/stage/piece_walk.h"
+#include "kernels/cuda/cast.h"
+#include "kernels/cuda/digest.h"
+#include "kernels/cuda/maxima.h"
+#include "kernels/cuda/quantise.h"
+#include "kernels/cuda/rows.h"
+#include "kernels/cuda/transpose.h"
+#include "kernels/digest.h"
+#include "kernels/maxima.h"
+
+namespace waybill {
+namespace {
+
+using kernels::cuda::LeafSum;
+using kernels::cuda::Outcome;
+
+// Pieces begin at such places of the scratch memory, so that the kernels' wide paths take them.
+constexpr uint64_t kAlignment = 256;
+
+uint64_t Aligned(uint64_t size_bytes) {
+  return (size_bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceStager>> DeviceStager::Create(
+    std::shared_ptr<kernels::cuda::Device> device, const Options& options) {
+  std::unique_ptr<DeviceStager> stager(new DeviceStager(std::move(device), options));
+  WAYBILL_RETURN_IF_ERROR(While("stage from a GPU", stager->MakeLanes()));
+  if (!options.slots.empty()) {
+    stager->pinned_ = stager->device_->Pin(options.slots.data(), options.slots.size()).ok();
+  }
+  return stager;
+}
+
+absl::Status DeviceStager::MakeLanes() {
+  const uint64_t scratch_bytes = options_.chunk_bytes + options_.most_pieces * kAlignment;
+  const uint64_t sums_bytes = options_.most_pieces * sizeof(uint64_t);
+  lanes_.resize(options_.lanes);
+  for (Lane& lane : lanes_) {
+    void* memory = nullptr;
+    WAYBILL_RETURN_IF_ERROR(ToStatus(device_->MakeStream(lane.stream)));
+    WAYBILL_RETURN_IF_ERROR(ToStatus(device_->Allocate(scratch_bytes, memory)));
+    lane.scratch = static_cast<std::byte*>(memory);
+    WAYBILL_RETURN_IF_ERROR(ToStatus(device_->Allocate(sums_bytes, memory)));
+    lane.device_sums = static_cast<uint64_t*>(memory);
+    lane.sums.resize(options_.most_pieces);
+  }
+  return absl::OkStatus();
+}
+
+DeviceStager::~DeviceStager() {
+  for (const Lane& lane : lanes_) {
+    device_->DestroyStream(lane.stream);
+    device_->Free(lane.scratch);
+    device_->Free(lane.device_sums);
+  }
+  for (const Table& table : tables_) device_->Free(table.factors);
+  if (pinned_) device_->Unpin(options_.slots.data());
+}
+
+void DeviceStager::Begin() {
+  const std::lock_guard lock(mutex_);
+  status_ = absl::OkStatus();
+}
+
+absl::Status DeviceStager::SetTables(absl::Span<const ScaleTable> tables) {
+  first_table_ = tables.data();
+  for (const ScaleTable& table : tables) {
+    const auto blocks = static_cast<size_t>(table.blocks.element_count());
+    void* memory = nullptr;
+    WAYBILL_RETURN_IF_ERROR(
+        ToStatus(device_->Allocate(std::max<size_t>(blocks, 1) * sizeof(float), memory)));
+    tables_.push_back({static_cast<float*>(memory), std::vector<float>(blocks)});
+  }
+  return absl::OkStatus();
+}
+
+void DeviceStager::TakeFactors(uint32_t table, const ScaleValues& values) {
+  const Chunk chunk(this);
+  const Lane& lane = lanes_[chunk.lane_];
+  const float* const factors = values.FactorsAt(values.table().blocks.begins());
+  Check(device_->Copy(tables_[table].factors, factors, tables_[table].maxima.size() * sizeof(float),
+                      lane.stream));
+  Check(device_->Finish(lane.stream));
+}
+
+absl::Status DeviceStager::status() const {
+  const std::lock_guard lock(mutex_);
+  return status_;
+}
+
+bool DeviceStager::Check(const Outcome& outcome) {
+  if (outcome.ok()) return true;
+  const std::lock_guard lock(mutex_);
+  if (status_.ok()) status_ = While("stage from a GPU", ToStatus(outcome));
+  return false;
+}
+
+// --- chunks ---
+
+DeviceStager::Chunk::Chunk(DeviceStager* stager) : stager_(*stager), lane_(stager->Take()) {}
+
+DeviceStager::Chunk::~Chunk() { stager_.Return(lane_); }
+
+uint32_t DeviceStager::Take() {
+  std::unique_lock lock(mutex_);
+  uint32_t lane = 0;
+  returned_.wait(lock, [&] {
+    for (lane = 0; lane < lanes_.size(); ++lane) {
+      if (!lanes_[lane].taken) return true;
+    }
+    return false;
+  });
+  lanes_[lane].taken = true;
+  lanes_[lane].used_bytes = lanes_[lane].pieces = 0;
+  return lane;
+}
+
+void DeviceStager::Return(uint32_t lane) {
+  const std::lock_guard lock(mutex_);
+  lanes_[lane].taken = false;
+  returned_.notify_one();
+}
+
+void DeviceStager::Chunk::Stage(const RouteShape& shape, const std::byte* source, uint64_t begin,
+                                uint64_t end, std::byte* slot, Digests digests) {
+  if (reinterpret_cast<uintptr_t>(source) % shape.source_element_bytes != 0) {
+    stager_.Check(Outcome::Failed(absl::StrCat("elements of ", shape.source_element_bytes,
+                                               " bytes do not begin at a multiple of that")));
+    return;
+  }
+  Lane& lane = stager_.lanes_[lane_];
+  Output output = stager_.Place(lane, begin, end, digests);
+  const uint64_t element = shape.destination_element_bytes;
+  const auto first = static_cast<int64_t>(begin / element);
+  const auto last = static_cast<int64_t>(end / element);
+  ForEachBlock(shape, first, last, Packing::kPacked, [&](const PieceBlock& block) {
+    const bool all = block.rows * block.columns == static_cast<size_t>(last - first);
+    stager_.StageBlock(lane, shape, block, source + block.source_offset,
+                       output.bytes + block.destination_offset, all, output);
+  });
+  stager_.Send(lane, output, slot);
+}
+
+void DeviceStager::Chunk::Quantise(const RouteShape& shape, const Box& box, uint32_t table,
+                                   const ScaleValues& values, const std::byte* source,
+                                   uint64_t begin, uint64_t end, std::byte* slot, Digests digests) {
+  Lane& lane = stager_.lanes_[lane_];
+  Output output = stager_.Place(lane, begin, end, digests);
+  const float* const host_factors = values.FactorsAt(values.table().blocks.begins());
+  ForEachQuantisedBlock(
+      shape, box, values.table().block, std::numeric_limits<int64_t>::max(),
+      static_cast<int64_t>(begin), static_cast<int64_t>(end), Packing::kPacked,
+      [&](const QuantisedBlock& block) {
+        const PieceBlock& place = block.place;
+        const bool all = place.rows * place.columns == end - begin;
+        const std::ptrdiff_t at = values.FactorsAt(block.blocks.begins()) - host_factors;
+        stager_.Check(kernels::cuda::QuantiseRows(
+            output.bytes + place.destination_offset, place.destination_pitch,
+            source + place.source_offset, place.source_pitch, place.rows, place.columns, block.grid,
+            stager_.tables_[table].factors + at, values.factors_pitch(), values.rule(),
+            all ? output.Absorb() : LeafSum(), lane.stream));
+      });
+  stager_.Send(lane, output, slot);
+}
+
+absl::Span<const uint64_t> DeviceStager::Chunk::Finish() {
+  Lane& lane = stager_.lanes_[lane_];
+  stager_.Check(stager_.device_->Copy(lane.sums.data(), lane.device_sums,
+                                      lane.pieces * sizeof(uint64_t), lane.stream));
+  stager_.Check(stager_.device_->Finish(lane.stream));
+  return absl::MakeConstSpan(lane.sums).first(lane.pieces);
+}
+
+DeviceStager::Output DeviceStager::Place(Lane& lane, uint64_t begin, uint64_t end,
+                                         Digests digests) {
+  Output output = {.bytes = lane.scratch + lane.used_bytes, .size_bytes = end - begin};
+  uint64_t* const sum = lane.device_sums + lane.pieces;
+  Check(device_->Clear(sum, sizeof(*sum), lane.stream));
+  if (digests == Digests::kOn) output.digest = {sum, begin / kernels::kLeafBytes};
+  lane.used_bytes += Aligned(output.size_bytes);
+  ++lane.pieces;
+  return output;
+}
+
+// `all`: there is no other block, so the digest can be taken on the way.
+void DeviceStager::StageBlock(const Lane& lane, const RouteShape& shape, const PieceBlock& b,
+                              const std::byte* source, std::byte* destination, bool all,
+                              Output& output) {
+  const bool casts = shape.transform == Transform::kF32ToBf16;
+  const auto element = static_cast<int64_t>(shape.source_element_bytes);
+  const auto columns = static_cast<int64_t>(b.columns);
+  if (!shape.transposed() && !casts) {
+    Check(kernels::cuda::CopyRows(destination, b.destination_pitch, source, b.source_pitch, b.rows,
+                                  b.columns * shape.destination_element_bytes,
+                                  all ? output.Absorb() : LeafSum(), lane.stream));
+    return;
+  }
+  if (!shape.transposed() && (b.rows == 1 || b.source_pitch == columns * element)) {
+    Check(kernels::cuda::CastF32ToBf16(destination, source, b.rows * b.columns,
+                                       all ? output.Absorb() : LeafSum(), lane.stream));
+    return;
+  }
+  const bool tiles = shape.transposed() && b.source_pitch == element;
+  const size_t rows_at_once = tiles ? b.rows : 1;
+  for (size_t r = 0; r < b.rows; r += rows_at_once) {
+    const auto row = static_cast<int64_t>(r);
+    const std::byte* const from = source + row * b.source_pitch;
+    std::byte* const to = destination + row * b.destination_pitch;
+    if (!shape.transposed()) {
+      Check(kernels::cuda::CastF32ToBf16(to, from, b.columns, LeafSum(), lane.stream));
+    } else if (casts) {
+      Check(kernels::cuda::CastTransposeF32ToBf16(to, b.destination_pitch, from,
+                                                  b.source_column_pitch, rows_at_once, b.columns,
+                                                  lane.stream));
+    } else {
+      Check(kernels::cuda::Transpose(to, b.destination_pitch, from, b.source_column_pitch,
+                                     rows_at_once, b.columns, shape.destination_element_bytes,
+                                     lane.stream));
+    }
+  }
+}
+
+void DeviceStager::Send(const Lane& lane, const Output& output, std::byte* slot) {
+  if (!output.absorbed) {
+    Check(kernels::cuda::AddLeaves(output.digest, output.bytes, output.size_bytes, lane.stream));
+  }
+  Check(device_->Copy(slot, output.bytes, output.size_bytes, lane.stream));
+}
+
+// --- maxima ---
+
+void DeviceStager::CombineMaxima(const ScaleTable& table, const std::byte* source,
+                                 kernels::Wide type, kernels::Wide via, float* maxima) {
+  Table& here = tables_[static_cast<size_t>(&table - first_table_)];
+  const Chunk chunk(this);
+  const Lane& lane = lanes_[chunk.lane_];
+  Check(device_->Clear(here.factors, here.maxima.size() * sizeof(float), lane.stream));
+  const int row = table.box.dimensions() - 2, column = row + 1;
+  const auto element = static_cast<int64_t>(kernels::SizeBytes(type));
+  const kernels::BlockGrid grid = {
+      .block_rows = static_cast<size_t>(table.block.rows),
+      .block_columns = static_cast<size_t>(table.block.columns),
+      .row_phase = static_cast<size_t>(table.box.begin(row) % table.block.rows),
+      .column_phase = static_cast<size_t>(table.box.begin(column) % table.block.columns)};
+  // One matrix after the other.
+  int64_t matrices = 1;
+  for (int d = 0; d < row; ++d) matrices *= table.box.extent(d);
+  const int64_t blocks_of_matrix = table.blocks.extent(row) * table.blocks.extent(column);
+  for (int64_t m = 0; m < matrices; ++m) {
+    int64_t offset = 0, rest = m;
+    for (int d = row; d-- > 0;) {
+      offset += rest % table.box.extent(d) * table.source_strides[static_cast<size_t>(d)];
+      rest /= table.box.extent(d);
+    }
+    Check(kernels::cuda::CombineMaxima(
+        here.factors + m * blocks_of_matrix, table.blocks.extent(column), source + offset * element,
+        type, via, table.source_strides[static_cast<size_t>(row)] * element,
+        static_cast<size_t>(table.box.extent(row)), static_cast<size_t>(table.box.extent(column)),
+        grid, lane.stream));
+  }
+  Check(device_->Copy(here.maxima.data(), here.factors, here.maxima.size() * sizeof(float),
+                      lane.stream));
+  Check(device_->Finish(lane.stream));
+  for (size_t i = 0; i < here.maxima.size(); ++i) {
+    maxima[i] = kernels::CombineMaximum(maxima[i], here.maxima[i]);
+  }
+}
+
+// By way of the host: it is rare.
+uint64_t DeviceStager::CountNonFinite(const std::byte* data, kernels::Wide type,
+                                      int64_t pitch_bytes, size_t rows, size_t columns) {
+  const Chunk chunk(this);
+  const Lane& lane = lanes_[chunk.lane_];
+  const size_t element = kernels::SizeBytes(type);
+  const size_t at_once = std::min<size_t>(columns, options_.chunk_bytes / element);
+  std::vector<std::byte> row(at_once * element);
+  uint64_t found = 0;
+  for (size_t r = 0; r < rows; ++r) {
+    const std::byte* const begin = data + static_cast<int64_t>(r) * pitch_bytes;
+    for (size_t c = 0; c < columns; c += at_once) {
+      const size_t count = std::min(at_once, columns - c);
+      Check(device_->Copy(row.data(), begin + c * element, count * element, lane.stream));
+      if (!Check(device_->Finish(lane.stream))) return found;
+      found += kernels::CountNonFinite(row.data(), type, 0, 1, count);
+    }
+  }
+  return found;
+}
+
+}  // namespace waybill

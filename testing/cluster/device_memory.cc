@@ -1,0 +1,40 @@
+#include "testing/cluster/device_memory.h"
+
+#include <cstdlib>
+
+namespace waybill {
+namespace {
+
+// There is no test where the memory cannot be had.
+void Require(const kernels::cuda::Outcome& outcome) {
+  if (!outcome.ok()) std::abort();
+}
+
+}  // namespace
+
+DeviceMemory::DeviceMemory(int ordinal) {
+  Require(kernels::cuda::Device::Open(ordinal, device_));
+  Require(device_->MakeStream(stream_));
+}
+
+DeviceMemory::~DeviceMemory() {
+  for (void* memory : all_) device_->Free(memory);
+  device_->DestroyStream(stream_);
+}
+
+MemorySpan DeviceMemory::Allocate(size_t size_bytes) {
+  Require(device_->Allocate(size_bytes, all_.emplace_back()));
+  return {MemoryKind::kDevice, static_cast<std::byte*>(all_.back()), size_bytes};
+}
+
+void DeviceMemory::Write(const MemorySpan& to, const std::byte* from) {
+  Require(device_->Copy(to.data, from, to.size_bytes, stream_));
+  Require(device_->Finish(stream_));
+}
+
+void DeviceMemory::Read(const MemorySpan& from, std::byte* to) {
+  Require(device_->Copy(to, from.data, from.size_bytes, stream_));
+  Require(device_->Finish(stream_));
+}
+
+}  // namespace waybill

@@ -1,0 +1,30 @@
+// Ranks' memory on GPU 0, or whichever is asked for.
+#ifndef WAYBILL_TESTING_CLUSTER_DEVICE_MEMORY_H_
+#define WAYBILL_TESTING_CLUSTER_DEVICE_MEMORY_H_
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "kernels/cuda/device.h"
+#include "testing/cluster/cluster.h"
+
+namespace waybill {
+
+class DeviceMemory final : public ClusterMemory {
+ public:
+  explicit DeviceMemory(int ordinal = 0);
+  ~DeviceMemory() override;
+  MemorySpan Allocate(size_t size_bytes) override;
+  void Write(const MemorySpan& to, const std::byte* from) override;
+  void Read(const MemorySpan& from, std::byte* to) override;
+
+ private:
+  std::shared_ptr<kernels::cuda::Device> device_;
+  kernels::cuda::Stream stream_ = nullptr;
+  std::vector<void*> all_;
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_TESTING_CLUSTER_DEVICE_MEMORY_H_

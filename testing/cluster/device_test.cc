@@ -1,0 +1,186 @@
+// Updates from and to the memory of GPUs. The driver is a fake one, whose GPUs run the kernels that
+// were compiled for the host, and whose memory ends who touches it from there.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "core/fabric/local/local_fabric.h"
+#include "testing/cluster/device_memory.h"
+#include "testing/cluster/fault_cluster.h"
+#include "testing/cluster/quantised_cases.h"
+#include "testing/fake_cuda/fake_cuda.h"
+
+namespace waybill {
+namespace {
+
+ClusterOptions FromDevice(ClusterOptions options) {
+  options.trainer_memory = std::make_shared<DeviceMemory>();
+  options.trainer.stage_threads = 2;
+  return options;
+}
+
+class QuantisedFromDeviceTest : public testing::TestWithParam<std::tuple<Network, QuantisedCase>> {
+};
+
+TEST_P(QuantisedFromDeviceTest, WhatIsShownIsWhatOnePlaceWouldHaveGiven) {
+  const auto& [network, c] = GetParam();
+  FaultCluster cluster(network, FromDevice(OptionsFor(c.model)));
+  ASSERT_EQ(cluster->Connect().message(), "");
+  for (uint64_t version = 1; version <= 2; ++version) {
+    ASSERT_EQ(cluster.PublishAndCheck(version), "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, QuantisedFromDeviceTest,
+                         testing::Combine(testing::Values(Network::kPosted, Network::kLocal),
+                                          testing::ValuesIn(QuantisedCases())),
+                         [](const auto& info) {
+                           return NameOf(std::get<0>(info.param)) + "_" +
+                                  std::get<1>(info.param).name;
+                         });
+
+class PlainFromDeviceTest : public testing::TestWithParam<std::tuple<Network, Dtype, Mode>> {};
+
+// Rows, fused rows, columns, and a transposed part.
+TEST_P(PlainFromDeviceTest, EveryWorkerShowsEveryVersionToTheByte) {
+  const auto& [network, dtype, mode] = GetParam();
+  ClusterOptions options = FromDevice({.trainers = 3, .workers = 2, .trainer_dtype = dtype});
+  options.mode = mode;
+  if (mode == Mode::kShadowCopy) {
+    options.user_memory = true;
+    options.worker_memory = std::make_shared<DeviceMemory>(1);
+  }
+  FaultCluster cluster(network, options);
+  ASSERT_EQ(cluster->Connect().message(), "");
+  for (uint64_t version = 1; version <= 3; ++version) {
+    ASSERT_EQ(cluster.PublishAndCheck(version), "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, PlainFromDeviceTest,
+    testing::Combine(testing::Values(Network::kPosted, Network::kMapped, Network::kLocal),
+                     testing::Values(Dtype::kBf16, Dtype::kF32),
+                     testing::Values(Mode::kShadow, Mode::kShadowCopy, Mode::kInPlace)));
+
+TEST(Device, WithoutDigestsTheBytesAreTheSame) {
+  ClusterOptions options = FromDevice({});
+  options.digests = Digests::kOff;
+  FaultCluster cluster(Network::kPosted, options);
+  ASSERT_EQ(cluster->Connect().message(), "");
+  ASSERT_EQ(cluster.PublishAndCheck(1), "");
+}
+
+// Each byte once, and with each piece its digest of 8.
+TEST(Device, WhatLeavesTheGpuIsWhatGoesToTheWire) {
+  FaultCluster cluster(Network::kPosted, FromDevice(OptionsFor(With(kBlocks, Rows({48}, 40)))));
+  ASSERT_EQ(cluster->Connect().message(), "");
+  ASSERT_EQ(cluster.PublishAndCheck(1), "");
+  const uint64_t before = FakeCudaNow().bytes_to_host;
+  ASSERT_EQ(cluster.PublishAndCheck(2), "");
+  const uint64_t elements = 48 * 40, maxima = 3 * 3 * 4, digests = 2 * 8;
+  EXPECT_EQ(FakeCudaNow().bytes_to_host - before, elements + maxima + digests);
+}
+
+TEST(Device, NaNsAndInfinitiesAreKeptAndCounted) {
+  QuantisedModelOptions model = With(kBlocks, Rows({21, 48}, 40));
+  model.nonfinite_from = 2;
+  FaultCluster cluster(Network::kPosted, FromDevice(OptionsFor(model)));
+  ASSERT_EQ(cluster->Connect().message(), "");
+  ASSERT_EQ(cluster.PublishAndCheck(1), "");
+  EXPECT_TRUE(cluster->trainer(0).FindNonFinite().empty());
+  ASSERT_EQ(cluster.PublishAndCheck(2), "");
+  const std::vector<NonFinite> found = cluster->trainer(0).FindNonFinite();
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].elements, 2u);
+}
+
+TEST(Device, AFencedBufferIsPinnedAnewAndTakesTheNextVersion) {
+  ClusterOptions options = FromDevice({});
+  options.mode = Mode::kShadowCopy;
+  options.user_memory = true;
+  options.worker_memory = std::make_shared<DeviceMemory>(1);
+  Cluster cluster(options, [](const std::string&) { return *MakeLocalFabric(); });
+  ASSERT_EQ(cluster.Connect().message(), "");
+  EXPECT_EQ(FakeCudaNow().pinned, 4u);  // Two rings, two arenas.
+  cluster.FillTrainers(1);
+  ASSERT_EQ(cluster.Publish(1).message(), "");
+  cluster.FillTrainers(2);
+  ASSERT_EQ(cluster.Prepare(2, /*fence=*/true).message(), "");
+  EXPECT_EQ(FakeCudaNow().pinned, 4u);
+  ASSERT_EQ(cluster.StartAndArrive().message(), "");
+  ASSERT_EQ(cluster.Commit().message(), "");
+  for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(cluster.Shows(w, 2)) << w;
+}
+
+TEST(Device, AGpuThatFailsFailsTheUpdateAndNothingIsShown) {
+  for (const int64_t after : {0, 1, 2, 3, 4, 5}) {
+    FaultCluster cluster(Network::kPosted, FromDevice(OptionsFor(With(kBlocks, Rows({48}, 40)))));
+    ASSERT_EQ(cluster->Connect().message(), "");
+    ASSERT_EQ(cluster.PublishAndCheck(1), "");
+    cluster->FillTrainers(2);
+    FakeCudaFail(after);
+    const absl::Status status = cluster->Publish(2);
+    FakeCudaFail(-1);
+    EXPECT_NE(std::string(status.message()).find("stage from a GPU: "), std::string::npos)
+        << status;
+    EXPECT_TRUE(cluster.AllShow(1));
+    ASSERT_EQ(cluster.PublishAndCheck(3), "");
+  }
+}
+
+TEST(Device, AWorkerWhoseGpuFailsShowsNothingUntilTheNextVersion) {
+  ClusterOptions options;
+  options.mode = Mode::kShadowCopy;
+  options.user_memory = true;
+  options.worker_memory = std::make_shared<DeviceMemory>();
+  FaultCluster cluster(Network::kPosted, options);
+  ASSERT_EQ(cluster->Connect().message(), "");
+  ASSERT_EQ(cluster.PublishAndCheck(1), "");
+  cluster->FillTrainers(2);
+  ASSERT_EQ(cluster->Prepare(2).message(), "");
+  ASSERT_EQ(cluster->StartAndArrive().message(), "");
+  FakeCudaFail(0);
+  EXPECT_FALSE(cluster->Commit().ok());
+  FakeCudaFail(-1);
+  EXPECT_EQ(cluster->worker_events(0).back().status.message(),
+            "copy to region \"fused\": copy: CUDA_ERROR_LAUNCH_FAILED (the fake driver was told to "
+            "fail, or asked for what it has not)");
+  EXPECT_TRUE(cluster->worker(0).dirty());
+  EXPECT_FALSE(cluster->worker(0).TakeSnapshot("test").ok());
+  ASSERT_EQ(cluster.PublishAndCheck(3), "");
+}
+
+TEST(Device, NothingOfItIsLeftWhenTheRanksAreGone) {
+  {
+    ClusterOptions options = FromDevice(OptionsFor(With(kBlocks, Rows({21, 48}, 40))));
+    FaultCluster cluster(Network::kPosted, options);
+    ASSERT_EQ(cluster->Connect().message(), "");
+    ASSERT_EQ(cluster->Connect().message(), "");  // Another plan: the first one's is freed.
+    ASSERT_EQ(cluster.PublishAndCheck(1), "");
+  }
+  EXPECT_EQ(FakeCudaNow().allocations, 0u);
+  EXPECT_EQ(FakeCudaNow().pinned, 0u);
+  EXPECT_EQ(FakeCudaNow().streams, 0u);
+}
+
+TEST(Device, InPlaceIsRefusedAndTheRemedyNamed) {
+  const auto memory = std::make_shared<DeviceMemory>();
+  Manifest manifest;
+  manifest.AddTensor("w", {4}, Dtype::kBf16);
+  manifest.AddRegion("memory", 8);
+  manifest.AddShard(0, Format{Dtype::kBf16}, Box({0}, {4}), {0, 0, {1}});
+  const std::unique_ptr<Fabric> fabric = *MakeLocalFabric();
+  const auto engine = WorkerEngine::Create(fabric.get(), manifest, {memory->Allocate(8)},
+                                           {.mode = Mode::kInPlace}, [](const WorkerEvent&) {});
+  EXPECT_EQ(engine.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(engine.status().message(),
+            "mode in-place: region \"memory\" is memory of a GPU, which this release does not "
+            "register with a network; use shadow-copy");
+}
+
+}  // namespace
+}  // namespace waybill
