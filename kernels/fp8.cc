@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/dequantise_row.h"
 #include "kernels/quantise_row.h"
 #include "kernels/quantise_rule.h"
 
@@ -42,13 +43,15 @@ void CastFromFp8(void* dst, Wide to, const void* src, Narrow from, size_t count,
   const size_t piece_count = sizeof(piece) / SizeBytes(to);
   std::byte* out = static_cast<std::byte*>(dst);
   const uint8_t* in = static_cast<const uint8_t*>(src);
+  PreparedScale one;
+  PrepareScales(&one, &kOne, 1, to, from);
   if (digest == nullptr && stores == Stores::kCached) {
-    if (count != 0) DequantiseRow(out, to, in, from, {count, count, count}, &kOne);
+    if (count != 0) DequantiseRow(out, to, in, from, {count, count, count}, &one);
     return;
   }
   while (count != 0) {
     const size_t n = std::min(count, piece_count);
-    DequantiseRow(piece, to, in, from, {n, n, n}, &kOne);
+    DequantiseRow(piece, to, in, from, {n, n, n}, &one);
     if (digest == nullptr) {
       Copy(out, piece, n * SizeBytes(to), stores);
     } else {

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "kernels/bf16_table-inl.h"
+#include "kernels/narrow_layout.h"
 #include "kernels/prefetch.h"
 #include "kernels/scalar_quantise.h"
 #include "kernels/wide_lanes-inl.h"
@@ -46,31 +47,9 @@ void PrepareBlocksOf(PreparedBlock* prepared, const float* factors, size_t count
   for (size_t i = 0; i < count; ++i) prepared[i].factor = factors[i];
 }
 
-void DequantiseRowOf(std::byte* dst, Wide to, const uint8_t* src, Narrow from, const BlockRow& row,
-                     const float* scales) {
-  for (BlockCursor at(row); !at.AtEnd(); at.Next()) {
-    scalar::DequantiseRun(dst + at.column() * SizeBytes(to), to, src + at.column(), from,
-                          at.count(), scales[at.block()]);
-  }
-}
-
 #else
 
 using D8 = hn::Rebind<uint8_t, D16>;  // Half a vector.
-
-template <Narrow type>
-struct NarrowLayout;
-template <>
-struct NarrowLayout<Narrow::kE4m3> {
-  static constexpr int kMantissaBits = 3;
-  static constexpr uint32_t kLeastField =
-      127 - 6;  // Of normal numbers, as the exponent of a float.
-};
-template <>
-struct NarrowLayout<Narrow::kE5m2> {
-  static constexpr int kMantissaBits = 2;
-  static constexpr uint32_t kLeastField = 127 - 14;
-};
 
 // What 0x7f would be, were it a number: what NaNs are replaced by, to be rounded like others.
 template <Narrow type>
@@ -302,99 +281,6 @@ void PrepareBlocksOf(PreparedBlock* prepared, const float* factors, size_t count
   });
 }
 
-// The bits of a code's magnitude times the scale, with the code's sign.
-template <Narrow from>
-HWY_INLINE V32 DequantiseLanes(V32 code, VF scale) {
-  using L = NarrowLayout<from>;
-  const D32 d;
-  const DF df;
-  const V32 magnitude = hn::And(code, hn::Set(d, 0x7f));
-  const V32 sign = hn::ShiftLeft<24>(hn::Xor(code, magnitude));
-  const V32 shifted = hn::ShiftLeft<23 - L::kMantissaBits>(magnitude);
-  const V32 normal = hn::Add(shifted, hn::Set(d, (L::kLeastField - 1) << 23));
-  // A subnormal gets a hidden bit, which is then subtracted again.
-  const V32 hidden = hn::Set(d, L::kLeastField << 23);
-  const V32 subnormal =
-      hn::BitCast(d, hn::Sub(hn::BitCast(df, hn::Add(shifted, hidden)), hn::BitCast(df, hidden)));
-  V32 bits = hn::IfThenElse(Above(magnitude, (1 << L::kMantissaBits) - 1), normal, subnormal);
-  const V32 nan = hn::Set(d, 0x7fc0'0000);
-  if constexpr (from == Narrow::kE4m3) {
-    bits = hn::IfThenElse(Above(magnitude, 0x7e), nan, bits);
-  } else {
-    bits = hn::IfThenElse(Above(magnitude, 0x7b), hn::Set(d, 0x7f80'0000), bits);
-    bits = hn::IfThenElse(Above(magnitude, 0x7c), nan, bits);
-  }
-  const VF product = hn::Mul(hn::BitCast(df, bits), scale);
-  const V32 result =
-      hn::BitCast(d, hn::IfThenElse(hn::IsNaN(product), hn::BitCast(df, nan), product));
-  return hn::Or(result, sign);
-}
-
-template <Wide to, Narrow from>
-HWY_INLINE void DequantiseVector(std::byte* dst, const uint8_t* src, VF scale) {
-  const D32 d;
-  const V16 codes = hn::PromoteTo(D16(), hn::LoadU(D8(), src));
-  V32 a;
-  V32 b;
-  if constexpr (to == Wide::kF32) {
-    const hn::Half<D16> half;
-    a = hn::PromoteTo(d, hn::LowerHalf(half, codes));
-    b = hn::PromoteTo(d, hn::UpperHalf(half, codes));
-  } else {
-    a = hn::And(hn::BitCast(d, codes), hn::Set(d, 0xffff));
-    b = hn::ShiftRight<16>(hn::BitCast(d, codes));
-  }
-  StorePair<to>({DequantiseLanes<from>(a, scale), DequantiseLanes<from>(b, scale)}, dst);
-}
-
-template <Wide to, Narrow from>
-HWY_INLINE void DequantiseRun(std::byte* dst, const uint8_t* src, size_t count, float scale) {
-  const size_t lanes = hn::Lanes(D16());
-  const VF scales = hn::Set(DF(), scale);
-  if (count < lanes) {
-    alignas(64) uint8_t in[hn::MaxLanes(D16())] = {};
-    alignas(64) std::byte out[hn::MaxLanes(D16()) * 4];
-    std::memcpy(in, src, count);
-    DequantiseVector<to, from>(out, in, scales);
-    std::memcpy(dst, out, count * SizeBytes(to));
-    return;
-  }
-  size_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    DequantiseVector<to, from>(dst + i * SizeBytes(to), src + i, scales);
-  }
-  if (i != count) {
-    i = count - lanes;
-    DequantiseVector<to, from>(dst + i * SizeBytes(to), src + i, scales);
-  }
-}
-
-template <Wide to>
-void DequantiseRowTo(std::byte* dst, const uint8_t* src, Narrow from, const BlockRow& row,
-                     const float* scales) {
-  for (BlockCursor at(row); !at.AtEnd(); at.Next()) {
-    std::byte* const out = dst + at.column() * SizeBytes(to);
-    const uint8_t* const codes = src + at.column();
-    if (from == Narrow::kE4m3) {
-      DequantiseRun<to, Narrow::kE4m3>(out, codes, at.count(), scales[at.block()]);
-    } else {
-      DequantiseRun<to, Narrow::kE5m2>(out, codes, at.count(), scales[at.block()]);
-    }
-  }
-}
-
-void DequantiseRowOf(std::byte* dst, Wide to, const uint8_t* src, Narrow from, const BlockRow& row,
-                     const float* scales) {
-  switch (to) {
-    case Wide::kF32:
-      return DequantiseRowTo<Wide::kF32>(dst, src, from, row, scales);
-    case Wide::kF16:
-      return DequantiseRowTo<Wide::kF16>(dst, src, from, row, scales);
-    case Wide::kBf16:
-      return DequantiseRowTo<Wide::kBf16>(dst, src, from, row, scales);
-  }
-}
-
 #endif  // HWY_TARGET == HWY_SCALAR
 
 }  // namespace waybill::kernels::HWY_NAMESPACE
@@ -407,7 +293,6 @@ HWY_EXPORT(QuantiseRowOf);
 HWY_EXPORT(QuantisePreparedRowsOf);
 HWY_EXPORT(StreamsCodesOf);
 HWY_EXPORT(PrepareBlocksOf);
-HWY_EXPORT(DequantiseRowOf);
 
 void QuantiseRow(uint8_t* dst, const void* src, const BlockRow& row, const float* factors,
                  const QuantiseRule& rule) {
@@ -425,12 +310,6 @@ void QuantisePreparedRows(const RowsOfCodes& rows, const BlockRow& row,
 void PrepareBlocks(PreparedBlock* prepared, const float* factors, size_t count,
                    const QuantiseRule& rule) {
   HWY_DYNAMIC_DISPATCH(PrepareBlocksOf)(prepared, factors, count, rule);
-}
-
-void DequantiseRow(void* dst, Wide to, const uint8_t* src, Narrow from, const BlockRow& row,
-                   const float* scales) {
-  HWY_DYNAMIC_DISPATCH(DequantiseRowOf)
-  (static_cast<std::byte*>(dst), to, src, from, row, scales);
 }
 
 }  // namespace waybill::kernels

@@ -1,5 +1,5 @@
-// The inner loops of casts and quantisation, for every vector target. Of use to fp8.cc and
-// quantise.cc only.
+// The inner loops of casts and quantisation to 8-bit floats, for every vector target. Of use to
+// fp8.cc and quantise.cc only.
 
 #ifndef KERNELS_QUANTISE_ROW_H_
 #define KERNELS_QUANTISE_ROW_H_
@@ -15,8 +15,7 @@
 
 namespace waybill::kernels {
 
-// As QuantiseRows and DequantiseRows, for one row: `factors` and `scales` have one for each block
-// that the row meets.
+// As QuantiseRows, for one row: `factors` has one for each block that the row meets.
 void QuantiseRow(uint8_t* dst, const void* src, const BlockRow& row, const float* factors,
                  const QuantiseRule& rule);
 
@@ -41,9 +40,6 @@ void QuantisePreparedRows(const RowsOfCodes& rows, const BlockRow& row,
 
 // Whether this machine's vectors write codes past the cache.
 bool StreamsCodes(const QuantiseRule& rule);
-
-void DequantiseRow(void* dst, Wide to, const uint8_t* src, Narrow from, const BlockRow& row,
-                   const float* scales);
 
 }  // namespace waybill::kernels
 

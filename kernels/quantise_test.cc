@@ -137,6 +137,42 @@ TEST(DequantiseRows, EveryCodeIsAsTheScalarOne) {
   }
 }
 
+// What is rare sends its whole vector the general way: so each code fills vectors of its own, under
+// scales of every binade, in long blocks and in those of MX.
+TEST(DequantiseRows, EveryCodeAmongItsLikesIsAsTheScalarOne) {
+  constexpr size_t kLikes = 64;
+  std::vector<uint8_t> each(256);
+  std::vector<uint8_t> codes;
+  for (size_t i = 0; i < 256; ++i) {
+    each[i] = static_cast<uint8_t>(i);
+    codes.insert(codes.end(), kLikes, each[i]);
+  }
+  for (const Wide to : kWides) {
+    const size_t size = SizeBytes(to);
+    for (const Narrow from : kNarrows) {
+      for (uint32_t field = 0; field <= 0xff; ++field) {
+        const float scale = std::bit_cast<float>(field << 23 | field * 0x7531 % 0x80'0000);
+        std::vector<uint8_t> of_each(256 * size);
+        scalar::DequantiseRun(of_each.data(), to, each.data(), from, 256, scale);
+        std::vector<uint8_t> expected(codes.size() * size);
+        for (size_t i = 0; i < codes.size(); ++i) {
+          std::copy_n(of_each.begin() + static_cast<ptrdiff_t>(i / kLikes * size), size,
+                      expected.begin() + static_cast<ptrdiff_t>(i * size));
+        }
+        const std::vector<float> scales(codes.size() / 32, scale);
+        OnEveryTarget([&] {
+          for (const size_t block_columns : {codes.size(), size_t{32}}) {
+            std::vector<uint8_t> wide(expected.size());
+            DequantiseRows(wide.data(), to, 0, codes.data(), from, 0, 1, codes.size(),
+                           {1, block_columns}, scales.data(), 0, Stores::kCached, nullptr);
+            ASSERT_EQ(wide, expected) << scale;
+          }
+        });
+      }
+    }
+  }
+}
+
 // A rectangle somewhere on a grid, with its factors.
 struct Rectangle {
   size_t rows;
