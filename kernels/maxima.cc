@@ -50,7 +50,13 @@ void CombineMaxima(float* maxima, ptrdiff_t maxima_pitch, const void* src, Wide 
     band_rows = std::min(band_rows, rows - r);
     BlockRow row{columns, grid.block_columns - grid.column_phase, grid.block_columns};
     float* to = maxima;
-    for (size_t column = 0; column < columns; column += row.columns) {
+    size_t first_column = 0;
+    if (band_rows == 1 && grid.block_columns == kShortBlock && grid.column_phase == 0) {
+      const size_t blocks = CombineShortBlocks(to, from, type, via, columns / kShortBlock);
+      to += blocks;
+      first_column = blocks * kShortBlock;
+    }
+    for (size_t column = first_column; column < columns; column += row.columns) {
       row.columns = columns - column;
       size_t blocks = row.Blocks();
       if (blocks > kBlocksAtOnce) {

@@ -86,6 +86,31 @@ TEST(CombineMaxima, AnyRectangleIsAsTheScalarOne) {
   }
 }
 
+// Blocks of MX are found many at a time: every pattern as the largest of its block, in each place.
+TEST(CombineMaxima, BlocksOfMxAreAsTheScalarOnes) {
+  constexpr size_t kBlock = 32;
+  for (const Wide type : kWides) {
+    const size_t size = SizeBytes(type);
+    const SkewedBytes all = AllInputs(type);
+    const size_t blocks = all.size() / size;
+    SkewedBytes src(blocks * kBlock * size, size);
+    std::memset(src.data(), 0, src.size());
+    for (size_t b = 0; b < blocks; ++b) {
+      std::memcpy(src.data() + (b * kBlock + b * 5 % kBlock) * size, all.data() + b * size, size);
+    }
+    for (const Wide via : kWides) {
+      std::vector<float> expected(blocks, 0.001F);
+      scalar::CombineMaxima(expected.data(), 0, src.data(), type, via, 0, 1, blocks * kBlock,
+                            {1, kBlock});
+      OnEveryTarget([&] {
+        std::vector<float> maxima(blocks, 0.001F);
+        CombineMaxima(maxima.data(), 0, src.data(), type, via, 0, 1, blocks * kBlock, {1, kBlock});
+        ASSERT_EQ(Bits(maxima), Bits(expected));
+      });
+    }
+  }
+}
+
 TEST(CombineMaxima, TheMaximumOfPartsIsThatOfTheWhole) {
   const SkewedBytes src = MatrixOf(Wide::kBf16, 200 * 300, 1);
   const BlockGrid grid;

@@ -11,6 +11,7 @@
 #include "kernels/quantise_row.h"
 #include "kernels/quantise_rule.h"
 #include "kernels/scale.h"
+#include "kernels/scales.h"
 
 namespace waybill::kernels {
 namespace {
@@ -176,12 +177,8 @@ void QuantiseBlocks(void* dst, ptrdiff_t dst_pitch, float* scales, ptrdiff_t sca
                                     column * SizeBytes(type);
       factors.assign(grid.ColumnsOfBlocks(count), 0);
       CombineMaxima(factors.data(), 0, from, type, via, src_pitch_bytes, band_rows, count, grid);
-      float* scale_of_block = scales + column / grid.block_columns;
-      for (float& factor : factors) {
-        const Scale scale = ScaleOf(factor, rule);
-        *scale_of_block++ = scale.scale;
-        factor = scale.factor;
-      }
+      ScalesOf(scales + column / grid.block_columns, factors.data(), factors.data(), factors.size(),
+               rule);
       std::byte* const to =
           static_cast<std::byte*>(dst) + static_cast<ptrdiff_t>(r) * dst_pitch + column;
       if (!IsWorthPreparing(band_rows, grid)) {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/bf16_shift-inl.h"
 #include "kernels/bf16_table-inl.h"
 #include "kernels/narrow_layout.h"
 #include "kernels/prefetch.h"
@@ -130,13 +131,56 @@ constexpr bool HasTables() {
 #endif
 }
 
-#ifdef KERNELS_BF16_TABLE
-
 // How far a row has come: `done` elements of a block.
 struct Position {
   BlockCursor block;
   size_t done;
 };
+
+// Goes on with a row in lanes of 16 bits, up to what the general path must do; false at the row's
+// end. (No call in here: its vectors stay in registers.)
+template <Narrow to, bool divide>
+HWY_NOINLINE bool ShiftOn(uint8_t* dst, const std::byte* src, const float* factors,
+                          Position& position) {
+  const size_t lanes = hn::Lanes(D16());
+  BlockCursor at = position.block;
+  size_t done = position.done;
+  for (; !at.AtEnd(); at.Next(), done = 0) {
+    const Shift shift = ShiftOf<to, divide>(factors[at.block()]);
+    const size_t count = shift.is_one ? at.count() : 0;
+    for (; done + lanes <= count; done += lanes) {
+      const size_t column = at.column() + done;
+      if (!QuantiseShifted<to>(dst + column, src + column * 2, shift)) break;
+    }
+    if (HWY_UNLIKELY(done != at.count())) {
+      position = {at, done};
+      return true;
+    }
+  }
+  return false;
+}
+
+template <Narrow to, bool divide>
+void ShiftRow(uint8_t* dst, const std::byte* src, const BlockRow& row, const float* factors) {
+  // Where one element is rare, its neighbours may be as well: twice as many at a time, if so.
+  constexpr size_t kMostAtOnce = 4096;
+  size_t at_once = hn::Lanes(D16());
+  size_t expected = 0;
+  Position at{BlockCursor(row), 0};
+  while (ShiftOn<to, divide>(dst, src, factors, at)) {
+    const float factor = factors[at.block.block()];
+    const size_t column = at.block.column() + at.done;
+    const size_t left = at.block.count() - at.done;
+    at_once = column == expected ? std::min(2 * at_once, kMostAtOnce) : hn::Lanes(D16());
+    const size_t count = ShiftOf<to, divide>(factor).is_one ? std::min(left, at_once) : left;
+    QuantiseRun<Wide::kBf16, Wide::kBf16, to, divide>(dst + column, src + column * 2, count,
+                                                      factor);
+    at.done += count;
+    expected = column + count;
+  }
+}
+
+#ifdef KERNELS_BF16_TABLE
 
 // Goes on with a row by tables, up to what the general path must do; false at the row's end. (No
 // call in here: its vectors stay in registers.)
@@ -253,6 +297,9 @@ HWY_INLINE void Choose(const QuantiseRule& rule, const Run& run) {
 void QuantiseRowOf(uint8_t* dst, const std::byte* src, const BlockRow& row, const float* factors,
                    const QuantiseRule& rule) {
   Choose(rule, [&]<Wide type, Wide via, Narrow to, bool divide>() HWY_ATTR {
+    if constexpr (type == Wide::kBf16 && via == Wide::kBf16) {
+      return ShiftRow<to, divide>(dst, src, row, factors);
+    }
     for (BlockCursor at(row); !at.AtEnd(); at.Next()) {
       QuantiseRun<type, via, to, divide>(dst + at.column(), src + at.column() * SizeBytes(type),
                                          at.count(), factors[at.block()]);

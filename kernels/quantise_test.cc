@@ -90,6 +90,35 @@ TEST(QuantiseRows, EveryBf16InABlockOfManyRowsIsAsTheScalarOne) {
   }
 }
 
+// Powers of two go another way again, as far as floats have them. Neighbours are of one binade
+// here: what is rare does not hide the rest.
+TEST(QuantiseRows, EveryBf16InBlocksOfMxIsAsTheScalarOne) {
+  constexpr size_t kBlock = 32;
+  constexpr size_t kCount = 65536 + 11;  // The last block has less than any vector.
+  const SkewedBytes all = AllInputs(Wide::kBf16);
+  SkewedBytes src(kCount * 2, 2);
+  std::memcpy(src.data(), all.data(), 65536 * 2);
+  for (const Narrow to : kNarrows) {
+    for (const Division division : {Division::kMultiplyByReciprocal, Division::kDivide}) {
+      const QuantiseRule rule{Wide::kBf16, Wide::kBf16, to, division};
+      for (uint32_t field = 0; field <= 0x100; ++field) {
+        const float factor = std::bit_cast<float>(field == 0x100 ? 0x0040'0000 : field << 23);
+        std::vector<uint8_t> expected(kCount);
+        scalar::QuantiseRun(expected.data(), src.data(), kCount, factor, rule);
+        const std::vector<float> factors((kCount + kBlock - 1) / kBlock, factor);
+        OnEveryTarget([&] {
+          std::vector<uint8_t> codes(kCount);
+          QuantiseRows(codes.data(), kCount, src.data(), 0, 1, kCount, {1, kBlock}, factors.data(),
+                       0, rule, Stores::kCached, nullptr);
+          for (size_t i = 0; i < kCount; ++i) {
+            ASSERT_EQ(codes[i], expected[i]) << std::hex << i << " by " << factor;
+          }
+        });
+      }
+    }
+  }
+}
+
 // Where one code ends and the next begins within a binade depends on the factor's mantissa.
 TEST(QuantiseRows, TheStepsOfABinadeAreAsTheScalarOnes) {
   constexpr size_t kRows = 16;

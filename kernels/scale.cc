@@ -15,6 +15,12 @@ constexpr int kLargestE8m0Exponent = 127;
 // floor(log2(value)) of a normal float; -127 of a smaller one, 128 of infinity.
 int ExponentOf(float value) { return static_cast<int>(std::bit_cast<uint32_t>(value) >> 23) - 127; }
 
+// 2^exponent, of those that E8M0 has: of these the least is half of the least normal float.
+float PowerOfTwo(int exponent) {
+  return std::bit_cast<float>(
+      exponent == kLeastE8m0Exponent ? 0x0040'0000 : static_cast<uint32_t>(exponent + 127) << 23);
+}
+
 // The least e such that 2^e is not below `value`, where that is above -127.
 int CeilExponent(float value) {
   const uint32_t mantissa = std::bit_cast<uint32_t>(value) & kMantissaMask;
@@ -60,8 +66,8 @@ Scale ScaleOf(float maximum, const ScaleRule& rule) {
       return {scale, largest / maximum};
     }
   } else {
-    scale = std::ldexp(
-        1.0F, std::clamp(ExponentOfScale(maximum, rule), kLeastE8m0Exponent, kLargestE8m0Exponent));
+    scale = PowerOfTwo(
+        std::clamp(ExponentOfScale(maximum, rule), kLeastE8m0Exponent, kLargestE8m0Exponent));
   }
   return {scale, rule.division == Division::kDivide ? scale : 1.0F / scale};
 }
@@ -72,8 +78,7 @@ uint8_t ToE8m0(float power_of_two) {
 
 float FromE8m0(uint8_t code) {
   if (code == 0xff) return std::numeric_limits<float>::quiet_NaN();
-  // 2^-127 is half of the least normal float.
-  return std::bit_cast<float>(code == 0 ? 0x0040'0000 : uint32_t{code} << 23);
+  return PowerOfTwo(code - 127);
 }
 
 }  // namespace waybill::kernels

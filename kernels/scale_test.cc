@@ -5,8 +5,11 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "kernels/elements.h"
+#include "kernels/every_target.h"
+#include "kernels/scales.h"
 
 namespace waybill::kernels {
 namespace {
@@ -68,6 +71,47 @@ TEST(ScaleOf, EveryMaximumHasAScaleAboveZeroAndAFiniteFactor) {
         }
         const Scale nan = ScaleOf(std::numeric_limits<float>::quiet_NaN(), rule);
         EXPECT_TRUE(std::isnan(nan.scale) && std::isnan(nan.factor));
+      }
+    }
+  }
+}
+
+// Every exponent and the mantissas at which roundings change, in vectors and what they leave over.
+TEST(ScalesOf, AreThoseOfEachMaximum) {
+  std::vector<float> maxima;
+  for (uint32_t field = 0; field <= 0xff; ++field) {
+    for (const uint32_t mantissa : {0U, 1U, 0x07'ffffU, 0x08'0000U, 0x3f'ffffU, 0x40'0000U,
+                                    0x40'0001U, 0x5f'ffffU, 0x60'0000U, 0x60'0001U, 0x68'0000U,
+                                    0x6f'ffffU, 0x70'0000U, 0x77'ffffU, 0x78'0000U, 0x7f'ffffU}) {
+      maxima.push_back(std::bit_cast<float>(field << 23 | mantissa));
+    }
+  }
+  maxima.resize(maxima.size() - 3);
+  const auto bits = [](const std::vector<float>& values) {
+    std::vector<uint32_t> result;
+    for (const float value : values) result.push_back(std::bit_cast<uint32_t>(value));
+    return result;
+  };
+  for (const Narrow to : {Narrow::kE4m3, Narrow::kE5m2}) {
+    for (int rounding = 0; rounding < 5; ++rounding) {
+      for (int division = 0; division < 3; ++division) {
+        for (const float epsilon : {0.0F, 1e-4F}) {
+          const ScaleRule rule{to, epsilon, ScaleRounding(rounding), Division(division)};
+          std::vector<float> scales;
+          std::vector<float> factors;
+          for (const float maximum : maxima) {
+            const Scale scale = ScaleOf(maximum, rule);
+            scales.push_back(scale.scale);
+            factors.push_back(scale.factor);
+          }
+          OnEveryTarget([&] {
+            std::vector<float> found(maxima.size());
+            std::vector<float> in_place = maxima;
+            ScalesOf(found.data(), in_place.data(), in_place.data(), maxima.size(), rule);
+            ASSERT_EQ(bits(found), bits(scales)) << rounding;
+            ASSERT_EQ(bits(in_place), bits(factors)) << rounding;
+          });
+        }
       }
     }
   }

@@ -1,0 +1,19 @@
+// The scales of many blocks at once.
+
+#ifndef KERNELS_SCALES_H_
+#define KERNELS_SCALES_H_
+
+#include <cstddef>
+
+#include "kernels/scale.h"
+
+namespace waybill::kernels {
+
+// scales[i] and factors[i] become those of ScaleOf(maxima[i], rule), to the bit; none of the maxima
+// is negative. `factors` may be `maxima`.
+void ScalesOf(float* scales, float* factors, const float* maxima, size_t count,
+              const ScaleRule& rule);
+
+}  // namespace waybill::kernels
+
+#endif  // KERNELS_SCALES_H_
