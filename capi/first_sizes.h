@@ -28,7 +28,7 @@ WAYBILL_FIRST_SIZE(waybill_controller_options_t, 56);
 WAYBILL_FIRST_SIZE(waybill_rank_options_t, 96);
 WAYBILL_FIRST_SIZE(waybill_progress_t, 192);
 WAYBILL_FIRST_SIZE(waybill_trainer_options_t, 56);
-WAYBILL_FIRST_SIZE(waybill_publish_options_t, 40);
+WAYBILL_FIRST_SIZE(waybill_publish_options_t, 48);
 WAYBILL_FIRST_SIZE(waybill_worker_options_t, 56);
 WAYBILL_FIRST_SIZE(waybill_worker_state_t, 56);
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "capi/call.h"
 #include "capi/struct_size.h"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/driver.h"
 
 namespace waybill::capi {
@@ -50,8 +51,8 @@ absl::Status CheckApart(const Regions& regions) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<MemoryKind> KindFrom(uint32_t number) {
-  switch (number) {
+absl::StatusOr<MemoryKind> KindOf(const waybill_region_options_t& options) {
+  switch (options.kind) {
     case 0:
     case WAYBILL_MEMORY_HOST:
       return MemoryKind::kHost;
@@ -60,11 +61,15 @@ absl::StatusOr<MemoryKind> KindFrom(uint32_t number) {
     case WAYBILL_MEMORY_DEVICE: {
       const kernels::cuda::Outcome gpu = kernels::cuda::FindGpu();
       if (!gpu.ok()) return absl::UnavailableError(gpu.reason());
-      return absl::UnimplementedError(
-          "this release moves host memory only: copy the weights to (pinned) host memory first");
+      int ordinal = 0;
+      if (options.size_bytes == 0) return MemoryKind::kDevice;
+      const auto found = kernels::cuda::FindDevice(options.data, options.size_bytes, ordinal);
+      if (!found.ok()) return absl::InvalidArgumentError(found.reason());
+      return MemoryKind::kDevice;
     }
     default:
-      return absl::InvalidArgumentError(absl::StrCat("kind ", number, " is no kind of memory"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("kind ", options.kind, " is no kind of memory"));
   }
 }
 
@@ -102,6 +107,15 @@ absl::Status AddUser(const Regions& regions, const std::shared_ptr<Object>& user
   return absl::OkStatus();
 }
 
+std::vector<MemorySpan> DeviceMemoryOf(const Regions& regions) {
+  std::vector<MemorySpan> spans;
+  for (const auto& region : regions) {
+    const MemorySpan& memory = region->memory();
+    if (memory.kind == MemoryKind::kDevice && memory.size_bytes > 0) spans.push_back(memory);
+  }
+  return spans;
+}
+
 std::vector<MemorySpan> MemoryOf(const Regions& regions) {
   std::vector<MemorySpan> spans;
   spans.reserve(regions.size());
@@ -132,7 +146,7 @@ waybill_status_t waybill_region_create(waybill_context_t* context,
       return absl::InvalidArgumentError(absl::StrCat(
           "\"", name, "\": ", read.size_bytes, " bytes from there go beyond the address space"));
     }
-    absl::StatusOr<waybill::MemoryKind> kind = waybill::capi::KindFrom(read.kind);
+    absl::StatusOr<waybill::MemoryKind> kind = waybill::capi::KindOf(read);
     if (!kind.ok()) return waybill::While(absl::StrCat("\"", name, "\""), kind.status());
     const waybill::MemorySpan memory = {*kind, static_cast<std::byte*>(read.data), read.size_bytes};
     *out_region = waybill::capi::MakeHandle(

@@ -61,6 +61,8 @@ absl::StatusOr<Regions> FindRegions(waybill_region_t* const* handles, uint32_t c
 // Of all of them.
 absl::Status AddUser(const Regions& regions, const std::shared_ptr<Object>& user);
 std::vector<MemorySpan> MemoryOf(const Regions& regions);
+// Those of a device.
+std::vector<MemorySpan> DeviceMemoryOf(const Regions& regions);
 
 }  // namespace waybill::capi
 

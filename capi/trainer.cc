@@ -11,19 +11,28 @@
 #include "capi/deadline.h"
 #include "capi/rank.h"
 #include "capi/struct_size.h"
+#include "core/memory/device.h"
+#include "core/memory/device_event.h"
+#include "kernels/cuda/device.h"
 
 namespace waybill::capi {
 namespace {
 
 constexpr absl::Duration kPublishDefault = absl::Seconds(60);
+// Each has a chunk on the device, and waits for it.
+constexpr uint32_t kDeviceStageThreads = 4;
 
 class TrainerObject final : public Rank {
  public:
   using Handle = waybill_trainer_t;
   static constexpr Kind kKind = Kind::kTrainer;
 
-  TrainerObject(RankParts parts, Regions regions, const TrainerEngineOptions& engine)
-      : Rank(WAYBILL_SOURCE_TRAINER, std::move(parts), std::move(regions)), engine_(engine) {}
+  // `device`: that of the regions that are a device's memory, or null.
+  TrainerObject(RankParts parts, Regions regions, const TrainerEngineOptions& engine,
+                std::shared_ptr<kernels::cuda::Device> device)
+      : Rank(WAYBILL_SOURCE_TRAINER, std::move(parts), std::move(regions)),
+        engine_(engine),
+        device_(std::move(device)) {}
 
   absl::Status Join(int64_t deadline_ns, uint64_t token) {
     return BeginJoin(deadline_ns, token, [this](const RankIdentity& identity) -> absl::Status {
@@ -47,6 +56,7 @@ class TrainerObject final : public Rank {
                                                   uint64_t token) {
     WAYBILL_RETURN_IF_ERROR(CheckJoined());
     WAYBILL_RETURN_IF_ERROR(TimeLeft(options.deadline_ns, kPublishDefault).status());
+    WAYBILL_ASSIGN_OR_RETURN(const std::shared_ptr<DeviceEvent> event, TakeEvent(options));
     auto update = std::make_shared<Update>(Update::Role::kOfTrainer, options.version);
     {
       const std::lock_guard lock(mutex_);
@@ -58,13 +68,8 @@ class TrainerObject final : public Rank {
       before_ = std::exchange(last_version_, options.version);
       under_way_.push_back(update);
     }
-    Do(WAYBILL_EVENT_PUBLISHED, token, options.version, [this, update, options]() -> absl::Status {
-      const auto publish = [&]() -> absl::Status {
-        WAYBILL_ASSIGN_OR_RETURN(const absl::Duration left,
-                                 TimeLeft(options.deadline_ns, kPublishDefault));
-        return Run(*update, options, left);
-      };
-      absl::Status status = publish();
+    Do(WAYBILL_EVENT_PUBLISHED, token, options.version, [this, update, options, event] {
+      absl::Status status = Run(*update, options, event.get());
       Finish(update, status.ok());
       return status;
     });
@@ -109,10 +114,28 @@ class TrainerObject final : public Rank {
     return trainer_;
   }
 
+  // Null where none is given.
+  absl::StatusOr<std::shared_ptr<DeviceEvent>> TakeEvent(
+      const waybill_publish_options_t& options) const {
+    if (options.after_event == nullptr) return nullptr;
+    if (device_ == nullptr) {
+      return absl::InvalidArgumentError(
+          "after_event is given, and no region is memory of a device; wait for it yourself");
+    }
+    return DeviceEvent::Take(device_, static_cast<kernels::cuda::Event>(options.after_event));
+  }
+
   absl::Status Run(const Update& update, const waybill_publish_options_t& options,
-                   absl::Duration timeout) {
+                   const DeviceEvent* event) {
     const std::shared_ptr<Trainer> core = trainer();
+    WAYBILL_ASSIGN_OR_RETURN(absl::Duration timeout,
+                             TimeLeft(options.deadline_ns, kPublishDefault));
     const absl::Time deadline = absl::Now() + timeout;
+    if (event != nullptr) {
+      WAYBILL_RETURN_IF_ERROR(While(absl::StrCat("publish version ", update.version()),
+                                    event->Await(deadline, update.stop_token())));
+      timeout = deadline - absl::Now();
+    }
     WAYBILL_RETURN_IF_ERROR(core->Publish(
         update.version(), {.timeout = timeout,
                            .digests = options.no_digests != 0 ? Digests::kOff : Digests::kOn,
@@ -164,6 +187,7 @@ class TrainerObject final : public Rank {
   }
 
   const TrainerEngineOptions engine_;
+  const std::shared_ptr<kernels::cuda::Device> device_;
   mutable std::mutex mutex_;
   std::shared_ptr<Trainer> trainer_;  // Guarded by mutex_, as is what follows.
   waybill_progress_t last_progress_ = WAYBILL_PROGRESS_INIT;  // From when it left.
@@ -180,8 +204,14 @@ absl::StatusOr<std::shared_ptr<TrainerObject>> CreateTrainer(
                                                         parts.manifest, Access::kRead));
   TrainerEngineOptions engine;
   if (options.ring_bytes != 0) engine.ring_bytes = options.ring_bytes;
+  std::shared_ptr<kernels::cuda::Device> device;
+  if (const std::vector<MemorySpan> there = DeviceMemoryOf(regions); !there.empty()) {
+    WAYBILL_ASSIGN_OR_RETURN(device, OpenDeviceOf(there));
+    engine.stage_threads = kDeviceStageThreads;
+  }
   if (options.stage_threads != 0) engine.stage_threads = options.stage_threads;
-  auto trainer = std::make_shared<TrainerObject>(std::move(parts), regions, engine);
+  auto trainer =
+      std::make_shared<TrainerObject>(std::move(parts), regions, engine, std::move(device));
   WAYBILL_RETURN_IF_ERROR(AddUser(regions, trainer));
   return trainer;
 }

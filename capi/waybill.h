@@ -247,11 +247,14 @@ typedef struct waybill_region_options {
 } waybill_region_options_t;
 #define WAYBILL_REGION_OPTIONS_INIT {sizeof(waybill_region_options_t), NULL, 0, 0, 0, NULL}
 
-/* Memory of the caller's, for trainers to read and workers to write.
+/* Memory of the caller's, for trainers to read and workers to write. All that is memory of a device
+ * is of one device in a rank. A trainer's is read by kernels of that device, on streams of
+ * Waybill's own, and the device is never waited for as a whole. A worker's is copied to at COMMIT
+ * (WAYBILL_MODE_SHADOW_COPY); what is on the device's streams then must have ended.
  *
- * WAYBILL_INVALID_ARGUMENT  `data` is NULL and size_bytes is not 0, or they overflow.
- * WAYBILL_UNAVAILABLE       Memory of a device, and no driver for it; says what was looked for.
- * WAYBILL_UNIMPLEMENTED     Memory of a device that this release cannot move. */
+ * WAYBILL_INVALID_ARGUMENT  `data` is NULL and size_bytes is not 0, or they overflow; memory said
+ * to be a device's that is not. WAYBILL_UNAVAILABLE       Memory of a device, and no driver for it;
+ * says what was looked for. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_region_create(waybill_context_t* context, const waybill_region_options_t* options,
                       waybill_region_t** out_region, waybill_error_t** error);
@@ -583,7 +586,7 @@ typedef struct waybill_trainer_options {
   const waybill_manifest_t* manifest;
   waybill_region_t* const* regions; /* One for each region of the manifest, as large. */
   uint32_t region_count;
-  uint32_t stage_threads; /* 0: 1. */
+  uint32_t stage_threads; /* 0: 1, or 4 where regions are memory of a device. */
   uint64_t ring_bytes;    /* Bound of the staging ring; 0: 32 MiB. */
   waybill_queue_t* queue;
 } waybill_trainer_options_t;
@@ -624,8 +627,11 @@ typedef struct waybill_publish_options {
   uint32_t no_digests;        /* 1: what arrives is not verified. */
   uint32_t fail_on_nonfinite; /* 1: show nothing where NaNs or infinities are quantised. */
   uint32_t reserved;
+  void* after_event; /* A CUevent, which cudaEvent_t is too: the regions are not read before what it
+                        was last recorded behind is done. It may be recorded again, or destroyed,
+                        when the call has returned. NULL: they may be read at once. */
 } waybill_publish_options_t;
-#define WAYBILL_PUBLISH_OPTIONS_INIT {sizeof(waybill_publish_options_t), 0, 0, 0, 0, 0, 0}
+#define WAYBILL_PUBLISH_OPTIONS_INIT {sizeof(waybill_publish_options_t), 0, 0, 0, 0, 0, 0, NULL}
 
 /* Sends a version; every trainer of the job calls it with the same one. The regions must not change
  * until the PUBLISHED event with `token`, and may afterwards, however it ends. An OUTCOME for each
@@ -633,9 +639,9 @@ typedef struct waybill_publish_options {
  *
  *   out_update  Yours, until waybill_update_destroy(). May be NULL.
  *
- * WAYBILL_INVALID_ARGUMENT     Version 0.
- * WAYBILL_FAILED_PRECONDITION  Not joined, or left; the version is not later than the last one that
- *                              this trainer published, unless that failed.
+ * WAYBILL_INVALID_ARGUMENT     Version 0; an event and no region that is memory of a device; what
+ * the driver does not take for an event. WAYBILL_FAILED_PRECONDITION  Not joined, or left; the
+ * version is not later than the last one that this trainer published, unless that failed.
  * WAYBILL_DEADLINE_EXCEEDED    The deadline is in the past.
  * In the event:
  * WAYBILL_FAILED_PRECONDITION  Not later than what is committed, or another is on its way.

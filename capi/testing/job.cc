@@ -54,7 +54,10 @@ waybill_manifest_t* MakeManifest(int64_t begin, int64_t end) {
 }
 
 Job::Job(const JobOptions& options)
-    : options_(options), memory_(options.trainers), worker_memory_(options.workers) {
+    : options_(options),
+      memory_(options.trainers),
+      worker_memory_(options.workers),
+      device_memory_(options.trainers) {
   waybill_error_t* e = nullptr;
   Check(waybill_context_create(nullptr, &context, &e), e, "context");
   Check(waybill_queue_create(context, &queue, &e), e, "queue");
@@ -93,13 +96,22 @@ waybill_rank_options_t Job::RankOptions(uint32_t rank, uint32_t world) const {
   return options;
 }
 
+waybill_region_options_t Job::RegionOptions(std::vector<uint16_t>& memory) const {
+  waybill_region_options_t options = WAYBILL_REGION_OPTIONS_INIT;
+  options.size_bytes = memory.size() * 2;
+  options.data = memory.data();
+  if (options_.device == nullptr) return options;
+  options.data = options_.device->Allocate(options.size_bytes);
+  options.kind = WAYBILL_MEMORY_DEVICE;
+  return options;
+}
+
 void Job::MakeTrainer(uint32_t t) {
   waybill_error_t* e = nullptr;
   const int64_t begin = kRows * t / options_.trainers, end = kRows * (t + 1) / options_.trainers;
   memory_[t].resize(static_cast<size_t>((end - begin) * kColumns));
-  waybill_region_options_t r = WAYBILL_REGION_OPTIONS_INIT;
-  r.data = memory_[t].data();
-  r.size_bytes = memory_[t].size() * 2;
+  waybill_region_options_t r = RegionOptions(memory_[t]);
+  device_memory_[t] = r.data;
   r.read_only = 1;
   Check(waybill_region_create(context, &r, &trainer_regions.emplace_back(), &e), e, "region");
   waybill_manifest_t* manifest = MakeManifest(begin, end);
@@ -126,9 +138,7 @@ void Job::MakeWorker(uint32_t w) {
   o.queue = queue;
   if (options_.mode != WAYBILL_MODE_SHADOW) {
     worker_memory_[w].resize(kRows * kColumns);
-    waybill_region_options_t r = WAYBILL_REGION_OPTIONS_INIT;
-    r.data = worker_memory_[w].data();
-    r.size_bytes = kBytes;
+    const waybill_region_options_t r = RegionOptions(worker_memory_[w]);
     Check(waybill_region_create(context, &r, &worker_regions.emplace_back(), &e), e, "region");
     o.regions = &worker_regions.back();
     o.region_count = 1;
@@ -151,8 +161,10 @@ void Job::Join() {
 
 void Job::Fill(uint64_t version) {
   int64_t i = 0;
-  for (std::vector<uint16_t>& memory : memory_) {
-    for (uint16_t& element : memory) element = Element(version, i++);
+  for (size_t t = 0; t < memory_.size(); ++t) {
+    for (uint16_t& element : memory_[t]) element = Element(version, i++);
+    if (options_.device == nullptr) continue;
+    options_.device->Copy(device_memory_[t], memory_[t].data(), memory_[t].size() * 2);
   }
 }
 
@@ -203,6 +215,11 @@ bool Job::Shows(uint32_t w, uint64_t version) const {
   uint64_t size = 0;
   Check(waybill_snapshot_region(snapshot, 0, &data, &size, &e), e, "region");
   bool right = waybill_snapshot_version(snapshot) == version && size == kBytes;
+  std::vector<char> here(size);
+  if (options_.device != nullptr && options_.mode != WAYBILL_MODE_SHADOW) {
+    options_.device->Copy(here.data(), data, size);
+    data = here.data();
+  }
   for (int64_t i = 0; right && i < kRows * kColumns; ++i) {
     const uint16_t expected = Element(version, i);
     right = std::memcmp(static_cast<const char*>(data) + i * 2, &expected, 2) == 0;

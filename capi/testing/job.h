@@ -21,12 +21,21 @@ struct CallResult {
 CallResult TakeError(waybill_status_t status, waybill_error_t* error);
 std::string TakeBlob(waybill_blob_t* blob);
 
+// Where ranks have memory of their own, if it is not the host's.
+class JobMemory {
+ public:
+  virtual ~JobMemory() = default;
+  virtual void* Allocate(uint64_t size_bytes) = 0;                         // Freed with this.
+  virtual void Copy(void* to, const void* from, uint64_t size_bytes) = 0;  // To there, or back.
+};
+
 struct JobOptions {
   uint32_t trainers = 1;
   uint32_t workers = 1;
   uint32_t mode = WAYBILL_MODE_SHADOW;
   uint32_t ask = 0;
   std::string fabric = "auto";
+  JobMemory* device = nullptr;  // A device's; outlives the job.
 };
 
 class Job {
@@ -65,9 +74,12 @@ class Job {
  private:
   void MakeWorker(uint32_t w);
   waybill_rank_options_t RankOptions(uint32_t rank, uint32_t world) const;
+  // At `memory`, or on the device.
+  waybill_region_options_t RegionOptions(std::vector<uint16_t>& memory) const;
 
   const JobOptions options_;
   std::vector<std::vector<uint16_t>> memory_, worker_memory_;
+  std::vector<void*> device_memory_;  // Of the trainers.
 };
 
 // Of one rank: rows [begin, end) of "weight" in one region.

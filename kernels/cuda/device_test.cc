@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/driver_functions.h"
 #include "kernels/cuda/leaf_sum.h"
 #include "kernels/cuda/rows.h"
 #include "testing/fake_cuda/fake_cuda.h"
+#include "testing/fake_cuda/held_stream.h"
 
 namespace waybill::kernels::cuda {
 namespace {
@@ -83,30 +83,17 @@ TEST_F(DeviceTest, MemoryThatIsNoDevicesIsSaidToBeWhatItIs) {
 }
 
 TEST_F(DeviceTest, AnEventIsToldOfWhenWhatIsBeforeItIsDone) {
-  const DriverFunctions& driver = *Driver();
-  Stream busy = nullptr;
-  ASSERT_TRUE(device_->MakeStream(busy).ok());
-  std::promise<void> release;
-  std::shared_future<void> released = release.get_future().share();
-  driver.cuLaunchHostFunc_fn(
-      busy, [](void* future) { static_cast<std::shared_future<void>*>(future)->wait(); },
-      &released);
-  CUevent event = nullptr;
-  driver.cuEventCreate_fn(&event, CU_EVENT_DISABLE_TIMING);
-  driver.cuEventRecord_fn(event, busy);
+  HeldStream busy;
   std::promise<void> passed;
   std::future<void> is_passed = passed.get_future();
-  ASSERT_TRUE(device_->After(event, [&] { passed.set_value(); }).ok());
-  driver.cuEventDestroy_fn(event);
+  ASSERT_TRUE(device_->After(busy.RecordedEvent(), [&] { passed.set_value(); }).ok());
   // Another stream's work goes on, and ends, while that one waits.
   uint8_t* const memory = Allocate(4);
   ASSERT_TRUE(device_->Clear(memory, 4, stream_).ok());
   ASSERT_TRUE(device_->Finish(stream_).ok());
   EXPECT_EQ(is_passed.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
-  release.set_value();
+  busy.Release();
   is_passed.wait();
-  ASSERT_TRUE(device_->Finish(busy).ok());
-  device_->DestroyStream(busy);
 }
 
 TEST_F(DeviceTest, ALaunchThatFailsNamesTheKernel) {

@@ -146,9 +146,9 @@ TEST(Device, AWorkerWhoseGpuFailsShowsNothingUntilTheNextVersion) {
   FakeCudaFail(0);
   EXPECT_FALSE(cluster->Commit().ok());
   FakeCudaFail(-1);
-  EXPECT_EQ(cluster->worker_events(0).back().status.message(),
-            "copy to region \"fused\": copy: CUDA_ERROR_LAUNCH_FAILED (the fake driver was told to "
-            "fail, or asked for what it has not)");
+  const absl::Status status = cluster->worker_events(0).back().status;
+  EXPECT_EQ(std::string(status.message()).rfind("copy to region \"fused\": copy: ", 0), 0u)
+      << status;
   EXPECT_TRUE(cluster->worker(0).dirty());
   EXPECT_FALSE(cluster->worker(0).TakeSnapshot("test").ok());
   ASSERT_EQ(cluster.PublishAndCheck(3), "");

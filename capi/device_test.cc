@@ -1,0 +1,150 @@
+// Memory of GPUs through the C ABI. The driver is a fake one, whose GPUs run the kernels that were
+// compiled for the host, and whose memory ends who touches it from there.
+
+#include "kernels/cuda/device.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <vector>
+
+#include "capi/testing/job.h"
+#include "capi/waybill.h"
+#include "testing/fake_cuda/fake_cuda.h"
+#include "testing/fake_cuda/held_stream.h"
+
+namespace waybill::capi {
+namespace {
+
+using testing::HasSubstr;
+
+class GpuMemory final : public JobMemory {
+ public:
+  explicit GpuMemory(int ordinal = 0) {
+    EXPECT_EQ(kernels::cuda::Device::Open(ordinal, device_).reason(), "");
+    EXPECT_EQ(device_->MakeStream(stream_).reason(), "");
+  }
+  ~GpuMemory() override {
+    for (void* memory : all_) device_->Free(memory);
+    device_->DestroyStream(stream_);
+  }
+  void* Allocate(uint64_t size_bytes) override {
+    EXPECT_EQ(device_->Allocate(size_bytes, all_.emplace_back()).reason(), "");
+    return all_.back();
+  }
+  void Copy(void* to, const void* from, uint64_t size_bytes) override {
+    EXPECT_EQ(device_->Copy(to, from, size_bytes, stream_).reason(), "");
+    EXPECT_EQ(device_->Finish(stream_).reason(), "");
+  }
+
+ private:
+  std::shared_ptr<kernels::cuda::Device> device_;
+  kernels::cuda::Stream stream_ = nullptr;
+  std::vector<void*> all_;
+};
+
+waybill_status_t PublishAfter(Job& job, uint64_t version, void* event, int64_t deadline_ns,
+                              waybill_update_t** update, waybill_error_t** error) {
+  waybill_publish_options_t options = WAYBILL_PUBLISH_OPTIONS_INIT;
+  options.version = version;
+  options.after_event = event;
+  options.deadline_ns = deadline_ns;
+  return waybill_trainer_publish(job.trainers[0], &options, version, update, error);
+}
+
+TEST(Device, VersionsGoFromGpuToGpu) {
+  GpuMemory memory;
+  Job job({.trainers = 2, .workers = 2, .mode = WAYBILL_MODE_SHADOW_COPY, .device = &memory});
+  job.Join();
+  for (uint64_t version = 1; version <= 3; ++version) {
+    job.Publish(version);
+    job.AwaitCommitted(version);
+    for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(job.Shows(w, version)) << w;
+  }
+}
+
+TEST(Device, APublishWaitsForItsEventAndForNothingElseOfTheDevice) {
+  GpuMemory memory;
+  Job job({.device = &memory});
+  job.Join();
+  HeldStream busy, other;  // Neither ends before it is told to.
+  ASSERT_EQ(PublishAfter(job, 7, busy.RecordedEvent(), 0, nullptr, nullptr), WAYBILL_OK);
+  // As the optimizer's last kernels would.
+  job.Fill(7);
+  waybill_event_t event = WAYBILL_EVENT_INIT;
+  EXPECT_EQ(waybill_queue_poll(job.queue, &event, nullptr), WAYBILL_NOT_FOUND);
+  busy.Release();
+  job.AwaitCommitted(7);
+  EXPECT_TRUE(job.Shows(0, 7));
+  other.Release();
+}
+
+TEST(Device, APublishWhoseEventDoesNotComeEndsAtItsDeadline) {
+  GpuMemory memory;
+  Job job({.device = &memory});
+  job.Join();
+  HeldStream busy;
+  ASSERT_EQ(
+      PublishAfter(job, 1, busy.RecordedEvent(), waybill_now_ns() + 50'000'000, nullptr, nullptr),
+      WAYBILL_OK);
+  waybill_event_t event = job.Await(WAYBILL_EVENT_PUBLISHED);
+  EXPECT_EQ(event.status, WAYBILL_DEADLINE_EXCEEDED);
+  EXPECT_THAT(waybill_error_message(event.error),
+              HasSubstr("publish version 1: GPU 0 has not reached its event"));
+  waybill_event_release(&event);
+  busy.Release();
+  job.Publish(1);  // It was not published, so it still can be.
+  job.AwaitCommitted(1);
+}
+
+TEST(Device, APublishThatWaitsForAnEventCanBeCancelled) {
+  GpuMemory memory;
+  Job job({.device = &memory});
+  job.Join();
+  HeldStream busy;
+  waybill_update_t* update = nullptr;
+  ASSERT_EQ(PublishAfter(job, 1, busy.RecordedEvent(), 0, &update, nullptr), WAYBILL_OK);
+  ASSERT_EQ(waybill_update_cancel(update, nullptr), WAYBILL_OK);
+  waybill_event_t event = job.Await(WAYBILL_EVENT_PUBLISHED);
+  EXPECT_EQ(event.status, WAYBILL_CANCELLED);
+  waybill_event_release(&event);
+  waybill_update_destroy(update);
+  busy.Release();
+}
+
+TEST(Device, AnEventWithoutMemoryOfADeviceIsRefused) {
+  Job job;
+  job.Join();
+  HeldStream stream;
+  waybill_error_t* error = nullptr;
+  const waybill_status_t status = PublishAfter(job, 1, stream.RecordedEvent(), 0, nullptr, &error);
+  const CallResult result = TakeError(status, error);
+  EXPECT_EQ(result.status, WAYBILL_INVALID_ARGUMENT);
+  EXPECT_THAT(result.message, HasSubstr("no region is memory of a device"));
+  stream.Release();
+}
+
+TEST(Device, MemoryThatIsNotWhatItIsSaidToBeIsRefused) {
+  waybill_context_t* context = nullptr;
+  ASSERT_EQ(waybill_context_create(nullptr, &context, nullptr), WAYBILL_OK);
+  std::vector<char> host(64);
+  waybill_region_options_t options = WAYBILL_REGION_OPTIONS_INIT;
+  options.data = host.data();
+  options.size_bytes = host.size();
+  options.kind = WAYBILL_MEMORY_DEVICE;
+  options.name = "w";
+  waybill_region_t* region = nullptr;
+  waybill_error_t* error = nullptr;
+  const waybill_status_t status = waybill_region_create(context, &options, &region, &error);
+  const CallResult result = TakeError(status, error);
+  EXPECT_EQ(result.status, WAYBILL_INVALID_ARGUMENT);
+  EXPECT_THAT(result.message, HasSubstr("\"w\": no memory of a GPU: the driver does not know it"));
+  waybill_context_destroy(context);
+}
+
+}  // namespace
+}  // namespace waybill::capi

@@ -1,0 +1,35 @@
+#include "testing/fake_cuda/held_stream.h"
+
+#include <cuda.h>
+
+#include <utility>
+
+namespace waybill {
+
+HeldStream::HeldStream() : gate_(std::make_unique<Gate>()) {
+  CUcontext context = nullptr;
+  cuDevicePrimaryCtxRetain(&context, 0);
+  cuCtxPushCurrent(context);
+  cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING);
+  cuEventCreate(&event_, CU_EVENT_DISABLE_TIMING);
+  cuCtxPopCurrent(&context);
+  cuLaunchHostFunc(
+      stream_, [](void* gate) { static_cast<Gate*>(gate)->opened.get_future().wait(); },
+      gate_.get());
+  cuEventRecord(event_, stream_);
+}
+
+HeldStream::~HeldStream() {
+  Release();
+  cuStreamSynchronize(stream_);
+  cuEventDestroy(event_);
+  cuStreamDestroy(stream_);
+}
+
+CUevent_st* HeldStream::RecordedEvent() { return event_; }
+
+void HeldStream::Release() {
+  if (!std::exchange(gate_->is_open, true)) gate_->opened.set_value();
+}
+
+}  // namespace waybill
