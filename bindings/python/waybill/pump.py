@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ _FOREVER = 2**62
 
 def deadline_ns(seconds: float | None) -> int:
     """The point of the monotonic clock that is so many seconds away; 0, the default's, for None."""
-    return 0 if seconds is None else _waybill.now_ns() + int(seconds * _NS)
+    return 0 if seconds is None else time.monotonic_ns() + int(seconds * _NS)
 
 
 class Call:
@@ -37,34 +38,45 @@ class Call:
         self.error: WaybillError | None = None
         self.on_end = on_end
 
+    def end(self, error: WaybillError | None) -> None:
+        """It has ended, in `error` or well."""
+        self.error = error
+        self.done = True
+        on_end, self.on_end = self.on_end, None  # What that belongs to has this call.
+        if on_end is not None:
+            on_end(self)
+
     def check(self) -> None:
         """Raises what it ended in."""
         if self.error is not None:
             raise self.error
 
 
+ENDED_WELL = Call()
+ENDED_WELL.end(None)
+
+
 class Pump:
-    """The queue of one rank. Any number of threads and loops may wait: one of them takes events for all."""
+    """The queue of one rank. Any number of threads and loops may wait: one of them takes events for all.
+
+    That one leads the queue meanwhile. Who has resigned calls hand_over(), if there are followers.
+    """
 
     def __init__(
         self, context: _waybill.Context, on_notice: Callable[[_waybill.Event], None]
     ) -> None:
         self.queue = _waybill.Queue(context)
         self._on_notice = on_notice
-        self._turn = threading.Condition()
-        self._pumping = False
-        self._followers = 0
+        self.turn = threading.Condition()
+        self.followers = 0
         self._calls: dict[int, Call] = {}
-        self._last_token = 0
         self._loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
 
     def begin(self, start: Callable[[int], object], call: Call | None = None) -> Call:
         """start(token) begins a call of the C ABI."""
         call = Call() if call is None else call
-        with self._turn:
-            self._last_token += 1
-            token = self._last_token
-            self._calls[token] = call
+        token = self.queue.new_token()
+        self._calls[token] = call
         try:
             start(token)
         except BaseException:
@@ -85,14 +97,12 @@ class Pump:
     def until(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
         """Until the condition, which events change, is true; false where it is not in time."""
         deadline = _FOREVER if seconds is None else deadline_ns(seconds)
-        with self._turn:
+        with self.turn:
             while not condition():
-                if _waybill.now_ns() >= deadline and not self._look():
+                if time.monotonic_ns() >= deadline and not self._look():
                     return condition()
-                if self._pumping:
+                if not self._take(deadline):
                     self._follow()
-                else:
-                    self._lead(deadline)
         return True
 
     def demand(self, condition: Callable[[], bool], seconds: float | None, what: str) -> None:
@@ -124,44 +134,63 @@ class Pump:
 
     def wake(self) -> None:
         """Lets all look again who wait for what no event says."""
-        with self._turn:
-            if self._pumping or self._loops:
+        with self.turn:
+            if self.queue.led or self._loops:
                 self.queue.post(0)
 
     def drain(self) -> None:
         """Takes what is there."""
-        with self._turn:
+        with self.turn:
             while self._look():
                 pass
 
+    def expect(self, token: int, call: Call, event: _waybill.Event) -> None:
+        """A call that was begun elsewhere, and the event that came, maybe its own. From who leads."""
+        with self.turn:
+            self._calls[token] = call
+            self._dispatch(event)
+
+    def hand_over(self) -> None:
+        """Another thread that waits may take the lead."""
+        with self.turn:
+            self.turn.notify_all()
+
     def _look(self) -> bool:
-        event = self.queue.take(1)  # A deadline of the past.
+        if not self.queue.try_to_lead():
+            return False  # That thread is told of it, and would wait for what is gone.
+        try:
+            event = self.queue.take(1)  # A deadline of the past.
+        finally:
+            self.queue.resign()
         if event is not None:
             self._dispatch(event)
         return event is not None
 
     def _follow(self) -> None:
         """While another thread takes events, until it has got one or has gone."""
-        self._followers += 1
+        self.followers += 1
         try:
-            self._turn.wait(SLICE_SECONDS)
+            if self.queue.led:  # It asks for followers after it has given it back.
+                self.turn.wait(SLICE_SECONDS)
         finally:
-            self._followers -= 1
+            self.followers -= 1
 
-    def _lead(self, deadline: int) -> None:
-        """Waits for one event, without the lock, and dispatches it."""
+    def _take(self, deadline: int) -> bool:
+        """Waits for one event, without the lock, and dispatches it. False: another thread leads."""
+        if not self.queue.try_to_lead():
+            return False
         event = None
-        self._pumping = True
-        self._turn.release()
+        self.turn.release()
         try:
             event = self.queue.take(deadline)
         finally:
-            self._turn.acquire()
-            self._pumping = False
+            self.turn.acquire()
+            self.queue.resign()
             if event is not None:
                 self._dispatch(event)
-            elif self._followers:
-                self._turn.notify_all()
+            elif self.followers:
+                self.turn.notify_all()
+        return True
 
     def _dispatch(self, event: _waybill.Event) -> None:
         """With the lock."""
@@ -170,13 +199,12 @@ class Pump:
         elif event.token == 0:
             self._on_notice(event)
         else:
-            call = self._calls.pop(event.token)
-            call.error = event.error
-            call.done = True
-            if call.on_end is not None:
-                call.on_end(call)
-        if self._followers:
-            self._turn.notify_all()
+            # One that was interrupted is nobody's any more.
+            call = self._calls.pop(event.token, None)
+            if call is not None:
+                call.end(event.error)
+        if self.followers:
+            self.turn.notify_all()
         for loop in tuple(self._loops):
             loop.call_soon_threadsafe(self._wake, loop)
 

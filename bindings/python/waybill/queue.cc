@@ -2,7 +2,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <optional>
 
 #include "bindings/python/waybill/extension.h"
@@ -13,31 +12,22 @@ namespace {
 // Python hears of a signal at least this often. One that this thread gets ends poll(2) at once.
 constexpr int64_t kSliceNs = 100'000'000;
 
-// Until there is an event or the deadline is past, whatever signals come meanwhile: their handlers
-// run, and what they raise (KeyboardInterrupt) goes out.
-void AwaitReadable(int descriptor, int64_t deadline_ns) {
-  constexpr int64_t kMillisecond = 1'000'000;
+// A deadline that only looks.
+constexpr int64_t kPast = 1;
+
+// The oldest event; nothing where none comes by the deadline. Signals are handled meanwhile, and
+// what their handlers raise (KeyboardInterrupt) goes out.
+std::optional<Event> Take(const RankQueue& queue, int64_t deadline_ns) {
+  if (deadline_ns <= waybill_now_ns()) return Wait(queue.owner(), kPast);
   while (true) {
-    const int64_t left = deadline_ns - waybill_now_ns();
-    pollfd waited = {.fd = descriptor, .events = POLLIN, .revents = 0};
-    int ready = 0;
+    std::optional<Event> event;
     {
       const py::gil_scoped_release unlocked;
-      const int64_t slice = std::clamp<int64_t>(left, 0, kSliceNs);
-      ready = poll(&waited, 1, static_cast<int>((slice + kMillisecond - 1) / kMillisecond));
+      event = AwaitEvent(queue.owner(), deadline_ns);
     }
+    if (event) return event;
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-    if (ready > 0 || left <= 0) return;
-  }
-}
-
-// The oldest event; nothing where none comes by the deadline.
-std::optional<Event> Take(const KeptQueue& queue, int64_t deadline_ns) {
-  constexpr int64_t kPast = 1;
-  while (true) {
-    std::optional<Event> event = Wait(queue.owner(), kPast);
-    if (event || waybill_now_ns() >= deadline_ns) return event;
-    AwaitReadable(waybill_queue_fd(queue.get()), deadline_ns);
+    if (waybill_now_ns() >= deadline_ns) return std::nullopt;
   }
 }
 
@@ -48,6 +38,15 @@ py::object ErrorOf(const Event& event) {
 }
 
 }  // namespace
+
+// By poll(2), which a signal to this thread ends; not so the C ABI's own wait.
+std::optional<Event> AwaitEvent(const Queue& queue, int64_t deadline_ns) {
+  constexpr int64_t kMillisecond = 1'000'000;
+  const int64_t slice = std::clamp<int64_t>(deadline_ns - waybill_now_ns(), 0, kSliceNs);
+  pollfd waited = {.fd = waybill_queue_fd(queue.get()), .events = POLLIN, .revents = 0};
+  const int ready = poll(&waited, 1, static_cast<int>((slice + kMillisecond - 1) / kMillisecond));
+  return ready > 0 ? Wait(queue, kPast) : std::nullopt;
+}
 
 void AddQueue(py::module_& module) {
   module.attr("SLICE_NS") = kSliceNs;
@@ -60,19 +59,24 @@ void AddQueue(py::module_& module) {
         return Bytes(waybill_context_describe, self.get());
       });
   // It is closed by nothing but its last reference: who waits for its descriptor has one.
-  py::class_<KeptQueue>(module, "Queue")
+  py::class_<RankQueue>(module, "Queue")
       .def(py::init([](const KeptContext& context) {
-             return std::make_unique<KeptQueue>(Make<Queue>(waybill_queue_create, context.get()));
+             return std::make_unique<RankQueue>(Make<Queue>(waybill_queue_create, context.get()));
            }),
            py::arg("context"))
       .def("take", &Take, py::arg("deadline_ns") = 0)
       .def(
           "post",
-          [](const KeptQueue& self, uint64_t token) {
+          [](const RankQueue& self, uint64_t token) {
             Call(waybill_queue_post, self.get(), token);
           },
           py::arg("token"))
-      .def("fileno", [](const KeptQueue& self) { return waybill_queue_fd(self.get()); });
+      .def("try_to_lead", &RankQueue::TryToLead)
+      .def("resign", &RankQueue::Resign)
+      .def_property_readonly("led", &RankQueue::led)
+      .def("new_token", &RankQueue::NewToken)
+      .def_property_readonly("handle", &HandleOf<RankQueue>)
+      .def("fileno", [](const RankQueue& self) { return waybill_queue_fd(self.get()); });
   py::class_<Event>(module, "Event")
       .def_property_readonly("kind", [](const Event& self) { return self->kind; })
       .def_property_readonly("token", [](const Event& self) { return self->token; })

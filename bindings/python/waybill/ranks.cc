@@ -5,7 +5,6 @@ namespace waybill::python {
 
 namespace {
 
-using KeptTrainer = Kept<Trainer>;
 using KeptWorker = Kept<Worker>;
 using KeptSnapshot = Kept<Snapshot>;
 
@@ -49,7 +48,7 @@ std::vector<waybill_region_t*> HandlesOf(const std::vector<const KeptRegion*>& r
 std::unique_ptr<KeptTrainer> MakeTrainer(const KeptContext& context, const Identity& identity,
                                          const KeptManifest& manifest,
                                          const std::vector<const KeptRegion*>& regions,
-                                         const KeptQueue& queue, uint64_t ring_bytes,
+                                         const RankQueue& queue, uint64_t ring_bytes,
                                          uint32_t stage_threads) {
   const std::vector<waybill_region_t*> handles = HandlesOf(regions);
   waybill_trainer_options_t options = WAYBILL_TRAINER_OPTIONS_INIT;
@@ -64,23 +63,10 @@ std::unique_ptr<KeptTrainer> MakeTrainer(const KeptContext& context, const Ident
       Make<Trainer>(waybill_trainer_create, context.get(), &options));
 }
 
-std::unique_ptr<KeptUpdate> Publish(const KeptTrainer& self, uint64_t version, int64_t deadline_ns,
-                                    bool until_committed, bool digests, bool fail_on_nonfinite,
-                                    uint64_t token) {
-  waybill_publish_options_t options = WAYBILL_PUBLISH_OPTIONS_INIT;
-  options.version = version;
-  options.deadline_ns = deadline_ns;
-  options.until_committed = until_committed ? 1 : 0;
-  options.no_digests = digests ? 0 : 1;
-  options.fail_on_nonfinite = fail_on_nonfinite ? 1 : 0;
-  return std::make_unique<KeptUpdate>(
-      Make<Update>(waybill_trainer_publish, self.get(), &options, token));
-}
-
 std::unique_ptr<KeptWorker> MakeWorker(const KeptContext& context, const Identity& identity,
                                        const KeptManifest& manifest,
                                        const std::vector<const KeptRegion*>& regions,
-                                       const KeptQueue& queue, uint32_t mode, uint32_t ask,
+                                       const RankQueue& queue, uint32_t mode, uint32_t ask,
                                        uint32_t verify_threads) {
   const std::vector<waybill_region_t*> handles = HandlesOf(regions);
   waybill_worker_options_t options = WAYBILL_WORKER_OPTIONS_INIT;
@@ -144,7 +130,8 @@ class SnapshotBytes {
 };
 
 void AddTrainer(py::module_& module) {
-  py::class_<KeptTrainer>(module, "Trainer")
+  py::class_<KeptTrainer> trainer(module, "Trainer");
+  trainer
       .def(py::init(&MakeTrainer), py::arg("context"), py::arg("identity"), py::arg("manifest"),
            py::arg("regions"), py::arg("queue"), py::arg("ring_bytes"), py::arg("stage_threads"))
       .def(
@@ -153,9 +140,6 @@ void AddTrainer(py::module_& module) {
             Call(waybill_trainer_join, self.get(), deadline_ns, token);
           },
           py::arg("deadline_ns"), py::arg("token"), Unlocked())
-      .def("publish", &Publish, py::arg("version"), py::arg("deadline_ns"),
-           py::arg("until_committed"), py::arg("digests"), py::arg("fail_on_nonfinite"),
-           py::arg("token"), Unlocked())
       .def(
           "leave",
           [](const KeptTrainer& self, uint64_t token) {
@@ -168,11 +152,9 @@ void AddTrainer(py::module_& module) {
           "describe",
           [](const KeptTrainer& self) { return Bytes(waybill_trainer_describe, self.get()); },
           Unlocked())
+      .def_property_readonly("handle", &HandleOf<KeptTrainer>)
       .def("close", &KeptTrainer::Close);
-  py::class_<KeptUpdate>(module, "Update")
-      .def(
-          "cancel", [](const KeptUpdate& self) { Call(waybill_update_cancel, self.get()); },
-          Unlocked());
+  AddPublishing(module, trainer);
 }
 
 void AddWorker(py::module_& module) {

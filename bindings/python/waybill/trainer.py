@@ -10,7 +10,7 @@ from waybill.errors import Aborted, FailedPrecondition, InvalidArgument, Waybill
 from waybill.memory import Memory, memory_of, of_torch, torch_address
 from waybill.parts import Part
 from waybill.placements import boxes_of, is_dtensor
-from waybill.pump import OUTCOME, Call, Milestone, Pump, deadline_ns
+from waybill.pump import ENDED_WELL, OUTCOME, Call, Milestone, Pump, deadline_ns
 from waybill.rank import Rank
 from waybill.runtime import identity
 
@@ -23,12 +23,15 @@ class Publish:
 
     __slots__ = ("_committed", "_groups", "_pump", "_sent", "_update", "outcomes", "version")
 
-    def __init__(self, pump: Pump, groups: Sequence[str], version: int) -> None:
+    def __init__(
+        self, pump: Pump, groups: Sequence[str], version: int, sent: Call | None = None
+    ) -> None:
         self.version = version
         self.outcomes: dict[str, WaybillError | None] = {}
         self._pump = pump
         self._groups = groups
-        self._sent, self._committed = Call(self._on_sent), Call()
+        self._sent = Call(self._on_sent) if sent is None else sent
+        self._committed: Call | None = None  # Not everybody asks for it.
         self._update: _waybill.Update | None = None
 
     @property
@@ -39,7 +42,14 @@ class Publish:
     @property
     def committed(self) -> Milestone:
         """All groups show it."""
-        return Milestone(self._pump, self._committed, f"version {self.version} committed")
+        with self._pump.turn:
+            call = self._committed_call()
+        return Milestone(self._pump, call, f"version {self.version} committed")
+
+    def _committed_call(self) -> Call:
+        if self._committed is None:
+            self._committed = Call()
+        return self._committed
 
     def cancel(self) -> None:
         """Gives it up, where it was not sent before: its milestones end in Cancelled."""
@@ -50,16 +60,18 @@ class Publish:
         if sent.error is not None:
             self._finish(sent.error)
 
-    def _on_outcome(self, group: str, error: WaybillError | None) -> None:
+    def _on_outcome(self, group: str, error: WaybillError | None) -> bool:
+        """Whether no other is of interest."""
         self.outcomes[group] = error
         if len(self.outcomes) == len(self._groups):
             failed = [why for why in self.outcomes.values() if why is not None]
             self._finish(failed[0] if failed else None)
+        return self._committed is not None and self._committed.done
 
     def _finish(self, error: WaybillError | None) -> None:
-        if not self._committed.done:
-            self._committed.error = error
-            self._committed.done = True
+        committed = self._committed_call()
+        if not committed.done:
+            committed.end(error)
 
 
 class Trainer(Rank):
@@ -103,7 +115,8 @@ class Trainer(Rank):
         self._stage_threads = stage_threads
         self._checks: list[tuple[str, int, Callable[[], int]]] = []
         self._publishes: dict[int, Publish] = {}
-        self._groups: Sequence[str] | None = None
+        self._groups: Sequence[str] = ()
+        self._publisher: _waybill.Publisher | None = None  # Once the groups are known.
 
     def add(
         self,
@@ -219,10 +232,8 @@ class Trainer(Rank):
         super()._on_notice(event)
         if event.kind == OUTCOME:
             publish = self._publishes.get(event.version)
-            if publish is not None:
-                publish._on_outcome(event.group, event.error)
-                if publish._committed.done:
-                    del self._publishes[event.version]
+            if publish is not None and publish._on_outcome(event.group, event.error):
+                del self._publishes[event.version]
         elif self._ended is event:
             for publish in self._publishes.values():
                 publish._finish(event.error or Aborted("the trainer has left"))
@@ -250,6 +261,10 @@ class Trainer(Rank):
 
         Raises FailedPrecondition where a tensor has moved since join(), or the version is not later.
         """
+        self._check_publish(version, stream)
+        return self._begin_publish(version, deadline, digests, fail_on_nonfinite)
+
+    def _check_publish(self, version: int, stream: Any) -> _waybill.Publisher:
         core = cast(_waybill.Trainer, self._joined())
         if stream is not None:
             stream.synchronize()
@@ -259,8 +274,15 @@ class Trainer(Rank):
                     f'publish version {version}: "{name}" has moved since it was added (its address was '
                     f"{lent:#x}, is {address():#x}): copy into the tensor that was added, or make a new trainer"
                 )
-        if self._groups is None:
+        if self._publisher is None:
             self._groups = self.describe()["groups"]
+            self._publisher = _waybill.Publisher(core, self._pump.queue)
+        return self._publisher
+
+    def _begin_publish(
+        self, version: int, deadline: float | None, digests: bool, fail_on_nonfinite: bool
+    ) -> Publish:
+        core = cast(_waybill.Trainer, self._core)
         publish = Publish(self._pump, self._groups, version)
         until = deadline_ns(deadline)
 
@@ -268,9 +290,7 @@ class Trainer(Rank):
             before = self._publishes.get(version)
             self._publishes[version] = publish
             try:
-                publish._update = core.publish(
-                    version, until, False, digests, fail_on_nonfinite, token
-                )
+                publish._update = core.publish(version, until, digests, fail_on_nonfinite, token)
             except BaseException:
                 self._publishes.pop(version)
                 if before is not None:
@@ -293,13 +313,32 @@ class Trainer(Rank):
 
         Raises DeadlineExceeded, Unavailable, DataLoss or Cancelled where no group will show it.
         """
-        publish = self.publish_async(
-            version,
-            deadline=deadline,
-            digests=digests,
-            fail_on_nonfinite=fail_on_nonfinite,
-            stream=stream,
-        )
+        publisher = self._publisher
+        if publisher is None or self._checks or stream is not None:
+            publisher = self._check_publish(version, stream)
+        token = publisher.begin(version, deadline, digests, fail_on_nonfinite)
+        if token == 0:  # Another thread takes this rank's events.
+            return self._await_sent(
+                self._begin_publish(version, deadline, digests, fail_on_nonfinite)
+            )
+        event, pump = None, self._pump
+        try:  # While the core sends.
+            publish = self._publishes[version] = Publish(pump, self._groups, version, ENDED_WELL)
+            event = publisher.await_sent(token)
+            if event is not None:
+                publish._sent = Call(publish._on_sent)
+                publish._update = publisher.take_update()
+                pump.expect(token, publish._sent, event)
+                publisher.resign()
+        except BaseException:
+            publisher.give_up()
+            raise
+        finally:
+            if pump.followers:
+                pump.hand_over()
+        return publish if event is None else self._await_sent(publish)
+
+    def _await_sent(self, publish: Publish) -> Publish:
         try:
             self._pump.wait(publish._sent)
         except KeyboardInterrupt:

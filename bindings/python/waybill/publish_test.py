@@ -1,0 +1,121 @@
+"""A publish that waits takes the rank's events by itself: nobody else's are lost, and it can be interrupted."""
+
+import asyncio
+import os
+import signal
+import threading
+
+import pytest
+from one_process_job import PATIENCE, Job
+
+import waybill
+
+
+@pytest.fixture
+def job():
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(ask=())
+        trainer.add("w", bytearray(4))
+        worker.add("w", shape=(4,), dtype="U8")
+        job.join()
+        yield job
+
+
+def publish_when_decided(trainer, version):
+    """As soon as the version before it is decided, whose outcome may not have been taken from the queue."""
+    while True:
+        try:
+            return trainer.publish(version, deadline=PATIENCE)
+        except waybill.FailedPrecondition as error:
+            assert f"version {version - 1} is being published" in str(error)
+
+
+def test_outcomes_that_come_during_the_next_publish_are_not_lost(job):
+    trainer, _ = job.ranks
+    publishes = [publish_when_decided(trainer, version) for version in range(1, 100)]
+    for publish in publishes:
+        publish.committed.wait(PATIENCE)
+        assert publish.sent.done and publish.outcomes == {"all": None}
+
+
+def test_others_that_look_do_not_take_what_a_publish_waits_for(job):
+    trainer, _ = job.ranks
+    first, over = trainer.publish(1, deadline=PATIENCE), threading.Event()
+    first.committed.wait(PATIENCE)
+
+    def look():
+        while not over.is_set():
+            assert first.sent.done
+
+    lookers = [threading.Thread(target=look) for _ in range(2)]
+    for thread in lookers:
+        thread.start()
+    try:
+        for version in range(2, 100):
+            trainer.publish(version, deadline=PATIENCE).committed.wait(PATIENCE)
+    finally:
+        over.set()
+    for thread in lookers:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+def test_threads_that_wait_for_earlier_versions_take_the_lead_in_turn(job):
+    trainer, _ = job.ranks
+    waiting = []
+    for version in range(1, 50):
+        publish = publish_when_decided(trainer, version)
+        waiting.append(threading.Thread(target=publish.committed.wait, args=(PATIENCE,)))
+        waiting[-1].start()
+    for thread in waiting:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+def test_a_loop_hears_of_a_version_while_a_thread_publishes_the_next(job):
+    trainer, _ = job.ranks
+
+    async def serve():
+        loop = asyncio.get_running_loop()
+        for version in range(1, 50, 2):
+            earlier = await loop.run_in_executor(None, trainer.publish, version)
+            later = loop.run_in_executor(None, publish_when_decided, trainer, version + 1)
+            await asyncio.wait_for(earlier.committed, PATIENCE)
+            await asyncio.wait_for((await later).committed, PATIENCE)
+
+    asyncio.run(serve())
+
+
+def test_a_refused_publish_leaves_the_rank_as_it_was(job):
+    trainer, _ = job.ranks
+    trainer.publish(3, deadline=PATIENCE).committed.wait(PATIENCE)
+    with pytest.raises(waybill.FailedPrecondition, match="version 3"):
+        trainer.publish(3)
+    with pytest.raises(waybill.DeadlineExceeded):
+        trainer.publish(4, deadline=-1.0)
+    with pytest.raises(ValueError, match="deadline"):
+        trainer.publish(4, deadline=float("nan"))
+    trainer.publish(4, deadline=float("inf")).committed.wait(PATIENCE)
+
+
+def test_an_interrupted_publish_is_cancelled_and_the_next_one_is_not():
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(ask=("prepare",))
+        trainer.add("w", bytearray(4))
+        worker.add("w", shape=(4,), dtype="U8")
+        job.join()
+        events = worker.events(PATIENCE)
+
+        def interrupt_the_first():
+            assert isinstance(next(events), waybill.Prepare)
+            os.kill(os.getpid(), signal.SIGINT)
+            assert isinstance(next(events), waybill.Abort)
+            next(events).ready()
+
+        thread = threading.Thread(target=interrupt_the_first)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            trainer.publish(1, deadline=PATIENCE)
+        publish_when_decided(trainer, 2).committed.wait(PATIENCE)
+        thread.join(PATIENCE)
+        assert worker.state.shown_version == 2
