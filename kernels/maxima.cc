@@ -51,10 +51,11 @@ void CombineMaxima(float* maxima, ptrdiff_t maxima_pitch, const void* src, Wide 
     BlockRow row{columns, grid.block_columns - grid.column_phase, grid.block_columns};
     float* to = maxima;
     size_t first_column = 0;
-    if (band_rows == 1 && grid.block_columns == kShortBlock && grid.column_phase == 0) {
-      const size_t blocks = CombineShortBlocks(to, from, type, via, columns / kShortBlock);
+    if (band_rows == 1 && grid.column_phase == 0) {
+      const size_t blocks =
+          CombineShortBlocks(to, from, type, via, grid.block_columns, columns / grid.block_columns);
       to += blocks;
-      first_column = blocks * kShortBlock;
+      first_column = blocks * grid.block_columns;
     }
     for (size_t column = first_column; column < columns; column += row.columns) {
       row.columns = columns - column;

@@ -74,7 +74,7 @@ void CombineOf(OpenMaximum* open, const void* src, ptrdiff_t pitch, size_t rows,
 
 #if HWY_TARGET == HWY_SCALAR
 
-size_t ShortBlocks(float*, const std::byte*, Wide, Wide, size_t) { return 0; }
+size_t ShortBlocks(float*, const std::byte*, Wide, Wide, size_t, size_t) { return 0; }
 
 #else
 
@@ -92,13 +92,13 @@ HWY_INLINE auto FoldToPart(D d, V v) {
 }
 
 // The maxima of 2^levels blocks in as many lanes, again and again.
-template <typename T, int levels>
-HWY_INLINE hn::Vec<Part<T> > MaximaOfGroup(const T* src) {
+template <typename T, size_t kBlock, int levels>
+HWY_INLINE auto MaximaOfGroup(const T* src) {
   if constexpr (levels == 0) {
-    const hn::CappedTag<T, kShortBlock> d;
+    const hn::CappedTag<T, kBlock> d;
     const auto mask = hn::Set(d, kMagnitude<T>);
     auto maximum = hn::And(hn::LoadU(d, src), mask);
-    for (size_t i = hn::Lanes(d); i < kShortBlock; i += hn::Lanes(d)) {
+    for (size_t i = hn::Lanes(d); i < kBlock; i += hn::Lanes(d)) {
       maximum = hn::Max(maximum, hn::And(hn::LoadU(d, src + i), mask));
     }
     return FoldToPart(d, maximum);
@@ -107,30 +107,31 @@ HWY_INLINE hn::Vec<Part<T> > MaximaOfGroup(const T* src) {
     using Lane = hwy::SignedFromSize<(sizeof(T) << (levels - 1))>;
     const Part<T> d;
     const Part<Lane> d_lanes;
-    const auto a = hn::BitCast(d_lanes, MaximaOfGroup<T, levels - 1>(src));
+    const auto a = hn::BitCast(d_lanes, MaximaOfGroup<T, kBlock, levels - 1>(src));
     const auto b =
-        hn::BitCast(d_lanes, MaximaOfGroup<T, levels - 1>(src + (kShortBlock << (levels - 1))));
+        hn::BitCast(d_lanes, MaximaOfGroup<T, kBlock, levels - 1>(src + (kBlock << (levels - 1))));
     return hn::Max(hn::BitCast(d, hn::InterleaveLower(d_lanes, a, b)),
                    hn::BitCast(d, hn::InterleaveUpper(d_lanes, a, b)));
   }
 }
 
 // The bits of the maxima of as many blocks as there are whole groups; says how many.
+template <size_t kBlock>
 size_t MaximaOfGroups(uint32_t* bits, const void* src, Wide type, size_t count) {
   const Part<uint32_t> d;
   const Part<int32_t> di;
   size_t done = 0;
   if (type == Wide::kF32) {
     const int32_t* from = static_cast<const int32_t*>(src);
-    for (; done + 4 <= count; done += 4, from += 4 * kShortBlock) {
-      hn::StoreU(hn::BitCast(d, MaximaOfGroup<int32_t, 2>(from)), d, bits + done);
+    for (; done + 4 <= count; done += 4, from += 4 * kBlock) {
+      hn::StoreU(hn::BitCast(d, MaximaOfGroup<int32_t, kBlock, 2>(from)), d, bits + done);
     }
     return done;
   }
   const int16_t* from = static_cast<const int16_t*>(src);
-  for (; done + 8 <= count; done += 8, from += 8 * kShortBlock) {
+  for (; done + 8 <= count; done += 8, from += 8 * kBlock) {
     const hn::Half<Part<int16_t> > half;
-    const auto maxima = MaximaOfGroup<int16_t, 3>(from);
+    const auto maxima = MaximaOfGroup<int16_t, kBlock, 3>(from);
     const auto low = hn::PromoteTo(di, hn::LowerHalf(half, maxima));
     const auto high = hn::PromoteTo(di, hn::UpperHalf(half, maxima));
     hn::StoreU(hn::BitCast(d, low), d, bits + done);
@@ -172,12 +173,13 @@ HWY_INLINE void CombineBitsVia(float* maxima, const uint32_t* bits, Wide via, si
   }
 }
 
-size_t ShortBlocks(float* maxima, const std::byte* src, Wide type, Wide via, size_t count) {
+template <size_t kBlock>
+size_t ShortBlocksOf(float* maxima, const std::byte* src, Wide type, Wide via, size_t count) {
   alignas(64) uint32_t bits[64] = {};
   size_t done = 0;
   for (size_t found = 1; found != 0 && done != count; done += found) {
-    found = MaximaOfGroups(bits, src + done * kShortBlock * SizeBytes(type), type,
-                           std::min(count - done, std::size(bits)));
+    found = MaximaOfGroups<kBlock>(bits, src + done * kBlock * SizeBytes(type), type,
+                                   std::min(count - done, std::size(bits)));
     switch (type) {
       case Wide::kF32:
         CombineBitsVia<Wide::kF32>(maxima + done, bits, via, found);
@@ -191,6 +193,13 @@ size_t ShortBlocks(float* maxima, const std::byte* src, Wide type, Wide via, siz
     }
   }
   return done;
+}
+
+size_t ShortBlocks(float* maxima, const std::byte* src, Wide type, Wide via, size_t block_columns,
+                   size_t count) {
+  if (block_columns == 16) return ShortBlocksOf<16>(maxima, src, type, via, count);
+  if (block_columns == 32) return ShortBlocksOf<32>(maxima, src, type, via, count);
+  return 0;
 }
 
 #endif  // HWY_TARGET == HWY_SCALAR
@@ -259,9 +268,10 @@ void CombineOpenMaxima(OpenMaximum* open, const void* src, Wide type, ptrdiff_t 
   HWY_DYNAMIC_DISPATCH(CombineRows)(open, src, type, src_pitch_bytes, rows, row);
 }
 
-size_t CombineShortBlocks(float* maxima, const void* src, Wide type, Wide via, size_t count) {
+size_t CombineShortBlocks(float* maxima, const void* src, Wide type, Wide via, size_t block_columns,
+                          size_t count) {
   return HWY_DYNAMIC_DISPATCH(ShortBlocks)(maxima, static_cast<const std::byte*>(src), type, via,
-                                           count);
+                                           block_columns, count);
 }
 
 uint64_t CountNonFiniteOfRow(const void* src, Wide type, size_t columns) {

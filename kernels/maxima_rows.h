@@ -21,10 +21,11 @@ struct OpenMaximum {
 void CombineOpenMaxima(OpenMaximum* open, const void* src, Wide type, ptrdiff_t src_pitch_bytes,
                        size_t rows, const BlockRow& row);
 
-// Combines whole blocks of 32 elements of one row, one behind the other, into `maxima`: of `count`
-// blocks as many as are found many at a time. Says how many.
-inline constexpr size_t kShortBlock = 32;
-size_t CombineShortBlocks(float* maxima, const void* src, Wide type, Wide via, size_t count);
+// Combines whole blocks of one row, one behind the other, into `maxima`, if blocks are as short as
+// NVFP4's (16 elements) or MX's (32): of `count` blocks as many as are found many at a time. Says
+// how many.
+size_t CombineShortBlocks(float* maxima, const void* src, Wide type, Wide via, size_t block_columns,
+                          size_t count);
 
 uint64_t CountNonFiniteOfRow(const void* src, Wide type, size_t columns);
 

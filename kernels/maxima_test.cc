@@ -86,30 +86,37 @@ TEST(CombineMaxima, AnyRectangleIsAsTheScalarOne) {
   }
 }
 
-// Blocks of MX are found many at a time: every pattern as the largest of its block, in each place.
-TEST(CombineMaxima, BlocksOfMxAreAsTheScalarOnes) {
-  constexpr size_t kBlock = 32;
+// Blocks of MX and NVFP4 are found many at a time: every pattern as the largest of its block, in
+// each place.
+class ShortBlocksTest : public testing::TestWithParam<size_t> {};
+
+TEST_P(ShortBlocksTest, AreAsTheScalarOnes) {
+  const size_t block_columns = GetParam();
   for (const Wide type : kWides) {
     const size_t size = SizeBytes(type);
     const SkewedBytes all = AllInputs(type);
     const size_t blocks = all.size() / size;
-    SkewedBytes src(blocks * kBlock * size, size);
+    SkewedBytes src(blocks * block_columns * size, size);
     std::memset(src.data(), 0, src.size());
     for (size_t b = 0; b < blocks; ++b) {
-      std::memcpy(src.data() + (b * kBlock + b * 5 % kBlock) * size, all.data() + b * size, size);
+      std::memcpy(src.data() + (b * block_columns + b * 5 % block_columns) * size,
+                  all.data() + b * size, size);
     }
     for (const Wide via : kWides) {
       std::vector<float> expected(blocks, 0.001F);
-      scalar::CombineMaxima(expected.data(), 0, src.data(), type, via, 0, 1, blocks * kBlock,
-                            {1, kBlock});
+      scalar::CombineMaxima(expected.data(), 0, src.data(), type, via, 0, 1, blocks * block_columns,
+                            {1, block_columns});
       OnEveryTarget([&] {
         std::vector<float> maxima(blocks, 0.001F);
-        CombineMaxima(maxima.data(), 0, src.data(), type, via, 0, 1, blocks * kBlock, {1, kBlock});
+        CombineMaxima(maxima.data(), 0, src.data(), type, via, 0, 1, blocks * block_columns,
+                      {1, block_columns});
         ASSERT_EQ(Bits(maxima), Bits(expected));
       });
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(OfMxAndNvfp4, ShortBlocksTest, testing::Values(16, 32));
 
 TEST(CombineMaxima, TheMaximumOfPartsIsThatOfTheWhole) {
   const SkewedBytes src = MatrixOf(Wide::kBf16, 200 * 300, 1);

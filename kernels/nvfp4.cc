@@ -1,56 +1,53 @@
 #include "kernels/nvfp4.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 
-#include "kernels/scalar_elements.h"
+#include "kernels/fp8.h"
+#include "kernels/maxima.h"
+#include "kernels/nvfp4_row.h"
+#include "kernels/scalar_nvfp4.h"
 
 namespace waybill::kernels {
 namespace {
 
 constexpr float kLargest = 6;
 constexpr float kLeastBlockScale = 0x1p-6F;
-constexpr float kValues[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
 
-// How many of the bounds between two values are passed. A bound itself belongs to the even code.
-uint8_t MagnitudeCode(float magnitude) {
-  return static_cast<uint8_t>((magnitude > 0.25F) + (magnitude >= 0.75F) + (magnitude > 1.25F) +
-                              (magnitude >= 1.75F) + (magnitude > 2.5F) + (magnitude >= 3.5F) +
-                              (magnitude > 5));
-}
+// Of a row, as many as vectors work on between two looks at their scales: these stay in the
+// first-level cache.
+constexpr size_t kBlocksAtOnce = 64;
 
-uint8_t Code(float value, float factor) {
-  const uint8_t sign = std::signbit(value) ? 8 : 0;
-  const float scaled = std::fabs(value) * factor;
-  return sign | (std::isnan(scaled) ? 7 : MagnitudeCode(scaled));
-}
-
-// Clamps as the references do, which leaves a NaN a NaN.
-uint8_t BlockScale(float maximum, float tensor_scale) {
-  const float scale = maximum / kLargest / tensor_scale;
-  return scalar::F32ToNarrow(
-      std::isnan(scale) ? std::fabs(scale) : std::max(scale, kLeastBlockScale), Narrow::kE4m3);
-}
-
-// One block: 16 elements to 8 bytes.
-void QuantiseBlock(uint8_t* dst, uint8_t* scale, const std::byte* src, Wide type, Wide via,
-                   float tensor_scale) {
-  float values[kNvfp4BlockColumns];
-  float maximum = 0;
-  bool has_nan = false;
-  for (size_t i = 0; i < kNvfp4BlockColumns; ++i) {
-    const float value = scalar::LoadWide(src + i * SizeBytes(type), type);
-    values[i] = via == type ? value : scalar::Via(value, via);
-    has_nan |= std::isnan(values[i]);
-    maximum = std::max(maximum, std::fabs(values[i]));
+// Blocks that follow one another in a row; at most kBlocksAtOnce.
+void QuantiseBlocks(uint8_t* dst, uint8_t* scales, const std::byte* src, Wide type, Wide via,
+                    float tensor_scale, size_t count) {
+  float values[kBlocksAtOnce] = {};
+  CombineMaxima(values, 0, src, type, via, 0, 1, count * kNvfp4BlockColumns,
+                {1, kNvfp4BlockColumns});
+  // A NaN stays one; its sign is the processor's choice, and would be that of the code.
+  for (float& value : values) {
+    value = std::fabs(std::max(value / kLargest / tensor_scale, kLeastBlockScale));
   }
-  if (has_nan) maximum = std::numeric_limits<float>::quiet_NaN();
-  *scale = BlockScale(maximum, tensor_scale);
-  const float factor = 1 / tensor_scale / scalar::NarrowToF32(*scale, Narrow::kE4m3);
-  for (size_t i = 0; i < kNvfp4BlockColumns; i += 2) {
-    dst[i / 2] = static_cast<uint8_t>(Code(values[i], factor) | Code(values[i + 1], factor) << 4);
+  CastToFp8(scales, Narrow::kE4m3, values, Wide::kF32, count, Stores::kCached, nullptr);
+  CastFromFp8(values, Wide::kF32, scales, Narrow::kE4m3, count, Stores::kCached, nullptr);
+  const float reciprocal = 1 / tensor_scale;
+  for (float& value : values) value = reciprocal / value;
+  for (size_t b = QuantiseNvfp4Blocks(dst, src, type, via, values, count); b < count; ++b) {
+    scalar::QuantiseNvfp4Block(dst + b * kNvfp4BlockColumns / 2, scales + b,
+                               src + b * kNvfp4BlockColumns * SizeBytes(type), type, via,
+                               tensor_scale);
+  }
+}
+
+void DequantiseBlocks(std::byte* dst, Wide to, const uint8_t* src, const uint8_t* scales,
+                      float tensor_scale, size_t count) {
+  float values[kBlocksAtOnce] = {};
+  CastFromFp8(values, Wide::kF32, scales, Narrow::kE4m3, count, Stores::kCached, nullptr);
+  for (float& value : values) value *= tensor_scale;
+  for (size_t b = DequantiseNvfp4Blocks(dst, to, src, values, count); b < count; ++b) {
+    scalar::DequantiseNvfp4Block(dst + b * kNvfp4BlockColumns * SizeBytes(to), to,
+                                 src + b * kNvfp4BlockColumns / 2, scales[b], tensor_scale);
   }
 }
 
@@ -67,20 +64,24 @@ void QuantiseNvfp4Rows(void* dst, ptrdiff_t dst_pitch, uint8_t* scales, ptrdiff_
                        const void* src, Wide type, Wide via, ptrdiff_t src_pitch_bytes, size_t rows,
                        size_t columns, float tensor_scale, Stores stores, DigestStream* digest) {
   alignas(64) uint8_t piece[kLeafBytes];
-  constexpr size_t kPieceColumns = 2 * sizeof(piece);
+  constexpr size_t kPieceBlocks = 2 * sizeof(piece) / kNvfp4BlockColumns;
   uint8_t* to = static_cast<uint8_t*>(dst);
   const std::byte* from = static_cast<const std::byte*>(src);
+  const size_t blocks = columns / kNvfp4BlockColumns;
+  const size_t block_bytes = kNvfp4BlockColumns * SizeBytes(type);
   for (size_t r = 0; r < rows; ++r) {
-    for (size_t begin = 0; begin < columns; begin += kPieceColumns) {
-      const size_t count = std::min(kPieceColumns, columns - begin);
-      for (size_t c = 0; c < count; c += kNvfp4BlockColumns) {
-        QuantiseBlock(piece + c / 2, scales + (begin + c) / kNvfp4BlockColumns,
-                      from + (begin + c) * SizeBytes(type), type, via, tensor_scale);
+    for (size_t begin = 0; begin < blocks; begin += kPieceBlocks) {
+      const size_t count = std::min(kPieceBlocks, blocks - begin);
+      for (size_t b = 0; b < count; b += kBlocksAtOnce) {
+        QuantiseBlocks(piece + b * kNvfp4BlockColumns / 2, scales + begin + b,
+                       from + (begin + b) * block_bytes, type, via, tensor_scale,
+                       std::min(kBlocksAtOnce, count - b));
       }
+      uint8_t* const out = to + begin * kNvfp4BlockColumns / 2;
       if (digest == nullptr) {
-        Copy(to + begin / 2, piece, count / 2, stores);
+        Copy(out, piece, count * kNvfp4BlockColumns / 2, stores);
       } else {
-        digest->AbsorbCopy(to + begin / 2, piece, count / 2, stores);
+        digest->AbsorbCopy(out, piece, count * kNvfp4BlockColumns / 2, stores);
       }
     }
     to += dst_pitch;
@@ -94,13 +95,12 @@ void DequantiseNvfp4Rows(void* dst, Wide to, ptrdiff_t dst_pitch_bytes, const vo
                          size_t rows, size_t columns, float tensor_scale) {
   std::byte* out = static_cast<std::byte*>(dst);
   const uint8_t* codes = static_cast<const uint8_t*>(src);
+  const size_t blocks = columns / kNvfp4BlockColumns;
   for (size_t r = 0; r < rows; ++r) {
-    for (size_t c = 0; c < columns; ++c) {
-      const uint8_t code = codes[c / 2] >> (c % 2 * 4) & 15;
-      const float scale =
-          scalar::NarrowToF32(scales[c / kNvfp4BlockColumns], Narrow::kE4m3) * tensor_scale;
-      const float magnitude = kValues[code & 7] * scale;
-      scalar::StoreWide(out + c * SizeBytes(to), (code & 8) != 0 ? -magnitude : magnitude, to);
+    for (size_t b = 0; b < blocks; b += kBlocksAtOnce) {
+      DequantiseBlocks(out + b * kNvfp4BlockColumns * SizeBytes(to), to,
+                       codes + b * kNvfp4BlockColumns / 2, scales + b, tensor_scale,
+                       std::min(kBlocksAtOnce, blocks - b));
     }
     out += dst_pitch_bytes;
     codes += src_pitch;

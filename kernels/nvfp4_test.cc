@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -13,9 +14,11 @@
 #include "kernels/copy.h"
 #include "kernels/digest.h"
 #include "kernels/elements.h"
+#include "kernels/every_target.h"
 #include "kernels/quantise_inputs.h"
 #include "kernels/scalar.h"
 #include "kernels/scalar_elements.h"
+#include "kernels/scalar_nvfp4.h"
 #include "kernels/test_bytes.h"
 
 namespace waybill::kernels {
@@ -73,6 +76,67 @@ TEST(Nvfp4, IsWhatNumpyAndMlDtypesGive) {
     }
   }
   EXPECT_GE(found, 2U);
+}
+
+// Every element among neighbours of its binade, by vectors and by what they leave over, under
+// tensor scales of all sizes.
+TEST(Nvfp4, EveryBlockIsAsTheScalarOneOnEveryTarget) {
+  constexpr Wide kWides[] = {Wide::kF32, Wide::kF16, Wide::kBf16};
+  const uint32_t kTensorScales[] = {0x3f80'0000, 0x3a12'3456, 0x0380'0000, 0x7f7f'ffff,
+                                    0x7f80'0000, 0x7fc0'0000, 0x0000'0001};
+  for (const Wide type : kWides) {
+    const size_t size = SizeBytes(type);
+    const SkewedBytes src = AllInputs(type, 1);
+    // Five blocks less: no vector takes all that is left.
+    const size_t columns = src.size() / size - 5 * 16;
+    for (const uint32_t bits : kTensorScales) {
+      const float tensor_scale = std::bit_cast<float>(bits);
+      for (const Wide via : kWides) {
+        if (via != type && bits % 2 != 0) continue;
+        std::vector<uint8_t> codes(columns / 2);
+        std::vector<uint8_t> scales(columns / 16);
+        for (size_t b = 0; b < scales.size(); ++b) {
+          scalar::QuantiseNvfp4Block(codes.data() + b * 8, &scales[b], src.data() + b * 16 * size,
+                                     type, via, tensor_scale);
+        }
+        OnEveryTarget([&] {
+          std::vector<uint8_t> found(codes.size());
+          std::vector<uint8_t> found_scales(scales.size());
+          QuantiseNvfp4Rows(found.data(), 0, found_scales.data(), 0, src.data(), type, via, 0, 1,
+                            columns, tensor_scale, Stores::kCached, nullptr);
+          ASSERT_EQ(found_scales, scales) << std::hex << bits;
+          ASSERT_EQ(found, codes) << std::hex << bits;
+        });
+      }
+    }
+  }
+}
+
+TEST(Nvfp4, EveryCodeComesBackAsTheScalarOneOnEveryTarget) {
+  // Every byte under every scale, in rows of 17 blocks: more than a vector, and some over.
+  constexpr size_t kBlocks = 17;
+  std::vector<uint8_t> codes(256 * kBlocks * 8);
+  std::vector<uint8_t> scales(256 * kBlocks);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i % 8 + i / 8 * 8 * 5);
+  for (size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<uint8_t>(i * 7 / 32);
+  for (const Wide to : {Wide::kF32, Wide::kF16, Wide::kBf16}) {
+    const size_t block_bytes = 16 * SizeBytes(to);
+    for (const uint32_t bits :
+         {0x3f80'0000U, 0x3a12'3456U, 0x0380'0000U, 0x7f00'0000U, 0x7f80'0000U, 0x7fc0'0000U}) {
+      const float tensor_scale = std::bit_cast<float>(bits);
+      std::vector<uint8_t> expected(scales.size() * block_bytes);
+      for (size_t b = 0; b < scales.size(); ++b) {
+        scalar::DequantiseNvfp4Block(expected.data() + b * block_bytes, to, codes.data() + b * 8,
+                                     scales[b], tensor_scale);
+      }
+      OnEveryTarget([&] {
+        std::vector<uint8_t> values(expected.size());
+        DequantiseNvfp4Rows(values.data(), to, kBlocks * block_bytes, codes.data(), kBlocks * 8,
+                            scales.data(), kBlocks, 256, kBlocks * 16, tensor_scale);
+        ASSERT_EQ(values, expected) << std::hex << bits;
+      });
+    }
+  }
 }
 
 // Under scales of 1: an amplitude of 6 * 448 has g = 1, and its neighbours' block scale is 448.

@@ -17,6 +17,7 @@
 #include "kernels/fp8.h"
 #include "kernels/maxima.h"
 #include "kernels/memory_bound.h"
+#include "kernels/nvfp4.h"
 #include "kernels/quantise.h"
 #include "kernels/scale.h"
 
@@ -173,6 +174,25 @@ void BM_DequantiseRows(benchmark::State& state, int64_t target, BlockGrid grid) 
   });
 }
 
+void BM_QuantiseNvfp4(benchmark::State& state, int64_t target) {
+  std::vector<uint8_t> scales(kCount / kNvfp4BlockColumns);
+  const float tensor_scale = Nvfp4TensorScale(0.5F);
+  Measure(state, target, kCount * 2, [&] {
+    QuantiseNvfp4Rows(Dst(), kColumns / 2, scales.data(), kColumns / kNvfp4BlockColumns, Src(),
+                      Wide::kBf16, Wide::kBf16, kColumns * 2, kRows, kColumns, tensor_scale,
+                      Stores::kStreaming, nullptr);
+  });
+}
+
+void BM_DequantiseNvfp4(benchmark::State& state, int64_t target) {
+  const std::vector<uint8_t> scales(kCount / kNvfp4BlockColumns, 0x38);
+  Codes();
+  Measure(state, target, kCount / 2, [&] {
+    DequantiseNvfp4Rows(Dst(), Wide::kBf16, kColumns * 2, Codes(), kColumns / 2, scales.data(),
+                        kColumns / kNvfp4BlockColumns, kRows, kColumns, 0.01F);
+  });
+}
+
 constexpr BlockGrid kSquare = {128, 128};
 constexpr BlockGrid kMx = {1, 32};
 
@@ -199,6 +219,10 @@ BENCHMARK_CAPTURE(BM_DequantiseRows, avx512, HWY_AVX3_DL, kSquare);
 BENCHMARK_CAPTURE(BM_DequantiseRows, avx2, HWY_AVX2, kSquare);
 BENCHMARK_CAPTURE(BM_DequantiseRows, mx_avx512, HWY_AVX3_DL, kMx);
 BENCHMARK_CAPTURE(BM_DequantiseRows, mx_avx2, HWY_AVX2, kMx);
+BENCHMARK_CAPTURE(BM_QuantiseNvfp4, avx512, HWY_AVX3_DL);
+BENCHMARK_CAPTURE(BM_QuantiseNvfp4, avx2, HWY_AVX2);
+BENCHMARK_CAPTURE(BM_DequantiseNvfp4, avx512, HWY_AVX3_DL);
+BENCHMARK_CAPTURE(BM_DequantiseNvfp4, avx2, HWY_AVX2);
 
 }  // namespace
 }  // namespace waybill::kernels
