@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <future>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "capi/testing/job.h"
@@ -65,6 +66,17 @@ TEST(Device, VersionsGoFromGpuToGpu) {
     job.AwaitCommitted(version);
     for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(job.Shows(w, version)) << w;
   }
+}
+
+TEST(Device, ARankSaysWhichDeviceItIsOn) {
+  GpuMemory memory;
+  Job job({.mode = WAYBILL_MODE_SHADOW_COPY, .device = &memory});
+  waybill_blob_t* json = nullptr;
+  const std::string device = R"("device":{"name":"Fake GPU","ordinal":0})";
+  ASSERT_EQ(waybill_trainer_describe(job.trainers[0], &json, nullptr), WAYBILL_OK);
+  EXPECT_THAT(TakeBlob(json), HasSubstr(device));
+  ASSERT_EQ(waybill_worker_describe(job.workers[0], &json, nullptr), WAYBILL_OK);
+  EXPECT_THAT(TakeBlob(json), HasSubstr(device));
 }
 
 TEST(Device, APublishWaitsForItsEventAndForNothingElseOfTheDevice) {
@@ -126,6 +138,54 @@ TEST(Device, AnEventWithoutMemoryOfADeviceIsRefused) {
   EXPECT_EQ(result.status, WAYBILL_INVALID_ARGUMENT);
   EXPECT_THAT(result.message, HasSubstr("no region is memory of a device"));
   stream.Release();
+}
+
+TEST(Device, MemoryOfTwoDevicesIsOfTwoRanks) {
+  GpuMemory first(0), second(1);
+  waybill_context_t* context = nullptr;
+  waybill_queue_t* queue = nullptr;
+  waybill_manifest_t* manifest = nullptr;
+  ASSERT_EQ(waybill_context_create(nullptr, &context, nullptr), WAYBILL_OK);
+  ASSERT_EQ(waybill_queue_create(context, &queue, nullptr), WAYBILL_OK);
+  ASSERT_EQ(waybill_manifest_create(&manifest, nullptr), WAYBILL_OK);
+  waybill_region_t* regions[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    const int64_t shape[] = {32};
+    const int64_t begin[] = {0};
+    waybill_shard_t shard = WAYBILL_SHARD_INIT;
+    shard.tensor_index = shard.region_index = static_cast<uint32_t>(i);
+    shard.dimensions = 1;
+    shard.begin = begin;
+    shard.end = shape;
+    const char* name = i == 0 ? "a" : "b";
+    ASSERT_EQ(waybill_manifest_add_region(manifest, name, 64, nullptr, nullptr), WAYBILL_OK);
+    ASSERT_EQ(waybill_manifest_add_tensor(manifest, name, WAYBILL_BF16, shape, 1, nullptr, nullptr),
+              WAYBILL_OK);
+    ASSERT_EQ(waybill_manifest_add_shard(manifest, &shard, nullptr, nullptr), WAYBILL_OK);
+    waybill_region_options_t options = WAYBILL_REGION_OPTIONS_INIT;
+    options.data = (i == 0 ? first : second).Allocate(64);
+    options.size_bytes = 64;
+    options.kind = WAYBILL_MEMORY_DEVICE;
+    ASSERT_EQ(waybill_region_create(context, &options, &regions[i], nullptr), WAYBILL_OK);
+  }
+  waybill_rank_options_t rank = WAYBILL_RANK_OPTIONS_INIT;
+  rank.controller = "127.0.0.1:1";
+  rank.job = "capi";
+  rank.world = 1;
+  waybill_trainer_options_t options = WAYBILL_TRAINER_OPTIONS_INIT;
+  options.rank = &rank;
+  options.manifest = manifest;
+  options.regions = regions;
+  options.region_count = 2;
+  options.queue = queue;
+  waybill_trainer_t* trainer = nullptr;
+  waybill_error_t* error = nullptr;
+  const waybill_status_t status = waybill_trainer_create(context, &options, &trainer, &error);
+  const CallResult result = TakeError(status, error);
+  EXPECT_EQ(result.status, WAYBILL_INVALID_ARGUMENT);
+  EXPECT_THAT(result.message, HasSubstr("memory of GPU 0 and of GPU 1"));
+  waybill_context_destroy(context);
+  waybill_manifest_destroy(manifest);
 }
 
 TEST(Device, MemoryThatIsNotWhatItIsSaidToBeIsRefused) {

@@ -70,10 +70,12 @@ absl::StatusOr<RankParts> ReadRankParts(const std::shared_ptr<Context>& context,
   return parts;
 }
 
-Rank::Rank(uint32_t source, RankParts parts, Regions regions)
+Rank::Rank(uint32_t source, RankParts parts, Regions regions,
+           std::shared_ptr<kernels::cuda::Device> device)
     : config_(std::move(parts.config)),
       manifest_(std::move(parts.manifest)),
       regions_(std::move(regions)),
+      device_(std::move(device)),
       source_(source),
       queue_(std::move(parts.queue)) {}
 
@@ -174,10 +176,15 @@ absl::StatusOr<std::unique_ptr<Fabric>> Rank::MakeOwnFabric() const {
 }
 
 nlohmann::json Rank::DescribeIdentity(absl::string_view role) const {
-  return {{"role", std::string(role)},       {"rank", config_.identity.rank},
-          {"world", config_.identity.world}, {"job", config_.identity.job},
-          {"group", config_.identity.group}, {"controller", config_.identity.controller},
-          {"bytes", manifest_.total_bytes()}};
+  nlohmann::json json = {
+      {"role", std::string(role)},       {"rank", config_.identity.rank},
+      {"world", config_.identity.world}, {"job", config_.identity.job},
+      {"group", config_.identity.group}, {"controller", config_.identity.controller},
+      {"bytes", manifest_.total_bytes()}};
+  if (device_ != nullptr) {
+    json["device"] = {{"ordinal", device_->ordinal()}, {"name", device_->name()}};
+  }
+  return json;
 }
 
 nlohmann::json LanesToJson(const std::vector<LaneReport>& lanes) {

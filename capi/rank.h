@@ -28,6 +28,7 @@
 #include "core/fabric/choice/make_fabric.h"
 #include "core/tensor/manifest.h"
 #include "core/tensor/manifest_check.h"
+#include "kernels/cuda/device.h"
 
 namespace waybill::capi {
 
@@ -63,7 +64,9 @@ class Rank : public Object {
   virtual std::string Describe() const = 0;
 
  protected:
-  Rank(uint32_t source, RankParts parts, Regions regions);
+  // `device` has the regions that are a device's memory; null where none is.
+  Rank(uint32_t source, RankParts parts, Regions regions,
+       std::shared_ptr<kernels::cuda::Device> device);
 
   // `run` joins. kFailedPrecondition: it has joined, is joining, or has left.
   absl::Status BeginJoin(int64_t deadline_ns, uint64_t token,
@@ -88,6 +91,7 @@ class Rank : public Object {
   const RankConfig config_;
   const Manifest manifest_;
   const Regions regions_;
+  const std::shared_ptr<kernels::cuda::Device> device_;
 
  private:
   enum class State { kNew, kJoining, kJoined, kLeaving, kLeft };

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "capi/call.h"
 #include "capi/struct_size.h"
+#include "core/memory/device.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/driver.h"
 
@@ -107,13 +108,14 @@ absl::Status AddUser(const Regions& regions, const std::shared_ptr<Object>& user
   return absl::OkStatus();
 }
 
-std::vector<MemorySpan> DeviceMemoryOf(const Regions& regions) {
+absl::StatusOr<std::shared_ptr<kernels::cuda::Device>> DeviceOf(const Regions& regions) {
   std::vector<MemorySpan> spans;
   for (const auto& region : regions) {
     const MemorySpan& memory = region->memory();
     if (memory.kind == MemoryKind::kDevice && memory.size_bytes > 0) spans.push_back(memory);
   }
-  return spans;
+  if (spans.empty()) return nullptr;
+  return OpenDeviceOf(spans);
 }
 
 std::vector<MemorySpan> MemoryOf(const Regions& regions) {

@@ -11,7 +11,6 @@
 #include "capi/deadline.h"
 #include "capi/rank.h"
 #include "capi/struct_size.h"
-#include "core/memory/device.h"
 #include "core/memory/device_event.h"
 #include "kernels/cuda/device.h"
 
@@ -27,12 +26,10 @@ class TrainerObject final : public Rank {
   using Handle = waybill_trainer_t;
   static constexpr Kind kKind = Kind::kTrainer;
 
-  // `device`: that of the regions that are a device's memory, or null.
   TrainerObject(RankParts parts, Regions regions, const TrainerEngineOptions& engine,
                 std::shared_ptr<kernels::cuda::Device> device)
-      : Rank(WAYBILL_SOURCE_TRAINER, std::move(parts), std::move(regions)),
-        engine_(engine),
-        device_(std::move(device)) {}
+      : Rank(WAYBILL_SOURCE_TRAINER, std::move(parts), std::move(regions), std::move(device)),
+        engine_(engine) {}
 
   absl::Status Join(int64_t deadline_ns, uint64_t token) {
     return BeginJoin(deadline_ns, token, [this](const RankIdentity& identity) -> absl::Status {
@@ -187,7 +184,6 @@ class TrainerObject final : public Rank {
   }
 
   const TrainerEngineOptions engine_;
-  const std::shared_ptr<kernels::cuda::Device> device_;
   mutable std::mutex mutex_;
   std::shared_ptr<Trainer> trainer_;  // Guarded by mutex_, as is what follows.
   waybill_progress_t last_progress_ = WAYBILL_PROGRESS_INIT;  // From when it left.
@@ -204,11 +200,8 @@ absl::StatusOr<std::shared_ptr<TrainerObject>> CreateTrainer(
                                                         parts.manifest, Access::kRead));
   TrainerEngineOptions engine;
   if (options.ring_bytes != 0) engine.ring_bytes = options.ring_bytes;
-  std::shared_ptr<kernels::cuda::Device> device;
-  if (const std::vector<MemorySpan> there = DeviceMemoryOf(regions); !there.empty()) {
-    WAYBILL_ASSIGN_OR_RETURN(device, OpenDeviceOf(there));
-    engine.stage_threads = kDeviceStageThreads;
-  }
+  WAYBILL_ASSIGN_OR_RETURN(auto device, DeviceOf(regions));
+  if (device != nullptr) engine.stage_threads = kDeviceStageThreads;
   if (options.stage_threads != 0) engine.stage_threads = options.stage_threads;
   auto trainer =
       std::make_shared<TrainerObject>(std::move(parts), regions, engine, std::move(device));

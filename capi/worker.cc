@@ -44,8 +44,10 @@ class WorkerObject final : public Rank {
   using Handle = waybill_worker_t;
   static constexpr Kind kKind = Kind::kWorker;
 
-  WorkerObject(RankParts parts, Regions regions, const WorkerSettings& settings)
-      : Rank(WAYBILL_SOURCE_WORKER, std::move(parts), std::move(regions)), settings_(settings) {}
+  WorkerObject(RankParts parts, Regions regions, const WorkerSettings& settings,
+               std::shared_ptr<kernels::cuda::Device> device)
+      : Rank(WAYBILL_SOURCE_WORKER, std::move(parts), std::move(regions), std::move(device)),
+        settings_(settings) {}
 
   absl::Status Join(int64_t deadline_ns, uint64_t token) {
     return BeginJoin(deadline_ns, token, [this](const RankIdentity& identity) -> absl::Status {
@@ -194,7 +196,9 @@ absl::StatusOr<std::shared_ptr<WorkerObject>> CreateWorker(
     WAYBILL_ASSIGN_OR_RETURN(regions, FindRegions(options.regions, options.region_count,
                                                   parts.manifest, Access::kWrite));
   }
-  auto worker = std::make_shared<WorkerObject>(std::move(parts), regions, settings);
+  WAYBILL_ASSIGN_OR_RETURN(auto device, DeviceOf(regions));
+  auto worker =
+      std::make_shared<WorkerObject>(std::move(parts), regions, settings, std::move(device));
   WAYBILL_RETURN_IF_ERROR(AddUser(regions, worker));
   return worker;
 }
