@@ -5,8 +5,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	waybill "github.com/waybill/waybill-go"
 )
@@ -331,6 +333,16 @@ func TestAPublishEndsWithItsDeadlineAndSaysWhoIsLate(t *testing.T) {
 	defer cancel()
 	err := j.trainers[0].Publish(ctx, 1, waybill.PublishOptions{}) // Nobody accepts.
 	mustBe(t, err, waybill.ErrDeadlineExceeded, "worker 0")
+}
+
+func TestAPublishAfterAnEventIsOfMemoryOfADevice(t *testing.T) {
+	j := newJob(t, jobOptions{})
+	j.join()
+	// What stands in for the event is not looked at, but may not be Go's memory.
+	event := must(syscall.Mmap(-1, 0, 1, syscall.PROT_READ, syscall.MAP_PRIVATE|syscall.MAP_ANON))(t)
+	defer func() { check(t, syscall.Munmap(event)) }()
+	err := j.trainers[0].Publish(j.ctx, 1, waybill.PublishOptions{AfterEvent: unsafe.Pointer(&event[0])})
+	mustBe(t, err, waybill.ErrInvalidArgument, "no region is memory of a device")
 }
 
 func TestASnapshotOutlivesItsWorker(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"iter"
 	"runtime"
+	"unsafe"
 )
 
 // TrainerOptions are what trainers are made with.
@@ -78,6 +79,9 @@ type PublishOptions struct {
 	UntilCommitted  bool // It ends, and the memory is lent, until all groups have decided; else until it is sent.
 	NoDigests       bool // What arrives is not verified.
 	FailOnNonfinite bool // Show nothing where NaNs or infinities are quantised.
+	// A CUevent, which cudaEvent_t is too: the regions, some of which are memory of a device, are not
+	// read before what it was last recorded behind is done.
+	AfterEvent unsafe.Pointer
 }
 
 // An Update is a version that is being published.
@@ -112,6 +116,7 @@ func (t *Trainer) PublishAsync(ctx context.Context, version uint64, options Publ
 		until_committed:   flag(options.UntilCommitted),
 		no_digests:        flag(options.NoDigests),
 		fail_on_nonfinite: flag(options.FailOnNonfinite),
+		after_event:       options.AfterEvent,
 	}
 	update := &Update{version: version}
 	var err error
