@@ -45,7 +45,8 @@ absl::Status StagedRoutes::OpenDevice(uint32_t threads, absl::Span<std::byte> ri
   }
   if (there.empty()) return absl::OkStatus();
   WAYBILL_ASSIGN_OR_RETURN(auto device, OpenDeviceOf(there));
-  DeviceStager::Options options = {.most_pieces = 0, .lanes = std::max(threads, 1u), .slots = ring};
+  DeviceStager::Options options = {
+      .chunk_bytes = kCutBytes, .most_pieces = 1, .lanes = std::max(threads, 1u), .slots = ring};
   for (const Chunk& chunk : list_.chunks) {
     options.chunk_bytes = std::max(options.chunk_bytes, chunk.size_bytes);
     options.most_pieces = std::max<size_t>(options.most_pieces, chunk.piece_count);

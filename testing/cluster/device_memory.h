@@ -25,6 +25,13 @@ class DeviceMemory final : public ClusterMemory {
   std::vector<void*> all_;
 };
 
+// The same cluster, its trainers' tensors there.
+inline ClusterOptions FromDevice(ClusterOptions options) {
+  options.trainer_memory = std::make_shared<DeviceMemory>();
+  options.trainer.stage_threads = 2;
+  return options;
+}
+
 }  // namespace waybill
 
 #endif  // WAYBILL_TESTING_CLUSTER_DEVICE_MEMORY_H_

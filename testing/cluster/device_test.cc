@@ -1,11 +1,9 @@
-// Updates from and to the memory of GPUs. The driver is a fake one, whose GPUs run the kernels that
-// were compiled for the host, and whose memory ends who touches it from there.
+// What goes wrong between updates and GPUs, and what is left of it. The driver is a fake one.
 
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <string>
-#include <tuple>
 
 #include "core/fabric/local/local_fabric.h"
 #include "testing/cluster/device_memory.h"
@@ -16,64 +14,6 @@
 namespace waybill {
 namespace {
 
-ClusterOptions FromDevice(ClusterOptions options) {
-  options.trainer_memory = std::make_shared<DeviceMemory>();
-  options.trainer.stage_threads = 2;
-  return options;
-}
-
-class QuantisedFromDeviceTest : public testing::TestWithParam<std::tuple<Network, QuantisedCase>> {
-};
-
-TEST_P(QuantisedFromDeviceTest, WhatIsShownIsWhatOnePlaceWouldHaveGiven) {
-  const auto& [network, c] = GetParam();
-  FaultCluster cluster(network, FromDevice(OptionsFor(c.model)));
-  ASSERT_EQ(cluster->Connect().message(), "");
-  for (uint64_t version = 1; version <= 2; ++version) {
-    ASSERT_EQ(cluster.PublishAndCheck(version), "");
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(All, QuantisedFromDeviceTest,
-                         testing::Combine(testing::Values(Network::kPosted, Network::kLocal),
-                                          testing::ValuesIn(QuantisedCases())),
-                         [](const auto& info) {
-                           return NameOf(std::get<0>(info.param)) + "_" +
-                                  std::get<1>(info.param).name;
-                         });
-
-class PlainFromDeviceTest : public testing::TestWithParam<std::tuple<Network, Dtype, Mode>> {};
-
-// Rows, fused rows, columns, and a transposed part.
-TEST_P(PlainFromDeviceTest, EveryWorkerShowsEveryVersionToTheByte) {
-  const auto& [network, dtype, mode] = GetParam();
-  ClusterOptions options = FromDevice({.trainers = 3, .workers = 2, .trainer_dtype = dtype});
-  options.mode = mode;
-  if (mode == Mode::kShadowCopy) {
-    options.user_memory = true;
-    options.worker_memory = std::make_shared<DeviceMemory>(1);
-  }
-  FaultCluster cluster(network, options);
-  ASSERT_EQ(cluster->Connect().message(), "");
-  for (uint64_t version = 1; version <= 3; ++version) {
-    ASSERT_EQ(cluster.PublishAndCheck(version), "");
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    All, PlainFromDeviceTest,
-    testing::Combine(testing::Values(Network::kPosted, Network::kMapped, Network::kLocal),
-                     testing::Values(Dtype::kBf16, Dtype::kF32),
-                     testing::Values(Mode::kShadow, Mode::kShadowCopy, Mode::kInPlace)));
-
-TEST(Device, WithoutDigestsTheBytesAreTheSame) {
-  ClusterOptions options = FromDevice({});
-  options.digests = Digests::kOff;
-  FaultCluster cluster(Network::kPosted, options);
-  ASSERT_EQ(cluster->Connect().message(), "");
-  ASSERT_EQ(cluster.PublishAndCheck(1), "");
-}
-
 // Each byte once, and with each piece its digest of 8.
 TEST(Device, WhatLeavesTheGpuIsWhatGoesToTheWire) {
   FaultCluster cluster(Network::kPosted, FromDevice(OptionsFor(With(kBlocks, Rows({48}, 40)))));
@@ -83,19 +23,6 @@ TEST(Device, WhatLeavesTheGpuIsWhatGoesToTheWire) {
   ASSERT_EQ(cluster.PublishAndCheck(2), "");
   const uint64_t elements = 48 * 40, maxima = 3 * 3 * 4, digests = 2 * 8;
   EXPECT_EQ(FakeCudaNow().bytes_to_host - before, elements + maxima + digests);
-}
-
-TEST(Device, NaNsAndInfinitiesAreKeptAndCounted) {
-  QuantisedModelOptions model = With(kBlocks, Rows({21, 48}, 40));
-  model.nonfinite_from = 2;
-  FaultCluster cluster(Network::kPosted, FromDevice(OptionsFor(model)));
-  ASSERT_EQ(cluster->Connect().message(), "");
-  ASSERT_EQ(cluster.PublishAndCheck(1), "");
-  EXPECT_TRUE(cluster->trainer(0).FindNonFinite().empty());
-  ASSERT_EQ(cluster.PublishAndCheck(2), "");
-  const std::vector<NonFinite> found = cluster->trainer(0).FindNonFinite();
-  ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].elements, 2u);
 }
 
 TEST(Device, AFencedBufferIsPinnedAnewAndTakesTheNextVersion) {

@@ -73,6 +73,10 @@ inline std::vector<QuantisedCase> QuantisedCases() {
                                   {Box({21, 0}, {48, 40})},
                                   {Box({21, 0}, {48, 40})}})},
   };
+  const Box whole({0, 0}, {4, 8});
+  QuantisedModelOptions idle = With(kBlocks, {{whole}, {whole}}, {4, 8});
+  idle.workers = 1;
+  cases.push_back({"one_of_two_has_nothing_to_send", idle});
   QuantisedModelOptions columns = With(kBlocks, Rows({21, 48}, 40));
   columns.by_columns = true;
   cases.push_back({"a_worker_cut_within_a_block_has_its_scale_too", columns});
