@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "absl/container/flat_hash_map.h"
+
 namespace waybill {
 namespace {
 
@@ -117,13 +119,32 @@ class Dealer {
         smallest_(smallest),
         out_(out) {}
 
-  void Deal(uint32_t index, const Demand& demand, const RankLink& worker) {
+  // Deals what is at a seam of its source to one of the holders; nothing where there is no choice.
+  // What is left is in between.
+  Box DealSeams(uint32_t index, const Demand& demand) {
+    const Source& source = sources_.source(demand.source);
+    const auto holders = sources_.holders(source);
+    if (holders.size() == 1) return demand.box;
+    std::vector<double>& quotas = quotas_[source.holder_set];
+    const auto most = std::max_element(quotas.begin(), quotas.end()) - quotas.begin();
+    const auto chosen = replicas_.try_emplace(source.tensor, static_cast<size_t>(most)).first;
+    const size_t replica = std::min(chosen->second, holders.size() - 1);
+    const double element_bytes = ElementBytesOf(demand);
+    const Box between = BetweenSeams(demand, element_bytes);
+    std::vector<Box> seams;
+    Subtract(demand.box, between, seams);
+    for (const Box& box : seams) {
+      quotas[replica] -= static_cast<double>(box.element_count()) * element_bytes;
+      out_.shipments.push_back({.demand = index, .holder = holders[replica], .box = box});
+    }
+    return between;
+  }
+
+  void Deal(uint32_t index, const Demand& demand, Box rest, const RankLink& worker) {
     const Source& source = sources_.source(demand.source);
     const auto holders = sources_.holders(source);
     std::vector<double>& quotas = quotas_[source.holder_set];
-    const double element_bytes =
-        static_cast<double>(demand.size_bytes) / static_cast<double>(demand.box.element_count());
-    Box rest = demand.box;
+    const double element_bytes = ElementBytesOf(demand);
     while (true) {
       const size_t best = Best(holders, quotas, worker);
       const auto rest_bytes =
@@ -142,6 +163,42 @@ class Dealer {
   }
 
  private:
+  static double ElementBytesOf(const Demand& demand) {
+    return static_cast<double>(demand.size_bytes) / static_cast<double>(demand.box.element_count());
+  }
+
+  // The rows whose blocks the source holds whole, if they and what is cut off are large enough to
+  // be pieces; else nothing.
+  Box BetweenSeams(const Demand& demand, double element_bytes) const {
+    const Source& source = sources_.source(demand.source);
+    Box between = demand.box;
+    const int d = between.dimensions() - 2;
+    between.Set(d, between.end(d), between.end(d));
+    const bool scales = demand.block == Extents2{};
+    if (scales) return between;
+    const auto shape = sources_.shape(source.tensor);
+    const Box rows = ElementsOf(CellsWithin(source.box, demand.block, shape), demand.block, shape);
+    const int columns = d + 1;
+    for (int outer = 0; outer < d; ++outer) {
+      if (demand.box.extent(outer) != 1) return between;
+    }
+    if (rows.begin(columns) > demand.box.begin(columns) ||
+        rows.end(columns) < demand.box.end(columns)) {
+      return between;
+    }
+    const double row_bytes = element_bytes * static_cast<double>(demand.box.extent(columns));
+    const int64_t unit = demand.block.rows;
+    const int64_t least =
+        static_cast<int64_t>(std::ceil(static_cast<double>(smallest_) / row_bytes));
+    int64_t begin = demand.box.begin(d), end = demand.box.end(d);
+    if (rows.begin(d) > begin) {
+      begin = (std::max(rows.begin(d), begin + least) + unit - 1) / unit * unit;
+    }
+    if (rows.end(d) < end) end = std::min(rows.end(d), end - least) / unit * unit;
+    if (end - begin >= std::max<int64_t>(least, 1)) between.Set(d, begin, end);
+    return between;
+  }
+
   // On the worker's own host while there is something left there, then the one with the most left.
   size_t Best(absl::Span<const Holder> holders, const std::vector<double>& quotas,
               const RankLink& worker) const {
@@ -163,6 +220,7 @@ class Dealer {
   Quotas quotas_;
   uint64_t smallest_;
   Assignment& out_;
+  absl::flat_hash_map<uint32_t, size_t> replicas_;  // Of tensors with seams: which holders.
 };
 
 }  // namespace
@@ -181,8 +239,20 @@ Assignment AssignDemands(const SourceIndex& sources, absl::Span<const Demand> de
   assignment.shipments.reserve(demands.size());
   Dealer dealer(sources, trainers, ShareOut(sources, set_bytes, trainers), smallest_piece_bytes,
                 assignment);
+  // What has no choice goes first: the rest evens it out.
+  std::vector<Box> between;  // Of demands at seams, in their order.
   for (uint32_t i = 0; i < demands.size(); ++i) {
-    dealer.Deal(i, demands[i], workers[demands[i].worker]);
+    if (demands[i].at_seam) between.push_back(dealer.DealSeams(i, demands[i]));
+  }
+  const bool in_order = assignment.shipments.empty();
+  auto rest = between.begin();
+  for (uint32_t i = 0; i < demands.size(); ++i) {
+    const Box& box = demands[i].at_seam ? *rest++ : demands[i].box;
+    if (!box.empty()) dealer.Deal(i, demands[i], box, workers[demands[i].worker]);
+  }
+  if (!in_order) {
+    std::stable_sort(assignment.shipments.begin(), assignment.shipments.end(),
+                     [](const Shipment& a, const Shipment& b) { return a.demand < b.demand; });
   }
   std::vector<double> trainer_loads(trainers.size(), 0);
   for (const Shipment& shipment : assignment.shipments) {

@@ -36,6 +36,9 @@ struct Assignment {
 // vessels until nothing moves (the optimum, since the sum of squares is convex and the sets are its
 // separable blocks); then demands are dealt out to these quotas, on the same host where there is a
 // choice, and cut where a quota ends, but not below `smallest_piece_bytes`.
+//
+// All parts of a block that is split between sources come from one set of replicas, the holders of
+// the same place in their order; a tensor has one such set, of those with the most left to send.
 Assignment AssignDemands(const SourceIndex& sources, absl::Span<const Demand> demands,
                          absl::Span<const RankLink> trainers, absl::Span<const RankLink> workers,
                          uint64_t smallest_piece_bytes);

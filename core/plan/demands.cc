@@ -119,7 +119,10 @@ class DemandFinder {
 
   void TakeFrom(uint32_t source, uint32_t worker, uint32_t shard_index, const ShardView& shard,
                 const Wanted& of) {
-    const Box available = AvailableIn(sources_.source(source).box, of);
+    const Box& held = sources_.source(source).box;
+    const Box available = AvailableIn(held, of);
+    const bool plain = shard.format.content == Content::kPlain;
+    const Box whole = plain ? Box() : CellsWithin(held, of.block, of.shape);
     next_left_.clear();
     for (const Box& wanted : left_) {
       const Box box = Intersect(wanted, available);
@@ -127,13 +130,17 @@ class DemandFinder {
         next_left_.push_back(wanted);
         continue;
       }
+      const Box blocks = plain       ? Box()
+                         : of.scales ? BlocksOfCells(box, of.block, of.cell)
+                                     : CellsMeeting(box, of.block);
       demands_.push_back(
           {.worker = worker,
            .destination_shard = shard_index,
            .source = source,
            .size_bytes = static_cast<uint64_t>(box.element_count()) * ElementBytes(shard.format),
            .box = box,
-           .block = of.scales ? Extents2{} : of.block});
+           .block = of.scales ? Extents2{} : of.block,
+           .at_seam = !plain && !whole.Contains(blocks)});
       Subtract(wanted, box, next_left_);
     }
     std::swap(left_, next_left_);

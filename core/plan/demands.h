@@ -21,6 +21,8 @@ struct Demand {
   uint64_t size_bytes = 0;
   Box box;              // Of the tensor, or, where the shard holds scales, of its grid.
   Extents2 block = {};  // Where it may be cut: at multiples of these.
+  // It has a part of a block that its source does not hold whole, or such a block's scale.
+  bool at_seam = false;
 };
 
 // Cuts every shard of every worker at the sources' edges: the boxes of a shard's demands are

@@ -26,19 +26,6 @@ struct Owner {
   }
 };
 
-// The blocks that lie in `box` whole, as far as the tensor goes.
-Box WholeBlocks(const Box& box, Extents2 block, absl::Span<const int64_t> shape) {
-  Box whole = box;
-  for (int i = 0; i < 2; ++i) {
-    const int d = box.dimensions() - 2 + i;
-    const int64_t extent = i == 0 ? block.rows : block.columns;
-    const bool to_the_end = box.end(d) == shape[static_cast<size_t>(d)];
-    whole.Set(d, (box.begin(d) + extent - 1) / extent,
-              to_the_end ? (box.end(d) + extent - 1) / extent : box.end(d) / extent);
-  }
-  return whole;
-}
-
 // Messages while they grow, by who sends, who receives, and when.
 struct Draft {
   std::vector<BlockRun> from, to;
@@ -163,7 +150,7 @@ class SeamFinder {
   void ForEachSplit(const Grid& grid, const ScaleTable& table, const Box& blocks,
                     Visit visit) const {
     std::vector<Box> split;
-    Subtract(blocks, WholeBlocks(table.box, table.block, sources_.shape(grid.tensor)), split);
+    Subtract(blocks, CellsWithin(table.box, table.block, sources_.shape(grid.tensor)), split);
     for (const Box& box : split) ForEachIndex(box, visit);
   }
 
@@ -184,16 +171,27 @@ class SeamFinder {
     return absl::OkStatus();
   }
 
+  // Those that send something of a block tell their parts; of the other parts a replica does that
+  // belongs with them.
   void AddHoldersOfTheRest(const Grid& grid, const Box& elements, std::vector<Owner>& owners) {
+    size_t replica = 0;
+    std::vector<absl::Span<const Holder>> untold;
     sources_.ForEachMeeting(grid.tensor, elements, [&](uint32_t source) {
       const auto holders = sources_.holders(sources_.source(source));
-      const bool told = std::any_of(holders.begin(), holders.end(), [&](const Holder& holder) {
+      const auto told = std::find_if(holders.begin(), holders.end(), [&](const Holder& holder) {
         return std::any_of(owners.begin(), owners.end(), [&](const Owner& owner) {
           return owner.trainer == holder.trainer && TableOf(owner).shard == holder.shard;
         });
       });
-      if (!told) owners.push_back(OwnerOf(grid, holders.front()));
+      if (told == holders.end()) {
+        untold.push_back(holders);
+      } else {
+        replica = static_cast<size_t>(told - holders.begin());
+      }
     });
+    for (const absl::Span<const Holder> holders : untold) {
+      owners.push_back(OwnerOf(grid, holders[std::min(replica, holders.size() - 1)]));
+    }
     std::sort(owners.begin(), owners.end());
   }
 
@@ -286,7 +284,7 @@ class SeamFinder {
       const uint32_t worker = demands_[shipment.demand].worker;
       std::vector<Box> split;
       Subtract(CellsMeeting(shipment.box, table.block),
-               WholeBlocks(table.box, table.block, sources_.shape(grid.tensor)), split);
+               CellsWithin(table.box, table.block, sources_.shape(grid.tensor)), split);
       for (const ScaleShard& shard : scale_shards[{worker, &grid}]) {
         auto& known =
             told[{shipment.holder.trainer, worker, demands_[shard.demand].destination_shard}];

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/plan/plan_codec.h"
 #include "core/plan/planner.h"
 #include "core/tensor/box_index.h"
@@ -338,6 +339,83 @@ TEST(Seams, MaximaOfAWholeMatrixGoAlongATree) {
     for (const MaximaMessage& m : exchange.outgoing) last = std::max(last, m.step);
   }
   EXPECT_EQ(last, 7u);  // Four levels up, four down.
+}
+
+// Tensors of rows that `shards` trainers share, each of them `replicas` times (rank: replica *
+// shards + shard), to two workers that each have it all.
+Plan PlanReplicas(int tensors, int64_t rows, int64_t columns, uint32_t shards, uint32_t replicas,
+                  const Quantisation& q) {
+  const std::vector<int64_t> shape = {rows, columns};
+  const std::vector<int64_t> strides = {columns, 1};
+  std::vector<Manifest> trainers(shards * replicas), workers(2);
+  const auto add = [&](Manifest& m, const std::string& name, const Format& format, const Box& box,
+                       const std::vector<int64_t>& strides_of_box) {
+    const auto bytes = static_cast<uint64_t>(box.element_count()) * ElementBytes(format);
+    const uint32_t region =
+        m.AddRegion(absl::StrCat(name, " ", ToString(format)), (bytes + 7) / 8 * 8);
+    m.AddShard(m.tensor_count() - 1, format, box, {region, 0, strides_of_box});
+  };
+  for (int t = 0; t < tensors; ++t) {
+    const std::string name = absl::StrCat("t", t);
+    for (uint32_t rank = 0; rank < trainers.size(); ++rank) {
+      const int64_t shard = rank % shards;
+      const Box box({rows * shard / shards, 0}, {rows * (shard + 1) / shards, columns});
+      trainers[rank].AddTensor(name, shape, Dtype::kBf16);
+      add(trainers[rank], name, {Dtype::kBf16}, box, strides);
+    }
+    const Box grid = Box::Whole(GridShape(shape, ScaleExtents(q, shape)));
+    for (Manifest& worker : workers) {
+      worker.AddTensor(name, shape, Dtype::kBf16);
+      add(worker, name, Format::Quantised(q), Box::Whole(shape), strides);
+      add(worker, name, Format::Scales(q), grid, {grid.extent(1), 1});
+    }
+  }
+  const auto plan = PlanFor(trainers, workers);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *plan;
+}
+
+// Every message goes between trainers of one set of replicas.
+size_t MessagesBetweenSets(const Plan& plan, uint32_t shards) {
+  size_t count = 0;
+  for (uint32_t t = 0; t < plan.exchanges.size(); ++t) {
+    for (const MaximaMessage& m : plan.exchanges[t].outgoing)
+      count += m.peer / shards != t / shards;
+  }
+  return count;
+}
+
+uint64_t MaximaTraded(const Plan& plan) {
+  uint64_t count = 0;
+  for (const Exchange& exchange : plan.exchanges) {
+    for (const MaximaMessage& m : exchange.outgoing) count += m.block_count();
+  }
+  return count;
+}
+
+TEST(Seams, AllPartsOfABlockComeFromOneSetOfReplicas) {
+  for (const uint32_t replicas : {1u, 2u, 4u}) {
+    // Four shards of 850 rows: three of the block rows are split, each between two of them. Two
+    // messages for each in every set, and each block's maximum twice, whatever the replicas.
+    const Plan plan = PlanReplicas(24, 3400, 1024, 4, replicas, {});
+    EXPECT_EQ(MessageCount(plan), 6 * replicas);
+    EXPECT_EQ(MessagesBetweenSets(plan, 4), 0u);
+    EXPECT_EQ(MaximaTraded(plan), 24u * 3 * 8 * 2);
+    EXPECT_LE(plan.balance.trainer_imbalance(), 1.001);
+  }
+}
+
+// Shards that are too small to be cut, and blocks that have everything: tensors go to one set each.
+TEST(Seams, SetsOfReplicasShareTensorsThatAreNotCut) {
+  const Quantisation whole = {.block_rows = 0, .block_columns = 0};
+  for (const Quantisation& q : {Quantisation{}, whole}) {
+    const Plan plan = PlanReplicas(96, 200, 1024, 4, 2, q);
+    EXPECT_EQ(MessagesBetweenSets(plan, 4), 0u);
+    // Of blocks of 128 rows both have parts in three or two shards; of whole ones three pairs in a
+    // tree.
+    EXPECT_EQ(MaximaTraded(plan), 96u * (q == whole ? 6 : (4 + 2) * 8));
+    EXPECT_LE(plan.balance.trainer_imbalance(), 1.01);
+  }
 }
 
 struct RefusedCase {

@@ -99,6 +99,7 @@ void SourceIndex::GroupSources(absl::Span<const Manifest* const> trainers,
   for (size_t i = 0; i < entries.size();) {
     const uint32_t tensor = entries[i].tensor;
     Source source{.box = box_of(entries[i]),
+                  .tensor = tensor,
                   .holders_begin = static_cast<uint32_t>(holders_.size())};
     set.clear();
     for (; i < entries.size() && entries[i].tensor == tensor && box_of(entries[i]) == source.box;

@@ -24,6 +24,7 @@ struct Holder {
 // A box that one or more trainers hold.
 struct Source {
   Box box;
+  uint32_t tensor = 0;
   uint32_t holders_begin = 0;  // In SourceIndex::holders.
   uint32_t holders_end = 0;
   uint32_t holder_set = 0;  // Equal for sources that the same trainers hold.

@@ -126,6 +126,15 @@ Box CellsBeginningIn(const Box& box, Extents2 cell) {
   });
 }
 
+Box CellsWithin(const Box& box, Extents2 cell, absl::Span<const int64_t> shape) {
+  return MapMatrix(box, [&](int d, bool is_column) {
+    const int64_t extent = is_column ? cell.columns : cell.rows;
+    const bool to_the_end = box.end(d) == shape[static_cast<size_t>(d)];
+    return std::pair(CeilDivide(box.begin(d), extent),
+                     to_the_end ? CeilDivide(box.end(d), extent) : box.end(d) / extent);
+  });
+}
+
 Box ElementsOf(const Box& cells, Extents2 cell, absl::Span<const int64_t> shape) {
   return MapMatrix(cells, [&](int d, bool is_column) {
     const int64_t extent = is_column ? cell.columns : cell.rows;

@@ -78,6 +78,8 @@ std::vector<int64_t> GridShape(absl::Span<const int64_t> shape, Extents2 cell);
 // The cells that meet `box`, and those whose first element lies in it.
 Box CellsMeeting(const Box& box, Extents2 cell);
 Box CellsBeginningIn(const Box& box, Extents2 cell);
+// The cells that lie in `box` whole, as far as the tensor goes.
+Box CellsWithin(const Box& box, Extents2 cell, absl::Span<const int64_t> shape);
 // The elements of the cells, cut short at the tensor's end.
 Box ElementsOf(const Box& cells, Extents2 cell, absl::Span<const int64_t> shape);
 // Between the grid of blocks and that of scales, which is finer or the same.

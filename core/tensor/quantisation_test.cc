@@ -73,6 +73,8 @@ TEST(Grid, CellsAreThoseThatAWalkOverAllElementsFinds) {
               const bool begins = i * 4 >= r0 && i * 4 < r1 && j * 3 >= c0 && j * 3 < c1;
               EXPECT_EQ(CellsMeeting(box, cell).Contains(one), meets);
               EXPECT_EQ(CellsBeginningIn(box, cell).Contains(one), begins);
+              EXPECT_EQ(CellsWithin(box, cell, shape).Contains(one),
+                        box.Contains(ElementsOf(one, cell, shape)));
               meeting += meets;
               beginning += begins;
             }
