@@ -8,7 +8,7 @@ from typing import Any
 from waybill import _waybill
 from waybill.dtypes import dtype_number
 from waybill.errors import FailedPrecondition, InvalidArgument
-from waybill.memory import HOST, Memory, dense_strides, memory_of
+from waybill.memory import DEVICE, HOST, Memory, dense_strides, memory_of
 from waybill.parts import AnyPart, Padding, Part
 
 CONTENTS = {"plain": 0, "quantised": 1, "scales": 2}
@@ -104,6 +104,11 @@ class Holdings:
             if not memory.dense:
                 raise InvalidArgument(f"add_manifest: buffer {index} is not contiguous")
         self._given = (manifest, memories)
+
+    def on_device(self) -> Memory | None:
+        """The first memory that is a device's."""
+        memories = [holding.memory for holding in self] if self._given is None else self._given[1]
+        return next((memory for memory in memories if memory.kind == DEVICE), None)
 
     @property
     def lent(self) -> bool:

@@ -22,17 +22,20 @@ int64_t DeadlineNs(const std::optional<double>& seconds) {
          static_cast<int64_t>(std::clamp(*seconds, -kMost, kMost) * kNsPerSecond);
 }
 
-waybill_publish_options_t OptionsOf(uint64_t version, bool digests, bool fail_on_nonfinite) {
+waybill_publish_options_t OptionsOf(uint64_t version, bool digests, bool fail_on_nonfinite,
+                                    uintptr_t after_event) {
   waybill_publish_options_t options = WAYBILL_PUBLISH_OPTIONS_INIT;
   options.version = version;
   options.no_digests = digests ? 0 : 1;
   options.fail_on_nonfinite = fail_on_nonfinite ? 1 : 0;
+  options.after_event = reinterpret_cast<void*>(after_event);
   return options;
 }
 
 std::unique_ptr<KeptUpdate> Publish(const KeptTrainer& self, uint64_t version, int64_t deadline_ns,
-                                    bool digests, bool fail_on_nonfinite, uint64_t token) {
-  waybill_publish_options_t options = OptionsOf(version, digests, fail_on_nonfinite);
+                                    bool digests, bool fail_on_nonfinite, uintptr_t after_event,
+                                    uint64_t token) {
+  waybill_publish_options_t options = OptionsOf(version, digests, fail_on_nonfinite, after_event);
   options.deadline_ns = deadline_ns;
   return std::make_unique<KeptUpdate>(
       Make<Update>(waybill_trainer_publish, self.get(), &options, token));
@@ -47,8 +50,8 @@ class Publisher {
 
   // Leads, and begins to send. Returns the call's token; 0: another thread leads.
   uint64_t Begin(uint64_t version, const std::optional<double>& deadline_seconds, bool digests,
-                 bool fail_on_nonfinite) {
-    waybill_publish_options_t options = OptionsOf(version, digests, fail_on_nonfinite);
+                 bool fail_on_nonfinite, uintptr_t after_event) {
+    waybill_publish_options_t options = OptionsOf(version, digests, fail_on_nonfinite, after_event);
     options.deadline_ns = DeadlineNs(deadline_seconds);
     if (!queue_.TryToLead()) return 0;
     leads_ = true;
@@ -113,12 +116,12 @@ void AddPublishing(py::module_& module, py::class_<KeptTrainer>& trainer) {
           "cancel", [](const KeptUpdate& self) { Call(waybill_update_cancel, self.get()); },
           Unlocked());
   trainer.def("publish", &Publish, py::arg("version"), py::arg("deadline_ns"), py::arg("digests"),
-              py::arg("fail_on_nonfinite"), py::arg("token"), Unlocked());
+              py::arg("fail_on_nonfinite"), py::arg("after_event"), py::arg("token"), Unlocked());
   py::class_<Publisher>(module, "Publisher")
       .def(py::init<const KeptTrainer&, RankQueue&>(), py::arg("trainer"), py::arg("queue"),
            py::keep_alive<1, 2>(), py::keep_alive<1, 3>())
       .def("begin", &Publisher::Begin, py::arg("version"), py::arg("deadline_seconds"),
-           py::arg("digests"), py::arg("fail_on_nonfinite"))
+           py::arg("digests"), py::arg("fail_on_nonfinite"), py::arg("after_event"))
       .def("await_sent", &Publisher::AwaitSent, py::arg("token"))
       .def("take_update", &Publisher::TakeUpdate)
       .def("give_up", &Publisher::GiveUp)

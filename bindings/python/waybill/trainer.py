@@ -13,6 +13,7 @@ from waybill.placements import boxes_of, is_dtensor
 from waybill.pump import ENDED_WELL, OUTCOME, Call, Milestone, Pump, deadline_ns
 from waybill.rank import Rank
 from waybill.runtime import identity
+from waybill.streams import current_stream, event_behind, wait_for
 
 
 class Publish:
@@ -82,7 +83,7 @@ class Trainer(Rank):
     token         What the controller demands; None: WAYBILL_TOKEN.
     fabric        "auto", "local", "verbs" or "tcp".
     ring_bytes    Bound of the staging ring, in bytes; 0: 32 MiB.
-    stage_threads How many threads cast and quantise; 0: 1.
+    stage_threads How many threads cast and quantise; 0: 1, or 4 where tensors are on a device.
 
     >>> with Trainer(rank=0, world=1) as trainer:
     ...     trainer.add("weight", memoryview(bytearray(24)).cast("f"))
@@ -114,6 +115,7 @@ class Trainer(Rank):
         self._ring_bytes = ring_bytes
         self._stage_threads = stage_threads
         self._checks: list[tuple[str, int, Callable[[], int]]] = []
+        self._on_device: Memory | None = None  # Some memory that is, once it is lent.
         self._publishes: dict[int, Publish] = {}
         self._groups: Sequence[str] = ()
         self._publisher: _waybill.Publisher | None = None  # Once the groups are known.
@@ -213,6 +215,7 @@ class Trainer(Rank):
 
     def _make(self) -> _waybill.Trainer:
         manifest, self._regions = self._holdings.build_in_memory(self._context, to_write=False)
+        self._on_device = self._holdings.on_device()
         return _waybill.Trainer(
             self._context,
             self._identity,
@@ -226,6 +229,7 @@ class Trainer(Rank):
     def _release(self) -> None:
         super()._release()
         self._checks.clear()
+        self._on_device = None
         self._holdings.give_back()
 
     def _on_notice(self, event: _waybill.Event) -> None:
@@ -256,18 +260,30 @@ class Trainer(Rank):
         deadline           In seconds from now; None: 60.
         digests            Workers verify what arrives.
         fail_on_nonfinite  Nobody shows it where NaNs or infinities are quantised.
-        stream             The weights are written by work on this stream (torch.cuda.Stream, or
-                           anything with synchronize()): waits for it first.
+        stream             Work that has to be done before the weights are read: a torch.cuda.Stream, an
+                           event (torch.cuda.Event, or a CUevent's address), or anything with
+                           synchronize(). Where tensors are on a device the call does not wait for it;
+                           else, for copies to the host, it does. None: the current stream of the
+                           device that torch tensors are on.
 
         Raises FailedPrecondition where a tensor has moved since join(), or the version is not later.
         """
-        self._check_publish(version, stream)
-        return self._begin_publish(version, deadline, digests, fail_on_nonfinite)
+        self._check_publish(version)
+        after = self._event(stream)
+        return self._begin_publish(version, deadline, digests, fail_on_nonfinite, after)
 
-    def _check_publish(self, version: int, stream: Any) -> _waybill.Publisher:
+    def _event(self, stream: Any) -> int:
+        """A CUDA event's address that the core waits for, or 0: then it was waited for here."""
+        if self._on_device is None:
+            if stream is not None:
+                wait_for(stream)
+            return 0
+        if stream is None:
+            stream = current_stream(self._on_device.owner)
+        return 0 if stream is None else event_behind(stream)
+
+    def _check_publish(self, version: int) -> _waybill.Publisher:
         core = cast(_waybill.Trainer, self._joined())
-        if stream is not None:
-            stream.synchronize()
         for name, lent, address in self._checks:
             if address() != lent:
                 raise FailedPrecondition(
@@ -280,7 +296,12 @@ class Trainer(Rank):
         return self._publisher
 
     def _begin_publish(
-        self, version: int, deadline: float | None, digests: bool, fail_on_nonfinite: bool
+        self,
+        version: int,
+        deadline: float | None,
+        digests: bool,
+        fail_on_nonfinite: bool,
+        after_event: int,
     ) -> Publish:
         core = cast(_waybill.Trainer, self._core)
         publish = Publish(self._pump, self._groups, version)
@@ -290,7 +311,9 @@ class Trainer(Rank):
             before = self._publishes.get(version)
             self._publishes[version] = publish
             try:
-                publish._update = core.publish(version, until, digests, fail_on_nonfinite, token)
+                publish._update = core.publish(
+                    version, until, digests, fail_on_nonfinite, after_event, token
+                )
             except BaseException:
                 self._publishes.pop(version)
                 if before is not None:
@@ -314,12 +337,13 @@ class Trainer(Rank):
         Raises DeadlineExceeded, Unavailable, DataLoss or Cancelled where no group will show it.
         """
         publisher = self._publisher
-        if publisher is None or self._checks or stream is not None:
-            publisher = self._check_publish(version, stream)
-        token = publisher.begin(version, deadline, digests, fail_on_nonfinite)
+        if publisher is None or self._checks:
+            publisher = self._check_publish(version)
+        after = 0 if stream is None and self._on_device is None else self._event(stream)
+        token = publisher.begin(version, deadline, digests, fail_on_nonfinite, after)
         if token == 0:  # Another thread takes this rank's events.
             return self._await_sent(
-                self._begin_publish(version, deadline, digests, fail_on_nonfinite)
+                self._begin_publish(version, deadline, digests, fail_on_nonfinite, after)
             )
         event, pump = None, self._pump
         try:  # While the core sends.

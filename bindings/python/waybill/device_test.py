@@ -1,0 +1,151 @@
+"""Tensors on GPUs, by DLPack. The driver is a fake one, whose memory ends who touches it from the host."""
+
+import ctypes
+import threading
+from contextlib import ExitStack
+
+import numpy
+import pytest
+from dlpack_framework import Framework
+from one_process_job import PATIENCE, Job
+
+import waybill
+
+CUDA = 2  # DLPack's type of device.
+# The driver by the name that the library opens it by: it takes the one that is there.
+driver = ctypes.CDLL("testing/fake_cuda/libcuda.so.1")
+HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+def check(result):
+    assert result == 0, f"CUDA error {result}"
+
+
+class Gpu(ExitStack):
+    """Arrays on GPU 0, and streams; all of it is gone at the end of the `with`."""
+
+    def __init__(self):
+        super().__init__()
+        check(driver.cuInit(0))
+        context = ctypes.c_void_p()
+        check(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+        check(driver.cuCtxSetCurrent(context))
+
+    def array(self, like):
+        address = ctypes.c_uint64()
+        check(driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(like.nbytes)))
+        self.callback(driver.cuMemFree_v2, address)
+        write(address.value, like)
+        dtype = {"f": 2, "u": 1}[like.dtype.kind], like.itemsize * 8, 1
+        return Framework(address.value, like.shape, device=CUDA, dtype=dtype)
+
+    def held_stream(self):
+        return self.enter_context(HeldStream())
+
+
+def write(address, data):
+    pointer = data.ctypes.data_as(ctypes.c_void_p)
+    check(driver.cuMemcpyHtoD_v2(ctypes.c_uint64(address), pointer, ctypes.c_size_t(data.nbytes)))
+
+
+class HeldStream:
+    """As torch.cuda.Stream, and what is on it does not end before release()."""
+
+    def __init__(self):
+        self.released = threading.Event()
+        self._wait = HOST_FUNCTION(lambda _: self.released.wait())
+        self._stream = ctypes.c_void_p()
+        check(driver.cuStreamCreate(ctypes.byref(self._stream), 1))
+        check(driver.cuLaunchHostFunc(self._stream, self._wait, None))
+        self.cuda_events = []
+
+    def record_event(self):
+        event = ctypes.c_void_p()
+        check(driver.cuEventCreate(ctypes.byref(event), 2))
+        check(driver.cuEventRecord(event, self._stream))
+        self.cuda_events.append(event)
+        return type("Event", (), {"cuda_event": event.value})()
+
+    def release(self):
+        self.released.set()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.release()
+        check(driver.cuStreamSynchronize(self._stream))
+        check(driver.cuStreamDestroy_v2(self._stream))
+        for event in self.cuda_events:
+            check(driver.cuEventDestroy_v2(event))
+
+
+WEIGHTS = numpy.arange(64 * 32, dtype=numpy.float32).reshape(64, 32)
+
+
+def test_versions_go_from_a_gpu_to_a_gpu():
+    with Gpu() as gpu, Job() as job:
+        source, target = gpu.array(WEIGHTS), gpu.array(numpy.zeros_like(WEIGHTS))
+        trainer, worker = job.trainer(), job.worker(mode="shadow-copy")
+        trainer.add("weight", source)
+        worker.add("weight", target)
+        job.join()
+        trainer.publish(1).committed.wait(PATIENCE)
+        got = numpy.zeros_like(WEIGHTS)
+        check(
+            driver.cuMemcpyDtoH_v2(
+                got.ctypes.data_as(ctypes.c_void_p),
+                ctypes.c_uint64(target.address),
+                ctypes.c_size_t(got.nbytes),
+            )
+        )
+        assert (got == WEIGHTS).all()
+
+
+@pytest.mark.parametrize("how", ["stream", "event", "address"])
+def test_a_publish_comes_after_what_is_on_the_stream(how):
+    with Gpu() as gpu, Job() as job:
+        source, target = gpu.array(WEIGHTS), numpy.zeros_like(WEIGHTS)
+        trainer, worker = job.trainer(), job.worker(mode="shadow-copy")
+        trainer.add("weight", source)
+        worker.add("weight", target)
+        job.join()
+        stream = gpu.held_stream()
+        after = stream
+        if how != "stream":
+            after = stream.record_event()
+        if how == "address":
+            after = after.cuda_event
+        publish = trainer.publish_async(1, stream=after)
+        write(source.address, WEIGHTS * 2)  # As the optimizer's last kernels would.
+        assert not publish.sent.done
+        stream.release()
+        publish.committed.wait(PATIENCE)
+        assert (target == WEIGHTS * 2).all()
+
+
+def test_a_publish_that_waits_for_a_stream_can_be_cancelled():
+    with Gpu() as gpu, Job() as job:
+        trainer, worker = job.trainer(), job.worker(mode="shadow-copy")
+        trainer.add("weight", gpu.array(WEIGHTS))
+        worker.add("weight", numpy.zeros_like(WEIGHTS))
+        job.join()
+        publish = trainer.publish_async(1, stream=gpu.held_stream())
+        publish.cancel()
+        with pytest.raises(waybill.Cancelled, match="publish version 1"):
+            publish.sent.wait(PATIENCE)
+
+
+def test_in_place_is_refused_and_the_remedy_named():
+    with Gpu() as gpu, Job() as job:
+        worker = job.worker(mode="in-place")
+        worker.add("weight", gpu.array(WEIGHTS))
+        with pytest.raises(waybill.Unimplemented, match="use shadow-copy"):
+            worker.join()
+
+
+def test_memory_that_is_no_gpus():
+    with waybill.Trainer() as trainer:
+        trainer.add("weight", Framework(WEIGHTS.ctypes.data, (64, 32), device=CUDA))
+        with pytest.raises(waybill.InvalidArgument, match='"weight": no memory of a GPU'):
+            trainer.join()

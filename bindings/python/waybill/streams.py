@@ -1,0 +1,43 @@
+"""Which work on a device a publish comes after."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from waybill.errors import InvalidArgument
+
+
+def current_stream(tensor: Any) -> Any:
+    """Of the device that a torch tensor is on; None where it is not torch's, or on none."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(tensor, torch.Tensor) or tensor.device.type != "cuda":
+        return None
+    return torch.cuda.current_stream(tensor.device)
+
+
+def wait_for(stream: Any) -> None:
+    """Until all that is on the stream now is done."""
+    if not hasattr(stream, "synchronize"):
+        raise InvalidArgument(
+            f"stream: {type(stream).__name__} has no synchronize(), and no tensor is on a device"
+        )
+    stream.synchronize()
+
+
+def event_behind(stream: Any) -> int:
+    """The address of a CUDA event that was recorded behind what is on the stream now, or that it is.
+
+    Waits for a stream that can only be waited for, and is 0 then.
+
+    >>> event_behind(4096)
+    4096
+    """
+    if isinstance(stream, int):
+        return stream
+    event = stream.record_event() if hasattr(stream, "record_event") else stream
+    address = getattr(event, "cuda_event", None)
+    if address is None:
+        wait_for(stream)
+        return 0
+    return int(address)
