@@ -61,6 +61,7 @@ mod bridge {
         until_committed: bool,
         no_digests: bool,
         fail_on_nonfinite: bool,
+        after_event: usize,
     }
 
     struct ShardConfig<'a> {

@@ -40,7 +40,7 @@ pub use rank::{RankOptions, Stage};
 pub use region::{Element, Lent, MemoryKind, RawMemory, Reading, Region, Writing};
 #[cfg(feature = "stream")]
 pub use stream::Events;
-pub use trainer::{PublishOptions, Trainer, TrainerOptions, Update};
+pub use trainer::{CudaEvent, PublishOptions, Trainer, TrainerOptions, Update};
 pub use worker::{Ask, Mode, Snapshot, Worker, WorkerOptions};
 
 /// The version of the library that is loaded: `"0.1.0"`.

@@ -121,6 +121,7 @@ Status trainer_publish(uint64_t trainer, const PublishConfig& config, uint64_t t
   options.until_committed = config.until_committed ? 1 : 0;
   options.no_digests = config.no_digests ? 1 : 0;
   options.fail_on_nonfinite = config.fail_on_nonfinite ? 1 : 0;
+  options.after_event = reinterpret_cast<void*>(config.after_event);
   return Make<waybill_update_t>(update, [&](auto out, auto e) {
     return waybill_trainer_publish(From<waybill_trainer_t>(trainer), &options, token, out, e);
   });

@@ -1,6 +1,7 @@
 //! Ranks that hold new weights.
 
 use std::ffi::c_void;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::ffi;
@@ -30,6 +31,24 @@ pub struct PublishOptions {
     pub no_digests: bool,
     /// Show nothing where NaNs or infinities are quantised.
     pub fail_on_nonfinite: bool,
+    /// The regions, some of which are memory of a device, are not read before what it was last
+    /// recorded behind is done.
+    pub after_event: Option<CudaEvent>,
+}
+
+/// A CUDA event of the caller's: a `CUevent`, which `cudaEvent_t` is too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CudaEvent(usize);
+
+impl CudaEvent {
+    /// # Safety
+    ///
+    /// The event exists until the publish that is given it has returned, or `publish_async` has;
+    /// then it may be recorded again, or destroyed.
+    #[must_use]
+    pub unsafe fn from_raw(event: NonNull<c_void>) -> Self {
+        Self(event.as_ptr() as usize)
+    }
 }
 
 /// A rank that holds new weights. Its calls are carried out one after the other, in the order they
@@ -89,6 +108,7 @@ impl Trainer {
             until_committed: options.until_committed,
             no_digests: options.no_digests,
             fail_on_nonfinite: options.fail_on_nonfinite,
+            after_event: options.after_event.map_or(0, |event| event.0),
         };
         let mut handle = 0;
         let call = self

@@ -1,5 +1,6 @@
 //! What is wrong is said, in the library's words.
 
+use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use waybill::*;
@@ -164,6 +165,13 @@ fn of_calls_out_of_order() {
     };
     let published = trainer.publish(3, &too_late);
     assert_says(published, late, "publish: version 3: the deadline was");
+    let mut nothing = 0; // It is not looked at: the regions are the host's.
+    let after = PublishOptions {
+        after_event: Some(unsafe { CudaEvent::from_raw(NonNull::from(&mut nothing).cast()) }),
+        ..Default::default()
+    };
+    let not_there = "no region is memory of a device";
+    assert_says(trainer.publish(3, &after), Code::InvalidArgument, not_there);
 
     trainer.leave().unwrap();
     assert_says(publish(3), early, "it has left");
