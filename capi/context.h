@@ -2,6 +2,7 @@
 #ifndef WAYBILL_CAPI_CONTEXT_H_
 #define WAYBILL_CAPI_CONTEXT_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,8 @@
 
 namespace waybill::capi {
 
+enum class LogLevel : uint32_t { kInformation = 1, kWarning = 2 };
+
 class Context : public Object {
  public:
   using Handle = waybill_context_t;
@@ -18,9 +21,8 @@ class Context : public Object {
 
   Context(waybill_log_sink_t sink, void* user) : sink_(sink), user_(user) {}
 
-  void Log(absl::string_view line) const {
-    constexpr uint32_t kInformation = 1;
-    if (sink_ != nullptr) sink_(user_, kInformation, std::string(line).c_str());
+  void Log(LogLevel level, absl::string_view line) const {
+    if (sink_ != nullptr) sink_(user_, static_cast<uint32_t>(level), std::string(line).c_str());
   }
 
  private:

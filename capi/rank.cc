@@ -48,12 +48,15 @@ absl::StatusOr<RankConfig> ReadRankConfig(const waybill_rank_options_t* given,
   }
   config.fabric.verbs.ack_timeout = static_cast<uint8_t>(read.ack_timeout);
   config.fabric.verbs.traffic_class = static_cast<uint8_t>(read.traffic_class);
+  config.log = [context](LogLevel level, absl::string_view line) { context->Log(level, line); };
   config.fabric.verbs.log = [context](absl::string_view line) {
-    context->Log(absl::StrCat("verbs: ", line));
+    context->Log(LogLevel::kInformation, absl::StrCat("verbs: ", line));
   };
   config.user = read.user;
   return config;
 }
+
+const char* RoleOf(bool trainer) { return trainer ? "trainer" : "worker"; }
 
 }  // namespace
 
@@ -78,6 +81,23 @@ Rank::Rank(uint32_t source, RankParts parts, Regions regions,
       device_(std::move(device)),
       source_(source),
       queue_(std::move(parts.queue)) {}
+
+void Rank::Log(LogLevel level, absl::string_view what) const {
+  const RankIdentity& id = config_.identity;
+  config_.log(level, absl::StrCat(RoleOf(source_ == WAYBILL_SOURCE_TRAINER), " ", id.rank, " of ",
+                                  id.world, " of job \"", id.job, "\" ", what));
+}
+
+void Rank::LogJoined() const {
+  std::string text = "has joined";
+  const nlohmann::json description = nlohmann::json::parse(Describe());
+  for (const nlohmann::json& lane : description["lanes"]) {
+    const bool to_trainer = source_ == WAYBILL_SOURCE_WORKER || lane["co_owner"].get<bool>();
+    absl::StrAppend(&text, "; ", RoleOf(to_trainer), " ", lane["peer"].get<uint32_t>(), ": ",
+                    lane["path"].get<std::string>());
+  }
+  Log(LogLevel::kInformation, text);
+}
 
 void Rank::SetState(State state) {
   const std::lock_guard lock(mutex_);
@@ -112,6 +132,7 @@ absl::Status Rank::BeginJoin(int64_t deadline_ns, uint64_t token,
       WAYBILL_ASSIGN_OR_RETURN(identity.join_timeout, TimeLeft(deadline_ns, kJoinDefault));
       identity.cancel = stop_.get_token();
       identity.on_end = [this](const absl::Status& why) {
+        Log(LogLevel::kWarning, absl::StrCat("has lost the job: ", why.message()));
         QueuedEvent event = NewEvent(WAYBILL_EVENT_ENDED);
         event.status = why;
         Push(std::move(event));
@@ -120,6 +141,7 @@ absl::Status Rank::BeginJoin(int64_t deadline_ns, uint64_t token,
     };
     absl::Status status = join();
     SetState(status.ok() ? State::kJoined : State::kNew);
+    if (status.ok()) LogJoined();
     return status;
   });
   return absl::OkStatus();

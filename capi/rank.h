@@ -36,6 +36,7 @@ namespace waybill::capi {
 struct RankConfig {
   RankIdentity identity;
   FabricOptions fabric;
+  std::function<void(LogLevel level, absl::string_view line)> log;
   uint64_t user = 0;
 };
 
@@ -97,6 +98,9 @@ class Rank : public Object {
   enum class State { kNew, kJoining, kJoined, kLeaving, kLeft };
 
   void SetState(State state);
+  // To the log: the rank's name, and `what`.
+  void Log(LogLevel level, absl::string_view what) const;
+  void LogJoined() const;  // And by which path it reaches each peer.
 
   const uint32_t source_;
   const std::shared_ptr<Queue> queue_;

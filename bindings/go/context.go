@@ -34,7 +34,8 @@ const (
 // ContextOptions are what NewContext takes; the zero value is fine.
 type ContextOptions struct {
 	// What was chosen and why, and what fell back. It is called on any thread, must not use this
-	// package, and lives as long as the program. nil: nothing is logged.
+	// package, and lives as long as the program. A panic of its ends the program, as any goroutine's
+	// does. nil: nothing is logged.
 	Log func(level LogLevel, line string)
 }
 

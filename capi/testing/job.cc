@@ -59,7 +59,10 @@ Job::Job(const JobOptions& options)
       worker_memory_(options.workers),
       device_memory_(options.trainers) {
   waybill_error_t* e = nullptr;
-  Check(waybill_context_create(nullptr, &context, &e), e, "context");
+  waybill_context_options_t logged = WAYBILL_CONTEXT_OPTIONS_INIT;
+  logged.log_sink = options.log_sink;
+  logged.log_user = options.log_user;
+  Check(waybill_context_create(&logged, &context, &e), e, "context");
   Check(waybill_queue_create(context, &queue, &e), e, "queue");
   waybill_controller_options_t c = WAYBILL_CONTROLLER_OPTIONS_INIT;
   c.listen = "127.0.0.1:0";

@@ -36,6 +36,8 @@ struct JobOptions {
   uint32_t ask = 0;
   std::string fabric = "auto";
   JobMemory* device = nullptr;  // A device's; outlives the job.
+  waybill_log_sink_t log_sink = nullptr;
+  void* log_user = nullptr;
 };
 
 class Job {

@@ -1,6 +1,6 @@
 """The C ABI, in Python's types; capi/waybill.h says what each does."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from waybill.errors import WaybillError
@@ -23,6 +23,7 @@ def read_buffer(view: memoryview) -> tuple[int, int, bool]: ...
 def query(context: Context, address: str, token: str, deadline_ns: int) -> str: ...
 
 class Context:
+    def __init__(self, log: Callable[[int, str], None]) -> None: ...
     def describe(self) -> str: ...
 
 class Queue:

@@ -96,6 +96,7 @@ uintptr_t HandleOf(const Keeper& keeper) {
 py::object ToException(waybill_status_t code, uint32_t scope, const std::string& message);
 
 void AddErrors(py::module_& module);
+void AddContext(py::module_& module);
 void AddQueue(py::module_& module);
 void AddMemory(py::module_& module);
 void AddManifest(py::module_& module);

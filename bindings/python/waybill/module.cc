@@ -8,6 +8,7 @@ PYBIND11_MODULE(_waybill, module) {
   module.def("dtype_size", &waybill_dtype_size, pybind11::arg("dtype"));
   module.def("dtype_name", &waybill_dtype_name, pybind11::arg("dtype"));
   waybill::python::AddErrors(module);
+  waybill::python::AddContext(module);
   waybill::python::AddQueue(module);
   waybill::python::AddMemory(module);
   waybill::python::AddManifest(module);

@@ -1,4 +1,4 @@
-// Contexts, queues and what comes out of them.
+// Queues and what comes out of them.
 #include <poll.h>
 
 #include <algorithm>
@@ -50,14 +50,6 @@ std::optional<Event> AwaitEvent(const Queue& queue, int64_t deadline_ns) {
 
 void AddQueue(py::module_& module) {
   module.attr("SLICE_NS") = kSliceNs;
-  py::class_<KeptContext>(module, "Context")
-      .def(py::init([] {
-        return std::make_unique<KeptContext>(Make<Context>(waybill_context_create, nullptr));
-      }))
-      .def("describe", [](const KeptContext& self) {
-        const py::gil_scoped_release unlocked;
-        return Bytes(waybill_context_describe, self.get());
-      });
   // It is closed by nothing but its last reference: who waits for its descriptor has one.
   py::class_<RankQueue>(module, "Queue")
       .def(py::init([](const KeptContext& context) {

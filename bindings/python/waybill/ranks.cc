@@ -87,7 +87,10 @@ py::dict Progress(const Rank& self, Ask ask) {
   static const char* const kStages[WAYBILL_STAGE_COUNT] = {"exchange", "stage",  "post",  "wait",
                                                            "receive",  "verify", "commit"};
   waybill_progress_t p = WAYBILL_PROGRESS_INIT;
-  Call(ask, self.get(), &p);
+  {
+    const py::gil_scoped_release unlocked;  // Who holds what is asked may be logging.
+    Call(ask, self.get(), &p);
+  }
   py::dict stages;
   for (int i = 0; i < WAYBILL_STAGE_COUNT; ++i) {
     if (p.begin_ns[i] != 0) stages[kStages[i]] = py::make_tuple(p.begin_ns[i], p.end_ns[i]);
@@ -101,7 +104,10 @@ py::dict Progress(const Rank& self, Ask ask) {
 py::dict State(const KeptWorker& self) {
   using namespace py::literals;
   waybill_worker_state_t s = WAYBILL_WORKER_STATE_INIT;
-  Call(waybill_worker_state, self.get(), &s);
+  {
+    const py::gil_scoped_release unlocked;
+    Call(waybill_worker_state, self.get(), &s);
+  }
   return py::dict("shown_version"_a = s.shown_version, "joined"_a = s.joined != 0,
                   "dirty"_a = s.dirty != 0, "in_doubt"_a = s.in_doubt != 0,
                   "stragglers"_a = s.stragglers, "repeats"_a = s.repeats,

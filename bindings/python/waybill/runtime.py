@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from waybill import _waybill
+from waybill import _waybill, logs
 from waybill.errors import InvalidArgument
 
 _context: _waybill.Context | None = None
@@ -15,7 +15,7 @@ def context() -> _waybill.Context:
     """This process's; made when it is first needed. A forked child is told so by the C ABI."""
     global _context
     if _context is None:
-        _context = _waybill.Context()
+        _context = _waybill.Context(logs.take)
     return _context
 
 

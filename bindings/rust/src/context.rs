@@ -1,5 +1,6 @@
 //! What the objects of one user share.
 
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, OnceLock};
 
 use crate::dispatcher::Dispatcher;
@@ -27,7 +28,8 @@ impl LogSink {
                 2 => LogLevel::Warning,
                 _ => LogLevel::Information,
             };
-            log(level, line);
+            // What unwinds must stop before C; the panic has been told where panics are.
+            let _ = catch_unwind(AssertUnwindSafe(|| log(level, line)));
         }
     }
 }
@@ -54,7 +56,8 @@ impl Context {
         Context::create(LogSink(None))
     }
 
-    /// `log` is called on any thread, must not call this crate, and is never dropped.
+    /// `log` is called on any thread, must not call this crate, and is never dropped. A panic of its
+    /// loses the line, and nothing else.
     pub fn with_log(log: impl Fn(LogLevel, &str) + Send + Sync + 'static) -> Result<Context> {
         Context::create(LogSink(Some(Box::new(log))))
     }

@@ -131,8 +131,8 @@ WAYBILL_API void waybill_blob_destroy(waybill_blob_t* blob);
 /* ---- context ---- */
 
 /* A line of the log: what was chosen and why, and what fell back. `level` 1 is information, 2 a
- * warning. On any thread, also of the library's; it must not call the library. `line` lives during
- * the call only. */
+ * warning. On any thread, also of the library's, several at once; it must not call the library, nor
+ * let an exception out. `line` lives during the call only. */
 typedef void (*waybill_log_sink_t)(void* user, uint32_t level, const char* line);
 
 typedef struct waybill_context_options {

@@ -3,6 +3,7 @@
 mod errors;
 mod examples;
 mod job;
+mod logs;
 mod memory;
 mod planning;
 mod rounds;

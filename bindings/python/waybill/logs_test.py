@@ -1,0 +1,105 @@
+"""Lines of the library's log reach the logger "waybill", from whatever thread, and harm nobody there."""
+
+import logging
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+
+import pytest
+from one_process_job import PATIENCE, Job
+
+SILENT = """
+import {imported}
+import sys
+import waybill
+from one_process_job import Job
+
+job = Job()
+trainer, worker = job.trainer(), job.worker()
+trainer.add("w", bytearray(4))
+worker.add("w", shape=(4,), dtype="U8")
+job.join()
+job.controller.close()
+for event in worker.events():
+    if isinstance(event, waybill.Ended):
+        break
+print("over")
+sys.exit()  # With ranks that live.
+"""
+
+
+class Kept(logging.Handler):
+    """Keeps records, and lets others wait for them."""
+
+    def __init__(self):
+        super().__init__()
+        self.records = []
+        self.changed = threading.Condition()
+
+    def emit(self, record):
+        with self.changed:
+            self.records.append(record)
+            self.changed.notify_all()
+
+    def await_line(self, level, *words):
+        def has_it():
+            return any(
+                record.levelno == level and all(word in record.getMessage() for word in words)
+                for record in self.records
+            )
+
+        with self.changed:
+            assert self.changed.wait_for(has_it, PATIENCE)
+
+
+@pytest.fixture
+def kept():
+    logger, handler = logging.getLogger("waybill"), Kept()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield handler
+    logger.setLevel(level)
+    logger.removeHandler(handler)
+
+
+@contextmanager
+def lost_job():
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker()
+        trainer.add("w", bytearray(4))
+        worker.add("w", shape=(4,), dtype="U8")
+        job.join()
+        job.controller.close()
+        yield
+
+
+def test_joining_and_losing_the_job_are_logged_with_their_level_from_threads_of_the_library(kept):
+    with lost_job():
+        kept.await_line(logging.INFO, "trainer 0 of 1", "has joined", "worker 0: ")
+        kept.await_line(logging.INFO, "worker 0 of 1", "has joined", "trainer 0: ")
+        kept.await_line(logging.WARNING, "worker 0 of 1", "has lost the job")
+    assert all(record.name == "waybill" for record in kept.records)
+    assert threading.get_ident() not in {record.thread for record in kept.records}
+
+
+def test_what_a_filter_raises_stays_there(kept, monkeypatch):
+    raised = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda it: raised.append(str(it.exc_value)))
+    kept.addFilter(lambda record: 1 / 0)
+    with lost_job():
+        pass
+    assert set(raised) == {"division by zero"}
+
+
+@pytest.mark.parametrize("imported", ["logging", "os"])
+def test_nothing_is_printed_unless_it_is_configured(imported):
+    run = subprocess.run(
+        [sys.executable, "-c", SILENT.format(imported=imported)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert (run.stdout, run.stderr) == ("over\n", "")
