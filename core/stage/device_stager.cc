@@ -110,7 +110,11 @@ bool DeviceStager::Check(const Outcome& outcome) {
 
 // --- chunks ---
 
-DeviceStager::Chunk::Chunk(DeviceStager* stager) : stager_(*stager), lane_(stager->Take()) {}
+DeviceStager::Chunk::Chunk(DeviceStager* stager) : stager_(*stager), lane_(stager->Take()) {
+  const Lane& lane = stager_.lanes_[lane_];
+  stager_.Check(stager_.device_->Clear(
+      lane.device_sums, stager_.options_.most_pieces * sizeof(uint64_t), lane.stream));
+}
 
 DeviceStager::Chunk::~Chunk() { stager_.Return(lane_); }
 
@@ -187,9 +191,9 @@ absl::Span<const uint64_t> DeviceStager::Chunk::Finish() {
 DeviceStager::Output DeviceStager::Place(Lane& lane, uint64_t begin, uint64_t end,
                                          Digests digests) {
   Output output = {.bytes = lane.scratch + lane.used_bytes, .size_bytes = end - begin};
-  uint64_t* const sum = lane.device_sums + lane.pieces;
-  Check(device_->Clear(sum, sizeof(*sum), lane.stream));
-  if (digests == Digests::kOn) output.digest = {sum, begin / kernels::kLeafBytes};
+  if (digests == Digests::kOn) {
+    output.digest = {lane.device_sums + lane.pieces, begin / kernels::kLeafBytes};
+  }
   lane.used_bytes += Aligned(output.size_bytes);
   ++lane.pieces;
   return output;
