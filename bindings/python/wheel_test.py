@@ -66,10 +66,23 @@ print(*sorted(path for path in after - before if ".so" in path), sep="\\n")
         assert "lib-dynload" in library.parts or library.name.startswith(OF_THE_SYSTEM)
 
 
-def test_it_is_small_and_has_its_license(wheel):
+def test_it_is_small_and_has_the_licenses_of_all_that_it_brings(wheel):
     assert wheel.stat().st_size <= MOST_BYTES
     names = zipfile.ZipFile(wheel).namelist()
-    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    licenses = {name.partition("/licenses/")[2] for name in names if "/licenses/" in name}
+    assert "LICENSE" in licenses
+    assert licenses > {  # As third_party/README.md has them.
+        f"third_party/{package}"
+        for package in (
+            "libabsl20220623",
+            "libcli11-dev",
+            "libgrpc29",
+            "libhwy1",
+            "libprotobuf32",
+            "nlohmann-json3-dev",
+            "pybind11",
+        )
+    }
     assert "waybill/py.typed" in names and "waybill/_waybill.pyi" in names
 
 

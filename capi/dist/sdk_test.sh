@@ -9,6 +9,8 @@ sdk=$TEST_TMPDIR/unpacked
 mkdir "$sdk"
 tar -C "$sdk" --strip-components=1 -xf "$tarball"
 diff -r "$1" "$sdk"
+cmp LICENSE "$sdk/share/doc/waybill/LICENSE"
+grep -q MIT "$sdk/share/doc/waybill/third_party/nlohmann-json3-dev"
 
 # expect HOW COMMAND...
 expect() {

@@ -50,8 +50,9 @@ class LayerMap:
             return None
         if _is_under(package, "bindings"):
             allowed = _is_under(used, "capi") or _is_under(used, "bindings")
-            # A wheel packs programs without knowing what is in them.
-            allowed = allowed or (target.rule == "py_wheel" and _is_under(used, "tools"))
+            # A wheel packs programs without knowing what is in them, and its test packs them again.
+            packs = target.rule == "py_wheel" or target.is_test
+            allowed = allowed or (packs and _is_under(used, "tools"))
             # Their tests run the examples.
             allowed = allowed or (target.is_test and _is_under(used, "examples"))
             return None if allowed else "bindings see //capi only"

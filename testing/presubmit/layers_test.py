@@ -41,6 +41,7 @@ CASES = [
     ("a_binding_the_abi", "bindings/go", uses("//capi:waybill"), None),
     ("a_binding_the_core", "bindings/go", uses("//core/plan:planner"), "//capi only"),
     ("a_wheel_a_program", "bindings/python", uses("//tools/waybill", "py_wheel"), None),
+    ("a_wheels_test_a_program", "bindings/python", uses("//tools/waybill", "pytest_test"), None),
     ("a_bindings_test_an_example", "bindings/go", uses("//examples/go:ping", "go_test"), None),
     ("an_example_the_abi", "examples/c", uses("//capi/dist:sdk"), None),
     ("an_example_the_core", "examples/c", uses("//core/plan:planner"), "no //core"),

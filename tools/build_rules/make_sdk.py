@@ -1,10 +1,11 @@
 """Lays out what programs outside this repository build against; the rule sdk runs it.
 
 usage: make_sdk.py --out DIR --tarball FILE --name NAME --library FILE [--header FILE]...
-                   [--template NAME=FILE]...
+                   [--template NAME=FILE]... --license FILE [--compiled-in PACKAGE]...
 
 DIR gets include/NAME/, lib/ with the library and the link that the linker looks for, and each
-template at its place with @VERSION@ and @SONAME@ filled in. FILE gets the same, packed: the same
+template at its place with @VERSION@ and @SONAME@ filled in; share/doc/NAME/ the licence, and those of
+packages that are compiled in. FILE gets the same, packed: the same
 bytes for the same input, whoever packs it and when.
 """
 
@@ -14,6 +15,8 @@ import re
 import shutil
 import tarfile
 from pathlib import Path
+
+from tools.build_rules import notices
 
 
 def install(source, target, mode):
@@ -48,8 +51,19 @@ def fill_in(template, target, values):
     target.chmod(0o644)
 
 
+def install_notices(license_file, packages, folder):
+    install(license_file, folder / "LICENSE", 0o644)
+    for package in packages:
+        notice = folder / "third_party" / package
+        notice.parent.mkdir(exist_ok=True)
+        notice.write_bytes(notices.of_package(package))
+        notice.chmod(0o644)
+
+
 def pack(folder, tarball, top):
     def anonymous(entry):
+        if entry.isdir():
+            entry.mode = 0o755  # Whatever the umask was.
         entry.uid = entry.gid = entry.mtime = 0
         entry.uname = entry.gname = "root"
         return entry
@@ -73,6 +87,8 @@ def main():
     parser.add_argument("--library", type=Path, required=True)
     parser.add_argument("--header", action="append", default=[])
     parser.add_argument("--template", action="append", default=[])
+    parser.add_argument("--license", type=Path, required=True)
+    parser.add_argument("--compiled-in", action="append", default=[])
     arguments = parser.parse_args()
 
     install_headers(arguments.header, arguments.out, arguments.name)
@@ -81,6 +97,8 @@ def main():
     for template in arguments.template:
         place, _, file = template.partition("=")
         fill_in(Path(file), arguments.out / place, values)
+    notes = arguments.out / "share/doc" / arguments.name
+    install_notices(arguments.license, arguments.compiled_in, notes)
     pack(arguments.out, arguments.tarball, arguments.tarball.name.removesuffix(".tar.gz"))
 
 

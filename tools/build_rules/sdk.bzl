@@ -9,13 +9,15 @@ def _sdk_impl(ctx):
     args.add("--name", ctx.attr.library_name)
     args.add("--version", ctx.attr.version)
     args.add("--library", ctx.file.library)
+    args.add("--license", ctx.file.license)
     args.add_all(ctx.files.headers, before_each = "--header")
+    args.add_all(ctx.attr.compiled_in, before_each = "--compiled-in")
     for template, place in ctx.attr.templates.items():
         args.add("--template", template.files.to_list()[0], format = place + "=%s")
     ctx.actions.run(
         executable = ctx.executable._make_sdk,
         arguments = [args],
-        inputs = ctx.files.headers + ctx.files.templates + [ctx.file.library],
+        inputs = ctx.files.headers + ctx.files.templates + [ctx.file.library, ctx.file.license],
         outputs = [out, tarball],
         mnemonic = "Sdk",
         progress_message = "Laying out %s" % ctx.label,
@@ -29,6 +31,9 @@ sdk = rule(
     doc = "The folder `name`; its output group \"tarball\" is the same, packed reproducibly.",
     implementation = _sdk_impl,
     attrs = {
+        "compiled_in": attr.string_list(
+            doc = "The distribution's packages of whose headers code is in the library.",
+        ),
         "headers": attr.label_list(
             doc = "Go to include/<library_name>/, where they include each other from.",
             allow_files = [".h", ".hpp"],
@@ -39,6 +44,11 @@ sdk = rule(
             mandatory = True,
         ),
         "library_name": attr.string(mandatory = True),
+        "license": attr.label(
+            doc = "Goes to share/doc/<library_name>/LICENSE.",
+            allow_single_file = True,
+            mandatory = True,
+        ),
         "templates": attr.label_keyed_string_dict(
             doc = "File -> where it goes, with @VERSION@ and @SONAME@ filled in.",
             allow_files = True,

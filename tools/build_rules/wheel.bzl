@@ -18,6 +18,7 @@ def _py_wheel_impl(ctx):
     args = ctx.actions.args()
     args.add("--out", out.path)
     args.add("--pyproject", ctx.file.pyproject)
+    args.add_all(ctx.attr.compiled_in, before_each = "--compiled-in")
     for place in sorted(places):
         args.add(places[place], format = place + "=%s")
     ctx.actions.run(
@@ -37,6 +38,9 @@ py_wheel = rule(
         "binaries": attr.label_list(
             doc = "Programs, which go to <package>/bin; pyproject.toml may name a script that runs them.",
             allow_files = True,
+        ),
+        "compiled_in": attr.string_list(
+            doc = "Packages, of the distribution or of @local_python, of whose headers code is in it.",
         ),
         "deps": attr.label_list(
             doc = "What they and their deps have at or below this package goes in, at the same place.",
