@@ -48,6 +48,14 @@ def write(address, data):
     check(driver.cuMemcpyHtoD_v2(ctypes.c_uint64(address), pointer, ctypes.c_size_t(data.nbytes)))
 
 
+def read(array):
+    """Of WEIGHTS' shape."""
+    got = numpy.zeros_like(WEIGHTS)
+    address, pointer = ctypes.c_uint64(array.address), got.ctypes.data_as(ctypes.c_void_p)
+    check(driver.cuMemcpyDtoH_v2(pointer, address, ctypes.c_size_t(got.nbytes)))
+    return got
+
+
 class HeldStream:
     """As torch.cuda.Stream, and what is on it does not end before release()."""
 
@@ -91,15 +99,22 @@ def test_versions_go_from_a_gpu_to_a_gpu():
         worker.add("weight", target)
         job.join()
         trainer.publish(1).committed.wait(PATIENCE)
-        got = numpy.zeros_like(WEIGHTS)
-        check(
-            driver.cuMemcpyDtoH_v2(
-                got.ctypes.data_as(ctypes.c_void_p),
-                ctypes.c_uint64(target.address),
-                ctypes.c_size_t(got.nbytes),
-            )
-        )
-        assert (got == WEIGHTS).all()
+        assert (read(target) == WEIGHTS).all()
+
+
+def test_a_rank_may_hold_both():
+    with Gpu() as gpu, Job() as job:
+        here, there = numpy.zeros_like(WEIGHTS), gpu.array(numpy.zeros_like(WEIGHTS))
+        trainer, worker = job.trainer(), job.worker(mode="shadow-copy")
+        trainer.add("a", gpu.array(WEIGHTS))
+        trainer.add("b", WEIGHTS + 1)
+        worker.add("a", here)
+        worker.add("b", there)
+        job.join()
+        trainer.publish(1).committed.wait(PATIENCE)
+        assert (here == WEIGHTS).all()
+        assert (read(there) == WEIGHTS + 1).all()
+        assert trainer.describe()["device"] == {"ordinal": 0, "name": "Fake GPU"}
 
 
 @pytest.mark.parametrize("how", ["stream", "event", "address"])
