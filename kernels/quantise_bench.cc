@@ -1,9 +1,13 @@
 // Rates of quantisation on one core, beside what memory can do in the same run. Bytes are counted
 // once: those that a kernel reads. For ratios under load: --benchmark_enable_random_interleaving.
+// With huge-pages as an argument all of it is in pages of 2 MiB, if the system has them.
 
 #include <benchmark/benchmark.h>
 #include <hwy/highway.h>
 #include <sys/mman.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include <cstdio>
 #include <cstdlib>
@@ -28,14 +32,23 @@ constexpr size_t kColumns = 4096;
 constexpr size_t kRows = 32768;  // 256 MiB of BF16: far past the last-level cache.
 constexpr size_t kCount = kRows * kColumns;
 
+constexpr size_t kHugePageBytes = 2 << 20;
+bool g_huge_pages = false;
+
 std::byte* Map(size_t size_bytes) {
-  void* data =
-      mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* data = mmap(nullptr, size_bytes + kHugePageBytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
     std::perror("mmap of the benchmark's buffer");
     std::exit(1);
   }
-  return static_cast<std::byte*>(data);
+  std::byte* const begin = static_cast<std::byte*>(data);
+  std::byte* const aligned = begin + -reinterpret_cast<uintptr_t>(begin) % kHugePageBytes;
+  if (g_huge_pages && madvise(aligned, size_bytes, MADV_HUGEPAGE) != 0) {
+    std::perror("madvise of the benchmark's buffer");
+    std::exit(1);
+  }
+  return aligned;
 }
 
 // Weights of a few magnitudes: BF16s of which neighbours differ.
@@ -109,6 +122,28 @@ void BM_Read(benchmark::State& state) {
 void BM_Copy(benchmark::State& state) {
   Measure(state, HWY_AVX3, kCount * 2, [] { Copy(Dst(), Src(), kCount * 2, Stores::kStreaming); });
 }
+
+#if defined(__x86_64__)
+// What memory does for block FP8, and nothing else: every two lines read, one is streamed.
+void BM_ReadTwoWriteOne(benchmark::State& state) {
+  constexpr size_t kAheadBytes = 4096;
+  Measure(state, HWY_AVX3, kCount * 2, [] {
+    const std::byte* src = Src();
+    std::byte* dst = Dst();
+    for (std::byte* const end = dst + kCount; dst != end; dst += 64, src += 128) {
+      _mm_prefetch(src + kAheadBytes, _MM_HINT_T0);
+      _mm_prefetch(src + kAheadBytes + 64, _MM_HINT_T0);
+      for (size_t i = 0; i < 64; i += 16) {
+        const auto load = [&](size_t at) {
+          return _mm_load_si128(reinterpret_cast<const __m128i*>(src + at));
+        };
+        _mm_stream_si128(reinterpret_cast<__m128i*>(dst + i), _mm_or_si128(load(i), load(64 + i)));
+      }
+    }
+  });
+}
+BENCHMARK(BM_ReadTwoWriteOne);
+#endif
 
 void BM_CopyDigest(benchmark::State& state) {
   Measure(state, HWY_AVX3, kCount * 2, [] {
@@ -230,6 +265,10 @@ BENCHMARK_CAPTURE(BM_DequantiseNvfp4, avx2, HWY_AVX2);
 int main(int argc, char** argv) {
   using namespace waybill::kernels;
   benchmark::Initialize(&argc, argv);
+  if (argc > 1 && std::strcmp(argv[1], "huge-pages") == 0) {
+    g_huge_pages = true;
+    --argc;
+  }
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   const int64_t compiled = HWY_TARGETS & hwy::SupportedTargets();
   benchmark::AddCustomContext("target", hwy::TargetName(compiled & -compiled));
