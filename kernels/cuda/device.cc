@@ -2,6 +2,7 @@
 
 #include <cuda.h>
 
+#include <bit>
 #include <cstdint>
 #include <utility>
 
@@ -92,7 +93,7 @@ Outcome Device::Allocate(size_t size_bytes, void*& memory) {
   Outcome outcome = Current(context_).Do(
       "allocate " + std::to_string(size_bytes) + " bytes on GPU " + std::to_string(ordinal_),
       [&] { return Driver()->cuMemAlloc_fn(&address, size_bytes); });
-  memory = reinterpret_cast<void*>(address);
+  memory = std::bit_cast<void*>(address);
   return outcome;
 }
 

@@ -2,6 +2,7 @@
 // threads take the caches, and each step of Python's that comes before or after costs some
 // microseconds.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <tuple>
@@ -28,7 +29,7 @@ waybill_publish_options_t OptionsOf(uint64_t version, bool digests, bool fail_on
   options.version = version;
   options.no_digests = digests ? 0 : 1;
   options.fail_on_nonfinite = fail_on_nonfinite ? 1 : 0;
-  options.after_event = reinterpret_cast<void*>(after_event);
+  options.after_event = std::bit_cast<void*>(after_event);
   return options;
 }
 
