@@ -69,19 +69,30 @@ using Worker = Handle<waybill_worker_t, waybill_worker_destroy>;
 using Update = Handle<waybill_update_t, waybill_update_destroy>;
 using Snapshot = Handle<waybill_snapshot_t, waybill_snapshot_destroy>;
 
-// Throws what the handle says, where the status is not WAYBILL_OK; destroys it.
-inline void Check(waybill_status_t status, waybill_error_t* error) {
-  const ErrorHandle owned(error);
-  if (status == WAYBILL_OK) return;
-  throw Error(status, waybill_error_scope(error), waybill_error_message(error));
-}
+// What a call ended in: where that is not WAYBILL_OK, there is an error.
+struct Outcome {
+  waybill_status_t status = WAYBILL_OK;
+  ErrorHandle error;
+};
 
 // Calls a function of waybill.h with all its arguments but the last one, the error.
 template <typename Function, typename... Arguments>
-void Call(Function function, Arguments&&... arguments) {
+Outcome Try(Function function, Arguments&&... arguments) {
   waybill_error_t* error = nullptr;
   const waybill_status_t status = function(std::forward<Arguments>(arguments)..., &error);
-  Check(status, error);
+  return {status, ErrorHandle(error)};
+}
+
+// Throws what it says, where it is not well.
+inline void Check(const Outcome& outcome) {
+  if (outcome.status == WAYBILL_OK) return;
+  throw Error(outcome.status, waybill_error_scope(outcome.error.get()),
+              waybill_error_message(outcome.error.get()));
+}
+
+template <typename Function, typename... Arguments>
+void Call(Function function, Arguments&&... arguments) {
+  Check(Try(function, std::forward<Arguments>(arguments)...));
 }
 
 // The same of a function whose output, before the error, is a handle; returns it.
@@ -133,13 +144,11 @@ class Event {
 // One of the past only looks.
 inline std::optional<Event> Wait(const Queue& queue, int64_t deadline_ns) {
   Event event;
-  waybill_error_t* error = nullptr;
-  const waybill_status_t status =
-      waybill_queue_wait(queue.get(), deadline_ns, &event.event_, &error);
-  if (error == nullptr && (status == WAYBILL_DEADLINE_EXCEEDED || status == WAYBILL_CANCELLED)) {
-    return std::nullopt;
-  }
-  waybill::Check(status, error);
+  const Outcome outcome = Try(waybill_queue_wait, queue.get(), deadline_ns, &event.event_);
+  const bool nothing =
+      outcome.status == WAYBILL_DEADLINE_EXCEEDED || outcome.status == WAYBILL_CANCELLED;
+  if (nothing && !outcome.error) return std::nullopt;
+  Check(outcome);
   return event;
 }
 

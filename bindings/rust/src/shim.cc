@@ -1,8 +1,6 @@
 // Of the shim: contexts, queues, regions, and what needs no network.
 #include "waybill/src/shim.h"
 
-#include <waybill/waybill.h>
-
 #include <algorithm>
 #include <iterator>
 #include <string>
@@ -52,29 +50,22 @@ Status context_create(rust::Box<LogSink> sink, bool logs, uint64_t& context) {
     options.log_sink = Log;
     options.log_user = sink.into_raw();
   }
-  return Make<waybill_context_t>(
-      context, [&](auto out, auto e) { return waybill_context_create(&options, out, e); });
+  return Make<waybill_context_t>(context, waybill_context_create, &options);
 }
 Status context_describe(uint64_t context, rust::String& json) {
-  return Say(json, [&](auto out, auto e) {
-    return waybill_context_describe(From<waybill_context_t>(context), out, e);
-  });
+  return Say(json, waybill_context_describe, At{context});
 }
-void context_destroy(uint64_t context) {
-  waybill_context_destroy(From<waybill_context_t>(context));
-}
+void context_destroy(uint64_t context) { waybill_context_destroy(At{context}); }
 
 Status queue_create(uint64_t context, uint64_t& queue) {
-  return Make<waybill_queue_t>(queue, [&](auto out, auto e) {
-    return waybill_queue_create(From<waybill_context_t>(context), out, e);
-  });
+  return Make<waybill_queue_t>(queue, waybill_queue_create, At{context});
 }
 
 bool queue_wait(uint64_t queue, RawEvent& event) {
   waybill_event_t c = WAYBILL_EVENT_INIT;
   waybill_status_t status = WAYBILL_DEADLINE_EXCEEDED;
   while (status == WAYBILL_DEADLINE_EXCEEDED) {
-    status = waybill_queue_wait(From<waybill_queue_t>(queue), 0, &c, nullptr);
+    status = waybill_queue_wait(At{queue}, 0, &c, nullptr);
   }
   if (status != WAYBILL_OK) return false;
   event.kind = c.kind;
@@ -97,9 +88,9 @@ bool queue_wait(uint64_t queue, RawEvent& event) {
 }
 
 void queue_post(uint64_t queue, uint64_t token) {
-  (void)!waybill_queue_post(From<waybill_queue_t>(queue), token, nullptr);
+  (void)!waybill_queue_post(At{queue}, token, nullptr);
 }
-void queue_destroy(uint64_t queue) { waybill_queue_destroy(From<waybill_queue_t>(queue)); }
+void queue_destroy(uint64_t queue) { waybill_queue_destroy(At{queue}); }
 
 Status region_create(uint64_t context, uint8_t* data, uint64_t size_bytes, uint32_t kind,
                      bool read_only, rust::Str name, uint64_t& region) {
@@ -110,16 +101,13 @@ Status region_create(uint64_t context, uint8_t* data, uint64_t size_bytes, uint3
   options.kind = kind;
   options.read_only = read_only ? 1 : 0;
   options.name = text.c_str();
-  return Make<waybill_region_t>(region, [&](auto out, auto e) {
-    return waybill_region_create(From<waybill_context_t>(context), &options, out, e);
-  });
+  return Make<waybill_region_t>(region, waybill_region_create, At{context}, &options);
 }
-void region_destroy(uint64_t region) { waybill_region_destroy(From<waybill_region_t>(region)); }
+void region_destroy(uint64_t region) { waybill_region_destroy(At{region}); }
 
 Status quantisation_named(rust::Str name, Quantisation& quantisation) {
   waybill_quantisation_t c = WAYBILL_QUANTISATION_INIT;
-  Status status =
-      Try([&](auto e) { return waybill_quantisation_named(Text(name).c_str(), &c, e); });
+  Status status = Try(waybill_quantisation_named, Text(name).c_str(), &c);
   if (status.code != WAYBILL_OK) return status;
   quantisation = {c.dtype,      c.from_dtype,   c.scale_dtype,
                   c.rounding,   c.division,     c.stores_reciprocal != 0,
@@ -129,23 +117,16 @@ Status quantisation_named(rust::Str name, Quantisation& quantisation) {
 }
 
 Status manifest_create(uint64_t& manifest) {
-  return Make<waybill_manifest_t>(manifest,
-                                  [](auto out, auto e) { return waybill_manifest_create(out, e); });
+  return Make<waybill_manifest_t>(manifest, waybill_manifest_create);
 }
 Status manifest_add_region(uint64_t manifest, rust::Str name, uint64_t size_bytes,
                            uint32_t& index) {
-  return Try([&](auto e) {
-    return waybill_manifest_add_region(From<waybill_manifest_t>(manifest), Text(name).c_str(),
-                                       size_bytes, &index, e);
-  });
+  return Try(waybill_manifest_add_region, At{manifest}, Text(name).c_str(), size_bytes, &index);
 }
 Status manifest_add_tensor(uint64_t manifest, rust::Str name, uint32_t dtype,
                            rust::Slice<const int64_t> shape, uint32_t& index) {
-  return Try([&](auto e) {
-    return waybill_manifest_add_tensor(From<waybill_manifest_t>(manifest), Text(name).c_str(),
-                                       dtype, OrNull(shape), static_cast<uint32_t>(shape.size()),
-                                       &index, e);
-  });
+  return Try(waybill_manifest_add_tensor, At{manifest}, Text(name).c_str(), dtype, OrNull(shape),
+             static_cast<uint32_t>(shape.size()), &index);
 }
 Status manifest_add_shard(uint64_t manifest, const ShardConfig& shard, uint32_t& index) {
   waybill_quantisation_t quantisation = WAYBILL_QUANTISATION_INIT;
@@ -163,9 +144,7 @@ Status manifest_add_shard(uint64_t manifest, const ShardConfig& shard, uint32_t&
   c.begin = OrNull(shard.begin);
   c.end = OrNull(shard.end);
   c.strides = OrNull(shard.strides);
-  return Try([&](auto e) {
-    return waybill_manifest_add_shard(From<waybill_manifest_t>(manifest), &c, &index, e);
-  });
+  return Try(waybill_manifest_add_shard, At{manifest}, &c, &index);
 }
 Status manifest_add_padding(uint64_t manifest, const PaddingConfig& padding, uint32_t& index) {
   waybill_padding_t c = WAYBILL_PADDING_INIT;
@@ -175,48 +154,34 @@ Status manifest_add_padding(uint64_t manifest, const PaddingConfig& padding, uin
   c.dimensions = static_cast<uint32_t>(padding.extents.size());
   c.extents = OrNull(padding.extents);
   c.strides = OrNull(padding.strides);
-  return Try([&](auto e) {
-    return waybill_manifest_add_padding(From<waybill_manifest_t>(manifest), &c, &index, e);
-  });
+  return Try(waybill_manifest_add_padding, At{manifest}, &c, &index);
 }
 Status manifest_add_alias(uint64_t manifest, rust::Str name, uint32_t tensor_index,
                           uint32_t& index) {
-  return Try([&](auto e) {
-    return waybill_manifest_add_alias(From<waybill_manifest_t>(manifest), Text(name).c_str(),
-                                      tensor_index, &index, e);
-  });
+  return Try(waybill_manifest_add_alias, At{manifest}, Text(name).c_str(), tensor_index, &index);
 }
 uint32_t manifest_region_count(uint64_t manifest) {
-  return waybill_manifest_region_count(From<waybill_manifest_t>(manifest));
+  return waybill_manifest_region_count(At{manifest});
 }
 uint64_t manifest_region_size(uint64_t manifest, uint32_t region_index) {
-  return waybill_manifest_region_size(From<waybill_manifest_t>(manifest), region_index);
+  return waybill_manifest_region_size(At{manifest}, region_index);
 }
 Status manifest_encode(uint64_t manifest, rust::Vec<uint8_t>& bytes) {
-  waybill_blob_t* blob = nullptr;
-  Status status = Try([&](auto e) {
-    return waybill_manifest_encode(From<waybill_manifest_t>(manifest), &blob, e);
-  });
-  if (status.code != WAYBILL_OK) return status;
-  const auto* data = static_cast<const uint8_t*>(waybill_blob_data(blob));
-  bytes.reserve(waybill_blob_size(blob));
-  std::copy(data, data + waybill_blob_size(blob), std::back_inserter(bytes));
-  waybill_blob_destroy(blob);
+  waybill_blob_t* made = nullptr;
+  Status status = Try(waybill_manifest_encode, At{manifest}, &made);
+  const Blob blob(made);
+  const auto* data = static_cast<const uint8_t*>(waybill_blob_data(made));
+  bytes.reserve(waybill_blob_size(made));
+  std::copy(data, data + waybill_blob_size(made), std::back_inserter(bytes));
   return status;
 }
 Status manifest_decode(rust::Slice<const uint8_t> bytes, uint64_t& manifest) {
-  return Make<waybill_manifest_t>(manifest, [&](auto out, auto e) {
-    return waybill_manifest_decode(bytes.data(), bytes.size(), out, e);
-  });
+  return Make<waybill_manifest_t>(manifest, waybill_manifest_decode, bytes.data(), bytes.size());
 }
 Status manifest_describe(uint64_t manifest, rust::String& json) {
-  return Say(json, [&](auto out, auto e) {
-    return waybill_manifest_describe(From<waybill_manifest_t>(manifest), out, e);
-  });
+  return Say(json, waybill_manifest_describe, At{manifest});
 }
-void manifest_destroy(uint64_t manifest) {
-  waybill_manifest_destroy(From<waybill_manifest_t>(manifest));
-}
+void manifest_destroy(uint64_t manifest) { waybill_manifest_destroy(At{manifest}); }
 
 Status layout_open(rust::Str checkpoint, rust::Str model, uint32_t layers, uint64_t& layout) {
   const std::string folder = Text(checkpoint), name = Text(model);
@@ -224,38 +189,28 @@ Status layout_open(rust::Str checkpoint, rust::Str model, uint32_t layers, uint6
   options.checkpoint = folder.c_str();
   options.model = name.c_str();
   options.layers = layers;
-  return Make<waybill_layout_t>(
-      layout, [&](auto out, auto e) { return waybill_layout_open(&options, out, e); });
+  return Make<waybill_layout_t>(layout, waybill_layout_open, &options);
 }
 Status layout_trainer_manifest(uint64_t layout, rust::Str sharding, uint32_t rank,
                                uint64_t& manifest) {
-  return Make<waybill_manifest_t>(manifest, [&](auto out, auto e) {
-    return waybill_layout_trainer_manifest(From<waybill_layout_t>(layout), Text(sharding).c_str(),
-                                           rank, out, e);
-  });
+  return Make<waybill_manifest_t>(manifest, waybill_layout_trainer_manifest, At{layout},
+                                  Text(sharding).c_str(), rank);
 }
 Status layout_worker_manifest(uint64_t layout, rust::Str sharding, uint32_t rank, rust::Str format,
                               rust::Str dtype, uint64_t& manifest) {
-  return Make<waybill_manifest_t>(manifest, [&](auto out, auto e) {
-    return waybill_layout_worker_manifest(From<waybill_layout_t>(layout), Text(sharding).c_str(),
-                                          rank, Text(format).c_str(), Text(dtype).c_str(), out, e);
-  });
+  return Make<waybill_manifest_t>(manifest, waybill_layout_worker_manifest, At{layout},
+                                  Text(sharding).c_str(), rank, Text(format).c_str(),
+                                  Text(dtype).c_str());
 }
 Status layout_worker_parameters(uint64_t layout, rust::Str sharding, uint32_t rank,
                                 rust::Str format, rust::Str dtype, rust::String& json) {
-  return Say(json, [&](auto out, auto e) {
-    return waybill_layout_worker_parameters(From<waybill_layout_t>(layout), Text(sharding).c_str(),
-                                            rank, Text(format).c_str(), Text(dtype).c_str(), out,
-                                            e);
-  });
+  return Say(json, waybill_layout_worker_parameters, At{layout}, Text(sharding).c_str(), rank,
+             Text(format).c_str(), Text(dtype).c_str());
 }
 Status layout_load(uint64_t layout, uint64_t manifest, rust::Slice<uint8_t> data) {
-  return Try([&](auto e) {
-    return waybill_layout_load(From<waybill_layout_t>(layout), From<waybill_manifest_t>(manifest),
-                               data.data(), data.size(), e);
-  });
+  return Try(waybill_layout_load, At{layout}, At{manifest}, data.data(), data.size());
 }
-void layout_destroy(uint64_t layout) { waybill_layout_destroy(From<waybill_layout_t>(layout)); }
+void layout_destroy(uint64_t layout) { waybill_layout_destroy(At{layout}); }
 
 Status plan_build(rust::Slice<const uint64_t> trainers, rust::Slice<const uint64_t> workers,
                   uint64_t smallest_piece_bytes, uint64_t& plan) {
@@ -267,22 +222,18 @@ Status plan_build(rust::Slice<const uint64_t> trainers, rust::Slice<const uint64
   options.trainer_count = static_cast<uint32_t>(trainers.size());
   options.worker_count = static_cast<uint32_t>(workers.size());
   options.smallest_piece_bytes = smallest_piece_bytes;
-  return Make<waybill_plan_t>(
-      plan, [&](auto out, auto e) { return waybill_plan_build(&options, out, e); });
+  return Make<waybill_plan_t>(plan, waybill_plan_build, &options);
 }
 Status plan_summarise(uint64_t plan, PlanSummary& summary) {
   waybill_plan_summary_t c = WAYBILL_PLAN_SUMMARY_INIT;
-  Status status =
-      Try([&](auto e) { return waybill_plan_summarise(From<waybill_plan_t>(plan), &c, e); });
+  Status status = Try(waybill_plan_summarise, At{plan}, &c);
   summary = {c.hash,   c.bytes,           c.routes,           c.writes,
              c.maxima, c.maxima_messages, c.busiest_to_bound, c.busiest_to_mean};
   return status;
 }
 Status plan_explain(uint64_t plan, rust::Str format, rust::String& text) {
-  return Say(text, [&](auto out, auto e) {
-    return waybill_plan_explain(From<waybill_plan_t>(plan), Text(format).c_str(), out, e);
-  });
+  return Say(text, waybill_plan_explain, At{plan}, Text(format).c_str());
 }
-void plan_destroy(uint64_t plan) { waybill_plan_destroy(From<waybill_plan_t>(plan)); }
+void plan_destroy(uint64_t plan) { waybill_plan_destroy(At{plan}); }
 
 }  // namespace waybill::rust_shim
