@@ -208,3 +208,11 @@ func TestAnErrorMatchesItsCodeOnly(t *testing.T) {
 		}
 	}
 }
+
+func TestAVersionIsRefusedWhileTheLastOneIsUndecided(t *testing.T) {
+	j := newJob(t, jobOptions{ask: waybill.AskArrived})
+	j.join()
+	check(t, j.trainers[0].Publish(j.ctx, 1, waybill.PublishOptions{}))
+	err := j.trainers[0].Publish(j.ctx, 2, waybill.PublishOptions{})
+	mustBe(t, err, waybill.ErrFailedPrecondition, "publish version 2: version 1 is being published")
+}

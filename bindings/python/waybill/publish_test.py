@@ -98,6 +98,24 @@ def test_a_refused_publish_leaves_the_rank_as_it_was(job):
     trainer.publish(4, deadline=float("inf")).committed.wait(PATIENCE)
 
 
+def test_a_version_is_refused_while_the_last_one_is_undecided():
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(ask=("arrived",))
+        trainer.add("w", bytearray(4))
+        worker.add("w", shape=(4,), dtype="U8")
+        job.join()
+        first = trainer.publish(1, deadline=PATIENCE)
+        for publish in (
+            trainer.publish,
+            lambda version: trainer.publish_async(version).sent.wait(),
+        ):
+            with pytest.raises(waybill.FailedPrecondition) as refused:
+                publish(2)
+            assert str(refused.value) == "publish version 2: version 1 is being published"
+        next(e for e in worker.events(PATIENCE) if isinstance(e, waybill.Arrived)).accept()
+        first.committed.wait(PATIENCE)
+
+
 def test_an_interrupted_publish_is_cancelled_and_the_next_one_is_not():
     with Job() as job:
         trainer, worker = job.trainer(), job.worker(ask=("prepare",))

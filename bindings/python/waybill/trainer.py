@@ -266,6 +266,10 @@ class Trainer(Rank):
                            else, for copies to the host, it does. None: the current stream of the
                            device that torch tensors are on.
 
+        Calls are carried out one after the other: it waits until the one before it is SENT. Where not all
+        groups have decided about that one by then, it is refused ("version 1 is being published"): wait for
+        `committed`, or publish again.
+
         Raises FailedPrecondition where a tensor has moved since join(), or the version is not later.
         """
         self._check_publish(version)

@@ -224,3 +224,17 @@ fn errors_have_names() {
     let text = format!("INVALID_ARGUMENT: {}", error.message());
     assert_eq!(error.to_string(), text);
 }
+
+#[test]
+fn a_version_is_refused_while_the_last_one_is_undecided() {
+    let job = Job::joined(JobOptions {
+        ask: Ask::ARRIVED,
+        ..Default::default()
+    });
+    job.trainers[0].publish(1, &Default::default()).unwrap();
+    assert_says(
+        job.trainers[0].publish(2, &Default::default()),
+        Code::FailedPrecondition,
+        "publish version 2: version 1 is being published",
+    );
+}
