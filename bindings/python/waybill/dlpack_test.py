@@ -20,10 +20,19 @@ def test_a_framework_with_dlpack_alone():
     tensor = Framework(data.ctypes.data, (2, 4), byte_offset=16)
     memory = memory_of(tensor)
     assert (memory.address, memory.shape, memory.strides) == (data.ctypes.data + 16, (2, 4), (4, 1))
-    assert (NAMES[memory.dtype], memory.kind, memory.read_only) == ("F32", HOST, False)
+    assert (NAMES[memory.dtype], memory.kind, memory.read_only) == ("F32", HOST, True)
     before = Framework.deleted
     del memory
     assert Framework.deleted == before + 1
+
+
+def test_what_does_not_say_that_it_may_be_written_is_no_destination():
+    """DLPack without versions, as JAX gives its immutable arrays."""
+    data = numpy.zeros(8, numpy.float32)
+    with waybill.Worker("127.0.0.1:1", mode="in-place") as worker:
+        worker.add("w", Framework(data.ctypes.data, (2, 4)))
+        with pytest.raises(waybill.InvalidArgument, match="it is read-only, and to be written"):
+            worker.join()
 
 
 def test_memory_of_a_gpu_gets_what_the_c_abi_says_of_it():

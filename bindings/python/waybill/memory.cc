@@ -50,8 +50,9 @@ py::tuple ReadDlpack(const py::capsule& capsule) {
     return Describe(managed->tensor, (managed->flags & 1) != 0, owner);
   }
   if (name == "dltensor") {
+    // Nothing says that it may be written. JAX's arrays, which must not be, come like this.
     auto* managed = TakeOver<dlpack::Managed>(capsule, "used_dltensor");
-    return Describe(managed->tensor, false, Owner(managed));
+    return Describe(managed->tensor, true, Owner(managed));
   }
   throw py::value_error("a capsule \"" + name + "\" is no DLPack tensor that can be taken");
 }
