@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 
 #include "core/tensor/box_index.h"
 #include "kernels/maxima.h"
 #include "kernels/scale.h"
+#include "kernels/scales.h"
 
 namespace waybill {
 namespace {
@@ -50,6 +52,13 @@ kernels::ScaleRounding RoundingOf(ScaleRounding rounding) {
       return kernels::ScaleRounding::kFloorExponent;
   }
   return kernels::ScaleRounding::kNone;
+}
+
+// Of maxima, which are not negative.
+bool AllFinite(const float* maxima, size_t count) {
+  bool all = true;
+  for (size_t i = 0; i < count; ++i) all &= maxima[i] <= std::numeric_limits<float>::max();
+  return all;
 }
 
 }  // namespace
@@ -283,33 +292,62 @@ void ScaleValues::Combine(const Box& blocks, int64_t begin_row, int64_t end_row,
 }
 
 void ScaleValues::Finish(const Box& blocks) {
-  ForEachIndex(blocks, [&](absl::Span<const int64_t> at) {
-    const uint32_t block = IndexOf(at);
-    const float maximum = values_[block];
-    const kernels::Scale scale = kernels::ScaleOf(maximum, scale_rule_);
-    values_[block] = scale.factor;
-    StoreScale(at, scale.scale);
-    if (!(maximum <= 3.4028234663852886e38f)) CountNonFinite(at);
+  constexpr int64_t kAtATime = 256;  // Blocks of a row.
+  const int column = dimensions_ - 1;
+  ForEachRowOfBlocks(blocks, [&](const Box& row) {
+    Box part = row;
+    for (int64_t c = row.begin(column); c < row.end(column); c += kAtATime) {
+      part.Set(column, c, std::min(c + kAtATime, row.end(column)));
+      const auto count = static_cast<size_t>(part.extent(column));
+      float* const values = &values_[IndexOf(part.begins())];
+      if (!AllFinite(values, count)) CountNonFiniteBlocks(part, values);
+      float scales[kAtATime];
+      kernels::ScalesOf(scales, values, values, count, scale_rule_);
+      StoreScales(part, scales);
+    }
   });
 }
 
-void ScaleValues::StoreScale(absl::Span<const int64_t> block, float scale) {
+// Of some blocks of a row.
+void ScaleValues::StoreScales(const Box& blocks, float* scales) {
   const Quantisation& q = table_->quantisation;
-  const float value = q.stores_reciprocal ? 1.0f / scale : scale;
-  const Box one = OneAt(block);
-  // One stored scale for a block, unless they are finer.
-  const Box cells = Intersect(ElementsOf(one,
-                                         {table_->block.rows / table_->cell.rows,
-                                          table_->block.columns / table_->cell.columns},
-                                         table_->cells.ends()),
-                              table_->cells);
-  ForEachIndex(cells, [&](absl::Span<const int64_t> at) {
-    const int64_t index = RowMajorIndex(table_->cells, at);
-    if (q.scale_dtype == Dtype::kE8m0) {
-      cells_[index] = std::byte{kernels::ToE8m0(value)};
-    } else {
-      std::memcpy(cells_ + index * 4, &value, 4);
-    }
+  const int column = dimensions_ - 1;
+  const auto count = static_cast<size_t>(blocks.extent(column));
+  if (q.stores_reciprocal) {
+    for (size_t i = 0; i < count; ++i) scales[i] = 1.0f / scales[i];
+  }
+  if (table_->cells == table_->blocks) {
+    StoreCells(RowMajorIndex(table_->cells, blocks.begins()), scales, count);
+    return;
+  }
+  // Several stored scales for a block: each a run of one.
+  const Extents2 cells_of_block = {table_->block.rows / table_->cell.rows,
+                                   table_->block.columns / table_->cell.columns};
+  ForEachIndex(blocks, [&](absl::Span<const int64_t> at) {
+    const Box cells =
+        Intersect(ElementsOf(OneAt(at), cells_of_block, table_->cells.ends()), table_->cells);
+    const auto i = static_cast<size_t>(at[static_cast<size_t>(column)] - blocks.begin(column));
+    ForEachIndex(cells, [&](absl::Span<const int64_t> cell) {
+      StoreCells(RowMajorIndex(table_->cells, cell), &scales[i], 1);
+    });
+  });
+}
+
+void ScaleValues::StoreCells(int64_t first, const float* scales, size_t count) {
+  if (table_->quantisation.scale_dtype != Dtype::kE8m0) {
+    std::memcpy(cells_ + first * 4, scales, count * 4);
+    return;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    cells_[first + static_cast<int64_t>(i)] = std::byte{kernels::ToE8m0(scales[i])};
+  }
+}
+
+void ScaleValues::CountNonFiniteBlocks(const Box& blocks, const float* maxima) {
+  const int column = dimensions_ - 1;
+  ForEachIndex(blocks, [&](absl::Span<const int64_t> at) {
+    const auto i = static_cast<size_t>(at[static_cast<size_t>(column)] - blocks.begin(column));
+    if (!AllFinite(&maxima[i], 1)) CountNonFinite(at);
   });
 }
 

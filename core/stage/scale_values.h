@@ -84,7 +84,9 @@ class ScaleValues {
                std::ptrdiff_t pitch) const;
   void WorkOut(const Box& blocks);
   void Finish(const Box& blocks);
-  void StoreScale(absl::Span<const int64_t> block, float scale);
+  void StoreScales(const Box& blocks, float* scales);
+  void StoreCells(int64_t first, const float* scales, size_t count);
+  void CountNonFiniteBlocks(const Box& blocks, const float* maxima);
   void CountNonFinite(absl::Span<const int64_t> block);
   const std::byte* ElementAt(absl::Span<const int64_t> at) const;
   template <typename Visit>
