@@ -25,6 +25,17 @@ class Managed(ctypes.Structure):
     _fields_ = [("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", DELETER)]
 
 
+class ManagedVersioned(ctypes.Structure):
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", DELETER),
+        ("flags", ctypes.c_uint64),
+        ("tensor", DLTensor),
+    ]
+
+
 @DELETER
 def _delete(address):
     Framework.lent.pop(address)
@@ -43,10 +54,21 @@ class Framework:
         self._tensor = DLTensor(data, device, 0, len(shape), *dtype, self._shape, None, byte_offset)
 
     def __dlpack__(self):
+        return self._lend(Managed(self._tensor, None, _delete), b"dltensor")
+
+    def _lend(self, managed, name):
         new = ctypes.pythonapi.PyCapsule_New
         new.restype = ctypes.py_object
         new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        managed = Managed(self._tensor, None, _delete)
         address = ctypes.addressof(managed)
         self.lent[address] = managed, self._shape
-        return new(address, b"dltensor", None)
+        return new(address, name, None)
+
+
+class VersionedFramework(Framework):
+    """The same in version 1, which can say that memory may be written: this one's may."""
+
+    def __dlpack__(self, *, max_version):
+        assert max_version >= (1, 0)
+        managed = ManagedVersioned(1, 0, None, _delete, 0, self._tensor)
+        return self._lend(managed, b"dltensor_versioned")

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import numpy
 import pytest
-from dlpack_framework import Framework
+from dlpack_framework import VersionedFramework
 from one_process_job import PATIENCE, Job
 
 import waybill
@@ -37,7 +37,7 @@ class Gpu(ExitStack):
         self.callback(driver.cuMemFree_v2, address)
         write(address.value, like)
         dtype = {"f": 2, "u": 1}[like.dtype.kind], like.itemsize * 8, 1
-        return Framework(address.value, like.shape, device=CUDA, dtype=dtype)
+        return VersionedFramework(address.value, like.shape, device=CUDA, dtype=dtype)
 
     def held_stream(self):
         return self.enter_context(HeldStream())
@@ -161,6 +161,6 @@ def test_in_place_is_refused_and_the_remedy_named():
 
 def test_memory_that_is_no_gpus():
     with waybill.Trainer() as trainer:
-        trainer.add("weight", Framework(WEIGHTS.ctypes.data, (64, 32), device=CUDA))
+        trainer.add("weight", VersionedFramework(WEIGHTS.ctypes.data, (64, 32), device=CUDA))
         with pytest.raises(waybill.InvalidArgument, match='"weight": no memory of a GPU'):
             trainer.join()
