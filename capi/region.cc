@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "capi/call.h"
 #include "capi/struct_size.h"
-#include "core/memory/device.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/driver.h"
 
@@ -106,16 +105,6 @@ absl::StatusOr<Regions> FindRegions(waybill_region_t* const* handles, uint32_t c
 absl::Status AddUser(const Regions& regions, const std::shared_ptr<Object>& user) {
   for (const auto& region : regions) WAYBILL_RETURN_IF_ERROR(region->AddUser(user));
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::shared_ptr<kernels::cuda::Device>> DeviceOf(const Regions& regions) {
-  std::vector<MemorySpan> spans;
-  for (const auto& region : regions) {
-    const MemorySpan& memory = region->memory();
-    if (memory.kind == MemoryKind::kDevice && memory.size_bytes > 0) spans.push_back(memory);
-  }
-  if (spans.empty()) return nullptr;
-  return OpenDeviceOf(spans);
 }
 
 std::vector<MemorySpan> MemoryOf(const Regions& regions) {

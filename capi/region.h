@@ -16,7 +16,6 @@
 #include "capi/waybill.h"
 #include "core/fabric/fabric.h"
 #include "core/tensor/manifest.h"
-#include "kernels/cuda/device.h"
 
 namespace waybill::capi {
 
@@ -62,8 +61,6 @@ absl::StatusOr<Regions> FindRegions(waybill_region_t* const* handles, uint32_t c
 // Of all of them.
 absl::Status AddUser(const Regions& regions, const std::shared_ptr<Object>& user);
 std::vector<MemorySpan> MemoryOf(const Regions& regions);
-// The device that some of them are memory of; null where none is. kInvalidArgument: of several.
-absl::StatusOr<std::shared_ptr<kernels::cuda::Device>> DeviceOf(const Regions& regions);
 
 }  // namespace waybill::capi
 

@@ -11,6 +11,7 @@
 #include "capi/deadline.h"
 #include "capi/rank.h"
 #include "capi/struct_size.h"
+#include "core/memory/device.h"
 #include "core/memory/device_event.h"
 #include "kernels/cuda/device.h"
 
@@ -200,7 +201,7 @@ absl::StatusOr<std::shared_ptr<TrainerObject>> CreateTrainer(
                                                         parts.manifest, Access::kRead));
   TrainerEngineOptions engine;
   if (options.ring_bytes != 0) engine.ring_bytes = options.ring_bytes;
-  WAYBILL_ASSIGN_OR_RETURN(auto device, DeviceOf(regions));
+  WAYBILL_ASSIGN_OR_RETURN(auto device, OpenDeviceOf(MemoryOf(regions)));
   if (device != nullptr) engine.stage_threads = kDeviceStageThreads;
   if (options.stage_threads != 0) engine.stage_threads = options.stage_threads;
   auto trainer =

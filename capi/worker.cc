@@ -10,6 +10,7 @@
 #include "capi/call.h"
 #include "capi/rank.h"
 #include "capi/struct_size.h"
+#include "core/memory/device.h"
 
 namespace waybill::capi {
 namespace {
@@ -196,7 +197,7 @@ absl::StatusOr<std::shared_ptr<WorkerObject>> CreateWorker(
     WAYBILL_ASSIGN_OR_RETURN(regions, FindRegions(options.regions, options.region_count,
                                                   parts.manifest, Access::kWrite));
   }
-  WAYBILL_ASSIGN_OR_RETURN(auto device, DeviceOf(regions));
+  WAYBILL_ASSIGN_OR_RETURN(auto device, OpenDeviceOf(MemoryOf(regions)));
   auto worker =
       std::make_shared<WorkerObject>(std::move(parts), regions, settings, std::move(device));
   WAYBILL_RETURN_IF_ERROR(AddUser(regions, worker));

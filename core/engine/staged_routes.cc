@@ -39,12 +39,8 @@ StagedRoutes::StagedRoutes(RankPlan plan, std::vector<MemorySpan> sources, uint6
 }
 
 absl::Status StagedRoutes::OpenDevice(uint32_t threads, absl::Span<std::byte> ring) {
-  std::vector<MemorySpan> there;
-  for (const MemorySpan& source : sources_) {
-    if (source.kind == MemoryKind::kDevice && source.size_bytes > 0) there.push_back(source);
-  }
-  if (there.empty()) return absl::OkStatus();
-  WAYBILL_ASSIGN_OR_RETURN(auto device, OpenDeviceOf(there));
+  WAYBILL_ASSIGN_OR_RETURN(auto device, OpenDeviceOf(sources_));
+  if (device == nullptr) return absl::OkStatus();
   DeviceStager::Options options = {
       .chunk_bytes = kCutBytes, .most_pieces = 1, .lanes = std::max(threads, 1u), .slots = ring};
   for (const Chunk& chunk : list_.chunks) {

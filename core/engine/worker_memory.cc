@@ -86,13 +86,9 @@ WorkerMemory::~WorkerMemory() {
 }
 
 absl::Status WorkerMemory::OpenDevice(absl::Span<const MemorySpan> user_regions) {
-  std::vector<MemorySpan> there;
-  for (const MemorySpan& region : user_regions) {
-    user_kinds_.push_back(region.kind);
-    if (region.kind == MemoryKind::kDevice && region.size_bytes > 0) there.push_back(region);
-  }
-  if (there.empty()) return absl::OkStatus();
-  WAYBILL_ASSIGN_OR_RETURN(device_, OpenDeviceOf(there));
+  for (const MemorySpan& region : user_regions) user_kinds_.push_back(region.kind);
+  WAYBILL_ASSIGN_OR_RETURN(device_, OpenDeviceOf(user_regions));
+  if (device_ == nullptr) return absl::OkStatus();
   WAYBILL_RETURN_IF_ERROR(ToStatus(device_->MakeStream(stream_)));
   Pin();
   return absl::OkStatus();

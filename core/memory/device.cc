@@ -11,11 +11,12 @@ absl::Status ToStatus(const kernels::cuda::Outcome& outcome) {
 
 absl::StatusOr<std::shared_ptr<kernels::cuda::Device>> OpenDeviceOf(
     absl::Span<const MemorySpan> spans) {
-  if (const auto gpu = kernels::cuda::FindGpu(); !gpu.ok()) {
-    return absl::UnavailableError(gpu.reason());
-  }
   int first = -1;
   for (const MemorySpan& span : spans) {
+    if (span.kind != MemoryKind::kDevice || span.size_bytes == 0) continue;
+    if (const auto gpu = kernels::cuda::FindGpu(); !gpu.ok()) {
+      return absl::UnavailableError(gpu.reason());
+    }
     int ordinal = -1;
     const auto found = kernels::cuda::FindDevice(span.data, span.size_bytes, ordinal);
     if (!found.ok()) return absl::InvalidArgumentError(found.reason());
@@ -26,6 +27,7 @@ absl::StatusOr<std::shared_ptr<kernels::cuda::Device>> OpenDeviceOf(
                        ": a rank's regions are on one; join with a rank for each"));
     }
   }
+  if (first < 0) return nullptr;
   std::shared_ptr<kernels::cuda::Device> device;
   WAYBILL_RETURN_IF_ERROR(ToStatus(kernels::cuda::Device::Open(first, device)));
   return device;

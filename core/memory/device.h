@@ -16,7 +16,7 @@ namespace waybill {
 // What a GPU failed of is kInternal.
 absl::Status ToStatus(const kernels::cuda::Outcome& outcome);
 
-// Of one span or more, which are a device's memory.
+// Of those of the spans that are said to be a device's memory; null where none is.
 //
 // kUnavailable: no GPU, says what was looked for; kInvalidArgument: no device's memory, or that of
 // several.
