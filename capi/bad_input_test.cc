@@ -229,12 +229,6 @@ const Case kCases[] = {
        good.job.Join();
        return Publish(good, 0, 0, e);
      }},
-    {"a_version_twice", WAYBILL_FAILED_PRECONDITION, "version 2 was published; versions only grow",
-     [](Good& good, waybill_error_t** e) {
-       good.job.Join();
-       good.job.Publish(2);
-       return Publish(good, 2, 0, e);
-     }},
     {"a_deadline_in_the_past", WAYBILL_DEADLINE_EXCEEDED, "version 1: the deadline was ",
      [](Good& good, waybill_error_t** e) {
        good.job.Join();

@@ -1,4 +1,4 @@
-// What every function of the C ABI does around its own work.
+// What every function of the C ABI does around its own work: it catches errors and reports them.
 #ifndef WAYBILL_CAPI_CALL_H_
 #define WAYBILL_CAPI_CALL_H_
 
@@ -45,11 +45,12 @@ class Blob : public Object {
   const std::string bytes_;
 };
 
-// The status as a number, and an error object where it is not OK and somebody wants one.
+// Returns the status as a number. If it is not OK and `error` is not null, also makes an error
+// object.
 waybill_status_t Report(absl::Status status, waybill_error_t** error) noexcept;
 
-// Runs `body`, which returns an absl::Status, where this process may: `doing` is what its errors
-// begin with. Nothing is thrown.
+// Runs `body`, which returns an absl::Status, unless this process was forked. Errors begin with
+// `doing`. Throws nothing.
 template <typename Body>
 waybill_status_t Call(absl::string_view doing, waybill_error_t** error, const Body& body) noexcept {
   try {
@@ -70,7 +71,7 @@ waybill_status_t Call(absl::string_view doing, waybill_error_t** error, const Bo
   }
 }
 
-// kInvalidArgument, naming the argument.
+// Returns the object of a handle. kInvalidArgument: there is none; names the argument.
 template <typename T>
 absl::Status CheckOutput(const T* output, absl::string_view name) {
   return output != nullptr ? absl::OkStatus()
@@ -86,7 +87,7 @@ absl::StatusOr<std::shared_ptr<T>> Find(const typename T::Handle* handle, absl::
                               : " is no such handle: it was destroyed, or is of another kind"));
 }
 
-// The same for a function that needs nothing but an object: `run` gets it.
+// As Call(), for a function that needs one object, which `run` gets.
 template <typename T, typename Run>
 waybill_status_t CallOn(absl::string_view doing, const typename T::Handle* handle,
                         absl::string_view name, waybill_error_t** error, const Run& run) noexcept {
@@ -96,7 +97,7 @@ waybill_status_t CallOn(absl::string_view doing, const typename T::Handle* handl
   });
 }
 
-// A text argument: NULL is "". kInvalidArgument: not UTF-8.
+// Returns a text argument; NULL is "". kInvalidArgument: it is not UTF-8.
 absl::StatusOr<std::string> Text(const char* text, absl::string_view name);
 
 }  // namespace waybill::capi

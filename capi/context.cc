@@ -5,9 +5,9 @@
 
 #include "capi/call.h"
 #include "capi/struct_size.h"
+#include "core/device/device.h"
 #include "core/fabric/verbs/survey.h"
 #include "core/host/examine_host.h"
-#include "kernels/cuda/driver.h"
 
 namespace waybill::capi {
 namespace {
@@ -33,9 +33,9 @@ nlohmann::json DescribeRdma() {
 }
 
 nlohmann::json DescribeGpu() {
-  const kernels::cuda::Outcome gpu = kernels::cuda::FindGpu();
+  const absl::Status gpu = FindGpu();
   nlohmann::json json = {{"available", gpu.ok()}};
-  if (!gpu.ok()) json["reason"] = gpu.reason();
+  if (!gpu.ok()) json["reason"] = std::string(gpu.message());
   return json;
 }
 

@@ -1,4 +1,4 @@
-// What the objects of one user share.
+// The context: what the objects of one user share.
 #ifndef WAYBILL_CAPI_CONTEXT_H_
 #define WAYBILL_CAPI_CONTEXT_H_
 

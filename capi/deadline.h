@@ -12,7 +12,7 @@
 
 namespace waybill::capi {
 
-// What is left; `by_default` of a 0. kDeadlineExceeded: nothing is.
+// Returns the time until a deadline, or `by_default` if it is 0. kDeadlineExceeded: it has passed.
 inline absl::StatusOr<absl::Duration> TimeLeft(int64_t deadline_ns, absl::Duration by_default) {
   if (deadline_ns == 0) return by_default;
   const absl::Duration left = absl::Nanoseconds(deadline_ns - waybill_now_ns());

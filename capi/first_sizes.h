@@ -1,4 +1,4 @@
-// How long each struct was in the first release that had it, and so has to be at least.
+// The size of each struct in the first release that had it, which is the smallest size to accept.
 #ifndef WAYBILL_CAPI_FIRST_SIZES_H_
 #define WAYBILL_CAPI_FIRST_SIZES_H_
 

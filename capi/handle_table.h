@@ -1,5 +1,5 @@
-// From handles to objects. A handle is kind, generation and index in a pointer's clothes; it is
-// looked up and never dereferenced.
+// Maps handles to objects. A handle is a kind, a generation and an index in the form of a pointer.
+// It is looked up and never dereferenced.
 #ifndef WAYBILL_CAPI_HANDLE_TABLE_H_
 #define WAYBILL_CAPI_HANDLE_TABLE_H_
 
@@ -16,18 +16,18 @@ namespace waybill::capi {
 // Thread-safe.
 class HandleTable {
  public:
-  // Of this process; never destroyed. A forked child has an empty one, in which the parent's
-  // handles are nowhere.
+  // Returns the table of this process, which is never destroyed. A forked child has an empty table
+  // without its parent's handles.
   static HandleTable& Instance();
-  // This process was forked from one that used the library.
+  // Returns true if this process was forked from one that used the library.
   static bool forked();
 
-  // Never 0, and never one that was given before.
+  // Returns a handle that is not 0 and was never returned before.
   uintptr_t Add(Kind kind, std::shared_ptr<Object> object);
-  // Null for what is no handle of that kind (any more).
+  // Returns null if there is no such handle of that kind, or no longer.
   std::shared_ptr<Object> Find(Kind kind, uintptr_t handle) const;
   std::shared_ptr<Object> Remove(Kind kind, uintptr_t handle);
-  // Handles that were given and not destroyed.
+  // The number of handles that are not destroyed.
   uint64_t size() const;
 
  private:
@@ -49,7 +49,7 @@ class HandleTable {
 // Typed access, by T::Handle and T::kKind.
 template <typename T>
 typename T::Handle* MakeHandle(std::shared_ptr<T> object) {
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): nobody follows it.
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): it is never dereferenced.
   return reinterpret_cast<typename T::Handle*>(
       HandleTable::Instance().Add(T::kKind, std::move(object)));
 }
@@ -60,7 +60,7 @@ std::shared_ptr<T> FindObject(const typename T::Handle* handle) {
       HandleTable::Instance().Find(T::kKind, reinterpret_cast<uintptr_t>(handle)));
 }
 
-// What every destroy does.
+// Implements every destroy function.
 template <typename T>
 void DestroyObject(const typename T::Handle* handle) {
   const std::shared_ptr<Object> object =

@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "capi/handle_table.h"
 
@@ -119,6 +122,72 @@ TEST(Job, AnUpdateThatIsCancelledIsShownByNobodyAndItsVersionCanComeAgain) {
   waybill_event_release(&published);
 }
 
+TEST(Job, AVersionThatIsNotLaterIsRefusedInItsEvent) {
+  Job job;
+  job.Join();
+  job.Publish(2);
+  job.AwaitCommitted(2);
+  for (const uint64_t version : {2, 1}) {
+    job.Publish(version);
+    waybill_event_t refused = job.Await(WAYBILL_EVENT_PUBLISHED);
+    EXPECT_EQ(refused.token, version);
+    EXPECT_EQ(refused.status, WAYBILL_FAILED_PRECONDITION);
+    EXPECT_EQ(waybill_error_scope(refused.error), uint32_t{WAYBILL_SCOPE_CALL});
+    EXPECT_STREQ(waybill_error_message(refused.error),
+                 ("publish version " + std::to_string(version) +
+                  ": version 2 was published; versions only grow")
+                     .c_str());
+    waybill_event_release(&refused);
+  }
+  EXPECT_TRUE(job.Shows(0, 2));
+}
+
+// Takes events until one of that kind and version has come, which it releases; answers those that
+// ask. Returns the kinds and versions of all of them.
+std::vector<std::pair<uint32_t, uint64_t>> TakeUntil(const Job& job, uint32_t kind,
+                                                     uint64_t version) {
+  std::vector<std::pair<uint32_t, uint64_t>> taken;
+  while (taken.empty() || taken.back() != std::pair(kind, version)) {
+    waybill_event_t event = WAYBILL_EVENT_INIT;
+    if (waybill_queue_wait(job.queue, 0, &event, nullptr) != WAYBILL_OK) break;
+    EXPECT_EQ(event.status, WAYBILL_OK) << waybill_error_message(event.error);
+    taken.emplace_back(event.kind, event.version);
+    if (event.answer_wanted != 0) {
+      EXPECT_EQ(waybill_update_accept(event.update, event.kind, nullptr), WAYBILL_OK);
+    }
+    waybill_event_release(&event);
+  }
+  return taken;
+}
+
+TEST(Job, APublishWaitsForTheDecisionAboutTheOneBefore) {
+  Job job({.ask = WAYBILL_ASK_ARRIVED});
+  job.Join();
+  job.Publish(1);
+  waybill_event_t sent = job.Await(WAYBILL_EVENT_PUBLISHED);
+  waybill_event_t asked = job.Await(WAYBILL_EVENT_ARRIVED);
+  job.Publish(2);
+  // Nobody has answered for version 1: this one waits until its own deadline.
+  waybill_publish_options_t hurried = WAYBILL_PUBLISH_OPTIONS_INIT;
+  hurried.version = 3;
+  hurried.deadline_ns = waybill_now_ns() + 50'000'000;
+  ASSERT_EQ(waybill_trainer_publish(job.trainers[0], &hurried, 3, nullptr, nullptr), WAYBILL_OK);
+  waybill_event_t late = job.Await(WAYBILL_EVENT_PUBLISHED);
+  EXPECT_EQ(late.version, 3u);
+  EXPECT_EQ(late.status, WAYBILL_DEADLINE_EXCEEDED);
+  EXPECT_EQ(waybill_error_scope(late.error), uint32_t{WAYBILL_SCOPE_UPDATE});
+  EXPECT_THAT(waybill_error_message(late.error), HasSubstr("publish version 3"));
+
+  EXPECT_EQ(waybill_update_accept(asked.update, WAYBILL_EVENT_ARRIVED, nullptr), WAYBILL_OK);
+  const auto taken = TakeUntil(job, WAYBILL_EVENT_OUTCOME, 2);
+  const auto position = [&](uint32_t kind, uint64_t version) {
+    return std::find(taken.begin(), taken.end(), std::pair(kind, version));
+  };
+  EXPECT_LT(position(WAYBILL_EVENT_OUTCOME, 1), position(WAYBILL_EVENT_PUBLISHED, 2));
+  EXPECT_TRUE(job.Shows(0, 2));
+  for (waybill_event_t* event : {&sent, &asked, &late}) waybill_event_release(event);
+}
+
 TEST(Job, ASnapshotOutlivesItsWorker) {
   Job job;
   job.Join();
@@ -141,9 +210,9 @@ TEST(Job, ParentsMayGoFirst) {
   job.Join();
   waybill_context_destroy(job.context);
   waybill_controller_destroy(job.controller);
-  waybill_event_t ended = job.Await(WAYBILL_EVENT_ENDED);
-  EXPECT_NE(ended.status, WAYBILL_OK);
-  waybill_event_release(&ended);
+  waybill_event_t lost = job.Await(WAYBILL_EVENT_DISCONNECTED);
+  EXPECT_NE(lost.status, WAYBILL_OK);
+  waybill_event_release(&lost);
   waybill_queue_destroy(job.queue);
 }
 
@@ -161,45 +230,57 @@ TEST(Job, ARegionThatIsTakenBackEndsTheRanksThatUseIt) {
   EXPECT_EQ(waybill_worker_join(job.workers[0], 0, 0, nullptr), WAYBILL_FAILED_PRECONDITION);
 }
 
-TEST(Job, AWorkerComesBackToAControllerThatIsThereAgainAndNotBefore) {
+void StartController(Job& job, const char* token) {
+  waybill_controller_options_t options = WAYBILL_CONTROLLER_OPTIONS_INIT;
+  options.listen = job.address.c_str();
+  options.job = "capi";
+  options.token = token;
+  ASSERT_EQ(waybill_controller_start(job.context, &options, &job.controller, nullptr), WAYBILL_OK);
+}
+
+TEST(Job, RanksComeBackByThemselvesToAControllerThatIsThereAgain) {
   Job job;
   job.Join();
   job.Publish(1);
   job.AwaitCommitted(1);
-  ASSERT_EQ(waybill_worker_rejoin(job.workers[0], 7, nullptr), WAYBILL_OK);
-  waybill_event_t joined = job.Await(WAYBILL_EVENT_JOINED);
-  EXPECT_EQ(joined.status, WAYBILL_FAILED_PRECONDITION);
-  EXPECT_EQ(joined.token, 7u);
-  waybill_event_release(&joined);
   waybill_controller_destroy(job.controller);
+  waybill_event_t lost[2];
+  for (waybill_event_t& event : lost) {
+    event = job.Await(WAYBILL_EVENT_DISCONNECTED);
+    EXPECT_EQ(event.status, WAYBILL_UNAVAILABLE);
+    EXPECT_THAT(waybill_error_message(event.error), HasSubstr(job.address));
+    EXPECT_EQ(event.token, 0u);
+    EXPECT_EQ(event.answer_wanted, 0u);
+    EXPECT_EQ(event.update, nullptr);
+  }
+  EXPECT_NE(lost[0].source, lost[1].source);
+  for (waybill_event_t& event : lost) waybill_event_release(&event);
+  EXPECT_TRUE(job.Shows(0, 1));
+  job.Publish(2);  // Waits for the controller.
+  StartController(job, "secret");
+  const auto taken = TakeUntil(job, WAYBILL_EVENT_OUTCOME, 2);
+  EXPECT_EQ(std::count(taken.begin(), taken.end(),
+                       std::pair<uint32_t, uint64_t>(WAYBILL_EVENT_RECONNECTED, 0)),
+            2);
+  for (const auto& [kind, version] : taken) {
+    EXPECT_NE(kind, uint32_t{WAYBILL_EVENT_DISCONNECTED});
+    EXPECT_NE(kind, uint32_t{WAYBILL_EVENT_ENDED});
+  }
+  EXPECT_TRUE(job.Shows(0, 2));
+}
+
+TEST(Job, ARankThatTheControllerDismissesIsTold) {
+  Job job;
+  job.Join();
+  waybill_controller_destroy(job.controller);
+  StartController(job, "another");
   for (int ranks = 0; ranks < 2; ++ranks) {
+    waybill_event_t lost = job.Await(WAYBILL_EVENT_DISCONNECTED);
+    waybill_event_release(&lost);
     waybill_event_t ended = job.Await(WAYBILL_EVENT_ENDED);
+    EXPECT_EQ(ended.status, WAYBILL_UNAUTHENTICATED);
     waybill_event_release(&ended);
   }
-  waybill_trainer_destroy(job.trainers[0]);
-  waybill_controller_options_t options = WAYBILL_CONTROLLER_OPTIONS_INIT;
-  options.listen = job.address.c_str();
-  options.job = "capi";
-  options.token = "secret";
-  ASSERT_EQ(waybill_controller_start(job.context, &options, &job.controller, nullptr), WAYBILL_OK);
-  job.MakeTrainer(0);
-  ASSERT_EQ(waybill_trainer_join(job.trainers[1], 0, 8, nullptr), WAYBILL_OK);
-  ASSERT_EQ(waybill_worker_rejoin(job.workers[0], 9, nullptr), WAYBILL_OK);
-  for (int ranks = 0; ranks < 2; ++ranks) {
-    joined = job.Await(WAYBILL_EVENT_JOINED);
-    EXPECT_EQ(joined.status, WAYBILL_OK) << waybill_error_message(joined.error);
-    waybill_event_release(&joined);
-  }
-  EXPECT_TRUE(job.Shows(0, 1));
-  waybill_publish_options_t publish = WAYBILL_PUBLISH_OPTIONS_INIT;
-  publish.version = 2;
-  publish.until_committed = 1;
-  job.Fill(2);
-  ASSERT_EQ(waybill_trainer_publish(job.trainers[1], &publish, 0, nullptr, nullptr), WAYBILL_OK);
-  waybill_event_t published = job.Await(WAYBILL_EVENT_PUBLISHED);
-  EXPECT_EQ(published.status, WAYBILL_OK) << waybill_error_message(published.error);
-  waybill_event_release(&published);
-  EXPECT_TRUE(job.Shows(0, 2));
 }
 
 TEST(Job, LeavingEndsWithItsEvent) {
@@ -228,11 +309,6 @@ TEST(Job, ProgressAndDescriptionsAreOfWhatHappened) {
   EXPECT_GT(progress.end_ns[WAYBILL_STAGE_STAGE], 0);
   ASSERT_EQ(waybill_worker_progress(job.workers[0], &progress, nullptr), WAYBILL_OK);
   EXPECT_EQ(progress.bytes, Job::kBytes);
-  ASSERT_EQ(waybill_trainer_leave(job.trainers[0], 0, nullptr), WAYBILL_OK);
-  waybill_event_t left = job.Await(WAYBILL_EVENT_LEFT);
-  waybill_event_release(&left);
-  ASSERT_EQ(waybill_trainer_progress(job.trainers[0], &progress, nullptr), WAYBILL_OK);
-  EXPECT_EQ(progress.bytes, Job::kBytes / 2);
   waybill_blob_t* text = nullptr;
   ASSERT_EQ(waybill_trainer_describe(job.trainers[1], &text, nullptr), WAYBILL_OK);
   const json trainer = json::parse(TakeBlob(text));
@@ -249,6 +325,11 @@ TEST(Job, ProgressAndDescriptionsAreOfWhatHappened) {
   EXPECT_EQ(json::parse(TakeBlob(text)), status);
   ASSERT_EQ(waybill_context_describe(job.context, &text, nullptr), WAYBILL_OK);
   EXPECT_TRUE(json::parse(TakeBlob(text))["fabrics"]["local"]["available"]);
+  ASSERT_EQ(waybill_trainer_leave(job.trainers[0], 0, nullptr), WAYBILL_OK);
+  waybill_event_t left = job.Await(WAYBILL_EVENT_LEFT);
+  waybill_event_release(&left);
+  ASSERT_EQ(waybill_trainer_progress(job.trainers[0], &progress, nullptr), WAYBILL_OK);
+  EXPECT_EQ(progress.bytes, Job::kBytes / 2);
 }
 
 TEST(Context, ExaminesThisHost) {

@@ -1,4 +1,5 @@
-// What is logged: that a rank has joined and how, that it has lost its job; and from where.
+// Tests what is logged: how a rank has joined, that it has lost the controller, and from which
+// thread.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -47,7 +48,7 @@ class Sink {
   std::vector<Line> lines_;
 };
 
-TEST(Log, TellsHowARankHasJoinedAndThatItLostItsJob) {
+TEST(Log, TellsHowARankHasJoinedAndThatItLostTheController) {
   constexpr uint32_t kInformation = 1, kWarning = 2;
   Sink sink;
   Job job({.log_sink = Sink::Take, .log_user = &sink});
@@ -59,7 +60,7 @@ TEST(Log, TellsHowARankHasJoinedAndThatItLostItsJob) {
 
   waybill_controller_destroy(job.controller);
   const Line lost = sink.Await(kWarning, "worker 0 of 1 of job");
-  EXPECT_THAT(lost.text, HasSubstr("has lost the job: "));
+  EXPECT_THAT(lost.text, HasSubstr("has lost the controller, and tries to come back: "));
   EXPECT_NE(lost.thread, std::this_thread::get_id());
 }
 

@@ -1,4 +1,4 @@
-// A manifest that the caller builds, piece by piece.
+// A manifest that the caller builds piece by piece.
 #ifndef WAYBILL_CAPI_MANIFEST_H_
 #define WAYBILL_CAPI_MANIFEST_H_
 
@@ -35,7 +35,7 @@ class ManifestObject : public Object {
   Manifest manifest_;
 };
 
-// {"regions", "tensors", "shards", "padding", "aliases"}.
+// Returns {"regions", "tensors", "shards", "padding", "aliases"}.
 std::string ManifestToJson(const Manifest& manifest);
 
 }  // namespace waybill::capi

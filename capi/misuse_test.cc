@@ -235,7 +235,6 @@ class Caller {
     std::ignore = waybill_worker_join(Likely(workers_), deadline, 2, Error());
     if (Rarely()) std::ignore = waybill_trainer_leave(Likely(trainers_), 3, Error());
     if (Rarely()) std::ignore = waybill_worker_leave(Likely(workers_), 4, Error());
-    if (Rarely()) std::ignore = waybill_worker_rejoin(Likely(workers_), 5, Error());
   }
   void Publish() {
     waybill_publish_options_t options = WAYBILL_PUBLISH_OPTIONS_INIT;

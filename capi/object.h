@@ -1,4 +1,4 @@
-// What a handle stands for.
+// The base of all objects that have handles.
 #ifndef WAYBILL_CAPI_OBJECT_H_
 #define WAYBILL_CAPI_OBJECT_H_
 
@@ -6,7 +6,7 @@
 
 namespace waybill::capi {
 
-// Part of a handle's bits.
+// The kind of an object, which is part of its handle.
 enum class Kind : uint8_t {
   kError = 1,
   kBlob,
@@ -23,18 +23,18 @@ enum class Kind : uint8_t {
   kSnapshot,
 };
 
-// Derived classes say which handles are theirs:
+// Each derived class names the type and the kind of its handles:
 //
 //   using Handle = waybill_plan_t;
 //   static constexpr Kind kKind = Kind::kPlan;
 //
-// Thread-safe, each by its own means.
+// Derived classes are thread-safe.
 class Object {
  public:
   virtual ~Object() = default;
 
-  // The handle was destroyed. Waits until nothing touches what the caller lent; other threads may
-  // still be inside of calls.
+  // Called when the handle is destroyed. Waits until nothing touches memory that the caller lent.
+  // Other threads may still be in calls on the object.
   virtual void Close() {}
 };
 

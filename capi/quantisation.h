@@ -1,4 +1,4 @@
-// waybill_quantisation_t and the core's Quantisation.
+// Converts waybill_quantisation_t to the core's Quantisation.
 #ifndef WAYBILL_CAPI_QUANTISATION_H_
 #define WAYBILL_CAPI_QUANTISATION_H_
 
@@ -8,7 +8,7 @@
 
 namespace waybill::capi {
 
-// kInvalidArgument: numbers that are none, or do not go together.
+// kInvalidArgument: a number is unknown, or the fields do not fit together.
 absl::StatusOr<Quantisation> ReadQuantisation(const waybill_quantisation_t* given);
 
 }  // namespace waybill::capi

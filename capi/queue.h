@@ -1,4 +1,4 @@
-// Where trainers and workers put what happens, and the caller takes it.
+// The queue of events: trainers and workers put them in, and the caller takes them.
 #ifndef WAYBILL_CAPI_QUEUE_H_
 #define WAYBILL_CAPI_QUEUE_H_
 
@@ -19,7 +19,7 @@
 
 namespace waybill::capi {
 
-// A waybill_event_t before anybody takes it.
+// An event in the queue, before it becomes a waybill_event_t.
 struct QueuedEvent {
   uint32_t kind = 0;
   uint32_t source = 0;
@@ -38,16 +38,17 @@ class Queue : public Object {
   using Handle = waybill_queue_t;
   static constexpr Kind kKind = Kind::kQueue;
 
-  // kResourceExhausted: no file descriptor.
+  // kResourceExhausted: there is no file descriptor left.
   static absl::StatusOr<std::shared_ptr<Queue>> Create(std::shared_ptr<Context> context);
   ~Queue() override;
   void Close() override;
 
   void Push(QueuedEvent event);
 
-  // The oldest one. kNotFound: there is none.
+  // Takes the oldest event. kNotFound: there is none.
   absl::StatusOr<QueuedEvent> Poll();
-  // The same by `deadline_ns` of the monotonic clock. kDeadlineExceeded; kCancelled: closed.
+  // Takes the oldest event, and waits for one until `deadline_ns` of the monotonic clock.
+  // kDeadlineExceeded; kCancelled: the queue was closed.
   absl::StatusOr<QueuedEvent> Wait(int64_t deadline_ns);
 
   int descriptor() const { return descriptor_; }
@@ -58,7 +59,7 @@ class Queue : public Object {
   QueuedEvent TakeLocked();
 
   const std::shared_ptr<Context> context_;
-  const int descriptor_;  // Of an eventfd; readable where there are events.
+  const int descriptor_;  // An eventfd that is readable while there are events.
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<QueuedEvent> events_;

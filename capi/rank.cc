@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "capi/deadline.h"
 #include "capi/manifest.h"
 #include "core/net/tcp_socket.h"
@@ -73,8 +74,7 @@ absl::StatusOr<RankParts> ReadRankParts(const std::shared_ptr<Context>& context,
   return parts;
 }
 
-Rank::Rank(uint32_t source, RankParts parts, Regions regions,
-           std::shared_ptr<kernels::cuda::Device> device)
+Rank::Rank(uint32_t source, RankParts parts, Regions regions, std::shared_ptr<Device> device)
     : config_(std::move(parts.config)),
       manifest_(std::move(parts.manifest)),
       regions_(std::move(regions)),
@@ -99,23 +99,22 @@ void Rank::LogJoined() const {
   Log(LogLevel::kInformation, text);
 }
 
-void Rank::SetState(State state) {
+Rank::~Rank() {
+  if (opener_.joinable()) opener_.join();
+}
+
+uint64_t Rank::NewToken(uint64_t user_token) {
   const std::lock_guard lock(mutex_);
-  if (state_ != State::kLeft) state_ = state;
+  user_tokens_[++last_token_] = user_token;
+  return last_token_;
 }
 
-void Rank::Close() {
-  const std::lock_guard closing(close_mutex_);
-  SetState(State::kLeft);
-  stop_.request_stop();
-  CancelCalls();
-  calls_.Close();
-  LeaveNow();
-}
+// --- joining and leaving ---
 
-absl::Status Rank::BeginJoin(int64_t deadline_ns, uint64_t token,
-                             std::function<absl::Status(const RankIdentity&)> run) {
-  WAYBILL_RETURN_IF_ERROR(TimeLeft(deadline_ns, kJoinDefault).status());
+absl::Status Rank::Join(int64_t deadline_ns, uint64_t user_token) {
+  WAYBILL_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline_ns, kJoinDefault));
+  const absl::Time deadline = absl::Now() + left;
+  std::thread before;
   {
     const std::lock_guard lock(mutex_);
     if (state_ != State::kNew) {
@@ -125,26 +124,28 @@ absl::Status Rank::BeginJoin(int64_t deadline_ns, uint64_t token,
               : "it has left: a rank that joins again is made anew");
     }
     state_ = State::kJoining;
+    user_tokens_[++last_token_] = user_token;
+    before = std::move(opener_);
+    opener_ = std::thread([this, token = last_token_, deadline] { OpenAndJoin(token, deadline); });
   }
-  Do(WAYBILL_EVENT_JOINED, token, 0, [this, deadline_ns, run = std::move(run)]() -> absl::Status {
-    const auto join = [&]() -> absl::Status {
-      RankIdentity identity = config_.identity;
-      WAYBILL_ASSIGN_OR_RETURN(identity.join_timeout, TimeLeft(deadline_ns, kJoinDefault));
-      identity.cancel = stop_.get_token();
-      identity.on_end = [this](const absl::Status& why) {
-        Log(LogLevel::kWarning, absl::StrCat("has lost the job: ", why.message()));
-        QueuedEvent event = NewEvent(WAYBILL_EVENT_ENDED);
-        event.status = why;
-        Push(std::move(event));
-      };
-      return run(identity);
-    };
-    absl::Status status = join();
-    SetState(status.ok() ? State::kJoined : State::kNew);
-    if (status.ok()) LogJoined();
-    return status;
-  });
+  if (before.joinable()) before.join();  // It has ended with the last attempt.
   return absl::OkStatus();
+}
+
+// On a thread of its own.
+void Rank::OpenAndJoin(uint64_t token, absl::Time deadline) {
+  const absl::Status made = MakeClient();
+  std::unique_lock lock(mutex_);
+  if (made.ok() && state_ == State::kJoining) {
+    has_client_ = true;
+    return JoinClient(token, deadline);
+  }
+  const bool left = state_ != State::kJoining;
+  lock.unlock();
+  OnNotice({.kind = Notice::Kind::kJoined,
+            .token = token,
+            .status = left ? absl::CancelledError("it left before it had joined") : made});
+  if (left) OnNotice({.kind = Notice::Kind::kLeft});
 }
 
 absl::Status Rank::CheckJoined() const {
@@ -156,31 +157,112 @@ absl::Status Rank::CheckJoined() const {
                                            : "it has left");
 }
 
-absl::Status Rank::Leave(uint64_t token) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (state_ == State::kLeaving || state_ == State::kLeft) {
-      return absl::FailedPreconditionError("it has left");
-    }
-    state_ = State::kLeaving;
+absl::Status Rank::Leave(uint64_t user_token) {
+  std::unique_lock lock(mutex_);
+  if (state_ == State::kLeaving || state_ == State::kLeft) {
+    return absl::FailedPreconditionError("it has left");
   }
-  Do(WAYBILL_EVENT_LEFT, token, 0, [this] {
-    LeaveNow();
-    SetState(State::kLeft);
-    return absl::OkStatus();
-  });
+  const State before = std::exchange(state_, State::kLeaving);
+  user_tokens_[++last_token_] = user_token;
+  leave_token_ = last_token_;
+  if (has_client_) {
+    LeaveClient(leave_token_);
+  } else if (before != State::kJoining) {
+    lock.unlock();
+    OnNotice({.kind = Notice::Kind::kLeft});
+  }  // Else the thread that joins ends it.
   return absl::OkStatus();
 }
 
-void Rank::Do(uint32_t kind, uint64_t token, uint64_t version, std::function<absl::Status()> run) {
-  calls_.Do([this, kind, token, version, run = std::move(run)](CallThread::How how) {
-    QueuedEvent event = NewEvent(kind);
-    event.token = token;
-    event.version = version;
-    event.status =
-        how == CallThread::How::kRun ? run() : absl::CancelledError("it was destroyed before");
-    Push(std::move(event));
-  });
+void Rank::Close() {
+  const std::lock_guard closing(close_mutex_);
+  {
+    const std::lock_guard lock(mutex_);
+    silent_leave_ = state_ != State::kLeaving;
+  }
+  (void)Leave(0);
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return state_ == State::kLeft; });
+  std::thread opener = std::move(opener_);
+  lock.unlock();
+  if (opener.joinable()) opener.join();
+}
+
+void Rank::ForgetToken(uint64_t token) {
+  const std::lock_guard lock(mutex_);
+  user_tokens_.erase(token);
+}
+
+// --- notices ---
+
+void Rank::OnNotice(const Notice& notice) {
+  switch (notice.kind) {
+    case Notice::Kind::kJoined:
+      return OnJoined(notice);
+    case Notice::Kind::kPublished:
+      return PushEnd(WAYBILL_EVENT_PUBLISHED, notice);
+    case Notice::Kind::kLeft: {
+      bool silent;
+      uint64_t token;
+      {
+        const std::lock_guard lock(mutex_);
+        silent = silent_leave_;
+        token = leave_token_;
+      }
+      if (!silent) {
+        Notice left = notice;
+        left.token = token;
+        PushEnd(WAYBILL_EVENT_LEFT, left);
+      }
+      const std::lock_guard lock(mutex_);
+      state_ = State::kLeft;
+      changed_.notify_all();
+      return;
+    }
+    case Notice::Kind::kDisconnected: {
+      Log(LogLevel::kWarning, absl::StrCat("has lost the controller, and tries to come back: ",
+                                           notice.status.message()));
+      QueuedEvent event = NewEvent(WAYBILL_EVENT_DISCONNECTED);
+      event.status = notice.status;
+      return Push(std::move(event));
+    }
+    case Notice::Kind::kReconnected:
+      LogJoined();
+      return Push(NewEvent(WAYBILL_EVENT_RECONNECTED));
+    case Notice::Kind::kEnded: {
+      Log(LogLevel::kWarning, absl::StrCat("was dismissed: ", notice.status.message()));
+      QueuedEvent event = NewEvent(WAYBILL_EVENT_ENDED);
+      event.status = notice.status;
+      return Push(std::move(event));
+    }
+    default:
+      return OnUpdateNotice(notice);
+  }
+}
+
+void Rank::OnJoined(const Notice& notice) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::kJoining) state_ = notice.status.ok() ? State::kJoined : State::kNew;
+    if (!notice.status.ok() && state_ == State::kNew) has_client_ = false;
+  }
+  if (notice.status.ok()) LogJoined();
+  PushEnd(WAYBILL_EVENT_JOINED, notice);
+}
+
+void Rank::PushEnd(uint32_t kind, const Notice& notice) {
+  QueuedEvent event = NewEvent(kind);
+  event.version = notice.version;
+  event.status = notice.status;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto token = user_tokens_.find(notice.token);
+    if (token != user_tokens_.end()) {
+      event.token = token->second;
+      user_tokens_.erase(token);
+    }
+  }
+  Push(std::move(event));
 }
 
 QueuedEvent Rank::NewEvent(uint32_t kind) const {

@@ -1,14 +1,16 @@
-// What trainers and workers of the C ABI have in common.
+// The base of the C ABI's trainers and workers.
 #ifndef WAYBILL_CAPI_RANK_H_
 #define WAYBILL_CAPI_RANK_H_
 
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,7 +18,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "capi/call.h"
-#include "capi/call_thread.h"
 #include "capi/context.h"
 #include "capi/object.h"
 #include "capi/queue.h"
@@ -24,15 +25,15 @@
 #include "capi/struct_size.h"
 #include "capi/waybill.h"
 #include "core/control/rank_client.h"
+#include "core/device/device.h"
 #include "core/engine/timeline.h"
 #include "core/fabric/choice/make_fabric.h"
 #include "core/tensor/manifest.h"
 #include "core/tensor/manifest_check.h"
-#include "kernels/cuda/device.h"
 
 namespace waybill::capi {
 
-// A waybill_rank_options_t, checked.
+// A checked waybill_rank_options_t.
 struct RankConfig {
   RankIdentity identity;
   FabricOptions fabric;
@@ -40,7 +41,7 @@ struct RankConfig {
   uint64_t user = 0;
 };
 
-// What the options of both roles have, but for the regions.
+// What the options of both roles contain, except the regions.
 struct RankParts {
   RankConfig config;
   std::shared_ptr<Queue> queue;
@@ -51,67 +52,107 @@ absl::StatusOr<RankParts> ReadRankParts(const std::shared_ptr<Context>& context,
                                         const waybill_queue_t* queue,
                                         const waybill_manifest_t* manifest, Holes holes);
 
-// Keeps its parents alive: context, queue, regions. Calls are carried out on a thread, one after
-// the other; what they do themselves is under no lock of this class.
+// Shares a client with other threads until Set(nullptr) takes it away.
+template <typename Client>
+class Shared {
+ public:
+  void Set(Client* client) {
+    const std::lock_guard lock(mutex_);
+    client_ = client;
+  }
+  // Runs `use(client)` unless the client was taken away.
+  template <typename Use>
+  void With(Use use) {
+    const std::lock_guard lock(mutex_);
+    if (client_ != nullptr) use(*client_);
+  }
+
+ private:
+  std::mutex mutex_;
+  Client* client_ = nullptr;
+};
+
+// Sends commands to a client and turns the client's notices into events. Keeps its parents alive:
+// context, queue and regions.
 class Rank : public Object {
  public:
-  // Cancels the calls under way, drops the others with their events, and leaves.
+  // Leaves the job, with an event for each call that is under way. Returns once nothing reads or
+  // writes the regions.
   void Close() final;
 
-  // One LEFT event follows. kFailedPrecondition: it has left.
-  absl::Status Leave(uint64_t token);
+  // Leaves the job; one LEFT event follows. kFailedPrecondition: the rank has left.
+  absl::Status Leave(uint64_t user_token);
 
   virtual waybill_progress_t progress() const = 0;
   virtual std::string Describe() const = 0;
 
  protected:
-  // `device` has the regions that are a device's memory; null where none is.
-  Rank(uint32_t source, RankParts parts, Regions regions,
-       std::shared_ptr<kernels::cuda::Device> device);
+  // `device` is the GPU of the regions that are GPU memory, or null if none is.
+  Rank(uint32_t source, RankParts parts, Regions regions, std::shared_ptr<Device> device);
+  ~Rank() override;
 
-  // `run` joins. kFailedPrecondition: it has joined, is joining, or has left.
-  absl::Status BeginJoin(int64_t deadline_ns, uint64_t token,
-                         std::function<absl::Status(const RankIdentity&)> run);
-  // For calls after JOINED, until leaving. kFailedPrecondition.
+  // Joins the job; one JOINED event follows. kFailedPrecondition: the rank has joined, is joining,
+  // or has left.
+  absl::Status Join(int64_t deadline_ns, uint64_t user_token);
+  // Returns kFailedPrecondition unless the rank has joined and not left.
   absl::Status CheckJoined() const;
 
-  // Queues a call, whose end is an event of that kind.
-  void Do(uint32_t kind, uint64_t token, uint64_t version, std::function<absl::Status()> run);
-  // An event of this rank's.
+  // Returns the token by which the client knows a call. The event that ends the call carries
+  // `user_token`.
+  uint64_t NewToken(uint64_t user_token);
+  void ForgetToken(uint64_t token);
+  // Returns the client's sink, which turns notices into events.
+  NoticeSink sink() {
+    return [this](const Notice& notice) { OnNotice(notice); };
+  }
+
+  // Returns a new event of this rank.
   QueuedEvent NewEvent(uint32_t kind) const;
   void Push(QueuedEvent event) const { queue_->Push(std::move(event)); }
 
   absl::StatusOr<std::unique_ptr<Fabric>> MakeOwnFabric() const;
   nlohmann::json DescribeIdentity(absl::string_view role) const;
 
-  // On the thread that carries calls out, or where none are any more.
-  virtual void LeaveNow() = 0;
-  // Calls under way are to end soon; any thread.
-  virtual void CancelCalls() = 0;
+  // Makes the client. May take long, because it reserves all memory.
+  virtual absl::Status MakeClient() = 0;
+  virtual void JoinClient(uint64_t token, absl::Time deadline) = 0;
+  virtual void LeaveClient(uint64_t token) = 0;
+  // Handles a notice of an update, on the client's thread.
+  virtual void OnUpdateNotice(const Notice& notice) = 0;
 
   const RankConfig config_;
   const Manifest manifest_;
   const Regions regions_;
-  const std::shared_ptr<kernels::cuda::Device> device_;
+  const std::shared_ptr<Device> device_;
 
  private:
   enum class State { kNew, kJoining, kJoined, kLeaving, kLeft };
 
-  void SetState(State state);
-  // To the log: the rank's name, and `what`.
+  void OpenAndJoin(uint64_t token, absl::Time deadline);
+  void OnNotice(const Notice& notice);
+  void OnJoined(const Notice& notice);
+  // Pushes the event that ends a call.
+  void PushEnd(uint32_t kind, const Notice& notice);
+  // Logs the rank's name and `what`.
   void Log(LogLevel level, absl::string_view what) const;
-  void LogJoined() const;  // And by which path it reaches each peer.
+  void LogJoined() const;  // Also logs the path to each peer.
 
   const uint32_t source_;
   const std::shared_ptr<Queue> queue_;
-  std::stop_source stop_;  // Of joining.
   std::mutex close_mutex_;
   mutable std::mutex mutex_;
-  State state_ = State::kNew;  // Guarded by mutex_.
-  CallThread calls_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  State state_ = State::kNew;
+  bool has_client_ = false;  // True once the client has been told to join.
+  uint64_t last_token_ = 0;
+  std::map<uint64_t, uint64_t> user_tokens_;  // Calls under way, by the client's token.
+  uint64_t leave_token_ = 0;
+  bool silent_leave_ = false;  // True if no LEFT event is to be pushed.
+  std::thread opener_;         // Makes the client.
 };
 
-// What waybill_trainer_progress() and waybill_worker_progress() do, and the two that describe.
+// Implement waybill_trainer_progress(), waybill_worker_progress() and the two describe functions.
 template <typename T>
 waybill_status_t TellProgress(absl::string_view doing, const typename T::Handle* handle,
                               absl::string_view name, waybill_progress_t* out_progress,
@@ -135,9 +176,9 @@ waybill_status_t TellDescription(absl::string_view doing, const typename T::Hand
   });
 }
 
-// [{"peer", "co_owner", "path"}]
+// Returns [{"peer", "co_owner", "path"}].
 nlohmann::json LanesToJson(const std::vector<LaneReport>& lanes);
-// Into the begin_ns and end_ns of a progress.
+// Copies the times to begin_ns and end_ns.
 void CopySpans(const StageSpans& spans, waybill_progress_t& progress);
 
 }  // namespace waybill::capi

@@ -6,8 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "capi/call.h"
 #include "capi/struct_size.h"
-#include "kernels/cuda/device.h"
-#include "kernels/cuda/driver.h"
+#include "core/device/device.h"
 
 namespace waybill::capi {
 
@@ -55,18 +54,14 @@ absl::StatusOr<MemoryKind> KindOf(const waybill_region_options_t& options) {
   switch (options.kind) {
     case 0:
     case WAYBILL_MEMORY_HOST:
-      return MemoryKind::kHost;
     case WAYBILL_MEMORY_PINNED:
-      return MemoryKind::kPinned;
-    case WAYBILL_MEMORY_DEVICE: {
-      const kernels::cuda::Outcome gpu = kernels::cuda::FindGpu();
-      if (!gpu.ok()) return absl::UnavailableError(gpu.reason());
-      int ordinal = 0;
-      if (options.size_bytes == 0) return MemoryKind::kDevice;
-      const auto found = kernels::cuda::FindDevice(options.data, options.size_bytes, ordinal);
-      if (!found.ok()) return absl::InvalidArgumentError(found.reason());
+      return MemoryKind::kHost;
+    case WAYBILL_MEMORY_DEVICE:
+      WAYBILL_RETURN_IF_ERROR(FindGpu());
+      if (options.size_bytes > 0) {
+        WAYBILL_RETURN_IF_ERROR(FindDevice(options.data, options.size_bytes).status());
+      }
       return MemoryKind::kDevice;
-    }
     default:
       return absl::InvalidArgumentError(
           absl::StrCat("kind ", options.kind, " is no kind of memory"));

@@ -1,4 +1,4 @@
-// Memory of the caller's, and which ranks use it.
+// Memory that the caller lends, and the ranks that use it.
 #ifndef WAYBILL_CAPI_REGION_H_
 #define WAYBILL_CAPI_REGION_H_
 
@@ -31,10 +31,10 @@ class Region : public Object {
         read_only_(read_only),
         name_(std::move(name)) {}
 
-  // The ranks that use it leave, and are quiescent when this returns.
+  // Makes the ranks that use the region leave. They are quiescent when this returns.
   void Close() override;
 
-  // `user` is closed before the memory is the caller's again. kInvalidArgument: it is already.
+  // Adds a rank, which Close() will close. kInvalidArgument: the region is closed already.
   absl::Status AddUser(const std::shared_ptr<Object>& user);
 
   const MemorySpan& memory() const { return memory_; }
@@ -54,11 +54,11 @@ class Region : public Object {
 using Regions = std::vector<std::shared_ptr<Region>>;
 enum class Access { kRead, kWrite };
 
-// Looks the handles up: one for each region of the manifest, as large. Where ranks write to them
-// they may neither overlap nor be read-only.
+// Looks up the handles: there must be one for each region of the manifest, of the same size. If
+// `access` is kWrite, they must not overlap or be read-only.
 absl::StatusOr<Regions> FindRegions(waybill_region_t* const* handles, uint32_t count,
                                     const Manifest& manifest, Access access);
-// Of all of them.
+// Adds `user` to all regions.
 absl::Status AddUser(const Regions& regions, const std::shared_ptr<Object>& user);
 std::vector<MemorySpan> MemoryOf(const Regions& regions);
 

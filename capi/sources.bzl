@@ -21,7 +21,6 @@ SOURCES = [
 
 HEADERS = [
     "call.h",
-    "call_thread.h",
     "context.h",
     "deadline.h",
     "first_sizes.h",

@@ -16,7 +16,7 @@
 
 namespace waybill::capi {
 
-// No struct will ever be that long: it is a number that was never set.
+// No struct will ever be this long. A larger size was never set.
 inline constexpr size_t kLongestStruct = 4096;
 
 template <typename T>
@@ -32,9 +32,9 @@ absl::Status CheckStructSize(const T* given, absl::string_view name) {
                                                  kFirstSize<T>, " (use the _INIT macro)"));
 }
 
-// What the caller filled in; what its version does not have is zero.
+// Returns the struct that the caller filled in. Fields that the caller's version lacks are zero.
 //
-// kUnimplemented: it has something that is unknown here, and not zero.
+// kUnimplemented: a field that this library does not know is not zero.
 template <typename T>
 absl::StatusOr<T> ReadStruct(const T* given, absl::string_view name) {
   WAYBILL_RETURN_IF_ERROR(CheckStructSize(given, name));
@@ -50,7 +50,7 @@ absl::StatusOr<T> ReadStruct(const T* given, absl::string_view name) {
   return read;
 }
 
-// Fills in what the caller's version has room for. The struct has passed CheckStructSize().
+// Fills in the fields that the caller's version has. The struct must have passed CheckStructSize().
 template <typename T>
 void WriteStruct(T value, T* out) {
   const size_t size = out->struct_size;

@@ -1,19 +1,16 @@
-#include "core/control/trainer.h"
-
-#include <algorithm>
+#include <atomic>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "capi/call.h"
 #include "capi/deadline.h"
 #include "capi/rank.h"
 #include "capi/struct_size.h"
-#include "core/memory/device.h"
-#include "core/memory/device_event.h"
-#include "kernels/cuda/device.h"
+#include "core/control/trainer_client.h"
+#include "core/device/device.h"
 
 namespace waybill::capi {
 namespace {
@@ -28,169 +25,112 @@ class TrainerObject final : public Rank {
   static constexpr Kind kKind = Kind::kTrainer;
 
   TrainerObject(RankParts parts, Regions regions, const TrainerEngineOptions& engine,
-                std::shared_ptr<kernels::cuda::Device> device)
+                std::shared_ptr<Device> device)
       : Rank(WAYBILL_SOURCE_TRAINER, std::move(parts), std::move(regions), std::move(device)),
         engine_(engine) {}
+  ~TrainerObject() override { shared_->Set(nullptr); }
 
-  absl::Status Join(int64_t deadline_ns, uint64_t token) {
-    return BeginJoin(deadline_ns, token, [this](const RankIdentity& identity) -> absl::Status {
-      WAYBILL_ASSIGN_OR_RETURN(auto fabric, MakeOwnFabric());
-      const TrainerOptions options{
-          .identity = identity,
-          .engine = engine_,
-          .on_outcome = [this](uint64_t version, const GroupOutcome& outcome) {
-            TellOutcome(version, outcome);
-          }};
-      WAYBILL_ASSIGN_OR_RETURN(
-          std::shared_ptr<Trainer> joined,
-          Trainer::Join(options, manifest_, MemoryOf(regions_), std::move(fabric)));
-      const std::lock_guard lock(mutex_);
-      trainer_ = std::move(joined);
-      return absl::OkStatus();
-    });
-  }
+  using Rank::Join;
 
   absl::StatusOr<std::shared_ptr<Update>> Publish(const waybill_publish_options_t& options,
-                                                  uint64_t token) {
+                                                  uint64_t user_token) {
     WAYBILL_RETURN_IF_ERROR(CheckJoined());
-    WAYBILL_RETURN_IF_ERROR(TimeLeft(options.deadline_ns, kPublishDefault).status());
-    WAYBILL_ASSIGN_OR_RETURN(const std::shared_ptr<DeviceEvent> event, TakeEvent(options));
-    auto update = std::make_shared<Update>(Update::Role::kOfTrainer, options.version);
-    {
-      const std::lock_guard lock(mutex_);
-      if (options.version == 0) return absl::InvalidArgumentError("versions begin at 1");
-      if (options.version <= last_version_) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("version ", last_version_, " was published; versions only grow"));
+    WAYBILL_ASSIGN_OR_RETURN(const absl::Duration left,
+                             TimeLeft(options.deadline_ns, kPublishDefault));
+    if (options.version == 0) return absl::InvalidArgumentError("versions begin at 1");
+    PublishCommand command{.version = options.version,
+                           .deadline = absl::Now() + left,
+                           .digests_off = options.no_digests != 0,
+                           .fail_on_nonfinite = options.fail_on_nonfinite != 0,
+                           .until_committed = options.until_committed != 0};
+    if (options.after_event != nullptr) {
+      if (device_ == nullptr) {
+        return absl::InvalidArgumentError(
+            "after_event is given, and no region is memory of a device; wait for it yourself");
       }
-      before_ = std::exchange(last_version_, options.version);
-      under_way_.push_back(update);
+      command.held_for = absl::StrCat("GPU ", device_->ordinal(), " has not reached its event");
     }
-    Do(WAYBILL_EVENT_PUBLISHED, token, options.version, [this, update, options, event] {
-      absl::Status status = Run(*update, options, event.get());
-      Finish(update, status.ok());
-      return status;
+    const uint64_t token = NewToken(user_token);
+    const auto release = [shared = shared_, token] {
+      shared->With([&](TrainerClient& client) { client.Release(token); });
+    };
+    const auto reached = std::make_shared<std::atomic<bool>>(false);
+    if (options.after_event != nullptr) {
+      const auto queued =
+          device_->After(static_cast<Event>(options.after_event), [release, reached] {
+            reached->store(true);
+            release();
+          });
+      if (!queued.ok()) {
+        ForgetToken(token);
+        return absl::InvalidArgumentError(queued.message());
+      }
+    }
+    shared_->With([&](TrainerClient& client) { client.Publish(token, command); });
+    if (reached->load()) release();  // The first one may have come before the publish.
+    return std::make_shared<Update>(options.version, [shared = shared_, token] {
+      shared->With([&](TrainerClient& client) { client.Cancel(token); });
     });
-    return update;
   }
 
   waybill_progress_t progress() const override {
-    const std::shared_ptr<Trainer> core = trainer();
-    if (core == nullptr) {
-      const std::lock_guard lock(mutex_);
-      return last_progress_;
-    }
     waybill_progress_t progress = WAYBILL_PROGRESS_INIT;
-    const TrainerProgress now = core->progress();
-    progress.version = now.version;
-    progress.planned_bytes = now.planned_bytes;
-    progress.bytes = now.counts.bytes;
-    progress.writes = now.counts.writes;
-    progress.stores = now.counts.stores;
-    progress.immediates = now.counts.immediates;
-    progress.maxima_messages = now.counts.maxima_messages;
-    progress.maxima_bytes = now.counts.maxima_bytes;
-    for (const NonFinite& found : core->nonfinite()) progress.nonfinite += found.elements;
-    CopySpans(now.stages, progress);
+    const TrainerReport report = Report();
+    progress.version = report.version;
+    progress.planned_bytes = report.planned_bytes;
+    progress.bytes = report.counts.bytes;
+    progress.writes = report.counts.writes;
+    progress.stores = report.counts.stores;
+    progress.immediates = report.counts.immediates;
+    progress.maxima_messages = report.counts.maxima_messages;
+    progress.maxima_bytes = report.counts.maxima_bytes;
+    for (const NonFinite& found : report.nonfinite) progress.nonfinite += found.elements;
+    CopySpans(report.stages, progress);
     return progress;
   }
 
   std::string Describe() const override {
     nlohmann::json json = DescribeIdentity("trainer");
-    const std::shared_ptr<Trainer> core = trainer();
-    json["joined"] = core != nullptr;
+    const TrainerReport report = Report();
+    json["joined"] = CheckJoined().ok();
     json["ring_bytes"] = engine_.ring_bytes;
-    json["ring_high_water_bytes"] = core == nullptr ? 0 : core->ring_high_water_bytes();
-    json["groups"] = core == nullptr ? std::vector<std::string>{} : core->groups();
-    json["lanes"] = LanesToJson(core == nullptr ? std::vector<LaneReport>{} : core->lanes());
+    json["ring_high_water_bytes"] = report.ring_high_water_bytes;
+    json["groups"] = report.groups;
+    json["lanes"] = LanesToJson(report.lanes);
     return json.dump();
   }
 
  private:
-  std::shared_ptr<Trainer> trainer() const {
-    const std::lock_guard lock(mutex_);
-    return trainer_;
+  TrainerReport Report() const {
+    TrainerReport report;
+    shared_->With([&](const TrainerClient& client) { report = client.report(); });
+    return report;
   }
 
-  // Null where none is given.
-  absl::StatusOr<std::shared_ptr<DeviceEvent>> TakeEvent(
-      const waybill_publish_options_t& options) const {
-    if (options.after_event == nullptr) return nullptr;
-    if (device_ == nullptr) {
-      return absl::InvalidArgumentError(
-          "after_event is given, and no region is memory of a device; wait for it yourself");
-    }
-    return DeviceEvent::Take(device_, static_cast<kernels::cuda::Event>(options.after_event));
-  }
-
-  absl::Status Run(const Update& update, const waybill_publish_options_t& options,
-                   const DeviceEvent* event) {
-    const std::shared_ptr<Trainer> core = trainer();
-    WAYBILL_ASSIGN_OR_RETURN(absl::Duration timeout,
-                             TimeLeft(options.deadline_ns, kPublishDefault));
-    const absl::Time deadline = absl::Now() + timeout;
-    if (event != nullptr) {
-      WAYBILL_RETURN_IF_ERROR(While(absl::StrCat("publish version ", update.version()),
-                                    event->Await(deadline, update.stop_token())));
-      timeout = deadline - absl::Now();
-    }
-    WAYBILL_RETURN_IF_ERROR(core->Publish(
-        update.version(), {.timeout = timeout,
-                           .digests = options.no_digests != 0 ? Digests::kOff : Digests::kOn,
-                           .fail_on_nonfinite = options.fail_on_nonfinite != 0,
-                           .cancel = update.stop_token()}));
-    if (options.until_committed == 0) return absl::OkStatus();
-    // The controller ends it by the deadline: it is given a little longer to say so.
+  absl::Status MakeClient() override {
+    shared_->Set(nullptr);
+    client_.reset();  // Of an attempt that failed.
+    WAYBILL_ASSIGN_OR_RETURN(auto fabric, MakeOwnFabric());
     WAYBILL_ASSIGN_OR_RETURN(
-        const std::vector<GroupOutcome> outcomes,
-        core->AwaitOutcome(deadline - absl::Now() + absl::Seconds(1), update.stop_token()));
-    for (const GroupOutcome& outcome : outcomes) {
-      if (!outcome.status.ok()) return While(absl::StrCat("group ", outcome.group), outcome.status);
-    }
+        client_, TrainerClient::Create(config_.identity, engine_, manifest_, MemoryOf(regions_),
+                                       std::move(fabric), sink()));
+    shared_->Set(client_.get());
     return absl::OkStatus();
   }
+  void JoinClient(uint64_t token, absl::Time deadline) override { client_->Join(token, deadline); }
+  void LeaveClient(uint64_t token) override { client_->Leave(token); }
 
-  void Finish(const std::shared_ptr<Update>& update, bool published) {
-    const std::lock_guard lock(mutex_);
-    under_way_.erase(std::find(under_way_.begin(), under_way_.end(), update));
-    // One that failed may be tried again.
-    if (!published && last_version_ == update->version()) last_version_ = before_;
-  }
-
-  void TellOutcome(uint64_t version, const GroupOutcome& outcome) {
+  void OnUpdateNotice(const Notice& notice) override {
     QueuedEvent event = NewEvent(WAYBILL_EVENT_OUTCOME);
-    event.version = version;
-    event.group = outcome.group;
-    event.status = outcome.status.ok() && !outcome.committed
-                       ? absl::AbortedError("it was not committed")
-                       : outcome.status;
+    event.version = notice.version;
+    event.group = notice.group;
+    event.status = notice.status;
     Push(std::move(event));
   }
 
-  void CancelCalls() override {
-    const std::lock_guard lock(mutex_);
-    for (const auto& update : under_way_) update->RequestStop();
-  }
-
-  // The regions are nobody's afterwards: what is left of it is destroyed, fabric and all.
-  void LeaveNow() override {
-    const waybill_progress_t last = progress();
-    std::shared_ptr<Trainer> core;
-    {
-      const std::lock_guard lock(mutex_);
-      core.swap(trainer_);
-      last_progress_ = last;
-    }
-    if (core != nullptr) core->Leave();
-  }
-
   const TrainerEngineOptions engine_;
-  mutable std::mutex mutex_;
-  std::shared_ptr<Trainer> trainer_;  // Guarded by mutex_, as is what follows.
-  waybill_progress_t last_progress_ = WAYBILL_PROGRESS_INIT;  // From when it left.
-  uint64_t last_version_ = 0;
-  uint64_t before_ = 0;  // The one before it.
-  std::vector<std::shared_ptr<Update>> under_way_;
+  const std::shared_ptr<Shared<TrainerClient>> shared_ = std::make_shared<Shared<TrainerClient>>();
+  std::unique_ptr<TrainerClient> client_;
 };
 
 absl::StatusOr<std::shared_ptr<TrainerObject>> CreateTrainer(

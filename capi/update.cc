@@ -9,21 +9,21 @@
 namespace waybill::capi {
 
 absl::Status Update::Cancel() {
-  if (role_ == Role::kOfWorker) {
+  if (!cancel_) {
     return absl::InvalidArgumentError(
         absl::StrCat("version ", version_, " is a worker's update: refuse it instead"));
   }
-  stop_.request_stop();
+  cancel_();
   return absl::OkStatus();
 }
 
-void Update::Ask(uint32_t event, WorkerOptions::Answer answer) {
+void Update::Ask(uint32_t event, Answer answer) {
   const std::lock_guard lock(mutex_);
   asked_[event - WAYBILL_EVENT_PREPARE] = std::move(answer);
 }
 
 absl::Status Update::GiveAnswer(uint32_t event, const absl::Status& answer) {
-  if (role_ == Role::kOfTrainer) {
+  if (cancel_) {
     return absl::InvalidArgumentError(
         absl::StrCat("version ", version_, " is a trainer's update, which asks nothing"));
   }
@@ -35,7 +35,7 @@ absl::Status Update::GiveAnswer(uint32_t event, const absl::Status& answer) {
     return absl::InvalidArgumentError(
         absl::StrCat("version ", version_, ": COMMIT cannot be refused: it is shown"));
   }
-  WorkerOptions::Answer give;
+  Answer give;
   {
     const std::lock_guard lock(mutex_);
     give = std::exchange(asked_[event - WAYBILL_EVENT_PREPARE], nullptr);

@@ -1,16 +1,16 @@
-// One version on its way: what a trainer's user can cancel, and a worker's answers.
+// An update as the C ABI's user sees it: a trainer's can be cancelled, and a worker's answered.
 #ifndef WAYBILL_CAPI_UPDATE_H_
 #define WAYBILL_CAPI_UPDATE_H_
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <mutex>
-#include <stop_token>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "capi/object.h"
 #include "capi/waybill.h"
-#include "core/control/worker.h"
 
 namespace waybill::capi {
 
@@ -18,30 +18,30 @@ class Update : public Object {
  public:
   using Handle = waybill_update_t;
   static constexpr Kind kKind = Kind::kUpdate;
-  enum class Role { kOfTrainer, kOfWorker };
 
-  Update(Role role, uint64_t version) : role_(role), version_(version) {}
+  // Passes the user's answer to the worker.
+  using Answer = std::function<void(const absl::Status&)>;
+
+  // Makes a trainer's update, which `cancel` gives up.
+  Update(uint64_t version, std::function<void()> cancel)
+      : version_(version), cancel_(std::move(cancel)) {}
+  // Makes a worker's update.
+  explicit Update(uint64_t version) : version_(version) {}
 
   uint64_t version() const { return version_; }
 
-  // --- a trainer's ---
-
+  // Cancels a trainer's update. kInvalidArgument: the update is a worker's.
   absl::Status Cancel();
-  void RequestStop() { stop_.request_stop(); }
-  std::stop_token stop_token() const { return stop_.get_token(); }
 
-  // --- a worker's ---
-
-  // The user is to answer the notice of that WAYBILL_EVENT_*.
-  void Ask(uint32_t event, WorkerOptions::Answer answer);
+  // Asks the worker's user to answer the notice `event`, a WAYBILL_EVENT_*.
+  void Ask(uint32_t event, Answer answer);
   absl::Status GiveAnswer(uint32_t event, const absl::Status& answer);
 
  private:
-  const Role role_;
   const uint64_t version_;
-  std::stop_source stop_;
+  const std::function<void()> cancel_;  // Null for a worker's update.
   std::mutex mutex_;
-  std::array<WorkerOptions::Answer, 3> asked_;  // PREPARE, ARRIVED, COMMIT.
+  std::array<Answer, 3> asked_;  // PREPARE, ARRIVED, COMMIT.
 };
 
 }  // namespace waybill::capi

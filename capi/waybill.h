@@ -1,42 +1,47 @@
-/* Waybill: updated model weights from trainers to inference workers, by one-sided writes.
+/* Waybill moves updated model weights from trainers to inference workers by one-sided writes.
  *
- * One controller plans for a job and decides commits; each trainer lends it memory that holds
- * shards of tensors, and publishes versions; each worker shows them, whole or not at all.
+ * One controller plans for a job and decides commits. A trainer lends Waybill the memory that holds
+ * its shards of the tensors, and publishes versions of them. A worker shows each version as a
+ * whole, or not at all.
  *
- *   context ─┬─ queue        what happens is pulled from it: poll, wait, or a file descriptor
- *            ├─ region       memory that the caller lends
- *            ├─ controller   hosted in this process
+ *   context ─┬─ queue        holds events: poll it, wait for it, or watch its file descriptor
+ *            ├─ region       memory that the caller lends to Waybill
+ *            ├─ controller   a controller in this process
  *            ├─ trainer ──── update
  *            └─ worker ───┬─ update
  *                         └─ snapshot
- *   layout, manifest, plan   pure: no context, no network, no thread
+ *   layout, manifest, plan   pure: they need no context, no network and no thread
  *
- * HANDLES. A handle is a number in a pointer's clothes, and is never dereferenced: one that was
- * destroyed, or is of another kind, is WAYBILL_INVALID_ARGUMENT. Every destroy takes NULL and stale
- * handles, may come in any order (what an object needs of its parents lives until it is gone), and
- * returns when no thread and no device of Waybill's can touch what the caller lent to the object.
+ * HANDLES. A handle is a number in the form of a pointer. Waybill never dereferences it, so a
+ * function that gets a handle that was destroyed, or a handle of another kind, returns
+ * WAYBILL_INVALID_ARGUMENT. Every destroy function accepts NULL and stale handles. Objects may be
+ * destroyed in any order, because an object keeps alive what it needs of its parents. When a
+ * destroy function returns, no thread of Waybill, no NIC and no GPU touches the memory that the
+ * caller lent to the object.
  *
- * THREADS. Every function may be called from any thread, at the same time as any other: [any].
- * Functions marked [waits] block, for as long as they say; no others do.
+ * THREADS. Any thread may call any function, at the same time as any other function. Functions
+ * marked [waits] block, for at most as long as they say. No other function blocks.
  *
- * STATUS. A function that can fail returns a waybill_status_t and, where that is not WAYBILL_OK and
- * `error` is not NULL, puts an error there that is yours until waybill_error_destroy(). On failure
- * no other output is written. Every function can return, beside what it lists:
+ * STATUS. A function that can fail returns a waybill_status_t. If the status is not WAYBILL_OK and
+ * `error` is not NULL, the function stores an error there, which the caller destroys with
+ * waybill_error_destroy(). A function that fails writes no other output. Beside the statuses that
+ * it lists, every function can return:
  *
- *   WAYBILL_INVALID_ARGUMENT     A handle is stale, NULL or of another kind; an output is NULL; a
- *                                struct_size is smaller than the first release's.
- *   WAYBILL_UNIMPLEMENTED        A newer caller set a field that this library does not know.
- *   WAYBILL_FAILED_PRECONDITION  This process was forked from the one that made the object: nothing
- *                                of Waybill works in it but destroy, which does nothing there.
- *   WAYBILL_RESOURCE_EXHAUSTED   No memory.
+ * - WAYBILL_INVALID_ARGUMENT: a handle is NULL, stale or of another kind; an output is NULL; or a
+ *   struct_size is smaller than the struct was in the first release.
+ * - WAYBILL_UNIMPLEMENTED: a newer caller set a field that this library does not know.
+ * - WAYBILL_FAILED_PRECONDITION: this process was forked from the process that made the object. In
+ *   a forked process every function fails, except the destroy functions, which do nothing.
+ * - WAYBILL_RESOURCE_EXHAUSTED: there is not enough memory.
  *
- * STRUCTS that the caller fills, or has filled, begin with their size: set it, or use the _INIT
- * macro, which zeroes the rest. They grow at their end only. A zero is the documented default.
+ * STRUCTS that the caller fills, or has Waybill fill, begin with their size. Set it, or use the
+ * _INIT macro, which also sets the other fields to zero. Later releases add fields at the end only.
+ * Zero in a field selects the documented default.
  *
- * TIMES are nanoseconds. A deadline is a point of the monotonic clock (waybill_now_ns(), which is
- * CLOCK_MONOTONIC); 0 is the documented default, never infinity.
+ * TIMES are in nanoseconds. A deadline is a point in time of waybill_now_ns(), which is
+ * CLOCK_MONOTONIC. A deadline of 0 is the documented default, never infinity.
  *
- * TEXT is UTF-8, ends in a zero, and is copied during the call. NULL is as good as "".
+ * TEXT is UTF-8, ends in a zero byte, and is copied during the call. NULL means the same as "".
  */
 #ifndef WAYBILL_CAPI_WAYBILL_H_
 #define WAYBILL_CAPI_WAYBILL_H_
@@ -61,7 +66,7 @@ extern "C" {
 
 /* ---- status and errors ---- */
 
-/* The numbers of absl::Status and gRPC; they never change. */
+/* These are the numbers of absl::Status and gRPC. They never change. */
 typedef int32_t waybill_status_t;
 enum {
   WAYBILL_OK = 0,
@@ -83,11 +88,11 @@ enum {
   WAYBILL_UNAUTHENTICATED = 16
 };
 
-/* How far an error reaches. */
+/* How much an error affects. */
 enum {
-  WAYBILL_SCOPE_CALL = 1,   /* This call failed; everything else goes on. */
-  WAYBILL_SCOPE_UPDATE = 2, /* This version will not be shown; the next may be. */
-  WAYBILL_SCOPE_PEER = 3,   /* One peer is gone; its lanes are rebuilt in another epoch. */
+  WAYBILL_SCOPE_CALL = 1,   /* This call failed. Nothing else is affected. */
+  WAYBILL_SCOPE_UPDATE = 2, /* This version will not be shown. The next one may be. */
+  WAYBILL_SCOPE_PEER = 3,   /* One peer is lost. The next epoch rebuilds its lanes. */
   WAYBILL_SCOPE_ENGINE = 4  /* Nothing on this rank works any more. */
 };
 
@@ -105,132 +110,160 @@ typedef struct waybill_worker waybill_worker_t;
 typedef struct waybill_update waybill_update_t;
 typedef struct waybill_snapshot waybill_snapshot_t;
 
-/* "0.1.0", of the library that is loaded. Static. */
+/* Returns the version of the loaded library, such as "0.1.0". The text is static. */
 WAYBILL_API const char* waybill_version(void);
-/* WAYBILL_ABI_MAJOR << 16 | WAYBILL_ABI_MINOR of the library that is loaded. */
+/* Returns WAYBILL_ABI_MAJOR << 16 | WAYBILL_ABI_MINOR of the loaded library. */
 WAYBILL_API uint32_t waybill_abi_version(void);
-/* "INVALID_ARGUMENT"; "UNKNOWN" for a number that is none. Static. */
+/* Returns the name of a status, such as "INVALID_ARGUMENT", or "UNKNOWN" for an unknown number. The
+ * text is static. */
 WAYBILL_API const char* waybill_status_name(waybill_status_t status);
-/* The monotonic clock that deadlines are measured by, in nanoseconds. */
+/* Returns the time of the monotonic clock that deadlines use, in nanoseconds. */
 WAYBILL_API int64_t waybill_now_ns(void);
 
-/* An error never changes. Of a handle that is none: WAYBILL_INVALID_ARGUMENT, "",
- * WAYBILL_SCOPE_CALL. */
+/* An error never changes. For an invalid handle these functions return WAYBILL_INVALID_ARGUMENT, ""
+ * and WAYBILL_SCOPE_CALL. */
 WAYBILL_API waybill_status_t waybill_error_code(const waybill_error_t* error);
-/* What was being done, to what, what was found, what is allowed. Until the error is destroyed. */
+/* Returns a sentence that names the operation, the object, what was found and what is allowed. The
+ * text lives until the error is destroyed. */
 WAYBILL_API const char* waybill_error_message(const waybill_error_t* error);
 WAYBILL_API uint32_t waybill_error_scope(const waybill_error_t* error);
 WAYBILL_API void waybill_error_destroy(waybill_error_t* error);
 
-/* Bytes that the library made. They never change; a zero that size does not count follows them, so
- * that text is text. Of a handle that is none: NULL and 0. Until the blob is destroyed. */
+/* A blob holds bytes that the library made. They never change, and live until the blob is
+ * destroyed. A zero byte, which the size does not count, follows them, so that a blob of text is a
+ * C string. For an invalid handle these functions return NULL and 0. */
 WAYBILL_API const void* waybill_blob_data(const waybill_blob_t* blob);
 WAYBILL_API size_t waybill_blob_size(const waybill_blob_t* blob);
 WAYBILL_API void waybill_blob_destroy(waybill_blob_t* blob);
 
 /* ---- context ---- */
 
-/* A line of the log: what was chosen and why, and what fell back. `level` 1 is information, 2 a
- * warning. On any thread, also of the library's, several at once; it must not call the library, nor
- * let an exception out. `line` lives during the call only. */
+/* Called with each line of the log: what Waybill chose and why, and what it fell back to. `level`
+ * is 1 for information and 2 for a warning. Waybill calls it from any thread, including its own
+ * threads, and from several at once. It must not call Waybill or let an exception out. `line` lives
+ * during the call only. */
 typedef void (*waybill_log_sink_t)(void* user, uint32_t level, const char* line);
 
 typedef struct waybill_context_options {
   size_t struct_size;
   waybill_log_sink_t log_sink; /* NULL: nothing is logged. */
-  void* log_user; /* Passed to the sink; lives until the context's last child is gone. */
+  void* log_user; /* Passed to the sink. Must live until the context's last child is gone. */
 } waybill_context_options_t;
 #define WAYBILL_CONTEXT_OPTIONS_INIT {sizeof(waybill_context_options_t), NULL, NULL}
 
-/* What the objects of one user share. `options` may be NULL. Any number may exist. */
+/* Creates a context, which holds what the objects of one user share. `options` may be NULL. A
+ * process may create any number of contexts. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_context_create(const waybill_context_options_t* options, waybill_context_t** out_context,
                        waybill_error_t** error);
 
-/* What this host and this build can do, as JSON: version, SIMD targets, fabrics (or why not), GPUs
- * (or why not). [waits] for devices to answer, some milliseconds. */
+/* Returns, as JSON, what this host and this build can do: version, SIMD targets, and which fabrics
+ * and GPUs are usable or why they are not. [waits] for NICs and GPUs to answer, which takes some
+ * milliseconds. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_context_describe(
     const waybill_context_t* context, waybill_blob_t** out_json, waybill_error_t** error);
 
-/* What RDMA and large memory need of this host, looked at and explained, as JSON: a list of
- * subject, level ("good", "note", "bad"), found, remedy. What `waybill doctor` prints. [waits]
- * likewise. */
+/* Checks what RDMA and large memory need of this host, as `waybill doctor` does. Returns a JSON
+ * list of {subject, level ("good", "note" or "bad"), found, remedy}. [waits] for NICs and GPUs to
+ * answer, which takes some milliseconds. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_context_examine(
     const waybill_context_t* context, waybill_blob_t** out_json, waybill_error_t** error);
 
-/* Nothing new can be made from it; what was made from it lives on. */
+/* Destroys a context. No new object can be made from it; existing objects live on. */
 WAYBILL_API void waybill_context_destroy(waybill_context_t* context);
 
 /* ---- queue and events ---- */
 
 enum {
-  /* One for each accepted call, with the call's token and `status`. */
-  WAYBILL_EVENT_JOINED = 1,    /* Of a join or rejoin. */
-  WAYBILL_EVENT_PUBLISHED = 2, /* Of a publish: SENT, or COMMITTED where it was asked for. */
-  WAYBILL_EVENT_LEFT = 3,      /* Of a leave. */
-  WAYBILL_EVENT_POSTED = 4,    /* Of waybill_queue_post(). */
+  /* These events end a call. Each accepted call gets exactly one, with the call's token and
+   * `status`. */
+  WAYBILL_EVENT_JOINED = 1, /* A join has ended. */
+  /* A publish has ended: the version is SENT, or COMMITTED with until_committed, or it failed. */
+  WAYBILL_EVENT_PUBLISHED = 2,
+  WAYBILL_EVENT_LEFT = 3,   /* A leave has ended. */
+  WAYBILL_EVENT_POSTED = 4, /* waybill_queue_post() was called. */
 
-  /* Notices; their token is 0. Those of a worker come in this order. */
-  WAYBILL_EVENT_PREPARE = 16, /* Pause what must be paused, then accept or refuse. */
-  WAYBILL_EVENT_ARRIVED = 17, /* All of it is here and verified: accept or veto. */
-  WAYBILL_EVENT_COMMIT = 18,  /* It is shown: run what comes after loading, then accept. */
-  WAYBILL_EVENT_ABORT =
-      19, /* It will not be, `status` says why. In place the engine stays paused. */
-  WAYBILL_EVENT_OUTCOME = 20, /* Of a trainer: what became of a version in `group`. */
-  WAYBILL_EVENT_ENDED = 21    /* The controller is gone, or has dismissed this rank; says why. */
+  /* These events are notices. Their token is 0. A worker gets PREPARE, ARRIVED and COMMIT of an
+   * update in this order; ABORT may come instead of ARRIVED or COMMIT. */
+
+  /* An update is about to begin. Pause what must be paused, then accept or refuse it. */
+  WAYBILL_EVENT_PREPARE = 16,
+  /* All bytes of the update have arrived and are verified. Accept or refuse it. */
+  WAYBILL_EVENT_ARRIVED = 17,
+  /* The version is shown. Run what follows loading, then accept. It cannot be refused. */
+  WAYBILL_EVENT_COMMIT = 18,
+  /* The version will not be shown; `status` says why. In place, the engine must stay paused. */
+  WAYBILL_EVENT_ABORT = 19,
+  /* For a trainer: whether `group` shows a version. If `status` is not WAYBILL_OK, it says why not,
+   * or what went wrong after the decision. */
+  WAYBILL_EVENT_OUTCOME = 20,
+  /* The controller has dismissed this rank for good; `status` says why. */
+  WAYBILL_EVENT_ENDED = 21,
+  /* The connection to the controller is lost; `status` says why. The rank reconnects by itself, and
+   * what it shows stays shown. */
+  WAYBILL_EVENT_DISCONNECTED = 22,
+  /* The rank is connected again, and the job is whole again. */
+  WAYBILL_EVENT_RECONNECTED = 23
 };
 
-/* Which object an event is of. */
+/* The kind of object that an event belongs to. */
 enum { WAYBILL_SOURCE_TRAINER = 1, WAYBILL_SOURCE_WORKER = 2, WAYBILL_SOURCE_QUEUE = 3 };
 
 typedef struct waybill_event {
   size_t struct_size;
   uint32_t kind;            /* WAYBILL_EVENT_*. */
   uint32_t source;          /* WAYBILL_SOURCE_*. */
-  uint64_t token;           /* The call's, or 0. */
-  uint64_t user;            /* As the options of the trainer or the worker have it. */
-  uint64_t version;         /* Of an update. */
-  waybill_status_t status;  /* Of calls, ABORT, OUTCOME, ENDED. */
+  uint64_t token;           /* The call's token, or 0. */
+  uint64_t user;            /* `user` of the rank options. */
+  uint64_t version;         /* The version of the update. */
+  waybill_status_t status;  /* How a call ended; why ABORT, OUTCOME, ENDED or DISCONNECTED. */
   uint32_t answer_wanted;   /* 1: the update waits for waybill_update_accept() or _refuse(). */
-  uint64_t pause_ns;        /* Of COMMIT: what copying took, in shadow-copy. */
-  waybill_update_t* update; /* Yours; of PREPARE to ABORT, else NULL. */
-  waybill_error_t* error;   /* Yours; NULL where status is WAYBILL_OK. */
-  waybill_blob_t* group;    /* Yours; of OUTCOME: the group's name. */
+  uint64_t pause_ns;        /* COMMIT: how long copying took (shadow-copy). */
+  waybill_update_t* update; /* Yours. Set for PREPARE to ABORT, else NULL. */
+  waybill_error_t* error;   /* Yours. NULL if status is WAYBILL_OK. */
+  waybill_blob_t* group;    /* Yours. OUTCOME: the group's name; else NULL. */
 } waybill_event_t;
 #define WAYBILL_EVENT_INIT {sizeof(waybill_event_t), 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL}
 
-/* Trainers and workers put what happens into the queue that they were given; one may serve many. */
+/* Creates a queue. Trainers and workers put their events into the queue named in their options. One
+ * queue may serve many of them. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_queue_create(waybill_context_t* context,
                                                                    waybill_queue_t** out_queue,
                                                                    waybill_error_t** error);
 
-/* Takes the oldest event. WAYBILL_NOT_FOUND: there is none (no error object is made). */
+/* Takes the oldest event.
+ *
+ * - WAYBILL_NOT_FOUND: the queue is empty. No error object is made.
+ */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_queue_poll(waybill_queue_t* queue,
                                                                  waybill_event_t* out_event,
                                                                  waybill_error_t** error);
 
-/* The same, and waits for one. [waits] until `deadline_ns`; 0: 60 s from now.
+/* Takes the oldest event, and waits for one if the queue is empty. [waits] until `deadline_ns`; 0
+ * means 60 s from now. With a deadline in the past it only looks.
  *
- * WAYBILL_DEADLINE_EXCEEDED  There was none; no error object is made. One of the past only looks.
- * WAYBILL_CANCELLED          The queue was destroyed meanwhile. */
+ * - WAYBILL_DEADLINE_EXCEEDED: no event came. No error object is made.
+ * - WAYBILL_CANCELLED: the queue was destroyed meanwhile.
+ */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_queue_wait(waybill_queue_t* queue,
                                                                  int64_t deadline_ns,
                                                                  waybill_event_t* out_event,
                                                                  waybill_error_t** error);
 
-/* Readable as long as there are events: for poll(2) and its like. The queue's; do not read or close
- * it. -1 of a handle that is none. */
+/* Returns a file descriptor that is readable while the queue holds events, for poll(2) and the
+ * like. It belongs to the queue: do not read or close it. Returns -1 for an invalid handle. */
 WAYBILL_API int waybill_queue_fd(const waybill_queue_t* queue);
 
-/* Puts a POSTED event there, to wake who waits. */
+/* Puts a POSTED event with `token` into the queue, to wake a thread that waits there. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_queue_post(waybill_queue_t* queue,
                                                                  uint64_t token,
                                                                  waybill_error_t** error);
 
-/* Destroys what belongs to the event, and zeroes it but for struct_size. NULL is taken. */
+/* Destroys the objects that belong to the event, and sets all fields but struct_size to zero.
+ * Accepts NULL. */
 WAYBILL_API void waybill_event_release(waybill_event_t* event);
 
-/* Events that were not taken are dropped, and so are later ones of objects that use it. */
+/* Destroys a queue and the events in it. Later events of the objects that use it are dropped. */
 WAYBILL_API void waybill_queue_destroy(waybill_queue_t* queue);
 
 /* ---- memory ---- */
@@ -241,31 +274,36 @@ typedef struct waybill_region_options {
   size_t struct_size;
   void* data; /* Lent until waybill_region_destroy() has returned. */
   uint64_t size_bytes;
-  uint32_t kind;      /* WAYBILL_MEMORY_*; 0: host. */
-  uint32_t read_only; /* 1: no worker may use it. */
-  const char* name;   /* For errors. */
+  uint32_t kind;      /* WAYBILL_MEMORY_*. 0: host. */
+  uint32_t read_only; /* 1: workers must not use it. */
+  const char* name;   /* Appears in errors. */
 } waybill_region_options_t;
 #define WAYBILL_REGION_OPTIONS_INIT {sizeof(waybill_region_options_t), NULL, 0, 0, 0, NULL}
 
-/* Memory of the caller's, for trainers to read and workers to write. All that is memory of a device
- * is of one device in a rank. A trainer's is read by kernels of that device, on streams of
- * Waybill's own, and the device is never waited for as a whole. A worker's is copied to at COMMIT
- * (WAYBILL_MODE_SHADOW_COPY); what is on the device's streams then must have ended.
+/* Lends memory of the caller to Waybill. Trainers read it, and workers write to it.
  *
- * WAYBILL_INVALID_ARGUMENT  `data` is NULL and size_bytes is not 0, or they overflow; memory said
- * to be a device's that is not. WAYBILL_UNAVAILABLE       Memory of a device, and no driver for it;
- * says what was looked for. */
+ * DEVICE is memory of a GPU. All regions of a rank that are GPU memory must be of the same GPU. A
+ * trainer's regions are read by kernels of that GPU, on streams of Waybill's own; Waybill never
+ * waits for the GPU as a whole. A worker's regions are copied to before COMMIT
+ * (WAYBILL_MODE_SHADOW_COPY only); by then, the caller's own work on the GPU's streams must have
+ * ended.
+ *
+ * - WAYBILL_INVALID_ARGUMENT: `data` is NULL and size_bytes is not 0; the range overflows; or
+ *   `kind` is DEVICE and the memory is not a GPU's.
+ * - WAYBILL_UNAVAILABLE: `kind` is DEVICE and there is no driver. The error says what was looked
+ *   for.
+ */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_region_create(waybill_context_t* context, const waybill_region_options_t* options,
                       waybill_region_t** out_region, waybill_error_t** error);
 
-/* The memory is the caller's again when it returns: ranks that use it are made to leave first.
- * [waits] for them, a few seconds at most. */
+/* Ends the loan: when it returns, the memory is the caller's again. Ranks that use the region are
+ * made to leave first. [waits] for them, a few seconds at most. */
 WAYBILL_API void waybill_region_destroy(waybill_region_t* region);
 
 /* ---- manifests: what one rank holds ---- */
 
-/* Types of elements. The numbers never change. */
+/* Element types. The numbers never change. */
 enum {
   WAYBILL_F32 = 1,
   WAYBILL_F16 = 2,
@@ -284,67 +322,71 @@ enum {
   WAYBILL_F64 = 15,
   WAYBILL_BOOL = 16
 };
-/* Bytes of one element; 0 for a number that is none. */
+/* Returns the bytes of one element, or 0 for an unknown number. */
 WAYBILL_API uint32_t waybill_dtype_size(uint32_t dtype);
-/* "BF16", as safetensors spells it; "" for a number that is none. Static. */
+/* Returns the name that safetensors uses, such as "BF16", or "" for an unknown number. The text is
+ * static. */
 WAYBILL_API const char* waybill_dtype_name(uint32_t dtype);
 
 #define WAYBILL_MAX_DIMENSIONS 8
 
-/* What of a tensor a shard holds. */
+/* What a shard holds of its tensor. */
 enum {
-  WAYBILL_CONTENT_PLAIN = 0,     /* Its elements. */
-  WAYBILL_CONTENT_QUANTISED = 1, /* Its elements, quantised. */
-  WAYBILL_CONTENT_SCALES = 2     /* The scales of its quantised elements; the box counts scales. */
+  WAYBILL_CONTENT_PLAIN = 0,     /* The tensor's elements. */
+  WAYBILL_CONTENT_QUANTISED = 1, /* The tensor's elements, quantised. */
+  /* The scales of its quantised elements. The shard's box counts scales. */
+  WAYBILL_CONTENT_SCALES = 2
 };
 
-/* How elements of a matrix are stored in few bits with a scale for each block; a tensor's last two
- * dimensions are the matrix. All zeros but struct_size is what DeepSeek-V3's checkpoints have. */
+/* How the elements of a matrix are stored in few bits, with one scale for each block. The matrix is
+ * a tensor's last two dimensions. With all fields but struct_size zero it is the format of
+ * DeepSeek-V3's checkpoints. */
 typedef struct waybill_quantisation {
   size_t struct_size;
-  uint32_t dtype;       /* Of the elements; 0: F8_E4M3. */
-  uint32_t from_dtype;  /* Elements are rounded to this first; 0: BF16. */
+  uint32_t dtype;       /* The stored type. 0: F8_E4M3. */
+  uint32_t from_dtype;  /* Elements are first rounded to this type. 0: BF16. */
   uint32_t scale_dtype; /* 0: F32. */
-  uint32_t rounding;    /* Of scales; 0 or 1: none; 2: up to a power of two; 3: as MX has it. */
+  uint32_t rounding;    /* Of scales. 0 or 1: none; 2: up to a power of two; 3: as in OCP MX. */
   uint32_t division;    /* 0 or 1: x * (1 / s); 2: x * (largest / magnitude); 3: x / s. */
   uint32_t stores_reciprocal; /* 1: 1 / s is stored instead of s. */
-  float epsilon;              /* Of the largest magnitude; 0: 1e-4. Negative: none. */
-  uint32_t block_rows;        /* 0: 128; UINT32_MAX: the whole matrix. */
+  float epsilon;              /* Lower bound of the largest magnitude. 0: 1e-4; negative: none. */
+  uint32_t block_rows;        /* Rows of a block. 0: 128; UINT32_MAX: the whole matrix. */
   uint32_t block_columns;     /* Likewise. */
-  uint32_t scale_rows;        /* A scale is stored for each so many rows; 0: the block's. */
+  uint32_t scale_rows;        /* How many rows share a stored scale. 0: block_rows. */
   uint32_t scale_columns;
 } waybill_quantisation_t;
 #define WAYBILL_QUANTISATION_INIT \
   {sizeof(waybill_quantisation_t), 0, 0, 0, 0, 0, 0, 0.0f, 0, 0, 0, 0}
 
-/* "fp8-block", "fp8-row", "fp8-tensor", "mxfp8"; the error lists them. */
+/* Returns a format by its name: "fp8-block", "fp8-row", "fp8-tensor" or "mxfp8". The error for an
+ * unknown name lists all names. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_quantisation_named(
     const char* name, waybill_quantisation_t* out_quantisation, waybill_error_t** error);
 
-/* A box of a tensor, and where this rank holds it. Arrays have `dimensions` entries, slowest first;
- * they are read during the call only. */
+/* A shard: one box of a tensor, and where this rank holds it. Arrays have `dimensions` entries,
+ * slowest dimension first, and are read during the call only. */
 typedef struct waybill_shard {
   size_t struct_size;
   uint32_t tensor_index;
   uint32_t region_index;
-  uint64_t offset_bytes;                      /* Of the box's first element, in the region. */
-  uint32_t dtype;                             /* 0: the tensor's, or the quantisation's. */
-  uint32_t content;                           /* WAYBILL_CONTENT_*. */
+  uint64_t offset_bytes; /* Where the box's first element lies in the region. */
+  uint32_t dtype;        /* 0: the tensor's type, or the quantisation's. */
+  uint32_t content;      /* WAYBILL_CONTENT_*. */
   const waybill_quantisation_t* quantisation; /* NULL for plain content. */
-  uint32_t dimensions;                        /* 0 with NULL boxes: all of the tensor. */
+  uint32_t dimensions;                        /* 0 with a NULL box: the whole tensor. */
   uint32_t reserved;
-  const int64_t* begin; /* The box, half-open; NULL: the whole tensor. */
+  const int64_t* begin; /* The box is half-open. NULL: the whole tensor. */
   const int64_t* end;
-  const int64_t* strides; /* In elements; NULL: dense, last dimension fastest. */
-  /* NULL: elements lie as the strides say. Else the name ("marlin", say) of an order of the
-   * engine's own into which its step after loading has put them: joining and planning then refuse,
-   * with that name and what to receive instead. */
+  const int64_t* strides; /* In elements. NULL: dense, last dimension fastest. */
+  /* NULL: the elements lie as the strides say. Otherwise the name of the order (such as "marlin")
+   * into which the engine has repacked the elements. Joining and planning then fail; the error
+   * names this order and says what to receive instead. */
   const char* engine_order;
 } waybill_shard_t;
 #define WAYBILL_SHARD_INIT \
   {sizeof(waybill_shard_t), 0, 0, 0, 0, 0, NULL, 0, 0, NULL, NULL, NULL, NULL}
 
-/* Elements of a region that no tensor fills: zeros, outside of the plan. */
+/* Elements of a region that belong to no tensor. They are zeros, and no plan writes them. */
 typedef struct waybill_padding {
   size_t struct_size;
   uint32_t region_index;
@@ -353,20 +395,23 @@ typedef struct waybill_padding {
   uint32_t dimensions;
   uint32_t reserved;
   const int64_t* extents;
-  const int64_t* strides; /* In elements; NULL: dense. */
+  const int64_t* strides; /* In elements. NULL: dense. */
 } waybill_padding_t;
 #define WAYBILL_PADDING_INIT {sizeof(waybill_padding_t), 0, 0, 0, 0, 0, NULL, NULL}
 
-/* Empty. It is copied by whatever takes it, and may be changed and used again. */
+/* Creates an empty manifest. A function that takes a manifest copies it, so the caller may change
+ * the manifest and use it again. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_manifest_create(waybill_manifest_t** out_manifest, waybill_error_t** error);
 
-/* Each of these writes the index of what it added, counted from 0, unless out_index is NULL.
- * What needs the whole manifest (names used twice, places outside their regions, sizes that
- * overflow) is checked where it is used.
+/* Add a region, a tensor, a shard or padding to the manifest. Each function writes the index of
+ * what it added, counted from 0, unless out_index is NULL. What needs the whole manifest (duplicate
+ * names, places outside their region, sizes that overflow) is checked by the functions that use the
+ * manifest.
  *
- * WAYBILL_INVALID_ARGUMENT  An empty name, an index that is none, a negative extent, more than
- *                           WAYBILL_MAX_DIMENSIONS, a box that is no range. */
+ * - WAYBILL_INVALID_ARGUMENT: a name is empty; an index does not exist; an extent is negative;
+ *   there are more than WAYBILL_MAX_DIMENSIONS dimensions; or a box is not a range.
+ */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_manifest_add_region(waybill_manifest_t* manifest, const char* name, uint64_t size_bytes,
                             uint32_t* out_index, waybill_error_t** error);
@@ -379,24 +424,29 @@ waybill_manifest_add_shard(waybill_manifest_t* manifest, const waybill_shard_t* 
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_manifest_add_padding(waybill_manifest_t* manifest, const waybill_padding_t* padding,
                              uint32_t* out_index, waybill_error_t** error);
-/* Another name of a tensor (a tied head): nothing moves for it. */
+/* Adds another name of a tensor, such as a tied output head. Nothing is transferred for it. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_manifest_add_alias(waybill_manifest_t* manifest, const char* name, uint32_t tensor_index,
                            uint32_t* out_index, waybill_error_t** error);
 
-/* 0 for an index or a handle that is none. */
+/* Return 0 for an invalid handle or an index that does not exist. */
 WAYBILL_API uint32_t waybill_manifest_region_count(const waybill_manifest_t* manifest);
 WAYBILL_API uint64_t waybill_manifest_region_size(const waybill_manifest_t* manifest,
                                                   uint32_t region_index);
 
-/* As it travels to the controller; equal manifests give equal bytes on every host. */
+/* Returns the encoding that travels to the controller. Equal manifests have equal encodings on
+ * every host. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_manifest_encode(
     const waybill_manifest_t* manifest, waybill_blob_t** out_bytes, waybill_error_t** error);
-/* WAYBILL_DATA_LOSS or WAYBILL_INVALID_ARGUMENT  These bytes are no manifest. */
+/* Decodes what waybill_manifest_encode() returned.
+ *
+ * - WAYBILL_DATA_LOSS, WAYBILL_INVALID_ARGUMENT: the bytes are not a manifest.
+ */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_manifest_decode(const void* data, size_t size_bytes, waybill_manifest_t** out_manifest,
                         waybill_error_t** error);
-/* As JSON: regions, tensors, shards with format, box and place, padding, aliases. */
+/* Returns the manifest as JSON: regions, tensors, shards with format, box and place, padding, and
+ * aliases. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_manifest_describe(
     const waybill_manifest_t* manifest, waybill_blob_t** out_json, waybill_error_t** error);
 WAYBILL_API void waybill_manifest_destroy(waybill_manifest_t* manifest);
@@ -405,38 +455,44 @@ WAYBILL_API void waybill_manifest_destroy(waybill_manifest_t* manifest);
 
 typedef struct waybill_layout_options {
   size_t struct_size;
-  const char* checkpoint; /* A Hugging Face directory: config.json, safetensors. Or else: */
-  const char* model;      /* A made-up model: "qwen3-0.6b", "gpt2", ...; it has no data. */
-  uint32_t layers;        /* Of a made-up model: cut to so many; 0: all. */
+  /* A directory as Hugging Face has them, with config.json and safetensors files. Set either this
+   * or `model`. */
+  const char* checkpoint;
+  const char* model; /* A synthetic model without data: "qwen3-0.6b", "gpt2", ... */
+  uint32_t layers;   /* How many layers a synthetic model has. 0: all. */
   uint32_t reserved;
 } waybill_layout_options_t;
 #define WAYBILL_LAYOUT_OPTIONS_INIT {sizeof(waybill_layout_options_t), NULL, NULL, 0, 0}
 
-/* A model's tensors, and how frameworks name, fuse and shard them. It never changes.
+/* Opens a layout: a model's tensors, and how frameworks name, fuse and shard them. It never
+ * changes.
  *
- * WAYBILL_NOT_FOUND, WAYBILL_INVALID_ARGUMENT  Names the file, and the tensor. */
+ * - WAYBILL_NOT_FOUND, WAYBILL_INVALID_ARGUMENT: the error names the file and the tensor.
+ */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_layout_open(const waybill_layout_options_t* options, waybill_layout_t** out_layout,
                     waybill_error_t** error);
-/* What trainer `rank` holds, in one region "weights". `sharding`: "fsdp=2,tp=2,pp=1,dp=1"; what is
- * not named is 1. */
+/* Returns the manifest of trainer `rank`, which has one region, "weights". `sharding` is a list
+ * such as "fsdp=2,tp=2,pp=1,dp=1"; what it does not name is 1. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_layout_trainer_manifest(const waybill_layout_t* layout, const char* sharding, uint32_t rank,
                                 waybill_manifest_t** out_manifest, waybill_error_t** error);
-/* What worker `rank` holds as vLLM loads it, in one region "weights". `sharding`: "tp=2,dp=1".
- * `format`: "bf16" or a name of waybill_quantisation_named(); "": what config.json says. `dtype`:
- * of what is not quantised ("BF16"); "": as stored. */
+/* Returns the manifest of worker `rank` as vLLM loads the model, with one region, "weights".
+ * `sharding` is a list such as "tp=2,dp=1". `format` is "bf16", a name of
+ * waybill_quantisation_named(), or "" for what config.json says. `dtype` is the type of what is not
+ * quantised, such as "BF16", or "" for the type in the checkpoint. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_layout_worker_manifest(
     const waybill_layout_t* layout, const char* sharding, uint32_t rank, const char* format,
     const char* dtype, waybill_manifest_t** out_manifest, waybill_error_t** error);
-/* The engine's parameters of that worker, in its order, as JSON: name, dtype, shape, region,
+/* Returns that worker's parameters as JSON, in the engine's order: name, dtype, shape, region and
  * offset. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_layout_worker_parameters(
     const waybill_layout_t* layout, const char* sharding, uint32_t rank, const char* format,
     const char* dtype, waybill_blob_t** out_json, waybill_error_t** error);
-/* Fills region 0 of the manifest, which lies at `data`, from the checkpoint.
+/* Reads the elements of region 0 of the manifest from the checkpoint into `data`.
  *
- * WAYBILL_FAILED_PRECONDITION  A made-up model has no data. */
+ * - WAYBILL_FAILED_PRECONDITION: a synthetic model has no data.
+ */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_layout_load(const waybill_layout_t* layout, const waybill_manifest_t* manifest, void* data,
                     uint64_t size_bytes, waybill_error_t** error);
@@ -450,38 +506,43 @@ typedef struct waybill_plan_options {
   const waybill_manifest_t* const* workers;
   uint32_t trainer_count;
   uint32_t worker_count;
-  uint64_t smallest_piece_bytes; /* Of what several trainers hold, and share out; 0: 64 KiB. */
+  /* Bytes that several trainers hold are divided among them in pieces no smaller than this. 0 means
+   * 64 KiB. */
+  uint64_t smallest_piece_bytes;
 } waybill_plan_options_t;
 #define WAYBILL_PLAN_OPTIONS_INIT {sizeof(waybill_plan_options_t), NULL, NULL, 0, 0, 0}
 
 typedef struct waybill_plan_summary {
   size_t struct_size;
-  uint64_t hash;  /* Equal plans, equal hashes, on every host. */
-  uint64_t bytes; /* That arrive at workers in each update. */
+  uint64_t hash;  /* Equal plans have equal hashes, on every host. */
+  uint64_t bytes; /* Received by all workers in each update. */
   uint64_t routes;
-  uint64_t writes; /* That the routes become where nothing can be mapped. */
-  uint64_t maxima; /* Of split quantisation blocks, traded between trainers. */
+  uint64_t writes; /* Writes of an update if no memory can be mapped. */
+  /* Largest magnitudes of split quantisation blocks that trainers trade in each update. */
+  uint64_t maxima;
   uint64_t maxima_messages;
-  double
-      busiest_to_bound; /* The busiest rank over the lower bound of any assignment; 1 is perfect. */
-  double busiest_to_mean; /* The busiest trainer over the mean. */
+  /* The load of the busiest rank over the lower bound of any assignment. 1 is perfect. */
+  double busiest_to_bound;
+  double busiest_to_mean; /* The load of the busiest trainer over the mean. */
 } waybill_plan_summary_t;
 #define WAYBILL_PLAN_SUMMARY_INIT {sizeof(waybill_plan_summary_t), 0, 0, 0, 0, 0, 0, 0.0, 0.0}
 
-/* Builds the routing tables. Pure: reads only its arguments, opens nothing.
+/* Builds the routing tables. Pure: it reads only its arguments and opens nothing.
  *
  * The same manifests in the same order give the same plan, byte for byte, on every host.
  *
  *   options   Read during the call only.
  *   out_plan  Yours, until waybill_plan_destroy(). Immutable.
  *
- * WAYBILL_INVALID_ARGUMENT  A byte of a worker's that no trainer can fill, or several manifests
- * that do not fit together: names the tensor, the worker and both ranges. */
+ * - WAYBILL_INVALID_ARGUMENT: no trainer can fill some byte of a worker, or the manifests do not
+ *   fit together. The error names the tensor, the worker and both ranges.
+ */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_plan_build(
     const waybill_plan_options_t* options, waybill_plan_t** out_plan, waybill_error_t** error);
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_plan_summarise(
     const waybill_plan_t* plan, waybill_plan_summary_t* out_summary, waybill_error_t** error);
-/* `format`: "text", a table for people; "json"; "routes", JSON with every route. */
+/* Returns the plan as text. `format` is "text" for a table that people read, "json", or "routes"
+ * for JSON with every route. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_plan_explain(const waybill_plan_t* plan,
                                                                    const char* format,
                                                                    waybill_blob_t** out_text,
@@ -492,88 +553,92 @@ WAYBILL_API void waybill_plan_destroy(waybill_plan_t* plan);
 
 typedef struct waybill_controller_options {
   size_t struct_size;
-  const char* listen;       /* Address and port; port 0 takes a free one. "": "127.0.0.1:7070". */
+  const char* listen;       /* Address and port; port 0: a free one. "": "127.0.0.1:7070". */
   const char* job;          /* "": "waybill". */
-  const char* token;        /* What every rank has to show; needed beyond loopback. */
-  const char* decision_log; /* A file; "": decisions die with this process. */
-  uint32_t trainers;        /* How many are demanded; 0: as many as they declare. */
+  const char* token;        /* What every rank must present. Required beyond loopback. */
+  const char* decision_log; /* A file. "": decisions are lost with this process. */
+  uint32_t trainers;        /* How many must join. 0: as many as they declare. */
   uint32_t workers;
-  int64_t join_timeout_ns; /* From the first rank's coming until all are there; 0: 120 s. */
+  int64_t join_timeout_ns; /* From the first join until all are there. 0: 120 s. */
 } waybill_controller_options_t;
 #define WAYBILL_CONTROLLER_OPTIONS_INIT \
   {sizeof(waybill_controller_options_t), NULL, NULL, NULL, NULL, 0, 0, 0}
 
-/* A controller in this process; it serves until it is destroyed.
+/* Starts a controller in this process. It serves until it is destroyed.
  *
- * WAYBILL_UNAVAILABLE       The address cannot be had, or the log is another controller's.
- * WAYBILL_INVALID_ARGUMENT  An address beyond loopback without a token. */
+ * - WAYBILL_UNAVAILABLE: the address is in use, or another controller has the decision log.
+ * - WAYBILL_INVALID_ARGUMENT: the address is beyond loopback and there is no token.
+ */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_controller_start(waybill_context_t* context, const waybill_controller_options_t* options,
                          waybill_controller_t** out_controller, waybill_error_t** error);
-/* "127.0.0.1:40123": where ranks connect to. */
+/* Returns the address that ranks connect to, such as "127.0.0.1:40123". */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_controller_address(
     const waybill_controller_t* controller, waybill_blob_t** out_address, waybill_error_t** error);
-/* What the job is doing, as JSON: phase, versions, ranks, lanes, NICs. */
+/* Returns the state of the job as JSON: phase, versions, ranks, lanes and NICs. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_controller_status(
     const waybill_controller_t* controller, waybill_blob_t** out_json, waybill_error_t** error);
-/* The same of a controller anywhere. [waits] until deadline_ns; 0: 5 s from now.
+/* Returns the state of the job from the controller at `address`. [waits] until deadline_ns; 0 means
+ * 5 s from now.
  *
- * WAYBILL_UNAVAILABLE      Nobody answers there.
- * WAYBILL_UNAUTHENTICATED  The token is wrong. */
+ * - WAYBILL_UNAVAILABLE: no controller answers there.
+ * - WAYBILL_UNAUTHENTICATED: the token is wrong.
+ */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_controller_query(waybill_context_t* context, const char* address, const char* token,
                          int64_t deadline_ns, waybill_blob_t** out_json, waybill_error_t** error);
-/* Ranks are told. [waits] for them to hear it, a second at most. */
+/* Stops the controller. [waits] until its ranks have been told, a second at most. */
 WAYBILL_API void waybill_controller_destroy(waybill_controller_t* controller);
 
 /* ---- ranks ---- */
 
-/* Who a rank is, and how it reaches others. Declared, never inferred. */
+/* Who a rank is, and how it reaches other ranks. The caller declares it; Waybill does not guess. */
 typedef struct waybill_rank_options {
   size_t struct_size;
   const char* controller; /* Address and port; "": "127.0.0.1:7070". */
   const char* job;        /* "": "waybill". */
   const char* token;
-  const char* group; /* Of a worker: those of one group switch together; "": "all". */
+  const char* group; /* Workers only: a group switches versions together. "": "all". */
   uint32_t rank;
-  uint32_t world;       /* How many ranks of this role there are; 0: 1. */
-  const char* fabric;   /* "auto" or "", "local", "verbs", "tcp". */
-  const char* host;     /* This host's numeric address; "": as seen on the way to the controller. */
-  const char* nics;     /* RDMA devices, "mlx5_0,mlx5_1:2"; "": every active port. */
-  uint32_t gid_index;   /* 1 + the index; 0: by rule. */
-  uint32_t ack_timeout; /* Of queue pairs, 1 to 31; 0: 14, and 18 on SoftRoCE. */
-  uint32_t traffic_class; /* Of RoCE packets. */
+  uint32_t world;     /* How many ranks have this role. 0: 1. */
+  const char* fabric; /* "auto" or "", "local", "verbs" or "tcp". */
+  /* This host's numeric address. "": the one from which it reaches the controller. */
+  const char* host;
+  const char* nics;       /* RDMA NICs: "mlx5_0,mlx5_1:2". "": every active port. */
+  uint32_t gid_index;     /* 1 + the GID index. 0: chosen by rule. */
+  uint32_t ack_timeout;   /* Timeout of queue pairs, 1 to 31. 0: 14, or 18 on SoftRoCE. */
+  uint32_t traffic_class; /* Traffic class of RoCE packets. */
   uint32_t reserved;
-  uint64_t user; /* Comes back in every event of the rank. */
+  uint64_t user; /* Returned in every event of the rank. */
 } waybill_rank_options_t;
 #define WAYBILL_RANK_OPTIONS_INIT \
   {sizeof(waybill_rank_options_t), NULL, NULL, NULL, NULL, 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0}
 
-/* Stages of an update on a rank, as indices of waybill_progress_t's times. */
+/* Stages of an update on a rank: the indices of begin_ns and end_ns in waybill_progress_t. */
 enum {
-  WAYBILL_STAGE_EXCHANGE = 0, /* A trainer: maxima of split blocks are worked out and traded. */
-  WAYBILL_STAGE_STAGE = 1,    /* Copies, casts, quantises. */
-  WAYBILL_STAGE_POST = 2,     /* Chunks are handed to the network. */
-  WAYBILL_STAGE_WAIT = 3,     /* All is handed over, and not all of it is complete. */
-  WAYBILL_STAGE_RECEIVE = 4,  /* A worker: ready, and not everything is here. */
-  WAYBILL_STAGE_VERIFY = 5,   /* Digests what has come. */
-  WAYBILL_STAGE_COMMIT = 6    /* From the decision to the version's being shown. */
+  WAYBILL_STAGE_EXCHANGE = 0, /* Trainer: works out and trades maxima of split blocks. */
+  WAYBILL_STAGE_STAGE = 1,    /* Trainer: copies, casts, quantises. */
+  WAYBILL_STAGE_POST = 2,     /* Trainer: hands chunks to the network. */
+  WAYBILL_STAGE_WAIT = 3,     /* Trainer: waits until all chunks are complete. */
+  WAYBILL_STAGE_RECEIVE = 4,  /* Worker: from READY until everything has arrived. */
+  WAYBILL_STAGE_VERIFY = 5,   /* Worker: digests what has arrived. */
+  WAYBILL_STAGE_COMMIT = 6    /* Worker: from the decision until the version is shown. */
 };
 #define WAYBILL_STAGE_COUNT 7
 
-/* How far the latest update of a rank has come. Counts of equal plans are equal. */
+/* How far a rank's latest update has come. The counts of an update depend only on its plan. */
 typedef struct waybill_progress {
   size_t struct_size;
   uint64_t version;
-  uint64_t planned_bytes; /* That this rank sends, or receives, in every update. */
-  uint64_t bytes;         /* Handed to the network or stored; of a worker: verified. */
-  uint64_t writes;        /* Of a trainer, as is what follows. Posted to a network. */
+  uint64_t planned_bytes; /* What this rank sends or receives in every update. */
+  uint64_t bytes;         /* Trainer: handed to the network or stored. Worker: verified. */
+  uint64_t writes;        /* Trainers only, as are the next five: writes posted. */
   uint64_t stores;        /* Chunks stored at their final address through a mapping. */
   uint64_t immediates;
   uint64_t maxima_messages; /* To other trainers. */
   uint64_t maxima_bytes;
-  uint64_t nonfinite;                    /* NaNs and infinities among what was quantised. */
-  int64_t begin_ns[WAYBILL_STAGE_COUNT]; /* waybill_now_ns()'s clock; 0: not there, or not yet. */
+  uint64_t nonfinite;                    /* NaNs and infinities among the quantised elements. */
+  int64_t begin_ns[WAYBILL_STAGE_COUNT]; /* Times of waybill_now_ns(). 0: not yet, or never. */
   int64_t end_ns[WAYBILL_STAGE_COUNT];
 } waybill_progress_t;
 #define WAYBILL_PROGRESS_INIT {sizeof(waybill_progress_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}}
@@ -584,35 +649,39 @@ typedef struct waybill_trainer_options {
   size_t struct_size;
   const waybill_rank_options_t* rank;
   const waybill_manifest_t* manifest;
-  waybill_region_t* const* regions; /* One for each region of the manifest, as large. */
+  waybill_region_t* const* regions; /* One for each region of the manifest, of the same size. */
   uint32_t region_count;
-  uint32_t stage_threads; /* 0: 1, or 4 where regions are memory of a device. */
-  uint64_t ring_bytes;    /* Bound of the staging ring; 0: 32 MiB. */
+  uint32_t stage_threads; /* 0: 1, or 4 if the regions are GPU memory. */
+  uint64_t ring_bytes;    /* Size of the staging ring. 0: 32 MiB. */
   waybill_queue_t* queue;
 } waybill_trainer_options_t;
 #define WAYBILL_TRAINER_OPTIONS_INIT \
   {sizeof(waybill_trainer_options_t), NULL, NULL, NULL, 0, 0, 0, NULL}
 
-/* A rank that holds new weights. Nothing is opened before waybill_trainer_join(). Its calls are
- * carried out one after the other, in the order they came in.
+/* Creates a trainer: a rank that holds new weights. It opens nothing before waybill_trainer_join().
+ * Its calls are carried out one after the other, in the order in which they were made.
  *
- * WAYBILL_INVALID_ARGUMENT  The manifest is wrong, or the regions are not as it says; names them.
+ * - WAYBILL_INVALID_ARGUMENT: the manifest is wrong, or the regions do not match it. The error
+ *   names them.
  */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_trainer_create(waybill_context_t* context, const waybill_trainer_options_t* options,
                        waybill_trainer_t** out_trainer, waybill_error_t** error);
 
-/* Joins the job. One JOINED event with `token` follows: when all ranks are there and every lane
- * carries, or by `deadline_ns` (0: 120 s from now).
+/* Joins the job. One JOINED event with `token` follows, when all ranks have joined and every lane
+ * works, or at the latest shortly after `deadline_ns` (0 means 120 s from now).
  *
- * WAYBILL_FAILED_PRECONDITION  It has joined, or left: make another trainer.
- * WAYBILL_DEADLINE_EXCEEDED    The deadline is in the past.
- * In the event:
- * WAYBILL_UNAVAILABLE        No controller.
- * WAYBILL_UNAUTHENTICATED    A wrong token.
- * WAYBILL_ALREADY_EXISTS     This rank is there already.
- * WAYBILL_DEADLINE_EXCEEDED  Names who is missing.
- * WAYBILL_INVALID_ARGUMENT   The ranks' manifests do not fit together. */
+ * - WAYBILL_FAILED_PRECONDITION: the trainer has joined or is joining; or it has left, and cannot
+ *   join again: create another one.
+ * - WAYBILL_DEADLINE_EXCEEDED: the deadline is in the past.
+ *
+ * Status of the event:
+ * - WAYBILL_UNAVAILABLE: no controller answers.
+ * - WAYBILL_UNAUTHENTICATED: the token is wrong.
+ * - WAYBILL_ALREADY_EXISTS: another process has this rank, and it still answers.
+ * - WAYBILL_DEADLINE_EXCEEDED: some ranks are missing. The error names them.
+ * - WAYBILL_INVALID_ARGUMENT: the manifests of the ranks do not fit together.
+ */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_trainer_join(waybill_trainer_t* trainer,
                                                                    int64_t deadline_ns,
                                                                    uint64_t token,
@@ -620,114 +689,131 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_trainer_join(waybill_train
 
 typedef struct waybill_publish_options {
   size_t struct_size;
-  uint64_t version;           /* Later than what is committed. */
-  int64_t deadline_ns;        /* 0: 60 s from now. */
-  uint32_t until_committed;   /* 1: the event comes, and the memory is lent, until all groups have
-                                 decided; else until it is SENT. */
-  uint32_t no_digests;        /* 1: what arrives is not verified. */
-  uint32_t fail_on_nonfinite; /* 1: show nothing where NaNs or infinities are quantised. */
+  uint64_t version;    /* Must be greater than the committed version. */
+  int64_t deadline_ns; /* 0: 60 s from now. */
+  /* 0: the publish ends when the version is SENT. 1: it ends when every group has decided, and the
+   * memory is lent until then. */
+  uint32_t until_committed;
+  uint32_t no_digests; /* 1: workers do not verify what arrives. */
+  /* 1: no group shows the version if NaNs or infinities are among the elements to quantise. */
+  uint32_t fail_on_nonfinite;
   uint32_t reserved;
-  void* after_event; /* A CUevent, which cudaEvent_t is too: the regions are not read before what it
-                        was last recorded behind is done. It may be recorded again, or destroyed,
-                        when the call has returned. NULL: they may be read at once. */
+  /* A CUevent (a cudaEvent_t is one), or NULL. The regions are not read before the work that the
+   * event last recorded is done. When the call has returned, the event may be recorded again or
+   * destroyed. */
+  void* after_event;
 } waybill_publish_options_t;
 #define WAYBILL_PUBLISH_OPTIONS_INIT {sizeof(waybill_publish_options_t), 0, 0, 0, 0, 0, 0, NULL}
 
-/* Sends a version; every trainer of the job calls it with the same one. The regions must not change
- * until the PUBLISHED event with `token`, and may afterwards, however it ends. An OUTCOME for each
- * group comes too, once all its workers have shown the version, or it is known that they will not.
+/* Publishes a version. Every trainer of the job must publish the same versions. The regions must
+ * not change until the PUBLISHED event with `token`, and may change after it, however the publish
+ * ended. One OUTCOME event for each group follows, once all workers of the group show the version,
+ * or once it is known that they will not.
  *
  *   out_update  Yours, until waybill_update_destroy(). May be NULL.
  *
- * WAYBILL_INVALID_ARGUMENT     Version 0; an event and no region that is memory of a device; what
- * the driver does not take for an event. WAYBILL_FAILED_PRECONDITION  Not joined, or left; the
- * version is not later than the last one that this trainer published, unless that failed.
- * WAYBILL_DEADLINE_EXCEEDED    The deadline is in the past.
- * In the event:
- * WAYBILL_FAILED_PRECONDITION  Not later than what is committed, or another is on its way.
- * WAYBILL_DEADLINE_EXCEEDED, WAYBILL_UNAVAILABLE, WAYBILL_DATA_LOSS, WAYBILL_CANCELLED
- *                              No group shows the version because of this publish; says why. */
+ * A publish waits its turn: it begins once the version before it is decided, within its own
+ * deadline. Within that deadline it also waits for a lost controller to come back.
+ *
+ * - WAYBILL_INVALID_ARGUMENT: the version is 0; after_event is given and no region is GPU memory;
+ *   or the driver does not accept after_event as an event.
+ * - WAYBILL_FAILED_PRECONDITION: the trainer has not joined, or has left.
+ * - WAYBILL_DEADLINE_EXCEEDED: the deadline is in the past.
+ *
+ * Status of the event:
+ * - WAYBILL_FAILED_PRECONDITION: the version is committed or sent already, or a greater one is. A
+ *   version whose publish failed may be published again.
+ * - WAYBILL_DEADLINE_EXCEEDED, WAYBILL_UNAVAILABLE, WAYBILL_DATA_LOSS, WAYBILL_CANCELLED: no group
+ *   shows the version because of this publish. The error says why.
+ */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_trainer_publish(waybill_trainer_t* trainer, const waybill_publish_options_t* options,
                         uint64_t token, waybill_update_t** out_update, waybill_error_t** error);
 
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_trainer_progress(
     const waybill_trainer_t* trainer, waybill_progress_t* out_progress, waybill_error_t** error);
-/* What was chosen and why, as JSON: identity, the job's groups, lanes and their paths, counters. */
+/* Returns, as JSON, what this trainer has chosen and why: its identity, the job's groups, its lanes
+ * with their paths, and counters. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_trainer_describe(
     const waybill_trainer_t* trainer, waybill_blob_t** out_json, waybill_error_t** error);
 
-/* Leaves the job, after the calls before it; one LEFT event follows. The trainer then only can be
- * asked and destroyed. WAYBILL_FAILED_PRECONDITION: it has left. */
+/* Leaves the job once the earlier calls have ended. One LEFT event follows. Afterwards the trainer
+ * can only be queried and destroyed.
+ *
+ * - WAYBILL_FAILED_PRECONDITION: the trainer has left.
+ */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_trainer_leave(waybill_trainer_t* trainer,
                                                                     uint64_t token,
                                                                     waybill_error_t** error);
 
-/* Leaves at once: calls that are under way end in WAYBILL_CANCELLED, with their events. [waits]
- * until the regions are quiescent, a few seconds at most. */
+/* Leaves at once, and destroys the trainer. Calls under way end with WAYBILL_CANCELLED, each with
+ * its event. [waits] until nothing reads the regions, a few seconds at most. */
 WAYBILL_API void waybill_trainer_destroy(waybill_trainer_t* trainer);
 
 /* ---- worker ---- */
 
 enum {
-  WAYBILL_MODE_SHADOW = 1, /* Two buffers of Waybill's; a commit shows the other one. */
-  WAYBILL_MODE_SHADOW_COPY =
-      2,                    /* The caller's memory stays where it is; a commit copies into it. */
-  WAYBILL_MODE_IN_PLACE = 3 /* Written directly; the engine is paused from before READY. */
+  /* Waybill has two buffers. A commit shows the other one. */
+  WAYBILL_MODE_SHADOW = 1,
+  /* The caller's memory stays where it is. A commit copies into it from a buffer. */
+  WAYBILL_MODE_SHADOW_COPY = 2,
+  /* The memory is written directly. The engine must be paused from PREPARE until COMMIT. */
+  WAYBILL_MODE_IN_PLACE = 3
 };
 
-/* Notices that the update waits with, for waybill_update_accept() or _refuse(); bits. */
+/* Notices that want an answer by waybill_update_accept() or waybill_update_refuse(). Bits. */
 enum { WAYBILL_ASK_PREPARE = 1, WAYBILL_ASK_ARRIVED = 2, WAYBILL_ASK_COMMIT = 4 };
 
 typedef struct waybill_worker_options {
   size_t struct_size;
   const waybill_rank_options_t* rank;
   const waybill_manifest_t* manifest;
-  waybill_region_t* const* regions; /* One for each region of the manifest, as large; or none. */
-  uint32_t region_count;            /* 0: Waybill allocates. */
-  uint32_t mode;                    /* WAYBILL_MODE_*; 0: shadow. */
-  uint32_t ask;                     /* WAYBILL_ASK_*; all else is accepted at once. */
-  uint32_t verify_threads;          /* 0: 1. */
+  /* One for each region of the manifest, of the same size; or none. */
+  waybill_region_t* const* regions;
+  uint32_t region_count;   /* 0: Waybill allocates the memory. */
+  uint32_t mode;           /* WAYBILL_MODE_*; 0: shadow. */
+  uint32_t ask;            /* WAYBILL_ASK_*. Waybill itself accepts all others. */
+  uint32_t verify_threads; /* 0: 1. */
   waybill_queue_t* queue;
 } waybill_worker_options_t;
 #define WAYBILL_WORKER_OPTIONS_INIT \
   {sizeof(waybill_worker_options_t), NULL, NULL, NULL, 0, 0, 0, 0, NULL}
 
-/* An inference rank. Nothing is opened before waybill_worker_join().
+/* Creates a worker: a rank that serves inference. It opens nothing before waybill_worker_join().
  *
  *   mode         no regions    regions
- *   shadow       two buffers   refused: memory of the caller's cannot be swapped
- *   shadow-copy  refused       one buffer, copied into them
+ *   shadow       two buffers   refused: the caller's memory cannot be swapped
+ *   shadow-copy  refused       one buffer, copied into the regions
  *   in-place     one buffer    written directly
  *
- * WAYBILL_INVALID_ARGUMENT  The manifest is wrong or has undeclared holes; the regions are not as
- * it says, overlap, or are read-only; names them. */
+ * - WAYBILL_INVALID_ARGUMENT: the manifest is wrong or has undeclared holes; or the regions do not
+ *   match it, overlap or are read-only. The error names them.
+ */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_worker_create(waybill_context_t* context, const waybill_worker_options_t* options,
                       waybill_worker_t** out_worker, waybill_error_t** error);
 
-/* As waybill_trainer_join(). In the event also WAYBILL_RESOURCE_EXHAUSTED: no memory for buffers.
+/* Joins the job, as waybill_trainer_join() does. The status of the event can also be:
+ *
+ * - WAYBILL_RESOURCE_EXHAUSTED: there is not enough memory for the buffers.
  */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_join(waybill_worker_t* worker,
                                                                   int64_t deadline_ns,
                                                                   uint64_t token,
                                                                   waybill_error_t** error);
-/* Comes back after ENDED, with what is shown; settles what was in doubt. One JOINED event follows.
- * WAYBILL_FAILED_PRECONDITION: it never joined, or left; in the event: it has not ENDED. */
-WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_rejoin(waybill_worker_t* worker,
-                                                                    uint64_t token,
-                                                                    waybill_error_t** error);
 
 typedef struct waybill_worker_state {
   size_t struct_size;
   uint64_t shown_version; /* 0: none. */
   uint32_t joined;
-  uint32_t dirty;    /* In place: written and not committed; nothing can be read. */
-  uint32_t in_doubt; /* Voted and lost the controller: shows the old version until it rejoins. */
+  uint32_t dirty; /* In place: written and not committed, so not readable. */
+  /* 1: the worker voted for a version and lost the controller. It shows the old version until it
+   * learns the decision. */
+  uint32_t in_doubt;
   uint32_t reserved;
-  uint64_t stragglers; /* Late words of updates that were given up. */
+  uint64_t stragglers; /* Immediates of abandoned updates that came late. */
   uint64_t repeats;    /* Immediates that came twice. */
-  uint64_t renewals;   /* Buffers that were fenced. */
+  uint64_t renewals;   /* Times that an abandoned buffer was renewed. */
 } waybill_worker_state_t;
 #define WAYBILL_WORKER_STATE_INIT {sizeof(waybill_worker_state_t), 0, 0, 0, 0, 0, 0, 0, 0}
 
@@ -738,27 +824,31 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_progress(
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_describe(
     const waybill_worker_t* worker, waybill_blob_t** out_json, waybill_error_t** error);
 
-/* A hold on the shown version: its bytes do not change until the snapshot is destroyed, and an
- * update that needs the buffer waits. `holder` says who reads, for the error that such an update
- * may end in.
+/* Takes a snapshot: a hold on the shown version. Its bytes do not change until the snapshot is
+ * destroyed; an update that needs the buffer waits. `holder` says who reads, and appears in the
+ * error if such an update runs into its deadline.
  *
- * WAYBILL_FAILED_PRECONDITION  Nothing is shown yet, or the memory is being written in place. */
+ * - WAYBILL_FAILED_PRECONDITION: nothing is shown yet, or the memory is being written in place.
+ */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_worker_snapshot(waybill_worker_t* worker, const char* holder,
                         waybill_snapshot_t** out_snapshot, waybill_error_t** error);
 
-/* As waybill_trainer_leave(). What is shown can still be read. */
+/* Leaves the job, as waybill_trainer_leave() does. What is shown can still be read. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_leave(waybill_worker_t* worker,
                                                                    uint64_t token,
                                                                    waybill_error_t** error);
-/* As waybill_trainer_destroy(). Snapshots that live keep Waybill's buffers, not the caller's
- * regions. */
+/* Leaves and destroys the worker, as waybill_trainer_destroy() does. Existing snapshots keep
+ * Waybill's buffers alive, but not the caller's regions. */
 WAYBILL_API void waybill_worker_destroy(waybill_worker_t* worker);
 
-/* 0 of a handle that is none. */
+/* Returns 0 for an invalid handle. */
 WAYBILL_API uint64_t waybill_snapshot_version(const waybill_snapshot_t* snapshot);
-/* The bytes of a region of the worker's manifest, until the snapshot is destroyed.
- * WAYBILL_OUT_OF_RANGE: there is no such region. */
+/* Returns the bytes of one region of the worker's manifest. They live until the snapshot is
+ * destroyed.
+ *
+ * - WAYBILL_OUT_OF_RANGE: there is no such region.
+ */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_snapshot_region(const waybill_snapshot_t* snapshot, uint32_t region_index,
                         const void** out_data, uint64_t* out_size_bytes, waybill_error_t** error);
@@ -766,29 +856,37 @@ WAYBILL_API void waybill_snapshot_destroy(waybill_snapshot_t* snapshot);
 
 /* ---- update ---- */
 
-/* 0 of a handle that is none. */
+/* Returns 0 for an invalid handle. */
 WAYBILL_API uint64_t waybill_update_version(const waybill_update_t* update);
 
-/* Answers a worker's PREPARE, ARRIVED or COMMIT, which `event` names. An answer that nobody waits
- * for any more (the update was given up) does nothing, and is WAYBILL_OK.
+/* Accepts a worker's update. `event` names the notice that it answers: WAYBILL_EVENT_PREPARE,
+ * _ARRIVED or _COMMIT. If the update was aborted meanwhile, the answer does nothing and the call
+ * returns WAYBILL_OK.
  *
- * WAYBILL_INVALID_ARGUMENT     Another event, or an update of a trainer's.
- * WAYBILL_FAILED_PRECONDITION  That notice was answered, or did not ask. */
+ * - WAYBILL_INVALID_ARGUMENT: `event` is none of these, or the update is a trainer's.
+ * - WAYBILL_FAILED_PRECONDITION: that notice was answered, or wanted no answer.
+ */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_update_accept(waybill_update_t* update,
                                                                     uint32_t event,
                                                                     waybill_error_t** error);
-/* The same: PREPARE is refused, ARRIVED vetoed, and nobody of the group shows the version. `reason`
- * reaches every trainer. WAYBILL_INVALID_ARGUMENT also: COMMIT cannot be refused. */
+/* Refuses a worker's update, in answer to PREPARE or ARRIVED. No worker of the group shows the
+ * version, and every trainer gets `reason`. Statuses are those of waybill_update_accept(), and:
+ *
+ * - WAYBILL_INVALID_ARGUMENT: `event` is COMMIT, which cannot be refused.
+ */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_update_refuse(waybill_update_t* update,
                                                                     uint32_t event,
                                                                     const char* reason,
                                                                     waybill_error_t** error);
 
-/* Gives a trainer's update up; its PUBLISHED event says WAYBILL_CANCELLED unless it was SENT
- * before. WAYBILL_INVALID_ARGUMENT: an update of a worker's. */
+/* Cancels a trainer's update. Its PUBLISHED event says WAYBILL_CANCELLED unless the version was
+ * SENT before.
+ *
+ * - WAYBILL_INVALID_ARGUMENT: the update is a worker's.
+ */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_update_cancel(waybill_update_t* update,
                                                                     waybill_error_t** error);
-/* Of a trainer's update its own end does not depend on the handle; a worker's is not answered by
+/* Destroys the handle only. A trainer's update continues, and a worker's update is not answered by
  * it. */
 WAYBILL_API void waybill_update_destroy(waybill_update_t* update);
 

@@ -1,5 +1,5 @@
-// A thin C++17 coat over waybill.h: handles that destroy themselves, errors that are thrown,
-// outputs that are returned. All else is said there; what is here adds no rule.
+// A thin C++17 layer over waybill.h: handles that destroy themselves, exceptions instead of error
+// outputs, and outputs as return values. It adds no rules; waybill.h is the manual.
 //
 //   waybill::Context context = waybill::Make<waybill::Context>(waybill_context_create, nullptr);
 //   waybill::Queue queue = waybill::Make<waybill::Queue>(waybill_queue_create, context.get());
@@ -17,7 +17,7 @@
 
 namespace waybill {
 
-// What a waybill_error_t says.
+// The exception that carries a waybill_error_t.
 class Error : public std::runtime_error {
  public:
   Error(waybill_status_t code, uint32_t scope, const std::string& message)
@@ -31,7 +31,7 @@ class Error : public std::runtime_error {
   uint32_t scope_;
 };
 
-// Owns a handle; movable. Destroying one waits where its destroy function does.
+// Owns a handle. Movable, not copyable. The destructor blocks if the handle's destroy function does.
 template <typename T, void (*destroy)(T*)>
 class Handle {
  public:
@@ -69,13 +69,13 @@ using Worker = Handle<waybill_worker_t, waybill_worker_destroy>;
 using Update = Handle<waybill_update_t, waybill_update_destroy>;
 using Snapshot = Handle<waybill_snapshot_t, waybill_snapshot_destroy>;
 
-// What a call ended in: where that is not WAYBILL_OK, there is an error.
+// The result of a call. `error` is set if `status` is not WAYBILL_OK.
 struct Outcome {
   waybill_status_t status = WAYBILL_OK;
   ErrorHandle error;
 };
 
-// Calls a function of waybill.h with all its arguments but the last one, the error.
+// Calls a function of waybill.h. `arguments` are all its arguments except the last one, the error.
 template <typename Function, typename... Arguments>
 Outcome Try(Function function, Arguments&&... arguments) {
   waybill_error_t* error = nullptr;
@@ -83,19 +83,20 @@ Outcome Try(Function function, Arguments&&... arguments) {
   return {status, ErrorHandle(error)};
 }
 
-// Throws what it says, where it is not well.
+// Throws an Error if the call failed.
 inline void Check(const Outcome& outcome) {
   if (outcome.status == WAYBILL_OK) return;
   throw Error(outcome.status, waybill_error_scope(outcome.error.get()),
               waybill_error_message(outcome.error.get()));
 }
 
+// Calls a function of waybill.h, and throws an Error if it fails.
 template <typename Function, typename... Arguments>
 void Call(Function function, Arguments&&... arguments) {
   Check(Try(function, std::forward<Arguments>(arguments)...));
 }
 
-// The same of a function whose output, before the error, is a handle; returns it.
+// Calls a function whose last output is a handle, and returns the handle.
 template <typename Owner, typename Function, typename... Arguments>
 Owner Make(Function function, Arguments&&... arguments) {
   typename Owner::Type* made = nullptr;
@@ -103,14 +104,14 @@ Owner Make(Function function, Arguments&&... arguments) {
   return Owner(made);
 }
 
-// The same of a function whose output is a blob; returns its bytes.
+// Calls a function whose output is a blob, and returns the blob's bytes.
 template <typename Function, typename... Arguments>
 std::string Bytes(Function function, Arguments&&... arguments) {
   const Blob blob = Make<Blob>(function, std::forward<Arguments>(arguments)...);
   return {static_cast<const char*>(waybill_blob_data(blob.get())), waybill_blob_size(blob.get())};
 }
 
-// An event, and what belongs to it.
+// Owns an event and the objects that belong to it.
 class Event {
  public:
   Event() = default;
@@ -128,7 +129,7 @@ class Event {
     return {static_cast<const char*>(waybill_blob_data(event_.group)),
             waybill_blob_size(event_.group)};
   }
-  // Throws the event's error, where it has one.
+  // Throws the event's error, if it has one.
   void Check() const {
     if (event_.status == WAYBILL_OK) return;
     throw Error(event_.status, waybill_error_scope(event_.error),
@@ -140,8 +141,8 @@ class Event {
   waybill_event_t event_ = WAYBILL_EVENT_INIT;
 };
 
-// The queue's oldest event; nothing where none comes by the deadline, or the queue is destroyed.
-// One of the past only looks.
+// Takes the queue's oldest event and returns it. Waits for one until the deadline. Returns nullopt
+// if none comes, or if the queue is destroyed meanwhile.
 inline std::optional<Event> Wait(const Queue& queue, int64_t deadline_ns) {
   Event event;
   const Outcome outcome = Try(waybill_queue_wait, queue.get(), deadline_ns, &event.event_);

@@ -1,7 +1,6 @@
-#include "core/control/worker.h"
-
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,7 +9,8 @@
 #include "capi/call.h"
 #include "capi/rank.h"
 #include "capi/struct_size.h"
-#include "core/memory/device.h"
+#include "core/control/worker_client.h"
+#include "core/device/device.h"
 
 namespace waybill::capi {
 namespace {
@@ -20,7 +20,7 @@ class SnapshotObject : public Object {
   using Handle = waybill_snapshot_t;
   static constexpr Kind kKind = Kind::kSnapshot;
 
-  SnapshotObject(std::shared_ptr<Worker> worker, Snapshot snapshot, uint32_t region_count)
+  SnapshotObject(std::shared_ptr<WorkerClient> worker, Snapshot snapshot, uint32_t region_count)
       : worker_(std::move(worker)), snapshot_(std::move(snapshot)), region_count_(region_count) {}
 
   uint64_t version() const { return snapshot_.version(); }
@@ -30,7 +30,7 @@ class SnapshotObject : public Object {
   }
 
  private:
-  const std::shared_ptr<Worker> worker_;  // Its memory.
+  const std::shared_ptr<WorkerClient> worker_;  // Its memory.
   const Snapshot snapshot_;
   const uint32_t region_count_;
 };
@@ -46,41 +46,16 @@ class WorkerObject final : public Rank {
   static constexpr Kind kKind = Kind::kWorker;
 
   WorkerObject(RankParts parts, Regions regions, const WorkerSettings& settings,
-               std::shared_ptr<kernels::cuda::Device> device)
+               std::shared_ptr<Device> device)
       : Rank(WAYBILL_SOURCE_WORKER, std::move(parts), std::move(regions), std::move(device)),
         settings_(settings) {}
 
-  absl::Status Join(int64_t deadline_ns, uint64_t token) {
-    return BeginJoin(deadline_ns, token, [this](const RankIdentity& identity) -> absl::Status {
-      WAYBILL_ASSIGN_OR_RETURN(auto fabric, MakeOwnFabric());
-      const WorkerOptions options{
-          .identity = identity,
-          .engine = settings_.engine,
-          .handler = [this](const WorkerNotice& notice, const WorkerOptions::Answer& answer) {
-            Tell(notice, answer);
-          }};
-      WAYBILL_ASSIGN_OR_RETURN(
-          std::shared_ptr<Worker> joined,
-          Worker::Join(options, manifest_, MemoryOf(regions_), std::move(fabric)));
-      const std::lock_guard lock(mutex_);
-      worker_ = std::move(joined);
-      return absl::OkStatus();
-    });
-  }
+  ~WorkerObject() override { shared_->Set(nullptr); }
 
-  absl::Status Rejoin(uint64_t token) {
-    WAYBILL_RETURN_IF_ERROR(CheckJoined());
-    Do(WAYBILL_EVENT_JOINED, token, 0, [this] {
-      const std::shared_ptr<Worker> core = worker();
-      const bool ended = !core->AwaitEnd(absl::ZeroDuration()).ok();
-      return ended ? core->Rejoin()
-                   : absl::FailedPreconditionError("join again: its controller is still there");
-    });
-    return absl::OkStatus();
-  }
+  using Rank::Join;
 
   absl::StatusOr<std::shared_ptr<SnapshotObject>> TakeSnapshot(const std::string& holder) {
-    std::shared_ptr<Worker> core = worker();
+    std::shared_ptr<WorkerClient> core = client();
     if (core == nullptr)
       return absl::FailedPreconditionError("nothing is shown: it has not joined");
     WAYBILL_ASSIGN_OR_RETURN(Snapshot snapshot, core->TakeSnapshot(holder));
@@ -90,24 +65,24 @@ class WorkerObject final : public Rank {
 
   waybill_worker_state_t state() const {
     waybill_worker_state_t state = WAYBILL_WORKER_STATE_INIT;
-    const std::shared_ptr<Worker> core = worker();
+    const std::shared_ptr<WorkerClient> core = client();
     if (core == nullptr) return state;
-    const WorkerCounts counts = core->counts();
+    const WorkerReport report = core->report();
     state.shown_version = core->shown_version();
     state.joined = CheckJoined().ok() ? 1 : 0;
     state.dirty = core->dirty() ? 1 : 0;
-    state.in_doubt = core->in_doubt() ? 1 : 0;
-    state.stragglers = counts.stragglers;
-    state.repeats = counts.repeats;
-    state.renewals = counts.renewals;
+    state.in_doubt = report.in_doubt ? 1 : 0;
+    state.stragglers = report.counts.stragglers;
+    state.repeats = report.counts.repeats;
+    state.renewals = report.counts.renewals;
     return state;
   }
 
   waybill_progress_t progress() const override {
     waybill_progress_t progress = WAYBILL_PROGRESS_INIT;
-    const std::shared_ptr<Worker> core = worker();
+    const std::shared_ptr<WorkerClient> core = client();
     if (core == nullptr) return progress;
-    const WorkerProgress now = core->progress();
+    const WorkerReport now = core->report();
     progress.version = now.version;
     progress.planned_bytes = now.planned_bytes;
     progress.bytes = now.verified_bytes;
@@ -117,52 +92,74 @@ class WorkerObject final : public Rank {
 
   std::string Describe() const override {
     nlohmann::json json = DescribeIdentity("worker");
-    const std::shared_ptr<Worker> core = worker();
+    const std::shared_ptr<WorkerClient> core = client();
     json["joined"] = CheckJoined().ok();
     json["mode"] = std::string(Name(settings_.engine.mode));
     json["shown_version"] = core == nullptr ? 0 : core->shown_version();
-    json["lanes"] = LanesToJson(core == nullptr ? std::vector<LaneReport>{} : core->lanes());
+    json["lanes"] = LanesToJson(core == nullptr ? std::vector<LaneReport>{} : core->report().lanes);
     return json.dump();
   }
 
  private:
-  std::shared_ptr<Worker> worker() const {
+  std::shared_ptr<WorkerClient> client() const {
     const std::lock_guard lock(mutex_);
-    return worker_;
+    return client_;
   }
 
-  // On the core's thread for notices.
-  void Tell(const WorkerNotice& notice, const WorkerOptions::Answer& answer) {
-    const auto index = static_cast<uint32_t>(notice.kind) - 1;
+  absl::Status MakeClient() override {
+    WAYBILL_ASSIGN_OR_RETURN(auto fabric, MakeOwnFabric());
+    WAYBILL_ASSIGN_OR_RETURN(
+        std::shared_ptr<WorkerClient> made,
+        WorkerClient::Create(config_.identity, settings_.engine, manifest_, MemoryOf(regions_),
+                             AskedKinds(), std::move(fabric), sink()));
+    shared_->Set(made.get());
+    std::shared_ptr<WorkerClient> before;  // Of an attempt that failed.
+    const std::lock_guard lock(mutex_);
+    before = std::exchange(client_, std::move(made));
+    return absl::OkStatus();
+  }
+  void JoinClient(uint64_t token, absl::Time deadline) override { client_->Join(token, deadline); }
+  void LeaveClient(uint64_t token) override { client_->Leave(token); }
+
+  std::set<Notice::Kind> AskedKinds() const {
+    std::set<Notice::Kind> kinds;
+    for (const Notice::Kind kind :
+         {Notice::Kind::kPrepare, Notice::Kind::kArrived, Notice::Kind::kCommit}) {
+      if ((settings_.ask >> IndexOf(kind) & 1) != 0) kinds.insert(kind);
+    }
+    return kinds;
+  }
+  static uint32_t IndexOf(Notice::Kind kind) {
+    return static_cast<uint32_t>(kind) - static_cast<uint32_t>(Notice::Kind::kPrepare);
+  }
+
+  void OnUpdateNotice(const Notice& notice) override {
+    const uint32_t index = IndexOf(notice.kind);
     QueuedEvent event = NewEvent(WAYBILL_EVENT_PREPARE + index);
-    if (update_ == nullptr || !(update_id_ == notice.update)) {
-      update_ = std::make_shared<Update>(Update::Role::kOfWorker, notice.update.version);
+    if (update_ == nullptr || update_id_ != notice.update) {
+      update_ = std::make_shared<Update>(notice.version);
       update_id_ = notice.update;
     }
-    event.version = notice.update.version;
+    event.version = notice.version;
     event.update = update_;
     event.status = notice.status;
     event.pause = notice.pause;
-    event.answer_wanted =
-        notice.kind != WorkerNotice::Kind::kAbort && (settings_.ask >> index & 1) != 0;
-    if (event.answer_wanted) update_->Ask(event.kind, answer);
-    const bool wanted = event.answer_wanted;
+    event.answer_wanted = notice.kind != Notice::Kind::kAbort && (settings_.ask >> index & 1) != 0;
+    if (event.answer_wanted) {
+      update_->Ask(event.kind, [shared = shared_, kind = notice.kind,
+                                id = notice.update](const absl::Status& answer) {
+        shared->With([&](WorkerClient& client) { client.Answer(kind, id, answer); });
+      });
+    }
     Push(std::move(event));
-    if (!wanted) answer(absl::OkStatus());
-  }
-
-  void CancelCalls() override {}  // Joining is cancelled by its token.
-
-  // Readers go on: what is left goes when the last of them does.
-  void LeaveNow() override {
-    if (const std::shared_ptr<Worker> core = worker()) core->Leave();
   }
 
   const WorkerSettings settings_;
-  std::shared_ptr<Update> update_;  // On the thread for notices, as is its id.
+  std::shared_ptr<Update> update_;  // On the client's thread, as is its id.
   UpdateId update_id_;
+  const std::shared_ptr<Shared<WorkerClient>> shared_ = std::make_shared<Shared<WorkerClient>>();
   mutable std::mutex mutex_;
-  std::shared_ptr<Worker> worker_;  // Guarded by mutex_.
+  std::shared_ptr<WorkerClient> client_;  // Guarded by mutex_.
 };
 
 absl::Status CheckMode(Mode mode, bool with_regions) {
@@ -234,12 +231,6 @@ waybill_status_t waybill_worker_join(waybill_worker_t* worker, int64_t deadline_
                                      waybill_error_t** error) {
   return CallOn<WorkerObject>("join as a worker", worker, "worker", error,
                               [&](WorkerObject& found) { return found.Join(deadline_ns, token); });
-}
-
-waybill_status_t waybill_worker_rejoin(waybill_worker_t* worker, uint64_t token,
-                                       waybill_error_t** error) {
-  return CallOn<WorkerObject>("join again as a worker", worker, "worker", error,
-                              [&](WorkerObject& found) { return found.Rejoin(token); });
 }
 
 waybill_status_t waybill_worker_state(const waybill_worker_t* worker,

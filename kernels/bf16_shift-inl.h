@@ -1,8 +1,8 @@
-// Quantisation of BF16s by a power of two, as MX has it, in lanes of 16 bits: no float is needed,
-// for each target of the file that includes this.
+// Quantises BF16s by a power of two, as MX does, in lanes of 16 bits without floats. Compiled for
+// each target of the file that includes this.
 //
-// The factor is added to the exponent. What is then a normal number of the narrow type loses bits
-// of its mantissa, and that is its code; what is subnormal, and NaNs, are told apart.
+// The factor is added to the exponent. An element that is then a normal number of the narrow type
+// has its code after losing bits of its mantissa. Subnormals and NaNs take the general path.
 
 #if defined(KERNELS_BF16_SHIFT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KERNELS_BF16_SHIFT_INL_H_
@@ -26,10 +26,11 @@ namespace waybill::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET != HWY_SCALAR
 
-// What a factor adds to the bits of a BF16 for them to begin with its code; not above 0.
+// The number that a factor adds to the bits of a BF16 so that they begin with its code. Not above
+// 0.
 struct Shift {
   int16_t bits;
-  bool is_one;  // Else the factor is no power of two, or one at the ends of their range.
+  bool is_one;  // False if the factor is not a power of two, or is at the ends of their range.
 };
 
 template <Narrow to, bool divide>
@@ -43,7 +44,7 @@ HWY_INLINE Shift ShiftOf(float factor) {
   return {static_cast<int16_t>((exponent - kBetweenBiases) * 128), is_one};
 }
 
-// Quantises a vector of BF16s. False, with nothing stored, if any is for the general path.
+// Quantises a vector of BF16s. Returns false and stores nothing if one needs the general path.
 template <Narrow to>
 HWY_INLINE bool QuantiseShifted(uint8_t* dst, const std::byte* src, Shift shift) {
   using L = NarrowLayout<to>;
@@ -52,7 +53,7 @@ HWY_INLINE bool QuantiseShifted(uint8_t* dst, const std::byte* src, Shift shift)
   const hn::Rebind<uint8_t, D16> d8;
   const V16 value = hn::LoadU(d, reinterpret_cast<const uint16_t*>(src));
   const V16 magnitude = hn::And(value, hn::Set(d, 0x7fff));
-  // From the least that becomes a normal number up to infinity, which saturates.
+  // From the smallest element that becomes a normal number up to infinity, which saturates.
   const uint16_t least = static_cast<uint16_t>(128 - shift.bits);
   const V16 span = hn::Set(d, static_cast<uint16_t>(0x7f81 - least));
   const auto is_ordinary = hn::Lt(hn::Sub(magnitude, hn::Set(d, least)), span);

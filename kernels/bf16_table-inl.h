@@ -1,12 +1,12 @@
-// Quantisation of BF16s by a table of their mantissas, where a target looks bytes up in others; for
-// each target of the file that includes this, which then has KERNELS_BF16_TABLE.
+// Quantises BF16s by a table of their mantissas, on targets that can look up bytes. Compiled for
+// each target of the file that includes this; such a target defines KERNELS_BF16_TABLE.
 //
-// Within one binade the code depends on the 7 bits of the mantissa only, and in the next binade it
-// is one binade of codes higher, as long as both are normal numbers of the narrow type. So 128
-// codes for each block say it all. What does not fall there, and is not 0 either, is told apart.
+// Within one binade the code depends only on the 7 bits of the mantissa. In the next binade it is
+// one binade of codes higher, as long as both are normal numbers of the narrow type. So 128 codes
+// for each block suffice. Elements outside of that range that are not 0 take the general path.
 //
-// VBMI looks up in all 128. Others look up in 16: two codes begin at least 7 mantissas apart, so
-// within each 8 mantissas there is at most one step, by 1. Where it lies is a second table.
+// VBMI looks up in all 128 codes. Other targets look up in 16: two codes begin at least 7 mantissas
+// apart, so 8 consecutive mantissas have at most one step, by 1. A second table says where it is.
 
 #if defined(KERNELS_BF16_TABLE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KERNELS_BF16_TABLE_INL_H_
@@ -34,30 +34,30 @@ namespace waybill::kernels::HWY_NAMESPACE {
 #if HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
 #define KERNELS_BF16_TABLE
 
-inline constexpr size_t kTableVector = 64;  // Elements that go through the table together.
+inline constexpr size_t kTableVector = 64;  // The number of elements that one lookup handles.
 
-// Where the exponents of a narrow type end. For x of one binade the quotient or product lies within
-// 2^e and 2^(e+2); the table is that of e = 0.
+// The limits of the exponents of a narrow type. For x in one binade the quotient or product lies
+// between 2^e and 2^(e+2); the table is for e = 0.
 template <Narrow to>
 struct TableLayout {
   static constexpr int kMantissaBits = to == Narrow::kE4m3 ? 3 : 2;
   static constexpr int kLeastExponent = to == Narrow::kE4m3 ? -6 : -14;
-  // From here on products may be half of the least subnormal number, and are not 0 ...
+  // From this exponent on products may be at least half of the smallest subnormal, so not 0.
   static constexpr int kFirstRare = kLeastExponent - kMantissaBits - 2;
-  // ... and so many binades on they all are normal.
+  // This many binades higher, all products are normal.
   static constexpr int kRareCount = kMantissaBits + 2;
-  // Added to e: what is still negative then has the code 0.
+  // Added to e. If the sum is negative, the code is 0.
   static constexpr int kOffset = 3 - kLeastExponent;
   static constexpr int kLargestCode = to == Narrow::kE4m3 ? 0x7e : 0x7b;
-  // Sums of codes and binades are this much too large: what saturates is then the largest code.
+  // The excess of sums of codes and binades, so that sums that saturate give the largest code.
   static constexpr int kExcess = 255 - kLargestCode;
   static constexpr int kTableExcess = kExcess - (kOffset << kMantissaBits);
-  // Past the largest code, and small enough for a byte.
+  // Beyond the largest code, and small enough for a byte.
   static constexpr int kMostBinades = to == Narrow::kE4m3 ? 24 : 40;
 };
 
-// Fills the tables, by `quantise`(codes, 128 BF16s), unless the factor is so large, so small or so
-// odd that exponents would end where they must not.
+// Fills the tables by calling `quantise`(codes, 128 BF16s), unless the factor is too large, too
+// small or not finite.
 template <Narrow to, bool divide, class Quantise>
 HWY_INLINE void PrepareTable(PreparedBlock& block, Quantise quantise) {
   using L = TableLayout<to>;
@@ -76,7 +76,8 @@ HWY_INLINE void PrepareTable(PreparedBlock& block, Quantise quantise) {
     const uint64_t first = block.codes[i * 8];
     uint64_t codes;
     std::memcpy(&codes, block.codes + i * 8, 8);
-    const int next = std::popcount(codes - first * 0x0101'0101'0101'0101);  // Past the step.
+    const int next =
+        std::popcount(codes - first * 0x0101'0101'0101'0101);  // Mantissas past the step.
     block.first_code[i] = static_cast<uint8_t>(first);
     block.last_of_first[i] = static_cast<uint8_t>(2 * (7 - next));
   }
@@ -87,7 +88,7 @@ HWY_INLINE void PrepareTable(PreparedBlock& block, Quantise quantise) {
 
 #if HWY_TARGET == HWY_AVX3_DL
 
-// Keeps the compiler from making it anew for each vector, which is slower than what it is for.
+// Keeps the compiler from recomputing a constant for each vector, which would be slower.
 HWY_INLINE __m512i Kept(__m512i constant) {
   asm("" : "+v"(constant));
   return constant;
@@ -127,8 +128,8 @@ HWY_INLINE Table LoadTable(const PreparedBlock& block) {
           _mm512_load_si512(block.first_rare), _mm512_load_si512(block.zero_below)};
 }
 
-// Quantises kTableVector BF16s. False, with nothing stored, if any is for the general path. What is
-// streamed goes to a whole line.
+// Quantises kTableVector BF16s. Returns false and stores nothing if one needs the general path. A
+// streaming store needs a destination of one whole cache line.
 template <Narrow to, Stores stores>
 HWY_INLINE bool LookUp(uint8_t* dst, const std::byte* src, const Table& table,
                        const TableConstants<to>& constants) {
@@ -136,7 +137,7 @@ HWY_INLINE bool LookUp(uint8_t* dst, const std::byte* src, const Table& table,
   const __m512i second = Kept(_mm512_loadu_si512(src + 64));
   const __m512i lower = _mm512_permutex2var_epi8(first, constants.even, second);
   const __m512i upper = _mm512_permutex2var_epi8(first, constants.odd, second);
-  // The exponent's last bit is the lower byte's first.
+  // The exponent's last bit is the first bit of the lower byte.
   const __m512i doubled = _mm512_add_epi8(upper, upper);
   const __m512i field =
       _mm512_mask_sub_epi8(doubled, _mm512_movepi8_mask(lower), doubled, constants.ones);
@@ -182,7 +183,7 @@ struct TableConstants {
   __m256i excess = KeptBytes(L::kExcess);
   __m256i sign = KeptBytes(0x80);
 
-  // Else the compiler makes one, for no target.
+  // Otherwise the compiler generates one that is not compiled for the target.
   HWY_INLINE TableConstants() {}  // NOLINT(modernize-use-equals-default)
 };
 
@@ -202,10 +203,10 @@ HWY_INLINE Table LoadTable(const PreparedBlock& block) {
           LoadTwice(block.zero_below)};
 }
 
-// The codes of half a table vector, their 8-byte quarters in the order 0, 2, 1, 3.
+// Computes the codes of half a table vector, with its 8-byte quarters in the order 0, 2, 1, 3.
 struct HalfCodes {
   __m256i codes;
-  __m256i special;  // Bytes other than 0: for the general path.
+  __m256i special;  // Bytes that are not 0 mark elements for the general path.
 };
 
 template <Narrow to>
@@ -214,7 +215,7 @@ HWY_INLINE HalfCodes LookUpHalf(const std::byte* src, const Table& table,
   const __m256i first = Kept(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(src)));
   const __m256i second = Kept(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + 32)));
   const __m256i signs = _mm256_packs_epi16(first, second);  // Saturates: each keeps its sign.
-  // Without the sign the exponent fills the upper byte, and the mantissa most of the lower.
+  // Without the sign, the exponent fills the upper byte and the mantissa most of the lower byte.
   const __m256i doubled = _mm256_add_epi16(first, first);
   const __m256i doubled2 = _mm256_add_epi16(second, second);
   const __m256i field =

@@ -1,4 +1,4 @@
-// One row of elements and the blocks that it goes through.
+// One row of elements, and the blocks that it crosses.
 
 #ifndef KERNELS_BLOCK_ROW_H_
 #define KERNELS_BLOCK_ROW_H_
@@ -8,22 +8,22 @@
 
 namespace waybill::kernels {
 
-// `columns` elements, of which the first `first_block` (above 0) are of the first block, and then
-// `block_columns` of each; the last may have fewer.
+// A row of `columns` elements. The first `first_block` elements (above 0) are in the first block,
+// then `block_columns` in each; the last block may have fewer.
 struct BlockRow {
   size_t columns;
   size_t first_block;
   size_t block_columns;
 
-  // That it meets.
+  // The number of blocks that the row crosses.
   constexpr size_t Blocks() const {
     if (columns <= first_block) return columns == 0 ? 0 : 1;
     return (columns - first_block - 1) / block_columns + 2;
   }
 };
 
-// Goes through the blocks that a row meets. (No function that takes a body: the body's vectors
-// would not be inlined into it.)
+// Iterates over the blocks that a row crosses. (A function that takes a lambda would not inline the
+// lambda's vectors.)
 class BlockCursor {
  public:
   explicit BlockCursor(const BlockRow& row)
@@ -31,8 +31,8 @@ class BlockCursor {
 
   bool AtEnd() const { return column_ == row_.columns; }
   size_t block() const { return block_; }
-  size_t column() const { return column_; }  // Its first ...
-  size_t count() const { return count_; }    // ... and how many.
+  size_t column() const { return column_; }  // The block's first column.
+  size_t count() const { return count_; }    // The number of its elements.
 
   void Next() {
     column_ += count_;

@@ -25,7 +25,7 @@ namespace waybill::kernels {
 HWY_EXPORT(CastRun);
 
 void CastF32ToBf16(void* dst, const void* src, size_t count, Stores stores, DigestStream* digest) {
-  // What is digested or streamed is cast into this piece, which stays in the first-level cache.
+  // Casts that digest or stream go through this piece, which stays in the first-level cache.
   constexpr size_t kPieceCount = kLeafBytes / 2;
   alignas(64) uint16_t piece[kPieceCount];
   uint16_t* to = static_cast<uint16_t*>(dst);

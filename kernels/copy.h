@@ -1,4 +1,4 @@
-// Plain copies, with a say in whether the bytes written stay in the cache.
+// Plain copies, through the cache or past it.
 
 #ifndef KERNELS_COPY_H_
 #define KERNELS_COPY_H_
@@ -8,15 +8,15 @@
 namespace waybill::kernels {
 
 enum class Stores {
-  kCached,     // The destination is read again soon, or is small.
+  kCached,     // For destinations that are small, or read again soon.
   kStreaming,  // Written past the cache where alignment allows; StreamFence() before publishing.
 };
 
-// Copies `size_bytes` bytes between ranges that do not overlap. Any alignment.
+// Copies `size_bytes` bytes of any alignment. The ranges must not overlap.
 void Copy(void* dst, const void* src, size_t size_bytes, Stores stores);
 
-// Orders this thread's streaming stores before its later stores. Whoever wrote with
-// Stores::kStreaming calls it once, before telling anybody that the bytes are there.
+// Orders this thread's streaming stores before its later stores. Call it once after writing with
+// Stores::kStreaming, before telling anybody that the bytes are there.
 void StreamFence();
 
 }  // namespace waybill::kernels

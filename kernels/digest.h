@@ -1,8 +1,8 @@
-// The digest of a byte stream: 64 bits by which both ends of a route see that the same bytes lie
-// there. Not cryptographic. README.md is the normative definition; it never changes.
+// The digest of a byte stream: 64 bits by which both ends of a route check that they have the same
+// bytes. Not cryptographic. README.md has the normative definition, which never changes.
 //
-// A stream is cut into leaves; each leaf has a value, and the values are added. So any order, any
-// cut at leaf bounds, and any number of threads give the same digest.
+// A stream is cut into leaves. Each leaf has a value, and the values are added. So any order, any
+// cut at leaf boundaries and any number of threads give the same digest.
 
 #ifndef KERNELS_DIGEST_H_
 #define KERNELS_DIGEST_H_
@@ -16,30 +16,32 @@ namespace waybill::kernels {
 
 inline constexpr size_t kLeafBytes = 4096;
 
-// The sum (mod 2^64) of the values of the leaves of a range that begins with leaf `first_leaf` of
-// its stream, and is a multiple of kLeafBytes or ends the stream. 0 for an empty range.
+// Returns the sum (mod 2^64) of the values of the leaves in a range. The range begins with leaf
+// `first_leaf` of its stream, and is a multiple of kLeafBytes or ends the stream. An empty range
+// gives 0.
 uint64_t LeafSum(const void* data, size_t size_bytes, uint64_t first_leaf);
 
-// The digest of a whole stream, from the sum of all its leaves' values.
+// Returns the digest of a whole stream, from the sum of the values of its leaves.
 uint64_t FinishDigest(uint64_t sum, uint64_t length_bytes);
 
-// The digest of `size_bytes` bytes that lie in one piece.
+// Returns the digest of `size_bytes` contiguous bytes.
 uint64_t Digest(const void* data, size_t size_bytes);
 
-// The same sum, of a stream that comes in pieces of any size and alignment. Holds no buffer: the
-// accumulators of the open leaf are carried from piece to piece. Not thread-safe.
+// Computes the same sum for a stream that comes in pieces of any size and alignment. Has no buffer:
+// it carries the accumulators of the open leaf from piece to piece. Not thread-safe.
 class DigestStream {
  public:
-  // Begins at leaf `first_leaf` of a stream, so that threads may share one stream at leaf bounds.
+  // Begins at leaf `first_leaf` of a stream, so that threads can divide a stream at leaf
+  // boundaries.
   explicit DigestStream(uint64_t first_leaf = 0) : leaf_(first_leaf) {}
 
   void Absorb(const void* data, size_t size_bytes);
 
-  // Copies and absorbs in one pass. Each byte of `src` is read once, and the byte that was stored
-  // is the byte that was absorbed, even where somebody writes to `src` meanwhile.
+  // Copies and absorbs in one pass. Reads each byte of `src` once, so that the stored byte is the
+  // absorbed byte even if somebody writes to `src` meanwhile.
   void AbsorbCopy(void* dst, const void* src, size_t size_bytes, Stores stores);
 
-  // The sum of the leaves so far, as if the stream ended here.
+  // Returns the sum of the leaves so far, as if the stream ended here.
   uint64_t sum() const;
 
  private:
@@ -52,7 +54,7 @@ class DigestStream {
   uint64_t leaf_;
   uint64_t sum_ = 0;
   uint64_t partial_word_ = 0;  // The position_ % 8 bytes that do not fill a word yet.
-  size_t position_ = 0;        // In the open leaf; always below kLeafBytes.
+  size_t position_ = 0;        // The position in the open leaf, below kLeafBytes.
 };
 
 }  // namespace waybill::kernels

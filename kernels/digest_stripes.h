@@ -1,5 +1,5 @@
-// The digest's inner loops, for every vector target. A stripe is 64 bytes: one word for each lane.
-// Of use to digest.cc only.
+// The inner loops of digest.cc, for every vector target. A stripe is 64 bytes: one word for each
+// lane.
 
 #ifndef KERNELS_DIGEST_STRIPES_H_
 #define KERNELS_DIGEST_STRIPES_H_
@@ -13,11 +13,12 @@ namespace waybill::kernels {
 
 inline constexpr size_t kStripeBytes = 64;
 
-// Keeps the compiler from loading `word` a second time: what is stored must be what is absorbed,
-// also where somebody writes to the source meanwhile. (And one load is faster.)
+// Keeps the compiler from loading `word` a second time, so that the stored bytes are the absorbed
+// bytes even while somebody writes to the source. (One load is also faster.)
 inline void LoadedOnce(uint64_t& word) { asm("" : "+r"(word)); }
 
-// Adds `stripe_count` stripes of one leaf to its eight lanes; `keys` are those of the first word.
+// Adds `stripe_count` stripes of one leaf to its eight lanes. `keys` begins with the first word's
+// key.
 void AbsorbStripes(const std::byte* src, size_t stripe_count, const uint64_t* keys,
                    uint64_t* lanes);
 
@@ -30,7 +31,7 @@ void AbsorbCopyStripes(std::byte* dst, const std::byte* src, size_t stripe_count
 void AbsorbWords(std::byte* dst, const std::byte* src, size_t first_word, size_t word_count,
                  const uint64_t* keys, uint64_t* lanes);
 
-// The sum of the values of whole leaves.
+// Returns the sum of the values of whole leaves.
 uint64_t SumLeaves(const std::byte* src, size_t leaf_count, uint64_t first_leaf);
 
 // The same, and copies. kStreaming only where `dst` is a multiple of 64.

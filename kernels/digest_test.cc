@@ -159,7 +159,8 @@ TEST(DigestStream, TouchesNothingOutsideItsPieces) {
   ASSERT_EQ(mprotect(data, page, PROT_READ | PROT_WRITE), 0);
   for (size_t i = 0; i < page; ++i) data[i] = MixByte(i);
   OnEveryTarget([&] {
-    for (size_t before = 0; before < 64; before += 3) {  // Where in a stripe the piece begins.
+    for (size_t before = 0; before < 64;
+         before += 3) {  // The place in a stripe at which the piece begins.
       for (const size_t size : {1, 7, 8, 9, 16, 40, 56, 63, 64, 65, 72, 120, 200}) {
         for (uint8_t* piece : {data, data + page - size}) {
           SkewedBytes expected(before + size), copy(size);
@@ -216,7 +217,7 @@ TEST(DigestStream, ThreadsMayShareAStreamAtLeafBounds) {
   }
 }
 
-// What the digest must see. Each of these would be missed by chance once in 2^64.
+// Changes that the digest must detect. It would miss each of these by chance once in 2^64.
 class DigestSees : public testing::Test {
  protected:
   // Remembers the digest of `data_`; false where some other data already had it.

@@ -1,4 +1,4 @@
-// Runs a test's body once for each vector target that was compiled and that this machine has.
+// Runs the body of a test on each vector target that was compiled and that this machine has.
 
 #ifndef KERNELS_EVERY_TARGET_H_
 #define KERNELS_EVERY_TARGET_H_
@@ -12,7 +12,7 @@ namespace waybill::kernels {
 
 template <typename Body>
 void OnEveryTarget(Body&& body) {
-  // SupportedTargets also names targets that were not compiled; those would run another's code.
+  // SupportedTargets also names targets that were not compiled, which would run another one's code.
   for (int64_t left = HWY_TARGETS & hwy::SupportedTargets(); left != 0; left &= left - 1) {
     const int64_t target = left & -left;
     SCOPED_TRACE(hwy::TargetName(target));

@@ -42,7 +42,7 @@ float CombineMaximum(float a, float b) {
 
 void CombineMaxima(float* maxima, ptrdiff_t maxima_pitch, const void* src, Wide type, Wide via,
                    ptrdiff_t src_pitch_bytes, size_t rows, size_t columns, const BlockGrid& grid) {
-  constexpr size_t kBlocksAtOnce = 64;  // What is open stays in the first-level cache.
+  constexpr size_t kBlocksAtOnce = 64;  // Open blocks stay in the first-level cache.
   OpenMaximum open[kBlocksAtOnce];
   const std::byte* from = static_cast<const std::byte*>(src);
   size_t band_rows = grid.block_rows - grid.row_phase;

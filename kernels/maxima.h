@@ -1,5 +1,5 @@
-// The largest magnitudes of blocks. A block's maximum is that of its parts, in any order: ranks
-// that hold parts of a block find theirs, and combine them.
+// The largest magnitudes of blocks. Ranks that hold parts of a block compute the maxima of their
+// parts and combine them in any order.
 
 #ifndef KERNELS_MAXIMA_H_
 #define KERNELS_MAXIMA_H_
@@ -12,21 +12,21 @@
 
 namespace waybill::kernels {
 
-// The larger of two magnitudes; none is negative, and 0 is the neutral one. If either is a NaN, the
-// NaN 0x7fc00000. So bits do not depend on the order in which maxima are combined.
+// Returns the larger of two magnitudes, which are not negative; 0 is neutral. If either is a NaN,
+// returns the NaN 0x7fc00000, so that the bits do not depend on the order of combination.
 float CombineMaximum(float a, float b);
 
-// Combines into maxima[block_row * maxima_pitch + block_column] the largest magnitude of the
-// elements of each block that lie in the rectangle; start with zeros. An infinity counts as such; a
-// NaN makes the maximum a NaN. Elements are rounded to `via` first (to nearest even, past its range
-// to infinity): a trainer that holds F32 and one that holds its BF16s then find the same. `via` ==
-// `type` takes them as they are.
+// Combines the largest magnitude of each block's elements in the rectangle into maxima[block_row *
+// maxima_pitch + block_column], which begins with zeros. An infinity counts as infinity, and a NaN
+// makes the maximum a NaN. Elements are first rounded to `via` (to nearest even, beyond its range
+// to infinity), so that a trainer with F32 and a trainer with BF16 elements find the same maximum.
+// `via` == `type` does not round.
 //
 // `src` and its pitch are aligned to the elements; `maxima_pitch` is in floats.
 void CombineMaxima(float* maxima, ptrdiff_t maxima_pitch, const void* src, Wide type, Wide via,
                    ptrdiff_t src_pitch_bytes, size_t rows, size_t columns, const BlockGrid& grid);
 
-// How many elements of the rectangle are NaNs or infinities. Alignment as above.
+// Returns the number of elements in the rectangle that are NaNs or infinities. Alignment as above.
 uint64_t CountNonFinite(const void* src, Wide type, ptrdiff_t src_pitch_bytes, size_t rows,
                         size_t columns);
 

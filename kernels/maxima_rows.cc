@@ -54,7 +54,7 @@ HWY_INLINE void Combine(OpenMaximum& open, const T* src, size_t count) {
   for (; i + lanes <= count; i += lanes) {
     maximum = hn::Max(maximum, magnitudes(i));
   }
-  // What is left, and some once more: that changes no maximum.
+  // The rest, and some elements again, which changes no maximum.
   if (i != count) maximum = hn::Max(maximum, magnitudes(count - lanes));
   hn::Store(maximum, d, to);
 #endif

@@ -1,4 +1,4 @@
-// The inner loops of maxima.h, for every vector target. Of use to maxima.cc only.
+// The inner loops of maxima.cc, for every vector target.
 
 #ifndef KERNELS_MAXIMA_ROWS_H_
 #define KERNELS_MAXIMA_ROWS_H_
@@ -11,19 +11,18 @@
 
 namespace waybill::kernels {
 
-// A block's maximum while its rows are gone through: lanes of a vector, each with the bits of a
-// magnitude of the source's type.
+// The maximum of a block so far: lanes of a vector, each with the bits of a magnitude of the
+// source's type.
 struct OpenMaximum {
   alignas(64) std::byte lanes[64] = {};
 };
 
-// Combines `rows` rows, all of one row of blocks, into the maxima of the blocks that they meet.
+// Combines `rows` rows, all in one row of blocks, into the maxima of the blocks that they cross.
 void CombineOpenMaxima(OpenMaximum* open, const void* src, Wide type, ptrdiff_t src_pitch_bytes,
                        size_t rows, const BlockRow& row);
 
-// Combines whole blocks of one row, one behind the other, into `maxima`, if blocks are as short as
-// NVFP4's (16 elements) or MX's (32): of `count` blocks as many as are found many at a time. Says
-// how many.
+// Combines consecutive whole blocks of one row into `maxima` if blocks have 16 or 32 elements, as
+// in MX. Handles as many of the `count` blocks as fit whole vectors, and returns their number.
 size_t CombineShortBlocks(float* maxima, const void* src, Wide type, Wide via, size_t block_columns,
                           size_t count);
 

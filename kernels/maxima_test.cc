@@ -86,8 +86,8 @@ TEST(CombineMaxima, AnyRectangleIsAsTheScalarOne) {
   }
 }
 
-// Blocks of MX and NVFP4 are found many at a time: every pattern as the largest of its block, in
-// each place.
+// Short blocks, such as those of MX, are found many at a time: every pattern as the largest of its
+// block, in each place.
 class ShortBlocksTest : public testing::TestWithParam<size_t> {};
 
 TEST_P(ShortBlocksTest, AreAsTheScalarOnes) {
@@ -116,7 +116,7 @@ TEST_P(ShortBlocksTest, AreAsTheScalarOnes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(OfMxAndNvfp4, ShortBlocksTest, testing::Values(16, 32));
+INSTANTIATE_TEST_SUITE_P(Of, ShortBlocksTest, testing::Values(16, 32));
 
 TEST(CombineMaxima, TheMaximumOfPartsIsThatOfTheWhole) {
   const SkewedBytes src = MatrixOf(Wide::kBf16, 200 * 300, 1);

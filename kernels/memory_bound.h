@@ -1,4 +1,4 @@
-// What this host's memory can do: the bounds that measured rates are set against.
+// The rates of this host's memory, with which measured rates are compared.
 
 #ifndef KERNELS_MEMORY_BOUND_H_
 #define KERNELS_MEMORY_BOUND_H_
@@ -7,12 +7,12 @@
 
 namespace waybill::kernels {
 
-// Bytes per second of std::memcpy from `src` to `dst`, the best of `repeats` runs, each by
-// `threads` threads with equal parts. Touches both arrays first, so page faults are not counted.
+// Returns the bytes per second of std::memcpy from `src` to `dst`, the best of `repeats` runs, each
+// by `threads` threads with equal parts. Touches both arrays first, so page faults are not counted.
 double MeasureCopyRate(void* dst, const void* src, size_t size_bytes, size_t threads,
                        size_t repeats);
 
-// Bytes per second at which `threads` threads read `src`, the best of `repeats` runs.
+// Returns the bytes per second at which `threads` threads read `src`, the best of `repeats` runs.
 double MeasureReadRate(const void* src, size_t size_bytes, size_t threads, size_t repeats);
 
 }  // namespace waybill::kernels

@@ -1,4 +1,4 @@
-// The layouts of the narrow types, as vectors need them.
+// The layouts of the narrow types, in the form that vector code needs.
 
 #ifndef KERNELS_NARROW_LAYOUT_H_
 #define KERNELS_NARROW_LAYOUT_H_
@@ -16,7 +16,7 @@ template <>
 struct NarrowLayout<Narrow::kE4m3> {
   static constexpr int kMantissaBits = 3;
   static constexpr int kBias = 7;
-  // The exponent of the least normal number, as a float's field has it.
+  // The exponent of the smallest normal number, as the field of a float.
   static constexpr uint32_t kLeastField = 127 - 6;
   static constexpr uint8_t kLargestCode = 0x7e;
 };

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "kernels/block_row.h"
-#include "kernels/dequantise_row.h"
 #include "kernels/maxima.h"
 #include "kernels/prepared_block.h"
 #include "kernels/quantise_row.h"
@@ -27,7 +26,7 @@ struct Piece {
         row{columns, grid.block_columns - (first + grid.column_phase) % grid.block_columns,
             grid.block_columns} {}
 
-  size_t block;  // That of its first column.
+  size_t block;  // The block of its first column.
   BlockRow row;
 };
 
@@ -120,30 +119,6 @@ void QuantiseRows(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src
                   dst_pitch, row_of(r, 0), src_pitch_bytes, band_rows, stores, 0},
                  columns, grid, factors, rule, digest);
     factors += factors_pitch;
-  }
-}
-
-void DequantiseRows(void* dst, Wide to, ptrdiff_t dst_pitch_bytes, const void* src, Narrow from,
-                    ptrdiff_t src_pitch, size_t rows, size_t columns, const BlockGrid& grid,
-                    const float* scales, ptrdiff_t scales_pitch, Stores stores,
-                    DigestStream* digest) {
-  thread_local std::vector<PreparedScale> kept;  // From call to call, as above.
-  const size_t block_count = grid.ColumnsOfBlocks(columns);
-  if (kept.size() < block_count) kept.resize(block_count);
-  PreparedScale* const prepared = kept.data();
-  const uint8_t* codes = static_cast<const uint8_t*>(src);
-  std::byte* out = static_cast<std::byte*>(dst);
-  size_t band_rows = std::min(rows, grid.block_rows - grid.row_phase);
-  for (size_t r = 0; r < rows; r += band_rows, band_rows = std::min(rows - r, grid.block_rows)) {
-    PrepareScales(prepared, scales, block_count, to, from);
-    MakeRows(out, dst_pitch_bytes, band_rows, columns, SizeBytes(to), grid, stores, digest,
-             [&](std::byte* made, size_t row, size_t column, const Piece& piece) {
-               DequantiseRow(made, to, codes + static_cast<ptrdiff_t>(row) * src_pitch + column,
-                             from, piece.row, prepared + piece.block);
-             });
-    codes += static_cast<ptrdiff_t>(band_rows) * src_pitch;
-    out += static_cast<ptrdiff_t>(band_rows) * dst_pitch_bytes;
-    scales += scales_pitch;
   }
 }
 

@@ -18,10 +18,8 @@
 #include "kernels/copy.h"
 #include "kernels/digest.h"
 #include "kernels/elements.h"
-#include "kernels/fp8.h"
 #include "kernels/maxima.h"
 #include "kernels/memory_bound.h"
-#include "kernels/nvfp4.h"
 #include "kernels/quantise.h"
 #include "kernels/scale.h"
 
@@ -76,21 +74,6 @@ std::byte* Dst() {
   return dst;
 }
 
-// Codes of weights: of bytes at random every sixteenth would be subnormal or no number at all.
-const uint8_t* Codes() {
-  static const uint8_t* const codes = [] {
-    std::byte* const bytes = Map(kCount);
-    const BlockGrid grid;
-    const size_t blocks = grid.ColumnsOfBlocks(kColumns);
-    std::vector<float> scales(grid.RowsOfBlocks(kRows) * blocks);
-    QuantiseBlocks(bytes, kColumns, scales.data(), static_cast<ptrdiff_t>(blocks), Src(),
-                   kColumns * 2, kRows, kColumns, grid, {}, Wide::kBf16, Wide::kBf16,
-                   Stores::kCached, nullptr);
-    return reinterpret_cast<const uint8_t*>(bytes);
-  }();
-  return codes;
-}
-
 // Runs the body with vectors of one target at best, and counts the bytes that it reads.
 template <typename Body>
 void Measure(benchmark::State& state, int64_t target, size_t read_bytes, Body body) {
@@ -124,7 +107,7 @@ void BM_Copy(benchmark::State& state) {
 }
 
 #if defined(__x86_64__)
-// What memory does for block FP8, and nothing else: every two lines read, one is streamed.
+// Does only the memory traffic of block FP8: reads two lines for each line that it streams.
 void BM_ReadTwoWriteOne(benchmark::State& state) {
   constexpr size_t kAheadBytes = 4096;
   Measure(state, HWY_AVX3, kCount * 2, [] {
@@ -166,12 +149,6 @@ void BM_Maxima(benchmark::State& state, int64_t target) {
   });
 }
 
-void BM_CastToFp8(benchmark::State& state, int64_t target) {
-  Measure(state, target, kCount * 2, [] {
-    CastToFp8(Dst(), Narrow::kE4m3, Src(), Wide::kBf16, kCount, Stores::kStreaming, nullptr);
-  });
-}
-
 // A matrix that fits into a cache, again and again.
 void BM_InCache(benchmark::State& state, int64_t target) {
   constexpr size_t kSide = 128;
@@ -198,36 +175,6 @@ void BM_QuantiseBlocks(benchmark::State& state, int64_t target, BlockGrid grid,
   });
 }
 
-void BM_DequantiseRows(benchmark::State& state, int64_t target, BlockGrid grid) {
-  const size_t blocks = grid.ColumnsOfBlocks(kColumns);
-  const std::vector<float> scales(grid.RowsOfBlocks(kRows) * blocks, 0.5F / 448);
-  Codes();
-  Measure(state, target, kCount, [&] {
-    DequantiseRows(Dst(), Wide::kBf16, kColumns * 2, Codes(), Narrow::kE4m3, kColumns, kRows,
-                   kColumns, grid, scales.data(), static_cast<ptrdiff_t>(blocks),
-                   Stores::kStreaming, nullptr);
-  });
-}
-
-void BM_QuantiseNvfp4(benchmark::State& state, int64_t target) {
-  std::vector<uint8_t> scales(kCount / kNvfp4BlockColumns);
-  const float tensor_scale = Nvfp4TensorScale(0.5F);
-  Measure(state, target, kCount * 2, [&] {
-    QuantiseNvfp4Rows(Dst(), kColumns / 2, scales.data(), kColumns / kNvfp4BlockColumns, Src(),
-                      Wide::kBf16, Wide::kBf16, kColumns * 2, kRows, kColumns, tensor_scale,
-                      Stores::kStreaming, nullptr);
-  });
-}
-
-void BM_DequantiseNvfp4(benchmark::State& state, int64_t target) {
-  const std::vector<uint8_t> scales(kCount / kNvfp4BlockColumns, 0x38);
-  Codes();
-  Measure(state, target, kCount / 2, [&] {
-    DequantiseNvfp4Rows(Dst(), Wide::kBf16, kColumns * 2, Codes(), kColumns / 2, scales.data(),
-                        kColumns / kNvfp4BlockColumns, kRows, kColumns, 0.01F);
-  });
-}
-
 constexpr BlockGrid kSquare = {128, 128};
 constexpr BlockGrid kMx = {1, 32};
 
@@ -236,8 +183,6 @@ BENCHMARK(BM_Copy);
 BENCHMARK(BM_CopyDigest);
 BENCHMARK(BM_Digest);
 BENCHMARK_CAPTURE(BM_Maxima, avx512, HWY_AVX3_DL);
-BENCHMARK_CAPTURE(BM_CastToFp8, avx512, HWY_AVX3_DL);
-BENCHMARK_CAPTURE(BM_CastToFp8, avx2, HWY_AVX2);
 BENCHMARK_CAPTURE(BM_InCache, avx512, HWY_AVX3_DL);
 BENCHMARK_CAPTURE(BM_InCache, avx512_no_vbmi, HWY_AVX3);
 BENCHMARK_CAPTURE(BM_InCache, avx2, HWY_AVX2);
@@ -250,14 +195,6 @@ BENCHMARK_CAPTURE(BM_QuantiseBlocks, avx2_digest, HWY_AVX2, kSquare, ScaleRoundi
 BENCHMARK_CAPTURE(BM_QuantiseBlocks, mx_avx512, HWY_AVX3_DL, kMx, ScaleRounding::kFloorExponent,
                   false);
 BENCHMARK_CAPTURE(BM_QuantiseBlocks, mx_avx2, HWY_AVX2, kMx, ScaleRounding::kFloorExponent, false);
-BENCHMARK_CAPTURE(BM_DequantiseRows, avx512, HWY_AVX3_DL, kSquare);
-BENCHMARK_CAPTURE(BM_DequantiseRows, avx2, HWY_AVX2, kSquare);
-BENCHMARK_CAPTURE(BM_DequantiseRows, mx_avx512, HWY_AVX3_DL, kMx);
-BENCHMARK_CAPTURE(BM_DequantiseRows, mx_avx2, HWY_AVX2, kMx);
-BENCHMARK_CAPTURE(BM_QuantiseNvfp4, avx512, HWY_AVX3_DL);
-BENCHMARK_CAPTURE(BM_QuantiseNvfp4, avx2, HWY_AVX2);
-BENCHMARK_CAPTURE(BM_DequantiseNvfp4, avx512, HWY_AVX3_DL);
-BENCHMARK_CAPTURE(BM_DequantiseNvfp4, avx2, HWY_AVX2);
 
 }  // namespace
 }  // namespace waybill::kernels

@@ -14,7 +14,6 @@
 #include "kernels/copy.h"
 #include "kernels/elements.h"
 #include "kernels/every_target.h"
-#include "kernels/fp8.h"
 #include "kernels/quantise.h"
 #include "kernels/quantise_inputs.h"
 #include "kernels/quantise_rule.h"
@@ -76,8 +75,11 @@ TEST(Golden, Casts) {
     EXPECT_EQ(Hash(codes.data(), count), expected) << line.str();
     OnEveryTarget([&] {
       std::fill(codes.begin(), codes.end(), 0);
-      CastToFp8(codes.data(), kNarrow.at(narrow), src.data(), from, count, Stores::kCached,
-                nullptr);
+      // A cast is a quantisation by 1, which changes no value and no NaN's sign.
+      const float one = 1;
+      const QuantiseRule rule{from, from, kNarrow.at(narrow), Division::kMultiplyByReciprocal};
+      QuantiseRows(codes.data(), 0, src.data(), 0, 1, count, {1, count}, &one, 0, rule,
+                   Stores::kCached, nullptr);
       EXPECT_EQ(Hash(codes.data(), count), expected) << line.str();
     });
   }
@@ -93,10 +95,6 @@ TEST(Golden, Decodes) {
     float values[256];
     scalar::CastFromFp8(values, Wide::kF32, codes, kNarrow.at(narrow), 256);
     EXPECT_EQ(Hash(values, sizeof(values)), expected) << line.str();
-    OnEveryTarget([&] {
-      CastFromFp8(values, Wide::kF32, codes, kNarrow.at(narrow), 256, Stores::kCached, nullptr);
-      EXPECT_EQ(Hash(values, sizeof(values)), expected) << line.str();
-    });
   }
 }
 
@@ -177,8 +175,8 @@ TEST(Golden, Blocks) {
                      Stores::kCached, nullptr);
       EXPECT_EQ(Hash(codes.data(), codes.size()), expected_codes) << line.str();
       EXPECT_EQ(Hash(scales.data(), scales.size() * 4), expected_scales) << line.str();
-      DequantiseRows(values.data(), Wide::kF32, columns * 4, codes.data(), rule.to, columns, rows,
-                     columns, grid, scales.data(), scales_pitch, Stores::kCached, nullptr);
+      scalar::DequantiseRows(values.data(), Wide::kF32, columns * 4, codes.data(), rule.to, columns,
+                             rows, columns, grid, scales.data(), scales_pitch);
       EXPECT_EQ(Hash(values.data(), values.size() * 4), expected_values) << line.str();
     });
   }

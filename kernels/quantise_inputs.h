@@ -1,4 +1,4 @@
-// Inputs of the tests of quantisation: those of golden/quantise_vectors.py, and its hash.
+// Inputs for tests of quantisation, as golden/quantise_vectors.py makes them, and its hash.
 
 #ifndef KERNELS_QUANTISE_INPUTS_H_
 #define KERNELS_QUANTISE_INPUTS_H_
@@ -25,8 +25,8 @@ inline uint64_t Fnv(const void* data, size_t size_bytes) {
   return value;
 }
 
-// Every pattern of 16 bits; of 32 bits every upper half with a few lower ones. `skew` elements past
-// a cache line.
+// Returns every pattern of 16 bits, or for 32 bits every upper half with a few lower halves. Begins
+// `skew` elements past a cache line.
 inline SkewedBytes AllInputs(Wide type, size_t skew = 0) {
   if (type != Wide::kF32) {
     SkewedBytes bytes(65536 * 2, skew * 2);
@@ -42,7 +42,7 @@ inline SkewedBytes AllInputs(Wide type, size_t skew = 0) {
   return bytes;
 }
 
-// Values of all magnitudes within 2^-7 and 2^-46, and some zeros.
+// Returns values of all magnitudes between 2^-46 and 2^-7, and some zeros.
 inline SkewedBytes MatrixOf(Wide type, size_t count, uint64_t seed, size_t skew = 0) {
   SkewedBytes bytes(count * SizeBytes(type), skew * SizeBytes(type));
   for (size_t i = 0; i < count; ++i) {

@@ -52,7 +52,7 @@ void PrepareBlocksOf(PreparedBlock* prepared, const float* factors, size_t count
 
 using D8 = hn::Rebind<uint8_t, D16>;  // Half a vector.
 
-// What 0x7f would be, were it a number: what NaNs are replaced by, to be rounded like others.
+// The value of 0x7f if it were a number. It replaces NaNs, which are then rounded like others.
 template <Narrow type>
 inline constexpr float kNanAs = type == Narrow::kE4m3 ? 480.0F : 114688.0F;
 
@@ -162,7 +162,7 @@ HWY_NOINLINE bool ShiftOn(uint8_t* dst, const std::byte* src, const float* facto
 
 template <Narrow to, bool divide>
 void ShiftRow(uint8_t* dst, const std::byte* src, const BlockRow& row, const float* factors) {
-  // Where one element is rare, its neighbours may be as well: twice as many at a time, if so.
+  // If one element needs the general path, its neighbours may too: handles twice as many at a time.
   constexpr size_t kMostAtOnce = 4096;
   size_t at_once = hn::Lanes(D16());
   size_t expected = 0;

@@ -1,5 +1,4 @@
-// The inner loops of casts and quantisation to 8-bit floats, for every vector target. Of use to
-// fp8.cc and quantise.cc only.
+// The inner loops of quantise.cc, for every vector target.
 
 #ifndef KERNELS_QUANTISE_ROW_H_
 #define KERNELS_QUANTISE_ROW_H_
@@ -15,30 +14,31 @@
 
 namespace waybill::kernels {
 
-// As QuantiseRows, for one row: `factors` has one for each block that the row meets.
+// Quantises one row, as QuantiseRows does. `factors` has one factor for each block that the row
+// crosses.
 void QuantiseRow(uint8_t* dst, const void* src, const BlockRow& row, const float* factors,
                  const QuantiseRule& rule);
 
-// Where rows come from and go to.
+// The source and the destination of rows.
 struct RowsOfCodes {
   uint8_t* dst;
   ptrdiff_t dst_pitch;
   const std::byte* src;
   ptrdiff_t src_pitch_bytes;
   size_t count;
-  // Streaming: only if StreamsCodes(rule), and every block begins at a cache line of each row.
+  // kStreaming is allowed only if StreamsCodes(rule), and if every block begins at a cache line.
   Stores stores;
-  // So far after each source byte lies one that is read soon, and is asked for by then; or 0.
+  // The distance from each source byte to the byte to prefetch, or 0 for no prefetching.
   ptrdiff_t ahead_bytes;
 };
 
-// The same for many rows of the same blocks, and faster: what can be is worked out once.
+// Quantises many rows of the same blocks. Faster, because it prepares each block once.
 void PrepareBlocks(PreparedBlock* prepared, const float* factors, size_t count,
                    const QuantiseRule& rule);
 void QuantisePreparedRows(const RowsOfCodes& rows, const BlockRow& row,
                           const PreparedBlock* prepared, const QuantiseRule& rule);
 
-// Whether this machine's vectors write codes past the cache.
+// Returns true if this machine's vectors can write codes past the cache.
 bool StreamsCodes(const QuantiseRule& rule);
 
 }  // namespace waybill::kernels

@@ -9,8 +9,8 @@
 namespace waybill::kernels {
 
 struct QuantiseRule {
-  Wide type = Wide::kBf16;  // Of the source.
-  Wide via = Wide::kBf16;   // Elements are rounded to this first; as for CombineMaxima.
+  Wide type = Wide::kBf16;  // The type of the source.
+  Wide via = Wide::kBf16;   // The type to which elements are rounded first; as in CombineMaxima.
   Narrow to = Narrow::kE4m3;
   Division division = Division::kMultiplyByReciprocal;
 };

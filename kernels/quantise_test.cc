@@ -119,7 +119,7 @@ TEST(QuantiseRows, EveryBf16InBlocksOfMxIsAsTheScalarOne) {
   }
 }
 
-// Where one code ends and the next begins within a binade depends on the factor's mantissa.
+// The boundaries between codes within a binade depend on the factor's mantissa.
 TEST(QuantiseRows, TheStepsOfABinadeAreAsTheScalarOnes) {
   constexpr size_t kRows = 16;
   SkewedBytes src(kRows * 256);
@@ -140,62 +140,6 @@ TEST(QuantiseRows, TheStepsOfABinadeAreAsTheScalarOnes) {
           QuantiseRows(codes.data(), 128, src.data(), 256, kRows, 128, {}, &factor, 0, rule,
                        Stores::kCached, nullptr);
           ASSERT_EQ(codes, expected) << "by " << factor;
-        });
-      }
-    }
-  }
-}
-
-TEST(DequantiseRows, EveryCodeIsAsTheScalarOne) {
-  std::vector<uint8_t> codes(256);
-  for (size_t i = 0; i < 256; ++i) codes[i] = static_cast<uint8_t>(i);
-  for (const Wide to : kWides) {
-    for (const Narrow from : kNarrows) {
-      for (const uint32_t scale_bits : kFactorBits) {
-        const float scale = std::bit_cast<float>(scale_bits);
-        std::vector<uint8_t> expected(256 * SizeBytes(to));
-        scalar::DequantiseRun(expected.data(), to, codes.data(), from, 256, scale);
-        OnEveryTarget([&] {
-          std::vector<uint8_t> wide(expected.size());
-          DequantiseRows(wide.data(), to, 0, codes.data(), from, 0, 1, 256, {1, 256}, &scale, 0,
-                         Stores::kCached, nullptr);
-          ASSERT_EQ(wide, expected) << scale;
-        });
-      }
-    }
-  }
-}
-
-// What is rare sends its whole vector the general way: so each code fills vectors of its own, under
-// scales of every binade, in long blocks and in those of MX.
-TEST(DequantiseRows, EveryCodeAmongItsLikesIsAsTheScalarOne) {
-  constexpr size_t kLikes = 64;
-  std::vector<uint8_t> each(256);
-  std::vector<uint8_t> codes;
-  for (size_t i = 0; i < 256; ++i) {
-    each[i] = static_cast<uint8_t>(i);
-    codes.insert(codes.end(), kLikes, each[i]);
-  }
-  for (const Wide to : kWides) {
-    const size_t size = SizeBytes(to);
-    for (const Narrow from : kNarrows) {
-      for (uint32_t field = 0; field <= 0xff; ++field) {
-        const float scale = std::bit_cast<float>(field << 23 | field * 0x7531 % 0x80'0000);
-        std::vector<uint8_t> of_each(256 * size);
-        scalar::DequantiseRun(of_each.data(), to, each.data(), from, 256, scale);
-        std::vector<uint8_t> expected(codes.size() * size);
-        for (size_t i = 0; i < codes.size(); ++i) {
-          std::copy_n(of_each.begin() + static_cast<ptrdiff_t>(i / kLikes * size), size,
-                      expected.begin() + static_cast<ptrdiff_t>(i * size));
-        }
-        const std::vector<float> scales(codes.size() / 32, scale);
-        OnEveryTarget([&] {
-          for (const size_t block_columns : {codes.size(), size_t{32}}) {
-            std::vector<uint8_t> wide(expected.size());
-            DequantiseRows(wide.data(), to, 0, codes.data(), from, 0, 1, codes.size(),
-                           {1, block_columns}, scales.data(), 0, Stores::kCached, nullptr);
-            ASSERT_EQ(wide, expected) << scale;
-          }
         });
       }
     }
@@ -263,33 +207,7 @@ TEST(QuantiseRows, AnyRectangleGivesTheBytesAndTheDigestOfTheScalarOne) {
   }
 }
 
-TEST(DequantiseRows, AnyRectangleGivesTheBytesAndTheDigestOfTheScalarOne) {
-  std::mt19937 random(4);
-  for (size_t i = 0; i < 120; ++i) {
-    const Rectangle r = AnyRectangle(random);
-    const Wide to = kWides[random() % 3];
-    const Narrow from = kNarrows[random() % 2];
-    const size_t size = SizeBytes(to);
-    const size_t blocks = r.grid.ColumnsOfBlocks(r.columns);
-    const size_t skew = random() % 32 * size;
-    const SkewedBytes src = SkewedBytes::Mixed(r.rows * r.pitch, random() % 64);
-    SkewedBytes expected(r.rows * r.pitch * size, skew);
-    scalar::DequantiseRows(expected.data(), to, r.pitch * size, src.data(), from, r.pitch, r.rows,
-                           r.columns, r.grid, r.factors.data(), blocks);
-    OnEveryTarget([&] {
-      for (const Stores stores : {Stores::kCached, Stores::kStreaming}) {
-        SkewedBytes dst(r.rows * r.pitch * size, skew);
-        DequantiseRows(dst.data(), to, r.pitch * size, src.data(), from, r.pitch, r.rows, r.columns,
-                       r.grid, r.factors.data(), blocks, stores, nullptr);
-        StreamFence();
-        ASSERT_TRUE(std::equal(dst.data(), dst.data() + dst.size(), expected.data())) << i;
-        ASSERT_TRUE(dst.GuardsHold()) << i;
-      }
-    });
-  }
-}
-
-// What QuantiseBlocks is said to equal, in scalar steps.
+// The definition of QuantiseBlocks, in scalar steps.
 void QuantiseInSteps(std::vector<uint8_t>& codes, std::vector<float>& scales,
                      const SkewedBytes& src, size_t rows, size_t columns, const BlockGrid& grid,
                      const ScaleRule& rule, Wide type, Wide via) {

@@ -1,4 +1,4 @@
-// Rounding floats to BF16 in vectors, for each target of the file that includes this.
+// Rounds floats to BF16 in vectors. Compiled for each target of the file that includes this.
 
 #if defined(KERNELS_ROUND_BF16_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KERNELS_ROUND_BF16_INL_H_
@@ -19,7 +19,7 @@ namespace waybill::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_TARGET != HWY_SCALAR
-// The bits of floats, rounded so that their upper halves are the BF16s.
+// Returns the bits of floats, rounded so that their upper halves are the BF16s.
 template <class D>
 HWY_INLINE hn::Vec<D> RoundToUpperHalf(D d, const uint32_t* src) {
   const auto bits = hn::LoadU(d, src);

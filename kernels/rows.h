@@ -1,5 +1,6 @@
-// Two-dimensional blocks: `rows` rows of `row_bytes` bytes that lie `pitch` bytes apart. A pitch
-// may be negative. Packing and unpacking are CopyRows with one pitch equal to row_bytes.
+// Copies and digests of two-dimensional blocks: `rows` rows of `row_bytes` bytes that lie `pitch`
+// bytes apart. A pitch may be negative. To pack or unpack, call CopyRows with one pitch equal to
+// row_bytes.
 
 #ifndef KERNELS_ROWS_H_
 #define KERNELS_ROWS_H_

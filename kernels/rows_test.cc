@@ -37,7 +37,7 @@ const RowsCase kRowsCases[] = {
 
 class RowsTest : public testing::TestWithParam<RowsCase> {};
 
-// Where the first row begins in a buffer that just holds the block.
+// The place of the first row in a buffer that just holds the block.
 size_t FirstRow(const RowsCase& c, ptrdiff_t pitch) {
   return pitch < 0 && c.rows > 0 ? (c.rows - 1) * static_cast<size_t>(-pitch) : 0;
 }

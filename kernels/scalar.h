@@ -1,5 +1,5 @@
-// The scalar truth: each kernel once more, written as its definition reads. The fast paths must
-// give the same bits; the tests hold them to it. Slow; for tests and for targets without vectors.
+// Scalar reference versions of the kernels, written as their definitions read. Tests compare the
+// bits of the fast paths with them. Slow; for tests and for targets without vectors.
 
 #ifndef KERNELS_SCALAR_H_
 #define KERNELS_SCALAR_H_
@@ -14,14 +14,14 @@ namespace waybill::kernels::scalar {
 inline constexpr size_t kLaneCount = 8;
 inline constexpr size_t kLeafWords = 512;
 
-// The finaliser of splitmix64 (Stafford's variant 13): a bijection of 64 bits.
+// The finaliser of splitmix64 (Stafford's variant 13), a bijection of 64 bits.
 constexpr uint64_t Mix(uint64_t x) {
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
   x = (x ^ x >> 27) * 0x94d049bb133111eb;
   return x ^ x >> 31;
 }
 
-// Every constant of the digest, in the order in which splitmix64 gives them.
+// The constants of the digest, in the order in which splitmix64 gives them.
 struct DigestConstants {
   alignas(64) std::array<uint64_t, kLeafWords> keys;
   std::array<uint64_t, kLaneCount> lane_offsets;

@@ -1,4 +1,4 @@
-// The scalar truth of one element: the floats of 16 and 8 bits, as their definitions read.
+// Scalar reference arithmetic of one element: floats of 16 and 8 bits, as their definitions read.
 
 #ifndef KERNELS_SCALAR_ELEMENTS_H_
 #define KERNELS_SCALAR_ELEMENTS_H_
@@ -18,7 +18,7 @@ namespace waybill::kernels::scalar {
 // A binary float's layout: sign, exponent, mantissa.
 struct Layout {
   int mantissa_bits;
-  int least_exponent;  // Of normal numbers.
+  int least_exponent;  // The smallest exponent of a normal number.
 };
 
 inline constexpr Layout kF16Layout = {10, -14};
@@ -28,25 +28,26 @@ inline constexpr Layout kE2m1Layout = {1, 0};
 
 constexpr Layout LayoutOf(Narrow type) { return type == Narrow::kE4m3 ? kE4m3Layout : kE5m2Layout; }
 
-// The code of the largest finite magnitude.
+// Returns the code of the largest finite magnitude.
 constexpr uint8_t LargestCode(Narrow type) { return type == Narrow::kE4m3 ? 0x7e : 0x7b; }
 
 inline constexpr uint8_t kNarrowNan = 0x7f;
 
-// The code of the nearest number of a layout, of two as near that of the even one. Knows no end:
-// where a layout's numbers stop, the codes go on. `magnitude` is finite and not negative.
+// Returns the code of the nearest number of a layout, or of the even one if two are equally near.
+// Does not saturate: codes continue beyond the layout's largest number. `magnitude` is finite and
+// not negative.
 inline uint32_t NearestCode(float magnitude, Layout layout) {
   const int exponent = std::max(magnitude == 0 ? layout.least_exponent : std::ilogb(magnitude),
                                 layout.least_exponent);
-  // In units of the last place, of which a normal number has at least 2^mantissa_bits. A count that
-  // was rounded up to the next power of two carries into the exponent, as it should.
+  // The magnitude in units of the last place. A normal number has at least 2^mantissa_bits of them.
+  // A count that is rounded up to the next power of two carries into the exponent, as it must.
   const double count =
       std::nearbyint(std::ldexp(double{magnitude}, layout.mantissa_bits - exponent));
   return (static_cast<uint32_t>(exponent - layout.least_exponent) << layout.mantissa_bits) +
          static_cast<uint32_t>(count);
 }
 
-// The magnitude of a code of finite numbers.
+// Returns the magnitude of a code of a finite number.
 inline float MagnitudeOf(uint32_t code, Layout layout) {
   const uint32_t field = code >> layout.mantissa_bits;
   const uint32_t hidden = field == 0 ? 0 : uint32_t{1} << layout.mantissa_bits;
@@ -66,7 +67,7 @@ inline float F16ToF32(uint16_t bits) {
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(MagnitudeOf(magnitude, kF16Layout)));
 }
 
-// A NaN becomes the quiet one without other payload, and keeps its sign.
+// A NaN becomes the quiet NaN without payload, with its sign.
 inline uint16_t F32ToF16(float value) {
   const uint16_t sign = std::bit_cast<uint32_t>(value) >> 16 & 0x8000;
   const float magnitude = std::fabs(value);
@@ -115,7 +116,7 @@ inline void StoreWide(void* dst, float value, Wide type) {
   std::memcpy(dst, &bits, 2);
 }
 
-// The value rounded to a type.
+// Returns the value rounded to a type.
 inline float Via(float value, Wide via) {
   std::byte rounded[4];
   StoreWide(rounded, value, via);

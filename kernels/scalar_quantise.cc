@@ -17,7 +17,7 @@ std::byte* At(void* base, ptrdiff_t pitch, size_t row, size_t offset_bytes) {
   return static_cast<std::byte*>(base) + static_cast<ptrdiff_t>(row) * pitch + offset_bytes;
 }
 
-// Where the value of the block of an element lies.
+// The place of the value of an element's block.
 ptrdiff_t BlockIndex(const BlockGrid& grid, ptrdiff_t pitch, size_t row, size_t column) {
   return static_cast<ptrdiff_t>((row + grid.row_phase) / grid.block_rows) * pitch +
          static_cast<ptrdiff_t>((column + grid.column_phase) / grid.block_columns);

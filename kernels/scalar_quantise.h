@@ -1,5 +1,5 @@
-// The scalar truth of quantisation: the kernels of fp8.h, maxima.h and quantise.h once more, as
-// their definitions read.
+// Scalar reference versions of the kernels of maxima.h and quantise.h, written as their definitions
+// read, and the way back, which tests compare with other libraries.
 
 #ifndef KERNELS_SCALAR_QUANTISE_H_
 #define KERNELS_SCALAR_QUANTISE_H_
@@ -22,7 +22,7 @@ void CombineMaxima(float* maxima, ptrdiff_t maxima_pitch, const void* src, Wide 
 uint64_t CountNonFinite(const void* src, Wide type, ptrdiff_t src_pitch_bytes, size_t rows,
                         size_t columns);
 
-// Elements of one block. `factor` and `scale` are not negative.
+// These work on elements of one block. `factor` and `scale` are not negative.
 void QuantiseRun(uint8_t* dst, const void* src, size_t count, float factor,
                  const QuantiseRule& rule);
 void DequantiseRun(void* dst, Wide to, const uint8_t* src, Narrow from, size_t count, float scale);

@@ -9,8 +9,8 @@
 
 namespace waybill::kernels {
 
-// scales[i] and factors[i] become those of ScaleOf(maxima[i], rule), to the bit; none of the maxima
-// is negative. `factors` may be `maxima`.
+// Sets scales[i] and factors[i] to those of ScaleOf(maxima[i], rule), to the bit. No maximum is
+// negative. `factors` may be `maxima`.
 void ScalesOf(float* scales, float* factors, const float* maxima, size_t count,
               const ScaleRule& rule);
 

@@ -1,4 +1,4 @@
-// Bytes for tests: fixed patterns, and buffers that begin at a chosen distance from a cache line.
+// Bytes for tests: fixed patterns, and buffers at a given distance from a cache line.
 
 #ifndef KERNELS_TEST_BYTES_H_
 #define KERNELS_TEST_BYTES_H_
@@ -9,10 +9,10 @@
 
 namespace waybill::kernels {
 
-// The pattern "mix" of golden/digest_vectors.py.
+// Returns the pattern "mix" of golden/digest_vectors.py.
 inline uint8_t MixByte(uint64_t i) { return static_cast<uint8_t>(i * 0x9e3779b97f4a7c15 >> 56); }
 
-// `size_bytes` bytes, `skew_bytes` past a multiple of 64, with guards of 64 bytes on either side.
+// A buffer of `size_bytes`, `skew_bytes` past a multiple of 64, with 64 guard bytes on either side.
 class SkewedBytes {
  public:
   explicit SkewedBytes(size_t size_bytes, size_t skew_bytes = 0)
@@ -31,7 +31,7 @@ class SkewedBytes {
   const uint8_t* data() const { return storage_.data() + begin_; }
   size_t size() const { return size_bytes_; }
 
-  // Nothing was written outside.
+  // Returns true if nothing was written outside of the buffer.
   bool GuardsHold() const {
     for (size_t i = 0; i < storage_.size(); ++i) {
       if ((i < begin_ || i >= begin_ + size_bytes_) && storage_[i] != kGuard) return false;

@@ -1,4 +1,4 @@
-// The transpose's inner loops, for every vector target. Of use to transpose.cc only.
+// The inner loops of transpose.cc, for every vector target.
 
 #ifndef KERNELS_TRANSPOSE_PANEL_H_
 #define KERNELS_TRANSPOSE_PANEL_H_
@@ -21,8 +21,8 @@ struct TransposeBlock {
   size_t columns;
 };
 
-// Writes dst's rows together, a few cache lines of each at a time; so there should not be too many.
-// kStreaming only where dst and its pitch are multiples of 64.
+// Writes all rows of dst together, a few cache lines of each at a time, so there should not be too
+// many rows. kStreaming needs a dst and a pitch that are multiples of 64.
 void TransposePanel(Element element, const TransposeBlock& block, Stores stores);
 
 }  // namespace waybill::kernels

@@ -13,7 +13,7 @@ namespace waybill::kernels {
 namespace {
 
 struct Shape {
-  size_t rows, columns;  // Of dst.
+  size_t rows, columns;  // Extents of dst.
 };
 
 const Shape kShapes[] = {{0, 0},   {0, 9},     {5, 0},    {1, 1},     {1, 100},  {100, 1},

@@ -1,4 +1,5 @@
-// Elements of 16 and 32 bits as floats in vectors, for each target of the file that includes this.
+// Elements of 16 and 32 bits as floats in vectors. Compiled for each target of the file that
+// includes this.
 
 #if defined(KERNELS_WIDE_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KERNELS_WIDE_LANES_INL_H_
@@ -27,9 +28,9 @@ using V32 = hn::Vec<D32>;
 using VF = hn::Vec<DF>;
 using V16 = hn::Vec<D16>;
 
-// As many elements as a vector has lanes of 16 bits, in two vectors of lanes of 32 bits. `a` has
-// those of even and `b` those of odd index where elements have 16 bits: unpacking is then a shift
-// and a mask. Of 32 bits, `a` has the first half.
+// As many elements as a vector has lanes of 16 bits, in two vectors of lanes of 32 bits. For
+// elements of 16 bits, `a` has those of even index and `b` those of odd index, so that unpacking is
+// a shift and a mask. For elements of 32 bits, `a` has the first half.
 template <class V>
 struct Pair {
   V a;
@@ -56,12 +57,12 @@ HWY_INLINE V16 JoinHighHalves(V32 a, V32 b) {
   }
 }
 
-HWY_INLINE hn::Mask<D32> Above(V32 a, uint32_t b) {  // Both below 2^31.
+HWY_INLINE hn::Mask<D32> Above(V32 a, uint32_t b) {  // Both are below 2^31.
   const hn::RebindToSigned<D32> d;
   return hn::RebindMask(D32(), hn::Gt(hn::BitCast(d, a), hn::Set(d, static_cast<int32_t>(b))));
 }
 
-// The float of an F16 in the lower half of a lane.
+// Returns the float of an F16 in the lower half of a lane.
 HWY_INLINE V32 F16ToF32(V32 half) {
   const D32 d;
   const DF df;
@@ -69,7 +70,7 @@ HWY_INLINE V32 F16ToF32(V32 half) {
   const V32 sign = hn::ShiftLeft<16>(hn::Xor(half, magnitude));
   const V32 shifted = hn::ShiftLeft<13>(magnitude);
   const V32 normal = hn::Add(shifted, hn::Set(d, (127 - 15) << 23));
-  // A subnormal gets a hidden bit, which is then subtracted again.
+  // A subnormal gets a hidden bit, which is subtracted again.
   const VF hidden = hn::BitCast(df, hn::Set(d, (127 - 14) << 23));
   const V32 subnormal =
       hn::BitCast(d, hn::Sub(hn::BitCast(df, hn::Add(shifted, hn::BitCast(d, hidden))), hidden));
@@ -87,7 +88,8 @@ HWY_INLINE V32 F32ToF16(V32 bits) {
   const V32 odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(d, 1));
   const V32 rounded = hn::Add(hn::Add(magnitude, hn::Set(d, 0xfff)), odd);
   const V32 normal = hn::ShiftRight<13>(hn::Sub(rounded, hn::Set(d, (127 - 15) << 23)));
-  // Adding a number whose unit is the subnormals' rounds to it, and leaves their count below.
+  // Adding a number with the unit of the subnormals rounds to that unit, and leaves their count in
+  // the lower bits.
   const VF unit = hn::BitCast(df, hn::Set(d, (127 - 24 + 23) << 23));
   const V32 subnormal =
       hn::Sub(hn::BitCast(d, hn::Add(hn::BitCast(df, magnitude), unit)), hn::BitCast(d, unit));
@@ -106,7 +108,7 @@ HWY_INLINE V32 RoundToBf16(V32 bits) {
   return hn::IfThenElse(is_nan, hn::Or(bits, hn::Set(d, 0x0040'0000)), rounded);
 }
 
-// A float rounded to `via`; nothing to do where `type` has no more than that.
+// Rounds a float to `via`. Does nothing if `type` has no more bits than that.
 template <Wide type, Wide via>
 HWY_INLINE V32 RoundVia(V32 bits) {
   if constexpr (type == via || via == Wide::kF32) return bits;
@@ -117,7 +119,7 @@ HWY_INLINE V32 RoundVia(V32 bits) {
   }
 }
 
-// The bits of floats.
+// Returns the bits of floats.
 template <Wide type, Wide via>
 HWY_INLINE Pair<V32> LoadPair(const std::byte* src) {
   const D32 d;

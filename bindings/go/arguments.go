@@ -12,7 +12,7 @@ import (
 	"unsafe"
 )
 
-// arguments are what an options struct points to; they stay where they are until the call is over.
+// arguments holds what an options struct points to. Nothing of it moves before the call is over.
 type arguments struct {
 	pins  runtime.Pinner
 	texts []*C.char
@@ -40,7 +40,7 @@ func (a *arguments) numbers(values []int64) *C.int64_t {
 	return (*C.int64_t)(pinned(a, values))
 }
 
-// pinned is the address of the first element; nil where there is none.
+// pinned returns the address of the first element, or nil if there is none.
 func pinned[T any](a *arguments, values []T) unsafe.Pointer {
 	if len(values) == 0 {
 		return nil
@@ -50,7 +50,7 @@ func pinned[T any](a *arguments, values []T) unsafe.Pointer {
 	return first
 }
 
-// deadlineOf is a context's deadline by the library's clock; 0, the default, where it has none.
+// deadlineOf returns a context's deadline by the library's clock, or 0 (the default) if it has none.
 func deadlineOf(ctx context.Context) C.int64_t {
 	deadline, ok := ctx.Deadline()
 	if !ok {

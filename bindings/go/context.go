@@ -31,7 +31,7 @@ const (
 	LogWarning     LogLevel = 2
 )
 
-// ContextOptions are what NewContext takes; the zero value is fine.
+// ContextOptions are the options of NewContext. The zero value is fine.
 type ContextOptions struct {
 	// What was chosen and why, and what fell back. It is called on any thread, must not use this
 	// package, and lives as long as the program. A panic of its ends the program, as any goroutine's
@@ -86,7 +86,7 @@ func (x *Context) orDefault() (*Context, error) {
 	return DefaultContext()
 }
 
-// Describe is what this host and this build can do, as JSON: version, SIMD targets, fabrics (or why
+// Describe returns what this host and this build can do, as JSON: version, SIMD targets, fabrics (or why
 // not), GPUs (or why not).
 func (x *Context) Describe() ([]byte, error) {
 	var blob *C.waybill_blob_t

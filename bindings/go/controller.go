@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// ControllerOptions are what controllers are started with; the zero value is fine.
+// ControllerOptions are the options of StartController. The zero value is fine.
 type ControllerOptions struct {
 	Context     *Context
 	Listen      string // Address and port; port 0 takes a free one. "": "127.0.0.1:7070".
@@ -66,7 +66,7 @@ func (c *Controller) Address() string {
 	return c.address
 }
 
-// Status is what the job is doing, as JSON: phase, versions, ranks, lanes, NICs.
+// Status returns what the job is doing, as JSON: phase, versions, ranks, lanes, NICs.
 func (c *Controller) Status() ([]byte, error) {
 	defer runtime.KeepAlive(c)
 	var blob *C.waybill_blob_t

@@ -54,7 +54,7 @@ type Error struct {
 	Scope   Scope
 	Message string // What was being done, to what, what was found, what is allowed.
 
-	cause error // Of a call that a context.Context ended.
+	cause error // The cause of the context.Context that ended the call, or nil.
 }
 
 // Error is the code's name and the message.

@@ -17,8 +17,13 @@ const (
 	EventArrived EventKind = C.WAYBILL_EVENT_ARRIVED // All of it is here and verified: accept or veto.
 	EventCommit  EventKind = C.WAYBILL_EVENT_COMMIT  // It is shown: run what comes after loading, then accept.
 	EventAbort   EventKind = C.WAYBILL_EVENT_ABORT   // It will not be shown; in place the engine stays paused.
-	EventOutcome EventKind = C.WAYBILL_EVENT_OUTCOME // Of a trainer: what became of a version in a group.
-	EventEnded   EventKind = C.WAYBILL_EVENT_ENDED   // The controller is gone, or has dismissed this rank.
+	EventOutcome EventKind = C.WAYBILL_EVENT_OUTCOME // Tells a trainer what became of a version in a group.
+	EventEnded   EventKind = C.WAYBILL_EVENT_ENDED   // The controller has dismissed this rank for good.
+
+	// The controller is lost, and the rank tries to come back by itself. What is shown stays shown.
+	EventDisconnected EventKind = C.WAYBILL_EVENT_DISCONNECTED
+	// The rank is back, and the job is whole again.
+	EventReconnected EventKind = C.WAYBILL_EVENT_RECONNECTED
 )
 
 func (k EventKind) String() string {
@@ -35,6 +40,10 @@ func (k EventKind) String() string {
 		return "OUTCOME"
 	case EventEnded:
 		return "ENDED"
+	case EventDisconnected:
+		return "DISCONNECTED"
+	case EventReconnected:
+		return "RECONNECTED"
 	}
 	return fmt.Sprintf("EventKind(%d)", uint32(k))
 }
@@ -42,11 +51,11 @@ func (k EventKind) String() string {
 // An Event is a notice.
 type Event struct {
 	Kind         EventKind
-	Version      uint64        // Of an update.
-	Err          error         // Of Abort, Outcome and Ended.
+	Version      uint64        // The update's; 0 if the event is not about an update.
+	Err          error         // Why, for Abort, Outcome, Ended and Disconnected.
 	AnswerWanted bool          // The update waits for Accept or Refuse.
-	Pause        time.Duration // Of Commit: what copying took, in shadow-copy.
-	Group        string        // Of Outcome.
+	Pause        time.Duration // How long a Commit copied, in shadow-copy.
+	Group        string        // The group that an Outcome is about.
 
 	update *C.waybill_update_t
 }
@@ -72,8 +81,8 @@ func takeEvent(from *C.waybill_event_t) *Event {
 	return event
 }
 
-// Accept lets the update go on. It fails where there was an answer, or none is wanted; that nobody
-// waits for it any more, because the update was given up, is no error.
+// Accept lets the update go on. It does nothing if the update was given up. It fails if no answer is
+// wanted, or if there was one.
 func (event *Event) Accept() error {
 	var e *C.waybill_error_t
 	status := C.waybill_update_accept(event.update, C.uint32_t(event.Kind), &e)
@@ -81,7 +90,7 @@ func (event *Event) Accept() error {
 	return takeError(status, e)
 }
 
-// Refuse refuses a Prepare or vetoes an Arrived: nobody of the group shows the version, and the
+// Refuse refuses a Prepare or vetoes an Arrived: no worker of the group shows the version, and the
 // reason reaches every trainer. A Commit cannot be refused.
 func (event *Event) Refuse(reason string) error {
 	var a arguments
@@ -92,8 +101,8 @@ func (event *Event) Refuse(reason string) error {
 	return takeError(status, e)
 }
 
-// Close gives back what an event that wants an answer holds; it is answered no more by it. The
-// garbage collector does the same.
+// Close releases what an event that wants an answer holds, without an answer. The garbage collector
+// does the same.
 func (event *Event) Close() {
 	C.waybill_update_destroy(event.update)
 }

@@ -320,7 +320,7 @@ func TestAJoinEndsWithItsDeadline(t *testing.T) {
 	ctx, cancel := context.WithTimeout(j.ctx, 200*time.Millisecond)
 	defer cancel()
 	err := j.workers[0].Join(ctx)
-	mustBe(t, err, waybill.ErrDeadlineExceeded, "the job is not whole")
+	mustBe(t, err, waybill.ErrDeadlineExceeded, "is not whole: waiting for")
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v is no context.DeadlineExceeded", err)
 	}
@@ -376,15 +376,26 @@ func TestClosingEndsWhatWaits(t *testing.T) {
 	}
 }
 
-func TestRanksHearThatTheControllerIsGone(t *testing.T) {
+func TestRanksLiveThroughARestartOfTheController(t *testing.T) {
 	j := newJob(t, jobOptions{})
 	j.join()
+	check(t, j.publish(1))
+	ranks := []func(context.Context) (*waybill.Event, error){j.trainers[0].Next, j.workers[0].Next}
+	options := waybill.ControllerOptions{Listen: j.controller.Address(), Job: "go", Token: "secret"}
 	j.controller.Close()
-	for _, next := range []func(context.Context) (*waybill.Event, error){j.trainers[0].Next, j.workers[0].Next} {
-		if ended := nextOf(t, j.ctx, next, waybill.EventEnded); ended.Err == nil {
-			t.Error("ended without a reason")
+	for _, next := range ranks {
+		lost := nextOf(t, j.ctx, next, waybill.EventDisconnected)
+		mustBe(t, lost.Err, waybill.ErrUnavailable, options.Listen)
+	}
+	j.mustShow(0, 1)
+	defer must(waybill.StartController(options))(t).Close()
+	check(t, j.publish(2))
+	for _, next := range ranks {
+		if back := nextOf(t, j.ctx, next, waybill.EventReconnected); back.Err != nil {
+			t.Error(back.Err)
 		}
 	}
+	j.mustShow(0, 2)
 }
 
 func TestARegionThatIsTakenBackEndsTheRanksThatUseIt(t *testing.T) {
@@ -406,7 +417,6 @@ func TestALeaverCanStillBeRead(t *testing.T) {
 	check(t, j.workers[0].Leave(j.ctx))
 	j.mustShow(0, 1)
 	mustBe(t, j.workers[0].Leave(j.ctx), waybill.ErrFailedPrecondition, "it has left")
-	mustBe(t, j.workers[0].Rejoin(j.ctx), waybill.ErrFailedPrecondition, "it has left")
 	check(t, j.trainers[0].Leave(j.ctx))
 }
 

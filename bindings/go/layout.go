@@ -9,7 +9,7 @@ import "runtime"
 type LayoutOptions struct {
 	Checkpoint string // A Hugging Face directory: config.json, safetensors. Or else:
 	Model      string // A made-up model: "qwen3-0.6b", "gpt2", ...; it has no data.
-	Layers     uint32 // Of a made-up model: cut to so many; 0: all.
+	Layers     uint32 // How many layers of a made-up model to keep; 0: all.
 }
 
 // A Layout is a model's tensors, and how frameworks name, fuse and shard them. It never changes.
@@ -37,7 +37,7 @@ func OpenLayout(options LayoutOptions) (*Layout, error) {
 	return l, nil
 }
 
-// TrainerManifest is what trainer `rank` holds, in one region "weights". `sharding`:
+// TrainerManifest returns what trainer `rank` holds, in one region "weights". `sharding`:
 // "fsdp=2,tp=2,pp=1,dp=1"; what is not named is 1.
 func (l *Layout) TrainerManifest(sharding string, rank uint32) (*Manifest, error) {
 	defer runtime.KeepAlive(l)
@@ -59,7 +59,7 @@ type WorkerLayout struct {
 	DType    string // Of what is not quantised ("BF16"); "": as stored.
 }
 
-// WorkerManifest is what worker `rank` holds, in one region "weights".
+// WorkerManifest returns what worker `rank` holds, in one region "weights".
 func (l *Layout) WorkerManifest(layout WorkerLayout, rank uint32) (*Manifest, error) {
 	defer runtime.KeepAlive(l)
 	var a arguments

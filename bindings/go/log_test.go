@@ -9,8 +9,8 @@ import (
 	waybill "github.com/waybill/waybill-go"
 )
 
-// loseAJob is a trainer and a worker that log, and lose their controller.
-func loseAJob(t *testing.T, log func(level waybill.LogLevel, line string)) {
+// loseTheController is a trainer and a worker that log, and lose their controller.
+func loseTheController(t *testing.T, log func(level waybill.LogLevel, line string)) {
 	own := must(waybill.NewContext(waybill.ContextOptions{Log: log}))(t)
 	t.Cleanup(own.Close)
 	j := &job{TB: t, ctx: patience(t), controller: startController(t)}
@@ -28,18 +28,18 @@ func loseAJob(t *testing.T, log func(level waybill.LogLevel, line string)) {
 	j.controller.Close()
 }
 
-func TestJoiningAndLosingTheJobAreLogged(t *testing.T) {
+func TestJoiningAndLosingTheControllerAreLogged(t *testing.T) {
 	type line struct {
 		level waybill.LogLevel
 		text  string
 	}
 	lines := make(chan line, 100) // More than are logged: a sink must not wait for its reader.
-	loseAJob(t, func(level waybill.LogLevel, text string) { lines <- line{level, text} })
+	loseTheController(t, func(level waybill.LogLevel, text string) { lines <- line{level, text} })
 	wanted := map[line]bool{
 		{waybill.LogInformation, "trainer 0 of 1 of job \"go\" has joined; worker 0: "}: true,
 		{waybill.LogInformation, "worker 0 of 1 of job \"go\" has joined; trainer 0: "}: true,
-		{waybill.LogWarning, "trainer 0 of 1 of job \"go\" has lost the job: "}:         true,
-		{waybill.LogWarning, "worker 0 of 1 of job \"go\" has lost the job: "}:          true,
+		{waybill.LogWarning, "trainer 0 of 1 of job \"go\" has lost the controller, "}:  true,
+		{waybill.LogWarning, "worker 0 of 1 of job \"go\" has lost the controller, "}:   true,
 	}
 	for ctx := patience(t); len(wanted) > 0; {
 		select {
@@ -57,7 +57,7 @@ func TestJoiningAndLosingTheJobAreLogged(t *testing.T) {
 
 func TestAPanicOfTheLogEndsTheProgram(t *testing.T) {
 	if os.Getenv("WAYBILL_TEST_PANIC") != "" {
-		loseAJob(t, func(waybill.LogLevel, string) { panic("a test's") })
+		loseTheController(t, func(waybill.LogLevel, string) { panic("a test's") })
 		<-patience(t).Done()
 		return
 	}

@@ -31,7 +31,7 @@ const (
 	Boolean DType = C.WAYBILL_BOOL
 )
 
-// Size is that of one element in bytes; 0 for a number that is none.
+// Size returns the bytes of one element, or 0 if the number is not a dtype.
 func (d DType) Size() int {
 	return int(C.waybill_dtype_size(C.uint32_t(d)))
 }
@@ -55,7 +55,7 @@ const (
 type Shard struct {
 	Tensor       int
 	Region       int
-	Offset       uint64        // Of the box's first element in the region, in bytes.
+	Offset       uint64        // Where the box's first element lies in the region, in bytes.
 	DType        DType         // 0: the tensor's, or the quantisation's.
 	Content      Content       // 0: plain.
 	Quantisation *Quantisation // nil for plain content.
@@ -193,7 +193,7 @@ func (m *Manifest) AddAlias(name string, tensor int) (int, error) {
 	return m.added(status, index, e)
 }
 
-// RegionCount is how many regions there are.
+// RegionCount returns the number of regions.
 func (m *Manifest) RegionCount() int {
 	defer runtime.KeepAlive(m)
 	return int(C.waybill_manifest_region_count(m.c))
@@ -232,7 +232,7 @@ func (m *Manifest) Close() {
 	C.waybill_manifest_destroy(m.c)
 }
 
-// handle is NULL, which the library refuses by name, where there is no manifest.
+// handle returns NULL if there is no manifest; the library refuses it by name.
 func (m *Manifest) handle() *C.waybill_manifest_t {
 	if m == nil {
 		return nil
@@ -259,13 +259,13 @@ func differentLengths(what string, slices ...[]int64) error {
 // A Quantisation says how elements of a matrix are stored in few bits with a scale for each block.
 // The zero value is what DeepSeek-V3's checkpoints have.
 type Quantisation struct {
-	DType            DType   // Of the elements; 0: F8E4M3.
+	DType            DType   // The dtype of the elements; 0: F8E4M3.
 	FromDType        DType   // Elements are rounded to this first; 0: BF16.
 	ScaleDType       DType   // 0: F32.
 	Rounding         uint32  // Of scales; 0 or 1: none; 2: up to a power of two; 3: as MX has it.
 	Division         uint32  // 0 or 1: x * (1 / s); 2: x * (largest / magnitude); 3: x / s.
 	StoresReciprocal bool    // 1 / s is stored instead of s.
-	Epsilon          float32 // Of the largest magnitude; 0: 1e-4. Negative: none.
+	Epsilon          float32 // The lower bound of a block's largest magnitude; 0: 1e-4. Negative: no bound.
 	BlockRows        uint32  // 0: 128; math.MaxUint32: the whole matrix.
 	BlockColumns     uint32  // Likewise.
 	ScaleRows        uint32  // A scale is stored for each so many rows; 0: the block's.

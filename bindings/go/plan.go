@@ -5,7 +5,7 @@ import "C"
 
 import "runtime"
 
-// PlanOptions are what a plan is built from.
+// PlanOptions are the arguments of BuildPlan.
 type PlanOptions struct {
 	Trainers           []*Manifest // The index is the rank.
 	Workers            []*Manifest
@@ -48,7 +48,7 @@ type PlanSummary struct {
 	Hash           uint64 // Equal plans, equal hashes, on every host.
 	Bytes          uint64 // That arrive at workers in each update.
 	Routes         uint64
-	Writes         uint64 // That the routes become where nothing can be mapped.
+	Writes         uint64 // How many writes the routes become if nothing can be mapped.
 	Maxima         uint64 // Of split quantisation blocks, traded between trainers.
 	MaximaMessages uint64
 	BusiestToBound float64 // The busiest rank over the lower bound of any assignment; 1 is perfect.

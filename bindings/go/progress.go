@@ -22,12 +22,12 @@ type Span struct {
 	Begin, End time.Duration
 }
 
-// Progress is how far the latest update of a rank has come. Counts of equal plans are equal.
+// Progress tells how far the latest update of a rank has come. Equal plans have equal counts.
 type Progress struct {
 	Version        uint64
 	PlannedBytes   uint64 // That this rank sends, or receives, in every update.
 	Bytes          uint64 // Handed to the network or stored; of a worker: verified.
-	Writes         uint64 // Of a trainer, as is what follows. Posted to a network.
+	Writes         uint64 // Posted to a network by a trainer. What follows is a trainer's too.
 	Stores         uint64 // Chunks stored at their final address through a mapping.
 	Immediates     uint64
 	MaximaMessages uint64 // To other trainers.

@@ -16,7 +16,7 @@ type RankOptions struct {
 	Controller string // Address and port; "": "127.0.0.1:7070".
 	Job        string // "": "waybill".
 	Token      string
-	Group      string // Of a worker: those of one group switch together; "": "all".
+	Group      string // The group of a worker; workers of one group switch together. "": "all".
 	Rank       uint32
 	World      uint32 // How many ranks of this role there are; 0: 1.
 
@@ -24,8 +24,8 @@ type RankOptions struct {
 	Host         string   // This host's numeric address; "": as seen on the way to the controller.
 	NICs         []string // RDMA devices, "mlx5_0" or "mlx5_1:2"; none: every active port.
 	GIDIndex     uint32   // 1 + the index; 0: by rule.
-	ACKTimeout   uint32   // Of queue pairs, 1 to 31; 0: 14, and 18 on SoftRoCE.
-	TrafficClass uint32   // Of RoCE packets.
+	ACKTimeout   uint32   // The ACK timeout of queue pairs, 1 to 31; 0: 14, and 18 on SoftRoCE.
+	TrafficClass uint32   // The traffic class of RoCE packets.
 }
 
 func (o *RankOptions) lend(a *arguments, user uint64) *C.waybill_rank_options_t {
@@ -49,7 +49,7 @@ func (o *RankOptions) lend(a *arguments, user uint64) *C.waybill_rank_options_t 
 	return options
 }
 
-// A call is one that ends with an event.
+// A call is a call of the library that ends with an event.
 type call struct {
 	done chan struct{}
 	err  error // Once done is closed.
@@ -80,7 +80,7 @@ func newRank(owner *Context) *rank {
 	}
 }
 
-// open makes events come; an error where the context was closed meanwhile.
+// open makes events come. It fails if the context was closed meanwhile.
 func (r *rank) open(destroy func()) error {
 	r.destroy = destroy
 	if r.owner.events.add(r) {
@@ -90,7 +90,7 @@ func (r *rank) open(destroy func()) error {
 	return &Error{ErrCancelled, ScopeCall, "the context was closed meanwhile", nil}
 }
 
-// close may be called more than once; each returns when it is closed.
+// close may be called more than once. Each call returns when the rank is closed.
 func (r *rank) close() {
 	r.closing.Do(func() {
 		r.destroy()

@@ -18,7 +18,7 @@ const (
 	MemoryDevice MemoryKind = C.WAYBILL_MEMORY_DEVICE
 )
 
-// RegionOptions are what regions are made with; the zero value is fine.
+// RegionOptions are the options of NewRegion. The zero value is fine.
 type RegionOptions struct {
 	Context  *Context
 	Name     string     // For errors.
@@ -33,7 +33,7 @@ type Region struct {
 	close func()
 }
 
-// Element is what weights are made of; types that Go has not (bfloat16, FP8) go as their bits.
+// Element is a type of weights. Types that Go lacks (bfloat16, FP8) are given as their bits.
 type Element interface {
 	~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32 | ~int64 | ~uint64 | ~float32 | ~float64
 }

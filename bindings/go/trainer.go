@@ -11,14 +11,14 @@ import (
 	"unsafe"
 )
 
-// TrainerOptions are what trainers are made with.
+// TrainerOptions are the options of NewTrainer.
 type TrainerOptions struct {
 	Context      *Context
 	Rank         RankOptions
 	Manifest     *Manifest
 	Regions      []*Region // One for each region of the manifest, as large.
 	StageThreads uint32    // 0: 1.
-	RingBytes    uint64    // Bound of the staging ring; 0: 32 MiB.
+	RingBytes    uint64    // The largest size of the staging ring; 0: 32 MiB.
 }
 
 // A Trainer is a rank that holds new weights. Its calls are carried out one after the other, in the
@@ -29,7 +29,7 @@ type Trainer struct {
 	regions []*Region // Which the garbage collector would else close.
 }
 
-// NewTrainer opens nothing before Join.
+// NewTrainer makes a trainer, which opens nothing before Join.
 func NewTrainer(options TrainerOptions) (*Trainer, error) {
 	owner, err := options.Context.orDefault()
 	if err != nil {
@@ -65,7 +65,7 @@ func NewTrainer(options TrainerOptions) (*Trainer, error) {
 }
 
 // Join joins the job, and returns when all ranks are there and every lane carries. Without a
-// deadline it waits for 120 s. Where the context is cancelled it returns at once, and Close ends
+// deadline it waits for 120 s. If the context is cancelled, it returns at once, and Close ends
 // what is left of the joining.
 func (t *Trainer) Join(ctx context.Context) error {
 	defer runtime.KeepAlive(t)
@@ -93,7 +93,10 @@ type Update struct {
 
 // Publish sends a version; every trainer of the job calls it with the same one. Versions only grow.
 // The regions must not change until it returns, and may afterwards, however it ends. Without a
-// deadline it has 60 s; where the context is cancelled the update is given up first.
+// deadline it has 60 s. If the context is cancelled, the update is given up first.
+//
+// A publish waits its turn within its own deadline: it begins once the version before it is decided. It
+// also waits for a controller that is lost to come back.
 func (t *Trainer) Publish(ctx context.Context, version uint64, options PublishOptions) error {
 	update, err := t.PublishAsync(ctx, version, options)
 	if err != nil {
@@ -103,7 +106,7 @@ func (t *Trainer) Publish(ctx context.Context, version uint64, options PublishOp
 	return update.Err()
 }
 
-// PublishAsync is Publish that does not wait: the regions must not change until the update is Done.
+// PublishAsync does the same as Publish without waiting: the regions must not change until the update is Done.
 // The context ends the publish as well.
 func (t *Trainer) PublishAsync(ctx context.Context, version uint64, options PublishOptions) (*Update, error) {
 	if errors.Is(ctx.Err(), context.Canceled) {
@@ -142,7 +145,7 @@ func (t *Trainer) PublishAsync(ctx context.Context, version uint64, options Publ
 	return update, nil
 }
 
-// Version is the one that is being published.
+// Version returns the version that is being published.
 func (u *Update) Version() uint64 {
 	return u.version
 }
@@ -152,7 +155,7 @@ func (u *Update) Done() <-chan struct{} {
 	return u.call.done
 }
 
-// Err is how the publish ended; nil before it has.
+// Err returns how the publish ended, or nil before it has ended.
 func (u *Update) Err() error {
 	select {
 	case <-u.call.done:
@@ -162,28 +165,28 @@ func (u *Update) Err() error {
 	}
 }
 
-// Wait returns how the publish ended, or when this context does: the publish then goes on.
+// Wait waits until the publish has ended, and returns how. If this context ends first, the publish goes on.
 func (u *Update) Wait(ctx context.Context) error {
 	return u.call.wait(ctx, "wait for a publish")
 }
 
-// Cancel gives the update up, unless it has ended; it is Done soon.
+// Cancel gives the update up, unless it has ended. The update is Done soon.
 func (u *Update) Cancel() {
 	C.waybill_update_cancel(u.c, nil)
 }
 
-// Next waits for a notice: of an outcome, one for each group and version, or the end.
+// Next waits for a notice, such as the outcome of a version in a group.
 func (t *Trainer) Next(ctx context.Context) (*Event, error) {
 	defer runtime.KeepAlive(t)
 	return t.rank.next(ctx)
 }
 
-// Events are the notices, until the context ends or the trainer is closed.
+// Events yields the notices, until the context ends or the trainer is closed.
 func (t *Trainer) Events(ctx context.Context) iter.Seq[*Event] {
 	return events(ctx, t.Next)
 }
 
-// Progress is how far the latest update has come.
+// Progress returns how far the latest update has come.
 func (t *Trainer) Progress() (Progress, error) {
 	defer runtime.KeepAlive(t)
 	c := C.waybill_progress_t{struct_size: C.sizeof_waybill_progress_t}
@@ -192,7 +195,7 @@ func (t *Trainer) Progress() (Progress, error) {
 	return progressFrom(&c), takeError(status, e)
 }
 
-// Describe is what was chosen and why, as JSON: identity, epoch, lanes with their paths, NICs,
+// Describe returns what was chosen and why, as JSON: identity, epoch, lanes with their paths, NICs,
 // counters.
 func (t *Trainer) Describe() ([]byte, error) {
 	defer runtime.KeepAlive(t)

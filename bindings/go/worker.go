@@ -28,7 +28,7 @@ const (
 	AskCommit  Ask = C.WAYBILL_ASK_COMMIT
 )
 
-// WorkerOptions are what workers are made with.
+// WorkerOptions are the options of NewWorker.
 //
 //	mode         no regions    regions
 //	shadow       two buffers   refused: memory of the caller's cannot be swapped
@@ -51,7 +51,7 @@ type Worker struct {
 	regions []*Region // Which the garbage collector would else close.
 }
 
-// NewWorker opens nothing before Join.
+// NewWorker makes a worker, which opens nothing before Join.
 func NewWorker(options WorkerOptions) (*Worker, error) {
 	owner, err := options.Context.orDefault()
 	if err != nil {
@@ -87,7 +87,7 @@ func NewWorker(options WorkerOptions) (*Worker, error) {
 	return w, nil
 }
 
-// Join is as Trainer.Join.
+// Join joins the job, as Trainer.Join does.
 func (w *Worker) Join(ctx context.Context) error {
 	defer runtime.KeepAlive(w)
 	return w.rank.join(ctx, func(deadline C.int64_t, token C.uint64_t, e **C.waybill_error_t) C.waybill_status_t {
@@ -95,25 +95,13 @@ func (w *Worker) Join(ctx context.Context) error {
 	})
 }
 
-// Rejoin comes back after Ended, with what is shown; it settles what was in doubt.
-func (w *Worker) Rejoin(ctx context.Context) error {
-	defer runtime.KeepAlive(w)
-	c, err := w.rank.start(func(token C.uint64_t, e **C.waybill_error_t) C.waybill_status_t {
-		return C.waybill_worker_rejoin(w.c, token, e)
-	})
-	if err != nil {
-		return err
-	}
-	return c.wait(ctx, "rejoin")
-}
-
-// Next waits for a notice: of a step of an update, or the end.
+// Next waits for a notice.
 func (w *Worker) Next(ctx context.Context) (*Event, error) {
 	defer runtime.KeepAlive(w)
 	return w.rank.next(ctx)
 }
 
-// Events are the notices, until the context ends or the worker is closed.
+// Events yields the notices, until the context ends or the worker is closed.
 func (w *Worker) Events(ctx context.Context) iter.Seq[*Event] {
 	return events(ctx, w.Next)
 }
@@ -129,18 +117,18 @@ func events(ctx context.Context, next func(context.Context) (*Event, error)) ite
 	}
 }
 
-// WorkerState is what a worker shows, and what came late.
+// WorkerState tells what a worker shows, and what came late.
 type WorkerState struct {
 	ShownVersion uint64 // 0: none.
 	Joined       bool
 	Dirty        bool   // In place: written and not committed; nothing can be read.
-	InDoubt      bool   // Voted and lost the controller: shows the old version until it rejoins.
-	Stragglers   uint64 // Late words of updates that were given up.
-	Repeats      uint64 // Immediates that came twice.
-	Renewals     uint64 // Buffers that were fenced.
+	InDoubt      bool   // It voted and lost the controller: it shows the old version until it hears the decision.
+	Stragglers   uint64 // How many late words of abandoned updates have come.
+	Repeats      uint64 // How many immediates have come twice.
+	Renewals     uint64 // How many buffers were fenced.
 }
 
-// State is that of now.
+// State returns the current state.
 func (w *Worker) State() (WorkerState, error) {
 	defer runtime.KeepAlive(w)
 	c := C.waybill_worker_state_t{struct_size: C.sizeof_waybill_worker_state_t}
@@ -159,7 +147,7 @@ func (w *Worker) State() (WorkerState, error) {
 	}, nil
 }
 
-// Progress is how far the latest update has come.
+// Progress returns how far the latest update has come.
 func (w *Worker) Progress() (Progress, error) {
 	defer runtime.KeepAlive(w)
 	c := C.waybill_progress_t{struct_size: C.sizeof_waybill_progress_t}
@@ -168,7 +156,7 @@ func (w *Worker) Progress() (Progress, error) {
 	return progressFrom(&c), takeError(status, e)
 }
 
-// Describe is as Trainer.Describe.
+// Describe describes the worker, as Trainer.Describe does.
 func (w *Worker) Describe() ([]byte, error) {
 	defer runtime.KeepAlive(w)
 	var blob *C.waybill_blob_t
@@ -191,7 +179,8 @@ func (w *Worker) Leave(ctx context.Context) error {
 	return c.wait(ctx, "leave")
 }
 
-// Close is as Trainer.Close. Snapshots that live keep Waybill's buffers, not the caller's regions.
+// Close leaves at once, as Trainer.Close does. Snapshots that live keep Waybill's buffers, not the
+// caller's regions.
 func (w *Worker) Close() {
 	runtime.SetFinalizer(w, nil)
 	w.rank.close()
@@ -205,8 +194,8 @@ type Snapshot struct {
 	version uint64
 }
 
-// Snapshot holds what is shown. `holder` says who reads, for the error that an update which waits for
-// it may end in.
+// Snapshot holds what is shown. `holder` names the reader, for the error of an update that waits for
+// the snapshot.
 func (w *Worker) Snapshot(holder string) (*Snapshot, error) {
 	defer runtime.KeepAlive(w)
 	var a arguments
@@ -219,13 +208,12 @@ func (w *Worker) Snapshot(holder string) (*Snapshot, error) {
 	return &Snapshot{c, uint64(C.waybill_snapshot_version(c))}, nil
 }
 
-// Version is the one that is held.
+// Version returns the version that is held.
 func (s *Snapshot) Version() uint64 {
 	return s.version
 }
 
-// Region is the bytes of a region of the worker's manifest: a view, which ends with Close, and is for
-// reading only.
+// Region returns the bytes of a region of the worker's manifest: a read-only view, which ends with Close.
 func (s *Snapshot) Region(region int) ([]byte, error) {
 	var data unsafe.Pointer
 	var size C.uint64_t

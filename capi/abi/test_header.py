@@ -8,7 +8,6 @@ import header
 import pytest
 
 HEADER = pathlib.Path("capi/waybill.h")
-FIRST = pathlib.Path("capi/abi/v0_1/waybill.h")
 LIBRARY = pathlib.Path("capi/libwaybill.so.0")
 SYMBOLS = pathlib.Path("capi/abi/waybill.symbols").read_text().split()
 STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I."]
@@ -60,11 +59,3 @@ def test_sizes_offsets_and_constants_are_those_of_the_golden_file(tmp_path):
         "the ABI has changed; where it only grew, record it: "
         "bazel run //capi/abi:print_layout > capi/abi/waybill.layout"
     )
-
-
-def test_nothing_of_the_first_release_has_moved(tmp_path):
-    now = set(header.layout(HEADER.read_text(), tmp_path).splitlines())
-    first = header.layout(FIRST.read_text(), tmp_path).splitlines()
-    # A struct that has grown since has another size; its fields stay where they were.
-    assert [line for line in first if line not in now and not re.search(r"_t size", line)] == []
-    assert set(header.functions(FIRST.read_text())) <= set(header.functions(HEADER.read_text()))

@@ -1,5 +1,5 @@
-// A job in one process through the C ABI, for tests: one tensor of kRows x kColumns BF16, its rows
-// over the trainers, whole at each worker.
+// A job in one process through the C ABI, for tests. It has one BF16 tensor of kRows x kColumns.
+// The trainers share its rows, and each worker holds the whole.
 #ifndef WAYBILL_CAPI_TESTING_JOB_H_
 #define WAYBILL_CAPI_TESTING_JOB_H_
 
@@ -17,16 +17,16 @@ struct CallResult {
   uint32_t scope = 0;
 };
 
-// Destroys the error, having read it.
+// Reads the error and destroys it.
 CallResult TakeError(waybill_status_t status, waybill_error_t* error);
 std::string TakeBlob(waybill_blob_t* blob);
 
-// Where ranks have memory of their own, if it is not the host's.
+// Memory for ranks that is not the host's.
 class JobMemory {
  public:
   virtual ~JobMemory() = default;
-  virtual void* Allocate(uint64_t size_bytes) = 0;                         // Freed with this.
-  virtual void Copy(void* to, const void* from, uint64_t size_bytes) = 0;  // To there, or back.
+  virtual void* Allocate(uint64_t size_bytes) = 0;  // Freed by the destructor.
+  virtual void Copy(void* to, const void* from, uint64_t size_bytes) = 0;  // In either direction.
 };
 
 struct JobOptions {
@@ -35,7 +35,7 @@ struct JobOptions {
   uint32_t mode = WAYBILL_MODE_SHADOW;
   uint32_t ask = 0;
   std::string fabric = "auto";
-  JobMemory* device = nullptr;  // A device's; outlives the job.
+  JobMemory* device = nullptr;  // GPU memory, which outlives the job; null: host memory.
   waybill_log_sink_t log_sink = nullptr;
   void* log_user = nullptr;
 };
@@ -46,22 +46,23 @@ class Job {
   static constexpr int64_t kColumns = 32;
   static constexpr uint64_t kBytes = kRows * kColumns * 2;
 
-  // Dies with a message where anything fails.
+  // Ends the process with a message if anything fails.
   explicit Job(const JobOptions& options = {});
   ~Job();
 
   void Join();
-  // All trainers; the token is the version. Fills their memory before.
+  // Fills the memory of all trainers, then has each publish `version` with the version as token.
   void Publish(uint64_t version, waybill_update_t** update = nullptr);
   void Fill(uint64_t version);
-  // The next event of that kind; others go into `others`. Dies after 20 s.
+  // Returns the next event of that kind, and puts others into `others`. Ends the process after 20
+  // s.
   waybill_event_t Await(uint32_t kind);
-  // Waits for the end of a publish of all trainers, and the outcome of all groups.
+  // Waits until all trainers have ended their publish and all groups have an outcome.
   void AwaitCommitted(uint64_t version);
-  // One more, whose region is made anew; as the constructor makes them.
+  // Makes another trainer with a new region, as the constructor does.
   void MakeTrainer(uint32_t t);
 
-  // Every byte of what worker `w` shows is of that version.
+  // Returns true if worker `w` shows `version` and every byte of it is right.
   bool Shows(uint32_t w, uint64_t version) const;
 
   waybill_context_t* context = nullptr;
@@ -76,15 +77,15 @@ class Job {
  private:
   void MakeWorker(uint32_t w);
   waybill_rank_options_t RankOptions(uint32_t rank, uint32_t world) const;
-  // At `memory`, or on the device.
+  // Returns options for a region at `memory`, or on the GPU.
   waybill_region_options_t RegionOptions(std::vector<uint16_t>& memory) const;
 
   const JobOptions options_;
   std::vector<std::vector<uint16_t>> memory_, worker_memory_;
-  std::vector<void*> device_memory_;  // Of the trainers.
+  std::vector<void*> device_memory_;  // One for each trainer.
 };
 
-// Of one rank: rows [begin, end) of "weight" in one region.
+// Returns the manifest of a rank that holds rows [begin, end) of "weight" in one region.
 waybill_manifest_t* MakeManifest(int64_t begin, int64_t end);
 
 }  // namespace waybill::capi

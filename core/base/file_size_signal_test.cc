@@ -34,7 +34,7 @@ class FileSizeSignalTest : public testing::Test {
   }
   ~FileSizeSignalTest() override { setrlimit(RLIMIT_FSIZE, &before_); }
 
-  // Where nothing blocks the signal, this kills the test.
+  // If nothing blocks the signal, this kills the test.
   int GrowBeyondLimit() {
     const UniqueFd fd(memfd_create("beyond", MFD_CLOEXEC));
     return ftruncate(fd.get(), 8192) == 0 ? 0 : errno;

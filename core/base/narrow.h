@@ -25,7 +25,8 @@ absl::StatusOr<To> Narrow(From value) {
   return static_cast<To>(value);
 }
 
-// Empty where the result does not fit. For sizes that come from files and peers.
+// Both return nullopt if the result does not fit. Use them for sizes that come from files and
+// peers.
 inline std::optional<uint64_t> CheckedMultiply(uint64_t a, uint64_t b) {
   uint64_t product;
   if (__builtin_mul_overflow(a, b, &product)) return std::nullopt;

@@ -1,4 +1,4 @@
-// Who a rank is within a job. Declared when it joins, never inferred.
+// The identity of a rank within a job. The rank declares it when it joins.
 #ifndef WAYBILL_CORE_BASE_RANK_ID_H_
 #define WAYBILL_CORE_BASE_RANK_ID_H_
 

@@ -2,20 +2,35 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <random>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "core/control/control.grpc.pb.h"
+#include "core/control/decision_log.h"
+#include "core/control/keepalive.h"
+#include "core/protocol/fragments.h"
 
 namespace waybill {
 namespace {
+
+// The longest message of a rank: a manifest, or what a worker with 100,000 regions offers.
+constexpr size_t kMostMessageBytes = size_t{1} << 30;
+// Before a rank has shown its token.
+constexpr size_t kMostStrangerBytes = 64 << 10;
+// A stream that is being closed is cancelled after so long, if the peer does not read.
+constexpr absl::Duration kCloseTimeout = absl::Seconds(2);
 
 class Server;
 
@@ -23,13 +38,18 @@ class Server;
 class Connection final
     : public grpc::ServerBidiReactor<proto::RankMessage, proto::ControllerMessage> {
  public:
-  Connection(Server* server, ConnectionId id) : server_(server), id_(id) { StartRead(&incoming_); }
+  Connection(Server* server, ConnectionId id, grpc::CallbackServerContext* context)
+      : server_(server), id_(id), context_(context), reassembly_(kMostStrangerBytes) {
+    StartRead(&incoming_);
+  }
 
   void Send(proto::ControllerMessage message) {
     const std::lock_guard lock(mutex_);
     if (ended_) return;
-    outgoing_.push_back(std::move(message));
-    if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
+    SendInFrames(std::move(message), [this](proto::ControllerMessage frame) {
+      outgoing_.push_back(std::move(frame));
+      if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
+    });
   }
 
   // Ends the stream when everything has left.
@@ -38,6 +58,7 @@ class Connection final
     closing_ = true;
     if (outgoing_.empty()) End();
   }
+  void Cancel() { context_->TryCancel(); }
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override {
@@ -50,7 +71,7 @@ class Connection final
       End();
     }
   }
-  void OnDone() override { delete this; }
+  void OnDone() override;
 
  private:
   void End() {
@@ -60,20 +81,72 @@ class Connection final
 
   Server* const server_;
   const ConnectionId id_;
+  grpc::CallbackServerContext* const context_;
   proto::RankMessage incoming_;
+  Reassembly<proto::RankMessage> reassembly_;
   std::mutex mutex_;
   std::deque<proto::ControllerMessage> outgoing_;  // The first one is being written.
   bool closing_ = false;
   bool ended_ = false;
 };
 
-class Server final : public Controller, public proto::Controller::CallbackService, private Outbox {
+// Runs tasks one after the other, away from who asks for them.
+class TaskThread {
+ public:
+  TaskThread() : thread_([this] { Main(); }) {}
+  // Drops what was not begun.
+  ~TaskThread() {
+    {
+      const std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  void Do(std::function<void()> task) {
+    {
+      const std::lock_guard lock(mutex_);
+      tasks_.push_back(std::move(task));
+    }
+    changed_.notify_all();
+  }
+
+ private:
+  void Main() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return ending_ || !tasks_.empty(); });
+      if (ending_) return;
+      const std::function<void()> task = std::move(tasks_.front());
+      tasks_.pop_front();
+      lock.unlock();
+      task();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  bool ending_ = false;
+  std::thread thread_;
+};
+
+class Server final : public Controller,
+                     public proto::Controller::CallbackService,
+                     private CoordinatorActions {
  public:
   Server(const ControllerOptions& options, std::unique_ptr<DecisionLog> log)
-      : log_(std::move(log)), coordinator_(options.coordinator, log_.get(), this) {}
+      : options_(options),
+        log_(std::move(log)),
+        coordinator_(Complete(options.coordinator, log_ != nullptr),
+                     log_ == nullptr ? std::vector<Decision>{} : log_->decisions(), this) {}
 
   ~Server() override {
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+    records_.reset();
+    computations_.reset();
     {
       const std::lock_guard lock(mutex_);
       ending_ = true;
@@ -87,6 +160,11 @@ class Server final : public Controller, public proto::Controller::CallbackServic
     builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);
     // Without this a second server on the same port would share it silently.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                               kKeepaliveMs / 2);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port_ == 0) {
@@ -104,13 +182,24 @@ class Server final : public Controller, public proto::Controller::CallbackServic
     const std::lock_guard lock(mutex_);
     return coordinator_.Status();
   }
+  absl::Status halted() const override {
+    const std::lock_guard lock(mutex_);
+    return coordinator_.halted();
+  }
 
   grpc::ServerBidiReactor<proto::RankMessage, proto::ControllerMessage>* Attend(
-      grpc::CallbackServerContext*) override {
+      grpc::CallbackServerContext* context) override {
     const std::lock_guard lock(mutex_);
     const ConnectionId id = ++last_connection_;
-    connections_[id] = new Connection(this, id);  // Its own until OnDone().
-    return connections_[id];
+    auto* connection = new Connection(this, id, context);  // Its own until OnDone().
+    connections_[id] = {connection};
+    if (strangers_.size() >= options_.most_strangers) {
+      CloseLocked(id);
+    } else {
+      strangers_[id] = absl::Now() + options_.stranger_timeout;
+    }
+    changed_.notify_all();
+    return connection;
   }
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
@@ -127,51 +216,123 @@ class Server final : public Controller, public proto::Controller::CallbackServic
     return reactor;
   }
 
-  void OnMessage(ConnectionId id, const proto::RankMessage& message) {
+  // Returns true if the stream belongs to a rank; false: nothing more is read from it.
+  enum class Peer { kRank, kStranger, kClosed };
+  Peer OnMessage(ConnectionId id, const proto::RankMessage& message) {
     const std::lock_guard lock(mutex_);
+    if (!IsOpen(id)) return Peer::kClosed;
     coordinator_.OnMessage(id, message, absl::Now());
     changed_.notify_all();
+    if (!IsOpen(id)) return Peer::kClosed;
+    if (!coordinator_.IsAdmitted(id)) return Peer::kStranger;
+    strangers_.erase(id);
+    return Peer::kRank;
   }
 
+  // The stream is of no use any more.
   void OnGone(ConnectionId id) {
     const std::lock_guard lock(mutex_);
     coordinator_.OnGone(id, absl::Now());
-    const auto connection = connections_.find(id);
-    if (connection != connections_.end()) {
-      connection->second->Close();
-      connections_.erase(connection);
-    }
+    CloseLocked(id);
     changed_.notify_all();
   }
 
- private:
-  // Outbox; the lock is held.
-  void Send(ConnectionId id, proto::ControllerMessage message) override {
-    const auto connection = connections_.find(id);
-    if (connection != connections_.end()) connection->second->Send(std::move(message));
+  // gRPC is done with the stream.
+  void OnDone(ConnectionId id) {
+    const std::lock_guard lock(mutex_);
+    connections_.erase(id);
+    strangers_.erase(id);
   }
-  void Close(ConnectionId id) override {
-    const auto connection = connections_.find(id);
-    if (connection != connections_.end()) connection->second->Close();
+
+ private:
+  struct Open {
+    Connection* connection = nullptr;
+    absl::Time cancel_at = absl::InfiniteFuture();  // It is being closed.
+  };
+
+  static CoordinatorOptions Complete(CoordinatorOptions options, bool durable) {
+    options.incarnation = std::random_device()();
+    options.decisions_are_durable = durable;
+    return options;
+  }
+
+  bool IsOpen(ConnectionId id) const {
+    const auto found = connections_.find(id);
+    return found != connections_.end() && found->second.cancel_at == absl::InfiniteFuture();
+  }
+
+  void CloseLocked(ConnectionId id) {
+    strangers_.erase(id);
+    const auto found = connections_.find(id);
+    if (found == connections_.end() || found->second.cancel_at != absl::InfiniteFuture()) return;
+    found->second.cancel_at = absl::Now() + kCloseTimeout;
+    found->second.connection->Close();
+  }
+
+  // CoordinatorActions; the lock is held.
+  void Send(ConnectionId id, proto::ControllerMessage message) override {
+    if (IsOpen(id)) connections_.at(id).connection->Send(std::move(message));
+  }
+  void Close(ConnectionId id) override { CloseLocked(id); }
+  void Compute(Work work) override {
+    computations_->Do([this, work = std::move(work)] {
+      const Completion completion = work();
+      const std::lock_guard lock(mutex_);
+      completion(absl::Now());
+      changed_.notify_all();
+    });
+  }
+  void Record(uint64_t ticket, const Decision& decision) override {
+    records_->Do([this, ticket, decision] {
+      std::pair<Recorded, absl::Status> recorded = {Recorded::kDurable, absl::OkStatus()};
+      if (log_ != nullptr) recorded = log_->Append(decision);
+      const std::lock_guard lock(mutex_);
+      coordinator_.OnRecorded(ticket, recorded.first, recorded.second, absl::Now());
+      changed_.notify_all();
+    });
+  }
+
+  absl::Time NextDeadline() const {
+    absl::Time next = std::min(coordinator_.next_deadline(), absl::Now() + absl::Hours(1));
+    for (const auto& [id, deadline] : strangers_) next = std::min(next, deadline);
+    for (const auto& [id, open] : connections_) next = std::min(next, open.cancel_at);
+    return next;
   }
 
   void KeepTime() {
     std::unique_lock lock(mutex_);
     while (!ending_) {
-      const absl::Time next = std::min(coordinator_.next_deadline(), absl::Now() + absl::Hours(1));
-      if (changed_.wait_until(lock, absl::ToChronoTime(next)) == std::cv_status::timeout) {
-        coordinator_.OnTime(absl::Now());
+      if (changed_.wait_until(lock, absl::ToChronoTime(NextDeadline())) !=
+          std::cv_status::timeout) {
+        continue;
+      }
+      const absl::Time now = absl::Now();
+      coordinator_.OnTime(now);
+      std::vector<ConnectionId> late;
+      for (const auto& [id, deadline] : strangers_) {
+        if (now >= deadline) late.push_back(id);
+      }
+      for (const ConnectionId id : late) CloseLocked(id);
+      for (auto& [id, open] : connections_) {
+        if (now < open.cancel_at) continue;
+        open.cancel_at = now + kCloseTimeout;
+        open.connection->Cancel();
       }
     }
   }
 
+  const ControllerOptions options_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool ending_ = false;
-  std::unique_ptr<DecisionLog> log_;
+  std::unique_ptr<DecisionLog> log_;  // On the thread of records_.
   Coordinator coordinator_;
   ConnectionId last_connection_ = 0;
-  std::map<ConnectionId, Connection*> connections_;  // Those whose stream is open.
+  std::map<ConnectionId, Open> connections_;
+  std::map<ConnectionId, absl::Time> strangers_;  // Until they have joined; with their deadline.
+  // A slow plan delays no record, and neither delays a message.
+  std::unique_ptr<TaskThread> computations_ = std::make_unique<TaskThread>();
+  std::unique_ptr<TaskThread> records_ = std::make_unique<TaskThread>();
   std::thread clock_;
   std::string host_;
   int port_ = 0;
@@ -179,9 +340,22 @@ class Server final : public Controller, public proto::Controller::CallbackServic
 };
 
 void Connection::OnReadDone(bool ok) {
-  if (!ok) return server_->OnGone(id_);  // This may be deleted now.
-  server_->OnMessage(id_, incoming_);
+  if (!ok) return server_->OnGone(id_);
+  const absl::StatusOr<std::optional<proto::RankMessage>> message =
+      reassembly_.Add(std::move(incoming_));
+  if (!message.ok()) return server_->OnGone(id_);
+  if (*message) {
+    const Server::Peer peer = server_->OnMessage(id_, **message);
+    if (peer == Server::Peer::kClosed) return;
+    if (peer == Server::Peer::kRank) reassembly_.SetLimit(kMostMessageBytes);
+  }
+  incoming_ = proto::RankMessage();
   StartRead(&incoming_);
+}
+
+void Connection::OnDone() {
+  server_->OnDone(id_);
+  delete this;
 }
 
 bool IsLoopback(const std::string& address) {

@@ -2,12 +2,15 @@
 #ifndef WAYBILL_CORE_CONTROL_CONTROLLER_H_
 #define WAYBILL_CORE_CONTROL_CONTROLLER_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/control/control.pb.h"
-#include "core/control/coordinator.h"
+#include "absl/time/time.h"
+#include "core/protocol/coordinator.h"
+#include "core/protocol/messages.pb.h"
 
 namespace waybill {
 
@@ -17,6 +20,10 @@ struct ControllerOptions {
   std::string listen = "127.0.0.1:7070";
   // Where decisions are recorded; empty: nowhere, and they die with this process.
   std::string decision_log;
+  // A stream that has not joined by then is closed.
+  absl::Duration stranger_timeout = absl::Seconds(10);
+  // Streams that have not joined; more are refused.
+  uint32_t most_strangers = 1024;
 };
 
 // Serves from construction to destruction, on gRPC's own threads. Thread-safe.
@@ -30,6 +37,9 @@ class Controller {
   // "127.0.0.1:40123": where ranks connect to.
   virtual std::string address() const = 0;
   virtual proto::StatusReply status() const = 0;
+  // Not OK once the decision log has failed in a way that leaves a decision unknown: no update is
+  // decided any more, and a controller has to be started anew.
+  virtual absl::Status halted() const = 0;
 };
 
 }  // namespace waybill

@@ -7,84 +7,183 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <map>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "core/base/status.h"
+#include "kernels/digest.h"
 
 namespace waybill {
 namespace {
 
-absl::Status FileError(absl::string_view operation, const std::string& path) {
-  return absl::UnavailableError(
-      absl::StrCat("decision log ", path, ": ", operation, ": ", std::strerror(errno)));
+constexpr size_t kDecisionsKept = 4;       // Of each group, as the coordinator keeps them.
+constexpr uint64_t kRoomBytes = 64 << 10;  // For lines, until the file is written anew.
+constexpr absl::string_view kHeader = "waybill decisions 2\n";
+
+uint64_t Checksum(absl::string_view text) { return kernels::Digest(text.data(), text.size()); }
+
+// "<checksum> <epoch> <sequence> <version> <group>\n". A group's name has no control characters.
+std::string Encode(const Decision& decision) {
+  const std::string text = absl::StrCat(decision.epoch, " ", decision.sequence, " ",
+                                        decision.version, " ", decision.group);
+  return absl::StrFormat("%016x %s\n", Checksum(text), text);
+}
+
+std::optional<Decision> Decode(absl::string_view line) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(line, absl::MaxSplits(' ', 1));
+  uint64_t checksum = 0;
+  if (!absl::SimpleHexAtoi(parts.first, &checksum) || checksum != Checksum(parts.second)) {
+    return std::nullopt;
+  }
+  const std::vector<std::string> words = absl::StrSplit(parts.second, absl::MaxSplits(' ', 3));
+  Decision decision;
+  if (words.size() != 4 || !absl::SimpleAtoi(words[0], &decision.epoch) ||
+      !absl::SimpleAtoi(words[1], &decision.sequence) ||
+      !absl::SimpleAtoi(words[2], &decision.version)) {
+    return std::nullopt;
+  }
+  decision.group = words[3];
+  return decision;
+}
+
+// The last few of each group, in the order of the file.
+std::vector<Decision> KeepLast(const std::vector<Decision>& all) {
+  std::map<std::string, size_t> left;
+  for (const Decision& decision : all) ++left[decision.group];
+  std::vector<Decision> kept;
+  for (const Decision& decision : all) {
+    if (left[decision.group]-- <= kDecisionsKept) kept.push_back(decision);
+  }
+  return kept;
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DecisionLog>> DecisionLog::Open(const std::string& path) {
-  auto log = std::make_unique<DecisionLog>();
+ssize_t LogFile::Write(int fd, const char* data, size_t size_bytes, off_t offset_bytes) {
+  return ::pwrite(fd, data, size_bytes, offset_bytes);
+}
+int LogFile::Sync(int fd) { return ::fdatasync(fd); }
+
+absl::Status DecisionLog::Error(absl::string_view operation) const {
+  return absl::UnavailableError(
+      absl::StrCat("decision log ", path_, ": ", operation, ": ", std::strerror(errno)));
+}
+
+absl::StatusOr<std::unique_ptr<DecisionLog>> DecisionLog::Open(const std::string& path,
+                                                               std::unique_ptr<LogFile> file) {
+  std::unique_ptr<DecisionLog> log(new DecisionLog);
   log->path_ = path;
-  std::error_code ignored;  // The open below tells what is wrong.
+  log->file_ = std::move(file);
+  std::error_code ignored;  // The open below says what is wrong.
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-  log->fd_ = UniqueFd(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-  if (!log->fd_.valid()) return FileError("open", path);
-  if (flock(log->fd_.get(), LOCK_EX | LOCK_NB) != 0) {
+  // The file itself is replaced when it is rewritten, so another one is locked.
+  log->lock_ = UniqueFd(::open((path + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!log->lock_.valid()) return log->Error("open its lock");
+  if (flock(log->lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     return absl::UnavailableError(
         absl::StrCat("decision log ", path, ": another controller has it open"));
   }
   WAYBILL_RETURN_IF_ERROR(log->Read());
+  WAYBILL_RETURN_IF_ERROR(log->Rewrite());
   return log;
 }
 
 absl::Status DecisionLog::Read() {
+  const UniqueFd fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid() && errno == ENOENT) return absl::OkStatus();
+  if (!fd.valid()) return Error("open");
   std::string text;
   char buffer[4096];
-  for (ssize_t size; (size = ::read(fd_.get(), buffer, sizeof(buffer))) != 0;) {
-    if (size < 0) return FileError("read", path_);
+  for (ssize_t size; (size = ::read(fd.get(), buffer, sizeof(buffer))) != 0;) {
+    if (size < 0) return Error("read");
     text.append(buffer, static_cast<size_t>(size));
   }
-  const size_t end = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
-  if (end < text.size() && ftruncate(fd_.get(), static_cast<off_t>(end)) != 0) {
-    return FileError("ftruncate", path_);
+  // Behind the last line there are zeros.
+  text.resize(text.find_last_not_of('\0') + 1);
+  if (text.empty()) return absl::OkStatus();
+  const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
+  if (lines[0] != kHeader.substr(0, kHeader.size() - 1)) {
+    return absl::DataLossError(
+        absl::StrCat("decision log ", path_, ": it is not one (\"", lines[0].substr(0, 80), "\")"));
   }
-  text.resize(end);
-  for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
-    const std::vector<std::string> words = absl::StrSplit(line, absl::MaxSplits(' ', 4));
-    Decision decision;
-    if (words.size() == 2 && words[0] == "epoch" && absl::SimpleAtoi(words[1], &last_epoch_)) {
-      continue;
+  for (size_t i = 1; i < lines.size(); ++i) {
+    if (lines[i].empty() && i + 1 == lines.size()) break;
+    const std::optional<Decision> decision = Decode(lines[i]);
+    if (decision) {
+      decisions_.push_back(*decision);
+    } else if (i + 1 < lines.size() && !(i + 2 == lines.size() && lines[i + 1].empty())) {
+      return absl::DataLossError(absl::StrCat("decision log ", path_, ": line ", i + 1,
+                                              " is damaged: \"", lines[i].substr(0, 80), "\""));
     }
-    if (words.size() == 5 && words[0] == "commit" && absl::SimpleAtoi(words[1], &decision.epoch) &&
-        absl::SimpleAtoi(words[2], &decision.sequence) &&
-        absl::SimpleAtoi(words[3], &decision.version)) {
-      decision.group = words[4];
-      decisions_.push_back(std::move(decision));
-      continue;
-    }
-    return absl::DataLossError(absl::StrCat("decision log ", path_, ": \"", line, "\""));
   }
+  decisions_ = KeepLast(decisions_);
   return absl::OkStatus();
 }
 
-absl::Status DecisionLog::Append(const std::string& line) {
-  const ssize_t written = ::write(fd_.get(), line.data(), line.size());
-  if (written != static_cast<ssize_t>(line.size())) return FileError("write", path_);
-  return fdatasync(fd_.get()) == 0 ? absl::OkStatus() : FileError("fdatasync", path_);
+absl::Status DecisionLog::WriteAndSync(absl::string_view text, uint64_t offset_bytes) {
+  const ssize_t written =
+      file_->Write(fd_.get(), text.data(), text.size(), static_cast<off_t>(offset_bytes));
+  if (written != static_cast<ssize_t>(text.size())) {
+    if (written >= 0) errno = ENOSPC;
+    return Error("write");
+  }
+  return file_->Sync(fd_.get()) == 0 ? absl::OkStatus() : Error("fdatasync");
 }
 
-absl::Status DecisionLog::BeginEpoch(uint64_t epoch) {
-  WAYBILL_RETURN_IF_ERROR(Append(absl::StrCat("epoch ", epoch, "\n")));
-  last_epoch_ = epoch;
+// Replaces the file in one step.
+absl::Status DecisionLog::Rewrite() {
+  std::string text(kHeader);
+  for (const Decision& decision : decisions_) text += Encode(decision);
+  const uint64_t size_bytes = text.size();
+  text.resize(size_bytes + kRoomBytes);
+  const std::string next = path_ + ".next";
+  UniqueFd fd(::open(next.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!fd.valid()) return Error("open its successor");
+  std::swap(fd, fd_);  // Back again where it fails.
+  absl::Status status = WriteAndSync(text, 0);
+  if (status.ok() && std::rename(next.c_str(), path_.c_str()) != 0) status = Error("rename");
+  if (!status.ok()) {
+    std::swap(fd, fd_);
+    return status;
+  }
+  size_bytes_ = size_bytes;
+  capacity_bytes_ = text.size();
+  const std::string folder = std::filesystem::path(path_).parent_path().string();
+  const UniqueFd directory(
+      ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory.valid() || ::fsync(directory.get()) != 0) return Error("fsync its folder");
   return absl::OkStatus();
 }
 
-absl::Status DecisionLog::Commit(const Decision& decision) {
-  WAYBILL_RETURN_IF_ERROR(Append(absl::StrCat("commit ", decision.epoch, " ", decision.sequence,
-                                              " ", decision.version, " ", decision.group, "\n")));
-  decisions_.push_back(decision);
-  return absl::OkStatus();
+std::pair<Recorded, absl::Status> DecisionLog::Append(const Decision& decision) {
+  const std::string line = Encode(decision);
+  if (!broken_ && size_bytes_ + line.size() > capacity_bytes_) {
+    decisions_ = KeepLast(decisions_);
+    if (absl::Status status = Rewrite(); !status.ok()) {
+      return {Recorded::kNotRecorded, std::move(status)};
+    }
+  }
+  if (broken_) {
+    return {Recorded::kUnknown,
+            absl::UnavailableError(absl::StrCat("decision log ", path_, ": it failed before"))};
+  }
+  absl::Status status = WriteAndSync(line, size_bytes_);
+  if (status.ok()) {
+    size_bytes_ += line.size();
+    decisions_.push_back(decision);
+    return {Recorded::kDurable, absl::OkStatus()};
+  }
+  // The next controller must not find what is left of the line.
+  const std::string zeros(line.size(), '\0');
+  if (WriteAndSync(zeros, size_bytes_).ok()) return {Recorded::kNotRecorded, std::move(status)};
+  broken_ = true;
+  return {Recorded::kUnknown, std::move(status)};
 }
 
 }  // namespace waybill

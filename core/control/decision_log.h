@@ -5,48 +5,66 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "core/base/unique_fd.h"
+#include "core/protocol/decision.h"
 
 namespace waybill {
 
-struct Decision {
-  uint64_t epoch = 0;
-  uint32_t sequence = 0;
-  uint64_t version = 0;
-  std::string group;
-
-  bool operator==(const Decision&) const = default;
+// The system calls that can fail when a disk does; tests replace them.
+class LogFile {
+ public:
+  virtual ~LogFile() = default;
+  // Each returns -1 and sets errno on failure, as the call of its name does.
+  virtual ssize_t Write(int fd, const char* data, size_t size_bytes, off_t offset_bytes);
+  virtual int Sync(int fd);
 };
 
-// An append-only file, a line for each epoch that began and each commit; one controller at a time
-// has it. Not thread-safe.
+// One line for each commit, with a checksum. Only the last decisions of each group matter (see
+// Coordinator), so the file is written anew when it is opened and when it is full.
+//
+// Lines are written over zeros that are on disk already. The file never changes its size, so a sync
+// waits for the data alone, and not for the file system's journal.
+//
+// One controller at a time has it. Not thread-safe.
 class DecisionLog {
  public:
-  // Opens or begins the file; its folder is made if need be. An incomplete last line (a crash while
-  // writing) is as good as absent.
+  // Opens or begins the file; its folder is made if need be. A last line that is cut off (a crash
+  // while writing) was never answered, and is dropped.
   //
-  // kUnavailable: another controller has it; kDataLoss: a line in it is not ours.
-  static absl::StatusOr<std::unique_ptr<DecisionLog>> Open(const std::string& path);
+  // kUnavailable: another controller has it, or the file cannot be read or written; kDataLoss: a
+  // line before the last one is not a record.
+  static absl::StatusOr<std::unique_ptr<DecisionLog>> Open(
+      const std::string& path, std::unique_ptr<LogFile> file = std::make_unique<LogFile>());
 
-  // On disk when these return OK.
-  absl::Status BeginEpoch(uint64_t epoch);
-  absl::Status Commit(const Decision& decision);
+  // Appends a decision. kDurable: it is on disk. kNotRecorded: it failed, and the file is as
+  // before. kUnknown: neither can be said; nothing can be appended any more.
+  std::pair<Recorded, absl::Status> Append(const Decision& decision);
 
-  // 0 before the first.
-  uint64_t last_epoch() const { return last_epoch_; }
+  // Those that were found by Open(), oldest first; at most a few for each group.
   const std::vector<Decision>& decisions() const { return decisions_; }
+  uint64_t size_bytes() const { return size_bytes_; }
 
  private:
+  DecisionLog() = default;
   absl::Status Read();
-  absl::Status Append(const std::string& line);
+  absl::Status Rewrite();
+  // Writes at `offset_bytes`, and syncs.
+  absl::Status WriteAndSync(absl::string_view text, uint64_t offset_bytes);
+  absl::Status Error(absl::string_view operation) const;
 
   std::string path_;
+  std::unique_ptr<LogFile> file_;
+  UniqueFd lock_;
   UniqueFd fd_;
-  uint64_t last_epoch_ = 0;
+  uint64_t size_bytes_ = 0;      // Of the lines.
+  uint64_t capacity_bytes_ = 0;  // Of the file.
+  bool broken_ = false;
   std::vector<Decision> decisions_;
 };
 

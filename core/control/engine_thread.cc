@@ -1,5 +1,6 @@
 #include "core/control/engine_thread.h"
 
+#include <algorithm>
 #include <future>
 #include <utility>
 
@@ -7,7 +8,7 @@
 
 namespace waybill {
 
-EngineThread::EngineThread(Fabric* fabric, std::function<void()> step)
+EngineThread::EngineThread(Fabric* fabric, std::function<absl::Time()> step)
     : fabric_(*fabric), step_(std::move(step)), thread_([this] { Main(); }) {}
 
 EngineThread::~EngineThread() {
@@ -36,7 +37,7 @@ void EngineThread::DoAndWait(const std::function<void()>& task) {
   done.get_future().wait();
 }
 
-// False when it is time to end.
+// Returns false when it is time to end.
 bool EngineThread::RunTasks() {
   std::vector<std::function<void()>> tasks;
   bool ending;
@@ -50,11 +51,11 @@ bool EngineThread::RunTasks() {
 }
 
 void EngineThread::Main() {
-  // Deadlines within the engine are looked at this often where nothing else happens.
+  // Deadlines within the engine are looked at this often if nothing else happens.
   constexpr absl::Duration kLongestWait = absl::Milliseconds(100);
   while (RunTasks()) {
-    step_();
-    fabric_.Wait(absl::Now() + kLongestWait);
+    const absl::Time next = step_();
+    fabric_.Wait(std::min(next, absl::Now() + kLongestWait));
   }
 }
 

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/control/control.pb.h"
+#include "core/protocol/messages.pb.h"
 
 namespace waybill {
 

@@ -1,27 +1,25 @@
-// What trainers and workers have in common: joining, the plan, the lanes, and the end.
+// What trainer_client.h and worker_client.h have in common: a rank on its progress thread, with a
+// gRPC stream to the controller.
 #ifndef WAYBILL_CORE_CONTROL_RANK_CLIENT_H_
 #define WAYBILL_CORE_CONTROL_RANK_CLIENT_H_
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <stop_token>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/rank_id.h"
-#include "core/control/control.pb.h"
 #include "core/control/engine_thread.h"
+#include "core/control/rank_actions.h"
 #include "core/control/rank_stream.h"
-#include "core/engine/update.h"
 #include "core/fabric/fabric.h"
-#include "core/plan/plan_codec.h"
-#include "core/tensor/manifest.h"
+#include "core/protocol/rank_session.h"
 
 namespace waybill {
 
@@ -32,105 +30,114 @@ struct RankIdentity {
   std::string token;
   uint32_t rank = 0;
   uint32_t world = 1;
-  std::string group = "all";  // Of a worker.
-  absl::Duration join_timeout = absl::Minutes(2);
-  // Once it is requested, joining ends in kCancelled.
-  std::stop_token cancel = {};
-  // Called once for each stream that was established and has ended, with why, on the progress
-  // thread; not where this rank left.
-  std::function<void(const absl::Status&)> on_end = nullptr;
+  std::string group = "all";  // Workers only.
 };
 
-// Messages are handled on the progress thread, where the engine lives, so that handlers need no
-// lock for what belongs to it. What callers wait for is under `mutex_`.
-class RankClient {
+// Takes a rank's notices, on its progress thread: it must not wait, and may call the client.
+using NoticeSink = std::function<void(Notice)>;
+
+inline SessionOptions MakeSessionOptions(const RankIdentity& identity, Role role) {
+  std::random_device random;
+  return {.id = {role, identity.rank},
+          .job = identity.job,
+          .token = identity.token,
+          .world = identity.world,
+          .group = identity.group,
+          .incarnation = uint64_t{random()} << 32 | random(),
+          .manifest = {},
+          .nics = {}};
+}
+
+// Rank is TrainerRank or WorkerRank. Everything of the rank runs on the progress thread.
+template <typename Rank>
+class RankClient final : private RankActions {
  public:
-  virtual ~RankClient() = default;
+  RankClient(std::string controller, std::unique_ptr<Fabric> fabric, NoticeSink sink)
+      : controller_(std::move(controller)), fabric_(std::move(fabric)), sink_(std::move(sink)) {}
+  ~RankClient() override { Stop(); }
 
-  RankId id() const { return id_; }
-  // Why the stream ended; OK while it lives.
-  absl::Status stream_status() const;
-  // How each peer is reached, in the epoch at hand.
-  std::vector<LaneReport> lanes() const;
+  RankActions* actions() { return this; }
+  Fabric* fabric() { return fabric_.get(); }
 
- protected:
-  RankClient(RankId id, RankIdentity identity, const Manifest& manifest,
-             std::unique_ptr<Fabric> fabric);
-
-  // Opens the stream, says who this is, and returns when every lane of the job carries, or at the
-  // deadline. `join` has what only this role declares.
-  absl::Status Attend(proto::Join join);
-  // Says goodbye; after EndOnThread(). After this no handler runs, and the progress thread has
-  // ended.
-  void Shut();
-
-  bool joined() const { return thread_ != nullptr; }
-  // What an end of the stream does, because this rank wants it; on any other than the progress
-  // thread.
-  void EndOnThread(const absl::Status& status);
-
-  void Send(proto::RankMessage message);
-
-  // On the progress thread.
-  virtual void Step() = 0;
-  virtual absl::StatusOr<proto::Offers> OnPlan(RankPlan plan, uint64_t plan_hash,
-                                               const std::vector<PeerLanes>& lanes) = 0;
-  virtual absl::Status OnConnect(const proto::Connect& connect) = 0;
-  virtual void OnUpdateMessage(const proto::ControllerMessage& message) = 0;
-  virtual void OnStreamEnd(const absl::Status& status) = 0;
-
-  // Tells the controller of this rank's NICs where they are others than it knows.
-  void SendNicsIfChanged();
-
-  // The engine says that all lanes carry, or that one cannot.
-  void LanesConnected(const std::vector<LaneReport>& lanes);
-  void LanesFailed(const absl::Status& status);
-
-  // Waits for `ready` under the lock, which is notified by NotifyAll(). False at the deadline.
-  template <typename Ready>
-  bool AwaitLocked(std::unique_lock<std::mutex>& lock, absl::Time deadline, Ready ready) {
-    return changed_.wait_until(lock, absl::ToChronoTime(deadline), ready);
-  }
-  void NotifyAll() { changed_.notify_all(); }
-  // For who changes what is not under the lock: it does not come between a waiter's look and its
-  // sleep.
-  void WakeWaiters() {
-    const std::lock_guard lock(mutex_);
-    NotifyAll();
+  // `stepped` is called after each step.
+  void Start(std::unique_ptr<Rank> rank, std::function<void(const Rank&)> stepped) {
+    rank_ = std::move(rank);
+    stepped_ = std::move(stepped);
+    thread_ = std::make_unique<EngineThread>(fabric_.get(), [this] {
+      rank_->Step(absl::Now());
+      stepped_(*rank_);
+      return rank_->next_deadline();
+    });
   }
 
-  Fabric& fabric() { return *fabric_; }
-  EngineThread& thread() { return *thread_; }
-  void StartThread();
-  uint64_t epoch() const { return epoch_; }
+  // Runs `command(rank, now)` on the progress thread, in order.
+  template <typename Command>
+  void Do(Command command) {
+    thread_->Do([this, command = std::move(command)] { command(*rank_, absl::Now()); });
+  }
+  template <typename Command>
+  void DoAndWait(Command command) {
+    thread_->DoAndWait([&] { command(*rank_, absl::Now()); });
+  }
 
-  const RankIdentity identity_;
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  bool established_ = false;
-  absl::Status end_ = absl::OkStatus();  // Of the stream.
-  std::vector<std::string> groups_;
-  std::vector<LaneReport> lanes_;
+  // Ends the thread and every stream; the rank stays, and can be asked. Again it does nothing.
+  void Stop() {
+    if (thread_ == nullptr) return;
+    thread_->DoAndWait([this] {
+      ++stream_number_;  // What comes from now on is nobody's.
+      if (stream_ != nullptr) closing_.push_back(std::move(stream_));
+    });
+    closing_.clear();
+    thread_.reset();
+  }
+  bool running() const { return thread_ != nullptr; }
+
+  const Rank& rank() const { return *rank_; }
+  Rank& rank() { return *rank_; }
 
  private:
-  void Handle(const proto::ControllerMessage& message);
-  void TakeRoutes(const proto::Part& part);
-  void End(const absl::Status& status);
+  void OpenStream() override {
+    const uint64_t number = ++stream_number_;
+    closing_.clear();  // These have ended: nothing is waited for.
+    stream_.reset();
+    thread_->Do([this, number] {
+      if (number == stream_number_) rank_->OnStreamOpen(absl::Now());
+    });
+    stream_ = RankStream::Open(
+        controller_,
+        [this, number](proto::ControllerMessage message) {
+          thread_->Do([this, number, message = std::move(message)] {
+            if (number == stream_number_) rank_->OnMessage(message, absl::Now());
+          });
+        },
+        [this, number](const absl::Status& status) {
+          thread_->Do([this, number, status] {
+            if (number == stream_number_) rank_->OnStreamEnd(status, absl::Now());
+          });
+        });
+  }
 
-  const RankId id_;
-  std::string manifest_bytes_;
-  std::unique_ptr<Fabric> fabric_;
-  std::condition_variable changed_;
-  std::string
-      table_;  // The routes, while their parts come. On the progress thread, as is the rest.
-  proto::Plan plan_;
-  std::string nics_;  // As the controller knows them, encoded.
-  absl::Time nics_due_ = absl::InfinitePast();
-  bool leaving_ = false;
-  uint64_t epoch_ = 0;
-  std::unique_ptr<EngineThread> thread_;
-  std::mutex stream_mutex_;
+  void CloseStream() override {
+    ++stream_number_;
+    if (stream_ == nullptr) return;
+    stream_->BeginClose();
+    closing_.push_back(std::move(stream_));
+  }
+
+  void Send(proto::RankMessage message) override {
+    if (stream_ != nullptr) stream_->Send(std::move(message));
+  }
+  void Tell(Notice notice) override { sink_(std::move(notice)); }
+
+  const std::string controller_;
+  const std::unique_ptr<Fabric> fabric_;
+  const NoticeSink sink_;
+  std::unique_ptr<Rank> rank_;  // On the progress thread, as is what follows.
+  std::function<void(const Rank&)> stepped_;
+  uint64_t stream_number_ = 0;
   std::unique_ptr<RankStream> stream_;
+  std::vector<std::unique_ptr<RankStream>> closing_;  // Ended, or letting what was sent leave.
+  std::unique_ptr<EngineThread> thread_;
 };
 
 }  // namespace waybill

@@ -2,30 +2,37 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
 #include "core/control/control.grpc.pb.h"
+#include "core/control/keepalive.h"
+#include "core/protocol/fragments.h"
 
 namespace waybill {
 namespace {
+
+// The longest message of a controller: a plan, or the buffers of all peers.
+constexpr size_t kMostMessageBytes = size_t{1} << 30;
 
 class Stream final : public RankStream,
                      public grpc::ClientBidiReactor<proto::RankMessage, proto::ControllerMessage> {
  public:
   Stream(std::string controller, const std::shared_ptr<grpc::Channel>& channel,
-         std::function<void(const proto::ControllerMessage&)> on_message,
+         std::function<void(proto::ControllerMessage)> on_message,
          std::function<void(absl::Status)> on_end)
       : controller_(std::move(controller)),
         stub_(proto::Controller::NewStub(channel)),
         on_message_(std::move(on_message)),
-        on_end_(std::move(on_end)) {
+        on_end_(std::move(on_end)),
+        reassembly_(kMostMessageBytes) {
+    const std::lock_guard lock(mutex_);  // The callbacks see what was written until here.
     stub_->async()->Attend(&context_, this);
     AddHold();  // Writes come from outside of reactions.
     StartRead(&incoming_);
@@ -33,47 +40,58 @@ class Stream final : public RankStream,
   }
 
   ~Stream() override {
-    // What was sent before arrives, if it can soon; the peer need not be reading. A stream that is
-    // cancelled takes with it what the peer has not read: the peer is to end it.
+    // The peer need not be reading. A stream that is cancelled takes with it what the peer has not
+    // read, so the peer is given time to end it.
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    BeginClose();
     std::unique_lock lock(mutex_);
-    drained_.wait_until(lock, deadline, [this] { return outgoing_.empty() || broken_; });
-    const bool all_written = outgoing_.empty() && !broken_;
-    lock.unlock();
-    if (all_written) StartWritesDone();
-    RemoveHold();
-    lock.lock();
-    if (all_written) drained_.wait_until(lock, deadline, [this] { return done_; });
+    ended_.wait_until(lock, deadline, [this] { return done_; });
     lock.unlock();
     context_.TryCancel();
     lock.lock();
-    drained_.wait(lock, [this] { return done_; });
+    ended_.wait(lock, [this] { return done_; });
   }
 
   void Send(proto::RankMessage message) override {
     const std::lock_guard lock(mutex_);
-    if (broken_) return;
-    outgoing_.push_back(std::move(message));
-    if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
+    if (broken_ || closing_) return;
+    SendInFrames(std::move(message), [this](proto::RankMessage frame) {
+      outgoing_.push_back(std::move(frame));
+      if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
+    });
+  }
+
+  void BeginClose() override {
+    std::unique_lock lock(mutex_);
+    closing_ = true;
+    EndWritesIfDone(lock);
   }
 
   void OnReadDone(bool ok) override {
-    if (!ok) {
+    if (!ok) return Break();
+    absl::StatusOr<std::optional<proto::ControllerMessage>> message =
+        reassembly_.Add(std::move(incoming_));
+    if (!message.ok()) {
       {
         const std::lock_guard lock(mutex_);
-        broken_ = true;
-        drained_.notify_all();
+        wrong_ = message.status();
       }
-      on_end_(absl::UnavailableError(
-          absl::StrCat("controller ", controller_, " is gone: its stream ended")));
-      return;
+      context_.TryCancel();
+      return Break();
     }
-    on_message_(incoming_);
+    if (*message) {
+      {
+        const std::lock_guard lock(mutex_);
+        heard_ = true;
+      }
+      on_message_(**std::move(message));
+    }
+    incoming_ = proto::ControllerMessage();
     StartRead(&incoming_);
   }
 
   void OnWriteDone(bool ok) override {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     outgoing_.pop_front();
     if (!ok) {
       broken_ = true;
@@ -82,57 +100,81 @@ class Stream final : public RankStream,
     if (!outgoing_.empty()) {
       StartWrite(&outgoing_.front());
     } else {
-      drained_.notify_all();
+      EndWritesIfDone(lock);
     }
   }
 
-  void OnDone(const grpc::Status&) override {
+  void OnDone(const grpc::Status& status) override {
+    absl::Status why;
+    bool heard;
+    {
+      const std::lock_guard lock(mutex_);
+      why = wrong_;
+      heard = heard_;
+    }
+    if (why.ok() && heard) {
+      why = absl::UnavailableError(
+          absl::StrCat("controller ", controller_, " is gone: its stream ended"));
+    } else if (why.ok()) {
+      why = absl::UnavailableError(
+          absl::StrCat("controller ", controller_, ": nobody answered",
+                       status.ok() ? "" : absl::StrCat(" (", status.error_message(), ")"),
+                       "; is it running, and is the address right?"));
+    }
+    on_end_(std::move(why));
     const std::lock_guard lock(mutex_);
     done_ = true;
-    drained_.notify_all();
+    ended_.notify_all();
   }
 
  private:
+  // Nothing is read any more: writes end too.
+  void Break() {
+    std::unique_lock lock(mutex_);
+    broken_ = true;
+    EndWritesIfDone(lock);
+  }
+
+  // Gives up the right to write once nothing is being written.
+  void EndWritesIfDone(std::unique_lock<std::mutex>& lock) {
+    if (!(closing_ || broken_) || !outgoing_.empty() || std::exchange(released_, true)) return;
+    const bool say_so = !broken_;
+    lock.unlock();
+    if (say_so) StartWritesDone();
+    RemoveHold();
+  }
+
   const std::string controller_;
   const std::unique_ptr<proto::Controller::Stub> stub_;
-  const std::function<void(const proto::ControllerMessage&)> on_message_;
+  const std::function<void(proto::ControllerMessage)> on_message_;
   const std::function<void(absl::Status)> on_end_;
   grpc::ClientContext context_;
   proto::ControllerMessage incoming_;
+  Reassembly<proto::ControllerMessage> reassembly_;
   std::mutex mutex_;
-  std::condition_variable drained_;
+  bool heard_ = false;  // Guarded by mutex_, as is what follows.
+  std::condition_variable ended_;
   std::deque<proto::RankMessage> outgoing_;  // The first one is being written.
+  absl::Status wrong_;
+  bool closing_ = false;
   bool broken_ = false;
+  bool released_ = false;
   bool done_ = false;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RankStream>> RankStream::Open(
-    const std::string& controller, absl::Time deadline, const std::stop_token& cancel,
-    std::function<void(const proto::ControllerMessage&)> on_message,
+std::unique_ptr<RankStream> RankStream::Open(
+    const std::string& controller, std::function<void(proto::ControllerMessage)> on_message,
     std::function<void(absl::Status)> on_end) {
   grpc::ChannelArguments arguments;
-  // Who comes before the controller asks again soon.
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  const absl::Time began = absl::Now();
+  // Each stream has a connection of its own: the session paces its attempts.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   const auto channel =
       grpc::CreateCustomChannel(controller, grpc::InsecureChannelCredentials(), arguments);
-  // gRPC's wait cannot be woken: a cancel is heard between two of them.
-  constexpr absl::Duration kBetweenLooks = absl::Milliseconds(50);
-  while (!channel->WaitForConnected(
-      absl::ToChronoTime(std::min(deadline, absl::Now() + kBetweenLooks)))) {
-    if (cancel.stop_requested()) {
-      return absl::CancelledError(absl::StrCat("controller ", controller, ": cancelled"));
-    }
-    if (absl::Now() < deadline) continue;
-    return absl::UnavailableError(
-        absl::StrCat("controller ", controller, ": nobody answered for ",
-                     absl::FormatDuration(absl::Floor(absl::Now() - began, absl::Milliseconds(1))),
-                     "; is it running, and is the address right?"));
-  }
   return std::make_unique<Stream>(controller, channel, std::move(on_message), std::move(on_end));
 }
 

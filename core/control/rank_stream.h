@@ -4,32 +4,31 @@
 
 #include <functional>
 #include <memory>
-#include <stop_token>
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "absl/time/time.h"
-#include "core/control/control.pb.h"
+#include "core/protocol/messages.pb.h"
 
 namespace waybill {
 
 // Thread-safe.
 class RankStream {
  public:
-  // `on_message` and then, once, `on_end` are called on gRPC's threads, one at a time.
-  //
-  // kUnavailable: nobody is there until the deadline; kCancelled: `cancel` was requested before.
-  static absl::StatusOr<std::unique_ptr<RankStream>> Open(
-      const std::string& controller, absl::Time deadline, const std::stop_token& cancel,
-      std::function<void(const proto::ControllerMessage&)> on_message,
-      std::function<void(absl::Status)> on_end);
+  // Begins to connect; what is sent meanwhile goes out once it is connected. `on_message`, and then
+  // once `on_end` with the reason, are called on gRPC's threads, one at a time.
+  static std::unique_ptr<RankStream> Open(const std::string& controller,
+                                          std::function<void(proto::ControllerMessage)> on_message,
+                                          std::function<void(absl::Status)> on_end);
 
-  // Ends the stream, and returns when neither callback runs or will run any more.
+  // Ends the stream; returns when neither callback runs or will run any more. What was sent before
+  // arrives if the peer takes it within a second.
   virtual ~RankStream() = default;
 
-  // In order; dropped where the stream has ended.
+  // In order; dropped if the stream has ended.
   virtual void Send(proto::RankMessage message) = 0;
+
+  // Lets what was sent leave, then ends this side. Returns at once.
+  virtual void BeginClose() = 0;
 };
 
 }  // namespace waybill

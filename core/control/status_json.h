@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "core/control/control.pb.h"
+#include "core/protocol/messages.pb.h"
 
 namespace waybill {
 

@@ -1,4 +1,4 @@
-// A trainer's part in a job: it joins once, and publishes versions.
+// A trainer whose calls wait: for programs and tests in C++.
 #ifndef WAYBILL_CORE_CONTROL_TRAINER_H_
 #define WAYBILL_CORE_CONTROL_TRAINER_H_
 
@@ -12,22 +12,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/control/rank_client.h"
-#include "core/engine/timeline.h"
-#include "core/engine/trainer_engine.h"
-#include "core/engine/update.h"
-#include "core/fabric/fabric.h"
-#include "core/tensor/manifest.h"
+#include "core/control/trainer_client.h"
 
 namespace waybill {
 
 struct PublishOptions {
-  absl::Duration timeout = absl::ZeroDuration();  // Zero: the controller's default, 60 s.
+  absl::Duration timeout = absl::Seconds(60);
   Digests digests = Digests::kOn;
-  // Where NaNs or infinities are among what is quantised, no group shows the version: Publish() is
+  // If NaNs or infinities are among what is quantised, no group shows the version: Publish() is
   // kInvalidArgument and names the tensors.
   bool fail_on_nonfinite = false;
-  // Once it is requested no group shows the version because of this publish, unless it is sent
+  // Once a stop is requested no group shows the version because of this publish, unless it is sent
   // already; Publish() returns kCancelled within a second or so.
   std::stop_token cancel = {};
 };
@@ -42,75 +37,42 @@ struct GroupOutcome {
 struct TrainerOptions {
   RankIdentity identity;
   TrainerEngineOptions engine;
-  // Called with what AwaitOutcome() tells of each group, as soon as it is known, on the progress
-  // thread.
-  std::function<void(uint64_t version, const GroupOutcome&)> on_outcome = nullptr;
-};
-
-// How far the last update has come.
-struct TrainerProgress {
-  uint64_t version = 0;
-  uint64_t planned_bytes = 0;
-  TransferCounts counts;
-  StageSpans stages;
-};
-
-// When the parts of the last update began on this rank.
-struct PublishTimes {
-  absl::Time published;  // publish() was called.
-  absl::Time started;    // START came: data moves from here on.
-  absl::Time sent;
-  // Processor time: maxima that are worked out before they are traded, and trading them.
-  absl::Duration maxima_cpu;
-  absl::Duration trade_cpu;
-  absl::Duration enqueued;  // What handing the whole plan to the engine took its caller.
+  absl::Duration join_timeout = absl::Minutes(2);
+  // Once a stop is requested, joining ends in kCancelled.
+  std::stop_token cancel = {};
+  // Called with every notice, on the progress thread.
+  NoticeSink on_notice = nullptr;
 };
 
 // Thread-safe; one publish at a time.
 class Trainer {
  public:
-  // `regions`: the memory of each region of the manifest; it outlives the trainer. Returns when all
-  // ranks of the job are there and every lane carries.
-  //
-  // kUnavailable: no controller; kUnauthenticated: a wrong token; kAlreadyExists: this rank is
-  // there; kDeadlineExceeded: the message names who is missing; kInvalidArgument: the manifests do
-  // not fit together.
+  // As TrainerClient::Create() and Join(); returns once the rank has joined.
   static absl::StatusOr<std::unique_ptr<Trainer>> Join(const TrainerOptions& options,
                                                        const Manifest& manifest,
                                                        std::vector<MemorySpan> regions,
                                                        std::unique_ptr<Fabric> fabric);
-  // Leaves the job.
-  virtual ~Trainer() = default;
+  ~Trainer();
 
-  // Sends a version: the tensors must not change until it returns, and may afterwards, however it
-  // ends. Every trainer of the job calls it with the same version. OK means SENT, not committed.
-  //
-  // kFailedPrecondition: not a later version than what is committed, or another is being published;
-  // kDeadlineExceeded, kUnavailable, kDataLoss: no group shows it because of this one; says why.
-  virtual absl::Status Publish(uint64_t version, const PublishOptions& options) = 0;
+  // Returns once the version is SENT, not committed; see TrainerClient::Publish().
+  absl::Status Publish(uint64_t version, const PublishOptions& options);
 
-  // What became of the last published version, one for each group, when all are decided and shown.
-  // kDeadlineExceeded: they are not; kCancelled: `cancel` was requested.
-  virtual absl::StatusOr<std::vector<GroupOutcome>> AwaitOutcome(
-      absl::Duration timeout, const std::stop_token& cancel = {}) = 0;
+  // Returns what became of the last published version, one outcome for each group, once all have
+  // decided and shown it. kDeadlineExceeded: they have not; kCancelled: `cancel` was requested.
+  absl::StatusOr<std::vector<GroupOutcome>> AwaitOutcome(absl::Duration timeout,
+                                                         const std::stop_token& cancel = {});
 
-  // Leaves the job; what is being published ends in kCancelled. Afterwards nothing reads the
-  // regions, and all else can still be asked. Again it does nothing.
-  virtual void Leave() = 0;
+  // Leaves the job. Nothing reads the regions afterwards. Again it does nothing.
+  void Leave();
 
-  virtual TrainerProgress progress() const = 0;
-  // Of the last update that was sent.
-  virtual TransferCounts counts() const = 0;
-  virtual PublishTimes times() const = 0;
-  virtual StageSpans stages() const = 0;
-  // Shards with NaNs or infinities among what was quantised; they are sent as they are, unless
-  // PublishOptions::fail_on_nonfinite.
-  virtual std::vector<NonFinite> nonfinite() const = 0;
-  virtual uint64_t ring_high_water_bytes() const = 0;
-  // How each peer is reached, in the epoch at hand.
-  virtual std::vector<LaneReport> lanes() const = 0;
-  // The job's groups: an outcome comes of each.
-  virtual std::vector<std::string> groups() const = 0;
+  TrainerReport report() const { return client_->report(); }
+
+ private:
+  class Mailbox;
+  Trainer(std::shared_ptr<Mailbox> mailbox, std::unique_ptr<TrainerClient> client);
+
+  const std::shared_ptr<Mailbox> mailbox_;
+  const std::unique_ptr<TrainerClient> client_;
 };
 
 }  // namespace waybill

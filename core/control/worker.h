@@ -1,99 +1,68 @@
-// A worker's part in a job: it joins once, receives versions, and shows them.
+// A worker whose calls wait: for programs and tests in C++.
 #ifndef WAYBILL_CORE_CONTROL_WORKER_H_
 #define WAYBILL_CORE_CONTROL_WORKER_H_
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "core/control/rank_client.h"
-#include "core/engine/shown_state.h"
-#include "core/engine/update.h"
-#include "core/engine/worker_engine.h"
-#include "core/fabric/fabric.h"
-#include "core/tensor/manifest.h"
+#include "core/control/worker_client.h"
 
 namespace waybill {
-
-// What a worker's user is told.
-struct WorkerNotice {
-  enum class Kind : uint8_t {
-    kPrepare = 1,  // Pause what must be paused. An error refuses the update.
-    kArrived = 2,  // All of it is here and verified. An error vetoes it.
-    kCommit = 3,   // It is shown. Run what comes after loading; the answer does not count.
-    kAbort = 4,    // It will not be. In place the engine stays paused.
-  };
-  Kind kind = Kind::kPrepare;
-  UpdateId update;
-  absl::Status status;   // Of kAbort: why.
-  absl::Duration pause;  // Of kCommit: what copying took, in shadow-copy.
-};
 
 struct WorkerOptions {
   RankIdentity identity;
   WorkerEngineOptions engine;
-  // Called on a thread of its own, one notice at a time. The update waits, within its deadline,
-  // until `answer` is called, by any thread, once; where the update was given up meanwhile that
-  // does nothing, and so does answering kAbort. Without a handler everything is accepted at once.
+  absl::Duration join_timeout = absl::Minutes(2);
+  // Once a stop is requested, joining ends in kCancelled.
+  std::stop_token cancel = {};
+  // Called with kPrepare, kArrived, kCommit and kAbort, one at a time, on a thread of its own. The
+  // update waits, within its deadline, until `answer` is called, by any thread, once; if the update
+  // was given up meanwhile, or for kAbort, that does nothing. Without a handler everything is
+  // accepted at once.
   using Answer = std::function<void(absl::Status)>;
-  std::function<void(const WorkerNotice&, Answer answer)> handler;
-};
-
-// How far the last update has come.
-struct WorkerProgress {
-  uint64_t version = 0;
-  uint64_t planned_bytes = 0;
-  uint64_t verified_bytes = 0;
-  StageSpans stages;
+  std::function<void(const Notice&, Answer answer)> handler = nullptr;
+  // Called with every notice, on the progress thread.
+  NoticeSink on_notice = nullptr;
 };
 
 // Thread-safe.
 class Worker {
  public:
-  // `user_regions`: the inference engine's memory for each region of the manifest, or none where
-  // Waybill is to allocate (see WorkerMemory). Returns when all ranks of the job are there and
-  // every lane carries. Errors as Trainer::Join() has them; and kResourceExhausted: no memory for
-  // the buffers.
+  // As WorkerClient::Create() and Join(); returns once the rank has joined.
   static absl::StatusOr<std::unique_ptr<Worker>> Join(const WorkerOptions& options,
                                                       Manifest manifest,
                                                       const std::vector<MemorySpan>& user_regions,
                                                       std::unique_ptr<Fabric> fabric);
-  // Leaves the job.
-  virtual ~Worker() = default;
-
-  // Comes back after the controller was lost, with what is shown and, if a vote was given and the
-  // decision not heard, with the question: the answer is carried out before this returns.
-  virtual absl::Status Rejoin() = 0;
+  ~Worker();
 
   // Leaves the job. Afterwards nobody writes to any memory of this worker's; what is shown can
   // still be read. Again it does nothing.
-  virtual void Leave() = 0;
+  void Leave();
 
-  virtual absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) = 0;
-  virtual uint64_t shown_version() const = 0;
-  // Written in place and not committed: nothing can be read.
-  virtual bool dirty() const = 0;
-  // Voted for a version and lost the controller: shows the old one, refuses updates, until
-  // Rejoin().
-  virtual bool in_doubt() const = 0;
+  absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) {
+    return client_->TakeSnapshot(holder);
+  }
+  uint64_t shown_version() const { return client_->shown_version(); }
+  bool dirty() const { return client_->dirty(); }
+  WorkerReport report() const { return client_->report(); }
 
-  // Until a version of at least `version` is shown. kUnavailable: the controller is gone, or has
-  // dismissed this rank; kDeadlineExceeded.
-  virtual absl::Status AwaitShown(uint64_t version, absl::Duration timeout) = 0;
-  // Until the stream to the controller has ended; why it did. OK at the timeout.
-  virtual absl::Status AwaitEnd(absl::Duration timeout) = 0;
+  // Returns once a version of at least `version` is shown. kDeadlineExceeded; or why the controller
+  // dismissed this rank.
+  absl::Status AwaitShown(uint64_t version, absl::Duration timeout);
 
-  virtual WorkerProgress progress() const = 0;
-  virtual WorkerCounts counts() const = 0;
-  // Of the update that was shown last.
-  virtual StageSpans stages() const = 0;
-  // How each peer is reached, in the epoch at hand.
-  virtual std::vector<LaneReport> lanes() const = 0;
+ private:
+  class Mailbox;
+  Worker(std::shared_ptr<Mailbox> mailbox, std::unique_ptr<WorkerClient> client);
+
+  const std::shared_ptr<Mailbox> mailbox_;
+  const std::unique_ptr<WorkerClient> client_;
 };
 
 }  // namespace waybill

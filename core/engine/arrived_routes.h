@@ -10,9 +10,9 @@
 
 #include "absl/status/status.h"
 #include "core/engine/shown_state.h"
-#include "core/engine/update.h"
 #include "core/plan/chunks.h"
 #include "core/plan/route_table.h"
+#include "core/protocol/update.h"
 #include "core/stage/stage_piece.h"
 #include "core/tensor/manifest.h"
 

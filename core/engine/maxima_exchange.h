@@ -1,4 +1,4 @@
-// The maxima that a trainer trades with the co-owners of its blocks, over lanes of their own.
+// Trades maxima with the trainers that own parts of the same blocks, over lanes of its own.
 #ifndef WAYBILL_CORE_ENGINE_MAXIMA_EXCHANGE_H_
 #define WAYBILL_CORE_ENGINE_MAXIMA_EXCHANGE_H_
 
@@ -10,14 +10,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/engine/update.h"
 #include "core/fabric/fabric.h"
 #include "core/plan/exchange.h"
+#include "core/protocol/update.h"
 #include "core/stage/scale_values.h"
 
 namespace waybill {
 
-// Where a co-owner's end of the lane is, and where it takes messages.
+// The addresses of a co-owner: its end of the lane, and the mailbox where it takes messages.
 struct CoOwnerAddress {
   uint32_t trainer = 0;
   std::string lane_address;
@@ -27,7 +27,7 @@ struct CoOwnerAddress {
 // Lives on the progress thread. Allocates nothing during an update.
 class MaximaExchange {
  public:
-  // What became of a co-owner's lane.
+  // Is told why the lane to a co-owner failed.
   using FailureSink = std::function<void(uint32_t trainer, absl::Status status)>;
 
   MaximaExchange(Fabric* fabric, FailureSink failed)
@@ -36,26 +36,28 @@ class MaximaExchange {
   MaximaExchange(const MaximaExchange&) = delete;
   MaximaExchange& operator=(const MaximaExchange&) = delete;
 
-  // Replaces the plan: the old one's lanes are closed, the new one's opened and returned. `values`:
-  // of each of the exchange's tables. Both outlive the plan.
+  // Replaces the plan: closes the lanes of the old plan, opens those of the new one and returns
+  // them. `values` has an entry for each of the exchange's tables. Both arguments must outlive the
+  // plan.
   absl::StatusOr<std::vector<LaneOffer>> SetPlan(const Exchange* exchange,
                                                  std::deque<ScaleValues>* values);
-  // What co-owners need to write here; empty where there are none.
+  // Returns what co-owners need to write here; empty if there are none.
   const std::string& mailbox() const { return mailbox_descriptor_; }
   absl::Status Connect(absl::Span<const CoOwnerAddress> co_owners);
-  // Every lane carries, both ways.
+  // Returns whether every lane works in both directions.
   bool up() const;
 
-  // `reports`, and those of the lanes to co-owners.
+  // Returns `reports` with those of the lanes to co-owners added.
   std::vector<LaneReport> AddTo(std::vector<LaneReport> reports) const;
 
-  // False where the event is of no lane of this.
+  // Handles an event of one of the exchange's lanes. Returns false for other lanes.
   bool Handle(const FabricEvent& event);
 
   void Begin(const UpdateId& update);
-  // After this shard's maxima are there: sends what can be sent, takes what has come.
+  // Sends the messages that can be sent and takes those that have arrived. Call it when this
+  // trainer's own maxima are known.
   void Step(TransferCounts& counts);
-  // All has come, and all that was sent is complete.
+  // Returns whether every message has arrived and every message that was sent is complete.
   bool done() const { return all_come() && posts_outstanding() == 0; }
   bool all_come() const {
     return sent_ == exchange_->outgoing.size() && taken_ == incoming_count();
@@ -74,11 +76,11 @@ class MaximaExchange {
     bool up = false;
     bool failed = false;
     uint32_t posts_outstanding = 0;
-    // How many messages of the newest sequence have come: immediates do not overtake.
+    // The number of messages with the newest sequence that arrived. Immediates do not overtake.
     uint32_t arrived_sequence = ~uint32_t{0};
     uint32_t arrived = 0;
-    std::vector<uint32_t> incoming;  // Of the exchange's, in order.
-    uint32_t taken = 0;              // In the update at hand.
+    std::vector<uint32_t> incoming;  // The indices of its messages, in order.
+    uint32_t taken = 0;              // The number of them that this update has taken.
   };
 
   CoOwner& Find(uint32_t trainer);
@@ -105,8 +107,8 @@ class MaximaExchange {
   std::vector<uint64_t> outbox_offsets_;
   std::vector<float> scratch_;
   UpdateId update_;
-  size_t sent_ = 0;   // Of the outgoing messages, which go out in order.
-  size_t taken_ = 0;  // Of the incoming ones.
+  size_t sent_ = 0;   // The number of outgoing messages that are sent. They go out in order.
+  size_t taken_ = 0;  // The number of incoming messages that are taken.
 
   static const Exchange kNothing;
 };

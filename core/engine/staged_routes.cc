@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/base/status.h"
-#include "core/memory/device.h"
+#include "core/device/device.h"
 #include "core/stage/quantise_piece.h"
 #include "core/tensor/quantisation.h"
 #include "kernels/copy.h"

@@ -1,5 +1,5 @@
-// A trainer's routes with the memory they are read from: what is staged, and the digests that come
-// out.
+// A trainer's routes and the memory that they are read from. Stages chunks and collects the
+// digests.
 #ifndef WAYBILL_CORE_ENGINE_STAGED_ROUTES_H_
 #define WAYBILL_CORE_ENGINE_STAGED_ROUTES_H_
 
@@ -13,26 +13,26 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "core/engine/trainer_peer.h"
-#include "core/engine/update.h"
+#include "core/engine/worker_link.h"
 #include "core/fabric/fabric.h"
 #include "core/plan/chunks.h"
 #include "core/plan/exchange.h"
 #include "core/plan/plan_codec.h"
 #include "core/plan/route_table.h"
+#include "core/protocol/update.h"
 #include "core/stage/device_stager.h"
 #include "core/stage/scale_values.h"
 #include "core/stage/stage_piece.h"
 
 namespace waybill {
 
-// Set on the progress thread; chunks may then be staged on any.
+// Everything is set up on the progress thread. Any thread may then stage chunks.
 class StagedRoutes {
  public:
-  // `plan` fits together (CheckTrainerPlan()). Of memory of a device, up to `threads` chunks are
-  // staged at once, to slots in `ring`.
+  // `plan` must have passed CheckTrainerPlan(). Up to `threads` chunks from a device's memory are
+  // staged at a time, into slots of `ring`.
   //
-  // kInvalidArgument: sources on several devices; kInternal: what the device says.
+  // kInvalidArgument: the sources are on several devices; kInternal: the device failed.
   static absl::StatusOr<std::unique_ptr<StagedRoutes>> Create(RankPlan plan,
                                                               std::vector<MemorySpan> sources,
                                                               uint64_t chunk_bytes,
@@ -44,37 +44,42 @@ class StagedRoutes {
   const RouteTable& routes() const { return plan_.routes; }
   const Exchange& exchange() const { return plan_.exchange; }
   std::deque<ScaleValues>& scale_values() { return scale_values_; }
-  // Shards with NaNs or infinities among what was quantised.
+  // Returns the shards in which NaNs or infinities were found while they were quantised.
   std::vector<NonFinite> FindNonFinite() const;
-  // [any thread] What went wrong on a device since Begin(): what was staged is worth nothing.
+  // [any thread] Returns the first failure of a device since Begin(). If there is one, what was
+  // staged must not be shown.
   absl::Status status() const;
   const ChunkList& list() const { return list_; }
   uint32_t chunk_count() const { return static_cast<uint32_t>(list_.chunks.size()); }
   const Chunk& chunk(uint32_t i) const { return list_.chunks[i]; }
 
-  // Forgets the digests and the scales of the last update.
+  // Begins an update: forgets the digests and the scales of the last one.
   void Begin(const UpdateId& update, Digests digests);
 
-  // What has to be worked out, on any thread, before maxima are traded.
+  // The tasks that compute this trainer's maxima, which any thread may run. All of them must end
+  // before maxima are traded.
   uint32_t early_task_count() const { return static_cast<uint32_t>(early_tasks_.size()); }
   void RunEarlyTask(uint32_t i);
-  // After that, and after the trade: chunks that wait may be staged.
+  // Computes the scales. Call it after the tasks and after the trade; chunks that wait may then be
+  // staged.
   void FinishEarly();
-  // The chunk quantises by scales that other trainers have a say in, or that are worked out early.
+  // Returns whether the chunk needs scales that FinishEarly() computes.
   bool waits(uint32_t chunk) const { return waits_[chunk]; }
 
-  // Every region that the chunk goes to is mapped here, and host memory is all that it comes from.
+  // Returns whether the chunk can be stored: its destination is mapped, and its source is host
+  // memory.
   bool IsMapped(uint32_t chunk, const BufferAccess& buffer) const;
   void StageInPlace(uint32_t chunk, const BufferAccess& buffer);
   void StagePacked(uint32_t chunk, std::byte* slot);
 
-  // What posts a chunk from a slot at `slot_offset` of `ring`. Allocates nothing where `writes` has
-  // room for most_writes().
+  // Appends the writes that post a chunk from the slot at `slot_offset` of `ring`. It does not
+  // allocate if `writes` has room for most_writes().
   void AppendWritesOf(const Chunk& chunk, const BufferAccess& buffer, RegionId ring,
                       uint64_t slot_offset, std::vector<Write>& writes);
-  size_t most_writes() const { return most_writes_; }  // Of any chunk.
+  // Returns the largest number of writes that a chunk takes.
+  size_t most_writes() const { return most_writes_; }
 
-  // The entries of routes [first, first + count), when all of them are staged.
+  // Writes the ledger entries of routes [first, first + count), all of which are staged.
   void FillLedger(uint32_t first, uint32_t count, LedgerEntry* entries) const;
 
  private:

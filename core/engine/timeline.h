@@ -1,4 +1,4 @@
-// When each stage of an update began and ended on one rank.
+// Records when each stage of an update began and ended on one rank.
 #ifndef WAYBILL_CORE_ENGINE_TIMELINE_H_
 #define WAYBILL_CORE_ENGINE_TIMELINE_H_
 
@@ -16,13 +16,13 @@
 namespace waybill {
 
 enum class Stage : uint8_t {
-  kExchange,  // A trainer: maxima of split blocks are worked out and traded.
-  kStage,     // Copies, casts, quantises; into the worker's memory where that is mapped.
-  kPost,      // Chunks are handed to the network.
-  kWait,      // All is handed over, and not all of it is complete.
-  kReceive,   // A worker: ready, and not everything is here.
-  kVerify,    // Digests what has come.
-  kCommit,    // From the decision to the version's being shown.
+  kExchange,  // The trainer computes the maxima of split blocks and trades them.
+  kStage,     // The trainer copies, casts and quantises.
+  kPost,      // The trainer hands chunks to the network.
+  kWait,      // Everything is handed over, and not everything is complete.
+  kReceive,   // The worker is ready, and not everything has arrived.
+  kVerify,    // The worker computes and compares digests.
+  kCommit,    // From the decision until the version is shown.
 };
 inline constexpr size_t kStageCount = 7;
 
@@ -32,14 +32,15 @@ constexpr absl::string_view Name(Stage stage) {
   return kNames[static_cast<size_t>(stage)];
 }
 
-// Nanoseconds of the steady clock, which the processes of a machine share; 0 and 0: was not there.
+// Nanoseconds of the steady clock, which all processes of a machine share. Both are 0 if the stage
+// did not take place.
 struct StageSpan {
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
 };
 using StageSpans = std::array<StageSpan, kStageCount>;
 
-// Any thread may say that something of a stage has ended.
+// Thread-safe, except for Clear().
 class Timeline {
  public:
   void Clear() {
@@ -48,15 +49,15 @@ class Timeline {
     for (auto& ns : cpu_ns_) ns.store(0, std::memory_order_relaxed);
   }
 
-  // The first one counts.
+  // Records that a stage begins. The first call counts.
   void Begin(Stage stage) {
     int64_t never = 0;
     begins_[Index(stage)].compare_exchange_strong(never, Now(), std::memory_order_relaxed);
   }
-  // The last one counts.
+  // Records that a part of a stage has ended. The last call counts.
   void End(Stage stage) { ends_[Index(stage)].store(Now(), std::memory_order_relaxed); }
 
-  // Ends with the update; began when the last of the stages before it was over.
+  // Records that the update is over. The wait began when the last of the stages before it ended.
   void EndWait() {
     int64_t begin = 0;
     for (const Stage stage : {Stage::kExchange, Stage::kStage, Stage::kPost}) {
@@ -66,8 +67,9 @@ class Timeline {
     End(Stage::kWait);
   }
 
-  // Processor time of whoever runs, added up until Clear().
+  // Work whose processor time is added up until Clear().
   enum class Work : uint8_t { kMaxima, kTrade };
+  // Runs `run` and adds the processor time that it took on this thread.
   template <typename Do>
   void Charge(Work work, Do run) {
     const int64_t begin = ThreadCpu();

@@ -1,26 +1,26 @@
-// The sending side of one update: stages a trainer's routes and sees them to their workers.
+// The sending side of an update: stages a trainer's routes and sends them to their workers.
 //
-// Commands in, events out; it never speaks to the controller. Everything is called on one thread,
-// the progress thread, which calls Step() whenever the fabric may have something; nothing here
-// blocks.
+// The engine takes commands and reports events. It does not talk to the controller. All calls come
+// from one thread, the progress thread, which calls Step() whenever the fabric may have something.
+// No call blocks.
 #ifndef WAYBILL_CORE_ENGINE_TRAINER_ENGINE_H_
 #define WAYBILL_CORE_ENGINE_TRAINER_ENGINE_H_
 
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "core/base/rank_id.h"
 #include "core/engine/maxima_exchange.h"
 #include "core/engine/timeline.h"
-#include "core/engine/update.h"
 #include "core/fabric/fabric.h"
 #include "core/plan/plan_codec.h"
+#include "core/protocol/update.h"
 #include "core/stage/stage_piece.h"
 
 namespace waybill {
@@ -28,105 +28,114 @@ namespace waybill {
 struct TrainerEngineOptions {
   uint64_t ring_bytes = 32 << 20;
   uint64_t chunk_bytes = 1 << 20;  // Also the size of a staging slot.
-  uint32_t stage_threads = 1;      // 0: the progress thread stages.
+  uint32_t stage_threads = 1;      // With 0 the progress thread stages.
 };
 
 struct TrainerEvent {
   enum class Kind : uint8_t {
-    kConnected = 1,   // Every lane of the plan carries.
-    kPeerFailed = 2,  // The lane to `worker` is dead. What goes to the others goes on.
-    kSent = 3,  // The update's writes are complete, but for failed peers': the tensors may change.
-    kStopped = 4,  // After Abort(): nothing of the update can land any more.
-    // The lane to `trainer`, which owns parts of blocks that this one quantises, is dead. What
-    // needs its maxima is not sent.
-    kCoOwnerFailed = 5,
-    // NaNs or infinities are among what was quantised, and Start() was told to refuse them; or, in
-    // `status`, what a device failed of. Nothing that was sent can be shown. Abort() is to come.
-    kRefused = 6,
+    kConnected = 1,  // Every lane of the plan works.
+    // The lane to `peer` is dead. What goes to other workers goes on. A trainer is a peer that owns
+    // parts of blocks that this one quantises: what needs its maxima is not sent.
+    kPeerFailed = 2,
+    kSent = 3,     // All writes are complete, except those to failed peers. The tensors may change.
+    kStopped = 4,  // After Abort(): no write of the update can land any more.
+    // Nothing that was sent can be shown: `status` says what a device failed of, or is OK where
+    // NaNs or infinities are among what was quantised and Start() was told to refuse them. Call
+    // Abort().
+    kRefused = 5,
   };
   Kind kind = Kind::kConnected;
-  UpdateId update;       // Of kSent and kStopped.
-  uint32_t worker = 0;   // Of kPeerFailed, with why.
-  uint32_t trainer = 0;  // Of kCoOwnerFailed, with why.
-  absl::Status status;
-  TransferCounts counts;  // Of kSent.
+  UpdateId update;        // In kSent, kStopped and kRefused.
+  RankId peer;            // In kPeerFailed.
+  absl::Status status;    // In kPeerFailed and kRefused.
+  TransferCounts counts;  // In kSent.
 };
 
-// NaNs and infinities among what is quantised.
+// What happens to an update whose quantised elements include NaNs or infinities.
 enum class NonFiniteRule : uint8_t { kKept, kRefused };
 
-// What a trainer needs to reach one worker.
+// The addresses that a trainer needs to reach one worker.
 struct WorkerAddress {
   uint32_t worker = 0;
   std::vector<std::string> lane_addresses;  // In the order of the lanes.
   std::vector<BufferAddress> buffers;
 };
 
-// What other ranks need to reach a trainer.
+// The addresses that other ranks need to reach a trainer.
 struct TrainerOffers {
   std::vector<LaneOffer> lanes;      // To workers.
-  std::vector<LaneOffer> co_owners;  // To trainers that own blocks together with this one.
-  std::string mailbox;               // Where those write; empty where there are none.
+  std::vector<LaneOffer> co_owners;  // To trainers that share blocks with this one.
+  std::string mailbox;               // Where the co-owners write; empty if there are none.
 };
 
 // One worker's part in the start of an update.
 struct StartTarget {
   uint32_t worker = 0;
   uint32_t buffer_index = 0;
-  // Where the buffer is now, if it was renewed since the last update.
-  std::optional<BufferAddress> renewed;
+  uint32_t generation = 0;  // Of the buffer, as the worker offered it for this update.
 };
 
 class TrainerEngine {
  public:
   using EventSink = std::function<void(const TrainerEvent&)>;
 
-  // `fabric` outlives the engine; `sink` is called on the progress thread, from within calls.
+  // Creates an engine. `fabric` must outlive it. `sink` is called on the progress thread, from
+  // within the engine's calls.
   static absl::StatusOr<std::unique_ptr<TrainerEngine>> Create(Fabric* fabric,
                                                                const TrainerEngineOptions& options,
                                                                EventSink sink);
   virtual ~TrainerEngine() = default;
 
-  // Replaces the plan: lanes of the old one are closed, those of the new one opened and returned.
-  // `sources`: the memory of each region of the trainer's manifest; it stays valid until the next
-  // plan, and unchanged from Start() to the event that ends the update.
-  // `lanes`: of each worker; one that is not named has one lane on any NIC.
-  // kInvalidArgument: a plan that does not fit together, or sources on several devices.
+  // Replaces the plan: closes the lanes of the old plan, opens those of the new one and returns
+  // them.
+  //
+  //   sources   The memory of each region of the trainer's manifest. It must stay valid until the
+  //             next plan, and unchanged from Start() to the event that ends the update.
+  //   lanes     The lanes to each worker. A worker that is not named has one lane, on any NIC.
+  //
+  // kInvalidArgument: the plan is inconsistent, or the sources are on several devices.
   virtual absl::StatusOr<TrainerOffers> SetPlan(RankPlan plan, std::vector<MemorySpan> sources,
                                                 const std::vector<PeerLanes>& lanes) = 0;
 
-  // kConnected follows, or kPeerFailed for each worker, kCoOwnerFailed for each trainer that cannot
-  // be reached.
+  // Connects every lane. kConnected follows, or kPeerFailed for each peer that cannot be reached.
   virtual absl::Status Connect(absl::Span<const WorkerAddress> workers,
                                absl::Span<const CoOwnerAddress> co_owners = {}) = 0;
 
-  // Sends everything, and trades maxima, which may be needed where nothing of this trainer's is
-  // sent (`targets` is empty then); kSent follows, or kStopped if it is aborted before.
-  // kFailedPrecondition: not connected, or an update is going on.
+  // Says where a worker's buffer is from now on. It is imported on every lane before the next
+  // update that goes to it. Call it at any time after Connect(), also twice. An address of an
+  // earlier generation than the known one is left aside. kInvalidArgument: there is no such worker
+  // or buffer, or it has another number of regions.
+  virtual absl::Status SetBufferAddress(uint32_t worker, uint32_t buffer_index,
+                                        BufferAddress address) = 0;
+
+  // Starts to send to the targets, and to trade maxima with co-owners. `targets` is empty if other
+  // trainers need this one's maxima only. kSent follows, or kStopped after an abort.
+  // kFailedPrecondition: not connected, an update is going on, or the known address of a target is
+  // of another generation.
   virtual absl::Status Start(const UpdateId& update, Digests digests,
                              absl::Span<const StartTarget> targets,
                              NonFiniteRule rule = NonFiniteRule::kKept) = 0;
 
-  // Ends the update, whatever is left of it. kStopped follows, in any case, when all that was begun
-  // is quiescent.
+  // Abandons the update. kStopped follows when everything that was begun is quiescent, and at once
+  // if the update is unknown or over. A second call while the first one is pending has no effect.
   virtual void Abort(uint32_t sequence) = 0;
 
-  // The same, at once: lanes with writes outstanding are closed. Nothing of ours reads the sources,
-  // or can land, when it returns.
+  // Abandons the update at once and closes the lanes that have writes outstanding. When it returns,
+  // the engine reads no source, and none of its writes can land.
   virtual void StopNow() = 0;
 
-  // Does what can be done now.
+  // Makes progress. Call it whenever the fabric may have something.
   virtual void Step() = 0;
 
-  // Of the update at hand, so far.
+  // Returns what the current update has moved so far.
   virtual TransferCounts counts() const = 0;
   virtual uint64_t ring_high_water_bytes() const = 0;
-  // Of the update that was sent last.
+  // Returns the timeline of the update that was sent last.
   virtual const Timeline& timeline() const = 0;
-  // Of the update that was sent last: shards of the manifest with NaNs or infinities among what was
-  // quantised.
+  // Returns the shards of the manifest in which the last update found NaNs or infinities while it
+  // quantised them.
   virtual std::vector<NonFinite> FindNonFinite() const = 0;
-  // How each worker is reached, for people.
+  // Describes how each peer is reached, for people.
   virtual std::vector<LaneReport> ReportLanes() const = 0;
 };
 

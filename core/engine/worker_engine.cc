@@ -8,10 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
-#include "core/engine/arrival_gate.h"
 #include "core/engine/arrived_routes.h"
+#include "core/engine/trainer_link.h"
 #include "core/engine/worker_memory.h"
-#include "core/engine/worker_source.h"
+#include "core/protocol/arrival_gate.h"
+#include "core/protocol/mutation.h"
 #include "core/stage/work_pool.h"
 
 namespace waybill {
@@ -50,8 +51,8 @@ class WorkerEngineImpl final : public WorkerEngine {
     gate_ = ArrivalGate(MakeSources(lanes));
     WAYBILL_RETURN_IF_ERROR(memory_->AllocateLedgers(arrived_->routes().size()));
     std::vector<LaneOffer> offers;
-    for (Source& source : sources_) {
-      for (SourceLane& lane : source.lanes) {
+    for (TrainerLink& source : sources_) {
+      for (TrainerLane& lane : source.lanes) {
         WAYBILL_ASSIGN_OR_RETURN(
             lane.id, fabric_.OpenLane(absl::StrCat("trainer ", source.trainer), lane.nic));
         WAYBILL_ASSIGN_OR_RETURN(std::string address, fabric_.LaneAddress(lane.id));
@@ -72,8 +73,8 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   absl::Status Connect(absl::Span<const TrainerAddress> trainers) override {
     for (const TrainerAddress& trainer : trainers) {
-      Source* source = nullptr;
-      for (Source& s : sources_) {
+      TrainerLink* source = nullptr;
+      for (TrainerLink& s : sources_) {
         if (s.trainer == trainer.trainer) source = &s;
       }
       if (source == nullptr) {
@@ -90,37 +91,39 @@ class WorkerEngineImpl final : public WorkerEngine {
     return absl::OkStatus();
   }
 
-  void Prepare(const UpdateId& update, Digests digests, bool fence, absl::Time deadline) override {
-    if (absl::Status status = CheckPrepare(update); !status.ok()) {
-      sink_({.kind = WorkerEvent::Kind::kRefused, .update = update, .status = std::move(status)});
-      return;
-    }
-    update_ = update;
-    digests_ = digests;
-    fence_ = fence;
-    ready_deadline_ = deadline;
-    target_ = options_.mode == Mode::kShadow && shown_.anything_shown() ? 1 - shown_.buffer() : 0;
-    state_ = State::kWaitingForReaders;
+  void Prepare(const UpdateId& update, Digests digests, absl::Time deadline) override {
+    if (absl::Status status = CheckPrepare(update); !status.ok()) return Refuse(update, status);
+    prepared_ = {update, digests, deadline};
   }
 
   void CloseLanes() override {
-    StopWork();
-    for (const Source& source : sources_) CloseLanes(source);
+    StopVerifying();
+    if (prepared_) prepared_.reset();
+    if (state_ == State::kReceiving || state_ == State::kFailed) {
+      if (!Mutated(Mutation::kFenceTrustsTheController)) AbandonUnlessQuiescent();
+      state_ = State::kIdle;
+    }
+    for (const TrainerLink& source : sources_) CloseLanes(source);
     sources_.clear();
-    state_ = State::kIdle;
     connected_ = false;
   }
 
-  void Commit(uint32_t sequence) override {
-    if (state_ != State::kArrived || update_.sequence != sequence) return;
+  void Commit(const UpdateId& update) override {
+    if (state_ != State::kArrived || update_ != update) return;
     timeline_.Begin(Stage::kCommit);
     if (options_.mode != Mode::kShadowCopy) return Show(target_, absl::ZeroDuration());
     state_ = State::kWaitingToCopy;
   }
 
-  void Abort(uint32_t sequence, bool begun) override {
-    if (state_ == State::kIdle || update_.sequence != sequence) return;
-    StopWork();
+  void Abort(const UpdateId& update, bool begun) override {
+    if (prepared_ && prepared_->update == update) return prepared_.reset();
+    if (update_ != update) return;
+    const bool committed = state_ == State::kWaitingToCopy || state_ == State::kCopying;
+    if (state_ == State::kIdle || (committed && !Mutated(Mutation::kCommitDroppedWithTheStream))) {
+      return;
+    }
+    StopVerifying();
+    if (begun) AbandonUnlessQuiescent();
     state_ = State::kIdle;
     if (options_.mode == Mode::kInPlace && !begun && !was_dirty_) shown_.SetDirty(false);
   }
@@ -129,7 +132,7 @@ class WorkerEngineImpl final : public WorkerEngine {
     events_.clear();
     fabric_.Poll(events_);
     for (const FabricEvent& event : events_) Handle(event);
-    if (state_ == State::kWaitingForReaders) TryReady(now);
+    if (prepared_) TryReady(now);
     if (state_ == State::kReceiving) Receive();
     if (state_ == State::kWaitingToCopy) TryCopy(now);
     if (state_ == State::kCopying && copied_.load(std::memory_order_acquire)) FinishCopy(now);
@@ -143,7 +146,7 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   std::vector<LaneReport> ReportLanes() const override {
     std::vector<LaneReport> reports;
-    for (const Source& source : sources_) source.Report(fabric_, reports);
+    for (const TrainerLink& source : sources_) source.Report(fabric_, reports);
     return reports;
   }
 
@@ -159,12 +162,17 @@ class WorkerEngineImpl final : public WorkerEngine {
  private:
   enum class State {
     kIdle,
-    kWaitingForReaders,  // Prepared; a snapshot may hold the buffer.
-    kReceiving,          // Ready was said.
-    kArrived,            // Voted.
-    kFailed,             // Reported; Abort() is to come.
-    kWaitingToCopy,      // Committed, in shadow-copy; a snapshot may hold the engine's memory.
+    kReceiving,      // READY was said.
+    kArrived,        // Everything is here and right; the decision is awaited.
+    kFailed,         // Reported; Abort() is to come.
+    kWaitingToCopy,  // Committed, in shadow-copy; a snapshot may hold the engine's memory.
     kCopying,
+  };
+  // An update that is to begin once its buffer is free.
+  struct Prepared {
+    UpdateId update;
+    Digests digests;
+    absl::Time deadline;
   };
 
   // --- the plan ---
@@ -172,8 +180,8 @@ class WorkerEngineImpl final : public WorkerEngine {
   // How many lanes there are in all.
   uint32_t MakeSources(const std::vector<PeerLanes>& lanes) {
     const uint32_t lane_count =
-        waybill::MakeSources(arrived_->routes(), arrived_->chunks(), lanes, sources_);
-    for (Source& source : sources_) {
+        MakeTrainerLinks(arrived_->routes(), arrived_->chunks(), lanes, sources_);
+    for (TrainerLink& source : sources_) {
       source.digest_batch = std::make_unique<WorkPool::Batch>(
           [this, &source](uint32_t i) {
             arrived_->Digest(source.first_chunk + i, memory_->regions(target_));
@@ -189,14 +197,14 @@ class WorkerEngineImpl final : public WorkerEngine {
   // --- lanes ---
 
   void Handle(const FabricEvent& event) {
-    for (Source& source : sources_) {
-      for (SourceLane& lane : source.lanes) {
+    for (TrainerLink& source : sources_) {
+      for (TrainerLane& lane : source.lanes) {
         if (lane.id == event.lane && !source.failed) return Handle(source, lane, event);
       }
     }
   }
 
-  void Handle(Source& source, SourceLane& lane, const FabricEvent& event) {
+  void Handle(TrainerLink& source, TrainerLane& lane, const FabricEvent& event) {
     switch (event.kind) {
       case FabricEvent::Kind::kConnected:
         return FailUnless(source, Greet(lane.id));
@@ -217,7 +225,7 @@ class WorkerEngineImpl final : public WorkerEngine {
     return fabric_.Post(lane, {}, Immediate{Immediate::Kind::kHello}.Pack(), kHelloToken);
   }
 
-  void CountImmediate(Source& source, SourceLane& lane, Immediate immediate) {
+  void CountImmediate(TrainerLink& source, TrainerLane& lane, Immediate immediate) {
     if (immediate.kind == Immediate::Kind::kHello) {
       lane.greeted = true;
       CheckConnected();
@@ -229,8 +237,8 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   void CheckConnected() {
     if (connected_) return;
-    for (const Source& source : sources_) {
-      for (const SourceLane& lane : source.lanes) {
+    for (const TrainerLink& source : sources_) {
+      for (const TrainerLane& lane : source.lanes) {
         if (!lane.greeted) return;
       }
     }
@@ -238,11 +246,11 @@ class WorkerEngineImpl final : public WorkerEngine {
     sink_({.kind = WorkerEvent::Kind::kConnected});
   }
 
-  void FailUnless(Source& source, absl::Status status) {
+  void FailUnless(TrainerLink& source, absl::Status status) {
     if (!status.ok()) Fail(source, std::move(status));
   }
 
-  void Fail(Source& source, absl::Status status) {
+  void Fail(TrainerLink& source, absl::Status status) {
     if (std::exchange(source.failed, true)) return;
     // One dead lane is a dead trainer: nothing of it can land by the others from now on.
     CloseLanes(source);
@@ -251,8 +259,8 @@ class WorkerEngineImpl final : public WorkerEngine {
            .status = WithScope(std::move(status), Scope::kPeer)});
   }
 
-  void CloseLanes(const Source& source) {
-    for (const SourceLane& lane : source.lanes) (void)fabric_.CloseLane(lane.id);
+  void CloseLanes(const TrainerLink& source) {
+    for (const TrainerLane& lane : source.lanes) (void)fabric_.CloseLane(lane.id);
   }
 
   // --- one update ---
@@ -263,7 +271,10 @@ class WorkerEngineImpl final : public WorkerEngine {
           absl::StrCat("prepare version ", update.version, ": ", why...));
     };
     if (!connected_) return refuse("the lanes are not connected");
-    if (state_ != State::kIdle) return refuse("version ", update_.version, " is not decided yet");
+    if (prepared_) return refuse("version ", prepared_->update.version, " is not decided yet");
+    if (state_ == State::kReceiving || state_ == State::kArrived || state_ == State::kFailed) {
+      return refuse("version ", update_.version, " is not decided yet");
+    }
     if (update.plan_hash != plan_hash_) {
       return refuse("its plan is ", absl::Hex(update.plan_hash), ", this worker's is ",
                     absl::Hex(plan_hash_));
@@ -271,39 +282,48 @@ class WorkerEngineImpl final : public WorkerEngine {
     if (shown_.anything_shown() && update.version <= shown_.version()) {
       return refuse("version ", shown_.version(), " is shown, and versions only grow");
     }
-    for (const Source& source : sources_) {
+    for (const TrainerLink& source : sources_) {
       if (source.failed) return refuse("the lane to trainer ", source.trainer, " is dead");
     }
     return absl::OkStatus();
   }
 
-  void TryReady(absl::Time now) {
+  void Refuse(const UpdateId& update, absl::Status status) {
+    sink_({.kind = WorkerEvent::Kind::kRefused, .update = update, .status = std::move(status)});
+  }
+
+  // Says who keeps the next update from beginning; empty if nobody does.
+  std::string DescribeBusy(uint32_t target) const {
+    if (Mutated(Mutation::kReadersIgnored)) return "";
+    if (state_ == State::kWaitingToCopy || state_ == State::kCopying) {
+      const std::string holders = shown_.DescribeHolders(0);
+      return absl::StrCat("version ", update_.version, " is committed and not shown yet",
+                          holders.empty() ? "" : "; the engine's memory is still read: ", holders);
+    }
     const std::string holders =
-        options_.mode == Mode::kShadowCopy ? "" : shown_.DescribeHolders(target_);
-    if (!holders.empty()) {
-      if (now < ready_deadline_) return;
-      state_ = State::kIdle;
-      sink_({.kind = WorkerEvent::Kind::kRefused,
-             .update = update_,
-             .status = absl::DeadlineExceededError(absl::StrCat("prepare version ", update_.version,
-                                                                ": buffer ", target_,
-                                                                " is still read: ", holders))});
-      return;
+        options_.mode == Mode::kShadowCopy ? "" : shown_.DescribeHolders(target);
+    return holders.empty() ? "" : absl::StrCat("buffer ", target, " is still read: ", holders);
+  }
+
+  void TryReady(absl::Time now) {
+    const uint32_t target =
+        options_.mode == Mode::kShadow && shown_.anything_shown() ? 1 - shown_.buffer() : 0;
+    if (const std::string busy = DescribeBusy(target); !busy.empty()) {
+      if (now < prepared_->deadline) return;
+      const UpdateId update = std::exchange(prepared_, std::nullopt)->update;
+      return Refuse(update, absl::DeadlineExceededError(
+                                absl::StrCat("prepare version ", update.version, ": ", busy)));
     }
-    std::optional<BufferAddress> renewed;
-    if (fence_) {
-      absl::StatusOr<BufferAddress> address = Fence();
-      if (!address.ok()) {
-        state_ = State::kIdle;
-        sink_({.kind = WorkerEvent::Kind::kRefused, .update = update_, .status = address.status()});
-        return;
-      }
-      renewed = *std::move(address);
-    }
+    const Prepared prepared = *std::exchange(prepared_, std::nullopt);
+    target_ = target;
+    absl::StatusOr<BufferAddress> address = RenewIfAbandoned();
+    if (!address.ok()) return Refuse(prepared.update, address.status());
+    update_ = prepared.update;
+    digests_ = prepared.digests;
     was_dirty_ = shown_.dirty();
     if (options_.mode == Mode::kInPlace) shown_.SetDirty(true);
     gate_.Arm(update_.sequence);
-    for (Source& source : sources_) {
+    for (TrainerLink& source : sources_) {
       source.verifying = source.verified = false;
       source.digested.store(false, std::memory_order_relaxed);
     }
@@ -314,27 +334,40 @@ class WorkerEngineImpl final : public WorkerEngine {
     sink_({.kind = WorkerEvent::Kind::kReady,
            .update = update_,
            .buffer_index = target_,
-           .renewed = std::move(renewed)});
+           .address = *std::move(address)});
   }
 
-  absl::StatusOr<BufferAddress> Fence() {
-    ++counts_.renewals;
-    WAYBILL_RETURN_IF_ERROR(While("fence the buffer", memory_->Renew(target_)));
-    for (Source& source : sources_) {
-      for (const SourceLane& lane : source.lanes) {
-        WAYBILL_RETURN_IF_ERROR(memory_->Grant(lane.id, target_));
+  // Returns where the buffer is from now on.
+  absl::StatusOr<BufferAddress> RenewIfAbandoned() {
+    if (memory_->abandoned(target_)) {
+      ++counts_.renewals;
+      std::vector<LaneId> lanes;
+      for (const TrainerLink& source : sources_) {
+        for (const TrainerLane& lane : source.lanes) lanes.push_back(lane.id);
       }
+      WAYBILL_RETURN_IF_ERROR(While("renew the buffer", memory_->Renew(target_, lanes)));
     }
     return memory_->Describe(target_);
   }
 
+  // A buffer that was offered is only safe to offer again if every trainer's last write has landed.
+  void AbandonUnlessQuiescent() {
+    if (state_ != State::kReceiving && state_ != State::kFailed) return;
+    for (const TrainerLink& source : sources_) {
+      if (Arrived(source) || Mutated(Mutation::kNoFence)) continue;
+      return memory_->Abandon(target_);
+    }
+  }
+
   void Receive() {
     bool all = true;
-    for (Source& source : sources_) {
+    for (TrainerLink& source : sources_) {
       if (!source.verifying && Arrived(source)) BeginVerifying(source);
       if (source.verifying && !source.verified && source.digested.load(std::memory_order_acquire)) {
-        absl::Status status =
-            arrived_->Compare(source.first_route, source.last_route, memory_->ledger(target_));
+        absl::Status status = Mutated(Mutation::kLedgerNotCompared)
+                                  ? absl::OkStatus()
+                                  : arrived_->Compare(source.first_route, source.last_route,
+                                                      memory_->ledger(target_));
         if (!status.ok()) {
           return FailUpdate(std::move(status));
         }
@@ -356,20 +389,20 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   void FailUpdate(absl::Status status) {
     state_ = State::kFailed;
-    StopWork();
+    StopVerifying();
     sink_({.kind = WorkerEvent::Kind::kFailed,
            .update = update_,
            .status = WithScope(std::move(status), Scope::kUpdate)});
   }
 
-  bool Arrived(const Source& source) const {
+  bool Arrived(const TrainerLink& source) const {
     for (uint32_t i = 0; i < source.lanes.size(); ++i) {
       if (!gate_.arrived(source.first_gate + i)) return false;
     }
     return true;
   }
 
-  void BeginVerifying(Source& source) {
+  void BeginVerifying(TrainerLink& source) {
     source.verifying = true;
     timeline_.End(Stage::kReceive);
     timeline_.Begin(Stage::kVerify);
@@ -421,9 +454,13 @@ class WorkerEngineImpl final : public WorkerEngine {
     sink_({.kind = WorkerEvent::Kind::kShown, .update = update_, .pause = pause});
   }
 
+  // After this no thread of ours reads what arrives.
+  void StopVerifying() {
+    for (TrainerLink& source : sources_) pool_.Cancel(*source.digest_batch);
+  }
   // After this no thread of ours reads or writes the buffers.
   void StopWork() {
-    for (Source& source : sources_) pool_.Cancel(*source.digest_batch);
+    StopVerifying();
     pool_.Cancel(copy_batch_);
   }
 
@@ -435,16 +472,15 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   uint64_t plan_hash_ = 0;
   std::optional<ArrivedRoutes> arrived_;
-  std::deque<Source> sources_;  // In the order of the ledger; addresses are stable.
+  std::deque<TrainerLink> sources_;  // In the order of the ledger; addresses are stable.
   ArrivalGate gate_;
   bool connected_ = false;
 
+  std::optional<Prepared> prepared_;
   State state_ = State::kIdle;
   UpdateId update_;
   Digests digests_ = Digests::kOn;
-  bool fence_ = false;
   bool was_dirty_ = false;
-  absl::Time ready_deadline_;
   uint32_t target_ = 0;
   absl::Time copy_began_;
   Timeline timeline_;

@@ -1,4 +1,4 @@
-// The receiving side of one update: fences, counts arrivals, verifies, shows.
+// The receiving side of one update: offers a buffer, counts arrivals, verifies, shows.
 //
 // Commands in, events out; it never speaks to the controller. Everything but TakeSnapshot() is
 // called on one thread, the progress thread, which calls Step() whenever the fabric may have
@@ -19,9 +19,9 @@
 #include "absl/types/span.h"
 #include "core/engine/shown_state.h"
 #include "core/engine/timeline.h"
-#include "core/engine/update.h"
 #include "core/fabric/fabric.h"
 #include "core/plan/route_table.h"
+#include "core/protocol/update.h"
 #include "core/stage/stage_piece.h"
 #include "core/tensor/manifest.h"
 
@@ -45,11 +45,11 @@ struct WorkerEvent {
   };
   Kind kind = Kind::kConnected;
   UpdateId update;
-  uint32_t trainer = 0;                  // Of kPeerFailed, with why.
-  absl::Status status;                   // Of kPeerFailed, kRefused, kFailed.
-  uint32_t buffer_index = 0;             // Of kReady.
-  std::optional<BufferAddress> renewed;  // Of kReady, where the buffer had to be fenced.
-  absl::Duration pause;                  // Of kShown: what copying took.
+  uint32_t trainer = 0;       // Of kPeerFailed, with why.
+  absl::Status status;        // Of kPeerFailed, kRefused, kFailed.
+  uint32_t buffer_index = 0;  // Of kReady.
+  BufferAddress address;      // Of kReady: where that buffer is now.
+  absl::Duration pause;       // Of kShown: what copying took.
 };
 
 struct TrainerAddress {
@@ -62,7 +62,7 @@ struct WorkerCounts {
   uint64_t verified_bytes = 0;
   uint64_t stragglers = 0;
   uint64_t repeats = 0;
-  uint64_t renewals = 0;
+  uint64_t renewals = 0;  // Abandoned buffers that got fresh pages and keys.
 };
 
 class WorkerEngine {
@@ -77,7 +77,8 @@ class WorkerEngine {
   virtual ~WorkerEngine() = default;
 
   // Replaces the plan: lanes of the old one are closed, those of the new one opened and returned.
-  // An update that was going on is over.
+  // An update that was being received is over; one that has arrived whole waits for its decision as
+  // before, and one that is committed is shown.
   // `lanes`: of each trainer; one that is not named has one lane on any NIC.
   virtual absl::StatusOr<std::vector<LaneOffer>> SetPlan(RouteTable arrivals, uint64_t plan_hash,
                                                          const std::vector<PeerLanes>& lanes) = 0;
@@ -87,18 +88,20 @@ class WorkerEngine {
   // kConnected follows, or kPeerFailed for each trainer that cannot be reached.
   virtual absl::Status Connect(absl::Span<const TrainerAddress> trainers) = 0;
 
-  // kReady or kRefused follows, by the deadline. `fence`: a trainer of an earlier update may still
-  // be writing; what it writes must not land.
-  virtual void Prepare(const UpdateId& update, Digests digests, bool fence,
-                       absl::Time deadline) = 0;
+  // kReady or kRefused follows, by the deadline. Waits for readers of the buffer, and for what is
+  // committed to be shown. A buffer that was offered before, and may still be written to by
+  // trainers of that update, is renewed first: nobody reaches the old pages any more.
+  virtual void Prepare(const UpdateId& update, Digests digests, absl::Time deadline) = 0;
 
-  // After kArrived; kShown follows. Cannot be refused.
-  virtual void Commit(uint32_t sequence) = 0;
+  // After kArrived; kShown follows. Final: neither Abort() nor another plan undoes it.
+  virtual void Commit(const UpdateId& update) = 0;
 
-  // Gives the update up. `begun`: data may have landed; in place that leaves the memory dirty.
-  virtual void Abort(uint32_t sequence, bool begun) = 0;
+  // Gives the update up, unless it is committed. `begun`: data may have landed; in place that
+  // leaves the memory dirty.
+  virtual void Abort(const UpdateId& update, bool begun) = 0;
 
-  // Every lane is quiescent and gone: nobody writes to this worker any more. Readers go on.
+  // Every lane is quiescent and gone: nobody writes to this worker any more. Readers go on, and so
+  // does showing what is committed.
   virtual void CloseLanes() = 0;
 
   // Does what can be done at `now`.

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/memory/arena.h"
-#include "core/memory/device.h"
 #include "core/tensor/runs.h"
 #include "kernels/copy.h"
 
@@ -89,7 +88,7 @@ absl::Status WorkerMemory::OpenDevice(absl::Span<const MemorySpan> user_regions)
   for (const MemorySpan& region : user_regions) user_kinds_.push_back(region.kind);
   WAYBILL_ASSIGN_OR_RETURN(device_, OpenDeviceOf(user_regions));
   if (device_ == nullptr) return absl::OkStatus();
-  WAYBILL_RETURN_IF_ERROR(ToStatus(device_->MakeStream(stream_)));
+  WAYBILL_ASSIGN_OR_RETURN(stream_, device_->MakeStream());
   Pin();
   return absl::OkStatus();
 }
@@ -114,8 +113,8 @@ absl::Status WorkerMemory::CopyToShown(uint32_t region) {
     kernels::StreamFence();
     return absl::OkStatus();
   }
-  absl::Status status = ToStatus(device_->Copy(to.data(), from.data(), from.size(), stream_));
-  if (status.ok()) status = ToStatus(device_->Finish(stream_));
+  absl::Status status = device_->Copy(to.data(), from.data(), from.size(), stream_);
+  if (status.ok()) status = device_->Finish(stream_);
   return While(absl::StrCat("copy to region \"", manifest_.region_name(region), "\""), status);
 }
 
@@ -161,11 +160,11 @@ absl::Status WorkerMemory::ZeroPadding(const RegionSpans& regions) {
                  if (!OnDevice(region)) {
                    std::memset(base + offset, 0, size);
                  } else if (status.ok()) {
-                   status = ToStatus(device_->Clear(base + offset, size, stream_));
+                   status = device_->Clear(base + offset, size, stream_);
                  }
                });
   }
-  if (status.ok() && device_ != nullptr) status = ToStatus(device_->Finish(stream_));
+  if (status.ok() && device_ != nullptr) status = device_->Finish(stream_);
   return While("zero the padding", status);
 }
 
@@ -198,18 +197,24 @@ absl::StatusOr<BufferAddress> WorkerMemory::Describe(uint32_t buffer) {
     address.regions.push_back({std::move(descriptor), place.offset_bytes});
   }
   WAYBILL_ASSIGN_OR_RETURN(address.ledger, fabric_.Describe(buffers_[buffer].ledger.id));
+  address.generation = buffers_[buffer].generation;
   return address;
 }
 
-absl::Status WorkerMemory::Renew(uint32_t buffer) {
-  // What the device knows by the address are the old pages.
+absl::Status WorkerMemory::Renew(uint32_t index, absl::Span<const LaneId> lanes) {
+  Buffer& buffer = buffers_[index];
+  // The device knows the old pages by this address.
   const bool pinned = !pinned_.empty();
   if (pinned) Unpin();
-  for (const RegionId region : buffers_[buffer].fabric_regions) {
+  for (const RegionId region : buffer.fabric_regions) {
     WAYBILL_RETURN_IF_ERROR(fabric_.Renew(region, renewed_contents_));
   }
   if (pinned) Pin();
-  return fabric_.Renew(buffers_[buffer].ledger.id, Contents::kZeroed);
+  WAYBILL_RETURN_IF_ERROR(fabric_.Renew(buffer.ledger.id, Contents::kZeroed));
+  ++buffer.generation;
+  for (const LaneId lane : lanes) WAYBILL_RETURN_IF_ERROR(Grant(lane, index));
+  buffer.abandoned = false;
+  return absl::OkStatus();
 }
 
 }  // namespace waybill

@@ -9,13 +9,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "core/device/device.h"
 #include "core/engine/shown_state.h"
-#include "core/engine/update.h"
 #include "core/fabric/fabric.h"
 #include "core/memory/registration_cache.h"
+#include "core/protocol/update.h"
 #include "core/tensor/manifest.h"
-#include "kernels/cuda/device.h"
-#include "kernels/cuda/driver.h"
 
 namespace waybill {
 
@@ -37,7 +36,7 @@ class WorkerMemory {
       const std::vector<MemorySpan>& user_regions);
   ~WorkerMemory();
 
-  // A ledger of so many entries for each buffer; replaces the last plan's.
+  // Allocates a ledger of so many entries for each buffer; replaces the last plan's.
   absl::Status AllocateLedgers(uint32_t entries);
 
   uint32_t buffer_count() const { return static_cast<uint32_t>(buffers_.size()); }
@@ -48,8 +47,14 @@ class WorkerMemory {
   absl::Status Grant(LaneId lane, uint32_t buffer);
   absl::StatusOr<BufferAddress> Describe(uint32_t buffer);
 
-  // No earlier grant reaches the buffer or its ledger from now on.
-  absl::Status Renew(uint32_t buffer);
+  // Somebody may still be writing to the buffer who must not: Renew() has to come before it is
+  // offered again.
+  void Abandon(uint32_t buffer) { buffers_[buffer].abandoned = true; }
+  bool abandoned(uint32_t buffer) const { return buffers_[buffer].abandoned; }
+
+  // Gives an abandoned buffer and its ledger fresh pages and keys, which no earlier grant reaches,
+  // and grants them to the peers of `lanes`. The buffer stays abandoned if this fails.
+  absl::Status Renew(uint32_t buffer, absl::Span<const LaneId> lanes);
 
   // [any thread] In shadow-copy: copies a region of the buffer to the engine's memory.
   absl::Status CopyToShown(uint32_t region);
@@ -68,6 +73,8 @@ class WorkerMemory {
     std::vector<RegionId> fabric_regions;  // Without repeats; the ledger's apart.
     absl::Span<std::byte> arena;           // Where Waybill allocated it.
     Region ledger;
+    uint32_t generation = 0;  // How often it was renewed.
+    bool abandoned = false;
   };
 
   WorkerMemory(Fabric* fabric, const Manifest* manifest)
@@ -92,9 +99,9 @@ class WorkerMemory {
   std::vector<RegionSpans> shown_;
 
   // Of shadow-copy to a device.
-  std::shared_ptr<kernels::cuda::Device> device_;
+  std::shared_ptr<Device> device_;
   std::vector<MemoryKind> user_kinds_;
-  kernels::cuda::Stream stream_ = nullptr;
+  Stream stream_ = nullptr;
   absl::Span<std::byte> pinned_;  // The arena, where it could be.
 };
 

@@ -10,7 +10,8 @@ namespace waybill {
 
 struct AvailableMemory {
   uint64_t size_bytes = ~uint64_t{0};
-  std::string limit;  // What says so: the host's MemAvailable, or a control group's memory.max.
+  std::string
+      limit;  // The limit that was found: the host's MemAvailable, or a control group's memory.max.
 };
 
 // The least of what the host and the control groups (version 2) around this process have left;

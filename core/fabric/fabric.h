@@ -1,13 +1,13 @@
-// The seam to a network. Everything that moves bytes between ranks is behind this class: each kind
-// of network implements it, and so do the fault injector and the tests' own network.
+// The interface to a network. Each kind of network implements it, and so do the fault injector and
+// the network of the tests. Nothing else moves bytes between ranks.
 //
-// The words for done. A post is *accepted* when Post() returns OK. It is *complete* when its event
-// comes: the source memory may be reused, and the bytes lie at their destination before anything
-// that is later on the lane. A lane is *quiescent* when CloseLane() has returned: nothing that was
-// posted on it reads or writes this process's memory any more, whatever became of it.
+// A post is *accepted* when Post() returns OK. It is *complete* when its kComplete event comes: the
+// source memory may be reused, and the bytes are at their destination before anything later on the
+// lane. A lane is *quiescent* when CloseLane() has returned: nothing that was posted on the lane
+// reads or writes this process's memory any more, whether it completed or not.
 //
-// Thread-safety: one thread (the progress thread) calls everything but Wake(), which any may call.
-// Memory that Map() returned may be stored to from any thread.
+// Thread-safety: one thread, the progress thread, calls everything except Wake(), which any thread
+// may call. Any thread may store to memory that Map() returned.
 #ifndef WAYBILL_CORE_FABRIC_FABRIC_H_
 #define WAYBILL_CORE_FABRIC_FABRIC_H_
 
@@ -27,7 +27,6 @@ namespace waybill {
 
 enum class MemoryKind : uint8_t {
   kHost = 1,
-  kPinned = 2,  // Host memory that a device can reach.
   kDevice = 3,
 };
 
@@ -35,34 +34,35 @@ struct MemorySpan {
   MemoryKind kind = MemoryKind::kHost;
   std::byte* data = nullptr;
   uint64_t size_bytes = 0;
-  // Of a device's memory where it was exported: what RDMA devices register best. -1: none.
+  // The dma-buf of a GPU's memory, which is the best way for NICs to register it, or -1 for none.
   int dmabuf_fd = -1;
   uint64_t dmabuf_offset_bytes = 0;
 };
 
-// Numbers that a fabric gives out; 0 is none. Never used again within a fabric's life.
+// Numbers that a fabric assigns. 0 means none. A fabric never uses a number again.
 enum class RegionId : uint32_t { kNone = 0 };
 enum class RemoteRegionId : uint32_t { kNone = 0 };
 enum class LaneId : uint32_t { kNone = 0 };
 
-// Memory of this process that peers may write to, or that writes may read.
+// Memory of this process that peers may write, or that posts may read.
 struct Region {
   RegionId id = RegionId::kNone;
   MemorySpan memory;
 };
 
-// What becomes of a region's bytes when its pages or keys are renewed.
+// Says what Renew() does to the bytes of a region.
 enum class Contents { kKept, kZeroed };
 
 struct Capabilities {
   std::string name;
-  // Map() works on regions that the peer allocated.
+  // True if Map() works for regions that the peer allocated.
   bool can_map = false;
-  // A write's source has to lie in a region that this fabric allocated and granted to the lane.
+  // True if the source of a write must lie in a region that this fabric allocated and granted on
+  // the lane.
   bool source_must_be_granted = false;
-  // The longest single write; longer ones are refused.
+  // The maximum size of a single write. Longer writes are refused.
   uint64_t max_write_bytes = 0;
-  // Posts of a lane that may be incomplete at a time.
+  // The maximum number of incomplete posts per lane.
   uint32_t max_outstanding_posts = 0;
 };
 
@@ -74,7 +74,7 @@ struct Write {
   uint64_t size_bytes = 0;
 };
 
-// A way out of this host.
+// A NIC that lanes can be bound to.
 struct FabricNic {
   std::string name;
   uint32_t rail = 0;
@@ -82,7 +82,7 @@ struct FabricNic {
   uint64_t bytes_per_second = 0;
 };
 
-// One number for operators: what was done, or fell back, since the fabric was made.
+// A counter for operators. It starts at 0 when the fabric is made.
 struct FabricCount {
   std::string name;
   uint64_t value = 0;
@@ -90,15 +90,20 @@ struct FabricCount {
 
 struct FabricEvent {
   enum class Kind : uint8_t {
-    kConnected = 1,  // Both ends of the lane are there.
-    kComplete = 2,   // The post with this token is complete.
-    kImmediate = 3,  // The peer's immediate; all it sent before on this lane has landed.
-    kFailed = 4,  // The lane is dead, once per lane; its posts complete no more. See LaneStatus().
+    // Both ends of the lane are connected.
+    kConnected = 1,
+    // The post with this token is complete.
+    kComplete = 2,
+    // The peer's immediate has arrived, and so has everything that the peer sent before it on this
+    // lane.
+    kImmediate = 3,
+    // The lane is dead; LaneStatus() says why. Comes once per lane, and is the lane's last event.
+    kFailed = 4,
   };
   Kind kind = Kind::kConnected;
   LaneId lane = LaneId::kNone;
-  uint64_t token = 0;      // Of kComplete.
-  uint32_t immediate = 0;  // Of kImmediate.
+  uint64_t token = 0;      // For kComplete.
+  uint32_t immediate = 0;  // For kImmediate.
 };
 
 class Fabric {
@@ -109,82 +114,97 @@ class Fabric {
 
   // --- memory of this process ---
 
-  // Memory that the caller owns and keeps until Release(). `name` is for errors.
+  // Registers memory of the caller, who keeps it until Release() has returned. `name` appears in
+  // errors.
   virtual absl::StatusOr<Region> Register(const MemorySpan& memory, absl::string_view name) = 0;
 
-  // Zeroed memory that the fabric owns. Every page is there when it returns: a lack of memory is
-  // kResourceExhausted now, and never a signal later.
+  // Allocates zeroed memory that the fabric owns. Reserves every page before it returns, so that a
+  // lack of memory is kResourceExhausted here and never a signal later.
   virtual absl::StatusOr<Region> Allocate(uint64_t size_bytes, absl::string_view name) = 0;
 
+  // Ends all grants and forgets the region. When it returns, no peer reaches the memory any more. A
+  // lane with an incomplete post that reads the memory may fail.
   virtual absl::Status Release(RegionId region) = 0;
 
-  // Ends all grants of the region: what a peer writes by an earlier grant or mapping does not reach
-  // it from now on. The address stays. Granted and described anew, it can be used again.
+  // Ends all grants of the region: when it returns, writes by an earlier grant or mapping no longer
+  // reach it. The address stays the same. To use the region again, grant and describe it again.
   virtual absl::Status Renew(RegionId region, Contents contents) = 0;
 
-  // What a peer passes to Import(): printable, for the control channel.
+  // Returns the printable text that a peer passes to Import(). The control channel carries it.
   virtual absl::StatusOr<std::string> Describe(RegionId region) = 0;
 
-  // Lets the peer of `lane` use the region. Before the peer imports it; the peer knows of it when
-  // anything arrives that was posted on the lane afterwards.
+  // Allows the peer of `lane` to use the region. The peer can import the region once it has
+  // received anything that was posted on the lane after this call.
   virtual absl::Status Grant(LaneId lane, RegionId region) = 0;
 
   // --- memory of a peer ---
 
-  // kFailedPrecondition: not granted on this lane (yet), or renewed since it was described.
+  // Imports a region of the peer by the text that Describe() returned there. The import is valid
+  // until the lane is closed.
+  //
+  // kFailedPrecondition: the region is not granted on this lane (yet), or was renewed since it was
+  // described.
   virtual absl::StatusOr<RemoteRegionId> Import(LaneId lane, absl::string_view descriptor) = 0;
 
-  // The peer's memory in this address space, until the lane is closed. kUnimplemented: this region
-  // cannot be mapped; use Post().
+  // Maps the peer's memory into this address space until the lane is closed.
+  //
+  // kUnimplemented: this region cannot be mapped; use Post().
   virtual absl::StatusOr<MemorySpan> Map(RemoteRegionId region) = 0;
 
   // --- lanes ---
 
-  // What lanes can be bound to and works now; empty where the fabric has no choice to offer.
+  // Returns the working NICs that lanes can be bound to. Empty if there is nothing to choose.
   virtual std::vector<FabricNic> Nics() const { return {}; }
 
-  // This end of a lane, bound to the NIC of that name (empty: to any), and the address that the
-  // other end needs; `peer` is for errors. kUnavailable: there is no such NIC, or it is dead.
+  // Opens this end of a lane on the NIC of that name, or on any NIC if `nic` is empty. `peer`
+  // appears in errors.
+  //
+  // kUnavailable: there is no such NIC, or it is dead.
   virtual absl::StatusOr<LaneId> OpenLane(absl::string_view peer, absl::string_view nic) = 0;
+
+  // Returns the address of this end, which the other end passes to ConnectLane().
   virtual absl::StatusOr<std::string> LaneAddress(LaneId lane) const = 0;
 
-  // Begins to connect; kConnected or kFailed follows. Both ends call it.
+  // Begins to connect. Both ends must call it. kConnected or kFailed follows.
   virtual absl::Status ConnectLane(LaneId lane, absl::string_view peer_address) = 0;
 
-  // Makes the lane quiescent and forgets it. Its events that were not polled are dropped.
+  // Makes the lane quiescent and forgets it. Drops its events that were not polled.
   virtual absl::Status CloseLane(LaneId lane) = 0;
 
-  // Why the lane failed; OK where it did not.
+  // Returns why the lane failed, or OK if it did not.
   virtual absl::Status LaneStatus(LaneId lane) const = 0;
 
-  // For people: which network carries it, from where to where, and why none better does.
+  // Returns a text for operators: which network carries the lane, from where to where, and why a
+  // better network does not.
   virtual std::string DescribeLane(LaneId lane) const = 0;
 
   // --- data ---
 
-  // Performs the writes in order, at the latest from the next Poll() or Wait() on, then delivers
-  // the immediate if there is one. One kComplete with `token` follows. An empty span of writes is
-  // allowed. kResourceExhausted: more posts than capabilities().max_outstanding_posts; nothing was
-  // posted.
+  // Performs the writes in order, then delivers the immediate if there is one. The network begins
+  // at the latest with the next Poll() or Wait(). One kComplete with `token` follows unless the
+  // lane fails. `writes` may be empty.
+  //
+  // kResourceExhausted: the lane has capabilities().max_outstanding_posts incomplete posts; nothing
+  // was posted.
   virtual absl::Status Post(LaneId lane, absl::Span<const Write> writes,
                             std::optional<uint32_t> immediate, uint64_t token) = 0;
 
-  // Delivers `immediate` behind every store that this process made through mappings before the
-  // call.
+  // Delivers `immediate` after every store that this process made through mappings before the call.
   virtual absl::Status Publish(LaneId lane, uint32_t immediate) = 0;
 
-  // Appends what has happened to `events`, and does what is to be done meanwhile. Never blocks; at
-  // most `events.capacity()` in all where that is not 0, so that a caller that reserved does not
-  // allocate.
+  // Makes progress and appends new events to `events`. Never blocks. If events.capacity() is not 0,
+  // never exceeds it, so that `events` does not allocate.
   virtual void Poll(std::vector<FabricEvent>& events) = 0;
 
-  // Blocks until Poll() may have something, the deadline, or Wake(), which counts if it came after
-  // the last Wait(), whatever was polled between.
+  // Blocks until Poll() may have an event, the deadline has passed or Wake() is called. Returns at
+  // once if Wake() was called since the last Wait().
   virtual void Wait(absl::Time deadline) = 0;
+  // Ends the current Wait(), or the next one.
   virtual void Wake() = 0;
 
-  // For who waits on several fabrics at once: where ArmWait() says so, sleep until the descriptor
-  // is readable; else Poll() has something already. -1: this fabric waits alone.
+  // Support a caller that waits for several fabrics at once. If ArmWait() returns true, the caller
+  // may sleep until the descriptor is readable; otherwise Poll() has an event already. A descriptor
+  // of -1 means that a caller can wait for this fabric only by Wait().
   virtual int wait_descriptor() const { return -1; }
   virtual bool ArmWait() { return false; }
 

@@ -1,4 +1,4 @@
-// What the fabrics' Poll() and Wait() have in common.
+// Shared parts of the fabrics' Poll() and Wait().
 #ifndef WAYBILL_CORE_FABRIC_PROGRESS_H_
 #define WAYBILL_CORE_FABRIC_PROGRESS_H_
 
@@ -24,7 +24,8 @@ void HandOut(Events& own, std::vector<FabricEvent>& events) {
   own.erase(own.begin(), end);
 }
 
-// For poll() and epoll_wait(): never before the deadline, and no longer than an hour.
+// Returns a timeout for poll() and epoll_wait() that never ends before the deadline, and is an hour
+// at most.
 inline int MillisecondsUntil(absl::Time deadline) {
   const int64_t left = absl::ToInt64Milliseconds(
       std::min(absl::Ceil(deadline - absl::Now(), absl::Milliseconds(1)), absl::Hours(1)));

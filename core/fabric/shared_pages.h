@@ -28,8 +28,8 @@ class SharedPages {
   // kResourceExhausted: the pages cannot be had; says how many bytes, and which limit it was.
   static absl::StatusOr<SharedPages> Create(uint64_t size_bytes, absl::string_view name);
 
-  // The pages behind `fd`, which came from a peer, in another mapping. They are those of the peer
-  // until it renews its own; from then on they belong to nobody.
+  // Maps the pages behind `fd`, which came from a peer. They are shared with the peer until it
+  // renews its own.
   //
   // kInvalidArgument: not sealed against shrinking (touching it could then kill this process), or
   // not of that size.

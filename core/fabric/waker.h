@@ -25,7 +25,7 @@ class Waker {
         absl::StrCat("eventfd: ", std::strerror(errno), " (errno ", errno, ")"));
   }
 
-  int fd() const { return fd_.get(); }  // Readable from a Wake() to the next Forget().
+  int fd() const { return fd_.get(); }  // Readable from a Wake() until the next Forget().
 
   void Wake() {  // From any thread.
     const uint64_t one = 1;
@@ -33,8 +33,8 @@ class Waker {
     woken_ = true;  // Behind the write, or it would stay unread.
   }
 
-  // At the end of a wait, and nowhere else: a wake that came before a Poll() is kept for the next
-  // Wait().
+  // Call this at the end of a wait and nowhere else, so that a wake that came before a Poll() still
+  // ends the next Wait().
   void Forget() {
     if (!woken_.exchange(false)) return;
     uint64_t ignored;

@@ -1,4 +1,4 @@
-// What RDMA and large memory need of a host: looked at, and explained.
+// Examines whether a host has what RDMA and large memory need, and explains what is missing.
 #ifndef WAYBILL_CORE_HOST_EXAMINE_HOST_H_
 #define WAYBILL_CORE_HOST_EXAMINE_HOST_H_
 
@@ -22,10 +22,10 @@ struct Finding {
   std::string subject;  // "mlx5_0, MTU".
   Level level = Level::kGood;
   std::string found;
-  std::string remedy;  // Empty where nothing is to be done.
+  std::string remedy;  // Empty if nothing is to be done.
 };
 
-// What is read instead of the host's own, for tests.
+// Replaces the host's own files and limits, for tests.
 struct HostView {
   std::string root;                  // Before /sys, /proc.
   uint64_t locked_memory_bytes = 0;  // RLIMIT_MEMLOCK; ~0: unlimited.

@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/layout/bounded_json.h"
 
 namespace waybill {
 namespace {
@@ -47,9 +48,8 @@ absl::StatusOr<std::map<std::string, std::string>> ParseIndex(absl::string_view 
     if (event == json::parse_event_t::key && depth == 2 && !seen.insert(value.dump()).second) {
       twice = value.get<std::string>();
     }
-    return true;
   };
-  const json index = json::parse(text.begin(), text.end(), look, false);
+  WAYBILL_ASSIGN_OR_RETURN(const json index, ParseBoundedJson(text, look));
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     return Invalid("not a JSON object with a \"weight_map\" object");
   }
@@ -58,7 +58,7 @@ absl::StatusOr<std::map<std::string, std::string>> ParseIndex(absl::string_view 
   for (const auto& [tensor, file] : index["weight_map"].items()) {
     if (!file.is_string() || !absl::EndsWith(file.get<std::string>(), kExtension) ||
         absl::StrContains(file.get<std::string>(), '/')) {
-      return Invalid(absl::StrCat("tensor \"", tensor, "\": ", file.dump(-1, ' ', true),
+      return Invalid(absl::StrCat("tensor \"", tensor, "\": ", ShortText(file),
                                   " is not a name ending with ", kExtension));
     }
     files.emplace(tensor, file.get<std::string>());

@@ -24,11 +24,11 @@ class Checkpoint {
   static absl::StatusOr<Checkpoint> Open(const std::string& directory);
 
   const ModelConfig& config() const { return config_; }
-  const std::string& config_json() const { return config_json_; }  // Empty where there is none.
+  const std::string& config_json() const { return config_json_; }  // Empty if there is none.
 
   // Sorted by name.
   absl::Span<const CheckpointTensor> tensors() const { return tensors_; }
-  // Null where there is none of that name.
+  // Returns null if there is no tensor of that name.
   const CheckpointTensor* Find(absl::string_view name) const;
 
  private:

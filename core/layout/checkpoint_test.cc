@@ -108,12 +108,17 @@ INSTANTIATE_TEST_SUITE_P(
                 "open checkpoint \"@\": no *.safetensors file is there"},
         BadCase{"a_config_that_is_not_json",
                 [](const auto& d) { WriteFile(d + "/config.json", "{"); },
-                "read \"@/config.json\": config.json: not a JSON object"},
+                "read \"@/config.json\": config.json: not JSON"},
         BadCase{"an_empty_config", [](const auto& d) { WriteFile(d + "/config.json", ""); },
                 "read \"@/config.json\": it cannot be read or is empty"},
         BadCase{"an_index_that_is_not_json", [](const auto& d) { WriteIndex(d, "{\"weight"); },
-                "read \"@/model.safetensors.index.json\": not a JSON object with a \"weight_map\" "
-                "object"},
+                "read \"@/model.safetensors.index.json\": not JSON"},
+        BadCase{"an_index_with_deep_brackets",
+                [](const auto& d) {
+                  WriteIndex(d, absl::StrCat(R"({"weight_map": {"a": )", std::string(200000, '['),
+                                             std::string(200000, ']'), "}}"));
+                },
+                "read \"@/model.safetensors.index.json\": brackets are nested more than 64 deep"},
         BadCase{"an_index_without_a_map",
                 [](const auto& d) { WriteIndex(d, R"({"weight_map": []})"); },
                 "read \"@/model.safetensors.index.json\": not a JSON object with a \"weight_map\" "

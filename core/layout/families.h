@@ -78,7 +78,7 @@ struct Family {
   ConfigKeys keys;
   absl::string_view prefix;  // "model.": of all names but the head's; some checkpoints omit it.
   absl::string_view layer_infix;  // "layers.": followed by the layer's number and a dot.
-  absl::string_view embedding;    // What a tied head is another name of.
+  absl::string_view embedding;    // The tensor that a tied head names again.
   std::vector<ParameterRule> rules;
   std::vector<absl::string_view> ignored;  // Ends of names of what is stored but is no weight.
 };
@@ -87,7 +87,7 @@ inline constexpr absl::string_view kHeadName = "lm_head.weight";
 
 const std::vector<Family>& Families();
 
-// Null where there is none.
+// Returns null if there is none.
 const Family* FamilyOfArchitecture(absl::string_view architecture);
 
 }  // namespace waybill

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "core/base/status.h"
+#include "core/layout/bounded_json.h"
 
 namespace waybill {
 namespace {
@@ -30,7 +32,7 @@ absl::StatusOr<int64_t> Number(const json& config, absl::string_view key, int64_
   }
   if (!found->is_number_unsigned() || found->get<uint64_t>() == 0 ||
       found->get<uint64_t>() > static_cast<uint64_t>(kMaxNumber)) {
-    return Invalid(key, absl::StrCat("is ", found->dump(-1, ' ', true),
+    return Invalid(key, absl::StrCat("is ", ShortText(*found),
                                      ", allowed are whole numbers from 1 to ", kMaxNumber));
   }
   return found->get<int64_t>();
@@ -40,7 +42,7 @@ absl::StatusOr<bool> Flag(const json& config, absl::string_view key, bool fallba
   const auto found = config.find(std::string(key));
   if (found == config.end() || found->is_null()) return fallback;
   if (!found->is_boolean()) {
-    return Invalid(key, absl::StrCat("is ", found->dump(-1, ' ', true), ", not true or false"));
+    return Invalid(key, absl::StrCat("is ", ShortText(*found), ", not true or false"));
   }
   return found->get<bool>();
 }
@@ -62,9 +64,8 @@ absl::Status CheckWord(const json& config, const char* key,
   for (const absl::string_view word : known) {
     if (value == json(std::string(word))) return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("has ", key, " ", value.dump(-1, ' ', true),
-                                                 ", known is \"", absl::StrJoin(known, "\", \""),
-                                                 "\""));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "has ", key, " ", ShortText(value), ", known is \"", absl::StrJoin(known, "\", \""), "\""));
 }
 
 // The shape of blocks; a whole matrix where nothing is said.
@@ -76,8 +77,8 @@ absl::Status ReadBlock(const json& config, Quantisation& q) {
   }
   if (!block.is_array() || block.size() != 2 || !block[0].is_number_unsigned() ||
       !block[1].is_number_unsigned()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "has weight_block_size ", block.dump(-1, ' ', true), ", which is not two whole numbers"));
+    return absl::InvalidArgumentError(absl::StrCat("has weight_block_size ", ShortText(block),
+                                                   ", which is not two whole numbers"));
   }
   q.block_rows = static_cast<uint32_t>(std::min<uint64_t>(block[0].get<uint64_t>(), 1 << 20));
   q.block_columns = static_cast<uint32_t>(std::min<uint64_t>(block[1].get<uint64_t>(), 1 << 20));
@@ -94,8 +95,8 @@ absl::Status ReadKeptModules(const json& config, std::vector<std::string>& modul
     }
     for (const json& module : list) {
       if (!module.is_string() || absl::StartsWith(module.get<std::string>(), "re:")) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "has ", key, " with ", module.dump(-1, ' ', true), ", which is no module's name"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("has ", key, " with ", ShortText(module), ", which is no module's name"));
       }
       modules.push_back(module.get<std::string>());
     }
@@ -139,7 +140,9 @@ ModelConfig ModelConfig::Generic(absl::string_view reason) {
 }
 
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view config_json) {
-  const json config = json::parse(config_json.begin(), config_json.end(), nullptr, false);
+  auto parsed = ParseBoundedJson(config_json);
+  if (!parsed.ok()) return While("config.json", std::move(parsed).status());
+  const json config = *std::move(parsed);
   if (!config.is_object()) return absl::InvalidArgumentError("config.json: not a JSON object");
   const auto architectures = config.find("architectures");
   if (architectures == config.end() || !architectures->is_array() || architectures->size() != 1 ||

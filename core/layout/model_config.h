@@ -1,4 +1,4 @@
-// What config.json says of a model, as far as its tensors' shapes depend on it.
+// Reads what config.json says about the shapes of a model's tensors.
 #ifndef WAYBILL_CORE_LAYOUT_MODEL_CONFIG_H_
 #define WAYBILL_CORE_LAYOUT_MODEL_CONFIG_H_
 
@@ -15,9 +15,9 @@
 namespace waybill {
 
 struct ModelConfig {
-  // Null for `generic`: tensors without meaning, whole or cut by rows.
+  // Null for a generic model, whose tensors are held whole or cut by rows.
   const Family* family = nullptr;
-  std::string generic_reason;  // Why, where it is null.
+  std::string generic_reason;  // Why the model is generic.
 
   int64_t hidden = 0;
   int64_t inner = 0;
@@ -26,14 +26,14 @@ struct ModelConfig {
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
   int64_t vocabulary = 0;
-  int64_t positions = 0;  // 0 where positions are not learnt.
+  int64_t positions = 0;  // 0 if positions are not learnt.
   bool tied_head = false;
 
-  // As quantization_config has it: how the model is served, and which modules are left out.
+  // From quantization_config: how the model is served, and which modules are not quantised.
   std::optional<Quantisation> quantisation;
   std::vector<std::string> not_quantised;
-  std::string
-      quantisation_problem;  // Why it is not understood; empty where it is, or is not there.
+  // Why quantization_config is not understood. Empty if it is, or if there is none.
+  std::string quantisation_problem;
 
   absl::string_view family_name() const { return family == nullptr ? "generic" : family->name; }
 

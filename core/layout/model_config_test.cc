@@ -48,6 +48,38 @@ TEST(ModelConfig, WhatItDoesNotKnowIsGenericAndSaysWhy) {
   EXPECT_EQ(ParseModelConfig("{}")->generic_reason, "config.json names no one architecture");
 }
 
+std::string Nested(int depth) {
+  return std::string(static_cast<size_t>(depth), '[') +
+         std::string(static_cast<size_t>(depth), ']');
+}
+
+TEST(ModelConfig, DeepBracketsAreRefusedBeforeAnythingWalksThem) {
+  for (const absl::string_view key : {"head_dim", "tie_word_embeddings", "quantization_config"}) {
+    const auto config = ParseModelConfig(Llama(absl::StrCat(", \"", key, "\": ", Nested(200000))));
+    EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(config.status().message(), "config.json: brackets are nested more than 64 deep");
+  }
+  EXPECT_TRUE(ParseModelConfig(Llama(absl::StrCat(R"(, "other": )", Nested(63)))).ok());
+  EXPECT_FALSE(ParseModelConfig(Llama(absl::StrCat(R"(, "other": )", Nested(64)))).ok());
+}
+
+TEST(ModelConfig, ErrorsNameContainersAndCutLongTexts) {
+  const auto of_quantisation = [](absl::string_view more) {
+    const auto config = ParseModelConfig(
+        Llama(absl::StrCat(R"(, "quantization_config": {"quant_method": "fp8", )", more, "}")));
+    return config.ok() ? config->quantisation_problem : config.status().ToString();
+  };
+  EXPECT_EQ(of_quantisation(R"("fmt": [[["e4m3"]]])"),
+            "has fmt a list, known is \"e4m3\", \"float8_e4m3fn\"");
+  EXPECT_EQ(of_quantisation(R"("weight_block_size": {"a": 1})"),
+            "has weight_block_size an object, which is not two whole numbers");
+  EXPECT_EQ(of_quantisation(R"("ignored_layers": [["a"]])"),
+            "has ignored_layers with a list, which is no module's name");
+  const auto long_text =
+      ParseModelConfig(Llama(absl::StrCat(R"(, "head_dim": ")", std::string(100000, 'x'), "\"")));
+  EXPECT_LT(long_text.status().message().size(), 200u);
+}
+
 struct BadCase {
   const char* name;
   std::string json;
@@ -65,7 +97,7 @@ TEST_P(ModelConfigRefusesTest, AndNamesTheKey) {
 INSTANTIATE_TEST_SUITE_P(
     Cases, ModelConfigRefusesTest,
     testing::Values(
-        BadCase{"not_json", "{", "config.json: not a JSON object"},
+        BadCase{"not_json", "{", "config.json: not JSON"},
         BadCase{"an_array", "[]", "config.json: not a JSON object"},
         BadCase{"a_missing_number", R"({"architectures": ["LlamaForCausalLM"]})",
                 "config.json: \"hidden_size\" is missing"},

@@ -20,8 +20,8 @@ struct ParameterPart {
   const CheckpointTensor* tensor = nullptr;
   Box box;  // All of the tensor, or a section of it, in the checkpoint's axes.
   Cut cut = Cut::kWhole;
-  int cut_axis = 0;        // Of the checkpoint's axes; meaningless for kWhole.
-  int64_t head_count = 0;  // For the cuts by heads.
+  int cut_axis = 0;        // An axis of the checkpoint's tensor; unused for kWhole.
+  int64_t head_count = 0;  // Used by cuts along heads.
 };
 
 struct ModelParameter {
@@ -32,8 +32,8 @@ struct ModelParameter {
   std::vector<ParameterPart> parts;
 };
 
-// In the engine's order. A tied head is left out. Of a generic model each tensor is a parameter.
-// The parts point into `tensors`.
+// Returns the parameters in the engine's order, without a tied head. In a generic model each tensor
+// is a parameter. The parts point into `tensors`.
 //
 // kInvalidArgument: a tensor is missing, has another shape than the configuration says, or is none
 // that the family knows.
@@ -53,7 +53,7 @@ enum class VocabularyRows : uint8_t {
 struct CutRange {
   int64_t begin = 0;
   int64_t end = 0;
-  int64_t padding = 0;  // So many more, beyond `end`, that no element fills.
+  int64_t padding = 0;  // The number of rows behind `end` that no element fills.
 
   int64_t extent() const { return end - begin; }
 };

@@ -22,7 +22,8 @@ absl::StatusOr<std::vector<CheckpointTensor>> ParseSafetensors(absl::Span<const 
 // meanwhile ends the reader by SIGBUS: do not.
 class SafetensorsFile {
  public:
-  // Also kNotFound and what else opening can give, with the file's name.
+  // Opens a file. Fails with kNotFound or another error of open(), which names the file, or as
+  // ParseSafetensors() does.
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
 
   SafetensorsFile(SafetensorsFile&& other) noexcept;

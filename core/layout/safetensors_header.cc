@@ -50,7 +50,7 @@ class Handler : public nlohmann::json_sax<json> {
         if (key == "data_offsets" && !offsets_) return Enter(State::kOffsets);
         return Fail(absl::StrCat(Where(), "\"", key, "\" is there twice or is no field"));
       default:
-        return true;  // Of the metadata: nothing we read.
+        return true;  // Metadata, which we do not read.
     }
   }
 

@@ -1,4 +1,4 @@
-// The JSON in front of a safetensors file. Of use to safetensors.cc only.
+// Parses the JSON header of a safetensors file. Used by safetensors.cc only.
 #ifndef WAYBILL_CORE_LAYOUT_SAFETENSORS_HEADER_H_
 #define WAYBILL_CORE_LAYOUT_SAFETENSORS_HEADER_H_
 
@@ -21,8 +21,8 @@ struct HeaderEntry {
   uint64_t end = 0;
 };
 
-// In the header's order, without __metadata__. kInvalidArgument: not JSON, a name twice, an unknown
-// dtype, a field missing or of another kind; says where.
+// Returns the entries in the header's order, without __metadata__. kInvalidArgument: not JSON, a
+// name twice, an unknown dtype, a field missing or of another kind; says where.
 absl::StatusOr<std::vector<HeaderEntry>> ParseSafetensorsHeader(absl::string_view json);
 
 }  // namespace waybill

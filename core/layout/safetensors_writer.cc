@@ -46,7 +46,7 @@ class PartFile {
     return fd_.valid() ? absl::OkStatus() : Failed("open", errno);
   }
 
-  // What is being written, for messages.
+  // Says what is being written, for errors.
   void Begin(absl::string_view what, uint64_t size_bytes) {
     what_ = absl::StrCat(what, " (", size_bytes, " bytes)");
   }

@@ -1,4 +1,4 @@
-// What an engine serves a model as: which of its parameters are quantised, and how.
+// How an engine serves a model: which parameters are quantised, and how.
 #ifndef WAYBILL_CORE_LAYOUT_SERVING_H_
 #define WAYBILL_CORE_LAYOUT_SERVING_H_
 
@@ -16,9 +16,9 @@
 namespace waybill {
 
 struct Serving {
-  std::optional<Dtype> dtype;  // Of floating-point parameters; nothing: as stored.
-  // Of the layers' matrices. Embeddings, norms, biases, the router and the head stay as they are,
-  // and what config.json says is not to be converted.
+  std::optional<Dtype> dtype;  // The type of floating-point parameters. Unset: as stored.
+  // How the layers' matrices are quantised. Embeddings, norms, biases, the router and the head stay
+  // as they are, and what config.json says is not to be converted.
   std::optional<Quantisation> quantisation;
 };
 

@@ -46,7 +46,7 @@ struct ShapeCase {
 };
 
 const ShapeCase kShapes[] = {
-    // Of rank 1 of two: q 1024 rows, k and v 512 each, of 1024 columns.
+    // Rank 1 of two has 1024 rows of q and 512 of k and v each, with 1024 columns.
     {"fp8-block", "model.layers.0.self_attn.qkv_proj.weight", {2048, 1024}},
     {"fp8-block", "model.layers.0.self_attn.qkv_proj.weight_scale_inv", {16, 8}},
     {"fp8-block", "model.layers.1.mlp.down_proj.weight", {1024, 1536}},
@@ -148,7 +148,7 @@ TEST(Serving, WhatAQuantizationConfigSaysBeyondWhatIsKnownIsRefused) {
       {R"({"quant_method": "fp8", "pack_method": "order"})",
        "has \"pack_method\", which is not known"},
       {R"({"quant_method": "fp8", "weight_block_size": [128]})",
-       "has weight_block_size [128], which is not two whole numbers"},
+       "has weight_block_size a list, which is not two whole numbers"},
       {R"({"quant_method": "fp8", "ignored_layers": ["re:.*gate.*"]})",
        "has ignored_layers with \"re:.*gate.*\", which is no module's name"},
       {R"({"quant_method": "fp8", "ignored_layers": "lm_head"})",
@@ -167,7 +167,7 @@ TEST(Serving, WhatAQuantizationConfigSaysBeyondWhatIsKnownIsRefused) {
 
 TEST(Serving, CutsWithinBlocksAreServedWithFinerScalesAsFarAsTheyGo) {
   Model model = Qwen();
-  // Of 3072 rows 16 ranks have 192 each: a block and a half.
+  // Each of 16 ranks has 192 of the 3072 rows: a block and a half.
   const auto layout = Layout(model, 16, "fp8-block");
   ASSERT_TRUE(layout.ok()) << layout.status();
   EXPECT_EQ(Find(*layout, "model.layers.0.mlp.gate_up_proj.weight_scale_inv")->shape,

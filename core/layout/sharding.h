@@ -42,7 +42,7 @@ struct WorkerSharding {
   static absl::StatusOr<WorkerSharding> Parse(absl::string_view text);
 };
 
-// What Parse() reads: "fsdp=2,tp=4", without what is 1; "whole" where all are.
+// Returns the text that Parse() reads: "fsdp=2,tp=4" without the factors of 1, or "whole".
 std::string ToString(const TrainerSharding& sharding);
 std::string ToString(const WorkerSharding& sharding);
 

@@ -16,7 +16,7 @@ namespace waybill {
 namespace {
 
 TEST(SyntheticModel, HasAsManyNumbersAsTheRealOne) {
-  // Of the published models; GPT-2 without its mask buffers.
+  // The sizes of the published models; GPT-2 without its mask buffers.
   const std::map<absl::string_view, int64_t> parameters = {
       {"gpt2", 124'439'808},       {"gpt2-medium", 354'823'168}, {"gpt2-large", 774'030'080},
       {"qwen3-0.6b", 596'049'920}, {"qwen3-8b", 8'190'735'360},  {"llama-3.1-8b", 8'030'261'248}};
@@ -66,7 +66,7 @@ TEST(FillSynthetic, GivesFiniteNumbersOfBothSigns) {
     std::memcpy(&upper, bf16.data() + i, sizeof(upper));
     values.insert(std::bit_cast<float>(uint32_t{upper} << 16));
   }
-  EXPECT_GT(values.size(), 900u);  // Of 2 signs, 4 exponents and 128 mantissas.
+  EXPECT_GT(values.size(), 900u);  // There are 2 signs, 4 exponents and 128 mantissas.
   for (size_t i = 0; i < f32.size(); i += 4) {
     float value;
     std::memcpy(&value, f32.data() + i, sizeof(value));

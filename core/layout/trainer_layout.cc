@@ -21,11 +21,11 @@ uint32_t StageOf(const ModelParameter& parameter, int64_t layers, uint32_t pp) {
   return static_cast<uint32_t>(((parameter.layer + 1) * pp - 1) / layers);
 }
 
-// What tp leaves of a tensor: boxes that lie one after the other along the axis that was cut.
+// A tensor's part after the cut by tp: boxes that are adjacent along the axis of the cut.
 struct Local {
   std::vector<Box> boxes;
   int axis = 0;
-  int64_t extent = 0;  // Of all boxes along the axis.
+  int64_t extent = 0;  // The sum over all boxes along the axis.
 };
 
 // [first, last) are the parts that one tensor consists of, in order.
@@ -79,7 +79,7 @@ class Memory {
     std::vector<int64_t> strides(extents.size());
     RowMajorStrides(extents, absl::MakeSpan(strides));
 
-    int64_t along = 0;  // Of the axis that tp cut, in the boxes before.
+    int64_t along = 0;  // The extent of the boxes before, along the axis that tp cut.
     for (Box box : local.boxes) {
       const int64_t begin = along;
       along += box.extent(local.axis);

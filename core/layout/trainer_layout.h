@@ -1,4 +1,4 @@
-// What a trainer rank holds of a model.
+// The part of a model that a trainer holds.
 #ifndef WAYBILL_CORE_LAYOUT_TRAINER_LAYOUT_H_
 #define WAYBILL_CORE_LAYOUT_TRAINER_LAYOUT_H_
 

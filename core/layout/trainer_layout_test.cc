@@ -162,7 +162,7 @@ TEST(TrainerLayout, FsdpCutsTheRowsThatTpLeft) {
   EXPECT_EQ(Boxes(Make(kLlama), {.fsdp = 2, .tp = 2}, "model.layers.1.mlp.up_proj.weight"),
             (Strings{"[0, 5) x [0, 24)", "[10, 15) x [0, 24)", "[5, 10) x [0, 24)",
                      "[15, 20) x [0, 24)"}));
-  // Of 12 local rows of q, k and v each the second rank has the last 6: half of k, and v.
+  // The second rank has the last 6 of the 12 local rows of q, k and v each: half of k, and v.
   EXPECT_EQ(
       Boxes(Make(kGpt2), {.fsdp = 2, .tp = 2}, "transformer.h.0.attn.c_attn.bias"),
       (Strings{"[0, 4); [8, 10)", "[4, 8); [12, 14)", "[10, 12); [16, 20)", "[14, 16); [20, 24)"}));

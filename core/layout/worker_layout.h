@@ -1,4 +1,4 @@
-// What an inference rank holds of a model, as vLLM loads it.
+// The part of a model that a worker holds, as vLLM loads it.
 #ifndef WAYBILL_CORE_LAYOUT_WORKER_LAYOUT_H_
 #define WAYBILL_CORE_LAYOUT_WORKER_LAYOUT_H_
 
@@ -17,7 +17,7 @@
 
 namespace waybill {
 
-// As the engine sees it: dense and row-major.
+// A region as the engine sees it: dense and row-major.
 struct Parameter {
   std::string name;
   Format format;

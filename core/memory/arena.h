@@ -1,4 +1,4 @@
-// All regions of a manifest in one piece of memory that the fabric owns.
+// Puts all regions of a manifest into one piece of memory that the fabric owns.
 #ifndef WAYBILL_CORE_MEMORY_ARENA_H_
 #define WAYBILL_CORE_MEMORY_ARENA_H_
 
@@ -12,12 +12,12 @@
 
 namespace waybill {
 
-// Where each region of the manifest begins, and how many bytes they take together.
+// The offset of each region of the manifest, and the number of bytes that they take together.
 struct ArenaLayout {
   std::vector<uint64_t> offsets;
   uint64_t size_bytes = 0;
 
-  // Every region on a page of its own.
+  // Returns the layout in which every region begins on a page of its own.
   static ArenaLayout For(const Manifest& manifest);
 };
 
@@ -26,8 +26,9 @@ struct Arena {
   ArenaLayout layout;
 };
 
-// Reserves the memory for all of it, zeroed: a lack of it is kResourceExhausted now. Padding needs
-// no more than this.
+// Allocates zeroed memory for all regions. Padding needs no further initialisation.
+//
+// kResourceExhausted: there is not enough memory.
 absl::StatusOr<Arena> AllocateArena(Fabric* fabric, const Manifest& manifest,
                                     absl::string_view name);
 

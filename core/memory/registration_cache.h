@@ -1,4 +1,4 @@
-// Registers each piece of memory once, however many tensors lie in it.
+// Registers each piece of memory once, even if many tensors lie in it.
 #ifndef WAYBILL_CORE_MEMORY_REGISTRATION_CACHE_H_
 #define WAYBILL_CORE_MEMORY_REGISTRATION_CACHE_H_
 
@@ -19,9 +19,9 @@ struct Registration {
   uint64_t offset_bytes = 0;
 };
 
-// Keyed by ranges: memory that lies within a registered range, to its last byte, shares that
-// registration. Counted: the fabric forgets a range when the last user of it releases it. Not
-// thread-safe. The fabric outlives it.
+// Memory that lies entirely within a registered range shares that registration. Registrations are
+// counted: a range is deregistered when its last user releases it. Not thread-safe. The fabric must
+// outlive the cache.
 class RegistrationCache {
  public:
   explicit RegistrationCache(Fabric* fabric) : fabric_(fabric) {}
@@ -29,9 +29,13 @@ class RegistrationCache {
   RegistrationCache& operator=(const RegistrationCache&) = delete;
   ~RegistrationCache();
 
+  // Registers the memory, or counts one more user of the range that contains it. `name` is for
+  // errors.
   absl::StatusOr<Registration> Acquire(const MemorySpan& memory, absl::string_view name);
 
-  // kInvalidArgument: not a registration that Acquire() gave out and that is still held.
+  // Releases what Acquire() returned.
+  //
+  // kInvalidArgument: the registration is not held.
   absl::Status Release(const Registration& registration);
 
   size_t region_count() const { return entries_.size(); }

@@ -30,7 +30,7 @@ class Rendezvous {
   // kDeadlineExceeded.
   struct Met {
     uint32_t end = 0;
-    absl::StatusOr<UniqueFd> socket;  // In no epoll.
+    absl::StatusOr<UniqueFd> socket;  // Not in any epoll.
   };
 
   // Listens on a free port of `host`, which is also what peers are told. Its descriptors are in
@@ -44,11 +44,11 @@ class Rendezvous {
   absl::Status Connect(uint32_t end, absl::string_view peer_address);
   void Close(uint32_t end);
 
-  // What became of an event: false where the descriptor is none of its own.
+  // Handles an event. Returns false if the descriptor is not one of the rendezvous's own.
   bool Handle(int fd);
   // Gives up what has taken too long. Call it now and then.
   void Expire(absl::Time now);
-  // Those that met since the last call.
+  // Returns the ends that have met, or failed to, since the last call.
   std::vector<Met> TakeMet();
 
   uint64_t refused() const { return refused_; }  // Strangers without the secret.

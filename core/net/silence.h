@@ -12,7 +12,7 @@
 
 namespace waybill::net {
 
-// Of one connection, looked at now and then.
+// Watches one connection. Call it now and then.
 class Silence {
  public:
   using Clock = std::chrono::steady_clock;
@@ -24,7 +24,8 @@ class Silence {
       owed_since_.reset();
       return false;
     }
-    // What is owed since the last look may be owed for a moment: an old answer says nothing then.
+    // An acknowledgement may have been owed only since the last check; then an old answer says
+    // nothing.
     owed_since_ = std::max(owed_since_.value_or(now), now - answers.last_ago);
     return now - *owed_since_ >= most;
   }

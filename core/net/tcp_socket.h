@@ -17,7 +17,7 @@
 
 namespace waybill::net {
 
-// Where one listens: a numeric IPv4 or IPv6 address, and a port.
+// An address to listen at: a numeric IPv4 or IPv6 address, and a port.
 struct HostPort {
   std::string host;
   uint16_t port = 0;
@@ -37,7 +37,7 @@ absl::StatusOr<std::string> RandomSecret();
 
 struct Listener {
   UniqueFd socket;
-  HostPort address;  // With the port that the system chose where 0 was asked for.
+  HostPort address;  // Has the port that the system chose if 0 was asked for.
 };
 absl::StatusOr<Listener> Listen(const HostPort& address);
 

@@ -37,7 +37,7 @@ void Pour(double bytes, const std::vector<uint32_t>& set, absl::Span<const RankL
 Quotas ShareOut(const SourceIndex& sources, const std::vector<double>& set_bytes,
                 absl::Span<const RankLink> links) {
   constexpr int kRounds = 100;
-  constexpr double kStill = 1e-6;  // Of a trainer's mean load.
+  constexpr double kStill = 1e-6;  // Relative to a trainer's mean load.
   const auto& sets = sources.holder_sets();
   Quotas quotas(sets.size());
   std::vector<double> loads(links.size(), 0);
@@ -120,7 +120,7 @@ class Dealer {
         out_(out) {}
 
   // Deals what is at a seam of its source to one of the holders; nothing where there is no choice.
-  // What is left is in between.
+  // The rest lies between the seams.
   Box DealSeams(uint32_t index, const Demand& demand) {
     const Source& source = sources_.source(demand.source);
     const auto holders = sources_.holders(source);
@@ -220,7 +220,7 @@ class Dealer {
   Quotas quotas_;
   uint64_t smallest_;
   Assignment& out_;
-  absl::flat_hash_map<uint32_t, size_t> replicas_;  // Of tensors with seams: which holders.
+  absl::flat_hash_map<uint32_t, size_t> replicas_;  // The chosen holders of each tensor with seams.
 };
 
 }  // namespace
@@ -239,8 +239,8 @@ Assignment AssignDemands(const SourceIndex& sources, absl::Span<const Demand> de
   assignment.shipments.reserve(demands.size());
   Dealer dealer(sources, trainers, ShareOut(sources, set_bytes, trainers), smallest_piece_bytes,
                 assignment);
-  // What has no choice goes first: the rest evens it out.
-  std::vector<Box> between;  // Of demands at seams, in their order.
+  // Demands without a choice go first; the others balance them.
+  std::vector<Box> between;  // The boxes of demands between seams, in their order.
   for (uint32_t i = 0; i < demands.size(); ++i) {
     if (demands[i].at_seam) between.push_back(dealer.DealSeams(i, demands[i]));
   }

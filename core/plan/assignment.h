@@ -1,4 +1,4 @@
-// Who sends what: shares demands out between the trainers that hold their sources.
+// Decides which trainer sends what: shares demands out between the holders of their sources.
 #ifndef WAYBILL_CORE_PLAN_ASSIGNMENT_H_
 #define WAYBILL_CORE_PLAN_ASSIGNMENT_H_
 
@@ -16,12 +16,12 @@ namespace waybill {
 struct Shipment {
   uint32_t demand = 0;
   Holder holder;
-  Box box;  // As the demand's.
-  // Nothing is sent: the holder only says what it would send, for the worker to compare.
+  Box box;  // Within the demand's box.
+  // The holder sends nothing but the digest of what it would send, for the worker to compare.
   bool witness = false;
 };
 
-// What a rank's links carry, and where it runs; equal for all where nothing is declared.
+// The rate of a rank's links, and its host. Equal for all ranks if nothing is declared.
 struct RankLink {
   double bytes_per_second = 1;
   uint32_t host = 0;  // Equal numbers are one machine; 0 is unknown.

@@ -23,7 +23,7 @@ class ByteReader {
  public:
   explicit ByteReader(absl::string_view bytes) : bytes_(bytes) {}
 
-  // False where not as much is left.
+  // Returns false if fewer bytes are left.
   template <typename T>
   bool Read(T& value) {
     if (bytes_.size() < sizeof(value)) return false;

@@ -44,7 +44,8 @@ struct ChunkList {
 // Routes are only cut at multiples of this, so that every piece's digest can be taken alone.
 inline constexpr uint64_t kCutBytes = 4096;
 
-// In the table's order. `chunk_bytes` is a multiple of kCutBytes, and no chunk is longer.
+// Cuts the routes in the table's order. `chunk_bytes` must be a multiple of kCutBytes; no chunk is
+// longer.
 ChunkList CutIntoChunks(const RouteTable& routes, uint64_t chunk_bytes);
 
 // Calls visit(offset_bytes, size_bytes) for each contiguous run of the destination that bytes

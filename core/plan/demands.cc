@@ -83,7 +83,7 @@ class DemandFinder {
                          wanted.shape);
   }
 
-  // What is quantised on the way is of use only with its scales.
+  // Elements that are quantised on the way are useful only with their scales.
   absl::Status CheckQuantisedShard(const Manifest& manifest, const ShardView& shard) const {
     const auto shape = manifest.tensor_shape(shard.tensor_index);
     const Extents2 cell = ScaleExtents(shard.format.quantisation, shape);
@@ -149,7 +149,7 @@ class DemandFinder {
   const SourceIndex& sources_;
   absl::Span<const Manifest* const> trainers_;
   std::vector<Demand>& demands_;
-  std::vector<Box> left_;  // Of the shard at hand, what no source has filled yet.
+  std::vector<Box> left_;  // The boxes of the current shard that no source has filled yet.
   std::vector<Box> next_left_;
 };
 

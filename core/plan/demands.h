@@ -1,4 +1,4 @@
-// What the workers need of which source: the cover, before it is decided who sends.
+// Finds what the workers need from which source, before it is decided who sends it.
 #ifndef WAYBILL_CORE_PLAN_DEMANDS_H_
 #define WAYBILL_CORE_PLAN_DEMANDS_H_
 
@@ -17,10 +17,10 @@ namespace waybill {
 struct Demand {
   uint32_t worker = 0;
   uint32_t destination_shard = 0;
-  uint32_t source = 0;  // In the index.
+  uint32_t source = 0;  // The number of the source in the index.
   uint64_t size_bytes = 0;
-  Box box;              // Of the tensor, or, where the shard holds scales, of its grid.
-  Extents2 block = {};  // Where it may be cut: at multiples of these.
+  Box box;              // Within the tensor, or within its grid if the shard holds scales.
+  Extents2 block = {};  // It may be cut at multiples of these extents.
   // It has a part of a block that its source does not hold whole, or such a block's scale.
   bool at_seam = false;
 };

@@ -1,4 +1,5 @@
-// What one trainer works out for what it quantises, and which maxima it trades with other trainers.
+// Describes the scales that one trainer computes, and the maxima that it trades with other
+// trainers.
 //
 // A shard often ends inside a block of the quantisation, and a block's scale needs the largest
 // magnitude of all of it. So the trainers that hold parts of such a block, its co-owners, tell each
@@ -9,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/base/narrow.h"
 #include "core/tensor/box.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/quantisation.h"
@@ -17,17 +19,17 @@ namespace waybill {
 
 // The scales of one shard's blocks. It is also a region: routes read scales from there.
 struct ScaleTable {
-  uint32_t shard = 0;  // Of the trainer's manifest, and where its elements are.
+  uint32_t shard = 0;  // The shard of the trainer's manifest whose elements are quantised.
   uint32_t source_region = 0;
   uint64_t source_offset_bytes = 0;
   Dtype source_dtype = Dtype::kBf16;
   std::vector<int64_t> source_strides;  // In elements.
   Quantisation quantisation;
-  Extents2 block;  // Of the quantisation, for the tensor's shape.
-  Extents2 cell;   // What one stored scale is for.
-  Box box;         // The shard's, of the tensor.
-  Box blocks;      // That meet it, of the grid of blocks.
-  Box cells;       // Of the grid of scales: those of these blocks. Stored row-major.
+  Extents2 block;  // The extents of a block.
+  Extents2 cell;   // The extents of the elements that share one stored scale.
+  Box box;         // The shard's box.
+  Box blocks;      // The blocks that meet `box`, in the grid of blocks.
+  Box cells;       // The scales of these blocks, in the grid of scales. Stored row-major.
 
   uint64_t size_bytes() const {
     return static_cast<uint64_t>(cells.element_count()) * SizeBytes(quantisation.scale_dtype);
@@ -44,36 +46,40 @@ struct BlockRun {
   bool operator==(const BlockRun&) const = default;
 };
 
+// Precedes a message's maxima, which are floats, in the mailbox.
+struct MaximaHeader {
+  uint64_t sequence = 0;  // The same as in a ledger entry.
+  uint64_t digest = 0;    // The digest of the maxima.
+};
+
 // The maxima of some blocks, in one write. To a peer that is this trainer itself (it holds two
 // shards of one block) nothing is written: they are combined here.
 struct MaximaMessage {
   uint32_t peer = 0;  // A trainer.
   // Messages of a step go out when all that were due in earlier steps have come.
   uint32_t step = 0;
-  uint64_t mailbox_offset_bytes = 0;  // In the receiver's mailbox.
-  std::vector<BlockRun> runs;         // In this trainer's tables.
-  std::vector<BlockRun> into;         // Of messages to itself: where they are combined.
+  uint64_t mailbox_offset_bytes = 0;  // Its place in the receiver's mailbox.
+  std::vector<BlockRun> runs;         // The blocks in this trainer's tables.
+  std::vector<BlockRun> into;         // The place to which the maxima of a message are combined.
 
   uint32_t block_count() const {
     uint32_t count = 0;
     for (const BlockRun& run : runs) count += run.count;
     return count;
   }
+  // The size of its place in a mailbox.
+  uint64_t slot_bytes() const {
+    return RoundUp(sizeof(MaximaHeader) + uint64_t{block_count()} * sizeof(float), 64);
+  }
   bool operator==(const MaximaMessage&) const = default;
-};
-
-// In front of a message's maxima, which are floats, in its place in the mailbox.
-struct MaximaHeader {
-  uint64_t sequence = 0;  // As in a ledger entry.
-  uint64_t digest = 0;    // Of the maxima.
 };
 
 struct Exchange {
   std::vector<ScaleTable> tables;
-  std::vector<MaximaMessage> outgoing;  // By step, then peer.
-  std::vector<MaximaMessage> incoming;  // Likewise.
-  // For one update; there are two mailboxes, used in turn, so that a writer of an update that was
-  // given up does not write where the next one reads.
+  std::vector<MaximaMessage> outgoing;  // Sorted by step, then by peer.
+  std::vector<MaximaMessage> incoming;  // Sorted likewise.
+  // The size of one mailbox. There are two mailboxes, used in turn, so that a writer of an update
+  // that was given up does not write where the next one reads.
   uint64_t mailbox_bytes = 0;
 
   bool empty() const { return tables.empty(); }

@@ -1,4 +1,4 @@
-// What a plan says to people, and to programs.
+// Explains a plan to people and to programs.
 #ifndef WAYBILL_CORE_PLAN_EXPLAIN_H_
 #define WAYBILL_CORE_PLAN_EXPLAIN_H_
 
@@ -17,7 +17,7 @@ uint64_t CountWrites(const RouteTable& routes);
 struct PlanCounts {
   uint64_t routes = 0;
   uint64_t writes = 0;
-  uint64_t maxima = 0;  // Of split quantisation blocks, sent between trainers.
+  uint64_t maxima = 0;  // The number of maxima of split blocks that trainers send to each other.
   uint64_t maxima_messages = 0;
 };
 PlanCounts CountPlan(const Plan& plan);

@@ -24,7 +24,7 @@ absl::Span<const Axis> EveryDimension(const ShardView& source, const ShardView& 
     axes[d] = {box.extent(static_cast<int>(d)), source.place.strides[d] * source_bytes,
                destination.place.strides[d] * destination_bytes};
     if (axes[d].extent > 1) continue;
-    // Of no meaning; this one lets runs go on across it.
+    // Any stride is right here; this one lets runs continue.
     const bool last = d + 1 == count;
     axes[d].source_stride = last ? source_bytes : axes[d + 1].source_stride * axes[d + 1].extent;
     axes[d].destination_stride =

@@ -1,4 +1,4 @@
-// Where the elements of a box lie in a trainer's and a worker's memory, as one walk through both.
+// Describes where the elements of a box lie in two ranks' memory, as one walk through both.
 #ifndef WAYBILL_CORE_PLAN_GEOMETRY_H_
 #define WAYBILL_CORE_PLAN_GEOMETRY_H_
 
@@ -18,7 +18,7 @@ uint64_t OffsetWithin(const ShardView& shard, const Box& box);
 // The axes of `box` between the two shards, as RouteShape describes them; written into `axes`, and
 // the part that is used is returned.
 //
-// Where `quantises`: the box's dimensions as they are, since blocks are found by rows and columns.
+// With `quantises`, the axes are the box's dimensions, since blocks are found by rows and columns.
 absl::Span<const Axis> MakeAxes(const ShardView& source, const ShardView& destination,
                                 const Box& box, bool quantises, std::array<Axis, kMaxAxes>& axes);
 

@@ -19,27 +19,28 @@ namespace waybill {
 struct LanePath {
   std::string trainer_nic;
   std::string worker_nic;
-  uint64_t bytes_per_second = 0;  // Of the slower one, shared with the pair's other lanes on it; 0:
-                                  // not known, and then of none of the pair's lanes.
+  // The speed of the slower NIC, divided among the pair's lanes on it. 0 on all lanes of a pair if
+  // it is not known for one of them.
+  uint64_t bytes_per_second = 0;
 
   bool operator==(const LanePath&) const = default;
 };
 
 struct LaneOptions {
-  // For each pair of NICs that are joined: more than one takes different paths through a network
-  // that spreads flows.
+  // The number of lanes for each joined pair of NICs. Several lanes take different paths through a
+  // network that spreads flows.
   uint32_t lanes_per_path = 1;
-  // Of two ranks that declare no NICs: connections in parallel, one where they are on one host.
+  // The number of connections between two ranks that declare no NICs. On one host there is one.
   uint32_t lanes_without_nics = 4;
 };
 
-// Of NICs m to n there are max(m, n) paths: every NIC of either side has one. NICs of equal rail
-// are joined first, then those of equal NUMA node, then what is left in the order of the manifests.
-// A rank without NICs beside one with NICs joins as if it had one without a name.
+// Returns max(m, n) paths for m and n NICs, so that every NIC on either side has one. NICs of equal
+// rail are joined first, then those of equal NUMA node, then what is left in the order of the
+// manifests. A rank without NICs beside one with NICs joins as if it had one without a name.
 std::vector<LanePath> PlanLanes(const Manifest& trainer, const Manifest& worker,
                                 const LaneOptions& options = {});
 
-// For each of the chunks, which are all of one pair: the lane that is through with it first, by
+// Returns for each chunk the lane that would finish it first. All chunks are of one pair; time is
 // bytes over link speed.
 std::vector<uint32_t> ShareOut(absl::Span<const Chunk> chunks, absl::Span<const LanePath> lanes);
 

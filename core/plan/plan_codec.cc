@@ -18,6 +18,10 @@ absl::Status Malformed(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("plan of a rank: ", what));
 }
 
+// Bounds that no plan comes near, so that no sum of sizes overflows.
+constexpr uint64_t kMaxMessageBlocks = uint64_t{1} << 26;
+constexpr uint64_t kMaxMailboxBytes = uint64_t{1} << 40;
+
 // A table's fixed part. Strides and boxes follow it.
 struct TableRecord {
   uint32_t shard;
@@ -67,7 +71,7 @@ bool ReadBox(ByteReader& reader, size_t dimensions, Box& box) {
   const bool read = ReadNumbers(reader, {begins.data(), dimensions}) &&
                     ReadNumbers(reader, {ends.data(), dimensions});
   if (read) box = Box({begins.data(), dimensions}, {ends.data(), dimensions});
-  return read && !box.empty();
+  return read && CheckedElementCount(box).value_or(0) > 0;
 }
 
 void AppendTable(std::string& out, const ScaleTable& table) {
@@ -150,6 +154,7 @@ absl::Status ReadRuns(ByteReader& reader, const Exchange& exchange, uint32_t cou
                       std::vector<BlockRun>& runs) {
   if (count > reader.left() / sizeof(BlockRun)) return Malformed("runs of blocks are missing");
   runs.resize(count);
+  uint64_t blocks = 0;
   for (BlockRun& run : runs) {
     if (!reader.Read(run)) return Malformed("runs of blocks are missing");
     if (run.table >= exchange.tables.size() ||
@@ -157,6 +162,10 @@ absl::Status ReadRuns(ByteReader& reader, const Exchange& exchange, uint32_t cou
             static_cast<uint64_t>(exchange.tables[run.table].blocks.element_count())) {
       return Malformed(absl::StrCat("blocks [", run.first, ", ", uint64_t{run.first} + run.count,
                                     ") of scale table ", run.table, " are not there"));
+    }
+    blocks += run.count;
+    if (blocks > kMaxMessageBlocks) {
+      return Malformed(absl::StrCat("a message of more than ", kMaxMessageBlocks, " maxima"));
     }
   }
   return absl::OkStatus();
@@ -175,6 +184,9 @@ absl::Status ReadMessages(ByteReader& reader, const Exchange& exchange,
     message.peer = record.peer;
     message.step = record.step;
     message.mailbox_offset_bytes = record.mailbox_offset_bytes;
+    if (message.mailbox_offset_bytes > kMaxMailboxBytes) {
+      return Malformed("a message of maxima lies outside of every mailbox");
+    }
     WAYBILL_RETURN_IF_ERROR(ReadRuns(reader, exchange, record.run_count, message.runs));
     WAYBILL_RETURN_IF_ERROR(ReadRuns(reader, exchange, record.into_count, message.into));
   }
@@ -218,24 +230,49 @@ absl::StatusOr<RankPlan> DecodeRankPlan(absl::string_view bytes) {
   if (!reader.Read(plan.exchange.mailbox_bytes) || reader.left() != 0) {
     return Malformed(absl::StrCat(reader.left(), " bytes too many, or some are missing"));
   }
+  if (plan.exchange.mailbox_bytes > kMaxMailboxBytes) {
+    return Malformed(absl::StrCat("a mailbox of ", plan.exchange.mailbox_bytes, " bytes"));
+  }
   return plan;
 }
 
-absl::Status CheckTrainerPlan(const RankPlan& plan) {
-  for (const MaximaMessage& message : plan.exchange.incoming) {
-    const uint64_t size = sizeof(MaximaHeader) + uint64_t{message.block_count()} * sizeof(float);
-    if (message.mailbox_offset_bytes > plan.exchange.mailbox_bytes ||
-        size > plan.exchange.mailbox_bytes - message.mailbox_offset_bytes) {
+namespace {
+
+absl::Status CheckMessages(const Exchange& exchange) {
+  for (const MaximaMessage& message : exchange.incoming) {
+    const uint64_t size = message.slot_bytes();
+    if (message.mailbox_offset_bytes > exchange.mailbox_bytes ||
+        size > exchange.mailbox_bytes - message.mailbox_offset_bytes) {
       return Malformed("a message of maxima is not in the mailbox");
     }
+    if (!message.into.empty()) return Malformed("a message that arrives is combined elsewhere");
   }
+  for (const MaximaMessage& message : exchange.outgoing) {
+    uint64_t into = 0;
+    for (const BlockRun& run : message.into) into += run.count;
+    if (!message.into.empty() && into != message.block_count()) {
+      return Malformed(absl::StrCat(message.block_count(), " maxima are combined into ", into));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckTrainerPlan(const RankPlan& plan) {
+  WAYBILL_RETURN_IF_ERROR(CheckMessages(plan.exchange));
   for (uint32_t r = 0; r < plan.routes.size(); ++r) {
-    const uint32_t table = plan.routes.scale_table(r);
+    const uint32_t index = plan.routes.scale_table(r);
     const bool quantises = plan.routes.shape(r).transform == Transform::kQuantise;
-    if (table == kNoScaleTable && !quantises) continue;
-    if (table >= plan.exchange.tables.size()) {
+    if (index == kNoScaleTable && !quantises) continue;
+    if (index >= plan.exchange.tables.size()) {
       return Malformed(
-          absl::StrCat("route ", r, ": scale table ", table, " of ", plan.exchange.tables.size()));
+          absl::StrCat("route ", r, ": scale table ", index, " of ", plan.exchange.tables.size()));
+    }
+    const ScaleTable& table = plan.exchange.tables[index];
+    if (!(quantises ? table.box : table.cells).Contains(plan.routes.box(r))) {
+      return Malformed(absl::StrCat("route ", r, ": ", ToString(plan.routes.box(r)),
+                                    " is not in scale table ", index));
     }
   }
   return absl::OkStatus();

@@ -1,4 +1,4 @@
-// What one rank is told of the plan, as bytes, and the plan's hash over all of them.
+// Encodes and decodes the part of the plan that one rank gets, and hashes the whole plan.
 #ifndef WAYBILL_CORE_PLAN_PLAN_CODEC_H_
 #define WAYBILL_CORE_PLAN_PLAN_CODEC_H_
 
@@ -15,7 +15,7 @@ namespace waybill {
 
 struct RankPlan {
   RouteTable routes;
-  Exchange exchange;  // Of a trainer.
+  Exchange exchange;  // Empty for a worker.
 
   bool operator==(const RankPlan&) const = default;
 };
@@ -27,11 +27,13 @@ std::string EncodeRankPlan(const RouteTable& routes, const Exchange& exchange);
 // together.
 absl::StatusOr<RankPlan> DecodeRankPlan(absl::string_view bytes);
 
-// What an engine takes for granted of a trainer's plan: that its parts fit together. A worker's
-// routes name the tables of their trainers, which it does not have. kInvalidArgument: they do not.
+// Checks that the parts of a trainer's plan fit together, which the engine relies on. Do not call
+// it for a worker: its routes name the tables of their trainers, which it does not have.
+//
+// kInvalidArgument: they do not fit together.
 absl::Status CheckTrainerPlan(const RankPlan& plan);
 
-// Over all trainers' encodings, in order of rank.
+// Returns the hash over all trainers' encodings, in order of rank.
 uint64_t HashPlan(const Plan& plan);
 
 }  // namespace waybill

@@ -8,6 +8,8 @@
 #include <random>
 #include <vector>
 
+#include "core/plan/plan_check.h"
+#include "core/plan/plan_codec.h"
 #include "core/plan/planner.h"
 #include "core/tensor/manifest.h"
 #include "core/tensor/manifest_check.h"
@@ -192,6 +194,20 @@ TEST(PlannerOracle, EveryElementOfEveryWorkerIsWrittenOnceFromItsOwner) {
 
     const auto plan = MakePlan(source_pointers, destination_pointers, {.smallest_piece_bytes = 64});
     ASSERT_TRUE(plan.ok()) << plan.status();
+
+    for (uint32_t t = 0; t < trainers; ++t) {
+      ASSERT_EQ(
+          CheckRankPlan(*DecodeRankPlan(EncodeRankPlan(plan->trainers[t], plan->exchanges[t])),
+                        sources[t], Role::kTrainer)
+              .message(),
+          "");
+    }
+    for (uint32_t w = 0; w < workers; ++w) {
+      ASSERT_EQ(CheckRankPlan(*DecodeRankPlan(EncodeRankPlan(plan->workers[w], {})),
+                              destinations[w], Role::kWorker)
+                    .message(),
+                "");
+    }
 
     std::vector<std::vector<uint8_t>> memory;
     for (const Manifest& m : sources) memory.push_back(Fill(m));

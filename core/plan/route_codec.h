@@ -16,7 +16,14 @@ namespace waybill {
 
 std::string EncodeRoutes(const RouteTable& routes);
 
-// kInvalidArgument: not such an encoding, or of another version.
+// The most that the routes of one rank may write in an update, which bounds the number of chunks.
+inline constexpr uint64_t kMaxPlanBytes = uint64_t{1} << 46;
+
+// kInvalidArgument: the bytes are not such an encoding, are of another version, or describe a route
+// that no plan has: one whose sizes or offsets do not fit into 63 bits, whose axes do not walk as
+// many elements as its box holds, or whose transform does not fit the sizes of its elements.
+//
+// Whether the routes fit the memory of a rank is for CheckRankPlan().
 absl::StatusOr<RouteTable> DecodeRoutes(absl::string_view bytes);
 
 }  // namespace waybill

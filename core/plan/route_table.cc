@@ -12,6 +12,21 @@ uint64_t RouteShape::size_bytes() const {
   return static_cast<uint64_t>(element_count()) * destination_element_bytes;
 }
 
+uint64_t RouteShape::source_span_bytes() const {
+  uint64_t span = source_element_bytes;
+  for (const Axis& axis : axes)
+    span += static_cast<uint64_t>((axis.extent - 1) * axis.source_stride);
+  return span;
+}
+
+uint64_t RouteShape::destination_span_bytes() const {
+  uint64_t span = destination_element_bytes;
+  for (const Axis& axis : axes) {
+    span += static_cast<uint64_t>((axis.extent - 1) * axis.destination_stride);
+  }
+  return span;
+}
+
 uint64_t RouteShape::destination_run_bytes() const {
   int64_t run = static_cast<int64_t>(destination_element_bytes);
   for (size_t a = axes.size(); a-- > 0 && axes[a].destination_stride == run;) {

@@ -1,4 +1,4 @@
-// Ordered routes, as columns: what a trainer writes, or what a worker is to receive.
+// Ordered routes, stored as columns: what a trainer writes, or what a worker receives.
 #ifndef WAYBILL_CORE_PLAN_ROUTE_TABLE_H_
 #define WAYBILL_CORE_PLAN_ROUTE_TABLE_H_
 
@@ -12,17 +12,17 @@
 
 namespace waybill {
 
-// What happens to the elements on the way.
+// How elements are transformed on the way.
 enum class Transform : uint8_t {
   kNone = 1,
-  kF32ToBf16 = 2,  // To the nearest, of two as near the even one.
-  kQuantise = 3,   // By the scales of a table. Its axes are the box's dimensions, each of them.
+  kF32ToBf16 = 2,  // Rounds to the nearest, ties to even.
+  kQuantise = 3,   // Uses the scales of a table. The axes are the box's dimensions.
 };
 
-// Of a route that quantises nothing.
+// The scale table of a route that has nothing to do with scales.
 inline constexpr uint32_t kNoScaleTable = ~uint32_t{0};
 
-// Of a route: those of the box, and one of single elements.
+// The most axes of a route: those of the box, and one of single elements.
 inline constexpr int kMaxAxes = kMaxDimensions + 1;
 
 // One loop of a route's walk through both memories. Strides in bytes.
@@ -48,7 +48,11 @@ struct RouteShape {
   absl::Span<const Axis> axes;
 
   int64_t element_count() const;
-  uint64_t size_bytes() const;  // At the destination.
+  uint64_t size_bytes() const;  // Its size at the destination.
+
+  // The bytes from the first element's first to the last element's last, in each memory.
+  uint64_t source_span_bytes() const;
+  uint64_t destination_span_bytes() const;
 
   // Contiguous bytes at the destination: the longest piece that one write can carry.
   uint64_t destination_run_bytes() const;
@@ -61,19 +65,19 @@ struct RouteShape {
 struct RouteView {
   uint32_t trainer = 0;  // Ranks.
   uint32_t worker = 0;
-  uint32_t source_shard = 0;  // Of the trainer's manifest.
+  uint32_t source_shard = 0;  // The shard in the trainer's manifest.
   uint32_t destination_shard = 0;
   uint32_t source_region = 0;
   uint32_t destination_region = 0;
   uint64_t source_offset_bytes = 0;
   uint64_t destination_offset_bytes = 0;
-  uint32_t ledger_entry = 0;  // Where in the worker's ledger its digest goes.
-  // Of the trainer's Exchange: by which it quantises, or whose scales it brings; those are read as
-  // if the trainer had a region for each table, behind those of its manifest.
+  uint32_t ledger_entry = 0;  // The place of its digest in the worker's ledger.
+  // The table of the trainer's Exchange by which the route quantises, or whose scales it brings.
+  // Scales are read as if each table were a region of the trainer, after those of its manifest.
   uint32_t scale_table = kNoScaleTable;
-  // Brings nothing: the trainer only tells the digest of what it would bring. Another one does.
+  // The trainer writes only the digest of what it would bring. Another trainer brings it.
   bool witness = false;
-  Box box;           // Of the tensor; of scales: of its grid.
+  Box box;           // Within the tensor, or within the grid of scales.
   RouteShape shape;  // Its axes point into the table.
 };
 
@@ -95,14 +99,14 @@ class RouteTable {
   bool witness(uint32_t i) const { return witnesses_[i]; }
   Box box(uint32_t i) const;
   RouteShape shape(uint32_t i) const;
-  // That are written: none of a witness.
+  // Returns the number of bytes that the route writes, which is 0 for a witness.
   uint64_t written_bytes(uint32_t i) const { return witness(i) ? 0 : shape(i).size_bytes(); }
   void set_ledger_entry(uint32_t i, uint32_t entry) { ledger_entries_[i] = entry; }
 
   void Add(const RouteView& route);
   void Reserve(uint32_t routes);
 
-  uint64_t total_bytes() const;  // That are written.
+  uint64_t total_bytes() const;  // The sum of written_bytes().
   bool operator==(const RouteTable&) const = default;
 
  private:

@@ -13,8 +13,6 @@
 namespace waybill {
 namespace {
 
-constexpr uint64_t kMessageAlignment = 64;
-
 // A trainer's table; co-owners of a block.
 struct Owner {
   uint32_t trainer = 0;
@@ -73,7 +71,7 @@ class SeamFinder {
     Extents2 block;
     // Split blocks, with those that send anything of it.
     std::map<std::vector<int64_t>, std::vector<Owner>> split;
-    // Who writes a block's scale.
+    // The trainer that writes a block's scale.
     std::map<std::vector<int64_t>, Owner> writers;
   };
 
@@ -210,7 +208,7 @@ class SeamFinder {
         sources_.DescribeHolders(grid.tensor)));
   }
 
-  // Who writes the scale collects.
+  // The trainer that writes the scale collects.
   void PutWriterFirst(const Grid& grid, const std::vector<int64_t>& block,
                       std::vector<Owner>& owners) const {
     const auto writer = grid.writers.find(block);
@@ -308,19 +306,14 @@ class SeamFinder {
   }
 
   void AddMessages() {
-    const auto place = [](uint64_t& end, uint32_t blocks) {
-      const uint64_t at = end;
-      const uint64_t size = sizeof(MaximaHeader) + uint64_t{blocks} * sizeof(float);
-      end = (end + size + kMessageAlignment - 1) / kMessageAlignment * kMessageAlignment;
-      return at;
-    };
     for (auto& [who, draft] : drafts_) {
       const auto [from, to, step] = who;
       MaximaMessage out{.peer = to, .step = step, .runs = std::move(draft.from), .into = {}};
       if (from == to) {
         out.into = std::move(draft.to);
       } else {
-        out.mailbox_offset_bytes = place(exchanges_[to].mailbox_bytes, out.block_count());
+        out.mailbox_offset_bytes = exchanges_[to].mailbox_bytes;
+        exchanges_[to].mailbox_bytes += out.slot_bytes();
         exchanges_[to].incoming.push_back({.peer = from,
                                            .step = step,
                                            .mailbox_offset_bytes = out.mailbox_offset_bytes,

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/plan/plan_check.h"
 #include "core/plan/plan_codec.h"
 #include "core/plan/planner.h"
 #include "core/tensor/box_index.h"
@@ -255,11 +256,16 @@ TEST(Seams, EveryRouteUsesTheMaximaOfWholeBlocksHoweverTheSourcesAreCut) {
       const auto decoded = DecodeRankPlan(EncodeRankPlan(rank_plan.routes, rank_plan.exchange));
       ASSERT_TRUE(decoded.ok()) << decoded.status();
       EXPECT_EQ(*decoded, rank_plan);
-      EXPECT_EQ(CheckTrainerPlan(*decoded).message(), "");
+      EXPECT_EQ(CheckRankPlan(*decoded, t[i], Role::kTrainer).message(), "");
       messages += rank_plan.exchange.outgoing.size();
       for (uint32_t r = 0; r < rank_plan.routes.size(); ++r) {
         witnesses += rank_plan.routes.witness(r);
       }
+    }
+    for (uint32_t i = 0; i < w.size(); ++i) {
+      const auto decoded = DecodeRankPlan(EncodeRankPlan(plan->workers[i], {}));
+      ASSERT_TRUE(decoded.ok()) << decoded.status();
+      EXPECT_EQ(CheckRankPlan(*decoded, w[i], Role::kWorker).message(), "");
     }
   }
   EXPECT_GT(messages, 1000u);
@@ -305,7 +311,7 @@ TEST(Seams, TwoOwnersSwapInOneStepAndSendOnlyTheMaxima) {
     const MaximaMessage& message = plan.exchanges[t].outgoing[0];
     EXPECT_EQ(message.peer, 1 - t);
     EXPECT_EQ(message.step, 0u);
-    EXPECT_EQ(message.block_count(), 2u);  // Of 64 columns by 32.
+    EXPECT_EQ(message.block_count(), 2u);  // 64 columns in blocks of 32.
     EXPECT_EQ(plan.exchanges[t].mailbox_bytes, 64u);
   }
   // Trainer 0 has the block's first row and writes its scale; trainer 1 tells what it used.

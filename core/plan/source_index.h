@@ -1,4 +1,4 @@
-// Who holds what among the trainers: every distinct box of every tensor, with its holders.
+// Indexes what the trainers hold: every distinct box of every tensor, with its holders.
 #ifndef WAYBILL_CORE_PLAN_SOURCE_INDEX_H_
 #define WAYBILL_CORE_PLAN_SOURCE_INDEX_H_
 
@@ -25,7 +25,7 @@ struct Holder {
 struct Source {
   Box box;
   uint32_t tensor = 0;
-  uint32_t holders_begin = 0;  // In SourceIndex::holders.
+  uint32_t holders_begin = 0;  // The first of its holders in SourceIndex::holders.
   uint32_t holders_end = 0;
   uint32_t holder_set = 0;  // Equal for sources that the same trainers hold.
 };
@@ -36,7 +36,7 @@ class SourceIndex {
   // kInvalidArgument: two trainers declare one tensor with different shapes.
   static absl::StatusOr<SourceIndex> Build(absl::Span<const Manifest* const> trainers);
 
-  // By name or alias; nothing where no trainer declares it.
+  // Finds a tensor by name or alias. Returns nullopt if no trainer declares it.
   const uint32_t* FindTensor(absl::string_view name) const;
   absl::Span<const int64_t> shape(uint32_t tensor) const { return tensors_[tensor].shape; }
 

@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
-#include "core/memory/device.h"
 #include "core/stage/piece_walk.h"
 #include "kernels/cuda/cast.h"
 #include "kernels/cuda/digest.h"
@@ -23,7 +22,6 @@ namespace waybill {
 namespace {
 
 using kernels::cuda::LeafSum;
-using kernels::cuda::Outcome;
 
 // Pieces begin at such places of the scratch memory, so that the kernels' wide paths take them.
 constexpr uint64_t kAlignment = 256;
@@ -34,8 +32,8 @@ uint64_t Aligned(uint64_t size_bytes) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DeviceStager>> DeviceStager::Create(
-    std::shared_ptr<kernels::cuda::Device> device, const Options& options) {
+absl::StatusOr<std::unique_ptr<DeviceStager>> DeviceStager::Create(std::shared_ptr<Device> device,
+                                                                   const Options& options) {
   std::unique_ptr<DeviceStager> stager(new DeviceStager(std::move(device), options));
   WAYBILL_RETURN_IF_ERROR(While("stage from a GPU", stager->MakeLanes()));
   if (!options.slots.empty()) {
@@ -49,12 +47,11 @@ absl::Status DeviceStager::MakeLanes() {
   const uint64_t sums_bytes = options_.most_pieces * sizeof(uint64_t);
   lanes_.resize(options_.lanes);
   for (Lane& lane : lanes_) {
-    void* memory = nullptr;
-    WAYBILL_RETURN_IF_ERROR(ToStatus(device_->MakeStream(lane.stream)));
-    WAYBILL_RETURN_IF_ERROR(ToStatus(device_->Allocate(scratch_bytes, memory)));
-    lane.scratch = static_cast<std::byte*>(memory);
-    WAYBILL_RETURN_IF_ERROR(ToStatus(device_->Allocate(sums_bytes, memory)));
-    lane.device_sums = static_cast<uint64_t*>(memory);
+    WAYBILL_ASSIGN_OR_RETURN(lane.stream, device_->MakeStream());
+    WAYBILL_ASSIGN_OR_RETURN(void* const scratch, device_->Allocate(scratch_bytes));
+    lane.scratch = static_cast<std::byte*>(scratch);
+    WAYBILL_ASSIGN_OR_RETURN(void* const sums, device_->Allocate(sums_bytes));
+    lane.device_sums = static_cast<uint64_t*>(sums);
     lane.sums.resize(options_.most_pieces);
   }
   return absl::OkStatus();
@@ -79,9 +76,8 @@ absl::Status DeviceStager::SetTables(absl::Span<const ScaleTable> tables) {
   first_table_ = tables.data();
   for (const ScaleTable& table : tables) {
     const auto blocks = static_cast<size_t>(table.blocks.element_count());
-    void* memory = nullptr;
-    WAYBILL_RETURN_IF_ERROR(
-        ToStatus(device_->Allocate(std::max<size_t>(blocks, 1) * sizeof(float), memory)));
+    WAYBILL_ASSIGN_OR_RETURN(void* const memory,
+                             device_->Allocate(std::max<size_t>(blocks, 1) * sizeof(float)));
     tables_.push_back({static_cast<float*>(memory), std::vector<float>(blocks)});
   }
   return absl::OkStatus();
@@ -101,10 +97,10 @@ absl::Status DeviceStager::status() const {
   return status_;
 }
 
-bool DeviceStager::Check(const Outcome& outcome) {
-  if (outcome.ok()) return true;
+bool DeviceStager::Check(const absl::Status& status) {
+  if (status.ok()) return true;
   const std::lock_guard lock(mutex_);
-  if (status_.ok()) status_ = While("stage from a GPU", ToStatus(outcome));
+  if (status_.ok()) status_ = While("stage from a GPU", status);
   return false;
 }
 
@@ -141,8 +137,8 @@ void DeviceStager::Return(uint32_t lane) {
 void DeviceStager::Chunk::Stage(const RouteShape& shape, const std::byte* source, uint64_t begin,
                                 uint64_t end, std::byte* slot, Digests digests) {
   if (reinterpret_cast<uintptr_t>(source) % shape.source_element_bytes != 0) {
-    stager_.Check(Outcome::Failed(absl::StrCat("elements of ", shape.source_element_bytes,
-                                               " bytes do not begin at a multiple of that")));
+    stager_.Check(absl::InternalError(absl::StrCat("elements of ", shape.source_element_bytes,
+                                                   " bytes do not begin at a multiple of that")));
     return;
   }
   Lane& lane = stager_.lanes_[lane_];

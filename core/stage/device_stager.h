@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "core/device/device.h"
 #include "core/plan/exchange.h"
 #include "core/plan/route_table.h"
 #include "core/stage/element_reader.h"
@@ -21,57 +22,58 @@
 #include "core/stage/scale_values.h"
 #include "core/stage/stage_piece.h"
 #include "core/tensor/box.h"
-#include "kernels/cuda/device.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/leaf_sum.h"
 #include "kernels/elements.h"
 
 namespace waybill {
 
-// Waits for no stream but its own. Allocates nothing after SetTables(), but where there are NaNs or
-// infinities. Thread-safe as said.
+// Waits for its own streams only. Allocates nothing after SetTables() unless there are NaNs or
+// infinities. Each method says which threads may call it.
 class DeviceStager final : public ElementReader {
  public:
   struct Options {
     uint64_t chunk_bytes = 0;
-    size_t most_pieces = 0;  // Of any chunk.
-    uint32_t lanes = 1;      // Chunks at once.
-    // Where the slots are; pinned while this lives, if it can be: else copies are slower.
+    size_t most_pieces = 0;  // The most pieces of a chunk.
+    uint32_t lanes = 1;      // The number of chunks staged at a time.
+    // The memory of the slots. It is pinned while the stager lives; copies are slower if that
+    // fails.
     absl::Span<std::byte> slots;
   };
-  // kInternal: the GPU has no room, or cannot be used; says why.
-  static absl::StatusOr<std::unique_ptr<DeviceStager>> Create(
-      std::shared_ptr<kernels::cuda::Device> device, const Options& options);
+  // kInternal: the GPU has no room, or cannot be used.
+  static absl::StatusOr<std::unique_ptr<DeviceStager>> Create(std::shared_ptr<Device> device,
+                                                              const Options& options);
   ~DeviceStager() override;
 
-  // Room for what is worked out of each table; they outlive this. Once, before anything else.
+  // Allocates the maxima and factors of each table. Call it once, before anything else. The tables
+  // must outlive the stager.
   absl::Status SetTables(absl::Span<const ScaleTable> tables);
 
-  // [one thread, while no chunk is staged] A new update: what went wrong is forgotten.
+  // [one thread, while no chunk is staged] Begins an update: forgets the last one's failure.
   void Begin();
 
-  // [likewise] Quantises by what `values` knows now.
+  // [one thread, while no chunk is staged] Takes the factors of `values`, to quantise by them.
   void TakeFactors(uint32_t table, const ScaleValues& values);
 
-  // One chunk: its pieces are queued, then waited for. One thread.
+  // One chunk, on one thread. Its pieces are queued, then waited for.
   class Chunk {
    public:
-    // May wait for another chunk to end.
+    // Waits until fewer than Options::lanes chunks are being staged.
     explicit Chunk(DeviceStager* stager);
     ~Chunk();
     Chunk(const Chunk&) = delete;
     Chunk& operator=(const Chunk&) = delete;
 
-    // As StagePacked() and QuantisePacked(), of values that are all known; `table` is their number.
-    // In the order of the slot.
+    // Queue what StagePacked() and QuantisePacked() do. All scales of `values`, which are those of
+    // table `table`, are known. Call them in the order of the slot.
     void Stage(const RouteShape& shape, const std::byte* source, uint64_t begin, uint64_t end,
                std::byte* slot, Digests digests);
     void Quantise(const RouteShape& shape, const Box& box, uint32_t table,
                   const ScaleValues& values, const std::byte* source, uint64_t begin, uint64_t end,
                   std::byte* slot, Digests digests);
 
-    // When all of it is in its slots. The parts of the routes' digests, in the order of the calls;
-    // valid while this lives.
+    // Waits until everything is in the slot. Returns the parts of the routes' digests, in the order
+    // of the calls. They are valid while the object lives.
     absl::Span<const uint64_t> Finish();
 
    private:
@@ -86,22 +88,23 @@ class DeviceStager final : public ElementReader {
   uint64_t CountNonFinite(const std::byte* data, kernels::Wide type, int64_t pitch_bytes,
                           size_t rows, size_t columns) override;
 
-  // [any thread] The first thing that went wrong since Begin(): what was staged is worth nothing.
+  // [any thread] Returns the first failure since Begin(). If there is one, what was staged must not
+  // be shown.
   absl::Status status() const;
 
  private:
   struct Lane {
-    kernels::cuda::Stream stream = nullptr;
+    Stream stream = nullptr;
     std::byte* scratch = nullptr;     // The device's.
     uint64_t* device_sums = nullptr;  // Likewise.
     std::vector<uint64_t> sums;
-    uint64_t used_bytes = 0;  // Of the scratch memory.
+    uint64_t used_bytes = 0;  // Bytes of the scratch memory in use.
     size_t pieces = 0;
     bool taken = false;
   };
   struct Table {
     float* factors = nullptr;   // The device's; maxima before.
-    std::vector<float> maxima;  // Of each block.
+    std::vector<float> maxima;  // One for each block.
   };
   // A piece in the scratch memory.
   struct Output {
@@ -116,20 +119,21 @@ class DeviceStager final : public ElementReader {
     }
   };
 
-  DeviceStager(std::shared_ptr<kernels::cuda::Device> device, const Options& options)
+  DeviceStager(std::shared_ptr<Device> device, const Options& options)
       : device_(std::move(device)), options_(options) {}
 
   absl::Status MakeLanes();
   uint32_t Take();
   void Return(uint32_t lane);
-  // Whether it went well; keeps the first that did not.
-  bool Check(const kernels::cuda::Outcome& outcome);
+  // Returns whether it went well. Keeps the first that did not.
+  bool Check(const absl::Status& status);
+  bool Check(const kernels::cuda::Outcome& launch) { return Check(ToStatus(launch)); }
   Output Place(Lane& lane, uint64_t begin, uint64_t end, Digests digests);
   void StageBlock(const Lane& lane, const RouteShape& shape, const PieceBlock& block,
                   const std::byte* source, std::byte* destination, bool all, Output& output);
   void Send(const Lane& lane, const Output& output, std::byte* slot);
 
-  const std::shared_ptr<kernels::cuda::Device> device_;
+  const std::shared_ptr<Device> device_;
   const Options options_;
   bool pinned_ = false;
   std::vector<Lane> lanes_;

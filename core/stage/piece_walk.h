@@ -1,4 +1,4 @@
-// Where the elements of a piece lie, as rectangles that one call of a kernel takes.
+// The places of a piece's elements, as rectangles that one call of a kernel handles.
 #ifndef WAYBILL_CORE_STAGE_PIECE_WALK_H_
 #define WAYBILL_CORE_STAGE_PIECE_WALK_H_
 
@@ -70,7 +70,7 @@ void ForEachBlock(const RouteShape& shape, int64_t first, int64_t last, Packing 
 // The same of a route that quantises, with the blocks that share a scale.
 struct QuantisedBlock {
   PieceBlock place;
-  Box blocks;               // Of the quantisation's grid, that it meets.
+  Box blocks;               // The blocks of the quantisation's grid that it crosses.
   kernels::BlockGrid grid;  // As it lies on them.
 };
 

@@ -1,4 +1,4 @@
-// One piece of a route that quantises, with its digest.
+// Stages one piece of a route that quantises, and computes its digest.
 #ifndef WAYBILL_CORE_STAGE_QUANTISE_PIECE_H_
 #define WAYBILL_CORE_STAGE_QUANTISE_PIECE_H_
 
@@ -12,8 +12,9 @@
 
 namespace waybill {
 
-// As StagePacked() and StageInPlace(), of a route whose transform is kQuantise: `box` is the
-// route's. Works out the scales that are not known yet. Any thread; allocates nothing.
+// [any thread] Do what StagePacked() and StageInPlace() do, for a route whose transform is
+// kQuantise and whose box is `box`. They compute the scales that are not known yet. They do not
+// allocate.
 uint64_t QuantisePacked(const RouteShape& shape, const Box& box, ScaleValues& scales,
                         const std::byte* source, uint64_t begin, uint64_t end, std::byte* slot,
                         Digests digests);

@@ -54,7 +54,7 @@ kernels::ScaleRounding RoundingOf(ScaleRounding rounding) {
   return kernels::ScaleRounding::kNone;
 }
 
-// Of maxima, which are not negative.
+// For maxima, which are not negative.
 bool AllFinite(const float* maxima, size_t count) {
   bool all = true;
   for (size_t i = 0; i < count; ++i) all &= maxima[i] <= std::numeric_limits<float>::max();
@@ -236,7 +236,7 @@ void ScaleValues::Need(const Box& blocks) {
     }
   });
   work_out();
-  // Who claimed a tile waits for nobody until it is known, so this ends.
+  // The thread that claimed a tile waits for nobody until it is known, so this ends.
   ForEachIndex(tiles, [&](absl::Span<const int64_t> at) {
     auto& state = states_[TileIndex(at)];
     for (State s = state.load(std::memory_order_acquire); s != State::kKnown;

@@ -1,4 +1,4 @@
-// The scales of one shard's blocks, worked out for each update where they are first needed.
+// Computes the scales of one shard's blocks, in each update, where they are first needed.
 #ifndef WAYBILL_CORE_STAGE_SCALE_VALUES_H_
 #define WAYBILL_CORE_STAGE_SCALE_VALUES_H_
 
@@ -16,54 +16,57 @@
 
 namespace waybill {
 
-// Blocks are worked out in tiles. Most tiles are when somebody first needs one of their blocks, so
-// that the elements are still in the cache when they are quantised. *Early* tiles are those with
-// blocks that other trainers hold parts of, or that are too large for that: they are worked out
-// before anything is quantised by them, in tasks; their maxima may be combined with others'; then
-// they are finished.
+// Scales are computed in tiles of blocks. Most tiles are computed when somebody first needs one of
+// their blocks, so that the elements are still in the cache when they are quantised. *Early* tiles
+// have blocks that other trainers hold parts of, or that are too large for the cache. Tasks compute
+// their maxima before anything is quantised by them, the maxima are combined with those of other
+// trainers, and FinishEarly() turns them into scales.
 //
-// Thread-safe as said. Allocates nothing after the constructor.
+// Each method says which threads may call it. Nothing allocates after the constructor.
 class ScaleValues {
  public:
-  // `source` is the shard's first element; `cells` has room for the table's stored scales. Where
-  // host code cannot read the elements, `reader` does; all tiles are early then. All of them
-  // outlive this.
+  // `source` is the shard's first element. `cells` has room for the table's stored scales. If host
+  // code cannot read the elements, `reader` reads them, and all tiles are early. All arguments must
+  // outlive the object.
   ScaleValues(const ScaleTable* table, const std::byte* source, std::byte* cells,
               ElementReader* reader = nullptr);
 
-  // Before the first update: blocks of which other trainers hold parts.
+  // Marks blocks of which other trainers hold parts. Call it before the first update.
   void Share(const BlockRun& run);
-  void PlanEarlyTasks();  // Once all that are shared are known.
+  // Call it once, after the last Share().
+  void PlanEarlyTasks();
 
-  // A new update: forgets everything. [one thread, while no other is here]
+  // [one thread, while no other calls anything] Begins an update: forgets everything.
   void Begin();
 
-  // [any thread] Early task `i` of early_task_count().
+  // [any thread] Runs early task `i` of early_task_count().
   void RunEarlyTask(uint32_t i);
   uint32_t early_task_count() const { return static_cast<uint32_t>(tasks_.size()); }
 
-  // [one thread] After all early tasks: this shard's maxima of early blocks, and what others say.
+  // [one thread, after all early tasks] Returns this shard's maximum of an early block, combines it
+  // with another trainer's, and computes the scales of all early tiles.
   float maximum(uint32_t block) const { return values_[block]; }
   void CombineMaximum(uint32_t block, float maximum);
   void FinishEarly();
 
-  // [any thread] Whether any of `blocks` (of the grid) is in an early tile.
+  // [any thread] Returns whether any of `blocks` (of the grid) is in an early tile.
   bool IsEarly(const Box& blocks) const;
-  // [any thread] Makes sure that the scales of `blocks` are there. Those that are early have been
-  // finished. May wait for another thread that is working one out.
+  // [any thread] Computes the scales of `blocks` that are not known yet. Early ones must be
+  // finished. The call may wait for another thread that is computing one of them.
   void Need(const Box& blocks);
 
-  // Of blocks that were needed: factors as kernels::QuantiseRows() takes them, of the matrix's row
-  // of blocks that `at` is in, from `at` on.
+  // Returns the factors of the row of blocks that `at` is in, from `at` on, as
+  // kernels::QuantiseRows() takes them. Need() has been called for these blocks.
   const float* FactorsAt(absl::Span<const int64_t> at) const { return &values_[IndexOf(at)]; }
-  // From row to row of blocks.
+  // Returns the distance from one row of blocks to the next.
   std::ptrdiff_t factors_pitch() const {
     return static_cast<std::ptrdiff_t>(table_->blocks.extent(dimensions_ - 1));
   }
   const kernels::QuantiseRule& rule() const { return rule_; }
   const ScaleTable& table() const { return *table_; }
 
-  // NaNs and infinities among this shard's elements, as far as scales were worked out.
+  // Returns the number of NaNs and infinities among this shard's elements, as far as scales have
+  // been computed.
   uint64_t nonfinite() const { return nonfinite_.load(std::memory_order_relaxed); }
 
  private:
@@ -98,12 +101,12 @@ class ScaleValues {
   ElementReader* reader_;
   int dimensions_;
   Extents2 tile_;  // In blocks.
-  Box tiles_;      // Of the grid of tiles, that meet the shard.
+  Box tiles_;      // The tiles of the grid that overlap the shard.
   kernels::QuantiseRule rule_;
   kernels::ScaleRule scale_rule_;
-  // Of each block: its maximum until its tile is finished, then its factor.
+  // For each block, its maximum until its tile is finished, then its factor.
   std::vector<float> values_;
-  std::vector<std::atomic<State>> states_;  // Of each tile.
+  std::vector<std::atomic<State>> states_;  // One for each tile.
   std::vector<bool> is_early_;              // Likewise.
   bool any_early_ = false;
   std::vector<Task> tasks_;

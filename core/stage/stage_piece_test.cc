@@ -19,7 +19,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// Of two as near the even one; no NaN comes here.
+// Rounds to the even one if two are equally near. There are no NaNs here.
 uint16_t RoundToBf16(uint32_t bits) {
   const uint32_t below = bits & 0xFFFF;
   const uint16_t high = static_cast<uint16_t>(bits >> 16);

@@ -1,4 +1,4 @@
-// Threads that work through numbered tasks.
+// A pool of threads that run numbered tasks.
 #ifndef WAYBILL_CORE_STAGE_WORK_POOL_H_
 #define WAYBILL_CORE_STAGE_WORK_POOL_H_
 
@@ -11,15 +11,15 @@
 
 namespace waybill {
 
-// A queue of batches; each batch is `task_count` calls of `work(index)`, in any order, on any of
-// the threads. Thread-safe. Allocates nothing once as many batches have been queued as ever are at
-// once.
+// A queue of batches. A batch is `task_count` calls of `work(index)`, in any order, on any of the
+// threads. Thread-safe. The queue grows to the most batches that are ever queued at a time, and
+// does not allocate afterwards.
 class WorkPool {
  public:
-  // Of one kind of task. Outlives the pool.
+  // One kind of task. A batch must outlive the pool.
   class Batch {
    public:
-    // `work` runs the task; `finished` is called on the thread that did the batch's last one.
+    // `work` runs a task. `finished` is called on the thread that ran the batch's last task.
     Batch(std::function<void(uint32_t index)> work, std::function<void()> finished)
         : work_(std::move(work)), finished_(std::move(finished)) {}
 
@@ -28,21 +28,23 @@ class WorkPool {
     std::function<void(uint32_t index)> work_;
     std::function<void()> finished_;
     uint32_t task_count_ = 0;  // Guarded by the pool's mutex, as is the rest.
-    uint32_t next_ = 0;        // The next one to be begun.
+    uint32_t next_ = 0;        // The next task to begin.
     uint32_t done_ = 0;
-    uint32_t active_ = 0;  // Threads that are within it.
+    uint32_t active_ = 0;  // The number of threads that run a task of the batch.
     bool cancelled_ = false;
   };
 
   // With no threads, Run() does the work itself before it returns.
   explicit WorkPool(uint32_t thread_count);
-  ~WorkPool();  // Ends what runs, drops what waits.
+  // Waits for the tasks that run, and drops the others.
+  ~WorkPool();
 
-  // Queues tasks [0, task_count) of a batch that is not queued. Of none: finished at once.
+  // Queues tasks [0, task_count) of a batch that is not queued. With no tasks the batch is finished
+  // at once.
   void Run(Batch& batch, uint32_t task_count);
 
-  // Drops the batch's tasks that were not begun, and waits for those that were. `finished` is not
-  // called if any was dropped.
+  // Drops the tasks of the batch that have not begun, and waits for those that have. `finished` is
+  // not called if any task was dropped.
   void Cancel(Batch& batch);
 
  private:

@@ -52,6 +52,19 @@ bool Box::operator==(const Box& other) const {
   return begins() == other.begins() && ends() == other.ends();
 }
 
+std::optional<int64_t> CheckedElementCount(const Box& box) {
+  int64_t count = 1;
+  bool fits = true;
+  for (int d = 0; d < box.dimensions(); ++d) {
+    if (box.begin(d) < 0 || box.end(d) < box.begin(d)) return std::nullopt;
+    // If a box is empty, its other extents may have any size.
+    fits = !__builtin_mul_overflow(count, box.extent(d), &count) && fits;
+  }
+  if (box.empty()) return 0;
+  if (!fits || count >= int64_t{1} << 62) return std::nullopt;
+  return count;
+}
+
 Box Intersect(const Box& a, const Box& b) {
   assert(a.dimensions() == b.dimensions());
   Box both = a;

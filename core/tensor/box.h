@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,7 @@
 
 namespace waybill {
 
-// Of a tensor, a box, a buffer; no known model has a parameter of more than five dimensions.
+// The most dimensions of a tensor. No known model has a parameter of more than five.
 inline constexpr int kMaxDimensions = 8;
 
 // [begin, end) in each dimension, slowest first. A box of no dimensions holds one element.
@@ -19,7 +20,7 @@ class Box {
  public:
   Box() = default;
 
-  // As many dimensions as `begin`; `end` has the same number, at most kMaxDimensions.
+  // `begin` and `end` have the same length, which is at most kMaxDimensions.
   Box(absl::Span<const int64_t> begin, absl::Span<const int64_t> end);
 
   // All of a tensor of that shape.
@@ -48,7 +49,11 @@ class Box {
   std::array<int64_t, kMaxDimensions> end_{};
 };
 
-// Empty where they do not meet. Both have the same number of dimensions.
+// Returns the number of elements of a box that came from elsewhere, or nullopt if a bound is
+// negative, an end lies before its begin, or the number does not fit into 62 bits.
+std::optional<int64_t> CheckedElementCount(const Box& box);
+
+// Returns an empty box if they do not meet. Both must have the same number of dimensions.
 Box Intersect(const Box& a, const Box& b);
 
 // Appends `box` without `hole` to `rest`, as disjoint boxes.

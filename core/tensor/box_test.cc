@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -92,6 +93,21 @@ TEST(Runs, ContiguousDimensionsAreOneRun) {
   EXPECT_EQ(runs, 1 + 4);
   ForEachRun({8, 4}, {1, 8}, 2, count);  // Another axis order, and dense.
   EXPECT_EQ(runs, 1 + 4 + 1);
+}
+
+TEST(Box, CountsTheElementsOfAnyBoxWithoutOverflow) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  const auto count = [](std::vector<int64_t> begin, std::vector<int64_t> end) {
+    return CheckedElementCount(Box(begin, end));
+  };
+  EXPECT_EQ(count({}, {}), 1);
+  EXPECT_EQ(count({1, 2}, {3, 5}), 6);
+  EXPECT_EQ(count({0, 0, 0}, {kMax, kMax, 0}), 0);
+  EXPECT_EQ(count({0, 0}, {int64_t{1} << 31, int64_t{1} << 31}), std::nullopt);
+  EXPECT_EQ(count({0, 0}, {kMax, 2}), std::nullopt);
+  EXPECT_EQ(count({-1}, {2}), std::nullopt);
+  EXPECT_EQ(count({3, 0}, {2, 0}), std::nullopt);
+  EXPECT_EQ(count({std::numeric_limits<int64_t>::min()}, {kMax}), std::nullopt);
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ enum class Dtype : uint8_t {
 // Bytes of one element; 0 for a value that is not a Dtype.
 uint32_t SizeBytes(Dtype dtype);
 
-// As safetensors spells it: "BF16", "F8_E4M3".
+// Returns the name as safetensors spells it: "BF16", "F8_E4M3".
 absl::string_view Name(Dtype dtype);
 
 // kInvalidArgument: not a name of ours; the message lists those that are.

@@ -11,7 +11,7 @@
 
 namespace waybill {
 
-// What of a tensor a shard holds. The numbers are part of the encoding.
+// The part of a tensor that a shard holds. The numbers are part of the encoding.
 enum class Content : uint8_t {
   kPlain = 0,      // Its elements.
   kQuantised = 1,  // Its elements, quantised.
@@ -21,7 +21,7 @@ enum class Content : uint8_t {
 struct Format {
   Dtype dtype = Dtype::kBf16;
   Content content = Content::kPlain;
-  Quantisation quantisation = {};  // As it is by default for kPlain.
+  Quantisation quantisation = {};  // The default one for kPlain.
 
   static Format Quantised(const Quantisation& q) { return {q.dtype, Content::kQuantised, q}; }
   static Format Scales(const Quantisation& q) { return {q.scale_dtype, Content::kScales, q}; }
@@ -31,8 +31,8 @@ struct Format {
 
 inline uint32_t ElementBytes(const Format& format) { return SizeBytes(format.dtype); }
 
-// OK where a shard of format `destination` can be made from elements of `source`: the same format,
-// F32 rounded to BF16, or floating point quantised. kInvalidArgument else.
+// Returns OK if a shard of format `destination` can be made from elements of `source`: the same
+// format, F32 rounded to BF16, or floating point quantised. kInvalidArgument else.
 absl::Status CheckConversion(const Format& source, const Format& destination);
 
 std::string ToString(const Format& format);

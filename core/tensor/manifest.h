@@ -1,4 +1,4 @@
-// What one rank holds: every shard with its place in the rank's memory, aliases, padding, NICs.
+// Describes what one rank holds: every shard with its place in memory, aliases, padding and NICs.
 //
 // Kept as structs of arrays, a column for each property and no object for each shard: a large model
 // has a million of them. Indices are in the order of adding; they are what plans and errors name.
@@ -27,8 +27,9 @@ struct Nic {
   bool operator==(const Nic&) const = default;
 };
 
-// Where elements lie: element `i` of a box is at offset_bytes + element_bytes * sum(strides[d] *
-// i[d]), counted from the box's own origin. Another axis order is another order of strides.
+// The place of elements in memory: element `i` of a box is at offset_bytes + element_bytes *
+// sum(strides[d] * i[d]), counted from the box's own origin. Another axis order is another order of
+// strides.
 struct Place {
   uint32_t region_index = 0;
   uint64_t offset_bytes = 0;
@@ -41,7 +42,7 @@ struct Place {
 struct ShardView {
   uint32_t tensor_index = 0;
   Format format;
-  Box box;      // Of Format::Scales(): of the tensor's grid.
+  Box box;      // Within the tensor, or within the grid of scales for Format::Scales().
   Place place;  // Its strides and its order's name point into the manifest.
 };
 
@@ -111,10 +112,10 @@ class Manifest {
 
   uint32_t shard_count() const { return Count(shard_tensors_); }
   ShardView shard(uint32_t i) const;
-  uint64_t shard_bytes(uint32_t i) const;  // Of its elements.
+  uint64_t shard_bytes(uint32_t i) const;  // The size of its elements.
   // Any of its shards is quantised, or holds scales.
   bool has_quantised() const;
-  // Those that lie in an engine's own order, by index.
+  // The indices of the shards that lie in an engine's own order.
   absl::Span<const uint32_t> shards_in_engine_order() const { return ordered_shards_; }
 
   uint32_t padding_count() const { return Count(padding_regions_); }
@@ -146,7 +147,7 @@ class Manifest {
   std::vector<Dtype> tensor_dtypes_;
 
   std::vector<uint32_t> shard_tensors_;
-  std::vector<Format> formats_;  // Those that occur.
+  std::vector<Format> formats_;  // The distinct ones.
   std::vector<uint32_t> shard_formats_;
   std::vector<uint32_t> shard_regions_;
   std::vector<uint64_t> shard_offsets_;

@@ -1,15 +1,18 @@
 #include "core/tensor/manifest_check.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/narrow.h"
 #include "core/base/status.h"
-#include "core/tensor/runs.h"
+#include "core/tensor/region_cover.h"
 
 namespace waybill {
 namespace {
@@ -70,7 +73,7 @@ std::string ShardName(const Manifest& manifest, uint32_t tensor_index, const Box
   return absl::StrCat("tensor \"", manifest.tensor_name(tensor_index), "\" ", ToString(box));
 }
 
-// What the shard's box lies in: the tensor, or the grid of its scales.
+// The space of the shard's box: the tensor, or the grid of its scales.
 absl::StatusOr<std::vector<int64_t>> ShapeOf(const Manifest& manifest, const ShardView& shard,
                                              const std::string& what) {
   const auto shape = manifest.tensor_shape(shard.tensor_index);
@@ -90,6 +93,18 @@ absl::StatusOr<std::vector<int64_t>> ShapeOf(const Manifest& manifest, const Sha
   return GridShape(shape, ScaleExtents(q, shape));
 }
 
+// Unlike Box::Contains(), holds empty boxes to their bounds too.
+bool LiesIn(const Box& box, absl::Span<const int64_t> shape) {
+  if (static_cast<size_t>(box.dimensions()) != shape.size()) return false;
+  for (int d = 0; d < box.dimensions(); ++d) {
+    if (box.begin(d) < 0 || box.end(d) < box.begin(d) ||
+        box.end(d) > shape[static_cast<size_t>(d)]) {
+      return false;
+    }
+  }
+  return true;
+}
+
 absl::Status CheckShard(const Manifest& manifest, uint32_t i) {
   const ShardView shard = manifest.shard(i);
   if (shard.tensor_index >= manifest.tensor_count()) {
@@ -98,8 +113,7 @@ absl::Status CheckShard(const Manifest& manifest, uint32_t i) {
   }
   const std::string what = ShardName(manifest, shard.tensor_index, shard.box);
   WAYBILL_ASSIGN_OR_RETURN(const std::vector<int64_t> shape, ShapeOf(manifest, shard, what));
-  if (static_cast<size_t>(shard.box.dimensions()) != shape.size() ||
-      !Box::Whole(shape).Contains(shard.box)) {
+  if (!LiesIn(shard.box, shape)) {
     return Invalid(
         absl::StrCat(what, ": not in its ",
                      shard.format.content == Content::kScales ? "grid's shape " : "shape ",
@@ -107,20 +121,13 @@ absl::Status CheckShard(const Manifest& manifest, uint32_t i) {
   }
   std::array<int64_t, kMaxDimensions> extents;
   for (int d = 0; d < shard.box.dimensions(); ++d) {
-    if (shard.box.extent(d) < 0) return Invalid(absl::StrCat(what, ": end before begin"));
     extents[static_cast<size_t>(d)] = shard.box.extent(d);
   }
   return CheckPlace(manifest, what, {extents.data(), shape.size()}, ElementBytes(shard.format),
                     shard.place);
 }
 
-// All runs of one region, with what each of them belongs to.
-struct Claim {
-  uint64_t begin;
-  uint64_t end;
-  uint32_t owner;  // A shard, or shard_count + a padding.
-};
-
+// `owner` is a shard, or shard_count + a padding.
 std::string OwnerName(const Manifest& manifest, uint32_t owner) {
   if (owner >= manifest.shard_count()) {
     return absl::StrCat("padding ", owner - manifest.shard_count());
@@ -129,59 +136,59 @@ std::string OwnerName(const Manifest& manifest, uint32_t owner) {
   return ShardName(manifest, shard.tensor_index, shard.box);
 }
 
+std::optional<ByteClaim> ClaimOf(const Manifest& manifest, uint32_t owner) {
+  if (owner >= manifest.shard_count()) {
+    const PaddingView padding = manifest.padding(owner - manifest.shard_count());
+    return MakeByteClaim(owner, padding.place.offset_bytes, padding.extents, padding.place.strides,
+                         padding.element_bytes);
+  }
+  const ShardView shard = manifest.shard(owner);
+  std::array<int64_t, kMaxDimensions> extents;
+  for (int d = 0; d < shard.box.dimensions(); ++d) {
+    extents[static_cast<size_t>(d)] = shard.box.extent(d);
+  }
+  return MakeByteClaim(owner, shard.place.offset_bytes,
+                       {extents.data(), static_cast<size_t>(shard.box.dimensions())},
+                       shard.place.strides, ElementBytes(shard.format));
+}
+
+absl::Status FaultStatus(const Manifest& manifest, uint32_t region, const CoverFault& fault) {
+  const std::string bytes = absl::StrCat("region \"", manifest.region_name(region), "\": bytes [",
+                                         fault.begin, ", ", fault.end, ") ");
+  switch (fault.kind) {
+    case CoverFault::Kind::kOverlap:
+      return Invalid(absl::StrCat(bytes, "belong to both ", OwnerName(manifest, fault.first),
+                                  " and ", OwnerName(manifest, *fault.second)));
+    case CoverFault::Kind::kHole:
+      return Invalid(absl::StrCat(
+          bytes,
+          fault.second ? absl::StrCat("before ", OwnerName(manifest, *fault.second), " ") : "",
+          "are neither a shard nor declared padding"));
+    case CoverFault::Kind::kFragmented:
+      break;
+  }
+  return Invalid(absl::StrCat(bytes, "from ", OwnerName(manifest, fault.first),
+                              " on: shards and padding are interleaved in too many pieces"));
+}
+
 absl::Status CheckCover(const Manifest& manifest) {
-  std::vector<std::vector<Claim>> claims(manifest.region_count());
-  const auto claim = [&](absl::Span<const int64_t> extents, uint32_t element_bytes,
-                         const Place& place, uint32_t owner) {
-    ForEachRun(extents, place.strides, element_bytes, [&](uint64_t offset, uint64_t size) {
-      auto& of_region = claims[place.region_index];
-      const uint64_t begin = place.offset_bytes + offset;
-      if (!of_region.empty() && of_region.back().owner == owner && of_region.back().end == begin) {
-        of_region.back().end += size;
-      } else {
-        of_region.push_back({begin, begin + size, owner});
-      }
-    });
-  };
-  for (uint32_t i = 0; i < manifest.shard_count(); ++i) {
-    const ShardView shard = manifest.shard(i);
-    std::array<int64_t, kMaxDimensions> extents;
-    for (int d = 0; d < shard.box.dimensions(); ++d) {
-      extents[static_cast<size_t>(d)] = shard.box.extent(d);
-    }
-    claim({extents.data(), static_cast<size_t>(shard.box.dimensions())}, ElementBytes(shard.format),
-          shard.place, i);
+  const uint32_t owners = manifest.shard_count() + manifest.padding_count();
+  std::vector<std::vector<uint32_t>> owners_of(manifest.region_count());
+  for (uint32_t i = 0; i < owners; ++i) {
+    const uint32_t region = i < manifest.shard_count()
+                                ? manifest.shard(i).place.region_index
+                                : manifest.padding(i - manifest.shard_count()).place.region_index;
+    owners_of[region].push_back(i);
   }
-  for (uint32_t i = 0; i < manifest.padding_count(); ++i) {
-    const PaddingView padding = manifest.padding(i);
-    claim(padding.extents, padding.element_bytes, padding.place, manifest.shard_count() + i);
-  }
+  CoverBudget budget;
+  budget.pieces_left += uint64_t{16} * owners;
   for (uint32_t region = 0; region < manifest.region_count(); ++region) {
-    auto& of_region = claims[region];
-    std::sort(of_region.begin(), of_region.end(), [](const Claim& a, const Claim& b) {
-      return a.begin != b.begin ? a.begin < b.begin : a.owner < b.owner;
-    });
-    const std::string name = absl::StrCat("region \"", manifest.region_name(region), "\"");
-    uint64_t covered = 0;
-    uint32_t previous = 0;
-    for (const Claim& c : of_region) {
-      if (c.begin < covered) {
-        return Invalid(absl::StrCat(name, ": bytes [", c.begin, ", ", std::min(covered, c.end),
-                                    ") belong to both ", OwnerName(manifest, previous), " and ",
-                                    OwnerName(manifest, c.owner)));
-      }
-      if (c.begin > covered) {
-        return Invalid(absl::StrCat(name, ": bytes [", covered, ", ", c.begin, ") before ",
-                                    OwnerName(manifest, c.owner),
-                                    " are neither a shard nor declared padding"));
-      }
-      covered = c.end;
-      previous = c.owner;
+    std::vector<ByteClaim> claims;
+    for (const uint32_t owner : owners_of[region]) {
+      if (const auto claim = ClaimOf(manifest, owner)) claims.push_back(*claim);
     }
-    if (covered != manifest.region_bytes(region)) {
-      return Invalid(absl::StrCat(name, ": bytes [", covered, ", ", manifest.region_bytes(region),
-                                  ") are neither a shard nor declared padding"));
-    }
+    const auto fault = CheckRegionCover(std::move(claims), manifest.region_bytes(region), budget);
+    if (fault) return FaultStatus(manifest, region, *fault);
   }
   return absl::OkStatus();
 }
@@ -220,6 +227,11 @@ absl::Status CheckManifest(const Manifest& manifest, Holes holes) {
   for (uint32_t i = 0; i < manifest.padding_count(); ++i) {
     const PaddingView padding = manifest.padding(i);
     const std::string what = absl::StrCat("padding ", i);
+    if (padding.element_bytes == 0 || padding.extents.size() > kMaxDimensions) {
+      return Invalid(absl::StrCat(what, ": ", padding.extents.size(), " dimensions of ",
+                                  padding.element_bytes, "-byte elements; at most ", kMaxDimensions,
+                                  ", of at least 1 byte"));
+    }
     WAYBILL_RETURN_IF_ERROR(CheckSize(what, padding.extents, padding.element_bytes));
     WAYBILL_RETURN_IF_ERROR(
         CheckPlace(manifest, what, padding.extents, padding.element_bytes, padding.place));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,13 @@ const Case kCases[] = {
      "[0, 1) x [0, 8)"},
     {"an_undeclared_hole", [](Manifest& m) { m.AddRegion("norm", 32); },
      "region \"norm\": bytes [0, 32) are neither a shard nor declared padding"},
+    {"an_empty_box_beyond_its_tensor",
+     [](Manifest& m) {
+       m.AddShard(0, kBf16, Make({0, std::numeric_limits<int64_t>::min()}, {0, 8}), {0, 0, {8, 1}});
+     },
+     "tensor \"q\" [0, 0) x [-9223372036854775808, 8): not in its shape [8, 8]"},
+    {"padding_of_no_bytes", [](Manifest& m) { m.AddPadding(0, {int64_t{1} << 62}, {0, 0, {1}}); },
+     "padding 1: 1 dimensions of 0-byte elements"},
     {"an_alias_with_a_tensors_name", [](Manifest& m) { m.AddAlias("k", 0); },
      "alias \"k\": empty, or the name of something else"},
     {"an_alias_of_nothing", [](Manifest& m) { m.AddAlias("head", 7); },
@@ -84,6 +92,37 @@ TEST_P(CheckManifestTest, NamesWhatIsWrong) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, CheckManifestTest, testing::ValuesIn(kCases),
                          [](const auto& info) { return std::string(info.param.name); });
+
+// A few bytes can describe any number of runs.
+TEST(CheckManifest, ChecksInterleavedShardsWithoutWalkingThem) {
+  constexpr int64_t kRows = int64_t{1} << 40;
+  const auto interleaved = [](int64_t columns_of_b, int64_t stride_of_b) {
+    Manifest m;
+    m.AddRegion("ab", kRows * 3 * 2);
+    const uint32_t a = m.AddTensor("a", {kRows, 1}, Dtype::kBf16);
+    const uint32_t b = m.AddTensor("b", {kRows, 2}, Dtype::kBf16);
+    m.AddShard(a, kBf16, Make({0, 0}, {kRows, 1}), {0, 0, {3, 1}});
+    m.AddShard(b, kBf16, Make({0, 0}, {kRows, columns_of_b}), {0, 2, {stride_of_b, 1}});
+    return CheckManifest(m, Holes::kRefused);
+  };
+  EXPECT_EQ(interleaved(2, 3).message(), "");
+  EXPECT_EQ(interleaved(1, 3).message(),
+            "region \"ab\": bytes [4, 6) are neither a shard nor declared padding");
+  EXPECT_EQ(
+      interleaved(2, 2).message(),
+      "region \"ab\": bytes [6, 8) belong to both tensor \"b\" [0, 1099511627776) x [0, 2) and "
+      "tensor \"a\" [0, 1099511627776) x [0, 1)");
+}
+
+TEST(CheckManifest, ASmallManifestCostsLittle) {
+  constexpr int64_t kMany = int64_t{1} << 31;
+  Manifest m;
+  m.AddRegion("r", kMany * 2);
+  const uint32_t t = m.AddTensor("t", {kMany / 2}, Dtype::kBf16);
+  m.AddShard(t, kBf16, Make({0}, {kMany / 2}), {0, 0, {2}});
+  EXPECT_EQ(CheckManifest(m, Holes::kRefused).message(),
+            "region \"r\": bytes [2, 4) are neither a shard nor declared padding");
+}
 
 TEST(CheckOrder, RefusesAnEnginesOwnOrderByItsName) {
   Manifest manifest = Fused();

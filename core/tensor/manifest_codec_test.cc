@@ -73,7 +73,7 @@ TEST(ManifestCodec, AnEnginesOwnOrderComesBackWithItsShard) {
   proto::Manifest wrong;
   ASSERT_TRUE(wrong.ParseFromString(EncodeManifest(m)));
   EXPECT_EQ(wrong.schema_version(),
-            3u);  // What knows no orders refuses it, instead of overlooking it.
+            3u);  // A reader without orders refuses it instead of ignoring it.
   wrong.set_ordered_shards(1, 2);
   EXPECT_EQ(DecodeManifest(wrong.SerializeAsString()).status().message(),
             "manifest: engine order \"marlin\" of shard 2 of 5: empty, given twice, or of none");

@@ -18,8 +18,8 @@
 
 namespace waybill {
 
-// What becomes of max(largest magnitude, epsilon) / largest number of the dtype. The numbers of
-// this and of the next one are part of the encoding.
+// How the scale max(largest magnitude, epsilon) / largest number of the dtype is rounded. The
+// numbers of this and of the next one are part of the encoding.
 enum class ScaleRounding : uint8_t {
   kNone = 1,
   kPowerOfTwoUp = 2,   // The next power of two that is not smaller.
@@ -36,7 +36,7 @@ enum class Division : uint8_t {
 
 // The default is what DeepSeek-V3's checkpoints have, worked out as vLLM and SGLang do.
 struct Quantisation {
-  Dtype dtype = Dtype::kF8E4m3;  // Of the elements.
+  Dtype dtype = Dtype::kF8E4m3;  // The type of the quantised elements.
   Dtype from = Dtype::kBf16;     // Elements are rounded to this first.
   Dtype scale_dtype = Dtype::kF32;
   ScaleRounding rounding = ScaleRounding::kNone;
@@ -69,7 +69,8 @@ struct Extents2 {
   bool operator==(const Extents2&) const = default;
 };
 
-// Of a block, and of what one stored scale is for; a tensor of at least two dimensions.
+// The extents of a block, and of the elements that share one stored scale. The tensor must have at
+// least two dimensions.
 Extents2 BlockExtents(const Quantisation& quantisation, absl::Span<const int64_t> shape);
 Extents2 ScaleExtents(const Quantisation& quantisation, absl::Span<const int64_t> shape);
 

@@ -32,7 +32,7 @@ int main(int argc, char** argv) {
   check(waybill_manifest_create(&manifest, &error));
   check(waybill_manifest_add_region(manifest, "weights", sizeof weights, NULL, &error));
   check(waybill_manifest_add_tensor(manifest, "w", WAYBILL_F32, (int64_t[]){4}, 1, NULL, &error));
-  waybill_shard_t all = WAYBILL_SHARD_INIT; /* Of tensor 0, at the beginning of region 0. */
+  waybill_shard_t all = WAYBILL_SHARD_INIT; /* All of tensor 0, at the start of region 0. */
   check(waybill_manifest_add_shard(manifest, &all, NULL, &error));
   waybill_region_options_t lent = {sizeof lent, .data = weights, .size_bytes = sizeof weights};
   check(waybill_region_create(context, &lent, &region, &error));

@@ -13,7 +13,7 @@ fn main() -> Result<()> {
     let (mut manifest, patience) = (Manifest::new()?, std::time::Duration::from_secs(60));
     manifest.add_region("weights", 16)?;
     manifest.add_tensor("w", DType::F32, &[4])?;
-    manifest.add_shard(&Shard::default())?; // Of tensor 0, at the beginning of region 0.
+    manifest.add_shard(&Shard::default())?; // All of tensor 0, at the start of region 0.
     if role == "trainer" {
         let trainer = Trainer::new(&rank, &manifest, &[weights.lend()], &Default::default())?;
         trainer.join(patience)?;

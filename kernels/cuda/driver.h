@@ -1,7 +1,8 @@
-// The GPU's driver, found when it is first needed, and what every call of this package returns.
+// The GPU's driver, which is loaded when it is first needed, and the result of every call of this
+// package.
 //
-// All calls of this package may come from any thread. They queue their work on the caller's stream,
-// wait for nothing, and keep no reference to their arguments. Pointers are to memory that the GPU
+// Any thread may make any call of this package. A call queues its work on the caller's stream,
+// waits for nothing, and keeps no reference to its arguments. Pointers are to memory that the GPU
 // of that stream can use: its own, or pinned host memory.
 
 #ifndef KERNELS_CUDA_DRIVER_H_
@@ -14,10 +15,10 @@ struct CUstream_st;
 
 namespace waybill::kernels::cuda {
 
-// What <cuda.h> calls CUstream. Null is the stream of the current context that is always there.
+// CUstream in <cuda.h>. Null is the default stream of the current context.
 using Stream = CUstream_st*;
 
-// What became of a call: its work is queued, or there is a reason why not.
+// The result of a call: its work is queued, or the reason why not.
 class [[nodiscard]] Outcome {
  public:
   Outcome() = default;
@@ -32,9 +33,9 @@ class [[nodiscard]] Outcome {
   std::string reason_;
 };
 
-// Whether this process can use a GPU: opens libcuda.so.1, initialises it and gives it this
-// package's kernels. Done once, by whoever asks first; what came of it is remembered. The reason
-// begins with "no GPU: ".
+// Returns whether this process can use a GPU. The first call opens libcuda.so.1, initialises it and
+// loads this package's kernels; later calls return the same result. The reason begins with
+// "no GPU: ".
 Outcome FindGpu();
 
 // Loads all kernels into the thread's current context. Without it each kernel is loaded at its

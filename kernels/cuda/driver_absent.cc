@@ -1,4 +1,4 @@
-// What stands in for driver.cc in a build without a CUDA compiler.
+// Replaces driver.cc in a build without a CUDA compiler.
 
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/kernel.h"

@@ -56,10 +56,11 @@ struct DriverFunctions {
 #undef WAYBILL_FIELD
 };
 
-// Null where FindGpu fails.
+// Returns null if FindGpu fails.
 const DriverFunctions* Driver();
 
-// "<what>: CUDA_ERROR_INVALID_VALUE (invalid argument)". `functions` may lack all others.
+// Returns "<what>: CUDA_ERROR_INVALID_VALUE (invalid argument)". `functions` may lack all other
+// functions.
 std::string Explain(const DriverFunctions& functions, const std::string& what, CUresult result);
 
 }  // namespace waybill::kernels::cuda

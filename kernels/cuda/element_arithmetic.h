@@ -29,7 +29,7 @@ template <int kMantissaBits, int kLeastExponent>
 struct FloatLayout {
   static constexpr int kDroppedBits = 23 - kMantissaBits;
   static constexpr uint32_t kLeastNormalBits = static_cast<uint32_t>(127 + kLeastExponent) << 23;
-  // Of a float whose last place is the unit of the layout's subnormals.
+  // The exponent of a float whose last place is the unit of the layout's subnormals.
   static constexpr uint32_t kUnitBits = static_cast<uint32_t>(150 + kLeastExponent - kMantissaBits)
                                         << 23;
   static constexpr uint32_t kExponentShift = static_cast<uint32_t>(126 + kLeastExponent);
@@ -85,7 +85,7 @@ constexpr uint32_t F32ToWide(float value, Wide type) {
 
 constexpr float Via(float value, Wide via) { return WideToF32(F32ToWide(value, via), via); }
 
-// Of a magnitude, or a NaN of either sign. Saturates; a NaN is 0x7f.
+// Returns the code of a magnitude, or of a NaN of either sign. Saturates; a NaN gives 0x7f.
 constexpr uint32_t MagnitudeToNarrow(float magnitude, Narrow to) {
   if (IsNanBits(BitsOf(magnitude))) return 0x7f;
   const float largest = LargestOf(to);
@@ -100,7 +100,7 @@ constexpr float NarrowMagnitude(uint32_t code, Narrow from) {
   return E5m2Layout::Magnitude(code);
 }
 
-// What is rounded to the narrow type: as scalar::QuantiseRun has it. May be a NaN.
+// Returns the value to round to the narrow type, as in scalar::QuantiseRun. May be a NaN.
 constexpr float Scaled(float value, float factor, Division division) {
   const float magnitude = FloatOf(BitsOf(value) & kMagnitudeBits);
   return division == Division::kDivide ? magnitude / factor : magnitude * factor;
@@ -110,13 +110,6 @@ constexpr float Scaled(float value, float factor, Division division) {
 constexpr uint32_t QuantiseElement(float value, float factor, Narrow to, Division division) {
   const uint32_t sign = BitsOf(value) >> 24 & 0x80;
   return sign | MagnitudeToNarrow(Scaled(value, factor, division), to);
-}
-
-// The element's bits.
-constexpr uint32_t DequantiseElement(uint32_t code, Narrow from, float scale, Wide to) {
-  const float product = NarrowMagnitude(code & 0x7f, from) * scale;
-  const uint32_t magnitude = IsNanBits(BitsOf(product)) ? kNanBits : BitsOf(product);
-  return F32ToWide(FloatOf(magnitude | (code & 0x80) << 24), to);
 }
 
 // The larger of two magnitudes as CombineMaximum has it, of bits. A NaN's are larger than all

@@ -102,21 +102,6 @@ TEST(QuantiseElement, IsAsTheTruthHasItForEveryPatternAndManyFactors) {
   }
 }
 
-TEST(DequantiseElement, IsAsTheTruthHasItForEveryCodeAndManyScales) {
-  for (const Narrow from : kNarrows) {
-    for (const Wide to : kWides) {
-      for (const float scale : kFactors) {
-        for (uint32_t i = 0; i < 256; ++i) {
-          const uint8_t code = static_cast<uint8_t>(i);
-          uint32_t expected = 0;
-          scalar::DequantiseRun(&expected, to, &code, from, 1, scale);
-          ASSERT_EQ(DequantiseElement(i, from, scale, to), expected) << i << " times " << scale;
-        }
-      }
-    }
-  }
-}
-
 TEST(MaximumBits, IsTheRoundedMagnitudeOrTheOneNan) {
   for (const Wide type : {Wide::kF16, Wide::kBf16}) {
     for (const Wide via : kWides) {

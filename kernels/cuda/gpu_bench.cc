@@ -51,7 +51,7 @@ struct Rates {
   double median, least, most;
 };
 
-// Of what `queue` queues, by events on the stream.
+// Measures what `queue` queues, by events on the stream.
 Rates Measure(Stream stream, size_t moved_bytes, const std::function<void()>& queue) {
   const DriverFunctions& driver = *Driver();
   CUevent begin = nullptr, end = nullptr;
@@ -101,7 +101,7 @@ Stream OpenGpu() {
 void Run(size_t size_bytes) {
   const Stream stream = OpenGpu();
   const DriverFunctions& driver = *Driver();
-  const size_t rows = size_bytes / 2 / kColumns;  // Of BF16.
+  const size_t rows = size_bytes / 2 / kColumns;  // Rows of BF16.
   const size_t blocks = rows * kColumns / (128 * 128);
   size_bytes = rows * kColumns * 2;
   void* const src = Allocate(2 * size_bytes);

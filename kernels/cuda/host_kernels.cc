@@ -49,9 +49,6 @@ const HostKernel kKernels[] = {
     WAYBILL_QUANTISERS(F16E5m2),
     WAYBILL_QUANTISERS(Bf16E4m3),
     WAYBILL_QUANTISERS(Bf16E5m2),
-    WAYBILL_PAIR(DequantiseArguments, WaybillDequantiseF32),
-    WAYBILL_PAIR(DequantiseArguments, WaybillDequantiseF16),
-    WAYBILL_PAIR(DequantiseArguments, WaybillDequantiseBf16),
 };
 
 }  // namespace

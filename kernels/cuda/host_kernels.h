@@ -15,10 +15,10 @@ struct HostKernel {
   void (*run)(const void* arguments);
 };
 
-// Null where there is none of the name.
+// Returns null if there is no kernel of that name.
 const HostKernel* FindHostKernel(std::string_view name);
 
-// Runs all of a launch's threads. One launch at a time in the process.
+// Runs all threads of a launch. The process runs one launch at a time.
 void RunOnHost(const HostKernel& kernel, uint64_t blocks, unsigned threads, const void* arguments);
 
 }  // namespace waybill::kernels::cuda

@@ -1,5 +1,5 @@
-// A GPU's threads on the host, one at a time: what the kernels' tests run on where there is no GPU.
-// It shows that indices, bounds and bits are right; not that memory is ordered, nor how fast it is.
+// Runs a GPU's threads on the host, one at a time, for tests of kernels without a GPU. This shows
+// that indices, bounds and bits are right, but not that memory is ordered or how fast a kernel is.
 
 #ifndef KERNELS_CUDA_HOST_THREADS_H_
 #define KERNELS_CUDA_HOST_THREADS_H_
@@ -9,11 +9,11 @@
 
 namespace waybill::kernels::cuda {
 
-// Runs `thread` for each thread of each of the blocks. Ends the program where some of a block's
-// threads wait for others that will not come.
+// Runs `thread` for each thread of each block. Ends the program if threads of a block wait for
+// others that will never come.
 void RunBlocks(uint64_t blocks, unsigned threads, const std::function<void()>& thread);
 
-// Of the thread that is running.
+// The indices of the running thread.
 struct HostThread {
   unsigned block;
   unsigned threads;

@@ -12,30 +12,31 @@ struct CUkern_st;
 
 namespace waybill::kernels::cuda {
 
-// How many thread blocks of how many threads.
+// The number of thread blocks, and of threads in each.
 struct Launch {
   uint64_t blocks;
   unsigned threads = 256;
 };
 
-// Queues a kernel by its name. `handle` is what it was found to be before, or null; kept by the
-// caller.
+// Queues a kernel by its name. `handle` is the kernel's handle if it was looked up before, or null.
+// The caller keeps it.
 using Launcher = Outcome (*)(const char* name, std::atomic<CUkern_st*>& handle,
                              const Launch& launch, const void* arguments, Stream stream);
 
-// On the GPU of the stream.
+// Queues it on the GPU of the stream.
 Outcome LaunchOnGpu(const char* name, std::atomic<CUkern_st*>& handle, const Launch& launch,
                     const void* arguments, Stream stream);
 
-// From now on all kernels are launched by this. Not while any is being launched.
+// Sets the function that launches all kernels from now on. Must not be called during a launch.
 void SetLauncherForTest(Launcher launcher);
 
-// Meant for static storage: found in the image at its first launch. One handle serves all contexts.
+// A kernel in static storage. Its first launch looks it up in the image. One handle serves all
+// contexts.
 class Kernel {
  public:
   constexpr explicit Kernel(const char* name) : name_(name) {}
 
-  // Queues it. Every kernel of this package takes one struct: `arguments` is that of this one.
+  // Queues the kernel. Every kernel of this package takes one struct, `arguments`.
   template <typename Arguments>
   Outcome operator()(const Launch& launch, const Arguments& arguments, Stream stream) {
     return Queue(launch, &arguments, stream);

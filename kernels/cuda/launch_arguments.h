@@ -1,4 +1,4 @@
-// What kernels are launched with: one struct each, which host and device code share.
+// The arguments of kernels: one struct each, which host and device code share.
 
 #ifndef KERNELS_CUDA_LAUNCH_ARGUMENTS_H_
 #define KERNELS_CUDA_LAUNCH_ARGUMENTS_H_
@@ -12,9 +12,9 @@
 
 namespace waybill::kernels::cuda {
 
-inline constexpr unsigned kThreads = 256;  // Of a block of threads, unless said otherwise.
+inline constexpr unsigned kThreads = 256;  // Threads of a block, unless a kernel says otherwise.
 inline constexpr unsigned kWarpThreads = 32;
-inline constexpr unsigned kChunkBytes = 16;  // What a thread makes at once.
+inline constexpr unsigned kChunkBytes = 16;  // The bytes that a thread makes at once.
 
 // The stream of bytes that a kernel makes or reads: `rows` rows, one after the other. Each warp has
 // `leaves_per_warp` leaves of it. Unless `sum` is null, the leaves' values are added to it.
@@ -45,7 +45,7 @@ struct TransposeArguments {
   const void* src;
   ptrdiff_t dst_pitch;
   ptrdiff_t src_pitch;
-  uint32_t rows;  // Of the destination.
+  uint32_t rows;  // Rows of the destination.
   uint32_t columns;
   uint32_t column_tiles;
 };
@@ -81,7 +81,7 @@ struct ScalesArguments {
   float* factors;  // Maxima become factors.
   ptrdiff_t scales_pitch;
   ptrdiff_t factors_pitch;
-  uint32_t rows;  // Of blocks.
+  uint32_t rows;  // Rows of blocks.
   uint32_t columns;
   ScaleRule rule;
 };
@@ -96,17 +96,6 @@ struct QuantiseArguments {
   ptrdiff_t factors_pitch;
   Wide via;
   Division division;
-};
-
-struct DequantiseArguments {
-  LeafWork work;
-  Matrix src;
-  uint8_t* dst;
-  ptrdiff_t dst_pitch_bytes;
-  DeviceGrid grid;
-  const float* scales;
-  ptrdiff_t scales_pitch;
-  Narrow from;
 };
 
 struct QuantiseBlocksArguments {

@@ -1,4 +1,4 @@
-// From a caller's numbers to those of a launch.
+// Computes the numbers of a launch from those of a caller.
 
 #ifndef KERNELS_CUDA_LAUNCH_SHAPE_H_
 #define KERNELS_CUDA_LAUNCH_SHAPE_H_
@@ -20,15 +20,15 @@ constexpr uint64_t CeilDiv(uint64_t a, uint64_t b) { return a / b + (a % b != 0 
 
 inline uint64_t AddressOf(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
 
-// The largest power of two, at most 16, that all of them are multiples of.
+// Returns the largest power of two, at most 16, that divides all numbers.
 unsigned SharedAlignment(std::initializer_list<uint64_t> numbers);
 
-// The pitch, but where there is one row 0: it then says nothing.
+// Returns the pitch, or 0 if there is only one row, where the pitch means nothing.
 constexpr uint64_t PitchIfAny(ptrdiff_t pitch, size_t rows) {
   return rows > 1 ? static_cast<uint64_t>(pitch) : 0;
 }
 
-// Of a stream of at least one byte.
+// Returns the launch shape for a stream of at least one byte.
 LeafWork LeafWorkOf(size_t rows, size_t row_bytes, const LeafSum& digest);
 Launch LaunchOf(const LeafWork& work);
 
@@ -43,7 +43,7 @@ std::optional<DeviceRectangle> DeviceRectangleOf(size_t rows, size_t columns,
                                                  const BlockGrid& grid);
 Outcome TooLarge(const char* what, size_t rows, size_t columns);
 
-// Whether `count` elements of a row that begin at a multiple of `count` never belong to two blocks.
+// Returns true if no `count` elements that begin at a multiple of `count` belong to two blocks.
 bool SharesBlock(const DeviceRectangle& rectangle, unsigned count);
 
 }  // namespace waybill::kernels::cuda

@@ -25,7 +25,7 @@ struct alignas(16) Chunk {
   uint64_t words[2];
 };
 
-// Where a byte of the stream lies.
+// The place of a byte of the stream.
 struct Place {
   uint64_t row;
   uint64_t column;  // In bytes.

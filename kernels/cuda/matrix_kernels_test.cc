@@ -193,40 +193,6 @@ TEST_F(MatrixKernels, RowsAreQuantisedAndDigested) {
   }
 }
 
-TEST_F(MatrixKernels, RowsAreDequantisedAndDigested) {
-  for (const Shape& shape : kShapes) {
-    for (const Wide to : kWides) {
-      const Narrow from_type = to == Wide::kF32 ? Narrow::kE5m2 : Narrow::kE4m3;
-      SCOPED_TRACE(testing::Message() << shape.rows << " x " << shape.columns << " to "
-                                      << SizeBytes(to) << " bytes, skew " << shape.skew);
-      const SkewedBytes src =
-          SkewedBytes::Mixed((shape.rows - 1) * shape.pitch + shape.columns, shape.skew);
-      const size_t blocks = shape.grid.ColumnsOfBlocks(shape.columns);
-      std::vector<float> scales(shape.grid.RowsOfBlocks(shape.rows) * blocks);
-      for (size_t i = 0; i < scales.size(); ++i) scales[i] = 1e-3F + static_cast<float>(i) * 0.77F;
-      const ptrdiff_t dst_pitch = static_cast<ptrdiff_t>(shape.columns * SizeBytes(to));
-      std::vector<uint8_t> expected(shape.rows * static_cast<size_t>(dst_pitch));
-      scalar::DequantiseRows(expected.data(), to, dst_pitch, src.data(), from_type,
-                             static_cast<ptrdiff_t>(shape.pitch), shape.rows, shape.columns,
-                             shape.grid, scales.data(), static_cast<ptrdiff_t>(blocks));
-      const DeviceBytes from(src);
-      const DeviceBytes device_scales(scales.data(), scales.size() * 4);
-      const DeviceBytes dst(expected.size(), shape.skew * SizeBytes(to));
-      uint64_t sum = 0;
-      const DeviceBytes device_sum(&sum, 8);
-      ASSERT_QUEUED(DequantiseRows(dst.data(), to, dst_pitch, from.data(), from_type,
-                                   static_cast<ptrdiff_t>(shape.pitch), shape.rows, shape.columns,
-                                   shape.grid, device_scales.floats(),
-                                   static_cast<ptrdiff_t>(blocks),
-                                   {reinterpret_cast<uint64_t*>(device_sum.data()), 0}, stream_));
-      ASSERT_EQ(dst.Read(), expected);
-      ASSERT_TRUE(dst.GuardsHold());
-      std::memcpy(&sum, device_sum.Read().data(), 8);
-      ASSERT_EQ(sum, scalar::LeafSum(expected.data(), expected.size(), 0));
-    }
-  }
-}
-
 // The two passes of the scalar truth.
 void QuantiseByTruth(const SkewedBytes& src, const Shape& shape, Wide type, Wide via,
                      const ScaleRule& rule, std::vector<float>* scales,

@@ -40,11 +40,6 @@ constinit Kernel blocks_kernels[3][2] = {
     {Kernel("WaybillQuantiseBlocksF16E4m3"), Kernel("WaybillQuantiseBlocksF16E5m2")},
     {Kernel("WaybillQuantiseBlocksBf16E4m3"), Kernel("WaybillQuantiseBlocksBf16E5m2")}};
 
-constinit Pair dequantise_kernels[3] = {
-    {Kernel("WaybillDequantiseF32Aligned"), Kernel("WaybillDequantiseF32Any")},
-    {Kernel("WaybillDequantiseF16Aligned"), Kernel("WaybillDequantiseF16Any")},
-    {Kernel("WaybillDequantiseBf16Aligned"), Kernel("WaybillDequantiseBf16Any")}};
-
 constexpr int IndexOf(Wide type) { return type == Wide::kF32 ? 0 : type == Wide::kF16 ? 1 : 2; }
 constexpr int IndexOf(Narrow type) { return type == Narrow::kE4m3 ? 0 : 1; }
 
@@ -87,32 +82,6 @@ Outcome QuantiseRows(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t 
                                     rule.via,
                                     rule.division};
   Pair& kernels = quantise_kernels[IndexOf(rule.type)][IndexOf(rule.to)];
-  return (is_aligned ? kernels.aligned : kernels.any)(LaunchOf(work), arguments, stream);
-}
-
-Outcome DequantiseRows(void* dst, Wide to, ptrdiff_t dst_pitch_bytes, const void* src, Narrow from,
-                       ptrdiff_t src_pitch, size_t rows, size_t columns, const BlockGrid& grid,
-                       const float* scales, ptrdiff_t scales_pitch, const LeafSum& digest,
-                       Stream stream) {
-  if (rows == 0 || columns == 0) return {};
-  const std::optional<DeviceRectangle> rectangle = DeviceRectangleOf(rows, columns, grid);
-  if (!rectangle) return TooLarge("dequantise", rows, columns);
-  const unsigned at_once = static_cast<unsigned>(kChunkBytes / SizeBytes(to));
-  const bool is_aligned =
-      SharedAlignment({AddressOf(dst), PitchIfAny(dst_pitch_bytes, rows)}) == kChunkBytes &&
-      SharedAlignment({AddressOf(src), PitchIfAny(src_pitch, rows), rows > 1 ? columns : 0}) >=
-          at_once &&
-      SharesBlock(*rectangle, at_once);
-  const LeafWork work = LeafWorkOf(rows, columns * SizeBytes(to), digest);
-  const DequantiseArguments arguments{work,
-                                      MatrixOf(src, src_pitch, *rectangle),
-                                      static_cast<uint8_t*>(dst),
-                                      dst_pitch_bytes,
-                                      rectangle->grid,
-                                      scales,
-                                      scales_pitch,
-                                      from};
-  Pair& kernels = dequantise_kernels[IndexOf(to)];
   return (is_aligned ? kernels.aligned : kernels.any)(LaunchOf(work), arguments, stream);
 }
 

@@ -6,7 +6,7 @@
 namespace waybill::kernels::cuda {
 namespace {
 
-// Of the block of an element.
+// The factor of an element's block.
 __device__ ptrdiff_t BlockIndex(const DeviceGrid& grid, ptrdiff_t pitch, uint32_t row,
                                 uint32_t column) {
   return static_cast<ptrdiff_t>((row + grid.row_phase) / grid.block_rows) * pitch +
@@ -79,77 +79,6 @@ struct QuantiseMaker {
   const QuantiseArguments& arguments;
 };
 
-// Aligned: the elements of 16 bytes that begin at a multiple of 16 bytes of a row share a block.
-template <Wide kTo, bool kAligned>
-struct DequantiseMaker {
-  static constexpr unsigned kSizeBytes = SizeBytes(kTo);
-  static constexpr unsigned kElements = kChunkBytes / kSizeBytes;
-  struct Source {
-    uint64_t codes;
-  };
-
-  __device__ void Load(const LeafPlaces& places, unsigned offset, unsigned size,
-                       Source& source) const {
-    if (!kAligned || size != kChunkBytes) return;
-    const uint8_t* const from = From(places.At(offset));
-    if (kElements == 8) {
-      source.codes = *reinterpret_cast<const uint64_t*>(from);
-    } else {
-      source.codes = *reinterpret_cast<const uint32_t*>(from);
-    }
-  }
-
-  __device__ Chunk Finish(const LeafPlaces& places, unsigned offset, unsigned size,
-                          const Source& source) const {
-    if (!kAligned || size != kChunkBytes) return FinishEach(places, offset, size);
-    const Place place = places.At(offset);
-    const float scale = ScaleAt(place);
-    Chunk chunk{};
-#pragma unroll
-    for (unsigned i = 0; i < kElements; ++i) {
-      const uint32_t code = static_cast<uint32_t>(source.codes >> (8 * i)) & 0xff;
-      const uint64_t bits = DequantiseElement(code, arguments.from, scale, kTo);
-      chunk.words[i * kSizeBytes / 8] |= bits << (i * kSizeBytes % 8 * 8);
-    }
-    *reinterpret_cast<Chunk*>(To(place)) = chunk;
-    return chunk;
-  }
-
-  __device__ Chunk FinishEach(const LeafPlaces& places, unsigned offset, unsigned size) const {
-    Chunk chunk{};
-#pragma unroll 1
-    for (unsigned i = 0; i < size; i += kSizeBytes) {
-      const Place place = places.At(offset + i);
-      const uint64_t bits = DequantiseElement(*From(place), arguments.from, ScaleAt(place), kTo);
-      if (kSizeBytes == 4) {
-        *reinterpret_cast<uint32_t*>(To(place)) = static_cast<uint32_t>(bits);
-      } else {
-        *reinterpret_cast<uint16_t*>(To(place)) = static_cast<uint16_t>(bits);
-      }
-      const uint64_t part = bits << (i % 8 * 8);
-      chunk.words[0] |= i < 8 ? part : 0;
-      chunk.words[1] |= i < 8 ? 0 : part;
-    }
-    return chunk;
-  }
-
-  __device__ const uint8_t* From(const Place& place) const {
-    return arguments.src.data + static_cast<ptrdiff_t>(place.row) * arguments.src.pitch_bytes +
-           place.column / kSizeBytes;
-  }
-  __device__ uint8_t* To(const Place& place) const {
-    return arguments.dst + static_cast<ptrdiff_t>(place.row) * arguments.dst_pitch_bytes +
-           place.column;
-  }
-  __device__ float ScaleAt(const Place& place) const {
-    return arguments
-        .scales[BlockIndex(arguments.grid, arguments.scales_pitch, static_cast<uint32_t>(place.row),
-                           static_cast<uint32_t>(place.column / kSizeBytes))];
-  }
-
-  const DequantiseArguments& arguments;
-};
-
 }  // namespace
 
 #define WAYBILL_QUANTISE(name, type, to)                                                    \
@@ -169,19 +98,5 @@ WAYBILL_QUANTISE(F16E4m3, Wide::kF16, Narrow::kE4m3)
 WAYBILL_QUANTISE(F16E5m2, Wide::kF16, Narrow::kE5m2)
 WAYBILL_QUANTISE(Bf16E4m3, Wide::kBf16, Narrow::kE4m3)
 WAYBILL_QUANTISE(Bf16E5m2, Wide::kBf16, Narrow::kE5m2)
-
-#define WAYBILL_DEQUANTISE(name, to)                                                            \
-  extern "C" __global__ void __launch_bounds__(kThreads)                                        \
-      WaybillDequantise##name##Aligned(const __grid_constant__ DequantiseArguments arguments) { \
-    MakeLeaves<4>(arguments.work, DequantiseMaker<to, true>{arguments});                        \
-  }                                                                                             \
-  extern "C" __global__ void __launch_bounds__(kThreads)                                        \
-      WaybillDequantise##name##Any(const __grid_constant__ DequantiseArguments arguments) {     \
-    MakeLeaves<1>(arguments.work, DequantiseMaker<to, false>{arguments});                       \
-  }
-
-WAYBILL_DEQUANTISE(F32, Wide::kF32)
-WAYBILL_DEQUANTISE(F16, Wide::kF16)
-WAYBILL_DEQUANTISE(Bf16, Wide::kBf16)
 
 }  // namespace waybill::kernels::cuda

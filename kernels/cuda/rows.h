@@ -10,8 +10,8 @@
 
 namespace waybill::kernels::cuda {
 
-// Copies the block, and absorbs what it stores, row by row, in the same pass. Any alignment;
-// fastest where all of it is a multiple of 16 bytes. No overlap.
+// Copies the block and absorbs what it stores, row by row, in the same pass. Any alignment; fastest
+// if everything is a multiple of 16 bytes. The ranges must not overlap.
 Outcome CopyRows(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src_pitch, size_t rows,
                  size_t row_bytes, const LeafSum& digest, Stream stream);
 

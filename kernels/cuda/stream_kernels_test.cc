@@ -113,7 +113,7 @@ TEST_F(StreamKernels, RowsAreCopiedAndDigested) {
     const auto extent = [&](ptrdiff_t pitch) {
       return (c.rows - 1) * static_cast<size_t>(std::abs(pitch)) + c.row_bytes;
     };
-    // Where row 0 lies.
+    // The place of row 0.
     const auto first = [&](ptrdiff_t pitch) {
       return pitch < 0 ? (c.rows - 1) * static_cast<size_t>(-pitch) : 0;
     };

@@ -1,4 +1,4 @@
-// The memory that kernels are tested on: a GPU's, or the host's where the host runs them.
+// The memory on which kernels are tested: a GPU's, or the host's if the host runs the kernels.
 
 #ifndef KERNELS_CUDA_TEST_MEMORY_H_
 #define KERNELS_CUDA_TEST_MEMORY_H_
@@ -18,12 +18,12 @@ class TestMemory {
  public:
   virtual ~TestMemory() = default;
 
-  // Why it cannot be used here; empty where it can.
+  // Returns why it cannot be used here, or an empty text.
   virtual std::string Reason() = 0;
   virtual void* Allocate(size_t size_bytes) = 0;
   virtual void Free(void* memory) = 0;
   virtual void Write(void* to, const void* from, size_t size_bytes) = 0;
-  // After all that was queued.
+  // Waits for all queued work.
   virtual void Read(void* to, const void* from, size_t size_bytes) = 0;
   virtual Stream stream() = 0;
 };

@@ -21,7 +21,7 @@ __device__ void TransposeTile(const TransposeArguments& arguments) {
   __shared__ To tile[kTransposeTile][kTransposeTile + kPadding];
   const unsigned x = threadIdx.x % kTransposeTile;
   const unsigned y = threadIdx.x / kTransposeTile;
-  // Of the destination.
+  // Rows of the destination.
   const uint32_t first_row = blockIdx.x / arguments.column_tiles * kTransposeTile;
   const uint32_t first_column = blockIdx.x % arguments.column_tiles * kTransposeTile;
 

@@ -1,4 +1,4 @@
-// Transposes on a GPU. None digests on the way: AddLeavesOfRows reads what was written.
+// Transposes on a GPU. They do not digest; AddLeavesOfRows can digest what they wrote.
 
 #ifndef KERNELS_CUDA_TRANSPOSE_H_
 #define KERNELS_CUDA_TRANSPOSE_H_

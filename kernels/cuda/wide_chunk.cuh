@@ -26,7 +26,7 @@ struct WideChunk {
     return via == kType ? value : Via(value, via);
   }
 
-  // The largest of them and `largest`, without signs.
+  // Returns the largest of the elements and `largest`, without signs.
   __device__ uint32_t Largest(uint32_t largest) const {
     constexpr uint32_t kMask = kSizeBytes == 4 ? kMagnitudeBits : 0x7fff;
 #pragma unroll
@@ -41,7 +41,7 @@ struct WideChunk {
   uint4 raw = {0, 0, 0, 0};
 };
 
-// One element at `address`: its bits.
+// Returns the bits of the element at `address`.
 template <Wide kType>
 __device__ uint32_t LoadBits(const uint8_t* address) {
   if (kType == Wide::kF32) return *reinterpret_cast<const uint32_t*>(address);
@@ -81,7 +81,7 @@ __device__ uint32_t QuantisePair(float low, float high, float factor, Division d
 #endif
 }
 
-// Four from the i-th element of a chunk on.
+// Returns four elements, from the i-th element of a chunk on.
 template <Narrow kTo, Wide kType>
 __device__ uint32_t QuantiseFour(const WideChunk<kType>& chunk, unsigned i, Wide via, float factor,
                                  Division division) {

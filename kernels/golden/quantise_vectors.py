@@ -208,31 +208,11 @@ def blocks():
         )
 
 
-def nvfp4():
-    one = np.float32(1)
-    for wide, rows, columns in [("bf16", 64, 96), ("f32", 40, 512), ("bf16", 2, 16400)]:
-        values = as_f32(matrix(wide, rows, columns, seed=7)).reshape(rows, -1, 16)
-        tensor_scale = np.abs(values).max() / np.float32(448 * 6)
-        scale = np.abs(values).max(-1, keepdims=True) / np.float32(6) / tensor_scale
-        clamped = np.clip(scale, np.float32(2.0**-6), np.float32(448))
-        block_scales = clamped.astype(ml_dtypes.float8_e4m3fn)
-        factors = (one / tensor_scale) / as_f32(block_scales)
-        elements = np.clip(values * factors, -6, 6).astype(ml_dtypes.float4_e2m1fn)
-        nibbles = elements.view(np.uint8).reshape(-1) & 15
-        codes = (nibbles[0::2] | nibbles[1::2] << 4).astype(np.uint8)
-        again = as_f32(elements) * (as_f32(block_scales) * tensor_scale)
-        yield (
-            f"nvfp4 {wide} {rows} {columns} {fnv(codes)} {fnv(block_scales.view(np.uint8))} "
-            f"{fnv(again)}"
-        )
-
-
 def vectors():
     with np.errstate(all="ignore"):
         yield from casts()
         yield from scales()
         yield from blocks()
-        yield from nvfp4()
 
 
 if __name__ == "__main__":

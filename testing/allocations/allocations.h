@@ -1,5 +1,5 @@
-// Counts what this program allocates: who links this gets another operator new. Not for sanitizers,
-// whose own it would displace: tests that use it have the tag no-sanitizer.
+// Counts this program's allocations by replacing operator new. It would displace the operator new
+// of sanitizers, so tests that use it have the tag no-sanitizer.
 #ifndef WAYBILL_TESTING_ALLOCATIONS_ALLOCATIONS_H_
 #define WAYBILL_TESTING_ALLOCATIONS_ALLOCATIONS_H_
 
@@ -7,9 +7,9 @@
 
 namespace waybill {
 
-// From now on, on any thread.
+// Starts to count, on all threads.
 void BeginCountingAllocations();
-// How many there were since.
+// Returns the number of allocations since then.
 uint64_t EndCountingAllocations();
 
 }  // namespace waybill

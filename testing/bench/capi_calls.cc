@@ -1,4 +1,4 @@
-// What calls of the C ABI take their caller that only hand something over: medians.
+// Measures calls of the C ABI that only hand something to another thread: medians.
 #include <algorithm>
 #include <condition_variable>
 #include <cstdint>
@@ -36,7 +36,7 @@ void Measure(const char* name, const std::function<void()>& call) {
   Print(name, ns);
 }
 
-// What a call that hands something to a sleeping thread cannot go below: the wake alone.
+// The lower bound of a call that hands something to a sleeping thread: the wake alone.
 class Sleeper {
  public:
   ~Sleeper() {

@@ -63,8 +63,8 @@ absl::Status Serve(const Arguments& arguments, std::unique_ptr<Fabric> fabric) {
   const WorkerOptions options{
       .identity = identity,
       .engine = {},
-      .handler = [](const WorkerNotice& notice, const WorkerOptions::Answer& answer) {
-        if (notice.kind == WorkerNotice::Kind::kCommit) {
+      .handler = [](const Notice& notice, const WorkerOptions::Answer& answer) {
+        if (notice.kind == Notice::Kind::kCommit) {
           std::cout << "shown " << MonotonicNanoseconds() << std::endl;
         }
         answer(absl::OkStatus());
@@ -72,7 +72,9 @@ absl::Status Serve(const Arguments& arguments, std::unique_ptr<Fabric> fabric) {
   WAYBILL_ASSIGN_OR_RETURN(
       const auto worker, Worker::Join(options, std::move(layout.manifest), {}, std::move(fabric)));
   std::cout << "joined" << std::endl;
-  return worker->AwaitEnd(absl::Hours(1));
+  for (std::string line; std::getline(std::cin, line);) {
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Run(char** words) {

@@ -47,7 +47,7 @@ struct Options {
   bool digests = false;
   uint32_t kills = 0;  // Instead: how long until the receiver's death is told, so many times.
   std::string fabric = "tcp";
-  std::vector<std::string> nics;  // Of the sender, of the receiver.
+  std::vector<std::string> nics;  // The NICs of the sender and of the receiver.
   uint32_t rounds = 1;
 };
 
@@ -65,7 +65,7 @@ void Check(const absl::Status& status) {
   if (!status.ok()) Die(std::string(status.message()));
 }
 
-// What the control channel is to the engines: lines between the two processes.
+// Replaces the control channel of the engines: lines between the two processes.
 class Control {
  public:
   explicit Control(int fd) : fd_(fd) {}

@@ -20,8 +20,8 @@ namespace {
 uint64_t AllocationsOfUpdate(Cluster& cluster, uint32_t trainers, uint64_t version) {
   cluster.FillTrainers(version);
   EXPECT_EQ(cluster.Prepare(version).message(), "");
-  const std::vector<StartTarget> targets = {{0, cluster.worker_events(0)[0].buffer_index, {}},
-                                            {1, cluster.worker_events(1)[0].buffer_index, {}}};
+  const std::vector<StartTarget> targets = {{0, cluster.worker_events(0)[0].buffer_index},
+                                            {1, cluster.worker_events(1)[0].buffer_index}};
   for (uint32_t t = 0; t < trainers; ++t) cluster.trainer_events(t).reserve(8);
   for (uint32_t w = 0; w < 2; ++w) cluster.worker_events(w).reserve(8);
   const auto is_over = [&] {

@@ -167,12 +167,12 @@ absl::Status Cluster::Connect() {
   return connected ? absl::OkStatus() : absl::DeadlineExceededError("the lanes do not connect");
 }
 
-absl::Status Cluster::Prepare(uint64_t version, bool fence) {
+absl::Status Cluster::Prepare(uint64_t version) {
   update_ = {.version = version, .sequence = ++sequence_, .epoch = 1, .plan_hash = plan_.hash};
   for (TrainerRank& rank : trainers_) rank.events.clear();
   for (WorkerRank& rank : workers_) {
     rank.events.clear();
-    rank.engine->Prepare(update_, options_.digests, fence, now_);
+    rank.engine->Prepare(update_, options_.digests, now_);
   }
   const bool ready = StepUntil([&] {
     for (const WorkerRank& rank : workers_) {
@@ -184,14 +184,29 @@ absl::Status Cluster::Prepare(uint64_t version, bool fence) {
   return ready ? absl::OkStatus() : absl::DeadlineExceededError("a worker is not ready");
 }
 
-absl::Status Cluster::Start(uint32_t t) {
+absl::Status Cluster::Abandon(uint64_t version) {
+  WAYBILL_RETURN_IF_ERROR(Prepare(version));
+  for (WorkerRank& rank : workers_) rank.engine->Abort(update_, /*begun=*/true);
+  return absl::OkStatus();
+}
+
+std::vector<StartTarget> Cluster::TargetsOf(uint32_t t) const {
   const RouteTable& routes = plan_.trainers[t];
   std::set<uint32_t> targeted;
   for (uint32_t r = 0; r < routes.size(); ++r) targeted.insert(routes.worker(r));
   std::vector<StartTarget> targets;
   for (const uint32_t w : targeted) {
     const WorkerEvent& ready = workers_[w].events.front();
-    targets.push_back({w, ready.buffer_index, ready.renewed});
+    targets.push_back({w, ready.buffer_index, ready.address.generation});
+  }
+  return targets;
+}
+
+absl::Status Cluster::Start(uint32_t t) {
+  const std::vector<StartTarget> targets = TargetsOf(t);
+  for (const StartTarget& target : targets) {
+    WAYBILL_RETURN_IF_ERROR(trainers_[t].engine->SetBufferAddress(
+        target.worker, target.buffer_index, workers_[target.worker].events.front().address));
   }
   return trainers_[t].engine->Start(update_, options_.digests, targets);
 }
@@ -214,7 +229,7 @@ absl::Status Cluster::StartAndArrive() {
 }
 
 absl::Status Cluster::Commit() {
-  for (WorkerRank& rank : workers_) rank.engine->Commit(update_.sequence);
+  for (WorkerRank& rank : workers_) rank.engine->Commit(update_);
   const bool shown = StepUntil([&] {
     for (const WorkerRank& rank : workers_) {
       if (rank.events.back().kind != WorkerEvent::Kind::kShown) return false;
@@ -231,7 +246,7 @@ void Cluster::Abort(bool begun) {
   }
   for (WorkerRank& rank : workers_) {
     rank.events.clear();
-    rank.engine->Abort(update_.sequence, begun);
+    rank.engine->Abort(update_, begun);
   }
 }
 

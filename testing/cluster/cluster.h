@@ -1,5 +1,5 @@
-// Trainers and workers in one process, driven step by step without a controller: for tests of the
-// engines and of what lies below them.
+// Trainers and workers in one process, driven step by step without a controller, for tests of the
+// engines and the layers below them.
 #ifndef WAYBILL_TESTING_CLUSTER_CLUSTER_H_
 #define WAYBILL_TESTING_CLUSTER_CLUSTER_H_
 
@@ -22,7 +22,7 @@
 
 namespace waybill {
 
-// Where ranks have memory of their own.
+// Memory for ranks that is not the host's.
 class ClusterMemory {
  public:
   virtual ~ClusterMemory() = default;
@@ -38,18 +38,18 @@ struct ClusterOptions {
   Mode mode = Mode::kShadow;
   Dtype trainer_dtype = Dtype::kBf16;
   Digests digests = Digests::kOn;
-  // Workers bring memory of their own (needed in shadow-copy, possible in place).
+  // True if workers bring their own memory, which shadow-copy needs and in-place allows.
   bool user_memory = false;
   std::shared_ptr<ClusterMemory> trainer_memory = MakeHostMemory();
   std::shared_ptr<ClusterMemory> worker_memory = MakeHostMemory();
   TrainerEngineOptions trainer = {
       .ring_bytes = 64 << 10, .chunk_bytes = 8 << 10, .stage_threads = 0};
   uint32_t verify_threads = 0;
-  uint32_t lanes = 1;                         // Of each trainer to each worker.
-  std::shared_ptr<const ClusterModel> model;  // Null: the plain one.
-  // What is done to the plan before anybody gets it.
+  uint32_t lanes = 1;                         // From each trainer to each worker.
+  std::shared_ptr<const ClusterModel> model;  // Null: the plain model.
+  // Changes the plan before any rank gets it.
   std::function<void(Plan&)> spoil_plan;
-  // After so many steps nothing more is expected to happen.
+  // The number of steps after which nothing more is expected to happen.
   uint32_t most_steps = 100'000;
 };
 
@@ -60,28 +60,35 @@ class Cluster {
   Cluster(const ClusterOptions& options, const MakeFabric& make_fabric);
   ~Cluster();
 
-  // Plans and connects; a first failure is returned.
+  // Plans and connects all ranks. Returns the first error.
   absl::Status Connect();
 
-  // One update by hand, in parts. Each drives all engines until what is said has happened, or
-  // nothing moves any more.
-  absl::Status Prepare(uint64_t version, bool fence = false);
-  absl::Status Start(uint32_t t);  // One trainer, for what the plan has it send.
-  absl::Status StartAndArrive();   // All that live.
+  // The parts of an update. Each drives all engines until that part is done, or until nothing moves
+  // any more.
+  absl::Status Prepare(uint64_t version);
+  // Begins an update that every worker abandons as if a trainer might still be writing, so that its
+  // buffer is renewed.
+  absl::Status Abandon(uint64_t version);
+  // Starts one trainer with what the plan has it send, and tells it the addresses of the buffers.
+  absl::Status Start(uint32_t t);
+  // Returns what a trainer must send and to which buffers, as the workers answered to Prepare().
+  std::vector<StartTarget> TargetsOf(uint32_t t) const;
+  absl::Status StartAndArrive();  // Starts all living trainers.
   absl::Status Commit();
   void Abort(bool begun);
-  // After Abort(): until nothing of the update can land. False where a trainer does not say so.
+  // After Abort(), runs until nothing of the update can land. Returns false if a trainer does not
+  // report that.
   bool UntilStopped();
-  // All of them; aborts where one fails.
+  // Runs all parts, and aborts if one fails.
   absl::Status Publish(uint64_t version);
 
-  // Fills the trainers' memory with a version's bytes.
+  // Fills the memory of the trainers with the bytes of a version.
   void FillTrainers(uint64_t version);
-  // Whether worker `w` shows exactly the bytes of `version`.
+  // Returns true if worker `w` shows exactly the bytes of `version`.
   bool Shows(uint32_t w, uint64_t version);
 
   void Step();
-  // Until `done`, for as long as anything moves.
+  // Runs until `done` returns true, or until nothing moves any more.
   bool StepUntil(const std::function<bool()>& done);
 
   WorkerEngine& worker(uint32_t w) { return *workers_[w].engine; }
@@ -92,7 +99,7 @@ class Cluster {
   const Manifest& worker_manifest(uint32_t w) const { return workers_[w].manifest; }
   std::vector<TrainerEvent>& trainer_events(uint32_t t) { return trainers_[t].events; }
   std::vector<WorkerEvent>& worker_events(uint32_t w) { return workers_[w].events; }
-  const UpdateId& update() const { return update_; }  // The latest.
+  const UpdateId& update() const { return update_; }  // The latest update.
   absl::Time& now() { return now_; }
   void KillTrainer(uint32_t t);
 

@@ -1,4 +1,4 @@
-// What the ranks of a cluster hold, and which bytes a version has there.
+// A model of a cluster: what its ranks hold, and the bytes of each version.
 #ifndef WAYBILL_TESTING_CLUSTER_CLUSTER_MODEL_H_
 #define WAYBILL_TESTING_CLUSTER_CLUSTER_MODEL_H_
 
@@ -17,10 +17,10 @@ class ClusterModel {
  public:
   virtual ~ClusterModel() = default;
 
-  virtual Manifest Trainer(uint32_t t) const = 0;  // Of one region.
+  virtual Manifest Trainer(uint32_t t) const = 0;  // Has one region.
   virtual Manifest Worker(uint32_t w) const = 0;
 
-  // A version's bytes in a trainer's memory, and in a worker's, whose regions come as zeros.
+  // Fill a trainer's memory, and a worker's zeroed regions, with the bytes of a version.
   virtual void Fill(uint64_t version, const Manifest& trainer, std::byte* memory) const = 0;
   virtual void Expect(uint64_t version, const Manifest& worker,
                       std::vector<std::vector<std::byte>>& regions) const = 0;
@@ -29,11 +29,11 @@ class ClusterModel {
 struct PlainModelOptions {
   uint32_t trainers = 2;
   uint32_t workers = 2;
-  Dtype dtype = Dtype::kBf16;  // Of the trainers; workers have BF16.
+  Dtype dtype = Dtype::kBf16;  // The trainers' type. Workers have BF16.
 };
 
-// A few tensors with rows over the trainers and columns, fused rows and a transposed part over the
-// workers.
+// Returns a model of a few tensors. Trainers share their rows; workers have columns, fused rows and
+// a transposed part.
 std::shared_ptr<const ClusterModel> MakePlainModel(const PlainModelOptions& options);
 
 }  // namespace waybill

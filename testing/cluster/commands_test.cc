@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "testing/cluster/fault_cluster.h"
 
@@ -27,7 +28,7 @@ class CommandsTest : public testing::TestWithParam<Network> {
   // Prepares worker 0 alone, past the cluster; what it answered at once, if it did.
   std::optional<WorkerEvent> PrepareWorker0(const UpdateId& update, absl::Duration time) {
     cluster_->worker_events(0).clear();
-    cluster_->worker(0).Prepare(update, Digests::kOn, /*fence=*/false, cluster_->now() + time);
+    cluster_->worker(0).Prepare(update, Digests::kOn, cluster_->now() + time);
     return Answer();
   }
   std::optional<WorkerEvent> Answer() {
@@ -69,7 +70,7 @@ TEST_P(CommandsTest, ABufferThatIsReadIsWaitedForAndTheErrorNamesTheReader) {
   const std::optional<WorkerEvent> ready = Answer();
   ASSERT_TRUE(ready);
   EXPECT_EQ(ready->kind, Kind::kReady);
-  cluster_->worker(0).Abort(ready->update.sequence, /*begun=*/false);
+  cluster_->worker(0).Abort(ready->update, /*begun=*/false);
   EXPECT_TRUE(cluster_.AllShow(3));
 }
 
@@ -90,7 +91,7 @@ TEST_P(CommandsTest, AnAbandonedWaitForAReaderIsOver) {
   ASSERT_EQ(cluster_.PublishAndCheck(3), "");
   const UpdateId update = NextUpdate(4);
   EXPECT_FALSE(PrepareWorker0(update, absl::Seconds(10)));
-  cluster_->worker(0).Abort(update.sequence, /*begun=*/false);
+  cluster_->worker(0).Abort(update, /*begun=*/false);
   snapshot.reset();
   EXPECT_FALSE(Answer());
 }
@@ -145,8 +146,8 @@ TEST_P(CommandsTest, ASecondUpdateMeanwhileIsRefusedAndTheFirstGoesOn) {
 
 TEST_P(CommandsTest, ASecondStartIsRefusedAndTheFirstGoesOn) {
   ASSERT_TRUE(cluster_->Prepare(2).ok());
-  const std::vector<StartTarget> targets = {{0, cluster_->worker_events(0)[0].buffer_index, {}},
-                                            {1, cluster_->worker_events(1)[0].buffer_index, {}}};
+  const std::vector<StartTarget> targets = {{0, cluster_->worker_events(0)[0].buffer_index},
+                                            {1, cluster_->worker_events(1)[0].buffer_index}};
   cluster_->FillTrainers(2);
   for (uint32_t t = 0; t < 2; ++t) {
     ASSERT_TRUE(cluster_->trainer(t).Start(cluster_->update(), Digests::kOn, targets).ok());
@@ -174,6 +175,25 @@ TEST_P(CommandsTest, AStartBehindAnUpdateThatIsNotQuiescentIsRefused) {
   EXPECT_EQ(cluster_.PublishAndCheck(3), "");
 }
 
+TEST_P(CommandsTest, AnAbortThatIsToldTwiceIsAnsweredOnceWhenNothingCanLandAnyMore) {
+  if (GetParam() != Network::kPosted) GTEST_SKIP() << "stores are quiescent at once";
+  ASSERT_TRUE(cluster_->Prepare(2).ok());
+  cluster_.at_trainer(0).HoldPosts("");
+  EXPECT_FALSE(cluster_->StartAndArrive().ok());
+  cluster_->Abort(/*begun=*/true);
+  cluster_->trainer(0).Abort(cluster_->update().sequence);
+  EXPECT_FALSE(cluster_->UntilStopped());
+  EXPECT_TRUE(cluster_->trainer_events(0).empty());
+  cluster_.at_trainer(0).LetPostsGo("");
+  EXPECT_TRUE(cluster_->UntilStopped());
+  EXPECT_EQ(cluster_->trainer_events(0).size(), 1u);
+  EXPECT_EQ(cluster_->trainer_events(0)[0].update, cluster_->update());
+
+  cluster_->trainer(0).Abort(cluster_->update().sequence);  // It is true already.
+  EXPECT_EQ(cluster_->trainer_events(0).size(), 2u);
+  EXPECT_EQ(cluster_.PublishAndCheck(3), "");
+}
+
 TEST_P(CommandsTest, StoppingAtOnceClosesTheLanesThatAreNotQuiescent) {
   if (GetParam() != Network::kPosted) GTEST_SKIP() << "stores are quiescent at once";
   ASSERT_TRUE(cluster_->Prepare(2).ok());
@@ -188,21 +208,84 @@ TEST_P(CommandsTest, StoppingAtOnceClosesTheLanesThatAreNotQuiescent) {
 
 TEST_P(CommandsTest, AStartForABufferThatIsNotThereIsRefused) {
   ASSERT_TRUE(cluster_->Prepare(2).ok());
-  const StartTarget no_buffer[] = {{0, 2, {}}};
+  const StartTarget no_buffer[] = {{0, 2}};
   EXPECT_EQ(cluster_->trainer(0).Start(cluster_->update(), Digests::kOn, no_buffer).message(),
             "start version 2: worker 0 has 2 buffers, not 3");
-  const StartTarget no_worker[] = {{7, 0, {}}};
+  const StartTarget no_worker[] = {{7, 0}};
   EXPECT_EQ(cluster_->trainer(0).Start(cluster_->update(), Digests::kOn, no_worker).message(),
             "the plan has no route to worker 7");
+}
+
+// The worker renewed its buffer for an update that was aborted before trainer 1 heard of it.
+TEST_P(CommandsTest, ATrainerThatMissedARenewalWritesToTheNewPagesInTheNextUpdate) {
+  cluster_->FillTrainers(2);
+  ASSERT_EQ(cluster_->Abandon(2).message(), "");
+  ASSERT_EQ(cluster_->Prepare(2).message(), "");
+  ASSERT_EQ(cluster_->Start(0).message(), "");
+  cluster_->Abort(/*begun=*/true);
+  ASSERT_TRUE(cluster_->UntilStopped());
+
+  EXPECT_EQ(cluster_.PublishAndCheck(3), "");
+  EXPECT_EQ(cluster_->worker_events(0)[0].address.generation, 2u);
+  EXPECT_EQ(cluster_->worker(0).counts().renewals, 2u);
+}
+
+TEST_P(CommandsTest, ATrainerThatWasNotToldOfARenewalDoesNotStart) {
+  cluster_->FillTrainers(2);
+  ASSERT_EQ(cluster_->Abandon(2).message(), "");
+  ASSERT_EQ(cluster_->Prepare(2).message(), "");
+  const std::vector<StartTarget> targets = cluster_->TargetsOf(1);
+  const absl::Status status = cluster_->trainer(1).Start(cluster_->update(), Digests::kOn, targets);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(),
+            absl::StrCat("start version 2: buffer ", targets[0].buffer_index,
+                         " of worker 0 has generation 1, and this trainer has its address of "
+                         "generation 0"));
+  ASSERT_EQ(cluster_->StartAndArrive().message(), "");
+  ASSERT_EQ(cluster_->Commit().message(), "");
+  EXPECT_TRUE(cluster_.AllShow(2));
+}
+
+TEST_P(CommandsTest, AnAddressThatComesTwiceOrLateChangesNothing) {
+  const BufferAddress old = (*cluster_->worker(0).Describe())[1];
+  cluster_->FillTrainers(2);
+  ASSERT_EQ(cluster_->Abandon(2).message(), "");
+  ASSERT_EQ(cluster_->Prepare(2).message(), "");
+  const WorkerEvent ready = cluster_->worker_events(0)[0];
+  for (uint32_t t = 0; t < 2; ++t) {
+    for (const BufferAddress& address : {ready.address, ready.address, old}) {
+      ASSERT_TRUE(cluster_->trainer(t).SetBufferAddress(0, ready.buffer_index, address).ok());
+    }
+  }
+  ASSERT_EQ(cluster_->StartAndArrive().message(), "");
+  ASSERT_EQ(cluster_->Commit().message(), "");
+  EXPECT_TRUE(cluster_.AllShow(2));
+}
+
+TEST_P(CommandsTest, AnAddressThatDoesNotFitIsRefused) {
+  BufferAddress address = (*cluster_->worker(0).Describe())[0];
+  address.generation = 1;
+  EXPECT_EQ(cluster_->trainer(0).SetBufferAddress(7, 0, address).message(),
+            "the plan has no route to worker 7");
+  EXPECT_EQ(cluster_->trainer(0).SetBufferAddress(0, 2, address).message(),
+            "address of buffer 2 of worker 0: it has 2 buffers");
+  const size_t regions = address.regions.size();
+  address.regions.pop_back();
+  EXPECT_EQ(cluster_->trainer(0).SetBufferAddress(0, 0, address).message(),
+            absl::StrCat("address of buffer 0 of worker 0: it has ", regions - 1,
+                         " regions, and had ", regions));
+  EXPECT_EQ(cluster_.PublishAndCheck(2), "");
 }
 
 TEST_P(CommandsTest, WhatIsOfAnotherUpdateIsLeftAlone) {
   cluster_->FillTrainers(2);
   ASSERT_TRUE(cluster_->Prepare(2).ok());
-  cluster_->worker(0).Commit(cluster_->update().sequence);  // It has not arrived.
-  cluster_->worker(0).Abort(cluster_->update().sequence + 1, /*begun=*/true);
+  cluster_->worker(0).Commit(cluster_->update());  // It has not arrived.
+  UpdateId other = cluster_->update();
+  ++other.sequence;
+  cluster_->worker(0).Abort(other, /*begun=*/true);
   ASSERT_EQ(cluster_->StartAndArrive().message(), "");
-  cluster_->worker(0).Commit(cluster_->update().sequence + 1);
+  cluster_->worker(0).Commit(other);
   EXPECT_TRUE(cluster_.AllShow(1));
   ASSERT_EQ(cluster_->Commit().message(), "");
   EXPECT_TRUE(cluster_.AllShow(2));
@@ -224,7 +307,7 @@ TEST_P(CommandsTest, LateStoresThroughAnOldMappingDoNotReachAFencedBuffer) {
   (void)cluster_->UntilStopped();
 
   cluster_->FillTrainers(3);
-  ASSERT_EQ(cluster_->Prepare(3, /*fence=*/true).message(), "");
+  ASSERT_EQ(cluster_->Prepare(3).message(), "");
   ASSERT_EQ(cluster_->worker_events(0)[0].buffer_index, target);
   trainer.LetPostsGo("worker 0");  // The immediate of version 2.
   for (uint64_t i = 0; i < late.size_bytes; ++i) late.data[i] = std::byte{0xFF};

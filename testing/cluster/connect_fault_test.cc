@@ -1,4 +1,4 @@
-// What fails while engines are made and connected is reported, with the peer it concerns.
+// Tests that failures while engines are made and connected are reported with the peer concerned.
 
 #include <gtest/gtest.h>
 

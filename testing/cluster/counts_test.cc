@@ -1,4 +1,4 @@
-// What an update costs, in counts that do not vary: writes, stores, bytes and immediates.
+// Tests the cost of an update in counts that do not vary: writes, stores, bytes and immediates.
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@ namespace {
 
 struct Counts {
   Network network;
-  uint64_t bytes, writes, stores, immediates;  // Of trainer 0.
+  uint64_t bytes, writes, stores, immediates;  // Counts of trainer 0.
   uint64_t posts, publishes;                   // Calls on its fabric.
 };
 

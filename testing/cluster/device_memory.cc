@@ -6,16 +6,14 @@ namespace waybill {
 namespace {
 
 // There is no test where the memory cannot be had.
-void Require(const kernels::cuda::Outcome& outcome) {
-  if (!outcome.ok()) std::abort();
+void Require(const absl::Status& status) {
+  if (!status.ok()) std::abort();
 }
 
 }  // namespace
 
-DeviceMemory::DeviceMemory(int ordinal) {
-  Require(kernels::cuda::Device::Open(ordinal, device_));
-  Require(device_->MakeStream(stream_));
-}
+DeviceMemory::DeviceMemory(int ordinal)
+    : device_(*Device::Open(ordinal)), stream_(*device_->MakeStream()) {}
 
 DeviceMemory::~DeviceMemory() {
   for (void* memory : all_) device_->Free(memory);
@@ -23,7 +21,7 @@ DeviceMemory::~DeviceMemory() {
 }
 
 MemorySpan DeviceMemory::Allocate(size_t size_bytes) {
-  Require(device_->Allocate(size_bytes, all_.emplace_back()));
+  all_.push_back(*device_->Allocate(size_bytes));
   return {MemoryKind::kDevice, static_cast<std::byte*>(all_.back()), size_bytes};
 }
 

@@ -1,4 +1,4 @@
-// Ranks' memory on GPU 0, or whichever is asked for.
+// Memory for ranks on a GPU.
 #ifndef WAYBILL_TESTING_CLUSTER_DEVICE_MEMORY_H_
 #define WAYBILL_TESTING_CLUSTER_DEVICE_MEMORY_H_
 
@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/cuda/device.h"
+#include "core/device/device.h"
 #include "testing/cluster/cluster.h"
 
 namespace waybill {
@@ -20,12 +20,12 @@ class DeviceMemory final : public ClusterMemory {
   void Read(const MemorySpan& from, std::byte* to) override;
 
  private:
-  std::shared_ptr<kernels::cuda::Device> device_;
-  kernels::cuda::Stream stream_ = nullptr;
+  std::shared_ptr<Device> device_;
+  Stream stream_ = nullptr;
   std::vector<void*> all_;
 };
 
-// The same cluster, its trainers' tensors there.
+// Returns the same options with the trainers' tensors on the GPU.
 inline ClusterOptions FromDevice(ClusterOptions options) {
   options.trainer_memory = std::make_shared<DeviceMemory>();
   options.trainer.stage_threads = 2;

@@ -1,4 +1,4 @@
-// What goes wrong between updates and GPUs, and what is left of it. The driver is a fake one.
+// Tests of failures between updates and GPUs, and of what they leave. The driver is a fake one.
 
 #include <gtest/gtest.h>
 
@@ -36,7 +36,8 @@ TEST(Device, AFencedBufferIsPinnedAnewAndTakesTheNextVersion) {
   cluster.FillTrainers(1);
   ASSERT_EQ(cluster.Publish(1).message(), "");
   cluster.FillTrainers(2);
-  ASSERT_EQ(cluster.Prepare(2, /*fence=*/true).message(), "");
+  ASSERT_EQ(cluster.Abandon(2).message(), "");
+  ASSERT_EQ(cluster.Prepare(2).message(), "");
   EXPECT_EQ(FakeCudaNow().pinned, 4u);
   ASSERT_EQ(cluster.StartAndArrive().message(), "");
   ASSERT_EQ(cluster.Commit().message(), "");

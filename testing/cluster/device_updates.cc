@@ -7,7 +7,7 @@
 #include <string>
 #include <tuple>
 
-#include "kernels/cuda/driver.h"
+#include "core/device/device.h"
 #include "testing/cluster/device_memory.h"
 #include "testing/cluster/fault_cluster.h"
 #include "testing/cluster/quantised_cases.h"
@@ -19,8 +19,8 @@ namespace {
 class DeviceUpdates : public testing::Test {
  protected:
   void SetUp() override {
-    const kernels::cuda::Outcome gpu = kernels::cuda::FindGpu();
-    if (!gpu.ok()) GTEST_SKIP() << gpu.reason();
+    const absl::Status gpu = FindGpu();
+    if (!gpu.ok()) GTEST_SKIP() << gpu.message();
   }
 };
 

@@ -103,7 +103,8 @@ TEST_P(EngineTest, AFencedBufferTakesTheNextVersion) {
   cluster_->FillTrainers(1);
   ASSERT_EQ(cluster_->Publish(1).message(), "");
   cluster_->FillTrainers(2);
-  ASSERT_EQ(cluster_->Prepare(2, /*fence=*/true).message(), "");
+  ASSERT_EQ(cluster_->Abandon(2).message(), "");
+  ASSERT_EQ(cluster_->Prepare(2).message(), "");
   ASSERT_EQ(cluster_->StartAndArrive().message(), "");
   ASSERT_EQ(cluster_->Commit().message(), "");
   for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(cluster_->Shows(w, 2)) << w;

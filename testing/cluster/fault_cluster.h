@@ -1,4 +1,4 @@
-// A cluster whose fabrics take faults by script.
+// A cluster with faulty fabrics.
 #ifndef WAYBILL_TESTING_CLUSTER_FAULT_CLUSTER_H_
 #define WAYBILL_TESTING_CLUSTER_FAULT_CLUSTER_H_
 
@@ -19,11 +19,11 @@ std::string NameOf(Network network);
 
 class FaultCluster {
  public:
-  // Not connected.
+  // Makes a cluster that is not connected yet.
   FaultCluster(Network network, const ClusterOptions& options);
 
   Cluster* operator->() { return cluster_.get(); }
-  // Peers are named "worker 0" here, and "trainer 0" there.
+  // The fabrics. A trainer's peers are named "worker 0", a worker's "trainer 0".
   FaultyFabric& at_trainer(uint32_t t) {
     return static_cast<FaultyFabric&>(cluster_->trainer_fabric(t));
   }
@@ -31,11 +31,12 @@ class FaultCluster {
     return static_cast<FaultyFabric&>(cluster_->worker_fabric(w));
   }
 
-  // Publishes, and looks that every worker shows it to the byte. What went wrong, else empty.
+  // Publishes a version and checks that every worker shows it to the byte. Returns what went wrong,
+  // or an empty text.
   std::string PublishAndCheck(uint64_t version);
-  // Steps until it has happened, whatever fails meanwhile. False where it does not.
+  // Steps until `done` returns true, whatever fails meanwhile. Returns false if that never happens.
   bool Until(const std::function<bool()>& done);
-  // Whether each worker shows exactly this version.
+  // Returns true if each worker shows exactly this version.
   bool AllShow(uint64_t version);
 
  private:

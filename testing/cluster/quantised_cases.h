@@ -1,4 +1,4 @@
-// Jobs that quantise, with every kind of cut.
+// Jobs that quantise, with every way to cut a matrix.
 #ifndef WAYBILL_TESTING_CLUSTER_QUANTISED_CASES_H_
 #define WAYBILL_TESTING_CLUSTER_QUANTISED_CASES_H_
 
@@ -14,7 +14,7 @@
 
 namespace waybill {
 
-// Rows cut at `cuts`, a part to a trainer.
+// Returns the parts of trainers whose rows are cut at `cuts`.
 inline std::vector<std::vector<Box>> Rows(const std::vector<int64_t>& cuts, int64_t columns) {
   std::vector<std::vector<Box>> parts;
   int64_t from = 0;

@@ -21,7 +21,7 @@ float ValueOfE4m3(uint8_t code) {
   return (code & 0x80) != 0 ? -magnitude : magnitude;
 }
 
-// Of all codes the nearest; of two as near the even one; beyond the largest that.
+// Returns the nearest code, the even one if two are equally near, and at most the largest.
 uint8_t NearestE4m3(float x) {
   const auto sign = static_cast<uint8_t>(std::signbit(x) ? 0x80 : 0);
   if (std::isnan(x)) return sign | 0x7f;
@@ -87,7 +87,7 @@ class QuantisedModel final : public ClusterModel {
         if (options_.dtype == Dtype::kBf16) {
           std::memcpy(at, &bf16, 2);
           at += 2;
-        } else {  // What rounds to that: a little beside it.
+        } else {  // A number beside it that rounds to it.
           const uint32_t bits = (uint32_t{bf16} << 16) + (bf16 % 3);
           std::memcpy(at, &bits, 4);
           at += 4;
@@ -124,7 +124,7 @@ class QuantisedModel final : public ClusterModel {
       if (number == 77) return 0xFF80;
     }
     const uint64_t mixed = (version * 0x9E3779B97F4A7C15u) ^ (number * 0xD6E8FEB86659FD93u);
-    // Of all sizes, that maxima differ; blocks of zeros too.
+    // Elements of all sizes, so that maxima differ, and also blocks of zeros.
     if (number / 200 % 7 == version % 7) return static_cast<uint16_t>(mixed >> 48 & 0x8000);
     const auto exponent = static_cast<uint16_t>(100 + (mixed >> 20) % 40);
     return static_cast<uint16_t>((mixed >> 48 & 0x807F) | exponent << 7);

@@ -1,4 +1,4 @@
-// One matrix, in any parts at the trainers, quantised at the workers.
+// A model of one matrix. Trainers hold any parts of it, and workers hold it quantised.
 #ifndef WAYBILL_TESTING_CLUSTER_QUANTISED_MODEL_H_
 #define WAYBILL_TESTING_CLUSTER_QUANTISED_MODEL_H_
 
@@ -16,16 +16,16 @@ namespace waybill {
 struct QuantisedModelOptions {
   std::vector<int64_t> shape = {48, 40};
   Quantisation quantisation = {.block_rows = 16, .block_columns = 16};
-  Dtype dtype = Dtype::kBf16;              // Of the trainers.
-  std::vector<std::vector<Box>> trainers;  // The parts of each; together all.
-  uint32_t workers = 2;                    // Equal parts of the rows, or of the columns.
+  Dtype dtype = Dtype::kBf16;              // The trainers' type.
+  std::vector<std::vector<Box>> trainers;  // The parts of each trainer, which cover the matrix.
+  uint32_t workers = 2;                    // They hold equal parts of the rows, or of the columns.
   bool by_columns = false;
-  // Elements that are NaN or infinite, from this version on; 0: never.
+  // From this version on some elements are NaN or infinite. 0: never.
   uint64_t nonfinite_from = 0;
 };
 
-// What workers are to show is worked out for the whole matrix, element by element, by the formats'
-// definitions; of the number formats, by search through all codes.
+// Computes what workers must show for the whole matrix, element by element, from the definitions of
+// the formats, and rounds by searching all codes.
 std::shared_ptr<const ClusterModel> MakeQuantisedModel(const QuantisedModelOptions& options);
 
 }  // namespace waybill

@@ -136,7 +136,8 @@ TEST(Quantised, ADeadCoOwnerIsToldOfAndTheOthersAreQuiescentAfterTheAbort) {
   ASSERT_EQ(cluster->Start(2).message(), "");
   const auto told = [&](uint32_t t) {
     for (const TrainerEvent& event : cluster->trainer_events(t)) {
-      if (event.kind == TrainerEvent::Kind::kCoOwnerFailed) return event.trainer == 1;
+      if (event.kind != TrainerEvent::Kind::kPeerFailed) continue;
+      if (event.peer == RankId{Role::kTrainer, 1}) return true;
     }
     return false;
   };
@@ -196,7 +197,7 @@ TEST(Quantised, NonFiniteThatIsRefusedIsNeverShown) {
     ASSERT_EQ(cluster.PublishAndCheck(1), "");
     cluster->FillTrainers(2);
     ASSERT_EQ(cluster->Prepare(2).message(), "");
-    const std::vector<StartTarget> targets = {{0, 1, {}}, {1, 1, {}}};
+    const std::vector<StartTarget> targets = {{0, 1}, {1, 1}};
     for (uint32_t t = 0; t < 2; ++t) {
       ASSERT_EQ(cluster->trainer(t)
                     .Start(cluster->update(), Digests::kOn, {targets.data() + t, 1},

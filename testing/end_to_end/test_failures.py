@@ -167,4 +167,4 @@ def test_a_rank_that_never_comes_is_named(tmp_path):
             address,
             expect=1,
         )
-        assert "missing worker 0, worker 1" in err
+        assert "waiting for worker 0, worker 1" in err

@@ -1,5 +1,5 @@
-// The rules of core/fabric/fabric.h as tests, by capability. The test of a fabric links them and
-// says on which networks they are to run:
+// Tests of the rules of core/fabric/fabric.h, by capability. The test of a fabric links them and
+// says on which networks to run them:
 //
 //   INSTANTIATE_TEST_SUITE_P(Local, FabricConformance, testing::Values(kLocal), NameOfNetwork);
 //   INSTANTIATE_TEST_SUITE_P(Local, MappingConformance, testing::Values(kLocal), NameOfNetwork);
@@ -19,25 +19,26 @@ namespace waybill::testing_fabric {
 
 struct NetworkUnderTest {
   std::string name;
-  // A new network. It makes its endpoints; one by the name of one that is gone is that, restarted.
+  // Makes a new network, which makes endpoints. An endpoint with the name of a destroyed one is
+  // that endpoint after a restart.
   std::function<Endpoints::MakeFabric()> make;
-  // What an event may take at most on its way; zero where it is there when the call returns.
+  // The longest time that an event may take, or zero if it is there when the call returns.
   absl::Duration settle = absl::ZeroDuration();
 };
 
 inline void PrintTo(const NetworkUnderTest& network, std::ostream* out) { *out << network.name; }
 
-// What every fabric does.
+// Tests of every fabric.
 class FabricConformance : public testing::TestWithParam<NetworkUnderTest> {
  protected:
   Endpoint& Join(const std::string& name) { return endpoints_.Join(name); }
-  // Whether the lane still carries bytes and an immediate from a to b.
+  // Returns true if the lane still carries bytes and an immediate from a to b.
   bool Carries(const Lane& lane);
 
   Endpoints endpoints_{GetParam().make(), GetParam().settle};
 };
 
-// What a fabric does where capabilities().can_map.
+// Tests of fabrics with capabilities().can_map.
 class MappingConformance : public FabricConformance {};
 
 inline std::string NameOfNetwork(const testing::TestParamInfo<NetworkUnderTest>& info) {

@@ -1,4 +1,4 @@
-// Endpoints of one network in one process, polled in turn until what a test waits for has happened.
+// Endpoints of one network in one process. Tests poll them in turn until a condition holds.
 #ifndef WAYBILL_TESTING_FABRIC_CONFORMANCE_ENDPOINTS_H_
 #define WAYBILL_TESTING_FABRIC_CONFORMANCE_ENDPOINTS_H_
 
@@ -16,7 +16,7 @@
 
 namespace waybill::testing_fabric {
 
-// A fabric, and all that its Poll() ever told.
+// A fabric and all its events so far.
 class Endpoint {
  public:
   Endpoint(std::string name, std::unique_ptr<Fabric> fabric)
@@ -27,13 +27,13 @@ class Endpoint {
   bool alive() const { return fabric_ != nullptr; }
   void Destroy() { fabric_.reset(); }
 
-  // How many events that was.
+  // Polls once and returns the number of new events.
   size_t Poll();
   const std::vector<FabricEvent>& events() const { return events_; }
 
   size_t Count(FabricEvent::Kind kind, LaneId lane) const;
   bool IsComplete(LaneId lane, uint64_t token) const;
-  // Those of a lane, in the order in which they came.
+  // Returns the immediates that arrived on a lane, in order.
   std::vector<uint32_t> Immediates(LaneId lane) const;
   bool HasFailed(LaneId lane) const { return Count(FabricEvent::Kind::kFailed, lane) > 0; }
 
@@ -44,7 +44,7 @@ class Endpoint {
   std::vector<FabricEvent> polled_;
 };
 
-// A lane between two endpoints, with both of its ends.
+// Both ends of a lane between two endpoints.
 struct Lane {
   Endpoint* a = nullptr;
   Endpoint* b = nullptr;
@@ -52,7 +52,7 @@ struct Lane {
   LaneId at_b = LaneId::kNone;
 };
 
-// A region of one endpoint that the other end of a lane has imported.
+// A region of one endpoint, imported by the other end of a lane.
 struct Reached {
   Region region;
   std::string descriptor;
@@ -63,43 +63,43 @@ class Endpoints {
  public:
   using MakeFabric = std::function<std::unique_ptr<Fabric>(const std::string& name)>;
 
-  // `settle`: how long nothing has to come until nothing is under way; zero where a network
-  // delivers within the call.
+  // `settle`: how long no event must come until none is under way. Zero for a network that delivers
+  // within the call.
   explicit Endpoints(MakeFabric make_fabric, absl::Duration settle = absl::ZeroDuration())
       : make_fabric_(std::move(make_fabric)), settle_(settle) {}
 
-  // Stays until the end, though its fabric may be destroyed before.
+  // Adds an endpoint. It lives as long as this object; its fabric may be destroyed before.
   Endpoint& Join(const std::string& name);
 
-  // Polls all in turn. False where it does not happen within some seconds.
+  // Polls all endpoints in turn until `done` returns true. Returns false after some seconds.
   bool Until(const std::function<bool()>& done);
-  // Polls until nothing comes any more. For what must not happen: what has to happen is awaited by
-  // Until().
+  // Polls until no more events come. Use it to check that something does not happen, and Until() to
+  // wait for something that must happen.
   void UntilQuiet();
 
-  // A connected lane; a failure of the test where it does not connect.
+  // Returns a connected lane. Fails the test if it does not connect.
   Lane Connect(Endpoint& a, Endpoint& b);
   Lane Open(Endpoint& a, Endpoint& b);
 
-  // Memory of b's that a may write to by way of the lane.
+  // Returns memory of b to which a may write on the lane.
   Reached AllocateAtB(const Lane& lane, uint64_t size_bytes);
-  // Grants it, and imports it at a.
+  // Grants a region of b, and imports it at a.
   Reached GrantToA(const Lane& lane, const Region& region);
 
-  // Memory of a's that it may post from on the lane, with bytes that tell where they are from.
+  // Returns memory of a from which it may post on the lane, filled with distinguishable bytes.
   Region SourceAtA(const Lane& lane, uint64_t size_bytes, uint32_t seed = 1);
 
-  // Posts at a; true when it is complete.
+  // Posts at a. Returns true once the post is complete.
   bool PostAndComplete(const Lane& lane, const std::vector<Write>& writes,
                        std::optional<uint32_t> immediate = std::nullopt);
-  // Posts at a what must not work: it is refused at once, or the lane fails. How it was refused.
+  // Posts at a something that must be refused at once or fail the lane. Returns the error.
   absl::Status PostAndFail(const Lane& lane, const std::vector<Write>& writes);
 
-  // Fresh tokens, for posts whose completion a test tells apart.
+  // Returns a new token, so that a test can tell completions apart.
   uint64_t NextToken() { return ++last_token_; }
 
  private:
-  // True where any endpoint told something.
+  // Returns true if any endpoint had an event.
   bool PollAll();
 
   MakeFabric make_fabric_;
@@ -108,7 +108,7 @@ class Endpoints {
   uint64_t last_token_ = 1000;
 };
 
-// A byte that depends on its place and on the seed.
+// Returns a byte that depends on its place and on the seed.
 constexpr std::byte ByteAt(uint64_t i, uint32_t seed) {
   return static_cast<std::byte>((i * 167 + (i >> 8) * 59 + seed * 31 + 1) & 0xFF);
 }

@@ -18,7 +18,7 @@ using fake_verbs::FakeHost;
 using fake_verbs::FakeNetwork;
 using fake_verbs::WireOptions;
 
-// Whose regions cannot be registered, but for the staging rings of lanes.
+// A network whose regions cannot be registered, except the staging rings of lanes.
 enum class Staged { kNobody, kAll, kSender, kAllButSender };
 
 struct Variant {

@@ -183,7 +183,7 @@ TEST_P(FabricConformance, EventsOfAClosedLaneAreDropped) {
     ASSERT_TRUE(a.fabric().Post(lane.at_a, {}, i, i).ok());
     ASSERT_TRUE(a.fabric().Post(other.at_a, {}, i, i).ok());
   }
-  std::vector<FabricEvent> one;  // Of all that have come it takes one.
+  std::vector<FabricEvent> one;  // Takes one of all the events that have come.
   one.reserve(1);
   ASSERT_TRUE(endpoints_.Until([&] {
     if (one.empty()) b.fabric().Poll(one);

@@ -53,7 +53,7 @@ TEST_P(FabricConformance, AWakeBeforeTheWaitEndsIt) {
   EXPECT_LT(absl::Now(), deadline);
 }
 
-// Who wakes may have come between the owner's look at its work and its Poll().
+// A Wake() may have come between the owner's check of its work and its Poll().
 TEST_P(FabricConformance, AWakeBeforeAPollStillEndsTheNextWait) {
   Endpoint& a = Join("a");
   a.fabric().Wake();

@@ -1,4 +1,4 @@
-// What tests ask of the fake driver, apart from what any driver is asked.
+// What tests can ask the fake driver in addition to a driver's functions.
 #ifndef WAYBILL_TESTING_FAKE_CUDA_FAKE_CUDA_H_
 #define WAYBILL_TESTING_FAKE_CUDA_FAKE_CUDA_H_
 
@@ -6,7 +6,7 @@
 
 inline constexpr int kFakeGpuCount = 2;
 
-// In use now, by the whole process; and since it began.
+// What the whole process uses now, and the bytes that it has copied to the host since it began.
 struct FakeCudaUse {
   uint64_t allocations;
   uint64_t pinned;
@@ -15,7 +15,7 @@ struct FakeCudaUse {
 };
 
 extern "C" {
-// After so many launches and copies all fail; below 0: none does any more.
+// Makes all launches and copies fail after the next `after` ones. A negative number ends that.
 void FakeCudaFail(int64_t after);
 FakeCudaUse FakeCudaNow();
 }

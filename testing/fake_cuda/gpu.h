@@ -1,4 +1,4 @@
-// What the fake driver's GPUs are made of: memory that only they touch, streams and events.
+// The parts of the fake driver's GPUs: memory that only they can touch, streams and events.
 #ifndef WAYBILL_TESTING_FAKE_CUDA_GPU_H_
 #define WAYBILL_TESTING_FAKE_CUDA_GPU_H_
 
@@ -14,22 +14,22 @@
 
 namespace waybill {
 
-// Device memory: pages that nobody can touch but while a GPU runs something, so that host code
-// which takes a device's address for its own ends at once. Thread-safe.
+// Device memory. Its pages are accessible only while a GPU runs something, so host code that uses a
+// device address crashes at once. Thread-safe.
 class FakeMemory {
  public:
   static FakeMemory& Get();
 
   std::byte* Allocate(size_t size_bytes, int device);
   bool Free(std::byte* memory);
-  // The device whose memory this address is in; -1: none's.
+  // Returns the device to whose memory the address belongs, or -1.
   int DeviceOf(const std::byte* address) const;
 
   bool Pin(std::byte* memory, size_t size_bytes);
   bool Unpin(std::byte* memory);
   bool IsPinned(const std::byte* address) const;
 
-  // Runs `work` as a GPU: one at a time in the process, with all device memory open.
+  // Runs `work` as a GPU does: with all device memory accessible, one at a time in the process.
   void RunAsGpu(const std::function<void()>& work);
 
   size_t allocation_count() const;
@@ -49,10 +49,10 @@ class FakeMemory {
   std::map<std::byte*, size_t> pinned_;
 };
 
-// A point in a stream, passed or not. Thread-safe.
+// A point in a stream, which the stream has passed or not. Thread-safe.
 class FakeEvent {
  public:
-  uint64_t Record();  // Which recording this is.
+  uint64_t Record();  // Returns the number of the recording.
   void Complete(uint64_t recording);
   uint64_t recorded() const;
   void Await(uint64_t recording) const;
@@ -64,11 +64,11 @@ class FakeEvent {
   uint64_t completed_ = 0;
 };
 
-// Work in order, on a thread of its own. Thread-safe.
+// Runs work in order on a thread of its own. Thread-safe.
 class FakeStream {
  public:
   explicit FakeStream(int device);
-  // What is queued still runs, after the stream is gone.
+  // Queued work still runs after the stream is destroyed.
   ~FakeStream();
 
   int device() const { return device_; }

@@ -1,4 +1,4 @@
-// A stream whose work does not end before it is told to.
+// A stream whose work does not end until it is released.
 #ifndef WAYBILL_TESTING_FAKE_CUDA_HELD_STREAM_H_
 #define WAYBILL_TESTING_FAKE_CUDA_HELD_STREAM_H_
 
@@ -10,15 +10,15 @@ struct CUstream_st;
 
 namespace waybill {
 
-// On device 0.
+// A stream of device 0.
 class HeldStream {
  public:
   HeldStream();
-  ~HeldStream();  // Released before.
+  ~HeldStream();  // Releases the work.
 
-  // An event that was recorded behind what is held; destroyed with this.
+  // Returns an event recorded behind the held work. It is destroyed with this object.
   CUevent_st* RecordedEvent();
-  // Lets it go on; again it does nothing.
+  // Releases the held work. Further calls do nothing.
   void Release();
 
  private:

@@ -175,9 +175,10 @@ ibv_mr* Device::Register(ibv_pd* pd, uint64_t address, uint64_t size, unsigned a
 }
 
 int Device::Deregister(ibv_mr* mr) {
-  --static_cast<ProtectionDomain*>(mr->pd)->users;
-  memory_.Deregister(mr);
-  return 0;
+  auto* const domain = static_cast<ProtectionDomain*>(mr->pd);
+  const int error = memory_.Deregister(mr);
+  if (error == 0) --domain->users;
+  return error;
 }
 
 // --- completions ---

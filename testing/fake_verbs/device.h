@@ -1,4 +1,4 @@
-// One simulated NIC: its ports, and what programs have made on it.
+// A simulated NIC: its ports, and the objects that programs have made on it.
 #ifndef WAYBILL_TESTING_FAKE_VERBS_DEVICE_H_
 #define WAYBILL_TESTING_FAKE_VERBS_DEVICE_H_
 
@@ -27,7 +27,7 @@ struct Port {
   std::vector<GidRow> gids;
 };
 
-// What was done on a device, and what is alive on it.
+// Counts of the calls on a device and of the objects that are alive on it.
 struct DeviceCounts {
   uint64_t post_send_calls = 0;
   uint64_t requests = 0;
@@ -41,7 +41,7 @@ struct DeviceCounts {
 
 struct Context : ibv_context {
   EventQueue<ibv_async_event> events;
-  uint32_t users = 0;  // Objects made in it that are alive.
+  uint32_t users = 0;  // Living objects that were made in it.
 };
 
 struct ProtectionDomain : ibv_pd {
@@ -50,7 +50,7 @@ struct ProtectionDomain : ibv_pd {
 
 class Device : public ibv_device {
  public:
-  // `ordinal`: of all devices of the wire; its addresses and keys are made from it.
+  // `ordinal`: the number of the device on the wire, which decides its addresses and keys.
   Device(Wire* wire, const std::string& name, uint32_t ordinal, const DeviceOptions& options);
 
   const DeviceOptions& options() const { return options_; }
@@ -60,7 +60,7 @@ class Device : public ibv_device {
   const std::map<uint32_t, std::unique_ptr<QueuePair>>& queue_pairs() const { return queue_pairs_; }
   const std::vector<Port>& ports() const { return ports_; }
 
-  // --- of libibverbs; null, or an errno ---
+  // --- the calls of libibverbs; they return null or an errno on failure ---
   ibv_context* Open();
   int Close(ibv_context* context);
   void Query(ibv_device_attr* attributes) const;
@@ -80,9 +80,9 @@ class Device : public ibv_device {
 
   // --- for queue pairs and the wire ---
   const Port* FindPort(uint8_t number) const;
-  // Whether a queue pair at that port could send to where the attributes say.
+  // Returns true if a queue pair at that port can reach the destination of the attributes.
   int CheckPath(uint8_t port, const ibv_qp_attr& attributes) const;
-  // A queue without room dies, and so do the queue pairs that use it.
+  // Pushes a completion. A queue without room dies, and so do the queue pairs that use it.
   void Complete(CompletionQueue* queue, Completion completion);
   void Kill(CompletionQueue* queue);
   void Raise(QueuePair& queue_pair, ibv_event_type type);
@@ -93,7 +93,7 @@ class Device : public ibv_device {
   void SetPort(uint8_t number, bool active);
   void SetGids(uint8_t number, std::vector<GidRow> gids);
   void Fail();
-  // Null: there is no such queue pair.
+  // Returns null if there is no such queue pair.
   QueuePair* FindQueuePair(uint32_t number) const;
   void DuplicateCompletions(bool duplicate) { duplicates_ = duplicate; }
 

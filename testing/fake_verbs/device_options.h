@@ -1,4 +1,5 @@
-// What a simulated NIC is: its limits, ports and GIDs, and in which of the allowed ways it behaves.
+// The properties of a simulated NIC: its limits, ports and GIDs, and its choice of allowed
+// behaviours.
 #ifndef WAYBILL_TESTING_FAKE_VERBS_DEVICE_OPTIONS_H_
 #define WAYBILL_TESTING_FAKE_VERBS_DEVICE_OPTIONS_H_
 
@@ -11,7 +12,7 @@
 
 namespace waybill::fake_verbs {
 
-// A row of a port's GID table; all zero: an empty row.
+// A row of a port's GID table. All zeros: an empty row.
 struct GidRow {
   ibv_gid_type kind = IBV_GID_TYPE_ROCE_V2;
   std::array<uint8_t, 16> gid = {};
@@ -34,28 +35,28 @@ struct PortOptions {
   ibv_mtu mtu = IBV_MTU_4096;
   uint8_t width = 2;   // 4 lanes,
   uint8_t speed = 32;  // of 25 Gbit/s.
-  // None: those of an mlx5 port with an address in 10.0.0.0/16, no two ports the same. On
-  // InfiniBand one GID, and a LID.
+  // Empty: the GIDs of an mlx5 port with a unique address in 10.0.0.0/16; on InfiniBand, one GID
+  // and a LID.
   std::optional<std::vector<GidRow>> gids;
 };
 
 struct DeviceOptions {
   std::vector<PortOptions> ports = {PortOptions{}};
-  uint32_t vendor_id = 0x02C9;  // 0xFFFFFF: rxe.
+  uint32_t vendor_id = 0x02C9;  // rxe has 0xFFFFFF.
   uint32_t max_queue_pairs = 1024;
-  uint32_t max_requests = 16384;  // Of one queue of a queue pair.
-  uint32_t max_pieces = 16;       // Of one work request.
+  uint32_t max_requests = 16384;  // Limit of one queue of a queue pair.
+  uint32_t max_pieces = 16;       // Limit of one work request.
   uint32_t max_cqe = 65536;
   uint32_t max_inline_bytes = 128;
   uint64_t max_registration_bytes = uint64_t{1} << 40;
   bool dmabuf = true;
 
-  // What was not polled of a queue pair that is destroyed stays in its queues, as on rxe; else it
-  // is taken out, as on mlx5.
+  // True if completions of a destroyed queue pair that were not polled stay in their queue, as on
+  // rxe; otherwise they are removed, as on mlx5.
   bool completions_outlive_queue_pairs = false;
-  // A new queue pair gets the smallest number that is free.
+  // True if a new queue pair gets the smallest free number.
   bool reuses_queue_pair_numbers = false;
-  // A retry_cnt of 7 is for ever, as on rxe.
+  // True if retries with a retry_cnt of 7 never end, as on rxe.
   bool seven_retries_are_endless = false;
 };
 

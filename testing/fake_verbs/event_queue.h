@@ -1,4 +1,4 @@
-// Events behind a descriptor: readable while there are any, as those of libibverbs are.
+// Events with a descriptor that is readable while there are any, as in libibverbs.
 #ifndef WAYBILL_TESTING_FAKE_VERBS_EVENT_QUEUE_H_
 #define WAYBILL_TESTING_FAKE_VERBS_EVENT_QUEUE_H_
 
@@ -24,13 +24,14 @@ class EventQueue {
     (void)!write(fd_.get(), &one, sizeof(one));
   }
 
-  // Blocks, unless the descriptor was set not to: then false, and errno is EAGAIN. Without a lock.
+  // Waits for an event. If the descriptor is non-blocking and there is none, returns false and sets
+  // errno to EAGAIN. Call it without holding the lock.
   bool AwaitOne() const {
     uint64_t one = 0;
     return read(fd_.get(), &one, sizeof(one)) == sizeof(one);
   }
 
-  // None where those that were awaited have been removed.
+  // Returns nullopt if the awaited events have been removed.
   std::optional<Event> Take() {
     if (events_.empty()) return std::nullopt;
     const Event event = events_.front();

@@ -91,6 +91,16 @@ void FakeHost::FailRegistrations(absl::string_view name, const RegistrationFault
   device(name).memory().Fail(fault);
 }
 
+void FakeHost::FailDeregistrations(absl::string_view name, uint32_t count) {
+  const Lock lock(wire_.mutex());
+  device(name).memory().FailDeregistrations(count);
+}
+
+void FakeHost::ReuseRemoteKey(absl::string_view name) {
+  const Lock lock(wire_.mutex());
+  device(name).memory().ReuseRemoteKey();
+}
+
 void FakeHost::Overrun(absl::string_view name, uint32_t number, Direction direction) {
   const Lock lock(wire_.mutex());
   device(name).Kill(&FindQueue(name, number, direction));
@@ -255,8 +265,9 @@ ibv_mr* FakeHost::RegDmabufMr(ibv_pd* pd, uint64_t, size_t size, uint64_t addres
 int FakeHost::DeregMr(ibv_mr* mr) {
   const Lock lock(wire_.mutex());
   if (!wire_.IsAlive(mr, "ibv_dereg_mr")) return EINVAL;
-  wire_.Died(mr);
-  return DeviceOf(mr->context).Deregister(mr);
+  const int error = DeviceOf(mr->context).Deregister(mr);
+  if (error == 0) wire_.Died(mr);
+  return error;
 }
 
 // --- completions ---

@@ -1,4 +1,4 @@
-// One host on a network of simulated NICs: the Verbs of its processes, and the script of its
+// A host on a network of simulated NICs: the Verbs that its processes use, and the script of
 // faults.
 #ifndef WAYBILL_TESTING_FAKE_VERBS_FAKE_HOST_H_
 #define WAYBILL_TESTING_FAKE_VERBS_FAKE_HOST_H_
@@ -21,29 +21,34 @@ namespace waybill::fake_verbs {
 
 enum class Direction { kSend, kReceive };
 
-// Thread-safe. A fabric on it, made anew, is a process that was started again.
+// Thread-safe. A new fabric on a host stands for a restarted process.
 class FakeHost : public verbs::Verbs {
  public:
   explicit FakeHost(Wire* wire) : wire_(*wire) {}
 
   void AddDevice(const std::string& name, const DeviceOptions& options = {});
 
-  // --- the script; devices by name, queue pairs by their number, and both have to be there ---
+  // --- the script; it names existing devices and the numbers of existing queue pairs ---
 
-  void SetPort(absl::string_view device, uint8_t port, bool active);  // With its event.
+  void SetPort(absl::string_view device, uint8_t port,
+               bool active);  // Also reports the port's event.
   void SetGids(absl::string_view device, uint8_t port, std::vector<GidRow> gids);
-  // Nothing completes on it any more, and every call that makes something fails.
+  // Kills a device: nothing completes on it any more, and every call that makes an object fails.
   void FailDevice(absl::string_view device);
-  // It goes to ERR, flushes, and the program is told.
+  // Moves a queue pair to ERR, which flushes it, and reports the event to the program.
   void FailQueuePair(absl::string_view device, uint32_t queue_pair);
-  // The request that is posted there as the k-th from now on, from 0, fails.
+  // Fails the k-th request posted from now on, counted from 0.
   void FailRequest(absl::string_view device, uint32_t queue_pair, uint64_t k, ibv_wc_status status);
-  // The next chain is taken up to there, and the rest refused.
+  // Accepts the next chain up to that request and refuses the rest.
   void RefusePost(absl::string_view device, uint32_t queue_pair, uint32_t accepted, int error);
   void FailRegistrations(absl::string_view device, const RegistrationFault& fault);
-  // The completion queue that the queue pair uses has no room, and dies.
+  // Makes the next `count` calls of ibv_dereg_mr fail. The keys stay valid.
+  void FailDeregistrations(absl::string_view device, uint32_t count);
+  // Gives the next registration the remote key that was freed last.
+  void ReuseRemoteKey(absl::string_view device);
+  // Overflows the completion queue of a queue pair, which dies.
   void Overrun(absl::string_view device, uint32_t queue_pair, Direction direction);
-  // A completion that no request caused, in the completion queue that the queue pair uses.
+  // Adds a completion without a request to the completion queue of a queue pair.
   void AddCompletion(absl::string_view device, uint32_t queue_pair, Direction direction,
                      const ibv_wc& done);
   void DuplicateCompletions(absl::string_view device, bool duplicate);
@@ -51,8 +56,8 @@ class FakeHost : public verbs::Verbs {
   // --- for assertions ---
 
   DeviceCounts counts(absl::string_view device) const;
-  std::vector<uint32_t> queue_pairs(absl::string_view device) const;  // Their numbers, in order.
-  // Completions that nobody polled, of the queue that the queue pair uses.
+  std::vector<uint32_t> queue_pairs(absl::string_view device) const;  // Sorted numbers.
+  // Returns the number of completions that were not polled, in the queue of a queue pair.
   size_t unpolled(absl::string_view device, uint32_t queue_pair, Direction direction) const;
   std::optional<Registration> newest_registration(absl::string_view device) const;
 
@@ -71,7 +76,7 @@ class FakeHost : public verbs::Verbs {
   ibv_pd* AllocPd(ibv_context* context) override;
   int DeallocPd(ibv_pd* pd) override;
   ibv_mr* RegMr(ibv_pd* pd, void* address, size_t size, unsigned access) override;
-  // The memory behind the descriptor is what lies at `address`.
+  // The memory behind the descriptor is the memory at `address`.
   ibv_mr* RegDmabufMr(ibv_pd* pd, uint64_t offset, size_t size, uint64_t address, int fd,
                       int access) override;
   int DeregMr(ibv_mr* mr) override;
@@ -91,13 +96,13 @@ class FakeHost : public verbs::Verbs {
   const char* StatusText(ibv_wc_status status) override;
   const char* EventText(ibv_event_type type) override;
 
-  // Of FakeNetwork: under the wire's lock.
+  // Called by FakeNetwork, which holds the wire's lock.
   Device& device(absl::string_view name) const;
 
  private:
   QueuePair& FindQueuePair(absl::string_view device, uint32_t number) const;
   CompletionQueue& FindQueue(absl::string_view device, uint32_t number, Direction direction) const;
-  // Keeps the account of objects: null stays null.
+  // Records a new object and returns it. Null stays null.
   template <typename Object>
   Object* Made(Object* object);
 

@@ -1,10 +1,10 @@
-// A network of simulated RDMA NICs in one process. Hosts are made by name, then given devices:
+// A network of simulated RDMA NICs in one process. Create hosts by name and give them devices:
 //
 //   FakeNetwork network;
 //   network.Host("a").AddDevice("mlx5_0");
 //   auto fabric = MakeVerbsFabric({.library = &network.Host("a")});
 //
-// At its end it fails the test for what programs left behind or did wrong. See README.md.
+// The destructor fails the test for leaked objects and for misuse. See README.md.
 #ifndef WAYBILL_TESTING_FAKE_VERBS_FAKE_NETWORK_H_
 #define WAYBILL_TESTING_FAKE_VERBS_FAKE_NETWORK_H_
 
@@ -30,19 +30,20 @@ class FakeNetwork {
   explicit FakeNetwork(const WireOptions& options = {}) : wire_(options) {}
   ~FakeNetwork();
 
-  // The one of that name; made where there is none.
+  // Returns the host of that name, and makes it if there is none.
   FakeHost& Host(const std::string& name);
 
-  // Nothing passes between the two ports, and nobody is told.
+  // Cuts the path between two ports, without any event.
   void Cut(const PortName& a, const PortName& b);
   void Heal(const PortName& a, const PortName& b);
 
-  // Lets what can move do so, without a poll.
+  // Moves what can move, without a poll.
   void Step();
 
-  // What programs did that none may do, since the last call; what is taken fails no test.
+  // Returns misuse by programs since the last call. Misuse that was returned does not fail the
+  // test.
   std::vector<std::string> TakeMisuses();
-  // Objects that are alive, by device.
+  // Returns the living objects, by device.
   std::vector<std::string> Leaks() const;
 
  private:

@@ -281,7 +281,7 @@ TEST_F(FakeVerbsTest, OfAFailedCompletionLittleIsToBeRead) {
 struct KeyCase {
   const char* name;
   Program::Sent sent;
-  unsigned access;  // Of the destination.
+  unsigned access;  // Access of the destination.
   ibv_wc_status status;
 };
 
@@ -429,7 +429,7 @@ TEST_F(FakeVerbsTest, AnArmedQueueTellsOnce) {
   ASSERT_EQ(a->host.GetCqEvent(a->channel, &cq), 0);
   EXPECT_EQ(cq, a->send);
   EXPECT_FALSE(IsReadable(a->channel->fd));
-  // What came before it is armed anew tells nothing.
+  // Completions from before it is armed again cause no event.
   ASSERT_EQ(a->host.ReqNotifyCq(a->send), 0);
   EXPECT_FALSE(IsReadable(a->channel->fd));
   a->host.AckCqEvents(cq, 1);

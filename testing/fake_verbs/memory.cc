@@ -35,7 +35,8 @@ Registration* Memory::Register(ibv_pd* pd, uint64_t address, uint64_t size, unsi
   registration->addr = reinterpret_cast<void*>(address);
   registration->length = size;
   registration->lkey = next_key_++;
-  registration->rkey = next_key_++;
+  const bool reuse = freed_remote_key_ && std::exchange(reuses_remote_key_, false);
+  registration->rkey = reuse ? *freed_remote_key_ : next_key_++;
   registration->begin = address;
   registration->access = access;
   registration->kind = kind;
@@ -45,9 +46,15 @@ Registration* Memory::Register(ibv_pd* pd, uint64_t address, uint64_t size, unsi
   return made;
 }
 
-void Memory::Deregister(const ibv_mr* mr) {
+int Memory::Deregister(const ibv_mr* mr) {
+  if (deregistrations_to_fail_ > 0) {
+    --deregistrations_to_fail_;
+    return EBUSY;
+  }
+  freed_remote_key_ = mr->rkey;
   by_remote_key_.erase(mr->rkey);
   by_local_key_.erase(mr->lkey);
+  return 0;
 }
 
 std::byte* Memory::Within(const Registration& registration, const ibv_pd* pd, uint64_t address,

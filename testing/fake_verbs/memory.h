@@ -1,4 +1,4 @@
-// The memory that a simulated NIC may touch: registrations and their keys.
+// The memory that a simulated NIC may access: registrations and their keys.
 #ifndef WAYBILL_TESTING_FAKE_VERBS_MEMORY_H_
 #define WAYBILL_TESTING_FAKE_VERBS_MEMORY_H_
 
@@ -21,34 +21,40 @@ struct Registration : ibv_mr {
   RegistrationKind kind = RegistrationKind::kPlain;
 };
 
-// Registrations that fail, by script.
+// Says which registrations fail.
 struct RegistrationFault {
   int error = ENOMEM;
-  uint64_t above_bytes = 0;              // Only longer ones,
-  uint64_t spared_bytes = 0;             // not of exactly this length,
-  std::optional<RegistrationKind> kind;  // of this kind,
-  uint32_t first = 0;                    // after as many that succeed,
-  uint32_t count = ~0u;                  // and then as many.
+  uint64_t above_bytes = 0;              // Fails only longer ones,
+  uint64_t spared_bytes = 0;             // but none of exactly this length,
+  std::optional<RegistrationKind> kind;  // only this kind,
+  uint32_t first = 0;                    // after this many that succeed,
+  uint32_t count = ~0u;                  // and then this many.
 };
 
 class Memory {
  public:
-  // Keys begin there: so a key of one device is none of another.
+  // Keys begin at this number, so that a key of one device is invalid on another.
   explicit Memory(uint32_t first_key) : next_key_(first_key) {}
 
   void Fail(const RegistrationFault& fault) { fault_ = fault; }
 
-  // Null, and errno is set, where it fails.
+  // Returns null and sets errno on failure.
   Registration* Register(ibv_pd* pd, uint64_t address, uint64_t size, unsigned access,
                          RegistrationKind kind, uint64_t most_bytes);
-  void Deregister(const ibv_mr* mr);
+  // Returns what ibv_dereg_mr returns. If that is an errno, the keys stay valid.
+  int Deregister(const ibv_mr* mr);
+  // Makes the next `count` deregistrations fail with EBUSY.
+  void FailDeregistrations(uint32_t count) { deregistrations_to_fail_ = count; }
+  // Gives the next registration the remote key that was freed last.
+  void ReuseRemoteKey() { reuses_remote_key_ = true; }
 
-  // The bytes there. Null: the key is none, or of another protection domain, or does not allow it.
+  // Returns the bytes at an address, or null if the key is invalid, of another protection domain,
+  // or does not allow the access.
   std::byte* Local(uint32_t key, const ibv_pd* pd, uint64_t address, uint64_t size) const;
   std::byte* Remote(uint32_t key, const ibv_pd* pd, uint64_t address, uint64_t size) const;
 
   size_t count() const { return by_local_key_.size(); }
-  // The newest, for tests that look at its flags. Null: there is none.
+  // Returns the newest registration, for tests of its flags, or null.
   const Registration* newest() const;
 
  private:
@@ -57,10 +63,13 @@ class Memory {
                            uint64_t size);
 
   uint32_t next_key_;
-  // The two keys of a registration differ, so that taking one for the other does not pass.
+  // The two keys of a registration differ, so that confusing them is noticed.
   std::map<uint32_t, std::unique_ptr<Registration>> by_local_key_;
   std::map<uint32_t, Registration*> by_remote_key_;
   std::optional<RegistrationFault> fault_;
+  uint32_t deregistrations_to_fail_ = 0;
+  bool reuses_remote_key_ = false;
+  std::optional<uint32_t> freed_remote_key_;
 };
 
 }  // namespace waybill::fake_verbs

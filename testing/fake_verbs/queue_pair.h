@@ -1,5 +1,4 @@
-// A reliable-connected queue pair: its states, its two queues, and what becomes of them on an
-// error.
+// A reliable-connected queue pair: its states, its two queues, and what an error does to them.
 #ifndef WAYBILL_TESTING_FAKE_VERBS_QUEUE_PAIR_H_
 #define WAYBILL_TESTING_FAKE_VERBS_QUEUE_PAIR_H_
 
@@ -17,11 +16,11 @@ namespace waybill::fake_verbs {
 class Device;
 
 struct SendRequest {
-  uint64_t index = 0;  // In its queue, from 0.
+  uint64_t index = 0;  // Its place in its queue, from 0.
   uint64_t wr_id = 0;
   bool signalled = false;
-  bool is_send = false;               // Of nothing: only the receive that it takes tells of it.
-  std::optional<uint32_t> immediate;  // As it was posted, in the network's byte order.
+  bool is_send = false;               // An empty send, which only consumes a receive.
+  std::optional<uint32_t> immediate;  // As posted, in network byte order.
   uint64_t remote_address = 0;
   uint32_t remote_key = 0;
   uint64_t size_bytes = 0;
@@ -45,39 +44,39 @@ class QueuePair : public ibv_qp {
   uint64_t identity() const { return identity_; }
   const ibv_qp_attr& attributes() const { return attributes_; }
 
-  // --- of libibverbs; an errno ---
+  // --- the calls of libibverbs; they return an errno ---
   int Modify(const ibv_qp_attr& attributes, int mask);
   int PostSend(ibv_send_wr* chain, ibv_send_wr** bad);
   int PostReceive(ibv_recv_wr* chain, ibv_recv_wr** bad);
 
   // --- by script ---
-  // The request that is posted as the k-th from now on, from 0, fails.
+  // Fails the k-th request posted from now on, counted from 0.
   void FailRequest(uint64_t k, ibv_wc_status status) { scripted_[posted_ + k] = status; }
-  // The next call takes as many requests, and refuses the rest.
+  // Makes the next call accept that many requests and refuse the rest.
   void RefusePost(uint32_t accepted, int error) { refusal_ = {accepted, error}; }
 
   // --- for the wire ---
   bool receives() const { return state == IBV_QPS_RTR || state == IBV_QPS_RTS; }
-  // The request that moves next; null where there is none.
+  // Returns the request that moves next, or null.
   const SendRequest* head() const {
     return state == IBV_QPS_RTS && !sends_.empty() ? &sends_.front() : nullptr;
   }
   std::optional<ibv_wc_status> ScriptedFailureOfHead();
   void CompleteHead();
-  // It fails, and what stands behind it is flushed.
+  // Fails that request and flushes the requests behind it.
   void FailHead(ibv_wc_status status);
   bool has_receive() const { return !receives_.empty(); }
   void TakeReceive(const SendRequest& by);
-  // Every request that is outstanding is flushed, in order, signalled or not.
+  // Flushes every outstanding request in order, signalled or not.
   void EnterError();
-  // Whether it has tried for as many ticks of the clock.
+  // Returns true if the request has been tried for that many ticks.
   bool HasTriedFor(uint64_t now, uint32_t ticks);
   void HasGotThrough() { trying_since_.reset(); }
 
-  uint32_t next_packet = 0;      // That it sends,
-  uint32_t expected_packet = 0;  // and that it receives.
+  uint32_t next_packet = 0;      // The next number to send,
+  uint32_t expected_packet = 0;  // and the next one to receive.
 
-  // What was polled frees slots: its own, and those of unsignalled requests before it.
+  // Frees the slot of a polled completion, and those of unsignalled requests before it.
   void RetireSends(uint64_t end) { retired_ = std::max(retired_, end); }
   void RetireReceives(uint64_t end) { receives_retired_ = std::max(receives_retired_, end); }
 
@@ -97,7 +96,7 @@ class QueuePair : public ibv_qp {
   const ibv_qp_cap limits_;
   const bool signals_all_;
   ibv_qp_attr attributes_ = {};
-  std::deque<SendRequest> sends_;  // Not moved yet.
+  std::deque<SendRequest> sends_;  // Requests that have not moved yet.
   std::deque<ReceiveRequest> receives_;
   uint64_t posted_ = 0;
   uint64_t retired_ = 0;

@@ -27,7 +27,7 @@ void Drill::TearDown() {
   const LaneState theirs = bystander_->State(to_bystander_.at_peer);
   EXPECT_EQ(ours.failed + ours.refused + ours.wrong, 0u);
   EXPECT_EQ(theirs.failed + theirs.wrong, 0u);
-  // What lanes read and write goes after them.
+  // The memory of lanes is destroyed after the lanes.
   peer_.reset();
   bystander_.reset();
 }

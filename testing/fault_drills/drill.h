@@ -1,5 +1,5 @@
-// A drill: the test's own endpoint `here` on node 0, the peer that is hurt on node 1 and, on node
-// 2, a bystander that nothing may happen to.
+// A drill has three endpoints: the test's own one, `here`, on node 0, the peer that is hurt on node
+// 1, and on node 2 a bystander that must not be affected.
 #ifndef WAYBILL_TESTING_FAULT_DRILLS_DRILL_H_
 #define WAYBILL_TESTING_FAULT_DRILLS_DRILL_H_
 
@@ -17,7 +17,7 @@
 
 namespace waybill::drills {
 
-// A connected lane from here to a peer, or what is left of one.
+// A lane from here to a peer, connected or failed.
 struct Link {
   PeerProcess* peer = nullptr;
   LaneId at_here = LaneId::kNone;
@@ -27,45 +27,47 @@ struct Link {
 class Drill : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override;
-  // The bystander has seen nothing of it all.
+  // Checks that the bystander was not affected.
   void TearDown() override;
 
   Party& here() { return *here_; }
   PeerProcess& peer() { return *peer_; }
-  // The peer's process anew, on its node.
+  // Restarts the peer's process on its node.
   void RestartPeer();
 
-  // Turns until it holds; false where it does not, by far. For what has no deadline of its own.
+  // Polls until `holds` returns true. Returns false after a long time. For conditions without a
+  // promised deadline.
   bool Until(const std::function<bool()>& holds) { return Within(absl::Seconds(50), holds); }
-  // The same within what the product promises, and Slack().
+  // Polls until `holds` returns true, for at most the promised time plus Slack().
   bool EndsWithin(absl::Duration promised, const std::function<bool()>& holds) {
     return Within(promised + Slack(), holds);
   }
   void TurnFor(absl::Duration time);
 
   Link Connect(PeerProcess& peer);
-  // Streams from here to the peer, or the other way. What is told is the peer's, or our, region.
+  // Start a stream from here to the peer, or from the peer to here. They return the receiving
+  // region.
   uint32_t SendTo(const Link& link, const Shape& shape = {});
   RegionId ReceiveFrom(const Link& link, const Shape& shape = {});
-  // Until so many writes more are complete here, or immediates more have come.
+  // Poll until that many more writes are complete here, or more immediates have arrived.
   void AwaitComplete(const Link& link, uint64_t more);
   void AwaitImmediates(const Link& link, uint64_t more);
 
-  // The lane is dead, or its stream refused: told once, and no write is told complete after it. The
-  // bystander carries meanwhile.
+  // Checks that the lane failed or refused its stream, reported that once, and completed no write
+  // afterwards, and that the lane to the bystander works meanwhile.
   void ExpectEnds(const Link& link, absl::Duration promised);
-  // The first half of that: what was told when it ended.
+  // The first half of that check: what was reported at the end.
   LaneState ExpectToldDead(const Link& link, absl::Duration promised);
-  // And the second, later.
+  // The second half, later.
   void ExpectNothingSince(const Link& link, const LaneState& ended);
-  // The lane is dead at the peer's end.
+  // Checks that the lane is dead at the peer's end.
   void ExpectEndsAtPeer(const Link& link, absl::Duration promised);
-  // A new lane carries in both directions, every byte right.
+  // Checks that a new lane carries bytes correctly in both directions.
   void ExpectNewLaneWorks();
-  // It goes on carrying, now.
+  // Checks that the lane still works.
   void ExpectBystanderCarries();
-  // Where the link that both its lane and the drill's go by was hurt: the lane to it dies as others
-  // do, and there is a new one.
+  // For drills that hurt the link of the bystander's lane too: checks that this lane fails like the
+  // others, and makes a new one.
   void ExpectBystanderEnds(absl::Duration promised);
   void ConnectBystander();
   uint64_t CountAtPeer(uint32_t region, std::byte value);

@@ -28,7 +28,7 @@ class LinkDrill : public Drill {
     Drill::TearDown();
   }
 
-  // Of the peer's node; 0 is our own.
+  // The peer's node; 0 is our own.
   static std::string Number(size_t node = 1) {
     const std::vector<std::string> nodes = absl::StrSplit(std::getenv("WAYBILL_RXE_NODES"), ';');
     return std::vector<std::string>(absl::StrSplit(nodes[node], ',')).front().substr(3);
@@ -50,7 +50,7 @@ class LinkDrill : public Drill {
     EXPECT_TRUE(Until([&] { return done.load(); }));
     thread.join();
   }
-  // What goes to the peer from the switch suffers it; the bystander's link does not.
+  // Affects what goes from the switch to the peer, but not the bystander's link.
   static void Netem(const std::string& how) {
     Do(absl::StrCat("tc -n sw qdisc replace dev ", SwitchPort(), " root netem ", how,
                     " limit 10000"));

@@ -1,4 +1,4 @@
-// The networks that drills run on, as they are where the test runs: real processes find the same.
+// The networks on which drills run. They depend on where the test runs.
 #ifndef WAYBILL_TESTING_FAULT_DRILLS_NETWORK_H_
 #define WAYBILL_TESTING_FAULT_DRILLS_NETWORK_H_
 
@@ -12,19 +12,19 @@
 
 namespace waybill::drills {
 
-// What the fabrics here are told: how long a peer's host may be silent.
+// How long a peer's host may be silent before the fabrics report it as dead.
 constexpr absl::Duration kDeadPeer = absl::Seconds(2);
 constexpr absl::Duration kConnect = absl::Seconds(6);
 
-// Beside SoftRoCE devices: verbs, and tcp across the same links. Elsewhere: tcp and local.
+// Returns verbs and tcp over the same links if there are SoftRoCE NICs, otherwise tcp and local.
 std::vector<std::string> NetworksHere();
 bool InGuest();
 
-// How much later than promised something may be seen to happen: a second and, in the guest, where
-// code runs twenty times slower, time for the test itself.
+// How much later than promised an event may be observed: one second, plus time for the test itself
+// in the guest, where code runs twenty times slower.
 absl::Duration Slack();
 
-// A new endpoint on that node, from 0. In the guest a node's address is on its own link.
+// Makes an endpoint on a node, counted from 0. In the guest a node's address is on its own link.
 std::unique_ptr<Fabric> MakeFabric(const std::string& network, uint32_t node);
 
 }  // namespace waybill::drills

@@ -1,5 +1,5 @@
-// One endpoint in a drill: it sends streams of writes that tell where they are from, and looks at
-// every byte of those that it receives. The test's own process has one, and each peer process too.
+// One endpoint of a drill. It sends streams of writes whose bytes identify them, and checks every
+// byte that it receives. The test process has one, and so has each peer process.
 #ifndef WAYBILL_TESTING_FAULT_DRILLS_PARTY_H_
 #define WAYBILL_TESTING_FAULT_DRILLS_PARTY_H_
 
@@ -18,30 +18,30 @@
 
 namespace waybill::drills {
 
-// Of a stream: writes of `write_bytes`, the kth to slot k % slots, with the immediate k.
+// A stream: writes of `write_bytes`, the kth to slot k % slots, with the immediate k.
 struct Shape {
-  uint32_t slots = 8;  // No more posts than that are on the way.
+  uint32_t slots = 8;  // Also the maximum number of incomplete posts.
   uint32_t write_bytes = 4096;
-  uint64_t count = 0;  // Of writes; 0: until the lane is dead.
+  uint64_t count = 0;  // The number of writes. 0: until the lane is dead.
 
   uint64_t size_bytes() const { return uint64_t{slots} * write_bytes; }
 };
 
-// Never a byte of a stream.
-constexpr std::byte kPoison{0x99};     // What a source is filled with when it may not be read.
-constexpr std::byte kUntouched{0xC3};  // What a destination is filled with when nothing may come.
+// Bytes that no stream contains.
+constexpr std::byte kPoison{0x99};     // Fills a source that must not be read any more.
+constexpr std::byte kUntouched{0xC3};  // Fills a destination to which nothing may come.
 
 struct LaneState {
   uint64_t connected = 0;
   uint64_t posted = 0;
   uint64_t complete = 0;
   uint64_t immediates = 0;
-  uint64_t wrong = 0;    // Immediates out of turn, or without their bytes.
-  uint64_t failed = 0;   // kFailed events.
-  uint64_t refused = 0;  // The stream ended because a post was refused.
+  uint64_t wrong = 0;    // Immediates out of order, or without their bytes.
+  uint64_t failed = 0;   // The number of kFailed events.
+  uint64_t refused = 0;  // Streams that ended because a post was refused.
 };
 
-// A region that is written to, and how it is called at the peer.
+// A region that receives a stream, and its descriptor for the peer.
 struct Destination {
   RegionId region = RegionId::kNone;
   std::string descriptor;
@@ -53,7 +53,7 @@ class Party {
   ~Party();
 
   Fabric& fabric() { return *fabric_; }
-  // Polls, looks at what has come, and posts what can be posted.
+  // Polls, checks what has come, and posts what can be posted.
   void Turn();
   void Wait(absl::Duration most);
 
@@ -61,16 +61,16 @@ class Party {
   absl::Status Close(LaneId lane);
   LaneState State(LaneId lane) { return lanes_[lane].state; }
 
-  // Memory with bytes around it that nobody may write, granted on the lane: what comes is checked.
+  // Grants memory on the lane, surrounded by bytes that must not change, and checks what comes.
   absl::StatusOr<Destination> Receive(LaneId lane, const Shape& shape);
   absl::StatusOr<Destination> GrantAgain(LaneId lane, RegionId region);
   void Fill(RegionId region, std::byte value);
   uint64_t CountOf(RegionId region, std::byte value) const;
   bool SurroundingsAreIntact(RegionId region) const;
 
-  // Begins a stream as soon as the descriptor can be imported.
+  // Begins a stream once the descriptor can be imported.
   absl::Status Send(LaneId lane, const std::string& descriptor, const Shape& shape);
-  // Of the stream on a lane, whether open or closed meanwhile.
+  // Fills the source of the lane's stream with kPoison. The lane may be closed.
   void PoisonSource(LaneId lane);
 
  private:

@@ -20,7 +20,7 @@ extern char** environ;
 namespace waybill::drills {
 namespace {
 
-constexpr int kPatienceMs = 60'000;  // Of the test with itself, not with the product.
+constexpr int kPatienceMs = 60'000;  // Limits the test itself, not the product.
 
 void AwaitState(pid_t pid, int options) {
   int status = 0;

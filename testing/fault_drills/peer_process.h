@@ -1,5 +1,5 @@
-// A party in a process of its own, which can be killed and stopped. It is this very program, run
-// again: see PeerMain().
+// A party in a separate process, which can be killed and stopped. The process runs the same
+// program; see PeerMain().
 #ifndef WAYBILL_TESTING_FAULT_DRILLS_PEER_PROCESS_H_
 #define WAYBILL_TESTING_FAULT_DRILLS_PEER_PROCESS_H_
 
@@ -20,10 +20,11 @@ class PeerProcess {
   ~PeerProcess() { Kill(); }
   PeerProcess(const PeerProcess&) = delete;
 
-  // The words of its answer. A failure of the test where it says that something failed, or nothing.
+  // Sends a command and returns the words of the answer. Fails the test if the answer is an error,
+  // or if there is none.
   std::vector<std::string> Ask(const std::string& command);
 
-  // Each returns when it is so.
+  // Each returns once it has taken effect.
   void Kill();  // SIGKILL
   void Stop();  // SIGSTOP
   void GoOn();  // SIGCONT
@@ -36,8 +37,8 @@ class PeerProcess {
   std::string received_;
 };
 
-// To be called first in main(): where this program was run as a peer, the peer's life, and its exit
-// status; else -1.
+// Must be called first in main(). If this process was started as a peer, runs the peer and returns
+// its exit status; otherwise returns -1.
 int PeerMain(int argc, char** argv);
 
 }  // namespace waybill::drills

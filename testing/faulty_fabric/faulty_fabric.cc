@@ -47,6 +47,14 @@ void FaultyFabric::InjectImmediate(absl::string_view peer, uint32_t immediate) {
   ready_.push_back({FabricEvent::Kind::kImmediate, LaneTo(peer), 0, immediate});
 }
 
+size_t FaultyFabric::held_data_posts() const {
+  size_t count = 0;
+  for (const Held& held : held_posts_) {
+    count += peers_.contains(held.lane) && !held.writes.empty() ? 1 : 0;
+  }
+  return count;
+}
+
 void FaultyFabric::LetPostsGo(absl::string_view peer) {
   held_peers_.erase(std::string(peer));
   std::deque<Held> held = std::exchange(held_posts_, {});
@@ -268,6 +276,7 @@ void FaultyFabric::TakeImmediate(const FabricEvent& event) {
 }
 
 void FaultyFabric::Poll(std::vector<FabricEvent>& events) {
+  if (std::exchange(skip_poll_, false)) return;
   polled_.clear();
   inner_->Poll(polled_);
   for (const FabricEvent& event : polled_) {
@@ -277,7 +286,9 @@ void FaultyFabric::Poll(std::vector<FabricEvent>& events) {
       ready_.push_back(event);
     }
   }
+  const size_t before = events.size();
   HandOut(ready_, events);
+  polled_events_ += events.size() - before;
 }
 
 void FaultyFabric::Wait(absl::Time deadline) {

@@ -1,5 +1,5 @@
-// Any fabric, with faults by script. Nothing is left to chance: a fault hits the nth call or event
-// of its kind, counted from when it was asked for, and every call is counted.
+// Wraps any fabric and injects faults by script. A fault hits the nth call or event of its kind,
+// counted from when the fault was requested. All calls are counted.
 #ifndef WAYBILL_TESTING_FAULTY_FABRIC_FAULTY_FABRIC_H_
 #define WAYBILL_TESTING_FAULTY_FABRIC_FAULTY_FABRIC_H_
 
@@ -18,49 +18,62 @@
 
 namespace waybill {
 
-// The calls that can be made to fail.
+// The calls that can fail by script.
 enum class FabricCall : uint8_t { kAllocate, kGrant, kImport, kMap, kConnect, kPost, kPublish };
 
-// A peer is named as OpenLane() named it; "" is any. All `nth` begin at 1.
+// A peer has the name that OpenLane() was given; "" means any peer. Every `nth` begins at 1.
 class FaultyFabric final : public Fabric {
  public:
   explicit FaultyFabric(std::unique_ptr<Fabric> inner) : inner_(std::move(inner)) {}
 
   // --- the script ---
 
-  // The nth such call returns `status`, and does nothing. Of kAllocate the peer is the name.
+  // Makes the nth such call return `status` and do nothing. For kAllocate, `peer` is the region's
+  // name.
   void FailCall(FabricCall call, absl::string_view peer, uint64_t nth, absl::Status status);
 
-  // Changes one byte of the nth write that is not empty, on its way: the source stays as it is.
+  // Changes one byte of the nth write that is not empty, on its way. The source does not change.
   void CorruptWrite(absl::string_view peer, uint64_t nth);
 
-  // Accepts posts and publishes, and carries them out when they are let go, in order. Their
+  // Accepts posts and publishes, but performs them only once they are released, in order. Their
   // sources are read only then.
   void HoldPosts(absl::string_view peer) { held_peers_.insert(std::string(peer)); }
   void LetPostsGo(absl::string_view peer);
 
-  // What becomes of the nth immediate that comes from the peer.
+  // Sets what happens to the nth immediate that comes from the peer.
   void DropImmediate(absl::string_view peer, uint64_t nth);
   void DuplicateImmediate(absl::string_view peer, uint64_t nth);
   void ReplaceImmediate(absl::string_view peer, uint64_t nth, uint32_t immediate);
-  // Keeps back all that come, until they are let go.
+  // Holds back all immediates until they are released.
   void HoldImmediates(absl::string_view peer) { held_immediates_.insert(std::string(peer)); }
   void LetImmediatesGo(absl::string_view peer);
-  // One that the peer never sent.
+  // Delivers an immediate that the peer never sent.
   void InjectImmediate(absl::string_view peer, uint32_t immediate);
 
-  // The lanes to the peer are dead at both ends.
+  // Fails the lanes to the peer at both ends.
   void KillLanes(absl::string_view peer, const absl::Status& status);
+
+  // Makes the next Poll() find nothing, as for a process that was stopped and acts before it polls
+  // again.
+  void SkipNextPoll() { skip_poll_ = true; }
 
   // --- what was seen ---
 
   uint64_t count(FabricCall call) const;
-  // Faults that have struck.
+  // The number of faults that have struck.
   uint64_t faults() const { return faults_; }
-  // Of the latest lane that was opened to the peer; kNone where there is none.
+  // Returns the latest lane to the peer, or kNone.
   LaneId LaneTo(absl::string_view peer) const;
-  // Of what was allocated under the name, the latest; empty where nothing was.
+  // Returns the latest memory that was allocated under the name, or empty memory.
   MemorySpan MemoryOf(absl::string_view name) const;
+
+  // The number of objects that were not released, which grows if somebody leaks them.
+  size_t open_lanes() const { return peers_.size(); }
+  size_t known_regions() const { return regions_.size(); }
+  // The number of posts with data that HoldPosts() holds back on open lanes.
+  size_t held_data_posts() const;
+  // The number of events that Poll() has returned.
+  uint64_t polled_events() const { return polled_events_; }
 
   // --- Fabric ---
 
@@ -110,14 +123,14 @@ class FaultyFabric final : public Fabric {
     LaneId lane;
     std::vector<Write> writes;
     std::optional<uint32_t> immediate;
-    std::optional<uint64_t> token;  // None: a publish.
+    std::optional<uint64_t> token;  // nullopt for a publish.
   };
   struct KnownRegion {
     std::string name;
     MemorySpan memory;
   };
 
-  // Counts a call; the status of the fault that it meets.
+  // Counts a call and returns the status of the fault that hits it.
   absl::Status Meet(FabricCall call, absl::string_view peer);
   std::string PeerOf(LaneId lane) const;
   bool IsHeld(LaneId lane) const;
@@ -127,12 +140,14 @@ class FaultyFabric final : public Fabric {
   void TakeImmediate(const FabricEvent& event);
 
   std::unique_ptr<Fabric> inner_;
-  std::map<LaneId, std::string> peers_;  // Of lanes that are open.
+  std::map<LaneId, std::string> peers_;  // Open lanes.
   std::map<LaneId, absl::Status> killed_;
   std::map<RegionId, KnownRegion> regions_;
   std::map<RemoteRegionId, LaneId> imports_;
   std::map<FabricCall, uint64_t> counts_;
   uint64_t faults_ = 0;
+  uint64_t polled_events_ = 0;
+  bool skip_poll_ = false;
 
   std::vector<CallFault> call_faults_;
   std::vector<ImmediateFault> immediate_faults_;
@@ -141,7 +156,7 @@ class FaultyFabric final : public Fabric {
   std::set<std::string> held_immediates_;
   std::deque<Held> held_posts_;
   std::deque<FabricEvent> held_events_;
-  std::deque<FabricEvent> ready_;  // To be told by Poll().
+  std::deque<FabricEvent> ready_;  // Events for the next Poll().
   std::vector<FabricEvent> polled_;
 };
 

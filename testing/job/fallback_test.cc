@@ -94,7 +94,7 @@ TEST_F(FallbackTest, WhereRdmaWorksItCarriesEveryLane) {
   Start(/*nics=*/2);
   PublishAndCheck(1);
   for (uint32_t t = 0; t < 2; ++t) {
-    EXPECT_THAT(PathsOf(job_->trainer(t)->lanes()),
+    EXPECT_THAT(PathsOf(job_->trainer(t)->report().lanes),
                 AllOf(testing::SizeIs(4), Each(StartsWith("verbs: mlx5_"))));
   }
   const proto::StatusReply status = job_->controller().status();
@@ -122,11 +122,11 @@ TEST_F(FallbackTest, APathThatDiesFailsTheUpdateAndTheNextEpochUsesWhatStillWork
   PublishAndCheck(3);
   // Between those two by tcp, between all others as before.
   std::vector<std::string> to_worker_1;
-  for (const LaneReport& lane : job_->trainer(0)->lanes()) {
+  for (const LaneReport& lane : job_->trainer(0)->report().lanes) {
     if (lane.peer == 1) to_worker_1.push_back(lane.path);
   }
   EXPECT_THAT(to_worker_1, Each(AllOf(StartsWith("tcp: "), HasSubstr("not verbs"))));
-  EXPECT_THAT(PathsOf(job_->trainer(1)->lanes()), Each(StartsWith("verbs: ")));
+  EXPECT_THAT(PathsOf(job_->trainer(1)->report().lanes), Each(StartsWith("verbs: ")));
   const proto::StatusReply status = job_->controller().status();
   EXPECT_EQ(status.lanes_lost(), 1u);
   uint64_t fallbacks = 0;
@@ -139,7 +139,7 @@ TEST_F(FallbackTest, ANicThatDiesIsPlannedAroundAndTakenInAgain) {
   PublishAndCheck(1);
   const auto on_trainer_0 = [&](const std::string& nic) {
     int lanes = 0;
-    for (const std::string& path : PathsOf(job_->trainer(0)->lanes())) {
+    for (const std::string& path : PathsOf(job_->trainer(0)->report().lanes)) {
       lanes += path.starts_with("verbs: " + nic) ? 1 : 0;
     }
     return lanes;
@@ -178,7 +178,7 @@ TEST_F(FallbackTest, APathBetweenCoOwnersThatDiesFailsTheUpdateAndMaximaGoByWhat
   EXPECT_EQ(job_->controller().status().lanes_lost(), 1u);
   // What is between trainers and workers is as before.
   for (uint32_t t = 0; t < 2; ++t) {
-    for (const LaneReport& lane : job_->trainer(t)->lanes()) {
+    for (const LaneReport& lane : job_->trainer(t)->report().lanes) {
       EXPECT_THAT(lane.path, StartsWith(lane.co_owner ? "tcp: " : "verbs: "));
     }
   }

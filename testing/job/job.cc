@@ -89,7 +89,6 @@ absl::Status Job::StartController(const std::string& listen) {
   options.coordinator.job = "test";
   options.coordinator.token = options_.token;
   options.coordinator.join_timeout = options_.join_timeout;
-  options.coordinator.quiescence_timeout = options_.quiescence_timeout;
   options.listen = listen;
   options.decision_log = options_.decision_log;
   WAYBILL_ASSIGN_OR_RETURN(controller_, Controller::Start(options));
@@ -98,12 +97,8 @@ absl::Status Job::StartController(const std::string& listen) {
 }
 
 RankIdentity Job::Identity(uint32_t rank, uint32_t world) const {
-  return {.controller = address_,
-          .job = "test",
-          .token = options_.token,
-          .rank = rank,
-          .world = world,
-          .join_timeout = options_.join_timeout};
+  return {
+      .controller = address_, .job = "test", .token = options_.token, .rank = rank, .world = world};
 }
 
 std::unique_ptr<Fabric> Job::MakeFabric(const std::string& rank) const {
@@ -116,8 +111,7 @@ absl::Status Job::JoinTrainer(uint32_t t) {
   auto fabric = MakeFabric(absl::StrCat("trainer ", t));
   TrainerOptions options = trainer_options_[t];
   options.identity = Identity(t, options_.trainers);
-  options.identity.cancel = trainer_options_[t].identity.cancel;
-  options.identity.on_end = trainer_options_[t].identity.on_end;
+  options.join_timeout = options_.join_timeout;
   WAYBILL_ASSIGN_OR_RETURN(
       trainers_[t],
       Trainer::Join(options, manifest, {{MemoryKind::kHost, memory_[t].data(), memory_[t].size()}},
@@ -128,6 +122,7 @@ absl::Status Job::JoinTrainer(uint32_t t) {
 absl::Status Job::JoinWorker(uint32_t w) {
   WorkerOptions options{.identity = Identity(w, options_.workers),
                         .engine = {.mode = options_.mode},
+                        .join_timeout = options_.join_timeout,
                         .handler = handlers_[w]};
   if (w < options_.groups.size()) options.identity.group = options_.groups[w];
   const Manifest manifest = model_->Worker(w);
@@ -145,7 +140,9 @@ absl::Status Job::JoinWorker(uint32_t w) {
 
 absl::Status Job::JoinAs(const RankIdentity& identity) {
   WAYBILL_ASSIGN_OR_RETURN(auto fabric, MakeLocalFabric());
-  return Worker::Join({.identity = identity}, {}, {}, std::move(fabric)).status();
+  return Worker::Join({.identity = identity, .join_timeout = options_.join_timeout}, {}, {},
+                      std::move(fabric))
+      .status();
 }
 
 absl::Status Job::JoinAll() {

@@ -31,7 +31,6 @@ struct JobOptions {
   std::string decision_log;
   Mode mode = Mode::kShadow;
   absl::Duration join_timeout = absl::Seconds(20);
-  absl::Duration quiescence_timeout = absl::Milliseconds(100);
 };
 
 // Its own model: one tensor of kRows x kColumns BF16, its rows over the trainers, its columns over

@@ -14,13 +14,13 @@
 namespace waybill {
 namespace {
 
-using Kind = WorkerNotice::Kind;
+using Kind = Notice::Kind;
 
 TEST(Leaving, APublishThatIsCancelledShowsNothingAndTheNextOneDoes) {
   Job job({.trainers = 1, .workers = 1});
   std::promise<WorkerOptions::Answer> asked;
   std::promise<absl::Status> aborted;
-  job.handler(0) = [&](const WorkerNotice& notice, const WorkerOptions::Answer& answer) {
+  job.handler(0) = [&](const Notice& notice, const WorkerOptions::Answer& answer) {
     if (notice.update.version == 1 && notice.kind == Kind::kPrepare) return asked.set_value(answer);
     if (notice.kind == Kind::kAbort) aborted.set_value(notice.status);
     answer(absl::OkStatus());
@@ -66,7 +66,7 @@ TEST(Leaving, AJoinIsCancelledWhereNobodyAnswersAndWhereOthersAreMissing) {
     ASSERT_EQ(job.StartController().message(), "");
     if (!controller) job.StopController();
     std::stop_source cancel;
-    job.trainer_options(0).identity.cancel = cancel.get_token();
+    job.trainer_options(0).cancel = cancel.get_token();
     absl::Status joined;
     std::thread joiner([&] { joined = job.JoinTrainer(0); });
     cancel.request_stop();
@@ -91,7 +91,7 @@ TEST(Leaving, WhatIsShownCanBeReadWhenTheWorkerHasLeft) {
 
 TEST(Leaving, AWorkerThatLeavesBeforeItAnswersTheCommitHasShownTheVersion) {
   Job job({.trainers = 1, .workers = 2});
-  job.handler(0) = [](const WorkerNotice& notice, const WorkerOptions::Answer& answer) {
+  job.handler(0) = [](const Notice& notice, const WorkerOptions::Answer& answer) {
     if (notice.kind != Kind::kCommit) answer(absl::OkStatus());
   };
   ASSERT_EQ(job.StartController().message(), "");
@@ -107,7 +107,7 @@ TEST(Leaving, AWorkerThatLeavesBeforeItAnswersTheCommitHasShownTheVersion) {
 TEST(Leaving, AnAnswerToAWorkerThatIsGoneDoesNothing) {
   Job job({.trainers = 1, .workers = 1});
   std::promise<WorkerOptions::Answer> asked;
-  job.handler(0) = [&](const WorkerNotice& notice, const WorkerOptions::Answer& answer) {
+  job.handler(0) = [&](const Notice& notice, const WorkerOptions::Answer& answer) {
     if (notice.kind == Kind::kArrived) return asked.set_value(answer);
     answer(absl::OkStatus());
   };
@@ -124,7 +124,7 @@ TEST(Leaving, AnAnswerToAWorkerThatIsGoneDoesNothing) {
 TEST(Leaving, ATrainerThatLeavesEndsItsPublish) {
   Job job({.trainers = 1, .workers = 1});
   std::promise<void> asked;
-  job.handler(0) = [&](const WorkerNotice& notice, const WorkerOptions::Answer& answer) {
+  job.handler(0) = [&](const Notice& notice, const WorkerOptions::Answer& answer) {
     if (notice.kind == Kind::kPrepare) return asked.set_value();
     answer(absl::OkStatus());
   };
@@ -140,17 +140,16 @@ TEST(Leaving, ATrainerThatLeavesEndsItsPublish) {
   EXPECT_EQ(job.trainer(0)->Publish(2, {}).code(), absl::StatusCode::kCancelled);
 }
 
-TEST(Leaving, OutcomesAreToldAsTheyComeAndTheEndOfTheStreamOnce) {
+TEST(Leaving, OutcomesAreToldAsTheyComeAndTheLossOfTheControllerOnce) {
   Job job({.trainers = 1, .workers = 2, .groups = {"a", "b"}});
   std::atomic<int> told = 0;
-  std::promise<absl::Status> ended;
-  job.trainer_options(0).on_outcome = [&](uint64_t version, const GroupOutcome& outcome) {
-    EXPECT_EQ(version, 1u);
-    EXPECT_TRUE(outcome.committed);
+  std::promise<absl::Status> lost;
+  job.trainer_options(0).on_notice = [&](const Notice& notice) {
+    if (notice.kind == Notice::Kind::kDisconnected) lost.set_value(notice.status);
+    if (notice.kind != Notice::Kind::kOutcome) return;
+    EXPECT_EQ(notice.version, 1u);
+    EXPECT_TRUE(notice.committed);
     ++told;
-  };
-  job.trainer_options(0).identity.on_end = [&](const absl::Status& status) {
-    ended.set_value(status);
   };
   ASSERT_EQ(job.StartController().message(), "");
   ASSERT_EQ(job.JoinAll().message(), "");
@@ -158,7 +157,7 @@ TEST(Leaving, OutcomesAreToldAsTheyComeAndTheEndOfTheStreamOnce) {
   ASSERT_TRUE(job.trainer(0)->AwaitOutcome(absl::Seconds(20)).ok());
   EXPECT_EQ(told, 2);
   job.StopController();
-  EXPECT_FALSE(ended.get_future().get().ok());
+  EXPECT_FALSE(lost.get_future().get().ok());
 }
 
 TEST(Leaving, ProgressTellsHowMuchOfThePlanIsDone) {
@@ -169,11 +168,11 @@ TEST(Leaving, ProgressTellsHowMuchOfThePlanIsDone) {
   constexpr uint64_t kHalf = Job::kRows * Job::kColumns * 2 / 2;
   for (int rank = 0; rank < 2; ++rank) {
     ASSERT_TRUE(job.trainer(rank)->AwaitOutcome(absl::Seconds(20)).ok());
-    const TrainerProgress sent = job.trainer(rank)->progress();
+    const TrainerReport sent = job.trainer(rank)->report();
     EXPECT_EQ(sent.version, 3u);
     EXPECT_EQ(sent.planned_bytes, kHalf);
     EXPECT_EQ(sent.counts.bytes, kHalf);
-    const WorkerProgress got = job.worker(rank)->progress();
+    const WorkerReport got = job.worker(rank)->report();
     EXPECT_EQ(got.version, 3u);
     EXPECT_EQ(got.planned_bytes, kHalf);
     EXPECT_EQ(got.verified_bytes, kHalf);

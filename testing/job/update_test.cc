@@ -38,8 +38,8 @@ INSTANTIATE_TEST_SUITE_P(Modes, UpdateTest,
 
 TEST(Update, GroupsCommitOnTheirOwn) {
   Job job({.groups = {"a", "b"}});
-  job.handler(1) = [](const WorkerNotice& notice, const WorkerOptions::Answer& answer) {
-    answer(notice.kind == WorkerNotice::Kind::kArrived && notice.update.version == 2
+  job.handler(1) = [](const Notice& notice, const WorkerOptions::Answer& answer) {
+    answer(notice.kind == Notice::Kind::kArrived && notice.update.version == 2
                ? absl::FailedPreconditionError("the smoke test failed")
                : absl::OkStatus());
   };
@@ -61,8 +61,8 @@ TEST(Update, GroupsCommitOnTheirOwn) {
 TEST(Update, ARefusedUpdateTouchesNothing) {
   Job job({.workers = 1});
   bool refuse = false;
-  job.handler(0) = [&](const WorkerNotice& notice, const WorkerOptions::Answer& answer) {
-    answer(notice.kind == WorkerNotice::Kind::kPrepare && refuse
+  job.handler(0) = [&](const Notice& notice, const WorkerOptions::Answer& answer) {
+    answer(notice.kind == Notice::Kind::kPrepare && refuse
                ? absl::UnavailableError("the engine is warming up")
                : absl::OkStatus());
   };

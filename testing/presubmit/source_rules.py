@@ -4,11 +4,7 @@ import re
 from pathlib import PurePosixPath
 
 C_SUFFIXES = {".c", ".cc", ".cu", ".cuh", ".h", ".hpp"}
-SIZED_SUFFIXES = C_SUFFIXES | {".bzl", ".go", ".py", ".rs"}
-MAX_LINES = 500
-MAX_TEST_LINES = 700
-# A manual as well as a header; and what the first release had of it.
-UNSIZED = {"capi/waybill.h", "capi/abi/v0_1/waybill.h"}
+CODE_SUFFIXES = C_SUFFIXES | {".bzl", ".go", ".py", ".rs"}
 
 # Which names stay in which places: (what, pattern, path prefixes).
 CONFINED = [
@@ -20,13 +16,21 @@ CONFINED = [
     (
         "CUDA",
         re.compile(r"\bcu(da)?[A-Z]\w*|\bCU(DA)?_[A-Z]|[<\"]cuda"),
-        ("kernels/cuda/", "testing/fake_cuda/"),
+        ("core/device/", "kernels/cuda/", "testing/fake_cuda/"),
     ),
 ]
 
+# What decides takes the time as an argument, and does nothing itself.
+PURE = ("core/protocol/",)
+IMPURE = re.compile(
+    r"absl::Now\(|\bclock_gettime\b|<(chrono|thread|mutex|condition_variable|atomic|future|fstream)>"
+    r"|<(unistd|fcntl|time|sys/\w+|netinet/\w+)\.h>|absl/(time/clock|synchronization)|\bgrpc(pp)?[/:]"
+    r"|core/(fabric|engine|control|net|memory|device|stage)/"
+)
+
 # Packages that may not show gRPC or Protobuf in a header: all that core/control stands on.
 BELOW_CONTROL = re.compile(
-    r"kernels/|core/(base|engine|fabric|layout|memory|plan|simulate|stage|tensor)/"
+    r"kernels/|core/(base|device|engine|fabric|layout|memory|plan|simulate|stage|tensor)/"
 )
 RPC_INCLUDE = re.compile(r"#\s*include\s*([<\"](grpc|google/protobuf)|\"[^\"]*\.pb\.h\")")
 
@@ -74,12 +78,14 @@ def rpc_in_headers(path, text):
     ]
 
 
-def file_size(path, text):
-    if PurePosixPath(path).suffix not in SIZED_SUFFIXES or path in UNSIZED:
+def impure_names(path, text):
+    if PurePosixPath(path).suffix not in C_SUFFIXES or not path.startswith(PURE) or is_test(path):
         return []
-    limit = MAX_TEST_LINES if is_test(path) else MAX_LINES
-    count = text.count("\n")
-    return [f"{path}: {count} lines; at most {limit}"] if count > limit else []
+    code = _without_comments(text)
+    return [
+        f"{path}:{line}: a clock, thread, lock, socket or file in core/protocol, which only decides"
+        for line in _lines_with(IMPURE, code)
+    ]
 
 
 def vague_names(path, _text):
@@ -95,7 +101,7 @@ def sleeps_in_tests(path, text):
     suffix = PurePosixPath(path).suffix
     if suffix == ".sh":
         pattern = SHELL_SLEEP
-    elif suffix in SIZED_SUFFIXES:
+    elif suffix in CODE_SUFFIXES:
         pattern = SLEEP
     else:
         return []
@@ -105,4 +111,4 @@ def sleeps_in_tests(path, text):
     ]
 
 
-SOURCE_RULES = [confined_names, rpc_in_headers, file_size, vague_names, sleeps_in_tests]
+SOURCE_RULES = [confined_names, impure_names, rpc_in_headers, vague_names, sleeps_in_tests]

@@ -60,7 +60,7 @@ TEST(Change, VersionsElementsAndTensorsDiffer) {
       }
     }
   }
-  EXPECT_GE(seen.size(), 998u);  // Of 1000, by chance two in a row of 4 million may be alike.
+  EXPECT_GE(seen.size(), 998u);  // By chance, two of 1000 may be alike among 4 million.
 }
 
 }  // namespace

@@ -14,23 +14,24 @@
 
 namespace waybill::check {
 
-// A parameter as it lies in a worker's memory: dense and row-major.
+// A parameter in a worker's memory. Dense and row-major.
 struct HeldParameter {
   std::string name;
   std::string dtype;
   std::vector<int64_t> shape;
   const std::byte* data = nullptr;
 
-  // Of E4M3 elements: how they were quantised, and the scales beside them, by rows of scales.
+  // For E4M3 elements: how they were quantised, and their scales, row by row.
   const Quantising* quantising = nullptr;
   const std::byte* scales = nullptr;
   std::vector<int64_t> scales_shape = {};
 };
 
-// Every element of every parameter, and every scale, against its value in `version` (see change.h).
-// The number of elements compared.
+// Compares every element and every scale of the parameters with its value in `version` (see
+// change.h). Returns the number of elements compared.
 //
-// kDataLoss: names the first wrong element, with what it is and what it should be.
+// kDataLoss: an element is wrong. The message names the first one, its value and the expected
+// value.
 absl::StatusOr<uint64_t> CheckHeld(const StoredCheckpoint& checkpoint,
                                    absl::Span<const HeldParameter> parameters, uint64_t version,
                                    int64_t tp, int64_t tp_rank);

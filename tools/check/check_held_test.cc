@@ -105,7 +105,7 @@ std::unique_ptr<StoredCheckpoint> OpenBf16(const std::string& config) {
   return Open(WriteFile(config, header + "}", data));
 }
 
-// Where one element of a parameter comes from; no tensor: padding.
+// The source of one element of a parameter; no tensor: padding.
 struct Source {
   std::string tensor;
   int64_t element = 0;

@@ -1,5 +1,5 @@
-// Reads a checkpoint for the check, and for nothing else: on its own, so that a mistake of the
-// product's reader is not made twice.
+// Reads a checkpoint for the check. It shares no code with the product's reader, so that a bug
+// there is found.
 #ifndef WAYBILL_TOOLS_CHECK_CHECKPOINT_READER_H_
 #define WAYBILL_TOOLS_CHECK_CHECKPOINT_READER_H_
 
@@ -17,12 +17,12 @@ namespace waybill::check {
 
 struct StoredTensor {
   std::string name;
-  std::string dtype;  // As the file says: "BF16".
+  std::string dtype;  // As the file spells it, such as "BF16".
   std::vector<int64_t> shape;
   const std::byte* data = nullptr;
 };
 
-// Immutable; the files stay mapped as long as it lives.
+// Immutable. Keeps the files mapped.
 class StoredCheckpoint {
  public:
   static absl::StatusOr<std::unique_ptr<StoredCheckpoint>> Open(const std::string& directory);
@@ -31,7 +31,7 @@ class StoredCheckpoint {
   StoredCheckpoint(const StoredCheckpoint&) = delete;
   StoredCheckpoint& operator=(const StoredCheckpoint&) = delete;
 
-  // Of config.json; null where there is none.
+  // The contents of config.json, or null if there is none.
   const nlohmann::json& config() const { return config_; }
   const StoredTensor* Find(const std::string& name) const;
 

@@ -146,7 +146,7 @@ class Expectation {
     const int64_t tp = tp_, rank = rank_;
     const auto output_of = [=, name = name_](int64_t row) {
       if (EndsWith(name, "c_attn.weight") || EndsWith(name, "c_attn.bias")) {
-        const int64_t each = outputs / 3 / tp;  // Of q, of k and of v.
+        const int64_t each = outputs / 3 / tp;  // Rows of q, of k and of v.
         return row / each * (outputs / 3) + rank * each + row % each;
       }
       if (EndsWith(name, "c_fc.weight") || EndsWith(name, "c_fc.bias")) {

@@ -1,8 +1,7 @@
-// Where each row of a worker's parameter comes from: worked out from the model's definition, row by
-// row.
+// Says where each row of a worker's parameter comes from, by the model's definition.
 //
-// Uses none of core/layout, core/plan or core/stage: what they do is what this checks. A presubmit
-// test holds it to that.
+// It uses nothing of core/layout, core/plan and core/stage, because it checks them. A presubmit
+// test enforces that.
 #ifndef WAYBILL_TOOLS_CHECK_EXPECTED_ROWS_H_
 #define WAYBILL_TOOLS_CHECK_EXPECTED_ROWS_H_
 
@@ -16,18 +15,18 @@
 
 namespace waybill::check {
 
-// Element c of the row is element first + c * step of the tensor; zeros where there is no tensor.
+// Element c of the row is element first + c * step of the tensor, or zero if there is no tensor.
 struct ExpectedRow {
   const StoredTensor* tensor = nullptr;
   int64_t first = 0;
   int64_t step = 1;
 };
 
-// Of one parameter. Rows count over all dimensions but the last; a vector is a column: its rows are
-// its elements.
+// Returns one row of a parameter. Rows are numbered over all dimensions but the last. Each element
+// of a vector is a row.
 using RowFunction = std::function<ExpectedRow(int64_t row)>;
 
-// kInvalidArgument: the checkpoint has nothing that such a parameter could be made of.
+// Returns the rows of `parameter`. kInvalidArgument: the checkpoint has no tensors for it.
 absl::StatusOr<RowFunction> ExpectedRows(const StoredCheckpoint& checkpoint,
                                          const std::string& parameter,
                                          const std::vector<int64_t>& shape, int64_t tp,

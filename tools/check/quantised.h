@@ -1,5 +1,5 @@
-// What a tensor's quantised elements and their scales are to be, from the definitions of the number
-// formats: worked out for the whole tensor, with none of the product's kernels.
+// Computes the expected quantised elements and scales of a whole tensor from the definitions of the
+// number formats, without the product's kernels.
 #ifndef WAYBILL_TOOLS_CHECK_QUANTISED_H_
 #define WAYBILL_TOOLS_CHECK_QUANTISED_H_
 
@@ -16,10 +16,10 @@ namespace waybill::check {
 struct Quantising {
   int64_t block_rows = 128;  // 0: the whole matrix.
   int64_t block_columns = 128;
-  int64_t cell_rows = 128;  // One stored scale for each so many.
+  int64_t cell_rows = 128;  // How many rows share a stored scale.
   int64_t cell_columns = 128;
   float epsilon = 1e-4f;
-  bool mx = false;  // Scales are powers of two, as MX has them, in one byte.
+  bool mx = false;  // Scales are powers of two in one byte, as in OCP MX.
 };
 
 // One tensor in one version (see change.h).
@@ -27,11 +27,11 @@ class QuantisedTensor {
  public:
   QuantisedTensor(const StoredTensor& tensor, uint64_t version, const Quantising& quantising);
 
-  // The codes of `count` elements of one row, from element number `first` of the tensor on.
+  // Writes the codes of `count` elements of one row, from element `first` of the tensor on.
   void Codes(int64_t first, int64_t count, uint8_t* codes) const;
-  // The stored bits of the scale of that element's block: of a float, or of one byte.
+  // Returns the stored bits of the scale of the element's block: a float's, or one byte.
   uint32_t ScaleBits(int64_t element) const;
-  // In which row and column of stored scales of the tensor it is.
+  // Return the row and the column of the element's scale in the tensor's grid of stored scales.
   int64_t CellRow(int64_t element) const { return element / columns_ / quantising_.cell_rows; }
   int64_t CellColumn(int64_t element) const {
     return element % columns_ / quantising_.cell_columns;
@@ -48,11 +48,11 @@ class QuantisedTensor {
   Quantising quantising_;
   ChangeKey change_;
   int64_t columns_;
-  int64_t block_columns_;      // How many blocks are side by side.
-  std::vector<float> scales_;  // Of each block.
+  int64_t block_columns_;      // The number of blocks side by side.
+  std::vector<float> scales_;  // One for each block.
 };
 
-// The nearest E4M3 number, of two as near the even one; beyond the largest that.
+// Returns the nearest E4M3 number, the even one if two are equally near, and at most the largest.
 uint8_t NearestE4m3(float value);
 
 }  // namespace waybill::check

@@ -10,7 +10,7 @@
 
 namespace waybill {
 
-// `weights` is region 0 of the manifest, and holds version `from`; afterwards it holds `to`.
+// Changes `weights`, which is region 0 of the manifest, from version `from` to version `to`.
 void ChangeWeights(const Manifest& manifest, absl::Span<std::byte> weights, uint64_t from,
                    uint64_t to);
 

@@ -15,7 +15,7 @@
 namespace waybill {
 namespace {
 
-// What version `version` makes of bits that were 0 in the checkpoint.
+// The bits in `version` of an element that was 0 in the checkpoint.
 template <typename Element>
 Element Expected(uint64_t version, const char* tensor, uint64_t element) {
   return static_cast<Element>(check::Change(check::KeyOf(version, tensor), element) &

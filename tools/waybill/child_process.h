@@ -1,4 +1,4 @@
-// A process that this one started and drives: lines of JSON come out of it, commands go in.
+// A process that this process starts and drives. It reads commands and prints lines of JSON.
 #ifndef WAYBILL_TOOLS_WAYBILL_CHILD_PROCESS_H_
 #define WAYBILL_TOOLS_WAYBILL_CHILD_PROCESS_H_
 
@@ -19,24 +19,24 @@ namespace waybill {
 // Not thread-safe.
 class ChildProcess {
  public:
-  // Runs this very program with other arguments, by way of `wrapper` (a command that runs the one
-  // that follows it; empty: directly). `name` is for errors.
+  // Runs this program with `arguments`. If `wrapper` is not empty, it is a command that runs the
+  // command that follows it. `name` appears in errors.
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(
       std::string name, std::vector<std::string> arguments,
       const std::vector<std::string>& wrapper = {});
-  // Ends it: by closing its standard input and, where that does not help within 5 s, by SIGKILL.
+  // Closes the process's standard input, and kills it by SIGKILL if it has not ended after 5 s.
   ~ChildProcess();
 
   absl::Status Send(const std::string& command);
 
-  // The next event with that name; others before it are dropped. Its "error", if it has one,
-  // becomes the status.
+  // Returns the next event with that name, and drops the events before it. If the event has an
+  // "error", returns that as the status.
   //
-  // kUnavailable: the process has ended, with how; kDeadlineExceeded.
+  // kUnavailable: the process has ended; the message says how. kDeadlineExceeded.
   absl::StatusOr<nlohmann::json> Await(const std::string& event, absl::Time deadline);
 
   const std::string& name() const { return name_; }
-  void Kill();  // By SIGKILL; events tell that it has ended.
+  void Kill();  // Sends SIGKILL. The next Await() reports the end.
 
  private:
   absl::StatusOr<std::string> ReadLine(absl::Time deadline);

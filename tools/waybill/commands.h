@@ -1,5 +1,5 @@
-// The subcommands of `waybill`. Each adds itself to the command line and leaves in `run` what it
-// does.
+// The subcommands of `waybill`. Each function adds a subcommand to the command line. If the user
+// chooses it, parsing sets `run` to what it does.
 #ifndef WAYBILL_TOOLS_WAYBILL_COMMANDS_H_
 #define WAYBILL_TOOLS_WAYBILL_COMMANDS_H_
 

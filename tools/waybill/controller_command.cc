@@ -30,12 +30,21 @@ std::string DefaultLog(const std::string& job) {
   return absl::StrCat(base, "/waybill/", job, "/decisions");
 }
 
+// Returns an error if the job's name cannot name the folder of its decisions.
+absl::Status CheckJob(const std::string& job) {
+  const bool plain = !job.empty() && job[0] != '.' && job.find('/') == std::string::npos;
+  if (plain) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--job ", job, ": the name of a job must not be empty, contain a slash or begin with a dot"));
+}
+
 absl::Status RunController(Options options) {
+  WAYBILL_RETURN_IF_ERROR(CheckJob(options.controller.coordinator.job));
   if (options.controller.decision_log.empty()) {
     options.controller.decision_log = DefaultLog(options.controller.coordinator.job);
   }
   options.controller.coordinator.join_timeout = absl::Seconds(options.join_timeout_seconds);
-  // Before any thread is there, so that none of them takes the signal instead of sigwait().
+  // Blocks the signals before any thread starts, so that only sigtimedwait() takes them.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
@@ -52,8 +61,11 @@ absl::Status RunController(Options options) {
   std::cout << "controller of job \"" << options.controller.coordinator.job << "\" on "
             << controller->address() << ", decisions in " << options.controller.decision_log
             << std::endl;
-  int signal = 0;
-  sigwait(&signals, &signal);
+  const timespec second{.tv_sec = 1, .tv_nsec = 0};
+  while (sigtimedwait(&signals, nullptr, &second) < 0) {
+    // The next controller reads the decisions, and the ranks reconnect to it.
+    WAYBILL_RETURN_IF_ERROR(While("the controller has halted", controller->halted()));
+  }
   return absl::OkStatus();
 }
 
@@ -61,25 +73,28 @@ absl::Status RunController(Options options) {
 
 void AddControllerCommand(CLI::App& app, Run& run) {
   auto options = std::make_shared<Options>();
-  CLI::App* command =
-      app.add_subcommand("controller", "Keeps membership, plans, and decides commits, for one job");
+  CLI::App* command = app.add_subcommand(
+      "controller",
+      "Run the controller of a job, which keeps membership, plans and decides commits");
   CoordinatorOptions& coordinator = options->controller.coordinator;
   command
-      ->add_option("--listen", options->controller.listen, "address:port; port 0 takes a free one")
+      ->add_option("--listen", options->controller.listen,
+                   "address and port; port 0 takes a free port")
       ->capture_default_str();
-  command->add_option("--job", coordinator.job, "the job that all its ranks name")
+  command->add_option("--job", coordinator.job, "name of the job, which all its ranks give")
       ->capture_default_str();
-  command->add_option("--token", coordinator.token, "what every rank has to show")
+  command->add_option("--token", coordinator.token, "secret of the job, which all its ranks give")
       ->envname("WAYBILL_TOKEN");
   command->add_option("--trainers", coordinator.trainers,
-                      "how many there have to be; by default as many as they say");
-  command->add_option("--workers", coordinator.workers, "likewise");
+                      "number of trainers; default: as many as they declare");
+  command->add_option("--workers", coordinator.workers,
+                      "number of workers; default: as many as they declare");
   command
       ->add_option("--join-timeout", options->join_timeout_seconds,
-                   "seconds from the first rank's coming until all are there")
+                   "seconds from the first join until all ranks must have joined")
       ->capture_default_str();
   command->add_option("--decisions", options->controller.decision_log,
-                      "file for the decisions to commit; by default in the user's state folder");
+                      "file for the decisions to commit; default: in the user's state folder");
   command->add_flag("--driven", options->driven, "ends with standard input")->group("");
   command->callback([options, &run] { run = [options] { return RunController(*options); }; });
 }

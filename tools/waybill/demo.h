@@ -1,4 +1,5 @@
-// The demo: a controller, trainers and workers as processes of this machine, and what came of them.
+// The demo: runs a controller, trainers and workers as processes of this machine, and measures
+// them.
 #ifndef WAYBILL_TOOLS_WAYBILL_DEMO_H_
 #define WAYBILL_TOOLS_WAYBILL_DEMO_H_
 
@@ -29,34 +30,34 @@ struct DemoOptions {
   std::string trace;  // A file for the updates' timelines.
   bool digests = true;
   bool check = true;
-  bool bound = true;  // Measures memcpy beside.
+  bool bound = true;  // Also measures memcpy.
   double timeout_seconds = 60;
   uint32_t threads = 1;
   std::string fabric = "auto";
-  // RDMA devices by node, "rxe1,rxe2;rxe3,rxe4": ranks take the nodes in turn. Empty: any.
+  // RDMA NICs by node, "rxe1,rxe2;rxe3,rxe4"; ranks take the nodes in turn. Empty: any NIC.
   std::string nodes;
-  // Commands that run the one that follows them, in another network namespace or on another host:
-  // "ip netns exec left". The controller runs with the trainers.
+  // Commands that run the command after them in another network namespace or on another host, such
+  // as "ip netns exec left". The controller runs where the trainers run.
   std::string wrap_trainers;
   std::string wrap_workers;
   std::string listen = "127.0.0.1";  // Where the controller listens.
-  std::string kill;  // "trainer 0": SIGKILL in the middle of the last version, to see what happens.
+  std::string kill;  // A rank to SIGKILL in the middle of the last version, such as "trainer 0".
 };
 
 struct DemoUpdate {
   uint64_t version = 0;
   double seconds = 0;         // From the first publish() to the last SHOWN.
-  double sent_seconds = 0;    // To the last trainer's SENT.
-  double moving_seconds = 0;  // Of the slowest trainer: from START to SENT. The rest is hops.
+  double sent_seconds = 0;    // From the first publish() to the last trainer's SENT.
+  double moving_seconds = 0;  // From START to SENT on the slowest trainer. The rest is hops.
   double checked_seconds = 0;
-  std::vector<ExposedTime> exposed;  // How `seconds` passed.
+  std::vector<ExposedTime> exposed;  // `seconds`, by stage.
 };
 
 struct DemoRank {
   std::string name;
-  uint64_t weight_bytes = 0;  // That it holds.
-  uint64_t moved_bytes = 0;   // In one update.
-  nlohmann::json counts;      // Of a trainer's last update.
+  uint64_t weight_bytes = 0;  // Held by the rank.
+  uint64_t moved_bytes = 0;   // Sent or received in one update.
+  nlohmann::json counts;      // Trainers only: counts of the last update.
   std::vector<std::string> lanes;
 };
 
@@ -65,7 +66,7 @@ struct DemoReport {
   std::vector<DemoRank> trainers;
   std::vector<DemoRank> workers;
   std::vector<DemoUpdate> updates;
-  std::vector<TracedStage> stages;  // Of all updates and ranks.
+  std::vector<TracedStage> stages;  // Of all updates on all ranks.
   uint64_t update_bytes = 0;
   uint64_t elements_checked = 0;
   double copy_bytes_per_second = 0;  // This machine's memcpy, into a mapping of the same kind.
@@ -76,7 +77,7 @@ struct DemoReport {
   double imbalance() const;  // Busiest trainer over the mean.
 };
 
-// `progress` gets a line now and then. The first thing that goes wrong ends it, with the reason.
+// Runs the demo. Calls `progress` with a line for each step. Returns the first error.
 absl::StatusOr<DemoReport> RunDemo(const DemoOptions& options,
                                    const std::function<void(const std::string&)>& progress);
 

@@ -35,67 +35,73 @@ void AddDemoCommand(CLI::App& app, Run& run) {
   options->workers = "2";
   CLI::App* command = app.add_subcommand(
       "demo",
-      "A controller, trainers and workers as processes on this machine: the trainers change their\n"
-      "weights and publish versions; what the workers show is checked byte for byte");
+      "Run a controller, trainers and workers as processes on this machine. The trainers change\n"
+      "their weights and publish versions; the demo checks every byte that the workers show");
   command
-      ->add_option("--model", options->model,
-                   "made up, with real shapes: " + absl::StrJoin(SyntheticModelNames(), ", "))
+      ->add_option(
+          "--model", options->model,
+          "a synthetic model with real shapes: " + absl::StrJoin(SyntheticModelNames(), ", "))
       ->capture_default_str();
-  command->add_option("--layers", options->layers, "cut the model to so many layers");
-  command->add_option("--checkpoint", options->checkpoint,
-                      "a Hugging Face directory instead: safetensors, and config.json");
-  command->add_option("--trainers", options->trainers, "how many, or fsdp=2,tp=2,pp=1,dp=1")
+  command->add_option("--layers", options->layers, "number of layers; default: all");
+  command->add_option(
+      "--checkpoint", options->checkpoint,
+      "a Hugging Face directory (config.json, safetensors) instead of a synthetic model");
+  command
+      ->add_option("--trainers", options->trainers,
+                   "a number of trainers, or a sharding: fsdp=2,tp=2,pp=1,dp=1")
       ->capture_default_str();
-  command->add_option("--workers", options->workers, "how many, or tp=2,dp=2")
+  command
+      ->add_option("--workers", options->workers, "a number of workers, or a sharding: tp=2,dp=2")
       ->capture_default_str();
-  command->add_option("--versions", options->versions, "how many to publish")
+  command->add_option("--versions", options->versions, "number of versions to publish")
       ->capture_default_str()
       ->check(CLI::Range(uint64_t{1}, uint64_t{1'000'000}));
-  command->add_option("--mode", options->mode, "shadow, shadow-copy or in-place")
+  command
+      ->add_option("--mode", options->mode,
+                   "how workers hold versions: shadow, shadow-copy or in-place")
       ->capture_default_str()
       ->check(CLI::IsMember({"shadow", "shadow-copy", "in-place"}));
   command->add_option("--dtype", options->dtype,
-                      "what floats are served as: F32 or BF16; default: as stored");
+                      "type in which workers hold floats: F32 or BF16; default: as stored");
   std::vector<std::string> names;
   for (const absl::string_view name : QuantisationNames()) names.emplace_back(name);
   command
       ->add_option("--format", options->format,
-                   "what layers' matrices are served as, quantised by the trainers: " +
+                   "format in which workers hold the layers' matrices; trainers quantise: " +
                        absl::StrJoin(QuantisationNames(), ", "))
       ->check(CLI::IsMember(names));
   command->add_option("--dump", options->dump,
-                      "write what each worker holds at the end to this folder, as safetensors");
+                      "folder for a safetensors file of what each worker holds at the end");
   command->add_option("--trace", options->trace,
-                      "write when each stage of each update went on, on every rank, to this file; "
-                      "for ui.perfetto.dev or chrome://tracing");
+                      "file for a timeline of the stages of each update on each rank, which "
+                      "ui.perfetto.dev and chrome://tracing can show");
   command->add_flag_callback(
-      "--no-digests", [options] { options->digests = false; }, "do not verify what arrived");
+      "--no-digests", [options] { options->digests = false; }, "do not verify what arrives");
   command->add_flag_callback(
       "--no-check", [options] { options->check = false; }, "do not compare with the checkpoint");
   command->add_flag_callback(
-      "--no-bound", [options] { options->bound = false; }, "do not measure memcpy beside");
-  command->add_option("--threads", options->threads, "for staging or verifying, in each rank")
+      "--no-bound", [options] { options->bound = false; }, "do not measure memcpy");
+  command->add_option("--threads", options->threads, "threads that stage or verify, in each rank")
       ->capture_default_str();
-  command->add_option("--timeout", options->timeout_seconds, "seconds for each update")
+  command->add_option("--timeout", options->timeout_seconds, "deadline of each update, in seconds")
       ->capture_default_str();
   command
       ->add_option("--fabric", options->fabric,
-                   "auto (the best that works, for each pair), local, verbs or tcp")
+                   "auto (the best that works for each pair of ranks), local, verbs or tcp")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "local", "verbs", "tcp"}));
   command
       ->add_option("--nodes", options->nodes,
-                   "RDMA devices by node, \"rxe1,rxe2;rxe3,rxe4\": ranks take the nodes in turn")
+                   "RDMA NICs by node, \"rxe1,rxe2;rxe3,rxe4\"; ranks take the nodes in turn")
       ->envname("WAYBILL_RXE_NODES");
-  command->add_option("--listen", options->listen, "address of the controller")
+  command->add_option("--listen", options->listen, "address on which the controller listens")
       ->capture_default_str();
   command->add_option("--wrap-trainers", options->wrap_trainers,
-                      "a command that runs another one, for controller and trainers: \"ip netns "
-                      "exec left\"");
-  command->add_option("--wrap-workers", options->wrap_workers, "the same for workers");
+                      "command that runs the controller and the trainers: \"ip netns exec left\"");
+  command->add_option("--wrap-workers", options->wrap_workers, "command that runs the workers");
   command->add_option("--kill", options->kill,
-                      "\"trainer 0\": SIGKILL it in the last version, to see what the others do");
-  command->add_flag("--json", *json, "for programs");
+                      "rank to SIGKILL in the middle of the last version, such as \"trainer 0\"");
+  command->add_flag("--json", *json, "print JSON");
   command->callback(
       [options, json, &run] { run = [options, json] { return RunDemoCommand(*options, *json); }; });
 }

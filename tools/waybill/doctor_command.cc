@@ -79,27 +79,31 @@ void AddDoctorCommand(CLI::App& app, Run& run) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
       "doctor",
-      "Looks at this host as RDMA needs it, and says what is wrong and how to put it right; with a "
-      "peer,\nmeasures latency and bandwidth by the size of a write over each fabric.\n\n"
-      "  waybill doctor                      this host\n"
-      "  waybill doctor --serve              on the other host; then here:\n"
-      "  waybill doctor --peer other:7071    measures between the two");
+      "Check what RDMA needs of this host, and say what is wrong and how to fix it. With --peer,\n"
+      "measure latency and bandwidth over each fabric, by the size of a write.\n\n"
+      "  waybill doctor                      checks this host\n"
+      "  waybill doctor --serve              serves measurements; run it on the other host\n"
+      "  waybill doctor --peer other:7071    measures between this host and the other");
   command->add_option("--peer", options->peer,
                       "HOST or HOST:PORT where `waybill doctor --serve` runs");
-  command->add_flag("--serve", options->serve, "be the other end, until interrupted");
-  command->add_option("--listen", options->listen, "where to serve")->capture_default_str();
-  command->add_option("--host", options->own_address,
-                      "this host's numeric address; default: the one on the way to the peer");
-  command->add_option("--control-port", options->control_port, "the one that is looked at")
+  command->add_flag("--serve", options->serve, "serve measurements until interrupted");
+  command->add_option("--listen", options->listen, "address on which to serve")
       ->capture_default_str();
-  command->add_option("--nics", options->nics, "RDMA devices to use")
+  command->add_option(
+      "--host", options->own_address,
+      "this host's numeric address; default: the one from which it reaches the peer");
+  command->add_option("--control-port", options->control_port, "port of the controller to check")
+      ->capture_default_str();
+  command->add_option("--nics", options->nics, "RDMA NICs to use")
       ->envname("WAYBILL_NICS")
       ->delimiter(',');
-  command->add_option("--gid-index", options->gid_index, "instead of the rule")
+  command
+      ->add_option("--gid-index", options->gid_index,
+                   "GID index of every port; default: chosen by rule")
       ->envname("WAYBILL_GID_INDEX");
-  command->add_option("--seconds", options->seconds, "for each size of a write")
+  command->add_option("--seconds", options->seconds, "seconds for each size")
       ->capture_default_str();
-  command->add_flag("--json", options->json, "for programs");
+  command->add_flag("--json", options->json, "print JSON");
   command->callback([options, &run] { run = [options] { return RunDoctor(*options); }; });
 }
 

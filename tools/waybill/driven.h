@@ -1,4 +1,4 @@
-// How the demo talks to the ranks that it started: a command a line in, a JSON object a line out.
+// How the demo drives its ranks: they read one command per line and print one JSON object per line.
 #ifndef WAYBILL_TOOLS_WAYBILL_DRIVEN_H_
 #define WAYBILL_TOOLS_WAYBILL_DRIVEN_H_
 
@@ -11,7 +11,7 @@
 
 namespace waybill {
 
-// "publish 3"; "check 3"; "dump DIR".
+// A command such as "publish 3", "check 3" or "dump DIR".
 struct DrivenCommand {
   std::string verb;
   std::string argument;
@@ -19,16 +19,16 @@ struct DrivenCommand {
   uint64_t number() const;
 };
 
-// The next line of standard input; nothing at its end, which means: leave.
+// Returns the next line of standard input, or nullopt at its end, which tells the rank to leave.
 std::optional<DrivenCommand> ReadCommand();
 
-// One line on standard output, at once.
+// Prints one line on standard output and flushes it.
 void Tell(const nlohmann::json& event);
 
-// {"event": name, "error": message} where the status is not OK.
+// Returns {"event": name}, with "error": message if the status is not OK.
 nlohmann::json EventOf(const std::string& name, const absl::Status& status);
 
-// Nanoseconds of the clock that all processes of one machine share.
+// Returns the time in nanoseconds of a clock that all processes of one machine share.
 int64_t SharedClockNanos();
 
 }  // namespace waybill

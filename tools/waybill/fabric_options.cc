@@ -9,36 +9,36 @@
 namespace waybill {
 
 void CommandFabricOptions::AddTo(CLI::App& app) {
-  const char* group = "How peers are reached";
+  const char* group = "Network options";
   app.add_option("--fabric", fabric,
-                 "auto: for each peer the best that an empty write has proved; or only one of "
-                 "local, verbs, tcp")
+                 "auto (for each peer, the best that has carried an empty write), or only one: "
+                 "local, verbs or tcp")
       ->envname("WAYBILL_FABRIC")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "local", "verbs", "tcp"}))
       ->group(group);
   app.add_option("--host", host,
-                 "this host's numeric address for peers; default: the one on the way to the "
+                 "this host's numeric address; default: the one from which it reaches the "
                  "controller")
       ->envname("WAYBILL_HOST")
       ->group(group);
   app.add_option("--nics", nics,
-                 "RDMA devices to use, in the order of their rails: mlx5_0,mlx5_1 (mlx5_0:2 is a "
-                 "second port); default: every active port")
+                 "RDMA NICs to use, in the order of their rails: mlx5_0,mlx5_1 (mlx5_0:2 is the "
+                 "second port of mlx5_0); default: every active port")
       ->envname("WAYBILL_NICS")
       ->delimiter(',')
       ->group(group);
   app.add_option("--gid-index", gid_index,
-                 "of every port, instead of the rule that `waybill doctor` explains")
+                 "GID index of every port; default: by the rule that `waybill doctor` explains")
       ->envname("WAYBILL_GID_INDEX")
       ->group(group);
   app.add_option("--ack-timeout", ack_timeout,
-                 "of queue pairs, 1 to 31: a lost packet is sent again after 4.096 us * 2^N; "
-                 "default: 14, and 18 on SoftRoCE")
+                 "timeout N of queue pairs, 1 to 31: a lost packet is sent again after "
+                 "4.096 us * 2^N; default: 14, or 18 on SoftRoCE")
       ->envname("WAYBILL_ACK_TIMEOUT")
       ->check(CLI::Range(1, 31))
       ->group(group);
-  app.add_option("--traffic-class", traffic_class, "of RoCE packets: DSCP * 4 + ECN")
+  app.add_option("--traffic-class", traffic_class, "traffic class of RoCE packets: DSCP * 4 + ECN")
       ->envname("WAYBILL_TRAFFIC_CLASS")
       ->check(CLI::Range(0, 255))
       ->group(group);

@@ -1,4 +1,4 @@
-// How a rank reaches its peers, on the command line.
+// Command-line options that say how a rank reaches its peers.
 #ifndef WAYBILL_TOOLS_WAYBILL_FABRIC_OPTIONS_H_
 #define WAYBILL_TOOLS_WAYBILL_FABRIC_OPTIONS_H_
 
@@ -14,16 +14,16 @@ namespace waybill {
 
 struct CommandFabricOptions {
   std::string fabric = "auto";
-  std::string host;  // Empty: as the host of `controller` sees this one.
+  std::string host;  // Empty: the address from which this host reaches the controller.
   std::vector<std::string> nics;
   int gid_index = -1;
   uint32_t ack_timeout = 0;
   uint32_t traffic_class = 0;
 
-  // Options, or WAYBILL_FABRIC, WAYBILL_HOST, WAYBILL_NICS, WAYBILL_GID_INDEX.
+  // Adds the options. They default to WAYBILL_FABRIC, WAYBILL_HOST, WAYBILL_NICS and so on.
   void AddTo(CLI::App& app);
 
-  // What was chosen, a line for each NIC, goes to standard error.
+  // Makes the fabric. Prints which NICs it chose to standard error, a line for each.
   absl::StatusOr<std::unique_ptr<Fabric>> Make(const std::string& controller) const;
 };
 

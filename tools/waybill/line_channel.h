@@ -18,9 +18,10 @@ class LineChannel {
   explicit LineChannel(UniqueFd socket) : socket_(std::move(socket)) {}
 
   absl::Status Say(const nlohmann::json& message);
-  // kDeadlineExceeded; kAborted: the other end is gone; its "error", if it said one.
+  // Returns the next message. kDeadlineExceeded; kAborted: the other end is gone, or sent an
+  // "error", which is the message.
   absl::StatusOr<nlohmann::json> Hear(absl::Time deadline);
-  // Nothing where nothing has come yet.
+  // Returns the next message, or nullopt if none has come yet.
   absl::StatusOr<std::optional<nlohmann::json>> HearNow();
 
  private:

@@ -17,8 +17,8 @@ int Main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
 
   CLI::App app(
-      "Moves updated model weights from trainer ranks to inference workers, shard to shard.\n"
-      "See it work: waybill demo");
+      "Moves updated model weights from RL trainers to inference workers, shard to shard.\n"
+      "Try it: waybill demo");
   app.name("waybill");
   app.require_subcommand(1);
   waybill::Run run;
@@ -52,7 +52,7 @@ int Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return Main(argc, argv);
-  } catch (const std::exception& error) {  // Of CLI11 or of the standard library.
+  } catch (const std::exception& error) {  // From CLI11 or the standard library.
     std::cerr << "waybill: " << error.what() << "\n";
     return 1;
   }

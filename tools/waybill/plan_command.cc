@@ -111,18 +111,24 @@ absl::Status RunPlan(const Options& options) {
 
 void AddPlanCommand(CLI::App& app, Run& run) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("plan", "Plans from configurations alone, no network");
-  command->add_option("--model", options->model, "a made-up model")->capture_default_str();
-  command->add_option("--layers", options->layers, "cut it to so many layers");
-  command->add_option("--checkpoint", options->checkpoint, "a checkpoint's shapes instead");
-  command->add_option("--trainers", options->trainers, "fsdp=2,tp=2,pp=1,dp=1")
+  CLI::App* command = app.add_subcommand(
+      "plan", "Show the plan for a model and two shardings; needs no job and no network");
+  command->add_option("--model", options->model, "a synthetic model")->capture_default_str();
+  command->add_option("--layers", options->layers, "number of layers; default: all");
+  command->add_option("--checkpoint", options->checkpoint,
+                      "a checkpoint, whose shapes replace --model");
+  command
+      ->add_option("--trainers", options->trainers,
+                   "sharding of the trainers: fsdp=2,tp=2,pp=1,dp=1")
       ->capture_default_str();
-  command->add_option("--workers", options->workers, "tp=2,dp=1")->capture_default_str();
-  command->add_option("--dtype", options->dtype, "what floats are served as; default: as stored");
-  command->add_option(
-      "--format", options->format,
-      "what layers' matrices are served as: " + absl::StrJoin(QuantisationNames(), ", "));
-  command->add_flag("--json", options->json, "for programs");
+  command->add_option("--workers", options->workers, "sharding of the workers: tp=2,dp=1")
+      ->capture_default_str();
+  command->add_option("--dtype", options->dtype,
+                      "type in which workers hold floats; default: as stored");
+  command->add_option("--format", options->format,
+                      "format in which workers hold the layers' matrices: " +
+                          absl::StrJoin(QuantisationNames(), ", "));
+  command->add_flag("--json", options->json, "print JSON");
   command->callback([options, &run] { run = [options] { return RunPlan(*options); }; });
 }
 

@@ -1,4 +1,4 @@
-// What this process takes of the machine.
+// The memory and the processor time that this process uses.
 #ifndef WAYBILL_TOOLS_WAYBILL_PROCESS_USAGE_H_
 #define WAYBILL_TOOLS_WAYBILL_PROCESS_USAGE_H_
 
@@ -8,16 +8,16 @@
 
 namespace waybill {
 
-// By kind, from /proc/self/status.
+// Resident memory by kind, from /proc/self/status.
 struct ProcessMemory {
   uint64_t anonymous_bytes = 0;  // The process's own.
-  uint64_t shared_bytes = 0;     // memfds: arenas created here, and maps of others'.
+  uint64_t shared_bytes = 0;     // memfds: this process's arenas, and mappings of peers' arenas.
   uint64_t file_bytes = 0;       // Clean pages of mapped files.
 };
 
 ProcessMemory ReadProcessMemory();
 
-// Processor time of all its threads since it began.
+// Returns the processor time of all threads since the process began.
 absl::Duration ProcessCpu();
 
 }  // namespace waybill

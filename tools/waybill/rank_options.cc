@@ -1,30 +1,28 @@
 #include "tools/waybill/rank_options.h"
 
+#include "absl/strings/str_cat.h"
+
 namespace waybill {
 
 void RankOptions::AddTo(CLI::App& app) {
   app.add_option("--controller", identity.controller, "address of the controller")
       ->capture_default_str();
-  app.add_option("--job", identity.job, "the job that all its ranks name")->capture_default_str();
-  app.add_option("--token", identity.token, "the job's secret")->envname("WAYBILL_TOKEN");
-  app.add_option("--rank", identity.rank, "this rank")->envname("RANK")->required();
-  app.add_option("--world", identity.world, "how many ranks of this role there are")
+  app.add_option("--job", identity.job, "name of the job")->capture_default_str();
+  app.add_option("--token", identity.token, "secret of the job")->envname("WAYBILL_TOKEN");
+  app.add_option("--rank", identity.rank, "number of this rank, from 0")
+      ->envname("RANK")
+      ->required();
+  app.add_option("--world", identity.world, "number of ranks in this role")
       ->envname("WORLD_SIZE")
       ->required();
-  app.add_option("--join-timeout", join_timeout_seconds, "seconds until all must be there")
+  app.add_option("--join-timeout", join_timeout_seconds, "seconds until all ranks must have joined")
       ->capture_default_str();
   app.add_option("--checkpoint", checkpoint,
-                 "a Hugging Face directory: config.json and safetensors")
+                 "a Hugging Face directory with config.json and safetensors files")
       ->required();
   app.add_flag("--driven", driven, "take commands from standard input, answer in JSON lines")
       ->group("");
   fabric.AddTo(app);
-}
-
-RankIdentity RankOptions::Identity() const {
-  RankIdentity result = identity;
-  result.join_timeout = absl::Seconds(join_timeout_seconds);
-  return result;
 }
 
 std::vector<std::string> PathsOf(const std::vector<LaneReport>& lanes) {
@@ -34,6 +32,11 @@ std::vector<std::string> PathsOf(const std::vector<LaneReport>& lanes) {
     if (!lane.co_owner) paths.push_back(lane.path);
   }
   return paths;
+}
+
+std::string ShardingOr(const RankOptions& options, const std::string& kind) {
+  if (!options.sharding.empty()) return options.sharding;
+  return absl::StrCat(kind, "=", options.identity.world);
 }
 
 nlohmann::json StagesToJson(const StageSpans& spans) {

@@ -1,4 +1,4 @@
-// What `waybill trainer` and `waybill worker` have in common on the command line.
+// The command-line options that `waybill trainer` and `waybill worker` share.
 #ifndef WAYBILL_TOOLS_WAYBILL_RANK_OPTIONS_H_
 #define WAYBILL_TOOLS_WAYBILL_RANK_OPTIONS_H_
 
@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "core/control/rank_client.h"
 #include "core/engine/timeline.h"
 #include "tools/waybill/fabric_options.h"
@@ -21,16 +22,19 @@ struct RankOptions {
   CommandFabricOptions fabric;
   bool driven = false;
 
-  // Options, or the launcher's environment (RANK, WORLD_SIZE), or WAYBILL_TOKEN.
+  // Adds the options. Their defaults come from the launcher's environment (RANK, WORLD_SIZE) and
+  // from WAYBILL_TOKEN.
   void AddTo(CLI::App& app);
-  // After parsing.
-  RankIdentity Identity() const;
+  absl::Duration join_timeout() const { return absl::Seconds(join_timeout_seconds); }
 };
 
-// {"stage": [begin_ns, end_ns], ...}, of those that there were.
+// Returns --sharding, or if that is empty, all ranks in one dimension: "tp=2" if `kind` is "tp".
+std::string ShardingOr(const RankOptions& options, const std::string& kind);
+
+// Returns {"stage": [begin_ns, end_ns], ...} for the stages that have begun.
 nlohmann::json StagesToJson(const StageSpans& spans);
 
-// For events: how each lane between a trainer and a worker is carried.
+// Returns the path of each lane between a trainer and a worker.
 std::vector<std::string> PathsOf(const std::vector<LaneReport>& lanes);
 
 }  // namespace waybill

@@ -26,7 +26,7 @@ void Print(const proto::StatusReply& status) {
                                status.committed_version(), status.updates_committed(),
                                status.updates_aborted());
   if (status.updating_version() != 0) {
-    std::cout << absl::StrFormat("version %d is on its way\n", status.updating_version());
+    std::cout << absl::StrFormat("version %d is being sent\n", status.updating_version());
   }
   if (!status.waiting_for().empty()) std::cout << "waiting for " << status.waiting_for() << "\n";
   if (status.ranks().empty()) return;
@@ -42,7 +42,7 @@ void Print(const proto::StatusReply& status) {
   }
 }
 
-// How many lanes go which way, seen from the trainers; and what fell back, or is gone.
+// Prints how many lanes of the trainers take each path, how many died and how many fell back.
 void PrintLanes(const proto::StatusReply& status) {
   std::map<std::string, int> paths, of_co_owners;
   uint64_t fallbacks = 0;
@@ -57,14 +57,14 @@ void PrintLanes(const proto::StatusReply& status) {
   std::cout << "\nlanes from trainers to workers\n";
   for (const auto& [path, count] : paths) std::cout << absl::StrFormat("%6d  %s\n", count, path);
   if (!of_co_owners.empty()) {
-    std::cout << "\nends of lanes between trainers, for maxima of blocks that they share\n";
+    std::cout << "\nends of lanes between trainers, which trade the maxima of split blocks\n";
   }
   for (const auto& [path, count] : of_co_owners) {
     std::cout << absl::StrFormat("%6d  %s\n", count, path);
   }
   if (status.lanes_lost() > 0 || fallbacks > 0) {
     std::cout << absl::StrFormat(
-        "%d times a lane died between ranks that live; %d ends of lanes fell back to a lesser "
+        "%d times a lane died between living ranks; %d ends of lanes fell back to a slower "
         "fabric\n",
         status.lanes_lost(), fallbacks);
   }
@@ -86,11 +86,11 @@ absl::Status RunStatus(const Options& options) {
 
 void AddStatusCommand(CLI::App& app, Run& run) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("status", "What a running job is doing");
+  CLI::App* command = app.add_subcommand("status", "Show what a running job is doing");
   command->add_option("--controller", options->controller, "address of the controller")
       ->capture_default_str();
   command->add_option("--token", options->token, "the job's secret")->envname("WAYBILL_TOKEN");
-  command->add_flag("--json", options->json, "for programs");
+  command->add_flag("--json", options->json, "print JSON");
   command->callback([options, &run] { run = [options] { return RunStatus(*options); }; });
 }
 

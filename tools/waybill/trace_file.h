@@ -1,5 +1,5 @@
-// A demo's updates as a file that Perfetto and chrome://tracing show: a row for each rank, a bar
-// for each stage.
+// Writes a demo's updates as a file for Perfetto and chrome://tracing, with a row for each rank and
+// a bar for each stage.
 #ifndef WAYBILL_TOOLS_WAYBILL_TRACE_FILE_H_
 #define WAYBILL_TOOLS_WAYBILL_TRACE_FILE_H_
 
@@ -12,7 +12,7 @@
 
 namespace waybill {
 
-// One stage of one update on one rank; nanoseconds of one clock.
+// One stage of one update on one rank. All times come from one clock.
 struct TracedStage {
   std::string rank;  // "trainer 0"
   uint64_t version = 0;
@@ -21,16 +21,16 @@ struct TracedStage {
   int64_t end_ns = 0;
 };
 
-// Trace Event Format: complete events, microseconds from the first one on; ranks are processes, and
-// stages that overlap have threads of their own.
+// Returns the stages in Trace Event Format, as complete events in microseconds since the first one.
+// Each rank is a process; stages that overlap are separate threads.
 nlohmann::json ToChromeTrace(const std::vector<TracedStage>& stages);
 
 absl::Status WriteTrace(const std::string& path, const std::vector<TracedStage>& stages);
 
-// How an update's time passed: every moment from `begin_ns` to `end_ns` belongs to the first stage
-// of this order that any rank was in, so each figure is what nothing before it hid.
+// The time of an update that a stage does not share with a stage before it in this order. Each
+// moment from `begin_ns` to `end_ns` counts for the first stage in the order that any rank was in.
 struct ExposedTime {
-  std::string stage;  // stage, post, exchange, wait, verify, commit; "hops": nobody was in any.
+  std::string stage;  // stage, post, exchange, wait, verify, commit; or "hops" for no stage.
   double seconds = 0;
 };
 std::vector<ExposedTime> FindExposedTime(const std::vector<TracedStage>& stages, int64_t begin_ns,

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/control/fetch_status.h"
 #include "core/control/trainer.h"
 #include "core/layout/checkpoint.h"
 #include "core/layout/load_shards.h"
@@ -24,7 +25,7 @@ namespace {
 
 struct Options {
   RankOptions rank;
-  uint64_t version = 1;
+  uint64_t version = 0;
   double timeout_seconds = 60;
   bool no_digests = false;
   bool fail_on_nonfinite = false;
@@ -40,8 +41,8 @@ class TrainerProcess {
     WAYBILL_ASSIGN_OR_RETURN(const Checkpoint checkpoint,
                              Checkpoint::Open(options_.rank.checkpoint));
     WAYBILL_ASSIGN_OR_RETURN(const TrainerSharding sharding,
-                             TrainerSharding::Parse(options_.rank.sharding));
-    const RankIdentity identity = options_.rank.Identity();
+                             TrainerSharding::Parse(ShardingOr(options_.rank, "fsdp")));
+    const RankIdentity identity = options_.rank.identity;
     if (sharding.world() != identity.world) {
       return absl::InvalidArgumentError(absl::StrCat("--sharding ", options_.rank.sharding, " is ",
                                                      sharding.world(), " ranks, --world is ",
@@ -56,7 +57,8 @@ class TrainerProcess {
                              options_.rank.fabric.Make(options_.rank.identity.controller));
     const TrainerOptions trainer{
         .identity = identity,
-        .engine = {.ring_bytes = options_.ring_mib << 20, .stage_threads = options_.threads}};
+        .engine = {.ring_bytes = options_.ring_mib << 20, .stage_threads = options_.threads},
+        .join_timeout = options_.rank.join_timeout()};
     WAYBILL_ASSIGN_OR_RETURN(
         trainer_,
         Trainer::Join(trainer, manifest_, {{MemoryKind::kHost, weights_.data(), weights_.size()}},
@@ -65,21 +67,28 @@ class TrainerProcess {
   }
 
   absl::Status PublishOnce() {
+    uint64_t version = options_.version;
+    if (version == 0) {
+      WAYBILL_ASSIGN_OR_RETURN(const proto::StatusReply status,
+                               FetchStatus(options_.rank.identity.controller,
+                                           options_.rank.identity.token, absl::Seconds(10)));
+      version = status.committed_version() + 1;
+    }
     const absl::Time begin = absl::Now();
-    WAYBILL_RETURN_IF_ERROR(trainer_->Publish(options_.version, publish_options()));
+    WAYBILL_RETURN_IF_ERROR(trainer_->Publish(version, publish_options()));
     const absl::Duration sent = absl::Now() - begin;
     WAYBILL_RETURN_IF_ERROR(AwaitCommitted());
     std::cout << absl::StrFormat(
         "trainer %d: version %d: %.1f MB sent in %.3f s, shown by all after %.3f s\n",
-        options_.rank.identity.rank, options_.version,
-        static_cast<double>(trainer_->counts().bytes) / 1e6, absl::ToDoubleSeconds(sent),
+        options_.rank.identity.rank, version,
+        static_cast<double>(trainer_->report().counts.bytes) / 1e6, absl::ToDoubleSeconds(sent),
         absl::ToDoubleSeconds(absl::Now() - begin));
     return absl::OkStatus();
   }
 
   void Drive() {
     Tell({{"event", "joined"},
-          {"lanes", PathsOf(trainer_->lanes())},
+          {"lanes", PathsOf(trainer_->report().lanes)},
           {"weight_bytes", weights_.size()},
           {"tensors", manifest_.tensor_count()}});
     while (const std::optional<DrivenCommand> command = ReadCommand()) {
@@ -115,30 +124,31 @@ class TrainerProcess {
     absl::Status status = trainer_->Publish(version, publish_options());
     const int64_t sent = SharedClockNanos();
     if (status.ok()) status = AwaitCommitted();
-    const TransferCounts counts = trainer_->counts();
+    const TransferCounts counts = trainer_->report().counts;
     const ProcessMemory memory = ReadProcessMemory();
     anonymous_peak_ = std::max(anonymous_peak_, memory.anonymous_bytes);
     nlohmann::json event = EventOf("published", status);
     event["begin_ns"] = begin;
     event["sent_ns"] = sent;
     event["moving_seconds"] =
-        absl::ToDoubleSeconds(trainer_->times().sent - trainer_->times().started);
-    event["maxima_cpu_seconds"] = absl::ToDoubleSeconds(trainer_->times().maxima_cpu);
-    event["trade_cpu_seconds"] = absl::ToDoubleSeconds(trainer_->times().trade_cpu);
+        absl::ToDoubleSeconds(trainer_->report().sent - trainer_->report().started);
+    event["maxima_cpu_seconds"] = absl::ToDoubleSeconds(trainer_->report().maxima_cpu);
+    event["trade_cpu_seconds"] = absl::ToDoubleSeconds(trainer_->report().trade_cpu);
     event["cpu_seconds"] = absl::ToDoubleSeconds(ProcessCpu() - cpu_begin);
-    event["enqueue_seconds"] = absl::ToDoubleSeconds(trainer_->times().enqueued);
+    event["enqueue_seconds"] = absl::ToDoubleSeconds(trainer_->report().enqueued);
     event["bytes"] = counts.bytes;
     event["writes"] = counts.writes;
     event["stores"] = counts.stores;
     event["immediates"] = counts.immediates;
     event["maxima_messages"] = counts.maxima_messages;
     event["maxima_bytes"] = counts.maxima_bytes;
-    event["stages"] = StagesToJson(trainer_->stages());
+    event["stages"] = StagesToJson(trainer_->report().stages);
     event["nonfinite_elements"] = 0;
-    for (const NonFinite& found : trainer_->nonfinite()) {
+    const TrainerReport report = trainer_->report();
+    for (const NonFinite& found : report.nonfinite) {
       event["nonfinite_elements"] = event["nonfinite_elements"].get<uint64_t>() + found.elements;
     }
-    event["ring_high_water_bytes"] = trainer_->ring_high_water_bytes();
+    event["ring_high_water_bytes"] = trainer_->report().ring_high_water_bytes;
     event["memory"] = {{"anonymous_peak_bytes", anonymous_peak_},
                        {"ring_bytes", options_.ring_mib << 20},
                        {"shared_bytes", memory.shared_bytes},
@@ -168,22 +178,22 @@ absl::Status RunTrainer(const Options& options) {
 
 void AddTrainerCommand(CLI::App& app, Run& run) {
   auto options = std::make_shared<Options>();
-  CLI::App* command =
-      app.add_subcommand("trainer", "One trainer rank: publishes its shards of a checkpoint");
+  CLI::App* command = app.add_subcommand(
+      "trainer", "Run one trainer, which publishes its shards of a checkpoint once");
   options->rank.AddTo(*command);
-  options->rank.sharding = "fsdp=1";
-  command->add_option("--sharding", options->rank.sharding,
-                      "how the trainers share the model: fsdp=2,tp=2,pp=1,dp=1");
-  command->add_option("--version", options->version, "number of the version to publish")
+  command->add_option(
+      "--sharding", options->rank.sharding,
+      "how the trainers share the model: fsdp=2,tp=2,pp=1,dp=1; default: fsdp=WORLD");
+  command->add_option("--version", options->version,
+                      "version to publish; default: the one after the committed version");
+  command->add_option("--timeout", options->timeout_seconds, "deadline of the update, in seconds")
       ->capture_default_str();
-  command->add_option("--timeout", options->timeout_seconds, "seconds for the update")
-      ->capture_default_str();
-  command->add_flag("--no-digests", options->no_digests, "do not verify what arrived");
+  command->add_flag("--no-digests", options->no_digests, "do not verify what arrives");
   command->add_flag("--fail-on-nonfinite", options->fail_on_nonfinite,
-                    "show nothing where NaNs or infinities are among what is quantised");
-  command->add_option("--ring-mib", options->ring_mib, "bound of the staging ring")
+                    "show nothing if NaNs or infinities are among the elements to quantise");
+  command->add_option("--ring-mib", options->ring_mib, "size of the staging ring in MiB")
       ->capture_default_str();
-  command->add_option("--threads", options->threads, "for staging")->capture_default_str();
+  command->add_option("--threads", options->threads, "threads that stage")->capture_default_str();
   command->callback([options, &run] { run = [options] { return RunTrainer(*options); }; });
 }
 

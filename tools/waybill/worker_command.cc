@@ -38,7 +38,7 @@ absl::StatusOr<Mode> ParseMode(const std::string& text) {
     if (Name(mode) == text) return mode;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("--mode ", text, ": there are shadow, shadow-copy, in-place"));
+      absl::StrCat("--mode ", text, " is not shadow, shadow-copy or in-place"));
 }
 
 class WorkerProcess {
@@ -48,8 +48,8 @@ class WorkerProcess {
   absl::Status Join() {
     WAYBILL_ASSIGN_OR_RETURN(const Checkpoint checkpoint,
                              Checkpoint::Open(options_.rank.checkpoint));
-    WAYBILL_ASSIGN_OR_RETURN(sharding_, WorkerSharding::Parse(options_.rank.sharding));
-    RankIdentity identity = options_.rank.Identity();
+    WAYBILL_ASSIGN_OR_RETURN(sharding_, WorkerSharding::Parse(ShardingOr(options_.rank, "tp")));
+    RankIdentity identity = options_.rank.identity;
     if (sharding_.world() != identity.world) {
       return absl::InvalidArgumentError(absl::StrCat("--sharding ", options_.rank.sharding, " is ",
                                                      sharding_.world(), " ranks, --world is ",
@@ -59,8 +59,9 @@ class WorkerProcess {
                              ParseServing(options_.format, options_.dtype, checkpoint.config()));
     WAYBILL_ASSIGN_OR_RETURN(layout_, MakeWorkerLayout(checkpoint.tensors(), checkpoint.config(),
                                                        sharding_, identity.rank, serving));
-    WorkerOptions worker{
-        .identity = identity, .engine = {.verify_threads = options_.threads}, .handler = nullptr};
+    WorkerOptions worker{.identity = identity,
+                         .engine = {.verify_threads = options_.threads},
+                         .join_timeout = options_.rank.join_timeout()};
     WAYBILL_ASSIGN_OR_RETURN(worker.engine.mode, ParseMode(options_.mode));
     std::vector<MemorySpan> user_regions;
     if (worker.engine.mode == Mode::kShadowCopy) {
@@ -75,7 +76,7 @@ class WorkerProcess {
     return absl::OkStatus();
   }
 
-  // Shows versions until so many have come, or the job ends.
+  // Serves until --versions versions have been shown, or until the job ends.
   absl::Status Serve() {
     uint64_t shown = 0;
     for (uint64_t count = 0; options_.versions == 0 || count < options_.versions; ++count) {
@@ -93,7 +94,7 @@ class WorkerProcess {
 
   void Drive() {
     Tell({{"event", "joined"},
-          {"lanes", PathsOf(worker_->lanes())},
+          {"lanes", PathsOf(worker_->report().lanes)},
           {"weight_bytes", layout_.manifest.total_bytes()},
           {"parameters", layout_.parameters.size()}});
     while (const std::optional<DrivenCommand> command = ReadCommand()) {
@@ -105,7 +106,7 @@ class WorkerProcess {
         event["dirty"] = worker_->dirty();
         Tell(event);
       } else if (command->verb == "stages") {
-        Tell({{"event", "stages"}, {"stages", StagesToJson(worker_->stages())}});
+        Tell({{"event", "stages"}, {"stages", StagesToJson(worker_->report().stages)}});
       } else if (command->verb == "dump") {
         Tell(EventOf("dumped", Dump(command->argument)));
       }
@@ -113,9 +114,9 @@ class WorkerProcess {
   }
 
  private:
-  // The clock is read where the engine would be told.
-  static void TellShown(const WorkerNotice& notice, const WorkerOptions::Answer& answer) {
-    if (notice.kind == WorkerNotice::Kind::kCommit) {
+  // Reads the clock where a real engine would be notified.
+  static void TellShown(const Notice& notice, const WorkerOptions::Answer& answer) {
+    if (notice.kind == Notice::Kind::kCommit) {
       Tell({{"event", "shown"},
             {"version", notice.update.version},
             {"shown_ns", SharedClockNanos()},
@@ -140,7 +141,7 @@ class WorkerProcess {
     for (const Parameter& parameter : layout_.parameters) {
       const std::byte* data =
           snapshot.region(parameter.region_index).data() + parameter.offset_bytes;
-      if (parameter.format.content == Content::kScales) {  // Behind the elements they are of.
+      if (parameter.format.content == Content::kScales) {  // Scales follow their elements.
         held.back().quantising = &quantising.emplace_back(QuantisingOf(parameter.format));
         held.back().scales = data;
         held.back().scales_shape = parameter.shape;
@@ -155,7 +156,7 @@ class WorkerProcess {
                             sharding_.tp_rank(options_.rank.identity.rank));
   }
 
-  // For the check, whose words are its own.
+  // Converts a format for the check, which shares no types with the planner.
   static check::Quantising QuantisingOf(const Format& format) {
     const Quantisation& q = format.quantisation;
     return {.block_rows = q.block_rows,
@@ -189,7 +190,7 @@ class WorkerProcess {
   const Options options_;
   WorkerSharding sharding_;
   WorkerLayout layout_;
-  std::vector<std::byte> engine_memory_;  // Stands in for an engine's, in shadow-copy.
+  std::vector<std::byte> engine_memory_;  // The engine's memory, in shadow-copy mode.
   std::unique_ptr<check::StoredCheckpoint> stored_;
   std::unique_ptr<Worker> worker_;
 };
@@ -209,26 +210,31 @@ absl::Status RunWorker(const Options& options) {
 void AddWorkerCommand(CLI::App& app, Run& run) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
-      "worker", "One inference rank: holds its shards, sharded and fused as vLLM does");
+      "worker", "Run one worker, which holds its shards as vLLM shards and fuses them");
   options->rank.AddTo(*command);
-  options->rank.sharding = "tp=1";
   command->add_option("--sharding", options->rank.sharding,
-                      "how the workers share the model: tp=2,dp=1");
+                      "how the workers share the model: tp=2,dp=1; default: tp=WORLD");
   command
       ->add_option("--group", options->rank.identity.group,
-                   "the workers that switch versions together")
+                   "name of the group, whose workers switch versions together")
       ->capture_default_str();
-  command->add_option("--mode", options->mode, "shadow, shadow-copy or in-place")
+  command
+      ->add_option("--mode", options->mode,
+                   "how it holds versions: shadow, shadow-copy or in-place")
       ->capture_default_str();
-  command->add_option("--dtype", options->dtype, "what floats are served as; default: as stored");
+  command->add_option("--dtype", options->dtype,
+                      "type in which it holds floats; default: as stored");
   command->add_option(
       "--format", options->format,
-      "what layers' matrices are served as: " + absl::StrJoin(QuantisationNames(), ", ") +
-          "; default: as config.json's quantization_config has it");
-  command->add_option("--dump", options->dump, "write what is held to this folder, as safetensors");
-  command->add_option("--versions", options->versions, "leave after so many; 0: with the job")
+      "format in which it holds the layers' matrices: " + absl::StrJoin(QuantisationNames(), ", ") +
+          "; default: what quantization_config in config.json says");
+  command->add_option("--dump", options->dump,
+                      "folder for a safetensors file of what is shown, after each version");
+  command
+      ->add_option("--versions", options->versions,
+                   "leave after this many versions; 0: when the job ends")
       ->capture_default_str();
-  command->add_option("--threads", options->threads, "for verifying")->capture_default_str();
+  command->add_option("--threads", options->threads, "threads that verify")->capture_default_str();
   command->callback([options, &run] { run = [options] { return RunWorker(*options); }; });
 }
 

@@ -22,7 +22,16 @@ from waybill.errors import (
     Unimplemented,
     WaybillError,
 )
-from waybill.events import Abort, Arrived, Commit, Ended, Event, Prepare
+from waybill.events import (
+    Abort,
+    Arrived,
+    Commit,
+    Disconnected,
+    Ended,
+    Event,
+    Prepare,
+    Reconnected,
+)
 from waybill.parts import Padding, Part
 from waybill.planning import Layout, Manifest, Plan, Summary
 from waybill.pump import Milestone
@@ -42,6 +51,7 @@ __all__ = [
     "Controller",
     "DataLoss",
     "DeadlineExceeded",
+    "Disconnected",
     "Ended",
     "Event",
     "FailedPrecondition",
@@ -58,6 +68,7 @@ __all__ = [
     "Plan",
     "Prepare",
     "Publish",
+    "Reconnected",
     "ResourceExhausted",
     "Scope",
     "Snapshot",

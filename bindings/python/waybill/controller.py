@@ -1,4 +1,4 @@
-"""The process, or the object in one, that plans for a job and decides commits."""
+"""Controllers, which plan for a job and decide commits."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from waybill.runtime import context, read_json, token_or_default
 class Controller:
     """A controller in this process; it serves until it is closed.
 
-    listen        Address and port; port 0 takes a free one.
-    token         What every rank has to show; needed beyond loopback. None: WAYBILL_TOKEN.
-    decision_log  A file; "": decisions die with this process.
-    trainers      How many are demanded; 0: as many as they declare. Likewise `workers`.
-    join_timeout  In seconds, from the first rank's coming until all are there; None: 120.
+    listen        The address and port to listen on; port 0 takes a free one.
+    token         The token that every rank has to show; needed beyond loopback. None: WAYBILL_TOKEN.
+    decision_log  The file that keeps decisions; "": they are lost with this process.
+    trainers      How many trainers must join; 0: as many as they declare. The same holds for `workers`.
+    join_timeout  In seconds, how long ranks wait for the others; None: 120.
 
     >>> with Controller(listen="127.0.0.1:0", job="doc") as controller:
     ...     controller.status()["job"]
@@ -48,16 +48,16 @@ class Controller:
 
     @property
     def address(self) -> str:
-        """Where ranks connect to: "127.0.0.1:40123"."""
+        """The address that ranks connect to, such as "127.0.0.1:40123"."""
         return self._core.address()
 
     def status(self) -> dict[str, Any]:
-        """What the job is doing: phase, versions, ranks, lanes, NICs."""
+        """Returns what the job is doing: phase, versions, ranks, lanes, NICs."""
         status: dict[str, Any] = read_json(self._core.status())
         return status
 
     def close(self) -> None:
-        """Stops serving. Ranks are told; waits a second at most for them to hear it."""
+        """Stops serving. It tells the ranks, and waits a second at most for them to hear it."""
         self._core.close()
 
     def __enter__(self) -> Controller:
@@ -75,11 +75,11 @@ class Controller:
 def query(
     address: str, *, token: str | None = None, deadline: float | None = None
 ) -> dict[str, Any]:
-    """What a controller anywhere says of its job, as Controller.status().
+    """Asks a controller on any host for its job's status, as Controller.status() returns it.
 
     deadline  In seconds from now; None: 5.
 
-    Raises Unavailable (nobody answers there), Unauthenticated (the token is wrong).
+    Raises Unavailable (nobody answers there) or Unauthenticated (the token is wrong).
     """
     said = _waybill.query(context(), address, token_or_default(token), deadline_ns(deadline))
     status: dict[str, Any] = read_json(said)

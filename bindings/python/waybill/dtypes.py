@@ -1,4 +1,4 @@
-"""The types of elements, by every name that frameworks have for them."""
+"""The element types, by the names that frameworks have for them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _BUFFER = {
 
 
 def dtype_number(dtype: object) -> int:
-    """The number of a dtype: of torch, numpy or ml_dtypes, or a name in either spelling.
+    """Returns the number of a dtype of torch, numpy or ml_dtypes, or of a name in either spelling.
 
     >>> dtype_number("BF16") == dtype_number("bfloat16") == dtype_number("torch.bfloat16")
     True
@@ -87,7 +87,7 @@ def dtype_number(dtype: object) -> int:
 
 
 def dlpack_number(code: int, bits: int, lanes: int) -> int:
-    """The number of DLPack's (code, bits, lanes)."""
+    """Returns the number of a dtype of DLPack: (code, bits, lanes)."""
     name = _DLPACK.get((code, bits)) if lanes == 1 else None
     if name is None:
         raise InvalidArgument(
@@ -98,7 +98,7 @@ def dlpack_number(code: int, bits: int, lanes: int) -> int:
 
 
 def buffer_number(buffer_format: str) -> int:
-    """The number of a format of the buffer protocol."""
+    """Returns the number of a format of the buffer protocol."""
     name = _BUFFER.get(buffer_format.lstrip("@="))
     if name is None:
         raise InvalidArgument(

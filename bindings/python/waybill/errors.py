@@ -43,14 +43,14 @@ class Scope(IntEnum):
 
 
 class WaybillError(Exception):
-    """An error; str() of it says what was being done, to what, what was found, what is allowed."""
+    """An error of Waybill. str() says what was being done, to what, what was found and what is allowed."""
 
     code: Code = Code.UNKNOWN
     scope: Scope = Scope.CALL
 
 
 class Cancelled(WaybillError):
-    """It was given up: by a cancel, or because the rank left."""
+    """The call was given up: it was cancelled, or the rank left."""
 
     code = Code.CANCELLED
 
@@ -62,7 +62,7 @@ class InvalidArgument(WaybillError, ValueError):
 
 
 class DeadlineExceeded(WaybillError, TimeoutError):
-    """It did not happen in time; it names who is waited for."""
+    """The deadline has passed; the message names who is waited for."""
 
     code = Code.DEADLINE_EXCEEDED
 
@@ -80,7 +80,7 @@ class AlreadyExists(WaybillError):
 
 
 class PermissionDenied(WaybillError, PermissionError):
-    """It is not allowed."""
+    """The caller is not allowed to do this."""
 
     code = Code.PERMISSION_DENIED
 
@@ -104,7 +104,7 @@ class Aborted(WaybillError):
 
 
 class OutOfRange(WaybillError, IndexError):
-    """An index is none."""
+    """The index is out of range."""
 
     code = Code.OUT_OF_RANGE
 
@@ -116,7 +116,7 @@ class Unimplemented(WaybillError, NotImplementedError):
 
 
 class Internal(WaybillError):
-    """A mistake of Waybill's."""
+    """A bug in Waybill."""
 
     code = Code.INTERNAL
 
@@ -162,7 +162,7 @@ _CLASSES = {
 
 
 def from_status(code: int, scope: int, message: str) -> WaybillError:
-    """The exception for a status of the C ABI, with its message unchanged."""
+    """Returns the exception for a status of the C ABI, with its message unchanged."""
     error = _CLASSES.get(code, WaybillError)(message)  # type: ignore[call-overload]
     assert isinstance(error, WaybillError)
     error.scope = Scope(scope) if scope else Scope.CALL

@@ -1,92 +1,129 @@
-"""What a worker is told of an update, in this order: Prepare, Arrived, Commit; or Abort."""
+"""What a rank is told while it is in a job.
+
+A worker is told of each update, in this order: Prepare, Arrived, Commit; or Abort. Every rank is told when it
+loses the controller (Disconnected), when it is back (Reconnected), and when it is dismissed (Ended).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from waybill import _waybill
-from waybill.errors import WaybillError
-from waybill.pump import ABORT, ARRIVED, COMMIT, ENDED, PREPARE
+from waybill.errors import FailedPrecondition, WaybillError
+from waybill.pump import ABORT, ARRIVED, COMMIT, DISCONNECTED, ENDED, PREPARE, RECONNECTED
 
 
 class Event:
-    """A notice. Answers to one that waits for none do nothing."""
+    """A notice. An answer does nothing if the update does not wait for one."""
 
-    def __init__(self, event: _waybill.Event) -> None:
+    def __init__(
+        self, event: _waybill.Event, answer_wanted: bool, find_moved: Callable[[], str | None]
+    ) -> None:
         self._event = event
+        self._answer_wanted = answer_wanted
+        self._find_moved = find_moved
 
     @property
     def version(self) -> int:
-        """Of the update."""
+        """The update's version; 0 if the event is not about an update."""
         return self._event.version
 
     @property
     def answer_wanted(self) -> bool:
         """Whether the update waits for an answer, as Worker(ask=...) demands."""
-        return self._event.answer_wanted
+        return self._answer_wanted
 
     def _accept(self) -> None:
-        if self._event.answer_wanted:
+        if self._answer_wanted:
             self._event.accept()
 
+    def _accept_unless_moved(self) -> None:
+        moved = self._find_moved() if self._answer_wanted else None
+        if moved is not None:
+            self._event.refuse(moved)
+            raise FailedPrecondition(f"version {self.version}: {moved}")
+        self._accept()
+
     def _refuse(self, reason: str) -> None:
-        if self._event.answer_wanted:
+        if self._answer_wanted:
             self._event.refuse(reason)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} version {self.version}>"
+        about = f" version {self.version}" if self.version else ""
+        return f"<{type(self).__name__}{about}>"
 
 
 class Prepare(Event):
     """Pause what must be paused, then ready() or refuse()."""
 
     def ready(self) -> None:
-        """The version may be written."""
-        self._accept()
+        """Lets the version be written.
+
+        Raises FailedPrecondition, and refuses, if a torch tensor has moved since it was added.
+        """
+        self._accept_unless_moved()
 
     def refuse(self, reason: str) -> None:
-        """Nobody of the group shows the version; `reason` reaches every trainer."""
+        """Keeps the whole group from showing the version; `reason` reaches every trainer."""
         self._refuse(reason)
 
 
 class Arrived(Event):
-    """All of it is here and verified: accept() or veto()."""
+    """The whole version is here and verified: accept() or veto() it."""
 
     def accept(self) -> None:
-        """The version may be shown."""
-        self._accept()
+        """Lets the version be shown.
+
+        Raises FailedPrecondition, and vetoes, if a torch tensor has moved since it was added.
+        """
+        self._accept_unless_moved()
 
     def veto(self, reason: str) -> None:
-        """Nobody of the group shows the version; `reason` reaches every trainer."""
+        """Keeps the whole group from showing the version; `reason` reaches every trainer."""
         self._refuse(reason)
 
 
 class Commit(Event):
-    """It is shown: run what comes after loading, then shown()."""
+    """The version is shown: run what comes after loading, then call shown()."""
 
     @property
     def pause_seconds(self) -> float:
-        """What copying took, in mode "shadow-copy"."""
+        """How long copying took, in mode "shadow-copy"."""
         return self._event.pause_ns / 1e9
 
     def shown(self) -> None:
-        """The version is in use."""
+        """Says that the version is in use."""
         self._accept()
 
 
 class Abort(Event):
-    """It will not be shown; in place, the engine stays paused."""
+    """The version will not be shown. In place, the engine stays paused."""
 
     @property
     def reason(self) -> WaybillError | None:
-        """Why."""
+        """Why the version will not be shown."""
         return self._event.error
 
 
-class Ended(Event):
-    """The controller is gone, or has dismissed this rank; nothing comes after it but by rejoin()."""
+class Disconnected(Event):
+    """The rank has lost the controller, and tries to come back by itself. What is shown stays shown."""
 
     @property
     def reason(self) -> WaybillError | None:
-        """Why."""
+        """How the controller was lost."""
+        return self._event.error
+
+
+class Reconnected(Event):
+    """The rank is back, and the job is whole again."""
+
+
+class Ended(Event):
+    """The controller has dismissed this rank for good; no event comes after it."""
+
+    @property
+    def reason(self) -> WaybillError | None:
+        """Why the rank was dismissed."""
         return self._event.error
 
 
@@ -96,9 +133,13 @@ _CLASSES: dict[int, type[Event]] = {
     COMMIT: Commit,
     ABORT: Abort,
     ENDED: Ended,
+    DISCONNECTED: Disconnected,
+    RECONNECTED: Reconnected,
 }
 
 
-def event_of(event: _waybill.Event) -> Event:
-    """The event in its class."""
-    return _CLASSES[event.kind](event)
+def event_of(
+    event: _waybill.Event, answer_wanted: bool, find_moved: Callable[[], str | None]
+) -> Event:
+    """Returns the event as an object of its class."""
+    return _CLASSES[event.kind](event, answer_wanted, find_moved)

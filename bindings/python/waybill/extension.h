@@ -6,7 +6,6 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -37,7 +36,7 @@ class Kept {
     const py::gil_scoped_release unlocked;
     last.reset();
   }
-  // NULL once it is closed: what the C ABI says of NULL is what the caller is told.
+  // Returns NULL once it is closed: the caller is told what the C ABI says about NULL.
   typename Owner::Type* get() const { return owner_.get(); }
   const Owner& owner() const { return owner_; }
 
@@ -47,24 +46,7 @@ class Kept {
 
 using KeptContext = Kept<Context>;
 using KeptManifest = Kept<Manifest>;
-using KeptTrainer = Kept<Trainer>;
-using KeptUpdate = Kept<Update>;
-
-// The queue of one rank: one thread at a time leads, which is to take its events.
-class RankQueue : public Kept<Queue> {
- public:
-  using Kept::Kept;
-
-  bool TryToLead() { return !led_.exchange(true); }
-  void Resign() { led_.store(false); }
-  bool led() const { return led_.load(); }
-  // Of a call; never 0.
-  uint64_t NewToken() { return ++last_token_; }
-
- private:
-  std::atomic<bool> led_ = false;
-  std::atomic<uint64_t> last_token_ = 0;
-};
+using KeptQueue = Kept<Queue>;
 
 // Memory that is lent, and the Python objects that it belongs to: they live until it is given back.
 class KeptRegion {
@@ -81,10 +63,6 @@ class KeptRegion {
   py::object owners_;
   Kept<Region> region_;  // Destroyed first.
 };
-
-// Waits a while for the queue's oldest event: nothing where none comes by the deadline or within
-// that while, or a signal does. Then ask PyErr_CheckSignals(), and again. Not with Python's lock.
-std::optional<Event> AwaitEvent(const Queue& queue, int64_t deadline_ns);
 
 // The C ABI's handle as a number, for native code of other modules.
 template <typename Keeper>
@@ -103,7 +81,6 @@ void AddManifest(py::module_& module);
 void AddPlanning(py::module_& module);
 void AddController(py::module_& module);
 void AddRanks(py::module_& module);
-void AddPublishing(py::module_& module, py::class_<KeptTrainer>& trainer);
 
 }  // namespace waybill::python
 

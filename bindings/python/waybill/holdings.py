@@ -1,4 +1,4 @@
-"""What a rank holds, as it is added; becomes a manifest and the regions that it names."""
+"""Collects what a rank adds, and makes the manifest and the regions of it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from waybill.parts import AnyPart, Padding, Part
 
 CONTENTS = {"plain": 0, "quantised": 1, "scales": 2}
 
-# Of tensors in memory of Waybill's.
+# How tensors in memory that Waybill allocates are aligned, in bytes.
 _ALIGNMENT = 64
 
 
 class Holding:
-    """One array of this rank's: where it is, and what lies in it."""
+    """One array of this rank: where it is, and what lies in it."""
 
     def __init__(
         self, name: str, memory: Memory, parts: Sequence[tuple[AnyPart, Sequence[int]]]
@@ -31,7 +31,7 @@ class Holding:
 
 
 class Regions:
-    """Contiguous memory that holdings share."""
+    """A range of memory that holdings share."""
 
     def __init__(self, begin: int, end: int, first: Holding) -> None:
         self.begin, self.end = begin, end
@@ -39,7 +39,7 @@ class Regions:
 
     @property
     def name(self) -> str:
-        """Of the first one in it, and how many more there are."""
+        """Returns the name of the first holding, and how many more there are."""
         more = len(self.holdings) - 1
         return self.holdings[0].name + (f" and {more} more" if more else "")
 
@@ -47,7 +47,7 @@ class Regions:
 def place(
     name: str, memory_shape: Sequence[int], parts: Iterable[AnyPart]
 ) -> list[tuple[AnyPart, Sequence[int]]]:
-    """Each part with where it begins in the buffer."""
+    """Returns each part with the place where it begins in the buffer."""
     placed: list[tuple[AnyPart, Sequence[int]]] = []
     next_row = 0
     for part in parts:
@@ -84,7 +84,7 @@ class Holdings:
         return self._holdings[name]
 
     def names(self) -> list[str]:
-        """Of what was added."""
+        """Returns the names of all holdings."""
         return list(self._holdings)
 
     def give_back(self) -> None:
@@ -96,7 +96,7 @@ class Holdings:
                 memory.owner = None
 
     def settle(self, manifest: _waybill.Manifest, buffers: Sequence[Any]) -> None:
-        """Exactly what a manifest says, in these buffers: one for each of its regions, or none."""
+        """Holds exactly what a manifest says, in these buffers: one for each of its regions, or none."""
         if self._holdings or self._given is not None:
             raise FailedPrecondition("add_manifest: this rank has added something before")
         memories = [memory_of(buffer) for buffer in buffers]
@@ -106,19 +106,19 @@ class Holdings:
         self._given = (manifest, memories)
 
     def on_device(self) -> Memory | None:
-        """The first memory that is a device's."""
+        """Returns the first memory that is on a device, or None."""
         memories = [holding.memory for holding in self] if self._given is None else self._given[1]
         return next((memory for memory in memories if memory.kind == DEVICE), None)
 
     @property
     def lent(self) -> bool:
-        """Any of it lies in memory of the caller's."""
+        """Whether any holding lies in memory of the caller."""
         if self._given is not None:
             return bool(self._given[1])
         return any(holding.memory.owner is not None for holding in self)
 
     def owner(self, index: int) -> object:
-        """Of the buffer that is a region of the manifest; None where Waybill allocated it."""
+        """Returns the owner of a region of the manifest, or None if Waybill allocated it."""
         memories = self._given[1] if self._given is not None else []
         return memories[index].owner if index < len(memories) else None
 
@@ -137,15 +137,15 @@ class Holdings:
         return manifest, regions
 
     def declare(self, name: str, dtype: int, shape: Sequence[int]) -> None:
-        """A tensor of the job, of which this rank may hold nothing."""
+        """Declares a tensor of the job; this rank may hold nothing of it."""
         self._declared.setdefault(name, (dtype, tuple(shape)))
 
     def alias(self, name: str, of: str) -> None:
-        """Another name of a tensor."""
+        """Gives a tensor another name."""
         self._aliases.append((name, of))
 
     def add(self, name: str, memory: Memory, parts: Iterable[AnyPart]) -> Holding:
-        """An array and what lies in it."""
+        """Adds an array and what lies in it."""
         if name in self._holdings:
             raise InvalidArgument(f'"{name}" was added before')
         holding = Holding(name, memory, place(name, memory.shape, parts))
@@ -159,7 +159,7 @@ class Holdings:
     def build_in_memory(
         self, context: _waybill.Context, *, to_write: bool
     ) -> tuple[_waybill.Manifest, list[_waybill.Region]]:
-        """The manifest, and regions over the memory that was added."""
+        """Returns the manifest, and regions over the memory that was added."""
         if self._given is not None:
             return self._build_given(context, *self._given)
         manifest = _waybill.Manifest()
@@ -182,7 +182,7 @@ class Holdings:
         return manifest, regions
 
     def build_for_allocation(self) -> _waybill.Manifest:
-        """The manifest, where Waybill allocates: all in one region."""
+        """Returns the manifest for memory that Waybill allocates: all of it is one region."""
         if self._given is not None:
             return self._given[0]
         manifest = _waybill.Manifest()
@@ -203,8 +203,11 @@ class Holdings:
         return manifest
 
     def _merged(self, *, to_write: bool) -> list[Regions]:
-        """Memory that is read is one region for each storage. What is written has no holes: only what
-        touches is put together, and what overlaps is not, for the C ABI to refuse."""
+        """Merges holdings into regions.
+
+        Memory that is read becomes one region for each storage. A region that is written must not have holes, so
+        only neighbours are merged. Holdings that overlap stay apart, and the C ABI refuses them.
+        """
         held = [h for h in self._holdings.values() if not h.memory.empty]
         regions: list[Regions] = []
         last_storage: int | None = None
@@ -272,5 +275,5 @@ def _add_part(
 
 
 def allocation(dtype: object, shape: Sequence[int]) -> Memory:
-    """An array that Waybill is to allocate: it has no address."""
+    """Returns an array for Waybill to allocate; it has no address."""
     return Memory(0, tuple(shape), dense_strides(tuple(shape)), dtype_number(dtype), owner=None)

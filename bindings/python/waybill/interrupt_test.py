@@ -88,8 +88,8 @@ def test_waiting_has_its_time():
 
 
 def test_joining_without_the_others_names_them():
-    with Job(trainers=2, workers=1, join_timeout=0.2) as job:
+    with Job(trainers=2, workers=1) as job:
         trainer = job.trainer(rank=0, world=2)
         trainer.add("w", bytearray(4))
-        with pytest.raises(waybill.DeadlineExceeded, match="missing trainer 1, worker 0"):
-            trainer.join()
+        with pytest.raises(waybill.DeadlineExceeded, match="waiting for trainer 1, worker 0"):
+            trainer.join(deadline=0.2)

@@ -113,6 +113,40 @@ def test_a_fused_buffer_is_filled_from_its_parts_and_padding_is_zero():
     numpy.testing.assert_array_equal(fused, expected)
 
 
+def test_ranks_live_through_a_restart_of_the_controller(tmp_path):
+    """Nothing is rebuilt: the trainer and the worker that were there go on."""
+    weights, memory = numpy.zeros(SHAPE, numpy.float32), numpy.zeros(SHAPE, numpy.float32)
+    log = str(tmp_path / "decisions")
+    with Job(decision_log=log) as job:
+        trainer, worker = job.trainer(), job.worker(mode="shadow-copy")
+        trainer.add("weight", weights)
+        worker.add("weight", memory)
+        job.join()
+        weights[:] = of_version(1)
+        first = trainer.publish(1, deadline=PATIENCE)
+        first.committed.wait(PATIENCE)
+        address = job.controller.address
+        job.controller.close()
+        events = {rank: rank.events(PATIENCE) for rank in (trainer, worker)}
+        for rank in (trainer, worker):
+            lost = next(e for e in events[rank] if not e.version)
+            assert isinstance(lost, waybill.Disconnected)
+            assert isinstance(lost.reason, waybill.Unavailable)
+            assert repr(lost) == "<Disconnected>"
+        weights[:] = of_version(2)
+        second = trainer.publish_async(2, deadline=PATIENCE)  # It waits for the controller.
+        with waybill.Controller(listen=address, decision_log=log):
+            for rank in (trainer, worker):
+                back = next(e for e in events[rank] if not e.version)
+                assert isinstance(back, waybill.Reconnected)
+            second.committed.wait(PATIENCE)
+            assert worker.state.shown_version == 2
+            numpy.testing.assert_array_equal(memory, of_version(2))
+            assert first.outcomes == second.outcomes == {"all": None}
+            with pytest.raises(waybill.FailedPrecondition, match="version 2 was published"):
+                trainer.publish(1)
+
+
 def test_weights_are_not_copied():
     """Megabytes move; Python's allocator, which numpy's is counted by, sees kilobytes."""
     weights = numpy.ones((1024, 4096), numpy.float32)

@@ -1,4 +1,4 @@
-"""The library's log goes to the logger "waybill" of logging: how ranks have joined, and that a job is lost.
+"""Passes the library's log to the logger "waybill": how ranks have joined, and that a controller is lost.
 
 Nothing is printed unless the program configures logging.
 """
@@ -17,7 +17,7 @@ _logger: logging.Logger | None = None
 
 
 def take(level: int, line: str) -> None:
-    """On any thread, also of the library's; what handlers and filters raise ends here."""
+    """Logs a line, on any thread, also on the library's. What handlers and filters raise ends here."""
     global _logger
     if _logger is None:
         module = sys.modules.get("logging")

@@ -22,7 +22,7 @@ worker.add("w", shape=(4,), dtype="U8")
 job.join()
 job.controller.close()
 for event in worker.events():
-    if isinstance(event, waybill.Ended):
+    if isinstance(event, waybill.Disconnected):
         break
 print("over")
 sys.exit()  # With ranks that live.
@@ -65,7 +65,7 @@ def kept():
 
 
 @contextmanager
-def lost_job():
+def lost_controller():
     with Job() as job:
         trainer, worker = job.trainer(), job.worker()
         trainer.add("w", bytearray(4))
@@ -75,11 +75,11 @@ def lost_job():
         yield
 
 
-def test_joining_and_losing_the_job_are_logged_with_their_level_from_threads_of_the_library(kept):
-    with lost_job():
+def test_joining_and_losing_the_controller_are_logged_from_threads_of_the_library(kept):
+    with lost_controller():
         kept.await_line(logging.INFO, "trainer 0 of 1", "has joined", "worker 0: ")
         kept.await_line(logging.INFO, "worker 0 of 1", "has joined", "trainer 0: ")
-        kept.await_line(logging.WARNING, "worker 0 of 1", "has lost the job")
+        kept.await_line(logging.WARNING, "worker 0 of 1", "has lost the controller")
     assert all(record.name == "waybill" for record in kept.records)
     assert threading.get_ident() not in {record.thread for record in kept.records}
 
@@ -88,7 +88,7 @@ def test_what_a_filter_raises_stays_there(kept, monkeypatch):
     raised = []
     monkeypatch.setattr(sys, "unraisablehook", lambda it: raised.append(str(it.exc_value)))
     kept.addFilter(lambda record: 1 / 0)
-    with lost_job():
+    with lost_controller():
         pass
     assert set(raised) == {"division by zero"}
 

@@ -1,4 +1,4 @@
-"""Where a tensor lies: torch, numpy, DLPack (JAX and others) and the buffer protocol; never a copy."""
+"""Finds where a tensor lies: by torch, numpy, DLPack (JAX and others) or the buffer protocol. Nothing is copied."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ class Memory:
 
     @property
     def empty(self) -> bool:
-        """Whether it has no elements."""
+        """Whether the array has no elements."""
         return 0 in self.shape
 
     @property
     def dense(self) -> bool:
-        """Whether its elements follow each other, the last dimension fastest."""
+        """Whether the elements are contiguous, with the last dimension fastest."""
         pairs = zip(self.shape, self.strides, dense_strides(self.shape))
         return all(extent == 1 or stride == wanted for extent, stride, wanted in pairs)
 
     def stretched(self) -> int | None:
-        """The first dimension, of the smallest stride, that leaves holes between the elements; if any."""
+        """Returns the dimension of the smallest stride that leaves holes between the elements, or None."""
         step = 1
         by_stride = sorted(zip(map(abs, self.strides), range(len(self.shape)), self.shape))
         for stride, dimension, extent in by_stride:
@@ -69,7 +69,7 @@ class Memory:
         return None
 
     def span(self) -> tuple[int, int]:
-        """The addresses [begin, end) between which its elements lie."""
+        """Returns the addresses [begin, end) between which the elements lie."""
         size = _waybill.dtype_size(self.dtype)
         reach = [(n - 1) * stride for n, stride in zip(self.shape, self.strides)]
         begin = self.address + size * sum(r for r in reach if r < 0)
@@ -77,7 +77,7 @@ class Memory:
 
 
 def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Of a dense array, in elements.
+    """Returns the strides of a dense array, in elements.
 
     >>> dense_strides((4, 3, 2))
     (6, 2, 1)
@@ -91,13 +91,13 @@ def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def of_torch(tensor: Any) -> bool:
-    """Whether it is a tensor of torch, which is not imported for the question."""
+    """Returns whether this is a tensor of torch, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(tensor, torch.Tensor)
 
 
 def torch_address(tensor: Any) -> int:
-    """Where a torch tensor's elements are; 0 where it has none."""
+    """Returns the address of a torch tensor's elements, or 0 if it has none."""
     address: int = tensor.data_ptr()
     return address
 
@@ -111,7 +111,7 @@ def _read_torch(tensor: Any) -> Memory:
         tuple(tensor.shape),
         tuple(tensor.stride()),
         dtype_number(tensor.dtype),
-        owner=tensor,
+        owner=tensor.detach(),  # It keeps the storage when the tensor gets other data.
         kind=DEVICE if device == "cuda" else HOST,
         storage=tensor.untyped_storage().data_ptr(),
     )
@@ -173,7 +173,7 @@ def _read_buffer(tensor: Any) -> Memory:
 
 
 def memory_of(tensor: Any) -> Memory:
-    """Where a tensor lies. Read, never copied.
+    """Returns where a tensor lies. It is never copied.
 
     >>> memory_of(bytearray(6)).shape
     (6,)

@@ -1,4 +1,4 @@
-"""What of a fused buffer holds what."""
+"""Parts of a fused buffer: which boxes of which tensors lie in it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Ranges = Sequence[tuple[int, int]]
 class Part:
     """A box of a tensor that lies in a buffer of another name.
 
-    tensor  Its name.
-    shape   Of the whole tensor, in elements.
-    box     Which of it lies here: a half-open range [begin, end) for each dimension; None: all.
-    at      Where in the buffer the box begins, an index for each dimension; None: the row after the
-            part before, column 0.
-    content      "plain", "quantised", or "scales": then the box counts scales.
-    quantisation "fp8-block", "fp8-row", "fp8-tensor", "mxfp8".
-    dtype        Of the whole tensor, where it is another than the buffer's.
+    tensor        The tensor's name.
+    shape         The shape of the whole tensor, in elements.
+    box           The box that lies here: a half-open range [begin, end) for each dimension; None: all.
+    at            Where the box begins in the buffer, an index for each dimension; None: in column 0 of the row
+                  after the previous part.
+    content       "plain", "quantised", or "scales", for which the box counts scales.
+    quantisation  "fp8-block", "fp8-row", "fp8-tensor", "mxfp8".
+    dtype         The dtype of the whole tensor, if it is not the buffer's.
 
     >>> Part("model.layers.0.self_attn.q_proj.weight", shape=(4096, 1024), box=[(0, 512), (0, 1024)]).extents
     (512, 1024)
@@ -51,12 +51,12 @@ class Part:
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """How large the box is, in elements."""
+        """The size of the box, in elements."""
         return tuple(end - begin for begin, end in self.box)
 
 
 class Padding:
-    """Elements of a buffer that no tensor fills: they are set to zero.
+    """Elements of a buffer that no tensor fills. They are set to zero.
 
     >>> Padding((24, 1024)).extents
     (24, 1024)

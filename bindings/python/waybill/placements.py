@@ -1,4 +1,4 @@
-"""From the placements of a torch DTensor to the boxes that this rank holds."""
+"""Translates the placements of a torch DTensor to the boxes that this rank holds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Box = tuple[tuple[int, int], ...]
 
 
 def is_dtensor(tensor: Any) -> bool:
-    """Whether it is a DTensor, which is not imported for the question."""
+    """Returns whether this is a DTensor, without importing torch."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
@@ -25,7 +25,7 @@ def _length(ranges: Ranges) -> int:
 
 
 def _cut(ranges: Ranges, first: int, last: int) -> Ranges:
-    """Elements [first, last) of what the ranges list one after the other."""
+    """Returns elements [first, last) of the ranges in a row."""
     kept: Ranges = []
     passed = 0
     for begin, end in ranges:
@@ -41,7 +41,7 @@ def _cut(ranges: Ranges, first: int, last: int) -> Ranges:
 
 
 def chunk(ranges: Ranges, count: int, index: int) -> Ranges:
-    """Piece `index` of `count`, as torch.chunk cuts: equal ones, then a smaller one, then none.
+    """Returns piece `index` of `count`, as torch.chunk cuts: equal ones, then a smaller one, then none.
 
     >>> [chunk([(0, 33)], 4, i) for i in range(4)]
     [[(0, 9)], [(9, 18)], [(18, 27)], [(27, 33)]]
@@ -52,7 +52,7 @@ def chunk(ranges: Ranges, count: int, index: int) -> Ranges:
 
 
 def strided_chunk(ranges: Ranges, count: int, index: int, split_factor: int) -> Ranges:
-    """The same of _StridedShard: `split_factor` pieces, and of each of them its piece `index`.
+    """Returns the same for _StridedShard: piece `index` of each of `split_factor` pieces.
 
     >>> strided_chunk([(0, 8)], 2, 1, split_factor=2)
     [(2, 4), (6, 8)]
@@ -72,9 +72,9 @@ def _joined(parts: Iterable[tuple[int, int]]) -> Ranges:
 
 
 def boxes_of(name: str, dtensor: Any) -> list[tuple[Box, tuple[int, ...]]]:
-    """The boxes of the whole tensor that lie in dtensor.to_local(), and where in it each begins.
+    """Returns the boxes of the whole tensor that lie in dtensor.to_local(), and where each begins in it.
 
-    Two boxes or more come of strided shards. A rank that is not of the mesh, or gets no rows, holds none.
+    Strided shards have two boxes or more. A rank outside the mesh, or without rows, has none.
     """
     mesh, shape = dtensor.device_mesh, tuple(dtensor.shape)
     coordinate = mesh.get_coordinate()
@@ -102,7 +102,7 @@ def boxes_of(name: str, dtensor: Any) -> list[tuple[Box, tuple[int, ...]]]:
 
 
 def boxes_of_ranges(dimensions: list[Ranges]) -> list[tuple[Box, tuple[int, ...]]]:
-    """All boxes with one range of each dimension, and where each begins in the array that packs them.
+    """Returns all boxes with one range of each dimension, and where each begins in the array that packs them.
 
     >>> boxes_of_ranges([[(2, 4), (6, 8)], [(0, 3)]])
     [(((2, 4), (0, 3)), (0, 0)), (((6, 8), (0, 3)), (2, 0))]

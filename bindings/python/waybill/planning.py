@@ -1,4 +1,4 @@
-"""Layouts, manifests and plans: pure, no network."""
+"""Layouts, manifests and plans, which need no network."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from waybill.runtime import read_json
 
 
 class Manifest:
-    """What one rank holds: regions, tensors, shards, padding, aliases. It never changes."""
+    """Describes what one rank holds: regions, tensors, shards, padding, aliases. It never changes."""
 
     def __init__(self, core: _waybill.Manifest) -> None:
         self._core = core
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
-        """From what encode() gave, on any host."""
+        """Makes a manifest from the bytes of encode(), on any host."""
         return cls(_waybill.Manifest.decode(data))
 
     def encode(self) -> bytes:
-        """As it travels to the controller; equal manifests give equal bytes."""
+        """Returns the bytes that travel to the controller. Equal manifests give equal bytes."""
         return self._core.encode()
 
     @property
     def region_sizes(self) -> list[int]:
-        """Of each region, in bytes."""
+        """The size of each region, in bytes."""
         return self._core.region_sizes()
 
     def describe(self) -> dict[str, Any]:
-        """Regions, tensors, shards with format, box and place, padding, aliases."""
+        """Returns regions, tensors, shards with format, box and place, padding and aliases."""
         description: dict[str, Any] = read_json(self._core.describe())
         return description
 
@@ -43,7 +43,7 @@ class Layout:
 
     checkpoint  A Hugging Face directory: config.json, safetensors. Or else:
     model       A made-up model: "qwen3-0.6b", "gpt2", ...; it has no data.
-    layers      Of a made-up model: cut to so many; 0: all.
+    layers      How many layers of a made-up model to keep; 0: all.
 
     >>> layout = Layout(model="qwen3-0.6b", layers=1)
     >>> layout.worker_parameters("tp=2")[1]["shape"]
@@ -60,30 +60,30 @@ class Layout:
         self._core = _waybill.Layout(os.fspath(checkpoint), model, layers)
 
     def trainer_manifest(self, sharding: str = "", rank: int = 0) -> Manifest:
-        """What trainer `rank` holds, in one region; sharding: "fsdp=2,tp=2,pp=1,dp=1"."""
+        """Returns what trainer `rank` holds, in one region; sharding: "fsdp=2,tp=2,pp=1,dp=1"."""
         return Manifest(self._core.trainer_manifest(sharding, rank))
 
     def worker_manifest(
         self, sharding: str = "", rank: int = 0, *, format: str = "", dtype: str = ""
     ) -> Manifest:
-        """What worker `rank` holds as vLLM loads it, in one region.
+        """Returns what worker `rank` holds as vLLM loads it, in one region.
 
         sharding  "tp=2,dp=1".
         format    "bf16", "fp8-block", "fp8-row", "fp8-tensor", "mxfp8"; "": what config.json says.
-        dtype     Of what is not quantised ("BF16"); "": as stored.
+        dtype     The dtype of what is not quantised ("BF16"); "": as stored.
         """
         return Manifest(self._core.worker_manifest(sharding, rank, format, dtype))
 
     def worker_parameters(
         self, sharding: str = "", rank: int = 0, *, format: str = "", dtype: str = ""
     ) -> list[dict[str, Any]]:
-        """The engine's parameters of that worker, in its order: name, dtype, shape, region, offset."""
+        """Returns that worker's parameters in the engine's order: name, dtype, shape, region, offset."""
         said = self._core.worker_parameters(sharding, rank, format, dtype)
         parameters: list[dict[str, Any]] = read_json(said)
         return parameters
 
     def load(self, manifest: Manifest, buffer: Any) -> None:
-        """Fills region 0 of the manifest, which `buffer` is, from the checkpoint."""
+        """Fills `buffer`, which is region 0 of the manifest, from the checkpoint."""
         memory = memory_of(buffer)
         if memory.read_only or not memory.dense:
             raise InvalidArgument("load: the buffer is read-only, or not contiguous")
@@ -92,14 +92,14 @@ class Layout:
 
 
 class Summary(NamedTuple):
-    """What a plan comes to.
+    """The totals of a plan.
 
-    hash              Equal plans, equal hashes, on every host.
-    bytes             That arrive at workers in each update.
-    writes            That the routes become where nothing can be mapped.
-    maxima            Of split quantisation blocks, traded between trainers.
-    busiest_to_bound  The busiest rank over the lower bound of any assignment; 1 is perfect.
-    busiest_to_mean   The busiest trainer over the mean.
+    hash              The plan's hash; equal plans have equal hashes on every host.
+    bytes             How many bytes arrive at workers in each update.
+    writes            How many writes the routes become if nothing can be mapped.
+    maxima            How many maxima of split quantisation blocks trainers trade.
+    busiest_to_bound  The busiest rank's bytes over the lower bound of any assignment; 1 is perfect.
+    busiest_to_mean   The busiest trainer's bytes over the mean.
     """
 
     hash: int
@@ -113,7 +113,7 @@ class Summary(NamedTuple):
 
 
 class Plan:
-    """Every route from trainers to workers.
+    """The routes from trainers to workers.
 
     >>> layout = Layout(model="qwen3-0.6b", layers=1)
     >>> trainers = [layout.trainer_manifest("fsdp=2", rank) for rank in range(2)]
@@ -133,11 +133,11 @@ class Plan:
         *,
         smallest_piece_bytes: int | None = None,
     ) -> Plan:
-        """The plan for these ranks, in their order. Pure: the same manifests give the same plan.
+        """Plans for these ranks, in their order. The same manifests give the same plan.
 
-        smallest_piece_bytes  Of what several trainers hold, and share out; None: 64 KiB.
+        smallest_piece_bytes  The smallest piece that trainers with the same data share out; None: 64 KiB.
 
-        Raises InvalidArgument where no trainer can fill a byte of a worker's; names the tensor.
+        Raises InvalidArgument, and names the tensor, if no trainer can fill a byte of a worker.
         """
         return cls(
             _waybill.Plan(
@@ -149,9 +149,9 @@ class Plan:
 
     @property
     def summary(self) -> Summary:
-        """Bytes, writes, balance."""
+        """The plan's totals: bytes, writes, balance."""
         return Summary(**self._core.summary())
 
     def explain(self, format: str = "text") -> str:
-        """ "text", a table for people; "json"; "routes", JSON with every route."""
+        """Returns a table for people ("text"), JSON ("json"), or JSON with every route ("routes")."""
         return self._core.explain(format)

@@ -1,4 +1,4 @@
-"""A publish that waits takes the rank's events by itself: nobody else's are lost, and it can be interrupted."""
+"""Tests that publishes wait their turn, lose nobody's events, and can be interrupted."""
 
 import asyncio
 import os
@@ -21,18 +21,9 @@ def job():
         yield job
 
 
-def publish_when_decided(trainer, version):
-    """As soon as the version before it is decided, whose outcome may not have been taken from the queue."""
-    while True:
-        try:
-            return trainer.publish(version, deadline=PATIENCE)
-        except waybill.FailedPrecondition as error:
-            assert f"version {version - 1} is being published" in str(error)
-
-
 def test_outcomes_that_come_during_the_next_publish_are_not_lost(job):
     trainer, _ = job.ranks
-    publishes = [publish_when_decided(trainer, version) for version in range(1, 100)]
+    publishes = [trainer.publish(version, deadline=PATIENCE) for version in range(1, 100)]
     for publish in publishes:
         publish.committed.wait(PATIENCE)
         assert publish.sent.done and publish.outcomes == {"all": None}
@@ -64,7 +55,7 @@ def test_threads_that_wait_for_earlier_versions_take_the_lead_in_turn(job):
     trainer, _ = job.ranks
     waiting = []
     for version in range(1, 50):
-        publish = publish_when_decided(trainer, version)
+        publish = trainer.publish(version, deadline=PATIENCE)
         waiting.append(threading.Thread(target=publish.committed.wait, args=(PATIENCE,)))
         waiting[-1].start()
     for thread in waiting:
@@ -79,7 +70,7 @@ def test_a_loop_hears_of_a_version_while_a_thread_publishes_the_next(job):
         loop = asyncio.get_running_loop()
         for version in range(1, 50, 2):
             earlier = await loop.run_in_executor(None, trainer.publish, version)
-            later = loop.run_in_executor(None, publish_when_decided, trainer, version + 1)
+            later = loop.run_in_executor(None, trainer.publish, version + 1)
             await asyncio.wait_for(earlier.committed, PATIENCE)
             await asyncio.wait_for((await later).committed, PATIENCE)
 
@@ -98,22 +89,51 @@ def test_a_refused_publish_leaves_the_rank_as_it_was(job):
     trainer.publish(4, deadline=float("inf")).committed.wait(PATIENCE)
 
 
-def test_a_version_is_refused_while_the_last_one_is_undecided():
+@pytest.mark.parametrize("publish", ["publish", "publish_async"])
+def test_a_version_waits_for_the_decision_about_the_one_before(publish):
     with Job() as job:
         trainer, worker = job.trainer(), job.worker(ask=("arrived",))
         trainer.add("w", bytearray(4))
         worker.add("w", shape=(4,), dtype="U8")
         job.join()
         first = trainer.publish(1, deadline=PATIENCE)
-        for publish in (
-            trainer.publish,
-            lambda version: trainer.publish_async(version).sent.wait(),
-        ):
-            with pytest.raises(waybill.FailedPrecondition) as refused:
-                publish(2)
-            assert str(refused.value) == "publish version 2: version 1 is being published"
+        with pytest.raises(waybill.DeadlineExceeded, match="publish version 2"):
+            getattr(trainer, publish)(2, deadline=0.05).sent.wait(PATIENCE)
+        second = trainer.publish_async(3, deadline=PATIENCE)
+        events = worker.events(PATIENCE)
+        for version in (1, 3):
+            arrived = next(e for e in events if isinstance(e, waybill.Arrived))
+            assert arrived.version == version
+            assert not second.sent.done or first.committed.done
+            arrived.accept()
+        second.committed.wait(PATIENCE)
+        assert first.outcomes == second.outcomes == {"all": None}
+
+
+def test_a_version_that_is_published_twice_leaves_the_first_one_alone():
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(ask=("arrived",))
+        trainer.add("w", bytearray(4))
+        worker.add("w", shape=(4,), dtype="U8")
+        job.join()
+        first = trainer.publish(1, deadline=PATIENCE)
+        for _ in range(2):
+            with pytest.raises(waybill.FailedPrecondition, match="version 1 was published"):
+                trainer.publish(1)
         next(e for e in worker.events(PATIENCE) if isinstance(e, waybill.Arrived)).accept()
         first.committed.wait(PATIENCE)
+
+
+def test_a_version_that_nobody_has_decided_ends_when_the_trainer_leaves():
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(ask=("arrived",))
+        trainer.add("w", bytearray(4))
+        worker.add("w", shape=(4,), dtype="U8")
+        job.join()
+        undecided = trainer.publish(1, deadline=PATIENCE)
+        trainer.leave()
+        with pytest.raises(waybill.WaybillError):
+            undecided.committed.wait(PATIENCE)
 
 
 def test_an_interrupted_publish_is_cancelled_and_the_next_one_is_not():
@@ -134,6 +154,6 @@ def test_an_interrupted_publish_is_cancelled_and_the_next_one_is_not():
         thread.start()
         with pytest.raises(KeyboardInterrupt):
             trainer.publish(1, deadline=PATIENCE)
-        publish_when_decided(trainer, 2).committed.wait(PATIENCE)
+        trainer.publish(2, deadline=PATIENCE).committed.wait(PATIENCE)
         thread.join(PATIENCE)
         assert worker.state.shown_version == 2

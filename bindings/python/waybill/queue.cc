@@ -9,15 +9,26 @@
 namespace waybill::python {
 namespace {
 
-// Python hears of a signal at least this often. One that this thread gets ends poll(2) at once.
+// Python handles a signal at least this often. A signal to the waiting thread ends poll(2) at once.
 constexpr int64_t kSliceNs = 100'000'000;
 
 // A deadline that only looks.
 constexpr int64_t kPast = 1;
 
-// The oldest event; nothing where none comes by the deadline. Signals are handled meanwhile, and
-// what their handlers raise (KeyboardInterrupt) goes out.
-std::optional<Event> Take(const RankQueue& queue, int64_t deadline_ns) {
+// Returns the oldest event, or nothing if none comes by the deadline or within kSliceNs, or if a
+// signal comes. It waits in poll(2), which a signal ends, unlike the C ABI's own wait. Must not be
+// called with Python's lock.
+std::optional<Event> AwaitEvent(const Queue& queue, int64_t deadline_ns) {
+  constexpr int64_t kMillisecond = 1'000'000;
+  const int64_t slice = std::clamp<int64_t>(deadline_ns - waybill_now_ns(), 0, kSliceNs);
+  pollfd waited = {.fd = waybill_queue_fd(queue.get()), .events = POLLIN, .revents = 0};
+  const int ready = poll(&waited, 1, static_cast<int>((slice + kMillisecond - 1) / kMillisecond));
+  return ready > 0 ? Wait(queue, kPast) : std::nullopt;
+}
+
+// Returns the oldest event, or nothing if none comes by the deadline. It handles signals meanwhile,
+// and throws what their handlers raise (KeyboardInterrupt).
+std::optional<Event> Take(const KeptQueue& queue, int64_t deadline_ns) {
   if (deadline_ns <= waybill_now_ns()) return Wait(queue.owner(), kPast);
   while (true) {
     std::optional<Event> event;
@@ -39,36 +50,23 @@ py::object ErrorOf(const Event& event) {
 
 }  // namespace
 
-// By poll(2), which a signal to this thread ends; not so the C ABI's own wait.
-std::optional<Event> AwaitEvent(const Queue& queue, int64_t deadline_ns) {
-  constexpr int64_t kMillisecond = 1'000'000;
-  const int64_t slice = std::clamp<int64_t>(deadline_ns - waybill_now_ns(), 0, kSliceNs);
-  pollfd waited = {.fd = waybill_queue_fd(queue.get()), .events = POLLIN, .revents = 0};
-  const int ready = poll(&waited, 1, static_cast<int>((slice + kMillisecond - 1) / kMillisecond));
-  return ready > 0 ? Wait(queue, kPast) : std::nullopt;
-}
-
 void AddQueue(py::module_& module) {
   module.attr("SLICE_NS") = kSliceNs;
-  // It is closed by nothing but its last reference: who waits for its descriptor has one.
-  py::class_<RankQueue>(module, "Queue")
+  // Only its last reference closes it, so whoever waits for its descriptor keeps it open.
+  py::class_<KeptQueue>(module, "Queue")
       .def(py::init([](const KeptContext& context) {
-             return std::make_unique<RankQueue>(Make<Queue>(waybill_queue_create, context.get()));
+             return std::make_unique<KeptQueue>(Make<Queue>(waybill_queue_create, context.get()));
            }),
            py::arg("context"))
       .def("take", &Take, py::arg("deadline_ns") = 0)
       .def(
           "post",
-          [](const RankQueue& self, uint64_t token) {
+          [](const KeptQueue& self, uint64_t token) {
             Call(waybill_queue_post, self.get(), token);
           },
           py::arg("token"))
-      .def("try_to_lead", &RankQueue::TryToLead)
-      .def("resign", &RankQueue::Resign)
-      .def_property_readonly("led", &RankQueue::led)
-      .def("new_token", &RankQueue::NewToken)
-      .def_property_readonly("handle", &HandleOf<RankQueue>)
-      .def("fileno", [](const RankQueue& self) { return waybill_queue_fd(self.get()); });
+      .def_property_readonly("handle", &HandleOf<KeptQueue>)
+      .def("fileno", [](const KeptQueue& self) { return waybill_queue_fd(self.get()); });
   py::class_<Event>(module, "Event")
       .def_property_readonly("kind", [](const Event& self) { return self->kind; })
       .def_property_readonly("token", [](const Event& self) { return self->token; })

@@ -1,14 +1,17 @@
-"""What trainers and workers have in common."""
+"""The base class of trainers and workers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from waybill import _waybill
-from waybill.errors import FailedPrecondition
+from waybill.errors import DeadlineExceeded, FailedPrecondition
+from waybill.events import Ended, Event, event_of
 from waybill.holdings import Holdings
+from waybill.memory import Memory
 from waybill.pump import ENDED, Pump, deadline_ns
 from waybill.runtime import context, read_json
 
@@ -17,9 +20,12 @@ if TYPE_CHECKING:
 
 Self = TypeVar("Self", bound="Rank")
 
+# How many events that nobody reads are kept. Those that want an answer are never dropped.
+_MOST_UNREAD = 1000
+
 
 class Rank:
-    """A member of a job: it adds what it holds, joins, and leaves."""
+    """A member of a job. It adds what it holds, joins, and leaves."""
 
     def __init__(self, identity: _waybill.Identity) -> None:
         self._identity = identity
@@ -30,10 +36,63 @@ class Rank:
         self._core: _waybill.Trainer | _waybill.Worker | None = None
         self._left = False
         self._ended: _waybill.Event | None = None
+        self._unread: deque[Event] = deque()
+        # Names, addresses when they were added, and functions that return the addresses of now.
+        self._watched: list[tuple[str, int, Callable[[], int]]] = []
 
     def _on_notice(self, event: _waybill.Event) -> None:
         if event.kind == ENDED:
             self._ended = event
+        if len(self._unread) >= _MOST_UNREAD and not self._unread[0].answer_wanted:
+            self._unread.popleft()
+        self._unread.append(self._to_event(event))
+
+    def _to_event(self, event: _waybill.Event) -> Event:
+        return event_of(event, event.answer_wanted, self._find_moved)
+
+    def _watch(self, name: str, memory: Memory, address: Callable[[], int]) -> None:
+        if not memory.empty:
+            self._watched.append((name, memory.address, address))
+
+    def _find_moved(self) -> str | None:
+        """Says which tensor has moved since it was added, or returns None."""
+        for name, lent, address in self._watched:
+            now = address()
+            if now != lent:
+                return (
+                    f'"{name}" has moved since it was added (its address was {lent:#x}, is {now:#x}): copy '
+                    "into the tensor that was added, or join anew with the other one"
+                )
+        return None
+
+    def _over(self) -> bool:
+        return self._left or self._ended is not None
+
+    def events(self, timeout: float | None = None) -> Iterator[Event]:
+        """Yields what happens, until this rank leaves or Ended has come.
+
+        timeout  In seconds, between two events: DeadlineExceeded is raised then; None: no limit.
+        """
+        while True:
+            if not self._pump.until(lambda: bool(self._unread) or self._over(), timeout):
+                raise DeadlineExceeded(f"no event came within {timeout} s")
+            if not self._unread:
+                return
+            event = self._unread.popleft()
+            yield event
+            if isinstance(event, Ended):
+                return
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        """Yields the same for `async for event in rank`, on a loop of asyncio, which runs on meanwhile."""
+        while True:
+            await self._pump.until_async(lambda: bool(self._unread) or self._over())
+            if not self._unread:
+                return
+            event = self._unread.popleft()
+            yield event
+            if isinstance(event, Ended):
+                return
 
     def _make(self) -> _waybill.Trainer | _waybill.Worker:
         raise NotImplementedError
@@ -59,46 +118,47 @@ class Rank:
         return self._pump.begin(lambda token: core.join(until, token))
 
     def join(self, deadline: float | None = None) -> None:
-        """Joins the job: returns when all its ranks are there and every lane carries.
+        """Joins the job. Returns when all its ranks are there and every lane carries.
 
         deadline  In seconds from now; None: 120.
 
         Raises Unavailable (no controller), Unauthenticated (a wrong token), AlreadyExists (this rank is
-        there), DeadlineExceeded (names who is missing), InvalidArgument (the ranks do not fit together).
+        there), DeadlineExceeded (names the missing ranks), InvalidArgument (the ranks do not fit together).
         """
         self._pump.wait(self._begin_join(deadline))
 
     async def join_async(self, deadline: float | None = None) -> None:
-        """As join(), on a loop of asyncio."""
+        """Does the same as join() on a loop of asyncio."""
         await self._pump.wait_async(self._begin_join(deadline))
 
     def leave(self) -> None:
-        """Leaves the job, after what was called before; what was lent is the caller's again."""
+        """Leaves the job after the calls before it. What was lent is the caller's again."""
         if self._core is None or self._left:
             return
         self._pump.wait(self._pump.begin(self._core.leave))
         self._release()
 
     def close(self) -> None:
-        """Leaves at once, and gives everything back: calls that are under way end in Cancelled."""
+        """Leaves at once and gives everything back. Calls that are under way end in Cancelled."""
         if self._core is not None:
             self._core.close()
         self._release()
 
     def _release(self) -> None:
         self._left = True
+        self._watched.clear()
         self._pump.wake()
         for region in self._regions:
             region.close()
         self._regions = []
 
     def describe(self) -> dict[str, Any]:
-        """What was chosen and why: identity, lanes with their paths, NICs."""
+        """Returns what was chosen and why: identity, lanes with their paths, NICs."""
         description: dict[str, Any] = read_json(self._joined().describe())
         return description
 
     def progress(self) -> dict[str, Any]:
-        """How far the latest update has come: bytes, writes; "stages_ns" has [begin, end] of each stage."""
+        """Returns how far the latest update has come; "stages_ns" has [begin, end] of each stage."""
         return self._joined().progress()
 
     def _joined(self) -> _waybill.Trainer | _waybill.Worker:

@@ -1,10 +1,14 @@
 // Trainers, workers, their updates and snapshots.
+#include <bit>
+
 #include "bindings/python/waybill/extension.h"
 
 namespace waybill::python {
 
 namespace {
 
+using KeptTrainer = Kept<Trainer>;
+using KeptUpdate = Kept<Update>;
 using KeptWorker = Kept<Worker>;
 using KeptSnapshot = Kept<Snapshot>;
 
@@ -48,7 +52,7 @@ std::vector<waybill_region_t*> HandlesOf(const std::vector<const KeptRegion*>& r
 std::unique_ptr<KeptTrainer> MakeTrainer(const KeptContext& context, const Identity& identity,
                                          const KeptManifest& manifest,
                                          const std::vector<const KeptRegion*>& regions,
-                                         const RankQueue& queue, uint64_t ring_bytes,
+                                         const KeptQueue& queue, uint64_t ring_bytes,
                                          uint32_t stage_threads) {
   const std::vector<waybill_region_t*> handles = HandlesOf(regions);
   waybill_trainer_options_t options = WAYBILL_TRAINER_OPTIONS_INIT;
@@ -66,7 +70,7 @@ std::unique_ptr<KeptTrainer> MakeTrainer(const KeptContext& context, const Ident
 std::unique_ptr<KeptWorker> MakeWorker(const KeptContext& context, const Identity& identity,
                                        const KeptManifest& manifest,
                                        const std::vector<const KeptRegion*>& regions,
-                                       const RankQueue& queue, uint32_t mode, uint32_t ask,
+                                       const KeptQueue& queue, uint32_t mode, uint32_t ask,
                                        uint32_t verify_threads) {
   const std::vector<waybill_region_t*> handles = HandlesOf(regions);
   waybill_worker_options_t options = WAYBILL_WORKER_OPTIONS_INIT;
@@ -79,6 +83,19 @@ std::unique_ptr<KeptWorker> MakeWorker(const KeptContext& context, const Identit
   options.verify_threads = verify_threads;
   options.queue = queue.get();
   return std::make_unique<KeptWorker>(Make<Worker>(waybill_worker_create, context.get(), &options));
+}
+
+std::unique_ptr<KeptUpdate> Publish(const KeptTrainer& self, uint64_t version, int64_t deadline_ns,
+                                    bool digests, bool fail_on_nonfinite, uintptr_t after_event,
+                                    uint64_t token) {
+  waybill_publish_options_t options = WAYBILL_PUBLISH_OPTIONS_INIT;
+  options.version = version;
+  options.deadline_ns = deadline_ns;
+  options.no_digests = digests ? 0 : 1;
+  options.fail_on_nonfinite = fail_on_nonfinite ? 1 : 0;
+  options.after_event = std::bit_cast<void*>(after_event);
+  return std::make_unique<KeptUpdate>(
+      Make<Update>(waybill_trainer_publish, self.get(), &options, token));
 }
 
 template <typename Rank, typename Ask>
@@ -136,8 +153,11 @@ class SnapshotBytes {
 };
 
 void AddTrainer(py::module_& module) {
-  py::class_<KeptTrainer> trainer(module, "Trainer");
-  trainer
+  py::class_<KeptUpdate>(module, "Update")
+      .def(
+          "cancel", [](const KeptUpdate& self) { Call(waybill_update_cancel, self.get()); },
+          Unlocked());
+  py::class_<KeptTrainer>(module, "Trainer")
       .def(py::init(&MakeTrainer), py::arg("context"), py::arg("identity"), py::arg("manifest"),
            py::arg("regions"), py::arg("queue"), py::arg("ring_bytes"), py::arg("stage_threads"))
       .def(
@@ -146,6 +166,8 @@ void AddTrainer(py::module_& module) {
             Call(waybill_trainer_join, self.get(), deadline_ns, token);
           },
           py::arg("deadline_ns"), py::arg("token"), Unlocked())
+      .def("publish", &Publish, py::arg("version"), py::arg("deadline_ns"), py::arg("digests"),
+           py::arg("fail_on_nonfinite"), py::arg("after_event"), py::arg("token"), Unlocked())
       .def(
           "leave",
           [](const KeptTrainer& self, uint64_t token) {
@@ -160,7 +182,6 @@ void AddTrainer(py::module_& module) {
           Unlocked())
       .def_property_readonly("handle", &HandleOf<KeptTrainer>)
       .def("close", &KeptTrainer::Close);
-  AddPublishing(module, trainer);
 }
 
 void AddWorker(py::module_& module) {
@@ -174,12 +195,6 @@ void AddWorker(py::module_& module) {
             Call(waybill_worker_join, self.get(), deadline_ns, token);
           },
           py::arg("deadline_ns"), py::arg("token"), Unlocked())
-      .def(
-          "rejoin",
-          [](const KeptWorker& self, uint64_t token) {
-            Call(waybill_worker_rejoin, self.get(), token);
-          },
-          py::arg("token"), Unlocked())
       .def(
           "leave",
           [](const KeptWorker& self, uint64_t token) {

@@ -1,4 +1,4 @@
-"""What all objects of this process share, and what their arguments default to."""
+"""The context that all objects of this process share, and the defaults of their arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _context: _waybill.Context | None = None
 
 
 def context() -> _waybill.Context:
-    """This process's; made when it is first needed. A forked child is told so by the C ABI."""
+    """Returns this process's context, and makes it when it is first needed. The C ABI refuses it in a fork."""
     global _context
     if _context is None:
         _context = _waybill.Context(logs.take)
@@ -20,19 +20,19 @@ def context() -> _waybill.Context:
 
 
 def read_json(text: str) -> Any:
-    """What the library says as JSON; its reader is imported when it is first needed."""
+    """Reads JSON of the library; json is imported when it is first needed."""
     import json
 
     return json.loads(text)
 
 
 def describe() -> str:
-    """What this host and this build can do, as JSON: SIMD, fabrics, GPUs, or why not."""
+    """Returns what this host and this build can do, as JSON: SIMD, fabrics, GPUs, or why not."""
     return context().describe()
 
 
 def token_or_default(token: str | None) -> str:
-    """The job's token: as given, or WAYBILL_TOKEN."""
+    """Returns the given token, or WAYBILL_TOKEN if it is None."""
     return os.environ.get("WAYBILL_TOKEN", "") if token is None else token
 
 
@@ -60,7 +60,7 @@ def identity(
     ack_timeout: int,
     traffic_class: int,
 ) -> _waybill.Identity:
-    """Who a rank is. What is not given is what torchrun put into the environment."""
+    """Returns who a rank is. What is not given comes from torchrun's environment variables."""
     return _waybill.Identity(
         controller,
         job,

@@ -1,4 +1,4 @@
-"""A hold on the version that a worker shows: read-only arrays over its memory."""
+"""Snapshots: read-only arrays over the version that a worker shows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Snapshot:
 
     @property
     def version(self) -> int:
-        """Which one is shown."""
+        """The version of the arrays."""
         return self._version
 
     def __iter__(self) -> Iterator[str]:
@@ -43,17 +43,17 @@ class Snapshot:
         return region[first : first + end - begin]
 
     def region(self, index: int = 0) -> memoryview:
-        """The bytes of a region of the manifest, read-only; after add_manifest()."""
+        """Returns the bytes of a region of the manifest, read-only. Use it after add_manifest()."""
         if self._snapshot is None:
             raise FailedPrecondition("the snapshot is closed")
         return memoryview(self._snapshot.region(index, self._holdings.owner(index)))
 
     def memory(self, name: str) -> memoryview:
-        """The bytes of an array, read-only."""
+        """Returns the bytes of an array, read-only."""
         return self._bytes(self._holdings[name])
 
     def numpy(self, name: str) -> Any:
-        """A read-only numpy array. dtypes that numpy lacks are those of ml_dtypes, which has to be there."""
+        """Returns a read-only numpy array. It takes the dtypes that numpy lacks from ml_dtypes."""
         import numpy
 
         holding = self._holdings[name]
@@ -67,11 +67,11 @@ class Snapshot:
         )
 
     def __getitem__(self, name: str) -> Any:
-        """As numpy()."""
+        """Does the same as numpy()."""
         return self.numpy(name)
 
     def torch(self, name: str) -> Any:
-        """A torch tensor over the same memory. torch has no read-only tensors: do not write to it."""
+        """Returns a torch tensor over the same memory. torch has no read-only tensors: do not write to it."""
         import importlib
         import warnings
 
@@ -96,7 +96,7 @@ class Snapshot:
         return name
 
     def close(self) -> None:
-        """Lets go of it; arrays that live keep the hold."""
+        """Lets updates use the memory again, once the arrays are gone too."""
         self._snapshot = None
 
     def __enter__(self) -> Snapshot:

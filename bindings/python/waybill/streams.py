@@ -1,4 +1,4 @@
-"""Which work on a device a publish comes after."""
+"""Finds the work on a device that a publish comes after."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from waybill.errors import InvalidArgument
 
 
 def current_stream(tensor: Any) -> Any:
-    """Of the device that a torch tensor is on; None where it is not torch's, or on none."""
+    """Returns the current stream of a torch tensor's device, or None if there is no such device."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(tensor, torch.Tensor) or tensor.device.type != "cuda":
         return None
@@ -17,7 +17,7 @@ def current_stream(tensor: Any) -> Any:
 
 
 def wait_for(stream: Any) -> None:
-    """Until all that is on the stream now is done."""
+    """Waits until all that is on the stream now is done."""
     if not hasattr(stream, "synchronize"):
         raise InvalidArgument(
             f"stream: {type(stream).__name__} has no synchronize(), and no tensor is on a device"
@@ -26,9 +26,9 @@ def wait_for(stream: Any) -> None:
 
 
 def event_behind(stream: Any) -> int:
-    """The address of a CUDA event that was recorded behind what is on the stream now, or that it is.
+    """Returns the address of a CUDA event behind what is on the stream now; `stream` may be the event itself.
 
-    Waits for a stream that can only be waited for, and is 0 then.
+    If the stream can only be waited for, it waits and returns 0.
 
     >>> event_behind(4096)
     4096

@@ -85,6 +85,65 @@ def test_a_parameter_that_has_moved_is_named(move):
             trainer.publish(2)
 
 
+def test_lent_memory_outlives_other_data_of_its_tensor():
+    parameter = torch.nn.Parameter(torch.ones(4))
+    memory = memory_of(parameter)
+    parameter.data = torch.zeros(4)
+    assert memory.owner.data_ptr() == memory.address != parameter.data_ptr()
+    assert memory.owner.sum() == 4
+
+
+def job_to_a_parameter(job, **options):
+    """Joined, with the parameter that the worker writes to."""
+    shown = torch.nn.Parameter(torch.zeros(8, 4), requires_grad=False)
+    trainer, worker = job.trainer(), job.worker(**options)
+    trainer.add("w", torch.ones(8, 4))
+    worker.add("w", shown)
+    job.join()
+    return trainer, worker, shown
+
+
+def replace(parameter):
+    """Does what vLLM's replace_parameter() does when it repacks weights."""
+    parameter.data = parameter.data.clone()
+
+
+@pytest.mark.parametrize("mode", ["shadow-copy", "in-place"])
+def test_a_destination_that_has_moved_is_refused_by_name(mode):
+    """Nobody takes the worker's events here."""
+    with Job() as job:
+        trainer, worker, shown = job_to_a_parameter(job, mode=mode, ask=())
+        trainer.publish(1).committed.wait(PATIENCE)
+        assert shown.sum() == 32
+        replace(shown)
+        with pytest.raises(
+            waybill.WaybillError, match='worker 0.*"w" has moved since it was added'
+        ):
+            trainer.publish(2, deadline=PATIENCE).committed.wait(PATIENCE)
+        assert (worker.state.shown_version, worker.state.dirty) == (1, False)
+
+
+@pytest.mark.parametrize("when", [waybill.Prepare, waybill.Arrived])
+def test_an_answer_for_a_destination_that_has_moved_is_a_refusal(when):
+    with Job() as job:
+        ask = ("prepare", "arrived")
+        trainer, worker, shown = job_to_a_parameter(job, mode="in-place", ask=ask)
+        publish = trainer.publish_async(1, deadline=PATIENCE)
+        for event in worker.events(PATIENCE):
+            if isinstance(event, waybill.Abort):
+                break
+            answer = event.ready if isinstance(event, waybill.Prepare) else event.accept
+            if not isinstance(event, when):
+                answer()
+                continue
+            replace(shown)
+            with pytest.raises(waybill.FailedPrecondition, match='version 1: "w" has moved'):
+                answer()
+        with pytest.raises(waybill.WaybillError, match='"w" has moved'):
+            publish.committed.wait(PATIENCE)
+        assert worker.state.shown_version == 0
+
+
 def test_a_stream_is_waited_for():
     class Stream:
         waited = 0

@@ -1,8 +1,8 @@
-"""A rank that holds new weights."""
+"""Trainers, which hold new weights and publish versions of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 from waybill import _waybill
@@ -10,7 +10,7 @@ from waybill.errors import Aborted, FailedPrecondition, InvalidArgument, Waybill
 from waybill.memory import Memory, memory_of, of_torch, torch_address
 from waybill.parts import Part
 from waybill.placements import boxes_of, is_dtensor
-from waybill.pump import ENDED_WELL, OUTCOME, Call, Milestone, Pump, deadline_ns
+from waybill.pump import OUTCOME, RECONNECTED, Call, Milestone, Pump, deadline_ns
 from waybill.rank import Rank
 from waybill.runtime import identity
 from waybill.streams import current_stream, event_behind, wait_for
@@ -19,60 +19,44 @@ from waybill.streams import current_stream, event_behind, wait_for
 class Publish:
     """A version on its way. Its milestones can be waited for, or awaited.
 
-    outcomes  Of each group that has decided: None, or the error why it does not show it.
+    outcomes  For each group that has decided: None, or the error why it does not show the version.
     """
 
     __slots__ = ("_committed", "_groups", "_pump", "_sent", "_update", "outcomes", "version")
 
-    def __init__(
-        self, pump: Pump, groups: Sequence[str], version: int, sent: Call | None = None
-    ) -> None:
+    def __init__(self, pump: Pump, groups: Sequence[str], version: int, sent: Call) -> None:
         self.version = version
         self.outcomes: dict[str, WaybillError | None] = {}
         self._pump = pump
         self._groups = groups
-        self._sent = Call(self._on_sent) if sent is None else sent
-        self._committed: Call | None = None  # Not everybody asks for it.
+        self._sent = sent
+        self._committed = Call()
         self._update: _waybill.Update | None = None
 
     @property
     def sent(self) -> Milestone:
-        """The memory may change again, and every byte has left."""
+        """Every byte has left, and the memory may change again."""
         return Milestone(self._pump, self._sent, f"version {self.version} sent")
 
     @property
     def committed(self) -> Milestone:
-        """All groups show it."""
-        with self._pump.turn:
-            call = self._committed_call()
-        return Milestone(self._pump, call, f"version {self.version} committed")
-
-    def _committed_call(self) -> Call:
-        if self._committed is None:
-            self._committed = Call()
-        return self._committed
+        """All groups show the version."""
+        return Milestone(self._pump, self._committed, f"version {self.version} committed")
 
     def cancel(self) -> None:
-        """Gives it up, where it was not sent before: its milestones end in Cancelled."""
+        """Gives the version up, unless it was sent before: its milestones end in Cancelled."""
         if self._update is not None:
             self._update.cancel()
 
-    def _on_sent(self, sent: Call) -> None:
-        if sent.error is not None:
-            self._finish(sent.error)
-
-    def _on_outcome(self, group: str, error: WaybillError | None) -> bool:
-        """Whether no other is of interest."""
+    def _on_outcome(self, group: str, error: WaybillError | None) -> None:
         self.outcomes[group] = error
         if len(self.outcomes) == len(self._groups):
             failed = [why for why in self.outcomes.values() if why is not None]
             self._finish(failed[0] if failed else None)
-        return self._committed is not None and self._committed.done
 
     def _finish(self, error: WaybillError | None) -> None:
-        committed = self._committed_call()
-        if not committed.done:
-            committed.end(error)
+        if not self._committed.done:
+            self._committed.end(error)
 
 
 class Trainer(Rank):
@@ -80,10 +64,10 @@ class Trainer(Rank):
 
     controller    Address and port.
     rank, world   Which trainer of how many; None: RANK and WORLD_SIZE, as torchrun sets them, or 0 of 1.
-    token         What the controller demands; None: WAYBILL_TOKEN.
+    token         The token that the controller demands; None: WAYBILL_TOKEN.
     fabric        "auto", "local", "verbs" or "tcp".
-    ring_bytes    Bound of the staging ring, in bytes; 0: 32 MiB.
-    stage_threads How many threads cast and quantise; 0: 1, or 4 where tensors are on a device.
+    ring_bytes    The largest size of the staging ring; 0: 32 MiB.
+    stage_threads How many threads cast and quantise; 0: 1, or 4 if tensors are on a device.
 
     >>> with Trainer(rank=0, world=1) as trainer:
     ...     trainer.add("weight", memoryview(bytearray(24)).cast("f"))
@@ -114,11 +98,9 @@ class Trainer(Rank):
         )  # fmt: skip
         self._ring_bytes = ring_bytes
         self._stage_threads = stage_threads
-        self._checks: list[tuple[str, int, Callable[[], int]]] = []
         self._on_device: Memory | None = None  # Some memory that is, once it is lent.
-        self._publishes: dict[int, Publish] = {}
-        self._groups: Sequence[str] = ()
-        self._publisher: _waybill.Publisher | None = None  # Once the groups are known.
+        self._publishes: list[Publish] = []  # Undecided, in the order of the calls.
+        self._groups: Sequence[str] = ()  # Empty until the next publish asks for them.
 
     def add(
         self,
@@ -131,11 +113,11 @@ class Trainer(Rank):
     ) -> None:
         """Lends a tensor, or this rank's box of one; it is kept alive until this rank has left.
 
-        tensor  Of torch (DTensors bring their boxes), numpy, or anything with DLPack or the buffer
-                protocol. Any strides.
-        box     Which of the whole tensor it is: a half-open range [begin, end) for each dimension.
-        shape   Of the whole tensor, in elements; needed with a box.
-        parts   Where it is fused: what lies in it, instead of one tensor of its name.
+        tensor  A tensor of torch (DTensors bring their boxes) or numpy, or anything with DLPack or the buffer
+                protocol, with any strides.
+        box     This rank's box of the whole tensor: a half-open range [begin, end) for each dimension.
+        shape   The shape of the whole tensor, in elements; needed with a box.
+        parts   For a fused tensor: the boxes of tensors that lie in it, instead of one tensor of its name.
         """
         self._check_may_add()
         if is_dtensor(tensor):
@@ -171,7 +153,7 @@ class Trainer(Rank):
         DTensors, as FSDP2 and tensor parallelism make them, bring their boxes. Tied parameters are one
         tensor with two names.
 
-        prefix  Goes before each name.
+        prefix  A string that is put before each name.
         """
         self._check_may_add()
         names: dict[int, str] = {}
@@ -189,12 +171,8 @@ class Trainer(Rank):
     def _lend(self, name: str, memory: Memory, parts: Sequence[Part]) -> None:
         self._holdings.add(name, memory, parts)
 
-    def _watch(self, name: str, memory: Memory, address: Callable[[], int]) -> None:
-        if not memory.empty:
-            self._checks.append((name, memory.address, address))
-
     def _watch_owner(self, name: str, module: Any, key: str) -> None:
-        """A module may get another parameter under the same name: that one's address counts then."""
+        """Watches for another parameter that the module gets under the same name."""
         path, _, leaf = key.rpartition(".")
         try:
             owner = module.get_submodule(path)
@@ -206,12 +184,12 @@ class Trainer(Rank):
 
         def address() -> int:
             now = getattr(owner, leaf)
-            # FSDP2 registers the gathered parameter between forward and backward.
+            # Between forward and backward FSDP2 registers the gathered parameter.
             return lent if is_dtensor(now) else torch_address(now)
 
         lent = self._holdings[name].memory.address
         if torch_address(registered) == lent:
-            self._checks.append((name, lent, address))
+            self._watched.append((name, lent, address))
 
     def _make(self) -> _waybill.Trainer:
         manifest, self._regions = self._holdings.build_in_memory(self._context, to_write=False)
@@ -227,21 +205,32 @@ class Trainer(Rank):
         )
 
     def _release(self) -> None:
+        self._finish_all(Aborted("the trainer has left"))
         super()._release()
-        self._checks.clear()
         self._on_device = None
         self._holdings.give_back()
 
     def _on_notice(self, event: _waybill.Event) -> None:
-        super()._on_notice(event)
         if event.kind == OUTCOME:
-            publish = self._publishes.get(event.version)
-            if publish is not None and publish._on_outcome(event.group, event.error):
-                del self._publishes[event.version]
+            same = [publish for publish in self._publishes if publish.version == event.version]
+            for publish in same[:1]:  # The library refuses the others: their version is not later.
+                publish._on_outcome(event.group, event.error)
+                self._forget_decided()
+            return
+        super()._on_notice(event)
+        if event.kind == RECONNECTED:
+            self._groups = ()
         elif self._ended is event:
-            for publish in self._publishes.values():
-                publish._finish(event.error or Aborted("the trainer has left"))
+            self._finish_all(event.error)
+
+    def _finish_all(self, error: WaybillError | None) -> None:
+        with self._pump.turn:
+            for publish in self._publishes:
+                publish._finish(error)
             self._publishes.clear()
+
+    def _forget_decided(self) -> None:
+        self._publishes = [p for p in self._publishes if not p._committed.done]
 
     def publish_async(
         self,
@@ -256,28 +245,47 @@ class Trainer(Rank):
 
         The tensors must not change until `sent` of what it returns.
 
-        version            Later than what is committed.
+        version            A version later than what is committed.
         deadline           In seconds from now; None: 60.
-        digests            Workers verify what arrives.
-        fail_on_nonfinite  Nobody shows it where NaNs or infinities are quantised.
-        stream             Work that has to be done before the weights are read: a torch.cuda.Stream, an
-                           event (torch.cuda.Event, or a CUevent's address), or anything with
-                           synchronize(). Where tensors are on a device the call does not wait for it;
-                           else, for copies to the host, it does. None: the current stream of the
-                           device that torch tensors are on.
+        digests            Whether workers verify what arrives.
+        fail_on_nonfinite  Whether the version fails if NaNs or infinities are quantised.
+        stream             The work that has to be done before the weights are read: a torch.cuda.Stream, an event
+                           (torch.cuda.Event, or the address of a CUevent), or anything with synchronize(). If
+                           tensors are on a device, the call does not wait for it; otherwise it does, for copies
+                           to the host. None: the current stream of the device that torch tensors are on.
 
-        Calls are carried out one after the other: it waits until the one before it is SENT. Where not all
-        groups have decided about that one by then, it is refused ("version 1 is being published"): wait for
-        `committed`, or publish again.
+        A publish waits its turn within its own deadline: it begins once the version before it is decided. It
+        also waits for a controller that is lost to come back.
 
-        Raises FailedPrecondition where a tensor has moved since join(), or the version is not later.
+        Raises FailedPrecondition if a tensor has moved since join(). That a version is not later than what is
+        committed, or than the last one that this trainer published, is raised by `sent`.
         """
-        self._check_publish(version)
+        core = cast(_waybill.Trainer, self._joined())
+        moved = self._find_moved()
+        if moved is not None:
+            raise FailedPrecondition(f"publish version {version}: {moved}")
+        if not self._groups:
+            self._groups = self.describe()["groups"]
         after = self._event(stream)
-        return self._begin_publish(version, deadline, digests, fail_on_nonfinite, after)
+        until = deadline_ns(deadline)
+
+        def on_sent(error: WaybillError | None) -> None:
+            if error is not None:
+                publish._finish(error)
+                self._forget_decided()
+
+        publish = Publish(self._pump, self._groups, version, Call(on_sent))
+
+        def start(token: int) -> None:
+            publish._update = core.publish(version, until, digests, fail_on_nonfinite, after, token)
+
+        with self._pump.turn:  # Events of this publish come after it is known.
+            self._pump.begin(start, publish._sent)
+            self._publishes.append(publish)
+        return publish
 
     def _event(self, stream: Any) -> int:
-        """A CUDA event's address that the core waits for, or 0: then it was waited for here."""
+        """Returns the address of a CUDA event that the core waits for, or 0 after it has waited itself."""
         if self._on_device is None:
             if stream is not None:
                 wait_for(stream)
@@ -285,47 +293,6 @@ class Trainer(Rank):
         if stream is None:
             stream = current_stream(self._on_device.owner)
         return 0 if stream is None else event_behind(stream)
-
-    def _check_publish(self, version: int) -> _waybill.Publisher:
-        core = cast(_waybill.Trainer, self._joined())
-        for name, lent, address in self._checks:
-            if address() != lent:
-                raise FailedPrecondition(
-                    f'publish version {version}: "{name}" has moved since it was added (its address was '
-                    f"{lent:#x}, is {address():#x}): copy into the tensor that was added, or make a new trainer"
-                )
-        if self._publisher is None:
-            self._groups = self.describe()["groups"]
-            self._publisher = _waybill.Publisher(core, self._pump.queue)
-        return self._publisher
-
-    def _begin_publish(
-        self,
-        version: int,
-        deadline: float | None,
-        digests: bool,
-        fail_on_nonfinite: bool,
-        after_event: int,
-    ) -> Publish:
-        core = cast(_waybill.Trainer, self._core)
-        publish = Publish(self._pump, self._groups, version)
-        until = deadline_ns(deadline)
-
-        def start(token: int) -> None:
-            before = self._publishes.get(version)
-            self._publishes[version] = publish
-            try:
-                publish._update = core.publish(
-                    version, until, digests, fail_on_nonfinite, after_event, token
-                )
-            except BaseException:
-                self._publishes.pop(version)
-                if before is not None:
-                    self._publishes[version] = before
-                raise
-
-        self._pump.begin(start, publish._sent)
-        return publish
 
     def publish(
         self,
@@ -336,37 +303,18 @@ class Trainer(Rank):
         fail_on_nonfinite: bool = False,
         stream: Any = None,
     ) -> Publish:
-        """As publish_async(), and returns when the version is SENT: the tensors may change again.
+        """Does the same as publish_async(), and returns when the version is sent: the tensors may change again.
 
-        Raises DeadlineExceeded, Unavailable, DataLoss or Cancelled where no group will show it.
+        Raises FailedPrecondition if the version is not later, and DeadlineExceeded, Unavailable, DataLoss or
+        Cancelled if no group will show it.
         """
-        publisher = self._publisher
-        if publisher is None or self._checks:
-            publisher = self._check_publish(version)
-        after = 0 if stream is None and self._on_device is None else self._event(stream)
-        token = publisher.begin(version, deadline, digests, fail_on_nonfinite, after)
-        if token == 0:  # Another thread takes this rank's events.
-            return self._await_sent(
-                self._begin_publish(version, deadline, digests, fail_on_nonfinite, after)
-            )
-        event, pump = None, self._pump
-        try:  # While the core sends.
-            publish = self._publishes[version] = Publish(pump, self._groups, version, ENDED_WELL)
-            event = publisher.await_sent(token)
-            if event is not None:
-                publish._sent = Call(publish._on_sent)
-                publish._update = publisher.take_update()
-                pump.expect(token, publish._sent, event)
-                publisher.resign()
-        except BaseException:
-            publisher.give_up()
-            raise
-        finally:
-            if pump.followers:
-                pump.hand_over()
-        return publish if event is None else self._await_sent(publish)
-
-    def _await_sent(self, publish: Publish) -> Publish:
+        publish = self.publish_async(
+            version,
+            deadline=deadline,
+            digests=digests,
+            fail_on_nonfinite=fail_on_nonfinite,
+            stream=stream,
+        )
         try:
             self._pump.wait(publish._sent)
         except KeyboardInterrupt:

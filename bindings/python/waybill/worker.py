@@ -1,27 +1,30 @@
-"""An inference rank that shows versions, whole or not at all."""
+"""Inference ranks, which show versions whole or not at all."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+import select
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 from waybill import _waybill
-from waybill.errors import DeadlineExceeded, InvalidArgument
-from waybill.events import Ended, Event, event_of
+from waybill.errors import InvalidArgument
+from waybill.events import Event, event_of
 from waybill.holdings import allocation
-from waybill.memory import Memory, memory_of
+from waybill.memory import Memory, memory_of, of_torch, torch_address
 from waybill.parts import AnyPart, Part
 from waybill.placements import boxes_of, is_dtensor
+from waybill.pump import ARRIVED, PREPARE, SLICE_SECONDS
 from waybill.rank import Rank
 from waybill.runtime import identity
 from waybill.snapshot import Snapshot
 
 MODES = {"shadow": 1, "shadow-copy": 2, "in-place": 3}
 ASKS = {"prepare": 1, "arrived": 2, "commit": 4}
-
-# Of notices that nobody has read; those that ask are never dropped.
-_MOST_UNREAD = 1000
+# What a worker is asked so that it can refuse torch tensors that have moved, and by which events.
+_CHECKED = {PREPARE: ASKS["prepare"], ARRIVED: ASKS["arrived"]}
+_ALL_CHECKED = sum(_CHECKED.values())
 
 
 class State(NamedTuple):
@@ -29,10 +32,11 @@ class State(NamedTuple):
 
     shown_version  0: none.
     dirty          In place: written and not committed; nothing can be read.
-    in_doubt       Voted and lost the controller: shows the old version until rejoin().
-    stragglers     Late words of updates that were given up.
-    repeats        Immediates that came twice.
-    renewals       Buffers that were fenced.
+    in_doubt       It voted for a version and lost the controller: it shows the old version until it has
+                   heard the decision.
+    stragglers     How many late words of abandoned updates have come.
+    repeats        How many immediates have come twice.
+    renewals       How many buffers were fenced.
     """
 
     shown_version: int
@@ -45,7 +49,7 @@ class State(NamedTuple):
 
 
 def _check_filled(name: str, memory: Memory) -> None:
-    """The C ABI wants every byte of a worker's memory to be of some tensor; this names the stride."""
+    """Refuses memory with holes between its elements, and names the stride; the C ABI allows no holes."""
     dimension = None if memory.empty else memory.stretched()
     if dimension is not None:
         raise InvalidArgument(
@@ -55,18 +59,31 @@ def _check_filled(name: str, memory: Memory) -> None:
         )
 
 
+def _attend(queue: _waybill.Queue, reference: weakref.ref[Worker]) -> None:
+    """Takes the worker's events, whether or not anybody else waits for them, so that it can answer."""
+    poll = select.poll()
+    poll.register(queue.fileno(), select.POLLIN)
+    while True:
+        poll.poll(SLICE_SECONDS * 1000)
+        worker = reference()
+        if worker is None or worker._over():
+            return
+        worker._pump.drain()
+        del worker
+
+
 class Worker(Rank):
     """An inference rank.
 
     controller    Address and port.
     rank, world   Which worker of how many; None: RANK and WORLD_SIZE, as torchrun sets them, or 0 of 1.
-    group         The workers of one group switch versions together.
-    token         What the controller demands; None: WAYBILL_TOKEN.
-    mode          "shadow": two buffers of Waybill's, a commit shows the other one; read by snapshot().
+    group         The name of the group, whose workers switch versions together.
+    token         The token that the controller demands; None: WAYBILL_TOKEN.
+    mode          "shadow": Waybill has two buffers, and a commit shows the other one; read it by snapshot().
                   "shadow-copy": a commit copies into the tensors that were added.
-                  "in-place": they are written directly; the engine is paused from before ready().
-    ask           Which events the update waits with, for an answer: "prepare", "arrived", "commit";
-                  None: prepare and commit in place, else none.
+                  "in-place": updates are written to these tensors directly, while the engine is paused.
+    ask           The events whose answer an update waits for: "prepare", "arrived", "commit"; None: prepare and
+                  commit in place, otherwise none.
     fabric        "auto", "local", "verbs" or "tcp".
 
     >>> with Worker(rank=0, world=1, mode="shadow") as worker:
@@ -109,7 +126,6 @@ class Worker(Rank):
         self._mode = MODES[mode]
         self._ask = sum(ASKS[event] for event in set(asked))
         self._verify_threads = verify_threads
-        self._unread: deque[Event] = deque()
 
     def add(
         self,
@@ -122,18 +138,23 @@ class Worker(Rank):
         of_shape: Sequence[int] | None = None,
         parts: Sequence[AnyPart] | None = None,
     ) -> None:
-        """What this rank is to show under a name.
+        """Declares what this rank shows under a name.
 
-        tensor    What it is written to; kept alive until this rank has left. Of torch (DTensors
-                  bring their boxes), numpy, or anything with DLPack or the buffer protocol. None:
-                  Waybill allocates it.
-        shape     Of what Waybill allocates, in elements.
-        dtype     Likewise.
-        box       Which of the whole tensor it is: a half-open range [begin, end) for each dimension.
-        of_shape  Of the whole tensor, in elements; needed with a box.
-        parts     Where it is fused: which boxes of which tensors lie in it, instead of one of its name.
+        A torch tensor that has moved after join(), as by `tensor.data = ...`, is not written any more: the worker
+        refuses the version and names the tensor. For that it takes its events on a thread of its own, unless
+        the user is asked for "prepare" and "arrived".
+
+        tensor    The tensor that updates are written to; it is kept alive until this rank has left. It is a
+                  tensor of torch (DTensors bring their boxes) or numpy, or anything with DLPack or the buffer
+                  protocol. None: Waybill allocates it.
+        shape     The shape of what Waybill allocates, in elements.
+        dtype     The dtype of what Waybill allocates.
+        box       This rank's box of the whole tensor: a half-open range [begin, end) for each dimension.
+        of_shape  The shape of the whole tensor, in elements; needed with a box.
+        parts     For a fused tensor: the boxes of tensors that lie in it, instead of one tensor of its name.
         """
         self._check_may_add()
+        added = tensor
         if is_dtensor(tensor):
             parts = [Part(name, tensor.shape, its, at) for its, at in boxes_of(name, tensor)]
             tensor = tensor.to_local().detach()
@@ -157,72 +178,51 @@ class Worker(Rank):
                 )
             parts = [part]
         self._holdings.add(name, memory, parts)
+        if is_dtensor(added):
+            self._watch(name, memory, lambda: torch_address(added._local_tensor))
+        elif of_torch(added):
+            self._watch(name, memory, lambda: torch_address(added))
 
     def _make(self) -> _waybill.Worker:
         if self._holdings.lent:
             manifest, self._regions = self._holdings.build_in_memory(self._context, to_write=True)
         else:
             manifest = self._holdings.build_for_allocation()
-        return _waybill.Worker(
+        ask = self._ask | _ALL_CHECKED if self._watched else self._ask
+        core = _waybill.Worker(
             self._context,
             self._identity,
             manifest,
             self._regions,
             self._pump.queue,
             self._mode,
-            self._ask,
+            ask,
             self._verify_threads,
         )
+        if ask != self._ask:
+            arguments = (self._pump.queue, weakref.ref(self))
+            threading.Thread(target=_attend, args=arguments, name="waybill", daemon=True).start()
+        return core
 
-    def _on_notice(self, event: _waybill.Event) -> None:
-        super()._on_notice(event)
-        if len(self._unread) >= _MOST_UNREAD and not self._unread[0].answer_wanted:
-            self._unread.popleft()
-        self._unread.append(event_of(event))
-
-    def rejoin(self) -> None:
-        """Comes back after Ended, with what is shown; settles what was in doubt."""
-        core = cast(_waybill.Worker, self._joined())
-        self._ended = None
-        self._pump.wait(self._pump.begin(core.rejoin))
-
-    def _over(self) -> bool:
-        return self._left or self._ended is not None
-
-    def events(self, timeout: float | None = None) -> Iterator[Event]:
-        """What happens, until this rank leaves or Ended has come.
-
-        timeout  In seconds, between two events: DeadlineExceeded is raised then; None: no limit.
-        """
-        while True:
-            if not self._pump.until(lambda: bool(self._unread) or self._over(), timeout):
-                raise DeadlineExceeded(f"no event came within {timeout} s")
-            if not self._unread:
-                return
-            event = self._unread.popleft()
-            yield event
-            if isinstance(event, Ended):
-                return
-
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        """`async for event in worker`: the same on a loop of asyncio, which runs on meanwhile."""
-        while True:
-            await self._pump.until_async(lambda: bool(self._unread) or self._over())
-            if not self._unread:
-                return
-            event = self._unread.popleft()
-            yield event
-            if isinstance(event, Ended):
-                return
+    def _to_event(self, event: _waybill.Event) -> Event:
+        """Answers what the user does not want to be asked."""
+        if not event.answer_wanted or self._ask & _CHECKED.get(event.kind, ASKS["commit"]):
+            return super()._to_event(event)
+        moved = self._find_moved()
+        if moved is None:
+            event.accept()
+        else:
+            event.refuse(moved)
+        return event_of(event, False, self._find_moved)
 
     @property
     def state(self) -> State:
-        """What it shows now."""
+        """What the worker shows now."""
         self._pump.drain()
         return State(**cast(_waybill.Worker, self._joined()).state())
 
     def await_version(self, version: int, timeout: float | None = None) -> int:
-        """Until `version` or a later one is shown, which it returns. Events remain to be read.
+        """Waits until `version` or a later one is shown, and returns the shown version. Events stay to be read.
 
         timeout  In seconds; None: no limit.
         """
@@ -239,12 +239,11 @@ class Worker(Rank):
         return shown()
 
     def snapshot(self, holder: str = "python") -> Snapshot:
-        """A hold on the shown version, for `with`: its arrays do not change until it is closed and
-        they are gone.
+        """Holds the shown version, for use by `with`: its arrays do not change until it is closed and they are gone.
 
-        holder  Who reads, for the error of an update that waits for it.
+        holder  The reader's name, for the error of an update that waits for the snapshot.
 
-        Raises FailedPrecondition where nothing is shown yet, or the memory is being written in place.
+        Raises FailedPrecondition if nothing is shown yet, or if the memory is being written in place.
         """
         self._pump.drain()
         core = cast(_waybill.Worker, self._joined())

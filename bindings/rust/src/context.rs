@@ -10,15 +10,15 @@ use crate::Result;
 /// How much a line of the log matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogLevel {
-    /// What was chosen and why.
+    /// Information: what was chosen and why.
     Information,
-    /// What fell back.
+    /// A warning: what fell back.
     Warning,
 }
 
 type LogFunction = dyn Fn(LogLevel, &str) + Send + Sync;
 
-/// What the library calls for each line of its log.
+/// The function that the library calls for each line of its log.
 pub(crate) struct LogSink(Option<Box<LogFunction>>);
 
 impl LogSink {
@@ -87,7 +87,7 @@ impl Context {
         }
     }
 
-    /// What this host and this build can do, as JSON: version, SIMD targets, fabrics (or why not),
+    /// Returns what this host and this build can do, as JSON: version, SIMD targets, fabrics (or why not),
     /// GPUs (or why not).
     pub fn describe(&self) -> Result<String> {
         let mut json = String::new();

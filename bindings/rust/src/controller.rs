@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::ffi;
 use crate::{Context, Deadline, Result};
 
-/// What controllers are started with; the default is fine.
+/// The options of a controller. The defaults are fine.
 #[derive(Clone, Default)]
 pub struct ControllerOptions {
     /// None: the default one.
@@ -14,7 +14,7 @@ pub struct ControllerOptions {
     pub listen: String,
     /// `""`: `"waybill"`.
     pub job: String,
-    /// What every rank has to show; needed beyond loopback.
+    /// The token that every rank has to show; needed beyond loopback.
     pub token: String,
     /// A file; `""`: decisions die with this process.
     pub decision_log: String,
@@ -22,7 +22,7 @@ pub struct ControllerOptions {
     pub trainers: u32,
     /// Likewise.
     pub workers: u32,
-    /// From the first rank's coming until all are there; zero: 120 s.
+    /// How long ranks wait for the others; zero: 120 s.
     pub join_timeout: Duration,
 }
 
@@ -61,12 +61,12 @@ impl Controller {
         Ok(controller)
     }
 
-    /// Where ranks connect to: `"127.0.0.1:40123"`.
+    /// Returns the address that ranks connect to: `"127.0.0.1:40123"`.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// What the job is doing, as JSON: phase, versions, ranks, lanes, NICs.
+    /// Returns what the job is doing, as JSON: phase, versions, ranks, lanes, NICs.
     pub fn status(&self) -> Result<String> {
         let mut json = String::new();
         ffi::controller_status(self.handle, &mut json).into_result()?;

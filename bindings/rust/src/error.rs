@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::ffi;
 
-/// What kind of error it is; the numbers are those of gRPC and never change.
+/// The kind of an error. The numbers are those of gRPC and never change.
 #[allow(missing_docs)]
 #[non_exhaustive]
 #[repr(i32)]
@@ -75,7 +75,7 @@ pub enum Scope {
     Engine,
 }
 
-/// What the library says of a call that failed, word for word.
+/// The library's error of a call that failed, word for word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     code: Code,
@@ -83,7 +83,7 @@ pub struct Error {
     message: String,
 }
 
-/// What calls return.
+/// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
@@ -95,12 +95,12 @@ impl Error {
         }
     }
 
-    /// Of an event that ought to have an error and has none.
+    /// Makes the error of an event that should have one and has none.
     pub(crate) fn none() -> Error {
         Error::new(Code::Unknown, "no reason was given")
     }
 
-    /// What kind it is.
+    /// Returns the kind of the error.
     pub fn code(&self) -> Code {
         self.code
     }
@@ -110,7 +110,7 @@ impl Error {
         self.scope
     }
 
-    /// What was being done, to what, what was found, what is allowed.
+    /// Returns what was being done, to what, what was found and what is allowed.
     pub fn message(&self) -> &str {
         &self.message
     }

@@ -10,6 +10,8 @@ const ARRIVED: u32 = 17;
 const COMMIT: u32 = 18;
 const ABORT: u32 = 19;
 const OUTCOME: u32 = 20;
+const DISCONNECTED: u32 = 22;
+const RECONNECTED: u32 = 23;
 
 /// A notice. Those of a worker's update come in the order of the first four.
 #[derive(Debug)]
@@ -20,37 +22,44 @@ pub enum Event {
     Arrived(Notice),
     /// It is shown: run what comes after loading, then accept.
     Commit(Notice),
-    /// It will not be shown. In place the engine stays paused.
+    /// The version will not be shown. In place the engine stays paused.
     Abort {
-        /// The one that is given up.
+        /// The version that is given up.
         version: u64,
-        /// Why.
+        /// Why it is given up.
         error: Error,
     },
-    /// Of a trainer: what became of a version in a group.
+    /// Tells a trainer what became of a version in a group.
     Outcome {
-        /// The one that was published.
+        /// The version that was published.
         version: u64,
         /// The group's name.
         group: String,
-        /// Whether all its workers show it, or why not.
+        /// Ok if all its workers show the version, otherwise why not.
         result: Result<()>,
     },
-    /// The controller is gone, or has dismissed this rank.
+    /// The controller is lost, and the rank tries to come back by itself. What is shown stays shown.
+    Disconnected {
+        /// How the controller was lost.
+        error: Error,
+    },
+    /// The rank is back, and the job is whole again.
+    Reconnected,
+    /// The controller has dismissed this rank for good.
     Ended {
-        /// Why.
+        /// Why the rank was dismissed.
         error: Error,
     },
 }
 
-/// A step of an update on a worker. Where an answer is wanted the update waits for it, up to its
-/// deadline; a notice that is dropped is not answered.
+/// A step of an update on a worker. If an answer is wanted, the update waits for it until its
+/// deadline. Dropping a notice does not answer it.
 #[derive(Debug)]
 pub struct Notice {
     kind: u32,
     version: u64,
     pause: Duration,
-    update: u64, // 0 where no answer is wanted.
+    update: u64, // 0 if no answer is wanted.
 }
 
 impl Drop for Notice {
@@ -60,28 +69,28 @@ impl Drop for Notice {
 }
 
 impl Notice {
-    /// The update's.
+    /// Returns the update's version.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// Whether the update waits for `accept` or `refuse`, as the worker's `ask` demanded.
+    /// Returns whether the update waits for `accept` or `refuse`, as the worker's `ask` demanded.
     pub fn answer_wanted(&self) -> bool {
         self.update != 0
     }
 
-    /// Of `Commit`: what copying took, in shadow-copy.
+    /// Returns how long a `Commit` copied, in shadow-copy.
     pub fn pause(&self) -> Duration {
         self.pause
     }
 
-    /// Lets the update go on. That nobody waits for it any more is no error; it is one where no
-    /// answer is wanted, or where there was one.
+    /// Lets the update go on. It does nothing if the update was given up. It fails if no answer is
+    /// wanted, or if there was one.
     pub fn accept(&self) -> Result<()> {
         ffi::update_accept(self.update, self.kind).into_result()
     }
 
-    /// Refuses a `Prepare` or vetoes an `Arrived`: nobody of the group shows the version, and the
+    /// Refuses a `Prepare` or vetoes an `Arrived`: no worker of the group shows the version, and the
     /// reason reaches every trainer. A `Commit` cannot be refused.
     pub fn refuse(&self, reason: &str) -> Result<()> {
         ffi::update_refuse(self.update, self.kind, reason).into_result()
@@ -89,7 +98,7 @@ impl Notice {
 }
 
 impl Event {
-    /// Of a notice, that is of an event without token.
+    /// Converts an event without a token.
     pub(crate) fn from_raw(raw: ffi::RawEvent) -> Event {
         let notice = Notice {
             kind: raw.kind,
@@ -108,10 +117,12 @@ impl Event {
                 group: raw.group,
                 result,
             },
+            RECONNECTED => Event::Reconnected,
             kind => {
                 let error = result.err().unwrap_or_else(Error::none);
                 match kind {
                     ABORT => Event::Abort { version, error },
+                    DISCONNECTED => Event::Disconnected { error },
                     _ => Event::Ended { error },
                 }
             }

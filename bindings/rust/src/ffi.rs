@@ -72,7 +72,7 @@ mod bridge {
         content: u32,
         quantisation: &'a [Quantisation], // One or none.
         begin: &'a [i64],
-        end: &'a [i64], // As many as `begin`, as are strides unless there are none.
+        end: &'a [i64], // As long as `begin`; so are strides, unless they are empty.
         strides: &'a [i64],
     }
 
@@ -101,19 +101,19 @@ mod bridge {
     /// what DeepSeek-V3's checkpoints have. Types are numbers of [`DType`](crate::DType).
     #[derive(Clone, Copy, Debug, Default, PartialEq)]
     struct Quantisation {
-        /// Of the elements; 0: `F8_E4M3`.
+        /// The dtype of the elements; 0: `F8_E4M3`.
         dtype: u32,
         /// Elements are rounded to this first; 0: `BF16`.
         from_dtype: u32,
         /// 0: `F32`.
         scale_dtype: u32,
-        /// Of scales; 0 or 1: none; 2: up to a power of two; 3: as MX has it.
+        /// How scales are rounded; 0 or 1: not at all; 2: up to a power of two; 3: as MX does it.
         rounding: u32,
         /// 0 or 1: `x * (1 / s)`; 2: `x * (largest / magnitude)`; 3: `x / s`.
         division: u32,
         /// `1 / s` is stored instead of `s`.
         stores_reciprocal: bool,
-        /// Of the largest magnitude; 0: 1e-4. Negative: none.
+        /// The lower bound of a block's largest magnitude; 0: 1e-4. Negative: no bound.
         epsilon: f32,
         /// 0: 128; `u32::MAX`: the whole matrix.
         block_rows: u32,
@@ -130,15 +130,15 @@ mod bridge {
     struct PlanSummary {
         /// Equal plans, equal hashes, on every host.
         hash: u64,
-        /// That arrive at workers in each update.
+        /// How many bytes arrive at workers in each update.
         bytes: u64,
         /// Boxes that go from one rank to another.
         routes: u64,
-        /// That the routes become where nothing can be mapped.
+        /// How many writes the routes become if nothing can be mapped.
         writes: u64,
-        /// Of split quantisation blocks, traded between trainers.
+        /// How many maxima of split quantisation blocks trainers trade.
         maxima: u64,
-        /// That they are traded by.
+        /// How many messages they are traded by.
         maxima_messages: u64,
         /// The busiest rank over the lower bound of any assignment; 1 is perfect.
         busiest_to_bound: f64,
@@ -146,7 +146,7 @@ mod bridge {
         busiest_to_mean: f64,
     }
 
-    /// What a worker shows, and what came late.
+    /// The state of a worker: what it shows, and what came late.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     struct WorkerState {
         /// 0: none.
@@ -155,13 +155,14 @@ mod bridge {
         joined: bool,
         /// In place: written and not committed; nothing can be read.
         dirty: bool,
-        /// Voted and lost the controller: shows the old version until it rejoins.
+        /// It voted for a version and lost the controller: it shows the old version until it has
+        /// heard the decision.
         in_doubt: bool,
-        /// Late words of updates that were given up.
+        /// How many late words of abandoned updates have come.
         stragglers: u64,
-        /// Immediates that came twice.
+        /// How many immediates have come twice.
         repeats: u64,
-        /// Buffers that were fenced.
+        /// How many buffers were fenced.
         renewals: u64,
     }
 
@@ -170,15 +171,15 @@ mod bridge {
     struct Progress {
         /// The update's.
         version: u64,
-        /// That this rank sends, or receives, in every update.
+        /// How many bytes this rank sends, or receives, in every update.
         planned_bytes: u64,
         /// Handed to the network or stored; of a worker: verified.
         bytes: u64,
-        /// Of a trainer, as is what follows. Posted to a network.
+        /// How many writes a trainer has posted to a network. What follows is a trainer's too.
         writes: u64,
         /// Chunks stored at their final address through a mapping.
         stores: u64,
-        /// That ride on last writes.
+        /// How many immediates rode on last writes.
         immediates: u64,
         /// To other trainers.
         maxima_messages: u64,
@@ -340,7 +341,6 @@ mod bridge {
             worker: &mut u64,
         ) -> Status;
         fn worker_join(worker: u64, deadline_ns: i64, token: u64) -> Status;
-        fn worker_rejoin(worker: u64, token: u64) -> Status;
         fn worker_state(worker: u64, state: &mut WorkerState) -> Status;
         fn worker_progress(worker: u64, progress: &mut Progress) -> Status;
         fn worker_describe(worker: u64, json: &mut String) -> Status;

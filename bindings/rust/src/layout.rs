@@ -14,7 +14,7 @@ pub struct WorkerLayout<'a> {
     /// `"bf16"` or a name for [`quantisation_named`](crate::quantisation_named); `""`: what
     /// config.json says.
     pub format: &'a str,
-    /// Of what is not quantised (`"BF16"`); `""`: as stored.
+    /// The dtype of what is not quantised (`"BF16"`); `""`: as stored.
     pub dtype: &'a str,
 }
 
@@ -25,12 +25,12 @@ impl Drop for Layout {
 }
 
 impl Layout {
-    /// Of a Hugging Face directory: config.json, safetensors.
+    /// Opens a Hugging Face directory: config.json, safetensors.
     pub fn of_checkpoint(folder: &str) -> Result<Layout> {
         Layout::open(folder, "", 0)
     }
 
-    /// Of a made-up model, which has no data: `"qwen3-0.6b"`, `"gpt2"`, ..., cut to so many layers;
+    /// Opens a made-up model, which has no data: `"qwen3-0.6b"`, `"gpt2"`, ..., cut to so many layers;
     /// 0: all.
     pub fn of_model(name: &str, layers: u32) -> Result<Layout> {
         Layout::open("", name, layers)
@@ -42,12 +42,12 @@ impl Layout {
         Ok(Layout(handle))
     }
 
-    /// What trainer `rank` holds, in one region "weights". `sharding`: `"fsdp=2,tp=2,pp=1,dp=1"`.
+    /// Returns what trainer `rank` holds, in one region "weights". `sharding`: `"fsdp=2,tp=2,pp=1,dp=1"`.
     pub fn trainer_manifest(&self, sharding: &str, rank: u32) -> Result<Manifest> {
         Manifest::made(|handle| ffi::layout_trainer_manifest(self.0, sharding, rank, handle))
     }
 
-    /// What worker `rank` holds, in one region "weights".
+    /// Returns what worker `rank` holds, in one region "weights".
     pub fn worker_manifest(&self, layout: &WorkerLayout, rank: u32) -> Result<Manifest> {
         let WorkerLayout {
             sharding,

@@ -18,11 +18,11 @@ pub struct RankOptions {
     pub controller: String,
     /// `""`: `"waybill"`.
     pub job: String,
-    /// What the controller demands.
+    /// The token that the controller demands.
     pub token: String,
-    /// Of a worker: those of one group switch together; `""`: `"all"`.
+    /// The group of a worker; workers of one group switch together. `""`: `"all"`.
     pub group: String,
-    /// From 0.
+    /// The index of this rank; the first is 0.
     pub rank: u32,
     /// How many ranks of this role there are; 0: 1.
     pub world: u32,
@@ -34,9 +34,9 @@ pub struct RankOptions {
     pub nics: Vec<String>,
     /// 1 + the index; 0: by rule.
     pub gid_index: u32,
-    /// Of queue pairs, 1 to 31; 0: 14, and 18 on SoftRoCE.
+    /// The ACK timeout of queue pairs, 1 to 31; 0: 14, and 18 on SoftRoCE.
     pub ack_timeout: u32,
-    /// Of RoCE packets.
+    /// The traffic class of RoCE packets.
     pub traffic_class: u32,
 }
 
@@ -80,7 +80,7 @@ pub enum Stage {
     Receive = 4,
     /// Digests what has come.
     Verify = 5,
-    /// From the decision to the version's being shown.
+    /// The time from the decision until the version is shown.
     Commit = 6,
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// None: `until` came first, and the call goes on.
+    /// Returns None if `until` comes first; the call goes on.
     pub(crate) fn wait(&self, until: Option<Instant>) -> Option<Result<()>> {
         let mut ended = self.ended.lock().unwrap();
         loop {
@@ -129,7 +129,7 @@ struct Pending {
     wakers: Vec<Waker>,
 }
 
-/// Where the dispatcher puts a rank's events.
+/// The place where the dispatcher puts a rank's events.
 #[derive(Default)]
 pub(crate) struct Inbox {
     pending: Mutex<Pending>,
@@ -193,7 +193,7 @@ impl Inbox {
         begun.map(|()| call)
     }
 
-    /// The oldest notice. None: there was none by the deadline, or it is closed.
+    /// Returns the oldest notice, or None if there is none by the deadline or the rank is closed.
     pub(crate) fn next(&self, until: Option<Instant>) -> Option<Event> {
         let mut pending = self.pending.lock().unwrap();
         loop {
@@ -213,7 +213,7 @@ impl Inbox {
         }
     }
 
-    /// The same without waiting: the waker is called when there may be one.
+    /// Does the same without waiting. The waker is called when there may be a notice.
     #[cfg(feature = "stream")]
     pub(crate) fn poll_next(&self, waker: &Waker) -> std::task::Poll<Option<Event>> {
         let mut pending = self.pending.lock().unwrap();

@@ -25,7 +25,7 @@ macro_rules! elements {
 }
 elements!(u8 i8 u16 i16 u32 i32 u64 i64 f32 f64);
 
-/// Where memory is.
+/// The kind of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum MemoryKind {
@@ -208,7 +208,7 @@ impl<T: Element> Region<T> {
         self.length
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }

@@ -1,4 +1,4 @@
-// Of the shim: contexts, queues, regions, and what needs no network.
+// The part of the shim for contexts, queues, regions, and what needs no network.
 #include "waybill/src/shim.h"
 
 #include <algorithm>

@@ -97,7 +97,6 @@ void trainer_destroy(uint64_t trainer);
 Status worker_create(uint64_t context, const RankConfig& rank, const WorkerConfig& config,
                      uint64_t& worker);
 Status worker_join(uint64_t worker, int64_t deadline_ns, uint64_t token);
-Status worker_rejoin(uint64_t worker, uint64_t token);
 Status worker_state(uint64_t worker, WorkerState& state);
 Status worker_progress(uint64_t worker, Progress& progress);
 Status worker_describe(uint64_t worker, rust::String& json);

@@ -1,4 +1,4 @@
-// Of the shim: controllers, trainers, workers, and their updates.
+// The part of the shim for controllers, trainers, workers, and their updates.
 #include <algorithm>
 #include <iterator>
 #include <string>
@@ -136,9 +136,6 @@ Status worker_create(uint64_t context, const RankConfig& rank, const WorkerConfi
 }
 Status worker_join(uint64_t worker, int64_t deadline_ns, uint64_t token) {
   return Try(waybill_worker_join, At{worker}, deadline_ns, token);
-}
-Status worker_rejoin(uint64_t worker, uint64_t token) {
-  return Try(waybill_worker_rejoin, At{worker}, token);
 }
 Status worker_state(uint64_t worker, WorkerState& state) {
   waybill_worker_state_t c = WAYBILL_WORKER_STATE_INIT;

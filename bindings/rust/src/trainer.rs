@@ -9,27 +9,28 @@ use crate::rank::{Call, Rank};
 use crate::region::{self, Held};
 use crate::{Context, Deadline, Event, Lent, Manifest, Progress, RankOptions, Result};
 
-/// What trainers are made with; the default is fine.
+/// The options of a trainer. The defaults are fine.
 #[derive(Clone, Default)]
 pub struct TrainerOptions {
     /// None: the default one.
     pub context: Option<Context>,
     /// 0: 1.
     pub stage_threads: u32,
-    /// Bound of the staging ring; 0: 32 MiB.
+    /// The largest size of the staging ring; 0: 32 MiB.
     pub ring_bytes: u64,
 }
 
-/// How a version is published; the default is fine.
+/// The options of a publish. The defaults are fine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PublishOptions {
     /// By default 60 s from now.
     pub deadline: Deadline,
-    /// It ends, and the memory is lent, until all groups have decided; else until it is sent.
+    /// If true, the publish lasts, and the memory is lent, until all groups have decided; otherwise
+    /// until the version is sent.
     pub until_committed: bool,
-    /// What arrives is not verified.
+    /// If true, what arrives is not verified.
     pub no_digests: bool,
-    /// Show nothing where NaNs or infinities are quantised.
+    /// If true, the version fails if NaNs or infinities are quantised.
     pub fail_on_nonfinite: bool,
     /// The regions, some of which are memory of a device, are not read before what it was last
     /// recorded behind is done.
@@ -52,14 +53,15 @@ impl CudaEvent {
 }
 
 /// A rank that holds new weights. Its calls are carried out one after the other, in the order they
-/// came in. To drop it is to `close` it.
+/// came in. Dropping it closes it.
 pub struct Trainer {
     rank: Rank,
     held: Held,
 }
 
 impl Trainer {
-    /// Opens nothing before `join`. There is one region for each of the manifest's, as large.
+    /// Makes a trainer, which opens nothing before `join`. It takes one region for each region of the
+    /// manifest, as large.
     pub fn new(
         rank: &RankOptions,
         manifest: &Manifest,
@@ -96,11 +98,15 @@ impl Trainer {
 
     /// Sends a version; every trainer of the job calls it with the same one. Versions only grow.
     /// It returns when the regions may be written again, however it ends.
+    ///
+    /// A publish waits its turn within its own deadline: it begins once the version before it is
+    /// decided. It also waits for a controller that is lost to come back.
     pub fn publish(&self, version: u64, options: &PublishOptions) -> Result<()> {
         self.publish_async(version, options)?.wait()
     }
 
-    /// The same without waiting: [`Region::write`](crate::Region::write) does, until it has ended.
+    /// Publishes without waiting. [`Region::write`](crate::Region::write) waits until the publish has
+    /// ended.
     pub fn publish_async(&self, version: u64, options: &PublishOptions) -> Result<Update> {
         let config = ffi::PublishConfig {
             version,
@@ -124,8 +130,8 @@ impl Trainer {
         })
     }
 
-    /// Waits for a notice: of an outcome, one for each group and version, or the end. None: there
-    /// was none by the deadline (there is none by default), or the trainer is closed.
+    /// Waits for a notice, such as the outcome of a version in a group. Returns None if there is none
+    /// by the deadline (by default there is no deadline), or if the trainer is closed.
     pub fn next_event(&self, deadline: impl Into<Deadline>) -> Option<Event> {
         self.rank.next(deadline.into())
     }
@@ -136,14 +142,14 @@ impl Trainer {
         crate::Events::new(self.rank.inbox.clone())
     }
 
-    /// How far the latest update has come.
+    /// Returns how far the latest update has come.
     pub fn progress(&self) -> Result<Progress> {
         let mut progress = Progress::default();
         ffi::trainer_progress(self.rank.handle, &mut progress).into_result()?;
         Ok(progress)
     }
 
-    /// What was chosen and why, as JSON: identity, epoch, lanes with their paths, NICs, counters.
+    /// Returns what was chosen and why, as JSON: identity, epoch, lanes with their paths, NICs, counters.
     pub fn describe(&self) -> Result<String> {
         let mut json = String::new();
         ffi::trainer_describe(self.rank.handle, &mut json).into_result()?;
@@ -168,7 +174,7 @@ impl Trainer {
     }
 }
 
-/// A version that is being published. One that is dropped before it has ended is given up.
+/// A version that is being published. Dropping it before it has ended gives it up.
 #[must_use]
 pub struct Update {
     version: u64,
@@ -184,7 +190,7 @@ impl Drop for Update {
 }
 
 impl Update {
-    /// The one that is being published.
+    /// Returns the version that is being published.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -194,14 +200,14 @@ impl Update {
         self.call.wait_to_end()
     }
 
-    /// Waits for the end until then. None: it goes on.
+    /// Waits for the end until then. Returns None if the publish goes on.
     pub fn wait_until(&self, deadline: impl Into<Deadline>) -> Option<Result<()>> {
         self.call.wait(deadline.into().instant())
     }
 
     /// Gives the update up, unless it has ended; it ends soon.
     pub fn cancel(&self) {
-        // It fails where there is nothing to give up any more.
+        // It fails if there is nothing to give up any more.
         let _ = ffi::update_cancel(self.handle);
     }
 }

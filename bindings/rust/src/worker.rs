@@ -46,7 +46,7 @@ impl BitOr for Ask {
     }
 }
 
-/// What workers are made with; the default is fine.
+/// The options of a worker. The defaults are fine.
 #[derive(Clone, Default)]
 pub struct WorkerOptions {
     /// None: the default one.
@@ -59,15 +59,15 @@ pub struct WorkerOptions {
     pub verify_threads: u32,
 }
 
-/// An inference rank. To drop it is to `close` it.
+/// An inference rank. Dropping it closes it.
 pub struct Worker {
     rank: Rank,
     held: Arc<Held>,
 }
 
 impl Worker {
-    /// Opens nothing before `join`. There is one region for each of the manifest's, as large; or
-    /// none, as the mode has it.
+    /// Makes a worker, which opens nothing before `join`. It takes one region for each region of the
+    /// manifest, as large; or none, depending on the mode.
     pub fn new(
         rank: &RankOptions,
         manifest: &Manifest,
@@ -95,54 +95,48 @@ impl Worker {
         Ok(Worker { rank, held })
     }
 
-    /// As [`Trainer::join`](crate::Trainer::join).
+    /// Joins the job, as [`Trainer::join`](crate::Trainer::join) does.
     pub fn join(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into().to_ns();
         self.rank
             .call(|token| ffi::worker_join(self.rank.handle, deadline, token))
     }
 
-    /// Comes back after `Event::Ended`, with what is shown; settles what was in doubt.
-    pub fn rejoin(&self) -> Result<()> {
-        self.rank
-            .call(|token| ffi::worker_rejoin(self.rank.handle, token))
-    }
-
-    /// Waits for a notice: of a step of an update, or the end. None: there was none by the deadline
-    /// (there is none by default), or the worker is closed.
+    /// Waits for a notice. Returns None if there is none by the deadline (by default there is no
+    /// deadline), or if the worker is closed.
     pub fn next_event(&self, deadline: impl Into<Deadline>) -> Option<Event> {
         self.rank.next(deadline.into())
     }
 
-    /// The notices, until the worker is closed.
+    /// Returns the stream of notices, which ends when the worker is closed.
     #[cfg(feature = "stream")]
     pub fn events(&self) -> crate::Events {
         crate::Events::new(self.rank.inbox.clone())
     }
 
-    /// What is shown now.
+    /// Returns what is shown now.
     pub fn state(&self) -> Result<WorkerState> {
         let mut state = WorkerState::default();
         ffi::worker_state(self.rank.handle, &mut state).into_result()?;
         Ok(state)
     }
 
-    /// How far the latest update has come.
+    /// Returns how far the latest update has come.
     pub fn progress(&self) -> Result<Progress> {
         let mut progress = Progress::default();
         ffi::worker_progress(self.rank.handle, &mut progress).into_result()?;
         Ok(progress)
     }
 
-    /// As [`Trainer::describe`](crate::Trainer::describe).
+    /// Describes the worker, as [`Trainer::describe`](crate::Trainer::describe) does.
     pub fn describe(&self) -> Result<String> {
         let mut json = String::new();
         ffi::worker_describe(self.rank.handle, &mut json).into_result()?;
         Ok(json)
     }
 
-    /// Holds what is shown. `holder` says who reads, for the error that an update which waits for it
-    /// may end in.
+    /// Holds what is shown. `holder` names the reader, for the error of an update that waits for the
+    /// snapshot.
     pub fn snapshot(&self, holder: &str) -> Result<Snapshot> {
         let mut handle = 0;
         ffi::worker_snapshot(self.rank.handle, holder, &mut handle).into_result()?;
@@ -163,7 +157,7 @@ impl Worker {
             .call(|token| ffi::worker_leave(self.rank.handle, token))
     }
 
-    /// As [`Trainer::close`](crate::Trainer::close). Snapshots live on.
+    /// Leaves at once, as [`Trainer::close`](crate::Trainer::close) does. Snapshots live on.
     pub fn close(&self) {
         self.rank.close();
     }
@@ -183,12 +177,12 @@ impl Drop for Snapshot {
 }
 
 impl Snapshot {
-    /// The one that is held.
+    /// Returns the version that is held.
     pub fn version(&self) -> u64 {
         ffi::snapshot_version(self.handle)
     }
 
-    /// The bytes of a region of the worker's manifest. `OutOfRange`: there is no such region.
+    /// Returns the bytes of a region of the worker's manifest. `OutOfRange`: there is no such region.
     pub fn region(&self, region: u32) -> Result<&[u8]> {
         let (mut address, mut size) = (0, 0);
         ffi::snapshot_region(self.handle, region, &mut address, &mut size).into_result()?;

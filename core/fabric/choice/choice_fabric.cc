@@ -14,6 +14,7 @@
 #include "core/fabric/choice/lane_choice.h"
 #include "core/fabric/choice/region_set.h"
 #include "core/fabric/choice/tagged_texts.h"
+#include "core/fabric/import_table.h"
 #include "core/fabric/progress.h"
 #include "core/fabric/waker.h"
 
@@ -41,11 +42,6 @@ struct ChoiceLane {
   bool connected = false;
   uint32_t outstanding_posts = 0;
   absl::Status status;  // Not OK: dead.
-};
-
-struct ImportedRegion {
-  LaneId lane = LaneId::kNone;
-  RemoteRegionId inner = RemoteRegionId::kNone;
 };
 
 class ChoiceFabric final : public Fabric {
@@ -107,8 +103,7 @@ class ChoiceFabric final : public Fabric {
     for (const auto& [name, text] : texts) {
       if (name != way.fabric->capabilities().name) continue;
       WAYBILL_ASSIGN_OR_RETURN(const RemoteRegionId inner, way.fabric->Import(way.lane, text));
-      imports_.push_back({id, inner});
-      return static_cast<RemoteRegionId>(imports_.size());
+      return imports_.Add(id, inner);
     }
     return absl::FailedPreconditionError(
         absl::StrCat("import a region: \"", descriptor.substr(0, 100), "\" is not reached by ",
@@ -116,9 +111,9 @@ class ChoiceFabric final : public Fabric {
   }
 
   absl::StatusOr<MemorySpan> Map(RemoteRegionId region) override {
-    WAYBILL_ASSIGN_OR_RETURN(const ImportedRegion import, FindImport(region));
-    WAYBILL_ASSIGN_OR_RETURN(const Carrier way, UsableWay(import.lane));
-    return way.fabric->Map(import.inner);
+    WAYBILL_ASSIGN_OR_RETURN(const auto* import, imports_.Find(region));
+    WAYBILL_ASSIGN_OR_RETURN(const Carrier way, UsableWay(import->lane));
+    return way.fabric->Map(import->target);
   }
 
   std::vector<FabricNic> Nics() const override {
@@ -192,6 +187,7 @@ class ChoiceFabric final : public Fabric {
     if (lane.choice && !lane.connected && lane.status.ok()) --choosing_;
     for (size_t i = 0; i < lane.ways.size(); ++i) CloseWay(lane, i);
     lanes_.erase(found);
+    imports_.ForgetLane(id);
     std::erase_if(events_, [id](const FabricEvent& e) { return e.lane == id; });
     return absl::OkStatus();
   }
@@ -217,11 +213,8 @@ class ChoiceFabric final : public Fabric {
     WAYBILL_ASSIGN_OR_RETURN(const Carrier way, UsableWay(id));
     inner_writes_.assign(writes.begin(), writes.end());
     for (Write& write : inner_writes_) {
-      WAYBILL_ASSIGN_OR_RETURN(const ImportedRegion import, FindImport(write.destination));
-      if (import.lane != id) {
-        return absl::InvalidArgumentError("a write's destination was not imported on its lane");
-      }
-      write.destination = import.inner;
+      WAYBILL_ASSIGN_OR_RETURN(const RemoteRegionId* inner, imports_.FindOn(id, write.destination));
+      write.destination = *inner;
       WAYBILL_ASSIGN_OR_RETURN(write.source, regions_.At(way.member, write.source));
     }
     if (way.ours->outstanding_posts >= capabilities_.max_outstanding_posts) {
@@ -303,13 +296,6 @@ class ChoiceFabric final : public Fabric {
     }
     const size_t member = *lane->choice->chosen();
     return Carrier{member, members_[member].fabric.get(), lane->ways[member].lane, lane};
-  }
-
-  absl::StatusOr<ImportedRegion> FindImport(RemoteRegionId id) const {
-    if (id == RemoteRegionId::kNone || static_cast<size_t>(id) > imports_.size()) {
-      return absl::InvalidArgumentError("a remote region was not imported");
-    }
-    return imports_[static_cast<size_t>(id) - 1];
   }
 
   // --- what has happened ---
@@ -421,7 +407,7 @@ class ChoiceFabric final : public Fabric {
   std::map<LaneId, ChoiceLane> lanes_;
   std::vector<absl::flat_hash_map<LaneId, LaneId>> lane_of_way_;  // By member; its lane to ours.
   uint32_t choosing_ = 0;                                         // Lanes that are not settled.
-  std::vector<ImportedRegion> imports_;
+  ImportTable<RemoteRegionId> imports_;  // Each by its number at the fabric that carries the lane.
   std::vector<FabricEvent> events_;
   Waker waker_;
   std::vector<pollfd> waits_;

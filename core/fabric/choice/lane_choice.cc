@@ -41,7 +41,7 @@ void LaneChoice::OnProofSent(size_t way) {
 
 void LaneChoice::OnTime(absl::Time now) {
   if (!open() || !give_up_at_ || now < *give_up_at_) return;
-  // What is asked for has had its time as well.
+  // The proposed fabric has had its time as well.
   give_up_at_ = now + patience_;
   for (size_t i = 0; i < ways_.size(); ++i) {
     if (failed(i)) continue;

@@ -23,7 +23,7 @@ class LaneChoice {
   // from the beginning. `patience`: how long better ways may take when a worse one is up.
   LaneChoice(std::vector<std::string> ways, bool leads, absl::Duration patience);
 
-  // What happened. Each may change what is below.
+  // Report what happened. Each call may change the results of the functions below.
   void OnUp(size_t way, absl::Time now);
   void OnFailed(size_t way, const absl::Status& why);
   void OnProof(size_t way);      // The first immediate.

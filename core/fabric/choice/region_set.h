@@ -28,7 +28,7 @@ class RegionSet {
   absl::Status Renew(RegionId id, Contents contents);
   absl::StatusOr<std::string> Describe(RegionId id);
 
-  // The region by that member's own number; none where the member could not register it.
+  // Returns the member's own number of the region. Fails if the member could not register it.
   absl::StatusOr<RegionId> At(size_t member, RegionId id) const;
 
   // Not OK: the member could not register some memory, and carries no lanes any more.
@@ -39,10 +39,10 @@ class RegionSet {
     size_t owner = 0;  // The member that made it.
     MemorySpan memory;
     std::string name;
-    std::vector<RegionId> ids;  // By member.
+    std::vector<RegionId> ids;  // Indexed by member.
   };
 
-  // By the best member that can.
+  // Makes the region with the best member that can.
   absl::StatusOr<Region> MakeByBest(absl::string_view name,
                                     const std::function<absl::StatusOr<Region>(Fabric&)>& make);
   void RegisterWithOthers(Entry& entry);

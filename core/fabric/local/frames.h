@@ -2,7 +2,10 @@
 #ifndef WAYBILL_CORE_FABRIC_LOCAL_FRAMES_H_
 #define WAYBILL_CORE_FABRIC_LOCAL_FRAMES_H_
 
+#include <cstddef>
 #include <cstdint>
+
+#include "absl/types/span.h"
 
 namespace waybill::local {
 
@@ -53,9 +56,16 @@ struct RefusalBody {
   char text[508] = {};
 };
 
+inline constexpr uint32_t kMostOutstandingPosts = 1024;
+
 // A post of more writes is several frames; the last one carries immediate and token.
 inline constexpr uint32_t kMostRecords = 512;
 inline constexpr size_t kMostFrameBytes = sizeof(FrameHeader) + kMostRecords * sizeof(WriteRecord);
+
+template <typename T>
+absl::Span<const std::byte> BytesOf(const T& value) {
+  return {reinterpret_cast<const std::byte*>(&value), sizeof(value)};
+}
 
 }  // namespace waybill::local
 

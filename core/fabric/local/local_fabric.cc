@@ -18,13 +18,15 @@
 #include "absl/strings/str_split.h"
 #include "core/base/random_bits.h"
 #include "core/base/status.h"
+#include "core/fabric/import_table.h"
 #include "core/fabric/local/frames.h"
 #include "core/fabric/local/local_lane.h"
 #include "core/fabric/local/read_permit.h"
-#include "core/fabric/local/region_table.h"
+#include "core/fabric/local/strangers.h"
 #include "core/fabric/local/unix_socket.h"
 #include "core/fabric/local/write_records.h"
 #include "core/fabric/progress.h"
+#include "core/fabric/region_table.h"
 #include "core/fabric/waker.h"
 #include "kernels/copy.h"
 
@@ -32,18 +34,11 @@ namespace waybill {
 namespace local {
 namespace {
 
-template <typename T>
-absl::Span<const std::byte> BytesOf(const T& value) {
-  return {reinterpret_cast<const std::byte*>(&value), sizeof(value)};
-}
-
-struct ImportedRegion {
-  LaneId lane = LaneId::kNone;
-  uint64_t key = 0;
-};
-
 class LocalFabric final : public Fabric {
  public:
+  explicit LocalFabric(const LocalOptions& options)
+      : strangers_(options.stranger_timeout, options.most_strangers) {}
+
   absl::Status Start() {
     WAYBILL_ASSIGN_OR_RETURN(const uint64_t name, RandomBits());
     name_ = absl::StrCat("waybill-", absl::Hex(name, absl::kZeroPad16));
@@ -53,6 +48,8 @@ class LocalFabric final : public Fabric {
       return absl::InternalError(absl::StrCat("local fabric: ", std::strerror(errno)));
     }
     WAYBILL_RETURN_IF_ERROR(waker_.Start());
+    WAYBILL_RETURN_IF_ERROR(strangers_.Start());
+    WAYBILL_RETURN_IF_ERROR(Watch(strangers_.timer(), EPOLLIN));
     WAYBILL_RETURN_IF_ERROR(Watch(listener_.get(), EPOLLIN));
     return Watch(waker_.fd(), EPOLLIN);
   }
@@ -98,14 +95,13 @@ class LocalFabric final : public Fabric {
       return absl::InvalidArgumentError(absl::StrCat("import a region: \"", descriptor, "\""));
     }
     if (lane->FindGrantedByPeer(key) == nullptr) return NotGranted(*lane);
-    imports_.push_back({lane_id, key});
-    return static_cast<RemoteRegionId>(imports_.size());
+    return imports_.Add(lane_id, key);
   }
 
   absl::StatusOr<MemorySpan> Map(RemoteRegionId id) override {
-    WAYBILL_ASSIGN_OR_RETURN(const ImportedRegion import, FindImport(id));
-    WAYBILL_ASSIGN_OR_RETURN(LocalLane * lane, UsableLane(import.lane));
-    PeerRegion* region = lane->FindGrantedByPeer(import.key);
+    WAYBILL_ASSIGN_OR_RETURN(const auto* import, imports_.Find(id));
+    WAYBILL_ASSIGN_OR_RETURN(LocalLane * lane, UsableLane(import->lane));
+    PeerRegion* region = lane->FindGrantedByPeer(import->target);
     if (region == nullptr) return NotGranted(*lane);
     absl::StatusOr<MemorySpan> memory = region->Memory();
     if (memory.ok()) return memory;
@@ -141,7 +137,7 @@ class LocalFabric final : public Fabric {
     }
     lane.peer_secret = peer_secret;
     WAYBILL_ASSIGN_OR_RETURN(lane.own_permit, ReadPermit::Create());
-    // Of the two ends the one with the smaller name connects, and the other waits for its hello.
+    // The end with the smaller name connects, and the other end waits for its hello.
     const auto own = std::pair(name_, lane.secret());
     const bool begins = own < std::pair(parts.first, lane.peer_secret);
     if (!begins && lane.hello_from != 0) return Welcome(id, lane);
@@ -162,6 +158,7 @@ class LocalFabric final : public Fabric {
     if (lane->second.socket.valid()) by_socket_.erase(lane->second.socket.get());
     lanes_.erase(lane);
     regions_.ForgetLane(id);
+    imports_.ForgetLane(id);
     std::erase_if(events_, [id](const FabricEvent& e) { return e.lane == id; });
     return absl::OkStatus();
   }
@@ -176,9 +173,9 @@ class LocalFabric final : public Fabric {
   absl::Status Post(LaneId id, absl::Span<const Write> writes, std::optional<uint32_t> immediate,
                     uint64_t token) override {
     WAYBILL_ASSIGN_OR_RETURN(LocalLane * lane, UsableLane(id));
-    if (lane->outstanding_posts >= capabilities_.max_outstanding_posts) {
+    if (lane->tokens.size() >= capabilities_.max_outstanding_posts) {
       return absl::ResourceExhaustedError(
-          absl::StrCat(lane->outstanding_posts, " posts outstanding to ", lane->peer()));
+          absl::StrCat(lane->tokens.size(), " posts outstanding to ", lane->peer()));
     }
     // A post that is refused posts nothing, so all of it is looked at before any is sent.
     for (size_t i = kMostRecords; i < writes.size(); ++i) {
@@ -203,7 +200,7 @@ class LocalFabric final : public Fabric {
                lane->SendFrame(header, {reinterpret_cast<const std::byte*>(records.data()),
                                         count * sizeof(WriteRecord)})));
     } while (!writes.empty());
-    ++lane->outstanding_posts;
+    lane->tokens.PushBack(token);
     return absl::OkStatus();
   }
 
@@ -222,8 +219,10 @@ class LocalFabric final : public Fabric {
       const int fd = ready[static_cast<size_t>(i)].data.fd;
       if (fd == listener_.get()) {
         AcceptAll();
-      } else if (const auto stranger = strangers_.find(fd); stranger != strangers_.end()) {
-        ReadHello(stranger->second);
+      } else if (fd == strangers_.timer()) {
+        strangers_.Expire();
+      } else if (strangers_.Has(fd)) {
+        ReadHello(fd);
       } else if (const auto lane = by_socket_.find(fd); lane != by_socket_.end()) {
         ReadLane(lane->second);
       }
@@ -242,6 +241,12 @@ class LocalFabric final : public Fabric {
 
   int wait_descriptor() const override { return epoll_.get(); }
   bool ArmWait() override { return events_.empty(); }
+
+  std::vector<FabricCount> Counts() const override {
+    return {{"local.accepted_sockets", accepted_},
+            {"local.refused_strangers", refused_},
+            {"local.silent_strangers", strangers_.silent_count()}};
+  }
 
  private:
   absl::Status NoLane(LaneId id) const {
@@ -273,13 +278,6 @@ class LocalFabric final : public Fabric {
     return &lane->second;
   }
 
-  absl::StatusOr<ImportedRegion> FindImport(RemoteRegionId id) const {
-    if (id == RemoteRegionId::kNone || static_cast<size_t>(id) > imports_.size()) {
-      return absl::InvalidArgumentError("a remote region was not imported");
-    }
-    return imports_[static_cast<size_t>(id) - 1];
-  }
-
   absl::Status NotGranted(const LocalLane& lane) const {
     return absl::FailedPreconditionError(
         absl::StrCat("a region of ", lane.peer(),
@@ -287,12 +285,9 @@ class LocalFabric final : public Fabric {
   }
 
   absl::StatusOr<WriteRecord> RecordOf(LaneId id, LocalLane& lane, const Write& write) {
-    WAYBILL_ASSIGN_OR_RETURN(const ImportedRegion import, FindImport(write.destination));
-    if (import.lane != id) {
-      return absl::InvalidArgumentError("a write's destination was not imported on its lane");
-    }
-    if (lane.FindGrantedByPeer(import.key) == nullptr) return NotGranted(lane);
-    return MakeRecord(regions_, id, write, import.key);
+    WAYBILL_ASSIGN_OR_RETURN(const uint64_t* key, imports_.FindOn(id, write.destination));
+    if (lane.FindGrantedByPeer(*key) == nullptr) return NotGranted(lane);
+    return MakeRecord(regions_, id, write, *key);
   }
 
   // Tells those to whom the region is granted that it is theirs no more.
@@ -314,7 +309,7 @@ class LocalFabric final : public Fabric {
     return Watch(lane.socket.get(), EPOLLIN);
   }
 
-  // What became of a frame: an error kills the lane and is told by an event, not to the caller.
+  // Handles the result of a frame: an error kills the lane and is reported by an event, not here.
   absl::Status Sent(LaneId id, LocalLane& lane, absl::Status status) {
     if (!status.ok()) return Fail(id, lane, std::move(status));
     if (lane.has_unsent()) WatchForRoom(lane);
@@ -336,24 +331,25 @@ class LocalFabric final : public Fabric {
 
   void AcceptAll() {
     for (UniqueFd fd = Accept(listener_.get()); fd.valid(); fd = Accept(listener_.get())) {
-      const int number = fd.get();
-      if (Watch(number, EPOLLIN).ok()) strangers_[number] = std::move(fd);
+      ++accepted_;
+      if (Watch(fd.get(), EPOLLIN).ok()) strangers_.Add(std::move(fd));
     }
   }
 
   // The first frame of somebody who connected tells which lane it wants.
-  void ReadHello(UniqueFd& stranger) {
-    std::array<std::byte, sizeof(FrameHeader) + sizeof(HelloBody)> frame;
-    absl::StatusOr<Received> received = Receive(stranger.get(), absl::MakeSpan(frame));
+  void ReadHello(int stranger) {
+    struct {
+      FrameHeader header;
+      HelloBody hello;
+    } frame;
+    absl::StatusOr<Received> received =
+        Receive(stranger, {reinterpret_cast<std::byte*>(&frame), sizeof(frame)});
     if (absl::IsUnavailable(received.status())) return;
-    UniqueFd socket = std::move(stranger);
-    strangers_.erase(socket.get());
-    FrameHeader header;
-    HelloBody hello;
-    if (!received.ok() || received->size_bytes != frame.size()) return;
-    std::memcpy(&header, frame.data(), sizeof(header));
-    std::memcpy(&hello, frame.data() + sizeof(header), sizeof(hello));
-    if (header.kind != FrameKind::kHello) return;
+    UniqueFd socket = strangers_.Take(stranger);
+    ++refused_;  // Unless a lane takes it.
+    if (!received.ok() || received->size_bytes != sizeof(frame)) return;
+    const auto& [header, hello] = frame;
+    if (header.kind != FrameKind::kHello || hello.own_lane == 0) return;
     for (auto& [id, lane] : lanes_) {
       if (lane.secret() != hello.wanted_lane || lane.socket.valid() || !lane.status.ok()) continue;
       absl::StatusOr<ReadPermit> permit = ReadPermit::FromPeer(std::move(received->fd));
@@ -362,6 +358,7 @@ class LocalFabric final : public Fabric {
       epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket.get(), nullptr);
       lane.socket = std::move(socket);
       lane.hello_from = hello.own_lane;
+      --refused_;
       if (!Adopt(id, lane).ok()) return;
       if (lane.peer_secret != 0) (void)Welcome(id, lane);
       return;
@@ -398,8 +395,8 @@ class LocalFabric final : public Fabric {
     std::memcpy(&header, frame_.data(), sizeof(header));
     const auto body =
         absl::MakeConstSpan(frame_).subspan(sizeof(header), received.size_bytes - sizeof(header));
-    if (!lane.peer_permit && header.kind != FrameKind::kWelcome) {
-      return absl::DataLossError("a frame before the welcome");
+    if (!lane.Expects(header.kind)) {
+      return absl::DataLossError("a welcome that is not the first frame, or none");
     }
     switch (header.kind) {
       case FrameKind::kWelcome:
@@ -411,7 +408,7 @@ class LocalFabric final : public Fabric {
       case FrameKind::kWrites:
         return CarryOut(id, lane, header, body);
       case FrameKind::kDone:
-        --lane.outstanding_posts;
+        WAYBILL_RETURN_IF_ERROR(lane.TakeDone(header.token));
         events_.push_back({FabricEvent::Kind::kComplete, id, header.token});
         return absl::OkStatus();
       case FrameKind::kRefused:
@@ -426,7 +423,6 @@ class LocalFabric final : public Fabric {
   }
 
   absl::Status TakeWelcome(LaneId id, LocalLane& lane, UniqueFd permit) {
-    if (lane.connected) return absl::DataLossError("a second welcome");
     WAYBILL_ASSIGN_OR_RETURN(lane.peer_permit, ReadPermit::FromPeer(std::move(permit)));
     lane.connected = true;
     events_.push_back({.kind = FabricEvent::Kind::kConnected, .lane = id});
@@ -443,10 +439,7 @@ class LocalFabric final : public Fabric {
       WriteRecord record;
       std::memcpy(&record, body.data() + i * sizeof(record), sizeof(record));
       if (absl::Status status = CarryOutRecord(regions_, id, lane, record); !status.ok()) {
-        RefusalBody refusal{.code = static_cast<uint32_t>(status.code())};
-        const absl::string_view text = status.message();
-        std::memcpy(refusal.text, text.data(), std::min(text.size(), sizeof(refusal.text) - 1));
-        (void)lane.SendFrame({.kind = FrameKind::kRefused}, BytesOf(refusal));
+        lane.TellRefused(status);
         return status;
       }
     }
@@ -455,24 +448,26 @@ class LocalFabric final : public Fabric {
     if (header.has_immediate != 0) {
       events_.push_back({FabricEvent::Kind::kImmediate, id, 0, header.immediate});
     }
-    return Sent(id, lane, lane.SendFrame({.kind = FrameKind::kDone, .token = header.token}, {}));
+    return Sent(id, lane, lane.TellDone(header.token));
   }
 
   const Capabilities capabilities_ = {.name = "local",
                                       .can_map = true,
                                       .source_must_be_granted = true,
                                       .max_write_bytes = kMaxWriteBytes,
-                                      .max_outstanding_posts = 1024};
+                                      .max_outstanding_posts = kMostOutstandingPosts};
   std::string name_;
   UniqueFd listener_;
   UniqueFd epoll_;
   Waker waker_;
   uint32_t last_lane_ = 0;
-  RegionTable regions_;
+  RegionTable regions_{"local", RegionTable::Renewal::kPages};
   std::map<LaneId, LocalLane> lanes_;
   std::map<int, LaneId> by_socket_;
-  std::map<int, UniqueFd> strangers_;  // Connected, and said nothing yet.
-  std::vector<ImportedRegion> imports_;
+  Strangers strangers_;
+  uint64_t accepted_ = 0;  // Sockets.
+  uint64_t refused_ = 0;   // Those that said something else than the hello of a lane of ours.
+  ImportTable<uint64_t> imports_;  // Each by its key.
   std::vector<FabricEvent> events_;
   std::array<std::byte, kMostFrameBytes> frame_;
 };
@@ -480,8 +475,8 @@ class LocalFabric final : public Fabric {
 }  // namespace
 }  // namespace local
 
-absl::StatusOr<std::unique_ptr<Fabric>> MakeLocalFabric() {
-  auto fabric = std::make_unique<local::LocalFabric>();
+absl::StatusOr<std::unique_ptr<Fabric>> MakeLocalFabric(const LocalOptions& options) {
+  auto fabric = std::make_unique<local::LocalFabric>(options);
   WAYBILL_RETURN_IF_ERROR(fabric->Start());
   return fabric;
 }

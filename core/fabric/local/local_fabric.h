@@ -8,14 +8,22 @@
 #ifndef WAYBILL_CORE_FABRIC_LOCAL_LOCAL_FABRIC_H_
 #define WAYBILL_CORE_FABRIC_LOCAL_LOCAL_FABRIC_H_
 
+#include <cstddef>
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "core/fabric/fabric.h"
 
 namespace waybill {
 
-absl::StatusOr<std::unique_ptr<Fabric>> MakeLocalFabric();
+struct LocalOptions {
+  // How long somebody who connects may take to say which lane it wants, and how many may.
+  absl::Duration stranger_timeout = absl::Seconds(5);
+  size_t most_strangers = 128;
+};
+
+absl::StatusOr<std::unique_ptr<Fabric>> MakeLocalFabric(const LocalOptions& options = {});
 
 }  // namespace waybill
 

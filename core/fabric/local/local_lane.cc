@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/base/status.h"
@@ -69,8 +70,32 @@ absl::Status LocalLane::SendFrame(const FrameHeader& header, absl::Span<const st
   absl::Status sent = unsent_.empty() ? Send(socket.get(), message, fd)
                                       : absl::Status(absl::StatusCode::kUnavailable, "");
   if (!absl::IsUnavailable(sent)) return sent;
-  unsent_.push_back({{message.begin(), message.end()}, UniqueFd(fd < 0 ? -1 : dup(fd))});
+  const bool is_done = header.kind == FrameKind::kDone;
+  unsent_.push_back({{message.begin(), message.end()}, UniqueFd(fd < 0 ? -1 : dup(fd)), is_done});
+  if (is_done) ++unsent_dones_;
   return absl::OkStatus();
+}
+
+absl::Status LocalLane::TakeDone(uint64_t token) {
+  if (tokens.empty() || tokens[0] != token) {
+    return absl::DataLossError("a post is said to be done that is not the oldest one");
+  }
+  tokens.PopFront();
+  return absl::OkStatus();
+}
+
+absl::Status LocalLane::TellDone(uint64_t token) {
+  if (unsent_dones_ >= kMostOutstandingPosts) {
+    return absl::ResourceExhaustedError("more posts than may be outstanding");
+  }
+  return SendFrame({.kind = FrameKind::kDone, .token = token}, {});
+}
+
+void LocalLane::TellRefused(const absl::Status& why) {
+  RefusalBody refusal{.code = static_cast<uint32_t>(why.code())};
+  const absl::string_view text = why.message();
+  std::memcpy(refusal.text, text.data(), std::min(text.size(), sizeof(refusal.text) - 1));
+  (void)SendFrame({.kind = FrameKind::kRefused}, BytesOf(refusal));
 }
 
 absl::Status LocalLane::Flush() {
@@ -79,6 +104,7 @@ absl::Status LocalLane::Flush() {
     absl::Status sent = Send(socket.get(), first.bytes, first.fd.get());
     if (absl::IsUnavailable(sent)) return absl::OkStatus();
     WAYBILL_RETURN_IF_ERROR(sent);
+    if (first.is_done) --unsent_dones_;
     unsent_.pop_front();
   }
   return absl::OkStatus();

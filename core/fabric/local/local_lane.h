@@ -15,6 +15,7 @@
 #include "core/fabric/fabric.h"
 #include "core/fabric/local/frames.h"
 #include "core/fabric/local/read_permit.h"
+#include "core/fabric/ring.h"
 #include "core/fabric/shared_pages.h"
 
 namespace waybill::local {
@@ -22,7 +23,7 @@ namespace waybill::local {
 // A region of the peer's that we may use.
 struct PeerRegion {
   uint64_t size_bytes = 0;
-  UniqueFd fd;  // Where the peer allocated it, until it is mapped.
+  UniqueFd fd;  // The peer's pages, until they are mapped.
   bool has_pages = false;
   bool revoked = false;  // Its mapping stays until the lane is closed.
   std::optional<SharedPages> mapping;
@@ -42,21 +43,28 @@ class LocalLane {
   uint64_t secret() const { return secret_; }
 
   UniqueFd socket;
-  uint64_t peer_secret = 0;  // That ConnectLane() was told; 0 before.
-  uint64_t hello_from = 0;   // That the peer's hello said; 0 before.
+  uint64_t peer_secret = 0;  // From ConnectLane(); 0 before.
+  uint64_t hello_from = 0;   // From the peer's hello; 0 before.
   bool connected = false;
-  absl::Status status;  // Not OK: dead.
-  uint32_t outstanding_posts = 0;
-  std::optional<ReadPermit> own_permit;   // From the beginning of connecting.
+  absl::Status status;    // Not OK: dead.
+  Ring<uint64_t> tokens;  // The posts that the peer has not reported as done, in order.
+  std::optional<ReadPermit> own_permit;   // Set by ConnectLane().
   std::optional<ReadPermit> peer_permit;  // From the peer's hello or welcome.
+
+  // The end that sent the hello waits for the welcome. The other end sends it, and hears nothing
+  // before.
+  bool Expects(FrameKind kind) const {
+    if (kind == FrameKind::kWelcome) return !connected && hello_from == 0;
+    return connected;
+  }
 
   // After this the peer reads none of this end's memory.
   void Disconnect();
 
-  // What the peer said of its regions. A mapping is never moved or ended by it.
+  // Handle the peer's frames about its regions. They never move or end a mapping.
   absl::Status TakeGrant(absl::Span<const std::byte> body, UniqueFd fd);
   absl::Status TakeRevocation(absl::Span<const std::byte> body);
-  // Null where it granted none by that key, or took it back.
+  // Returns null if the peer granted no region by that key, or revoked it.
   PeerRegion* FindGrantedByPeer(uint64_t key);
 
   // Sends, or keeps it for Flush() where the socket is full: order is kept.
@@ -64,19 +72,29 @@ class LocalLane {
   absl::Status Flush();
   bool has_unsent() const { return !unsent_.empty(); }
 
+  // kDataLoss: the peer says that a post is done which is not the oldest one outstanding.
+  absl::Status TakeDone(uint64_t token);
+  // Says that the peer's post is done. kResourceExhausted: the peer posts on and on without reading
+  // what it is told.
+  absl::Status TellDone(uint64_t token);
+  // Says why the peer's writes are refused.
+  void TellRefused(const absl::Status& why);
+
  private:
   struct Unsent {
     std::vector<std::byte> bytes;
     UniqueFd fd;
+    bool is_done = false;  // A frame of kDone.
   };
 
   std::string peer_;
   uint64_t secret_;
   std::map<uint64_t, PeerRegion> granted_by_peer_;  // By key.
   std::deque<Unsent> unsent_;
+  size_t unsent_dones_ = 0;
 };
 
-// Why the peer refused a write, as it said; never OK.
+// Returns why the peer refused a write. Never OK.
 absl::Status RefusalIn(absl::Span<const std::byte> body);
 
 }  // namespace waybill::local

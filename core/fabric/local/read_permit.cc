@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "core/base/status.h"
 
 namespace waybill::local {
@@ -39,12 +40,16 @@ bool ReadPermit::BeginReading() {
   return false;
 }
 
-void ReadPermit::EndReading() { word().fetch_and(~kReading); }
+bool ReadPermit::EndReading() { return (word().fetch_and(~kReading) & kTakenBack) == 0; }
 
-void ReadPermit::TakeBack(int socket) {
+bool ReadPermit::TakeBack(int socket, absl::Duration patience) {
   word().fetch_or(kTakenBack);
-  // The peer reads one write at a time: some milliseconds at the most.
-  while ((word().load() & kReading) != 0 && !PeerIsGone(socket)) sched_yield();
+  const absl::Time deadline = absl::Now() + patience;
+  while ((word().load() & kReading) != 0 && !PeerIsGone(socket)) {
+    if (absl::Now() >= deadline) return false;
+    sched_yield();
+  }
+  return true;
 }
 
 }  // namespace waybill::local

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "core/base/unique_fd.h"
 #include "core/fabric/shared_pages.h"
 
@@ -14,20 +15,28 @@ namespace waybill::local {
 
 class ReadPermit {
  public:
-  // Of this end, for the peer.
+  // Creates the permit of this end.
   static absl::StatusOr<ReadPermit> Create();
-  // The peer's, for this end.
+  // Opens the peer's permit.
   static absl::StatusOr<ReadPermit> FromPeer(UniqueFd fd);
 
   int fd() const { return pages_.fd(); }
 
-  // The reader: between these two the owner's memory stays as it is. False: it was taken back.
-  bool BeginReading();
-  void EndReading();
+  // How long TakeBack() waits for a reader. A read is one write of kMaxWriteBytes at most, some
+  // milliseconds.
+  static constexpr absl::Duration kPatience = absl::Milliseconds(100);
 
-  // The owner: when it returns the peer does not read and will not. `socket` tells of a peer that
-  // died while it was reading.
-  void TakeBack(int socket);
+  // For the reader. Returns false if the permit was taken back.
+  bool BeginReading();
+  // Returns false if the permit was taken back meanwhile: what was read is worth nothing, since the
+  // owner may have changed it.
+  bool EndReading();
+
+  // For the owner. From its return on, nothing that the peer reads of the owner's memory counts:
+  // either the peer does not read, or it is stopped in the middle of a read, which EndReading()
+  // makes void when it goes on. Returns false in the latter case, after `patience`. `socket` tells
+  // of a peer that died while it was reading.
+  bool TakeBack(int socket, absl::Duration patience = kPatience);
 
  private:
   explicit ReadPermit(SharedPages pages) : pages_(std::move(pages)) {}

@@ -28,12 +28,12 @@ class ReadPermitTest : public testing::Test {
 TEST_F(ReadPermitTest, ThePeerReadsUntilItIsTakenBack) {
   for (int i = 0; i < 3; ++i) {
     EXPECT_TRUE(peers_.BeginReading());
-    peers_.EndReading();
+    EXPECT_TRUE(peers_.EndReading());
   }
-  own_.TakeBack(own_end_.get());
+  EXPECT_TRUE(own_.TakeBack(own_end_.get()));
   EXPECT_FALSE(peers_.BeginReading());
   EXPECT_FALSE(peers_.BeginReading());
-  own_.TakeBack(own_end_.get());
+  EXPECT_TRUE(own_.TakeBack(own_end_.get()));
 }
 
 TEST_F(ReadPermitTest, TakingItBackWaitsForTheReader) {
@@ -41,17 +41,25 @@ TEST_F(ReadPermitTest, TakingItBackWaitsForTheReader) {
   std::atomic<bool> read = false;
   std::thread reader([&] {
     read = true;
-    peers_.EndReading();
+    (void)peers_.EndReading();
   });
-  own_.TakeBack(own_end_.get());
+  EXPECT_TRUE(own_.TakeBack(own_end_.get(), absl::InfiniteDuration()));
   EXPECT_TRUE(read);
   reader.join();
+}
+
+// A process that is stopped in the middle of a copy neither goes on nor dies.
+TEST_F(ReadPermitTest, AReaderThatIsStoppedIsWaitedForALittleAndWhatItReadIsVoid) {
+  ASSERT_TRUE(peers_.BeginReading());
+  EXPECT_FALSE(own_.TakeBack(own_end_.get(), absl::ZeroDuration()));
+  EXPECT_FALSE(peers_.EndReading());
+  EXPECT_FALSE(peers_.BeginReading());
 }
 
 TEST_F(ReadPermitTest, AReaderThatDiedIsNotWaitedFor) {
   ASSERT_TRUE(peers_.BeginReading());
   peer_end_.Reset();
-  own_.TakeBack(own_end_.get());
+  EXPECT_TRUE(own_.TakeBack(own_end_.get(), absl::InfiniteDuration()));
   EXPECT_FALSE(peers_.BeginReading());
 }
 

@@ -42,6 +42,21 @@ bool SameUser(int socket) {
   return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
 }
 
+// Keeps one of the message's descriptors in `fd` and closes the others. Returns how many came.
+size_t TakeDescriptors(msghdr& header, UniqueFd& fd) {
+  size_t count = 0;
+  for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    for (size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
+      int number = -1;
+      std::memcpy(&number, reinterpret_cast<const char*>(c) + at, sizeof(number));
+      fd = UniqueFd(number);
+      ++count;
+    }
+  }
+  return count;
+}
+
 }  // namespace
 
 absl::StatusOr<UniqueFd> Listen(const std::string& name) {
@@ -111,7 +126,8 @@ absl::StatusOr<Received> Receive(int socket, absl::Span<std::byte> buffer) {
   msghdr header{};
   header.msg_iov = &part;
   header.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  // Room for two descriptors: one is what there may be, and alignment makes it two anyway.
+  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
   header.msg_control = control;
   header.msg_controllen = sizeof(control);
   ssize_t size;
@@ -126,13 +142,11 @@ absl::StatusOr<Received> Receive(int socket, absl::Span<std::byte> buffer) {
   if (size == 0 || (size < 0 && errno == ECONNRESET)) return absl::AbortedError("the peer is gone");
   if (size < 0) return SocketError("recvmsg", errno);
   Received received{.size_bytes = static_cast<size_t>(size)};
-  for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
-    if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(c), sizeof(fd));
-      received.fd = UniqueFd(fd);
-    }
+  const size_t count = TakeDescriptors(header, received.fd);
+  if (count > 1 || (header.msg_flags & MSG_CTRUNC) != 0) {
+    return absl::DataLossError("a frame with descriptors that are too many, or found no room");
   }
+  if ((header.msg_flags & MSG_TRUNC) != 0) return absl::DataLossError("a frame is too long");
   return received;
 }
 

@@ -31,7 +31,8 @@ struct Received {
   size_t size_bytes = 0;
   UniqueFd fd;
 };
-// kUnavailable: nothing there; kAborted: the peer is gone.
+// kUnavailable: nothing is there; kAborted: the peer is gone; kDataLoss: the message is longer than
+// the buffer, or brings more than one descriptor. None of its descriptors stays open then.
 absl::StatusOr<Received> Receive(int socket, absl::Span<std::byte> buffer);
 
 }  // namespace waybill::local

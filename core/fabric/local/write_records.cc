@@ -26,11 +26,7 @@ absl::StatusOr<WriteRecord> MakeRecord(RegionTable& regions, LaneId lane, const 
                      "\": on the local fabric the source is a region allocated by it and granted "
                      "to the lane"));
   }
-  if (!Within(source->memory, write.source_offset_bytes, write.size_bytes)) {
-    return absl::OutOfRangeError(absl::StrCat("write of ", write.size_bytes, " bytes from offset ",
-                                              write.source_offset_bytes, " of \"", source->name,
-                                              "\", which has ", source->memory.size_bytes));
-  }
+  WAYBILL_RETURN_IF_ERROR(regions.FindSource(write).status());
   return WriteRecord{.source_key = source->key,
                      .source_offset_bytes = write.source_offset_bytes,
                      .destination_key = destination_key,
@@ -41,22 +37,25 @@ absl::StatusOr<WriteRecord> MakeRecord(RegionTable& regions, LaneId lane, const 
 absl::Status CarryOutRecord(RegionTable& regions, LaneId id, LocalLane& lane,
                             const WriteRecord& record) {
   PeerRegion* source = lane.FindGrantedByPeer(record.source_key);
-  const OwnRegion* region = regions.FindGranted(record.destination_key, id);
-  if (source == nullptr || region == nullptr) {
-    return absl::PermissionDeniedError("a write by a key that is not granted on its lane");
+  if (source == nullptr) {
+    return absl::PermissionDeniedError("a write from a region that is not granted on its lane");
   }
-  const MemorySpan& to = region->memory;
+  WAYBILL_ASSIGN_OR_RETURN(
+      const Destination to,
+      regions.FindDestination(id, record.destination_key, record.destination_offset_bytes,
+                              record.size_bytes));
   WAYBILL_ASSIGN_OR_RETURN(const MemorySpan from, source->Memory());
-  if (!Within(from, record.source_offset_bytes, record.size_bytes) ||
-      !Within(to, record.destination_offset_bytes, record.size_bytes)) {
-    return absl::OutOfRangeError(absl::StrCat("write of ", record.size_bytes, " bytes to offset ",
-                                              record.destination_offset_bytes, " of \"",
-                                              region->name, "\", which has ", to.size_bytes));
+  if (!Within(from, record.source_offset_bytes, record.size_bytes)) {
+    return absl::OutOfRangeError(absl::StrCat("write of ", record.size_bytes, " bytes from offset ",
+                                              record.source_offset_bytes, " of a region of ",
+                                              from.size_bytes));
   }
   if (!lane.peer_permit->BeginReading()) return absl::AbortedError("the peer closed the lane");
-  kernels::Copy(to.data + record.destination_offset_bytes, from.data + record.source_offset_bytes,
-                record.size_bytes, kernels::Stores::kStreaming);
-  lane.peer_permit->EndReading();
+  kernels::Copy(to.data, from.data + record.source_offset_bytes, record.size_bytes,
+                kernels::Stores::kStreaming);
+  if (!lane.peer_permit->EndReading()) {
+    return absl::AbortedError("the peer closed the lane during a write");
+  }
   return absl::OkStatus();
 }
 

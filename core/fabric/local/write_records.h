@@ -7,14 +7,14 @@
 #include "core/fabric/fabric.h"
 #include "core/fabric/local/frames.h"
 #include "core/fabric/local/local_lane.h"
-#include "core/fabric/local/region_table.h"
+#include "core/fabric/region_table.h"
 
 namespace waybill::local {
 
 inline constexpr uint64_t kMaxWriteBytes = uint64_t{16} << 20;
 
-// What `write` is to the peer, whose region `destination_key` names. Says what is wrong with it
-// as far as this end can tell.
+// Makes the record that asks the peer to carry out `write` into its region `destination_key`. Fails
+// if this end can tell that the write is wrong.
 absl::StatusOr<WriteRecord> MakeRecord(RegionTable& regions, LaneId lane, const Write& write,
                                        uint64_t destination_key);
 

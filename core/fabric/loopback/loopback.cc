@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "core/base/status.h"
+#include "core/fabric/import_table.h"
 #include "core/fabric/progress.h"
 #include "core/fabric/shared_pages.h"
 
@@ -47,8 +48,8 @@ struct LoopbackRegion {
   std::set<LaneId> grants;
 };
 
-struct ImportedRegion {
-  LaneId lane;
+// A region at the peer, as it was described.
+struct DescribedRegion {
   uint64_t incarnation;
   RegionId region;
   uint32_t generation;
@@ -151,19 +152,15 @@ class Endpoint final : public Fabric {
         !absl::SimpleAtoi(parts[1], &id) || !absl::SimpleAtoi(parts[2], &generation)) {
       return absl::InvalidArgumentError(absl::StrCat("import a region: \"", descriptor, "\""));
     }
-    const ImportedRegion import{lane, incarnation, RegionId{id}, generation};
-    WAYBILL_RETURN_IF_ERROR(Resolve(import).status());
-    imports_.push_back(import);
-    return static_cast<RemoteRegionId>(imports_.size());
+    const DescribedRegion described{incarnation, RegionId{id}, generation};
+    WAYBILL_RETURN_IF_ERROR(Resolve(lane, described).status());
+    return imports_.Add(lane, described);
   }
 
   absl::StatusOr<MemorySpan> Map(RemoteRegionId id) override {
     const std::lock_guard lock(state_->mutex);
-    if (id == RemoteRegionId::kNone || static_cast<size_t>(id) > imports_.size()) {
-      return absl::InvalidArgumentError("map a region: it was not imported");
-    }
-    WAYBILL_ASSIGN_OR_RETURN(LoopbackRegion * region,
-                             Resolve(imports_[static_cast<size_t>(id) - 1]));
+    WAYBILL_ASSIGN_OR_RETURN(const auto* import, imports_.Find(id));
+    WAYBILL_ASSIGN_OR_RETURN(LoopbackRegion * region, Resolve(import->lane, import->target));
     if (!capabilities_.can_map || !region->pages) {
       return absl::UnimplementedError(absl::StrCat("map \"", region->name, "\": not by loopback"));
     }
@@ -171,7 +168,7 @@ class Endpoint final : public Fabric {
         SharedPages mapping,
         SharedPages::FromPeer(UniqueFd(dup(region->pages->fd())), region->memory.size_bytes));
     const MemorySpan memory{MemoryKind::kHost, mapping.data(), mapping.size_bytes()};
-    mappings_.emplace(imports_[static_cast<size_t>(id) - 1].lane, std::move(mapping));
+    mappings_.emplace(import->lane, std::move(mapping));
     return memory;
   }
 
@@ -198,7 +195,7 @@ class Endpoint final : public Fabric {
     }
     lane->second.wanted_address = std::string(peer_address);
     const std::vector<std::string> parts = absl::StrSplit(peer_address, '/');
-    const auto peer = state_->endpoints.find(parts[0]);
+    const auto peer = state_->endpoints.find(parts.empty() ? "" : parts[0]);
     uint32_t number = 0;
     if (parts.size() != 3 || !absl::SimpleAtoi(parts[2], &number) ||
         peer == state_->endpoints.end() ||
@@ -228,6 +225,7 @@ class Endpoint final : public Fabric {
     FailPeerOf(lane->second, absl::UnavailableError(absl::StrCat(name_, " closed the lane")));
     lanes_.erase(lane);
     mappings_.erase(id);
+    imports_.ForgetLane(id);
     for (auto& [region_id, region] : regions_) region.grants.erase(id);
     std::erase_if(events_, [id](const FabricEvent& e) { return e.lane == id; });
     return absl::OkStatus();
@@ -357,15 +355,15 @@ class Endpoint final : public Fabric {
     return &lane->second;
   }
 
-  absl::StatusOr<LoopbackRegion*> Resolve(const ImportedRegion& import) {
-    const auto lane = lanes_.find(import.lane);
+  absl::StatusOr<LoopbackRegion*> Resolve(LaneId id, const DescribedRegion& described) {
+    const auto lane = lanes_.find(id);
     if (lane == lanes_.end() || lane->second.peer == nullptr) {
       return absl::FailedPreconditionError("a region's lane is closed");
     }
     Endpoint* peer = lane->second.peer;
-    const auto region = peer->regions_.find(import.region);
-    if (region == peer->regions_.end() || peer->incarnation_ != import.incarnation ||
-        region->second.generation != import.generation ||
+    const auto region = peer->regions_.find(described.region);
+    if (region == peer->regions_.end() || peer->incarnation_ != described.incarnation ||
+        region->second.generation != described.generation ||
         !region->second.grants.contains(lane->second.peer_lane)) {
       return absl::FailedPreconditionError(
           absl::StrCat("a region of ", lane->second.peer_name,
@@ -374,7 +372,7 @@ class Endpoint final : public Fabric {
     return &region->second;
   }
 
-  // What can be wrong at this end.
+  // Checks what this end can check.
   absl::Status CheckWrite(LaneId id, const Write& write) const {
     const auto source = regions_.find(write.source);
     if (source == regions_.end()) return NoRegion(write.source);
@@ -382,10 +380,7 @@ class Endpoint final : public Fabric {
       return absl::InvalidArgumentError(absl::StrCat(
           "write of ", write.size_bytes, " bytes, at most ", capabilities_.max_write_bytes));
     }
-    const auto at = static_cast<size_t>(write.destination);
-    if (at == 0 || at > imports_.size() || imports_[at - 1].lane != id) {
-      return absl::InvalidArgumentError("a write's destination was not imported on its lane");
-    }
+    WAYBILL_RETURN_IF_ERROR(imports_.FindOn(id, write.destination).status());
     const MemorySpan& from = source->second.memory;
     if (!Within(from, write.source_offset_bytes, write.size_bytes)) {
       return absl::OutOfRangeError(absl::StrCat(
@@ -403,7 +398,7 @@ class Endpoint final : public Fabric {
     WAYBILL_RETURN_IF_ERROR(CheckWrite(id, write));  // The source may be gone since it was posted.
     const MemorySpan& from = regions_.at(write.source).memory;
     const absl::StatusOr<LoopbackRegion*> destination =
-        Resolve(imports_[static_cast<size_t>(write.destination) - 1]);
+        Resolve(id, **imports_.FindOn(id, write.destination));
     if (!destination.ok()) return absl::PermissionDeniedError(destination.status().message());
     const MemorySpan& to = (*destination)->memory;
     if (!Within(to, write.destination_offset_bytes, write.size_bytes)) {
@@ -442,7 +437,7 @@ class Endpoint final : public Fabric {
   uint32_t last_lane_ = 0;
   std::map<RegionId, LoopbackRegion> regions_;
   std::map<LaneId, LoopbackLane> lanes_;
-  std::vector<ImportedRegion> imports_;
+  ImportTable<DescribedRegion> imports_;
   std::multimap<LaneId, SharedPages> mappings_;
   std::deque<FabricEvent> events_;
 };

@@ -20,7 +20,7 @@ struct LoopbackOptions {
   uint32_t posts_per_poll = 1;
 };
 
-// What the endpoints of one test share. Outlives them. Thread-safe by one lock.
+// The network that the endpoints of one test share. Outlives them. Thread-safe by one lock.
 class LoopbackNetwork {
  public:
   explicit LoopbackNetwork(LoopbackOptions options = {});

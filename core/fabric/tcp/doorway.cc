@@ -51,7 +51,7 @@ std::optional<Arrival> Doorway::Look(Ticket ticket) {
       return std::nullopt;
     }
     guest.received_bytes += *received;
-    // What begins otherwise is not waited for.
+    // Does not wait for the rest of a different beginning.
     if (std::memcmp(guest.hello.data(), Hello::kMagic.data(),
                     std::min(guest.received_bytes, Hello::kMagic.size())) != 0) {
       ++counts.refused;

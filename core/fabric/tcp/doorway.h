@@ -42,9 +42,9 @@ class Doorway {
   absl::Status Open(const net::HostPort& address);
   const net::HostPort& address() const { return listener_.address; }
 
-  // What a ticket above kListener has to tell; nothing most of the time.
+  // Handles an event of a ticket above kListener. Returns an arrival if a whole hello has come.
   std::optional<Arrival> Look(Ticket ticket);
-  // Takes in those who have connected. False where more may be waiting.
+  // Accepts connections. Returns false if more may be waiting.
   bool Accept();
 
   // Keeps the socket until the peer has closed it too, so that it can read what it was sent.

@@ -1,4 +1,4 @@
-// What a tcp endpoint waits for: its sockets, a deadline of its own, and Wake().
+// The event loop of a tcp endpoint: it waits for sockets, a deadline and Wake().
 #ifndef WAYBILL_CORE_FABRIC_TCP_EVENT_LOOP_H_
 #define WAYBILL_CORE_FABRIC_TCP_EVENT_LOOP_H_
 
@@ -17,7 +17,7 @@ namespace waybill::tcp {
 
 using Clock = std::chrono::steady_clock;
 
-// Who a socket's events are for. Never used again, unlike the numbers of sockets.
+// Names the receiver of a socket's events. Tickets are never reused, unlike the numbers of sockets.
 using Ticket = uint64_t;
 
 class EventLoop {
@@ -26,22 +26,22 @@ class EventLoop {
 
   absl::Status Start();
 
-  // Tells once each time that the socket becomes readable or writable, until it is closed; what it
-  // is already is told too.
+  // Reports once each time that the socket becomes readable or writable, until it is closed, and
+  // also what it is already.
   absl::Status Watch(int socket, Ticket ticket);
-  // Its events are for another one from now on.
+  // Assigns the socket's events to another ticket.
   absl::Status Rewatch(int socket, Ticket ticket);
 
-  // What has happened: how many of `events` were filled. Never blocks.
+  // Takes what has happened. Returns how many of `events` were filled. Never blocks.
   size_t Take(absl::Span<epoll_event> events);
   // Until there is something to take, the deadline, or Wake().
   void Wait(absl::Time deadline);
-  void Wake() { waker_.Wake(); }  // From any thread.
+  void Wake() { waker_.Wake(); }  // [any thread]
   int descriptor() const { return epoll_.get(); }
 
-  // There is something to take at `when`, at the latest.
+  // Ends a wait at `when`, unless it ends earlier.
   void TellAt(Clock::time_point when);
-  // True when the time has come that TellAt() was told; it has to be told the next one then.
+  // Returns true once the TellAt() deadline has passed. Call TellAt() again to re-arm it.
   bool TakeTold();
 
  private:

@@ -1,4 +1,4 @@
-// What a lane receives: frames, and payloads that go from the socket to where they belong.
+// Receives for a lane: frames, and payloads that go from the socket to their final address.
 #ifndef WAYBILL_CORE_FABRIC_TCP_INBOX_H_
 #define WAYBILL_CORE_FABRIC_TCP_INBOX_H_
 
@@ -16,7 +16,7 @@ class Inbox {
   enum class Step {
     kFrame,    // frame() is new. Where it announces a payload, Land() says where it goes.
     kLanded,   // All of the payload that frame() announced is there.
-    kPaused,   // So much was received as was allowed; there may be more.
+    kPaused,   // The allowance is used up; there may be more.
     kDrained,  // The socket is empty. Asked again, it is looked at again.
   };
 

@@ -1,4 +1,4 @@
-// How a lane is told to its other end: "10.0.0.1:7070/" and its secret.
+// The address of a lane, which its other end is told: "10.0.0.1:7070/" and a secret.
 #ifndef WAYBILL_CORE_FABRIC_TCP_LANE_ADDRESS_H_
 #define WAYBILL_CORE_FABRIC_TCP_LANE_ADDRESS_H_
 
@@ -20,7 +20,7 @@ std::string ToString(const LaneAddress& address);
 absl::StatusOr<LaneAddress> ParseLaneAddress(absl::string_view text);
 
 absl::StatusOr<Secret> NewSecret();
-// Takes as long wherever they differ.
+// Compares in constant time.
 bool Same(const Secret& a, const Secret& b);
 
 }  // namespace waybill::tcp

@@ -77,7 +77,7 @@ absl::Status LaneSet::Connect(LaneId id, absl::string_view peer_address) {
   lane->peer_address = *std::move(address);
   lane->deadline = Clock::now() + absl::ToChronoNanoseconds(options_.connect_timeout);
   loop_.TellAt(lane->deadline);
-  // Of the two ends the one with the smaller address connects, and the other waits for its hello.
+  // The end with the smaller address connects, and the other end waits for its hello.
   if (own < peer_address) {
     if (absl::Status status = Dial(id, *lane); !status.ok()) Fail(id, *lane, std::move(status));
     return absl::OkStatus();
@@ -290,7 +290,7 @@ void LaneSet::WakeWhenWorthIt(TcpLane& lane) {
   const int wanted = left < kLongBytes ? 1 : static_cast<int>(std::min(left, kTurnBytes));
   if (wanted == lane.readable_at_bytes) return;
   ++counts.setting_calls;
-  // Where it can't be set, there are more wakes, and no harm.
+  // If it cannot be set, there are more wakes, but no harm.
   if (net::SetReadableAt(lane.socket.get(), wanted).ok()) lane.readable_at_bytes = wanted;
 }
 
@@ -305,7 +305,7 @@ void LaneSet::SendSome(LaneId id, TcpLane& lane) {
     const absl::StatusOr<size_t> sent =
         net::SendParts(lane.socket.get(), absl::MakeSpan(parts).subspan(0, count));
     if (!sent.ok()) {
-      // What the peer said last is still to be read, perhaps why it went.
+      // The peer's last bytes are still to be read; they may say why it closed.
       lane.lost = sent.status();
       lane.is_writable = false;
       lane.is_readable = true;

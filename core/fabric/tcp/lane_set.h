@@ -13,9 +13,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/fabric/fabric.h"
+#include "core/fabric/ring.h"
 #include "core/fabric/tcp/doorway.h"
 #include "core/fabric/tcp/event_loop.h"
-#include "core/fabric/tcp/ring.h"
 #include "core/fabric/tcp/tcp_lane.h"
 
 namespace waybill::tcp {
@@ -25,7 +25,7 @@ struct TrafficCounts {
   uint64_t received_bytes = 0;
   uint64_t send_calls = 0;
   uint64_t receive_calls = 0;
-  uint64_t setting_calls = 0;  // Of when to wake.
+  uint64_t setting_calls = 0;  // Calls that set when to wake.
   uint64_t connected_lanes = 0;
   uint64_t failed_lanes = 0;
   uint64_t refused_writes = 0;
@@ -57,7 +57,7 @@ class LaneSet {
   absl::StatusOr<TcpLane*> FindConnected(LaneId id);
   std::map<LaneId, TcpLane>& all() { return lanes_; }
 
-  // The other end is there.
+  // Call this when the other end is there.
   void Connected(LaneId id, TcpLane& lane);
   // Ends the lane. The event tells; whoever called goes on.
   void Fail(LaneId id, TcpLane& lane, absl::Status status);
@@ -66,15 +66,15 @@ class LaneSet {
 
   // Sends what the socket takes, within a turn's bytes. What is left is sent in turns.
   void SendSome(LaneId id, TcpLane& lane);
-  // In the middle of a long payload, more is received when much of it is there: each wake costs
+  // Delays the next wake in the middle of a long payload until much of it is there: each wake costs
   // about as much as copying 30 KB.
   void WakeWhenWorthIt(TcpLane& lane);
-  // It has something to do when its turn comes.
+  // Queues the lane for a turn.
   void Enqueue(LaneId id, TcpLane& lane);
 
-  // Takes what sockets and clock have told.
+  // Takes the events of sockets and timers.
   void TakeEvents();
-  // Whose turn it is; null where all had theirs.
+  // Returns the lane whose turn it is, or nullopt if all had theirs.
   std::optional<LaneId> TakeTurn();
   size_t turns() const { return turns_.size(); }
   bool HasWork() const { return !turns_.empty() || !events.empty() || door_is_open_; }

@@ -1,4 +1,4 @@
-// What a lane has to send: frames and, from where it lies, the memory behind them.
+// What a lane has to send: frames and the memory behind them, which is not copied.
 #ifndef WAYBILL_CORE_FABRIC_TCP_OUTBOX_H_
 #define WAYBILL_CORE_FABRIC_TCP_OUTBOX_H_
 
@@ -9,8 +9,8 @@
 
 #include "absl/types/span.h"
 #include "core/fabric/fabric.h"
+#include "core/fabric/ring.h"
 #include "core/fabric/tcp/frames.h"
-#include "core/fabric/tcp/ring.h"
 
 namespace waybill::tcp {
 
@@ -56,7 +56,7 @@ class Outbox {
   void TellDone();
 
   Ring<Item> items_;
-  uint64_t begun_bytes_ = 0;  // Of the first item.
+  uint64_t begun_bytes_ = 0;  // The bytes of the first item that were sent.
   uint64_t done_ = 0;
   uint64_t told_ = 0;  // Sent, or in `items_`.
 };

@@ -11,7 +11,7 @@
 namespace waybill::tcp {
 namespace {
 
-// What a receiver would make of a stream.
+// Parses a stream as a receiver does.
 struct Parsed {
   std::vector<uint32_t> immediates;
   std::vector<uint64_t> done;

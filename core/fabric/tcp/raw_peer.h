@@ -22,14 +22,14 @@ class RawPeer {
   // Somebody who knows where a lane's end listens, and says nothing yet.
   explicit RawPeer(absl::string_view lane_address);
 
-  // What to tell the lane's end of its peer. It is the smaller address, so this end connects.
+  // The address to give to the lane. It is the smaller one, so this end connects.
   std::string address() const;
 
   Hello GoodHello() const;
   // Says hello and is welcomed.
   bool Join(DrivenFabric& fabric, LaneId lane);
 
-  // False where the connection is closed. Polls the fabric while the socket is full.
+  // Returns false if the connection is closed. Polls the fabric while the socket is full.
   bool Send(absl::Span<const std::byte> bytes, DrivenFabric& fabric);
   template <typename T>
   bool Say(const T& value, DrivenFabric& fabric) {

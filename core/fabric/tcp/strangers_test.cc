@@ -1,4 +1,4 @@
-// What comes in from outside: strangers, liars, and a peer whose bytes make no sense.
+// Tests of input from outside: strangers, liars, and a peer whose bytes make no sense.
 
 #include <gtest/gtest.h>
 

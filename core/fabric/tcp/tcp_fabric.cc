@@ -11,20 +11,16 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/fabric/import_table.h"
 #include "core/fabric/progress.h"
+#include "core/fabric/region_table.h"
 #include "core/fabric/tcp/frames.h"
 #include "core/fabric/tcp/lane_set.h"
-#include "core/fabric/tcp/region_table.h"
 #include "core/fabric/tcp/tcp_lane.h"
 
 namespace waybill {
 namespace tcp {
 namespace {
-
-struct ImportedRegion {
-  LaneId lane = LaneId::kNone;
-  uint64_t key = 0;
-};
 
 class TcpFabric final : public Fabric {
  public:
@@ -84,12 +80,11 @@ class TcpFabric final : public Fabric {
                                                      "\" is not 16 hexadecimal digits"));
     }
     if (!lane->granted_by_peer.contains(key)) return NotGranted(*lane);
-    imports_.push_back({lane_id, key});
-    return static_cast<RemoteRegionId>(imports_.size());
+    return imports_.Add(lane_id, key);
   }
 
   absl::StatusOr<MemorySpan> Map(RemoteRegionId id) override {
-    WAYBILL_RETURN_IF_ERROR(FindImport(id).status());
+    WAYBILL_RETURN_IF_ERROR(imports_.Find(id).status());
     return absl::UnimplementedError("memory of another host can't be mapped");
   }
 
@@ -111,6 +106,7 @@ class TcpFabric final : public Fabric {
   }
   absl::Status CloseLane(LaneId id) override {
     regions_.ForgetLane(id);
+    imports_.ForgetLane(id);
     return lanes_.Close(id);
   }
   absl::Status LaneStatus(LaneId id) const override {
@@ -196,13 +192,6 @@ class TcpFabric final : public Fabric {
   }
 
  private:
-  absl::StatusOr<ImportedRegion> FindImport(RemoteRegionId id) const {
-    if (id == RemoteRegionId::kNone || static_cast<size_t>(id) > imports_.size()) {
-      return absl::InvalidArgumentError("a remote region was not imported");
-    }
-    return imports_[static_cast<size_t>(id) - 1];
-  }
-
   absl::Status NotGranted(const TcpLane& lane) const {
     return absl::FailedPreconditionError(
         absl::StrCat("a region of ", lane.peer,
@@ -211,18 +200,15 @@ class TcpFabric final : public Fabric {
 
   absl::Status Push(LaneId id, TcpLane& lane, const Write& write, uint16_t flags,
                     uint32_t immediate) {
-    WAYBILL_ASSIGN_OR_RETURN(const ImportedRegion import, FindImport(write.destination));
-    if (import.lane != id) {
-      return absl::InvalidArgumentError("a write's destination was not imported on its lane");
-    }
-    if (!lane.granted_by_peer.contains(import.key)) return NotGranted(lane);
+    WAYBILL_ASSIGN_OR_RETURN(const uint64_t* key, imports_.FindOn(id, write.destination));
+    if (!lane.granted_by_peer.contains(*key)) return NotGranted(lane);
     if (write.size_bytes > kMaxWriteBytes) {
       return absl::InvalidArgumentError(absl::StrCat("write of ", write.size_bytes, " bytes to ",
                                                      lane.peer, ", at most ", kMaxWriteBytes));
     }
     WAYBILL_ASSIGN_OR_RETURN(const std::byte* source, regions_.FindSource(write));
-    lane.outbox.Push({FrameKind::kWrite, flags, immediate, import.key,
-                      write.destination_offset_bytes, write.size_bytes},
+    lane.outbox.Push({FrameKind::kWrite, flags, immediate, *key, write.destination_offset_bytes,
+                      write.size_bytes},
                      source, write.source);
     return absl::OkStatus();
   }
@@ -363,9 +349,9 @@ class TcpFabric final : public Fabric {
                                       .source_must_be_granted = false,
                                       .max_write_bytes = kMaxWriteBytes,
                                       .max_outstanding_posts = 256};
-  RegionTable regions_;
+  RegionTable regions_{"tcp", RegionTable::Renewal::kKeys};
   LaneSet lanes_;
-  std::vector<ImportedRegion> imports_;
+  ImportTable<uint64_t> imports_;  // Each by its key.
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What the conformance suite can't ask: writes that are cut in the middle, and deadlines.
+// Tests beyond the conformance suite: writes that are cut in the middle, and deadlines.
 
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ class HalfAWrite : public testing::Test {
     }
     return true;
   }
-  // That the peer hears why, and the rest of the bytes goes nowhere.
+  // The peer learns why, and the rest of the bytes is discarded.
   void ExpectRefusal() {
     (void)SendHalf();
     std::optional<Frame> heard;
@@ -130,7 +130,7 @@ TEST(TcpFabric, APeerThatListensAndDoesNotAnswerFailsTheLaneAtItsDeadline) {
   const LaneId waits = *fabric->OpenLane("the peer", "");
   RawPeer peer(*fabric->LaneAddress(waits));
   ASSERT_TRUE(fabric->ConnectLane(waits, peer.address()).ok());
-  // Of a larger address, so that the fabric's end has to come.
+  // Its address is larger, so that the fabric's end has to connect.
   const net::Listener mute = *net::Listen({.host = "127.0.0.3"});
   const LaneId comes = *fabric->OpenLane("the peer", "");
   ASSERT_TRUE(fabric->ConnectLane(comes, ToString(LaneAddress{mute.address, *NewSecret()})).ok());

@@ -12,18 +12,18 @@
 #include "absl/status/status.h"
 #include "core/base/unique_fd.h"
 #include "core/fabric/fabric.h"
+#include "core/fabric/ring.h"
 #include "core/fabric/tcp/event_loop.h"
 #include "core/fabric/tcp/frames.h"
 #include "core/fabric/tcp/inbox.h"
 #include "core/fabric/tcp/lane_address.h"
 #include "core/fabric/tcp/outbox.h"
-#include "core/fabric/tcp/ring.h"
 #include "core/net/silence.h"
 
 namespace waybill::tcp {
 
 struct TcpLane {
-  // What the socket is good for; without a socket, nothing has happened yet or all is over.
+  // The state of the socket. Without a socket, the lane has not begun or has ended.
   enum class Stage {
     kApart,     // No connection; the peer may come.
     kHeld,      // The peer came, and we were not yet told who it has to be.
@@ -38,16 +38,16 @@ struct TcpLane {
 
   Stage stage = Stage::kApart;
   std::optional<LaneAddress> peer_address;  // Once ConnectLane() was told.
-  Secret hello_from = {};                   // Where held.
+  Secret hello_from = {};                   // Set while the arrival is held.
   Clock::time_point deadline;               // To be connected, once told.
-  net::Silence silence;                     // Of the peer's host.
+  net::Silence silence;                     // Watches the peer's host.
   absl::Status status;
   UniqueFd socket;
   UniqueFd probe;  // Looks whether there is anybody to wait for.
 
   Outbox outbox;
   Inbox inbox;
-  // What the socket told, until tried in vain.
+  // True if the event loop reported the socket and no call has failed with EAGAIN since.
   bool is_readable = false;
   bool is_writable = false;
   bool has_ended = false;  // The end of the stream is behind what can be read.
@@ -56,11 +56,11 @@ struct TcpLane {
   bool is_queued = false;  // For its turn.
 
   // Posts of this end.
-  Ring<uint64_t> tokens;  // Of those that are not complete, in order.
+  Ring<uint64_t> tokens;  // The posts that are not complete, in order.
   uint64_t completed = 0;
   // Posts of the peer's.
   uint64_t landed = 0;
-  RegionId landing_in = RegionId::kNone;  // Where the payload that is awaited goes.
+  RegionId landing_in = RegionId::kNone;  // The region of the payload that is being received.
 
   std::map<uint64_t, uint64_t> granted_by_peer;  // Sizes by key.
   std::string refusal;                           // Ours, while it is being sent.

@@ -12,7 +12,7 @@
 namespace waybill::verbs {
 namespace {
 
-constexpr uint32_t kEntries = 8192;  // Of one queue, where the device has as many.
+constexpr uint32_t kEntries = 8192;  // Entries of one queue, if the device allows as many.
 constexpr int kPolledAtOnce = 32;
 
 }  // namespace

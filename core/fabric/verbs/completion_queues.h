@@ -22,7 +22,8 @@ struct CqPair {
   ibv_cq* receive = nullptr;
   uint32_t capacity = 0;
   uint32_t used = 0;
-  uint32_t leaving = 0;  // Of lanes that are closed, until the queues were seen empty.
+  uint32_t leaving =
+      0;  // The number of closed lanes that may still have completions in the queues.
   bool armed = false;
   bool dead = false;  // One of them overran: nothing comes out of it any more.
 };

@@ -22,7 +22,7 @@ class Descriptors {
   absl::Status Watch(int fd);
   void WatchForRoom(int fd, bool room);
 
-  // Those that are ready now, without the wake. True: it is time to look.
+  // Returns the descriptors that are ready now, except for the wake.
   bool Take(std::vector<int>& ready);
 
   // Blocks until one is ready, the deadline, or Wake(). `sleep` false: only forgets the wakes.

@@ -11,7 +11,7 @@
 namespace waybill::verbs {
 namespace {
 
-constexpr uint32_t kSoftwareVendor = 0xFFFFFF;  // What rxe says of itself.
+constexpr uint32_t kSoftwareVendor = 0xFFFFFF;  // The vendor of rxe.
 
 absl::Status DeviceError(absl::string_view operation, absl::string_view device, int error) {
   return absl::UnavailableError(absl::StrCat(operation, " of RDMA device ", device, ": ",

@@ -74,7 +74,7 @@ struct PortCase {
   const char* name;
   fake_verbs::PortOptions port;
   std::optional<uint32_t> forced;
-  const char* text;  // Of the NIC, or of why it is not used.
+  const char* text;  // Describes the NIC, or says why it is not used.
   bool usable;
 };
 

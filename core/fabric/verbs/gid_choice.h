@@ -28,7 +28,7 @@ struct GidChoice {
   std::string reason;  // "RoCE v2 with an IPv4 address".
 };
 
-// Of a port's GIDs, in this order, and the first of equals:
+// Chooses among a port's GIDs in this order, and takes the first of equal ones:
 //
 //   RoCE v2 with an IPv4 address       routable, and what switches are set up for
 //   RoCE v2 with a global IPv6 address

@@ -32,30 +32,22 @@ absl::StatusOr<RemoteRegionId> Imports::Add(const VerbsLane& lane, absl::string_
   }
   const auto granted = lane.granted_by_peer.find(key);
   if (granted == lane.granted_by_peer.end()) return NotGranted(lane);
-  imports_.push_back({lane.id(), key, granted->second});
-  return static_cast<RemoteRegionId>(imports_.size());
+  return imports_.Add(LaneId{lane.id()}, {key, granted->second});
 }
 
-absl::Status Imports::Check(RemoteRegionId id) const {
-  if (id == RemoteRegionId::kNone || static_cast<size_t>(id) > imports_.size()) {
-    return absl::InvalidArgumentError("a remote region was not imported");
-  }
-  return absl::OkStatus();
-}
+absl::Status Imports::Check(RemoteRegionId id) const { return imports_.Find(id).status(); }
 
 void Imports::Revoke(const VerbsLane& lane, uint64_t key) {
-  for (Import& import : imports_) {
-    if (import.lane == lane.id() && import.key == key) import.revoked = true;
-  }
+  imports_.ForEachOn(LaneId{lane.id()}, [&](Import& import) {
+    if (import.key == key) import.revoked = true;
+  });
 }
 
 absl::StatusOr<RemoteWrite> Imports::Resolve(const VerbsLane& lane, size_t device, Regions& regions,
                                              const Write& write) const {
-  WAYBILL_RETURN_IF_ERROR(Check(write.destination));
-  const Import& to = imports_[static_cast<size_t>(write.destination) - 1];
-  if (to.lane != lane.id()) {
-    return absl::InvalidArgumentError("a write's destination was not imported on its lane");
-  }
+  WAYBILL_ASSIGN_OR_RETURN(const Import* found,
+                           imports_.FindOn(LaneId{lane.id()}, write.destination));
+  const Import& to = *found;
   if (to.revoked) return NotGranted(lane);
   WAYBILL_ASSIGN_OR_RETURN(const OwnRegion* from, regions.FindUsable(write.source));
   WAYBILL_RETURN_IF_ERROR(CheckRange("read", write.source_offset_bytes, write.size_bytes,

@@ -1,14 +1,15 @@
-// What peers granted and this end imported, and the lookup of a write's two ends.
+// The regions that peers granted and this end imported, and the lookup of both ends of a write.
 #ifndef WAYBILL_CORE_FABRIC_VERBS_IMPORTS_H_
 #define WAYBILL_CORE_FABRIC_VERBS_IMPORTS_H_
 
 #include <cstdint>
-#include <vector>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/fabric/fabric.h"
+#include "core/fabric/import_table.h"
 #include "core/fabric/verbs/regions.h"
 #include "core/fabric/verbs/send_queue.h"
 #include "core/fabric/verbs/verbs_lane.h"
@@ -21,6 +22,7 @@ class Imports {
   absl::StatusOr<RemoteRegionId> Add(const VerbsLane& lane, absl::string_view descriptor);
   // kInvalidArgument: was not imported.
   absl::Status Check(RemoteRegionId id) const;
+  void ForgetLane(LaneId lane) { imports_.ForgetLane(lane); }
   // The peer took its grant back.
   void Revoke(const VerbsLane& lane, uint64_t key);
 
@@ -31,12 +33,11 @@ class Imports {
 
  private:
   struct Import {
-    uint32_t lane = 0;
     uint64_t key = 0;
     PeerRegion region;
     bool revoked = false;
   };
-  std::vector<Import> imports_;
+  ImportTable<Import> imports_;
 };
 
 // A region's description, for peers.

@@ -1,5 +1,5 @@
-// What the other end of a lane has to know of this one's queue pair: printable, for the control
-// channel.
+// The address of one end of a lane: what the other end must know about the queue pair. Printable,
+// for the control channel.
 #ifndef WAYBILL_CORE_FABRIC_VERBS_LANE_ADDRESS_H_
 #define WAYBILL_CORE_FABRIC_VERBS_LANE_ADDRESS_H_
 
@@ -15,22 +15,23 @@ namespace waybill::verbs {
 using Gid = std::array<uint8_t, 16>;
 
 struct LaneAddress {
-  std::string rendezvous;     // Where to meet, and the secret by which to know each other.
-  std::string nic;            // For people.
+  std::string rendezvous;     // The place of the rendezvous, and the secret by which the ends
+                              // recognise each other.
+  std::string nic;            // Shown to people.
   uint32_t queue_pair = 0;    // 24 bits.
   uint32_t first_packet = 0;  // Its packets' first number, 24 bits.
-  uint32_t mtu = 0;           // Of its port, as the enum of libibverbs has it: 1 (256) to 5 (4096).
-  uint16_t lid = 0;           // 0 on Ethernet.
+  uint32_t mtu = 0;  // The MTU of the port, as the enum of libibverbs: 1 (256) to 5 (4096).
+  uint16_t lid = 0;  // 0 on Ethernet.
   Gid gid = {};
 
   bool operator==(const LaneAddress&) const = default;
 };
 
 std::string ToString(const LaneAddress& address);
-// kInvalidArgument, with the text, where it is none.
+// kInvalidArgument: the text is not an address; the error quotes it.
 absl::StatusOr<LaneAddress> ParseLaneAddress(absl::string_view text);
 
-// As people write them: an IPv4 address where the GID holds one, else eight groups.
+// Returns the GID as people write it: as an IPv4 address if it holds one, else as eight groups.
 std::string ToString(const Gid& gid);
 
 }  // namespace waybill::verbs

@@ -32,10 +32,10 @@ class LaneTable {
   absl::StatusOr<VerbsLane*> Find(LaneId id) const;
   // Why it failed, or kFailedPrecondition: it is not connected.
   absl::StatusOr<VerbsLane*> FindUsable(LaneId id) const;
-  // Null where it is gone, or has failed: completions and events may be of one of these.
+  // Returns null if the lane is closed or has failed. Completions and events may still name it.
   VerbsLane* FindLive(uint32_t id) const;
   std::vector<VerbsLane*> ConcernedBy(const NicTrouble& trouble) const;
-  // Those whose peer's host has owed an answer for longer than that.
+  // Returns the lanes whose peer's host has not answered for longer than the timeout.
   std::vector<VerbsLane*> SilentFor(absl::Duration most) const;
   // The index of the device that it is on.
   size_t DeviceOf(const VerbsLane& lane) const { return lanes_.at(lane.id()).nic->device_index; }

@@ -26,7 +26,7 @@ struct UsedNic {
   uint32_t lanes = 0;       // Open ones.
 };
 
-// What a device told of itself, in terms of who is concerned.
+// An asynchronous event of a device, and whom it concerns.
 struct NicTrouble {
   const UsedNic* nic = nullptr;        // All lanes on it,
   const CqPair* queues = nullptr;      // or those whose completions come there,

@@ -1,5 +1,6 @@
 #include "core/fabric/verbs/regions.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -31,7 +32,7 @@ absl::Status RegistrationError(const OwnRegion& region, const Device& device, in
 }  // namespace
 
 Regions::~Regions() {
-  for (auto& [id, region] : regions_) Deregister(region);
+  for (auto& [id, region] : regions_) (void)Deregister(region);
 }
 
 absl::StatusOr<Region> Regions::Register(const MemorySpan& memory, absl::string_view name) {
@@ -47,7 +48,7 @@ absl::StatusOr<Region> Regions::Allocate(uint64_t size_bytes, absl::string_view 
 absl::StatusOr<Region> Regions::Add(OwnRegion region) {
   WAYBILL_ASSIGN_OR_RETURN(region.key, RandomBits());
   region.id = RegionId{++last_id_};
-  WAYBILL_RETURN_IF_ERROR(RegisterWithDevices(region));
+  WAYBILL_RETURN_IF_ERROR(RegisterWithDevices(region, {}));
   const Region added{region.id, region.memory};
   regions_.emplace(added.id, std::move(region));
   return added;
@@ -55,7 +56,7 @@ absl::StatusOr<Region> Regions::Add(OwnRegion region) {
 
 absl::Status Regions::Release(RegionId id) {
   WAYBILL_ASSIGN_OR_RETURN(OwnRegion * region, Find(id));
-  Deregister(*region);
+  WAYBILL_RETURN_IF_ERROR(Deregister(*region));
   regions_.erase(id);
   return absl::OkStatus();
 }
@@ -66,13 +67,19 @@ absl::Status Regions::Renew(RegionId id, Contents contents) {
     return absl::UnimplementedError(absl::StrCat(
         "renew \"", region->name, "\" zeroed: memory of a device is zeroed by its owner"));
   }
-  Deregister(*region);
-  WAYBILL_ASSIGN_OR_RETURN(region->key, RandomBits());
+  std::vector<uint32_t> old_keys;
+  for (const auto* registrations : {&region->registrations, &region->stuck}) {
+    for (const ibv_mr* mr : *registrations) {
+      if (mr != nullptr) old_keys.push_back(mr->rkey);
+    }
+  }
   region->grants.clear();
+  WAYBILL_RETURN_IF_ERROR(Deregister(*region));
+  WAYBILL_ASSIGN_OR_RETURN(region->key, RandomBits());
   if (contents == Contents::kZeroed) {
     std::memset(region->memory.data, 0, region->memory.size_bytes);
   }
-  return RegisterWithDevices(*region);
+  return RegisterWithDevices(*region, old_keys);
 }
 
 absl::StatusOr<OwnRegion*> Regions::Find(RegionId id) {
@@ -96,39 +103,54 @@ void Regions::ForgetLane(LaneId lane) {
   for (auto& [id, region] : regions_) region.grants.erase(lane);
 }
 
-absl::Status Regions::RegisterWithDevices(OwnRegion& region) {
-  const absl::Time begin = absl::Now();
+ibv_mr* Regions::RegisterWith(Device& device, const OwnRegion& region) {
   unsigned access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
   // An optional flag: the library leaves it out where the device does not know it.
   if (relaxed_ordering_ && region.memory.kind == MemoryKind::kDevice) {
     access |= IBV_ACCESS_RELAXED_ORDERING;
   }
+  ibv_mr* mr = nullptr;
+  if (region.memory.dmabuf_fd >= 0) {
+    mr =
+        verbs_.RegDmabufMr(device.pd(), region.memory.dmabuf_offset_bytes, region.memory.size_bytes,
+                           reinterpret_cast<uintptr_t>(region.memory.data), region.memory.dmabuf_fd,
+                           static_cast<int>(access));
+  }
+  // Host memory, or a GPU's by peer memory where there is no dma-buf.
+  if (mr == nullptr) {
+    mr = verbs_.RegMr(device.pd(), region.memory.data, region.memory.size_bytes, access);
+  }
+  return mr;
+}
+
+absl::Status Regions::RegisterWithDevices(OwnRegion& region,
+                                          const std::vector<uint32_t>& old_keys) {
+  const absl::Time begin = absl::Now();
   for (Device* device : devices_) {
-    ibv_mr* mr = nullptr;
     if (device->failed()) {  // Its lanes are dead; the others go on.
       region.registrations.push_back(nullptr);
       continue;
     }
-    if (region.memory.dmabuf_fd >= 0) {
-      mr = verbs_.RegDmabufMr(device->pd(), region.memory.dmabuf_offset_bytes,
-                              region.memory.size_bytes,
-                              reinterpret_cast<uintptr_t>(region.memory.data),
-                              region.memory.dmabuf_fd, static_cast<int>(access));
+    ibv_mr* mr = RegisterWith(*device, region);
+    ibv_mr* refused = nullptr;
+    if (mr != nullptr && std::find(old_keys.begin(), old_keys.end(), mr->rkey) != old_keys.end()) {
+      // While this one lives, another one has another key.
+      refused = std::exchange(mr, RegisterWith(*device, region));
     }
-    // Host memory, or a GPU's by peer memory where there is no dma-buf.
-    if (mr == nullptr) {
-      mr = verbs_.RegMr(device->pd(), region.memory.data, region.memory.size_bytes, access);
-    }
-    if (mr == nullptr) {
-      const int error = errno;
-      absl::Status status = RegistrationError(region, *device, error);
-      Deregister(region);
-      const bool may_stage = error == ENOMEM && region.memory.kind != MemoryKind::kDevice;
-      return may_stage ? Stage(region, status) : status;
-    }
+    const int error = errno;
     region.registrations.push_back(mr);
-    ++counts_.registrations;
-    counts_.registered_bytes += region.memory.size_bytes;
+    if (mr != nullptr) {
+      ++counts_.registrations;
+      counts_.registered_bytes += region.memory.size_bytes;
+    }
+    absl::Status given_up;
+    if (refused != nullptr) given_up = DeregisterOne(region, refused);
+    if (mr != nullptr && given_up.ok()) continue;
+    (void)Deregister(region);
+    if (!given_up.ok()) return given_up;
+    absl::Status status = RegistrationError(region, *device, error);
+    const bool may_stage = error == ENOMEM && region.memory.kind != MemoryKind::kDevice;
+    return may_stage ? Stage(region, status) : status;
   }
   counts_.time += absl::Now() - begin;
   return absl::OkStatus();
@@ -171,17 +193,34 @@ absl::string_view Regions::why_staged() const {
   return counts_.unregistered_regions == 0 ? absl::string_view() : absl::string_view(why_staged_);
 }
 
-void Regions::Deregister(OwnRegion& region) {
+absl::Status Regions::DeregisterOne(OwnRegion& region, ibv_mr* mr) {
+  const Device& device = **std::find_if(devices_.begin(), devices_.end(),
+                                        [&](const Device* d) { return d->pd() == mr->pd; });
+  const int error = verbs_.DeregMr(mr);
+  // A device that has failed accepts nothing any more.
+  if (error == 0 || device.failed()) return absl::OkStatus();
+  region.stuck.push_back(mr);
+  return absl::InternalError(absl::StrCat("deregister \"", region.name, "\" (",
+                                          region.memory.size_bytes, " bytes) with ", device.name(),
+                                          ": ", std::strerror(error), " (errno ", error,
+                                          "): peers can still write to it by its old key"));
+}
+
+absl::Status Regions::Deregister(OwnRegion& region) {
   if (std::exchange(region.staged, false)) {
     staged_.erase(region.key);
     --counts_.unregistered_regions;
   }
-  for (ibv_mr* mr : region.registrations) {
+  absl::Status status;
+  for (ibv_mr* mr : std::exchange(region.stuck, {})) {
+    status = FirstError(std::move(status), DeregisterOne(region, mr));
+  }
+  for (ibv_mr* mr : std::exchange(region.registrations, {})) {
     if (mr == nullptr) continue;
-    verbs_.DeregMr(mr);
+    status = FirstError(std::move(status), DeregisterOne(region, mr));
     counts_.registered_bytes -= region.memory.size_bytes;
   }
-  region.registrations.clear();
+  return status;
 }
 
 std::vector<FabricCount> Regions::Counts() const {

@@ -28,19 +28,20 @@ struct OwnRegion {
   RegionId id = RegionId::kNone;
   MemorySpan memory;
   std::string name;
-  std::optional<SharedPages> pages;  // Where it was allocated here.
+  std::optional<SharedPages> pages;  // Set if it was allocated here.
   uint64_t key = 0;
-  std::vector<ibv_mr*> registrations;  // By device; null of one that had failed.
-  bool staged = false;                 // There are none: there was no room for them.
+  std::vector<ibv_mr*> registrations;  // Indexed by device. Null for a device that had failed.
+  std::vector<ibv_mr*> stuck;          // Old ones that a device did not give up.
+  bool staged = false;                 // It has no registrations, because there was no room.
   std::set<LaneId> grants;
 };
 
 struct RegistrationCounts {
   uint64_t registrations = 0;
-  uint64_t registered_bytes = 0;      // Now.
-  absl::Duration time;                // In all.
-  uint64_t unregistered_regions = 0;  // Now: those that are staged.
-  uint64_t delivered_bytes = 0;       // To them, out of rings.
+  uint64_t registered_bytes = 0;      // Registered now.
+  absl::Duration time;                // The total time.
+  uint64_t unregistered_regions = 0;  // The regions that are staged now.
+  uint64_t delivered_bytes = 0;       // Copied out of rings to staged regions.
 };
 
 class Regions {
@@ -57,8 +58,13 @@ class Regions {
   // kResourceExhausted: there is no room for it, nor for the staging ring of one lane.
   absl::StatusOr<Region> Register(const MemorySpan& memory, absl::string_view name);
   absl::StatusOr<Region> Allocate(uint64_t size_bytes, absl::string_view name);
+  // kInternal: a device does not give up the region's keys. Then the region stays, and its memory
+  // must not be freed.
   absl::Status Release(RegionId id);
-  // When it returns, no device accepts the old keys, and nothing more lands by them.
+  // When it returns OK, no device accepts the old keys, and nothing more lands by them.
+  //
+  // kInternal: a device does not give up the old keys, or gives no others. Then nobody can use the
+  // region until a later Renew() has succeeded.
   absl::Status Renew(RegionId id, Contents contents);
 
   // kNotFound: no such region.
@@ -77,10 +83,14 @@ class Regions {
 
  private:
   absl::StatusOr<Region> Add(OwnRegion region);
-  absl::Status RegisterWithDevices(OwnRegion& region);
-  // Where there was no room: whether there is some for rings.
+  // `old_keys` are the remote keys that the region must not get again.
+  absl::Status RegisterWithDevices(OwnRegion& region, const std::vector<uint32_t>& old_keys);
+  ibv_mr* RegisterWith(Device& device, const OwnRegion& region);
+  // Stages a region that had no room, if there is room for rings.
   absl::Status Stage(OwnRegion& region, const absl::Status& why);
-  void Deregister(OwnRegion& region);
+  // Both: kInternal if a device says no. The registration is kept in `stuck`.
+  absl::Status DeregisterOne(OwnRegion& region, ibv_mr* mr);
+  absl::Status Deregister(OwnRegion& region);
 
   Verbs& verbs_;
   const std::vector<Device*> devices_;

@@ -198,6 +198,40 @@ TEST_F(RegionsTest, ARenewedRegionHasOtherKeysAndTheSameMemory) {
   EXPECT_EQ(Alive("mlx5_0"), 1u);
 }
 
+TEST_F(RegionsTest, ARenewedRegionHasOtherKeysThoughADeviceGivesTheOldOnesAgain) {
+  Make();
+  const Region region = *regions->Allocate(4096, "memory");
+  OwnRegion& own = **regions->Find(region.id);
+  const uint32_t old_keys[] = {own.registrations[0]->rkey, own.registrations[1]->rkey};
+  host.ReuseRemoteKey("mlx5_0");
+  host.ReuseRemoteKey("mlx5_1");
+  ASSERT_TRUE(regions->Renew(region.id, Contents::kKept).ok());
+  EXPECT_NE(own.registrations[0]->rkey, old_keys[0]);
+  EXPECT_NE(own.registrations[1]->rkey, old_keys[1]);
+  EXPECT_EQ(Alive("mlx5_0"), 1u);
+  EXPECT_EQ(regions->counts().registered_bytes, 2 * 4096u);
+}
+
+TEST_F(RegionsTest, ARegionWhoseOldKeysStayIsUsableByNobody) {
+  Make();
+  const Region region = *regions->Allocate(4096, "memory");
+  host.FailDeregistrations("mlx5_1", 1);
+  const absl::Status status = regions->Renew(region.id, Contents::kKept);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(status.message(),
+            "deregister \"memory\" (4096 bytes) with mlx5_1: Device or resource busy (errno 16): "
+            "peers can still write to it by its old key");
+  EXPECT_FALSE(regions->FindUsable(region.id).ok());
+  ASSERT_TRUE(regions->Renew(region.id, Contents::kKept).ok());
+  EXPECT_TRUE(regions->FindUsable(region.id).ok());
+  EXPECT_EQ(Alive("mlx5_1"), 1u);
+  host.FailDeregistrations("mlx5_0", 1);
+  EXPECT_EQ(regions->Release(region.id).code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(regions->Find(region.id).ok());  // Its pages are not free yet.
+  EXPECT_TRUE(regions->Release(region.id).ok());
+  EXPECT_EQ(Alive("mlx5_0"), 0u);
+}
+
 TEST_F(RegionsTest, ARegionThatCouldNotBeRenewedIsUsableByNobodyUntilItIs) {
   Make();
   const Region region = *regions->Allocate(4096, "memory");

@@ -18,7 +18,7 @@ namespace waybill::verbs {
 // A write with its addresses and keys looked up.
 struct RemoteWrite {
   uint64_t local_address = 0;
-  uint64_t remote_address = 0;  // Of a staged one: the offset in its region.
+  uint64_t remote_address = 0;  // For a staged write: the offset in its region.
   uint64_t size_bytes = 0;
   uint32_t local_key = 0;
   uint32_t remote_key = 0;
@@ -39,11 +39,11 @@ struct SendQueueLimits {
   uint32_t posts = 64;               // Posts that may be incomplete.
 };
 
-// Of all lanes together.
+// Counts over all lanes together.
 struct SendCounts {
   uint64_t requests = 0;      // Work requests that were posted.
   uint64_t doorbells = 0;     // Calls of ibv_post_send().
-  uint64_t copied_bytes = 0;  // From sources that are not registered,
+  uint64_t copied_bytes = 0;  // Copied from sources that are not registered,
   uint64_t staged_bytes = 0;  // and to destinations that are not.
 
   std::vector<FabricCount> Counts() const;  // The same, for operators.
@@ -93,14 +93,14 @@ class SendQueue {
   struct Item {
     RemoteWrite write;
     std::optional<uint32_t> immediate;
-    bool tells = false;  // Of the piece before it, which lies in the peer's ring.
+    bool tells = false;  // It announces the piece before it, which lies in the peer's ring.
   };
   struct Pending {
     uint64_t token;
     uint64_t end;     // Behind its last request,
     uint64_t pieces;  // and its last staged piece.
   };
-  static constexpr int kPieces = 2;  // Of one request: a header, and the data.
+  static constexpr int kPieces = 2;  // The pieces of one request: a header and the data.
 
   void Push(const Item& item);
   void PushPiece(const RemoteWrite& piece, std::optional<uint32_t> immediate);
@@ -129,12 +129,13 @@ class SendQueue {
   uint64_t posts_end_ = 0;
   StagingRing* ring_ = nullptr;
   PeerRing peer_ring_;
-  std::vector<uint64_t> slot_ends_;  // Of the ring: behind the request that reads it last.
-  uint64_t in_ring_ = 0;             // Pieces that used a slot of it,
-  uint64_t in_peer_ring_ = 0;        // one of the peer's,
-  uint64_t taken_ = 0;               // and that the peer has taken out.
-  uint64_t staged_ = 0;              // Pieces that were appended.
-  // What never changes in them is filled in once.
+  std::vector<uint64_t>
+      slot_ends_;         // For each slot of the ring: the end of the last request that reads it.
+  uint64_t in_ring_ = 0;  // Pieces that used a slot of it,
+  uint64_t in_peer_ring_ = 0;  // one of the peer's,
+  uint64_t taken_ = 0;         // and that the peer has taken out.
+  uint64_t staged_ = 0;        // Pieces that were appended.
+  // Their constant fields are filled in once.
   std::vector<ibv_send_wr> requests_;
   std::vector<ibv_sge> pieces_;
 };

@@ -48,7 +48,7 @@ absl::Status SideChannel::Read(std::vector<Frame>& frames) {
     end = size.status();
     if (size.ok()) received_.append(reinterpret_cast<const char*>(buffer.data()), *size);
   }
-  // What came before the end counts.
+  // Bytes that came before the end still count.
   size_t at = 0;
   FrameHeader header;
   while (received_.size() - at >= sizeof(header)) {

@@ -7,13 +7,13 @@
 namespace waybill::verbs {
 
 struct StagingLimits {
-  uint32_t slots = 8;              // In each direction.
-  uint64_t slot_bytes = 64 << 10;  // Of data: longer writes go in pieces.
+  uint32_t slots = 8;              // The number of slots in each direction.
+  uint64_t slot_bytes = 64 << 10;  // The data bytes of a slot. Longer writes are sent in pieces.
 
   // Before the data of a slot: where it belongs. As long as a cache line, so that data begins one.
   static constexpr uint64_t kHeaderBytes = 64;
 
-  // What a lane's ring takes of the memory that may be locked.
+  // The locked memory that a lane's ring takes.
   constexpr uint64_t ring_bytes() const {
     return slot_bytes == 0 ? 0 : 2 * slots * (kHeaderBytes + slot_bytes);
   }

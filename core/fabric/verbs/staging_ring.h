@@ -26,7 +26,7 @@ struct StagedHeader {
 inline constexpr uint64_t kStagedHeaderBytes = StagingLimits::kHeaderBytes;
 static_assert(sizeof(StagedHeader) <= kStagedHeaderBytes);
 
-// Where a peer's pieces may be written: what it is told.
+// Tells a peer where its pieces may be written.
 struct PeerRing {
   uint64_t address = 0;
   uint64_t slot_bytes = 0;

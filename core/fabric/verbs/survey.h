@@ -24,12 +24,12 @@ struct SurveyedGid {
 };
 
 struct SurveyedPort {
-  std::string name;  // As VerbsOptions::nics has it.
+  std::string name;  // The name as in VerbsOptions::nics.
   std::string device;
   uint8_t port = 1;
   bool software = false;       // Emulated by the kernel.
   std::string link_layer;      // "Ethernet", "InfiniBand".
-  uint32_t mtu_bytes = 0;      // In use,
+  uint32_t mtu_bytes = 0;      // The MTU in use.
   uint32_t max_mtu_bytes = 0;  // and possible.
   uint64_t bytes_per_second = 0;
   uint32_t numa_node = 0;
@@ -38,7 +38,7 @@ struct SurveyedPort {
   std::vector<SurveyedGid> gids;
   // Not OK: the port cannot be used, and why.
   absl::Status usable;
-  uint32_t chosen_gid = 0;  // Where it can.
+  uint32_t chosen_gid = 0;  // If the port is usable.
   std::string chosen_reason;
 };
 

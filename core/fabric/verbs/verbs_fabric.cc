@@ -146,6 +146,7 @@ class VerbsFabric final : public Fabric {
     Forget(*lane);
     lanes_.Erase(*lane);
     regions_.ForgetLane(id);
+    imports_.ForgetLane(id);
     std::erase_if(events_, [id](const FabricEvent& e) { return e.lane == id; });
     return absl::OkStatus();
   }
@@ -207,7 +208,7 @@ class VerbsFabric final : public Fabric {
     for (const auto& used : nics_->nics()) {
       if (!used->queues->Arm().ok()) return false;
     }
-    // What completed before the queues were armed makes no event.
+    // Completions from before the queues were armed cause no event.
     return !PollCompletions() && events_.empty();
   }
 
@@ -223,10 +224,9 @@ class VerbsFabric final : public Fabric {
   void Revoke(RegionId id) {
     const absl::StatusOr<OwnRegion*> region = regions_.Find(id);
     if (!region.ok()) return;
-    const uint64_t key = (*region)->key;
     for (const LaneId lane_id : (*region)->grants) {
       const absl::StatusOr<VerbsLane*> lane = lanes_.FindUsable(lane_id);
-      if (lane.ok()) Sent(**lane, (*lane)->side.Send(FrameKind::kRevoke, Packed(key)));
+      if (lane.ok()) Sent(**lane, (*lane)->side.Send(FrameKind::kRevoke, Packed((*region)->key)));
     }
   }
 
@@ -250,7 +250,7 @@ class VerbsFabric final : public Fabric {
     VerbsLane* lane = lanes_.FindLive(SendQueue::LaneOf(done.wr_id));
     if (lane == nullptr || done.status == IBV_WC_SUCCESS) return lane;
     if (done.status == IBV_WC_WR_FLUSH_ERR) {
-      flushed_.push_back(done);  // What was behind the cause, or in the other queue.
+      flushed_.push_back(done);  // Flushed behind the cause, or in the other queue.
     } else {
       Fail(*lane, lane->FailureOf(done));
     }
@@ -397,7 +397,7 @@ class VerbsFabric final : public Fabric {
     if (lane->status.ok()) TellDelivered(*lane);
     if (status.ok() || !lane->status.ok()) return;
     if (absl::IsAborted(status)) {
-      while (PollCompletions()) {  // What was done before counts.
+      while (PollCompletions()) {  // Completions from before the event count.
       }
       status = absl::UnavailableError(absl::StrCat(lane->peer(), " is gone: it closed the lane"));
     }

@@ -31,7 +31,7 @@ struct VerbsOptions {
   // "mlx5_0", or "mlx5_0:2" for the second port. Empty: every port that is active. Their order
   // numbers the rails.
   std::vector<std::string> nics;
-  // Of each port, instead of the rule in gid_choice.h.
+  // The GID index to use on each port, instead of the rule in gid_choice.h.
   std::optional<uint32_t> gid_index;
 
   uint32_t queue_depth = 256;  // Work requests outstanding on a lane.
@@ -41,17 +41,17 @@ struct VerbsOptions {
   uint8_t ack_timeout = 0;
   uint8_t traffic_class = 0;
   uint8_t service_level = 0;
-  bool relaxed_ordering = true;  // For memory of devices; host memory never.
+  bool relaxed_ordering = true;  // Applies to memory of devices, never to host memory.
   absl::Duration connect_timeout = absl::Seconds(30);
   // A peer whose host does not answer for as long is dead.
   absl::Duration dead_peer_timeout = absl::Seconds(10);
 
-  // What cannot be registered for want of memory that may be locked goes by copies, through a ring
-  // of each lane that needs one.
+  // Limits the rings through which regions are copied that cannot be registered because no more
+  // memory may be locked. Each lane that needs a ring has its own.
   verbs::StagingLimits staging;
 
-  std::function<void(absl::string_view)> log;  // What was chosen, a line for each NIC, once.
-  verbs::Verbs* library = nullptr;             // For tests; else this host's libibverbs.
+  std::function<void(absl::string_view)> log;  // Receives one line for each NIC that is chosen.
+  verbs::Verbs* library = nullptr;             // Replaces this host's libibverbs in tests.
 };
 
 // kUnavailable, with the remedy: this host has no libibverbs, no device, or no active port.

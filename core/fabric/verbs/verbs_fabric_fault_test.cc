@@ -1,4 +1,5 @@
-// What NICs do rarely: every post ends once, only what is hurt fails, and the reason is told.
+// Tests of rare faults of NICs: every post ends once, only affected lanes fail, and the reason is
+// given.
 #include <gtest/gtest.h>
 
 #include <cerrno>

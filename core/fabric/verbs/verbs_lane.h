@@ -41,7 +41,7 @@ struct PeerRegion {
   uint64_t address = 0;
   uint64_t size_bytes = 0;
   uint32_t remote_key = 0;
-  bool staged = false;  // By way of the peer's ring only.
+  bool staged = false;  // Written through the peer's ring only.
   std::string name;
 };
 
@@ -69,12 +69,13 @@ class VerbsLane {
   absl::Status ConnectTo(const LaneAddress& peer);
   std::string DescribePath() const;
 
-  // Nothing overtakes a grant: they go by another connection.
+  // Waits while grants are under way: they go by another connection, and nothing may overtake them.
   absl::Status Pump(bool flush) {
     return grants_under_way > 0 ? absl::OkStatus() : sends_.Pump(verbs_, queue_pair_, flush);
   }
 
-  // A receive was used up; RefillReceives() posts as many anew. False: it was counted before.
+  // Counts a receive that was used up; RefillReceives() posts as many anew. Returns false if it was
+  // counted before.
   bool CountReceive(uint64_t wr_id);
   absl::Status RefillReceives();
 
@@ -85,38 +86,39 @@ class VerbsLane {
   void Arrived(uint32_t immediate, std::vector<FabricEvent>& events);
   void Completed(uint64_t token, std::vector<FabricEvent>& events);
 
-  // What a failed completion of this lane says. Nothing in it but the request and the queue pair
-  // can be trusted, besides the status.
+  // Describes a failed completion of this lane. Only its request, queue pair and status are valid.
   absl::Status FailureOf(const ibv_wc& done) const;
 
   // After this the NIC touches no memory on behalf of this lane.
   void Quiesce();
 
-  // What the peer is told of a region, registered with this lane's device under that index.
+  // Returns the frame that grants a region, which is registered with the device of that index.
   static std::string GrantOf(const OwnRegion& region, size_t device);
-  // From the peer's frame: a region may be written to. False: the frame is none.
+  // Takes a grant from the peer's frame. Returns false if the frame is malformed.
   bool TakeGrant(absl::string_view frame);
 
   // --- what cannot be registered ---
 
-  // Memory for it, where there is none yet. kResourceExhausted: not even that.
+  // Allocates the ring if there is none yet. kResourceExhausted: there is no memory for it.
   absl::Status MakeRing();
-  // What the peer has to know before it stages; nothing where it was told already.
+  // Returns what the peer must know before it stages, or nullopt if it was told already.
   std::optional<PeerRing> TakeNewsOfRing();
-  // From the peer's frame: where we may. False: the frame is none, or a second one.
+  // Takes the place of the peer's ring from its frame. Returns false if the frame is malformed, or
+  // a second one.
   bool TakePeerRing(absl::string_view frame);
   // The next staged piece has come.
   absl::Status TakePiece(Regions& regions);
-  // Of how many the peer is to be told now, in all; nothing where it knows.
+  // Returns the cumulative number of delivered pieces to report to the peer, or nullopt if the peer
+  // is up to date.
   std::optional<uint64_t> TakeDelivered();
 
   // --- the owner's ---
 
-  std::string rendezvous;  // Where the side channels meet.
+  std::string rendezvous;  // The address at which the side channels meet.
   SideChannel side;
-  net::Silence silence;                            // Of the peer's host, on the side channel.
-  uint32_t grants_under_way = 0;                   // That the peer has not taken in yet.
-  std::optional<LaneAddress> peer_address;         // From ConnectLane() on.
+  net::Silence silence;                            // Watches the peer's host on the side channel.
+  uint32_t grants_under_way = 0;                   // Grants that the peer has not taken in yet.
+  std::optional<LaneAddress> peer_address;         // Set by ConnectLane().
   absl::Status status;                             // Not OK: dead.
   std::map<uint64_t, PeerRegion> granted_by_peer;  // By key.
 

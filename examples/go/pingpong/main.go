@@ -20,7 +20,7 @@ func main() {
 	ctx, role, weights, manifest := context.Background(), os.Args[1], make([]float32, 4), must(waybill.NewManifest())
 	must(manifest.AddRegion("weights", 16))
 	must(manifest.AddTensor("w", waybill.F32, 4))
-	must(manifest.AddShard(waybill.Shard{})) // Of tensor 0, at the beginning of region 0.
+	must(manifest.AddShard(waybill.Shard{})) // All of tensor 0, at the start of region 0.
 	lent := []*waybill.Region{must(waybill.NewRegion(weights, waybill.RegionOptions{}))}
 	rank := waybill.RankOptions{Controller: os.Args[2], Token: os.Getenv("WAYBILL_TOKEN")}
 	if role == "trainer" {

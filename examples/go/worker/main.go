@@ -23,7 +23,7 @@ var (
 	manifest   = flag.String("manifest", "", "a file with what this rank holds, as Manifest.Encode makes it, or else:")
 	checkpoint = flag.String("checkpoint", "", "the folder of the model that is served")
 	sharding   = flag.String("sharding", "", "of the checkpoint: tp=2,dp=1")
-	versions   = flag.Int("versions", 0, "leave after so many; 0: when the controller ends")
+	versions   = flag.Int("versions", 0, "leave after so many; 0: serve until it is stopped")
 )
 
 func main() {
@@ -69,9 +69,6 @@ func serve(ctx context.Context) error {
 				return worker.Leave(ctx)
 			}
 		case waybill.EventEnded:
-			if *versions == 0 {
-				return nil
-			}
 			return event.Err
 		}
 	}

@@ -5,7 +5,7 @@
 //!               (--manifest FILE | --checkpoint DIR [--sharding tp=2]) [--versions N]
 //!
 //! A manifest is read as `Manifest::encode` makes it. It leaves after so many versions; without
-//! --versions when the controller ends.
+//! --versions it serves until it is stopped.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -43,7 +43,6 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
                     break;
                 }
             }
-            Event::Ended { .. } if versions == 0 => break,
             Event::Ended { error } => return Err(error.into()),
             _ => {}
         }

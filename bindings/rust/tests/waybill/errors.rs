@@ -138,7 +138,6 @@ fn of_calls_out_of_order() {
     assert_says(publish(1), early, "publish: version 1: it has not joined");
     let nothing = "nothing is shown: it has not joined";
     assert_says(worker.snapshot("test"), early, nothing);
-    assert_says(worker.rejoin(), early, "it has not joined");
     let past = Instant::now() - Duration::from_secs(1);
     let late = Code::DeadlineExceeded;
     assert_says(
@@ -214,7 +213,7 @@ fn of_joins() {
     assert_says(stranger.join(PATIENCE), Code::Unauthenticated, "token");
     let alone = &job.workers[1];
     let joined = alone.join(Duration::from_millis(200));
-    assert_says(joined, Code::DeadlineExceeded, "the job is not whole");
+    assert_says(joined, Code::DeadlineExceeded, "is not whole: waiting for");
 }
 
 #[test]
@@ -226,15 +225,27 @@ fn errors_have_names() {
 }
 
 #[test]
-fn a_version_is_refused_while_the_last_one_is_undecided() {
+fn a_publish_waits_for_the_decision_about_the_one_before() {
     let job = Job::joined(JobOptions {
         ask: Ask::ARRIVED,
         ..Default::default()
     });
     job.trainers[0].publish(1, &Default::default()).unwrap();
-    assert_says(
-        job.trainers[0].publish(2, &Default::default()),
-        Code::FailedPrecondition,
-        "publish version 2: version 1 is being published",
-    );
+    let soon = PublishOptions {
+        deadline: Duration::from_millis(50).into(),
+        ..Default::default()
+    };
+    let late = job.trainers[0].publish(2, &soon);
+    assert_says(late, Code::DeadlineExceeded, "publish version 2");
+    let next = job.trainers[0].publish_async(3, &committed()).unwrap();
+    let mut shown = Vec::new();
+    while shown.len() < 2 {
+        match job.workers[0].next_event(PATIENCE).unwrap() {
+            Event::Arrived(notice) => notice.accept().unwrap(),
+            Event::Commit(notice) => shown.push(notice.version()),
+            _ => {}
+        }
+    }
+    next.wait().unwrap();
+    assert_eq!(shown, [1, 3]);
 }

@@ -9,7 +9,7 @@ use waybill::*;
 use crate::job::{manifest, rank, Job, JobOptions, COLUMNS, PATIENCE, ROWS};
 
 /// A job with one trainer and one worker of `context`, which loses its controller.
-fn lose_a_job(context: Context) -> (Trainer, Worker) {
+fn lose_the_controller(context: Context) -> (Trainer, Worker) {
     let mut job = Job::new(JobOptions {
         trainers: 0,
         workers: 0,
@@ -36,14 +36,14 @@ fn lose_a_job(context: Context) -> (Trainer, Worker) {
 }
 
 #[test]
-fn joining_and_losing_the_job_are_logged_from_other_threads() {
+fn joining_and_losing_the_controller_are_logged_from_other_threads() {
     let (sender, lines) = mpsc::channel::<(LogLevel, String, ThreadId)>();
     let sender = Mutex::new(sender);
     let context = Context::with_log(move |level, line| {
         let line = (level, line.to_string(), thread::current().id());
         let _ = sender.lock().unwrap().send(line);
     });
-    let _ranks = lose_a_job(context.unwrap());
+    let _ranks = lose_the_controller(context.unwrap());
     let mut wanted = vec![
         (
             LogLevel::Information,
@@ -55,8 +55,16 @@ fn joining_and_losing_the_job_are_logged_from_other_threads() {
             "worker 0 of 1",
             "has joined; trainer 0: ",
         ),
-        (LogLevel::Warning, "trainer 0 of 1", "has lost the job: "),
-        (LogLevel::Warning, "worker 0 of 1", "has lost the job: "),
+        (
+            LogLevel::Warning,
+            "trainer 0 of 1",
+            "has lost the controller",
+        ),
+        (
+            LogLevel::Warning,
+            "worker 0 of 1",
+            "has lost the controller",
+        ),
     ];
     while !wanted.is_empty() {
         let (level, line, thread) = lines.recv_timeout(PATIENCE).unwrap();
@@ -73,6 +81,6 @@ fn a_sink_that_panics_loses_its_line_and_nothing_else() {
         let _ = sender.lock().unwrap().send(line.to_string());
         panic!("a test's");
     });
-    let _ranks = lose_a_job(context.unwrap()); // They have joined, whatever the sink does.
+    let _ranks = lose_the_controller(context.unwrap()); // They have joined, whatever the sink does.
     while !panics.recv_timeout(PATIENCE).unwrap().contains("has lost") {}
 }

@@ -1,0 +1,43 @@
+// The NICs of a rank, as its manifest declares them and as they change.
+#ifndef WAYBILL_CORE_CONTROL_RANK_NICS_H_
+#define WAYBILL_CORE_CONTROL_RANK_NICS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "core/fabric/fabric.h"
+#include "core/protocol/messages.pb.h"
+#include "core/tensor/manifest.h"
+
+namespace waybill {
+
+// Encodes a manifest with the fabric's NICs, and with this host's name if it has none.
+std::string EncodeWithNics(Manifest manifest, const Fabric& fabric);
+
+proto::Nics ListNics(const Fabric& fabric);
+
+// Returns how many lanes so far a better fabric should have carried.
+uint64_t CountFallbacks(const Fabric& fabric);
+
+// Looks at the fabric's NICs once a second.
+class RankNics {
+ public:
+  explicit RankNics(const Fabric* fabric) : fabric_(*fabric) {}
+
+  // Returns the NICs if it is time to look at them.
+  std::optional<proto::Nics> Look(absl::Time now) {
+    if (now < due_) return std::nullopt;
+    due_ = now + absl::Seconds(1);
+    return ListNics(fabric_);
+  }
+
+ private:
+  const Fabric& fabric_;
+  absl::Time due_ = absl::InfinitePast();
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_CONTROL_RANK_NICS_H_

@@ -1,0 +1,126 @@
+// A trainer without threads and sockets: its session, and the engine that carries out what the
+// session decides.
+//
+// The program around it (trainer_client.h, or a simulation) brings a fabric, a stream, a thread and
+// the time.
+#ifndef WAYBILL_CORE_CONTROL_TRAINER_RANK_H_
+#define WAYBILL_CORE_CONTROL_TRAINER_RANK_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/control/rank_actions.h"
+#include "core/control/rank_nics.h"
+#include "core/engine/timeline.h"
+#include "core/engine/trainer_engine.h"
+#include "core/fabric/fabric.h"
+#include "core/protocol/trainer_session.h"
+#include "core/tensor/manifest.h"
+
+namespace waybill {
+
+// What a trainer reports about itself and its latest update.
+struct TrainerReport {
+  uint64_t version = 0;        // The latest update's.
+  uint64_t planned_bytes = 0;  // Sent in every update of this plan.
+  TransferCounts counts;       // So far.
+  StageSpans stages;
+  // When the parts of the latest update began on this rank.
+  absl::Time published;  // publish() was called.
+  absl::Time started;    // START came: data moves from here on.
+  absl::Time sent;
+  absl::Duration enqueued;    // How long handing the plan to the engine took.
+  absl::Duration maxima_cpu;  // Processor time for working out maxima before they are traded.
+  absl::Duration trade_cpu;   // Processor time for trading them.
+  uint64_t ring_high_water_bytes = 0;
+  // Shards with NaNs or infinities among what the last update that was sent quantised.
+  std::vector<NonFinite> nonfinite;
+  std::vector<LaneReport> lanes;    // How each peer is reached in this epoch.
+  std::vector<std::string> groups;  // The job's; an outcome comes from each.
+};
+
+// Not thread-safe.
+class TrainerRank final : private TrainerHost {
+ public:
+  // `regions`: the memory of each region of the manifest. It, the fabric and `actions` outlive the
+  // rank.
+  static absl::StatusOr<std::unique_ptr<TrainerRank>> Create(SessionOptions options,
+                                                             const TrainerEngineOptions& engine,
+                                                             Manifest manifest,
+                                                             std::vector<MemorySpan> regions,
+                                                             Fabric* fabric, RankActions* actions);
+
+  void Join(uint64_t token, absl::Time deadline, absl::Time now);
+  void Publish(uint64_t token, const PublishCommand& command, absl::Time now);
+  void Release(uint64_t token, absl::Time now);
+  void Cancel(uint64_t token, absl::Time now);
+  void Leave(uint64_t token, absl::Time now);
+
+  void OnStreamOpen(absl::Time now);
+  void OnStreamEnd(const absl::Status& status, absl::Time now);
+  void OnMessage(const proto::ControllerMessage& message, absl::Time now);
+
+  // Does what can be done now.
+  void Step(absl::Time now);
+  // Step() has something to do then, whatever the fabric says.
+  absl::Time next_deadline() const;
+
+  const TrainerSession& session() const { return session_; }
+  // The counts and stages of the update at hand are as of now.
+  TrainerReport report() const;
+  // Counts what changed in the report besides those.
+  uint64_t report_changes() const { return report_changes_; }
+  TransferCounts counts() const { return engine_->counts(); }
+
+ private:
+  TrainerRank(SessionOptions options, Manifest manifest, std::vector<MemorySpan> regions,
+              Fabric* fabric, RankActions* actions);
+
+  // TrainerHost.
+  void OpenStream() override { actions_.OpenStream(); }
+  void CloseStream() override { actions_.CloseStream(); }
+  void Send(proto::RankMessage message) override { actions_.Send(std::move(message)); }
+  void Tell(Notice notice) override {
+    ++report_changes_;
+    actions_.Tell(std::move(notice));
+  }
+  absl::StatusOr<proto::Offers> SetPlan(RankPlan plan, uint64_t plan_hash,
+                                        const std::vector<PeerLanes>& lanes) override;
+  absl::Status Connect(const proto::Connect& connect) override;
+  absl::Status SetBufferAddress(uint32_t worker, uint32_t buffer_index,
+                                const proto::Buffer& buffer) override;
+  absl::Status Start(const UpdateId& update, const PublishCommand& publish, bool digests_off,
+                     const proto::Start& start) override;
+  void Abort(const UpdateId& update) override { engine_->Abort(update.sequence); }
+  void StopNow() override { engine_->StopNow(); }
+
+  // Hands the engine's events to the session, until there are none.
+  void HandleEvents(absl::Time now);
+  void Handle(const TrainerEvent& event, absl::Time now);
+  absl::Status DescribeNonFinite() const;
+
+  const Manifest manifest_;
+  const std::vector<MemorySpan> regions_;
+  Fabric& fabric_;
+  RankActions& actions_;
+  RankNics nics_;
+  TrainerSession session_;
+  std::unique_ptr<TrainerEngine> engine_;
+  std::deque<TrainerEvent> events_;
+  bool connected_ = false;
+  absl::Time now_;
+  TrainerReport report_;
+  uint64_t report_changes_ = 0;
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_CONTROL_TRAINER_RANK_H_

@@ -1,0 +1,107 @@
+#include "core/control/worker_client.h"
+
+#include <future>
+#include <mutex>
+#include <utility>
+
+#include "core/base/status.h"
+
+namespace waybill {
+namespace {
+
+class Client final : public WorkerClient {
+ public:
+  Client(const RankIdentity& identity, std::unique_ptr<Fabric> fabric, NoticeSink sink)
+      : client_(identity.controller, std::move(fabric),
+                [this, sink = std::move(sink)](Notice notice) {
+                  // Nobody writes to this worker's memory once it has left.
+                  if (notice.kind == Notice::Kind::kLeft) {
+                    client_.rank().CloseLanes();
+                    if (!std::exchange(has_left_, true)) left_.set_value();
+                  }
+                  if (destroying_) return;
+                  Publish(client_.rank());  // Whoever gets the notice finds it in the report.
+                  sink(std::move(notice));
+                }) {}
+
+  ~Client() override {
+    if (!client_.running()) return;
+    client_.DoAndWait([this](WorkerRank& rank, absl::Time now) {
+      destroying_ = true;
+      if (!has_left_) rank.Leave(0, now);
+    });
+    left_.get_future().wait();
+    client_.Stop();
+  }
+
+  absl::Status Begin(const RankIdentity& identity, const WorkerEngineOptions& engine,
+                     Manifest manifest, const std::vector<MemorySpan>& user_regions,
+                     std::set<Notice::Kind> asked) {
+    WAYBILL_ASSIGN_OR_RETURN(
+        std::unique_ptr<WorkerRank> rank,
+        WorkerRank::Create(MakeSessionOptions(identity, Role::kWorker), engine, std::move(manifest),
+                           user_regions, std::move(asked), client_.fabric(), client_.actions()));
+    report_ = rank->report();
+    client_.Start(std::move(rank), [this](const WorkerRank& stepped) { Publish(stepped); });
+    return absl::OkStatus();
+  }
+
+  void Join(uint64_t token, absl::Time deadline) override {
+    client_.Do([=](WorkerRank& rank, absl::Time now) { rank.Join(token, deadline, now); });
+  }
+  void Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer) override {
+    client_.Do([=](WorkerRank& rank, absl::Time now) { rank.Answer(kind, update, answer, now); });
+  }
+  void Leave(uint64_t token) override {
+    client_.Do([=](WorkerRank& rank, absl::Time now) { rank.Leave(token, now); });
+  }
+
+  absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) override {
+    return client_.rank().TakeSnapshot(holder);
+  }
+  uint64_t shown_version() const override { return client_.rank().shown_version(); }
+  bool dirty() const override { return client_.rank().dirty(); }
+  WorkerReport report() const override {
+    const std::lock_guard lock(mutex_);
+    return report_;
+  }
+
+ private:
+  // Copies what changed to where other threads read it.
+  void Publish(const WorkerRank& rank) {
+    const bool changed = rank.report_changes() != copied_changes_;
+    if (!changed && rank.verified_bytes() == copied_bytes_ &&
+        rank.session().in_doubt() == copied_doubt_) {
+      return;
+    }
+    copied_changes_ = rank.report_changes();
+    copied_bytes_ = rank.verified_bytes();
+    copied_doubt_ = rank.session().in_doubt();
+    const std::lock_guard lock(mutex_);
+    report_ = rank.report();
+  }
+
+  mutable std::mutex mutex_;
+  WorkerReport report_;                     // Guarded by mutex_.
+  uint64_t copied_changes_ = ~uint64_t{0};  // On the progress thread, as is what follows.
+  bool destroying_ = false;
+  bool has_left_ = false;
+  std::promise<void> left_;
+  uint64_t copied_bytes_ = 0;
+  bool copied_doubt_ = false;
+  RankClient<WorkerRank> client_;  // Last: its thread ends before what it uses.
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WorkerClient>> WorkerClient::Create(
+    const RankIdentity& identity, const WorkerEngineOptions& engine, Manifest manifest,
+    const std::vector<MemorySpan>& user_regions, std::set<Notice::Kind> asked,
+    std::unique_ptr<Fabric> fabric, NoticeSink sink) {
+  auto client = std::make_unique<Client>(identity, std::move(fabric), std::move(sink));
+  WAYBILL_RETURN_IF_ERROR(
+      client->Begin(identity, engine, std::move(manifest), user_regions, std::move(asked)));
+  return client;
+}
+
+}  // namespace waybill

@@ -1,0 +1,178 @@
+#include "core/device/device.h"
+
+#include <cuda.h>
+
+#include <bit>
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "kernels/cuda/driver_functions.h"
+
+namespace waybill {
+namespace {
+
+using kernels::cuda::Driver;
+
+absl::Status Check(const std::string& what, CUresult result) {
+  if (result == CUDA_SUCCESS) return absl::OkStatus();
+  return absl::InternalError(kernels::cuda::Explain(*Driver(), what, result));
+}
+
+CUdeviceptr AddressOf(const void* memory) { return reinterpret_cast<CUdeviceptr>(memory); }
+
+// Makes a context the thread's current one, and the one before it afterwards.
+class Current {
+ public:
+  explicit Current(CUcontext context) : result_(Driver()->cuCtxPushCurrent_fn(context)) {}
+  ~Current() {
+    CUcontext popped = nullptr;
+    if (result_ == CUDA_SUCCESS) Driver()->cuCtxPopCurrent_fn(&popped);
+  }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+
+  // The first failure of the two.
+  template <typename Call>
+  absl::Status Do(const std::string& what, const Call& call) const {
+    return Check(what, result_ == CUDA_SUCCESS ? call() : result_);
+  }
+
+ private:
+  const CUresult result_;
+};
+
+// Returns which device's memory is there, or in a failure's message what is there instead.
+absl::StatusOr<int> OrdinalAt(CUdeviceptr address) {
+  unsigned kind = 0;
+  if (Driver()->cuPointerGetAttribute_fn(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) !=
+          CUDA_SUCCESS ||
+      kind != CU_MEMORYTYPE_DEVICE) {
+    return absl::InvalidArgumentError(kind == CU_MEMORYTYPE_HOST ? "it is host memory"
+                                                                 : "the driver does not know it");
+  }
+  int ordinal = 0;
+  WAYBILL_RETURN_IF_ERROR(Check(
+      "cuPointerGetAttribute",
+      Driver()->cuPointerGetAttribute_fn(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)));
+  return ordinal;
+}
+
+void CUDA_CB CallAndDelete(void* then) {
+  const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(then));
+  (*owned)();
+}
+
+}  // namespace
+
+absl::StatusOr<int> FindDevice(const void* address, size_t size_bytes) {
+  WAYBILL_RETURN_IF_ERROR(FindGpu());
+  const CUdeviceptr first = AddressOf(address);
+  absl::StatusOr<int> ordinal = OrdinalAt(first);
+  if (ordinal.ok()) {
+    const absl::StatusOr<int> last = OrdinalAt(first + (size_bytes == 0 ? 0 : size_bytes - 1));
+    if (!last.ok()) {
+      ordinal = last.status();
+    } else if (*last != *ordinal) {
+      ordinal = absl::InvalidArgumentError("it ends on another device");
+    }
+  }
+  if (ordinal.ok()) return ordinal;
+  return absl::InvalidArgumentError(
+      absl::StrCat("no memory of a GPU: ", ordinal.status().message()));
+}
+
+absl::StatusOr<std::shared_ptr<Device>> Device::Open(int ordinal) {
+  WAYBILL_RETURN_IF_ERROR(FindGpu());
+  const std::string what = absl::StrCat("open GPU ", ordinal);
+  CUdevice number = 0;
+  char name[128] = {};
+  CUcontext context = nullptr;
+  CUresult result = Driver()->cuDeviceGet_fn(&number, ordinal);
+  if (result == CUDA_SUCCESS) result = Driver()->cuDeviceGetName_fn(name, sizeof(name), number);
+  if (result == CUDA_SUCCESS) result = Driver()->cuDevicePrimaryCtxRetain_fn(&context, number);
+  WAYBILL_RETURN_IF_ERROR(Check(what, result));
+  std::shared_ptr<Device> device(new Device(ordinal, number, name, context));
+  const Current current(context);
+  WAYBILL_RETURN_IF_ERROR(current.Do(what, [] { return CUDA_SUCCESS; }));
+  WAYBILL_RETURN_IF_ERROR(ToStatus(kernels::cuda::PrepareContext()));
+  return device;
+}
+
+Device::~Device() { Driver()->cuDevicePrimaryCtxRelease_fn(handle_); }
+
+absl::StatusOr<void*> Device::Allocate(size_t size_bytes) {
+  CUdeviceptr address = 0;
+  WAYBILL_RETURN_IF_ERROR(
+      Current(context_).Do(absl::StrCat("allocate ", size_bytes, " bytes on GPU ", ordinal_),
+                           [&] { return Driver()->cuMemAlloc_fn(&address, size_bytes); }));
+  return std::bit_cast<void*>(address);
+}
+
+void Device::Free(void* memory) {
+  if (memory == nullptr) return;
+  (void)Current(context_).Do("free", [&] { return Driver()->cuMemFree_fn(AddressOf(memory)); });
+}
+
+absl::Status Device::Pin(void* memory, size_t size_bytes) {
+  return Current(context_).Do(absl::StrCat("pin ", size_bytes, " bytes"), [&] {
+    return Driver()->cuMemHostRegister_fn(memory, size_bytes, CU_MEMHOSTREGISTER_PORTABLE);
+  });
+}
+
+void Device::Unpin(void* memory) {
+  (void)Current(context_).Do("unpin", [&] { return Driver()->cuMemHostUnregister_fn(memory); });
+}
+
+absl::StatusOr<Stream> Device::MakeStream() {
+  Stream stream = nullptr;
+  WAYBILL_RETURN_IF_ERROR(Current(context_).Do("make a stream", [&] {
+    return Driver()->cuStreamCreate_fn(&stream, CU_STREAM_NON_BLOCKING);
+  }));
+  return stream;
+}
+
+void Device::DestroyStream(Stream stream) {
+  if (stream == nullptr) return;
+  (void)Current(context_).Do("destroy", [&] { return Driver()->cuStreamDestroy_fn(stream); });
+}
+
+absl::Status Device::Copy(void* to, const void* from, size_t size_bytes, Stream stream) {
+  if (size_bytes == 0) return absl::OkStatus();
+  return Current(context_).Do("copy", [&] {
+    return Driver()->cuMemcpyAsync_fn(AddressOf(to), AddressOf(from), size_bytes, stream);
+  });
+}
+
+absl::Status Device::Clear(void* memory, size_t size_bytes, Stream stream) {
+  if (size_bytes == 0) return absl::OkStatus();
+  return Current(context_).Do("clear", [&] {
+    return Driver()->cuMemsetD8Async_fn(AddressOf(memory), 0, size_bytes, stream);
+  });
+}
+
+absl::Status Device::Finish(Stream stream) {
+  return Current(context_).Do("finish", [&] { return Driver()->cuStreamSynchronize_fn(stream); });
+}
+
+absl::Status Device::After(Event event, std::function<void()> then) {
+  const Current current(context_);
+  Stream stream = nullptr;
+  absl::Status outcome = current.Do("wait for an event", [&] {
+    CUresult result = Driver()->cuStreamCreate_fn(&stream, CU_STREAM_NON_BLOCKING);
+    if (result != CUDA_SUCCESS) return result;
+    auto owned = std::make_unique<std::function<void()>>(std::move(then));
+    result = Driver()->cuStreamWaitEvent_fn(stream, event, CU_EVENT_WAIT_DEFAULT);
+    if (result == CUDA_SUCCESS) {
+      result = Driver()->cuLaunchHostFunc_fn(stream, CallAndDelete, owned.get());
+    }
+    if (result == CUDA_SUCCESS) (void)owned.release();
+    return result;
+  });
+  // It goes when what is queued has run.
+  if (stream != nullptr) Driver()->cuStreamDestroy_fn(stream);
+  return outcome;
+}
+
+}  // namespace waybill

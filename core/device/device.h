@@ -1,0 +1,95 @@
+// One GPU: its memory, streams and events, and host memory that it reaches.
+//
+// A device is used by its primary context, the one that frameworks use too. No call waits for more
+// than it says, and none disturbs the caller's current context. A call that the driver refuses
+// returns kInternal and says what it was.
+#ifndef WAYBILL_CORE_DEVICE_DEVICE_H_
+#define WAYBILL_CORE_DEVICE_DEVICE_H_
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/fabric/fabric.h"
+#include "kernels/cuda/driver.h"
+
+struct CUctx_st;
+struct CUevent_st;
+
+namespace waybill {
+
+using Stream = kernels::cuda::Stream;
+// CUevent in <cuda.h>.
+using Event = CUevent_st*;
+
+// Returns why a kernel was not launched, as kInternal, or OK.
+absl::Status ToStatus(const kernels::cuda::Outcome& outcome);
+
+// Returns OK if this process can use a GPU, or kUnavailable with what was looked for.
+absl::Status FindGpu();
+
+// Returns the number of the device whose memory `size_bytes` bytes at `address` are.
+//
+// kUnavailable: there is no GPU; kInvalidArgument: they are not one device's memory.
+absl::StatusOr<int> FindDevice(const void* address, size_t size_bytes);
+
+// Thread-safe.
+class Device {
+ public:
+  // Keeps the device's primary context, and loads the kernels into it.
+  static absl::StatusOr<std::shared_ptr<Device>> Open(int ordinal);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  int ordinal() const { return ordinal_; }
+  const std::string& name() const { return name_; }  // "NVIDIA H200"
+
+  // Allocates memory of the device. It may wait for the device: do not call it during an update.
+  absl::StatusOr<void*> Allocate(size_t size_bytes);
+  void Free(void* memory);  // Null is taken.
+
+  // Lets the device reach host memory at full speed, and copy to and from it without waiting, until
+  // Unpin(). It takes as long as Allocate().
+  absl::Status Pin(void* memory, size_t size_bytes);
+  void Unpin(void* memory);
+
+  // Makes a stream that runs beside all others, the null stream too.
+  absl::StatusOr<Stream> MakeStream();
+  void DestroyStream(Stream stream);  // Null is taken. What is queued still runs.
+
+  // Queue a copy between any two places, and a fill with zeros.
+  absl::Status Copy(void* to, const void* from, size_t size_bytes, Stream stream);
+  absl::Status Clear(void* memory, size_t size_bytes, Stream stream);
+
+  // Waits for all that is queued on the stream; other streams go on.
+  absl::Status Finish(Stream stream);
+
+  // Calls `then`, once, on a thread of the driver's, when what `event` was last recorded behind is
+  // done; never if that never is. `then` calls nothing of the driver's. The event may be recorded
+  // again, or destroyed, afterwards.
+  absl::Status After(Event event, std::function<void()> then);
+
+ private:
+  Device(int ordinal, int handle, std::string name, CUctx_st* context)
+      : ordinal_(ordinal), handle_(handle), name_(std::move(name)), context_(context) {}
+
+  const int ordinal_;
+  const int handle_;  // CUdevice in <cuda.h>.
+  const std::string name_;
+  CUctx_st* const context_;
+};
+
+// Opens the device of those spans that are said to be a device's memory; null where none is.
+//
+// kUnavailable: there is no GPU; kInvalidArgument: it is no device's memory, or that of several.
+absl::StatusOr<std::shared_ptr<Device>> OpenDeviceOf(absl::Span<const MemorySpan> spans);
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_DEVICE_DEVICE_H_

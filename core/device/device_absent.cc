@@ -1,0 +1,25 @@
+// Replaces device.cc in a build without a CUDA compiler: no device is ever found.
+
+#include <cstdlib>
+
+#include "core/device/device.h"
+
+namespace waybill {
+
+absl::StatusOr<int> FindDevice(const void*, size_t) { return FindGpu(); }
+absl::StatusOr<std::shared_ptr<Device>> Device::Open(int) { return FindGpu(); }
+
+// There is no object to call these on.
+Device::~Device() { std::abort(); }
+absl::StatusOr<void*> Device::Allocate(size_t) { std::abort(); }
+void Device::Free(void*) { std::abort(); }
+absl::Status Device::Pin(void*, size_t) { std::abort(); }
+void Device::Unpin(void*) { std::abort(); }
+absl::StatusOr<Stream> Device::MakeStream() { std::abort(); }
+void Device::DestroyStream(Stream) { std::abort(); }
+absl::Status Device::Copy(void*, const void*, size_t, Stream) { std::abort(); }
+absl::Status Device::Clear(void*, size_t, Stream) { std::abort(); }
+absl::Status Device::Finish(Stream) { std::abort(); }
+absl::Status Device::After(Event, std::function<void()>) { std::abort(); }
+
+}  // namespace waybill

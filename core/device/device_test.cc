@@ -1,0 +1,128 @@
+// The driver is a fake one; its memory ends who touches it from the host.
+
+#include "core/device/device.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "kernels/cuda/leaf_sum.h"
+#include "kernels/cuda/rows.h"
+#include "testing/fake_cuda/fake_cuda.h"
+#include "testing/fake_cuda/held_stream.h"
+
+namespace waybill {
+namespace {
+
+using kernels::cuda::CopyRows;
+using kernels::cuda::LeafSum;
+
+class DeviceTest : public testing::Test {
+ protected:
+  DeviceTest() {
+    device_ = *Device::Open(0);
+    stream_ = *device_->MakeStream();
+  }
+  ~DeviceTest() override {
+    for (void* memory : memory_) device_->Free(memory);
+    device_->DestroyStream(stream_);
+    EXPECT_EQ(FakeCudaNow().allocations, 0u);
+    EXPECT_EQ(FakeCudaNow().streams, 0u);
+  }
+
+  uint8_t* Allocate(size_t size_bytes) {
+    memory_.push_back(*device_->Allocate(size_bytes));
+    return static_cast<uint8_t*>(memory_.back());
+  }
+
+  std::shared_ptr<Device> device_;
+  Stream stream_ = nullptr;
+  std::vector<void*> memory_;
+};
+
+TEST_F(DeviceTest, WhatGoesThereComesBack) {
+  const std::vector<uint8_t> sent = {1, 2, 3, 4, 5, 6, 7, 8};
+  std::vector<uint8_t> got(8);
+  uint8_t* const a = Allocate(8);
+  uint8_t* const b = Allocate(8);
+  ASSERT_TRUE(device_->Copy(a, sent.data(), 8, stream_).ok());
+  ASSERT_TRUE(CopyRows(b, 4, a, 4, 2, 4, LeafSum(), stream_).ok());
+  ASSERT_TRUE(device_->Clear(b, 1, stream_).ok());
+  ASSERT_TRUE(device_->Copy(got.data(), b, 8, stream_).ok());
+  ASSERT_TRUE(device_->Finish(stream_).ok());
+  EXPECT_EQ(got, (std::vector<uint8_t>{0, 2, 3, 4, 5, 6, 7, 8}));
+}
+
+TEST_F(DeviceTest, IsFoundByItsMemory) {
+  uint8_t* const memory = Allocate(10'000);
+  EXPECT_EQ(*FindDevice(memory + 1, 9'999), 0);
+  const std::shared_ptr<Device> other = *Device::Open(1);
+  void* const its = *other->Allocate(4);
+  EXPECT_EQ(*FindDevice(its, 4), 1);
+  other->Free(its);
+}
+
+TEST_F(DeviceTest, MemoryThatIsNoDevicesIsSaidToBeWhatItIs) {
+  std::vector<uint8_t> host(4096);
+  EXPECT_EQ(FindDevice(host.data(), 1).status(),
+            absl::InvalidArgumentError("no memory of a GPU: the driver does not know it"));
+  ASSERT_TRUE(device_->Pin(host.data(), host.size()).ok());
+  EXPECT_EQ(FindDevice(host.data(), 1).status(),
+            absl::InvalidArgumentError("no memory of a GPU: it is host memory"));
+  device_->Unpin(host.data());
+  EXPECT_FALSE(FindDevice(Allocate(16), 1 << 20).ok());
+}
+
+TEST_F(DeviceTest, ARanksRegionsAreOnOneDevice) {
+  const std::shared_ptr<Device> other = *Device::Open(1);
+  void* const its = *other->Allocate(4);
+  const auto span = [](void* memory, MemoryKind kind) {
+    return MemorySpan{.kind = kind, .data = static_cast<std::byte*>(memory), .size_bytes = 4};
+  };
+  std::vector<uint8_t> host(4);
+  const MemorySpan on_host = span(host.data(), MemoryKind::kHost);
+  const MemorySpan on_other = span(its, MemoryKind::kDevice);
+  EXPECT_EQ(*OpenDeviceOf({on_host}), nullptr);
+  EXPECT_EQ((*OpenDeviceOf({on_host, on_other}))->ordinal(), 1);
+  EXPECT_EQ(OpenDeviceOf({span(Allocate(4), MemoryKind::kDevice), on_other}).status().message(),
+            "memory of GPU 0 and of GPU 1: a rank's regions are on one; join with a rank for each");
+  EXPECT_FALSE(OpenDeviceOf({span(host.data(), MemoryKind::kDevice)}).ok());
+  other->Free(its);
+}
+
+TEST_F(DeviceTest, AnEventIsToldOfWhenWhatIsBeforeItIsDone) {
+  HeldStream busy;
+  std::promise<void> passed;
+  std::future<void> is_passed = passed.get_future();
+  ASSERT_TRUE(device_->After(busy.RecordedEvent(), [&] { passed.set_value(); }).ok());
+  // Another stream's work goes on, and ends, while that one waits.
+  uint8_t* const memory = Allocate(4);
+  ASSERT_TRUE(device_->Clear(memory, 4, stream_).ok());
+  ASSERT_TRUE(device_->Finish(stream_).ok());
+  EXPECT_EQ(is_passed.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  busy.Release();
+  is_passed.wait();
+}
+
+TEST_F(DeviceTest, ALaunchThatFailsNamesTheKernel) {
+  uint8_t* const memory = Allocate(64);
+  FakeCudaFail(0);
+  const absl::Status status =
+      ToStatus(CopyRows(memory, 16, memory + 32, 16, 1, 16, LeafSum(), stream_));
+  FakeCudaFail(-1);
+  EXPECT_NE(status.message().find("launch WaybillRows16: cuLaunchKernel: CUDA_ERROR_LAUNCH_FAILED"),
+            std::string::npos)
+      << status.message();
+}
+
+TEST(Device, OneThatIsNotThereIsNamed) {
+  EXPECT_TRUE(absl::StartsWith(Device::Open(7).status().message(), "open GPU 7: "));
+}
+
+}  // namespace
+}  // namespace waybill

@@ -1,0 +1,46 @@
+#include "core/engine/trainer_link.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace waybill {
+
+absl::Status TrainerLink::CheckLaneCount(size_t there) const {
+  if (there == lanes.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("trainer ", trainer, " has ", there, " lanes, the plan has ", lanes.size()));
+}
+
+void TrainerLink::Report(const Fabric& fabric, std::vector<LaneReport>& reports) const {
+  for (const TrainerLane& lane : lanes) {
+    reports.push_back({.peer = trainer, .path = fabric.DescribeLane(lane.id)});
+  }
+}
+
+uint32_t MakeTrainerLinks(const RouteTable& arrivals, const ChunkList& chunks,
+                          const std::vector<PeerLanes>& lanes, std::deque<TrainerLink>& links) {
+  for (uint32_t r = 0; r < arrivals.size(); ++r) {
+    if (links.empty() || links.back().trainer != arrivals.trainer(r)) {
+      TrainerLink& link = links.emplace_back();
+      link.trainer = arrivals.trainer(r);
+      link.first_route = r;
+    }
+    links.back().last_route = r + 1;
+  }
+  uint32_t chunk = 0;
+  uint32_t gate = 0;
+  for (TrainerLink& link : links) {
+    std::vector<LanePath> paths(1);
+    for (const PeerLanes& known : lanes) {
+      if (known.peer == link.trainer) paths = known.lanes;
+    }
+    for (const LanePath& path : paths) link.lanes.push_back({.nic = path.worker_nic});
+    link.first_gate = gate;
+    gate += static_cast<uint32_t>(paths.size());
+    link.first_chunk = chunk;
+    while (chunk < chunks.chunks.size() && chunks.chunks[chunk].trainer == link.trainer) ++chunk;
+    link.last_chunk = chunk;
+  }
+  return gate;
+}
+
+}  // namespace waybill

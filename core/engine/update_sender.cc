@@ -1,0 +1,330 @@
+#include "core/engine/update_sender.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace waybill {
+namespace {
+
+// The token of a post without a slot. A post from a slot has the slot's number.
+constexpr uint64_t kEndToken = ~uint64_t{0} - 1;
+
+}  // namespace
+
+UpdateSender::UpdateSender(Fabric* fabric, StagingRing ring, uint32_t stage_threads,
+                           WorkerLinks* links, MaximaExchange* exchange, ResultSink ended,
+                           FailureSink failed)
+    : fabric_(*fabric),
+      links_(*links),
+      exchange_(*exchange),
+      ended_(std::move(ended)),
+      failed_(std::move(failed)),
+      slots_(fabric, ring, &pool_,
+             [this](uint32_t chunk, std::byte* slot) {
+               staged_->StagePacked(chunk, slot);
+               timeline_.End(Stage::kStage);
+             }),
+      early_batch_(
+          [this](uint32_t i) {
+            timeline_.Charge(Timeline::Work::kMaxima, [&] { staged_->RunEarlyTask(i); });
+          },
+          [this] {
+            maxima_known_.store(true, std::memory_order_release);
+            fabric_.Wake();
+          }),
+      store_batches_{WorkPool::Batch([this](uint32_t i) { Store(stores_[0][i]); }, [] {}),
+                     WorkPool::Batch([this](uint32_t i) { Store(stores_[1][i]); }, [] {})},
+      pool_(stage_threads) {}
+
+UpdateSender::~UpdateSender() {
+  StopStaging();
+  staged_.reset();  // It refers to the slots.
+}
+
+void UpdateSender::Reset() {
+  StopStaging();
+  schedule_.SetPeers({}, 0, 0);
+  state_ = State::kIdle;
+  staged_.reset();  // Frees its device memory for the next plan.
+}
+
+void UpdateSender::SetRoutes(std::unique_ptr<StagedRoutes> staged) {
+  staged_ = std::move(staged);
+  // Reserve all that an update needs, so that a warm one allocates nothing.
+  writes_.reserve(std::max<size_t>(staged_->most_writes(), 1));
+  for (std::vector<uint32_t>& wave : stores_) wave.reserve(staged_->chunk_count());
+  payloads_.reserve(staged_->chunk_count());
+  parts_.reserve(links_.links.size());
+  std::vector<uint32_t> lane_counts;
+  lane_counts.reserve(links_.links.size());
+  for (const WorkerLink& link : links_.links) {
+    lane_counts.push_back(static_cast<uint32_t>(link.lanes.size()));
+  }
+  schedule_.SetPeers(lane_counts, ring().slot_count(), staged_->chunk_count());
+}
+
+void UpdateSender::Begin(const UpdateId& update, FinishRule finish) {
+  update_ = update;
+  counts_ = {};
+  timeline_.Clear();
+  timeline_.Begin(Stage::kStage);
+  if (staged_->early_task_count() > 0) timeline_.Begin(Stage::kExchange);
+  refused_ = scales_known_ = false;
+  maxima_known_.store(false, std::memory_order_relaxed);
+  for (std::vector<uint32_t>& wave : stores_) wave.clear();
+  store_wave_ = 0;
+  pool_.Run(early_batch_, staged_->early_task_count());
+  DescribeUpdate();
+  schedule_.Begin(payloads_, parts_, finish);
+  state_ = State::kSending;
+}
+
+void UpdateSender::Step() {
+  if (state_ == State::kSending && !scales_known_) Trade();
+  schedule_.Retry();
+  Run();
+}
+
+void UpdateSender::Stop() {
+  StopStaging();
+  schedule_.Abort();
+  state_ = State::kStopping;
+}
+
+// Lists what this update sends to each worker.
+void UpdateSender::DescribeUpdate() {
+  payloads_.clear();
+  parts_.clear();
+  for (WorkerLink& link : links_.links) {
+    PeerPart& part = parts_.emplace_back();
+    part.takes_part = link.takes_part();
+    if (!part.takes_part) continue;
+    const bool mapped = link.buffer(0).ledger.mapped != nullptr;
+    part.ledger_posts =
+        mapped ? 0 : (link.route_count() + entries_in_slot() - 1) / entries_in_slot();
+    for (uint32_t c = link.first_chunk; c < link.last_chunk; ++c) {
+      const uint32_t lane = links_.lane_of_chunk[c];
+      payloads_.push_back(
+          {.id = c,
+           .lane = {link.index, lane},
+           .size_bytes = staged_->chunk(c).size_bytes,
+           .way = staged_->IsMapped(c, link.buffer(lane)) ? SendWay::kStored : SendWay::kPosted,
+           .waits_for_scales = staged_->waits(c)});
+    }
+  }
+}
+
+// Trades maxima with the co-owners. What needs none of them is staged meanwhile.
+void UpdateSender::Trade() {
+  if (!maxima_known_.load(std::memory_order_acquire)) return;
+  timeline_.Charge(Timeline::Work::kTrade, [this] { exchange_.Step(counts_); });
+  if (!exchange_.all_come()) return;
+  scales_known_ = true;
+  timeline_.Charge(Timeline::Work::kTrade, [this] { staged_->FinishEarly(); });
+  schedule_.OnScalesKnown();
+  timeline_.End(Stage::kExchange);
+}
+
+// Tells the schedule what has happened and does what it says, until nothing is left to do.
+void UpdateSender::Run() {
+  SendCommand command;
+  for (bool more = true; more;) {
+    more = false;
+    ReportProgress();
+    for (; schedule_.Next(command); more = true) Execute(command);
+    more = RunStores() || more;
+  }
+}
+
+void UpdateSender::ReportProgress() {
+  for (WorkerLink& link : links_.links) {
+    if (link.stores_begun == 0 || link.stores_left.load(std::memory_order_acquire) > 0) continue;
+    schedule_.OnStored(link.index, std::exchange(link.stores_begun, 0));
+  }
+  slots_.ForEachWritten([this](uint32_t slot) { schedule_.OnStaged(slot); });
+  // An update that a device failed to stage must not be finished.
+  if (state_ == State::kSending && !refused_) {
+    if (absl::Status status = staged_->status(); !status.ok()) Refuse(std::move(status));
+  }
+  const bool trade_over = state_ == State::kStopping || scales_known_;
+  if (trade_over && exchange_.posts_outstanding() == 0) schedule_.OnTradeQuiet();
+}
+
+void UpdateSender::Execute(const SendCommand& command) {
+  using Kind = SendCommand::Kind;
+  switch (command.kind) {
+    case Kind::kStore:
+      return BeginStore(command);
+    case Kind::kStage:
+      return slots_.Stage(command.slot, command.payload);
+    case Kind::kPost:
+      return PostChunk(command);
+    case Kind::kStoreLedger:
+      return StoreLedger(LinkOf(command));
+    case Kind::kPostLedger:
+      return PostLedger(command);
+    case Kind::kEndLane:
+      return EndLane(command);
+    case Kind::kClose:
+      return Close(LinkOf(command));
+    case Kind::kPeerDone:
+      return;
+    case Kind::kCheck:
+      // Without the last immediates nothing is shown.
+      if (staged_->FindNonFinite().empty()) return schedule_.AllowFinish();
+      return Refuse(absl::OkStatus());
+    case Kind::kSent:
+      timeline_.EndWait();
+      return End(Result::kSent);
+    case Kind::kQuiet:
+      return End(Result::kStopped);
+  }
+}
+
+// Stores come in two waves: those that wait for scales come together, when the scales are known.
+void UpdateSender::BeginStore(const SendCommand& command) {
+  ++LinkOf(command).stores_begun;
+  LinkOf(command).stores_left.fetch_add(1, std::memory_order_relaxed);
+  stores_[store_wave_].push_back(command.payload);
+}
+
+bool UpdateSender::RunStores() {
+  if (store_wave_ == 2 || stores_[store_wave_].empty()) return false;
+  const size_t wave = store_wave_++;
+  pool_.Run(store_batches_[wave], static_cast<uint32_t>(stores_[wave].size()));
+  return true;
+}
+
+// On any thread.
+void UpdateSender::Store(uint32_t chunk) {
+  WorkerLink& link = *links_.link_of_chunk[chunk];
+  if (!link.failed.load(std::memory_order_relaxed)) {
+    staged_->StageInPlace(chunk, link.buffer(links_.lane_of_chunk[chunk]));
+    timeline_.End(Stage::kStage);
+  }
+  if (link.stores_left.fetch_sub(1, std::memory_order_acq_rel) == 1) fabric_.Wake();
+}
+
+void UpdateSender::PostChunk(const SendCommand& command) {
+  timeline_.Begin(Stage::kPost);
+  writes_.clear();
+  staged_->AppendWritesOf(staged_->chunk(command.payload),
+                          LinkOf(command).buffer(command.lane.index), ring().region(),
+                          ring().OffsetOf(command.slot), writes_);
+  if (Post(command, std::nullopt, command.slot)) timeline_.End(Stage::kPost);
+}
+
+// Posts writes_. Returns false if the lane did not take them.
+bool UpdateSender::Post(const SendCommand& command, std::optional<uint32_t> immediate,
+                        uint64_t token) {
+  absl::Status status = fabric_.Post(LaneOf(command).id, writes_, immediate, token);
+  if (absl::IsResourceExhausted(status)) {
+    schedule_.OnRefused(command);
+  } else if (!status.ok()) {
+    Fail(LinkOf(command), std::move(status));
+  } else {
+    schedule_.OnAccepted(command);
+    counts_.writes += writes_.size();
+    return true;
+  }
+  return false;
+}
+
+// The entries of one trainer are neighbours in the ledger.
+void UpdateSender::StoreLedger(WorkerLink& link) {
+  auto* entries = reinterpret_cast<LedgerEntry*>(link.buffer(0).ledger.mapped);
+  staged_->FillLedger(link.first_route, link.route_count(),
+                      entries + staged_->routes().ledger_entry(link.first_route));
+}
+
+void UpdateSender::PostLedger(const SendCommand& command) {
+  WorkerLink& link = LinkOf(command);
+  const uint32_t first = link.first_route + command.ledger_part * entries_in_slot();
+  const uint32_t count = std::min(entries_in_slot(), link.last_route - first);
+  staged_->FillLedger(first, count, reinterpret_cast<LedgerEntry*>(ring().BytesOf(command.slot)));
+  writes_.assign(
+      1, {.source = ring().region(),
+          .source_offset_bytes = ring().OffsetOf(command.slot),
+          .destination = link.buffer(0).ledger.remote,
+          .destination_offset_bytes = staged_->routes().ledger_entry(first) * sizeof(LedgerEntry),
+          .size_bytes = count * sizeof(LedgerEntry)});
+  (void)Post(command, command.ends_lane ? std::optional(DataImmediate()) : std::nullopt,
+             command.slot);
+}
+
+void UpdateSender::EndLane(const SendCommand& command) {
+  WorkerLink& link = LinkOf(command);
+  if (link.buffer(command.lane.index).ledger.mapped == nullptr) {
+    writes_.clear();
+    (void)Post(command, DataImmediate(), kEndToken);
+    return;
+  }
+  absl::Status status = fabric_.Publish(LaneOf(command).id, DataImmediate());
+  if (!status.ok()) return Fail(link, std::move(status));
+  schedule_.OnAccepted(command);
+  schedule_.OnComplete(command.lane, SendSchedule::kNoSlot);
+}
+
+uint32_t UpdateSender::DataImmediate() const {
+  return Immediate{Immediate::Kind::kData, update_.sequence}.Pack();
+}
+
+// --- the end ---
+
+void UpdateSender::Fail(WorkerLink& link, absl::Status status) {
+  if (link.failed.exchange(true)) return;
+  if (schedule_.OnPeerFailed(link.index)) Close(link);
+  failed_(link, std::move(status));
+}
+
+void UpdateSender::FailWhoIsNotQuiescent(const absl::Status& status) {
+  for (WorkerLink& link : links_.links) {
+    if (!link.failed && schedule_.posts_outstanding(link.index) > 0) Fail(link, status);
+  }
+}
+
+void UpdateSender::Close(WorkerLink& link) {
+  link.CloseLanes(fabric_);
+  schedule_.OnClosed(link.index);
+}
+
+void UpdateSender::OnComplete(const WorkerLink& link, const WorkerLane& lane, uint64_t token) {
+  const SendLane where = {link.index, static_cast<uint32_t>(&lane - link.lanes.data())};
+  if (token == kEndToken) {
+    schedule_.OnComplete(where, SendSchedule::kNoSlot);
+  } else if (token < ring().slot_count()) {
+    schedule_.OnComplete(where, static_cast<uint32_t>(token));
+  }
+}
+
+void UpdateSender::Refuse(absl::Status why) {
+  refused_ = true;
+  schedule_.RefuseFinish();
+  ended_(Result::kRefused, std::move(why));
+}
+
+void UpdateSender::End(Result result) {
+  state_ = State::kIdle;
+  ended_(result, absl::OkStatus());
+}
+
+// When this returns, no thread stages anything.
+void UpdateSender::StopStaging() {
+  pool_.Cancel(early_batch_);
+  for (WorkPool::Batch& batch : store_batches_) pool_.Cancel(batch);
+  slots_.Cancel();
+  for (WorkerLink& link : links_.links) {
+    link.stores_left.store(0, std::memory_order_relaxed);
+    link.stores_begun = 0;
+  }
+}
+
+TransferCounts UpdateSender::counts() const {
+  TransferCounts counts = counts_;
+  counts.bytes = schedule_.counts().bytes;
+  counts.stores = schedule_.counts().stores;
+  counts.immediates = schedule_.counts().immediates;
+  return counts;
+}
+
+}  // namespace waybill

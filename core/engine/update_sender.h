@@ -1,0 +1,139 @@
+// Carries out the send schedule of an update: stages, stores and posts what it says, and trades
+// maxima with other trainers meanwhile.
+#ifndef WAYBILL_CORE_ENGINE_UPDATE_SENDER_H_
+#define WAYBILL_CORE_ENGINE_UPDATE_SENDER_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/engine/maxima_exchange.h"
+#include "core/engine/staged_routes.h"
+#include "core/engine/staging_slots.h"
+#include "core/engine/timeline.h"
+#include "core/engine/worker_link.h"
+#include "core/fabric/fabric.h"
+#include "core/memory/staging_ring.h"
+#include "core/protocol/send_schedule.h"
+#include "core/protocol/update.h"
+#include "core/stage/work_pool.h"
+
+namespace waybill {
+
+// Lives on the progress thread; its pool's threads stage. Allocates nothing during an update.
+class UpdateSender {
+ public:
+  enum class Result : uint8_t {
+    kSent,     // Everything is complete, except what goes to workers that failed.
+    kStopped,  // After Stop(): nothing of the update is on its way.
+    // The update must not be shown: `why` says what a device failed of, or is OK if NaNs or
+    // infinities were found. Call Stop().
+    kRefused,
+  };
+  using ResultSink = std::function<void(Result result, absl::Status why)>;
+  using FailureSink = std::function<void(const WorkerLink& link, absl::Status status)>;
+
+  // The fabric, the links and the exchange outlive the sender. Both sinks are called from within
+  // its calls.
+  UpdateSender(Fabric* fabric, StagingRing ring, uint32_t stage_threads, WorkerLinks* links,
+               MaximaExchange* exchange, ResultSink ended, FailureSink failed);
+  ~UpdateSender();
+  UpdateSender(const UpdateSender&) = delete;
+  UpdateSender& operator=(const UpdateSender&) = delete;
+
+  const StagingRing& ring() const { return slots_.ring(); }
+
+  // Forgets the plan and whatever was being sent, without a result. No thread stages anything when
+  // this returns. Close every lane before the next plan: the slots are free again.
+  void Reset();
+  // Takes a plan. The links are made from its routes, and outlive it.
+  void SetRoutes(std::unique_ptr<StagedRoutes> staged);
+  StagedRoutes& routes() { return *staged_; }
+  const StagedRoutes& routes() const { return *staged_; }
+
+  // Begins to send to every worker that takes part. The routes and the exchange have begun the
+  // update.
+  void Begin(const UpdateId& update, FinishRule finish);
+  // Makes progress.
+  void Step();
+  // Ends the update; kStopped follows. No thread of ours stages anything when this returns.
+  void Stop();
+
+  // Fails a worker because one of its lanes is dead. Its other lanes are closed before the failure
+  // is reported, unless a thread still stores or stages for the worker.
+  void Fail(WorkerLink& link, absl::Status status);
+  // Fails every worker that has posts outstanding.
+  void FailWhoIsNotQuiescent(const absl::Status& status);
+  // Handles the completion of a post with a token that is not the caller's own.
+  void OnComplete(const WorkerLink& link, const WorkerLane& lane, uint64_t token);
+
+  TransferCounts counts() const;
+  const Timeline& timeline() const { return timeline_; }
+  uint64_t ring_high_water_bytes() const {
+    return schedule_.high_water_slots() * ring().slot_bytes();
+  }
+
+ private:
+  enum class State : uint8_t { kIdle, kSending, kStopping };
+
+  void DescribeUpdate();
+  uint32_t entries_in_slot() const {
+    return static_cast<uint32_t>(ring().slot_bytes() / sizeof(LedgerEntry));
+  }
+  void Trade();
+  void Run();
+  void ReportProgress();
+  WorkerLink& LinkOf(const SendCommand& command) { return links_.links[command.lane.peer]; }
+  WorkerLane& LaneOf(const SendCommand& command) {
+    return LinkOf(command).lanes[command.lane.index];
+  }
+  void Execute(const SendCommand& command);
+  void BeginStore(const SendCommand& command);
+  bool RunStores();
+  void Store(uint32_t chunk);
+  void PostChunk(const SendCommand& command);
+  bool Post(const SendCommand& command, std::optional<uint32_t> immediate, uint64_t token);
+  void StoreLedger(WorkerLink& link);
+  void PostLedger(const SendCommand& command);
+  void EndLane(const SendCommand& command);
+  uint32_t DataImmediate() const;
+  void Close(WorkerLink& link);
+  void Refuse(absl::Status why);
+  void End(Result result);
+  void StopStaging();
+
+  Fabric& fabric_;
+  WorkerLinks& links_;
+  MaximaExchange& exchange_;
+  const ResultSink ended_;
+  const FailureSink failed_;
+
+  std::unique_ptr<StagedRoutes> staged_;
+  SendSchedule schedule_;
+  State state_ = State::kIdle;
+  UpdateId update_;
+  bool refused_ = false;                    // kRefused was reported.
+  std::atomic<bool> maxima_known_ = false;  // This trainer has computed its own maxima.
+  bool scales_known_ = false;               // All trainers' maxima have arrived.
+  TransferCounts counts_;                   // Counts that the schedule does not keep.
+  Timeline timeline_;
+  std::vector<Payload> payloads_;  // The update at hand, as are the parts.
+  std::vector<PeerPart> parts_;
+  std::array<std::vector<uint32_t>, 2> stores_;  // Chunks, by wave.
+  size_t store_wave_ = 0;
+  StagingSlots slots_;
+  std::vector<Write> writes_;
+  WorkPool::Batch early_batch_;
+  std::array<WorkPool::Batch, 2> store_batches_;
+  WorkPool pool_;  // Last: its threads end before what they use.
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_ENGINE_UPDATE_SENDER_H_

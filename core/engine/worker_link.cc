@@ -1,0 +1,180 @@
+#include "core/engine/worker_link.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+
+namespace waybill {
+namespace {
+
+class Opener {
+ public:
+  Opener(Fabric& fabric, LaneId lane) : fabric_(fabric), lane_(lane) {}
+
+  absl::StatusOr<RegionAccess> Open(const RegionAddress& address) {
+    // Regions of one arena share a descriptor: imported and mapped once.
+    auto [known, is_new] = opened_.try_emplace(address.descriptor);
+    if (is_new) {
+      WAYBILL_ASSIGN_OR_RETURN(known->second.remote, fabric_.Import(lane_, address.descriptor));
+      const absl::StatusOr<MemorySpan> mapping = fabric_.Map(known->second.remote);
+      if (mapping.ok()) {
+        known->second.mapped = mapping->data;
+      } else if (!absl::IsUnimplemented(mapping.status())) {
+        return mapping.status();
+      }
+    }
+    RegionAccess access = known->second;
+    access.offset_bytes = address.offset_bytes;
+    if (access.mapped != nullptr) access.mapped += address.offset_bytes;
+    return access;
+  }
+
+ private:
+  Fabric& fabric_;
+  LaneId lane_;
+  absl::flat_hash_map<std::string, RegionAccess> opened_;
+};
+
+}  // namespace
+
+absl::StatusOr<BufferAccess> OpenBuffer(Fabric& fabric, LaneId lane, const BufferAddress& address) {
+  Opener opener(fabric, lane);
+  BufferAccess access;
+  access.regions.reserve(address.regions.size());
+  for (const RegionAddress& region : address.regions) {
+    WAYBILL_ASSIGN_OR_RETURN(RegionAccess opened, opener.Open(region));
+    access.regions.push_back(opened);
+  }
+  WAYBILL_ASSIGN_OR_RETURN(access.ledger, opener.Open({address.ledger, 0}));
+  return access;
+}
+
+bool WorkerLink::up() const {
+  return std::all_of(lanes.begin(), lanes.end(), [](const WorkerLane& lane) { return lane.up; });
+}
+
+absl::Status WorkerLink::CheckLaneCount(size_t there) const {
+  if (there == lanes.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("worker ", worker, " has ", there, " lanes, the plan has ", lanes.size()));
+}
+
+absl::Status WorkerLink::SetBufferAddress(uint32_t b, BufferAddress address) {
+  if (b >= buffers.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("address of buffer ", b, " of worker ", worker,
+                                                   ": it has ", buffers.size(), " buffers"));
+  }
+  WorkerBuffer& buffer = buffers[b];
+  if (address.regions.size() != buffer.address.regions.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("address of buffer ", b, " of worker ", worker, ": it has ",
+                     address.regions.size(), " regions, and had ", buffer.address.regions.size()));
+  }
+  if (address.generation <= buffer.address.generation) return absl::OkStatus();
+  buffer = {.address = std::move(address), .to_open = true};
+  return absl::OkStatus();
+}
+
+absl::Status WorkerLink::OpenTarget(Fabric& fabric) {
+  WorkerBuffer& target = buffers[buffer_index];
+  if (!target.to_open) return absl::OkStatus();
+  for (WorkerLane& lane : lanes) {
+    WAYBILL_ASSIGN_OR_RETURN(lane.buffers[buffer_index],
+                             OpenBuffer(fabric, lane.id, target.address));
+  }
+  target.to_open = false;
+  return absl::OkStatus();
+}
+
+void WorkerLink::CloseLanes(Fabric& fabric) const {
+  for (const WorkerLane& lane : lanes) (void)fabric.CloseLane(lane.id);
+}
+
+absl::Status WorkerLink::OpenBuffers(Fabric& fabric, WorkerLane& lane) const {
+  for (const WorkerBuffer& buffer : buffers) {
+    BufferAccess& access = lane.buffers.emplace_back();
+    if (buffer.to_open) continue;
+    WAYBILL_ASSIGN_OR_RETURN(access, OpenBuffer(fabric, lane.id, buffer.address));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<WorkerLink*> WorkerLinks::Find(uint32_t worker) {
+  for (WorkerLink& link : links) {
+    if (link.worker == worker) return &link;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("the plan has no route to worker ", worker));
+}
+
+absl::StatusOr<std::vector<LaneOffer>> WorkerLinks::OpenLanes(Fabric& fabric) {
+  std::vector<LaneOffer> offers;
+  for (WorkerLink& link : links) {
+    for (WorkerLane& lane : link.lanes) {
+      WAYBILL_ASSIGN_OR_RETURN(lane.id,
+                               fabric.OpenLane(absl::StrCat("worker ", link.worker), lane.nic));
+      WAYBILL_ASSIGN_OR_RETURN(std::string address, fabric.LaneAddress(lane.id));
+      offers.push_back({link.worker, std::move(address)});
+    }
+  }
+  return offers;
+}
+
+bool WorkerLinks::up() const {
+  return std::all_of(links.begin(), links.end(), [](const WorkerLink& link) { return link.up(); });
+}
+
+std::vector<LaneReport> WorkerLinks::Report(const Fabric& fabric) const {
+  std::vector<LaneReport> reports;
+  for (const WorkerLink& link : links) {
+    for (const WorkerLane& lane : link.lanes) {
+      reports.push_back({.peer = link.worker, .path = fabric.DescribeLane(lane.id)});
+    }
+  }
+  return reports;
+}
+
+std::pair<WorkerLink*, WorkerLane*> WorkerLinks::FindLane(LaneId id) {
+  for (WorkerLink& link : links) {
+    for (WorkerLane& lane : link.lanes) {
+      if (lane.id == id && !link.failed) return {&link, &lane};
+    }
+  }
+  return {nullptr, nullptr};
+}
+
+WorkerLinks MakeWorkerLinks(const RouteTable& routes, const ChunkList& list,
+                            const std::vector<PeerLanes>& lanes) {
+  WorkerLinks made;
+  for (uint32_t r = 0; r < routes.size(); ++r) {
+    if (made.links.empty() || made.links.back().worker != routes.worker(r)) {
+      const auto index = static_cast<uint32_t>(made.links.size());
+      WorkerLink& link = made.links.emplace_back();
+      link.index = index;
+      link.worker = routes.worker(r);
+      link.first_route = r;
+    }
+    made.links.back().last_route = r + 1;
+  }
+  uint32_t chunk = 0;
+  for (WorkerLink& link : made.links) {
+    link.first_chunk = chunk;
+    while (chunk < list.chunks.size() && list.chunks[chunk].worker == link.worker) ++chunk;
+    link.last_chunk = chunk;
+    std::vector<LanePath> paths(1);
+    for (const PeerLanes& known : lanes) {
+      if (known.peer == link.worker) paths = known.lanes;
+    }
+    for (const LanePath& path : paths) link.lanes.push_back({.nic = path.trainer_nic});
+    const std::vector<uint32_t> lane_of = ShareOut(
+        absl::MakeConstSpan(list.chunks).subspan(link.first_chunk, chunk - link.first_chunk),
+        paths);
+    made.lane_of_chunk.insert(made.lane_of_chunk.end(), lane_of.begin(), lane_of.end());
+    made.link_of_chunk.insert(made.link_of_chunk.end(), lane_of.size(), &link);
+  }
+  return made;
+}
+
+}  // namespace waybill

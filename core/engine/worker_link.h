@@ -1,0 +1,112 @@
+// One worker, as the trainer's engine sees it: its lanes and its buffers.
+#ifndef WAYBILL_CORE_ENGINE_WORKER_LINK_H_
+#define WAYBILL_CORE_ENGINE_WORKER_LINK_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/fabric/fabric.h"
+#include "core/plan/chunks.h"
+#include "core/plan/route_table.h"
+#include "core/protocol/update.h"
+
+namespace waybill {
+
+// A region of a worker's buffer, ready to be written to.
+struct RegionAccess {
+  RemoteRegionId remote = RemoteRegionId::kNone;
+  uint64_t offset_bytes = 0;
+  std::byte* mapped = nullptr;  // The region's first byte in this process, or null if not mapped.
+};
+
+struct BufferAccess {
+  std::vector<RegionAccess> regions;
+  RegionAccess ledger;
+};
+
+// Imports every region of a buffer, and maps the regions that can be mapped.
+//
+// kFailedPrecondition: the worker's grants have not arrived yet.
+absl::StatusOr<BufferAccess> OpenBuffer(Fabric& fabric, LaneId lane, const BufferAddress& address);
+
+// One lane to a worker.
+struct WorkerLane {
+  LaneId id = LaneId::kNone;
+  std::string nic;                    // The trainer's NIC; empty means any.
+  std::vector<BufferAccess> buffers;  // Filled when the worker's hello arrives.
+  bool greeted = false;
+  bool up = false;
+};
+
+struct WorkerBuffer {
+  BufferAddress address;
+  bool to_open = false;  // The address is new, and not imported on every lane yet.
+};
+
+struct WorkerLink {
+  uint32_t worker = 0;
+  uint32_t index = 0;        // In WorkerLinks::links, and its peer number in the send schedule.
+  uint32_t first_route = 0;  // Routes [first, last) of the table, and their chunks.
+  uint32_t last_route = 0;
+  uint32_t first_chunk = 0;
+  uint32_t last_chunk = 0;
+  std::vector<WorkerLane> lanes;  // The first one carries the ledger.
+
+  std::vector<WorkerBuffer> buffers;
+
+  std::atomic<bool> failed = false;  // Threads that store read it.
+
+  // The update at hand.
+  bool targeted = false;  // The update goes to this worker.
+  uint32_t buffer_index = 0;
+  std::atomic<uint32_t> stores_left = 0;  // Stores that have begun and not ended.
+  uint32_t stores_begun = 0;              // Stores whose end the schedule was not told yet.
+
+  bool takes_part() const { return targeted && !failed; }
+  uint32_t route_count() const { return last_route - first_route; }
+  bool up() const;
+  // Returns kInvalidArgument unless the worker has as many lanes as the plan.
+  absl::Status CheckLaneCount(size_t there) const;
+  // Takes a new address of a buffer. kInvalidArgument: there is no such buffer, or it has another
+  // number of regions.
+  absl::Status SetBufferAddress(uint32_t b, BufferAddress address);
+  // Opens the buffer of this update on every lane, if its address is new. kFailedPrecondition: its
+  // grants are not here yet.
+  absl::Status OpenTarget(Fabric& fabric);
+  // Opens all of the worker's buffers on one of its lanes, except for those with a new address.
+  absl::Status OpenBuffers(Fabric& fabric, WorkerLane& lane) const;
+  void CloseLanes(Fabric& fabric) const;
+  BufferAccess& buffer(uint32_t lane) { return lanes[lane].buffers[buffer_index]; }
+};
+
+// The workers of a routing table, in its order, and for each chunk the worker and the lane that
+// carries it.
+struct WorkerLinks {
+  std::deque<WorkerLink> links;  // Addresses are stable.
+  std::vector<WorkerLink*> link_of_chunk;
+  std::vector<uint32_t> lane_of_chunk;
+
+  // Returns the link to a worker, or kInvalidArgument if the plan has no route to it.
+  absl::StatusOr<WorkerLink*> Find(uint32_t worker);
+  // Opens this end of every lane.
+  absl::StatusOr<std::vector<LaneOffer>> OpenLanes(Fabric& fabric);
+  std::vector<LaneReport> Report(const Fabric& fabric) const;
+  // Returns the link and the lane with this id, or nulls if there is none or the worker has failed.
+  std::pair<WorkerLink*, WorkerLane*> FindLane(LaneId id);
+  // Returns whether every lane works.
+  bool up() const;
+};
+// Makes the links of a table. A worker that `lanes` does not name has one lane, on any NIC.
+WorkerLinks MakeWorkerLinks(const RouteTable& routes, const ChunkList& list,
+                            const std::vector<PeerLanes>& lanes);
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_ENGINE_WORKER_LINK_H_

@@ -1,0 +1,161 @@
+#include "core/engine/worker_link.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/fabric/loopback/loopback.h"
+
+namespace waybill {
+namespace {
+
+// A route of `size_bytes` bytes to the worker.
+void AddRoute(RouteTable& table, uint32_t worker, int64_t size_bytes) {
+  table.Add({.worker = worker,
+             .shape = {.source_element_bytes = 1,
+                       .destination_element_bytes = 1,
+                       .axes = {{size_bytes, 1, 1}}}});
+}
+
+TEST(WorkerLinks, EachWorkerHasItsRoutesAndChunks) {
+  RouteTable routes;
+  AddRoute(routes, 3, 10'000);
+  AddRoute(routes, 3, 100);
+  AddRoute(routes, 5, 100);
+  const ChunkList chunks = CutIntoChunks(routes, 8192);
+  const WorkerLinks made = MakeWorkerLinks(routes, chunks, {});
+  ASSERT_EQ(made.links.size(), 2u);
+  EXPECT_EQ(made.links[0].worker, 3u);
+  EXPECT_EQ(made.links[0].index, 0u);
+  EXPECT_EQ(made.links[0].route_count(), 2u);
+  EXPECT_EQ(made.links[1].worker, 5u);
+  EXPECT_EQ(made.links[1].index, 1u);
+  EXPECT_EQ(made.links[1].first_route, 2u);
+  EXPECT_EQ(made.links[1].first_chunk, made.links[0].last_chunk);
+  EXPECT_EQ(made.links[1].last_chunk, chunks.chunks.size());
+  ASSERT_EQ(made.link_of_chunk.size(), chunks.chunks.size());
+  for (uint32_t c = 0; c < chunks.chunks.size(); ++c) {
+    EXPECT_EQ(made.link_of_chunk[c]->worker, chunks.chunks[c].worker);
+  }
+}
+
+TEST(WorkerLinks, AWorkerThatIsNotNamedHasOneLaneOnAnyNic) {
+  RouteTable routes;
+  AddRoute(routes, 0, 100);
+  AddRoute(routes, 1, 100);
+  const WorkerLinks made = MakeWorkerLinks(routes, CutIntoChunks(routes, 4096),
+                                           {{1, {{"mlx5_0", "mlx5_4"}, {"mlx5_1", "mlx5_5"}}}});
+  ASSERT_EQ(made.links[0].lanes.size(), 1u);
+  EXPECT_EQ(made.links[0].lanes[0].nic, "");
+  ASSERT_EQ(made.links[1].lanes.size(), 2u);
+  EXPECT_EQ(made.links[1].lanes[0].nic, "mlx5_0");
+  EXPECT_EQ(made.links[1].lanes[1].nic, "mlx5_1");
+}
+
+TEST(WorkerLinks, AWorkerWithoutARouteIsNotFound) {
+  RouteTable routes;
+  AddRoute(routes, 4, 100);
+  WorkerLinks made = MakeWorkerLinks(routes, CutIntoChunks(routes, 4096), {});
+  EXPECT_EQ((*made.Find(4))->worker, 4u);
+  EXPECT_EQ(made.Find(5).status().message(), "the plan has no route to worker 5");
+}
+
+struct AddressCase {
+  const char* name;
+  uint32_t known;  // Generations.
+  uint32_t told;
+  bool taken;
+};
+
+class SetBufferAddressTest : public testing::TestWithParam<AddressCase> {};
+
+TEST_P(SetBufferAddressTest, OnlyALaterGenerationIsTaken) {
+  WorkerLink link;
+  link.buffers.resize(1);
+  link.buffers[0].address = {.regions = {{"old", 0}}, .generation = GetParam().known};
+  const BufferAddress told = {.regions = {{"new", 0}}, .generation = GetParam().told};
+  EXPECT_TRUE(link.SetBufferAddress(0, told).ok());
+  EXPECT_EQ(link.buffers[0].to_open, GetParam().taken);
+  EXPECT_EQ(link.buffers[0].address.regions[0].descriptor, GetParam().taken ? "new" : "old");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SetBufferAddressTest,
+                         testing::Values(AddressCase{"the_next", 0, 1, true},
+                                         AddressCase{"one_that_skips", 1, 5, true},
+                                         AddressCase{"the_same_again", 2, 2, false},
+                                         AddressCase{"one_that_is_late", 3, 2, false}),
+                         [](const auto& info) { return info.param.name; });
+
+// A trainer with a lane to a worker that has one buffer of one region.
+class OpenTargetTest : public testing::Test {
+ protected:
+  OpenTargetTest() {
+    link_.worker = 2;
+    link_.lanes.resize(2);
+    for (WorkerLane& lane : link_.lanes) {
+      lane.id = *trainer_->OpenLane("worker 2", "");
+      there_.push_back(*worker_->OpenLane("trainer 0", ""));
+      EXPECT_TRUE(trainer_->ConnectLane(lane.id, *worker_->LaneAddress(there_.back())).ok());
+      EXPECT_TRUE(worker_->ConnectLane(there_.back(), *trainer_->LaneAddress(lane.id)).ok());
+      lane.buffers.resize(1);
+    }
+    weights_ = *worker_->Allocate(4096, "weights");
+    ledger_ = *worker_->Allocate(4096, "ledger");
+    link_.buffers.resize(1);
+    link_.buffers[0].address.regions.resize(1);
+    EXPECT_TRUE(link_
+                    .SetBufferAddress(0, {.regions = {{*worker_->Describe(weights_.id), 16}},
+                                          .ledger = *worker_->Describe(ledger_.id),
+                                          .generation = 1})
+                    .ok());
+  }
+
+  // Lets the trainer reach the buffer on the lane.
+  void Grant(size_t lane) {
+    EXPECT_TRUE(worker_->Grant(there_[lane], weights_.id).ok());
+    EXPECT_TRUE(worker_->Grant(there_[lane], ledger_.id).ok());
+    EXPECT_TRUE(worker_->Post(there_[lane], {}, 1, 0).ok());
+    std::vector<FabricEvent> events;
+    for (int i = 0; i < 100; ++i) {
+      worker_->Poll(events);
+      trainer_->Poll(events);
+    }
+  }
+
+  LoopbackNetwork network_;
+  std::unique_ptr<Fabric> trainer_ = network_.Join("trainer 0");
+  std::unique_ptr<Fabric> worker_ = network_.Join("worker 2");
+  WorkerLink link_;
+  std::vector<LaneId> there_;
+  Region weights_;
+  Region ledger_;
+};
+
+TEST_F(OpenTargetTest, IsOpenWhenEveryLaneHasItsGrants) {
+  Grant(0);
+  EXPECT_TRUE(absl::IsFailedPrecondition(link_.OpenTarget(*trainer_)));
+  EXPECT_TRUE(link_.buffers[0].to_open);
+  Grant(1);
+  EXPECT_EQ(link_.OpenTarget(*trainer_).message(), "");
+  EXPECT_FALSE(link_.buffers[0].to_open);
+  for (const WorkerLane& lane : link_.lanes) {
+    ASSERT_EQ(lane.buffers[0].regions.size(), 1u);
+    EXPECT_NE(lane.buffers[0].regions[0].remote, RemoteRegionId::kNone);
+    EXPECT_EQ(lane.buffers[0].regions[0].offset_bytes, 16u);
+    EXPECT_EQ(lane.buffers[0].regions[0].mapped, nullptr);
+    EXPECT_NE(lane.buffers[0].ledger.remote, RemoteRegionId::kNone);
+  }
+}
+
+TEST_F(OpenTargetTest, AnOpenBufferIsNotImportedAgain) {
+  Grant(0);
+  Grant(1);
+  ASSERT_TRUE(link_.OpenTarget(*trainer_).ok());
+  ASSERT_TRUE(worker_->Renew(weights_.id, Contents::kKept).ok());  // What is described now is gone.
+  EXPECT_TRUE(link_.OpenTarget(*trainer_).ok());
+}
+
+}  // namespace
+}  // namespace waybill

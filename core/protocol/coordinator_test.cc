@@ -1,0 +1,826 @@
+// The rules of membership and of the two-phase commit, message by message: no sockets, no clocks.
+
+#include "core/protocol/coordinator.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/protocol/message_codec.h"
+#include "core/tensor/manifest_codec.h"
+
+namespace waybill {
+namespace {
+
+using Kind = proto::ControllerMessage::KindCase;
+
+// A job of two trainers and two workers, whose ranks are this test. Jobs run, and decisions are
+// recorded, before the next message, unless the test holds them.
+class CoordinatorTest : public testing::Test, public CoordinatorActions {
+ protected:
+  static constexpr ConnectionId kTrainer[] = {10, 11};
+  static constexpr ConnectionId kWorker[] = {20, 21};
+
+  void MakeCoordinator(const std::vector<Decision>& decisions = {}, bool durable = false) {
+    coordinator_ =
+        std::make_unique<Coordinator>(CoordinatorOptions{.job = "test",
+                                                         .incarnation = 7,
+                                                         .decisions_are_durable = durable,
+                                                         .join_timeout = absl::Seconds(60),
+                                                         .publish_timeout = absl::Seconds(30),
+                                                         .absence_timeout = absl::Seconds(5)},
+                                      decisions, this);
+  }
+
+  void Send(ConnectionId connection, proto::ControllerMessage message) override {
+    if (message.has_plan()) epoch_ = message.plan().epoch();
+    sent_[connection].push_back(std::move(message));
+  }
+  void Close(ConnectionId connection) override { closed_.push_back(connection); }
+  void Compute(Work work) override { work_.push_back(std::move(work)); }
+  void Record(uint64_t ticket, const Decision& decision) override {
+    recording_.push_back({ticket, decision});
+  }
+
+  void RunJobs() {
+    while (!work_.empty() || (!hold_records_ && !recording_.empty())) {
+      for (const Work& work : std::exchange(work_, {})) work()(now_);
+      if (!hold_records_) EndRecords(Recorded::kDurable);
+    }
+  }
+  void EndRecords(Recorded recorded, const absl::Status& status = absl::OkStatus()) {
+    for (const auto& [ticket, decision] : std::exchange(recording_, {})) {
+      if (recorded == Recorded::kDurable) recorded_.push_back(decision);
+      coordinator_->OnRecorded(ticket, recorded, status, now_);
+    }
+  }
+
+  void Tell(ConnectionId from, const std::function<void(proto::RankMessage&)>& fill) {
+    proto::RankMessage message;
+    fill(message);
+    coordinator_->OnMessage(from, message, now_);
+    RunJobs();
+  }
+  void Gone(ConnectionId connection) {
+    coordinator_->OnGone(connection, now_);
+    RunJobs();
+  }
+  proto::Round round() { return Last(kWorker[0], Kind::kPrepare)->prepare().round(); }
+
+  void Join(ConnectionId connection, Role role, uint32_t rank,
+            const std::function<void(proto::Join&)>& more = nullptr) {
+    Tell(connection, [&](proto::RankMessage& m) {
+      m.mutable_join()->set_protocol_version(kProtocolVersion);
+      m.mutable_join()->set_job("test");
+      m.mutable_join()->set_role(static_cast<uint32_t>(role));
+      m.mutable_join()->set_rank(rank);
+      m.mutable_join()->set_world(2);
+      m.mutable_join()->set_incarnation(connection);
+      m.mutable_join()->set_mode(static_cast<uint32_t>(Mode::kShadow));
+      m.mutable_join()->set_group(groups_[rank]);
+      if (more) more(*m.mutable_join());
+    });
+    Tell(connection, [&](proto::RankMessage& m) {
+      m.mutable_manifest()->set_encoded(EncodeManifest(ManifestOf(role, rank)));
+    });
+  }
+
+  // Each trainer holds a row, and each worker wants both.
+  virtual Manifest ManifestOf(Role role, uint32_t rank) {
+    Manifest manifest;
+    const int64_t rows = role == Role::kTrainer ? 1 : 2;
+    const int64_t first = role == Role::kTrainer ? rank : 0;
+    manifest.AddRegion("w", static_cast<uint64_t>(rows) * 8);
+    manifest.AddShard(manifest.AddTensor("w", {2, 4}, Dtype::kBf16), {Dtype::kBf16},
+                      Box({first, 0}, {first + rows, 4}), {0, 0, {4, 1}});
+    return manifest;
+  }
+
+  void JoinAll() {
+    for (const uint32_t rank : {0u, 1u}) {
+      Join(kTrainer[rank], Role::kTrainer, rank);
+      Join(kWorker[rank], Role::kWorker, rank);
+    }
+  }
+
+  void Establish() {
+    JoinAll();
+    Connect();
+  }
+
+  // Everybody offers lanes and connects them, in the epoch at hand.
+  void Connect() {
+    const uint64_t epoch = epoch_;
+    for (const ConnectionId connection : {kTrainer[0], kTrainer[1], kWorker[0], kWorker[1]}) {
+      Tell(connection, [&](proto::RankMessage& m) { m.mutable_offers()->set_epoch(epoch); });
+    }
+    for (const ConnectionId connection : {kTrainer[0], kTrainer[1], kWorker[0], kWorker[1]}) {
+      Tell(connection, [&](proto::RankMessage& m) { m.mutable_connected()->set_epoch(epoch); });
+    }
+    ASSERT_EQ(coordinator_->Status().phase(), "ready");
+    sent_.clear();
+  }
+
+  void Publish(uint32_t trainer, uint64_t version, int64_t deadline_ms = 0) {
+    Tell(kTrainer[trainer], [&](proto::RankMessage& m) {
+      m.mutable_publish()->set_version(version);
+      m.mutable_publish()->set_deadline_ms(deadline_ms);
+    });
+  }
+  void Ready(uint32_t w) {
+    Tell(kWorker[w], [&](auto& m) { *m.mutable_ready()->mutable_round() = round(); });
+  }
+  void Arrived(uint32_t w) {
+    Tell(kWorker[w], [&](auto& m) { *m.mutable_arrived()->mutable_round() = round(); });
+  }
+  void Shown(uint32_t w) {
+    Tell(kWorker[w], [&](auto& m) { *m.mutable_shown()->mutable_round() = round(); });
+  }
+  void Sent(uint32_t t) {
+    Tell(kTrainer[t], [&](auto& m) { *m.mutable_sent()->mutable_round() = round(); });
+  }
+
+  // Both trainers publish, and both workers vote for it.
+  void Decide(uint64_t version) {
+    for (const uint32_t t : {0u, 1u}) Publish(t, version);
+    for (const uint32_t w : {0u, 1u}) Ready(w);
+    for (const uint32_t w : {0u, 1u}) Arrived(w);
+  }
+
+  const proto::ControllerMessage* Last(ConnectionId connection, Kind kind) {
+    const proto::ControllerMessage* found = nullptr;
+    for (const auto& message : sent_[connection]) {
+      if (message.kind_case() == kind) found = &message;
+    }
+    return found;
+  }
+  int Count(ConnectionId connection, Kind kind) {
+    int count = 0;
+    for (const auto& message : sent_[connection]) count += message.kind_case() == kind ? 1 : 0;
+    return count;
+  }
+  std::string Error(ConnectionId connection, Kind kind) {
+    const proto::ControllerMessage* message = Last(connection, kind);
+    if (message == nullptr) return "(no such message)";
+    if (kind == Kind::kDismissal) return message->dismissal().error().message();
+    if (kind == Kind::kPublishRefused) return message->publish_refused().error().message();
+    if (kind == Kind::kOutcome) return message->outcome().error().message();
+    return message->abort().error().message();
+  }
+  void Pass(absl::Duration time) {
+    now_ += time;
+    coordinator_->OnTime(now_);
+    RunJobs();
+    EXPECT_GT(coordinator_->next_deadline(), now_);
+  }
+
+  std::vector<std::string> groups_ = {"all", "all"};
+  absl::Time now_ = absl::FromUnixSeconds(1'000'000);
+  std::unique_ptr<Coordinator> coordinator_;
+  std::map<ConnectionId, std::vector<proto::ControllerMessage>> sent_;
+  uint64_t epoch_ = 0;
+  std::vector<Work> work_;
+  std::vector<std::pair<uint64_t, Decision>> recording_;
+  bool hold_records_ = false;
+  std::vector<Decision> recorded_;
+  std::vector<ConnectionId> closed_;
+};
+
+TEST_F(CoordinatorTest, ATrainerStartsWhenItPublishedAndItsWorkersAreReady) {
+  MakeCoordinator();
+  Establish();
+  Publish(0, 5);
+  Ready(0);
+  EXPECT_EQ(Count(kTrainer[0], Kind::kStart), 0);
+  Ready(1);
+  EXPECT_EQ(Count(kTrainer[0], Kind::kStart), 1);
+  EXPECT_EQ(Count(kTrainer[1], Kind::kStart), 0);
+  Publish(1, 5);
+  EXPECT_EQ(Count(kTrainer[1], Kind::kStart), 1);
+}
+
+TEST_F(CoordinatorTest, ADecisionIsRecordedBeforeTheFirstCommit) {
+  MakeCoordinator();
+  Establish();
+  hold_records_ = true;
+  Decide(5);
+  EXPECT_EQ(Count(kWorker[0], Kind::kCommit), 0);
+  ASSERT_EQ(recording_.size(), 1u);
+  EndRecords(Recorded::kDurable);
+  EXPECT_EQ(recorded_, (std::vector<Decision>{{epoch_, 1, 5, "all"}}));
+  EXPECT_EQ(Count(kWorker[0], Kind::kCommit), 1);
+  EXPECT_EQ(Count(kWorker[1], Kind::kCommit), 1);
+}
+
+TEST_F(CoordinatorTest, ADecisionThatCertainlyWasNotRecordedIsAnAbort) {
+  MakeCoordinator();
+  Establish();
+  hold_records_ = true;
+  Decide(5);
+  EndRecords(Recorded::kNotRecorded, absl::UnavailableError("no space left"));
+  EXPECT_EQ(Count(kWorker[0], Kind::kCommit), 0);
+  EXPECT_EQ(Error(kWorker[0], Kind::kAbort), "record the decision to commit: no space left");
+}
+
+TEST_F(CoordinatorTest, AfterARecordThatMayOrMayNotBeThereNothingIsDecided) {
+  MakeCoordinator();
+  Establish();
+  hold_records_ = true;
+  Decide(5);
+  EndRecords(Recorded::kUnknown, absl::UnavailableError("input/output error"));
+  EXPECT_EQ(Count(kWorker[0], Kind::kCommit) + Count(kWorker[0], Kind::kAbort), 0);
+  EXPECT_EQ(closed_.size(), 4u);  // The ranks come back to the controller that takes its place.
+  EXPECT_EQ(coordinator_->Status().phase(), "halted");
+}
+
+// While the record is being written, neither the deadline nor a lost worker undoes the vote.
+TEST_F(CoordinatorTest, AnUpdateWhoseRecordIsOnItsWayCannotBeAborted) {
+  MakeCoordinator();
+  Establish();
+  hold_records_ = true;
+  Decide(5);
+  Gone(kWorker[1]);
+  Pass(absl::Minutes(5));
+  EXPECT_EQ(Count(kWorker[0], Kind::kAbort), 0);
+  EndRecords(Recorded::kDurable);
+  EXPECT_EQ(Count(kWorker[0], Kind::kCommit), 1);
+}
+
+TEST_F(CoordinatorTest, WhatIsDecidedIsNotTakenBack) {
+  MakeCoordinator();
+  Establish();
+  Decide(5);
+  Shown(0);
+  Pass(absl::Minutes(5));  // Worker 1 has not said SHOWN by the deadline.
+  EXPECT_EQ(Count(kWorker[1], Kind::kAbort), 0);
+  ASSERT_NE(Last(kTrainer[0], Kind::kOutcome), nullptr);
+  EXPECT_TRUE(Last(kTrainer[0], Kind::kOutcome)->outcome().committed());
+  EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome),
+            "version 5: the deadline is over, waiting for SHOWN of worker 1");
+}
+
+TEST_F(CoordinatorTest, AWorkerThatLeavesWhenItHasShownAVersionIsNotLost) {
+  MakeCoordinator();
+  Establish();
+  Decide(5);
+  Shown(0);
+  Gone(kWorker[0]);
+  Shown(1);
+  ASSERT_NE(Last(kTrainer[0], Kind::kOutcome), nullptr);
+  EXPECT_TRUE(Last(kTrainer[0], Kind::kOutcome)->outcome().committed());
+  EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome), "");
+}
+
+TEST_F(CoordinatorTest, AWorkerThatIsGoneBeforeItShowedAVersionIsNamed) {
+  MakeCoordinator();
+  Establish();
+  Decide(5);
+  Gone(kWorker[0]);
+  Shown(1);
+  EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome),
+            "version 5 is committed, but lost before they showed it: worker 0");
+}
+
+TEST_F(CoordinatorTest, AWorkerThatCannotShowWhatIsDecidedIsNamedAndNotWaitedFor) {
+  MakeCoordinator();
+  Establish();
+  Decide(5);
+  Tell(kWorker[0], [&](auto& m) {
+    *m.mutable_failed()->mutable_round() = round();
+    *m.mutable_failed()->mutable_error() = EncodeError(absl::InternalError("the GPU is gone"));
+  });
+  Shown(1);
+  EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome),
+            "version 5 is committed, but worker 0 cannot show it: the GPU is gone");
+}
+
+TEST_F(CoordinatorTest, ALostWorkerFailsItsGroupAndNoOther) {
+  groups_ = {"a", "b"};
+  MakeCoordinator();
+  Establish();
+  Publish(0, 5);
+  Publish(1, 5);
+  Ready(0);
+  Ready(1);
+  Gone(kWorker[1]);
+  EXPECT_EQ(Count(kTrainer[0], Kind::kAbort), 0);  // It goes on for group a.
+  Arrived(0);
+  EXPECT_EQ(Count(kWorker[0], Kind::kCommit), 1);
+  EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome), "worker 1 is gone: its stream ended");
+}
+
+TEST_F(CoordinatorTest, ALateTrainerTakesPartAlthoughAnotherGroupsWorkerIsGone) {
+  groups_ = {"a", "b"};
+  MakeCoordinator();
+  Establish();
+  Publish(0, 5);
+  Ready(0);
+  Gone(kWorker[1]);
+  Publish(1, 5);
+  EXPECT_EQ(Count(kTrainer[1], Kind::kPublishRefused), 0);
+  EXPECT_EQ(Count(kTrainer[1], Kind::kStart), 1);
+  Arrived(0);
+  EXPECT_EQ(Count(kWorker[0], Kind::kCommit), 1);
+}
+
+TEST_F(CoordinatorTest, ALaterVersionWaitsItsTurn) {
+  MakeCoordinator();
+  Establish();
+  Decide(5);
+  for (const uint32_t t : {0u, 1u}) Publish(t, 6);
+  EXPECT_EQ(Count(kTrainer[1], Kind::kPublishRefused), 0);
+  EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 1);
+  for (const uint32_t w : {0u, 1u}) Shown(w);
+  EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 2);
+  EXPECT_EQ(Last(kWorker[0], Kind::kPrepare)->prepare().version(), 6u);
+}
+
+TEST_F(CoordinatorTest, AVersionThatWaitsBehindALaterOneComesTooLate) {
+  MakeCoordinator();
+  Establish();
+  Publish(0, 5);
+  Publish(1, 4);
+  Pass(absl::Seconds(29));
+  Tell(kTrainer[1], [&](auto& m) { m.mutable_withdraw()->set_version(4); });
+  Publish(1, 5);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  for (const uint32_t w : {0u, 1u}) Arrived(w);
+  Publish(1, 4);
+  for (const uint32_t w : {0u, 1u}) Shown(w);
+  EXPECT_EQ(Error(kTrainer[1], Kind::kPublishRefused),
+            "publish version 4: version 5 is committed, and versions only grow");
+}
+
+TEST_F(CoordinatorTest, TheEarliestDeadlineRules) {
+  MakeCoordinator();
+  Establish();
+  Publish(0, 5, 20'000);
+  Publish(1, 5, 10'000);
+  Pass(absl::Seconds(9));
+  EXPECT_EQ(Count(kWorker[0], Kind::kAbort), 0);
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(Error(kWorker[0], Kind::kAbort),
+            "version 5: the deadline is over, waiting for READY of worker 0, 1");
+}
+
+TEST_F(CoordinatorTest, ATrainerThatPublishesAfterTheAbortIsToldSo) {
+  MakeCoordinator();
+  Establish();
+  Publish(0, 5);
+  Tell(kWorker[0], [&](auto& m) {
+    *m.mutable_refused()->mutable_round() = round();
+    *m.mutable_refused()->mutable_error() = EncodeError(absl::UnavailableError("warming up"));
+  });
+  const int prepares = Count(kWorker[0], Kind::kPrepare);
+  Publish(1, 5);
+  EXPECT_EQ(Error(kTrainer[1], Kind::kPublishRefused), "worker 0 refused: warming up");
+  EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), prepares);
+}
+
+TEST_F(CoordinatorTest, ATrainerIsToldOfAnAbortOnceAndOnlyIfItHasPublished) {
+  groups_ = {"a", "b"};
+  MakeCoordinator();
+  Establish();
+  Publish(0, 5);
+  for (const uint32_t w : {0u, 1u}) {
+    Tell(kWorker[w], [&](auto& m) {
+      *m.mutable_refused()->mutable_round() = round();
+      *m.mutable_refused()->mutable_error() = EncodeError(absl::UnavailableError("warming up"));
+    });
+  }
+  EXPECT_EQ(Count(kTrainer[0], Kind::kAbort), 1);
+  EXPECT_EQ(Count(kTrainer[1], Kind::kAbort), 0);
+  Publish(1, 5);
+  EXPECT_EQ(Error(kTrainer[1], Kind::kPublishRefused), "worker 0 refused: warming up");
+}
+
+// A renewal reaches a trainer that is not started in the update that made it necessary, even if
+// that update is over when READY comes.
+TEST_F(CoordinatorTest, ARenewedBufferIsToldToEveryTrainerThatWritesToIt) {
+  MakeCoordinator();
+  Establish();
+  Publish(0, 5, 10'000);
+  const proto::Round first = round();
+  const auto ready_with_renewal = [&] {
+    Tell(kWorker[1], [&](auto& m) {
+      *m.mutable_ready()->mutable_round() = first;
+      m.mutable_ready()->set_buffer_index(1);
+      m.mutable_ready()->mutable_buffer()->set_generation(3);
+    });
+  };
+  ready_with_renewal();
+  for (const uint32_t t : {0u, 1u}) {
+    ASSERT_EQ(Count(kTrainer[t], Kind::kRenewed), 1) << t;
+    const proto::Renewed& renewed = Last(kTrainer[t], Kind::kRenewed)->renewed();
+    EXPECT_EQ(renewed.worker(), 1u);
+    EXPECT_EQ(renewed.buffer_index(), 1u);
+    EXPECT_EQ(renewed.buffer().generation(), 3u);
+  }
+  Pass(absl::Seconds(10));  // The update is given up.
+  ready_with_renewal();
+  for (const uint32_t t : {0u, 1u}) EXPECT_EQ(Count(kTrainer[t], Kind::kRenewed), 2) << t;
+}
+
+// A buffer renewed in an earlier epoch is in the offers of this one, and READY does not repeat it.
+TEST_F(CoordinatorTest, AStartNamesTheGenerationOfABufferThatReadyDoesNotDescribe) {
+  MakeCoordinator();
+  Establish();
+  for (const uint32_t t : {0u, 1u}) Publish(t, 5);
+  for (const uint32_t w : {0u, 1u}) {
+    Tell(kWorker[w], [&](auto& m) {
+      *m.mutable_ready()->mutable_round() = round();
+      m.mutable_ready()->set_generation(3 + w);
+    });
+  }
+  for (const uint32_t t : {0u, 1u}) {
+    ASSERT_EQ(Count(kTrainer[t], Kind::kStart), 1) << t;
+    for (const proto::Target& target : Last(kTrainer[t], Kind::kStart)->start().targets()) {
+      EXPECT_EQ(target.generation(), 3 + target.worker()) << t;
+    }
+    EXPECT_EQ(Count(kTrainer[t], Kind::kRenewed), 0) << t;
+  }
+}
+
+TEST_F(CoordinatorTest, ASecondProcessGetsTheRankOnlyIfTheFirstDoesNotAnswer) {
+  MakeCoordinator();
+  Establish();
+  constexpr ConnectionId kSecond = 31, kThird = 32;
+  Join(kSecond, Role::kWorker, 1);
+  EXPECT_EQ(Count(kWorker[1], Kind::kChallenge), 1);
+  Tell(kWorker[1], [](auto& m) { m.mutable_alive(); });
+  EXPECT_EQ(Error(kSecond, Kind::kDismissal), "join: worker 1 of job \"test\" is here already");
+  Join(kThird, Role::kWorker, 1);
+  Pass(absl::Seconds(2));
+  EXPECT_EQ(closed_.back(), kWorker[1]);
+  EXPECT_EQ(Count(kWorker[1], Kind::kDismissal),
+            0);  // It may come back, and finds the place taken.
+  EXPECT_EQ(Count(kThird, Kind::kPlan), 1);
+}
+
+TEST_F(CoordinatorTest, TheSameProcessTakesTheStreamThatItLostOver) {
+  MakeCoordinator();
+  Establish();
+  constexpr ConnectionId kAgain = 31;
+  Join(kAgain, Role::kWorker, 1, [](proto::Join& join) { join.set_incarnation(kWorker[1]); });
+  EXPECT_EQ(closed_, std::vector<ConnectionId>{kWorker[1]});
+  EXPECT_EQ(Count(kAgain, Kind::kPlan), 1);
+}
+
+TEST_F(CoordinatorTest, ARankThatNeverConnectsItsLanesIsHungUpOn) {
+  MakeCoordinator();
+  JoinAll();
+  for (const ConnectionId connection : {kTrainer[0], kTrainer[1], kWorker[0]}) {
+    Tell(connection, [&](proto::RankMessage& m) { m.mutable_offers()->set_epoch(epoch_); });
+  }
+  Pass(absl::Seconds(30));
+  EXPECT_EQ(closed_, std::vector<ConnectionId>{kWorker[1]});
+  EXPECT_EQ(coordinator_->Status().phase(), "gathering");
+}
+
+TEST_F(CoordinatorTest, ASizeThatNobodyHereDeclaresBindsNobody) {
+  MakeCoordinator();
+  Join(kWorker[0], Role::kWorker, 0, [](proto::Join& join) { join.set_world(8); });
+  Gone(kWorker[0]);
+  Join(kWorker[1], Role::kWorker, 1);
+  EXPECT_EQ(Count(kWorker[1], Kind::kDismissal), 0);
+}
+
+TEST_F(CoordinatorTest, MessagesThatDoNotFitChangeNothing) {
+  MakeCoordinator();
+  Join(kTrainer[0], Role::kTrainer, 0, [](proto::Join& join) { join.mutable_doubt(); });
+  EXPECT_EQ(Error(kTrainer[0], Kind::kDismissal), "join: trainer 0 cannot be in doubt");
+  Join(kWorker[0], Role::kWorker, 0, [](proto::Join& join) { join.set_group("a\nb"); });
+  EXPECT_EQ(Error(kWorker[0], Kind::kDismissal),
+            "join: worker 0: a group's name has 1 to 256 bytes and no control characters");
+  sent_.clear();
+  Establish();
+  Publish(0, 5);
+  Publish(1, 5);
+  for (const ConnectionId from : {kTrainer[0], kWorker[0]}) {
+    Tell(from, [&](auto& m) {
+      m.mutable_lane_failed()->set_epoch(epoch_);
+      m.mutable_lane_failed()->set_peer(4'000'000);
+    });
+    Tell(from, [&](auto& m) { m.mutable_arrived(); });  // Of no round; from a trainer at all.
+    Tell(from, [&](auto& m) { *m.mutable_arrived()->mutable_round() = round(); });  // Before READY.
+    Tell(from, [&](auto& m) { m.mutable_manifest()->set_encoded("junk"); });
+  }
+  EXPECT_EQ(Count(kWorker[1], Kind::kAbort) + Count(kWorker[1], Kind::kCommit), 0);
+}
+
+void Doubt(proto::Join& join) {
+  join.set_shown_version(4);
+  join.mutable_doubt()->mutable_round()->set_epoch(3);
+  join.mutable_doubt()->mutable_round()->set_sequence(8);
+  join.mutable_doubt()->set_version(5);
+}
+
+TEST_F(CoordinatorTest, AWorkerInDoubtCommitsAtOnceIfARecordSaysSo) {
+  MakeCoordinator({{3, 8, 5, "all"}}, /*durable=*/true);
+  Join(kWorker[0], Role::kWorker, 0, Doubt);
+  ASSERT_EQ(Count(kWorker[0], Kind::kCommit), 1);
+  EXPECT_EQ(Last(kWorker[0], Kind::kCommit)->commit().round().sequence(), 8u);
+  EXPECT_EQ(coordinator_->Status().committed_version(), 5u);
+}
+
+TEST_F(CoordinatorTest, AWorkerInDoubtAbortsAtOnceIfAllDecisionsAreKnown) {
+  MakeCoordinator({{3, 7, 4, "all"}}, /*durable=*/true);
+  Join(kWorker[0], Role::kWorker, 0, Doubt);
+  EXPECT_EQ(Count(kWorker[0], Kind::kAbort), 1);
+}
+
+TEST_F(CoordinatorTest, WithoutALogAWorkerInDoubtFollowsAMemberThatShowsTheVersion) {
+  MakeCoordinator();
+  Join(kTrainer[0], Role::kTrainer, 0);
+  Join(kTrainer[1], Role::kTrainer, 1);
+  Join(kWorker[0], Role::kWorker, 0, Doubt);
+  EXPECT_EQ(Count(kWorker[0], Kind::kCommit) + Count(kWorker[0], Kind::kAbort), 0);
+  Join(kWorker[1], Role::kWorker, 1, [](proto::Join& join) { join.set_shown_version(5); });
+  EXPECT_EQ(Count(kWorker[0], Kind::kCommit), 1);
+  EXPECT_EQ(coordinator_->Status().committed_version(), 5u);
+}
+
+TEST_F(CoordinatorTest, WithoutALogAWorkerInDoubtAbortsOnceEverybodyIsHereAndNobodyShowsIt) {
+  MakeCoordinator();
+  Join(kTrainer[0], Role::kTrainer, 0);
+  Join(kTrainer[1], Role::kTrainer, 1);
+  Join(kWorker[0], Role::kWorker, 0, Doubt);
+  EXPECT_EQ(Count(kWorker[0], Kind::kAbort), 0);
+  Join(kWorker[1], Role::kWorker, 1, [](proto::Join& join) { join.set_shown_version(4); });
+  EXPECT_EQ(Count(kWorker[0], Kind::kCommit), 0);
+  EXPECT_EQ(Count(kWorker[0], Kind::kAbort), 1);
+}
+
+// A controller that lives knows what it decided, with or without a log.
+TEST_F(CoordinatorTest, AWorkerWhoseStreamBreaksBeforeTheCommitIsToldOfItWhenItComesBack) {
+  MakeCoordinator();
+  Establish();
+  Publish(0, 5);
+  Publish(1, 5);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  hold_records_ = true;
+  for (const uint32_t w : {0u, 1u}) Arrived(w);
+  const proto::Round voted = round();
+  Gone(kWorker[1]);
+  EndRecords(Recorded::kDurable);
+  Join(31, Role::kWorker, 1, [&](proto::Join& join) {
+    *join.mutable_doubt()->mutable_round() = voted;
+    join.mutable_doubt()->set_version(5);
+  });
+  EXPECT_EQ(Count(31, Kind::kCommit), 1);
+  EXPECT_EQ(Count(31, Kind::kAbort), 0);
+}
+
+TEST_F(CoordinatorTest, AReturningRankBeginsAnotherEpoch) {
+  MakeCoordinator();
+  Establish();
+  Gone(kTrainer[1]);
+  Publish(0, 5);
+  EXPECT_EQ(Count(kTrainer[0], Kind::kPublishRefused), 0);  // It may be back soon.
+  Pass(absl::Seconds(5));
+  EXPECT_EQ(Error(kTrainer[0], Kind::kPublishRefused),
+            "publish version 5: the job is not whole, waiting for trainer 1");
+  Join(kTrainer[1], Role::kTrainer, 1);
+  EXPECT_EQ(coordinator_->Status().epoch(), 2u);
+  Connect();
+}
+
+TEST_F(CoordinatorTest, WhoWasPartOfAWholeJobWaitsForTheOthers) {
+  MakeCoordinator();
+  Establish();
+  Gone(kTrainer[1]);
+  Pass(absl::Hours(1));
+  EXPECT_TRUE(closed_.empty());
+  // A newcomer is told in time that somebody else is missing.
+  Gone(kTrainer[0]);
+  Join(kTrainer[0], Role::kTrainer, 0);
+  Pass(absl::Seconds(60));
+  EXPECT_EQ(closed_, std::vector<ConnectionId>{kTrainer[0]});
+  EXPECT_EQ(Error(kTrainer[0], Kind::kDismissal),
+            "job \"test\" is not whole: waiting for trainer 1");
+}
+
+TEST_F(CoordinatorTest, AtTheJoinDeadlineTheMissingAreNamed) {
+  MakeCoordinator();
+  Join(kTrainer[0], Role::kTrainer, 0);
+  Pass(absl::Seconds(60));
+  EXPECT_EQ(Error(kTrainer[0], Kind::kDismissal),
+            "job \"test\" is not whole: waiting for trainer 1, every worker");
+  EXPECT_EQ(closed_, std::vector<ConnectionId>{kTrainer[0]});
+}
+
+// A matrix of three rows of blocks. The middle one is split between the trainers and between the
+// workers: trainer 1 writes to worker 1 only, and worker 0's part needs its maxima all the same.
+class TradingCoordinatorTest : public CoordinatorTest {
+ protected:
+  TradingCoordinatorTest() { groups_ = {"a", "b"}; }
+
+  Manifest ManifestOf(Role role, uint32_t rank) override {
+    const Quantisation q = {.block_rows = 16, .block_columns = 16};
+    const int64_t cut = role == Role::kTrainer ? 21 : 19;
+    const Box box({rank == 0 ? 0 : cut, 0}, {rank == 0 ? cut : 48, 16});
+    Manifest manifest;
+    manifest.AddTensor("w", {48, 16}, Dtype::kBf16);
+    const auto elements = static_cast<uint64_t>(box.element_count());
+    manifest.AddRegion("w", role == Role::kTrainer ? elements * 2 : elements);
+    if (role == Role::kTrainer) {
+      manifest.AddShard(0, {Dtype::kBf16}, box, {0, 0, {16, 1}});
+      return manifest;
+    }
+    const Box cells = CellsMeeting(box, ScaleExtents(q, {48, 16}));
+    manifest.AddRegion("scales", static_cast<uint64_t>(cells.element_count()) * 4);
+    manifest.AddShard(0, Format::Quantised(q), box, {0, 0, {16, 1}});
+    manifest.AddShard(0, Format::Scales(q), cells, {1, 0, {1, 1}});
+    return manifest;
+  }
+
+  struct OfferedLane {
+    uint32_t peer;
+    std::string address;
+    bool co_owner = false;
+  };
+  void Offer(ConnectionId connection, const std::vector<OfferedLane>& lanes,
+             const std::string& mailbox = "") {
+    Tell(connection, [&](proto::RankMessage& m) {
+      m.mutable_offers()->set_epoch(epoch_);
+      m.mutable_offers()->set_mailbox(mailbox);
+      for (const OfferedLane& lane : lanes) {
+        proto::Lane* offered = m.mutable_offers()->add_lanes();
+        offered->set_peer(lane.peer);
+        offered->set_address(lane.address);
+        offered->set_co_owner(lane.co_owner);
+      }
+    });
+  }
+
+  // "co-owner 1 at t1-t0 with mailbox 1", a line for each peer.
+  std::string ToConnect(ConnectionId connection) {
+    const proto::ControllerMessage* message = Last(connection, Kind::kConnect);
+    if (message == nullptr) return Error(connection, Kind::kDismissal);
+    std::string text;
+    for (const proto::Peer& peer : message->connect().peers()) {
+      text += (peer.co_owner() ? "co-owner " : "peer ") + std::to_string(peer.rank()) + " at";
+      for (const std::string& address : peer.lane_addresses()) text += " " + address;
+      if (!peer.mailbox().empty()) text += " with " + peer.mailbox();
+      text += "\n";
+    }
+    return text;
+  }
+
+  void LoseLaneBetweenTrainers() { LoseLaneBetweenTrainersIn(epoch_); }
+  void LoseLaneBetweenTrainersIn(uint64_t epoch) {
+    Tell(kTrainer[0], [&](proto::RankMessage& m) {
+      m.mutable_lane_failed()->set_epoch(epoch);
+      m.mutable_lane_failed()->set_co_owner(true);
+      m.mutable_lane_failed()->set_peer(1);
+      *m.mutable_lane_failed()->mutable_error() = EncodeError(absl::UnavailableError("torn"));
+    });
+  }
+
+  void PublishAll(uint64_t version) {
+    for (const uint32_t t : {0u, 1u}) Publish(t, version);
+  }
+};
+
+TEST_F(TradingCoordinatorTest, CoOwnersLearnEachOthersLanesAndMailboxesAndNobodyElseDoes) {
+  MakeCoordinator();
+  JoinAll();
+  Offer(kTrainer[0], {{0, "t0-w0"}, {1, "t0-w1"}, {1, "t0-t1", true}}, "mailbox 0");
+  Offer(kTrainer[1], {{1, "t1-w1"}, {0, "t1-t0", true}}, "mailbox 1");
+  Offer(kWorker[0], {{0, "w0-t0"}});
+  Offer(kWorker[1], {{0, "w1-t0"}, {1, "w1-t1"}});
+  EXPECT_EQ(ToConnect(kTrainer[0]),
+            "co-owner 1 at t1-t0 with mailbox 1\npeer 0 at w0-t0\npeer 1 at w1-t0\n");
+  EXPECT_EQ(ToConnect(kTrainer[1]), "co-owner 0 at t0-t1 with mailbox 0\npeer 1 at w1-t1\n");
+  EXPECT_EQ(ToConnect(kWorker[0]), "peer 0 at t0-w0\n");
+  EXPECT_EQ(ToConnect(kWorker[1]), "peer 0 at t0-w1\npeer 1 at t1-w1\n");
+}
+
+TEST_F(TradingCoordinatorTest, WhoseOwnGroupsAreGivenUpStartsForTheMaximaOfOthers) {
+  MakeCoordinator();
+  Establish();
+  PublishAll(5);
+  Ready(0);
+  EXPECT_EQ(Count(kTrainer[1], Kind::kStart), 0);
+  Tell(kWorker[1], [&](auto& m) {
+    *m.mutable_refused()->mutable_round() = round();
+    *m.mutable_refused()->mutable_error() = EncodeError(absl::UnavailableError("warming up"));
+  });
+  EXPECT_EQ(Count(kTrainer[1], Kind::kAbort), 0);
+  ASSERT_EQ(Count(kTrainer[1], Kind::kStart), 1);
+  EXPECT_EQ(Last(kTrainer[1], Kind::kStart)->start().targets_size(), 0);
+  ASSERT_EQ(Count(kTrainer[0], Kind::kStart), 1);
+  ASSERT_EQ(Last(kTrainer[0], Kind::kStart)->start().targets_size(), 1);
+  EXPECT_EQ(Last(kTrainer[0], Kind::kStart)->start().targets(0).worker(), 0u);
+  Arrived(0);
+  Shown(0);
+  EXPECT_EQ(coordinator_->Status().committed_version(), 5u);
+}
+
+TEST_F(TradingCoordinatorTest, ALateTrainerOfGivenUpGroupsStartsAsSoonAsItPublishes) {
+  MakeCoordinator();
+  Establish();
+  Publish(0, 5);
+  Ready(0);
+  Gone(kWorker[1]);
+  EXPECT_EQ(Count(kTrainer[1], Kind::kStart), 0);
+  Publish(1, 5);
+  EXPECT_EQ(Count(kTrainer[1], Kind::kStart), 1);
+}
+
+// Trainer 1 writes to worker 1 only; nothing is quantised here that it would trade for.
+class SeparateCoordinatorTest : public TradingCoordinatorTest {
+ protected:
+  Manifest ManifestOf(Role, uint32_t rank) override {
+    const Box box({rank * 4, 0}, {rank * 4 + 4, 4});
+    Manifest manifest;
+    manifest.AddRegion("w", 32);
+    manifest.AddShard(manifest.AddTensor("w", {8, 4}, Dtype::kBf16), {Dtype::kBf16}, box,
+                      {0, 0, {4, 1}});
+    return manifest;
+  }
+};
+
+TEST_F(SeparateCoordinatorTest, WhoPublishesForGivenUpGroupsOnlyIsToldWhileOthersGoOn) {
+  MakeCoordinator();
+  Establish();
+  Publish(0, 5);
+  Ready(0);
+  Gone(kWorker[1]);
+  EXPECT_EQ(Count(kTrainer[1], Kind::kAbort), 0);
+  Publish(1, 5);
+  EXPECT_EQ(Count(kTrainer[1], Kind::kStart), 0);
+  EXPECT_EQ(Error(kTrainer[1], Kind::kPublishRefused), "worker 1 is gone: its stream ended");
+  EXPECT_EQ(Count(kTrainer[0], Kind::kAbort), 0);
+}
+
+TEST_F(TradingCoordinatorTest, ALostLaneBetweenCoOwnersAbortsWhatHasNotArrivedAndLeadsToNewLanes) {
+  MakeCoordinator();
+  Establish();
+  PublishAll(5);
+  Ready(0);
+  Ready(1);
+  Arrived(0);  // Decided: it has all that it needs.
+  LoseLaneBetweenTrainers();
+  EXPECT_EQ(Count(kWorker[0], Kind::kAbort), 0);
+  EXPECT_EQ(Error(kWorker[1], Kind::kAbort), "lane between trainer 0 and trainer 1: torn");
+  EXPECT_EQ(Error(kTrainer[0], Kind::kAbort), "lane between trainer 0 and trainer 1: torn");
+  EXPECT_EQ(coordinator_->Status().epoch(), 1u);  // Until the update is over.
+  Shown(0);
+  EXPECT_EQ(coordinator_->Status().epoch(), 2u);
+  EXPECT_EQ(coordinator_->Status().lanes_lost(), 1u);
+  Connect();
+}
+
+TEST_F(TradingCoordinatorTest, ALostLaneBetweenCoOwnersLeadsToNewLanesBetweenUpdatesToo) {
+  MakeCoordinator();
+  Establish();
+  const uint64_t old_epoch = epoch_;
+  LoseLaneBetweenTrainers();
+  EXPECT_EQ(coordinator_->Status().epoch(), 2u);
+  PublishAll(5);  // Waits for the lanes.
+  EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 0);
+  LoseLaneBetweenTrainersIn(old_epoch);  // The other end reports it too.
+  const uint64_t epoch = epoch_;
+  for (const ConnectionId connection : {kTrainer[0], kTrainer[1], kWorker[0], kWorker[1]}) {
+    Offer(connection, {});
+  }
+  for (const ConnectionId connection : {kTrainer[0], kTrainer[1], kWorker[0], kWorker[1]}) {
+    Tell(connection, [&](proto::RankMessage& m) { m.mutable_connected()->set_epoch(epoch); });
+  }
+  EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 1);
+  EXPECT_EQ(coordinator_->Status().epoch(), 2u);
+}
+
+TEST_F(TradingCoordinatorTest, ATrainerThatIsGoneAbortsWhatIsQuantisedByItsMaxima) {
+  MakeCoordinator();
+  Establish();
+  PublishAll(5);
+  Ready(0);
+  Ready(1);
+  Gone(kTrainer[1]);
+  for (const uint32_t w : {0u, 1u}) {
+    EXPECT_EQ(Error(kWorker[w], Kind::kAbort), "trainer 1 is gone: its stream ended");
+  }
+}
+
+TEST_F(TradingCoordinatorTest, ATrainerThatIsGoneAbortsNothingThatHasArrived) {
+  MakeCoordinator();
+  Establish();
+  PublishAll(5);
+  Ready(0);
+  Ready(1);
+  Arrived(0);
+  Gone(kTrainer[1]);
+  EXPECT_EQ(Count(kWorker[0], Kind::kAbort), 0);
+  EXPECT_EQ(Count(kWorker[0], Kind::kCommit), 1);
+  EXPECT_EQ(Count(kWorker[1], Kind::kAbort), 1);
+}
+
+}  // namespace
+}  // namespace waybill

@@ -1,0 +1,160 @@
+#include "core/protocol/membership.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/protocol/message_codec.h"
+
+namespace waybill {
+namespace {
+
+constexpr uint32_t kMostRanks = 1 << 16;
+constexpr size_t kMostGroupBytes = 256;
+
+size_t IndexOf(Role role) { return role == Role::kTrainer ? 0 : 1; }
+
+// A group's name appears in logs, errors and on disk.
+bool IsGroupName(absl::string_view name) {
+  return !name.empty() && name.size() <= kMostGroupBytes &&
+         std::none_of(name.begin(), name.end(),
+                      [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; });
+}
+
+}  // namespace
+
+Membership::Membership(std::string job, std::string token, uint32_t trainers, uint32_t workers)
+    : job_(std::move(job)),
+      token_(std::move(token)),
+      demanded_{trainers, workers},
+      worlds_{trainers, workers} {}
+
+bool Membership::TokenIsRight(absl::string_view token) const {
+  // The time that this takes must not depend on where the two differ.
+  unsigned different = token.size() == token_.size() ? 0 : 1;
+  for (size_t i = 0; i < token.size(); ++i) {
+    different |= static_cast<unsigned char>(token[i]) ^
+                 static_cast<unsigned char>(token_.empty() ? 0 : token_[i % token_.size()]);
+  }
+  return different == 0;
+}
+
+absl::Status Membership::Check(const proto::Join& join) const {
+  if (!TokenIsRight(join.token())) {
+    return absl::UnauthenticatedError(
+        absl::StrCat("join: the token is not that of job \"", job_, "\""));
+  }
+  if (join.protocol_version() != kProtocolVersion) {
+    return absl::InvalidArgumentError(absl::StrCat("join: protocol version ",
+                                                   join.protocol_version(),
+                                                   ", the controller speaks ", kProtocolVersion));
+  }
+  if (join.role() != static_cast<uint32_t>(Role::kTrainer) &&
+      join.role() != static_cast<uint32_t>(Role::kWorker)) {
+    return absl::InvalidArgumentError(absl::StrCat("join: role ", join.role()));
+  }
+  const RankId id{static_cast<Role>(join.role()), join.rank()};
+  if (join.job() != job_) {
+    return absl::InvalidArgumentError(absl::StrCat("join: ", ToString(id), " belongs to job \"",
+                                                   join.job(), "\", the controller to \"", job_,
+                                                   "\""));
+  }
+  if (join.world() == 0 || join.world() > kMostRanks || join.rank() >= join.world()) {
+    return absl::InvalidArgumentError(absl::StrCat("join: ", ToString(id), " of ", join.world(),
+                                                   "; ranks are below the world's size, at most ",
+                                                   kMostRanks));
+  }
+  if (id.role == Role::kWorker) {
+    if (!IsGroupName(join.group())) {
+      return absl::InvalidArgumentError(absl::StrCat("join: ", ToString(id),
+                                                     ": a group's name has 1 to ", kMostGroupBytes,
+                                                     " bytes and no control characters"));
+    }
+    if (join.mode() < static_cast<uint32_t>(Mode::kShadow) ||
+        join.mode() > static_cast<uint32_t>(Mode::kInPlace)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("join: ", ToString(id), ": mode ", join.mode()));
+    }
+  }
+  if (id.role == Role::kTrainer && join.has_doubt()) {
+    return absl::InvalidArgumentError(absl::StrCat("join: ", ToString(id), " cannot be in doubt"));
+  }
+  const uint32_t world = worlds_[IndexOf(id.role)];
+  if (world != 0 && world != join.world()) {
+    return absl::FailedPreconditionError(absl::StrCat("join: ", ToString(id), " says there are ",
+                                                      join.world(), " ", Name(id.role),
+                                                      "s, the job has ", world));
+  }
+  return absl::OkStatus();
+}
+
+Member* Membership::Admit(ConnectionId connection, const proto::Join& join) {
+  const RankId id{static_cast<Role>(join.role()), join.rank()};
+  worlds_[IndexOf(id.role)] = join.world();
+  Member& member = members_[id];
+  member.id = id;
+  member.connection = connection;
+  member.incarnation = join.incarnation();
+  member.established = join.returning();
+  if (id.role == Role::kWorker) {
+    member.group = join.group();
+    member.mode = static_cast<Mode>(join.mode());
+    member.shown_version = join.shown_version();
+    member.committed_version = std::max(join.committed_version(), join.shown_version());
+    if (join.has_doubt()) member.doubt = join.doubt();
+  } else {
+    member.undecided_version = join.undecided_version();
+  }
+  return &member;
+}
+
+void Membership::Remove(ConnectionId connection) {
+  std::erase_if(members_, [&](const auto& m) { return m.second.connection == connection; });
+  // A size that nobody here declares any more binds nobody.
+  for (const Role role : {Role::kTrainer, Role::kWorker}) {
+    const bool any = std::any_of(members_.begin(), members_.end(),
+                                 [&](const auto& m) { return m.first.role == role; });
+    if (!any) worlds_[IndexOf(role)] = demanded_[IndexOf(role)];
+  }
+}
+
+Member* Membership::Find(ConnectionId connection) {
+  for (auto& [id, member] : members_) {
+    if (member.connection == connection) return &member;
+  }
+  return nullptr;
+}
+
+Member* Membership::Find(RankId id) {
+  const auto member = members_.find(id);
+  return member == members_.end() ? nullptr : &member->second;
+}
+
+bool Membership::complete() const { return DescribeMissing().empty(); }
+
+std::string Membership::DescribeMissing() const {
+  std::string missing;
+  const auto add = [&](auto... what) {
+    absl::StrAppend(&missing, missing.empty() ? "" : ", ", what...);
+  };
+  for (const Role role : {Role::kTrainer, Role::kWorker}) {
+    const uint32_t world = worlds_[IndexOf(role)];
+    if (world == 0) add("every ", Name(role));
+    for (uint32_t rank = 0; rank < world; ++rank) {
+      const auto member = members_.find({role, rank});
+      if (member == members_.end()) {
+        add(Name(role), " ", rank);
+      } else if (member->second.manifest == nullptr) {
+        add(Name(role), " ", rank, " (its manifest)");
+      }
+    }
+  }
+  return missing;
+}
+
+std::vector<LanePath> Membership::MakeLanes(uint32_t trainer, uint32_t worker) const {
+  return PlanLanes(*members_.at({Role::kTrainer, trainer}).manifest,
+                   *members_.at({Role::kWorker, worker}).manifest);
+}
+
+}  // namespace waybill

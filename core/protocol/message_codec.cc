@@ -1,0 +1,95 @@
+#include "core/protocol/message_codec.h"
+
+#include "core/base/status.h"
+
+namespace waybill {
+
+proto::Error EncodeError(const absl::Status& status) {
+  proto::Error error;
+  error.set_code(static_cast<int>(status.code()));
+  error.set_message(std::string(status.message()));
+  error.set_scope(static_cast<uint32_t>(ScopeOf(status)));
+  return error;
+}
+
+absl::Status DecodeError(const proto::Error& error) {
+  absl::Status status(static_cast<absl::StatusCode>(error.code()), error.message());
+  if (error.scope() > static_cast<uint32_t>(Scope::kCall) &&
+      error.scope() <= static_cast<uint32_t>(Scope::kEngine)) {
+    status = WithScope(std::move(status), static_cast<Scope>(error.scope()));
+  }
+  return status;
+}
+
+proto::Buffer EncodeBuffer(const BufferAddress& buffer) {
+  proto::Buffer out;
+  for (const RegionAddress& region : buffer.regions) {
+    proto::Region* to = out.add_regions();
+    to->set_key(region.descriptor);
+    to->set_offset_bytes(region.offset_bytes);
+  }
+  out.set_ledger(buffer.ledger);
+  out.set_generation(buffer.generation);
+  return out;
+}
+
+BufferAddress DecodeBuffer(const proto::Buffer& buffer) {
+  BufferAddress out;
+  for (const proto::Region& region : buffer.regions()) {
+    out.regions.push_back({region.key(), region.offset_bytes()});
+  }
+  out.ledger = buffer.ledger();
+  out.generation = buffer.generation();
+  return out;
+}
+
+proto::Round EncodeRound(const UpdateId& update) {
+  proto::Round round;
+  round.set_epoch(update.epoch);
+  round.set_sequence(update.sequence);
+  return round;
+}
+
+void EncodeLanes(const PeerLanes& lanes, proto::PeerLanes* out) {
+  out->set_peer(lanes.peer);
+  for (const LanePath& lane : lanes.lanes) {
+    proto::LanePath* path = out->add_lanes();
+    path->set_trainer_nic(lane.trainer_nic);
+    path->set_worker_nic(lane.worker_nic);
+    path->set_bytes_per_second(lane.bytes_per_second);
+  }
+}
+
+std::vector<PeerLanes> DecodeLanes(const proto::Plan& plan) {
+  std::vector<PeerLanes> lanes;
+  for (const proto::PeerLanes& of_peer : plan.lanes()) {
+    PeerLanes& decoded = lanes.emplace_back();
+    decoded.peer = of_peer.peer();
+    for (const proto::LanePath& path : of_peer.lanes()) {
+      decoded.lanes.push_back({path.trainer_nic(), path.worker_nic(), path.bytes_per_second()});
+    }
+  }
+  return lanes;
+}
+
+proto::Counts EncodeCounts(const TransferCounts& counts) {
+  proto::Counts out;
+  out.set_bytes(counts.bytes);
+  out.set_writes(counts.writes);
+  out.set_stores(counts.stores);
+  out.set_immediates(counts.immediates);
+  out.set_maxima_messages(counts.maxima_messages);
+  out.set_maxima_bytes(counts.maxima_bytes);
+  return out;
+}
+
+TransferCounts DecodeCounts(const proto::Counts& counts) {
+  return {.bytes = counts.bytes(),
+          .writes = counts.writes(),
+          .stores = counts.stores(),
+          .immediates = counts.immediates(),
+          .maxima_messages = counts.maxima_messages(),
+          .maxima_bytes = counts.maxima_bytes()};
+}
+
+}  // namespace waybill

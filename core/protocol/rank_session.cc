@@ -1,0 +1,250 @@
+#include "core/protocol/rank_session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/protocol/message_codec.h"
+
+namespace waybill {
+namespace {
+
+constexpr absl::Duration kFirstBackoff = absl::Milliseconds(50);
+constexpr absl::Duration kLongestBackoff = absl::Seconds(2);
+// The controller answers by the deadline; a little later it is not waited for any more.
+constexpr absl::Duration kAnswerMargin = absl::Milliseconds(500);
+
+}  // namespace
+
+RankSession::RankSession(SessionOptions options, SessionHost* host)
+    : options_(std::move(options)), host_(*host) {}
+
+void RankSession::Send(proto::RankMessage message) {
+  if (stream_ == Stream::kOpen) host_.Send(std::move(message));
+}
+
+// --- joining and leaving ---
+
+void RankSession::Join(uint64_t token, absl::Time deadline, absl::Time now) {
+  if (life_ != Life::kNew) {
+    return Tell({.kind = Notice::Kind::kJoined,
+                 .token = token,
+                 .status = absl::FailedPreconditionError("join: it has joined, or left")});
+  }
+  life_ = Life::kJoining;
+  join_token_ = token;
+  join_deadline_ = deadline;
+  lost_status_ = absl::UnavailableError("nobody answered; is the controller running?");
+  Open();
+  OnTime(now);
+}
+
+void RankSession::FinishJoining(const absl::Status& status) {
+  life_ = status.ok() ? Life::kMember : Life::kEnded;
+  join_deadline_ = absl::InfiniteFuture();
+  Tell({.kind = Notice::Kind::kJoined,
+        .token = join_token_,
+        .status = While(absl::StrCat("join job \"", options_.job, "\" as ", ToString(options_.id)),
+                        status)});
+}
+
+void RankSession::Leave(uint64_t token, absl::Time now) {
+  if (leaving_ || life_ == Life::kLeft) {
+    return Tell({.kind = Notice::Kind::kLeft,
+                 .token = token,
+                 .status = absl::FailedPreconditionError("leave: it has left")});
+  }
+  leaving_ = true;
+  leave_token_ = token;
+  if (life_ == Life::kJoining) FinishJoining(absl::CancelledError("it leaves the job"));
+  if (PrepareToLeave(now)) FinishLeaving();
+}
+
+void RankSession::FinishLeaving() {
+  if (life_ == Life::kLeft) return;
+  proto::RankMessage message;
+  message.mutable_leave();
+  Send(std::move(message));
+  if (stream_ != Stream::kClosed) host_.CloseStream();
+  stream_ = Stream::kClosed;
+  reopen_at_ = absl::InfiniteFuture();
+  life_ = Life::kLeft;
+  established_ = false;
+  Tell({.kind = Notice::Kind::kLeft, .token = leave_token_});
+}
+
+// --- the stream ---
+
+void RankSession::Open() {
+  stream_ = Stream::kOpening;
+  reopen_at_ = absl::InfiniteFuture();
+  host_.OpenStream();
+}
+
+void RankSession::OnStreamOpen(absl::Time now) {
+  if (stream_ != Stream::kOpening) return;
+  stream_ = Stream::kOpen;
+  heard_ = false;
+  epoch_ = 0;
+  nics_ = options_.nics.SerializeAsString();
+  proto::RankMessage message;
+  proto::Join* join = message.mutable_join();
+  join->set_protocol_version(kProtocolVersion);
+  join->set_token(options_.token);
+  join->set_job(options_.job);
+  join->set_role(static_cast<uint32_t>(options_.id.role));
+  join->set_rank(options_.id.rank);
+  join->set_world(options_.world);
+  join->set_incarnation(options_.incarnation);
+  join->set_returning(was_established_);
+  if (join_deadline_ != absl::InfiniteFuture()) {
+    join->set_deadline_ms(std::max<int64_t>(1, absl::ToInt64Milliseconds(join_deadline_ - now)));
+  }
+  FillJoin(*join);
+  host_.Send(std::move(message));
+  proto::RankMessage manifest;
+  manifest.mutable_manifest()->set_encoded(options_.manifest);
+  host_.Send(std::move(manifest));
+}
+
+void RankSession::OnStreamEnd(const absl::Status& status, absl::Time now) {
+  if (stream_ == Stream::kClosed) return;
+  stream_ = Stream::kClosed;
+  established_ = false;
+  lost_status_ = status;
+  OnLost(status, now);
+  if (life_ == Life::kMember && !leaving_ && !std::exchange(told_disconnected_, true)) {
+    Tell({.kind = Notice::Kind::kDisconnected, .status = status});
+  }
+  if (leaving_ || ended()) return;
+  backoff_ = std::clamp(backoff_ * 2, kFirstBackoff, kLongestBackoff);
+  // Ranks that lost one controller do not all come back at once.
+  reopen_at_ = now + backoff_ / 2 + backoff_ * static_cast<double>(options_.incarnation % 64) / 128;
+}
+
+void RankSession::OnDismissal(const absl::Status& status, absl::Time now) {
+  host_.CloseStream();
+  stream_ = Stream::kClosed;
+  established_ = false;
+  reopen_at_ = absl::InfiniteFuture();
+  lost_status_ = status;
+  if (life_ == Life::kJoining) {
+    FinishJoining(status);
+  } else if (life_ == Life::kMember) {
+    life_ = Life::kEnded;
+    OnLost(status, now);
+    if (!leaving_) Tell({.kind = Notice::Kind::kEnded, .status = status});
+  }
+}
+
+void RankSession::OnMessage(const proto::ControllerMessage& message, absl::Time now) {
+  if (stream_ != Stream::kOpen) return;
+  heard_ = true;
+  switch (message.kind_case()) {
+    case proto::ControllerMessage::kPlan:
+      return OnPlan(message.plan());
+    case proto::ControllerMessage::kConnect:
+      if (message.connect().epoch() != epoch_) return;
+      if (absl::Status status = host_.Connect(message.connect()); !status.ok()) {
+        SendConnectFailed(status);
+      }
+      return;
+    case proto::ControllerMessage::kEstablished:
+      if (message.established().epoch() != epoch_) return;
+      established_ = was_established_ = true;
+      backoff_ = absl::ZeroDuration();
+      groups_.assign(message.established().groups().begin(), message.established().groups().end());
+      if (life_ == Life::kJoining) FinishJoining(absl::OkStatus());
+      if (std::exchange(told_disconnected_, false)) Tell({.kind = Notice::Kind::kReconnected});
+      return OnEstablished(now);
+    case proto::ControllerMessage::kChallenge: {
+      proto::RankMessage alive;
+      alive.mutable_alive();
+      return Send(std::move(alive));
+    }
+    case proto::ControllerMessage::kDismissal:
+      return OnDismissal(DecodeError(message.dismissal().error()), now);
+    default:
+      return OnRoleMessage(message, now);
+  }
+}
+
+// --- the lanes of an epoch ---
+
+void RankSession::OnPlan(const proto::Plan& plan) {
+  epoch_ = plan.epoch();
+  plan_hash_ = plan.plan_hash();
+  established_ = false;
+  absl::StatusOr<RankPlan> routes = DecodeRankPlan(plan.routes());
+  if (!routes.ok()) return SendConnectFailed(routes.status());
+  absl::StatusOr<proto::Offers> offers =
+      host_.SetPlan(*std::move(routes), plan_hash_, DecodeLanes(plan));
+  if (!offers.ok()) return SendConnectFailed(offers.status());
+  offers->set_epoch(epoch_);
+  proto::RankMessage message;
+  *message.mutable_offers() = *std::move(offers);
+  Send(std::move(message));
+}
+
+void RankSession::SendConnectFailed(const absl::Status& status) {
+  proto::RankMessage message;
+  message.mutable_connect_failed()->set_epoch(epoch_);
+  *message.mutable_connect_failed()->mutable_error() =
+      EncodeError(While("connect the lanes", status));
+  Send(std::move(message));
+}
+
+void RankSession::OnConnected(const std::vector<LaneReport>& lanes, uint64_t fallbacks) {
+  proto::RankMessage message;
+  message.mutable_connected()->set_epoch(epoch_);
+  message.mutable_connected()->set_fallbacks(fallbacks);
+  for (const LaneReport& lane : lanes) {
+    proto::LaneReport* report = message.mutable_connected()->add_lanes();
+    report->set_peer(lane.peer);
+    report->set_path(lane.path);
+    report->set_co_owner(lane.co_owner);
+  }
+  Send(std::move(message));
+}
+
+void RankSession::OnLaneFailed(RankId peer, const absl::Status& status) {
+  proto::RankMessage message;
+  message.mutable_lane_failed()->set_epoch(epoch_);
+  message.mutable_lane_failed()->set_peer(peer.rank);
+  message.mutable_lane_failed()->set_co_owner(peer.role == options_.id.role);
+  *message.mutable_lane_failed()->mutable_error() = EncodeError(status);
+  Send(std::move(message));
+}
+
+void RankSession::OnNics(proto::Nics nics) {
+  if (stream_ != Stream::kOpen) return;
+  std::string serialized = nics.SerializeAsString();
+  if (serialized == nics_) return;
+  nics_ = std::move(serialized);
+  proto::RankMessage message;
+  *message.mutable_nics() = std::move(nics);
+  Send(std::move(message));
+}
+
+// --- time ---
+
+void RankSession::OnTime(absl::Time now) {
+  if (now >= reopen_at_) Open();
+  if (life_ == Life::kJoining && now >= join_deadline_ + kAnswerMargin) {
+    if (stream_ != Stream::kClosed) host_.CloseStream();
+    stream_ = Stream::kClosed;
+    reopen_at_ = absl::InfiniteFuture();
+    FinishJoining(heard_ ? absl::DeadlineExceededError("the controller does not answer")
+                         : lost_status_);
+  }
+  OnRoleTime(now);
+}
+
+absl::Time RankSession::next_deadline() const {
+  absl::Time next = std::min(reopen_at_, role_deadline());
+  if (life_ == Life::kJoining) next = std::min(next, join_deadline_ + kAnswerMargin);
+  return next;
+}
+
+}  // namespace waybill

@@ -1,0 +1,171 @@
+// A rank's part in a job, as far as trainers and workers share it: joining, the stream and its
+// return, the plan, the lanes, leaving.
+//
+// Pure: commands, messages and the time go in; messages, engine commands and notices come out.
+#ifndef WAYBILL_CORE_PROTOCOL_RANK_SESSION_H_
+#define WAYBILL_CORE_PROTOCOL_RANK_SESSION_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/base/rank_id.h"
+#include "core/plan/plan_codec.h"
+#include "core/protocol/messages.pb.h"
+#include "core/protocol/update.h"
+
+namespace waybill {
+
+// What a session tells its user.
+struct Notice {
+  enum class Kind : uint8_t {
+    // The end of a command, with its token and status; once for each.
+    kJoined = 1,
+    kPublished = 2,
+    kLeft = 3,
+
+    kDisconnected = 8,  // The controller is lost; the rank tries to come back. `status` says why.
+    kReconnected = 9,   // It is back, and the job is whole again.
+    kEnded = 10,        // The controller has dismissed this rank for good; `status` says why.
+
+    kOutcome = 16,  // To a trainer: what became of `version` in `group`.
+
+    kPrepare = 24,  // To a worker: pause what must be paused. An error refuses the update.
+    kArrived = 25,  // All of it is here and verified. An error vetoes it.
+    kCommit = 26,   // It is shown. Run what comes after loading; the answer's status is ignored.
+    kAbort = 27,    // It will not be shown; `status` says why.
+  };
+  Kind kind = Kind::kJoined;
+  uint64_t token = 0;
+  uint64_t version = 0;
+  absl::Status status = absl::OkStatus();
+  std::string group = {};                       // kOutcome.
+  bool committed = false;                       // kOutcome.
+  UpdateId update = {};                         // kPrepare to kAbort.
+  absl::Duration pause = absl::ZeroDuration();  // kCommit: how long copying took.
+};
+
+// Carries out what a session decides. No function may call the session; what follows from a call is
+// reported later.
+class SessionHost {
+ public:
+  virtual ~SessionHost() = default;
+
+  // Opens the stream to the controller; OnStreamOpen() or OnStreamEnd() follows.
+  virtual void OpenStream() = 0;
+  // Ends the stream after what was sent has left. No OnStreamEnd() follows.
+  virtual void CloseStream() = 0;
+  virtual void Send(proto::RankMessage message) = 0;
+  virtual void Tell(Notice notice) = 0;
+
+  // Gives the engine its plan, and returns its ends of the lanes.
+  virtual absl::StatusOr<proto::Offers> SetPlan(RankPlan plan, uint64_t plan_hash,
+                                                const std::vector<PeerLanes>& lanes) = 0;
+  virtual absl::Status Connect(const proto::Connect& connect) = 0;
+};
+
+// Who a rank is, and where it belongs. Declared, never inferred.
+struct SessionOptions {
+  RankId id;
+  std::string job = "waybill";
+  std::string token;
+  uint32_t world = 1;
+  std::string group = "all";  // Workers only.
+  Mode mode = Mode::kShadow;  // Workers only.
+  uint64_t incarnation = 0;   // Drawn at random for each process.
+  std::string manifest;       // Encoded.
+  proto::Nics nics;           // Those that the manifest declares.
+};
+
+// Not thread-safe. `host` outlives the session.
+class RankSession {
+ public:
+  virtual ~RankSession() = default;
+
+  // Joins the job; one kJoined follows, at the latest half a second after `deadline`. Called once.
+  void Join(uint64_t token, absl::Time deadline, absl::Time now);
+  // Leaves the job; one kLeft follows.
+  void Leave(uint64_t token, absl::Time now);
+
+  void OnStreamOpen(absl::Time now);
+  void OnStreamEnd(const absl::Status& status, absl::Time now);
+  void OnMessage(const proto::ControllerMessage& message, absl::Time now);
+
+  // The engine has connected every lane.
+  void OnConnected(const std::vector<LaneReport>& lanes, uint64_t fallbacks);
+  // The lane to a peer is dead. A trainer's peer that is a trainer is a co-owner.
+  void OnLaneFailed(RankId peer, const absl::Status& status);
+  void OnNics(proto::Nics nics);
+
+  void OnTime(absl::Time now);
+  // When OnTime() has something to do next.
+  absl::Time next_deadline() const;
+
+  // True from kJoined until the rank leaves or is dismissed.
+  bool is_member() const { return life_ == Life::kMember; }
+  // True while the job is whole and this rank's lanes carry.
+  bool established() const { return established_; }
+  bool ended() const { return life_ == Life::kEnded || life_ == Life::kLeft; }
+  uint64_t epoch() const { return epoch_; }
+  const std::vector<std::string>& groups() const { return groups_; }
+  // Why the stream ended last.
+  const absl::Status& lost_status() const { return lost_status_; }
+
+ protected:
+  RankSession(SessionOptions options, SessionHost* host);
+
+  virtual void FillJoin(proto::Join& join) const = 0;
+  virtual void OnRoleMessage(const proto::ControllerMessage& message, absl::Time now) = 0;
+  virtual void OnEstablished(absl::Time now) = 0;
+  // The stream has ended, or the rank has been dismissed.
+  virtual void OnLost(const absl::Status& status, absl::Time now) = 0;
+  // The user leaves. Returns false if something has to end first; FinishLeaving() follows then.
+  virtual bool PrepareToLeave(absl::Time now) = 0;
+  virtual void OnRoleTime(absl::Time now) = 0;
+  virtual absl::Time role_deadline() const = 0;
+
+  void FinishLeaving();
+  bool leaving() const { return leaving_; }
+  void Send(proto::RankMessage message);
+  void Tell(Notice notice) { host_.Tell(std::move(notice)); }
+  uint64_t plan_hash() const { return plan_hash_; }
+
+  const SessionOptions options_;
+
+ private:
+  enum class Life { kNew, kJoining, kMember, kEnded, kLeft };
+  enum class Stream { kClosed, kOpening, kOpen };
+
+  void Open();
+  void FinishJoining(const absl::Status& status);
+  void OnDismissal(const absl::Status& status, absl::Time now);
+  void OnPlan(const proto::Plan& plan);
+  void SendConnectFailed(const absl::Status& status);
+
+  SessionHost& host_;
+  Life life_ = Life::kNew;
+  Stream stream_ = Stream::kClosed;
+  uint64_t join_token_ = 0;
+  absl::Time join_deadline_ = absl::InfiniteFuture();
+  bool leaving_ = false;
+  uint64_t leave_token_ = 0;
+  absl::Time reopen_at_ = absl::InfiniteFuture();
+  absl::Duration backoff_ = absl::ZeroDuration();
+  bool heard_ = false;  // A message has come by this stream.
+  absl::Status lost_status_;
+  bool told_disconnected_ = false;
+  bool was_established_ = false;  // In any epoch.
+  bool established_ = false;
+  uint64_t epoch_ = 0;
+  uint64_t plan_hash_ = 0;
+  std::vector<std::string> groups_;
+  std::string nics_;  // As the controller knows them, serialized.
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_PROTOCOL_RANK_SESSION_H_

@@ -1,0 +1,398 @@
+#include "core/protocol/send_schedule.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/protocol/mutation.h"
+
+namespace waybill {
+
+void SendSchedule::SetPeers(absl::Span<const uint32_t> lane_counts, uint32_t slot_count,
+                            uint32_t most_payloads) {
+  phase_ = Phase::kIdle;
+  peers_.assign(lane_counts.size(), {});
+  uint32_t lanes = 0;
+  for (uint32_t p = 0; p < lane_counts.size(); ++p) {
+    peers_[p].first_lane = lanes;
+    peers_[p].lane_count = lane_counts[p];
+    lanes += lane_counts[p];
+  }
+  lanes_.assign(lanes, {});
+  entries_.reserve(most_payloads);
+  entries_.clear();
+  stores_ = waiting_stores_ = {};
+  slots_.assign(slot_count, {});
+  free_.clear();
+  for (uint32_t slot = slot_count; slot-- > 0;) free_.push_back(slot);
+  written_ = 0;
+  counts_ = {};
+}
+
+void SendSchedule::Begin(absl::Span<const Payload> payloads, absl::Span<const PeerPart> peers,
+                         FinishRule finish) {
+  phase_ = Phase::kSending;
+  finish_ = finish == FinishRule::kAtOnce ? Finish::kAllowed : Finish::kPending;
+  scales_known_ = trade_quiet_ = false;
+  counts_ = {};
+  entries_.clear();
+  stores_ = waiting_stores_ = {};
+  for (uint32_t p = 0; p < peers_.size(); ++p) {
+    Peer& peer = peers_[p];
+    peer = {.first_lane = peer.first_lane,
+            .lane_count = peer.lane_count,
+            .failed = peer.failed,
+            .closed = peer.closed,
+            .part = peers[p],
+            .served = peer.served};
+    for (Lane& lane : LanesOf(peer)) lane = {};
+  }
+  for (const Payload& payload : payloads) {
+    Peer& peer = peers_[payload.lane.peer];
+    if (!TakesPart(peer)) continue;
+    const auto entry = static_cast<uint32_t>(entries_.size());
+    entries_.push_back({payload});
+    if (payload.way == SendWay::kStored) {
+      ++peer.to_store;
+      Push(payload.waits_for_scales ? waiting_stores_ : stores_, entry);
+    } else {
+      ++peer.to_stage;
+      ++peer.to_post;
+      Lane& lane = LaneOf(payload.lane);
+      Push(payload.waits_for_scales ? lane.waiting : lane.ready, entry);
+    }
+  }
+  changed_ = true;
+}
+
+bool SendSchedule::Next(SendCommand& command) {
+  if (!changed_) return false;
+  command = {};
+  if (NextClose(command) || NextStore(command) || NextPost(command) || NextStage(command) ||
+      NextEnd(command) || NextVerdict(command)) {
+    return true;
+  }
+  changed_ = false;
+  return false;
+}
+
+// --- what comes next ---
+
+bool SendSchedule::NextClose(SendCommand& command) {
+  for (uint32_t p = 0; p < peers_.size(); ++p) {
+    const Peer& peer = peers_[p];
+    if (!peer.failed || peer.closed || peer.stores_active > 0 || peer.staging > 0) continue;
+    command.kind = SendCommand::Kind::kClose;
+    command.lane = {p, 0};
+    return true;
+  }
+  return false;
+}
+
+bool SendSchedule::NextStore(SendCommand& command) {
+  for (uint32_t entry = Pop(stores_); entry != kNone; entry = Pop(stores_)) {
+    const Payload& payload = entries_[entry].payload;
+    Peer& peer = peers_[payload.lane.peer];
+    if (peer.failed) continue;
+    ++peer.stores_active;
+    ++counts_.stores;
+    counts_.bytes += payload.size_bytes;
+    command.kind = SendCommand::Kind::kStore;
+    command.lane = payload.lane;
+    command.payload = payload.id;
+    return true;
+  }
+  return false;
+}
+
+bool SendSchedule::NextPost(SendCommand& command) {
+  if (written_ == 0) return false;
+  for (uint32_t s = 0; s < slots_.size(); ++s) {
+    Slot& slot = slots_[s];
+    if (slot.state != Slot::State::kWritten || LaneOf(slot.lane).full ||
+        peers_[slot.lane.peer].failed) {
+      continue;
+    }
+    slot.state = Slot::State::kPosting;
+    --written_;
+    command.kind = SendCommand::Kind::kPost;
+    command.lane = slot.lane;
+    command.payload = slot.payload;
+    command.slot = s;
+    return true;
+  }
+  return false;
+}
+
+// A peer that waits for the verdict on finishing counts: its ledger must find a slot then.
+bool SendSchedule::NeedsSlots(const Peer& peer) const {
+  return TakesPart(peer) && (peer.to_stage > 0 || peer.ledger_parts < peer.part.ledger_posts);
+}
+
+// The slots that one peer may hold now. It is rounded up, so that none lies idle; with two peers or
+// more that need slots it is less than all of them.
+uint32_t SendSchedule::Share() const {
+  const auto peers = static_cast<uint32_t>(std::count_if(
+      peers_.begin(), peers_.end(), [this](const Peer& peer) { return NeedsSlots(peer); }));
+  const auto slots = static_cast<uint32_t>(slots_.size());
+  return peers == 0 ? slots : (slots + peers - 1) / peers;
+}
+
+bool SendSchedule::NextStage(SendCommand& command) {
+  if (phase_ != Phase::kSending || free_.empty()) return false;
+  const uint32_t share = Share();
+  uint32_t best = kNone;
+  uint32_t best_lane = 0;
+  for (uint32_t p = 0; p < peers_.size(); ++p) {
+    const Peer& peer = peers_[p];
+    if (!TakesPart(peer) || peer.to_stage == 0 || peer.slots >= share) continue;
+    if (best != kNone &&
+        std::pair(peers_[best].slots, peers_[best].served) <= std::pair(peer.slots, peer.served)) {
+      continue;
+    }
+    uint32_t fewest = kNone;
+    for (uint32_t l = 0; l < peer.lane_count; ++l) {
+      const Lane& lane = lanes_[peer.first_lane + l];
+      if (lane.ready.head == kNone || lane.slots >= fewest) continue;
+      fewest = lane.slots;
+      best = p;
+      best_lane = l;
+    }
+  }
+  if (best == kNone) return false;
+  Peer& peer = peers_[best];
+  const SendLane lane = {best, best_lane};
+  const Payload& payload = entries_[Pop(LaneOf(lane).ready)].payload;
+  const uint32_t slot = TakeSlot(lane, Slot::State::kStaging);
+  slots_[slot].payload = payload.id;
+  slots_[slot].size_bytes = payload.size_bytes;
+  --peer.to_stage;
+  ++peer.staging;
+  command.kind = SendCommand::Kind::kStage;
+  command.lane = lane;
+  command.payload = payload.id;
+  command.slot = slot;
+  return true;
+}
+
+bool SendSchedule::NextEnd(SendCommand& command) {
+  if (phase_ != Phase::kSending || finish_ != Finish::kAllowed) return false;
+  for (uint32_t p = 0; p < peers_.size(); ++p) {
+    if (TakesPart(peers_[p]) && !peers_[p].done && IsOnItsWay(peers_[p]) && NextEndOf(p, command)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// The first lane carries the ledger, the last part of which carries the lane's immediate.
+bool SendSchedule::NextEndOf(uint32_t p, SendCommand& command) {
+  Peer& peer = peers_[p];
+  bool done = true;
+  for (uint32_t l = 0; l < peer.lane_count; ++l) {
+    Lane& lane = lanes_[peer.first_lane + l];
+    done = done && lane.ended && lane.posts_outstanding == 0;
+    if (lane.ended || lane.full) continue;
+    command.lane = {p, l};
+    if (l == 0 && peer.part.ledger_posts == 0 && !std::exchange(peer.ledger_stored, true)) {
+      command.kind = SendCommand::Kind::kStoreLedger;
+      return true;
+    }
+    if (l == 0 && peer.part.ledger_posts > 0) {
+      if (free_.empty() || peer.slots >= Share()) continue;
+      command.kind = SendCommand::Kind::kPostLedger;
+      command.slot = TakeSlot(command.lane, Slot::State::kPosting);
+      command.ledger_part = peer.ledger_parts++;
+      command.ends_lane = lane.ended = peer.ledger_parts == peer.part.ledger_posts;
+      return true;
+    }
+    command.kind = SendCommand::Kind::kEndLane;
+    command.ends_lane = lane.ended = true;
+    return true;
+  }
+  if (!done) return false;
+  peer.done = true;
+  command.kind = SendCommand::Kind::kPeerDone;
+  command.lane = {p, 0};
+  return true;
+}
+
+bool SendSchedule::NextVerdict(SendCommand& command) {
+  if (phase_ == Phase::kSending && finish_ == Finish::kPending && scales_known_ &&
+      std::all_of(peers_.begin(), peers_.end(),
+                  [this](const Peer& peer) { return !TakesPart(peer) || IsOnItsWay(peer); })) {
+    finish_ = Finish::kAsked;
+    command.kind = SendCommand::Kind::kCheck;
+    return true;
+  }
+  const bool sent = phase_ == Phase::kSending && finish_ == Finish::kAllowed && scales_known_ &&
+                    std::all_of(peers_.begin(), peers_.end(), [this](const Peer& peer) {
+                      if (peer.failed) return peer.closed;
+                      return !peer.part.takes_part || peer.done ||
+                             (Mutated(Mutation::kSentBeforeComplete) && IsOnItsWay(peer));
+                    });
+  bool quiet = phase_ == Phase::kStopping;
+  for (uint32_t p = 0; quiet && p < peers_.size(); ++p) {
+    quiet = peers_[p].failed ? peers_[p].closed : posts_outstanding(p) == 0;
+  }
+  if (!trade_quiet_ || !(sent || quiet)) return false;
+  phase_ = Phase::kIdle;
+  command.kind = sent ? SendCommand::Kind::kSent : SendCommand::Kind::kQuiet;
+  return true;
+}
+
+// --- what happened ---
+
+void SendSchedule::OnStored(uint32_t peer, uint32_t count) {
+  peers_[peer].stores_active -= count;
+  peers_[peer].to_store -= count;
+  changed_ = true;
+}
+
+void SendSchedule::OnStaged(uint32_t slot) {
+  if (slots_[slot].state != Slot::State::kStaging) return;
+  slots_[slot].state = Slot::State::kWritten;
+  --peers_[slots_[slot].lane.peer].staging;
+  ++written_;
+  changed_ = true;
+}
+
+void SendSchedule::OnAccepted(const SendCommand& command) {
+  ++LaneOf(command.lane).posts_outstanding;
+  counts_.immediates += command.ends_lane ? 1 : 0;
+  if (command.kind == SendCommand::Kind::kEndLane) return;
+  Slot& slot = slots_[command.slot];
+  slot.state = Slot::State::kPosted;
+  if (command.kind != SendCommand::Kind::kPost) return;
+  counts_.bytes += slot.size_bytes;
+  --peers_[command.lane.peer].to_post;
+}
+
+void SendSchedule::OnRefused(const SendCommand& command) {
+  Lane& lane = LaneOf(command.lane);
+  lane.full = true;
+  if (command.ends_lane) lane.ended = false;
+  if (command.kind == SendCommand::Kind::kPost) {
+    slots_[command.slot].state = Slot::State::kWritten;
+    ++written_;
+  } else if (command.kind == SendCommand::Kind::kPostLedger) {
+    --peers_[command.lane.peer].ledger_parts;
+    FreeSlot(command.slot);
+  }
+}
+
+void SendSchedule::OnComplete(SendLane lane, uint32_t slot) {
+  if (peers_[lane.peer].closed || LaneOf(lane).posts_outstanding == 0) return;
+  if (slot != kNoSlot) {
+    if (slot >= slots_.size() || slots_[slot].state != Slot::State::kPosted ||
+        slots_[slot].lane != lane) {
+      return;
+    }
+    FreeSlot(slot);
+  }
+  --LaneOf(lane).posts_outstanding;
+  changed_ = true;
+}
+
+void SendSchedule::Retry() {
+  for (Lane& lane : lanes_) {
+    if (std::exchange(lane.full, false)) changed_ = true;
+  }
+}
+
+void SendSchedule::OnScalesKnown() {
+  if (std::exchange(scales_known_, true)) return;
+  Append(stores_, waiting_stores_, entries_);
+  for (Lane& lane : lanes_) Append(lane.ready, lane.waiting, entries_);
+  changed_ = true;
+}
+
+void SendSchedule::OnTradeQuiet() {
+  if (!std::exchange(trade_quiet_, true)) changed_ = true;
+}
+
+void SendSchedule::AllowFinish() {
+  if (finish_ == Finish::kRefused) return;
+  finish_ = Finish::kAllowed;
+  changed_ = true;
+}
+
+void SendSchedule::RefuseFinish() { finish_ = Finish::kRefused; }
+
+bool SendSchedule::OnPeerFailed(uint32_t p) {
+  Peer& peer = peers_[p];
+  changed_ = true;
+  peer.failed = true;
+  return !peer.closed && peer.stores_active == 0 && peer.staging == 0;
+}
+
+void SendSchedule::OnClosed(uint32_t peer) {
+  peers_[peer].closed = true;
+  for (uint32_t s = 0; s < slots_.size(); ++s) {
+    if (slots_[s].state != Slot::State::kFree && slots_[s].lane.peer == peer) FreeSlot(s);
+  }
+  for (Lane& lane : LanesOf(peers_[peer])) lane.posts_outstanding = 0;
+  changed_ = true;
+}
+
+void SendSchedule::Abort() {
+  if (phase_ != Phase::kSending) trade_quiet_ = false;
+  phase_ = Phase::kStopping;
+  stores_ = waiting_stores_ = {};
+  for (Peer& peer : peers_) peer.stores_active = peer.staging = 0;
+  for (Lane& lane : lanes_) lane.ready = lane.waiting = {};
+  for (uint32_t s = 0; s < slots_.size(); ++s) {
+    const Slot::State state = slots_[s].state;
+    if (state == Slot::State::kStaging || state == Slot::State::kWritten) FreeSlot(s);
+  }
+  changed_ = true;
+}
+
+uint32_t SendSchedule::posts_outstanding(uint32_t peer) const {
+  uint32_t posts = 0;
+  for (uint32_t l = 0; l < peers_[peer].lane_count; ++l) {
+    posts += lanes_[peers_[peer].first_lane + l].posts_outstanding;
+  }
+  return posts;
+}
+
+// --- slots and queues ---
+
+uint32_t SendSchedule::TakeSlot(SendLane lane, Slot::State state) {
+  const uint32_t slot = free_.back();
+  free_.pop_back();
+  slots_[slot] = {.state = state, .lane = lane};
+  ++peers_[lane.peer].slots;
+  peers_[lane.peer].served = ++turn_;
+  ++LaneOf(lane).slots;
+  const auto in_use = static_cast<uint32_t>(slots_.size() - free_.size());
+  high_water_slots_ = std::max(high_water_slots_, in_use);
+  return slot;
+}
+
+void SendSchedule::FreeSlot(uint32_t slot) {
+  if (slots_[slot].state == Slot::State::kWritten) --written_;
+  slots_[slot].state = Slot::State::kFree;
+  --peers_[slots_[slot].lane.peer].slots;
+  --LaneOf(slots_[slot].lane).slots;
+  free_.push_back(slot);
+}
+
+void SendSchedule::Push(Queue& queue, uint32_t entry) {
+  (queue.head == kNone ? queue.head : entries_[queue.tail].next) = entry;
+  queue.tail = entry;
+}
+
+uint32_t SendSchedule::Pop(Queue& queue) {
+  const uint32_t entry = queue.head;
+  if (entry != kNone) queue.head = entries_[entry].next;
+  return entry;
+}
+
+void SendSchedule::Append(Queue& queue, Queue& other, std::vector<Entry>& entries) {
+  if (other.head == kNone) return;
+  (queue.head == kNone ? queue.head : entries[queue.tail].next) = other.head;
+  queue.tail = other.tail;
+  other = {};
+}
+
+}  // namespace waybill

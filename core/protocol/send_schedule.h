@@ -1,0 +1,243 @@
+// Decides how a trainer sends one update: which chunk is stored, staged or posted next, which
+// staging slot it gets, and when each ledger and each immediate may follow.
+//
+// The schedule is pure. It has no thread, clock, memory or network: its caller executes the
+// commands that Next() returns, and reports what became of them.
+#ifndef WAYBILL_CORE_PROTOCOL_SEND_SCHEDULE_H_
+#define WAYBILL_CORE_PROTOCOL_SEND_SCHEDULE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace waybill {
+
+// A lane of a peer. The caller numbers its peers, and the lanes of each peer, from 0.
+struct SendLane {
+  uint32_t peer = 0;
+  uint32_t index = 0;
+
+  bool operator==(const SendLane&) const = default;
+};
+
+// How a payload reaches its peer.
+enum class SendWay : uint8_t {
+  kStored,  // It is stored through a mapping of the peer's memory, by any thread.
+  kPosted,  // It is staged in a slot, and posted from there.
+};
+
+// One chunk of an update.
+struct Payload {
+  uint32_t id = 0;  // The caller's name for it; commands give it back.
+  SendLane lane;
+  uint64_t size_bytes = 0;
+  SendWay way = SendWay::kPosted;
+  bool waits_for_scales = false;  // It cannot be staged before OnScalesKnown().
+};
+
+// What one peer gets in an update beside its payloads.
+struct PeerPart {
+  bool takes_part = false;
+  uint32_t ledger_posts = 0;  // The number of posts of its ledger. 0: the ledger is stored.
+};
+
+// When ledgers and immediates may go.
+enum class FinishRule : uint8_t {
+  kAtOnce,       // As soon as everything of their peer is on its way.
+  kWhenAllowed,  // After kCheck, which asks for AllowFinish() or RefuseFinish().
+};
+
+struct SendCommand {
+  enum class Kind : uint8_t {
+    kStore,  // Store `payload`. OnStored() follows.
+    kStage,  // Write `payload` into `slot`. OnStaged() follows.
+    kPost,   // Post `payload` from `slot`. OnAccepted(), OnRefused() or OnPeerFailed() follows.
+    kStoreLedger,  // Store the ledger of the peer.
+    kPostLedger,   // Post part `ledger_part` of the ledger from `slot`, which is filled at once.
+                   // `ends_lane`: the immediate rides on it. Answered like kPost.
+    kEndLane,      // Post the immediate behind everything on the lane. Answered like kPost.
+    kClose,        // Close the lanes of the failed peer, then call OnClosed().
+    kPeerDone,     // Everything for the peer is complete.
+    kCheck,        // Everything is on its way: call AllowFinish() or RefuseFinish().
+    kSent,         // Everything is complete, except for peers that failed. The update is over.
+    kQuiet,        // After Abort(): nothing of the update is on its way. The update is over.
+  };
+  Kind kind = Kind::kStore;
+  SendLane lane;
+  uint32_t payload = 0;  // The payload's id.
+  uint32_t slot = 0;
+  uint32_t ledger_part = 0;
+  bool ends_lane = false;
+};
+
+// What was handed over so far. After kSent the counts are a function of the payloads.
+struct SendCounts {
+  uint64_t bytes = 0;
+  uint64_t stores = 0;
+  uint64_t immediates = 0;
+
+  bool operator==(const SendCounts&) const = default;
+};
+
+// Slots are shared fairly: a peer holds at most its share of them while other peers need slots, so
+// a peer that is slow, or whose lane is full, delays only itself. A slot goes to the peer that
+// holds the fewest, and of several to the one that was served least recently.
+//
+// Nothing allocates after SetPeers(). Not thread-safe.
+class SendSchedule {
+ public:
+  static constexpr uint32_t kNoSlot = ~uint32_t{0};
+
+  // Replaces the peers by those with `lane_counts` lanes, and frees every slot. An update that was
+  // going on is over. An update has at most `most_payloads` payloads.
+  void SetPeers(absl::Span<const uint32_t> lane_counts, uint32_t slot_count,
+                uint32_t most_payloads);
+
+  // Begins an update. The last one must be over. `peers` has one entry for each peer. Both spans
+  // are read during the call only. Payloads of peers that failed or do not take part are left out.
+  void Begin(absl::Span<const Payload> payloads, absl::Span<const PeerPart> peers,
+             FinishRule finish);
+
+  // Returns the next command in `command`, or false until something else happens.
+  bool Next(SendCommand& command);
+
+  // --- what happened ---
+
+  // `count` of the stores to the peer have ended.
+  void OnStored(uint32_t peer, uint32_t count);
+  // The slot is written.
+  void OnStaged(uint32_t slot);
+  // The post is on its way. OnComplete() follows.
+  void OnAccepted(const SendCommand& command);
+  // The lane is full. The same is tried again after Retry().
+  void OnRefused(const SendCommand& command);
+  // A post from `slot`, or with kNoSlot an end of the lane, is complete. A completion that nobody
+  // waits for is ignored.
+  void OnComplete(SendLane lane, uint32_t slot);
+  // Lanes that were full may be tried again.
+  void Retry();
+
+  // Payloads that wait for scales may be staged.
+  void OnScalesKnown();
+  // The trade of maxima with other trainers has nothing on its way, nor will it in this update.
+  void OnTradeQuiet();
+
+  // Answers kCheck. RefuseFinish() may come at any time: no ledger and no immediate goes from now
+  // on, and the update ends by Abort() only.
+  void AllowFinish();
+  void RefuseFinish();
+
+  // Nothing more is sent to the peer until SetPeers(). Returns true if its lanes are to be closed
+  // at once, with OnClosed(); otherwise kClose follows when no thread stores or stages for it any
+  // more.
+  bool OnPeerFailed(uint32_t peer);
+  // Every lane of the failed peer is closed: its slots are free again.
+  void OnClosed(uint32_t peer);
+
+  // Ends the update. No thread stores or stages for it any more. kQuiet follows.
+  void Abort();
+
+  // --- for the caller ---
+
+  // The number of accepted posts to the peer that are not complete.
+  uint32_t posts_outstanding(uint32_t peer) const;
+  const SendCounts& counts() const { return counts_; }
+  // The most slots that were ever in use at a time.
+  uint32_t high_water_slots() const { return high_water_slots_; }
+
+ private:
+  static constexpr uint32_t kNone = ~uint32_t{0};
+
+  enum class Phase : uint8_t { kIdle, kSending, kStopping };
+  enum class Finish : uint8_t { kPending, kAsked, kAllowed, kRefused };
+
+  // Payloads in order, linked by Entry::next.
+  struct Queue {
+    uint32_t head = kNone;
+    uint32_t tail = kNone;
+  };
+  struct Entry {
+    Payload payload;
+    uint32_t next = kNone;
+  };
+  struct Lane {
+    Queue ready;
+    Queue waiting;  // For scales.
+    uint32_t slots = 0;
+    uint32_t posts_outstanding = 0;
+    bool full = false;   // It refused a post; Retry() is to come.
+    bool ended = false;  // Its immediate was handed out.
+  };
+  struct Peer {
+    uint32_t first_lane = 0;  // In lanes_.
+    uint32_t lane_count = 0;
+    bool failed = false;
+    bool closed = false;  // Failed, and nothing of it is on its way any more.
+
+    // The update at hand.
+    PeerPart part;
+    uint32_t to_store = 0;       // Stores that have not ended.
+    uint32_t stores_active = 0;  // Those of them that a thread may be doing.
+    uint32_t to_stage = 0;       // Posted payloads without a slot yet.
+    uint32_t to_post = 0;        // Posted payloads that no lane has accepted yet.
+    uint32_t staging = 0;        // Slots that a thread may be writing.
+    uint32_t slots = 0;
+    uint64_t served = 0;  // When it got a slot last; smaller is longer ago.
+    uint32_t ledger_parts = 0;
+    bool ledger_stored = false;
+    bool done = false;
+  };
+  struct Slot {
+    enum class State : uint8_t { kFree, kStaging, kWritten, kPosting, kPosted };
+    State state = State::kFree;
+    SendLane lane;
+    uint32_t payload = kNone;
+    uint64_t size_bytes = 0;
+  };
+
+  Lane& LaneOf(SendLane lane) { return lanes_[peers_[lane.peer].first_lane + lane.index]; }
+  absl::Span<Lane> LanesOf(const Peer& peer) {
+    return absl::MakeSpan(lanes_).subspan(peer.first_lane, peer.lane_count);
+  }
+  void Push(Queue& queue, uint32_t entry);
+  uint32_t Pop(Queue& queue);  // kNone if it is empty.
+  static void Append(Queue& queue, Queue& other, std::vector<Entry>& entries);
+
+  bool TakesPart(const Peer& peer) const { return peer.part.takes_part && !peer.failed; }
+  bool IsOnItsWay(const Peer& peer) const { return peer.to_store == 0 && peer.to_post == 0; }
+  bool NeedsSlots(const Peer& peer) const;
+  uint32_t Share() const;
+  uint32_t TakeSlot(SendLane lane, Slot::State state);
+  void FreeSlot(uint32_t slot);
+
+  bool NextClose(SendCommand& command);
+  bool NextStore(SendCommand& command);
+  bool NextPost(SendCommand& command);
+  bool NextStage(SendCommand& command);
+  bool NextEnd(SendCommand& command);
+  bool NextEndOf(uint32_t p, SendCommand& command);
+  bool NextVerdict(SendCommand& command);
+
+  Phase phase_ = Phase::kIdle;
+  Finish finish_ = Finish::kAllowed;
+  bool scales_known_ = false;
+  bool trade_quiet_ = false;
+  bool changed_ = false;  // Since Next() returned false.
+  std::vector<Peer> peers_;
+  std::vector<Lane> lanes_;
+  std::vector<Entry> entries_;
+  Queue stores_;
+  Queue waiting_stores_;
+  std::vector<Slot> slots_;
+  std::vector<uint32_t> free_;
+  uint32_t written_ = 0;  // Slots in kWritten.
+  uint64_t turn_ = 0;
+  uint32_t high_water_slots_ = 0;
+  SendCounts counts_;
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_PROTOCOL_SEND_SCHEDULE_H_

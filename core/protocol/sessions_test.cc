@@ -1,0 +1,531 @@
+// The rules of a rank's part in a job, message by message: no sockets, no threads, no clock.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/plan/plan_codec.h"
+#include "core/protocol/message_codec.h"
+#include "core/protocol/trainer_session.h"
+#include "core/protocol/worker_session.h"
+
+namespace waybill {
+namespace {
+
+using Kind = proto::RankMessage::KindCase;
+
+// The controller, the engine and the user of a session.
+template <typename Host>
+class FakeHost : public Host {
+ public:
+  void OpenStream() override { ++opened; }
+  void CloseStream() override { ++closed; }
+  void Send(proto::RankMessage message) override { sent.push_back(std::move(message)); }
+  void Tell(Notice notice) override { told.push_back(std::move(notice)); }
+  absl::StatusOr<proto::Offers> SetPlan(RankPlan, uint64_t,
+                                        const std::vector<PeerLanes>&) override {
+    return proto::Offers();
+  }
+  absl::Status Connect(const proto::Connect&) override { return absl::OkStatus(); }
+
+  const proto::RankMessage* Last(Kind kind) const {
+    const proto::RankMessage* found = nullptr;
+    for (const auto& message : sent) {
+      if (message.kind_case() == kind) found = &message;
+    }
+    return found;
+  }
+  int Count(Kind kind) const {
+    int count = 0;
+    for (const auto& message : sent) count += message.kind_case() == kind ? 1 : 0;
+    return count;
+  }
+  const Notice* Last(Notice::Kind kind) const {
+    const Notice* found = nullptr;
+    for (const Notice& notice : told) {
+      if (notice.kind == kind) found = &notice;
+    }
+    return found;
+  }
+
+  int opened = 0;
+  int closed = 0;
+  std::vector<proto::RankMessage> sent;
+  std::vector<Notice> told;
+  std::vector<std::string> engine;  // Commands to the engine, by name.
+};
+
+class FakeTrainerHost final : public FakeHost<TrainerHost> {
+ public:
+  absl::Status SetBufferAddress(uint32_t, uint32_t, const proto::Buffer&) override {
+    return absl::OkStatus();
+  }
+  absl::Status Start(const UpdateId&, const PublishCommand&, bool, const proto::Start&) override {
+    engine.push_back("start");
+    return start_status;
+  }
+  void Abort(const UpdateId&) override { engine.push_back("abort"); }
+  void StopNow() override { engine.push_back("stop now"); }
+  absl::Status start_status;
+};
+
+class FakeWorkerHost final : public FakeHost<WorkerHost> {
+ public:
+  void Prepare(const UpdateId&, bool, absl::Time) override { engine.push_back("prepare"); }
+  void Commit(const UpdateId&) override { engine.push_back("commit"); }
+  void Abort(const UpdateId&, bool) override { engine.push_back("abort"); }
+  uint64_t shown_version() const override { return shown; }
+  uint64_t shown = 0;
+};
+
+// A session in an established job of one group, "all", in epoch 9.
+template <typename Session, typename Host>
+class SessionTest : public testing::Test {
+ protected:
+  static constexpr uint64_t kEpoch = 9;
+
+  void Establish() {
+    session().Join(1, now_ + absl::Seconds(60), now_);
+    ComeBack();
+    ASSERT_NE(host_.Last(Notice::Kind::kJoined), nullptr);
+    ASSERT_TRUE(host_.Last(Notice::Kind::kJoined)->status.ok());
+  }
+  // The stream opens, and the job is whole.
+  void ComeBack() {
+    session().OnStreamOpen(now_);
+    Hear([](auto& m) {
+      m.mutable_plan()->set_epoch(kEpoch);
+      m.mutable_plan()->set_plan_hash(77);
+      m.mutable_plan()->set_routes(EncodeRankPlan(RouteTable(), Exchange()));
+    });
+    Hear([](auto& m) {
+      m.mutable_established()->set_epoch(kEpoch);
+      m.mutable_established()->add_groups("all");
+    });
+  }
+  void Lose() { session().OnStreamEnd(absl::UnavailableError("the wire is cut"), now_); }
+  // The session tries again, and is heard.
+  void Reopen() {
+    Pass(absl::Seconds(2));
+    session().OnStreamOpen(now_);
+  }
+  template <typename Fill>
+  void Hear(Fill fill) {
+    proto::ControllerMessage message;
+    fill(message);
+    session().OnMessage(message, now_);
+  }
+  static proto::Round RoundOf(uint32_t sequence) {
+    proto::Round round;
+    round.set_epoch(kEpoch);
+    round.set_sequence(sequence);
+    return round;
+  }
+  UpdateId UpdateOf(uint64_t version, uint32_t sequence) const {
+    return {.version = version, .sequence = sequence, .epoch = kEpoch, .plan_hash = 77};
+  }
+  void HearPrepare(uint64_t version, uint32_t sequence) {
+    Hear([&](auto& m) {
+      *m.mutable_prepare()->mutable_round() = RoundOf(sequence);
+      m.mutable_prepare()->set_version(version);
+      m.mutable_prepare()->set_plan_hash(77);
+      m.mutable_prepare()->set_deadline_ms(10'000);
+    });
+  }
+  void HearAbortOf(uint32_t sequence, uint64_t attempt) {
+    Hear([&](auto& m) {
+      m.mutable_abort()->set_attempt(attempt);
+      *m.mutable_abort()->mutable_round() = RoundOf(sequence);
+      m.mutable_abort()->set_begun(true);
+      *m.mutable_abort()->mutable_error() = EncodeError(absl::UnavailableError("given up"));
+    });
+  }
+  void Pass(absl::Duration time) {
+    now_ += time;
+    session().OnTime(now_);
+  }
+  virtual Session& session() = 0;
+
+  Host host_;
+  absl::Time now_ = absl::FromUnixSeconds(1'000'000);
+};
+
+// --- trainers ---
+
+class TrainerSessionTest : public SessionTest<TrainerSession, FakeTrainerHost> {
+ protected:
+  TrainerSession& session() override { return session_; }
+  void Publish(uint64_t version, absl::Duration time = absl::Seconds(30)) {
+    session_.Publish(version, {.version = version, .deadline = now_ + time}, now_);
+  }
+  uint64_t attempt() const { return host_.Last(Kind::kPublish)->publish().attempt(); }
+  void HearStart(uint32_t sequence) { HearStart(sequence, attempt()); }
+  void HearStart(uint32_t sequence, uint64_t attempt) {
+    Hear([&](auto& m) {
+      *m.mutable_start()->mutable_round() = RoundOf(sequence);
+      m.mutable_start()->set_attempt(attempt);
+    });
+  }
+  void HearAbort(uint32_t sequence) { HearAbortOf(sequence, attempt()); }
+  void Begin(uint64_t version, uint32_t sequence) {
+    HearPrepare(version, sequence);
+    HearStart(sequence);
+  }
+  // How the publish of a version ended; nullptr while it has not.
+  const Notice* Published(uint64_t version) const {
+    const Notice* found = nullptr;
+    for (const Notice& notice : host_.told) {
+      if (notice.kind == Notice::Kind::kPublished && notice.version == version) found = &notice;
+    }
+    return found;
+  }
+
+  TrainerSession session_{{.id = {Role::kTrainer, 0}, .manifest = {}, .nics = {}}, &host_};
+};
+
+TEST_F(TrainerSessionTest, APublishIsAskedForWhenTheOneBeforeItIsSent) {
+  Establish();
+  Publish(5);
+  Publish(6);
+  EXPECT_EQ(host_.Count(Kind::kPublish), 1);
+  Begin(5, 1);
+  session_.OnSent(UpdateOf(5, 1), {}, now_);
+  EXPECT_TRUE(Published(5)->status.ok());
+  EXPECT_EQ(host_.Count(Kind::kPublish), 2);
+  EXPECT_EQ(host_.Last(Kind::kPublish)->publish().version(), 6u);
+}
+
+TEST_F(TrainerSessionTest, AVersionIsLaterThanTheLastOneUnlessThatFailed) {
+  Establish();
+  Publish(5);
+  Publish(5);
+  EXPECT_EQ(Published(5)->status.message(),
+            "publish version 5: version 5 was published; versions only grow");
+  Hear([](auto& m) {
+    m.mutable_publish_refused()->set_version(5);
+    m.mutable_publish_refused()->set_attempt(1);
+    *m.mutable_publish_refused()->mutable_error() = EncodeError(absl::UnavailableError("no"));
+  });
+  Publish(5);
+  EXPECT_EQ(host_.Count(Kind::kPublish), 2);
+}
+
+TEST_F(TrainerSessionTest, WhatWaitsIsAskedForAgainWhenTheControllerIsBack) {
+  Establish();
+  Publish(5);
+  Lose();
+  EXPECT_EQ(Published(5), nullptr);
+  Pass(absl::Seconds(2));
+  ComeBack();
+  EXPECT_EQ(host_.Count(Kind::kPublish), 2);
+}
+
+TEST_F(TrainerSessionTest, WhatIsBeingSentFailsWithTheControllerAndIsQuietBefore) {
+  Establish();
+  Publish(5);
+  Begin(5, 1);
+  Lose();
+  EXPECT_EQ(host_.engine, (std::vector<std::string>{"start", "stop now"}));
+  EXPECT_EQ(Published(5)->status.message(), "the wire is cut");
+}
+
+TEST_F(TrainerSessionTest, AnAbortedPublishEndsOnceNothingOfItCanLand) {
+  Establish();
+  Publish(5);
+  Begin(5, 1);
+  HearAbort(1);
+  EXPECT_EQ(Published(5), nullptr);
+  session_.OnStopped(UpdateOf(5, 1), now_);
+  EXPECT_EQ(Published(5)->status.message(), "given up");
+}
+
+TEST_F(TrainerSessionTest, AnUpdateThatDoesNotBecomeQuietHasItsLanesClosedAfterASecond) {
+  Establish();
+  Publish(5);
+  Begin(5, 1);
+  HearAbort(1);
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(host_.engine.back(), "stop now");
+  EXPECT_EQ(Published(5)->status.message(), "given up");
+}
+
+TEST_F(TrainerSessionTest, AStartThatCannotBeObeyedIsToldToTheController) {
+  Establish();
+  Publish(5);
+  host_.start_status = absl::FailedPreconditionError("another generation");
+  Begin(5, 1);
+  ASSERT_NE(host_.Last(Kind::kFailed), nullptr);
+  EXPECT_EQ(host_.Last(Kind::kFailed)->failed().error().message(),
+            "start version 5: another generation");
+  EXPECT_FALSE(Published(5)->status.ok());
+}
+
+TEST_F(TrainerSessionTest, AStartOfAPublishThatHasEndedIsToldToTheController) {
+  Establish();
+  Publish(5);
+  HearPrepare(5, 1);
+  session_.Cancel(5, now_);
+  EXPECT_EQ(Published(5)->status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(host_.Count(Kind::kWithdraw), 1);
+  HearStart(1);
+  EXPECT_EQ(host_.Count(Kind::kFailed), 1);
+  EXPECT_TRUE(host_.engine.empty());
+}
+
+// The answers to a publish that was withdrawn are not those to the next one of the same version.
+TEST_F(TrainerSessionTest, AVersionCanBePublishedAgainAtOnceAfterItWasCancelled) {
+  Establish();
+  Publish(5);
+  HearPrepare(5, 1);
+  session_.Cancel(5, now_);
+  host_.told.clear();
+  Publish(5);
+  HearStart(1, 1);
+  HearAbortOf(1, 1);
+  EXPECT_EQ(Published(5), nullptr);
+  EXPECT_TRUE(host_.engine.empty());
+  Begin(5, 2);
+  EXPECT_EQ(host_.engine, (std::vector<std::string>{"start"}));
+}
+
+TEST_F(TrainerSessionTest, AMessageOfAnotherRoundIsIgnored) {
+  Establish();
+  Publish(5);
+  HearPrepare(5, 2);
+  HearStart(1);
+  EXPECT_TRUE(host_.engine.empty());
+  HearStart(2);
+  HearAbort(1);
+  EXPECT_EQ(host_.engine, (std::vector<std::string>{"start"}));
+}
+
+TEST_F(TrainerSessionTest, APublishEndsByItsDeadlineWithoutAController) {
+  Establish();
+  Lose();
+  Publish(5, absl::Seconds(3));
+  Pass(absl::Seconds(3));
+  EXPECT_EQ(Published(5)->status.message(),
+            "publish version 5: not sent by its deadline; the wire is cut");
+}
+
+TEST_F(TrainerSessionTest, AHeldPublishIsAskedForWhenItIsReleased) {
+  Establish();
+  session_.Publish(5,
+                   {.version = 5,
+                    .deadline = now_ + absl::Seconds(3),
+                    .held_for = "GPU 0 has not reached its event"},
+                   now_);
+  EXPECT_EQ(host_.Count(Kind::kPublish), 0);
+  session_.Release(5, now_);
+  EXPECT_EQ(host_.Count(Kind::kPublish), 1);
+  session_.Publish(6,
+                   {.version = 6,
+                    .deadline = now_ + absl::Seconds(3),
+                    .held_for = "GPU 0 has not reached its event"},
+                   now_);
+  Pass(absl::Seconds(3));
+  EXPECT_EQ(Published(6)->status.message(),
+            "publish version 6: not sent by its deadline; GPU 0 has not reached its event");
+}
+
+TEST_F(TrainerSessionTest, UntilCommittedEndsWithTheLastGroup) {
+  Establish();
+  session_.Publish(5, {.version = 5, .deadline = now_ + absl::Seconds(3), .until_committed = true},
+                   now_);
+  Begin(5, 1);
+  session_.OnSent(UpdateOf(5, 1), {}, now_);
+  EXPECT_EQ(Published(5), nullptr);
+  Hear([](auto& m) {
+    m.mutable_outcome()->set_version(5);
+    m.mutable_outcome()->set_group("all");
+    m.mutable_outcome()->set_committed(true);
+  });
+  EXPECT_TRUE(Published(5)->status.ok());
+}
+
+TEST_F(TrainerSessionTest, ATrainerThatComesBackAsksWhatBecameOfWhatItSent) {
+  Establish();
+  Publish(5);
+  Begin(5, 1);
+  session_.OnSent(UpdateOf(5, 1), {}, now_);
+  Lose();
+  Reopen();
+  EXPECT_EQ(host_.Last(Kind::kJoin)->join().undecided_version(), 5u);
+  EXPECT_TRUE(host_.Last(Kind::kJoin)->join().returning());
+}
+
+TEST_F(TrainerSessionTest, ALostStreamIsOpenedAgainAtGrowingDistances) {
+  Establish();
+  absl::Duration before = absl::ZeroDuration();
+  for (int i = 0; i < 6; ++i) {
+    Lose();
+    const absl::Duration distance = session_.next_deadline() - now_;
+    EXPECT_GT(distance, before);
+    EXPECT_LE(distance, absl::Seconds(2));
+    before = i < 4 ? distance : absl::ZeroDuration();
+    const int opened = host_.opened;
+    Pass(distance);
+    EXPECT_EQ(host_.opened, opened + 1);
+    session_.OnStreamOpen(now_);
+  }
+  int told = 0;
+  for (const Notice& notice : host_.told) told += notice.kind == Notice::Kind::kDisconnected;
+  EXPECT_EQ(told, 1);
+}
+
+TEST_F(TrainerSessionTest, ADismissalEndsEverythingAndNothingIsTriedAgain) {
+  Establish();
+  Publish(5);
+  Hear([](auto& m) {
+    *m.mutable_dismissal()->mutable_error() = EncodeError(absl::AlreadyExistsError("another"));
+  });
+  EXPECT_EQ(Published(5)->status.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(host_.Last(Notice::Kind::kEnded)->status.message(), "another");
+  EXPECT_EQ(session_.next_deadline(), absl::InfiniteFuture());
+}
+
+TEST_F(TrainerSessionTest, AJoinEndsByItsDeadlineAndSaysWhyNobodyAnswered) {
+  session_.Join(1, now_ + absl::Seconds(2), now_);
+  session_.OnStreamOpen(now_);
+  Lose();
+  Pass(absl::Seconds(3));
+  EXPECT_EQ(host_.Last(Notice::Kind::kJoined)->status.message(),
+            "join job \"waybill\" as trainer 0: the wire is cut");
+}
+
+// --- workers ---
+
+class WorkerSessionTest : public SessionTest<WorkerSession, FakeWorkerHost> {
+ protected:
+  WorkerSession& session() override { return session_; }
+  void HearAbort(uint32_t sequence) { HearAbortOf(sequence, 0); }
+  void Vote(uint64_t version, uint32_t sequence) {
+    HearPrepare(version, sequence);
+    session_.OnReady(UpdateOf(version, sequence), 0, 0, std::nullopt);
+    session_.OnArrived(UpdateOf(version, sequence), now_);
+    ASSERT_EQ(host_.Last(Kind::kArrived)->arrived().round().sequence(), sequence);
+  }
+  void HearCommit(uint32_t sequence) {
+    Hear([&](auto& m) { *m.mutable_commit()->mutable_round() = RoundOf(sequence); });
+  }
+
+  WorkerSession session_{{.id = {Role::kWorker, 0}, .manifest = {}, .nics = {}}, {}, &host_};
+};
+
+TEST_F(WorkerSessionTest, AVoteIsInDoubtUntilTheDecisionIsHeard) {
+  Establish();
+  Vote(5, 1);
+  Lose();
+  EXPECT_TRUE(session_.in_doubt());
+  EXPECT_EQ(host_.engine, (std::vector<std::string>{"prepare"}));  // What arrived is kept.
+  Reopen();
+  const proto::Join join = host_.Last(Kind::kJoin)->join();
+  EXPECT_EQ(join.doubt().round().sequence(), 1u);
+  EXPECT_EQ(join.doubt().version(), 5u);
+  HearCommit(1);
+  EXPECT_EQ(host_.engine.back(), "commit");
+  EXPECT_FALSE(session_.in_doubt());
+}
+
+TEST_F(WorkerSessionTest, WhatWasNotVotedForIsGivenUpWithTheStream) {
+  Establish();
+  HearPrepare(5, 1);
+  Lose();
+  EXPECT_EQ(host_.engine.back(), "abort");
+  EXPECT_EQ(host_.Last(Notice::Kind::kAbort)->status.message(), "the wire is cut");
+  EXPECT_FALSE(session_.in_doubt());
+}
+
+TEST_F(WorkerSessionTest, NothingUndoesACommit) {
+  Establish();
+  Vote(5, 1);
+  HearCommit(1);
+  HearAbort(1);
+  Lose();
+  Reopen();
+  EXPECT_EQ(host_.engine, (std::vector<std::string>{"prepare", "commit"}));
+  EXPECT_EQ(host_.Last(Kind::kJoin)->join().committed_version(), 5u);
+  EXPECT_FALSE(host_.Last(Kind::kJoin)->join().has_doubt());
+}
+
+TEST_F(WorkerSessionTest, ACommitOfAnotherRoundIsIgnored) {
+  Establish();
+  Vote(5, 2);
+  HearCommit(1);
+  EXPECT_EQ(host_.engine.back(), "prepare");
+}
+
+TEST_F(WorkerSessionTest, ALeavingWorkerShowsWhatIsCommittedFirst) {
+  Establish();
+  Vote(5, 1);
+  HearCommit(1);
+  session_.Leave(3, now_);
+  EXPECT_EQ(host_.Last(Notice::Kind::kLeft), nullptr);
+  session_.OnShown(UpdateOf(5, 1), absl::ZeroDuration(), now_);
+  EXPECT_NE(host_.Last(Notice::Kind::kLeft), nullptr);
+  EXPECT_EQ(host_.Last(Kind::kShown)->shown().version(), 5u);
+}
+
+TEST_F(WorkerSessionTest, AReaderThatNeverEndsHoldsLeavingUpTenSecondsAtMost) {
+  Establish();
+  Vote(5, 1);
+  HearCommit(1);
+  session_.Leave(3, now_);
+  Pass(absl::Seconds(10));
+  EXPECT_NE(host_.Last(Notice::Kind::kLeft), nullptr);
+}
+
+TEST_F(WorkerSessionTest, AChallengeIsAnswered) {
+  Establish();
+  Hear([](auto& m) { m.mutable_challenge(); });
+  EXPECT_EQ(host_.Count(Kind::kAlive), 1);
+}
+
+class AskedWorkerSessionTest : public WorkerSessionTest {
+ protected:
+  WorkerSession& session() override { return asked_; }
+  WorkerSession asked_{{.id = {Role::kWorker, 0}, .manifest = {}, .nics = {}},
+                       {Notice::Kind::kPrepare, Notice::Kind::kArrived, Notice::Kind::kCommit},
+                       &host_};
+};
+
+TEST_F(AskedWorkerSessionTest, TheEngineWaitsForTheUser) {
+  Establish();
+  HearPrepare(5, 1);
+  EXPECT_TRUE(host_.engine.empty());
+  asked_.Answer(Notice::Kind::kPrepare, UpdateOf(5, 1), absl::OkStatus(), now_);
+  EXPECT_EQ(host_.engine, (std::vector<std::string>{"prepare"}));
+  asked_.OnArrived(UpdateOf(5, 1), now_);
+  EXPECT_EQ(host_.Count(Kind::kArrived), 0);
+  asked_.Answer(Notice::Kind::kArrived, UpdateOf(5, 1), absl::AbortedError("bad loss"), now_);
+  EXPECT_EQ(host_.Last(Kind::kFailed)->failed().error().message(), "vetoed: bad loss");
+}
+
+TEST_F(AskedWorkerSessionTest, AnAnswerAboutAnUpdateThatWasGivenUpDoesNothing) {
+  Establish();
+  HearPrepare(5, 1);
+  HearAbort(1);
+  asked_.Answer(Notice::Kind::kPrepare, UpdateOf(5, 1), absl::OkStatus(), now_);
+  EXPECT_EQ(host_.engine, (std::vector<std::string>{"abort"}));
+  HearPrepare(6, 2);
+  asked_.Answer(Notice::Kind::kPrepare, UpdateOf(5, 1), absl::OkStatus(), now_);
+  EXPECT_EQ(host_.engine, (std::vector<std::string>{"abort"}));
+}
+
+TEST_F(AskedWorkerSessionTest, WhatIsShownIsSaidWhenTheUserHasAnsweredOrLeaves) {
+  Establish();
+  HearPrepare(5, 1);
+  asked_.Answer(Notice::Kind::kPrepare, UpdateOf(5, 1), absl::OkStatus(), now_);
+  asked_.OnArrived(UpdateOf(5, 1), now_);
+  asked_.Answer(Notice::Kind::kArrived, UpdateOf(5, 1), absl::OkStatus(), now_);
+  HearCommit(1);
+  asked_.OnShown(UpdateOf(5, 1), absl::ZeroDuration(), now_);
+  EXPECT_EQ(host_.Count(Kind::kShown), 0);
+  asked_.Leave(3, now_);
+  EXPECT_EQ(host_.Count(Kind::kShown), 1);
+}
+
+}  // namespace
+}  // namespace waybill

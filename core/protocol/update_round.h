@@ -1,0 +1,129 @@
+// One update as the controller sees it, from the first publish to the last group's end.
+//
+// Pure: events in, actions out. Every rule of the two-phase commit is here.
+#ifndef WAYBILL_CORE_PROTOCOL_UPDATE_ROUND_H_
+#define WAYBILL_CORE_PROTOCOL_UPDATE_ROUND_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "core/plan/plan.h"
+#include "core/protocol/decision.h"
+#include "core/protocol/messages.pb.h"
+#include "core/protocol/update.h"
+
+namespace waybill {
+
+// What the round wants done; the coordinator does it, in order.
+class RoundActions {
+ public:
+  virtual ~RoundActions() = default;
+  virtual void ToWorker(uint32_t worker, proto::ControllerMessage message) = 0;
+  virtual void ToTrainer(uint32_t trainer, proto::ControllerMessage message) = 0;
+  // Makes the decision to commit durable; OnRecorded() follows.
+  virtual void Record(const std::string& group) = 0;
+};
+
+class UpdateRound {
+ public:
+  // `groups`: the group of each worker. `plan` outlives the round.
+  UpdateRound(const UpdateId& update, bool digests_off, absl::Time deadline, const Plan* plan,
+              std::vector<std::string> groups, RoundActions* actions);
+
+  // Sends PREPARE to every worker and trainer.
+  void Begin(absl::Time now);
+
+  // A trainer has called publish() for this version; START and ABORT name the attempt.
+  void OnPublish(uint32_t trainer, uint64_t attempt, absl::Time deadline);
+  void OnReady(uint32_t worker, const proto::Ready& ready);
+  void OnRefused(uint32_t worker, const absl::Status& status);
+  void OnArrived(uint32_t worker);
+  // The answer to RoundActions::Record().
+  void OnRecorded(const std::string& group, Recorded recorded, const absl::Status& status);
+  void OnShown(uint32_t worker);
+  // What this trainer sent must not be shown.
+  void OnTrainerFailed(uint32_t trainer, const absl::Status& status);
+  void OnWorkerFailed(uint32_t worker, const absl::Status& status);
+  void OnLaneFailed(uint32_t trainer, uint32_t worker, const absl::Status& status);
+  // The lane between two trainers that own blocks together is dead.
+  void OnCoOwnerLost(uint32_t trainer, uint32_t other, const absl::Status& status);
+  void OnTrainerGone(uint32_t trainer, const absl::Status& status);
+  void OnWorkerGone(uint32_t worker, const absl::Status& status);
+  void OnTime(absl::Time now);
+
+  // Returns true once every group has shown the version or given it up.
+  bool over() const;
+  bool committed_anything() const;
+  const UpdateId& update() const { return update_; }
+  // InfiniteFuture when nothing is left that time could end.
+  absl::Time deadline() const;
+  bool published(uint32_t trainer) const { return trainers_[trainer].published; }
+  uint64_t attempt(uint32_t trainer) const { return trainers_[trainer].attempt; }
+  bool gone(uint32_t trainer) const { return trainers_[trainer].gone; }
+  // Returns true while it is not known whether the group commits.
+  bool undecided(const std::string& group) const;
+  // Trainers that have not published, or were lost since: they have not heard how it ended.
+  std::set<uint32_t> unheard_trainers() const;
+  // Why the first group that was given up was; OK if none was.
+  const absl::Status& abort_status() const { return abort_status_; }
+  // "READY of worker 1; publish() by trainer 0"
+  std::string DescribeWaiting() const;
+
+ private:
+  // A group in kRecording cannot be aborted: its decision may be on disk already.
+  enum class GroupState { kPreparing, kMoving, kRecording, kDecided, kShown, kAborted };
+  struct Group {
+    GroupState state = GroupState::kPreparing;
+    std::set<uint32_t> workers;
+    std::set<uint32_t> ready;
+    std::set<uint32_t> arrived;
+    std::set<uint32_t> shown;
+    std::set<uint32_t> gone;
+    std::map<uint32_t, absl::Status> unable;  // Workers that cannot show what is decided.
+  };
+  struct Trainer {
+    bool published = false;
+    uint64_t attempt = 0;
+    bool started = false;
+    bool stopped = false;  // Was told that its part is over.
+    bool gone = false;
+    std::set<uint32_t> workers;  // The workers that its routes go to.
+    bool trades = false;         // Exchanges maxima with other trainers.
+  };
+
+  Group& GroupOf(uint32_t worker) { return groups_.at(group_of_[worker]); }
+  // Returns true if an event can still make the group give the version up.
+  static bool Abortable(const Group& group) {
+    return group.state == GroupState::kPreparing || group.state == GroupState::kMoving;
+  }
+  bool AnyAbortable() const;
+  bool HasWork(const Trainer& trainer);
+  void AbortTraded(const absl::Status& why);
+  void StartWhoCan();
+  void AbortGroup(const std::string& name, Group& group, const absl::Status& why);
+  void AbortAll(const absl::Status& why);
+  void StopTrainersWithoutWork(const absl::Status& why);
+  void StopTrainer(uint32_t trainer, const absl::Status& why);
+  void FinishShown(const std::string& name, Group& group);
+  void TellOutcome(const std::string& group, bool committed, const absl::Status& status);
+
+  const UpdateId update_;
+  const bool digests_off_;
+  absl::Time deadline_;
+  RoundActions* const actions_;
+  std::vector<std::string> group_of_;
+  std::map<std::string, Group> groups_;
+  std::vector<Trainer> trainers_;
+  std::map<uint32_t, proto::Ready> ready_;
+  absl::Status abort_status_;
+  bool started_ = false;  // The first START is out: data may land.
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_PROTOCOL_UPDATE_ROUND_H_

@@ -1,0 +1,214 @@
+#include "core/protocol/worker_session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/protocol/message_codec.h"
+#include "core/protocol/mutation.h"
+
+namespace waybill {
+namespace {
+
+// How long leaving waits for a reader, before what is committed can be copied to where it is shown.
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(10);
+
+}  // namespace
+
+WorkerSession::WorkerSession(SessionOptions options, std::set<Notice::Kind> asked, WorkerHost* host)
+    : RankSession(std::move(options), host), host_(*host), asked_(std::move(asked)) {}
+
+void WorkerSession::FillJoin(proto::Join& join) const {
+  join.set_group(options_.group);
+  join.set_mode(static_cast<uint32_t>(options_.mode));
+  join.set_shown_version(host_.shown_version());
+  join.set_committed_version(committed_ ? committed_->version : host_.shown_version());
+  if (!doubt_) return;
+  *join.mutable_doubt()->mutable_round() = EncodeRound(*doubt_);
+  join.mutable_doubt()->set_version(doubt_->version);
+}
+
+void WorkerSession::OnRoleMessage(const proto::ControllerMessage& message, absl::Time now) {
+  switch (message.kind_case()) {
+    case proto::ControllerMessage::kPrepare:
+      return OnPrepare(message.prepare(), now);
+    case proto::ControllerMessage::kCommit:
+      return OnCommit(message.commit());
+    case proto::ControllerMessage::kAbort:
+      return OnAbort(message.abort());
+    default:
+      return;
+  }
+}
+
+// --- the user ---
+
+void WorkerSession::Ask(Notice notice, absl::Time now) {
+  const Notice::Kind kind = notice.kind;
+  const UpdateId update = notice.update;
+  unanswered_.insert(kind);
+  Tell(std::move(notice));
+  if (!asked_.contains(kind)) Answer(kind, update, absl::OkStatus(), now);
+}
+
+void WorkerSession::Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer,
+                           absl::Time) {
+  if (kind == Notice::Kind::kCommit) {
+    if (unsaid_ && unsaid_->update == update) SayShown();
+    return;
+  }
+  if (update_ != update || unanswered_.erase(kind) == 0) return;
+  kind == Notice::Kind::kPrepare ? OnPrepareAnswered(answer) : Vote(answer);
+}
+
+// --- one update ---
+
+// The user's word comes first, then the engine's.
+void WorkerSession::OnPrepare(const proto::Prepare& prepare, absl::Time now) {
+  if (prepare.round().epoch() != epoch()) return;
+  if (update_) GiveUp(*update_, /*begun=*/true, absl::AbortedError("another update has begun"));
+  update_ = {.version = prepare.version(),
+             .sequence = prepare.round().sequence(),
+             .epoch = prepare.round().epoch(),
+             .plan_hash = prepare.plan_hash()};
+  prepare_deadline_ = now + absl::Milliseconds(prepare.deadline_ms());
+  digests_off_ = prepare.digests_off();
+  unanswered_.erase(Notice::Kind::kPrepare);
+  unanswered_.erase(Notice::Kind::kArrived);
+  if (leaving()) return OnRefused(*update_, absl::CancelledError("it leaves the job"));
+  Ask({.kind = Notice::Kind::kPrepare, .version = update_->version, .update = *update_}, now);
+}
+
+void WorkerSession::OnPrepareAnswered(const absl::Status& answer) {
+  if (!answer.ok()) return OnRefused(*update_, answer);
+  host_.Prepare(*update_, digests_off_, prepare_deadline_);
+}
+
+void WorkerSession::OnReady(const UpdateId& update, uint32_t buffer_index, uint32_t generation,
+                            const std::optional<proto::Buffer>& renewed) {
+  if (update_ != update) return;
+  proto::RankMessage message;
+  *message.mutable_ready()->mutable_round() = EncodeRound(update);
+  message.mutable_ready()->set_buffer_index(buffer_index);
+  message.mutable_ready()->set_generation(generation);
+  if (renewed) *message.mutable_ready()->mutable_buffer() = *renewed;
+  Send(std::move(message));
+}
+
+void WorkerSession::OnRefused(const UpdateId& update, const absl::Status& status) {
+  proto::RankMessage message;
+  *message.mutable_refused()->mutable_round() = EncodeRound(update);
+  *message.mutable_refused()->mutable_error() = EncodeError(status);
+  Send(std::move(message));
+}
+
+void WorkerSession::OnArrived(const UpdateId& update, absl::Time now) {
+  if (update_ != update) return;
+  Ask({.kind = Notice::Kind::kArrived, .version = update.version, .update = update}, now);
+}
+
+void WorkerSession::Vote(const absl::Status& answer) {
+  if (!answer.ok()) return SendFailed(*update_, While("vetoed", answer));
+  doubt_ = update_;
+  proto::RankMessage message;
+  *message.mutable_arrived()->mutable_round() = EncodeRound(*update_);
+  Send(std::move(message));
+  if (Mutated(Mutation::kShowOnArrived)) host_.Commit(*update_);
+}
+
+void WorkerSession::OnFailed(const UpdateId& update, const absl::Status& status) {
+  if (committed_ == update) committed_.reset();
+  SendFailed(update, status);
+  if (leaving() && !committed_) FinishLeaving();
+}
+
+void WorkerSession::SendFailed(const UpdateId& update, const absl::Status& status) {
+  proto::RankMessage message;
+  *message.mutable_failed()->mutable_round() = EncodeRound(update);
+  *message.mutable_failed()->mutable_error() = EncodeError(status);
+  Send(std::move(message));
+}
+
+// --- the decision ---
+
+// Final: nothing that comes later undoes it.
+void WorkerSession::OnCommit(const proto::Commit& commit) {
+  if (!doubt_ || !IsOf(commit.round(), *doubt_)) return;
+  committed_ = std::exchange(doubt_, std::nullopt);
+  if (update_ == committed_) update_.reset();
+  host_.Commit(*committed_);
+}
+
+void WorkerSession::OnAbort(const proto::Abort& abort) {
+  const absl::Status status = DecodeError(abort.error());
+  if (doubt_ && IsOf(abort.round(), *doubt_)) return GiveUp(*doubt_, abort.begun(), status);
+  if (update_ && IsOf(abort.round(), *update_)) GiveUp(*update_, abort.begun(), status);
+}
+
+void WorkerSession::GiveUp(const UpdateId& update, bool begun, const absl::Status& status) {
+  const UpdateId given_up = update;  // `update` may be a member.
+  if (doubt_ == given_up) doubt_.reset();
+  if (update_ == given_up) update_.reset();
+  host_.Abort(given_up, begun);
+  Tell({.kind = Notice::Kind::kAbort,
+        .version = given_up.version,
+        .status = status,
+        .update = given_up});
+}
+
+void WorkerSession::OnShown(const UpdateId& update, absl::Duration pause, absl::Time now) {
+  if (committed_ == update) committed_.reset();
+  SayShown();  // The user of an earlier version has not answered, and need not any more.
+  unsaid_ = {update, pause};
+  Ask({.kind = Notice::Kind::kCommit, .version = update.version, .update = update, .pause = pause},
+      now);
+  if (leaving()) {
+    SayShown();
+    FinishLeaving();
+  }
+}
+
+// Follows the user's answer, or its leaving: what is shown cannot be refused.
+void WorkerSession::SayShown() {
+  if (!unsaid_) return;
+  proto::RankMessage message;
+  *message.mutable_shown()->mutable_round() = EncodeRound(unsaid_->update);
+  message.mutable_shown()->set_version(unsaid_->update.version);
+  message.mutable_shown()->set_pause_seconds(absl::ToDoubleSeconds(unsaid_->pause));
+  unsaid_.reset();
+  unanswered_.erase(Notice::Kind::kCommit);
+  Send(std::move(message));
+}
+
+// --- the end ---
+
+// A worker that has not voted cannot be in doubt: nothing was decided, and nothing will be. One
+// that has keeps what arrived until it hears the decision.
+void WorkerSession::OnLost(const absl::Status& status, absl::Time) {
+  if (Mutated(Mutation::kDoubtForgotten)) doubt_.reset();
+  if (Mutated(Mutation::kCommitDroppedWithTheStream) && committed_) {
+    host_.Abort(*std::exchange(committed_, std::nullopt), /*begun=*/true);
+  }
+  if (update_ && doubt_ != update_) {
+    GiveUp(*update_, /*begun=*/!Mutated(Mutation::kFenceTrustsTheController), status);
+  }
+}
+
+bool WorkerSession::PrepareToLeave(absl::Time now) {
+  SayShown();
+  if (update_ && doubt_ != update_) {
+    GiveUp(*update_, /*begun=*/true, absl::CancelledError("it leaves the job"));
+  }
+  if (!committed_) return true;
+  leave_deadline_ = now + kLeaveTimeout;
+  return false;
+}
+
+void WorkerSession::OnRoleTime(absl::Time now) {
+  if (now < leave_deadline_) return;
+  leave_deadline_ = absl::InfiniteFuture();
+  FinishLeaving();
+}
+
+}  // namespace waybill

@@ -1,0 +1,91 @@
+// A worker's part in a job: it receives versions, votes for them, and shows what is committed.
+#ifndef WAYBILL_CORE_PROTOCOL_WORKER_SESSION_H_
+#define WAYBILL_CORE_PROTOCOL_WORKER_SESSION_H_
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "core/protocol/rank_session.h"
+
+namespace waybill {
+
+class WorkerHost : public SessionHost {
+ public:
+  // Makes a buffer ready; OnReady() or OnRefused() follows, by the deadline.
+  virtual void Prepare(const UpdateId& update, bool digests_off, absl::Time deadline) = 0;
+  // Shows what has arrived; OnShown() follows. Cannot be undone.
+  virtual void Commit(const UpdateId& update) = 0;
+  // Gives the update up. `begun`: data may have landed.
+  virtual void Abort(const UpdateId& update, bool begun) = 0;
+  virtual uint64_t shown_version() const = 0;
+};
+
+class WorkerSession final : public RankSession {
+ public:
+  // `asked`: the notices that an update waits with until the user answers; kPrepare, kArrived or
+  // kCommit. All others are accepted at once.
+  WorkerSession(SessionOptions options, std::set<Notice::Kind> asked, WorkerHost* host);
+
+  // Answers a notice of `update`. Does nothing if nobody waits for the answer any more.
+  void Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer,
+              absl::Time now);
+
+  // `generation`: of that buffer. `renewed`: where it is, if it was renewed since this epoch's
+  // offers.
+  void OnReady(const UpdateId& update, uint32_t buffer_index, uint32_t generation,
+               const std::optional<proto::Buffer>& renewed);
+  void OnRefused(const UpdateId& update, const absl::Status& status);
+  void OnArrived(const UpdateId& update, absl::Time now);
+  // Before Commit(): what arrived is wrong. After it: it could not be shown.
+  void OnFailed(const UpdateId& update, const absl::Status& status);
+  void OnShown(const UpdateId& update, absl::Duration pause, absl::Time now);
+
+  // Returns true if this worker voted for a version whose decision it has not heard, and has lost
+  // the controller.
+  bool in_doubt() const { return doubt_.has_value() && !established(); }
+
+ private:
+  struct ToShow {
+    UpdateId update;
+    absl::Duration pause;
+  };
+
+  void FillJoin(proto::Join& join) const override;
+  void OnRoleMessage(const proto::ControllerMessage& message, absl::Time now) override;
+  void OnEstablished(absl::Time) override {}
+  void OnLost(const absl::Status& status, absl::Time now) override;
+  bool PrepareToLeave(absl::Time now) override;
+  void OnRoleTime(absl::Time now) override;
+  absl::Time role_deadline() const override { return leave_deadline_; }
+
+  void OnPrepare(const proto::Prepare& prepare, absl::Time now);
+  void OnCommit(const proto::Commit& commit);
+  void OnAbort(const proto::Abort& abort);
+  void GiveUp(const UpdateId& update, bool begun, const absl::Status& status);
+  // Asks the user, or accepts at once.
+  void Ask(Notice notice, absl::Time now);
+  void OnPrepareAnswered(const absl::Status& answer);
+  void Vote(const absl::Status& answer);
+  void SendFailed(const UpdateId& update, const absl::Status& status);
+  void SayShown();
+
+  WorkerHost& host_;
+  const std::set<Notice::Kind> asked_;
+  std::optional<UpdateId> update_;  // Prepared, and neither given up nor shown.
+  absl::Time prepare_deadline_;
+  bool digests_off_ = false;
+  std::set<Notice::Kind> unanswered_;  // Notices of update_, or kCommit of unsaid_.
+  std::optional<UpdateId> doubt_;      // Voted for, and the decision not heard.
+  std::optional<UpdateId> committed_;  // Decided, and not shown yet.
+  std::optional<ToShow> unsaid_;       // Shown, and the user has not answered.
+  absl::Time leave_deadline_ = absl::InfiniteFuture();
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_PROTOCOL_WORKER_SESSION_H_
