@@ -232,14 +232,17 @@ absl::Status FaultyFabric::Forward(const Held& held) {
   std::vector<Write> writes = held.writes;
   for (Write& write : writes) {
     if (write.size_bytes == 0) continue;
+    bool corrupt = false;  // By any number of faults: two must not mend each other.
     for (auto fault = write_faults_.begin(); fault != write_faults_.end();) {
       if (!Matches(fault->peer, PeerOf(held.lane)) || --fault->left > 0) {
         ++fault;
         continue;
       }
       fault = write_faults_.erase(fault);
-      if (absl::Status status = Corrupt(held.lane, write); !status.ok()) return status;
+      corrupt = true;
     }
+    if (!corrupt) continue;
+    if (absl::Status status = Corrupt(held.lane, write); !status.ok()) return status;
   }
   return inner_->Post(held.lane, writes, held.immediate, *held.token);
 }

@@ -101,6 +101,15 @@ TEST_F(FaultyFabricTest, OneByteOfTheNthWriteIsWrongAndItsSourceIsNot) {
   }
 }
 
+TEST_F(FaultyFabricTest, AWriteThatTwoFaultsHitIsWrongAllTheSame) {
+  a().CorruptWrite("b", 1);
+  a().CorruptWrite("b", 1);
+  ASSERT_TRUE(endpoints_.PostAndComplete(lane_, WholeWrite()));
+  uint64_t wrong = 0;
+  for (uint64_t i = 0; i < 100; ++i) wrong += to_.region.memory.data[i] != ByteAt(i, 1) ? 1 : 0;
+  EXPECT_EQ(wrong, 1u);
+}
+
 TEST_F(FaultyFabricTest, PostsThatAreHeldComeInOrderWhenTheyAreLetGo) {
   a().HoldPosts("b");
   EXPECT_TRUE(a().Post(lane_.at_a, WholeWrite(), 1, 1).ok());
