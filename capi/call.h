@@ -1,4 +1,4 @@
-// What every function of the C ABI does around its own work: it catches errors and reports them.
+// Wraps every function of the C ABI: catches exceptions, and reports errors to the caller.
 #ifndef WAYBILL_CAPI_CALL_H_
 #define WAYBILL_CAPI_CALL_H_
 
@@ -71,13 +71,14 @@ waybill_status_t Call(absl::string_view doing, waybill_error_t** error, const Bo
   }
 }
 
-// Returns the object of a handle. kInvalidArgument: there is none; names the argument.
 template <typename T>
 absl::Status CheckOutput(const T* output, absl::string_view name) {
   return output != nullptr ? absl::OkStatus()
                            : absl::InvalidArgumentError(absl::StrCat(name, " is NULL"));
 }
 
+// Returns the object behind a handle. kInvalidArgument: the handle names no object; the error names
+// the argument.
 template <typename T>
 absl::StatusOr<std::shared_ptr<T>> Find(const typename T::Handle* handle, absl::string_view name) {
   std::shared_ptr<T> object = FindObject<T>(handle);

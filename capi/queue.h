@@ -45,7 +45,7 @@ class Queue : public Object {
 
   void Push(QueuedEvent event);
 
-  // Takes the oldest event. kNotFound: there is none.
+  // Takes the oldest event. kNotFound: the queue is empty.
   absl::StatusOr<QueuedEvent> Poll();
   // Takes the oldest event, and waits for one until `deadline_ns` of the monotonic clock.
   // kDeadlineExceeded; kCancelled: the queue was closed.

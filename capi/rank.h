@@ -41,7 +41,7 @@ struct RankConfig {
   uint64_t user = 0;
 };
 
-// What the options of both roles contain, except the regions.
+// The options that both roles have in common, without the regions.
 struct RankParts {
   RankConfig config;
   std::shared_ptr<Queue> queue;

@@ -109,7 +109,7 @@ class TrainerObject final : public Rank {
 
   absl::Status MakeClient() override {
     shared_->Set(nullptr);
-    client_.reset();  // Of an attempt that failed.
+    client_.reset();  // An earlier attempt may have made it, and failed.
     WAYBILL_ASSIGN_OR_RETURN(auto fabric, MakeOwnFabric());
     WAYBILL_ASSIGN_OR_RETURN(
         client_, TrainerClient::Create(config_.identity, engine_, manifest_, MemoryOf(regions_),

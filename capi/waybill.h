@@ -330,7 +330,7 @@ WAYBILL_API const char* waybill_dtype_name(uint32_t dtype);
 
 #define WAYBILL_MAX_DIMENSIONS 8
 
-/* What a shard holds of its tensor. */
+/* Which part of a tensor a shard holds. */
 enum {
   WAYBILL_CONTENT_PLAIN = 0,     /* The tensor's elements. */
   WAYBILL_CONTENT_QUANTISED = 1, /* The tensor's elements, quantised. */
@@ -346,8 +346,9 @@ typedef struct waybill_quantisation {
   uint32_t dtype;       /* The stored type. 0: F8_E4M3. */
   uint32_t from_dtype;  /* Elements are first rounded to this type. 0: BF16. */
   uint32_t scale_dtype; /* 0: F32. */
-  uint32_t rounding;    /* Of scales. 0 or 1: none; 2: up to a power of two; 3: as in OCP MX. */
-  uint32_t division;    /* 0 or 1: x * (1 / s); 2: x * (largest / magnitude); 3: x / s. */
+  uint32_t rounding; /* How scales are rounded. 0 or 1: not; 2: up to a power of two; 3: as OCP MX
+                        does. */
+  uint32_t division; /* 0 or 1: x * (1 / s); 2: x * (largest / magnitude); 3: x / s. */
   uint32_t stores_reciprocal; /* 1: 1 / s is stored instead of s. */
   float epsilon;              /* Lower bound of the largest magnitude. 0: 1e-4; negative: none. */
   uint32_t block_rows;        /* Rows of a block. 0: 128; UINT32_MAX: the whole matrix. */

@@ -113,7 +113,7 @@ class WorkerObject final : public Rank {
         WorkerClient::Create(config_.identity, settings_.engine, manifest_, MemoryOf(regions_),
                              AskedKinds(), std::move(fabric), sink()));
     shared_->Set(made.get());
-    std::shared_ptr<WorkerClient> before;  // Of an attempt that failed.
+    std::shared_ptr<WorkerClient> before;  // Made by an attempt that failed.
     const std::lock_guard lock(mutex_);
     before = std::exchange(client_, std::move(made));
     return absl::OkStatus();

@@ -40,7 +40,7 @@ func (a *arguments) numbers(values []int64) *C.int64_t {
 	return (*C.int64_t)(pinned(a, values))
 }
 
-// pinned returns the address of the first element, or nil if there is none.
+// pinned returns the address of the first element, or nil for an empty slice.
 func pinned[T any](a *arguments, values []T) unsafe.Pointer {
 	if len(values) == 0 {
 		return nil

@@ -262,7 +262,7 @@ type Quantisation struct {
 	DType            DType   // The dtype of the elements; 0: F8E4M3.
 	FromDType        DType   // Elements are rounded to this first; 0: BF16.
 	ScaleDType       DType   // 0: F32.
-	Rounding         uint32  // Of scales; 0 or 1: none; 2: up to a power of two; 3: as MX has it.
+	Rounding         uint32  // How scales are rounded; 0 or 1: not; 2: up to a power of two; 3: as OCP MX does.
 	Division         uint32  // 0 or 1: x * (1 / s); 2: x * (largest / magnitude); 3: x / s.
 	StoresReciprocal bool    // 1 / s is stored instead of s.
 	Epsilon          float32 // The lower bound of a block's largest magnitude; 0: 1e-4. Negative: no bound.

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
-#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -20,6 +19,7 @@
 #include "core/control/control.grpc.pb.h"
 #include "core/control/decision_log.h"
 #include "core/control/keepalive.h"
+#include "core/control/task_thread.h"
 #include "core/protocol/fragments.h"
 
 namespace waybill {
@@ -88,49 +88,6 @@ class Connection final
   std::deque<proto::ControllerMessage> outgoing_;  // The first one is being written.
   bool closing_ = false;
   bool ended_ = false;
-};
-
-// Runs tasks one after the other, away from who asks for them.
-class TaskThread {
- public:
-  TaskThread() : thread_([this] { Main(); }) {}
-  // Drops what was not begun.
-  ~TaskThread() {
-    {
-      const std::lock_guard lock(mutex_);
-      ending_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-
-  void Do(std::function<void()> task) {
-    {
-      const std::lock_guard lock(mutex_);
-      tasks_.push_back(std::move(task));
-    }
-    changed_.notify_all();
-  }
-
- private:
-  void Main() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      changed_.wait(lock, [this] { return ending_ || !tasks_.empty(); });
-      if (ending_) return;
-      const std::function<void()> task = std::move(tasks_.front());
-      tasks_.pop_front();
-      lock.unlock();
-      task();
-      lock.lock();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> tasks_;
-  bool ending_ = false;
-  std::thread thread_;
 };
 
 class Server final : public Controller,
@@ -216,7 +173,7 @@ class Server final : public Controller,
     return reactor;
   }
 
-  // Returns true if the stream belongs to a rank; false: nothing more is read from it.
+  // Who is at the other end of a stream. Nothing more is read from one that is closed.
   enum class Peer { kRank, kStranger, kClosed };
   Peer OnMessage(ConnectionId id, const proto::RankMessage& message) {
     const std::lock_guard lock(mutex_);

@@ -21,7 +21,6 @@
 namespace waybill {
 namespace {
 
-constexpr size_t kDecisionsKept = 4;       // Of each group, as the coordinator keeps them.
 constexpr uint64_t kRoomBytes = 64 << 10;  // For lines, until the file is written anew.
 constexpr absl::string_view kHeader = "waybill decisions 2\n";
 

@@ -8,7 +8,7 @@
 #include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "core/control/mailbox.h"
-#include "core/control/notice_thread.h"
+#include "core/control/task_thread.h"
 
 namespace waybill {
 
@@ -16,7 +16,7 @@ namespace waybill {
 class Worker::Mailbox final : public waybill::Mailbox {
  public:
   explicit Mailbox(const WorkerOptions& options) : options_(options) {
-    if (options_.handler) notices_ = std::make_unique<NoticeThread>();
+    if (options_.handler) notices_ = std::make_unique<TaskThread>();
   }
 
   void SetClient(WorkerClient* client) {
@@ -52,7 +52,7 @@ class Worker::Mailbox final : public waybill::Mailbox {
 
   const WorkerOptions options_;
   const std::shared_ptr<Answers> answers_ = std::make_shared<Answers>();
-  std::unique_ptr<NoticeThread> notices_;
+  std::unique_ptr<TaskThread> notices_;
 };
 
 Worker::Worker(std::shared_ptr<Mailbox> mailbox, std::unique_ptr<WorkerClient> client)

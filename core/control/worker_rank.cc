@@ -32,41 +32,40 @@ WorkerRank::WorkerRank(SessionOptions options, Manifest manifest, std::set<Notic
 
 void WorkerRank::Join(uint64_t token, absl::Time deadline, absl::Time now) {
   session_.Join(token, deadline, now);
-  HandleEvents(now);
+  HandleEvents();
 }
 
-void WorkerRank::Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer,
-                        absl::Time now) {
-  session_.Answer(kind, update, answer, now);
-  HandleEvents(now);
+void WorkerRank::Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer) {
+  session_.Answer(kind, update, answer);
+  HandleEvents();
 }
 
 void WorkerRank::Leave(uint64_t token, absl::Time now) {
   session_.Leave(token, now);
-  HandleEvents(now);
+  HandleEvents();
 }
 
 void WorkerRank::OnStreamOpen(absl::Time now) {
   session_.OnStreamOpen(now);
-  HandleEvents(now);
+  HandleEvents();
 }
 
 void WorkerRank::OnStreamEnd(const absl::Status& status, absl::Time now) {
   session_.OnStreamEnd(status, now);
-  HandleEvents(now);
+  HandleEvents();
 }
 
 void WorkerRank::OnMessage(const proto::ControllerMessage& message, absl::Time now) {
   session_.OnMessage(message, now);
-  HandleEvents(now);
+  HandleEvents();
 }
 
 void WorkerRank::Step(absl::Time now) {
   engine_->Step(now);
-  HandleEvents(now);
+  HandleEvents();
   if (auto nics = nics_.Look(now)) session_.OnNics(*std::move(nics));
   if (now >= session_.next_deadline()) session_.OnTime(now);
-  HandleEvents(now);
+  HandleEvents();
 }
 
 absl::Time WorkerRank::next_deadline() const {
@@ -130,15 +129,15 @@ void WorkerRank::Prepare(const UpdateId& update, bool digests_off, absl::Time de
 
 // --- what the engine reports ---
 
-void WorkerRank::HandleEvents(absl::Time now) {
+void WorkerRank::HandleEvents() {
   while (!events_.empty()) {
     const WorkerEvent event = std::move(events_.front());
     events_.pop_front();
-    Handle(event, now);
+    Handle(event);
   }
 }
 
-void WorkerRank::Handle(const WorkerEvent& event, absl::Time now) {
+void WorkerRank::Handle(const WorkerEvent& event) {
   switch (event.kind) {
     case WorkerEvent::Kind::kConnected:
       connected_ = true;
@@ -159,11 +158,11 @@ void WorkerRank::Handle(const WorkerEvent& event, absl::Time now) {
     case WorkerEvent::Kind::kRefused:
       return session_.OnRefused(event.update, event.status);
     case WorkerEvent::Kind::kArrived:
-      return session_.OnArrived(event.update, now);
+      return session_.OnArrived(event.update);
     case WorkerEvent::Kind::kFailed:
       return session_.OnFailed(event.update, event.status);
     case WorkerEvent::Kind::kShown:
-      return session_.OnShown(event.update, event.pause, now);
+      return session_.OnShown(event.update, event.pause);
   }
 }
 

@@ -49,8 +49,7 @@ class WorkerRank final : private WorkerHost {
       RankActions* actions);
 
   void Join(uint64_t token, absl::Time deadline, absl::Time now);
-  void Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer,
-              absl::Time now);
+  void Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer);
   void Leave(uint64_t token, absl::Time now);
 
   void OnStreamOpen(absl::Time now);
@@ -93,8 +92,8 @@ class WorkerRank final : private WorkerHost {
   void Commit(const UpdateId& update) override { engine_->Commit(update); }
   void Abort(const UpdateId& update, bool begun) override { engine_->Abort(update, begun); }
 
-  void HandleEvents(absl::Time now);
-  void Handle(const WorkerEvent& event, absl::Time now);
+  void HandleEvents();
+  void Handle(const WorkerEvent& event);
 
   const Manifest manifest_;
   Fabric& fabric_;

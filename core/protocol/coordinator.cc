@@ -16,7 +16,6 @@ namespace waybill {
 namespace {
 
 // A member in doubt voted in one of the group's latest updates: no other can commit without it.
-constexpr size_t kDecisionsKept = 4;
 constexpr int kEpochCountBits = 20;
 // A claim holds Join and Manifest.
 constexpr size_t kMostClaimMessages = 4;
@@ -120,7 +119,7 @@ void Coordinator::OnMessage(ConnectionId connection, const proto::RankMessage& m
       OnManifest(*member, message.manifest().encoded());
       break;
     case proto::RankMessage::kOffers:
-      OnOffers(*member, message.offers(), now);
+      OnOffers(*member, message.offers());
       break;
     case proto::RankMessage::kConnected:
       OnConnected(*member, message.connected(), now);
@@ -151,8 +150,7 @@ void Coordinator::OnMessage(ConnectionId connection, const proto::RankMessage& m
     case proto::RankMessage::kLeave: {
       const absl::Status gone = WithScope(
           absl::UnavailableError(absl::StrCat(ToString(member->id), " has left")), Scope::kPeer);
-      actions_->Close(connection);
-      Remove(connection, gone, now);
+      HangUp(connection, gone, now);
       break;
     }
     default:
@@ -345,7 +343,7 @@ void Coordinator::SendPlan(const Member& member) {
   actions_->Send(member.connection, std::move(message));
 }
 
-void Coordinator::OnOffers(Member& member, const proto::Offers& offers, absl::Time) {
+void Coordinator::OnOffers(Member& member, const proto::Offers& offers) {
   if (phase_ != Phase::kOffering || offers.epoch() != epoch_) return;
   member.offers = offers;
   for (const auto& [id, other] : members_.members()) {
@@ -550,7 +548,7 @@ void Coordinator::TellUndecided(Member& member) {
 void Coordinator::Record(const std::string& group) {
   const UpdateId& update = round_->update();
   const Decision decision{update.epoch, update.sequence, update.version, group};
-  recordings_[++record_ticket_] = {decision, update};
+  recordings_[++record_ticket_] = decision;
   if (Mutated(Mutation::kCommitBeforeTheRecord)) {
     decisions_[group].push_back(decision);
     round_->OnRecorded(group, Recorded::kDurable, absl::OkStatus());
@@ -562,7 +560,7 @@ void Coordinator::OnRecorded(uint64_t ticket, Recorded recorded, const absl::Sta
                              absl::Time now) {
   const auto recording = recordings_.find(ticket);
   if (recording == recordings_.end()) return;
-  const auto [decision, update] = recording->second;
+  const Decision decision = recording->second;
   recordings_.erase(recording);
   if (recorded == Recorded::kUnknown) {
     halted_ = While("it is not known whether a decision was recorded", status);
@@ -580,7 +578,8 @@ void Coordinator::OnRecorded(uint64_t ticket, Recorded recorded, const absl::Sta
     if (kept.size() > kDecisionsKept) kept.erase(kept.begin());
     committed_version_ = std::max(committed_version_, decision.version);
   }
-  if (round_ != nullptr && round_->update() == update) {
+  if (round_ != nullptr && round_->update().epoch == decision.epoch &&
+      round_->update().sequence == decision.sequence) {
     round_->OnRecorded(decision.group, recorded, status);
   }
   ResolveDoubts(/*everybody_is_here=*/false);
@@ -743,7 +742,7 @@ void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& messa
   }
 }
 
-void Coordinator::FinishRoundIfOver(absl::Time) {
+void Coordinator::FinishRoundIfOver() {
   if (round_ == nullptr || !round_->over()) return;
   if (round_->committed_anything()) {
     committed_version_ = std::max(committed_version_, round_->update().version);
@@ -769,11 +768,11 @@ void Coordinator::FinishRoundIfOver(absl::Time) {
 // --- time ---
 
 void Coordinator::Advance(absl::Time now) {
-  FinishRoundIfOver(now);
+  FinishRoundIfOver();
   ReplaceLanes(now);
   TryBeginEpoch(now);
   BeginRound(now);
-  FinishRoundIfOver(now);  // One without routes is over at once.
+  FinishRoundIfOver();  // One without routes is over at once.
 }
 
 void Coordinator::OnTime(absl::Time now) {

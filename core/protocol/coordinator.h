@@ -113,10 +113,6 @@ class Coordinator final : private RoundActions {
     std::set<uint32_t> trainers;
     absl::Status status;
   };
-  struct Recording {
-    Decision decision;
-    UpdateId update;
-  };
 
   // RoundActions.
   void ToWorker(uint32_t worker, proto::ControllerMessage message) override;
@@ -141,7 +137,7 @@ class Coordinator final : private RoundActions {
   void TryBeginEpoch(absl::Time now);
   void OnPlanned(uint64_t ticket, absl::StatusOr<Plan> plan, absl::Time now);
   void SendPlan(const Member& member);
-  void OnOffers(Member& member, const proto::Offers& offers, absl::Time now);
+  void OnOffers(Member& member, const proto::Offers& offers);
   void SendConnect();
   void OnConnected(Member& member, const proto::Connected& connected, absl::Time now);
   void OnConnectFailed(const Member& member, const absl::Status& why, absl::Time now);
@@ -166,7 +162,7 @@ class Coordinator final : private RoundActions {
   void OnRoundMessage(Member& member, const proto::RankMessage& message);
   void TellRenewal(const Member& member, const proto::Ready& ready);
   void BeginRound(absl::Time now);
-  void FinishRoundIfOver(absl::Time now);
+  void FinishRoundIfOver();
   // Does everything that has become possible.
   void Advance(absl::Time now);
   std::string DescribeWaiting() const;
@@ -193,9 +189,9 @@ class Coordinator final : private RoundActions {
   uint32_t sequence_ = 0;
   std::unique_ptr<UpdateRound> round_;
   std::vector<PendingPublish> pending_;
-  std::map<uint64_t, GivenUp> given_up_;  // By version; later than what is committed.
+  std::map<uint64_t, GivenUp> given_up_;                // By version; later than what is committed.
   uint64_t record_ticket_ = 0;
-  std::map<uint64_t, Recording> recordings_;
+  std::map<uint64_t, Decision> recordings_;
   std::map<std::string, std::vector<Decision>> decisions_;  // The last few of each group.
   uint64_t committed_version_ = 0;
   uint64_t updates_committed_ = 0;

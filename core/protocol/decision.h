@@ -2,10 +2,14 @@
 #ifndef WAYBILL_CORE_PROTOCOL_DECISION_H_
 #define WAYBILL_CORE_PROTOCOL_DECISION_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
 namespace waybill {
+
+// How many decisions of each group the controller and its log keep.
+inline constexpr size_t kDecisionsKept = 4;
 
 // A group commits a version. Final once it is recorded.
 struct Decision {

@@ -12,8 +12,6 @@ namespace {
 
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(50);
 constexpr absl::Duration kLongestBackoff = absl::Seconds(2);
-// The controller answers by the deadline; a little later it is not waited for any more.
-constexpr absl::Duration kAnswerMargin = absl::Milliseconds(500);
 
 }  // namespace
 

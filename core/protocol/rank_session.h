@@ -68,6 +68,9 @@ class SessionHost {
   virtual absl::Status Connect(const proto::Connect& connect) = 0;
 };
 
+// The controller answers by a call's deadline; this much later it is not waited for any more.
+inline constexpr absl::Duration kAnswerMargin = absl::Milliseconds(500);
+
 // Who a rank is, and where it belongs. Declared, never inferred.
 struct SessionOptions {
   RankId id;
@@ -86,7 +89,7 @@ class RankSession {
  public:
   virtual ~RankSession() = default;
 
-  // Joins the job; one kJoined follows, at the latest half a second after `deadline`. Called once.
+  // Joins the job; one kJoined follows, at the latest kAnswerMargin after `deadline`. Called once.
   void Join(uint64_t token, absl::Time deadline, absl::Time now);
   // Leaves the job; one kLeft follows.
   void Leave(uint64_t token, absl::Time now);

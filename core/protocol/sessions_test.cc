@@ -404,7 +404,7 @@ class WorkerSessionTest : public SessionTest<WorkerSession, FakeWorkerHost> {
   void Vote(uint64_t version, uint32_t sequence) {
     HearPrepare(version, sequence);
     session_.OnReady(UpdateOf(version, sequence), 0, 0, std::nullopt);
-    session_.OnArrived(UpdateOf(version, sequence), now_);
+    session_.OnArrived(UpdateOf(version, sequence));
     ASSERT_EQ(host_.Last(Kind::kArrived)->arrived().round().sequence(), sequence);
   }
   void HearCommit(uint32_t sequence) {
@@ -463,7 +463,7 @@ TEST_F(WorkerSessionTest, ALeavingWorkerShowsWhatIsCommittedFirst) {
   HearCommit(1);
   session_.Leave(3, now_);
   EXPECT_EQ(host_.Last(Notice::Kind::kLeft), nullptr);
-  session_.OnShown(UpdateOf(5, 1), absl::ZeroDuration(), now_);
+  session_.OnShown(UpdateOf(5, 1), absl::ZeroDuration());
   EXPECT_NE(host_.Last(Notice::Kind::kLeft), nullptr);
   EXPECT_EQ(host_.Last(Kind::kShown)->shown().version(), 5u);
 }
@@ -495,11 +495,11 @@ TEST_F(AskedWorkerSessionTest, TheEngineWaitsForTheUser) {
   Establish();
   HearPrepare(5, 1);
   EXPECT_TRUE(host_.engine.empty());
-  asked_.Answer(Notice::Kind::kPrepare, UpdateOf(5, 1), absl::OkStatus(), now_);
+  asked_.Answer(Notice::Kind::kPrepare, UpdateOf(5, 1), absl::OkStatus());
   EXPECT_EQ(host_.engine, (std::vector<std::string>{"prepare"}));
-  asked_.OnArrived(UpdateOf(5, 1), now_);
+  asked_.OnArrived(UpdateOf(5, 1));
   EXPECT_EQ(host_.Count(Kind::kArrived), 0);
-  asked_.Answer(Notice::Kind::kArrived, UpdateOf(5, 1), absl::AbortedError("bad loss"), now_);
+  asked_.Answer(Notice::Kind::kArrived, UpdateOf(5, 1), absl::AbortedError("bad loss"));
   EXPECT_EQ(host_.Last(Kind::kFailed)->failed().error().message(), "vetoed: bad loss");
 }
 
@@ -507,21 +507,21 @@ TEST_F(AskedWorkerSessionTest, AnAnswerAboutAnUpdateThatWasGivenUpDoesNothing) {
   Establish();
   HearPrepare(5, 1);
   HearAbort(1);
-  asked_.Answer(Notice::Kind::kPrepare, UpdateOf(5, 1), absl::OkStatus(), now_);
+  asked_.Answer(Notice::Kind::kPrepare, UpdateOf(5, 1), absl::OkStatus());
   EXPECT_EQ(host_.engine, (std::vector<std::string>{"abort"}));
   HearPrepare(6, 2);
-  asked_.Answer(Notice::Kind::kPrepare, UpdateOf(5, 1), absl::OkStatus(), now_);
+  asked_.Answer(Notice::Kind::kPrepare, UpdateOf(5, 1), absl::OkStatus());
   EXPECT_EQ(host_.engine, (std::vector<std::string>{"abort"}));
 }
 
 TEST_F(AskedWorkerSessionTest, WhatIsShownIsSaidWhenTheUserHasAnsweredOrLeaves) {
   Establish();
   HearPrepare(5, 1);
-  asked_.Answer(Notice::Kind::kPrepare, UpdateOf(5, 1), absl::OkStatus(), now_);
-  asked_.OnArrived(UpdateOf(5, 1), now_);
-  asked_.Answer(Notice::Kind::kArrived, UpdateOf(5, 1), absl::OkStatus(), now_);
+  asked_.Answer(Notice::Kind::kPrepare, UpdateOf(5, 1), absl::OkStatus());
+  asked_.OnArrived(UpdateOf(5, 1));
+  asked_.Answer(Notice::Kind::kArrived, UpdateOf(5, 1), absl::OkStatus());
   HearCommit(1);
-  asked_.OnShown(UpdateOf(5, 1), absl::ZeroDuration(), now_);
+  asked_.OnShown(UpdateOf(5, 1), absl::ZeroDuration());
   EXPECT_EQ(host_.Count(Kind::kShown), 0);
   asked_.Leave(3, now_);
   EXPECT_EQ(host_.Count(Kind::kShown), 1);

@@ -11,8 +11,6 @@
 namespace waybill {
 namespace {
 
-// The controller ends a publish by its deadline; a little later it is not waited for any more.
-constexpr absl::Duration kAnswerMargin = absl::Milliseconds(500);
 // How long an update may take to become quiescent before its lanes are closed.
 constexpr absl::Duration kQuiescenceTimeout = absl::Seconds(1);
 constexpr absl::Duration kCancelTimeout = absl::Seconds(1);
@@ -187,7 +185,7 @@ void TrainerSession::OnRoleMessage(const proto::ControllerMessage& message, absl
     case proto::ControllerMessage::kAbort:
       return OnAbort(message.abort(), now);
     case proto::ControllerMessage::kOutcome:
-      return OnOutcome(message.outcome(), now);
+      return OnOutcome(message.outcome());
     case proto::ControllerMessage::kPublishRefused:
       if (queue_.empty() || queue_.front().state != State::kAsked ||
           queue_.front().attempt != message.publish_refused().attempt()) {
@@ -242,7 +240,7 @@ void TrainerSession::OnAbort(const proto::Abort& abort, absl::Time now) {
   if (Mutated(Mutation::kAbortWithoutQuiescence)) FinishFirst(why, now);
 }
 
-void TrainerSession::OnOutcome(const proto::Outcome& outcome, absl::Time) {
+void TrainerSession::OnOutcome(const proto::Outcome& outcome) {
   absl::Status status = outcome.has_error() ? DecodeError(outcome.error()) : absl::OkStatus();
   if (status.ok() && !outcome.committed()) status = absl::AbortedError("it was not committed");
   Tell({.kind = Notice::Kind::kOutcome,

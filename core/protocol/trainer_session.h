@@ -86,7 +86,7 @@ class TrainerSession final : public RankSession {
 
   void OnStart(const proto::Start& start, absl::Time now);
   void OnAbort(const proto::Abort& abort, absl::Time now);
-  void OnOutcome(const proto::Outcome& outcome, absl::Time now);
+  void OnOutcome(const proto::Outcome& outcome);
   void SendFailed(const UpdateId& update, const absl::Status& status);
   void Withdraw(const Publication& publication, const absl::Status& status);
   void AskForNext(absl::Time now);

@@ -44,16 +44,15 @@ void WorkerSession::OnRoleMessage(const proto::ControllerMessage& message, absl:
 
 // --- the user ---
 
-void WorkerSession::Ask(Notice notice, absl::Time now) {
+void WorkerSession::Ask(Notice notice) {
   const Notice::Kind kind = notice.kind;
   const UpdateId update = notice.update;
   unanswered_.insert(kind);
   Tell(std::move(notice));
-  if (!asked_.contains(kind)) Answer(kind, update, absl::OkStatus(), now);
+  if (!asked_.contains(kind)) Answer(kind, update, absl::OkStatus());
 }
 
-void WorkerSession::Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer,
-                           absl::Time) {
+void WorkerSession::Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer) {
   if (kind == Notice::Kind::kCommit) {
     if (unsaid_ && unsaid_->update == update) SayShown();
     return;
@@ -77,7 +76,7 @@ void WorkerSession::OnPrepare(const proto::Prepare& prepare, absl::Time now) {
   unanswered_.erase(Notice::Kind::kPrepare);
   unanswered_.erase(Notice::Kind::kArrived);
   if (leaving()) return OnRefused(*update_, absl::CancelledError("it leaves the job"));
-  Ask({.kind = Notice::Kind::kPrepare, .version = update_->version, .update = *update_}, now);
+  Ask({.kind = Notice::Kind::kPrepare, .version = update_->version, .update = *update_});
 }
 
 void WorkerSession::OnPrepareAnswered(const absl::Status& answer) {
@@ -103,9 +102,9 @@ void WorkerSession::OnRefused(const UpdateId& update, const absl::Status& status
   Send(std::move(message));
 }
 
-void WorkerSession::OnArrived(const UpdateId& update, absl::Time now) {
+void WorkerSession::OnArrived(const UpdateId& update) {
   if (update_ != update) return;
-  Ask({.kind = Notice::Kind::kArrived, .version = update.version, .update = update}, now);
+  Ask({.kind = Notice::Kind::kArrived, .version = update.version, .update = update});
 }
 
 void WorkerSession::Vote(const absl::Status& answer) {
@@ -157,12 +156,11 @@ void WorkerSession::GiveUp(const UpdateId& update, bool begun, const absl::Statu
         .update = given_up});
 }
 
-void WorkerSession::OnShown(const UpdateId& update, absl::Duration pause, absl::Time now) {
+void WorkerSession::OnShown(const UpdateId& update, absl::Duration pause) {
   if (committed_ == update) committed_.reset();
   SayShown();  // The user of an earlier version has not answered, and need not any more.
   unsaid_ = {update, pause};
-  Ask({.kind = Notice::Kind::kCommit, .version = update.version, .update = update, .pause = pause},
-      now);
+  Ask({.kind = Notice::Kind::kCommit, .version = update.version, .update = update, .pause = pause});
   if (leaving()) {
     SayShown();
     FinishLeaving();

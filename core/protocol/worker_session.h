@@ -32,18 +32,17 @@ class WorkerSession final : public RankSession {
   WorkerSession(SessionOptions options, std::set<Notice::Kind> asked, WorkerHost* host);
 
   // Answers a notice of `update`. Does nothing if nobody waits for the answer any more.
-  void Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer,
-              absl::Time now);
+  void Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer);
 
   // `generation`: of that buffer. `renewed`: where it is, if it was renewed since this epoch's
   // offers.
   void OnReady(const UpdateId& update, uint32_t buffer_index, uint32_t generation,
                const std::optional<proto::Buffer>& renewed);
   void OnRefused(const UpdateId& update, const absl::Status& status);
-  void OnArrived(const UpdateId& update, absl::Time now);
+  void OnArrived(const UpdateId& update);
   // Before Commit(): what arrived is wrong. After it: it could not be shown.
   void OnFailed(const UpdateId& update, const absl::Status& status);
-  void OnShown(const UpdateId& update, absl::Duration pause, absl::Time now);
+  void OnShown(const UpdateId& update, absl::Duration pause);
 
   // Returns true if this worker voted for a version whose decision it has not heard, and has lost
   // the controller.
@@ -68,7 +67,7 @@ class WorkerSession final : public RankSession {
   void OnAbort(const proto::Abort& abort);
   void GiveUp(const UpdateId& update, bool begun, const absl::Status& status);
   // Asks the user, or accepts at once.
-  void Ask(Notice notice, absl::Time now);
+  void Ask(Notice notice);
   void OnPrepareAnswered(const absl::Status& answer);
   void Vote(const absl::Status& answer);
   void SendFailed(const UpdateId& update, const absl::Status& status);

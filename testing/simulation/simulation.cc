@@ -594,7 +594,7 @@ void Process::GiveAnswers() {
       mood = Mood::kAccept;
       answer = absl::FailedPreconditionError("the user will not");
     }
-    worker->Answer(notice.kind, notice.update, answer, world.now());
+    worker->Answer(notice.kind, notice.update, answer);
     HandleNotices();
   }
 }

@@ -151,9 +151,9 @@ class Pump:
                 pass
 
     def _look(self) -> bool:
-        """Takes one event without waiting. Returns False if there is none, or another thread takes them."""
+        """Takes one event without waiting. Returns False if none is there, or another thread is waiting."""
         if self._taking:
-            return False  # That thread waits for the event, and would miss it.
+            return False  # The waiting thread would miss the event.
         event = self.queue.take(1)  # A deadline of the past.
         if event is not None:
             self._dispatch(event)

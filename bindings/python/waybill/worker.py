@@ -22,7 +22,7 @@ from waybill.snapshot import Snapshot
 
 MODES = {"shadow": 1, "shadow-copy": 2, "in-place": 3}
 ASKS = {"prepare": 1, "arrived": 2, "commit": 4}
-# What a worker is asked so that it can refuse torch tensors that have moved, and by which events.
+# The questions at which a worker checks that torch tensors have not moved, by their events.
 _CHECKED = {PREPARE: ASKS["prepare"], ARRIVED: ASKS["arrived"]}
 _ALL_CHECKED = sum(_CHECKED.values())
 

@@ -193,7 +193,7 @@ impl Inbox {
         begun.map(|()| call)
     }
 
-    /// Returns the oldest notice, or None if there is none by the deadline or the rank is closed.
+    /// Returns the oldest notice, or None once the deadline passes or the rank is closed.
     pub(crate) fn next(&self, until: Option<Instant>) -> Option<Event> {
         let mut pending = self.pending.lock().unwrap();
         loop {

@@ -130,8 +130,8 @@ impl Trainer {
         })
     }
 
-    /// Waits for a notice, such as the outcome of a version in a group. Returns None if there is none
-    /// by the deadline (by default there is no deadline), or if the trainer is closed.
+    /// Waits for a notice, such as the outcome of a version in a group. Returns None once the deadline
+    /// passes (by default there is no deadline) or the trainer is closed.
     pub fn next_event(&self, deadline: impl Into<Deadline>) -> Option<Event> {
         self.rank.next(deadline.into())
     }

@@ -102,8 +102,8 @@ impl Worker {
             .call(|token| ffi::worker_join(self.rank.handle, deadline, token))
     }
 
-    /// Waits for a notice. Returns None if there is none by the deadline (by default there is no
-    /// deadline), or if the worker is closed.
+    /// Waits for a notice. Returns None once the deadline passes (by default there is no deadline) or
+    /// the worker is closed.
     pub fn next_event(&self, deadline: impl Into<Deadline>) -> Option<Event> {
         self.rank.next(deadline.into())
     }

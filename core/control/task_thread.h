@@ -1,6 +1,6 @@
-// Hands notices to a user's function, one at a time, away from the progress thread.
-#ifndef WAYBILL_CORE_CONTROL_NOTICE_THREAD_H_
-#define WAYBILL_CORE_CONTROL_NOTICE_THREAD_H_
+// Runs tasks one after the other, away from who asks for them.
+#ifndef WAYBILL_CORE_CONTROL_TASK_THREAD_H_
+#define WAYBILL_CORE_CONTROL_TASK_THREAD_H_
 
 #include <condition_variable>
 #include <deque>
@@ -10,11 +10,11 @@
 
 namespace waybill {
 
-class NoticeThread {
+class TaskThread {
  public:
-  NoticeThread() : thread_([this] { Main(); }) {}
+  TaskThread() : thread_([this] { Main(); }) {}
   // Drops what was not begun; waits for what was.
-  ~NoticeThread() {
+  ~TaskThread() {
     {
       const std::lock_guard lock(mutex_);
       ending_ = true;
@@ -52,4 +52,4 @@ class NoticeThread {
 
 }  // namespace waybill
 
-#endif  // WAYBILL_CORE_CONTROL_NOTICE_THREAD_H_
+#endif  // WAYBILL_CORE_CONTROL_TASK_THREAD_H_
