@@ -256,6 +256,7 @@ void Coordinator::Remove(ConnectionId connection, const absl::Status& why, absl:
   const Member* member = members_.Find(connection);
   if (member == nullptr) return;
   const RankId id = member->id;
+  if (members_.complete()) incomplete_since_ = now;
   members_.Remove(connection);
   std::erase_if(pending_, [&](const PendingPublish& publish) {
     return id.role == Role::kTrainer && publish.trainer == id.rank;
@@ -648,12 +649,16 @@ void Coordinator::OnWithdraw(const Member& member, const proto::Withdraw& withdr
   }
 }
 
+absl::Time Coordinator::AbsenceDeadline(const PendingPublish& publish) const {
+  return std::max(publish.received, incomplete_since_) + options_.absence_timeout;
+}
+
 void Coordinator::RefuseLatePublishes(absl::Time now) {
   const std::string missing =
       phase_ == Phase::kGathering ? members_.DescribeMissing() : std::string();
   std::vector<PendingPublish> kept, late;
   for (const PendingPublish& publish : pending_) {
-    const bool absent = !missing.empty() && now >= publish.received + options_.absence_timeout;
+    const bool absent = !missing.empty() && now >= AbsenceDeadline(publish);
     (absent || now >= publish.deadline ? late : kept).push_back(publish);
   }
   pending_ = std::move(kept);
@@ -828,7 +833,7 @@ absl::Time Coordinator::next_deadline() const {
     next = std::min(next, retry_at_);
   for (const PendingPublish& publish : pending_) {
     next = std::min(next, publish.deadline);
-    if (missing) next = std::min(next, publish.received + options_.absence_timeout);
+    if (missing) next = std::min(next, AbsenceDeadline(publish));
   }
   for (const auto& [connection, claim] : claims_) next = std::min(next, claim.deadline);
   for (const auto& [id, member] : members_.members()) {

@@ -39,7 +39,7 @@ struct CoordinatorOptions {
   absl::Duration join_timeout = absl::Minutes(2);
   // The deadline of a publish that names none.
   absl::Duration publish_timeout = absl::Seconds(60);
-  // How long a publish waits for a rank that is missing.
+  // How long a publish waits for a rank that is missing, or was lost while it waited.
   absl::Duration absence_timeout = absl::Seconds(5);
   // How long ranks may take to offer and to connect the lanes of an epoch.
   absl::Duration lanes_timeout = absl::Seconds(30);
@@ -158,6 +158,8 @@ class Coordinator final : private RoundActions {
   void OnWithdraw(const Member& member, const proto::Withdraw& withdraw);
   void RefusePublish(uint32_t trainer, uint64_t version, uint64_t attempt,
                      const absl::Status& status);
+  // Until when the publish waits for ranks that are missing.
+  absl::Time AbsenceDeadline(const PendingPublish& publish) const;
   void RefuseLatePublishes(absl::Time now);
   void OnRoundMessage(Member& member, const proto::RankMessage& message);
   void TellRenewal(const Member& member, const proto::Ready& ready);
@@ -189,6 +191,7 @@ class Coordinator final : private RoundActions {
   uint32_t sequence_ = 0;
   std::unique_ptr<UpdateRound> round_;
   std::vector<PendingPublish> pending_;
+  absl::Time incomplete_since_ = absl::InfinitePast();  // When a whole job last lost a rank.
   std::map<uint64_t, GivenUp> given_up_;                // By version; later than what is committed.
   uint64_t record_ticket_ = 0;
   std::map<uint64_t, Decision> recordings_;

@@ -590,6 +590,21 @@ TEST_F(CoordinatorTest, AReturningRankBeginsAnotherEpoch) {
   Connect();
 }
 
+TEST_F(CoordinatorTest, APublishWaitsForALostRankFromWhenItWasLost) {
+  MakeCoordinator();
+  Establish();
+  Publish(0, 5);
+  Publish(1, 6);  // Waits for the end of version 5.
+  Pass(absl::Seconds(10));
+  Gone(kWorker[1]);
+  Pass(absl::ZeroDuration());
+  EXPECT_GT(coordinator_->next_deadline(), now_);
+  EXPECT_EQ(Count(kTrainer[1], Kind::kPublishRefused), 0);  // It may be back soon.
+  Pass(absl::Seconds(5));
+  EXPECT_EQ(Error(kTrainer[1], Kind::kPublishRefused),
+            "publish version 6: the job is not whole, waiting for worker 1");
+}
+
 TEST_F(CoordinatorTest, WhoWasPartOfAWholeJobWaitsForTheOthers) {
   MakeCoordinator();
   Establish();
