@@ -143,6 +143,7 @@ class Process final : public RankActions {
   bool was_replaced = false;  // At any time.
   size_t born = 0;            // How many decisions there were when it joined.
   absl::Time stopped_until = absl::InfinitePast();
+  bool interrupted = false;  // It was stopped amid a step, which goes on before it hears anything.
   // Calls that have to end: by token, until when.
   std::map<uint64_t, absl::Time> due;
   uint64_t last_token = 0;
@@ -222,6 +223,12 @@ class World final : public CoordinatorActions {
   }
   void Active() { active_ = true; }
   size_t decision_count() const { return decisions_.size(); }
+  // Returns true if a process whose place `process` took is alive.
+  bool HasRival(const Process& process) const {
+    return std::any_of(zombies_.begin(), zombies_.end(), [&](const auto& zombie) {
+      return zombie != nullptr && zombie->id == process.id && !zombie->ended && !zombie->left;
+    });
+  }
 
   // What the users have been told.
   void OnOutcome(uint64_t version, const std::string& group, bool committed) {
@@ -551,7 +558,8 @@ void Process::HandleNotice(const Notice& notice) {
     case Notice::Kind::kEnded:
       world.Note(name(), " is dismissed: ", notice.status.ToString());
       ended = true;
-      if (!replaced) {
+      // A restarted controller takes whichever of two processes of one rank comes first.
+      if (!replaced && !world.HasRival(*this)) {
         world.Violate(
             absl::StrCat("recovers: ", name(), " is dismissed: ", notice.status.ToString()));
       }
@@ -723,7 +731,8 @@ void World::OnDelivered(const Process& process, Trigger trigger) {
 // One message in one direction, or the end of the stream. Returns true if there was one.
 bool World::Deliver(uint64_t id, Stream& stream) {
   if (now_ < stream.held_until) return false;
-  const bool stopped = stream.process != nullptr && now_ < stream.process->stopped_until;
+  const bool stopped = stream.process != nullptr &&
+                       (now_ < stream.process->stopped_until || stream.process->interrupted);
   if (Below(2) == 0) {
     if (coordinator_ == nullptr) return false;
     if (!stream.to_controller.empty()) {
@@ -810,6 +819,7 @@ void World::StepRanks() {
     if (now_ < process->stopped_until || Below(4) == 0) continue;
     const uint64_t before = process->fabric->polled_events();
     process->Step(now_);
+    process->interrupted = false;
     active_ = active_ || process->fabric->polled_events() != before;
   }
 }
@@ -840,14 +850,17 @@ void World::Strike(const Fault& fault) {
     }
     case FaultKind::kStopRank:
       rank->stopped_until = now_ + duration;
+      rank->interrupted = true;
       rank->fabric->SkipNextPoll();
       return;
     case FaultKind::kReplaceRank:
+      if (HasRival(*rank)) return;  // Two processes at a time.
       rank->stopped_until = now_ + duration;
+      rank->interrupted = true;
       rank->fabric->SkipNextPoll();
       rank->replaced = rank->was_replaced = true;
       zombies_.push_back(std::move(rank));
-      restart_at_[index] = now_ + duration / 2;
+      restart_at_[index] = now_ + UpTo(absl::Milliseconds(500));
       return;
     case FaultKind::kBreakStream:
       return BreakStream(rank->stream);
@@ -1206,6 +1219,11 @@ std::vector<Fault> DrawFaults(uint64_t seed) {
     fault.duration_ms = static_cast<int64_t>(random() % 4 == 0 ? random() % 6000 : random() % 600);
     const bool moment = fault.kind <= FaultKind::kHoldPosts && random() % 2 == 0;
     if (moment) fault.trigger = static_cast<Trigger>(1 + random() % (kTriggers - 1));
+    // Another process has the place of one that is silent for two seconds, perhaps amid its writes.
+    if (fault.kind == FaultKind::kReplaceRank && random() % 2 == 0) {
+      fault.duration_ms += 4000;
+      fault.trigger = Trigger::kStart;
+    }
   }
   std::sort(faults.begin(), faults.end(),
             [](const Fault& a, const Fault& b) { return a.at_ms < b.at_ms; });
