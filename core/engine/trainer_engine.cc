@@ -192,7 +192,8 @@ class TrainerEngineImpl final : public TrainerEngine {
   // The worker's hello says that its grants are here. Ours, an empty write, proves the lane.
   void Answer(WorkerLink& link, WorkerLane& lane) {
     if (std::exchange(lane.greeted, true)) return;
-    if (absl::Status status = link.OpenBuffers(fabric_, lane); !status.ok()) {
+    if (absl::Status status = link.OpenBuffers(fabric_, sender_.routes().routes(), lane);
+        !status.ok()) {
       return sender_.Fail(link, std::move(status));
     }
     FailUnless(link,
@@ -221,7 +222,7 @@ class TrainerEngineImpl final : public TrainerEngine {
   void TryBegin() {
     for (WorkerLink& link : links_.links) {
       if (!link.takes_part()) continue;
-      const absl::Status status = link.OpenTarget(fabric_);
+      const absl::Status status = link.OpenTarget(fabric_, sender_.routes().routes());
       if (absl::IsFailedPrecondition(status)) return;  // Its grant is still on the way.
       FailUnless(link, status);
     }

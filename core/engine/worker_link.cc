@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/plan/plan_check.h"
 
 namespace waybill {
 namespace {
@@ -22,13 +23,21 @@ class Opener {
       const absl::StatusOr<MemorySpan> mapping = fabric_.Map(known->second.remote);
       if (mapping.ok()) {
         known->second.mapped = mapping->data;
+        known->second.size_bytes = mapping->size_bytes;
       } else if (!absl::IsUnimplemented(mapping.status())) {
         return mapping.status();
       }
     }
     RegionAccess access = known->second;
     access.offset_bytes = address.offset_bytes;
-    if (access.mapped != nullptr) access.mapped += address.offset_bytes;
+    if (access.mapped == nullptr) return access;
+    if (address.offset_bytes > access.size_bytes) {
+      return absl::InvalidArgumentError(absl::StrCat("a region at byte ", address.offset_bytes,
+                                                     " of memory of ", access.size_bytes,
+                                                     " bytes"));
+    }
+    access.mapped += address.offset_bytes;
+    access.size_bytes -= address.offset_bytes;
     return access;
   }
 
@@ -78,12 +87,29 @@ absl::Status WorkerLink::SetBufferAddress(uint32_t b, BufferAddress address) {
   return absl::OkStatus();
 }
 
-absl::Status WorkerLink::OpenTarget(Fabric& fabric) {
+absl::StatusOr<BufferAccess> WorkerLink::Open(Fabric& fabric, const RouteTable& routes,
+                                              const WorkerLane& lane,
+                                              const BufferAddress& address) const {
+  WAYBILL_ASSIGN_OR_RETURN(BufferAccess access, OpenBuffer(fabric, lane.id, address));
+  std::vector<uint64_t> region_bytes;
+  region_bytes.reserve(access.regions.size());
+  for (const RegionAccess& region : access.regions) region_bytes.push_back(region.size_bytes);
+  WAYBILL_RETURN_IF_ERROR(CheckDestinations(routes, first_route, last_route, region_bytes));
+  const uint64_t entries = routes.ledger_entry(last_route - 1) + uint64_t{1};
+  if (entries > access.ledger.size_bytes / sizeof(LedgerEntry)) {
+    return absl::InvalidArgumentError(absl::StrCat("worker ", worker, " has a ledger of ",
+                                                   access.ledger.size_bytes, " bytes, the plan ",
+                                                   entries, " entries"));
+  }
+  return access;
+}
+
+absl::Status WorkerLink::OpenTarget(Fabric& fabric, const RouteTable& routes) {
   WorkerBuffer& target = buffers[buffer_index];
   if (!target.to_open) return absl::OkStatus();
   for (WorkerLane& lane : lanes) {
     WAYBILL_ASSIGN_OR_RETURN(lane.buffers[buffer_index],
-                             OpenBuffer(fabric, lane.id, target.address));
+                             Open(fabric, routes, lane, target.address));
   }
   target.to_open = false;
   return absl::OkStatus();
@@ -93,11 +119,12 @@ void WorkerLink::CloseLanes(Fabric& fabric) const {
   for (const WorkerLane& lane : lanes) (void)fabric.CloseLane(lane.id);
 }
 
-absl::Status WorkerLink::OpenBuffers(Fabric& fabric, WorkerLane& lane) const {
+absl::Status WorkerLink::OpenBuffers(Fabric& fabric, const RouteTable& routes,
+                                     WorkerLane& lane) const {
   for (const WorkerBuffer& buffer : buffers) {
     BufferAccess& access = lane.buffers.emplace_back();
     if (buffer.to_open) continue;
-    WAYBILL_ASSIGN_OR_RETURN(access, OpenBuffer(fabric, lane.id, buffer.address));
+    WAYBILL_ASSIGN_OR_RETURN(access, Open(fabric, routes, lane, buffer.address));
   }
   return absl::OkStatus();
 }

@@ -24,6 +24,9 @@ struct RegionAccess {
   RemoteRegionId remote = RemoteRegionId::kNone;
   uint64_t offset_bytes = 0;
   std::byte* mapped = nullptr;  // The region's first byte in this process, or null if not mapped.
+  // How many bytes are mapped from there on. ~0 if not mapped: the other end refuses what is
+  // beyond.
+  uint64_t size_bytes = ~uint64_t{0};
 };
 
 struct BufferAccess {
@@ -33,7 +36,8 @@ struct BufferAccess {
 
 // Imports every region of a buffer, and maps the regions that can be mapped.
 //
-// kFailedPrecondition: the worker's grants have not arrived yet.
+// kFailedPrecondition: the worker's grants have not arrived yet. kInvalidArgument: a region lies
+// beyond what is mapped.
 absl::StatusOr<BufferAccess> OpenBuffer(Fabric& fabric, LaneId lane, const BufferAddress& address);
 
 // One lane to a worker.
@@ -77,13 +81,18 @@ struct WorkerLink {
   // Takes a new address of a buffer. kInvalidArgument: there is no such buffer, or it has another
   // number of regions.
   absl::Status SetBufferAddress(uint32_t b, BufferAddress address);
-  // Opens the buffer of this update on every lane, if its address is new. kFailedPrecondition: its
-  // grants are not here yet.
-  absl::Status OpenTarget(Fabric& fabric);
+  // Opens the buffer of this update on every lane, if its address is new. `routes` is the table
+  // with this link's routes. kFailedPrecondition: the grants are not here yet. kInvalidArgument: a
+  // route ends beyond its region.
+  absl::Status OpenTarget(Fabric& fabric, const RouteTable& routes);
   // Opens all of the worker's buffers on one of its lanes, except for those with a new address.
-  absl::Status OpenBuffers(Fabric& fabric, WorkerLane& lane) const;
+  absl::Status OpenBuffers(Fabric& fabric, const RouteTable& routes, WorkerLane& lane) const;
   void CloseLanes(Fabric& fabric) const;
   BufferAccess& buffer(uint32_t lane) { return lanes[lane].buffers[buffer_index]; }
+
+ private:
+  absl::StatusOr<BufferAccess> Open(Fabric& fabric, const RouteTable& routes,
+                                    const WorkerLane& lane, const BufferAddress& address) const;
 };
 
 // The workers of a routing table, in its order, and for each chunk the worker and the lane that

@@ -91,8 +91,14 @@ INSTANTIATE_TEST_SUITE_P(All, SetBufferAddressTest,
 // A trainer with a lane to a worker that has one buffer of one region.
 class OpenTargetTest : public testing::Test {
  protected:
-  OpenTargetTest() {
+  explicit OpenTargetTest(LoopbackOptions options = {.can_map = false}) : network_(options) {
+    routes_.Add(
+        {.worker = 2,
+         .destination_offset_bytes = 80,
+         .shape = {
+             .source_element_bytes = 1, .destination_element_bytes = 1, .axes = {{4000, 1, 1}}}});
     link_.worker = 2;
+    link_.last_route = 1;
     link_.lanes.resize(2);
     for (WorkerLane& lane : link_.lanes) {
       lane.id = *trainer_->OpenLane("worker 2", "");
@@ -124,7 +130,17 @@ class OpenTargetTest : public testing::Test {
     }
   }
 
+  // Opens the buffer with another place of its region, or another ledger.
+  std::string ErrorWith(uint64_t offset_bytes, RegionId ledger) {
+    Grant(0);
+    Grant(1);
+    link_.buffers[0].address.regions[0].offset_bytes = offset_bytes;
+    link_.buffers[0].address.ledger = *worker_->Describe(ledger);
+    return std::string(link_.OpenTarget(*trainer_, routes_).message());
+  }
+
   LoopbackNetwork network_;
+  RouteTable routes_;
   std::unique_ptr<Fabric> trainer_ = network_.Join("trainer 0");
   std::unique_ptr<Fabric> worker_ = network_.Join("worker 2");
   WorkerLink link_;
@@ -135,10 +151,10 @@ class OpenTargetTest : public testing::Test {
 
 TEST_F(OpenTargetTest, IsOpenWhenEveryLaneHasItsGrants) {
   Grant(0);
-  EXPECT_TRUE(absl::IsFailedPrecondition(link_.OpenTarget(*trainer_)));
+  EXPECT_TRUE(absl::IsFailedPrecondition(link_.OpenTarget(*trainer_, routes_)));
   EXPECT_TRUE(link_.buffers[0].to_open);
   Grant(1);
-  EXPECT_EQ(link_.OpenTarget(*trainer_).message(), "");
+  EXPECT_EQ(link_.OpenTarget(*trainer_, routes_).message(), "");
   EXPECT_FALSE(link_.buffers[0].to_open);
   for (const WorkerLane& lane : link_.lanes) {
     ASSERT_EQ(lane.buffers[0].regions.size(), 1u);
@@ -152,9 +168,35 @@ TEST_F(OpenTargetTest, IsOpenWhenEveryLaneHasItsGrants) {
 TEST_F(OpenTargetTest, AnOpenBufferIsNotImportedAgain) {
   Grant(0);
   Grant(1);
-  ASSERT_TRUE(link_.OpenTarget(*trainer_).ok());
+  ASSERT_TRUE(link_.OpenTarget(*trainer_, routes_).ok());
   ASSERT_TRUE(worker_->Renew(weights_.id, Contents::kKept).ok());  // What is described now is gone.
-  EXPECT_TRUE(link_.OpenTarget(*trainer_).ok());
+  EXPECT_TRUE(link_.OpenTarget(*trainer_, routes_).ok());
+}
+
+class OpenMappedTargetTest : public OpenTargetTest {
+ protected:
+  OpenMappedTargetTest() : OpenTargetTest({.can_map = true}) {}
+};
+
+// The route writes bytes [80, 4080) of a region that lies in 4096 bytes.
+TEST_F(OpenMappedTargetTest, ARouteEndsWithinWhatIsMapped) {
+  EXPECT_EQ(ErrorWith(16, ledger_.id), "");
+}
+
+TEST_F(OpenMappedTargetTest, ARouteBeyondWhatIsMappedIsRefused) {
+  EXPECT_EQ(ErrorWith(17, ledger_.id),
+            "route 0 of the plan: bytes [80, 4080) of region 0 of worker 2, which has 4079 bytes");
+  EXPECT_TRUE(link_.buffers[0].to_open);
+}
+
+TEST_F(OpenMappedTargetTest, ARegionBeyondWhatIsMappedIsRefused) {
+  EXPECT_EQ(ErrorWith(4097, ledger_.id), "a region at byte 4097 of memory of 4096 bytes");
+}
+
+TEST_F(OpenMappedTargetTest, ALedgerThatIsTooShortIsRefused) {
+  const Region small = *worker_->Allocate(23, "small");
+  for (const LaneId lane : there_) ASSERT_TRUE(worker_->Grant(lane, small.id).ok());
+  EXPECT_EQ(ErrorWith(16, small.id), "worker 2 has a ledger of 23 bytes, the plan 1 entries");
 }
 
 }  // namespace

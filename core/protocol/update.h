@@ -103,8 +103,8 @@ constexpr bool IsLater(uint32_t a, uint32_t b) {
 
 // One entry a route, in plan order; written by the trainer, compared by the worker.
 struct LedgerEntry {
-  uint64_t sequence =
-      0;  // With the epoch above its 28 bits: of another update is as good as absent.
+  // LedgerSequence(). An entry with that of another update counts as absent.
+  uint64_t sequence = 0;
   uint64_t length_bytes = 0;
   uint64_t digest = 0;
 };
