@@ -169,6 +169,14 @@ class TrainerSessionTest : public SessionTest<TrainerSession, FakeTrainerHost> {
     });
   }
   void HearAbort(uint32_t sequence) { HearAbortOf(sequence, attempt()); }
+  void HearOutcome(uint64_t version, uint64_t attempt, bool committed) {
+    Hear([&](auto& m) {
+      m.mutable_outcome()->set_version(version);
+      m.mutable_outcome()->set_group("all");
+      m.mutable_outcome()->set_committed(committed);
+      m.mutable_outcome()->set_attempt(attempt);
+    });
+  }
   void Begin(uint64_t version, uint32_t sequence) {
     HearPrepare(version, sequence);
     HearStart(sequence);
@@ -290,6 +298,33 @@ TEST_F(TrainerSessionTest, AVersionCanBePublishedAgainAtOnceAfterItWasCancelled)
   EXPECT_EQ(host_.engine, (std::vector<std::string>{"start"}));
 }
 
+TEST_F(TrainerSessionTest, TheOutcomeOfAWithdrawnPublishIsNotThatOfTheNext) {
+  Establish();
+  Publish(5);
+  HearPrepare(5, 1);
+  session_.Cancel(5, now_);
+  host_.told.clear();
+  session_.Publish(6, {.version = 5, .deadline = now_ + absl::Seconds(3), .until_committed = true},
+                   now_);
+  HearOutcome(5, /*attempt=*/1, /*committed=*/false);
+  Begin(5, 2);
+  session_.OnSent(UpdateOf(5, 2), {}, now_);
+  EXPECT_EQ(Published(5), nullptr);
+  HearOutcome(5, /*attempt=*/2, /*committed=*/true);
+  EXPECT_TRUE(Published(5)->status.ok());
+}
+
+// One group of a round may be over before this trainer publishes to the others.
+TEST_F(TrainerSessionTest, AnOutcomeFromBeforeThePublishCounts) {
+  Establish();
+  session_.Publish(6, {.version = 5, .deadline = now_ + absl::Seconds(3), .until_committed = true},
+                   now_);
+  HearOutcome(5, /*attempt=*/0, /*committed=*/false);
+  Begin(5, 1);
+  session_.OnSent(UpdateOf(5, 1), {}, now_);
+  EXPECT_EQ(Published(5)->status.code(), absl::StatusCode::kAborted);
+}
+
 TEST_F(TrainerSessionTest, AMessageOfAnotherRoundIsIgnored) {
   Establish();
   Publish(5);
@@ -337,11 +372,7 @@ TEST_F(TrainerSessionTest, UntilCommittedEndsWithTheLastGroup) {
   Begin(5, 1);
   session_.OnSent(UpdateOf(5, 1), {}, now_);
   EXPECT_EQ(Published(5), nullptr);
-  Hear([](auto& m) {
-    m.mutable_outcome()->set_version(5);
-    m.mutable_outcome()->set_group("all");
-    m.mutable_outcome()->set_committed(true);
-  });
+  HearOutcome(5, attempt(), /*committed=*/true);
   EXPECT_TRUE(Published(5)->status.ok());
 }
 

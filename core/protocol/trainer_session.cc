@@ -20,7 +20,7 @@ std::string Doing(uint64_t version) { return absl::StrCat("publish version ", ve
 }  // namespace
 
 TrainerSession::TrainerSession(SessionOptions options, TrainerHost* host)
-    : RankSession(std::move(options), host), host_(*host) {}
+    : RankSession(std::move(options), host), host_(*host), last_attempt_(options_.incarnation) {}
 
 // --- commands ---
 
@@ -248,7 +248,12 @@ void TrainerSession::OnOutcome(const proto::Outcome& outcome) {
         .status = status,
         .group = outcome.group(),
         .committed = outcome.committed()});
-  if (Publication* publication = WithVersion(outcome.version())) {
+  Publication* publication = WithVersion(outcome.version());
+  // A version that was withdrawn may have been published again since.
+  const auto of_another = [&] {
+    return outcome.attempt() != 0 && outcome.attempt() != publication->attempt;
+  };
+  if (publication != nullptr && !of_another()) {
     publication->outcomes[outcome.group()] = status;
   }
   SettleSent();

@@ -101,8 +101,8 @@ class TrainerSession final : public RankSession {
   std::deque<Publication> queue_;    // Not SENT; the first one is at the controller.
   std::optional<Publication> sent_;  // The last one that was, until every group has decided.
   uint64_t last_sent_version_ = 0;
-  uint64_t last_attempt_ = 0;
-  UpdateId update_;  // Of the last PREPARE.
+  uint64_t last_attempt_;  // From the incarnation on: no two processes have the same attempts.
+  UpdateId update_;        // Of the last PREPARE.
   bool digests_off_ = false;
   std::optional<UpdateId> writing_;         // What the engine is at work on, also while it stops.
   std::optional<proto::Start> held_start_;  // Until the engine is quiescent.

@@ -311,7 +311,10 @@ void UpdateRound::TellOutcome(const std::string& group, bool committed,
   outcome->set_group(group);
   outcome->set_committed(committed);
   if (!status.ok()) *outcome->mutable_error() = EncodeError(status);
-  for (uint32_t t = 0; t < trainers_.size(); ++t) actions_->ToTrainer(t, message);
+  for (uint32_t t = 0; t < trainers_.size(); ++t) {
+    outcome->set_attempt(trainers_[t].attempt);
+    actions_->ToTrainer(t, message);
+  }
 }
 
 absl::Time UpdateRound::deadline() const {
