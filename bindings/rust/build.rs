@@ -1,7 +1,8 @@
-//! Finds libwaybill, by WAYBILL_LIB_DIR and WAYBILL_INCLUDE_DIR or else by pkg-config, and compiles
-//! the shim against it.
+//! Finds libwaybill, by WAYBILL_LIB_DIR and WAYBILL_INCLUDE_DIR or else by pkg-config, and generates
+//! the declarations of its C ABI from waybill.h.
 
 use std::env;
+use std::path::Path;
 use std::process::Command;
 
 fn pkg_config(variable: &str) -> Option<String> {
@@ -27,24 +28,23 @@ fn folder(environment: &str, variable: &str) -> String {
         })
 }
 
+/// Writes OUT_DIR/waybill.rs, which src/ffi.rs includes.
+fn generate(include: &str) {
+    let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
+    bindgen::builder()
+        .header(format!("{include}/waybill/waybill.h"))
+        .allowlist_item("(waybill|WAYBILL)_.*")
+        .rust_target(bindgen::RustTarget::stable(88, 0).expect("bindgen knows Rust 1.88"))
+        .parse_callbacks(Box::new(bindgen::CargoCallbacks::new())) // Run again if it changes.
+        .generate()
+        .expect("waybill.h can be parsed")
+        .write_to_file(Path::new(&out).join("waybill.rs"))
+        .expect("OUT_DIR can be written to");
+}
+
 fn main() {
     let lib = folder("WAYBILL_LIB_DIR", "libdir");
-    let include = folder("WAYBILL_INCLUDE_DIR", "includedir");
-
-    for file in [
-        "ffi.rs",
-        "shim.cc",
-        "shim.h",
-        "shim_calls.h",
-        "shim_ranks.cc",
-    ] {
-        println!("cargo:rerun-if-changed=src/{file}");
-    }
-    cxx_build::bridge("src/ffi.rs")
-        .files(["src/shim.cc", "src/shim_ranks.cc"])
-        .include(&include)
-        .std("c++20")
-        .compile("waybill_shim");
+    generate(&folder("WAYBILL_INCLUDE_DIR", "includedir"));
 
     println!("cargo:rustc-link-search=native={lib}");
     println!("cargo:rustc-link-lib=dylib=waybill");

@@ -92,8 +92,6 @@ def environment_of(cargo, kept, sdk):
         "CARGO_INCREMENTAL": "0",
         "CARGO_TARGET_DIR": str(kept / "target"),
         "CARGO_TERM_COLOR": "never",
-        "CC": "/usr/bin/gcc",
-        "CXX": "/usr/bin/g++",
         "HOME": str(home),
         "PATH": f"{cargo.parent}:/usr/bin:/bin",
         "RUSTDOCFLAGS": "--deny=warnings",

@@ -1,34 +1,16 @@
 //! What calls cost over C: cargo bench. Medians over rounds of many calls.
 
-use std::ffi::{c_char, c_void};
 use std::hint::black_box;
+use std::mem;
 use std::ptr::null_mut;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use waybill::*;
 
-/// waybill_worker_state_t.
-#[repr(C)]
-#[derive(Default)]
-struct State {
-    struct_size: usize,
-    shown_version: u64,
-    flags: [u32; 4],
-    counts: [u64; 3],
-}
-
-unsafe extern "C" {
-    fn waybill_worker_state(worker: *mut c_void, state: *mut State, error: *mut *mut c_void)
-        -> i32;
-    fn waybill_worker_join(
-        worker: *mut c_void,
-        deadline_ns: i64,
-        token: u64,
-        error: *mut *mut c_void,
-    ) -> i32;
-    fn waybill_error_message(error: *const c_void) -> *const c_char;
-    fn waybill_error_destroy(error: *mut c_void);
+#[allow(clippy::all, dead_code, non_camel_case_types)]
+mod ffi {
+    include!(concat!(env!("OUT_DIR"), "/waybill.rs"));
 }
 
 fn measure(name: &str, mut call: impl FnMut()) {
@@ -68,15 +50,13 @@ fn main() -> Result<()> {
         worker.join(patience)
     })?;
 
-    let raw = worker.as_raw();
+    let raw: *mut ffi::waybill_worker_t = worker.as_raw().cast();
     measure("state, C", || {
-        let mut state = State {
-            struct_size: size_of::<State>(),
-            ..Default::default()
-        };
-        // SAFETY: The struct is as C has it.
-        let status = unsafe { waybill_worker_state(raw, &mut state, null_mut()) };
-        assert!(status == 0 && black_box(state).flags[0] == 1);
+        // SAFETY: Zero is a value of every field.
+        let mut state: ffi::waybill_worker_state_t = unsafe { mem::zeroed() };
+        state.struct_size = size_of_val(&state);
+        let status = unsafe { ffi::waybill_worker_state(raw, &mut state, null_mut()) };
+        assert!(status == 0 && black_box(state).joined == 1);
     });
     measure("state, Rust", || {
         assert!(black_box(worker.state().unwrap()).joined);
@@ -85,9 +65,9 @@ fn main() -> Result<()> {
         let mut error = null_mut();
         // SAFETY: The error is destroyed once.
         unsafe {
-            assert!(waybill_worker_join(raw, 0, 1, &mut error) != 0);
-            black_box(waybill_error_message(error));
-            waybill_error_destroy(error);
+            assert!(ffi::waybill_worker_join(raw, 0, 1, &mut error) != 0);
+            black_box(ffi::waybill_error_message(error));
+            ffi::waybill_error_destroy(error);
         }
     });
     measure("refusal, Rust", || {

@@ -1,10 +1,11 @@
 //! What the objects of one user share.
 
+use std::ffi::{c_char, c_void, CStr};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, OnceLock};
 
 use crate::dispatcher::Dispatcher;
-use crate::ffi;
+use crate::ffi::{self, Handle};
 use crate::Result;
 
 /// How much a line of the log matters.
@@ -18,20 +19,18 @@ pub enum LogLevel {
 
 type LogFunction = dyn Fn(LogLevel, &str) + Send + Sync;
 
-/// The function that the library calls for each line of its log.
-pub(crate) struct LogSink(Option<Box<LogFunction>>);
-
-impl LogSink {
-    pub(crate) fn log(&self, level: u32, line: &str) {
-        if let Some(log) = &self.0 {
-            let level = match level {
-                2 => LogLevel::Warning,
-                _ => LogLevel::Information,
-            };
-            // What unwinds must stop before C; the panic has been told where panics are.
-            let _ = catch_unwind(AssertUnwindSafe(|| log(level, line)));
-        }
-    }
+/// What the library calls for each line of its log. `user` is a `Box<LogFunction>` that was leaked.
+unsafe extern "C" fn log_line(user: *mut c_void, level: u32, line: *const c_char) {
+    let level = match level {
+        2 => LogLevel::Warning,
+        _ => LogLevel::Information,
+    };
+    // What unwinds must stop before C; the panic hook has reported it.
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: The function is never dropped, and the line lives during this call.
+        let (log, line) = unsafe { (&*user.cast::<Box<LogFunction>>(), CStr::from_ptr(line)) };
+        log(level, &line.to_string_lossy());
+    }));
 }
 
 /// What the objects of one user share: the log, and a thread that hands out what happens to them.
@@ -40,38 +39,33 @@ impl LogSink {
 pub struct Context(Arc<Inner>);
 
 struct Inner {
-    handle: u64,
+    handle: Handle<ffi::waybill_context_t>,
     dispatcher: Dispatcher,
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        ffi::context_destroy(self.handle);
-    }
 }
 
 impl Context {
     /// One that logs nothing.
     pub fn new() -> Result<Context> {
-        Context::create(LogSink(None))
+        Context::create(&ffi::waybill_context_options_t::default())
     }
 
     /// `log` is called on any thread, must not call this crate, and is never dropped. A panic of its
     /// loses the line, and nothing else.
     pub fn with_log(log: impl Fn(LogLevel, &str) + Send + Sync + 'static) -> Result<Context> {
-        Context::create(LogSink(Some(Box::new(log))))
+        let log: Box<LogFunction> = Box::new(log);
+        // It is leaked: the context's last child may outlive everything else.
+        Context::create(&ffi::waybill_context_options_t {
+            log_sink: Some(log_line),
+            log_user: Box::into_raw(Box::new(log)).cast(),
+            ..Default::default()
+        })
     }
 
-    fn create(sink: LogSink) -> Result<Context> {
-        let (mut handle, logs) = (0, sink.0.is_some());
-        ffi::context_create(Box::new(sink), logs, &mut handle).into_result()?;
-        match Dispatcher::start(handle) {
-            Ok(dispatcher) => Ok(Context(Arc::new(Inner { handle, dispatcher }))),
-            Err(error) => {
-                ffi::context_destroy(handle);
-                Err(error)
-            }
-        }
+    fn create(options: &ffi::waybill_context_options_t) -> Result<Context> {
+        let handle =
+            ffi::make(|out, error| unsafe { ffi::waybill_context_create(options, out, error) })?;
+        let dispatcher = Dispatcher::start(&handle)?;
+        Ok(Context(Arc::new(Inner { handle, dispatcher })))
     }
 
     /// The program's, for everything that is made without another one. It logs nothing.
@@ -90,13 +84,13 @@ impl Context {
     /// Returns what this host and this build can do, as JSON: version, SIMD targets, fabrics (or why not),
     /// GPUs (or why not).
     pub fn describe(&self) -> Result<String> {
-        let mut json = String::new();
-        ffi::context_describe(self.handle(), &mut json).into_result()?;
-        Ok(json)
+        ffi::make_text(|out, error| unsafe {
+            ffi::waybill_context_describe(self.handle(), out, error)
+        })
     }
 
-    pub(crate) fn handle(&self) -> u64 {
-        self.0.handle
+    pub(crate) fn handle(&self) -> *mut ffi::waybill_context_t {
+        self.0.handle.get()
     }
 
     pub(crate) fn dispatcher(&self) -> &Dispatcher {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::ffi;
+use crate::ffi::{self, c_text, Handle};
 use crate::{Context, Deadline, Result};
 
 /// The options of a controller. The defaults are fine.
@@ -29,36 +29,38 @@ pub struct ControllerOptions {
 /// Plans for a job and decides commits, in this process, until it is dropped: ranks are told then,
 /// which takes a second at most.
 pub struct Controller {
-    handle: u64,
+    handle: Handle<ffi::waybill_controller_t>,
     address: String,
-}
-
-impl Drop for Controller {
-    fn drop(&mut self) {
-        ffi::controller_destroy(self.handle);
-    }
 }
 
 impl Controller {
     /// Starts serving.
     pub fn start(options: &ControllerOptions) -> Result<Controller> {
         let context = Context::or_default(&options.context)?;
-        let config = ffi::ControllerConfig {
-            listen: &options.listen,
-            job: &options.job,
-            token: &options.token,
-            decision_log: &options.decision_log,
+        let [listen, job, token, decision_log] = [
+            &options.listen,
+            &options.job,
+            &options.token,
+            &options.decision_log,
+        ]
+        .map(|text| c_text(text));
+        let options = ffi::waybill_controller_options_t {
+            listen: listen.as_ptr(),
+            job: job.as_ptr(),
+            token: token.as_ptr(),
+            decision_log: decision_log.as_ptr(),
             trainers: options.trainers,
             workers: options.workers,
             join_timeout_ns: i64::try_from(options.join_timeout.as_nanos()).unwrap_or(i64::MAX),
+            ..Default::default()
         };
-        let mut controller = Controller {
-            handle: 0,
-            address: String::new(),
-        };
-        ffi::controller_start(context.handle(), &config, &mut controller.handle).into_result()?;
-        ffi::controller_address(controller.handle, &mut controller.address).into_result()?;
-        Ok(controller)
+        let handle = ffi::make(|out, error| unsafe {
+            ffi::waybill_controller_start(context.handle(), &options, out, error)
+        })?;
+        let address = ffi::make_text(|out, error| unsafe {
+            ffi::waybill_controller_address(handle.get(), out, error)
+        })?;
+        Ok(Controller { handle, address })
     }
 
     /// Returns the address that ranks connect to: `"127.0.0.1:40123"`.
@@ -68,9 +70,9 @@ impl Controller {
 
     /// Returns what the job is doing, as JSON: phase, versions, ranks, lanes, NICs.
     pub fn status(&self) -> Result<String> {
-        let mut json = String::new();
-        ffi::controller_status(self.handle, &mut json).into_result()?;
-        Ok(json)
+        ffi::make_text(|out, error| unsafe {
+            ffi::waybill_controller_status(self.handle.get(), out, error)
+        })
     }
 }
 
@@ -81,7 +83,15 @@ pub fn query_controller(
     deadline: impl Into<Deadline>,
 ) -> Result<String> {
     let context = Context::default_context()?;
-    let (mut json, deadline) = (String::new(), deadline.into().to_ns());
-    ffi::controller_query(context.handle(), address, token, deadline, &mut json).into_result()?;
-    Ok(json)
+    let (address, token, deadline) = (c_text(address), c_text(token), deadline.into().to_ns());
+    ffi::make_text(|out, error| unsafe {
+        ffi::waybill_controller_query(
+            context.handle(),
+            address.as_ptr(),
+            token.as_ptr(),
+            deadline,
+            out,
+            error,
+        )
+    })
 }

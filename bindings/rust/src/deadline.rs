@@ -6,7 +6,7 @@ use crate::ffi;
 
 /// The monotonic clock that [`Progress`](crate::Progress) tells times by, in nanoseconds.
 pub fn now_ns() -> i64 {
-    ffi::now_ns()
+    unsafe { ffi::waybill_now_ns() }
 }
 
 /// A point in time; by default the one that the function documents. Functions take a `Duration`

@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use crate::ffi;
+use crate::event::RawEvent;
+use crate::ffi::{self, Handle};
 use crate::rank::Inbox;
 use crate::{Code, Error, Result};
-
-const POSTED: u32 = 4;
 
 /// The inboxes of ranks, by what their events have as `user`.
 #[derive(Default)]
@@ -18,34 +17,36 @@ struct Inboxes {
 }
 
 pub(crate) struct Dispatcher {
-    queue: u64,
+    queue: Arc<Handle<ffi::waybill_queue_t>>,
     inboxes: Arc<Mutex<Inboxes>>,
 }
 
 impl Drop for Dispatcher {
     fn drop(&mut self) {
-        ffi::queue_destroy(self.queue); // The thread ends by that.
+        // The thread, which shares the handle, ends by that. Destroying it again does nothing.
+        unsafe { ffi::waybill_queue_destroy(self.queue.get()) };
     }
 }
 
 impl Dispatcher {
-    pub(crate) fn start(context: u64) -> Result<Dispatcher> {
-        let mut queue = 0;
-        ffi::queue_create(context, &mut queue).into_result()?;
+    pub(crate) fn start(context: &Handle<ffi::waybill_context_t>) -> Result<Dispatcher> {
+        let queue = Arc::new(ffi::make(|out, error| unsafe {
+            ffi::waybill_queue_create(context.get(), out, error)
+        })?);
         let inboxes = Arc::new(Mutex::new(Inboxes::default()));
         let dispatcher = Dispatcher {
-            queue,
+            queue: queue.clone(),
             inboxes: inboxes.clone(),
         };
         thread::Builder::new()
             .name("waybill-events".into())
-            .spawn(move || run(queue, &inboxes))
+            .spawn(move || run(&queue, &inboxes))
             .map_err(|e| Error::new(Code::ResourceExhausted, format!("start a thread: {e}")))?;
         Ok(dispatcher)
     }
 
-    pub(crate) fn queue(&self) -> u64 {
-        self.queue
+    pub(crate) fn queue(&self) -> *mut ffi::waybill_queue_t {
+        self.queue.get()
     }
 
     /// An inbox for a rank, and the number that its events must have.
@@ -59,14 +60,14 @@ impl Dispatcher {
 
     /// Behind the last event of a rank that was destroyed its inbox is retired.
     pub(crate) fn close(&self, user: u64) {
-        ffi::queue_post(self.queue, user);
+        // It fails only in a forked process, where no events come.
+        let _ = ffi::check(|error| unsafe { ffi::waybill_queue_post(self.queue(), user, error) });
     }
 }
 
-fn run(queue: u64, inboxes: &Mutex<Inboxes>) {
-    let mut event = ffi::RawEvent::default();
-    while ffi::queue_wait(queue, &mut event) {
-        if event.kind == POSTED {
+fn run(queue: &Handle<ffi::waybill_queue_t>, inboxes: &Mutex<Inboxes>) {
+    while let Some(event) = RawEvent::wait(queue) {
+        if event.kind == ffi::WAYBILL_EVENT_POSTED {
             let inbox = inboxes.lock().unwrap().open.remove(&event.token);
             if let Some(inbox) = inbox {
                 inbox.retire();
@@ -74,9 +75,8 @@ fn run(queue: u64, inboxes: &Mutex<Inboxes>) {
             continue;
         }
         let inbox = inboxes.lock().unwrap().open.get(&event.user).cloned();
-        match inbox {
-            Some(inbox) => inbox.take(std::mem::take(&mut event)),
-            None => ffi::update_destroy(event.update),
+        if let Some(inbox) = inbox {
+            inbox.take(event);
         }
     }
 }

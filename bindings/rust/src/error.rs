@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::ffi;
+use crate::ffi::{self, Handle};
 
 /// The kind of an error. The numbers are those of gRPC and never change.
 #[allow(missing_docs)]
@@ -10,22 +10,22 @@ use crate::ffi;
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Code {
-    Cancelled = 1,
-    Unknown = 2,
-    InvalidArgument = 3,
-    DeadlineExceeded = 4,
-    NotFound = 5,
-    AlreadyExists = 6,
-    PermissionDenied = 7,
-    ResourceExhausted = 8,
-    FailedPrecondition = 9,
-    Aborted = 10,
-    OutOfRange = 11,
-    Unimplemented = 12,
-    Internal = 13,
-    Unavailable = 14,
-    DataLoss = 15,
-    Unauthenticated = 16,
+    Cancelled = ffi::WAYBILL_CANCELLED as i32,
+    Unknown = ffi::WAYBILL_UNKNOWN as i32,
+    InvalidArgument = ffi::WAYBILL_INVALID_ARGUMENT as i32,
+    DeadlineExceeded = ffi::WAYBILL_DEADLINE_EXCEEDED as i32,
+    NotFound = ffi::WAYBILL_NOT_FOUND as i32,
+    AlreadyExists = ffi::WAYBILL_ALREADY_EXISTS as i32,
+    PermissionDenied = ffi::WAYBILL_PERMISSION_DENIED as i32,
+    ResourceExhausted = ffi::WAYBILL_RESOURCE_EXHAUSTED as i32,
+    FailedPrecondition = ffi::WAYBILL_FAILED_PRECONDITION as i32,
+    Aborted = ffi::WAYBILL_ABORTED as i32,
+    OutOfRange = ffi::WAYBILL_OUT_OF_RANGE as i32,
+    Unimplemented = ffi::WAYBILL_UNIMPLEMENTED as i32,
+    Internal = ffi::WAYBILL_INTERNAL as i32,
+    Unavailable = ffi::WAYBILL_UNAVAILABLE as i32,
+    DataLoss = ffi::WAYBILL_DATA_LOSS as i32,
+    Unauthenticated = ffi::WAYBILL_UNAUTHENTICATED as i32,
 }
 
 impl Code {
@@ -58,7 +58,8 @@ impl Code {
 impl fmt::Display for Code {
     /// `"INVALID_ARGUMENT"`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(ffi::status_name(*self as i32))
+        // SAFETY: The text is static.
+        f.write_str(unsafe { ffi::static_text(ffi::waybill_status_name(*self as i32)) })
     }
 }
 
@@ -95,6 +96,26 @@ impl Error {
         }
     }
 
+    /// Makes the result of a status and the error that came with it.
+    pub(crate) fn check(
+        status: ffi::waybill_status_t,
+        error: &Handle<ffi::waybill_error_t>,
+    ) -> Result<()> {
+        if status == ffi::WAYBILL_OK as i32 {
+            return Ok(());
+        }
+        Err(Error {
+            code: Code::from_number(status),
+            scope: match error.scope() {
+                ffi::WAYBILL_SCOPE_UPDATE => Scope::Update,
+                ffi::WAYBILL_SCOPE_PEER => Scope::Peer,
+                ffi::WAYBILL_SCOPE_ENGINE => Scope::Engine,
+                _ => Scope::Call,
+            },
+            message: error.message(),
+        })
+    }
+
     /// Makes the error of an event that should have one and has none.
     pub(crate) fn none() -> Error {
         Error::new(Code::Unknown, "no reason was given")
@@ -123,21 +144,3 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
-
-impl ffi::Status {
-    pub(crate) fn into_result(self) -> Result<()> {
-        if self.code == 0 {
-            return Ok(());
-        }
-        Err(Error {
-            code: Code::from_number(self.code),
-            scope: match self.scope {
-                2 => Scope::Update,
-                3 => Scope::Peer,
-                4 => Scope::Engine,
-                _ => Scope::Call,
-            },
-            message: self.message,
-        })
-    }
-}

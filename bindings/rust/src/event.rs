@@ -2,16 +2,8 @@
 
 use std::time::Duration;
 
-use crate::ffi;
-use crate::{Error, Result};
-
-const PREPARE: u32 = 16;
-const ARRIVED: u32 = 17;
-const COMMIT: u32 = 18;
-const ABORT: u32 = 19;
-const OUTCOME: u32 = 20;
-const DISCONNECTED: u32 = 22;
-const RECONNECTED: u32 = 23;
+use crate::ffi::{self, c_text, Handle};
+use crate::{Code, Error, Result};
 
 /// A notice. Those of a worker's update come in the order of the first four.
 #[derive(Debug)]
@@ -59,13 +51,7 @@ pub struct Notice {
     kind: u32,
     version: u64,
     pause: Duration,
-    update: u64, // 0 if no answer is wanted.
-}
-
-impl Drop for Notice {
-    fn drop(&mut self) {
-        ffi::update_destroy(self.update);
-    }
+    update: Handle<ffi::waybill_update_t>, // NULL if no answer is wanted.
 }
 
 impl Notice {
@@ -76,7 +62,7 @@ impl Notice {
 
     /// Returns whether the update waits for `accept` or `refuse`, as the worker's `ask` demanded.
     pub fn answer_wanted(&self) -> bool {
-        self.update != 0
+        !self.update.is_null()
     }
 
     /// Returns how long a `Commit` copied, in shadow-copy.
@@ -87,42 +73,99 @@ impl Notice {
     /// Lets the update go on. It does nothing if the update was given up. It fails if no answer is
     /// wanted, or if there was one.
     pub fn accept(&self) -> Result<()> {
-        ffi::update_accept(self.update, self.kind).into_result()
+        ffi::check(|error| unsafe {
+            ffi::waybill_update_accept(self.update.get(), self.kind, error)
+        })
     }
 
     /// Refuses a `Prepare` or vetoes an `Arrived`: no worker of the group shows the version, and the
     /// reason reaches every trainer. A `Commit` cannot be refused.
     pub fn refuse(&self, reason: &str) -> Result<()> {
-        ffi::update_refuse(self.update, self.kind, reason).into_result()
+        let reason = c_text(reason);
+        ffi::check(|error| unsafe {
+            ffi::waybill_update_refuse(self.update.get(), self.kind, reason.as_ptr(), error)
+        })
+    }
+}
+
+/// An event as it comes from a queue.
+pub(crate) struct RawEvent {
+    pub(crate) kind: u32,
+    pub(crate) token: u64,
+    pub(crate) user: u64,
+    pub(crate) result: Result<()>,
+    version: u64,
+    pause: Duration,
+    update: Handle<ffi::waybill_update_t>,
+    group: String,
+}
+
+impl RawEvent {
+    /// Waits for the next event. Returns None once the queue is destroyed.
+    pub(crate) fn wait(queue: &Handle<ffi::waybill_queue_t>) -> Option<RawEvent> {
+        let event = loop {
+            match ffi::fill(|event, error| unsafe {
+                ffi::waybill_queue_wait(queue.get(), 0, event, error)
+            }) {
+                Ok(event) => break event,
+                Err(error) if error.code() == Code::DeadlineExceeded => continue,
+                Err(_) => return None,
+            }
+        };
+        Some(RawEvent::taken(event))
+    }
+
+    fn taken(event: ffi::waybill_event_t) -> RawEvent {
+        // SAFETY: Whoever takes an event owns its objects.
+        let (update, error, group) = unsafe {
+            (
+                Handle::from_raw(event.update),
+                Handle::from_raw(event.error),
+                Handle::from_raw(event.group),
+            )
+        };
+        RawEvent {
+            kind: event.kind,
+            token: event.token,
+            user: event.user,
+            result: Error::check(event.status, &error),
+            version: event.version,
+            pause: Duration::from_nanos(event.pause_ns),
+            update: match event.answer_wanted {
+                0 => Handle::null(),
+                _ => update,
+            },
+            group: group.text(),
+        }
     }
 }
 
 impl Event {
     /// Converts an event without a token.
-    pub(crate) fn from_raw(raw: ffi::RawEvent) -> Event {
+    pub(crate) fn from_raw(raw: RawEvent) -> Event {
         let notice = Notice {
             kind: raw.kind,
             version: raw.version,
-            pause: Duration::from_nanos(raw.pause_ns),
+            pause: raw.pause,
             update: raw.update,
         };
         let version = raw.version;
-        let result = raw.status.into_result();
+        let result = raw.result;
         match raw.kind {
-            PREPARE => Event::Prepare(notice),
-            ARRIVED => Event::Arrived(notice),
-            COMMIT => Event::Commit(notice),
-            OUTCOME => Event::Outcome {
+            ffi::WAYBILL_EVENT_PREPARE => Event::Prepare(notice),
+            ffi::WAYBILL_EVENT_ARRIVED => Event::Arrived(notice),
+            ffi::WAYBILL_EVENT_COMMIT => Event::Commit(notice),
+            ffi::WAYBILL_EVENT_OUTCOME => Event::Outcome {
                 version,
                 group: raw.group,
                 result,
             },
-            RECONNECTED => Event::Reconnected,
+            ffi::WAYBILL_EVENT_RECONNECTED => Event::Reconnected,
             kind => {
                 let error = result.err().unwrap_or_else(Error::none);
                 match kind {
-                    ABORT => Event::Abort { version, error },
-                    DISCONNECTED => Event::Disconnected { error },
+                    ffi::WAYBILL_EVENT_ABORT => Event::Abort { version, error },
+                    ffi::WAYBILL_EVENT_DISCONNECTED => Event::Disconnected { error },
                     _ => Event::Ended { error },
                 }
             }

@@ -1,369 +1,211 @@
-//! The C ABI, in the shapes that cxx takes. A handle is the number that it is in C.
+//! The C ABI, as build.rs generates it from waybill.h, and what every call of it needs.
+//!
+//! A call is safe because the library checks handles and never dereferences them, because any thread
+//! may call any function at any time, and because texts, slices and outputs are borrowed for the call
+//! only. An unsafe block that relies on more than that says so.
 
-use crate::context::LogSink;
+use std::ffi::{c_char, CStr, CString};
+use std::mem;
+use std::ptr::{null, null_mut};
+use std::slice;
 
-#[cxx::bridge(namespace = "waybill::rust_shim")]
-mod bridge {
-    /// What a call returned; code 0 is success.
-    #[derive(Default)]
-    struct Status {
-        code: i32,
-        scope: u32,
-        message: String,
-    }
+use crate::{Error, Result};
 
-    struct ControllerConfig<'a> {
-        listen: &'a str,
-        job: &'a str,
-        token: &'a str,
-        decision_log: &'a str,
-        trainers: u32,
-        workers: u32,
-        join_timeout_ns: i64,
-    }
+#[allow(clippy::all, dead_code, non_camel_case_types)]
+mod raw {
+    include!(concat!(env!("OUT_DIR"), "/waybill.rs"));
+}
 
-    struct RankConfig<'a> {
-        controller: &'a str,
-        job: &'a str,
-        token: &'a str,
-        group: &'a str,
-        rank: u32,
-        world: u32,
-        fabric: &'a str,
-        host: &'a str,
-        nics: &'a str,
-        gid_index: u32,
-        ack_timeout: u32,
-        traffic_class: u32,
-        user: u64,
-    }
+pub(crate) use raw::*;
 
-    struct TrainerConfig<'a> {
-        manifest: u64,
-        regions: &'a [u64],
-        stage_threads: u32,
-        ring_bytes: u64,
-        queue: u64,
-    }
+/// Where a call stores its error.
+pub(crate) type OutError = *mut *mut waybill_error_t;
 
-    struct WorkerConfig<'a> {
-        manifest: u64,
-        regions: &'a [u64],
-        mode: u32,
-        ask: u32,
-        verify_threads: u32,
-        queue: u64,
-    }
+/// A kind of object that the library makes.
+pub(crate) trait Object {
+    /// Destroys the object. It does nothing to an object that was destroyed before.
+    const DESTROY: unsafe extern "C" fn(*mut Self);
+}
 
-    struct PublishConfig {
-        version: u64,
-        deadline_ns: i64,
-        until_committed: bool,
-        no_digests: bool,
-        fail_on_nonfinite: bool,
-        after_event: usize,
-    }
+macro_rules! objects {
+    ($($object:ident: $destroy:ident,)*) => {
+        $(impl Object for $object {
+            const DESTROY: unsafe extern "C" fn(*mut Self) = $destroy;
+        })*
+    };
+}
+objects! {
+    waybill_error_t: waybill_error_destroy,
+    waybill_blob_t: waybill_blob_destroy,
+    waybill_context_t: waybill_context_destroy,
+    waybill_queue_t: waybill_queue_destroy,
+    waybill_region_t: waybill_region_destroy,
+    waybill_manifest_t: waybill_manifest_destroy,
+    waybill_layout_t: waybill_layout_destroy,
+    waybill_plan_t: waybill_plan_destroy,
+    waybill_controller_t: waybill_controller_destroy,
+    waybill_trainer_t: waybill_trainer_destroy,
+    waybill_worker_t: waybill_worker_destroy,
+    waybill_update_t: waybill_update_destroy,
+    waybill_snapshot_t: waybill_snapshot_destroy,
+}
 
-    struct ShardConfig<'a> {
-        tensor_index: u32,
-        region_index: u32,
-        offset_bytes: u64,
-        dtype: u32,
-        content: u32,
-        quantisation: &'a [Quantisation], // One or none.
-        begin: &'a [i64],
-        end: &'a [i64], // As long as `begin`; so are strides, unless they are empty.
-        strides: &'a [i64],
-    }
+/// An object of the library, or NULL. Dropping it destroys the object.
+#[derive(Debug)]
+pub(crate) struct Handle<T: Object>(*mut T);
 
-    struct PaddingConfig<'a> {
-        region_index: u32,
-        element_bytes: u32,
-        offset_bytes: u64,
-        extents: &'a [i64],
-        strides: &'a [i64],
-    }
+// SAFETY: A handle is a number in the form of a pointer, and any thread may use it.
+unsafe impl<T: Object> Send for Handle<T> {}
+unsafe impl<T: Object> Sync for Handle<T> {}
 
-    #[derive(Default)]
-    struct RawEvent {
-        kind: u32,
-        token: u64,
-        user: u64,
-        version: u64,
-        status: Status,
-        answer_wanted: bool,
-        pause_ns: u64,
-        update: u64,
-        group: String,
-    }
-
-    /// How elements of a matrix are stored in few bits with a scale for each block. The default is
-    /// what DeepSeek-V3's checkpoints have. Types are numbers of [`DType`](crate::DType).
-    #[derive(Clone, Copy, Debug, Default, PartialEq)]
-    struct Quantisation {
-        /// The dtype of the elements; 0: `F8_E4M3`.
-        dtype: u32,
-        /// Elements are rounded to this first; 0: `BF16`.
-        from_dtype: u32,
-        /// 0: `F32`.
-        scale_dtype: u32,
-        /// How scales are rounded; 0 or 1: not at all; 2: up to a power of two; 3: as MX does it.
-        rounding: u32,
-        /// 0 or 1: `x * (1 / s)`; 2: `x * (largest / magnitude)`; 3: `x / s`.
-        division: u32,
-        /// `1 / s` is stored instead of `s`.
-        stores_reciprocal: bool,
-        /// The lower bound of a block's largest magnitude; 0: 1e-4. Negative: no bound.
-        epsilon: f32,
-        /// 0: 128; `u32::MAX`: the whole matrix.
-        block_rows: u32,
-        /// Likewise.
-        block_columns: u32,
-        /// A scale is stored for each so many rows; 0: the block's.
-        scale_rows: u32,
-        /// Likewise.
-        scale_columns: u32,
-    }
-
-    /// A plan in numbers.
-    #[derive(Clone, Copy, Debug, Default, PartialEq)]
-    struct PlanSummary {
-        /// Equal plans, equal hashes, on every host.
-        hash: u64,
-        /// How many bytes arrive at workers in each update.
-        bytes: u64,
-        /// Boxes that go from one rank to another.
-        routes: u64,
-        /// How many writes the routes become if nothing can be mapped.
-        writes: u64,
-        /// How many maxima of split quantisation blocks trainers trade.
-        maxima: u64,
-        /// How many messages they are traded by.
-        maxima_messages: u64,
-        /// The busiest rank over the lower bound of any assignment; 1 is perfect.
-        busiest_to_bound: f64,
-        /// The busiest trainer over the mean.
-        busiest_to_mean: f64,
-    }
-
-    /// The state of a worker: what it shows, and what came late.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    struct WorkerState {
-        /// 0: none.
-        shown_version: u64,
-        /// It is part of the job.
-        joined: bool,
-        /// In place: written and not committed; nothing can be read.
-        dirty: bool,
-        /// It voted for a version and lost the controller: it shows the old version until it has
-        /// heard the decision.
-        in_doubt: bool,
-        /// How many late words of abandoned updates have come.
-        stragglers: u64,
-        /// How many immediates have come twice.
-        repeats: u64,
-        /// How many buffers were fenced.
-        renewals: u64,
-    }
-
-    /// How far the latest update of a rank has come. Counts of equal plans are equal.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    struct Progress {
-        /// The update's.
-        version: u64,
-        /// How many bytes this rank sends, or receives, in every update.
-        planned_bytes: u64,
-        /// Handed to the network or stored; of a worker: verified.
-        bytes: u64,
-        /// How many writes a trainer has posted to a network. What follows is a trainer's too.
-        writes: u64,
-        /// Chunks stored at their final address through a mapping.
-        stores: u64,
-        /// How many immediates rode on last writes.
-        immediates: u64,
-        /// To other trainers.
-        maxima_messages: u64,
-        /// Of them.
-        maxima_bytes: u64,
-        /// NaNs and infinities among what was quantised.
-        nonfinite: u64,
-        /// By [`Stage`](crate::Stage), on the clock of [`now_ns`](crate::now_ns); 0: not there, or
-        /// not yet.
-        begin_ns: [i64; 7],
-        /// Likewise.
-        end_ns: [i64; 7],
-    }
-
-    extern "Rust" {
-        type LogSink;
-        fn log(self: &LogSink, level: u32, line: &str);
-    }
-
-    unsafe extern "C++" {
-        include!("waybill/src/shim.h");
-
-        fn version() -> &'static str;
-        fn abi_version() -> u32;
-        fn status_name(status: i32) -> &'static str;
-        fn now_ns() -> i64;
-        fn dtype_size(dtype: u32) -> u32;
-        fn dtype_name(dtype: u32) -> &'static str;
-
-        /// The sink is leaked: the context's last child may outlive everything else.
-        fn context_create(sink: Box<LogSink>, logs: bool, context: &mut u64) -> Status;
-        fn context_describe(context: u64, json: &mut String) -> Status;
-        fn context_destroy(context: u64);
-
-        fn queue_create(context: u64, queue: &mut u64) -> Status;
-        /// False: the queue was destroyed.
-        fn queue_wait(queue: u64, event: &mut RawEvent) -> bool;
-        fn queue_post(queue: u64, token: u64);
-        fn queue_destroy(queue: u64);
-
-        /// # Safety
-        /// The memory is there, and nobody else writes to it while Waybill uses it, until
-        /// region_destroy() has returned.
-        unsafe fn region_create(
-            context: u64,
-            data: *mut u8,
-            size_bytes: u64,
-            kind: u32,
-            read_only: bool,
-            name: &str,
-            region: &mut u64,
-        ) -> Status;
-        fn region_destroy(region: u64);
-
-        fn quantisation_named(name: &str, quantisation: &mut Quantisation) -> Status;
-        fn manifest_create(manifest: &mut u64) -> Status;
-        fn manifest_add_region(
-            manifest: u64,
-            name: &str,
-            size_bytes: u64,
-            index: &mut u32,
-        ) -> Status;
-        fn manifest_add_tensor(
-            manifest: u64,
-            name: &str,
-            dtype: u32,
-            shape: &[i64],
-            index: &mut u32,
-        ) -> Status;
-        fn manifest_add_shard(manifest: u64, shard: &ShardConfig, index: &mut u32) -> Status;
-        fn manifest_add_padding(manifest: u64, padding: &PaddingConfig, index: &mut u32) -> Status;
-        fn manifest_add_alias(
-            manifest: u64,
-            name: &str,
-            tensor_index: u32,
-            index: &mut u32,
-        ) -> Status;
-        fn manifest_region_count(manifest: u64) -> u32;
-        fn manifest_region_size(manifest: u64, region_index: u32) -> u64;
-        fn manifest_encode(manifest: u64, bytes: &mut Vec<u8>) -> Status;
-        fn manifest_decode(bytes: &[u8], manifest: &mut u64) -> Status;
-        fn manifest_describe(manifest: u64, json: &mut String) -> Status;
-        fn manifest_destroy(manifest: u64);
-
-        fn layout_open(checkpoint: &str, model: &str, layers: u32, layout: &mut u64) -> Status;
-        fn layout_trainer_manifest(
-            layout: u64,
-            sharding: &str,
-            rank: u32,
-            manifest: &mut u64,
-        ) -> Status;
-        fn layout_worker_manifest(
-            layout: u64,
-            sharding: &str,
-            rank: u32,
-            format: &str,
-            dtype: &str,
-            manifest: &mut u64,
-        ) -> Status;
-        fn layout_worker_parameters(
-            layout: u64,
-            sharding: &str,
-            rank: u32,
-            format: &str,
-            dtype: &str,
-            json: &mut String,
-        ) -> Status;
-        fn layout_load(layout: u64, manifest: u64, data: &mut [u8]) -> Status;
-        fn layout_destroy(layout: u64);
-
-        fn plan_build(
-            trainers: &[u64],
-            workers: &[u64],
-            smallest_piece_bytes: u64,
-            plan: &mut u64,
-        ) -> Status;
-        fn plan_summarise(plan: u64, summary: &mut PlanSummary) -> Status;
-        fn plan_explain(plan: u64, format: &str, text: &mut String) -> Status;
-        fn plan_destroy(plan: u64);
-
-        fn controller_start(
-            context: u64,
-            config: &ControllerConfig,
-            controller: &mut u64,
-        ) -> Status;
-        fn controller_address(controller: u64, address: &mut String) -> Status;
-        fn controller_status(controller: u64, json: &mut String) -> Status;
-        fn controller_query(
-            context: u64,
-            address: &str,
-            token: &str,
-            deadline_ns: i64,
-            json: &mut String,
-        ) -> Status;
-        fn controller_destroy(controller: u64);
-
-        fn trainer_create(
-            context: u64,
-            rank: &RankConfig,
-            config: &TrainerConfig,
-            trainer: &mut u64,
-        ) -> Status;
-        fn trainer_join(trainer: u64, deadline_ns: i64, token: u64) -> Status;
-        fn trainer_publish(
-            trainer: u64,
-            config: &PublishConfig,
-            token: u64,
-            update: &mut u64,
-        ) -> Status;
-        fn trainer_progress(trainer: u64, progress: &mut Progress) -> Status;
-        fn trainer_describe(trainer: u64, json: &mut String) -> Status;
-        fn trainer_leave(trainer: u64, token: u64) -> Status;
-        fn trainer_destroy(trainer: u64);
-
-        fn worker_create(
-            context: u64,
-            rank: &RankConfig,
-            config: &WorkerConfig,
-            worker: &mut u64,
-        ) -> Status;
-        fn worker_join(worker: u64, deadline_ns: i64, token: u64) -> Status;
-        fn worker_state(worker: u64, state: &mut WorkerState) -> Status;
-        fn worker_progress(worker: u64, progress: &mut Progress) -> Status;
-        fn worker_describe(worker: u64, json: &mut String) -> Status;
-        fn worker_snapshot(worker: u64, holder: &str, snapshot: &mut u64) -> Status;
-        fn worker_leave(worker: u64, token: u64) -> Status;
-        fn worker_destroy(worker: u64);
-
-        fn snapshot_version(snapshot: u64) -> u64;
-        /// The address and the size are written where it succeeds.
-        fn snapshot_region(
-            snapshot: u64,
-            region_index: u32,
-            address: &mut usize,
-            size: &mut usize,
-        ) -> Status;
-        fn snapshot_destroy(snapshot: u64);
-
-        fn update_accept(update: u64, event: u32) -> Status;
-        fn update_refuse(update: u64, event: u32, reason: &str) -> Status;
-        fn update_cancel(update: u64) -> Status;
-        fn update_destroy(update: u64);
+impl<T: Object> Drop for Handle<T> {
+    fn drop(&mut self) {
+        if !self.is_null() {
+            unsafe { T::DESTROY(self.0) }
+        }
     }
 }
 
-pub(crate) use bridge::*;
-pub use bridge::{PlanSummary, Progress, Quantisation, WorkerState};
+impl<T: Object> Handle<T> {
+    pub(crate) fn null() -> Handle<T> {
+        Handle(null_mut())
+    }
+
+    /// # Safety
+    ///
+    /// The caller must own the object, and gives it away.
+    pub(crate) unsafe fn from_raw(object: *mut T) -> Handle<T> {
+        Handle(object)
+    }
+
+    /// Returns the handle for a call. This value keeps the object.
+    pub(crate) fn get(&self) -> *mut T {
+        self.0
+    }
+
+    pub(crate) fn is_null(&self) -> bool {
+        self.0.is_null()
+    }
+}
+
+impl Handle<waybill_blob_t> {
+    /// Returns no bytes for NULL.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        let size = unsafe { waybill_blob_size(self.0) };
+        if size == 0 {
+            return &[];
+        }
+        // SAFETY: A blob never changes, and its bytes live until it is destroyed.
+        unsafe { slice::from_raw_parts(waybill_blob_data(self.0).cast(), size) }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(self.bytes()).into_owned()
+    }
+}
+
+impl Handle<waybill_error_t> {
+    pub(crate) fn scope(&self) -> u32 {
+        unsafe { waybill_error_scope(self.0) }
+    }
+
+    /// Returns "" for NULL.
+    pub(crate) fn message(&self) -> String {
+        // SAFETY: The text lives until the error is destroyed.
+        let message = unsafe { CStr::from_ptr(waybill_error_message(self.0)) };
+        message.to_string_lossy().into_owned()
+    }
+}
+
+macro_rules! sized {
+    ($($name:ident)*) => {
+        $(impl Default for $name {
+            /// The struct as its _INIT macro makes it: its size, and zeros.
+            fn default() -> Self {
+                // SAFETY: The fields are numbers, pointers and optional functions, which may be zero.
+                let zeros = unsafe { mem::zeroed() };
+                $name { struct_size: size_of::<$name>(), ..zeros }
+            }
+        })*
+    };
+}
+sized! {
+    waybill_context_options_t
+    waybill_event_t
+    waybill_region_options_t
+    waybill_quantisation_t
+    waybill_shard_t
+    waybill_padding_t
+    waybill_layout_options_t
+    waybill_plan_options_t
+    waybill_plan_summary_t
+    waybill_controller_options_t
+    waybill_rank_options_t
+    waybill_progress_t
+    waybill_trainer_options_t
+    waybill_publish_options_t
+    waybill_worker_options_t
+    waybill_worker_state_t
+}
+
+/// Calls a function that can fail.
+pub(crate) fn check(call: impl FnOnce(OutError) -> waybill_status_t) -> Result<()> {
+    let mut error = Handle::null();
+    let status = call(&mut error.0);
+    Error::check(status, &error)
+}
+
+/// Calls a function that makes an object.
+pub(crate) fn make<T: Object>(
+    call: impl FnOnce(*mut *mut T, OutError) -> waybill_status_t,
+) -> Result<Handle<T>> {
+    let mut made = Handle::null();
+    check(|error| call(&mut made.0, error))?;
+    Ok(made)
+}
+
+/// Calls a function that makes text.
+pub(crate) fn make_text(
+    call: impl FnOnce(*mut *mut waybill_blob_t, OutError) -> waybill_status_t,
+) -> Result<String> {
+    Ok(make(call)?.text())
+}
+
+/// Calls a function that fills a number or a struct.
+pub(crate) fn fill<T: Default>(
+    call: impl FnOnce(*mut T, OutError) -> waybill_status_t,
+) -> Result<T> {
+    let mut filled = T::default();
+    check(|error| call(&mut filled, error))?;
+    Ok(filled)
+}
+
+/// Returns the text for C. A zero byte would end it early, so a byte that is not UTF-8 takes its place,
+/// and the library refuses the text.
+pub(crate) fn c_text(text: &str) -> CString {
+    let bytes: Vec<u8> = text
+        .bytes()
+        .map(|b| if b == 0 { 0xff } else { b })
+        .collect();
+    CString::new(bytes).expect("there is no zero byte")
+}
+
+/// Reads a text of the library.
+///
+/// # Safety
+///
+/// The text must live as long as the program.
+pub(crate) unsafe fn static_text(text: *const c_char) -> &'static str {
+    // SAFETY: The caller guarantees it.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().expect("the library's texts are UTF-8")
+}
+
+/// Returns where a slice begins, NULL if it is empty.
+pub(crate) fn begin<T>(slice: &[T]) -> *const T {
+    if slice.is_empty() {
+        null()
+    } else {
+        slice.as_ptr()
+    }
+}

@@ -1,10 +1,12 @@
 //! Manifests made from a model.
 
-use crate::ffi;
+use std::ffi::CString;
+
+use crate::ffi::{self, c_text, Handle};
 use crate::{Manifest, Result};
 
 /// A model's tensors, and how frameworks name, fuse and shard them. It never changes.
-pub struct Layout(u64);
+pub struct Layout(Handle<ffi::waybill_layout_t>);
 
 /// How workers hold a model as vLLM loads it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,9 +20,9 @@ pub struct WorkerLayout<'a> {
     pub dtype: &'a str,
 }
 
-impl Drop for Layout {
-    fn drop(&mut self) {
-        ffi::layout_destroy(self.0);
+impl WorkerLayout<'_> {
+    fn c_texts(&self) -> [CString; 3] {
+        [self.sharding, self.format, self.dtype].map(c_text)
     }
 }
 
@@ -37,44 +39,63 @@ impl Layout {
     }
 
     fn open(checkpoint: &str, model: &str, layers: u32) -> Result<Layout> {
-        let mut handle = 0;
-        ffi::layout_open(checkpoint, model, layers, &mut handle).into_result()?;
-        Ok(Layout(handle))
+        let (checkpoint, model) = (c_text(checkpoint), c_text(model));
+        let options = ffi::waybill_layout_options_t {
+            checkpoint: checkpoint.as_ptr(),
+            model: model.as_ptr(),
+            layers,
+            ..Default::default()
+        };
+        ffi::make(|out, error| unsafe { ffi::waybill_layout_open(&options, out, error) })
+            .map(Layout)
     }
 
     /// Returns what trainer `rank` holds, in one region "weights". `sharding`: `"fsdp=2,tp=2,pp=1,dp=1"`.
     pub fn trainer_manifest(&self, sharding: &str, rank: u32) -> Result<Manifest> {
-        Manifest::made(|handle| ffi::layout_trainer_manifest(self.0, sharding, rank, handle))
+        let sharding = c_text(sharding);
+        Manifest::made(|out, error| unsafe {
+            ffi::waybill_layout_trainer_manifest(self.0.get(), sharding.as_ptr(), rank, out, error)
+        })
     }
 
     /// Returns what worker `rank` holds, in one region "weights".
     pub fn worker_manifest(&self, layout: &WorkerLayout, rank: u32) -> Result<Manifest> {
-        let WorkerLayout {
-            sharding,
-            format,
-            dtype,
-        } = layout;
-        Manifest::made(|handle| {
-            ffi::layout_worker_manifest(self.0, sharding, rank, format, dtype, handle)
+        let [sharding, format, dtype] = layout.c_texts();
+        Manifest::made(|out, error| unsafe {
+            ffi::waybill_layout_worker_manifest(
+                self.0.get(),
+                sharding.as_ptr(),
+                rank,
+                format.as_ptr(),
+                dtype.as_ptr(),
+                out,
+                error,
+            )
         })
     }
 
     /// The engine's parameters of that worker, in its order, as JSON: name, dtype, shape, region,
     /// offset.
     pub fn worker_parameters(&self, layout: &WorkerLayout, rank: u32) -> Result<String> {
-        let WorkerLayout {
-            sharding,
-            format,
-            dtype,
-        } = layout;
-        let mut json = String::new();
-        ffi::layout_worker_parameters(self.0, sharding, rank, format, dtype, &mut json)
-            .into_result()?;
-        Ok(json)
+        let [sharding, format, dtype] = layout.c_texts();
+        ffi::make_text(|out, error| unsafe {
+            ffi::waybill_layout_worker_parameters(
+                self.0.get(),
+                sharding.as_ptr(),
+                rank,
+                format.as_ptr(),
+                dtype.as_ptr(),
+                out,
+                error,
+            )
+        })
     }
 
     /// Fills region 0 of the manifest, which `data` is, from the checkpoint.
     pub fn load(&self, manifest: &Manifest, data: &mut [u8]) -> Result<()> {
-        ffi::layout_load(self.0, manifest.handle(), data).into_result()
+        let (size, data) = (data.len() as u64, data.as_mut_ptr().cast());
+        ffi::check(|error| unsafe {
+            ffi::waybill_layout_load(self.0.get(), manifest.handle(), data, size, error)
+        })
     }
 }

@@ -32,24 +32,24 @@ pub use controller::{query_controller, Controller, ControllerOptions};
 pub use deadline::{now_ns, Deadline};
 pub use error::{Code, Error, Result, Scope};
 pub use event::{Event, Notice};
-pub use ffi::{PlanSummary, Progress, Quantisation, WorkerState};
 pub use layout::{Layout, WorkerLayout};
-pub use manifest::{quantisation_named, Content, DType, Manifest, Padding, Shard};
-pub use plan::Plan;
-pub use rank::{RankOptions, Stage};
+pub use manifest::{quantisation_named, Content, DType, Manifest, Padding, Quantisation, Shard};
+pub use plan::{Plan, PlanSummary};
+pub use rank::{Progress, RankOptions, Stage};
 pub use region::{Element, Lent, MemoryKind, RawMemory, Reading, Region, Writing};
 #[cfg(feature = "stream")]
 pub use stream::Events;
 pub use trainer::{CudaEvent, PublishOptions, Trainer, TrainerOptions, Update};
-pub use worker::{Ask, Mode, Snapshot, Worker, WorkerOptions};
+pub use worker::{Ask, Mode, Snapshot, Worker, WorkerOptions, WorkerState};
 
 /// The version of the library that is loaded: `"0.1.0"`.
 pub fn version() -> &'static str {
-    ffi::version()
+    // SAFETY: The text is static.
+    unsafe { ffi::static_text(ffi::waybill_version()) }
 }
 
 /// The major and the minor version of the ABI of the library that is loaded.
 pub fn abi_version() -> (u16, u16) {
-    let version = ffi::abi_version();
+    let version = unsafe { ffi::waybill_abi_version() };
     ((version >> 16) as u16, version as u16)
 }

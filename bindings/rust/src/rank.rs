@@ -6,8 +6,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::Waker;
 use std::time::Instant;
 
-use crate::event::Event;
-use crate::ffi;
+use crate::event::{Event, RawEvent};
+use crate::ffi::{self, c_text, Handle, Object};
 use crate::region::Held;
 use crate::{Code, Context, Deadline, Error, Result};
 
@@ -41,25 +41,37 @@ pub struct RankOptions {
 }
 
 impl RankOptions {
-    pub(crate) fn with_config<R>(
+    /// The texts of the options live during the call only.
+    pub(crate) fn with_c<R>(
         &self,
         user: u64,
-        use_it: impl FnOnce(&ffi::RankConfig) -> R,
+        call: impl FnOnce(&ffi::waybill_rank_options_t) -> R,
     ) -> R {
-        use_it(&ffi::RankConfig {
-            controller: &self.controller,
-            job: &self.job,
-            token: &self.token,
-            group: &self.group,
+        let [controller, job, token, group, fabric, host, nics] = [
+            &self.controller,
+            &self.job,
+            &self.token,
+            &self.group,
+            &self.fabric,
+            &self.host,
+            &self.nics.join(","),
+        ]
+        .map(|text| c_text(text));
+        call(&ffi::waybill_rank_options_t {
+            controller: controller.as_ptr(),
+            job: job.as_ptr(),
+            token: token.as_ptr(),
+            group: group.as_ptr(),
             rank: self.rank,
             world: self.world,
-            fabric: &self.fabric,
-            host: &self.host,
-            nics: &self.nics.join(","),
+            fabric: fabric.as_ptr(),
+            host: host.as_ptr(),
+            nics: nics.as_ptr(),
             gid_index: self.gid_index,
             ack_timeout: self.ack_timeout,
             traffic_class: self.traffic_class,
             user,
+            ..Default::default()
         })
     }
 }
@@ -69,19 +81,64 @@ impl RankOptions {
 #[repr(usize)]
 pub enum Stage {
     /// A trainer: maxima of split blocks are worked out and traded.
-    Exchange = 0,
+    Exchange = ffi::WAYBILL_STAGE_EXCHANGE as usize,
     /// Copies, casts, quantises.
-    Stage = 1,
+    Stage = ffi::WAYBILL_STAGE_STAGE as usize,
     /// Chunks are handed to the network.
-    Post = 2,
+    Post = ffi::WAYBILL_STAGE_POST as usize,
     /// All is handed over, and not all of it is complete.
-    Wait = 3,
+    Wait = ffi::WAYBILL_STAGE_WAIT as usize,
     /// A worker: ready, and not everything is here.
-    Receive = 4,
+    Receive = ffi::WAYBILL_STAGE_RECEIVE as usize,
     /// Digests what has come.
-    Verify = 5,
+    Verify = ffi::WAYBILL_STAGE_VERIFY as usize,
     /// The time from the decision until the version is shown.
-    Commit = 6,
+    Commit = ffi::WAYBILL_STAGE_COMMIT as usize,
+}
+
+/// How far the latest update of a rank has come. Counts of equal plans are equal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The update's.
+    pub version: u64,
+    /// How many bytes this rank sends, or receives, in every update.
+    pub planned_bytes: u64,
+    /// Handed to the network or stored; of a worker: verified.
+    pub bytes: u64,
+    /// How many writes a trainer has posted to a network. What follows is a trainer's too.
+    pub writes: u64,
+    /// Chunks stored at their final address through a mapping.
+    pub stores: u64,
+    /// How many immediates rode on last writes.
+    pub immediates: u64,
+    /// To other trainers.
+    pub maxima_messages: u64,
+    /// Of them.
+    pub maxima_bytes: u64,
+    /// NaNs and infinities among what was quantised.
+    pub nonfinite: u64,
+    /// By [`Stage`], on the clock of [`now_ns`](crate::now_ns); 0: not there, or not yet.
+    pub begin_ns: [i64; 7],
+    /// Likewise.
+    pub end_ns: [i64; 7],
+}
+
+impl Progress {
+    pub(crate) fn from_c(c: &ffi::waybill_progress_t) -> Progress {
+        Progress {
+            version: c.version,
+            planned_bytes: c.planned_bytes,
+            bytes: c.bytes,
+            writes: c.writes,
+            stores: c.stores,
+            immediates: c.immediates,
+            maxima_messages: c.maxima_messages,
+            maxima_bytes: c.maxima_bytes,
+            nonfinite: c.nonfinite,
+            begin_ns: c.begin_ns,
+            end_ns: c.end_ns,
+        }
+    }
 }
 
 /// A call that ends with an event.
@@ -137,7 +194,7 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    pub(crate) fn take(&self, event: ffi::RawEvent) {
+    pub(crate) fn take(&self, event: RawEvent) {
         if event.token == 0 {
             self.pending
                 .lock()
@@ -149,7 +206,7 @@ impl Inbox {
         let call = self.pending.lock().unwrap().calls.remove(&event.token);
         if let Some((call, held)) = call {
             drop(held); // Whoever sees the end may write again.
-            call.end(event.status.into_result());
+            call.end(event.result);
         }
     }
 
@@ -175,22 +232,22 @@ impl Inbox {
     }
 
     /// Starts a call that ends with an event of the token; regions are held until then.
-    pub(crate) fn start(
+    pub(crate) fn start<T>(
         &self,
         held: Option<Held>,
-        begin: impl FnOnce(u64) -> ffi::Status,
-    ) -> Result<Arc<Call>> {
+        begin: impl FnOnce(u64) -> Result<T>,
+    ) -> Result<(Arc<Call>, T)> {
         let call = Arc::new(Call::default());
         let mut pending = self.pending.lock().unwrap();
         pending.last += 1;
         let token = pending.last;
         pending.calls.insert(token, (call.clone(), held));
         drop(pending);
-        let begun = begin(token).into_result();
+        let begun = begin(token);
         if begun.is_err() {
             self.pending.lock().unwrap().calls.remove(&token);
         }
-        begun.map(|()| call)
+        begun.map(|begun| (call, begun))
     }
 
     /// Returns the oldest notice, or None once the deadline passes or the rank is closed.
@@ -231,27 +288,25 @@ impl Inbox {
 }
 
 /// A rank that is open.
-pub(crate) struct Rank {
-    pub(crate) handle: u64,
+pub(crate) struct Rank<T: Object> {
+    pub(crate) handle: Handle<T>,
     pub(crate) inbox: Arc<Inbox>,
     context: Context,
     user: u64,
-    destroy: fn(u64),
 }
 
-impl Drop for Rank {
+impl<T: Object> Drop for Rank<T> {
     fn drop(&mut self) {
         self.close();
     }
 }
 
-impl Rank {
+impl<T: Object> Rank<T> {
     /// `create` gets the number that the rank's events must have.
     pub(crate) fn create(
         context: Context,
-        destroy: fn(u64),
-        create: impl FnOnce(&Context, u64) -> Result<u64>,
-    ) -> Result<Rank> {
+        create: impl FnOnce(&Context, u64) -> Result<Handle<T>>,
+    ) -> Result<Rank<T>> {
         let (user, inbox) = context.dispatcher().open();
         let created = create(&context, user);
         if created.is_err() {
@@ -262,18 +317,18 @@ impl Rank {
             inbox,
             context,
             user,
-            destroy,
         })
     }
 
     /// Leaves at once, and waits until nothing of Waybill's touches the regions.
     pub(crate) fn close(&self) {
-        (self.destroy)(self.handle);
+        unsafe { T::DESTROY(self.handle.get()) }; // Destroying it again does nothing.
         self.context.dispatcher().close(self.user);
     }
 
-    pub(crate) fn call(&self, begin: impl FnOnce(u64) -> ffi::Status) -> Result<()> {
-        self.inbox.start(None, begin)?.wait_to_end()
+    pub(crate) fn call(&self, begin: impl FnOnce(u64) -> Result<()>) -> Result<()> {
+        let (call, ()) = self.inbox.start(None, begin)?;
+        call.wait_to_end()
     }
 
     pub(crate) fn next(&self, deadline: Deadline) -> Option<Event> {

@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use crate::ffi;
+use crate::ffi::{self, c_text, Handle};
 use crate::{Code, Context, Error, Result};
 
 mod sealed {
@@ -31,11 +31,11 @@ elements!(u8 i8 u16 i16 u32 i32 u64 i64 f32 f64);
 pub enum MemoryKind {
     /// The host's.
     #[default]
-    Host = 1,
+    Host = ffi::WAYBILL_MEMORY_HOST,
     /// The host's, pinned for a device.
-    Pinned = 2,
+    Pinned = ffi::WAYBILL_MEMORY_PINNED,
     /// A device's: it can be lent, and not be read or written here.
-    Device = 3,
+    Device = ffi::WAYBILL_MEMORY_DEVICE,
 }
 
 /// Memory of another owner than a region knows.
@@ -62,27 +62,21 @@ struct Holders {
 }
 
 pub(crate) struct Inner {
-    handle: u64,
+    // The first field is dropped first. Nothing of Waybill touches the memory afterwards.
+    handle: Handle<ffi::waybill_region_t>,
     name: String,
     data: *mut u8,
     kind: MemoryKind,
     read_only: bool,
     holders: Mutex<Holders>,
     changed: Condvar,
-    _owner: Box<dyn Any + Send>, // Dropped behind `handle`.
+    _owner: Box<dyn Any + Send>,
     _context: Context,
 }
 
 // SAFETY: `data` is memory of _owner's, which is Send, and everyone who touches it is in `holders`.
-// Handles of the C ABI may be used by all threads.
 unsafe impl Send for Inner {}
 unsafe impl Sync for Inner {}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        ffi::region_destroy(self.handle); // Nothing of Waybill's touches the memory afterwards.
-    }
-}
 
 impl Inner {
     fn holders(&self) -> MutexGuard<'_, Holders> {
@@ -165,21 +159,19 @@ impl<T: Element> Region<T> {
         } = memory;
         let size = (length as u64).saturating_mul(size_of::<T>() as u64);
         let data = data.cast::<u8>();
-        let mut handle = 0;
-        // SAFETY: `owner` is dropped behind the handle, and Holders keeps others away.
-        let status = unsafe {
-            let kind = kind as u32;
-            ffi::region_create(
-                context.handle(),
-                data,
-                size,
-                kind,
-                read_only,
-                name,
-                &mut handle,
-            )
+        let c_name = c_text(name);
+        let options = ffi::waybill_region_options_t {
+            data: data.cast(),
+            size_bytes: size,
+            kind: kind as u32,
+            read_only: read_only.into(),
+            name: c_name.as_ptr(),
+            ..Default::default()
         };
-        status.into_result()?;
+        // SAFETY: `owner` is dropped behind the handle, and Holders keeps others away.
+        let handle = ffi::make(|out, error| unsafe {
+            ffi::waybill_region_create(context.handle(), &options, out, error)
+        })?;
         let inner = Arc::new(Inner {
             handle,
             name: name.into(),
@@ -371,6 +363,9 @@ impl Drop for Held {
     }
 }
 
-pub(crate) fn handles(regions: &[Lent]) -> Vec<u64> {
-    regions.iter().map(|Lent(region)| region.handle).collect()
+pub(crate) fn handles(regions: &[Lent]) -> Vec<*mut ffi::waybill_region_t> {
+    regions
+        .iter()
+        .map(|Lent(region)| region.handle.get())
+        .collect()
 }

@@ -1,10 +1,10 @@
 //! Ranks that hold new weights.
 
 use std::ffi::c_void;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use crate::ffi;
+use crate::ffi::{self, Handle};
 use crate::rank::{Call, Rank};
 use crate::region::{self, Held};
 use crate::{Context, Deadline, Event, Lent, Manifest, Progress, RankOptions, Result};
@@ -48,14 +48,18 @@ impl CudaEvent {
     /// then it may be recorded again, or destroyed.
     #[must_use]
     pub unsafe fn from_raw(event: NonNull<c_void>) -> Self {
-        Self(event.as_ptr() as usize)
+        Self(event.as_ptr().expose_provenance())
+    }
+
+    fn to_c(self) -> *mut c_void {
+        ptr::with_exposed_provenance_mut(self.0)
     }
 }
 
 /// A rank that holds new weights. Its calls are carried out one after the other, in the order they
 /// came in. Dropping it closes it.
 pub struct Trainer {
-    rank: Rank,
+    rank: Rank<ffi::waybill_trainer_t>,
     held: Held,
 }
 
@@ -69,20 +73,23 @@ impl Trainer {
         options: &TrainerOptions,
     ) -> Result<Trainer> {
         let context = Context::or_default(&options.context)?;
-        let rank = Rank::create(context, ffi::trainer_destroy, |context, user| {
-            let config = ffi::TrainerConfig {
-                manifest: manifest.handle(),
-                regions: &region::handles(regions),
-                stage_threads: options.stage_threads,
-                ring_bytes: options.ring_bytes,
-                queue: context.dispatcher().queue(),
-            };
-            let mut handle = 0;
-            rank.with_config(user, |rank| {
-                ffi::trainer_create(context.handle(), rank, &config, &mut handle)
+        let handles = region::handles(regions);
+        let rank = Rank::create(context, |context, user| {
+            rank.with_c(user, |rank| {
+                let options = ffi::waybill_trainer_options_t {
+                    rank,
+                    manifest: manifest.handle(),
+                    regions: ffi::begin(&handles),
+                    region_count: handles.len() as u32,
+                    stage_threads: options.stage_threads,
+                    ring_bytes: options.ring_bytes,
+                    queue: context.dispatcher().queue(),
+                    ..Default::default()
+                };
+                ffi::make(|out, error| unsafe {
+                    ffi::waybill_trainer_create(context.handle(), &options, out, error)
+                })
             })
-            .into_result()?;
-            Ok(handle)
         })?;
         let held = Held::by_trainer(regions)?;
         Ok(Trainer { rank, held })
@@ -92,8 +99,11 @@ impl Trainer {
     /// waits for 120 s.
     pub fn join(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into().to_ns();
-        self.rank
-            .call(|token| ffi::trainer_join(self.rank.handle, deadline, token))
+        self.rank.call(|token| {
+            ffi::check(|error| unsafe {
+                ffi::waybill_trainer_join(self.rank.handle.get(), deadline, token, error)
+            })
+        })
     }
 
     /// Sends a version; every trainer of the job calls it with the same one. Versions only grow.
@@ -108,21 +118,22 @@ impl Trainer {
     /// Publishes without waiting. [`Region::write`](crate::Region::write) waits until the publish has
     /// ended.
     pub fn publish_async(&self, version: u64, options: &PublishOptions) -> Result<Update> {
-        let config = ffi::PublishConfig {
+        let c = ffi::waybill_publish_options_t {
             version,
             deadline_ns: options.deadline.to_ns(),
-            until_committed: options.until_committed,
-            no_digests: options.no_digests,
-            fail_on_nonfinite: options.fail_on_nonfinite,
-            after_event: options.after_event.map_or(0, |event| event.0),
+            until_committed: options.until_committed.into(),
+            no_digests: options.no_digests.into(),
+            fail_on_nonfinite: options.fail_on_nonfinite.into(),
+            after_event: options.after_event.map_or(ptr::null_mut(), CudaEvent::to_c),
+            ..Default::default()
         };
-        let mut handle = 0;
-        let call = self
-            .rank
-            .inbox
-            .start(Some(self.held.by_publish()?), |token| {
-                ffi::trainer_publish(self.rank.handle, &config, token, &mut handle)
-            })?;
+        let held = Some(self.held.by_publish()?);
+        let (call, handle) = self.rank.inbox.start(held, |token| {
+            // SAFETY: Whoever made the CudaEvent has promised that the event exists.
+            ffi::make(|out, error| unsafe {
+                ffi::waybill_trainer_publish(self.rank.handle.get(), &c, token, out, error)
+            })
+        })?;
         Ok(Update {
             version,
             handle,
@@ -144,27 +155,31 @@ impl Trainer {
 
     /// Returns how far the latest update has come.
     pub fn progress(&self) -> Result<Progress> {
-        let mut progress = Progress::default();
-        ffi::trainer_progress(self.rank.handle, &mut progress).into_result()?;
-        Ok(progress)
+        let c = ffi::fill(|out, error| unsafe {
+            ffi::waybill_trainer_progress(self.rank.handle.get(), out, error)
+        })?;
+        Ok(Progress::from_c(&c))
     }
 
     /// Returns what was chosen and why, as JSON: identity, epoch, lanes with their paths, NICs, counters.
     pub fn describe(&self) -> Result<String> {
-        let mut json = String::new();
-        ffi::trainer_describe(self.rank.handle, &mut json).into_result()?;
-        Ok(json)
+        ffi::make_text(|out, error| unsafe {
+            ffi::waybill_trainer_describe(self.rank.handle.get(), out, error)
+        })
     }
 
     /// The `waybill_trainer_t*`, for code that calls the C ABI by itself; it stays this value's.
     pub fn as_raw(&self) -> *mut c_void {
-        std::ptr::without_provenance_mut(self.rank.handle as usize)
+        self.rank.handle.get().cast()
     }
 
     /// Leaves the job, after the calls before it.
     pub fn leave(&self) -> Result<()> {
-        self.rank
-            .call(|token| ffi::trainer_leave(self.rank.handle, token))
+        self.rank.call(|token| {
+            ffi::check(|error| unsafe {
+                ffi::waybill_trainer_leave(self.rank.handle.get(), token, error)
+            })
+        })
     }
 
     /// Leaves at once: calls that are under way in other threads end, as `Cancelled`. It returns
@@ -178,14 +193,13 @@ impl Trainer {
 #[must_use]
 pub struct Update {
     version: u64,
-    handle: u64,
+    handle: Handle<ffi::waybill_update_t>,
     call: Arc<Call>,
 }
 
 impl Drop for Update {
     fn drop(&mut self) {
         self.cancel();
-        ffi::update_destroy(self.handle);
     }
 }
 
@@ -208,6 +222,6 @@ impl Update {
     /// Gives the update up, unless it has ended; it ends soon.
     pub fn cancel(&self) {
         // It fails if there is nothing to give up any more.
-        let _ = ffi::update_cancel(self.handle);
+        let _ = ffi::check(|error| unsafe { ffi::waybill_update_cancel(self.handle.get(), error) });
     }
 }

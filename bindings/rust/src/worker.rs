@@ -2,12 +2,14 @@
 
 use std::ffi::c_void;
 use std::ops::BitOr;
+use std::ptr::null;
+use std::slice;
 use std::sync::Arc;
 
-use crate::ffi;
+use crate::ffi::{self, c_text, Handle};
 use crate::rank::Rank;
 use crate::region::{self, Held};
-use crate::{Context, Deadline, Event, Lent, Manifest, Progress, RankOptions, Result, WorkerState};
+use crate::{Context, Deadline, Event, Lent, Manifest, Progress, RankOptions, Result};
 
 /// How a worker changes from one version to the next, and which regions it takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,12 +17,12 @@ use crate::{Context, Deadline, Event, Lent, Manifest, Progress, RankOptions, Res
 pub enum Mode {
     /// Two buffers of Waybill's; a commit shows the other one. No regions.
     #[default]
-    Shadow = 1,
+    Shadow = ffi::WAYBILL_MODE_SHADOW,
     /// The regions' memory stays where it is; a commit copies into it from a buffer of Waybill's.
-    ShadowCopy = 2,
+    ShadowCopy = ffi::WAYBILL_MODE_SHADOW_COPY,
     /// The regions, or one buffer of Waybill's, are written directly; the engine is paused from
     /// before READY.
-    InPlace = 3,
+    InPlace = ffi::WAYBILL_MODE_IN_PLACE,
 }
 
 /// Which notices an update waits with for [`Notice::accept`](crate::Notice::accept) or
@@ -32,11 +34,11 @@ impl Ask {
     /// None: everything is accepted.
     pub const NOTHING: Ask = Ask(0);
     /// `Event::Prepare`.
-    pub const PREPARE: Ask = Ask(1);
+    pub const PREPARE: Ask = Ask(ffi::WAYBILL_ASK_PREPARE);
     /// `Event::Arrived`.
-    pub const ARRIVED: Ask = Ask(2);
+    pub const ARRIVED: Ask = Ask(ffi::WAYBILL_ASK_ARRIVED);
     /// `Event::Commit`.
-    pub const COMMIT: Ask = Ask(4);
+    pub const COMMIT: Ask = Ask(ffi::WAYBILL_ASK_COMMIT);
 }
 
 impl BitOr for Ask {
@@ -59,9 +61,29 @@ pub struct WorkerOptions {
     pub verify_threads: u32,
 }
 
+/// The state of a worker: what it shows, and what came late.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkerState {
+    /// 0: none.
+    pub shown_version: u64,
+    /// It is part of the job.
+    pub joined: bool,
+    /// In place: written and not committed; nothing can be read.
+    pub dirty: bool,
+    /// It voted for a version and lost the controller: it shows the old version until it has
+    /// heard the decision.
+    pub in_doubt: bool,
+    /// How many late words of abandoned updates have come.
+    pub stragglers: u64,
+    /// How many immediates have come twice.
+    pub repeats: u64,
+    /// How many buffers were fenced.
+    pub renewals: u64,
+}
+
 /// An inference rank. Dropping it closes it.
 pub struct Worker {
-    rank: Rank,
+    rank: Rank<ffi::waybill_worker_t>,
     held: Arc<Held>,
 }
 
@@ -75,21 +97,24 @@ impl Worker {
         options: &WorkerOptions,
     ) -> Result<Worker> {
         let context = Context::or_default(&options.context)?;
-        let rank = Rank::create(context, ffi::worker_destroy, |context, user| {
-            let config = ffi::WorkerConfig {
-                manifest: manifest.handle(),
-                regions: &region::handles(regions),
-                mode: options.mode as u32,
-                ask: options.ask.0,
-                verify_threads: options.verify_threads,
-                queue: context.dispatcher().queue(),
-            };
-            let mut handle = 0;
-            rank.with_config(user, |rank| {
-                ffi::worker_create(context.handle(), rank, &config, &mut handle)
+        let handles = region::handles(regions);
+        let rank = Rank::create(context, |context, user| {
+            rank.with_c(user, |rank| {
+                let options = ffi::waybill_worker_options_t {
+                    rank,
+                    manifest: manifest.handle(),
+                    regions: ffi::begin(&handles),
+                    region_count: handles.len() as u32,
+                    mode: options.mode as u32,
+                    ask: options.ask.0,
+                    verify_threads: options.verify_threads,
+                    queue: context.dispatcher().queue(),
+                    ..Default::default()
+                };
+                ffi::make(|out, error| unsafe {
+                    ffi::waybill_worker_create(context.handle(), &options, out, error)
+                })
             })
-            .into_result()?;
-            Ok(handle)
         })?;
         let held = Arc::new(Held::by_worker(regions)?);
         Ok(Worker { rank, held })
@@ -98,8 +123,11 @@ impl Worker {
     /// Joins the job, as [`Trainer::join`](crate::Trainer::join) does.
     pub fn join(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into().to_ns();
-        self.rank
-            .call(|token| ffi::worker_join(self.rank.handle, deadline, token))
+        self.rank.call(|token| {
+            ffi::check(|error| unsafe {
+                ffi::waybill_worker_join(self.rank.handle.get(), deadline, token, error)
+            })
+        })
     }
 
     /// Waits for a notice. Returns None once the deadline passes (by default there is no deadline) or
@@ -116,30 +144,42 @@ impl Worker {
 
     /// Returns what is shown now.
     pub fn state(&self) -> Result<WorkerState> {
-        let mut state = WorkerState::default();
-        ffi::worker_state(self.rank.handle, &mut state).into_result()?;
-        Ok(state)
+        let c = ffi::fill(|out, error| unsafe {
+            ffi::waybill_worker_state(self.rank.handle.get(), out, error)
+        })?;
+        Ok(WorkerState {
+            shown_version: c.shown_version,
+            joined: c.joined != 0,
+            dirty: c.dirty != 0,
+            in_doubt: c.in_doubt != 0,
+            stragglers: c.stragglers,
+            repeats: c.repeats,
+            renewals: c.renewals,
+        })
     }
 
     /// Returns how far the latest update has come.
     pub fn progress(&self) -> Result<Progress> {
-        let mut progress = Progress::default();
-        ffi::worker_progress(self.rank.handle, &mut progress).into_result()?;
-        Ok(progress)
+        let c = ffi::fill(|out, error| unsafe {
+            ffi::waybill_worker_progress(self.rank.handle.get(), out, error)
+        })?;
+        Ok(Progress::from_c(&c))
     }
 
     /// Describes the worker, as [`Trainer::describe`](crate::Trainer::describe) does.
     pub fn describe(&self) -> Result<String> {
-        let mut json = String::new();
-        ffi::worker_describe(self.rank.handle, &mut json).into_result()?;
-        Ok(json)
+        ffi::make_text(|out, error| unsafe {
+            ffi::waybill_worker_describe(self.rank.handle.get(), out, error)
+        })
     }
 
     /// Holds what is shown. `holder` names the reader, for the error of an update that waits for the
     /// snapshot.
     pub fn snapshot(&self, holder: &str) -> Result<Snapshot> {
-        let mut handle = 0;
-        ffi::worker_snapshot(self.rank.handle, holder, &mut handle).into_result()?;
+        let holder = c_text(holder);
+        let handle = ffi::make(|out, error| unsafe {
+            ffi::waybill_worker_snapshot(self.rank.handle.get(), holder.as_ptr(), out, error)
+        })?;
         Ok(Snapshot {
             handle,
             _held: self.held.clone(),
@@ -148,13 +188,16 @@ impl Worker {
 
     /// The `waybill_worker_t*`, for code that calls the C ABI by itself; it stays this value's.
     pub fn as_raw(&self) -> *mut c_void {
-        std::ptr::without_provenance_mut(self.rank.handle as usize)
+        self.rank.handle.get().cast()
     }
 
     /// Leaves the job, after the calls before it. What is shown can still be read.
     pub fn leave(&self) -> Result<()> {
-        self.rank
-            .call(|token| ffi::worker_leave(self.rank.handle, token))
+        self.rank.call(|token| {
+            ffi::check(|error| unsafe {
+                ffi::waybill_worker_leave(self.rank.handle.get(), token, error)
+            })
+        })
     }
 
     /// Leaves at once, as [`Trainer::close`](crate::Trainer::close) does. Snapshots live on.
@@ -166,32 +209,27 @@ impl Worker {
 /// A hold on the version that was shown: its bytes do not change until it is dropped, and an update
 /// that needs the buffer waits.
 pub struct Snapshot {
-    handle: u64,
+    handle: Handle<ffi::waybill_snapshot_t>,
     _held: Arc<Held>, // The bytes may be those of the worker's regions.
-}
-
-impl Drop for Snapshot {
-    fn drop(&mut self) {
-        ffi::snapshot_destroy(self.handle);
-    }
 }
 
 impl Snapshot {
     /// Returns the version that is held.
     pub fn version(&self) -> u64 {
-        ffi::snapshot_version(self.handle)
+        unsafe { ffi::waybill_snapshot_version(self.handle.get()) }
     }
 
     /// Returns the bytes of a region of the worker's manifest. `OutOfRange`: there is no such region.
     pub fn region(&self, region: u32) -> Result<&[u8]> {
-        let (mut address, mut size) = (0, 0);
-        ffi::snapshot_region(self.handle, region, &mut address, &mut size).into_result()?;
+        let (mut data, mut size) = (null(), 0);
+        ffi::check(|error| unsafe {
+            ffi::waybill_snapshot_region(self.handle.get(), region, &mut data, &mut size, error)
+        })?;
         if size == 0 {
             return Ok(&[]);
         }
-        let data = std::ptr::with_exposed_provenance(address);
         // SAFETY: Nobody changes or frees them while the snapshot is there: the library its buffers,
         // `_held` the regions.
-        Ok(unsafe { std::slice::from_raw_parts(data, size) })
+        Ok(unsafe { slice::from_raw_parts(data.cast(), size as usize) })
     }
 }
