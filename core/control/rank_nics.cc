@@ -25,13 +25,6 @@ std::string EncodeWithNics(Manifest manifest, const Fabric& fabric) {
   return EncodeManifest(manifest);
 }
 
-uint64_t CountFallbacks(const Fabric& fabric) {
-  for (const FabricCount& count : fabric.Counts()) {
-    if (count.name == "fallbacks") return count.value;
-  }
-  return 0;
-}
-
 proto::Nics ListNics(const Fabric& fabric) {
   proto::Nics nics;
   for (const FabricNic& nic : fabric.Nics()) {

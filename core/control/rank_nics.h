@@ -18,9 +18,6 @@ std::string EncodeWithNics(Manifest manifest, const Fabric& fabric);
 
 proto::Nics ListNics(const Fabric& fabric);
 
-// Returns how many lanes so far a better fabric should have carried.
-uint64_t CountFallbacks(const Fabric& fabric);
-
 // Looks at the fabric's NICs once a second.
 class RankNics {
  public:

@@ -10,21 +10,28 @@ std::string StatusToJson(const proto::StatusReply& status) {
   nlohmann::json ranks = nlohmann::json::array();
   for (const proto::RankStatus& rank : status.ranks()) {
     nlohmann::json lanes = nlohmann::json::array(), nics = nlohmann::json::array();
-    for (const auto& lane : rank.lanes()) {
+    for (const auto& lane : rank.report().lanes().lanes()) {
       lanes.push_back(
           {{"peer", lane.peer()}, {"co_owner", lane.co_owner()}, {"path", lane.path()}});
     }
     for (const auto& nic : rank.nics()) {
       nics.push_back({{"name", nic.name()}, {"bytes_per_second", nic.bytes_per_second()}});
     }
+    nlohmann::json stages = nlohmann::json::object(), counters = nlohmann::json::object();
+    for (const auto& stage : rank.report().stages()) {
+      stages[stage.name()] = {{"begin_us", stage.begin_us()}, {"end_us", stage.end_us()}};
+    }
+    for (const auto& counter : rank.report().counters()) counters[counter.name()] = counter.value();
     ranks.push_back({{"name", rank.name()},
                      {"lanes", lanes},
                      {"nics", nics},
-                     {"fallbacks", rank.fallbacks()},
                      {"group", rank.group()},
                      {"state", rank.state()},
                      {"planned_bytes", rank.planned_bytes()},
-                     {"sent_bytes", rank.sent_bytes()},
+                     {"version", rank.report().version()},
+                     {"moved_bytes", rank.report().moved_bytes()},
+                     {"stages", stages},
+                     {"counters", counters},
                      {"shown_version", rank.shown_version()}});
   }
   const nlohmann::json json = {{"job", status.job()},
@@ -39,6 +46,13 @@ std::string StatusToJson(const proto::StatusReply& status) {
                                {"waiting_for", status.waiting_for()},
                                {"ranks", ranks}};
   return json.dump();
+}
+
+uint64_t CounterOf(const proto::RankReport& report, absl::string_view name) {
+  for (const proto::Counter& counter : report.counters()) {
+    if (counter.name() == name) return counter.value();
+  }
+  return 0;
 }
 
 }  // namespace waybill

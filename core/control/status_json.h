@@ -1,14 +1,20 @@
-// A controller's status, for programs.
+// A controller's status, for programs. A rank's counters, stages and lanes are those of its last
+// report.
 #ifndef WAYBILL_CORE_CONTROL_STATUS_JSON_H_
 #define WAYBILL_CORE_CONTROL_STATUS_JSON_H_
 
+#include <cstdint>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "core/protocol/messages.pb.h"
 
 namespace waybill {
 
 std::string StatusToJson(const proto::StatusReply& status);
+
+// Returns a counter of a report, or 0 if it has none of that name.
+uint64_t CounterOf(const proto::RankReport& report, absl::string_view name);
 
 }  // namespace waybill
 

@@ -85,7 +85,10 @@ void TrainerRank::OnMessage(const proto::ControllerMessage& message, absl::Time 
 void TrainerRank::Step(absl::Time now) {
   engine_->Step();
   HandleEvents(now);
-  if (auto nics = nics_.Look(now)) session_.OnNics(*std::move(nics));
+  if (auto nics = nics_.Look(now)) {
+    session_.OnNics(*std::move(nics));
+    session_.OnReport(EncodeReport(report(), fabric_));
+  }
   if (now >= session_.next_deadline()) session_.OnTime(now);
   HandleEvents(now);
 }
@@ -190,7 +193,8 @@ void TrainerRank::Handle(const TrainerEvent& event, absl::Time now) {
       connected_ = true;
       report_.lanes = engine_->ReportLanes();
       ++report_changes_;
-      return session_.OnConnected(report_.lanes, CountFallbacks(fabric_));
+      session_.OnConnected();
+      return session_.OnReport(EncodeReport(report(), fabric_));
     case TrainerEvent::Kind::kPeerFailed:
       if (connected_) session_.OnNics(ListNics(fabric_));  // Before the plan that this leads to.
       return session_.OnLaneFailed(event.peer, event.status);
@@ -204,7 +208,9 @@ void TrainerRank::Handle(const TrainerEvent& event, absl::Time now) {
       report_.nonfinite = engine_->FindNonFinite();
       report_.ring_high_water_bytes = engine_->ring_high_water_bytes();
       ++report_changes_;
-      return session_.OnSent(event.update, EncodeCounts(event.counts), now);
+      report_.total += event.counts;
+      session_.OnSent(event.update, now);
+      return session_.OnReport(EncodeReport(report(), fabric_));
     }
     case TrainerEvent::Kind::kStopped:
       return session_.OnStopped(event.update, now);

@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "core/control/rank_actions.h"
 #include "core/control/rank_nics.h"
+#include "core/control/rank_report.h"
 #include "core/engine/timeline.h"
 #include "core/engine/trainer_engine.h"
 #include "core/fabric/fabric.h"
@@ -26,26 +27,6 @@
 #include "core/tensor/manifest.h"
 
 namespace waybill {
-
-// What a trainer reports about itself and its latest update.
-struct TrainerReport {
-  uint64_t version = 0;        // The latest update's.
-  uint64_t planned_bytes = 0;  // Sent in every update of this plan.
-  TransferCounts counts;       // So far.
-  StageSpans stages;
-  // When the parts of the latest update began on this rank.
-  absl::Time published;  // publish() was called.
-  absl::Time started;    // START came: data moves from here on.
-  absl::Time sent;
-  absl::Duration enqueued;    // How long handing the plan to the engine took.
-  absl::Duration maxima_cpu;  // Processor time for working out maxima before they are traded.
-  absl::Duration trade_cpu;   // Processor time for trading them.
-  uint64_t ring_high_water_bytes = 0;
-  // Shards with NaNs or infinities among what the last update that was sent quantised.
-  std::vector<NonFinite> nonfinite;
-  std::vector<LaneReport> lanes;    // How each peer is reached in this epoch.
-  std::vector<std::string> groups;  // The job's; an outcome comes from each.
-};
 
 // Not thread-safe.
 class TrainerRank final : private TrainerHost {

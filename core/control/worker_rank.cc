@@ -63,7 +63,10 @@ void WorkerRank::OnMessage(const proto::ControllerMessage& message, absl::Time n
 void WorkerRank::Step(absl::Time now) {
   engine_->Step(now);
   HandleEvents();
-  if (auto nics = nics_.Look(now)) session_.OnNics(*std::move(nics));
+  if (auto nics = nics_.Look(now)) {
+    session_.OnNics(*std::move(nics));
+    session_.OnReport(EncodeReport(report(), fabric_));
+  }
   if (now >= session_.next_deadline()) session_.OnTime(now);
   HandleEvents();
 }
@@ -143,7 +146,8 @@ void WorkerRank::Handle(const WorkerEvent& event) {
       connected_ = true;
       report_.lanes = engine_->ReportLanes();
       ++report_changes_;
-      return session_.OnConnected(report_.lanes, CountFallbacks(fabric_));
+      session_.OnConnected();
+      return session_.OnReport(EncodeReport(report(), fabric_));
     case WorkerEvent::Kind::kPeerFailed:
       if (connected_) session_.OnNics(ListNics(fabric_));  // Before the plan that this leads to.
       return session_.OnLaneFailed({Role::kTrainer, event.trainer}, event.status);
@@ -162,7 +166,8 @@ void WorkerRank::Handle(const WorkerEvent& event) {
     case WorkerEvent::Kind::kFailed:
       return session_.OnFailed(event.update, event.status);
     case WorkerEvent::Kind::kShown:
-      return session_.OnShown(event.update, event.pause);
+      session_.OnShown(event.update, event.pause);
+      return session_.OnReport(EncodeReport(report(), fabric_));
   }
 }
 

@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "core/control/rank_actions.h"
 #include "core/control/rank_nics.h"
+#include "core/control/rank_report.h"
 #include "core/engine/shown_state.h"
 #include "core/engine/timeline.h"
 #include "core/engine/worker_engine.h"
@@ -25,18 +26,6 @@
 #include "core/tensor/manifest.h"
 
 namespace waybill {
-
-// What a worker reports about itself and its latest update.
-struct WorkerReport {
-  uint64_t version = 0;         // The latest update's.
-  uint64_t planned_bytes = 0;   // Received in every update of this plan.
-  uint64_t verified_bytes = 0;  // Of the latest update, so far.
-  StageSpans stages;
-  WorkerCounts counts;
-  std::vector<LaneReport> lanes;  // How each peer is reached in this epoch.
-  bool in_doubt =
-      false;  // Voted for a version and lost the controller before it heard the decision.
-};
 
 // Not thread-safe, but for what says so.
 class WorkerRank final : private WorkerHost {

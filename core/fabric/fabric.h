@@ -82,7 +82,8 @@ struct FabricNic {
   uint64_t bytes_per_second = 0;
 };
 
-// A counter for operators. It starts at 0 when the fabric is made.
+// A counter for operators. It starts at 0 when the fabric is made. Its name is in no other fabric's
+// terms: whoever has several fabrics puts the fabric's name before it.
 struct FabricCount {
   std::string name;
   uint64_t value = 0;

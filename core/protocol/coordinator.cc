@@ -124,6 +124,9 @@ void Coordinator::OnMessage(ConnectionId connection, const proto::RankMessage& m
     case proto::RankMessage::kConnected:
       OnConnected(*member, message.connected(), now);
       break;
+    case proto::RankMessage::kReport:
+      OnReport(*member, message.report());
+      break;
     case proto::RankMessage::kConnectFailed:
       if (message.connect_failed().epoch() != epoch_) return;
       OnConnectFailed(*member, DecodeError(message.connect_failed().error()), now);
@@ -379,6 +382,15 @@ void Coordinator::SendConnect() {
   }
 }
 
+void Coordinator::OnReport(Member& member, const proto::RankReport& report) {
+  // A rank has some 40 counters, and every stage once.
+  constexpr int kMostEntries = 1024;
+  if (report.counters_size() > kMostEntries || report.stages_size() > kMostEntries) return;
+  proto::RankReport kept = report;
+  if (!report.has_lanes()) *kept.mutable_lanes() = std::move(*member.report.mutable_lanes());
+  member.report = std::move(kept);
+}
+
 // A NIC went away or came back: the lanes are planned again between two updates.
 void Coordinator::OnNics(Member& member, const proto::Nics& nics, absl::Time now) {
   if (member.manifest == nullptr) return;
@@ -397,7 +409,6 @@ void Coordinator::OnNics(Member& member, const proto::Nics& nics, absl::Time now
 void Coordinator::OnConnected(Member& member, const proto::Connected& connected, absl::Time now) {
   if (phase_ != Phase::kConnecting || connected.epoch() != epoch_) return;
   member.connected = true;
-  member.lanes = connected;
   for (const auto& [id, other] : members_.members()) {
     if (!other.connected) return;
   }
@@ -726,9 +737,7 @@ void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& messa
   const auto current = [&](const proto::Round& round) {
     return round_ != nullptr && IsOf(round, round_->update());
   };
-  if (message.has_sent() && trainer) {
-    member.sent_bytes += message.sent().counts().bytes();
-  } else if (message.has_failed() && current(message.failed().round())) {
+  if (message.has_failed() && current(message.failed().round())) {
     const absl::Status status = DecodeError(message.failed().error());
     trainer ? round_->OnTrainerFailed(rank, status) : round_->OnWorkerFailed(rank, status);
   } else if (trainer) {

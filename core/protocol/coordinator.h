@@ -138,6 +138,7 @@ class Coordinator final : private RoundActions {
   void OnPlanned(uint64_t ticket, absl::StatusOr<Plan> plan, absl::Time now);
   void SendPlan(const Member& member);
   void OnOffers(Member& member, const proto::Offers& offers);
+  static void OnReport(Member& member, const proto::RankReport& report);
   void SendConnect();
   void OnConnected(Member& member, const proto::Connected& connected, absl::Time now);
   void OnConnectFailed(const Member& member, const absl::Status& why, absl::Time now);

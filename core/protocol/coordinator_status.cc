@@ -49,9 +49,7 @@ proto::StatusReply Coordinator::Status() const {
     const auto& bytes = id.role == Role::kTrainer ? plan_.trainer_bytes : plan_.worker_bytes;
     if (id.rank < bytes.size()) rank->set_planned_bytes(bytes[id.rank]);
     rank->set_shown_version(member.shown_version);
-    rank->set_sent_bytes(member.sent_bytes);
-    *rank->mutable_lanes() = member.lanes.lanes();
-    rank->set_fallbacks(member.lanes.fallbacks());
+    *rank->mutable_report() = member.report;
     if (member.manifest == nullptr) continue;
     for (const Nic& nic : member.manifest->nics()) {
       proto::UsableNic* out = rank->add_nics();

@@ -605,6 +605,27 @@ TEST_F(CoordinatorTest, APublishWaitsForALostRankFromWhenItWasLost) {
             "publish version 6: the job is not whole, waiting for worker 1");
 }
 
+TEST_F(CoordinatorTest, TheStatusShowsEachRanksLastReport) {
+  MakeCoordinator();
+  Establish();
+  proto::RankReport report;
+  report.set_version(4);
+  report.mutable_lanes()->add_lanes()->set_path("tcp");
+  const auto tell = [&] {
+    Tell(kWorker[0], [&](proto::RankMessage& m) { *m.mutable_report() = report; });
+    return coordinator_->Status().ranks(2).report();
+  };
+  EXPECT_EQ(tell().lanes().lanes(0).path(), "tcp");
+  report.set_version(5);
+  report.clear_lanes();  // As before.
+  EXPECT_EQ(tell().version(), 5u);
+  EXPECT_EQ(tell().lanes().lanes(0).path(), "tcp");
+  // A report that no rank makes is not kept.
+  report.set_version(6);
+  for (int i = 0; i < 2000; ++i) report.add_counters();
+  EXPECT_EQ(tell().version(), 5u);
+}
+
 TEST_F(CoordinatorTest, WhoWasPartOfAWholeJobWaitsForTheOthers) {
   MakeCoordinator();
   Establish();

@@ -43,8 +43,7 @@ struct Member {
   std::optional<proto::Offers> offers;
   bool connected = false;
 
-  uint64_t sent_bytes = 0;
-  proto::Connected lanes;  // What it last said about them.
+  proto::RankReport report;  // The last one, with the lanes that it was last told of.
 };
 
 class Membership {

@@ -72,24 +72,4 @@ std::vector<PeerLanes> DecodeLanes(const proto::Plan& plan) {
   return lanes;
 }
 
-proto::Counts EncodeCounts(const TransferCounts& counts) {
-  proto::Counts out;
-  out.set_bytes(counts.bytes);
-  out.set_writes(counts.writes);
-  out.set_stores(counts.stores);
-  out.set_immediates(counts.immediates);
-  out.set_maxima_messages(counts.maxima_messages);
-  out.set_maxima_bytes(counts.maxima_bytes);
-  return out;
-}
-
-TransferCounts DecodeCounts(const proto::Counts& counts) {
-  return {.bytes = counts.bytes(),
-          .writes = counts.writes(),
-          .stores = counts.stores(),
-          .immediates = counts.immediates(),
-          .maxima_messages = counts.maxima_messages(),
-          .maxima_bytes = counts.maxima_bytes()};
-}
-
 }  // namespace waybill

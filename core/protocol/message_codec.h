@@ -20,9 +20,6 @@ absl::Status DecodeError(const proto::Error& error);
 proto::Buffer EncodeBuffer(const BufferAddress& buffer);
 BufferAddress DecodeBuffer(const proto::Buffer& buffer);
 
-proto::Counts EncodeCounts(const TransferCounts& counts);
-TransferCounts DecodeCounts(const proto::Counts& counts);
-
 proto::Round EncodeRound(const UpdateId& update);
 // Returns true if the message that carries `round` belongs to `update`.
 inline bool IsOf(const proto::Round& round, const UpdateId& update) {

@@ -86,6 +86,8 @@ void RankSession::OnStreamOpen(absl::Time now) {
   heard_ = false;
   epoch_ = 0;
   nics_ = options_.nics.SerializeAsString();
+  report_.clear();
+  reported_lanes_.clear();
   proto::RankMessage message;
   proto::Join* join = message.mutable_join();
   join->set_protocol_version(kProtocolVersion);
@@ -193,16 +195,9 @@ void RankSession::SendConnectFailed(const absl::Status& status) {
   Send(std::move(message));
 }
 
-void RankSession::OnConnected(const std::vector<LaneReport>& lanes, uint64_t fallbacks) {
+void RankSession::OnConnected() {
   proto::RankMessage message;
   message.mutable_connected()->set_epoch(epoch_);
-  message.mutable_connected()->set_fallbacks(fallbacks);
-  for (const LaneReport& lane : lanes) {
-    proto::LaneReport* report = message.mutable_connected()->add_lanes();
-    report->set_peer(lane.peer);
-    report->set_path(lane.path);
-    report->set_co_owner(lane.co_owner);
-  }
   Send(std::move(message));
 }
 
@@ -222,6 +217,21 @@ void RankSession::OnNics(proto::Nics nics) {
   nics_ = std::move(serialized);
   proto::RankMessage message;
   *message.mutable_nics() = std::move(nics);
+  Send(std::move(message));
+}
+
+void RankSession::OnReport(proto::RankReport report) {
+  if (stream_ != Stream::kOpen || epoch_ == 0) return;
+  proto::LaneReports lanes = std::move(*report.mutable_lanes());
+  report.clear_lanes();
+  const std::string serialized = report.SerializeAsString();
+  const std::string serialized_lanes = lanes.SerializeAsString();
+  if (serialized == report_ && serialized_lanes == reported_lanes_) return;
+  if (serialized_lanes != reported_lanes_) *report.mutable_lanes() = std::move(lanes);
+  report_ = serialized;
+  reported_lanes_ = serialized_lanes;
+  proto::RankMessage message;
+  *message.mutable_report() = std::move(report);
   Send(std::move(message));
 }
 

@@ -99,10 +99,12 @@ class RankSession {
   void OnMessage(const proto::ControllerMessage& message, absl::Time now);
 
   // The engine has connected every lane.
-  void OnConnected(const std::vector<LaneReport>& lanes, uint64_t fallbacks);
+  void OnConnected();
   // The lane to a peer is dead. A trainer's peer that is a trainer is a co-owner.
   void OnLaneFailed(RankId peer, const absl::Status& status);
   void OnNics(proto::Nics nics);
+  // What the rank knows about itself now; sent if it is new.
+  void OnReport(proto::RankReport report);
 
   void OnTime(absl::Time now);
   // When OnTime() has something to do next.
@@ -166,7 +168,10 @@ class RankSession {
   uint64_t epoch_ = 0;
   uint64_t plan_hash_ = 0;
   std::vector<std::string> groups_;
-  std::string nics_;  // As the controller knows them, serialized.
+  // As the controller knows them, serialized.
+  std::string nics_;
+  std::string report_;
+  std::string reported_lanes_;
 };
 
 }  // namespace waybill

@@ -199,7 +199,7 @@ TEST_F(TrainerSessionTest, APublishIsAskedForWhenTheOneBeforeItIsSent) {
   Publish(6);
   EXPECT_EQ(host_.Count(Kind::kPublish), 1);
   Begin(5, 1);
-  session_.OnSent(UpdateOf(5, 1), {}, now_);
+  session_.OnSent(UpdateOf(5, 1), now_);
   EXPECT_TRUE(Published(5)->status.ok());
   EXPECT_EQ(host_.Count(Kind::kPublish), 2);
   EXPECT_EQ(host_.Last(Kind::kPublish)->publish().version(), 6u);
@@ -308,7 +308,7 @@ TEST_F(TrainerSessionTest, TheOutcomeOfAWithdrawnPublishIsNotThatOfTheNext) {
                    now_);
   HearOutcome(5, /*attempt=*/1, /*committed=*/false);
   Begin(5, 2);
-  session_.OnSent(UpdateOf(5, 2), {}, now_);
+  session_.OnSent(UpdateOf(5, 2), now_);
   EXPECT_EQ(Published(5), nullptr);
   HearOutcome(5, /*attempt=*/2, /*committed=*/true);
   EXPECT_TRUE(Published(5)->status.ok());
@@ -321,8 +321,32 @@ TEST_F(TrainerSessionTest, AnOutcomeFromBeforeThePublishCounts) {
                    now_);
   HearOutcome(5, /*attempt=*/0, /*committed=*/false);
   Begin(5, 1);
-  session_.OnSent(UpdateOf(5, 1), {}, now_);
+  session_.OnSent(UpdateOf(5, 1), now_);
   EXPECT_EQ(Published(5)->status.code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(TrainerSessionTest, AReportIsSentIfItIsNewAndItsLanesIfTheyAre) {
+  Establish();
+  proto::RankReport report;
+  report.set_version(5);
+  report.mutable_lanes()->add_lanes()->set_path("tcp");
+  session_.OnReport(report);
+  session_.OnReport(report);
+  ASSERT_EQ(host_.Count(Kind::kReport), 1);
+  EXPECT_EQ(host_.Last(Kind::kReport)->report().lanes().lanes_size(), 1);
+  report.set_version(6);
+  session_.OnReport(report);
+  ASSERT_EQ(host_.Count(Kind::kReport), 2);
+  EXPECT_FALSE(host_.Last(Kind::kReport)->report().has_lanes());
+  // Another controller knows nothing.
+  Lose();
+  session_.OnReport(report);
+  EXPECT_EQ(host_.Count(Kind::kReport), 2);
+  Pass(absl::Seconds(2));
+  ComeBack();
+  session_.OnReport(report);
+  ASSERT_EQ(host_.Count(Kind::kReport), 3);
+  EXPECT_TRUE(host_.Last(Kind::kReport)->report().has_lanes());
 }
 
 TEST_F(TrainerSessionTest, AMessageOfAnotherRoundIsIgnored) {
@@ -370,7 +394,7 @@ TEST_F(TrainerSessionTest, UntilCommittedEndsWithTheLastGroup) {
   session_.Publish(5, {.version = 5, .deadline = now_ + absl::Seconds(3), .until_committed = true},
                    now_);
   Begin(5, 1);
-  session_.OnSent(UpdateOf(5, 1), {}, now_);
+  session_.OnSent(UpdateOf(5, 1), now_);
   EXPECT_EQ(Published(5), nullptr);
   HearOutcome(5, attempt(), /*committed=*/true);
   EXPECT_TRUE(Published(5)->status.ok());
@@ -380,7 +404,7 @@ TEST_F(TrainerSessionTest, ATrainerThatComesBackAsksWhatBecameOfWhatItSent) {
   Establish();
   Publish(5);
   Begin(5, 1);
-  session_.OnSent(UpdateOf(5, 1), {}, now_);
+  session_.OnSent(UpdateOf(5, 1), now_);
   Lose();
   Reopen();
   EXPECT_EQ(host_.Last(Kind::kJoin)->join().undecided_version(), 5u);

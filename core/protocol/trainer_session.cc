@@ -268,10 +268,9 @@ void TrainerSession::SendFailed(const UpdateId& update, const absl::Status& stat
 
 // --- the engine ---
 
-void TrainerSession::OnSent(const UpdateId& update, const proto::Counts& counts, absl::Time now) {
+void TrainerSession::OnSent(const UpdateId& update, absl::Time now) {
   proto::RankMessage message;
   *message.mutable_sent()->mutable_round() = EncodeRound(update);
-  *message.mutable_sent()->mutable_counts() = counts;
   Send(std::move(message));
   if (writing_ != update) return;
   writing_.reset();

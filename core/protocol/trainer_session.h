@@ -54,7 +54,7 @@ class TrainerSession final : public RankSession {
   // Ends that publish in kCancelled within a second or so, unless it is SENT.
   void Cancel(uint64_t token, absl::Time now);
 
-  void OnSent(const UpdateId& update, const proto::Counts& counts, absl::Time now);
+  void OnSent(const UpdateId& update, absl::Time now);
   void OnStopped(const UpdateId& update, absl::Time now);
   // What was sent must not be shown; the controller's ABORT follows.
   void OnRefused(const absl::Status& status);

@@ -74,6 +74,15 @@ struct TransferCounts {
   uint64_t maxima_bytes = 0;
 
   bool operator==(const TransferCounts&) const = default;
+  TransferCounts& operator+=(const TransferCounts& other) {
+    bytes += other.bytes;
+    writes += other.writes;
+    stores += other.stores;
+    immediates += other.immediates;
+    maxima_messages += other.maxima_messages;
+    maxima_bytes += other.maxima_bytes;
+    return *this;
+  }
 };
 
 // NaNs and infinities in a shard of a trainer's manifest.

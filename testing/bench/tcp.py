@@ -66,7 +66,7 @@ def transfer(lanes, mib, *more):
     size, last = done["bytes"] / 1e9, done["rounds"][-1]  # The first one makes the pages warm.
     cpu = last["sender_cpu_seconds"] + last["receiver_cpu_seconds"]
     calls = {
-        name: done[end][f"tcp.{name}_calls"] / len(done["rounds"]) / (done["bytes"] / 2**30)
+        name: done[end][f"{name}_calls"] / len(done["rounds"]) / (done["bytes"] / 2**30)
         for end, name in (("sender", "send"), ("receiver", "receive"))
     }
     return {"rate": size / last["seconds"], "cpu": cpu / size, "calls": calls}

@@ -99,9 +99,9 @@ TEST_F(FallbackTest, WhereRdmaWorksItCarriesEveryLane) {
   }
   const proto::StatusReply status = job_->controller().status();
   for (const proto::RankStatus& rank : status.ranks()) {
-    EXPECT_EQ(rank.fallbacks(), 0u);
+    EXPECT_EQ(CounterOf(rank.report(), "fallbacks"), 0u);
     EXPECT_EQ(rank.nics_size(), 2);
-    EXPECT_EQ(rank.lanes_size(), 4);
+    EXPECT_EQ(rank.report().lanes().lanes_size(), 4);
   }
 }
 
@@ -130,7 +130,8 @@ TEST_F(FallbackTest, APathThatDiesFailsTheUpdateAndTheNextEpochUsesWhatStillWork
   const proto::StatusReply status = job_->controller().status();
   EXPECT_EQ(status.lanes_lost(), 1u);
   uint64_t fallbacks = 0;
-  for (const proto::RankStatus& rank : status.ranks()) fallbacks += rank.fallbacks();
+  for (const proto::RankStatus& rank : status.ranks())
+    fallbacks += CounterOf(rank.report(), "fallbacks");
   EXPECT_EQ(fallbacks, 2u);  // One at each end.
 }
 
@@ -206,8 +207,8 @@ TEST_F(FallbackTest, MemoryThatCannotBeRegisteredIsReachedByCopiesAndStatusSaysW
   PublishAndCheck(2);
   const proto::StatusReply status = job_->controller().status();
   for (const proto::RankStatus& rank : status.ranks()) {
-    EXPECT_EQ(rank.fallbacks(), 0u);
-    for (const proto::LaneReport& lane : rank.lanes()) {
+    EXPECT_EQ(CounterOf(rank.report(), "fallbacks"), 0u);
+    for (const proto::LaneReport& lane : rank.report().lanes().lanes()) {
       EXPECT_THAT(lane.path(), AllOf(StartsWith("verbs: "), HasSubstr("with copies here: register"),
                                      HasSubstr("limit on locked memory")));
     }
@@ -219,7 +220,7 @@ TEST_F(FallbackTest, WhereNotEvenRingsCanBeRegisteredTcpCarriesAllAndStatusSaysW
   PublishAndCheck(1);
   const proto::StatusReply status = job_->controller().status();
   for (const proto::RankStatus& rank : status.ranks()) {
-    for (const proto::LaneReport& lane : rank.lanes()) {
+    for (const proto::LaneReport& lane : rank.report().lanes().lanes()) {
       EXPECT_THAT(lane.path(), AllOf(StartsWith("tcp: "), HasSubstr("register"),
                                      HasSubstr("limit on locked memory")));
     }

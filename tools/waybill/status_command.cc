@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cstdint>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -19,6 +21,13 @@ struct Options {
   bool json = false;
 };
 
+// How long the rank's part in its latest update took.
+std::string DescribeTime(const proto::RankReport& report) {
+  int64_t end_us = 0;
+  for (const proto::StageTime& stage : report.stages()) end_us = std::max(end_us, stage.end_us());
+  return end_us == 0 ? "" : absl::StrFormat("%.1f ms", static_cast<double>(end_us) / 1e3);
+}
+
 void Print(const proto::StatusReply& status) {
   std::cout << absl::StrFormat("job %s: %s, epoch %d, plan %016x\n", status.job(), status.phase(),
                                status.epoch(), status.plan_hash());
@@ -30,15 +39,17 @@ void Print(const proto::StatusReply& status) {
   }
   if (!status.waiting_for().empty()) std::cout << "waiting for " << status.waiting_for() << "\n";
   if (status.ranks().empty()) return;
-  std::cout << absl::StrFormat("\n%-12s %-10s %-10s %14s %14s %8s\n", "rank", "group", "state",
-                               "planned MB", "sent MB", "shows");
+  std::cout << absl::StrFormat("\n%-12s %-10s %-10s %14s %14s %12s %8s\n", "rank", "group", "state",
+                               "planned MB", "sent MB", "last took", "shows");
   for (const proto::RankStatus& rank : status.ranks()) {
     const bool worker = rank.name().rfind("worker", 0) == 0;
     std::cout << absl::StrFormat(
-        "%-12s %-10s %-10s %14.1f %14s %8s\n", rank.name(), worker ? rank.group() : "",
+        "%-12s %-10s %-10s %14.1f %14s %12s %8s\n", rank.name(), worker ? rank.group() : "",
         rank.state(), static_cast<double>(rank.planned_bytes()) / 1e6,
-        worker ? "" : absl::StrFormat("%.1f", static_cast<double>(rank.sent_bytes()) / 1e6),
-        worker ? absl::StrCat(rank.shown_version()) : "");
+        worker ? ""
+               : absl::StrFormat("%.1f",
+                                 static_cast<double>(CounterOf(rank.report(), "sent_bytes")) / 1e6),
+        DescribeTime(rank.report()), worker ? absl::StrCat(rank.shown_version()) : "");
   }
 }
 
@@ -47,9 +58,9 @@ void PrintLanes(const proto::StatusReply& status) {
   std::map<std::string, int> paths, of_co_owners;
   uint64_t fallbacks = 0;
   for (const proto::RankStatus& rank : status.ranks()) {
-    fallbacks += rank.fallbacks();
+    fallbacks += CounterOf(rank.report(), "fallbacks");
     if (rank.name().rfind("trainer", 0) != 0) continue;
-    for (const proto::LaneReport& lane : rank.lanes()) {
+    for (const proto::LaneReport& lane : rank.report().lanes().lanes()) {
       ++(lane.co_owner() ? of_co_owners : paths)[lane.path()];
     }
   }

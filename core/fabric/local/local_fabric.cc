@@ -243,9 +243,9 @@ class LocalFabric final : public Fabric {
   bool ArmWait() override { return events_.empty(); }
 
   std::vector<FabricCount> Counts() const override {
-    return {{"local.accepted_sockets", accepted_},
-            {"local.refused_strangers", refused_},
-            {"local.silent_strangers", strangers_.silent_count()}};
+    return {{"accepted_sockets", accepted_},
+            {"refused_strangers", refused_},
+            {"silent_strangers", strangers_.silent_count()}};
   }
 
  private:

@@ -125,7 +125,7 @@ TEST(LocalStrangers, WhoSaysNothingIsClosedAfterAWhile) {
   EXPECT_TRUE(first.IsClosed(fabric));
   RawPeer second(*fabric->LaneAddress(*fabric->OpenLane("peer", "")));
   EXPECT_TRUE(second.IsClosed(fabric));
-  EXPECT_EQ(fabric.Counted("local.silent_strangers"), 2u);
+  EXPECT_EQ(fabric.Counted("silent_strangers"), 2u);
 }
 
 TEST(LocalStrangers, OfTooManyTheOldestIsClosed) {
@@ -135,8 +135,8 @@ TEST(LocalStrangers, OfTooManyTheOldestIsClosed) {
   for (int i = 0; i < 10; ++i) {
     crowd.push_back(std::make_unique<RawPeer>(*fabric->LaneAddress(lane)));
   }
-  ASSERT_TRUE(fabric.Until([&] { return fabric.Counted("local.accepted_sockets") == 10; }));
-  EXPECT_EQ(fabric.Counted("local.silent_strangers"), 7u);
+  ASSERT_TRUE(fabric.Until([&] { return fabric.Counted("accepted_sockets") == 10; }));
+  EXPECT_EQ(fabric.Counted("silent_strangers"), 7u);
   EXPECT_TRUE(crowd.front()->IsClosed(fabric));
   EXPECT_TRUE(crowd.back()->Join(fabric, lane));
 }
@@ -151,7 +151,7 @@ TEST(LocalStrangers, AHelloToNoLaneOfOursIsRefused) {
   RawPeer garbage(*fabric->LaneAddress(*fabric->OpenLane("peer", "")));
   ASSERT_TRUE(garbage.Say({.kind = FrameKind::kDone}, "what?").ok());
   EXPECT_TRUE(garbage.IsClosed(fabric));
-  EXPECT_EQ(fabric.Counted("local.refused_strangers"), 2u);
+  EXPECT_EQ(fabric.Counted("refused_strangers"), 2u);
 }
 
 }  // namespace

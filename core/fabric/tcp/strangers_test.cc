@@ -37,7 +37,7 @@ TEST_P(StrangerTest, IsClosedAndTheLaneWaitsForItsPeer) {
   GetParam().spoil(hello);
   ASSERT_TRUE(stranger.Say(hello, fabric));
   EXPECT_TRUE(stranger.IsClosed(fabric));
-  EXPECT_EQ(fabric.Counted("tcp.refused_strangers"), 1u);
+  EXPECT_EQ(fabric.Counted("refused_strangers"), 1u);
   EXPECT_FALSE(fabric.HasFailed(lane));
   ASSERT_TRUE(peer.Say(peer.GoodHello(), fabric));
   EXPECT_TRUE(Until([&] { return fabric.IsConnected(lane); }, fabric));
@@ -73,7 +73,7 @@ TEST(Strangers, AnotherPeerThanIsToldLaterIsDropped) {
   RawPeer early(*fabric->LaneAddress(lane));
   RawPeer peer(*fabric->LaneAddress(lane));
   ASSERT_TRUE(early.Say(early.GoodHello(), fabric));
-  ASSERT_TRUE(Until([&] { return fabric.Counted("tcp.accepted_sockets") == 2; }, fabric));
+  ASSERT_TRUE(Until([&] { return fabric.Counted("accepted_sockets") == 2; }, fabric));
   for (int i = 0; i < 10; ++i) fabric.Poll();
   ASSERT_TRUE(fabric->ConnectLane(lane, peer.address()).ok());
   EXPECT_TRUE(early.IsClosed(fabric));
@@ -89,7 +89,7 @@ TEST(Strangers, WhoSaysNothingIsClosedAfterAWhile) {
   ASSERT_TRUE(slow.Send({reinterpret_cast<const std::byte*>("waybil"), 6}, fabric));
   EXPECT_TRUE(silent.IsClosed(fabric));
   EXPECT_TRUE(slow.IsClosed(fabric));
-  EXPECT_EQ(fabric.Counted("tcp.silent_strangers"), 2u);
+  EXPECT_EQ(fabric.Counted("silent_strangers"), 2u);
 }
 
 TEST(Strangers, OfTooManyTheOldestIsClosed) {
@@ -97,8 +97,8 @@ TEST(Strangers, OfTooManyTheOldestIsClosed) {
   const LaneId lane = *fabric->OpenLane("peer", "");
   std::vector<RawPeer> crowd;
   for (int i = 0; i < 10; ++i) crowd.emplace_back(*fabric->LaneAddress(lane));
-  ASSERT_TRUE(Until([&] { return fabric.Counted("tcp.accepted_sockets") == 10; }, fabric));
-  EXPECT_EQ(fabric.Counted("tcp.silent_strangers"), 7u);
+  ASSERT_TRUE(Until([&] { return fabric.Counted("accepted_sockets") == 10; }, fabric));
+  EXPECT_EQ(fabric.Counted("silent_strangers"), 7u);
   EXPECT_TRUE(crowd.front().IsClosed(fabric));
   RawPeer peer(*fabric->LaneAddress(lane));
   EXPECT_TRUE(peer.Join(fabric, lane));
@@ -114,7 +114,7 @@ TEST(Strangers, GarbageIsClosed) {
     (void)stranger.Send(RandomBytes(random, 1 + random() % 5000), a);
     EXPECT_TRUE(stranger.IsClosed(a));
   }
-  EXPECT_EQ(a.Counted("tcp.refused_strangers"), 200u);
+  EXPECT_EQ(a.Counted("refused_strangers"), 200u);
   EXPECT_TRUE(DrivenLane(a, b).Carries());
 }
 

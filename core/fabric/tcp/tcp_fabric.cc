@@ -178,17 +178,12 @@ class TcpFabric final : public Fabric {
   std::vector<FabricCount> Counts() const override {
     const TrafficCounts& traffic = lanes_.counts;
     const DoorwayCounts& door = lanes_.doorway_counts();
-    return {{"tcp.sent_bytes", traffic.sent_bytes},
-            {"tcp.received_bytes", traffic.received_bytes},
-            {"tcp.send_calls", traffic.send_calls},
-            {"tcp.receive_calls", traffic.receive_calls},
-            {"tcp.setting_calls", traffic.setting_calls},
-            {"tcp.connected_lanes", traffic.connected_lanes},
-            {"tcp.failed_lanes", traffic.failed_lanes},
-            {"tcp.refused_writes", traffic.refused_writes},
-            {"tcp.accepted_sockets", door.accepted},
-            {"tcp.refused_strangers", door.refused},
-            {"tcp.silent_strangers", door.silent}};
+    return {{"sent_bytes", traffic.sent_bytes},       {"received_bytes", traffic.received_bytes},
+            {"send_calls", traffic.send_calls},       {"receive_calls", traffic.receive_calls},
+            {"setting_calls", traffic.setting_calls}, {"connected_lanes", traffic.connected_lanes},
+            {"failed_lanes", traffic.failed_lanes},   {"refused_writes", traffic.refused_writes},
+            {"accepted_sockets", door.accepted},      {"refused_strangers", door.refused},
+            {"silent_strangers", door.silent}};
   }
 
  private:

@@ -59,7 +59,7 @@ class HalfAWrite : public testing::Test {
     EXPECT_TRUE(Until([&] { return fabric_.HasFailed(lane_); }, fabric_));
     EXPECT_EQ(fabric_.Count(Kind::kFailed, lane_), 1u);
     EXPECT_EQ(fabric_.Count(Kind::kImmediate, lane_), 0u);
-    EXPECT_EQ(fabric_.Counted("tcp.refused_writes"), 1u);
+    EXPECT_EQ(fabric_.Counted("refused_writes"), 1u);
     EXPECT_TRUE(IsUntouched());
   }
 
@@ -239,9 +239,8 @@ TEST(TcpFabric, BytesAndCallsAreCounted) {
   const Region from = *a->Allocate(kChunk, "source");
   const RemoteRegionId to = lane.Reach(*b->Allocate(kChunk, "destination"));
   const auto counted = [&](DrivenFabric& fabric) {
-    return std::vector<uint64_t>{
-        fabric.Counted("tcp.sent_bytes"), fabric.Counted("tcp.received_bytes"),
-        fabric.Counted("tcp.send_calls"), fabric.Counted("tcp.receive_calls")};
+    return std::vector<uint64_t>{fabric.Counted("sent_bytes"), fabric.Counted("received_bytes"),
+                                 fabric.Counted("send_calls"), fabric.Counted("receive_calls")};
   };
   const std::vector<uint64_t> a_before = counted(a);
   const std::vector<uint64_t> b_before = counted(b);

@@ -1,0 +1,78 @@
+#include "core/control/rank_report.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace waybill {
+namespace {
+
+void AddCounter(absl::string_view name, uint64_t value, proto::RankReport& out) {
+  proto::Counter* counter = out.add_counters();
+  counter->set_name(std::string(name));
+  counter->set_value(value);
+}
+
+void AddStages(const StageSpans& spans, proto::RankReport& out) {
+  int64_t first = std::numeric_limits<int64_t>::max();
+  for (const StageSpan& span : spans) {
+    if (span.begin_ns != 0) first = std::min(first, span.begin_ns);
+  }
+  for (size_t i = 0; i < spans.size(); ++i) {
+    if (spans[i].begin_ns == 0) continue;
+    proto::StageTime* stage = out.add_stages();
+    stage->set_name(std::string(Name(static_cast<Stage>(i))));
+    stage->set_begin_us((spans[i].begin_ns - first) / 1000);
+    stage->set_end_us((spans[i].end_ns - first) / 1000);
+  }
+}
+
+void AddLanes(const std::vector<LaneReport>& lanes, proto::RankReport& out) {
+  for (const LaneReport& lane : lanes) {
+    proto::LaneReport* report = out.mutable_lanes()->add_lanes();
+    report->set_peer(lane.peer);
+    report->set_path(lane.path);
+    report->set_co_owner(lane.co_owner);
+  }
+}
+
+template <typename Report>
+proto::RankReport Begin(const Report& report, uint64_t moved_bytes, const Fabric& fabric) {
+  proto::RankReport out;
+  out.set_version(report.version);
+  out.set_moved_bytes(moved_bytes);
+  AddStages(report.stages, out);
+  AddLanes(report.lanes, out);
+  for (const FabricCount& count : fabric.Counts()) AddCounter(count.name, count.value, out);
+  return out;
+}
+
+}  // namespace
+
+proto::RankReport EncodeReport(const TrainerReport& report, const Fabric& fabric) {
+  proto::RankReport out = Begin(report, report.counts.bytes, fabric);
+  AddCounter("sent_bytes", report.total.bytes, out);
+  AddCounter("writes", report.total.writes, out);
+  AddCounter("stores", report.total.stores, out);
+  AddCounter("immediates", report.total.immediates, out);
+  AddCounter("maxima_messages", report.total.maxima_messages, out);
+  AddCounter("maxima_bytes", report.total.maxima_bytes, out);
+  AddCounter("ring_high_water_bytes", report.ring_high_water_bytes, out);
+  uint64_t nonfinite = 0;
+  for (const NonFinite& found : report.nonfinite) nonfinite += found.elements;
+  AddCounter("nonfinite_elements", nonfinite, out);
+  return out;
+}
+
+proto::RankReport EncodeReport(const WorkerReport& report, const Fabric& fabric) {
+  proto::RankReport out = Begin(report, report.verified_bytes, fabric);
+  AddCounter("verified_bytes", report.counts.verified_bytes, out);
+  AddCounter("stragglers", report.counts.stragglers, out);
+  AddCounter("repeats", report.counts.repeats, out);
+  AddCounter("renewals", report.counts.renewals, out);
+  return out;
+}
+
+}  // namespace waybill
