@@ -1,0 +1,79 @@
+// The controllers of a run, one after another, and the disk with their decisions.
+#ifndef WAYBILL_TESTING_SIMULATION_CONTROLLER_H_
+#define WAYBILL_TESTING_SIMULATION_CONTROLLER_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "core/protocol/coordinator.h"
+#include "testing/simulation/run.h"
+#include "testing/simulation/streams.h"
+
+namespace waybill::simulation {
+
+class Controller final : public CoordinatorActions {
+ public:
+  // The pointers outlive the controller.
+  Controller(Run* run, Streams* streams) : run_(*run), streams_(*streams) {}
+
+  // Starts a controller with the decisions that are on disk.
+  void Start();
+  // Starts the next one in place of this one if its time has come.
+  void RestartIfDue();
+
+  // Null while none runs.
+  Coordinator* coordinator() { return coordinator_.get(); }
+  // Returns the decisions on disk, oldest first.
+  const std::vector<Decision>& decisions() const { return decisions_; }
+
+  // --- faults ---
+
+  // Ends the controller if one runs; the next one starts after `until_next`.
+  void Crash(absl::Duration until_next);
+  // Makes one more record fail.
+  void FailARecord() { ++failing_records_; }
+  // Lets records succeed again. If no controller can decide, the next one starts at once.
+  void EndOfFaults();
+
+  // --- time ---
+
+  // Ends the computations and records whose time has come.
+  void RunJobs();
+  void OnTime();
+  absl::Time next_event() const;
+
+ private:
+  struct Computation {
+    absl::Time at;
+    Work work;
+  };
+  struct RecordInFlight {
+    absl::Time at;
+    uint64_t ticket;
+    Decision decision;
+  };
+
+  // CoordinatorActions.
+  void Send(ConnectionId connection, proto::ControllerMessage message) override;
+  void Close(ConnectionId connection) override;
+  void Compute(Work work) override;
+  void Record(uint64_t ticket, const Decision& decision) override;
+
+  void Stop();
+  void EndRecord(const RecordInFlight& record);
+
+  Run& run_;
+  Streams& streams_;
+  std::vector<Computation> work_;
+  std::vector<RecordInFlight> records_;
+  std::vector<Decision> decisions_;
+  int failing_records_ = 0;
+  absl::Time starts_at_ = absl::InfiniteFuture();  // The next one.
+  std::unique_ptr<Coordinator> coordinator_;
+};
+
+}  // namespace waybill::simulation
+
+#endif  // WAYBILL_TESTING_SIMULATION_CONTROLLER_H_

@@ -1,0 +1,77 @@
+#include "testing/simulation/faults.h"
+
+#include <algorithm>
+#include <iterator>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace waybill::simulation {
+
+absl::string_view Name(FaultKind kind) {
+  constexpr absl::string_view kNames[] = {"crash",
+                                          "stop",
+                                          "replace",
+                                          "break the stream of",
+                                          "delay the stream of",
+                                          "crash the controller",
+                                          "fail a record",
+                                          "cut a lane of",
+                                          "hold posts of",
+                                          "jump the clock",
+                                          "refuse at",
+                                          "veto at",
+                                          "silent user of",
+                                          "read long at",
+                                          "cancel at",
+                                          "leave",
+                                          "damage a write of"};
+  static_assert(std::size(kNames) == kFaultKinds);
+  return kNames[static_cast<size_t>(kind)];
+}
+
+std::vector<Fault> DrawFaults(uint64_t seed) {
+  std::mt19937_64 random(seed ^ 0x9E3779B97F4A7C15u);
+  std::vector<Fault> faults(1 + random() % 8);
+  for (Fault& fault : faults) {
+    fault.at_ms = static_cast<int64_t>(
+        random() % static_cast<uint64_t>(absl::ToInt64Milliseconds(kFaultyTime) - 1500));
+    fault.kind = static_cast<FaultKind>(random() % kFaultKinds);
+    fault.who = static_cast<uint32_t>(random() % 1000);
+    fault.other = static_cast<uint32_t>(random() % 1000);
+    // Most are short; some outlast deadlines.
+    fault.duration_ms = static_cast<int64_t>(random() % 4 == 0 ? random() % 6000 : random() % 600);
+    const bool moment = fault.kind <= FaultKind::kHoldPosts && random() % 2 == 0;
+    if (moment) fault.trigger = static_cast<Trigger>(1 + random() % (kTriggers - 1));
+    // Another process has the place of one that is silent for two seconds, perhaps amid its writes.
+    if (fault.kind == FaultKind::kReplaceRank && random() % 2 == 0) {
+      fault.duration_ms += 4000;
+      fault.trigger = Trigger::kStart;
+    }
+  }
+  std::sort(faults.begin(), faults.end(),
+            [](const Fault& a, const Fault& b) { return a.at_ms < b.at_ms; });
+  return faults;
+}
+
+std::string Describe(const std::vector<Fault>& faults) {
+  constexpr const char* kWhen[] = {"at",
+                                   "at the first PREPARE from",
+                                   "at the first START from",
+                                   "at the first COMMIT from",
+                                   "at the first ARRIVED from",
+                                   "at the first SHOWN from"};
+  static_assert(std::size(kWhen) == kTriggers);
+  std::string text;
+  for (const Fault& fault : faults) {
+    absl::StrAppend(&text, absl::StrFormat("  %s %.3f s: %s (rank %d, peer %d, %d ms)\n",
+                                           kWhen[static_cast<size_t>(fault.trigger)],
+                                           static_cast<double>(fault.at_ms) / 1e3,
+                                           std::string(Name(fault.kind)), fault.who, fault.other,
+                                           fault.duration_ms));
+  }
+  return text;
+}
+
+}  // namespace waybill::simulation

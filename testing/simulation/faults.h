@@ -1,0 +1,62 @@
+// The faults of a run: their kinds, when they strike, and those that a seed draws.
+#ifndef WAYBILL_TESTING_SIMULATION_FAULTS_H_
+#define WAYBILL_TESTING_SIMULATION_FAULTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace waybill::simulation {
+
+enum class FaultKind : uint8_t {
+  kCrashRank,        // A process dies; another takes its place later.
+  kStopRank,         // A process stops for a while, and goes on.
+  kReplaceRank,      // A process stops, another takes its place, and later the first one goes on.
+  kBreakStream,      // A rank's stream to the controller ends.
+  kDelayStream,      // Nothing is delivered on it for a while, then everything.
+  kCrashController,  // It dies; another one with the same decision log follows.
+  kFailRecord,       // A decision is not recorded, or nobody knows whether it is.
+  kCutLanes,         // The lanes between two ranks die.
+  kHoldPosts,        // What a rank posts to another is carried out late.
+  kJumpClock,
+  kRefuse,      // A worker's user refuses an update before it begins.
+  kVeto,        // Or when it has arrived.
+  kSilentUser,  // Or does not answer.
+  kReadLong,    // A reader holds what a worker shows for a while.
+  kCancelPublish,
+  kLeave,    // A rank leaves the job, and comes back as another process.
+  kCorrupt,  // A byte of a write changes on its way.
+};
+inline constexpr size_t kFaultKinds = 17;
+absl::string_view Name(FaultKind kind);
+
+// When a fault strikes: at its time, or once a message of that kind has been delivered to its rank
+// or from it.
+enum class Trigger : uint8_t { kTime, kPrepare, kStart, kCommit, kArrived, kShown };
+inline constexpr size_t kTriggers = 6;
+
+struct Fault {
+  int64_t at_ms = 0;  // Virtual time.
+  FaultKind kind = FaultKind::kCrashRank;
+  Trigger trigger = Trigger::kTime;
+  uint32_t who = 0;    // Picks a rank.
+  uint32_t other = 0;  // Picks a second one, or a variant.
+  int64_t duration_ms = 0;
+};
+
+// Faults end after this time: the job has to recover from there.
+inline constexpr absl::Duration kFaultyTime = absl::Seconds(12);
+
+// Returns the faults that a seed draws, in the order of their times.
+std::vector<Fault> DrawFaults(uint64_t seed);
+
+// Returns a line for each fault.
+std::string Describe(const std::vector<Fault>& faults);
+
+}  // namespace waybill::simulation
+
+#endif  // WAYBILL_TESTING_SIMULATION_FAULTS_H_

@@ -1,0 +1,75 @@
+#include "testing/simulation/job.h"
+
+#include <array>
+
+#include "absl/strings/str_cat.h"
+
+namespace waybill::simulation {
+namespace {
+
+constexpr int64_t kRows = 8;
+constexpr int64_t kColumns = 12;
+static_assert(kRows >= 4 && kColumns >= 4);  // Every rank holds some of each.
+
+uint16_t ValueOf(int64_t element, uint64_t version) {
+  return static_cast<uint16_t>(version * 1009 + static_cast<uint64_t>(element) * 31);
+}
+
+}  // namespace
+
+const Group& Job::GroupOf(uint32_t worker) const {
+  for (const Group& group : groups) {
+    if (worker < group.first + group.size) return group;
+  }
+  return groups.back();
+}
+
+Box Job::TrainerBox(uint32_t t) const {
+  const int64_t parts = trainers / replicas, part = t % parts;
+  return Box({kRows * part / parts, 0}, {kRows * (part + 1) / parts, kColumns});
+}
+
+Box Job::WorkerBox(uint32_t w) const {
+  const Group& group = GroupOf(w);
+  const int64_t part = w - group.first, parts = group.size;
+  return Box({0, kColumns * part / parts}, {kRows, kColumns * (part + 1) / parts});
+}
+
+Job DrawJob(std::mt19937_64& random) {
+  const auto below = [&](uint32_t bound) { return static_cast<uint32_t>(random() % bound); };
+  Job job;
+  job.trainers = 1 + below(4);
+  job.replicas = job.trainers % 2 == 0 && below(3) == 0 ? 2 : 1;
+  const uint32_t groups = 1 + below(2);
+  for (uint32_t g = 0; g < groups; ++g) {
+    const uint32_t size = 1 + below(2);
+    job.groups.push_back({absl::StrCat("group ", g), job.workers, size});
+    job.workers += size;
+  }
+  job.mode = std::array{Mode::kShadow, Mode::kShadowCopy, Mode::kInPlace}[below(3)];
+  job.can_map = below(2) == 0;
+  job.asked = below(3) == 0;
+  return job;
+}
+
+Manifest OneShard(const Box& box) {
+  Manifest m;
+  m.AddRegion("w", static_cast<uint64_t>(box.element_count()) * 2);
+  m.AddShard(m.AddTensor("w", {kRows, kColumns}, Dtype::kBf16), {Dtype::kBf16}, box,
+             {0, 0, {box.extent(1), 1}});
+  return m;
+}
+
+std::vector<std::byte> BytesOf(const Box& box, uint64_t version) {
+  std::vector<std::byte> bytes;
+  for (int64_t r = box.begin(0); r < box.end(0); ++r) {
+    for (int64_t c = box.begin(1); c < box.end(1); ++c) {
+      const uint16_t value = ValueOf(r * kColumns + c, version);
+      bytes.push_back(static_cast<std::byte>(value & 0xFF));
+      bytes.push_back(static_cast<std::byte>(value >> 8));
+    }
+  }
+  return bytes;
+}
+
+}  // namespace waybill::simulation

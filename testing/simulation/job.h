@@ -1,0 +1,48 @@
+// The job that a seed draws, and the bytes of each of its versions.
+#ifndef WAYBILL_TESTING_SIMULATION_JOB_H_
+#define WAYBILL_TESTING_SIMULATION_JOB_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/protocol/update.h"
+#include "core/tensor/manifest.h"
+
+namespace waybill::simulation {
+
+struct Group {
+  std::string name;
+  uint32_t first = 0;  // Workers [first, first + size).
+  uint32_t size = 0;
+};
+
+// A job with one tensor, which trainers hold by rows and workers by columns.
+struct Job {
+  uint32_t trainers = 1;
+  uint32_t replicas = 1;  // Trainers t and t + trainers / replicas hold the same.
+  std::vector<Group> groups;
+  uint32_t workers = 0;
+  Mode mode = Mode::kShadow;
+  bool can_map = false;
+  bool asked = false;  // Users answer the notices of updates.
+
+  const Group& GroupOf(uint32_t worker) const;
+  // Returns the part of the tensor that the rank holds.
+  Box TrainerBox(uint32_t t) const;
+  Box WorkerBox(uint32_t w) const;
+};
+
+Job DrawJob(std::mt19937_64& random);
+
+// Returns the manifest of a rank that holds `box`.
+Manifest OneShard(const Box& box);
+
+// Returns the bytes of `box` in a version.
+std::vector<std::byte> BytesOf(const Box& box, uint64_t version);
+
+}  // namespace waybill::simulation
+
+#endif  // WAYBILL_TESTING_SIMULATION_JOB_H_

@@ -1,0 +1,319 @@
+#include "testing/simulation/process.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+
+namespace waybill::simulation {
+namespace {
+
+// A call ends by its deadline plus this.
+constexpr absl::Duration kMargin = absl::Seconds(1);
+constexpr std::byte kGarbage{0xEE};
+
+}  // namespace
+
+Process::Process(Run* run, const Job* job, LoopbackNetwork* network, ProcessHost* host, RankId id,
+                 uint64_t incarnation)
+    : run_(*run),
+      job_(*job),
+      host_(*host),
+      id_(id),
+      incarnation_(incarnation),
+      fabric_(std::make_unique<FaultyFabric>(network->Join(name()))) {
+  SessionOptions options;
+  options.id = id_;
+  options.job = "simulated";
+  options.world = is_trainer() ? job_.trainers : job_.workers;
+  options.incarnation = incarnation_ * 1000 + id_.rank * 2 + (is_trainer() ? 0 : 1) + 1;
+  const absl::Status made = is_trainer() ? MakeTrainer(options) : MakeWorker(options);
+  if (!made.ok()) {
+    run_.Violate(absl::StrCat("create: ", made.ToString()));
+    return;
+  }
+  const absl::Time deadline = run_.now() + absl::Seconds(60);
+  due_[++last_token_] = deadline;
+  is_trainer() ? trainer_->Join(last_token_, deadline, run_.now())
+               : worker_->Join(last_token_, deadline, run_.now());
+}
+
+Process::~Process() {
+  snapshot_.reset();
+  trainer_.reset();
+  worker_.reset();
+}
+
+absl::Status Process::MakeTrainer(SessionOptions options) {
+  Manifest manifest = OneShard(job_.TrainerBox(id_.rank));
+  memory_.assign(manifest.region_bytes(0), kGarbage);
+  auto made = TrainerRank::Create(
+      std::move(options), {.ring_bytes = 8 << 10, .chunk_bytes = 4 << 10, .stage_threads = 0},
+      std::move(manifest), {{MemoryKind::kHost, memory_.data(), memory_.size()}}, fabric_.get(),
+      this);
+  if (!made.ok()) return made.status();
+  trainer_ = *std::move(made);
+  return absl::OkStatus();
+}
+
+absl::Status Process::MakeWorker(SessionOptions options) {
+  options.group = job_.GroupOf(id_.rank).name;
+  Manifest manifest = OneShard(job_.WorkerBox(id_.rank));
+  std::vector<MemorySpan> user_regions;
+  if (job_.mode != Mode::kShadow) {
+    memory_.assign(manifest.region_bytes(0), kGarbage);
+    user_regions.push_back({MemoryKind::kHost, memory_.data(), memory_.size()});
+  }
+  std::set<Notice::Kind> asked;
+  if (job_.asked) {
+    asked = {Notice::Kind::kPrepare, Notice::Kind::kArrived, Notice::Kind::kCommit};
+  }
+  auto made =
+      WorkerRank::Create(std::move(options), {.mode = job_.mode, .verify_threads = 0},
+                         std::move(manifest), user_regions, std::move(asked), fabric_.get(), this);
+  if (!made.ok()) return made.status();
+  worker_ = *std::move(made);
+  return absl::OkStatus();
+}
+
+std::string Process::name() const {
+  return absl::StrCat(ToString(id_), incarnation_ > 1 ? absl::StrCat("#", incarnation_) : "");
+}
+
+void Process::OnStreamOpen() {
+  trainer_ ? trainer_->OnStreamOpen(run_.now()) : worker_->OnStreamOpen(run_.now());
+  HandleNotices();
+}
+
+void Process::OnStreamEnd() {
+  stream_ = 0;
+  const absl::Status why = absl::UnavailableError("the stream ended");
+  trainer_ ? trainer_->OnStreamEnd(why, run_.now()) : worker_->OnStreamEnd(why, run_.now());
+  HandleNotices();
+}
+
+void Process::OnMessage(const proto::ControllerMessage& message) {
+  trainer_ ? trainer_->OnMessage(message, run_.now()) : worker_->OnMessage(message, run_.now());
+  HandleNotices();
+}
+
+void Process::Step() {
+  const uint64_t events_before = fabric_->polled_events();
+  const absl::Time now = run_.now();
+  if (trainer_) trainer_->Step(now);
+  if (worker_) {
+    worker_->Step(now);
+    if (worker_->shown_version() != last_shown_) {
+      const uint64_t before = std::exchange(last_shown_, worker_->shown_version());
+      host_.OnShown(*this, before, last_shown_);
+    }
+    if (!left_) CheckShown("after a step");
+    if (snapshot_ && now >= snapshot_until_) {
+      CheckShown("when a reader ends");
+      run_.Note(name(), ": the reader of version ", snapshot_->version(), " ends");
+      snapshot_.reset();
+    }
+  }
+  HandleNotices();
+  GiveAnswers();
+  interrupted_ = false;
+  if (fabric_->polled_events() != events_before) run_.SetActive();
+}
+
+absl::Time Process::next_event() const {
+  absl::Time next = stopped_until_;
+  if (!stopped()) {
+    next = trainer_ ? trainer_->next_deadline() : worker_->next_deadline();
+    if (snapshot_) next = std::min(next, snapshot_until_);
+    for (const Pending& pending : pending_answers_) next = std::min(next, pending.at);
+  }
+  for (const auto& [token, deadline] : due_) {
+    next = std::min(next, std::max(run_.now(), deadline + kMargin + absl::Milliseconds(250)));
+  }
+  return next;
+}
+
+void Process::Stop(absl::Duration time) {
+  stopped_until_ = run_.now() + time;
+  interrupted_ = true;
+  fabric_->SkipNextPoll();
+}
+
+void Process::GoOn() { stopped_until_ = std::min(stopped_until_, run_.now()); }
+
+void Process::ExcuseUntil(absl::Time time) {
+  for (auto& [token, deadline] : due_) deadline = std::max(deadline, time);
+}
+
+void Process::Publish(uint64_t version, absl::Duration timeout) {
+  const std::vector<std::byte> bytes = BytesOf(job_.TrainerBox(id_.rank), version);
+  std::copy(bytes.begin(), bytes.end(), memory_.begin());
+  publishing_ = version;
+  publish_token_ = ++last_token_;
+  const absl::Time deadline = run_.now() + timeout;
+  due_[publish_token_] = deadline;
+  trainer_->Publish(publish_token_, {.version = version, .deadline = deadline}, run_.now());
+  HandleNotices();
+}
+
+void Process::CancelPublish() {
+  if (!trainer_ || publishing_ == 0) return;
+  trainer_->Cancel(publish_token_, run_.now());
+  HandleNotices();
+}
+
+void Process::TakeSnapshot(absl::Duration time) {
+  if (!worker_ || snapshot_) return;
+  absl::StatusOr<Snapshot> taken = worker_->TakeSnapshot("the simulation");
+  if (!taken.ok()) return;
+  snapshot_ = *std::move(taken);
+  snapshot_until_ = run_.now() + time;
+}
+
+void Process::Leave() {
+  if (left_) return;
+  snapshot_.reset();
+  due_[++last_token_] = run_.now() + absl::Seconds(11);
+  trainer_ ? trainer_->Leave(last_token_, run_.now()) : worker_->Leave(last_token_, run_.now());
+  HandleNotices();
+}
+
+void Process::Calm() {
+  mood_ = Mood::kAccept;
+  snapshot_until_ = std::min(snapshot_until_, run_.now());
+}
+
+void Process::CheckCalls() {
+  // Nobody can be told while the process does not run.
+  if (stopped()) return ExcuseUntil(stopped_until_);
+  for (const auto& [token, deadline] : due_) {
+    if (run_.now() > deadline + kMargin + absl::Milliseconds(200)) {
+      run_.Violate(absl::StrCat("bounded: ", name(), ": a call has not ended ",
+                                absl::FormatDuration(run_.now() - deadline),
+                                " after its deadline"));
+      return;
+    }
+  }
+}
+
+void Process::CheckGrowth() {
+  const size_t peers = is_trainer() ? job_.workers : job_.trainers;
+  const size_t lanes = fabric_->open_lanes();
+  // Two ranks without NICs have one lane, or four.
+  if (lanes > 4 * peers || fabric_->known_regions() > 16) {
+    run_.Violate(absl::StrCat("no growth: ", name(), " has ", lanes, " lanes to ", peers,
+                              " peers, and ", fabric_->known_regions(), " regions"));
+  }
+}
+
+// What is shown, and what a reader holds, is every byte of its version.
+void Process::CheckShown(absl::string_view when) {
+  const Box box = job_.WorkerBox(id_.rank);
+  const auto check = [&](const Snapshot& held, absl::string_view what) {
+    const std::vector<std::byte> expected = BytesOf(box, held.version());
+    const auto bytes = held.region(0);
+    if (!std::equal(bytes.begin(), bytes.end(), expected.begin(), expected.end())) {
+      run_.Violate(absl::StrCat("whole: ", name(), ": what ", what, " of version ", held.version(),
+                                " is not its bytes, ", when));
+    }
+  };
+  if (snapshot_) check(*snapshot_, "a reader holds");
+  const absl::StatusOr<Snapshot> shown = worker_->TakeSnapshot("the check");
+  if (shown.ok()) check(*shown, "is shown");
+}
+
+void Process::HandleNotices() {
+  while (!notices_.empty()) {
+    const Notice notice = std::move(notices_.front());
+    notices_.pop_front();
+    HandleNotice(notice);
+  }
+}
+
+void Process::HandleNotice(const Notice& notice) {
+  if (notice.token != 0 && due_.erase(notice.token) == 0) {
+    run_.Violate(absl::StrCat("bounded: ", name(), ": a call ended twice"));
+  }
+  switch (notice.kind) {
+    case Notice::Kind::kJoined:
+      run_.Note(name(), " has joined: ", notice.status.ToString());
+      joined_ = notice.status.ok();
+      born_ = host_.decision_count();
+      ended_ = !joined_;
+      return;
+    case Notice::Kind::kPublished:
+      run_.Note(name(), ": publish ", notice.version, ": ", notice.status.ToString());
+      // The tensors may change from now on.
+      if (fabric_->held_data_posts() > 0) {
+        run_.Violate(absl::StrCat("quiet: ", name(), ": publish ", notice.version,
+                                  " has ended, and writes of it are on their way"));
+      }
+      std::fill(memory_.begin(), memory_.end(), kGarbage);
+      if (notice.version == publishing_) publishing_ = 0;
+      done_ = std::max(done_, notice.version);
+      failed_ = !notice.status.ok();
+      return;
+    case Notice::Kind::kLeft:
+      left_ = true;
+      if (worker_) worker_->CloseLanes();
+      run_.Note(name(), " has left");
+      return;
+    case Notice::Kind::kDisconnected:
+      run_.Note(name(), " has lost the controller");
+      return;
+    case Notice::Kind::kReconnected:
+      run_.Note(name(), " is back");
+      return;
+    case Notice::Kind::kEnded:
+      run_.Note(name(), " is dismissed: ", notice.status.ToString());
+      ended_ = true;
+      // A restarted controller takes whichever of two processes of one rank comes first.
+      if (!replaced_ && !host_.HasRival(*this)) {
+        run_.Violate(
+            absl::StrCat("recovers: ", name(), " is dismissed: ", notice.status.ToString()));
+      }
+      return;
+    case Notice::Kind::kOutcome:
+      run_.Note(name(), ": version ", notice.version, " in group ", notice.group, ": ",
+                notice.committed ? "committed " : "not committed ", notice.status.message());
+      // Another process may have published the version again.
+      if (!replaced_) host_.OnOutcome(notice.version, notice.group, notice.committed);
+      return;
+    default:
+      return HandleUpdateNotice(notice);
+  }
+}
+
+void Process::HandleUpdateNotice(const Notice& notice) {
+  constexpr const char* kWords[] = {"PREPARE", "ARRIVED", "COMMIT", "ABORT"};
+  const int index = static_cast<int>(notice.kind) - static_cast<int>(Notice::Kind::kPrepare);
+  run_.Note(name(), ": ", kWords[index], " of version ", notice.version, " ",
+            notice.status.message());
+  if (notice.kind == Notice::Kind::kAbort || !job_.asked) return;
+  pending_answers_.push_back({notice, run_.now() + run_.UpTo(absl::Milliseconds(30))});
+}
+
+void Process::GiveAnswers() {
+  for (size_t i = 0; i < pending_answers_.size();) {
+    if (run_.now() < pending_answers_[i].at) {
+      ++i;
+      continue;
+    }
+    const Notice notice = pending_answers_[i].notice;
+    pending_answers_.erase(pending_answers_.begin() + static_cast<std::ptrdiff_t>(i));
+    absl::Status answer;
+    if (mood_ == Mood::kSilent) {
+      mood_ = Mood::kAccept;
+      continue;
+    }
+    if ((mood_ == Mood::kRefuse && notice.kind == Notice::Kind::kPrepare) ||
+        (mood_ == Mood::kVeto && notice.kind == Notice::Kind::kArrived)) {
+      mood_ = Mood::kAccept;
+      answer = absl::FailedPreconditionError("the user will not");
+    }
+    worker_->Answer(notice.kind, notice.update, answer);
+    HandleNotices();
+  }
+}
+
+}  // namespace waybill::simulation

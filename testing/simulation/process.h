@@ -1,0 +1,185 @@
+// A process that is, or was, a rank: its session and engine, and its user.
+#ifndef WAYBILL_TESTING_SIMULATION_PROCESS_H_
+#define WAYBILL_TESTING_SIMULATION_PROCESS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "core/control/rank_actions.h"
+#include "core/control/trainer_rank.h"
+#include "core/control/worker_rank.h"
+#include "core/fabric/loopback/loopback.h"
+#include "testing/faulty_fabric/faulty_fabric.h"
+#include "testing/simulation/job.h"
+#include "testing/simulation/run.h"
+
+namespace waybill::simulation {
+
+class Process;
+
+// What a process needs from the world around it.
+class ProcessHost {
+ public:
+  virtual ~ProcessHost() = default;
+  // Opens a stream to the controller; returns its number.
+  virtual uint64_t OpenStream(Process* process) = 0;
+  virtual void CloseStream(uint64_t stream) = 0;
+  virtual void Send(uint64_t stream, proto::RankMessage message) = 0;
+  // Returns how many decisions are recorded.
+  virtual size_t decision_count() const = 0;
+  // Returns true if a process whose place `process` took is alive.
+  virtual bool HasRival(const Process& process) const = 0;
+  // A trainer's user was told what became of a version.
+  virtual void OnOutcome(uint64_t version, const std::string& group, bool committed) = 0;
+  // A worker shows `version`; it showed `before` until now.
+  virtual void OnShown(const Process& process, uint64_t before, uint64_t version) = 0;
+};
+
+// Checks what needs no other process: "whole", "quiet", "bounded" and "no growth".
+class Process final : public RankActions {
+ public:
+  // Starts a rank, which asks to join. The pointers outlive the process.
+  Process(Run* run, const Job* job, LoopbackNetwork* network, ProcessHost* host, RankId id,
+          uint64_t incarnation);
+  ~Process() override;
+
+  RankId id() const { return id_; }
+  bool is_trainer() const { return id_.role == Role::kTrainer; }
+  std::string name() const;
+  bool joined() const { return joined_; }
+  // Returns true once the process was dismissed, or was not let in.
+  bool ended() const { return ended_; }
+  // Returns true once the process is no rank any more: it has ended or left.
+  bool gone() const { return ended_ || left_; }
+  FaultyFabric& fabric() { return *fabric_; }
+
+  // --- its stream ---
+
+  uint64_t stream() const { return stream_; }  // 0: none.
+  void OnStreamOpen();
+  void OnStreamEnd();
+  void OnMessage(const proto::ControllerMessage& message);
+
+  // --- time ---
+
+  // Does what can be done now: the rank's work, then the user's.
+  void Step();
+  // Returns when something has to be done or checked.
+  absl::Time next_event() const;
+  // Stops the process amid a step, which goes on before the process hears anything.
+  void Stop(absl::Duration time);
+  void GoOn();
+  bool stopped() const { return run_.now() < stopped_until_; }
+  bool hears() const { return !stopped() && !interrupted_; }
+  // Moves earlier deadlines of calls to `time`.
+  void ExcuseUntil(absl::Time time);
+
+  // --- its place ---
+
+  // From now on another process may have the place of this one.
+  void LosePlace() { replaced_ = was_replaced_ = true; }
+  void RegainPlace() { replaced_ = false; }
+  bool was_replaced() const { return was_replaced_; }  // At any time.
+  // Returns how many decisions were recorded when the process joined.
+  size_t born() const { return born_; }
+
+  // --- a trainer's user ---
+
+  void Publish(uint64_t version, absl::Duration timeout);
+  void CancelPublish();
+  bool publishing() const { return publishing_ != 0; }
+  // Returns the last version whose call has ended, or that was left out.
+  uint64_t done() const { return done_; }
+  // Returns true if the last call failed.
+  bool failed() const { return failed_; }
+  // Makes the user publish no version up to this one.
+  void LeaveOut(uint64_t version) { done_ = version; }
+
+  // --- a worker's user ---
+
+  const WorkerRank& worker() const { return *worker_; }
+  enum class Mood { kAccept, kRefuse, kVeto, kSilent };
+  void SetMood(Mood mood) { mood_ = mood; }  // For the next update.
+  void TakeSnapshot(absl::Duration time);
+
+  // --- anybody's user ---
+
+  void Leave();
+  // Makes the user accept updates again, and ends the reader at the next step.
+  void Calm();
+
+  // --- invariants ---
+
+  // Checks that every call has ended by its deadline.
+  void CheckCalls();
+  // Checks that lanes and regions have not grown.
+  void CheckGrowth();
+
+ private:
+  struct Pending {
+    Notice notice;
+    absl::Time at;
+  };
+
+  // RankActions.
+  void OpenStream() override { stream_ = host_.OpenStream(this); }
+  void CloseStream() override { host_.CloseStream(std::exchange(stream_, 0)); }
+  void Send(proto::RankMessage message) override { host_.Send(stream_, std::move(message)); }
+  void Tell(Notice notice) override { notices_.push_back(std::move(notice)); }
+
+  absl::Status MakeTrainer(SessionOptions options);
+  absl::Status MakeWorker(SessionOptions options);
+  void CheckShown(absl::string_view when);
+  void HandleNotices();
+  void HandleNotice(const Notice& notice);
+  void HandleUpdateNotice(const Notice& notice);
+  void GiveAnswers();
+
+  Run& run_;
+  const Job& job_;
+  ProcessHost& host_;
+  const RankId id_;
+  const uint64_t incarnation_;
+  std::unique_ptr<FaultyFabric> fabric_;
+  std::vector<std::byte> memory_;  // A trainer's tensors, or the engine's memory.
+  std::unique_ptr<TrainerRank> trainer_;
+  std::unique_ptr<WorkerRank> worker_;
+  std::deque<Notice> notices_;
+
+  uint64_t stream_ = 0;
+  bool joined_ = false;
+  bool ended_ = false;
+  bool left_ = false;
+  bool replaced_ = false;
+  bool was_replaced_ = false;
+  size_t born_ = 0;
+  absl::Time stopped_until_ = absl::InfinitePast();
+  bool interrupted_ = false;
+  std::map<uint64_t, absl::Time> due_;  // Calls that have to end: by token, until when.
+  uint64_t last_token_ = 0;
+
+  uint64_t publishing_ = 0;  // The version whose call has not ended.
+  uint64_t publish_token_ = 0;
+  uint64_t done_ = 0;
+  bool failed_ = false;
+
+  std::vector<Pending> pending_answers_;
+  Mood mood_ = Mood::kAccept;
+  uint64_t last_shown_ = 0;
+  std::optional<Snapshot> snapshot_;
+  absl::Time snapshot_until_;
+};
+
+}  // namespace waybill::simulation
+
+#endif  // WAYBILL_TESTING_SIMULATION_PROCESS_H_

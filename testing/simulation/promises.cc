@@ -1,0 +1,71 @@
+#include "testing/simulation/promises.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace waybill::simulation {
+
+bool Promises::Contains(const VersionsOfGroups& versions, const std::string& group,
+                        uint64_t version) {
+  const auto found = versions.find(group);
+  return found != versions.end() && found->second.contains(version);
+}
+
+bool Promises::ToldCommitted(const Group& group, uint64_t version) const {
+  return Contains(told_committed_, group.name, version);
+}
+
+bool Promises::ToldFailed(const Group& group, uint64_t version) const {
+  return Contains(told_failed_, group.name, version);
+}
+
+void Promises::OnOutcome(uint64_t version, const std::string& group, bool committed) {
+  (committed ? told_committed_ : told_failed_)[group].insert(version);
+  if (committed && Contains(told_failed_, group, version)) {
+    run_.Violate(absl::StrCat("truthful: version ", version, " of group ", group,
+                              " was reported as failed and as committed"));
+  }
+  if (!committed && Contains(shown_, group, version)) {
+    run_.Violate(absl::StrCat("truthful: version ", version, " of group ", group,
+                              " is reported as failed, and was shown"));
+  }
+}
+
+void Promises::OnShown(const Process& process, uint64_t before, uint64_t version) {
+  const std::string& group = job_.GroupOf(process.id().rank).name;
+  shown_[group].insert(version);
+  if (Contains(told_failed_, group, version)) {
+    run_.Violate(absl::StrCat("truthful: ", process.name(), " shows version ", version,
+                              ", which was reported as failed"));
+  }
+  // Nothing that was decided while it was a member is left out.
+  for (size_t i = process.born(); i < decisions_.size() && !process.was_replaced(); ++i) {
+    const Decision& d = decisions_[i];
+    if (d.group == group && d.version > before && d.version < version) {
+      run_.Violate(absl::StrCat("truthful: ", process.name(), " shows version ", version,
+                                " and never showed version ", d.version, ", which is committed"));
+    }
+  }
+  const bool recorded = std::any_of(decisions_.begin(), decisions_.end(), [&](const Decision& d) {
+    return d.group == group && d.version == version;
+  });
+  if (!recorded) {
+    run_.Violate(absl::StrCat("together: ", process.name(), " shows version ", version,
+                              ", and no decision is recorded"));
+  }
+}
+
+void Promises::CheckAtEnd(const Process& worker) {
+  const uint64_t shown = worker.worker().shown_version();
+  const uint64_t newest = *told_committed_[job_.GroupOf(worker.id().rank).name].rbegin();
+  if (shown != newest) {
+    run_.Violate(absl::StrCat("together: ", worker.name(), " shows version ", shown, ", version ",
+                              newest, " was reported as committed"));
+  }
+  if (worker.worker().dirty()) {
+    run_.Violate(absl::StrCat("whole: ", worker.name(), " is dirty at the end"));
+  }
+}
+
+}  // namespace waybill::simulation

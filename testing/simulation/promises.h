@@ -1,0 +1,48 @@
+// What users were told and shown, checked against the decisions: "together" and "truthful".
+#ifndef WAYBILL_TESTING_SIMULATION_PROMISES_H_
+#define WAYBILL_TESTING_SIMULATION_PROMISES_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/protocol/decision.h"
+#include "testing/simulation/job.h"
+#include "testing/simulation/process.h"
+#include "testing/simulation/run.h"
+
+namespace waybill::simulation {
+
+class Promises {
+ public:
+  // `decisions`: all that are recorded, as of the time of each call. The pointers outlive this.
+  Promises(Run* run, const Job* job, const std::vector<Decision>* decisions)
+      : run_(*run), job_(*job), decisions_(*decisions) {}
+
+  // As ProcessHost has them.
+  void OnOutcome(uint64_t version, const std::string& group, bool committed);
+  void OnShown(const Process& process, uint64_t before, uint64_t version);
+
+  // Returns true if somebody was told that the group committed the version, or that it failed.
+  bool ToldCommitted(const Group& group, uint64_t version) const;
+  bool ToldFailed(const Group& group, uint64_t version) const;
+
+  // Checks a worker that lives at the end: it shows what was last reported as committed.
+  void CheckAtEnd(const Process& worker);
+
+ private:
+  using VersionsOfGroups = std::map<std::string, std::set<uint64_t>>;
+  static bool Contains(const VersionsOfGroups& versions, const std::string& group,
+                       uint64_t version);
+
+  Run& run_;
+  const Job& job_;
+  const std::vector<Decision>& decisions_;
+  VersionsOfGroups told_committed_, told_failed_, shown_;
+};
+
+}  // namespace waybill::simulation
+
+#endif  // WAYBILL_TESTING_SIMULATION_PROMISES_H_

@@ -1,0 +1,72 @@
+#include "testing/simulation/training.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace waybill::simulation {
+namespace {
+
+constexpr int kMostAttempts = 4;  // To publish, once faults have ended.
+
+}  // namespace
+
+void Training::Step(Trainers trainers) {
+  bool busy = false, all_joined = true, any_joined = false;
+  for (const auto& trainer : trainers) {
+    if (trainer == nullptr || !trainer->joined()) {
+      all_joined = false;
+      continue;
+    }
+    any_joined = true;
+    if (trainer->publishing()) busy = true;
+  }
+  if (!any_joined || (!all_joined && calm_)) return;
+  // Those that lag behind begin when they like.
+  for (const auto& trainer : trainers) {
+    if (trainer == nullptr || !trainer->joined() || trainer->gone() || trainer->stopped()) continue;
+    if (trainer->publishing() || trainer->done() >= version_) continue;
+    busy = true;
+    if (run_.Below(3) != 0) continue;
+    trainer->Publish(version_, calm_ ? absl::Seconds(20)
+                                     : absl::Milliseconds(200) + run_.UpTo(absl::Seconds(8)));
+    run_.SetActive();
+  }
+  if (busy || run_.now() < next_version_at_) return;
+  if (calm_ && attempts_ > 0 && !MayTryAgain(trainers)) return;
+  if (calm_) ++attempts_;
+  ++version_;
+  run_.Note("the trainers go on to version ", version_);
+  next_version_at_ = run_.now() + run_.UpTo(absl::Milliseconds(400));
+}
+
+// The attempt has ended for every trainer. Returns true if the next one may begin: this one was not
+// committed everywhere, and nothing about it is open.
+bool Training::MayTryAgain(Trainers trainers) {
+  bool everywhere = true, decided = true;
+  for (const Group& group : job_.groups) {
+    const bool committed = promises_.ToldCommitted(group, version_);
+    everywhere = everywhere && committed;
+    decided = decided && (committed || promises_.ToldFailed(group, version_));
+  }
+  if (everywhere) {
+    recovered_ = true;
+    return false;
+  }
+  const bool any_failed = std::any_of(trainers.begin(), trainers.end(), [](const auto& trainer) {
+    return trainer != nullptr && trainer->failed();
+  });
+  if (!decided && !any_failed) return false;  // It is SENT, and the outcome is on its way.
+  if (attempts_ >= kMostAttempts) {
+    run_.Violate(absl::StrCat("recovers: version ", version_, " is attempt ", attempts_,
+                              " since faults have ended, and was not committed"));
+    return false;
+  }
+  return true;
+}
+
+absl::Time Training::next_event() const {
+  return next_version_at_ > run_.now() ? next_version_at_ : absl::InfiniteFuture();
+}
+
+}  // namespace waybill::simulation

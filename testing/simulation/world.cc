@@ -1,0 +1,303 @@
+#include "testing/simulation/world.h"
+
+#include <algorithm>
+#include <span>
+
+#include "absl/status/status.h"
+
+namespace waybill::simulation {
+namespace {
+
+constexpr absl::Duration kLatest = absl::Minutes(10);  // The job has recovered long before.
+
+absl::Time TimeOf(const Fault& fault) { return Run::kStart + absl::Milliseconds(fault.at_ms); }
+
+bool StrikesARank(FaultKind kind) {
+  return kind != FaultKind::kCrashController && kind != FaultKind::kFailRecord &&
+         kind != FaultKind::kJumpClock;
+}
+
+}  // namespace
+
+World::World(uint64_t seed, const std::vector<Fault>& faults, Story story)
+    : run_(seed, story),
+      faults_(faults),
+      job_(DrawJob(run_.random())),
+      network_({.seed = static_cast<uint32_t>(run_.Below(1000)), .can_map = job_.can_map}),
+      streams_(&run_),
+      controller_(&run_, &streams_),
+      promises_(&run_, &job_, &controller_.decisions()),
+      training_(&run_, &job_, &promises_) {}
+
+// --- ranks ---
+
+bool World::HasRival(const Process& process) const {
+  return std::any_of(zombies_.begin(), zombies_.end(), [&](const auto& zombie) {
+    return zombie != nullptr && zombie->id() == process.id() && !zombie->gone();
+  });
+}
+
+std::unique_ptr<Process> World::MakeProcess(size_t index) {
+  const auto rank = static_cast<uint32_t>(index);
+  const RankId id = rank < job_.trainers ? RankId{Role::kTrainer, rank}
+                                         : RankId{Role::kWorker, rank - job_.trainers};
+  return std::make_unique<Process>(&run_, &job_, &network_, this, id, run_.NextNumber());
+}
+
+void World::Destroy(std::unique_ptr<Process>& process) {
+  std::erase_if(held_posts_, [&](const HeldPosts& held) { return held.process == process.get(); });
+  streams_.Forget(process.get());
+  process.reset();
+}
+
+void World::StartRanks() {
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (ranks_[i] != nullptr && ranks_[i]->ended()) ReplaceRefused(i);
+    if (ranks_[i] != nullptr || run_.now() < restart_at_[i]) continue;
+    restart_at_[i] = absl::InfiniteFuture();
+    ranks_[i] = MakeProcess(i);
+    // Whoever comes back does not publish again what was given up.
+    ranks_[i]->LeaveOut(training_.version());
+    run_.Note(ranks_[i]->name(), " starts");
+  }
+}
+
+// A process that could not join is started again, unless the one whose place it claimed is alive.
+void World::ReplaceRefused(size_t index) {
+  const RankId id = ranks_[index]->id();
+  Destroy(ranks_[index]);
+  restart_at_[index] = run_.now() + run_.UpTo(absl::Milliseconds(500));
+  for (auto& zombie : zombies_) {
+    if (zombie->id() != id || zombie->gone()) continue;
+    ranks_[index] = std::move(zombie);
+    ranks_[index]->RegainPlace();
+    restart_at_[index] = absl::InfiniteFuture();
+    break;
+  }
+  std::erase(zombies_, nullptr);
+}
+
+void World::StepRanks() {
+  std::vector<Process*> processes;
+  for (const auto& rank : ranks_) {
+    if (rank != nullptr) processes.push_back(rank.get());
+  }
+  for (const auto& zombie : zombies_) processes.push_back(zombie.get());
+  std::shuffle(processes.begin(), processes.end(), run_.random());
+  for (Process* process : processes) {
+    if (process->stopped() || run_.Below(4) == 0) continue;
+    process->Step();
+  }
+}
+
+void World::CheckRanks() {
+  for (const auto& rank : ranks_) {
+    if (rank != nullptr) rank->CheckCalls();
+  }
+  if (run_.steps() % 64 != 0) return;
+  for (const auto& rank : ranks_) {
+    if (rank != nullptr) rank->CheckGrowth();
+  }
+}
+
+void World::BuryZombies() {
+  for (auto& zombie : zombies_) {
+    if (zombie->gone() && zombie->stream() == 0) Destroy(zombie);
+  }
+  std::erase(zombies_, nullptr);
+}
+
+// --- faults ---
+
+void World::BeginFaults() {
+  while (next_fault_ < faults_.size() && !calm_ && run_.now() >= TimeOf(faults_[next_fault_])) {
+    const Fault& fault = faults_[next_fault_++];
+    fault.trigger == Trigger::kTime ? Strike(fault) : armed_.push_back(fault);
+  }
+  for (const Fault& fault : std::exchange(triggered_, {})) Strike(fault);
+  if (!calm_ && run_.now() >= Run::kStart + kFaultyTime) EndOfFaults();
+}
+
+void World::PullTriggers(const Delivery& delivery) {
+  const auto waits = [&](const Fault& fault) {
+    return fault.trigger == delivery.trigger &&
+           ranks_[fault.who % ranks_.size()].get() == delivery.process;
+  };
+  const auto found = std::find_if(armed_.begin(), armed_.end(), waits);
+  if (found == armed_.end()) return;
+  triggered_.push_back(*found);
+  armed_.erase(found);
+}
+
+void World::Strike(const Fault& fault) {
+  const uint32_t index = fault.who % static_cast<uint32_t>(ranks_.size());
+  std::unique_ptr<Process>& rank = ranks_[index];
+  const absl::Duration duration = absl::Milliseconds(fault.duration_ms);
+  if (rank == nullptr && StrikesARank(fault.kind)) return;
+  run_.CountFault(fault.kind);
+  run_.SetActive();
+  run_.Note("FAULT ", Name(fault.kind), rank != nullptr ? " " + rank->name() : "", " for ",
+            absl::FormatDuration(duration));
+  const auto peer_name = [&] {
+    const uint32_t other = fault.other % (rank->is_trainer() ? job_.workers : job_.trainers);
+    return ToString(RankId{rank->is_trainer() ? Role::kWorker : Role::kTrainer, other});
+  };
+  switch (fault.kind) {
+    case FaultKind::kCrashRank:
+      streams_.Break(rank->stream());
+      network_.Kill(rank->name());
+      Destroy(rank);
+      restart_at_[index] = run_.now() + duration;
+      return;
+    case FaultKind::kStopRank:
+      return rank->Stop(duration);
+    case FaultKind::kReplaceRank:
+      if (HasRival(*rank)) return;  // Two processes at a time.
+      rank->Stop(duration);
+      rank->LosePlace();
+      zombies_.push_back(std::move(rank));
+      restart_at_[index] = run_.now() + run_.UpTo(absl::Milliseconds(500));
+      return;
+    case FaultKind::kBreakStream:
+      return streams_.Break(rank->stream());
+    case FaultKind::kDelayStream:
+      return streams_.Hold(rank->stream(), run_.now() + duration);
+    case FaultKind::kCrashController:
+      return controller_.Crash(duration);
+    case FaultKind::kFailRecord:
+      return controller_.FailARecord();
+    case FaultKind::kCutLanes:
+      return rank->fabric().KillLanes(peer_name(), absl::UnavailableError("cut"));
+    case FaultKind::kHoldPosts:
+      rank->fabric().HoldPosts(peer_name());
+      held_posts_.push_back({run_.now() + duration, rank.get(), peer_name()});
+      return;
+    case FaultKind::kJumpClock:
+      run_.Advance(duration);
+      // Nobody could be told meanwhile.
+      for (const auto& process : ranks_) {
+        if (process != nullptr) process->ExcuseUntil(run_.now());
+      }
+      return;
+    case FaultKind::kRefuse:
+      return rank->SetMood(Process::Mood::kRefuse);
+    case FaultKind::kVeto:
+      return rank->SetMood(Process::Mood::kVeto);
+    case FaultKind::kSilentUser:
+      return rank->SetMood(Process::Mood::kSilent);
+    case FaultKind::kReadLong:
+      return rank->TakeSnapshot(duration);
+    case FaultKind::kCancelPublish:
+      return rank->CancelPublish();
+    case FaultKind::kCorrupt:
+      return rank->fabric().CorruptWrite(peer_name(), 1 + fault.other % 3);
+    case FaultKind::kLeave:
+      if (!rank->joined()) return;
+      rank->LosePlace();
+      rank->Leave();
+      zombies_.push_back(std::move(rank));
+      restart_at_[index] = run_.now() + duration;
+      return;
+  }
+}
+
+void World::LetPostsGo() {
+  std::vector<HeldPosts> released;
+  std::erase_if(held_posts_, [&](const HeldPosts& held) {
+    if (run_.now() < held.until) return false;
+    released.push_back(held);
+    return true;
+  });
+  for (const HeldPosts& held : released) held.process->fabric().LetPostsGo(held.peer);
+}
+
+void World::EndOfFaults() {
+  calm_ = true;
+  armed_.clear();
+  triggered_.clear();
+  run_.Note("faults have ended");
+  for (HeldPosts& held : held_posts_) held.until = run_.now();
+  LetPostsGo();
+  controller_.EndOfFaults();
+  training_.EndOfFaults();
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (ranks_[i] == nullptr) {
+      restart_at_[i] = std::min(restart_at_[i], run_.now());
+      continue;
+    }
+    ranks_[i]->GoOn();
+    ranks_[i]->Calm();
+    streams_.Hold(ranks_[i]->stream(), run_.now());
+  }
+  for (const auto& zombie : zombies_) zombie->GoOn();
+}
+
+// --- time ---
+
+void World::Step() {
+  run_.BeginStep();
+  BeginFaults();
+  controller_.RestartIfDue();
+  StartRanks();
+  LetPostsGo();
+  Deliver();
+  StepRanks();
+  controller_.RunJobs();
+  controller_.OnTime();
+  training_.Step(std::span(ranks_).first(job_.trainers));
+  CheckRanks();
+  BuryZombies();
+  run_.Advance(absl::Microseconds(static_cast<int64_t>(20 + run_.Below(300))));
+}
+
+void World::Deliver() {
+  for (const Delivery& delivery : streams_.DeliverSome(controller_.coordinator())) {
+    PullTriggers(delivery);
+  }
+}
+
+absl::Time World::NextEvent() const {
+  absl::Time next =
+      std::min({controller_.next_event(), training_.next_event(), streams_.next_event()});
+  if (next_fault_ < faults_.size()) next = std::min(next, TimeOf(faults_[next_fault_]));
+  if (!calm_) next = std::min(next, Run::kStart + kFaultyTime);
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    next = std::min(next, ranks_[i] == nullptr ? restart_at_[i] : ranks_[i]->next_event());
+  }
+  for (const auto& zombie : zombies_) next = std::min(next, zombie->next_event());
+  for (const HeldPosts& held : held_posts_) next = std::min(next, held.until);
+  return next;
+}
+
+Result World::Live() {
+  controller_.Start();
+  for (uint32_t i = 0; i < job_.trainers + job_.workers; ++i) ranks_.push_back(MakeProcess(i));
+  restart_at_.assign(ranks_.size(), absl::InfiniteFuture());
+  run_.Note(job_.trainers, " trainers (", job_.replicas, " replicas), ", job_.groups.size(),
+            " groups of ", job_.workers, " workers, ", waybill::Name(job_.mode),
+            job_.can_map ? ", mapped" : ", posted", job_.asked ? ", users answer" : "");
+  int idle = 0;
+  while (!run_.violated() && !training_.recovered()) {
+    Step();
+    idle = run_.active() ? 0 : idle + 1;
+    if (idle > 6) {
+      const absl::Duration gap = NextEvent() - run_.now();
+      if (gap > absl::ZeroDuration()) run_.Advance(std::min(gap, absl::Milliseconds(500)));
+      idle = 0;
+    }
+    if (run_.now() > Run::kStart + kLatest) run_.Violate("recovers: the job stands still");
+  }
+  // What was committed last reaches everybody.
+  for (int i = 0; i < 200 && !run_.violated(); ++i) {
+    Deliver();
+    StepRanks();
+    controller_.RunJobs();
+    run_.Advance(absl::Microseconds(200));
+  }
+  for (size_t i = job_.trainers; i < ranks_.size() && !run_.violated(); ++i) {
+    if (ranks_[i] != nullptr) promises_.CheckAtEnd(*ranks_[i]);
+  }
+  return run_.TakeResult();
+}
+
+}  // namespace waybill::simulation

@@ -1,0 +1,102 @@
+// The world of one run: the ranks and those that take their places, the faults that strike them,
+// and the steps in which time passes.
+#ifndef WAYBILL_TESTING_SIMULATION_WORLD_H_
+#define WAYBILL_TESTING_SIMULATION_WORLD_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "core/fabric/loopback/loopback.h"
+#include "testing/simulation/controller.h"
+#include "testing/simulation/faults.h"
+#include "testing/simulation/job.h"
+#include "testing/simulation/process.h"
+#include "testing/simulation/promises.h"
+#include "testing/simulation/run.h"
+#include "testing/simulation/simulation.h"
+#include "testing/simulation/streams.h"
+#include "testing/simulation/training.h"
+
+namespace waybill::simulation {
+
+class World final : public ProcessHost {
+ public:
+  World(uint64_t seed, const std::vector<Fault>& faults, Story story);
+
+  // Lives until the job has recovered from the faults, or an invariant does not hold. Call it once.
+  Result Live();
+
+ private:
+  struct HeldPosts {
+    absl::Time until;
+    Process* process;
+    std::string peer;
+  };
+
+  // ProcessHost.
+  uint64_t OpenStream(Process* process) override { return streams_.Open(process); }
+  void CloseStream(uint64_t stream) override { streams_.Close(stream); }
+  void Send(uint64_t stream, proto::RankMessage message) override {
+    streams_.Send(stream, std::move(message));
+  }
+  size_t decision_count() const override { return controller_.decisions().size(); }
+  bool HasRival(const Process& process) const override;
+  void OnOutcome(uint64_t version, const std::string& group, bool committed) override {
+    promises_.OnOutcome(version, group, committed);
+  }
+  void OnShown(const Process& process, uint64_t before, uint64_t version) override {
+    promises_.OnShown(process, before, version);
+  }
+
+  // --- ranks ---
+
+  std::unique_ptr<Process> MakeProcess(size_t index);
+  void Destroy(std::unique_ptr<Process>& process);
+  void StartRanks();
+  void ReplaceRefused(size_t index);
+  void StepRanks();
+  void CheckRanks();
+  void BuryZombies();
+
+  // --- faults ---
+
+  void BeginFaults();
+  void PullTriggers(const Delivery& delivery);
+  void Strike(const Fault& fault);
+  void LetPostsGo();
+  void EndOfFaults();
+
+  // --- time ---
+
+  void Step();
+  void Deliver();
+  absl::Time NextEvent() const;
+
+  Run run_;
+  const std::vector<Fault> faults_;
+  const Job job_;
+  LoopbackNetwork network_;
+  Streams streams_;
+  Controller controller_;
+  Promises promises_;
+  Training training_;
+
+  std::vector<std::unique_ptr<Process>> ranks_;    // Trainers, then workers; null: none at present.
+  std::vector<absl::Time> restart_at_;             // Of those that are null.
+  std::vector<std::unique_ptr<Process>> zombies_;  // Whose place another may have.
+
+  size_t next_fault_ = 0;
+  std::vector<Fault> armed_;      // Wait for their message.
+  std::vector<Fault> triggered_;  // It has come.
+  std::vector<HeldPosts> held_posts_;
+  bool calm_ = false;  // Faults have ended.
+};
+
+}  // namespace waybill::simulation
+
+#endif  // WAYBILL_TESTING_SIMULATION_WORLD_H_
