@@ -5,7 +5,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -30,20 +29,21 @@ class Waker {
   void Wake() {  // From any thread.
     const uint64_t one = 1;
     (void)!write(fd_.get(), &one, sizeof(one));
-    woken_ = true;  // Behind the write, or it would stay unread.
   }
 
   // Call this at the end of a wait and nowhere else, so that a wake that came before a Poll() still
   // ends the next Wait().
+  //
+  // It reads even if nothing was written. A flag that saves this call would have to be set behind
+  // the write: who is woken in between would find the descriptor readable and the flag not set, and
+  // spin until the thread that wakes it goes on, on the same processor perhaps.
   void Forget() {
-    if (!woken_.exchange(false)) return;
     uint64_t ignored;
     (void)!read(fd_.get(), &ignored, sizeof(ignored));
   }
 
  private:
   UniqueFd fd_;
-  std::atomic<bool> woken_ = false;
 };
 
 }  // namespace waybill
