@@ -230,6 +230,18 @@ TEST_F(TrainerSessionTest, WhatWaitsIsAskedForAgainWhenTheControllerIsBack) {
   EXPECT_EQ(host_.Count(Kind::kPublish), 2);
 }
 
+TEST_F(TrainerSessionTest, WhatAGroupHasGivenUpIsNotAskedForAgain) {
+  Establish();
+  Publish(5);
+  HearOutcome(5, attempt(), /*committed=*/false);
+  EXPECT_EQ(Published(5), nullptr);  // Other groups may commit it.
+  Lose();
+  EXPECT_EQ(Published(5)->status.message(), "group all: it was not committed");
+  Pass(absl::Seconds(2));
+  ComeBack();
+  EXPECT_EQ(host_.Count(Kind::kPublish), 1);
+}
+
 TEST_F(TrainerSessionTest, WhatIsBeingSentFailsWithTheControllerAndIsQuietBefore) {
   Establish();
   Publish(5);

@@ -322,9 +322,12 @@ void TrainerSession::OnLost(const absl::Status& status, absl::Time now) {
     if (sent_) FinishSent(status);
     return;
   }
-  if (!queue_.empty() && queue_.front().state == State::kAsked) {
-    queue_.front().state = State::kQueued;
+  if (queue_.empty() || queue_.front().state != State::kAsked) return;
+  // The next controller does not know what this one has given up: asked again, it would commit it.
+  for (const auto& [group, outcome] : queue_.front().outcomes) {
+    if (!outcome.ok()) return FinishFirst(While(absl::StrCat("group ", group), outcome), now);
   }
+  queue_.front().state = State::kQueued;
 }
 
 // --- time ---
