@@ -173,7 +173,7 @@ class Server final : public Controller,
     return reactor;
   }
 
-  // Who is at the other end of a stream. Nothing more is read from one that is closed.
+  // The other end of a stream. A stream that is closed is not read any more.
   enum class Peer { kRank, kStranger, kClosed };
   Peer OnMessage(ConnectionId id, const proto::RankMessage& message) {
     const std::lock_guard lock(mutex_);

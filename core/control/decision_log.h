@@ -62,8 +62,8 @@ class DecisionLog {
   std::unique_ptr<LogFile> file_;
   UniqueFd lock_;
   UniqueFd fd_;
-  uint64_t size_bytes_ = 0;      // Of the lines.
-  uint64_t capacity_bytes_ = 0;  // Of the file.
+  uint64_t size_bytes_ = 0;      // The end of the last line.
+  uint64_t capacity_bytes_ = 0;  // The size of the file.
   bool broken_ = false;
   std::vector<Decision> decisions_;
 };

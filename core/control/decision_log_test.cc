@@ -161,7 +161,7 @@ TEST_F(FailingLogTest, ADecisionThatCouldNotBeSyncedIsTakenBack) {
 
 TEST_F(FailingLogTest, WhereItCannotBeTakenBackNothingIsDecidedAnyMore) {
   auto log = Open(PathOf("unknown"));
-  syncs_ = 2;  // That of the line, and that of the zeros over it.
+  syncs_ = 2;  // The line is synced, and so are the zeros over it.
   EXPECT_EQ(log->Append(Of(6)).first, Recorded::kUnknown);
   EXPECT_EQ(log->Append(Of(7)).first, Recorded::kUnknown);
 }

@@ -1,4 +1,4 @@
-// Where a caller waits for the notices of a rank.
+// Keeps the notices of a rank for callers that wait for them.
 #ifndef WAYBILL_CORE_CONTROL_MAILBOX_H_
 #define WAYBILL_CORE_CONTROL_MAILBOX_H_
 

@@ -87,7 +87,7 @@ void TrainerRank::Step(absl::Time now) {
   HandleEvents(now);
   if (auto nics = nics_.Look(now)) {
     session_.OnNics(*std::move(nics));
-    session_.OnReport(EncodeReport(report(), fabric_));
+    Report();
   }
   if (now >= session_.next_deadline()) session_.OnTime(now);
   HandleEvents(now);
@@ -194,7 +194,7 @@ void TrainerRank::Handle(const TrainerEvent& event, absl::Time now) {
       report_.lanes = engine_->ReportLanes();
       ++report_changes_;
       session_.OnConnected();
-      return session_.OnReport(EncodeReport(report(), fabric_));
+      return Report();
     case TrainerEvent::Kind::kPeerFailed:
       if (connected_) session_.OnNics(ListNics(fabric_));  // Before the plan that this leads to.
       return session_.OnLaneFailed(event.peer, event.status);
@@ -210,7 +210,7 @@ void TrainerRank::Handle(const TrainerEvent& event, absl::Time now) {
       ++report_changes_;
       report_.total += event.counts;
       session_.OnSent(event.update, now);
-      return session_.OnReport(EncodeReport(report(), fabric_));
+      return Report();
     }
     case TrainerEvent::Kind::kStopped:
       return session_.OnStopped(event.update, now);

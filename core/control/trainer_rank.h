@@ -83,6 +83,8 @@ class TrainerRank final : private TrainerHost {
   void Abort(const UpdateId& update) override { engine_->Abort(update.sequence); }
   void StopNow() override { engine_->StopNow(); }
 
+  // Tells the controller what is new in the report.
+  void Report() { session_.OnReport(EncodeReport(report(), fabric_)); }
   // Hands the engine's events to the session, until there are none.
   void HandleEvents(absl::Time now);
   void Handle(const TrainerEvent& event, absl::Time now);

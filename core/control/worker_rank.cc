@@ -65,7 +65,7 @@ void WorkerRank::Step(absl::Time now) {
   HandleEvents();
   if (auto nics = nics_.Look(now)) {
     session_.OnNics(*std::move(nics));
-    session_.OnReport(EncodeReport(report(), fabric_));
+    Report();
   }
   if (now >= session_.next_deadline()) session_.OnTime(now);
   HandleEvents();
@@ -147,7 +147,7 @@ void WorkerRank::Handle(const WorkerEvent& event) {
       report_.lanes = engine_->ReportLanes();
       ++report_changes_;
       session_.OnConnected();
-      return session_.OnReport(EncodeReport(report(), fabric_));
+      return Report();
     case WorkerEvent::Kind::kPeerFailed:
       if (connected_) session_.OnNics(ListNics(fabric_));  // Before the plan that this leads to.
       return session_.OnLaneFailed({Role::kTrainer, event.trainer}, event.status);
@@ -167,7 +167,7 @@ void WorkerRank::Handle(const WorkerEvent& event) {
       return session_.OnFailed(event.update, event.status);
     case WorkerEvent::Kind::kShown:
       session_.OnShown(event.update, event.pause);
-      return session_.OnReport(EncodeReport(report(), fabric_));
+      return Report();
   }
 }
 

@@ -81,6 +81,8 @@ class WorkerRank final : private WorkerHost {
   void Commit(const UpdateId& update) override { engine_->Commit(update); }
   void Abort(const UpdateId& update, bool begun) override { engine_->Abort(update, begun); }
 
+  // Tells the controller what is new in the report.
+  void Report() { session_.OnReport(EncodeReport(report(), fabric_)); }
   void HandleEvents();
   void Handle(const WorkerEvent& event);
 

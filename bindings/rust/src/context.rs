@@ -19,13 +19,13 @@ pub enum LogLevel {
 
 type LogFunction = dyn Fn(LogLevel, &str) + Send + Sync;
 
-/// What the library calls for each line of its log. `user` is a `Box<LogFunction>` that was leaked.
+/// Receives each line of the library's log. `user` is a `Box<LogFunction>` that was leaked.
 unsafe extern "C" fn log_line(user: *mut c_void, level: u32, line: *const c_char) {
     let level = match level {
         2 => LogLevel::Warning,
         _ => LogLevel::Information,
     };
-    // What unwinds must stop before C; the panic hook has reported it.
+    // A panic must not reach C; the panic hook has reported it.
     let _ = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: The function is never dropped, and the line lives during this call.
         let (log, line) = unsafe { (&*user.cast::<Box<LogFunction>>(), CStr::from_ptr(line)) };

@@ -18,7 +18,7 @@ mod raw {
 
 pub(crate) use raw::*;
 
-/// Where a call stores its error.
+/// The place where a call stores its error.
 pub(crate) type OutError = *mut *mut waybill_error_t;
 
 /// A kind of object that the library makes.

@@ -111,9 +111,9 @@ pub struct Progress {
     pub stores: u64,
     /// How many immediates rode on last writes.
     pub immediates: u64,
-    /// To other trainers.
+    /// Messages with maxima, to other trainers.
     pub maxima_messages: u64,
-    /// Of them.
+    /// The bytes of those messages.
     pub maxima_bytes: u64,
     /// NaNs and infinities among what was quantised.
     pub nonfinite: u64,
