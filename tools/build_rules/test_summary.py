@@ -4,7 +4,8 @@ usage: test_summary.py NAME EVENTS STATUS [NAME EVENTS STATUS]...
 
 Each round has a name, the file that --build_event_json_file wrote, and bazel's exit status. Test
 cases are counted where a test.xml has them (GoogleTest, pytest); any other test is one case, and so
-is a round without tests. Prints what failed and what was skipped and why; the last line is
+is a round without tests. Prints what was skipped and why, a line for each target and reason, then
+what failed; the last line is
 "N passed, N failed, N skipped", and where a softroce_test was asked for, " (N on SoftRoCE)": how many
 of the first two ran there. Exits with 1 if anything failed, or if nothing passed.
 """
@@ -14,7 +15,9 @@ import json
 import sys
 import xml.etree.ElementTree
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote, urlparse
 
 NO_TESTS_FOUND = 4  # bazel's exit status where nothing is left of a pattern
@@ -23,11 +26,17 @@ NO_TESTS_FOUND = 4  # bazel's exit status where nothing is left of a pattern
 SOFTROCE = "SoftRoCE"  # What testing/softroce calls its reports.
 
 
+class Skip(NamedTuple):
+    label: str
+    why: str
+    case: str
+
+
 @dataclass
 class Total:
     passed: int = 0
     failed: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
+    skipped: list[Skip] = field(default_factory=list)
     on_softroce: int | None = None  # None: nobody asked for one.
 
     def add(self, other):
@@ -62,15 +71,14 @@ def count_cases(label, test_xml):
         return None
     total = Total()
     for case in root.iter("testcase"):
-        name = f"{label} {case_name(case)}".strip()
         failure = case.find("failure")
         if failure is None:
             failure = case.find("error")
         skipped = case.find("skipped")
         if failure is not None:
-            total.failed.append(f"{name}: {reason(failure)}")
+            total.failed.append(f"{label} {case_name(case)}".strip() + f": {reason(failure)}")
         elif skipped is not None:
-            total.skipped.append(f"{name}: {reason(skipped)}")
+            total.skipped.append(Skip(label, reason(skipped), case_name(case)))
         elif case.get("status") == "notrun":
             continue  # Not asked for: --test_filter, or GoogleTest's DISABLED_.
         else:
@@ -112,7 +120,7 @@ def count_round(name, events, status):
             results[label, about.get("run"), about.get("shard")] = event["testResult"]
         elif what == "targetCompleted" and "aborted" in event:
             if event["aborted"].get("reason") == "SKIPPED":
-                total.skipped.append(f"{label}: not for this platform")
+                total.skipped.append(Skip(label, "not for this platform", ""))
             else:
                 total.failed.append(f"{label}: not analysed")
         elif what == "targetCompleted" and not event.get("completed", {}).get("success"):
@@ -135,11 +143,22 @@ def read_events(path):
         return []  # bazel ended before it wrote any; its exit status tells.
 
 
+def describe_skips(skips):
+    """A line for each target and reason: with the case where it is one, else with how many."""
+    for (label, why), cases in groupby(sorted(skips), key=lambda skip: skip[:2]):
+        names = [skip.case for skip in cases]
+        yield (
+            f"{label} {names[0]}".strip() + f": {why}"
+            if len(names) == 1
+            else (f"{label}: {len(names)} cases: {why}")
+        )
+
+
 def main(arguments):
     total = Total()
     for name, path, status in zip(arguments[::3], arguments[1::3], arguments[2::3], strict=True):
         total.add(count_round(name, read_events(path), int(status)))
-    for line in sorted(total.skipped):
+    for line in describe_skips(total.skipped):
         print("skipped:", line)
     for line in total.failed:
         print("failed:", line)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tools.build_rules.test_summary import count_round, main
+from tools.build_rules.test_summary import Skip, count_round, main
 
 GOOGLETEST = """<testsuites><testsuite name="Box">
 <testcase name="Meets" classname="Box" status="run" result="completed"/>
@@ -51,18 +51,18 @@ def target_event(**event):
 def test_googletest_cases_are_counted(tmp_path):
     total = count_round("default", [result_event(tmp_path, GOOGLETEST)], 0)
     assert (total.passed, total.failed) == (1, [])
-    assert total.skipped == ["//core:box_test Box.Gpu: no GPU here"]
+    assert total.skipped == [Skip("//core:box_test", "no GPU here", "Box.Gpu")]
 
 
 def test_pytest_cases_are_counted(tmp_path):
     total = count_round("tsan", [result_event(tmp_path, PYTEST)], 0)
     assert (total.passed, total.failed) == (1, [])
-    assert total.skipped == ["//core:box_test [tsan] t.b: because"]
+    assert total.skipped == [Skip("//core:box_test [tsan]", "because", "t.b")]
 
 
 def test_a_file_that_pytest_skipped_has_a_reason(tmp_path):
     total = count_round("default", [result_event(tmp_path, PYTEST_FILE)], 0)
-    assert total.skipped == ["//core:box_test: could not import 'torch': no torch"]
+    assert total.skipped == [Skip("//core:box_test", "could not import 'torch': no torch", "")]
 
 
 def test_a_failed_case_is_named(tmp_path):
@@ -121,6 +121,22 @@ def test_what_ran_on_softroce_is_counted_apart(tmp_path, capsys):
     assert main(["default", str(events), "3", "tsan", str(events), "3"]) == 1
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "4 passed, 2 failed, 2 skipped (6 on SoftRoCE)"
+
+
+def test_cases_of_one_target_that_were_skipped_for_one_reason_are_one_line(tmp_path, capsys):
+    skipped = [
+        f'<testcase classname="S" name="{n}"><skipped message="off"/></testcase>' for n in "ab"
+    ]
+    other = '<testcase classname="S" name="c"><skipped message="late"/></testcase>'
+    events = tmp_path / "events"
+    xml = f"<testsuites>{''.join(skipped)}{other}</testsuites>"
+    events.write_text(json.dumps(result_event(tmp_path, xml)) + "\n")
+    main(["default", str(events), "0"])
+    assert capsys.readouterr().out.splitlines() == [
+        "skipped: //core:box_test S.c: late",
+        "skipped: //core:box_test: 2 cases: off",
+        "0 passed, 0 failed, 3 skipped",
+    ]
 
 
 def test_softroce_tests_that_were_skipped_did_not_run_there(tmp_path, capsys):
