@@ -738,8 +738,9 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_trainer_progress(
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_trainer_describe(
     const waybill_trainer_t* trainer, waybill_blob_t** out_json, waybill_error_t** error);
 
-/* Leaves the job once the earlier calls have ended. One LEFT event follows. Afterwards the trainer
- * can only be queried and destroyed.
+/* Leaves the job once the earlier calls have ended. One LEFT event follows, when the controller has
+ * heard of it, or half a second later if it does not answer. Afterwards the trainer can only be
+ * queried and destroyed.
  *
  * - WAYBILL_FAILED_PRECONDITION: the trainer has left.
  */

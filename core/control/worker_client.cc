@@ -50,7 +50,7 @@ class Client final : public WorkerClient {
     client_.Do([=](WorkerRank& rank, absl::Time now) { rank.Join(token, deadline, now); });
   }
   void Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer) override {
-    client_.Do([=](WorkerRank& rank, absl::Time) { rank.Answer(kind, update, answer); });
+    client_.Do([=](WorkerRank& rank, absl::Time now) { rank.Answer(kind, update, answer, now); });
   }
   void Leave(uint64_t token) override {
     client_.Do([=](WorkerRank& rank, absl::Time now) { rank.Leave(token, now); });

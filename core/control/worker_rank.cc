@@ -5,6 +5,7 @@
 #include "core/protocol/message_codec.h"
 
 namespace waybill {
+
 absl::StatusOr<std::unique_ptr<WorkerRank>> WorkerRank::Create(
     SessionOptions options, const WorkerEngineOptions& engine, Manifest manifest,
     const std::vector<MemorySpan>& user_regions, std::set<Notice::Kind> asked, Fabric* fabric,
@@ -32,43 +33,44 @@ WorkerRank::WorkerRank(SessionOptions options, Manifest manifest, std::set<Notic
 
 void WorkerRank::Join(uint64_t token, absl::Time deadline, absl::Time now) {
   session_.Join(token, deadline, now);
-  HandleEvents();
+  HandleEvents(now);
 }
 
-void WorkerRank::Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer) {
+void WorkerRank::Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer,
+                        absl::Time now) {
   session_.Answer(kind, update, answer);
-  HandleEvents();
+  HandleEvents(now);
 }
 
 void WorkerRank::Leave(uint64_t token, absl::Time now) {
   session_.Leave(token, now);
-  HandleEvents();
+  HandleEvents(now);
 }
 
 void WorkerRank::OnStreamOpen(absl::Time now) {
   session_.OnStreamOpen(now);
-  HandleEvents();
+  HandleEvents(now);
 }
 
 void WorkerRank::OnStreamEnd(const absl::Status& status, absl::Time now) {
   session_.OnStreamEnd(status, now);
-  HandleEvents();
+  HandleEvents(now);
 }
 
 void WorkerRank::OnMessage(const proto::ControllerMessage& message, absl::Time now) {
   session_.OnMessage(message, now);
-  HandleEvents();
+  HandleEvents(now);
 }
 
 void WorkerRank::Step(absl::Time now) {
   engine_->Step(now);
-  HandleEvents();
+  HandleEvents(now);
   if (auto nics = nics_.Look(now)) {
     session_.OnNics(*std::move(nics));
     Report();
   }
   if (now >= session_.next_deadline()) session_.OnTime(now);
-  HandleEvents();
+  HandleEvents(now);
 }
 
 absl::Time WorkerRank::next_deadline() const {
@@ -132,15 +134,15 @@ void WorkerRank::Prepare(const UpdateId& update, bool digests_off, absl::Time de
 
 // --- what the engine reports ---
 
-void WorkerRank::HandleEvents() {
+void WorkerRank::HandleEvents(absl::Time now) {
   while (!events_.empty()) {
     const WorkerEvent event = std::move(events_.front());
     events_.pop_front();
-    Handle(event);
+    Handle(event, now);
   }
 }
 
-void WorkerRank::Handle(const WorkerEvent& event) {
+void WorkerRank::Handle(const WorkerEvent& event, absl::Time now) {
   switch (event.kind) {
     case WorkerEvent::Kind::kConnected:
       connected_ = true;
@@ -164,9 +166,9 @@ void WorkerRank::Handle(const WorkerEvent& event) {
     case WorkerEvent::Kind::kArrived:
       return session_.OnArrived(event.update);
     case WorkerEvent::Kind::kFailed:
-      return session_.OnFailed(event.update, event.status);
+      return session_.OnFailed(event.update, event.status, now);
     case WorkerEvent::Kind::kShown:
-      session_.OnShown(event.update, event.pause);
+      session_.OnShown(event.update, event.pause, now);
       return Report();
   }
 }

@@ -38,7 +38,8 @@ class WorkerRank final : private WorkerHost {
       RankActions* actions);
 
   void Join(uint64_t token, absl::Time deadline, absl::Time now);
-  void Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer);
+  void Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer,
+              absl::Time now);
   void Leave(uint64_t token, absl::Time now);
 
   void OnStreamOpen(absl::Time now);
@@ -83,8 +84,8 @@ class WorkerRank final : private WorkerHost {
 
   // Tells the controller what is new in the report.
   void Report() { session_.OnReport(EncodeReport(report(), fabric_)); }
-  void HandleEvents();
-  void Handle(const WorkerEvent& event);
+  void HandleEvents(absl::Time now);
+  void Handle(const WorkerEvent& event, absl::Time now);
 
   const Manifest manifest_;
   Fabric& fabric_;

@@ -19,7 +19,7 @@ RankSession::RankSession(SessionOptions options, SessionHost* host)
     : options_(std::move(options)), host_(*host) {}
 
 void RankSession::Send(proto::RankMessage message) {
-  if (stream_ == Stream::kOpen) host_.Send(std::move(message));
+  if (stream_ == Stream::kOpen && life_ != Life::kLeft) host_.Send(std::move(message));
 }
 
 // --- joining and leaving ---
@@ -56,19 +56,26 @@ void RankSession::Leave(uint64_t token, absl::Time now) {
   leaving_ = true;
   leave_token_ = token;
   if (life_ == Life::kJoining) FinishJoining(absl::CancelledError("it leaves the job"));
-  if (PrepareToLeave(now)) FinishLeaving();
+  if (PrepareToLeave(now)) FinishLeaving(now);
 }
 
-void RankSession::FinishLeaving() {
+void RankSession::FinishLeaving(absl::Time now) {
   if (life_ == Life::kLeft) return;
   proto::RankMessage message;
   message.mutable_leave();
   Send(std::move(message));
-  if (stream_ != Stream::kClosed) host_.CloseStream();
-  stream_ = Stream::kClosed;
-  reopen_at_ = absl::InfiniteFuture();
   life_ = Life::kLeft;
   established_ = false;
+  reopen_at_ = absl::InfiniteFuture();
+  if (stream_ != Stream::kOpen) return TellLeft();
+  // The controller answers by ending the stream: a process that ends now takes no message with it.
+  left_deadline_ = now + kAnswerMargin;
+}
+
+void RankSession::TellLeft() {
+  left_deadline_ = absl::InfiniteFuture();
+  if (stream_ != Stream::kClosed) host_.CloseStream();
+  stream_ = Stream::kClosed;
   Tell({.kind = Notice::Kind::kLeft, .token = leave_token_});
 }
 
@@ -111,6 +118,7 @@ void RankSession::OnStreamOpen(absl::Time now) {
 void RankSession::OnStreamEnd(const absl::Status& status, absl::Time now) {
   if (stream_ == Stream::kClosed) return;
   stream_ = Stream::kClosed;
+  if (life_ == Life::kLeft) return TellLeft();
   established_ = false;
   lost_status_ = status;
   OnLost(status, now);
@@ -139,7 +147,7 @@ void RankSession::OnDismissal(const absl::Status& status, absl::Time now) {
 }
 
 void RankSession::OnMessage(const proto::ControllerMessage& message, absl::Time now) {
-  if (stream_ != Stream::kOpen) return;
+  if (stream_ != Stream::kOpen || life_ == Life::kLeft) return;
   heard_ = true;
   switch (message.kind_case()) {
     case proto::ControllerMessage::kPlan:
@@ -239,6 +247,7 @@ void RankSession::OnReport(proto::RankReport report) {
 
 void RankSession::OnTime(absl::Time now) {
   if (now >= reopen_at_) Open();
+  if (now >= left_deadline_) TellLeft();
   if (life_ == Life::kJoining && now >= join_deadline_ + kAnswerMargin) {
     if (stream_ != Stream::kClosed) host_.CloseStream();
     stream_ = Stream::kClosed;
@@ -250,7 +259,7 @@ void RankSession::OnTime(absl::Time now) {
 }
 
 absl::Time RankSession::next_deadline() const {
-  absl::Time next = std::min(reopen_at_, role_deadline());
+  absl::Time next = std::min({reopen_at_, left_deadline_, role_deadline()});
   if (life_ == Life::kJoining) next = std::min(next, join_deadline_ + kAnswerMargin);
   return next;
 }

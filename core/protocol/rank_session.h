@@ -91,7 +91,8 @@ class RankSession {
 
   // Joins the job; one kJoined follows, at the latest kAnswerMargin after `deadline`. Called once.
   void Join(uint64_t token, absl::Time deadline, absl::Time now);
-  // Leaves the job; one kLeft follows.
+  // Leaves the job; one kLeft follows, once the controller has heard of it and of everything
+  // before, or kAnswerMargin after nothing else is waited for.
   void Leave(uint64_t token, absl::Time now);
 
   void OnStreamOpen(absl::Time now);
@@ -133,7 +134,7 @@ class RankSession {
   virtual void OnRoleTime(absl::Time now) = 0;
   virtual absl::Time role_deadline() const = 0;
 
-  void FinishLeaving();
+  void FinishLeaving(absl::Time now);
   bool leaving() const { return leaving_; }
   void Send(proto::RankMessage message);
   void Tell(Notice notice) { host_.Tell(std::move(notice)); }
@@ -147,6 +148,7 @@ class RankSession {
 
   void Open();
   void FinishJoining(const absl::Status& status);
+  void TellLeft();
   void OnDismissal(const absl::Status& status, absl::Time now);
   void OnPlan(const proto::Plan& plan);
   void SendConnectFailed(const absl::Status& status);
@@ -158,6 +160,7 @@ class RankSession {
   absl::Time join_deadline_ = absl::InfiniteFuture();
   bool leaving_ = false;
   uint64_t leave_token_ = 0;
+  absl::Time left_deadline_ = absl::InfiniteFuture();  // LEAVE is sent, and the stream still open.
   absl::Time reopen_at_ = absl::InfiniteFuture();
   absl::Duration backoff_ = absl::ZeroDuration();
   bool heard_ = false;  // A message has come by this stream.

@@ -530,7 +530,8 @@ TEST_F(WorkerSessionTest, ALeavingWorkerShowsWhatIsCommittedFirst) {
   HearCommit(1);
   session_.Leave(3, now_);
   EXPECT_EQ(host_.Last(Notice::Kind::kLeft), nullptr);
-  session_.OnShown(UpdateOf(5, 1), absl::ZeroDuration());
+  session_.OnShown(UpdateOf(5, 1), absl::ZeroDuration(), now_);
+  Lose();
   EXPECT_NE(host_.Last(Notice::Kind::kLeft), nullptr);
   EXPECT_EQ(host_.Last(Kind::kShown)->shown().version(), 5u);
 }
@@ -541,7 +542,42 @@ TEST_F(WorkerSessionTest, AReaderThatNeverEndsHoldsLeavingUpTenSecondsAtMost) {
   HearCommit(1);
   session_.Leave(3, now_);
   Pass(absl::Seconds(10));
+  Lose();
   EXPECT_NE(host_.Last(Notice::Kind::kLeft), nullptr);
+}
+
+// Else a process that ends when it is told so takes with it what has not left its machine.
+TEST_F(WorkerSessionTest, ARankHasLeftOnceTheControllerHasEndedItsStream) {
+  Establish();
+  session_.Leave(3, now_);
+  EXPECT_EQ(host_.Count(Kind::kLeave), 1);
+  EXPECT_EQ(host_.closed, 0);
+  EXPECT_EQ(host_.Last(Notice::Kind::kLeft), nullptr);
+  Lose();
+  EXPECT_EQ(host_.Last(Notice::Kind::kLeft)->token, 3u);
+  EXPECT_EQ(host_.Last(Notice::Kind::kDisconnected), nullptr);
+}
+
+TEST_F(WorkerSessionTest, AControllerThatDoesNotAnswerHoldsLeavingUpForTheMarginOfAnAnswer) {
+  Establish();
+  session_.Leave(3, now_);
+  Pass(kAnswerMargin);
+  EXPECT_EQ(host_.Last(Notice::Kind::kLeft)->token, 3u);
+  EXPECT_EQ(host_.closed, 1);
+}
+
+TEST_F(WorkerSessionTest, ARankThatHasLostTheControllerLeavesAtOnce) {
+  Establish();
+  Lose();
+  session_.Leave(3, now_);
+  EXPECT_EQ(host_.Last(Notice::Kind::kLeft)->token, 3u);
+}
+
+TEST_F(WorkerSessionTest, WhatARankHearsOnceItLeavesDoesNothing) {
+  Establish();
+  session_.Leave(3, now_);
+  HearPrepare(5, 1);
+  EXPECT_TRUE(host_.engine.empty());
 }
 
 TEST_F(WorkerSessionTest, AChallengeIsAnswered) {
@@ -588,7 +624,7 @@ TEST_F(AskedWorkerSessionTest, WhatIsShownIsSaidWhenTheUserHasAnsweredOrLeaves) 
   asked_.OnArrived(UpdateOf(5, 1));
   asked_.Answer(Notice::Kind::kArrived, UpdateOf(5, 1), absl::OkStatus());
   HearCommit(1);
-  asked_.OnShown(UpdateOf(5, 1), absl::ZeroDuration());
+  asked_.OnShown(UpdateOf(5, 1), absl::ZeroDuration(), now_);
   EXPECT_EQ(host_.Count(Kind::kShown), 0);
   asked_.Leave(3, now_);
   EXPECT_EQ(host_.Count(Kind::kShown), 1);

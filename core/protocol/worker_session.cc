@@ -116,10 +116,10 @@ void WorkerSession::Vote(const absl::Status& answer) {
   if (Mutated(Mutation::kShowOnArrived)) host_.Commit(*update_);
 }
 
-void WorkerSession::OnFailed(const UpdateId& update, const absl::Status& status) {
+void WorkerSession::OnFailed(const UpdateId& update, const absl::Status& status, absl::Time now) {
   if (committed_ == update) committed_.reset();
   SendFailed(update, status);
-  if (leaving() && !committed_) FinishLeaving();
+  if (leaving() && !committed_) FinishLeaving(now);
 }
 
 void WorkerSession::SendFailed(const UpdateId& update, const absl::Status& status) {
@@ -156,14 +156,14 @@ void WorkerSession::GiveUp(const UpdateId& update, bool begun, const absl::Statu
         .update = given_up});
 }
 
-void WorkerSession::OnShown(const UpdateId& update, absl::Duration pause) {
+void WorkerSession::OnShown(const UpdateId& update, absl::Duration pause, absl::Time now) {
   if (committed_ == update) committed_.reset();
   SayShown();  // The user of an earlier version has not answered, and need not any more.
   unsaid_ = {update, pause};
   Ask({.kind = Notice::Kind::kCommit, .version = update.version, .update = update, .pause = pause});
   if (leaving()) {
     SayShown();
-    FinishLeaving();
+    FinishLeaving(now);
   }
 }
 
@@ -206,7 +206,7 @@ bool WorkerSession::PrepareToLeave(absl::Time now) {
 void WorkerSession::OnRoleTime(absl::Time now) {
   if (now < leave_deadline_) return;
   leave_deadline_ = absl::InfiniteFuture();
-  FinishLeaving();
+  FinishLeaving(now);
 }
 
 }  // namespace waybill

@@ -41,8 +41,8 @@ class WorkerSession final : public RankSession {
   void OnRefused(const UpdateId& update, const absl::Status& status);
   void OnArrived(const UpdateId& update);
   // Before Commit(): what arrived is wrong. After it: it could not be shown.
-  void OnFailed(const UpdateId& update, const absl::Status& status);
-  void OnShown(const UpdateId& update, absl::Duration pause);
+  void OnFailed(const UpdateId& update, const absl::Status& status, absl::Time now);
+  void OnShown(const UpdateId& update, absl::Duration pause, absl::Time now);
 
   // Returns true if this worker voted for a version whose decision it has not heard, and has lost
   // the controller.

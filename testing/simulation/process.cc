@@ -311,7 +311,7 @@ void Process::GiveAnswers() {
       mood_ = Mood::kAccept;
       answer = absl::FailedPreconditionError("the user will not");
     }
-    worker_->Answer(notice.kind, notice.update, answer);
+    worker_->Answer(notice.kind, notice.update, answer, run_.now());
     HandleNotices();
   }
 }
