@@ -29,22 +29,12 @@ void AddStages(const StageSpans& spans, proto::RankReport& out) {
   }
 }
 
-void AddLanes(const std::vector<LaneReport>& lanes, proto::RankReport& out) {
-  for (const LaneReport& lane : lanes) {
-    proto::LaneReport* report = out.mutable_lanes()->add_lanes();
-    report->set_peer(lane.peer);
-    report->set_path(lane.path);
-    report->set_co_owner(lane.co_owner);
-  }
-}
-
 template <typename Report>
 proto::RankReport Begin(const Report& report, uint64_t moved_bytes, const Fabric& fabric) {
   proto::RankReport out;
   out.set_version(report.version);
   out.set_moved_bytes(moved_bytes);
   AddStages(report.stages, out);
-  AddLanes(report.lanes, out);
   for (const FabricCount& count : fabric.Counts()) AddCounter(count.name, count.value, out);
   return out;
 }

@@ -10,7 +10,7 @@ std::string StatusToJson(const proto::StatusReply& status) {
   nlohmann::json ranks = nlohmann::json::array();
   for (const proto::RankStatus& rank : status.ranks()) {
     nlohmann::json lanes = nlohmann::json::array(), nics = nlohmann::json::array();
-    for (const auto& lane : rank.report().lanes().lanes()) {
+    for (const auto& lane : rank.lanes()) {
       lanes.push_back(
           {{"peer", lane.peer()}, {"co_owner", lane.co_owner()}, {"path", lane.path()}});
     }

@@ -87,7 +87,7 @@ void TrainerRank::Step(absl::Time now) {
   HandleEvents(now);
   if (auto nics = nics_.Look(now)) {
     session_.OnNics(*std::move(nics));
-    Report();
+    session_.Report();
   }
   if (now >= session_.next_deadline()) session_.OnTime(now);
   HandleEvents(now);
@@ -193,8 +193,7 @@ void TrainerRank::Handle(const TrainerEvent& event, absl::Time now) {
       connected_ = true;
       report_.lanes = engine_->ReportLanes();
       ++report_changes_;
-      session_.OnConnected();
-      return Report();
+      return session_.OnConnected(report_.lanes);
     case TrainerEvent::Kind::kPeerFailed:
       if (connected_) session_.OnNics(ListNics(fabric_));  // Before the plan that this leads to.
       return session_.OnLaneFailed(event.peer, event.status);
@@ -209,8 +208,7 @@ void TrainerRank::Handle(const TrainerEvent& event, absl::Time now) {
       report_.ring_high_water_bytes = engine_->ring_high_water_bytes();
       ++report_changes_;
       report_.total += event.counts;
-      session_.OnSent(event.update, now);
-      return Report();
+      return session_.OnSent(event.update, now);
     }
     case TrainerEvent::Kind::kStopped:
       return session_.OnStopped(event.update, now);

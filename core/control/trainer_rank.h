@@ -73,6 +73,7 @@ class TrainerRank final : private TrainerHost {
     ++report_changes_;
     actions_.Tell(std::move(notice));
   }
+  proto::RankReport MakeReport() const override { return EncodeReport(report(), fabric_); }
   absl::StatusOr<proto::Offers> SetPlan(RankPlan plan, uint64_t plan_hash,
                                         const std::vector<PeerLanes>& lanes) override;
   absl::Status Connect(const proto::Connect& connect) override;
@@ -83,8 +84,6 @@ class TrainerRank final : private TrainerHost {
   void Abort(const UpdateId& update) override { engine_->Abort(update.sequence); }
   void StopNow() override { engine_->StopNow(); }
 
-  // Tells the controller what is new in the report.
-  void Report() { session_.OnReport(EncodeReport(report(), fabric_)); }
   // Hands the engine's events to the session, until there are none.
   void HandleEvents(absl::Time now);
   void Handle(const TrainerEvent& event, absl::Time now);

@@ -67,7 +67,7 @@ void WorkerRank::Step(absl::Time now) {
   HandleEvents(now);
   if (auto nics = nics_.Look(now)) {
     session_.OnNics(*std::move(nics));
-    Report();
+    session_.Report();
   }
   if (now >= session_.next_deadline()) session_.OnTime(now);
   HandleEvents(now);
@@ -148,8 +148,7 @@ void WorkerRank::Handle(const WorkerEvent& event, absl::Time now) {
       connected_ = true;
       report_.lanes = engine_->ReportLanes();
       ++report_changes_;
-      session_.OnConnected();
-      return Report();
+      return session_.OnConnected(report_.lanes);
     case WorkerEvent::Kind::kPeerFailed:
       if (connected_) session_.OnNics(ListNics(fabric_));  // Before the plan that this leads to.
       return session_.OnLaneFailed({Role::kTrainer, event.trainer}, event.status);
@@ -168,8 +167,7 @@ void WorkerRank::Handle(const WorkerEvent& event, absl::Time now) {
     case WorkerEvent::Kind::kFailed:
       return session_.OnFailed(event.update, event.status, now);
     case WorkerEvent::Kind::kShown:
-      session_.OnShown(event.update, event.pause, now);
-      return Report();
+      return session_.OnShown(event.update, event.pause, now);
   }
 }
 

@@ -75,6 +75,7 @@ class WorkerRank final : private WorkerHost {
   void CloseStream() override { actions_.CloseStream(); }
   void Send(proto::RankMessage message) override { actions_.Send(std::move(message)); }
   void Tell(Notice notice) override;
+  proto::RankReport MakeReport() const override { return EncodeReport(report(), fabric_); }
   absl::StatusOr<proto::Offers> SetPlan(RankPlan plan, uint64_t plan_hash,
                                         const std::vector<PeerLanes>& lanes) override;
   absl::Status Connect(const proto::Connect& connect) override;
@@ -82,8 +83,6 @@ class WorkerRank final : private WorkerHost {
   void Commit(const UpdateId& update) override { engine_->Commit(update); }
   void Abort(const UpdateId& update, bool begun) override { engine_->Abort(update, begun); }
 
-  // Tells the controller what is new in the report.
-  void Report() { session_.OnReport(EncodeReport(report(), fabric_)); }
   void HandleEvents(absl::Time now);
   void Handle(const WorkerEvent& event, absl::Time now);
 

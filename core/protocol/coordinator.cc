@@ -127,6 +127,9 @@ void Coordinator::OnMessage(ConnectionId connection, const proto::RankMessage& m
     case proto::RankMessage::kReport:
       OnReport(*member, message.report());
       break;
+    case proto::RankMessage::kSent:
+      OnReport(*member, message.sent().report());
+      break;
     case proto::RankMessage::kConnectFailed:
       if (message.connect_failed().epoch() != epoch_) return;
       OnConnectFailed(*member, DecodeError(message.connect_failed().error()), now);
@@ -386,9 +389,7 @@ void Coordinator::OnReport(Member& member, const proto::RankReport& report) {
   // A rank has some 40 counters, and every stage once.
   constexpr int kMostEntries = 1024;
   if (report.counters_size() > kMostEntries || report.stages_size() > kMostEntries) return;
-  proto::RankReport kept = report;
-  if (!report.has_lanes()) *kept.mutable_lanes() = std::move(*member.report.mutable_lanes());
-  member.report = std::move(kept);
+  member.report = report;
 }
 
 // A NIC went away or came back: the lanes are planned again between two updates.
@@ -409,6 +410,8 @@ void Coordinator::OnNics(Member& member, const proto::Nics& nics, absl::Time now
 void Coordinator::OnConnected(Member& member, const proto::Connected& connected, absl::Time now) {
   if (phase_ != Phase::kConnecting || connected.epoch() != epoch_) return;
   member.connected = true;
+  member.lanes = connected.lanes();
+  OnReport(member, connected.report());
   for (const auto& [id, other] : members_.members()) {
     if (!other.connected) return;
   }
@@ -745,6 +748,7 @@ void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& messa
   } else if (message.has_shown()) {
     // Also after the round: it is what settles others' doubts.
     member.shown_version = std::max(member.shown_version, message.shown().version());
+    OnReport(member, message.shown().report());
     if (current(message.shown().round())) round_->OnShown(rank);
   } else if (message.has_ready() && message.ready().round().epoch() == epoch_) {
     TellRenewal(member, message.ready());

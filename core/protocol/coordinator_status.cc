@@ -50,6 +50,7 @@ proto::StatusReply Coordinator::Status() const {
     if (id.rank < bytes.size()) rank->set_planned_bytes(bytes[id.rank]);
     rank->set_shown_version(member.shown_version);
     *rank->mutable_report() = member.report;
+    *rank->mutable_lanes() = member.lanes;
     if (member.manifest == nullptr) continue;
     for (const Nic& nic : member.manifest->nics()) {
       proto::UsableNic* out = rank->add_nics();

@@ -610,20 +610,32 @@ TEST_F(CoordinatorTest, TheStatusShowsEachRanksLastReport) {
   Establish();
   proto::RankReport report;
   report.set_version(4);
-  report.mutable_lanes()->add_lanes()->set_path("tcp");
   const auto tell = [&] {
     Tell(kWorker[0], [&](proto::RankMessage& m) { *m.mutable_report() = report; });
     return coordinator_->Status().ranks(2).report();
   };
-  EXPECT_EQ(tell().lanes().lanes(0).path(), "tcp");
-  report.set_version(5);
-  report.clear_lanes();  // As before.
-  EXPECT_EQ(tell().version(), 5u);
-  EXPECT_EQ(tell().lanes().lanes(0).path(), "tcp");
+  EXPECT_EQ(tell().version(), 4u);
   // A report that no rank makes is not kept.
   report.set_version(6);
   for (int i = 0; i < 2000; ++i) report.add_counters();
-  EXPECT_EQ(tell().version(), 5u);
+  EXPECT_EQ(tell().version(), 4u);
+}
+
+// So whoever has heard the outcome finds in the status what the update was like.
+TEST_F(CoordinatorTest, SentAndShownBringReports) {
+  MakeCoordinator();
+  Establish();
+  Decide(5);
+  Tell(kTrainer[0], [&](auto& m) {
+    *m.mutable_sent()->mutable_round() = round();
+    m.mutable_sent()->mutable_report()->set_version(5);
+  });
+  EXPECT_EQ(coordinator_->Status().ranks(0).report().version(), 5u);
+  Tell(kWorker[0], [&](auto& m) {
+    *m.mutable_shown()->mutable_round() = round();
+    m.mutable_shown()->mutable_report()->set_version(5);
+  });
+  EXPECT_EQ(coordinator_->Status().ranks(2).report().version(), 5u);
 }
 
 TEST_F(CoordinatorTest, WhoWasPartOfAWholeJobWaitsForTheOthers) {

@@ -43,7 +43,8 @@ struct Member {
   std::optional<proto::Offers> offers;
   bool connected = false;
 
-  proto::RankReport report;  // The last one, with the lanes that it was last told of.
+  proto::RankReport report;                                     // The last one.
+  google::protobuf::RepeatedPtrField<proto::LaneReport> lanes;  // As it was last connected.
 };
 
 class Membership {

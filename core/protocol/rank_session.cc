@@ -94,7 +94,6 @@ void RankSession::OnStreamOpen(absl::Time now) {
   epoch_ = 0;
   nics_ = options_.nics.SerializeAsString();
   report_.clear();
-  reported_lanes_.clear();
   proto::RankMessage message;
   proto::Join* join = message.mutable_join();
   join->set_protocol_version(kProtocolVersion);
@@ -203,9 +202,16 @@ void RankSession::SendConnectFailed(const absl::Status& status) {
   Send(std::move(message));
 }
 
-void RankSession::OnConnected() {
+void RankSession::OnConnected(const std::vector<LaneReport>& lanes) {
   proto::RankMessage message;
   message.mutable_connected()->set_epoch(epoch_);
+  for (const LaneReport& lane : lanes) {
+    proto::LaneReport* report = message.mutable_connected()->add_lanes();
+    report->set_peer(lane.peer);
+    report->set_path(lane.path);
+    report->set_co_owner(lane.co_owner);
+  }
+  *message.mutable_connected()->mutable_report() = TakeReport();
   Send(std::move(message));
 }
 
@@ -228,19 +234,18 @@ void RankSession::OnNics(proto::Nics nics) {
   Send(std::move(message));
 }
 
-void RankSession::OnReport(proto::RankReport report) {
+proto::RankReport RankSession::TakeReport() {
+  proto::RankReport report = host_.MakeReport();
+  report_ = report.SerializeAsString();
+  return report;
+}
+
+void RankSession::Report() {
   if (stream_ != Stream::kOpen || epoch_ == 0) return;
-  proto::LaneReports lanes = std::move(*report.mutable_lanes());
-  report.clear_lanes();
-  const std::string serialized = report.SerializeAsString();
-  const std::string serialized_lanes = lanes.SerializeAsString();
-  if (serialized == report_ && serialized_lanes == reported_lanes_) return;
-  if (serialized_lanes != reported_lanes_) *report.mutable_lanes() = std::move(lanes);
-  report_ = serialized;
-  reported_lanes_ = serialized_lanes;
+  const std::string before = report_;
   proto::RankMessage message;
-  *message.mutable_report() = std::move(report);
-  Send(std::move(message));
+  *message.mutable_report() = TakeReport();
+  if (report_ != before) Send(std::move(message));
 }
 
 // --- time ---

@@ -61,6 +61,8 @@ class SessionHost {
   virtual void CloseStream() = 0;
   virtual void Send(proto::RankMessage message) = 0;
   virtual void Tell(Notice notice) = 0;
+  // Returns what the rank knows about itself now.
+  virtual proto::RankReport MakeReport() const = 0;
 
   // Gives the engine its plan, and returns its ends of the lanes.
   virtual absl::StatusOr<proto::Offers> SetPlan(RankPlan plan, uint64_t plan_hash,
@@ -100,12 +102,12 @@ class RankSession {
   void OnMessage(const proto::ControllerMessage& message, absl::Time now);
 
   // The engine has connected every lane.
-  void OnConnected();
+  void OnConnected(const std::vector<LaneReport>& lanes);
   // The lane to a peer is dead. A trainer's peer that is a trainer is a co-owner.
   void OnLaneFailed(RankId peer, const absl::Status& status);
   void OnNics(proto::Nics nics);
-  // What the rank knows about itself now; sent if it is new.
-  void OnReport(proto::RankReport report);
+  // Sends the rank's report, if it is another than the last one.
+  void Report();
 
   void OnTime(absl::Time now);
   // When OnTime() has something to do next.
@@ -139,6 +141,8 @@ class RankSession {
   void Send(proto::RankMessage message);
   void Tell(Notice notice) { host_.Tell(std::move(notice)); }
   uint64_t plan_hash() const { return plan_hash_; }
+  // Returns the rank's report, which the caller sends.
+  proto::RankReport TakeReport();
 
   const SessionOptions options_;
 
@@ -174,7 +178,6 @@ class RankSession {
   // As the controller knows them, serialized.
   std::string nics_;
   std::string report_;
-  std::string reported_lanes_;
 };
 
 }  // namespace waybill

@@ -50,10 +50,13 @@ class FakeHost : public Host {
     return found;
   }
 
+  proto::RankReport MakeReport() const override { return report; }
+
   int opened = 0;
   int closed = 0;
   std::vector<proto::RankMessage> sent;
   std::vector<Notice> told;
+  proto::RankReport report;
   std::vector<std::string> engine;  // Commands to the engine, by name.
 };
 
@@ -337,28 +340,39 @@ TEST_F(TrainerSessionTest, AnOutcomeFromBeforeThePublishCounts) {
   EXPECT_EQ(Published(5)->status.code(), absl::StatusCode::kAborted);
 }
 
-TEST_F(TrainerSessionTest, AReportIsSentIfItIsNewAndItsLanesIfTheyAre) {
+TEST_F(TrainerSessionTest, AReportIsSentIfItIsNew) {
   Establish();
-  proto::RankReport report;
-  report.set_version(5);
-  report.mutable_lanes()->add_lanes()->set_path("tcp");
-  session_.OnReport(report);
-  session_.OnReport(report);
+  host_.report.set_version(5);
+  session_.Report();
+  session_.Report();
   ASSERT_EQ(host_.Count(Kind::kReport), 1);
-  EXPECT_EQ(host_.Last(Kind::kReport)->report().lanes().lanes_size(), 1);
-  report.set_version(6);
-  session_.OnReport(report);
+  host_.report.set_version(6);
+  session_.Report();
   ASSERT_EQ(host_.Count(Kind::kReport), 2);
-  EXPECT_FALSE(host_.Last(Kind::kReport)->report().has_lanes());
   // Another controller knows nothing.
   Lose();
-  session_.OnReport(report);
+  session_.Report();
   EXPECT_EQ(host_.Count(Kind::kReport), 2);
   Pass(absl::Seconds(2));
   ComeBack();
-  session_.OnReport(report);
+  session_.Report();
   ASSERT_EQ(host_.Count(Kind::kReport), 3);
-  EXPECT_TRUE(host_.Last(Kind::kReport)->report().has_lanes());
+}
+
+TEST_F(TrainerSessionTest, WhatRodeOnAnotherMessageIsNotSentAgain) {
+  Establish();
+  host_.report.set_version(5);
+  session_.OnConnected({{.peer = 1, .path = "tcp"}});
+  const proto::Connected& connected = host_.Last(Kind::kConnected)->connected();
+  EXPECT_EQ(connected.report().version(), 5u);
+  EXPECT_EQ(connected.lanes(0).path(), "tcp");
+  Publish(6);
+  Begin(6, 1);
+  host_.report.set_version(6);
+  session_.OnSent(UpdateOf(6, 1), now_);
+  EXPECT_EQ(host_.Last(Kind::kSent)->sent().report().version(), 6u);
+  session_.Report();
+  EXPECT_EQ(host_.Count(Kind::kReport), 0);
 }
 
 TEST_F(TrainerSessionTest, AMessageOfAnotherRoundIsIgnored) {

@@ -271,6 +271,7 @@ void TrainerSession::SendFailed(const UpdateId& update, const absl::Status& stat
 void TrainerSession::OnSent(const UpdateId& update, absl::Time now) {
   proto::RankMessage message;
   *message.mutable_sent()->mutable_round() = EncodeRound(update);
+  *message.mutable_sent()->mutable_report() = TakeReport();
   Send(std::move(message));
   if (writing_ != update) return;
   writing_.reset();

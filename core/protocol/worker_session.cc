@@ -174,6 +174,7 @@ void WorkerSession::SayShown() {
   *message.mutable_shown()->mutable_round() = EncodeRound(unsaid_->update);
   message.mutable_shown()->set_version(unsaid_->update.version);
   message.mutable_shown()->set_pause_seconds(absl::ToDoubleSeconds(unsaid_->pause));
+  *message.mutable_shown()->mutable_report() = TakeReport();
   unsaid_.reset();
   unanswered_.erase(Notice::Kind::kCommit);
   Send(std::move(message));

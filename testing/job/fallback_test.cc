@@ -101,7 +101,7 @@ TEST_F(FallbackTest, WhereRdmaWorksItCarriesEveryLane) {
   for (const proto::RankStatus& rank : status.ranks()) {
     EXPECT_EQ(CounterOf(rank.report(), "fallbacks"), 0u);
     EXPECT_EQ(rank.nics_size(), 2);
-    EXPECT_EQ(rank.report().lanes().lanes_size(), 4);
+    EXPECT_EQ(rank.lanes_size(), 4);
   }
 }
 
@@ -208,7 +208,7 @@ TEST_F(FallbackTest, MemoryThatCannotBeRegisteredIsReachedByCopiesAndStatusSaysW
   const proto::StatusReply status = job_->controller().status();
   for (const proto::RankStatus& rank : status.ranks()) {
     EXPECT_EQ(CounterOf(rank.report(), "fallbacks"), 0u);
-    for (const proto::LaneReport& lane : rank.report().lanes().lanes()) {
+    for (const proto::LaneReport& lane : rank.lanes()) {
       EXPECT_THAT(lane.path(), AllOf(StartsWith("verbs: "), HasSubstr("with copies here: register"),
                                      HasSubstr("limit on locked memory")));
     }
@@ -220,7 +220,7 @@ TEST_F(FallbackTest, WhereNotEvenRingsCanBeRegisteredTcpCarriesAllAndStatusSaysW
   PublishAndCheck(1);
   const proto::StatusReply status = job_->controller().status();
   for (const proto::RankStatus& rank : status.ranks()) {
-    for (const proto::LaneReport& lane : rank.report().lanes().lanes()) {
+    for (const proto::LaneReport& lane : rank.lanes()) {
       EXPECT_THAT(lane.path(), AllOf(StartsWith("tcp: "), HasSubstr("register"),
                                      HasSubstr("limit on locked memory")));
     }

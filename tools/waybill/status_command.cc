@@ -60,7 +60,7 @@ void PrintLanes(const proto::StatusReply& status) {
   for (const proto::RankStatus& rank : status.ranks()) {
     fallbacks += CounterOf(rank.report(), "fallbacks");
     if (rank.name().rfind("trainer", 0) != 0) continue;
-    for (const proto::LaneReport& lane : rank.report().lanes().lanes()) {
+    for (const proto::LaneReport& lane : rank.lanes()) {
       ++(lane.co_owner() ? of_co_owners : paths)[lane.path()];
     }
   }
