@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "capi/call.h"
 #include "capi/context.h"
@@ -58,8 +60,11 @@ absl::StatusOr<ControllerOptions> ReadOptions(const waybill_controller_options_t
   if (!job.empty()) options.coordinator.job = job;
   WAYBILL_ASSIGN_OR_RETURN(options.coordinator.token, Text(read.token, "token"));
   WAYBILL_ASSIGN_OR_RETURN(options.decision_log, Text(read.decision_log, "decision_log"));
-  options.coordinator.trainers = read.trainers;
-  options.coordinator.workers = read.workers;
+  WAYBILL_ASSIGN_OR_RETURN(const std::string required,
+                           Text(read.required_groups, "required_groups"));
+  for (const absl::string_view group : absl::StrSplit(required, ',', absl::SkipEmpty())) {
+    options.coordinator.required_groups.emplace(group);
+  }
   if (read.join_timeout_ns < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("join_timeout_ns is ", read.join_timeout_ns, ", less than 0"));

@@ -179,11 +179,12 @@ TEST(Job, APublishWaitsForTheDecisionAboutTheOneBefore) {
   EXPECT_THAT(waybill_error_message(late.error), HasSubstr("publish version 3"));
 
   EXPECT_EQ(waybill_update_accept(asked.update, WAYBILL_EVENT_ARRIVED, nullptr), WAYBILL_OK);
-  const auto taken = TakeUntil(job, WAYBILL_EVENT_OUTCOME, 2);
+  const auto taken = TakeUntil(job, WAYBILL_EVENT_DECIDED, 2);
   const auto position = [&](uint32_t kind, uint64_t version) {
     return std::find(taken.begin(), taken.end(), std::pair(kind, version));
   };
   EXPECT_LT(position(WAYBILL_EVENT_OUTCOME, 1), position(WAYBILL_EVENT_PUBLISHED, 2));
+  EXPECT_LT(position(WAYBILL_EVENT_OUTCOME, 2), position(WAYBILL_EVENT_DECIDED, 2));
   EXPECT_TRUE(job.Shows(0, 2));
   for (waybill_event_t* event : {&sent, &asked, &late}) waybill_event_release(event);
 }

@@ -121,7 +121,8 @@ class TrainerObject final : public Rank {
   void LeaveClient(uint64_t token) override { client_->Leave(token); }
 
   void OnUpdateNotice(const Notice& notice) override {
-    QueuedEvent event = NewEvent(WAYBILL_EVENT_OUTCOME);
+    QueuedEvent event = NewEvent(notice.kind == Notice::Kind::kDecided ? WAYBILL_EVENT_DECIDED
+                                                                       : WAYBILL_EVENT_OUTCOME);
     event.version = notice.version;
     event.group = notice.group;
     event.status = notice.status;

@@ -202,8 +202,12 @@ enum {
   /* The connection to the controller is lost; `status` says why. The rank reconnects by itself, and
    * what it shows stays shown. */
   WAYBILL_EVENT_DISCONNECTED = 22,
-  /* The rank is connected again, and the job is whole again. */
-  WAYBILL_EVENT_RECONNECTED = 23
+  /* The rank is connected again, and part of a group's term again. */
+  WAYBILL_EVENT_RECONNECTED = 23,
+  /* For a trainer: every group that a version was sent to has decided, and each has had its
+   * OUTCOME. `status` is the first error. It follows PUBLISHED, unless the publish was one until
+   * committed. */
+  WAYBILL_EVENT_DECIDED = 24
 };
 
 /* The kind of object that an event belongs to. */
@@ -558,12 +562,13 @@ typedef struct waybill_controller_options {
   const char* job;          /* "": "waybill". */
   const char* token;        /* What every rank must present. Required beyond loopback. */
   const char* decision_log; /* A file. "": decisions are lost with this process. */
-  uint32_t trainers;        /* How many must join. 0: as many as they declare. */
-  uint32_t workers;
-  int64_t join_timeout_ns; /* From the first join until all are there. 0: 120 s. */
+  /* Groups without which no version is published, separated by commas. A publish goes without any
+   * other group that is not whole: that group's outcome is WAYBILL_UNAVAILABLE. */
+  const char* required_groups;
+  int64_t join_timeout_ns; /* How long a rank that joins may wait for the others. 0: 120 s. */
 } waybill_controller_options_t;
 #define WAYBILL_CONTROLLER_OPTIONS_INIT \
-  {sizeof(waybill_controller_options_t), NULL, NULL, NULL, NULL, 0, 0, 0}
+  {sizeof(waybill_controller_options_t), NULL, NULL, NULL, NULL, NULL, 0}
 
 /* Starts a controller in this process. It serves until it is destroyed.
  *
@@ -599,9 +604,9 @@ typedef struct waybill_rank_options {
   const char* controller; /* Address and port; "": "127.0.0.1:7070". */
   const char* job;        /* "": "waybill". */
   const char* token;
-  const char* group; /* Workers only: a group switches versions together. "": "all". */
-  uint32_t rank;
-  uint32_t world;     /* How many ranks have this role. 0: 1. */
+  const char* group;  /* Workers only: a group switches versions together. "": "all". */
+  uint32_t rank;      /* A worker's counts within its group. */
+  uint32_t world;     /* How many trainers, or how many workers of the group, there are. 0: 1. */
   const char* fabric; /* "auto" or "", "local", "verbs" or "tcp". */
   /* This host's numeric address. "": the one from which it reaches the controller. */
   const char* host;
@@ -713,8 +718,9 @@ typedef struct waybill_publish_options {
  *
  *   out_update  Yours, until waybill_update_destroy(). May be NULL.
  *
- * A publish waits its turn: it begins once the version before it is decided, within its own
- * deadline. Within that deadline it also waits for a lost controller to come back.
+ * A publish waits its turn within its own deadline: it begins once the version before it is sent,
+ * and in a group once that has decided. Within that deadline it also waits for a lost controller to
+ * come back. It goes to the groups that are whole; see waybill_controller_options_t.
  *
  * - WAYBILL_INVALID_ARGUMENT: the version is 0; after_event is given and no region is GPU memory;
  *   or the driver does not accept after_event as an event.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"strings"
 	"time"
 )
 
@@ -17,9 +18,10 @@ type ControllerOptions struct {
 	Job         string // "": "waybill".
 	Token       string // What every rank has to show; needed beyond loopback.
 	DecisionLog string // A file; "": decisions die with this process.
-	Trainers    uint32 // How many are demanded; 0: as many as they declare.
-	Workers     uint32
-	JoinTimeout time.Duration // From the first rank's coming until all are there; 0: 120 s.
+	// The groups without which no version is published. A publish goes without any other group that
+	// is not whole.
+	RequiredGroups []string
+	JoinTimeout    time.Duration // From the first rank's coming until all are there; 0: 120 s.
 }
 
 // A Controller plans for a job and decides commits, in this process, until it is closed.
@@ -42,8 +44,7 @@ func StartController(options ControllerOptions) (*Controller, error) {
 		job:             a.text(options.Job),
 		token:           a.text(options.Token),
 		decision_log:    a.text(options.DecisionLog),
-		trainers:        C.uint32_t(options.Trainers),
-		workers:         C.uint32_t(options.Workers),
+		required_groups: a.text(strings.Join(options.RequiredGroups, ",")),
 		join_timeout_ns: C.int64_t(options.JoinTimeout),
 	}
 	var c *C.waybill_controller_t

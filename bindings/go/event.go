@@ -18,11 +18,12 @@ const (
 	EventCommit  EventKind = C.WAYBILL_EVENT_COMMIT  // It is shown: run what comes after loading, then accept.
 	EventAbort   EventKind = C.WAYBILL_EVENT_ABORT   // It will not be shown; in place the engine stays paused.
 	EventOutcome EventKind = C.WAYBILL_EVENT_OUTCOME // Tells a trainer what became of a version in a group.
+	EventDecided EventKind = C.WAYBILL_EVENT_DECIDED // Every group that a version was sent to has decided.
 	EventEnded   EventKind = C.WAYBILL_EVENT_ENDED   // The controller has dismissed this rank for good.
 
 	// The controller is lost, and the rank tries to come back by itself. What is shown stays shown.
 	EventDisconnected EventKind = C.WAYBILL_EVENT_DISCONNECTED
-	// The rank is back, and the job is whole again.
+	// The rank is back, and part of a group's term again.
 	EventReconnected EventKind = C.WAYBILL_EVENT_RECONNECTED
 )
 
@@ -38,6 +39,8 @@ func (k EventKind) String() string {
 		return "ABORT"
 	case EventOutcome:
 		return "OUTCOME"
+	case EventDecided:
+		return "DECIDED"
 	case EventEnded:
 		return "ENDED"
 	case EventDisconnected:
@@ -52,7 +55,7 @@ func (k EventKind) String() string {
 type Event struct {
 	Kind         EventKind
 	Version      uint64        // The update's; 0 if the event is not about an update.
-	Err          error         // Why, for Abort, Outcome, Ended and Disconnected.
+	Err          error         // Why, for Abort, Outcome, Decided, Ended and Disconnected.
 	AnswerWanted bool          // The update waits for Accept or Refuse.
 	Pause        time.Duration // How long a Commit copied, in shadow-copy.
 	Group        string        // The group that an Outcome is about.

@@ -17,8 +17,8 @@ type RankOptions struct {
 	Job        string // "": "waybill".
 	Token      string
 	Group      string // The group of a worker; workers of one group switch together. "": "all".
-	Rank       uint32
-	World      uint32 // How many ranks of this role there are; 0: 1.
+	Rank       uint32 // A worker's counts within its group.
+	World      uint32 // How many trainers, or how many workers of the group, there are; 0: 1.
 
 	Fabric       string   // "auto" or "", "local", "verbs", "tcp".
 	Host         string   // This host's numeric address; "": as seen on the way to the controller.

@@ -29,8 +29,8 @@ struct RankIdentity {
   std::string job = "waybill";
   std::string token;
   uint32_t rank = 0;
-  uint32_t world = 1;
-  std::string group = "all";  // Workers only.
+  uint32_t world = 1;                // The number of trainers, or of the group's workers.
+  std::string group{kDefaultGroup};  // Workers only; their ranks count within it.
 };
 
 // Takes a rank's notices, on its progress thread: it must not wait, and may call the client.
@@ -38,11 +38,10 @@ using NoticeSink = std::function<void(Notice)>;
 
 inline SessionOptions MakeSessionOptions(const RankIdentity& identity, Role role) {
   std::random_device random;
-  return {.id = {role, identity.rank},
+  return {.id = {role, identity.rank, role == Role::kWorker ? identity.group : std::string()},
           .job = identity.job,
           .token = identity.token,
           .world = identity.world,
-          .group = identity.group,
           .incarnation = uint64_t{random()} << 32 | random(),
           .manifest = {},
           .nics = {}};

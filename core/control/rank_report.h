@@ -32,8 +32,8 @@ struct TrainerReport {
   uint64_t ring_high_water_bytes = 0;
   // Shards with NaNs or infinities among what the last update that was sent quantised.
   std::vector<NonFinite> nonfinite;
-  std::vector<LaneReport> lanes;    // How each peer is reached in this epoch.
-  std::vector<std::string> groups;  // The job's; an outcome comes from each.
+  std::vector<LaneReport> lanes;    // How each peer is reached.
+  std::vector<std::string> groups;  // Those in whose terms this rank's lanes carry.
 };
 
 struct WorkerReport {
@@ -42,7 +42,7 @@ struct WorkerReport {
   uint64_t verified_bytes = 0;  // Of the latest update, so far.
   StageSpans stages;            // Of the latest update.
   WorkerCounts counts;
-  std::vector<LaneReport> lanes;  // How each peer is reached in this epoch.
+  std::vector<LaneReport> lanes;  // How each peer is reached.
   // It voted for a version and lost the controller before it heard the decision.
   bool in_doubt = false;
 };

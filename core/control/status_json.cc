@@ -11,8 +11,10 @@ std::string StatusToJson(const proto::StatusReply& status) {
   for (const proto::RankStatus& rank : status.ranks()) {
     nlohmann::json lanes = nlohmann::json::array(), nics = nlohmann::json::array();
     for (const auto& lane : rank.lanes()) {
-      lanes.push_back(
-          {{"peer", lane.peer()}, {"co_owner", lane.co_owner()}, {"path", lane.path()}});
+      lanes.push_back({{"group", lane.group()},
+                       {"peer", lane.peer()},
+                       {"co_owner", lane.co_owner()},
+                       {"path", lane.path()}});
     }
     for (const auto& nic : rank.nics()) {
       nics.push_back({{"name", nic.name()}, {"bytes_per_second", nic.bytes_per_second()}});
@@ -34,16 +36,24 @@ std::string StatusToJson(const proto::StatusReply& status) {
                      {"counters", counters},
                      {"shown_version", rank.shown_version()}});
   }
+  nlohmann::json groups = nlohmann::json::array();
+  for (const proto::GroupStatus& group : status.groups()) {
+    groups.push_back({{"name", group.name()},
+                      {"phase", group.phase()},
+                      {"epoch", group.epoch()},
+                      {"plan_hash", absl::StrFormat("%016x", group.plan_hash())},
+                      {"committed_version", group.committed_version()},
+                      {"updating_version", group.updating_version()},
+                      {"lanes_lost", group.lanes_lost()},
+                      {"waiting_for", group.waiting_for()}});
+  }
   const nlohmann::json json = {{"job", status.job()},
                                {"phase", status.phase()},
-                               {"epoch", status.epoch()},
-                               {"plan_hash", absl::StrFormat("%016x", status.plan_hash())},
                                {"committed_version", status.committed_version()},
-                               {"updating_version", status.updating_version()},
                                {"updates_committed", status.updates_committed()},
                                {"updates_aborted", status.updates_aborted()},
-                               {"lanes_lost", status.lanes_lost()},
                                {"waiting_for", status.waiting_for()},
+                               {"groups", groups},
                                {"ranks", ranks}};
   return json.dump();
 }

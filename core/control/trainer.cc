@@ -15,11 +15,15 @@ class Trainer::Mailbox final : public waybill::Mailbox {
   // Under the lock.
   uint64_t version = 0;  // Published last.
   bool left = false;
+  bool decided = false;  // Every outcome of that version is known.
   std::map<std::string, GroupOutcome> outcomes;
 
  private:
   void OnNotice(const Notice& notice) override {
-    if (notice.kind != Notice::Kind::kOutcome || notice.version != version) return;
+    if (notice.version != version) return;
+    const bool failed = notice.kind == Notice::Kind::kPublished && !notice.status.ok();
+    decided = decided || failed || notice.kind == Notice::Kind::kDecided;
+    if (notice.kind != Notice::Kind::kOutcome) return;
     outcomes[notice.group] = {notice.group, notice.committed, notice.status};
   }
 };
@@ -54,6 +58,7 @@ absl::Status Trainer::Publish(uint64_t version, const PublishOptions& options) {
   mailbox_->AwaitUntil(absl::InfiniteFuture(), [&] {
     mailbox_->version = version;
     mailbox_->outcomes.clear();
+    mailbox_->decided = false;
     return true;
   });
   client_->Publish(token, {.version = version,
@@ -66,13 +71,12 @@ absl::Status Trainer::Publish(uint64_t version, const PublishOptions& options) {
 absl::StatusOr<std::vector<GroupOutcome>> Trainer::AwaitOutcome(absl::Duration timeout,
                                                                 const std::stop_token& cancel) {
   const std::stop_callback wake(cancel, [this] { mailbox_->Wake(); });
-  const size_t groups = client_->report().groups.size();
   std::vector<GroupOutcome> outcomes;
   absl::Status status;
   const bool told = mailbox_->AwaitUntil(absl::Now() + timeout, [&] {
     if (mailbox_->version == 0) {
       status = absl::FailedPreconditionError("await an outcome: nothing was published");
-    } else if (mailbox_->outcomes.size() == groups) {
+    } else if (mailbox_->decided) {
       for (const auto& [group, outcome] : mailbox_->outcomes) outcomes.push_back(outcome);
       return true;
     } else if (!mailbox_->end().ok()) {
@@ -87,9 +91,8 @@ absl::StatusOr<std::vector<GroupOutcome>> Trainer::AwaitOutcome(absl::Duration t
   });
   if (!status.ok()) return status;
   if (told) return outcomes;
-  return absl::DeadlineExceededError(absl::StrCat("await an outcome: not all of ", groups,
-                                                  " groups are decided after ",
-                                                  absl::FormatDuration(timeout)));
+  return absl::DeadlineExceededError(absl::StrCat(
+      "await an outcome: not all groups are decided after ", absl::FormatDuration(timeout)));
 }
 
 void Trainer::Leave() {

@@ -58,7 +58,8 @@ class Trainer {
   absl::Status Publish(uint64_t version, const PublishOptions& options);
 
   // Returns what became of the last published version, one outcome for each group, once all have
-  // decided and shown it. kDeadlineExceeded: they have not; kCancelled: `cancel` was requested.
+  // decided and shown it, or the publish has failed. kDeadlineExceeded: they have not; kCancelled:
+  // `cancel` was requested.
   absl::StatusOr<std::vector<GroupOutcome>> AwaitOutcome(absl::Duration timeout,
                                                          const std::stop_token& cancel = {});
 

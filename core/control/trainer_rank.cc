@@ -1,5 +1,7 @@
 #include "core/control/trainer_rank.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
@@ -23,11 +25,7 @@ absl::StatusOr<std::unique_ptr<TrainerRank>> TrainerRank::Create(
     std::vector<MemorySpan> regions, Fabric* fabric, RankActions* actions) {
   std::unique_ptr<TrainerRank> rank(new TrainerRank(std::move(options), std::move(manifest),
                                                     std::move(regions), fabric, actions));
-  WAYBILL_ASSIGN_OR_RETURN(
-      rank->engine_,
-      TrainerEngine::Create(fabric, engine, [rank = rank.get()](const TrainerEvent& event) {
-        rank->events_.push_back(event);
-      }));
+  WAYBILL_ASSIGN_OR_RETURN(rank->staging_, StagingArea::Create(fabric, engine));
   return rank;
 }
 
@@ -38,7 +36,9 @@ TrainerRank::TrainerRank(SessionOptions options, Manifest manifest, std::vector<
       fabric_(*fabric),
       actions_(*actions),
       nics_(fabric),
-      session_(WithManifest(std::move(options), manifest_, *fabric), this) {}
+      session_(WithManifest(std::move(options), manifest_, *fabric), this) {
+  fabric_events_.reserve(256);
+}
 
 void TrainerRank::Join(uint64_t token, absl::Time deadline, absl::Time now) {
   session_.Join(token, deadline, now);
@@ -83,7 +83,13 @@ void TrainerRank::OnMessage(const proto::ControllerMessage& message, absl::Time 
 }
 
 void TrainerRank::Step(absl::Time now) {
-  engine_->Step();
+  PollFabric();
+  for (bool again = true; again;) {
+    const uint64_t before = staging_->slots().changes();
+    for (auto& [name, group] : groups_) group.engine->Step();
+    // A slot that one engine gives back is what another waits for, perhaps.
+    again = groups_.size() > 1 && staging_->slots().changes() != before;
+  }
   HandleEvents(now);
   if (auto nics = nics_.Look(now)) {
     session_.OnNics(*std::move(nics));
@@ -93,29 +99,66 @@ void TrainerRank::Step(absl::Time now) {
   HandleEvents(now);
 }
 
+void TrainerRank::PollFabric() {
+  fabric_events_.clear();
+  fabric_.Poll(fabric_events_);
+  for (const FabricEvent& event : fabric_events_) {
+    for (auto& [name, group] : groups_) {
+      if (group.engine->Handle(event)) break;
+    }
+  }
+}
+
 absl::Time TrainerRank::next_deadline() const {
   return events_.empty() ? session_.next_deadline() : absl::InfinitePast();
 }
 
+TransferCounts TrainerRank::counts() const {
+  TransferCounts counts;
+  for (const auto& [name, group] : groups_) {
+    if (group.version == report_.version) counts += group.engine->counts();
+  }
+  return counts;
+}
+
 TrainerReport TrainerRank::report() const {
   TrainerReport report = report_;
-  report.counts = engine_->counts();
-  report.stages = engine_->timeline().spans();
+  report.counts = counts();
+  for (const auto& [name, group] : groups_) {
+    if (group.version == report.version) AddSpans(group.engine->timeline().spans(), report.stages);
+  }
   report.groups = session_.groups();
   return report;
 }
 
+void TrainerRank::UpdateReport() {
+  ++report_changes_;
+  report_.planned_bytes = 0;
+  report_.lanes.clear();
+  for (const auto& [name, group] : groups_) {
+    report_.planned_bytes += group.planned_bytes;
+    report_.lanes.insert(report_.lanes.end(), group.lanes.begin(), group.lanes.end());
+  }
+}
+
 // --- what the session decides ---
 
-absl::StatusOr<proto::Offers> TrainerRank::SetPlan(RankPlan plan, uint64_t,
+absl::StatusOr<proto::Offers> TrainerRank::SetPlan(const std::string& name, RankPlan plan, uint64_t,
                                                    const std::vector<PeerLanes>& planned) {
   // Whoever plays the controller does not reach beyond what this rank has lent.
   WAYBILL_RETURN_IF_ERROR(CheckRankPlan(plan, manifest_, Role::kTrainer));
-  connected_ = false;
-  report_.planned_bytes = plan.routes.total_bytes();
-  ++report_changes_;
+  Group& group = groups_[name];
+  if (group.engine == nullptr) {
+    group.engine = TrainerEngine::Create(
+        &fabric_, staging_.get(),
+        [this, name](const TrainerEvent& event) { events_.emplace_back(name, event); });
+  }
+  group.connected = false;
+  group.planned_bytes = plan.routes.total_bytes();
+  group.lanes.clear();
+  UpdateReport();
   WAYBILL_ASSIGN_OR_RETURN(const TrainerOffers made,
-                           engine_->SetPlan(std::move(plan), regions_, planned));
+                           group.engine->SetPlan(std::move(plan), regions_, planned));
   proto::Offers offers;
   const auto add = [&](const LaneOffer& lane, bool co_owner) {
     proto::Lane* out = offers.add_lanes();
@@ -129,7 +172,7 @@ absl::StatusOr<proto::Offers> TrainerRank::SetPlan(RankPlan plan, uint64_t,
   return offers;
 }
 
-absl::Status TrainerRank::Connect(const proto::Connect& connect) {
+absl::Status TrainerRank::Connect(const std::string& group, const proto::Connect& connect) {
   std::vector<WorkerAddress> workers;
   std::vector<CoOwnerAddress> co_owners;
   for (const proto::Peer& peer : connect.peers()) {
@@ -149,75 +192,100 @@ absl::Status TrainerRank::Connect(const proto::Connect& connect) {
       worker.buffers.push_back(DecodeBuffer(buffer));
     }
   }
-  return engine_->Connect(workers, co_owners);
+  return groups_.at(group).engine->Connect(workers, co_owners);
 }
 
-absl::Status TrainerRank::SetBufferAddress(uint32_t worker, uint32_t buffer_index,
-                                           const proto::Buffer& buffer) {
-  return engine_->SetBufferAddress(worker, buffer_index, DecodeBuffer(buffer));
+absl::Status TrainerRank::SetBufferAddress(const std::string& group, uint32_t worker,
+                                           uint32_t buffer_index, const proto::Buffer& buffer) {
+  return groups_.at(group).engine->SetBufferAddress(worker, buffer_index, DecodeBuffer(buffer));
 }
 
-absl::Status TrainerRank::Start(const UpdateId& update, const PublishCommand& publish,
-                                bool digests_off, const proto::Start& start) {
+absl::Status TrainerRank::Start(const std::string& name, const UpdateId& update,
+                                const PublishCommand& publish, const proto::Start& start) {
+  Group& group = groups_.at(name);
   std::vector<StartTarget> targets;
   for (const proto::Target& target : start.targets()) {
     targets.push_back({.worker = target.worker(),
                        .buffer_index = target.buffer_index(),
                        .generation = target.generation()});
   }
-  report_.version = update.version;
-  report_.started = now_;
+  if (report_.version != update.version) {
+    report_.version = update.version;
+    report_.started = now_;
+    report_.enqueued = report_.maxima_cpu = report_.trade_cpu = absl::ZeroDuration();
+    report_.nonfinite.clear();
+  }
+  group.version = update.version;
   const absl::Time begin = absl::Now();
-  absl::Status status =
-      engine_->Start(update, digests_off ? Digests::kOff : Digests::kOn, targets,
-                     publish.fail_on_nonfinite ? NonFiniteRule::kRefused : NonFiniteRule::kKept);
-  report_.enqueued = absl::Now() - begin;
+  absl::Status status = group.engine->Start(
+      update, start.digests_off() ? Digests::kOff : Digests::kOn, targets,
+      publish.fail_on_nonfinite ? NonFiniteRule::kRefused : NonFiniteRule::kKept);
+  report_.enqueued += absl::Now() - begin;
   ++report_changes_;
   return status;
 }
 
-// --- what the engine reports ---
+void TrainerRank::ForgetGroup(const std::string& group) {
+  groups_.erase(group);
+  std::erase_if(events_, [&](const auto& event) { return event.first == group; });
+  UpdateReport();
+}
+
+// --- what the engines report ---
 
 void TrainerRank::HandleEvents(absl::Time now) {
   now_ = now;
   while (!events_.empty()) {
-    const TrainerEvent event = std::move(events_.front());
+    const auto [group, event] = std::move(events_.front());
     events_.pop_front();
-    Handle(event, now);
+    Handle(group, event, now);
   }
 }
 
-void TrainerRank::Handle(const TrainerEvent& event, absl::Time now) {
+void TrainerRank::Handle(const std::string& name, const TrainerEvent& event, absl::Time now) {
+  Group& group = groups_.at(name);
   switch (event.kind) {
     case TrainerEvent::Kind::kConnected:
-      connected_ = true;
-      report_.lanes = engine_->ReportLanes();
-      ++report_changes_;
-      return session_.OnConnected(report_.lanes);
+      group.connected = true;
+      group.lanes = group.engine->ReportLanes();
+      for (LaneReport& lane : group.lanes) lane.group = name;
+      UpdateReport();
+      return session_.OnConnected(name, group.lanes);
     case TrainerEvent::Kind::kPeerFailed:
-      if (connected_) session_.OnNics(ListNics(fabric_));  // Before the plan that this leads to.
-      return session_.OnLaneFailed(event.peer, event.status);
+      if (group.connected) session_.OnNics(ListNics(fabric_));  // Before the plan that follows.
+      return session_.OnLaneFailed(name, event.peer, event.status);
     case TrainerEvent::Kind::kRefused:
-      return session_.OnRefused(event.status.ok() ? DescribeNonFinite() : event.status);
-    case TrainerEvent::Kind::kSent: {
-      const Timeline& timeline = engine_->timeline();
-      report_.sent = now;
-      report_.maxima_cpu = absl::Nanoseconds(timeline.cpu_ns(Timeline::Work::kMaxima));
-      report_.trade_cpu = absl::Nanoseconds(timeline.cpu_ns(Timeline::Work::kTrade));
-      report_.nonfinite = engine_->FindNonFinite();
-      report_.ring_high_water_bytes = engine_->ring_high_water_bytes();
-      ++report_changes_;
-      report_.total += event.counts;
-      return session_.OnSent(event.update, now);
-    }
+      return session_.OnRefused(name, event.status.ok() ? DescribeNonFinite(group) : event.status);
+    case TrainerEvent::Kind::kSent:
+      NoteSent(group, event, now);
+      return session_.OnSent(name, event.update, now);
     case TrainerEvent::Kind::kStopped:
-      return session_.OnStopped(event.update, now);
+      return session_.OnStopped(name, event.update, now);
   }
 }
 
-absl::Status TrainerRank::DescribeNonFinite() const {
+void TrainerRank::NoteSent(const Group& group, const TrainerEvent& event, absl::Time now) {
+  const Timeline& timeline = group.engine->timeline();
+  report_.sent = now;
+  report_.maxima_cpu += absl::Nanoseconds(timeline.cpu_ns(Timeline::Work::kMaxima));
+  report_.trade_cpu += absl::Nanoseconds(timeline.cpu_ns(Timeline::Work::kTrade));
+  for (const NonFinite& found : group.engine->FindNonFinite()) {
+    const auto same = std::find_if(report_.nonfinite.begin(), report_.nonfinite.end(),
+                                   [&](const NonFinite& n) { return n.shard == found.shard; });
+    if (same == report_.nonfinite.end()) {
+      report_.nonfinite.push_back(found);
+    } else {
+      same->elements = std::max(same->elements, found.elements);
+    }
+  }
+  report_.ring_high_water_bytes = staging_->high_water_bytes();
+  report_.total += event.counts;
+  ++report_changes_;
+}
+
+absl::Status TrainerRank::DescribeNonFinite(const Group& group) const {
   std::string text;
-  for (const NonFinite& found : engine_->FindNonFinite()) {
+  for (const NonFinite& found : group.engine->FindNonFinite()) {
     const ShardView shard = manifest_.shard(found.shard);
     absl::StrAppend(&text, text.empty() ? "" : "; ", "tensor \"",
                     manifest_.tensor_name(shard.tensor_index), "\" ", ToString(shard.box), " has ",

@@ -1,5 +1,5 @@
-// A trainer without threads and sockets: its session, and the engine that carries out what the
-// session decides.
+// A trainer without threads and sockets: its session, and an engine for each group, which carry out
+// what the session decides.
 //
 // The program around it (trainer_client.h, or a simulation) brings a fabric, a stream, a thread and
 // the time.
@@ -59,7 +59,8 @@ class TrainerRank final : private TrainerHost {
   TrainerReport report() const;
   // Counts what changed in the report besides those.
   uint64_t report_changes() const { return report_changes_; }
-  TransferCounts counts() const { return engine_->counts(); }
+  // Of the update at hand, to all groups.
+  TransferCounts counts() const;
 
  private:
   TrainerRank(SessionOptions options, Manifest manifest, std::vector<MemorySpan> regions,
@@ -74,20 +75,36 @@ class TrainerRank final : private TrainerHost {
     actions_.Tell(std::move(notice));
   }
   proto::RankReport MakeReport() const override { return EncodeReport(report(), fabric_); }
-  absl::StatusOr<proto::Offers> SetPlan(RankPlan plan, uint64_t plan_hash,
+  absl::StatusOr<proto::Offers> SetPlan(const std::string& group, RankPlan plan, uint64_t plan_hash,
                                         const std::vector<PeerLanes>& lanes) override;
-  absl::Status Connect(const proto::Connect& connect) override;
-  absl::Status SetBufferAddress(uint32_t worker, uint32_t buffer_index,
+  absl::Status Connect(const std::string& group, const proto::Connect& connect) override;
+  absl::Status SetBufferAddress(const std::string& group, uint32_t worker, uint32_t buffer_index,
                                 const proto::Buffer& buffer) override;
-  absl::Status Start(const UpdateId& update, const PublishCommand& publish, bool digests_off,
-                     const proto::Start& start) override;
-  void Abort(const UpdateId& update) override { engine_->Abort(update.sequence); }
-  void StopNow() override { engine_->StopNow(); }
+  absl::Status Start(const std::string& group, const UpdateId& update,
+                     const PublishCommand& publish, const proto::Start& start) override;
+  void Abort(const std::string& group, const UpdateId& update) override {
+    groups_.at(group).engine->Abort(update.sequence);
+  }
+  void StopNow(const std::string& group) override { groups_.at(group).engine->StopNow(); }
+  void ForgetGroup(const std::string& group) override;
 
-  // Hands the engine's events to the session, until there are none.
+  // What this trainer sends to one group.
+  struct Group {
+    std::unique_ptr<TrainerEngine> engine;
+    uint64_t planned_bytes = 0;
+    bool connected = false;
+    uint64_t version = 0;  // Of the last update that was begun.
+    std::vector<LaneReport> lanes;
+  };
+
+  void PollFabric();
+  // Adds up over the groups what does not change during an update.
+  void UpdateReport();
+  // Hands the engines' events to the session, until there are none.
   void HandleEvents(absl::Time now);
-  void Handle(const TrainerEvent& event, absl::Time now);
-  absl::Status DescribeNonFinite() const;
+  void Handle(const std::string& name, const TrainerEvent& event, absl::Time now);
+  void NoteSent(const Group& group, const TrainerEvent& event, absl::Time now);
+  absl::Status DescribeNonFinite(const Group& group) const;
 
   const Manifest manifest_;
   const std::vector<MemorySpan> regions_;
@@ -95,9 +112,10 @@ class TrainerRank final : private TrainerHost {
   RankActions& actions_;
   RankNics nics_;
   TrainerSession session_;
-  std::unique_ptr<TrainerEngine> engine_;
-  std::deque<TrainerEvent> events_;
-  bool connected_ = false;
+  std::unique_ptr<StagingArea> staging_;
+  std::map<std::string, Group> groups_;
+  std::vector<FabricEvent> fabric_events_;
+  std::deque<std::pair<std::string, TrainerEvent>> events_;  // With the group that each is about.
   absl::Time now_;
   TrainerReport report_;
   uint64_t report_changes_ = 0;

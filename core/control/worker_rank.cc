@@ -93,7 +93,8 @@ void WorkerRank::Tell(Notice notice) {
   actions_.Tell(std::move(notice));
 }
 
-absl::StatusOr<proto::Offers> WorkerRank::SetPlan(RankPlan plan, uint64_t plan_hash,
+absl::StatusOr<proto::Offers> WorkerRank::SetPlan(const std::string&, RankPlan plan,
+                                                  uint64_t plan_hash,
                                                   const std::vector<PeerLanes>& planned) {
   // Whoever plays the controller does not reach beyond what this rank holds.
   WAYBILL_RETURN_IF_ERROR(CheckRankPlan(plan, manifest_, Role::kWorker));
@@ -117,7 +118,7 @@ absl::StatusOr<proto::Offers> WorkerRank::SetPlan(RankPlan plan, uint64_t plan_h
   return offers;
 }
 
-absl::Status WorkerRank::Connect(const proto::Connect& connect) {
+absl::Status WorkerRank::Connect(const std::string&, const proto::Connect& connect) {
   std::vector<TrainerAddress> trainers;
   for (const proto::Peer& peer : connect.peers()) {
     trainers.push_back({peer.rank(), {peer.lane_addresses().begin(), peer.lane_addresses().end()}});
@@ -148,10 +149,11 @@ void WorkerRank::Handle(const WorkerEvent& event, absl::Time now) {
       connected_ = true;
       report_.lanes = engine_->ReportLanes();
       ++report_changes_;
-      return session_.OnConnected(report_.lanes);
+      for (LaneReport& lane : report_.lanes) lane.group = session_.group();
+      return session_.OnConnected(session_.group(), report_.lanes);
     case WorkerEvent::Kind::kPeerFailed:
       if (connected_) session_.OnNics(ListNics(fabric_));  // Before the plan that this leads to.
-      return session_.OnLaneFailed({Role::kTrainer, event.trainer}, event.status);
+      return session_.OnLaneFailed(session_.group(), {Role::kTrainer, event.trainer}, event.status);
     case WorkerEvent::Kind::kReady: {
       // Told in every READY: nothing is lost with an update that is aborted.
       std::optional<proto::Buffer> renewed;

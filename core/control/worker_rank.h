@@ -76,9 +76,9 @@ class WorkerRank final : private WorkerHost {
   void Send(proto::RankMessage message) override { actions_.Send(std::move(message)); }
   void Tell(Notice notice) override;
   proto::RankReport MakeReport() const override { return EncodeReport(report(), fabric_); }
-  absl::StatusOr<proto::Offers> SetPlan(RankPlan plan, uint64_t plan_hash,
+  absl::StatusOr<proto::Offers> SetPlan(const std::string& group, RankPlan plan, uint64_t plan_hash,
                                         const std::vector<PeerLanes>& lanes) override;
-  absl::Status Connect(const proto::Connect& connect) override;
+  absl::Status Connect(const std::string& group, const proto::Connect& connect) override;
   void Prepare(const UpdateId& update, bool digests_off, absl::Time deadline) override;
   void Commit(const UpdateId& update) override { engine_->Commit(update); }
   void Abort(const UpdateId& update, bool begun) override { engine_->Abort(update, begun); }

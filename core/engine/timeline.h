@@ -40,6 +40,15 @@ struct StageSpan {
 };
 using StageSpans = std::array<StageSpan, kStageCount>;
 
+// Widens each stage of `to` so that it covers that of `from`.
+inline void AddSpans(const StageSpans& from, StageSpans& to) {
+  for (size_t i = 0; i < kStageCount; ++i) {
+    if (from[i].begin_ns == 0) continue;
+    to[i] = {to[i].begin_ns == 0 ? from[i].begin_ns : std::min(to[i].begin_ns, from[i].begin_ns),
+             std::max(to[i].end_ns, from[i].end_ns)};
+  }
+}
+
 // Thread-safe, except for Clear().
 class Timeline {
  public:

@@ -9,8 +9,6 @@
 #include "core/engine/staged_routes.h"
 #include "core/engine/update_sender.h"
 #include "core/engine/worker_link.h"
-#include "core/memory/staging_ring.h"
-#include "core/plan/chunks.h"
 #include "core/plan/plan_codec.h"
 #include "core/protocol/send_schedule.h"
 
@@ -21,24 +19,26 @@ constexpr uint64_t kHelloToken = ~uint64_t{0};
 
 class TrainerEngineImpl final : public TrainerEngine {
  public:
-  TrainerEngineImpl(Fabric* fabric, const TrainerEngineOptions& options, StagingRing ring,
-                    EventSink sink)
+  TrainerEngineImpl(Fabric* fabric, StagingArea* area, EventSink sink)
       : fabric_(*fabric),
-        options_(options),
+        options_(area->options()),
         sink_(std::move(sink)),
         exchange_(fabric,
                   [this](uint32_t trainer, absl::Status status) {
                     ReportFailure({Role::kTrainer, trainer}, std::move(status));
                   }),
         sender_(
-            fabric, ring, options.stage_threads, &links_, &exchange_,
+            fabric, area, &links_, &exchange_,
             [this](UpdateSender::Result result, absl::Status why) {
               OnEnd(result, std::move(why));
             },
             [this](const WorkerLink& link, absl::Status status) {
               ReportFailure({Role::kWorker, link.worker}, std::move(status));
-            }) {
-    events_.reserve(256);
+            }) {}
+
+  ~TrainerEngineImpl() override {
+    sender_.Reset();
+    for (const WorkerLink& link : links_.links) link.CloseLanes(fabric_);
   }
 
   absl::StatusOr<TrainerOffers> SetPlan(RankPlan plan, std::vector<MemorySpan> sources,
@@ -139,10 +139,15 @@ class TrainerEngineImpl final : public TrainerEngine {
     sender_.Step();
   }
 
+  bool Handle(const FabricEvent& event) override {
+    if (exchange_.Handle(event)) return true;
+    const auto [link, lane] = links_.FindLane(event.lane);
+    if (link == nullptr) return false;
+    Handle(*link, *lane, event);
+    return true;
+  }
+
   void Step() override {
-    events_.clear();
-    fabric_.Poll(events_);
-    for (const FabricEvent& event : events_) Handle(event);
     CheckConnected();
     if (state_ == State::kOpening) TryBegin();
     sender_.Step();
@@ -151,7 +156,6 @@ class TrainerEngineImpl final : public TrainerEngine {
   std::vector<NonFinite> FindNonFinite() const override { return sender_.routes().FindNonFinite(); }
   const Timeline& timeline() const override { return sender_.timeline(); }
   TransferCounts counts() const override { return sender_.counts(); }
-  uint64_t ring_high_water_bytes() const override { return sender_.ring_high_water_bytes(); }
 
   std::vector<LaneReport> ReportLanes() const override {
     return exchange_.AddTo(links_.Report(fabric_));
@@ -166,12 +170,6 @@ class TrainerEngineImpl final : public TrainerEngine {
   };
 
   // --- lanes ---
-
-  void Handle(const FabricEvent& event) {
-    if (exchange_.Handle(event)) return;
-    const auto [link, lane] = links_.FindLane(event.lane);
-    if (link != nullptr) Handle(*link, *lane, event);
-  }
 
   void Handle(WorkerLink& link, WorkerLane& lane, const FabricEvent& event) {
     switch (event.kind) {
@@ -208,7 +206,7 @@ class TrainerEngineImpl final : public TrainerEngine {
 
   void ReportFailure(RankId peer, absl::Status status) {
     sink_({.kind = TrainerEvent::Kind::kPeerFailed,
-           .peer = peer,
+           .peer = std::move(peer),
            .status = WithScope(std::move(status), Scope::kPeer)});
   }
 
@@ -265,21 +263,14 @@ class TrainerEngineImpl final : public TrainerEngine {
   State state_ = State::kIdle;
   UpdateId update_;
   NonFiniteRule rule_ = NonFiniteRule::kKept;
-  std::vector<FabricEvent> events_;
-  UpdateSender sender_;  // Last: its threads end before what they use.
+  UpdateSender sender_;  // Last: nothing of it is staged any more when the others end.
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TrainerEngine>> TrainerEngine::Create(
-    Fabric* fabric, const TrainerEngineOptions& options, EventSink sink) {
-  if (options.chunk_bytes == 0 || options.chunk_bytes % kCutBytes != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("chunks of ", options.chunk_bytes, " bytes: not a multiple of ", kCutBytes));
-  }
-  WAYBILL_ASSIGN_OR_RETURN(StagingRing ring,
-                           StagingRing::Create(fabric, options.ring_bytes, options.chunk_bytes));
-  return std::make_unique<TrainerEngineImpl>(fabric, options, ring, std::move(sink));
+std::unique_ptr<TrainerEngine> TrainerEngine::Create(Fabric* fabric, StagingArea* area,
+                                                     EventSink sink) {
+  return std::make_unique<TrainerEngineImpl>(fabric, area, std::move(sink));
 }
 
 }  // namespace waybill

@@ -1,8 +1,8 @@
-// The sending side of an update: stages a trainer's routes and sends them to their workers.
+// The sending side of a group's updates: stages a trainer's routes and sends them to their workers.
 //
 // The engine takes commands and reports events. It does not talk to the controller. All calls come
-// from one thread, the progress thread, which calls Step() whenever the fabric may have something.
-// No call blocks.
+// from one thread, the progress thread, which hands on the fabric's events and calls Step(). No
+// call blocks.
 #ifndef WAYBILL_CORE_ENGINE_TRAINER_ENGINE_H_
 #define WAYBILL_CORE_ENGINE_TRAINER_ENGINE_H_
 
@@ -17,6 +17,7 @@
 #include "absl/types/span.h"
 #include "core/base/rank_id.h"
 #include "core/engine/maxima_exchange.h"
+#include "core/engine/staging_area.h"
 #include "core/engine/timeline.h"
 #include "core/fabric/fabric.h"
 #include "core/plan/plan_codec.h"
@@ -24,12 +25,6 @@
 #include "core/stage/stage_piece.h"
 
 namespace waybill {
-
-struct TrainerEngineOptions {
-  uint64_t ring_bytes = 32 << 20;
-  uint64_t chunk_bytes = 1 << 20;  // Also the size of a staging slot.
-  uint32_t stage_threads = 1;      // With 0 the progress thread stages.
-};
 
 struct TrainerEvent {
   enum class Kind : uint8_t {
@@ -79,11 +74,10 @@ class TrainerEngine {
  public:
   using EventSink = std::function<void(const TrainerEvent&)>;
 
-  // Creates an engine. `fabric` must outlive it. `sink` is called on the progress thread, from
-  // within the engine's calls.
-  static absl::StatusOr<std::unique_ptr<TrainerEngine>> Create(Fabric* fabric,
-                                                               const TrainerEngineOptions& options,
-                                                               EventSink sink);
+  // Creates an engine. The fabric and the area outlive it; the area may be shared by the engines of
+  // other groups. `sink` is called on the progress thread, from within the engine's calls.
+  static std::unique_ptr<TrainerEngine> Create(Fabric* fabric, StagingArea* area, EventSink sink);
+  // Closes every lane.
   virtual ~TrainerEngine() = default;
 
   // Replaces the plan: closes the lanes of the old plan, opens those of the new one and returns
@@ -124,12 +118,13 @@ class TrainerEngine {
   // the engine reads no source, and none of its writes can land.
   virtual void StopNow() = 0;
 
-  // Makes progress. Call it whenever the fabric may have something.
+  // Takes an event of the fabric. Returns false if it is not of one of this engine's lanes.
+  virtual bool Handle(const FabricEvent& event) = 0;
+  // Makes progress. Call it when events were handled, and whenever the area's slots changed.
   virtual void Step() = 0;
 
   // Returns what the current update has moved so far.
   virtual TransferCounts counts() const = 0;
-  virtual uint64_t ring_high_water_bytes() const = 0;
   // Returns the timeline of the update that was sent last.
   virtual const Timeline& timeline() const = 0;
   // Returns the shards of the manifest in which the last update found NaNs or infinities while it

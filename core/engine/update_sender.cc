@@ -11,15 +11,16 @@ constexpr uint64_t kEndToken = ~uint64_t{0} - 1;
 
 }  // namespace
 
-UpdateSender::UpdateSender(Fabric* fabric, StagingRing ring, uint32_t stage_threads,
-                           WorkerLinks* links, MaximaExchange* exchange, ResultSink ended,
-                           FailureSink failed)
+UpdateSender::UpdateSender(Fabric* fabric, StagingArea* area, WorkerLinks* links,
+                           MaximaExchange* exchange, ResultSink ended, FailureSink failed)
     : fabric_(*fabric),
       links_(*links),
       exchange_(*exchange),
       ended_(std::move(ended)),
       failed_(std::move(failed)),
-      slots_(fabric, ring, &pool_,
+      pool_(area->threads()),
+      schedule_(&area->slots()),
+      slots_(fabric, area->ring(), &pool_,
              [this](uint32_t chunk, std::byte* slot) {
                staged_->StagePacked(chunk, slot);
                timeline_.End(Stage::kStage);
@@ -33,8 +34,7 @@ UpdateSender::UpdateSender(Fabric* fabric, StagingRing ring, uint32_t stage_thre
             fabric_.Wake();
           }),
       store_batches_{WorkPool::Batch([this](uint32_t i) { Store(stores_[0][i]); }, [] {}),
-                     WorkPool::Batch([this](uint32_t i) { Store(stores_[1][i]); }, [] {})},
-      pool_(stage_threads) {}
+                     WorkPool::Batch([this](uint32_t i) { Store(stores_[1][i]); }, [] {})} {}
 
 UpdateSender::~UpdateSender() {
   StopStaging();
@@ -43,7 +43,7 @@ UpdateSender::~UpdateSender() {
 
 void UpdateSender::Reset() {
   StopStaging();
-  schedule_.SetPeers({}, 0, 0);
+  schedule_.SetPeers({}, 0);
   state_ = State::kIdle;
   staged_.reset();  // Frees its device memory for the next plan.
 }
@@ -60,7 +60,7 @@ void UpdateSender::SetRoutes(std::unique_ptr<StagedRoutes> staged) {
   for (const WorkerLink& link : links_.links) {
     lane_counts.push_back(static_cast<uint32_t>(link.lanes.size()));
   }
-  schedule_.SetPeers(lane_counts, ring().slot_count(), staged_->chunk_count());
+  schedule_.SetPeers(lane_counts, staged_->chunk_count());
 }
 
 void UpdateSender::Begin(const UpdateId& update, FinishRule finish) {

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "core/engine/maxima_exchange.h"
 #include "core/engine/staged_routes.h"
+#include "core/engine/staging_area.h"
 #include "core/engine/staging_slots.h"
 #include "core/engine/timeline.h"
 #include "core/engine/worker_link.h"
@@ -26,7 +27,7 @@
 
 namespace waybill {
 
-// Lives on the progress thread; its pool's threads stage. Allocates nothing during an update.
+// Lives on the progress thread; the area's threads stage. Allocates nothing during an update.
 class UpdateSender {
  public:
   enum class Result : uint8_t {
@@ -39,10 +40,10 @@ class UpdateSender {
   using ResultSink = std::function<void(Result result, absl::Status why)>;
   using FailureSink = std::function<void(const WorkerLink& link, absl::Status status)>;
 
-  // The fabric, the links and the exchange outlive the sender. Both sinks are called from within
-  // its calls.
-  UpdateSender(Fabric* fabric, StagingRing ring, uint32_t stage_threads, WorkerLinks* links,
-               MaximaExchange* exchange, ResultSink ended, FailureSink failed);
+  // The fabric, the area, the links and the exchange outlive the sender. Both sinks are called from
+  // within its calls.
+  UpdateSender(Fabric* fabric, StagingArea* area, WorkerLinks* links, MaximaExchange* exchange,
+               ResultSink ended, FailureSink failed);
   ~UpdateSender();
   UpdateSender(const UpdateSender&) = delete;
   UpdateSender& operator=(const UpdateSender&) = delete;
@@ -75,9 +76,6 @@ class UpdateSender {
 
   TransferCounts counts() const;
   const Timeline& timeline() const { return timeline_; }
-  uint64_t ring_high_water_bytes() const {
-    return schedule_.high_water_slots() * ring().slot_bytes();
-  }
 
  private:
   enum class State : uint8_t { kIdle, kSending, kStopping };
@@ -114,6 +112,8 @@ class UpdateSender {
   const ResultSink ended_;
   const FailureSink failed_;
 
+  WorkPool& pool_;
+
   std::unique_ptr<StagedRoutes> staged_;
   SendSchedule schedule_;
   State state_ = State::kIdle;
@@ -131,7 +131,6 @@ class UpdateSender {
   std::vector<Write> writes_;
   WorkPool::Batch early_batch_;
   std::array<WorkPool::Batch, 2> store_batches_;
-  WorkPool pool_;  // Last: its threads end before what they use.
 };
 
 }  // namespace waybill

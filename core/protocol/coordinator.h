@@ -1,4 +1,4 @@
-// The controller's mind: who is here, which plan holds, which update is going on.
+// The controller's mind: who is here, which plans hold, which updates are going on.
 //
 // Pure: messages and the time go in, actions come out. It opens nothing and waits for nothing;
 // planning and the decision log are jobs that somebody else runs, whose completion is another call.
@@ -26,22 +26,22 @@ namespace waybill {
 
 struct CoordinatorOptions {
   std::string job = "waybill";
-  std::string token;      // Every rank has to show it; empty if none is wanted.
-  uint32_t trainers = 0;  // How many the job needs; 0: as many as they declare.
-  uint32_t workers = 0;
+  std::string token;  // Every rank has to show it; empty if none is wanted.
+  // The groups without which no version is published. A publish goes without any other that is not
+  // whole.
+  std::set<std::string> required_groups;
   // Tells the epochs of this controller from those of the one before it. Drawn at random.
   uint32_t incarnation = 1;
   // True if the decisions that were loaded are all that were ever made: then a vote without a
   // decision was not committed.
   bool decisions_are_durable = false;
-  // How long a rank that joins waits for the job to become whole, unless its own deadline is
-  // earlier.
+  // How long a rank that joins waits for its term, unless its own deadline is earlier.
   absl::Duration join_timeout = absl::Minutes(2);
   // The deadline of a publish that names none.
   absl::Duration publish_timeout = absl::Seconds(60);
-  // How long a publish waits for a rank that is missing, or was lost while it waited.
+  // How long a publish waits for ranks that are missing, or were lost while it waited.
   absl::Duration absence_timeout = absl::Seconds(5);
-  // How long ranks may take to offer and to connect the lanes of an epoch.
+  // How long ranks may take to offer and to connect the lanes of a term.
   absl::Duration lanes_timeout = absl::Seconds(30);
   // How long a rank may take to say that it lives when another process claims its place.
   absl::Duration challenge_timeout = absl::Seconds(2);
@@ -65,14 +65,21 @@ class CoordinatorActions {
   virtual void Record(uint64_t ticket, const Decision& decision) = 0;
 };
 
+// An epoch is the controller's incarnation, then this many bits that count terms.
+inline constexpr int kEpochCountBits = 20;
+
 // Not thread-safe.
-class Coordinator final : private RoundActions {
+//
+// Each group has terms: the group's workers and all trainers, a plan, lanes. A term ends when one
+// of its members changes, or a lane dies; other groups do not notice. A version is published to all
+// groups that are whole, in a round for each.
+class Coordinator final {
  public:
   // `decisions`: those of controllers before this one, oldest first. `actions` outlives the
   // coordinator, and runs no completion after its end.
   Coordinator(CoordinatorOptions options, const std::vector<Decision>& decisions,
               CoordinatorActions* actions);
-  ~Coordinator() override;
+  ~Coordinator();
 
   void OnMessage(ConnectionId connection, const proto::RankMessage& message, absl::Time now);
   // The stream has ended.
@@ -93,13 +100,55 @@ class Coordinator final : private RoundActions {
 
  private:
   enum class Phase { kGathering, kPlanning, kOffering, kConnecting, kReady };
-  struct PendingPublish {
-    uint32_t trainer;
-    uint64_t version;
-    uint64_t attempt;
-    bool digests_off;
-    absl::Time deadline;
-    absl::Time received;
+
+  // A group: its term, and its round.
+  struct Group final : public RoundActions {
+    Group(std::string n, Coordinator* c) : name(std::move(n)), coordinator(*c) {}
+
+    void ToWorker(uint32_t worker, proto::ControllerMessage message) override;
+    void ToTrainer(uint32_t trainer, proto::ControllerMessage message) override;
+    void Record() override;
+    void TellOutcome(bool committed, const absl::Status& status) override;
+
+    const std::string name;
+    Coordinator& coordinator;
+
+    Phase phase = Phase::kGathering;
+    absl::Time lanes_deadline = absl::InfiniteFuture();  // While offering and connecting.
+    absl::Time retry_at = absl::InfinitePast();          // No term begins before.
+    uint32_t lane_troubles = 0;                          // Since an update committed.
+    absl::Status last_lane_trouble;
+    bool nics_changed = false;  // Since the plan was made.
+    bool lane_lost = false;     // Between ranks that live, in this term.
+    uint64_t lanes_lost = 0;    // Terms that ended because of that.
+    uint64_t epoch = 0;         // The term's; 0 before the first.
+    uint64_t plan_ticket = 0;
+    Plan plan;
+    std::map<RankId, proto::Offers> offers;
+    std::set<RankId> connected;
+
+    uint32_t sequence = 0;
+    std::unique_ptr<UpdateRound> round;
+    std::vector<Decision> decisions;  // The last few.
+  };
+
+  // What becomes of a version in one group.
+  struct Part {
+    enum class State { kQueued, kOpen, kCommitted, kGivenUp };
+    State state = State::kQueued;
+    absl::Status status;  // Of kGivenUp.
+  };
+  // A version that is being published. It is opened once, for the groups that are whole then.
+  struct Publication {
+    struct Publish {
+      uint64_t attempt;
+      absl::Time deadline;
+      absl::Time received;
+    };
+    std::map<uint32_t, Publish> publishes;  // By trainer.
+    bool digests_off = false;
+    bool opened = false;
+    std::map<std::string, Part> parts;  // By group.
   };
   // Another process that claims a rank which is here.
   struct Claim {
@@ -114,16 +163,12 @@ class Coordinator final : private RoundActions {
     absl::Status status;
   };
 
-  // RoundActions.
-  void ToWorker(uint32_t worker, proto::ControllerMessage message) override;
-  void ToTrainer(uint32_t trainer, proto::ControllerMessage message) override;
-  void Record(const std::string& group) override;
-
-  void ToRank(RankId id, proto::ControllerMessage message);
+  void ToRank(const RankId& id, proto::ControllerMessage message);
   void Dismiss(ConnectionId connection, const absl::Status& status);
   void DismissMember(ConnectionId connection, const absl::Status& status, absl::Time now);
-  void DismissNewcomers(const absl::Status& status, absl::Time now);
   void HangUp(ConnectionId connection, const absl::Status& why, absl::Time now);
+
+  // --- membership (coordinator.cc) ---
 
   void OnJoin(ConnectionId connection, const proto::RankMessage& message, absl::Time now);
   void Admit(ConnectionId connection, const proto::Join& join, absl::Time now);
@@ -132,26 +177,43 @@ class Coordinator final : private RoundActions {
   void OnManifestChecked(ConnectionId connection, absl::StatusOr<Manifest> manifest,
                          absl::Time now);
   void Remove(ConnectionId connection, const absl::Status& why, absl::Time now);
-
-  void BeginGathering();
-  void TryBeginEpoch(absl::Time now);
-  void OnPlanned(uint64_t ticket, absl::StatusOr<Plan> plan, absl::Time now);
-  void SendPlan(const Member& member);
-  void OnOffers(Member& member, const proto::Offers& offers);
   static void OnReport(Member& member, const proto::RankReport& report);
-  void SendConnect();
-  void OnConnected(Member& member, const proto::Connected& connected, absl::Time now);
-  void OnConnectFailed(const Member& member, const absl::Status& why, absl::Time now);
-  void OnNics(Member& member, const proto::Nics& nics, absl::Time now);
-  void OnLaneFailed(Member& member, const proto::LaneFailed& failed, absl::Time now);
-  void RetryLanesLater(absl::Time now);
-  void ReplaceLanes(absl::Time now);
+  Group& GroupNamed(const std::string& name);
+  bool IsRequired(const Group& group) const {
+    return options_.required_groups.contains(group.name);
+  }
+  // The groups that a member is part of: its own, or all.
+  std::vector<Group*> GroupsOf(const RankId& id);
+  // Does everything that has become possible.
+  void Advance(absl::Time now);
 
-  const Decision* FindDecision(const std::string& group, uint64_t epoch, uint32_t sequence) const;
-  bool ShowsOrKnows(const std::string& group, uint64_t version) const;
+  // --- terms (coordinator_terms.cc) ---
+
+  // Returns the group in whose term the member is, or null if the epoch is no term's.
+  Group* FindTerm(const Member& member, uint64_t epoch);
+  static void BeginGathering(Group& group);
+  void TryBeginTerm(Group& group, absl::Time now);
+  void OnPlanned(Group& group, uint64_t ticket, absl::StatusOr<Plan> plan, absl::Time now);
+  void RefuseTerm(Group& group, const absl::Status& status, absl::Time now);
+  void SendPlan(const Group& group, const Member& member);
+  void OnOffers(const Member& member, const proto::Offers& offers);
+  void SendConnect(Group& group);
+  void OnConnected(Member& member, const proto::Connected& connected, absl::Time now);
+  void OnConnectFailed(Group& group, const Member& member, const absl::Status& why, absl::Time now);
+  void OnNics(Member& member, const proto::Nics& nics, absl::Time now);
+  void OnLaneFailed(const Member& member, const proto::LaneFailed& failed, absl::Time now);
+  static void RetryLanesLater(Group& group, absl::Time now);
+  static void ReplaceLanes(Group& group, absl::Time now);
+  void HangUpWhoIsLate(absl::Time now);
+  std::string DescribeWaiting(const Group& group) const;
+
+  // --- decisions and updates (coordinator_updates.cc) ---
+
+  static bool IsDecided(const Group& group, uint64_t epoch, uint32_t sequence);
+  bool ShowsOrKnows(const Group& group, uint64_t version) const;
   void ResolveDoubt(Member& member, bool everybody_is_here);
-  void ResolveDoubts(bool everybody_is_here);
-  void TellUndecided(Member& member);
+  void ResolveDoubts(const Group& group, bool everybody_is_here);
+  void TellUndecided(const Group& group, Member& trainer);
 
   absl::Status CheckPublish(const Member& member, const proto::Publish& publish) const;
   absl::Status NotLater(uint64_t version) const;
@@ -159,17 +221,32 @@ class Coordinator final : private RoundActions {
   void OnWithdraw(const Member& member, const proto::Withdraw& withdraw);
   void RefusePublish(uint32_t trainer, uint64_t version, uint64_t attempt,
                      const absl::Status& status);
-  // Until when the publish waits for ranks that are missing.
-  absl::Time AbsenceDeadline(const PendingPublish& publish) const;
+  void SendOutcome(uint32_t trainer, uint64_t attempt, uint64_t version, const std::string& group,
+                   bool committed, const absl::Status& status);
+  void TakePart(uint32_t trainer, uint64_t version, Publication& publication);
+  void GiveUpPart(uint64_t version, Publication& publication, const std::string& group,
+                  const absl::Status& status);
+  bool IsSettling(const Group& group) const;
+  absl::Time OpeningTime(const Publication& publication) const;
+  void Open(uint64_t version, Publication& publication);
+  void AdvancePart(uint64_t version, Publication& publication, const std::string& name,
+                   absl::Time now);
+  void AdvancePublications(absl::Time now);
+  void FinishPublication(uint64_t version, const Publication& publication);
+  void ForgetTrainer(uint32_t trainer, const absl::Status& why);
+  // Returns until when a publish that is not opened waits for ranks that are missing.
+  absl::Time AbsenceDeadline(const Publication::Publish& publish) const;
+  // Names the ranks whose absence keeps every publish from being opened; empty if there are none.
+  std::string DescribeAbsence() const;
   void RefuseLatePublishes(absl::Time now);
+  // Returns when a publish that waits has to be opened or refused.
+  absl::Time PublishDeadline() const;
   void OnRoundMessage(Member& member, const proto::RankMessage& message);
-  void TellRenewal(const Member& member, const proto::Ready& ready);
-  void BeginRound(absl::Time now);
-  void FinishRoundIfOver();
-  // Does everything that has become possible.
-  void Advance(absl::Time now);
-  std::string DescribeWaiting() const;
-  uint64_t EpochNumber() const { return epoch_ & 0xF'FFFF; }
+  void TellRenewal(const Group& group, const Member& member, const proto::Ready& ready);
+  void BeginRound(Group& group, uint64_t version, const Publication& publication, absl::Time now);
+  void FinishRoundIfOver(Group& group);
+  void OnOutcome(Group& group, bool committed, const absl::Status& status);
+  void RecordDecision(Group& group);
 
   const CoordinatorOptions options_;
   CoordinatorActions* const actions_;
@@ -177,27 +254,16 @@ class Coordinator final : private RoundActions {
   std::map<ConnectionId, Claim> claims_;
   absl::Status halted_;
 
-  Phase phase_ = Phase::kGathering;
-  absl::Time lanes_deadline_ = absl::InfiniteFuture();  // While offering and connecting.
-  absl::Time retry_at_ = absl::InfinitePast();          // No epoch begins before.
-  uint32_t lane_troubles_ = 0;                          // Since an update committed.
-  absl::Status last_lane_trouble_;
-  bool nics_changed_ = false;  // Since the plan was made.
-  bool lane_lost_ = false;     // Between ranks that live, in this epoch.
-  uint64_t lanes_lost_ = 0;    // Epochs that began because of that.
-  uint64_t epoch_;             // The controller's incarnation, then 20 bits that count.
-  uint64_t plan_ticket_ = 0;
-  Plan plan_;
+  std::map<std::string, Group> groups_;
+  uint64_t last_epoch_;
 
-  uint32_t sequence_ = 0;
-  std::unique_ptr<UpdateRound> round_;
-  std::vector<PendingPublish> pending_;
-  absl::Time incomplete_since_ = absl::InfinitePast();  // When a whole job last lost a rank.
-  std::map<uint64_t, GivenUp> given_up_;                // By version; later than what is committed.
+  std::map<uint64_t, Publication> publications_;  // By version.
+  absl::Time incomplete_since_ =
+      absl::InfinitePast();               // When a part of a whole term was last lost.
+  std::map<uint64_t, GivenUp> given_up_;  // By version; later than what is committed.
   uint64_t record_ticket_ = 0;
   std::map<uint64_t, Decision> recordings_;
-  std::map<std::string, std::vector<Decision>> decisions_;  // The last few of each group.
-  uint64_t committed_version_ = 0;
+  uint64_t committed_version_ = 0;  // The newest of any group.
   uint64_t updates_committed_ = 0;
   uint64_t updates_aborted_ = 0;
 };

@@ -1,23 +1,28 @@
 // What a coordinator reports about itself, for people.
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "core/protocol/coordinator.h"
 
 namespace waybill {
 
-std::string Coordinator::DescribeWaiting() const {
+std::string Coordinator::DescribeWaiting(const Group& group) const {
   if (!halted_.ok()) return std::string(halted_.message());
-  if (phase_ == Phase::kReady) return round_ != nullptr ? round_->DescribeWaiting() : "";
-  if (phase_ == Phase::kPlanning) return "the plan";
-  if (phase_ == Phase::kGathering) {
-    std::string missing = members_.DescribeMissing();
-    if (!missing.empty() || last_lane_trouble_.ok()) return missing;
-    return absl::StrCat("lanes that can be made again: ", last_lane_trouble_.message());
+  if (group.phase == Phase::kReady) {
+    return group.round != nullptr ? group.round->DescribeWaiting() : "";
+  }
+  if (group.phase == Phase::kPlanning) return "the plan";
+  if (group.phase == Phase::kGathering) {
+    std::string missing = members_.DescribeMissing(group.name);
+    if (!missing.empty() || group.last_lane_trouble.ok()) return missing;
+    return absl::StrCat("lanes that can be made again: ", group.last_lane_trouble.message());
   }
   std::string text;
   for (const auto& [id, member] : members_.members()) {
-    const bool waiting =
-        phase_ == Phase::kOffering ? !member.offers.has_value() : !member.connected;
+    if (id.role == Role::kWorker && id.group != group.name) continue;
+    const bool waiting = group.phase == Phase::kOffering ? !group.offers.contains(id)
+                                                         : !group.connected.contains(id);
     if (waiting) absl::StrAppend(&text, text.empty() ? "" : ", ", ToString(id), " (its lanes)");
   }
   return text;
@@ -27,30 +32,65 @@ proto::StatusReply Coordinator::Status() const {
   constexpr const char* kPhases[] = {"gathering", "planning", "planned", "connecting", "ready"};
   proto::StatusReply reply;
   reply.set_job(options_.job);
-  reply.set_phase(!halted_.ok()       ? "halted"
-                  : round_ != nullptr ? "updating"
-                                      : kPhases[static_cast<int>(phase_)]);
-  reply.set_epoch(EpochNumber());
-  reply.set_plan_hash(plan_.hash);
   reply.set_committed_version(committed_version_);
-  if (round_ != nullptr) reply.set_updating_version(round_->update().version);
   reply.set_updates_committed(updates_committed_);
   reply.set_updates_aborted(updates_aborted_);
-  reply.set_lanes_lost(lanes_lost_);
-  reply.set_waiting_for(DescribeWaiting());
+  Phase least = Phase::kReady;
+  bool any = false, updating = false;
+  std::string waiting;
+  for (const auto& [name, group] : groups_) {
+    if (members_.workers(name) == 0 && !IsRequired(group)) continue;
+    any = true;
+    least = std::min(least, group.phase);
+    updating = updating || group.round != nullptr;
+    proto::GroupStatus* out = reply.add_groups();
+    out->set_name(name);
+    out->set_phase(group.round != nullptr ? "updating" : kPhases[static_cast<int>(group.phase)]);
+    out->set_epoch(group.epoch & ((uint64_t{1} << kEpochCountBits) - 1));
+    out->set_plan_hash(group.plan.hash);
+    out->set_lanes_lost(group.lanes_lost);
+    if (!group.decisions.empty()) out->set_committed_version(group.decisions.back().version);
+    if (group.round != nullptr) out->set_updating_version(group.round->update().version);
+    out->set_waiting_for(DescribeWaiting(group));
+    if (out->waiting_for().empty()) continue;
+    absl::StrAppend(&waiting, waiting.empty() ? "" : "; ", out->waiting_for());
+  }
+  reply.set_phase(!halted_.ok() ? "halted"
+                  : !any        ? "gathering"
+                  : updating    ? "updating"
+                                : kPhases[static_cast<int>(least)]);
+  reply.set_waiting_for(!halted_.ok() ? std::string(halted_.message())
+                        : !any        ? members_.DescribeMissing(kDefaultGroup)
+                                      : waiting);
   for (const auto& [id, member] : members_.members()) {
     proto::RankStatus* rank = reply.add_ranks();
-    rank->set_name(ToString(id));
-    rank->set_group(member.group);
-    rank->set_state(member.manifest == nullptr ? "joining"
-                    : member.connected         ? "connected"
-                    : member.doubt             ? "in doubt"
-                                               : "joined");
-    const auto& bytes = id.role == Role::kTrainer ? plan_.trainer_bytes : plan_.worker_bytes;
-    if (id.rank < bytes.size()) rank->set_planned_bytes(bytes[id.rank]);
+    rank->set_name(absl::StrCat(Name(id.role), " ", id.rank));
+    rank->set_group(id.group);
     rank->set_shown_version(member.shown_version);
     *rank->mutable_report() = member.report;
-    *rank->mutable_lanes() = member.lanes;
+    bool connected = false;
+    uint64_t planned_bytes = 0;
+    for (const auto& [name, group] : groups_) {
+      if (id.role == Role::kWorker && id.group != name) continue;
+      connected = connected || group.connected.contains(id);
+      const auto& bytes =
+          id.role == Role::kTrainer ? group.plan.trainer_bytes : group.plan.worker_bytes;
+      if (id.rank < bytes.size()) planned_bytes += bytes[id.rank];
+    }
+    rank->set_planned_bytes(planned_bytes);
+    rank->set_state(member.manifest == nullptr ? "joining"
+                    : connected                ? "connected"
+                    : member.doubt             ? "in doubt"
+                                               : "joined");
+    for (const auto& [name, lanes] : member.lanes) {
+      for (const LaneReport& lane : lanes) {
+        proto::LaneReport* out = rank->add_lanes();
+        out->set_group(name);
+        out->set_peer(lane.peer);
+        out->set_path(lane.path);
+        out->set_co_owner(lane.co_owner);
+      }
+    }
     if (member.manifest == nullptr) continue;
     for (const Nic& nic : member.manifest->nics()) {
       proto::UsableNic* out = rank->add_nics();

@@ -2,11 +2,13 @@
 
 #include "core/protocol/coordinator.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +31,7 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
   void MakeCoordinator(const std::vector<Decision>& decisions = {}, bool durable = false) {
     coordinator_ =
         std::make_unique<Coordinator>(CoordinatorOptions{.job = "test",
+                                                         .required_groups = required_,
                                                          .incarnation = 7,
                                                          .decisions_are_durable = durable,
                                                          .join_timeout = absl::Seconds(60),
@@ -38,7 +41,10 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
   }
 
   void Send(ConnectionId connection, proto::ControllerMessage message) override {
-    if (message.has_plan()) epoch_ = message.plan().epoch();
+    if (message.has_plan()) {
+      epoch_ = message.plan().epoch();
+      epochs_[message.plan().group()] = epoch_;
+    }
     sent_[connection].push_back(std::move(message));
   }
   void Close(ConnectionId connection) override { closed_.push_back(connection); }
@@ -70,7 +76,7 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
     coordinator_->OnGone(connection, now_);
     RunJobs();
   }
-  proto::Round round() { return Last(kWorker[0], Kind::kPrepare)->prepare().round(); }
+  proto::Round round(uint32_t w = 0) { return Last(kWorker[w], Kind::kPrepare)->prepare().round(); }
 
   void Join(ConnectionId connection, Role role, uint32_t rank,
             const std::function<void(proto::Join&)>& more = nullptr) {
@@ -78,8 +84,8 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
       m.mutable_join()->set_protocol_version(kProtocolVersion);
       m.mutable_join()->set_job("test");
       m.mutable_join()->set_role(static_cast<uint32_t>(role));
-      m.mutable_join()->set_rank(rank);
-      m.mutable_join()->set_world(2);
+      m.mutable_join()->set_rank(role == Role::kWorker ? RankOf(rank) : rank);
+      m.mutable_join()->set_world(role == Role::kWorker && groups_[0] != groups_[1] ? 1 : 2);
       m.mutable_join()->set_incarnation(connection);
       m.mutable_join()->set_mode(static_cast<uint32_t>(Mode::kShadow));
       m.mutable_join()->set_group(groups_[rank]);
@@ -96,8 +102,8 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
     const int64_t rows = role == Role::kTrainer ? 1 : 2;
     const int64_t first = role == Role::kTrainer ? rank : 0;
     manifest.AddRegion("w", static_cast<uint64_t>(rows) * 8);
-    manifest.AddShard(manifest.AddTensor("w", {2, 4}, Dtype::kBf16), {Dtype::kBf16},
-                      Box({first, 0}, {first + rows, 4}), {0, 0, {4, 1}});
+    manifest.AddShard(manifest.AddTensor(stranger_ ? "v" : "w", {2, 4}, Dtype::kBf16),
+                      {Dtype::kBf16}, Box({first, 0}, {first + rows, 4}), {0, 0, {4, 1}});
     return manifest;
   }
 
@@ -113,19 +119,42 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
     Connect();
   }
 
-  // Everybody offers lanes and connects them, in the epoch at hand.
-  void Connect() {
-    const uint64_t epoch = epoch_;
-    for (const ConnectionId connection : {kTrainer[0], kTrainer[1], kWorker[0], kWorker[1]}) {
-      Tell(connection, [&](proto::RankMessage& m) { m.mutable_offers()->set_epoch(epoch); });
+  // A worker's rank within its group.
+  uint32_t RankOf(uint32_t w) const { return groups_[0] == groups_[1] ? w : 0; }
+  std::vector<ConnectionId> TermOf(const std::string& group) const {
+    std::vector<ConnectionId> term = {kTrainer[0], kTrainer[1]};
+    for (const uint32_t w : {0u, 1u}) {
+      if (groups_[w] == group) term.push_back(kWorker[w]);
     }
-    for (const ConnectionId connection : {kTrainer[0], kTrainer[1], kWorker[0], kWorker[1]}) {
-      Tell(connection, [&](proto::RankMessage& m) { m.mutable_connected()->set_epoch(epoch); });
+    return term;
+  }
+  void OfferIn(const std::string& group) {
+    for (const ConnectionId connection : TermOf(group)) {
+      Tell(connection, [&](auto& m) { m.mutable_offers()->set_epoch(epochs_.at(group)); });
+    }
+  }
+  void ConnectIn(const std::string& group) {
+    for (const ConnectionId connection : TermOf(group)) {
+      Tell(connection, [&](auto& m) { m.mutable_connected()->set_epoch(epochs_.at(group)); });
+    }
+  }
+
+  // Everybody offers lanes and connects them, in the terms at hand.
+  void Connect() {
+    for (const std::string& group : std::set<std::string>(groups_.begin(), groups_.end())) {
+      OfferIn(group);
+      ConnectIn(group);
     }
     ASSERT_EQ(coordinator_->Status().phase(), "ready");
     sent_.clear();
   }
 
+  void LoseALane() {
+    Tell(kTrainer[0], [&](auto& m) {
+      m.mutable_lane_failed()->set_epoch(epoch_);
+      *m.mutable_lane_failed()->mutable_error() = EncodeError(absl::UnavailableError("torn"));
+    });
+  }
   void Publish(uint32_t trainer, uint64_t version, int64_t deadline_ms = 0) {
     Tell(kTrainer[trainer], [&](proto::RankMessage& m) {
       m.mutable_publish()->set_version(version);
@@ -133,13 +162,19 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
     });
   }
   void Ready(uint32_t w) {
-    Tell(kWorker[w], [&](auto& m) { *m.mutable_ready()->mutable_round() = round(); });
+    Tell(kWorker[w], [&](auto& m) { *m.mutable_ready()->mutable_round() = round(w); });
   }
   void Arrived(uint32_t w) {
-    Tell(kWorker[w], [&](auto& m) { *m.mutable_arrived()->mutable_round() = round(); });
+    Tell(kWorker[w], [&](auto& m) { *m.mutable_arrived()->mutable_round() = round(w); });
   }
   void Shown(uint32_t w) {
-    Tell(kWorker[w], [&](auto& m) { *m.mutable_shown()->mutable_round() = round(); });
+    Tell(kWorker[w], [&](auto& m) { *m.mutable_shown()->mutable_round() = round(w); });
+  }
+  void Refuse(uint32_t w) {
+    Tell(kWorker[w], [&](auto& m) {
+      *m.mutable_refused()->mutable_round() = round(w);
+      *m.mutable_refused()->mutable_error() = EncodeError(absl::UnavailableError("warming up"));
+    });
   }
   void Sent(uint32_t t) {
     Tell(kTrainer[t], [&](auto& m) { *m.mutable_sent()->mutable_round() = round(); });
@@ -180,10 +215,13 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
   }
 
   std::vector<std::string> groups_ = {"all", "all"};
+  std::set<std::string> required_;
+  bool stranger_ = false;  // Workers want a tensor that no trainer has.
   absl::Time now_ = absl::FromUnixSeconds(1'000'000);
   std::unique_ptr<Coordinator> coordinator_;
   std::map<ConnectionId, std::vector<proto::ControllerMessage>> sent_;
-  uint64_t epoch_ = 0;
+  uint64_t epoch_ = 0;                      // The newest.
+  std::map<std::string, uint64_t> epochs_;  // By group.
   std::vector<Work> work_;
   std::vector<std::pair<uint64_t, Decision>> recording_;
   bool hold_records_ = false;
@@ -308,10 +346,13 @@ TEST_F(CoordinatorTest, ALostWorkerFailsItsGroupAndNoOther) {
   Ready(0);
   Ready(1);
   Gone(kWorker[1]);
-  EXPECT_EQ(Count(kTrainer[0], Kind::kAbort), 0);  // It goes on for group a.
+  ASSERT_EQ(Count(kTrainer[0], Kind::kAbort), 1);  // It goes on for group a.
+  EXPECT_EQ(Last(kTrainer[0], Kind::kAbort)->abort().round().epoch(), epochs_.at("b"));
+  EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome),
+            "worker 0 of group \"b\" is gone: its stream ended");
+  EXPECT_EQ(Last(kTrainer[0], Kind::kGroupGone)->group_gone().group(), "b");
   Arrived(0);
   EXPECT_EQ(Count(kWorker[0], Kind::kCommit), 1);
-  EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome), "worker 1 is gone: its stream ended");
 }
 
 TEST_F(CoordinatorTest, ALateTrainerTakesPartAlthoughAnotherGroupsWorkerIsGone) {
@@ -323,7 +364,12 @@ TEST_F(CoordinatorTest, ALateTrainerTakesPartAlthoughAnotherGroupsWorkerIsGone) 
   Gone(kWorker[1]);
   Publish(1, 5);
   EXPECT_EQ(Count(kTrainer[1], Kind::kPublishRefused), 0);
+  const proto::PublishAccepted& accepted =
+      Last(kTrainer[1], Kind::kPublishAccepted)->publish_accepted();
+  EXPECT_EQ(accepted.groups_size(), 1);
+  EXPECT_EQ(accepted.groups(0), "a");
   EXPECT_EQ(Count(kTrainer[1], Kind::kStart), 1);
+  EXPECT_EQ(Last(kTrainer[1], Kind::kOutcome)->outcome().group(), "b");  // Is not waited for.
   Arrived(0);
   EXPECT_EQ(Count(kWorker[0], Kind::kCommit), 1);
 }
@@ -343,17 +389,21 @@ TEST_F(CoordinatorTest, ALaterVersionWaitsItsTurn) {
 TEST_F(CoordinatorTest, AVersionThatWaitsBehindALaterOneComesTooLate) {
   MakeCoordinator();
   Establish();
-  Publish(0, 5);
-  Publish(1, 4);
-  Pass(absl::Seconds(29));
-  Tell(kTrainer[1], [&](auto& m) { m.mutable_withdraw()->set_version(4); });
-  Publish(1, 5);
+  Decide(5);
+  Publish(1, 6);
+  Publish(0, 7);
+  Tell(kTrainer[1], [&](auto& m) {
+    m.mutable_withdraw()->set_version(6);
+    *m.mutable_withdraw()->mutable_error() = EncodeError(absl::CancelledError("changed my mind"));
+  });
+  EXPECT_EQ(Error(kTrainer[1], Kind::kOutcome), "trainer 1: changed my mind");
+  Publish(1, 7);
+  for (const uint32_t w : {0u, 1u}) Shown(w);
   for (const uint32_t w : {0u, 1u}) Ready(w);
   for (const uint32_t w : {0u, 1u}) Arrived(w);
-  Publish(1, 4);
-  for (const uint32_t w : {0u, 1u}) Shown(w);
-  EXPECT_EQ(Error(kTrainer[1], Kind::kPublishRefused),
-            "publish version 4: version 5 is committed, and versions only grow");
+  Publish(0, 6);
+  EXPECT_EQ(Error(kTrainer[0], Kind::kPublishRefused),
+            "publish version 6: version 7 is committed, and versions only grow");
 }
 
 TEST_F(CoordinatorTest, TheEarliestDeadlineRules) {
@@ -382,22 +432,173 @@ TEST_F(CoordinatorTest, ATrainerThatPublishesAfterTheAbortIsToldSo) {
   EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), prepares);
 }
 
-TEST_F(CoordinatorTest, ATrainerIsToldOfAnAbortOnceAndOnlyIfItHasPublished) {
+TEST_F(CoordinatorTest, ATrainerIsToldOfAnAbortOnceAndOnlyIfItHasStarted) {
   groups_ = {"a", "b"};
   MakeCoordinator();
   Establish();
   Publish(0, 5);
-  for (const uint32_t w : {0u, 1u}) {
-    Tell(kWorker[w], [&](auto& m) {
-      *m.mutable_refused()->mutable_round() = round();
-      *m.mutable_refused()->mutable_error() = EncodeError(absl::UnavailableError("warming up"));
-    });
-  }
+  Ready(0);
+  for (const uint32_t w : {0u, 1u}) Refuse(w);
   EXPECT_EQ(Count(kTrainer[0], Kind::kAbort), 1);
+  EXPECT_EQ(Count(kTrainer[0], Kind::kOutcome), 2);
   EXPECT_EQ(Count(kTrainer[1], Kind::kAbort), 0);
   Publish(1, 5);
   EXPECT_EQ(Error(kTrainer[1], Kind::kPublishRefused), "worker 0 refused: warming up");
 }
+
+// Found by the simulation: its stream was dead, and the controller did not know it yet.
+TEST_F(CoordinatorTest, ATrainerThatIsLostAfterAnAbortIsToldOfItWhenItPublishesAgain) {
+  MakeCoordinator();
+  Establish();
+  Publish(0, 5);
+  Publish(1, 5);
+  Refuse(0);
+  Gone(kTrainer[1]);
+  Join(kTrainer[1], Role::kTrainer, 1);
+  Connect();
+  Publish(1, 5);
+  EXPECT_EQ(Error(kTrainer[1], Kind::kPublishRefused), "worker 0 refused: warming up");
+}
+
+// --- groups ---
+
+TEST_F(CoordinatorTest, AGroupJoinsWhileTheOthersTermGoesOn) {
+  groups_ = {"a", "b"};
+  MakeCoordinator();
+  for (const uint32_t t : {0u, 1u}) Join(kTrainer[t], Role::kTrainer, t);
+  Join(kWorker[0], Role::kWorker, 0);
+  OfferIn("a");
+  ConnectIn("a");
+  const uint64_t term = epochs_.at("a");
+  Publish(0, 5);
+  Ready(0);
+  Join(kWorker[1], Role::kWorker, 1);
+  OfferIn("b");
+  ConnectIn("b");
+  Publish(1, 5);
+  Arrived(0);
+  Shown(0);
+  EXPECT_EQ(epochs_.at("a"), term);
+  EXPECT_EQ(Count(kWorker[1], Kind::kPrepare), 0);
+  Decide(6);
+  EXPECT_EQ(Count(kWorker[1], Kind::kCommit), 1);
+}
+
+TEST_F(CoordinatorTest, AVersionGoesWithoutAGroupThatIsNotWhole) {
+  groups_ = {"a", "b"};
+  MakeCoordinator();
+  for (const uint32_t t : {0u, 1u}) Join(kTrainer[t], Role::kTrainer, t);
+  Join(kWorker[0], Role::kWorker, 0);
+  Join(kWorker[1], Role::kWorker, 1, [](proto::Join& join) { join.set_world(2); });
+  OfferIn("a");
+  ConnectIn("a");
+  Publish(0, 5);
+  EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome),
+            "group b is not whole: waiting for worker 1 of group \"b\"");
+  EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 1);
+}
+
+TEST_F(CoordinatorTest, AVersionWaitsForAGroupWhoseLanesAreBeingMadeButNotForLong) {
+  groups_ = {"a", "b"};
+  MakeCoordinator();
+  JoinAll();
+  OfferIn("a");
+  ConnectIn("a");
+  Publish(0, 5);
+  EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 0);
+  Pass(absl::Seconds(5));
+  EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 1);
+  EXPECT_EQ(Count(kTrainer[0], Kind::kOutcome), 1);
+}
+
+TEST_F(CoordinatorTest, NoVersionGoesWithoutARequiredGroup) {
+  groups_ = {"a", "b"};
+  required_ = {"b"};
+  MakeCoordinator();
+  for (const uint32_t t : {0u, 1u}) Join(kTrainer[t], Role::kTrainer, t);
+  Join(kWorker[0], Role::kWorker, 0);
+  OfferIn("a");
+  ConnectIn("a");
+  Publish(0, 5);
+  Pass(absl::Seconds(4));
+  EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 0);
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(Error(kTrainer[0], Kind::kPublishRefused),
+            "publish version 5: the job is not whole, waiting for every worker of group b");
+  Publish(0, 5);
+  Join(kWorker[1], Role::kWorker, 1);
+  OfferIn("b");
+  ConnectIn("b");
+  EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 1);
+  EXPECT_EQ(Count(kWorker[1], Kind::kPrepare), 1);
+}
+
+TEST_F(CoordinatorTest, ASlowGroupDelaysNoOther) {
+  groups_ = {"a", "b"};
+  MakeCoordinator();
+  Establish();
+  for (const uint32_t t : {0u, 1u}) Publish(t, 5);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  Arrived(0);
+  Shown(0);
+  EXPECT_TRUE(Last(kTrainer[0], Kind::kOutcome)->outcome().committed());
+  for (const uint32_t t : {0u, 1u}) Publish(t, 6);
+  EXPECT_EQ(Last(kWorker[0], Kind::kPrepare)->prepare().version(), 6u);
+  EXPECT_EQ(Last(kWorker[1], Kind::kPrepare)->prepare().version(), 5u);
+  Arrived(1);
+  Shown(1);
+  EXPECT_EQ(Last(kWorker[1], Kind::kPrepare)->prepare().version(), 6u);
+}
+
+// Found by the simulation: it began with nobody who publishes, and had no deadline.
+TEST_F(CoordinatorTest, WhatWaitsForItsTurnIsGivenUpWithATrainerThatPublishesIt) {
+  MakeCoordinator();
+  Establish();
+  Decide(5);
+  Shown(0);
+  Publish(0, 6);
+  Publish(1, 6);
+  Gone(kTrainer[0]);
+  EXPECT_EQ(Error(kTrainer[1], Kind::kOutcome), "trainer 0 is gone: its stream ended");
+  Shown(1);
+  EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 1);
+}
+
+TEST_F(CoordinatorTest, AGroupThatDoesNotFitTheTrainersIsRefusedAlone) {
+  groups_ = {"a", "b"};
+  MakeCoordinator();
+  for (const uint32_t t : {0u, 1u}) Join(kTrainer[t], Role::kTrainer, t);
+  Join(kWorker[0], Role::kWorker, 0);
+  OfferIn("a");
+  ConnectIn("a");
+  stranger_ = true;
+  Join(kWorker[1], Role::kWorker, 1);
+  EXPECT_EQ(closed_, std::vector<ConnectionId>{kWorker[1]});
+  EXPECT_THAT(Error(kWorker[1], Kind::kDismissal), testing::HasSubstr("\"v\""));
+  Publish(0, 5);
+  EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 1);
+}
+
+TEST_F(CoordinatorTest, WhatIsOlderThanTheDecisionsThatAreKeptIsNotKnown) {
+  std::vector<Decision> decisions;
+  for (uint32_t i = 0; i < kDecisionsKept; ++i) decisions.push_back({3, i + 1, 6 + i, "all"});
+  MakeCoordinator(decisions, /*durable=*/true);
+  Join(kTrainer[0], Role::kTrainer, 0, [](proto::Join& join) {
+    for (const uint64_t version : {5, 6, 10}) join.add_undecided_versions(version);
+  });
+  Join(kTrainer[1], Role::kTrainer, 1);
+  for (const uint32_t w : {0u, 1u}) Join(kWorker[w], Role::kWorker, w);
+  OfferIn("all");
+  ConnectIn("all");
+  std::vector<absl::StatusCode> told;
+  for (const auto& message : sent_[kTrainer[0]]) {
+    if (message.has_outcome()) told.push_back(DecodeError(message.outcome().error()).code());
+  }
+  EXPECT_EQ(told, (std::vector{absl::StatusCode::kUnknown, absl::StatusCode::kOk,
+                               absl::StatusCode::kUnavailable}));
+}
+
+// --- the rest of an update ---
 
 // A renewal reaches a trainer that is not started in the update that made it necessary, even if
 // that update is over when READY comes.
@@ -586,15 +787,15 @@ TEST_F(CoordinatorTest, AReturningRankBeginsAnotherEpoch) {
   EXPECT_EQ(Error(kTrainer[0], Kind::kPublishRefused),
             "publish version 5: the job is not whole, waiting for trainer 1");
   Join(kTrainer[1], Role::kTrainer, 1);
-  EXPECT_EQ(coordinator_->Status().epoch(), 2u);
+  EXPECT_EQ(coordinator_->Status().groups(0).epoch(), 2u);
   Connect();
 }
 
 TEST_F(CoordinatorTest, APublishWaitsForALostRankFromWhenItWasLost) {
   MakeCoordinator();
   Establish();
-  Publish(0, 5);
-  Publish(1, 6);  // Waits for the end of version 5.
+  LoseALane();
+  Publish(1, 6);  // Waits for the new lanes.
   Pass(absl::Seconds(10));
   Gone(kWorker[1]);
   Pass(absl::ZeroDuration());
@@ -666,8 +867,6 @@ TEST_F(CoordinatorTest, AtTheJoinDeadlineTheMissingAreNamed) {
 // workers: trainer 1 writes to worker 1 only, and worker 0's part needs its maxima all the same.
 class TradingCoordinatorTest : public CoordinatorTest {
  protected:
-  TradingCoordinatorTest() { groups_ = {"a", "b"}; }
-
   Manifest ManifestOf(Role role, uint32_t rank) override {
     const Quantisation q = {.block_rows = 16, .block_columns = 16};
     const int64_t cut = role == Role::kTrainer ? 21 : 19;
@@ -749,79 +948,39 @@ TEST_F(TradingCoordinatorTest, CoOwnersLearnEachOthersLanesAndMailboxesAndNobody
   EXPECT_EQ(ToConnect(kWorker[1]), "peer 0 at t0-w1\npeer 1 at t1-w1\n");
 }
 
-TEST_F(TradingCoordinatorTest, WhoseOwnGroupsAreGivenUpStartsForTheMaximaOfOthers) {
+// What worker 0 holds needs maxima of trainer 1, which sends nothing to its group.
+TEST_F(TradingCoordinatorTest, ATrainerThatOnlyTradesStartsWithoutTargets) {
+  groups_ = {"a", "b"};
   MakeCoordinator();
   Establish();
   PublishAll(5);
-  Ready(0);
-  EXPECT_EQ(Count(kTrainer[1], Kind::kStart), 0);
-  Tell(kWorker[1], [&](auto& m) {
-    *m.mutable_refused()->mutable_round() = round();
-    *m.mutable_refused()->mutable_error() = EncodeError(absl::UnavailableError("warming up"));
-  });
-  EXPECT_EQ(Count(kTrainer[1], Kind::kAbort), 0);
   ASSERT_EQ(Count(kTrainer[1], Kind::kStart), 1);
+  EXPECT_EQ(Last(kTrainer[1], Kind::kStart)->start().round().epoch(), epochs_.at("a"));
   EXPECT_EQ(Last(kTrainer[1], Kind::kStart)->start().targets_size(), 0);
+  Ready(0);
+  Refuse(1);
   ASSERT_EQ(Count(kTrainer[0], Kind::kStart), 1);
-  ASSERT_EQ(Last(kTrainer[0], Kind::kStart)->start().targets_size(), 1);
-  EXPECT_EQ(Last(kTrainer[0], Kind::kStart)->start().targets(0).worker(), 0u);
   Arrived(0);
   Shown(0);
   EXPECT_EQ(coordinator_->Status().committed_version(), 5u);
 }
 
-TEST_F(TradingCoordinatorTest, ALateTrainerOfGivenUpGroupsStartsAsSoonAsItPublishes) {
-  MakeCoordinator();
-  Establish();
-  Publish(0, 5);
-  Ready(0);
-  Gone(kWorker[1]);
-  EXPECT_EQ(Count(kTrainer[1], Kind::kStart), 0);
-  Publish(1, 5);
-  EXPECT_EQ(Count(kTrainer[1], Kind::kStart), 1);
-}
-
-// Trainer 1 writes to worker 1 only; nothing is quantised here that it would trade for.
-class SeparateCoordinatorTest : public TradingCoordinatorTest {
- protected:
-  Manifest ManifestOf(Role, uint32_t rank) override {
-    const Box box({rank * 4, 0}, {rank * 4 + 4, 4});
-    Manifest manifest;
-    manifest.AddRegion("w", 32);
-    manifest.AddShard(manifest.AddTensor("w", {8, 4}, Dtype::kBf16), {Dtype::kBf16}, box,
-                      {0, 0, {4, 1}});
-    return manifest;
-  }
-};
-
-TEST_F(SeparateCoordinatorTest, WhoPublishesForGivenUpGroupsOnlyIsToldWhileOthersGoOn) {
-  MakeCoordinator();
-  Establish();
-  Publish(0, 5);
-  Ready(0);
-  Gone(kWorker[1]);
-  EXPECT_EQ(Count(kTrainer[1], Kind::kAbort), 0);
-  Publish(1, 5);
-  EXPECT_EQ(Count(kTrainer[1], Kind::kStart), 0);
-  EXPECT_EQ(Error(kTrainer[1], Kind::kPublishRefused), "worker 1 is gone: its stream ended");
-  EXPECT_EQ(Count(kTrainer[0], Kind::kAbort), 0);
-}
-
 TEST_F(TradingCoordinatorTest, ALostLaneBetweenCoOwnersAbortsWhatHasNotArrivedAndLeadsToNewLanes) {
+  groups_ = {"a", "b"};
   MakeCoordinator();
   Establish();
   PublishAll(5);
   Ready(0);
   Ready(1);
   Arrived(0);  // Decided: it has all that it needs.
-  LoseLaneBetweenTrainers();
+  for (const auto& [group, epoch] : std::map(epochs_)) LoseLaneBetweenTrainersIn(epoch);
   EXPECT_EQ(Count(kWorker[0], Kind::kAbort), 0);
   EXPECT_EQ(Error(kWorker[1], Kind::kAbort), "lane between trainer 0 and trainer 1: torn");
   EXPECT_EQ(Error(kTrainer[0], Kind::kAbort), "lane between trainer 0 and trainer 1: torn");
-  EXPECT_EQ(coordinator_->Status().epoch(), 1u);  // Until the update is over.
+  EXPECT_EQ(coordinator_->Status().groups(0).epoch(), 1u);  // Until the update is over.
   Shown(0);
-  EXPECT_EQ(coordinator_->Status().epoch(), 2u);
-  EXPECT_EQ(coordinator_->Status().lanes_lost(), 1u);
+  EXPECT_GT(coordinator_->Status().groups(0).epoch(), 2u);
+  EXPECT_EQ(coordinator_->Status().groups(0).lanes_lost(), 1u);
   Connect();
 }
 
@@ -830,7 +989,7 @@ TEST_F(TradingCoordinatorTest, ALostLaneBetweenCoOwnersLeadsToNewLanesBetweenUpd
   Establish();
   const uint64_t old_epoch = epoch_;
   LoseLaneBetweenTrainers();
-  EXPECT_EQ(coordinator_->Status().epoch(), 2u);
+  EXPECT_EQ(coordinator_->Status().groups(0).epoch(), 2u);
   PublishAll(5);  // Waits for the lanes.
   EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 0);
   LoseLaneBetweenTrainersIn(old_epoch);  // The other end reports it too.
@@ -842,7 +1001,7 @@ TEST_F(TradingCoordinatorTest, ALostLaneBetweenCoOwnersLeadsToNewLanesBetweenUpd
     Tell(connection, [&](proto::RankMessage& m) { m.mutable_connected()->set_epoch(epoch); });
   }
   EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 1);
-  EXPECT_EQ(coordinator_->Status().epoch(), 2u);
+  EXPECT_EQ(coordinator_->Status().groups(0).epoch(), 2u);
 }
 
 TEST_F(TradingCoordinatorTest, ATrainerThatIsGoneAbortsWhatIsQuantisedByItsMaxima) {
@@ -858,6 +1017,7 @@ TEST_F(TradingCoordinatorTest, ATrainerThatIsGoneAbortsWhatIsQuantisedByItsMaxim
 }
 
 TEST_F(TradingCoordinatorTest, ATrainerThatIsGoneAbortsNothingThatHasArrived) {
+  groups_ = {"a", "b"};
   MakeCoordinator();
   Establish();
   PublishAll(5);

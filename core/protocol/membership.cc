@@ -12,8 +12,6 @@ namespace {
 constexpr uint32_t kMostRanks = 1 << 16;
 constexpr size_t kMostGroupBytes = 256;
 
-size_t IndexOf(Role role) { return role == Role::kTrainer ? 0 : 1; }
-
 // A group's name appears in logs, errors and on disk.
 bool IsGroupName(absl::string_view name) {
   return !name.empty() && name.size() <= kMostGroupBytes &&
@@ -23,11 +21,18 @@ bool IsGroupName(absl::string_view name) {
 
 }  // namespace
 
-Membership::Membership(std::string job, std::string token, uint32_t trainers, uint32_t workers)
-    : job_(std::move(job)),
-      token_(std::move(token)),
-      demanded_{trainers, workers},
-      worlds_{trainers, workers} {}
+RankId IdOf(const proto::Join& join) {
+  const Role role = static_cast<Role>(join.role());
+  return {role, join.rank(), role == Role::kWorker ? join.group() : std::string()};
+}
+
+Membership::Membership(std::string job, std::string token)
+    : job_(std::move(job)), token_(std::move(token)) {}
+
+uint32_t Membership::WorldOf(absl::string_view group) const {
+  const auto world = worlds_.find(group);
+  return world == worlds_.end() ? 0 : world->second;
+}
 
 bool Membership::TokenIsRight(absl::string_view token) const {
   // The time that this takes must not depend on where the two differ.
@@ -53,7 +58,7 @@ absl::Status Membership::Check(const proto::Join& join) const {
       join.role() != static_cast<uint32_t>(Role::kWorker)) {
     return absl::InvalidArgumentError(absl::StrCat("join: role ", join.role()));
   }
-  const RankId id{static_cast<Role>(join.role()), join.rank()};
+  const RankId id = IdOf(join);
   if (join.job() != job_) {
     return absl::InvalidArgumentError(absl::StrCat("join: ", ToString(id), " belongs to job \"",
                                                    join.job(), "\", the controller to \"", job_,
@@ -66,7 +71,7 @@ absl::Status Membership::Check(const proto::Join& join) const {
   }
   if (id.role == Role::kWorker) {
     if (!IsGroupName(join.group())) {
-      return absl::InvalidArgumentError(absl::StrCat("join: ", ToString(id),
+      return absl::InvalidArgumentError(absl::StrCat("join: worker ", id.rank,
                                                      ": a group's name has 1 to ", kMostGroupBytes,
                                                      " bytes and no control characters"));
     }
@@ -79,43 +84,45 @@ absl::Status Membership::Check(const proto::Join& join) const {
   if (id.role == Role::kTrainer && join.has_doubt()) {
     return absl::InvalidArgumentError(absl::StrCat("join: ", ToString(id), " cannot be in doubt"));
   }
-  const uint32_t world = worlds_[IndexOf(id.role)];
+  const uint32_t world = WorldOf(id.group);
   if (world != 0 && world != join.world()) {
-    return absl::FailedPreconditionError(absl::StrCat("join: ", ToString(id), " says there are ",
-                                                      join.world(), " ", Name(id.role),
-                                                      "s, the job has ", world));
+    return absl::FailedPreconditionError(
+        absl::StrCat("join: ", ToString(id), " says there are ", join.world(), " ", Name(id.role),
+                     "s, the ", id.role == Role::kTrainer ? "job" : "group", " has ", world));
   }
   return absl::OkStatus();
 }
 
 Member* Membership::Admit(ConnectionId connection, const proto::Join& join) {
-  const RankId id{static_cast<Role>(join.role()), join.rank()};
-  worlds_[IndexOf(id.role)] = join.world();
+  const RankId id = IdOf(join);
+  worlds_[id.group] = join.world();
   Member& member = members_[id];
   member.id = id;
   member.connection = connection;
   member.incarnation = join.incarnation();
   member.established = join.returning();
   if (id.role == Role::kWorker) {
-    member.group = join.group();
     member.mode = static_cast<Mode>(join.mode());
     member.shown_version = join.shown_version();
     member.committed_version = std::max(join.committed_version(), join.shown_version());
     if (join.has_doubt()) member.doubt = join.doubt();
   } else {
-    member.undecided_version = join.undecided_version();
+    member.undecided_versions = {join.undecided_versions().begin(),
+                                 join.undecided_versions().end()};
   }
   return &member;
 }
 
 void Membership::Remove(ConnectionId connection) {
-  std::erase_if(members_, [&](const auto& m) { return m.second.connection == connection; });
+  const Member* member = Find(connection);
+  if (member == nullptr) return;
+  const RankId id = member->id;
+  members_.erase(id);
   // A size that nobody here declares any more binds nobody.
-  for (const Role role : {Role::kTrainer, Role::kWorker}) {
-    const bool any = std::any_of(members_.begin(), members_.end(),
-                                 [&](const auto& m) { return m.first.role == role; });
-    if (!any) worlds_[IndexOf(role)] = demanded_[IndexOf(role)];
-  }
+  const bool any = std::any_of(members_.begin(), members_.end(), [&](const auto& m) {
+    return m.first.role == id.role && m.first.group == id.group;
+  });
+  if (!any) worlds_.erase(id.group);
 }
 
 Member* Membership::Find(ConnectionId connection) {
@@ -125,36 +132,55 @@ Member* Membership::Find(ConnectionId connection) {
   return nullptr;
 }
 
-Member* Membership::Find(RankId id) {
+Member* Membership::Find(const RankId& id) {
   const auto member = members_.find(id);
   return member == members_.end() ? nullptr : &member->second;
 }
 
-bool Membership::complete() const { return DescribeMissing().empty(); }
+std::vector<Member*> Membership::TermOf(absl::string_view group) {
+  std::vector<Member*> term;
+  for (auto& [id, member] : members_) {
+    if (id.role == Role::kTrainer || id.group == group) term.push_back(&member);
+  }
+  return term;
+}
 
-std::string Membership::DescribeMissing() const {
+std::set<std::string> Membership::groups() const {
+  std::set<std::string> groups;
+  for (const auto& [id, member] : members_) {
+    if (id.role == Role::kWorker) groups.insert(id.group);
+  }
+  return groups;
+}
+
+std::string Membership::DescribeMissing(absl::string_view group) const {
   std::string missing;
   const auto add = [&](auto... what) {
     absl::StrAppend(&missing, missing.empty() ? "" : ", ", what...);
   };
-  for (const Role role : {Role::kTrainer, Role::kWorker}) {
-    const uint32_t world = worlds_[IndexOf(role)];
-    if (world == 0) add("every ", Name(role));
+  const auto look = [&](Role role, const std::string& of) {
+    const uint32_t world = WorldOf(of);
+    if (world == 0) {
+      add("every ", Name(role), of.empty() || of == kDefaultGroup ? "" : " of group ",
+          of == kDefaultGroup ? "" : of);
+    }
     for (uint32_t rank = 0; rank < world; ++rank) {
-      const auto member = members_.find({role, rank});
+      const RankId id{role, rank, of};
+      const auto member = members_.find(id);
       if (member == members_.end()) {
-        add(Name(role), " ", rank);
+        add(ToString(id));
       } else if (member->second.manifest == nullptr) {
-        add(Name(role), " ", rank, " (its manifest)");
+        add(ToString(id), " (its manifest)");
       }
     }
-  }
+  };
+  look(Role::kTrainer, "");
+  look(Role::kWorker, std::string(group));
   return missing;
 }
 
-std::vector<LanePath> Membership::MakeLanes(uint32_t trainer, uint32_t worker) const {
-  return PlanLanes(*members_.at({Role::kTrainer, trainer}).manifest,
-                   *members_.at({Role::kWorker, worker}).manifest);
+std::vector<LanePath> Membership::MakeLanes(uint32_t trainer, const RankId& worker) const {
+  return PlanLanes(*members_.at({Role::kTrainer, trainer}).manifest, *members_.at(worker).manifest);
 }
 
 }  // namespace waybill

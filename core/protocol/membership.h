@@ -1,4 +1,4 @@
-// The ranks that have joined a job: their identities, manifests and lanes. Pure; not thread-safe.
+// The ranks that have joined a job: their identities and manifests. Pure; not thread-safe.
 #ifndef WAYBILL_CORE_PROTOCOL_MEMBERSHIP_H_
 #define WAYBILL_CORE_PROTOCOL_MEMBERSHIP_H_
 
@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,29 +29,28 @@ struct Member {
   RankId id;
   ConnectionId connection = 0;
   uint64_t incarnation = 0;
-  std::string group;  // Workers only.
-  Mode mode = Mode::kShadow;
+  Mode mode = Mode::kShadow;       // Workers only.
   uint64_t shown_version = 0;      // Workers only.
   uint64_t committed_version = 0;  // The newest that this worker knows to be committed.
   std::optional<proto::Doubt> doubt;
-  uint64_t undecided_version = 0;  // Trainers only; see proto::Join.
+  // Trainers only: see proto::Join, and the groups of which it was told.
+  std::set<uint64_t> undecided_versions;
+  std::set<std::string> told_groups;
 
   std::shared_ptr<const Manifest> manifest;  // Null until it has come and was checked.
-  bool established = false;                  // Was part of the whole job once.
+  bool established = false;                  // Was part of a term whose lanes carried.
   absl::Time join_deadline;                  // A member that is not established leaves then.
 
-  // In the epoch at hand.
-  std::optional<proto::Offers> offers;
-  bool connected = false;
-
-  proto::RankReport report;                                     // The last one.
-  google::protobuf::RepeatedPtrField<proto::LaneReport> lanes;  // As it was last connected.
+  proto::RankReport report;                              // The last one.
+  std::map<std::string, std::vector<LaneReport>> lanes;  // By group, as it was last connected.
 };
+
+// Who a rank says it is. Check() says whether that can be.
+RankId IdOf(const proto::Join& join);
 
 class Membership {
  public:
-  // `trainers` and `workers`: how many ranks the job needs; 0 means as many as they declare.
-  Membership(std::string job, std::string token, uint32_t trainers, uint32_t workers);
+  Membership(std::string job, std::string token);
 
   // Checks an identity without admitting it.
   //
@@ -64,29 +64,35 @@ class Membership {
 
   void Remove(ConnectionId connection);
   Member* Find(ConnectionId connection);
-  Member* Find(RankId id);
+  Member* Find(const RankId& id);
 
-  // Returns true if all declared ranks are here with their manifests.
-  bool complete() const;
+  // The members of a group's term: all trainers, then the group's workers.
+  std::vector<Member*> TermOf(absl::string_view group);
+  // Returns true if all of them are here with their manifests.
+  bool complete(absl::string_view group) const { return DescribeMissing(group).empty(); }
   // "trainer 1, worker 0 (its manifest)", or the role in which nobody has joined.
-  std::string DescribeMissing() const;
+  std::string DescribeMissing(absl::string_view group) const;
+
+  // The groups of which any worker is here.
+  std::set<std::string> groups() const;
+  // How many ranks there are to be; 0 while nobody is here who declares it.
+  uint32_t trainers() const { return WorldOf(""); }
+  uint32_t workers(absl::string_view group) const { return WorldOf(group); }
 
   // The lanes between a trainer and a worker, by their NICs.
-  std::vector<LanePath> MakeLanes(uint32_t trainer, uint32_t worker) const;
+  std::vector<LanePath> MakeLanes(uint32_t trainer, const RankId& worker) const;
 
-  // The number of ranks in each role; 0 until somebody declares it.
-  uint32_t trainers() const { return worlds_[0]; }
-  uint32_t workers() const { return worlds_[1]; }
   std::map<RankId, Member>& members() { return members_; }
   const std::map<RankId, Member>& members() const { return members_; }
   const std::string& job() const { return job_; }
   bool TokenIsRight(absl::string_view token) const;
 
  private:
+  uint32_t WorldOf(absl::string_view group) const;
+
   const std::string job_;
   const std::string token_;
-  const uint32_t demanded_[2];
-  uint32_t worlds_[2];
+  std::map<std::string, uint32_t, std::less<>> worlds_;  // By group; that of trainers by "".
   std::map<RankId, Member> members_;
 };
 

@@ -65,7 +65,6 @@ void RankSession::FinishLeaving(absl::Time now) {
   message.mutable_leave();
   Send(std::move(message));
   life_ = Life::kLeft;
-  established_ = false;
   reopen_at_ = absl::InfiniteFuture();
   if (stream_ != Stream::kOpen) return TellLeft();
   // The controller answers by ending the stream: a process that ends now takes no message with it.
@@ -91,7 +90,6 @@ void RankSession::OnStreamOpen(absl::Time now) {
   if (stream_ != Stream::kOpening) return;
   stream_ = Stream::kOpen;
   heard_ = false;
-  epoch_ = 0;
   nics_ = options_.nics.SerializeAsString();
   report_.clear();
   proto::RankMessage message;
@@ -118,9 +116,8 @@ void RankSession::OnStreamEnd(const absl::Status& status, absl::Time now) {
   if (stream_ == Stream::kClosed) return;
   stream_ = Stream::kClosed;
   if (life_ == Life::kLeft) return TellLeft();
-  established_ = false;
   lost_status_ = status;
-  OnLost(status, now);
+  EndTerms(status, now);
   if (life_ == Life::kMember && !leaving_ && !std::exchange(told_disconnected_, true)) {
     Tell({.kind = Notice::Kind::kDisconnected, .status = status});
   }
@@ -133,14 +130,13 @@ void RankSession::OnStreamEnd(const absl::Status& status, absl::Time now) {
 void RankSession::OnDismissal(const absl::Status& status, absl::Time now) {
   host_.CloseStream();
   stream_ = Stream::kClosed;
-  established_ = false;
   reopen_at_ = absl::InfiniteFuture();
   lost_status_ = status;
   if (life_ == Life::kJoining) {
     FinishJoining(status);
   } else if (life_ == Life::kMember) {
     life_ = Life::kEnded;
-    OnLost(status, now);
+    EndTerms(status, now);
     if (!leaving_) Tell({.kind = Notice::Kind::kEnded, .status = status});
   }
 }
@@ -151,20 +147,24 @@ void RankSession::OnMessage(const proto::ControllerMessage& message, absl::Time 
   switch (message.kind_case()) {
     case proto::ControllerMessage::kPlan:
       return OnPlan(message.plan());
-    case proto::ControllerMessage::kConnect:
-      if (message.connect().epoch() != epoch_) return;
-      if (absl::Status status = host_.Connect(message.connect()); !status.ok()) {
-        SendConnectFailed(status);
+    case proto::ControllerMessage::kConnect: {
+      const proto::Connect& connect = message.connect();
+      const Term* term = FindTerm(connect.epoch());
+      if (term == nullptr) return;
+      if (absl::Status status = host_.Connect(term->group, connect); !status.ok()) {
+        SendConnectFailed(connect.epoch(), status);
       }
       return;
-    case proto::ControllerMessage::kEstablished:
-      if (message.established().epoch() != epoch_) return;
-      established_ = was_established_ = true;
+    }
+    case proto::ControllerMessage::kEstablished: {
+      const Term* term = FindTerm(message.established().epoch());
+      if (term == nullptr) return;
+      terms_.at(term->group).established = was_established_ = true;
       backoff_ = absl::ZeroDuration();
-      groups_.assign(message.established().groups().begin(), message.established().groups().end());
       if (life_ == Life::kJoining) FinishJoining(absl::OkStatus());
       if (std::exchange(told_disconnected_, false)) Tell({.kind = Notice::Kind::kReconnected});
       return OnEstablished(now);
+    }
     case proto::ControllerMessage::kChallenge: {
       proto::RankMessage alive;
       alive.mutable_alive();
@@ -177,34 +177,64 @@ void RankSession::OnMessage(const proto::ControllerMessage& message, absl::Time 
   }
 }
 
-// --- the lanes of an epoch ---
+// --- terms ---
+
+const RankSession::Term* RankSession::FindTerm(uint64_t epoch) const {
+  for (const auto& [group, term] : terms_) {
+    if (term.epoch == epoch) return &term;
+  }
+  return nullptr;
+}
+
+bool RankSession::established() const {
+  return std::any_of(terms_.begin(), terms_.end(),
+                     [](const auto& t) { return t.second.established; });
+}
+
+std::vector<std::string> RankSession::groups() const {
+  std::vector<std::string> groups;
+  for (const auto& [group, term] : terms_) {
+    if (term.established) groups.push_back(group);
+  }
+  return groups;
+}
+
+void RankSession::EndTerms(const absl::Status& status, absl::Time now) {
+  for (auto& [group, term] : terms_) term.established = false;
+  OnLost(status, now);
+  terms_.clear();
+}
 
 void RankSession::OnPlan(const proto::Plan& plan) {
-  epoch_ = plan.epoch();
-  plan_hash_ = plan.plan_hash();
-  established_ = false;
+  terms_[plan.group()] = {plan.group(), plan.epoch(), plan.plan_hash(), /*established=*/false};
   absl::StatusOr<RankPlan> routes = DecodeRankPlan(plan.routes());
-  if (!routes.ok()) return SendConnectFailed(routes.status());
   absl::StatusOr<proto::Offers> offers =
-      host_.SetPlan(*std::move(routes), plan_hash_, DecodeLanes(plan));
-  if (!offers.ok()) return SendConnectFailed(offers.status());
-  offers->set_epoch(epoch_);
+      routes.ok()
+          ? host_.SetPlan(plan.group(), *std::move(routes), plan.plan_hash(), DecodeLanes(plan))
+          : routes.status();
+  if (!offers.ok()) {
+    terms_.erase(plan.group());
+    return SendConnectFailed(plan.epoch(), offers.status());
+  }
+  offers->set_epoch(plan.epoch());
   proto::RankMessage message;
   *message.mutable_offers() = *std::move(offers);
   Send(std::move(message));
 }
 
-void RankSession::SendConnectFailed(const absl::Status& status) {
+void RankSession::SendConnectFailed(uint64_t epoch, const absl::Status& status) {
   proto::RankMessage message;
-  message.mutable_connect_failed()->set_epoch(epoch_);
+  message.mutable_connect_failed()->set_epoch(epoch);
   *message.mutable_connect_failed()->mutable_error() =
       EncodeError(While("connect the lanes", status));
   Send(std::move(message));
 }
 
-void RankSession::OnConnected(const std::vector<LaneReport>& lanes) {
+void RankSession::OnConnected(const std::string& group, const std::vector<LaneReport>& lanes) {
+  const auto term = terms_.find(group);
+  if (term == terms_.end()) return;
   proto::RankMessage message;
-  message.mutable_connected()->set_epoch(epoch_);
+  message.mutable_connected()->set_epoch(term->second.epoch);
   for (const LaneReport& lane : lanes) {
     proto::LaneReport* report = message.mutable_connected()->add_lanes();
     report->set_peer(lane.peer);
@@ -215,9 +245,12 @@ void RankSession::OnConnected(const std::vector<LaneReport>& lanes) {
   Send(std::move(message));
 }
 
-void RankSession::OnLaneFailed(RankId peer, const absl::Status& status) {
+void RankSession::OnLaneFailed(const std::string& group, const RankId& peer,
+                               const absl::Status& status) {
+  const auto term = terms_.find(group);
+  if (term == terms_.end()) return;
   proto::RankMessage message;
-  message.mutable_lane_failed()->set_epoch(epoch_);
+  message.mutable_lane_failed()->set_epoch(term->second.epoch);
   message.mutable_lane_failed()->set_peer(peer.rank);
   message.mutable_lane_failed()->set_co_owner(peer.role == options_.id.role);
   *message.mutable_lane_failed()->mutable_error() = EncodeError(status);
@@ -241,7 +274,7 @@ proto::RankReport RankSession::TakeReport() {
 }
 
 void RankSession::Report() {
-  if (stream_ != Stream::kOpen || epoch_ == 0) return;
+  if (stream_ != Stream::kOpen || terms_.empty()) return;
   const std::string before = report_;
   proto::RankMessage message;
   *message.mutable_report() = TakeReport();

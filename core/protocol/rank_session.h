@@ -6,6 +6,7 @@
 #define WAYBILL_CORE_PROTOCOL_RANK_SESSION_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,10 +30,13 @@ struct Notice {
     kLeft = 3,
 
     kDisconnected = 8,  // The controller is lost; the rank tries to come back. `status` says why.
-    kReconnected = 9,   // It is back, and the job is whole again.
+    kReconnected = 9,   // It is back, and part of a term.
     kEnded = 10,        // The controller has dismissed this rank for good; `status` says why.
 
     kOutcome = 16,  // To a trainer: what became of `version` in `group`.
+    // To a trainer, after kPublished of a version that was SENT: every group that it went to has
+    // decided. `status` is the first error; of a publish until it is committed, kPublished has it.
+    kDecided = 17,
 
     kPrepare = 24,  // To a worker: pause what must be paused. An error refuses the update.
     kArrived = 25,  // All of it is here and verified. An error vetoes it.
@@ -64,10 +68,11 @@ class SessionHost {
   // Returns what the rank knows about itself now.
   virtual proto::RankReport MakeReport() const = 0;
 
-  // Gives the engine its plan, and returns its ends of the lanes.
-  virtual absl::StatusOr<proto::Offers> SetPlan(RankPlan plan, uint64_t plan_hash,
+  // Gives the engine its plan for a group's new term, and returns its ends of the lanes.
+  virtual absl::StatusOr<proto::Offers> SetPlan(const std::string& group, RankPlan plan,
+                                                uint64_t plan_hash,
                                                 const std::vector<PeerLanes>& lanes) = 0;
-  virtual absl::Status Connect(const proto::Connect& connect) = 0;
+  virtual absl::Status Connect(const std::string& group, const proto::Connect& connect) = 0;
 };
 
 // The controller answers by a call's deadline; this much later it is not waited for any more.
@@ -78,8 +83,7 @@ struct SessionOptions {
   RankId id;
   std::string job = "waybill";
   std::string token;
-  uint32_t world = 1;
-  std::string group = "all";  // Workers only.
+  uint32_t world = 1;         // The number of trainers, or of the group's workers.
   Mode mode = Mode::kShadow;  // Workers only.
   uint64_t incarnation = 0;   // Drawn at random for each process.
   std::string manifest;       // Encoded.
@@ -101,10 +105,10 @@ class RankSession {
   void OnStreamEnd(const absl::Status& status, absl::Time now);
   void OnMessage(const proto::ControllerMessage& message, absl::Time now);
 
-  // The engine has connected every lane.
-  void OnConnected(const std::vector<LaneReport>& lanes);
+  // The engine has connected every lane of a group's term.
+  void OnConnected(const std::string& group, const std::vector<LaneReport>& lanes);
   // The lane to a peer is dead. A trainer's peer that is a trainer is a co-owner.
-  void OnLaneFailed(RankId peer, const absl::Status& status);
+  void OnLaneFailed(const std::string& group, const RankId& peer, const absl::Status& status);
   void OnNics(proto::Nics nics);
   // Sends the rank's report, if it is another than the last one.
   void Report();
@@ -115,21 +119,30 @@ class RankSession {
 
   // True from kJoined until the rank leaves or is dismissed.
   bool is_member() const { return life_ == Life::kMember; }
-  // True while the job is whole and this rank's lanes carry.
-  bool established() const { return established_; }
+  // True while this rank's lanes carry in any term.
+  bool established() const;
   bool ended() const { return life_ == Life::kEnded || life_ == Life::kLeft; }
-  uint64_t epoch() const { return epoch_; }
-  const std::vector<std::string>& groups() const { return groups_; }
+  // The groups in whose terms this rank's lanes carry.
+  std::vector<std::string> groups() const;
   // Why the stream ended last.
   const absl::Status& lost_status() const { return lost_status_; }
 
  protected:
+  // A term that this rank is part of.
+  struct Term {
+    std::string group;
+    uint64_t epoch = 0;
+    uint64_t plan_hash = 0;
+    bool established = false;
+  };
+
   RankSession(SessionOptions options, SessionHost* host);
 
   virtual void FillJoin(proto::Join& join) const = 0;
   virtual void OnRoleMessage(const proto::ControllerMessage& message, absl::Time now) = 0;
+  // A term is established.
   virtual void OnEstablished(absl::Time now) = 0;
-  // The stream has ended, or the rank has been dismissed.
+  // The stream has ended, or the rank has been dismissed: no term is established any more.
   virtual void OnLost(const absl::Status& status, absl::Time now) = 0;
   // The user leaves. Returns false if something has to end first; FinishLeaving() follows then.
   virtual bool PrepareToLeave(absl::Time now) = 0;
@@ -140,7 +153,10 @@ class RankSession {
   bool leaving() const { return leaving_; }
   void Send(proto::RankMessage message);
   void Tell(Notice notice) { host_.Tell(std::move(notice)); }
-  uint64_t plan_hash() const { return plan_hash_; }
+  // The term with that epoch, or null if it is over.
+  const Term* FindTerm(uint64_t epoch) const;
+  const std::map<std::string, Term>& terms() const { return terms_; }
+  void ForgetTerm(const std::string& group) { terms_.erase(group); }
   // Returns the rank's report, which the caller sends.
   proto::RankReport TakeReport();
 
@@ -153,9 +169,10 @@ class RankSession {
   void Open();
   void FinishJoining(const absl::Status& status);
   void TellLeft();
+  void EndTerms(const absl::Status& status, absl::Time now);
   void OnDismissal(const absl::Status& status, absl::Time now);
   void OnPlan(const proto::Plan& plan);
-  void SendConnectFailed(const absl::Status& status);
+  void SendConnectFailed(uint64_t epoch, const absl::Status& status);
 
   SessionHost& host_;
   Life life_ = Life::kNew;
@@ -170,11 +187,8 @@ class RankSession {
   bool heard_ = false;  // A message has come by this stream.
   absl::Status lost_status_;
   bool told_disconnected_ = false;
-  bool was_established_ = false;  // In any epoch.
-  bool established_ = false;
-  uint64_t epoch_ = 0;
-  uint64_t plan_hash_ = 0;
-  std::vector<std::string> groups_;
+  bool was_established_ = false;       // In any term.
+  std::map<std::string, Term> terms_;  // By group.
   // As the controller knows them, serialized.
   std::string nics_;
   std::string report_;

@@ -7,8 +7,32 @@
 
 namespace waybill {
 
-void SendSchedule::SetPeers(absl::Span<const uint32_t> lane_counts, uint32_t slot_count,
-                            uint32_t most_payloads) {
+SlotPool::SlotPool(uint32_t count) : count_(count) {
+  for (uint32_t slot = count; slot-- > 0;) free_.push_back(slot);
+}
+
+uint32_t SlotPool::Take() {
+  if (free_.empty()) return kNone;
+  const uint32_t slot = free_.back();
+  free_.pop_back();
+  high_water_ = std::max(high_water_, in_use());
+  return slot;
+}
+
+void SlotPool::Free(uint32_t slot) {
+  free_.push_back(slot);
+  ++changes_;
+}
+
+void SlotPool::Claim(uint32_t before, uint32_t now) {
+  claims_ = claims_ - before + now;
+  if (before != now) ++changes_;
+}
+
+void SendSchedule::SetPeers(absl::Span<const uint32_t> lane_counts, uint32_t most_payloads) {
+  for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
+    if (slots_[slot].state != Slot::State::kFree) FreeSlot(slot);
+  }
   phase_ = Phase::kIdle;
   peers_.assign(lane_counts.size(), {});
   uint32_t lanes = 0;
@@ -21,11 +45,9 @@ void SendSchedule::SetPeers(absl::Span<const uint32_t> lane_counts, uint32_t slo
   entries_.reserve(most_payloads);
   entries_.clear();
   stores_ = waiting_stores_ = {};
-  slots_.assign(slot_count, {});
-  free_.clear();
-  for (uint32_t slot = slot_count; slot-- > 0;) free_.push_back(slot);
   written_ = 0;
   counts_ = {};
+  Claim();
 }
 
 void SendSchedule::Begin(absl::Span<const Payload> payloads, absl::Span<const PeerPart> peers,
@@ -65,13 +87,15 @@ void SendSchedule::Begin(absl::Span<const Payload> payloads, absl::Span<const Pe
 }
 
 bool SendSchedule::Next(SendCommand& command) {
-  if (!changed_) return false;
+  if (!changed_ && seen_pool_changes_ == pool_.changes()) return false;
   command = {};
   if (NextClose(command) || NextStore(command) || NextPost(command) || NextStage(command) ||
       NextEnd(command) || NextVerdict(command)) {
     return true;
   }
+  Claim();
   changed_ = false;
+  seen_pool_changes_ = pool_.changes();
   return false;
 }
 
@@ -125,20 +149,26 @@ bool SendSchedule::NextPost(SendCommand& command) {
 
 // A peer that waits for the verdict on finishing counts: its ledger must find a slot then.
 bool SendSchedule::NeedsSlots(const Peer& peer) const {
-  return TakesPart(peer) && (peer.to_stage > 0 || peer.ledger_parts < peer.part.ledger_posts);
+  return phase_ == Phase::kSending && TakesPart(peer) &&
+         (peer.to_stage > 0 || peer.ledger_parts < peer.part.ledger_posts);
 }
 
 // The slots that one peer may hold now. It is rounded up, so that none lies idle; with two peers or
 // more that need slots it is less than all of them.
-uint32_t SendSchedule::Share() const {
-  const auto peers = static_cast<uint32_t>(std::count_if(
-      peers_.begin(), peers_.end(), [this](const Peer& peer) { return NeedsSlots(peer); }));
-  const auto slots = static_cast<uint32_t>(slots_.size());
+uint32_t SendSchedule::Share() {
+  Claim();
+  const uint32_t peers = pool_.claims(), slots = pool_.count();
   return peers == 0 ? slots : (slots + peers - 1) / peers;
 }
 
+void SendSchedule::Claim() {
+  const auto peers = static_cast<uint32_t>(std::count_if(
+      peers_.begin(), peers_.end(), [this](const Peer& peer) { return NeedsSlots(peer); }));
+  pool_.Claim(std::exchange(claims_, peers), peers);
+}
+
 bool SendSchedule::NextStage(SendCommand& command) {
-  if (phase_ != Phase::kSending || free_.empty()) return false;
+  if (phase_ != Phase::kSending || pool_.in_use() == pool_.count()) return false;
   const uint32_t share = Share();
   uint32_t best = kNone;
   uint32_t best_lane = 0;
@@ -198,7 +228,7 @@ bool SendSchedule::NextEndOf(uint32_t p, SendCommand& command) {
       return true;
     }
     if (l == 0 && peer.part.ledger_posts > 0) {
-      if (free_.empty() || peer.slots >= Share()) continue;
+      if (pool_.in_use() == pool_.count() || peer.slots >= Share()) continue;
       command.kind = SendCommand::Kind::kPostLedger;
       command.slot = TakeSlot(command.lane, Slot::State::kPosting);
       command.ledger_part = peer.ledger_parts++;
@@ -358,14 +388,11 @@ uint32_t SendSchedule::posts_outstanding(uint32_t peer) const {
 // --- slots and queues ---
 
 uint32_t SendSchedule::TakeSlot(SendLane lane, Slot::State state) {
-  const uint32_t slot = free_.back();
-  free_.pop_back();
+  const uint32_t slot = pool_.Take();
   slots_[slot] = {.state = state, .lane = lane};
   ++peers_[lane.peer].slots;
   peers_[lane.peer].served = ++turn_;
   ++LaneOf(lane).slots;
-  const auto in_use = static_cast<uint32_t>(slots_.size() - free_.size());
-  high_water_slots_ = std::max(high_water_slots_, in_use);
   return slot;
 }
 
@@ -374,7 +401,7 @@ void SendSchedule::FreeSlot(uint32_t slot) {
   slots_[slot].state = Slot::State::kFree;
   --peers_[slots_[slot].lane.peer].slots;
   --LaneOf(slots_[slot].lane).slots;
-  free_.push_back(slot);
+  pool_.Free(slot);
 }
 
 void SendSchedule::Push(Queue& queue, uint32_t entry) {

@@ -81,6 +81,37 @@ struct SendCounts {
   bool operator==(const SendCounts&) const = default;
 };
 
+// The staging slots of a trainer, which its schedules share: each group that it sends to has one.
+class SlotPool {
+ public:
+  static constexpr uint32_t kNone = ~uint32_t{0};
+
+  explicit SlotPool(uint32_t count);
+
+  uint32_t count() const { return count_; }
+  uint32_t in_use() const { return count_ - static_cast<uint32_t>(free_.size()); }
+  // Returns the largest number of slots that were ever in use.
+  uint32_t high_water() const { return high_water_; }
+
+  // Takes a free slot; kNone if there is none.
+  uint32_t Take();
+  void Free(uint32_t slot);
+
+  // The number of peers, of all schedules, that need slots now.
+  uint32_t claims() const { return claims_; }
+  // A schedule's peers that need slots were `before`, and are `now`.
+  void Claim(uint32_t before, uint32_t now);
+  // Changes whenever a schedule that found no slot may find one.
+  uint64_t changes() const { return changes_; }
+
+ private:
+  const uint32_t count_;
+  std::vector<uint32_t> free_;
+  uint32_t high_water_ = 0;
+  uint32_t claims_ = 0;
+  uint64_t changes_ = 0;
+};
+
 // Slots are shared fairly: a peer holds at most its share of them while other peers need slots, so
 // a peer that is slow, or whose lane is full, delays only itself. A slot goes to the peer that
 // holds the fewest, and of several to the one that was served least recently.
@@ -88,12 +119,17 @@ struct SendCounts {
 // Nothing allocates after SetPeers(). Not thread-safe.
 class SendSchedule {
  public:
-  static constexpr uint32_t kNoSlot = ~uint32_t{0};
+  static constexpr uint32_t kNoSlot = SlotPool::kNone;
 
-  // Replaces the peers by those with `lane_counts` lanes, and frees every slot. An update that was
-  // going on is over. An update has at most `most_payloads` payloads.
-  void SetPeers(absl::Span<const uint32_t> lane_counts, uint32_t slot_count,
-                uint32_t most_payloads);
+  // The pool outlives the schedule.
+  explicit SendSchedule(SlotPool* pool) : pool_(*pool), slots_(pool->count()) {}
+  ~SendSchedule() { SetPeers({}, 0); }
+  SendSchedule(const SendSchedule&) = delete;
+  SendSchedule& operator=(const SendSchedule&) = delete;
+
+  // Replaces the peers by those with `lane_counts` lanes, and frees every slot of this schedule. An
+  // update that was going on is over. An update has at most `most_payloads` payloads.
+  void SetPeers(absl::Span<const uint32_t> lane_counts, uint32_t most_payloads);
 
   // Begins an update. The last one must be over. `peers` has one entry for each peer. Both spans
   // are read during the call only. Payloads of peers that failed or do not take part are left out.
@@ -144,8 +180,6 @@ class SendSchedule {
   // The number of accepted posts to the peer that are not complete.
   uint32_t posts_outstanding(uint32_t peer) const;
   const SendCounts& counts() const { return counts_; }
-  // The most slots that were ever in use at a time.
-  uint32_t high_water_slots() const { return high_water_slots_; }
 
  private:
   static constexpr uint32_t kNone = ~uint32_t{0};
@@ -208,7 +242,8 @@ class SendSchedule {
   bool TakesPart(const Peer& peer) const { return peer.part.takes_part && !peer.failed; }
   bool IsOnItsWay(const Peer& peer) const { return peer.to_store == 0 && peer.to_post == 0; }
   bool NeedsSlots(const Peer& peer) const;
-  uint32_t Share() const;
+  void Claim();
+  uint32_t Share();
   uint32_t TakeSlot(SendLane lane, Slot::State state);
   void FreeSlot(uint32_t slot);
 
@@ -220,21 +255,22 @@ class SendSchedule {
   bool NextEndOf(uint32_t p, SendCommand& command);
   bool NextVerdict(SendCommand& command);
 
+  SlotPool& pool_;
   Phase phase_ = Phase::kIdle;
   Finish finish_ = Finish::kAllowed;
   bool scales_known_ = false;
   bool trade_quiet_ = false;
-  bool changed_ = false;  // Since Next() returned false.
+  bool changed_ = false;            // Since Next() returned false.
+  uint64_t seen_pool_changes_ = 0;  // When it did.
   std::vector<Peer> peers_;
   std::vector<Lane> lanes_;
   std::vector<Entry> entries_;
   Queue stores_;
   Queue waiting_stores_;
-  std::vector<Slot> slots_;
-  std::vector<uint32_t> free_;
-  uint32_t written_ = 0;  // Slots in kWritten.
+  std::vector<Slot> slots_;  // By number; free are also those that other schedules use.
+  uint32_t written_ = 0;     // Slots in kWritten.
+  uint32_t claims_ = 0;      // As the pool knows them.
   uint64_t turn_ = 0;
-  uint32_t high_water_slots_ = 0;
   SendCounts counts_;
 };
 

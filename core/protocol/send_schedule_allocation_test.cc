@@ -31,8 +31,9 @@ void Send(SendSchedule& schedule, const std::vector<Payload>& payloads,
 }
 
 TEST(SendScheduleAllocation, AnUpdateAllocatesNothing) {
-  SendSchedule schedule;
-  schedule.SetPeers({{1, 2, 3}}, 4, 100);
+  SlotPool pool(4);
+  SendSchedule schedule(&pool);
+  schedule.SetPeers({{1, 2, 3}}, 100);
   const std::vector<PeerPart> parts(3, {.takes_part = true, .ledger_posts = 2});
   std::vector<Payload> payloads;
   for (uint32_t i = 0; i < 100; ++i) {

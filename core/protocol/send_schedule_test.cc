@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <random>
 #include <set>
 #include <string>
@@ -42,8 +43,12 @@ void AddPosted(std::vector<Payload>& payloads, uint32_t first, uint32_t count, u
 // unless the lane is full.
 class Sender {
  public:
-  Sender(const std::vector<uint32_t>& lane_counts, uint32_t slots) : lane_counts_(lane_counts) {
-    schedule.SetPeers(lane_counts, slots, 1000);
+  Sender(const std::vector<uint32_t>& lane_counts, uint32_t slots)
+      : Sender(lane_counts, std::make_shared<SlotPool>(slots)) {}
+  // With slots that are shared with others.
+  Sender(const std::vector<uint32_t>& lane_counts, std::shared_ptr<SlotPool> shared)
+      : pool(std::move(shared)), schedule(pool.get()), lane_counts_(lane_counts) {
+    schedule.SetPeers(lane_counts, 1000);
   }
 
   // Every peer takes part and has `ledger_posts` posts of its ledger.
@@ -145,6 +150,7 @@ class Sender {
     return all;
   }
 
+  const std::shared_ptr<SlotPool> pool;
   SendSchedule schedule;
   std::map<uint32_t, uint32_t> slot_of;  // By payload.
   std::set<std::pair<uint32_t, uint32_t>> full;
@@ -190,7 +196,7 @@ TEST(SendSchedule, WhatIsMappedTakesNoSlot) {
   sender.schedule.OnStored(0, 1);
   EXPECT_THAT(sender.Run(), ElementsAre("store ledger of 0", "end 0.0", "end 0.1"));
   EXPECT_THAT(sender.Finish(), ElementsAre("done 0", "sent"));
-  EXPECT_EQ(sender.schedule.high_water_slots(), 0u);
+  EXPECT_EQ(sender.pool->high_water(), 0u);
 }
 
 TEST(SendSchedule, AFullLaneDelaysItsPeerOnly) {
@@ -436,8 +442,43 @@ TEST(SendSchedule, NewPeersTakeBackTheSlotsOfPostsThatNeverCompleted) {
   Sender sender({1}, 1);
   sender.BeginAndRun({Posted(0, 0)});
   EXPECT_THAT(sender.Staged(0), ElementsAre("post 0 on 0.0"));
-  sender.schedule.SetPeers({uint32_t{1}}, 1, 10);
+  sender.schedule.SetPeers({uint32_t{1}}, 10);
   EXPECT_THAT(sender.BeginAndRun({Posted(0, 0)}), ElementsAre("stage 0"));
+}
+
+// --- schedules that share their slots ---
+
+TEST(SharedSlots, TwoSchedulesHaveHalfOfThemEach) {
+  const auto pool = std::make_shared<SlotPool>(4);
+  Sender a({1}, pool), b({1}, pool);
+  std::vector<Payload> payloads;
+  AddPosted(payloads, 0, 10, 0);
+  EXPECT_EQ(a.BeginAndRun(payloads).size(), 4u);
+  EXPECT_THAT(b.BeginAndRun(payloads), IsEmpty());
+  // What the first gives back goes to the second, until both have the same.
+  for (uint32_t i = 0; i < 2; ++i) {
+    a.Staged(i);
+    EXPECT_THAT(a.Complete({0, 0}), IsEmpty());
+    EXPECT_EQ(b.Run().size(), 1u);
+  }
+  a.Staged(2);
+  EXPECT_EQ(a.Complete({0, 0}).size(), 1u);
+  EXPECT_THAT(b.Run(), IsEmpty());
+  EXPECT_EQ(pool->high_water(), 4u);
+}
+
+TEST(SharedSlots, AScheduleThatEndsLeavesTheOtherAllOfThem) {
+  const auto pool = std::make_shared<SlotPool>(2);
+  std::vector<Payload> payloads;
+  AddPosted(payloads, 0, 4, 0);
+  Sender a({1}, pool);
+  {
+    Sender b({1}, pool);
+    EXPECT_EQ(b.BeginAndRun(payloads).size(), 2u);
+    EXPECT_THAT(a.BeginAndRun(payloads), IsEmpty());
+  }
+  EXPECT_EQ(pool->in_use(), 0u);
+  EXPECT_EQ(a.Run().size(), 2u);
 }
 
 // --- everything at random ---
@@ -462,7 +503,9 @@ class RandomSend {
                            .way = pick(2) == 0 ? SendWay::kStored : SendWay::kPosted,
                            .waits_for_scales = pick(2) == 0});
     }
-    schedule_.SetPeers(lane_counts_, slots_, count);
+    pool_ = std::make_unique<SlotPool>(slots_);
+    schedule_ = std::make_unique<SendSchedule>(pool_.get());
+    schedule_->SetPeers(lane_counts_, count);
     left_.resize(lane_counts_.size());
     storing_.resize(lane_counts_.size());
     failed_.resize(lane_counts_.size());
@@ -475,20 +518,20 @@ class RandomSend {
 
   // Peer 0 fails after so many events; the update is aborted after so many.
   End Run(int fail_after, int abort_after) {
-    schedule_.Begin(payloads_, parts_, FinishRule::kAtOnce);
+    schedule_->Begin(payloads_, parts_, FinishRule::kAtOnce);
     for (int events = 0; events < 20'000; ++events) {
-      for (SendCommand command; schedule_.Next(command);) Check(command);
+      for (SendCommand command; schedule_->Next(command);) Check(command);
       if (sent_) return End::kSent;
       if (quiet_) return End::kQuiet;
-      if (events == fail_after && schedule_.OnPeerFailed(0)) Close(0);
+      if (events == fail_after && schedule_->OnPeerFailed(0)) Close(0);
       if (events >= fail_after) failed_[0] = true;
       if (events == abort_after) {
         for (uint32_t& storing : storing_) storing = 0;
         std::erase_if(in_use_, [&](const auto& slot) { return !posted_.contains(slot.first); });
         staging_.clear();
         aborted_ = true;
-        schedule_.Abort();
-        schedule_.OnTradeQuiet();
+        schedule_->Abort();
+        schedule_->OnTradeQuiet();
       } else {
         Happen();
       }
@@ -496,7 +539,7 @@ class RandomSend {
     return End::kNever;
   }
 
-  const SendCounts& counts() const { return schedule_.counts(); }
+  const SendCounts& counts() const { return schedule_->counts(); }
   SendCounts ExpectedCounts() const {
     SendCounts counts;
     for (const Payload& payload : payloads_) {
@@ -513,22 +556,22 @@ class RandomSend {
   bool Chance(uint32_t of) { return random_() % of == 0; }
 
   void Happen() {
-    if (Chance(5)) schedule_.Retry();
+    if (Chance(5)) schedule_->Retry();
     if (Chance(20)) {
       scales_known_ = true;
-      schedule_.OnScalesKnown();
-      schedule_.OnTradeQuiet();
+      schedule_->OnScalesKnown();
+      schedule_->OnTradeQuiet();
     }
     const uint32_t peer = random_() % peers();
     if (storing_[peer] > 0) {
       --storing_[peer];
       --left_[peer];
-      schedule_.OnStored(peer, 1);
+      schedule_->OnStored(peer, 1);
     }
     if (!staging_.empty() && Chance(2)) {
       const uint32_t slot = *std::next(staging_.begin(), random_() % staging_.size());
       staging_.erase(slot);
-      schedule_.OnStaged(slot);
+      schedule_->OnStaged(slot);
     }
     if (!posts_.empty() && Chance(2)) {
       const auto post = std::next(posts_.begin(), random_() % posts_.size());
@@ -536,7 +579,7 @@ class RandomSend {
       posts_.erase(post);
       if (!closed_.contains(lane.peer)) {
         Free(slot);
-        schedule_.OnComplete(lane, slot);
+        schedule_->OnComplete(lane, slot);
       }
     }
   }
@@ -551,7 +594,7 @@ class RandomSend {
     for (const uint32_t slot : staging_) EXPECT_NE(in_use_[slot], peer);
     std::erase_if(in_use_, [&](const auto& slot) { return slot.second == peer; });
     closed_.insert(peer);
-    schedule_.OnClosed(peer);
+    schedule_->OnClosed(peer);
   }
 
   void Take(const SendCommand& command) {
@@ -584,10 +627,10 @@ class RandomSend {
   bool Accept(const SendCommand& command) {
     EXPECT_FALSE(ended_.contains({command.lane.peer, command.lane.index})) << "behind the end";
     if (Chance(4)) {
-      schedule_.OnRefused(command);
+      schedule_->OnRefused(command);
       return false;
     }
-    schedule_.OnAccepted(command);
+    schedule_->OnAccepted(command);
     const bool has_slot = command.kind != Kind::kEndLane;
     posts_.emplace_back(command.lane, has_slot ? command.slot : SendSchedule::kNoSlot);
     if (has_slot) posted_.insert(command.slot);
@@ -644,7 +687,8 @@ class RandomSend {
   std::vector<uint32_t> lane_counts_;
   std::vector<PeerPart> parts_;
   std::vector<Payload> payloads_;
-  SendSchedule schedule_;
+  std::unique_ptr<SlotPool> pool_;
+  std::unique_ptr<SendSchedule> schedule_;
 
   bool scales_known_ = false;
   bool aborted_ = false;

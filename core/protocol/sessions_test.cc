@@ -24,11 +24,13 @@ class FakeHost : public Host {
   void CloseStream() override { ++closed; }
   void Send(proto::RankMessage message) override { sent.push_back(std::move(message)); }
   void Tell(Notice notice) override { told.push_back(std::move(notice)); }
-  absl::StatusOr<proto::Offers> SetPlan(RankPlan, uint64_t,
+  absl::StatusOr<proto::Offers> SetPlan(const std::string&, RankPlan, uint64_t,
                                         const std::vector<PeerLanes>&) override {
     return proto::Offers();
   }
-  absl::Status Connect(const proto::Connect&) override { return absl::OkStatus(); }
+  absl::Status Connect(const std::string&, const proto::Connect&) override {
+    return absl::OkStatus();
+  }
 
   const proto::RankMessage* Last(Kind kind) const {
     const proto::RankMessage* found = nullptr;
@@ -62,15 +64,23 @@ class FakeHost : public Host {
 
 class FakeTrainerHost final : public FakeHost<TrainerHost> {
  public:
-  absl::Status SetBufferAddress(uint32_t, uint32_t, const proto::Buffer&) override {
+  absl::Status SetBufferAddress(const std::string&, uint32_t, uint32_t,
+                                const proto::Buffer&) override {
     return absl::OkStatus();
   }
-  absl::Status Start(const UpdateId&, const PublishCommand&, bool, const proto::Start&) override {
-    engine.push_back("start");
+  absl::Status Start(const std::string& group, const UpdateId&, const PublishCommand&,
+                     const proto::Start&) override {
+    Did("start", group);
     return start_status;
   }
-  void Abort(const UpdateId&) override { engine.push_back("abort"); }
-  void StopNow() override { engine.push_back("stop now"); }
+  void Abort(const std::string& group, const UpdateId&) override { Did("abort", group); }
+  void StopNow(const std::string& group) override { Did("stop now", group); }
+  void ForgetGroup(const std::string& group) override { forgotten.push_back(group); }
+  // The default group goes without saying.
+  void Did(const std::string& what, const std::string& group) {
+    engine.push_back(group == kDefaultGroup ? what : what + " " + group);
+  }
+  std::vector<std::string> forgotten;
   absl::Status start_status;
 };
 
@@ -88,6 +98,7 @@ template <typename Session, typename Host>
 class SessionTest : public testing::Test {
  protected:
   static constexpr uint64_t kEpoch = 9;
+  static constexpr char kAll[] = "all";
 
   void Establish() {
     session().Join(1, now_ + absl::Seconds(60), now_);
@@ -98,15 +109,16 @@ class SessionTest : public testing::Test {
   // The stream opens, and the job is whole.
   void ComeBack() {
     session().OnStreamOpen(now_);
-    Hear([](auto& m) {
-      m.mutable_plan()->set_epoch(kEpoch);
+    EstablishTerm(kAll, kEpoch);
+  }
+  void EstablishTerm(const std::string& group, uint64_t epoch) {
+    Hear([&](auto& m) {
+      m.mutable_plan()->set_group(group);
+      m.mutable_plan()->set_epoch(epoch);
       m.mutable_plan()->set_plan_hash(77);
       m.mutable_plan()->set_routes(EncodeRankPlan(RouteTable(), Exchange()));
     });
-    Hear([](auto& m) {
-      m.mutable_established()->set_epoch(kEpoch);
-      m.mutable_established()->add_groups("all");
-    });
+    Hear([&](auto& m) { m.mutable_established()->set_epoch(epoch); });
   }
   void Lose() { session().OnStreamEnd(absl::UnavailableError("the wire is cut"), now_); }
   // The session tries again, and is heard.
@@ -164,11 +176,20 @@ class TrainerSessionTest : public SessionTest<TrainerSession, FakeTrainerHost> {
     session_.Publish(version, {.version = version, .deadline = now_ + time}, now_);
   }
   uint64_t attempt() const { return host_.Last(Kind::kPublish)->publish().attempt(); }
-  void HearStart(uint32_t sequence) { HearStart(sequence, attempt()); }
-  void HearStart(uint32_t sequence, uint64_t attempt) {
+  void HearAccepted(const std::vector<std::string>& groups = {kAll}) {
     Hear([&](auto& m) {
-      *m.mutable_start()->mutable_round() = RoundOf(sequence);
+      m.mutable_publish_accepted()->set_attempt(attempt());
+      for (const std::string& group : groups) m.mutable_publish_accepted()->add_groups(group);
+    });
+  }
+  void HearStart(uint64_t version, uint32_t sequence) { HearStart(version, sequence, attempt()); }
+  void HearStart(uint64_t version, uint32_t sequence, uint64_t attempt, uint64_t epoch = kEpoch) {
+    Hear([&](auto& m) {
+      m.mutable_start()->mutable_round()->set_epoch(epoch);
+      m.mutable_start()->mutable_round()->set_sequence(sequence);
       m.mutable_start()->set_attempt(attempt);
+      m.mutable_start()->set_version(version);
+      m.mutable_start()->set_plan_hash(77);
     });
   }
   void HearAbort(uint32_t sequence) { HearAbortOf(sequence, attempt()); }
@@ -181,8 +202,8 @@ class TrainerSessionTest : public SessionTest<TrainerSession, FakeTrainerHost> {
     });
   }
   void Begin(uint64_t version, uint32_t sequence) {
-    HearPrepare(version, sequence);
-    HearStart(sequence);
+    HearAccepted();
+    HearStart(version, sequence);
   }
   // How the publish of a version ended; nullptr while it has not.
   const Notice* Published(uint64_t version) const {
@@ -202,7 +223,7 @@ TEST_F(TrainerSessionTest, APublishIsAskedForWhenTheOneBeforeItIsSent) {
   Publish(6);
   EXPECT_EQ(host_.Count(Kind::kPublish), 1);
   Begin(5, 1);
-  session_.OnSent(UpdateOf(5, 1), now_);
+  session_.OnSent(kAll, UpdateOf(5, 1), now_);
   EXPECT_TRUE(Published(5)->status.ok());
   EXPECT_EQ(host_.Count(Kind::kPublish), 2);
   EXPECT_EQ(host_.Last(Kind::kPublish)->publish().version(), 6u);
@@ -236,8 +257,10 @@ TEST_F(TrainerSessionTest, WhatWaitsIsAskedForAgainWhenTheControllerIsBack) {
 TEST_F(TrainerSessionTest, WhatAGroupHasGivenUpIsNotAskedForAgain) {
   Establish();
   Publish(5);
+  EstablishTerm("b", 10);
+  HearAccepted({kAll, "b"});
   HearOutcome(5, attempt(), /*committed=*/false);
-  EXPECT_EQ(Published(5), nullptr);  // Other groups may commit it.
+  EXPECT_EQ(Published(5), nullptr);  // The other group may commit it.
   Lose();
   EXPECT_EQ(Published(5)->status.message(), "group all: it was not committed");
   Pass(absl::Seconds(2));
@@ -260,7 +283,7 @@ TEST_F(TrainerSessionTest, AnAbortedPublishEndsOnceNothingOfItCanLand) {
   Begin(5, 1);
   HearAbort(1);
   EXPECT_EQ(Published(5), nullptr);
-  session_.OnStopped(UpdateOf(5, 1), now_);
+  session_.OnStopped(kAll, UpdateOf(5, 1), now_);
   EXPECT_EQ(Published(5)->status.message(), "given up");
 }
 
@@ -288,11 +311,11 @@ TEST_F(TrainerSessionTest, AStartThatCannotBeObeyedIsToldToTheController) {
 TEST_F(TrainerSessionTest, AStartOfAPublishThatHasEndedIsToldToTheController) {
   Establish();
   Publish(5);
-  HearPrepare(5, 1);
+  HearAccepted();
   session_.Cancel(5, now_);
   EXPECT_EQ(Published(5)->status.code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(host_.Count(Kind::kWithdraw), 1);
-  HearStart(1);
+  HearStart(5, 1);
   EXPECT_EQ(host_.Count(Kind::kFailed), 1);
   EXPECT_TRUE(host_.engine.empty());
 }
@@ -301,11 +324,11 @@ TEST_F(TrainerSessionTest, AStartOfAPublishThatHasEndedIsToldToTheController) {
 TEST_F(TrainerSessionTest, AVersionCanBePublishedAgainAtOnceAfterItWasCancelled) {
   Establish();
   Publish(5);
-  HearPrepare(5, 1);
+  HearAccepted();
   session_.Cancel(5, now_);
   host_.told.clear();
   Publish(5);
-  HearStart(1, 1);
+  HearStart(5, 1, 1);
   HearAbortOf(1, 1);
   EXPECT_EQ(Published(5), nullptr);
   EXPECT_TRUE(host_.engine.empty());
@@ -316,28 +339,103 @@ TEST_F(TrainerSessionTest, AVersionCanBePublishedAgainAtOnceAfterItWasCancelled)
 TEST_F(TrainerSessionTest, TheOutcomeOfAWithdrawnPublishIsNotThatOfTheNext) {
   Establish();
   Publish(5);
-  HearPrepare(5, 1);
+  HearAccepted();
   session_.Cancel(5, now_);
   host_.told.clear();
   session_.Publish(6, {.version = 5, .deadline = now_ + absl::Seconds(3), .until_committed = true},
                    now_);
   HearOutcome(5, /*attempt=*/1, /*committed=*/false);
   Begin(5, 2);
-  session_.OnSent(UpdateOf(5, 2), now_);
+  session_.OnSent(kAll, UpdateOf(5, 2), now_);
   EXPECT_EQ(Published(5), nullptr);
   HearOutcome(5, /*attempt=*/2, /*committed=*/true);
   EXPECT_TRUE(Published(5)->status.ok());
 }
 
-// One group of a round may be over before this trainer publishes to the others.
-TEST_F(TrainerSessionTest, AnOutcomeFromBeforeThePublishCounts) {
+TEST_F(TrainerSessionTest, AVersionIsSentOnceEveryGroupHasIt) {
+  Establish();
+  EstablishTerm("b", 10);
+  Publish(5);
+  HearAccepted({kAll, "b"});
+  HearStart(5, 1);
+  HearStart(5, 1, attempt(), 10);
+  EXPECT_EQ(host_.engine, (std::vector<std::string>{"start", "start b"}));
+  session_.OnSent("b", {.version = 5, .sequence = 1, .epoch = 10, .plan_hash = 77}, now_);
+  EXPECT_EQ(Published(5), nullptr);
+  session_.OnSent(kAll, UpdateOf(5, 1), now_);
+  EXPECT_TRUE(Published(5)->status.ok());
+}
+
+TEST_F(TrainerSessionTest, AGroupThatGivesUpStopsNoOther) {
+  Establish();
+  EstablishTerm("b", 10);
+  Publish(5);
+  HearAccepted({kAll, "b"});
+  HearStart(5, 1);
+  HearStart(5, 1, attempt(), 10);
+  HearAbort(1);
+  EXPECT_EQ(host_.engine, (std::vector<std::string>{"start", "start b", "abort"}));
+  session_.OnStopped(kAll, UpdateOf(5, 1), now_);
+  EXPECT_EQ(Published(5), nullptr);
+  session_.OnSent("b", {.version = 5, .sequence = 1, .epoch = 10, .plan_hash = 77}, now_);
+  EXPECT_TRUE(Published(5)->status.ok());
+}
+
+TEST_F(TrainerSessionTest, AGroupThatIsGoneIsForgotten) {
+  Establish();
+  EstablishTerm("b", 10);
+  Publish(5);
+  HearAccepted({kAll, "b"});
+  HearStart(5, 1);
+  HearStart(5, 1, attempt(), 10);
+  session_.OnSent(kAll, UpdateOf(5, 1), now_);
+  Hear([](auto& m) { m.mutable_group_gone()->set_group("b"); });
+  EXPECT_EQ(host_.engine, (std::vector<std::string>{"start", "start b", "stop now b"}));
+  EXPECT_EQ(host_.forgotten, std::vector<std::string>{"b"});
+  EXPECT_EQ(session_.groups(), std::vector<std::string>{kAll});
+  EXPECT_TRUE(Published(5)->status.ok());
+}
+
+// Its outcome says so.
+TEST_F(TrainerSessionTest, AGroupThatWasNotWholeFailsNoPublish) {
   Establish();
   session_.Publish(6, {.version = 5, .deadline = now_ + absl::Seconds(3), .until_committed = true},
                    now_);
-  HearOutcome(5, /*attempt=*/0, /*committed=*/false);
   Begin(5, 1);
-  session_.OnSent(UpdateOf(5, 1), now_);
-  EXPECT_EQ(Published(5)->status.code(), absl::StatusCode::kAborted);
+  Hear([&](auto& m) {
+    m.mutable_outcome()->set_version(5);
+    m.mutable_outcome()->set_group("b");
+    m.mutable_outcome()->set_attempt(attempt());
+    *m.mutable_outcome()->mutable_error() = EncodeError(absl::UnavailableError("not whole"));
+  });
+  session_.OnSent(kAll, UpdateOf(5, 1), now_);
+  HearOutcome(5, attempt(), /*committed=*/true);
+  EXPECT_TRUE(Published(5)->status.ok());
+  EXPECT_EQ(host_.Last(Notice::Kind::kOutcome)->group, kAll);
+}
+
+// The others can still commit it without this trainer.
+TEST_F(TrainerSessionTest, WhatOneGroupHasIsSentThoughTheControllerIsLostBeforeTheOther) {
+  Establish();
+  EstablishTerm("b", 10);
+  Publish(5);
+  HearAccepted({kAll, "b"});
+  HearStart(5, 1);
+  session_.OnSent(kAll, UpdateOf(5, 1), now_);
+  Lose();
+  EXPECT_TRUE(Published(5)->status.ok());
+  EXPECT_EQ(host_.forgotten, (std::vector<std::string>{kAll, "b"}));
+  Reopen();
+  EXPECT_EQ(host_.Last(Kind::kJoin)->join().undecided_versions(0), 5u);
+}
+
+// A group decides without a trainer that has nothing to send to it.
+TEST_F(TrainerSessionTest, AGroupThatHasDecidedNeedsNothingMore) {
+  Establish();
+  Publish(5);
+  HearAccepted();
+  HearOutcome(5, attempt(), /*committed=*/true);
+  EXPECT_TRUE(Published(5)->status.ok());
 }
 
 TEST_F(TrainerSessionTest, AReportIsSentIfItIsNew) {
@@ -362,14 +460,14 @@ TEST_F(TrainerSessionTest, AReportIsSentIfItIsNew) {
 TEST_F(TrainerSessionTest, WhatRodeOnAnotherMessageIsNotSentAgain) {
   Establish();
   host_.report.set_version(5);
-  session_.OnConnected({{.peer = 1, .path = "tcp"}});
+  session_.OnConnected(kAll, {{.peer = 1, .path = "tcp"}});
   const proto::Connected& connected = host_.Last(Kind::kConnected)->connected();
   EXPECT_EQ(connected.report().version(), 5u);
   EXPECT_EQ(connected.lanes(0).path(), "tcp");
   Publish(6);
   Begin(6, 1);
   host_.report.set_version(6);
-  session_.OnSent(UpdateOf(6, 1), now_);
+  session_.OnSent(kAll, UpdateOf(6, 1), now_);
   EXPECT_EQ(host_.Last(Kind::kSent)->sent().report().version(), 6u);
   session_.Report();
   EXPECT_EQ(host_.Count(Kind::kReport), 0);
@@ -378,11 +476,11 @@ TEST_F(TrainerSessionTest, WhatRodeOnAnotherMessageIsNotSentAgain) {
 TEST_F(TrainerSessionTest, AMessageOfAnotherRoundIsIgnored) {
   Establish();
   Publish(5);
-  HearPrepare(5, 2);
-  HearStart(1);
+  HearAccepted();
+  HearStart(5, 1, attempt(), kEpoch + 1);
   EXPECT_TRUE(host_.engine.empty());
-  HearStart(2);
-  HearAbort(1);
+  HearStart(5, 2);
+  HearAbortOf(2, attempt() + 1);
   EXPECT_EQ(host_.engine, (std::vector<std::string>{"start"}));
 }
 
@@ -420,7 +518,7 @@ TEST_F(TrainerSessionTest, UntilCommittedEndsWithTheLastGroup) {
   session_.Publish(5, {.version = 5, .deadline = now_ + absl::Seconds(3), .until_committed = true},
                    now_);
   Begin(5, 1);
-  session_.OnSent(UpdateOf(5, 1), now_);
+  session_.OnSent(kAll, UpdateOf(5, 1), now_);
   EXPECT_EQ(Published(5), nullptr);
   HearOutcome(5, attempt(), /*committed=*/true);
   EXPECT_TRUE(Published(5)->status.ok());
@@ -430,10 +528,10 @@ TEST_F(TrainerSessionTest, ATrainerThatComesBackAsksWhatBecameOfWhatItSent) {
   Establish();
   Publish(5);
   Begin(5, 1);
-  session_.OnSent(UpdateOf(5, 1), now_);
+  session_.OnSent(kAll, UpdateOf(5, 1), now_);
   Lose();
   Reopen();
-  EXPECT_EQ(host_.Last(Kind::kJoin)->join().undecided_version(), 5u);
+  EXPECT_EQ(host_.Last(Kind::kJoin)->join().undecided_versions(0), 5u);
   EXPECT_TRUE(host_.Last(Kind::kJoin)->join().returning());
 }
 
@@ -492,7 +590,7 @@ class WorkerSessionTest : public SessionTest<WorkerSession, FakeWorkerHost> {
     Hear([&](auto& m) { *m.mutable_commit()->mutable_round() = RoundOf(sequence); });
   }
 
-  WorkerSession session_{{.id = {Role::kWorker, 0}, .manifest = {}, .nics = {}}, {}, &host_};
+  WorkerSession session_{{.id = {Role::kWorker, 0, "all"}, .manifest = {}, .nics = {}}, {}, &host_};
 };
 
 TEST_F(WorkerSessionTest, AVoteIsInDoubtUntilTheDecisionIsHeard) {
@@ -603,7 +701,7 @@ TEST_F(WorkerSessionTest, AChallengeIsAnswered) {
 class AskedWorkerSessionTest : public WorkerSessionTest {
  protected:
   WorkerSession& session() override { return asked_; }
-  WorkerSession asked_{{.id = {Role::kWorker, 0}, .manifest = {}, .nics = {}},
+  WorkerSession asked_{{.id = {Role::kWorker, 0, "all"}, .manifest = {}, .nics = {}},
                        {Notice::Kind::kPrepare, Notice::Kind::kArrived, Notice::Kind::kCommit},
                        &host_};
 };

@@ -14,6 +14,8 @@ namespace {
 // How long an update may take to become quiescent before its lanes are closed.
 constexpr absl::Duration kQuiescenceTimeout = absl::Seconds(1);
 constexpr absl::Duration kCancelTimeout = absl::Seconds(1);
+// How many versions whose outcome is open a trainer asks the next controller about.
+constexpr size_t kMostUndecided = 4;
 
 std::string Doing(uint64_t version) { return absl::StrCat("publish version ", version); }
 
@@ -42,7 +44,7 @@ void TrainerSession::Publish(uint64_t token, const PublishCommand& command, absl
     return refuse(absl::FailedPreconditionError(
         absl::StrCat("version ", last, " was published; versions only grow")));
   }
-  queue_.push_back({.token = token, .command = command, .status = {}, .outcomes = {}});
+  queue_.push_back({.token = token, .command = command, .parts = {}, .status = {}, .outcomes = {}});
   AskForNext(now);
 }
 
@@ -54,9 +56,11 @@ void TrainerSession::Release(uint64_t token, absl::Time now) {
 }
 
 void TrainerSession::Cancel(uint64_t token, absl::Time now) {
-  if (sent_ && sent_->token == token && sent_->command.until_committed) {
-    return FinishSent(absl::CancelledError(
-        absl::StrCat(Doing(sent_->command.version), ": cancelled after it was sent")));
+  for (size_t i = 0; i < sent_.size(); ++i) {
+    const PublishCommand& command = sent_[i].command;
+    if (sent_[i].token != token || !command.until_committed) continue;
+    return FinishSent(i, absl::CancelledError(absl::StrCat(Doing(command.version),
+                                                           ": cancelled after it was sent")));
   }
   const auto found = std::find_if(queue_.begin(), queue_.end(),
                                   [&](const Publication& p) { return p.token == token; });
@@ -73,7 +77,10 @@ void TrainerSession::Cancel(uint64_t token, absl::Time now) {
     return;
   }
   Withdraw(*found, cancelled);
-  if (found->state != State::kWriting) return FinishFirst(cancelled, now);
+  const bool begun = std::any_of(found->parts.begin(), found->parts.end(), [](const auto& part) {
+    return part.second == Part::kWriting || part.second == Part::kSent;
+  });
+  if (!begun) return FinishFirst(cancelled, now);
   // The controller gives the update up; if it does not answer, this trainer stops by itself.
   found->status = cancelled;
   found->stop_deadline = std::min(found->stop_deadline, now + kCancelTimeout);
@@ -90,9 +97,9 @@ void TrainerSession::Withdraw(const Publication& publication, const absl::Status
 
 bool TrainerSession::PrepareToLeave(absl::Time now) {
   const absl::Status left = absl::CancelledError("it has left the job");
-  Stop(left, now);
+  StopAll(left, now);
   while (!queue_.empty()) FinishFirst(left, now);
-  if (sent_) FinishSent(left);
+  while (!sent_.empty()) FinishSent(0, left);
   return true;
 }
 
@@ -113,79 +120,130 @@ void TrainerSession::AskForNext(absl::Time now) {
   Send(std::move(message));
 }
 
-void TrainerSession::FinishFirst(const absl::Status& status, absl::Time now) {
+absl::Time TrainerSession::DeadlineOf(const Publication& publication) {
+  const bool asked = publication.state != State::kQueued;
+  return std::min(publication.stop_deadline,
+                  publication.command.deadline + (asked ? kAnswerMargin : absl::ZeroDuration()));
+}
+
+void TrainerSession::FinishFirst(absl::Status status, absl::Time now) {
   const Publication first = std::move(queue_.front());
   queue_.pop_front();
   Tell({.kind = Notice::Kind::kPublished,
         .token = first.token,
         .version = first.command.version,
-        .status = status});
+        .status = std::move(status)});
   AskForNext(now);
 }
 
-// Ends what is being sent, at once.
-void TrainerSession::Stop(const absl::Status& status, absl::Time now) {
-  held_start_.reset();
-  const bool writing = !queue_.empty() && queue_.front().state == State::kWriting;
-  if (std::exchange(writing_, std::nullopt)) host_.StopNow();
-  stopping_ = false;
-  quiescence_deadline_ = absl::InfiniteFuture();
-  if (writing) FinishFirst(FirstError(queue_.front().status, status), now);
+TrainerSession::Part* TrainerSession::PartOf(const std::string& group) {
+  if (queue_.empty()) return nullptr;
+  const auto part = queue_.front().parts.find(group);
+  return part == queue_.front().parts.end() ? nullptr : &part->second;
 }
 
-TrainerSession::Publication* TrainerSession::WithVersion(uint64_t version) {
-  if (sent_ && sent_->command.version == version) return &*sent_;
-  if (!queue_.empty() && queue_.front().command.version == version) return &queue_.front();
-  return nullptr;
+// Gives up the group's part of the publication at hand, unless that is sent.
+void TrainerSession::GiveUp(const std::string& group, const absl::Status& status) {
+  Part* part = PartOf(group);
+  if (part == nullptr || *part == Part::kSent) return;
+  *part = Part::kGivenUp;
+  queue_.front().status = FirstError(queue_.front().status, status);
 }
 
-void TrainerSession::FinishSent(const absl::Status& status) {
-  const Publication sent = *std::exchange(sent_, std::nullopt);
-  if (!sent.command.until_committed) return;
-  Tell({.kind = Notice::Kind::kPublished,
-        .token = sent.token,
+// Ends what is being sent to a group, at once.
+void TrainerSession::StopSending(const std::string& group) {
+  const auto found = sendings_.find(group);
+  if (found == sendings_.end()) return;
+  if (found->second.writing) host_.StopNow(group);
+  found->second = {};
+}
+
+// Ends all that is being sent, at once, and the publication with it if anything of it had begun.
+void TrainerSession::StopAll(const absl::Status& status, absl::Time now) {
+  for (const auto& [group, sending] : sendings_) StopSending(group);
+  if (queue_.empty()) return;
+  const auto begun = [](const auto& part) {
+    return part.second == Part::kWriting || part.second == Part::kSent;
+  };
+  Publication& first = queue_.front();
+  if (!std::any_of(first.parts.begin(), first.parts.end(), begun)) return;
+  for (const auto& [group, part] : first.parts) GiveUp(group, status);
+  FinishIfOver(now);
+}
+
+// Ends the publication at hand once every group has its part, or has given it up.
+void TrainerSession::FinishIfOver(absl::Time now) {
+  if (queue_.empty() || queue_.front().state != State::kOpen) return;
+  bool any_sent = queue_.front().parts.empty();  // All has been decided without this trainer.
+  for (const auto& [group, part] : queue_.front().parts) {
+    if (part == Part::kWaiting || part == Part::kWriting) return;
+    any_sent = any_sent || part == Part::kSent;
+  }
+  if (!any_sent) return FinishFirst(queue_.front().status, now);
+  Publication sent = std::move(queue_.front());
+  queue_.pop_front();
+  last_sent_version_ = sent.command.version;
+  if (!sent.command.until_committed) {
+    Tell({.kind = Notice::Kind::kPublished, .token = sent.token, .version = sent.command.version});
+  }
+  sent_.push_back(std::move(sent));
+  SettleSent();
+  AskForNext(now);
+}
+
+void TrainerSession::FinishSent(size_t index, const absl::Status& status) {
+  const Publication sent = std::move(sent_[index]);
+  sent_.erase(sent_.begin() + static_cast<std::ptrdiff_t>(index));
+  const bool until_committed = sent.command.until_committed;
+  Tell({.kind = until_committed ? Notice::Kind::kPublished : Notice::Kind::kDecided,
+        .token = until_committed ? sent.token : 0,
         .version = sent.command.version,
         .status = status});
 }
 
+// Ends the publications that every group has decided.
 void TrainerSession::SettleSent() {
-  if (!sent_ || sent_->outcomes.size() < groups().size()) return;
-  absl::Status status;
-  for (const auto& [group, outcome] : sent_->outcomes) {
-    if (!outcome.ok()) status = FirstError(status, While(absl::StrCat("group ", group), outcome));
+  for (size_t i = 0; i < sent_.size();) {
+    absl::Status status;
+    bool decided = true;
+    for (const auto& [group, part] : sent_[i].parts) {
+      const auto outcome = sent_[i].outcomes.find(group);
+      decided = decided && outcome != sent_[i].outcomes.end();
+      if (!decided || outcome->second.ok()) continue;
+      status = FirstError(status, While(absl::StrCat("group ", group), outcome->second));
+    }
+    if (decided) {
+      FinishSent(i, status);
+    } else {
+      ++i;
+    }
   }
-  FinishSent(status);
+  // Nobody waits for what is asked of the next controller, and the oldest is known to none.
+  while (sent_.size() > kMostUndecided) {
+    FinishSent(0, absl::UnknownError("nobody said what became of it"));
+  }
 }
 
 // --- messages ---
 
 void TrainerSession::FillJoin(proto::Join& join) const {
-  if (sent_) join.set_undecided_version(sent_->command.version);
+  for (const Publication& sent : sent_) join.add_undecided_versions(sent.command.version);
 }
 
 void TrainerSession::OnRoleMessage(const proto::ControllerMessage& message, absl::Time now) {
   switch (message.kind_case()) {
-    case proto::ControllerMessage::kPrepare:
-      update_ = {.version = message.prepare().version(),
-                 .sequence = message.prepare().round().sequence(),
-                 .epoch = message.prepare().round().epoch(),
-                 .plan_hash = message.prepare().plan_hash()};
-      digests_off_ = message.prepare().digests_off();
-      return;
-    case proto::ControllerMessage::kRenewed: {
-      const proto::Renewed& renewed = message.renewed();
-      if (renewed.epoch() != epoch()) return;
-      const absl::Status status =
-          host_.SetBufferAddress(renewed.worker(), renewed.buffer_index(), renewed.buffer());
-      if (!status.ok()) SendFailed(update_, status);
-      return;
-    }
+    case proto::ControllerMessage::kPublishAccepted:
+      return OnAccepted(message.publish_accepted(), now);
+    case proto::ControllerMessage::kRenewed:
+      return OnRenewed(message.renewed());
     case proto::ControllerMessage::kStart:
       return OnStart(message.start(), now);
     case proto::ControllerMessage::kAbort:
       return OnAbort(message.abort(), now);
     case proto::ControllerMessage::kOutcome:
-      return OnOutcome(message.outcome());
+      return OnOutcome(message.outcome(), now);
+    case proto::ControllerMessage::kGroupGone:
+      return OnGroupGone(message.group_gone().group(), now);
     case proto::ControllerMessage::kPublishRefused:
       if (queue_.empty() || queue_.front().state != State::kAsked ||
           queue_.front().attempt != message.publish_refused().attempt()) {
@@ -197,50 +255,84 @@ void TrainerSession::OnRoleMessage(const proto::ControllerMessage& message, absl
   }
 }
 
-void TrainerSession::OnStart(const proto::Start& start, absl::Time now) {
-  if (!IsOf(start.round(), update_)) return;
+void TrainerSession::OnAccepted(const proto::PublishAccepted& accepted, absl::Time now) {
   if (queue_.empty() || queue_.front().state != State::kAsked ||
-      queue_.front().attempt != start.attempt()) {
-    return SendFailed(update_, absl::CancelledError("its publish has ended already"));
-  }
-  if (stopping_) {
-    held_start_ = start;
+      queue_.front().attempt != accepted.attempt()) {
     return;
   }
+  queue_.front().state = State::kOpen;
+  for (const std::string& group : accepted.groups()) queue_.front().parts[group] = Part::kWaiting;
+  FinishIfOver(now);
+}
+
+// A START that names this generation of the buffer fails if it could not be learnt.
+void TrainerSession::OnRenewed(const proto::Renewed& renewed) {
+  const Term* term = FindTerm(renewed.epoch());
+  if (term == nullptr) return;
+  (void)host_.SetBufferAddress(term->group, renewed.worker(), renewed.buffer_index(),
+                               renewed.buffer());
+}
+
+void TrainerSession::OnStart(const proto::Start& start, absl::Time now) {
+  const Term* term = FindTerm(start.round().epoch());
+  if (term == nullptr) return;
+  const std::string group = term->group;
+  Part* part = PartOf(group);
+  if (part == nullptr || *part != Part::kWaiting || queue_.front().attempt != start.attempt()) {
+    return SendFailed(start.round(), absl::CancelledError("its publish has ended already"));
+  }
+  Sending& sending = sendings_[group];
+  if (sending.stopping) {
+    sending.held_start = start;
+    return;
+  }
+  const UpdateId update{.version = start.version(),
+                        .sequence = start.round().sequence(),
+                        .epoch = start.round().epoch(),
+                        .plan_hash = start.plan_hash()};
   absl::Status status;
-  if (update_.plan_hash != plan_hash()) {
-    status =
-        absl::FailedPreconditionError(absl::StrCat("its plan is ", absl::Hex(update_.plan_hash),
-                                                   ", this trainer's is ", absl::Hex(plan_hash())));
+  if (start.plan_hash() != term->plan_hash) {
+    status = absl::FailedPreconditionError(
+        absl::StrCat("its plan is ", absl::Hex(start.plan_hash()), ", this trainer's is ",
+                     absl::Hex(term->plan_hash)));
   } else {
-    status = host_.Start(update_, queue_.front().command, digests_off_, start);
+    status = host_.Start(group, update, queue_.front().command, start);
   }
   if (status.ok()) {
-    queue_.front().state = State::kWriting;
-    writing_ = update_;
+    *part = Part::kWriting;
+    sending.writing = update;
     return;
   }
-  status = While(absl::StrCat("start version ", update_.version), status);
-  SendFailed(update_, status);
-  FinishFirst(status, now);
+  status = While(absl::StrCat("start version ", start.version()), status);
+  SendFailed(start.round(), status);
+  GiveUp(group, status);
+  FinishIfOver(now);
 }
 
 void TrainerSession::OnAbort(const proto::Abort& abort, absl::Time now) {
-  if (!IsOf(abort.round(), update_)) return;
-  held_start_.reset();
-  if (queue_.empty() || queue_.front().attempt != abort.attempt()) return;
-  Publication& first = queue_.front();
-  const absl::Status why = FirstError(first.status, DecodeError(abort.error()));
-  if (first.state == State::kAsked) return FinishFirst(why, now);
-  if (first.state != State::kWriting || stopping_) return;
-  first.status = why;
-  stopping_ = true;
-  quiescence_deadline_ = now + kQuiescenceTimeout;
-  host_.Abort(update_);
-  if (Mutated(Mutation::kAbortWithoutQuiescence)) FinishFirst(why, now);
+  const Term* term = FindTerm(abort.round().epoch());
+  if (term == nullptr) return;
+  const std::string group = term->group;
+  Sending& sending = sendings_[group];
+  if (sending.held_start && sending.held_start->round().sequence() == abort.round().sequence()) {
+    sending.held_start.reset();
+  }
+  const Part* part = PartOf(group);
+  if (part == nullptr || queue_.front().attempt != abort.attempt()) return;
+  const absl::Status why = DecodeError(abort.error());
+  if (*part == Part::kWriting) {
+    if (sending.stopping) return;
+    queue_.front().status = FirstError(queue_.front().status, why);
+    sending.stopping = true;
+    sending.quiescence_deadline = now + kQuiescenceTimeout;
+    host_.Abort(group, *sending.writing);
+    if (!Mutated(Mutation::kAbortWithoutQuiescence)) return;
+  }
+  GiveUp(group, why);
+  FinishIfOver(now);
 }
 
-void TrainerSession::OnOutcome(const proto::Outcome& outcome) {
+void TrainerSession::OnOutcome(const proto::Outcome& outcome, absl::Time now) {
   absl::Status status = outcome.has_error() ? DecodeError(outcome.error()) : absl::OkStatus();
   if (status.ok() && !outcome.committed()) status = absl::AbortedError("it was not committed");
   Tell({.kind = Notice::Kind::kOutcome,
@@ -248,105 +340,119 @@ void TrainerSession::OnOutcome(const proto::Outcome& outcome) {
         .status = status,
         .group = outcome.group(),
         .committed = outcome.committed()});
-  Publication* publication = WithVersion(outcome.version());
   // A version that was withdrawn may have been published again since.
-  const auto of_another = [&] {
-    return outcome.attempt() != 0 && outcome.attempt() != publication->attempt;
+  const auto is_of = [&](const Publication& publication) {
+    return publication.command.version == outcome.version() &&
+           (outcome.attempt() == 0 || outcome.attempt() == publication.attempt);
   };
-  if (publication != nullptr && !of_another()) {
-    publication->outcomes[outcome.group()] = status;
+  for (Publication& sent : sent_) {
+    if (is_of(sent)) sent.outcomes[outcome.group()] = status;
   }
   SettleSent();
+  if (queue_.empty() || !is_of(queue_.front())) return;
+  queue_.front().outcomes[outcome.group()] = status;
+  Part* part = PartOf(outcome.group());
+  if (part == nullptr || *part != Part::kWaiting) return;
+  if (outcome.committed()) {
+    *part = Part::kSent;  // Nothing was needed of this trainer.
+  } else {
+    GiveUp(outcome.group(), status);
+  }
+  FinishIfOver(now);
 }
 
-void TrainerSession::SendFailed(const UpdateId& update, const absl::Status& status) {
+// Ends what is being sent to the group. Its outcome follows, or was told.
+void TrainerSession::OnGroupGone(const std::string& group, absl::Time now) {
+  StopSending(group);
+  sendings_.erase(group);
+  ForgetTerm(group);
+  host_.ForgetGroup(group);
+  GiveUp(group, absl::UnavailableError(absl::StrCat("group ", group, " is gone")));
+  FinishIfOver(now);
+}
+
+void TrainerSession::SendFailed(const proto::Round& round, const absl::Status& status) {
   proto::RankMessage message;
-  *message.mutable_failed()->mutable_round() = EncodeRound(update);
+  *message.mutable_failed()->mutable_round() = round;
   *message.mutable_failed()->mutable_error() = EncodeError(status);
   Send(std::move(message));
 }
 
-// --- the engine ---
+// --- the engines ---
 
-void TrainerSession::OnSent(const UpdateId& update, absl::Time now) {
+void TrainerSession::OnSent(const std::string& group, const UpdateId& update, absl::Time now) {
   proto::RankMessage message;
   *message.mutable_sent()->mutable_round() = EncodeRound(update);
   *message.mutable_sent()->mutable_report() = TakeReport();
   Send(std::move(message));
-  if (writing_ != update) return;
-  writing_.reset();
-  stopping_ = false;
-  quiescence_deadline_ = absl::InfiniteFuture();
-  if (queue_.empty() || queue_.front().state != State::kWriting) return;
-  Publication sent = std::move(queue_.front());
-  queue_.pop_front();
-  sent.state = State::kSent;
-  last_sent_version_ = sent.command.version;
-  if (!sent.command.until_committed) {
-    Tell({.kind = Notice::Kind::kPublished, .token = sent.token, .version = sent.command.version});
-  }
-  sent_ = std::move(sent);
-  SettleSent();
-  AskForNext(now);
+  const auto sending = sendings_.find(group);
+  if (sending == sendings_.end() || sending->second.writing != update) return;
+  sending->second = {};
+  if (Part* part = PartOf(group); part != nullptr && *part == Part::kWriting) *part = Part::kSent;
+  FinishIfOver(now);
 }
 
-void TrainerSession::OnStopped(const UpdateId& update, absl::Time now) {
-  if (writing_ == update) OnQuiescent(now);
+void TrainerSession::OnStopped(const std::string& group, const UpdateId& update, absl::Time now) {
+  const auto sending = sendings_.find(group);
+  if (sending != sendings_.end() && sending->second.writing == update) OnQuiescent(group, now);
 }
 
-void TrainerSession::OnQuiescent(absl::Time now) {
-  writing_.reset();
-  stopping_ = false;
-  quiescence_deadline_ = absl::InfiniteFuture();
-  if (!queue_.empty() && queue_.front().state == State::kWriting) {
-    FinishFirst(FirstError(queue_.front().status, absl::UnavailableError(absl::StrCat(
-                                                      Doing(queue_.front().command.version),
-                                                      ": its lanes were replaced"))),
-                now);
+void TrainerSession::OnQuiescent(const std::string& group, absl::Time now) {
+  const Sending sending = std::exchange(sendings_[group], {});
+  if (const Part* part = PartOf(group); part != nullptr && *part == Part::kWriting) {
+    GiveUp(group, absl::UnavailableError(absl::StrCat(Doing(queue_.front().command.version),
+                                                      ": its lanes were replaced")));
+    FinishIfOver(now);
   }
-  if (const std::optional<proto::Start> start = std::exchange(held_start_, std::nullopt)) {
-    OnStart(*start, now);
-  }
+  if (sending.held_start) OnStart(*sending.held_start, now);
 }
 
-void TrainerSession::OnRefused(const absl::Status& status) { SendFailed(update_, status); }
+void TrainerSession::OnRefused(const std::string& group, const absl::Status& status) {
+  const auto sending = sendings_.find(group);
+  if (sending == sendings_.end() || !sending->second.writing) return;
+  SendFailed(EncodeRound(*sending->second.writing), status);
+}
 
 void TrainerSession::OnEstablished(absl::Time now) { AskForNext(now); }
 
 // Nobody can decide without a controller: what is being sent is given up. What waits goes on
 // waiting.
 void TrainerSession::OnLost(const absl::Status& status, absl::Time now) {
-  Stop(status, now);
+  StopAll(status, now);
+  sendings_.clear();
+  for (const auto& [group, term] : terms()) host_.ForgetGroup(group);
   if (Mutated(Mutation::kPublishLostInReconnect)) return queue_.clear();
   if (ended()) {
     while (!queue_.empty()) FinishFirst(status, now);
-    if (sent_) FinishSent(status);
+    while (!sent_.empty()) FinishSent(0, status);
     return;
   }
-  if (queue_.empty() || queue_.front().state != State::kAsked) return;
+  if (queue_.empty() || queue_.front().state == State::kQueued) return;
   // The next controller does not know what this one has given up: asked again, it would commit it.
-  for (const auto& [group, outcome] : queue_.front().outcomes) {
+  Publication& first = queue_.front();
+  for (const auto& [group, outcome] : first.outcomes) {
     if (!outcome.ok()) return FinishFirst(While(absl::StrCat("group ", group), outcome), now);
   }
-  queue_.front().state = State::kQueued;
+  first.state = State::kQueued;
+  first.parts.clear();
 }
 
 // --- time ---
 
 void TrainerSession::OnRoleTime(absl::Time now) {
-  if (now >= quiescence_deadline_) {
+  std::vector<std::string> late_groups;
+  for (const auto& [group, sending] : sendings_) {
+    if (now >= sending.quiescence_deadline) late_groups.push_back(group);
+  }
+  for (const std::string& group : late_groups) {
     // Its lanes are closed with writes outstanding; the controller plans new ones.
-    host_.StopNow();
-    OnQuiescent(now);
+    host_.StopNow(group);
+    OnQuiescent(group, now);
   }
   for (size_t i = 0; i < queue_.size();) {
-    Publication& publication = queue_[i];
+    const Publication& publication = queue_[i];
     const uint64_t version = publication.command.version;
-    const bool asked = publication.state != State::kQueued;
-    const absl::Time deadline =
-        std::min(publication.stop_deadline,
-                 publication.command.deadline + (asked ? kAnswerMargin : absl::ZeroDuration()));
-    if (now < deadline) {
+    if (now < DeadlineOf(publication)) {
       ++i;
       continue;
     }
@@ -358,37 +464,39 @@ void TrainerSession::OnRoleTime(absl::Time now) {
                             : absl::StrCat("; ", lost_status().ok() ? "the job is not whole"
                                                                     : lost_status().message()))),
         Scope::kUpdate);
-    if (publication.state == State::kWriting) {
-      Withdraw(publication, late);
-      Stop(late, now);
-    } else if (i == 0) {
-      Withdraw(publication, late);
-      FinishFirst(late, now);
-    } else {
+    if (i > 0) {
       Tell({.kind = Notice::Kind::kPublished,
             .token = publication.token,
             .version = version,
             .status = late});
       queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(i));
+      continue;
     }
+    Withdraw(publication, late);
+    const uint64_t token = publication.token;
+    StopAll(late, now);
+    if (!queue_.empty() && queue_.front().token == token) FinishFirst(late, now);
   }
-  if (sent_ && sent_->command.until_committed && now >= sent_->command.deadline + kAnswerMargin) {
-    FinishSent(absl::DeadlineExceededError(
-        absl::StrCat(Doing(sent_->command.version), ": ", sent_->outcomes.size(), " of ",
-                     groups().size(), " groups have decided by its deadline")));
+  for (size_t i = 0; i < sent_.size();) {
+    const PublishCommand& command = sent_[i].command;
+    if (!command.until_committed || now < command.deadline + kAnswerMargin) {
+      ++i;
+      continue;
+    }
+    FinishSent(i, absl::DeadlineExceededError(
+                      absl::StrCat(Doing(command.version), ": ", sent_[i].outcomes.size(), " of ",
+                                   sent_[i].parts.size(), " groups have decided by its deadline")));
   }
 }
 
 absl::Time TrainerSession::role_deadline() const {
-  absl::Time next = quiescence_deadline_;
-  for (const Publication& publication : queue_) {
-    const bool asked = publication.state != State::kQueued;
-    next =
-        std::min({next, publication.stop_deadline,
-                  publication.command.deadline + (asked ? kAnswerMargin : absl::ZeroDuration())});
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [group, sending] : sendings_) {
+    next = std::min(next, sending.quiescence_deadline);
   }
-  if (sent_ && sent_->command.until_committed) {
-    next = std::min(next, sent_->command.deadline + kAnswerMargin);
+  for (const Publication& publication : queue_) next = std::min(next, DeadlineOf(publication));
+  for (const Publication& sent : sent_) {
+    if (sent.command.until_committed) next = std::min(next, sent.command.deadline + kAnswerMargin);
   }
   return next;
 }

@@ -1,7 +1,8 @@
-// A trainer's part in a job: it publishes versions, one after the other.
+// A trainer's part in a job: it publishes versions, one after the other, to all groups at a time.
 #ifndef WAYBILL_CORE_PROTOCOL_TRAINER_SESSION_H_
 #define WAYBILL_CORE_PROTOCOL_TRAINER_SESSION_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -28,52 +29,70 @@ struct PublishCommand {
   std::string held_for = {};
 };
 
+// Each group has an engine of its own.
 class TrainerHost : public SessionHost {
  public:
-  // A worker's buffer is there from now on.
-  virtual absl::Status SetBufferAddress(uint32_t worker, uint32_t buffer_index,
-                                        const proto::Buffer& buffer) = 0;
-  // Begins to send; OnSent() follows, or OnStopped() after Abort().
-  virtual absl::Status Start(const UpdateId& update, const PublishCommand& publish,
-                             bool digests_off, const proto::Start& start) = 0;
+  // A buffer of a worker of the group is there from now on.
+  virtual absl::Status SetBufferAddress(const std::string& group, uint32_t worker,
+                                        uint32_t buffer_index, const proto::Buffer& buffer) = 0;
+  // Begins to send to the group; OnSent() follows, or OnStopped() after Abort().
+  virtual absl::Status Start(const std::string& group, const UpdateId& update,
+                             const PublishCommand& publish, const proto::Start& start) = 0;
   // OnStopped() follows once nothing of the update is on its way any more.
-  virtual void Abort(const UpdateId& update) = 0;
-  // Ends what is being sent. Nothing of it reads the tensors or can land when this returns.
-  virtual void StopNow() = 0;
+  virtual void Abort(const std::string& group, const UpdateId& update) = 0;
+  // Ends what is being sent to the group. Nothing of it reads the tensors or can land when this
+  // returns.
+  virtual void StopNow(const std::string& group) = 0;
+  // The group's term is over: closes its lanes. Nothing is being sent to it.
+  virtual void ForgetGroup(const std::string& group) = 0;
 };
 
 class TrainerSession final : public RankSession {
  public:
   TrainerSession(SessionOptions options, TrainerHost* host);
 
-  // Publishes a version once the ones before it are decided; one kPublished follows, at the latest
-  // one second after the deadline. The tensors are not read after it.
+  // Publishes a version once the ones before it are sent; one kPublished follows, at the latest one
+  // second after the deadline. The tensors are not read after it.
   void Publish(uint64_t token, const PublishCommand& command, absl::Time now);
   // What a held publish waited for is done.
   void Release(uint64_t token, absl::Time now);
   // Ends that publish in kCancelled within a second or so, unless it is SENT.
   void Cancel(uint64_t token, absl::Time now);
 
-  void OnSent(const UpdateId& update, absl::Time now);
-  void OnStopped(const UpdateId& update, absl::Time now);
+  void OnSent(const std::string& group, const UpdateId& update, absl::Time now);
+  void OnStopped(const std::string& group, const UpdateId& update, absl::Time now);
   // What was sent must not be shown; the controller's ABORT follows.
-  void OnRefused(const absl::Status& status);
+  void OnRefused(const std::string& group, const absl::Status& status);
 
  private:
   enum class State {
-    kQueued,   // The controller does not know of it.
-    kAsked,    // The controller knows, and nothing is sent.
-    kWriting,  // START came, and the engine is at work.
-    kSent,     // What becomes of it is not known yet.
+    kQueued,  // The controller does not know of it.
+    kAsked,   // The controller knows, and has not said to which groups it goes.
+    kOpen,    // The groups are known, and not all of them have what they get.
+  };
+  // What one group gets of a publication.
+  enum class Part {
+    kWaiting,  // For START.
+    kWriting,  // The group's engine is at work.
+    kSent,
+    kGivenUp,
   };
   struct Publication {
     uint64_t token = 0;
     uint64_t attempt = 0;  // By which the controller knows it.
     PublishCommand command;
     State state = State::kQueued;
+    std::map<std::string, Part> parts;                  // By group.
     absl::Status status;                                // Why it will fail, while it stops.
     absl::Time stop_deadline = absl::InfiniteFuture();  // Then it is stopped by force.
     std::map<std::string, absl::Status> outcomes;       // By group.
+  };
+  // The engine of a group.
+  struct Sending {
+    std::optional<UpdateId> writing;         // What it is at work on, also while it stops.
+    std::optional<proto::Start> held_start;  // Until it is quiescent.
+    bool stopping = false;                   // Abort() was called; OnStopped() is to come.
+    absl::Time quiescence_deadline = absl::InfiniteFuture();
   };
 
   void FillJoin(proto::Join& join) const override;
@@ -84,30 +103,34 @@ class TrainerSession final : public RankSession {
   void OnRoleTime(absl::Time now) override;
   absl::Time role_deadline() const override;
 
+  void OnAccepted(const proto::PublishAccepted& accepted, absl::Time now);
+  void OnRenewed(const proto::Renewed& renewed);
   void OnStart(const proto::Start& start, absl::Time now);
   void OnAbort(const proto::Abort& abort, absl::Time now);
-  void OnOutcome(const proto::Outcome& outcome);
-  void SendFailed(const UpdateId& update, const absl::Status& status);
+  void OnOutcome(const proto::Outcome& outcome, absl::Time now);
+  void OnGroupGone(const std::string& group, absl::Time now);
+  void SendFailed(const proto::Round& round, const absl::Status& status);
   void Withdraw(const Publication& publication, const absl::Status& status);
   void AskForNext(absl::Time now);
-  void Stop(const absl::Status& status, absl::Time now);
-  void OnQuiescent(absl::Time now);
-  void FinishFirst(const absl::Status& status, absl::Time now);
-  void FinishSent(const absl::Status& status);
+  // When it ends if nothing happens.
+  static absl::Time DeadlineOf(const Publication& publication);
+  // What the group gets of the publication at hand, or null if that has no such part.
+  Part* PartOf(const std::string& group);
+  void GiveUp(const std::string& group, const absl::Status& status);
+  void StopSending(const std::string& group);
+  void StopAll(const absl::Status& status, absl::Time now);
+  void OnQuiescent(const std::string& group, absl::Time now);
+  void FinishIfOver(absl::Time now);
+  void FinishFirst(absl::Status status, absl::Time now);
+  void FinishSent(size_t index, const absl::Status& status);  // In sent_.
   void SettleSent();
-  Publication* WithVersion(uint64_t version);
 
   TrainerHost& host_;
-  std::deque<Publication> queue_;    // Not SENT; the first one is at the controller.
-  std::optional<Publication> sent_;  // The last one that was, until every group has decided.
+  std::deque<Publication> queue_;  // Not SENT; the first one is at the controller.
+  std::deque<Publication> sent_;   // Those that were, until every group has decided.
   uint64_t last_sent_version_ = 0;
   uint64_t last_attempt_;  // From the incarnation on: no two processes have the same attempts.
-  UpdateId update_;        // Of the last PREPARE.
-  bool digests_off_ = false;
-  std::optional<UpdateId> writing_;         // What the engine is at work on, also while it stops.
-  std::optional<proto::Start> held_start_;  // Until the engine is quiescent.
-  bool stopping_ = false;                   // Abort() was called; OnStopped() is to come.
-  absl::Time quiescence_deadline_ = absl::InfiniteFuture();
+  std::map<std::string, Sending> sendings_;  // By group.
 };
 
 }  // namespace waybill

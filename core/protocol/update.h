@@ -14,7 +14,7 @@ namespace waybill {
 // One update, as every rank that takes part has to see it.
 struct UpdateId {
   uint64_t version = 0;   // The user's; only grows.
-  uint32_t sequence = 0;  // The controller's, within the epoch; 28 bits.
+  uint32_t sequence = 0;  // The controller's, within the term; 28 bits.
   uint64_t epoch = 0;
   uint64_t plan_hash = 0;
 
@@ -60,7 +60,8 @@ struct PeerLanes {
 struct LaneReport {
   uint32_t peer = 0;  // Rank, of the other role.
   std::string path;
-  bool co_owner = false;  // Between trainers: then the rank is a trainer's.
+  bool co_owner = false;   // Between trainers: then the rank is a trainer's.
+  std::string group = {};  // Whose term the lane belongs to.
 };
 
 // What moved, counted where it was sent. The counts of equal plans are equal.

@@ -11,10 +11,11 @@
 namespace waybill {
 namespace {
 
-std::string List(const std::set<uint32_t>& all, const std::set<uint32_t>& without) {
+template <typename Done>
+std::string ListWithout(const std::set<uint32_t>& all, const Done& done) {
   std::string text;
   for (const uint32_t rank : all) {
-    if (!without.contains(rank)) absl::StrAppend(&text, text.empty() ? "" : ", ", rank);
+    if (!done.contains(rank)) absl::StrAppend(&text, text.empty() ? "" : ", ", rank);
   }
   return text;
 }
@@ -22,14 +23,13 @@ std::string List(const std::set<uint32_t>& all, const std::set<uint32_t>& withou
 }  // namespace
 
 UpdateRound::UpdateRound(const UpdateId& update, bool digests_off, absl::Time deadline,
-                         const Plan* plan, std::vector<std::string> groups, RoundActions* actions)
+                         const Plan* plan, RoundActions* actions)
     : update_(update),
       digests_off_(digests_off),
       deadline_(deadline),
       actions_(actions),
-      group_of_(std::move(groups)),
       trainers_(plan->trainers.size()) {
-  for (uint32_t w = 0; w < group_of_.size(); ++w) groups_[group_of_[w]].workers.insert(w);
+  for (uint32_t w = 0; w < plan->workers.size(); ++w) workers_.insert(w);
   for (uint32_t t = 0; t < trainers_.size(); ++t) {
     const RouteTable& routes = plan->trainers[t];
     for (uint32_t r = 0; r < routes.size(); ++r) trainers_[t].workers.insert(routes.worker(r));
@@ -46,8 +46,7 @@ void UpdateRound::Begin(absl::Time now) {
   prepare->set_plan_hash(update_.plan_hash);
   prepare->set_digests_off(digests_off_);
   prepare->set_deadline_ms(std::max<int64_t>(1, absl::ToInt64Milliseconds(deadline_ - now)));
-  for (uint32_t w = 0; w < group_of_.size(); ++w) actions_->ToWorker(w, message);
-  for (uint32_t t = 0; t < trainers_.size(); ++t) actions_->ToTrainer(t, message);
+  for (const uint32_t worker : workers_) actions_->ToWorker(worker, message);
 }
 
 void UpdateRound::OnPublish(uint32_t trainer, uint64_t attempt, absl::Time deadline) {
@@ -55,50 +54,30 @@ void UpdateRound::OnPublish(uint32_t trainer, uint64_t attempt, absl::Time deadl
   trainers_[trainer].attempt = attempt;
   deadline_ = std::min(deadline_, deadline);
   StartWhoCan();
-  const bool too_late = !trainers_[trainer].workers.empty() && !HasWork(trainers_[trainer]);
-  if (!too_late) return;
-  proto::ControllerMessage message;
-  message.mutable_publish_refused()->set_version(update_.version);
-  message.mutable_publish_refused()->set_attempt(attempt);
-  *message.mutable_publish_refused()->mutable_error() = EncodeError(abort_status_);
-  actions_->ToTrainer(trainer, std::move(message));
 }
 
 void UpdateRound::OnReady(uint32_t worker, const proto::Ready& ready) {
-  Group& group = GroupOf(worker);
-  if (!Abortable(group)) return;
+  if (!Abortable()) return;
   ready_[worker] = ready;
-  group.ready.insert(worker);
-  if (group.ready == group.workers) group.state = GroupState::kMoving;
+  if (ready_.size() == workers_.size()) state_ = State::kMoving;
   StartWhoCan();
 }
 
-bool UpdateRound::AnyAbortable() const {
-  return std::any_of(groups_.begin(), groups_.end(),
-                     [&](const auto& g) { return Abortable(g.second); });
-}
-
-// Others wait for the maxima of one that trades, even if its own groups are given up.
-bool UpdateRound::HasWork(const Trainer& trainer) {
-  return (trainer.trades && AnyAbortable()) ||
-         std::any_of(trainer.workers.begin(), trainer.workers.end(),
-                     [&](uint32_t worker) { return Abortable(GroupOf(worker)); });
-}
-
-// A trainer starts once every worker that it writes to is READY, those of given-up groups apart.
+// A trainer starts once every worker that it writes to is READY.
 void UpdateRound::StartWhoCan() {
   for (uint32_t t = 0; t < trainers_.size(); ++t) {
     Trainer& trainer = trainers_[t];
-    if (!trainer.published || trainer.started || trainer.gone) continue;
+    if (!Abortable() || !trainer.published || trainer.started || trainer.gone) continue;
     proto::ControllerMessage message;
     proto::Start* start = message.mutable_start();
     *start->mutable_round() = EncodeRound(update_);
     start->set_attempt(trainer.attempt);
+    start->set_version(update_.version);
+    start->set_plan_hash(update_.plan_hash);
+    start->set_digests_off(digests_off_);
     bool all_ready = true;
     for (const uint32_t worker : trainer.workers) {
-      const Group& group = GroupOf(worker);
-      if (group.state == GroupState::kAborted) continue;
-      if (!group.ready.contains(worker) && !Mutated(Mutation::kStartBeforeReady)) {
+      if (!ready_.contains(worker) && !Mutated(Mutation::kStartBeforeReady)) {
         all_ready = false;
         break;
       }
@@ -107,9 +86,7 @@ void UpdateRound::StartWhoCan() {
       target->set_buffer_index(ready_[worker].buffer_index());
       target->set_generation(ready_[worker].generation());
     }
-    const bool all_given_up =
-        start->targets().empty() && !trainer.workers.empty() && !HasWork(trainer);
-    if (!all_ready || all_given_up) continue;
+    if (!all_ready) continue;
     trainer.started = true;
     started_ = true;
     actions_->ToTrainer(t, std::move(message));
@@ -117,98 +94,77 @@ void UpdateRound::StartWhoCan() {
 }
 
 void UpdateRound::OnRefused(uint32_t worker, const absl::Status& status) {
-  Group& group = GroupOf(worker);
-  if (Abortable(group)) {
-    AbortGroup(group_of_[worker], group,
-               While(absl::StrCat("worker ", worker, " refused"), status));
-  }
+  Abort(While(absl::StrCat("worker ", worker, " refused"), status));
 }
 
 void UpdateRound::OnArrived(uint32_t worker) {
-  Group& group = GroupOf(worker);
-  if (!Abortable(group) || !group.ready.contains(worker)) return;
-  group.arrived.insert(worker);
-  if (group.arrived != group.workers && !Mutated(Mutation::kOneArrivalDecides)) return;
-  group.state = GroupState::kRecording;
-  actions_->Record(group_of_[worker]);
+  if (!Abortable() || !ready_.contains(worker)) return;
+  arrived_.insert(worker);
+  if (arrived_ != workers_ && !Mutated(Mutation::kOneArrivalDecides)) return;
+  state_ = State::kRecording;
+  actions_->Record();
 }
 
-void UpdateRound::OnRecorded(const std::string& name, Recorded recorded,
-                             const absl::Status& status) {
-  Group& group = groups_.at(name);
-  if (group.state != GroupState::kRecording || recorded == Recorded::kUnknown) return;
+void UpdateRound::OnRecorded(Recorded recorded, const absl::Status& status) {
+  if (state_ != State::kRecording || recorded == Recorded::kUnknown) return;
   if (recorded == Recorded::kNotRecorded) {
-    AbortGroup(name, group, While("record the decision to commit", status));
-    return;
+    state_ = State::kMoving;
+    return Abort(While("record the decision to commit", status));
   }
-  group.state = GroupState::kDecided;
-  for (const uint32_t worker : group.workers) {
+  state_ = State::kDecided;
+  for (const uint32_t worker : workers_) {
     proto::ControllerMessage message;
     *message.mutable_commit()->mutable_round() = EncodeRound(update_);
     message.mutable_commit()->set_version(update_.version);
     actions_->ToWorker(worker, std::move(message));
   }
-  FinishShown(name, group);  // Nothing is awaited of workers that are gone.
+  FinishShown();  // Nothing is awaited of workers that are gone.
 }
 
 void UpdateRound::OnShown(uint32_t worker) {
-  Group& group = GroupOf(worker);
-  if (group.state != GroupState::kDecided) return;
-  group.shown.insert(worker);
-  FinishShown(group_of_[worker], group);
+  if (state_ != State::kDecided) return;
+  shown_.insert(worker);
+  FinishShown();
 }
 
-void UpdateRound::FinishShown(const std::string& name, Group& group) {
-  for (const uint32_t worker : group.workers) {
-    if (!group.shown.contains(worker) && !group.gone.contains(worker) &&
-        !group.unable.contains(worker)) {
-      return;
-    }
+void UpdateRound::FinishShown() {
+  for (const uint32_t worker : workers_) {
+    if (!shown_.contains(worker) && !gone_.contains(worker) && !unable_.contains(worker)) return;
   }
-  group.state = GroupState::kShown;
+  state_ = State::kShown;
   absl::Status status;
-  if (!group.unable.empty()) {
-    const auto& [worker, why] = *group.unable.begin();
+  if (!unable_.empty()) {
+    const auto& [worker, why] = *unable_.begin();
     status = While(absl::StrCat("version ", update_.version, " is committed, but worker ", worker,
                                 " cannot show it"),
                    why);
   }
   // One that left when it had shown it is not lost.
-  if (const std::string lost = List(group.gone, group.shown); !lost.empty()) {
+  if (const std::string lost = ListWithout(gone_, shown_); !lost.empty()) {
     status = absl::UnavailableError(
         absl::StrCat("version ", update_.version,
                      " is committed, but lost before they showed it: worker ", lost));
   }
-  TellOutcome(name, /*committed=*/true, status);
+  actions_->TellOutcome(/*committed=*/true, status);
 }
 
 void UpdateRound::OnWorkerFailed(uint32_t worker, const absl::Status& status) {
-  Group& group = GroupOf(worker);
-  if (Abortable(group)) {
-    AbortGroup(group_of_[worker], group, While(absl::StrCat("worker ", worker), status));
-  } else if (group.state == GroupState::kDecided) {
-    group.unable.emplace(worker, status);
-    FinishShown(group_of_[worker], group);
+  if (state_ == State::kDecided) {
+    unable_.emplace(worker, status);
+    return FinishShown();
   }
+  Abort(While(absl::StrCat("worker ", worker), status));
 }
 
 void UpdateRound::OnLaneFailed(uint32_t trainer, uint32_t worker, const absl::Status& status) {
-  Group& group = GroupOf(worker);
   // What has arrived whole does not need the lane any more.
-  if (!Abortable(group) || group.arrived.contains(worker)) return;
-  AbortGroup(group_of_[worker], group,
-             While(absl::StrCat("lane from trainer ", trainer, " to worker ", worker), status));
+  if (arrived_.contains(worker)) return;
+  Abort(While(absl::StrCat("lane from trainer ", trainer, " to worker ", worker), status));
 }
 
 void UpdateRound::OnTrainerFailed(uint32_t trainer, const absl::Status& status) {
-  for (auto& [name, group] : groups_) {
-    const bool concerned =
-        std::any_of(trainers_[trainer].workers.begin(), trainers_[trainer].workers.end(),
-                    [&](uint32_t worker) { return group.workers.contains(worker); });
-    if (Abortable(group) && concerned) {
-      AbortGroup(name, group, While(absl::StrCat("trainer ", trainer), status));
-    }
-  }
+  if (trainers_[trainer].workers.empty() && !trainers_[trainer].trades) return;
+  Abort(While(absl::StrCat("trainer ", trainer), status));
 }
 
 void UpdateRound::OnCoOwnerLost(uint32_t trainer, uint32_t other, const absl::Status& status) {
@@ -216,138 +172,66 @@ void UpdateRound::OnCoOwnerLost(uint32_t trainer, uint32_t other, const absl::St
       While(absl::StrCat("lane between trainer ", trainer, " and trainer ", other), status));
 }
 
+// Returns true while the trainer writes to a worker at which not everything has arrived.
+bool UpdateRound::HasToSend(const Trainer& trainer) const {
+  return std::any_of(trainer.workers.begin(), trainer.workers.end(),
+                     [&](uint32_t worker) { return !arrived_.contains(worker); });
+}
+
 // What is quantised by maxima that may not come any more: whatever a trading trainer has still to
 // bring. Which of them have them already is not known here.
 void UpdateRound::AbortTraded(const absl::Status& why) {
-  for (auto& [name, group] : groups_) {
-    bool concerned = false;
-    for (const Trainer& trainer : trainers_) {
-      if (!trainer.trades) continue;
-      for (const uint32_t worker : trainer.workers) {
-        concerned =
-            concerned || (group.workers.contains(worker) && !group.arrived.contains(worker));
-      }
-    }
-    if (Abortable(group) && concerned) AbortGroup(name, group, why);
-  }
+  const bool concerned = std::any_of(trainers_.begin(), trainers_.end(),
+                                     [&](const Trainer& t) { return t.trades && HasToSend(t); });
+  if (concerned) Abort(why);
 }
 
 void UpdateRound::OnTrainerGone(uint32_t trainer, const absl::Status& status) {
   trainers_[trainer].gone = true;
   if (trainers_[trainer].trades) AbortTraded(status);
-  for (auto& [name, group] : groups_) {
-    const bool concerned = std::any_of(
-        trainers_[trainer].workers.begin(), trainers_[trainer].workers.end(), [&](uint32_t worker) {
-          return group.workers.contains(worker) && !group.arrived.contains(worker);
-        });
-    if (Abortable(group) && concerned) AbortGroup(name, group, status);
-  }
+  if (HasToSend(trainers_[trainer])) Abort(status);
 }
 
 void UpdateRound::OnWorkerGone(uint32_t worker, const absl::Status& status) {
-  Group& group = GroupOf(worker);
-  group.gone.insert(worker);
-  if (Abortable(group)) AbortGroup(group_of_[worker], group, status);
-  if (group.state == GroupState::kDecided) FinishShown(group_of_[worker], group);
+  gone_.insert(worker);
+  Abort(status);
+  if (state_ == State::kDecided) FinishShown();
 }
 
 void UpdateRound::OnTime(absl::Time now) {
   if (now < deadline_) return;
   const absl::Status late = absl::DeadlineExceededError(absl::StrCat(
       "version ", update_.version, ": the deadline is over, waiting for ", DescribeWaiting()));
-  AbortAll(late);
-  for (auto& [name, group] : groups_) {
-    if (group.state != GroupState::kDecided) continue;
-    group.state = GroupState::kShown;
-    TellOutcome(name, /*committed=*/true, late);
-  }
+  Abort(late);
+  if (state_ != State::kDecided) return;
+  state_ = State::kShown;
+  actions_->TellOutcome(/*committed=*/true, late);
 }
 
-void UpdateRound::AbortAll(const absl::Status& why) {
-  for (auto& [name, group] : groups_) {
-    if (Abortable(group)) AbortGroup(name, group, why);
-  }
-}
-
-void UpdateRound::AbortGroup(const std::string& name, Group& group, const absl::Status& why) {
-  group.state = GroupState::kAborted;
-  const absl::Status status = WithScope(why, Scope::kUpdate);
-  abort_status_ = FirstError(abort_status_, status);
-  for (const uint32_t worker : group.workers) {
-    proto::ControllerMessage message;
-    *message.mutable_abort()->mutable_round() = EncodeRound(update_);
-    message.mutable_abort()->set_begun(started_);
-    *message.mutable_abort()->mutable_error() = EncodeError(status);
-    actions_->ToWorker(worker, std::move(message));
-  }
-  TellOutcome(name, /*committed=*/false, status);
-  StopTrainersWithoutWork(status);
-  StartWhoCan();  // Who waited for this group only may begin with the others.
-}
-
-// A trainer stops when no group that it writes to is being written any more.
-void UpdateRound::StopTrainersWithoutWork(const absl::Status& why) {
+// Does nothing once the decision may be on disk.
+void UpdateRound::Abort(const absl::Status& why) {
+  if (!Abortable()) return;
+  state_ = State::kAborted;
+  abort_status_ = WithScope(why, Scope::kUpdate);
+  const auto message = [&](bool begun, uint64_t attempt) {
+    proto::ControllerMessage abort;
+    *abort.mutable_abort()->mutable_round() = EncodeRound(update_);
+    abort.mutable_abort()->set_begun(begun);
+    abort.mutable_abort()->set_attempt(attempt);
+    *abort.mutable_abort()->mutable_error() = EncodeError(abort_status_);
+    return abort;
+  };
+  for (const uint32_t worker : workers_) actions_->ToWorker(worker, message(started_, 0));
+  // Before the publish ends: whoever is told so knows the outcome.
+  actions_->TellOutcome(/*committed=*/false, abort_status_);
   for (uint32_t t = 0; t < trainers_.size(); ++t) {
-    if (!HasWork(trainers_[t])) StopTrainer(t, why);
-  }
-}
-
-void UpdateRound::StopTrainer(uint32_t trainer, const absl::Status& why) {
-  // A trainer that has not published yet is refused when it does.
-  if (!trainers_[trainer].published || std::exchange(trainers_[trainer].stopped, true)) return;
-  proto::ControllerMessage message;
-  *message.mutable_abort()->mutable_round() = EncodeRound(update_);
-  message.mutable_abort()->set_begun(trainers_[trainer].started);
-  message.mutable_abort()->set_attempt(trainers_[trainer].attempt);
-  *message.mutable_abort()->mutable_error() = EncodeError(why);
-  actions_->ToTrainer(trainer, std::move(message));
-}
-
-void UpdateRound::TellOutcome(const std::string& group, bool committed,
-                              const absl::Status& status) {
-  proto::ControllerMessage message;
-  proto::Outcome* outcome = message.mutable_outcome();
-  outcome->set_version(update_.version);
-  outcome->set_group(group);
-  outcome->set_committed(committed);
-  if (!status.ok()) *outcome->mutable_error() = EncodeError(status);
-  for (uint32_t t = 0; t < trainers_.size(); ++t) {
-    outcome->set_attempt(trainers_[t].attempt);
-    actions_->ToTrainer(t, message);
+    const Trainer& trainer = trainers_[t];
+    if (trainer.started) actions_->ToTrainer(t, message(/*begun=*/true, trainer.attempt));
   }
 }
 
 absl::Time UpdateRound::deadline() const {
-  const bool waiting = std::any_of(groups_.begin(), groups_.end(), [](const auto& g) {
-    return Abortable(g.second) || g.second.state == GroupState::kDecided;
-  });
-  return waiting ? deadline_ : absl::InfiniteFuture();
-}
-
-bool UpdateRound::undecided(const std::string& name) const {
-  const auto group = groups_.find(name);
-  return group != groups_.end() &&
-         (Abortable(group->second) || group->second.state == GroupState::kRecording);
-}
-
-bool UpdateRound::over() const {
-  return std::all_of(groups_.begin(), groups_.end(), [](const auto& g) {
-    return g.second.state == GroupState::kShown || g.second.state == GroupState::kAborted;
-  });
-}
-
-bool UpdateRound::committed_anything() const {
-  return std::any_of(groups_.begin(), groups_.end(), [](const auto& g) {
-    return g.second.state == GroupState::kShown || g.second.state == GroupState::kDecided;
-  });
-}
-
-std::set<uint32_t> UpdateRound::unheard_trainers() const {
-  std::set<uint32_t> trainers;
-  for (uint32_t t = 0; t < trainers_.size(); ++t) {
-    if (!trainers_[t].published || trainers_[t].gone) trainers.insert(t);
-  }
-  return trainers;
+  return Abortable() || state_ == State::kDecided ? deadline_ : absl::InfiniteFuture();
 }
 
 std::string UpdateRound::DescribeWaiting() const {
@@ -359,16 +243,11 @@ std::string UpdateRound::DescribeWaiting() const {
   for (uint32_t t = 0; t < trainers_.size(); ++t) {
     if (!trainers_[t].published) unpublished.insert(t);
   }
-  add("publish() by trainer ", List(unpublished, {}));
-  for (const auto& [name, group] : groups_) {
-    if (group.state == GroupState::kPreparing)
-      add("READY of worker ", List(group.workers, group.ready));
-    if (group.state == GroupState::kMoving)
-      add("ARRIVED of worker ", List(group.workers, group.arrived));
-    if (group.state == GroupState::kRecording) add("the record of group ", name);
-    if (group.state == GroupState::kDecided)
-      add("SHOWN of worker ", List(group.workers, group.shown));
-  }
+  add("publish() by trainer ", ListWithout(unpublished, std::set<uint32_t>()));
+  if (state_ == State::kPreparing) add("READY of worker ", ListWithout(workers_, ready_));
+  if (state_ == State::kMoving) add("ARRIVED of worker ", ListWithout(workers_, arrived_));
+  if (state_ == State::kRecording) add("the record of ", "the decision");
+  if (state_ == State::kDecided) add("SHOWN of worker ", ListWithout(workers_, shown_));
   return text.empty() ? "nothing" : text;
 }
 

@@ -1,4 +1,4 @@
-// One update as the controller sees it, from the first publish to the last group's end.
+// One update of one group as the controller sees it, from the first publish to the last SHOWN.
 //
 // Pure: events in, actions out. Every rule of the two-phase commit is here.
 #ifndef WAYBILL_CORE_PROTOCOL_UPDATE_ROUND_H_
@@ -26,16 +26,18 @@ class RoundActions {
   virtual void ToWorker(uint32_t worker, proto::ControllerMessage message) = 0;
   virtual void ToTrainer(uint32_t trainer, proto::ControllerMessage message) = 0;
   // Makes the decision to commit durable; OnRecorded() follows.
-  virtual void Record(const std::string& group) = 0;
+  virtual void Record() = 0;
+  // Tells the trainers that take part what became of the version. Called once.
+  virtual void TellOutcome(bool committed, const absl::Status& status) = 0;
 };
 
 class UpdateRound {
  public:
-  // `groups`: the group of each worker. `plan` outlives the round.
+  // `plan`: the group's; it outlives the round.
   UpdateRound(const UpdateId& update, bool digests_off, absl::Time deadline, const Plan* plan,
-              std::vector<std::string> groups, RoundActions* actions);
+              RoundActions* actions);
 
-  // Sends PREPARE to every worker and trainer.
+  // Sends PREPARE to every worker.
   void Begin(absl::Time now);
 
   // A trainer has called publish() for this version; START and ABORT name the attempt.
@@ -44,7 +46,7 @@ class UpdateRound {
   void OnRefused(uint32_t worker, const absl::Status& status);
   void OnArrived(uint32_t worker);
   // The answer to RoundActions::Record().
-  void OnRecorded(const std::string& group, Recorded recorded, const absl::Status& status);
+  void OnRecorded(Recorded recorded, const absl::Status& status);
   void OnShown(uint32_t worker);
   // What this trainer sent must not be shown.
   void OnTrainerFailed(uint32_t trainer, const absl::Status& status);
@@ -56,70 +58,54 @@ class UpdateRound {
   void OnWorkerGone(uint32_t worker, const absl::Status& status);
   void OnTime(absl::Time now);
 
-  // Returns true once every group has shown the version or given it up.
-  bool over() const;
-  bool committed_anything() const;
+  // Returns true once the group has shown the version or given it up.
+  bool over() const { return state_ == State::kShown || state_ == State::kAborted; }
+  bool committed() const { return state_ == State::kShown || state_ == State::kDecided; }
+  // Returns true while it is not known whether the group commits.
+  bool undecided() const { return Abortable() || state_ == State::kRecording; }
   const UpdateId& update() const { return update_; }
   // InfiniteFuture when nothing is left that time could end.
   absl::Time deadline() const;
   bool published(uint32_t trainer) const { return trainers_[trainer].published; }
   uint64_t attempt(uint32_t trainer) const { return trainers_[trainer].attempt; }
   bool gone(uint32_t trainer) const { return trainers_[trainer].gone; }
-  // Returns true while it is not known whether the group commits.
-  bool undecided(const std::string& group) const;
-  // Trainers that have not published, or were lost since: they have not heard how it ended.
-  std::set<uint32_t> unheard_trainers() const;
-  // Why the first group that was given up was; OK if none was.
+  // Why the group has given the version up; OK if it has not.
   const absl::Status& abort_status() const { return abort_status_; }
   // "READY of worker 1; publish() by trainer 0"
   std::string DescribeWaiting() const;
 
  private:
   // A group in kRecording cannot be aborted: its decision may be on disk already.
-  enum class GroupState { kPreparing, kMoving, kRecording, kDecided, kShown, kAborted };
-  struct Group {
-    GroupState state = GroupState::kPreparing;
-    std::set<uint32_t> workers;
-    std::set<uint32_t> ready;
-    std::set<uint32_t> arrived;
-    std::set<uint32_t> shown;
-    std::set<uint32_t> gone;
-    std::map<uint32_t, absl::Status> unable;  // Workers that cannot show what is decided.
-  };
+  enum class State { kPreparing, kMoving, kRecording, kDecided, kShown, kAborted };
   struct Trainer {
     bool published = false;
     uint64_t attempt = 0;
     bool started = false;
-    bool stopped = false;  // Was told that its part is over.
     bool gone = false;
     std::set<uint32_t> workers;  // The workers that its routes go to.
     bool trades = false;         // Exchanges maxima with other trainers.
   };
 
-  Group& GroupOf(uint32_t worker) { return groups_.at(group_of_[worker]); }
   // Returns true if an event can still make the group give the version up.
-  static bool Abortable(const Group& group) {
-    return group.state == GroupState::kPreparing || group.state == GroupState::kMoving;
-  }
-  bool AnyAbortable() const;
-  bool HasWork(const Trainer& trainer);
+  bool Abortable() const { return state_ == State::kPreparing || state_ == State::kMoving; }
+  bool HasToSend(const Trainer& trainer) const;
   void AbortTraded(const absl::Status& why);
   void StartWhoCan();
-  void AbortGroup(const std::string& name, Group& group, const absl::Status& why);
-  void AbortAll(const absl::Status& why);
-  void StopTrainersWithoutWork(const absl::Status& why);
-  void StopTrainer(uint32_t trainer, const absl::Status& why);
-  void FinishShown(const std::string& name, Group& group);
-  void TellOutcome(const std::string& group, bool committed, const absl::Status& status);
+  void Abort(const absl::Status& why);
+  void FinishShown();
 
   const UpdateId update_;
   const bool digests_off_;
   absl::Time deadline_;
   RoundActions* const actions_;
-  std::vector<std::string> group_of_;
-  std::map<std::string, Group> groups_;
+  State state_ = State::kPreparing;
   std::vector<Trainer> trainers_;
+  std::set<uint32_t> workers_;
   std::map<uint32_t, proto::Ready> ready_;
+  std::set<uint32_t> arrived_;
+  std::set<uint32_t> shown_;
+  std::set<uint32_t> gone_;
+  std::map<uint32_t, absl::Status> unable_;  // Workers that cannot show what is decided.
   absl::Status abort_status_;
   bool started_ = false;  // The first START is out: data may land.
 };

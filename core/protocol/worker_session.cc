@@ -20,7 +20,7 @@ WorkerSession::WorkerSession(SessionOptions options, std::set<Notice::Kind> aske
     : RankSession(std::move(options), host), host_(*host), asked_(std::move(asked)) {}
 
 void WorkerSession::FillJoin(proto::Join& join) const {
-  join.set_group(options_.group);
+  join.set_group(options_.id.group);
   join.set_mode(static_cast<uint32_t>(options_.mode));
   join.set_shown_version(host_.shown_version());
   join.set_committed_version(committed_ ? committed_->version : host_.shown_version());
@@ -65,7 +65,7 @@ void WorkerSession::Answer(Notice::Kind kind, const UpdateId& update, const absl
 
 // The user's word comes first, then the engine's.
 void WorkerSession::OnPrepare(const proto::Prepare& prepare, absl::Time now) {
-  if (prepare.round().epoch() != epoch()) return;
+  if (FindTerm(prepare.round().epoch()) == nullptr) return;
   if (update_) GiveUp(*update_, /*begun=*/true, absl::AbortedError("another update has begun"));
   update_ = {.version = prepare.version(),
              .sequence = prepare.round().sequence(),

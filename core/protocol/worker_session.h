@@ -31,10 +31,12 @@ class WorkerSession final : public RankSession {
   // kCommit. All others are accepted at once.
   WorkerSession(SessionOptions options, std::set<Notice::Kind> asked, WorkerHost* host);
 
+  const std::string& group() const { return options_.id.group; }
+
   // Answers a notice of `update`. Does nothing if nobody waits for the answer any more.
   void Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer);
 
-  // `generation`: of that buffer. `renewed`: where it is, if it was renewed since this epoch's
+  // `generation`: of that buffer. `renewed`: where it is, if it was renewed since this term's
   // offers.
   void OnReady(const UpdateId& update, uint32_t buffer_index, uint32_t generation,
                const std::optional<proto::Buffer>& renewed);

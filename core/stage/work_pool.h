@@ -16,7 +16,7 @@ namespace waybill {
 // does not allocate afterwards.
 class WorkPool {
  public:
-  // One kind of task. A batch must outlive the pool.
+  // One kind of task. A batch outlives its time in the queue: cancel it before it ends.
   class Batch {
    public:
     // `work` runs a task. `finished` is called on the thread that ran the batch's last task.

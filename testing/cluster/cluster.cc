@@ -44,11 +44,13 @@ Cluster::Cluster(const ClusterOptions& options, const MakeFabric& make_fabric)
   for (uint32_t t = 0; t < options.trainers; ++t) {
     TrainerRank& rank = trainers_[t];
     rank.manifest = model_->Trainer(t);
+    rank.fabric_events.reserve(256);
     rank.memory = options.trainer_memory->Allocate(rank.manifest.region_bytes(0));
     rank.fabric = make_fabric(absl::StrCat("trainer ", t));
-    rank.engine = *TrainerEngine::Create(
-        rank.fabric.get(), options.trainer,
-        [&rank](const TrainerEvent& event) { rank.events.push_back(event); });
+    rank.staging = *StagingArea::Create(rank.fabric.get(), options.trainer);
+    rank.engine =
+        TrainerEngine::Create(rank.fabric.get(), rank.staging.get(),
+                              [&rank](const TrainerEvent& event) { rank.events.push_back(event); });
   }
   for (uint32_t w = 0; w < options.workers; ++w) {
     WorkerRank& rank = workers_[w];
@@ -87,7 +89,11 @@ absl::Status Cluster::FirstFailure() const {
 
 void Cluster::Step() {
   for (TrainerRank& rank : trainers_) {
-    if (rank.engine != nullptr) rank.engine->Step();
+    if (rank.engine == nullptr) continue;
+    rank.fabric_events.clear();
+    rank.fabric->Poll(rank.fabric_events);
+    for (const FabricEvent& event : rank.fabric_events) rank.engine->Handle(event);
+    rank.engine->Step();
   }
   for (WorkerRank& rank : workers_) rank.engine->Step(now_);
 }

@@ -108,7 +108,9 @@ class Cluster {
     Manifest manifest;
     MemorySpan memory;
     std::unique_ptr<Fabric> fabric;
+    std::unique_ptr<StagingArea> staging;
     std::unique_ptr<TrainerEngine> engine;
+    std::vector<FabricEvent> fabric_events;
     std::vector<TrainerEvent> events;
   };
   struct WorkerRank {

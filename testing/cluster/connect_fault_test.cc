@@ -103,7 +103,7 @@ TEST_F(CreateTest, MemoryThatCannotBeHadIsAnErrorOfCreate) {
 
 TEST_F(CreateTest, ARingThatCannotBeHadIsAnErrorOfCreate) {
   fabric_.FailCall(FabricCall::kAllocate, "", 1, absl::ResourceExhaustedError("no memory"));
-  EXPECT_EQ(TrainerEngine::Create(&fabric_, {}, [](const TrainerEvent&) {}).status().code(),
+  EXPECT_EQ(StagingArea::Create(&fabric_, {}).status().code(),
             absl::StatusCode::kResourceExhausted);
 }
 

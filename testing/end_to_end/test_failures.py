@@ -151,7 +151,7 @@ def test_a_rank_joins_once(job):
 def test_a_rank_that_never_comes_is_named(tmp_path):
     checkpoint = small_checkpoint(tmp_path)
     with processes.Started(
-        "controller", "--listen", "127.0.0.1:0", "--join-timeout", "0.5", "--workers", "2",
+        "controller", "--listen", "127.0.0.1:0", "--join-timeout", "0.5",
         "--decisions", str(tmp_path / "decisions"),
     ) as controller:  # fmt: skip
         address = controller.first_line().split(" on ")[1].split(",")[0]
@@ -167,4 +167,4 @@ def test_a_rank_that_never_comes_is_named(tmp_path):
             address,
             expect=1,
         )
-        assert "waiting for worker 0, worker 1" in err
+        assert "waiting for every worker" in err

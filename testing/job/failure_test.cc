@@ -57,7 +57,7 @@ TEST(Join, WorldsHaveToAgree) {
   ASSERT_EQ(job.StartController().message(), "");
   ASSERT_EQ(job.JoinAll().message(), "");
   EXPECT_EQ(job.JoinAs(job.Identity(2, 3)).message(),
-            "join job \"test\" as worker 2: join: worker 2 says there are 3 workers, the job has "
+            "join job \"test\" as worker 2: join: worker 2 says there are 3 workers, the group has "
             "2");
 }
 
@@ -104,7 +104,7 @@ TEST(Publish, ALostTrainerFailsTheUpdateAndAReturningOneMendsTheJob) {
   for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(job.Shows(w, 1)) << w;
 
   ASSERT_EQ(job.JoinTrainer(1).message(), "");
-  EXPECT_EQ(job.controller().status().epoch(), 2u);
+  EXPECT_EQ(job.controller().status().groups(0).epoch(), 2u);
   for (const absl::Status& s : job.PublishAll(3)) EXPECT_EQ(s.message(), "");
   ASSERT_TRUE(job.trainer(0)->AwaitOutcome(absl::Seconds(20)).ok());
   for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(job.Shows(w, 3)) << w;

@@ -73,7 +73,7 @@ class FallbackTest : public testing::Test {
   }
 
   void AwaitNewLanes(uint64_t epoch) {
-    Await([&] { return job_->controller().status().epoch() > epoch; });
+    Await([&] { return job_->controller().status().groups(0).epoch() > epoch; });
   }
 
   // And that the job is whole.
@@ -108,7 +108,7 @@ TEST_F(FallbackTest, WhereRdmaWorksItCarriesEveryLane) {
 TEST_F(FallbackTest, APathThatDiesFailsTheUpdateAndTheNextEpochUsesWhatStillWorks) {
   Start(/*nics=*/1);
   PublishAndCheck(1);
-  const uint64_t epoch = job_->controller().status().epoch();
+  const uint64_t epoch = job_->controller().status().groups(0).epoch();
   network_.Cut({"trainer 0", "mlx5_0"}, {"worker 1", "mlx5_0"});
   job_->Fill(2);
   bool any_failed = false;
@@ -128,7 +128,7 @@ TEST_F(FallbackTest, APathThatDiesFailsTheUpdateAndTheNextEpochUsesWhatStillWork
   EXPECT_THAT(to_worker_1, Each(AllOf(StartsWith("tcp: "), HasSubstr("not verbs"))));
   EXPECT_THAT(PathsOf(job_->trainer(1)->report().lanes), Each(StartsWith("verbs: ")));
   const proto::StatusReply status = job_->controller().status();
-  EXPECT_EQ(status.lanes_lost(), 1u);
+  EXPECT_EQ(status.groups(0).lanes_lost(), 1u);
   uint64_t fallbacks = 0;
   for (const proto::RankStatus& rank : status.ranks())
     fallbacks += CounterOf(rank.report(), "fallbacks");
@@ -166,7 +166,7 @@ std::shared_ptr<const ClusterModel> TradingModel() {
 TEST_F(FallbackTest, APathBetweenCoOwnersThatDiesFailsTheUpdateAndMaximaGoByWhatStillWorks) {
   Start(/*nics=*/1, {}, TradingModel());
   PublishAndCheck(1);
-  const uint64_t epoch = job_->controller().status().epoch();
+  const uint64_t epoch = job_->controller().status().groups(0).epoch();
   network_.Cut({"trainer 0", "mlx5_0"}, {"trainer 1", "mlx5_0"});
   for (const absl::Status& status : job_->PublishAll(2)) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("between trainer"));
@@ -176,7 +176,7 @@ TEST_F(FallbackTest, APathBetweenCoOwnersThatDiesFailsTheUpdateAndMaximaGoByWhat
   AwaitNewLanes(epoch);
   PublishAndCheck(3);
   PublishAndCheck(4);
-  EXPECT_EQ(job_->controller().status().lanes_lost(), 1u);
+  EXPECT_EQ(job_->controller().status().groups(0).lanes_lost(), 1u);
   // What is between trainers and workers is as before.
   for (uint32_t t = 0; t < 2; ++t) {
     for (const LaneReport& lane : job_->trainer(t)->report().lanes) {
@@ -191,7 +191,7 @@ TEST_F(FallbackTest, WhicheverNicOfACoOwnerDiesBetweenUpdatesTheNextOneIsRight) 
   uint64_t version = 1;
   for (const char* nic : {"mlx5_0", "mlx5_1"}) {
     for (const bool active : {false, true}) {
-      const uint64_t epoch = job_->controller().status().epoch();
+      const uint64_t epoch = job_->controller().status().groups(0).epoch();
       network_.Host("trainer 0").SetPort(nic, 1, active);
       AwaitNewLanes(epoch);
       PublishAndCheck(++version);

@@ -120,11 +120,20 @@ absl::Status Job::JoinTrainer(uint32_t t) {
 }
 
 absl::Status Job::JoinWorker(uint32_t w) {
-  WorkerOptions options{.identity = Identity(w, options_.workers),
+  const auto group_of = [&](uint32_t worker) {
+    return worker < options_.groups.size() ? options_.groups[worker] : std::string(kDefaultGroup);
+  };
+  uint32_t rank = 0, world = 0;
+  for (uint32_t other = 0; other < options_.workers; ++other) {
+    if (group_of(other) != group_of(w)) continue;
+    rank += other < w ? 1 : 0;
+    ++world;
+  }
+  WorkerOptions options{.identity = Identity(rank, world),
                         .engine = {.mode = options_.mode},
                         .join_timeout = options_.join_timeout,
                         .handler = handlers_[w]};
-  if (w < options_.groups.size()) options.identity.group = options_.groups[w];
+  options.identity.group = group_of(w);
   const Manifest manifest = model_->Worker(w);
   std::vector<MemorySpan> user_regions;
   engine_memory_[w].clear();

@@ -53,7 +53,7 @@ TEST(Update, GroupsCommitOnTheirOwn) {
   ASSERT_EQ(outcomes->size(), 2u);
   EXPECT_TRUE((*outcomes)[0].committed);
   EXPECT_FALSE((*outcomes)[1].committed);
-  EXPECT_EQ((*outcomes)[1].status.message(), "worker 1: vetoed: the smoke test failed");
+  EXPECT_EQ((*outcomes)[1].status.message(), "worker 0: vetoed: the smoke test failed");
   EXPECT_TRUE(job.Shows(0, 2));
   EXPECT_TRUE(job.Shows(1, 1));
 }

@@ -15,6 +15,9 @@ void Controller::Start() {
   options.job = "simulated";
   options.incarnation = static_cast<uint32_t>(run_.random()());
   options.decisions_are_durable = true;
+  for (const Group& group : job_.groups) {
+    if (job_.required) options.required_groups.insert(group.name);
+  }
   // As many as the log keeps of each group.
   std::vector<Decision> kept;
   std::map<std::string, int> left;

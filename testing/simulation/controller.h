@@ -8,6 +8,7 @@
 
 #include "absl/time/time.h"
 #include "core/protocol/coordinator.h"
+#include "testing/simulation/job.h"
 #include "testing/simulation/run.h"
 #include "testing/simulation/streams.h"
 
@@ -16,7 +17,8 @@ namespace waybill::simulation {
 class Controller final : public CoordinatorActions {
  public:
   // The pointers outlive the controller.
-  Controller(Run* run, Streams* streams) : run_(*run), streams_(*streams) {}
+  Controller(Run* run, const Job* job, Streams* streams)
+      : run_(*run), job_(*job), streams_(*streams) {}
 
   // Starts a controller with the decisions that are on disk.
   void Start();
@@ -65,6 +67,7 @@ class Controller final : public CoordinatorActions {
   void EndRecord(const RecordInFlight& record);
 
   Run& run_;
+  const Job& job_;
   Streams& streams_;
   std::vector<Computation> work_;
   std::vector<RecordInFlight> records_;

@@ -1,8 +1,7 @@
 #include "testing/simulation/job.h"
 
+#include <algorithm>
 #include <array>
-
-#include "absl/strings/str_cat.h"
 
 namespace waybill::simulation {
 namespace {
@@ -17,21 +16,37 @@ uint16_t ValueOf(int64_t element, uint64_t version) {
 
 }  // namespace
 
-const Group& Job::GroupOf(uint32_t worker) const {
+const Group& Job::GroupNamed(const std::string& name) const {
+  return *std::find_if(groups.begin(), groups.end(),
+                       [&](const Group& group) { return group.name == name; });
+}
+
+std::vector<RankId> Job::Ranks() const {
+  std::vector<RankId> ranks;
+  for (uint32_t t = 0; t < trainers; ++t) ranks.push_back({Role::kTrainer, t});
   for (const Group& group : groups) {
-    if (worker < group.first + group.size) return group;
+    for (uint32_t w = 0; w < group.size; ++w) ranks.push_back({Role::kWorker, w, group.name});
   }
-  return groups.back();
+  return ranks;
 }
 
-Box Job::TrainerBox(uint32_t t) const {
-  const int64_t parts = trainers / replicas, part = t % parts;
-  return Box({kRows * part / parts, 0}, {kRows * (part + 1) / parts, kColumns});
+uint32_t Job::PeersOf(const RankId& id) const {
+  if (id.role == Role::kWorker) return trainers;
+  uint32_t workers = 0;
+  for (const Group& group : groups) workers += group.size;
+  return workers;
 }
 
-Box Job::WorkerBox(uint32_t w) const {
-  const Group& group = GroupOf(w);
-  const int64_t part = w - group.first, parts = group.size;
+uint32_t Job::WorldOf(const RankId& id) const {
+  return id.role == Role::kTrainer ? trainers : GroupNamed(id.group).size;
+}
+
+Box Job::BoxOf(const RankId& id) const {
+  if (id.role == Role::kTrainer) {
+    const int64_t parts = trainers / replicas, part = id.rank % parts;
+    return Box({kRows * part / parts, 0}, {kRows * (part + 1) / parts, kColumns});
+  }
+  const int64_t part = id.rank, parts = GroupNamed(id.group).size;
   return Box({0, kColumns * part / parts}, {kRows, kColumns * (part + 1) / parts});
 }
 
@@ -42,13 +57,12 @@ Job DrawJob(std::mt19937_64& random) {
   job.replicas = job.trainers % 2 == 0 && below(3) == 0 ? 2 : 1;
   const uint32_t groups = 1 + below(2);
   for (uint32_t g = 0; g < groups; ++g) {
-    const uint32_t size = 1 + below(2);
-    job.groups.push_back({absl::StrCat("group ", g), job.workers, size});
-    job.workers += size;
+    job.groups.push_back({std::string(1, static_cast<char>('a' + g)), 1 + below(2)});
   }
   job.mode = std::array{Mode::kShadow, Mode::kShadowCopy, Mode::kInPlace}[below(3)];
   job.can_map = below(2) == 0;
   job.asked = below(3) == 0;
+  job.required = below(3) == 0;
   return job;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/rank_id.h"
 #include "core/protocol/update.h"
 #include "core/tensor/manifest.h"
 
@@ -15,8 +16,7 @@ namespace waybill::simulation {
 
 struct Group {
   std::string name;
-  uint32_t first = 0;  // Workers [first, first + size).
-  uint32_t size = 0;
+  uint32_t size = 0;  // How many workers it has.
 };
 
 // A job with one tensor, which trainers hold by rows and workers by columns.
@@ -24,15 +24,19 @@ struct Job {
   uint32_t trainers = 1;
   uint32_t replicas = 1;  // Trainers t and t + trainers / replicas hold the same.
   std::vector<Group> groups;
-  uint32_t workers = 0;
   Mode mode = Mode::kShadow;
   bool can_map = false;
-  bool asked = false;  // Users answer the notices of updates.
+  bool asked = false;     // Users answer the notices of updates.
+  bool required = false;  // No version is published without every group.
 
-  const Group& GroupOf(uint32_t worker) const;
+  const Group& GroupNamed(const std::string& name) const;
+  // All ranks: the trainers, then the workers by group.
+  std::vector<RankId> Ranks() const;
+  // How many ranks the rank has lanes to, and how many there are of its kind.
+  uint32_t PeersOf(const RankId& id) const;
+  uint32_t WorldOf(const RankId& id) const;
   // Returns the part of the tensor that the rank holds.
-  Box TrainerBox(uint32_t t) const;
-  Box WorkerBox(uint32_t w) const;
+  Box BoxOf(const RankId& id) const;
 };
 
 Job DrawJob(std::mt19937_64& random);

@@ -25,7 +25,7 @@ Process::Process(Run* run, const Job* job, LoopbackNetwork* network, ProcessHost
   SessionOptions options;
   options.id = id_;
   options.job = "simulated";
-  options.world = is_trainer() ? job_.trainers : job_.workers;
+  options.world = job_.WorldOf(id_);
   options.incarnation = incarnation_ * 1000 + id_.rank * 2 + (is_trainer() ? 0 : 1) + 1;
   const absl::Status made = is_trainer() ? MakeTrainer(options) : MakeWorker(options);
   if (!made.ok()) {
@@ -45,7 +45,7 @@ Process::~Process() {
 }
 
 absl::Status Process::MakeTrainer(SessionOptions options) {
-  Manifest manifest = OneShard(job_.TrainerBox(id_.rank));
+  Manifest manifest = OneShard(job_.BoxOf(id_));
   memory_.assign(manifest.region_bytes(0), kGarbage);
   auto made = TrainerRank::Create(
       std::move(options), {.ring_bytes = 8 << 10, .chunk_bytes = 4 << 10, .stage_threads = 0},
@@ -57,8 +57,7 @@ absl::Status Process::MakeTrainer(SessionOptions options) {
 }
 
 absl::Status Process::MakeWorker(SessionOptions options) {
-  options.group = job_.GroupOf(id_.rank).name;
-  Manifest manifest = OneShard(job_.WorkerBox(id_.rank));
+  Manifest manifest = OneShard(job_.BoxOf(id_));
   std::vector<MemorySpan> user_regions;
   if (job_.mode != Mode::kShadow) {
     memory_.assign(manifest.region_bytes(0), kGarbage);
@@ -146,7 +145,7 @@ void Process::ExcuseUntil(absl::Time time) {
 }
 
 void Process::Publish(uint64_t version, absl::Duration timeout) {
-  const std::vector<std::byte> bytes = BytesOf(job_.TrainerBox(id_.rank), version);
+  const std::vector<std::byte> bytes = BytesOf(job_.BoxOf(id_), version);
   std::copy(bytes.begin(), bytes.end(), memory_.begin());
   publishing_ = version;
   publish_token_ = ++last_token_;
@@ -197,7 +196,7 @@ void Process::CheckCalls() {
 }
 
 void Process::CheckGrowth() {
-  const size_t peers = is_trainer() ? job_.workers : job_.trainers;
+  const size_t peers = job_.PeersOf(id_);
   const size_t lanes = fabric_->open_lanes();
   // Two ranks without NICs have one lane, or four.
   if (lanes > 4 * peers || fabric_->known_regions() > 16) {
@@ -208,7 +207,7 @@ void Process::CheckGrowth() {
 
 // What is shown, and what a reader holds, is every byte of its version.
 void Process::CheckShown(absl::string_view when) {
-  const Box box = job_.WorkerBox(id_.rank);
+  const Box box = job_.BoxOf(id_);
   const auto check = [&](const Snapshot& held, absl::string_view what) {
     const std::vector<std::byte> expected = BytesOf(box, held.version());
     const auto bytes = held.region(0);
@@ -277,7 +276,11 @@ void Process::HandleNotice(const Notice& notice) {
       run_.Note(name(), ": version ", notice.version, " in group ", notice.group, ": ",
                 notice.committed ? "committed " : "not committed ", notice.status.message());
       // Another process may have published the version again.
-      if (!replaced_) host_.OnOutcome(notice.version, notice.group, notice.committed);
+      if (!replaced_ && !absl::IsUnknown(notice.status)) {
+        host_.OnOutcome(notice.version, notice.group, notice.committed);
+      }
+      return;
+    case Notice::Kind::kDecided:
       return;
     default:
       return HandleUpdateNotice(notice);

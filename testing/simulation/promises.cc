@@ -33,7 +33,7 @@ void Promises::OnOutcome(uint64_t version, const std::string& group, bool commit
 }
 
 void Promises::OnShown(const Process& process, uint64_t before, uint64_t version) {
-  const std::string& group = job_.GroupOf(process.id().rank).name;
+  const std::string& group = process.id().group;
   shown_[group].insert(version);
   if (Contains(told_failed_, group, version)) {
     run_.Violate(absl::StrCat("truthful: ", process.name(), " shows version ", version,
@@ -58,7 +58,7 @@ void Promises::OnShown(const Process& process, uint64_t before, uint64_t version
 
 void Promises::CheckAtEnd(const Process& worker) {
   const uint64_t shown = worker.worker().shown_version();
-  const uint64_t newest = *told_committed_[job_.GroupOf(worker.id().rank).name].rbegin();
+  const uint64_t newest = *told_committed_[worker.id().group].rbegin();
   if (shown != newest) {
     run_.Violate(absl::StrCat("together: ", worker.name(), " shows version ", shown, ", version ",
                               newest, " was reported as committed"));

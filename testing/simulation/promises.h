@@ -18,8 +18,7 @@ namespace waybill::simulation {
 class Promises {
  public:
   // `decisions`: all that are recorded, as of the time of each call. The pointers outlive this.
-  Promises(Run* run, const Job* job, const std::vector<Decision>* decisions)
-      : run_(*run), job_(*job), decisions_(*decisions) {}
+  Promises(Run* run, const std::vector<Decision>* decisions) : run_(*run), decisions_(*decisions) {}
 
   // As ProcessHost has them.
   void OnOutcome(uint64_t version, const std::string& group, bool committed);
@@ -38,7 +37,6 @@ class Promises {
                        uint64_t version);
 
   Run& run_;
-  const Job& job_;
   const std::vector<Decision>& decisions_;
   VersionsOfGroups told_committed_, told_failed_, shown_;
 };

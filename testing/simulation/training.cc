@@ -8,8 +8,18 @@ namespace waybill::simulation {
 namespace {
 
 constexpr int kMostAttempts = 4;  // To publish, once faults have ended.
+// How long an outcome may take: one of a group that the controller does not know of never comes.
+constexpr absl::Duration kOutcomeTime = absl::Seconds(3);
+// How long a rank may take to come back: to find the controller, and to take a place over.
+constexpr absl::Duration kReturnTime = absl::Seconds(6);
 
 }  // namespace
+
+void Training::EndOfFaults() {
+  calm_ = true;
+  // Where a group is not required, versions go without it until then.
+  everybody_is_back_ = run_.now() + (job_.required ? absl::ZeroDuration() : kReturnTime);
+}
 
 void Training::Step(Trainers trainers) {
   bool busy = false, all_joined = true, any_joined = false;
@@ -32,9 +42,11 @@ void Training::Step(Trainers trainers) {
                                      : absl::Milliseconds(200) + run_.UpTo(absl::Seconds(8)));
     run_.SetActive();
   }
+  if (busy) undecided_until_ = run_.now() + kOutcomeTime;
   if (busy || run_.now() < next_version_at_) return;
-  if (calm_ && attempts_ > 0 && !MayTryAgain(trainers)) return;
-  if (calm_) ++attempts_;
+  if (calm_ && tried_ && !MayTryAgain(trainers)) return;
+  tried_ = calm_;
+  if (calm_ && run_.now() >= everybody_is_back_) ++attempts_;
   ++version_;
   run_.Note("the trainers go on to version ", version_);
   next_version_at_ = run_.now() + run_.UpTo(absl::Milliseconds(400));
@@ -56,7 +68,8 @@ bool Training::MayTryAgain(Trainers trainers) {
   const bool any_failed = std::any_of(trainers.begin(), trainers.end(), [](const auto& trainer) {
     return trainer != nullptr && trainer->failed();
   });
-  if (!decided && !any_failed) return false;  // It is SENT, and the outcome is on its way.
+  // It is SENT, and the outcome is on its way.
+  if (!decided && !any_failed && run_.now() < undecided_until_) return false;
   if (attempts_ >= kMostAttempts) {
     run_.Violate(absl::StrCat("recovers: version ", version_, " is attempt ", attempts_,
                               " since faults have ended, and was not committed"));
@@ -66,7 +79,8 @@ bool Training::MayTryAgain(Trainers trainers) {
 }
 
 absl::Time Training::next_event() const {
-  return next_version_at_ > run_.now() ? next_version_at_ : absl::InfiniteFuture();
+  if (next_version_at_ > run_.now()) return next_version_at_;
+  return undecided_until_ > run_.now() ? undecided_until_ : absl::InfiniteFuture();
 }
 
 }  // namespace waybill::simulation

@@ -26,8 +26,9 @@ class Training {
   // Does what the users of trainers do now.
   void Step(Trainers trainers);
 
-  // From now on a version has to commit within a few attempts.
-  void EndOfFaults() { calm_ = true; }
+  // From now on, or once every rank has had time to come back, a version has to commit within a few
+  // attempts.
+  void EndOfFaults();
   // Returns true once one has.
   bool recovered() const { return recovered_; }
   // Returns the version that trainers publish now.
@@ -44,7 +45,10 @@ class Training {
   bool calm_ = false;  // Faults have ended.
   uint64_t version_ = 0;
   absl::Time next_version_at_ = Run::kStart;
-  int attempts_ = 0;  // Since faults ended.
+  absl::Time undecided_until_ = absl::InfiniteFuture();  // Then an outcome is not waited for.
+  int attempts_ = 0;                                     // Since every rank is back.
+  absl::Time everybody_is_back_;
+  bool tried_ = false;  // Since faults ended.
   bool recovered_ = false;
 };
 

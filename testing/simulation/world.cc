@@ -25,8 +25,8 @@ World::World(uint64_t seed, const std::vector<Fault>& faults, Story story)
       job_(DrawJob(run_.random())),
       network_({.seed = static_cast<uint32_t>(run_.Below(1000)), .can_map = job_.can_map}),
       streams_(&run_),
-      controller_(&run_, &streams_),
-      promises_(&run_, &job_, &controller_.decisions()),
+      controller_(&run_, &job_, &streams_),
+      promises_(&run_, &controller_.decisions()),
       training_(&run_, &job_, &promises_) {}
 
 // --- ranks ---
@@ -38,10 +38,8 @@ bool World::HasRival(const Process& process) const {
 }
 
 std::unique_ptr<Process> World::MakeProcess(size_t index) {
-  const auto rank = static_cast<uint32_t>(index);
-  const RankId id = rank < job_.trainers ? RankId{Role::kTrainer, rank}
-                                         : RankId{Role::kWorker, rank - job_.trainers};
-  return std::make_unique<Process>(&run_, &job_, &network_, this, id, run_.NextNumber());
+  return std::make_unique<Process>(&run_, &job_, &network_, this, job_.Ranks()[index],
+                                   run_.NextNumber());
 }
 
 void World::Destroy(std::unique_ptr<Process>& process) {
@@ -139,8 +137,10 @@ void World::Strike(const Fault& fault) {
   run_.Note("FAULT ", Name(fault.kind), rank != nullptr ? " " + rank->name() : "", " for ",
             absl::FormatDuration(duration));
   const auto peer_name = [&] {
-    const uint32_t other = fault.other % (rank->is_trainer() ? job_.workers : job_.trainers);
-    return ToString(RankId{rank->is_trainer() ? Role::kWorker : Role::kTrainer, other});
+    const uint32_t other = fault.other % job_.PeersOf(rank->id());
+    // An engine knows its peers by their ranks in the group.
+    const RankId id = job_.Ranks()[rank->is_trainer() ? job_.trainers + other : other];
+    return ToString(RankId{id.role, id.rank});
   };
   switch (fault.kind) {
     case FaultKind::kCrashRank:
@@ -271,11 +271,12 @@ absl::Time World::NextEvent() const {
 
 Result World::Live() {
   controller_.Start();
-  for (uint32_t i = 0; i < job_.trainers + job_.workers; ++i) ranks_.push_back(MakeProcess(i));
+  for (size_t i = 0; i < job_.Ranks().size(); ++i) ranks_.push_back(MakeProcess(i));
   restart_at_.assign(ranks_.size(), absl::InfiniteFuture());
   run_.Note(job_.trainers, " trainers (", job_.replicas, " replicas), ", job_.groups.size(),
-            " groups of ", job_.workers, " workers, ", waybill::Name(job_.mode),
-            job_.can_map ? ", mapped" : ", posted", job_.asked ? ", users answer" : "");
+            " groups of ", ranks_.size() - job_.trainers, " workers, ", waybill::Name(job_.mode),
+            job_.can_map ? ", mapped" : ", posted", job_.asked ? ", users answer" : "",
+            job_.required ? ", every group required" : "");
   int idle = 0;
   while (!run_.violated() && !training_.recovered()) {
     Step();

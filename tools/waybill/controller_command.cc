@@ -19,6 +19,7 @@ namespace {
 struct Options {
   ControllerOptions controller;
   double join_timeout_seconds = 120;
+  std::vector<std::string> required_groups;
   bool driven = false;
 };
 
@@ -44,6 +45,8 @@ absl::Status RunController(Options options) {
     options.controller.decision_log = DefaultLog(options.controller.coordinator.job);
   }
   options.controller.coordinator.join_timeout = absl::Seconds(options.join_timeout_seconds);
+  options.controller.coordinator.required_groups = {options.required_groups.begin(),
+                                                    options.required_groups.end()};
   // Blocks the signals before any thread starts, so that only sigtimedwait() takes them.
   sigset_t signals;
   sigemptyset(&signals);
@@ -85,10 +88,8 @@ void AddControllerCommand(CLI::App& app, Run& run) {
       ->capture_default_str();
   command->add_option("--token", coordinator.token, "secret of the job, which all its ranks give")
       ->envname("WAYBILL_TOKEN");
-  command->add_option("--trainers", coordinator.trainers,
-                      "number of trainers; default: as many as they declare");
-  command->add_option("--workers", coordinator.workers,
-                      "number of workers; default: as many as they declare");
+  command->add_option("--require", options->required_groups,
+                      "a group without which no version is published; can be given several times");
   command
       ->add_option("--join-timeout", options->join_timeout_seconds,
                    "seconds from the first join until all ranks must have joined")

@@ -12,7 +12,7 @@ void RankOptions::AddTo(CLI::App& app) {
   app.add_option("--rank", identity.rank, "number of this rank, from 0")
       ->envname("RANK")
       ->required();
-  app.add_option("--world", identity.world, "number of ranks in this role")
+  app.add_option("--world", identity.world, "number of trainers, or of the workers of the group")
       ->envname("WORLD_SIZE")
       ->required();
   app.add_option("--join-timeout", join_timeout_seconds, "seconds until all ranks must have joined")

@@ -29,15 +29,22 @@ std::string DescribeTime(const proto::RankReport& report) {
 }
 
 void Print(const proto::StatusReply& status) {
-  std::cout << absl::StrFormat("job %s: %s, epoch %d, plan %016x\n", status.job(), status.phase(),
-                               status.epoch(), status.plan_hash());
+  std::cout << absl::StrFormat("job %s: %s\n", status.job(), status.phase());
   std::cout << absl::StrFormat("version %d committed; %d updates committed, %d aborted\n",
                                status.committed_version(), status.updates_committed(),
                                status.updates_aborted());
-  if (status.updating_version() != 0) {
-    std::cout << absl::StrFormat("version %d is being sent\n", status.updating_version());
+  if (status.groups().empty() && !status.waiting_for().empty()) {
+    std::cout << "waiting for " << status.waiting_for() << "\n";
   }
-  if (!status.waiting_for().empty()) std::cout << "waiting for " << status.waiting_for() << "\n";
+  for (const proto::GroupStatus& group : status.groups()) {
+    std::cout << absl::StrFormat("group %s: %s, term %d, plan %016x", group.name(), group.phase(),
+                                 group.epoch(), group.plan_hash());
+    if (group.updating_version() != 0) {
+      std::cout << ", version " << group.updating_version() << " is being sent";
+    }
+    if (!group.waiting_for().empty()) std::cout << ", waiting for " << group.waiting_for();
+    std::cout << "\n";
+  }
   if (status.ranks().empty()) return;
   std::cout << absl::StrFormat("\n%-12s %-10s %-10s %14s %14s %12s %8s\n", "rank", "group", "state",
                                "planned MB", "sent MB", "last took", "shows");
@@ -56,7 +63,8 @@ void Print(const proto::StatusReply& status) {
 // Prints how many lanes of the trainers take each path, how many died and how many fell back.
 void PrintLanes(const proto::StatusReply& status) {
   std::map<std::string, int> paths, of_co_owners;
-  uint64_t fallbacks = 0;
+  uint64_t fallbacks = 0, lanes_lost = 0;
+  for (const proto::GroupStatus& group : status.groups()) lanes_lost += group.lanes_lost();
   for (const proto::RankStatus& rank : status.ranks()) {
     fallbacks += CounterOf(rank.report(), "fallbacks");
     if (rank.name().rfind("trainer", 0) != 0) continue;
@@ -73,11 +81,11 @@ void PrintLanes(const proto::StatusReply& status) {
   for (const auto& [path, count] : of_co_owners) {
     std::cout << absl::StrFormat("%6d  %s\n", count, path);
   }
-  if (status.lanes_lost() > 0 || fallbacks > 0) {
+  if (lanes_lost > 0 || fallbacks > 0) {
     std::cout << absl::StrFormat(
         "%d times a lane died between living ranks; %d ends of lanes fell back to a slower "
         "fabric\n",
-        status.lanes_lost(), fallbacks);
+        lanes_lost, fallbacks);
   }
 }
 

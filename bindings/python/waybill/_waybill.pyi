@@ -122,8 +122,7 @@ class Controller:
         job: str,
         token: str,
         decision_log: str,
-        trainers: int,
-        workers: int,
+        required_groups: str,
         join_timeout_ns: int,
     ) -> None: ...
     def address(self) -> str: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -16,7 +17,8 @@ class Controller:
     listen        The address and port to listen on; port 0 takes a free one.
     token         The token that every rank has to show; needed beyond loopback. None: WAYBILL_TOKEN.
     decision_log  The file that keeps decisions; "": they are lost with this process.
-    trainers      How many trainers must join; 0: as many as they declare. The same holds for `workers`.
+    require       The groups without which no version is published. A publish goes without any other group
+                  that is not whole; its outcome is Unavailable.
     join_timeout  In seconds, how long ranks wait for the others; None: 120.
 
     >>> with Controller(listen="127.0.0.1:0", job="doc") as controller:
@@ -31,8 +33,7 @@ class Controller:
         job: str = "",
         token: str | None = None,
         decision_log: str = "",
-        trainers: int = 0,
-        workers: int = 0,
+        require: Sequence[str] = (),
         join_timeout: float | None = None,
     ) -> None:
         self._core = _waybill.Controller(
@@ -41,8 +42,7 @@ class Controller:
             job,
             token_or_default(token),
             decision_log,
-            trainers,
-            workers,
+            ",".join(require),
             0 if join_timeout is None else int(join_timeout * 1e9),
         )
 

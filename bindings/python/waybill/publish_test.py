@@ -29,6 +29,38 @@ def test_outcomes_that_come_during_the_next_publish_are_not_lost(job):
         assert publish.sent.done and publish.outcomes == {"all": None}
 
 
+def test_groups_come_and_go_while_versions_flow():
+    with Job() as job:
+        trainer, _ = job.trainer(), job.worker(group="a")
+        for rank in job.ranks:
+            rank.add("w", bytearray(4)) if rank is trainer else rank.add(
+                "w", shape=(4,), dtype="U8"
+            )
+        job.join()
+        trainer.publish(1).committed.wait(PATIENCE)
+        with job.worker(group="b") as late:
+            late.add("w", shape=(4,), dtype="U8")
+            late.join()
+            both = trainer.publish(2)
+            both.committed.wait(PATIENCE)
+            assert both.outcomes == {"a": None, "b": None}
+        alone = trainer.publish(3)
+        alone.committed.wait(PATIENCE)
+        assert alone.outcomes == {"a": None}
+
+
+def test_no_version_goes_without_a_required_group():
+    with Job(require=["b"]) as job:
+        trainer, _ = job.trainer(), job.worker(group="a")
+        for rank in job.ranks:
+            rank.add("w", bytearray(4)) if rank is trainer else rank.add(
+                "w", shape=(4,), dtype="U8"
+            )
+        job.join()
+        with pytest.raises(waybill.DeadlineExceeded, match="every worker of group b"):
+            trainer.publish(1, deadline=0.2)
+
+
 def test_others_that_look_do_not_take_what_a_publish_waits_for(job):
     trainer, _ = job.ranks
     first, over = trainer.publish(1, deadline=PATIENCE), threading.Event()

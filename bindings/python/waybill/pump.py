@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Kinds of events, as the C ABI numbers them.
 JOINED, PUBLISHED, LEFT, POSTED = 1, 2, 3, 4
-PREPARE, ARRIVED, COMMIT, ABORT, OUTCOME, ENDED, DISCONNECTED, RECONNECTED = range(16, 24)
+PREPARE, ARRIVED, COMMIT, ABORT, OUTCOME, ENDED, DISCONNECTED, RECONNECTED, DECIDED = range(16, 25)
 
 # How long a thread waits before it looks again whether it should take events itself.
 SLICE_SECONDS = _waybill.SLICE_NS / 1e9

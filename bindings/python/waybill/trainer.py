@@ -10,7 +10,7 @@ from waybill.errors import Aborted, FailedPrecondition, InvalidArgument, Waybill
 from waybill.memory import Memory, memory_of, of_torch, torch_address
 from waybill.parts import Part
 from waybill.placements import boxes_of, is_dtensor
-from waybill.pump import OUTCOME, RECONNECTED, Call, Milestone, Pump, deadline_ns
+from waybill.pump import DECIDED, OUTCOME, Call, Milestone, Pump, deadline_ns
 from waybill.rank import Rank
 from waybill.runtime import identity
 from waybill.streams import current_stream, event_behind, wait_for
@@ -22,13 +22,12 @@ class Publish:
     outcomes  For each group that has decided: None, or the error why it does not show the version.
     """
 
-    __slots__ = ("_committed", "_groups", "_pump", "_sent", "_update", "outcomes", "version")
+    __slots__ = ("_committed", "_pump", "_sent", "_update", "outcomes", "version")
 
-    def __init__(self, pump: Pump, groups: Sequence[str], version: int, sent: Call) -> None:
+    def __init__(self, pump: Pump, version: int, sent: Call) -> None:
         self.version = version
         self.outcomes: dict[str, WaybillError | None] = {}
         self._pump = pump
-        self._groups = groups
         self._sent = sent
         self._committed = Call()
         self._update: _waybill.Update | None = None
@@ -40,19 +39,13 @@ class Publish:
 
     @property
     def committed(self) -> Milestone:
-        """All groups show the version."""
+        """All groups that the version went to show it; a group that was not whole is in `outcomes` only."""
         return Milestone(self._pump, self._committed, f"version {self.version} committed")
 
     def cancel(self) -> None:
         """Gives the version up, unless it was sent before: its milestones end in Cancelled."""
         if self._update is not None:
             self._update.cancel()
-
-    def _on_outcome(self, group: str, error: WaybillError | None) -> None:
-        self.outcomes[group] = error
-        if len(self.outcomes) == len(self._groups):
-            failed = [why for why in self.outcomes.values() if why is not None]
-            self._finish(failed[0] if failed else None)
 
     def _finish(self, error: WaybillError | None) -> None:
         if not self._committed.done:
@@ -100,7 +93,6 @@ class Trainer(Rank):
         self._stage_threads = stage_threads
         self._on_device: Memory | None = None  # Some memory that is, once it is lent.
         self._publishes: list[Publish] = []  # Undecided, in the order of the calls.
-        self._groups: Sequence[str] = ()  # Empty until the next publish asks for them.
 
     def add(
         self,
@@ -211,16 +203,17 @@ class Trainer(Rank):
         self._holdings.give_back()
 
     def _on_notice(self, event: _waybill.Event) -> None:
-        if event.kind == OUTCOME:
+        if event.kind in (OUTCOME, DECIDED):
             same = [publish for publish in self._publishes if publish.version == event.version]
             for publish in same[:1]:  # The library refuses the others: their version is not later.
-                publish._on_outcome(event.group, event.error)
-                self._forget_decided()
+                if event.kind == OUTCOME:
+                    publish.outcomes[event.group] = event.error
+                else:
+                    publish._finish(event.error)
+                    self._forget_decided()
             return
         super()._on_notice(event)
-        if event.kind == RECONNECTED:
-            self._groups = ()
-        elif self._ended is event:
+        if self._ended is event:
             self._finish_all(event.error)
 
     def _finish_all(self, error: WaybillError | None) -> None:
@@ -254,8 +247,8 @@ class Trainer(Rank):
                            tensors are on a device, the call does not wait for it; otherwise it does, for copies
                            to the host. None: the current stream of the device that torch tensors are on.
 
-        A publish waits its turn within its own deadline: it begins once the version before it is decided. It
-        also waits for a controller that is lost to come back.
+        A publish waits its turn within its own deadline: it begins once the version before it is sent, and in
+        a group once that has decided. It also waits for a controller that is lost to come back.
 
         Raises FailedPrecondition if a tensor has moved since join(). That a version is not later than what is
         committed, or than the last one that this trainer published, is raised by `sent`.
@@ -264,8 +257,6 @@ class Trainer(Rank):
         moved = self._find_moved()
         if moved is not None:
             raise FailedPrecondition(f"publish version {version}: {moved}")
-        if not self._groups:
-            self._groups = self.describe()["groups"]
         after = self._event(stream)
         until = deadline_ns(deadline)
 
@@ -274,7 +265,7 @@ class Trainer(Rank):
                 publish._finish(error)
                 self._forget_decided()
 
-        publish = Publish(self._pump, self._groups, version, Call(on_sent))
+        publish = Publish(self._pump, version, Call(on_sent))
 
         def start(token: int) -> None:
             publish._update = core.publish(version, until, digests, fail_on_nonfinite, after, token)

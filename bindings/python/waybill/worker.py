@@ -76,7 +76,7 @@ class Worker(Rank):
     """An inference rank.
 
     controller    Address and port.
-    rank, world   Which worker of how many; None: RANK and WORLD_SIZE, as torchrun sets them, or 0 of 1.
+    rank, world   Which worker of how many in the group; None: RANK and WORLD_SIZE, as torchrun sets them, or 0 of 1.
     group         The name of the group, whose workers switch versions together.
     token         The token that the controller demands; None: WAYBILL_TOKEN.
     mode          "shadow": Waybill has two buffers, and a commit shows the other one; read it by snapshot().

@@ -18,10 +18,9 @@ pub struct ControllerOptions {
     pub token: String,
     /// A file; `""`: decisions die with this process.
     pub decision_log: String,
-    /// How many are demanded; 0: as many as they declare.
-    pub trainers: u32,
-    /// Likewise.
-    pub workers: u32,
+    /// The groups without which no version is published. A publish goes without any other group
+    /// that is not whole.
+    pub required_groups: Vec<String>,
     /// How long ranks wait for the others; zero: 120 s.
     pub join_timeout: Duration,
 }
@@ -37,11 +36,12 @@ impl Controller {
     /// Starts serving.
     pub fn start(options: &ControllerOptions) -> Result<Controller> {
         let context = Context::or_default(&options.context)?;
-        let [listen, job, token, decision_log] = [
+        let [listen, job, token, decision_log, required] = [
             &options.listen,
             &options.job,
             &options.token,
             &options.decision_log,
+            &options.required_groups.join(","),
         ]
         .map(|text| c_text(text));
         let options = ffi::waybill_controller_options_t {
@@ -49,8 +49,7 @@ impl Controller {
             job: job.as_ptr(),
             token: token.as_ptr(),
             decision_log: decision_log.as_ptr(),
-            trainers: options.trainers,
-            workers: options.workers,
+            required_groups: required.as_ptr(),
             join_timeout_ns: i64::try_from(options.join_timeout.as_nanos()).unwrap_or(i64::MAX),
             ..Default::default()
         };

@@ -30,12 +30,19 @@ pub enum Event {
         /// Ok if all its workers show the version, otherwise why not.
         result: Result<()>,
     },
+    /// Tells a trainer that every group that a version was sent to has decided.
+    Decided {
+        /// The version that was published.
+        version: u64,
+        /// The first error of a group.
+        result: Result<()>,
+    },
     /// The controller is lost, and the rank tries to come back by itself. What is shown stays shown.
     Disconnected {
         /// How the controller was lost.
         error: Error,
     },
-    /// The rank is back, and the job is whole again.
+    /// The rank is back, and part of a group's term again.
     Reconnected,
     /// The controller has dismissed this rank for good.
     Ended {
@@ -160,6 +167,7 @@ impl Event {
                 group: raw.group,
                 result,
             },
+            ffi::WAYBILL_EVENT_DECIDED => Event::Decided { version, result },
             ffi::WAYBILL_EVENT_RECONNECTED => Event::Reconnected,
             kind => {
                 let error = result.err().unwrap_or_else(Error::none);

@@ -22,9 +22,9 @@ pub struct RankOptions {
     pub token: String,
     /// The group of a worker; workers of one group switch together. `""`: `"all"`.
     pub group: String,
-    /// The index of this rank; the first is 0.
+    /// The index of this rank; the first is 0. A worker's counts within its group.
     pub rank: u32,
-    /// How many ranks of this role there are; 0: 1.
+    /// How many trainers, or how many workers of the group, there are; 0: 1.
     pub world: u32,
     /// `"auto"` or `""`, `"local"`, `"verbs"`, `"tcp"`.
     pub fabric: String,

@@ -1,0 +1,249 @@
+// Terms: how a coordinator brings the members of a group together, by a plan and lanes.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/plan/plan_codec.h"
+#include "core/plan/planner.h"
+#include "core/protocol/coordinator.h"
+#include "core/protocol/message_codec.h"
+
+namespace waybill {
+
+Coordinator::Group* Coordinator::FindTerm(const Member& member, uint64_t epoch) {
+  for (Group* group : GroupsOf(member.id)) {
+    if (epoch != 0 && group->epoch == epoch) return group;
+  }
+  return nullptr;
+}
+
+// What was planned does not hold any more. A round that is going on ends first.
+void Coordinator::BeginGathering(Group& group) {
+  group.phase = Phase::kGathering;
+  group.lanes_deadline = absl::InfiniteFuture();
+  ++group.plan_ticket;
+}
+
+void Coordinator::TryBeginTerm(Group& group, absl::Time now) {
+  if (group.phase != Phase::kGathering || group.round != nullptr || now < group.retry_at) return;
+  if (!members_.complete(group.name)) return;
+  group.phase = Phase::kPlanning;
+  group.nics_changed = false;
+  group.lanes_lost += std::exchange(group.lane_lost, false) ? 1 : 0;
+  std::vector<std::shared_ptr<const Manifest>> trainers, workers;
+  for (const Member* member : members_.TermOf(group.name)) {
+    (member->id.role == Role::kTrainer ? trainers : workers).push_back(member->manifest);
+  }
+  actions_->Compute([this, &group, ticket = ++group.plan_ticket, trainers, workers] {
+    std::vector<const Manifest*> from, to;
+    for (const auto& manifest : trainers) from.push_back(manifest.get());
+    for (const auto& manifest : workers) to.push_back(manifest.get());
+    auto plan = std::make_shared<absl::StatusOr<Plan>>(MakePlan(from, to));
+    return [this, &group, ticket, plan](absl::Time later) {
+      OnPlanned(group, ticket, std::move(*plan), later);
+    };
+  });
+}
+
+void Coordinator::OnPlanned(Group& group, uint64_t ticket, absl::StatusOr<Plan> plan,
+                            absl::Time now) {
+  if (ticket != group.plan_ticket || group.phase != Phase::kPlanning || !halted_.ok()) return;
+  if (!plan.ok()) {
+    RefuseTerm(group, plan.status(), now);
+    return Advance(now);
+  }
+  group.plan = *std::move(plan);
+  group.epoch = ++last_epoch_;
+  group.sequence = 0;
+  group.offers.clear();
+  group.connected.clear();
+  ResolveDoubts(group, /*everybody_is_here=*/true);
+  group.phase = Phase::kOffering;
+  group.lanes_deadline = now + options_.lanes_timeout;
+  for (const Member* member : members_.TermOf(group.name)) SendPlan(group, *member);
+}
+
+// A newcomer that does not fit is no reason to lose the others: the group's come first, then the
+// trainers, if no other group needs them. Without any newcomer the group does not fit.
+void Coordinator::RefuseTerm(Group& group, const absl::Status& status, absl::Time now) {
+  const auto groups = members_.groups();
+  const bool another = std::any_of(groups.begin(), groups.end(), [&](const std::string& name) {
+    return name != group.name && members_.complete(name);
+  });
+  std::vector<ConnectionId> newcomers, workers;
+  for (const Member* member : members_.TermOf(group.name)) {
+    const bool worker = member->id.role == Role::kWorker;
+    if (worker) workers.push_back(member->connection);
+    if (!member->established && (worker || !another)) newcomers.push_back(member->connection);
+  }
+  for (const ConnectionId connection : newcomers.empty() ? workers : newcomers) {
+    DismissMember(connection, status, now);
+  }
+}
+
+void Coordinator::SendPlan(const Group& group, const Member& member) {
+  const bool trainer = member.id.role == Role::kTrainer;
+  const RouteTable& table = (trainer ? group.plan.trainers : group.plan.workers)[member.id.rank];
+  proto::ControllerMessage message;
+  proto::Plan* plan = message.mutable_plan();
+  plan->set_group(group.name);
+  plan->set_epoch(group.epoch);
+  plan->set_plan_hash(group.plan.hash);
+  plan->set_routes(
+      EncodeRankPlan(table, trainer ? group.plan.exchanges[member.id.rank] : Exchange{}));
+  std::set<uint32_t> peers;
+  for (uint32_t r = 0; r < table.size(); ++r) {
+    const uint32_t peer = trainer ? table.worker(r) : table.trainer(r);
+    if (!peers.insert(peer).second) continue;
+    EncodeLanes(
+        {peer, trainer ? members_.MakeLanes(member.id.rank, {Role::kWorker, peer, group.name})
+                       : members_.MakeLanes(peer, member.id)},
+        plan->add_lanes());
+  }
+  actions_->Send(member.connection, std::move(message));
+}
+
+void Coordinator::OnOffers(const Member& member, const proto::Offers& offers) {
+  Group* group = FindTerm(member, offers.epoch());
+  if (group == nullptr || group->phase != Phase::kOffering) return;
+  group->offers[member.id] = offers;
+  if (group->offers.size() < members_.TermOf(group->name).size()) return;
+  group->phase = Phase::kConnecting;
+  SendConnect(*group);
+}
+
+// Every rank learns the lanes that end at it; trainers also learn where the workers' buffers and
+// their co-owners' mailboxes are.
+void Coordinator::SendConnect(Group& group) {
+  for (const auto& [id, own] : group.offers) {
+    proto::ControllerMessage message;
+    message.mutable_connect()->set_epoch(group.epoch);
+    for (const auto& [other_id, offers] : group.offers) {
+      const bool same_role = other_id.role == id.role;
+      proto::Peer* peer = nullptr;
+      for (const proto::Lane& theirs : offers.lanes()) {
+        if (theirs.peer() != id.rank || theirs.co_owner() != same_role) continue;
+        if (peer == nullptr) {
+          peer = message.mutable_connect()->add_peers();
+          peer->set_rank(other_id.rank);
+          *peer->mutable_buffers() = offers.buffers();
+          peer->set_co_owner(same_role);
+          if (same_role) peer->set_mailbox(offers.mailbox());
+        }
+        peer->add_lane_addresses(theirs.address());
+      }
+    }
+    ToRank(id, std::move(message));
+  }
+  group.offers.clear();
+}
+
+void Coordinator::OnConnected(Member& member, const proto::Connected& connected, absl::Time now) {
+  Group* group = FindTerm(member, connected.epoch());
+  if (group == nullptr || group->phase != Phase::kConnecting) return;
+  group->connected.insert(member.id);
+  std::vector<LaneReport>& lanes = member.lanes[group->name];
+  lanes.clear();
+  for (const proto::LaneReport& lane : connected.lanes()) {
+    lanes.push_back({lane.peer(), lane.path(), lane.co_owner(), group->name});
+  }
+  OnReport(member, connected.report());
+  const std::vector<Member*> term = members_.TermOf(group->name);
+  if (group->connected.size() < term.size()) return;
+  group->phase = Phase::kReady;
+  group->lanes_deadline = absl::InfiniteFuture();
+  proto::ControllerMessage message;
+  message.mutable_established()->set_epoch(group->epoch);
+  for (Member* other : term) {
+    other->established = true;
+    actions_->Send(other->connection, message);
+    TellUndecided(*group, *other);
+  }
+  ReplaceLanes(*group, now);
+}
+
+void Coordinator::OnConnectFailed(Group& group, const Member& member, const absl::Status& why,
+                                  absl::Time now) {
+  if (group.phase != Phase::kOffering && group.phase != Phase::kConnecting) return;
+  group.last_lane_trouble = While(ToString(member.id), why);
+  RetryLanesLater(group, now);
+  BeginGathering(group);
+}
+
+// A NIC went away or came back: the lanes are planned again between two updates.
+void Coordinator::OnNics(Member& member, const proto::Nics& nics, absl::Time now) {
+  if (member.manifest == nullptr) return;
+  std::vector<Nic> usable;
+  for (const proto::UsableNic& nic : nics.nics()) {
+    usable.push_back({nic.name(), nic.rail(), nic.numa_node(), nic.bytes_per_second()});
+  }
+  if (usable == member.manifest->nics()) return;
+  auto changed = std::make_shared<Manifest>(*member.manifest);
+  changed->nics() = std::move(usable);
+  member.manifest = std::move(changed);
+  for (Group* group : GroupsOf(member.id)) {
+    group->nics_changed = true;
+    ReplaceLanes(*group, now);
+  }
+}
+
+void Coordinator::OnLaneFailed(const Member& member, const proto::LaneFailed& failed,
+                               absl::Time now) {
+  Group* group = FindTerm(member, failed.epoch());
+  const bool trainer = member.id.role == Role::kTrainer;
+  if (group == nullptr || (failed.co_owner() && !trainer)) return;
+  const bool peer_is_trainer = trainer == failed.co_owner();
+  const size_t peers = (peer_is_trainer ? group->plan.trainers : group->plan.workers).size();
+  if (failed.peer() >= peers) return;
+  const absl::Status status = DecodeError(failed.error());
+  if (group->phase == Phase::kReady) {
+    group->lane_lost = true;
+    group->last_lane_trouble = While(ToString(member.id), status);
+  } else {
+    OnConnectFailed(*group, member, status, now);
+  }
+  if (group->round == nullptr) return;
+  if (failed.co_owner()) {
+    group->round->OnCoOwnerLost(member.id.rank, failed.peer(), status);
+  } else if (trainer) {
+    group->round->OnLaneFailed(member.id.rank, failed.peer(), status);
+  } else {
+    group->round->OnLaneFailed(failed.peer(), member.id.rank, status);
+  }
+}
+
+// The first time at once, then at growing distances.
+void Coordinator::RetryLanesLater(Group& group, absl::Time now) {
+  constexpr absl::Duration kFirst = absl::Milliseconds(50);
+  constexpr uint32_t kMostDoublings = 6;
+  const uint32_t troubles = group.lane_troubles++;
+  if (troubles > 0) group.retry_at = now + kFirst * (1 << std::min(troubles - 1, kMostDoublings));
+}
+
+// A lane between two ranks that live is dead, or NICs have changed: the group gets new lanes.
+void Coordinator::ReplaceLanes(Group& group, absl::Time now) {
+  if (!(group.lane_lost || group.nics_changed)) return;
+  if (group.round != nullptr || group.phase != Phase::kReady) return;
+  if (group.lane_lost) RetryLanesLater(group, now);
+  BeginGathering(group);
+}
+
+// Ends the streams of ranks that have not offered or connected their lanes in time.
+void Coordinator::HangUpWhoIsLate(absl::Time now) {
+  std::set<ConnectionId> late;
+  for (auto& [name, group] : groups_) {
+    if (now < group.lanes_deadline) continue;
+    for (const Member* member : members_.TermOf(name)) {
+      const bool done = group.phase == Phase::kOffering ? group.offers.contains(member->id)
+                                                        : group.connected.contains(member->id);
+      if (!done) late.insert(member->connection);
+    }
+  }
+  const absl::Status why = absl::DeadlineExceededError(
+      absl::StrCat("no lanes after ", absl::FormatDuration(options_.lanes_timeout)));
+  for (const ConnectionId connection : late) HangUp(connection, WithScope(why, Scope::kPeer), now);
+}
+
+}  // namespace waybill

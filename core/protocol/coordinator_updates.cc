@@ -1,0 +1,558 @@
+// Updates: how a coordinator takes a version from the first publish to each group's outcome.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/protocol/coordinator.h"
+#include "core/protocol/message_codec.h"
+#include "core/protocol/mutation.h"
+
+namespace waybill {
+
+// --- decisions ---
+
+bool Coordinator::IsDecided(const Group& group, uint64_t epoch, uint32_t sequence) {
+  return std::any_of(group.decisions.begin(), group.decisions.end(), [&](const Decision& decision) {
+    return decision.epoch == epoch && decision.sequence == sequence;
+  });
+}
+
+bool Coordinator::ShowsOrKnows(const Group& group, uint64_t version) const {
+  return std::any_of(members_.members().begin(), members_.members().end(), [&](const auto& m) {
+    return m.first.role == Role::kWorker && m.first.group == group.name &&
+           (m.second.shown_version == version || m.second.committed_version == version);
+  });
+}
+
+// Tells a worker what became of the update that it voted for. A record, or a member that knows of
+// the commit, means COMMIT. Otherwise nobody can have committed if this controller knows all
+// decisions, or if it has asked everybody.
+void Coordinator::ResolveDoubt(Member& member, bool everybody_is_here) {
+  if (!member.doubt) return;
+  const Group& group = GroupNamed(member.id.group);
+  const proto::Doubt doubt = *member.doubt;
+  const proto::Round& round = doubt.round();
+  if (group.round != nullptr && IsOf(round, group.round->update()) && group.round->undecided()) {
+    return;
+  }
+  const bool committed =
+      IsDecided(group, round.epoch(), round.sequence()) || ShowsOrKnows(group, doubt.version());
+  const bool made_here = round.epoch() >> kEpochCountBits == options_.incarnation;
+  if (!committed && !options_.decisions_are_durable && !made_here && !everybody_is_here) return;
+  member.doubt.reset();
+  proto::ControllerMessage message;
+  if (committed != Mutated(Mutation::kDoubtSettledTheWrongWay)) {
+    *message.mutable_commit()->mutable_round() = round;
+    message.mutable_commit()->set_version(doubt.version());
+    member.committed_version = std::max(member.committed_version, doubt.version());
+    committed_version_ = std::max(committed_version_, doubt.version());
+  } else {
+    *message.mutable_abort()->mutable_round() = round;
+    message.mutable_abort()->set_begun(true);
+    *message.mutable_abort()->mutable_error() = EncodeError(
+        absl::AbortedError(absl::StrCat("version ", doubt.version(), " was not committed")));
+  }
+  actions_->Send(member.connection, std::move(message));
+}
+
+void Coordinator::ResolveDoubts(const Group& group, bool everybody_is_here) {
+  for (auto& [id, member] : members_.members()) {
+    if (id.role == Role::kWorker && id.group == group.name) ResolveDoubt(member, everybody_is_here);
+  }
+}
+
+// Tells a trainer that came back what became in the group of the versions that it sent before. One
+// that is told to have failed must not be committed after all: others that still wait to publish it
+// are refused.
+void Coordinator::TellUndecided(const Group& group, Member& trainer) {
+  if (!trainer.told_groups.insert(group.name).second) return;
+  for (const uint64_t version : trainer.undecided_versions) {
+    const bool committed =
+        ShowsOrKnows(group, version) ||
+        std::any_of(group.decisions.begin(), group.decisions.end(),
+                    [&](const Decision& decision) { return decision.version == version; });
+    absl::Status lost;
+    if (!committed && group.decisions.size() >= kDecisionsKept &&
+        version < group.decisions.front().version) {
+      lost = absl::UnknownError(absl::StrCat("nobody knows any more whether version ", version,
+                                             " was committed: ", group.decisions.size(),
+                                             " later ones were"));
+    } else if (!committed) {
+      lost = absl::UnavailableError(absl::StrCat("version ", version, " was not committed before ",
+                                                 ToString(trainer.id), " was lost"));
+      const auto [given_up, first] = given_up_.try_emplace(version);
+      if (first) {
+        given_up->second.status = lost;
+        for (uint32_t t = 0; t < members_.trainers(); ++t) given_up->second.trainers.insert(t);
+      }
+      given_up->second.trainers.erase(trainer.id.rank);
+    }
+    SendOutcome(trainer.id.rank, /*attempt=*/0, version, group.name, committed, lost);
+  }
+}
+
+void Coordinator::Group::Record() { coordinator.RecordDecision(*this); }
+
+void Coordinator::RecordDecision(Group& group) {
+  const UpdateId& update = group.round->update();
+  const Decision decision{update.epoch, update.sequence, update.version, group.name};
+  recordings_[++record_ticket_] = decision;
+  if (Mutated(Mutation::kCommitBeforeTheRecord)) {
+    group.decisions.push_back(decision);
+    group.round->OnRecorded(Recorded::kDurable, absl::OkStatus());
+  }
+  actions_->Record(record_ticket_, decision);
+}
+
+void Coordinator::OnRecorded(uint64_t ticket, Recorded recorded, const absl::Status& status,
+                             absl::Time now) {
+  const auto recording = recordings_.find(ticket);
+  if (recording == recordings_.end()) return;
+  const Decision decision = recording->second;
+  recordings_.erase(recording);
+  if (recorded == Recorded::kUnknown) {
+    halted_ = While("it is not known whether a decision was recorded", status);
+    std::vector<ConnectionId> connections;
+    for (const auto& [id, member] : members_.members()) connections.push_back(member.connection);
+    for (const auto& [connection, claim] : claims_) connections.push_back(connection);
+    members_.members().clear();
+    claims_.clear();
+    for (const ConnectionId connection : connections) actions_->Close(connection);
+    return;
+  }
+  Group& group = GroupNamed(decision.group);
+  if (recorded == Recorded::kDurable) {
+    group.decisions.push_back(decision);
+    if (group.decisions.size() > kDecisionsKept) group.decisions.erase(group.decisions.begin());
+    committed_version_ = std::max(committed_version_, decision.version);
+  }
+  if (group.round != nullptr && group.round->update().epoch == decision.epoch &&
+      group.round->update().sequence == decision.sequence) {
+    group.round->OnRecorded(recorded, status);
+  }
+  ResolveDoubts(group, /*everybody_is_here=*/false);
+  Advance(now);
+}
+
+// --- publishing ---
+
+absl::Status Coordinator::CheckPublish(const Member& member, const proto::Publish& publish) const {
+  const uint64_t version = publish.version();
+  if (member.id.role != Role::kTrainer || version == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ToString(member.id), " cannot publish version ", version));
+  }
+  // Some groups have committed one that is being published, perhaps.
+  if (publications_.contains(version)) return absl::OkStatus();
+  return version > committed_version_ ? absl::OkStatus() : NotLater(version);
+}
+
+absl::Status Coordinator::NotLater(uint64_t version) const {
+  return absl::FailedPreconditionError(absl::StrCat("publish version ", version, ": version ",
+                                                    committed_version_,
+                                                    " is committed, and versions only grow"));
+}
+
+void Coordinator::RefusePublish(uint32_t trainer, uint64_t version, uint64_t attempt,
+                                const absl::Status& status) {
+  proto::ControllerMessage message;
+  message.mutable_publish_refused()->set_version(version);
+  message.mutable_publish_refused()->set_attempt(attempt);
+  *message.mutable_publish_refused()->mutable_error() = EncodeError(status);
+  ToRank({Role::kTrainer, trainer}, std::move(message));
+}
+
+void Coordinator::SendOutcome(uint32_t trainer, uint64_t attempt, uint64_t version,
+                              const std::string& group, bool committed,
+                              const absl::Status& status) {
+  proto::ControllerMessage message;
+  proto::Outcome* outcome = message.mutable_outcome();
+  outcome->set_version(version);
+  outcome->set_group(group);
+  outcome->set_committed(committed);
+  outcome->set_attempt(attempt);
+  if (!status.ok()) *outcome->mutable_error() = EncodeError(status);
+  ToRank({Role::kTrainer, trainer}, std::move(message));
+}
+
+void Coordinator::OnPublish(const Member& member, const proto::Publish& publish, absl::Time now) {
+  const uint32_t trainer = member.id.rank;
+  const uint64_t version = publish.version();
+  if (absl::Status status = CheckPublish(member, publish); !status.ok()) {
+    if (member.id.role == Role::kTrainer) {
+      RefusePublish(trainer, version, publish.attempt(), status);
+    }
+    return;
+  }
+  const auto given_up = given_up_.find(version);
+  if (given_up != given_up_.end() && given_up->second.trainers.erase(trainer) > 0) {
+    return RefusePublish(trainer, version, publish.attempt(), given_up->second.status);
+  }
+  const absl::Time deadline =
+      now + (publish.deadline_ms() > 0 ? absl::Milliseconds(publish.deadline_ms())
+                                       : options_.publish_timeout);
+  Publication& publication = publications_[version];
+  if (publication.publishes.empty()) publication.digests_off = publish.digests_off();
+  publication.publishes[trainer] = {publish.attempt(), deadline, now};
+  if (publication.opened) TakePart(trainer, version, publication);
+}
+
+// Lets a trainer that publishes an opened version take part where that is undecided, and tells it
+// what has become of the version elsewhere.
+void Coordinator::TakePart(uint32_t trainer, uint64_t version, Publication& publication) {
+  const auto [attempt, deadline, received] = publication.publishes.at(trainer);
+  proto::ControllerMessage message;
+  message.mutable_publish_accepted()->set_version(version);
+  message.mutable_publish_accepted()->set_attempt(attempt);
+  std::vector<UpdateRound*> rounds;
+  for (auto& [name, part] : publication.parts) {
+    if (part.state == Part::State::kQueued) {
+      message.mutable_publish_accepted()->add_groups(name);
+    } else if (part.state == Part::State::kOpen) {
+      UpdateRound* round = GroupNamed(name).round.get();
+      if (!round->undecided() || round->published(trainer) || round->gone(trainer)) continue;
+      message.mutable_publish_accepted()->add_groups(name);
+      rounds.push_back(round);
+    }
+  }
+  ToRank({Role::kTrainer, trainer}, std::move(message));
+  for (const auto& [name, part] : publication.parts) {
+    if (part.state != Part::State::kCommitted && part.state != Part::State::kGivenUp) continue;
+    SendOutcome(trainer, attempt, version, name, part.state == Part::State::kCommitted,
+                part.status);
+  }
+  for (UpdateRound* round : rounds) round->OnPublish(trainer, attempt, deadline);
+}
+
+void Coordinator::OnWithdraw(const Member& member, const proto::Withdraw& withdraw) {
+  const auto found = publications_.find(withdraw.version());
+  if (member.id.role != Role::kTrainer || found == publications_.end()) return;
+  const uint32_t trainer = member.id.rank;
+  Publication& publication = found->second;
+  const auto publish = publication.publishes.find(trainer);
+  if (publish == publication.publishes.end() || publish->second.attempt != withdraw.attempt()) {
+    return;
+  }
+  if (!publication.opened) {
+    publication.publishes.erase(publish);
+    if (publication.publishes.empty()) publications_.erase(found);
+    return;
+  }
+  const absl::Status why = DecodeError(withdraw.error());
+  for (auto& [name, part] : publication.parts) {
+    if (part.state == Part::State::kQueued) {
+      GiveUpPart(withdraw.version(), publication, name,
+                 While(absl::StrCat("trainer ", trainer), why));
+    } else if (part.state == Part::State::kOpen) {
+      UpdateRound& round = *GroupNamed(name).round;
+      if (round.published(trainer) && round.attempt(trainer) == withdraw.attempt()) {
+        round.OnTrainerFailed(trainer, why);
+      }
+    }
+  }
+}
+
+// Gives up what the trainer has published where it has not begun. What the trainer was told last,
+// it may not have heard.
+void Coordinator::ForgetTrainer(uint32_t trainer, const absl::Status& why) {
+  for (auto& [version, given_up] : given_up_) given_up.trainers.insert(trainer);
+  for (auto entry = publications_.begin(); entry != publications_.end();) {
+    Publication& publication = entry->second;
+    if (publication.publishes.erase(trainer) > 0) {
+      for (const auto& [name, part] : publication.parts) {
+        if (part.state == Part::State::kQueued) GiveUpPart(entry->first, publication, name, why);
+      }
+    }
+    const bool nobody = !publication.opened && publication.publishes.empty();
+    entry = nobody ? publications_.erase(entry) : std::next(entry);
+  }
+}
+
+absl::Time Coordinator::AbsenceDeadline(const Publication::Publish& publish) const {
+  return std::max(publish.received, incomplete_since_) + options_.absence_timeout;
+}
+
+std::string Coordinator::DescribeAbsence() const {
+  for (const std::string& name : options_.required_groups) {
+    if (std::string missing = members_.DescribeMissing(name); !missing.empty()) return missing;
+  }
+  std::string all;
+  for (const std::string& name : members_.groups()) {
+    const std::string missing = members_.DescribeMissing(name);
+    if (missing.empty()) return "";
+    absl::StrAppend(&all, all.empty() ? "" : "; ", missing);
+  }
+  return all.empty() ? members_.DescribeMissing(kDefaultGroup) : all;
+}
+
+void Coordinator::RefuseLatePublishes(absl::Time now) {
+  const std::string missing = DescribeAbsence();
+  for (auto entry = publications_.begin(); entry != publications_.end();) {
+    auto& [version, publication] = *entry;
+    if (publication.opened) {
+      for (auto& [name, part] : publication.parts) {
+        if (part.state != Part::State::kQueued) continue;
+        const bool late =
+            std::any_of(publication.publishes.begin(), publication.publishes.end(),
+                        [&](const auto& publish) { return now >= publish.second.deadline; });
+        if (!late) continue;
+        GiveUpPart(version, publication, name,
+                   absl::DeadlineExceededError(absl::StrCat("publish version ", version,
+                                                            ": still waiting for ",
+                                                            DescribeWaiting(GroupNamed(name)))));
+      }
+      ++entry;
+      continue;
+    }
+    std::erase_if(publication.publishes, [&, v = version](const auto& entry_of_trainer) {
+      const auto& [trainer, publish] = entry_of_trainer;
+      if (now >= publish.deadline) {
+        std::string waiting = missing;
+        for (const auto& [name, group] : groups_) {
+          if (waiting.empty()) waiting = DescribeWaiting(group);
+        }
+        RefusePublish(trainer, v, publish.attempt,
+                      WithScope(absl::DeadlineExceededError(absl::StrCat(
+                                    "publish version ", v, ": still waiting for ", waiting)),
+                                Scope::kUpdate));
+        return true;
+      }
+      if (missing.empty() || now < AbsenceDeadline(publish)) return false;
+      RefusePublish(trainer, v, publish.attempt,
+                    absl::UnavailableError(absl::StrCat(
+                        "publish version ", v, ": the job is not whole, waiting for ", missing)));
+      return true;
+    });
+    entry = publication.publishes.empty() ? publications_.erase(entry) : std::next(entry);
+  }
+}
+
+absl::Time Coordinator::PublishDeadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  const bool missing = !DescribeAbsence().empty();
+  for (const auto& [version, publication] : publications_) {
+    const bool queued =
+        std::any_of(publication.parts.begin(), publication.parts.end(),
+                    [](const auto& part) { return part.second.state == Part::State::kQueued; });
+    for (const auto& [trainer, publish] : publication.publishes) {
+      if (!publication.opened || queued) next = std::min(next, publish.deadline);
+      if (!publication.opened && missing) next = std::min(next, AbsenceDeadline(publish));
+    }
+    if (!publication.opened) next = std::min(next, OpeningTime(publication));
+  }
+  return next;
+}
+
+// Returns true if the group's ranks are all here and its lanes are being made for the first time.
+bool Coordinator::IsSettling(const Group& group) const {
+  return group.phase != Phase::kReady && group.lane_troubles == 0 && members_.complete(group.name);
+}
+
+// Returns when the publish goes to the groups that are whole: at once, or once those that will be
+// whole soon have had their time. InfiniteFuture if it can go to none.
+absl::Time Coordinator::OpeningTime(const Publication& publication) const {
+  bool any_ready = false, any_settling = false;
+  for (const auto& [name, group] : groups_) {
+    const bool ready = group.phase == Phase::kReady;
+    if (!ready && IsRequired(group)) return absl::InfiniteFuture();
+    any_ready = any_ready || ready;
+    any_settling = any_settling || IsSettling(group);
+  }
+  if (!any_ready) return absl::InfiniteFuture();
+  absl::Time first = absl::InfiniteFuture();
+  for (const auto& [trainer, publish] : publication.publishes) {
+    first = std::min(first, publish.received);
+  }
+  return any_settling ? first + options_.absence_timeout : first;
+}
+
+void Coordinator::Open(uint64_t version, Publication& publication) {
+  publication.opened = true;
+  for (const std::string& name : members_.groups()) {
+    Part& part = publication.parts[name];
+    const Group& group = GroupNamed(name);
+    if (group.phase == Phase::kReady) continue;
+    part = {Part::State::kGivenUp,
+            absl::UnavailableError(absl::StrCat("group ", name, " is not whole: waiting for ",
+                                                DescribeWaiting(group)))};
+  }
+  for (const auto& [trainer, publish] : publication.publishes) {
+    TakePart(trainer, version, publication);
+  }
+}
+
+void Coordinator::GiveUpPart(uint64_t version, Publication& publication, const std::string& group,
+                             const absl::Status& status) {
+  publication.parts[group] = {Part::State::kGivenUp, WithScope(status, Scope::kUpdate)};
+  for (const auto& [trainer, publish] : publication.publishes) {
+    SendOutcome(trainer, publish.attempt, version, group, /*committed=*/false,
+                publication.parts[group].status);
+  }
+}
+
+// Begins, or gives up, a version that waits for its turn in a group.
+void Coordinator::AdvancePart(uint64_t version, Publication& publication, const std::string& name,
+                              absl::Time now) {
+  Group& group = GroupNamed(name);
+  if (group.round != nullptr) return;
+  if (!group.decisions.empty() && version <= group.decisions.back().version) {
+    return GiveUpPart(version, publication, name, NotLater(version));
+  }
+  if (!members_.complete(name)) {
+    return GiveUpPart(
+        version, publication, name,
+        absl::UnavailableError(absl::StrCat("group ", name, " is not whole: waiting for ",
+                                            members_.DescribeMissing(name))));
+  }
+  if (group.phase == Phase::kReady) BeginRound(group, version, publication, now);
+}
+
+void Coordinator::AdvancePublications(absl::Time now) {
+  for (auto entry = publications_.begin(); entry != publications_.end();) {
+    auto& [version, publication] = *entry;
+    if (!publication.opened) {
+      // What waited behind a later version comes too late.
+      if (version <= committed_version_) {
+        for (const auto& [trainer, publish] : publication.publishes) {
+          RefusePublish(trainer, version, publish.attempt, NotLater(version));
+        }
+        entry = publications_.erase(entry);
+        continue;
+      }
+      if (now < OpeningTime(publication)) {
+        ++entry;
+        continue;
+      }
+      Open(version, publication);
+    }
+    bool over = true;
+    for (auto& [name, part] : publication.parts) {
+      if (part.state == Part::State::kQueued) AdvancePart(version, publication, name, now);
+      over = over && (part.state == Part::State::kCommitted || part.state == Part::State::kGivenUp);
+    }
+    if (!over) {
+      ++entry;
+      continue;
+    }
+    FinishPublication(version, publication);
+    entry = publications_.erase(entry);
+  }
+  given_up_.erase(given_up_.begin(), given_up_.upper_bound(committed_version_));
+}
+
+// Counts a version that every group has shown or given up.
+void Coordinator::FinishPublication(uint64_t version, const Publication& publication) {
+  absl::Status why;
+  for (const auto& [name, part] : publication.parts) {
+    if (part.state == Part::State::kCommitted) {
+      ++updates_committed_;
+      return;
+    }
+    why = FirstError(why, part.status);
+  }
+  ++updates_aborted_;
+  GivenUp& given_up = given_up_[version];
+  given_up = {{}, why};
+  for (uint32_t t = 0; t < members_.trainers(); ++t) {
+    if (!publication.publishes.contains(t)) given_up.trainers.insert(t);
+  }
+}
+
+// --- rounds ---
+
+void Coordinator::BeginRound(Group& group, uint64_t version, const Publication& publication,
+                             absl::Time now) {
+  group.sequence = group.sequence % kSequenceMask + 1;  // Never 0.
+  const UpdateId update{.version = version,
+                        .sequence = group.sequence,
+                        .epoch = group.epoch,
+                        .plan_hash = group.plan.hash};
+  absl::Time deadline = absl::InfiniteFuture();
+  for (const auto& [trainer, publish] : publication.publishes) {
+    deadline = std::min(deadline, publish.deadline);
+  }
+  publications_.at(version).parts.at(group.name).state = Part::State::kOpen;
+  group.round =
+      std::make_unique<UpdateRound>(update, publication.digests_off, deadline, &group.plan, &group);
+  group.round->Begin(now);
+  for (const auto& [trainer, publish] : publication.publishes) {
+    group.round->OnPublish(trainer, publish.attempt, publish.deadline);
+  }
+}
+
+void Coordinator::Group::TellOutcome(bool committed, const absl::Status& status) {
+  coordinator.OnOutcome(*this, committed, status);
+}
+
+void Coordinator::OnOutcome(Group& group, bool committed, const absl::Status& status) {
+  const uint64_t version = group.round->update().version;
+  Publication& publication = publications_.at(version);
+  publication.parts.at(group.name) = {committed ? Part::State::kCommitted : Part::State::kGivenUp,
+                                      status};
+  for (const auto& [trainer, publish] : publication.publishes) {
+    SendOutcome(trainer, publish.attempt, version, group.name, committed, status);
+  }
+}
+
+void Coordinator::FinishRoundIfOver(Group& group) {
+  if (group.round == nullptr || !group.round->over()) return;
+  if (group.round->committed()) group.lane_troubles = 0;
+  group.round.reset();
+  ResolveDoubts(group, /*everybody_is_here=*/false);
+}
+
+// A renewed buffer is told to every trainer that writes to it, before any START that names it, and
+// also if the update is over: a trainer that is not started in it needs the address in a later one.
+void Coordinator::TellRenewal(const Group& group, const Member& member, const proto::Ready& ready) {
+  if (!ready.has_buffer()) return;
+  proto::ControllerMessage message;
+  proto::Renewed* renewed = message.mutable_renewed();
+  renewed->set_epoch(group.epoch);
+  renewed->set_worker(member.id.rank);
+  renewed->set_buffer_index(ready.buffer_index());
+  *renewed->mutable_buffer() = ready.buffer();
+  const RouteTable& arrivals = group.plan.workers[member.id.rank];
+  std::set<uint32_t> trainers;
+  for (uint32_t r = 0; r < arrivals.size(); ++r) trainers.insert(arrivals.trainer(r));
+  for (const uint32_t trainer : trainers) {
+    const bool starts = group.round != nullptr && group.round->published(trainer);
+    if (Mutated(Mutation::kRenewedAddressToldOnce) && !starts) continue;
+    ToRank({Role::kTrainer, trainer}, message);
+  }
+}
+
+void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& message) {
+  const uint32_t rank = member.id.rank;
+  if (member.id.role == Role::kTrainer) {
+    if (!message.has_failed()) return;
+    const Group* group = FindTerm(member, message.failed().round().epoch());
+    if (group == nullptr || group->round == nullptr ||
+        !IsOf(message.failed().round(), group->round->update())) {
+      return;
+    }
+    return group->round->OnTrainerFailed(rank, DecodeError(message.failed().error()));
+  }
+  Group& group = GroupNamed(member.id.group);
+  const auto current = [&](const proto::Round& round) {
+    return group.round != nullptr && IsOf(round, group.round->update());
+  };
+  if (message.has_failed() && current(message.failed().round())) {
+    group.round->OnWorkerFailed(rank, DecodeError(message.failed().error()));
+  } else if (message.has_shown()) {
+    // Also after the round: it is what settles others' doubts.
+    member.shown_version = std::max(member.shown_version, message.shown().version());
+    OnReport(member, message.shown().report());
+    if (current(message.shown().round())) group.round->OnShown(rank);
+  } else if (message.has_ready() && message.ready().round().epoch() == group.epoch) {
+    TellRenewal(group, member, message.ready());
+    if (current(message.ready().round())) group.round->OnReady(rank, message.ready());
+  } else if (message.has_refused() && current(message.refused().round())) {
+    group.round->OnRefused(rank, DecodeError(message.refused().error()));
+  } else if (message.has_arrived() && current(message.arrived().round())) {
+    group.round->OnArrived(rank);
+  }
+}
+
+}  // namespace waybill

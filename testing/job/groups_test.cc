@@ -1,0 +1,88 @@
+// Groups that come and go while a job goes on.
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "core/control/status_json.h"
+#include "core/fabric/choice/make_fabric.h"
+#include "testing/job/job.h"
+
+namespace waybill {
+namespace {
+
+// How many lanes each rank has ever had, by "group rank".
+std::map<std::string, uint64_t> LanesOf(const proto::StatusReply& status) {
+  std::map<std::string, uint64_t> lanes;
+  for (const proto::RankStatus& rank : status.ranks()) {
+    lanes[rank.group() + " " + rank.name()] = CounterOf(rank.report(), "local.lanes");
+  }
+  return lanes;
+}
+
+void PublishToAll(Job& job, uint64_t version) {
+  for (const absl::Status& status : job.PublishAll(version)) EXPECT_EQ(status.message(), "");
+  ASSERT_TRUE(job.trainer(0)->AwaitOutcome(absl::Seconds(20)).ok());
+}
+
+TEST(Groups, AGroupThatJoinsOpensItsOwnLanesAndNoOthers) {
+  const auto make_fabric = [](const std::string&) { return *MakeFabric({.host = "127.0.0.1"}); };
+  Job job({.make_fabric = make_fabric, .trainers = 2, .workers = 3, .groups = {"a", "b", "b"}});
+  ASSERT_EQ(job.StartController().message(), "");
+  std::thread other([&] { ASSERT_EQ(job.JoinTrainer(1).message(), ""); });
+  std::thread worker([&] { ASSERT_EQ(job.JoinWorker(0).message(), ""); });
+  ASSERT_EQ(job.JoinTrainer(0).message(), "");
+  other.join();
+  worker.join();
+  PublishToAll(job, 1);
+  const auto before = LanesOf(job.controller().status());
+  ASSERT_EQ(before.at("a worker 0"), 2u);
+  const uint64_t epoch = job.controller().status().groups(0).epoch();
+
+  std::thread first([&] { ASSERT_EQ(job.JoinWorker(1).message(), ""); });
+  ASSERT_EQ(job.JoinWorker(2).message(), "");
+  first.join();
+  PublishToAll(job, 2);
+  for (uint32_t w = 0; w < 3; ++w) EXPECT_TRUE(job.Shows(w, 2)) << w;
+  const auto after = LanesOf(job.controller().status());
+  EXPECT_EQ(job.controller().status().groups(0).epoch(), epoch);
+  EXPECT_EQ(after.at("a worker 0"), before.at("a worker 0"));
+  for (const std::string trainer : {" trainer 0", " trainer 1"}) {
+    EXPECT_EQ(after.at(trainer), before.at(trainer) + 2) << trainer;
+  }
+}
+
+TEST(Groups, AGroupThatDiesFailsNoPublishAndIsThereAgainWhenItComesBack) {
+  Job job({.trainers = 2, .workers = 2, .groups = {"a", "b"}});
+  ASSERT_EQ(job.StartController().message(), "");
+  ASSERT_EQ(job.JoinAll().message(), "");
+  PublishToAll(job, 1);
+  job.worker(1).reset();
+  PublishToAll(job, 2);
+  EXPECT_TRUE(job.Shows(0, 2));
+  ASSERT_EQ(job.JoinWorker(1).message(), "");
+  PublishToAll(job, 3);
+  for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(job.Shows(w, 3)) << w;
+}
+
+TEST(Groups, WhatAGroupThatIsNotWholeMissesIsToldByName) {
+  Job job({.trainers = 1, .workers = 3, .groups = {"a", "b", "b"}});
+  ASSERT_EQ(job.StartController().message(), "");
+  ASSERT_EQ(job.JoinAll().message(), "");
+  job.worker(2).reset();
+  for (const absl::Status& status : job.PublishAll(1)) EXPECT_EQ(status.message(), "");
+  const auto outcomes = job.trainer(0)->AwaitOutcome(absl::Seconds(20));
+  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+  ASSERT_EQ(outcomes->size(), 2u);
+  EXPECT_TRUE((*outcomes)[0].committed);
+  EXPECT_EQ((*outcomes)[1].group, "b");
+  EXPECT_EQ((*outcomes)[1].status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ((*outcomes)[1].status.message(),
+            "group b is not whole: waiting for worker 1 of group \"b\"");
+}
+
+}  // namespace
+}  // namespace waybill
