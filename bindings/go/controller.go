@@ -21,7 +21,7 @@ type ControllerOptions struct {
 	// The groups without which no version is published. A publish goes without any other group that
 	// is not whole.
 	RequiredGroups []string
-	JoinTimeout    time.Duration // From the first rank's coming until all are there; 0: 120 s.
+	JoinTimeout    time.Duration // How long a rank that joins may wait for the others; 0: 120 s.
 }
 
 // A Controller plans for a job and decides commits, in this process, until it is closed.

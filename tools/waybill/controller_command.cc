@@ -92,7 +92,7 @@ void AddControllerCommand(CLI::App& app, Run& run) {
                       "a group without which no version is published; can be given several times");
   command
       ->add_option("--join-timeout", options->join_timeout_seconds,
-                   "seconds from the first join until all ranks must have joined")
+                   "seconds that a rank which joins may wait for the others of its group")
       ->capture_default_str();
   command->add_option("--decisions", options->controller.decision_log,
                       "file for the decisions to commit; default: in the user's state folder");

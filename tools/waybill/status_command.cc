@@ -37,8 +37,10 @@ void Print(const proto::StatusReply& status) {
     std::cout << "waiting for " << status.waiting_for() << "\n";
   }
   for (const proto::GroupStatus& group : status.groups()) {
-    std::cout << absl::StrFormat("group %s: %s, term %d, plan %016x", group.name(), group.phase(),
-                                 group.epoch(), group.plan_hash());
+    std::cout << absl::StrFormat("group %s: %s", group.name(), group.phase());
+    if (group.epoch() != 0) {
+      std::cout << absl::StrFormat(", term %d, plan %016x", group.epoch(), group.plan_hash());
+    }
     if (group.updating_version() != 0) {
       std::cout << ", version " << group.updating_version() << " is being sent";
     }
