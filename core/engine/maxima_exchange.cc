@@ -13,7 +13,7 @@
 namespace waybill {
 namespace {
 
-constexpr uint64_t kHelloToken = ~uint64_t{0};
+constexpr uint64_t kGrantedToken = ~uint64_t{0};
 constexpr uint64_t kMessageToken = 0;
 constexpr uint64_t kSlotAlignment = 64;
 
@@ -133,11 +133,11 @@ bool MaximaExchange::Handle(const FabricEvent& event) {
 void MaximaExchange::Handle(CoOwner& peer, const FabricEvent& event) {
   switch (event.kind) {
     case FabricEvent::Kind::kConnected:
-      if (absl::Status status = Greet(peer); !status.ok()) Fail(peer, std::move(status));
+      if (absl::Status status = Grant(peer); !status.ok()) Fail(peer, std::move(status));
       return;
     case FabricEvent::Kind::kImmediate: {
       const Immediate immediate = Immediate::Unpack(event.immediate);
-      if (immediate.kind == Immediate::Kind::kHello) return Answer(peer);
+      if (immediate.kind == Immediate::Kind::kGranted) return Answer(peer);
       if (immediate.kind != Immediate::Kind::kMaxima) return;
       if (peer.arrived_sequence == immediate.sequence) {
         ++peer.arrived;
@@ -155,15 +155,15 @@ void MaximaExchange::Handle(CoOwner& peer, const FabricEvent& event) {
   }
 }
 
-// Grants first, then an empty write, which proves the lane and tells of the grants.
-absl::Status MaximaExchange::Greet(const CoOwner& peer) {
+// Grants, then says so.
+absl::Status MaximaExchange::Grant(const CoOwner& peer) {
   WAYBILL_RETURN_IF_ERROR(fabric_.Grant(peer.lane, mailbox_.id));
   WAYBILL_RETURN_IF_ERROR(fabric_.Grant(peer.lane, outbox_.id));
-  return fabric_.Post(peer.lane, {}, Immediate{Immediate::Kind::kHello}.Pack(), kHelloToken);
+  return fabric_.Post(peer.lane, {}, Immediate{Immediate::Kind::kGranted}.Pack(), kGrantedToken);
 }
 
 void MaximaExchange::Answer(CoOwner& peer) {
-  if (std::exchange(peer.greeted, true)) return;
+  if (peer.up) return;
   absl::StatusOr<RemoteRegionId> mailbox = fabric_.Import(peer.lane, peer.mailbox_address);
   if (!mailbox.ok()) return Fail(peer, mailbox.status());
   peer.mailbox = *mailbox;

@@ -72,7 +72,6 @@ class MaximaExchange {
     LaneId lane = LaneId::kNone;
     std::string mailbox_address;
     RemoteRegionId mailbox = RemoteRegionId::kNone;
-    bool greeted = false;
     bool up = false;
     bool failed = false;
     uint32_t posts_outstanding = 0;
@@ -86,7 +85,7 @@ class MaximaExchange {
   CoOwner& Find(uint32_t trainer);
   size_t incoming_count() const { return exchange_->incoming.size(); }
   void Handle(CoOwner& peer, const FabricEvent& event);
-  absl::Status Greet(const CoOwner& peer);
+  absl::Status Grant(const CoOwner& peer);
   void Answer(CoOwner& peer);
   void Fail(CoOwner& peer, absl::Status status);
   bool CanSend(const MaximaMessage& message) const;

@@ -15,7 +15,7 @@
 namespace waybill {
 namespace {
 
-constexpr uint64_t kHelloToken = ~uint64_t{0};
+constexpr uint64_t kGrantedToken = ~uint64_t{0};
 
 class TrainerEngineImpl final : public TrainerEngine {
  public:
@@ -176,26 +176,28 @@ class TrainerEngineImpl final : public TrainerEngine {
       case FabricEvent::Kind::kConnected:
         return FailUnless(link, fabric_.Grant(lane.id, sender_.ring().region()));
       case FabricEvent::Kind::kImmediate:
-        if (Immediate::Unpack(event.immediate).kind == Immediate::Kind::kHello) Answer(link, lane);
+        if (Immediate::Unpack(event.immediate).kind == Immediate::Kind::kGranted)
+          Answer(link, lane);
         return;
       case FabricEvent::Kind::kComplete:
-        if (event.token != kHelloToken) return sender_.OnComplete(link, lane, event.token);
-        lane.up = true;
-        return CheckConnected();
+        if (event.token != kGrantedToken) sender_.OnComplete(link, lane, event.token);
+        return;
       case FabricEvent::Kind::kFailed:
         return sender_.Fail(link, fabric_.LaneStatus(lane.id));
     }
   }
 
-  // The worker's hello says that its grants are here. Ours, an empty write, proves the lane.
+  // The worker has granted its buffers on the lane. It hears that the ring is granted to it.
   void Answer(WorkerLink& link, WorkerLane& lane) {
-    if (std::exchange(lane.greeted, true)) return;
-    if (absl::Status status = link.OpenBuffers(fabric_, sender_.routes().routes(), lane);
-        !status.ok()) {
-      return sender_.Fail(link, std::move(status));
+    if (lane.up) return;
+    absl::Status status = link.OpenBuffers(fabric_, sender_.routes().routes(), lane);
+    if (status.ok()) {
+      status =
+          fabric_.Post(lane.id, {}, Immediate{Immediate::Kind::kGranted}.Pack(), kGrantedToken);
     }
-    FailUnless(link,
-               fabric_.Post(lane.id, {}, Immediate{Immediate::Kind::kHello}.Pack(), kHelloToken));
+    if (!status.ok()) return sender_.Fail(link, std::move(status));
+    lane.up = true;
+    CheckConnected();
   }
 
   void CheckConnected() {

@@ -21,8 +21,8 @@ namespace waybill {
 
 struct TrainerLane {
   LaneId id = LaneId::kNone;
-  std::string nic;  // The worker's NIC; empty means any.
-  bool greeted = false;
+  std::string nic;       // The worker's NIC; empty means any.
+  bool granted = false;  // The trainer has granted its ring.
 };
 
 struct TrainerLink {

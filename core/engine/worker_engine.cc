@@ -18,7 +18,7 @@
 namespace waybill {
 namespace {
 
-constexpr uint64_t kHelloToken = ~uint64_t{0};
+constexpr uint64_t kGrantedToken = ~uint64_t{0};
 
 class WorkerEngineImpl final : public WorkerEngine {
  public:
@@ -207,7 +207,7 @@ class WorkerEngineImpl final : public WorkerEngine {
   void Handle(TrainerLink& source, TrainerLane& lane, const FabricEvent& event) {
     switch (event.kind) {
       case FabricEvent::Kind::kConnected:
-        return FailUnless(source, Greet(lane.id));
+        return FailUnless(source, Grant(lane.id));
       case FabricEvent::Kind::kImmediate:
         return CountImmediate(source, lane, Immediate::Unpack(event.immediate));
       case FabricEvent::Kind::kComplete:
@@ -217,17 +217,17 @@ class WorkerEngineImpl final : public WorkerEngine {
     }
   }
 
-  // Grants everything, then says so by an empty write, which proves the lane as well.
-  absl::Status Greet(LaneId lane) {
+  // Grants everything, then says so.
+  absl::Status Grant(LaneId lane) {
     for (uint32_t b = 0; b < memory_->buffer_count(); ++b) {
       WAYBILL_RETURN_IF_ERROR(memory_->Grant(lane, b));
     }
-    return fabric_.Post(lane, {}, Immediate{Immediate::Kind::kHello}.Pack(), kHelloToken);
+    return fabric_.Post(lane, {}, Immediate{Immediate::Kind::kGranted}.Pack(), kGrantedToken);
   }
 
   void CountImmediate(TrainerLink& source, TrainerLane& lane, Immediate immediate) {
-    if (immediate.kind == Immediate::Kind::kHello) {
-      lane.greeted = true;
+    if (immediate.kind == Immediate::Kind::kGranted) {
+      lane.granted = true;
       CheckConnected();
     } else if (immediate.kind == Immediate::Kind::kData) {
       gate_.Count(source.first_gate + static_cast<uint32_t>(&lane - source.lanes.data()),
@@ -239,7 +239,7 @@ class WorkerEngineImpl final : public WorkerEngine {
     if (connected_) return;
     for (const TrainerLink& source : sources_) {
       for (const TrainerLane& lane : source.lanes) {
-        if (!lane.greeted) return;
+        if (!lane.granted) return;
       }
     }
     connected_ = true;

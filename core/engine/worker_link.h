@@ -44,9 +44,8 @@ absl::StatusOr<BufferAccess> OpenBuffer(Fabric& fabric, LaneId lane, const Buffe
 struct WorkerLane {
   LaneId id = LaneId::kNone;
   std::string nic;                    // The trainer's NIC; empty means any.
-  std::vector<BufferAccess> buffers;  // Filled when the worker's hello arrives.
-  bool greeted = false;
-  bool up = false;
+  std::vector<BufferAccess> buffers;  // Filled when the worker has granted them.
+  bool up = false;                    // Either end has told the other what it grants.
 };
 
 struct WorkerBuffer {

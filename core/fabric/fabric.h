@@ -91,7 +91,8 @@ struct FabricCount {
 
 struct FabricEvent {
   enum class Kind : uint8_t {
-    // Both ends of the lane are connected.
+    // Both ends of the lane are connected, and each has heard from the other on it: nothing above
+    // the fabric has to try it out.
     kConnected = 1,
     // The post with this token is complete.
     kComplete = 2,

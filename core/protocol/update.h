@@ -94,7 +94,7 @@ struct NonFinite {
 
 // The 32 bits that ride behind a lane's last write. Who sent it is known from the lane.
 struct Immediate {
-  enum class Kind : uint8_t { kData = 1, kMaxima = 2, kHello = 3 };
+  enum class Kind : uint8_t { kData = 1, kMaxima = 2, kGranted = 3 };
   Kind kind = Kind::kData;
   uint32_t sequence = 0;  // 28 bits.
 

@@ -29,11 +29,11 @@ const ConnectFault kConnectFaults[] = {
     {"the_trainers_first_import", true, FabricCall::kImport, 1},
     {"the_trainers_import_of_the_second_buffer", true, FabricCall::kImport, 3},
     {"the_trainers_map", true, FabricCall::kMap, 1},
-    {"the_trainers_hello", true, FabricCall::kPost, 1},
+    {"the_trainers_answer", true, FabricCall::kPost, 1},
     {"the_workers_connect", false, FabricCall::kConnect, 1},
     {"the_workers_grant", false, FabricCall::kGrant, 1},
     {"the_workers_last_grant", false, FabricCall::kGrant, 4},
-    {"the_workers_hello", false, FabricCall::kPost, 1},
+    {"the_workers_grants", false, FabricCall::kPost, 1},
 };
 
 class ConnectFaultTest : public testing::TestWithParam<ConnectFault> {};

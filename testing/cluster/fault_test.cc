@@ -227,7 +227,7 @@ TEST_P(FaultTest, AnUnknownKindOfImmediateIsLeftAlone) {
   Make();
   cluster().at_worker(0).InjectImmediate("trainer 0", 0xF000'0007);
   cluster().at_trainer(0).InjectImmediate("worker 0", 0xF000'0007);
-  cluster().at_trainer(0).InjectImmediate("worker 1", Immediate{Immediate::Kind::kHello}.Pack());
+  cluster().at_trainer(0).InjectImmediate("worker 1", Immediate{Immediate::Kind::kGranted}.Pack());
   EXPECT_EQ(cluster().PublishAndCheck(2), "");
 }
 

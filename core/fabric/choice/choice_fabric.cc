@@ -22,16 +22,16 @@ namespace waybill {
 namespace choice {
 namespace {
 
-constexpr uint32_t kProof = 0;  // Whatever it says: it is the first.
+constexpr uint32_t kProposal = 0;  // Known by its place: it is the first on its way.
 constexpr size_t kEventsAtOnce = 256;
 
 // A lane by one member fabric.
 struct Way {
   LaneId lane = LaneId::kNone;  // None: there is no such way, and why.
   absl::Status why_none;
-  // The first immediate and the first completion of a way belong to its proof.
-  bool proof_came = false;
-  bool proof_done = false;
+  // The first immediate and the first completion of a way belong to the proposals.
+  bool proposal_came = false;
+  bool proposal_done = false;
 };
 
 struct ChoiceLane {
@@ -318,19 +318,19 @@ class ChoiceFabric final : public Fabric {
         lane.choice->OnFailed(member, members_[member].fabric->LaneStatus(event.lane));
         break;
       case FabricEvent::Kind::kComplete:
-        if (std::exchange(way.proof_done, true)) {
+        if (std::exchange(way.proposal_done, true)) {
           --lane.outstanding_posts;
           return Tell(id, event);
         }
-        lane.choice->OnProofSent(member);
+        lane.choice->OnProposalSent(member);
         break;
       case FabricEvent::Kind::kImmediate:
-        if (!std::exchange(way.proof_came, true)) {
-          lane.choice->OnProof(member);
+        if (!std::exchange(way.proposal_came, true)) {
+          lane.choice->OnProposal(member);
           break;
         }
         // The user's, of an end that has our answer already.
-        lane.choice->OnProofSent(member);
+        lane.choice->OnProposalSent(member);
         Advance(id, lane);
         return Tell(id, event);
     }
@@ -353,9 +353,9 @@ class ChoiceFabric final : public Fabric {
   void Advance(LaneId id, ChoiceLane& lane) {
     if (lane.connected || !lane.status.ok()) return;
     LaneChoice& choice = *lane.choice;
-    for (std::optional<size_t> i = choice.TakeToProve(); i; i = choice.TakeToProve()) {
+    for (std::optional<size_t> i = choice.TakeToPropose(); i; i = choice.TakeToPropose()) {
       const absl::Status status =
-          members_[*i].fabric->Post(lane.ways[*i].lane, {}, kProof, /*token=*/0);
+          members_[*i].fabric->Post(lane.ways[*i].lane, {}, kProposal, /*token=*/0);
       if (!status.ok()) choice.OnFailed(*i, status);
     }
     if (choice.chosen()) return Settle(id, lane);

@@ -20,22 +20,22 @@ void LaneChoice::OnUp(size_t way, absl::Time now) {
 void LaneChoice::OnFailed(size_t way, const absl::Status& why) {
   if (!open() || failed(way)) return;
   ways_[way].why = why;
-  if (to_prove_ == way) to_prove_.reset();
+  if (to_propose_ == way) to_propose_.reset();
   Decide();
 }
 
-void LaneChoice::OnProof(size_t way) {
+void LaneChoice::OnProposal(size_t way) {
   if (!open() || failed(way)) return;
   if (leads_) {
-    if (ways_[way].proof_sent) chosen_ = way;
-  } else if (!ways_[way].proof_sent) {
-    ways_[way].proof_sent = true;
-    to_prove_ = way;
+    if (ways_[way].proposed) chosen_ = way;
+  } else if (!ways_[way].proposed) {
+    ways_[way].proposed = true;
+    to_propose_ = way;
   }
 }
 
 // The answer has arrived, so the end that leads knows.
-void LaneChoice::OnProofSent(size_t way) {
+void LaneChoice::OnProposalSent(size_t way) {
   if (open() && !leads_ && !failed(way)) chosen_ = way;
 }
 
@@ -45,24 +45,26 @@ void LaneChoice::OnTime(absl::Time now) {
   give_up_at_ = now + patience_;
   for (size_t i = 0; i < ways_.size(); ++i) {
     if (failed(i)) continue;
-    if (ways_[i].up && !ways_[i].proof_sent) break;  // The next to be asked for.
+    if (ways_[i].up && !ways_[i].proposed) break;  // The next to be asked for.
     OnFailed(i, absl::DeadlineExceededError(
                     absl::StrCat(ways_[i].up ? "an empty write got no answer" : "did not connect",
                                  " within ", absl::FormatDuration(patience_))));
     if (!open()) return;
-    if (to_prove_) return;
+    if (to_propose_) return;
   }
 }
 
-std::optional<size_t> LaneChoice::TakeToProve() { return std::exchange(to_prove_, std::nullopt); }
+std::optional<size_t> LaneChoice::TakeToPropose() {
+  return std::exchange(to_propose_, std::nullopt);
+}
 
 void LaneChoice::Decide() {
   if (!leads_ || !open()) return;
   for (size_t i = 0; i < ways_.size(); ++i) {
     if (failed(i)) continue;
-    if (ways_[i].up && !ways_[i].proof_sent) {
-      ways_[i].proof_sent = true;
-      to_prove_ = i;
+    if (ways_[i].up && !ways_[i].proposed) {
+      ways_[i].proposed = true;
+      to_propose_ = i;
     }
     return;  // A better one may still come up, or is being asked for.
   }

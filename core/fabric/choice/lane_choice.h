@@ -1,9 +1,9 @@
-// Which of several ways to one peer is taken: the best that an empty write has proved in both
-// directions. The rule alone, without any network.
+// How two ends agree on one of several ways between them: the best that is up. The rule alone,
+// without any network.
 //
-// Both ends try all ways at once. The end that leads asks, by an empty write, on the best way that
-// is up once every better one has failed; the other end answers on the same way, by another. The
-// first immediate on a way is therefore never the user's.
+// Both ends try all ways at once. The end that leads proposes the best way that is up, once every
+// better one has failed, by an empty write on it; the other end answers by another on the same way.
+// The first immediate on a way is therefore never the user's.
 #ifndef WAYBILL_CORE_FABRIC_CHOICE_LANE_CHOICE_H_
 #define WAYBILL_CORE_FABRIC_CHOICE_LANE_CHOICE_H_
 
@@ -26,12 +26,12 @@ class LaneChoice {
   // Report what happened. Each call may change the results of the functions below.
   void OnUp(size_t way, absl::Time now);
   void OnFailed(size_t way, const absl::Status& why);
-  void OnProof(size_t way);      // The first immediate.
-  void OnProofSent(size_t way);  // Our own empty write is complete.
+  void OnProposal(size_t way);      // The way's first immediate: a proposal, or the answer to ours.
+  void OnProposalSent(size_t way);  // Our own empty write is complete.
   void OnTime(absl::Time now);
 
   // The way on which an empty write is to be sent now, once each.
-  std::optional<size_t> TakeToProve();
+  std::optional<size_t> TakeToPropose();
   // The way that was chosen; final.
   std::optional<size_t> chosen() const { return chosen_; }
   // Not OK: all failed, and why each did.
@@ -45,8 +45,8 @@ class LaneChoice {
   struct Way {
     std::string name;
     bool up = false;
-    bool proof_sent = false;  // Or on its way.
-    absl::Status why;         // Not OK: failed.
+    bool proposed = false;  // By this end, or answered.
+    absl::Status why;       // Not OK: failed.
   };
 
   void Decide();
@@ -56,7 +56,7 @@ class LaneChoice {
   const bool leads_;
   const absl::Duration patience_;
   std::optional<absl::Time> give_up_at_;  // On those that are better than one that is up.
-  std::optional<size_t> to_prove_;
+  std::optional<size_t> to_propose_;
   std::optional<size_t> chosen_;
 };
 

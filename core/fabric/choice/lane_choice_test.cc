@@ -19,16 +19,16 @@ LaneChoice Follower() { return LaneChoice({"local", "verbs", "tcp"}, false, kPat
 TEST(LaneChoice, TheLeaderAsksOnTheBestOnceEveryBetterOneHasFailed) {
   LaneChoice choice = Leader();
   choice.OnUp(2, kStart);
-  EXPECT_EQ(choice.TakeToProve(), std::nullopt);
+  EXPECT_EQ(choice.TakeToPropose(), std::nullopt);
   choice.OnUp(1, kStart);
-  EXPECT_EQ(choice.TakeToProve(), std::nullopt);
+  EXPECT_EQ(choice.TakeToPropose(), std::nullopt);
   choice.OnFailed(0, kWhy);
-  EXPECT_EQ(choice.TakeToProve(), 1u);
-  EXPECT_EQ(choice.TakeToProve(), std::nullopt);
+  EXPECT_EQ(choice.TakeToPropose(), 1u);
+  EXPECT_EQ(choice.TakeToPropose(), std::nullopt);
   EXPECT_EQ(choice.chosen(), std::nullopt);
-  choice.OnProofSent(1);  // It was taken by the network; the answer counts.
+  choice.OnProposalSent(1);  // It was taken by the network; the answer counts.
   EXPECT_EQ(choice.chosen(), std::nullopt);
-  choice.OnProof(1);
+  choice.OnProposal(1);
   EXPECT_EQ(choice.chosen(), 1u);
   EXPECT_EQ(choice.WhyNoBetter(), "local: no cable");
 }
@@ -38,12 +38,12 @@ TEST(LaneChoice, AWayThatIsUpAndCarriesNothingGivesPlaceToTheNext) {
   choice.OnFailed(0, kWhy);
   choice.OnUp(1, kStart);
   choice.OnUp(2, kStart);
-  EXPECT_EQ(choice.TakeToProve(), 1u);
+  EXPECT_EQ(choice.TakeToPropose(), 1u);
   choice.OnFailed(1, absl::UnavailableError("retry exceeded"));
-  EXPECT_EQ(choice.TakeToProve(), 2u);
-  choice.OnProof(1);  // Late, and of no use.
+  EXPECT_EQ(choice.TakeToPropose(), 2u);
+  choice.OnProposal(1);  // Late, and of no use.
   EXPECT_EQ(choice.chosen(), std::nullopt);
-  choice.OnProof(2);
+  choice.OnProposal(2);
   EXPECT_EQ(choice.chosen(), 2u);
   EXPECT_EQ(choice.WhyNoBetter(), "local: no cable; verbs: retry exceeded");
 }
@@ -52,9 +52,9 @@ TEST(LaneChoice, BetterWaysMayTakeNoLongerThanPatience) {
   LaneChoice choice = Leader();
   choice.OnUp(2, kStart);
   choice.OnTime(kStart + kPatience - absl::Nanoseconds(1));
-  EXPECT_EQ(choice.TakeToProve(), std::nullopt);
+  EXPECT_EQ(choice.TakeToPropose(), std::nullopt);
   choice.OnTime(kStart + kPatience);
-  EXPECT_EQ(choice.TakeToProve(), 2u);
+  EXPECT_EQ(choice.TakeToPropose(), 2u);
   EXPECT_TRUE(choice.failed(0));
   EXPECT_TRUE(choice.failed(1));
   EXPECT_FALSE(choice.failed(2));
@@ -64,10 +64,10 @@ TEST(LaneChoice, AnAnswerMayTakeNoLongerEither) {
   LaneChoice choice = Leader();
   choice.OnFailed(0, kWhy);
   choice.OnUp(1, kStart);
-  EXPECT_EQ(choice.TakeToProve(), 1u);
+  EXPECT_EQ(choice.TakeToPropose(), 1u);
   choice.OnUp(2, kStart + kPatience / 2);
   choice.OnTime(kStart + kPatience);
-  EXPECT_EQ(choice.TakeToProve(), 2u);
+  EXPECT_EQ(choice.TakeToPropose(), 2u);
   choice.OnTime(kStart + kPatience + kPatience);
   EXPECT_EQ(choice.status().code(), absl::StatusCode::kUnavailable);
 }
@@ -87,11 +87,11 @@ TEST(LaneChoice, TheOtherEndAnswersWhereItIsAskedAndIsSureWhenTheAnswerWentOut) 
   LaneChoice choice = Follower();
   choice.OnUp(0, kStart);
   choice.OnUp(1, kStart);
-  EXPECT_EQ(choice.TakeToProve(), std::nullopt);
-  choice.OnProof(1);
-  EXPECT_EQ(choice.TakeToProve(), 1u);
+  EXPECT_EQ(choice.TakeToPropose(), std::nullopt);
+  choice.OnProposal(1);
+  EXPECT_EQ(choice.TakeToPropose(), 1u);
   EXPECT_EQ(choice.chosen(), std::nullopt);
-  choice.OnProofSent(1);
+  choice.OnProposalSent(1);
   EXPECT_EQ(choice.chosen(), 1u);
 }
 
@@ -130,11 +130,11 @@ TEST(LaneChoice, BothEndsChooseTheSame) {
           const Post post = posts.front();
           posts.erase(posts.begin());
           if (dead[post.way]) break;
-          ends[post.to].OnProof(post.way);
-          ends[1 - post.to].OnProofSent(post.way);
+          ends[post.to].OnProposal(post.way);
+          ends[1 - post.to].OnProposalSent(post.way);
       }
       for (int e = 0; e < 2; ++e) {
-        while (const auto i = ends[e].TakeToProve()) posts.push_back({1 - e, *i});
+        while (const auto i = ends[e].TakeToPropose()) posts.push_back({1 - e, *i});
       }
     }
     if (ends[0].chosen() && ends[1].chosen()) {
