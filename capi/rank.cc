@@ -8,11 +8,10 @@
 #include "capi/deadline.h"
 #include "capi/manifest.h"
 #include "core/net/tcp_socket.h"
+#include "core/protocol/timeouts.h"
 
 namespace waybill::capi {
 namespace {
-
-constexpr absl::Duration kJoinDefault = absl::Seconds(120);
 
 absl::StatusOr<RankConfig> ReadRankConfig(const waybill_rank_options_t* given,
                                           const std::shared_ptr<Context>& context) {
@@ -112,7 +111,7 @@ uint64_t Rank::NewToken(uint64_t user_token) {
 // --- joining and leaving ---
 
 absl::Status Rank::Join(int64_t deadline_ns, uint64_t user_token) {
-  WAYBILL_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline_ns, kJoinDefault));
+  WAYBILL_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline_ns, kJoinTimeout));
   const absl::Time deadline = absl::Now() + left;
   std::thread before;
   {

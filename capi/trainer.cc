@@ -11,11 +11,11 @@
 #include "capi/struct_size.h"
 #include "core/control/trainer_client.h"
 #include "core/device/device.h"
+#include "core/protocol/timeouts.h"
 
 namespace waybill::capi {
 namespace {
 
-constexpr absl::Duration kPublishDefault = absl::Seconds(60);
 // Each has a chunk on the device, and waits for it.
 constexpr uint32_t kDeviceStageThreads = 4;
 
@@ -36,7 +36,7 @@ class TrainerObject final : public Rank {
                                                   uint64_t user_token) {
     WAYBILL_RETURN_IF_ERROR(CheckJoined());
     WAYBILL_ASSIGN_OR_RETURN(const absl::Duration left,
-                             TimeLeft(options.deadline_ns, kPublishDefault));
+                             TimeLeft(options.deadline_ns, kPublishTimeout));
     if (options.version == 0) return absl::InvalidArgumentError("versions begin at 1");
     PublishCommand command{.version = options.version,
                            .deadline = absl::Now() + left,

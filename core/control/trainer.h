@@ -13,11 +13,12 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/control/trainer_client.h"
+#include "core/protocol/timeouts.h"
 
 namespace waybill {
 
 struct PublishOptions {
-  absl::Duration timeout = absl::Seconds(60);
+  absl::Duration timeout = kPublishTimeout;
   Digests digests = Digests::kOn;
   // If NaNs or infinities are among what is quantised, no group shows the version: Publish() is
   // kInvalidArgument and names the tensors.
@@ -37,7 +38,7 @@ struct GroupOutcome {
 struct TrainerOptions {
   RankIdentity identity;
   TrainerEngineOptions engine;
-  absl::Duration join_timeout = absl::Minutes(2);
+  absl::Duration join_timeout = kJoinTimeout;
   // Once a stop is requested, joining ends in kCancelled.
   std::stop_token cancel = {};
   // Called with every notice, on the progress thread.

@@ -13,13 +13,14 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "core/control/worker_client.h"
+#include "core/protocol/timeouts.h"
 
 namespace waybill {
 
 struct WorkerOptions {
   RankIdentity identity;
   WorkerEngineOptions engine;
-  absl::Duration join_timeout = absl::Minutes(2);
+  absl::Duration join_timeout = kJoinTimeout;
   // Once a stop is requested, joining ends in kCancelled.
   std::stop_token cancel = {};
   // Called with kPrepare, kArrived, kCommit and kAbort, one at a time, on a thread of its own. The

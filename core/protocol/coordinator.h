@@ -20,6 +20,7 @@
 #include "core/protocol/decision.h"
 #include "core/protocol/membership.h"
 #include "core/protocol/messages.pb.h"
+#include "core/protocol/timeouts.h"
 #include "core/protocol/update_round.h"
 
 namespace waybill {
@@ -36,9 +37,7 @@ struct CoordinatorOptions {
   // decision was not committed.
   bool decisions_are_durable = false;
   // How long a rank that joins waits for its term, unless its own deadline is earlier.
-  absl::Duration join_timeout = absl::Minutes(2);
-  // The deadline of a publish that names none.
-  absl::Duration publish_timeout = absl::Seconds(60);
+  absl::Duration join_timeout = kJoinTimeout;
   // How long a publish waits for ranks that are missing, or were lost while it waited.
   absl::Duration absence_timeout = absl::Seconds(5);
   // How long ranks may take to offer and to connect the lanes of a term.

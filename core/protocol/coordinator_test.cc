@@ -35,7 +35,6 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
                                                          .incarnation = 7,
                                                          .decisions_are_durable = durable,
                                                          .join_timeout = absl::Seconds(60),
-                                                         .publish_timeout = absl::Seconds(30),
                                                          .absence_timeout = absl::Seconds(5)},
                                       decisions, this);
   }

@@ -191,8 +191,8 @@ void Coordinator::OnPublish(const Member& member, const proto::Publish& publish,
     return RefusePublish(trainer, version, publish.attempt(), given_up->second.status);
   }
   const absl::Time deadline =
-      now + (publish.deadline_ms() > 0 ? absl::Milliseconds(publish.deadline_ms())
-                                       : options_.publish_timeout);
+      now +
+      (publish.deadline_ms() > 0 ? absl::Milliseconds(publish.deadline_ms()) : kPublishTimeout);
   Publication& publication = publications_[version];
   if (publication.publishes.empty()) publication.digests_off = publish.digests_off();
   publication.publishes[trainer] = {publish.attempt(), deadline, now};

@@ -17,6 +17,7 @@
 #include "core/base/rank_id.h"
 #include "core/plan/plan_codec.h"
 #include "core/protocol/messages.pb.h"
+#include "core/protocol/timeouts.h"
 #include "core/protocol/update.h"
 
 namespace waybill {
@@ -74,9 +75,6 @@ class SessionHost {
                                                 const std::vector<PeerLanes>& lanes) = 0;
   virtual absl::Status Connect(const std::string& group, const proto::Connect& connect) = 0;
 };
-
-// The controller answers by a call's deadline; this much later it is not waited for any more.
-inline constexpr absl::Duration kAnswerMargin = absl::Milliseconds(500);
 
 // Who a rank is, and where it belongs. Declared, never inferred.
 struct SessionOptions {

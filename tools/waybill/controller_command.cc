@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/control/controller.h"
+#include "core/protocol/timeouts.h"
 #include "tools/waybill/commands.h"
 #include "tools/waybill/driven.h"
 
@@ -18,7 +19,7 @@ namespace {
 
 struct Options {
   ControllerOptions controller;
-  double join_timeout_seconds = 120;
+  double join_timeout_seconds = absl::ToDoubleSeconds(kJoinTimeout);
   std::vector<std::string> required_groups;
   bool driven = false;
 };

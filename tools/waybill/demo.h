@@ -12,6 +12,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/protocol/timeouts.h"
 #include "tools/waybill/trace_file.h"
 
 namespace waybill {
@@ -31,7 +33,7 @@ struct DemoOptions {
   bool digests = true;
   bool check = true;
   bool bound = true;  // Also measures memcpy.
-  double timeout_seconds = 60;
+  double timeout_seconds = absl::ToDoubleSeconds(kPublishTimeout);
   uint32_t threads = 1;
   std::string fabric = "auto";
   // RDMA NICs by node, "rxe1,rxe2;rxe3,rxe4"; ranks take the nodes in turn. Empty: any NIC.

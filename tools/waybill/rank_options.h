@@ -10,13 +10,14 @@
 #include "absl/time/time.h"
 #include "core/control/rank_client.h"
 #include "core/engine/timeline.h"
+#include "core/protocol/timeouts.h"
 #include "tools/waybill/fabric_options.h"
 
 namespace waybill {
 
 struct RankOptions {
   RankIdentity identity;
-  double join_timeout_seconds = 120;
+  double join_timeout_seconds = absl::ToDoubleSeconds(kJoinTimeout);
   std::string checkpoint;
   std::string sharding;
   CommandFabricOptions fabric;

@@ -14,6 +14,7 @@
 #include "core/layout/checkpoint.h"
 #include "core/layout/load_shards.h"
 #include "core/layout/trainer_layout.h"
+#include "core/protocol/timeouts.h"
 #include "tools/waybill/change_weights.h"
 #include "tools/waybill/commands.h"
 #include "tools/waybill/driven.h"
@@ -26,7 +27,7 @@ namespace {
 struct Options {
   RankOptions rank;
   uint64_t version = 0;
-  double timeout_seconds = 60;
+  double timeout_seconds = absl::ToDoubleSeconds(kPublishTimeout);
   bool no_digests = false;
   bool fail_on_nonfinite = false;
   uint64_t ring_mib = 32;

@@ -1,0 +1,18 @@
+// How long a job waits where its users say nothing. waybill.h and the bindings state these numbers.
+#ifndef WAYBILL_CORE_PROTOCOL_TIMEOUTS_H_
+#define WAYBILL_CORE_PROTOCOL_TIMEOUTS_H_
+
+#include "absl/time/time.h"
+
+namespace waybill {
+
+// For a rank that joins, until the others are there.
+inline constexpr absl::Duration kJoinTimeout = absl::Minutes(2);
+// For a publish, from the call to the outcome.
+inline constexpr absl::Duration kPublishTimeout = absl::Minutes(1);
+// How much later than its deadline a rank may hear of it: the controller tells it first.
+inline constexpr absl::Duration kAnswerMargin = absl::Milliseconds(500);
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_PROTOCOL_TIMEOUTS_H_
