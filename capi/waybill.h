@@ -560,7 +560,7 @@ typedef struct waybill_controller_options {
   size_t struct_size;
   const char* listen;       /* Address and port; port 0: a free one. "": "127.0.0.1:7070". */
   const char* job;          /* "": "waybill". */
-  const char* token;        /* What every rank must present. Required beyond loopback. */
+  const char* token;        /* The job's secret. Required beyond loopback. */
   const char* decision_log; /* A file. "": decisions are lost with this process. */
   /* Groups without which no version is published, separated by commas. A publish goes without any
    * other group that is not whole: that group's outcome is WAYBILL_UNAVAILABLE. */
@@ -588,7 +588,7 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_controller_status(
  * 5 s from now.
  *
  * - WAYBILL_UNAVAILABLE: no controller answers there.
- * - WAYBILL_UNAUTHENTICATED: the token is wrong.
+ * - WAYBILL_UNAUTHENTICATED: the controller has another token.
  */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_controller_query(waybill_context_t* context, const char* address, const char* token,
@@ -603,9 +603,9 @@ typedef struct waybill_rank_options {
   size_t struct_size;
   const char* controller; /* Address and port; "": "127.0.0.1:7070". */
   const char* job;        /* "": "waybill". */
-  const char* token;
-  const char* group;  /* Workers only: a group switches versions together. "": "all". */
-  uint32_t rank;      /* A worker's counts within its group. */
+  const char* token;      /* The job's secret, as the controller has it. It is never sent. */
+  const char* group;      /* Workers only: a group switches versions together. "": "all". */
+  uint32_t rank;          /* A worker's counts within its group. */
   uint32_t world;     /* How many trainers, or how many workers of the group, there are. 0: 1. */
   const char* fabric; /* "auto" or "", "local", "verbs" or "tcp". */
   /* This host's numeric address. "": the one from which it reaches the controller. */
@@ -683,7 +683,7 @@ waybill_trainer_create(waybill_context_t* context, const waybill_trainer_options
  *
  * Status of the event:
  * - WAYBILL_UNAVAILABLE: no controller answers.
- * - WAYBILL_UNAUTHENTICATED: the token is wrong.
+ * - WAYBILL_UNAUTHENTICATED: the controller has another token.
  * - WAYBILL_ALREADY_EXISTS: another process has this rank, and it still answers.
  * - WAYBILL_DEADLINE_EXCEEDED: some ranks are missing. The error names them.
  * - WAYBILL_INVALID_ARGUMENT: the manifests of the ranks do not fit together.

@@ -16,7 +16,7 @@ type ControllerOptions struct {
 	Context     *Context
 	Listen      string // Address and port; port 0 takes a free one. "": "127.0.0.1:7070".
 	Job         string // "": "waybill".
-	Token       string // What every rank has to show; needed beyond loopback.
+	Token       string // The job's secret, never sent; needed beyond loopback.
 	DecisionLog string // A file; "": decisions die with this process.
 	// The groups without which no version is published. A publish goes without any other group that
 	// is not whole.

@@ -17,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "core/control/control.grpc.pb.h"
+#include "core/control/credentials.h"
 #include "core/control/decision_log.h"
 #include "core/control/keepalive.h"
 #include "core/control/task_thread.h"
@@ -27,7 +28,7 @@ namespace {
 
 // The longest message of a rank: a manifest, or what a worker with 100,000 regions offers.
 constexpr size_t kMostMessageBytes = size_t{1} << 30;
-// Before a rank has shown its token.
+// Before a rank has joined.
 constexpr size_t kMostStrangerBytes = 64 << 10;
 // A stream that is being closed is cancelled after so long, if the peer does not read.
 constexpr absl::Duration kCloseTimeout = absl::Seconds(2);
@@ -113,8 +114,13 @@ class Server final : public Controller,
   }
 
   absl::Status Listen(const std::string& address) {
+    WAYBILL_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> credentials,
+                             ServerCredentials(options_.token));
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);
+    builder.AddListeningPort(address, credentials, &port_);
+    builder.AddChannelArgument(
+        GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+        static_cast<int>(absl::ToInt64Milliseconds(options_.stranger_timeout)));
     // Without this a second server on the same port would share it silently.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
@@ -160,16 +166,12 @@ class Server final : public Controller,
   }
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
-                                      const proto::StatusRequest* request,
+                                      const proto::StatusRequest* /*request*/,
                                       proto::StatusReply* reply) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     const std::lock_guard lock(mutex_);
-    if (!coordinator_.TokenIsRight(request->token())) {
-      reactor->Finish({grpc::StatusCode::UNAUTHENTICATED, "status: the token is not the job's"});
-    } else {
-      *reply = coordinator_.Status();
-      reactor->Finish(grpc::Status::OK);
-    }
+    *reply = coordinator_.Status();
+    reactor->Finish(grpc::Status::OK);
     return reactor;
   }
 
@@ -323,7 +325,7 @@ bool IsLoopback(const std::string& address) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Controller>> Controller::Start(const ControllerOptions& options) {
-  if (!IsLoopback(options.listen) && options.coordinator.token.empty()) {
+  if (!IsLoopback(options.listen) && options.token.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("controller: listening on ", options.listen,
                                                    " lets others in; give a token, or listen on "
                                                    "127.0.0.1"));

@@ -18,9 +18,11 @@ struct ControllerOptions {
   CoordinatorOptions coordinator;
   // Address and port; port 0 takes a free one. Beyond loopback a token is required.
   std::string listen = "127.0.0.1:7070";
+  // The job's secret: whoever connects has to know it, and finds out whether this controller does.
+  std::string token;
   // Where decisions are recorded; empty: nowhere, and they die with this process.
   std::string decision_log;
-  // A stream that has not joined by then is closed.
+  // A connection without a proof of the token, or a stream that has not joined, is closed then.
   absl::Duration stranger_timeout = absl::Seconds(10);
   // Streams that have not joined; more are refused.
   uint32_t most_strangers = 1024;

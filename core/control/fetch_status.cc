@@ -2,25 +2,24 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/base/status.h"
 #include "core/control/control.grpc.pb.h"
+#include "core/control/credentials.h"
 
 namespace waybill {
 
 absl::StatusOr<proto::StatusReply> FetchStatus(const std::string& address, const std::string& token,
                                                absl::Duration timeout) {
-  const auto stub =
-      proto::Controller::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  WAYBILL_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
+                           OpenChannel(address, token, {}));
+  const auto stub = proto::Controller::NewStub(channel);
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
-  proto::StatusRequest request;
-  request.set_token(token);
   proto::StatusReply reply;
-  const grpc::Status status = stub->GetStatus(&context, request, &reply);
+  const grpc::Status status = stub->GetStatus(&context, {}, &reply);
   if (status.ok()) return reply;
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                      absl::StrCat("controller ", address, ": ", status.error_message()));
+  return ChannelError(address, status);
 }
 
 }  // namespace waybill

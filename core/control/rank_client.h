@@ -27,7 +27,7 @@ namespace waybill {
 struct RankIdentity {
   std::string controller = "127.0.0.1:7070";
   std::string job = "waybill";
-  std::string token;
+  std::string token;  // The job's secret.
   uint32_t rank = 0;
   uint32_t world = 1;                // The number of trainers, or of the group's workers.
   std::string group{kDefaultGroup};  // Workers only; their ranks count within it.
@@ -40,7 +40,6 @@ inline SessionOptions MakeSessionOptions(const RankIdentity& identity, Role role
   std::random_device random;
   return {.id = {role, identity.rank, role == Role::kWorker ? identity.group : std::string()},
           .job = identity.job,
-          .token = identity.token,
           .world = identity.world,
           .incarnation = uint64_t{random()} << 32 | random(),
           .manifest = {},
@@ -51,8 +50,11 @@ inline SessionOptions MakeSessionOptions(const RankIdentity& identity, Role role
 template <typename Rank>
 class RankClient final : private RankActions {
  public:
-  RankClient(std::string controller, std::unique_ptr<Fabric> fabric, NoticeSink sink)
-      : controller_(std::move(controller)), fabric_(std::move(fabric)), sink_(std::move(sink)) {}
+  RankClient(const RankIdentity& identity, std::unique_ptr<Fabric> fabric, NoticeSink sink)
+      : controller_(identity.controller),
+        token_(identity.token),
+        fabric_(std::move(fabric)),
+        sink_(std::move(sink)) {}
   ~RankClient() override { Stop(); }
 
   RankActions* actions() { return this; }
@@ -103,7 +105,7 @@ class RankClient final : private RankActions {
       if (number == stream_number_) rank_->OnStreamOpen(absl::Now());
     });
     stream_ = RankStream::Open(
-        controller_,
+        controller_, token_,
         [this, number](proto::ControllerMessage message) {
           thread_->Do([this, number, message = std::move(message)] {
             if (number == stream_number_) rank_->OnMessage(message, absl::Now());
@@ -129,6 +131,7 @@ class RankClient final : private RankActions {
   void Tell(Notice notice) override { sink_(std::move(notice)); }
 
   const std::string controller_;
+  const std::string token_;
   const std::unique_ptr<Fabric> fabric_;
   const NoticeSink sink_;
   std::unique_ptr<Rank> rank_;  // On the progress thread, as is what follows.

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "core/control/control.grpc.pb.h"
+#include "core/control/credentials.h"
 #include "core/control/keepalive.h"
 #include "core/protocol/fragments.h"
 
@@ -116,10 +117,7 @@ class Stream final : public RankStream,
       why = absl::UnavailableError(
           absl::StrCat("controller ", controller_, " is gone: its stream ended"));
     } else if (why.ok()) {
-      why = absl::UnavailableError(
-          absl::StrCat("controller ", controller_, ": nobody answered",
-                       status.ok() ? "" : absl::StrCat(" (", status.error_message(), ")"),
-                       "; is it running, and is the address right?"));
+      why = ChannelError(controller_, status);
     }
     on_end_(std::move(why));
     const std::lock_guard lock(mutex_);
@@ -165,7 +163,8 @@ class Stream final : public RankStream,
 }  // namespace
 
 std::unique_ptr<RankStream> RankStream::Open(
-    const std::string& controller, std::function<void(proto::ControllerMessage)> on_message,
+    const std::string& controller, const std::string& token,
+    std::function<void(proto::ControllerMessage)> on_message,
     std::function<void(absl::Status)> on_end) {
   grpc::ChannelArguments arguments;
   // Each stream has a connection of its own: the session paces its attempts.
@@ -173,9 +172,12 @@ std::unique_ptr<RankStream> RankStream::Open(
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  const auto channel =
-      grpc::CreateCustomChannel(controller, grpc::InsecureChannelCredentials(), arguments);
-  return std::make_unique<Stream>(controller, channel, std::move(on_message), std::move(on_end));
+  const auto channel = OpenChannel(controller, token, arguments);
+  if (!channel.ok()) {
+    on_end(channel.status());
+    return nullptr;
+  }
+  return std::make_unique<Stream>(controller, *channel, std::move(on_message), std::move(on_end));
 }
 
 }  // namespace waybill

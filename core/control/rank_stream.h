@@ -15,8 +15,9 @@ namespace waybill {
 class RankStream {
  public:
   // Begins to connect; what is sent meanwhile goes out once it is connected. `on_message`, and then
-  // once `on_end` with the reason, are called on gRPC's threads, one at a time.
-  static std::unique_ptr<RankStream> Open(const std::string& controller,
+  // once `on_end` with the reason, are called on gRPC's threads, one at a time. Returns null, after
+  // `on_end`, if there can be no stream.
+  static std::unique_ptr<RankStream> Open(const std::string& controller, const std::string& token,
                                           std::function<void(proto::ControllerMessage)> on_message,
                                           std::function<void(absl::Status)> on_end);
 

@@ -11,12 +11,11 @@ namespace {
 class Client final : public TrainerClient {
  public:
   Client(const RankIdentity& identity, std::unique_ptr<Fabric> fabric, NoticeSink sink)
-      : client_(identity.controller, std::move(fabric),
-                [this, sink = std::move(sink)](Notice notice) {
-                  if (destroying_) return;
-                  Publish(client_.rank());  // Whoever gets the notice finds it in the report.
-                  sink(std::move(notice));
-                }) {}
+      : client_(identity, std::move(fabric), [this, sink = std::move(sink)](Notice notice) {
+          if (destroying_) return;
+          Publish(client_.rank());  // Whoever gets the notice finds it in the report.
+          sink(std::move(notice));
+        }) {}
 
   ~Client() override {
     if (!client_.running()) return;

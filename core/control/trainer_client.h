@@ -29,9 +29,9 @@ class TrainerClient {
 
   // kJoined follows once all ranks of the job are there and every lane carries, or by the deadline.
   //
-  // kUnavailable: no controller; kUnauthenticated: a wrong token; kAlreadyExists: this rank is
-  // there; kDeadlineExceeded: names who is missing; kInvalidArgument: the manifests do not fit
-  // together.
+  // kUnavailable: no controller; kUnauthenticated: the controller has another token;
+  // kAlreadyExists: this rank is there; kDeadlineExceeded: names who is missing; kInvalidArgument:
+  // the manifests do not fit together.
   virtual void Join(uint64_t token, absl::Time deadline) = 0;
 
   // Sends a version; kPublished follows. The tensors must not change before it, and may afterwards,

@@ -12,17 +12,16 @@ namespace {
 class Client final : public WorkerClient {
  public:
   Client(const RankIdentity& identity, std::unique_ptr<Fabric> fabric, NoticeSink sink)
-      : client_(identity.controller, std::move(fabric),
-                [this, sink = std::move(sink)](Notice notice) {
-                  // Nobody writes to this worker's memory once it has left.
-                  if (notice.kind == Notice::Kind::kLeft) {
-                    client_.rank().CloseLanes();
-                    if (!std::exchange(has_left_, true)) left_.set_value();
-                  }
-                  if (destroying_) return;
-                  Publish(client_.rank());  // Whoever gets the notice finds it in the report.
-                  sink(std::move(notice));
-                }) {}
+      : client_(identity, std::move(fabric), [this, sink = std::move(sink)](Notice notice) {
+          // Nobody writes to this worker's memory once it has left.
+          if (notice.kind == Notice::Kind::kLeft) {
+            client_.rank().CloseLanes();
+            if (!std::exchange(has_left_, true)) left_.set_value();
+          }
+          if (destroying_) return;
+          Publish(client_.rank());  // Whoever gets the notice finds it in the report.
+          sink(std::move(notice));
+        }) {}
 
   ~Client() override {
     if (!client_.running()) return;

@@ -32,7 +32,7 @@ Coordinator::Coordinator(CoordinatorOptions options, const std::vector<Decision>
                          CoordinatorActions* actions)
     : options_(std::move(options)),
       actions_(actions),
-      members_(options_.job, options_.token),
+      members_(options_.job),
       last_epoch_(uint64_t{options_.incarnation} << kEpochCountBits) {
   for (const std::string& name : options_.required_groups) (void)GroupNamed(name);
   for (const Decision& decision : decisions) {

@@ -27,7 +27,6 @@ namespace waybill {
 
 struct CoordinatorOptions {
   std::string job = "waybill";
-  std::string token;  // Every rank has to show it; empty if none is wanted.
   // The groups without which no version is published. A publish goes without any other that is not
   // whole.
   std::set<std::string> required_groups;
@@ -89,8 +88,7 @@ class Coordinator final {
   // When OnTime() has something to do next; later than the time of the last call.
   absl::Time next_deadline() const;
 
-  bool TokenIsRight(absl::string_view token) const { return members_.TokenIsRight(token); }
-  // Returns true if the stream belongs to a rank that showed the token.
+  // Returns true if the stream belongs to a rank that has joined.
   bool IsAdmitted(ConnectionId connection) const;
   // Not OK once it is not known whether a decision was recorded: this controller decides nothing
   // any more, and has to be replaced by one that reads the log.

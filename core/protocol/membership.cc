@@ -26,29 +26,12 @@ RankId IdOf(const proto::Join& join) {
   return {role, join.rank(), role == Role::kWorker ? join.group() : std::string()};
 }
 
-Membership::Membership(std::string job, std::string token)
-    : job_(std::move(job)), token_(std::move(token)) {}
-
 uint32_t Membership::WorldOf(absl::string_view group) const {
   const auto world = worlds_.find(group);
   return world == worlds_.end() ? 0 : world->second;
 }
 
-bool Membership::TokenIsRight(absl::string_view token) const {
-  // The time that this takes must not depend on where the two differ.
-  unsigned different = token.size() == token_.size() ? 0 : 1;
-  for (size_t i = 0; i < token.size(); ++i) {
-    different |= static_cast<unsigned char>(token[i]) ^
-                 static_cast<unsigned char>(token_.empty() ? 0 : token_[i % token_.size()]);
-  }
-  return different == 0;
-}
-
 absl::Status Membership::Check(const proto::Join& join) const {
-  if (!TokenIsRight(join.token())) {
-    return absl::UnauthenticatedError(
-        absl::StrCat("join: the token is not that of job \"", job_, "\""));
-  }
   if (join.protocol_version() != kProtocolVersion) {
     return absl::InvalidArgumentError(absl::StrCat("join: protocol version ",
                                                    join.protocol_version(),

@@ -50,12 +50,12 @@ RankId IdOf(const proto::Join& join);
 
 class Membership {
  public:
-  Membership(std::string job, std::string token);
+  explicit Membership(std::string job) : job_(std::move(job)) {}
 
   // Checks an identity without admitting it.
   //
-  // kUnauthenticated: a wrong token; kInvalidArgument: another job or protocol, an impossible
-  // identity; kFailedPrecondition: another size of the world than the others declared.
+  // kInvalidArgument: another job or protocol, an impossible identity; kFailedPrecondition: another
+  // size of the world than the others declared.
   absl::Status Check(const proto::Join& join) const;
 
   // Admits a rank that Check() accepts and whose place is free. The pointer is valid until the
@@ -85,13 +85,11 @@ class Membership {
   std::map<RankId, Member>& members() { return members_; }
   const std::map<RankId, Member>& members() const { return members_; }
   const std::string& job() const { return job_; }
-  bool TokenIsRight(absl::string_view token) const;
 
  private:
   uint32_t WorldOf(absl::string_view group) const;
 
   const std::string job_;
-  const std::string token_;
   std::map<std::string, uint32_t, std::less<>> worlds_;  // By group; that of trainers by "".
   std::map<RankId, Member> members_;
 };

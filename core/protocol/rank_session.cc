@@ -95,7 +95,6 @@ void RankSession::OnStreamOpen(absl::Time now) {
   proto::RankMessage message;
   proto::Join* join = message.mutable_join();
   join->set_protocol_version(kProtocolVersion);
-  join->set_token(options_.token);
   join->set_job(options_.job);
   join->set_role(static_cast<uint32_t>(options_.id.role));
   join->set_rank(options_.id.rank);
@@ -117,6 +116,8 @@ void RankSession::OnStreamEnd(const absl::Status& status, absl::Time now) {
   stream_ = Stream::kClosed;
   if (life_ == Life::kLeft) return TellLeft();
   lost_status_ = status;
+  // A member tries again: somebody else may be listening while the controller is away.
+  if (life_ == Life::kJoining && absl::IsUnauthenticated(status)) return FinishJoining(status);
   EndTerms(status, now);
   if (life_ == Life::kMember && !leaving_ && !std::exchange(told_disconnected_, true)) {
     Tell({.kind = Notice::Kind::kDisconnected, .status = status});

@@ -80,7 +80,6 @@ class SessionHost {
 struct SessionOptions {
   RankId id;
   std::string job = "waybill";
-  std::string token;
   uint32_t world = 1;         // The number of trainers, or of the group's workers.
   Mode mode = Mode::kShadow;  // Workers only.
   uint64_t incarnation = 0;   // Drawn at random for each process.

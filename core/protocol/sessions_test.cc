@@ -658,6 +658,23 @@ TEST_F(WorkerSessionTest, AReaderThatNeverEndsHoldsLeavingUpTenSecondsAtMost) {
   EXPECT_NE(host_.Last(Notice::Kind::kLeft), nullptr);
 }
 
+TEST_F(WorkerSessionTest, AControllerWithAnotherTokenEndsAJoinAtOnce) {
+  session_.Join(1, now_ + absl::Seconds(60), now_);
+  session_.OnStreamEnd(absl::UnauthenticatedError("another token"), now_);
+  EXPECT_EQ(host_.Last(Notice::Kind::kJoined)->status.code(), absl::StatusCode::kUnauthenticated);
+}
+
+TEST_F(WorkerSessionTest, WhoeverListensWhileTheControllerIsAwayEndsNoMember) {
+  Establish();
+  session_.OnStreamEnd(absl::UnavailableError("gone"), now_);
+  Pass(absl::Seconds(3));
+  session_.OnStreamEnd(absl::UnauthenticatedError("another token"), now_);
+  EXPECT_EQ(host_.Last(Notice::Kind::kEnded), nullptr);
+  const int opened = host_.opened;
+  Pass(absl::Seconds(3));
+  EXPECT_EQ(host_.opened, opened + 1);
+}
+
 // Else a process that ends when it is told so takes with it what has not left its machine.
 TEST_F(WorkerSessionTest, ARankHasLeftOnceTheControllerHasEndedItsStream) {
   Establish();

@@ -138,7 +138,7 @@ def test_a_version_that_does_not_grow_is_refused_even_by_the_next_trainer(job):
 
 def test_a_wrong_token_is_turned_away(job):
     _, err = processes.run(*job.arguments("trainer"), expect=1, env={"WAYBILL_TOKEN": "wrong"})
-    assert "the token is not that of job" in err
+    assert "its token is another one" in err
 
 
 def test_a_rank_joins_once(job):

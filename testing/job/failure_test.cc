@@ -30,8 +30,9 @@ TEST(Join, AWrongTokenIsTurnedAway) {
   identity.token = "guess";
   const absl::Status status = job.JoinAs(identity);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnauthenticated);
-  EXPECT_EQ(status.message(),
-            "join job \"test\" as worker 0: join: the token is not that of job \"test\"");
+  EXPECT_EQ(status.message(), "join job \"test\" as worker 0: controller " + identity.controller +
+                                  ": its token is another one; is this the job's controller, and "
+                                  "is WAYBILL_TOKEN the same on both sides?");
 }
 
 TEST(Join, WithoutAControllerTheErrorSaysWhere) {

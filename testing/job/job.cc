@@ -87,7 +87,7 @@ Job::Job(const JobOptions& options)
 absl::Status Job::StartController(const std::string& listen) {
   ControllerOptions options;
   options.coordinator.job = "test";
-  options.coordinator.token = options_.token;
+  options.token = options_.token;
   options.coordinator.join_timeout = options_.join_timeout;
   options.listen = listen;
   options.decision_log = options_.decision_log;

@@ -79,6 +79,14 @@ def waybill_repositories():
     )
 
     system_library(
+        name = "openssl",
+        build_file = "//third_party:openssl.BUILD",
+        debian = ["libssl-dev"],
+        headers = ["openssl"],
+        packages = ["libcrypto"],
+    )
+
+    system_library(
         name = "highway",
         build_file = "//third_party:hwy.BUILD",
         debian = ["libhwy-dev"],

@@ -87,7 +87,9 @@ void AddControllerCommand(CLI::App& app, Run& run) {
       ->capture_default_str();
   command->add_option("--job", coordinator.job, "name of the job, which all its ranks give")
       ->capture_default_str();
-  command->add_option("--token", coordinator.token, "secret of the job, which all its ranks give")
+  command
+      ->add_option("--token", options->controller.token,
+                   "the job's secret, which all its ranks have too")
       ->envname("WAYBILL_TOKEN");
   command->add_option("--require", options->required_groups,
                       "a group without which no version is published; can be given several times");

@@ -8,7 +8,8 @@ void RankOptions::AddTo(CLI::App& app) {
   app.add_option("--controller", identity.controller, "address of the controller")
       ->capture_default_str();
   app.add_option("--job", identity.job, "name of the job")->capture_default_str();
-  app.add_option("--token", identity.token, "secret of the job")->envname("WAYBILL_TOKEN");
+  app.add_option("--token", identity.token, "the job's secret, as its controller has it")
+      ->envname("WAYBILL_TOKEN");
   app.add_option("--rank", identity.rank, "number of this rank, from 0")
       ->envname("RANK")
       ->required();

@@ -15,7 +15,7 @@ class Controller:
     """A controller in this process; it serves until it is closed.
 
     listen        The address and port to listen on; port 0 takes a free one.
-    token         The token that every rank has to show; needed beyond loopback. None: WAYBILL_TOKEN.
+    token         The job's secret, never sent; needed beyond loopback. None: WAYBILL_TOKEN.
     decision_log  The file that keeps decisions; "": they are lost with this process.
     require       The groups without which no version is published. A publish goes without any other group
                   that is not whole; its outcome is Unavailable.
@@ -79,7 +79,7 @@ def query(
 
     deadline  In seconds from now; None: 5.
 
-    Raises Unavailable (nobody answers there) or Unauthenticated (the token is wrong).
+    Raises Unavailable (nobody answers there) or Unauthenticated (its token is another one).
     """
     said = _waybill.query(context(), address, token_or_default(token), deadline_ns(deadline))
     status: dict[str, Any] = read_json(said)

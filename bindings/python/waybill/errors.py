@@ -134,7 +134,7 @@ class DataLoss(WaybillError):
 
 
 class Unauthenticated(WaybillError, PermissionError):
-    """The token is wrong."""
+    """The controller has another token."""
 
     code = Code.UNAUTHENTICATED
 

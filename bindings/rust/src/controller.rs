@@ -14,7 +14,7 @@ pub struct ControllerOptions {
     pub listen: String,
     /// `""`: `"waybill"`.
     pub job: String,
-    /// The token that every rank has to show; needed beyond loopback.
+    /// The job's secret, never sent; needed beyond loopback.
     pub token: String,
     /// A file; `""`: decisions die with this process.
     pub decision_log: String,
