@@ -305,7 +305,7 @@ void Coordinator::OnTime(absl::Time now) {
   for (auto& [name, group] : groups_) {
     if (group.round != nullptr) group.round->OnTime(now);
   }
-  RefuseLatePublishes(now);
+  EndLatePublishes(now);
   std::vector<ConnectionId> silent;
   for (const auto& [connection, claim] : claims_) {
     if (now >= claim.deadline) silent.push_back(claim.incumbent);
@@ -327,7 +327,7 @@ void Coordinator::OnTime(absl::Time now) {
     if (member.established || now < member.join_deadline) continue;
     std::string waiting;
     for (const Group* group : GroupsOf(id)) {
-      if (members_.workers(group->name) == 0 && !IsRequired(*group)) continue;
+      if (!IsExpected(*group)) continue;
       const std::string text = DescribeWaiting(*group);
       if (!text.empty()) absl::StrAppend(&waiting, waiting.empty() ? "" : "; ", text);
       if (!group->last_lane_trouble.ok()) {

@@ -129,11 +129,14 @@ class Coordinator final {
     std::vector<Decision> decisions;  // The last few.
   };
 
-  // What becomes of a version in one group.
+  // A version's way through one group.
   struct Part {
     enum class State { kQueued, kOpen, kCommitted, kGivenUp };
     State state = State::kQueued;
-    absl::Status status;  // Of kGivenUp.
+    absl::Status status;  // Why it was given up.
+
+    bool committed() const { return state == State::kCommitted; }
+    bool over() const { return committed() || state == State::kGivenUp; }
   };
   // A version that is being published. It is opened once, for the groups that are whole then.
   struct Publication {
@@ -142,10 +145,15 @@ class Coordinator final {
       absl::Time deadline;
       absl::Time received;
     };
-    std::map<uint32_t, Publish> publishes;  // By trainer.
+    uint64_t version;
+    std::map<uint32_t, Publish> publishes = {};  // By trainer.
     bool digests_off = false;
     bool opened = false;
-    std::map<std::string, Part> parts;  // By group.
+    std::map<std::string, Part> parts = {};  // By group.
+
+    // The earliest of its publishes'; InfiniteFuture if there is none.
+    absl::Time deadline() const;
+    absl::Time received() const;
   };
   // Another process that claims a rank which is here.
   struct Claim {
@@ -179,6 +187,12 @@ class Coordinator final {
   bool IsRequired(const Group& group) const {
     return options_.required_groups.contains(group.name);
   }
+  // Returns true if a worker of the group is here, or no version is published without it.
+  bool IsExpected(const Group& group) const {
+    return members_.workers(group.name) > 0 || IsRequired(group);
+  }
+  // Every trainer of the job, here or not.
+  std::set<uint32_t> AllTrainers() const;
   // The groups that a member is part of: its own, or all.
   std::vector<Group*> GroupsOf(const RankId& id);
   // Does everything that has become possible.
@@ -220,27 +234,31 @@ class Coordinator final {
                      const absl::Status& status);
   void SendOutcome(uint32_t trainer, uint64_t attempt, uint64_t version, const std::string& group,
                    bool committed, const absl::Status& status);
-  void TakePart(uint32_t trainer, uint64_t version, Publication& publication);
-  void GiveUpPart(uint64_t version, Publication& publication, const std::string& group,
-                  const absl::Status& status);
+  void TakePart(uint32_t trainer, const Publication& publication);
+  // Ends a version in one group, and tells every trainer that publishes it.
+  void EndPart(Publication& publication, const std::string& group, const Part& part);
+  void GiveUpPart(Publication& publication, const std::string& group, const absl::Status& status);
+  void GiveUpQueuedParts(Publication& publication, const absl::Status& status);
   bool IsSettling(const Group& group) const;
   absl::Time OpeningTime(const Publication& publication) const;
-  void Open(uint64_t version, Publication& publication);
-  void AdvancePart(uint64_t version, Publication& publication, const std::string& name,
-                   absl::Time now);
+  void Open(Publication& publication);
+  void AdvancePart(Publication& publication, const std::string& name, absl::Time now);
   void AdvancePublications(absl::Time now);
-  void FinishPublication(uint64_t version, const Publication& publication);
+  void FinishPublication(const Publication& publication);
   void ForgetTrainer(uint32_t trainer, const absl::Status& why);
-  // Returns until when a publish that is not opened waits for ranks that are missing.
-  absl::Time AbsenceDeadline(const Publication::Publish& publish) const;
+  // Forgets what is not opened and what nobody publishes any more.
+  void DropUnwantedPublications();
+  // Returns until when a publish of that time, if it is not opened, waits for missing ranks.
+  absl::Time AbsenceDeadline(absl::Time received) const;
   // Names the ranks whose absence keeps every publish from being opened; empty if there are none.
   std::string DescribeAbsence() const;
-  void RefuseLatePublishes(absl::Time now);
+  void EndLatePublishes(absl::Time now);
+  void RefuseLatePublishes(Publication& publication, absl::Time now);
   // Returns when a publish that waits has to be opened or refused.
   absl::Time PublishDeadline() const;
   void OnRoundMessage(Member& member, const proto::RankMessage& message);
   void TellRenewal(const Group& group, const Member& member, const proto::Ready& ready);
-  void BeginRound(Group& group, uint64_t version, const Publication& publication, absl::Time now);
+  void BeginRound(Group& group, Publication& publication, absl::Time now);
   void FinishRoundIfOver(Group& group);
   void OnOutcome(Group& group, bool committed, const absl::Status& status);
   void RecordDecision(Group& group);

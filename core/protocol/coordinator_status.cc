@@ -39,7 +39,7 @@ proto::StatusReply Coordinator::Status() const {
   bool any = false, updating = false;
   std::string waiting;
   for (const auto& [name, group] : groups_) {
-    if (members_.workers(name) == 0 && !IsRequired(group)) continue;
+    if (!IsExpected(group)) continue;
     any = true;
     least = std::min(least, group.phase);
     updating = updating || group.round != nullptr;
@@ -82,13 +82,10 @@ proto::StatusReply Coordinator::Status() const {
                     : connected                ? "connected"
                     : member.doubt             ? "in doubt"
                                                : "joined");
-    for (const auto& [name, lanes] : member.lanes) {
-      for (const LaneReport& lane : lanes) {
-        proto::LaneReport* out = rank->add_lanes();
-        out->set_group(name);
-        out->set_peer(lane.peer);
-        out->set_path(lane.path);
-        out->set_co_owner(lane.co_owner);
+    for (const auto& [name, connected_lanes] : member.lanes) {
+      for (const proto::LaneReport& lane : connected_lanes.lanes()) {
+        *rank->add_lanes() = lane;
+        rank->mutable_lanes()->rbegin()->set_group(name);
       }
     }
     if (member.manifest == nullptr) continue;

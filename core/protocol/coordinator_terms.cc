@@ -19,7 +19,7 @@ Coordinator::Group* Coordinator::FindTerm(const Member& member, uint64_t epoch) 
   return nullptr;
 }
 
-// What was planned does not hold any more. A round that is going on ends first.
+// Drops the plan. A round that is going on ends first.
 void Coordinator::BeginGathering(Group& group) {
   group.phase = Phase::kGathering;
   group.lanes_deadline = absl::InfiniteFuture();
@@ -144,11 +144,7 @@ void Coordinator::OnConnected(Member& member, const proto::Connected& connected,
   Group* group = FindTerm(member, connected.epoch());
   if (group == nullptr || group->phase != Phase::kConnecting) return;
   group->connected.insert(member.id);
-  std::vector<LaneReport>& lanes = member.lanes[group->name];
-  lanes.clear();
-  for (const proto::LaneReport& lane : connected.lanes()) {
-    lanes.push_back({lane.peer(), lane.path(), lane.co_owner(), group->name});
-  }
+  member.lanes[group->name] = connected;
   OnReport(member, connected.report());
   const std::vector<Member*> term = members_.TermOf(group->name);
   if (group->connected.size() < term.size()) return;

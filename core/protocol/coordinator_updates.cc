@@ -10,6 +10,37 @@
 #include "core/protocol/mutation.h"
 
 namespace waybill {
+namespace {
+
+absl::Status NotWhole(const std::string& group, const std::string& missing) {
+  return absl::UnavailableError(
+      absl::StrCat("group ", group, " is not whole: waiting for ", missing));
+}
+
+absl::Status StillWaiting(uint64_t version, const std::string& missing) {
+  return absl::DeadlineExceededError(
+      absl::StrCat("publish version ", version, ": still waiting for ", missing));
+}
+
+}  // namespace
+
+absl::Time Coordinator::Publication::deadline() const {
+  absl::Time first = absl::InfiniteFuture();
+  for (const auto& [trainer, publish] : publishes) first = std::min(first, publish.deadline);
+  return first;
+}
+
+absl::Time Coordinator::Publication::received() const {
+  absl::Time first = absl::InfiniteFuture();
+  for (const auto& [trainer, publish] : publishes) first = std::min(first, publish.received);
+  return first;
+}
+
+std::set<uint32_t> Coordinator::AllTrainers() const {
+  std::set<uint32_t> trainers;
+  for (uint32_t t = 0; t < members_.trainers(); ++t) trainers.insert(t);
+  return trainers;
+}
 
 // --- decisions ---
 
@@ -82,11 +113,7 @@ void Coordinator::TellUndecided(const Group& group, Member& trainer) {
     } else if (!committed) {
       lost = absl::UnavailableError(absl::StrCat("version ", version, " was not committed before ",
                                                  ToString(trainer.id), " was lost"));
-      const auto [given_up, first] = given_up_.try_emplace(version);
-      if (first) {
-        given_up->second.status = lost;
-        for (uint32_t t = 0; t < members_.trainers(); ++t) given_up->second.trainers.insert(t);
-      }
+      const auto given_up = given_up_.try_emplace(version, GivenUp{AllTrainers(), lost}).first;
       given_up->second.trainers.erase(trainer.id.rank);
     }
     SendOutcome(trainer.id.rank, /*attempt=*/0, version, group.name, committed, lost);
@@ -193,21 +220,21 @@ void Coordinator::OnPublish(const Member& member, const proto::Publish& publish,
   const absl::Time deadline =
       now +
       (publish.deadline_ms() > 0 ? absl::Milliseconds(publish.deadline_ms()) : kPublishTimeout);
-  Publication& publication = publications_[version];
+  Publication& publication = publications_.try_emplace(version, Publication{version}).first->second;
   if (publication.publishes.empty()) publication.digests_off = publish.digests_off();
   publication.publishes[trainer] = {publish.attempt(), deadline, now};
-  if (publication.opened) TakePart(trainer, version, publication);
+  if (publication.opened) TakePart(trainer, publication);
 }
 
 // Lets a trainer that publishes an opened version take part where that is undecided, and tells it
 // what has become of the version elsewhere.
-void Coordinator::TakePart(uint32_t trainer, uint64_t version, Publication& publication) {
+void Coordinator::TakePart(uint32_t trainer, const Publication& publication) {
   const auto [attempt, deadline, received] = publication.publishes.at(trainer);
   proto::ControllerMessage message;
-  message.mutable_publish_accepted()->set_version(version);
+  message.mutable_publish_accepted()->set_version(publication.version);
   message.mutable_publish_accepted()->set_attempt(attempt);
   std::vector<UpdateRound*> rounds;
-  for (auto& [name, part] : publication.parts) {
+  for (const auto& [name, part] : publication.parts) {
     if (part.state == Part::State::kQueued) {
       message.mutable_publish_accepted()->add_groups(name);
     } else if (part.state == Part::State::kOpen) {
@@ -219,9 +246,8 @@ void Coordinator::TakePart(uint32_t trainer, uint64_t version, Publication& publ
   }
   ToRank({Role::kTrainer, trainer}, std::move(message));
   for (const auto& [name, part] : publication.parts) {
-    if (part.state != Part::State::kCommitted && part.state != Part::State::kGivenUp) continue;
-    SendOutcome(trainer, attempt, version, name, part.state == Part::State::kCommitted,
-                part.status);
+    if (!part.over()) continue;
+    SendOutcome(trainer, attempt, publication.version, name, part.committed(), part.status);
   }
   for (UpdateRound* round : rounds) round->OnPublish(trainer, attempt, deadline);
 }
@@ -237,14 +263,12 @@ void Coordinator::OnWithdraw(const Member& member, const proto::Withdraw& withdr
   }
   if (!publication.opened) {
     publication.publishes.erase(publish);
-    if (publication.publishes.empty()) publications_.erase(found);
-    return;
+    return DropUnwantedPublications();
   }
   const absl::Status why = DecodeError(withdraw.error());
   for (auto& [name, part] : publication.parts) {
     if (part.state == Part::State::kQueued) {
-      GiveUpPart(withdraw.version(), publication, name,
-                 While(absl::StrCat("trainer ", trainer), why));
+      GiveUpPart(publication, name, While(absl::StrCat("trainer ", trainer), why));
     } else if (part.state == Part::State::kOpen) {
       UpdateRound& round = *GroupNamed(name).round;
       if (round.published(trainer) && round.attempt(trainer) == withdraw.attempt()) {
@@ -258,20 +282,20 @@ void Coordinator::OnWithdraw(const Member& member, const proto::Withdraw& withdr
 // it may not have heard.
 void Coordinator::ForgetTrainer(uint32_t trainer, const absl::Status& why) {
   for (auto& [version, given_up] : given_up_) given_up.trainers.insert(trainer);
-  for (auto entry = publications_.begin(); entry != publications_.end();) {
-    Publication& publication = entry->second;
-    if (publication.publishes.erase(trainer) > 0) {
-      for (const auto& [name, part] : publication.parts) {
-        if (part.state == Part::State::kQueued) GiveUpPart(entry->first, publication, name, why);
-      }
-    }
-    const bool nobody = !publication.opened && publication.publishes.empty();
-    entry = nobody ? publications_.erase(entry) : std::next(entry);
+  for (auto& [version, publication] : publications_) {
+    if (publication.publishes.erase(trainer) > 0) GiveUpQueuedParts(publication, why);
   }
+  DropUnwantedPublications();
 }
 
-absl::Time Coordinator::AbsenceDeadline(const Publication::Publish& publish) const {
-  return std::max(publish.received, incomplete_since_) + options_.absence_timeout;
+void Coordinator::DropUnwantedPublications() {
+  std::erase_if(publications_, [](const auto& entry) {
+    return !entry.second.opened && entry.second.publishes.empty();
+  });
+}
+
+absl::Time Coordinator::AbsenceDeadline(absl::Time received) const {
+  return std::max(received, incomplete_since_) + options_.absence_timeout;
 }
 
 std::string Coordinator::DescribeAbsence() const {
@@ -287,60 +311,53 @@ std::string Coordinator::DescribeAbsence() const {
   return all.empty() ? members_.DescribeMissing(kDefaultGroup) : all;
 }
 
-void Coordinator::RefuseLatePublishes(absl::Time now) {
-  const std::string missing = DescribeAbsence();
-  for (auto entry = publications_.begin(); entry != publications_.end();) {
-    auto& [version, publication] = *entry;
-    if (publication.opened) {
-      for (auto& [name, part] : publication.parts) {
+void Coordinator::EndLatePublishes(absl::Time now) {
+  for (auto& [version, publication] : publications_) {
+    if (!publication.opened) {
+      RefuseLatePublishes(publication, now);
+    } else if (now >= publication.deadline()) {
+      for (const auto& [name, part] : publication.parts) {
         if (part.state != Part::State::kQueued) continue;
-        const bool late =
-            std::any_of(publication.publishes.begin(), publication.publishes.end(),
-                        [&](const auto& publish) { return now >= publish.second.deadline; });
-        if (!late) continue;
-        GiveUpPart(version, publication, name,
-                   absl::DeadlineExceededError(absl::StrCat("publish version ", version,
-                                                            ": still waiting for ",
-                                                            DescribeWaiting(GroupNamed(name)))));
+        GiveUpPart(publication, name, StillWaiting(version, DescribeWaiting(GroupNamed(name))));
       }
-      ++entry;
-      continue;
     }
-    std::erase_if(publication.publishes, [&, v = version](const auto& entry_of_trainer) {
-      const auto& [trainer, publish] = entry_of_trainer;
-      if (now >= publish.deadline) {
-        std::string waiting = missing;
-        for (const auto& [name, group] : groups_) {
-          if (waiting.empty()) waiting = DescribeWaiting(group);
-        }
-        RefusePublish(trainer, v, publish.attempt,
-                      WithScope(absl::DeadlineExceededError(absl::StrCat(
-                                    "publish version ", v, ": still waiting for ", waiting)),
-                                Scope::kUpdate));
-        return true;
-      }
-      if (missing.empty() || now < AbsenceDeadline(publish)) return false;
-      RefusePublish(trainer, v, publish.attempt,
-                    absl::UnavailableError(absl::StrCat(
-                        "publish version ", v, ": the job is not whole, waiting for ", missing)));
-      return true;
-    });
-    entry = publication.publishes.empty() ? publications_.erase(entry) : std::next(entry);
   }
+  DropUnwantedPublications();
+}
+
+void Coordinator::RefuseLatePublishes(Publication& publication, absl::Time now) {
+  const uint64_t version = publication.version;
+  const std::string missing = DescribeAbsence();
+  std::erase_if(publication.publishes, [&](const auto& entry) {
+    const auto& [trainer, publish] = entry;
+    absl::Status why;
+    if (now >= publish.deadline) {
+      std::string waiting = missing;
+      for (const auto& [name, group] : groups_) {
+        if (waiting.empty()) waiting = DescribeWaiting(group);
+      }
+      why = WithScope(StillWaiting(version, waiting), Scope::kUpdate);
+    } else if (!missing.empty() && now >= AbsenceDeadline(publish.received)) {
+      why = absl::UnavailableError(absl::StrCat("publish version ", version,
+                                                ": the job is not whole, waiting for ", missing));
+    }
+    if (!why.ok()) RefusePublish(trainer, version, publish.attempt, why);
+    return !why.ok();
+  });
 }
 
 absl::Time Coordinator::PublishDeadline() const {
   absl::Time next = absl::InfiniteFuture();
-  const bool missing = !DescribeAbsence().empty();
   for (const auto& [version, publication] : publications_) {
-    const bool queued =
-        std::any_of(publication.parts.begin(), publication.parts.end(),
-                    [](const auto& part) { return part.second.state == Part::State::kQueued; });
-    for (const auto& [trainer, publish] : publication.publishes) {
-      if (!publication.opened || queued) next = std::min(next, publish.deadline);
-      if (!publication.opened && missing) next = std::min(next, AbsenceDeadline(publish));
+    if (publication.opened) {
+      const bool queued =
+          std::any_of(publication.parts.begin(), publication.parts.end(),
+                      [](const auto& part) { return part.second.state == Part::State::kQueued; });
+      if (queued) next = std::min(next, publication.deadline());
+      continue;
     }
-    if (!publication.opened) next = std::min(next, OpeningTime(publication));
+    next = std::min({next, publication.deadline(), OpeningTime(publication)});
+    if (!DescribeAbsence().empty()) next = std::min(next, AbsenceDeadline(publication.received()));
   }
   return next;
 }
@@ -361,59 +378,57 @@ absl::Time Coordinator::OpeningTime(const Publication& publication) const {
     any_settling = any_settling || IsSettling(group);
   }
   if (!any_ready) return absl::InfiniteFuture();
-  absl::Time first = absl::InfiniteFuture();
-  for (const auto& [trainer, publish] : publication.publishes) {
-    first = std::min(first, publish.received);
-  }
-  return any_settling ? first + options_.absence_timeout : first;
+  return publication.received() + (any_settling ? options_.absence_timeout : absl::ZeroDuration());
 }
 
-void Coordinator::Open(uint64_t version, Publication& publication) {
+void Coordinator::Open(Publication& publication) {
   publication.opened = true;
   for (const std::string& name : members_.groups()) {
     Part& part = publication.parts[name];
     const Group& group = GroupNamed(name);
     if (group.phase == Phase::kReady) continue;
-    part = {Part::State::kGivenUp,
-            absl::UnavailableError(absl::StrCat("group ", name, " is not whole: waiting for ",
-                                                DescribeWaiting(group)))};
+    part = {Part::State::kGivenUp, NotWhole(name, DescribeWaiting(group))};
   }
+  for (const auto& [trainer, publish] : publication.publishes) TakePart(trainer, publication);
+}
+
+void Coordinator::EndPart(Publication& publication, const std::string& group, const Part& part) {
+  publication.parts[group] = part;
   for (const auto& [trainer, publish] : publication.publishes) {
-    TakePart(trainer, version, publication);
+    SendOutcome(trainer, publish.attempt, publication.version, group, part.committed(),
+                part.status);
   }
 }
 
-void Coordinator::GiveUpPart(uint64_t version, Publication& publication, const std::string& group,
+void Coordinator::GiveUpPart(Publication& publication, const std::string& group,
                              const absl::Status& status) {
-  publication.parts[group] = {Part::State::kGivenUp, WithScope(status, Scope::kUpdate)};
-  for (const auto& [trainer, publish] : publication.publishes) {
-    SendOutcome(trainer, publish.attempt, version, group, /*committed=*/false,
-                publication.parts[group].status);
+  EndPart(publication, group, {Part::State::kGivenUp, WithScope(status, Scope::kUpdate)});
+}
+
+void Coordinator::GiveUpQueuedParts(Publication& publication, const absl::Status& status) {
+  for (const auto& [name, part] : publication.parts) {
+    if (part.state == Part::State::kQueued) GiveUpPart(publication, name, status);
   }
 }
 
 // Begins, or gives up, a version that waits for its turn in a group.
-void Coordinator::AdvancePart(uint64_t version, Publication& publication, const std::string& name,
-                              absl::Time now) {
+void Coordinator::AdvancePart(Publication& publication, const std::string& name, absl::Time now) {
   Group& group = GroupNamed(name);
   if (group.round != nullptr) return;
-  if (!group.decisions.empty() && version <= group.decisions.back().version) {
-    return GiveUpPart(version, publication, name, NotLater(version));
+  if (!group.decisions.empty() && publication.version <= group.decisions.back().version) {
+    return GiveUpPart(publication, name, NotLater(publication.version));
   }
-  if (!members_.complete(name)) {
-    return GiveUpPart(
-        version, publication, name,
-        absl::UnavailableError(absl::StrCat("group ", name, " is not whole: waiting for ",
-                                            members_.DescribeMissing(name))));
+  if (const std::string missing = members_.DescribeMissing(name); !missing.empty()) {
+    return GiveUpPart(publication, name, NotWhole(name, missing));
   }
-  if (group.phase == Phase::kReady) BeginRound(group, version, publication, now);
+  if (group.phase == Phase::kReady) BeginRound(group, publication, now);
 }
 
 void Coordinator::AdvancePublications(absl::Time now) {
   for (auto entry = publications_.begin(); entry != publications_.end();) {
     auto& [version, publication] = *entry;
     if (!publication.opened) {
-      // What waited behind a later version comes too late.
+      // A later version was committed while it waited.
       if (version <= committed_version_) {
         for (const auto& [trainer, publish] : publication.publishes) {
           RefusePublish(trainer, version, publish.attempt, NotLater(version));
@@ -425,57 +440,50 @@ void Coordinator::AdvancePublications(absl::Time now) {
         ++entry;
         continue;
       }
-      Open(version, publication);
+      Open(publication);
     }
     bool over = true;
     for (auto& [name, part] : publication.parts) {
-      if (part.state == Part::State::kQueued) AdvancePart(version, publication, name, now);
-      over = over && (part.state == Part::State::kCommitted || part.state == Part::State::kGivenUp);
+      if (part.state == Part::State::kQueued) AdvancePart(publication, name, now);
+      over = over && part.over();
     }
     if (!over) {
       ++entry;
       continue;
     }
-    FinishPublication(version, publication);
+    FinishPublication(publication);
     entry = publications_.erase(entry);
   }
   given_up_.erase(given_up_.begin(), given_up_.upper_bound(committed_version_));
 }
 
 // Counts a version that every group has shown or given up.
-void Coordinator::FinishPublication(uint64_t version, const Publication& publication) {
+void Coordinator::FinishPublication(const Publication& publication) {
   absl::Status why;
   for (const auto& [name, part] : publication.parts) {
-    if (part.state == Part::State::kCommitted) {
+    if (part.committed()) {
       ++updates_committed_;
       return;
     }
     why = FirstError(why, part.status);
   }
   ++updates_aborted_;
-  GivenUp& given_up = given_up_[version];
-  given_up = {{}, why};
-  for (uint32_t t = 0; t < members_.trainers(); ++t) {
-    if (!publication.publishes.contains(t)) given_up.trainers.insert(t);
-  }
+  GivenUp& given_up = given_up_[publication.version];
+  given_up = {AllTrainers(), why};
+  for (const auto& [trainer, publish] : publication.publishes) given_up.trainers.erase(trainer);
 }
 
 // --- rounds ---
 
-void Coordinator::BeginRound(Group& group, uint64_t version, const Publication& publication,
-                             absl::Time now) {
+void Coordinator::BeginRound(Group& group, Publication& publication, absl::Time now) {
   group.sequence = group.sequence % kSequenceMask + 1;  // Never 0.
-  const UpdateId update{.version = version,
+  const UpdateId update{.version = publication.version,
                         .sequence = group.sequence,
                         .epoch = group.epoch,
                         .plan_hash = group.plan.hash};
-  absl::Time deadline = absl::InfiniteFuture();
-  for (const auto& [trainer, publish] : publication.publishes) {
-    deadline = std::min(deadline, publish.deadline);
-  }
-  publications_.at(version).parts.at(group.name).state = Part::State::kOpen;
-  group.round =
-      std::make_unique<UpdateRound>(update, publication.digests_off, deadline, &group.plan, &group);
+  publication.parts.at(group.name).state = Part::State::kOpen;
+  group.round = std::make_unique<UpdateRound>(update, publication.digests_off,
+                                              publication.deadline(), &group.plan, &group);
   group.round->Begin(now);
   for (const auto& [trainer, publish] : publication.publishes) {
     group.round->OnPublish(trainer, publish.attempt, publish.deadline);
@@ -487,13 +495,8 @@ void Coordinator::Group::TellOutcome(bool committed, const absl::Status& status)
 }
 
 void Coordinator::OnOutcome(Group& group, bool committed, const absl::Status& status) {
-  const uint64_t version = group.round->update().version;
-  Publication& publication = publications_.at(version);
-  publication.parts.at(group.name) = {committed ? Part::State::kCommitted : Part::State::kGivenUp,
-                                      status};
-  for (const auto& [trainer, publish] : publication.publishes) {
-    SendOutcome(trainer, publish.attempt, version, group.name, committed, status);
-  }
+  EndPart(publications_.at(group.round->update().version), group.name,
+          {committed ? Part::State::kCommitted : Part::State::kGivenUp, status});
 }
 
 void Coordinator::FinishRoundIfOver(Group& group) {

@@ -33,19 +33,18 @@ struct Member {
   uint64_t shown_version = 0;      // Workers only.
   uint64_t committed_version = 0;  // The newest that this worker knows to be committed.
   std::optional<proto::Doubt> doubt;
-  // Trainers only: see proto::Join, and the groups of which it was told.
-  std::set<uint64_t> undecided_versions;
-  std::set<std::string> told_groups;
+  std::set<uint64_t> undecided_versions;  // Trainers only, by proto::Join.
+  std::set<std::string> told_groups;      // Those that have told a trainer what became of them.
 
   std::shared_ptr<const Manifest> manifest;  // Null until it has come and was checked.
   bool established = false;                  // Was part of a term whose lanes carried.
   absl::Time join_deadline;                  // A member that is not established leaves then.
 
-  proto::RankReport report;                              // The last one.
-  std::map<std::string, std::vector<LaneReport>> lanes;  // By group, as it was last connected.
+  proto::RankReport report;                       // The last one.
+  std::map<std::string, proto::Connected> lanes;  // By group, as it was last connected.
 };
 
-// Who a rank says it is. Check() says whether that can be.
+// The identity that a rank claims. Check() says whether it can be.
 RankId IdOf(const proto::Join& join);
 
 class Membership {

@@ -68,19 +68,10 @@ void TrainerSession::Cancel(uint64_t token, absl::Time now) {
   const absl::Status cancelled =
       WithScope(absl::CancelledError(absl::StrCat(Doing(found->command.version), ": cancelled")),
                 Scope::kUpdate);
-  if (found != queue_.begin()) {
-    Tell({.kind = Notice::Kind::kPublished,
-          .token = token,
-          .version = found->command.version,
-          .status = cancelled});
-    queue_.erase(found);
-    return;
-  }
   Withdraw(*found, cancelled);
-  const bool begun = std::any_of(found->parts.begin(), found->parts.end(), [](const auto& part) {
-    return part.second == Part::kWriting || part.second == Part::kSent;
-  });
-  if (!begun) return FinishFirst(cancelled, now);
+  if (!found->begun()) {
+    return FinishQueued(static_cast<size_t>(found - queue_.begin()), cancelled, now);
+  }
   // The controller gives the update up; if it does not answer, this trainer stops by itself.
   found->status = cancelled;
   found->stop_deadline = std::min(found->stop_deadline, now + kCancelTimeout);
@@ -98,7 +89,7 @@ void TrainerSession::Withdraw(const Publication& publication, const absl::Status
 bool TrainerSession::PrepareToLeave(absl::Time now) {
   const absl::Status left = absl::CancelledError("it has left the job");
   StopAll(left, now);
-  while (!queue_.empty()) FinishFirst(left, now);
+  while (!queue_.empty()) FinishQueued(0, left, now);
   while (!sent_.empty()) FinishSent(0, left);
   return true;
 }
@@ -126,12 +117,23 @@ absl::Time TrainerSession::DeadlineOf(const Publication& publication) {
                   publication.command.deadline + (asked ? kAnswerMargin : absl::ZeroDuration()));
 }
 
-void TrainerSession::FinishFirst(absl::Status status, absl::Time now) {
-  const Publication first = std::move(queue_.front());
-  queue_.pop_front();
+bool TrainerSession::Publication::begun() const {
+  return std::any_of(parts.begin(), parts.end(), [](const auto& part) {
+    return part.second == Part::kWriting || part.second == Part::kSent;
+  });
+}
+
+bool TrainerSession::HasAsked(uint64_t attempt) const {
+  return !queue_.empty() && queue_.front().state == State::kAsked &&
+         queue_.front().attempt == attempt;
+}
+
+void TrainerSession::FinishQueued(size_t index, absl::Status status, absl::Time now) {
+  const Publication ended = std::move(queue_[index]);
+  queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(index));
   Tell({.kind = Notice::Kind::kPublished,
-        .token = first.token,
-        .version = first.command.version,
+        .token = ended.token,
+        .version = ended.command.version,
         .status = std::move(status)});
   AskForNext(now);
 }
@@ -161,13 +163,8 @@ void TrainerSession::StopSending(const std::string& group) {
 // Ends all that is being sent, at once, and the publication with it if anything of it had begun.
 void TrainerSession::StopAll(const absl::Status& status, absl::Time now) {
   for (const auto& [group, sending] : sendings_) StopSending(group);
-  if (queue_.empty()) return;
-  const auto begun = [](const auto& part) {
-    return part.second == Part::kWriting || part.second == Part::kSent;
-  };
-  Publication& first = queue_.front();
-  if (!std::any_of(first.parts.begin(), first.parts.end(), begun)) return;
-  for (const auto& [group, part] : first.parts) GiveUp(group, status);
+  if (queue_.empty() || !queue_.front().begun()) return;
+  for (const auto& [group, part] : queue_.front().parts) GiveUp(group, status);
   FinishIfOver(now);
 }
 
@@ -179,7 +176,7 @@ void TrainerSession::FinishIfOver(absl::Time now) {
     if (part == Part::kWaiting || part == Part::kWriting) return;
     any_sent = any_sent || part == Part::kSent;
   }
-  if (!any_sent) return FinishFirst(queue_.front().status, now);
+  if (!any_sent) return FinishQueued(0, queue_.front().status, now);
   Publication sent = std::move(queue_.front());
   queue_.pop_front();
   last_sent_version_ = sent.command.version;
@@ -245,21 +242,15 @@ void TrainerSession::OnRoleMessage(const proto::ControllerMessage& message, absl
     case proto::ControllerMessage::kGroupGone:
       return OnGroupGone(message.group_gone().group(), now);
     case proto::ControllerMessage::kPublishRefused:
-      if (queue_.empty() || queue_.front().state != State::kAsked ||
-          queue_.front().attempt != message.publish_refused().attempt()) {
-        return;
-      }
-      return FinishFirst(DecodeError(message.publish_refused().error()), now);
+      if (!HasAsked(message.publish_refused().attempt())) return;
+      return FinishQueued(0, DecodeError(message.publish_refused().error()), now);
     default:
       return;
   }
 }
 
 void TrainerSession::OnAccepted(const proto::PublishAccepted& accepted, absl::Time now) {
-  if (queue_.empty() || queue_.front().state != State::kAsked ||
-      queue_.front().attempt != accepted.attempt()) {
-    return;
-  }
+  if (!HasAsked(accepted.attempt())) return;
   queue_.front().state = State::kOpen;
   for (const std::string& group : accepted.groups()) queue_.front().parts[group] = Part::kWaiting;
   FinishIfOver(now);
@@ -423,7 +414,7 @@ void TrainerSession::OnLost(const absl::Status& status, absl::Time now) {
   for (const auto& [group, term] : terms()) host_.ForgetGroup(group);
   if (Mutated(Mutation::kPublishLostInReconnect)) return queue_.clear();
   if (ended()) {
-    while (!queue_.empty()) FinishFirst(status, now);
+    while (!queue_.empty()) FinishQueued(0, status, now);
     while (!sent_.empty()) FinishSent(0, status);
     return;
   }
@@ -431,7 +422,7 @@ void TrainerSession::OnLost(const absl::Status& status, absl::Time now) {
   // The next controller does not know what this one has given up: asked again, it would commit it.
   Publication& first = queue_.front();
   for (const auto& [group, outcome] : first.outcomes) {
-    if (!outcome.ok()) return FinishFirst(While(absl::StrCat("group ", group), outcome), now);
+    if (!outcome.ok()) return FinishQueued(0, While(absl::StrCat("group ", group), outcome), now);
   }
   first.state = State::kQueued;
   first.parts.clear();
@@ -464,18 +455,10 @@ void TrainerSession::OnRoleTime(absl::Time now) {
                             : absl::StrCat("; ", lost_status().ok() ? "the job is not whole"
                                                                     : lost_status().message()))),
         Scope::kUpdate);
-    if (i > 0) {
-      Tell({.kind = Notice::Kind::kPublished,
-            .token = publication.token,
-            .version = version,
-            .status = late});
-      queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(i));
-      continue;
-    }
-    Withdraw(publication, late);
     const uint64_t token = publication.token;
-    StopAll(late, now);
-    if (!queue_.empty() && queue_.front().token == token) FinishFirst(late, now);
+    Withdraw(publication, late);
+    if (i == 0) StopAll(late, now);  // That may have ended it.
+    if (i < queue_.size() && queue_[i].token == token) FinishQueued(i, late, now);
   }
   for (size_t i = 0; i < sent_.size();) {
     const PublishCommand& command = sent_[i].command;

@@ -70,7 +70,7 @@ class TrainerSession final : public RankSession {
     kAsked,   // The controller knows, and has not said to which groups it goes.
     kOpen,    // The groups are known, and not all of them have what they get.
   };
-  // What one group gets of a publication.
+  // A group's share of a publication.
   enum class Part {
     kWaiting,  // For START.
     kWriting,  // The group's engine is at work.
@@ -86,10 +86,13 @@ class TrainerSession final : public RankSession {
     absl::Status status;                                // Why it will fail, while it stops.
     absl::Time stop_deadline = absl::InfiniteFuture();  // Then it is stopped by force.
     std::map<std::string, absl::Status> outcomes;       // By group.
+
+    // Returns true if an engine is, or was, at work on it.
+    bool begun() const;
   };
   // The engine of a group.
   struct Sending {
-    std::optional<UpdateId> writing;         // What it is at work on, also while it stops.
+    std::optional<UpdateId> writing;         // The update at work, also while it stops.
     std::optional<proto::Start> held_start;  // Until it is quiescent.
     bool stopping = false;                   // Abort() was called; OnStopped() is to come.
     absl::Time quiescence_deadline = absl::InfiniteFuture();
@@ -114,15 +117,17 @@ class TrainerSession final : public RankSession {
   void AskForNext(absl::Time now);
   // When it ends if nothing happens.
   static absl::Time DeadlineOf(const Publication& publication);
-  // What the group gets of the publication at hand, or null if that has no such part.
+  // Returns the group's part of the publication at hand, or null if that has no such part.
   Part* PartOf(const std::string& group);
   void GiveUp(const std::string& group, const absl::Status& status);
   void StopSending(const std::string& group);
   void StopAll(const absl::Status& status, absl::Time now);
   void OnQuiescent(const std::string& group, absl::Time now);
   void FinishIfOver(absl::Time now);
-  void FinishFirst(absl::Status status, absl::Time now);
-  void FinishSent(size_t index, const absl::Status& status);  // In sent_.
+  // Returns true if the first in the queue waits for the controller's answer to that attempt.
+  bool HasAsked(uint64_t attempt) const;
+  void FinishQueued(size_t index, absl::Status status, absl::Time now);  // In queue_.
+  void FinishSent(size_t index, const absl::Status& status);             // In sent_.
   void SettleSent();
 
   TrainerHost& host_;
