@@ -58,7 +58,7 @@ absl::StatusOr<Format> ReadFormat(const waybill_shard_t& shard, Dtype of_tensor)
   return format;
 }
 
-// Of the tensor, or of its grid of scales.
+// Reads a box of the tensor, or of its grid of scales.
 absl::StatusOr<Box> ReadBox(const waybill_shard_t& shard, const Manifest& manifest,
                             const Format& format) {
   const absl::Span<const int64_t> shape = manifest.tensor_shape(shard.tensor_index);
@@ -136,7 +136,7 @@ absl::StatusOr<uint32_t> AddPadding(Manifest& manifest, const waybill_padding_t&
                               .strides = absl::MakeConstSpan(strides.data(), padding.dimensions)});
 }
 
-// What the four that add have in common. `add` returns the index.
+// The four functions that add are this with another `add`, which returns the index.
 template <typename Add>
 waybill_status_t AddTo(absl::string_view doing, waybill_manifest_t* manifest, uint32_t* out_index,
                        waybill_error_t** error, Add add) {

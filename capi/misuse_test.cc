@@ -26,7 +26,7 @@ class Caller {
  public:
   explicit Caller(uint64_t seed) : random_(seed), memory_(4096) {}
 
-  // Of every object that there was.
+  // Destroys every object that there was.
   ~Caller() {
     for (void* handle : handles_) Destroy(handle);
     waybill_error_destroy(error_);

@@ -31,7 +31,7 @@ using Bio = std::unique_ptr<BIO, Freed<BIO_free>>;
 
 // The subject of every certificate: addresses prove nothing, tokens do.
 constexpr char kName[] = "waybill";
-constexpr size_t kKeyBytes = 32;  // Of Ed25519: RFC 8032, section 5.1.5.
+constexpr size_t kKeyBytes = 32;  // Ed25519: RFC 8032, section 5.1.5.
 
 const unsigned char* Bytes(absl::string_view text) {
   return reinterpret_cast<const unsigned char*>(text.data());

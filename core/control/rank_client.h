@@ -23,7 +23,7 @@
 
 namespace waybill {
 
-// Who a rank is, and where it belongs. Declared, never inferred.
+// A rank's identity, and where it belongs. Declared, never inferred.
 struct RankIdentity {
   std::string controller = "127.0.0.1:7070";
   std::string job = "waybill";

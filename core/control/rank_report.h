@@ -19,9 +19,9 @@ namespace waybill {
 struct TrainerReport {
   uint64_t version = 0;        // The latest update's.
   uint64_t planned_bytes = 0;  // Sent in every update of this plan.
-  TransferCounts counts;       // Of the latest update, so far.
-  TransferCounts total;        // Of all updates that were sent before it.
-  StageSpans stages;           // Of the latest update.
+  TransferCounts counts;       // The latest update's, so far.
+  TransferCounts total;        // Those of all updates that were sent before it.
+  StageSpans stages;           // The latest update's.
   // When the parts of the latest update began on this rank.
   absl::Time published;  // publish() was called.
   absl::Time started;    // START came: data moves from here on.
@@ -39,8 +39,8 @@ struct TrainerReport {
 struct WorkerReport {
   uint64_t version = 0;         // The latest update's.
   uint64_t planned_bytes = 0;   // Received in every update of this plan.
-  uint64_t verified_bytes = 0;  // Of the latest update, so far.
-  StageSpans stages;            // Of the latest update.
+  uint64_t verified_bytes = 0;  // The latest update's, so far.
+  StageSpans stages;            // The latest update's.
   WorkerCounts counts;
   std::vector<LaneReport> lanes;  // How each peer is reached.
   // It voted for a version and lost the controller before it heard the decision.

@@ -59,7 +59,7 @@ class TrainerRank final : private TrainerHost {
   TrainerReport report() const;
   // Counts what changed in the report besides those.
   uint64_t report_changes() const { return report_changes_; }
-  // Of the update at hand, to all groups.
+  // Returns what has moved of the update at hand, to all groups.
   TransferCounts counts() const;
 
  private:
@@ -88,12 +88,12 @@ class TrainerRank final : private TrainerHost {
   void StopNow(const std::string& group) override { groups_.at(group).engine->StopNow(); }
   void ForgetGroup(const std::string& group) override;
 
-  // What this trainer sends to one group.
+  // One group, as this trainer sends to it.
   struct Group {
     std::unique_ptr<TrainerEngine> engine;
     uint64_t planned_bytes = 0;
     bool connected = false;
-    uint64_t version = 0;  // Of the last update that was begun.
+    uint64_t version = 0;  // The last one that was begun.
     std::vector<LaneReport> lanes;
   };
 

@@ -94,7 +94,7 @@ class WorkerRank final : private WorkerHost {
   std::unique_ptr<WorkerEngine> engine_;
   std::deque<WorkerEvent> events_;
   bool connected_ = false;
-  std::vector<uint32_t> offered_generations_;  // Of each buffer, in this plan's offers.
+  std::vector<uint32_t> offered_generations_;  // By buffer, as this plan's offers said.
   uint64_t verified_before_ = 0;               // The update at hand.
   WorkerReport report_;
   uint64_t report_changes_ = 0;

@@ -49,7 +49,7 @@ class ArrivedRoutes {
   const RouteTable routes_;
   const ChunkList chunks_;
   std::vector<uint32_t> witnesses_;          // Routes whose digest is of what others write.
-  std::vector<std::atomic<uint64_t>> sums_;  // Of each route's leaves.
+  std::vector<std::atomic<uint64_t>> sums_;  // By route, of its leaves.
   UpdateId update_;
   Digests digests_ = Digests::kOn;
 };

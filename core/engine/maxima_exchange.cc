@@ -17,7 +17,7 @@ constexpr uint64_t kGrantedToken = ~uint64_t{0};
 constexpr uint64_t kMessageToken = 0;
 constexpr uint64_t kSlotAlignment = 64;
 
-// Of one message, in either box.
+// One message, in either box.
 uint64_t SlotBytes(const MaximaMessage& message) {
   return RoundUp(sizeof(MaximaHeader) + uint64_t{message.block_count()} * sizeof(float),
                  kSlotAlignment);

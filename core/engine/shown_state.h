@@ -30,7 +30,7 @@ class ShownState {
     ~Snapshot();
 
     uint64_t version() const { return version_; }
-    // Of region i of the worker's manifest.
+    // Region i of the worker's manifest.
     absl::Span<const std::byte> region(uint32_t i) const { return (*regions_)[i]; }
 
    private:

@@ -92,7 +92,8 @@ Box StagedRoutes::BlocksOf(uint32_t route) const {
              : BlocksOfCells(routes().box(route), table.block, table.cell);
 }
 
-// Of the rows that the piece is in; of scales, and of several matrices, all of the route's.
+// The blocks of the rows that the piece is in; where it is scales, or several matrices, all blocks
+// of the route.
 Box StagedRoutes::BlocksOf(const Piece& piece) const {
   const RouteShape shape = routes().shape(piece.route);
   Box box = routes().box(piece.route);
@@ -227,7 +228,7 @@ std::vector<NonFinite> StagedRoutes::FindNonFinite() const {
   return found;
 }
 
-// Of scales that others have a say in, so they are known since FinishEarly().
+// The digest of scales that others have a say in: they are known since FinishEarly().
 uint64_t StagedRoutes::WitnessDigest(uint32_t route) const {
   const RouteShape shape = routes().shape(route);
   const uint64_t size = shape.size_bytes();

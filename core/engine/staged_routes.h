@@ -105,18 +105,18 @@ class StagedRoutes {
   uint64_t WitnessDigest(uint32_t route) const;
 
   const RankPlan plan_;
-  std::vector<MemorySpan> sources_;       // Of the manifest's regions, then of the scale tables.
-  std::unique_ptr<DeviceStager> device_;  // Where there is such a source.
-  std::vector<std::vector<std::byte>> cells_;  // Of each scale table.
+  std::vector<MemorySpan> sources_;            // The manifest's regions, then the scale tables.
+  std::unique_ptr<DeviceStager> device_;       // Where there is such a source.
+  std::vector<std::vector<std::byte>> cells_;  // By scale table.
   std::deque<ScaleValues> scale_values_;       // Likewise.
   std::vector<EarlyTask> early_tasks_;
-  std::vector<bool> waits_;  // Of each chunk.
+  std::vector<bool> waits_;  // By chunk.
   ChunkList list_;
   size_t most_writes_ = 0;
   std::vector<ChunkWrite> chunk_writes_;  // Scratch, with room for the most.
   UpdateId update_;
   Digests digests_ = Digests::kOn;
-  std::vector<std::atomic<uint64_t>> sums_;  // Of each route's leaves.
+  std::vector<std::atomic<uint64_t>> sums_;  // By route, of its leaves.
 };
 
 }  // namespace waybill

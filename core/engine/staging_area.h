@@ -1,4 +1,4 @@
-// What the engines of one trainer share: staging slots, and the threads that fill them.
+// Staging slots, and the threads that fill them: the engines of one trainer share both.
 #ifndef WAYBILL_CORE_ENGINE_STAGING_AREA_H_
 #define WAYBILL_CORE_ENGINE_STAGING_AREA_H_
 

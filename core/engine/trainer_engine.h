@@ -67,7 +67,7 @@ struct TrainerOffers {
 struct StartTarget {
   uint32_t worker = 0;
   uint32_t buffer_index = 0;
-  uint32_t generation = 0;  // Of the buffer, as the worker offered it for this update.
+  uint32_t generation = 0;  // The buffer's, as the worker offered it for this update.
 };
 
 class TrainerEngine {

@@ -45,11 +45,11 @@ struct WorkerEvent {
   };
   Kind kind = Kind::kConnected;
   UpdateId update;
-  uint32_t trainer = 0;       // Of kPeerFailed, with why.
-  absl::Status status;        // Of kPeerFailed, kRefused, kFailed.
-  uint32_t buffer_index = 0;  // Of kReady.
-  BufferAddress address;      // Of kReady: where that buffer is now.
-  absl::Duration pause;       // Of kShown: what copying took.
+  uint32_t trainer = 0;       // For kPeerFailed, with why.
+  absl::Status status;        // For kPeerFailed, kRefused, kFailed.
+  uint32_t buffer_index = 0;  // For kReady.
+  BufferAddress address;      // For kReady: where that buffer is now.
+  absl::Duration pause;       // For kShown: what copying took.
 };
 
 struct TrainerAddress {
@@ -113,7 +113,7 @@ class WorkerEngine {
   virtual bool dirty() const = 0;
 
   virtual WorkerCounts counts() const = 0;
-  // Of the update that was shown last.
+  // The stages of the update that was shown last.
   virtual StageSpans stages() const = 0;
   // How each trainer is reached, for people.
   virtual std::vector<LaneReport> ReportLanes() const = 0;

@@ -86,7 +86,7 @@ class WorkerMemory {
   bool OnDevice(uint32_t region) const {
     return device_ != nullptr && user_kinds_[region] == MemoryKind::kDevice;
   }
-  // Of the buffers' or the user's own.
+  // Zeroes the padding in `regions`, the buffers' or the user's own.
   absl::Status ZeroPadding(const RegionSpans& regions);
   void Pin();
   void Unpin();
@@ -98,7 +98,7 @@ class WorkerMemory {
   std::vector<Buffer> buffers_;
   std::vector<RegionSpans> shown_;
 
-  // Of shadow-copy to a device.
+  // For shadow-copy to a device.
   std::shared_ptr<Device> device_;
   std::vector<MemoryKind> user_kinds_;
   Stream stream_ = nullptr;

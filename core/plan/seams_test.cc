@@ -417,8 +417,8 @@ TEST(Seams, SetsOfReplicasShareTensorsThatAreNotCut) {
   for (const Quantisation& q : {Quantisation{}, whole}) {
     const Plan plan = PlanReplicas(96, 200, 1024, 4, 2, q);
     EXPECT_EQ(MessagesBetweenSets(plan, 4), 0u);
-    // Of blocks of 128 rows both have parts in three or two shards; of whole ones three pairs in a
-    // tree.
+    // Blocks of 128 rows have parts in three or two shards each; whole ones trade as three pairs in
+    // a tree.
     EXPECT_EQ(MaximaTraded(plan), 96u * (q == whole ? 6 : (4 + 2) * 8));
     EXPECT_LE(plan.balance.trainer_imbalance(), 1.01);
   }

@@ -947,7 +947,7 @@ TEST_F(TradingCoordinatorTest, CoOwnersLearnEachOthersLanesAndMailboxesAndNobody
   EXPECT_EQ(ToConnect(kWorker[1]), "peer 0 at t0-w1\npeer 1 at t1-w1\n");
 }
 
-// What worker 0 holds needs maxima of trainer 1, which sends nothing to its group.
+// Worker 0's tensor needs maxima of trainer 1, which sends nothing to its group.
 TEST_F(TradingCoordinatorTest, ATrainerThatOnlyTradesStartsWithoutTargets) {
   groups_ = {"a", "b"};
   MakeCoordinator();

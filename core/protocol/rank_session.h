@@ -22,7 +22,7 @@
 
 namespace waybill {
 
-// What a session tells its user.
+// A session's word to its user.
 struct Notice {
   enum class Kind : uint8_t {
     // The end of a command, with its token and status; once for each.
@@ -76,7 +76,7 @@ class SessionHost {
   virtual absl::Status Connect(const std::string& group, const proto::Connect& connect) = 0;
 };
 
-// Who a rank is, and where it belongs. Declared, never inferred.
+// A rank's identity, and where it belongs. Declared, never inferred.
 struct SessionOptions {
   RankId id;
   std::string job = "waybill";

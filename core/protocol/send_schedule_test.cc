@@ -246,7 +246,7 @@ TEST(SendSchedule, ARefusedPostIsTriedAgainOnceForEachRetry) {
 struct ShareCase {
   const char* name;
   uint32_t slots;
-  std::vector<uint32_t> payloads;  // Of each peer.
+  std::vector<uint32_t> payloads;  // By peer.
   std::vector<uint32_t> held;      // Slots of each peer, while nothing completes.
 };
 
@@ -455,7 +455,7 @@ TEST(SharedSlots, TwoSchedulesHaveHalfOfThemEach) {
   AddPosted(payloads, 0, 10, 0);
   EXPECT_EQ(a.BeginAndRun(payloads).size(), 4u);
   EXPECT_THAT(b.BeginAndRun(payloads), IsEmpty());
-  // What the first gives back goes to the second, until both have the same.
+  // Slots that the first gives back go to the second, until both have the same.
   for (uint32_t i = 0; i < 2; ++i) {
     a.Staged(i);
     EXPECT_THAT(a.Complete({0, 0}), IsEmpty());
@@ -694,7 +694,7 @@ class RandomSend {
   bool aborted_ = false;
   bool sent_ = false;
   bool quiet_ = false;
-  std::vector<uint32_t> left_;  // Of each peer, payloads that are neither stored nor accepted.
+  std::vector<uint32_t> left_;  // By peer: payloads that are neither stored nor accepted.
   std::vector<uint32_t> storing_;
   std::vector<bool> failed_;
   std::set<uint32_t> closed_;

@@ -114,8 +114,8 @@ void LaneSet::FinishDialling(LaneId id, TcpLane& lane) {
   lane.stage = TcpLane::Stage::kGreeting;
 }
 
-// Who waits for a hello looks whether there is anybody who could come: that a peer is gone is told
-// now and not at the deadline.
+// An end that waits for a hello looks whether there is anybody who could come: that a peer is gone
+// is told now and not at the deadline.
 void LaneSet::Probe(LaneId id, TcpLane& lane) {
   absl::StatusOr<UniqueFd> probe =
       net::BeginConnect(lane.peer_address->listener, options_.listener.host);
