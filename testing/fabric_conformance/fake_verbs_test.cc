@@ -18,20 +18,20 @@ using fake_verbs::FakeHost;
 using fake_verbs::FakeNetwork;
 using fake_verbs::WireOptions;
 
-// A network whose regions cannot be registered, except the staging rings of lanes.
-enum class Staged { kNobody, kAll, kSender, kAllButSender };
+// A network whose regions cannot be registered, except the bounce rings of lanes.
+enum class Bounced { kNobody, kAll, kSender, kAllButSender };
 
 struct Variant {
   std::string name;
   WireOptions wire;
   DeviceOptions device;
   uint32_t queue_depth = 256;
-  Staged staged = Staged::kNobody;
-  uint32_t staging_slots = 3;
+  Bounced bounced = Bounced::kNobody;
+  uint32_t bounce_slots = 3;
 
-  bool IsStaged(const std::string& name) const {
-    if (name == "a") return staged == Staged::kAll || staged == Staged::kSender;
-    return staged == Staged::kAll || staged == Staged::kAllButSender;
+  bool IsBounced(const std::string& name) const {
+    if (name == "a") return bounced == Bounced::kAll || bounced == Bounced::kSender;
+    return bounced == Bounced::kAll || bounced == Bounced::kAllButSender;
   }
 };
 
@@ -44,13 +44,13 @@ NetworkUnderTest Fake(const Variant& variant) {
             return [=](const std::string& name) {
               FakeHost& host = network->Host(name);
               const VerbsOptions options{.queue_depth = variant.queue_depth,
-                                         .staging = {variant.staging_slots, 1000},
+                                         .bounce = {variant.bounce_slots, 1000},
                                          .library = &host};
               if (known->insert(name).second) {
                 for (const char* device : {"mlx5_0", "mlx5_1"}) {
                   host.AddDevice(device, variant.device);
-                  if (variant.IsStaged(name)) {
-                    host.FailRegistrations(device, {.spared_bytes = options.staging.ring_bytes()});
+                  if (variant.IsBounced(name)) {
+                    host.FailRegistrations(device, {.spared_bytes = options.bounce.ring_bytes()});
                   }
                 }
               }
@@ -78,18 +78,18 @@ const NetworkUnderTest kNetworks[] = {
           .wire = {.seed = 9},
           .device = {.max_inline_bytes = 0},
           .queue_depth = 4}),
-    Fake({.name = "staged", .staged = Staged::kAll}),
-    Fake({.name = "staged_at_the_sender", .staged = Staged::kSender}),
-    Fake({.name = "staged_at_the_receiver", .staged = Staged::kAllButSender}),
-    Fake({.name = "staged_seed_7",
+    Fake({.name = "bounced", .bounced = Bounced::kAll}),
+    Fake({.name = "bounced_at_the_sender", .bounced = Bounced::kSender}),
+    Fake({.name = "bounced_at_the_receiver", .bounced = Bounced::kAllButSender}),
+    Fake({.name = "bounced_seed_7",
           .wire = {.seed = 7, .patience = 3, .completion_delay = 4},
-          .staged = Staged::kAll}),
-    Fake({.name = "staged_one_slot_queue_depth_4",
+          .bounced = Bounced::kAll}),
+    Fake({.name = "bounced_one_slot_queue_depth_4",
           .wire = {.seed = 9},
           .device = {.max_inline_bytes = 0, .completions_outlive_queue_pairs = true},
           .queue_depth = 4,
-          .staged = Staged::kAll,
-          .staging_slots = 1}),
+          .bounced = Bounced::kAll,
+          .bounce_slots = 1}),
 };
 
 INSTANTIATE_TEST_SUITE_P(FakeVerbs, FabricConformance, testing::ValuesIn(kNetworks), NameOfNetwork);

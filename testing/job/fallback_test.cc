@@ -17,7 +17,7 @@
 #include "core/control/status_json.h"
 #include "core/fabric/choice/choice_fabric.h"
 #include "core/fabric/tcp/tcp_fabric.h"
-#include "core/fabric/verbs/staging_limits.h"
+#include "core/fabric/verbs/bounce_limits.h"
 #include "core/fabric/verbs/verbs_fabric.h"
 #include "testing/cluster/quantised_model.h"
 #include "testing/fake_verbs/fake_network.h"
@@ -202,7 +202,7 @@ TEST_F(FallbackTest, WhicheverNicOfACoOwnerDiesBetweenUpdatesTheNextOneIsRight) 
 // ENOMEM: the translation table, or the limit on locked memory, is full.
 TEST_F(FallbackTest, MemoryThatCannotBeRegisteredIsReachedByCopiesAndStatusSaysWhy) {
   Start(/*nics=*/1, fake_verbs::RegistrationFault{
-                        .error = ENOMEM, .spared_bytes = verbs::StagingLimits{}.ring_bytes()});
+                        .error = ENOMEM, .spared_bytes = verbs::BounceLimits{}.ring_bytes()});
   PublishAndCheck(1);
   PublishAndCheck(2);
   const proto::StatusReply status = job_->controller().status();

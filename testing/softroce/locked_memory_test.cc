@@ -86,7 +86,7 @@ TEST_F(LockedMemoryTest, WhatCannotBeLockedGoesByCopiesAndWhatCanBeDoesNot) {
   ASSERT_TRUE(endpoints.Until([&] { return !b.Immediates(lane.at_b).empty(); }));
   EXPECT_EQ(std::memcmp(to_large.region.memory.data, large.memory.data, kRegionBytes), 0);
   EXPECT_EQ(std::memcmp(to_small.region.memory.data, small.memory.data, 4096), 0);
-  EXPECT_EQ(CountOf(a, "staged_bytes"), kRegionBytes);
+  EXPECT_EQ(CountOf(a, "bounced_bytes"), kRegionBytes);
   EXPECT_EQ(CountOf(b, "delivered_bytes"), kRegionBytes);
 
   // From the unregistered to the registered, and the other way round.

@@ -60,11 +60,11 @@ absl::StatusOr<RemoteWrite> Imports::Resolve(const VerbsLane& lane, size_t devic
       .size_bytes = write.size_bytes,
       .remote_key = to.region.remote_key,
       .may_inline = from->memory.kind != MemoryKind::kDevice};
-  if (!from->staged) resolved.local_key = from->registrations[device]->lkey;
+  if (!from->bounced) resolved.local_key = from->registrations[device]->lkey;
   if (write.size_bytes > 0) {
-    if (from->staged) resolved.copied_from = from->memory.data + write.source_offset_bytes;
-    resolved.staged = to.region.staged;
-    resolved.staged_key = to.key;
+    if (from->bounced) resolved.copied_from = from->memory.data + write.source_offset_bytes;
+    resolved.bounced = to.region.bounced;
+    resolved.bounced_key = to.key;
   }
   return resolved;
 }

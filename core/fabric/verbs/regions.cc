@@ -92,7 +92,7 @@ absl::StatusOr<OwnRegion*> Regions::Find(RegionId id) {
 
 absl::StatusOr<OwnRegion*> Regions::FindUsable(RegionId id) {
   WAYBILL_ASSIGN_OR_RETURN(OwnRegion * region, Find(id));
-  if (region->registrations.empty() && !region->staged) {
+  if (region->registrations.empty() && !region->bounced) {
     return absl::FailedPreconditionError(absl::StrCat(
         "\"", region->name, "\" is registered with no device: it could not be renewed"));
   }
@@ -149,31 +149,31 @@ absl::Status Regions::RegisterWithDevices(OwnRegion& region,
     (void)Deregister(region);
     if (!given_up.ok()) return given_up;
     absl::Status status = RegistrationError(region, *device, error);
-    const bool may_stage = error == ENOMEM && region.memory.kind != MemoryKind::kDevice;
-    return may_stage ? Stage(region, status) : status;
+    const bool may_bounce = error == ENOMEM && region.memory.kind != MemoryKind::kDevice;
+    return may_bounce ? Bounce(region, status) : status;
   }
   counts_.time += absl::Now() - begin;
   return absl::OkStatus();
 }
 
-absl::Status Regions::Stage(OwnRegion& region, const absl::Status& why) {
+absl::Status Regions::Bounce(OwnRegion& region, const absl::Status& why) {
   for (const Device* device : devices_) {
     if (device->failed()) continue;
-    const auto trial = StagingRing::Create(&verbs_, *device, staging_);
+    const auto trial = BounceRing::Create(&verbs_, *device, bounce_limits_);
     if (!trial.ok()) {
       return absl::ResourceExhaustedError(
           absl::StrCat(why.message(), ", and so: ", trial.status().message()));
     }
   }
-  region.staged = true;
-  staged_[region.key] = region.id;
-  if (counts_.unregistered_regions++ == 0) why_staged_ = std::string(why.message());
+  region.bounced = true;
+  bounced_[region.key] = region.id;
+  if (counts_.unregistered_regions++ == 0) why_bounced_ = std::string(why.message());
   return absl::OkStatus();
 }
 
-absl::Status Regions::Deliver(LaneId lane, const StagedHeader& header, const std::byte* data) {
-  const auto id = staged_.find(header.key);
-  const OwnRegion* region = id == staged_.end() ? nullptr : &regions_.at(id->second);
+absl::Status Regions::Deliver(LaneId lane, const BouncedHeader& header, const std::byte* data) {
+  const auto id = bounced_.find(header.key);
+  const OwnRegion* region = id == bounced_.end() ? nullptr : &regions_.at(id->second);
   if (region == nullptr || !region->grants.contains(lane)) {
     return absl::PermissionDeniedError(
         "write by a key that is not granted on its lane, or was renewed since");
@@ -189,8 +189,8 @@ absl::Status Regions::Deliver(LaneId lane, const StagedHeader& header, const std
   return absl::OkStatus();
 }
 
-absl::string_view Regions::why_staged() const {
-  return counts_.unregistered_regions == 0 ? absl::string_view() : absl::string_view(why_staged_);
+absl::string_view Regions::why_bounced() const {
+  return counts_.unregistered_regions == 0 ? absl::string_view() : absl::string_view(why_bounced_);
 }
 
 absl::Status Regions::DeregisterOne(OwnRegion& region, ibv_mr* mr) {
@@ -207,8 +207,8 @@ absl::Status Regions::DeregisterOne(OwnRegion& region, ibv_mr* mr) {
 }
 
 absl::Status Regions::Deregister(OwnRegion& region) {
-  if (std::exchange(region.staged, false)) {
-    staged_.erase(region.key);
+  if (std::exchange(region.bounced, false)) {
+    bounced_.erase(region.key);
     --counts_.unregistered_regions;
   }
   absl::Status status;

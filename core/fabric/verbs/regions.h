@@ -1,6 +1,6 @@
 // The regions of one verbs endpoint: registered with each device, known to peers by a key of our
 // own, renewed by registering anew. One for which there is no room any more stays unregistered: it
-// is written to, and from, by way of the lanes' staging rings.
+// is written to, and from, by way of the lanes' bounce rings.
 #ifndef WAYBILL_CORE_FABRIC_VERBS_REGIONS_H_
 #define WAYBILL_CORE_FABRIC_VERBS_REGIONS_H_
 
@@ -18,8 +18,8 @@
 #include "absl/time/time.h"
 #include "core/fabric/fabric.h"
 #include "core/fabric/shared_pages.h"
+#include "core/fabric/verbs/bounce_ring.h"
 #include "core/fabric/verbs/device.h"
-#include "core/fabric/verbs/staging_ring.h"
 #include "core/fabric/verbs/verbs.h"
 
 namespace waybill::verbs {
@@ -32,7 +32,7 @@ struct OwnRegion {
   uint64_t key = 0;
   std::vector<ibv_mr*> registrations;  // Indexed by device. Null for a device that had failed.
   std::vector<ibv_mr*> stuck;          // Old ones that a device did not give up.
-  bool staged = false;                 // It has no registrations, because there was no room.
+  bool bounced = false;                // It has no registrations, because there was no room.
   std::set<LaneId> grants;
 };
 
@@ -40,22 +40,22 @@ struct RegistrationCounts {
   uint64_t registrations = 0;
   uint64_t registered_bytes = 0;      // Registered now.
   absl::Duration time;                // The total time.
-  uint64_t unregistered_regions = 0;  // The regions that are staged now.
-  uint64_t delivered_bytes = 0;       // Copied out of rings to staged regions.
+  uint64_t unregistered_regions = 0;  // The regions that are bounced now.
+  uint64_t delivered_bytes = 0;       // Copied out of rings to bounced regions.
 };
 
 class Regions {
  public:
   // The devices outlive it. `relaxed_ordering`: let writes to memory of devices pass each other.
   Regions(Verbs* verbs, std::vector<Device*> devices, bool relaxed_ordering,
-          const StagingLimits& staging)
+          const BounceLimits& bounce)
       : verbs_(*verbs),
         devices_(std::move(devices)),
         relaxed_ordering_(relaxed_ordering),
-        staging_(staging) {}
+        bounce_limits_(bounce) {}
   ~Regions();
 
-  // kResourceExhausted: there is no room for it, nor for the staging ring of one lane.
+  // kResourceExhausted: there is no room for it, nor for the bounce ring of one lane.
   absl::StatusOr<Region> Register(const MemorySpan& memory, absl::string_view name);
   absl::StatusOr<Region> Allocate(uint64_t size_bytes, absl::string_view name);
   // kInternal: a device does not give up the region's keys. Then the region stays, and its memory
@@ -72,22 +72,23 @@ class Regions {
   // kFailedPrecondition: it could not be registered anew when it was renewed last.
   absl::StatusOr<OwnRegion*> FindUsable(RegionId id);
   // A piece that came by the ring of a lane, to where it belongs. kPermissionDenied: no region that
-  // is staged has that key, or the lane was not granted it. kOutOfRange: it does not lie within it.
-  absl::Status Deliver(LaneId lane, const StagedHeader& header, const std::byte* data);
+  // is bounced has that key, or the lane was not granted it. kOutOfRange: it does not lie within
+  // it.
+  absl::Status Deliver(LaneId lane, const BouncedHeader& header, const std::byte* data);
   void ForgetLane(LaneId lane);
 
   const RegistrationCounts& counts() const { return counts_; }
   std::vector<FabricCount> Counts() const;  // The same, for operators.
-  // Why the first of those that are staged now is; empty where none is.
-  absl::string_view why_staged() const;
+  // Why the first of those that are bounced now is; empty where none is.
+  absl::string_view why_bounced() const;
 
  private:
   absl::StatusOr<Region> Add(OwnRegion region);
   // `old_keys` are the remote keys that the region must not get again.
   absl::Status RegisterWithDevices(OwnRegion& region, const std::vector<uint32_t>& old_keys);
   ibv_mr* RegisterWith(Device& device, const OwnRegion& region);
-  // Stages a region that had no room, if there is room for rings.
-  absl::Status Stage(OwnRegion& region, const absl::Status& why);
+  // Bounces a region that had no room, if there is room for rings.
+  absl::Status Bounce(OwnRegion& region, const absl::Status& why);
   // Both: kInternal if a device says no. The registration is kept in `stuck`.
   absl::Status DeregisterOne(OwnRegion& region, ibv_mr* mr);
   absl::Status Deregister(OwnRegion& region);
@@ -95,11 +96,11 @@ class Regions {
   Verbs& verbs_;
   const std::vector<Device*> devices_;
   const bool relaxed_ordering_;
-  const StagingLimits staging_;
+  const BounceLimits bounce_limits_;
   uint32_t last_id_ = 0;
   std::map<RegionId, OwnRegion> regions_;
-  std::unordered_map<uint64_t, RegionId> staged_;  // By key: a peer tells it with each piece.
-  std::string why_staged_;
+  std::unordered_map<uint64_t, RegionId> bounced_;  // By key: a peer tells it with each piece.
+  std::string why_bounced_;
   RegistrationCounts counts_;
 };
 

@@ -17,7 +17,7 @@ using fake_verbs::FakeHost;
 using fake_verbs::FakeNetwork;
 using fake_verbs::RegistrationKind;
 
-constexpr StagingLimits kStaging = {.slots = 4, .slot_bytes = 1000};
+constexpr BounceLimits kBounce = {.slots = 4, .slot_bytes = 1000};
 
 class RegionsTest : public testing::Test {
  protected:
@@ -27,7 +27,7 @@ class RegionsTest : public testing::Test {
     for (int i = 0; i < 2; ++i) opened.push_back(*Device::Open(&host, list[i]));
     host.FreeDeviceList(list);
     regions.emplace(&host, std::vector<Device*>{opened[0].get(), opened[1].get()}, relaxed_ordering,
-                    kStaging);
+                    kBounce);
   }
   MemorySpan OfDevice(int dmabuf_fd = -1) {
     return {MemoryKind::kDevice, memory.data(), memory.size(), dmabuf_fd};
@@ -108,7 +108,7 @@ TEST_F(RegionsTest, WhereNotEvenARingHasRoomTheLimitThatIsBehindItIsTold) {
   EXPECT_EQ(status.message(),
             "register \"weights\" (5000 bytes) with mlx5_1: Cannot allocate memory (errno 12); the "
             "limit on locked memory (ulimit -l) or the device's translation table is full, and so: "
-            "register a staging ring (8512 bytes) with mlx5_1: Cannot allocate memory (errno 12)");
+            "register a bounce ring (8512 bytes) with mlx5_1: Cannot allocate memory (errno 12)");
   // Nothing is left of it, and what fits is still registered.
   EXPECT_EQ(Alive("mlx5_0"), 0u);
   EXPECT_EQ(regions->counts().registered_bytes, 0u);
@@ -116,43 +116,43 @@ TEST_F(RegionsTest, WhereNotEvenARingHasRoomTheLimitThatIsBehindItIsTold) {
   EXPECT_TRUE(regions->Allocate(4096, "small").ok());
 }
 
-TEST_F(RegionsTest, WhatHasNoRoomOnOneDeviceIsStagedOnAll) {
+TEST_F(RegionsTest, WhatHasNoRoomOnOneDeviceIsBouncedOnAll) {
   Make();
-  host.FailRegistrations("mlx5_1", {.spared_bytes = kStaging.ring_bytes()});
+  host.FailRegistrations("mlx5_1", {.spared_bytes = kBounce.ring_bytes()});
   const Region region = *regions->Register(OfHost(), "weights");
   EXPECT_EQ(Alive("mlx5_0"), 0u);
   EXPECT_EQ(Alive("mlx5_1"), 0u);
   OwnRegion& own = **regions->FindUsable(region.id);
-  EXPECT_TRUE(own.staged);
+  EXPECT_TRUE(own.bounced);
   EXPECT_EQ(regions->counts().registered_bytes, 0u);
   EXPECT_EQ(regions->counts().unregistered_regions, 1u);
-  EXPECT_TRUE(absl::StartsWith(regions->why_staged(), "register \"weights\" (5000 bytes) with "));
+  EXPECT_TRUE(absl::StartsWith(regions->why_bounced(), "register \"weights\" (5000 bytes) with "));
   ASSERT_TRUE(regions->Release(region.id).ok());
   EXPECT_EQ(regions->counts().unregistered_regions, 0u);
-  EXPECT_EQ(regions->why_staged(), "");
+  EXPECT_EQ(regions->why_bounced(), "");
 }
 
-TEST_F(RegionsTest, WhatIsStagedIsRegisteredWhenItIsRenewedAndThereIsRoom) {
+TEST_F(RegionsTest, WhatIsBouncedIsRegisteredWhenItIsRenewedAndThereIsRoom) {
   Make();
-  host.FailRegistrations("mlx5_1", {.spared_bytes = kStaging.ring_bytes(), .count = 1});
+  host.FailRegistrations("mlx5_1", {.spared_bytes = kBounce.ring_bytes(), .count = 1});
   const Region region = *regions->Register(OfHost(), "weights");
-  ASSERT_TRUE((*regions->FindUsable(region.id))->staged);
+  ASSERT_TRUE((*regions->FindUsable(region.id))->bounced);
   ASSERT_TRUE(regions->Renew(region.id, Contents::kKept).ok());
-  EXPECT_FALSE((*regions->FindUsable(region.id))->staged);
+  EXPECT_FALSE((*regions->FindUsable(region.id))->bounced);
   EXPECT_EQ(regions->counts().unregistered_regions, 0u);
   EXPECT_EQ(Alive("mlx5_1"), 1u);
 }
 
-TEST_F(RegionsTest, ADevicesMemoryIsNotStaged) {
+TEST_F(RegionsTest, ADevicesMemoryIsNotBounced) {
   Make();
-  host.FailRegistrations("mlx5_1", {.spared_bytes = kStaging.ring_bytes()});
+  host.FailRegistrations("mlx5_1", {.spared_bytes = kBounce.ring_bytes()});
   EXPECT_EQ(regions->Register(OfDevice(), "gpu memory").status().code(),
             absl::StatusCode::kResourceExhausted);
 }
 
 TEST_F(RegionsTest, APieceIsDeliveredOnlyByAKeyThatIsGrantedAndWithinItsRegion) {
   Make();
-  host.FailRegistrations("mlx5_1", {.spared_bytes = kStaging.ring_bytes(), .count = 1});
+  host.FailRegistrations("mlx5_1", {.spared_bytes = kBounce.ring_bytes(), .count = 1});
   const Region region = *regions->Register(OfHost(), "weights");
   const Region registered = *regions->Allocate(4096, "registered");
   OwnRegion& own = **regions->FindUsable(region.id);

@@ -14,7 +14,7 @@ std::vector<FabricCount> SendCounts::Counts() const {
   return {{"work_requests", requests},
           {"doorbells", doorbells},
           {"copied_bytes", copied_bytes},
-          {"staged_bytes", staged_bytes}};
+          {"bounced_bytes", bounced_bytes}};
 }
 
 SendQueue::SendQueue(uint32_t lane, const SendQueueLimits& limits, SendCounts* counts,
@@ -36,7 +36,7 @@ SendQueue::SendQueue(uint32_t lane, const SendQueueLimits& limits, SendCounts* c
   }
 }
 
-void SendQueue::UseRing(StagingRing* ring) {
+void SendQueue::UseRing(BounceRing* ring) {
   ring_ = ring;
   slot_ends_.assign(ring->limits().slots, 0);
 }
@@ -44,7 +44,7 @@ void SendQueue::UseRing(StagingRing* ring) {
 uint64_t SendQueue::MostBytesOf(const RemoteWrite& write) const {
   uint64_t most = limits_.message_bytes;
   if (write.goes_by_ring()) most = std::min(most, ring_->limits().slot_bytes);
-  if (write.staged) most = std::min(most, peer_ring_.slot_bytes);
+  if (write.bounced) most = std::min(most, peer_ring_.slot_bytes);
   return most;
 }
 
@@ -67,13 +67,13 @@ void SendQueue::Append(absl::Span<const RemoteWrite> writes, std::optional<uint3
     }
     PushPiece(rest, last);
   }
-  posts_[posts_end_++ % posts_.size()] = {token, appended_, staged_};
+  posts_[posts_end_++ % posts_.size()] = {token, appended_, bounced_};
 }
 
-// The immediate of a staged piece goes behind what tells of the piece.
+// The immediate of a bounced piece goes behind what tells of the piece.
 void SendQueue::PushPiece(const RemoteWrite& piece, std::optional<uint32_t> immediate) {
-  if (!piece.staged) return Push({piece, immediate});
-  ++staged_;
+  if (!piece.bounced) return Push({piece, immediate});
+  ++bounced_;
   Push({piece, std::nullopt});
   Push({.write = {}, .immediate = std::nullopt, .tells = true});
   if (immediate) Push({{}, immediate});
@@ -184,21 +184,21 @@ void SendQueue::CompletePosts(std::vector<uint64_t>& tokens) {
 bool SendQueue::PutInRing(uint64_t number, RemoteWrite& write, ibv_sge& header) {
   uint64_t& slot_end = slot_ends_[in_ring_ % slot_ends_.size()];
   if (slot_end > retired_) return false;
-  if (write.staged && in_peer_ring_ - taken_ == peer_ring_.slots) return false;
+  if (write.bounced && in_peer_ring_ - taken_ == peer_ring_.slots) return false;
   std::byte* slot = ring_->Outgoing(in_ring_);
-  if (write.staged) {
-    const StagedHeader fields{write.staged_key, write.remote_address, write.size_bytes};
+  if (write.bounced) {
+    const BouncedHeader fields{write.bounced_key, write.remote_address, write.size_bytes};
     std::memcpy(slot, &fields, sizeof(fields));
     header = {.addr = reinterpret_cast<uintptr_t>(slot),
-              .length = kStagedHeaderBytes,
+              .length = kBouncedHeaderBytes,
               .lkey = ring_->local_key()};
     write.remote_address = peer_ring_.AddressOf(in_peer_ring_++);
     write.remote_key = peer_ring_.remote_key;
     write.may_inline = false;
-    counts_.staged_bytes += write.size_bytes;
+    counts_.bounced_bytes += write.size_bytes;
   }
   if (write.copied_from != nullptr) {
-    std::byte* data = slot + kStagedHeaderBytes;
+    std::byte* data = slot + kBouncedHeaderBytes;
     std::memcpy(data, write.copied_from, write.size_bytes);
     write.local_address = reinterpret_cast<uintptr_t>(data);
     write.local_key = ring_->local_key();
@@ -214,8 +214,8 @@ void SendQueue::TakeFromRing(uint64_t begin, uint64_t end) {
     const RemoteWrite& write = At(i).write;
     if (!write.goes_by_ring()) continue;
     slot_ends_[--in_ring_ % slot_ends_.size()] = 0;
-    if (write.staged) --in_peer_ring_;
-    if (write.staged) counts_.staged_bytes -= write.size_bytes;
+    if (write.bounced) --in_peer_ring_;
+    if (write.bounced) counts_.bounced_bytes -= write.size_bytes;
     if (write.copied_from != nullptr) counts_.copied_bytes -= write.size_bytes;
   }
 }

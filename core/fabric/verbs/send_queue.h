@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "core/fabric/fabric.h"
-#include "core/fabric/verbs/staging_ring.h"
+#include "core/fabric/verbs/bounce_ring.h"
 #include "core/fabric/verbs/verbs.h"
 
 namespace waybill::verbs {
@@ -18,17 +18,17 @@ namespace waybill::verbs {
 // A write with its addresses and keys looked up.
 struct RemoteWrite {
   uint64_t local_address = 0;
-  uint64_t remote_address = 0;  // For a staged write: the offset in its region.
+  uint64_t remote_address = 0;  // For a bounced write: the offset in its region.
   uint64_t size_bytes = 0;
   uint32_t local_key = 0;
   uint32_t remote_key = 0;
   bool may_inline = false;  // The source is memory of the host.
   // Not null: the source has no key, and is copied into the lane's ring first.
   const std::byte* copied_from = nullptr;
-  bool staged = false;      // The destination has none: it goes into the peer's ring,
-  uint64_t staged_key = 0;  // with this key of its region.
+  bool bounced = false;      // The destination has none: it goes into the peer's ring,
+  uint64_t bounced_key = 0;  // with this key of its region.
 
-  bool goes_by_ring() const { return copied_from != nullptr || staged; }
+  bool goes_by_ring() const { return copied_from != nullptr || bounced; }
 };
 
 struct SendQueueLimits {
@@ -41,10 +41,10 @@ struct SendQueueLimits {
 
 // Counts over all lanes together.
 struct SendCounts {
-  uint64_t requests = 0;      // Work requests that were posted.
-  uint64_t doorbells = 0;     // Calls of ibv_post_send().
-  uint64_t copied_bytes = 0;  // Copied from sources that are not registered,
-  uint64_t staged_bytes = 0;  // and to destinations that are not.
+  uint64_t requests = 0;       // Work requests that were posted.
+  uint64_t doorbells = 0;      // Calls of ibv_post_send().
+  uint64_t copied_bytes = 0;   // Copied from sources that are not registered,
+  uint64_t bounced_bytes = 0;  // and to destinations that are not.
 
   std::vector<FabricCount> Counts() const;  // The same, for operators.
 };
@@ -59,12 +59,12 @@ class SendQueue {
   // Sources of at most as many bytes ride in the request; what the queue pair was granted.
   void AllowInline(uint32_t bytes) { inline_bytes_ = bytes; }
 
-  // Before anything copied or staged is appended: by way of which memory. It outlives the queue.
-  void UseRing(StagingRing* ring);
-  // And before anything staged is.
-  void StageAt(const PeerRing& peer) { peer_ring_ = peer; }
+  // Before anything copied or bounced is appended: by way of which memory. It outlives the queue.
+  void UseRing(BounceRing* ring);
+  // And before anything bounced is.
+  void BounceAt(const PeerRing& peer) { peer_ring_ = peer; }
   bool has_ring() const { return ring_ != nullptr; }
-  bool may_stage() const { return peer_ring_.slots > 0; }
+  bool may_bounce() const { return peer_ring_.slots > 0; }
 
   bool full() const { return posts_end_ - posts_begin_ == limits_.posts; }
 
@@ -98,7 +98,7 @@ class SendQueue {
   struct Pending {
     uint64_t token;
     uint64_t end;     // Behind its last request,
-    uint64_t pieces;  // and its last staged piece.
+    uint64_t pieces;  // and its last bounced piece.
   };
   static constexpr int kPieces = 2;  // The pieces of one request: a header and the data.
 
@@ -127,14 +127,14 @@ class SendQueue {
   std::vector<Pending> posts_;  // A ring; [posts_begin_, posts_end_) are in it.
   uint64_t posts_begin_ = 0;
   uint64_t posts_end_ = 0;
-  StagingRing* ring_ = nullptr;
+  BounceRing* ring_ = nullptr;
   PeerRing peer_ring_;
   std::vector<uint64_t>
       slot_ends_;         // For each slot of the ring: the end of the last request that reads it.
   uint64_t in_ring_ = 0;  // Pieces that used a slot of it,
   uint64_t in_peer_ring_ = 0;  // one of the peer's,
   uint64_t taken_ = 0;         // and that the peer has taken out.
-  uint64_t staged_ = 0;        // Pieces that were appended.
+  uint64_t bounced_ = 0;       // Pieces that were appended.
   // Their constant fields are filled in once.
   std::vector<ibv_send_wr> requests_;
   std::vector<ibv_sge> pieces_;

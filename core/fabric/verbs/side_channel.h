@@ -20,18 +20,18 @@ enum class FrameKind : uint32_t {
   kRevoke = 2,     // The region with that key was renewed or released: the key.
   kGoodbye = 3,    // The lane is given up. Body: why, as text.
   kTaken = 4,      // A grant was taken in. No body.
-  kRing = 5,       // Where what is staged may be written: PeerRing. Once, before the first grant
+  kRing = 5,       // Where what is bounced may be written: PeerRing. Once, before the first grant
                    // of a region that is.
-  kDelivered = 6,  // So many staged pieces were taken out of the ring, in all: a uint64_t.
-  kRefused = 7,    // A staged write is refused and the lane is given up. Body: why, as text.
+  kDelivered = 6,  // So many bounced pieces were taken out of the ring, in all: a uint64_t.
+  kRefused = 7,    // A bounced write is refused and the lane is given up. Body: why, as text.
 };
 
 struct GrantBody {
   uint64_t key = 0;      // The key that describes the region.
-  uint64_t address = 0;  // 0 if it is staged, and so is remote_key.
+  uint64_t address = 0;  // 0 if it is bounced, and so is remote_key.
   uint64_t size_bytes = 0;
   uint32_t remote_key = 0;
-  uint32_t is_staged = 0;
+  uint32_t is_bounced = 0;
 };
 
 // Returns the bytes of a body, or of its beginning.

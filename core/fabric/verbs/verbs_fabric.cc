@@ -12,13 +12,13 @@
 #include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "core/fabric/progress.h"
+#include "core/fabric/verbs/bounce_ring.h"
 #include "core/fabric/verbs/descriptors.h"
 #include "core/fabric/verbs/imports.h"
 #include "core/fabric/verbs/lane_table.h"
 #include "core/fabric/verbs/libibverbs.h"
 #include "core/fabric/verbs/nic_set.h"
 #include "core/fabric/verbs/regions.h"
-#include "core/fabric/verbs/staging_ring.h"
 #include "core/fabric/verbs/verbs_lane.h"
 #include "core/net/rendezvous.h"
 
@@ -42,8 +42,8 @@ class VerbsFabric final : public Fabric {
                   .ack_timeout = options.ack_timeout,
                   .traffic_class = options.traffic_class,
                   .service_level = options.service_level,
-                  .staging = options.staging},
-        regions_(verbs, nics_->devices(), options.relaxed_ordering, settings_.staging) {}
+                  .bounce = options.bounce},
+        regions_(verbs, nics_->devices(), options.relaxed_ordering, settings_.bounce) {}
 
   absl::Status Start() {
     WAYBILL_RETURN_IF_ERROR(descriptors_.Start(options_.dead_peer_timeout / 4));
@@ -86,7 +86,7 @@ class VerbsFabric final : public Fabric {
   absl::Status Grant(LaneId lane_id, RegionId id) override {
     WAYBILL_ASSIGN_OR_RETURN(OwnRegion * region, regions_.FindUsable(id));
     WAYBILL_ASSIGN_OR_RETURN(VerbsLane * lane, lanes_.FindUsable(lane_id));
-    if (region->staged) WAYBILL_RETURN_IF_ERROR(AnnounceRing(*lane));
+    if (region->bounced) WAYBILL_RETURN_IF_ERROR(AnnounceRing(*lane));
     region->grants.insert(lane_id);
     ++lane->grants_under_way;
     const std::string grant = VerbsLane::GrantOf(*region, lanes_.DeviceOf(*lane));
@@ -113,7 +113,7 @@ class VerbsFabric final : public Fabric {
         std::unique_ptr<VerbsLane> lane,
         VerbsLane::Create(&verbs_, id, peer, &nic->nic, nic->queues.get(), settings_, &sent_));
     // Before anybody counts on the lane.
-    if (!regions_.why_staged().empty() || staging_peers_.contains(lane->peer())) {
+    if (!regions_.why_bounced().empty() || bounce_peers_.contains(lane->peer())) {
       WAYBILL_RETURN_IF_ERROR(lane->MakeRing());
     }
     WAYBILL_ASSIGN_OR_RETURN(lane->rendezvous, rendezvous_->Open(id));
@@ -159,9 +159,9 @@ class VerbsFabric final : public Fabric {
   std::string DescribeLane(LaneId id) const override {
     const absl::StatusOr<VerbsLane*> lane = lanes_.Find(id);
     if (!lane.ok()) return "closed";
-    const absl::string_view why = regions_.why_staged();
+    const absl::string_view why = regions_.why_bounced();
     return absl::StrCat((*lane)->DescribePath(), why.empty() ? "" : "; with copies here: ", why,
-                        (*lane)->sends().may_stage() ? "; with copies at the peer" : "");
+                        (*lane)->sends().may_bounce() ? "; with copies at the peer" : "");
   }
 
   absl::Status Post(LaneId id, absl::Span<const Write> writes, std::optional<uint32_t> immediate,
@@ -298,7 +298,7 @@ class VerbsFabric final : public Fabric {
 
   // A lane without its ring is of no use. The next one to that peer has it before it is opened.
   absl::Status NeedRing(VerbsLane& lane) {
-    staging_peers_.insert(lane.peer());
+    bounce_peers_.insert(lane.peer());
     if (absl::Status status = lane.MakeRing(); !status.ok()) {
       Fail(lane, absl::UnavailableError(status.message()));
     }
@@ -463,7 +463,7 @@ class VerbsFabric final : public Fabric {
   std::unique_ptr<net::Rendezvous> rendezvous_;
   uint32_t last_lane_ = 0;
   LaneTable lanes_;
-  std::set<std::string> staging_peers_;  // Lanes to them have needed a ring.
+  std::set<std::string> bounce_peers_;  // Lanes to them have needed a ring.
   std::map<int, uint32_t> by_socket_;
   Imports imports_;
   std::vector<FabricEvent> events_;
@@ -482,9 +482,8 @@ class VerbsFabric final : public Fabric {
 }  // namespace verbs
 
 absl::StatusOr<std::unique_ptr<Fabric>> MakeVerbsFabric(const VerbsOptions& options) {
-  if (options.queue_depth == 0 || options.chain == 0 || options.staging.ring_bytes() == 0) {
-    return absl::InvalidArgumentError(
-        "verbs: a queue depth, a chain and a staging ring are needed");
+  if (options.queue_depth == 0 || options.chain == 0 || options.bounce.ring_bytes() == 0) {
+    return absl::InvalidArgumentError("verbs: a queue depth, a chain and a bounce ring are needed");
   }
   verbs::Verbs* library = options.library;
   if (library == nullptr) {

@@ -17,7 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "core/fabric/fabric.h"
-#include "core/fabric/verbs/staging_limits.h"
+#include "core/fabric/verbs/bounce_limits.h"
 
 namespace waybill {
 
@@ -48,7 +48,7 @@ struct VerbsOptions {
 
   // Limits the rings through which regions are copied that cannot be registered because no more
   // memory may be locked. Each lane that needs a ring has its own.
-  verbs::StagingLimits staging;
+  verbs::BounceLimits bounce;
 
   std::function<void(absl::string_view)> log;  // Receives one line for each NIC that is chosen.
   verbs::Verbs* library = nullptr;             // Replaces this host's libibverbs in tests.

@@ -63,7 +63,7 @@ absl::Status VerbsLane::CreateQueuePair() {
   attributes.qp_type = IBV_QPT_RC;
   attributes.cap = {.max_send_wr = settings_.limits.depth,
                     .max_recv_wr = settings_.receives,
-                    .max_send_sge = 2,  // A staged piece has its header before it.
+                    .max_send_sge = 2,  // A bounced piece has its header before it.
                     .max_recv_sge = 1,
                     .max_inline_data = kWantedInlineBytes};
   queue_pair_ = verbs_.CreateQp(nic_.device().pd(), &attributes);
@@ -213,8 +213,8 @@ absl::Status VerbsLane::FailureOf(const ibv_wc& done) const {
 std::string VerbsLane::GrantOf(const OwnRegion& region, size_t device) {
   GrantBody body{.key = region.key,
                  .size_bytes = region.memory.size_bytes,
-                 .is_staged = region.staged ? 1u : 0u};
-  if (!region.staged) {
+                 .is_bounced = region.bounced ? 1u : 0u};
+  if (!region.bounced) {
     body.address = reinterpret_cast<uintptr_t>(region.memory.data);
     body.remote_key = region.registrations[device]->rkey;
   }
@@ -225,18 +225,18 @@ bool VerbsLane::TakeGrant(absl::string_view frame) {
   GrantBody body;
   if (frame.size() < sizeof(body)) return false;
   std::memcpy(&body, frame.data(), sizeof(body));
-  if (body.is_staged != 0 && !sends_.may_stage()) return false;
+  if (body.is_bounced != 0 && !sends_.may_bounce()) return false;
   granted_by_peer[body.key] = {.address = body.address,
                                .size_bytes = body.size_bytes,
                                .remote_key = body.remote_key,
-                               .staged = body.is_staged != 0,
+                               .bounced = body.is_bounced != 0,
                                .name = std::string(frame.substr(sizeof(body)))};
   return true;
 }
 
 absl::Status VerbsLane::MakeRing() {
   if (ring_ != nullptr) return absl::OkStatus();
-  WAYBILL_ASSIGN_OR_RETURN(ring_, StagingRing::Create(&verbs_, nic_.device(), settings_.staging));
+  WAYBILL_ASSIGN_OR_RETURN(ring_, BounceRing::Create(&verbs_, nic_.device(), settings_.bounce));
   sends_.UseRing(ring_.get());
   return absl::OkStatus();
 }
@@ -248,23 +248,23 @@ std::optional<PeerRing> VerbsLane::TakeNewsOfRing() {
 
 bool VerbsLane::TakePeerRing(absl::string_view frame) {
   PeerRing ring;
-  if (sends_.may_stage() || frame.size() != sizeof(ring)) return false;
+  if (sends_.may_bounce() || frame.size() != sizeof(ring)) return false;
   std::memcpy(&ring, frame.data(), sizeof(ring));
   if (ring.slots == 0 || ring.slot_bytes == 0) return false;
-  sends_.StageAt(ring);
+  sends_.BounceAt(ring);
   return true;
 }
 
 absl::Status VerbsLane::TakePiece(Regions& regions) {
-  if (!ring_told_) return absl::PermissionDeniedError("a staged write, without a ring for it");
+  if (!ring_told_) return absl::PermissionDeniedError("a bounced write, without a ring for it");
   const std::byte* slot = ring_->Incoming(pieces_came_++);
-  StagedHeader header;
+  BouncedHeader header;
   std::memcpy(&header, slot, sizeof(header));
-  if (header.size_bytes > settings_.staging.slot_bytes) {
-    return absl::OutOfRangeError(absl::StrCat("a staged piece of ", header.size_bytes, " bytes; ",
-                                              settings_.staging.slot_bytes, " are allowed"));
+  if (header.size_bytes > settings_.bounce.slot_bytes) {
+    return absl::OutOfRangeError(absl::StrCat("a bounced piece of ", header.size_bytes, " bytes; ",
+                                              settings_.bounce.slot_bytes, " are allowed"));
   }
-  return regions.Deliver(LaneId{id_}, header, slot + kStagedHeaderBytes);
+  return regions.Deliver(LaneId{id_}, header, slot + kBouncedHeaderBytes);
 }
 
 std::optional<uint64_t> VerbsLane::TakeDelivered() {

@@ -12,13 +12,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/fabric/fabric.h"
+#include "core/fabric/verbs/bounce_ring.h"
 #include "core/fabric/verbs/completion_queues.h"
 #include "core/fabric/verbs/device.h"
 #include "core/fabric/verbs/lane_address.h"
 #include "core/fabric/verbs/regions.h"
 #include "core/fabric/verbs/send_queue.h"
 #include "core/fabric/verbs/side_channel.h"
-#include "core/fabric/verbs/staging_ring.h"
 #include "core/net/silence.h"
 
 namespace waybill::verbs {
@@ -33,7 +33,7 @@ struct QueuePairSettings {
   uint8_t retry_count = 6;
   uint8_t traffic_class = 0;
   uint8_t service_level = 0;
-  StagingLimits staging;
+  BounceLimits bounce;
 };
 
 // A region of the peer's that we may write to.
@@ -41,7 +41,7 @@ struct PeerRegion {
   uint64_t address = 0;
   uint64_t size_bytes = 0;
   uint32_t remote_key = 0;
-  bool staged = false;  // Written through the peer's ring only.
+  bool bounced = false;  // Written through the peer's ring only.
   std::string name;
 };
 
@@ -101,12 +101,12 @@ class VerbsLane {
 
   // Allocates the ring if there is none yet. kResourceExhausted: there is no memory for it.
   absl::Status MakeRing();
-  // Returns what the peer must know before it stages, or nullopt if it was told already.
+  // Returns what the peer must know before it bounces, or nullopt if it was told already.
   std::optional<PeerRing> TakeNewsOfRing();
   // Takes the place of the peer's ring from its frame. Returns false if the frame is malformed, or
   // a second one.
   bool TakePeerRing(absl::string_view frame);
-  // The next staged piece has come.
+  // The next bounced piece has come.
   absl::Status TakePiece(Regions& regions);
   // Returns the cumulative number of delivered pieces to report to the peer, or nullopt if the peer
   // is up to date.
@@ -159,7 +159,7 @@ class VerbsLane {
   uint32_t receives_posted_ = 0;
   uint32_t receives_taken_ = 0;  // They are used up in order.
   std::vector<ibv_recv_wr> receive_requests_;
-  std::unique_ptr<StagingRing> ring_;
+  std::unique_ptr<BounceRing> ring_;
   bool ring_told_ = false;
   uint64_t pieces_came_ = 0;
   uint64_t pieces_told_ = 0;

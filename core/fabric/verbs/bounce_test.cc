@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "core/fabric/verbs/bounce_limits.h"
 #include "core/fabric/verbs/lane_address.h"
-#include "core/fabric/verbs/staging_limits.h"
 #include "core/fabric/verbs/verbs_fabric.h"
 #include "testing/fabric_conformance/endpoints.h"
 #include "testing/fake_verbs/fake_network.h"
@@ -24,14 +24,14 @@ using testing_fabric::Endpoints;
 using testing_fabric::Lane;
 using testing_fabric::Reached;
 
-constexpr verbs::StagingLimits kStaging = {.slots = 4, .slot_bytes = 1000};
-constexpr uint64_t kRing = kStaging.ring_bytes();
+constexpr verbs::BounceLimits kBounce = {.slots = 4, .slot_bytes = 1000};
+constexpr uint64_t kRing = kBounce.ring_bytes();
 constexpr uint64_t kSize = 10'000;
 constexpr auto kUnavailable = absl::StatusCode::kUnavailable;
 
-class StagingTest : public testing::Test {
+class BounceTest : public testing::Test {
  protected:
-  StagingTest() {
+  BounceTest() {
     for (FakeHost* host : {&host_a, &host_b}) host->AddDevice("mlx5_0");
   }
 
@@ -69,14 +69,14 @@ class StagingTest : public testing::Test {
   FakeHost& host_a = network.Host("a");
   FakeHost& host_b = network.Host("b");
   Endpoints endpoints{[this](const std::string& name) {
-    return *MakeVerbsFabric({.staging = kStaging, .library = &network.Host(name)});
+    return *MakeVerbsFabric({.bounce = kBounce, .library = &network.Host(name)});
   }};
   Endpoint* a = nullptr;
   Endpoint* b = nullptr;
   Lane lane;
 };
 
-TEST_F(StagingTest, AnUnregisteredDestinationCostsOneCopyAndOneRing) {
+TEST_F(BounceTest, AnUnregisteredDestinationCostsOneCopyAndOneRing) {
   LeaveRoomForRings(host_b);
   Start();
   const Region from = endpoints.SourceAtA(lane, kSize);
@@ -89,7 +89,7 @@ TEST_F(StagingTest, AnUnregisteredDestinationCostsOneCopyAndOneRing) {
   EXPECT_EQ(std::memcmp(to.region.memory.data, from.memory.data, kSize), 0);
   EXPECT_EQ(CountOf(*a, "unregistered_regions"), 0u);
   EXPECT_EQ(CountOf(*a, "copied_bytes"), 0u);  // Straight from the source.
-  EXPECT_EQ(CountOf(*a, "staged_bytes"), kSize);
+  EXPECT_EQ(CountOf(*a, "bounced_bytes"), kSize);
   EXPECT_EQ(CountOf(*b, "unregistered_regions"), 1u);
   EXPECT_EQ(CountOf(*b, "delivered_bytes"), kSize);
   EXPECT_EQ(CountOf(*b, "registered_bytes"), 0u);
@@ -99,7 +99,7 @@ TEST_F(StagingTest, AnUnregisteredDestinationCostsOneCopyAndOneRing) {
   EXPECT_EQ(host_a.counts("mlx5_0").registrations, 1u);
 }
 
-TEST_F(StagingTest, AnUnregisteredSourceIsWrittenStraightToARegisteredDestination) {
+TEST_F(BounceTest, AnUnregisteredSourceIsWrittenStraightToARegisteredDestination) {
   LeaveRoomForRings(host_a);
   Start();
   const Region from = *a->fabric().Allocate(kSize, "source");
@@ -108,12 +108,12 @@ TEST_F(StagingTest, AnUnregisteredSourceIsWrittenStraightToARegisteredDestinatio
   ASSERT_TRUE(endpoints.PostAndComplete(lane, {{from.id, 0, to.remote, 0, kSize}}));
   EXPECT_EQ(std::memcmp(to.region.memory.data, from.memory.data, kSize), 0);
   EXPECT_EQ(CountOf(*a, "copied_bytes"), kSize);
-  EXPECT_EQ(CountOf(*a, "staged_bytes"), 0u);
+  EXPECT_EQ(CountOf(*a, "bounced_bytes"), 0u);
   EXPECT_EQ(CountOf(*b, "delivered_bytes"), 0u);
   EXPECT_EQ(host_b.counts("mlx5_0").registrations, 1u);
 }
 
-TEST_F(StagingTest, TheLaneSaysWhyAndWhereThereAreCopies) {
+TEST_F(BounceTest, TheLaneSaysWhyAndWhereThereAreCopies) {
   LeaveRoomForRings(host_b);
   Start();
   EXPECT_FALSE(absl::StrContains(b->fabric().DescribeLane(lane.at_b), "copies"));
@@ -125,7 +125,7 @@ TEST_F(StagingTest, TheLaneSaysWhyAndWhereThereAreCopies) {
   EXPECT_TRUE(absl::EndsWith(there, "; with copies at the peer")) << there;
 }
 
-TEST_F(StagingTest, APeerThatTakesNothingOutIsSentNoMoreThanItsSlotsHold) {
+TEST_F(BounceTest, APeerThatTakesNothingOutIsSentNoMoreThanItsSlotsHold) {
   LeaveRoomForRings(host_b);
   Start();
   const Region from = endpoints.SourceAtA(lane, kSize);
@@ -134,14 +134,14 @@ TEST_F(StagingTest, APeerThatTakesNothingOutIsSentNoMoreThanItsSlotsHold) {
   ASSERT_TRUE(
       a->fabric().Post(lane.at_a, {{from.id, 0, to.remote, 0, kSize}}, std::nullopt, token).ok());
   for (int i = 0; i < 100; ++i) a->Poll();
-  EXPECT_EQ(CountOf(*a, "staged_bytes"), kStaging.slots * kStaging.slot_bytes);
+  EXPECT_EQ(CountOf(*a, "bounced_bytes"), kBounce.slots * kBounce.slot_bytes);
   EXPECT_FALSE(a->IsComplete(lane.at_a, token));
   ASSERT_TRUE(endpoints.Until([&] { return a->IsComplete(lane.at_a, token); }));
-  EXPECT_EQ(CountOf(*a, "staged_bytes"), kSize);
+  EXPECT_EQ(CountOf(*a, "bounced_bytes"), kSize);
   EXPECT_EQ(std::memcmp(to.region.memory.data, from.memory.data, kSize), 0);
 }
 
-TEST_F(StagingTest, AKeyThatWasRenewedFailsTheLaneAndTheWriteIsNotComplete) {
+TEST_F(BounceTest, AKeyThatWasRenewedFailsTheLaneAndTheWriteIsNotComplete) {
   LeaveRoomForRings(host_b);
   Start();
   const Region from = endpoints.SourceAtA(lane, 100);
@@ -159,7 +159,7 @@ TEST_F(StagingTest, AKeyThatWasRenewedFailsTheLaneAndTheWriteIsNotComplete) {
   EXPECT_TRUE(testing_fabric::AllAre(to.region.memory, std::byte{0}));
 }
 
-TEST_F(StagingTest, WhereNotEvenARingHasRoomTheRegionIsRefused) {
+TEST_F(BounceTest, WhereNotEvenARingHasRoomTheRegionIsRefused) {
   host_b.FailRegistrations("mlx5_0", {});
   Start();
   EXPECT_EQ(b->fabric().Allocate(kSize, "destination").status().code(),
@@ -167,20 +167,20 @@ TEST_F(StagingTest, WhereNotEvenARingHasRoomTheRegionIsRefused) {
 }
 
 // The first ring is the trial, when the region is made.
-TEST_F(StagingTest, WhereTheOwnersRingHasNoRoomLaterTheLaneFailsAndTheNextOneIsNotOpened) {
+TEST_F(BounceTest, WhereTheOwnersRingHasNoRoomLaterTheLaneFailsAndTheNextOneIsNotOpened) {
   Start();
   host_b.FailRegistrations("mlx5_0", {.spared_bytes = kRing});
   const Region region = *b->fabric().Allocate(kSize, "destination");
   host_b.FailRegistrations("mlx5_0", {});
   EXPECT_EQ(b->fabric().Grant(lane.at_b, region.id).code(), kUnavailable);
   const absl::Status status = WaitForFailure(*b, lane.at_b);
-  EXPECT_TRUE(absl::StrContains(status.message(), "register a staging ring (8512 bytes) with"))
+  EXPECT_TRUE(absl::StrContains(status.message(), "register a bounce ring (8512 bytes) with"))
       << status;
   EXPECT_EQ(WaitForFailure(*a, lane.at_a).code(), kUnavailable);
   EXPECT_EQ(b->fabric().OpenLane("a", "").status().code(), absl::StatusCode::kResourceExhausted);
 }
 
-TEST_F(StagingTest, WhereTheWritersRingHasNoRoomTheLaneFailsAndTheNextOneIsNotOpened) {
+TEST_F(BounceTest, WhereTheWritersRingHasNoRoomTheLaneFailsAndTheNextOneIsNotOpened) {
   LeaveRoomForRings(host_b);
   Start();
   const Region region = *b->fabric().Allocate(kSize, "destination");
@@ -191,7 +191,7 @@ TEST_F(StagingTest, WhereTheWritersRingHasNoRoomTheLaneFailsAndTheNextOneIsNotOp
   EXPECT_TRUE(a->fabric().OpenLane("c", "").ok());
 }
 
-TEST_F(StagingTest, APieceWithoutARingForItIsRefused) {
+TEST_F(BounceTest, APieceWithoutARingForItIsRefused) {
   Start();
   host_b.AddCompletion("mlx5_0", QueuePairAtB(), Direction::kReceive,
                        ToldOfAPiece(lane.at_b, /*receive=*/1));
@@ -199,7 +199,7 @@ TEST_F(StagingTest, APieceWithoutARingForItIsRefused) {
   EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
 }
 
-TEST_F(StagingTest, APieceThatSaysNothingIsRefused) {
+TEST_F(BounceTest, APieceThatSaysNothingIsRefused) {
   LeaveRoomForRings(host_b);
   Start();
   const Reached to = endpoints.AllocateAtB(lane, 100);
@@ -208,7 +208,7 @@ TEST_F(StagingTest, APieceThatSaysNothingIsRefused) {
   EXPECT_EQ(WaitForFailure(*b, lane.at_b).code(), absl::StatusCode::kPermissionDenied);
 }
 
-TEST_F(StagingTest, AFullQueueIsNoErrorOfTheUsers) {
+TEST_F(BounceTest, AFullQueueIsNoErrorOfTheUsers) {
   LeaveRoomForRings(host_a);
   LeaveRoomForRings(host_b);
   Start();
@@ -223,7 +223,7 @@ TEST_F(StagingTest, AFullQueueIsNoErrorOfTheUsers) {
     ASSERT_TRUE(endpoints.PostAndComplete(lane, {{from.id, 0, to.remote, 0, kSize}})) << accepted;
     EXPECT_EQ(std::memcmp(to.region.memory.data, from.memory.data, kSize), 0) << accepted;
   }
-  EXPECT_EQ(CountOf(*a, "staged_bytes"), 6 * kSize);
+  EXPECT_EQ(CountOf(*a, "bounced_bytes"), 6 * kSize);
   EXPECT_EQ(CountOf(*a, "copied_bytes"), 6 * kSize);
 }
 

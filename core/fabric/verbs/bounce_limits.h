@@ -1,12 +1,12 @@
 // How much memory a lane has for what cannot be registered.
-#ifndef WAYBILL_CORE_FABRIC_VERBS_STAGING_LIMITS_H_
-#define WAYBILL_CORE_FABRIC_VERBS_STAGING_LIMITS_H_
+#ifndef WAYBILL_CORE_FABRIC_VERBS_BOUNCE_LIMITS_H_
+#define WAYBILL_CORE_FABRIC_VERBS_BOUNCE_LIMITS_H_
 
 #include <cstdint>
 
 namespace waybill::verbs {
 
-struct StagingLimits {
+struct BounceLimits {
   uint32_t slots = 8;              // The number of slots in each direction.
   uint64_t slot_bytes = 64 << 10;  // The data bytes of a slot. Longer writes are sent in pieces.
 
@@ -21,4 +21,4 @@ struct StagingLimits {
 
 }  // namespace waybill::verbs
 
-#endif  // WAYBILL_CORE_FABRIC_VERBS_STAGING_LIMITS_H_
+#endif  // WAYBILL_CORE_FABRIC_VERBS_BOUNCE_LIMITS_H_
