@@ -41,8 +41,10 @@ StagedRoutes::StagedRoutes(RankPlan plan, std::vector<MemorySpan> sources, uint6
 absl::Status StagedRoutes::OpenDevice(uint32_t threads, absl::Span<std::byte> ring) {
   WAYBILL_ASSIGN_OR_RETURN(auto device, OpenDeviceOf(sources_));
   if (device == nullptr) return absl::OkStatus();
-  DeviceStager::Options options = {
-      .chunk_bytes = kCutBytes, .most_pieces = 1, .lanes = std::max(threads, 1u), .slots = ring};
+  DeviceStager::Options options = {.chunk_bytes = kCutBytes,
+                                   .most_pieces = 1,
+                                   .parallel_chunks = std::max(threads, 1u),
+                                   .slots = ring};
   for (const Chunk& chunk : list_.chunks) {
     options.chunk_bytes = std::max(options.chunk_bytes, chunk.size_bytes);
     options.most_pieces = std::max<size_t>(options.most_pieces, chunk.piece_count);

@@ -35,33 +35,33 @@ uint64_t Aligned(uint64_t size_bytes) {
 absl::StatusOr<std::unique_ptr<DeviceStager>> DeviceStager::Create(std::shared_ptr<Device> device,
                                                                    const Options& options) {
   std::unique_ptr<DeviceStager> stager(new DeviceStager(std::move(device), options));
-  WAYBILL_RETURN_IF_ERROR(While("stage from a GPU", stager->MakeLanes()));
+  WAYBILL_RETURN_IF_ERROR(While("stage from a GPU", stager->MakeWorkspaces()));
   if (!options.slots.empty()) {
     stager->pinned_ = stager->device_->Pin(options.slots.data(), options.slots.size()).ok();
   }
   return stager;
 }
 
-absl::Status DeviceStager::MakeLanes() {
+absl::Status DeviceStager::MakeWorkspaces() {
   const uint64_t scratch_bytes = options_.chunk_bytes + options_.most_pieces * kAlignment;
   const uint64_t sums_bytes = options_.most_pieces * sizeof(uint64_t);
-  lanes_.resize(options_.lanes);
-  for (Lane& lane : lanes_) {
-    WAYBILL_ASSIGN_OR_RETURN(lane.stream, device_->MakeStream());
+  workspaces_.resize(options_.parallel_chunks);
+  for (Workspace& workspace : workspaces_) {
+    WAYBILL_ASSIGN_OR_RETURN(workspace.stream, device_->MakeStream());
     WAYBILL_ASSIGN_OR_RETURN(void* const scratch, device_->Allocate(scratch_bytes));
-    lane.scratch = static_cast<std::byte*>(scratch);
+    workspace.scratch = static_cast<std::byte*>(scratch);
     WAYBILL_ASSIGN_OR_RETURN(void* const sums, device_->Allocate(sums_bytes));
-    lane.device_sums = static_cast<uint64_t*>(sums);
-    lane.sums.resize(options_.most_pieces);
+    workspace.device_sums = static_cast<uint64_t*>(sums);
+    workspace.sums.resize(options_.most_pieces);
   }
   return absl::OkStatus();
 }
 
 DeviceStager::~DeviceStager() {
-  for (const Lane& lane : lanes_) {
-    device_->DestroyStream(lane.stream);
-    device_->Free(lane.scratch);
-    device_->Free(lane.device_sums);
+  for (const Workspace& workspace : workspaces_) {
+    device_->DestroyStream(workspace.stream);
+    device_->Free(workspace.scratch);
+    device_->Free(workspace.device_sums);
   }
   for (const Table& table : tables_) device_->Free(table.factors);
   if (pinned_) device_->Unpin(options_.slots.data());
@@ -85,11 +85,11 @@ absl::Status DeviceStager::SetTables(absl::Span<const ScaleTable> tables) {
 
 void DeviceStager::TakeFactors(uint32_t table, const ScaleValues& values) {
   const Chunk chunk(this);
-  const Lane& lane = lanes_[chunk.lane_];
+  const Workspace& workspace = workspaces_[chunk.workspace_];
   const float* const factors = values.FactorsAt(values.table().blocks.begins());
   Check(device_->Copy(tables_[table].factors, factors, tables_[table].maxima.size() * sizeof(float),
-                      lane.stream));
-  Check(device_->Finish(lane.stream));
+                      workspace.stream));
+  Check(device_->Finish(workspace.stream));
 }
 
 absl::Status DeviceStager::status() const {
@@ -106,31 +106,31 @@ bool DeviceStager::Check(const absl::Status& status) {
 
 // --- chunks ---
 
-DeviceStager::Chunk::Chunk(DeviceStager* stager) : stager_(*stager), lane_(stager->Take()) {
-  const Lane& lane = stager_.lanes_[lane_];
+DeviceStager::Chunk::Chunk(DeviceStager* stager) : stager_(*stager), workspace_(stager->Take()) {
+  const Workspace& workspace = stager_.workspaces_[workspace_];
   stager_.Check(stager_.device_->Clear(
-      lane.device_sums, stager_.options_.most_pieces * sizeof(uint64_t), lane.stream));
+      workspace.device_sums, stager_.options_.most_pieces * sizeof(uint64_t), workspace.stream));
 }
 
-DeviceStager::Chunk::~Chunk() { stager_.Return(lane_); }
+DeviceStager::Chunk::~Chunk() { stager_.Return(workspace_); }
 
 uint32_t DeviceStager::Take() {
   std::unique_lock lock(mutex_);
-  uint32_t lane = 0;
+  uint32_t workspace = 0;
   returned_.wait(lock, [&] {
-    for (lane = 0; lane < lanes_.size(); ++lane) {
-      if (!lanes_[lane].taken) return true;
+    for (workspace = 0; workspace < workspaces_.size(); ++workspace) {
+      if (!workspaces_[workspace].taken) return true;
     }
     return false;
   });
-  lanes_[lane].taken = true;
-  lanes_[lane].used_bytes = lanes_[lane].pieces = 0;
-  return lane;
+  workspaces_[workspace].taken = true;
+  workspaces_[workspace].used_bytes = workspaces_[workspace].pieces = 0;
+  return workspace;
 }
 
-void DeviceStager::Return(uint32_t lane) {
+void DeviceStager::Return(uint32_t workspace) {
   const std::lock_guard lock(mutex_);
-  lanes_[lane].taken = false;
+  workspaces_[workspace].taken = false;
   returned_.notify_one();
 }
 
@@ -141,24 +141,24 @@ void DeviceStager::Chunk::Stage(const RouteShape& shape, const std::byte* source
                                                    " bytes do not begin at a multiple of that")));
     return;
   }
-  Lane& lane = stager_.lanes_[lane_];
-  Output output = stager_.Place(lane, begin, end, digests);
+  Workspace& workspace = stager_.workspaces_[workspace_];
+  Output output = stager_.Place(workspace, begin, end, digests);
   const uint64_t element = shape.destination_element_bytes;
   const auto first = static_cast<int64_t>(begin / element);
   const auto last = static_cast<int64_t>(end / element);
   ForEachBlock(shape, first, last, Packing::kPacked, [&](const PieceBlock& block) {
     const bool all = block.rows * block.columns == static_cast<size_t>(last - first);
-    stager_.StageBlock(lane, shape, block, source + block.source_offset,
+    stager_.StageBlock(workspace, shape, block, source + block.source_offset,
                        output.bytes + block.destination_offset, all, output);
   });
-  stager_.Send(lane, output, slot);
+  stager_.Send(workspace, output, slot);
 }
 
 void DeviceStager::Chunk::Quantise(const RouteShape& shape, const Box& box, uint32_t table,
                                    const ScaleValues& values, const std::byte* source,
                                    uint64_t begin, uint64_t end, std::byte* slot, Digests digests) {
-  Lane& lane = stager_.lanes_[lane_];
-  Output output = stager_.Place(lane, begin, end, digests);
+  Workspace& workspace = stager_.workspaces_[workspace_];
+  Output output = stager_.Place(workspace, begin, end, digests);
   const float* const host_factors = values.FactorsAt(values.table().blocks.begins());
   ForEachQuantisedBlock(
       shape, box, values.table().block, std::numeric_limits<int64_t>::max(),
@@ -171,46 +171,46 @@ void DeviceStager::Chunk::Quantise(const RouteShape& shape, const Box& box, uint
             output.bytes + place.destination_offset, place.destination_pitch,
             source + place.source_offset, place.source_pitch, place.rows, place.columns, block.grid,
             stager_.tables_[table].factors + at, values.factors_pitch(), values.rule(),
-            all ? output.Absorb() : LeafSum(), lane.stream));
+            all ? output.Absorb() : LeafSum(), workspace.stream));
       });
-  stager_.Send(lane, output, slot);
+  stager_.Send(workspace, output, slot);
 }
 
 absl::Span<const uint64_t> DeviceStager::Chunk::Finish() {
-  Lane& lane = stager_.lanes_[lane_];
-  stager_.Check(stager_.device_->Copy(lane.sums.data(), lane.device_sums,
-                                      lane.pieces * sizeof(uint64_t), lane.stream));
-  stager_.Check(stager_.device_->Finish(lane.stream));
-  return absl::MakeConstSpan(lane.sums).first(lane.pieces);
+  Workspace& workspace = stager_.workspaces_[workspace_];
+  stager_.Check(stager_.device_->Copy(workspace.sums.data(), workspace.device_sums,
+                                      workspace.pieces * sizeof(uint64_t), workspace.stream));
+  stager_.Check(stager_.device_->Finish(workspace.stream));
+  return absl::MakeConstSpan(workspace.sums).first(workspace.pieces);
 }
 
-DeviceStager::Output DeviceStager::Place(Lane& lane, uint64_t begin, uint64_t end,
+DeviceStager::Output DeviceStager::Place(Workspace& workspace, uint64_t begin, uint64_t end,
                                          Digests digests) {
-  Output output = {.bytes = lane.scratch + lane.used_bytes, .size_bytes = end - begin};
+  Output output = {.bytes = workspace.scratch + workspace.used_bytes, .size_bytes = end - begin};
   if (digests == Digests::kOn) {
-    output.digest = {lane.device_sums + lane.pieces, begin / kernels::kLeafBytes};
+    output.digest = {workspace.device_sums + workspace.pieces, begin / kernels::kLeafBytes};
   }
-  lane.used_bytes += Aligned(output.size_bytes);
-  ++lane.pieces;
+  workspace.used_bytes += Aligned(output.size_bytes);
+  ++workspace.pieces;
   return output;
 }
 
 // `all`: there is no other block, so the digest can be taken on the way.
-void DeviceStager::StageBlock(const Lane& lane, const RouteShape& shape, const PieceBlock& b,
-                              const std::byte* source, std::byte* destination, bool all,
-                              Output& output) {
+void DeviceStager::StageBlock(const Workspace& workspace, const RouteShape& shape,
+                              const PieceBlock& b, const std::byte* source, std::byte* destination,
+                              bool all, Output& output) {
   const bool casts = shape.transform == Transform::kF32ToBf16;
   const auto element = static_cast<int64_t>(shape.source_element_bytes);
   const auto columns = static_cast<int64_t>(b.columns);
   if (!shape.transposed() && !casts) {
     Check(kernels::cuda::CopyRows(destination, b.destination_pitch, source, b.source_pitch, b.rows,
                                   b.columns * shape.destination_element_bytes,
-                                  all ? output.Absorb() : LeafSum(), lane.stream));
+                                  all ? output.Absorb() : LeafSum(), workspace.stream));
     return;
   }
   if (!shape.transposed() && (b.rows == 1 || b.source_pitch == columns * element)) {
     Check(kernels::cuda::CastF32ToBf16(destination, source, b.rows * b.columns,
-                                       all ? output.Absorb() : LeafSum(), lane.stream));
+                                       all ? output.Absorb() : LeafSum(), workspace.stream));
     return;
   }
   const bool tiles = shape.transposed() && b.source_pitch == element;
@@ -220,24 +220,25 @@ void DeviceStager::StageBlock(const Lane& lane, const RouteShape& shape, const P
     const std::byte* const from = source + row * b.source_pitch;
     std::byte* const to = destination + row * b.destination_pitch;
     if (!shape.transposed()) {
-      Check(kernels::cuda::CastF32ToBf16(to, from, b.columns, LeafSum(), lane.stream));
+      Check(kernels::cuda::CastF32ToBf16(to, from, b.columns, LeafSum(), workspace.stream));
     } else if (casts) {
       Check(kernels::cuda::CastTransposeF32ToBf16(to, b.destination_pitch, from,
                                                   b.source_column_pitch, rows_at_once, b.columns,
-                                                  lane.stream));
+                                                  workspace.stream));
     } else {
       Check(kernels::cuda::Transpose(to, b.destination_pitch, from, b.source_column_pitch,
                                      rows_at_once, b.columns, shape.destination_element_bytes,
-                                     lane.stream));
+                                     workspace.stream));
     }
   }
 }
 
-void DeviceStager::Send(const Lane& lane, const Output& output, std::byte* slot) {
+void DeviceStager::Send(const Workspace& workspace, const Output& output, std::byte* slot) {
   if (!output.absorbed) {
-    Check(kernels::cuda::AddLeaves(output.digest, output.bytes, output.size_bytes, lane.stream));
+    Check(
+        kernels::cuda::AddLeaves(output.digest, output.bytes, output.size_bytes, workspace.stream));
   }
-  Check(device_->Copy(slot, output.bytes, output.size_bytes, lane.stream));
+  Check(device_->Copy(slot, output.bytes, output.size_bytes, workspace.stream));
 }
 
 // --- maxima ---
@@ -246,8 +247,8 @@ void DeviceStager::CombineMaxima(const ScaleTable& table, const std::byte* sourc
                                  kernels::Wide type, kernels::Wide via, float* maxima) {
   Table& here = tables_[static_cast<size_t>(&table - first_table_)];
   const Chunk chunk(this);
-  const Lane& lane = lanes_[chunk.lane_];
-  Check(device_->Clear(here.factors, here.maxima.size() * sizeof(float), lane.stream));
+  const Workspace& workspace = workspaces_[chunk.workspace_];
+  Check(device_->Clear(here.factors, here.maxima.size() * sizeof(float), workspace.stream));
   const int row = table.box.dimensions() - 2, column = row + 1;
   const auto element = static_cast<int64_t>(kernels::SizeBytes(type));
   const kernels::BlockGrid grid = {
@@ -269,11 +270,11 @@ void DeviceStager::CombineMaxima(const ScaleTable& table, const std::byte* sourc
         here.factors + m * blocks_of_matrix, table.blocks.extent(column), source + offset * element,
         type, via, table.source_strides[static_cast<size_t>(row)] * element,
         static_cast<size_t>(table.box.extent(row)), static_cast<size_t>(table.box.extent(column)),
-        grid, lane.stream));
+        grid, workspace.stream));
   }
   Check(device_->Copy(here.maxima.data(), here.factors, here.maxima.size() * sizeof(float),
-                      lane.stream));
-  Check(device_->Finish(lane.stream));
+                      workspace.stream));
+  Check(device_->Finish(workspace.stream));
   for (size_t i = 0; i < here.maxima.size(); ++i) {
     maxima[i] = kernels::CombineMaximum(maxima[i], here.maxima[i]);
   }
@@ -283,7 +284,7 @@ void DeviceStager::CombineMaxima(const ScaleTable& table, const std::byte* sourc
 uint64_t DeviceStager::CountNonFinite(const std::byte* data, kernels::Wide type,
                                       int64_t pitch_bytes, size_t rows, size_t columns) {
   const Chunk chunk(this);
-  const Lane& lane = lanes_[chunk.lane_];
+  const Workspace& workspace = workspaces_[chunk.workspace_];
   const size_t element = kernels::SizeBytes(type);
   const size_t at_once = std::min<size_t>(columns, options_.chunk_bytes / element);
   std::vector<std::byte> row(at_once * element);
@@ -292,8 +293,8 @@ uint64_t DeviceStager::CountNonFinite(const std::byte* data, kernels::Wide type,
     const std::byte* const begin = data + static_cast<int64_t>(r) * pitch_bytes;
     for (size_t c = 0; c < columns; c += at_once) {
       const size_t count = std::min(at_once, columns - c);
-      Check(device_->Copy(row.data(), begin + c * element, count * element, lane.stream));
-      if (!Check(device_->Finish(lane.stream))) return found;
+      Check(device_->Copy(row.data(), begin + c * element, count * element, workspace.stream));
+      if (!Check(device_->Finish(workspace.stream))) return found;
       found += kernels::CountNonFinite(row.data(), type, 0, 1, count);
     }
   }

@@ -34,8 +34,8 @@ class DeviceStager final : public ElementReader {
  public:
   struct Options {
     uint64_t chunk_bytes = 0;
-    size_t most_pieces = 0;  // The most pieces of a chunk.
-    uint32_t lanes = 1;      // The number of chunks staged at a time.
+    size_t most_pieces = 0;        // The most pieces of a chunk.
+    uint32_t parallel_chunks = 1;  // The number of chunks staged at a time.
     // The memory of the slots. It is pinned while the stager lives; copies are slower if that
     // fails.
     absl::Span<std::byte> slots;
@@ -58,7 +58,7 @@ class DeviceStager final : public ElementReader {
   // One chunk, on one thread. Its pieces are queued, then waited for.
   class Chunk {
    public:
-    // Waits until fewer than Options::lanes chunks are being staged.
+    // Waits until fewer than Options::parallel_chunks chunks are being staged.
     explicit Chunk(DeviceStager* stager);
     ~Chunk();
     Chunk(const Chunk&) = delete;
@@ -79,7 +79,7 @@ class DeviceStager final : public ElementReader {
    private:
     friend class DeviceStager;
     DeviceStager& stager_;
-    const uint32_t lane_;
+    const uint32_t workspace_;
   };
 
   // `table` is one of SetTables().
@@ -93,7 +93,7 @@ class DeviceStager final : public ElementReader {
   absl::Status status() const;
 
  private:
-  struct Lane {
+  struct Workspace {
     Stream stream = nullptr;
     std::byte* scratch = nullptr;     // The device's.
     uint64_t* device_sums = nullptr;  // Likewise.
@@ -122,21 +122,21 @@ class DeviceStager final : public ElementReader {
   DeviceStager(std::shared_ptr<Device> device, const Options& options)
       : device_(std::move(device)), options_(options) {}
 
-  absl::Status MakeLanes();
+  absl::Status MakeWorkspaces();
   uint32_t Take();
-  void Return(uint32_t lane);
+  void Return(uint32_t workspace);
   // Returns whether it went well. Keeps the first that did not.
   bool Check(const absl::Status& status);
   bool Check(const kernels::cuda::Outcome& launch) { return Check(ToStatus(launch)); }
-  Output Place(Lane& lane, uint64_t begin, uint64_t end, Digests digests);
-  void StageBlock(const Lane& lane, const RouteShape& shape, const PieceBlock& block,
+  Output Place(Workspace& workspace, uint64_t begin, uint64_t end, Digests digests);
+  void StageBlock(const Workspace& workspace, const RouteShape& shape, const PieceBlock& block,
                   const std::byte* source, std::byte* destination, bool all, Output& output);
-  void Send(const Lane& lane, const Output& output, std::byte* slot);
+  void Send(const Workspace& workspace, const Output& output, std::byte* slot);
 
   const std::shared_ptr<Device> device_;
   const Options options_;
   bool pinned_ = false;
-  std::vector<Lane> lanes_;
+  std::vector<Workspace> workspaces_;
   const ScaleTable* first_table_ = nullptr;
   std::vector<Table> tables_;
 
