@@ -56,7 +56,7 @@ class TrainerEngineImpl final : public TrainerEngine {
         StagedRoutes::Create(std::move(plan), std::move(sources), options_.chunk_bytes,
                              options_.stage_threads, sender_.ring().bytes()));
     links_ = MakeWorkerLinks(staged->routes(), staged->list(), lanes);
-    sender_.SetRoutes(std::move(staged));
+    WAYBILL_RETURN_IF_ERROR(sender_.SetRoutes(std::move(staged)));
     TrainerOffers offers;
     WAYBILL_ASSIGN_OR_RETURN(offers.lanes, links_.OpenLanes(fabric_));
     WAYBILL_ASSIGN_OR_RETURN(offers.co_owners, exchange_.SetPlan(&sender_.routes().exchange(),
@@ -174,7 +174,7 @@ class TrainerEngineImpl final : public TrainerEngine {
   void Handle(WorkerLink& link, WorkerLane& lane, const FabricEvent& event) {
     switch (event.kind) {
       case FabricEvent::Kind::kConnected:
-        return FailUnless(link, fabric_.Grant(lane.id, sender_.ring().region()));
+        return FailUnless(link, sender_.Grant(lane.id));
       case FabricEvent::Kind::kImmediate:
         if (Immediate::Unpack(event.immediate).kind == Immediate::Kind::kGranted)
           Answer(link, lane);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/status.h"
+
 namespace waybill {
 namespace {
 
@@ -39,6 +41,17 @@ UpdateSender::UpdateSender(Fabric* fabric, StagingArea* area, WorkerLinks* links
 UpdateSender::~UpdateSender() {
   StopStaging();
   staged_.reset();  // It refers to the slots.
+  ReleaseLedgers();
+}
+
+void UpdateSender::ReleaseLedgers() {
+  if (ledgers_.id != RegionId::kNone) (void)fabric_.Release(ledgers_.id);
+  ledgers_ = {};
+}
+
+absl::Status UpdateSender::Grant(LaneId lane) {
+  WAYBILL_RETURN_IF_ERROR(fabric_.Grant(lane, ring().region()));
+  return fabric_.Grant(lane, ledgers_.id);
 }
 
 void UpdateSender::Reset() {
@@ -48,10 +61,16 @@ void UpdateSender::Reset() {
   staged_.reset();  // Frees its device memory for the next plan.
 }
 
-void UpdateSender::SetRoutes(std::unique_ptr<StagedRoutes> staged) {
+absl::Status UpdateSender::SetRoutes(std::unique_ptr<StagedRoutes> staged) {
   staged_ = std::move(staged);
+  ReleaseLedgers();
+  const uint64_t ledger_bytes = staged_->routes().size() * sizeof(LedgerEntry);
+  if (ledger_bytes > 0) {
+    WAYBILL_ASSIGN_OR_RETURN(ledgers_, fabric_.Allocate(ledger_bytes, "ledgers to be sent"));
+  }
   // Reserve all that an update needs, so that a warm one allocates nothing.
-  writes_.reserve(std::max<size_t>(staged_->most_writes(), 1));
+  writes_.reserve(std::max<size_t>(staged_->most_writes(),
+                                   ledger_bytes / fabric_.capabilities().max_write_bytes + 1));
   for (std::vector<uint32_t>& wave : stores_) wave.reserve(staged_->chunk_count());
   payloads_.reserve(staged_->chunk_count());
   parts_.reserve(links_.links.size());
@@ -61,6 +80,7 @@ void UpdateSender::SetRoutes(std::unique_ptr<StagedRoutes> staged) {
     lane_counts.push_back(static_cast<uint32_t>(link.lanes.size()));
   }
   schedule_.SetPeers(lane_counts, staged_->chunk_count());
+  return absl::OkStatus();
 }
 
 void UpdateSender::Begin(const UpdateId& update, FinishRule finish) {
@@ -96,12 +116,8 @@ void UpdateSender::DescribeUpdate() {
   payloads_.clear();
   parts_.clear();
   for (WorkerLink& link : links_.links) {
-    PeerPart& part = parts_.emplace_back();
-    part.takes_part = link.takes_part();
-    if (!part.takes_part) continue;
-    const bool mapped = link.buffer(0).ledger.mapped != nullptr;
-    part.ledger_posts =
-        mapped ? 0 : (link.route_count() + entries_in_slot() - 1) / entries_in_slot();
+    parts_.push_back(link.takes_part() ? TakesPart::kYes : TakesPart::kNo);
+    if (!link.takes_part()) continue;
     for (uint32_t c = link.first_chunk; c < link.last_chunk; ++c) {
       const uint32_t lane = links_.lane_of_chunk[c];
       payloads_.push_back(
@@ -159,10 +175,6 @@ void UpdateSender::Execute(const SendCommand& command) {
       return slots_.Stage(command.slot, command.payload);
     case Kind::kPost:
       return PostChunk(command);
-    case Kind::kStoreLedger:
-      return StoreLedger(LinkOf(command));
-    case Kind::kPostLedger:
-      return PostLedger(command);
     case Kind::kEndLane:
       return EndLane(command);
     case Kind::kClose:
@@ -237,28 +249,33 @@ void UpdateSender::StoreLedger(WorkerLink& link) {
                       entries + staged_->routes().ledger_entry(link.first_route));
 }
 
-void UpdateSender::PostLedger(const SendCommand& command) {
-  WorkerLink& link = LinkOf(command);
-  const uint32_t first = link.first_route + command.ledger_part * entries_in_slot();
-  const uint32_t count = std::min(entries_in_slot(), link.last_route - first);
-  staged_->FillLedger(first, count, reinterpret_cast<LedgerEntry*>(ring().BytesOf(command.slot)));
-  writes_.assign(
-      1, {.source = ring().region(),
-          .source_offset_bytes = ring().OffsetOf(command.slot),
-          .destination = link.buffer(0).ledger.remote,
-          .destination_offset_bytes = staged_->routes().ledger_entry(first) * sizeof(LedgerEntry),
-          .size_bytes = count * sizeof(LedgerEntry)});
-  (void)Post(command, command.ends_lane ? std::optional(DataImmediate()) : std::nullopt,
-             command.slot);
+void UpdateSender::AppendLedgerWrites(WorkerLink& link) {
+  auto* entries = reinterpret_cast<LedgerEntry*>(ledgers_.memory.data) + link.first_route;
+  staged_->FillLedger(link.first_route, link.route_count(), entries);
+  const uint64_t source = uint64_t{link.first_route} * sizeof(LedgerEntry);
+  const uint64_t destination =
+      uint64_t{staged_->routes().ledger_entry(link.first_route)} * sizeof(LedgerEntry);
+  const uint64_t size = uint64_t{link.route_count()} * sizeof(LedgerEntry);
+  const uint64_t most = fabric_.capabilities().max_write_bytes;
+  for (uint64_t done = 0; done < size; done += most) {
+    writes_.push_back({.source = ledgers_.id,
+                       .source_offset_bytes = source + done,
+                       .destination = link.buffer(0).ledger.remote,
+                       .destination_offset_bytes = destination + done,
+                       .size_bytes = std::min(most, size - done)});
+  }
 }
 
 void UpdateSender::EndLane(const SendCommand& command) {
   WorkerLink& link = LinkOf(command);
+  const bool with_ledger = command.lane.index == 0;
   if (link.buffer(command.lane.index).ledger.mapped == nullptr) {
     writes_.clear();
+    if (with_ledger) AppendLedgerWrites(link);
     (void)Post(command, DataImmediate(), kEndToken);
     return;
   }
+  if (with_ledger) StoreLedger(link);
   absl::Status status = fabric_.Publish(LaneOf(command).id, DataImmediate());
   if (!status.ok()) return Fail(link, std::move(status));
   schedule_.OnAccepted(command);

@@ -49,12 +49,16 @@ class UpdateSender {
   UpdateSender& operator=(const UpdateSender&) = delete;
 
   const StagingRing& ring() const { return slots_.ring(); }
+  // Lets the lane's network read what is posted on it.
+  absl::Status Grant(LaneId lane);
 
   // Forgets the plan and whatever was being sent, without a result. No thread stages anything when
   // this returns. Close every lane before the next plan: the slots are free again.
   void Reset();
-  // Takes a plan. The links are made from its routes, and outlive it.
-  void SetRoutes(std::unique_ptr<StagedRoutes> staged);
+  // Takes a plan. The links are made from its routes, and outlive it. No lane is open.
+  //
+  // kResourceExhausted: there is no memory for the ledgers.
+  absl::Status SetRoutes(std::unique_ptr<StagedRoutes> staged);
   StagedRoutes& routes() { return *staged_; }
   const StagedRoutes& routes() const { return *staged_; }
 
@@ -81,9 +85,7 @@ class UpdateSender {
   enum class State : uint8_t { kIdle, kSending, kStopping };
 
   void DescribeUpdate();
-  uint32_t entries_in_slot() const {
-    return static_cast<uint32_t>(ring().slot_bytes() / sizeof(LedgerEntry));
-  }
+  void ReleaseLedgers();
   void Trade();
   void Run();
   void ReportProgress();
@@ -98,7 +100,7 @@ class UpdateSender {
   void PostChunk(const SendCommand& command);
   bool Post(const SendCommand& command, std::optional<uint32_t> immediate, uint64_t token);
   void StoreLedger(WorkerLink& link);
-  void PostLedger(const SendCommand& command);
+  void AppendLedgerWrites(WorkerLink& link);
   void EndLane(const SendCommand& command);
   uint32_t DataImmediate() const;
   void Close(WorkerLink& link);
@@ -124,11 +126,12 @@ class UpdateSender {
   TransferCounts counts_;                   // Counts that the schedule does not keep.
   Timeline timeline_;
   std::vector<Payload> payloads_;  // The update at hand, as are the parts.
-  std::vector<PeerPart> parts_;
+  std::vector<TakesPart> parts_;
   std::array<std::vector<uint32_t>, 2> stores_;  // Chunks, by wave.
   size_t store_wave_ = 0;
   StagingSlots slots_;
   std::vector<Write> writes_;
+  Region ledgers_;  // In host memory: the entries of all routes, as they are posted.
   WorkPool::Batch early_batch_;
   std::array<WorkPool::Batch, 2> store_batches_;
 };

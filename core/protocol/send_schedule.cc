@@ -50,7 +50,7 @@ void SendSchedule::SetPeers(absl::Span<const uint32_t> lane_counts, uint32_t mos
   Claim();
 }
 
-void SendSchedule::Begin(absl::Span<const Payload> payloads, absl::Span<const PeerPart> peers,
+void SendSchedule::Begin(absl::Span<const Payload> payloads, absl::Span<const TakesPart> peers,
                          FinishRule finish) {
   phase_ = Phase::kSending;
   finish_ = finish == FinishRule::kAtOnce ? Finish::kAllowed : Finish::kPending;
@@ -64,13 +64,13 @@ void SendSchedule::Begin(absl::Span<const Payload> payloads, absl::Span<const Pe
             .lane_count = peer.lane_count,
             .failed = peer.failed,
             .closed = peer.closed,
-            .part = peers[p],
+            .takes_part = peers[p] == TakesPart::kYes,
             .served = peer.served};
     for (Lane& lane : LanesOf(peer)) lane = {};
   }
   for (const Payload& payload : payloads) {
     Peer& peer = peers_[payload.lane.peer];
-    if (!TakesPart(peer)) continue;
+    if (!IsServed(peer)) continue;
     const auto entry = static_cast<uint32_t>(entries_.size());
     entries_.push_back({payload});
     if (payload.way == SendWay::kStored) {
@@ -147,10 +147,8 @@ bool SendSchedule::NextPost(SendCommand& command) {
   return false;
 }
 
-// A peer that waits for the verdict on finishing counts: its ledger must find a slot then.
 bool SendSchedule::NeedsSlots(const Peer& peer) const {
-  return phase_ == Phase::kSending && TakesPart(peer) &&
-         (peer.to_stage > 0 || peer.ledger_parts < peer.part.ledger_posts);
+  return phase_ == Phase::kSending && IsServed(peer) && peer.to_stage > 0;
 }
 
 // The slots that one peer may hold now. It is rounded up, so that none lies idle; with two peers or
@@ -174,7 +172,7 @@ bool SendSchedule::NextStage(SendCommand& command) {
   uint32_t best_lane = 0;
   for (uint32_t p = 0; p < peers_.size(); ++p) {
     const Peer& peer = peers_[p];
-    if (!TakesPart(peer) || peer.to_stage == 0 || peer.slots >= share) continue;
+    if (!IsServed(peer) || peer.to_stage == 0 || peer.slots >= share) continue;
     if (best != kNone &&
         std::pair(peers_[best].slots, peers_[best].served) <= std::pair(peer.slots, peer.served)) {
       continue;
@@ -192,7 +190,7 @@ bool SendSchedule::NextStage(SendCommand& command) {
   Peer& peer = peers_[best];
   const SendLane lane = {best, best_lane};
   const Payload& payload = entries_[Pop(LaneOf(lane).ready)].payload;
-  const uint32_t slot = TakeSlot(lane, Slot::State::kStaging);
+  const uint32_t slot = TakeSlot(lane);
   slots_[slot].payload = payload.id;
   slots_[slot].size_bytes = payload.size_bytes;
   --peer.to_stage;
@@ -207,14 +205,13 @@ bool SendSchedule::NextStage(SendCommand& command) {
 bool SendSchedule::NextEnd(SendCommand& command) {
   if (phase_ != Phase::kSending || finish_ != Finish::kAllowed) return false;
   for (uint32_t p = 0; p < peers_.size(); ++p) {
-    if (TakesPart(peers_[p]) && !peers_[p].done && IsOnItsWay(peers_[p]) && NextEndOf(p, command)) {
+    if (IsServed(peers_[p]) && !peers_[p].done && IsOnItsWay(peers_[p]) && NextEndOf(p, command)) {
       return true;
     }
   }
   return false;
 }
 
-// The first lane carries the ledger, the last part of which carries the lane's immediate.
 bool SendSchedule::NextEndOf(uint32_t p, SendCommand& command) {
   Peer& peer = peers_[p];
   bool done = true;
@@ -223,20 +220,8 @@ bool SendSchedule::NextEndOf(uint32_t p, SendCommand& command) {
     done = done && lane.ended && lane.posts_outstanding == 0;
     if (lane.ended || lane.full) continue;
     command.lane = {p, l};
-    if (l == 0 && peer.part.ledger_posts == 0 && !std::exchange(peer.ledger_stored, true)) {
-      command.kind = SendCommand::Kind::kStoreLedger;
-      return true;
-    }
-    if (l == 0 && peer.part.ledger_posts > 0) {
-      if (pool_.in_use() == pool_.count() || peer.slots >= Share()) continue;
-      command.kind = SendCommand::Kind::kPostLedger;
-      command.slot = TakeSlot(command.lane, Slot::State::kPosting);
-      command.ledger_part = peer.ledger_parts++;
-      command.ends_lane = lane.ended = peer.ledger_parts == peer.part.ledger_posts;
-      return true;
-    }
     command.kind = SendCommand::Kind::kEndLane;
-    command.ends_lane = lane.ended = true;
+    lane.ended = true;
     return true;
   }
   if (!done) return false;
@@ -249,7 +234,7 @@ bool SendSchedule::NextEndOf(uint32_t p, SendCommand& command) {
 bool SendSchedule::NextVerdict(SendCommand& command) {
   if (phase_ == Phase::kSending && finish_ == Finish::kPending && scales_known_ &&
       std::all_of(peers_.begin(), peers_.end(),
-                  [this](const Peer& peer) { return !TakesPart(peer) || IsOnItsWay(peer); })) {
+                  [this](const Peer& peer) { return !IsServed(peer) || IsOnItsWay(peer); })) {
     finish_ = Finish::kAsked;
     command.kind = SendCommand::Kind::kCheck;
     return true;
@@ -257,7 +242,7 @@ bool SendSchedule::NextVerdict(SendCommand& command) {
   const bool sent = phase_ == Phase::kSending && finish_ == Finish::kAllowed && scales_known_ &&
                     std::all_of(peers_.begin(), peers_.end(), [this](const Peer& peer) {
                       if (peer.failed) return peer.closed;
-                      return !peer.part.takes_part || peer.done ||
+                      return !peer.takes_part || peer.done ||
                              (Mutated(Mutation::kSentBeforeComplete) && IsOnItsWay(peer));
                     });
   bool quiet = phase_ == Phase::kStopping;
@@ -288,11 +273,12 @@ void SendSchedule::OnStaged(uint32_t slot) {
 
 void SendSchedule::OnAccepted(const SendCommand& command) {
   ++LaneOf(command.lane).posts_outstanding;
-  counts_.immediates += command.ends_lane ? 1 : 0;
-  if (command.kind == SendCommand::Kind::kEndLane) return;
+  if (command.kind == SendCommand::Kind::kEndLane) {
+    ++counts_.immediates;
+    return;
+  }
   Slot& slot = slots_[command.slot];
   slot.state = Slot::State::kPosted;
-  if (command.kind != SendCommand::Kind::kPost) return;
   counts_.bytes += slot.size_bytes;
   --peers_[command.lane.peer].to_post;
 }
@@ -300,14 +286,12 @@ void SendSchedule::OnAccepted(const SendCommand& command) {
 void SendSchedule::OnRefused(const SendCommand& command) {
   Lane& lane = LaneOf(command.lane);
   lane.full = true;
-  if (command.ends_lane) lane.ended = false;
-  if (command.kind == SendCommand::Kind::kPost) {
-    slots_[command.slot].state = Slot::State::kWritten;
-    ++written_;
-  } else if (command.kind == SendCommand::Kind::kPostLedger) {
-    --peers_[command.lane.peer].ledger_parts;
-    FreeSlot(command.slot);
+  if (command.kind == SendCommand::Kind::kEndLane) {
+    lane.ended = false;
+    return;
   }
+  slots_[command.slot].state = Slot::State::kWritten;
+  ++written_;
 }
 
 void SendSchedule::OnComplete(SendLane lane, uint32_t slot) {
@@ -387,9 +371,9 @@ uint32_t SendSchedule::posts_outstanding(uint32_t peer) const {
 
 // --- slots and queues ---
 
-uint32_t SendSchedule::TakeSlot(SendLane lane, Slot::State state) {
+uint32_t SendSchedule::TakeSlot(SendLane lane) {
   const uint32_t slot = pool_.Take();
-  slots_[slot] = {.state = state, .lane = lane};
+  slots_[slot] = {.state = Slot::State::kStaging, .lane = lane};
   ++peers_[lane.peer].slots;
   peers_[lane.peer].served = ++turn_;
   ++LaneOf(lane).slots;

@@ -1,5 +1,5 @@
 // Decides how a trainer sends one update: which chunk is stored, staged or posted next, which
-// staging slot it gets, and when each ledger and each immediate may follow.
+// staging slot it gets, and when each lane is ended by its immediate.
 //
 // The schedule is pure. It has no thread, clock, memory or network: its caller executes the
 // commands that Next() returns, and reports what became of them.
@@ -37,13 +37,9 @@ struct Payload {
   bool waits_for_scales = false;  // It cannot be staged before OnScalesKnown().
 };
 
-// What one peer gets in an update beside its payloads.
-struct PeerPart {
-  bool takes_part = false;
-  uint32_t ledger_posts = 0;  // The number of posts of its ledger. 0: the ledger is stored.
-};
+enum class TakesPart : uint8_t { kNo, kYes };
 
-// When ledgers and immediates may go.
+// When lanes may be ended.
 enum class FinishRule : uint8_t {
   kAtOnce,       // As soon as everything of their peer is on its way.
   kWhenAllowed,  // After kCheck, which asks for AllowFinish() or RefuseFinish().
@@ -51,25 +47,22 @@ enum class FinishRule : uint8_t {
 
 struct SendCommand {
   enum class Kind : uint8_t {
-    kStore,  // Store `payload`. OnStored() follows.
-    kStage,  // Write `payload` into `slot`. OnStaged() follows.
-    kPost,   // Post `payload` from `slot`. OnAccepted(), OnRefused() or OnPeerFailed() follows.
-    kStoreLedger,  // Store the ledger of the peer.
-    kPostLedger,   // Post part `ledger_part` of the ledger from `slot`, which is filled at once.
-                   // `ends_lane`: the immediate rides on it. Answered like kPost.
-    kEndLane,      // Post the immediate behind everything on the lane. Answered like kPost.
-    kClose,        // Close the lanes of the failed peer, then call OnClosed().
-    kPeerDone,     // Everything for the peer is complete.
-    kCheck,        // Everything is on its way: call AllowFinish() or RefuseFinish().
-    kSent,         // Everything is complete, except for peers that failed. The update is over.
-    kQuiet,        // After Abort(): nothing of the update is on its way. The update is over.
+    kStore,     // Store `payload`. OnStored() follows.
+    kStage,     // Write `payload` into `slot`. OnStaged() follows.
+    kPost,      // Post `payload` from `slot`. OnAccepted(), OnRefused() or OnPeerFailed() follows.
+    kEndLane,   // Post the immediate behind everything on the lane, and on a peer's first lane its
+                // ledger ahead of that: every payload of the peer is on its way. Answered like
+                // kPost.
+    kClose,     // Close the lanes of the failed peer, then call OnClosed().
+    kPeerDone,  // Everything for the peer is complete.
+    kCheck,     // Everything is on its way: call AllowFinish() or RefuseFinish().
+    kSent,      // Everything is complete, except for peers that failed. The update is over.
+    kQuiet,     // After Abort(): nothing of the update is on its way. The update is over.
   };
   Kind kind = Kind::kStore;
   SendLane lane;
   uint32_t payload = 0;  // The payload's id.
   uint32_t slot = 0;
-  uint32_t ledger_part = 0;
-  bool ends_lane = false;
 };
 
 // What was handed over so far. After kSent the counts are a function of the payloads.
@@ -133,7 +126,7 @@ class SendSchedule {
 
   // Begins an update. The last one must be over. `peers` has one entry for each peer. Both spans
   // are read during the call only. Payloads of peers that failed or do not take part are left out.
-  void Begin(absl::Span<const Payload> payloads, absl::Span<const PeerPart> peers,
+  void Begin(absl::Span<const Payload> payloads, absl::Span<const TakesPart> peers,
              FinishRule finish);
 
   // Returns the next command in `command`, or false until something else happens.
@@ -160,8 +153,8 @@ class SendSchedule {
   // The trade of maxima with other trainers has nothing on its way, nor will it in this update.
   void OnTradeQuiet();
 
-  // Answers kCheck. RefuseFinish() may come at any time: no ledger and no immediate goes from now
-  // on, and the update ends by Abort() only.
+  // Answers kCheck. RefuseFinish() may come at any time: no lane is ended from now on, and the
+  // update ends by Abort() only.
   void AllowFinish();
   void RefuseFinish();
 
@@ -211,7 +204,7 @@ class SendSchedule {
     bool closed = false;  // Failed, and nothing of it is on its way any more.
 
     // The update at hand.
-    PeerPart part;
+    bool takes_part = false;
     uint32_t to_store = 0;       // Stores that have not ended.
     uint32_t stores_active = 0;  // Those of them that a thread may be doing.
     uint32_t to_stage = 0;       // Posted payloads without a slot yet.
@@ -219,8 +212,6 @@ class SendSchedule {
     uint32_t staging = 0;        // Slots that a thread may be writing.
     uint32_t slots = 0;
     uint64_t served = 0;  // When it got a slot last; smaller is longer ago.
-    uint32_t ledger_parts = 0;
-    bool ledger_stored = false;
     bool done = false;
   };
   struct Slot {
@@ -239,12 +230,12 @@ class SendSchedule {
   uint32_t Pop(Queue& queue);  // kNone if it is empty.
   static void Append(Queue& queue, Queue& other, std::vector<Entry>& entries);
 
-  bool TakesPart(const Peer& peer) const { return peer.part.takes_part && !peer.failed; }
-  bool IsOnItsWay(const Peer& peer) const { return peer.to_store == 0 && peer.to_post == 0; }
+  static bool IsServed(const Peer& peer) { return peer.takes_part && !peer.failed; }
+  static bool IsOnItsWay(const Peer& peer) { return peer.to_store == 0 && peer.to_post == 0; }
   bool NeedsSlots(const Peer& peer) const;
   void Claim();
   uint32_t Share();
-  uint32_t TakeSlot(SendLane lane, Slot::State state);
+  uint32_t TakeSlot(SendLane lane);
   void FreeSlot(uint32_t slot);
 
   bool NextClose(SendCommand& command);

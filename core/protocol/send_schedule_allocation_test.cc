@@ -12,7 +12,7 @@ namespace {
 
 // Everything is carried out at once.
 void Send(SendSchedule& schedule, const std::vector<Payload>& payloads,
-          const std::vector<PeerPart>& parts) {
+          const std::vector<TakesPart>& parts) {
   using Kind = SendCommand::Kind;
   schedule.Begin(payloads, parts, FinishRule::kAtOnce);
   schedule.OnScalesKnown();
@@ -20,8 +20,7 @@ void Send(SendSchedule& schedule, const std::vector<Payload>& payloads,
   for (SendCommand command; schedule.Next(command);) {
     if (command.kind == Kind::kStore) schedule.OnStored(command.lane.peer, 1);
     if (command.kind == Kind::kStage) schedule.OnStaged(command.slot);
-    if (command.kind != Kind::kPost && command.kind != Kind::kPostLedger &&
-        command.kind != Kind::kEndLane) {
+    if (command.kind != Kind::kPost && command.kind != Kind::kEndLane) {
       continue;
     }
     schedule.OnAccepted(command);
@@ -34,7 +33,7 @@ TEST(SendScheduleAllocation, AnUpdateAllocatesNothing) {
   SlotPool pool(4);
   SendSchedule schedule(&pool);
   schedule.SetPeers({{1, 2, 3}}, 100);
-  const std::vector<PeerPart> parts(3, {.takes_part = true, .ledger_posts = 2});
+  const std::vector<TakesPart> parts(3, TakesPart::kYes);
   std::vector<Payload> payloads;
   for (uint32_t i = 0; i < 100; ++i) {
     payloads.push_back({.id = i,

@@ -51,16 +51,13 @@ class Sender {
     schedule.SetPeers(lane_counts, 1000);
   }
 
-  // Every peer takes part and has `ledger_posts` posts of its ledger.
-  void Begin(const std::vector<Payload>& payloads, uint32_t ledger_posts = 1,
-             FinishRule finish = FinishRule::kAtOnce) {
-    schedule.Begin(payloads, std::vector<PeerPart>(lane_counts_.size(), {true, ledger_posts}),
-                   finish);
+  // Every peer takes part.
+  void Begin(const std::vector<Payload>& payloads, FinishRule finish = FinishRule::kAtOnce) {
+    schedule.Begin(payloads, std::vector<TakesPart>(lane_counts_.size(), TakesPart::kYes), finish);
   }
   // As Begin(), where no scale is waited for.
-  std::vector<std::string> BeginAndRun(const std::vector<Payload>& payloads,
-                                       uint32_t ledger_posts = 1) {
-    Begin(payloads, ledger_posts);
+  std::vector<std::string> BeginAndRun(const std::vector<Payload>& payloads) {
+    Begin(payloads);
     schedule.OnScalesKnown();
     schedule.OnTradeQuiet();
     return Run();
@@ -81,15 +78,6 @@ class Sender {
           break;
         case Kind::kPost:
           if (Post(command)) log.push_back(absl::StrCat("post ", command.payload, " on ", lane));
-          break;
-        case Kind::kStoreLedger:
-          log.push_back(absl::StrCat("store ledger of ", command.lane.peer));
-          break;
-        case Kind::kPostLedger:
-          if (Post(command)) {
-            log.push_back(absl::StrCat("ledger ", command.ledger_part, " on ", lane,
-                                       command.ends_lane ? " with immediate" : ""));
-          }
           break;
         case Kind::kEndLane:
           if (Post(command)) log.push_back(absl::StrCat("end ", lane));
@@ -172,14 +160,13 @@ class Sender {
   std::vector<uint32_t> lane_counts_;
 };
 
-TEST(SendSchedule, TheLedgerGoesBehindAllChunksOfThePeerAndAnImmediateEndsEachLane) {
+TEST(SendSchedule, ALaneEndsBehindAllChunksOfItsPeer) {
   Sender sender({2}, 4);
-  EXPECT_THAT(sender.BeginAndRun({Posted(0, 0, 0), Posted(1, 0, 1), Posted(2, 0, 1)}, 2),
+  EXPECT_THAT(sender.BeginAndRun({Posted(0, 0, 0), Posted(1, 0, 1), Posted(2, 0, 1)}),
               ElementsAre("stage 0", "stage 1", "stage 2"));
   EXPECT_THAT(sender.Staged(1), ElementsAre("post 1 on 0.1"));
   EXPECT_THAT(sender.Staged(0), ElementsAre("post 0 on 0.0"));
-  EXPECT_THAT(sender.Staged(2), ElementsAre("post 2 on 0.1", "ledger 0 on 0.0", "end 0.1"));
-  EXPECT_THAT(sender.Complete({0, 0}), ElementsAre("ledger 1 on 0.0 with immediate"));
+  EXPECT_THAT(sender.Staged(2), ElementsAre("post 2 on 0.1", "end 0.0", "end 0.1"));
   EXPECT_THAT(sender.Complete({0, 0}), IsEmpty());
   EXPECT_THAT(sender.Complete({0, 0}), IsEmpty());
   EXPECT_THAT(sender.Complete({0, 1}), IsEmpty());
@@ -189,12 +176,12 @@ TEST(SendSchedule, TheLedgerGoesBehindAllChunksOfThePeerAndAnImmediateEndsEachLa
 
 TEST(SendSchedule, WhatIsMappedTakesNoSlot) {
   Sender sender({2}, 1);
-  EXPECT_THAT(sender.BeginAndRun({Stored(0, 0, 0), Stored(1, 0, 1)}, 0),
+  EXPECT_THAT(sender.BeginAndRun({Stored(0, 0, 0), Stored(1, 0, 1)}),
               ElementsAre("store 0", "store 1"));
   sender.schedule.OnStored(0, 1);
   EXPECT_THAT(sender.Run(), IsEmpty());
   sender.schedule.OnStored(0, 1);
-  EXPECT_THAT(sender.Run(), ElementsAre("store ledger of 0", "end 0.0", "end 0.1"));
+  EXPECT_THAT(sender.Run(), ElementsAre("end 0.0", "end 0.1"));
   EXPECT_THAT(sender.Finish(), ElementsAre("done 0", "sent"));
   EXPECT_EQ(sender.pool->high_water(), 0u);
 }
@@ -234,13 +221,20 @@ TEST(SendSchedule, ARefusedPostIsTriedAgainOnceForEachRetry) {
   EXPECT_THAT(sender.Run(), IsEmpty());
   sender.full.clear();
   sender.schedule.Retry();
-  EXPECT_THAT(sender.Run(), ElementsAre("post 0 on 0.0"));
+  EXPECT_THAT(sender.Run(), ElementsAre("post 0 on 0.0", "end 0.0"));
+}
+
+TEST(SendSchedule, ARefusedEndIsTriedAgainOnceForEachRetry) {
+  Sender sender({1}, 1);
   sender.full.insert({0, 0});
-  sender.schedule.OnComplete({0, 0}, 0);
-  EXPECT_THAT(sender.Run(), IsEmpty());  // The ledger was refused, and gave its slot back.
+  EXPECT_THAT(sender.BeginAndRun({Stored(0, 0)}), ElementsAre("store 0"));
+  sender.schedule.OnStored(0, 1);
+  EXPECT_THAT(sender.Run(), IsEmpty());
   sender.full.clear();
+  EXPECT_THAT(sender.Run(), IsEmpty());
   sender.schedule.Retry();
-  EXPECT_THAT(sender.Run(), ElementsAre("ledger 0 on 0.0 with immediate"));
+  EXPECT_THAT(sender.Run(), ElementsAre("end 0.0"));
+  EXPECT_THAT(sender.Finish(), ElementsAre("done 0", "sent"));
 }
 
 struct ShareCase {
@@ -271,7 +265,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(ShareCase{"one_peer_has_all", 4, {9}, {4}},
                     ShareCase{"two_peers_have_half_each", 4, {9, 9}, {2, 2}},
                     ShareCase{"what_is_left_over_goes_to_the_first", 5, {9, 9}, {3, 2}},
-                    ShareCase{"a_small_peer_keeps_room_for_its_ledger", 4, {9, 1}, {2, 1}},
+                    ShareCase{"a_small_peer_leaves_the_rest", 4, {9, 1}, {3, 1}},
                     ShareCase{"more_peers_than_slots", 2, {9, 9, 9}, {1, 1, 0}}),
     [](const auto& info) { return info.param.name; });
 
@@ -299,7 +293,7 @@ TEST(SendSchedule, ChunksThatWaitForScalesHoldNoSlot) {
   EXPECT_THAT(sender.Run(), ElementsAre("store 2", "stage 0"));
   EXPECT_THAT(sender.Staged(0), ElementsAre("post 0 on 0.0"));
   sender.schedule.OnStored(0, 1);
-  EXPECT_THAT(sender.Run(), ElementsAre("ledger 0 on 0.0 with immediate"));
+  EXPECT_THAT(sender.Run(), ElementsAre("end 0.0"));
   EXPECT_THAT(sender.Finish(), ElementsAre("done 0", "sent"));
 }
 
@@ -315,7 +309,7 @@ TEST(SendSchedule, NothingIsSentBeforeTheTradeIsQuiet) {
 
 TEST(SendSchedule, APeerThatTakesNoPartGetsNothing) {
   Sender sender({1, 1}, 2);
-  sender.schedule.Begin({{Posted(0, 0), Posted(1, 1)}}, {{{false, 1}, {true, 1}}},
+  sender.schedule.Begin({{Posted(0, 0), Posted(1, 1)}}, {{TakesPart::kNo, TakesPart::kYes}},
                         FinishRule::kAtOnce);
   sender.schedule.OnScalesKnown();
   sender.schedule.OnTradeQuiet();
@@ -373,18 +367,19 @@ TEST(SendSchedule, ACompletionThatNobodyWaitsForIsIgnored) {
   sender.BeginAndRun({Posted(0, 0, 0), Posted(1, 0, 1)});
   sender.schedule.OnComplete({0, 0}, 0);
   sender.schedule.OnComplete({0, 0}, SendSchedule::kNoSlot);
-  EXPECT_THAT(sender.AllStaged(), ElementsAre("post 0 on 0.0", "post 1 on 0.1", "end 0.1"));
+  EXPECT_THAT(sender.AllStaged(),
+              ElementsAre("post 0 on 0.0", "post 1 on 0.1", "end 0.0", "end 0.1"));
   sender.schedule.OnComplete({0, 0}, 7);
   sender.schedule.OnComplete({0, 0}, sender.slot_of[1]);  // Posted on the other lane.
-  EXPECT_EQ(sender.schedule.posts_outstanding(0), 3u);
+  EXPECT_EQ(sender.schedule.posts_outstanding(0), 4u);
   EXPECT_EQ(sender.Finish().back(), "sent");
 }
 
 // --- the rule on NaNs and infinities ---
 
-TEST(SendSchedule, LedgersAndImmediatesWaitForTheCheckWhereItIsAskedFor) {
+TEST(SendSchedule, TheEndsWaitForTheCheckWhereItIsAskedFor) {
   Sender sender({1, 1}, 2);
-  sender.Begin({Posted(0, 0), Posted(1, 1)}, 1, FinishRule::kWhenAllowed);
+  sender.Begin({Posted(0, 0), Posted(1, 1)}, FinishRule::kWhenAllowed);
   sender.schedule.OnScalesKnown();
   sender.schedule.OnTradeQuiet();
   EXPECT_THAT(sender.Run(), ElementsAre("stage 0", "stage 1"));
@@ -392,14 +387,13 @@ TEST(SendSchedule, LedgersAndImmediatesWaitForTheCheckWhereItIsAskedFor) {
   EXPECT_THAT(sender.Staged(1), ElementsAre("post 1 on 1.0", "check"));
   EXPECT_THAT(sender.Finish(), IsEmpty());
   sender.schedule.AllowFinish();
-  EXPECT_THAT(sender.Run(),
-              ElementsAre("ledger 0 on 0.0 with immediate", "ledger 0 on 1.0 with immediate"));
+  EXPECT_THAT(sender.Run(), ElementsAre("end 0.0", "end 1.0"));
   EXPECT_THAT(sender.Finish(), ElementsAre("done 0", "done 1", "sent"));
 }
 
 TEST(SendSchedule, WhatIsRefusedEndsByAnAbortOnly) {
   Sender sender({1}, 1);
-  sender.Begin({Posted(0, 0)}, 1, FinishRule::kWhenAllowed);
+  sender.Begin({Posted(0, 0)}, FinishRule::kWhenAllowed);
   sender.schedule.OnScalesKnown();
   sender.schedule.OnTradeQuiet();
   EXPECT_THAT(sender.Run(), ElementsAre("stage 0"));
@@ -441,7 +435,7 @@ TEST(SendSchedule, AnAbortWaitsForTheTrade) {
 TEST(SendSchedule, NewPeersTakeBackTheSlotsOfPostsThatNeverCompleted) {
   Sender sender({1}, 1);
   sender.BeginAndRun({Posted(0, 0)});
-  EXPECT_THAT(sender.Staged(0), ElementsAre("post 0 on 0.0"));
+  EXPECT_THAT(sender.Staged(0), ElementsAre("post 0 on 0.0", "end 0.0"));
   sender.schedule.SetPeers({uint32_t{1}}, 10);
   EXPECT_THAT(sender.BeginAndRun({Posted(0, 0)}), ElementsAre("stage 0"));
 }
@@ -492,7 +486,7 @@ class RandomSend {
     slots_ = 1 + pick(5);
     for (uint32_t peers = 1 + pick(3); peers > 0; --peers) {
       lane_counts_.push_back(1 + pick(2));
-      parts_.push_back({.takes_part = true, .ledger_posts = pick(3)});
+      parts_.push_back(TakesPart::kYes);
     }
     const uint32_t count = pick(40);
     for (uint32_t i = 0; i < count; ++i) {
@@ -634,7 +628,7 @@ class RandomSend {
     const bool has_slot = command.kind != Kind::kEndLane;
     posts_.emplace_back(command.lane, has_slot ? command.slot : SendSchedule::kNoSlot);
     if (has_slot) posted_.insert(command.slot);
-    if (command.ends_lane) ended_.insert({command.lane.peer, command.lane.index});
+    if (!has_slot) ended_.insert({command.lane.peer, command.lane.index});
     return true;
   }
 
@@ -657,15 +651,9 @@ class RandomSend {
         EXPECT_FALSE(staging_.contains(command.slot));
         if (Accept(command)) --left_[peer];
         return;
-      case Kind::kPostLedger:
-        EXPECT_EQ(left_[peer], 0u);
-        Take(command);
-        if (!Accept(command)) Free(command.slot);
-        return;
-      case Kind::kStoreLedger:
       case Kind::kEndLane:
         EXPECT_EQ(left_[peer], 0u);
-        if (command.kind == Kind::kEndLane) (void)Accept(command);
+        (void)Accept(command);
         return;
       case Kind::kClose:
         return Close(peer);
@@ -685,7 +673,7 @@ class RandomSend {
   std::mt19937 random_;
   uint32_t slots_ = 0;
   std::vector<uint32_t> lane_counts_;
-  std::vector<PeerPart> parts_;
+  std::vector<TakesPart> parts_;
   std::vector<Payload> payloads_;
   std::unique_ptr<SlotPool> pool_;
   std::unique_ptr<SendSchedule> schedule_;
