@@ -276,7 +276,7 @@ void UpdateSender::EndLane(const SendCommand& command) {
     return;
   }
   if (with_ledger) StoreLedger(link);
-  absl::Status status = fabric_.Publish(LaneOf(command).id, DataImmediate());
+  absl::Status status = fabric_.Signal(LaneOf(command).id, DataImmediate());
   if (!status.ok()) return Fail(link, std::move(status));
   schedule_.OnAccepted(command);
   schedule_.OnComplete(command.lane, SendSchedule::kNoSlot);

@@ -192,7 +192,7 @@ class Fabric {
                             std::optional<uint32_t> immediate, uint64_t token) = 0;
 
   // Delivers `immediate` after every store that this process made through mappings before the call.
-  virtual absl::Status Publish(LaneId lane, uint32_t immediate) = 0;
+  virtual absl::Status Signal(LaneId lane, uint32_t immediate) = 0;
 
   // Makes progress and appends new events to `events`. Never blocks. If events.capacity() is not 0,
   // never exceeds it, so that `events` does not allocate.

@@ -10,7 +10,7 @@ namespace {
 struct Counts {
   Network network;
   uint64_t bytes, writes, stores, immediates;  // Counts of trainer 0.
-  uint64_t posts, publishes;                   // Calls on its fabric.
+  uint64_t posts, signals;                     // Calls on its fabric.
 };
 
 // Two trainers, two workers, four tensors of 96 x 40 in BF16: trainer 0 holds the rows [0, 48),
@@ -30,7 +30,7 @@ TEST_P(CountsTest, AnUpdateCostsAsMuchAsEver) {
   ASSERT_EQ(cluster->Connect().message(), "");
   for (uint64_t version = 1; version <= 3; ++version) {
     const uint64_t posts = cluster.at_trainer(0).count(FabricCall::kPost);
-    const uint64_t publishes = cluster.at_trainer(0).count(FabricCall::kPublish);
+    const uint64_t signals = cluster.at_trainer(0).count(FabricCall::kSignal);
     ASSERT_EQ(cluster.PublishAndCheck(version), "");
     const TransferCounts counts = cluster->trainer_events(0).back().counts;
     EXPECT_EQ(counts.bytes, GetParam().bytes);
@@ -38,7 +38,7 @@ TEST_P(CountsTest, AnUpdateCostsAsMuchAsEver) {
     EXPECT_EQ(counts.stores, GetParam().stores);
     EXPECT_EQ(counts.immediates, GetParam().immediates);
     EXPECT_EQ(cluster.at_trainer(0).count(FabricCall::kPost) - posts, GetParam().posts);
-    EXPECT_EQ(cluster.at_trainer(0).count(FabricCall::kPublish) - publishes, GetParam().publishes);
+    EXPECT_EQ(cluster.at_trainer(0).count(FabricCall::kSignal) - signals, GetParam().signals);
   }
 }
 

@@ -125,7 +125,7 @@ TEST_P(FabricConformance, ALaneThatIsNotConnectedCarriesNothing) {
   Endpoint& a = Join("a");
   const LaneId lane = *a.fabric().OpenLane("b", "");
   EXPECT_EQ(a.fabric().Post(lane, {}, 1, 1).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(a.fabric().Publish(lane, 1).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(a.fabric().Signal(lane, 1).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(a.fabric().LaneStatus(lane).ok());
   EXPECT_TRUE(a.fabric().CloseLane(lane).ok());
 }
@@ -154,7 +154,7 @@ TEST_P(FabricConformance, AClosedLaneIsNotFound) {
   EXPECT_EQ(fabric.LaneAddress(lane.at_a).status().code(), kNotFound);
   EXPECT_EQ(fabric.ConnectLane(lane.at_a, "b/1").code(), kNotFound);
   EXPECT_EQ(fabric.Post(lane.at_a, {}, 1, 1).code(), kNotFound);
-  EXPECT_EQ(fabric.Publish(lane.at_a, 1).code(), kNotFound);
+  EXPECT_EQ(fabric.Signal(lane.at_a, 1).code(), kNotFound);
   EXPECT_EQ(fabric.Grant(lane.at_a, region.id).code(), kNotFound);
   EXPECT_EQ(fabric.Import(lane.at_a, to.descriptor).status().code(), kNotFound);
 }

@@ -19,7 +19,7 @@ TEST_P(MappingConformance, StoresAreThereWithTheImmediate) {
   EXPECT_NE(mapping->data, to.region.memory.data);
   for (uint32_t round = 1; round < 10; ++round) {
     Fill(*mapping, round);
-    ASSERT_TRUE(lane.a->fabric().Publish(lane.at_a, round).ok());
+    ASSERT_TRUE(lane.a->fabric().Signal(lane.at_a, round).ok());
     ASSERT_TRUE(endpoints_.Until([&] { return lane.b->Immediates(lane.at_b).size() == round; }));
     EXPECT_EQ(lane.b->Immediates(lane.at_b).back(), round);
     for (uint64_t i = 0; i < 100'000; ++i) {
@@ -35,17 +35,17 @@ TEST_P(MappingConformance, StoresOfAnyThreadAreThereWithTheImmediate) {
   const MemorySpan mapping = *lane.a->fabric().Map(to.remote);
   std::thread other([&] { Fill(mapping, 5); });
   other.join();
-  ASSERT_TRUE(lane.a->fabric().Publish(lane.at_a, 1).ok());
+  ASSERT_TRUE(lane.a->fabric().Signal(lane.at_a, 1).ok());
   ASSERT_TRUE(endpoints_.Until([&] { return !lane.b->Immediates(lane.at_b).empty(); }));
   for (uint64_t i = 0; i < 4096; ++i) ASSERT_EQ(to.region.memory.data[i], ByteAt(i, 5));
 }
 
-TEST_P(MappingConformance, PublishComesBehindThePostsOfItsLane) {
+TEST_P(MappingConformance, ASignalComesBehindThePostsOfItsLane) {
   const Lane lane = endpoints_.Connect(Join("a"), Join("b"));
   const Region from = endpoints_.SourceAtA(lane, 1000);
   const Reached to = endpoints_.AllocateAtB(lane, 1000);
   ASSERT_TRUE(lane.a->fabric().Post(lane.at_a, {{from.id, 0, to.remote, 0, 1000}}, 1, 1).ok());
-  ASSERT_TRUE(lane.a->fabric().Publish(lane.at_a, 2).ok());
+  ASSERT_TRUE(lane.a->fabric().Signal(lane.at_a, 2).ok());
   ASSERT_TRUE(lane.a->fabric().Post(lane.at_a, {}, 3, 3).ok());
   ASSERT_TRUE(endpoints_.Until([&] { return lane.b->Immediates(lane.at_b).size() == 3; }));
   EXPECT_EQ(lane.b->Immediates(lane.at_b), (std::vector<uint32_t>{1, 2, 3}));

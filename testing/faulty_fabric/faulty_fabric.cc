@@ -214,18 +214,18 @@ absl::Status FaultyFabric::Post(LaneId lane, absl::Span<const Write> writes,
   return absl::OkStatus();
 }
 
-absl::Status FaultyFabric::Publish(LaneId lane, uint32_t immediate) {
-  if (absl::Status met = Meet(FabricCall::kPublish, PeerOf(lane)); !met.ok()) return met;
-  Held publish{lane, {}, immediate, std::nullopt};
-  if (!IsHeld(lane)) return Forward(publish);
+absl::Status FaultyFabric::Signal(LaneId lane, uint32_t immediate) {
+  if (absl::Status met = Meet(FabricCall::kSignal, PeerOf(lane)); !met.ok()) return met;
+  Held signal{lane, {}, immediate, std::nullopt};
+  if (!IsHeld(lane)) return Forward(signal);
   ++faults_;
-  held_posts_.push_back(std::move(publish));
+  held_posts_.push_back(std::move(signal));
   return absl::OkStatus();
 }
 
 absl::Status FaultyFabric::Forward(const Held& held) {
   if (const auto killed = killed_.find(held.lane); killed != killed_.end()) return killed->second;
-  if (!held.token) return inner_->Publish(held.lane, *held.immediate);
+  if (!held.token) return inner_->Signal(held.lane, *held.immediate);
   if (write_faults_.empty()) {
     return inner_->Post(held.lane, held.writes, held.immediate, *held.token);
   }

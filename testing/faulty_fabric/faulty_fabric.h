@@ -19,7 +19,7 @@
 namespace waybill {
 
 // The calls that can fail by script.
-enum class FabricCall : uint8_t { kAllocate, kGrant, kImport, kMap, kConnect, kPost, kPublish };
+enum class FabricCall : uint8_t { kAllocate, kGrant, kImport, kMap, kConnect, kPost, kSignal };
 
 // A peer has the name that OpenLane() was given; "" means any peer. Every `nth` begins at 1.
 class FaultyFabric final : public Fabric {
@@ -35,7 +35,7 @@ class FaultyFabric final : public Fabric {
   // Changes one byte of the nth write that is not empty, on its way. The source does not change.
   void CorruptWrite(absl::string_view peer, uint64_t nth);
 
-  // Accepts posts and publishes, but performs them only once they are released, in order. Their
+  // Accepts posts and signals, but performs them only once they are released, in order. Their
   // sources are read only then.
   void HoldPosts(absl::string_view peer) { held_peers_.insert(std::string(peer)); }
   void LetPostsGo(absl::string_view peer);
@@ -95,7 +95,7 @@ class FaultyFabric final : public Fabric {
   std::string DescribeLane(LaneId lane) const override { return inner_->DescribeLane(lane); }
   absl::Status Post(LaneId lane, absl::Span<const Write> writes, std::optional<uint32_t> immediate,
                     uint64_t token) override;
-  absl::Status Publish(LaneId lane, uint32_t immediate) override;
+  absl::Status Signal(LaneId lane, uint32_t immediate) override;
   void Poll(std::vector<FabricEvent>& events) override;
   void Wait(absl::Time deadline) override;
   void Wake() override { inner_->Wake(); }
@@ -123,7 +123,7 @@ class FaultyFabric final : public Fabric {
     LaneId lane;
     std::vector<Write> writes;
     std::optional<uint32_t> immediate;
-    std::optional<uint64_t> token;  // nullopt for a publish.
+    std::optional<uint64_t> token;  // nullopt for a signal.
   };
   struct KnownRegion {
     std::string name;

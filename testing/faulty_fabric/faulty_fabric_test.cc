@@ -71,7 +71,7 @@ TEST_F(FaultyFabricTest, TheNthCallFailsAndDoesNothing) {
 
 TEST_F(FaultyFabricTest, EveryKindOfCallCanFail) {
   for (const FabricCall call : {FabricCall::kAllocate, FabricCall::kGrant, FabricCall::kImport,
-                                FabricCall::kMap, FabricCall::kConnect, FabricCall::kPublish}) {
+                                FabricCall::kMap, FabricCall::kConnect, FabricCall::kSignal}) {
     a().FailCall(call, "", 1, kFault);
   }
   EXPECT_EQ(a().Allocate(1, "x").status(), kFault);
@@ -79,7 +79,7 @@ TEST_F(FaultyFabricTest, EveryKindOfCallCanFail) {
   EXPECT_EQ(a().Import(lane_.at_a, to_.descriptor).status(), kFault);
   EXPECT_EQ(a().Map(to_.remote).status(), kFault);
   EXPECT_EQ(a().ConnectLane(*a().OpenLane("b", ""), "x"), kFault);
-  EXPECT_EQ(a().Publish(lane_.at_a, 1), kFault);
+  EXPECT_EQ(a().Signal(lane_.at_a, 1), kFault);
   EXPECT_EQ(a().faults(), 6u);
   EXPECT_TRUE(a().Map(to_.remote).ok());
 }
@@ -113,7 +113,7 @@ TEST_F(FaultyFabricTest, AWriteThatTwoFaultsHitIsWrongAllTheSame) {
 TEST_F(FaultyFabricTest, PostsThatAreHeldComeInOrderWhenTheyAreLetGo) {
   a().HoldPosts("b");
   EXPECT_TRUE(a().Post(lane_.at_a, WholeWrite(), 1, 1).ok());
-  EXPECT_TRUE(a().Publish(lane_.at_a, 2).ok());
+  EXPECT_TRUE(a().Signal(lane_.at_a, 2).ok());
   endpoints_.UntilQuiet();
   EXPECT_TRUE(lane_.b->Immediates(lane_.at_b).empty());
   EXPECT_FALSE(lane_.a->IsComplete(lane_.at_a, 1));

@@ -225,9 +225,9 @@ class ChoiceFabric final : public Fabric {
     return absl::OkStatus();
   }
 
-  absl::Status Publish(LaneId id, uint32_t immediate) override {
+  absl::Status Signal(LaneId id, uint32_t immediate) override {
     WAYBILL_ASSIGN_OR_RETURN(const Carrier way, UsableWay(id));
-    return way.fabric->Publish(way.lane, immediate);
+    return way.fabric->Signal(way.lane, immediate);
   }
 
   void Poll(std::vector<FabricEvent>& events) override {

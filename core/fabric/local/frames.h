@@ -17,7 +17,7 @@ enum class FrameKind : uint32_t {
   kWrites = 4,     // Please copy, from my granted region into yours; `count` records follow.
   kDone = 5,       // The writes with that token are done.
   kRefused = 6,    // They are not, and the lane is dead; `code` and a text follow.
-  kImmediate = 7,  // Published behind stores through a mapping.
+  kImmediate = 7,  // Signalled behind stores through a mapping.
   kRevoke = 8,     // The region with that key was renewed or released.
 };
 

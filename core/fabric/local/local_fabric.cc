@@ -204,7 +204,7 @@ class LocalFabric final : public Fabric {
     return absl::OkStatus();
   }
 
-  absl::Status Publish(LaneId id, uint32_t immediate) override {
+  absl::Status Signal(LaneId id, uint32_t immediate) override {
     WAYBILL_ASSIGN_OR_RETURN(LocalLane * lane, UsableLane(id));
     kernels::StreamFence();
     return Sent(id, *lane,

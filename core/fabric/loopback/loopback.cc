@@ -28,7 +28,7 @@ class Endpoint;
 struct PendingPost {
   std::vector<Write> writes;
   std::optional<uint32_t> immediate;
-  std::optional<uint64_t> token;  // None for a publish.
+  std::optional<uint64_t> token;  // None for a signal.
 };
 
 struct LoopbackLane {
@@ -250,7 +250,7 @@ class Endpoint final : public Fabric {
     return absl::OkStatus();
   }
 
-  absl::Status Publish(LaneId id, uint32_t immediate) override {
+  absl::Status Signal(LaneId id, uint32_t immediate) override {
     const std::lock_guard lock(state_->mutex);
     WAYBILL_ASSIGN_OR_RETURN(LoopbackLane * lane, UsableLane(id));
     lane->posts.push_back({{}, immediate, std::nullopt});

@@ -150,7 +150,7 @@ class TcpFabric final : public Fabric {
     return absl::OkStatus();
   }
 
-  absl::Status Publish(LaneId id, uint32_t immediate) override {
+  absl::Status Signal(LaneId id, uint32_t immediate) override {
     WAYBILL_ASSIGN_OR_RETURN(TcpLane * lane, lanes_.FindConnected(id));
     lane->outbox.Push({.kind = FrameKind::kImmediate, .immediate = immediate});
     lanes_.SendSome(id, *lane);

@@ -185,7 +185,7 @@ class VerbsFabric final : public Fabric {
     return absl::OkStatus();
   }
 
-  absl::Status Publish(LaneId id, uint32_t) override {
+  absl::Status Signal(LaneId id, uint32_t) override {
     WAYBILL_RETURN_IF_ERROR(lanes_.FindUsable(id).status());
     return absl::UnimplementedError("memory behind a NIC cannot be mapped");
   }
