@@ -4,19 +4,23 @@ load("@local_python//:config.bzl", "EXTENSION_SUFFIX")
 load("@rules_cc//cc:defs.bzl", "cc_binary")
 load("@rules_python//python:defs.bzl", "py_library", "py_test")
 
-def pytest_test(name, srcs, deps = [], args = [], tags = [], **kwargs):
+def pytest_test(name, srcs = None, deps = [], args = [], tags = [], size = "small", **kwargs):
     """A test that runs pytest on srcs.
 
     Args:
       name: the test's.
-      srcs: files with test functions.
+      srcs: files with test functions; NAME.py unless given.
       deps: py_library targets that they import.
       args: more arguments for pytest.
       tags: more tags; the interpreter is not instrumented, so it never runs under a sanitizer.
+      size: Bazel's.
       **kwargs: py_test's others.
     """
+    if srcs == None:
+        srcs = [name + ".py"]
     py_test(
         name = name,
+        size = size,
         srcs = srcs + ["//tools/build_rules:pytest_main.py"],
         args = ["$(rootpath %s)" % s for s in srcs] + args,
         main = "//tools/build_rules:pytest_main.py",
