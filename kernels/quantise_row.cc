@@ -1,5 +1,7 @@
 #include "kernels/quantise_row.h"
 
+// Makes Highway compile this file for AVX-512 with VBMI too.
+#define HWY_WANT_AVX3_DL
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/quantise_row.cc"
 #include <hwy/foreach_target.h>  // Includes this file once for each target.
