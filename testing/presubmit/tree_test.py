@@ -39,6 +39,19 @@ def test_sources(texts, rule):
     say([line for path, text in texts.items() for line in rule(path, text)])
 
 
+def test_every_test_is_in_a_target(texts):
+    unnamed = []
+    for path in map(Path, texts):
+        if not re.search(r"_test\.(cc|go|py|sh)$|(^|/)test_\w+\.py$", str(path)):
+            continue
+        package = next(p for p in path.parents if str(p / "BUILD") in texts)
+        stem = path.stem.removesuffix("_test").removeprefix("test_")
+        named = rf"""[/"](test_)?{stem}(_test)?[."]|glob\(\["\*_test"""
+        if not re.search(named, texts[str(package / "BUILD")]):
+            unnamed.append(f"{path}: no target of {package}/BUILD has it, so it never runs")
+    say(unnamed)
+
+
 def test_setup_installs_what_the_repositories_need(texts):
     needed = set()
     for names in re.findall(r"debian = \[(.*?)\]", texts["tools/build_rules/repositories.bzl"]):
