@@ -1,10 +1,14 @@
 #include "testing/faulty_fabric/faulty_fabric.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/status.h"
 #include "core/fabric/progress.h"
 
 namespace waybill {
@@ -172,8 +176,17 @@ absl::StatusOr<MemorySpan> FaultyFabric::Map(RemoteRegionId region) {
   const auto import = imports_.find(region);
   const std::string peer = import == imports_.end() ? "" : PeerOf(import->second);
   if (absl::Status met = Meet(FabricCall::kMap, peer); !met.ok()) return met;
-  return inner_->Map(region);
+  WAYBILL_ASSIGN_OR_RETURN(const MemorySpan mapped, inner_->Map(region));
+  // The same pages once more, since killing the lane closes it in the fabric below.
+  void* again = mremap(mapped.data, 0, mapped.size_bytes, MREMAP_MAYMOVE);
+  if (again == MAP_FAILED) return absl::ErrnoToStatus(errno, "map a region once more");
+  MemorySpan kept = mapped;
+  kept.data = static_cast<std::byte*>(again);
+  mappings_.emplace(import->second, Mapping(kept.data, {kept.size_bytes}));
+  return kept;
 }
+
+void FaultyFabric::Unmap::operator()(std::byte* data) const { munmap(data, size_bytes); }
 
 absl::StatusOr<LaneId> FaultyFabric::OpenLane(absl::string_view peer, absl::string_view nic) {
   absl::StatusOr<LaneId> lane = inner_->OpenLane(peer, nic);
@@ -196,6 +209,7 @@ absl::Status FaultyFabric::CloseLane(LaneId lane) {
   std::erase_if(ready_, of_lane);
   std::erase_if(held_events_, of_lane);
   std::erase_if(held_posts_, of_lane);
+  mappings_.erase(lane);
   return killed_.erase(lane) > 0 ? absl::OkStatus() : inner_->CloseLane(lane);
 }
 

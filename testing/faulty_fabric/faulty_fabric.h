@@ -50,7 +50,7 @@ class FaultyFabric final : public Fabric {
   // Delivers an immediate that the peer never sent.
   void InjectImmediate(absl::string_view peer, uint32_t immediate);
 
-  // Fails the lanes to the peer at both ends.
+  // Fails the lanes to the peer at both ends. What was mapped stays so until CloseLane().
   void KillLanes(absl::string_view peer, const absl::Status& status);
 
   // Makes the next Poll() find nothing, as for a process that was stopped and acts before it polls
@@ -125,6 +125,11 @@ class FaultyFabric final : public Fabric {
     std::optional<uint32_t> immediate;
     std::optional<uint64_t> token;  // nullopt for a signal.
   };
+  struct Unmap {
+    uint64_t size_bytes;
+    void operator()(std::byte* data) const;
+  };
+  using Mapping = std::unique_ptr<std::byte, Unmap>;
   struct KnownRegion {
     std::string name;
     MemorySpan memory;
@@ -144,6 +149,7 @@ class FaultyFabric final : public Fabric {
   std::map<LaneId, absl::Status> killed_;
   std::map<RegionId, KnownRegion> regions_;
   std::map<RemoteRegionId, LaneId> imports_;
+  std::multimap<LaneId, Mapping> mappings_;
   std::map<FabricCall, uint64_t> counts_;
   uint64_t faults_ = 0;
   uint64_t polled_events_ = 0;

@@ -110,6 +110,16 @@ TEST_F(FaultyFabricTest, AWriteThatTwoFaultsHitIsWrongAllTheSame) {
   EXPECT_EQ(wrong, 1u);
 }
 
+// A process that was stopped stores before it hears that its lane is dead.
+TEST_F(FaultyFabricTest, WhatIsMappedStaysSoUntilTheOwnerClosesTheDeadLane) {
+  const absl::StatusOr<MemorySpan> mapped = a().Map(to_.remote);
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  a().KillLanes("b", kFault);
+  mapped->data[99] = std::byte{7};
+  EXPECT_EQ(to_.region.memory.data[99], std::byte{7});
+  EXPECT_TRUE(a().CloseLane(lane_.at_a).ok());
+}
+
 TEST_F(FaultyFabricTest, PostsThatAreHeldComeInOrderWhenTheyAreLetGo) {
   a().HoldPosts("b");
   EXPECT_TRUE(a().Post(lane_.at_a, WholeWrite(), 1, 1).ok());
