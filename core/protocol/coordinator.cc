@@ -315,11 +315,13 @@ void Coordinator::OnTime(absl::Time now) {
       SettleClaims(incumbent, absl::OkStatus(), now);
       continue;
     }
-    HangUp(incumbent,
-           WithScope(absl::UnavailableError(
-                         absl::StrCat(ToString(members_.Find(incumbent)->id), " does not answer")),
-                     Scope::kPeer),
-           now);
+    // It must not come back: which of the two a later controller would take is chance.
+    DismissMember(incumbent,
+                  WithScope(absl::UnavailableError(absl::StrCat(
+                                ToString(members_.Find(incumbent)->id),
+                                " does not answer, and another process takes its place")),
+                            Scope::kPeer),
+                  now);
   }
   HangUpWhoIsLate(now);
   std::vector<std::pair<ConnectionId, absl::Status>> unlucky;
