@@ -20,12 +20,13 @@
  * caller lent to the object.
  *
  * THREADS. Any thread may call any function, at the same time as any other function. Functions
- * marked [waits] block, for at most as long as they say. No other function blocks.
+ * marked [waits] block, for at most as long as they say. No other function waits for another thread
+ * or host, but those that read a checkpoint or build a plan take as long as that work takes.
  *
  * STATUS. A function that can fail returns a waybill_status_t. If the status is not WAYBILL_OK and
- * `error` is not NULL, the function stores an error there, which the caller destroys with
- * waybill_error_destroy(). A function that fails writes no other output. Beside the statuses that
- * it lists, every function can return:
+ * `error` is not NULL, the function stores an error there, unless its comment says otherwise. The
+ * caller destroys the error with waybill_error_destroy(). A function that fails writes no other
+ * output. Beside the statuses that it lists, every function can return:
  *
  * - WAYBILL_INVALID_ARGUMENT: a handle is NULL, stale or of another kind; an output is NULL; or a
  *   struct_size is smaller than the struct was in the first release.
@@ -157,9 +158,8 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_context_create(const waybill_context_options_t* options, waybill_context_t** out_context,
                        waybill_error_t** error);
 
-/* Returns, as JSON, what this host and this build can do: version, SIMD targets, and which fabrics
- * and GPUs are usable or why they are not. [waits] for NICs and GPUs to answer, which takes some
- * milliseconds. */
+/* Returns, as JSON, the version of the library, and which fabrics and GPUs are usable on this host
+ * or why they are not. [waits] for NICs and GPUs to answer, which takes some milliseconds. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_context_describe(
     const waybill_context_t* context, waybill_blob_t** out_json, waybill_error_t** error);
 
@@ -178,7 +178,8 @@ enum {
   /* These events end a call. Each accepted call gets exactly one, with the call's token and
    * `status`. */
   WAYBILL_EVENT_JOINED = 1, /* A join has ended. */
-  /* A publish has ended: the version is SENT, or COMMITTED with until_committed, or it failed. */
+  /* A publish has ended. The version is SENT: this trainer's bytes have left, and its memory may
+   * change; or with until_committed, every group that it was sent to has decided; or it failed. */
   WAYBILL_EVENT_PUBLISHED = 2,
   WAYBILL_EVENT_LEFT = 3,   /* A leave has ended. */
   WAYBILL_EVENT_POSTED = 4, /* waybill_queue_post() was called. */
@@ -194,15 +195,16 @@ enum {
   WAYBILL_EVENT_COMMIT = 18,
   /* The version will not be shown; `status` says why. In place, the engine must stay paused. */
   WAYBILL_EVENT_ABORT = 19,
-  /* For a trainer: whether `group` shows a version. If `status` is not WAYBILL_OK, it says why not,
-   * or what went wrong after the decision. */
+  /* A trainer learns how a version ended in `group`. WAYBILL_OK: all its workers show the version.
+   * WAYBILL_UNKNOWN: no record tells any more. Any other status: the group does not show it; or, as
+   * the error then says, it is committed, but not all workers have shown it. */
   WAYBILL_EVENT_OUTCOME = 20,
   /* The controller has dismissed this rank for good; `status` says why. */
   WAYBILL_EVENT_ENDED = 21,
   /* The connection to the controller is lost; `status` says why. The rank reconnects by itself, and
    * what it shows stays shown. */
   WAYBILL_EVENT_DISCONNECTED = 22,
-  /* The rank is connected again, and part of a group's term again. */
+  /* The rank is connected again, and takes part in updates of at least one group. */
   WAYBILL_EVENT_RECONNECTED = 23,
   /* For a trainer: every group that a version was sent to has decided, and each has had its
    * OUTCOME. `status` is the first error. It follows PUBLISHED, unless the publish was one until
@@ -220,7 +222,7 @@ typedef struct waybill_event {
   uint64_t token;           /* The call's token, or 0. */
   uint64_t user;            /* `user` of the rank options. */
   uint64_t version;         /* The version of the update. */
-  waybill_status_t status;  /* How a call ended; why ABORT, OUTCOME, ENDED or DISCONNECTED. */
+  waybill_status_t status;  /* How a call ended, or the reason for a notice. */
   uint32_t answer_wanted;   /* 1: the update waits for waybill_update_accept() or _refuse(). */
   uint64_t pause_ns;        /* COMMIT: how long copying took (shadow-copy). */
   waybill_update_t* update; /* Yours. Set for PREPARE to ABORT, else NULL. */
@@ -247,7 +249,7 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_queue_poll(waybill_queue_t
  * means 60 s from now. With a deadline in the past it only looks.
  *
  * - WAYBILL_DEADLINE_EXCEEDED: no event came. No error object is made.
- * - WAYBILL_CANCELLED: the queue was destroyed meanwhile.
+ * - WAYBILL_CANCELLED: the queue was destroyed meanwhile. No error object is made.
  */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_queue_wait(waybill_queue_t* queue,
                                                                  int64_t deadline_ns,
@@ -302,7 +304,7 @@ waybill_region_create(waybill_context_t* context, const waybill_region_options_t
                       waybill_region_t** out_region, waybill_error_t** error);
 
 /* Ends the loan: when it returns, the memory is the caller's again. Ranks that use the region are
- * made to leave first. [waits] for them, a few seconds at most. */
+ * made to leave first. [waits] for them as their destroy functions do. */
 WAYBILL_API void waybill_region_destroy(waybill_region_t* region);
 
 /* ---- manifests: what one rank holds ---- */
@@ -562,8 +564,9 @@ typedef struct waybill_controller_options {
   const char* job;          /* "": "waybill". */
   const char* token;        /* The job's secret. Required beyond loopback. */
   const char* decision_log; /* A file. "": decisions are lost with this process. */
-  /* Groups without which no version is published, separated by commas. A publish goes without any
-   * other group that is not whole: that group's outcome is WAYBILL_UNAVAILABLE. */
+  /* Names of groups, separated by commas. A publish begins only when all of these are whole: every
+   * worker has joined, and every lane works. It skips any other group that is not whole; that
+   * group's OUTCOME is WAYBILL_UNAVAILABLE. */
   const char* required_groups;
   int64_t join_timeout_ns; /* How long a rank that joins may wait for the others. 0: 120 s. */
 } waybill_controller_options_t;
@@ -572,8 +575,11 @@ typedef struct waybill_controller_options {
 
 /* Starts a controller in this process. It serves until it is destroyed.
  *
- * - WAYBILL_UNAVAILABLE: the address is in use, or another controller has the decision log.
- * - WAYBILL_INVALID_ARGUMENT: the address is beyond loopback and there is no token.
+ * - WAYBILL_UNAVAILABLE: the controller cannot listen on the address or open the decision log, or
+ *   another controller has the log open.
+ * - WAYBILL_DATA_LOSS: the decision log is damaged, or the file is not a decision log.
+ * - WAYBILL_INVALID_ARGUMENT: the address is beyond loopback and there is no token; or
+ *   join_timeout_ns is negative.
  */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_controller_start(waybill_context_t* context, const waybill_controller_options_t* options,
@@ -581,13 +587,14 @@ waybill_controller_start(waybill_context_t* context, const waybill_controller_op
 /* Returns the address that ranks connect to, such as "127.0.0.1:40123". */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_controller_address(
     const waybill_controller_t* controller, waybill_blob_t** out_address, waybill_error_t** error);
-/* Returns the state of the job as JSON: phase, versions, ranks, lanes and NICs. */
+/* Returns the state of the job as JSON: phase, versions, groups, ranks, lanes and NICs. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_controller_status(
     const waybill_controller_t* controller, waybill_blob_t** out_json, waybill_error_t** error);
-/* Returns the state of the job from the controller at `address`. [waits] until deadline_ns; 0 means
- * 5 s from now.
+/* Returns the state of the job from the controller at `address`; "" means "127.0.0.1:7070". [waits]
+ * until deadline_ns; 0 means 5 s from now.
  *
- * - WAYBILL_UNAVAILABLE: no controller answers there.
+ * - WAYBILL_DEADLINE_EXCEEDED: the deadline is in the past.
+ * - WAYBILL_UNAVAILABLE: no controller answers there by the deadline.
  * - WAYBILL_UNAUTHENTICATED: the controller has another token.
  */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
@@ -605,7 +612,7 @@ typedef struct waybill_rank_options {
   const char* job;        /* "": "waybill". */
   const char* token;      /* The job's secret, as the controller has it. It is never sent. */
   const char* group;      /* Workers only: a group switches versions together. "": "all". */
-  uint32_t rank;          /* A worker's counts within its group. */
+  uint32_t rank;          /* 0 to world - 1. Workers are numbered within their group. */
   uint32_t world;     /* How many trainers, or how many workers of the group, there are. 0: 1. */
   const char* fabric; /* "auto" or "", "local", "verbs" or "tcp". */
   /* This host's numeric address. "": the one from which it reaches the controller. */
@@ -664,18 +671,21 @@ typedef struct waybill_trainer_options {
 #define WAYBILL_TRAINER_OPTIONS_INIT \
   {sizeof(waybill_trainer_options_t), NULL, NULL, NULL, 0, 0, 0, NULL}
 
-/* Creates a trainer: a rank that holds new weights. It opens nothing before waybill_trainer_join().
- * Its calls are carried out one after the other, in the order in which they were made.
+/* Creates a trainer: a rank that holds new weights. It opens the GPU of its regions, if there is
+ * one, and no connection before waybill_trainer_join(). Versions are sent in the order of the
+ * publishes.
  *
- * - WAYBILL_INVALID_ARGUMENT: the manifest is wrong, or the regions do not match it. The error
- *   names them.
+ * - WAYBILL_INVALID_ARGUMENT: the manifest is wrong; the regions do not match it, or are memory of
+ *   several GPUs; or a field of the rank options is out of range. The error names it.
  */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_trainer_create(waybill_context_t* context, const waybill_trainer_options_t* options,
                        waybill_trainer_t** out_trainer, waybill_error_t** error);
 
-/* Joins the job. One JOINED event with `token` follows, when all ranks have joined and every lane
- * works, or at the latest shortly after `deadline_ns` (0 means 120 s from now).
+/* Joins the job. One JOINED event with `token` follows, when all trainers and all workers of a
+ * group have joined and every lane between them works: for a worker its own group, for a trainer
+ * the first group that is ready. It comes at the latest shortly after `deadline_ns` (0 means 120 s
+ * from now).
  *
  * - WAYBILL_FAILED_PRECONDITION: the trainer has joined or is joining; or it has left, and cannot
  *   join again: create another one.
@@ -685,8 +695,12 @@ waybill_trainer_create(waybill_context_t* context, const waybill_trainer_options
  * - WAYBILL_UNAVAILABLE: no controller answers.
  * - WAYBILL_UNAUTHENTICATED: the controller has another token.
  * - WAYBILL_ALREADY_EXISTS: another process has this rank, and it still answers.
- * - WAYBILL_DEADLINE_EXCEEDED: some ranks are missing. The error names them.
- * - WAYBILL_INVALID_ARGUMENT: the manifests of the ranks do not fit together.
+ * - WAYBILL_DEADLINE_EXCEEDED: ranks are missing, or lanes do not connect. The error names them.
+ * - WAYBILL_INVALID_ARGUMENT: the manifests of the ranks do not fit together, or the controller
+ *   serves another job.
+ * - WAYBILL_FAILED_PRECONDITION: another rank has declared another `world`.
+ * - WAYBILL_RESOURCE_EXHAUSTED: there is not enough memory for the staging ring.
+ * - WAYBILL_CANCELLED: the trainer left before it had joined.
  */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_trainer_join(waybill_trainer_t* trainer,
                                                                    int64_t deadline_ns,
@@ -718,9 +732,11 @@ typedef struct waybill_publish_options {
  *
  *   out_update  Yours, until waybill_update_destroy(). May be NULL.
  *
- * A publish waits its turn within its own deadline: it begins once the version before it is sent,
- * and in a group once that has decided. Within that deadline it also waits for a lost controller to
- * come back. It goes to the groups that are whole; see waybill_controller_options_t.
+ * A publish begins when the version before it is sent, and begins in a group when that group has
+ * decided the version before. It goes to the groups that are whole. If no group is whole, or a
+ * required group is not (see waybill_controller_options_t), it waits about 5 s for the missing
+ * ranks, and then ends with WAYBILL_UNAVAILABLE. All waits, also for a lost controller to come
+ * back, end at the deadline of the publish.
  *
  * - WAYBILL_INVALID_ARGUMENT: the version is 0; after_event is given and no region is GPU memory;
  *   or the driver does not accept after_event as an event.
@@ -728,10 +744,15 @@ typedef struct waybill_publish_options {
  * - WAYBILL_DEADLINE_EXCEEDED: the deadline is in the past.
  *
  * Status of the event:
- * - WAYBILL_FAILED_PRECONDITION: the version is committed or sent already, or a greater one is. A
- *   version whose publish failed may be published again.
- * - WAYBILL_DEADLINE_EXCEEDED, WAYBILL_UNAVAILABLE, WAYBILL_DATA_LOSS, WAYBILL_CANCELLED: no group
- *   shows the version because of this publish. The error says why.
+ * - WAYBILL_FAILED_PRECONDITION: this version or a greater one is committed or sent already; or a
+ *   worker refused the update. A version whose publish failed may be published again.
+ * - WAYBILL_INVALID_ARGUMENT: fail_on_nonfinite is set, and there are NaNs or infinities.
+ * - WAYBILL_DEADLINE_EXCEEDED, WAYBILL_UNAVAILABLE, WAYBILL_DATA_LOSS, WAYBILL_CANCELLED: the error
+ *   says why.
+ *
+ * Without until_committed, an error means that the version was SENT to no group. With it, the
+ * status is the first error of any group that the version was sent to; other groups may show the
+ * version, and the OUTCOME events say which.
  */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_trainer_publish(waybill_trainer_t* trainer, const waybill_publish_options_t* options,
@@ -744,8 +765,9 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_trainer_progress(
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_trainer_describe(
     const waybill_trainer_t* trainer, waybill_blob_t** out_json, waybill_error_t** error);
 
-/* Leaves the job once the earlier calls have ended. One LEFT event follows, when the controller has
- * heard of it, or half a second later if it does not answer. Afterwards the trainer can only be
+/* Leaves the job. Publishes that are not finished end with WAYBILL_CANCELLED: in a PUBLISHED event,
+ * or in a DECIDED event if PUBLISHED has come already. One LEFT event follows, when the controller
+ * has heard of it, or half a second later if it does not answer. Afterwards the trainer can only be
  * queried and destroyed.
  *
  * - WAYBILL_FAILED_PRECONDITION: the trainer has left.
@@ -787,7 +809,8 @@ typedef struct waybill_worker_options {
 #define WAYBILL_WORKER_OPTIONS_INIT \
   {sizeof(waybill_worker_options_t), NULL, NULL, NULL, 0, 0, 0, 0, NULL}
 
-/* Creates a worker: a rank that serves inference. It opens nothing before waybill_worker_join().
+/* Creates a worker: a rank that serves inference. It opens the GPU of its regions, if there is one,
+ * and no connection before waybill_worker_join().
  *
  *   mode         no regions    regions
  *   shadow       two buffers   refused: the caller's memory cannot be swapped
@@ -842,12 +865,14 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_worker_snapshot(waybill_worker_t* worker, const char* holder,
                         waybill_snapshot_t** out_snapshot, waybill_error_t** error);
 
-/* Leaves the job, as waybill_trainer_leave() does. What is shown can still be read. */
+/* Leaves the job, as waybill_trainer_leave() does. In shadow-copy mode, a commit that has begun
+ * ends first; it waits up to 10 s for snapshots. What is shown can still be read. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_leave(waybill_worker_t* worker,
                                                                    uint64_t token,
                                                                    waybill_error_t** error);
-/* Leaves and destroys the worker, as waybill_trainer_destroy() does. Existing snapshots keep
- * Waybill's buffers alive, but not the caller's regions. */
+/* Leaves and destroys the worker, as waybill_trainer_destroy() does. [waits] as long as
+ * waybill_worker_leave() may take. Existing snapshots keep Waybill's buffers alive, but not the
+ * caller's regions. */
 WAYBILL_API void waybill_worker_destroy(waybill_worker_t* worker);
 
 /* Returns 0 for an invalid handle. */
@@ -887,8 +912,9 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_update_refuse(waybill_upda
                                                                     const char* reason,
                                                                     waybill_error_t** error);
 
-/* Cancels a trainer's update. Its PUBLISHED event says WAYBILL_CANCELLED unless the version was
- * SENT before.
+/* Cancels a trainer's publish, which then ends with WAYBILL_CANCELLED. If the version is SENT
+ * already, only the wait of until_committed ends: the groups go on, and each has its OUTCOME. After
+ * the PUBLISHED event it does nothing.
  *
  * - WAYBILL_INVALID_ARGUMENT: the update is a worker's.
  */

@@ -234,13 +234,13 @@ bool SendSchedule::NextEndOf(uint32_t p, SendCommand& command) {
 bool SendSchedule::NextVerdict(SendCommand& command) {
   if (phase_ == Phase::kSending && finish_ == Finish::kPending && scales_known_ &&
       std::all_of(peers_.begin(), peers_.end(),
-                  [this](const Peer& peer) { return !IsServed(peer) || IsOnItsWay(peer); })) {
+                  [](const Peer& peer) { return !IsServed(peer) || IsOnItsWay(peer); })) {
     finish_ = Finish::kAsked;
     command.kind = SendCommand::Kind::kCheck;
     return true;
   }
   const bool sent = phase_ == Phase::kSending && finish_ == Finish::kAllowed && scales_known_ &&
-                    std::all_of(peers_.begin(), peers_.end(), [this](const Peer& peer) {
+                    std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
                       if (peer.failed) return peer.closed;
                       return !peer.takes_part || peer.done ||
                              (Mutated(Mutation::kSentBeforeComplete) && IsOnItsWay(peer));

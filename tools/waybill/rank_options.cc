@@ -16,7 +16,8 @@ void RankOptions::AddTo(CLI::App& app) {
   app.add_option("--world", identity.world, "number of trainers, or of the workers of the group")
       ->envname("WORLD_SIZE")
       ->required();
-  app.add_option("--join-timeout", join_timeout_seconds, "seconds until all ranks must have joined")
+  app.add_option("--join-timeout", join_timeout_seconds,
+                 "seconds until the ranks of a group must have joined")
       ->capture_default_str();
   app.add_option("--checkpoint", checkpoint,
                  "a Hugging Face directory with config.json and safetensors files")

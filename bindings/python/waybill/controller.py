@@ -17,8 +17,8 @@ class Controller:
     listen        The address and port to listen on; port 0 takes a free one.
     token         The job's secret, never sent; needed beyond loopback. None: WAYBILL_TOKEN.
     decision_log  The file that keeps decisions; "": they are lost with this process.
-    require       The groups without which no version is published. A publish goes without any other group
-                  that is not whole; its outcome is Unavailable.
+    require       Groups that must be whole before a version is published. A publish skips any other
+                  group that is not whole; that group's outcome is Unavailable.
     join_timeout  In seconds, how long ranks wait for the others; None: 120.
 
     >>> with Controller(listen="127.0.0.1:0", job="doc") as controller:
@@ -52,7 +52,7 @@ class Controller:
         return self._core.address()
 
     def status(self) -> dict[str, Any]:
-        """Returns what the job is doing: phase, versions, ranks, lanes, NICs."""
+        """Returns what the job is doing: phase, versions, groups, ranks, lanes and NICs."""
         status: dict[str, Any] = read_json(self._core.status())
         return status
 

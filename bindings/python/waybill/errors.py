@@ -62,7 +62,7 @@ class InvalidArgument(WaybillError, ValueError):
 
 
 class DeadlineExceeded(WaybillError, TimeoutError):
-    """The deadline has passed; the message names who is waited for."""
+    """The deadline has passed. The message says what was waited for."""
 
     code = Code.DEADLINE_EXCEEDED
 
@@ -74,7 +74,7 @@ class NotFound(WaybillError, LookupError):
 
 
 class AlreadyExists(WaybillError):
-    """Another rank has this identity."""
+    """Another process has this rank, and still answers."""
 
     code = Code.ALREADY_EXISTS
 
@@ -92,7 +92,7 @@ class ResourceExhausted(WaybillError):
 
 
 class FailedPrecondition(WaybillError):
-    """Something else has to be done first."""
+    """The state of the rank, the job or the version does not allow this."""
 
     code = Code.FAILED_PRECONDITION
 
@@ -122,7 +122,7 @@ class Internal(WaybillError):
 
 
 class Unavailable(WaybillError, ConnectionError):
-    """A peer, the controller or a device cannot be reached."""
+    """A peer, the controller or a device cannot be reached, or a group is not whole."""
 
     code = Code.UNAVAILABLE
 

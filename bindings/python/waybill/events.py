@@ -115,7 +115,7 @@ class Disconnected(Event):
 
 
 class Reconnected(Event):
-    """The rank is back, and the job is whole again."""
+    """The rank is connected again, and takes part in updates of at least one group."""
 
 
 class Ended(Event):

@@ -118,12 +118,16 @@ class Rank:
         return self._pump.begin(lambda token: core.join(until, token))
 
     def join(self, deadline: float | None = None) -> None:
-        """Joins the job. Returns when all its ranks are there and every lane carries.
+        """Joins the job. Returns when a group has all its ranks and every lane to them works.
+
+        For a worker it is its own group; for a trainer it is the first group that is ready.
 
         deadline  In seconds from now; None: 120.
 
-        Raises Unavailable (no controller), Unauthenticated (a wrong token), AlreadyExists (this rank is
-        there), DeadlineExceeded (names the missing ranks), InvalidArgument (the ranks do not fit together).
+        Raises Unavailable (no controller answers), Unauthenticated (the controller has another
+        token), AlreadyExists (another process has this rank), DeadlineExceeded (names the missing
+        ranks), InvalidArgument (the manifests do not fit together), FailedPrecondition (another
+        rank has declared another world) or ResourceExhausted (not enough memory).
         """
         self._pump.wait(self._begin_join(deadline))
 
@@ -132,7 +136,10 @@ class Rank:
         await self._pump.wait_async(self._begin_join(deadline))
 
     def leave(self) -> None:
-        """Leaves the job after the calls before it. What was lent is the caller's again."""
+        """Leaves the job. Calls that are under way end in Cancelled.
+
+        When it returns, the lent memory is the caller's again.
+        """
         if self._core is None or self._left:
             return
         self._pump.wait(self._pump.begin(self._core.leave))

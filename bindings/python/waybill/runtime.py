@@ -27,7 +27,7 @@ def read_json(text: str) -> Any:
 
 
 def describe() -> str:
-    """Returns what this host and this build can do, as JSON: SIMD, fabrics, GPUs, or why not."""
+    """Returns the version and, as JSON, which fabrics and GPUs this host has, or why they are not usable."""
     return context().describe()
 
 

@@ -57,7 +57,7 @@ class Trainer(Rank):
 
     controller    Address and port.
     rank, world   Which trainer of how many; None: RANK and WORLD_SIZE, as torchrun sets them, or 0 of 1.
-    token         The token that the controller demands; None: WAYBILL_TOKEN.
+    token         The job's secret, as the controller has it; never sent. None: WAYBILL_TOKEN.
     fabric        "auto", "local", "verbs" or "tcp".
     ring_bytes    The largest size of the staging ring; 0: 32 MiB.
     stage_threads How many threads cast and quantise; 0: 1, or 4 if tensors are on a device.
@@ -296,8 +296,9 @@ class Trainer(Rank):
     ) -> Publish:
         """Does the same as publish_async(), and returns when the version is sent: the tensors may change again.
 
-        Raises FailedPrecondition if the version is not later, and DeadlineExceeded, Unavailable, DataLoss or
-        Cancelled if no group will show it.
+        Raises FailedPrecondition if the version is not later, a tensor has moved since join() or a
+        worker refused; InvalidArgument if fail_on_nonfinite found NaNs or infinities; and
+        DeadlineExceeded, Unavailable, DataLoss or Cancelled if the version was sent to no group.
         """
         publish = self.publish_async(
             version,

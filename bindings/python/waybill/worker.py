@@ -78,7 +78,7 @@ class Worker(Rank):
     controller    Address and port.
     rank, world   Which worker of how many in the group; None: RANK and WORLD_SIZE, as torchrun sets them, or 0 of 1.
     group         The name of the group, whose workers switch versions together.
-    token         The token that the controller demands; None: WAYBILL_TOKEN.
+    token         The job's secret, as the controller has it; never sent. None: WAYBILL_TOKEN.
     mode          "shadow": Waybill has two buffers, and a commit shows the other one; read it by snapshot().
                   "shadow-copy": a commit copies into the tensors that were added.
                   "in-place": updates are written to these tensors directly, while the engine is paused.
