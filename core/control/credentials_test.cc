@@ -1,4 +1,4 @@
-// Who gets through a control channel, and what those hear who do not.
+// Tests who gets through a control channel, and what is heard by those who do not.
 
 #include "core/control/credentials.h"
 

@@ -106,7 +106,7 @@ class StagedRoutes {
 
   const RankPlan plan_;
   std::vector<MemorySpan> sources_;            // The manifest's regions, then the scale tables.
-  std::unique_ptr<DeviceStager> device_;       // Where there is such a source.
+  std::unique_ptr<DeviceStager> device_;       // Null if all sources are host memory.
   std::vector<std::vector<std::byte>> cells_;  // By scale table.
   std::deque<ScaleValues> scale_values_;       // Likewise.
   std::vector<EarlyTask> early_tasks_;

@@ -151,9 +151,10 @@ class Coordinator final {
     bool opened = false;
     std::map<std::string, Part> parts = {};  // By group.
 
-    // The earliest of its publishes'; InfiniteFuture if there is none.
-    absl::Time deadline() const;
-    absl::Time received() const;
+    // Return the earliest time among its publishes, or InfiniteFuture if it has none.
+    absl::Time deadline() const { return Earliest(&Publish::deadline); }
+    absl::Time received() const { return Earliest(&Publish::received); }
+    absl::Time Earliest(absl::Time Publish::* time) const;
   };
   // Another process that claims a rank which is here.
   struct Claim {

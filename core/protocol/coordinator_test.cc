@@ -138,6 +138,16 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
     }
   }
 
+  // Worker 0 is group "a", which is whole; worker 1 is to be group "b".
+  void EstablishGroupA() {
+    groups_ = {"a", "b"};
+    MakeCoordinator();
+    for (const uint32_t t : {0u, 1u}) Join(kTrainer[t], Role::kTrainer, t);
+    Join(kWorker[0], Role::kWorker, 0);
+    OfferIn("a");
+    ConnectIn("a");
+  }
+
   // Everybody offers lanes and connects them, in the terms at hand.
   void Connect() {
     for (const std::string& group : std::set<std::string>(groups_.begin(), groups_.end())) {
@@ -462,12 +472,7 @@ TEST_F(CoordinatorTest, ATrainerThatIsLostAfterAnAbortIsToldOfItWhenItPublishesA
 // --- groups ---
 
 TEST_F(CoordinatorTest, AGroupJoinsWhileTheOthersTermGoesOn) {
-  groups_ = {"a", "b"};
-  MakeCoordinator();
-  for (const uint32_t t : {0u, 1u}) Join(kTrainer[t], Role::kTrainer, t);
-  Join(kWorker[0], Role::kWorker, 0);
-  OfferIn("a");
-  ConnectIn("a");
+  EstablishGroupA();
   const uint64_t term = epochs_.at("a");
   Publish(0, 5);
   Ready(0);
@@ -564,12 +569,7 @@ TEST_F(CoordinatorTest, WhatWaitsForItsTurnIsGivenUpWithATrainerThatPublishesIt)
 }
 
 TEST_F(CoordinatorTest, AGroupThatDoesNotFitTheTrainersIsRefusedAlone) {
-  groups_ = {"a", "b"};
-  MakeCoordinator();
-  for (const uint32_t t : {0u, 1u}) Join(kTrainer[t], Role::kTrainer, t);
-  Join(kWorker[0], Role::kWorker, 0);
-  OfferIn("a");
-  ConnectIn("a");
+  EstablishGroupA();
   stranger_ = true;
   Join(kWorker[1], Role::kWorker, 1);
   EXPECT_EQ(closed_, std::vector<ConnectionId>{kWorker[1]});

@@ -24,15 +24,9 @@ absl::Status StillWaiting(uint64_t version, const std::string& missing) {
 
 }  // namespace
 
-absl::Time Coordinator::Publication::deadline() const {
+absl::Time Coordinator::Publication::Earliest(absl::Time Publish::* time) const {
   absl::Time first = absl::InfiniteFuture();
-  for (const auto& [trainer, publish] : publishes) first = std::min(first, publish.deadline);
-  return first;
-}
-
-absl::Time Coordinator::Publication::received() const {
-  absl::Time first = absl::InfiniteFuture();
-  for (const auto& [trainer, publish] : publishes) first = std::min(first, publish.received);
+  for (const auto& [trainer, publish] : publishes) first = std::min(first, publish.*time);
   return first;
 }
 

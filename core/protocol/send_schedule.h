@@ -86,7 +86,7 @@ class SlotPool {
   // Returns the largest number of slots that were ever in use.
   uint32_t high_water() const { return high_water_; }
 
-  // Takes a free slot; kNone if there is none.
+  // Takes a free slot and returns its number, or kNone if all are in use.
   uint32_t Take();
   void Free(uint32_t slot);
 

@@ -192,6 +192,15 @@ class TrainerSessionTest : public SessionTest<TrainerSession, FakeTrainerHost> {
       m.mutable_start()->set_plan_hash(77);
     });
   }
+  // Version 5 is being sent to the groups "all" and "b".
+  void BeginInTwoGroups() {
+    Establish();
+    EstablishTerm("b", 10);
+    Publish(5);
+    HearAccepted({kAll, "b"});
+    HearStart(5, 1);
+    HearStart(5, 1, attempt(), 10);
+  }
   void HearAbort(uint32_t sequence) { HearAbortOf(sequence, attempt()); }
   void HearOutcome(uint64_t version, uint64_t attempt, bool committed) {
     Hear([&](auto& m) {
@@ -353,12 +362,7 @@ TEST_F(TrainerSessionTest, TheOutcomeOfAWithdrawnPublishIsNotThatOfTheNext) {
 }
 
 TEST_F(TrainerSessionTest, AVersionIsSentOnceEveryGroupHasIt) {
-  Establish();
-  EstablishTerm("b", 10);
-  Publish(5);
-  HearAccepted({kAll, "b"});
-  HearStart(5, 1);
-  HearStart(5, 1, attempt(), 10);
+  BeginInTwoGroups();
   EXPECT_EQ(host_.engine, (std::vector<std::string>{"start", "start b"}));
   session_.OnSent("b", {.version = 5, .sequence = 1, .epoch = 10, .plan_hash = 77}, now_);
   EXPECT_EQ(Published(5), nullptr);
@@ -367,12 +371,7 @@ TEST_F(TrainerSessionTest, AVersionIsSentOnceEveryGroupHasIt) {
 }
 
 TEST_F(TrainerSessionTest, AGroupThatGivesUpStopsNoOther) {
-  Establish();
-  EstablishTerm("b", 10);
-  Publish(5);
-  HearAccepted({kAll, "b"});
-  HearStart(5, 1);
-  HearStart(5, 1, attempt(), 10);
+  BeginInTwoGroups();
   HearAbort(1);
   EXPECT_EQ(host_.engine, (std::vector<std::string>{"start", "start b", "abort"}));
   session_.OnStopped(kAll, UpdateOf(5, 1), now_);
@@ -382,12 +381,7 @@ TEST_F(TrainerSessionTest, AGroupThatGivesUpStopsNoOther) {
 }
 
 TEST_F(TrainerSessionTest, AGroupThatIsGoneIsForgotten) {
-  Establish();
-  EstablishTerm("b", 10);
-  Publish(5);
-  HearAccepted({kAll, "b"});
-  HearStart(5, 1);
-  HearStart(5, 1, attempt(), 10);
+  BeginInTwoGroups();
   session_.OnSent(kAll, UpdateOf(5, 1), now_);
   Hear([](auto& m) { m.mutable_group_gone()->set_group("b"); });
   EXPECT_EQ(host_.engine, (std::vector<std::string>{"start", "start b", "stop now b"}));

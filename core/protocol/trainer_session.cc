@@ -457,7 +457,7 @@ void TrainerSession::OnRoleTime(absl::Time now) {
         Scope::kUpdate);
     const uint64_t token = publication.token;
     Withdraw(publication, late);
-    if (i == 0) StopAll(late, now);  // That may have ended it.
+    if (i == 0) StopAll(late, now);  // Ends the publication too if it had begun.
     if (i < queue_.size() && queue_[i].token == token) FinishQueued(i, late, now);
   }
   for (size_t i = 0; i < sent_.size();) {

@@ -61,7 +61,7 @@ struct LaneReport {
   uint32_t peer = 0;  // Rank, of the other role.
   std::string path;
   bool co_owner = false;   // Between trainers: then the rank is a trainer's.
-  std::string group = {};  // Whose term the lane belongs to.
+  std::string group = {};  // The group in whose term the lane is.
 };
 
 // What moved, counted where it was sent. The counts of equal plans are equal.

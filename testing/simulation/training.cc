@@ -17,7 +17,7 @@ constexpr absl::Duration kReturnTime = absl::Seconds(6);
 
 void Training::EndOfFaults() {
   calm_ = true;
-  // Where a group is not required, versions go without it until then.
+  // A group that is not required is skipped by versions until all are back.
   everybody_is_back_ = run_.now() + (job_.required ? absl::ZeroDuration() : kReturnTime);
 }
 

@@ -20,8 +20,8 @@ enum class FrameKind : uint32_t {
   kRevoke = 2,     // The region with that key was renewed or released: the key.
   kGoodbye = 3,    // The lane is given up. Body: why, as text.
   kTaken = 4,      // A grant was taken in. No body.
-  kRing = 5,       // Where what is bounced may be written: PeerRing. Once, before the first grant
-                   // of a region that is.
+  kRing = 5,       // The sender's bounce ring: PeerRing. Told once, before the first grant of a
+                   // region that could not be registered.
   kDelivered = 6,  // So many bounced pieces were taken out of the ring, in all: a uint64_t.
   kRefused = 7,    // A bounced write is refused and the lane is given up. Body: why, as text.
 };

@@ -101,7 +101,7 @@ class VerbsLane {
 
   // Allocates the ring if there is none yet. kResourceExhausted: there is no memory for it.
   absl::Status MakeRing();
-  // Returns what the peer must know before it bounces, or nullopt if it was told already.
+  // Returns the ring to announce to the peer before it bounces a write, or nullopt if it was told.
   std::optional<PeerRing> TakeNewsOfRing();
   // Takes the place of the peer's ring from its frame. Returns false if the frame is malformed, or
   // a second one.
