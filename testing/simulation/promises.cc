@@ -1,6 +1,7 @@
 #include "testing/simulation/promises.h"
 
 #include <algorithm>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 
@@ -56,16 +57,20 @@ void Promises::OnShown(const Process& process, uint64_t before, uint64_t version
   }
 }
 
-void Promises::CheckAtEnd(const Process& worker) {
-  const uint64_t shown = worker.worker().shown_version();
-  const uint64_t newest = *told_committed_[worker.id().group].rbegin();
-  if (shown != newest) {
-    run_.Violate(absl::StrCat("together: ", worker.name(), " shows version ", shown, ", version ",
-                              newest, " was reported as committed"));
+void Promises::CheckAtEnd(const std::vector<const Process*>& processes) {
+  const uint64_t newest = *told_committed_[processes.front()->id().group].rbegin();
+  std::string shown;
+  for (const Process* process : processes) {
+    const WorkerRank& worker = process->worker();
+    if (worker.shown_version() == newest) {
+      if (worker.dirty()) {
+        run_.Violate(absl::StrCat("whole: ", process->name(), " is dirty at the end"));
+      }
+      return;
+    }
+    absl::StrAppend(&shown, process->name(), " shows version ", worker.shown_version(), ", ");
   }
-  if (worker.worker().dirty()) {
-    run_.Violate(absl::StrCat("whole: ", worker.name(), " is dirty at the end"));
-  }
+  run_.Violate(absl::StrCat("together: ", shown, "version ", newest, " was reported as committed"));
 }
 
 }  // namespace waybill::simulation

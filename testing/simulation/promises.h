@@ -28,8 +28,9 @@ class Promises {
   bool ToldCommitted(const Group& group, uint64_t version) const;
   bool ToldFailed(const Group& group, uint64_t version) const;
 
-  // Checks a worker that lives at the end: it shows what was last reported as committed.
-  void CheckAtEnd(const Process& worker);
+  // Checks the processes of one worker that live at the end: the one that was part of the last
+  // update shows it. Another that claims its place shows what it likes until it is refused.
+  void CheckAtEnd(const std::vector<const Process*>& processes);
 
  private:
   using VersionsOfGroups = std::map<std::string, std::set<uint64_t>>;

@@ -296,7 +296,12 @@ Result World::Live() {
     run_.Advance(absl::Microseconds(200));
   }
   for (size_t i = job_.trainers; i < ranks_.size() && !run_.violated(); ++i) {
-    if (ranks_[i] != nullptr) promises_.CheckAtEnd(*ranks_[i]);
+    if (ranks_[i] == nullptr) continue;
+    std::vector<const Process*> processes = {ranks_[i].get()};
+    for (const auto& zombie : zombies_) {
+      if (zombie->id() == ranks_[i]->id()) processes.push_back(zombie.get());
+    }
+    promises_.CheckAtEnd(processes);
   }
   return run_.TakeResult();
 }
