@@ -337,9 +337,11 @@ void Coordinator::OnTime(absl::Time now) {
       }
     }
     if (waiting.empty()) waiting = members_.DescribeMissing(kDefaultGroup);
-    const std::string why =
-        absl::StrCat("job \"", options_.job, "\" is not whole: waiting for ", waiting);
-    unlucky.emplace_back(member.connection, absl::DeadlineExceededError(why));
+    const std::string which = id.role == Role::kTrainer
+                                  ? std::string("no group is whole")
+                                  : absl::StrCat("group ", id.group, " is not whole");
+    unlucky.emplace_back(member.connection, absl::DeadlineExceededError(
+                                                absl::StrCat(which, ": waiting for ", waiting)));
   }
   for (const auto& [connection, why] : unlucky) DismissMember(connection, why, now);
   Advance(now);

@@ -528,7 +528,7 @@ TEST_F(CoordinatorTest, NoVersionGoesWithoutARequiredGroup) {
   EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 0);
   Pass(absl::Seconds(1));
   EXPECT_EQ(Error(kTrainer[0], Kind::kPublishRefused),
-            "publish version 5: the job is not whole, waiting for every worker of group b");
+            "publish version 5: it cannot begin without every worker of group b");
   Publish(0, 5);
   Join(kWorker[1], Role::kWorker, 1);
   OfferIn("b");
@@ -785,7 +785,7 @@ TEST_F(CoordinatorTest, AReturningRankBeginsAnotherEpoch) {
   EXPECT_EQ(Count(kTrainer[0], Kind::kPublishRefused), 0);  // It may be back soon.
   Pass(absl::Seconds(5));
   EXPECT_EQ(Error(kTrainer[0], Kind::kPublishRefused),
-            "publish version 5: the job is not whole, waiting for trainer 1");
+            "publish version 5: it cannot begin without trainer 1");
   Join(kTrainer[1], Role::kTrainer, 1);
   EXPECT_EQ(coordinator_->Status().groups(0).epoch(), 2u);
   Connect();
@@ -803,7 +803,7 @@ TEST_F(CoordinatorTest, APublishWaitsForALostRankFromWhenItWasLost) {
   EXPECT_EQ(Count(kTrainer[1], Kind::kPublishRefused), 0);  // It may be back soon.
   Pass(absl::Seconds(5));
   EXPECT_EQ(Error(kTrainer[1], Kind::kPublishRefused),
-            "publish version 6: the job is not whole, waiting for worker 1");
+            "publish version 6: it cannot begin without worker 1");
 }
 
 TEST_F(CoordinatorTest, TheStatusShowsEachRanksLastReport) {
@@ -850,8 +850,7 @@ TEST_F(CoordinatorTest, WhoWasPartOfAWholeJobWaitsForTheOthers) {
   Join(kTrainer[0], Role::kTrainer, 0);
   Pass(absl::Seconds(60));
   EXPECT_EQ(closed_, std::vector<ConnectionId>{kTrainer[0]});
-  EXPECT_EQ(Error(kTrainer[0], Kind::kDismissal),
-            "job \"test\" is not whole: waiting for trainer 1");
+  EXPECT_EQ(Error(kTrainer[0], Kind::kDismissal), "no group is whole: waiting for trainer 1");
 }
 
 TEST_F(CoordinatorTest, AtTheJoinDeadlineTheMissingAreNamed) {
@@ -859,7 +858,7 @@ TEST_F(CoordinatorTest, AtTheJoinDeadlineTheMissingAreNamed) {
   Join(kTrainer[0], Role::kTrainer, 0);
   Pass(absl::Seconds(60));
   EXPECT_EQ(Error(kTrainer[0], Kind::kDismissal),
-            "job \"test\" is not whole: waiting for trainer 1, every worker");
+            "no group is whole: waiting for trainer 1, every worker");
   EXPECT_EQ(closed_, std::vector<ConnectionId>{kTrainer[0]});
 }
 

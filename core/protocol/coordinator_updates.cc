@@ -332,8 +332,8 @@ void Coordinator::RefuseLatePublishes(Publication& publication, absl::Time now) 
       }
       why = WithScope(StillWaiting(version, waiting), Scope::kUpdate);
     } else if (!missing.empty() && now >= AbsenceDeadline(publish.received)) {
-      why = absl::UnavailableError(absl::StrCat("publish version ", version,
-                                                ": the job is not whole, waiting for ", missing));
+      why = absl::UnavailableError(
+          absl::StrCat("publish version ", version, ": it cannot begin without ", missing));
     }
     if (!why.ok()) RefusePublish(trainer, version, publish.attempt, why);
     return !why.ok();

@@ -452,7 +452,7 @@ void TrainerSession::OnRoleTime(absl::Time now) {
             Doing(version), ": not sent by its deadline",
             !publication.command.held_for.empty() ? absl::StrCat("; ", publication.command.held_for)
             : established() ? ""
-                            : absl::StrCat("; ", lost_status().ok() ? "the job is not whole"
+                            : absl::StrCat("; ", lost_status().ok() ? "no group is whole"
                                                                     : lost_status().message()))),
         Scope::kUpdate);
     const uint64_t token = publication.token;

@@ -19,7 +19,7 @@ TEST(Join, TheControllerNamesWhoNeverCame) {
   const absl::Status status = job.JoinTrainer(0);
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()),
-              testing::AllOf(testing::HasSubstr("job \"test\" is not whole"),
+              testing::AllOf(testing::HasSubstr("no group is whole: waiting for"),
                              testing::HasSubstr("trainer 1, every worker")));
 }
 
