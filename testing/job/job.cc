@@ -50,10 +50,12 @@ std::vector<std::byte> BytesOf(const Box& box, uint64_t version) {
 
 class OwnModel final : public ClusterModel {
  public:
-  OwnModel(uint32_t trainers, uint32_t workers) : trainers_(trainers), workers_(workers) {}
+  // `workers`: what each of them holds.
+  OwnModel(uint32_t trainers, std::vector<Box> workers)
+      : trainers_(trainers), workers_(std::move(workers)) {}
 
   Manifest Trainer(uint32_t t) const override { return OneShard(RowsOf(t, trainers_)); }
-  Manifest Worker(uint32_t w) const override { return OneShard(ColumnsOf(w, workers_)); }
+  Manifest Worker(uint32_t w) const override { return OneShard(workers_[w]); }
   void Fill(uint64_t version, const Manifest& trainer, std::byte* memory) const override {
     const std::vector<std::byte> bytes = BytesOf(trainer.shard(0).box, version);
     std::memcpy(memory, bytes.data(), bytes.size());
@@ -65,16 +67,43 @@ class OwnModel final : public ClusterModel {
 
  private:
   const uint32_t trainers_;
-  const uint32_t workers_;
+  const std::vector<Box> workers_;
 };
+
+// A worker's place in its group.
+struct GroupPlace {
+  std::string group;
+  uint32_t rank = 0;
+  uint32_t world = 0;
+};
+
+GroupPlace PlaceOf(const JobOptions& options, uint32_t w) {
+  const auto group_of = [&](uint32_t worker) {
+    return worker < options.groups.size() ? options.groups[worker] : std::string(kDefaultGroup);
+  };
+  GroupPlace place{group_of(w)};
+  for (uint32_t other = 0; other < options.workers; ++other) {
+    if (group_of(other) != place.group) continue;
+    place.rank += other < w ? 1 : 0;
+    ++place.world;
+  }
+  return place;
+}
+
+std::shared_ptr<const ClusterModel> MakeOwnModel(const JobOptions& options) {
+  std::vector<Box> workers;
+  for (uint32_t w = 0; w < options.workers; ++w) {
+    const GroupPlace place = PlaceOf(options, w);
+    workers.push_back(ColumnsOf(place.rank, place.world));
+  }
+  return std::make_shared<OwnModel>(options.trainers, std::move(workers));
+}
 
 }  // namespace
 
 Job::Job(const JobOptions& options)
     : options_(options),
-      model_(options.model != nullptr
-                 ? options.model
-                 : std::make_shared<OwnModel>(options.trainers, options.workers)),
+      model_(options.model != nullptr ? options.model : MakeOwnModel(options)),
       memory_(options.trainers),
       engine_memory_(options.workers),
       trainers_(options.trainers),
@@ -120,20 +149,12 @@ absl::Status Job::JoinTrainer(uint32_t t) {
 }
 
 absl::Status Job::JoinWorker(uint32_t w) {
-  const auto group_of = [&](uint32_t worker) {
-    return worker < options_.groups.size() ? options_.groups[worker] : std::string(kDefaultGroup);
-  };
-  uint32_t rank = 0, world = 0;
-  for (uint32_t other = 0; other < options_.workers; ++other) {
-    if (group_of(other) != group_of(w)) continue;
-    rank += other < w ? 1 : 0;
-    ++world;
-  }
-  WorkerOptions options{.identity = Identity(rank, world),
+  const GroupPlace place = PlaceOf(options_, w);
+  WorkerOptions options{.identity = Identity(place.rank, place.world),
                         .engine = {.mode = options_.mode},
                         .join_timeout = options_.join_timeout,
                         .handler = handlers_[w]};
-  options.identity.group = group_of(w);
+  options.identity.group = place.group;
   const Manifest manifest = model_->Worker(w);
   std::vector<MemorySpan> user_regions;
   engine_memory_[w].clear();

@@ -34,7 +34,7 @@ struct JobOptions {
 };
 
 // Its own model: one tensor of kRows x kColumns BF16, its rows over the trainers, its columns over
-// the workers. Element i of version v has the bits v * 1000 + i (mod 2^16).
+// the workers of each group. Element i of version v has the bits v * 1000 + i (mod 2^16).
 class Job {
  public:
   static constexpr int64_t kRows = 64;
