@@ -31,6 +31,9 @@ struct RankIdentity {
   uint32_t rank = 0;
   uint32_t world = 1;                // The number of trainers, or of the group's workers.
   std::string group{kDefaultGroup};  // Workers only; their ranks count within it.
+  // Workers only: once joined, the worker gets what its group has missed, from a group that shows
+  // it.
+  bool catch_up = true;
 };
 
 // Takes a rank's notices, on its progress thread: it must not wait, and may call the client.
@@ -41,6 +44,7 @@ inline SessionOptions MakeSessionOptions(const RankIdentity& identity, Role role
   return {.id = {role, identity.rank, role == Role::kWorker ? identity.group : std::string()},
           .job = identity.job,
           .world = identity.world,
+          .catch_up = identity.catch_up,
           .incarnation = uint64_t{random()} << 32 | random(),
           .manifest = {},
           .nics = {}};

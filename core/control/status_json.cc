@@ -45,7 +45,8 @@ std::string StatusToJson(const proto::StatusReply& status) {
                       {"committed_version", group.committed_version()},
                       {"updating_version", group.updating_version()},
                       {"lanes_lost", group.lanes_lost()},
-                      {"waiting_for", group.waiting_for()}});
+                      {"waiting_for", group.waiting_for()},
+                      {"catch_up_trouble", group.catch_up_trouble()}});
   }
   const nlohmann::json json = {{"job", status.job()},
                                {"phase", status.phase()},

@@ -86,7 +86,7 @@ void TrainerRank::Step(absl::Time now) {
   PollFabric();
   for (bool again = true; again;) {
     const uint64_t before = staging_->slots().changes();
-    for (auto& [name, group] : groups_) group.engine->Step();
+    for (auto& [name, group] : groups_) group.sender->engine().Step();
     // A slot that one engine gives back is what another waits for, perhaps.
     again = groups_.size() > 1 && staging_->slots().changes() != before;
   }
@@ -104,7 +104,7 @@ void TrainerRank::PollFabric() {
   fabric_.Poll(fabric_events_);
   for (const FabricEvent& event : fabric_events_) {
     for (auto& [name, group] : groups_) {
-      if (group.engine->Handle(event)) break;
+      if (group.sender->engine().Handle(event)) break;
     }
   }
 }
@@ -116,7 +116,7 @@ absl::Time TrainerRank::next_deadline() const {
 TransferCounts TrainerRank::counts() const {
   TransferCounts counts;
   for (const auto& [name, group] : groups_) {
-    if (group.version == report_.version) counts += group.engine->counts();
+    if (group.version == report_.version) counts += group.sender->engine().counts();
   }
   return counts;
 }
@@ -125,7 +125,8 @@ TrainerReport TrainerRank::report() const {
   TrainerReport report = report_;
   report.counts = counts();
   for (const auto& [name, group] : groups_) {
-    if (group.version == report.version) AddSpans(group.engine->timeline().spans(), report.stages);
+    if (group.version == report.version)
+      AddSpans(group.sender->engine().timeline().spans(), report.stages);
   }
   report.groups = session_.groups();
   return report;
@@ -143,72 +144,35 @@ void TrainerRank::UpdateReport() {
 
 // --- what the session decides ---
 
-absl::StatusOr<proto::Offers> TrainerRank::SetPlan(const std::string& name, RankPlan plan, uint64_t,
-                                                   const std::vector<PeerLanes>& planned) {
+absl::StatusOr<proto::Offers> TrainerRank::SetPlan(TermPlan plan) {
   // Whoever plays the controller does not reach beyond what this rank has lent.
-  WAYBILL_RETURN_IF_ERROR(CheckRankPlan(plan, manifest_, Role::kTrainer));
-  Group& group = groups_[name];
-  if (group.engine == nullptr) {
-    group.engine = TrainerEngine::Create(
-        &fabric_, staging_.get(),
-        [this, name](const TrainerEvent& event) { events_.emplace_back(name, event); });
+  WAYBILL_RETURN_IF_ERROR(CheckRankPlan(plan.routes, manifest_, Role::kTrainer));
+  Group& group = groups_[plan.group];
+  if (group.sender == nullptr) {
+    group.sender = std::make_unique<GroupSender>(
+        &fabric_, staging_.get(), [this, name = plan.group](const TrainerEvent& event) {
+          events_.emplace_back(name, event);
+        });
   }
   group.connected = false;
-  group.planned_bytes = plan.routes.total_bytes();
+  group.planned_bytes = plan.routes.routes.total_bytes();
   group.lanes.clear();
   UpdateReport();
-  WAYBILL_ASSIGN_OR_RETURN(const TrainerOffers made,
-                           group.engine->SetPlan(std::move(plan), regions_, planned));
-  proto::Offers offers;
-  const auto add = [&](const LaneOffer& lane, bool co_owner) {
-    proto::Lane* out = offers.add_lanes();
-    out->set_peer(lane.peer);
-    out->set_address(lane.address);
-    out->set_co_owner(co_owner);
-  };
-  for (const LaneOffer& lane : made.lanes) add(lane, /*co_owner=*/false);
-  for (const LaneOffer& lane : made.co_owners) add(lane, /*co_owner=*/true);
-  offers.set_mailbox(made.mailbox);
-  return offers;
+  return group.sender->SetPlan(std::move(plan), regions_);
 }
 
 absl::Status TrainerRank::Connect(const std::string& group, const proto::Connect& connect) {
-  std::vector<WorkerAddress> workers;
-  std::vector<CoOwnerAddress> co_owners;
-  for (const proto::Peer& peer : connect.peers()) {
-    if (peer.co_owner()) {
-      if (peer.lane_addresses().size() != 1) {
-        return absl::InvalidArgumentError(absl::StrCat("trainer ", peer.rank(), " has ",
-                                                       peer.lane_addresses().size(),
-                                                       " lanes for maxima, the plan has 1"));
-      }
-      co_owners.push_back({peer.rank(), peer.lane_addresses(0), peer.mailbox()});
-      continue;
-    }
-    WorkerAddress& worker = workers.emplace_back();
-    worker.worker = peer.rank();
-    worker.lane_addresses.assign(peer.lane_addresses().begin(), peer.lane_addresses().end());
-    for (const proto::Buffer& buffer : peer.buffers()) {
-      worker.buffers.push_back(DecodeBuffer(buffer));
-    }
-  }
-  return groups_.at(group).engine->Connect(workers, co_owners);
+  return groups_.at(group).sender->Connect(connect);
 }
 
 absl::Status TrainerRank::SetBufferAddress(const std::string& group, uint32_t worker,
                                            uint32_t buffer_index, const proto::Buffer& buffer) {
-  return groups_.at(group).engine->SetBufferAddress(worker, buffer_index, DecodeBuffer(buffer));
+  return groups_.at(group).sender->SetBufferAddress(worker, buffer_index, buffer);
 }
 
 absl::Status TrainerRank::Start(const std::string& name, const UpdateId& update,
                                 const PublishCommand& publish, const proto::Start& start) {
   Group& group = groups_.at(name);
-  std::vector<StartTarget> targets;
-  for (const proto::Target& target : start.targets()) {
-    targets.push_back({.worker = target.worker(),
-                       .buffer_index = target.buffer_index(),
-                       .generation = target.generation()});
-  }
   if (report_.version != update.version) {
     report_.version = update.version;
     report_.started = now_;
@@ -217,9 +181,8 @@ absl::Status TrainerRank::Start(const std::string& name, const UpdateId& update,
   }
   group.version = update.version;
   const absl::Time begin = absl::Now();
-  absl::Status status = group.engine->Start(
-      update, start.digests_off() ? Digests::kOff : Digests::kOn, targets,
-      publish.fail_on_nonfinite ? NonFiniteRule::kRefused : NonFiniteRule::kKept);
+  absl::Status status = group.sender->Start(
+      update, start, publish.fail_on_nonfinite ? NonFiniteRule::kRefused : NonFiniteRule::kKept);
   report_.enqueued += absl::Now() - begin;
   ++report_changes_;
   return status;
@@ -247,7 +210,7 @@ void TrainerRank::Handle(const std::string& name, const TrainerEvent& event, abs
   switch (event.kind) {
     case TrainerEvent::Kind::kConnected:
       group.connected = true;
-      group.lanes = group.engine->ReportLanes();
+      group.lanes = group.sender->engine().ReportLanes();
       for (LaneReport& lane : group.lanes) lane.group = name;
       UpdateReport();
       return session_.OnConnected(name, group.lanes);
@@ -265,11 +228,11 @@ void TrainerRank::Handle(const std::string& name, const TrainerEvent& event, abs
 }
 
 void TrainerRank::NoteSent(const Group& group, const TrainerEvent& event, absl::Time now) {
-  const Timeline& timeline = group.engine->timeline();
+  const Timeline& timeline = group.sender->engine().timeline();
   report_.sent = now;
   report_.maxima_cpu += absl::Nanoseconds(timeline.cpu_ns(Timeline::Work::kMaxima));
   report_.trade_cpu += absl::Nanoseconds(timeline.cpu_ns(Timeline::Work::kTrade));
-  for (const NonFinite& found : group.engine->FindNonFinite()) {
+  for (const NonFinite& found : group.sender->engine().FindNonFinite()) {
     const auto same = std::find_if(report_.nonfinite.begin(), report_.nonfinite.end(),
                                    [&](const NonFinite& n) { return n.shard == found.shard; });
     if (same == report_.nonfinite.end()) {
@@ -285,7 +248,7 @@ void TrainerRank::NoteSent(const Group& group, const TrainerEvent& event, absl::
 
 absl::Status TrainerRank::DescribeNonFinite(const Group& group) const {
   std::string text;
-  for (const NonFinite& found : group.engine->FindNonFinite()) {
+  for (const NonFinite& found : group.sender->engine().FindNonFinite()) {
     const ShardView shard = manifest_.shard(found.shard);
     absl::StrAppend(&text, text.empty() ? "" : "; ", "tensor \"",
                     manifest_.tensor_name(shard.tensor_index), "\" ", ToString(shard.box), " has ",

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "core/control/group_sender.h"
 #include "core/control/rank_actions.h"
 #include "core/control/rank_nics.h"
 #include "core/control/rank_report.h"
@@ -75,22 +76,21 @@ class TrainerRank final : private TrainerHost {
     actions_.Tell(std::move(notice));
   }
   proto::RankReport MakeReport() const override { return EncodeReport(report(), fabric_); }
-  absl::StatusOr<proto::Offers> SetPlan(const std::string& group, RankPlan plan, uint64_t plan_hash,
-                                        const std::vector<PeerLanes>& lanes) override;
+  absl::StatusOr<proto::Offers> SetPlan(TermPlan plan) override;
   absl::Status Connect(const std::string& group, const proto::Connect& connect) override;
   absl::Status SetBufferAddress(const std::string& group, uint32_t worker, uint32_t buffer_index,
                                 const proto::Buffer& buffer) override;
   absl::Status Start(const std::string& group, const UpdateId& update,
                      const PublishCommand& publish, const proto::Start& start) override;
   void Abort(const std::string& group, const UpdateId& update) override {
-    groups_.at(group).engine->Abort(update.sequence);
+    groups_.at(group).sender->engine().Abort(update.sequence);
   }
-  void StopNow(const std::string& group) override { groups_.at(group).engine->StopNow(); }
+  void StopNow(const std::string& group) override { groups_.at(group).sender->engine().StopNow(); }
   void ForgetGroup(const std::string& group) override;
 
   // One group, as this trainer sends to it.
   struct Group {
-    std::unique_ptr<TrainerEngine> engine;
+    std::unique_ptr<GroupSender> sender;
     uint64_t planned_bytes = 0;
     bool connected = false;
     uint64_t version = 0;  // The last one that was begun.

@@ -38,7 +38,8 @@ class Client final : public WorkerClient {
                      std::set<Notice::Kind> asked) {
     WAYBILL_ASSIGN_OR_RETURN(
         std::unique_ptr<WorkerRank> rank,
-        WorkerRank::Create(MakeSessionOptions(identity, Role::kWorker), engine, std::move(manifest),
+        WorkerRank::Create(MakeSessionOptions(identity, Role::kWorker), engine,
+                           {.stage_threads = engine.verify_threads}, std::move(manifest),
                            user_regions, std::move(asked), client_.fabric(), client_.actions()));
     report_ = rank->report();
     client_.Start(std::move(rank), [this](const WorkerRank& stepped) { Publish(stepped); });

@@ -1,20 +1,23 @@
 #include "core/control/worker_rank.h"
 
+#include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/plan/plan_check.h"
 #include "core/protocol/message_codec.h"
+#include "core/protocol/mutation.h"
+#include "core/tensor/verbatim.h"
 
 namespace waybill {
 
 absl::StatusOr<std::unique_ptr<WorkerRank>> WorkerRank::Create(
-    SessionOptions options, const WorkerEngineOptions& engine, Manifest manifest,
-    const std::vector<MemorySpan>& user_regions, std::set<Notice::Kind> asked, Fabric* fabric,
-    RankActions* actions) {
+    SessionOptions options, const WorkerEngineOptions& engine, const TrainerEngineOptions& lending,
+    Manifest manifest, const std::vector<MemorySpan>& user_regions, std::set<Notice::Kind> asked,
+    Fabric* fabric, RankActions* actions) {
   options.manifest = EncodeWithNics(manifest, *fabric);
   options.nics = ListNics(*fabric);
   options.mode = engine.mode;
   std::unique_ptr<WorkerRank> rank(
-      new WorkerRank(std::move(options), manifest, std::move(asked), fabric, actions));
+      new WorkerRank(std::move(options), lending, manifest, std::move(asked), fabric, actions));
   WAYBILL_ASSIGN_OR_RETURN(rank->engine_,
                            WorkerEngine::Create(fabric, std::move(manifest), user_regions, engine,
                                                 [rank = rank.get()](const WorkerEvent& event) {
@@ -23,13 +26,17 @@ absl::StatusOr<std::unique_ptr<WorkerRank>> WorkerRank::Create(
   return rank;
 }
 
-WorkerRank::WorkerRank(SessionOptions options, Manifest manifest, std::set<Notice::Kind> asked,
-                       Fabric* fabric, RankActions* actions)
+WorkerRank::WorkerRank(SessionOptions options, const TrainerEngineOptions& lending,
+                       Manifest manifest, std::set<Notice::Kind> asked, Fabric* fabric,
+                       RankActions* actions)
     : manifest_(std::move(manifest)),
       fabric_(*fabric),
       actions_(*actions),
       nics_(fabric),
-      session_(std::move(options), std::move(asked), this) {}
+      session_(std::move(options), std::move(asked), this),
+      lending_(lending) {
+  fabric_events_.reserve(256);
+}
 
 void WorkerRank::Join(uint64_t token, absl::Time deadline, absl::Time now) {
   session_.Join(token, deadline, now);
@@ -63,7 +70,7 @@ void WorkerRank::OnMessage(const proto::ControllerMessage& message, absl::Time n
 }
 
 void WorkerRank::Step(absl::Time now) {
-  engine_->Step(now);
+  StepEngines(now);
   HandleEvents(now);
   if (auto nics = nics_.Look(now)) {
     session_.OnNics(*std::move(nics));
@@ -73,8 +80,26 @@ void WorkerRank::Step(absl::Time now) {
   HandleEvents(now);
 }
 
+void WorkerRank::StepEngines(absl::Time now) {
+  fabric_events_.clear();
+  fabric_.Poll(fabric_events_);
+  for (const FabricEvent& event : fabric_events_) {
+    if (engine_->Handle(event)) continue;
+    for (auto& [group, loan] : loans_) {
+      if (loan.sender->engine().Handle(event)) break;
+    }
+  }
+  engine_->Step(now);
+  for (bool again = !loans_.empty(); again;) {
+    const uint64_t before = staging_->slots().changes();
+    for (auto& [group, loan] : loans_) loan.sender->engine().Step();
+    // A slot that one engine gives back is what another waits for, perhaps.
+    again = loans_.size() > 1 && staging_->slots().changes() != before;
+  }
+}
+
 absl::Time WorkerRank::next_deadline() const {
-  return events_.empty() ? session_.next_deadline() : absl::InfinitePast();
+  return events_.empty() && loan_events_.empty() ? session_.next_deadline() : absl::InfinitePast();
 }
 
 WorkerReport WorkerRank::report() const {
@@ -93,16 +118,17 @@ void WorkerRank::Tell(Notice notice) {
   actions_.Tell(std::move(notice));
 }
 
-absl::StatusOr<proto::Offers> WorkerRank::SetPlan(const std::string&, RankPlan plan,
-                                                  uint64_t plan_hash,
-                                                  const std::vector<PeerLanes>& planned) {
+absl::StatusOr<proto::Offers> WorkerRank::SetPlan(TermPlan plan) {
+  if (plan.group != session_.group()) return SetLoan(std::move(plan));
   // Whoever plays the controller does not reach beyond what this rank holds.
-  WAYBILL_RETURN_IF_ERROR(CheckRankPlan(plan, manifest_, Role::kWorker));
+  const bool lent = !plan.lender.empty();
+  WAYBILL_RETURN_IF_ERROR(
+      CheckRankPlan(plan.routes, lent ? Verbatim(manifest_) : manifest_, Role::kWorker));
   connected_ = false;
-  report_.planned_bytes = plan.routes.total_bytes();
+  report_.planned_bytes = plan.routes.routes.total_bytes();
   ++report_changes_;
   WAYBILL_ASSIGN_OR_RETURN(const std::vector<LaneOffer> lanes,
-                           engine_->SetPlan(std::move(plan.routes), plan_hash, planned));
+                           engine_->SetPlan(std::move(plan.routes.routes), plan.hash, plan.lanes));
   WAYBILL_ASSIGN_OR_RETURN(const std::vector<BufferAddress> buffers, engine_->Describe());
   proto::Offers offers;
   for (const LaneOffer& lane : lanes) {
@@ -118,7 +144,53 @@ absl::StatusOr<proto::Offers> WorkerRank::SetPlan(const std::string&, RankPlan p
   return offers;
 }
 
-absl::Status WorkerRank::Connect(const std::string&, const proto::Connect& connect) {
+// Takes a hold on what is shown, which is to be the version that is asked for.
+absl::StatusOr<proto::Offers> WorkerRank::SetLoan(TermPlan plan) {
+  WAYBILL_RETURN_IF_ERROR(CheckRankPlan(plan.routes, Verbatim(manifest_), Role::kTrainer));
+  ForgetGroup(plan.group);
+  WAYBILL_ASSIGN_OR_RETURN(Snapshot snapshot,
+                           TakeSnapshot(absl::StrCat("group ", plan.group, ", which catches up")));
+  if (snapshot.version() != plan.lent_version && !Mutated(Mutation::kAnythingIsLent)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("it shows version ", snapshot.version(), ", not ", plan.lent_version));
+  }
+  if (staging_ == nullptr) {
+    WAYBILL_ASSIGN_OR_RETURN(staging_, StagingArea::Create(&fabric_, lending_));
+  }
+  std::vector<MemorySpan> sources;
+  for (uint32_t r = 0; r < manifest_.region_count(); ++r) {
+    const absl::Span<const std::byte> region = snapshot.region(r);
+    // They are only read.
+    sources.push_back({.kind = engine_->shown_kind(r),
+                       .data = const_cast<std::byte*>(region.data()),
+                       .size_bytes = region.size()});
+  }
+  Loan& loan = loans_[plan.group];
+  if (!Mutated(Mutation::kLoanNotHeld)) loan.snapshot = std::move(snapshot);
+  loan.sender = std::make_unique<GroupSender>(
+      &fabric_, staging_.get(), [this, group = plan.group](const TrainerEvent& event) {
+        loan_events_.emplace_back(group, event);
+      });
+  return loan.sender->SetPlan(std::move(plan), std::move(sources));
+}
+
+absl::Status WorkerRank::SetBufferAddress(const std::string& group, uint32_t worker,
+                                          uint32_t buffer_index, const proto::Buffer& buffer) {
+  return loans_.at(group).sender->SetBufferAddress(worker, buffer_index, buffer);
+}
+
+absl::Status WorkerRank::Lend(const std::string& group, const UpdateId& update,
+                              const proto::Start& start) {
+  return loans_.at(group).sender->Start(update, start, NonFiniteRule::kKept);
+}
+
+void WorkerRank::ForgetGroup(const std::string& group) {
+  loans_.erase(group);
+  std::erase_if(loan_events_, [&](const auto& event) { return event.first == group; });
+}
+
+absl::Status WorkerRank::Connect(const std::string& group, const proto::Connect& connect) {
+  if (group != session_.group()) return loans_.at(group).sender->Connect(connect);
   std::vector<TrainerAddress> trainers;
   for (const proto::Peer& peer : connect.peers()) {
     trainers.push_back({peer.rank(), {peer.lane_addresses().begin(), peer.lane_addresses().end()}});
@@ -140,6 +212,27 @@ void WorkerRank::HandleEvents(absl::Time now) {
     const WorkerEvent event = std::move(events_.front());
     events_.pop_front();
     Handle(event, now);
+  }
+  while (!loan_events_.empty()) {
+    const auto [group, event] = std::move(loan_events_.front());
+    loan_events_.pop_front();
+    Handle(group, event);
+  }
+}
+
+void WorkerRank::Handle(const std::string& group, const TrainerEvent& event) {
+  Loan& loan = loans_.at(group);
+  switch (event.kind) {
+    case TrainerEvent::Kind::kConnected:
+      return session_.OnConnected(group, loan.sender->engine().ReportLanes());
+    case TrainerEvent::Kind::kPeerFailed:
+      return session_.OnLaneFailed(group, event.peer, event.status);
+    case TrainerEvent::Kind::kRefused:
+      return session_.OnLoanFailed(event.update, event.status);
+    case TrainerEvent::Kind::kSent:
+    case TrainerEvent::Kind::kStopped:
+      loan.snapshot.reset();
+      return;
   }
 }
 

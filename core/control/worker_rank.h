@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -15,10 +17,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "core/control/group_sender.h"
 #include "core/control/rank_actions.h"
 #include "core/control/rank_nics.h"
 #include "core/control/rank_report.h"
 #include "core/engine/shown_state.h"
+#include "core/engine/staging_area.h"
 #include "core/engine/timeline.h"
 #include "core/engine/worker_engine.h"
 #include "core/fabric/fabric.h"
@@ -31,9 +35,10 @@ namespace waybill {
 class WorkerRank final : private WorkerHost {
  public:
   // `user_regions`: as WorkerMemory has them. They, the fabric and `actions` outlive the rank.
-  // `asked`: as WorkerSession has it.
+  // `asked`: as WorkerSession has it. `lending`: how it sends what it lends to other groups.
   static absl::StatusOr<std::unique_ptr<WorkerRank>> Create(
-      SessionOptions options, const WorkerEngineOptions& engine, Manifest manifest,
+      SessionOptions options, const WorkerEngineOptions& engine,
+      const TrainerEngineOptions& lending, Manifest manifest,
       const std::vector<MemorySpan>& user_regions, std::set<Notice::Kind> asked, Fabric* fabric,
       RankActions* actions);
 
@@ -51,7 +56,10 @@ class WorkerRank final : private WorkerHost {
   // Step() has something to do then, whatever the fabric says.
   absl::Time next_deadline() const;
   // Every lane is quiescent and gone: nobody writes to this worker any more.
-  void CloseLanes() { engine_->CloseLanes(); }
+  void CloseLanes() {
+    loans_.clear();
+    engine_->CloseLanes();
+  }
 
   // [any thread]
   absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) {
@@ -67,8 +75,8 @@ class WorkerRank final : private WorkerHost {
   uint64_t verified_bytes() const { return engine_->counts().verified_bytes - verified_before_; }
 
  private:
-  WorkerRank(SessionOptions options, Manifest manifest, std::set<Notice::Kind> asked,
-             Fabric* fabric, RankActions* actions);
+  WorkerRank(SessionOptions options, const TrainerEngineOptions& lending, Manifest manifest,
+             std::set<Notice::Kind> asked, Fabric* fabric, RankActions* actions);
 
   // WorkerHost.
   void OpenStream() override { actions_.OpenStream(); }
@@ -76,15 +84,28 @@ class WorkerRank final : private WorkerHost {
   void Send(proto::RankMessage message) override { actions_.Send(std::move(message)); }
   void Tell(Notice notice) override;
   proto::RankReport MakeReport() const override { return EncodeReport(report(), fabric_); }
-  absl::StatusOr<proto::Offers> SetPlan(const std::string& group, RankPlan plan, uint64_t plan_hash,
-                                        const std::vector<PeerLanes>& lanes) override;
+  absl::StatusOr<proto::Offers> SetPlan(TermPlan plan) override;
   absl::Status Connect(const std::string& group, const proto::Connect& connect) override;
   void Prepare(const UpdateId& update, bool digests_off, absl::Time deadline) override;
   void Commit(const UpdateId& update) override { engine_->Commit(update); }
   void Abort(const UpdateId& update, bool begun) override { engine_->Abort(update, begun); }
+  absl::Status SetBufferAddress(const std::string& group, uint32_t worker, uint32_t buffer_index,
+                                const proto::Buffer& buffer) override;
+  absl::Status Lend(const std::string& group, const UpdateId& update,
+                    const proto::Start& start) override;
+  void ForgetGroup(const std::string& group) override;
 
+  // What is lent to another group.
+  struct Loan {
+    std::optional<Snapshot> snapshot;  // Until it is sent.
+    std::unique_ptr<GroupSender> sender;
+  };
+
+  absl::StatusOr<proto::Offers> SetLoan(TermPlan plan);
+  void StepEngines(absl::Time now);
   void HandleEvents(absl::Time now);
   void Handle(const WorkerEvent& event, absl::Time now);
+  void Handle(const std::string& group, const TrainerEvent& event);
 
   const Manifest manifest_;
   Fabric& fabric_;
@@ -92,7 +113,12 @@ class WorkerRank final : private WorkerHost {
   RankNics nics_;
   WorkerSession session_;
   std::unique_ptr<WorkerEngine> engine_;
+  std::vector<FabricEvent> fabric_events_;
   std::deque<WorkerEvent> events_;
+  const TrainerEngineOptions lending_;
+  std::unique_ptr<StagingArea> staging_;  // Null until something is lent.
+  std::map<std::string, Loan> loans_;     // By the group that it is lent to.
+  std::deque<std::pair<std::string, TrainerEvent>> loan_events_;  // With that group.
   bool connected_ = false;
   std::vector<uint32_t> offered_generations_;  // By buffer, as this plan's offers said.
   uint64_t verified_before_ = 0;               // The update at hand.

@@ -37,9 +37,7 @@ class WorkerEngineImpl final : public WorkerEngine {
                       copied_.store(true, std::memory_order_release);
                       fabric_.Wake();
                     }),
-        pool_(options.verify_threads) {
-    events_.reserve(256);
-  }
+        pool_(options.verify_threads) {}
 
   ~WorkerEngineImpl() override { StopWork(); }
 
@@ -128,10 +126,18 @@ class WorkerEngineImpl final : public WorkerEngine {
     if (options_.mode == Mode::kInPlace && !begun && !was_dirty_) shown_.SetDirty(false);
   }
 
+  bool Handle(const FabricEvent& event) override {
+    for (TrainerLink& source : sources_) {
+      for (TrainerLane& lane : source.lanes) {
+        if (lane.id != event.lane || source.failed) continue;
+        Handle(source, lane, event);
+        return true;
+      }
+    }
+    return false;
+  }
+
   void Step(absl::Time now) override {
-    events_.clear();
-    fabric_.Poll(events_);
-    for (const FabricEvent& event : events_) Handle(event);
     if (prepared_) TryReady(now);
     if (state_ == State::kReceiving) Receive();
     if (state_ == State::kWaitingToCopy) TryCopy(now);
@@ -141,6 +147,7 @@ class WorkerEngineImpl final : public WorkerEngine {
   absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) override {
     return shown_.Take(holder);
   }
+  MemoryKind shown_kind(uint32_t region) const override { return memory_->shown_kind(region); }
   uint64_t shown_version() const override { return shown_.version(); }
   bool dirty() const override { return shown_.dirty(); }
 
@@ -195,14 +202,6 @@ class WorkerEngineImpl final : public WorkerEngine {
   }
 
   // --- lanes ---
-
-  void Handle(const FabricEvent& event) {
-    for (TrainerLink& source : sources_) {
-      for (TrainerLane& lane : source.lanes) {
-        if (lane.id == event.lane && !source.failed) return Handle(source, lane, event);
-      }
-    }
-  }
 
   void Handle(TrainerLink& source, TrainerLane& lane, const FabricEvent& event) {
     switch (event.kind) {
@@ -490,7 +489,6 @@ class WorkerEngineImpl final : public WorkerEngine {
   WorkerCounts counts_;
 
   EventSink sink_;
-  std::vector<FabricEvent> events_;
   WorkPool::Batch copy_batch_;
   WorkPool pool_;  // Last: its threads end before what they use.
 };

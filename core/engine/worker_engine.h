@@ -1,8 +1,8 @@
 // The receiving side of one update: offers a buffer, counts arrivals, verifies, shows.
 //
 // Commands in, events out; it never speaks to the controller. Everything but TakeSnapshot() is
-// called on one thread, the progress thread, which calls Step() whenever the fabric may have
-// something; nothing here blocks.
+// called on one thread, the progress thread, which hands on the fabric's events and calls Step();
+// nothing here blocks.
 #ifndef WAYBILL_CORE_ENGINE_WORKER_ENGINE_H_
 #define WAYBILL_CORE_ENGINE_WORKER_ENGINE_H_
 
@@ -104,11 +104,16 @@ class WorkerEngine {
   // does showing what is committed.
   virtual void CloseLanes() = 0;
 
-  // Does what can be done at `now`.
+  // Takes an event of the fabric. Returns false if it is not of one of this engine's lanes.
+  virtual bool Handle(const FabricEvent& event) = 0;
+  // Does what can be done at `now`. Call it when events were handled, and when the time of the last
+  // PREPARE is over.
   virtual void Step(absl::Time now) = 0;
 
   // Any thread.
   virtual absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) = 0;
+  // Where a region of what is shown lies.
+  virtual MemoryKind shown_kind(uint32_t region) const = 0;
   virtual uint64_t shown_version() const = 0;
   virtual bool dirty() const = 0;
 

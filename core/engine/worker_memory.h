@@ -61,6 +61,9 @@ class WorkerMemory {
 
   // What readers see: in shadow-copy the engine's memory, else the buffers.
   const std::vector<RegionSpans>& shown_buffers() const { return shown_; }
+  MemoryKind shown_kind(uint32_t region) const {
+    return OnDevice(region) ? MemoryKind::kDevice : MemoryKind::kHost;
+  }
 
  private:
   struct RegionPlace {

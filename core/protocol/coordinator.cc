@@ -56,8 +56,8 @@ void Coordinator::Group::ToWorker(uint32_t worker, proto::ControllerMessage mess
   coordinator.ToRank({Role::kWorker, worker, name}, std::move(message));
 }
 
-void Coordinator::Group::ToTrainer(uint32_t trainer, proto::ControllerMessage message) {
-  coordinator.ToRank({Role::kTrainer, trainer}, std::move(message));
+void Coordinator::Group::ToSender(uint32_t sender, proto::ControllerMessage message) {
+  coordinator.ToRank(SenderId(sender), std::move(message));
 }
 
 void Coordinator::Dismiss(ConnectionId connection, const absl::Status& status) {
@@ -149,7 +149,7 @@ void Coordinator::OnMessage(ConnectionId connection, const proto::RankMessage& m
       break;
     }
     default:
-      OnRoundMessage(*member, message);
+      OnRoundMessage(*member, message, now);
   }
   Advance(now);
 }
@@ -187,7 +187,7 @@ void Coordinator::Admit(ConnectionId connection, const proto::Join& join, absl::
         std::min(member->join_deadline, now + absl::Milliseconds(join.deadline_ms()));
   }
   committed_version_ = std::max(committed_version_, member->committed_version);
-  if (member->id.role == Role::kWorker) (void)GroupNamed(member->id.group);
+  if (member->id.role == Role::kWorker) GroupNamed(member->id.group).loans_tried.clear();
   for (Group* group : GroupsOf(member->id)) BeginGathering(*group);
   ResolveDoubt(*member, /*everybody_is_here=*/false);
 }
@@ -199,7 +199,7 @@ Coordinator::Group& Coordinator::GroupNamed(const std::string& name) {
 std::vector<Coordinator::Group*> Coordinator::GroupsOf(const RankId& id) {
   std::vector<Group*> groups;
   for (auto& [name, group] : groups_) {
-    if (id.role == Role::kTrainer || id.group == name) groups.push_back(&group);
+    if (group.IsMember(id)) groups.push_back(&group);
   }
   return groups;
 }
@@ -269,14 +269,14 @@ void Coordinator::Remove(ConnectionId connection, const absl::Status& why, absl:
   if (id.role == Role::kTrainer) ForgetTrainer(id.rank, why);
   for (Group* group : GroupsOf(id)) {
     if (group->round != nullptr) {
-      id.role == Role::kTrainer ? group->round->OnTrainerGone(id.rank, why)
-                                : group->round->OnWorkerGone(id.rank, why);
+      group->IsSender(id) ? group->round->OnSenderGone(id.rank, why)
+                          : group->round->OnWorkerGone(id.rank, why);
     }
     BeginGathering(*group);
   }
   if (id.role == Role::kWorker && members_.workers(id.group) == 0) {
     proto::ControllerMessage message;
-    message.mutable_group_gone()->set_group(id.group);
+    message.mutable_term_over()->set_group(id.group);
     for (uint32_t t = 0; t < members_.trainers(); ++t) ToRank({Role::kTrainer, t}, message);
   }
   SettleClaims(connection, absl::OkStatus(), now);
@@ -353,7 +353,8 @@ absl::Time Coordinator::next_deadline() const {
   for (const auto& [name, group] : groups_) {
     next = std::min(next, group.lanes_deadline);
     if (group.round != nullptr) next = std::min(next, group.round->deadline());
-    if (group.phase == Phase::kGathering && group.round == nullptr && members_.complete(name)) {
+    if (group.phase == Phase::kGathering && group.round == nullptr &&
+        (members_.complete(name) || !FindLender(group).empty())) {
       next = std::min(next, group.retry_at);
     }
   }

@@ -70,7 +70,8 @@ inline constexpr int kEpochCountBits = 20;
 //
 // Each group has terms: the group's workers and all trainers, a plan, lanes. A term ends when one
 // of its members changes, or a lane dies; other groups do not notice. A version is published to all
-// groups that are whole, in a round for each.
+// groups that are whole, in a round for each. Before its term with the trainers, a group that has
+// missed a version has one with the workers of a group that shows it, which lend it.
 class Coordinator final {
  public:
   // `decisions`: those of controllers before this one, oldest first. `actions` outlives the
@@ -96,19 +97,32 @@ class Coordinator final {
   proto::StatusReply Status() const;
 
  private:
-  enum class Phase { kGathering, kPlanning, kOffering, kConnecting, kReady };
+  enum class Phase { kGathering, kPlanning, kOffering, kConnecting, kCatchingUp, kReady };
 
   // A group: its term, and its round.
   struct Group final : public RoundActions {
     Group(std::string n, Coordinator* c) : name(std::move(n)), coordinator(*c) {}
 
     void ToWorker(uint32_t worker, proto::ControllerMessage message) override;
-    void ToTrainer(uint32_t trainer, proto::ControllerMessage message) override;
+    void ToSender(uint32_t sender, proto::ControllerMessage message) override;
     void Record() override;
     void TellOutcome(bool committed, const absl::Status& status) override;
 
     const std::string name;
     Coordinator& coordinator;
+
+    // Who sends in this term, as the plan counts trainers.
+    RankId SenderId(uint32_t sender) const {
+      return lender.empty() ? RankId{Role::kTrainer, sender}
+                            : RankId{Role::kWorker, sender, lender};
+    }
+    bool IsSender(const RankId& id) const {
+      return lender.empty() ? id.role == Role::kTrainer
+                            : id.role == Role::kWorker && id.group == lender;
+    }
+    bool IsMember(const RankId& id) const {
+      return IsSender(id) || (id.role == Role::kWorker && id.group == name);
+    }
 
     Phase phase = Phase::kGathering;
     absl::Time lanes_deadline = absl::InfiniteFuture();  // While offering and connecting.
@@ -119,6 +133,11 @@ class Coordinator final {
     bool lane_lost = false;     // Between ranks that live, in this term.
     uint64_t lanes_lost = 0;    // Terms that ended because of that.
     uint64_t epoch = 0;         // The term's; 0 before the first.
+    // The group whose workers send in this term; empty: the trainers do.
+    std::string lender;
+    uint64_t lent_version = 0;
+    std::map<std::string, int> loans_tried;  // By lender, since a worker joined.
+    absl::Status last_loan_trouble;
     uint64_t plan_ticket = 0;
     Plan plan;
     std::map<RankId, proto::Offers> offers;
@@ -194,7 +213,7 @@ class Coordinator final {
   }
   // Every trainer of the job, here or not.
   std::set<uint32_t> AllTrainers() const;
-  // The groups that a member is part of: its own, or all.
+  // Returns the groups in whose terms a rank is.
   std::vector<Group*> GroupsOf(const RankId& id);
   // Does everything that has become possible.
   void Advance(absl::Time now);
@@ -205,6 +224,7 @@ class Coordinator final {
   Group* FindTerm(const Member& member, uint64_t epoch);
   static void BeginGathering(Group& group);
   void TryBeginTerm(Group& group, absl::Time now);
+  std::vector<Member*> TermOf(const Group& group);
   void OnPlanned(Group& group, uint64_t ticket, absl::StatusOr<Plan> plan, absl::Time now);
   void RefuseTerm(Group& group, const absl::Status& status, absl::Time now);
   void SendPlan(const Group& group, const Member& member);
@@ -218,6 +238,17 @@ class Coordinator final {
   static void ReplaceLanes(Group& group, absl::Time now);
   void HangUpWhoIsLate(absl::Time now);
   std::string DescribeWaiting(const Group& group) const;
+
+  // --- catching up (coordinator_loans.cc) ---
+
+  std::vector<const Member*> WorkersOf(const std::string& group) const;
+  // Returns the version that every worker of the group shows; 0 if there is none, or if one is not
+  // here.
+  uint64_t ShownByAll(const std::string& group) const;
+  std::string FindLender(const Group& group) const;
+  void GiveUpLoan(Group& group, const absl::Status& why);
+  void EndLoan(Group& group);
+  void BeginCatchingUp(Group& group, absl::Time now);
 
   // --- decisions and updates (coordinator_updates.cc) ---
 
@@ -257,8 +288,9 @@ class Coordinator final {
   void RefuseLatePublishes(Publication& publication, absl::Time now);
   // Returns when a publish that waits has to be opened or refused.
   absl::Time PublishDeadline() const;
-  void OnRoundMessage(Member& member, const proto::RankMessage& message);
+  void OnRoundMessage(Member& member, const proto::RankMessage& message, absl::Time now);
   void TellRenewal(const Group& group, const Member& member, const proto::Ready& ready);
+  UpdateId NextUpdate(Group& group, uint64_t version);
   void BeginRound(Group& group, Publication& publication, absl::Time now);
   void FinishRoundIfOver(Group& group);
   void OnOutcome(Group& group, bool committed, const absl::Status& status);

@@ -9,7 +9,7 @@ namespace waybill {
 
 std::string Coordinator::DescribeWaiting(const Group& group) const {
   if (!halted_.ok()) return std::string(halted_.message());
-  if (group.phase == Phase::kReady) {
+  if (group.phase == Phase::kReady || group.phase == Phase::kCatchingUp) {
     return group.round != nullptr ? group.round->DescribeWaiting() : "";
   }
   if (group.phase == Phase::kPlanning) return "the plan";
@@ -20,7 +20,7 @@ std::string Coordinator::DescribeWaiting(const Group& group) const {
   }
   std::string text;
   for (const auto& [id, member] : members_.members()) {
-    if (id.role == Role::kWorker && id.group != group.name) continue;
+    if (!group.IsMember(id)) continue;
     const bool waiting = group.phase == Phase::kOffering ? !group.offers.contains(id)
                                                          : !group.connected.contains(id);
     if (waiting) absl::StrAppend(&text, text.empty() ? "" : ", ", ToString(id), " (its lanes)");
@@ -29,7 +29,8 @@ std::string Coordinator::DescribeWaiting(const Group& group) const {
 }
 
 proto::StatusReply Coordinator::Status() const {
-  constexpr const char* kPhases[] = {"gathering", "planning", "planned", "connecting", "ready"};
+  constexpr const char* kPhases[] = {"gathering",  "planning",    "planned",
+                                     "connecting", "catching up", "ready"};
   proto::StatusReply reply;
   reply.set_job(options_.job);
   reply.set_committed_version(committed_version_);
@@ -42,16 +43,18 @@ proto::StatusReply Coordinator::Status() const {
     if (!IsExpected(group)) continue;
     any = true;
     least = std::min(least, group.phase);
-    updating = updating || group.round != nullptr;
+    updating = updating || (group.round != nullptr && group.lender.empty());
     proto::GroupStatus* out = reply.add_groups();
     out->set_name(name);
-    out->set_phase(group.round != nullptr ? "updating" : kPhases[static_cast<int>(group.phase)]);
+    const bool updating_now = group.round != nullptr && group.lender.empty();
+    out->set_phase(updating_now ? "updating" : kPhases[static_cast<int>(group.phase)]);
     out->set_epoch(group.epoch & ((uint64_t{1} << kEpochCountBits) - 1));
     out->set_plan_hash(group.plan.hash);
     out->set_lanes_lost(group.lanes_lost);
     if (!group.decisions.empty()) out->set_committed_version(group.decisions.back().version);
     if (group.round != nullptr) out->set_updating_version(group.round->update().version);
     out->set_waiting_for(DescribeWaiting(group));
+    out->set_catch_up_trouble(std::string(group.last_loan_trouble.message()));
     if (out->waiting_for().empty()) continue;
     absl::StrAppend(&waiting, waiting.empty() ? "" : "; ", out->waiting_for());
   }
@@ -71,10 +74,9 @@ proto::StatusReply Coordinator::Status() const {
     bool connected = false;
     uint64_t planned_bytes = 0;
     for (const auto& [name, group] : groups_) {
-      if (id.role == Role::kWorker && id.group != name) continue;
+      if (!group.IsMember(id)) continue;
       connected = connected || group.connected.contains(id);
-      const auto& bytes =
-          id.role == Role::kTrainer ? group.plan.trainer_bytes : group.plan.worker_bytes;
+      const auto& bytes = group.IsSender(id) ? group.plan.trainer_bytes : group.plan.worker_bytes;
       if (id.rank < bytes.size()) planned_bytes += bytes[id.rank];
     }
     rank->set_planned_bytes(planned_bytes);

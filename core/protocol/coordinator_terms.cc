@@ -9,8 +9,28 @@
 #include "core/plan/planner.h"
 #include "core/protocol/coordinator.h"
 #include "core/protocol/message_codec.h"
+#include "core/tensor/verbatim.h"
 
 namespace waybill {
+
+namespace {
+
+absl::StatusOr<Plan> PlanOf(const std::vector<std::shared_ptr<const Manifest>>& senders,
+                            const std::vector<std::shared_ptr<const Manifest>>& workers,
+                            bool lent) {
+  std::vector<const Manifest*> from, to;
+  std::vector<Manifest> verbatim;
+  verbatim.reserve(senders.size() + workers.size());
+  const auto add = [&](const std::shared_ptr<const Manifest>& manifest,
+                       std::vector<const Manifest*>& side) {
+    side.push_back(lent ? &verbatim.emplace_back(Verbatim(*manifest)) : manifest.get());
+  };
+  for (const auto& manifest : senders) add(manifest, from);
+  for (const auto& manifest : workers) add(manifest, to);
+  return MakePlan(from, to);
+}
+
+}  // namespace
 
 Coordinator::Group* Coordinator::FindTerm(const Member& member, uint64_t epoch) {
   for (Group* group : GroupsOf(member.id)) {
@@ -26,21 +46,30 @@ void Coordinator::BeginGathering(Group& group) {
   ++group.plan_ticket;
 }
 
+std::vector<Member*> Coordinator::TermOf(const Group& group) {
+  std::vector<Member*> term;
+  for (auto& [id, member] : members_.members()) {
+    if (group.IsMember(id)) term.push_back(&member);
+  }
+  return term;
+}
+
 void Coordinator::TryBeginTerm(Group& group, absl::Time now) {
-  if (group.phase != Phase::kGathering || group.round != nullptr || now < group.retry_at) return;
-  if (!members_.complete(group.name)) return;
+  if (group.phase != Phase::kGathering || group.round != nullptr) return;
+  EndLoan(group);
+  if (now < group.retry_at) return;
+  group.lender = FindLender(group);
+  if (group.lender.empty() && !members_.complete(group.name)) return;
   group.phase = Phase::kPlanning;
   group.nics_changed = false;
   group.lanes_lost += std::exchange(group.lane_lost, false) ? 1 : 0;
-  std::vector<std::shared_ptr<const Manifest>> trainers, workers;
-  for (const Member* member : members_.TermOf(group.name)) {
-    (member->id.role == Role::kTrainer ? trainers : workers).push_back(member->manifest);
+  std::vector<std::shared_ptr<const Manifest>> senders, workers;
+  for (const Member* member : TermOf(group)) {
+    (group.IsSender(member->id) ? senders : workers).push_back(member->manifest);
   }
-  actions_->Compute([this, &group, ticket = ++group.plan_ticket, trainers, workers] {
-    std::vector<const Manifest*> from, to;
-    for (const auto& manifest : trainers) from.push_back(manifest.get());
-    for (const auto& manifest : workers) to.push_back(manifest.get());
-    auto plan = std::make_shared<absl::StatusOr<Plan>>(MakePlan(from, to));
+  const bool lent = !group.lender.empty();
+  actions_->Compute([this, &group, ticket = ++group.plan_ticket, senders, workers, lent] {
+    auto plan = std::make_shared<absl::StatusOr<Plan>>(PlanOf(senders, workers, lent));
     return [this, &group, ticket, plan](absl::Time later) {
       OnPlanned(group, ticket, std::move(*plan), later);
     };
@@ -50,9 +79,19 @@ void Coordinator::TryBeginTerm(Group& group, absl::Time now) {
 void Coordinator::OnPlanned(Group& group, uint64_t ticket, absl::StatusOr<Plan> plan,
                             absl::Time now) {
   if (ticket != group.plan_ticket || group.phase != Phase::kPlanning || !halted_.ok()) return;
-  if (!plan.ok()) {
+  if (!plan.ok() && group.lender.empty()) {
     RefuseTerm(group, plan.status(), now);
     return Advance(now);
+  }
+  if (!group.lender.empty()) {
+    ++group.loans_tried[group.lender];
+    group.lent_version = ShownByAll(group.lender);
+    if (plan.ok() && group.lent_version == 0)
+      plan = absl::AbortedError("it shows several versions");
+    if (!plan.ok()) {
+      GiveUpLoan(group, plan.status());
+      return Advance(now);
+    }
   }
   group.plan = *std::move(plan);
   group.epoch = ++last_epoch_;
@@ -62,7 +101,7 @@ void Coordinator::OnPlanned(Group& group, uint64_t ticket, absl::StatusOr<Plan> 
   ResolveDoubts(group, /*everybody_is_here=*/true);
   group.phase = Phase::kOffering;
   group.lanes_deadline = now + options_.lanes_timeout;
-  for (const Member* member : members_.TermOf(group.name)) SendPlan(group, *member);
+  for (const Member* member : TermOf(group)) SendPlan(group, *member);
 }
 
 // A newcomer that does not fit is no reason to lose the others: the group's come first, then the
@@ -73,7 +112,7 @@ void Coordinator::RefuseTerm(Group& group, const absl::Status& status, absl::Tim
     return name != group.name && members_.complete(name);
   });
   std::vector<ConnectionId> newcomers, workers;
-  for (const Member* member : members_.TermOf(group.name)) {
+  for (const Member* member : TermOf(group)) {
     const bool worker = member->id.role == Role::kWorker;
     if (worker) workers.push_back(member->connection);
     if (!member->established && (worker || !another)) newcomers.push_back(member->connection);
@@ -84,23 +123,24 @@ void Coordinator::RefuseTerm(Group& group, const absl::Status& status, absl::Tim
 }
 
 void Coordinator::SendPlan(const Group& group, const Member& member) {
-  const bool trainer = member.id.role == Role::kTrainer;
-  const RouteTable& table = (trainer ? group.plan.trainers : group.plan.workers)[member.id.rank];
+  const bool sender = group.IsSender(member.id);
+  const RouteTable& table = (sender ? group.plan.trainers : group.plan.workers)[member.id.rank];
   proto::ControllerMessage message;
   proto::Plan* plan = message.mutable_plan();
   plan->set_group(group.name);
   plan->set_epoch(group.epoch);
   plan->set_plan_hash(group.plan.hash);
+  plan->set_lender(group.lender);
+  plan->set_lent_version(group.lent_version);
   plan->set_routes(
-      EncodeRankPlan(table, trainer ? group.plan.exchanges[member.id.rank] : Exchange{}));
+      EncodeRankPlan(table, sender ? group.plan.exchanges[member.id.rank] : Exchange{}));
   std::set<uint32_t> peers;
   for (uint32_t r = 0; r < table.size(); ++r) {
-    const uint32_t peer = trainer ? table.worker(r) : table.trainer(r);
+    const uint32_t peer = sender ? table.worker(r) : table.trainer(r);
     if (!peers.insert(peer).second) continue;
-    EncodeLanes(
-        {peer, trainer ? members_.MakeLanes(member.id.rank, {Role::kWorker, peer, group.name})
-                       : members_.MakeLanes(peer, member.id)},
-        plan->add_lanes());
+    EncodeLanes({peer, sender ? members_.MakeLanes(member.id, {Role::kWorker, peer, group.name})
+                              : members_.MakeLanes(group.SenderId(peer), member.id)},
+                plan->add_lanes());
   }
   actions_->Send(member.connection, std::move(message));
 }
@@ -109,28 +149,28 @@ void Coordinator::OnOffers(const Member& member, const proto::Offers& offers) {
   Group* group = FindTerm(member, offers.epoch());
   if (group == nullptr || group->phase != Phase::kOffering) return;
   group->offers[member.id] = offers;
-  if (group->offers.size() < members_.TermOf(group->name).size()) return;
+  if (group->offers.size() < TermOf(*group).size()) return;
   group->phase = Phase::kConnecting;
   SendConnect(*group);
 }
 
-// Every rank learns the lanes that end at it; trainers also learn where the workers' buffers and
+// Every rank learns the lanes that end at it; senders also learn where the workers' buffers and
 // their co-owners' mailboxes are.
 void Coordinator::SendConnect(Group& group) {
   for (const auto& [id, own] : group.offers) {
     proto::ControllerMessage message;
     message.mutable_connect()->set_epoch(group.epoch);
     for (const auto& [other_id, offers] : group.offers) {
-      const bool same_role = other_id.role == id.role;
+      const bool same_side = group.IsSender(other_id) == group.IsSender(id);
       proto::Peer* peer = nullptr;
       for (const proto::Lane& theirs : offers.lanes()) {
-        if (theirs.peer() != id.rank || theirs.co_owner() != same_role) continue;
+        if (theirs.peer() != id.rank || theirs.co_owner() != same_side) continue;
         if (peer == nullptr) {
           peer = message.mutable_connect()->add_peers();
           peer->set_rank(other_id.rank);
           *peer->mutable_buffers() = offers.buffers();
-          peer->set_co_owner(same_role);
-          if (same_role) peer->set_mailbox(offers.mailbox());
+          peer->set_co_owner(same_side);
+          if (same_side) peer->set_mailbox(offers.mailbox());
         }
         peer->add_lane_addresses(theirs.address());
       }
@@ -146,18 +186,18 @@ void Coordinator::OnConnected(Member& member, const proto::Connected& connected,
   group->connected.insert(member.id);
   member.lanes[group->name] = connected;
   OnReport(member, connected.report());
-  const std::vector<Member*> term = members_.TermOf(group->name);
+  const std::vector<Member*> term = TermOf(*group);
   if (group->connected.size() < term.size()) return;
-  group->phase = Phase::kReady;
   group->lanes_deadline = absl::InfiniteFuture();
+  group->phase = group->lender.empty() ? Phase::kReady : Phase::kCatchingUp;
   proto::ControllerMessage message;
   message.mutable_established()->set_epoch(group->epoch);
   for (Member* other : term) {
     other->established = true;
     actions_->Send(other->connection, message);
-    TellUndecided(*group, *other);
+    if (other->id.role == Role::kTrainer) TellUndecided(*group, *other);
   }
-  ReplaceLanes(*group, now);
+  group->lender.empty() ? ReplaceLanes(*group, now) : BeginCatchingUp(*group, now);
 }
 
 void Coordinator::OnConnectFailed(Group& group, const Member& member, const absl::Status& why,
@@ -188,10 +228,11 @@ void Coordinator::OnNics(Member& member, const proto::Nics& nics, absl::Time now
 void Coordinator::OnLaneFailed(const Member& member, const proto::LaneFailed& failed,
                                absl::Time now) {
   Group* group = FindTerm(member, failed.epoch());
-  const bool trainer = member.id.role == Role::kTrainer;
-  if (group == nullptr || (failed.co_owner() && !trainer)) return;
-  const bool peer_is_trainer = trainer == failed.co_owner();
-  const size_t peers = (peer_is_trainer ? group->plan.trainers : group->plan.workers).size();
+  if (group == nullptr) return;
+  const bool sender = group->IsSender(member.id);
+  if (failed.co_owner() && !sender) return;
+  const bool peer_is_sender = sender == failed.co_owner();
+  const size_t peers = (peer_is_sender ? group->plan.trainers : group->plan.workers).size();
   if (failed.peer() >= peers) return;
   const absl::Status status = DecodeError(failed.error());
   if (group->phase == Phase::kReady) {
@@ -203,7 +244,7 @@ void Coordinator::OnLaneFailed(const Member& member, const proto::LaneFailed& fa
   if (group->round == nullptr) return;
   if (failed.co_owner()) {
     group->round->OnCoOwnerLost(member.id.rank, failed.peer(), status);
-  } else if (trainer) {
+  } else if (sender) {
     group->round->OnLaneFailed(member.id.rank, failed.peer(), status);
   } else {
     group->round->OnLaneFailed(failed.peer(), member.id.rank, status);
@@ -231,7 +272,11 @@ void Coordinator::HangUpWhoIsLate(absl::Time now) {
   std::set<ConnectionId> late;
   for (auto& [name, group] : groups_) {
     if (now < group.lanes_deadline) continue;
-    for (const Member* member : members_.TermOf(name)) {
+    if (!group.lender.empty()) {
+      GiveUpLoan(group, absl::DeadlineExceededError("there are no lanes to it"));
+      continue;
+    }
+    for (const Member* member : TermOf(group)) {
       const bool done = group.phase == Phase::kOffering ? group.offers.contains(member->id)
                                                         : group.connected.contains(member->id);
       if (!done) late.insert(member->connection);

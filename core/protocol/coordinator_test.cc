@@ -359,7 +359,7 @@ TEST_F(CoordinatorTest, ALostWorkerFailsItsGroupAndNoOther) {
   EXPECT_EQ(Last(kTrainer[0], Kind::kAbort)->abort().round().epoch(), epochs_.at("b"));
   EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome),
             "worker 0 of group \"b\" is gone: its stream ended");
-  EXPECT_EQ(Last(kTrainer[0], Kind::kGroupGone)->group_gone().group(), "b");
+  EXPECT_EQ(Last(kTrainer[0], Kind::kTermOver)->term_over().group(), "b");
   Arrived(0);
   EXPECT_EQ(Count(kWorker[0], Kind::kCommit), 1);
 }
@@ -381,6 +381,169 @@ TEST_F(CoordinatorTest, ALateTrainerTakesPartAlthoughAnotherGroupsWorkerIsGone) 
   EXPECT_EQ(Last(kTrainer[1], Kind::kOutcome)->outcome().group(), "b");  // Is not waited for.
   Arrived(0);
   EXPECT_EQ(Count(kWorker[0], Kind::kCommit), 1);
+}
+
+// --- catching up ---
+
+// Group a shows version 5; group b, which has missed it, joins.
+class CatchUpTest : public CoordinatorTest {
+ protected:
+  void SetUp() override {
+    groups_ = {"a", "b"};
+    MakeCoordinator();
+    for (const uint32_t t : {0u, 1u}) Join(kTrainer[t], Role::kTrainer, t);
+    JoinShowing(0, 5);
+    OfferIn("a");
+    ConnectIn("a");
+    sent_.clear();
+  }
+  void JoinShowing(uint32_t w, uint64_t version) {
+    Join(kWorker[w], Role::kWorker, w, [&](proto::Join& join) {
+      join.set_shown_version(version);
+      join.set_catch_up(catch_up_);
+    });
+  }
+  // Both ends of the loan offer their lanes and connect them.
+  void ConnectLoan() {
+    for (const uint32_t w : {0u, 1u}) {
+      Tell(kWorker[w], [&](auto& m) { m.mutable_offers()->set_epoch(epochs_.at("b")); });
+    }
+    for (const uint32_t w : {0u, 1u}) {
+      Tell(kWorker[w], [&](auto& m) { m.mutable_connected()->set_epoch(epochs_.at("b")); });
+    }
+  }
+  std::string LenderOf(ConnectionId connection) {
+    const proto::ControllerMessage* plan = Last(connection, Kind::kPlan);
+    return plan == nullptr ? "(no plan)" : plan->plan().lender();
+  }
+
+  bool catch_up_ = true;
+};
+
+TEST_F(CatchUpTest, AGroupThatJoinsGetsTheNewestVersionFromOneThatShowsIt) {
+  JoinShowing(1, 0);
+  for (const uint32_t w : {0u, 1u}) {
+    EXPECT_EQ(LenderOf(kWorker[w]), "a");
+    EXPECT_EQ(Last(kWorker[w], Kind::kPlan)->plan().lent_version(), 5u);
+  }
+  EXPECT_EQ(LenderOf(kTrainer[0]), "(no plan)");
+  ConnectLoan();
+  EXPECT_EQ(coordinator_->Status().groups(1).phase(), "catching up");
+  EXPECT_EQ(Count(kWorker[1], Kind::kEstablished), 1);  // Its user can answer from now on.
+  EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 0);      // The lender shows it already.
+  ASSERT_EQ(Count(kWorker[1], Kind::kPrepare), 1);
+  EXPECT_EQ(Last(kWorker[1], Kind::kPrepare)->prepare().version(), 5u);
+  Ready(1);
+  ASSERT_EQ(Count(kWorker[0], Kind::kStart), 1);
+  EXPECT_EQ(Last(kWorker[0], Kind::kStart)->start().version(), 5u);
+  const uint64_t epoch = epochs_.at("b");
+  Arrived(1);
+  EXPECT_EQ(recorded_, (std::vector<Decision>{{epoch, 1, 5, "b"}}));
+  EXPECT_EQ(Count(kWorker[1], Kind::kCommit), 1);
+  EXPECT_EQ(Last(kWorker[0], Kind::kTermOver)->term_over().group(), "b");
+  EXPECT_EQ(LenderOf(kTrainer[0]), "");  // Now its term with the trainers begins.
+  OfferIn("b");
+  ConnectIn("b");
+  EXPECT_EQ(Count(kTrainer[0], Kind::kOutcome), 0);
+}
+
+TEST_F(CatchUpTest, APublishGoesWithoutAGroupThatCatchesUp) {
+  JoinShowing(1, 0);
+  ConnectLoan();
+  for (const uint32_t t : {0u, 1u}) Publish(t, 6);
+  EXPECT_EQ(Last(kWorker[0], Kind::kPrepare)->prepare().version(), 6u);
+  EXPECT_EQ(Last(kTrainer[0], Kind::kOutcome)->outcome().group(), "b");
+  EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome),
+            "group b is not whole: waiting for READY of worker 0");
+  Ready(0);
+  Arrived(0);
+  Shown(0);
+  EXPECT_EQ(Count(kWorker[1], Kind::kAbort), 0);  // What is lent is held.
+}
+
+TEST_F(CatchUpTest, AGroupCatchesUpWithoutTheTrainers) {
+  Gone(kTrainer[1]);
+  JoinShowing(1, 0);
+  EXPECT_EQ(LenderOf(kWorker[1]), "a");
+}
+
+TEST_F(CatchUpTest, NothingIsLentToAGroupThatHasItOrDoesNotWantIt) {
+  JoinShowing(1, 5);
+  EXPECT_EQ(LenderOf(kWorker[1]), "");
+  Gone(kWorker[1]);
+  catch_up_ = false;
+  JoinShowing(1, 0);
+  EXPECT_EQ(LenderOf(kWorker[1]), "");
+}
+
+TEST_F(CatchUpTest, MemoryThatIsWrittenInPlaceIsNotLent) {
+  Gone(kWorker[0]);
+  Join(kWorker[0], Role::kWorker, 0, [&](proto::Join& join) {
+    join.set_shown_version(5);
+    join.set_mode(static_cast<uint32_t>(Mode::kInPlace));
+  });
+  JoinShowing(1, 0);
+  EXPECT_EQ(LenderOf(kWorker[1]), "");
+}
+
+TEST_F(CatchUpTest, ALenderThatDiesLeavesTheGroupToTheTrainers) {
+  JoinShowing(1, 0);
+  ConnectLoan();
+  Ready(1);
+  Gone(kWorker[0]);
+  EXPECT_EQ(Error(kWorker[1], Kind::kAbort), "worker 0 of group \"a\" is gone: its stream ended");
+  EXPECT_EQ(LenderOf(kWorker[1]), "");
+}
+
+// It may show a later version by the time it hears of the loan.
+TEST_F(CatchUpTest, ALenderIsAskedThreeTimes) {
+  JoinShowing(1, 0);
+  for (const int attempt : {1, 2, 3}) {
+    EXPECT_EQ(LenderOf(kWorker[1]), "a") << attempt;
+    Tell(kWorker[0], [&](auto& m) {
+      m.mutable_connect_failed()->set_epoch(epochs_.at("b"));
+      *m.mutable_connect_failed()->mutable_error() =
+          EncodeError(absl::FailedPreconditionError("it shows version 6, not 5"));
+    });
+    Pass(absl::Seconds(1));
+  }
+  EXPECT_EQ(LenderOf(kWorker[1]), "");
+}
+
+TEST_F(CatchUpTest, ALenderThatMakesNoLanesIsNotSentAway) {
+  JoinShowing(1, 0);
+  Pass(absl::Seconds(30));
+  EXPECT_TRUE(closed_.empty());
+  EXPECT_EQ(LenderOf(kWorker[1]), "");
+}
+
+TEST_F(CatchUpTest, ALenderWhoseBytesAreWrongIsNotAskedAgain) {
+  JoinShowing(1, 0);
+  ConnectLoan();
+  Ready(1);
+  Tell(kWorker[1], [&](auto& m) {
+    *m.mutable_failed()->mutable_round() = round(1);
+    *m.mutable_failed()->mutable_error() = EncodeError(absl::DataLossError("its digest is wrong"));
+  });
+  EXPECT_EQ(Count(kWorker[1], Kind::kCommit), 0);
+  EXPECT_EQ(LenderOf(kWorker[1]), "");
+  EXPECT_EQ(coordinator_->Status().groups(1).catch_up_trouble(),
+            "catch up from group a: worker 0: its digest is wrong");
+}
+
+TEST_F(CatchUpTest, AUserWhoDoesNotPauseForItDoesNotHoldItsGroupUp) {
+  JoinShowing(1, 0);
+  ConnectLoan();
+  Pass(absl::Seconds(5));
+  EXPECT_EQ(LenderOf(kWorker[1]), "");
+}
+
+TEST_F(CatchUpTest, WhatMovesMayTakeItsTime) {
+  JoinShowing(1, 0);
+  ConnectLoan();
+  Ready(1);
+  Pass(absl::Seconds(50));
+  EXPECT_EQ(Count(kWorker[1], Kind::kAbort), 0);
 }
 
 TEST_F(CoordinatorTest, ALaterVersionWaitsItsTurn) {

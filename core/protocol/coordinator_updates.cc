@@ -266,7 +266,7 @@ void Coordinator::OnWithdraw(const Member& member, const proto::Withdraw& withdr
     } else if (part.state == Part::State::kOpen) {
       UpdateRound& round = *GroupNamed(name).round;
       if (round.published(trainer) && round.attempt(trainer) == withdraw.attempt()) {
-        round.OnTrainerFailed(trainer, why);
+        round.OnSenderFailed(trainer, why);
       }
     }
   }
@@ -357,8 +357,10 @@ absl::Time Coordinator::PublishDeadline() const {
 }
 
 // Returns true if the group's ranks are all here and its lanes are being made for the first time.
+// One that catches up takes as long as it takes.
 bool Coordinator::IsSettling(const Group& group) const {
-  return group.phase != Phase::kReady && group.lane_troubles == 0 && members_.complete(group.name);
+  return group.phase != Phase::kReady && group.lender.empty() && group.lane_troubles == 0 &&
+         members_.complete(group.name);
 }
 
 // Returns when the publish goes to the groups that are whole: at once, or once those that will be
@@ -469,14 +471,26 @@ void Coordinator::FinishPublication(const Publication& publication) {
 
 // --- rounds ---
 
-void Coordinator::BeginRound(Group& group, Publication& publication, absl::Time now) {
+UpdateId Coordinator::NextUpdate(Group& group, uint64_t version) {
   group.sequence = group.sequence % kSequenceMask + 1;  // Never 0.
-  const UpdateId update{.version = publication.version,
-                        .sequence = group.sequence,
-                        .epoch = group.epoch,
-                        .plan_hash = group.plan.hash};
+  return {.version = version,
+          .sequence = group.sequence,
+          .epoch = group.epoch,
+          .plan_hash = group.plan.hash};
+}
+
+void Coordinator::BeginRound(Group& group, Publication& publication, absl::Time now) {
   publication.parts.at(group.name).state = Part::State::kOpen;
-  group.round = std::make_unique<UpdateRound>(update, publication.digests_off,
+  RoundMembers members;
+  for (const Member* member : TermOf(group)) {
+    if (group.IsSender(member->id)) {
+      members.senders.push_back(member->id);
+    } else {
+      members.workers.insert(member->id.rank);
+    }
+  }
+  group.round = std::make_unique<UpdateRound>(NextUpdate(group, publication.version),
+                                              std::move(members), publication.digests_off,
                                               publication.deadline(), &group.plan, &group);
   group.round->Begin(now);
   for (const auto& [trainer, publish] : publication.publishes) {
@@ -489,18 +503,34 @@ void Coordinator::Group::TellOutcome(bool committed, const absl::Status& status)
 }
 
 void Coordinator::OnOutcome(Group& group, bool committed, const absl::Status& status) {
+  if (!group.lender.empty()) {
+    if (!committed) GiveUpLoan(group, status);
+    return;
+  }
   EndPart(publications_.at(group.round->update().version), group.name,
           {committed ? Part::State::kCommitted : Part::State::kGivenUp, status});
 }
 
 void Coordinator::FinishRoundIfOver(Group& group) {
-  if (group.round == nullptr || !group.round->over()) return;
+  if (group.round == nullptr) return;
+  // What a group has caught up on it shows when it likes: nobody waits for the outcome.
+  const bool caught_up = !group.lender.empty() && group.round->committed();
+  if (!group.round->over() && !caught_up) return;
   if (group.round->committed()) group.lane_troubles = 0;
+  if (caught_up) {
+    group.last_loan_trouble = absl::OkStatus();
+    const uint64_t version = group.round->update().version;
+    for (auto& [id, member] : members_.members()) {
+      if (id.role != Role::kWorker || id.group != group.name) continue;
+      member.committed_version = std::max(member.committed_version, version);
+    }
+  }
   group.round.reset();
+  if (group.phase == Phase::kCatchingUp) BeginGathering(group);
   ResolveDoubts(group, /*everybody_is_here=*/false);
 }
 
-// A renewed buffer is told to every trainer that writes to it, before any START that names it, and
+// A renewed buffer is told to every sender that writes to it, before any START that names it, and
 // also if the update is over: a trainer that is not started in it needs the address in a later one.
 void Coordinator::TellRenewal(const Group& group, const Member& member, const proto::Ready& ready) {
   if (!ready.has_buffer()) return;
@@ -511,40 +541,43 @@ void Coordinator::TellRenewal(const Group& group, const Member& member, const pr
   renewed->set_buffer_index(ready.buffer_index());
   *renewed->mutable_buffer() = ready.buffer();
   const RouteTable& arrivals = group.plan.workers[member.id.rank];
-  std::set<uint32_t> trainers;
-  for (uint32_t r = 0; r < arrivals.size(); ++r) trainers.insert(arrivals.trainer(r));
-  for (const uint32_t trainer : trainers) {
-    const bool starts = group.round != nullptr && group.round->published(trainer);
+  std::set<uint32_t> senders;
+  for (uint32_t r = 0; r < arrivals.size(); ++r) senders.insert(arrivals.trainer(r));
+  for (const uint32_t sender : senders) {
+    const bool starts = group.round != nullptr && group.round->published(sender);
     if (Mutated(Mutation::kRenewedAddressToldOnce) && !starts) continue;
-    ToRank({Role::kTrainer, trainer}, message);
+    ToRank(group.SenderId(sender), message);
   }
 }
 
-void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& message) {
+void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& message,
+                                 absl::Time now) {
   const uint32_t rank = member.id.rank;
-  if (member.id.role == Role::kTrainer) {
-    if (!message.has_failed()) return;
-    const Group* group = FindTerm(member, message.failed().round().epoch());
-    if (group == nullptr || group->round == nullptr ||
-        !IsOf(message.failed().round(), group->round->update())) {
+  if (message.has_failed()) {
+    const Group* term = FindTerm(member, message.failed().round().epoch());
+    if (term == nullptr || term->round == nullptr ||
+        !IsOf(message.failed().round(), term->round->update())) {
       return;
     }
-    return group->round->OnTrainerFailed(rank, DecodeError(message.failed().error()));
+    const absl::Status why = DecodeError(message.failed().error());
+    return term->IsSender(member.id) ? term->round->OnSenderFailed(rank, why)
+                                     : term->round->OnWorkerFailed(rank, why);
   }
+  if (member.id.role == Role::kTrainer) return;
   Group& group = GroupNamed(member.id.group);
   const auto current = [&](const proto::Round& round) {
     return group.round != nullptr && IsOf(round, group.round->update());
   };
-  if (message.has_failed() && current(message.failed().round())) {
-    group.round->OnWorkerFailed(rank, DecodeError(message.failed().error()));
-  } else if (message.has_shown()) {
+  if (message.has_shown()) {
     // Also after the round: it is what settles others' doubts.
     member.shown_version = std::max(member.shown_version, message.shown().version());
     OnReport(member, message.shown().report());
     if (current(message.shown().round())) group.round->OnShown(rank);
   } else if (message.has_ready() && message.ready().round().epoch() == group.epoch) {
     TellRenewal(group, member, message.ready());
-    if (current(message.ready().round())) group.round->OnReady(rank, message.ready());
+    if (!current(message.ready().round())) return;
+    group.round->OnReady(rank, message.ready());
+    if (!group.lender.empty()) group.round->ExtendTo(now + kCatchUpTimeout);
   } else if (message.has_refused() && current(message.refused().round())) {
     group.round->OnRefused(rank, DecodeError(message.refused().error()));
   } else if (message.has_arrived() && current(message.arrived().round())) {

@@ -86,6 +86,7 @@ Member* Membership::Admit(ConnectionId connection, const proto::Join& join) {
   member.established = join.returning();
   if (id.role == Role::kWorker) {
     member.mode = static_cast<Mode>(join.mode());
+    member.catch_up = join.catch_up();
     member.shown_version = join.shown_version();
     member.committed_version = std::max(join.committed_version(), join.shown_version());
     if (join.has_doubt()) member.doubt = join.doubt();
@@ -120,20 +121,20 @@ Member* Membership::Find(const RankId& id) {
   return member == members_.end() ? nullptr : &member->second;
 }
 
-std::vector<Member*> Membership::TermOf(absl::string_view group) {
-  std::vector<Member*> term;
-  for (auto& [id, member] : members_) {
-    if (id.role == Role::kTrainer || id.group == group) term.push_back(&member);
-  }
-  return term;
-}
-
 std::set<std::string> Membership::groups() const {
   std::set<std::string> groups;
   for (const auto& [id, member] : members_) {
     if (id.role == Role::kWorker) groups.insert(id.group);
   }
   return groups;
+}
+
+bool Membership::has_all_workers(absl::string_view group) const {
+  uint32_t workers = 0;
+  for (const auto& [id, member] : members_) {
+    workers += id.role == Role::kWorker && id.group == group && member.manifest != nullptr ? 1 : 0;
+  }
+  return workers > 0 && workers == WorldOf(group);
 }
 
 std::string Membership::DescribeMissing(absl::string_view group) const {
@@ -162,8 +163,8 @@ std::string Membership::DescribeMissing(absl::string_view group) const {
   return missing;
 }
 
-std::vector<LanePath> Membership::MakeLanes(uint32_t trainer, const RankId& worker) const {
-  return PlanLanes(*members_.at({Role::kTrainer, trainer}).manifest, *members_.at(worker).manifest);
+std::vector<LanePath> Membership::MakeLanes(const RankId& sender, const RankId& worker) const {
+  return PlanLanes(*members_.at(sender).manifest, *members_.at(worker).manifest);
 }
 
 }  // namespace waybill

@@ -33,6 +33,7 @@ struct Member {
   uint64_t shown_version = 0;      // Workers only.
   uint64_t committed_version = 0;  // The newest that this worker knows to be committed.
   std::optional<proto::Doubt> doubt;
+  bool catch_up = false;                  // Workers only, by proto::Join.
   std::set<uint64_t> undecided_versions;  // Trainers only, by proto::Join.
   std::set<std::string> told_groups;      // Those that have told a trainer what became of them.
 
@@ -65,10 +66,10 @@ class Membership {
   Member* Find(ConnectionId connection);
   Member* Find(const RankId& id);
 
-  // The members of a group's term: all trainers, then the group's workers.
-  std::vector<Member*> TermOf(absl::string_view group);
-  // Returns true if all of them are here with their manifests.
+  // Returns true if all trainers and all workers of the group are here with their manifests.
   bool complete(absl::string_view group) const { return DescribeMissing(group).empty(); }
+  // Returns true if all workers of the group are.
+  bool has_all_workers(absl::string_view group) const;
   // "trainer 1, worker 0 (its manifest)", or the role in which nobody has joined.
   std::string DescribeMissing(absl::string_view group) const;
 
@@ -78,8 +79,8 @@ class Membership {
   uint32_t trainers() const { return WorldOf(""); }
   uint32_t workers(absl::string_view group) const { return WorldOf(group); }
 
-  // The lanes between a trainer and a worker, by their NICs.
-  std::vector<LanePath> MakeLanes(uint32_t trainer, const RankId& worker) const;
+  // Returns the lanes between two ranks, by their NICs.
+  std::vector<LanePath> MakeLanes(const RankId& sender, const RankId& worker) const;
 
   std::map<RankId, Member>& members() { return members_; }
   const std::map<RankId, Member>& members() const { return members_; }

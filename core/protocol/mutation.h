@@ -28,6 +28,8 @@ enum class Mutation : uint8_t {
   kDecisionsForgotten,          // A new controller does not look at the decisions of the last one.
   kStartBeforeReady,            // A trainer is started before its workers are ready.
   kOneArrivalDecides,           // The first ARRIVED of a group commits it.
+  kAnythingIsLent,              // A worker lends what it shows, whatever version it was asked for.
+  kLoanNotHeld,                 // What is lent may be written over while it is sent.
 };
 
 #ifdef WAYBILL_MUTATIONS

@@ -209,10 +209,14 @@ void RankSession::EndTerms(const absl::Status& status, absl::Time now) {
 void RankSession::OnPlan(const proto::Plan& plan) {
   terms_[plan.group()] = {plan.group(), plan.epoch(), plan.plan_hash(), /*established=*/false};
   absl::StatusOr<RankPlan> routes = DecodeRankPlan(plan.routes());
-  absl::StatusOr<proto::Offers> offers =
-      routes.ok()
-          ? host_.SetPlan(plan.group(), *std::move(routes), plan.plan_hash(), DecodeLanes(plan))
-          : routes.status();
+  absl::StatusOr<proto::Offers> offers = routes.ok()
+                                             ? host_.SetPlan({.group = plan.group(),
+                                                              .lender = plan.lender(),
+                                                              .lent_version = plan.lent_version(),
+                                                              .routes = *std::move(routes),
+                                                              .hash = plan.plan_hash(),
+                                                              .lanes = DecodeLanes(plan)})
+                                             : routes.status();
   if (!offers.ok()) {
     terms_.erase(plan.group());
     return SendConnectFailed(plan.epoch(), offers.status());
@@ -253,7 +257,8 @@ void RankSession::OnLaneFailed(const std::string& group, const RankId& peer,
   proto::RankMessage message;
   message.mutable_lane_failed()->set_epoch(term->second.epoch);
   message.mutable_lane_failed()->set_peer(peer.rank);
-  message.mutable_lane_failed()->set_co_owner(peer.role == options_.id.role);
+  message.mutable_lane_failed()->set_co_owner(options_.id.role == Role::kTrainer &&
+                                              peer.role == Role::kTrainer);
   *message.mutable_lane_failed()->mutable_error() = EncodeError(status);
   Send(std::move(message));
 }

@@ -54,6 +54,18 @@ struct Notice {
   absl::Duration pause = absl::ZeroDuration();  // kCommit: how long copying took.
 };
 
+// A term's plan, as one of its ranks has it.
+struct TermPlan {
+  std::string group;
+  // The group whose workers send in this term, and the version that they lend; empty: the trainers
+  // send.
+  std::string lender;
+  uint64_t lent_version = 0;
+  RankPlan routes;
+  uint64_t hash = 0;
+  std::vector<PeerLanes> lanes;
+};
+
 // Carries out what a session decides. No function may call the session; what follows from a call is
 // reported later.
 class SessionHost {
@@ -70,9 +82,7 @@ class SessionHost {
   virtual proto::RankReport MakeReport() const = 0;
 
   // Gives the engine its plan for a group's new term, and returns its ends of the lanes.
-  virtual absl::StatusOr<proto::Offers> SetPlan(const std::string& group, RankPlan plan,
-                                                uint64_t plan_hash,
-                                                const std::vector<PeerLanes>& lanes) = 0;
+  virtual absl::StatusOr<proto::Offers> SetPlan(TermPlan plan) = 0;
   virtual absl::Status Connect(const std::string& group, const proto::Connect& connect) = 0;
 };
 
@@ -82,6 +92,7 @@ struct SessionOptions {
   std::string job = "waybill";
   uint32_t world = 1;         // The number of trainers, or of the group's workers.
   Mode mode = Mode::kShadow;  // Workers only.
+  bool catch_up = true;       // Workers only: get what the group has missed before its next update.
   uint64_t incarnation = 0;   // Drawn at random for each process.
   std::string manifest;       // Encoded.
   proto::Nics nics;           // Those that the manifest declares.

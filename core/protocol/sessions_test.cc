@@ -24,10 +24,7 @@ class FakeHost : public Host {
   void CloseStream() override { ++closed; }
   void Send(proto::RankMessage message) override { sent.push_back(std::move(message)); }
   void Tell(Notice notice) override { told.push_back(std::move(notice)); }
-  absl::StatusOr<proto::Offers> SetPlan(const std::string&, RankPlan, uint64_t,
-                                        const std::vector<PeerLanes>&) override {
-    return proto::Offers();
-  }
+  absl::StatusOr<proto::Offers> SetPlan(TermPlan) override { return proto::Offers(); }
   absl::Status Connect(const std::string&, const proto::Connect&) override {
     return absl::OkStatus();
   }
@@ -90,7 +87,19 @@ class FakeWorkerHost final : public FakeHost<WorkerHost> {
   void Commit(const UpdateId&) override { engine.push_back("commit"); }
   void Abort(const UpdateId&, bool) override { engine.push_back("abort"); }
   uint64_t shown_version() const override { return shown; }
+  absl::Status SetBufferAddress(const std::string& group, uint32_t, uint32_t,
+                                const proto::Buffer&) override {
+    engine.push_back("address of " + group);
+    return absl::OkStatus();
+  }
+  absl::Status Lend(const std::string& group, const UpdateId&, const proto::Start&) override {
+    engine.push_back("lend to " + group);
+    return lend_status;
+  }
+  void ForgetGroup(const std::string& group) override { engine.push_back("forget " + group); }
+
   uint64_t shown = 0;
+  absl::Status lend_status;
 };
 
 // A session in an established job of one group, "all", in epoch 9.
@@ -383,7 +392,7 @@ TEST_F(TrainerSessionTest, AGroupThatGivesUpStopsNoOther) {
 TEST_F(TrainerSessionTest, AGroupThatIsGoneIsForgotten) {
   BeginInTwoGroups();
   session_.OnSent(kAll, UpdateOf(5, 1), now_);
-  Hear([](auto& m) { m.mutable_group_gone()->set_group("b"); });
+  Hear([](auto& m) { m.mutable_term_over()->set_group("b"); });
   EXPECT_EQ(host_.engine, (std::vector<std::string>{"start", "start b", "stop now b"}));
   EXPECT_EQ(host_.forgotten, std::vector<std::string>{"b"});
   EXPECT_EQ(session_.groups(), std::vector<std::string>{kAll});
@@ -600,6 +609,77 @@ TEST_F(WorkerSessionTest, AVoteIsInDoubtUntilTheDecisionIsHeard) {
   HearCommit(1);
   EXPECT_EQ(host_.engine.back(), "commit");
   EXPECT_FALSE(session_.in_doubt());
+}
+
+TEST_F(WorkerSessionTest, AJoinSaysWhetherTheWorkerCatchesUp) {
+  Establish();
+  EXPECT_TRUE(host_.Last(Kind::kJoin)->join().catch_up());
+}
+
+// Another group's term, in which this worker sends.
+class LenderTest : public WorkerSessionTest {
+ protected:
+  static constexpr uint64_t kLoan = 12;
+
+  void SetUp() override {
+    Establish();
+    BeginLoan();
+  }
+  void BeginLoan() {
+    Hear([&](auto& m) {
+      m.mutable_plan()->set_group("b");
+      m.mutable_plan()->set_epoch(kLoan);
+      m.mutable_plan()->set_lender("all");
+      m.mutable_plan()->set_lent_version(5);
+      m.mutable_plan()->set_routes(EncodeRankPlan(RouteTable(), Exchange()));
+    });
+    host_.engine.clear();
+  }
+  void HearStart() {
+    Hear([&](auto& m) {
+      m.mutable_start()->mutable_round()->set_epoch(kLoan);
+      m.mutable_start()->mutable_round()->set_sequence(1);
+      m.mutable_start()->set_version(5);
+    });
+  }
+  using Commands = std::vector<std::string>;
+};
+
+TEST_F(LenderTest, AStartSendsWhatIsLentUntilTheTermIsOver) {
+  HearStart();
+  EXPECT_EQ(host_.engine, (Commands{"lend to b"}));
+  Hear([&](auto& m) { m.mutable_term_over()->set_group("b"); });
+  EXPECT_EQ(host_.engine, (Commands{"lend to b", "forget b"}));
+  HearStart();
+  EXPECT_EQ(host_.engine.size(), 2u);
+}
+
+TEST_F(LenderTest, ARenewedBufferIsToldToWhoeverLends) {
+  Hear([&](auto& m) { m.mutable_renewed()->set_epoch(kLoan); });
+  EXPECT_EQ(host_.engine, (Commands{"address of b"}));
+}
+
+TEST_F(LenderTest, WhatCannotBeLentFailsTheRound) {
+  host_.lend_status = absl::FailedPreconditionError("no lanes");
+  HearStart();
+  EXPECT_EQ(host_.Last(Kind::kFailed)->failed().round().epoch(), kLoan);
+  EXPECT_EQ(host_.Last(Kind::kFailed)->failed().error().message(), "lend version 5: no lanes");
+}
+
+TEST_F(LenderTest, ALenderGoesOnWithItsOwnUpdates) {
+  HearStart();
+  Vote(6, 1);
+  HearCommit(1);
+  EXPECT_EQ(host_.engine, (Commands{"lend to b", "prepare", "commit"}));
+}
+
+TEST_F(LenderTest, LoansEndWithTheStreamAndWhenTheWorkerLeaves) {
+  Lose();
+  EXPECT_EQ(host_.engine, (Commands{"forget b"}));
+  Reopen();
+  BeginLoan();
+  session_.Leave(9, now_);
+  EXPECT_EQ(host_.engine, (Commands{"forget b"}));
 }
 
 TEST_F(WorkerSessionTest, WhatWasNotVotedForIsGivenUpWithTheStream) {

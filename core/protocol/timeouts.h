@@ -10,6 +10,9 @@ namespace waybill {
 inline constexpr absl::Duration kJoinTimeout = absl::Minutes(2);
 // For a publish, from the call to the outcome.
 inline constexpr absl::Duration kPublishTimeout = absl::Minutes(1);
+// For what a group catches up on, to be moved. Only a worker or lender that stands still needs it:
+// whatever dies is noticed at once.
+inline constexpr absl::Duration kCatchUpTimeout = absl::Minutes(10);
 // How much later than its deadline a rank may hear of it: the controller tells it first.
 inline constexpr absl::Duration kAnswerMargin = absl::Milliseconds(500);
 

@@ -239,8 +239,8 @@ void TrainerSession::OnRoleMessage(const proto::ControllerMessage& message, absl
       return OnAbort(message.abort(), now);
     case proto::ControllerMessage::kOutcome:
       return OnOutcome(message.outcome(), now);
-    case proto::ControllerMessage::kGroupGone:
-      return OnGroupGone(message.group_gone().group(), now);
+    case proto::ControllerMessage::kTermOver:
+      return OnTermOver(message.term_over().group(), now);
     case proto::ControllerMessage::kPublishRefused:
       if (!HasAsked(message.publish_refused().attempt())) return;
       return FinishQueued(0, DecodeError(message.publish_refused().error()), now);
@@ -353,7 +353,7 @@ void TrainerSession::OnOutcome(const proto::Outcome& outcome, absl::Time now) {
 }
 
 // Ends what is being sent to the group. Its outcome follows, or was told.
-void TrainerSession::OnGroupGone(const std::string& group, absl::Time now) {
+void TrainerSession::OnTermOver(const std::string& group, absl::Time now) {
   StopSending(group);
   sendings_.erase(group);
   ForgetTerm(group);

@@ -111,7 +111,7 @@ class TrainerSession final : public RankSession {
   void OnStart(const proto::Start& start, absl::Time now);
   void OnAbort(const proto::Abort& abort, absl::Time now);
   void OnOutcome(const proto::Outcome& outcome, absl::Time now);
-  void OnGroupGone(const std::string& group, absl::Time now);
+  void OnTermOver(const std::string& group, absl::Time now);
   void SendFailed(const proto::Round& round, const absl::Status& status);
   void Withdraw(const Publication& publication, const absl::Status& status);
   void AskForNext(absl::Time now);

@@ -22,19 +22,23 @@ std::string ListWithout(const std::set<uint32_t>& all, const Done& done) {
 
 }  // namespace
 
-UpdateRound::UpdateRound(const UpdateId& update, bool digests_off, absl::Time deadline,
-                         const Plan* plan, RoundActions* actions)
+UpdateRound::UpdateRound(const UpdateId& update, RoundMembers members, bool digests_off,
+                         absl::Time deadline, const Plan* plan, RoundActions* actions)
     : update_(update),
       digests_off_(digests_off),
       deadline_(deadline),
       actions_(actions),
-      trainers_(plan->trainers.size()) {
-  for (uint32_t w = 0; w < plan->workers.size(); ++w) workers_.insert(w);
-  for (uint32_t t = 0; t < trainers_.size(); ++t) {
-    const RouteTable& routes = plan->trainers[t];
-    for (uint32_t r = 0; r < routes.size(); ++r) trainers_[t].workers.insert(routes.worker(r));
-    const Exchange& exchange = plan->exchanges[t];
-    trainers_[t].trades = !exchange.outgoing.empty() || !exchange.incoming.empty();
+      senders_(members.senders.size()),
+      workers_(std::move(members.workers)) {
+  for (uint32_t s = 0; s < senders_.size(); ++s) {
+    Sender& sender = senders_[s];
+    sender.id = std::move(members.senders[s]);
+    const RouteTable& routes = plan->trainers[s];
+    for (uint32_t r = 0; r < routes.size(); ++r) {
+      if (workers_.contains(routes.worker(r))) sender.workers.insert(routes.worker(r));
+    }
+    const Exchange& exchange = plan->exchanges[s];
+    sender.trades = !exchange.outgoing.empty() || !exchange.incoming.empty();
   }
 }
 
@@ -49,9 +53,9 @@ void UpdateRound::Begin(absl::Time now) {
   for (const uint32_t worker : workers_) actions_->ToWorker(worker, message);
 }
 
-void UpdateRound::OnPublish(uint32_t trainer, uint64_t attempt, absl::Time deadline) {
-  trainers_[trainer].published = true;
-  trainers_[trainer].attempt = attempt;
+void UpdateRound::OnPublish(uint32_t sender, uint64_t attempt, absl::Time deadline) {
+  senders_[sender].published = true;
+  senders_[sender].attempt = attempt;
   deadline_ = std::min(deadline_, deadline);
   StartWhoCan();
 }
@@ -63,20 +67,20 @@ void UpdateRound::OnReady(uint32_t worker, const proto::Ready& ready) {
   StartWhoCan();
 }
 
-// A trainer starts once every worker that it writes to is READY.
+// Starts each sender once every worker that it writes to is READY.
 void UpdateRound::StartWhoCan() {
-  for (uint32_t t = 0; t < trainers_.size(); ++t) {
-    Trainer& trainer = trainers_[t];
-    if (!Abortable() || !trainer.published || trainer.started || trainer.gone) continue;
+  for (uint32_t s = 0; s < senders_.size(); ++s) {
+    Sender& sender = senders_[s];
+    if (!Abortable() || !sender.published || sender.started || sender.gone) continue;
     proto::ControllerMessage message;
     proto::Start* start = message.mutable_start();
     *start->mutable_round() = EncodeRound(update_);
-    start->set_attempt(trainer.attempt);
+    start->set_attempt(sender.attempt);
     start->set_version(update_.version);
     start->set_plan_hash(update_.plan_hash);
     start->set_digests_off(digests_off_);
     bool all_ready = true;
-    for (const uint32_t worker : trainer.workers) {
+    for (const uint32_t worker : sender.workers) {
       if (!ready_.contains(worker) && !Mutated(Mutation::kStartBeforeReady)) {
         all_ready = false;
         break;
@@ -87,9 +91,9 @@ void UpdateRound::StartWhoCan() {
       target->set_generation(ready_[worker].generation());
     }
     if (!all_ready) continue;
-    trainer.started = true;
+    sender.started = true;
     started_ = true;
-    actions_->ToTrainer(t, std::move(message));
+    actions_->ToSender(s, std::move(message));
   }
 }
 
@@ -156,15 +160,16 @@ void UpdateRound::OnWorkerFailed(uint32_t worker, const absl::Status& status) {
   Abort(While(absl::StrCat("worker ", worker), status));
 }
 
-void UpdateRound::OnLaneFailed(uint32_t trainer, uint32_t worker, const absl::Status& status) {
+void UpdateRound::OnLaneFailed(uint32_t sender, uint32_t worker, const absl::Status& status) {
   // What has arrived whole does not need the lane any more.
   if (arrived_.contains(worker)) return;
-  Abort(While(absl::StrCat("lane from trainer ", trainer, " to worker ", worker), status));
+  Abort(While(absl::StrCat("lane from ", ToString(senders_[sender].id), " to worker ", worker),
+              status));
 }
 
-void UpdateRound::OnTrainerFailed(uint32_t trainer, const absl::Status& status) {
-  if (trainers_[trainer].workers.empty() && !trainers_[trainer].trades) return;
-  Abort(While(absl::StrCat("trainer ", trainer), status));
+void UpdateRound::OnSenderFailed(uint32_t sender, const absl::Status& status) {
+  if (senders_[sender].workers.empty() && !senders_[sender].trades) return;
+  Abort(While(ToString(senders_[sender].id), status));
 }
 
 void UpdateRound::OnCoOwnerLost(uint32_t trainer, uint32_t other, const absl::Status& status) {
@@ -172,24 +177,24 @@ void UpdateRound::OnCoOwnerLost(uint32_t trainer, uint32_t other, const absl::St
       While(absl::StrCat("lane between trainer ", trainer, " and trainer ", other), status));
 }
 
-// Returns true while the trainer writes to a worker at which not everything has arrived.
-bool UpdateRound::HasToSend(const Trainer& trainer) const {
-  return std::any_of(trainer.workers.begin(), trainer.workers.end(),
+// Returns true while the sender writes to a worker at which not everything has arrived.
+bool UpdateRound::HasToSend(const Sender& sender) const {
+  return std::any_of(sender.workers.begin(), sender.workers.end(),
                      [&](uint32_t worker) { return !arrived_.contains(worker); });
 }
 
-// What is quantised by maxima that may not come any more: whatever a trading trainer has still to
+// What is quantised by maxima that may not come any more: whatever a trading sender has still to
 // bring. Which of them have them already is not known here.
 void UpdateRound::AbortTraded(const absl::Status& why) {
-  const bool concerned = std::any_of(trainers_.begin(), trainers_.end(),
-                                     [&](const Trainer& t) { return t.trades && HasToSend(t); });
+  const bool concerned = std::any_of(senders_.begin(), senders_.end(),
+                                     [&](const Sender& s) { return s.trades && HasToSend(s); });
   if (concerned) Abort(why);
 }
 
-void UpdateRound::OnTrainerGone(uint32_t trainer, const absl::Status& status) {
-  trainers_[trainer].gone = true;
-  if (trainers_[trainer].trades) AbortTraded(status);
-  if (HasToSend(trainers_[trainer])) Abort(status);
+void UpdateRound::OnSenderGone(uint32_t sender, const absl::Status& status) {
+  senders_[sender].gone = true;
+  if (senders_[sender].trades) AbortTraded(status);
+  if (HasToSend(senders_[sender])) Abort(status);
 }
 
 void UpdateRound::OnWorkerGone(uint32_t worker, const absl::Status& status) {
@@ -224,9 +229,9 @@ void UpdateRound::Abort(const absl::Status& why) {
   for (const uint32_t worker : workers_) actions_->ToWorker(worker, message(started_, 0));
   // Before the publish ends: whoever is told so knows the outcome.
   actions_->TellOutcome(/*committed=*/false, abort_status_);
-  for (uint32_t t = 0; t < trainers_.size(); ++t) {
-    const Trainer& trainer = trainers_[t];
-    if (trainer.started) actions_->ToTrainer(t, message(/*begun=*/true, trainer.attempt));
+  for (uint32_t s = 0; s < senders_.size(); ++s) {
+    const Sender& sender = senders_[s];
+    if (sender.started) actions_->ToSender(s, message(/*begun=*/true, sender.attempt));
   }
 }
 
@@ -240,8 +245,8 @@ std::string UpdateRound::DescribeWaiting() const {
     if (!who.empty()) absl::StrAppend(&text, text.empty() ? "" : "; ", what, who);
   };
   std::set<uint32_t> unpublished;
-  for (uint32_t t = 0; t < trainers_.size(); ++t) {
-    if (!trainers_[t].published) unpublished.insert(t);
+  for (uint32_t s = 0; s < senders_.size(); ++s) {
+    if (!senders_[s].published) unpublished.insert(s);
   }
   add("publish() by trainer ", ListWithout(unpublished, std::set<uint32_t>()));
   if (state_ == State::kPreparing) add("READY of worker ", ListWithout(workers_, ready_));

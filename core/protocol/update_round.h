@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "core/base/rank_id.h"
 #include "core/plan/plan.h"
 #include "core/protocol/decision.h"
 #include "core/protocol/messages.pb.h"
@@ -24,39 +25,51 @@ class RoundActions {
  public:
   virtual ~RoundActions() = default;
   virtual void ToWorker(uint32_t worker, proto::ControllerMessage message) = 0;
-  virtual void ToTrainer(uint32_t trainer, proto::ControllerMessage message) = 0;
+  virtual void ToSender(uint32_t sender, proto::ControllerMessage message) = 0;
   // Makes the decision to commit durable; OnRecorded() follows.
   virtual void Record() = 0;
-  // Tells the trainers that take part what became of the version. Called once.
+  // Tells whoever published it what became of the version. Called once.
   virtual void TellOutcome(bool committed, const absl::Status& status) = 0;
 };
 
+// Those who take part in a round.
+struct RoundMembers {
+  std::vector<RankId> senders;  // As the plan counts trainers.
+  std::set<uint32_t> workers;   // The group's that get the version.
+};
+
+// The senders are the trainers, or the workers of another group that lend what they show.
 class UpdateRound {
  public:
   // `plan`: the group's; it outlives the round.
-  UpdateRound(const UpdateId& update, bool digests_off, absl::Time deadline, const Plan* plan,
-              RoundActions* actions);
+  UpdateRound(const UpdateId& update, RoundMembers members, bool digests_off, absl::Time deadline,
+              const Plan* plan, RoundActions* actions);
 
   // Sends PREPARE to every worker.
   void Begin(absl::Time now);
 
-  // A trainer has called publish() for this version; START and ABORT name the attempt.
-  void OnPublish(uint32_t trainer, uint64_t attempt, absl::Time deadline);
+  // A sender holds this version until it is told the outcome: a trainer has called publish(). START
+  // and ABORT name the attempt.
+  void OnPublish(uint32_t sender, uint64_t attempt, absl::Time deadline);
   void OnReady(uint32_t worker, const proto::Ready& ready);
   void OnRefused(uint32_t worker, const absl::Status& status);
   void OnArrived(uint32_t worker);
   // The answer to RoundActions::Record().
   void OnRecorded(Recorded recorded, const absl::Status& status);
   void OnShown(uint32_t worker);
-  // What this trainer sent must not be shown.
-  void OnTrainerFailed(uint32_t trainer, const absl::Status& status);
+  // What was sent must not be shown.
+  void OnSenderFailed(uint32_t sender, const absl::Status& status);
   void OnWorkerFailed(uint32_t worker, const absl::Status& status);
-  void OnLaneFailed(uint32_t trainer, uint32_t worker, const absl::Status& status);
+  void OnLaneFailed(uint32_t sender, uint32_t worker, const absl::Status& status);
   // The lane between two trainers that own blocks together is dead.
   void OnCoOwnerLost(uint32_t trainer, uint32_t other, const absl::Status& status);
-  void OnTrainerGone(uint32_t trainer, const absl::Status& status);
+  void OnSenderGone(uint32_t sender, const absl::Status& status);
   void OnWorkerGone(uint32_t worker, const absl::Status& status);
   void OnTime(absl::Time now);
+  // Moves the deadline, if every worker is READY and nothing is decided.
+  void ExtendTo(absl::Time deadline) {
+    if (state_ == State::kMoving) deadline_ = deadline;
+  }
 
   // Returns true once the group has shown the version or given it up.
   bool over() const { return state_ == State::kShown || state_ == State::kAborted; }
@@ -66,9 +79,9 @@ class UpdateRound {
   const UpdateId& update() const { return update_; }
   // InfiniteFuture when nothing is left that time could end.
   absl::Time deadline() const;
-  bool published(uint32_t trainer) const { return trainers_[trainer].published; }
-  uint64_t attempt(uint32_t trainer) const { return trainers_[trainer].attempt; }
-  bool gone(uint32_t trainer) const { return trainers_[trainer].gone; }
+  bool published(uint32_t sender) const { return senders_[sender].published; }
+  uint64_t attempt(uint32_t sender) const { return senders_[sender].attempt; }
+  bool gone(uint32_t sender) const { return senders_[sender].gone; }
   // Why the group has given the version up; OK if it has not.
   const absl::Status& abort_status() const { return abort_status_; }
   // "READY of worker 1; publish() by trainer 0"
@@ -77,18 +90,19 @@ class UpdateRound {
  private:
   // A group in kRecording cannot be aborted: its decision may be on disk already.
   enum class State { kPreparing, kMoving, kRecording, kDecided, kShown, kAborted };
-  struct Trainer {
+  struct Sender {
+    RankId id;
     bool published = false;
     uint64_t attempt = 0;
     bool started = false;
     bool gone = false;
     std::set<uint32_t> workers;  // The workers that its routes go to.
-    bool trades = false;         // Exchanges maxima with other trainers.
+    bool trades = false;         // Exchanges maxima with other senders.
   };
 
   // Returns true if an event can still make the group give the version up.
   bool Abortable() const { return state_ == State::kPreparing || state_ == State::kMoving; }
-  bool HasToSend(const Trainer& trainer) const;
+  bool HasToSend(const Sender& sender) const;
   void AbortTraded(const absl::Status& why);
   void StartWhoCan();
   void Abort(const absl::Status& why);
@@ -99,8 +113,8 @@ class UpdateRound {
   absl::Time deadline_;
   RoundActions* const actions_;
   State state_ = State::kPreparing;
-  std::vector<Trainer> trainers_;
-  std::set<uint32_t> workers_;
+  std::vector<Sender> senders_;
+  const std::set<uint32_t> workers_;
   std::map<uint32_t, proto::Ready> ready_;
   std::set<uint32_t> arrived_;
   std::set<uint32_t> shown_;

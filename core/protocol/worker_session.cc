@@ -22,6 +22,7 @@ WorkerSession::WorkerSession(SessionOptions options, std::set<Notice::Kind> aske
 void WorkerSession::FillJoin(proto::Join& join) const {
   join.set_group(options_.id.group);
   join.set_mode(static_cast<uint32_t>(options_.mode));
+  join.set_catch_up(options_.catch_up);
   join.set_shown_version(host_.shown_version());
   join.set_committed_version(committed_ ? committed_->version : host_.shown_version());
   if (!doubt_) return;
@@ -37,6 +38,12 @@ void WorkerSession::OnRoleMessage(const proto::ControllerMessage& message, absl:
       return OnCommit(message.commit());
     case proto::ControllerMessage::kAbort:
       return OnAbort(message.abort());
+    case proto::ControllerMessage::kRenewed:
+      return OnRenewed(message.renewed());
+    case proto::ControllerMessage::kStart:
+      return OnStart(message.start());
+    case proto::ControllerMessage::kTermOver:
+      return OnTermOver(message.term_over().group());
     default:
       return;
   }
@@ -180,11 +187,47 @@ void WorkerSession::SayShown() {
   Send(std::move(message));
 }
 
+// --- lending ---
+
+// A START that names this generation of the buffer fails if it could not be learnt.
+void WorkerSession::OnRenewed(const proto::Renewed& renewed) {
+  const Term* term = FindTerm(renewed.epoch());
+  if (term == nullptr || term->group == group()) return;
+  (void)host_.SetBufferAddress(term->group, renewed.worker(), renewed.buffer_index(),
+                               renewed.buffer());
+}
+
+void WorkerSession::OnStart(const proto::Start& start) {
+  const Term* term = FindTerm(start.round().epoch());
+  if (term == nullptr || term->group == group()) return;
+  const UpdateId update{.version = start.version(),
+                        .sequence = start.round().sequence(),
+                        .epoch = start.round().epoch(),
+                        .plan_hash = start.plan_hash()};
+  const absl::Status status = host_.Lend(term->group, update, start);
+  if (!status.ok())
+    SendFailed(update, While(absl::StrCat("lend version ", update.version), status));
+}
+
+// An ABORT of what is lent is always followed by this.
+void WorkerSession::OnTermOver(const std::string& group) {
+  if (group == this->group() || !terms().contains(group)) return;
+  ForgetTerm(group);
+  host_.ForgetGroup(group);
+}
+
+void WorkerSession::EndLoans() {
+  for (const auto& [group, term] : terms()) {
+    if (group != this->group()) host_.ForgetGroup(group);
+  }
+}
+
 // --- the end ---
 
 // A worker that has not voted cannot be in doubt: nothing was decided, and nothing will be. One
 // that has keeps what arrived until it hears the decision.
 void WorkerSession::OnLost(const absl::Status& status, absl::Time) {
+  EndLoans();
   if (Mutated(Mutation::kDoubtForgotten)) doubt_.reset();
   if (Mutated(Mutation::kCommitDroppedWithTheStream) && committed_) {
     host_.Abort(*std::exchange(committed_, std::nullopt), /*begun=*/true);
@@ -195,6 +238,7 @@ void WorkerSession::OnLost(const absl::Status& status, absl::Time) {
 }
 
 bool WorkerSession::PrepareToLeave(absl::Time now) {
+  EndLoans();
   SayShown();
   if (update_ && doubt_ != update_) {
     GiveUp(*update_, /*begun=*/true, absl::CancelledError("it leaves the job"));

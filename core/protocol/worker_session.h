@@ -23,6 +23,17 @@ class WorkerHost : public SessionHost {
   // Gives the update up. `begun`: data may have landed.
   virtual void Abort(const UpdateId& update, bool begun) = 0;
   virtual uint64_t shown_version() const = 0;
+
+  // --- as a lender, to the workers of another group ---
+
+  // A buffer of such a worker is there from now on.
+  virtual absl::Status SetBufferAddress(const std::string& group, uint32_t worker,
+                                        uint32_t buffer_index, const proto::Buffer& buffer) = 0;
+  // Begins to send what is lent.
+  virtual absl::Status Lend(const std::string& group, const UpdateId& update,
+                            const proto::Start& start) = 0;
+  // The group's term is over: nothing is sent to it any more when this returns.
+  virtual void ForgetGroup(const std::string& group) = 0;
 };
 
 class WorkerSession final : public RankSession {
@@ -45,6 +56,10 @@ class WorkerSession final : public RankSession {
   // Before Commit(): what arrived is wrong. After it: it could not be shown.
   void OnFailed(const UpdateId& update, const absl::Status& status, absl::Time now);
   void OnShown(const UpdateId& update, absl::Duration pause, absl::Time now);
+  // What is lent cannot be sent.
+  void OnLoanFailed(const UpdateId& update, const absl::Status& status) {
+    SendFailed(update, status);
+  }
 
   // Returns true if this worker voted for a version whose decision it has not heard, and has lost
   // the controller.
@@ -65,6 +80,11 @@ class WorkerSession final : public RankSession {
   absl::Time role_deadline() const override { return leave_deadline_; }
 
   void OnPrepare(const proto::Prepare& prepare, absl::Time now);
+  void OnRenewed(const proto::Renewed& renewed);
+  void OnStart(const proto::Start& start);
+  void OnTermOver(const std::string& group);
+  // Ends what is lent to other groups.
+  void EndLoans();
   void OnCommit(const proto::Commit& commit);
   void OnAbort(const proto::Abort& abort);
   void GiveUp(const UpdateId& update, bool begun, const absl::Status& status);

@@ -55,6 +55,7 @@ Cluster::Cluster(const ClusterOptions& options, const MakeFabric& make_fabric)
   for (uint32_t w = 0; w < options.workers; ++w) {
     WorkerRank& rank = workers_[w];
     rank.manifest = model_->Worker(w);
+    rank.fabric_events.reserve(256);
     rank.fabric = make_fabric(absl::StrCat("worker ", w));
     std::vector<MemorySpan> user_regions;
     for (uint32_t r = 0; options.user_memory && r < rank.manifest.region_count(); ++r) {
@@ -87,15 +88,23 @@ absl::Status Cluster::FirstFailure() const {
   return absl::OkStatus();
 }
 
+template <typename Rank>
+void Cluster::HandOn(Rank& rank) {
+  rank.fabric_events.clear();
+  rank.fabric->Poll(rank.fabric_events);
+  for (const FabricEvent& event : rank.fabric_events) rank.engine->Handle(event);
+}
+
 void Cluster::Step() {
   for (TrainerRank& rank : trainers_) {
     if (rank.engine == nullptr) continue;
-    rank.fabric_events.clear();
-    rank.fabric->Poll(rank.fabric_events);
-    for (const FabricEvent& event : rank.fabric_events) rank.engine->Handle(event);
+    HandOn(rank);
     rank.engine->Step();
   }
-  for (WorkerRank& rank : workers_) rank.engine->Step(now_);
+  for (WorkerRank& rank : workers_) {
+    HandOn(rank);
+    rank.engine->Step(now_);
+  }
 }
 
 bool Cluster::StepUntil(const std::function<bool()>& done) {

@@ -117,9 +117,13 @@ class Cluster {
     Manifest manifest;
     std::unique_ptr<Fabric> fabric;
     std::unique_ptr<WorkerEngine> engine;
+    std::vector<FabricEvent> fabric_events;
     std::vector<WorkerEvent> events;
   };
 
+  // Hands the fabric's events on to the engine.
+  template <typename Rank>
+  static void HandOn(Rank& rank);
   absl::Status FirstFailure() const;
   std::vector<PeerLanes> LanesTo(size_t peers) const;
 

@@ -9,6 +9,7 @@
 
 #include "core/control/status_json.h"
 #include "core/fabric/choice/make_fabric.h"
+#include "testing/cluster/quantised_model.h"
 #include "testing/job/job.h"
 
 namespace waybill {
@@ -28,6 +29,11 @@ void PublishToAll(Job& job, uint64_t version) {
   ASSERT_TRUE(job.trainer(0)->AwaitOutcome(absl::Seconds(20)).ok());
 }
 
+void ExpectShown(Job& job, uint32_t w, uint64_t version) {
+  EXPECT_EQ(job.worker(w)->AwaitShown(version, absl::Seconds(20)).message(), "");
+  EXPECT_TRUE(job.Shows(w, version)) << w;
+}
+
 TEST(Groups, AGroupThatJoinsOpensItsOwnLanesAndNoOthers) {
   const auto make_fabric = [](const std::string&) { return *MakeFabric({.host = "127.0.0.1"}); };
   Job job({.make_fabric = make_fabric, .trainers = 2, .workers = 3, .groups = {"a", "b", "b"}});
@@ -45,11 +51,12 @@ TEST(Groups, AGroupThatJoinsOpensItsOwnLanesAndNoOthers) {
   std::thread first([&] { ASSERT_EQ(job.JoinWorker(1).message(), ""); });
   ASSERT_EQ(job.JoinWorker(2).message(), "");
   first.join();
+  for (uint32_t w = 1; w < 3; ++w) ExpectShown(job, w, 1);
   PublishToAll(job, 2);
   for (uint32_t w = 0; w < 3; ++w) EXPECT_TRUE(job.Shows(w, 2)) << w;
   const auto after = LanesOf(job.controller().status());
   EXPECT_EQ(job.controller().status().groups(0).epoch(), epoch);
-  EXPECT_EQ(after.at("a worker 0"), before.at("a worker 0"));
+  EXPECT_EQ(after.at("a worker 0"), before.at("a worker 0") + 2);  // By which it lent version 1.
   for (const std::string trainer : {" trainer 0", " trainer 1"}) {
     EXPECT_EQ(after.at(trainer), before.at(trainer) + 2) << trainer;
   }
@@ -64,6 +71,7 @@ TEST(Groups, AGroupThatDiesFailsNoPublishAndIsThereAgainWhenItComesBack) {
   PublishToAll(job, 2);
   EXPECT_TRUE(job.Shows(0, 2));
   ASSERT_EQ(job.JoinWorker(1).message(), "");
+  ExpectShown(job, 1, 2);
   PublishToAll(job, 3);
   for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(job.Shows(w, 3)) << w;
 }
@@ -82,6 +90,86 @@ TEST(Groups, WhatAGroupThatIsNotWholeMissesIsToldByName) {
   EXPECT_EQ((*outcomes)[1].status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ((*outcomes)[1].status.message(),
             "group b is not whole: waiting for worker 1 of group \"b\"");
+}
+
+// Two groups, of which the second joins late; its workers have the other half of the columns.
+class CatchUp : public testing::TestWithParam<Mode> {
+ protected:
+  static JobOptions Options() {
+    return {.trainers = 2, .workers = 3, .groups = {"a", "b", "b"}, .mode = GetParam()};
+  }
+  void SetUp() override {
+    ASSERT_EQ(job_.StartController().message(), "");
+    std::thread other([&] { ASSERT_EQ(job_.JoinTrainer(1).message(), ""); });
+    std::thread worker([&] { ASSERT_EQ(job_.JoinWorker(0).message(), ""); });
+    ASSERT_EQ(job_.JoinTrainer(0).message(), "");
+    other.join();
+    worker.join();
+    PublishToAll(job_, 1);
+    job_.Fill(2);  // The trainers do not hold version 1 any more.
+  }
+  void JoinB() {
+    std::thread first([&] { ASSERT_EQ(job_.JoinWorker(1).message(), ""); });
+    ASSERT_EQ(job_.JoinWorker(2).message(), "");
+    first.join();
+  }
+
+  Job job_{Options()};
+};
+
+TEST_P(CatchUp, AGroupThatJoinsShowsWhatItHasMissed) {
+  JoinB();
+  for (uint32_t w = 0; w < 3; ++w) ExpectShown(job_, w, 1);
+  PublishToAll(job_, 2);
+  for (uint32_t w = 0; w < 3; ++w) EXPECT_TRUE(job_.Shows(w, 2)) << w;
+}
+
+TEST_P(CatchUp, AWorkerThatComesBackCatchesUpAndTheOthersOfItsGroupKeepWhatTheyShow) {
+  JoinB();
+  PublishToAll(job_, 2);
+  job_.Fill(3);
+  job_.worker(2).reset();
+  ASSERT_EQ(job_.JoinWorker(2).message(), "");
+  for (uint32_t w = 0; w < 3; ++w) ExpectShown(job_, w, 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, CatchUp, testing::Values(Mode::kShadow, Mode::kShadowCopy),
+                         [](const auto& mode) {
+                           return mode.param == Mode::kShadow ? "Shadow" : "ShadowCopy";
+                         });
+
+// Every worker holds all of a matrix, quantised.
+class AllQuantised final : public ClusterModel {
+ public:
+  Manifest Trainer(uint32_t t) const override { return model_->Trainer(t); }
+  Manifest Worker(uint32_t) const override { return model_->Worker(0); }
+  void Fill(uint64_t version, const Manifest& trainer, std::byte* memory) const override {
+    model_->Fill(version, trainer, memory);
+  }
+  void Expect(uint64_t version, const Manifest& worker,
+              std::vector<std::vector<std::byte>>& regions) const override {
+    model_->Expect(version, worker, regions);
+  }
+
+ private:
+  const std::shared_ptr<const ClusterModel> model_ = MakeQuantisedModel(
+      {.trainers = {{Box({0, 0}, {20, 40})}, {Box({20, 0}, {48, 40})}}, .workers = 1});
+};
+
+TEST(CatchUpQuantised, WhatIsServedQuantisedIsLentAsItLies) {
+  Job job({.trainers = 2,
+           .workers = 2,
+           .groups = {"a", "b"},
+           .model = std::make_shared<AllQuantised>()});
+  ASSERT_EQ(job.StartController().message(), "");
+  ASSERT_EQ(job.JoinAll().message(), "");
+  PublishToAll(job, 1);
+  job.Fill(2);
+  job.worker(1).reset();
+  ASSERT_EQ(job.JoinWorker(1).message(), "");
+  for (uint32_t w = 0; w < 2; ++w) ExpectShown(job, w, 1);
+  PublishToAll(job, 2);
+  for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(job.Shows(w, 2)) << w;
 }
 
 }  // namespace

@@ -99,9 +99,10 @@ void Controller::EndRecord(const RecordInFlight& record) {
     return;
   }
   decisions_.push_back(record.decision);
-  run_.CountCommit();
-  run_.Note("recorded: group ", record.decision.group, " commits version ",
-            record.decision.version);
+  const bool lent = loans_.contains(record.decision.epoch);
+  lent ? run_.CountCatchUp() : run_.CountCommit();
+  run_.Note("recorded: group ", record.decision.group, lent ? " catches up with" : " commits",
+            " version ", record.decision.version);
   coordinator_->OnRecorded(record.ticket, Recorded::kDurable, absl::OkStatus(), run_.now());
 }
 
@@ -122,6 +123,7 @@ absl::Time Controller::next_event() const {
 }
 
 void Controller::Send(ConnectionId connection, proto::ControllerMessage message) {
+  if (!message.plan().lender().empty()) loans_.insert(message.plan().epoch());
   streams_.SendToRank(connection, std::move(message));
 }
 void Controller::Close(ConnectionId connection) { streams_.CloseByController(connection); }

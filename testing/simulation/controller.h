@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -29,6 +30,8 @@ class Controller final : public CoordinatorActions {
   Coordinator* coordinator() { return coordinator_.get(); }
   // Returns the decisions on disk, oldest first.
   const std::vector<Decision>& decisions() const { return decisions_; }
+  // Returns the epochs of the terms in which a group caught up from another.
+  const std::set<uint64_t>& loans() const { return loans_; }
 
   // --- faults ---
 
@@ -72,6 +75,7 @@ class Controller final : public CoordinatorActions {
   std::vector<Computation> work_;
   std::vector<RecordInFlight> records_;
   std::vector<Decision> decisions_;
+  std::set<uint64_t> loans_;
   int failing_records_ = 0;
   absl::Time starts_at_ = absl::InfiniteFuture();  // The next one.
   std::unique_ptr<Coordinator> coordinator_;

@@ -54,7 +54,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"ReadersIgnored", Mutation::kReadersIgnored},
                     Planted{"DecisionsForgotten", Mutation::kDecisionsForgotten},
                     Planted{"StartBeforeReady", Mutation::kStartBeforeReady},
-                    Planted{"OneArrivalDecides", Mutation::kOneArrivalDecides}),
+                    Planted{"OneArrivalDecides", Mutation::kOneArrivalDecides},
+                    Planted{"AnythingIsLent", Mutation::kAnythingIsLent},
+                    Planted{"LoanNotHeld", Mutation::kLoanNotHeld}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

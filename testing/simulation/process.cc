@@ -11,6 +11,8 @@ namespace {
 // A call ends by its deadline plus this.
 constexpr absl::Duration kMargin = absl::Seconds(1);
 constexpr std::byte kGarbage{0xEE};
+constexpr TrainerEngineOptions kSending = {
+    .ring_bytes = 8 << 10, .chunk_bytes = 4 << 10, .stage_threads = 0};
 
 }  // namespace
 
@@ -47,10 +49,9 @@ Process::~Process() {
 absl::Status Process::MakeTrainer(SessionOptions options) {
   Manifest manifest = OneShard(job_.BoxOf(id_));
   memory_.assign(manifest.region_bytes(0), kGarbage);
-  auto made = TrainerRank::Create(
-      std::move(options), {.ring_bytes = 8 << 10, .chunk_bytes = 4 << 10, .stage_threads = 0},
-      std::move(manifest), {{MemoryKind::kHost, memory_.data(), memory_.size()}}, fabric_.get(),
-      this);
+  auto made = TrainerRank::Create(std::move(options), kSending, std::move(manifest),
+                                  {{MemoryKind::kHost, memory_.data(), memory_.size()}},
+                                  fabric_.get(), this);
   if (!made.ok()) return made.status();
   trainer_ = *std::move(made);
   return absl::OkStatus();
@@ -68,7 +69,7 @@ absl::Status Process::MakeWorker(SessionOptions options) {
     asked = {Notice::Kind::kPrepare, Notice::Kind::kArrived, Notice::Kind::kCommit};
   }
   auto made =
-      WorkerRank::Create(std::move(options), {.mode = job_.mode, .verify_threads = 0},
+      WorkerRank::Create(std::move(options), {.mode = job_.mode, .verify_threads = 0}, kSending,
                          std::move(manifest), user_regions, std::move(asked), fabric_.get(), this);
   if (!made.ok()) return made.status();
   worker_ = *std::move(made);
@@ -196,7 +197,7 @@ void Process::CheckCalls() {
 }
 
 void Process::CheckGrowth() {
-  const size_t peers = job_.PeersOf(id_);
+  const size_t peers = job_.Ranks().size() - 1;
   const size_t lanes = fabric_->open_lanes();
   // Two ranks without NICs have one lane, or four.
   if (lanes > 4 * peers || fabric_->known_regions() > 16) {

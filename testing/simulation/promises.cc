@@ -21,8 +21,15 @@ bool Promises::ToldFailed(const Group& group, uint64_t version) const {
   return Contains(told_failed_, group.name, version);
 }
 
+bool Promises::CaughtUp(const std::string& group, uint64_t version) const {
+  return std::any_of(decisions_.begin(), decisions_.end(), [&](const Decision& d) {
+    return d.group == group && d.version == version && loans_.contains(d.epoch);
+  });
+}
+
 void Promises::OnOutcome(uint64_t version, const std::string& group, bool committed) {
   (committed ? told_committed_ : told_failed_)[group].insert(version);
+  if (CaughtUp(group, version)) return;
   if (committed && Contains(told_failed_, group, version)) {
     run_.Violate(absl::StrCat("truthful: version ", version, " of group ", group,
                               " was reported as failed and as committed"));
@@ -36,7 +43,7 @@ void Promises::OnOutcome(uint64_t version, const std::string& group, bool commit
 void Promises::OnShown(const Process& process, uint64_t before, uint64_t version) {
   const std::string& group = process.id().group;
   shown_[group].insert(version);
-  if (Contains(told_failed_, group, version)) {
+  if (Contains(told_failed_, group, version) && !CaughtUp(group, version)) {
     run_.Violate(absl::StrCat("truthful: ", process.name(), " shows version ", version,
                               ", which was reported as failed"));
   }

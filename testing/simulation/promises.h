@@ -17,8 +17,10 @@ namespace waybill::simulation {
 
 class Promises {
  public:
-  // `decisions`: all that are recorded, as of the time of each call. The pointers outlive this.
-  Promises(Run* run, const std::vector<Decision>* decisions) : run_(*run), decisions_(*decisions) {}
+  // `decisions`: all that are recorded, as of the time of each call; `loans`: the epochs of terms
+  // in which a group caught up. The pointers outlive this.
+  Promises(Run* run, const std::vector<Decision>* decisions, const std::set<uint64_t>* loans)
+      : run_(*run), decisions_(*decisions), loans_(*loans) {}
 
   // As ProcessHost has them.
   void OnOutcome(uint64_t version, const std::string& group, bool committed);
@@ -37,8 +39,12 @@ class Promises {
   static bool Contains(const VersionsOfGroups& versions, const std::string& group,
                        uint64_t version);
 
+  // Returns true if the group has caught up with the version, whatever its trainers were told.
+  bool CaughtUp(const std::string& group, uint64_t version) const;
+
   Run& run_;
   const std::vector<Decision>& decisions_;
+  const std::set<uint64_t>& loans_;
   VersionsOfGroups told_committed_, told_failed_, shown_;
 };
 

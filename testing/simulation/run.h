@@ -66,6 +66,7 @@ class Run {
   bool violated() const { return !result_.violation.empty(); }
   void CountFault(FaultKind kind) { ++result_.faults[static_cast<size_t>(kind)]; }
   void CountCommit() { ++result_.committed; }
+  void CountCatchUp() { ++result_.caught_up; }
   Result TakeResult() { return std::move(result_); }
 
  private:

@@ -45,6 +45,9 @@ void Print(const proto::StatusReply& status) {
       std::cout << ", version " << group.updating_version() << " is being sent";
     }
     if (!group.waiting_for().empty()) std::cout << ", waiting for " << group.waiting_for();
+    if (!group.catch_up_trouble().empty()) {
+      std::cout << "; it could not " << group.catch_up_trouble();
+    }
     std::cout << "\n";
   }
   if (status.ranks().empty()) return;

@@ -1,0 +1,39 @@
+// The engine that sends to one group, told what the controller's messages say.
+#ifndef WAYBILL_CORE_CONTROL_GROUP_SENDER_H_
+#define WAYBILL_CORE_CONTROL_GROUP_SENDER_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/engine/trainer_engine.h"
+#include "core/fabric/fabric.h"
+#include "core/protocol/messages.pb.h"
+#include "core/protocol/rank_session.h"
+
+namespace waybill {
+
+class GroupSender {
+ public:
+  // As TrainerEngine::Create() has them.
+  GroupSender(Fabric* fabric, StagingArea* area, TrainerEngine::EventSink sink)
+      : engine_(TrainerEngine::Create(fabric, area, std::move(sink))) {}
+
+  TrainerEngine& engine() const { return *engine_; }
+
+  // As the engine's functions of these names. `plan` has been checked.
+  absl::StatusOr<proto::Offers> SetPlan(TermPlan plan, std::vector<MemorySpan> sources);
+  absl::Status Connect(const proto::Connect& connect);
+  absl::Status SetBufferAddress(uint32_t worker, uint32_t buffer_index,
+                                const proto::Buffer& buffer);
+  absl::Status Start(const UpdateId& update, const proto::Start& start, NonFiniteRule rule);
+
+ private:
+  std::unique_ptr<TrainerEngine> engine_;
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_CONTROL_GROUP_SENDER_H_
