@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/protocol/timeouts.h"
+#include "tools/waybill/lane_table.h"
 #include "tools/waybill/trace_file.h"
 
 namespace waybill {
@@ -33,6 +34,7 @@ struct DemoOptions {
   bool digests = true;
   bool check = true;
   bool bound = true;  // Also measures memcpy.
+  LaneDetail lanes = LaneDetail::kSummary;
   double timeout_seconds = absl::ToDoubleSeconds(kPublishTimeout);
   uint32_t threads = 1;
   std::string fabric = "auto";

@@ -81,6 +81,9 @@ void AddDemoCommand(CLI::App& app, Run& run) {
       "--no-check", [options] { options->check = false; }, "do not compare with the checkpoint");
   command->add_flag_callback(
       "--no-bound", [options] { options->bound = false; }, "do not measure memcpy");
+  command->add_flag_callback(
+      "--lanes", [options] { options->lanes = LaneDetail::kAll; },
+      "list every lane, with its ports");
   command->add_option("--threads", options->threads, "threads that stage or verify, in each rank")
       ->capture_default_str();
   command->add_option("--timeout", options->timeout_seconds, "deadline of each update, in seconds")

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
-#include <map>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -72,14 +73,11 @@ std::string FormatReport(const DemoReport& report, const DemoOptions& options) {
     absl::StrAppend(&text,
                     absl::StrFormat("%-12s %12s\n", rank.name, Megabytes(rank.weight_bytes)));
   }
-  std::map<std::string, uint32_t> paths;
+  std::vector<std::string> paths;
   for (const DemoRank& rank : report.trainers) {
-    for (const std::string& path : rank.lanes) ++paths[path];
+    paths.insert(paths.end(), rank.lanes.begin(), rank.lanes.end());
   }
-  absl::StrAppend(&text, "\nlanes from trainers to workers\n");
-  for (const auto& [path, count] : paths) {
-    absl::StrAppend(&text, absl::StrFormat("%4d  %s\n", count, path));
-  }
+  absl::StrAppend(&text, "\nlanes from trainers to workers\n", LaneTable(paths, options.lanes));
   const double median = report.median_seconds();
   const double rate = static_cast<double>(report.update_bytes) / median;
   absl::StrAppend(

@@ -1,16 +1,20 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "core/control/fetch_status.h"
 #include "core/control/status_json.h"
 #include "tools/waybill/commands.h"
+#include "tools/waybill/lane_table.h"
 
 namespace waybill {
 namespace {
@@ -19,7 +23,11 @@ struct Options {
   std::string controller = "127.0.0.1:7070";
   std::string token;
   bool json = false;
+  bool lanes = false;  // All of them.
+  bool watch = false;
 };
+
+constexpr absl::string_view kClearScreen = "\x1b[H\x1b[2J";
 
 // How long the rank's part in its latest update took.
 std::string DescribeTime(const proto::RankReport& report) {
@@ -66,25 +74,22 @@ void Print(const proto::StatusReply& status) {
 }
 
 // Prints how many lanes of the trainers take each path, how many died and how many fell back.
-void PrintLanes(const proto::StatusReply& status) {
-  std::map<std::string, int> paths, of_co_owners;
+void PrintLanes(const proto::StatusReply& status, LaneDetail detail) {
+  std::vector<std::string> paths, of_co_owners;
   uint64_t fallbacks = 0, lanes_lost = 0;
   for (const proto::GroupStatus& group : status.groups()) lanes_lost += group.lanes_lost();
   for (const proto::RankStatus& rank : status.ranks()) {
     fallbacks += CounterOf(rank.report(), "fallbacks");
     if (rank.name().rfind("trainer", 0) != 0) continue;
     for (const proto::LaneReport& lane : rank.lanes()) {
-      ++(lane.co_owner() ? of_co_owners : paths)[lane.path()];
+      (lane.co_owner() ? of_co_owners : paths).push_back(lane.path());
     }
   }
   if (paths.empty()) return;
-  std::cout << "\nlanes from trainers to workers\n";
-  for (const auto& [path, count] : paths) std::cout << absl::StrFormat("%6d  %s\n", count, path);
+  std::cout << "\nlanes from trainers to workers\n" << LaneTable(paths, detail);
   if (!of_co_owners.empty()) {
-    std::cout << "\nends of lanes between trainers, which trade the maxima of split blocks\n";
-  }
-  for (const auto& [path, count] : of_co_owners) {
-    std::cout << absl::StrFormat("%6d  %s\n", count, path);
+    std::cout << "\nends of lanes between trainers, which trade the maxima of split blocks\n"
+              << LaneTable(of_co_owners, detail);
   }
   if (lanes_lost > 0 || fallbacks > 0) {
     std::cout << absl::StrFormat(
@@ -94,16 +99,28 @@ void PrintLanes(const proto::StatusReply& status) {
   }
 }
 
-absl::Status RunStatus(const Options& options) {
+absl::Status Show(const Options& options) {
   WAYBILL_ASSIGN_OR_RETURN(const proto::StatusReply status,
                            FetchStatus(options.controller, options.token, absl::Seconds(5)));
   if (options.json) {
-    std::cout << nlohmann::json::parse(StatusToJson(status)).dump(2) << "\n";
+    std::cout << nlohmann::json::parse(StatusToJson(status)).dump(options.watch ? -1 : 2) << "\n";
   } else {
+    if (options.watch && isatty(STDOUT_FILENO)) std::cout << kClearScreen;
     Print(status);
-    PrintLanes(status);
+    PrintLanes(status, options.lanes ? LaneDetail::kAll : LaneDetail::kSummary);
   }
+  std::cout << std::flush;
   return absl::OkStatus();
+}
+
+// With --watch shows it every second, also when the controller is away, until it is interrupted.
+absl::Status RunStatus(const Options& options) {
+  for (;;) {
+    absl::Status status = Show(options);
+    if (!options.watch || absl::IsUnauthenticated(status)) return status;
+    if (!status.ok()) std::cerr << status.message() << "\n";
+    absl::SleepFor(absl::Seconds(1));
+  }
 }
 
 }  // namespace
@@ -114,7 +131,9 @@ void AddStatusCommand(CLI::App& app, Run& run) {
   command->add_option("--controller", options->controller, "address of the controller")
       ->capture_default_str();
   command->add_option("--token", options->token, "the job's secret")->envname("WAYBILL_TOKEN");
-  command->add_flag("--json", options->json, "print JSON");
+  command->add_flag("--watch", options->watch, "show it again every second, until interrupted");
+  command->add_flag("--lanes", options->lanes, "list every lane, with its ports");
+  command->add_flag("--json", options->json, "print JSON; with --watch, a line each second");
   command->callback([options, &run] { run = [options] { return RunStatus(*options); }; });
 }
 
