@@ -82,11 +82,12 @@ TEST(Device, APublishWaitsForItsEventAndForNothingElseOfTheDevice) {
   GpuMemory memory;
   Job job({.device = &memory});
   job.Join();
+  waybill_event_t event = job.Await(WAYBILL_EVENT_GROUP_JOINED);
+  waybill_event_release(&event);
   HeldStream busy, other;  // Neither ends before it is told to.
   ASSERT_EQ(PublishAfter(job, 7, busy.RecordedEvent(), 0, nullptr, nullptr), WAYBILL_OK);
   // As the optimizer's last kernels would.
   job.Fill(7);
-  waybill_event_t event = WAYBILL_EVENT_INIT;
   EXPECT_EQ(waybill_queue_poll(job.queue, &event, nullptr), WAYBILL_NOT_FOUND);
   busy.Release();
   job.AwaitCommitted(7);

@@ -82,7 +82,7 @@ void Fill(QueuedEvent event, waybill_event_t* out) {
   if (!event.status.ok()) {
     filled.error = MakeHandle(std::make_shared<Error>(std::move(event.status)));
   }
-  if (event.kind == WAYBILL_EVENT_OUTCOME) {
+  if (!event.group.empty()) {
     filled.group = MakeHandle(std::make_shared<Blob>(std::move(event.group)));
   }
   WriteStruct(filled, out);

@@ -228,6 +228,19 @@ void Rank::OnNotice(const Notice& notice) {
     case Notice::Kind::kReconnected:
       LogJoined();
       return Push(NewEvent(WAYBILL_EVENT_RECONNECTED));
+    case Notice::Kind::kGroupJoined:
+    case Notice::Kind::kGroupLeft: {
+      QueuedEvent event =
+          NewEvent(notice.kind == Notice::Kind::kGroupJoined ? WAYBILL_EVENT_GROUP_JOINED
+                                                             : WAYBILL_EVENT_GROUP_LEFT);
+      event.group = notice.group;
+      return Push(std::move(event));
+    }
+    case Notice::Kind::kCaughtUp: {
+      QueuedEvent event = NewEvent(WAYBILL_EVENT_CAUGHT_UP);
+      event.version = notice.version;
+      return Push(std::move(event));
+    }
     case Notice::Kind::kEnded: {
       Log(LogLevel::kWarning, absl::StrCat("was dismissed: ", notice.status.message()));
       QueuedEvent event = NewEvent(WAYBILL_EVENT_ENDED);

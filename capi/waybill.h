@@ -209,7 +209,15 @@ enum {
   /* For a trainer: every group that a version was sent to has decided, and each has had its
    * OUTCOME. `status` is the first error. It follows PUBLISHED, unless the publish was one until
    * committed. */
-  WAYBILL_EVENT_DECIDED = 24
+  WAYBILL_EVENT_DECIDED = 24,
+  /* For a trainer: from now on, versions go to `group`. After RECONNECTED, each group that is here
+   * is told again. */
+  WAYBILL_EVENT_GROUP_JOINED = 25,
+  /* For a trainer: the last worker of `group` has left or died. */
+  WAYBILL_EVENT_GROUP_LEFT = 26,
+  /* For a worker, after COMMIT: the version was not published now, but lent by another group,
+   * because this group had missed it. */
+  WAYBILL_EVENT_CAUGHT_UP = 27
 };
 
 /* The kind of object that an event belongs to. */
@@ -227,7 +235,8 @@ typedef struct waybill_event {
   uint64_t pause_ns;        /* COMMIT: how long copying took (shadow-copy). */
   waybill_update_t* update; /* Yours. Set for PREPARE to ABORT, else NULL. */
   waybill_error_t* error;   /* Yours. NULL if status is WAYBILL_OK. */
-  waybill_blob_t* group;    /* Yours. OUTCOME: the group's name; else NULL. */
+  waybill_blob_t*
+      group; /* Yours. OUTCOME, GROUP_JOINED, GROUP_LEFT: the group's name; else NULL. */
 } waybill_event_t;
 #define WAYBILL_EVENT_INIT {sizeof(waybill_event_t), 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL}
 
@@ -805,9 +814,13 @@ typedef struct waybill_worker_options {
   uint32_t ask;            /* WAYBILL_ASK_*. Waybill itself accepts all others. */
   uint32_t verify_threads; /* 0: 1. */
   waybill_queue_t* queue;
+  /* 0: a worker whose group has missed a version gets it from another group that shows it, as an
+   * update like any other, soon after it has joined. 1: it waits for the next publish. */
+  uint32_t no_catch_up;
+  uint32_t reserved;
 } waybill_worker_options_t;
 #define WAYBILL_WORKER_OPTIONS_INIT \
-  {sizeof(waybill_worker_options_t), NULL, NULL, NULL, 0, 0, 0, 0, NULL}
+  {sizeof(waybill_worker_options_t), NULL, NULL, NULL, 0, 0, 0, 0, NULL, 0, 0}
 
 /* Creates a worker: a rank that serves inference. It opens the GPU of its regions, if there is one,
  * and no connection before waybill_worker_join().
@@ -841,10 +854,10 @@ typedef struct waybill_worker_state {
   /* 1: the worker voted for a version and lost the controller. It shows the old version until it
    * learns the decision. */
   uint32_t in_doubt;
-  uint32_t reserved;
-  uint64_t stragglers; /* Immediates of abandoned updates that came late. */
-  uint64_t repeats;    /* Immediates that came twice. */
-  uint64_t renewals;   /* Times that an abandoned buffer was renewed. */
+  uint32_t catching_up; /* 1: another group lends the version that this one has missed. */
+  uint64_t stragglers;  /* Immediates of abandoned updates that came late. */
+  uint64_t repeats;     /* Immediates that came twice. */
+  uint64_t renewals;    /* Times that an abandoned buffer was renewed. */
 } waybill_worker_state_t;
 #define WAYBILL_WORKER_STATE_INIT {sizeof(waybill_worker_state_t), 0, 0, 0, 0, 0, 0, 0, 0}
 

@@ -72,6 +72,7 @@ class WorkerObject final : public Rank {
     state.joined = CheckJoined().ok() ? 1 : 0;
     state.dirty = core->dirty() ? 1 : 0;
     state.in_doubt = report.in_doubt ? 1 : 0;
+    state.catching_up = report.catching_up ? 1 : 0;
     state.stragglers = report.counts.stragglers;
     state.repeats = report.counts.repeats;
     state.renewals = report.counts.renewals;
@@ -185,6 +186,7 @@ absl::StatusOr<std::shared_ptr<WorkerObject>> CreateWorker(
                                                    "; the largest are ", WAYBILL_MODE_IN_PLACE,
                                                    " and ", kAll));
   }
+  parts.config.identity.catch_up = options.no_catch_up == 0;
   WorkerSettings settings{.engine = {}, .ask = options.ask};
   if (options.mode != 0) settings.engine.mode = static_cast<Mode>(options.mode);
   if (options.verify_threads != 0) settings.engine.verify_threads = options.verify_threads;

@@ -25,6 +25,15 @@ const (
 	EventDisconnected EventKind = C.WAYBILL_EVENT_DISCONNECTED
 	// The rank is back, and part of a group's term again.
 	EventReconnected EventKind = C.WAYBILL_EVENT_RECONNECTED
+
+	// Tells a trainer that versions go to a group from now on. After EventReconnected, each group that
+	// is here is told again.
+	EventGroupJoined EventKind = C.WAYBILL_EVENT_GROUP_JOINED
+	// Tells a trainer that the last worker of a group has left or died.
+	EventGroupLeft EventKind = C.WAYBILL_EVENT_GROUP_LEFT
+	// Tells a worker, after EventCommit, that the version was lent by another group, because this group
+	// had missed it.
+	EventCaughtUp EventKind = C.WAYBILL_EVENT_CAUGHT_UP
 )
 
 func (k EventKind) String() string {
@@ -47,6 +56,12 @@ func (k EventKind) String() string {
 		return "DISCONNECTED"
 	case EventReconnected:
 		return "RECONNECTED"
+	case EventGroupJoined:
+		return "GROUP_JOINED"
+	case EventGroupLeft:
+		return "GROUP_LEFT"
+	case EventCaughtUp:
+		return "CAUGHT_UP"
 	}
 	return fmt.Sprintf("EventKind(%d)", uint32(k))
 }
@@ -58,7 +73,7 @@ type Event struct {
 	Err          error         // Why, for Abort, Outcome, Decided, Ended and Disconnected.
 	AnswerWanted bool          // The update waits for Accept or Refuse.
 	Pause        time.Duration // How long a Commit copied, in shadow-copy.
-	Group        string        // The group that an Outcome is about.
+	Group        string        // The group that an Outcome, GroupJoined or GroupLeft is about.
 
 	update *C.waybill_update_t
 }
@@ -72,7 +87,7 @@ func takeEvent(from *C.waybill_event_t) *Event {
 		AnswerWanted: from.answer_wanted != 0,
 		Pause:        time.Duration(from.pause_ns),
 	}
-	if event.Kind == EventOutcome {
+	if from.group != nil {
 		event.Group = string(takeBlob(from.group))
 	}
 	if event.AnswerWanted {

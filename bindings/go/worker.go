@@ -42,6 +42,9 @@ type WorkerOptions struct {
 	Mode          Mode      // 0: shadow.
 	Ask           Ask       // All else is accepted at once.
 	VerifyThreads uint32    // 0: 1.
+	// A worker whose group has missed a version gets it from another group that shows it, as an update
+	// like any other, soon after it has joined. True: it waits for the next publish.
+	NoCatchUp bool
 }
 
 // A Worker is an inference rank.
@@ -71,6 +74,7 @@ func NewWorker(options WorkerOptions) (*Worker, error) {
 		ask:            C.uint32_t(options.Ask),
 		verify_threads: C.uint32_t(options.VerifyThreads),
 		queue:          owner.events.queue,
+		no_catch_up:    flag(options.NoCatchUp),
 	}
 	var c *C.waybill_worker_t
 	var e *C.waybill_error_t
@@ -123,6 +127,7 @@ type WorkerState struct {
 	Joined       bool
 	Dirty        bool   // In place: written and not committed; nothing can be read.
 	InDoubt      bool   // It voted and lost the controller: it shows the old version until it hears the decision.
+	CatchingUp   bool   // Another group lends the version that this one has missed.
 	Stragglers   uint64 // How many late words of abandoned updates have come.
 	Repeats      uint64 // How many immediates have come twice.
 	Renewals     uint64 // How many buffers were fenced.
@@ -141,6 +146,7 @@ func (w *Worker) State() (WorkerState, error) {
 		Joined:       c.joined != 0,
 		Dirty:        c.dirty != 0,
 		InDoubt:      c.in_doubt != 0,
+		CatchingUp:   c.catching_up != 0,
 		Stragglers:   uint64(c.stragglers),
 		Repeats:      uint64(c.repeats),
 		Renewals:     uint64(c.renewals),

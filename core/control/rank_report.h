@@ -45,6 +45,8 @@ struct WorkerReport {
   std::vector<LaneReport> lanes;  // How each peer is reached.
   // It voted for a version and lost the controller before it heard the decision.
   bool in_doubt = false;
+  // Another group lends the version that this one has missed.
+  bool catching_up = false;
 };
 
 // What the controller is told, with the fabric's counters among the rank's own.

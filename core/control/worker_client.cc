@@ -71,12 +71,14 @@ class Client final : public WorkerClient {
   void Publish(const WorkerRank& rank) {
     const bool changed = rank.report_changes() != copied_changes_;
     if (!changed && rank.verified_bytes() == copied_bytes_ &&
-        rank.session().in_doubt() == copied_doubt_) {
+        rank.session().in_doubt() == copied_doubt_ &&
+        rank.session().catching_up() == copied_catching_up_) {
       return;
     }
     copied_changes_ = rank.report_changes();
     copied_bytes_ = rank.verified_bytes();
     copied_doubt_ = rank.session().in_doubt();
+    copied_catching_up_ = rank.session().catching_up();
     const std::lock_guard lock(mutex_);
     report_ = rank.report();
   }
@@ -89,6 +91,7 @@ class Client final : public WorkerClient {
   std::promise<void> left_;
   uint64_t copied_bytes_ = 0;
   bool copied_doubt_ = false;
+  bool copied_catching_up_ = false;
   RankClient<WorkerRank> client_;  // Last: its thread ends before what it uses.
 };
 

@@ -108,6 +108,7 @@ WorkerReport WorkerRank::report() const {
   report.stages = engine_->stages();
   report.counts = engine_->counts();
   report.in_doubt = session_.in_doubt();
+  report.catching_up = session_.catching_up();
   return report;
 }
 

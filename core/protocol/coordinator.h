@@ -136,7 +136,8 @@ class Coordinator final {
     // The group whose workers send in this term; empty: the trainers do.
     std::string lender;
     uint64_t lent_version = 0;
-    std::map<std::string, int> loans_tried;  // By lender, since a worker joined.
+    absl::Time loan_patience = absl::InfinitePast();  // Publishes wait for the loan until then.
+    std::map<std::string, int> loans_tried;           // By lender, since a worker joined.
     absl::Status last_loan_trouble;
     uint64_t plan_ticket = 0;
     Plan plan;

@@ -15,6 +15,10 @@ namespace waybill {
 
 namespace {
 
+// How long publishes wait for a group that catches up: a small model has moved by then, and a large
+// one is not worth waiting for.
+constexpr absl::Duration kLoanPatience = absl::Milliseconds(250);
+
 absl::StatusOr<Plan> PlanOf(const std::vector<std::shared_ptr<const Manifest>>& senders,
                             const std::vector<std::shared_ptr<const Manifest>>& workers,
                             bool lent) {
@@ -59,6 +63,7 @@ void Coordinator::TryBeginTerm(Group& group, absl::Time now) {
   EndLoan(group);
   if (now < group.retry_at) return;
   group.lender = FindLender(group);
+  if (!group.lender.empty()) group.loan_patience = now + kLoanPatience;
   if (group.lender.empty() && !members_.complete(group.name)) return;
   group.phase = Phase::kPlanning;
   group.nics_changed = false;

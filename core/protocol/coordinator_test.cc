@@ -447,10 +447,12 @@ TEST_F(CatchUpTest, AGroupThatJoinsGetsTheNewestVersionFromOneThatShowsIt) {
   EXPECT_EQ(Count(kTrainer[0], Kind::kOutcome), 0);
 }
 
-TEST_F(CatchUpTest, APublishGoesWithoutAGroupThatCatchesUp) {
+TEST_F(CatchUpTest, APublishGoesWithoutAGroupThatCatchesUpForLong) {
   JoinShowing(1, 0);
   ConnectLoan();
   for (const uint32_t t : {0u, 1u}) Publish(t, 6);
+  EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 0);
+  Pass(absl::Milliseconds(250));
   EXPECT_EQ(Last(kWorker[0], Kind::kPrepare)->prepare().version(), 6u);
   EXPECT_EQ(Last(kTrainer[0], Kind::kOutcome)->outcome().group(), "b");
   EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome),
@@ -459,6 +461,19 @@ TEST_F(CatchUpTest, APublishGoesWithoutAGroupThatCatchesUp) {
   Arrived(0);
   Shown(0);
   EXPECT_EQ(Count(kWorker[1], Kind::kAbort), 0);  // What is lent is held.
+}
+
+TEST_F(CatchUpTest, APublishWaitsForAGroupThatCatchesUpAtOnce) {
+  JoinShowing(1, 0);
+  ConnectLoan();
+  for (const uint32_t t : {0u, 1u}) Publish(t, 6);
+  Ready(1);
+  Arrived(1);
+  OfferIn("b");
+  ConnectIn("b");
+  for (const uint32_t w : {0u, 1u}) {
+    EXPECT_EQ(Last(kWorker[w], Kind::kPrepare)->prepare().version(), 6u) << w;
+  }
 }
 
 TEST_F(CatchUpTest, AGroupCatchesUpWithoutTheTrainers) {

@@ -357,7 +357,6 @@ absl::Time Coordinator::PublishDeadline() const {
 }
 
 // Returns true if the group's ranks are all here and its lanes are being made for the first time.
-// One that catches up takes as long as it takes.
 bool Coordinator::IsSettling(const Group& group) const {
   return group.phase != Phase::kReady && group.lender.empty() && group.lane_troubles == 0 &&
          members_.complete(group.name);
@@ -366,15 +365,17 @@ bool Coordinator::IsSettling(const Group& group) const {
 // Returns when the publish goes to the groups that are whole: at once, or once those that will be
 // whole soon have had their time. InfiniteFuture if it can go to none.
 absl::Time Coordinator::OpeningTime(const Publication& publication) const {
-  bool any_ready = false, any_settling = false;
+  bool any_ready = false;
+  absl::Time time = publication.received();
+  const absl::Time latest = publication.received() + options_.absence_timeout;
   for (const auto& [name, group] : groups_) {
     const bool ready = group.phase == Phase::kReady;
     if (!ready && IsRequired(group)) return absl::InfiniteFuture();
     any_ready = any_ready || ready;
-    any_settling = any_settling || IsSettling(group);
+    if (IsSettling(group)) time = latest;
+    if (!group.lender.empty()) time = std::max(time, std::min(group.loan_patience, latest));
   }
-  if (!any_ready) return absl::InfiniteFuture();
-  return publication.received() + (any_settling ? options_.absence_timeout : absl::ZeroDuration());
+  return any_ready ? time : absl::InfiniteFuture();
 }
 
 void Coordinator::Open(Publication& publication) {

@@ -164,7 +164,7 @@ void RankSession::OnMessage(const proto::ControllerMessage& message, absl::Time 
       backoff_ = absl::ZeroDuration();
       if (life_ == Life::kJoining) FinishJoining(absl::OkStatus());
       if (std::exchange(told_disconnected_, false)) Tell({.kind = Notice::Kind::kReconnected});
-      return OnEstablished(now);
+      return OnEstablished(term->group, now);
     }
     case proto::ControllerMessage::kChallenge: {
       proto::RankMessage alive;
@@ -207,7 +207,10 @@ void RankSession::EndTerms(const absl::Status& status, absl::Time now) {
 }
 
 void RankSession::OnPlan(const proto::Plan& plan) {
-  terms_[plan.group()] = {plan.group(), plan.epoch(), plan.plan_hash(), /*established=*/false};
+  terms_[plan.group()] = {.group = plan.group(),
+                          .epoch = plan.epoch(),
+                          .plan_hash = plan.plan_hash(),
+                          .lent = !plan.lender().empty()};
   absl::StatusOr<RankPlan> routes = DecodeRankPlan(plan.routes());
   absl::StatusOr<proto::Offers> offers = routes.ok()
                                              ? host_.SetPlan({.group = plan.group(),

@@ -34,6 +34,10 @@ struct Notice {
     kReconnected = 9,   // It is back, and part of a term.
     kEnded = 10,        // The controller has dismissed this rank for good; `status` says why.
 
+    kGroupJoined = 12,  // To a trainer: versions go to `group` from now on.
+    kGroupLeft = 13,    // To a trainer: nobody of `group` is here any more.
+    kCaughtUp = 14,     // To a worker: the version that it shows was lent by another group.
+
     kOutcome = 16,  // To a trainer: what became of `version` in `group`.
     // To a trainer, after kPublished of a version that was SENT: every group that it went to has
     // decided. `status` is the first error; of a publish until it is committed, kPublished has it.
@@ -48,7 +52,7 @@ struct Notice {
   uint64_t token = 0;
   uint64_t version = 0;
   absl::Status status = absl::OkStatus();
-  std::string group = {};                       // kOutcome.
+  std::string group = {};                       // kGroupJoined, kGroupLeft, kOutcome.
   bool committed = false;                       // kOutcome.
   UpdateId update = {};                         // kPrepare to kAbort.
   absl::Duration pause = absl::ZeroDuration();  // kCommit: how long copying took.
@@ -141,6 +145,7 @@ class RankSession {
     std::string group;
     uint64_t epoch = 0;
     uint64_t plan_hash = 0;
+    bool lent = false;  // Workers of another group send.
     bool established = false;
   };
 
@@ -148,8 +153,8 @@ class RankSession {
 
   virtual void FillJoin(proto::Join& join) const = 0;
   virtual void OnRoleMessage(const proto::ControllerMessage& message, absl::Time now) = 0;
-  // A term is established.
-  virtual void OnEstablished(absl::Time now) = 0;
+  // The term of `group` is established.
+  virtual void OnEstablished(const std::string& group, absl::Time now) = 0;
   // The stream has ended, or the rank has been dismissed: no term is established any more.
   virtual void OnLost(const absl::Status& status, absl::Time now) = 0;
   // The user leaves. Returns false if something has to end first; FinishLeaving() follows then.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -577,6 +578,26 @@ TEST_F(TrainerSessionTest, AJoinEndsByItsDeadlineAndSaysWhyNobodyAnswered) {
             "join job \"waybill\" as trainer 0: the wire is cut");
 }
 
+TEST_F(TrainerSessionTest, AGroupJoinsOnceAndLeavesWithItsLastWorker) {
+  const auto count = [&](Notice::Kind kind, const std::string& group) {
+    return std::count_if(host_.told.begin(), host_.told.end(), [&](const Notice& notice) {
+      return notice.kind == kind && notice.group == group;
+    });
+  };
+  Establish();
+  EXPECT_EQ(count(Notice::Kind::kGroupJoined, kAll), 1);
+  EstablishTerm(kAll, kEpoch + 1);  // One of its workers was replaced.
+  EXPECT_EQ(count(Notice::Kind::kGroupJoined, kAll), 1);
+  EstablishTerm("b", kEpoch + 2);
+  EXPECT_EQ(count(Notice::Kind::kGroupJoined, "b"), 1);
+  Hear([](auto& m) { m.mutable_term_over()->set_group("b"); });
+  EXPECT_EQ(count(Notice::Kind::kGroupLeft, "b"), 1);
+  Lose();
+  Reopen();
+  EstablishTerm(kAll, kEpoch + 3);
+  EXPECT_EQ(count(Notice::Kind::kGroupJoined, kAll), 2);  // Who is here is told anew.
+}
+
 // --- workers ---
 
 class WorkerSessionTest : public SessionTest<WorkerSession, FakeWorkerHost> {
@@ -614,6 +635,31 @@ TEST_F(WorkerSessionTest, AVoteIsInDoubtUntilTheDecisionIsHeard) {
 TEST_F(WorkerSessionTest, AJoinSaysWhetherTheWorkerCatchesUp) {
   Establish();
   EXPECT_TRUE(host_.Last(Kind::kJoin)->join().catch_up());
+}
+
+TEST_F(WorkerSessionTest, WhatAnotherGroupSentIsToldAsCaughtUpAfterItsCommit) {
+  Establish();
+  Vote(5, 1);
+  HearCommit(1);
+  session_.OnShown(UpdateOf(5, 1), absl::ZeroDuration(), now_);
+  EXPECT_EQ(host_.Last(Notice::Kind::kCaughtUp), nullptr);
+  EXPECT_FALSE(session_.catching_up());
+  Hear([&](auto& m) {
+    m.mutable_plan()->set_group(kAll);
+    m.mutable_plan()->set_epoch(kEpoch);
+    m.mutable_plan()->set_plan_hash(77);
+    m.mutable_plan()->set_lender("b");
+    m.mutable_plan()->set_routes(EncodeRankPlan(RouteTable(), Exchange()));
+  });
+  EXPECT_TRUE(session_.catching_up());
+  Vote(6, 2);
+  HearCommit(2);
+  EstablishTerm(kAll, kEpoch + 1);  // The next term may begin before it is shown.
+  EXPECT_FALSE(session_.catching_up());
+  session_.OnShown(UpdateOf(6, 2), absl::ZeroDuration(), now_);
+  EXPECT_EQ(host_.told.back().kind, Notice::Kind::kCaughtUp);
+  EXPECT_EQ(host_.told.back().version, 6u);
+  EXPECT_EQ(host_.told[host_.told.size() - 2].kind, Notice::Kind::kCommit);
 }
 
 // Another group's term, in which this worker sends.

@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -100,7 +101,7 @@ class TrainerSession final : public RankSession {
 
   void FillJoin(proto::Join& join) const override;
   void OnRoleMessage(const proto::ControllerMessage& message, absl::Time now) override;
-  void OnEstablished(absl::Time now) override;
+  void OnEstablished(const std::string& group, absl::Time now) override;
   void OnLost(const absl::Status& status, absl::Time now) override;
   bool PrepareToLeave(absl::Time now) override;
   void OnRoleTime(absl::Time now) override;
@@ -136,6 +137,7 @@ class TrainerSession final : public RankSession {
   uint64_t last_sent_version_ = 0;
   uint64_t last_attempt_;  // From the incarnation on: no two processes have the same attempts.
   std::map<std::string, Sending> sendings_;  // By group.
+  std::set<std::string> joined_groups_;      // Those that the user knows to be here.
 };
 
 }  // namespace waybill

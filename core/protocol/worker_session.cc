@@ -78,6 +78,7 @@ void WorkerSession::OnPrepare(const proto::Prepare& prepare, absl::Time now) {
              .sequence = prepare.round().sequence(),
              .epoch = prepare.round().epoch(),
              .plan_hash = prepare.plan_hash()};
+  if (catching_up()) lent_ = update_;
   prepare_deadline_ = now + absl::Milliseconds(prepare.deadline_ms());
   digests_off_ = prepare.digests_off();
   unanswered_.erase(Notice::Kind::kPrepare);
@@ -168,6 +169,7 @@ void WorkerSession::OnShown(const UpdateId& update, absl::Duration pause, absl::
   SayShown();  // The user of an earlier version has not answered, and need not any more.
   unsaid_ = {update, pause};
   Ask({.kind = Notice::Kind::kCommit, .version = update.version, .update = update, .pause = pause});
+  if (lent_ == update) Tell({.kind = Notice::Kind::kCaughtUp, .version = update.version});
   if (leaving()) {
     SayShown();
     FinishLeaving(now);

@@ -64,6 +64,11 @@ class WorkerSession final : public RankSession {
   // Returns true if this worker voted for a version whose decision it has not heard, and has lost
   // the controller.
   bool in_doubt() const { return doubt_.has_value() && !established(); }
+  // Returns true while another group lends the version that this one has missed.
+  bool catching_up() const {
+    const auto term = terms().find(group());
+    return term != terms().end() && term->second.lent;
+  }
 
  private:
   struct ToShow {
@@ -73,7 +78,7 @@ class WorkerSession final : public RankSession {
 
   void FillJoin(proto::Join& join) const override;
   void OnRoleMessage(const proto::ControllerMessage& message, absl::Time now) override;
-  void OnEstablished(absl::Time) override {}
+  void OnEstablished(const std::string&, absl::Time) override {}
   void OnLost(const absl::Status& status, absl::Time now) override;
   bool PrepareToLeave(absl::Time now) override;
   void OnRoleTime(absl::Time now) override;
@@ -104,6 +109,7 @@ class WorkerSession final : public RankSession {
   std::optional<UpdateId> doubt_;      // Voted for, and the decision not heard.
   std::optional<UpdateId> committed_;  // Decided, and not shown yet.
   std::optional<ToShow> unsaid_;       // Shown, and the user has not answered.
+  std::optional<UpdateId> lent_;       // The last one that another group sent.
   absl::Time leave_deadline_ = absl::InfiniteFuture();
 };
 

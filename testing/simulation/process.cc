@@ -281,6 +281,9 @@ void Process::HandleNotice(const Notice& notice) {
         host_.OnOutcome(notice.version, notice.group, notice.committed);
       }
       return;
+    case Notice::Kind::kGroupJoined:
+    case Notice::Kind::kGroupLeft:
+    case Notice::Kind::kCaughtUp:
     case Notice::Kind::kDecided:
       return;
     default:

@@ -99,6 +99,8 @@ def test_a_lost_controller_is_an_event():
         job.controller.close()
         for rank in (trainer, worker):
             async for event in rank:
+                if isinstance(event, waybill.GroupJoined):
+                    continue
                 assert isinstance(event, waybill.Disconnected)
                 assert isinstance(event.reason, waybill.Unavailable)
                 break

@@ -1,7 +1,9 @@
 """What a rank is told while it is in a job.
 
 A worker is told of each update, in this order: Prepare, Arrived, Commit; or Abort. Every rank is told when it
-loses the controller (Disconnected), when it is back (Reconnected), and when it is dismissed (Ended).
+loses the controller (Disconnected), when it is back (Reconnected), and when it is dismissed (Ended). A trainer is
+told which groups versions go to (GroupJoined, GroupLeft), and a worker when another group has lent it what it had
+missed (CaughtUp).
 """
 
 from __future__ import annotations
@@ -10,7 +12,18 @@ from collections.abc import Callable
 
 from waybill import _waybill
 from waybill.errors import FailedPrecondition, WaybillError
-from waybill.pump import ABORT, ARRIVED, COMMIT, DISCONNECTED, ENDED, PREPARE, RECONNECTED
+from waybill.pump import (
+    ABORT,
+    ARRIVED,
+    CAUGHT_UP,
+    COMMIT,
+    DISCONNECTED,
+    ENDED,
+    GROUP_JOINED,
+    GROUP_LEFT,
+    PREPARE,
+    RECONNECTED,
+)
 
 
 class Event:
@@ -118,6 +131,28 @@ class Reconnected(Event):
     """The rank is connected again, and takes part in updates of at least one group."""
 
 
+class GroupJoined(Event):
+    """From now on, versions go to a group. After Reconnected, each group that is here is told again."""
+
+    @property
+    def group(self) -> str:
+        """The group's name."""
+        return self._event.group
+
+
+class GroupLeft(Event):
+    """The last worker of a group has left or died."""
+
+    @property
+    def group(self) -> str:
+        """The group's name."""
+        return self._event.group
+
+
+class CaughtUp(Event):
+    """Comes after Commit: the version was lent by another group, because this worker's group had missed it."""
+
+
 class Ended(Event):
     """The controller has dismissed this rank for good; no event comes after it."""
 
@@ -135,6 +170,9 @@ _CLASSES: dict[int, type[Event]] = {
     ENDED: Ended,
     DISCONNECTED: Disconnected,
     RECONNECTED: Reconnected,
+    GROUP_JOINED: GroupJoined,
+    GROUP_LEFT: GroupLeft,
+    CAUGHT_UP: CaughtUp,
 }
 
 

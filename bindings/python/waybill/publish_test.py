@@ -29,6 +29,11 @@ def test_outcomes_that_come_during_the_next_publish_are_not_lost(job):
         assert publish.sent.done and publish.outcomes == {"all": None}
 
 
+def until(rank, kind):
+    """Returns the rank's next event of a kind."""
+    return next(event for event in rank.events(PATIENCE) if isinstance(event, kind))
+
+
 def test_groups_come_and_go_while_versions_flow():
     with Job() as job:
         trainer, _ = job.trainer(), job.worker(group="a")
@@ -41,9 +46,14 @@ def test_groups_come_and_go_while_versions_flow():
         with job.worker(group="b") as late:
             late.add("w", shape=(4,), dtype="U8")
             late.join()
+            caught_up = until(late, waybill.CaughtUp)
+            assert caught_up.version == late.state.shown_version == 1
             both = trainer.publish(2)
             both.committed.wait(PATIENCE)
             assert both.outcomes == {"a": None, "b": None}
+            assert not late.state.catching_up
+        assert [until(trainer, waybill.GroupJoined).group for _ in range(2)] == ["a", "b"]
+        assert until(trainer, waybill.GroupLeft).group == "b"
         alone = trainer.publish(3)
         alone.committed.wait(PATIENCE)
         assert alone.outcomes == {"a": None}

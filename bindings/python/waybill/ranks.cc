@@ -71,7 +71,7 @@ std::unique_ptr<KeptWorker> MakeWorker(const KeptContext& context, const Identit
                                        const KeptManifest& manifest,
                                        const std::vector<const KeptRegion*>& regions,
                                        const KeptQueue& queue, uint32_t mode, uint32_t ask,
-                                       uint32_t verify_threads) {
+                                       uint32_t verify_threads, bool catch_up) {
   const std::vector<waybill_region_t*> handles = HandlesOf(regions);
   waybill_worker_options_t options = WAYBILL_WORKER_OPTIONS_INIT;
   options.rank = identity.get();
@@ -81,6 +81,7 @@ std::unique_ptr<KeptWorker> MakeWorker(const KeptContext& context, const Identit
   options.mode = mode;
   options.ask = ask;
   options.verify_threads = verify_threads;
+  options.no_catch_up = catch_up ? 0 : 1;
   options.queue = queue.get();
   return std::make_unique<KeptWorker>(Make<Worker>(waybill_worker_create, context.get(), &options));
 }
@@ -127,8 +128,8 @@ py::dict State(const KeptWorker& self) {
   }
   return py::dict("shown_version"_a = s.shown_version, "joined"_a = s.joined != 0,
                   "dirty"_a = s.dirty != 0, "in_doubt"_a = s.in_doubt != 0,
-                  "stragglers"_a = s.stragglers, "repeats"_a = s.repeats,
-                  "renewals"_a = s.renewals);
+                  "catching_up"_a = s.catching_up != 0, "stragglers"_a = s.stragglers,
+                  "repeats"_a = s.repeats, "renewals"_a = s.renewals);
 }
 
 // One region of a snapshot, for the buffer protocol: whoever has a view of it has the hold.
@@ -188,7 +189,7 @@ void AddWorker(py::module_& module) {
   py::class_<KeptWorker>(module, "Worker")
       .def(py::init(&MakeWorker), py::arg("context"), py::arg("identity"), py::arg("manifest"),
            py::arg("regions"), py::arg("queue"), py::arg("mode"), py::arg("ask"),
-           py::arg("verify_threads"))
+           py::arg("verify_threads"), py::arg("catch_up"))
       .def(
           "join",
           [](const KeptWorker& self, int64_t deadline_ns, uint64_t token) {

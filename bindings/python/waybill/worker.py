@@ -34,6 +34,7 @@ class State(NamedTuple):
     dirty          In place: written and not committed; nothing can be read.
     in_doubt       It voted for a version and lost the controller: it shows the old version until it has
                    heard the decision.
+    catching_up    Another group lends the version that this one has missed.
     stragglers     How many late words of abandoned updates have come.
     repeats        How many immediates have come twice.
     renewals       How many buffers were fenced.
@@ -43,6 +44,7 @@ class State(NamedTuple):
     joined: bool
     dirty: bool
     in_doubt: bool
+    catching_up: bool
     stragglers: int
     repeats: int
     renewals: int
@@ -85,6 +87,8 @@ class Worker(Rank):
     ask           The events whose answer an update waits for: "prepare", "arrived", "commit"; None: prepare and
                   commit in place, otherwise none.
     fabric        "auto", "local", "verbs" or "tcp".
+    catch_up      A worker whose group has missed a version gets it from another group that shows it, as an update
+                  like any other, soon after it has joined. False: it waits for the next publish.
 
     >>> with Worker(rank=0, world=1, mode="shadow") as worker:
     ...     worker.add("weight", shape=(4, 3), dtype="bfloat16")
@@ -108,6 +112,7 @@ class Worker(Rank):
         ack_timeout: int = 0,
         traffic_class: int = 0,
         verify_threads: int = 0,
+        catch_up: bool = True,
     ) -> None:
         super().__init__(
             identity(
@@ -126,6 +131,7 @@ class Worker(Rank):
         self._mode = MODES[mode]
         self._ask = sum(ASKS[event] for event in set(asked))
         self._verify_threads = verify_threads
+        self._catch_up = catch_up
 
     def add(
         self,
@@ -198,6 +204,7 @@ class Worker(Rank):
             self._mode,
             ask,
             self._verify_threads,
+            self._catch_up,
         )
         if ask != self._ask:
             arguments = (self._pump.queue, weakref.ref(self))

@@ -44,6 +44,23 @@ pub enum Event {
     },
     /// The rank is back, and part of a group's term again.
     Reconnected,
+    /// Tells a trainer that versions go to a group from now on. After `Reconnected`, each group that
+    /// is here is told again.
+    GroupJoined {
+        /// The group's name.
+        group: String,
+    },
+    /// Tells a trainer that the last worker of a group has left or died.
+    GroupLeft {
+        /// The group's name.
+        group: String,
+    },
+    /// Tells a worker, after `Commit`, that the version was lent by another group, because this
+    /// group had missed it.
+    CaughtUp {
+        /// The version that is shown.
+        version: u64,
+    },
     /// The controller has dismissed this rank for good.
     Ended {
         /// Why the rank was dismissed.
@@ -169,6 +186,9 @@ impl Event {
             },
             ffi::WAYBILL_EVENT_DECIDED => Event::Decided { version, result },
             ffi::WAYBILL_EVENT_RECONNECTED => Event::Reconnected,
+            ffi::WAYBILL_EVENT_GROUP_JOINED => Event::GroupJoined { group: raw.group },
+            ffi::WAYBILL_EVENT_GROUP_LEFT => Event::GroupLeft { group: raw.group },
+            ffi::WAYBILL_EVENT_CAUGHT_UP => Event::CaughtUp { version },
             kind => {
                 let error = result.err().unwrap_or_else(Error::none);
                 match kind {

@@ -59,6 +59,9 @@ pub struct WorkerOptions {
     pub ask: Ask,
     /// 0: 1.
     pub verify_threads: u32,
+    /// A worker whose group has missed a version gets it from another group that shows it, as an
+    /// update like any other, soon after it has joined. True: it waits for the next publish.
+    pub no_catch_up: bool,
 }
 
 /// The state of a worker: what it shows, and what came late.
@@ -73,6 +76,8 @@ pub struct WorkerState {
     /// It voted for a version and lost the controller: it shows the old version until it has
     /// heard the decision.
     pub in_doubt: bool,
+    /// Another group lends the version that this one has missed.
+    pub catching_up: bool,
     /// How many late words of abandoned updates have come.
     pub stragglers: u64,
     /// How many immediates have come twice.
@@ -109,6 +114,7 @@ impl Worker {
                     ask: options.ask.0,
                     verify_threads: options.verify_threads,
                     queue: context.dispatcher().queue(),
+                    no_catch_up: options.no_catch_up.into(),
                     ..Default::default()
                 };
                 ffi::make(|out, error| unsafe {
@@ -152,6 +158,7 @@ impl Worker {
             joined: c.joined != 0,
             dirty: c.dirty != 0,
             in_doubt: c.in_doubt != 0,
+            catching_up: c.catching_up != 0,
             stragglers: c.stragglers,
             repeats: c.repeats,
             renewals: c.renewals,

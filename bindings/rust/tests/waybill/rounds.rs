@@ -65,6 +65,10 @@ fn a_workers_user_is_asked_in_order() {
     update.wait().unwrap();
     job.assert_shows(0, 3);
     match job.trainers[0].next_event(PATIENCE) {
+        Some(Event::GroupJoined { group }) => assert_eq!(group, "all"),
+        other => panic!("{other:?}"),
+    }
+    match job.trainers[0].next_event(PATIENCE) {
         Some(Event::Outcome {
             version: 3,
             group,
@@ -222,6 +226,7 @@ fn ranks_live_through_a_restart_of_the_controller() {
     let next = |of: &dyn Fn() -> Option<Event>| loop {
         match of().unwrap() {
             Event::Prepare(_) | Event::Arrived(_) | Event::Commit(_) | Event::Outcome { .. } => {}
+            Event::GroupJoined { group } => assert_eq!(group, "all"),
             other => return other,
         }
     };
