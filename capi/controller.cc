@@ -12,7 +12,7 @@
 #include "capi/context.h"
 #include "capi/deadline.h"
 #include "capi/struct_size.h"
-#include "core/control/fetch_status.h"
+#include "core/control/ask_controller.h"
 #include "core/control/status_json.h"
 
 namespace waybill::capi {

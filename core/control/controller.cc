@@ -22,6 +22,7 @@
 #include "core/control/keepalive.h"
 #include "core/control/task_thread.h"
 #include "core/protocol/fragments.h"
+#include "core/protocol/message_codec.h"
 
 namespace waybill {
 namespace {
@@ -171,6 +172,23 @@ class Server final : public Controller,
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     const std::lock_guard lock(mutex_);
     *reply = coordinator_.Status();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
+  grpc::ServerUnaryReactor* RemoveGroup(grpc::CallbackServerContext* context,
+                                        const proto::RemoveGroupRequest* request,
+                                        proto::RemoveGroupReply* reply) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    const std::lock_guard lock(mutex_);
+    const absl::StatusOr<uint32_t> workers =
+        coordinator_.RemoveGroup(request->group(), absl::Now());
+    if (workers.ok()) {
+      reply->set_workers(*workers);
+    } else {
+      *reply->mutable_error() = EncodeError(workers.status());
+    }
+    changed_.notify_all();
     reactor->Finish(grpc::Status::OK);
     return reactor;
   }

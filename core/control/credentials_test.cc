@@ -16,9 +16,9 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/unique_fd.h"
+#include "core/control/ask_controller.h"
 #include "core/control/control.grpc.pb.h"
 #include "core/control/controller.h"
-#include "core/control/fetch_status.h"
 #include "core/control/rank_stream.h"
 #include "core/net/tcp_socket.h"
 

@@ -32,9 +32,10 @@ Coordinator::Coordinator(CoordinatorOptions options, const std::vector<Decision>
                          CoordinatorActions* actions)
     : options_(std::move(options)),
       actions_(actions),
+      required_groups_(options_.required_groups),
       members_(options_.job),
       last_epoch_(uint64_t{options_.incarnation} << kEpochCountBits) {
-  for (const std::string& name : options_.required_groups) (void)GroupNamed(name);
+  for (const std::string& name : required_groups_) (void)GroupNamed(name);
   for (const Decision& decision : decisions) {
     if (Mutated(Mutation::kDecisionsForgotten)) break;
     GroupNamed(decision.group).decisions.push_back(decision);
@@ -282,6 +283,22 @@ void Coordinator::Remove(ConnectionId connection, const absl::Status& why, absl:
   SettleClaims(connection, absl::OkStatus(), now);
 }
 
+absl::StatusOr<uint32_t> Coordinator::RemoveGroup(const std::string& name, absl::Time now) {
+  if (!halted_.ok()) return halted_;
+  const bool required = required_groups_.erase(name) > 0;
+  std::vector<ConnectionId> workers;
+  for (const Member* worker : members_.WorkersOf(name)) workers.push_back(worker->connection);
+  if (workers.empty() && !required) {
+    return absl::NotFoundError(
+        absl::StrCat("remove group ", name, ": job \"", options_.job, "\" has no such group"));
+  }
+  for (const ConnectionId worker : workers) {
+    DismissMember(worker, absl::CancelledError(absl::StrCat("group ", name, " was removed")), now);
+  }
+  Advance(now);
+  return static_cast<uint32_t>(workers.size());
+}
+
 void Coordinator::OnReport(Member& member, const proto::RankReport& report) {
   // A rank has some 40 counters, and every stage once.
   constexpr int kMostEntries = 1024;
@@ -295,6 +312,7 @@ void Coordinator::Advance(absl::Time now) {
   for (auto& [name, group] : groups_) {
     FinishRoundIfOver(group);
     ReplaceLanes(group, now);
+    TryCatchUp(group);
     TryBeginTerm(group, now);
   }
   AdvancePublications(now);

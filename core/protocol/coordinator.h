@@ -86,6 +86,9 @@ class Coordinator final {
   // `status` says why where the decision is not durable.
   void OnRecorded(uint64_t ticket, Recorded recorded, const absl::Status& status, absl::Time now);
   void OnTime(absl::Time now);
+  // Dismisses the workers of a group, and publishes without it even if it was required. Returns how
+  // many there were. kNotFound: there is no such group.
+  absl::StatusOr<uint32_t> RemoveGroup(const std::string& name, absl::Time now);
   // When OnTime() has something to do next; later than the time of the last call.
   absl::Time next_deadline() const;
 
@@ -137,7 +140,7 @@ class Coordinator final {
     std::string lender;
     uint64_t lent_version = 0;
     absl::Time loan_patience = absl::InfinitePast();  // Publishes wait for the loan until then.
-    std::map<std::string, int> loans_tried;           // By lender, since a worker joined.
+    std::map<std::string, int> loans_tried;  // By lender, since a worker joined or a commit.
     absl::Status last_loan_trouble;
     uint64_t plan_ticket = 0;
     Plan plan;
@@ -205,9 +208,7 @@ class Coordinator final {
   void Remove(ConnectionId connection, const absl::Status& why, absl::Time now);
   static void OnReport(Member& member, const proto::RankReport& report);
   Group& GroupNamed(const std::string& name);
-  bool IsRequired(const Group& group) const {
-    return options_.required_groups.contains(group.name);
-  }
+  bool IsRequired(const Group& group) const { return required_groups_.contains(group.name); }
   // Returns true if a worker of the group is here, or no version is published without it.
   bool IsExpected(const Group& group) const {
     return members_.workers(group.name) > 0 || IsRequired(group);
@@ -242,11 +243,11 @@ class Coordinator final {
 
   // --- catching up (coordinator_loans.cc) ---
 
-  std::vector<const Member*> WorkersOf(const std::string& group) const;
   // Returns the version that every worker of the group shows; 0 if there is none, or if one is not
   // here.
   uint64_t ShownByAll(const std::string& group) const;
   std::string FindLender(const Group& group) const;
+  void TryCatchUp(Group& group);
   void GiveUpLoan(Group& group, const absl::Status& why);
   void EndLoan(Group& group);
   void BeginCatchingUp(Group& group, absl::Time now);
@@ -299,6 +300,7 @@ class Coordinator final {
 
   const CoordinatorOptions options_;
   CoordinatorActions* const actions_;
+  std::set<std::string> required_groups_;
   Membership members_;
   std::map<ConnectionId, Claim> claims_;
   absl::Status halted_;

@@ -15,17 +15,9 @@ constexpr int kMostLoansTried = 3;
 
 }  // namespace
 
-std::vector<const Member*> Coordinator::WorkersOf(const std::string& group) const {
-  std::vector<const Member*> workers;
-  for (const auto& [id, member] : members_.members()) {
-    if (id.role == Role::kWorker && id.group == group) workers.push_back(&member);
-  }
-  return workers;
-}
-
 uint64_t Coordinator::ShownByAll(const std::string& group) const {
   if (!members_.has_all_workers(group)) return 0;
-  const std::vector<const Member*> workers = WorkersOf(group);
+  const std::vector<const Member*> workers = members_.WorkersOf(group);
   const uint64_t version = workers.front()->shown_version;
   const bool same = std::all_of(workers.begin(), workers.end(),
                                 [&](const Member* w) { return w->shown_version == version; });
@@ -37,10 +29,11 @@ uint64_t Coordinator::ShownByAll(const std::string& group) const {
 std::string Coordinator::FindLender(const Group& group) const {
   if (!members_.has_all_workers(group.name)) return "";
   uint64_t oldest = ~uint64_t{0};
-  for (const Member* worker : WorkersOf(group.name)) {
+  for (const Member* worker : members_.WorkersOf(group.name)) {
     if (!worker->catch_up) return "";
     oldest = std::min(oldest, std::max(worker->shown_version, worker->committed_version));
   }
+  if (oldest >= committed_version_) return "";
   for (const auto& [version, publication] : publications_) {
     const auto part = publication.parts.find(group.name);
     // The trainers are about to bring it.
@@ -52,11 +45,17 @@ std::string Coordinator::FindLender(const Group& group) const {
     if (tried != group.loans_tried.end() && tried->second >= kMostLoansTried) continue;
     const uint64_t shown = ShownByAll(name);
     // What lies in an engine's own memory is written over by the next update.
-    if (shown <= oldest || WorkersOf(name).front()->mode == Mode::kInPlace) continue;
+    if (shown <= oldest || members_.WorkersOf(name).front()->mode == Mode::kInPlace) continue;
     oldest = shown;
     lender = name;
   }
   return lender;
+}
+
+// A group that is whole has missed a version if its round failed, and not that of another.
+void Coordinator::TryCatchUp(Group& group) {
+  if (group.phase != Phase::kReady || group.round != nullptr) return;
+  if (!FindLender(group).empty()) BeginGathering(group);
 }
 
 // Another group may lend it, or the next update brings it.
@@ -71,7 +70,8 @@ void Coordinator::EndLoan(Group& group) {
   if (group.lender.empty()) return;
   proto::ControllerMessage message;
   message.mutable_term_over()->set_group(group.name);
-  for (const Member* worker : WorkersOf(group.lender)) actions_->Send(worker->connection, message);
+  for (const Member* worker : members_.WorkersOf(group.lender))
+    actions_->Send(worker->connection, message);
   group.lender.clear();
   group.lent_version = 0;
 }

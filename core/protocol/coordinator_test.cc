@@ -383,6 +383,21 @@ TEST_F(CoordinatorTest, ALateTrainerTakesPartAlthoughAnotherGroupsWorkerIsGone) 
   EXPECT_EQ(Count(kWorker[0], Kind::kCommit), 1);
 }
 
+TEST_F(CoordinatorTest, AGroupThatIsRemovedIsDismissedAndNotWaitedForAnyMore) {
+  required_ = {"b"};
+  groups_ = {"a", "b"};
+  MakeCoordinator();
+  Establish();
+  EXPECT_EQ(*coordinator_->RemoveGroup("b", now_), 1u);
+  EXPECT_EQ(Error(kWorker[1], Kind::kDismissal), "group b was removed");
+  EXPECT_EQ(Last(kTrainer[0], Kind::kTermOver)->term_over().group(), "b");
+  for (const uint32_t t : {0u, 1u}) Publish(t, 5);
+  EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 1);
+  EXPECT_EQ(coordinator_->Status().groups_size(), 1);
+  EXPECT_EQ(coordinator_->RemoveGroup("b", now_).status().message(),
+            "remove group b: job \"test\" has no such group");
+}
+
 // --- catching up ---
 
 // Group a shows version 5; group b, which has missed it, joins.
@@ -461,6 +476,30 @@ TEST_F(CatchUpTest, APublishGoesWithoutAGroupThatCatchesUpForLong) {
   Arrived(0);
   Shown(0);
   EXPECT_EQ(Count(kWorker[1], Kind::kAbort), 0);  // What is lent is held.
+}
+
+TEST_F(CatchUpTest, AGroupWhoseRoundFailedCatchesUpFromOneWhoseRoundDidNot) {
+  JoinShowing(1, 5);
+  OfferIn("b");
+  ConnectIn("b");
+  for (const uint32_t t : {0u, 1u}) Publish(t, 6);
+  Refuse(1);
+  Ready(0);
+  Arrived(0);
+  EXPECT_EQ(LenderOf(kWorker[1]), "");  // Group a does not show it yet.
+  Tell(kWorker[0], [&](auto& m) {
+    *m.mutable_shown()->mutable_round() = round(0);
+    m.mutable_shown()->set_version(6);
+  });
+  EXPECT_EQ(LenderOf(kWorker[1]), "a");
+  EXPECT_EQ(Last(kWorker[1], Kind::kPlan)->plan().lent_version(), 6u);
+  // Whoever refuses it again is left alone.
+  ConnectLoan();
+  Refuse(1);
+  EXPECT_EQ(LenderOf(kWorker[1]), "");
+  OfferIn("b");
+  ConnectIn("b");
+  EXPECT_EQ(coordinator_->Status().groups(1).phase(), "ready");
 }
 
 TEST_F(CatchUpTest, APublishWaitsForAGroupThatCatchesUpAtOnce) {

@@ -293,7 +293,7 @@ absl::Time Coordinator::AbsenceDeadline(absl::Time received) const {
 }
 
 std::string Coordinator::DescribeAbsence() const {
-  for (const std::string& name : options_.required_groups) {
+  for (const std::string& name : required_groups_) {
     if (std::string missing = members_.DescribeMissing(name); !missing.empty()) return missing;
   }
   std::string all;
@@ -517,7 +517,10 @@ void Coordinator::FinishRoundIfOver(Group& group) {
   // What a group has caught up on it shows when it likes: nobody waits for the outcome.
   const bool caught_up = !group.lender.empty() && group.round->committed();
   if (!group.round->over() && !caught_up) return;
-  if (group.round->committed()) group.lane_troubles = 0;
+  if (group.round->committed()) {
+    group.lane_troubles = 0;
+    group.loans_tried.clear();
+  }
   if (caught_up) {
     group.last_loan_trouble = absl::OkStatus();
     const uint64_t version = group.round->update().version;

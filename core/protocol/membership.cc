@@ -129,12 +129,20 @@ std::set<std::string> Membership::groups() const {
   return groups;
 }
 
-bool Membership::has_all_workers(absl::string_view group) const {
-  uint32_t workers = 0;
-  for (const auto& [id, member] : members_) {
-    workers += id.role == Role::kWorker && id.group == group && member.manifest != nullptr ? 1 : 0;
+std::vector<const Member*> Membership::WorkersOf(const std::string& group) const {
+  std::vector<const Member*> workers;
+  for (auto member = members_.lower_bound({Role::kWorker, 0, group});
+       member != members_.end() && member->first.group == group; ++member) {
+    workers.push_back(&member->second);
   }
-  return workers > 0 && workers == WorldOf(group);
+  return workers;
+}
+
+bool Membership::has_all_workers(const std::string& group) const {
+  const std::vector<const Member*> workers = WorkersOf(group);
+  return !workers.empty() && workers.size() == WorldOf(group) &&
+         std::all_of(workers.begin(), workers.end(),
+                     [](const Member* worker) { return worker->manifest != nullptr; });
 }
 
 std::string Membership::DescribeMissing(absl::string_view group) const {

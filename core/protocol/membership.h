@@ -68,8 +68,10 @@ class Membership {
 
   // Returns true if all trainers and all workers of the group are here with their manifests.
   bool complete(absl::string_view group) const { return DescribeMissing(group).empty(); }
-  // Returns true if all workers of the group are.
-  bool has_all_workers(absl::string_view group) const;
+  // Returns the workers of the group that are here.
+  std::vector<const Member*> WorkersOf(const std::string& group) const;
+  // Returns true if all of them are, with their manifests.
+  bool has_all_workers(const std::string& group) const;
   // "trainer 1, worker 0 (its manifest)", or the role in which nobody has joined.
   std::string DescribeMissing(absl::string_view group) const;
 

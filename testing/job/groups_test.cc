@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "core/control/ask_controller.h"
 #include "core/control/status_json.h"
 #include "core/fabric/choice/make_fabric.h"
 #include "testing/cluster/quantised_model.h"
@@ -90,6 +91,21 @@ TEST(Groups, WhatAGroupThatIsNotWholeMissesIsToldByName) {
   EXPECT_EQ((*outcomes)[1].status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ((*outcomes)[1].status.message(),
             "group b is not whole: waiting for worker 1 of group \"b\"");
+}
+
+TEST(Groups, AGroupThatIsRemovedIsToldSoAndOthersGoOn) {
+  Job job({.trainers = 1, .workers = 2, .groups = {"a", "b"}});
+  ASSERT_EQ(job.StartController().message(), "");
+  ASSERT_EQ(job.JoinAll().message(), "");
+  const std::string address = job.controller().address();
+  EXPECT_EQ(*RemoveGroup(address, "secret", "b", absl::Seconds(20)), 1u);
+  EXPECT_EQ(job.worker(1)->AwaitShown(1, absl::Seconds(20)).message(), "group b was removed");
+  EXPECT_EQ(RemoveGroup(address, "secret", "b", absl::Seconds(20)).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(RemoveGroup(address, "guess", "a", absl::Seconds(20)).status().code(),
+            absl::StatusCode::kUnauthenticated);
+  PublishToAll(job, 1);
+  EXPECT_TRUE(job.Shows(0, 1));
 }
 
 // Two groups, of which the second joins late; its workers have the other half of the columns.

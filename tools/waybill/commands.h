@@ -18,6 +18,7 @@ void AddWorkerCommand(CLI::App& app, Run& run);
 void AddDemoCommand(CLI::App& app, Run& run);
 void AddPlanCommand(CLI::App& app, Run& run);
 void AddStatusCommand(CLI::App& app, Run& run);
+void AddRemoveGroupCommand(CLI::App& app, Run& run);
 void AddDoctorCommand(CLI::App& app, Run& run);
 
 }  // namespace waybill

@@ -28,6 +28,7 @@ int Main(int argc, char** argv) {
   waybill::AddWorkerCommand(app, run);
   waybill::AddPlanCommand(app, run);
   waybill::AddStatusCommand(app, run);
+  waybill::AddRemoveGroupCommand(app, run);
   waybill::AddDoctorCommand(app, run);
   if (argc == 1) {
     std::cout << app.help();

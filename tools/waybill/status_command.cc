@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
-#include "core/control/fetch_status.h"
+#include "core/control/ask_controller.h"
 #include "core/control/status_json.h"
 #include "tools/waybill/commands.h"
 #include "tools/waybill/lane_table.h"

@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
-#include "core/control/fetch_status.h"
+#include "core/control/ask_controller.h"
 #include "core/control/trainer.h"
 #include "core/layout/checkpoint.h"
 #include "core/layout/load_shards.h"

@@ -1,0 +1,27 @@
+// What people and tools ask of a controller, over the network.
+#ifndef WAYBILL_CORE_CONTROL_ASK_CONTROLLER_H_
+#define WAYBILL_CORE_CONTROL_ASK_CONTROLLER_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/protocol/messages.pb.h"
+
+namespace waybill {
+
+// Both fail with kUnavailable if nobody answers at `address` until `timeout` is over, and with
+// kUnauthenticated if the controller has another token.
+
+absl::StatusOr<proto::StatusReply> FetchStatus(const std::string& address, const std::string& token,
+                                               absl::Duration timeout);
+
+// Dismisses the workers of a group, and publishes without it even if it was required. Returns how
+// many workers it had. kNotFound: the job has no such group.
+absl::StatusOr<uint32_t> RemoveGroup(const std::string& address, const std::string& token,
+                                     const std::string& group, absl::Duration timeout);
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_CONTROL_ASK_CONTROLLER_H_
