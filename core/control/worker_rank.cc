@@ -30,6 +30,7 @@ WorkerRank::WorkerRank(SessionOptions options, const TrainerEngineOptions& lendi
                        Manifest manifest, std::set<Notice::Kind> asked, Fabric* fabric,
                        RankActions* actions)
     : manifest_(std::move(manifest)),
+      mode_(options.mode),
       fabric_(*fabric),
       actions_(*actions),
       nics_(fabric),
@@ -149,6 +150,9 @@ absl::StatusOr<proto::Offers> WorkerRank::SetPlan(TermPlan plan) {
 absl::StatusOr<proto::Offers> WorkerRank::SetLoan(TermPlan plan) {
   WAYBILL_RETURN_IF_ERROR(CheckRankPlan(plan.routes, Verbatim(manifest_), Role::kTrainer));
   ForgetGroup(plan.group);
+  if (mode_ == Mode::kInPlace) {
+    return absl::FailedPreconditionError("its memory is written directly, and is not lent");
+  }
   WAYBILL_ASSIGN_OR_RETURN(Snapshot snapshot,
                            TakeSnapshot(absl::StrCat("group ", plan.group, ", which catches up")));
   if (snapshot.version() != plan.lent_version && !Mutated(Mutation::kAnythingIsLent)) {

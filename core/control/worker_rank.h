@@ -58,6 +58,7 @@ class WorkerRank final : private WorkerHost {
   // Every lane is quiescent and gone: nobody writes to this worker any more.
   void CloseLanes() {
     loans_.clear();
+    loan_events_.clear();
     engine_->CloseLanes();
   }
 
@@ -108,6 +109,7 @@ class WorkerRank final : private WorkerHost {
   void Handle(const std::string& group, const TrainerEvent& event);
 
   const Manifest manifest_;
+  const Mode mode_;
   Fabric& fabric_;
   RankActions& actions_;
   RankNics nics_;

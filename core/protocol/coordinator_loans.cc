@@ -44,8 +44,13 @@ std::string Coordinator::FindLender(const Group& group) const {
     const auto tried = group.loans_tried.find(name);
     if (tried != group.loans_tried.end() && tried->second >= kMostLoansTried) continue;
     const uint64_t shown = ShownByAll(name);
-    // What lies in an engine's own memory is written over by the next update.
-    if (shown <= oldest || members_.WorkersOf(name).front()->mode == Mode::kInPlace) continue;
+    if (shown <= oldest) continue;
+    const std::vector<const Member*> workers = members_.WorkersOf(name);
+    // Memory that is written directly is written over by the next update.
+    if (std::any_of(workers.begin(), workers.end(),
+                    [](const Member* worker) { return worker->mode == Mode::kInPlace; })) {
+      continue;
+    }
     oldest = shown;
     lender = name;
   }
@@ -70,8 +75,11 @@ void Coordinator::EndLoan(Group& group) {
   if (group.lender.empty()) return;
   proto::ControllerMessage message;
   message.mutable_term_over()->set_group(group.name);
-  for (const Member* worker : members_.WorkersOf(group.lender))
-    actions_->Send(worker->connection, message);
+  for (auto& [id, member] : members_.members()) {
+    if (!group.IsSender(id)) continue;
+    member.lanes.erase(group.name);
+    actions_->Send(member.connection, message);
+  }
   group.lender.clear();
   group.lent_version = 0;
 }

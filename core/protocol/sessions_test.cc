@@ -719,6 +719,14 @@ TEST_F(LenderTest, ALenderGoesOnWithItsOwnUpdates) {
   EXPECT_EQ(host_.engine, (Commands{"lend to b", "prepare", "commit"}));
 }
 
+TEST_F(LenderTest, NothingIsLentByAWorkerThatLeavesOnceItHasShownWhatIsCommitted) {
+  Vote(6, 1);
+  HearCommit(1);
+  session_.Leave(9, now_);
+  HearStart();
+  EXPECT_EQ(host_.engine, (Commands{"prepare", "commit", "forget b"}));
+}
+
 TEST_F(LenderTest, LoansEndWithTheStreamAndWhenTheWorkerLeaves) {
   Lose();
   EXPECT_EQ(host_.engine, (Commands{"forget b"}));

@@ -219,9 +219,11 @@ void WorkerSession::OnTermOver(const std::string& group) {
 }
 
 void WorkerSession::EndLoans() {
+  std::vector<std::string> lent;
   for (const auto& [group, term] : terms()) {
-    if (group != this->group()) host_.ForgetGroup(group);
+    if (group != this->group()) lent.push_back(group);
   }
+  for (const std::string& group : lent) OnTermOver(group);
 }
 
 // --- the end ---
