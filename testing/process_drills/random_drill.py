@@ -1,16 +1,18 @@
 """Kills, stops and restarts the processes of a job at random, and checks that it always recovers.
 
-usage: bazel run //testing/process_drills:random_drill -- [--seconds N] [--seed N] [--fabric F]
+usage: tools/drills [--seconds N | --rounds N] [--seed N] [--fabric F]...
 
-A controller, two trainers and two workers, as real processes of the `waybill` program. In each round the
-trainers publish a version while one process is killed or stopped. Then what was killed is started again,
-what was stopped goes on, and versions are published until one is committed. Nobody else is restarted.
+A controller, two trainers, two workers and a replica, which is a group of its own, as real processes of the
+`waybill` program. No version goes without the workers. In each round the trainers publish a version while one
+process is killed or stopped, or the replica leaves or joins. Then what was killed is started again, what was stopped goes on, and versions are
+published until one is committed; the replica may stay away for some rounds. Nobody else is restarted.
 
 Ends with 1 at the first round in which
 
   - what a worker shows is not every byte of one version (a torn read),
-  - a process does not answer by its deadline (a hang), or
-  - no version commits within four attempts after the fault.
+  - a process does not answer by its deadline (a hang),
+  - no version commits within four attempts after the fault, or
+  - a replica that is there does not show the newest version, by an update or by catching up.
 """
 
 import argparse
@@ -55,6 +57,7 @@ class Process:
         self.name = name
         self.stopped_until = 0.0
         self._events = queue.Queue()
+        self._told = Counter()  # How often each event came.
         self._process = subprocess.Popen(
             [WAYBILL, *arguments],
             stdin=subprocess.PIPE,
@@ -69,7 +72,9 @@ class Process:
 
     def _read(self):
         for line in self._process.stdout:
-            self._events.put(json.loads(line))
+            event = json.loads(line)
+            self._told[event["event"]] += 1
+            self._events.put(event)
         self._events.put(None)
 
     def _read_errors(self):
@@ -94,6 +99,10 @@ class Process:
             if found is None or found.get("event") == event:
                 return found
 
+    def take_count(self, event):
+        """How often the event came since the last call."""
+        return self._told.pop(event, 0)
+
     def signal(self, number):
         self._process.send_signal(number)
 
@@ -101,15 +110,23 @@ class Process:
         self._process.kill()
         self._process.wait()
 
-    def ended_by_itself(self):
-        return self._process.poll() is not None
+    def leave(self):
+        """Ends the process as its user would."""
+        self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            raise Failure(f"hang: {self.name} does not leave") from None
 
     def errors(self):
         return "".join(self._errors[-5:])
 
 
+REPLICA = "replica 0"
+
+
 class Job:
-    """A controller, two trainers and two workers."""
+    """A controller, two trainers, two workers and a replica."""
 
     def __init__(self, folder, fabric, random_numbers):
         self.folder, self.fabric, self.random = folder, fabric, random_numbers
@@ -121,7 +138,7 @@ class Job:
         self.version = 0
         self.counts = Counter()
         self.start("controller")
-        ranks = ["trainer 0", "trainer 1", "worker 0", "worker 1"]
+        ranks = ["trainer 0", "trainer 1", "worker 0", "worker 1", REPLICA]
         for name in ranks:
             self.start(name)
         for name in ranks:
@@ -131,7 +148,7 @@ class Job:
         if name == "controller":
             self.processes[name] = Process(
                 name, "controller", "--driven", "--job", "drill", "--listen", self.address,
-                "--decisions", str(self.folder / "decisions"),
+                "--decisions", str(self.folder / "decisions"), "--require", "all",
             )  # fmt: skip
             told = self.processes[name].wait_for("listening", 30)
             if told is None:
@@ -139,10 +156,14 @@ class Job:
             self.address = told["address"]
             return
         role, rank = name.split()
-        more = ["--timeout", str(PUBLISH_SECONDS)] if role == "trainer" else []
+        world, more = "2", []
+        if role == "trainer":
+            more = ["--timeout", str(PUBLISH_SECONDS)]
+        elif role == "replica":
+            role, world, more = "worker", "1", ["--group", "replica"]
         self.processes[name] = Process(
             name, role, "--driven", "--job", "drill", "--controller", self.address,
-            "--rank", rank, "--world", "2", "--checkpoint", str(self.checkpoint),
+            "--rank", rank, "--world", world, "--checkpoint", str(self.checkpoint),
             "--fabric", self.fabric, *more,
         )  # fmt: skip
 
@@ -161,7 +182,7 @@ class Job:
             self.processes[name].tell(f"publish {self.version}")
 
     def end_publish(self, killed=()):
-        """Whether every trainer says that the version is committed."""
+        """What keeps a trainer from saying that the workers have committed the version."""
         errors = []
         for name in self.named("trainer"):
             if name in killed:
@@ -170,13 +191,20 @@ class Job:
             told = self.processes[name].wait_for("published", 3 * PUBLISH_SECONDS + 10)
             if told is None:
                 raise Failure(f"{name} has ended: {self.processes[name].errors()}")
-            errors += [told["error"]] if "error" in told else []
+            # The workers come before the replica, which may miss a version.
+            if "error" in told and not told["error"].startswith("group replica"):
+                errors.append(told["error"])
         return errors
 
     def strike(self):
         """A fault at a random moment of the update; whom it killed, and whom it stopped."""
-        what = self.random.choice(["kill", "kill", "stop", "nothing"])
+        what = self.random.choice(["kill", "kill", "stop", "nothing", "leave"])
         name = self.random.choice(list(self.processes))
+        if what == "leave":
+            name = REPLICA
+        if REPLICA not in self.processes:
+            self.counts["join replica"] += 1
+            self.start(REPLICA)  # It joins during the update.
         moment = (
             time.monotonic()
             + self.random.choice([0, 0.002, 0.01, 0.03, 0.1]) * self.random.random()
@@ -184,8 +212,9 @@ class Job:
         while time.monotonic() < moment:
             pass
         self.counts[f"{what} {name.split()[0]}" if what != "nothing" else what] += 1
-        if what == "kill":
-            self.processes[name].kill()
+        if what == "kill" or (what == "leave" and name in self.processes):
+            process = self.processes.pop(name) if name == REPLICA else self.processes[name]
+            process.kill() if what == "kill" else process.leave()
             return [name], []
         if what == "stop":
             self.processes[name].signal(signal.SIGSTOP)
@@ -196,8 +225,22 @@ class Job:
             return [], [timer]
         return [], []
 
+    def await_replica(self):
+        """Waits until the replica shows the newest version."""
+        if REPLICA not in self.processes:
+            return
+        end = time.monotonic() + 30
+        replica = self.processes[REPLICA]
+        shown = {"version": 0}
+        while shown["version"] < self.version:
+            shown = replica.wait_for("shown", max(0.0, end - time.monotonic()))
+            if shown is None:
+                raise Failure(f"{REPLICA} has ended: {replica.errors()}")
+        self.counts["caught up"] += replica.take_count("caught_up")
+
     def check(self):
-        for name in self.named("worker"):
+        self.await_replica()
+        for name in self.named("worker") + self.named("replica"):
             self.processes[name].tell(f"check {self.version}")
             told = self.processes[name].wait_for("checked", 30)
             if told is None or "error" in told:
@@ -211,12 +254,13 @@ class Job:
         self.end_publish(killed)
         for timer in timers:
             timer.join()
-        for name in killed:
-            if name != "controller":
-                self.start(name)
-        for name in killed:
-            if name != "controller":
-                self.await_joined(name)
+        back = [name for name in killed if name not in ("controller", REPLICA)]
+        if REPLICA in killed and self.random.random() < 0.5:
+            back.append(REPLICA)
+        for name in back:
+            self.start(name)
+        for name in back:
+            self.await_joined(name)
         for attempt in range(1, MOST_ATTEMPTS + 1):
             self.begin_publish()
             errors = self.end_publish()
@@ -232,38 +276,54 @@ class Job:
             process.kill()
 
 
-def drill(seconds, seed, fabric):
-    """What happened, by count. Raises Failure."""
+def drill(seed, fabric, seconds=None, rounds=None):
+    """Returns how many rounds there were, and what happened, by count. Raises Failure."""
     with tempfile.TemporaryDirectory() as folder:
         job = Job(Path(folder), fabric, random.Random(seed))
         try:
-            end = time.monotonic() + seconds
-            rounds = 0
-            while time.monotonic() < end:
+            end = time.monotonic() + (seconds or float("inf"))
+            done = 0
+            while time.monotonic() < end and done != rounds:
                 job.round()
-                rounds += 1
-                if rounds % 50 == 0:
-                    print(f"{fabric}: {rounds} rounds", flush=True)
-            return rounds, job.counts
+                done += 1
+                if done % 50 == 0:
+                    print(f"{fabric}: {done} rounds", file=sys.stderr, flush=True)
+            return done, job.counts
         finally:
             job.close()
+
+
+def print_table(columns):
+    """Prints a row for each kind of thing that happened, and a column for each fabric."""
+    rows = [
+        "rounds",
+        *sorted({what for counts in columns.values() for what in counts} - {"rounds"}),
+    ]
+    print(f"{'':<28}" + "".join(f"{fabric:>10}" for fabric in columns))
+    for row in [*rows, "torn reads", "hangs"]:
+        print(f"{row:<28}" + "".join(f"{counts.get(row, 0):>10}" for counts in columns.values()))
 
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=60, help="how long; 60 by default")
+    parser.add_argument("--seconds", type=float, help="how long on each fabric; 60 by default")
+    parser.add_argument("--rounds", type=int, help="how many rounds on each fabric")
     parser.add_argument("--seed", type=int, default=1, help="what is drawn; 1 by default")
-    parser.add_argument("--fabric", default="local", help="local or tcp; local by default")
+    parser.add_argument(
+        "--fabric", action="append", choices=["local", "tcp"], help="by default local, then tcp"
+    )
     options = parser.parse_args()
-    try:
-        rounds, counts = drill(options.seconds, options.seed, options.fabric)
-    except Failure as failure:
-        sys.exit(f"seed {options.seed}, {options.fabric}: {failure}")
-    print(f"{options.fabric}: {rounds} rounds, no torn read, no hang, each recovered")
-    for what, count in sorted(counts.items()):
-        print(f"  {what:28} {count}")
+    seconds = options.seconds or (None if options.rounds else 60)
+    columns = {}
+    for fabric in options.fabric or ["local", "tcp"]:
+        try:
+            rounds, counts = drill(options.seed, fabric, seconds, options.rounds)
+        except Failure as failure:
+            sys.exit(f"seed {options.seed}, {fabric}: {failure}")
+        columns[fabric] = counts | {"rounds": rounds}
+    print_table(columns)
 
 
 if __name__ == "__main__":

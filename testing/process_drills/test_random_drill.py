@@ -6,5 +6,5 @@ import random_drill
 
 @pytest.mark.parametrize("fabric", ["local", "tcp"])
 def test_a_job_recovers_from_processes_that_are_killed_and_stopped(fabric):
-    rounds, _ = random_drill.drill(seconds=12, seed=1, fabric=fabric)
+    rounds, _ = random_drill.drill(seed=1, fabric=fabric, seconds=12)
     assert rounds > 0

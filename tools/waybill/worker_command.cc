@@ -68,7 +68,10 @@ class WorkerProcess {
       engine_memory_.resize(layout_.manifest.region_bytes(0));
       user_regions.push_back({MemoryKind::kHost, engine_memory_.data(), engine_memory_.size()});
     }
-    if (options_.rank.driven) worker.handler = TellShown;
+    if (options_.rank.driven) {
+      worker.handler = TellShown;
+      worker.on_notice = TellCaughtUp;
+    }
     WAYBILL_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric,
                              options_.rank.fabric.Make(options_.rank.identity.controller));
     WAYBILL_ASSIGN_OR_RETURN(
@@ -123,6 +126,11 @@ class WorkerProcess {
             {"pause_seconds", absl::ToDoubleSeconds(notice.pause)}});
     }
     answer(absl::OkStatus());
+  }
+
+  static void TellCaughtUp(const Notice& notice) {
+    if (notice.kind != Notice::Kind::kCaughtUp) return;
+    Tell({{"event", "caught_up"}, {"version", notice.version}});
   }
 
   absl::StatusOr<uint64_t> Check(uint64_t version) {
