@@ -442,6 +442,20 @@ TEST_F(TrainerSessionTest, AGroupThatHasDecidedNeedsNothingMore) {
   EXPECT_TRUE(Published(5)->status.ok());
 }
 
+// The workers have everything, and leave before this trainer's engine has looked.
+TEST_F(TrainerSessionTest, WhatAGroupCommittedBeforeItLeftIsSent) {
+  Establish();
+  Publish(5);
+  HearAccepted();
+  HearStart(5, 1);
+  HearOutcome(5, attempt(), /*committed=*/true);
+  EXPECT_EQ(Published(5), nullptr);  // The engine may still read the tensors.
+  Hear([](auto& m) { m.mutable_term_over()->set_group("all"); });
+  EXPECT_EQ(host_.engine.back(), "stop now");
+  ASSERT_NE(Published(5), nullptr);
+  EXPECT_EQ(Published(5)->status.message(), "");
+}
+
 TEST_F(TrainerSessionTest, AReportIsSentIfItIsNew) {
   Establish();
   host_.report.set_version(5);

@@ -144,10 +144,16 @@ TrainerSession::Part* TrainerSession::PartOf(const std::string& group) {
   return part == queue_.front().parts.end() ? nullptr : &part->second;
 }
 
-// Gives up the group's part of the publication at hand, unless that is sent.
+// Ends the group's part of the publication at hand, whose engine is quiescent. What the group shows
+// was sent, also if this trainer's engine had not noticed yet; all else is given up.
 void TrainerSession::GiveUp(const std::string& group, const absl::Status& status) {
   Part* part = PartOf(group);
   if (part == nullptr || *part == Part::kSent) return;
+  const auto outcome = queue_.front().outcomes.find(group);
+  if (outcome != queue_.front().outcomes.end() && outcome->second.ok()) {
+    *part = Part::kSent;
+    return;
+  }
   *part = Part::kGivenUp;
   queue_.front().status = FirstError(queue_.front().status, status);
 }
