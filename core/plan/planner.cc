@@ -28,11 +28,13 @@ double SpeedOf(const Manifest& manifest) {
   return speed;
 }
 
-// Hosts become numbers; speeds count only where every rank declares one.
+// Hosts become numbers; speeds count only where every rank that holds anything declares one.
 class Links {
  public:
   Links(absl::Span<const Manifest* const> trainers, absl::Span<const Manifest* const> workers) {
-    const auto declared = [](const Manifest* m) { return SpeedOf(*m) > 0; };
+    const auto declared = [](const Manifest* m) {
+      return SpeedOf(*m) > 0 || m->shard_count() == 0;
+    };
     const bool use_speeds = std::all_of(trainers.begin(), trainers.end(), declared) &&
                             std::all_of(workers.begin(), workers.end(), declared);
     for (const Manifest* m : trainers) this->trainers.push_back(LinkOf(*m, use_speeds));

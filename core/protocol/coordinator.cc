@@ -188,8 +188,12 @@ void Coordinator::Admit(ConnectionId connection, const proto::Join& join, absl::
         std::min(member->join_deadline, now + absl::Milliseconds(join.deadline_ms()));
   }
   committed_version_ = std::max(committed_version_, member->committed_version);
-  if (member->id.role == Role::kWorker) GroupNamed(member->id.group).loans_tried.clear();
-  for (Group* group : GroupsOf(member->id)) BeginGathering(*group);
+  if (member->id.role == Role::kWorker) {
+    GroupNamed(member->id.group).loans_tried.clear();
+  } else if (join.returning() || trainers_settled_at_ != absl::InfiniteFuture()) {
+    trainers_settled_at_ = now + options_.absence_timeout;
+  }
+  OnMembersChanged(member->id);
   ResolveDoubt(*member, /*everybody_is_here=*/false);
 }
 
@@ -203,6 +207,13 @@ std::vector<Coordinator::Group*> Coordinator::GroupsOf(const RankId& id) {
     if (group.IsMember(id)) groups.push_back(&group);
   }
   return groups;
+}
+
+void Coordinator::OnMembersChanged(const RankId& id) {
+  for (Group* group : GroupsOf(id)) {
+    group->holes = absl::OkStatus();
+    BeginGathering(*group);
+  }
 }
 
 // Ends the wait of the processes that claim the place of `incumbent`: with `refusal` if that is not
@@ -265,16 +276,22 @@ void Coordinator::Remove(ConnectionId connection, const absl::Status& why, absl:
   const Member* member = members_.Find(connection);
   if (member == nullptr) return;
   const RankId id = member->id;
-  if (member->established) incomplete_since_ = now;
+  const bool established = member->established;
+  if (established) incomplete_since_ = now;
   members_.Remove(connection);
-  if (id.role == Role::kTrainer) ForgetTrainer(id.rank, why);
+  if (id.role == Role::kTrainer) {
+    ForgetTrainer(id.rank, why);
+    if (established) trainers_settled_at_ = now + options_.absence_timeout;
+    // Whoever comes next is another training, and waits for all of its trainers.
+    if (members_.trainers() == 0) trainers_settled_at_ = absl::InfiniteFuture();
+  }
   for (Group* group : GroupsOf(id)) {
     if (group->round != nullptr) {
       group->IsSender(id) ? group->round->OnSenderGone(id.rank, why)
                           : group->round->OnWorkerGone(id.rank, why);
     }
-    BeginGathering(*group);
   }
+  OnMembersChanged(id);
   if (id.role == Role::kWorker && members_.workers(id.group) == 0) {
     proto::ControllerMessage message;
     message.mutable_term_over()->set_group(id.group);
@@ -371,9 +388,8 @@ absl::Time Coordinator::next_deadline() const {
   for (const auto& [name, group] : groups_) {
     next = std::min(next, group.lanes_deadline);
     if (group.round != nullptr) next = std::min(next, group.round->deadline());
-    if (group.phase == Phase::kGathering && group.round == nullptr &&
-        (members_.complete(name) || !FindLender(group).empty())) {
-      next = std::min(next, group.retry_at);
+    if (group.phase == Phase::kGathering && group.round == nullptr) {
+      next = std::min(next, FindLender(group).empty() ? TermTime(group) : group.retry_at);
     }
   }
   next = std::min(next, PublishDeadline());

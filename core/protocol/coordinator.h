@@ -114,7 +114,7 @@ class Coordinator final {
     const std::string name;
     Coordinator& coordinator;
 
-    // Who sends in this term, as the plan counts trainers.
+    // The plan counts as trainers whoever sends.
     RankId SenderId(uint32_t sender) const {
       return lender.empty() ? RankId{Role::kTrainer, sender}
                             : RankId{Role::kWorker, sender, lender};
@@ -126,12 +126,15 @@ class Coordinator final {
     bool IsMember(const RankId& id) const {
       return IsSender(id) || (id.role == Role::kWorker && id.group == name);
     }
+    // Returns true while the trainers bring it a version.
+    bool updating() const { return round != nullptr && lender.empty(); }
 
     Phase phase = Phase::kGathering;
     absl::Time lanes_deadline = absl::InfiniteFuture();  // While offering and connecting.
     absl::Time retry_at = absl::InfinitePast();          // No term begins before.
     uint32_t lane_troubles = 0;                          // Since an update committed.
     absl::Status last_lane_trouble;
+    absl::Status holes;         // What nobody holds while trainers are absent; OK if not known.
     bool nics_changed = false;  // Since the plan was made.
     bool lane_lost = false;     // Between ranks that live, in this term.
     uint64_t lanes_lost = 0;    // Terms that ended because of that.
@@ -207,6 +210,8 @@ class Coordinator final {
                          absl::Time now);
   void Remove(ConnectionId connection, const absl::Status& why, absl::Time now);
   static void OnReport(Member& member, const proto::RankReport& report);
+  // Ends the terms in which the rank is, or has to be.
+  void OnMembersChanged(const RankId& id);
   Group& GroupNamed(const std::string& name);
   bool IsRequired(const Group& group) const { return required_groups_.contains(group.name); }
   // Returns true if a worker of the group is here, or no version is published without it.
@@ -225,6 +230,9 @@ class Coordinator final {
   // Returns the group in whose term the member is, or null if the epoch is no term's.
   Group* FindTerm(const Member& member, uint64_t epoch);
   static void BeginGathering(Group& group);
+  // Returns when a term can begin in which the trainers send; InfiniteFuture while that takes ranks
+  // that are not here.
+  absl::Time TermTime(const Group& group) const;
   void TryBeginTerm(Group& group, absl::Time now);
   std::vector<Member*> TermOf(const Group& group);
   void OnPlanned(Group& group, uint64_t ticket, absl::StatusOr<Plan> plan, absl::Time now);
@@ -239,6 +247,8 @@ class Coordinator final {
   static void RetryLanesLater(Group& group, absl::Time now);
   static void ReplaceLanes(Group& group, absl::Time now);
   void HangUpWhoIsLate(absl::Time now);
+  // Names the ranks without which no version goes to the group; empty if there are none.
+  std::string DescribeMissing(const Group& group) const;
   std::string DescribeWaiting(const Group& group) const;
 
   // --- catching up (coordinator_loans.cc) ---
@@ -293,6 +303,9 @@ class Coordinator final {
   void OnRoundMessage(Member& member, const proto::RankMessage& message, absl::Time now);
   void TellRenewal(const Group& group, const Member& member, const proto::Ready& ready);
   UpdateId NextUpdate(Group& group, uint64_t version);
+  // Returns those who take part in a round that brings a version to the workers that do not have
+  // it.
+  RoundMembers MembersOfRound(const Group& group, uint64_t version);
   void BeginRound(Group& group, Publication& publication, absl::Time now);
   void FinishRoundIfOver(Group& group);
   void OnOutcome(Group& group, bool committed, const absl::Status& status);
@@ -310,7 +323,9 @@ class Coordinator final {
 
   std::map<uint64_t, Publication> publications_;  // By version.
   absl::Time incomplete_since_ =
-      absl::InfinitePast();               // When a part of a whole term was last lost.
+      absl::InfinitePast();  // When a part of a whole term was last lost.
+  // From when on terms begin without the trainers that are absent.
+  absl::Time trainers_settled_at_ = absl::InfiniteFuture();
   std::map<uint64_t, GivenUp> given_up_;  // By version; later than what is committed.
   uint64_t record_ticket_ = 0;
   std::map<uint64_t, Decision> recordings_;

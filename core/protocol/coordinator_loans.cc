@@ -31,7 +31,7 @@ std::string Coordinator::FindLender(const Group& group) const {
   uint64_t oldest = ~uint64_t{0};
   for (const Member* worker : members_.WorkersOf(group.name)) {
     if (!worker->catch_up) return "";
-    oldest = std::min(oldest, std::max(worker->shown_version, worker->committed_version));
+    oldest = std::min(oldest, worker->newest_version());
   }
   if (oldest >= committed_version_) return "";
   for (const auto& [version, publication] : publications_) {
@@ -85,21 +85,14 @@ void Coordinator::EndLoan(Group& group) {
 }
 
 void Coordinator::BeginCatchingUp(Group& group, absl::Time now) {
-  RoundMembers members;
-  for (const Member* member : TermOf(group)) {
-    if (group.IsSender(member->id)) {
-      members.senders.push_back(member->id);
-    } else if (std::max(member->shown_version, member->committed_version) < group.lent_version) {
-      members.workers.insert(member->id.rank);
-    }
-  }
-  const auto lenders = static_cast<uint32_t>(members.senders.size());
   const absl::Time deadline = now + options_.absence_timeout;  // To be READY.
-  group.round =
-      std::make_unique<UpdateRound>(NextUpdate(group, group.lent_version), std::move(members),
-                                    /*digests_off=*/false, deadline, &group.plan, &group);
+  group.round = std::make_unique<UpdateRound>(NextUpdate(group, group.lent_version),
+                                              MembersOfRound(group, group.lent_version),
+                                              /*digests_off=*/false, deadline, &group.plan, &group);
   group.round->Begin(now);
-  for (uint32_t s = 0; s < lenders; ++s) group.round->OnPublish(s, /*attempt=*/0, deadline);
+  for (uint32_t s = 0; s < group.plan.trainers.size(); ++s) {
+    group.round->OnPublish(s, /*attempt=*/0, deadline);
+  }
 }
 
 }  // namespace waybill

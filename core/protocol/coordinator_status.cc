@@ -7,6 +7,12 @@
 
 namespace waybill {
 
+std::string Coordinator::DescribeMissing(const Group& group) const {
+  if (TermTime(group) != absl::InfiniteFuture()) return "";
+  const std::string missing = members_.DescribeMissing(group.name);
+  return group.holes.ok() ? missing : absl::StrCat(missing, ": ", group.holes.message());
+}
+
 std::string Coordinator::DescribeWaiting(const Group& group) const {
   if (!halted_.ok()) return std::string(halted_.message());
   if (group.phase == Phase::kReady || group.phase == Phase::kCatchingUp) {
@@ -14,7 +20,8 @@ std::string Coordinator::DescribeWaiting(const Group& group) const {
   }
   if (group.phase == Phase::kPlanning) return "the plan";
   if (group.phase == Phase::kGathering) {
-    std::string missing = members_.DescribeMissing(group.name);
+    std::string missing = DescribeMissing(group);
+    if (missing.empty()) missing = members_.DescribeMissing(group.name);  // Not for long.
     if (!missing.empty() || group.last_lane_trouble.ok()) return missing;
     return absl::StrCat("lanes that can be made again: ", group.last_lane_trouble.message());
   }
@@ -43,11 +50,10 @@ proto::StatusReply Coordinator::Status() const {
     if (!IsExpected(group)) continue;
     any = true;
     least = std::min(least, group.phase);
-    updating = updating || (group.round != nullptr && group.lender.empty());
+    updating = updating || group.updating();
     proto::GroupStatus* out = reply.add_groups();
     out->set_name(name);
-    const bool updating_now = group.round != nullptr && group.lender.empty();
-    out->set_phase(updating_now ? "updating" : kPhases[static_cast<int>(group.phase)]);
+    out->set_phase(group.updating() ? "updating" : kPhases[static_cast<int>(group.phase)]);
     out->set_epoch(group.epoch & ((uint64_t{1} << kEpochCountBits) - 1));
     out->set_plan_hash(group.plan.hash);
     out->set_lanes_lost(group.lanes_lost);

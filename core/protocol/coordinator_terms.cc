@@ -19,6 +19,7 @@ namespace {
 // one is not worth waiting for.
 constexpr absl::Duration kLoanPatience = absl::Milliseconds(250);
 
+// The manifests are by rank. A sender that is absent has one without shards.
 absl::StatusOr<Plan> PlanOf(const std::vector<std::shared_ptr<const Manifest>>& senders,
                             const std::vector<std::shared_ptr<const Manifest>>& workers,
                             bool lent) {
@@ -58,21 +59,37 @@ std::vector<Member*> Coordinator::TermOf(const Group& group) {
   return term;
 }
 
+absl::Time Coordinator::TermTime(const Group& group) const {
+  if (!members_.has_all_workers(group.name) || !members_.has_manifests_of_trainers()) {
+    return absl::InfiniteFuture();
+  }
+  if (members_.AbsentTrainers().empty()) return group.retry_at;
+  if (!group.holes.ok()) return absl::InfiniteFuture();
+  return std::max(group.retry_at, trainers_settled_at_);
+}
+
 void Coordinator::TryBeginTerm(Group& group, absl::Time now) {
   if (group.phase != Phase::kGathering || group.round != nullptr) return;
   EndLoan(group);
   if (now < group.retry_at) return;
   group.lender = FindLender(group);
   if (!group.lender.empty()) group.loan_patience = now + kLoanPatience;
-  if (group.lender.empty() && !members_.complete(group.name)) return;
+  if (group.lender.empty() && now < TermTime(group)) return;
   group.phase = Phase::kPlanning;
   group.nics_changed = false;
   group.lanes_lost += std::exchange(group.lane_lost, false) ? 1 : 0;
-  std::vector<std::shared_ptr<const Manifest>> senders, workers;
-  for (const Member* member : TermOf(group)) {
-    (group.IsSender(member->id) ? senders : workers).push_back(member->manifest);
-  }
   const bool lent = !group.lender.empty();
+  std::vector<std::shared_ptr<const Manifest>> senders, workers;
+  if (!lent) senders.resize(members_.trainers(), std::make_shared<const Manifest>());
+  for (const Member* member : TermOf(group)) {
+    if (!group.IsSender(member->id)) {
+      workers.push_back(member->manifest);
+    } else if (lent) {
+      senders.push_back(member->manifest);
+    } else {
+      senders[member->id.rank] = member->manifest;
+    }
+  }
   actions_->Compute([this, &group, ticket = ++group.plan_ticket, senders, workers, lent] {
     auto plan = std::make_shared<absl::StatusOr<Plan>>(PlanOf(senders, workers, lent));
     return [this, &group, ticket, plan](absl::Time later) {
@@ -84,19 +101,22 @@ void Coordinator::TryBeginTerm(Group& group, absl::Time now) {
 void Coordinator::OnPlanned(Group& group, uint64_t ticket, absl::StatusOr<Plan> plan,
                             absl::Time now) {
   if (ticket != group.plan_ticket || group.phase != Phase::kPlanning || !halted_.ok()) return;
-  if (!plan.ok() && group.lender.empty()) {
-    RefuseTerm(group, plan.status(), now);
-    return Advance(now);
-  }
   if (!group.lender.empty()) {
     ++group.loans_tried[group.lender];
     group.lent_version = ShownByAll(group.lender);
-    if (plan.ok() && group.lent_version == 0)
-      plan = absl::AbortedError("it shows several versions");
-    if (!plan.ok()) {
+    if (group.lent_version == 0) plan = absl::AbortedError("it shows several versions");
+  }
+  if (!plan.ok()) {
+    if (!group.lender.empty()) {
       GiveUpLoan(group, plan.status());
-      return Advance(now);
+    } else if (!members_.AbsentTrainers().empty()) {
+      group.holes = plan.status();
+      BeginGathering(group);
+      EndLatePublishes(now);  // Nothing else was waited for.
+    } else {
+      RefuseTerm(group, plan.status(), now);
     }
+    return Advance(now);
   }
   group.plan = *std::move(plan);
   group.epoch = ++last_epoch_;
@@ -112,9 +132,8 @@ void Coordinator::OnPlanned(Group& group, uint64_t ticket, absl::StatusOr<Plan> 
 // A newcomer that does not fit is no reason to lose the others: the group's come first, then the
 // trainers, if no other group needs them. Without any newcomer the group does not fit.
 void Coordinator::RefuseTerm(Group& group, const absl::Status& status, absl::Time now) {
-  const auto groups = members_.groups();
-  const bool another = std::any_of(groups.begin(), groups.end(), [&](const std::string& name) {
-    return name != group.name && members_.complete(name);
+  const bool another = std::any_of(groups_.begin(), groups_.end(), [&](const auto& other) {
+    return other.first != group.name && DescribeMissing(other.second).empty();
   });
   std::vector<ConnectionId> newcomers, workers;
   for (const Member* member : TermOf(group)) {

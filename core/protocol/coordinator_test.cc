@@ -1002,10 +1002,77 @@ TEST_F(CoordinatorTest, AReturningRankBeginsAnotherEpoch) {
   EXPECT_EQ(Count(kTrainer[0], Kind::kPublishRefused), 0);  // It may be back soon.
   Pass(absl::Seconds(5));
   EXPECT_EQ(Error(kTrainer[0], Kind::kPublishRefused),
-            "publish version 5: it cannot begin without trainer 1");
+            "publish version 5: it cannot begin without trainer 1: tensor \"w\": worker 0 wants "
+            "[0, 2) x [0, 4), of which the trainers do not hold [1, 2) x [0, 4); they hold "
+            "trainer 0 [0, 1) x [0, 4)");
   Join(kTrainer[1], Role::kTrainer, 1);
   EXPECT_EQ(coordinator_->Status().groups(0).epoch(), 2u);
   Connect();
+}
+
+// Either trainer holds all of it.
+class ReplicasTest : public CoordinatorTest {
+ protected:
+  ReplicasTest() { MakeCoordinator(); }
+
+  Manifest ManifestOf(Role, uint32_t) override {
+    Manifest manifest;
+    manifest.AddRegion("w", 16);
+    manifest.AddShard(manifest.AddTensor("w", {2, 4}, Dtype::kBf16), {Dtype::kBf16},
+                      Box({0, 0}, {2, 4}), {0, 0, {4, 1}});
+    return manifest;
+  }
+
+  // Everybody but trainer 1 offers lanes and connects them.
+  void ConnectWithoutTrainer1() {
+    const std::vector<ConnectionId> term = {kTrainer[0], kWorker[0], kWorker[1]};
+    for (const ConnectionId connection : term) {
+      Tell(connection, [&](auto& m) { m.mutable_offers()->set_epoch(epoch_); });
+    }
+    for (const ConnectionId connection : term) {
+      Tell(connection, [&](auto& m) { m.mutable_connected()->set_epoch(epoch_); });
+    }
+  }
+};
+
+TEST_F(ReplicasTest, AJobWhoseTrainersThatAreLeftHoldEverythingGoesOnWithThem) {
+  Establish();
+  Gone(kTrainer[1]);
+  Publish(0, 5);
+  Pass(absl::Seconds(5) - absl::Milliseconds(1));
+  EXPECT_EQ(Last(kTrainer[0], Kind::kPlan), nullptr);  // Trainer 1 may be back soon.
+  Pass(absl::Milliseconds(1));
+  ConnectWithoutTrainer1();
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  EXPECT_EQ(Last(kTrainer[0], Kind::kStart)->start().targets_size(), 2);
+  for (const uint32_t w : {0u, 1u}) Arrived(w);
+  EXPECT_EQ(Count(kWorker[0], Kind::kCommit), 1);
+}
+
+TEST_F(ReplicasTest, ATrainerThatReturnsBelongsToTheNextTerm) {
+  Establish();
+  Gone(kTrainer[1]);
+  Pass(absl::Seconds(5));
+  ConnectWithoutTrainer1();
+  sent_.clear();
+  Join(kTrainer[1], Role::kTrainer, 1);
+  EXPECT_NE(Last(kTrainer[1], Kind::kPlan), nullptr);
+  Connect();
+}
+
+TEST_F(ReplicasTest, AJobThatBeginsWaitsForAllOfItsTrainers) {
+  Join(kTrainer[0], Role::kTrainer, 0);
+  for (const uint32_t w : {0u, 1u}) Join(kWorker[w], Role::kWorker, w);
+  Pass(absl::Seconds(30));
+  EXPECT_EQ(Last(kTrainer[0], Kind::kPlan), nullptr);
+}
+
+TEST_F(ReplicasTest, ANewControllerDoesNotWaitForATrainerThatDoesNotComeBack) {
+  Join(kTrainer[0], Role::kTrainer, 0, [](auto& join) { join.set_returning(true); });
+  for (const uint32_t w : {0u, 1u}) Join(kWorker[w], Role::kWorker, w);
+  EXPECT_EQ(Last(kTrainer[0], Kind::kPlan), nullptr);
+  Pass(absl::Seconds(5));
+  EXPECT_NE(Last(kTrainer[0], Kind::kPlan), nullptr);
 }
 
 TEST_F(CoordinatorTest, APublishWaitsForALostRankFromWhenItWasLost) {

@@ -294,11 +294,13 @@ absl::Time Coordinator::AbsenceDeadline(absl::Time received) const {
 
 std::string Coordinator::DescribeAbsence() const {
   for (const std::string& name : required_groups_) {
-    if (std::string missing = members_.DescribeMissing(name); !missing.empty()) return missing;
+    const auto group = groups_.find(name);
+    if (std::string missing = DescribeMissing(group->second); !missing.empty()) return missing;
   }
   std::string all;
-  for (const std::string& name : members_.groups()) {
-    const std::string missing = members_.DescribeMissing(name);
+  for (const auto& [name, group] : groups_) {
+    if (members_.workers(name) == 0) continue;
+    const std::string missing = DescribeMissing(group);
     if (missing.empty()) return "";
     absl::StrAppend(&all, all.empty() ? "" : "; ", missing);
   }
@@ -359,7 +361,7 @@ absl::Time Coordinator::PublishDeadline() const {
 // Returns true if the group's ranks are all here and its lanes are being made for the first time.
 bool Coordinator::IsSettling(const Group& group) const {
   return group.phase != Phase::kReady && group.lender.empty() && group.lane_troubles == 0 &&
-         members_.complete(group.name);
+         DescribeMissing(group).empty();
 }
 
 // Returns when the publish goes to the groups that are whole: at once, or once those that will be
@@ -415,7 +417,7 @@ void Coordinator::AdvancePart(Publication& publication, const std::string& name,
   if (!group.decisions.empty() && publication.version <= group.decisions.back().version) {
     return GiveUpPart(publication, name, NotLater(publication.version));
   }
-  if (const std::string missing = members_.DescribeMissing(name); !missing.empty()) {
+  if (const std::string missing = DescribeMissing(group); !missing.empty()) {
     return GiveUpPart(publication, name, NotWhole(name, missing));
   }
   if (group.phase == Phase::kReady) BeginRound(group, publication, now);
@@ -480,19 +482,23 @@ UpdateId Coordinator::NextUpdate(Group& group, uint64_t version) {
           .plan_hash = group.plan.hash};
 }
 
+RoundMembers Coordinator::MembersOfRound(const Group& group, uint64_t version) {
+  RoundMembers members;
+  for (uint32_t s = 0; s < group.plan.trainers.size(); ++s) {
+    members.senders.push_back(group.SenderId(s));
+    if (members_.Find(members.senders.back()) == nullptr) members.absent.insert(s);
+  }
+  for (const Member* worker : members_.WorkersOf(group.name)) {
+    if (worker->newest_version() < version) members.workers.insert(worker->id.rank);
+  }
+  return members;
+}
+
 void Coordinator::BeginRound(Group& group, Publication& publication, absl::Time now) {
   publication.parts.at(group.name).state = Part::State::kOpen;
-  RoundMembers members;
-  for (const Member* member : TermOf(group)) {
-    if (group.IsSender(member->id)) {
-      members.senders.push_back(member->id);
-    } else {
-      members.workers.insert(member->id.rank);
-    }
-  }
-  group.round = std::make_unique<UpdateRound>(NextUpdate(group, publication.version),
-                                              std::move(members), publication.digests_off,
-                                              publication.deadline(), &group.plan, &group);
+  group.round = std::make_unique<UpdateRound>(
+      NextUpdate(group, publication.version), MembersOfRound(group, publication.version),
+      publication.digests_off, publication.deadline(), &group.plan, &group);
   group.round->Begin(now);
   for (const auto& [trainer, publish] : publication.publishes) {
     group.round->OnPublish(trainer, publish.attempt, publish.deadline);
@@ -514,7 +520,7 @@ void Coordinator::OnOutcome(Group& group, bool committed, const absl::Status& st
 
 void Coordinator::FinishRoundIfOver(Group& group) {
   if (group.round == nullptr) return;
-  // What a group has caught up on it shows when it likes: nobody waits for the outcome.
+  // A group shows what it has caught up on when it likes: nobody waits for the outcome.
   const bool caught_up = !group.lender.empty() && group.round->committed();
   if (!group.round->over() && !caught_up) return;
   if (group.round->committed()) {

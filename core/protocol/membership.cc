@@ -145,6 +145,20 @@ bool Membership::has_all_workers(const std::string& group) const {
                      [](const Member* worker) { return worker->manifest != nullptr; });
 }
 
+std::set<uint32_t> Membership::AbsentTrainers() const {
+  std::set<uint32_t> absent;
+  for (uint32_t t = 0; t < trainers(); ++t) {
+    if (!members_.contains({Role::kTrainer, t})) absent.insert(t);
+  }
+  return absent;
+}
+
+bool Membership::has_manifests_of_trainers() const {
+  return trainers() > 0 && std::all_of(members_.begin(), members_.end(), [](const auto& m) {
+           return m.first.role != Role::kTrainer || m.second.manifest != nullptr;
+         });
+}
+
 std::string Membership::DescribeMissing(absl::string_view group) const {
   std::string missing;
   const auto add = [&](auto... what) {

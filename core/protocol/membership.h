@@ -2,6 +2,7 @@
 #ifndef WAYBILL_CORE_PROTOCOL_MEMBERSHIP_H_
 #define WAYBILL_CORE_PROTOCOL_MEMBERSHIP_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -43,6 +44,9 @@ struct Member {
 
   proto::RankReport report;                       // The last one.
   std::map<std::string, proto::Connected> lanes;  // By group, as it was last connected.
+
+  // Returns the newest version that a worker has, shown or about to be.
+  uint64_t newest_version() const { return std::max(shown_version, committed_version); }
 };
 
 // The identity that a rank claims. Check() says whether it can be.
@@ -66,8 +70,10 @@ class Membership {
   Member* Find(ConnectionId connection);
   Member* Find(const RankId& id);
 
-  // Returns true if all trainers and all workers of the group are here with their manifests.
-  bool complete(absl::string_view group) const { return DescribeMissing(group).empty(); }
+  // Returns the trainers that are not here, as far as those that are say how many there are.
+  std::set<uint32_t> AbsentTrainers() const;
+  // Returns true if any trainer is here, and all of them with their manifests.
+  bool has_manifests_of_trainers() const;
   // Returns the workers of the group that are here.
   std::vector<const Member*> WorkersOf(const std::string& group) const;
   // Returns true if all of them are, with their manifests.

@@ -33,6 +33,7 @@ UpdateRound::UpdateRound(const UpdateId& update, RoundMembers members, bool dige
   for (uint32_t s = 0; s < senders_.size(); ++s) {
     Sender& sender = senders_[s];
     sender.id = std::move(members.senders[s]);
+    sender.gone = members.absent.contains(s);
     const RouteTable& routes = plan->trainers[s];
     for (uint32_t r = 0; r < routes.size(); ++r) {
       if (workers_.contains(routes.worker(r))) sender.workers.insert(routes.worker(r));
@@ -183,8 +184,8 @@ bool UpdateRound::HasToSend(const Sender& sender) const {
                      [&](uint32_t worker) { return !arrived_.contains(worker); });
 }
 
-// What is quantised by maxima that may not come any more: whatever a trading sender has still to
-// bring. Which of them have them already is not known here.
+// Aborts if something is quantised by maxima that may not come any more. That is whatever a trading
+// sender has still to bring: it is not known here which of them have their maxima already.
 void UpdateRound::AbortTraded(const absl::Status& why) {
   const bool concerned = std::any_of(senders_.begin(), senders_.end(),
                                      [&](const Sender& s) { return s.trades && HasToSend(s); });
@@ -246,7 +247,7 @@ std::string UpdateRound::DescribeWaiting() const {
   };
   std::set<uint32_t> unpublished;
   for (uint32_t s = 0; s < senders_.size(); ++s) {
-    if (!senders_[s].published) unpublished.insert(s);
+    if (!senders_[s].published && !senders_[s].gone) unpublished.insert(s);
   }
   add("publish() by trainer ", ListWithout(unpublished, std::set<uint32_t>()));
   if (state_ == State::kPreparing) add("READY of worker ", ListWithout(workers_, ready_));

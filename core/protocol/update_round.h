@@ -32,9 +32,10 @@ class RoundActions {
   virtual void TellOutcome(bool committed, const absl::Status& status) = 0;
 };
 
-// Those who take part in a round.
+// The ranks that take part in a round.
 struct RoundMembers {
   std::vector<RankId> senders;  // As the plan counts trainers.
+  std::set<uint32_t> absent;    // The senders among them that are not here; they have no routes.
   std::set<uint32_t> workers;   // The group's that get the version.
 };
 
