@@ -48,11 +48,11 @@ class TrainerObject final : public Rank {
         return absl::InvalidArgumentError(
             "after_event is given, and no region is memory of a device; wait for it yourself");
       }
-      command.held_for = absl::StrCat("GPU ", device_->ordinal(), " has not reached its event");
+      command.waits_for = absl::StrCat("GPU ", device_->ordinal(), " has not reached its event");
     }
     const uint64_t token = NewToken(user_token);
     const auto release = [shared = shared_, token] {
-      shared->With([&](TrainerClient& client) { client.Release(token); });
+      shared->With([&](TrainerClient& client) { client.Proceed(token); });
     };
     const auto reached = std::make_shared<std::atomic<bool>>(false);
     if (options.after_event != nullptr) {

@@ -64,7 +64,8 @@ absl::Status Trainer::Publish(uint64_t version, const PublishOptions& options) {
   client_->Publish(token, {.version = version,
                            .deadline = absl::Now() + options.timeout,
                            .digests_off = options.digests == Digests::kOff,
-                           .fail_on_nonfinite = options.fail_on_nonfinite});
+                           .fail_on_nonfinite = options.fail_on_nonfinite,
+                           .hold = options.hold});
   return mailbox_->Await(token, options.cancel, [&] { client_->Cancel(token); });
 }
 
@@ -93,6 +94,12 @@ absl::StatusOr<std::vector<GroupOutcome>> Trainer::AwaitOutcome(absl::Duration t
   if (told) return outcomes;
   return absl::DeadlineExceededError(absl::StrCat(
       "await an outcome: not all groups are decided after ", absl::FormatDuration(timeout)));
+}
+
+absl::Status Trainer::Release() {
+  const uint64_t token = mailbox_->NewToken();
+  client_->Release(token);
+  return mailbox_->Await(token);
 }
 
 void Trainer::Leave() {

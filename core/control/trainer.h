@@ -23,6 +23,8 @@ struct PublishOptions {
   // If NaNs or infinities are among what is quantised, no group shows the version: Publish() is
   // kInvalidArgument and names the tensors.
   bool fail_on_nonfinite = false;
+  // The tensors do not change before Release(): groups that have missed the version get it.
+  bool hold = false;
   // Once a stop is requested no group shows the version because of this publish, unless it is sent
   // already; Publish() returns kCancelled within a second or so.
   std::stop_token cancel = {};
@@ -63,6 +65,9 @@ class Trainer {
   // `cancel` was requested.
   absl::StatusOr<std::vector<GroupOutcome>> AwaitOutcome(absl::Duration timeout,
                                                          const std::stop_token& cancel = {});
+
+  // Ends the hold of a version, if there is one; nothing reads the tensors when it returns.
+  absl::Status Release();
 
   // Leaves the job. Nothing reads the regions afterwards. Again it does nothing.
   void Leave();

@@ -35,12 +35,16 @@ class TrainerClient {
   virtual void Join(uint64_t token, absl::Time deadline) = 0;
 
   // Sends a version; kPublished follows. The tensors must not change before it, and may afterwards,
-  // however it ends. Every trainer of the job publishes the same versions.
+  // however it ends, unless the version is held. Every trainer of the job publishes the same
+  // versions.
   //
   // kFailedPrecondition: not later than what is committed or was published before;
   // kDeadlineExceeded, kUnavailable, kDataLoss, kCancelled: no group shows it because of this one.
   virtual void Publish(uint64_t token, const PublishCommand& command) = 0;
-  // What PublishCommand::held_for names is done.
+  // What PublishCommand::waits_for names is done.
+  virtual void Proceed(uint64_t token) = 0;
+  // Ends the hold of the last version that was published with PublishCommand::hold; kReleased
+  // follows, after which nothing reads the tensors.
   virtual void Release(uint64_t token) = 0;
   virtual void Cancel(uint64_t token) = 0;
 

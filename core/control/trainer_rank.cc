@@ -51,6 +51,11 @@ void TrainerRank::Publish(uint64_t token, const PublishCommand& command, absl::T
   HandleEvents(now);
 }
 
+void TrainerRank::Proceed(uint64_t token, absl::Time now) {
+  session_.Proceed(token, now);
+  HandleEvents(now);
+}
+
 void TrainerRank::Release(uint64_t token, absl::Time now) {
   session_.Release(token, now);
   HandleEvents(now);

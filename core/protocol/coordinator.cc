@@ -133,6 +133,9 @@ void Coordinator::OnMessage(ConnectionId connection, const proto::RankMessage& m
     case proto::RankMessage::kWithdraw:
       OnWithdraw(*member, message.withdraw());
       break;
+    case proto::RankMessage::kHeld:
+      member->held = message.held();
+      break;
     case proto::RankMessage::kLaneFailed:
       OnLaneFailed(*member, message.lane_failed(), now);
       break;
@@ -329,7 +332,7 @@ void Coordinator::Advance(absl::Time now) {
   for (auto& [name, group] : groups_) {
     FinishRoundIfOver(group);
     ReplaceLanes(group, now);
-    TryCatchUp(group);
+    TryCatchUp(group, now);
     TryBeginTerm(group, now);
   }
   AdvancePublications(now);

@@ -127,7 +127,9 @@ class Coordinator final {
       return IsSender(id) || (id.role == Role::kWorker && id.group == name);
     }
     // Returns true while the trainers bring it a version.
-    bool updating() const { return round != nullptr && lender.empty(); }
+    bool updating() const { return round != nullptr && !catching_up; }
+    // Returns true if that group, or the trainers if empty, are not asked for a version again.
+    bool IsTried(const std::string& holder) const;
 
     Phase phase = Phase::kGathering;
     absl::Time lanes_deadline = absl::InfiniteFuture();  // While offering and connecting.
@@ -143,7 +145,8 @@ class Coordinator final {
     std::string lender;
     uint64_t lent_version = 0;
     absl::Time loan_patience = absl::InfinitePast();  // Publishes wait for the loan until then.
-    std::map<std::string, int> loans_tried;  // By lender, since a worker joined or a commit.
+    // By lender, since a worker joined or a commit. Trainers that hold a version have no name.
+    std::map<std::string, int> loans_tried;
     absl::Status last_loan_trouble;
     uint64_t plan_ticket = 0;
     Plan plan;
@@ -152,6 +155,7 @@ class Coordinator final {
 
     uint32_t sequence = 0;
     std::unique_ptr<UpdateRound> round;
+    bool catching_up = false;         // The round brings a version that was published before.
     std::vector<Decision> decisions;  // The last few.
   };
 
@@ -256,11 +260,16 @@ class Coordinator final {
   // Returns the version that every worker of the group shows; 0 if there is none, or if one is not
   // here.
   uint64_t ShownByAll(const std::string& group) const;
+  // Returns the oldest version that a worker of the group has, if the group has missed one and is
+  // to catch up; else the newest version there can be.
+  uint64_t OldestToReplace(const Group& group) const;
   std::string FindLender(const Group& group) const;
-  void TryCatchUp(Group& group);
+  // Returns true if every trainer holds a version that the group has missed.
+  bool IsHeldFor(const Group& group) const;
+  void TryCatchUp(Group& group, absl::Time now);
   void GiveUpLoan(Group& group, const absl::Status& why);
   void EndLoan(Group& group);
-  void BeginCatchingUp(Group& group, absl::Time now);
+  void BeginCatchingUp(Group& group, uint64_t version, absl::Time now);
 
   // --- decisions and updates (coordinator_updates.cc) ---
 

@@ -24,25 +24,36 @@ uint64_t Coordinator::ShownByAll(const std::string& group) const {
   return same ? version : 0;
 }
 
-// Returns the group that shows the newest version, if that is newer than what some worker of
-// `group` has; else an empty text.
-std::string Coordinator::FindLender(const Group& group) const {
-  if (!members_.has_all_workers(group.name)) return "";
-  uint64_t oldest = ~uint64_t{0};
+uint64_t Coordinator::OldestToReplace(const Group& group) const {
+  constexpr uint64_t kNothing = ~uint64_t{0};
+  if (!members_.has_all_workers(group.name)) return kNothing;
+  uint64_t oldest = kNothing;
   for (const Member* worker : members_.WorkersOf(group.name)) {
-    if (!worker->catch_up) return "";
+    if (!worker->catch_up) return kNothing;
     oldest = std::min(oldest, worker->newest_version());
   }
-  if (oldest >= committed_version_) return "";
   for (const auto& [version, publication] : publications_) {
     const auto part = publication.parts.find(group.name);
     // The trainers are about to bring it.
-    if (part != publication.parts.end() && part->second.state == Part::State::kQueued) return "";
+    if (part != publication.parts.end() && part->second.state == Part::State::kQueued) {
+      return kNothing;
+    }
   }
+  return oldest < committed_version_ ? oldest : kNothing;
+}
+
+bool Coordinator::Group::IsTried(const std::string& holder) const {
+  const auto tried = loans_tried.find(holder);
+  return tried != loans_tried.end() && tried->second >= kMostLoansTried;
+}
+
+// Returns the group that shows the newest version, if that is newer than what some worker of
+// `group` has; else an empty text.
+std::string Coordinator::FindLender(const Group& group) const {
+  uint64_t oldest = OldestToReplace(group);
   std::string lender;
   for (const auto& [name, other] : groups_) {
-    const auto tried = group.loans_tried.find(name);
-    if (tried != group.loans_tried.end() && tried->second >= kMostLoansTried) continue;
+    if (group.IsTried(name)) continue;
     const uint64_t shown = ShownByAll(name);
     if (shown <= oldest) continue;
     const std::vector<const Member*> workers = members_.WorkersOf(name);
@@ -57,17 +68,31 @@ std::string Coordinator::FindLender(const Group& group) const {
   return lender;
 }
 
-// A group that is whole has missed a version if its round failed, and not that of another.
-void Coordinator::TryCatchUp(Group& group) {
+bool Coordinator::IsHeldFor(const Group& group) const {
+  if (OldestToReplace(group) >= committed_version_ || group.IsTried("")) return false;
+  return std::all_of(members_.members().begin(), members_.members().end(), [&](const auto& m) {
+    return m.first.role != Role::kTrainer || m.second.held.version() == committed_version_;
+  });
+}
+
+// A group that is whole has missed a version if its round failed, and not that of another. A lender
+// needs a term of its own; trainers that hold the version bring it in the term at hand.
+void Coordinator::TryCatchUp(Group& group, absl::Time now) {
   if (group.phase != Phase::kReady || group.round != nullptr) return;
-  if (!FindLender(group).empty()) BeginGathering(group);
+  if (!FindLender(group).empty()) {
+    BeginGathering(group);
+  } else if (IsHeldFor(group)) {
+    BeginCatchingUp(group, committed_version_, now);
+  }
 }
 
 // Another group may lend it, or the next update brings it.
 void Coordinator::GiveUpLoan(Group& group, const absl::Status& why) {
-  group.last_loan_trouble = While(absl::StrCat("catch up from group ", group.lender), why);
+  const std::string from =
+      group.lender.empty() ? "the trainers" : absl::StrCat("group ", group.lender);
+  group.last_loan_trouble = While(absl::StrCat("catch up from ", from), why);
   group.loans_tried[group.lender] = kMostLoansTried;
-  BeginGathering(group);
+  if (!group.lender.empty()) BeginGathering(group);
 }
 
 // Tells the lender that it need not keep what it lent.
@@ -84,14 +109,16 @@ void Coordinator::EndLoan(Group& group) {
   group.lent_version = 0;
 }
 
-void Coordinator::BeginCatchingUp(Group& group, absl::Time now) {
+void Coordinator::BeginCatchingUp(Group& group, uint64_t version, absl::Time now) {
   const absl::Time deadline = now + options_.absence_timeout;  // To be READY.
-  group.round = std::make_unique<UpdateRound>(NextUpdate(group, group.lent_version),
-                                              MembersOfRound(group, group.lent_version),
-                                              /*digests_off=*/false, deadline, &group.plan, &group);
-  group.round->Begin(now);
+  group.round =
+      std::make_unique<UpdateRound>(NextUpdate(group, version), MembersOfRound(group, version),
+                                    /*digests_off=*/false, deadline, &group.plan, &group);
+  group.catching_up = true;
+  group.round->Begin(/*catch_up=*/true, now);
   for (uint32_t s = 0; s < group.plan.trainers.size(); ++s) {
-    group.round->OnPublish(s, /*attempt=*/0, deadline);
+    const Member* sender = members_.Find(group.SenderId(s));
+    if (sender != nullptr) group.round->OnPublish(s, sender->held.attempt(), deadline);
   }
 }
 

@@ -221,7 +221,8 @@ void Coordinator::OnConnected(Member& member, const proto::Connected& connected,
     actions_->Send(other->connection, message);
     if (other->id.role == Role::kTrainer) TellUndecided(*group, *other);
   }
-  group->lender.empty() ? ReplaceLanes(*group, now) : BeginCatchingUp(*group, now);
+  group->lender.empty() ? ReplaceLanes(*group, now)
+                        : BeginCatchingUp(*group, group->lent_version, now);
 }
 
 void Coordinator::OnConnectFailed(Group& group, const Member& member, const absl::Status& why,

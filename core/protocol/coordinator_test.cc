@@ -462,6 +462,61 @@ TEST_F(CatchUpTest, AGroupThatJoinsGetsTheNewestVersionFromOneThatShowsIt) {
   EXPECT_EQ(Count(kTrainer[0], Kind::kOutcome), 0);
 }
 
+// The trainers hold version 5, and nobody shows it any more.
+class HeldCatchUpTest : public CatchUpTest {
+ protected:
+  void SetUp() override {
+    CatchUpTest::SetUp();
+    Gone(kWorker[0]);
+    for (const uint32_t t : {0u, 1u}) Hold(t, 5);
+    JoinShowing(1, 0);
+    OfferIn("b");
+    ConnectIn("b");
+  }
+  void Hold(uint32_t t, uint64_t version) {
+    Tell(kTrainer[t], [&](auto& m) {
+      m.mutable_held()->set_version(version);
+      m.mutable_held()->set_attempt(30 + t);
+    });
+  }
+};
+
+TEST_F(HeldCatchUpTest, AGroupGetsWhatItMissedFromTrainersThatHoldIt) {
+  EXPECT_EQ(Last(kWorker[1], Kind::kPrepare)->prepare().version(), 5u);
+  EXPECT_TRUE(Last(kWorker[1], Kind::kPrepare)->prepare().catch_up());
+  Ready(1);
+  EXPECT_EQ(Last(kTrainer[0], Kind::kStart)->start().attempt(), 30u);
+  EXPECT_EQ(Last(kTrainer[1], Kind::kStart)->start().attempt(), 31u);
+  Arrived(1);
+  EXPECT_EQ(Count(kWorker[1], Kind::kCommit), 1);
+  EXPECT_EQ(Count(kTrainer[0], Kind::kOutcome), 0);
+  EXPECT_EQ(coordinator_->Status().phase(), "ready");  // The term goes on.
+}
+
+TEST_F(HeldCatchUpTest, AReleaseEndsItAndTheNextVersionBringsTheGroupUpToDate) {
+  Ready(1);
+  Hold(0, 0);
+  Tell(kTrainer[0], [&](auto& m) {
+    *m.mutable_failed()->mutable_round() = round(1);
+    *m.mutable_failed()->mutable_error() = EncodeError(absl::CancelledError("it is not held"));
+  });
+  EXPECT_EQ(Count(kWorker[1], Kind::kAbort), 1);
+  EXPECT_EQ(coordinator_->Status().groups(0).catch_up_trouble(),
+            "catch up from the trainers: trainer 0: it is not held");
+  sent_.clear();
+  for (const uint32_t t : {0u, 1u}) Publish(t, 6);
+  EXPECT_EQ(Last(kWorker[1], Kind::kPrepare)->prepare().version(), 6u);
+}
+
+TEST_F(HeldCatchUpTest, ATrainerThatHoldsNothingLeavesTheGroupWithoutIt) {
+  Gone(kTrainer[0]);
+  sent_.clear();
+  Join(kTrainer[0], Role::kTrainer, 0);
+  OfferIn("b");
+  ConnectIn("b");
+  EXPECT_EQ(Last(kWorker[1], Kind::kPrepare), nullptr);
+}
+
 TEST_F(CatchUpTest, APublishGoesWithoutAGroupThatCatchesUpForLong) {
   JoinShowing(1, 0);
   ConnectLoan();

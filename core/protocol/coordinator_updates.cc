@@ -499,7 +499,8 @@ void Coordinator::BeginRound(Group& group, Publication& publication, absl::Time 
   group.round = std::make_unique<UpdateRound>(
       NextUpdate(group, publication.version), MembersOfRound(group, publication.version),
       publication.digests_off, publication.deadline(), &group.plan, &group);
-  group.round->Begin(now);
+  group.catching_up = false;
+  group.round->Begin(/*catch_up=*/false, now);
   for (const auto& [trainer, publish] : publication.publishes) {
     group.round->OnPublish(trainer, publish.attempt, publish.deadline);
   }
@@ -510,7 +511,7 @@ void Coordinator::Group::TellOutcome(bool committed, const absl::Status& status)
 }
 
 void Coordinator::OnOutcome(Group& group, bool committed, const absl::Status& status) {
-  if (!group.lender.empty()) {
+  if (group.catching_up) {
     if (!committed) GiveUpLoan(group, status);
     return;
   }
@@ -521,7 +522,7 @@ void Coordinator::OnOutcome(Group& group, bool committed, const absl::Status& st
 void Coordinator::FinishRoundIfOver(Group& group) {
   if (group.round == nullptr) return;
   // A group shows what it has caught up on when it likes: nobody waits for the outcome.
-  const bool caught_up = !group.lender.empty() && group.round->committed();
+  const bool caught_up = group.catching_up && group.round->committed();
   if (!group.round->over() && !caught_up) return;
   if (group.round->committed()) {
     group.lane_troubles = 0;
@@ -587,7 +588,7 @@ void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& messa
     TellRenewal(group, member, message.ready());
     if (!current(message.ready().round())) return;
     group.round->OnReady(rank, message.ready());
-    if (!group.lender.empty()) group.round->ExtendTo(now + kCatchUpTimeout);
+    if (group.catching_up) group.round->ExtendTo(now + kCatchUpTimeout);
   } else if (message.has_refused() && current(message.refused().round())) {
     group.round->OnRefused(rank, DecodeError(message.refused().error()));
   } else if (message.has_arrived() && current(message.arrived().round())) {

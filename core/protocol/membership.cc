@@ -93,6 +93,7 @@ Member* Membership::Admit(ConnectionId connection, const proto::Join& join) {
   } else {
     member.undecided_versions = {join.undecided_versions().begin(),
                                  join.undecided_versions().end()};
+    member.held = join.held();
   }
   return &member;
 }

@@ -37,6 +37,7 @@ struct Member {
   bool catch_up = false;                  // Workers only, by proto::Join.
   std::set<uint64_t> undecided_versions;  // Trainers only, by proto::Join.
   std::set<std::string> told_groups;      // Those that have told a trainer what became of them.
+  proto::Held held;                       // Trainers only.
 
   std::shared_ptr<const Manifest> manifest;  // Null until it has come and was checked.
   bool established = false;                  // Was part of a term whose lanes carried.

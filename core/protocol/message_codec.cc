@@ -43,6 +43,13 @@ BufferAddress DecodeBuffer(const proto::Buffer& buffer) {
   return out;
 }
 
+UpdateId DecodeUpdate(const proto::Start& start) {
+  return {.version = start.version(),
+          .sequence = start.round().sequence(),
+          .epoch = start.round().epoch(),
+          .plan_hash = start.plan_hash()};
+}
+
 proto::Round EncodeRound(const UpdateId& update) {
   proto::Round round;
   round.set_epoch(update.epoch);

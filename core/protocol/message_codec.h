@@ -12,7 +12,7 @@
 
 namespace waybill {
 
-inline constexpr uint32_t kProtocolVersion = 3;
+inline constexpr uint32_t kProtocolVersion = 4;
 
 proto::Error EncodeError(const absl::Status& status);
 absl::Status DecodeError(const proto::Error& error);
@@ -21,6 +21,7 @@ proto::Buffer EncodeBuffer(const BufferAddress& buffer);
 BufferAddress DecodeBuffer(const proto::Buffer& buffer);
 
 proto::Round EncodeRound(const UpdateId& update);
+UpdateId DecodeUpdate(const proto::Start& start);
 // Returns true if the message that carries `round` belongs to `update`.
 inline bool IsOf(const proto::Round& round, const UpdateId& update) {
   return round.epoch() == update.epoch && round.sequence() == update.sequence;

@@ -30,6 +30,7 @@ enum class Mutation : uint8_t {
   kOneArrivalDecides,           // The first ARRIVED of a group commits it.
   kAnythingIsLent,              // A worker lends what it shows, whatever version it was asked for.
   kLoanNotHeld,                 // What is lent may be written over while it is sent.
+  kReleasedWhileSent,           // A release ends while the version is being sent.
 };
 
 #ifdef WAYBILL_MUTATIONS

@@ -29,6 +29,7 @@ struct Notice {
     kJoined = 1,
     kPublished = 2,
     kLeft = 3,
+    kReleased = 4,
 
     kDisconnected = 8,  // The controller is lost; the rank tries to come back. `status` says why.
     kReconnected = 9,   // It is back, and part of a term.
@@ -36,7 +37,7 @@ struct Notice {
 
     kGroupJoined = 12,  // To a trainer: versions go to `group` from now on.
     kGroupLeft = 13,    // To a trainer: nobody of `group` is here any more.
-    kCaughtUp = 14,     // To a worker: the version that it shows was lent by another group.
+    kCaughtUp = 14,     // To a worker: it shows a version that was published before, and missed.
 
     kOutcome = 16,  // To a trainer: what became of `version` in `group`.
     // To a trainer, after kPublished of a version that was SENT: every group that it went to has

@@ -157,6 +157,7 @@ class SessionTest : public testing::Test {
       m.mutable_prepare()->set_version(version);
       m.mutable_prepare()->set_plan_hash(77);
       m.mutable_prepare()->set_deadline_ms(10'000);
+      m.mutable_prepare()->set_catch_up(catch_up_);
     });
   }
   void HearAbortOf(uint32_t sequence, uint64_t attempt) {
@@ -174,6 +175,7 @@ class SessionTest : public testing::Test {
   virtual Session& session() = 0;
 
   Host host_;
+  bool catch_up_ = false;  // PREPARE says so.
   absl::Time now_ = absl::FromUnixSeconds(1'000'000);
 };
 
@@ -511,20 +513,85 @@ TEST_F(TrainerSessionTest, APublishEndsByItsDeadlineWithoutAController) {
             "publish version 5: not sent by its deadline; the wire is cut");
 }
 
-TEST_F(TrainerSessionTest, AHeldPublishIsAskedForWhenItIsReleased) {
+// A version that is sent, and held.
+class HoldTest : public TrainerSessionTest {
+ protected:
+  void SetUp() override {
+    Establish();
+    session_.Publish(5, {.version = 5, .deadline = now_ + absl::Seconds(30), .hold = true}, now_);
+    Begin(5, 1);
+    session_.OnSent(kAll, UpdateOf(5, 1), now_);
+    ASSERT_TRUE(Published(5)->status.ok());
+    host_.engine.clear();
+  }
+  const Notice* Released() const { return host_.Last(Notice::Kind::kReleased); }
+};
+
+TEST_F(HoldTest, AHeldVersionIsSentAgainToAGroupThatMissedIt) {
+  EXPECT_EQ(host_.Last(Kind::kHeld)->held().version(), 5u);
+  EXPECT_EQ(host_.Last(Kind::kHeld)->held().attempt(), attempt());
+  HearStart(5, 2);
+  EXPECT_EQ(host_.engine, (std::vector<std::string>{"start"}));
+  session_.OnSent(kAll, UpdateOf(5, 2), now_);
+  EXPECT_EQ(host_.Last(Kind::kSent)->sent().round().sequence(), 2u);
+  session_.Release(9, now_);
+  EXPECT_EQ(Released()->token, 9u);
+  EXPECT_EQ(host_.Last(Kind::kHeld)->held().version(), 0u);
+  HearStart(5, 3);
+  EXPECT_EQ(host_.engine, (std::vector<std::string>{"start"}));
+  EXPECT_EQ(host_.Last(Kind::kFailed)->failed().round().sequence(), 3u);
+}
+
+TEST_F(HoldTest, AReleaseEndsOnceNothingReadsTheTensors) {
+  HearStart(5, 2);
+  session_.Release(9, now_);
+  EXPECT_EQ(host_.engine, (std::vector<std::string>{"start", "abort"}));
+  EXPECT_EQ(host_.Last(Kind::kFailed)->failed().round().sequence(), 2u);
+  EXPECT_EQ(Released(), nullptr);
+  session_.OnStopped(kAll, UpdateOf(5, 2), now_);
+  EXPECT_NE(Released(), nullptr);
+}
+
+TEST_F(HoldTest, AReleaseTakesNoLongerThanASecond) {
+  HearStart(5, 2);
+  session_.Release(9, now_);
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(host_.engine, (std::vector<std::string>{"start", "abort", "stop now"}));
+  EXPECT_NE(Released(), nullptr);
+}
+
+TEST_F(HoldTest, NothingIsPublishedWhileAVersionIsHeld) {
+  Publish(6);
+  EXPECT_EQ(Published(6)->status.message(),
+            "publish version 6: version 5 is held; release it first");
+  session_.Release(9, now_);
+  host_.told.clear();
+  Publish(6);
+  EXPECT_EQ(Published(6), nullptr);
+}
+
+TEST_F(HoldTest, TheNextControllerIsToldWhatIsHeld) {
+  HearStart(5, 2);
+  Lose();
+  EXPECT_EQ(host_.engine, (std::vector<std::string>{"start", "stop now"}));
+  Reopen();
+  EXPECT_EQ(host_.Last(Kind::kJoin)->join().held().version(), 5u);
+}
+
+TEST_F(TrainerSessionTest, APublishThatWaitsIsAskedForWhenItMayProceed) {
   Establish();
   session_.Publish(5,
                    {.version = 5,
                     .deadline = now_ + absl::Seconds(3),
-                    .held_for = "GPU 0 has not reached its event"},
+                    .waits_for = "GPU 0 has not reached its event"},
                    now_);
   EXPECT_EQ(host_.Count(Kind::kPublish), 0);
-  session_.Release(5, now_);
+  session_.Proceed(5, now_);
   EXPECT_EQ(host_.Count(Kind::kPublish), 1);
   session_.Publish(6,
                    {.version = 6,
                     .deadline = now_ + absl::Seconds(3),
-                    .held_for = "GPU 0 has not reached its event"},
+                    .waits_for = "GPU 0 has not reached its event"},
                    now_);
   Pass(absl::Seconds(3));
   EXPECT_EQ(Published(6)->status.message(),
@@ -666,6 +733,7 @@ TEST_F(WorkerSessionTest, WhatAnotherGroupSentIsToldAsCaughtUpAfterItsCommit) {
     m.mutable_plan()->set_routes(EncodeRankPlan(RouteTable(), Exchange()));
   });
   EXPECT_TRUE(session_.catching_up());
+  catch_up_ = true;
   Vote(6, 2);
   HearCommit(2);
   EstablishTerm(kAll, kEpoch + 1);  // The next term may begin before it is shown.

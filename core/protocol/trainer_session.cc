@@ -39,6 +39,12 @@ void TrainerSession::Publish(uint64_t token, const PublishCommand& command, absl
                       ? lost_status()
                       : absl::FailedPreconditionError("it has not joined"));
   }
+  const bool to_be_held = !queue_.empty() && queue_.back().command.hold;
+  if (hold_ || to_be_held) {
+    return refuse(absl::FailedPreconditionError(
+        absl::StrCat("version ", (to_be_held ? queue_.back().command : hold_->command).version,
+                     " is held; release it first")));
+  }
   const uint64_t last = queue_.empty() ? last_sent_version_ : queue_.back().command.version;
   if (command.version <= last) {
     return refuse(absl::FailedPreconditionError(
@@ -48,11 +54,42 @@ void TrainerSession::Publish(uint64_t token, const PublishCommand& command, absl
   AskForNext(now);
 }
 
-void TrainerSession::Release(uint64_t token, absl::Time now) {
+void TrainerSession::Proceed(uint64_t token, absl::Time now) {
   for (Publication& publication : queue_) {
-    if (publication.token == token) publication.command.held_for.clear();
+    if (publication.token == token) publication.command.waits_for.clear();
   }
   AskForNext(now);
+}
+
+void TrainerSession::Release(uint64_t token, absl::Time now) {
+  if (release_token_) {
+    return Tell({.kind = Notice::Kind::kReleased,
+                 .token = token,
+                 .status = absl::FailedPreconditionError("release: it is being released")});
+  }
+  release_token_ = token;
+  for (Publication& publication : queue_) publication.command.hold = false;
+  if (std::exchange(hold_, std::nullopt)) SayHeld();
+  for (auto& [group, sending] : sendings_) {
+    if (!sending.held || sending.stopping) continue;
+    SendFailed(EncodeRound(*sending.writing), absl::CancelledError("the version is not held"));
+    StopGently(group, now);
+  }
+  FinishReleaseIfOver();
+}
+
+void TrainerSession::SayHeld() {
+  proto::RankMessage message;
+  message.mutable_held()->set_version(hold_ ? hold_->command.version : 0);
+  message.mutable_held()->set_attempt(hold_ ? hold_->attempt : 0);
+  Send(std::move(message));
+}
+
+void TrainerSession::FinishReleaseIfOver() {
+  const bool any = std::any_of(sendings_.begin(), sendings_.end(),
+                               [](const auto& sending) { return sending.second.held; });
+  if (!release_token_ || (any && !Mutated(Mutation::kReleasedWhileSent))) return;
+  Tell({.kind = Notice::Kind::kReleased, .token = *std::exchange(release_token_, std::nullopt)});
 }
 
 void TrainerSession::Cancel(uint64_t token, absl::Time now) {
@@ -91,6 +128,8 @@ bool TrainerSession::PrepareToLeave(absl::Time now) {
   StopAll(left, now);
   while (!queue_.empty()) FinishQueued(0, left, now);
   while (!sent_.empty()) FinishSent(0, left);
+  hold_.reset();
+  FinishReleaseIfOver();
   return true;
 }
 
@@ -99,7 +138,7 @@ bool TrainerSession::PrepareToLeave(absl::Time now) {
 void TrainerSession::AskForNext(absl::Time now) {
   if (!established() || queue_.empty() || queue_.front().state != State::kQueued) return;
   Publication& first = queue_.front();
-  if (!first.command.held_for.empty()) return;
+  if (!first.command.waits_for.empty()) return;
   first.state = State::kAsked;
   first.attempt = ++last_attempt_;
   proto::RankMessage message;
@@ -166,9 +205,19 @@ void TrainerSession::StopSending(const std::string& group) {
   found->second = {};
 }
 
+// Ends what is being sent to a group without closing its lanes, if that takes no longer than a
+// second. OnStopped() follows.
+void TrainerSession::StopGently(const std::string& group, absl::Time now) {
+  Sending& sending = sendings_.at(group);
+  sending.stopping = true;
+  sending.quiescence_deadline = now + kQuiescenceTimeout;
+  host_.Abort(group, *sending.writing);
+}
+
 // Ends all that is being sent, at once, and the publication with it if anything of it had begun.
 void TrainerSession::StopAll(const absl::Status& status, absl::Time now) {
   for (const auto& [group, sending] : sendings_) StopSending(group);
+  FinishReleaseIfOver();
   if (queue_.empty() || !queue_.front().begun()) return;
   for (const auto& [group, part] : queue_.front().parts) GiveUp(group, status);
   FinishIfOver(now);
@@ -186,6 +235,10 @@ void TrainerSession::FinishIfOver(absl::Time now) {
   Publication sent = std::move(queue_.front());
   queue_.pop_front();
   last_sent_version_ = sent.command.version;
+  if (sent.command.hold) {
+    hold_ = {sent.command, sent.attempt};
+    SayHeld();
+  }
   if (!sent.command.until_committed) {
     Tell({.kind = Notice::Kind::kPublished, .token = sent.token, .version = sent.command.version});
   }
@@ -231,6 +284,9 @@ void TrainerSession::SettleSent() {
 
 void TrainerSession::FillJoin(proto::Join& join) const {
   for (const Publication& sent : sent_) join.add_undecided_versions(sent.command.version);
+  if (!hold_) return;
+  join.mutable_held()->set_version(hold_->command.version);
+  join.mutable_held()->set_attempt(hold_->attempt);
 }
 
 void TrainerSession::OnRoleMessage(const proto::ControllerMessage& message, absl::Time now) {
@@ -275,7 +331,11 @@ void TrainerSession::OnStart(const proto::Start& start, absl::Time now) {
   if (term == nullptr) return;
   const std::string group = term->group;
   Part* part = PartOf(group);
-  if (part == nullptr || *part != Part::kWaiting || queue_.front().attempt != start.attempt()) {
+  if (part != nullptr && (*part != Part::kWaiting || queue_.front().attempt != start.attempt())) {
+    part = nullptr;
+  }
+  const bool held = part == nullptr && hold_ && hold_->attempt == start.attempt();
+  if (part == nullptr && !held) {
     return SendFailed(start.round(), absl::CancelledError("its publish has ended already"));
   }
   Sending& sending = sendings_[group];
@@ -283,25 +343,24 @@ void TrainerSession::OnStart(const proto::Start& start, absl::Time now) {
     sending.held_start = start;
     return;
   }
-  const UpdateId update{.version = start.version(),
-                        .sequence = start.round().sequence(),
-                        .epoch = start.round().epoch(),
-                        .plan_hash = start.plan_hash()};
+  const UpdateId update = DecodeUpdate(start);
   absl::Status status;
   if (start.plan_hash() != term->plan_hash) {
     status = absl::FailedPreconditionError(
         absl::StrCat("its plan is ", absl::Hex(start.plan_hash()), ", this trainer's is ",
                      absl::Hex(term->plan_hash)));
   } else {
-    status = host_.Start(group, update, queue_.front().command, start);
+    status = host_.Start(group, update, held ? hold_->command : queue_.front().command, start);
   }
   if (status.ok()) {
-    *part = Part::kWriting;
+    if (part != nullptr) *part = Part::kWriting;
     sending.writing = update;
+    sending.held = held;
     return;
   }
   status = While(absl::StrCat("start version ", start.version()), status);
   SendFailed(start.round(), status);
+  if (held) return;
   GiveUp(group, status);
   FinishIfOver(now);
 }
@@ -314,15 +373,17 @@ void TrainerSession::OnAbort(const proto::Abort& abort, absl::Time now) {
   if (sending.held_start && sending.held_start->round().sequence() == abort.round().sequence()) {
     sending.held_start.reset();
   }
+  if (sending.held && IsOf(abort.round(), *sending.writing)) {
+    if (!sending.stopping) StopGently(group, now);
+    return;
+  }
   const Part* part = PartOf(group);
   if (part == nullptr || queue_.front().attempt != abort.attempt()) return;
   const absl::Status why = DecodeError(abort.error());
   if (*part == Part::kWriting) {
     if (sending.stopping) return;
     queue_.front().status = FirstError(queue_.front().status, why);
-    sending.stopping = true;
-    sending.quiescence_deadline = now + kQuiescenceTimeout;
-    host_.Abort(group, *sending.writing);
+    StopGently(group, now);
     if (!Mutated(Mutation::kAbortWithoutQuiescence)) return;
   }
   GiveUp(group, why);
@@ -362,6 +423,7 @@ void TrainerSession::OnOutcome(const proto::Outcome& outcome, absl::Time now) {
 void TrainerSession::OnTermOver(const std::string& group, absl::Time now) {
   StopSending(group);
   sendings_.erase(group);
+  FinishReleaseIfOver();
   ForgetTerm(group);
   host_.ForgetGroup(group);
   if (joined_groups_.erase(group) > 0) Tell({.kind = Notice::Kind::kGroupLeft, .group = group});
@@ -385,7 +447,7 @@ void TrainerSession::OnSent(const std::string& group, const UpdateId& update, ab
   Send(std::move(message));
   const auto sending = sendings_.find(group);
   if (sending == sendings_.end() || sending->second.writing != update) return;
-  sending->second = {};
+  if (std::exchange(sending->second, {}).held) return FinishReleaseIfOver();
   if (Part* part = PartOf(group); part != nullptr && *part == Part::kWriting) *part = Part::kSent;
   FinishIfOver(now);
 }
@@ -397,6 +459,7 @@ void TrainerSession::OnStopped(const std::string& group, const UpdateId& update,
 
 void TrainerSession::OnQuiescent(const std::string& group, absl::Time now) {
   const Sending sending = std::exchange(sendings_[group], {});
+  FinishReleaseIfOver();
   if (const Part* part = PartOf(group); part != nullptr && *part == Part::kWriting) {
     GiveUp(group, absl::UnavailableError(absl::StrCat(Doing(queue_.front().command.version),
                                                       ": its lanes were replaced")));
@@ -463,7 +526,8 @@ void TrainerSession::OnRoleTime(absl::Time now) {
     const absl::Status late = WithScope(
         absl::DeadlineExceededError(absl::StrCat(
             Doing(version), ": not sent by its deadline",
-            !publication.command.held_for.empty() ? absl::StrCat("; ", publication.command.held_for)
+            !publication.command.waits_for.empty()
+                ? absl::StrCat("; ", publication.command.waits_for)
             : established() ? ""
                             : absl::StrCat("; ", lost_status().ok() ? "no group is whole"
                                                                     : lost_status().message()))),

@@ -25,9 +25,11 @@ struct PublishCommand {
   bool fail_on_nonfinite = false;
   // kPublished comes once all groups have decided; else once the version is SENT.
   bool until_committed = false;
-  // Not empty: nothing is read before Release(); says what is waited for, as "GPU 0 has not reached
+  // Not empty: nothing is read before Proceed(); says what is waited for, as "GPU 0 has not reached
   // its event".
-  std::string held_for = {};
+  std::string waits_for = {};
+  // Groups that have missed the version get it from this trainer after it is sent, until Release().
+  bool hold = false;
 };
 
 // Each group has an engine of its own.
@@ -55,7 +57,10 @@ class TrainerSession final : public RankSession {
   // Publishes a version once the ones before it are sent; one kPublished follows, at the latest one
   // second after the deadline. The tensors are not read after it.
   void Publish(uint64_t token, const PublishCommand& command, absl::Time now);
-  // What a held publish waited for is done.
+  // What a publish waited for is done.
+  void Proceed(uint64_t token, absl::Time now);
+  // Ends the hold of a version; one kReleased follows within a second or so, after which nothing
+  // reads the tensors. At once if none is held.
   void Release(uint64_t token, absl::Time now);
   // Ends that publish in kCancelled within a second or so, unless it is SENT.
   void Cancel(uint64_t token, absl::Time now);
@@ -91,9 +96,15 @@ class TrainerSession final : public RankSession {
     // Returns true if an engine is, or was, at work on it.
     bool begun() const;
   };
+  // A version that was sent, and that groups may still get from this trainer.
+  struct Hold {
+    PublishCommand command;
+    uint64_t attempt = 0;
+  };
   // The engine of a group.
   struct Sending {
     std::optional<UpdateId> writing;         // The update at work, also while it stops.
+    bool held = false;                       // It is of the version that is, or was, held.
     std::optional<proto::Start> held_start;  // Until it is quiescent.
     bool stopping = false;                   // Abort() was called; OnStopped() is to come.
     absl::Time quiescence_deadline = absl::InfiniteFuture();
@@ -122,6 +133,9 @@ class TrainerSession final : public RankSession {
   Part* PartOf(const std::string& group);
   void GiveUp(const std::string& group, const absl::Status& status);
   void StopSending(const std::string& group);
+  void StopGently(const std::string& group, absl::Time now);
+  void SayHeld();
+  void FinishReleaseIfOver();
   void StopAll(const absl::Status& status, absl::Time now);
   void OnQuiescent(const std::string& group, absl::Time now);
   void FinishIfOver(absl::Time now);
@@ -136,6 +150,8 @@ class TrainerSession final : public RankSession {
   std::deque<Publication> sent_;   // Those that were, until every group has decided.
   uint64_t last_sent_version_ = 0;
   uint64_t last_attempt_;  // From the incarnation on: no two processes have the same attempts.
+  std::optional<Hold> hold_;
+  std::optional<uint64_t> release_token_;    // Until nothing of what was held is being sent.
   std::map<std::string, Sending> sendings_;  // By group.
   std::set<std::string> joined_groups_;      // Those that the user knows to be here.
 };

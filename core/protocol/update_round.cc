@@ -43,13 +43,14 @@ UpdateRound::UpdateRound(const UpdateId& update, RoundMembers members, bool dige
   }
 }
 
-void UpdateRound::Begin(absl::Time now) {
+void UpdateRound::Begin(bool catch_up, absl::Time now) {
   proto::ControllerMessage message;
   proto::Prepare* prepare = message.mutable_prepare();
   *prepare->mutable_round() = EncodeRound(update_);
   prepare->set_version(update_.version);
   prepare->set_plan_hash(update_.plan_hash);
   prepare->set_digests_off(digests_off_);
+  prepare->set_catch_up(catch_up);
   prepare->set_deadline_ms(std::max<int64_t>(1, absl::ToInt64Milliseconds(deadline_ - now)));
   for (const uint32_t worker : workers_) actions_->ToWorker(worker, message);
 }

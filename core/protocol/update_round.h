@@ -46,8 +46,8 @@ class UpdateRound {
   UpdateRound(const UpdateId& update, RoundMembers members, bool digests_off, absl::Time deadline,
               const Plan* plan, RoundActions* actions);
 
-  // Sends PREPARE to every worker.
-  void Begin(absl::Time now);
+  // Sends PREPARE to every worker. `catch_up`: the version was published before.
+  void Begin(bool catch_up, absl::Time now);
 
   // A sender holds this version until it is told the outcome: a trainer has called publish(). START
   // and ABORT name the attempt.

@@ -78,7 +78,7 @@ void WorkerSession::OnPrepare(const proto::Prepare& prepare, absl::Time now) {
              .sequence = prepare.round().sequence(),
              .epoch = prepare.round().epoch(),
              .plan_hash = prepare.plan_hash()};
-  if (catching_up()) lent_ = update_;
+  if (prepare.catch_up()) caught_up_ = update_;
   prepare_deadline_ = now + absl::Milliseconds(prepare.deadline_ms());
   digests_off_ = prepare.digests_off();
   unanswered_.erase(Notice::Kind::kPrepare);
@@ -169,7 +169,7 @@ void WorkerSession::OnShown(const UpdateId& update, absl::Duration pause, absl::
   SayShown();  // The user of an earlier version has not answered, and need not any more.
   unsaid_ = {update, pause};
   Ask({.kind = Notice::Kind::kCommit, .version = update.version, .update = update, .pause = pause});
-  if (lent_ == update) Tell({.kind = Notice::Kind::kCaughtUp, .version = update.version});
+  if (caught_up_ == update) Tell({.kind = Notice::Kind::kCaughtUp, .version = update.version});
   if (leaving()) {
     SayShown();
     FinishLeaving(now);
@@ -202,13 +202,11 @@ void WorkerSession::OnRenewed(const proto::Renewed& renewed) {
 void WorkerSession::OnStart(const proto::Start& start) {
   const Term* term = FindTerm(start.round().epoch());
   if (term == nullptr || term->group == group()) return;
-  const UpdateId update{.version = start.version(),
-                        .sequence = start.round().sequence(),
-                        .epoch = start.round().epoch(),
-                        .plan_hash = start.plan_hash()};
+  const UpdateId update = DecodeUpdate(start);
   const absl::Status status = host_.Lend(term->group, update, start);
-  if (!status.ok())
+  if (!status.ok()) {
     SendFailed(update, While(absl::StrCat("lend version ", update.version), status));
+  }
 }
 
 // An ABORT of what is lent is always followed by this.

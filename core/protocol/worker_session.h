@@ -56,7 +56,7 @@ class WorkerSession final : public RankSession {
   // Before Commit(): what arrived is wrong. After it: it could not be shown.
   void OnFailed(const UpdateId& update, const absl::Status& status, absl::Time now);
   void OnShown(const UpdateId& update, absl::Duration pause, absl::Time now);
-  // What is lent cannot be sent.
+  // An update that this worker lends cannot be sent.
   void OnLoanFailed(const UpdateId& update, const absl::Status& status) {
     SendFailed(update, status);
   }
@@ -64,10 +64,10 @@ class WorkerSession final : public RankSession {
   // Returns true if this worker voted for a version whose decision it has not heard, and has lost
   // the controller.
   bool in_doubt() const { return doubt_.has_value() && !established(); }
-  // Returns true while another group lends the version that this one has missed.
+  // Returns true while the group gets a version that it has missed.
   bool catching_up() const {
     const auto term = terms().find(group());
-    return term != terms().end() && term->second.lent;
+    return (term != terms().end() && term->second.lent) || (update_ && update_ == caught_up_);
   }
 
  private:
@@ -109,7 +109,7 @@ class WorkerSession final : public RankSession {
   std::optional<UpdateId> doubt_;      // Voted for, and the decision not heard.
   std::optional<UpdateId> committed_;  // Decided, and not shown yet.
   std::optional<ToShow> unsaid_;       // Shown, and the user has not answered.
-  std::optional<UpdateId> lent_;       // The last one that another group sent.
+  std::optional<UpdateId> caught_up_;  // The last one whose version was published before.
   absl::Time leave_deadline_ = absl::InfiniteFuture();
 };
 

@@ -35,15 +35,20 @@ void ExpectShown(Job& job, uint32_t w, uint64_t version) {
   EXPECT_TRUE(job.Shows(w, version)) << w;
 }
 
-TEST(Groups, AGroupThatJoinsOpensItsOwnLanesAndNoOthers) {
-  const auto make_fabric = [](const std::string&) { return *MakeFabric({.host = "127.0.0.1"}); };
-  Job job({.make_fabric = make_fabric, .trainers = 2, .workers = 3, .groups = {"a", "b", "b"}});
+// Starts a job of two trainers and worker 0.
+void StartWithWorker0(Job& job) {
   ASSERT_EQ(job.StartController().message(), "");
   std::thread other([&] { ASSERT_EQ(job.JoinTrainer(1).message(), ""); });
   std::thread worker([&] { ASSERT_EQ(job.JoinWorker(0).message(), ""); });
   ASSERT_EQ(job.JoinTrainer(0).message(), "");
   other.join();
   worker.join();
+}
+
+TEST(Groups, AGroupThatJoinsOpensItsOwnLanesAndNoOthers) {
+  const auto make_fabric = [](const std::string&) { return *MakeFabric({.host = "127.0.0.1"}); };
+  Job job({.make_fabric = make_fabric, .trainers = 2, .workers = 3, .groups = {"a", "b", "b"}});
+  StartWithWorker0(job);
   PublishToAll(job, 1);
   const auto before = LanesOf(job.controller().status());
   ASSERT_EQ(before.at("a worker 0"), 2u);
@@ -108,6 +113,23 @@ TEST(Groups, AGroupThatIsRemovedIsToldSoAndOthersGoOn) {
   EXPECT_TRUE(job.Shows(0, 1));
 }
 
+TEST(Groups, AGroupThatComesBackAloneGetsWhatTheTrainersHold) {
+  Job job({.trainers = 2, .workers = 1});
+  StartWithWorker0(job);
+  for (const absl::Status& status : job.PublishAll(1, {.hold = true})) {
+    EXPECT_EQ(status.message(), "");
+  }
+  ASSERT_TRUE(job.trainer(0)->AwaitOutcome(absl::Seconds(20)).ok());
+  job.worker(0).reset();
+  ASSERT_EQ(job.JoinWorker(0).message(), "");
+  ExpectShown(job, 0, 1);
+  EXPECT_EQ(job.trainer(0)->Publish(2, {}).message(),
+            "publish version 2: version 1 is held; release it first");
+  for (uint32_t t = 0; t < 2; ++t) EXPECT_EQ(job.trainer(t)->Release().message(), "");
+  PublishToAll(job, 2);
+  EXPECT_TRUE(job.Shows(0, 2));
+}
+
 // Two groups, of which the second joins late; its workers have the other half of the columns.
 class CatchUp : public testing::TestWithParam<Mode> {
  protected:
@@ -115,12 +137,7 @@ class CatchUp : public testing::TestWithParam<Mode> {
     return {.trainers = 2, .workers = 3, .groups = {"a", "b", "b"}, .mode = GetParam()};
   }
   void SetUp() override {
-    ASSERT_EQ(job_.StartController().message(), "");
-    std::thread other([&] { ASSERT_EQ(job_.JoinTrainer(1).message(), ""); });
-    std::thread worker([&] { ASSERT_EQ(job_.JoinWorker(0).message(), ""); });
-    ASSERT_EQ(job_.JoinTrainer(0).message(), "");
-    other.join();
-    worker.join();
+    StartWithWorker0(job_);
     PublishToAll(job_, 1);
     job_.Fill(2);  // The trainers do not hold version 1 any more.
   }

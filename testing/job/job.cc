@@ -50,11 +50,11 @@ std::vector<std::byte> BytesOf(const Box& box, uint64_t version) {
 
 class OwnModel final : public ClusterModel {
  public:
-  // `workers`: what each of them holds.
-  OwnModel(uint32_t trainers, std::vector<Box> workers)
-      : trainers_(trainers), workers_(std::move(workers)) {}
+  // `parts`: over how many trainers the rows are cut. `workers`: what each of them holds.
+  OwnModel(uint32_t parts, std::vector<Box> workers)
+      : parts_(parts), workers_(std::move(workers)) {}
 
-  Manifest Trainer(uint32_t t) const override { return OneShard(RowsOf(t, trainers_)); }
+  Manifest Trainer(uint32_t t) const override { return OneShard(RowsOf(t % parts_, parts_)); }
   Manifest Worker(uint32_t w) const override { return OneShard(workers_[w]); }
   void Fill(uint64_t version, const Manifest& trainer, std::byte* memory) const override {
     const std::vector<std::byte> bytes = BytesOf(trainer.shard(0).box, version);
@@ -66,7 +66,7 @@ class OwnModel final : public ClusterModel {
   }
 
  private:
-  const uint32_t trainers_;
+  const uint32_t parts_;
   const std::vector<Box> workers_;
 };
 
@@ -96,7 +96,7 @@ std::shared_ptr<const ClusterModel> MakeOwnModel(const JobOptions& options) {
     const GroupPlace place = PlaceOf(options, w);
     workers.push_back(ColumnsOf(place.rank, place.world));
   }
-  return std::make_shared<OwnModel>(options.trainers, std::move(workers));
+  return std::make_shared<OwnModel>(options.trainers / options.replicas, std::move(workers));
 }
 
 }  // namespace
@@ -195,14 +195,14 @@ void Job::Fill(uint64_t version) {
   }
 }
 
-std::vector<absl::Status> Job::PublishAll(uint64_t version, absl::Duration timeout) {
+std::vector<absl::Status> Job::PublishAll(uint64_t version, const PublishOptions& options) {
   Fill(version);
   std::vector<absl::Status> statuses(options_.trainers);
   std::vector<std::thread> threads;
   for (uint32_t t = 0; t < options_.trainers; ++t) {
     threads.emplace_back([&, t] {
       if (trainers_[t] != nullptr) {
-        statuses[t] = trainers_[t]->Publish(version, {.timeout = timeout});
+        statuses[t] = trainers_[t]->Publish(version, options);
       }
     });
   }

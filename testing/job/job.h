@@ -24,6 +24,7 @@ struct JobOptions {
   // The fabric of a rank, by its name ("trainer 0"); none: local.
   std::function<std::unique_ptr<Fabric>(const std::string& rank)> make_fabric;
   uint32_t trainers = 2;
+  uint32_t replicas = 1;  // Trainers t and t + trainers / replicas hold the same.
   uint32_t workers = 2;
   std::vector<std::string> groups;            // By worker; "all" where it is shorter.
   std::shared_ptr<const ClusterModel> model;  // Null: the job's own, below.
@@ -55,8 +56,8 @@ class Job {
   RankIdentity Identity(uint32_t rank, uint32_t world) const;
 
   // Fills all trainers' memory and publishes from all of them, in threads.
-  std::vector<absl::Status> PublishAll(uint64_t version,
-                                       absl::Duration timeout = absl::Seconds(20));
+  std::vector<absl::Status> PublishAll(uint64_t version, const PublishOptions& options = {
+                                                             .timeout = absl::Seconds(20)});
   void Fill(uint64_t version);
   bool Shows(uint32_t w, uint64_t version);
 

@@ -99,9 +99,9 @@ void Controller::EndRecord(const RecordInFlight& record) {
     return;
   }
   decisions_.push_back(record.decision);
-  const bool lent = loans_.contains(record.decision.epoch);
-  lent ? run_.CountCatchUp() : run_.CountCommit();
-  run_.Note("recorded: group ", record.decision.group, lent ? " catches up with" : " commits",
+  const bool caught_up = IsCatchUp(record.decision);
+  caught_up ? run_.CountCatchUp() : run_.CountCommit();
+  run_.Note("recorded: group ", record.decision.group, caught_up ? " catches up with" : " commits",
             " version ", record.decision.version);
   coordinator_->OnRecorded(record.ticket, Recorded::kDurable, absl::OkStatus(), run_.now());
 }
@@ -123,7 +123,10 @@ absl::Time Controller::next_event() const {
 }
 
 void Controller::Send(ConnectionId connection, proto::ControllerMessage message) {
-  if (!message.plan().lender().empty()) loans_.insert(message.plan().epoch());
+  if (message.prepare().catch_up()) {
+    const proto::Round& round = message.prepare().round();
+    catch_ups_.insert({round.epoch(), round.sequence()});
+  }
   streams_.SendToRank(connection, std::move(message));
 }
 void Controller::Close(ConnectionId connection) { streams_.CloseByController(connection); }

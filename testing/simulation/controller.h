@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -31,7 +32,10 @@ class Controller final : public CoordinatorActions {
   // Returns the decisions on disk, oldest first.
   const std::vector<Decision>& decisions() const { return decisions_; }
   // Returns the epochs of the terms in which a group caught up from another.
-  const std::set<uint64_t>& loans() const { return loans_; }
+  // Returns true if it is about a version that was published before.
+  bool IsCatchUp(const Decision& decision) const {
+    return catch_ups_.contains({decision.epoch, decision.sequence});
+  }
 
   // --- faults ---
 
@@ -75,7 +79,7 @@ class Controller final : public CoordinatorActions {
   std::vector<Computation> work_;
   std::vector<RecordInFlight> records_;
   std::vector<Decision> decisions_;
-  std::set<uint64_t> loans_;
+  std::set<std::pair<uint64_t, uint32_t>> catch_ups_;  // Epochs and sequences.
   int failing_records_ = 0;
   absl::Time starts_at_ = absl::InfiniteFuture();  // The next one.
   std::unique_ptr<Coordinator> coordinator_;

@@ -28,6 +28,7 @@ struct Job {
   bool can_map = false;
   bool asked = false;     // Users answer the notices of updates.
   bool required = false;  // No version is published without every group.
+  bool held = false;      // Trainers hold some versions for groups that have missed them.
 
   const Group& GroupNamed(const std::string& name) const;
   // All ranks: the trainers, then the workers by group.

@@ -56,7 +56,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"StartBeforeReady", Mutation::kStartBeforeReady},
                     Planted{"OneArrivalDecides", Mutation::kOneArrivalDecides},
                     Planted{"AnythingIsLent", Mutation::kAnythingIsLent},
-                    Planted{"LoanNotHeld", Mutation::kLoanNotHeld}),
+                    Planted{"LoanNotHeld", Mutation::kLoanNotHeld},
+                    Planted{"ReleasedWhileSent", Mutation::kReleasedWhileSent}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

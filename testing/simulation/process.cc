@@ -101,6 +101,11 @@ void Process::Step() {
   const uint64_t events_before = fabric_->polled_events();
   const absl::Time now = run_.now();
   if (trainer_) trainer_->Step(now);
+  if (now >= release_at_) {
+    release_at_ = absl::InfiniteFuture();
+    due_[++last_token_] = now + absl::Seconds(1);
+    trainer_->Release(last_token_, now);
+  }
   if (worker_) {
     worker_->Step(now);
     if (worker_->shown_version() != last_shown_) {
@@ -123,7 +128,7 @@ void Process::Step() {
 absl::Time Process::next_event() const {
   absl::Time next = stopped_until_;
   if (!stopped()) {
-    next = trainer_ ? trainer_->next_deadline() : worker_->next_deadline();
+    next = trainer_ ? std::min(trainer_->next_deadline(), release_at_) : worker_->next_deadline();
     if (snapshot_) next = std::min(next, snapshot_until_);
     for (const Pending& pending : pending_answers_) next = std::min(next, pending.at);
   }
@@ -152,7 +157,8 @@ void Process::Publish(uint64_t version, absl::Duration timeout) {
   publish_token_ = ++last_token_;
   const absl::Time deadline = run_.now() + timeout;
   due_[publish_token_] = deadline;
-  trainer_->Publish(publish_token_, {.version = version, .deadline = deadline}, run_.now());
+  trainer_->Publish(publish_token_,
+                    {.version = version, .deadline = deadline, .hold = Holds(version)}, run_.now());
   HandleNotices();
 }
 
@@ -243,16 +249,19 @@ void Process::HandleNotice(const Notice& notice) {
       return;
     case Notice::Kind::kPublished:
       run_.Note(name(), ": publish ", notice.version, ": ", notice.status.ToString());
-      // The tensors may change from now on.
-      if (fabric_->held_data_posts() > 0) {
-        run_.Violate(absl::StrCat("quiet: ", name(), ": publish ", notice.version,
-                                  " has ended, and writes of it are on their way"));
+      if (notice.status.ok() && Holds(notice.version)) {
+        holding_ = true;
+        release_at_ = run_.now() + run_.UpTo(absl::Seconds(1));
+      } else {
+        ChangeTensors(absl::StrCat("publish ", notice.version));
       }
-      std::fill(memory_.begin(), memory_.end(), kGarbage);
       if (notice.version == publishing_) publishing_ = 0;
       done_ = std::max(done_, notice.version);
       failed_ = !notice.status.ok();
       return;
+    case Notice::Kind::kReleased:
+      holding_ = false;
+      return ChangeTensors("the release");
     case Notice::Kind::kLeft:
       left_ = true;
       if (worker_) worker_->CloseLanes();
@@ -289,6 +298,14 @@ void Process::HandleNotice(const Notice& notice) {
     default:
       return HandleUpdateNotice(notice);
   }
+}
+
+void Process::ChangeTensors(absl::string_view what) {
+  if (fabric_->held_data_posts() > 0) {
+    run_.Violate(absl::StrCat("quiet: ", name(), ": ", what,
+                              " has ended, and writes of the version are on their way"));
+  }
+  std::fill(memory_.begin(), memory_.end(), kGarbage);
 }
 
 void Process::HandleUpdateNotice(const Notice& notice) {

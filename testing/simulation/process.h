@@ -97,7 +97,7 @@ class Process final : public RankActions {
 
   void Publish(uint64_t version, absl::Duration timeout);
   void CancelPublish();
-  bool publishing() const { return publishing_ != 0; }
+  bool publishing() const { return publishing_ != 0 || holding_; }
   // Returns the last version whose call has ended, or that was left out.
   uint64_t done() const { return done_; }
   // Returns true if the last call failed.
@@ -144,6 +144,10 @@ class Process final : public RankActions {
   void HandleNotice(const Notice& notice);
   void HandleUpdateNotice(const Notice& notice);
   void GiveAnswers();
+  // Returns true for the versions that all trainers hold.
+  bool Holds(uint64_t version) const { return job_.held && version % 2 == 0; }
+  // The tensors may change from now on.
+  void ChangeTensors(absl::string_view what);
 
   Run& run_;
   const Job& job_;
@@ -172,6 +176,8 @@ class Process final : public RankActions {
   uint64_t publish_token_ = 0;
   uint64_t done_ = 0;
   bool failed_ = false;
+  bool holding_ = false;
+  absl::Time release_at_ = absl::InfiniteFuture();
 
   std::vector<Pending> pending_answers_;
   Mood mood_ = Mood::kAccept;

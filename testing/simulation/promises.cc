@@ -23,7 +23,7 @@ bool Promises::ToldFailed(const Group& group, uint64_t version) const {
 
 bool Promises::CaughtUp(const std::string& group, uint64_t version) const {
   return std::any_of(decisions_.begin(), decisions_.end(), [&](const Decision& d) {
-    return d.group == group && d.version == version && loans_.contains(d.epoch);
+    return d.group == group && d.version == version && controller_.IsCatchUp(d);
   });
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/protocol/decision.h"
+#include "testing/simulation/controller.h"
 #include "testing/simulation/job.h"
 #include "testing/simulation/process.h"
 #include "testing/simulation/run.h"
@@ -17,10 +18,9 @@ namespace waybill::simulation {
 
 class Promises {
  public:
-  // `decisions`: all that are recorded, as of the time of each call; `loans`: the epochs of terms
-  // in which a group caught up. The pointers outlive this.
-  Promises(Run* run, const std::vector<Decision>* decisions, const std::set<uint64_t>* loans)
-      : run_(*run), decisions_(*decisions), loans_(*loans) {}
+  // The pointers outlive this.
+  Promises(Run* run, const Controller* controller)
+      : run_(*run), controller_(*controller), decisions_(controller->decisions()) {}
 
   // As ProcessHost has them.
   void OnOutcome(uint64_t version, const std::string& group, bool committed);
@@ -43,8 +43,8 @@ class Promises {
   bool CaughtUp(const std::string& group, uint64_t version) const;
 
   Run& run_;
-  const std::vector<Decision>& decisions_;
-  const std::set<uint64_t>& loans_;
+  const Controller& controller_;
+  const std::vector<Decision>& decisions_;  // All that are recorded, as of now.
   VersionsOfGroups told_committed_, told_failed_, shown_;
 };
 

@@ -26,7 +26,7 @@ World::World(uint64_t seed, const std::vector<Fault>& faults, Story story)
       network_({.seed = static_cast<uint32_t>(run_.Below(1000)), .can_map = job_.can_map}),
       streams_(&run_),
       controller_(&run_, &job_, &streams_),
-      promises_(&run_, &controller_.decisions(), &controller_.loans()),
+      promises_(&run_, &controller_),
       training_(&run_, &job_, &promises_) {}
 
 // --- ranks ---
