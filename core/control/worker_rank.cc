@@ -264,6 +264,8 @@ void WorkerRank::Handle(const WorkerEvent& event, absl::Time now) {
       return session_.OnRefused(event.update, event.status);
     case WorkerEvent::Kind::kArrived:
       return session_.OnArrived(event.update);
+    case WorkerEvent::Kind::kLacking:
+      return session_.OnLacking(event.update, event.lacking);
     case WorkerEvent::Kind::kFailed:
       return session_.OnFailed(event.update, event.status, now);
     case WorkerEvent::Kind::kShown:

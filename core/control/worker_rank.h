@@ -88,6 +88,10 @@ class WorkerRank final : private WorkerHost {
   absl::StatusOr<proto::Offers> SetPlan(TermPlan plan) override;
   absl::Status Connect(const std::string& group, const proto::Connect& connect) override;
   void Prepare(const UpdateId& update, bool digests_off, absl::Time deadline) override;
+  void Continue(const UpdateId& from, const UpdateId& to) override { engine_->Continue(from, to); }
+  void LoseSender(uint32_t sender) override {
+    engine_->LoseTrainer(sender, absl::UnavailableError("the controller says that it is lost"));
+  }
   void Commit(const UpdateId& update) override { engine_->Commit(update); }
   void Abort(const UpdateId& update, bool begun) override { engine_->Abort(update, begun); }
   absl::Status SetBufferAddress(const std::string& group, uint32_t worker, uint32_t buffer_index,

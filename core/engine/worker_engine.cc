@@ -94,6 +94,31 @@ class WorkerEngineImpl final : public WorkerEngine {
     prepared_ = {update, digests, deadline};
   }
 
+  void Continue(const UpdateId& from, const UpdateId& to) override {
+    const bool known = update_ == from;
+    if (known) update_ = to;
+    if (known && state_ == State::kArrived) return;
+    if (!known || state_ != State::kLacking || to.plan_hash != plan_hash_) {
+      return Refuse(to, absl::FailedPreconditionError(absl::StrCat("continue version ", to.version,
+                                                                   ": nothing of it is kept")));
+    }
+    if (!Mutated(Mutation::kRestIntoOldPages)) {
+      if (absl::Status status = memory_->RenewAndKeep(target_, AllLanes()); !status.ok()) {
+        return Refuse(to, While("renew the buffer", status));
+      }
+      ++counts_.renewals;
+    }
+    absl::StatusOr<BufferAddress> address = memory_->Describe(target_);
+    if (!address.ok()) return Refuse(to, address.status());
+    BeginReceiving(*std::move(address));
+  }
+
+  void LoseTrainer(uint32_t trainer, const absl::Status& why) override {
+    for (TrainerLink& source : sources_) {
+      if (source.trainer == trainer) Fail(source, why);
+    }
+  }
+
   void CloseLanes() override {
     StopVerifying();
     if (prepared_) prepared_.reset();
@@ -171,6 +196,7 @@ class WorkerEngineImpl final : public WorkerEngine {
     kIdle,
     kReceiving,      // READY was said.
     kArrived,        // Everything is here and right; the decision is awaited.
+    kLacking,        // So is all that did not come by dead lanes; Continue() is awaited.
     kFailed,         // Reported; Abort() is to come.
     kWaitingToCopy,  // Committed, in shadow-copy; a snapshot may hold the engine's memory.
     kCopying,
@@ -271,7 +297,8 @@ class WorkerEngineImpl final : public WorkerEngine {
     };
     if (!connected_) return refuse("the lanes are not connected");
     if (prepared_) return refuse("version ", prepared_->update.version, " is not decided yet");
-    if (state_ == State::kReceiving || state_ == State::kArrived || state_ == State::kFailed) {
+    if (state_ == State::kReceiving || state_ == State::kArrived || state_ == State::kLacking ||
+        state_ == State::kFailed) {
       return refuse("version ", update_.version, " is not decided yet");
     }
     if (update.plan_hash != plan_hash_) {
@@ -321,6 +348,11 @@ class WorkerEngineImpl final : public WorkerEngine {
     digests_ = prepared.digests;
     was_dirty_ = shown_.dirty();
     if (options_.mode == Mode::kInPlace) shown_.SetDirty(true);
+    timeline_.Clear();
+    BeginReceiving(*std::move(address));
+  }
+
+  void BeginReceiving(BufferAddress address) {
     gate_.Arm(update_.sequence);
     for (TrainerLink& source : sources_) {
       source.verifying = source.verified = false;
@@ -328,29 +360,33 @@ class WorkerEngineImpl final : public WorkerEngine {
     }
     arrived_->Begin(update_, digests_);
     state_ = State::kReceiving;
-    timeline_.Clear();
     timeline_.Begin(Stage::kReceive);
     sink_({.kind = WorkerEvent::Kind::kReady,
            .update = update_,
            .buffer_index = target_,
-           .address = *std::move(address)});
+           .address = std::move(address)});
+  }
+
+  std::vector<LaneId> AllLanes() const {
+    std::vector<LaneId> lanes;
+    for (const TrainerLink& source : sources_) {
+      for (const TrainerLane& lane : source.lanes) lanes.push_back(lane.id);
+    }
+    return lanes;
   }
 
   // Returns where the buffer is from now on.
   absl::StatusOr<BufferAddress> RenewIfAbandoned() {
     if (memory_->abandoned(target_)) {
       ++counts_.renewals;
-      std::vector<LaneId> lanes;
-      for (const TrainerLink& source : sources_) {
-        for (const TrainerLane& lane : source.lanes) lanes.push_back(lane.id);
-      }
-      WAYBILL_RETURN_IF_ERROR(While("renew the buffer", memory_->Renew(target_, lanes)));
+      WAYBILL_RETURN_IF_ERROR(While("renew the buffer", memory_->Renew(target_, AllLanes())));
     }
     return memory_->Describe(target_);
   }
 
   // A buffer that was offered is only safe to offer again if every trainer's last write has landed.
   void AbandonUnlessQuiescent() {
+    if (state_ == State::kLacking) return memory_->Abandon(target_);
     if (state_ != State::kReceiving && state_ != State::kFailed) return;
     for (const TrainerLink& source : sources_) {
       if (Arrived(source) || Mutated(Mutation::kNoFence)) continue;
@@ -359,7 +395,7 @@ class WorkerEngineImpl final : public WorkerEngine {
   }
 
   void Receive() {
-    bool all = true;
+    bool all = true, any_lost = false;
     for (TrainerLink& source : sources_) {
       if (!source.verifying && Arrived(source)) BeginVerifying(source);
       if (source.verifying && !source.verified && source.digested.load(std::memory_order_acquire)) {
@@ -373,9 +409,11 @@ class WorkerEngineImpl final : public WorkerEngine {
         source.verified = true;
         counts_.verified_bytes += arrived_->bytes(source.first_route, source.last_route);
       }
-      all = all && source.verified;
+      any_lost = any_lost || IsLost(source);
+      all = all && (source.verified || IsLost(source));
     }
     if (!all) return;
+    if (any_lost) return TellLacking();
     if (absl::Status status =
             arrived_->CompareWitnesses(memory_->regions(target_), memory_->ledger(target_));
         !status.ok()) {
@@ -384,6 +422,19 @@ class WorkerEngineImpl final : public WorkerEngine {
     timeline_.End(Stage::kVerify);
     state_ = State::kArrived;
     sink_({.kind = WorkerEvent::Kind::kArrived, .update = update_});
+  }
+
+  // Its lane died before its data was here.
+  static bool IsLost(const TrainerLink& source) { return source.failed && !source.verifying; }
+
+  void TellLacking() {
+    state_ = State::kLacking;
+    timeline_.End(Stage::kVerify);
+    WorkerEvent event = {.kind = WorkerEvent::Kind::kLacking, .update = update_};
+    for (const TrainerLink& source : sources_) {
+      if (IsLost(source)) event.lacking.push_back(source.trainer);
+    }
+    sink_(event);
   }
 
   void FailUpdate(absl::Status status) {

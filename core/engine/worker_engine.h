@@ -42,14 +42,18 @@ struct WorkerEvent {
     kFailed = 6,  // It is not: a digest or an entry is wrong. Or, after Commit(): it could not be
                   // copied to where it is shown, and nothing is.
     kShown = 7,   // After Commit().
+    // All of it is here and right but what the `lacking` trainers were to bring, whose lanes are
+    // dead. Continue() or Abort() is to come.
+    kLacking = 8,
   };
   Kind kind = Kind::kConnected;
   UpdateId update;
-  uint32_t trainer = 0;       // For kPeerFailed, with why.
-  absl::Status status;        // For kPeerFailed, kRefused, kFailed.
-  uint32_t buffer_index = 0;  // For kReady.
-  BufferAddress address;      // For kReady: where that buffer is now.
-  absl::Duration pause;       // For kShown: what copying took.
+  uint32_t trainer = 0;                // For kPeerFailed, with why.
+  absl::Status status;                 // For kPeerFailed, kRefused, kFailed.
+  uint32_t buffer_index = 0;           // For kReady.
+  BufferAddress address;               // For kReady: where that buffer is now.
+  absl::Duration pause;                // For kShown: what copying took.
+  std::vector<uint32_t> lacking = {};  // For kLacking.
 };
 
 struct TrainerAddress {
@@ -77,8 +81,8 @@ class WorkerEngine {
   virtual ~WorkerEngine() = default;
 
   // Replaces the plan: lanes of the old one are closed, those of the new one opened and returned.
-  // An update that was being received is over; one that has arrived whole waits for its decision as
-  // before, and one that is committed is shown.
+  // An update that was being received is over; one that lacks what dead lanes were to bring, or has
+  // arrived whole, waits as before, and one that is committed is shown.
   // `lanes`: of each trainer; one that is not named has one lane on any NIC.
   virtual absl::StatusOr<std::vector<LaneOffer>> SetPlan(RouteTable arrivals, uint64_t plan_hash,
                                                          const std::vector<PeerLanes>& lanes) = 0;
@@ -92,6 +96,14 @@ class WorkerEngine {
   // committed to be shown. A buffer that was offered before, and may still be written to by
   // trainers of that update, is renewed first: nobody reaches the old pages any more.
   virtual void Prepare(const UpdateId& update, Digests digests, absl::Time deadline) = 0;
+
+  // Goes on with what has arrived of the update `from`, as the update `to` of the present plan.
+  // After kLacking, for a plan that brings what is lacking: kReady follows, and kArrived once all
+  // of it is here; whoever was to bring it before cannot write any more. After kArrived: nothing
+  // follows. kRefused follows if there is no such update.
+  virtual void Continue(const UpdateId& from, const UpdateId& to) = 0;
+  // Closes the lanes to a trainer that is gone. kPeerFailed follows.
+  virtual void LoseTrainer(uint32_t trainer, const absl::Status& why) = 0;
 
   // After kArrived; kShown follows. Final: neither Abort() nor another plan undoes it.
   virtual void Commit(const UpdateId& update) = 0;

@@ -201,13 +201,14 @@ absl::StatusOr<BufferAddress> WorkerMemory::Describe(uint32_t buffer) {
   return address;
 }
 
-absl::Status WorkerMemory::Renew(uint32_t index, absl::Span<const LaneId> lanes) {
+absl::Status WorkerMemory::Renew(uint32_t index, absl::Span<const LaneId> lanes,
+                                 Contents contents) {
   Buffer& buffer = buffers_[index];
   // The device knows the old pages by this address.
   const bool pinned = !pinned_.empty();
   if (pinned) Unpin();
   for (const RegionId region : buffer.fabric_regions) {
-    WAYBILL_RETURN_IF_ERROR(fabric_.Renew(region, renewed_contents_));
+    WAYBILL_RETURN_IF_ERROR(fabric_.Renew(region, contents));
   }
   if (pinned) Pin();
   WAYBILL_RETURN_IF_ERROR(fabric_.Renew(buffer.ledger.id, Contents::kZeroed));

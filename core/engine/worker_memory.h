@@ -52,9 +52,15 @@ class WorkerMemory {
   void Abandon(uint32_t buffer) { buffers_[buffer].abandoned = true; }
   bool abandoned(uint32_t buffer) const { return buffers_[buffer].abandoned; }
 
-  // Gives an abandoned buffer and its ledger fresh pages and keys, which no earlier grant reaches,
-  // and grants them to the peers of `lanes`. The buffer stays abandoned if this fails.
-  absl::Status Renew(uint32_t buffer, absl::Span<const LaneId> lanes);
+  // Gives a buffer and its ledger fresh pages and keys, which no earlier grant reaches, and grants
+  // them to the peers of `lanes`. The buffer is not abandoned then; it stays so if this fails.
+  absl::Status Renew(uint32_t buffer, absl::Span<const LaneId> lanes) {
+    return Renew(buffer, lanes, renewed_contents_);
+  }
+  // The same for a buffer whose bytes are needed.
+  absl::Status RenewAndKeep(uint32_t buffer, absl::Span<const LaneId> lanes) {
+    return Renew(buffer, lanes, Contents::kKept);
+  }
 
   // [any thread] In shadow-copy: copies a region of the buffer to the engine's memory.
   absl::Status CopyToShown(uint32_t region);
@@ -83,6 +89,7 @@ class WorkerMemory {
   WorkerMemory(Fabric* fabric, const Manifest* manifest)
       : fabric_(*fabric), manifest_(*manifest), registrations_(fabric) {}
 
+  absl::Status Renew(uint32_t buffer, absl::Span<const LaneId> lanes, Contents contents);
   absl::Status AddArena(absl::string_view name);
   absl::Status AddUserBuffer(absl::Span<const MemorySpan> user_regions);
   absl::Status OpenDevice(absl::Span<const MemorySpan> user_regions);

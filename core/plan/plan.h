@@ -2,6 +2,7 @@
 #ifndef WAYBILL_CORE_PLAN_PLAN_H_
 #define WAYBILL_CORE_PLAN_PLAN_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -41,6 +42,10 @@ struct Plan {
   // host.
   uint64_t hash = 0;
 
+  bool quantises() const {
+    return std::any_of(exchanges.begin(), exchanges.end(),
+                       [](const Exchange& exchange) { return !exchange.empty(); });
+  }
   uint64_t total_bytes() const {
     uint64_t total = 0;
     for (const uint64_t bytes : worker_bytes) total += bytes;

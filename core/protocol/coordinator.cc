@@ -391,7 +391,9 @@ absl::Time Coordinator::next_deadline() const {
   for (const auto& [name, group] : groups_) {
     next = std::min(next, group.lanes_deadline);
     if (group.round != nullptr) next = std::min(next, group.round->deadline());
-    if (group.phase == Phase::kGathering && group.round == nullptr) {
+    if (group.phase == Phase::kGathering && group.rest) {
+      next = std::min(next, group.retry_at);
+    } else if (group.phase == Phase::kGathering && group.round == nullptr) {
       next = std::min(next, FindLender(group).empty() ? TermTime(group) : group.retry_at);
     }
   }

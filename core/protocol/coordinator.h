@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/plan/plan.h"
+#include "core/plan/rest.h"
 #include "core/protocol/decision.h"
 #include "core/protocol/membership.h"
 #include "core/protocol/messages.pb.h"
@@ -100,7 +102,16 @@ class Coordinator final {
   proto::StatusReply Status() const;
 
  private:
-  enum class Phase { kGathering, kPlanning, kOffering, kConnecting, kCatchingUp, kReady };
+  // In kForOneRound, the plan serves the round at hand only: what a group catches up on, or the
+  // rest of a version.
+  enum class Phase { kGathering, kPlanning, kOffering, kConnecting, kForOneRound, kReady };
+
+  // What is lacking of a version whose round is to be continued.
+  struct Rest {
+    std::shared_ptr<const Plan> plan;  // Of that round.
+    std::set<RankPair> lacking;
+    std::set<uint32_t> holders;  // The trainers that still have the version.
+  };
 
   // A group: its term, and its round.
   struct Group final : public RoundActions {
@@ -109,6 +120,8 @@ class Coordinator final {
     void ToWorker(uint32_t worker, proto::ControllerMessage message) override;
     void ToSender(uint32_t sender, proto::ControllerMessage message) override;
     void Record() override;
+    void CheckRest(uint32_t sender) override;
+    void PlanRest(std::set<RankPair> lacking, std::set<uint32_t> holders) override;
     void TellOutcome(bool committed, const absl::Status& status) override;
 
     const std::string name;
@@ -156,6 +169,7 @@ class Coordinator final {
     uint32_t sequence = 0;
     std::unique_ptr<UpdateRound> round;
     bool catching_up = false;         // The round brings a version that was published before.
+    std::optional<Rest> rest;         // Until the round that brings it has begun.
     std::vector<Decision> decisions;  // The last few.
   };
 
@@ -254,6 +268,17 @@ class Coordinator final {
   // Names the ranks without which no version goes to the group; empty if there are none.
   std::string DescribeMissing(const Group& group) const;
   std::string DescribeWaiting(const Group& group) const;
+
+  // --- rounds that go on without a lane (coordinator_rest.cc) ---
+
+  using Manifests = std::vector<std::shared_ptr<const Manifest>>;
+  // Return the manifests of a group's ranks, by rank. A trainer that is absent, or not among
+  // `holders`, has one without shards.
+  Manifests ManifestsOfTrainers(const std::set<uint32_t>& holders) const;
+  Manifests ManifestsOfWorkers(const std::string& group) const;
+  void CheckRest(Group& group, uint32_t sender);
+  void BeginRestTerm(Group& group);
+  void ContinueRound(Group& group, absl::Time now);
 
   // --- catching up (coordinator_loans.cc) ---
 

@@ -111,11 +111,11 @@ void Coordinator::EndLoan(Group& group) {
 
 void Coordinator::BeginCatchingUp(Group& group, uint64_t version, absl::Time now) {
   const absl::Time deadline = now + options_.absence_timeout;  // To be READY.
-  group.round =
-      std::make_unique<UpdateRound>(NextUpdate(group, version), MembersOfRound(group, version),
-                                    /*digests_off=*/false, deadline, &group.plan, &group);
+  group.round = std::make_unique<UpdateRound>(
+      NextUpdate(group, version), MembersOfRound(group, version),
+      /*digests_off=*/false, deadline, group.plan, IfLanesDie::kAbort, &group);
   group.catching_up = true;
-  group.round->Begin(/*catch_up=*/true, now);
+  group.round->Begin(/*catch_up=*/true, /*continued=*/nullptr, now);
   for (uint32_t s = 0; s < group.plan.trainers.size(); ++s) {
     const Member* sender = members_.Find(group.SenderId(s));
     if (sender != nullptr) group.round->OnPublish(s, sender->held.attempt(), deadline);

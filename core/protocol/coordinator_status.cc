@@ -15,7 +15,7 @@ std::string Coordinator::DescribeMissing(const Group& group) const {
 
 std::string Coordinator::DescribeWaiting(const Group& group) const {
   if (!halted_.ok()) return std::string(halted_.message());
-  if (group.phase == Phase::kReady || group.phase == Phase::kCatchingUp) {
+  if (group.phase == Phase::kReady || group.phase == Phase::kForOneRound) {
     return group.round != nullptr ? group.round->DescribeWaiting() : "";
   }
   if (group.phase == Phase::kPlanning) return "the plan";

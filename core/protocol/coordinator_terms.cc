@@ -19,7 +19,6 @@ namespace {
 // one is not worth waiting for.
 constexpr absl::Duration kLoanPatience = absl::Milliseconds(250);
 
-// The manifests are by rank. A sender that is absent has one without shards.
 absl::StatusOr<Plan> PlanOf(const std::vector<std::shared_ptr<const Manifest>>& senders,
                             const std::vector<std::shared_ptr<const Manifest>>& workers,
                             bool lent) {
@@ -69,7 +68,9 @@ absl::Time Coordinator::TermTime(const Group& group) const {
 }
 
 void Coordinator::TryBeginTerm(Group& group, absl::Time now) {
-  if (group.phase != Phase::kGathering || group.round != nullptr) return;
+  if (group.phase != Phase::kGathering) return;
+  if (group.rest && now >= group.retry_at) return BeginRestTerm(group);
+  if (group.round != nullptr) return;
   EndLoan(group);
   if (now < group.retry_at) return;
   group.lender = FindLender(group);
@@ -79,23 +80,15 @@ void Coordinator::TryBeginTerm(Group& group, absl::Time now) {
   group.nics_changed = false;
   group.lanes_lost += std::exchange(group.lane_lost, false) ? 1 : 0;
   const bool lent = !group.lender.empty();
-  std::vector<std::shared_ptr<const Manifest>> senders, workers;
-  if (!lent) senders.resize(members_.trainers(), std::make_shared<const Manifest>());
-  for (const Member* member : TermOf(group)) {
-    if (!group.IsSender(member->id)) {
-      workers.push_back(member->manifest);
-    } else if (lent) {
-      senders.push_back(member->manifest);
-    } else {
-      senders[member->id.rank] = member->manifest;
-    }
-  }
-  actions_->Compute([this, &group, ticket = ++group.plan_ticket, senders, workers, lent] {
-    auto plan = std::make_shared<absl::StatusOr<Plan>>(PlanOf(senders, workers, lent));
-    return [this, &group, ticket, plan](absl::Time later) {
-      OnPlanned(group, ticket, std::move(*plan), later);
-    };
-  });
+  actions_->Compute(
+      [this, &group, ticket = ++group.plan_ticket, lent,
+       senders = lent ? ManifestsOfWorkers(group.lender) : ManifestsOfTrainers(AllTrainers()),
+       workers = ManifestsOfWorkers(group.name)] {
+        auto plan = std::make_shared<absl::StatusOr<Plan>>(PlanOf(senders, workers, lent));
+        return [this, &group, ticket, plan](absl::Time later) {
+          OnPlanned(group, ticket, std::move(*plan), later);
+        };
+      });
 }
 
 void Coordinator::OnPlanned(Group& group, uint64_t ticket, absl::StatusOr<Plan> plan,
@@ -107,7 +100,15 @@ void Coordinator::OnPlanned(Group& group, uint64_t ticket, absl::StatusOr<Plan> 
     if (group.lent_version == 0) plan = absl::AbortedError("it shows several versions");
   }
   if (!plan.ok()) {
-    if (!group.lender.empty()) {
+    if (group.rest) {
+      group.round->OnNoRest(absl::Status(
+          plan.status().code(),
+          absl::StrCat(plan.status().message(), group.rest->holders.size() == AllTrainers().size()
+                                                    ? ""
+                                                    : " (as far as they have not changed their "
+                                                      "tensors since they sent them, which they do "
+                                                      "not while they hold the version)")));
+    } else if (!group.lender.empty()) {
       GiveUpLoan(group, plan.status());
     } else if (!members_.AbsentTrainers().empty()) {
       group.holes = plan.status();
@@ -213,7 +214,7 @@ void Coordinator::OnConnected(Member& member, const proto::Connected& connected,
   const std::vector<Member*> term = TermOf(*group);
   if (group->connected.size() < term.size()) return;
   group->lanes_deadline = absl::InfiniteFuture();
-  group->phase = group->lender.empty() ? Phase::kReady : Phase::kCatchingUp;
+  group->phase = group->lender.empty() && !group->rest ? Phase::kReady : Phase::kForOneRound;
   proto::ControllerMessage message;
   message.mutable_established()->set_epoch(group->epoch);
   for (Member* other : term) {
@@ -221,8 +222,9 @@ void Coordinator::OnConnected(Member& member, const proto::Connected& connected,
     actions_->Send(other->connection, message);
     if (other->id.role == Role::kTrainer) TellUndecided(*group, *other);
   }
-  group->lender.empty() ? ReplaceLanes(*group, now)
-                        : BeginCatchingUp(*group, group->lent_version, now);
+  if (group->rest) return ContinueRound(*group, now);
+  if (!group->lender.empty()) return BeginCatchingUp(*group, group->lent_version, now);
+  ReplaceLanes(*group, now);
 }
 
 void Coordinator::OnConnectFailed(Group& group, const Member& member, const absl::Status& why,

@@ -1104,6 +1104,139 @@ TEST_F(ReplicasTest, AJobWhoseTrainersThatAreLeftHoldEverythingGoesOnWithThem) {
   EXPECT_EQ(Count(kWorker[0], Kind::kCommit), 1);
 }
 
+// Version 5 goes from trainer 0 to worker 0 and from trainer 1 to worker 1.
+class RestTest : public ReplicasTest {
+ protected:
+  void SetUp() override {
+    Establish();
+    for (const uint32_t t : {0u, 1u}) Publish(t, 5);
+    for (const uint32_t w : {0u, 1u}) Ready(w);
+    first_round_ = round();
+  }
+  void Keep(uint32_t t, bool kept) {
+    Tell(kTrainer[t], [&](auto& m) {
+      *m.mutable_kept()->mutable_round() = first_round_;
+      m.mutable_kept()->set_kept(kept);
+    });
+  }
+  // Nothing is here of what trainer 1 was to bring.
+  void Lack() {
+    Tell(kWorker[1], [&](auto& m) {
+      *m.mutable_lacking()->mutable_round() = first_round_;
+      m.mutable_lacking()->add_senders(1);
+    });
+  }
+  // Trainer 1 dies, and the others say what they have.
+  void LoseTrainer1() {
+    Gone(kTrainer[1]);
+    Keep(0, true);
+    Arrived(0);
+    Lack();
+  }
+
+  proto::Round first_round_;
+};
+
+TEST_F(RestTest, WhatATrainerThatDiesWasToBringComesFromItsReplica) {
+  const uint64_t before = epoch_;
+  Gone(kTrainer[1]);
+  EXPECT_EQ(Count(kTrainer[0], Kind::kSenderLost), 1);
+  EXPECT_EQ(Count(kWorker[0], Kind::kSenderLost), 0);
+  EXPECT_EQ(Last(kWorker[1], Kind::kSenderLost)->sender_lost().sender(), 1u);
+  Lack();
+  Keep(0, true);
+  EXPECT_EQ(epoch_, before);  // Worker 0 has not got everything yet.
+  Arrived(0);
+  EXPECT_GT(epoch_, before);
+  ConnectWithoutTrainer1();
+  for (const uint32_t w : {0u, 1u}) {
+    EXPECT_EQ(Last(kWorker[w], Kind::kPrepare)->prepare().continues().epoch(), before);
+    Ready(w);
+  }
+  EXPECT_EQ(Last(kTrainer[0], Kind::kStart)->start().targets_size(), 1);
+  EXPECT_EQ(Last(kTrainer[0], Kind::kStart)->start().targets(0).worker(), 1u);
+  Arrived(1);
+  EXPECT_EQ(recorded_.size(), 0u);  // Worker 0 votes in this round too.
+  Arrived(0);
+  EXPECT_EQ(recorded_.back().version, 5u);
+  for (const uint32_t w : {0u, 1u}) {
+    EXPECT_EQ(Count(kWorker[w], Kind::kCommit), 1);
+    Shown(w);
+  }
+  EXPECT_TRUE(Last(kTrainer[0], Kind::kOutcome)->outcome().committed());
+  EXPECT_EQ(Count(kTrainer[0], Kind::kAbort), 0);
+}
+
+TEST_F(RestTest, ATrainerWhoseLaneDiesBringsTheRestByAnother) {
+  Tell(kTrainer[1], [&](auto& m) {
+    m.mutable_lane_failed()->set_epoch(epoch_);
+    m.mutable_lane_failed()->set_peer(1);
+    *m.mutable_lane_failed()->mutable_error() = EncodeError(absl::UnavailableError("torn"));
+  });
+  EXPECT_EQ(Last(kWorker[1], Kind::kSenderLost)->sender_lost().sender(), 1u);
+  for (const uint32_t t : {0u, 1u}) Keep(t, true);
+  Arrived(0);
+  Lack();
+  OfferIn("all");
+  ConnectIn("all");
+  EXPECT_TRUE(Last(kWorker[1], Kind::kPrepare)->prepare().has_continues());
+}
+
+TEST_F(RestTest, WhatTheReplicaHasLetGoFailsTheVersionAndSaysSo) {
+  Gone(kTrainer[1]);
+  Keep(0, false);
+  Arrived(0);
+  Lack();
+  EXPECT_EQ(Error(kWorker[1], Kind::kAbort),
+            "trainer 1 is gone: its stream ended; tensor \"w\": worker 1 wants [0, 2) x [0, 4), no "
+            "trainer holds a tensor of that name (as far as they have not changed their tensors "
+            "since they sent them, which they do not while they hold the version)");
+}
+
+TEST_F(RestTest, AWorkerThatDiesWhileTheRestIsPlannedFailsTheVersion) {
+  LoseTrainer1();
+  Gone(kWorker[1]);
+  EXPECT_EQ(Error(kWorker[0], Kind::kAbort), "worker 1 is gone: its stream ended");
+  Join(kWorker[1], Role::kWorker, 1);
+  Join(kTrainer[1], Role::kTrainer, 1);
+  Connect();
+}
+
+TEST_F(RestTest, TheDeadlineHoldsForTheRestToo) {
+  LoseTrainer1();
+  Pass(absl::Minutes(1));
+  EXPECT_EQ(Error(kWorker[0], Kind::kAbort),
+            "version 5: the deadline is over, waiting for lanes for what is lacking");
+}
+
+TEST_F(RestTest, ATrainerThatComesBackMeanwhileBringsNothing) {
+  LoseTrainer1();
+  Join(kTrainer[1], Role::kTrainer, 1,
+       [](proto::Join& join) { join.add_undecided_versions(5); });
+  OfferIn("all");
+  ConnectIn("all");
+  EXPECT_EQ(Count(kTrainer[1], Kind::kOutcome), 0);  // Nobody knows yet.
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  EXPECT_EQ(Count(kTrainer[1], Kind::kStart), 1);  // Of the first round.
+  for (const uint32_t w : {0u, 1u}) Arrived(w);
+  for (const uint32_t w : {0u, 1u}) Shown(w);
+  EXPECT_TRUE(Last(kTrainer[0], Kind::kOutcome)->outcome().committed());
+  OfferIn("all");  // The next term is one with everybody.
+  ConnectIn("all");
+  EXPECT_TRUE(Last(kTrainer[1], Kind::kOutcome)->outcome().committed());
+}
+
+TEST_F(CoordinatorTest, AVersionThatNobodyElseHoldsIsGivenUpWithItsTrainerAtOnce) {
+  MakeCoordinator();
+  Establish();
+  for (const uint32_t t : {0u, 1u}) Publish(t, 5);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  Gone(kTrainer[1]);
+  EXPECT_EQ(Error(kWorker[0], Kind::kAbort),
+            "trainer 1 is gone: its stream ended; tensor \"w\": worker 0 wants [1, 2) x [0, 4), of "
+            "which the trainers do not hold [1, 2) x [0, 4); they hold trainer 0 [0, 1) x [0, 4)");
+}
+
 TEST_F(ReplicasTest, ATrainerThatReturnsBelongsToTheNextTerm) {
   Establish();
   Gone(kTrainer[1]);

@@ -92,6 +92,8 @@ void Coordinator::ResolveDoubts(const Group& group, bool everybody_is_here) {
 // that is told to have failed must not be committed after all: others that still wait to publish it
 // are refused.
 void Coordinator::TellUndecided(const Group& group, Member& trainer) {
+  // The next term begins when the version is decided whose rest is brought in this one.
+  if (group.round != nullptr && group.round->undecided()) return;
   if (!trainer.told_groups.insert(group.name).second) return;
   for (const uint64_t version : trainer.undecided_versions) {
     const bool committed =
@@ -498,9 +500,10 @@ void Coordinator::BeginRound(Group& group, Publication& publication, absl::Time 
   publication.parts.at(group.name).state = Part::State::kOpen;
   group.round = std::make_unique<UpdateRound>(
       NextUpdate(group, publication.version), MembersOfRound(group, publication.version),
-      publication.digests_off, publication.deadline(), &group.plan, &group);
+      publication.digests_off, publication.deadline(), group.plan,
+      group.plan.quantises() ? IfLanesDie::kAbort : IfLanesDie::kPlanRest, &group);
   group.catching_up = false;
-  group.round->Begin(/*catch_up=*/false, now);
+  group.round->Begin(/*catch_up=*/false, /*continued=*/nullptr, now);
   for (const auto& [trainer, publish] : publication.publishes) {
     group.round->OnPublish(trainer, publish.attempt, publish.deadline);
   }
@@ -537,7 +540,8 @@ void Coordinator::FinishRoundIfOver(Group& group) {
     }
   }
   group.round.reset();
-  if (group.phase == Phase::kCatchingUp) BeginGathering(group);
+  if (group.phase == Phase::kForOneRound || group.rest) BeginGathering(group);
+  group.rest.reset();
   ResolveDoubts(group, /*everybody_is_here=*/false);
 }
 
@@ -551,6 +555,7 @@ void Coordinator::TellRenewal(const Group& group, const Member& member, const pr
   renewed->set_worker(member.id.rank);
   renewed->set_buffer_index(ready.buffer_index());
   *renewed->mutable_buffer() = ready.buffer();
+  if (member.id.rank >= group.plan.workers.size()) return;  // It is being planned anew.
   const RouteTable& arrivals = group.plan.workers[member.id.rank];
   std::set<uint32_t> senders;
   for (uint32_t r = 0; r < arrivals.size(); ++r) senders.insert(arrivals.trainer(r));
@@ -574,6 +579,14 @@ void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& messa
     return term->IsSender(member.id) ? term->round->OnSenderFailed(rank, why)
                                      : term->round->OnWorkerFailed(rank, why);
   }
+  if (message.has_kept()) {
+    const Group* term = FindTerm(member, message.kept().round().epoch());
+    if (term == nullptr || term->round == nullptr || !term->IsSender(member.id) ||
+        !IsOf(message.kept().round(), term->round->update())) {
+      return;
+    }
+    return term->round->OnKept(rank, message.kept().kept());
+  }
   if (member.id.role == Role::kTrainer) return;
   Group& group = GroupNamed(member.id.group);
   const auto current = [&](const proto::Round& round) {
@@ -593,6 +606,9 @@ void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& messa
     group.round->OnRefused(rank, DecodeError(message.refused().error()));
   } else if (message.has_arrived() && current(message.arrived().round())) {
     group.round->OnArrived(rank);
+  } else if (message.has_lacking() && current(message.lacking().round())) {
+    const auto& senders = message.lacking().senders();
+    group.round->OnLacking(rank, {senders.begin(), senders.end()});
   }
 }
 

@@ -43,12 +43,20 @@ BufferAddress DecodeBuffer(const proto::Buffer& buffer) {
   return out;
 }
 
-UpdateId DecodeUpdate(const proto::Start& start) {
-  return {.version = start.version(),
-          .sequence = start.round().sequence(),
-          .epoch = start.round().epoch(),
-          .plan_hash = start.plan_hash()};
+namespace {
+
+template <typename Message>
+UpdateId UpdateOf(const Message& message) {
+  return {.version = message.version(),
+          .sequence = message.round().sequence(),
+          .epoch = message.round().epoch(),
+          .plan_hash = message.plan_hash()};
 }
+
+}  // namespace
+
+UpdateId DecodeUpdate(const proto::Start& start) { return UpdateOf(start); }
+UpdateId DecodeUpdate(const proto::Prepare& prepare) { return UpdateOf(prepare); }
 
 proto::Round EncodeRound(const UpdateId& update) {
   proto::Round round;

@@ -22,6 +22,7 @@ BufferAddress DecodeBuffer(const proto::Buffer& buffer);
 
 proto::Round EncodeRound(const UpdateId& update);
 UpdateId DecodeUpdate(const proto::Start& start);
+UpdateId DecodeUpdate(const proto::Prepare& prepare);
 // Returns true if the message that carries `round` belongs to `update`.
 inline bool IsOf(const proto::Round& round, const UpdateId& update) {
   return round.epoch() == update.epoch && round.sequence() == update.sequence;

@@ -85,6 +85,10 @@ class FakeTrainerHost final : public FakeHost<TrainerHost> {
 class FakeWorkerHost final : public FakeHost<WorkerHost> {
  public:
   void Prepare(const UpdateId&, bool, absl::Time) override { engine.push_back("prepare"); }
+  void Continue(const UpdateId&, const UpdateId&) override { engine.push_back("continue"); }
+  void LoseSender(uint32_t sender) override {
+    engine.push_back("lose trainer " + std::to_string(sender));
+  }
   void Commit(const UpdateId&) override { engine.push_back("commit"); }
   void Abort(const UpdateId&, bool) override { engine.push_back("abort"); }
   uint64_t shown_version() const override { return shown; }
@@ -513,6 +517,62 @@ TEST_F(TrainerSessionTest, APublishEndsByItsDeadlineWithoutAController) {
             "publish version 5: not sent by its deadline; the wire is cut");
 }
 
+// Another trainer is lost while this one sends version 5, or has sent it.
+class KeptTest : public TrainerSessionTest {
+ protected:
+  void SetUp() override {
+    Establish();
+    Publish(5);
+    Begin(5, 1);
+  }
+  void HearSenderLost() {
+    Hear([&](auto& m) {
+      *m.mutable_sender_lost()->mutable_round() = RoundOf(1);
+      m.mutable_sender_lost()->set_attempt(attempt());
+    });
+  }
+};
+
+TEST_F(KeptTest, WhatIsNotSentYetIsKeptUntilTheRestIsSent) {
+  HearSenderLost();
+  EXPECT_TRUE(host_.Last(Kind::kKept)->kept().kept());
+  session_.OnSent(kAll, UpdateOf(5, 1), now_);
+  EXPECT_EQ(Published(5), nullptr);
+  HearStart(5, 2);
+  EXPECT_EQ(host_.engine, (std::vector<std::string>{"start", "start"}));
+  session_.OnSent(kAll, UpdateOf(5, 2), now_);
+  EXPECT_TRUE(Published(5)->status.ok());
+}
+
+TEST_F(KeptTest, WhatIsKeptIsLetGoWithTheOutcome) {
+  HearSenderLost();
+  session_.OnSent(kAll, UpdateOf(5, 1), now_);
+  HearOutcome(5, attempt(), /*committed=*/true);
+  EXPECT_TRUE(Published(5)->status.ok());
+}
+
+TEST_F(KeptTest, LanesThatAreReplacedForTheRestEndNoPublish) {
+  HearSenderLost();
+  session_.OnStopped(kAll, UpdateOf(5, 1), now_);  // The new term's plan stopped the engine.
+  EXPECT_EQ(Published(5), nullptr);
+  HearStart(5, 2);
+  session_.OnSent(kAll, UpdateOf(5, 2), now_);
+  EXPECT_TRUE(Published(5)->status.ok());
+}
+
+TEST_F(KeptTest, WhatIsSentIsNotKept) {
+  session_.OnSent(kAll, UpdateOf(5, 1), now_);
+  HearSenderLost();
+  EXPECT_FALSE(host_.Last(Kind::kKept)->kept().kept());
+}
+
+TEST_F(KeptTest, WhatIsKeptEndsWithTheController) {
+  HearSenderLost();
+  session_.OnSent(kAll, UpdateOf(5, 1), now_);
+  Lose();
+  EXPECT_TRUE(Published(5)->status.ok());
+}
+
 // A version that is sent, and held.
 class HoldTest : public TrainerSessionTest {
  protected:
@@ -540,6 +600,14 @@ TEST_F(HoldTest, AHeldVersionIsSentAgainToAGroupThatMissedIt) {
   HearStart(5, 3);
   EXPECT_EQ(host_.engine, (std::vector<std::string>{"start"}));
   EXPECT_EQ(host_.Last(Kind::kFailed)->failed().round().sequence(), 3u);
+}
+
+TEST_F(HoldTest, WhatIsHeldIsKeptForTheRestOfAVersion) {
+  Hear([&](auto& m) {
+    *m.mutable_sender_lost()->mutable_round() = RoundOf(1);
+    m.mutable_sender_lost()->set_attempt(attempt());
+  });
+  EXPECT_TRUE(host_.Last(Kind::kKept)->kept().kept());
 }
 
 TEST_F(HoldTest, AReleaseEndsOnceNothingReadsTheTensors) {
@@ -742,6 +810,57 @@ TEST_F(WorkerSessionTest, WhatAnotherGroupSentIsToldAsCaughtUpAfterItsCommit) {
   EXPECT_EQ(host_.told.back().kind, Notice::Kind::kCaughtUp);
   EXPECT_EQ(host_.told.back().version, 6u);
   EXPECT_EQ(host_.told[host_.told.size() - 2].kind, Notice::Kind::kCommit);
+}
+
+// A round of version 5 is continued in another.
+class ContinueTest : public WorkerSessionTest {
+ protected:
+  void SetUp() override { Establish(); }
+  void HearContinue(uint32_t from, uint32_t to) {
+    Hear([&](auto& m) {
+      *m.mutable_prepare()->mutable_round() = RoundOf(to);
+      *m.mutable_prepare()->mutable_continues() = RoundOf(from);
+      m.mutable_prepare()->set_version(5);
+      m.mutable_prepare()->set_plan_hash(77);
+      m.mutable_prepare()->set_deadline_ms(10'000);
+    });
+  }
+};
+
+TEST_F(ContinueTest, WhatHasArrivedIsKeptAndTheUserIsAskedOnce) {
+  HearPrepare(5, 1);
+  Hear([&](auto& m) {
+    *m.mutable_sender_lost()->mutable_round() = RoundOf(1);
+    m.mutable_sender_lost()->set_sender(3);
+  });
+  session_.OnLacking(UpdateOf(5, 1), {3});
+  EXPECT_EQ(host_.Last(Kind::kLacking)->lacking().senders(0), 3u);
+  HearContinue(1, 2);
+  EXPECT_EQ(host_.engine, (std::vector<std::string>{"prepare", "lose trainer 3", "continue"}));
+  session_.OnReady(UpdateOf(5, 2), 1, 7, std::nullopt);
+  EXPECT_EQ(host_.Last(Kind::kReady)->ready().round().sequence(), 2u);
+  session_.OnArrived(UpdateOf(5, 2));
+  EXPECT_EQ(host_.Last(Kind::kArrived)->arrived().round().sequence(), 2u);
+  HearCommit(2);
+  EXPECT_EQ(host_.engine.back(), "commit");
+  int asked = 0;
+  for (const Notice& notice : host_.told) asked += notice.kind == Notice::Kind::kPrepare ? 1 : 0;
+  EXPECT_EQ(asked, 1);
+}
+
+TEST_F(ContinueTest, AVoteIsOneForTheRoundThatContinues) {
+  Vote(5, 1);
+  HearContinue(1, 2);
+  EXPECT_EQ(host_.Last(Kind::kArrived)->arrived().round().sequence(), 2u);
+  Lose();
+  Reopen();
+  EXPECT_EQ(host_.Last(Kind::kJoin)->join().doubt().round().sequence(), 2u);
+}
+
+TEST_F(ContinueTest, AWorkerThatHasNothingOfItRefuses) {
+  HearContinue(1, 2);
+  EXPECT_EQ(host_.Last(Kind::kRefused)->refused().round().sequence(), 2u);
+  EXPECT_TRUE(host_.engine.empty());
 }
 
 // Another group's term, in which this worker sends.

@@ -50,7 +50,10 @@ void TrainerSession::Publish(uint64_t token, const PublishCommand& command, absl
     return refuse(absl::FailedPreconditionError(
         absl::StrCat("version ", last, " was published; versions only grow")));
   }
-  queue_.push_back({.token = token, .command = command, .parts = {}, .status = {}, .outcomes = {}});
+  Publication publication;
+  publication.token = token;
+  publication.command = command;
+  queue_.push_back(std::move(publication));
   AskForNext(now);
 }
 
@@ -218,6 +221,7 @@ void TrainerSession::StopGently(const std::string& group, absl::Time now) {
 void TrainerSession::StopAll(const absl::Status& status, absl::Time now) {
   for (const auto& [group, sending] : sendings_) StopSending(group);
   FinishReleaseIfOver();
+  if (!queue_.empty()) queue_.front().kept_for.clear();
   if (queue_.empty() || !queue_.front().begun()) return;
   for (const auto& [group, part] : queue_.front().parts) GiveUp(group, status);
   FinishIfOver(now);
@@ -226,6 +230,7 @@ void TrainerSession::StopAll(const absl::Status& status, absl::Time now) {
 // Ends the publication at hand once every group has its part, or has given it up.
 void TrainerSession::FinishIfOver(absl::Time now) {
   if (queue_.empty() || queue_.front().state != State::kOpen) return;
+  if (!queue_.front().kept_for.empty()) return;
   bool any_sent = queue_.front().parts.empty();  // All has been decided without this trainer.
   for (const auto& [group, part] : queue_.front().parts) {
     if (part == Part::kWaiting || part == Part::kWriting) return;
@@ -303,6 +308,8 @@ void TrainerSession::OnRoleMessage(const proto::ControllerMessage& message, absl
       return OnOutcome(message.outcome(), now);
     case proto::ControllerMessage::kTermOver:
       return OnTermOver(message.term_over().group(), now);
+    case proto::ControllerMessage::kSenderLost:
+      return OnSenderLost(message.sender_lost());
     case proto::ControllerMessage::kPublishRefused:
       if (!HasAsked(message.publish_refused().attempt())) return;
       return FinishQueued(0, DecodeError(message.publish_refused().error()), now);
@@ -331,9 +338,9 @@ void TrainerSession::OnStart(const proto::Start& start, absl::Time now) {
   if (term == nullptr) return;
   const std::string group = term->group;
   Part* part = PartOf(group);
-  if (part != nullptr && (*part != Part::kWaiting || queue_.front().attempt != start.attempt())) {
-    part = nullptr;
-  }
+  const bool wanted = part != nullptr && queue_.front().attempt == start.attempt() &&
+                      (*part == Part::kWaiting || queue_.front().kept_for.contains(group));
+  if (!wanted) part = nullptr;
   const bool held = part == nullptr && hold_ && hold_->attempt == start.attempt();
   if (part == nullptr && !held) {
     return SendFailed(start.round(), absl::CancelledError("its publish has ended already"));
@@ -353,7 +360,10 @@ void TrainerSession::OnStart(const proto::Start& start, absl::Time now) {
     status = host_.Start(group, update, held ? hold_->command : queue_.front().command, start);
   }
   if (status.ok()) {
-    if (part != nullptr) *part = Part::kWriting;
+    if (part != nullptr) {
+      *part = Part::kWriting;
+      queue_.front().kept_for.erase(group);
+    }
     sending.writing = update;
     sending.held = held;
     return;
@@ -379,6 +389,7 @@ void TrainerSession::OnAbort(const proto::Abort& abort, absl::Time now) {
   }
   const Part* part = PartOf(group);
   if (part == nullptr || queue_.front().attempt != abort.attempt()) return;
+  queue_.front().kept_for.erase(group);
   const absl::Status why = DecodeError(abort.error());
   if (*part == Part::kWriting) {
     if (sending.stopping) return;
@@ -409,6 +420,7 @@ void TrainerSession::OnOutcome(const proto::Outcome& outcome, absl::Time now) {
   SettleSent();
   if (queue_.empty() || !is_of(queue_.front())) return;
   queue_.front().outcomes[outcome.group()] = status;
+  if (queue_.front().kept_for.erase(outcome.group()) > 0) FinishIfOver(now);
   Part* part = PartOf(outcome.group());
   if (part == nullptr || *part != Part::kWaiting) return;
   if (outcome.committed()) {
@@ -427,8 +439,22 @@ void TrainerSession::OnTermOver(const std::string& group, absl::Time now) {
   ForgetTerm(group);
   host_.ForgetGroup(group);
   if (joined_groups_.erase(group) > 0) Tell({.kind = Notice::Kind::kGroupLeft, .group = group});
+  if (!queue_.empty()) queue_.front().kept_for.erase(group);
   GiveUp(group, absl::UnavailableError(absl::StrCat("group ", group, " is gone")));
   FinishIfOver(now);
+}
+
+// Whoever lacks something that another trainer was to bring may get it from this one, if its
+// tensors are still those of the version.
+void TrainerSession::OnSenderLost(const proto::SenderLost& lost) {
+  const Term* term = FindTerm(lost.round().epoch());
+  if (term == nullptr) return;
+  const bool open = PartOf(term->group) != nullptr && queue_.front().attempt == lost.attempt();
+  if (open) queue_.front().kept_for.insert(term->group);
+  proto::RankMessage message;
+  *message.mutable_kept()->mutable_round() = lost.round();
+  message.mutable_kept()->set_kept(open || (hold_ && hold_->attempt == lost.attempt()));
+  Send(std::move(message));
 }
 
 void TrainerSession::SendFailed(const proto::Round& round, const absl::Status& status) {
@@ -460,7 +486,10 @@ void TrainerSession::OnStopped(const std::string& group, const UpdateId& update,
 void TrainerSession::OnQuiescent(const std::string& group, absl::Time now) {
   const Sending sending = std::exchange(sendings_[group], {});
   FinishReleaseIfOver();
-  if (const Part* part = PartOf(group); part != nullptr && *part == Part::kWriting) {
+  Part* part = PartOf(group);
+  if (part != nullptr && *part == Part::kWriting && queue_.front().kept_for.contains(group)) {
+    *part = Part::kSent;  // Its lanes were replaced to bring what is lacking; all else has arrived.
+  } else if (part != nullptr && *part == Part::kWriting) {
     GiveUp(group, absl::UnavailableError(absl::StrCat(Doing(queue_.front().command.version),
                                                       ": its lanes were replaced")));
     FinishIfOver(now);

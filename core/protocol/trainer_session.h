@@ -88,7 +88,10 @@ class TrainerSession final : public RankSession {
     uint64_t attempt = 0;  // By which the controller knows it.
     PublishCommand command;
     State state = State::kQueued;
-    std::map<std::string, Part> parts;                  // By group.
+    std::map<std::string, Part> parts;  // By group.
+    // The groups that lack something of it, perhaps, and whose parts are not over before that
+    // comes.
+    std::set<std::string> kept_for;
     absl::Status status;                                // Why it will fail, while it stops.
     absl::Time stop_deadline = absl::InfiniteFuture();  // Then it is stopped by force.
     std::map<std::string, absl::Status> outcomes;       // By group.
@@ -124,6 +127,7 @@ class TrainerSession final : public RankSession {
   void OnAbort(const proto::Abort& abort, absl::Time now);
   void OnOutcome(const proto::Outcome& outcome, absl::Time now);
   void OnTermOver(const std::string& group, absl::Time now);
+  void OnSenderLost(const proto::SenderLost& lost);
   void SendFailed(const proto::Round& round, const absl::Status& status);
   void Withdraw(const Publication& publication, const absl::Status& status);
   void AskForNext(absl::Time now);

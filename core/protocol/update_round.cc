@@ -23,27 +23,29 @@ std::string ListWithout(const std::set<uint32_t>& all, const Done& done) {
 }  // namespace
 
 UpdateRound::UpdateRound(const UpdateId& update, RoundMembers members, bool digests_off,
-                         absl::Time deadline, const Plan* plan, RoundActions* actions)
+                         absl::Time deadline, const Plan& plan, IfLanesDie if_lanes_die,
+                         RoundActions* actions)
     : update_(update),
       digests_off_(digests_off),
       deadline_(deadline),
       actions_(actions),
       senders_(members.senders.size()),
-      workers_(std::move(members.workers)) {
+      workers_(std::move(members.workers)),
+      if_lanes_die_(if_lanes_die) {
   for (uint32_t s = 0; s < senders_.size(); ++s) {
     Sender& sender = senders_[s];
     sender.id = std::move(members.senders[s]);
     sender.gone = members.absent.contains(s);
-    const RouteTable& routes = plan->trainers[s];
+    const RouteTable& routes = plan.trainers[s];
     for (uint32_t r = 0; r < routes.size(); ++r) {
       if (workers_.contains(routes.worker(r))) sender.workers.insert(routes.worker(r));
     }
-    const Exchange& exchange = plan->exchanges[s];
+    const Exchange& exchange = plan.exchanges[s];
     sender.trades = !exchange.outgoing.empty() || !exchange.incoming.empty();
   }
 }
 
-void UpdateRound::Begin(bool catch_up, absl::Time now) {
+void UpdateRound::Begin(bool catch_up, const UpdateId* continued, absl::Time now) {
   proto::ControllerMessage message;
   proto::Prepare* prepare = message.mutable_prepare();
   *prepare->mutable_round() = EncodeRound(update_);
@@ -51,6 +53,7 @@ void UpdateRound::Begin(bool catch_up, absl::Time now) {
   prepare->set_plan_hash(update_.plan_hash);
   prepare->set_digests_off(digests_off_);
   prepare->set_catch_up(catch_up);
+  if (continued != nullptr) *prepare->mutable_continues() = EncodeRound(*continued);
   prepare->set_deadline_ms(std::max<int64_t>(1, absl::ToInt64Milliseconds(deadline_ - now)));
   for (const uint32_t worker : workers_) actions_->ToWorker(worker, message);
 }
@@ -63,7 +66,7 @@ void UpdateRound::OnPublish(uint32_t sender, uint64_t attempt, absl::Time deadli
 }
 
 void UpdateRound::OnReady(uint32_t worker, const proto::Ready& ready) {
-  if (!Abortable()) return;
+  if (state_ != State::kPreparing) return;
   ready_[worker] = ready;
   if (ready_.size() == workers_.size()) state_ = State::kMoving;
   StartWhoCan();
@@ -73,7 +76,8 @@ void UpdateRound::OnReady(uint32_t worker, const proto::Ready& ready) {
 void UpdateRound::StartWhoCan() {
   for (uint32_t s = 0; s < senders_.size(); ++s) {
     Sender& sender = senders_[s];
-    if (!Abortable() || !sender.published || sender.started || sender.gone) continue;
+    if (!Abortable() || state_ == State::kContinued) return;
+    if (!sender.published || sender.started || sender.gone) continue;
     proto::ControllerMessage message;
     proto::Start* start = message.mutable_start();
     *start->mutable_round() = EncodeRound(update_);
@@ -96,6 +100,7 @@ void UpdateRound::StartWhoCan() {
     sender.started = true;
     started_ = true;
     actions_->ToSender(s, std::move(message));
+    if (!lost_status_.ok()) AskToKeep();
   }
 }
 
@@ -106,7 +111,7 @@ void UpdateRound::OnRefused(uint32_t worker, const absl::Status& status) {
 void UpdateRound::OnArrived(uint32_t worker) {
   if (!Abortable() || !ready_.contains(worker)) return;
   arrived_.insert(worker);
-  if (arrived_ != workers_ && !Mutated(Mutation::kOneArrivalDecides)) return;
+  if (arrived_ != workers_ && !Mutated(Mutation::kOneArrivalDecides)) return PlanRestIfKnown();
   state_ = State::kRecording;
   actions_->Record();
 }
@@ -163,11 +168,74 @@ void UpdateRound::OnWorkerFailed(uint32_t worker, const absl::Status& status) {
 }
 
 void UpdateRound::OnLaneFailed(uint32_t sender, uint32_t worker, const absl::Status& status) {
-  // What has arrived whole does not need the lane any more.
-  if (arrived_.contains(worker)) return;
-  Abort(While(absl::StrCat("lane from ", ToString(senders_[sender].id), " to worker ", worker),
-              status));
+  LoseLane(sender, worker,
+           While(absl::StrCat("lane from ", ToString(senders_[sender].id), " to worker ", worker),
+                 status));
 }
+
+// --- what dead lanes were to bring ---
+
+void UpdateRound::LoseLane(uint32_t sender, uint32_t worker, const absl::Status& why) {
+  // What has arrived whole does not need the lane any more.
+  if (!Abortable() || state_ == State::kContinued || arrived_.contains(worker)) return;
+  if (if_lanes_die_ == IfLanesDie::kAbort) return Abort(why);
+  lost_status_ = FirstError(lost_status_, why);
+  proto::ControllerMessage message;
+  *message.mutable_sender_lost()->mutable_round() = EncodeRound(update_);
+  message.mutable_sender_lost()->set_sender(sender);
+  actions_->ToWorker(worker, std::move(message));
+  AskToKeep();
+}
+
+void UpdateRound::AskToKeep() {
+  for (uint32_t s = 0; s < senders_.size(); ++s) {
+    Sender& sender = senders_[s];
+    if (!sender.started || sender.gone || std::exchange(sender.asked_to_keep, true)) continue;
+    proto::ControllerMessage message;
+    *message.mutable_sender_lost()->mutable_round() = EncodeRound(update_);
+    message.mutable_sender_lost()->set_attempt(sender.attempt);
+    actions_->ToSender(s, std::move(message));
+  }
+}
+
+void UpdateRound::OnLacking(uint32_t worker, const std::set<uint32_t>& senders) {
+  if (lost_status_.ok() || !ready_.contains(worker)) return;
+  lacking_[worker] = senders;
+  PlanRestIfKnown();
+}
+
+void UpdateRound::OnKept(uint32_t sender, bool kept) {
+  senders_[sender].kept = kept;
+  PlanRestIfKnown();
+}
+
+// Every worker has said what it has, and every sender whether it still holds the version.
+void UpdateRound::PlanRestIfKnown() {
+  if (lacking_.empty() || state_ != State::kMoving) return;
+  std::set<RankPair> lacking;
+  for (const uint32_t worker : workers_) {
+    if (arrived_.contains(worker)) continue;
+    const auto said = lacking_.find(worker);
+    if (said == lacking_.end()) return;
+    for (const uint32_t sender : said->second) lacking.insert({sender, worker});
+  }
+  std::set<uint32_t> holders;
+  for (uint32_t s = 0; s < senders_.size(); ++s) {
+    const Sender& sender = senders_[s];
+    if (!sender.started || sender.gone) continue;
+    if (!sender.kept) return;
+    if (*sender.kept) holders.insert(s);
+  }
+  state_ = State::kContinued;
+  actions_->PlanRest(std::move(lacking), std::move(holders));
+}
+
+void UpdateRound::OnNoRest(const absl::Status& status) {
+  Abort(absl::Status(lost_status_.code(),
+                     absl::StrCat(lost_status_.message(), "; ", status.message())));
+}
+
+// --- senders that fail ---
 
 void UpdateRound::OnSenderFailed(uint32_t sender, const absl::Status& status) {
   if (senders_[sender].workers.empty() && !senders_[sender].trades) return;
@@ -196,7 +264,14 @@ void UpdateRound::AbortTraded(const absl::Status& why) {
 void UpdateRound::OnSenderGone(uint32_t sender, const absl::Status& status) {
   senders_[sender].gone = true;
   if (senders_[sender].trades) AbortTraded(status);
-  if (HasToSend(senders_[sender])) Abort(status);
+  if (state_ == State::kContinued) return;  // The rest is planned anew without it.
+  if (!HasToSend(senders_[sender])) return PlanRestIfKnown();
+  const bool all_gone =
+      std::all_of(senders_.begin(), senders_.end(), [](const Sender& s) { return s.gone; });
+  if (all_gone || if_lanes_die_ == IfLanesDie::kAbort) return Abort(status);
+  for (const uint32_t worker : senders_[sender].workers) LoseLane(sender, worker, status);
+  actions_->CheckRest(sender);
+  PlanRestIfKnown();
 }
 
 void UpdateRound::OnWorkerGone(uint32_t worker, const absl::Status& status) {
@@ -253,6 +328,7 @@ std::string UpdateRound::DescribeWaiting() const {
   add("publish() by trainer ", ListWithout(unpublished, std::set<uint32_t>()));
   if (state_ == State::kPreparing) add("READY of worker ", ListWithout(workers_, ready_));
   if (state_ == State::kMoving) add("ARRIVED of worker ", ListWithout(workers_, arrived_));
+  if (state_ == State::kContinued) add("lanes for ", "what is lacking");
   if (state_ == State::kRecording) add("the record of ", "the decision");
   if (state_ == State::kDecided) add("SHOWN of worker ", ListWithout(workers_, shown_));
   return text.empty() ? "nothing" : text;

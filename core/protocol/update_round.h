@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "absl/time/time.h"
 #include "core/base/rank_id.h"
 #include "core/plan/plan.h"
+#include "core/plan/rest.h"
 #include "core/protocol/decision.h"
 #include "core/protocol/messages.pb.h"
 #include "core/protocol/update.h"
@@ -28,6 +30,12 @@ class RoundActions {
   virtual void ToSender(uint32_t sender, proto::ControllerMessage message) = 0;
   // Makes the decision to commit durable; OnRecorded() follows.
   virtual void Record() = 0;
+  // Finds out whether others hold what a sender that is gone was to bring; OnNoRest() follows if
+  // they do not.
+  virtual void CheckRest(uint32_t sender) = 0;
+  // Plans what is lacking of this round, from the senders that hold it. Another round continues
+  // this one then; OnNoRest() follows if it cannot be planned.
+  virtual void PlanRest(std::set<RankPair> lacking, std::set<uint32_t> holders) = 0;
   // Tells whoever published it what became of the version. Called once.
   virtual void TellOutcome(bool committed, const absl::Status& status) = 0;
 };
@@ -39,15 +47,21 @@ struct RoundMembers {
   std::set<uint32_t> workers;   // The group's that get the version.
 };
 
+enum class IfLanesDie : uint8_t {
+  kAbort,
+  kPlanRest,  // What they were to bring comes by others, in another round.
+};
+
 // The senders are the trainers, or the workers of another group that lend what they show.
 class UpdateRound {
  public:
-  // `plan`: the group's; it outlives the round.
+  // `plan`: the group's.
   UpdateRound(const UpdateId& update, RoundMembers members, bool digests_off, absl::Time deadline,
-              const Plan* plan, RoundActions* actions);
+              const Plan& plan, IfLanesDie if_lanes_die, RoundActions* actions);
 
-  // Sends PREPARE to every worker. `catch_up`: the version was published before.
-  void Begin(bool catch_up, absl::Time now);
+  // Sends PREPARE to every worker. `catch_up`: the version was published before. `continued`: the
+  // round whose rest this one brings, or null.
+  void Begin(bool catch_up, const UpdateId* continued, absl::Time now);
 
   // A sender holds this version until it is told the outcome: a trainer has called publish(). START
   // and ABORT name the attempt.
@@ -55,6 +69,9 @@ class UpdateRound {
   void OnReady(uint32_t worker, const proto::Ready& ready);
   void OnRefused(uint32_t worker, const absl::Status& status);
   void OnArrived(uint32_t worker);
+  void OnLacking(uint32_t worker, const std::set<uint32_t>& senders);
+  void OnKept(uint32_t sender, bool kept);
+  void OnNoRest(const absl::Status& status);
   // The answer to RoundActions::Record().
   void OnRecorded(Recorded recorded, const absl::Status& status);
   void OnShown(uint32_t worker);
@@ -89,21 +106,29 @@ class UpdateRound {
   std::string DescribeWaiting() const;
 
  private:
-  // A group in kRecording cannot be aborted: its decision may be on disk already.
-  enum class State { kPreparing, kMoving, kRecording, kDecided, kShown, kAborted };
+  // A group in kRecording cannot be aborted: its decision may be on disk already. In kContinued all
+  // has arrived but what dead lanes were to bring, and another round is about to bring that.
+  enum class State { kPreparing, kMoving, kContinued, kRecording, kDecided, kShown, kAborted };
   struct Sender {
     RankId id;
     bool published = false;
     uint64_t attempt = 0;
     bool started = false;
     bool gone = false;
+    bool asked_to_keep = false;
+    std::optional<bool> kept;    // What it answered.
     std::set<uint32_t> workers;  // The workers that its routes go to.
     bool trades = false;         // Exchanges maxima with other senders.
   };
 
   // Returns true if an event can still make the group give the version up.
-  bool Abortable() const { return state_ == State::kPreparing || state_ == State::kMoving; }
+  bool Abortable() const {
+    return state_ == State::kPreparing || state_ == State::kMoving || state_ == State::kContinued;
+  }
   bool HasToSend(const Sender& sender) const;
+  void LoseLane(uint32_t sender, uint32_t worker, const absl::Status& why);
+  void AskToKeep();
+  void PlanRestIfKnown();
   void AbortTraded(const absl::Status& why);
   void StartWhoCan();
   void Abort(const absl::Status& why);
@@ -122,7 +147,10 @@ class UpdateRound {
   std::set<uint32_t> gone_;
   std::map<uint32_t, absl::Status> unable_;  // Workers that cannot show what is decided.
   absl::Status abort_status_;
-  bool started_ = false;  // The first START is out: data may land.
+  const IfLanesDie if_lanes_die_;
+  absl::Status lost_status_;  // Why the first lane is lost that had something to bring.
+  std::map<uint32_t, std::set<uint32_t>> lacking_;  // By worker: the senders.
+  bool started_ = false;                            // The first START is out: data may land.
 };
 
 }  // namespace waybill

@@ -44,6 +44,9 @@ void WorkerSession::OnRoleMessage(const proto::ControllerMessage& message, absl:
       return OnStart(message.start());
     case proto::ControllerMessage::kTermOver:
       return OnTermOver(message.term_over().group());
+    case proto::ControllerMessage::kSenderLost:
+      if (FindTerm(message.sender_lost().round().epoch()) == nullptr) return;
+      return host_.LoseSender(message.sender_lost().sender());
     default:
       return;
   }
@@ -73,11 +76,9 @@ void WorkerSession::Answer(Notice::Kind kind, const UpdateId& update, const absl
 // The user's word comes first, then the engine's.
 void WorkerSession::OnPrepare(const proto::Prepare& prepare, absl::Time now) {
   if (FindTerm(prepare.round().epoch()) == nullptr) return;
+  if (prepare.has_continues()) return OnContinue(prepare);
   if (update_) GiveUp(*update_, /*begun=*/true, absl::AbortedError("another update has begun"));
-  update_ = {.version = prepare.version(),
-             .sequence = prepare.round().sequence(),
-             .epoch = prepare.round().epoch(),
-             .plan_hash = prepare.plan_hash()};
+  update_ = DecodeUpdate(prepare);
   if (prepare.catch_up()) caught_up_ = update_;
   prepare_deadline_ = now + absl::Milliseconds(prepare.deadline_ms());
   digests_off_ = prepare.digests_off();
@@ -85,6 +86,21 @@ void WorkerSession::OnPrepare(const proto::Prepare& prepare, absl::Time now) {
   unanswered_.erase(Notice::Kind::kArrived);
   if (leaving()) return OnRefused(*update_, absl::CancelledError("it leaves the job"));
   Ask({.kind = Notice::Kind::kPrepare, .version = update_->version, .update = *update_});
+}
+
+// The user has been asked already. A vote for the earlier round is one for this round too.
+void WorkerSession::OnContinue(const proto::Prepare& prepare) {
+  const UpdateId to = DecodeUpdate(prepare);
+  if (!update_ || !IsOf(prepare.continues(), *update_)) {
+    return OnRefused(to, absl::FailedPreconditionError(absl::StrCat("continue version ", to.version,
+                                                                    ": nothing of it is kept")));
+  }
+  const UpdateId from = std::exchange(*update_, to);
+  host_.Continue(from, to);
+  if (doubt_ != from) return;
+  doubt_ = to;
+  OnReady(to, /*buffer_index=*/0, /*generation=*/0, /*renewed=*/std::nullopt);
+  SendArrived();
 }
 
 void WorkerSession::OnPrepareAnswered(const absl::Status& answer) {
@@ -118,10 +134,22 @@ void WorkerSession::OnArrived(const UpdateId& update) {
 void WorkerSession::Vote(const absl::Status& answer) {
   if (!answer.ok()) return SendFailed(*update_, While("vetoed", answer));
   doubt_ = update_;
+  SendArrived();
+  if (Mutated(Mutation::kShowOnArrived)) host_.Commit(*update_);
+}
+
+void WorkerSession::SendArrived() {
   proto::RankMessage message;
   *message.mutable_arrived()->mutable_round() = EncodeRound(*update_);
   Send(std::move(message));
-  if (Mutated(Mutation::kShowOnArrived)) host_.Commit(*update_);
+}
+
+void WorkerSession::OnLacking(const UpdateId& update, const std::vector<uint32_t>& senders) {
+  if (update_ != update) return;
+  proto::RankMessage message;
+  *message.mutable_lacking()->mutable_round() = EncodeRound(update);
+  for (const uint32_t sender : senders) message.mutable_lacking()->add_senders(sender);
+  Send(std::move(message));
 }
 
 void WorkerSession::OnFailed(const UpdateId& update, const absl::Status& status, absl::Time now) {

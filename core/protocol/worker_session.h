@@ -18,6 +18,11 @@ class WorkerHost : public SessionHost {
  public:
   // Makes a buffer ready; OnReady() or OnRefused() follows, by the deadline.
   virtual void Prepare(const UpdateId& update, bool digests_off, absl::Time deadline) = 0;
+  // Keeps what has arrived of the update `from` for the update `to` of the present term, which
+  // brings the rest: OnReady() or OnRefused() follows. If nothing is lacking, only OnRefused() may.
+  virtual void Continue(const UpdateId& from, const UpdateId& to) = 0;
+  // Closes the lanes to a sender of this worker's group.
+  virtual void LoseSender(uint32_t sender) = 0;
   // Shows what has arrived; OnShown() follows. Cannot be undone.
   virtual void Commit(const UpdateId& update) = 0;
   // Gives the update up. `begun`: data may have landed.
@@ -53,6 +58,8 @@ class WorkerSession final : public RankSession {
                const std::optional<proto::Buffer>& renewed);
   void OnRefused(const UpdateId& update, const absl::Status& status);
   void OnArrived(const UpdateId& update);
+  // All of it has but what these senders were to bring, whose lanes are dead.
+  void OnLacking(const UpdateId& update, const std::vector<uint32_t>& senders);
   // Before Commit(): what arrived is wrong. After it: it could not be shown.
   void OnFailed(const UpdateId& update, const absl::Status& status, absl::Time now);
   void OnShown(const UpdateId& update, absl::Duration pause, absl::Time now);
@@ -85,6 +92,7 @@ class WorkerSession final : public RankSession {
   absl::Time role_deadline() const override { return leave_deadline_; }
 
   void OnPrepare(const proto::Prepare& prepare, absl::Time now);
+  void OnContinue(const proto::Prepare& prepare);
   void OnRenewed(const proto::Renewed& renewed);
   void OnStart(const proto::Start& start);
   void OnTermOver(const std::string& group);
@@ -97,6 +105,7 @@ class WorkerSession final : public RankSession {
   void Ask(Notice notice);
   void OnPrepareAnswered(const absl::Status& answer);
   void Vote(const absl::Status& answer);
+  void SendArrived();
   void SendFailed(const UpdateId& update, const absl::Status& status);
   void SayShown();
 

@@ -111,6 +111,40 @@ TEST(Publish, ALostTrainerFailsTheUpdateAndAReturningOneMendsTheJob) {
   for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(job.Shows(w, 3)) << w;
 }
 
+// Trainer 1 dies before it has published what trainer 0 has sent its half of.
+TEST(Publish, WhatATrainerThatDiesWasToBringComesFromItsReplicaOnce) {
+  Job job({.trainers = 2, .replicas = 2, .workers = 2});
+  ASSERT_EQ(job.StartController().message(), "");
+  ASSERT_EQ(job.JoinAll().message(), "");
+  job.Fill(1);
+  ASSERT_EQ(job.trainer(0)->Publish(1, {.hold = true}).message(), "");
+  const uint64_t before = job.trainer(0)->report().total.bytes;
+  const uint64_t planned = job.trainer(1)->report().planned_bytes;
+  ASSERT_GT(planned, 0u);
+  job.trainer(1).reset();
+  const auto outcomes = job.trainer(0)->AwaitOutcome(absl::Seconds(20));
+  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+  EXPECT_TRUE((*outcomes)[0].committed) << (*outcomes)[0].status;
+  for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(job.Shows(w, 1)) << w;
+  EXPECT_EQ(job.trainer(0)->report().total.bytes - before, planned);
+}
+
+// The job goes on with the trainer that is left, and takes the other one in when it returns.
+TEST(Publish, WithReplicasAJobGoesOnWithTheTrainersThatAreLeft) {
+  Job job({.trainers = 2, .replicas = 2, .workers = 2, .absence_timeout = absl::Milliseconds(50)});
+  ASSERT_EQ(job.StartController().message(), "");
+  ASSERT_EQ(job.JoinAll().message(), "");
+  job.trainer(1).reset();
+  for (const absl::Status& s : job.PublishAll(1)) EXPECT_EQ(s.message(), "");
+  ASSERT_TRUE(job.trainer(0)->AwaitOutcome(absl::Seconds(20)).ok());
+  for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(job.Shows(w, 1)) << w;
+  ASSERT_EQ(job.JoinTrainer(1).message(), "");
+  for (const absl::Status& s : job.PublishAll(2)) EXPECT_EQ(s.message(), "");
+  ASSERT_TRUE(job.trainer(0)->AwaitOutcome(absl::Seconds(20)).ok());
+  for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(job.Shows(w, 2)) << w;
+  EXPECT_GT(job.trainer(1)->report().total.bytes, 0u);
+}
+
 TEST(Controller, BeyondLoopbackItWantsAToken) {
   Job job({.token = ""});
   EXPECT_EQ(job.StartController("0.0.0.0:0").message(),

@@ -118,6 +118,7 @@ absl::Status Job::StartController(const std::string& listen) {
   options.coordinator.job = "test";
   options.token = options_.token;
   options.coordinator.join_timeout = options_.join_timeout;
+  options.coordinator.absence_timeout = options_.absence_timeout;
   options.listen = listen;
   options.decision_log = options_.decision_log;
   WAYBILL_ASSIGN_OR_RETURN(controller_, Controller::Start(options));

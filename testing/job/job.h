@@ -32,6 +32,7 @@ struct JobOptions {
   std::string decision_log;
   Mode mode = Mode::kShadow;
   absl::Duration join_timeout = absl::Seconds(20);
+  absl::Duration absence_timeout = absl::Seconds(5);
 };
 
 // Its own model: one tensor of kRows x kColumns BF16, its rows over the trainers, its columns over

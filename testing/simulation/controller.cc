@@ -101,6 +101,7 @@ void Controller::EndRecord(const RecordInFlight& record) {
   decisions_.push_back(record.decision);
   const bool caught_up = IsCatchUp(record.decision);
   caught_up ? run_.CountCatchUp() : run_.CountCommit();
+  if (continued_.contains({record.decision.epoch, record.decision.sequence})) run_.CountContinued();
   run_.Note("recorded: group ", record.decision.group, caught_up ? " catches up with" : " commits",
             " version ", record.decision.version);
   coordinator_->OnRecorded(record.ticket, Recorded::kDurable, absl::OkStatus(), run_.now());
@@ -126,6 +127,10 @@ void Controller::Send(ConnectionId connection, proto::ControllerMessage message)
   if (message.prepare().catch_up()) {
     const proto::Round& round = message.prepare().round();
     catch_ups_.insert({round.epoch(), round.sequence()});
+  }
+  if (message.prepare().has_continues()) {
+    const proto::Round& round = message.prepare().round();
+    continued_.insert({round.epoch(), round.sequence()});
   }
   streams_.SendToRank(connection, std::move(message));
 }

@@ -54,7 +54,7 @@ Job DrawJob(std::mt19937_64& random) {
   const auto below = [&](uint32_t bound) { return static_cast<uint32_t>(random() % bound); };
   Job job;
   job.trainers = 1 + below(4);
-  job.replicas = job.trainers % 2 == 0 && below(3) == 0 ? 2 : 1;
+  job.replicas = job.trainers % 2 == 0 && below(2) == 0 ? 2 : 1;
   const uint32_t groups = 1 + below(2);
   for (uint32_t g = 0; g < groups; ++g) {
     job.groups.push_back({std::string(1, static_cast<char>('a' + g)), 1 + below(2)});

@@ -69,12 +69,13 @@ int main(int argc, char** argv) {
     return result.violation.empty() ? 0 : 1;
   }
   const absl::Time begin = absl::Now();
-  uint64_t failed = 0, committed = 0, caught_up = 0, steps = 0;
+  uint64_t failed = 0, committed = 0, caught_up = 0, continued = 0, steps = 0;
   std::array<uint64_t, kFaultKinds> faults{};
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
     const Result result = RunJob(seed, DrawFaults(seed), Story::kNotTold);
     committed += result.committed;
     caught_up += result.caught_up;
+    continued += result.continued;
     steps += result.steps;
     for (size_t i = 0; i < kFaultKinds; ++i) faults[i] += result.faults[i];
     if (result.violation.empty()) continue;
@@ -86,8 +87,9 @@ int main(int argc, char** argv) {
     std::cout << "seed " << seed << ": " << result.violation << "\n";
   }
   std::cout << seeds << " seeds in " << absl::FormatDuration(absl::Now() - begin) << ", " << steps
-            << " steps, " << committed << " commits, caught up " << caught_up << " times, "
-            << failed << " failed\nfaults:";
+            << " steps, " << committed << " commits, caught up " << caught_up
+            << " times, continued without a lane " << continued << " times, " << failed
+            << " failed\nfaults:";
   for (size_t i = 0; i < kFaultKinds; ++i) {
     std::cout << (i == 0 ? " " : ", ") << Name(static_cast<FaultKind>(i)) << " " << faults[i];
   }

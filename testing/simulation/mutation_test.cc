@@ -57,7 +57,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"OneArrivalDecides", Mutation::kOneArrivalDecides},
                     Planted{"AnythingIsLent", Mutation::kAnythingIsLent},
                     Planted{"LoanNotHeld", Mutation::kLoanNotHeld},
-                    Planted{"ReleasedWhileSent", Mutation::kReleasedWhileSent}),
+                    Planted{"ReleasedWhileSent", Mutation::kReleasedWhileSent},
+                    Planted{"RestIntoOldPages", Mutation::kRestIntoOldPages}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -67,6 +67,7 @@ class Run {
   void CountFault(FaultKind kind) { ++result_.faults[static_cast<size_t>(kind)]; }
   void CountCommit() { ++result_.committed; }
   void CountCatchUp() { ++result_.caught_up; }
+  void CountContinued() { ++result_.continued; }
   Result TakeResult() { return std::move(result_); }
 
  private:

@@ -17,7 +17,8 @@ struct Result {
   std::vector<std::string> story;              // What happened, if it was asked for.
   std::array<uint64_t, kFaultKinds> faults{};  // That struck.
   uint64_t committed = 0;                      // Versions, in all groups.
-  uint64_t caught_up = 0;                      // How often a group got one from another group.
+  uint64_t caught_up = 0;                      // How often a group got one that it had missed.
+  uint64_t continued = 0;                      // How often one went on although lanes had died.
   uint64_t steps = 0;
 };
 

@@ -1,0 +1,94 @@
+// The rest of a version: how a round goes on when lanes die, with what other trainers hold.
+//
+// The round waits until everything else has arrived. Then the group has a term whose plan is what
+// is lacking, and another round of the same version, for which the workers keep what they have.
+
+#include <utility>
+
+#include "core/protocol/coordinator.h"
+
+namespace waybill {
+namespace {
+
+absl::StatusOr<Plan> PlanRestOf(const Plan& plan, const std::set<RankPair>& lacking,
+                                const std::vector<std::shared_ptr<const Manifest>>& trainers,
+                                const std::vector<std::shared_ptr<const Manifest>>& workers) {
+  std::vector<const Manifest*> from, to;
+  for (const auto& manifest : trainers) from.push_back(manifest.get());
+  for (const auto& manifest : workers) to.push_back(manifest.get());
+  return PlanRest(plan, lacking, from, to);
+}
+
+}  // namespace
+
+Coordinator::Manifests Coordinator::ManifestsOfTrainers(const std::set<uint32_t>& holders) const {
+  Manifests manifests(members_.trainers(), std::make_shared<const Manifest>());
+  for (const auto& [id, member] : members_.members()) {
+    if (id.role != Role::kTrainer || member.manifest == nullptr) continue;
+    if (holders.contains(id.rank)) manifests[id.rank] = member.manifest;
+  }
+  return manifests;
+}
+
+Coordinator::Manifests Coordinator::ManifestsOfWorkers(const std::string& group) const {
+  Manifests manifests;
+  for (const Member* worker : members_.WorkersOf(group)) manifests.push_back(worker->manifest);
+  return manifests;
+}
+
+void Coordinator::Group::CheckRest(uint32_t sender) { coordinator.CheckRest(*this, sender); }
+
+// A version that nobody can complete is given up at once, not when all else has arrived.
+void Coordinator::CheckRest(Group& group, uint32_t sender) {
+  std::set<RankPair> lacking;
+  for (uint32_t w = 0; w < group.plan.workers.size(); ++w) lacking.insert({sender, w});
+  std::set<uint32_t> others = AllTrainers();
+  others.erase(sender);
+  actions_->Compute([this, &group, update = group.round->update(), lacking, plan = group.plan,
+                     trainers = ManifestsOfTrainers(others),
+                     workers = ManifestsOfWorkers(group.name)] {
+    const absl::Status status = PlanRestOf(plan, lacking, trainers, workers).status();
+    return [this, &group, update, status](absl::Time now) {
+      if (status.ok() || group.round == nullptr || group.round->update() != update) return;
+      group.round->OnNoRest(status);
+      Advance(now);
+    };
+  });
+}
+
+void Coordinator::Group::PlanRest(std::set<RankPair> lacking, std::set<uint32_t> holders) {
+  rest = {std::make_shared<const Plan>(std::move(plan)), std::move(lacking), std::move(holders)};
+  plan = Plan();
+  BeginGathering(*this);
+}
+
+void Coordinator::BeginRestTerm(Group& group) {
+  group.phase = Phase::kPlanning;
+  group.lanes_lost += std::exchange(group.lane_lost, false) ? 1 : 0;
+  actions_->Compute([this, &group, ticket = ++group.plan_ticket, rest = *group.rest,
+                     trainers = ManifestsOfTrainers(group.rest->holders),
+                     workers = ManifestsOfWorkers(group.name)] {
+    auto plan = std::make_shared<absl::StatusOr<Plan>>(
+        PlanRestOf(*rest.plan, rest.lacking, trainers, workers));
+    return [this, &group, ticket, plan](absl::Time now) {
+      OnPlanned(group, ticket, std::move(*plan), now);
+    };
+  });
+}
+
+void Coordinator::ContinueRound(Group& group, absl::Time now) {
+  const UpdateId continued = group.round->update();
+  const Publication& publication = publications_.at(continued.version);
+  const std::set<uint32_t> holders = std::exchange(group.rest, std::nullopt)->holders;
+  group.round = std::make_unique<UpdateRound>(
+      NextUpdate(group, continued.version), MembersOfRound(group, continued.version),
+      publication.digests_off, publication.deadline(), group.plan, IfLanesDie::kAbort, &group);
+  group.round->Begin(/*catch_up=*/false, &continued, now);
+  for (const auto& [trainer, publish] : publication.publishes) {
+    if (holders.contains(trainer)) {
+      group.round->OnPublish(trainer, publish.attempt, publish.deadline);
+    }
+  }
+}
+
+}  // namespace waybill
