@@ -97,6 +97,30 @@ TEST(Job, APublishUntilCommittedEndsWhenItIsShown) {
   EXPECT_TRUE(job.Shows(0, 1));
 }
 
+TEST(Job, AVersionThatIsHeldIsReleasedBeforeTheNextIsPublished) {
+  Job job;
+  job.Join();
+  job.Fill(1);
+  waybill_publish_options_t options = WAYBILL_PUBLISH_OPTIONS_INIT;
+  options.version = 1;
+  options.hold = 1;
+  ASSERT_EQ(waybill_trainer_publish(job.trainers[0], &options, 99, nullptr, nullptr), WAYBILL_OK);
+  job.AwaitCommitted(1);
+  job.Publish(2);
+  waybill_event_t refused = job.Await(WAYBILL_EVENT_PUBLISHED);
+  EXPECT_STREQ(waybill_error_message(refused.error),
+               "publish version 2: version 1 is held; release it first");
+  waybill_event_release(&refused);
+  ASSERT_EQ(waybill_trainer_release(job.trainers[0], 7, nullptr), WAYBILL_OK);
+  waybill_event_t released = job.Await(WAYBILL_EVENT_RELEASED);
+  EXPECT_EQ(released.token, 7u);
+  EXPECT_EQ(released.status, WAYBILL_OK);
+  waybill_event_release(&released);
+  job.Publish(2);
+  job.AwaitCommitted(2);
+  EXPECT_TRUE(job.Shows(0, 2));
+}
+
 TEST(Job, AnUpdateThatIsCancelledIsShownByNobodyAndItsVersionCanComeAgain) {
   Job job({.ask = WAYBILL_ASK_PREPARE});
   job.Join();

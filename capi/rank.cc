@@ -200,6 +200,8 @@ void Rank::OnNotice(const Notice& notice) {
       return OnJoined(notice);
     case Notice::Kind::kPublished:
       return PushEnd(WAYBILL_EVENT_PUBLISHED, notice);
+    case Notice::Kind::kReleased:
+      return PushEnd(WAYBILL_EVENT_RELEASED, notice);
     case Notice::Kind::kLeft: {
       bool silent;
       uint64_t token;

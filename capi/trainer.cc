@@ -42,7 +42,8 @@ class TrainerObject final : public Rank {
                            .deadline = absl::Now() + left,
                            .digests_off = options.no_digests != 0,
                            .fail_on_nonfinite = options.fail_on_nonfinite != 0,
-                           .until_committed = options.until_committed != 0};
+                           .until_committed = options.until_committed != 0,
+                           .hold = options.hold != 0};
     if (options.after_event != nullptr) {
       if (device_ == nullptr) {
         return absl::InvalidArgumentError(
@@ -51,15 +52,15 @@ class TrainerObject final : public Rank {
       command.waits_for = absl::StrCat("GPU ", device_->ordinal(), " has not reached its event");
     }
     const uint64_t token = NewToken(user_token);
-    const auto release = [shared = shared_, token] {
+    const auto proceed = [shared = shared_, token] {
       shared->With([&](TrainerClient& client) { client.Proceed(token); });
     };
     const auto reached = std::make_shared<std::atomic<bool>>(false);
     if (options.after_event != nullptr) {
       const auto queued =
-          device_->After(static_cast<Event>(options.after_event), [release, reached] {
+          device_->After(static_cast<Event>(options.after_event), [proceed, reached] {
             reached->store(true);
-            release();
+            proceed();
           });
       if (!queued.ok()) {
         ForgetToken(token);
@@ -67,10 +68,17 @@ class TrainerObject final : public Rank {
       }
     }
     shared_->With([&](TrainerClient& client) { client.Publish(token, command); });
-    if (reached->load()) release();  // The first one may have come before the publish.
+    if (reached->load()) proceed();  // The first one may have come before the publish.
     return std::make_shared<Update>(options.version, [shared = shared_, token] {
       shared->With([&](TrainerClient& client) { client.Cancel(token); });
     });
+  }
+
+  absl::Status Release(uint64_t user_token) {
+    WAYBILL_RETURN_IF_ERROR(CheckJoined());
+    const uint64_t token = NewToken(user_token);
+    shared_->With([&](TrainerClient& client) { client.Release(token); });
+    return absl::OkStatus();
   }
 
   waybill_progress_t progress() const override {
@@ -195,6 +203,12 @@ waybill_status_t waybill_trainer_publish(waybill_trainer_t* trainer,
     if (out_update != nullptr) *out_update = MakeHandle(*std::move(update));
     return absl::OkStatus();
   });
+}
+
+waybill_status_t waybill_trainer_release(waybill_trainer_t* trainer, uint64_t token,
+                                         waybill_error_t** error) {
+  return CallOn<TrainerObject>("release a version", trainer, "trainer", error,
+                               [&](TrainerObject& found) { return found.Release(token); });
 }
 
 waybill_status_t waybill_trainer_progress(const waybill_trainer_t* trainer,

@@ -181,8 +181,9 @@ enum {
   /* A publish has ended. The version is SENT: this trainer's bytes have left, and its memory may
    * change; or with until_committed, every group that it was sent to has decided; or it failed. */
   WAYBILL_EVENT_PUBLISHED = 2,
-  WAYBILL_EVENT_LEFT = 3,   /* A leave has ended. */
-  WAYBILL_EVENT_POSTED = 4, /* waybill_queue_post() was called. */
+  WAYBILL_EVENT_LEFT = 3,     /* A leave has ended. */
+  WAYBILL_EVENT_POSTED = 4,   /* waybill_queue_post() was called. */
+  WAYBILL_EVENT_RELEASED = 5, /* A release has ended: nothing reads the trainer's memory. */
 
   /* These events are notices. Their token is 0. A worker gets PREPARE, ARRIVED and COMMIT of an
    * update in this order; ABORT may come instead of ARRIVED or COMMIT. */
@@ -215,8 +216,8 @@ enum {
   WAYBILL_EVENT_GROUP_JOINED = 25,
   /* For a trainer: the last worker of `group` has left or died. */
   WAYBILL_EVENT_GROUP_LEFT = 26,
-  /* For a worker, after COMMIT: the version was not published now, but lent by another group,
-   * because this group had missed it. */
+  /* For a worker, after COMMIT: the version was not published now. This group had missed it, and
+   * another group has lent it, or the trainers held it. */
   WAYBILL_EVENT_CAUGHT_UP = 27
 };
 
@@ -726,7 +727,9 @@ typedef struct waybill_publish_options {
   uint32_t no_digests; /* 1: workers do not verify what arrives. */
   /* 1: no group shows the version if NaNs or infinities are among the elements to quantise. */
   uint32_t fail_on_nonfinite;
-  uint32_t reserved;
+  /* 1: the memory stays as it is after the publish, until waybill_trainer_release(). A group that
+   * has missed the version, and to which no other group can lend it, gets it from there. */
+  uint32_t hold;
   /* A CUevent (a cudaEvent_t is one), or NULL. The regions are not read before the work that the
    * event last recorded is done. When the call has returned, the event may be recorded again or
    * destroyed. */
@@ -736,8 +739,8 @@ typedef struct waybill_publish_options {
 
 /* Publishes a version. Every trainer of the job must publish the same versions. The regions must
  * not change until the PUBLISHED event with `token`, and may change after it, however the publish
- * ended. One OUTCOME event for each group follows, once all workers of the group show the version,
- * or once it is known that they will not.
+ * ended, unless the version is held. One OUTCOME event for each group follows, once all workers of
+ * the group show the version, or once it is known that they will not.
  *
  *   out_update  Yours, until waybill_update_destroy(). May be NULL.
  *
@@ -753,8 +756,9 @@ typedef struct waybill_publish_options {
  * - WAYBILL_DEADLINE_EXCEEDED: the deadline is in the past.
  *
  * Status of the event:
- * - WAYBILL_FAILED_PRECONDITION: this version or a greater one is committed or sent already; or a
- *   worker refused the update. A version whose publish failed may be published again.
+ * - WAYBILL_FAILED_PRECONDITION: this version or a greater one is committed or sent already; an
+ *   earlier one is held; or a worker refused the update. A version whose publish failed may be
+ * published again.
  * - WAYBILL_INVALID_ARGUMENT: fail_on_nonfinite is set, and there are NaNs or infinities.
  * - WAYBILL_DEADLINE_EXCEEDED, WAYBILL_UNAVAILABLE, WAYBILL_DATA_LOSS, WAYBILL_CANCELLED: the error
  *   says why.
@@ -766,6 +770,19 @@ typedef struct waybill_publish_options {
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_trainer_publish(waybill_trainer_t* trainer, const waybill_publish_options_t* options,
                         uint64_t token, waybill_update_t** out_update, waybill_error_t** error);
+
+/* Ends the hold of the last version that was published with `hold`, if there is one. One RELEASED
+ * event with `token` follows, within a second or so also while the version is being sent; from then
+ * on the memory may change.
+ *
+ * - WAYBILL_FAILED_PRECONDITION: the trainer has not joined, or has left.
+ *
+ * Status of the event:
+ * - WAYBILL_FAILED_PRECONDITION: another release has not ended.
+ */
+WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_trainer_release(waybill_trainer_t* trainer,
+                                                                      uint64_t token,
+                                                                      waybill_error_t** error);
 
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_trainer_progress(
     const waybill_trainer_t* trainer, waybill_progress_t* out_progress, waybill_error_t** error);

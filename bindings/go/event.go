@@ -31,8 +31,8 @@ const (
 	EventGroupJoined EventKind = C.WAYBILL_EVENT_GROUP_JOINED
 	// Tells a trainer that the last worker of a group has left or died.
 	EventGroupLeft EventKind = C.WAYBILL_EVENT_GROUP_LEFT
-	// Tells a worker, after EventCommit, that the version was lent by another group, because this group
-	// had missed it.
+	// Tells a worker, after EventCommit, that the version was published before: this group had missed
+	// it, and another group has lent it, or the trainers held it.
 	EventCaughtUp EventKind = C.WAYBILL_EVENT_CAUGHT_UP
 )
 

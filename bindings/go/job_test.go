@@ -335,6 +335,17 @@ func TestAPublishEndsWithItsDeadlineAndSaysWhoIsLate(t *testing.T) {
 	mustBe(t, err, waybill.ErrDeadlineExceeded, "worker 0")
 }
 
+func TestAVersionThatIsHeldIsReleasedBeforeTheNextIsPublished(t *testing.T) {
+	j := newJob(t, jobOptions{})
+	j.join()
+	held := waybill.PublishOptions{UntilCommitted: true, Hold: true}
+	check(t, j.trainers[0].Publish(j.ctx, 1, held))
+	err := j.trainers[0].Publish(j.ctx, 2, waybill.PublishOptions{})
+	mustBe(t, err, waybill.ErrFailedPrecondition, "version 1 is held; release it first")
+	check(t, j.trainers[0].Release(j.ctx))
+	check(t, j.trainers[0].Publish(j.ctx, 2, waybill.PublishOptions{UntilCommitted: true}))
+}
+
 func TestAPublishAfterAnEventIsOfMemoryOfADevice(t *testing.T) {
 	j := newJob(t, jobOptions{})
 	j.join()

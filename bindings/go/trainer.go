@@ -79,6 +79,9 @@ type PublishOptions struct {
 	UntilCommitted  bool // It ends, and the memory is lent, until all groups have decided; else until it is sent.
 	NoDigests       bool // What arrives is not verified.
 	FailOnNonfinite bool // Show nothing where NaNs or infinities are quantised.
+	// The regions do not change before Release either: groups that have missed the version, and to
+	// which no other group can lend it, get it from the trainers, if all of them hold it.
+	Hold bool
 	// A CUevent, which cudaEvent_t is too: the regions, some of which are memory of a device, are not
 	// read before what it was last recorded behind is done.
 	AfterEvent unsafe.Pointer
@@ -119,6 +122,7 @@ func (t *Trainer) PublishAsync(ctx context.Context, version uint64, options Publ
 		until_committed:   flag(options.UntilCommitted),
 		no_digests:        flag(options.NoDigests),
 		fail_on_nonfinite: flag(options.FailOnNonfinite),
+		hold:              flag(options.Hold),
 		after_event:       options.AfterEvent,
 	}
 	update := &Update{version: version}
@@ -173,6 +177,20 @@ func (u *Update) Wait(ctx context.Context) error {
 // Cancel gives the update up, unless it has ended. The update is Done soon.
 func (u *Update) Cancel() {
 	C.waybill_update_cancel(u.c, nil)
+}
+
+// Release ends the hold of a version; the regions may change when it returns. It does nothing if no
+// version is held. It ends within a second or so, also while the version is being sent. If the context
+// ends first, the release goes on.
+func (t *Trainer) Release(ctx context.Context) error {
+	defer runtime.KeepAlive(t)
+	c, err := t.rank.start(func(token C.uint64_t, e **C.waybill_error_t) C.waybill_status_t {
+		return C.waybill_trainer_release(t.c, token, e)
+	})
+	if err != nil {
+		return err
+	}
+	return c.wait(ctx, "release")
 }
 
 // Next waits for a notice, such as the outcome of a version in a group.

@@ -1211,8 +1211,7 @@ TEST_F(RestTest, TheDeadlineHoldsForTheRestToo) {
 
 TEST_F(RestTest, ATrainerThatComesBackMeanwhileBringsNothing) {
   LoseTrainer1();
-  Join(kTrainer[1], Role::kTrainer, 1,
-       [](proto::Join& join) { join.add_undecided_versions(5); });
+  Join(kTrainer[1], Role::kTrainer, 1, [](proto::Join& join) { join.add_undecided_versions(5); });
   OfferIn("all");
   ConnectIn("all");
   EXPECT_EQ(Count(kTrainer[1], Kind::kOutcome), 0);  // Nobody knows yet.

@@ -59,6 +59,33 @@ def test_groups_come_and_go_while_versions_flow():
         assert alone.outcomes == {"a": None}
 
 
+def test_a_group_that_comes_back_alone_gets_what_the_trainers_hold():
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker()
+        memory = bytearray(b"abcd")
+        trainer.add("w", memory)
+        worker.add("w", shape=(4,), dtype="U8")
+        job.join()
+        trainer.publish(1, hold=True).committed.wait(PATIENCE)
+        worker.close()
+        with job.worker() as back:
+            back.add("w", shape=(4,), dtype="U8")
+            back.join()
+            assert until(back, waybill.CaughtUp).version == 1
+            with back.snapshot() as shown:
+                assert bytes(shown["w"]) == b"abcd"
+            with pytest.raises(
+                waybill.FailedPrecondition, match="version 1 is held; release it first"
+            ):
+                trainer.publish(2)
+            trainer.release()
+            trainer.release()  # Nothing is held.
+            memory[:] = b"efgh"
+            trainer.publish(2).committed.wait(PATIENCE)
+            with back.snapshot() as shown:
+                assert bytes(shown["w"]) == b"efgh"
+
+
 def test_no_version_goes_without_a_required_group():
     with Job(require=["b"]) as job:
         trainer, _ = job.trainer(), job.worker(group="a")

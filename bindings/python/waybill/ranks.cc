@@ -87,13 +87,14 @@ std::unique_ptr<KeptWorker> MakeWorker(const KeptContext& context, const Identit
 }
 
 std::unique_ptr<KeptUpdate> Publish(const KeptTrainer& self, uint64_t version, int64_t deadline_ns,
-                                    bool digests, bool fail_on_nonfinite, uintptr_t after_event,
-                                    uint64_t token) {
+                                    bool digests, bool fail_on_nonfinite, bool hold,
+                                    uintptr_t after_event, uint64_t token) {
   waybill_publish_options_t options = WAYBILL_PUBLISH_OPTIONS_INIT;
   options.version = version;
   options.deadline_ns = deadline_ns;
   options.no_digests = digests ? 0 : 1;
   options.fail_on_nonfinite = fail_on_nonfinite ? 1 : 0;
+  options.hold = hold ? 1 : 0;
   options.after_event = std::bit_cast<void*>(after_event);
   return std::make_unique<KeptUpdate>(
       Make<Update>(waybill_trainer_publish, self.get(), &options, token));
@@ -168,7 +169,14 @@ void AddTrainer(py::module_& module) {
           },
           py::arg("deadline_ns"), py::arg("token"), Unlocked())
       .def("publish", &Publish, py::arg("version"), py::arg("deadline_ns"), py::arg("digests"),
-           py::arg("fail_on_nonfinite"), py::arg("after_event"), py::arg("token"), Unlocked())
+           py::arg("fail_on_nonfinite"), py::arg("hold"), py::arg("after_event"), py::arg("token"),
+           Unlocked())
+      .def(
+          "release",
+          [](const KeptTrainer& self, uint64_t token) {
+            Call(waybill_trainer_release, self.get(), token);
+          },
+          py::arg("token"), Unlocked())
       .def(
           "leave",
           [](const KeptTrainer& self, uint64_t token) {

@@ -232,16 +232,20 @@ class Trainer(Rank):
         deadline: float | None = None,
         digests: bool = True,
         fail_on_nonfinite: bool = False,
+        hold: bool = False,
         stream: Any = None,
     ) -> Publish:
         """Begins to send a version; every trainer of the job publishes the same one.
 
-        The tensors must not change until `sent` of what it returns.
+        The tensors must not change until `sent` of what it returns, or with `hold` until release().
 
         version            A version later than what is committed.
         deadline           In seconds from now; None: 60.
         digests            Whether workers verify what arrives.
         fail_on_nonfinite  Whether the version fails if NaNs or infinities are quantised.
+        hold               Whether the version is held: groups that have missed it, and to which no other group can
+                           lend it, get it from the trainers, if all of them hold it. It also completes versions
+                           whose other trainers die after this one has sent its part.
         stream             The work that has to be done before the weights are read: a torch.cuda.Stream, an event
                            (torch.cuda.Event, or the address of a CUevent), or anything with synchronize(). If
                            tensors are on a device, the call does not wait for it; otherwise it does, for copies
@@ -268,7 +272,9 @@ class Trainer(Rank):
         publish = Publish(self._pump, version, Call(on_sent))
 
         def start(token: int) -> None:
-            publish._update = core.publish(version, until, digests, fail_on_nonfinite, after, token)
+            publish._update = core.publish(
+                version, until, digests, fail_on_nonfinite, hold, after, token
+            )
 
         with self._pump.turn:  # Events of this publish come after it is known.
             self._pump.begin(start, publish._sent)
@@ -292,9 +298,12 @@ class Trainer(Rank):
         deadline: float | None = None,
         digests: bool = True,
         fail_on_nonfinite: bool = False,
+        hold: bool = False,
         stream: Any = None,
     ) -> Publish:
         """Does the same as publish_async(), and returns when the version is sent: the tensors may change again.
+
+        With `hold` they may change after release().
 
         Raises FailedPrecondition if the version is not later, a tensor has moved since join() or a
         worker refused; InvalidArgument if fail_on_nonfinite found NaNs or infinities; and
@@ -305,6 +314,7 @@ class Trainer(Rank):
             deadline=deadline,
             digests=digests,
             fail_on_nonfinite=fail_on_nonfinite,
+            hold=hold,
             stream=stream,
         )
         try:
@@ -313,3 +323,12 @@ class Trainer(Rank):
             publish.cancel()
             raise
         return publish
+
+    def release(self) -> None:
+        """Ends the hold of a version; the tensors may change afterwards. Does nothing if none is held.
+
+        It ends within a second or so, also while the version is being sent. The next version can be published
+        only afterwards.
+        """
+        core = cast(_waybill.Trainer, self._joined())
+        self._pump.wait(self._pump.begin(core.release))

@@ -55,8 +55,8 @@ pub enum Event {
         /// The group's name.
         group: String,
     },
-    /// Tells a worker, after `Commit`, that the version was lent by another group, because this
-    /// group had missed it.
+    /// Tells a worker, after `Commit`, that the version was published before: this group had missed
+    /// it, and another group has lent it, or the trainers held it.
     CaughtUp {
         /// The version that is shown.
         version: u64,

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use crate::ffi::{self, Handle};
 use crate::rank::{Call, Rank};
@@ -32,6 +32,10 @@ pub struct PublishOptions {
     pub no_digests: bool,
     /// If true, the version fails if NaNs or infinities are quantised.
     pub fail_on_nonfinite: bool,
+    /// If true, the memory is lent until [`Trainer::release`], also if the publish fails: groups that
+    /// have missed the version, and to which no other group can lend it, get it from the trainers,
+    /// if all of them hold it.
+    pub hold: bool,
     /// The regions, some of which are memory of a device, are not read before what it was last
     /// recorded behind is done.
     pub after_event: Option<CudaEvent>,
@@ -61,6 +65,7 @@ impl CudaEvent {
 pub struct Trainer {
     rank: Rank<ffi::waybill_trainer_t>,
     held: Held,
+    until_release: Mutex<Option<Held>>,
 }
 
 impl Trainer {
@@ -92,7 +97,11 @@ impl Trainer {
             })
         })?;
         let held = Held::by_trainer(regions)?;
-        Ok(Trainer { rank, held })
+        Ok(Trainer {
+            rank,
+            held,
+            until_release: Mutex::default(),
+        })
     }
 
     /// Joins the job, and returns when all ranks are there and every lane carries. By default it
@@ -124,9 +133,13 @@ impl Trainer {
             until_committed: options.until_committed.into(),
             no_digests: options.no_digests.into(),
             fail_on_nonfinite: options.fail_on_nonfinite.into(),
+            hold: options.hold.into(),
             after_event: options.after_event.map_or(ptr::null_mut(), CudaEvent::to_c),
             ..Default::default()
         };
+        if options.hold {
+            *self.until_release.lock().unwrap() = Some(self.held.by_publish()?);
+        }
         let held = Some(self.held.by_publish()?);
         let (call, handle) = self.rank.inbox.start(held, |token| {
             // SAFETY: Whoever made the CudaEvent has promised that the event exists.
@@ -139,6 +152,18 @@ impl Trainer {
             handle,
             call,
         })
+    }
+
+    /// Ends the hold of a version; the regions may be written again when it returns. It does nothing
+    /// if no version is held. It ends within a second or so, also while the version is being sent.
+    pub fn release(&self) -> Result<()> {
+        self.rank.call(|token| {
+            ffi::check(|error| unsafe {
+                ffi::waybill_trainer_release(self.rank.handle.get(), token, error)
+            })
+        })?;
+        *self.until_release.lock().unwrap() = None;
+        Ok(())
     }
 
     /// Waits for a notice, such as the outcome of a version in a group. Returns None once the deadline

@@ -46,6 +46,26 @@ fn notice(event: Event) -> (Notice, &'static str) {
 }
 
 #[test]
+fn a_version_that_is_held_is_released_before_the_next_is_published() {
+    let job = Job::joined(JobOptions::default());
+    job.fill(1);
+    let held = PublishOptions {
+        hold: true,
+        ..committed()
+    };
+    job.trainers[0].publish(1, &held).unwrap();
+    job.assert_shows(0, 1);
+    assert_says(
+        job.trainers[0].publish(2, &committed()),
+        Code::FailedPrecondition,
+        "version 1 is held; release it first",
+    );
+    job.trainers[0].release().unwrap();
+    job.publish(2).unwrap();
+    job.assert_shows(0, 2);
+}
+
+#[test]
 fn a_workers_user_is_asked_in_order() {
     let job = Job::joined(JobOptions {
         ask: Ask::PREPARE | Ask::ARRIVED | Ask::COMMIT,
