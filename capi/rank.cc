@@ -32,7 +32,8 @@ absl::StatusOr<RankConfig> ReadRankConfig(const waybill_rank_options_t* given,
   WAYBILL_RETURN_IF_ERROR(set(nics, read.nics, "nics"));
   config.identity.rank = read.rank;
   config.identity.world = read.world == 0 ? 1 : read.world;
-  if (read.rank >= config.identity.world) {
+  static_assert(WAYBILL_ANY_RANK == kAnyRank);
+  if (read.rank >= config.identity.world && read.rank != WAYBILL_ANY_RANK) {
     return absl::InvalidArgumentError(absl::StrCat("rank.rank is ", read.rank, ", rank.world ",
                                                    config.identity.world, ": ranks begin at 0"));
   }
@@ -75,6 +76,7 @@ absl::StatusOr<RankParts> ReadRankParts(const std::shared_ptr<Context>& context,
 
 Rank::Rank(uint32_t source, RankParts parts, Regions regions, std::shared_ptr<Device> device)
     : config_(std::move(parts.config)),
+      rank_(config_.identity.rank),
       manifest_(std::move(parts.manifest)),
       regions_(std::move(regions)),
       device_(std::move(device)),
@@ -83,7 +85,8 @@ Rank::Rank(uint32_t source, RankParts parts, Regions regions, std::shared_ptr<De
 
 void Rank::Log(LogLevel level, absl::string_view what) const {
   const RankIdentity& id = config_.identity;
-  config_.log(level, absl::StrCat(RoleOf(source_ == WAYBILL_SOURCE_TRAINER), " ", id.rank, " of ",
+  const std::string rank = rank_ == kAnyRank ? "of any rank" : absl::StrCat(rank_.load());
+  config_.log(level, absl::StrCat(RoleOf(source_ == WAYBILL_SOURCE_TRAINER), " ", rank, " of ",
                                   id.world, " of job \"", id.job, "\" ", what));
 }
 
@@ -259,6 +262,7 @@ void Rank::OnJoined(const Notice& notice) {
     const std::lock_guard lock(mutex_);
     if (state_ == State::kJoining) state_ = notice.status.ok() ? State::kJoined : State::kNew;
     if (!notice.status.ok() && state_ == State::kNew) has_client_ = false;
+    if (notice.status.ok()) rank_ = notice.rank;
   }
   if (notice.status.ok()) LogJoined();
   PushEnd(WAYBILL_EVENT_JOINED, notice);
@@ -295,7 +299,7 @@ absl::StatusOr<std::unique_ptr<Fabric>> Rank::MakeOwnFabric() const {
 
 nlohmann::json Rank::DescribeIdentity(absl::string_view role) const {
   nlohmann::json json = {
-      {"role", std::string(role)},       {"rank", config_.identity.rank},
+      {"role", std::string(role)},       {"rank", rank_.load()},
       {"world", config_.identity.world}, {"job", config_.identity.job},
       {"group", config_.identity.group}, {"controller", config_.identity.controller},
       {"bytes", manifest_.total_bytes()}};

@@ -121,6 +121,7 @@ class Rank : public Object {
   virtual void OnUpdateNotice(const Notice& notice) = 0;
 
   const RankConfig config_;
+  std::atomic<uint32_t> rank_;  // As declared; once it has joined, the controller's choice.
   const Manifest manifest_;
   const Regions regions_;
   const std::shared_ptr<Device> device_;

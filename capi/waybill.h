@@ -211,10 +211,10 @@ enum {
    * OUTCOME. `status` is the first error. It follows PUBLISHED, unless the publish was one until
    * committed. */
   WAYBILL_EVENT_DECIDED = 24,
-  /* For a trainer: from now on, versions go to `group`. After RECONNECTED, each group that is here
-   * is told again. */
+  /* From now on, versions go to `group`, which is another than a worker's own. After JOINED and
+   * after RECONNECTED, each group that is here is told. */
   WAYBILL_EVENT_GROUP_JOINED = 25,
-  /* For a trainer: the last worker of `group` has left or died. */
+  /* The last worker of `group` has left or died. */
   WAYBILL_EVENT_GROUP_LEFT = 26,
   /* For a worker, after COMMIT: the version was not published now. This group had missed it, and
    * another group has lent it, or the trainers held it. */
@@ -616,13 +616,18 @@ WAYBILL_API void waybill_controller_destroy(waybill_controller_t* controller);
 /* ---- ranks ---- */
 
 /* Who a rank is, and how it reaches other ranks. The caller declares it; Waybill does not guess. */
+/* The controller chooses a rank that nobody has when the process joins, which keeps it until it
+ * leaves; waybill_trainer_describe() and waybill_worker_describe() say which. For ranks whose
+ * manifest does not depend on their number. */
+#define WAYBILL_ANY_RANK 0xFFFFFFFFu
+
 typedef struct waybill_rank_options {
   size_t struct_size;
   const char* controller; /* Address and port; "": "127.0.0.1:7070". */
   const char* job;        /* "": "waybill". */
   const char* token;      /* The job's secret, as the controller has it. It is never sent. */
   const char* group;      /* Workers only: a group switches versions together. "": "all". */
-  uint32_t rank;          /* 0 to world - 1. Workers are numbered within their group. */
+  uint32_t rank;          /* 0 to world - 1, or WAYBILL_ANY_RANK. Workers: within their group. */
   uint32_t world;     /* How many trainers, or how many workers of the group, there are. 0: 1. */
   const char* fabric; /* "auto" or "", "local", "verbs" or "tcp". */
   /* This host's numeric address. "": the one from which it reaches the controller. */
@@ -709,7 +714,8 @@ waybill_trainer_create(waybill_context_t* context, const waybill_trainer_options
  * - WAYBILL_INVALID_ARGUMENT: the manifests of the ranks do not fit together, or the controller
  *   serves another job.
  * - WAYBILL_FAILED_PRECONDITION: another rank has declared another `world`.
- * - WAYBILL_RESOURCE_EXHAUSTED: there is not enough memory for the staging ring.
+ * - WAYBILL_RESOURCE_EXHAUSTED: there is not enough memory for the staging ring; or any rank is
+ *   asked for, and all are taken.
  * - WAYBILL_CANCELLED: the trainer left before it had joined.
  */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_trainer_join(waybill_trainer_t* trainer,

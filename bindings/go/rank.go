@@ -11,13 +11,16 @@ import (
 	"sync"
 )
 
+// AnyRank is any rank that nobody has, of those that the world has. The controller chooses.
+const AnyRank uint32 = C.WAYBILL_ANY_RANK
+
 // RankOptions say who a rank is, and how it reaches others. Declared, never inferred.
 type RankOptions struct {
 	Controller string // Address and port; "": "127.0.0.1:7070".
 	Job        string // "": "waybill".
 	Token      string
 	Group      string // The group of a worker; workers of one group switch together. "": "all".
-	Rank       uint32 // A worker's counts within its group.
+	Rank       uint32 // A worker's counts within its group. AnyRank: one that nobody has, by Describe.
 	World      uint32 // How many trainers, or how many workers of the group, there are; 0: 1.
 
 	Fabric       string   // "auto" or "", "local", "verbs", "tcp".

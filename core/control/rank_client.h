@@ -23,12 +23,15 @@
 
 namespace waybill {
 
+// The controller gives the process a rank that nobody has.
+inline constexpr uint32_t kAnyRank = ~uint32_t{0};
+
 // A rank's identity, and where it belongs. Declared, never inferred.
 struct RankIdentity {
   std::string controller = "127.0.0.1:7070";
   std::string job = "waybill";
-  std::string token;  // The job's secret.
-  uint32_t rank = 0;
+  std::string token;                 // The job's secret.
+  uint32_t rank = 0;                 // Or kAnyRank.
   uint32_t world = 1;                // The number of trainers, or of the group's workers.
   std::string group{kDefaultGroup};  // Workers only; their ranks count within it.
   // Workers only: once joined, the worker gets what its group has missed, from a group that shows
@@ -41,13 +44,16 @@ using NoticeSink = std::function<void(Notice)>;
 
 inline SessionOptions MakeSessionOptions(const RankIdentity& identity, Role role) {
   std::random_device random;
-  return {.id = {role, identity.rank, role == Role::kWorker ? identity.group : std::string()},
-          .job = identity.job,
-          .world = identity.world,
-          .catch_up = identity.catch_up,
-          .incarnation = uint64_t{random()} << 32 | random(),
-          .manifest = {},
-          .nics = {}};
+  const bool any = identity.rank == kAnyRank;
+  return {
+      .id = {role, any ? 0 : identity.rank, role == Role::kWorker ? identity.group : std::string()},
+      .any_rank = any,
+      .job = identity.job,
+      .world = identity.world,
+      .catch_up = identity.catch_up,
+      .incarnation = uint64_t{random()} << 32 | random(),
+      .manifest = {},
+      .nics = {}};
 }
 
 // Rank is TrainerRank or WorkerRank. Everything of the rank runs on the progress thread.

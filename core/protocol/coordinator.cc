@@ -163,6 +163,7 @@ void Coordinator::OnJoin(ConnectionId connection, const proto::RankMessage& mess
   if (IsAdmitted(connection)) {
     return DismissMember(connection, absl::InvalidArgumentError("join: joined already"), now);
   }
+  if (message.join().any_rank()) return OnJoinAsAny(connection, message.join(), now);
   const proto::Join& join = message.join();
   if (absl::Status status = members_.Check(join); !status.ok()) return Dismiss(connection, status);
   const RankId id = IdOf(join);
@@ -181,6 +182,24 @@ void Coordinator::OnJoin(ConnectionId connection, const proto::RankMessage& mess
   proto::ControllerMessage challenge;
   challenge.mutable_challenge();
   actions_->Send(incumbent->connection, std::move(challenge));
+}
+
+// Two processes that ask for any rank get different ones; neither claims one that somebody has.
+void Coordinator::OnJoinAsAny(ConnectionId connection, proto::Join join, absl::Time now) {
+  join.set_rank(0);
+  if (absl::Status status = members_.Check(join); !status.ok()) return Dismiss(connection, status);
+  join.set_rank(members_.FreeRank(join));
+  if (join.rank() == join.world()) {
+    const RankId id = IdOf(join);
+    return Dismiss(connection,
+                   absl::ResourceExhaustedError(absl::StrCat(
+                       "join: all ", join.world(), " ", Name(id.role), "s",
+                       id.group.empty() ? "" : absl::StrCat(" of group ", id.group), " are here")));
+  }
+  proto::ControllerMessage message;
+  message.mutable_assigned()->set_rank(join.rank());
+  actions_->Send(connection, std::move(message));
+  Admit(connection, join, now);
 }
 
 void Coordinator::Admit(ConnectionId connection, const proto::Join& join, absl::Time now) {
@@ -299,8 +318,28 @@ void Coordinator::Remove(ConnectionId connection, const absl::Status& why, absl:
     proto::ControllerMessage message;
     message.mutable_term_over()->set_group(id.group);
     for (uint32_t t = 0; t < members_.trainers(); ++t) ToRank({Role::kTrainer, t}, message);
+    GroupNamed(id.group).here = false;
+    TellGroups();
   }
   SettleClaims(connection, absl::OkStatus(), now);
+}
+
+void Coordinator::TellGroups() {
+  for (auto& [id, member] : members_.members()) {
+    if (!member.established) continue;
+    for (const auto& [name, group] : groups_) {
+      if (id.group == name || group.here == member.known_groups.contains(name)) continue;
+      if (group.here) {
+        member.known_groups.insert(name);
+      } else {
+        member.known_groups.erase(name);
+      }
+      proto::ControllerMessage message;
+      message.mutable_group_change()->set_group(name);
+      message.mutable_group_change()->set_here(group.here);
+      actions_->Send(member.connection, std::move(message));
+    }
+  }
 }
 
 absl::StatusOr<uint32_t> Coordinator::RemoveGroup(const std::string& name, absl::Time now) {

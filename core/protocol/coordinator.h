@@ -165,6 +165,7 @@ class Coordinator final {
     Plan plan;
     std::map<RankId, proto::Offers> offers;
     std::set<RankId> connected;
+    bool here = false;  // Versions go to it, or will when all its workers are back.
 
     uint32_t sequence = 0;
     std::unique_ptr<UpdateRound> round;
@@ -221,6 +222,7 @@ class Coordinator final {
   // --- membership (coordinator.cc) ---
 
   void OnJoin(ConnectionId connection, const proto::RankMessage& message, absl::Time now);
+  void OnJoinAsAny(ConnectionId connection, proto::Join join, absl::Time now);
   void Admit(ConnectionId connection, const proto::Join& join, absl::Time now);
   void SettleClaims(ConnectionId incumbent, const absl::Status& refusal, absl::Time now);
   void OnManifest(const Member& member, const std::string& encoded);
@@ -230,6 +232,8 @@ class Coordinator final {
   static void OnReport(Member& member, const proto::RankReport& report);
   // Ends the terms in which the rank is, or has to be.
   void OnMembersChanged(const RankId& id);
+  // Tells every established member of the other groups that have come or gone since it was told.
+  void TellGroups();
   Group& GroupNamed(const std::string& name);
   bool IsRequired(const Group& group) const { return required_groups_.contains(group.name); }
   // Returns true if a worker of the group is here, or no version is published without it.

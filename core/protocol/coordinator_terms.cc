@@ -222,6 +222,8 @@ void Coordinator::OnConnected(Member& member, const proto::Connected& connected,
     actions_->Send(other->connection, message);
     if (other->id.role == Role::kTrainer) TellUndecided(*group, *other);
   }
+  group->here = group->here || group->phase == Phase::kReady;
+  TellGroups();
   if (group->rest) return ContinueRound(*group, now);
   if (!group->lender.empty()) return BeginCatchingUp(*group, group->lent_version, now);
   ReplaceLanes(*group, now);

@@ -760,6 +760,36 @@ TEST_F(CoordinatorTest, AGroupJoinsWhileTheOthersTermGoesOn) {
   EXPECT_EQ(Count(kWorker[1], Kind::kCommit), 1);
 }
 
+TEST_F(CoordinatorTest, EveryRankIsToldOnceOfEachGroupThatComesAndGoes) {
+  EstablishGroupA();
+  EXPECT_EQ(Count(kTrainer[0], Kind::kGroupChange), 1);
+  EXPECT_EQ(Last(kTrainer[0], Kind::kGroupChange)->group_change().group(), "a");
+  EXPECT_EQ(Count(kWorker[0], Kind::kGroupChange), 0);  // It is its own.
+  Join(kWorker[1], Role::kWorker, 1);
+  OfferIn("b");
+  ConnectIn("b");
+  EXPECT_EQ(Last(kWorker[1], Kind::kGroupChange)->group_change().group(), "a");
+  EXPECT_EQ(Count(kWorker[1], Kind::kGroupChange), 1);
+  EXPECT_EQ(Count(kTrainer[0], Kind::kGroupChange), 2);
+  Gone(kWorker[1]);
+  EXPECT_EQ(Last(kWorker[0], Kind::kGroupChange)->group_change().group(), "b");
+  EXPECT_FALSE(Last(kWorker[0], Kind::kGroupChange)->group_change().here());
+}
+
+TEST_F(CoordinatorTest, WhoAsksForAnyRankGetsTheLowestThatIsFree) {
+  MakeCoordinator();
+  const auto any = [](proto::Join& join) { join.set_any_rank(true); };
+  Join(kWorker[1], Role::kWorker, 0, any);
+  EXPECT_EQ(Last(kWorker[1], Kind::kAssigned)->assigned().rank(), 0u);
+  Join(kWorker[0], Role::kWorker, 1, any);
+  EXPECT_EQ(Last(kWorker[0], Kind::kAssigned)->assigned().rank(), 1u);
+  Join(30, Role::kWorker, 0, any);
+  EXPECT_EQ(Error(30, Kind::kDismissal), "join: all 2 workers of group all are here");
+  Gone(kWorker[1]);
+  Join(31, Role::kWorker, 1, any);
+  EXPECT_EQ(Last(31, Kind::kAssigned)->assigned().rank(), 0u);
+}
+
 TEST_F(CoordinatorTest, AVersionGoesWithoutAGroupThatIsNotWhole) {
   groups_ = {"a", "b"};
   MakeCoordinator();

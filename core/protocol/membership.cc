@@ -76,6 +76,12 @@ absl::Status Membership::Check(const proto::Join& join) const {
   return absl::OkStatus();
 }
 
+uint32_t Membership::FreeRank(const proto::Join& join) const {
+  RankId id = IdOf(join);
+  for (id.rank = 0; id.rank < join.world() && members_.contains(id);) ++id.rank;
+  return id.rank;
+}
+
 Member* Membership::Admit(ConnectionId connection, const proto::Join& join) {
   const RankId id = IdOf(join);
   worlds_[id.group] = join.world();

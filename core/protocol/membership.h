@@ -38,6 +38,7 @@ struct Member {
   std::set<uint64_t> undecided_versions;  // Trainers only, by proto::Join.
   std::set<std::string> told_groups;      // Those that have told a trainer what became of them.
   proto::Held held;                       // Trainers only.
+  std::set<std::string> known_groups;     // Those of which it was told that they are here.
 
   std::shared_ptr<const Manifest> manifest;  // Null until it has come and was checked.
   bool established = false;                  // Was part of a term whose lanes carried.
@@ -62,6 +63,9 @@ class Membership {
   // kInvalidArgument: another job or protocol, an impossible identity; kFailedPrecondition: another
   // size of the world than the others declared.
   absl::Status Check(const proto::Join& join) const;
+
+  // Returns the lowest rank that nobody has whom `join` could be; the world if there is none.
+  uint32_t FreeRank(const proto::Join& join) const;
 
   // Admits a rank that Check() accepts and whose place is free. The pointer is valid until the
   // member is removed.

@@ -16,7 +16,7 @@ constexpr absl::Duration kLongestBackoff = absl::Seconds(2);
 }  // namespace
 
 RankSession::RankSession(SessionOptions options, SessionHost* host)
-    : options_(std::move(options)), host_(*host) {}
+    : options_(std::move(options)), host_(*host), id_(options_.id), any_rank_(options_.any_rank) {}
 
 void RankSession::Send(proto::RankMessage message) {
   if (stream_ == Stream::kOpen && life_ != Life::kLeft) host_.Send(std::move(message));
@@ -43,8 +43,11 @@ void RankSession::FinishJoining(const absl::Status& status) {
   join_deadline_ = absl::InfiniteFuture();
   Tell({.kind = Notice::Kind::kJoined,
         .token = join_token_,
-        .status = While(absl::StrCat("join job \"", options_.job, "\" as ", ToString(options_.id)),
-                        status)});
+        .status =
+            While(absl::StrCat("join job \"", options_.job, "\" as ",
+                               any_rank_ ? absl::StrCat("any ", Name(id_.role)) : ToString(id_)),
+                  status),
+        .rank = id_.rank});
 }
 
 void RankSession::Leave(uint64_t token, absl::Time now) {
@@ -97,7 +100,8 @@ void RankSession::OnStreamOpen(absl::Time now) {
   join->set_protocol_version(kProtocolVersion);
   join->set_job(options_.job);
   join->set_role(static_cast<uint32_t>(options_.id.role));
-  join->set_rank(options_.id.rank);
+  join->set_rank(id_.rank);
+  join->set_any_rank(any_rank_);
   join->set_world(options_.world);
   join->set_incarnation(options_.incarnation);
   join->set_returning(was_established_);
@@ -164,8 +168,16 @@ void RankSession::OnMessage(const proto::ControllerMessage& message, absl::Time 
       backoff_ = absl::ZeroDuration();
       if (life_ == Life::kJoining) FinishJoining(absl::OkStatus());
       if (std::exchange(told_disconnected_, false)) Tell({.kind = Notice::Kind::kReconnected});
-      return OnEstablished(term->group, now);
+      return OnEstablished(now);
     }
+    case proto::ControllerMessage::kGroupChange:
+      return Tell({.kind = message.group_change().here() ? Notice::Kind::kGroupJoined
+                                                         : Notice::Kind::kGroupLeft,
+                   .group = message.group_change().group()});
+    case proto::ControllerMessage::kAssigned:
+      id_.rank = message.assigned().rank();
+      any_rank_ = false;
+      return;
     case proto::ControllerMessage::kChallenge: {
       proto::RankMessage alive;
       alive.mutable_alive();

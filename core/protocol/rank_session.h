@@ -35,8 +35,8 @@ struct Notice {
     kReconnected = 9,   // It is back, and part of a term.
     kEnded = 10,        // The controller has dismissed this rank for good; `status` says why.
 
-    kGroupJoined = 12,  // To a trainer: versions go to `group` from now on.
-    kGroupLeft = 13,    // To a trainer: nobody of `group` is here any more.
+    kGroupJoined = 12,  // Versions go to `group`, another than a worker's own, from now on.
+    kGroupLeft = 13,    // Nobody of `group` is here any more.
     kCaughtUp = 14,     // To a worker: it shows a version that was published before, and missed.
 
     kOutcome = 16,  // To a trainer: what became of `version` in `group`.
@@ -55,6 +55,7 @@ struct Notice {
   absl::Status status = absl::OkStatus();
   std::string group = {};                       // kGroupJoined, kGroupLeft, kOutcome.
   bool committed = false;                       // kOutcome.
+  uint32_t rank = 0;                            // kJoined: the one that this process has.
   UpdateId update = {};                         // kPrepare to kAbort.
   absl::Duration pause = absl::ZeroDuration();  // kCommit: how long copying took.
 };
@@ -94,6 +95,7 @@ class SessionHost {
 // A rank's identity, and where it belongs. Declared, never inferred.
 struct SessionOptions {
   RankId id;
+  bool any_rank = false;  // The controller chooses the rank.
   std::string job = "waybill";
   uint32_t world = 1;         // The number of trainers, or of the group's workers.
   Mode mode = Mode::kShadow;  // Workers only.
@@ -135,6 +137,8 @@ class RankSession {
   // True while this rank's lanes carry in any term.
   bool established() const;
   bool ended() const { return life_ == Life::kEnded || life_ == Life::kLeft; }
+  // The rank's identity; its number is the controller's choice if that was asked for.
+  const RankId& id() const { return id_; }
   // The groups in whose terms this rank's lanes carry.
   std::vector<std::string> groups() const;
   // Why the stream ended last.
@@ -154,8 +158,8 @@ class RankSession {
 
   virtual void FillJoin(proto::Join& join) const = 0;
   virtual void OnRoleMessage(const proto::ControllerMessage& message, absl::Time now) = 0;
-  // The term of `group` is established.
-  virtual void OnEstablished(const std::string& group, absl::Time now) = 0;
+  // A term is established.
+  virtual void OnEstablished(absl::Time now) = 0;
   // The stream has ended, or the rank has been dismissed: no term is established any more.
   virtual void OnLost(const absl::Status& status, absl::Time now) = 0;
   // The user leaves. Returns false if something has to end first; FinishLeaving() follows then.
@@ -189,6 +193,8 @@ class RankSession {
   void SendConnectFailed(uint64_t epoch, const absl::Status& status);
 
   SessionHost& host_;
+  RankId id_;
+  bool any_rank_;  // Until the controller has chosen.
   Life life_ = Life::kNew;
   Stream stream_ = Stream::kClosed;
   uint64_t join_token_ = 0;

@@ -727,24 +727,39 @@ TEST_F(TrainerSessionTest, AJoinEndsByItsDeadlineAndSaysWhyNobodyAnswered) {
             "join job \"waybill\" as trainer 0: the wire is cut");
 }
 
-TEST_F(TrainerSessionTest, AGroupJoinsOnceAndLeavesWithItsLastWorker) {
+TEST_F(TrainerSessionTest, TheUserIsToldOfGroupsThatComeAndGo) {
   const auto count = [&](Notice::Kind kind, const std::string& group) {
     return std::count_if(host_.told.begin(), host_.told.end(), [&](const Notice& notice) {
       return notice.kind == kind && notice.group == group;
     });
   };
+  const auto hear = [&](const std::string& group, bool here) {
+    Hear([&](auto& m) {
+      m.mutable_group_change()->set_group(group);
+      m.mutable_group_change()->set_here(here);
+    });
+  };
   Establish();
-  EXPECT_EQ(count(Notice::Kind::kGroupJoined, kAll), 1);
-  EstablishTerm(kAll, kEpoch + 1);  // One of its workers was replaced.
-  EXPECT_EQ(count(Notice::Kind::kGroupJoined, kAll), 1);
-  EstablishTerm("b", kEpoch + 2);
+  hear("b", true);
   EXPECT_EQ(count(Notice::Kind::kGroupJoined, "b"), 1);
-  Hear([](auto& m) { m.mutable_term_over()->set_group("b"); });
+  hear("b", false);
   EXPECT_EQ(count(Notice::Kind::kGroupLeft, "b"), 1);
-  Lose();
-  Reopen();
-  EstablishTerm(kAll, kEpoch + 3);
-  EXPECT_EQ(count(Notice::Kind::kGroupJoined, kAll), 2);  // Who is here is told anew.
+}
+
+TEST_F(TrainerSessionTest, AProcessThatAskedForAnyRankKeepsTheOneThatItGot) {
+  TrainerSession session({.id = {Role::kTrainer, 0}, .any_rank = true, .manifest = {}, .nics = {}},
+                         &host_);
+  session.Join(1, now_ + absl::Seconds(2), now_);
+  session.OnStreamOpen(now_);
+  EXPECT_TRUE(host_.Last(Kind::kJoin)->join().any_rank());
+  proto::ControllerMessage message;
+  message.mutable_assigned()->set_rank(3);
+  session.OnMessage(message, now_);
+  session.OnStreamEnd(absl::UnavailableError("the wire is cut"), now_);
+  session.OnTime(now_ + absl::Seconds(1));
+  session.OnStreamOpen(now_ + absl::Seconds(1));
+  EXPECT_FALSE(host_.Last(Kind::kJoin)->join().any_rank());
+  EXPECT_EQ(host_.Last(Kind::kJoin)->join().rank(), 3u);
 }
 
 // --- workers ---

@@ -438,7 +438,6 @@ void TrainerSession::OnTermOver(const std::string& group, absl::Time now) {
   FinishReleaseIfOver();
   ForgetTerm(group);
   host_.ForgetGroup(group);
-  if (joined_groups_.erase(group) > 0) Tell({.kind = Notice::Kind::kGroupLeft, .group = group});
   if (!queue_.empty()) queue_.front().kept_for.erase(group);
   GiveUp(group, absl::UnavailableError(absl::StrCat("group ", group, " is gone")));
   FinishIfOver(now);
@@ -503,17 +502,11 @@ void TrainerSession::OnRefused(const std::string& group, const absl::Status& sta
   SendFailed(EncodeRound(*sending->second.writing), status);
 }
 
-void TrainerSession::OnEstablished(const std::string& group, absl::Time now) {
-  if (joined_groups_.insert(group).second) {
-    Tell({.kind = Notice::Kind::kGroupJoined, .group = group});
-  }
-  AskForNext(now);
-}
+void TrainerSession::OnEstablished(absl::Time now) { AskForNext(now); }
 
 // Nobody can decide without a controller: what is being sent is given up. What waits goes on
-// waiting. Which groups are here is told anew.
+// waiting.
 void TrainerSession::OnLost(const absl::Status& status, absl::Time now) {
-  joined_groups_.clear();
   StopAll(status, now);
   sendings_.clear();
   for (const auto& [group, term] : terms()) host_.ForgetGroup(group);

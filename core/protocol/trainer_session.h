@@ -115,7 +115,7 @@ class TrainerSession final : public RankSession {
 
   void FillJoin(proto::Join& join) const override;
   void OnRoleMessage(const proto::ControllerMessage& message, absl::Time now) override;
-  void OnEstablished(const std::string& group, absl::Time now) override;
+  void OnEstablished(absl::Time now) override;
   void OnLost(const absl::Status& status, absl::Time now) override;
   bool PrepareToLeave(absl::Time now) override;
   void OnRoleTime(absl::Time now) override;
@@ -157,7 +157,6 @@ class TrainerSession final : public RankSession {
   std::optional<Hold> hold_;
   std::optional<uint64_t> release_token_;    // Until nothing of what was held is being sent.
   std::map<std::string, Sending> sendings_;  // By group.
-  std::set<std::string> joined_groups_;      // Those that the user knows to be here.
 };
 
 }  // namespace waybill

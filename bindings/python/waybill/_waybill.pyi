@@ -5,6 +5,7 @@ from typing import Any
 
 from waybill.errors import WaybillError
 
+ANY_RANK: int
 SLICE_NS: int
 
 def version() -> str:

@@ -1,9 +1,8 @@
 """What a rank is told while it is in a job.
 
 A worker is told of each update, in this order: Prepare, Arrived, Commit; or Abort. Every rank is told when it
-loses the controller (Disconnected), when it is back (Reconnected), and when it is dismissed (Ended). A trainer is
-told which groups versions go to (GroupJoined, GroupLeft), and a worker when another group has lent it what it had
-missed (CaughtUp).
+loses the controller (Disconnected), when it is back (Reconnected), when it is dismissed (Ended), and which groups
+versions go to (GroupJoined, GroupLeft). A worker is told when it shows what its group had missed (CaughtUp).
 """
 
 from __future__ import annotations
@@ -132,7 +131,10 @@ class Reconnected(Event):
 
 
 class GroupJoined(Event):
-    """From now on, versions go to a group. After Reconnected, each group that is here is told again."""
+    """From now on, versions go to a group, which is another than a worker's own.
+
+    After joining and after Reconnected, each group that is here is told.
+    """
 
     @property
     def group(self) -> str:

@@ -86,6 +86,33 @@ def test_a_group_that_comes_back_alone_gets_what_the_trainers_hold():
                 assert bytes(shown["w"]) == b"efgh"
 
 
+def test_workers_without_a_rank_get_those_that_nobody_has():
+    with Job() as job:
+        trainer, *workers = job.trainer(), *(job.worker(rank=None, world=2) for _ in range(2))
+        trainer.add("w", bytearray(4))
+        for worker in workers:
+            worker.add("w", shape=(4,), dtype="U8")
+        job.join()
+        assert sorted(worker.rank for worker in workers) == [0, 1]
+        late = job.worker(rank=None, world=2)
+        late.add("w", shape=(4,), dtype="U8")
+        with pytest.raises(waybill.ResourceExhausted, match="all 2 workers of group all are here"):
+            late.join()
+
+
+def test_workers_are_told_of_groups_too():
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(group="a")
+        trainer.add("w", bytearray(4))
+        worker.add("w", shape=(4,), dtype="U8")
+        job.join()
+        with job.worker(group="b") as late:
+            late.add("w", shape=(4,), dtype="U8")
+            late.join()
+            assert until(worker, waybill.GroupJoined).group == "b"
+        assert until(worker, waybill.GroupLeft).group == "b"
+
+
 def test_no_version_goes_without_a_required_group():
     with Job(require=["b"]) as job:
         trainer, _ = job.trainer(), job.worker(group="a")

@@ -159,6 +159,11 @@ class Rank:
             region.close()
         self._regions = []
 
+    @property
+    def rank(self) -> int:
+        """Which rank this is, as given or, once it has joined, as the controller has chosen."""
+        return int(self.describe()["rank"])
+
     def describe(self) -> dict[str, Any]:
         """Returns what was chosen and why: identity, lanes with their paths, NICs."""
         description: dict[str, Any] = read_json(self._joined().describe())

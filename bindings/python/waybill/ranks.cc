@@ -155,6 +155,7 @@ class SnapshotBytes {
 };
 
 void AddTrainer(py::module_& module) {
+  module.attr("ANY_RANK") = WAYBILL_ANY_RANK;
   py::class_<KeptUpdate>(module, "Update")
       .def(
           "cancel", [](const KeptUpdate& self) { Call(waybill_update_cancel, self.get()); },

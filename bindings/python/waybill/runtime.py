@@ -61,13 +61,17 @@ def identity(
     traffic_class: int,
 ) -> _waybill.Identity:
     """Returns who a rank is. What is not given comes from torchrun's environment variables."""
+    if world is None:
+        world = _number("WORLD_SIZE", 1)
+    if rank is None:
+        rank = _number("RANK", 0 if world == 1 else _waybill.ANY_RANK)
     return _waybill.Identity(
         controller,
         job,
         token_or_default(token),
         group,
-        _number("RANK", 0) if rank is None else rank,
-        _number("WORLD_SIZE", 1) if world is None else world,
+        rank,
+        world,
         fabric,
         host,
         nics,

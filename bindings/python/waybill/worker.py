@@ -78,7 +78,8 @@ class Worker(Rank):
     """An inference rank.
 
     controller    Address and port.
-    rank, world   Which worker of how many in the group; None: RANK and WORLD_SIZE, as torchrun sets them, or 0 of 1.
+    rank, world   Which worker of how many in the group; None: RANK and WORLD_SIZE, as torchrun sets them, or 0 of 1. Without a
+                  rank and RANK, the controller of a larger world chooses one that nobody has; see `rank`.
     group         The name of the group, whose workers switch versions together.
     token         The job's secret, as the controller has it; never sent. None: WAYBILL_TOKEN.
     mode          "shadow": Waybill has two buffers, and a commit shows the other one; read it by snapshot().

@@ -35,7 +35,7 @@ pub use event::{Event, Notice};
 pub use layout::{Layout, WorkerLayout};
 pub use manifest::{quantisation_named, Content, DType, Manifest, Padding, Quantisation, Shard};
 pub use plan::{Plan, PlanSummary};
-pub use rank::{Progress, RankOptions, Stage};
+pub use rank::{Progress, RankOptions, Stage, ANY_RANK};
 pub use region::{Element, Lent, MemoryKind, RawMemory, Reading, Region, Writing};
 #[cfg(feature = "stream")]
 pub use stream::Events;

@@ -11,6 +11,9 @@ use crate::ffi::{self, c_text, Handle, Object};
 use crate::region::Held;
 use crate::{Code, Context, Deadline, Error, Result};
 
+/// Any rank that nobody has, of those that the world has.
+pub const ANY_RANK: u32 = ffi::WAYBILL_ANY_RANK;
+
 /// Who a rank is, and how it reaches others. Declared, never inferred.
 #[derive(Clone, Debug, Default)]
 pub struct RankOptions {
@@ -22,7 +25,8 @@ pub struct RankOptions {
     pub token: String,
     /// The group of a worker; workers of one group switch together. `""`: `"all"`.
     pub group: String,
-    /// The index of this rank; the first is 0. A worker's counts within its group.
+    /// The index of this rank; the first is 0. A worker's counts within its group. With [`ANY_RANK`]
+    /// the controller chooses one that nobody has; `describe()` says which.
     pub rank: u32,
     /// How many trainers, or how many workers of the group, there are; 0: 1.
     pub world: u32,
