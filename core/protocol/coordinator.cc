@@ -117,7 +117,7 @@ void Coordinator::OnMessage(ConnectionId connection, const proto::RankMessage& m
       OnReport(*member, message.report());
       break;
     case proto::RankMessage::kSent:
-      OnReport(*member, message.sent().report());
+      if (message.sent().has_report()) OnReport(*member, message.sent().report());
       break;
     case proto::RankMessage::kConnectFailed:
       if (Group* group = FindTerm(*member, message.connect_failed().epoch())) {

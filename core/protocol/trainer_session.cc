@@ -266,8 +266,9 @@ void TrainerSession::FinishSent(size_t index, const absl::Status& status) {
 void TrainerSession::SettleSent() {
   for (size_t i = 0; i < sent_.size();) {
     absl::Status status;
-    bool decided = true;
-    for (const auto& [group, part] : sent_[i].parts) {
+    bool decided = sent_[i].outcomes.size() >= sent_[i].parts.size();
+    for (auto part = sent_[i].parts.begin(); decided && part != sent_[i].parts.end(); ++part) {
+      const std::string& group = part->first;
       const auto outcome = sent_[i].outcomes.find(group);
       decided = decided && outcome != sent_[i].outcomes.end();
       if (!decided || outcome->second.ok()) continue;
@@ -468,13 +469,21 @@ void TrainerSession::SendFailed(const proto::Round& round, const absl::Status& s
 void TrainerSession::OnSent(const std::string& group, const UpdateId& update, absl::Time now) {
   proto::RankMessage message;
   *message.mutable_sent()->mutable_round() = EncodeRound(update);
-  *message.mutable_sent()->mutable_report() = TakeReport();
+  if (IsLastToSend(group)) *message.mutable_sent()->mutable_report() = TakeReport();
   Send(std::move(message));
   const auto sending = sendings_.find(group);
   if (sending == sendings_.end() || sending->second.writing != update) return;
   if (std::exchange(sending->second, {}).held) return FinishReleaseIfOver();
   if (Part* part = PartOf(group); part != nullptr && *part == Part::kWriting) *part = Part::kSent;
   FinishIfOver(now);
+}
+
+// Returns true if no other group waits for its part of the publication at hand.
+bool TrainerSession::IsLastToSend(const std::string& group) const {
+  return queue_.empty() ||
+         std::all_of(queue_.front().parts.begin(), queue_.front().parts.end(), [&](const auto& p) {
+           return p.first == group || p.second == Part::kSent || p.second == Part::kGivenUp;
+         });
 }
 
 void TrainerSession::OnStopped(const std::string& group, const UpdateId& update, absl::Time now) {

@@ -128,6 +128,7 @@ class TrainerSession final : public RankSession {
   void OnOutcome(const proto::Outcome& outcome, absl::Time now);
   void OnTermOver(const std::string& group, absl::Time now);
   void OnSenderLost(const proto::SenderLost& lost);
+  bool IsLastToSend(const std::string& group) const;
   void SendFailed(const proto::Round& round, const absl::Status& status);
   void Withdraw(const Publication& publication, const absl::Status& status);
   void AskForNext(absl::Time now);
