@@ -59,7 +59,7 @@ absl::StatusOr<ControllerOptions> ReadOptions(const waybill_controller_options_t
   if (!listen.empty()) options.listen = listen;
   if (!job.empty()) options.coordinator.job = job;
   WAYBILL_ASSIGN_OR_RETURN(options.token, Text(read.token, "token"));
-  WAYBILL_ASSIGN_OR_RETURN(options.decision_log, Text(read.decision_log, "decision_log"));
+  WAYBILL_ASSIGN_OR_RETURN(options.state, Text(read.state, "state"));
   WAYBILL_ASSIGN_OR_RETURN(const std::string required,
                            Text(read.required_groups, "required_groups"));
   for (const absl::string_view group : absl::StrSplit(required, ',', absl::SkipEmpty())) {

@@ -570,10 +570,10 @@ WAYBILL_API void waybill_plan_destroy(waybill_plan_t* plan);
 
 typedef struct waybill_controller_options {
   size_t struct_size;
-  const char* listen;       /* Address and port; port 0: a free one. "": "127.0.0.1:7070". */
-  const char* job;          /* "": "waybill". */
-  const char* token;        /* The job's secret. Required beyond loopback. */
-  const char* decision_log; /* A file. "": decisions are lost with this process. */
+  const char* listen; /* Address and port; port 0: a free one. "": "127.0.0.1:7070". */
+  const char* job;    /* "": "waybill". */
+  const char* token;  /* The job's secret. Required beyond loopback. */
+  const char* state;  /* The file that keeps decisions. "": they are lost with this process. */
   /* Names of groups, separated by commas. A publish begins only when all of these are whole: every
    * worker has joined, and every lane works. It skips any other group that is not whole; that
    * group's OUTCOME is WAYBILL_UNAVAILABLE. */
@@ -585,11 +585,11 @@ typedef struct waybill_controller_options {
 
 /* Starts a controller in this process. It serves until it is destroyed.
  *
- * - WAYBILL_UNAVAILABLE: the controller cannot listen on the address or open the decision log, or
- *   another controller has the log open.
- * - WAYBILL_DATA_LOSS: the decision log is damaged, or the file is not a decision log.
- * - WAYBILL_INVALID_ARGUMENT: the address is beyond loopback and there is no token; or
- *   join_timeout_ns is negative.
+ * - WAYBILL_UNAVAILABLE: the controller cannot listen on the address or open the file of decisions,
+ * or another controller has the file open.
+ * - WAYBILL_DATA_LOSS: the file of decisions is damaged, or is another kind of file.
+ * - WAYBILL_INVALID_ARGUMENT: the address is beyond loopback and there is no token; the state is
+ *   etcd://..., which only the program `waybill controller` takes; or join_timeout_ns is negative.
  */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_controller_start(waybill_context_t* context, const waybill_controller_options_t* options,
@@ -600,8 +600,8 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_controller_address(
 /* Returns the state of the job as JSON: phase, versions, groups, ranks, lanes and NICs. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_controller_status(
     const waybill_controller_t* controller, waybill_blob_t** out_json, waybill_error_t** error);
-/* Returns the state of the job from the controller at `address`; "" means "127.0.0.1:7070". [waits]
- * until deadline_ns; 0 means 5 s from now.
+/* Returns the state of the job from the controller at `address`, which is as that of a rank.
+ * [waits] until deadline_ns; 0 means 5 s from now.
  *
  * - WAYBILL_DEADLINE_EXCEEDED: the deadline is in the past.
  * - WAYBILL_UNAVAILABLE: no controller answers there by the deadline.
@@ -615,19 +615,21 @@ WAYBILL_API void waybill_controller_destroy(waybill_controller_t* controller);
 
 /* ---- ranks ---- */
 
-/* Who a rank is, and how it reaches other ranks. The caller declares it; Waybill does not guess. */
 /* The controller chooses a rank that nobody has when the process joins, which keeps it until it
  * leaves; waybill_trainer_describe() and waybill_worker_describe() say which. For ranks whose
  * manifest does not depend on their number. */
 #define WAYBILL_ANY_RANK 0xFFFFFFFFu
 
+/* Who a rank is, and how it reaches other ranks. The caller declares it; Waybill does not guess. */
 typedef struct waybill_rank_options {
   size_t struct_size;
-  const char* controller; /* Address and port; "": "127.0.0.1:7070". */
-  const char* job;        /* "": "waybill". */
-  const char* token;      /* The job's secret, as the controller has it. It is never sent. */
-  const char* group;      /* Workers only: a group switches versions together. "": "all". */
-  uint32_t rank;          /* 0 to world - 1, or WAYBILL_ANY_RANK. Workers: within their group. */
+  /* Address and port; "": "127.0.0.1:7070". Of several controllers, all addresses, separated by
+   * commas: the rank finds the one that leads. */
+  const char* controller;
+  const char* job;    /* "": "waybill". */
+  const char* token;  /* The job's secret, as the controller has it. It is never sent. */
+  const char* group;  /* Workers only: a group switches versions together. "": "all". */
+  uint32_t rank;      /* 0 to world - 1, or WAYBILL_ANY_RANK. Workers: within their group. */
   uint32_t world;     /* How many trainers, or how many workers of the group, there are. 0: 1. */
   const char* fabric; /* "auto" or "", "local", "verbs" or "tcp". */
   /* This host's numeric address. "": the one from which it reaches the controller. */

@@ -13,11 +13,11 @@ import (
 
 // ControllerOptions are the options of StartController. The zero value is fine.
 type ControllerOptions struct {
-	Context     *Context
-	Listen      string // Address and port; port 0 takes a free one. "": "127.0.0.1:7070".
-	Job         string // "": "waybill".
-	Token       string // The job's secret, never sent; needed beyond loopback.
-	DecisionLog string // A file; "": decisions die with this process.
+	Context *Context
+	Listen  string // Address and port; port 0 takes a free one. "": "127.0.0.1:7070".
+	Job     string // "": "waybill".
+	Token   string // The job's secret, never sent; needed beyond loopback.
+	State   string // The file that keeps decisions; "": they are lost with this process.
 	// The groups without which no version is published. A publish goes without any other group that
 	// is not whole.
 	RequiredGroups []string
@@ -43,7 +43,7 @@ func StartController(options ControllerOptions) (*Controller, error) {
 		listen:          a.text(options.Listen),
 		job:             a.text(options.Job),
 		token:           a.text(options.Token),
-		decision_log:    a.text(options.DecisionLog),
+		state:           a.text(options.State),
 		required_groups: a.text(strings.Join(options.RequiredGroups, ",")),
 		join_timeout_ns: C.int64_t(options.JoinTimeout),
 	}
@@ -84,7 +84,8 @@ func (c *Controller) Close() {
 	C.waybill_controller_destroy(c.c)
 }
 
-// QueryController is the Status of a controller anywhere. Without a deadline it waits for 5 s.
+// QueryController is the Status of a controller anywhere; address is as RankOptions.Controller.
+// Without a deadline it waits for 5 s.
 func QueryController(ctx context.Context, address, token string) ([]byte, error) {
 	owner, err := DefaultContext()
 	if err != nil {

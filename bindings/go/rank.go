@@ -16,7 +16,8 @@ const AnyRank uint32 = C.WAYBILL_ANY_RANK
 
 // RankOptions say who a rank is, and how it reaches others. Declared, never inferred.
 type RankOptions struct {
-	Controller string // Address and port; "": "127.0.0.1:7070".
+	// Address and port; "": "127.0.0.1:7070". Of several controllers, all addresses, separated by commas.
+	Controller string
 	Job        string // "": "waybill".
 	Token      string
 	Group      string // The group of a worker; workers of one group switch together. "": "all".

@@ -24,7 +24,7 @@ def waybill(mode):
 
     class Options(ctypes.Structure):
         _fields_ = [("struct_size", ctypes.c_size_t)] + [
-            (name, ctypes.c_char_p) for name in ("listen", "job", "token", "decision_log")
+            (name, ctypes.c_char_p) for name in ("listen", "job", "token", "state")
         ] + [("trainers", ctypes.c_uint32), ("workers", ctypes.c_uint32), ("join", ctypes.c_int64)]
 
     options = Options(ctypes.sizeof(Options), b"127.0.0.1:0", b"beside")

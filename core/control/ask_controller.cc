@@ -3,10 +3,13 @@
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "core/control/control.grpc.pb.h"
+#include "core/control/controller_addresses.h"
 #include "core/control/credentials.h"
 #include "core/protocol/message_codec.h"
 
@@ -14,20 +17,40 @@ namespace waybill {
 namespace {
 
 template <typename Reply, typename Request>
-absl::StatusOr<Reply> Ask(const std::string& address, const std::string& token,
-                          absl::Duration timeout,
-                          grpc::Status (proto::Controller::Stub::*method)(grpc::ClientContext*,
-                                                                          const Request&, Reply*),
-                          const Request& request) {
+using Method = grpc::Status (proto::Controller::Stub::*)(grpc::ClientContext*, const Request&,
+                                                         Reply*);
+
+template <typename Reply, typename Request>
+absl::StatusOr<Reply> AskOne(const std::string& address, const std::string& token,
+                             absl::Time deadline, Method<Reply, Request> method,
+                             const Request& request) {
   WAYBILL_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
                            OpenChannel(address, token, {}));
   const auto stub = proto::Controller::NewStub(channel);
   grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  context.set_deadline(absl::ToChronoTime(deadline));
   Reply reply;
   const grpc::Status status = ((*stub).*method)(&context, request, &reply);
   if (status.ok()) return reply;
   return ChannelError(address, status);
+}
+
+// Asks each address in turn; none takes more than its share of the time that is left.
+template <typename Reply, typename Request>
+absl::StatusOr<Reply> Ask(const std::string& addresses, const std::string& token,
+                          absl::Duration timeout, Method<Reply, Request> method,
+                          const Request& request) {
+  const std::vector<std::string> all = SplitAddresses(addresses);
+  const absl::Time deadline = absl::Now() + timeout;
+  absl::StatusOr<Reply> reply;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const absl::Time now = absl::Now();
+    const absl::Time share = now + (deadline - now) / static_cast<int64_t>(all.size() - i);
+    reply = AskOne(all[i], token, share, method, request);
+    if (reply.ok() || !absl::IsUnavailable(reply.status())) return reply;
+  }
+  if (all.size() == 1) return reply;
+  return While(absl::StrCat("one of ", all.size(), " controllers"), reply.status());
 }
 
 }  // namespace

@@ -11,8 +11,9 @@
 
 namespace waybill {
 
-// Both fail with kUnavailable if nobody answers at `address` until `timeout` is over, and with
-// kUnauthenticated if the controller has another token.
+// `address` may be several, with commas: they are tried in turn. Both fail with kUnavailable if
+// nobody answers until `timeout` is over, and with kUnauthenticated if the controller has another
+// token.
 
 absl::StatusOr<proto::StatusReply> FetchStatus(const std::string& address, const std::string& token,
                                                absl::Duration timeout);

@@ -96,11 +96,11 @@ class Server final : public Controller,
                      public proto::Controller::CallbackService,
                      private CoordinatorActions {
  public:
-  Server(const ControllerOptions& options, std::unique_ptr<DecisionLog> log)
+  Server(const ControllerOptions& options, std::unique_ptr<DecisionStore> store)
       : options_(options),
-        log_(std::move(log)),
-        coordinator_(Complete(options.coordinator, log_ != nullptr),
-                     log_ == nullptr ? std::vector<Decision>{} : log_->decisions(), this) {}
+        store_(std::move(store)),
+        coordinator_(Complete(options.coordinator, store_ != nullptr),
+                     store_ == nullptr ? std::vector<Decision>{} : store_->decisions(), this) {}
 
   ~Server() override {
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
@@ -262,7 +262,7 @@ class Server final : public Controller,
   void Record(uint64_t ticket, const Decision& decision) override {
     records_->Do([this, ticket, decision] {
       std::pair<Recorded, absl::Status> recorded = {Recorded::kDurable, absl::OkStatus()};
-      if (log_ != nullptr) recorded = log_->Append(decision);
+      if (store_ != nullptr) recorded = store_->Append(decision);
       const std::lock_guard lock(mutex_);
       coordinator_.OnRecorded(ticket, recorded.first, recorded.second, absl::Now());
       changed_.notify_all();
@@ -302,7 +302,7 @@ class Server final : public Controller,
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool ending_ = false;
-  std::unique_ptr<DecisionLog> log_;  // On the thread of records_.
+  std::unique_ptr<DecisionStore> store_;  // On the thread of records_.
   Coordinator coordinator_;
   ConnectionId last_connection_ = 0;
   std::map<ConnectionId, Open> connections_;
@@ -340,19 +340,34 @@ bool IsLoopback(const std::string& address) {
          absl::StartsWith(address, "[::1]:") || absl::StartsWith(address, "unix:");
 }
 
+absl::Status CheckListen(const ControllerOptions& options) {
+  if (IsLoopback(options.listen) || !options.token.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("controller: listening on ", options.listen,
+                                                 " lets others in; give a token, or listen on "
+                                                 "127.0.0.1"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Controller>> Controller::Start(const ControllerOptions& options) {
-  if (!IsLoopback(options.listen) && options.token.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("controller: listening on ", options.listen,
-                                                   " lets others in; give a token, or listen on "
-                                                   "127.0.0.1"));
+  WAYBILL_RETURN_IF_ERROR(CheckListen(options));
+  if (absl::StrContains(options.state, "://")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("controller: state ", options.state,
+                     " is not a file; a controller inside another program keeps its state in a "
+                     "file, and `waybill controller --state` also takes etcd://HOST:PORT"));
   }
-  std::unique_ptr<DecisionLog> log;
-  if (!options.decision_log.empty()) {
-    WAYBILL_ASSIGN_OR_RETURN(log, DecisionLog::Open(options.decision_log));
+  std::unique_ptr<DecisionStore> store;
+  if (!options.state.empty()) {
+    WAYBILL_ASSIGN_OR_RETURN(store, DecisionLog::Open(options.state));
   }
-  auto server = std::make_unique<Server>(options, std::move(log));
+  return Start(options, std::move(store));
+}
+
+absl::StatusOr<std::unique_ptr<Controller>> Controller::Start(
+    const ControllerOptions& options, std::unique_ptr<DecisionStore> store) {
+  WAYBILL_RETURN_IF_ERROR(CheckListen(options));
+  auto server = std::make_unique<Server>(options, std::move(store));
   WAYBILL_RETURN_IF_ERROR(server->Listen(options.listen));
   return server;
 }

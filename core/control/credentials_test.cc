@@ -93,7 +93,8 @@ TEST(ControlChannel, WhoeverListensInTheControllersPlaceHearsNeitherTokenNorMess
       std::async(std::launch::async, [&] { return Overhear(door->socket.get()); });
   std::promise<absl::Status> ended;
   const auto stream = RankStream::Open(
-      net::ToString(door->address), kToken, [](const proto::ControllerMessage&) {},
+      net::ToString(door->address), kToken, absl::Seconds(20),
+      [](const proto::ControllerMessage&) {},
       [&](const absl::Status& status) { ended.set_value(status); });
   proto::RankMessage message;
   message.mutable_join()->set_job("name-of-the-job");

@@ -7,60 +7,19 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "core/base/status.h"
-#include "kernels/digest.h"
+#include "core/control/decision_text.h"
 
 namespace waybill {
 namespace {
 
 constexpr uint64_t kRoomBytes = 64 << 10;  // For lines, until the file is written anew.
 constexpr absl::string_view kHeader = "waybill decisions 2\n";
-
-uint64_t Checksum(absl::string_view text) { return kernels::Digest(text.data(), text.size()); }
-
-// "<checksum> <epoch> <sequence> <version> <group>\n". A group's name has no control characters.
-std::string Encode(const Decision& decision) {
-  const std::string text = absl::StrCat(decision.epoch, " ", decision.sequence, " ",
-                                        decision.version, " ", decision.group);
-  return absl::StrFormat("%016x %s\n", Checksum(text), text);
-}
-
-std::optional<Decision> Decode(absl::string_view line) {
-  const std::pair<absl::string_view, absl::string_view> parts =
-      absl::StrSplit(line, absl::MaxSplits(' ', 1));
-  uint64_t checksum = 0;
-  if (!absl::SimpleHexAtoi(parts.first, &checksum) || checksum != Checksum(parts.second)) {
-    return std::nullopt;
-  }
-  const std::vector<std::string> words = absl::StrSplit(parts.second, absl::MaxSplits(' ', 3));
-  Decision decision;
-  if (words.size() != 4 || !absl::SimpleAtoi(words[0], &decision.epoch) ||
-      !absl::SimpleAtoi(words[1], &decision.sequence) ||
-      !absl::SimpleAtoi(words[2], &decision.version)) {
-    return std::nullopt;
-  }
-  decision.group = words[3];
-  return decision;
-}
-
-// The last few of each group, in the order of the file.
-std::vector<Decision> KeepLast(const std::vector<Decision>& all) {
-  std::map<std::string, size_t> left;
-  for (const Decision& decision : all) ++left[decision.group];
-  std::vector<Decision> kept;
-  for (const Decision& decision : all) {
-    if (left[decision.group]-- <= kDecisionsKept) kept.push_back(decision);
-  }
-  return kept;
-}
 
 }  // namespace
 
@@ -113,7 +72,7 @@ absl::Status DecisionLog::Read() {
   }
   for (size_t i = 1; i < lines.size(); ++i) {
     if (lines[i].empty() && i + 1 == lines.size()) break;
-    const std::optional<Decision> decision = Decode(lines[i]);
+    const std::optional<Decision> decision = DecodeDecision(lines[i]);
     if (decision) {
       decisions_.push_back(*decision);
     } else if (i + 1 < lines.size() && !(i + 2 == lines.size() && lines[i + 1].empty())) {
@@ -138,7 +97,7 @@ absl::Status DecisionLog::WriteAndSync(absl::string_view text, uint64_t offset_b
 // Replaces the file in one step.
 absl::Status DecisionLog::Rewrite() {
   std::string text(kHeader);
-  for (const Decision& decision : decisions_) text += Encode(decision);
+  for (const Decision& decision : decisions_) text += EncodeDecision(decision);
   const uint64_t size_bytes = text.size();
   text.resize(size_bytes + kRoomBytes);
   const std::string next = path_ + ".next";
@@ -161,7 +120,7 @@ absl::Status DecisionLog::Rewrite() {
 }
 
 std::pair<Recorded, absl::Status> DecisionLog::Append(const Decision& decision) {
-  const std::string line = Encode(decision);
+  const std::string line = EncodeDecision(decision);
   if (!broken_ && size_bytes_ + line.size() > capacity_bytes_) {
     decisions_ = KeepLast(decisions_);
     if (absl::Status status = Rewrite(); !status.ok()) {

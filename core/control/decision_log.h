@@ -1,4 +1,4 @@
-// The decisions to commit, on disk before anybody hears of them.
+// The decisions to commit in a file: on disk before anybody hears of them.
 #ifndef WAYBILL_CORE_CONTROL_DECISION_LOG_H_
 #define WAYBILL_CORE_CONTROL_DECISION_LOG_H_
 
@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/base/unique_fd.h"
+#include "core/control/decision_store.h"
 #include "core/protocol/decision.h"
 
 namespace waybill {
@@ -32,7 +33,7 @@ class LogFile {
 // waits for the data alone, and not for the file system's journal.
 //
 // One controller at a time has it. Not thread-safe.
-class DecisionLog {
+class DecisionLog final : public DecisionStore {
  public:
   // Opens or begins the file; its folder is made if need be. A last line that is cut off (a crash
   // while writing) was never answered, and is dropped.
@@ -43,11 +44,10 @@ class DecisionLog {
       const std::string& path, std::unique_ptr<LogFile> file = std::make_unique<LogFile>());
 
   // Appends a decision. kDurable: it is on disk. kNotRecorded: it failed, and the file is as
-  // before. kUnknown: neither can be said; nothing can be appended any more.
-  std::pair<Recorded, absl::Status> Append(const Decision& decision);
+  // before. kUnknown: writing failed, and so did erasing what may have been written.
+  std::pair<Recorded, absl::Status> Append(const Decision& decision) override;
 
-  // Those that were found by Open(), oldest first; at most a few for each group.
-  const std::vector<Decision>& decisions() const { return decisions_; }
+  const std::vector<Decision>& decisions() const override { return decisions_; }
   uint64_t size_bytes() const { return size_bytes_; }
 
  private:

@@ -12,9 +12,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/rank_id.h"
+#include "core/base/status.h"
+#include "core/control/controller_addresses.h"
 #include "core/control/engine_thread.h"
 #include "core/control/rank_actions.h"
 #include "core/control/rank_stream.h"
@@ -28,6 +31,7 @@ inline constexpr uint32_t kAnyRank = ~uint32_t{0};
 
 // A rank's identity, and where it belongs. Declared, never inferred.
 struct RankIdentity {
+  // Address and port. Where several controllers take turns, those of all of them, with commas.
   std::string controller = "127.0.0.1:7070";
   std::string job = "waybill";
   std::string token;                 // The job's secret.
@@ -52,6 +56,7 @@ inline SessionOptions MakeSessionOptions(const RankIdentity& identity, Role role
       .world = identity.world,
       .catch_up = identity.catch_up,
       .incarnation = uint64_t{random()} << 32 | random(),
+      .controllers = static_cast<uint32_t>(SplitAddresses(identity.controller).size()),
       .manifest = {},
       .nics = {}};
 }
@@ -61,7 +66,7 @@ template <typename Rank>
 class RankClient final : private RankActions {
  public:
   RankClient(const RankIdentity& identity, std::unique_ptr<Fabric> fabric, NoticeSink sink)
-      : controller_(identity.controller),
+      : controllers_(SplitAddresses(identity.controller)),
         token_(identity.token),
         fabric_(std::move(fabric)),
         sink_(std::move(sink)) {}
@@ -115,17 +120,25 @@ class RankClient final : private RankActions {
       if (number == stream_number_) rank_->OnStreamOpen(absl::Now());
     });
     stream_ = RankStream::Open(
-        controller_, token_,
+        controllers_[next_controller_++ % controllers_.size()], token_, ConnectPatience(),
         [this, number](proto::ControllerMessage message) {
           thread_->Do([this, number, message = std::move(message)] {
             if (number == stream_number_) rank_->OnMessage(message, absl::Now());
           });
         },
-        [this, number](const absl::Status& status) {
+        [this, number](absl::Status status) {
+          if (controllers_.size() > 1) {
+            status = While(absl::StrCat("one of ", controllers_.size(), " controllers"), status);
+          }
           thread_->Do([this, number, status] {
             if (number == stream_number_) rank_->OnStreamEnd(status, absl::Now());
           });
         });
+  }
+
+  // Another controller may be waiting: a host that does not even refuse is not waited for as long.
+  absl::Duration ConnectPatience() const {
+    return controllers_.size() > 1 ? absl::Seconds(5) : absl::Seconds(20);
   }
 
   void CloseStream() override {
@@ -140,12 +153,13 @@ class RankClient final : private RankActions {
   }
   void Tell(Notice notice) override { sink_(std::move(notice)); }
 
-  const std::string controller_;
+  const std::vector<std::string> controllers_;
   const std::string token_;
   const std::unique_ptr<Fabric> fabric_;
   const NoticeSink sink_;
   std::unique_ptr<Rank> rank_;  // On the progress thread, as is what follows.
   std::function<void(const Rank&)> stepped_;
+  size_t next_controller_ = 0;
   uint64_t stream_number_ = 0;
   std::unique_ptr<RankStream> stream_;
   std::vector<std::unique_ptr<RankStream>> closing_;  // Ended, or letting what was sent leave.

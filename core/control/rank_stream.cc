@@ -163,12 +163,15 @@ class Stream final : public RankStream,
 }  // namespace
 
 std::unique_ptr<RankStream> RankStream::Open(
-    const std::string& controller, const std::string& token,
+    const std::string& controller, const std::string& token, absl::Duration connect_patience,
     std::function<void(proto::ControllerMessage)> on_message,
     std::function<void(absl::Status)> on_end) {
   grpc::ChannelArguments arguments;
   // Each stream has a connection of its own: the session paces its attempts.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // gRPC derives from it how long it tries to connect.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
+                   static_cast<int>(absl::ToInt64Milliseconds(connect_patience)));
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);

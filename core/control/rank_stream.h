@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "core/protocol/messages.pb.h"
 
 namespace waybill {
@@ -14,10 +15,11 @@ namespace waybill {
 // Thread-safe.
 class RankStream {
  public:
-  // Begins to connect; what is sent meanwhile goes out once it is connected. `on_message`, and then
-  // once `on_end` with the reason, are called on gRPC's threads, one at a time. Returns null, after
-  // `on_end`, if there can be no stream.
+  // Begins to connect, for `connect_patience` at most; what is sent meanwhile goes out once it is
+  // connected. `on_message`, and then once `on_end` with the reason, are called on gRPC's threads,
+  // one at a time. Returns null, after `on_end`, if there can be no stream.
   static std::unique_ptr<RankStream> Open(const std::string& controller, const std::string& token,
+                                          absl::Duration connect_patience,
                                           std::function<void(proto::ControllerMessage)> on_message,
                                           std::function<void(absl::Status)> on_end);
 

@@ -12,6 +12,8 @@ namespace {
 
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(50);
 constexpr absl::Duration kLongestBackoff = absl::Seconds(2);
+// Where another controller takes over within two seconds.
+constexpr absl::Duration kLongestBackoffOfSeveral = absl::Milliseconds(400);
 
 }  // namespace
 
@@ -127,7 +129,13 @@ void RankSession::OnStreamEnd(const absl::Status& status, absl::Time now) {
     Tell({.kind = Notice::Kind::kDisconnected, .status = status});
   }
   if (leaving_ || ended()) return;
-  backoff_ = std::clamp(backoff_ * 2, kFirstBackoff, kLongestBackoff);
+  if (++addresses_tried_ < options_.controllers) {
+    reopen_at_ = now;
+    return;
+  }
+  addresses_tried_ = 0;
+  backoff_ = std::clamp(backoff_ * 2, kFirstBackoff,
+                        options_.controllers > 1 ? kLongestBackoffOfSeveral : kLongestBackoff);
   // Ranks that lost one controller do not all come back at once.
   reopen_at_ = now + backoff_ / 2 + backoff_ * static_cast<double>(options_.incarnation % 64) / 128;
 }
@@ -166,6 +174,7 @@ void RankSession::OnMessage(const proto::ControllerMessage& message, absl::Time 
       if (term == nullptr) return;
       terms_.at(term->group).established = was_established_ = true;
       backoff_ = absl::ZeroDuration();
+      addresses_tried_ = 0;
       if (life_ == Life::kJoining) FinishJoining(absl::OkStatus());
       if (std::exchange(told_disconnected_, false)) Tell({.kind = Notice::Kind::kReconnected});
       return OnEstablished(now);

@@ -78,7 +78,8 @@ class SessionHost {
  public:
   virtual ~SessionHost() = default;
 
-  // Opens the stream to the controller; OnStreamOpen() or OnStreamEnd() follows.
+  // Opens the stream to the controller, each time at the next of its addresses; OnStreamOpen() or
+  // OnStreamEnd() follows.
   virtual void OpenStream() = 0;
   // Ends the stream after what was sent has left. No OnStreamEnd() follows.
   virtual void CloseStream() = 0;
@@ -101,6 +102,7 @@ struct SessionOptions {
   Mode mode = Mode::kShadow;  // Workers only.
   bool catch_up = true;       // Workers only: get what the group has missed before its next update.
   uint64_t incarnation = 0;   // Drawn at random for each process.
+  uint32_t controllers = 1;   // The number of addresses at which the controller may be.
   std::string manifest;       // Encoded.
   proto::Nics nics;           // Those that the manifest declares.
 };
@@ -204,7 +206,8 @@ class RankSession {
   absl::Time left_deadline_ = absl::InfiniteFuture();  // LEAVE is sent, and the stream still open.
   absl::Time reopen_at_ = absl::InfiniteFuture();
   absl::Duration backoff_ = absl::ZeroDuration();
-  bool heard_ = false;  // A message has come by this stream.
+  uint32_t addresses_tried_ = 0;  // Since a term was established, or since the last pause.
+  bool heard_ = false;            // A message has come by this stream.
   absl::Status lost_status_;
   bool told_disconnected_ = false;
   bool was_established_ = false;       // In any term.

@@ -1008,6 +1008,26 @@ TEST_F(WorkerSessionTest, AControllerWithAnotherTokenEndsAJoinAtOnce) {
   EXPECT_EQ(host_.Last(Notice::Kind::kJoined)->status.code(), absl::StatusCode::kUnauthenticated);
 }
 
+TEST_F(WorkerSessionTest, EachAddressIsTriedBeforeAPauseThatStaysShort) {
+  FakeWorkerHost host;
+  WorkerSession session({.id = {Role::kWorker, 0, kAll}, .controllers = 3}, {}, &host);
+  session.Join(1, now_ + absl::Seconds(60), now_);
+  ASSERT_EQ(host.opened, 1);
+  for (int round = 1; round <= 10; ++round) {
+    for (int address = 1; address < 3; ++address) {
+      session.OnStreamEnd(absl::UnavailableError("connection refused"), now_);
+      EXPECT_EQ(session.next_deadline(), now_);
+      session.OnTime(now_);
+      EXPECT_EQ(host.opened, 3 * (round - 1) + 1 + address);
+    }
+    session.OnStreamEnd(absl::UnavailableError("connection refused"), now_);
+    EXPECT_GT(session.next_deadline(), now_);
+    EXPECT_LE(session.next_deadline(), now_ + absl::Milliseconds(400));
+    now_ = session.next_deadline();
+    session.OnTime(now_);
+  }
+}
+
 TEST_F(WorkerSessionTest, WhoeverListensWhileTheControllerIsAwayEndsNoMember) {
   Establish();
   session_.OnStreamEnd(absl::UnavailableError("gone"), now_);

@@ -53,7 +53,7 @@ class Job:
         self.processes = contextlib.ExitStack()
         self.folder = self.processes.enter_context(tempfile.TemporaryDirectory())
         controller = self.start(
-            "controller", "--listen", "127.0.0.1:0", "--decisions", f"{self.folder}/decisions",
+            "controller", "--listen", "127.0.0.1:0", "--state", f"{self.folder}/decisions",
             out=subprocess.PIPE,
         )  # fmt: skip
         self.address = re.search(r"127\.0\.0\.1:\d+", controller.stdout.readline())[0]

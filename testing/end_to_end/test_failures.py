@@ -96,7 +96,7 @@ class Job:
         self.checkpoint = small_checkpoint(tmp_path)
         self.env = {"WAYBILL_TOKEN": "right"}
         self.controller = processes.Started(
-            "controller", "--listen", "127.0.0.1:0", "--job", "j", "--decisions", str(tmp_path / "decisions"),
+            "controller", "--listen", "127.0.0.1:0", "--job", "j", "--state", str(tmp_path / "decisions"),
             env=self.env,
         )  # fmt: skip
         self.address = self.controller.first_line().split(" on ")[1].split(",")[0]
@@ -152,7 +152,7 @@ def test_a_rank_that_never_comes_is_named(tmp_path):
     checkpoint = small_checkpoint(tmp_path)
     with processes.Started(
         "controller", "--listen", "127.0.0.1:0", "--join-timeout", "0.5",
-        "--decisions", str(tmp_path / "decisions"),
+        "--state", str(tmp_path / "decisions"),
     ) as controller:  # fmt: skip
         address = controller.first_line().split(" on ")[1].split(",")[0]
         _, err = processes.run(

@@ -139,7 +139,7 @@ rank() {
 
 a_stopped_worker_ends_the_update_and_no_other() {
   local worker said
-  "$waybill" controller --listen 127.0.0.1:0 --decisions "$scratch/decisions" \
+  "$waybill" controller --listen 127.0.0.1:0 --state "$scratch/decisions" \
     >"$scratch/controller" 2>&1 &
   started+=($!)
   await "$scratch/controller" ' on '

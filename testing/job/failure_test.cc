@@ -175,7 +175,7 @@ int PublishUntilCommitted(Job& job, uint64_t& version, int most_attempts) {
 }
 
 TEST(Controller, RanksComeBackByThemselvesToOneThatReplacesIt) {
-  Job job({.decision_log = TempDir() + "/replaced/decisions"});
+  Job job({.state = TempDir() + "/replaced/decisions"});
   ASSERT_EQ(job.StartController().message(), "");
   const std::string address = job.controller().address();
   ASSERT_EQ(job.JoinAll().message(), "");

@@ -120,7 +120,7 @@ absl::Status Job::StartController(const std::string& listen) {
   options.coordinator.join_timeout = options_.join_timeout;
   options.coordinator.absence_timeout = options_.absence_timeout;
   options.listen = listen;
-  options.decision_log = options_.decision_log;
+  options.state = options_.state;
   WAYBILL_ASSIGN_OR_RETURN(controller_, Controller::Start(options));
   address_ = controller_->address();
   return absl::OkStatus();

@@ -29,7 +29,7 @@ struct JobOptions {
   std::vector<std::string> groups;            // By worker; "all" where it is shorter.
   std::shared_ptr<const ClusterModel> model;  // Null: the job's own, below.
   std::string token = "secret";
-  std::string decision_log;
+  std::string state;
   Mode mode = Mode::kShadow;
   absl::Duration join_timeout = absl::Seconds(20);
   absl::Duration absence_timeout = absl::Seconds(5);

@@ -148,7 +148,7 @@ class Job:
         if name == "controller":
             self.processes[name] = Process(
                 name, "controller", "--driven", "--job", "drill", "--listen", self.address,
-                "--decisions", str(self.folder / "decisions"), "--require", "all",
+                "--state", str(self.folder / "decisions"), "--require", "all",
             )  # fmt: skip
             told = self.processes[name].wait_for("listening", 30)
             if told is None:

@@ -6,10 +6,16 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/control/candidate.h"
 #include "core/control/controller.h"
+#include "core/control/etcd.h"
+#include "core/control/etcd_store.h"
 #include "core/protocol/timeouts.h"
 #include "tools/waybill/commands.h"
 #include "tools/waybill/driven.h"
@@ -22,9 +28,11 @@ struct Options {
   double join_timeout_seconds = absl::ToDoubleSeconds(kJoinTimeout);
   std::vector<std::string> required_groups;
   bool driven = false;
+
+  const std::string& job() const { return controller.coordinator.job; }
 };
 
-std::string DefaultLog(const std::string& job) {
+std::string DefaultState(const std::string& job) {
   const char* state = std::getenv("XDG_STATE_HOME");
   const char* home = std::getenv("HOME");
   const std::string base =
@@ -32,7 +40,7 @@ std::string DefaultLog(const std::string& job) {
   return absl::StrCat(base, "/waybill/", job, "/decisions");
 }
 
-// Returns an error if the job's name cannot name the folder of its decisions.
+// Returns an error if the job's name cannot be part of a path or of a key.
 absl::Status CheckJob(const std::string& job) {
   const bool plain = !job.empty() && job[0] != '.' && job.find('/') == std::string::npos;
   if (plain) return absl::OkStatus();
@@ -40,37 +48,143 @@ absl::Status CheckJob(const std::string& job) {
       "--job ", job, ": the name of a job must not be empty, contain a slash or begin with a dot"));
 }
 
-absl::Status RunController(Options options) {
-  WAYBILL_RETURN_IF_ERROR(CheckJob(options.controller.coordinator.job));
-  if (options.controller.decision_log.empty()) {
-    options.controller.decision_log = DefaultLog(options.controller.coordinator.job);
+// Tells when the command has to end: by a signal, or with standard input if it is driven. Made
+// before any thread starts, so that all threads block the signals and only Wait() takes them.
+class Ending {
+ public:
+  explicit Ending(bool driven) : driven_(driven) {
+    sigemptyset(&signals_);
+    sigaddset(&signals_, SIGINT);
+    sigaddset(&signals_, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
   }
-  options.controller.coordinator.join_timeout = absl::Seconds(options.join_timeout_seconds);
-  options.controller.coordinator.required_groups = {options.required_groups.begin(),
-                                                    options.required_groups.end()};
-  // Blocks the signals before any thread starts, so that only sigtimedwait() takes them.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+
+  // Returns true once the command has to end, and false after `patience`, or earlier.
+  bool Wait(absl::Duration patience) const {
+    if (!driven_) {
+      const timespec timeout = absl::ToTimespec(patience);
+      return sigtimedwait(&signals_, nullptr, &timeout) >= 0;
+    }
+    pollfd input{.fd = STDIN_FILENO, .events = POLLIN};
+    if (poll(&input, 1, static_cast<int>(absl::ToInt64Milliseconds(patience))) <= 0) return false;
+    char ignored[256];
+    return read(STDIN_FILENO, ignored, sizeof(ignored)) <= 0;
+  }
+
+ private:
+  const bool driven_;
+  sigset_t signals_{};
+};
+
+void SayListening(const Options& options, const Controller& controller) {
+  if (options.driven) {
+    Tell({{"event", "listening"}, {"address", controller.address()}});
+  } else {
+    std::cout << "controller of job \"" << options.job() << "\" on " << controller.address()
+              << ", state in " << options.controller.state << std::endl;
+  }
+}
+
+absl::Status RunAlone(const Options& options, const Ending& ending) {
   WAYBILL_ASSIGN_OR_RETURN(const std::unique_ptr<Controller> controller,
                            Controller::Start(options.controller));
-  if (options.driven) {
-    Tell({{"event", "listening"}, {"address", controller->address()}});
-    while (ReadCommand()) {
-    }
-    return absl::OkStatus();
-  }
-  std::cout << "controller of job \"" << options.controller.coordinator.job << "\" on "
-            << controller->address() << ", decisions in " << options.controller.decision_log
-            << std::endl;
-  const timespec second{.tv_sec = 1, .tv_nsec = 0};
-  while (sigtimedwait(&signals, nullptr, &second) < 0) {
+  SayListening(options, *controller);
+  while (!ending.Wait(absl::Seconds(1))) {
     // The next controller reads the decisions, and the ranks reconnect to it.
     WAYBILL_RETURN_IF_ERROR(While("the controller has halted", controller->halted()));
   }
   return absl::OkStatus();
+}
+
+void SayStandby(const Options& options, const std::string& leader) {
+  if (options.driven) {
+    Tell({{"event", "standby"}, {"leader", leader}});
+  } else {
+    std::cout << "standby of job \"" << options.job() << "\" on " << options.controller.listen
+              << ", state in " << options.controller.state << "; "
+              << (leader.empty() ? "nobody leads yet" : "the leader is " + leader) << std::endl;
+  }
+}
+
+// In one piece, because several processes may share one standard error.
+void Warn(const absl::Status& status) {
+  std::cerr << "waybill: " + std::string(status.message()) + "\n";
+}
+
+// Waits until the candidate leads; returns false if the command has to end before.
+bool AwaitLeadership(const Options& options, const Ending& ending, const Candidate& candidate) {
+  std::string leader;
+  bool told = false, in_trouble = false;
+  for (;;) {
+    const Candidate::State state = candidate.state();
+    if (state.role == Candidate::Role::kLeader) return true;
+    if (!state.trouble.ok() && !in_trouble) Warn(state.trouble);
+    in_trouble = !state.trouble.ok();
+    if (!state.leader_address.empty() && (!told || state.leader_address != leader)) {
+      told = true;
+      leader = state.leader_address;
+      SayStandby(options, leader);
+    }
+    if (ending.Wait(absl::Milliseconds(20))) return false;
+  }
+}
+
+// Leads the job once. Returns why this controller does not lead any more, or OK if the command has
+// to end. An error of `*fatal` ends the command too.
+absl::Status Lead(const Options& options, const Ending& ending, const std::shared_ptr<Etcd>& etcd,
+                  const Candidate& candidate, absl::Status* fatal) {
+  absl::StatusOr<std::unique_ptr<EtcdStore>> store =
+      EtcdStore::Open(etcd, options.job(), candidate.identity());
+  if (absl::IsDataLoss(store.status())) *fatal = store.status();
+  WAYBILL_RETURN_IF_ERROR(store.status());
+  absl::StatusOr<std::unique_ptr<Controller>> controller =
+      Controller::Start(options.controller, *std::move(store));
+  if (!controller.ok()) return *fatal = controller.status();
+  SayListening(options, **controller);
+  bool in_trouble = false;
+  while (!ending.Wait(absl::Milliseconds(50))) {
+    WAYBILL_RETURN_IF_ERROR(While("the controller has halted", (*controller)->halted()));
+    const Candidate::State state = candidate.state();
+    if (state.role == Candidate::Role::kDeposed) {
+      return absl::AbortedError("another controller has taken the leadership of the job");
+    }
+    if (!state.trouble.ok() && !in_trouble) Warn(state.trouble);
+    in_trouble = !state.trouble.ok();
+  }
+  return absl::OkStatus();
+}
+
+// Is a standby and a leader in turn, until the command has to end.
+absl::Status RunAsOneOfSeveral(const Options& options, const Ending& ending) {
+  WAYBILL_ASSIGN_OR_RETURN(const std::vector<std::string> endpoints,
+                           ParseEtcdAddress(options.controller.state));
+  if (absl::EndsWith(options.controller.listen, ":0")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--listen ", options.controller.listen,
+        ": with --state etcd://... the port must not be 0; ranks are given the addresses of all "
+        "controllers before these listen"));
+  }
+  const std::shared_ptr<Etcd> etcd = Etcd::Connect(endpoints);
+  for (;;) {
+    const Candidate candidate(etcd, options.job(), options.controller.listen);
+    if (!AwaitLeadership(options, ending, candidate)) return absl::OkStatus();
+    absl::Status fatal;
+    const absl::Status why = Lead(options, ending, etcd, candidate, &fatal);
+    if (why.ok() || !fatal.ok()) return why;
+    Warn(While("a standby again", why));
+    if (options.driven) Tell(EventOf("deposed", why));
+  }
+}
+
+absl::Status RunController(Options options) {
+  WAYBILL_RETURN_IF_ERROR(CheckJob(options.job()));
+  if (options.controller.state.empty()) options.controller.state = DefaultState(options.job());
+  options.controller.coordinator.join_timeout = absl::Seconds(options.join_timeout_seconds);
+  options.controller.coordinator.required_groups = {options.required_groups.begin(),
+                                                    options.required_groups.end()};
+  const Ending ending(options.driven);
+  return IsEtcdAddress(options.controller.state) ? RunAsOneOfSeveral(options, ending)
+                                                 : RunAlone(options, ending);
 }
 
 }  // namespace
@@ -97,8 +211,10 @@ void AddControllerCommand(CLI::App& app, Run& run) {
       ->add_option("--join-timeout", options->join_timeout_seconds,
                    "seconds that a rank which joins may wait for the others of its group")
       ->capture_default_str();
-  command->add_option("--decisions", options->controller.decision_log,
-                      "file for the decisions to commit; default: in the user's state folder");
+  command->add_option(
+      "--state", options->controller.state,
+      "file for the decisions to commit (default: in the user's state folder), or "
+      "etcd://HOST:PORT[,HOST:PORT...] for several controllers, of which one leads");
   command->add_flag("--driven", options->driven, "ends with standard input")->group("");
   command->callback([options, &run] { run = [options] { return RunController(*options); }; });
 }

@@ -106,7 +106,7 @@ class Demo {
         controller_,
         ChildProcess::Start("controller",
                             {"controller", "--driven", "--listen", options_.listen + ":0", "--job",
-                             "demo", "--decisions", folder_->path() + "/decisions"},
+                             "demo", "--state", folder_->path() + "/decisions"},
                             Words(options_.wrap_trainers)));
     WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json listening,
                              controller_->Await("listening", absl::Now() + kPatience));

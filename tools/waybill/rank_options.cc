@@ -5,7 +5,8 @@
 namespace waybill {
 
 void RankOptions::AddTo(CLI::App& app) {
-  app.add_option("--controller", identity.controller, "address of the controller")
+  app.add_option("--controller", identity.controller,
+                 "address of the controller, or of each, separated by commas")
       ->capture_default_str();
   app.add_option("--job", identity.job, "name of the job")->capture_default_str();
   app.add_option("--token", identity.token, "the job's secret, as its controller has it")

@@ -36,7 +36,9 @@ void AddRemoveGroupCommand(CLI::App& app, Run& run) {
   CLI::App* command = app.add_subcommand(
       "remove-group", "Dismiss the workers of a group, and wait for it no more if it was required");
   command->add_option("group", options->group, "name of the group")->required();
-  command->add_option("--controller", options->controller, "address of the controller")
+  command
+      ->add_option("--controller", options->controller,
+                   "address of the controller, or of each, separated by commas")
       ->capture_default_str();
   command->add_option("--token", options->token, "the job's secret")->envname("WAYBILL_TOKEN");
   command->add_flag("--json", options->json, "print JSON");

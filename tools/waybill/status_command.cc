@@ -128,7 +128,9 @@ absl::Status RunStatus(const Options& options) {
 void AddStatusCommand(CLI::App& app, Run& run) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("status", "Show what a running job is doing");
-  command->add_option("--controller", options->controller, "address of the controller")
+  command
+      ->add_option("--controller", options->controller,
+                   "address of the controller, or of each, separated by commas")
       ->capture_default_str();
   command->add_option("--token", options->token, "the job's secret")->envname("WAYBILL_TOKEN");
   command->add_flag("--watch", options->watch, "show it again every second, until interrupted");

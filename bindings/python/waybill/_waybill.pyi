@@ -122,7 +122,7 @@ class Controller:
         listen: str,
         job: str,
         token: str,
-        decision_log: str,
+        state: str,
         required_groups: str,
         join_timeout_ns: int,
     ) -> None: ...

@@ -8,13 +8,13 @@ using KeptController = Kept<Controller>;
 
 std::unique_ptr<KeptController> Start(const KeptContext& context, const std::string& listen,
                                       const std::string& job, const std::string& token,
-                                      const std::string& decision_log,
-                                      const std::string& required_groups, int64_t join_timeout_ns) {
+                                      const std::string& state, const std::string& required_groups,
+                                      int64_t join_timeout_ns) {
   waybill_controller_options_t options = WAYBILL_CONTROLLER_OPTIONS_INIT;
   options.listen = listen.c_str();
   options.job = job.c_str();
   options.token = token.c_str();
-  options.decision_log = decision_log.c_str();
+  options.state = state.c_str();
   options.required_groups = required_groups.c_str();
   options.join_timeout_ns = join_timeout_ns;
   const py::gil_scoped_release unlocked;
@@ -35,7 +35,7 @@ void AddController(py::module_& module) {
              py::arg("deadline_ns"), Unlocked());
   py::class_<KeptController>(module, "Controller")
       .def(py::init(&Start), py::arg("context"), py::arg("listen"), py::arg("job"),
-           py::arg("token"), py::arg("decision_log"), py::arg("required_groups"),
+           py::arg("token"), py::arg("state"), py::arg("required_groups"),
            py::arg("join_timeout_ns"))
       .def(
           "address",

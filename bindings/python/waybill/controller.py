@@ -16,7 +16,7 @@ class Controller:
 
     listen        The address and port to listen on; port 0 takes a free one.
     token         The job's secret, never sent; needed beyond loopback. None: WAYBILL_TOKEN.
-    decision_log  The file that keeps decisions; "": they are lost with this process.
+    state         The file that keeps decisions; "": they are lost with this process.
     require       Groups that must be whole before a version is published. A publish skips any other
                   group that is not whole; that group's outcome is Unavailable.
     join_timeout  In seconds, how long ranks wait for the others; None: 120.
@@ -32,7 +32,7 @@ class Controller:
         *,
         job: str = "",
         token: str | None = None,
-        decision_log: str = "",
+        state: str = "",
         require: Sequence[str] = (),
         join_timeout: float | None = None,
     ) -> None:
@@ -41,7 +41,7 @@ class Controller:
             listen,
             job,
             token_or_default(token),
-            decision_log,
+            state,
             ",".join(require),
             0 if join_timeout is None else int(join_timeout * 1e9),
         )
@@ -77,6 +77,7 @@ def query(
 ) -> dict[str, Any]:
     """Asks a controller on any host for its job's status, as Controller.status() returns it.
 
+    address   Address and port; of several controllers, all addresses, separated by commas.
     deadline  In seconds from now; None: 5.
 
     Raises Unavailable (nobody answers there) or Unauthenticated (its token is another one).

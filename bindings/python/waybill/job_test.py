@@ -117,7 +117,7 @@ def test_ranks_live_through_a_restart_of_the_controller(tmp_path):
     """Nothing is rebuilt: the trainer and the worker that were there go on."""
     weights, memory = numpy.zeros(SHAPE, numpy.float32), numpy.zeros(SHAPE, numpy.float32)
     log = str(tmp_path / "decisions")
-    with Job(decision_log=log) as job:
+    with Job(state=log) as job:
         trainer, worker = job.trainer(), job.worker(mode="shadow-copy")
         trainer.add("weight", weights)
         worker.add("weight", memory)
@@ -141,7 +141,7 @@ def test_ranks_live_through_a_restart_of_the_controller(tmp_path):
             assert repr(lost) == "<Disconnected>"
         weights[:] = of_version(2)
         second = trainer.publish_async(2, deadline=PATIENCE)  # It waits for the controller.
-        with waybill.Controller(listen=address, decision_log=log):
+        with waybill.Controller(listen=address, state=log):
             for rank in (trainer, worker):
                 back = next(events[rank])
                 assert isinstance(back, waybill.Reconnected)

@@ -55,7 +55,7 @@ class Publish:
 class Trainer(Rank):
     """A rank that holds new weights, and publishes versions of them.
 
-    controller    Address and port.
+    controller    Address and port; of several controllers, all addresses, separated by commas.
     rank, world   Which trainer of how many; None: RANK and WORLD_SIZE, as torchrun sets them, or 0 of 1. Without a
                   rank and RANK, the controller of a larger world chooses one that nobody has; see `rank`.
     token         The job's secret, as the controller has it; never sent. None: WAYBILL_TOKEN.

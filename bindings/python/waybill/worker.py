@@ -77,7 +77,7 @@ def _attend(queue: _waybill.Queue, reference: weakref.ref[Worker]) -> None:
 class Worker(Rank):
     """An inference rank.
 
-    controller    Address and port.
+    controller    Address and port; of several controllers, all addresses, separated by commas.
     rank, world   Which worker of how many in the group; None: RANK and WORLD_SIZE, as torchrun sets them, or 0 of 1. Without a
                   rank and RANK, the controller of a larger world chooses one that nobody has; see `rank`.
     group         The name of the group, whose workers switch versions together.

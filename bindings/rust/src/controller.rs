@@ -16,8 +16,8 @@ pub struct ControllerOptions {
     pub job: String,
     /// The job's secret, never sent; needed beyond loopback.
     pub token: String,
-    /// A file; `""`: decisions die with this process.
-    pub decision_log: String,
+    /// The file that keeps decisions; `""`: they are lost with this process.
+    pub state: String,
     /// The groups without which no version is published. A publish goes without any other group
     /// that is not whole.
     pub required_groups: Vec<String>,
@@ -36,11 +36,11 @@ impl Controller {
     /// Starts serving.
     pub fn start(options: &ControllerOptions) -> Result<Controller> {
         let context = Context::or_default(&options.context)?;
-        let [listen, job, token, decision_log, required] = [
+        let [listen, job, token, state, required] = [
             &options.listen,
             &options.job,
             &options.token,
-            &options.decision_log,
+            &options.state,
             &options.required_groups.join(","),
         ]
         .map(|text| c_text(text));
@@ -48,7 +48,7 @@ impl Controller {
             listen: listen.as_ptr(),
             job: job.as_ptr(),
             token: token.as_ptr(),
-            decision_log: decision_log.as_ptr(),
+            state: state.as_ptr(),
             required_groups: required.as_ptr(),
             join_timeout_ns: i64::try_from(options.join_timeout.as_nanos()).unwrap_or(i64::MAX),
             ..Default::default()
@@ -75,7 +75,10 @@ impl Controller {
     }
 }
 
-/// The status of a controller anywhere. By default it waits for 5 s.
+/// The status of a controller anywhere; `address` is as [`RankOptions::controller`]. By default it
+/// waits for 5 s.
+///
+/// [`RankOptions::controller`]: crate::RankOptions::controller
 pub fn query_controller(
     address: &str,
     token: &str,

@@ -17,7 +17,8 @@ pub const ANY_RANK: u32 = ffi::WAYBILL_ANY_RANK;
 /// Who a rank is, and how it reaches others. Declared, never inferred.
 #[derive(Clone, Debug, Default)]
 pub struct RankOptions {
-    /// Address and port; `""`: `"127.0.0.1:7070"`.
+    /// Address and port; `""`: `"127.0.0.1:7070"`. Of several controllers, all addresses, separated by
+    /// commas.
     pub controller: String,
     /// `""`: `"waybill"`.
     pub job: String,

@@ -1,0 +1,56 @@
+// A controller's part in the election of its job's leader.
+#ifndef WAYBILL_CORE_CONTROL_CANDIDATE_H_
+#define WAYBILL_CORE_CONTROL_CANDIDATE_H_
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "core/control/election.h"
+#include "core/control/etcd.h"
+
+namespace waybill {
+
+// Takes part from construction to destruction, on a thread of its own. First it is a standby; once
+// it leads, it beats until another one takes the leadership from it. It leads once at most. Nobody
+// is told when it ends: the others notice that it does not beat any more. Thread-safe.
+class Candidate {
+ public:
+  // `address` tells people where the leader listens.
+  Candidate(std::shared_ptr<Etcd> etcd, const std::string& job, const std::string& address);
+  ~Candidate();
+
+  enum class Role { kStandby, kLeader, kDeposed };
+  struct State {
+    Role role = Role::kStandby;
+    std::string leader_address;  // Empty if nobody leads, or if that is not known yet.
+    absl::Status trouble;        // Why etcd did not answer last; OK if it did.
+  };
+  State state() const;
+
+  // The value of EtcdKeys::identity while this candidate leads, and never at another time.
+  const std::string& identity() const { return identity_; }
+
+ private:
+  void Main();
+  void StandBy(Election& election);
+  void Beat();
+  void Become(State state);
+
+  const std::shared_ptr<Etcd> etcd_;
+  const EtcdKeys keys_;
+  const std::string address_;
+  const std::string identity_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  State state_;  // Guarded by mutex_, as is what follows.
+  bool ending_ = false;
+  std::thread thread_;
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_CONTROL_CANDIDATE_H_

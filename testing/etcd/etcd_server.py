@@ -1,0 +1,70 @@
+"""A real etcd for a test or a benchmark, in a process of its own."""
+
+import shutil
+import socket
+import subprocess
+import threading
+
+PATIENCE = 30  # Seconds.
+
+
+def is_installed():
+    """Returns whether this machine has etcd; tools/setup installs it."""
+    return shutil.which("etcd") is not None
+
+
+def free_ports(count):
+    """Returns different ports of the loopback on which nobody listens."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class EtcdServer:
+    """Listens on a free port and keeps its data in `folder`, until it is closed."""
+
+    def __init__(self, folder):
+        client, peer = (f"127.0.0.1:{port}" for port in free_ports(2))
+        self.address = client
+        self._process = subprocess.Popen(
+            [
+                "etcd", "--data-dir", str(folder),
+                "--listen-client-urls", f"http://{client}",
+                "--advertise-client-urls", f"http://{client}",
+                "--listen-peer-urls", f"http://{peer}",
+                "--initial-advertise-peer-urls", f"http://{peer}",
+                "--initial-cluster", f"default=http://{peer}",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        too_late = threading.Timer(PATIENCE, self._process.kill)
+        too_late.start()
+        said = []
+        for line in self._process.stderr:
+            said.append(line)
+            if "ready to serve client requests" in line:
+                break
+        else:
+            self.close()
+            raise RuntimeError(f"etcd does not start within {PATIENCE} s:\n{''.join(said[-5:])}")
+        too_late.cancel()
+        threading.Thread(target=self._drain, daemon=True).start()
+
+    def _drain(self):
+        """Reads what etcd says, so that it never waits for a reader."""
+        for _ in self._process.stderr:
+            pass
+
+    def close(self):
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
