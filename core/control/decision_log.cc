@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "core/base/file_size_signal.h"
 #include "core/base/status.h"
 #include "core/control/decision_text.h"
 
@@ -24,7 +25,15 @@ constexpr absl::string_view kHeader = "waybill decisions 2\n";
 }  // namespace
 
 ssize_t LogFile::Write(int fd, const char* data, size_t size_bytes, off_t offset_bytes) {
-  return ::pwrite(fd, data, size_bytes, offset_bytes);
+  ssize_t written = 0;
+  int error = 0;
+  {
+    const FileSizeSignalBlocked blocked;
+    written = ::pwrite(fd, data, size_bytes, offset_bytes);
+    error = errno;
+  }
+  errno = error;
+  return written;
 }
 int LogFile::Sync(int fd) { return ::fdatasync(fd); }
 

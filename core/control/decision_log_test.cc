@@ -3,6 +3,7 @@
 #include "core/control/decision_log.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cerrno>
 #include <filesystem>
@@ -127,6 +128,21 @@ TEST(DecisionLog, AChangedByteIsNeverReadAsAnotherDecision) {
       EXPECT_TRUE(decision == Of(5) || decision == Of(6)) << "byte " << i;
     }
   }
+}
+
+// Without care the kernel kills the process by SIGXFSZ, and nobody says why.
+TEST(DecisionLog, ALimitOnTheSizeOfFilesIsAnErrorAndNoDeath) {
+  const std::string path = PathOf("limit");
+  const auto log = DecisionLog::Open(path);
+  ASSERT_TRUE(log.ok()) << log.status();
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit none{0, before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &none);
+  const auto [recorded, status] = (*log)->Append(Of(5));
+  setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_EQ(recorded, Recorded::kUnknown);  // The zeros behind it failed, too.
+  EXPECT_EQ(status.message(), "decision log " + path + ": write: File too large");
 }
 
 TEST_F(FailingLogTest, AFullDiskRecordsNothingAndTheNextDecisionIsWhole) {
