@@ -1,329 +1,252 @@
-"""Kills, stops and restarts the processes of a job at random, and checks that it always recovers.
+"""Hurts the processes of a job and the machine below them at random, and checks that the job recovers.
 
-usage: tools/drills [--seconds N | --rounds N] [--seed N] [--fabric F]...
+usage: tools/drills [--seconds N | --rounds N | --each] [--seed N] [--fabric F]... [--json]
 
-A controller, two trainers, two workers and a replica, which is a group of its own, as real processes of the
-`waybill` program. No version goes without the workers. In each round the trainers publish a version while one
-process is killed or stopped, or the replica leaves or joins. Then what was killed is started again, what was stopped goes on, and versions are
-published until one is committed; the replica may stay away for some rounds. Nobody else is restarted.
+A job of real processes of the `waybill` program: a controller, two trainers, two workers and a replica,
+which is a group of its own. No version goes without the workers. In each round the trainers publish a
+version, and meanwhile one thing happens, drawn by the seed:
 
-Ends with 1 at the first round in which
+  kill         a process of any role is killed, and started again
+  stop         a process of any role is stopped for 0.1 to 4 s
+  leave        the replica leaves, or joins if it is away
+  disk         the disk of the controller's decisions is full, during the update or when the controller
+               restarts, or takes no byte more, so that the next decision cannot be recorded
+  descriptors  a process of any role gets no descriptor beyond those that it has, for two updates or
+               until a rank that was killed meanwhile is joining again
+  shm          a rank starts, or a worker renews its buffer, and gets no shared memory; /dev/shm is full
+  flip         a bit of what has arrived at a worker is flipped before the worker digests it
+  nothing      nothing
 
-  - what a worker shows is not every byte of one version (a torn read),
-  - a process does not answer by its deadline (a hang),
+Then what is missing is started and what was taken is given back, and versions are published until one
+is committed. The replica may stay away for some rounds; nobody else is restarted. A drill ends with
+status 1 at the first round in which
+
+  - workers of one group show different versions (a mix),
+  - what a worker shows is not every byte of one version (a torn read, or an undetected flip),
+  - a process does not answer by its deadline (a hang), or ends without a reason,
+  - an error does not name what was missing,
   - no version commits within four attempts after the fault, or
   - a replica that is there does not show the newest version, by an update or by catching up.
+
+It then says from which round on the same is drawn again (--from). Timing is not part of the seed, so
+that a failure may need several tries.
+
+Full disks, a full /dev/shm and limits are those of a mount namespace and of processes of the drill's own;
+that takes root or user namespaces. Over verbs the drill runs in the virtual machine of testing/softroce,
+with a smaller tensor.
 """
 
 import argparse
 import json
 import os
-import queue
 import random
-import signal
-import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections import Counter
 from pathlib import Path
 
-WAYBILL = os.path.abspath("tools/waybill/waybill")
-PUBLISH_SECONDS = 5
+import drill_machine
+from drilled_job import CONTROLLER, NODES, WAYBILL, Failure, Job
+from faults import FAULTS
+
 MOST_ATTEMPTS = 4
-ROWS, COLUMNS = 4096, 1024  # 8 MiB in BF16.
+DEFAULT_SECONDS = 60
+# Kills and stops hit every role, so they are drawn more often.
+WEIGHTS = {"kill": 4, "stop": 2, "leave": 2, "nothing": 1, "disk": 2, "descriptors": 3, "shm": 2, "flip": 4}
+
+GUEST = os.path.realpath("testing/softroce/rxe_guest")
+GUEST_NODES = "rxe1;rxe2;rxe3"  # Of the trainers, the workers and the replica.
+GUEST_BOOT_SECONDS = 300
+GUEST_ROUND_SECONDS = 60
 
 
-class Failure(Exception):
-    """What the drill looks for."""
+def round_of(job, fault):
+    """Publishes a version under the fault, then versions until one commits. Raises Failure."""
+    job.begin_publish()
+    after = FAULTS[fault](job)
+    for name in after.joining:
+        why = job.join_error(name)
+        if why is None:
+            continue
+        if not after.shortage:
+            raise Failure(f"{name} cannot join: {why}")
+        job.counts["a rank was refused during a shortage"] += 1
+        job.kill(name)
+        job.start(name)
+        job.await_joined(name)
+    job.check_all_run()
+    job.check_whole(after.restarted)
+    for attempt in range(1, MOST_ATTEMPTS + 1):
+        errors = [error for error in job.publish() if not job.is_of_replica(error)]
+        if not errors:
+            job.counts[f"recovered at attempt {attempt}"] += 1
+            break
+    else:
+        raise Failure(f"no recovery after {MOST_ATTEMPTS} attempts: {errors}")
+    job.check_all_run()
+    job.check()
 
 
-def make_checkpoint(folder):
-    """One tensor of BF16 numbers."""
-    size = ROWS * COLUMNS * 2
-    header = json.dumps(
-        {"w": {"dtype": "BF16", "shape": [ROWS, COLUMNS], "data_offsets": [0, size]}}
-    )
-    data = struct.pack("<Q", len(header)) + header.encode() + bytes(range(64, 96)) * (size // 32)
-    (folder / "model.safetensors").write_bytes(data)
-
-
-class Process:
-    """A process that takes commands and answers in lines of JSON."""
-
-    def __init__(self, name, *arguments):
-        self.name = name
-        self.stopped_until = 0.0
-        self._events = queue.Queue()
-        self._told = Counter()  # How often each event came.
-        self._process = subprocess.Popen(
-            [WAYBILL, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "WAYBILL_TOKEN": "drill"},
-        )
-        threading.Thread(target=self._read, daemon=True).start()
-        self._errors = []
-        threading.Thread(target=self._read_errors, daemon=True).start()
-
-    def _read(self):
-        for line in self._process.stdout:
-            event = json.loads(line)
-            self._told[event["event"]] += 1
-            self._events.put(event)
-        self._events.put(None)
-
-    def _read_errors(self):
-        for line in self._process.stderr:
-            self._errors.append(line)
-
-    def tell(self, command):
-        try:
-            self._process.stdin.write(command + "\n")
-            self._process.stdin.flush()
-        except (BrokenPipeError, ValueError):
-            pass  # It was killed; whoever waits for its answer is told.
-
-    def wait_for(self, event, seconds):
-        """The next event of that name; None where the process has ended."""
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                found = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
-            except queue.Empty:
-                raise Failure(f"hang: {self.name} said no {event!r} in {seconds} s") from None
-            if found is None or found.get("event") == event:
-                return found
-
-    def take_count(self, event):
-        """How often the event came since the last call."""
-        return self._told.pop(event, 0)
-
-    def signal(self, number):
-        self._process.send_signal(number)
-
-    def kill(self):
-        self._process.kill()
-        self._process.wait()
-
-    def leave(self):
-        """Ends the process as its user would."""
-        self._process.stdin.close()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            raise Failure(f"hang: {self.name} does not leave") from None
-
-    def errors(self):
-        return "".join(self._errors[-5:])
-
-
-REPLICA = "replica 0"
-
-
-class Job:
-    """A controller, two trainers, two workers and a replica."""
-
-    def __init__(self, folder, fabric, random_numbers):
-        self.folder, self.fabric, self.random = folder, fabric, random_numbers
-        self.checkpoint = folder / "checkpoint"
-        self.checkpoint.mkdir()
-        make_checkpoint(self.checkpoint)
-        self.address = "127.0.0.1:0"
-        self.processes = {}
-        self.version = 0
-        self.counts = Counter()
-        self.start("controller")
-        ranks = ["trainer 0", "trainer 1", "worker 0", "worker 1", REPLICA]
-        for name in ranks:
-            self.start(name)
-        for name in ranks:
-            self.await_joined(name)
-
-    def start(self, name):
-        if name == "controller":
-            self.processes[name] = Process(
-                name, "controller", "--driven", "--job", "drill", "--listen", self.address,
-                "--state", str(self.folder / "decisions"), "--require", "all",
-            )  # fmt: skip
-            told = self.processes[name].wait_for("listening", 30)
-            if told is None:
-                raise Failure(f"the controller does not start: {self.processes[name].errors()}")
-            self.address = told["address"]
-            return
-        role, rank = name.split()
-        world, more = "2", []
-        if role == "trainer":
-            more = ["--timeout", str(PUBLISH_SECONDS)]
-        elif role == "replica":
-            role, world, more = "worker", "1", ["--group", "replica"]
-        self.processes[name] = Process(
-            name, role, "--driven", "--job", "drill", "--controller", self.address,
-            "--rank", rank, "--world", world, "--checkpoint", str(self.checkpoint),
-            "--fabric", self.fabric, *more,
-        )  # fmt: skip
-
-    def await_joined(self, name):
-        told = self.processes[name].wait_for("joined", 60)
-        if told is None or "error" in told:
-            raise Failure(f"{name} cannot join: {told} {self.processes[name].errors()}")
-
-    def named(self, role):
-        return [name for name in self.processes if name.startswith(role)]
-
-    def begin_publish(self):
-        self.version += 1
-        for name in self.named("trainer"):
-            self.processes[name].tell(f"change {self.version}")
-            self.processes[name].tell(f"publish {self.version}")
-
-    def end_publish(self, killed=()):
-        """What keeps a trainer from saying that the workers have committed the version."""
-        errors = []
-        for name in self.named("trainer"):
-            if name in killed:
-                continue
-            # Until SENT, then until all groups have shown it.
-            told = self.processes[name].wait_for("published", 3 * PUBLISH_SECONDS + 10)
-            if told is None:
-                raise Failure(f"{name} has ended: {self.processes[name].errors()}")
-            # The workers come before the replica, which may miss a version.
-            if "error" in told and not told["error"].startswith("group replica"):
-                errors.append(told["error"])
-        return errors
-
-    def strike(self):
-        """A fault at a random moment of the update; whom it killed, and whom it stopped."""
-        what = self.random.choice(["kill", "kill", "stop", "nothing", "leave"])
-        name = self.random.choice(list(self.processes))
-        if what == "leave":
-            name = REPLICA
-        if REPLICA not in self.processes:
-            self.counts["join replica"] += 1
-            self.start(REPLICA)  # It joins during the update.
-        moment = (
-            time.monotonic()
-            + self.random.choice([0, 0.002, 0.01, 0.03, 0.1]) * self.random.random()
-        )
-        while time.monotonic() < moment:
-            pass
-        self.counts[f"{what} {name.split()[0]}" if what != "nothing" else what] += 1
-        if what == "kill" or (what == "leave" and name in self.processes):
-            process = self.processes.pop(name) if name == REPLICA else self.processes[name]
-            process.kill() if what == "kill" else process.leave()
-            return [name], []
-        if what == "stop":
-            self.processes[name].signal(signal.SIGSTOP)
-            timer = threading.Timer(
-                self.random.uniform(0.1, 4), self.processes[name].signal, [signal.SIGCONT]
-            )
-            timer.start()
-            return [], [timer]
-        return [], []
-
-    def await_replica(self):
-        """Waits until the replica shows the newest version."""
-        if REPLICA not in self.processes:
-            return
-        end = time.monotonic() + 30
-        replica = self.processes[REPLICA]
-        shown = {"version": 0}
-        while shown["version"] < self.version:
-            shown = replica.wait_for("shown", max(0.0, end - time.monotonic()))
-            if shown is None:
-                raise Failure(f"{REPLICA} has ended: {replica.errors()}")
-        self.counts["caught up"] += replica.take_count("caught_up")
-
-    def check(self):
-        self.await_replica()
-        for name in self.named("worker") + self.named("replica"):
-            self.processes[name].tell(f"check {self.version}")
-            told = self.processes[name].wait_for("checked", 30)
-            if told is None or "error" in told:
-                raise Failure(f"torn or wrong: {name}: {told}")
-
-    def round(self):
-        self.begin_publish()
-        killed, timers = self.strike()
-        if "controller" in killed:
-            self.start("controller")
-        self.end_publish(killed)
-        for timer in timers:
-            timer.join()
-        back = [name for name in killed if name not in ("controller", REPLICA)]
-        if REPLICA in killed and self.random.random() < 0.5:
-            back.append(REPLICA)
-        for name in back:
-            self.start(name)
-        for name in back:
-            self.await_joined(name)
-        for attempt in range(1, MOST_ATTEMPTS + 1):
-            self.begin_publish()
-            errors = self.end_publish()
-            if not errors:
-                self.counts[f"recovered at attempt {attempt}"] += 1
-                break
-        else:
-            raise Failure(f"no recovery after {MOST_ATTEMPTS} attempts: {errors}")
-        self.check()
-
-    def close(self):
-        for process in self.processes.values():
-            process.kill()
-
-
-def drill(seed, fabric, seconds=None, rounds=None):
+def drill(seed, fabric, faults, seconds=None, rounds=None, first=1, each=False):
     """Returns how many rounds there were, and what happened, by count. Raises Failure."""
     with tempfile.TemporaryDirectory() as folder:
-        job = Job(Path(folder), fabric, random.Random(seed))
+        job = Job(Path(folder), fabric)
         try:
             end = time.monotonic() + (seconds or float("inf"))
-            done = 0
-            while time.monotonic() < end and done != rounds:
-                job.round()
-                done += 1
-                if done % 50 == 0:
-                    print(f"{fabric}: {done} rounds", file=sys.stderr, flush=True)
-            return done, job.counts
+            number = first
+            while time.monotonic() < end and (rounds is None or number < first + rounds):
+                # What a round draws depends on nothing that happened before it.
+                job.random = random.Random(f"{seed}/{number}")
+                fault = job.random.choices(faults, [WEIGHTS[fault] for fault in faults])[0]
+                if each:
+                    fault = faults[(number - first) % len(faults)]
+                try:
+                    round_of(job, fault)
+                except Failure as failure:
+                    raise Failure(
+                        f"round {number} ({fault}): {failure}\n{job.counts}\n{job.status()}"
+                    ) from None
+                if number % 50 == 0:
+                    print(f"{fabric}: round {number}", file=sys.stderr, flush=True)
+                number += 1
+            return number - first, job.counts
         finally:
             job.close()
 
 
-def print_table(columns):
+def drill_in_guest(options):
+    """Runs this program in the guest. Returns what it prints with --json."""
+    rounds = options.rounds or (len(options.faults or FAULTS) if options.each else 100)
+    timeout = GUEST_BOOT_SECONDS + int(
+        options.seconds + GUEST_BOOT_SECONDS if options.seconds else rounds * GUEST_ROUND_SECONDS
+    )
+    command = [GUEST, "run", f"--devices={GUEST_NODES.count(';') + 1}", f"--timeout={timeout}"]
+    command += ["python3", os.path.realpath(__file__), "--json", "--fabric", "verbs"]
+    command += ["--seed", str(options.seed), "--from", str(options.first)]
+    command += ["--each"] if options.each else []
+    for fault in options.faults or []:
+        command += ["--fault", fault]
+    command += ["--seconds", str(options.seconds)] if options.seconds else ["--rounds", str(rounds)]
+    last = ""
+    with subprocess.Popen(
+        ["setpriv", "--pdeathsig", "TERM", *command],
+        env={**os.environ, "WAYBILL_RXE_NODES": GUEST_NODES},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    ) as guest:
+        for line in guest.stdout:
+            last = line
+            if not line.startswith("{"):
+                print(line, end="", file=sys.stderr, flush=True)
+    try:
+        return json.loads(last)
+    except ValueError:
+        sys.exit(f"the drill in the guest ended with status {guest.returncode}: {last}")
+
+
+def drills(options):
+    """Returns the report of all fabrics that were asked for."""
+    report = {"seed": options.seed, "fabrics": {}, "failure": None}
+    seconds = options.seconds
+    rounds = options.rounds or (len(options.faults or FAULTS) if options.each else None)
+    if not seconds and not rounds:
+        seconds = DEFAULT_SECONDS
+    for fabric in options.fabric or ["local", "tcp"]:
+        begin = time.monotonic()
+        if fabric == "verbs" and not NODES:
+            found = drill_in_guest(options)
+            report["fabrics"] |= found["fabrics"]
+            report["failure"] = found["failure"]
+        else:
+            try:
+                done, counts = drill(
+                    options.seed,
+                    fabric,
+                    options.faults or list(FAULTS),
+                    seconds,
+                    rounds,
+                    options.first,
+                    options.each,
+                )
+                report["fabrics"][fabric] = {
+                    "rounds": done,
+                    "seconds": round(time.monotonic() - begin, 1),
+                    "counts": dict(sorted(counts.items())),
+                }
+            except Failure as failure:
+                report["failure"] = f"seed {options.seed}, {fabric}, {failure}"
+        if report["failure"]:
+            break
+    return report
+
+
+ROLES = [CONTROLLER, "trainer", "worker", "replica"]
+# What is drawn: "kill worker" and the like. All other counts are of what came of it.
+DRAWN = ["kill", "stop", "leave", "join", "full disk", "no descriptors", "no shared memory", "flip bit"]
+NEVER = ["mixes", "torn reads", "undetected flips", "hangs"]  # The first one ends the drill.
+
+
+def print_table(fabrics):
     """Prints a row for each kind of thing that happened, and a column for each fabric."""
-    rows = [
-        "rounds",
-        *sorted({what for counts in columns.values() for what in counts} - {"rounds"}),
-    ]
-    print(f"{'':<28}" + "".join(f"{fabric:>10}" for fabric in columns))
-    for row in [*rows, "torn reads", "hangs"]:
-        print(f"{row:<28}" + "".join(f"{counts.get(row, 0):>10}" for counts in columns.values()))
+    counted = {what for report in fabrics.values() for what in report["counts"]}
+    drawn = [f"{what} {role}" for what in DRAWN for role in ROLES if f"{what} {role}" in counted]
+    drawn += ["nothing"] if "nothing" in counted else []
+    rows = [("rounds", [report["rounds"] for report in fabrics.values()])]
+    rows.append(("seconds", [round(report["seconds"]) for report in fabrics.values()]))
+    for what in [*drawn, *sorted(counted - set(drawn))]:
+        rows.append((what, [report["counts"].get(what, 0) for report in fabrics.values()]))
+    rows += [(what, [0 for _ in fabrics]) for what in NEVER]
+    width = max(len(what) for what, _ in rows) + 2
+    print(f"{'':<{width}}" + "".join(f"{fabric:>8}" for fabric in fabrics))
+    for what, numbers in rows:
+        print(f"{what:<{width}}" + "".join(f"{number:>8}" for number in numbers))
 
 
-def main():
+def parse(arguments):
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, usage=argparse.SUPPRESS
     )
     parser.add_argument("--seconds", type=float, help="how long on each fabric; 60 by default")
     parser.add_argument("--rounds", type=int, help="how many rounds on each fabric")
+    parser.add_argument(
+        "--each", action="store_true", help="one fault after the other instead of a random one"
+    )
     parser.add_argument("--seed", type=int, default=1, help="what is drawn; 1 by default")
     parser.add_argument(
-        "--fabric", action="append", choices=["local", "tcp"], help="by default local, then tcp"
+        "--from", type=int, default=1, dest="first", metavar="ROUND", help="begins with that round"
     )
-    options = parser.parse_args()
-    seconds = options.seconds or (None if options.rounds else 60)
-    columns = {}
-    for fabric in options.fabric or ["local", "tcp"]:
-        try:
-            rounds, counts = drill(options.seed, fabric, seconds, options.rounds)
-        except Failure as failure:
-            sys.exit(f"seed {options.seed}, {fabric}: {failure}")
-        columns[fabric] = counts | {"rounds": rounds}
-    print_table(columns)
+    parser.add_argument(
+        "--fabric",
+        action="append",
+        choices=["local", "tcp", "verbs"],
+        help="can be given several times; by default local, then tcp",
+    )
+    parser.add_argument(
+        "--fault",
+        action="append",
+        choices=list(FAULTS),
+        dest="faults",
+        help="draws this fault only; can be given several times",
+    )
+    parser.add_argument("--json", action="store_true", help="prints one JSON object instead of a table")
+    return parser.parse_args(arguments)
+
+
+def main():
+    options = parse(sys.argv[1:])
+    if not Path(WAYBILL).exists():
+        sys.exit(f"{WAYBILL} is missing: run tools/drills, which builds it")
+    drill_machine.enter_own_mounts()
+    report = drills(options)
+    if options.json:
+        print(json.dumps(report))
+    elif report["fabrics"]:
+        print_table(report["fabrics"])
+    if report["failure"]:
+        sys.exit(report["failure"])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,180 @@
+"""Flips a bit of an update between its arrival at a worker and the worker's look at its digest.
+
+A worker digests what a trainer sent as soon as all of that trainer's lanes have delivered everything. So the
+worker is stopped in the middle of an update, and where bytes of a trainer are still missing then, a bit is
+flipped among those that have arrived or arrive now. Whatever carried the byte, it is wrong, and
+nobody has digested it yet.
+"""
+
+import mmap
+import os
+import re
+import signal
+import time
+
+from drilled_job import (
+    ANSWER_SECONDS,
+    NODES,
+    PATTERN,
+    RANKS,
+    TENSOR,
+    TENSOR_BYTES,
+    Failure,
+    role_of,
+)
+
+BUFFER = re.compile(r"/memfd:weights(?: \(shadow\))? \(deleted\)")  # What a worker receives into.
+SAMPLE_BYTES = 8  # Old bytes equal new ones in so many with a chance of 1 in 2^28.
+SAMPLES = 128  # Of each trainer.
+LOOK_SECONDS = 20 if NODES else 1
+STOP_SECONDS = 0.05 if NODES else 0.002
+BETWEEN_SECONDS = 0.02 if NODES else 0.001
+TRAINERS = sum(name.startswith("trainer") for name in RANKS)
+_32_BITS = 0xFFFFFFFF
+
+
+def key_of(version):
+    """Returns what tools/check/change.h calls the key of the tensor in that version."""
+    bits = (1 << 64) - 1
+    found = (0xCBF29CE484222325 ^ version) * 0x100000001B3 & bits
+    for char in TENSOR.encode():
+        found = (found ^ char) * 0x100000001B3 & bits
+    return (found ^ found >> 32) & _32_BITS
+
+
+def bytes_of(key, begin, size):
+    """Returns bytes of the tensor, whose BF16 numbers change in their low seven bits."""
+    expected = bytearray()
+    for element in range(begin // 2, (begin + size) // 2):
+        x = (element * 0x9E3779B1 + key) & _32_BITS
+        x = (x ^ x >> 15) * 0x85EBCA77 & _32_BITS
+        at = 2 * element % len(PATTERN)
+        expected.append(PATTERN[at] ^ (x ^ x >> 13) & 0x7F)
+        expected.append(PATTERN[at + 1])
+    return bytes(expected)
+
+
+class Samples:
+    """What a version has at some places of the tensor."""
+
+    def __init__(self, version):
+        key = key_of(version)
+        step = TENSOR_BYTES // TRAINERS // SAMPLES
+        self._at = {begin: bytes_of(key, begin, SAMPLE_BYTES) for begin in range(0, TENSOR_BYTES, step)}
+
+    def of_trainers(self, begin, end):
+        """Returns, for each trainer, its samples in [begin, end) of the tensor: {place: bytes}."""
+        found = [{} for _ in range(TRAINERS)]
+        for at, expected in self._at.items():
+            if begin <= at < end:
+                found[at * TRAINERS // TENSOR_BYTES][at] = expected
+        return [samples for samples in found if samples]
+
+
+class _Buffer:
+    """Memory that a worker receives into, mapped into this process."""
+
+    def __init__(self, path, samples, begin, size):
+        self._begin = begin
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self.memory = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        self._of_trainers = samples.of_trainers(begin, begin + size)
+
+    def _has(self, of, at):
+        begin = at - self._begin
+        return self.memory[begin : begin + SAMPLE_BYTES] == of[at]
+
+    def incomplete(self):
+        """Returns the samples of the trainers of which something is missing."""
+        return [of for of in self._of_trainers if not all(self._has(of, at) for at in of)]
+
+    def flip(self, of, numbers):
+        """Flips a bit beside one of the samples that have arrived. Returns false if none has."""
+        arrived = [at for at in of if self._has(of, at)]
+        if not arrived:
+            return False
+        at = numbers.choice(arrived) + numbers.randrange(SAMPLE_BYTES)
+        self.memory[at - self._begin] ^= 1 << numbers.randrange(8)
+        return True
+
+
+def _open_buffers(pid, size):
+    """Returns the buffers of that size that the process has open: {inode: its descriptor's path}."""
+    found = {}
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        path = f"/proc/{pid}/fd/{name}"
+        try:
+            if BUFFER.fullmatch(os.readlink(path)) and os.stat(path).st_size == size:
+                found[os.stat(path).st_ino] = path
+        except FileNotFoundError:
+            pass  # It was closed meanwhile.
+    return found
+
+
+def _await_stopped(pid):
+    end = time.monotonic() + ANSWER_SECONDS
+    states = {"R"}
+    while states & {"R", "S", "D"}:
+        if time.monotonic() > end:
+            raise Failure(f"hang: process {pid} does not stop")
+        states = set()
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/stat", encoding="ascii") as file:
+                states.add(file.read().rpartition(")")[2].split()[0])
+
+
+def publish_and_flip(job, name):
+    """Begins to publish, and flips a bit of what comes to that worker.
+
+    Returns false if the update was over before a bit could be flipped.
+    """
+    samples = Samples(job.version + 1)
+    process = job.processes[name]
+    begin, size = 0, TENSOR_BYTES
+    if role_of(name) == "worker":  # Each holds some of the rows; the replica holds all of them.
+        size = TENSOR_BYTES // len([other for other in RANKS if role_of(other) == "worker"])
+        begin = int(name.split()[1]) * size
+    # Over `local` a lender has the buffers of others open, too: another process digests those.
+    others = [job.processes[n].pid for n in job.named("worker", "replica") if n != name]
+    foreign = {inode for pid in others for inode in _open_buffers(pid, size)}
+    buffers = [
+        _Buffer(path, samples, begin, size)
+        for inode, path in _open_buffers(process.pid, size).items()
+        if inode not in foreign
+    ]
+    job.begin_publish()
+    end = time.monotonic() + LOOK_SECONDS
+    try:
+        while time.monotonic() < end and not job.publish_is_over():
+            if _flip_while_stopped(process, buffers, job.random):
+                return True
+            _pass(job.random.uniform(0, BETWEEN_SECONDS))
+        return False
+    finally:
+        for buffer in buffers:
+            buffer.memory.close()
+
+
+def _flip_while_stopped(process, buffers, numbers):
+    process.signal(signal.SIGSTOP)
+    try:
+        _await_stopped(process.pid)
+        # The worker has digested nothing of what is incomplete now, and does not before it goes on.
+        incomplete = [(buffer, of) for buffer in buffers for of in buffer.incomplete()]
+        end = time.monotonic() + STOP_SECONDS
+        while True:
+            if any(buffer.flip(of, numbers) for buffer, of in incomplete):
+                return True
+            if time.monotonic() > end:
+                return False
+    finally:
+        process.signal(signal.SIGCONT)
+
+
+def _pass(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
