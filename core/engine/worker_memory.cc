@@ -171,7 +171,8 @@ absl::Status WorkerMemory::ZeroPadding(const RegionSpans& regions) {
 absl::Status WorkerMemory::AllocateLedgers(uint32_t entries) {
   for (Buffer& buffer : buffers_) {
     if (buffer.ledger.id != RegionId::kNone) {
-      WAYBILL_RETURN_IF_ERROR(fabric_.Release(buffer.ledger.id));
+      const RegionId last = std::exchange(buffer.ledger, {}).id;
+      WAYBILL_RETURN_IF_ERROR(fabric_.Release(last));
     }
     const uint64_t size_bytes = std::max<uint64_t>(entries, 1) * sizeof(LedgerEntry);
     WAYBILL_ASSIGN_OR_RETURN(buffer.ledger, fabric_.Allocate(size_bytes, "ledger"));

@@ -116,5 +116,18 @@ TEST(LedgerTest, ALedgerThatCannotBeHadIsAnErrorOfThePlan) {
   EXPECT_EQ(cluster.PublishAndCheck(1), "");
 }
 
+// The ledgers of the plan before are released when a new one is allocated.
+TEST(LedgerTest, ALaterPlansLedgerThatCannotBeHadIsTriedAgain) {
+  for (const uint64_t nth : {1, 2}) {
+    FaultCluster cluster(Network::kPosted, {});
+    ASSERT_EQ(cluster->Connect().message(), "");
+    cluster.at_worker(1).FailCall(FabricCall::kAllocate, "ledger", nth,
+                                  absl::ResourceExhaustedError("no memory"));
+    EXPECT_EQ(cluster->Connect().code(), absl::StatusCode::kResourceExhausted) << nth;
+    ASSERT_EQ(cluster->Connect().message(), "") << nth;
+    EXPECT_EQ(cluster.PublishAndCheck(1), "") << nth;
+  }
+}
+
 }  // namespace
 }  // namespace waybill
