@@ -176,7 +176,10 @@ absl::StatusOr<proto::Offers> WorkerRank::SetLoan(TermPlan plan) {
       &fabric_, staging_.get(), [this, group = plan.group](const TrainerEvent& event) {
         loan_events_.emplace_back(group, event);
       });
-  return loan.sender->SetPlan(std::move(plan), std::move(sources));
+  const std::string group = plan.group;
+  absl::StatusOr<proto::Offers> offers = loan.sender->SetPlan(std::move(plan), std::move(sources));
+  if (!offers.ok()) ForgetGroup(group);  // The session has no such term, so nobody else ends it.
+  return offers;
 }
 
 absl::Status WorkerRank::SetBufferAddress(const std::string& group, uint32_t worker,

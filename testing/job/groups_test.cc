@@ -4,13 +4,16 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
 
 #include "core/control/ask_controller.h"
 #include "core/control/status_json.h"
 #include "core/fabric/choice/make_fabric.h"
+#include "core/fabric/local/local_fabric.h"
 #include "testing/cluster/quantised_model.h"
+#include "testing/faulty_fabric/faulty_fabric.h"
 #include "testing/job/job.h"
 
 namespace waybill {
@@ -170,6 +173,27 @@ INSTANTIATE_TEST_SUITE_P(Modes, CatchUp, testing::Values(Mode::kShadow, Mode::kS
                          [](const auto& mode) {
                            return mode.param == Mode::kShadow ? "Shadow" : "ShadowCopy";
                          });
+
+// A snapshot that outlives its loan keeps the buffer of the next version but one.
+TEST(CatchUpFault, ALenderThatGetsNoMemoryForTheLoanTakesLaterVersions) {
+  const auto make_fabric = [](const std::string& rank) -> std::unique_ptr<Fabric> {
+    auto fabric = std::make_unique<FaultyFabric>(*MakeLocalFabric());
+    if (rank == "worker 0") {
+      for (uint64_t nth = 1; nth <= 10; ++nth) {
+        fabric->FailCall(FabricCall::kAllocate, "ledgers to be sent", nth,
+                         absl::ResourceExhaustedError("no memory"));
+      }
+    }
+    return fabric;
+  };
+  Job job({.make_fabric = make_fabric, .trainers = 2, .workers = 2, .groups = {"a", "b"}});
+  StartWithWorker0(job);
+  PublishToAll(job, 1);
+  job.Fill(2);  // The trainers do not hold version 1 any more.
+  ASSERT_EQ(job.JoinWorker(1).message(), "");
+  for (const uint64_t version : {2, 3, 4}) PublishToAll(job, version);
+  EXPECT_TRUE(job.Shows(0, 4));
+}
 
 // Every worker holds all of a matrix, quantised.
 class AllQuantised final : public ClusterModel {
