@@ -54,6 +54,7 @@ class Process:
 
     def __init__(self, name, *arguments):
         self.name = name
+        self.shown_version = 0
         self._events = queue.Queue()
         self._told = Counter()  # How often each event came.
         self._errors = []
@@ -82,6 +83,8 @@ class Process:
             except ValueError:
                 event = {"event": "said", "line": line.strip()}
             self._told[event["event"]] += 1
+            if event["event"] == "shown":
+                self.shown_version = event["version"]
             self._events.put(event)
         self._events.put(None)
 
@@ -103,7 +106,7 @@ class Process:
             try:
                 found = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                raise Failure(f"hang: {self.name} said no {event!r} in {seconds:.0f} s") from None
+                raise Failure(f"hang: {self.name} has not said {event!r} by its deadline") from None
             if found is None:
                 self._events.put(None)  # For the next call.
                 return None
@@ -309,10 +312,8 @@ class Job:
             return
         end = time.monotonic() + ANSWER_SECONDS
         replica = self.processes[REPLICA]
-        shown = {"version": 0}
-        while shown["version"] < self.version:
-            shown = replica.wait_for("shown", max(0.0, end - time.monotonic()))
-            if shown is None:
+        while replica.shown_version < self.version:
+            if replica.wait_for("shown", max(0.0, end - time.monotonic())) is None:
                 raise Failure(f"{REPLICA} has ended: {replica.end()}")
 
     def checked(self, name, version):
