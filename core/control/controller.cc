@@ -19,6 +19,7 @@
 #include "core/control/control.grpc.pb.h"
 #include "core/control/credentials.h"
 #include "core/control/decision_log.h"
+#include "core/control/doorkeeper.h"
 #include "core/control/keepalive.h"
 #include "core/control/task_thread.h"
 #include "core/protocol/fragments.h"
@@ -103,6 +104,7 @@ class Server final : public Controller,
                      store_ == nullptr ? std::vector<Decision>{} : store_->decisions(), this) {}
 
   ~Server() override {
+    doorkeeper_.reset();
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
     records_.reset();
     computations_.reset();
@@ -117,13 +119,15 @@ class Server final : public Controller,
   absl::Status Listen(const std::string& address) {
     WAYBILL_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> credentials,
                              ServerCredentials(options_.token));
+    absl::StatusOr<std::unique_ptr<Doorkeeper>> doorkeeper = Doorkeeper::Listen(address);
+    if (!doorkeeper.ok()) return While("controller", doorkeeper.status());
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(address, credentials, &port_);
+    std::unique_ptr<Doorkeeper::Acceptor> acceptor =
+        builder.experimental().AddExternalConnectionAcceptor(
+            grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
     builder.AddChannelArgument(
         GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
         static_cast<int>(absl::ToInt64Milliseconds(options_.stranger_timeout)));
-    // Without this a second server on the same port would share it silently.
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
@@ -131,16 +135,15 @@ class Server final : public Controller,
                                kKeepaliveMs / 2);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port_ == 0) {
-      return absl::UnavailableError(
-          absl::StrCat("controller: cannot listen on ", address, " (in use, or not an address)"));
-    }
+    if (server_ == nullptr) return absl::InternalError("controller: gRPC starts no server");
+    doorkeeper_ = *std::move(doorkeeper);
+    doorkeeper_->Start(std::move(acceptor));
     host_ = address.substr(0, address.rfind(':'));
     clock_ = std::thread([this] { KeepTime(); });
     return absl::OkStatus();
   }
 
-  std::string address() const override { return absl::StrCat(host_, ":", port_); }
+  std::string address() const override { return absl::StrCat(host_, ":", doorkeeper_->port()); }
 
   proto::StatusReply status() const override {
     const std::lock_guard lock(mutex_);
@@ -312,7 +315,7 @@ class Server final : public Controller,
   std::unique_ptr<TaskThread> records_ = std::make_unique<TaskThread>();
   std::thread clock_;
   std::string host_;
-  int port_ = 0;
+  std::unique_ptr<Doorkeeper> doorkeeper_;
   std::unique_ptr<grpc::Server> server_;
 };
 

@@ -2,10 +2,18 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
+#include "core/base/unique_fd.h"
+#include "core/control/ask_controller.h"
 #include "testing/job/job.h"
 
 namespace waybill {
@@ -157,7 +165,31 @@ TEST(Controller, APortIsListenedOnOnce) {
   ASSERT_EQ(job.StartController().message(), "");
   const std::string address = job.controller().address();
   EXPECT_EQ(Job({}).StartController(address).message(),
-            "controller: cannot listen on " + address + " (in use, or not an address)");
+            "controller: listen on " + address + ": Address already in use (errno 98)");
+}
+
+// gRPC's own listener would close for good.
+TEST(Controller, LetsRanksInAgainAfterItHadNoDescriptorLeft) {
+  Job job({});
+  ASSERT_EQ(job.StartController().message(), "");
+  const std::string address = job.controller().address();
+  const UniqueFd client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in to{.sin_family = AF_INET};
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  uint32_t port = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
+  to.sin_port = htons(static_cast<uint16_t>(port));
+  const UniqueFd lowest_free(dup(client.get()));
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit none{static_cast<rlim_t>(lowest_free.get()), before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &none);
+  const int connected = connect(client.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to));
+  pollfd answer{client.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&answer, 1, /*timeout=*/300), 0);  // It was not let in.
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_EQ(connected, 0);
+  EXPECT_EQ(FetchStatus(address, "secret", absl::Seconds(20)).status().message(), "");
 }
 
 // Publishes until it succeeds, as a training loop would; returns how many attempts that took.
