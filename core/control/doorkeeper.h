@@ -14,8 +14,8 @@
 
 namespace waybill {
 
-// gRPC's own listener closes for good when accept() fails once, for example because the process has no
-// descriptor left for a moment. This one waits and tries again.
+// gRPC's own listener closes for good when accept() fails once, for example because the process has
+// no descriptor left for a moment. This one waits and tries again.
 class Doorkeeper {
  public:
   using Acceptor = grpc::experimental::ExternalConnectionAcceptor;

@@ -152,8 +152,8 @@ class Process:
 class Job:
     """A controller, two trainers, two workers and a replica, and the machine that they run on."""
 
-    def __init__(self, folder, fabric):
-        self.folder, self.fabric = folder, fabric
+    def __init__(self, folder, fabric, digests=True):
+        self.folder, self.fabric, self.digests = folder, fabric, digests
         self.random = random.Random(0)
         self.counts = Counter()
         self.processes = {}
@@ -214,6 +214,7 @@ class Job:
         world, node, more = "2", 0, []
         if role == "trainer":
             more = ["--timeout", str(PUBLISH_SECONDS)]
+            more += [] if self.digests else ["--no-digests"]
         elif role == "worker":
             node = 1
         else:
@@ -239,7 +240,17 @@ class Job:
         return told.get("error")
 
     def kill(self, name):
+        self.count_catch_up(name)
         self.processes.pop(name).kill()
+
+    def leave(self, name):
+        self.count_catch_up(name)
+        self.processes.pop(name).leave()
+
+    def count_catch_up(self, name=REPLICA):
+        """Counts how often a replica that goes, or the drill's end, has caught up."""
+        if name == REPLICA and name in self.processes:
+            self.counts["the replica caught up"] += self.processes[name].count("caught_up")
 
     def check_all_run(self):
         for process in self.processes.values():

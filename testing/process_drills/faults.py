@@ -22,7 +22,7 @@ from drilled_job import (
 from flipped_bits import publish_and_flip
 
 NO_PAGES = "File too large"  # EFBIG: how memfd_create() and files end at RLIMIT_FSIZE.
-FLIP_ATTEMPTS = 8
+FLIP_ATTEMPTS = 20
 HALT_SECONDS = 30 if NODES else 5
 
 
@@ -88,7 +88,7 @@ def leave_or_join(job: Job):
     if REPLICA in job.processes:
         job.moment()
         job.counts["leave replica"] += 1
-        job.processes.pop(REPLICA).leave()
+        job.leave(REPLICA)
         after.restarted.add(REPLICA)
     else:
         job.counts["join replica"] += 1

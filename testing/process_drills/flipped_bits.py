@@ -60,7 +60,9 @@ class Samples:
     def __init__(self, version):
         key = key_of(version)
         step = TENSOR_BYTES // TRAINERS // SAMPLES
-        self._at = {begin: bytes_of(key, begin, SAMPLE_BYTES) for begin in range(0, TENSOR_BYTES, step)}
+        self._at = {
+            begin: bytes_of(key, begin, SAMPLE_BYTES) for begin in range(0, TENSOR_BYTES, step)
+        }
 
     def of_trainers(self, begin, end):
         """Returns, for each trainer, its samples in [begin, end) of the tensor: {place: bytes}."""

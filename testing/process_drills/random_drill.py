@@ -28,8 +28,8 @@ status 1 at the first round in which
   - no version commits within four attempts after the fault, or
   - a replica that is there does not show the newest version, by an update or by catching up.
 
-It then says from which round on the same is drawn again (--from). Timing is not part of the seed, so
-that a failure may need several tries.
+It then names the round, from which on the same is drawn again (--from). Timing is not part of the
+seed, so that a failure may need several tries.
 
 Full disks, a full /dev/shm and limits are those of a mount namespace and of processes of the drill's own;
 that takes root or user namespaces. Over verbs the drill runs in the virtual machine of testing/softroce,
@@ -53,7 +53,16 @@ from faults import FAULTS
 MOST_ATTEMPTS = 4
 DEFAULT_SECONDS = 60
 # Kills and stops hit every role, so they are drawn more often.
-WEIGHTS = {"kill": 4, "stop": 2, "leave": 2, "nothing": 1, "disk": 2, "descriptors": 3, "shm": 2, "flip": 4}
+WEIGHTS = {
+    "kill": 4,
+    "stop": 2,
+    "leave": 2,
+    "nothing": 1,
+    "disk": 2,
+    "descriptors": 3,
+    "shm": 2,
+    "flip": 4,
+}
 
 GUEST = os.path.realpath("testing/softroce/rxe_guest")
 GUEST_NODES = "rxe1;rxe2;rxe3"  # Of the trainers, the workers and the replica.
@@ -88,47 +97,48 @@ def round_of(job, fault):
     job.check()
 
 
-def drill(seed, fabric, faults, seconds=None, rounds=None, first=1, each=False):
+def drill(options, fabric, faults, seconds, rounds):
     """Returns how many rounds there were, and what happened, by count. Raises Failure."""
     with tempfile.TemporaryDirectory() as folder:
-        job = Job(Path(folder), fabric)
+        job = Job(Path(folder), fabric, digests=not options.no_digests)
         try:
             end = time.monotonic() + (seconds or float("inf"))
-            number = first
-            while time.monotonic() < end and (rounds is None or number < first + rounds):
+            number = options.first
+            while time.monotonic() < end and (rounds is None or number < options.first + rounds):
                 # What a round draws depends on nothing that happened before it.
-                job.random = random.Random(f"{seed}/{number}")
+                job.random = random.Random(f"{options.seed}/{number}")
                 fault = job.random.choices(faults, [WEIGHTS[fault] for fault in faults])[0]
-                if each:
-                    fault = faults[(number - first) % len(faults)]
+                if options.each:
+                    fault = faults[(number - options.first) % len(faults)]
                 try:
                     round_of(job, fault)
                 except Failure as failure:
                     raise Failure(
-                        f"round {number} ({fault}): {failure}\n{job.counts}\n{job.status()}"
+                        f"tools/drills --fabric {fabric} --seed {options.seed} --from {number}: "
+                        f"{fault}: {failure}\n{dict(job.counts)}\n{job.status()}"
                     ) from None
                 if number % 50 == 0:
                     print(f"{fabric}: round {number}", file=sys.stderr, flush=True)
                 number += 1
-            return number - first, job.counts
+            job.count_catch_up()
+            return number - options.first, job.counts
         finally:
             job.close()
 
 
-def drill_in_guest(options):
+def drill_in_guest(options, seconds, rounds):
     """Runs this program in the guest. Returns what it prints with --json."""
-    rounds = options.rounds or (len(options.faults or FAULTS) if options.each else 100)
-    timeout = GUEST_BOOT_SECONDS + int(
-        options.seconds + GUEST_BOOT_SECONDS if options.seconds else rounds * GUEST_ROUND_SECONDS
-    )
+    timeout = GUEST_BOOT_SECONDS + (rounds or 0) * GUEST_ROUND_SECONDS + int(seconds or 0) * 2
     command = [GUEST, "run", f"--devices={GUEST_NODES.count(';') + 1}", f"--timeout={timeout}"]
     command += ["python3", os.path.realpath(__file__), "--json", "--fabric", "verbs"]
     command += ["--seed", str(options.seed), "--from", str(options.first)]
+    command += ["--seconds", str(seconds)] if seconds else []
+    command += ["--rounds", str(rounds)] if rounds else []
     command += ["--each"] if options.each else []
+    command += ["--no-digests"] if options.no_digests else []
     for fault in options.faults or []:
         command += ["--fault", fault]
-    command += ["--seconds", str(options.seconds)] if options.seconds else ["--rounds", str(rounds)]
-    last = ""
+    report = None
     with subprocess.Popen(
         ["setpriv", "--pdeathsig", "TERM", *command],
         env={**os.environ, "WAYBILL_RXE_NODES": GUEST_NODES},
@@ -138,46 +148,38 @@ def drill_in_guest(options):
         errors="replace",
     ) as guest:
         for line in guest.stdout:
-            last = line
-            if not line.startswith("{"):
+            if line.startswith('{"seed"'):
+                report = json.loads(line)
+            elif report is None:
                 print(line, end="", file=sys.stderr, flush=True)
-    try:
-        return json.loads(last)
-    except ValueError:
-        sys.exit(f"the drill in the guest ended with status {guest.returncode}: {last}")
+    if report is None:
+        sys.exit(f"the guest ended with status {guest.returncode} and without a report")
+    return report
 
 
 def drills(options):
     """Returns the report of all fabrics that were asked for."""
     report = {"seed": options.seed, "fabrics": {}, "failure": None}
-    seconds = options.seconds
-    rounds = options.rounds or (len(options.faults or FAULTS) if options.each else None)
-    if not seconds and not rounds:
-        seconds = DEFAULT_SECONDS
+    faults = options.faults or list(FAULTS)
+    seconds, rounds = options.seconds, options.rounds
+    if seconds is None and rounds is None:
+        seconds, rounds = (None, len(faults)) if options.each else (DEFAULT_SECONDS, None)
     for fabric in options.fabric or ["local", "tcp"]:
-        begin = time.monotonic()
         if fabric == "verbs" and not NODES:
-            found = drill_in_guest(options)
+            found = drill_in_guest(options, seconds, rounds)
             report["fabrics"] |= found["fabrics"]
             report["failure"] = found["failure"]
         else:
+            begin = time.monotonic()
             try:
-                done, counts = drill(
-                    options.seed,
-                    fabric,
-                    options.faults or list(FAULTS),
-                    seconds,
-                    rounds,
-                    options.first,
-                    options.each,
-                )
+                done, counts = drill(options, fabric, faults, seconds, rounds)
                 report["fabrics"][fabric] = {
                     "rounds": done,
                     "seconds": round(time.monotonic() - begin, 1),
                     "counts": dict(sorted(counts.items())),
                 }
             except Failure as failure:
-                report["failure"] = f"seed {options.seed}, {fabric}, {failure}"
+                report["failure"] = str(failure)
         if report["failure"]:
             break
     return report
@@ -185,11 +187,20 @@ def drills(options):
 
 ROLES = [CONTROLLER, "trainer", "worker", "replica"]
 # What is drawn: "kill worker" and the like. All other counts are of what came of it.
-DRAWN = ["kill", "stop", "leave", "join", "full disk", "no descriptors", "no shared memory", "flip bit"]
+DRAWN = [
+    "kill",
+    "stop",
+    "leave",
+    "join",
+    "full disk",
+    "no descriptors",
+    "no shared memory",
+    "flip bit",
+]
 NEVER = ["mixes", "torn reads", "undetected flips", "hangs"]  # The first one ends the drill.
 
 
-def print_table(fabrics):
+def print_table(seed, fabrics):
     """Prints a row for each kind of thing that happened, and a column for each fabric."""
     counted = {what for report in fabrics.values() for what in report["counts"]}
     drawn = [f"{what} {role}" for what in DRAWN for role in ROLES if f"{what} {role}" in counted]
@@ -200,14 +211,16 @@ def print_table(fabrics):
         rows.append((what, [report["counts"].get(what, 0) for report in fabrics.values()]))
     rows += [(what, [0 for _ in fabrics]) for what in NEVER]
     width = max(len(what) for what, _ in rows) + 2
-    print(f"{'':<{width}}" + "".join(f"{fabric:>8}" for fabric in fabrics))
+    print(f"{f'seed {seed}':<{width}}" + "".join(f"{fabric:>8}" for fabric in fabrics))
     for what, numbers in rows:
         print(f"{what:<{width}}" + "".join(f"{number:>8}" for number in numbers))
 
 
 def parse(arguments):
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, usage=argparse.SUPPRESS
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage=argparse.SUPPRESS,
     )
     parser.add_argument("--seconds", type=float, help="how long on each fabric; 60 by default")
     parser.add_argument("--rounds", type=int, help="how many rounds on each fabric")
@@ -231,7 +244,14 @@ def parse(arguments):
         dest="faults",
         help="draws this fault only; can be given several times",
     )
-    parser.add_argument("--json", action="store_true", help="prints one JSON object instead of a table")
+    parser.add_argument(
+        "--no-digests",
+        action="store_true",
+        help="publishes without digests, so that the drill finds flipped bits",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="prints one JSON object instead of a table"
+    )
     return parser.parse_args(arguments)
 
 
@@ -244,7 +264,7 @@ def main():
     if options.json:
         print(json.dumps(report))
     elif report["fabrics"]:
-        print_table(report["fabrics"])
+        print_table(report["seed"], report["fabrics"])
     if report["failure"]:
         sys.exit(report["failure"])
 

@@ -10,28 +10,23 @@ PROGRAM = os.path.abspath("testing/process_drills/random_drill")
 DEADLINE = 240
 
 
+def run(*arguments):
+    return subprocess.run(
+        [PROGRAM, *arguments], capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+
+
 @pytest.mark.parametrize("fabric", ["local", "tcp"])
 def test_a_job_recovers_from_each_fault(fabric):
-    done = subprocess.run(
-        [PROGRAM, "--each", "--seed", "3", "--fabric", fabric, "--json"],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
+    done = run("--each", "--seed", "3", "--fabric", fabric, "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout)["fabrics"][fabric]
     assert report["rounds"] == 8
     assert report["counts"]["a flipped bit failed an update"] == 1
 
 
-def test_a_failed_drill_says_how_to_repeat_it():
-    done = subprocess.run(
-        [PROGRAM, "--rounds", "1", "--fabric", "none"],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "local" in done.stderr
+def test_without_digests_the_drill_finds_a_flipped_bit_and_says_how_to_repeat_it():
+    done = run("--fault", "flip", "--rounds", "10", "--fabric", "tcp", "--no-digests")
+    assert done.returncode == 1, done.stdout
+    assert "undetected flip" in done.stderr
+    assert "tools/drills --fabric tcp --seed 1 --from " in done.stderr
