@@ -113,6 +113,16 @@ class Process:
             if found["event"] == event:
                 return found
 
+    def goes_on(self, deadline):
+        """Waits for any event until the deadline. Returns false if the process has ended."""
+        try:
+            found = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            return True
+        if found is None:
+            self._events.put(None)  # For the next call.
+        return found is not None
+
     def count(self, event):
         """Returns how often the event has come."""
         return self._told[event]
@@ -317,15 +327,18 @@ class Job:
         """Returns whether only the replica missed the version, as it may."""
         return error.startswith("group replica")
 
-    def await_replica(self):
-        """Waits until the replica shows the newest version."""
+    def replica_follows(self, seconds):
+        """Returns whether the replica is away, or shows the newest version in that time."""
         if REPLICA not in self.processes:
-            return
-        end = time.monotonic() + ANSWER_SECONDS
+            return True
         replica = self.processes[REPLICA]
+        end = time.monotonic() + seconds
         while replica.shown_version < self.version:
-            if replica.wait_for("shown", max(0.0, end - time.monotonic())) is None:
+            if time.monotonic() > end:
+                return False
+            if not replica.goes_on(end):
                 raise Failure(f"{REPLICA} has ended: {replica.end()}")
+        return True
 
     def checked(self, name, version):
         self.processes[name].tell(f"check {version}")
@@ -336,7 +349,8 @@ class Job:
 
     def check(self):
         """Checks every byte that is shown of the newest version."""
-        self.await_replica()
+        if not self.replica_follows(ANSWER_SECONDS):
+            raise Failure(f"{REPLICA} does not show version {self.version}")
         for name in self.named("worker", "replica"):
             told = self.checked(name, self.version)
             if "error" in told:

@@ -26,7 +26,8 @@ status 1 at the first round in which
   - a process does not answer by its deadline (a hang), or ends without a reason,
   - an error does not name what was missing,
   - no version commits within four attempts after the fault, or
-  - a replica that is there does not show the newest version, by an update or by catching up.
+  - a replica that is there does not show the newest version, by an update or by catching up. After a
+    shortage it may take another publish, which is counted.
 
 It then names the round, from which on the same is drawn again (--from). Timing is not part of the
 seed, so that a failure may need several tries.
@@ -47,10 +48,11 @@ import time
 from pathlib import Path
 
 import drill_machine
-from drilled_job import CONTROLLER, NODES, WAYBILL, Failure, Job
+from drilled_job import CONTROLLER, NODES, REPLICA, WAYBILL, Failure, Job
 from faults import FAULTS
 
 MOST_ATTEMPTS = 4
+PATIENCE_SECONDS = 60 if NODES else 10
 DEFAULT_SECONDS = 60
 # Kills and stops hit every role, so they are drawn more often.
 WEIGHTS = {
@@ -88,6 +90,10 @@ def round_of(job, fault):
     job.check_whole(after.restarted)
     for attempt in range(1, MOST_ATTEMPTS + 1):
         errors = [error for error in job.publish() if not job.is_of_replica(error)]
+        # A group that has failed to catch up three times waits for the next publish.
+        if not errors and after.shortage and not job.replica_follows(PATIENCE_SECONDS):
+            job.counts["the replica waited for another publish"] += 1
+            errors = [f"{REPLICA} does not show version {job.version}"]
         if not errors:
             job.counts[f"recovered at attempt {attempt}"] += 1
             break
