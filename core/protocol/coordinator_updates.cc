@@ -136,7 +136,8 @@ void Coordinator::OnRecorded(uint64_t ticket, Recorded recorded, const absl::Sta
   const Decision decision = recording->second;
   recordings_.erase(recording);
   if (recorded == Recorded::kUnknown) {
-    halted_ = While("it is not known whether a decision was recorded", status);
+    // Of several groups' decisions, the first one says why.
+    halted_ = FirstError(halted_, While("it is not known whether a decision was recorded", status));
     std::vector<ConnectionId> connections;
     for (const auto& [id, member] : members_.members()) connections.push_back(member.connection);
     for (const auto& [connection, claim] : claims_) connections.push_back(connection);
