@@ -7,7 +7,7 @@
 #include "absl/time/clock.h"
 #include "capi/deadline.h"
 #include "capi/manifest.h"
-#include "core/net/tcp_socket.h"
+#include "core/control/controller_addresses.h"
 #include "core/protocol/timeouts.h"
 
 namespace waybill::capi {
@@ -290,9 +290,8 @@ QueuedEvent Rank::NewEvent(uint32_t kind) const {
 absl::StatusOr<std::unique_ptr<Fabric>> Rank::MakeOwnFabric() const {
   FabricOptions options = config_.fabric;
   if (options.host.empty()) {
-    WAYBILL_ASSIGN_OR_RETURN(const net::HostPort address,
-                             net::ParseHostPort(config_.identity.controller));
-    WAYBILL_ASSIGN_OR_RETURN(options.host, net::OwnAddressTowards(address.host));
+    WAYBILL_ASSIGN_OR_RETURN(options.host,
+                             OwnAddressTowardsControllers(config_.identity.controller));
   }
   return MakeFabric(options);
 }

@@ -5,17 +5,17 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_split.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace waybill {
 
 // Returns "a:7070" and "b:7070" for "a:7070,b:7070"; never nothing.
-inline std::vector<std::string> SplitAddresses(absl::string_view text) {
-  std::vector<std::string> addresses = absl::StrSplit(text, ',', absl::SkipWhitespace());
-  if (addresses.empty()) addresses.emplace_back();
-  return addresses;
-}
+std::vector<std::string> SplitAddresses(absl::string_view text);
+
+// Returns the address from which this host reaches the first of the controllers to which there is a
+// way. The error is that of the last one.
+absl::StatusOr<std::string> OwnAddressTowardsControllers(absl::string_view text);
 
 }  // namespace waybill
 

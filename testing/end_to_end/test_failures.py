@@ -168,3 +168,29 @@ def test_a_rank_that_never_comes_is_named(tmp_path):
             expect=1,
         )
         assert "waiting for every worker" in err
+
+
+def test_each_address_of_several_controllers_is_tried(job):
+    job.address = f"127.0.0.1:1,{job.address}"
+    with processes.Started(*job.arguments("worker", "--versions", "1"), env=job.env) as worker:
+        processes.run(*job.arguments("trainer", "--version", "7"), env=job.env)
+        code, _, err = worker.result()
+        assert code == 0, err
+    assert job.status()["committed_version"] == 7
+
+
+def test_where_none_of_several_controllers_answers_the_error_says_so():
+    _, err = processes.run("status", "--controller", "127.0.0.1:1,127.0.0.1:2", expect=1)
+    assert "one of 2 controllers: controller 127.0.0.1:2: nobody answered" in err
+
+
+BAD_STATES = [
+    (["--state", "etcd://127.0.0.1"], 'state etcd://127.0.0.1: "127.0.0.1" is not HOST:PORT'),
+    (["--state", "etcd://127.0.0.1:1", "--listen", "127.0.0.1:0"], "the port must not be 0"),
+]
+
+
+@pytest.mark.parametrize("options,named", BAD_STATES)
+def test_a_controller_that_cannot_be_one_of_several_says_why(options, named):
+    _, err = processes.run("controller", *options, expect=1)
+    assert named in err

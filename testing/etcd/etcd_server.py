@@ -26,21 +26,22 @@ class EtcdServer:
     """Listens on a free port and keeps its data in `folder`, until it is closed."""
 
     def __init__(self, folder):
-        client, peer = (f"127.0.0.1:{port}" for port in free_ports(2))
-        self.address = client
+        self.address, peer = (f"127.0.0.1:{port}" for port in free_ports(2))
+        self._command = [
+            "etcd", "--data-dir", str(folder),
+            "--listen-client-urls", f"http://{self.address}",
+            "--advertise-client-urls", f"http://{self.address}",
+            "--listen-peer-urls", f"http://{peer}",
+            "--initial-advertise-peer-urls", f"http://{peer}",
+            "--initial-cluster", f"default=http://{peer}",
+        ]  # fmt: skip
+        self.start()
+
+    def start(self):
+        """Starts it, also again after close(), with the data and the port that it had."""
         self._process = subprocess.Popen(
-            [
-                "etcd", "--data-dir", str(folder),
-                "--listen-client-urls", f"http://{client}",
-                "--advertise-client-urls", f"http://{client}",
-                "--listen-peer-urls", f"http://{peer}",
-                "--initial-advertise-peer-urls", f"http://{peer}",
-                "--initial-cluster", f"default=http://{peer}",
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )  # fmt: skip
+            self._command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
         too_late = threading.Timer(PATIENCE, self._process.kill)
         too_late.start()
         said = []
@@ -52,14 +53,16 @@ class EtcdServer:
             self.close()
             raise RuntimeError(f"etcd does not start within {PATIENCE} s:\n{''.join(said[-5:])}")
         too_late.cancel()
-        threading.Thread(target=self._drain, daemon=True).start()
+        threading.Thread(target=self._drain, args=[self._process.stderr], daemon=True).start()
 
-    def _drain(self):
+    @staticmethod
+    def _drain(lines):
         """Reads what etcd says, so that it never waits for a reader."""
-        for _ in self._process.stderr:
+        for _ in lines:
             pass
 
     def close(self):
+        """Ends it as kill -9 does."""
         self._process.kill()
         self._process.wait()
 

@@ -192,6 +192,13 @@ TEST(Controller, LetsRanksInAgainAfterItHadNoDescriptorLeft) {
   EXPECT_EQ(FetchStatus(address, "secret", absl::Seconds(20)).status().message(), "");
 }
 
+TEST(Controller, InsideAnotherProgramItsStateIsAFile) {
+  const absl::Status status = Job({.state = "etcd://127.0.0.1:2379"}).StartController();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message().substr(0, 56),
+            "controller: state etcd://127.0.0.1:2379 is not a file; a");
+}
+
 // Publishes until it succeeds, as a training loop would; returns how many attempts that took.
 int PublishUntilCommitted(Job& job, uint64_t& version, int most_attempts) {
   for (int attempt = 1; attempt <= most_attempts; ++attempt) {

@@ -3,8 +3,8 @@
 #include <iostream>
 
 #include "core/base/status.h"
+#include "core/control/controller_addresses.h"
 #include "core/fabric/choice/make_fabric.h"
-#include "core/net/tcp_socket.h"
 
 namespace waybill {
 
@@ -50,8 +50,7 @@ absl::StatusOr<std::unique_ptr<Fabric>> CommandFabricOptions::Make(
   WAYBILL_ASSIGN_OR_RETURN(options.forced, ParseFabricKind(fabric));
   options.host = host;
   if (host.empty()) {
-    WAYBILL_ASSIGN_OR_RETURN(const net::HostPort address, net::ParseHostPort(controller));
-    WAYBILL_ASSIGN_OR_RETURN(options.host, net::OwnAddressTowards(address.host));
+    WAYBILL_ASSIGN_OR_RETURN(options.host, OwnAddressTowardsControllers(controller));
   }
   options.verbs.nics = nics;
   if (gid_index >= 0) options.verbs.gid_index = static_cast<uint32_t>(gid_index);
