@@ -22,7 +22,7 @@ from drilled_job import (
 from flipped_bits import publish_and_flip
 
 NO_PAGES = "File too large"  # EFBIG: how memfd_create() and files end at RLIMIT_FSIZE.
-FLIP_ATTEMPTS = 20
+FLIP_ATTEMPTS = 40
 HALT_SECONDS = 30 if NODES else 5
 
 

@@ -27,8 +27,8 @@ BUFFER = re.compile(r"/memfd:weights(?: \(shadow\))? \(deleted\)")  # What a wor
 SAMPLE_BYTES = 8  # Old bytes equal new ones in so many with a chance of 1 in 2^28.
 SAMPLES = 128  # Of each trainer.
 LOOK_SECONDS = 20 if NODES else 1
-STOP_SECONDS = 0.05 if NODES else 0.002
-BETWEEN_SECONDS = 0.02 if NODES else 0.001
+STOP_SECONDS = 0.05 if NODES else 0.01
+BETWEEN_SECONDS = 0.02 if NODES else 0.0002
 TRAINERS = sum(name.startswith("trainer") for name in RANKS)
 _32_BITS = 0xFFFFFFFF
 
@@ -147,33 +147,33 @@ def publish_and_flip(job, name):
         for inode, path in _open_buffers(process.pid, size).items()
         if inode not in foreign
     ]
-    job.begin_publish()
-    end = time.monotonic() + LOOK_SECONDS
+    process.signal(signal.SIGSTOP)  # The update cannot be over before the first look.
     try:
+        job.begin_publish()
+        end = time.monotonic() + LOOK_SECONDS
         while time.monotonic() < end and not job.publish_is_over():
+            process.signal(signal.SIGCONT)
+            _pass(job.random.uniform(0, BETWEEN_SECONDS))
             if _flip_while_stopped(process, buffers, job.random):
                 return True
-            _pass(job.random.uniform(0, BETWEEN_SECONDS))
         return False
     finally:
+        process.signal(signal.SIGCONT)
         for buffer in buffers:
             buffer.memory.close()
 
 
 def _flip_while_stopped(process, buffers, numbers):
+    """Stops the worker and flips a bit. Returns false, and leaves it stopped, if there is none."""
     process.signal(signal.SIGSTOP)
-    try:
-        _await_stopped(process.pid)
-        # The worker has digested nothing of what is incomplete now, and does not before it goes on.
-        incomplete = [(buffer, of) for buffer in buffers for of in buffer.incomplete()]
-        end = time.monotonic() + STOP_SECONDS
-        while True:
-            if any(buffer.flip(of, numbers) for buffer, of in incomplete):
-                return True
-            if time.monotonic() > end:
-                return False
-    finally:
-        process.signal(signal.SIGCONT)
+    _await_stopped(process.pid)
+    # The worker has digested nothing of what is incomplete now, and does not before it goes on.
+    incomplete = [(buffer, of) for buffer in buffers for of in buffer.incomplete()]
+    end = time.monotonic() + STOP_SECONDS
+    while time.monotonic() < end:
+        if any(buffer.flip(of, numbers) for buffer, of in incomplete):
+            return True
+    return False
 
 
 def _pass(seconds):
