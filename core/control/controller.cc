@@ -120,7 +120,9 @@ class Server final : public Controller,
     WAYBILL_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> credentials,
                              ServerCredentials(options_.token));
     absl::StatusOr<std::unique_ptr<Doorkeeper>> doorkeeper = Doorkeeper::Listen(address);
-    if (!doorkeeper.ok()) return While("controller", doorkeeper.status());
+    if (!doorkeeper.ok()) {
+      return absl::UnavailableError(absl::StrCat("controller: ", doorkeeper.status().message()));
+    }
     grpc::ServerBuilder builder;
     std::unique_ptr<Doorkeeper::Acceptor> acceptor =
         builder.experimental().AddExternalConnectionAcceptor(

@@ -21,11 +21,10 @@ constexpr int kRetryMs = 100;  // After accept() has failed.
 absl::StatusOr<std::unique_ptr<Doorkeeper>> Doorkeeper::Listen(const std::string& address) {
   WAYBILL_ASSIGN_OR_RETURN(net::HostPort at, net::ParseHostPort(address));
   WAYBILL_ASSIGN_OR_RETURN(at.host, net::NumericAddress(at.host));
-  absl::StatusOr<net::Listener> listener = net::Listen(at);
-  if (!listener.ok()) return absl::UnavailableError(listener.status().message());
+  WAYBILL_ASSIGN_OR_RETURN(net::Listener listener, net::Listen(at));
   std::unique_ptr<Doorkeeper> doorkeeper(new Doorkeeper);
-  doorkeeper->listener_ = std::move(listener->socket);
-  doorkeeper->port_ = listener->address.port;
+  doorkeeper->listener_ = std::move(listener.socket);
+  doorkeeper->port_ = listener.address.port;
   doorkeeper->end_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!doorkeeper->end_.valid()) {
     return absl::ResourceExhaustedError(
