@@ -102,12 +102,10 @@ class WorkerEngineImpl final : public WorkerEngine {
       return Refuse(to, absl::FailedPreconditionError(absl::StrCat("continue version ", to.version,
                                                                    ": nothing of it is kept")));
     }
-    if (!Mutated(Mutation::kRestIntoOldPages)) {
-      if (absl::Status status = memory_->RenewAndKeep(target_, AllLanes()); !status.ok()) {
-        return Refuse(to, While("renew the buffer", status));
-      }
-      ++counts_.renewals;
+    if (absl::Status status = memory_->RenewAndKeep(target_, AllLanes()); !status.ok()) {
+      return Refuse(to, While("renew the buffer", status));
     }
+    ++counts_.renewals;
     absl::StatusOr<BufferAddress> address = memory_->Describe(target_);
     if (!address.ok()) return Refuse(to, address.status());
     BeginReceiving(*std::move(address));
@@ -386,7 +384,7 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   // A buffer that was offered is only safe to offer again if every trainer's last write has landed.
   void AbandonUnlessQuiescent() {
-    if (state_ == State::kLacking) return memory_->Abandon(target_);
+    if (state_ == State::kLacking && !Mutated(Mutation::kNoFence)) memory_->Abandon(target_);
     if (state_ != State::kReceiving && state_ != State::kFailed) return;
     for (const TrainerLink& source : sources_) {
       if (Arrived(source) || Mutated(Mutation::kNoFence)) continue;

@@ -30,8 +30,6 @@ enum class Mutation : uint8_t {
   kOneArrivalDecides,           // The first ARRIVED of a group commits it.
   kAnythingIsLent,              // A worker lends what it shows, whatever version it was asked for.
   kLoanNotHeld,                 // What is lent may be written over while it is sent.
-  kReleasedWhileSent,           // A release ends while the version is being sent.
-  kRestIntoOldPages,  // A buffer takes the rest of a version where lost trainers may write.
 };
 
 #ifdef WAYBILL_MUTATIONS

@@ -91,7 +91,7 @@ void TrainerSession::SayHeld() {
 void TrainerSession::FinishReleaseIfOver() {
   const bool any = std::any_of(sendings_.begin(), sendings_.end(),
                                [](const auto& sending) { return sending.second.held; });
-  if (!release_token_ || (any && !Mutated(Mutation::kReleasedWhileSent))) return;
+  if (any || !release_token_) return;
   Tell({.kind = Notice::Kind::kReleased, .token = *std::exchange(release_token_, std::nullopt)});
 }
 

@@ -202,7 +202,8 @@ TEST_P(CommandsTest, StoppingAtOnceClosesTheLanesThatAreNotQuiescent) {
   cluster_->trainer(0).StopNow();
   EXPECT_EQ(cluster_->trainer_events(0).back().kind, TrainerEvent::Kind::kStopped);
   EXPECT_TRUE(
-      cluster_.Until([&] { return cluster_->worker_events(0).back().kind == Kind::kPeerFailed; }));
+      cluster_.Until([&] { return cluster_->worker_events(0).back().kind == Kind::kLacking; }));
+  EXPECT_EQ(cluster_->worker_events(0).back().lacking, std::vector<uint32_t>{0});
   EXPECT_TRUE(cluster_.AllShow(1));
 }
 

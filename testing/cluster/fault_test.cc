@@ -269,7 +269,10 @@ TEST_P(FaultTest, ATrainerThatDiesInTheMiddleLeavesTheOldVersion) {
   cluster()->KillTrainer(1);
   EXPECT_TRUE(cluster().Until(
       [&] { return CountOf(0, Kind::kPeerFailed) == 1 && CountOf(1, Kind::kPeerFailed) == 1; }));
-  EXPECT_EQ(cluster()->worker_events(0).back().trainer, 1u);
+  // All else is here.
+  EXPECT_TRUE(cluster().Until(
+      [&] { return CountOf(0, Kind::kLacking) == 1 && CountOf(1, Kind::kLacking) == 1; }));
+  EXPECT_EQ(cluster()->worker_events(0).back().lacking, std::vector<uint32_t>{1});
   cluster()->Abort(/*begun=*/true);
   EXPECT_TRUE(cluster().AllShow(1));
   const absl::Status again = cluster()->Publish(3);

@@ -135,6 +135,9 @@ TEST(Publish, WhatATrainerThatDiesWasToBringComesFromItsReplicaOnce) {
   EXPECT_TRUE((*outcomes)[0].committed) << (*outcomes)[0].status;
   for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(job.Shows(w, 1)) << w;
   EXPECT_EQ(job.trainer(0)->report().total.bytes - before, planned);
+  // Trainer 1 cannot reach the buffer any more into which the rest went.
+  EXPECT_EQ(job.worker(0)->report().counts.renewals, 0u);
+  EXPECT_EQ(job.worker(1)->report().counts.renewals, 1u);
 }
 
 // The job goes on with the trainer that is left, and takes the other one in when it returns.

