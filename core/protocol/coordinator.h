@@ -158,7 +158,8 @@ class Coordinator final {
     std::string lender;
     uint64_t lent_version = 0;
     absl::Time loan_patience = absl::InfinitePast();  // Publishes wait for the loan until then.
-    // By lender, since a worker joined or a commit. Trainers that hold a version have no name.
+    // By lender, since a worker joined or a version was committed by any group. Trainers that hold
+    // a version have no name.
     std::map<std::string, int> loans_tried;
     absl::Status last_loan_trouble;
     uint64_t plan_ticket = 0;

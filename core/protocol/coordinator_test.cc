@@ -557,6 +557,27 @@ TEST_F(CatchUpTest, AGroupWhoseRoundFailedCatchesUpFromOneWhoseRoundDidNot) {
   EXPECT_EQ(coordinator_->Status().groups(1).phase(), "ready");
 }
 
+// Its lender may have been short of memory, say.
+TEST_F(CatchUpTest, AGroupThatGaveUpCatchesUpWithTheNextVersionOfOthers) {
+  JoinShowing(1, 0);
+  for (int tries = 0; tries < 3; ++tries) {
+    Tell(kWorker[0], [&](auto& m) { m.mutable_connect_failed()->set_epoch(epochs_.at("b")); });
+    Pass(absl::Seconds(5));
+  }
+  OfferIn("b");
+  ConnectIn("b");
+  EXPECT_EQ(LenderOf(kWorker[1]), "");
+  for (const uint32_t t : {0u, 1u}) Publish(t, 6);
+  Refuse(1);
+  Ready(0);
+  Arrived(0);
+  Tell(kWorker[0], [&](auto& m) {
+    *m.mutable_shown()->mutable_round() = round(0);
+    m.mutable_shown()->set_version(6);
+  });
+  EXPECT_EQ(LenderOf(kWorker[1]), "a");
+}
+
 TEST_F(CatchUpTest, APublishWaitsForAGroupThatCatchesUpAtOnce) {
   JoinShowing(1, 0);
   ConnectLoan();

@@ -150,6 +150,10 @@ void Coordinator::OnRecorded(uint64_t ticket, Recorded recorded, const absl::Sta
   if (recorded == Recorded::kDurable) {
     group.decisions.push_back(decision);
     if (group.decisions.size() > kDecisionsKept) group.decisions.erase(group.decisions.begin());
+    if (decision.version > committed_version_) {
+      // Whoever could not lend the version before may be able to lend this one.
+      for (auto& [name, other] : groups_) other.loans_tried.clear();
+    }
     committed_version_ = std::max(committed_version_, decision.version);
   }
   if (group.round != nullptr && group.round->update().epoch == decision.epoch &&
