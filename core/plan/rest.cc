@@ -67,6 +67,7 @@ absl::StatusOr<Plan> PlanRest(const Plan& plan, const std::set<RankPair>& lackin
     wanted.push_back(MakeWanted(*workers[w], plan.workers[w], lacking));
   }
   std::vector<const Manifest*> manifests;
+  manifests.reserve(wanted.size());
   for (const Wanted& worker : wanted) manifests.push_back(&worker.manifest);
   WAYBILL_ASSIGN_OR_RETURN(Plan rest, MakePlan(trainers, manifests));
   for (RouteTable& table : rest.trainers) table = Renamed(table, wanted);

@@ -169,7 +169,7 @@ absl::Status RunAsOneOfSeveral(const Options& options, const Ending& ending) {
     const Candidate candidate(etcd, options.job(), options.controller.listen);
     if (!AwaitLeadership(options, ending, candidate)) return absl::OkStatus();
     absl::Status fatal;
-    const absl::Status why = Lead(options, ending, etcd, candidate, &fatal);
+    absl::Status why = Lead(options, ending, etcd, candidate, &fatal);
     if (why.ok() || !fatal.ok()) return why;
     Warn(While("a standby again", why));
     if (options.driven) Tell(EventOf("deposed", why));
