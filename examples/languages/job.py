@@ -11,11 +11,11 @@ TOKEN = "secret"
 
 
 @contextmanager
-def controller(folder):
+def controller(folder, *options):
     """Its address, and the environment in which ranks find the job's token; ends with the block."""
     environment = {**os.environ, "WAYBILL_TOKEN": TOKEN, "XDG_STATE_HOME": str(folder)}
     with subprocess.Popen(
-        ["tools/waybill/waybill", "controller", "--listen", "127.0.0.1:0"],
+        ["tools/waybill/waybill", "controller", "--listen", "127.0.0.1:0", *options],
         env=environment,
         stdout=subprocess.PIPE,
         text=True,

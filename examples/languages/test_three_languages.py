@@ -1,4 +1,4 @@
-"""One update, three languages: FSDP2's trainers feed a Python, a Rust and a Go worker at once."""
+"""One update, three languages: FSDP2's trainers feed groups of Python, Rust and Go at once."""
 
 import json
 import struct
@@ -49,10 +49,10 @@ def memory_of(snapshot, places, size):
 def serve(address, environment, checkpoint):
     """Python's worker: what it shows, as the others say it."""
     layout = waybill.Layout(checkpoint=checkpoint)
-    places = layout.worker_parameters("dp=3")
-    (size,) = layout.worker_manifest("dp=3").region_sizes
+    places = layout.worker_parameters("dp=1")
+    (size,) = layout.worker_manifest("dp=1").region_sizes
     token, said = environment["WAYBILL_TOKEN"], []
-    with waybill.Worker(address, rank=0, world=3, token=token, ask=["commit"]) as worker:
+    with waybill.Worker(address, group="python", token=token, ask=["commit"]) as worker:
         for place in places:
             worker.add(place["name"], shape=place["shape"], dtype="float32")
         worker.join(deadline=120)
@@ -71,15 +71,16 @@ def serve(address, environment, checkpoint):
 def test_each_shows_the_same_bytes_of_each_version(tmp_path):
     write_checkpoint(tmp_path)
     rust, go = (program(f"bindings/{language}/programs/worker") for language in ("rust", "go"))
-    shared = ["--token", TOKEN, "--world", "3", "--versions", str(VERSIONS)]
-    shared += ["--checkpoint", str(tmp_path), "--sharding", "dp=3"]
+    shared = ["--token", TOKEN, "--world", "1", "--rank", "0", "--versions", str(VERSIONS)]
+    shared += ["--checkpoint", str(tmp_path), "--sharding", "dp=1"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=4", "--standalone"]
-    with controller(tmp_path) as (address, environment):
+    required = ["--require", "python", "--require", "rust", "--require", "go"]
+    with controller(tmp_path, *required) as (address, environment):
         environment.update(HOME=str(tmp_path), OMP_NUM_THREADS="1")
-        rank = [*shared, "--controller", address, "--rank"]
+        rank = [*shared, "--controller", address, "--group"]
         with (
-            started([rust, *rank, "1"], environment) as in_rust,
-            started([go, *rank, "2"], environment) as in_go,
+            started([rust, *rank, "rust"], environment) as in_rust,
+            started([go, *rank, "go"], environment) as in_go,
             started([*torchrun, "examples/python/fsdp2_trainer.py", address], environment) as train,
         ):
             in_python = serve(address, environment, tmp_path)
@@ -88,4 +89,8 @@ def test_each_shows_the_same_bytes_of_each_version(tmp_path):
     assert [process.returncode for process in (train, in_rust, in_go)] == [0, 0, 0]
     assert trained.count("the weights add up to") == VERSIONS
     assert len(set(in_python)) == VERSIONS
-    assert others == ["".join(in_python)] * 2
+    for said, own in zip(others, ("rust", "go"), strict=True):
+        lines = said.splitlines(keepends=True)
+        assert [line for line in lines if line.startswith("shown")] == in_python
+        joined = {line.split()[1] for line in lines if line.startswith("joined")}
+        assert joined == {"python", "rust", "go"} - {own}

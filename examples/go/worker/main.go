@@ -1,5 +1,6 @@
 // Worker is an inference rank that shows what trainers publish: for each version it prints
-// "shown VERSION DIGEST", FNV-1a in 64 bits over all the bytes that it holds.
+// "shown VERSION DIGEST", FNV-1a in 64 bits over all the bytes that it holds, and for each other group
+// that joins the job "joined GROUP".
 package main
 
 import (
@@ -19,7 +20,8 @@ var (
 	token      = flag.String("token", "", "the job's")
 	job        = flag.String("job", "", "its name")
 	rank       = flag.Uint("rank", 0, "this worker's")
-	world      = flag.Uint("world", 1, "how many workers there are")
+	world      = flag.Uint("world", 1, "how many workers the group has")
+	group      = flag.String("group", "", "its workers switch together; all by default")
 	manifest   = flag.String("manifest", "", "a file with what this rank holds, as Manifest.Encode makes it, or else:")
 	checkpoint = flag.String("checkpoint", "", "the folder of the model that is served")
 	sharding   = flag.String("sharding", "", "of the checkpoint: tp=2,dp=1")
@@ -43,7 +45,8 @@ func serve(ctx context.Context) error {
 	}
 	worker, err := waybill.NewWorker(waybill.WorkerOptions{
 		Rank: waybill.RankOptions{
-			Controller: *controller, Job: *job, Token: *token, Rank: uint32(*rank), World: uint32(*world),
+			Controller: *controller, Job: *job, Token: *token,
+			Group: *group, Rank: uint32(*rank), World: uint32(*world),
 		},
 		Manifest: held,
 		Ask:      waybill.AskCommit, // The next version waits until this one's digest is known.
@@ -68,6 +71,8 @@ func serve(ctx context.Context) error {
 			if shown++; shown == *versions {
 				return worker.Leave(ctx)
 			}
+		case waybill.EventGroupJoined:
+			fmt.Println("joined", event.Group)
 		case waybill.EventEnded:
 			return event.Err
 		}

@@ -1,8 +1,9 @@
 //! An inference rank that shows what trainers publish: for each version it prints
-//! "shown VERSION DIGEST", FNV-1a in 64 bits over all the bytes that it holds.
+//! "shown VERSION DIGEST", FNV-1a in 64 bits over all the bytes that it holds, and for each other
+//! group that joins the job "joined GROUP".
 //!
-//! usage: worker --controller HOST:PORT [--job NAME] [--token TOKEN] [--rank N] [--world N]
-//!               (--manifest FILE | --checkpoint DIR [--sharding tp=2]) [--versions N]
+//! usage: worker --controller HOST:PORT [--job NAME] [--token TOKEN] [--group NAME] [--rank N]
+//!               [--world N] (--manifest FILE | --checkpoint DIR [--sharding tp=2]) [--versions N]
 //!
 //! A manifest is read as `Manifest::encode` makes it. It leaves after so many versions; without
 //! --versions it serves until it is stopped.
@@ -20,6 +21,7 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
         controller: flags.text("--controller"),
         job: flags.text("--job"),
         token: flags.text("--token"),
+        group: flags.text("--group"),
         rank: flags.number("--rank")?,
         world: flags.number("--world")?,
         ..Default::default()
@@ -43,6 +45,7 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
                     break;
                 }
             }
+            Event::GroupJoined { group } => println!("joined {group}"),
             Event::Ended { error } => return Err(error.into()),
             _ => {}
         }
