@@ -167,7 +167,7 @@ class Server final : public Controller,
     } else {
       strangers_[id] = absl::Now() + options_.stranger_timeout;
     }
-    changed_.notify_all();
+    WakeClock();
     return connection;
   }
 
@@ -188,12 +188,12 @@ class Server final : public Controller,
     const std::lock_guard lock(mutex_);
     const absl::StatusOr<uint32_t> workers =
         coordinator_.RemoveGroup(request->group(), absl::Now());
+    WakeClock();
     if (workers.ok()) {
       reply->set_workers(*workers);
     } else {
       *reply->mutable_error() = EncodeError(workers.status());
     }
-    changed_.notify_all();
     reactor->Finish(grpc::Status::OK);
     return reactor;
   }
@@ -204,7 +204,7 @@ class Server final : public Controller,
     const std::lock_guard lock(mutex_);
     if (!IsOpen(id)) return Peer::kClosed;
     coordinator_.OnMessage(id, message, absl::Now());
-    changed_.notify_all();
+    WakeClock();
     if (!IsOpen(id)) return Peer::kClosed;
     if (!coordinator_.IsAdmitted(id)) return Peer::kStranger;
     strangers_.erase(id);
@@ -216,7 +216,7 @@ class Server final : public Controller,
     const std::lock_guard lock(mutex_);
     coordinator_.OnGone(id, absl::Now());
     CloseLocked(id);
-    changed_.notify_all();
+    WakeClock();
   }
 
   // gRPC is done with the stream.
@@ -261,7 +261,7 @@ class Server final : public Controller,
       const Completion completion = work();
       const std::lock_guard lock(mutex_);
       completion(absl::Now());
-      changed_.notify_all();
+      WakeClock();
     });
   }
   void Record(uint64_t ticket, const Decision& decision) override {
@@ -270,7 +270,7 @@ class Server final : public Controller,
       if (store_ != nullptr) recorded = store_->Append(decision);
       const std::lock_guard lock(mutex_);
       coordinator_.OnRecorded(ticket, recorded.first, recorded.second, absl::Now());
-      changed_.notify_all();
+      WakeClock();
     });
   }
 
@@ -281,13 +281,18 @@ class Server final : public Controller,
     return next;
   }
 
+  // Call it after every event. The clock's thread sleeps through those that bring no deadline
+  // nearer.
+  void WakeClock() {
+    if (NextDeadline() < clock_wakes_) changed_.notify_all();
+  }
+
   void KeepTime() {
     std::unique_lock lock(mutex_);
     while (!ending_) {
-      if (changed_.wait_until(lock, absl::ToChronoTime(NextDeadline())) !=
-          std::cv_status::timeout) {
-        continue;
-      }
+      clock_wakes_ = NextDeadline();
+      changed_.wait_until(lock, absl::ToChronoTime(clock_wakes_));
+      if (absl::Now() < NextDeadline()) continue;
       const absl::Time now = absl::Now();
       coordinator_.OnTime(now);
       std::vector<ConnectionId> late;
@@ -316,6 +321,7 @@ class Server final : public Controller,
   std::unique_ptr<TaskThread> computations_ = std::make_unique<TaskThread>();
   std::unique_ptr<TaskThread> records_ = std::make_unique<TaskThread>();
   std::thread clock_;
+  absl::Time clock_wakes_ = absl::InfinitePast();
   std::string host_;
   std::unique_ptr<Doorkeeper> doorkeeper_;
   std::unique_ptr<grpc::Server> server_;

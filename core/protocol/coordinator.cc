@@ -83,9 +83,7 @@ void Coordinator::HangUp(ConnectionId connection, const absl::Status& why, absl:
 // --- joining ---
 
 bool Coordinator::IsAdmitted(ConnectionId connection) const {
-  return claims_.contains(connection) ||
-         std::any_of(members_.members().begin(), members_.members().end(),
-                     [&](const auto& m) { return m.second.connection == connection; });
+  return claims_.contains(connection) || members_.Contains(connection);
 }
 
 void Coordinator::OnMessage(ConnectionId connection, const proto::RankMessage& message,
@@ -305,7 +303,7 @@ void Coordinator::Remove(ConnectionId connection, const absl::Status& why, absl:
     ForgetTrainer(id.rank, why);
     if (established) trainers_settled_at_ = now + options_.absence_timeout;
     // Whoever comes next is another training, and waits for all of its trainers.
-    if (members_.trainers() == 0) trainers_settled_at_ = absl::InfiniteFuture();
+    if (members_.trainers().here.empty()) trainers_settled_at_ = absl::InfiniteFuture();
   }
   for (Group* group : GroupsOf(id)) {
     if (group->round != nullptr) {
@@ -314,31 +312,36 @@ void Coordinator::Remove(ConnectionId connection, const absl::Status& why, absl:
     }
   }
   OnMembersChanged(id);
-  if (id.role == Role::kWorker && members_.workers(id.group) == 0) {
+  if (id.role == Role::kWorker && GroupNamed(id.group).workers.here.empty()) {
     proto::ControllerMessage message;
     message.mutable_term_over()->set_group(id.group);
-    for (uint32_t t = 0; t < members_.trainers(); ++t) ToRank({Role::kTrainer, t}, message);
-    GroupNamed(id.group).here = false;
-    TellGroups();
+    for (const auto& [rank, trainer] : members_.trainers().here) {
+      actions_->Send(trainer->connection, message);
+    }
+    SetHere(GroupNamed(id.group), false);
   }
   SettleClaims(connection, absl::OkStatus(), now);
 }
 
-void Coordinator::TellGroups() {
-  for (auto& [id, member] : members_.members()) {
-    if (!member.established) continue;
-    for (const auto& [name, group] : groups_) {
-      if (id.group == name || group.here == member.known_groups.contains(name)) continue;
-      if (group.here) {
-        member.known_groups.insert(name);
-      } else {
-        member.known_groups.erase(name);
-      }
-      proto::ControllerMessage message;
-      message.mutable_group_change()->set_group(name);
-      message.mutable_group_change()->set_here(group.here);
-      actions_->Send(member.connection, std::move(message));
-    }
+void Coordinator::TellOfGroup(const Member& member, const Group& group) {
+  if (member.id.group == group.name) return;
+  proto::ControllerMessage message;
+  message.mutable_group_change()->set_group(group.name);
+  message.mutable_group_change()->set_here(group.here);
+  actions_->Send(member.connection, std::move(message));
+}
+
+void Coordinator::TellOfAllGroups(Member& member) {
+  member.hears_of_groups = true;
+  for (const auto& [name, group] : groups_) {
+    if (group.here) TellOfGroup(member, group);
+  }
+}
+
+void Coordinator::SetHere(Group& group, bool here) {
+  if (std::exchange(group.here, here) == here) return;
+  for (const auto& [id, member] : members_.members()) {
+    if (member.hears_of_groups) TellOfGroup(member, group);
   }
 }
 
@@ -346,7 +349,11 @@ absl::StatusOr<uint32_t> Coordinator::RemoveGroup(const std::string& name, absl:
   if (!halted_.ok()) return halted_;
   const bool required = required_groups_.erase(name) > 0;
   std::vector<ConnectionId> workers;
-  for (const Member* worker : members_.WorkersOf(name)) workers.push_back(worker->connection);
+  if (const auto group = groups_.find(name); group != groups_.end()) {
+    for (const auto& [rank, worker] : group->second.workers.here) {
+      workers.push_back(worker->connection);
+    }
+  }
   if (workers.empty() && !required) {
     return absl::NotFoundError(
         absl::StrCat("remove group ", name, ": job \"", options_.job, "\" has no such group"));

@@ -115,7 +115,8 @@ class Coordinator final {
 
   // A group: its term, and its round.
   struct Group final : public RoundActions {
-    Group(std::string n, Coordinator* c) : name(std::move(n)), coordinator(*c) {}
+    Group(std::string n, Coordinator* c)
+        : name(std::move(n)), coordinator(*c), workers(c->members_.WorkersOf(name)) {}
 
     void ToWorker(uint32_t worker, proto::ControllerMessage message) override;
     void ToSender(uint32_t sender, proto::ControllerMessage message) override;
@@ -126,6 +127,7 @@ class Coordinator final {
 
     const std::string name;
     Coordinator& coordinator;
+    const World& workers;  // Those that are here.
 
     // The plan counts as trainers whoever sends.
     RankId SenderId(uint32_t sender) const {
@@ -233,16 +235,19 @@ class Coordinator final {
   static void OnReport(Member& member, const proto::RankReport& report);
   // Ends the terms in which the rank is, or has to be.
   void OnMembersChanged(const RankId& id);
-  // Tells every established member of the other groups that have come or gone since it was told.
-  void TellGroups();
+  void TellOfGroup(const Member& member, const Group& group);
+  void TellOfAllGroups(Member& member);
+  // Tells every other member, if it is a change.
+  void SetHere(Group& group, bool here);
   Group& GroupNamed(const std::string& name);
   bool IsRequired(const Group& group) const { return required_groups_.contains(group.name); }
   // Returns true if a worker of the group is here, or no version is published without it.
-  bool IsExpected(const Group& group) const {
-    return members_.workers(group.name) > 0 || IsRequired(group);
-  }
+  bool IsExpected(const Group& group) const { return group.workers.size > 0 || IsRequired(group); }
   // Every trainer of the job, here or not.
   std::set<uint32_t> AllTrainers() const;
+  bool any_trainer_absent() const {
+    return members_.trainers().here.size() < members_.trainers().size;
+  }
   // Returns the groups in whose terms a rank is.
   std::vector<Group*> GroupsOf(const RankId& id);
   // Does everything that has become possible.
@@ -280,7 +285,7 @@ class Coordinator final {
   // Return the manifests of a group's ranks, by rank. A trainer that is absent, or not among
   // `holders`, has one without shards.
   Manifests ManifestsOfTrainers(const std::set<uint32_t>& holders) const;
-  Manifests ManifestsOfWorkers(const std::string& group) const;
+  static Manifests ManifestsOf(const World& world);
   void CheckRest(Group& group, uint32_t sender);
   void BeginRestTerm(Group& group);
   void ContinueRound(Group& group, absl::Time now);
@@ -289,7 +294,7 @@ class Coordinator final {
 
   // Returns the version that every worker of the group shows; 0 if there is none, or if one is not
   // here.
-  uint64_t ShownByAll(const std::string& group) const;
+  static uint64_t ShownByAll(const Group& group);
   // Returns the oldest version that a worker of the group has, if the group has missed one and is
   // to catch up; else the newest version there can be.
   uint64_t OldestToReplace(const Group& group) const;
@@ -304,7 +309,7 @@ class Coordinator final {
   // --- decisions and updates (coordinator_updates.cc) ---
 
   static bool IsDecided(const Group& group, uint64_t epoch, uint32_t sequence);
-  bool ShowsOrKnows(const Group& group, uint64_t version) const;
+  static bool ShowsOrKnows(const Group& group, uint64_t version);
   void ResolveDoubt(Member& member, bool everybody_is_here);
   void ResolveDoubts(const Group& group, bool everybody_is_here);
   void TellUndecided(const Group& group, Member& trainer);

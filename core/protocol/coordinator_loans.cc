@@ -15,23 +15,25 @@ constexpr int kMostLoansTried = 3;
 
 }  // namespace
 
-uint64_t Coordinator::ShownByAll(const std::string& group) const {
-  if (!members_.has_all_workers(group)) return 0;
-  const std::vector<const Member*> workers = members_.WorkersOf(group);
-  const uint64_t version = workers.front()->shown_version;
-  const bool same = std::all_of(workers.begin(), workers.end(),
-                                [&](const Member* w) { return w->shown_version == version; });
+uint64_t Coordinator::ShownByAll(const Group& group) {
+  if (!group.workers.whole()) return 0;
+  const auto& workers = group.workers.here;
+  const uint64_t version = workers.begin()->second->shown_version;
+  const bool same = std::all_of(workers.begin(), workers.end(), [&](const auto& worker) {
+    return worker.second->shown_version == version;
+  });
   return same ? version : 0;
 }
 
 uint64_t Coordinator::OldestToReplace(const Group& group) const {
   constexpr uint64_t kNothing = ~uint64_t{0};
-  if (!members_.has_all_workers(group.name)) return kNothing;
+  if (!group.workers.whole()) return kNothing;
   uint64_t oldest = kNothing;
-  for (const Member* worker : members_.WorkersOf(group.name)) {
+  for (const auto& [rank, worker] : group.workers.here) {
     if (!worker->catch_up) return kNothing;
     oldest = std::min(oldest, worker->newest_version());
   }
+  if (oldest >= committed_version_) return kNothing;
   for (const auto& [version, publication] : publications_) {
     const auto part = publication.parts.find(group.name);
     // The trainers are about to bring it.
@@ -39,7 +41,7 @@ uint64_t Coordinator::OldestToReplace(const Group& group) const {
       return kNothing;
     }
   }
-  return oldest < committed_version_ ? oldest : kNothing;
+  return oldest;
 }
 
 bool Coordinator::Group::IsTried(const std::string& holder) const {
@@ -52,14 +54,14 @@ bool Coordinator::Group::IsTried(const std::string& holder) const {
 std::string Coordinator::FindLender(const Group& group) const {
   uint64_t oldest = OldestToReplace(group);
   std::string lender;
+  if (oldest >= committed_version_) return lender;
   for (const auto& [name, other] : groups_) {
-    if (group.IsTried(name)) continue;
-    const uint64_t shown = ShownByAll(name);
-    if (shown <= oldest) continue;
-    const std::vector<const Member*> workers = members_.WorkersOf(name);
+    const uint64_t shown = ShownByAll(other);
+    if (shown <= oldest || group.IsTried(name)) continue;
+    const auto& workers = other.workers.here;
     // Memory that is written directly is written over by the next update.
     if (std::any_of(workers.begin(), workers.end(),
-                    [](const Member* worker) { return worker->mode == Mode::kInPlace; })) {
+                    [](const auto& worker) { return worker.second->mode == Mode::kInPlace; })) {
       continue;
     }
     oldest = shown;
@@ -70,8 +72,9 @@ std::string Coordinator::FindLender(const Group& group) const {
 
 bool Coordinator::IsHeldFor(const Group& group) const {
   if (OldestToReplace(group) >= committed_version_ || group.IsTried("")) return false;
-  return std::all_of(members_.members().begin(), members_.members().end(), [&](const auto& m) {
-    return m.first.role != Role::kTrainer || m.second.held.version() == committed_version_;
+  const auto& trainers = members_.trainers().here;
+  return std::all_of(trainers.begin(), trainers.end(), [&](const auto& trainer) {
+    return trainer.second->held.version() == committed_version_;
   });
 }
 

@@ -22,17 +22,16 @@ absl::StatusOr<Plan> PlanRestOf(const Plan& plan, const std::set<RankPair>& lack
 }  // namespace
 
 Coordinator::Manifests Coordinator::ManifestsOfTrainers(const std::set<uint32_t>& holders) const {
-  Manifests manifests(members_.trainers(), std::make_shared<const Manifest>());
-  for (const auto& [id, member] : members_.members()) {
-    if (id.role != Role::kTrainer || member.manifest == nullptr) continue;
-    if (holders.contains(id.rank)) manifests[id.rank] = member.manifest;
+  Manifests manifests(members_.trainers().size, std::make_shared<const Manifest>());
+  for (const auto& [rank, trainer] : members_.trainers().here) {
+    if (trainer->manifest != nullptr && holders.contains(rank)) manifests[rank] = trainer->manifest;
   }
   return manifests;
 }
 
-Coordinator::Manifests Coordinator::ManifestsOfWorkers(const std::string& group) const {
+Coordinator::Manifests Coordinator::ManifestsOf(const World& world) {
   Manifests manifests;
-  for (const Member* worker : members_.WorkersOf(group)) manifests.push_back(worker->manifest);
+  for (const auto& [rank, member] : world.here) manifests.push_back(member->manifest);
   return manifests;
 }
 
@@ -45,8 +44,7 @@ void Coordinator::CheckRest(Group& group, uint32_t sender) {
   std::set<uint32_t> others = AllTrainers();
   others.erase(sender);
   actions_->Compute([this, &group, update = group.round->update(), lacking, plan = group.plan,
-                     trainers = ManifestsOfTrainers(others),
-                     workers = ManifestsOfWorkers(group.name)] {
+                     trainers = ManifestsOfTrainers(others), workers = ManifestsOf(group.workers)] {
     const absl::Status status = PlanRestOf(plan, lacking, trainers, workers).status();
     return [this, &group, update, status](absl::Time now) {
       if (status.ok() || group.round == nullptr || group.round->update() != update) return;
@@ -67,7 +65,7 @@ void Coordinator::BeginRestTerm(Group& group) {
   group.lanes_lost += std::exchange(group.lane_lost, false) ? 1 : 0;
   actions_->Compute([this, &group, ticket = ++group.plan_ticket, rest = *group.rest,
                      trainers = ManifestsOfTrainers(group.rest->holders),
-                     workers = ManifestsOfWorkers(group.name)] {
+                     workers = ManifestsOf(group.workers)] {
     auto plan = std::make_shared<absl::StatusOr<Plan>>(
         PlanRestOf(*rest.plan, rest.lacking, trainers, workers));
     return [this, &group, ticket, plan](absl::Time now) {

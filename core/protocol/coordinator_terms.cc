@@ -37,8 +37,8 @@ absl::StatusOr<Plan> PlanOf(const std::vector<std::shared_ptr<const Manifest>>& 
 }  // namespace
 
 Coordinator::Group* Coordinator::FindTerm(const Member& member, uint64_t epoch) {
-  for (Group* group : GroupsOf(member.id)) {
-    if (epoch != 0 && group->epoch == epoch) return group;
+  for (auto& [name, group] : groups_) {
+    if (epoch != 0 && group.epoch == epoch && group.IsMember(member.id)) return &group;
   }
   return nullptr;
 }
@@ -59,10 +59,11 @@ std::vector<Member*> Coordinator::TermOf(const Group& group) {
 }
 
 absl::Time Coordinator::TermTime(const Group& group) const {
-  if (!members_.has_all_workers(group.name) || !members_.has_manifests_of_trainers()) {
+  const World& trainers = members_.trainers();
+  if (!group.workers.whole() || trainers.size == 0 || !trainers.all_have_manifests()) {
     return absl::InfiniteFuture();
   }
-  if (members_.AbsentTrainers().empty()) return group.retry_at;
+  if (!any_trainer_absent()) return group.retry_at;
   if (!group.holes.ok()) return absl::InfiniteFuture();
   return std::max(group.retry_at, trainers_settled_at_);
 }
@@ -80,15 +81,15 @@ void Coordinator::TryBeginTerm(Group& group, absl::Time now) {
   group.nics_changed = false;
   group.lanes_lost += std::exchange(group.lane_lost, false) ? 1 : 0;
   const bool lent = !group.lender.empty();
-  actions_->Compute(
-      [this, &group, ticket = ++group.plan_ticket, lent,
-       senders = lent ? ManifestsOfWorkers(group.lender) : ManifestsOfTrainers(AllTrainers()),
-       workers = ManifestsOfWorkers(group.name)] {
-        auto plan = std::make_shared<absl::StatusOr<Plan>>(PlanOf(senders, workers, lent));
-        return [this, &group, ticket, plan](absl::Time later) {
-          OnPlanned(group, ticket, std::move(*plan), later);
-        };
-      });
+  actions_->Compute([this, &group, ticket = ++group.plan_ticket, lent,
+                     senders = lent ? ManifestsOf(GroupNamed(group.lender).workers)
+                                    : ManifestsOfTrainers(AllTrainers()),
+                     workers = ManifestsOf(group.workers)] {
+    auto plan = std::make_shared<absl::StatusOr<Plan>>(PlanOf(senders, workers, lent));
+    return [this, &group, ticket, plan](absl::Time later) {
+      OnPlanned(group, ticket, std::move(*plan), later);
+    };
+  });
 }
 
 void Coordinator::OnPlanned(Group& group, uint64_t ticket, absl::StatusOr<Plan> plan,
@@ -96,7 +97,7 @@ void Coordinator::OnPlanned(Group& group, uint64_t ticket, absl::StatusOr<Plan> 
   if (ticket != group.plan_ticket || group.phase != Phase::kPlanning || !halted_.ok()) return;
   if (!group.lender.empty()) {
     ++group.loans_tried[group.lender];
-    group.lent_version = ShownByAll(group.lender);
+    group.lent_version = ShownByAll(GroupNamed(group.lender));
     if (group.lent_version == 0) plan = absl::AbortedError("it shows several versions");
   }
   if (!plan.ok()) {
@@ -110,7 +111,7 @@ void Coordinator::OnPlanned(Group& group, uint64_t ticket, absl::StatusOr<Plan> 
                                                       "not while they hold the version)")));
     } else if (!group.lender.empty()) {
       GiveUpLoan(group, plan.status());
-    } else if (!members_.AbsentTrainers().empty()) {
+    } else if (any_trainer_absent()) {
       group.holes = plan.status();
       BeginGathering(group);
       EndLatePublishes(now);  // Nothing else was waited for.
@@ -221,9 +222,9 @@ void Coordinator::OnConnected(Member& member, const proto::Connected& connected,
     other->established = true;
     actions_->Send(other->connection, message);
     if (other->id.role == Role::kTrainer) TellUndecided(*group, *other);
+    if (!other->hears_of_groups) TellOfAllGroups(*other);
   }
-  group->here = group->here || group->phase == Phase::kReady;
-  TellGroups();
+  if (group->phase == Phase::kReady) SetHere(*group, true);
   if (group->rest) return ContinueRound(*group, now);
   if (!group->lender.empty()) return BeginCatchingUp(*group, group->lent_version, now);
   ReplaceLanes(*group, now);

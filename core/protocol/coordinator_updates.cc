@@ -32,7 +32,7 @@ absl::Time Coordinator::Publication::Earliest(absl::Time Publish::* time) const 
 
 std::set<uint32_t> Coordinator::AllTrainers() const {
   std::set<uint32_t> trainers;
-  for (uint32_t t = 0; t < members_.trainers(); ++t) trainers.insert(t);
+  for (uint32_t t = 0; t < members_.trainers().size; ++t) trainers.insert(t);
   return trainers;
 }
 
@@ -44,10 +44,10 @@ bool Coordinator::IsDecided(const Group& group, uint64_t epoch, uint32_t sequenc
   });
 }
 
-bool Coordinator::ShowsOrKnows(const Group& group, uint64_t version) const {
-  return std::any_of(members_.members().begin(), members_.members().end(), [&](const auto& m) {
-    return m.first.role == Role::kWorker && m.first.group == group.name &&
-           (m.second.shown_version == version || m.second.committed_version == version);
+bool Coordinator::ShowsOrKnows(const Group& group, uint64_t version) {
+  const auto& workers = group.workers.here;
+  return std::any_of(workers.begin(), workers.end(), [&](const auto& worker) {
+    return worker.second->shown_version == version || worker.second->committed_version == version;
   });
 }
 
@@ -83,9 +83,7 @@ void Coordinator::ResolveDoubt(Member& member, bool everybody_is_here) {
 }
 
 void Coordinator::ResolveDoubts(const Group& group, bool everybody_is_here) {
-  for (auto& [id, member] : members_.members()) {
-    if (id.role == Role::kWorker && id.group == group.name) ResolveDoubt(member, everybody_is_here);
-  }
+  for (const auto& [rank, worker] : group.workers.here) ResolveDoubt(*worker, everybody_is_here);
 }
 
 // Tells a trainer that came back what became in the group of the versions that it sent before. One
@@ -141,7 +139,7 @@ void Coordinator::OnRecorded(uint64_t ticket, Recorded recorded, const absl::Sta
     std::vector<ConnectionId> connections;
     for (const auto& [id, member] : members_.members()) connections.push_back(member.connection);
     for (const auto& [connection, claim] : claims_) connections.push_back(connection);
-    members_.members().clear();
+    members_.Clear();
     claims_.clear();
     for (const ConnectionId connection : connections) actions_->Close(connection);
     return;
@@ -306,7 +304,7 @@ std::string Coordinator::DescribeAbsence() const {
   }
   std::string all;
   for (const auto& [name, group] : groups_) {
-    if (members_.workers(name) == 0) continue;
+    if (group.workers.here.empty()) continue;
     const std::string missing = DescribeMissing(group);
     if (missing.empty()) return "";
     absl::StrAppend(&all, all.empty() ? "" : "; ", missing);
@@ -389,9 +387,9 @@ absl::Time Coordinator::OpeningTime(const Publication& publication) const {
 
 void Coordinator::Open(Publication& publication) {
   publication.opened = true;
-  for (const std::string& name : members_.groups()) {
+  for (const auto& [name, group] : groups_) {
+    if (group.workers.here.empty()) continue;
     Part& part = publication.parts[name];
-    const Group& group = GroupNamed(name);
     if (group.phase == Phase::kReady) continue;
     part = {Part::State::kGivenUp, NotWhole(name, DescribeWaiting(group))};
   }
@@ -495,8 +493,8 @@ RoundMembers Coordinator::MembersOfRound(const Group& group, uint64_t version) {
     members.senders.push_back(group.SenderId(s));
     if (members_.Find(members.senders.back()) == nullptr) members.absent.insert(s);
   }
-  for (const Member* worker : members_.WorkersOf(group.name)) {
-    if (worker->newest_version() < version) members.workers.insert(worker->id.rank);
+  for (const auto& [rank, worker] : group.workers.here) {
+    if (worker->newest_version() < version) members.workers.insert(rank);
   }
   return members;
 }
@@ -539,9 +537,8 @@ void Coordinator::FinishRoundIfOver(Group& group) {
   if (caught_up) {
     group.last_loan_trouble = absl::OkStatus();
     const uint64_t version = group.round->update().version;
-    for (auto& [id, member] : members_.members()) {
-      if (id.role != Role::kWorker || id.group != group.name) continue;
-      member.committed_version = std::max(member.committed_version, version);
+    for (const auto& [rank, worker] : group.workers.here) {
+      worker->committed_version = std::max(worker->committed_version, version);
     }
   }
   group.round.reset();

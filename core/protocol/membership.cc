@@ -26,9 +26,14 @@ RankId IdOf(const proto::Join& join) {
   return {role, join.rank(), role == Role::kWorker ? join.group() : std::string()};
 }
 
-uint32_t Membership::WorldOf(absl::string_view group) const {
+bool World::all_have_manifests() const {
+  return std::all_of(here.begin(), here.end(),
+                     [](const auto& rank) { return rank.second->manifest != nullptr; });
+}
+
+uint32_t Membership::SizeOf(absl::string_view group) const {
   const auto world = worlds_.find(group);
-  return world == worlds_.end() ? 0 : world->second;
+  return world == worlds_.end() ? 0 : world->second.size;
 }
 
 absl::Status Membership::Check(const proto::Join& join) const {
@@ -67,7 +72,7 @@ absl::Status Membership::Check(const proto::Join& join) const {
   if (id.role == Role::kTrainer && join.has_doubt()) {
     return absl::InvalidArgumentError(absl::StrCat("join: ", ToString(id), " cannot be in doubt"));
   }
-  const uint32_t world = WorldOf(id.group);
+  const uint32_t world = SizeOf(id.group);
   if (world != 0 && world != join.world()) {
     return absl::FailedPreconditionError(
         absl::StrCat("join: ", ToString(id), " says there are ", join.world(), " ", Name(id.role),
@@ -84,8 +89,11 @@ uint32_t Membership::FreeRank(const proto::Join& join) const {
 
 Member* Membership::Admit(ConnectionId connection, const proto::Join& join) {
   const RankId id = IdOf(join);
-  worlds_[id.group] = join.world();
   Member& member = members_[id];
+  World& world = worlds_[id.group];
+  world.size = join.world();
+  world.here[id.rank] = &member;
+  by_connection_[connection] = &member;
   member.id = id;
   member.connection = connection;
   member.incarnation = join.incarnation();
@@ -108,62 +116,27 @@ void Membership::Remove(ConnectionId connection) {
   const Member* member = Find(connection);
   if (member == nullptr) return;
   const RankId id = member->id;
+  World& world = worlds_[id.group];
+  world.here.erase(id.rank);
+  if (world.here.empty()) world.size = 0;  // What nobody here declares any more binds nobody.
+  by_connection_.erase(connection);
   members_.erase(id);
-  // A size that nobody here declares any more binds nobody.
-  const bool any = std::any_of(members_.begin(), members_.end(), [&](const auto& m) {
-    return m.first.role == id.role && m.first.group == id.group;
-  });
-  if (!any) worlds_.erase(id.group);
+}
+
+void Membership::Clear() {
+  for (auto& [group, world] : worlds_) world = World();
+  by_connection_.clear();
+  members_.clear();
 }
 
 Member* Membership::Find(ConnectionId connection) {
-  for (auto& [id, member] : members_) {
-    if (member.connection == connection) return &member;
-  }
-  return nullptr;
+  const auto member = by_connection_.find(connection);
+  return member == by_connection_.end() ? nullptr : member->second;
 }
 
 Member* Membership::Find(const RankId& id) {
   const auto member = members_.find(id);
   return member == members_.end() ? nullptr : &member->second;
-}
-
-std::set<std::string> Membership::groups() const {
-  std::set<std::string> groups;
-  for (const auto& [id, member] : members_) {
-    if (id.role == Role::kWorker) groups.insert(id.group);
-  }
-  return groups;
-}
-
-std::vector<const Member*> Membership::WorkersOf(const std::string& group) const {
-  std::vector<const Member*> workers;
-  for (auto member = members_.lower_bound({Role::kWorker, 0, group});
-       member != members_.end() && member->first.group == group; ++member) {
-    workers.push_back(&member->second);
-  }
-  return workers;
-}
-
-bool Membership::has_all_workers(const std::string& group) const {
-  const std::vector<const Member*> workers = WorkersOf(group);
-  return !workers.empty() && workers.size() == WorldOf(group) &&
-         std::all_of(workers.begin(), workers.end(),
-                     [](const Member* worker) { return worker->manifest != nullptr; });
-}
-
-std::set<uint32_t> Membership::AbsentTrainers() const {
-  std::set<uint32_t> absent;
-  for (uint32_t t = 0; t < trainers(); ++t) {
-    if (!members_.contains({Role::kTrainer, t})) absent.insert(t);
-  }
-  return absent;
-}
-
-bool Membership::has_manifests_of_trainers() const {
-  return trainers() > 0 && std::all_of(members_.begin(), members_.end(), [](const auto& m) {
-           return m.first.role != Role::kTrainer || m.second.manifest != nullptr;
-         });
 }
 
 std::string Membership::DescribeMissing(absl::string_view group) const {
@@ -172,7 +145,7 @@ std::string Membership::DescribeMissing(absl::string_view group) const {
     absl::StrAppend(&missing, missing.empty() ? "" : ", ", what...);
   };
   const auto look = [&](Role role, const std::string& of) {
-    const uint32_t world = WorldOf(of);
+    const uint32_t world = SizeOf(of);
     if (world == 0) {
       add("every ", Name(role), of.empty() || of == kDefaultGroup ? "" : " of group ",
           of == kDefaultGroup ? "" : of);

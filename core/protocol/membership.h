@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -38,7 +39,7 @@ struct Member {
   std::set<uint64_t> undecided_versions;  // Trainers only, by proto::Join.
   std::set<std::string> told_groups;      // Those that have told a trainer what became of them.
   proto::Held held;                       // Trainers only.
-  std::set<std::string> known_groups;     // Those of which it was told that they are here.
+  bool hears_of_groups = false;  // It was told which are here, and is told of every change.
 
   std::shared_ptr<const Manifest> manifest;  // Null until it has come and was checked.
   bool established = false;                  // Was part of a term whose lanes carried.
@@ -49,6 +50,16 @@ struct Member {
 
   // Returns the newest version that a worker has, shown or about to be.
   uint64_t newest_version() const { return std::max(shown_version, committed_version); }
+};
+
+// The trainers, or the workers of one group.
+struct World {
+  uint32_t size = 0;                 // 0 while nobody is here who declares it.
+  std::map<uint32_t, Member*> here;  // By rank.
+
+  // Returns true if all are here, with their manifests.
+  bool whole() const { return size > 0 && here.size() == size && all_have_manifests(); }
+  bool all_have_manifests() const;
 };
 
 // The identity that a rank claims. Check() says whether it can be.
@@ -72,25 +83,16 @@ class Membership {
   Member* Admit(ConnectionId connection, const proto::Join& join);
 
   void Remove(ConnectionId connection);
+  void Clear();
+  bool Contains(ConnectionId connection) const { return by_connection_.contains(connection); }
   Member* Find(ConnectionId connection);
   Member* Find(const RankId& id);
 
-  // Returns the trainers that are not here, as far as those that are say how many there are.
-  std::set<uint32_t> AbsentTrainers() const;
-  // Returns true if any trainer is here, and all of them with their manifests.
-  bool has_manifests_of_trainers() const;
-  // Returns the workers of the group that are here.
-  std::vector<const Member*> WorkersOf(const std::string& group) const;
-  // Returns true if all of them are, with their manifests.
-  bool has_all_workers(const std::string& group) const;
+  const World& trainers() const { return trainers_; }
+  // The reference stays valid; a group of which nobody is here has an empty world.
+  const World& WorkersOf(const std::string& group) { return worlds_[group]; }
   // "trainer 1, worker 0 (its manifest)", or the role in which nobody has joined.
   std::string DescribeMissing(absl::string_view group) const;
-
-  // The groups of which any worker is here.
-  std::set<std::string> groups() const;
-  // How many ranks there are to be; 0 while nobody is here who declares it.
-  uint32_t trainers() const { return WorldOf(""); }
-  uint32_t workers(absl::string_view group) const { return WorldOf(group); }
 
   // Returns the lanes between two ranks, by their NICs.
   std::vector<LanePath> MakeLanes(const RankId& sender, const RankId& worker) const;
@@ -100,11 +102,13 @@ class Membership {
   const std::string& job() const { return job_; }
 
  private:
-  uint32_t WorldOf(absl::string_view group) const;
+  uint32_t SizeOf(absl::string_view group) const;
 
   const std::string job_;
-  std::map<std::string, uint32_t, std::less<>> worlds_;  // By group; that of trainers by "".
+  std::map<std::string, World, std::less<>> worlds_;  // By group; that of trainers by "".
+  const World& trainers_ = worlds_[""];
   std::map<RankId, Member> members_;
+  std::unordered_map<ConnectionId, Member*> by_connection_;
 };
 
 }  // namespace waybill

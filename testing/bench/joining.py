@@ -152,7 +152,9 @@ def measure(job, seconds, turns, away):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=10)
-    parser.add_argument("--away", type=float, default=3, help="seconds without the ninth group between two joins")
+    parser.add_argument(
+        "--away", type=float, default=3, help="seconds without the ninth group between two joins"
+    )
     parser.add_argument("--turns", type=int, default=6, help="with the group, and as many without")
     parser.add_argument("--megabytes", type=int, default=64)
     options = parser.parse_args()
@@ -161,7 +163,9 @@ def main():
         for fabric in ("local", "tcp"):
             job = Job(folder, folder, fabric)
             try:
-                calm, busy, errors, joins = measure(job, options.seconds, options.turns, options.away)
+                calm, busy, errors, joins = measure(
+                    job, options.seconds, options.turns, options.away
+                )
             finally:
                 job.close()
             medians = statistics.median(calm), statistics.median(busy)
