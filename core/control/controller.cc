@@ -4,13 +4,12 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <deque>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <random>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -22,7 +21,7 @@
 #include "core/control/doorkeeper.h"
 #include "core/control/keepalive.h"
 #include "core/control/task_thread.h"
-#include "core/protocol/fragments.h"
+#include "core/protocol/frames.h"
 #include "core/protocol/message_codec.h"
 
 namespace waybill {
@@ -38,21 +37,19 @@ constexpr absl::Duration kCloseTimeout = absl::Seconds(2);
 class Server;
 
 // One rank's stream. Deletes itself when gRPC is done with it.
-class Connection final
-    : public grpc::ServerBidiReactor<proto::RankMessage, proto::ControllerMessage> {
+class Connection final : public grpc::ServerBidiReactor<proto::RankFrame, proto::ControllerFrame> {
  public:
   Connection(Server* server, ConnectionId id, grpc::CallbackServerContext* context)
-      : server_(server), id_(id), context_(context), reassembly_(kMostStrangerBytes) {
+      : server_(server), id_(id), context_(context), frames_(kMostStrangerBytes) {
     StartRead(&incoming_);
   }
 
   void Send(proto::ControllerMessage message) {
     const std::lock_guard lock(mutex_);
     if (ended_) return;
-    SendInFrames(std::move(message), [this](proto::ControllerMessage frame) {
-      outgoing_.push_back(std::move(frame));
-      if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
-    });
+    const bool idle = outgoing_.empty();
+    outgoing_.Push(std::move(message));
+    if (idle) StartWrite(&outgoing_.front());
   }
 
   // Ends the stream when everything has left.
@@ -67,7 +64,7 @@ class Connection final
   void OnWriteDone(bool ok) override {
     const std::lock_guard lock(mutex_);
     if (!ok) outgoing_.clear();
-    if (!outgoing_.empty()) outgoing_.pop_front();
+    if (!outgoing_.empty()) outgoing_.Pop();
     if (!outgoing_.empty()) {
       StartWrite(&outgoing_.front());
     } else if (closing_) {
@@ -85,10 +82,10 @@ class Connection final
   Server* const server_;
   const ConnectionId id_;
   grpc::CallbackServerContext* const context_;
-  proto::RankMessage incoming_;
-  Reassembly<proto::RankMessage> reassembly_;
+  proto::RankFrame incoming_;
+  IncomingFrames<proto::RankFrame> frames_;
   std::mutex mutex_;
-  std::deque<proto::ControllerMessage> outgoing_;  // The first one is being written.
+  OutgoingFrames<proto::ControllerFrame> outgoing_;  // The first one is being written.
   bool closing_ = false;
   bool ended_ = false;
 };
@@ -156,7 +153,7 @@ class Server final : public Controller,
     return coordinator_.halted();
   }
 
-  grpc::ServerBidiReactor<proto::RankMessage, proto::ControllerMessage>* Attend(
+  grpc::ServerBidiReactor<proto::RankFrame, proto::ControllerFrame>* Attend(
       grpc::CallbackServerContext* context) override {
     const std::lock_guard lock(mutex_);
     const ConnectionId id = ++last_connection_;
@@ -200,10 +197,11 @@ class Server final : public Controller,
 
   // The other end of a stream. A stream that is closed is not read any more.
   enum class Peer { kRank, kStranger, kClosed };
-  Peer OnMessage(ConnectionId id, const proto::RankMessage& message) {
+  Peer OnMessages(ConnectionId id, const std::vector<proto::RankMessage>& messages) {
     const std::lock_guard lock(mutex_);
-    if (!IsOpen(id)) return Peer::kClosed;
-    coordinator_.OnMessage(id, message, absl::Now());
+    for (const proto::RankMessage& message : messages) {
+      if (IsOpen(id)) coordinator_.OnMessage(id, message, absl::Now());
+    }
     WakeClock();
     if (!IsOpen(id)) return Peer::kClosed;
     if (!coordinator_.IsAdmitted(id)) return Peer::kStranger;
@@ -329,15 +327,15 @@ class Server final : public Controller,
 
 void Connection::OnReadDone(bool ok) {
   if (!ok) return server_->OnGone(id_);
-  const absl::StatusOr<std::optional<proto::RankMessage>> message =
-      reassembly_.Add(std::move(incoming_));
-  if (!message.ok()) return server_->OnGone(id_);
-  if (*message) {
-    const Server::Peer peer = server_->OnMessage(id_, **message);
+  const absl::StatusOr<std::vector<proto::RankMessage>> messages =
+      frames_.Add(std::move(incoming_));
+  if (!messages.ok()) return server_->OnGone(id_);
+  if (!messages->empty()) {
+    const Server::Peer peer = server_->OnMessages(id_, *messages);
     if (peer == Server::Peer::kClosed) return;
-    if (peer == Server::Peer::kRank) reassembly_.SetLimit(kMostMessageBytes);
+    if (peer == Server::Peer::kRank) frames_.SetLimit(kMostMessageBytes);
   }
-  incoming_ = proto::RankMessage();
+  incoming_ = proto::RankFrame();
   StartRead(&incoming_);
 }
 

@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -94,7 +95,7 @@ TEST(ControlChannel, WhoeverListensInTheControllersPlaceHearsNeitherTokenNorMess
   std::promise<absl::Status> ended;
   const auto stream = RankStream::Open(
       net::ToString(door->address), kToken, absl::Seconds(20),
-      [](const proto::ControllerMessage&) {},
+      [](const std::vector<proto::ControllerMessage>&) {},
       [&](const absl::Status& status) { ended.set_value(status); });
   proto::RankMessage message;
   message.mutable_join()->set_job("name-of-the-job");

@@ -121,9 +121,11 @@ class RankClient final : private RankActions {
     });
     stream_ = RankStream::Open(
         controllers_[next_controller_++ % controllers_.size()], token_, ConnectPatience(),
-        [this, number](proto::ControllerMessage message) {
-          thread_->Do([this, number, message = std::move(message)] {
-            if (number == stream_number_) rank_->OnMessage(message, absl::Now());
+        [this, number](std::vector<proto::ControllerMessage> messages) {
+          thread_->Do([this, number, messages = std::move(messages)] {
+            for (const proto::ControllerMessage& message : messages) {
+              if (number == stream_number_) rank_->OnMessage(message, absl::Now());
+            }
           });
         },
         [this, number](absl::Status status) {

@@ -4,17 +4,16 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <mutex>
-#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "core/control/control.grpc.pb.h"
 #include "core/control/credentials.h"
 #include "core/control/keepalive.h"
-#include "core/protocol/fragments.h"
+#include "core/protocol/frames.h"
 
 namespace waybill {
 namespace {
@@ -23,16 +22,16 @@ namespace {
 constexpr size_t kMostMessageBytes = size_t{1} << 30;
 
 class Stream final : public RankStream,
-                     public grpc::ClientBidiReactor<proto::RankMessage, proto::ControllerMessage> {
+                     public grpc::ClientBidiReactor<proto::RankFrame, proto::ControllerFrame> {
  public:
   Stream(std::string controller, const std::shared_ptr<grpc::Channel>& channel,
-         std::function<void(proto::ControllerMessage)> on_message,
+         std::function<void(std::vector<proto::ControllerMessage>)> on_messages,
          std::function<void(absl::Status)> on_end)
       : controller_(std::move(controller)),
         stub_(proto::Controller::NewStub(channel)),
-        on_message_(std::move(on_message)),
+        on_messages_(std::move(on_messages)),
         on_end_(std::move(on_end)),
-        reassembly_(kMostMessageBytes) {
+        frames_(kMostMessageBytes) {
     const std::lock_guard lock(mutex_);  // The callbacks see what was written until here.
     stub_->async()->Attend(&context_, this);
     AddHold();  // Writes come from outside of reactions.
@@ -56,10 +55,9 @@ class Stream final : public RankStream,
   void Send(proto::RankMessage message) override {
     const std::lock_guard lock(mutex_);
     if (broken_ || closing_) return;
-    SendInFrames(std::move(message), [this](proto::RankMessage frame) {
-      outgoing_.push_back(std::move(frame));
-      if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
-    });
+    const bool idle = outgoing_.empty();
+    outgoing_.Push(std::move(message));
+    if (idle) StartWrite(&outgoing_.front());
   }
 
   void BeginClose() override {
@@ -70,30 +68,30 @@ class Stream final : public RankStream,
 
   void OnReadDone(bool ok) override {
     if (!ok) return Break();
-    absl::StatusOr<std::optional<proto::ControllerMessage>> message =
-        reassembly_.Add(std::move(incoming_));
-    if (!message.ok()) {
+    absl::StatusOr<std::vector<proto::ControllerMessage>> messages =
+        frames_.Add(std::move(incoming_));
+    if (!messages.ok()) {
       {
         const std::lock_guard lock(mutex_);
-        wrong_ = message.status();
+        wrong_ = messages.status();
       }
       context_.TryCancel();
       return Break();
     }
-    if (*message) {
+    if (!messages->empty()) {
       {
         const std::lock_guard lock(mutex_);
         heard_ = true;
       }
-      on_message_(**std::move(message));
+      on_messages_(*std::move(messages));
     }
-    incoming_ = proto::ControllerMessage();
+    incoming_ = proto::ControllerFrame();
     StartRead(&incoming_);
   }
 
   void OnWriteDone(bool ok) override {
     std::unique_lock lock(mutex_);
-    outgoing_.pop_front();
+    outgoing_.Pop();
     if (!ok) {
       broken_ = true;
       outgoing_.clear();
@@ -144,15 +142,15 @@ class Stream final : public RankStream,
 
   const std::string controller_;
   const std::unique_ptr<proto::Controller::Stub> stub_;
-  const std::function<void(proto::ControllerMessage)> on_message_;
+  const std::function<void(std::vector<proto::ControllerMessage>)> on_messages_;
   const std::function<void(absl::Status)> on_end_;
   grpc::ClientContext context_;
-  proto::ControllerMessage incoming_;
-  Reassembly<proto::ControllerMessage> reassembly_;
+  proto::ControllerFrame incoming_;
+  IncomingFrames<proto::ControllerFrame> frames_;
   std::mutex mutex_;
   bool heard_ = false;  // Guarded by mutex_, as is what follows.
   std::condition_variable ended_;
-  std::deque<proto::RankMessage> outgoing_;  // The first one is being written.
+  OutgoingFrames<proto::RankFrame> outgoing_;  // The first one is being written.
   absl::Status wrong_;
   bool closing_ = false;
   bool broken_ = false;
@@ -164,7 +162,7 @@ class Stream final : public RankStream,
 
 std::unique_ptr<RankStream> RankStream::Open(
     const std::string& controller, const std::string& token, absl::Duration connect_patience,
-    std::function<void(proto::ControllerMessage)> on_message,
+    std::function<void(std::vector<proto::ControllerMessage>)> on_messages,
     std::function<void(absl::Status)> on_end) {
   grpc::ChannelArguments arguments;
   // Each stream has a connection of its own: the session paces its attempts.
@@ -180,7 +178,7 @@ std::unique_ptr<RankStream> RankStream::Open(
     on_end(channel.status());
     return nullptr;
   }
-  return std::make_unique<Stream>(controller, *channel, std::move(on_message), std::move(on_end));
+  return std::make_unique<Stream>(controller, *channel, std::move(on_messages), std::move(on_end));
 }
 
 }  // namespace waybill

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -16,12 +17,13 @@ namespace waybill {
 class RankStream {
  public:
   // Begins to connect, for `connect_patience` at most; what is sent meanwhile goes out once it is
-  // connected. `on_message`, and then once `on_end` with the reason, are called on gRPC's threads,
-  // one at a time. Returns null, after `on_end`, if there can be no stream.
-  static std::unique_ptr<RankStream> Open(const std::string& controller, const std::string& token,
-                                          absl::Duration connect_patience,
-                                          std::function<void(proto::ControllerMessage)> on_message,
-                                          std::function<void(absl::Status)> on_end);
+  // connected. `on_messages`, with some in order, and then once `on_end` with the reason, are
+  // called on gRPC's threads, one at a time. Returns null, after `on_end`, if there can be no
+  // stream.
+  static std::unique_ptr<RankStream> Open(
+      const std::string& controller, const std::string& token, absl::Duration connect_patience,
+      std::function<void(std::vector<proto::ControllerMessage>)> on_messages,
+      std::function<void(absl::Status)> on_end);
 
   // Ends the stream; returns when neither callback runs or will run any more. What was sent before
   // arrives if the peer takes it within a second.
