@@ -1,7 +1,6 @@
-/* Moves four floats: `pingpong trainer HOST:PORT` sends them, `pingpong worker HOST:PORT` shows them. */
+/* Moves four floats: `pingpong trainer HOST:PORT` sends, `pingpong worker HOST:PORT [GROUP]` shows. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <waybill/waybill.h>
 
 static waybill_error_t* error;
@@ -26,7 +25,7 @@ int main(int argc, char** argv) {
   waybill_queue_t* queue;
   waybill_manifest_t* manifest;
   waybill_region_t* region;
-  if (argc != 3) return fprintf(stderr, "usage: pingpong trainer|worker HOST:PORT\n"), 2;
+  if (argc < 3) return fprintf(stderr, "usage: pingpong trainer|worker HOST:PORT [GROUP]\n"), 2;
   check(waybill_context_create(NULL, &context, &error));
   check(waybill_queue_create(context, &queue, &error));
   check(waybill_manifest_create(&manifest, &error));
@@ -36,8 +35,9 @@ int main(int argc, char** argv) {
   check(waybill_manifest_add_shard(manifest, &all, NULL, &error));
   waybill_region_options_t lent = {sizeof lent, .data = weights, .size_bytes = sizeof weights};
   check(waybill_region_create(context, &lent, &region, &error));
-  waybill_rank_options_t rank = {sizeof rank, argv[2], .token = getenv("WAYBILL_TOKEN")};
-  if (strcmp(argv[1], "trainer") == 0) {
+  waybill_rank_options_t rank = {
+      sizeof rank, argv[2], .token = getenv("WAYBILL_TOKEN"), .group = argv[3]};
+  if (argv[1][0] == 't') {
     waybill_trainer_t* trainer;
     waybill_trainer_options_t options = {sizeof options, &rank, manifest, &region, 1, .queue = queue};
     check(waybill_trainer_create(context, &options, &trainer, &error));

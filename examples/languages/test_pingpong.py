@@ -94,3 +94,14 @@ def test_a_tensor_moves(command_of, tmp_path, trainer, worker):
         said = [rank.communicate(timeout=60)[0] for rank in (sends, shows)]
     assert said == ["trainer: 0.5 1.5 2.5 3.5\n", "worker: 0.5 1.5 2.5 3.5\n"]
     assert [sends.returncode, shows.returncode] == [0, 0]
+
+
+def test_the_worker_in_c_is_in_the_group_that_it_names(command_of, tmp_path):
+    program_in_c = command_of("c")
+    with (
+        controller(tmp_path, "--require", "rollout-0") as (address, environment),
+        started([*program_in_c, "worker", address, "rollout-0"], environment) as shows,
+        started([*program_in_c, "trainer", address], environment) as sends,
+    ):
+        said = [rank.communicate(timeout=60)[0] for rank in (sends, shows)]
+    assert said == ["trainer: 0.5 1.5 2.5 3.5\n", "worker: 0.5 1.5 2.5 3.5\n"]
