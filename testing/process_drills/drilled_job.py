@@ -27,8 +27,8 @@ TENSOR = "w"
 TENSOR_BYTES = ROWS * COLUMNS * 2
 PATTERN = bytes(range(64, 96))
 
+PARTS = 2  # Of the tensor, over trainers and over workers.
 CONTROLLER, REPLICA = "controller", "replica 0"
-RANKS = ("trainer 0", "trainer 1", "worker 0", "worker 1", REPLICA)
 
 
 class Failure(Exception):
@@ -160,10 +160,15 @@ class Process:
 
 
 class Job:
-    """A controller, two trainers, two workers and a replica, and the machine that they run on."""
+    """A controller, trainers, two workers and a replica, and the machine that they run on.
 
-    def __init__(self, folder, fabric, digests=True):
-        self.folder, self.fabric, self.digests = folder, fabric, digests
+    `copies`: how many trainers hold each half of the tensor.
+    """
+
+    def __init__(self, folder, fabric, digests=True, copies=1):
+        self.folder, self.fabric, self.digests, self.copies = folder, fabric, digests, copies
+        self.ranks = [f"trainer {rank}" for rank in range(PARTS * copies)]
+        self.ranks += [f"worker {rank}" for rank in range(PARTS)] + [REPLICA]
         self.random = random.Random(0)
         self.counts = Counter()
         self.processes = {}
@@ -179,9 +184,9 @@ class Job:
             drill_machine.SHARED_MEMORY, drill_machine.SHARED_MEMORY_BYTES
         )
         self.start(CONTROLLER)
-        for name in RANKS:
+        for name in self.ranks:
             self.start(name)
-        for name in RANKS:
+        for name in self.ranks:
             self.await_joined(name)
 
     def close(self):
@@ -221,9 +226,11 @@ class Job:
 
     def _rank_arguments(self, name):
         role, rank = name.split()
-        world, node, more = "2", 0, []
+        world, node, more = str(PARTS), 0, []
         if role == "trainer":
+            world = str(PARTS * self.copies)
             more = ["--timeout", str(PUBLISH_SECONDS)]
+            more += ["--sharding", f"fsdp={PARTS},dp={self.copies}"]
             more += [] if self.digests else ["--no-digests"]
         elif role == "worker":
             node = 1

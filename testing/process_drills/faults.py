@@ -13,7 +13,6 @@ from drilled_job import (
     ANSWER_SECONDS,
     CONTROLLER,
     NODES,
-    RANKS,
     REPLICA,
     Failure,
     Job,
@@ -56,7 +55,7 @@ def _kill(job: Job, name, after: Aftermath):
 
 def _start_missing(job: Job, after: Aftermath):
     """Starts what was killed; the replica may stay away for some rounds."""
-    for name in RANKS:
+    for name in job.ranks:
         if name not in job.processes and (name != REPLICA or job.random.random() < 0.5):
             _start(job, name, after)
 
@@ -66,8 +65,11 @@ def kill(job: Job):
     name = job.random.choice(list(job.processes))
     job.moment()
     _count(job, "kill", name)
+    went_on = name in job.named("trainer") and not job.publish_is_over()
     _kill(job, name, after)
-    job.end_publish()
+    errors = [error for error in job.end_publish() if not job.is_of_replica(error)]
+    if went_on and not errors:
+        job.counts["an update went on without its trainer"] += 1
     _start_missing(job, after)
     return after
 
@@ -165,7 +167,7 @@ def full_disk(job: Job):
 def _under_shortage(job: Job, victim, restore, after: Aftermath, disturb):
     """Publishes while `victim` can take nothing more, then gives it back what it lacks."""
     after.shortage = True
-    others = [name for name in RANKS if name in job.processes and name != victim]
+    others = [name for name in job.ranks if name in job.processes and name != victim]
     killed = job.random.choice(others) if disturb and job.random.random() < 0.5 else None
     if killed is not None:
         _kill(job, killed, after)
@@ -235,7 +237,7 @@ def _renew_without_pages(job: Job, after: Aftermath):
     _count(job, "no shared memory", victim)
     restore = drill_machine.forbid_files(job.processes[victim].pid)
     # A trainer that dies leaves a buffer that must be renewed; so does a flipped bit.
-    if job.random.random() < 0.5:
+    if job.random.random() < 0.5 and job.copies == 1:
         job.end_publish()
         publish_and_flip(job, victim)
         errors = _under_shortage(job, victim, restore, after, disturb=False)

@@ -15,8 +15,8 @@ import time
 from drilled_job import (
     ANSWER_SECONDS,
     NODES,
+    PARTS,
     PATTERN,
-    RANKS,
     TENSOR,
     TENSOR_BYTES,
     Failure,
@@ -29,7 +29,6 @@ SAMPLES = 128  # Of each trainer.
 LOOK_SECONDS = 20 if NODES else 1
 STOP_SECONDS = 0.05 if NODES else 0.01
 BETWEEN_SECONDS = 0.02 if NODES else 0.0002
-TRAINERS = sum(name.startswith("trainer") for name in RANKS)
 _32_BITS = 0xFFFFFFFF
 
 
@@ -59,17 +58,17 @@ class Samples:
 
     def __init__(self, version):
         key = key_of(version)
-        step = TENSOR_BYTES // TRAINERS // SAMPLES
+        step = TENSOR_BYTES // PARTS // SAMPLES
         self._at = {
             begin: bytes_of(key, begin, SAMPLE_BYTES) for begin in range(0, TENSOR_BYTES, step)
         }
 
     def of_trainers(self, begin, end):
         """Returns, for each trainer, its samples in [begin, end) of the tensor: {place: bytes}."""
-        found = [{} for _ in range(TRAINERS)]
+        found = [{} for _ in range(PARTS)]
         for at, expected in self._at.items():
             if begin <= at < end:
-                found[at * TRAINERS // TENSOR_BYTES][at] = expected
+                found[at * PARTS // TENSOR_BYTES][at] = expected
         return [samples for samples in found if samples]
 
 
@@ -131,13 +130,14 @@ def _await_stopped(pid):
 def publish_and_flip(job, name):
     """Begins to publish, and flips a bit of what comes to that worker.
 
-    Returns false if the update was over before a bit could be flipped.
+    Returns false if the update was over before a bit could be flipped. Each part of the tensor has
+    one trainer: with replicas it is not known whose byte it is.
     """
     samples = Samples(job.version + 1)
     process = job.processes[name]
     begin, size = 0, TENSOR_BYTES
     if role_of(name) == "worker":  # Each holds some of the rows; the replica holds all of them.
-        size = TENSOR_BYTES // len([other for other in RANKS if role_of(other) == "worker"])
+        size = TENSOR_BYTES // PARTS
         begin = int(name.split()[1]) * size
     # Over `local` a lender has the buffers of others open, too: another process digests those.
     others = [job.processes[n].pid for n in job.named("worker", "replica") if n != name]

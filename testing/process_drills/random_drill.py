@@ -106,7 +106,7 @@ def round_of(job, fault):
 def drill(options, fabric, faults, seconds, rounds):
     """Returns how many rounds there were, and what happened, by count. Raises Failure."""
     with tempfile.TemporaryDirectory() as folder:
-        job = Job(Path(folder), fabric, digests=not options.no_digests)
+        job = Job(Path(folder), fabric, digests=not options.no_digests, copies=options.copies)
         try:
             end = time.monotonic() + (seconds or float("inf"))
             number = options.first
@@ -142,6 +142,7 @@ def drill_in_guest(options, seconds, rounds):
     command += ["--rounds", str(rounds)] if rounds else []
     command += ["--each"] if options.each else []
     command += ["--no-digests"] if options.no_digests else []
+    command += ["--copies", str(options.copies)]
     for fault in options.faults or []:
         command += ["--fault", fault]
     report = None
@@ -166,7 +167,7 @@ def drill_in_guest(options, seconds, rounds):
 def drills(options):
     """Returns the report of all fabrics that were asked for."""
     report = {"seed": options.seed, "fabrics": {}, "failure": None}
-    faults = options.faults or list(FAULTS)
+    faults = options.faults or [f for f in FAULTS if f != "flip" or options.copies == 1]
     seconds, rounds = options.seconds, options.rounds
     if seconds is None and rounds is None:
         seconds, rounds = (None, len(faults)) if options.each else (DEFAULT_SECONDS, None)
@@ -251,6 +252,12 @@ def parse(arguments):
         help="draws this fault only; can be given several times",
     )
     parser.add_argument(
+        "--copies",
+        type=int,
+        default=1,
+        help="how many trainers hold each part of the tensor; with more than 1 no bit is flipped",
+    )
+    parser.add_argument(
         "--no-digests",
         action="store_true",
         help="publishes without digests, so that the drill finds flipped bits",
@@ -258,7 +265,12 @@ def parse(arguments):
     parser.add_argument(
         "--json", action="store_true", help="prints one JSON object instead of a table"
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.copies > 1 and "flip" in (options.faults or []):
+        parser.error(
+            "--fault flip: of a byte that several trainers hold, it is not known whose it is"
+        )
+    return options
 
 
 def main():

@@ -27,6 +27,12 @@ def test_a_job_recovers_from_each_fault(fabric):
     assert sum(report["counts"].get(end, 0) for end in ends) == 1
 
 
+def test_a_job_whose_trainers_have_replicas_recovers_from_kills():
+    done = run("--copies", "2", "--fault", "kill", "--rounds", "12", "--fabric", "tcp", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["fabrics"]["tcp"]["counts"]["recovered at attempt 1"] == 12
+
+
 def test_without_digests_the_drill_finds_a_flipped_bit_and_says_how_to_repeat_it():
     done = run("--fault", "flip", "--rounds", "10", "--fabric", "tcp", "--no-digests")
     assert done.returncode == 1, done.stdout
