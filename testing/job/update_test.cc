@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string>
 #include <thread>
 #include <vector>
@@ -60,7 +61,7 @@ TEST(Update, GroupsCommitOnTheirOwn) {
 
 TEST(Update, ARefusedUpdateTouchesNothing) {
   Job job({.workers = 1});
-  bool refuse = false;
+  std::atomic<bool> refuse = false;  // The handler runs on a thread of the worker.
   job.handler(0) = [&](const Notice& notice, const WorkerOptions::Answer& answer) {
     answer(notice.kind == Notice::Kind::kPrepare && refuse
                ? absl::UnavailableError("the engine is warming up")
