@@ -120,6 +120,15 @@ class Fabric {
   // errors.
   virtual absl::StatusOr<Region> Register(const MemorySpan& memory, absl::string_view name) = 0;
 
+  // Registers memory of the caller that posts may read and no peer reaches; the caller keeps it
+  // until Release() has returned. It fails where the network cannot read the memory itself: a
+  // caller that stages does better then.
+  //
+  // kUnimplemented: this network reads granted memory only.
+  virtual absl::StatusOr<Region> RegisterSource(const MemorySpan& memory, absl::string_view name) {
+    return Register(memory, name);
+  }
+
   // Allocates zeroed memory that the fabric owns. Reserves every page before it returns, so that a
   // lack of memory is kResourceExhausted here and never a signal later.
   virtual absl::StatusOr<Region> Allocate(uint64_t size_bytes, absl::string_view name) = 0;
@@ -172,6 +181,11 @@ class Fabric {
 
   // Makes the lane quiescent and forgets it. Drops its events that were not polled.
   virtual absl::Status CloseLane(LaneId lane) = 0;
+
+  // Returns OK if posts on the connected lane can read a region of RegisterSource(), else why not.
+  virtual absl::Status CheckRead(LaneId /*lane*/, RegionId /*source*/) const {
+    return absl::OkStatus();
+  }
 
   // Returns why the lane failed, or OK if it did not.
   virtual absl::Status LaneStatus(LaneId lane) const = 0;

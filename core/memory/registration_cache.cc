@@ -20,7 +20,9 @@ absl::StatusOr<Registration> RegistrationCache::Acquire(const MemorySpan& memory
       return Registration{entry.region, offset};
     }
   }
-  WAYBILL_ASSIGN_OR_RETURN(const Region region, fabric_->Register(memory, name));
+  WAYBILL_ASSIGN_OR_RETURN(const Region region, use_ == Use::kRead
+                                                    ? fabric_->RegisterSource(memory, name)
+                                                    : fabric_->Register(memory, name));
   entries_.emplace(memory.data, Entry{region.id, memory.size_bytes, 1});
   return Registration{region.id, 0};
 }

@@ -24,7 +24,12 @@ struct Registration {
 // outlive the cache.
 class RegistrationCache {
  public:
-  explicit RegistrationCache(Fabric* fabric) : fabric_(fabric) {}
+  enum class Use : uint8_t {
+    kWritten,  // Fabric::Register()
+    kRead,     // Fabric::RegisterSource()
+  };
+  explicit RegistrationCache(Fabric* fabric, Use use = Use::kWritten)
+      : fabric_(fabric), use_(use) {}
   RegistrationCache(const RegistrationCache&) = delete;
   RegistrationCache& operator=(const RegistrationCache&) = delete;
   ~RegistrationCache();
@@ -48,6 +53,7 @@ class RegistrationCache {
   };
 
   Fabric* fabric_;
+  const Use use_;
   std::multimap<std::byte*, Entry> entries_;  // By first byte.
 };
 

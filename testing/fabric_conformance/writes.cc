@@ -76,6 +76,27 @@ TEST_P(FabricConformance, RegisteredMemoryIsASourceUnlessTheFabricSaysOtherwise)
   }
 }
 
+TEST_P(FabricConformance, ASourceThatTheFabricTakesIsReadWhereItLies) {
+  const Lane lane = endpoints_.Connect(Join("a"), Join("b"));
+  std::vector<std::byte> memory(5000);
+  for (size_t i = 0; i < memory.size(); ++i) memory[i] = ByteAt(i, 9);
+  const auto source =
+      lane.a->fabric().RegisterSource({MemoryKind::kHost, memory.data() + 3, 4990}, "tensors");
+  if (!source.ok()) {
+    EXPECT_TRUE(absl::IsUnimplemented(source.status()) ||
+                absl::IsResourceExhausted(source.status()))
+        << source.status();
+    return;
+  }
+  EXPECT_EQ(source->memory.data, memory.data() + 3);
+  const Reached to = endpoints_.AllocateAtB(lane, 4990);
+  if (lane.a->fabric().CheckRead(lane.at_a, source->id).ok()) {
+    ASSERT_TRUE(endpoints_.PostAndComplete(lane, {{source->id, 5, to.remote, 0, 4985}}));
+    for (size_t i = 0; i < 4985; ++i) ASSERT_EQ(to.region.memory.data[i], ByteAt(i + 8, 9)) << i;
+  }
+  EXPECT_TRUE(lane.a->fabric().Release(source->id).ok());
+}
+
 TEST_P(FabricConformance, AWriteOfNothingIsAPost) {
   const Lane lane = endpoints_.Connect(Join("a"), Join("b"));
   const Region from = endpoints_.SourceAtA(lane, 64);

@@ -138,6 +138,13 @@ absl::StatusOr<Region> FaultyFabric::Register(const MemorySpan& memory, absl::st
   return region;
 }
 
+absl::StatusOr<Region> FaultyFabric::RegisterSource(const MemorySpan& memory,
+                                                    absl::string_view name) {
+  absl::StatusOr<Region> region = inner_->RegisterSource(memory, name);
+  if (region.ok()) regions_[region->id] = {std::string(name), region->memory};
+  return region;
+}
+
 absl::StatusOr<Region> FaultyFabric::Allocate(uint64_t size_bytes, absl::string_view name) {
   if (absl::Status met = Meet(FabricCall::kAllocate, name); !met.ok()) return met;
   absl::StatusOr<Region> region = inner_->Allocate(size_bytes, name);

@@ -79,6 +79,10 @@ class FaultyFabric final : public Fabric {
 
   const Capabilities& capabilities() const override { return inner_->capabilities(); }
   absl::StatusOr<Region> Register(const MemorySpan& memory, absl::string_view name) override;
+  absl::StatusOr<Region> RegisterSource(const MemorySpan& memory, absl::string_view name) override;
+  absl::Status CheckRead(LaneId lane, RegionId source) const override {
+    return inner_->CheckRead(lane, source);
+  }
   absl::StatusOr<Region> Allocate(uint64_t size_bytes, absl::string_view name) override;
   absl::Status Release(RegionId region) override;
   absl::Status Renew(RegionId region, Contents contents) override;

@@ -80,6 +80,9 @@ class ChoiceFabric final : public Fabric {
   absl::StatusOr<Region> Register(const MemorySpan& memory, absl::string_view name) override {
     return regions_.Register(memory, name);
   }
+  absl::StatusOr<Region> RegisterSource(const MemorySpan& memory, absl::string_view name) override {
+    return regions_.RegisterSource(memory, name);
+  }
   absl::StatusOr<Region> Allocate(uint64_t size_bytes, absl::string_view name) override {
     return regions_.Allocate(size_bytes, name);
   }
@@ -190,6 +193,14 @@ class ChoiceFabric final : public Fabric {
     imports_.ForgetLane(id);
     std::erase_if(events_, [id](const FabricEvent& e) { return e.lane == id; });
     return absl::OkStatus();
+  }
+
+  absl::Status CheckRead(LaneId id, RegionId source) const override {
+    const auto lane = lanes_.find(id);
+    if (lane == lanes_.end()) return NoLane(id);
+    const size_t member = *lane->second.choice->chosen();
+    WAYBILL_ASSIGN_OR_RETURN(const RegionId inner, regions_.At(member, source));
+    return members_[member].fabric->CheckRead(lane->second.ways[member].lane, inner);
   }
 
   absl::Status LaneStatus(LaneId id) const override {

@@ -12,6 +12,27 @@ absl::StatusOr<Region> RegionSet::Register(const MemorySpan& memory, absl::strin
   return MakeByBest(name, [&](Fabric& member) { return member.Register(memory, name); });
 }
 
+// Whoever cannot read it goes on without: CheckRead() says so, and the caller stages.
+absl::StatusOr<Region> RegionSet::RegisterSource(const MemorySpan& memory, absl::string_view name) {
+  Entry entry{.memory = memory, .name = std::string(name)};
+  entry.ids.resize(members_.size());
+  entry.whys = unusable_;
+  bool any = false;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (!unusable_[i].ok()) continue;
+    const absl::StatusOr<Region> region = members_[i]->RegisterSource(memory, name);
+    entry.whys[i] = region.status();
+    if (!region.ok()) continue;
+    entry.ids[i] = region->id;
+    entry.owner = i;
+    any = true;
+  }
+  if (!any) return entry.whys.back();
+  const RegionId id{++last_id_};
+  entries_.emplace(id, std::move(entry));
+  return Region{id, memory};
+}
+
 // The best one allocates: shared memory can be mapped by peers, and every other network takes it as
 // it takes any memory.
 absl::StatusOr<Region> RegionSet::Allocate(uint64_t size_bytes, absl::string_view name) {
@@ -105,9 +126,11 @@ absl::StatusOr<RegionId> RegionSet::At(size_t member, RegionId id) const {
     return absl::NotFoundError(absl::StrCat("no region ", static_cast<uint32_t>(id)));
   }
   if (entry->second.ids[member] != RegionId::kNone) return entry->second.ids[member];
+  const absl::Status& why =
+      entry->second.whys.empty() ? unusable_[member] : entry->second.whys[member];
   return absl::FailedPreconditionError(
       absl::StrCat("\"", entry->second.name, "\" is not registered with ",
-                   members_[member]->capabilities().name, ": ", unusable_[member].message()));
+                   members_[member]->capabilities().name, ": ", why.message()));
 }
 
 absl::StatusOr<RegionSet::Entry*> RegionSet::Find(RegionId id) {

@@ -23,6 +23,7 @@ class RegionSet {
       : members_(std::move(members)), unusable_(members_.size()) {}
 
   absl::StatusOr<Region> Register(const MemorySpan& memory, absl::string_view name);
+  absl::StatusOr<Region> RegisterSource(const MemorySpan& memory, absl::string_view name);
   absl::StatusOr<Region> Allocate(uint64_t size_bytes, absl::string_view name);
   absl::Status Release(RegionId id);
   absl::Status Renew(RegionId id, Contents contents);
@@ -39,7 +40,8 @@ class RegionSet {
     size_t owner = 0;  // The member that made it.
     MemorySpan memory;
     std::string name;
-    std::vector<RegionId> ids;  // Indexed by member.
+    std::vector<RegionId> ids;            // Indexed by member.
+    std::vector<absl::Status> whys = {};  // Of a source: why a member cannot read it.
   };
 
   // Makes the region with the best member that can.

@@ -59,6 +59,11 @@ class LocalFabric final : public Fabric {
   absl::StatusOr<Region> Register(const MemorySpan& memory, absl::string_view name) override {
     return regions_.Register(memory, name);
   }
+  absl::StatusOr<Region> RegisterSource(const MemorySpan& /*memory*/,
+                                        absl::string_view name) override {
+    return absl::UnimplementedError(
+        absl::StrCat("register \"", name, "\": the local fabric reads granted memory only"));
+  }
   absl::StatusOr<Region> Allocate(uint64_t size_bytes, absl::string_view name) override {
     return regions_.Allocate(size_bytes, name);
   }

@@ -39,6 +39,10 @@ absl::StatusOr<Region> Regions::Register(const MemorySpan& memory, absl::string_
   return Add({.memory = memory, .name = std::string(name)});
 }
 
+absl::StatusOr<Region> Regions::RegisterSource(const MemorySpan& memory, absl::string_view name) {
+  return Add({.memory = memory, .name = std::string(name), .is_source = true});
+}
+
 absl::StatusOr<Region> Regions::Allocate(uint64_t size_bytes, absl::string_view name) {
   WAYBILL_ASSIGN_OR_RETURN(SharedPages pages, SharedPages::Create(size_bytes, name));
   const MemorySpan memory{MemoryKind::kHost, pages.data(), size_bytes};
@@ -104,7 +108,8 @@ void Regions::ForgetLane(LaneId lane) {
 }
 
 ibv_mr* Regions::RegisterWith(Device& device, const OwnRegion& region) {
-  unsigned access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+  // A source may be memory that this process cannot write either, such as a mapped checkpoint.
+  unsigned access = region.is_source ? 0 : IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
   // An optional flag: the library leaves it out where the device does not know it.
   if (relaxed_ordering_ && region.memory.kind == MemoryKind::kDevice) {
     access |= IBV_ACCESS_RELAXED_ORDERING;
@@ -149,7 +154,8 @@ absl::Status Regions::RegisterWithDevices(OwnRegion& region,
     (void)Deregister(region);
     if (!given_up.ok()) return given_up;
     absl::Status status = RegistrationError(region, *device, error);
-    const bool may_bounce = error == ENOMEM && region.memory.kind != MemoryKind::kDevice;
+    const bool may_bounce =
+        error == ENOMEM && region.memory.kind != MemoryKind::kDevice && !region.is_source;
     return may_bounce ? Bounce(region, status) : status;
   }
   counts_.time += absl::Now() - begin;

@@ -32,6 +32,7 @@ struct OwnRegion {
   uint64_t key = 0;
   std::vector<ibv_mr*> registrations;  // Indexed by device. Null for a device that had failed.
   std::vector<ibv_mr*> stuck;          // Old ones that a device did not give up.
+  bool is_source = false;              // Posts read it, and no peer reaches it.
   bool bounced = false;                // It has no registrations, because there was no room.
   std::set<LaneId> grants;
 };
@@ -57,6 +58,8 @@ class Regions {
 
   // kResourceExhausted: there is no room for it, nor for the bounce ring of one lane.
   absl::StatusOr<Region> Register(const MemorySpan& memory, absl::string_view name);
+  // The same, but what there is no room for is not bounced: it is kResourceExhausted.
+  absl::StatusOr<Region> RegisterSource(const MemorySpan& memory, absl::string_view name);
   absl::StatusOr<Region> Allocate(uint64_t size_bytes, absl::string_view name);
   // kInternal: a device does not give up the region's keys. Then the region stays, and its memory
   // must not be freed.

@@ -100,6 +100,19 @@ TEST_F(RegionsTest, WhereADevicesMemoryCannotBeRegisteredItIsSaidWhatIsMissing) 
   EXPECT_EQ(Alive("mlx5_0"), 0u);
 }
 
+TEST_F(RegionsTest, ASourceIsReadByTheDeviceOnlyAndIsNeverBounced) {
+  Make();
+  const auto source = regions->RegisterSource(OfHost(), "tensors");
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_EQ(NewestAccess(), 0u);
+  ASSERT_TRUE(regions->Release(source->id).ok());
+  host.FailRegistrations("mlx5_1", {.spared_bytes = kBounce.ring_bytes()});
+  EXPECT_EQ(regions->RegisterSource(OfHost(), "tensors").status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(regions->counts().unregistered_regions, 0u);
+  EXPECT_EQ(Alive("mlx5_0"), 0u);
+}
+
 TEST_F(RegionsTest, WhereNotEvenARingHasRoomTheLimitThatIsBehindItIsTold) {
   Make();
   host.FailRegistrations("mlx5_1", {.above_bytes = 4999});

@@ -65,6 +65,9 @@ class VerbsFabric final : public Fabric {
   absl::StatusOr<Region> Register(const MemorySpan& memory, absl::string_view name) override {
     return regions_.Register(memory, name);
   }
+  absl::StatusOr<Region> RegisterSource(const MemorySpan& memory, absl::string_view name) override {
+    return regions_.RegisterSource(memory, name);
+  }
   absl::StatusOr<Region> Allocate(uint64_t size_bytes, absl::string_view name) override {
     return regions_.Allocate(size_bytes, name);
   }
