@@ -46,6 +46,7 @@ proto::RankReport EncodeReport(const TrainerReport& report, const Fabric& fabric
   AddCounter("sent_bytes", report.total.bytes, out);
   AddCounter("writes", report.total.writes, out);
   AddCounter("stores", report.total.stores, out);
+  AddCounter("staged_bytes", report.total.staged_bytes, out);
   AddCounter("immediates", report.total.immediates, out);
   AddCounter("maxima_messages", report.total.maxima_messages, out);
   AddCounter("maxima_bytes", report.total.maxima_bytes, out);

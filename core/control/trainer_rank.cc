@@ -26,6 +26,9 @@ absl::StatusOr<std::unique_ptr<TrainerRank>> TrainerRank::Create(
   std::unique_ptr<TrainerRank> rank(new TrainerRank(std::move(options), std::move(manifest),
                                                     std::move(regions), fabric, actions));
   WAYBILL_ASSIGN_OR_RETURN(rank->staging_, StagingArea::Create(fabric, engine));
+  for (uint32_t r = 0; r < rank->regions_.size(); ++r) {
+    rank->staging_->AddSource(rank->regions_[r], rank->manifest_.region_name(r));
+  }
   return rank;
 }
 

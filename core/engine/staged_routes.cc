@@ -14,26 +14,37 @@ namespace waybill {
 
 absl::StatusOr<std::unique_ptr<StagedRoutes>> StagedRoutes::Create(RankPlan plan,
                                                                    std::vector<MemorySpan> sources,
-                                                                   uint64_t chunk_bytes,
-                                                                   uint32_t threads,
-                                                                   absl::Span<std::byte> ring) {
-  std::unique_ptr<StagedRoutes> staged(
-      new StagedRoutes(std::move(plan), std::move(sources), chunk_bytes));
-  WAYBILL_RETURN_IF_ERROR(staged->OpenDevice(threads, ring));
+                                                                   const StagingArea& area) {
+  std::unique_ptr<StagedRoutes> staged(new StagedRoutes(std::move(plan), std::move(sources), area));
+  WAYBILL_RETURN_IF_ERROR(staged->OpenDevice(area.options().stage_threads, area.ring().bytes()));
   staged->MakeScaleValues();
   staged->FindWaiting();
   return staged;
 }
 
-StagedRoutes::StagedRoutes(RankPlan plan, std::vector<MemorySpan> sources, uint64_t chunk_bytes)
+StagedRoutes::StagedRoutes(RankPlan plan, std::vector<MemorySpan> sources, const StagingArea& area)
     : plan_(std::move(plan)),
       sources_(std::move(sources)),
-      list_(CutIntoChunks(plan_.routes, chunk_bytes)),
+      list_(CutIntoChunks(plan_.routes, area.options().chunk_bytes)),
       sums_(plan_.routes.size()) {
+  for (const MemorySpan& source : sources_) registrations_.push_back(area.FindSource(source));
+  for (uint32_t r = 0; r < routes().size(); ++r) {
+    const bool registered = routes().source_region(r) < registrations_.size() &&
+                            registrations_[routes().source_region(r)].region != RegionId::kNone;
+    direct_.push_back(registered && IsDirect(routes(), r, area.options().direct_run_bytes));
+  }
   for (const Chunk& chunk : list_.chunks) {
-    chunk_writes_.clear();
-    AppendWrites(routes(), list_, chunk, chunk_writes_);
-    most_writes_ = std::max(most_writes_, chunk_writes_.size());
+    uint64_t direct_bytes = 0;
+    for (const Piece& piece : list_.pieces_of(chunk)) {
+      if (direct_[piece.route]) direct_bytes += piece.size_bytes();
+    }
+    direct_bytes_.push_back(direct_bytes);
+    for (const bool direct : {false, true}) {
+      chunk_writes_.clear();
+      AppendWrites(
+          routes(), list_, chunk, [&](uint32_t r) { return direct && direct_[r]; }, chunk_writes_);
+      most_writes_ = std::max(most_writes_, chunk_writes_.size());
+    }
   }
   chunk_writes_.reserve(most_writes_);
 }
@@ -131,15 +142,27 @@ void StagedRoutes::FinishEarly() {
   }
 }
 
-void StagedRoutes::AppendWritesOf(const Chunk& chunk, const BufferAccess& buffer, RegionId ring,
-                                  uint64_t slot_offset, std::vector<Write>& writes) {
+absl::Status StagedRoutes::CheckRead(const Fabric& fabric, LaneId lane) const {
+  for (const Registration& source : registrations_) {
+    if (source.region == RegionId::kNone) continue;
+    WAYBILL_RETURN_IF_ERROR(fabric.CheckRead(lane, source.region));
+  }
+  return absl::OkStatus();
+}
+
+void StagedRoutes::AppendWritesOf(uint32_t chunk, Direct direct, const BufferAccess& buffer,
+                                  RegionId ring, uint64_t slot_offset, std::vector<Write>& writes) {
   chunk_writes_.clear();
-  AppendWrites(routes(), list_, chunk, chunk_writes_);
+  AppendWrites(
+      routes(), list_, list_.chunks[chunk],
+      [&](uint32_t r) { return direct != Direct::kNo && direct_[r]; }, chunk_writes_);
   for (const ChunkWrite& write : chunk_writes_) {
     const RegionAccess& region = buffer.regions[write.destination_region];
+    Registration source = {ring, slot_offset};
+    if (write.source_region != ChunkWrite::kSlot) source = registrations_[write.source_region];
     writes.push_back(
-        {.source = ring,
-         .source_offset_bytes = slot_offset + write.slot_offset_bytes,
+        {.source = source.region,
+         .source_offset_bytes = source.offset_bytes + write.source_offset_bytes,
          .destination = region.remote,
          .destination_offset_bytes = region.offset_bytes + write.destination_offset_bytes,
          .size_bytes = write.size_bytes});
@@ -183,9 +206,10 @@ void StagedRoutes::StageInPlace(uint32_t chunk, const BufferAccess& buffer) {
   kernels::StreamFence();
 }
 
-void StagedRoutes::StagePacked(uint32_t chunk, std::byte* slot) {
-  if (device_ != nullptr) StageFromDevice(list_.chunks[chunk], slot);
+void StagedRoutes::StagePacked(uint32_t chunk, Direct direct, std::byte* slot) {
+  if (device_ != nullptr) StageFromDevice(list_.chunks[chunk], direct, slot);
   for (const Piece& piece : list_.pieces_of(list_.chunks[chunk])) {
+    if (!IsStaged(piece, direct)) continue;
     if (!OnDevice(piece.route)) {
       const uint64_t sum = Stage(piece, slot, /*packed=*/true);
       sums_[piece.route].fetch_add(sum, std::memory_order_relaxed);
@@ -195,10 +219,20 @@ void StagedRoutes::StagePacked(uint32_t chunk, std::byte* slot) {
   kernels::StreamFence();
 }
 
+void StagedRoutes::DigestDirect(uint32_t chunk) {
+  for (const Piece& piece : list_.pieces_of(list_.chunks[chunk])) {
+    if (!direct_[piece.route]) continue;
+    const uint64_t sum =
+        DigestSource(routes().shape(piece.route), SourceOf(piece.route), piece.begin, piece.end);
+    sums_[piece.route].fetch_add(sum, std::memory_order_relaxed);
+  }
+}
+
 // Those of the chunk's pieces that come from there.
-void StagedRoutes::StageFromDevice(const Chunk& chunk, std::byte* slot) {
+void StagedRoutes::StageFromDevice(const Chunk& chunk, Direct direct, std::byte* slot) {
   DeviceStager::Chunk staged(device_.get());
   for (const Piece& piece : list_.pieces_of(chunk)) {
+    if (!IsStaged(piece, direct)) continue;
     const RouteShape shape = routes().shape(piece.route);
     const std::byte* const source = SourceOf(piece.route);
     if (OnDevice(piece.route) && shape.transform == Transform::kQuantise) {

@@ -13,8 +13,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "core/engine/staging_area.h"
 #include "core/engine/worker_link.h"
 #include "core/fabric/fabric.h"
+#include "core/memory/registration_cache.h"
 #include "core/plan/chunks.h"
 #include "core/plan/exchange.h"
 #include "core/plan/plan_codec.h"
@@ -29,15 +31,13 @@ namespace waybill {
 // Everything is set up on the progress thread. Any thread may then stage chunks.
 class StagedRoutes {
  public:
-  // `plan` must have passed CheckTrainerPlan(). Up to `threads` chunks from a device's memory are
-  // staged at a time, into slots of `ring`.
+  // `plan` must have passed CheckTrainerPlan(). The area outlives the routes: what is registered
+  // there can be sent directly, and its threads stage into its slots.
   //
   // kInvalidArgument: the sources are on several devices; kInternal: the device failed.
   static absl::StatusOr<std::unique_ptr<StagedRoutes>> Create(RankPlan plan,
                                                               std::vector<MemorySpan> sources,
-                                                              uint64_t chunk_bytes,
-                                                              uint32_t threads,
-                                                              absl::Span<std::byte> ring);
+                                                              const StagingArea& area);
   StagedRoutes(const StagedRoutes&) = delete;
   StagedRoutes& operator=(const StagedRoutes&) = delete;
 
@@ -55,6 +55,7 @@ class StagedRoutes {
 
   // Begins an update: forgets the digests and the scales of the last one.
   void Begin(const UpdateId& update, Digests digests);
+  Digests digests() const { return digests_; }
 
   // The tasks that compute this trainer's maxima, which any thread may run. All of them must end
   // before maxima are traded.
@@ -70,11 +71,23 @@ class StagedRoutes {
   // memory.
   bool IsMapped(uint32_t chunk, const BufferAccess& buffer) const;
   void StageInPlace(uint32_t chunk, const BufferAccess& buffer);
-  void StagePacked(uint32_t chunk, std::byte* slot);
 
-  // Appends the writes that post a chunk from the slot at `slot_offset` of `ring`. It does not
-  // allocate if `writes` has room for most_writes().
-  void AppendWritesOf(const Chunk& chunk, const BufferAccess& buffer, RegionId ring,
+  // A chunk that is posted consists of what is staged, and of what is sent directly: by lanes whose
+  // network can read the sources, what need not change on the way.
+  enum class Direct : uint8_t { kNo, kWherePossible };
+  // Returns OK if the lane can read every registered source.
+  absl::Status CheckRead(const Fabric& fabric, LaneId lane) const;
+  uint64_t staged_bytes(uint32_t chunk, Direct direct) const {
+    return chunk_size(chunk) - (direct == Direct::kNo ? 0 : direct_bytes_[chunk]);
+  }
+  uint64_t chunk_size(uint32_t chunk) const { return list_.chunks[chunk].size_bytes; }
+  // Packs what is staged of the chunk.
+  void StagePacked(uint32_t chunk, Direct direct, std::byte* slot);
+  // Takes the digests of what is sent directly of the chunk.
+  void DigestDirect(uint32_t chunk);
+  // Appends the writes that post a chunk, whose staged bytes are in the slot at `slot_offset` of
+  // `ring`. It does not allocate if `writes` has room for most_writes().
+  void AppendWritesOf(uint32_t chunk, Direct direct, const BufferAccess& buffer, RegionId ring,
                       uint64_t slot_offset, std::vector<Write>& writes);
   // Returns the largest number of writes that a chunk takes.
   size_t most_writes() const { return most_writes_; }
@@ -88,7 +101,7 @@ class StagedRoutes {
     uint32_t task;
   };
 
-  StagedRoutes(RankPlan plan, std::vector<MemorySpan> sources, uint64_t chunk_bytes);
+  StagedRoutes(RankPlan plan, std::vector<MemorySpan> sources, const StagingArea& area);
   absl::Status OpenDevice(uint32_t threads, absl::Span<std::byte> ring);
   bool OnDevice(uint32_t route) const {
     return sources_[routes().source_region(route)].kind == MemoryKind::kDevice;
@@ -101,7 +114,10 @@ class StagedRoutes {
   Box BlocksOf(uint32_t route) const;
   Box BlocksOf(const Piece& piece) const;
   uint64_t Stage(const Piece& piece, std::byte* destination, bool packed);
-  void StageFromDevice(const Chunk& chunk, std::byte* slot);
+  bool IsStaged(const Piece& piece, Direct direct) const {
+    return direct == Direct::kNo || !direct_[piece.route];
+  }
+  void StageFromDevice(const Chunk& chunk, Direct direct, std::byte* slot);
   uint64_t WitnessDigest(uint32_t route) const;
 
   const RankPlan plan_;
@@ -110,7 +126,10 @@ class StagedRoutes {
   std::vector<std::vector<std::byte>> cells_;  // By scale table.
   std::deque<ScaleValues> scale_values_;       // Likewise.
   std::vector<EarlyTask> early_tasks_;
-  std::vector<bool> waits_;  // By chunk.
+  std::vector<bool> waits_;                  // By chunk.
+  std::vector<Registration> registrations_;  // By region of the manifest; of host memory.
+  std::vector<bool> direct_;                 // By route: it need not be staged.
+  std::vector<uint64_t> direct_bytes_;       // By chunk, of such routes.
   ChunkList list_;
   size_t most_writes_ = 0;
   std::vector<ChunkWrite> chunk_writes_;  // Scratch, with room for the most.

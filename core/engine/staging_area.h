@@ -1,13 +1,21 @@
-// Staging slots, and the threads that fill them: the engines of one trainer share both.
+// What the engines of one trainer share: its registered tensors, staging slots, and the threads
+// that fill these.
 #ifndef WAYBILL_CORE_ENGINE_STAGING_AREA_H_
 #define WAYBILL_CORE_ENGINE_STAGING_AREA_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "core/fabric/fabric.h"
+#include "core/memory/registration_cache.h"
 #include "core/memory/staging_ring.h"
+#include "core/plan/chunks.h"
 #include "core/protocol/send_schedule.h"
 #include "core/stage/work_pool.h"
 
@@ -17,6 +25,8 @@ struct TrainerEngineOptions {
   uint64_t ring_bytes = 32 << 20;
   uint64_t chunk_bytes = 1 << 20;  // Also the size of a staging slot.
   uint32_t stage_threads = 1;      // With 0 the progress thread stages.
+  // What need not change on the way, and has no shorter runs, is sent from the tensors themselves.
+  uint64_t direct_run_bytes = kDirectRunBytes;
 };
 
 // Lives on the progress thread; its threads stage.
@@ -29,6 +39,15 @@ class StagingArea {
   static absl::StatusOr<std::unique_ptr<StagingArea>> Create(Fabric* fabric,
                                                              const TrainerEngineOptions& options);
 
+  // Registers memory that updates are sent from, so that it need not be staged. Where that fails,
+  // it is staged, and why_staged() says why. The memory stays until the area ends. `name` is for
+  // that text.
+  void AddSource(const MemorySpan& memory, absl::string_view name);
+  // Returns where that memory is registered; kNone: it is not.
+  Registration FindSource(const MemorySpan& memory) const;
+  // Returns why the first source of host memory is not registered; empty if all are.
+  const std::string& why_staged() const { return why_staged_; }
+
   const TrainerEngineOptions& options() const { return options_; }
   const StagingRing& ring() const { return ring_; }
   SlotPool& slots() { return slots_; }
@@ -38,13 +57,17 @@ class StagingArea {
   uint64_t high_water_bytes() const { return slots_.high_water() * ring_.slot_bytes(); }
 
  private:
-  StagingArea(const TrainerEngineOptions& options, const StagingRing& ring)
+  StagingArea(Fabric* fabric, const TrainerEngineOptions& options, const StagingRing& ring)
       : options_(options),
+        registrations_(fabric, RegistrationCache::Use::kRead),
         ring_(ring),
         slots_(ring.slot_count()),
         threads_(options.stage_threads) {}
 
   const TrainerEngineOptions options_;
+  RegistrationCache registrations_;
+  std::map<const std::byte*, std::pair<uint64_t, Registration>> sources_;  // By first byte: size.
+  std::string why_staged_;
   const StagingRing ring_;
   SlotPool slots_;
   WorkPool threads_;

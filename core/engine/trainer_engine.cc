@@ -21,7 +21,7 @@ class TrainerEngineImpl final : public TrainerEngine {
  public:
   TrainerEngineImpl(Fabric* fabric, StagingArea* area, EventSink sink)
       : fabric_(*fabric),
-        options_(area->options()),
+        area_(*area),
         sink_(std::move(sink)),
         exchange_(fabric,
                   [this](uint32_t trainer, absl::Status status) {
@@ -51,10 +51,8 @@ class TrainerEngineImpl final : public TrainerEngine {
     if (std::exchange(state_, State::kIdle) != State::kIdle) {
       sink_({.kind = TrainerEvent::Kind::kStopped, .update = update_});
     }
-    WAYBILL_ASSIGN_OR_RETURN(
-        std::unique_ptr<StagedRoutes> staged,
-        StagedRoutes::Create(std::move(plan), std::move(sources), options_.chunk_bytes,
-                             options_.stage_threads, sender_.ring().bytes()));
+    WAYBILL_ASSIGN_OR_RETURN(std::unique_ptr<StagedRoutes> staged,
+                             StagedRoutes::Create(std::move(plan), std::move(sources), area_));
     links_ = MakeWorkerLinks(staged->routes(), staged->list(), lanes);
     WAYBILL_RETURN_IF_ERROR(sender_.SetRoutes(std::move(staged)));
     TrainerOffers offers;
@@ -174,7 +172,7 @@ class TrainerEngineImpl final : public TrainerEngine {
   void Handle(WorkerLink& link, WorkerLane& lane, const FabricEvent& event) {
     switch (event.kind) {
       case FabricEvent::Kind::kConnected:
-        return FailUnless(link, sender_.Grant(lane.id));
+        return FailUnless(link, sender_.Grant(lane));
       case FabricEvent::Kind::kImmediate:
         if (Immediate::Unpack(event.immediate).kind == Immediate::Kind::kGranted)
           Answer(link, lane);
@@ -255,7 +253,7 @@ class TrainerEngineImpl final : public TrainerEngine {
   }
 
   Fabric& fabric_;
-  const TrainerEngineOptions options_;
+  const StagingArea& area_;
   EventSink sink_;
 
   MaximaExchange exchange_;

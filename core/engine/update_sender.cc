@@ -9,7 +9,7 @@ namespace waybill {
 namespace {
 
 // The token of a post without a slot. A post from a slot has the slot's number.
-constexpr uint64_t kEndToken = ~uint64_t{0} - 1;
+constexpr uint64_t kNoSlotToken = ~uint64_t{0} - 1;
 
 }  // namespace
 
@@ -20,11 +20,12 @@ UpdateSender::UpdateSender(Fabric* fabric, StagingArea* area, WorkerLinks* links
       exchange_(*exchange),
       ended_(std::move(ended)),
       failed_(std::move(failed)),
+      area_(*area),
       pool_(area->threads()),
       schedule_(&area->slots()),
       slots_(fabric, area->ring(), &pool_,
              [this](uint32_t chunk, std::byte* slot) {
-               staged_->StagePacked(chunk, slot);
+               staged_->StagePacked(chunk, DirectOf(chunk), slot);
                timeline_.End(Stage::kStage);
              }),
       early_batch_(
@@ -36,7 +37,8 @@ UpdateSender::UpdateSender(Fabric* fabric, StagingArea* area, WorkerLinks* links
             fabric_.Wake();
           }),
       store_batches_{WorkPool::Batch([this](uint32_t i) { Store(stores_[0][i]); }, [] {}),
-                     WorkPool::Batch([this](uint32_t i) { Store(stores_[1][i]); }, [] {})} {}
+                     WorkPool::Batch([this](uint32_t i) { Store(stores_[1][i]); }, [] {})},
+      digest_batch_([this](uint32_t i) { Digest(digested_apart_[i]); }, [] {}) {}
 
 UpdateSender::~UpdateSender() {
   StopStaging();
@@ -49,9 +51,12 @@ void UpdateSender::ReleaseLedgers() {
   ledgers_ = {};
 }
 
-absl::Status UpdateSender::Grant(LaneId lane) {
-  WAYBILL_RETURN_IF_ERROR(fabric_.Grant(lane, ring().region()));
-  return fabric_.Grant(lane, ledgers_.id);
+absl::Status UpdateSender::Grant(WorkerLane& lane) {
+  const absl::Status readable = staged_->CheckRead(fabric_, lane.id);
+  lane.reads_sources = readable.ok();
+  lane.why_staged = readable.ok() ? area_.why_staged() : std::string(readable.message());
+  WAYBILL_RETURN_IF_ERROR(fabric_.Grant(lane.id, ring().region()));
+  return fabric_.Grant(lane.id, ledgers_.id);
 }
 
 void UpdateSender::Reset() {
@@ -73,6 +78,7 @@ absl::Status UpdateSender::SetRoutes(std::unique_ptr<StagedRoutes> staged) {
                                    ledger_bytes / fabric_.capabilities().max_write_bytes + 1));
   for (std::vector<uint32_t>& wave : stores_) wave.reserve(staged_->chunk_count());
   payloads_.reserve(staged_->chunk_count());
+  digested_apart_.reserve(staged_->chunk_count());
   parts_.reserve(links_.links.size());
   std::vector<uint32_t> lane_counts;
   lane_counts.reserve(links_.links.size());
@@ -87,7 +93,6 @@ void UpdateSender::Begin(const UpdateId& update, FinishRule finish) {
   update_ = update;
   counts_ = {};
   timeline_.Clear();
-  timeline_.Begin(Stage::kStage);
   if (staged_->early_task_count() > 0) timeline_.Begin(Stage::kExchange);
   refused_ = scales_known_ = false;
   maxima_known_.store(false, std::memory_order_relaxed);
@@ -96,6 +101,7 @@ void UpdateSender::Begin(const UpdateId& update, FinishRule finish) {
   pool_.Run(early_batch_, staged_->early_task_count());
   DescribeUpdate();
   schedule_.Begin(payloads_, parts_, finish);
+  digests_begun_ = digested_apart_.empty();
   state_ = State::kSending;
 }
 
@@ -103,6 +109,8 @@ void UpdateSender::Step() {
   if (state_ == State::kSending && !scales_known_) Trade();
   schedule_.Retry();
   Run();
+  // Behind what the network waits for.
+  if (state_ == State::kSending && !std::exchange(digests_begun_, true)) BeginDigests();
 }
 
 void UpdateSender::Stop() {
@@ -115,19 +123,49 @@ void UpdateSender::Stop() {
 void UpdateSender::DescribeUpdate() {
   payloads_.clear();
   parts_.clear();
+  digested_apart_.clear();
   for (WorkerLink& link : links_.links) {
     parts_.push_back(link.takes_part() ? TakesPart::kYes : TakesPart::kNo);
     if (!link.takes_part()) continue;
     for (uint32_t c = link.first_chunk; c < link.last_chunk; ++c) {
       const uint32_t lane = links_.lane_of_chunk[c];
-      payloads_.push_back(
-          {.id = c,
-           .lane = {link.index, lane},
-           .size_bytes = staged_->chunk(c).size_bytes,
-           .way = staged_->IsMapped(c, link.buffer(lane)) ? SendWay::kStored : SendWay::kPosted,
-           .waits_for_scales = staged_->waits(c)});
+      Payload payload = {.id = c,
+                         .lane = {link.index, lane},
+                         .size_bytes = staged_->chunk_size(c),
+                         .waits_for_scales = staged_->waits(c)};
+      const uint64_t staged_bytes = staged_->staged_bytes(c, DirectOf(c));
+      if (staged_->IsMapped(c, link.buffer(lane))) {
+        payload.way = SendWay::kStored;
+      } else {
+        payload.way = staged_bytes > 0 ? SendWay::kStaged : SendWay::kDirect;
+        payload.digested_apart =
+            staged_->digests() == Digests::kOn && staged_bytes < payload.size_bytes;
+      }
+      if (payload.way != SendWay::kDirect) timeline_.Begin(Stage::kStage);
+      if (payload.digested_apart) digested_apart_.push_back(c);
+      payloads_.push_back(payload);
     }
   }
+}
+
+StagedRoutes::Direct UpdateSender::DirectOf(uint32_t chunk) const {
+  const WorkerLane& lane = links_.link_of_chunk[chunk]->lanes[links_.lane_of_chunk[chunk]];
+  return lane.reads_sources ? StagedRoutes::Direct::kWherePossible : StagedRoutes::Direct::kNo;
+}
+
+// The digests of what is sent directly are taken while the network works.
+void UpdateSender::BeginDigests() {
+  for (const uint32_t chunk : digested_apart_) {
+    links_.link_of_chunk[chunk]->digests_left.fetch_add(1, std::memory_order_relaxed);
+  }
+  pool_.RunLast(digest_batch_, static_cast<uint32_t>(digested_apart_.size()));
+}
+
+// On any thread.
+void UpdateSender::Digest(uint32_t chunk) {
+  staged_->DigestDirect(chunk);
+  WorkerLink& link = *links_.link_of_chunk[chunk];
+  if (link.digests_left.fetch_sub(1, std::memory_order_acq_rel) == 1) fabric_.Wake();
 }
 
 // Trades maxima with the co-owners. What needs none of them is staged meanwhile.
@@ -156,6 +194,11 @@ void UpdateSender::ReportProgress() {
   for (WorkerLink& link : links_.links) {
     if (link.stores_begun == 0 || link.stores_left.load(std::memory_order_acquire) > 0) continue;
     schedule_.OnStored(link.index, std::exchange(link.stores_begun, 0));
+  }
+  if (digests_begun_ && !digested_apart_.empty()) {
+    for (const WorkerLink& link : links_.links) {
+      if (link.digests_left.load(std::memory_order_acquire) == 0) schedule_.OnDigested(link.index);
+    }
   }
   slots_.ForEachWritten([this](uint32_t slot) { schedule_.OnStaged(slot); });
   // An update that a device failed to stage must not be finished.
@@ -220,10 +263,13 @@ void UpdateSender::Store(uint32_t chunk) {
 void UpdateSender::PostChunk(const SendCommand& command) {
   timeline_.Begin(Stage::kPost);
   writes_.clear();
-  staged_->AppendWritesOf(staged_->chunk(command.payload),
+  const bool direct = command.slot == SendSchedule::kNoSlot;
+  staged_->AppendWritesOf(command.payload, DirectOf(command.payload),
                           LinkOf(command).buffer(command.lane.index), ring().region(),
-                          ring().OffsetOf(command.slot), writes_);
-  if (Post(command, std::nullopt, command.slot)) timeline_.End(Stage::kPost);
+                          direct ? 0 : ring().OffsetOf(command.slot), writes_);
+  if (!Post(command, std::nullopt, direct ? kNoSlotToken : command.slot)) return;
+  counts_.staged_bytes += staged_->staged_bytes(command.payload, DirectOf(command.payload));
+  timeline_.End(Stage::kPost);
 }
 
 // Posts writes_. Returns false if the lane did not take them.
@@ -272,7 +318,7 @@ void UpdateSender::EndLane(const SendCommand& command) {
   if (link.buffer(command.lane.index).ledger.mapped == nullptr) {
     writes_.clear();
     if (with_ledger) AppendLedgerWrites(link);
-    (void)Post(command, DataImmediate(), kEndToken);
+    (void)Post(command, DataImmediate(), kNoSlotToken);
     return;
   }
   if (with_ledger) StoreLedger(link);
@@ -307,7 +353,7 @@ void UpdateSender::Close(WorkerLink& link) {
 
 void UpdateSender::OnComplete(const WorkerLink& link, const WorkerLane& lane, uint64_t token) {
   const SendLane where = {link.index, static_cast<uint32_t>(&lane - link.lanes.data())};
-  if (token == kEndToken) {
+  if (token == kNoSlotToken) {
     schedule_.OnComplete(where, SendSchedule::kNoSlot);
   } else if (token < ring().slot_count()) {
     schedule_.OnComplete(where, static_cast<uint32_t>(token));
@@ -329,9 +375,12 @@ void UpdateSender::End(Result result) {
 void UpdateSender::StopStaging() {
   pool_.Cancel(early_batch_);
   for (WorkPool::Batch& batch : store_batches_) pool_.Cancel(batch);
+  pool_.Cancel(digest_batch_);
+  digested_apart_.clear();
   slots_.Cancel();
   for (WorkerLink& link : links_.links) {
     link.stores_left.store(0, std::memory_order_relaxed);
+    link.digests_left.store(0, std::memory_order_relaxed);
     link.stores_begun = 0;
   }
 }

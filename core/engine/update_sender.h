@@ -50,7 +50,7 @@ class UpdateSender {
 
   const StagingRing& ring() const { return slots_.ring(); }
   // Lets the lane's network read what is posted on it.
-  absl::Status Grant(LaneId lane);
+  absl::Status Grant(WorkerLane& lane);
 
   // Forgets the plan and whatever was being sent, without a result. No thread stages anything when
   // this returns. Close every lane before the next plan: the slots are free again.
@@ -97,6 +97,9 @@ class UpdateSender {
   void BeginStore(const SendCommand& command);
   bool RunStores();
   void Store(uint32_t chunk);
+  StagedRoutes::Direct DirectOf(uint32_t chunk) const;
+  void BeginDigests();
+  void Digest(uint32_t chunk);
   void PostChunk(const SendCommand& command);
   bool Post(const SendCommand& command, std::optional<uint32_t> immediate, uint64_t token);
   void StoreLedger(WorkerLink& link);
@@ -114,6 +117,7 @@ class UpdateSender {
   const ResultSink ended_;
   const FailureSink failed_;
 
+  const StagingArea& area_;
   WorkPool& pool_;
 
   std::unique_ptr<StagedRoutes> staged_;
@@ -129,11 +133,14 @@ class UpdateSender {
   std::vector<TakesPart> parts_;
   std::array<std::vector<uint32_t>, 2> stores_;  // Chunks, by wave.
   size_t store_wave_ = 0;
+  std::vector<uint32_t> digested_apart_;  // Chunks.
+  bool digests_begun_ = false;
   StagingSlots slots_;
   std::vector<Write> writes_;
   Region ledgers_;  // In host memory: the entries of all routes, as they are posted.
   WorkPool::Batch early_batch_;
   std::array<WorkPool::Batch, 2> store_batches_;
+  WorkPool::Batch digest_batch_;
 };
 
 }  // namespace waybill

@@ -157,7 +157,11 @@ std::vector<LaneReport> WorkerLinks::Report(const Fabric& fabric) const {
   std::vector<LaneReport> reports;
   for (const WorkerLink& link : links) {
     for (const WorkerLane& lane : link.lanes) {
-      reports.push_back({.peer = link.worker, .path = fabric.DescribeLane(lane.id)});
+      std::string path = fabric.DescribeLane(lane.id);
+      if (!lane.why_staged.empty() && !lane.mapped()) {
+        absl::StrAppend(&path, "; tensors are staged: ", lane.why_staged);
+      }
+      reports.push_back({.peer = link.worker, .path = std::move(path)});
     }
   }
   return reports;

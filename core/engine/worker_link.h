@@ -46,6 +46,10 @@ struct WorkerLane {
   std::string nic;                    // The trainer's NIC; empty means any.
   std::vector<BufferAccess> buffers;  // Filled when the worker has granted them.
   bool up = false;                    // Either end has told the other what it grants.
+  bool reads_sources = false;         // It can read the registered tensors.
+  std::string why_staged;             // Why not, or why not all are registered.
+
+  bool mapped() const { return !buffers.empty() && buffers[0].ledger.mapped != nullptr; }
 };
 
 struct WorkerBuffer {
@@ -69,8 +73,9 @@ struct WorkerLink {
   // The update at hand.
   bool targeted = false;  // The update goes to this worker.
   uint32_t buffer_index = 0;
-  std::atomic<uint32_t> stores_left = 0;  // Stores that have begun and not ended.
-  uint32_t stores_begun = 0;              // Stores whose end the schedule was not told yet.
+  std::atomic<uint32_t> stores_left = 0;   // Stores that have begun and not ended.
+  uint32_t stores_begun = 0;               // Stores whose end the schedule was not told yet.
+  std::atomic<uint32_t> digests_left = 0;  // Chunks whose tensors' digests are not taken yet.
 
   bool takes_part() const { return targeted && !failed; }
   uint32_t route_count() const { return last_route - first_route; }

@@ -35,27 +35,51 @@ ChunkList CutIntoChunks(const RouteTable& routes, uint64_t chunk_bytes) {
   return list;
 }
 
+bool IsDirect(const RouteTable& routes, uint32_t route, uint64_t least_run_bytes) {
+  if (routes.scale_table(route) != kNoScaleTable || routes.witness(route)) return false;
+  const RouteShape shape = routes.shape(route);
+  const uint64_t run_bytes =
+      static_cast<uint64_t>(shape.axes.back().extent) * shape.destination_element_bytes;
+  return shape.transform == Transform::kNone && !shape.transposed() && run_bytes >= least_run_bytes;
+}
+
 void AppendWrites(const RouteTable& routes, const ChunkList& list, const Chunk& chunk,
+                  absl::FunctionRef<bool(uint32_t route)> is_direct,
                   std::vector<ChunkWrite>& writes) {
   const size_t first = writes.size();
+  const auto append = [&](const ChunkWrite& write) {
+    if (writes.size() > first) {
+      ChunkWrite& last = writes.back();
+      if (last.source_region == write.source_region &&
+          last.source_offset_bytes + last.size_bytes == write.source_offset_bytes &&
+          last.destination_region == write.destination_region &&
+          last.destination_offset_bytes + last.size_bytes == write.destination_offset_bytes) {
+        last.size_bytes += write.size_bytes;
+        return;
+      }
+    }
+    writes.push_back(write);
+  };
   uint64_t slot_offset = 0;
   for (const Piece& piece : list.pieces_of(chunk)) {
     const RouteView route = routes[piece.route];
+    if (is_direct(piece.route)) {
+      ForEachDirectRun(
+          route.shape, piece.begin, piece.end,
+          [&](uint64_t source, uint64_t destination, uint64_t size) {
+            append({.source_region = route.source_region,
+                    .source_offset_bytes = route.source_offset_bytes + source,
+                    .destination_region = route.destination_region,
+                    .destination_offset_bytes = route.destination_offset_bytes + destination,
+                    .size_bytes = size});
+          });
+      continue;
+    }
     ForEachDestinationRun(route.shape, piece.begin, piece.end, [&](uint64_t offset, uint64_t size) {
-      const uint64_t destination = route.destination_offset_bytes + offset;
-      if (writes.size() > first) {
-        ChunkWrite& last = writes.back();
-        if (last.destination_region == route.destination_region &&
-            last.destination_offset_bytes + last.size_bytes == destination) {
-          last.size_bytes += size;
-          slot_offset += size;
-          return;
-        }
-      }
-      writes.push_back({.destination_region = route.destination_region,
-                        .slot_offset_bytes = slot_offset,
-                        .destination_offset_bytes = destination,
-                        .size_bytes = size});
+      append({.source_offset_bytes = slot_offset,
+              .destination_region = route.destination_region,
+              .destination_offset_bytes = route.destination_offset_bytes + offset,
+              .size_bytes = size});
       slot_offset += size;
     });
   }

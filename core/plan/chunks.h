@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "core/plan/route_table.h"
 
@@ -48,6 +49,28 @@ inline constexpr uint64_t kCutBytes = 4096;
 // longer.
 ChunkList CutIntoChunks(const RouteTable& routes, uint64_t chunk_bytes);
 
+// Calls visit(source_offset_bytes, destination_offset_bytes, size_bytes) for each contiguous run in
+// both memories of bytes [begin, end) of a direct route; offsets count from the route's first byte.
+template <typename Visit>
+void ForEachDirectRun(const RouteShape& shape, uint64_t begin, uint64_t end, Visit visit) {
+  const uint64_t run_bytes =
+      static_cast<uint64_t>(shape.axes.back().extent) * shape.destination_element_bytes;
+  for (uint64_t at = begin; at < end;) {
+    uint64_t index = at / run_bytes;
+    const uint64_t within = at % run_bytes;
+    const uint64_t size = std::min(run_bytes - within, end - at);
+    uint64_t source = within, destination = within;
+    for (size_t a = shape.axes.size() - 1; a-- > 0;) {
+      const auto extent = static_cast<uint64_t>(shape.axes[a].extent);
+      source += index % extent * static_cast<uint64_t>(shape.axes[a].source_stride);
+      destination += index % extent * static_cast<uint64_t>(shape.axes[a].destination_stride);
+      index /= extent;
+    }
+    visit(source, destination, size);
+    at += size;
+  }
+}
+
 // Calls visit(offset_bytes, size_bytes) for each contiguous run of the destination that bytes
 // [begin, end) of the route fill; offsets count from the route's first byte there.
 template <typename Visit>
@@ -72,17 +95,28 @@ void ForEachDestinationRun(const RouteShape& shape, uint64_t begin, uint64_t end
   }
 }
 
-// One write of a chunk that lies packed in a staging slot.
+// A network that can read the trainer's memory sends a route from there, if nothing changes on the
+// way and its runs are not shorter than this in both memories. Everything else is staged: it is
+// packed in a slot first.
+inline constexpr uint64_t kDirectRunBytes = 16 << 10;
+bool IsDirect(const RouteTable& routes, uint32_t route, uint64_t least_run_bytes = kDirectRunBytes);
+
+// One write of a chunk.
 struct ChunkWrite {
+  // In place of a region: the slot in which the staged pieces of the chunk lie packed.
+  static constexpr uint32_t kSlot = ~uint32_t{0};
+
+  uint32_t source_region = kSlot;
+  uint64_t source_offset_bytes = 0;
   uint32_t destination_region = 0;
-  uint64_t slot_offset_bytes = 0;
   uint64_t destination_offset_bytes = 0;
   uint64_t size_bytes = 0;
 };
 
-// Appends the writes of a chunk, in order: runs that are neighbours in the slot and at the
-// destination, of whichever routes, are one.
+// Appends the writes of a chunk, in order: runs that are neighbours at the source and at the
+// destination, of whichever routes, are one. `is_direct(route)` says what is not staged.
 void AppendWrites(const RouteTable& routes, const ChunkList& list, const Chunk& chunk,
+                  absl::FunctionRef<bool(uint32_t route)> is_direct,
                   std::vector<ChunkWrite>& writes);
 
 }  // namespace waybill

@@ -19,7 +19,9 @@ void AddRoute(RouteTable& table, uint32_t worker, uint64_t destination, std::vec
 
 std::vector<ChunkWrite> WritesOf(const RouteTable& table, const ChunkList& list) {
   std::vector<ChunkWrite> writes;
-  for (const Chunk& chunk : list.chunks) AppendWrites(table, list, chunk, writes);
+  for (const Chunk& chunk : list.chunks) {
+    AppendWrites(table, list, chunk, [](uint32_t) { return false; }, writes);
+  }
   return writes;
 }
 
@@ -56,7 +58,7 @@ TEST(Chunks, NeighbouringRoutesAreOneWrite) {
   const auto writes = WritesOf(table, CutIntoChunks(table, 8192));
   ASSERT_EQ(writes.size(), 2u);
   EXPECT_EQ(writes[0].size_bytes, 32u);
-  EXPECT_EQ(writes[1].slot_offset_bytes, 32u);
+  EXPECT_EQ(writes[1].source_offset_bytes, 32u);
   EXPECT_EQ(writes[1].destination_offset_bytes, 200u);
 }
 
@@ -64,6 +66,48 @@ TEST(Chunks, AStridedDestinationIsAWriteForEachRow) {
   RouteTable table;
   AddRoute(table, 0, 0, {{10, 64, 128}, {16, 2, 2}});
   EXPECT_EQ(WritesOf(table, CutIntoChunks(table, 8192)).size(), 10u);
+}
+
+TEST(Chunks, WhatIsDirectIsWrittenFromItsRegionAndWhatIsStagedFromTheSlot) {
+  RouteTable table;
+  AddRoute(table, 0, 0, {{8192, 2, 2}});  // 16 KiB: as it lies.
+  table.Add({.source_region = 3,
+             .source_offset_bytes = 100,
+             .destination_offset_bytes = 16384,
+             .shape = {.source_element_bytes = 2,
+                       .destination_element_bytes = 2,
+                       .axes = std::vector<Axis>{{8, 2, 2}}}});  // Too short.
+  AddRoute(table, 0, 16400, {{2, 40000, 20000}, {8192, 2, 2}});
+  const ChunkList list = CutIntoChunks(table, 1 << 20);
+  std::vector<ChunkWrite> writes;
+  AppendWrites(
+      table, list, list.chunks.at(0), [&](uint32_t r) { return IsDirect(table, r); }, writes);
+  ASSERT_EQ(writes.size(), 4u);
+  EXPECT_EQ(writes[0].source_region, 0u);
+  EXPECT_EQ(writes[1].source_region, ChunkWrite::kSlot);
+  EXPECT_EQ(writes[1].source_offset_bytes, 0u);
+  EXPECT_EQ(writes[1].destination_offset_bytes, 16384u);
+  EXPECT_EQ(writes[3].source_offset_bytes, 40000u);
+  EXPECT_EQ(writes[3].destination_offset_bytes, 16400u + 20000);
+  EXPECT_EQ(writes[3].size_bytes, 16384u);
+}
+
+TEST(Chunks, WhatChangesOnTheWayIsNotDirect) {
+  RouteTable table;
+  AddRoute(table, 0, 0, {{8192, 2, 2}});
+  AddRoute(table, 0, 0, {{8191, 2, 2}});                    // Shorter runs.
+  AddRoute(table, 0, 0, {{64, 2, 16384}, {8192, 128, 2}});  // Transposed.
+  const std::vector<Axis> axes = {{8192, 4, 2}};
+  table.Add({.shape = {.transform = Transform::kF32ToBf16,
+                       .source_element_bytes = 4,
+                       .destination_element_bytes = 2,
+                       .axes = axes}});
+  const std::vector<Axis> plain = {{8192, 4, 4}};
+  table.Add({.scale_table = 0,
+             .shape = {.source_element_bytes = 4, .destination_element_bytes = 4, .axes = plain}});
+  EXPECT_TRUE(IsDirect(table, 0));
+  for (uint32_t r = 1; r < table.size(); ++r) EXPECT_FALSE(IsDirect(table, r)) << r;
+  EXPECT_TRUE(IsDirect(table, 1, 1));
 }
 
 // Never a write for each element: a transposed source lands in whole runs.

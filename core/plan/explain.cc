@@ -35,7 +35,8 @@ uint64_t CountWrites(const RouteTable& routes) {
   uint64_t count = 0;
   for (const Chunk& chunk : list.chunks) {
     writes.clear();
-    AppendWrites(routes, list, chunk, writes);
+    AppendWrites(
+        routes, list, chunk, [&](uint32_t route) { return IsDirect(routes, route); }, writes);
     count += writes.size();
   }
   return count;

@@ -11,7 +11,7 @@
 
 namespace waybill {
 
-// How many writes the routes become where nothing can be mapped.
+// How many writes the routes become where nothing can be mapped and the tensors are host memory.
 uint64_t CountWrites(const RouteTable& routes);
 
 struct PlanCounts {

@@ -73,9 +73,13 @@ void SendSchedule::Begin(absl::Span<const Payload> payloads, absl::Span<const Ta
     if (!IsServed(peer)) continue;
     const auto entry = static_cast<uint32_t>(entries_.size());
     entries_.push_back({payload});
+    peer.digesting = peer.digesting || payload.digested_apart;
     if (payload.way == SendWay::kStored) {
       ++peer.to_store;
       Push(payload.waits_for_scales ? waiting_stores_ : stores_, entry);
+    } else if (payload.way == SendWay::kDirect) {
+      ++peer.to_post;
+      Push(LaneOf(payload.lane).direct, entry);
     } else {
       ++peer.to_stage;
       ++peer.to_post;
@@ -90,7 +94,7 @@ bool SendSchedule::Next(SendCommand& command) {
   if (!changed_ && seen_pool_changes_ == pool_.changes()) return false;
   command = {};
   if (NextClose(command) || NextStore(command) || NextPost(command) || NextStage(command) ||
-      NextEnd(command) || NextVerdict(command)) {
+      NextDirectPost(command) || NextEnd(command) || NextVerdict(command)) {
     return true;
   }
   Claim();
@@ -143,6 +147,23 @@ bool SendSchedule::NextPost(SendCommand& command) {
     command.payload = slot.payload;
     command.slot = s;
     return true;
+  }
+  return false;
+}
+
+bool SendSchedule::NextDirectPost(SendCommand& command) {
+  if (phase_ != Phase::kSending) return false;
+  for (uint32_t p = 0; p < peers_.size(); ++p) {
+    if (!IsServed(peers_[p])) continue;
+    for (uint32_t l = 0; l < peers_[p].lane_count; ++l) {
+      const Lane& lane = lanes_[peers_[p].first_lane + l];
+      if (lane.direct.head == kNone || lane.full || lane.direct_posts == kMostDirectPosts) continue;
+      command.kind = SendCommand::Kind::kPost;
+      command.lane = {p, l};
+      command.payload = entries_[lane.direct.head].payload.id;
+      command.slot = kNoSlot;
+      return true;
+    }
   }
   return false;
 }
@@ -218,7 +239,7 @@ bool SendSchedule::NextEndOf(uint32_t p, SendCommand& command) {
   for (uint32_t l = 0; l < peer.lane_count; ++l) {
     Lane& lane = lanes_[peer.first_lane + l];
     done = done && lane.ended && lane.posts_outstanding == 0;
-    if (lane.ended || lane.full) continue;
+    if (lane.ended || lane.full || (l == 0 && peer.digesting)) continue;
     command.lane = {p, l};
     command.kind = SendCommand::Kind::kEndLane;
     lane.ended = true;
@@ -241,7 +262,7 @@ bool SendSchedule::NextVerdict(SendCommand& command) {
   }
   const bool sent = phase_ == Phase::kSending && finish_ == Finish::kAllowed && scales_known_ &&
                     std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
-                      if (peer.failed) return peer.closed;
+                      if (peer.failed) return peer.closed && !peer.digesting;
                       return !peer.takes_part || peer.done ||
                              (Mutated(Mutation::kSentBeforeComplete) && IsOnItsWay(peer));
                     });
@@ -277,10 +298,16 @@ void SendSchedule::OnAccepted(const SendCommand& command) {
     ++counts_.immediates;
     return;
   }
+  --peers_[command.lane.peer].to_post;
+  if (command.slot == kNoSlot) {
+    Lane& lane = LaneOf(command.lane);
+    ++lane.direct_posts;
+    counts_.bytes += entries_[Pop(lane.direct)].payload.size_bytes;
+    return;
+  }
   Slot& slot = slots_[command.slot];
   slot.state = Slot::State::kPosted;
   counts_.bytes += slot.size_bytes;
-  --peers_[command.lane.peer].to_post;
 }
 
 void SendSchedule::OnRefused(const SendCommand& command) {
@@ -290,6 +317,7 @@ void SendSchedule::OnRefused(const SendCommand& command) {
     lane.ended = false;
     return;
   }
+  if (command.slot == kNoSlot) return;
   slots_[command.slot].state = Slot::State::kWritten;
   ++written_;
 }
@@ -302,9 +330,15 @@ void SendSchedule::OnComplete(SendLane lane, uint32_t slot) {
       return;
     }
     FreeSlot(slot);
+  } else if (LaneOf(lane).direct_posts > 0) {
+    --LaneOf(lane).direct_posts;  // A lane is ended behind all of them.
   }
   --LaneOf(lane).posts_outstanding;
   changed_ = true;
+}
+
+void SendSchedule::OnDigested(uint32_t peer) {
+  if (std::exchange(peers_[peer].digesting, false)) changed_ = true;
 }
 
 void SendSchedule::Retry() {
@@ -344,7 +378,7 @@ void SendSchedule::OnClosed(uint32_t peer) {
   for (uint32_t s = 0; s < slots_.size(); ++s) {
     if (slots_[s].state != Slot::State::kFree && slots_[s].lane.peer == peer) FreeSlot(s);
   }
-  for (Lane& lane : LanesOf(peers_[peer])) lane.posts_outstanding = 0;
+  for (Lane& lane : LanesOf(peers_[peer])) lane.posts_outstanding = lane.direct_posts = 0;
   changed_ = true;
 }
 
@@ -352,8 +386,11 @@ void SendSchedule::Abort() {
   if (phase_ != Phase::kSending) trade_quiet_ = false;
   phase_ = Phase::kStopping;
   stores_ = waiting_stores_ = {};
-  for (Peer& peer : peers_) peer.stores_active = peer.staging = 0;
-  for (Lane& lane : lanes_) lane.ready = lane.waiting = {};
+  for (Peer& peer : peers_) {
+    peer.stores_active = peer.staging = 0;
+    peer.digesting = false;
+  }
+  for (Lane& lane : lanes_) lane.ready = lane.waiting = lane.direct = {};
   for (uint32_t s = 0; s < slots_.size(); ++s) {
     const Slot::State state = slots_[s].state;
     if (state == Slot::State::kStaging || state == Slot::State::kWritten) FreeSlot(s);

@@ -25,7 +25,8 @@ struct SendLane {
 // How a payload reaches its peer.
 enum class SendWay : uint8_t {
   kStored,  // It is stored through a mapping of the peer's memory, by any thread.
-  kPosted,  // It is staged in a slot, and posted from there.
+  kStaged,  // It is staged in a slot, and posted from there.
+  kDirect,  // It is posted from where it lies.
 };
 
 // One chunk of an update.
@@ -33,8 +34,9 @@ struct Payload {
   uint32_t id = 0;  // The caller's name for it; commands give it back.
   SendLane lane;
   uint64_t size_bytes = 0;
-  SendWay way = SendWay::kPosted;
+  SendWay way = SendWay::kStaged;
   bool waits_for_scales = false;  // It cannot be staged before OnScalesKnown().
+  bool digested_apart = false;    // OnDigested() tells when its digest is taken.
 };
 
 enum class TakesPart : uint8_t { kNo, kYes };
@@ -49,7 +51,8 @@ struct SendCommand {
   enum class Kind : uint8_t {
     kStore,     // Store `payload`. OnStored() follows.
     kStage,     // Write `payload` into `slot`. OnStaged() follows.
-    kPost,      // Post `payload` from `slot`. OnAccepted(), OnRefused() or OnPeerFailed() follows.
+    kPost,      // Post `payload` from `slot`, or from where it lies if that is kNoSlot.
+                // OnAccepted(), OnRefused() or OnPeerFailed() follows.
     kEndLane,   // Post the immediate behind everything on the lane, and on a peer's first lane its
                 // ledger ahead of that: every payload of the peer is on its way. Answered like
                 // kPost.
@@ -113,6 +116,9 @@ class SlotPool {
 class SendSchedule {
  public:
   static constexpr uint32_t kNoSlot = SlotPool::kNone;
+  // How many direct payloads of a lane are on their way at a time. They keep the network busy, and
+  // bound what an update that is given up waits for.
+  static constexpr uint32_t kMostDirectPosts = 16;
 
   // The pool outlives the schedule.
   explicit SendSchedule(SlotPool* pool) : pool_(*pool), slots_(pool->count()) {}
@@ -142,9 +148,12 @@ class SendSchedule {
   void OnAccepted(const SendCommand& command);
   // The lane is full. The same is tried again after Retry().
   void OnRefused(const SendCommand& command);
-  // A post from `slot`, or with kNoSlot an end of the lane, is complete. A completion that nobody
-  // waits for is ignored.
+  // A post from `slot`, or with kNoSlot another one, is complete. A completion that nobody waits
+  // for is ignored.
   void OnComplete(SendLane lane, uint32_t slot);
+  // The digests of all payloads of the peer that are digested apart are taken: its first lane,
+  // which carries the ledger, may be ended.
+  void OnDigested(uint32_t peer);
   // Lanes that were full may be tried again.
   void Retry();
 
@@ -192,6 +201,8 @@ class SendSchedule {
   struct Lane {
     Queue ready;
     Queue waiting;  // For scales.
+    Queue direct;
+    uint32_t direct_posts = 0;  // Those that are not complete.
     uint32_t slots = 0;
     uint32_t posts_outstanding = 0;
     bool full = false;   // It refused a post; Retry() is to come.
@@ -207,8 +218,9 @@ class SendSchedule {
     bool takes_part = false;
     uint32_t to_store = 0;       // Stores that have not ended.
     uint32_t stores_active = 0;  // Those of them that a thread may be doing.
-    uint32_t to_stage = 0;       // Posted payloads without a slot yet.
-    uint32_t to_post = 0;        // Posted payloads that no lane has accepted yet.
+    uint32_t to_stage = 0;       // Staged payloads without a slot yet.
+    uint32_t to_post = 0;        // Staged and direct payloads that no lane has accepted yet.
+    bool digesting = false;      // A thread may be reading what is digested apart.
     uint32_t staging = 0;        // Slots that a thread may be writing.
     uint32_t slots = 0;
     uint64_t served = 0;  // When it got a slot last; smaller is longer ago.
@@ -241,6 +253,7 @@ class SendSchedule {
   bool NextClose(SendCommand& command);
   bool NextStore(SendCommand& command);
   bool NextPost(SendCommand& command);
+  bool NextDirectPost(SendCommand& command);
   bool NextStage(SendCommand& command);
   bool NextEnd(SendCommand& command);
   bool NextEndOf(uint32_t p, SendCommand& command);

@@ -39,7 +39,7 @@ TEST(SendScheduleAllocation, AnUpdateAllocatesNothing) {
     payloads.push_back({.id = i,
                         .lane = {i % 3, i % 3},
                         .size_bytes = 1,
-                        .way = i % 4 == 0 ? SendWay::kStored : SendWay::kPosted,
+                        .way = i % 4 == 0 ? SendWay::kStored : SendWay::kStaged,
                         .waits_for_scales = i % 5 == 0});
   }
   BeginCountingAllocations();

@@ -24,10 +24,17 @@ using Kind = SendCommand::Kind;
 constexpr uint64_t kBytes = 100;
 
 Payload Posted(uint32_t id, uint32_t peer, uint32_t lane = 0) {
-  return {.id = id, .lane = {peer, lane}, .size_bytes = kBytes, .way = SendWay::kPosted};
+  return {.id = id, .lane = {peer, lane}, .size_bytes = kBytes, .way = SendWay::kStaged};
 }
 Payload Stored(uint32_t id, uint32_t peer, uint32_t lane = 0) {
   return {.id = id, .lane = {peer, lane}, .size_bytes = kBytes, .way = SendWay::kStored};
+}
+Payload Direct(uint32_t id, uint32_t peer, uint32_t lane = 0) {
+  return {.id = id, .lane = {peer, lane}, .size_bytes = kBytes, .way = SendWay::kDirect};
+}
+Payload DigestedApart(Payload payload) {
+  payload.digested_apart = true;
+  return payload;
 }
 Payload Waiting(Payload payload) {
   payload.waits_for_scales = true;
@@ -440,6 +447,70 @@ TEST(SendSchedule, NewPeersTakeBackTheSlotsOfPostsThatNeverCompleted) {
   EXPECT_THAT(sender.BeginAndRun({Posted(0, 0)}), ElementsAre("stage 0"));
 }
 
+// --- payloads that are posted from where they lie ---
+
+TEST(DirectPayloads, NeedNoSlot) {
+  Sender sender({1}, 1);
+  EXPECT_THAT(sender.BeginAndRun({Direct(0, 0), Direct(1, 0)}),
+              ElementsAre("post 0 on 0.0", "post 1 on 0.0", "end 0.0"));
+  EXPECT_EQ(sender.schedule.counts().bytes, 2 * kBytes);
+  EXPECT_EQ(sender.pool->high_water(), 0u);
+}
+
+TEST(DirectPayloads, DoNotKeepOthersFromBeingStaged) {
+  Sender sender({1}, 1);
+  EXPECT_THAT(sender.BeginAndRun({Direct(0, 0), Posted(1, 0)}),
+              ElementsAre("stage 1", "post 0 on 0.0"));
+  EXPECT_THAT(sender.Staged(1), ElementsAre("post 1 on 0.0", "end 0.0"));
+}
+
+TEST(DirectPayloads, AreOnTheirWayInABoundedNumber) {
+  Sender sender({1}, 1);
+  std::vector<Payload> payloads;
+  for (uint32_t i = 0; i < SendSchedule::kMostDirectPosts + 2; ++i) {
+    payloads.push_back(Direct(i, 0));
+  }
+  EXPECT_EQ(sender.BeginAndRun(payloads).size(), SendSchedule::kMostDirectPosts);
+  EXPECT_THAT(sender.Complete({0, 0}), ElementsAre("post 16 on 0.0"));
+  EXPECT_THAT(sender.Complete({0, 0}), ElementsAre("post 17 on 0.0", "end 0.0"));
+}
+
+TEST(DirectPayloads, AreTriedAgainWhereALaneWasFull) {
+  Sender sender({1}, 1);
+  sender.full.insert({0, 0});
+  EXPECT_THAT(sender.BeginAndRun({Direct(0, 0), Direct(1, 0)}), IsEmpty());
+  sender.full.clear();
+  sender.schedule.Retry();
+  EXPECT_THAT(sender.Run(), ElementsAre("post 0 on 0.0", "post 1 on 0.0", "end 0.0"));
+}
+
+TEST(DirectPayloads, TheLaneWithTheLedgerEndsWhenTheirDigestsAreTaken) {
+  Sender sender({2}, 1);
+  EXPECT_THAT(sender.BeginAndRun({DigestedApart(Direct(0, 0)), Direct(1, 0, 1)}),
+              ElementsAre("post 0 on 0.0", "post 1 on 0.1", "end 0.1"));
+  sender.schedule.OnDigested(0);
+  EXPECT_THAT(sender.Run(), ElementsAre("end 0.0"));
+}
+
+TEST(DirectPayloads, AnUpdateIsNotOverWhileTheTensorsOfAFailedPeerAreRead) {
+  Sender sender({1}, 1);
+  sender.BeginAndRun({DigestedApart(Direct(0, 0))});
+  EXPECT_TRUE(sender.schedule.OnPeerFailed(0));
+  sender.schedule.OnClosed(0);
+  EXPECT_THAT(sender.Run(), IsEmpty());
+  sender.schedule.OnDigested(0);
+  EXPECT_THAT(sender.Run(), ElementsAre("sent"));
+}
+
+TEST(DirectPayloads, AnAbortedUpdateIsQuietWhenThoseOnTheirWayHaveArrived) {
+  Sender sender({1}, 1);
+  sender.BeginAndRun({DigestedApart(Direct(0, 0))});
+  sender.schedule.Abort();
+  sender.schedule.OnTradeQuiet();
+  EXPECT_THAT(sender.Run(), IsEmpty());
+  EXPECT_THAT(sender.Complete({0, 0}), ElementsAre("quiet"));
+}
+
 // --- schedules that share their slots ---
 
 TEST(SharedSlots, TwoSchedulesHaveHalfOfThemEach) {
@@ -491,11 +562,15 @@ class RandomSend {
     const uint32_t count = pick(40);
     for (uint32_t i = 0; i < count; ++i) {
       const uint32_t peer = pick(static_cast<uint32_t>(lane_counts_.size()) - 1);
+      const SendWay way =
+          std::vector{SendWay::kStored, SendWay::kStaged, SendWay::kDirect}[pick(2)];
       payloads_.push_back({.id = i,
                            .lane = {peer, pick(lane_counts_[peer] - 1)},
                            .size_bytes = 1 + pick(99),
-                           .way = pick(2) == 0 ? SendWay::kStored : SendWay::kPosted,
-                           .waits_for_scales = pick(2) == 0});
+                           .way = way,
+                           .waits_for_scales = way != SendWay::kDirect && pick(2) == 0,
+                           .digested_apart = way != SendWay::kStored && pick(2) == 0});
+      if (payloads_.back().digested_apart) digesting_.insert(peer);
     }
     pool_ = std::make_unique<SlotPool>(slots_);
     schedule_ = std::make_unique<SendSchedule>(pool_.get());
@@ -523,6 +598,7 @@ class RandomSend {
         for (uint32_t& storing : storing_) storing = 0;
         std::erase_if(in_use_, [&](const auto& slot) { return !posted_.contains(slot.first); });
         staging_.clear();
+        digesting_.clear();
         aborted_ = true;
         schedule_->Abort();
         schedule_->OnTradeQuiet();
@@ -557,6 +633,7 @@ class RandomSend {
       schedule_->OnTradeQuiet();
     }
     const uint32_t peer = random_() % peers();
+    if (Chance(10) && digesting_.erase(peer) > 0) schedule_->OnDigested(peer);
     if (storing_[peer] > 0) {
       --storing_[peer];
       --left_[peer];
@@ -605,7 +682,7 @@ class RandomSend {
 
   bool HasUnstaged(uint32_t peer) const {
     return std::any_of(payloads_.begin(), payloads_.end(), [&](const Payload& payload) {
-      return payload.lane.peer == peer && payload.way == SendWay::kPosted &&
+      return payload.lane.peer == peer && payload.way == SendWay::kStaged &&
              !gone_.contains(payload.id);
     });
   }
@@ -625,10 +702,11 @@ class RandomSend {
       return false;
     }
     schedule_->OnAccepted(command);
-    const bool has_slot = command.kind != Kind::kEndLane;
-    posts_.emplace_back(command.lane, has_slot ? command.slot : SendSchedule::kNoSlot);
-    if (has_slot) posted_.insert(command.slot);
-    if (!has_slot) ended_.insert({command.lane.peer, command.lane.index});
+    const bool ends = command.kind == Kind::kEndLane;
+    const uint32_t slot = ends ? SendSchedule::kNoSlot : command.slot;
+    posts_.emplace_back(command.lane, slot);
+    if (slot != SendSchedule::kNoSlot) posted_.insert(slot);
+    if (ends) ended_.insert({command.lane.peer, command.lane.index});
     return true;
   }
 
@@ -646,13 +724,16 @@ class RandomSend {
       case Kind::kStage:
         Take(command);
         staging_.insert(command.slot);
-        return CheckPayload(command, SendWay::kPosted);
+        return CheckPayload(command, SendWay::kStaged);
       case Kind::kPost:
         EXPECT_FALSE(staging_.contains(command.slot));
-        if (Accept(command)) --left_[peer];
+        if (!Accept(command)) return;
+        --left_[peer];
+        if (command.slot == SendSchedule::kNoSlot) CheckPayload(command, SendWay::kDirect);
         return;
       case Kind::kEndLane:
         EXPECT_EQ(left_[peer], 0u);
+        EXPECT_TRUE(command.lane.index > 0 || !digesting_.contains(peer));
         (void)Accept(command);
         return;
       case Kind::kClose:
@@ -661,6 +742,7 @@ class RandomSend {
       case Kind::kCheck:
         return;
       case Kind::kSent:
+        EXPECT_TRUE(digesting_.empty());
         sent_ = true;
         return;
       case Kind::kQuiet:
@@ -685,6 +767,7 @@ class RandomSend {
   std::vector<uint32_t> left_;  // By peer: payloads that are neither stored nor accepted.
   std::vector<uint32_t> storing_;
   std::vector<bool> failed_;
+  std::set<uint32_t> digesting_;  // Peers.
   std::set<uint32_t> closed_;
   std::map<uint32_t, uint32_t> in_use_;  // Peers by slot.
   std::set<uint32_t> staging_;

@@ -67,8 +67,9 @@ struct LaneReport {
 // What moved, counted where it was sent. The counts of equal plans are equal.
 struct TransferCounts {
   uint64_t bytes = 0;
-  uint64_t writes = 0;  // Posted to a fabric.
-  uint64_t stores = 0;  // Chunks stored at their final address through a mapping.
+  uint64_t writes = 0;        // Posted to a fabric.
+  uint64_t stores = 0;        // Chunks stored at their final address through a mapping.
+  uint64_t staged_bytes = 0;  // Packed into a slot before they were posted.
   uint64_t immediates = 0;
   // To other trainers, for blocks that they own parts of.
   uint64_t maxima_messages = 0;
@@ -79,6 +80,7 @@ struct TransferCounts {
     bytes += other.bytes;
     writes += other.writes;
     stores += other.stores;
+    staged_bytes += other.staged_bytes;
     immediates += other.immediates;
     maxima_messages += other.maxima_messages;
     maxima_bytes += other.maxima_bytes;

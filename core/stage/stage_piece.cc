@@ -100,6 +100,15 @@ uint64_t StageInPlace(const RouteShape& shape, const std::byte* source, uint64_t
   return Stage(shape, source, begin, end, destination, Packing::kInPlace, digests);
 }
 
+uint64_t DigestSource(const RouteShape& shape, const std::byte* source, uint64_t begin,
+                      uint64_t end) {
+  DigestStream digest(begin / kernels::kLeafBytes);
+  ForEachDirectRun(shape, begin, end, [&](uint64_t offset, uint64_t /*there*/, uint64_t size) {
+    digest.Absorb(source + offset, size);
+  });
+  return digest.sum();
+}
+
 uint64_t DigestInPlace(const RouteShape& shape, const std::byte* destination, uint64_t begin,
                        uint64_t end) {
   DigestStream digest(begin / kernels::kLeafBytes);

@@ -26,6 +26,11 @@ uint64_t StagePacked(const RouteShape& shape, const std::byte* source, uint64_t 
 uint64_t StageInPlace(const RouteShape& shape, const std::byte* source, uint64_t begin,
                       uint64_t end, std::byte* destination, Digests digests);
 
+// Returns the digest part of bytes [begin, end) of a direct route as they lie in the trainer's
+// memory; see IsDirect().
+uint64_t DigestSource(const RouteShape& shape, const std::byte* source, uint64_t begin,
+                      uint64_t end);
+
 // Returns the digest part of bytes [begin, end) of a route as they lie in the worker's memory.
 uint64_t DigestInPlace(const RouteShape& shape, const std::byte* destination, uint64_t begin,
                        uint64_t end);

@@ -6,6 +6,7 @@ namespace waybill {
 
 WorkPool::WorkPool(uint32_t thread_count) {
   queue_.reserve(64);
+  last_queue_.reserve(64);
   threads_.reserve(thread_count);
   for (uint32_t i = 0; i < thread_count; ++i) threads_.emplace_back([this] { ThreadMain(); });
 }
@@ -19,7 +20,11 @@ WorkPool::~WorkPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void WorkPool::Run(Batch& batch, uint32_t task_count) {
+void WorkPool::Run(Batch& batch, uint32_t task_count) { Run(batch, task_count, queue_); }
+
+void WorkPool::RunLast(Batch& batch, uint32_t task_count) { Run(batch, task_count, last_queue_); }
+
+void WorkPool::Run(Batch& batch, uint32_t task_count, std::vector<Batch*>& queue) {
   if (task_count == 0) {
     batch.finished_();
     return;
@@ -29,17 +34,23 @@ void WorkPool::Run(Batch& batch, uint32_t task_count) {
   batch.next_ = 0;
   batch.done_ = 0;
   batch.cancelled_ = false;
-  queue_.push_back(&batch);
+  queue.push_back(&batch);
   if (!threads_.empty()) {
     changed_.notify_all();
     return;
   }
-  while (!queue_.empty()) WorkOn(*queue_.front(), lock);
+  while (Batch* next = Next()) WorkOn(*next, lock);
+}
+
+WorkPool::Batch* WorkPool::Next() const {
+  if (!queue_.empty()) return queue_.front();
+  return last_queue_.empty() ? nullptr : last_queue_.front();
 }
 
 void WorkPool::Cancel(Batch& batch) {
   std::unique_lock lock(mutex_);
   std::erase(queue_, &batch);
+  std::erase(last_queue_, &batch);
   batch.cancelled_ = true;
   changed_.wait(lock, [&] { return batch.active_ == 0; });
 }
@@ -47,9 +58,9 @@ void WorkPool::Cancel(Batch& batch) {
 void WorkPool::ThreadMain() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return ending_ || !queue_.empty(); });
+    changed_.wait(lock, [this] { return ending_ || Next() != nullptr; });
     if (ending_) return;
-    WorkOn(*queue_.front(), lock);
+    WorkOn(*Next(), lock);
   }
 }
 
@@ -57,7 +68,10 @@ void WorkPool::ThreadMain() {
 void WorkPool::WorkOn(Batch& batch, std::unique_lock<std::mutex>& lock) {
   const uint32_t index = batch.next_++;
   ++batch.active_;
-  if (batch.next_ == batch.task_count_) std::erase(queue_, &batch);
+  if (batch.next_ == batch.task_count_) {
+    std::erase(queue_, &batch);
+    std::erase(last_queue_, &batch);
+  }
   lock.unlock();
   batch.work_(index);
   lock.lock();

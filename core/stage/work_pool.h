@@ -11,9 +11,9 @@
 
 namespace waybill {
 
-// A queue of batches. A batch is `task_count` calls of `work(index)`, in any order, on any of the
-// threads. Thread-safe. The queue grows to the most batches that are ever queued at a time, and
-// does not allocate afterwards.
+// Queues of batches. A batch is `task_count` calls of `work(index)`, in any order, on any of the
+// threads. Thread-safe. The queues grow to the most batches that are ever queued at a time, and
+// do not allocate afterwards.
 class WorkPool {
  public:
   // One kind of task. A batch outlives its time in the queue: cancel it before it ends.
@@ -42,6 +42,8 @@ class WorkPool {
   // Queues tasks [0, task_count) of a batch that is not queued. With no tasks the batch is finished
   // at once.
   void Run(Batch& batch, uint32_t task_count);
+  // The same, but tasks of Run() go first, also those that are queued later.
+  void RunLast(Batch& batch, uint32_t task_count);
 
   // Drops the tasks of the batch that have not begun, and waits for those that have. `finished` is
   // not called if any task was dropped.
@@ -49,11 +51,14 @@ class WorkPool {
 
  private:
   void ThreadMain();
+  void Run(Batch& batch, uint32_t task_count, std::vector<Batch*>& queue);
+  Batch* Next() const;
   void WorkOn(Batch& batch, std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Batch*> queue_;
+  std::vector<Batch*> last_queue_;
   bool ending_ = false;
   std::vector<std::thread> threads_;
 };

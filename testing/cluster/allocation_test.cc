@@ -96,6 +96,11 @@ ClusterOptions QuantisedByLargeBlocks(ClusterOptions options) {
   return options;
 }
 
+ClusterOptions Direct(ClusterOptions options) {
+  options.direct = true;
+  return options;
+}
+
 std::vector<WarmCase> WarmCases() {
   const ClusterOptions posted = {.mode = Mode::kInPlace, .user_memory = true};
   ClusterOptions by_threads = posted;
@@ -108,6 +113,8 @@ std::vector<WarmCase> WarmCases() {
       {"mapped_cast", {.trainer_dtype = Dtype::kF32}},
       {"posted", posted},
       {"posted_by_threads", by_threads},
+      {"direct", Direct(posted)},
+      {"direct_by_threads", Direct(by_threads)},
       {"quantised_mapped", Quantised({}, blocks)},
       {"quantised_mapped_of_floats", Quantised({}, blocks, Dtype::kF32)},
       {"quantised_posted", Quantised(posted, blocks)},

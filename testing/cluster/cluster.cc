@@ -47,7 +47,10 @@ Cluster::Cluster(const ClusterOptions& options, const MakeFabric& make_fabric)
     rank.fabric_events.reserve(256);
     rank.memory = options.trainer_memory->Allocate(rank.manifest.region_bytes(0));
     rank.fabric = make_fabric(absl::StrCat("trainer ", t));
-    rank.staging = *StagingArea::Create(rank.fabric.get(), options.trainer);
+    TrainerEngineOptions engine = options.trainer;
+    if (options.direct) engine.direct_run_bytes = 1;
+    rank.staging = *StagingArea::Create(rank.fabric.get(), engine);
+    if (options.direct) rank.staging->AddSource(rank.memory, "weights");
     rank.engine =
         TrainerEngine::Create(rank.fabric.get(), rank.staging.get(),
                               [&rank](const TrainerEvent& event) { rank.events.push_back(event); });
@@ -324,6 +327,7 @@ bool Cluster::Shows(uint32_t w, uint64_t version) {
 
 void Cluster::KillTrainer(uint32_t t) {
   trainers_[t].engine.reset();
+  trainers_[t].staging.reset();
   trainers_[t].fabric.reset();
 }
 

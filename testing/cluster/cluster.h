@@ -45,7 +45,8 @@ struct ClusterOptions {
   TrainerEngineOptions trainer = {
       .ring_bytes = 64 << 10, .chunk_bytes = 8 << 10, .stage_threads = 0};
   uint32_t verify_threads = 0;
-  uint32_t lanes = 1;                         // From each trainer to each worker.
+  uint32_t lanes = 1;   // From each trainer to each worker.
+  bool direct = false;  // Trainers register their tensors, and send runs of any length from there.
   std::shared_ptr<const ClusterModel> model;  // Null: the plain model.
   // Changes the plan before any rank gets it.
   std::function<void(Plan&)> spoil_plan;

@@ -9,18 +9,20 @@ namespace {
 
 struct Counts {
   Network network;
-  uint64_t bytes, writes, stores, immediates;  // Counts of trainer 0.
-  uint64_t posts, signals;                     // Calls on its fabric.
+  uint64_t bytes, staged_bytes, writes, stores, immediates;  // Counts of trainer 0.
+  uint64_t posts, signals;                                   // Calls on its fabric.
 };
 
 // Two trainers, two workers, four tensors of 96 x 40 in BF16: trainer 0 holds the rows [0, 48),
 // 3840 bytes of each. q and k go to worker 0, half of down to each worker, and turned to both.
 // Posted, turned is a write for each of its 40 columns, q and k are neighbours and so one, and each
-// worker's ledger entries are one.
+// worker's ledger entries are one. Sent directly, only turned is staged, and each half of down is a
+// write for each row.
 const Counts kCounts[] = {
-    {Network::kPosted, 5 * 3840, 2 * 40 + 2 + 1 + 2, 0, 2, 5, 0},
-    {Network::kMapped, 5 * 3840, 0, 3, 2, 0, 2},
-    {Network::kLocal, 5 * 3840, 0, 3, 2, 0, 2},
+    {Network::kPosted, 5 * 3840, 5 * 3840, 2 * 40 + 2 + 1 + 2, 0, 2, 5, 0},
+    {Network::kDirect, 5 * 3840, 2 * 3840, 2 * 40 + 2 * 48 + 1 + 2, 0, 2, 5, 0},
+    {Network::kMapped, 5 * 3840, 0, 0, 3, 2, 0, 2},
+    {Network::kLocal, 5 * 3840, 0, 0, 3, 2, 0, 2},
 };
 
 class CountsTest : public testing::TestWithParam<Counts> {};
@@ -34,6 +36,7 @@ TEST_P(CountsTest, AnUpdateCostsAsMuchAsEver) {
     ASSERT_EQ(cluster.PublishAndCheck(version), "");
     const TransferCounts counts = cluster->trainer_events(0).back().counts;
     EXPECT_EQ(counts.bytes, GetParam().bytes);
+    EXPECT_EQ(counts.staged_bytes, GetParam().staged_bytes);
     EXPECT_EQ(counts.writes, GetParam().writes);
     EXPECT_EQ(counts.stores, GetParam().stores);
     EXPECT_EQ(counts.immediates, GetParam().immediates);

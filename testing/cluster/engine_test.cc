@@ -23,6 +23,8 @@ enum class Network {
   kLocalThreeLanes,
   kTcp,
   kTcpFourLanes,
+  kShuffledDirect,
+  kTcpDirect,
 };
 
 class EngineTest : public testing::TestWithParam<std::tuple<Network, Mode>> {
@@ -31,12 +33,14 @@ class EngineTest : public testing::TestWithParam<std::tuple<Network, Mode>> {
     options.mode = std::get<1>(GetParam());
     if (options.mode == Mode::kShadowCopy) options.user_memory = true;
     const Network network = std::get<0>(GetParam());
+    options.direct = network == Network::kShuffledDirect || network == Network::kTcpDirect;
     options.lanes =
-        network == Network::kTcpFourLanes                                                 ? 4
+        network == Network::kTcpFourLanes || network == Network::kTcpDirect               ? 4
         : network == Network::kThreeLanesShuffled || network == Network::kLocalThreeLanes ? 3
                                                                                           : 1;
     network_ = std::make_unique<LoopbackNetwork>(
         LoopbackOptions{.seed = network == Network::kLoopbackShuffled     ? 7u
+                                : network == Network::kShuffledDirect     ? 13u
                                 : network == Network::kThreeLanesShuffled ? 11u
                                                                           : 0u,
                         .can_map = network == Network::kLoopbackMapped});
@@ -45,7 +49,8 @@ class EngineTest : public testing::TestWithParam<std::tuple<Network, Mode>> {
           if (network == Network::kLocal || network == Network::kLocalThreeLanes) {
             return *MakeLocalFabric();
           }
-          if (network == Network::kTcp || network == Network::kTcpFourLanes) {
+          if (network == Network::kTcp || network == Network::kTcpFourLanes ||
+              network == Network::kTcpDirect) {
             return *MakeTcpFabric();
           }
           return network_->Join(name);
@@ -112,8 +117,9 @@ TEST_P(EngineTest, AFencedBufferTakesTheNextVersion) {
 }
 
 std::string NameOf(const testing::TestParamInfo<EngineTest::ParamType>& info) {
-  constexpr const char* kNetworks[] = {"loopback", "shuffled",          "mapped", "three_lanes",
-                                       "local",    "local_three_lanes", "tcp",    "tcp_four_lanes"};
+  constexpr const char* kNetworks[] = {
+      "loopback",          "shuffled", "mapped",         "three_lanes",     "local",
+      "local_three_lanes", "tcp",      "tcp_four_lanes", "shuffled_direct", "tcp_direct"};
   constexpr const char* kModes[] = {"", "shadow", "copy", "inplace"};
   return std::string(kNetworks[static_cast<int>(std::get<0>(info.param))]) + "_" +
          kModes[static_cast<int>(std::get<1>(info.param))];
@@ -124,7 +130,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Combine(testing::Values(Network::kLoopback, Network::kLoopbackShuffled,
                                      Network::kLoopbackMapped, Network::kThreeLanesShuffled,
                                      Network::kLocal, Network::kLocalThreeLanes, Network::kTcp,
-                                     Network::kTcpFourLanes),
+                                     Network::kTcpFourLanes, Network::kShuffledDirect,
+                                     Network::kTcpDirect),
                      testing::Values(Mode::kShadow, Mode::kShadowCopy, Mode::kInPlace)),
     NameOf);
 

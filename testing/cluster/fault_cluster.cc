@@ -10,15 +10,26 @@ namespace waybill {
 namespace {
 
 // Without threads what can happen happens soon, and much of what is waited for here does not.
-ClusterOptions OfFewSteps(ClusterOptions options) {
+ClusterOptions OfFewSteps(ClusterOptions options, Network network) {
   options.most_steps = 5'000;
+  options.direct = network == Network::kDirect;
   return options;
 }
 
 }  // namespace
 
 std::string NameOf(Network network) {
-  return network == Network::kPosted ? "posted" : network == Network::kMapped ? "mapped" : "local";
+  switch (network) {
+    case Network::kPosted:
+      return "posted";
+    case Network::kDirect:
+      return "direct";
+    case Network::kMapped:
+      return "mapped";
+    case Network::kLocal:
+      return "local";
+  }
+  return "";
 }
 
 FaultCluster::FaultCluster(Network network, const ClusterOptions& options)
@@ -26,7 +37,8 @@ FaultCluster::FaultCluster(Network network, const ClusterOptions& options)
       network_(std::make_unique<LoopbackNetwork>(
           LoopbackOptions{.can_map = network == Network::kMapped})),
       cluster_(std::make_unique<Cluster>(
-          OfFewSteps(options), [this, network](const std::string& name) -> std::unique_ptr<Fabric> {
+          OfFewSteps(options, network),
+          [this, network](const std::string& name) -> std::unique_ptr<Fabric> {
             return std::make_unique<FaultyFabric>(
                 network == Network::kLocal ? *MakeLocalFabric() : network_->Join(name));
           })) {}

@@ -13,7 +13,16 @@
 
 namespace waybill {
 
-enum class Network { kPosted, kMapped, kLocal };
+enum class Network {
+  kPosted,  // By way of staging slots.
+  kDirect,  // From the tensors themselves, as far as nothing changes on the way.
+  kMapped,
+  kLocal,
+};
+// Returns whether the trainers post what they send, rather than storing it.
+inline bool IsPosted(Network network) {
+  return network == Network::kPosted || network == Network::kDirect;
+}
 
 std::string NameOf(Network network);
 

@@ -27,8 +27,8 @@ TEST_P(QuantisedTest, WhatIsShownIsWhatOnePlaceWouldHaveGiven) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, QuantisedTest,
-                         testing::Combine(testing::Values(Network::kPosted, Network::kMapped,
-                                                          Network::kLocal),
+                         testing::Combine(testing::Values(Network::kPosted, Network::kDirect,
+                                                          Network::kMapped, Network::kLocal),
                                           testing::ValuesIn(QuantisedCases())),
                          [](const auto& info) {
                            return NameOf(std::get<0>(info.param)) + "_" +

@@ -61,7 +61,11 @@ void WalkTrainer(const RankPlan& plan, const Manifest& manifest) {
 void WalkWorker(const RankPlan& plan, const Manifest& manifest) {
   const ChunkList list = CutIntoChunks(plan.routes, kCutBytes);
   std::vector<ChunkWrite> writes;
-  for (const Chunk& chunk : list.chunks) AppendWrites(plan.routes, list, chunk, writes);
+  const auto is_direct = [&](uint32_t route) { return IsDirect(plan.routes, route, 1); };
+  for (const Chunk& chunk : list.chunks) {
+    AppendWrites(plan.routes, list, chunk, is_direct, writes);
+    AppendWrites(plan.routes, list, chunk, [](uint32_t) { return false; }, writes);
+  }
   for (const ChunkWrite& write : writes) {
     Require(write.destination_offset_bytes + write.size_bytes <=
                 manifest.region_bytes(write.destination_region),

@@ -11,8 +11,13 @@ namespace {
 // A call ends by its deadline plus this.
 constexpr absl::Duration kMargin = absl::Seconds(1);
 constexpr std::byte kGarbage{0xEE};
-constexpr TrainerEngineOptions kSending = {
-    .ring_bytes = 8 << 10, .chunk_bytes = 4 << 10, .stage_threads = 0};
+// Half of the trainers stage everything, and half of them nothing.
+TrainerEngineOptions SendingOf(uint32_t rank) {
+  return {.ring_bytes = 8 << 10,
+          .chunk_bytes = 4 << 10,
+          .stage_threads = 0,
+          .direct_run_bytes = rank % 2 == 0 ? 1 : kDirectRunBytes};
+}
 
 }  // namespace
 
@@ -49,7 +54,7 @@ Process::~Process() {
 absl::Status Process::MakeTrainer(SessionOptions options) {
   Manifest manifest = OneShard(job_.BoxOf(id_));
   memory_.assign(manifest.region_bytes(0), kGarbage);
-  auto made = TrainerRank::Create(std::move(options), kSending, std::move(manifest),
+  auto made = TrainerRank::Create(std::move(options), SendingOf(id_.rank), std::move(manifest),
                                   {{MemoryKind::kHost, memory_.data(), memory_.size()}},
                                   fabric_.get(), this);
   if (!made.ok()) return made.status();
@@ -68,9 +73,9 @@ absl::Status Process::MakeWorker(SessionOptions options) {
   if (job_.asked) {
     asked = {Notice::Kind::kPrepare, Notice::Kind::kArrived, Notice::Kind::kCommit};
   }
-  auto made =
-      WorkerRank::Create(std::move(options), {.mode = job_.mode, .verify_threads = 0}, kSending,
-                         std::move(manifest), user_regions, std::move(asked), fabric_.get(), this);
+  auto made = WorkerRank::Create(std::move(options), {.mode = job_.mode, .verify_threads = 0},
+                                 SendingOf(id_.rank), std::move(manifest), user_regions,
+                                 std::move(asked), fabric_.get(), this);
   if (!made.ok()) return made.status();
   worker_ = *std::move(made);
   return absl::OkStatus();
