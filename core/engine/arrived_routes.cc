@@ -7,16 +7,11 @@
 #include "kernels/digest.h"
 
 namespace waybill {
-namespace {
 
-constexpr uint64_t kVerifyChunkBytes = 1 << 20;
-
-}  // namespace
-
-ArrivedRoutes::ArrivedRoutes(const Manifest* manifest, RouteTable routes)
+ArrivedRoutes::ArrivedRoutes(const Manifest* manifest, RouteTable routes, uint64_t chunk_bytes)
     : manifest_(manifest),
       routes_(std::move(routes)),
-      chunks_(CutIntoChunks(routes_, kVerifyChunkBytes)),
+      chunks_(CutIntoChunks(routes_, chunk_bytes)),
       sums_(routes_.size()) {
   for (uint32_t r = 0; r < routes_.size(); ++r) {
     if (routes_.witness(r)) witnesses_.push_back(r);

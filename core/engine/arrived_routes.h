@@ -22,7 +22,7 @@ namespace waybill {
 class ArrivedRoutes {
  public:
   // `manifest` outlives this.
-  ArrivedRoutes(const Manifest* manifest, RouteTable routes);
+  ArrivedRoutes(const Manifest* manifest, RouteTable routes, uint64_t chunk_bytes);
 
   const RouteTable& routes() const { return routes_; }
   const ChunkList& chunks() const { return chunks_; }

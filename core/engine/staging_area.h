@@ -23,10 +23,13 @@ namespace waybill {
 
 struct TrainerEngineOptions {
   uint64_t ring_bytes = 32 << 20;
-  uint64_t chunk_bytes = 1 << 20;  // Also the size of a staging slot.
-  uint32_t stage_threads = 1;      // With 0 the progress thread stages.
+  uint64_t chunk_bytes = kChunkBytes;  // Also the size of a staging slot.
+  uint32_t stage_threads = 1;          // With 0 the progress thread stages.
   // What need not change on the way, and has no shorter runs, is sent from the tensors themselves.
   uint64_t direct_run_bytes = kDirectRunBytes;
+  // Posted chunks that are not shorter are announced, so that the worker verifies them while later
+  // ones arrive.
+  uint64_t announced_bytes = 64 << 10;
 };
 
 // Lives on the progress thread; its threads stage.

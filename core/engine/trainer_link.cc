@@ -10,6 +10,20 @@ absl::Status TrainerLink::CheckLaneCount(size_t there) const {
       absl::StrCat("trainer ", trainer, " has ", there, " lanes, the plan has ", lanes.size()));
 }
 
+void TrainerLink::BeginUpdate() {
+  verifying = verified = wave_runs = false;
+  ready.clear();
+  ready.reserve(chunk_count());
+  is_ready.assign(chunk_count(), false);
+  wave_begin = wave_end = 0;
+}
+
+void TrainerLink::AddReady(uint32_t chunk) {
+  if (is_ready[chunk]) return;
+  is_ready[chunk] = true;
+  ready.push_back(first_chunk + chunk);
+}
+
 void TrainerLink::Report(const Fabric& fabric, std::vector<LaneReport>& reports) const {
   for (const TrainerLane& lane : lanes) {
     reports.push_back({.peer = trainer, .path = fabric.DescribeLane(lane.id)});

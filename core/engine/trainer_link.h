@@ -38,8 +38,23 @@ struct TrainerLink {
   // The update at hand.
   bool verifying = false;
   bool verified = false;
-  std::atomic<bool> digested = false;  // The pool has computed all its digests.
+  // Its chunks that can be digested, in the order in which they came. The pool takes them in waves:
+  // one is all that have come since the last one began.
+  std::vector<uint32_t> ready;
+  std::vector<bool> is_ready;  // By chunk, from first_chunk.
+  uint32_t wave_begin = 0;     // In `ready`.
+  uint32_t wave_end = 0;       // Behind the last one that the pool was given.
+  bool wave_runs = false;
+  std::atomic<bool> wave_is_over = false;  // The pool has done it.
   std::unique_ptr<WorkPool::Batch> digest_batch;
+
+  uint32_t chunk_count() const { return last_chunk - first_chunk; }
+  // Nothing has come.
+  void BeginUpdate();
+  // A chunk can be digested; again it does nothing.
+  void AddReady(uint32_t chunk);
+  // Whether all are digested.
+  bool digested() const { return !wave_runs && wave_end == chunk_count(); }
 
   // Returns kInvalidArgument unless the trainer has as many lanes as the plan.
   absl::Status CheckLaneCount(size_t there) const;

@@ -260,6 +260,16 @@ void UpdateSender::Store(uint32_t chunk) {
   if (link.stores_left.fetch_sub(1, std::memory_order_acq_rel) == 1) fabric_.Wake();
 }
 
+// The immediate behind a chunk; nullopt if it is not worth one.
+std::optional<uint32_t> UpdateSender::Announcement(const SendCommand& command) {
+  const uint32_t chunk = command.payload - LinkOf(command).first_chunk;
+  if (staged_->digests() == Digests::kOff || chunk >= ChunkImmediate::kMostChunks ||
+      staged_->chunk_size(command.payload) < area_.options().announced_bytes) {
+    return std::nullopt;
+  }
+  return ChunkImmediate{update_.sequence, chunk}.Pack();
+}
+
 void UpdateSender::PostChunk(const SendCommand& command) {
   timeline_.Begin(Stage::kPost);
   writes_.clear();
@@ -267,7 +277,7 @@ void UpdateSender::PostChunk(const SendCommand& command) {
   staged_->AppendWritesOf(command.payload, DirectOf(command.payload),
                           LinkOf(command).buffer(command.lane.index), ring().region(),
                           direct ? 0 : ring().OffsetOf(command.slot), writes_);
-  if (!Post(command, std::nullopt, direct ? kNoSlotToken : command.slot)) return;
+  if (!Post(command, Announcement(command), direct ? kNoSlotToken : command.slot)) return;
   counts_.staged_bytes += staged_->staged_bytes(command.payload, DirectOf(command.payload));
   timeline_.End(Stage::kPost);
 }

@@ -100,6 +100,7 @@ class UpdateSender {
   StagedRoutes::Direct DirectOf(uint32_t chunk) const;
   void BeginDigests();
   void Digest(uint32_t chunk);
+  std::optional<uint32_t> Announcement(const SendCommand& command);
   void PostChunk(const SendCommand& command);
   bool Post(const SendCommand& command, std::optional<uint32_t> immediate, uint64_t token);
   void StoreLedger(WorkerLink& link);

@@ -45,7 +45,7 @@ class WorkerEngineImpl final : public WorkerEngine {
                                                  const std::vector<PeerLanes>& lanes) override {
     CloseLanes();
     plan_hash_ = plan_hash;
-    arrived_.emplace(manifest_.get(), std::move(arrivals));
+    arrived_.emplace(manifest_.get(), std::move(arrivals), options_.chunk_bytes);
     gate_ = ArrivalGate(MakeSources(lanes));
     WAYBILL_RETURN_IF_ERROR(memory_->AllocateLedgers(arrived_->routes().size()));
     std::vector<LaneOffer> offers;
@@ -215,10 +215,10 @@ class WorkerEngineImpl final : public WorkerEngine {
     for (TrainerLink& source : sources_) {
       source.digest_batch = std::make_unique<WorkPool::Batch>(
           [this, &source](uint32_t i) {
-            arrived_->Digest(source.first_chunk + i, memory_->regions(target_));
+            arrived_->Digest(source.ready[source.wave_begin + i], memory_->regions(target_));
           },
           [this, &source] {
-            source.digested.store(true, std::memory_order_release);
+            source.wave_is_over.store(true, std::memory_order_release);
             fabric_.Wake();
           });
     }
@@ -255,6 +255,13 @@ class WorkerEngineImpl final : public WorkerEngine {
     } else if (immediate.kind == Immediate::Kind::kData) {
       gate_.Count(source.first_gate + static_cast<uint32_t>(&lane - source.lanes.data()),
                   immediate.sequence);
+    } else if (immediate.kind == Immediate::Kind::kChunk) {
+      const ChunkImmediate come = ChunkImmediate::Unpack(immediate);
+      if (state_ == State::kReceiving && digests_ == Digests::kOn && come.IsOf(update_.sequence) &&
+          come.chunk < source.chunk_count()) {
+        source.AddReady(come.chunk);
+        ++counts_.early_chunks;
+      }
     }
   }
 
@@ -277,6 +284,7 @@ class WorkerEngineImpl final : public WorkerEngine {
     if (std::exchange(source.failed, true)) return;
     // One dead lane is a dead trainer: nothing of it can land by the others from now on.
     CloseLanes(source);
+    if (!source.verifying) pool_.Cancel(*source.digest_batch);  // Another round brings it anew.
     sink_({.kind = WorkerEvent::Kind::kPeerFailed,
            .trainer = source.trainer,
            .status = WithScope(std::move(status), Scope::kPeer)});
@@ -352,10 +360,7 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   void BeginReceiving(BufferAddress address) {
     gate_.Arm(update_.sequence);
-    for (TrainerLink& source : sources_) {
-      source.verifying = source.verified = false;
-      source.digested.store(false, std::memory_order_relaxed);
-    }
+    for (TrainerLink& source : sources_) source.BeginUpdate();
     arrived_->Begin(update_, digests_);
     state_ = State::kReceiving;
     timeline_.Begin(Stage::kReceive);
@@ -396,7 +401,9 @@ class WorkerEngineImpl final : public WorkerEngine {
     bool all = true, any_lost = false;
     for (TrainerLink& source : sources_) {
       if (!source.verifying && Arrived(source)) BeginVerifying(source);
-      if (source.verifying && !source.verified && source.digested.load(std::memory_order_acquire)) {
+      if (!IsLost(source)) DigestWhatIsReady(source);
+      if (source.verifying && !source.verified &&
+          (digests_ == Digests::kOff || source.digested())) {
         absl::Status status = Mutated(Mutation::kLedgerNotCompared)
                                   ? absl::OkStatus()
                                   : arrived_->Compare(source.first_route, source.last_route,
@@ -454,10 +461,20 @@ class WorkerEngineImpl final : public WorkerEngine {
     source.verifying = true;
     timeline_.End(Stage::kReceive);
     timeline_.Begin(Stage::kVerify);
-    if (digests_ == Digests::kOn) {
-      pool_.Run(*source.digest_batch, source.last_chunk - source.first_chunk);
-    } else {
-      source.digested.store(true, std::memory_order_relaxed);
+    if (digests_ == Digests::kOff) return;
+    for (uint32_t chunk = 0; chunk < source.chunk_count(); ++chunk) source.AddReady(chunk);
+  }
+
+  void DigestWhatIsReady(TrainerLink& source) {
+    const auto ready = static_cast<uint32_t>(source.ready.size());
+    while (true) {
+      if (source.wave_runs && !source.wave_is_over.load(std::memory_order_acquire)) return;
+      source.wave_runs = false;
+      if (source.wave_end == ready) return;
+      source.wave_begin = std::exchange(source.wave_end, ready);
+      source.wave_runs = true;
+      source.wave_is_over.store(false, std::memory_order_relaxed);
+      pool_.Run(*source.digest_batch, ready - source.wave_begin);
     }
   }
 

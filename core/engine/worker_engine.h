@@ -29,7 +29,8 @@ namespace waybill {
 
 struct WorkerEngineOptions {
   Mode mode = Mode::kShadow;
-  uint32_t verify_threads = 1;  // 0: the progress thread verifies.
+  uint32_t verify_threads = 1;         // 0: the progress thread verifies.
+  uint64_t chunk_bytes = kChunkBytes;  // As the trainers cut what they send.
 };
 
 struct WorkerEvent {
@@ -64,6 +65,7 @@ struct TrainerAddress {
 // Counters since the engine was made.
 struct WorkerCounts {
   uint64_t verified_bytes = 0;
+  uint64_t early_chunks = 0;  // Verified while later ones arrived.
   uint64_t stragglers = 0;
   uint64_t repeats = 0;
   uint64_t renewals = 0;  // Abandoned buffers that got fresh pages and keys.

@@ -44,6 +44,9 @@ struct ChunkList {
 
 // Routes are only cut at multiples of this, so that every piece's digest can be taken alone.
 inline constexpr uint64_t kCutBytes = 4096;
+// How long chunks are. Both ends of a lane cut what goes between them in the same way, so that they
+// can number its chunks.
+inline constexpr uint64_t kChunkBytes = 1 << 20;
 
 // Cuts the routes in the table's order. `chunk_bytes` must be a multiple of kCutBytes; no chunk is
 // longer.

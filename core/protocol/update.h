@@ -94,9 +94,14 @@ struct NonFinite {
   uint64_t elements = 0;
 };
 
-// The 32 bits that ride behind a lane's last write. Who sent it is known from the lane.
+// The 32 bits that ride behind a write. Who sent it is known from the lane.
 struct Immediate {
-  enum class Kind : uint8_t { kData = 1, kMaxima = 2, kGranted = 3 };
+  enum class Kind : uint8_t {
+    kData = 1,  // Behind a lane's last write.
+    kMaxima = 2,
+    kGranted = 3,
+    kChunk = 4,  // Behind a chunk, which can be verified from now on: see ChunkImmediate.
+  };
   Kind kind = Kind::kData;
   uint32_t sequence = 0;  // 28 bits.
 
@@ -107,6 +112,23 @@ struct Immediate {
 };
 
 inline constexpr uint32_t kSequenceMask = 0x0FFF'FFFF;
+
+// What an immediate of kChunk says in its 28 bits. A lane is a queue, and no update begins on it
+// before the last one is complete, so 8 bits tell updates apart.
+struct ChunkImmediate {
+  static constexpr uint32_t kMostChunks = 1 << 20;
+
+  uint32_t sequence = 0;  // The update's, of which the low 8 bits count.
+  uint32_t chunk = 0;     // Counts from the first chunk between the two ranks. 20 bits.
+
+  constexpr uint32_t Pack() const {
+    return Immediate{Immediate::Kind::kChunk, (sequence & 0xFF) << 20 | chunk}.Pack();
+  }
+  static constexpr ChunkImmediate Unpack(const Immediate& immediate) {
+    return {immediate.sequence >> 20, immediate.sequence & (kMostChunks - 1)};
+  }
+  constexpr bool IsOf(uint32_t update) const { return sequence == (update & 0xFF); }
+};
 
 // Sequences wrap at 28 bits: of two, the one that is less than half the way ahead is the later.
 constexpr bool IsLater(uint32_t a, uint32_t b) {

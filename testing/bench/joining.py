@@ -9,71 +9,15 @@ that the ninth group takes part in has an eighth more to move.
 """
 
 import argparse
-import json
-import os
-import queue
 import statistics
-import struct
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 
-WAYBILL = "tools/waybill/waybill"  # Below the working directory, which is that of the runfiles.
-PATIENCE = 60  # Seconds.
+from driven import Rank, start_controller, write_checkpoint
+
 GROUPS = 8
-
-
-def write_checkpoint(folder, megabytes):
-    """One tensor in BF16, of a family that is cut by rows."""
-    rows = megabytes * 1_000_000 // 2 // 1024 // 4 * 4
-    header = {"w": {"dtype": "BF16", "shape": [rows, 1024], "data_offsets": [0, rows * 2048]}}
-    text = json.dumps(header).encode()
-    with open(folder / "model.safetensors", "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        file.write(os.urandom(2048) * rows)
-
-
-class Rank:
-    """A rank that takes commands, and answers in lines of JSON."""
-
-    def __init__(self, address, checkpoint, fabric, role, rank, world, *more):
-        self._answers = queue.Queue()
-        self._process = subprocess.Popen(
-            [
-                WAYBILL, role, "--driven", "--job", "bench", "--controller", address, "--rank", str(rank),
-                "--world", str(world), "--checkpoint", checkpoint, "--fabric", fabric, *more,
-            ],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self):
-        for line in self._process.stdout:
-            self._answers.put(json.loads(line))
-        self._answers.put({"event": "ended"})
-
-    def tell(self, command):
-        self._process.stdin.write(command + "\n")
-        self._process.stdin.flush()
-
-    def wait_for(self, event):
-        while True:
-            found = self._answers.get(timeout=PATIENCE)
-            if found["event"] == "ended":
-                sys.exit(f"a rank has ended while {event!r} was waited for")
-            if found["event"] == event:
-                return found
-
-    def leave(self):
-        self._process.stdin.close()
-        self._process.wait(PATIENCE)
-
-    def kill(self):
-        self._process.kill()
-        self._process.wait()
 
 
 class Job:
@@ -81,14 +25,7 @@ class Job:
 
     def __init__(self, folder, checkpoint, fabric):
         self._checkpoint, self._fabric = checkpoint, fabric
-        self._controller = subprocess.Popen(
-            [
-                WAYBILL, "controller", "--driven", "--job", "bench", "--listen", "127.0.0.1:0",
-                "--state", f"{folder}/decisions-{fabric}",
-            ],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        self._address = json.loads(self._controller.stdout.readline())["address"]
+        self._controller, self._address = start_controller(f"{folder}/decisions-{fabric}")
         self.trainers = [self._rank("trainer", t, 4) for t in range(4)]
         self.workers = [
             self._rank("worker", w, 2, "--group", f"g{g}") for g in range(GROUPS) for w in range(2)

@@ -68,7 +68,9 @@ Cluster::Cluster(const ClusterOptions& options, const MakeFabric& make_fabric)
     }
     rank.engine =
         *WorkerEngine::Create(rank.fabric.get(), rank.manifest, user_regions,
-                              {.mode = options.mode, .verify_threads = options.verify_threads},
+                              {.mode = options.mode,
+                               .verify_threads = options.verify_threads,
+                               .chunk_bytes = options.trainer.chunk_bytes},
                               [&rank](const WorkerEvent& event) { rank.events.push_back(event); });
   }
 }

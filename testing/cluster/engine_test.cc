@@ -34,6 +34,7 @@ class EngineTest : public testing::TestWithParam<std::tuple<Network, Mode>> {
     if (options.mode == Mode::kShadowCopy) options.user_memory = true;
     const Network network = std::get<0>(GetParam());
     options.direct = network == Network::kShuffledDirect || network == Network::kTcpDirect;
+    if (options.direct) options.trainer.announced_bytes = 1;
     options.lanes =
         network == Network::kTcpFourLanes || network == Network::kTcpDirect               ? 4
         : network == Network::kThreeLanesShuffled || network == Network::kLocalThreeLanes ? 3

@@ -223,6 +223,64 @@ TEST_P(FaultTest, AnImmediateAheadOfItsDataIsCaughtByTheLedger) {
   EXPECT_EQ(cluster().PublishAndCheck(3), "");
 }
 
+ClusterOptions Announced() {
+  ClusterOptions options;
+  options.trainer.announced_bytes = 1;
+  return options;
+}
+
+TEST_P(PostedFaultTest, AChunkThatIsAnnouncedIsVerifiedBeforeTheOthersAreHere) {
+  Make(Announced());
+  const uint64_t before = cluster()->worker(0).counts().early_chunks;
+  EXPECT_EQ(cluster().PublishAndCheck(2), "");
+  // In chunks of 8 KiB: each trainer has 13440 bytes for one worker and 5760 for the other.
+  EXPECT_EQ(before, 3u);
+  EXPECT_EQ(cluster()->worker(0).counts().early_chunks, 6u);
+  EXPECT_EQ(cluster()->worker(1).counts().early_chunks, 6u);
+}
+
+TEST_P(PostedFaultTest, AnAnnouncementThatIsLostIsNotMissed) {
+  Make(Announced());
+  cluster().at_worker(0).DropImmediate("trainer 0", 1);
+  EXPECT_EQ(cluster().PublishAndCheck(2), "");
+}
+
+TEST_P(PostedFaultTest, AnAnnouncementOfAnotherUpdateIsLeftAlone) {
+  Make(Announced());
+  ASSERT_TRUE(cluster()->Prepare(2).ok());
+  const uint32_t sequence = cluster()->update().sequence;
+  cluster().at_worker(0).InjectImmediate("trainer 0", ChunkImmediate{sequence + 255, 0}.Pack());
+  cluster().at_worker(0).InjectImmediate("trainer 0", ChunkImmediate{sequence, 999}.Pack());
+  cluster()->Step();
+  cluster()->FillTrainers(2);
+  ASSERT_EQ(cluster()->StartAndArrive().message(), "");
+  ASSERT_EQ(cluster()->Commit().message(), "");
+  EXPECT_TRUE(cluster().AllShow(2));
+}
+
+TEST_P(PostedFaultTest, AnAnnouncementAheadOfItsDataFailsTheUpdateAndNoLaterOne) {
+  Make(Announced());
+  cluster()->FillTrainers(2);
+  ASSERT_TRUE(cluster()->Prepare(2).ok());
+  const uint32_t sequence = cluster()->update().sequence;
+  cluster().at_worker(0).InjectImmediate("trainer 0", ChunkImmediate{sequence, 0}.Pack());
+  cluster()->Step();
+  EXPECT_EQ(cluster()->StartAndArrive().code(), absl::StatusCode::kDataLoss);
+  cluster()->Abort(/*begun=*/true);
+  ASSERT_TRUE(cluster()->UntilStopped());
+  EXPECT_TRUE(cluster().AllShow(1));
+  EXPECT_EQ(cluster().PublishAndCheck(3), "");
+}
+
+TEST_P(PostedFaultTest, AWrongByteOfAnAnnouncedChunkIsFound) {
+  Make(Announced());
+  cluster()->FillTrainers(2);
+  cluster().at_trainer(1).CorruptWrite("worker 0", 1);
+  EXPECT_EQ(cluster()->Publish(2).code(), absl::StatusCode::kDataLoss);
+  EXPECT_TRUE(cluster().AllShow(1));
+  EXPECT_EQ(cluster().PublishAndCheck(3), "");
+}
+
 TEST_P(FaultTest, AnUnknownKindOfImmediateIsLeftAlone) {
   Make();
   cluster().at_worker(0).InjectImmediate("trainer 0", 0xF000'0007);

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 
 import drill_machine
+import flipped_receives
 
 WAYBILL = os.path.realpath("tools/waybill/waybill")
 NODES = os.environ.get("WAYBILL_RXE_NODES", "")  # Set in the guest of testing/softroce.
@@ -52,7 +53,7 @@ def make_checkpoint(folder):
 class Process:
     """A process that takes commands and answers in lines of JSON."""
 
-    def __init__(self, name, *arguments):
+    def __init__(self, name, *arguments, environment=None):
         self.name = name
         self.shown_version = 0
         self._events = queue.Queue()
@@ -64,7 +65,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "WAYBILL_TOKEN": "drill"},
+            env={**os.environ, "WAYBILL_TOKEN": "drill", **(environment or {})},
         )
         self._readers = [
             threading.Thread(target=read, daemon=True) for read in (self._read, self._read_errors)
@@ -204,7 +205,12 @@ class Job:
         if name == CONTROLLER:
             self._start_controller()
         else:
-            self.processes[name] = Process(name, *self._rank_arguments(name))
+            environment = {}
+            if self.fabric == "tcp" and role_of(name) != "trainer":
+                environment = flipped_receives.environment(self.folder, name)
+            self.processes[name] = Process(
+                name, *self._rank_arguments(name), environment=environment
+            )
 
     def _start_controller(self):
         controller = self.launch_controller()

@@ -237,7 +237,7 @@ def _renew_without_pages(job: Job, after: Aftermath):
     _count(job, "no shared memory", victim)
     restore = drill_machine.forbid_files(job.processes[victim].pid)
     # A trainer that dies leaves a buffer that must be renewed; so does a flipped bit.
-    if job.random.random() < 0.5 and job.copies == 1:
+    if job.random.random() < 0.5:
         job.end_publish()
         publish_and_flip(job, victim)
         errors = _under_shortage(job, victim, restore, after, disturb=False)

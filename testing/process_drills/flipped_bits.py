@@ -1,9 +1,8 @@
 """Flips a bit of an update between its arrival at a worker and the worker's look at its digest.
 
-A worker digests what a trainer sent as soon as all of that trainer's lanes have delivered everything. So the
-worker is stopped in the middle of an update, and where bytes of a trainer are still missing then, a bit is
-flipped among those that have arrived or arrive now. Whatever carried the byte, it is wrong, and
-nobody has digested it yet.
+A worker digests a chunk as soon as it is told that the chunk is there. Over `local` and `verbs` others write into
+its memory, so the worker is stopped in the middle of an update, and a bit is flipped among those that
+arrive while it cannot look. Over `tcp` the worker itself takes the bytes out of a socket: see flipped_receives.py.
 """
 
 import mmap
@@ -12,6 +11,7 @@ import re
 import signal
 import time
 
+import flipped_receives
 from drilled_job import (
     ANSWER_SECONDS,
     NODES,
@@ -25,7 +25,7 @@ from drilled_job import (
 
 BUFFER = re.compile(r"/memfd:weights(?: \(shadow\))? \(deleted\)")  # What a worker receives into.
 SAMPLE_BYTES = 8  # Old bytes equal new ones in so many with a chance of 1 in 2^28.
-SAMPLES = 128  # Of each trainer.
+SAMPLES = 256
 LOOK_SECONDS = 20 if NODES else 1
 STOP_SECONDS = 0.05 if NODES else 0.01
 BETWEEN_SECONDS = 0.02 if NODES else 0.0002
@@ -53,48 +53,38 @@ def bytes_of(key, begin, size):
     return bytes(expected)
 
 
-class Samples:
-    """What a version has at some places of the tensor."""
-
-    def __init__(self, version):
-        key = key_of(version)
-        step = TENSOR_BYTES // PARTS // SAMPLES
-        self._at = {
-            begin: bytes_of(key, begin, SAMPLE_BYTES) for begin in range(0, TENSOR_BYTES, step)
-        }
-
-    def of_trainers(self, begin, end):
-        """Returns, for each trainer, its samples in [begin, end) of the tensor: {place: bytes}."""
-        found = [{} for _ in range(PARTS)]
-        for at, expected in self._at.items():
-            if begin <= at < end:
-                found[at * PARTS // TENSOR_BYTES][at] = expected
-        return [samples for samples in found if samples]
+def samples_of(version, begin, end):
+    """Returns what the version has at some places of the tensor: {place: bytes}."""
+    key = key_of(version)
+    return {
+        at: bytes_of(key, at, SAMPLE_BYTES)
+        for at in range(0, TENSOR_BYTES, TENSOR_BYTES // SAMPLES)
+        if begin <= at < end
+    }
 
 
 class _Buffer:
     """Memory that a worker receives into, mapped into this process."""
 
     def __init__(self, path, samples, begin, size):
-        self._begin = begin
+        self._begin, self._samples = begin, samples
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             self.memory = mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)
-        self._of_trainers = samples.of_trainers(begin, begin + size)
 
-    def _has(self, of, at):
+    def _has(self, at):
         begin = at - self._begin
-        return self.memory[begin : begin + SAMPLE_BYTES] == of[at]
+        return self.memory[begin : begin + SAMPLE_BYTES] == self._samples[at]
 
-    def incomplete(self):
-        """Returns the samples of the trainers of which something is missing."""
-        return [of for of in self._of_trainers if not all(self._has(of, at) for at in of)]
+    def missing(self):
+        """Returns the places whose samples have not arrived."""
+        return [at for at in self._samples if not self._has(at)]
 
-    def flip(self, of, numbers):
-        """Flips a bit beside one of the samples that have arrived. Returns false if none has."""
-        arrived = [at for at in of if self._has(of, at)]
+    def flip(self, missing, numbers):
+        """Flips a bit of one that was missing and has arrived. Returns false if none has."""
+        arrived = [at for at in missing if self._has(at)]
         if not arrived:
             return False
         at = numbers.choice(arrived) + numbers.randrange(SAMPLE_BYTES)
@@ -130,15 +120,16 @@ def _await_stopped(pid):
 def publish_and_flip(job, name):
     """Begins to publish, and flips a bit of what comes to that worker.
 
-    Returns false if the update was over before a bit could be flipped. Each part of the tensor has
-    one trainer: with replicas it is not known whose byte it is.
+    Returns false if the update was over before a bit could be flipped.
     """
-    samples = Samples(job.version + 1)
+    if job.fabric == "tcp":
+        return flipped_receives.publish_and_flip(job, name)
     process = job.processes[name]
     begin, size = 0, TENSOR_BYTES
     if role_of(name) == "worker":  # Each holds some of the rows; the replica holds all of them.
         size = TENSOR_BYTES // PARTS
         begin = int(name.split()[1]) * size
+    samples = samples_of(job.version + 1, begin, begin + size)
     # Over `local` a lender has the buffers of others open, too: another process digests those.
     others = [job.processes[n].pid for n in job.named("worker", "replica") if n != name]
     foreign = {inode for pid in others for inode in _open_buffers(pid, size)}
@@ -167,11 +158,11 @@ def _flip_while_stopped(process, buffers, numbers):
     """Stops the worker and flips a bit. Returns false, and leaves it stopped, if there is none."""
     process.signal(signal.SIGSTOP)
     _await_stopped(process.pid)
-    # The worker has digested nothing of what is incomplete now, and does not before it goes on.
-    incomplete = [(buffer, of) for buffer in buffers for of in buffer.incomplete()]
+    # The worker digests nothing of what is missing now before it goes on.
+    missing = [(buffer, buffer.missing()) for buffer in buffers]
     end = time.monotonic() + STOP_SECONDS
     while time.monotonic() < end:
-        if any(buffer.flip(of, numbers) for buffer, of in incomplete):
+        if any(buffer.flip(places, numbers) for buffer, places in missing):
             return True
     return False
 

@@ -167,7 +167,7 @@ def drill_in_guest(options, seconds, rounds):
 def drills(options):
     """Returns the report of all fabrics that were asked for."""
     report = {"seed": options.seed, "fabrics": {}, "failure": None}
-    faults = options.faults or [f for f in FAULTS if f != "flip" or options.copies == 1]
+    faults = options.faults or list(FAULTS)
     seconds, rounds = options.seconds, options.rounds
     if seconds is None and rounds is None:
         seconds, rounds = (None, len(faults)) if options.each else (DEFAULT_SECONDS, None)
@@ -255,7 +255,7 @@ def parse(arguments):
         "--copies",
         type=int,
         default=1,
-        help="how many trainers hold each part of the tensor; with more than 1 no bit is flipped",
+        help="how many trainers hold each part of the tensor; 1 by default",
     )
     parser.add_argument(
         "--no-digests",
@@ -265,12 +265,7 @@ def parse(arguments):
     parser.add_argument(
         "--json", action="store_true", help="prints one JSON object instead of a table"
     )
-    options = parser.parse_args(arguments)
-    if options.copies > 1 and "flip" in (options.faults or []):
-        parser.error(
-            "--fault flip: of a byte that several trainers hold, it is not known whose it is"
-        )
-    return options
+    return parser.parse_args(arguments)
 
 
 def main():

@@ -11,12 +11,15 @@ namespace {
 // A call ends by its deadline plus this.
 constexpr absl::Duration kMargin = absl::Seconds(1);
 constexpr std::byte kGarbage{0xEE};
-// Half of the trainers stage everything, and half of them nothing.
+constexpr uint64_t kSimulatedChunkBytes = 4 << 10;
+
+// Half of the trainers stage everything and announce nothing, and half of them the other way round.
 TrainerEngineOptions SendingOf(uint32_t rank) {
   return {.ring_bytes = 8 << 10,
-          .chunk_bytes = 4 << 10,
+          .chunk_bytes = kSimulatedChunkBytes,
           .stage_threads = 0,
-          .direct_run_bytes = rank % 2 == 0 ? 1 : kDirectRunBytes};
+          .direct_run_bytes = rank % 2 == 0 ? 1 : kDirectRunBytes,
+          .announced_bytes = rank % 2 == 0 ? 1 : kChunkBytes};
 }
 
 }  // namespace
@@ -73,9 +76,11 @@ absl::Status Process::MakeWorker(SessionOptions options) {
   if (job_.asked) {
     asked = {Notice::Kind::kPrepare, Notice::Kind::kArrived, Notice::Kind::kCommit};
   }
-  auto made = WorkerRank::Create(std::move(options), {.mode = job_.mode, .verify_threads = 0},
-                                 SendingOf(id_.rank), std::move(manifest), user_regions,
-                                 std::move(asked), fabric_.get(), this);
+  auto made = WorkerRank::Create(
+      std::move(options),
+      {.mode = job_.mode, .verify_threads = 0, .chunk_bytes = kSimulatedChunkBytes},
+      SendingOf(id_.rank), std::move(manifest), user_regions, std::move(asked), fabric_.get(),
+      this);
   if (!made.ok()) return made.status();
   worker_ = *std::move(made);
   return absl::OkStatus();
