@@ -151,16 +151,21 @@ class Fabric {
   // --- memory of a peer ---
 
   // Imports a region of the peer by the text that Describe() returned there. The import is valid
-  // until the lane is closed.
+  // until EndImport(), or until the lane is closed.
   //
   // kFailedPrecondition: the region is not granted on this lane (yet), or was renewed since it was
   // described.
   virtual absl::StatusOr<RemoteRegionId> Import(LaneId lane, absl::string_view descriptor) = 0;
 
-  // Maps the peer's memory into this address space until the lane is closed.
+  // Maps the peer's memory into this address space until the import ends.
   //
   // kUnimplemented: this region cannot be mapped; use Post().
   virtual absl::StatusOr<MemorySpan> Map(RemoteRegionId region) = 0;
+
+  // Ends an import: it is not posted to any more, and no thread stores to its mapping, which may
+  // end. Peers' memory that was renewed or released is only given back to the system then. No post
+  // to it may be incomplete. kInvalidArgument: it was not imported, or its lane is closed.
+  virtual absl::Status EndImport(RemoteRegionId region) = 0;
 
   // --- lanes ---
 

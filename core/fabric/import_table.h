@@ -1,4 +1,4 @@
-// The regions of peers that a fabric has imported. An import lives as long as its lane.
+// The regions of peers that a fabric has imported. No import outlives its lane.
 #ifndef WAYBILL_CORE_FABRIC_IMPORT_TABLE_H_
 #define WAYBILL_CORE_FABRIC_IMPORT_TABLE_H_
 
@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/base/status.h"
 #include "core/fabric/fabric.h"
 
 namespace waybill {
@@ -54,6 +55,14 @@ class ImportTable {
     const auto ids = ids_of_lane_.find(lane);
     if (ids == ids_of_lane_.end()) return;
     for (const RemoteRegionId id : ids->second) visit(imports_.at(id).target);
+  }
+
+  // Forgets an import, and returns it. kInvalidArgument: as Find().
+  absl::StatusOr<Import> Remove(RemoteRegionId id) {
+    WAYBILL_RETURN_IF_ERROR(Find(id).status());
+    auto node = imports_.extract(id);
+    std::erase(ids_of_lane_.at(node.mapped().lane), id);
+    return std::move(node.mapped());
   }
 
   // The lane is closed.

@@ -18,6 +18,20 @@ TEST(ImportTable, AnImportDiesWithItsLane) {
   EXPECT_NE(imports.Add(kLane, 30), first);
 }
 
+TEST(ImportTable, AnImportThatIsRemovedIsReturnedOnce) {
+  ImportTable<uint64_t> imports;
+  const RemoteRegionId id = imports.Add(kLane, 10);
+  const RemoteRegionId other = imports.Add(kLane, 20);
+  const auto removed = imports.Remove(id);
+  ASSERT_TRUE(removed.ok());
+  EXPECT_EQ(removed->lane, kLane);
+  EXPECT_EQ(removed->target, 10u);
+  EXPECT_EQ(imports.Remove(id).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ((*imports.Find(other))->target, 20u);
+  imports.ForgetLane(kLane);
+  EXPECT_EQ(imports.size(), 0u);
+}
+
 TEST(ImportTable, DoesNotGrowWithEpochs) {
   ImportTable<uint64_t> imports;
   for (uint32_t epoch = 1; epoch <= 100; ++epoch) {

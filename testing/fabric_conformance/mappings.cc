@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include "testing/fabric_conformance/conformance.h"
@@ -101,6 +104,50 @@ TEST_P(MappingConformance, AMappingOutlivesTheReleaseOfItsRegion) {
   endpoints_.UntilQuiet();
   std::memset(mapping.data, 0x55, mapping.size_bytes);
   EXPECT_TRUE(Carries(lane));
+}
+
+// How many files of shared memory by that name this process has mapped, or has open.
+size_t CountShared(const std::string& name) {
+  std::ifstream maps("/proc/self/maps");
+  size_t count = 0;
+  for (std::string line; std::getline(maps, line);) {
+    count += line.find("memfd:" + name) == std::string::npos ? 0 : 1;
+  }
+  for (const auto& file : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(file.path(), gone).string();
+    count += target.find("memfd:" + name) == std::string::npos ? 0 : 1;
+  }
+  return count;
+}
+
+TEST_P(MappingConformance, PagesThatWereRenewedAreGivenBackWhenTheirImportEnds) {
+  const Lane lane = endpoints_.Connect(Join("a"), Join("b"));
+  Reached to = endpoints_.AllocateAtB(lane, 4096);
+  (void)*lane.a->fabric().Map(to.remote);
+  const size_t before = CountShared("destination");
+  for (int round = 0; round < 5; ++round) {
+    ASSERT_TRUE(lane.b->fabric().Renew(to.region.id, Contents::kZeroed).ok());
+    const Reached anew = endpoints_.GrantToA(lane, to.region);
+    const MemorySpan fresh = *lane.a->fabric().Map(anew.remote);
+    EXPECT_EQ(lane.a->fabric().EndImport(to.remote).message(), "");
+    std::memset(fresh.data, 0x55, fresh.size_bytes);
+    EXPECT_TRUE(AllAre(to.region.memory, std::byte{0x55}));
+    to = anew;
+  }
+  EXPECT_EQ(CountShared("destination"), before);
+}
+
+TEST_P(MappingConformance, AnImportThatEndsLeavesAnotherOfTheSameRegion) {
+  const Lane lane = endpoints_.Connect(Join("a"), Join("b"));
+  const Reached to = endpoints_.AllocateAtB(lane, 4096);
+  const MemorySpan mapping = *lane.a->fabric().Map(to.remote);
+  const RemoteRegionId again = *lane.a->fabric().Import(lane.at_a, to.descriptor);
+  ASSERT_TRUE(lane.b->fabric().Renew(to.region.id, Contents::kZeroed).ok());
+  endpoints_.UntilQuiet();
+  EXPECT_EQ(lane.a->fabric().EndImport(again).message(), "");
+  std::memset(mapping.data, 0x55, mapping.size_bytes);
+  EXPECT_TRUE(AllAre(to.region.memory, std::byte{0}));
 }
 
 TEST_P(MappingConformance, AMapThatWasRevokedIsRefused) {

@@ -110,6 +110,22 @@ TEST_P(FabricConformance, WhatIsNoDescriptionIsRefused) {
   EXPECT_TRUE(Carries(lane));
 }
 
+TEST_P(FabricConformance, AnImportThatHasEndedIsNoDestination) {
+  const Lane lane = endpoints_.Connect(Join("a"), Join("b"));
+  const Region from = endpoints_.SourceAtA(lane, 100);
+  const Reached to = endpoints_.AllocateAtB(lane, 100);
+  constexpr auto kNoImport = absl::StatusCode::kInvalidArgument;
+  EXPECT_EQ(lane.a->fabric().EndImport(to.remote).message(), "");
+  EXPECT_EQ(lane.a->fabric().EndImport(to.remote).code(), kNoImport);
+  EXPECT_EQ(lane.a->fabric().EndImport(RemoteRegionId::kNone).code(), kNoImport);
+  const Write write{from.id, 0, to.remote, 0, 100};
+  EXPECT_EQ(lane.a->fabric().Post(lane.at_a, {&write, 1}, std::nullopt, 1).code(), kNoImport);
+  // The grant is still there.
+  const RemoteRegionId again = *lane.a->fabric().Import(lane.at_a, to.descriptor);
+  ASSERT_TRUE(endpoints_.PostAndComplete(lane, {{from.id, 0, again, 0, 100}}));
+  EXPECT_EQ(std::memcmp(to.region.memory.data, from.memory.data, 100), 0);
+}
+
 TEST_P(FabricConformance, WhatWasNotImportedIsNotMapped) {
   Fabric& fabric = Join("a").fabric();
   EXPECT_EQ(fabric.Map(RemoteRegionId::kNone).status().code(), absl::StatusCode::kInvalidArgument);

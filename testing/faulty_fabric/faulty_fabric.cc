@@ -189,8 +189,15 @@ absl::StatusOr<MemorySpan> FaultyFabric::Map(RemoteRegionId region) {
   if (again == MAP_FAILED) return absl::ErrnoToStatus(errno, "map a region once more");
   MemorySpan kept = mapped;
   kept.data = static_cast<std::byte*>(again);
-  mappings_.emplace(import->second, Mapping(kept.data, {kept.size_bytes}));
+  mappings_.emplace(region, Mapping(kept.data, {kept.size_bytes}));
   return kept;
+}
+
+absl::Status FaultyFabric::EndImport(RemoteRegionId region) {
+  mappings_.erase(region);
+  const auto import = imports_.extract(region);
+  if (!import.empty() && killed_.contains(import.mapped())) return absl::OkStatus();
+  return inner_->EndImport(region);
 }
 
 void FaultyFabric::Unmap::operator()(std::byte* data) const { munmap(data, size_bytes); }
@@ -216,7 +223,10 @@ absl::Status FaultyFabric::CloseLane(LaneId lane) {
   std::erase_if(ready_, of_lane);
   std::erase_if(held_events_, of_lane);
   std::erase_if(held_posts_, of_lane);
-  mappings_.erase(lane);
+  std::erase_if(imports_, [&](const auto& import) {
+    if (import.second == lane) mappings_.erase(import.first);
+    return import.second == lane;
+  });
   return killed_.erase(lane) > 0 ? absl::OkStatus() : inner_->CloseLane(lane);
 }
 

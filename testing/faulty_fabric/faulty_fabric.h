@@ -89,6 +89,7 @@ class FaultyFabric final : public Fabric {
   absl::StatusOr<std::string> Describe(RegionId region) override;
   absl::Status Grant(LaneId lane, RegionId region) override;
   absl::StatusOr<RemoteRegionId> Import(LaneId lane, absl::string_view descriptor) override;
+  absl::Status EndImport(RemoteRegionId region) override;
   absl::StatusOr<MemorySpan> Map(RemoteRegionId region) override;
   std::vector<FabricNic> Nics() const override { return inner_->Nics(); }
   absl::StatusOr<LaneId> OpenLane(absl::string_view peer, absl::string_view nic) override;
@@ -153,7 +154,7 @@ class FaultyFabric final : public Fabric {
   std::map<LaneId, absl::Status> killed_;
   std::map<RegionId, KnownRegion> regions_;
   std::map<RemoteRegionId, LaneId> imports_;
-  std::multimap<LaneId, Mapping> mappings_;
+  std::multimap<RemoteRegionId, Mapping> mappings_;
   std::map<FabricCall, uint64_t> counts_;
   uint64_t faults_ = 0;
   uint64_t polled_events_ = 0;

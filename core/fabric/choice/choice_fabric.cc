@@ -119,6 +119,12 @@ class ChoiceFabric final : public Fabric {
     return way.fabric->Map(import->target);
   }
 
+  absl::Status EndImport(RemoteRegionId region) override {
+    WAYBILL_ASSIGN_OR_RETURN(const auto import, imports_.Remove(region));
+    const absl::StatusOr<Carrier> way = UsableWay(import.lane);
+    return way.ok() ? way->fabric->EndImport(import.target) : absl::OkStatus();
+  }
+
   std::vector<FabricNic> Nics() const override {
     std::vector<FabricNic> nics;
     for (size_t i = 0; i < members_.size(); ++i) {

@@ -113,6 +113,14 @@ class LocalFabric final : public Fabric {
     return While(absl::StrCat("map memory of ", lane->peer()), memory.status());
   }
 
+  absl::Status EndImport(RemoteRegionId id) override {
+    WAYBILL_ASSIGN_OR_RETURN(const auto import, imports_.Remove(id));
+    bool again = false;
+    imports_.ForEachOn(import.lane, [&](uint64_t key) { again = again || key == import.target; });
+    if (!again) lanes_.at(import.lane).ForgetIfRevoked(import.target);
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<LaneId> OpenLane(absl::string_view peer, absl::string_view) override {
     WAYBILL_ASSIGN_OR_RETURN(const uint64_t secret, RandomBits());
     const LaneId id{++last_lane_};

@@ -42,8 +42,11 @@ absl::Status LocalLane::TakeRevocation(absl::Span<const std::byte> body) {
   std::memcpy(&grant, body.data(), sizeof(grant));
   const auto region = granted_by_peer_.find(grant.key);
   if (region == granted_by_peer_.end()) return absl::OkStatus();
-  region->second.revoked = true;
-  region->second.fd.Reset();
+  if (!region->second.mapping) {
+    granted_by_peer_.erase(region);
+  } else {
+    region->second.revoked = true;
+  }
   return absl::OkStatus();
 }
 
@@ -59,6 +62,11 @@ absl::Status RefusalIn(absl::Span<const std::byte> body) {
 PeerRegion* LocalLane::FindGrantedByPeer(uint64_t key) {
   const auto region = granted_by_peer_.find(key);
   return region == granted_by_peer_.end() || region->second.revoked ? nullptr : &region->second;
+}
+
+void LocalLane::ForgetIfRevoked(uint64_t key) {
+  const auto region = granted_by_peer_.find(key);
+  if (region != granted_by_peer_.end() && region->second.revoked) granted_by_peer_.erase(region);
 }
 
 absl::Status LocalLane::SendFrame(const FrameHeader& header, absl::Span<const std::byte> body,

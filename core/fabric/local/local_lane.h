@@ -25,7 +25,7 @@ struct PeerRegion {
   uint64_t size_bytes = 0;
   UniqueFd fd;  // The peer's pages, until they are mapped.
   bool has_pages = false;
-  bool revoked = false;  // Its mapping stays until the lane is closed.
+  bool revoked = false;  // Its mapping stays until its import ends.
   std::optional<SharedPages> mapping;
 
   // Maps the pages when they are first wanted.
@@ -66,6 +66,8 @@ class LocalLane {
   absl::Status TakeRevocation(absl::Span<const std::byte> body);
   // Returns null if the peer granted no region by that key, or revoked it.
   PeerRegion* FindGrantedByPeer(uint64_t key);
+  // Nothing stores to that region any more: ends its mapping if the peer has revoked it.
+  void ForgetIfRevoked(uint64_t key);
 
   // Sends, or keeps it for Flush() where the socket is full: order is kept.
   absl::Status SendFrame(const FrameHeader& header, absl::Span<const std::byte> body, int fd = -1);

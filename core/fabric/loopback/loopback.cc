@@ -168,8 +168,14 @@ class Endpoint final : public Fabric {
         SharedPages mapping,
         SharedPages::FromPeer(UniqueFd(dup(region->pages->fd())), region->memory.size_bytes));
     const MemorySpan memory{MemoryKind::kHost, mapping.data(), mapping.size_bytes()};
-    mappings_.emplace(import->lane, std::move(mapping));
+    mappings_.emplace(id, std::move(mapping));
     return memory;
+  }
+
+  absl::Status EndImport(RemoteRegionId id) override {
+    const std::lock_guard lock(state_->mutex);
+    mappings_.erase(id);
+    return imports_.Remove(id).status();
   }
 
   absl::StatusOr<LaneId> OpenLane(absl::string_view peer, absl::string_view) override {
@@ -224,8 +230,8 @@ class Endpoint final : public Fabric {
     if (lane == lanes_.end()) return NoLane(id);
     FailPeerOf(lane->second, absl::UnavailableError(absl::StrCat(name_, " closed the lane")));
     lanes_.erase(lane);
-    mappings_.erase(id);
     imports_.ForgetLane(id);
+    std::erase_if(mappings_, [this](const auto& m) { return !imports_.Find(m.first).ok(); });
     for (auto& [region_id, region] : regions_) region.grants.erase(id);
     std::erase_if(events_, [id](const FabricEvent& e) { return e.lane == id; });
     return absl::OkStatus();
@@ -438,7 +444,7 @@ class Endpoint final : public Fabric {
   std::map<RegionId, LoopbackRegion> regions_;
   std::map<LaneId, LoopbackLane> lanes_;
   ImportTable<DescribedRegion> imports_;
-  std::multimap<LaneId, SharedPages> mappings_;
+  std::multimap<RemoteRegionId, SharedPages> mappings_;
   std::deque<FabricEvent> events_;
 };
 

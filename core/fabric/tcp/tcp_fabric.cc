@@ -87,6 +87,7 @@ class TcpFabric final : public Fabric {
     WAYBILL_RETURN_IF_ERROR(imports_.Find(id).status());
     return absl::UnimplementedError("memory of another host can't be mapped");
   }
+  absl::Status EndImport(RemoteRegionId id) override { return imports_.Remove(id).status(); }
 
   // --- lanes ---
 

@@ -22,6 +22,8 @@ class Imports {
   absl::StatusOr<RemoteRegionId> Add(const VerbsLane& lane, absl::string_view descriptor);
   // kInvalidArgument: was not imported.
   absl::Status Check(RemoteRegionId id) const;
+  // kInvalidArgument: was not imported.
+  absl::Status End(RemoteRegionId id) { return imports_.Remove(id).status(); }
   void ForgetLane(LaneId lane) { imports_.ForgetLane(lane); }
   // The peer took its grant back.
   void Revoke(const VerbsLane& lane, uint64_t key);

@@ -107,6 +107,8 @@ class VerbsFabric final : public Fabric {
     return absl::UnimplementedError("memory behind a NIC cannot be mapped");
   }
 
+  absl::Status EndImport(RemoteRegionId id) override { return imports_.End(id); }
+
   std::vector<FabricNic> Nics() const override { return nics_->Usable(); }
 
   absl::StatusOr<LaneId> OpenLane(absl::string_view peer, absl::string_view nic_name) override {
