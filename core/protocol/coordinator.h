@@ -309,6 +309,8 @@ class Coordinator final {
   // --- decisions and updates (coordinator_updates.cc) ---
 
   static bool IsDecided(const Group& group, uint64_t epoch, uint32_t sequence);
+  // Ends whatever the group catches up on, unless it may be recorded.
+  void EndCatchingUp(Group& group, const absl::Status& why);
   static bool ShowsOrKnows(const Group& group, uint64_t version);
   void ResolveDoubt(Member& member, bool everybody_is_here);
   void ResolveDoubts(const Group& group, bool everybody_is_here);
@@ -333,6 +335,10 @@ class Coordinator final {
   void AdvancePart(Publication& publication, const std::string& name, absl::Time now);
   void AdvancePublications(absl::Time now);
   void FinishPublication(const Publication& publication);
+  // Returns true if the group catches up on what another lends, and all its workers are here.
+  bool Borrows(const Group& group) const {
+    return !group.lender.empty() && DescribeMissing(group).empty();
+  }
   void ForgetTrainer(uint32_t trainer, const absl::Status& why);
   // Forgets what is not opened and what nobody publishes any more.
   void DropUnwantedPublications();

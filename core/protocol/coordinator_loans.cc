@@ -98,6 +98,16 @@ void Coordinator::GiveUpLoan(Group& group, const absl::Status& why) {
   if (!group.lender.empty()) BeginGathering(group);
 }
 
+void Coordinator::EndCatchingUp(Group& group, const absl::Status& why) {
+  if (group.round == nullptr) {
+    if (!group.lender.empty()) GiveUpLoan(group, why);
+    return;
+  }
+  if (!group.catching_up) return;
+  group.round->OnReplaced(why);
+  FinishRoundIfOver(group);
+}
+
 // Tells the lender that it need not keep what it lent.
 void Coordinator::EndLoan(Group& group) {
   if (group.lender.empty()) return;

@@ -611,6 +611,46 @@ TEST_F(CatchUpTest, MemoryThatIsWrittenInPlaceIsNotLent) {
   Join(kWorker[0], Role::kWorker, 0, [&](proto::Join& join) {
     join.set_shown_version(5);
     join.set_mode(static_cast<uint32_t>(Mode::kInPlace));
+// A worker whose user never answers would keep all publishes waiting for ten minutes.
+TEST_F(CatchUpTest, APublishEndsWhatARequiredGroupCatchesUpOnForLong) {
+  required_ = {"b"};
+  SetUp();
+  JoinShowing(1, 0);
+  ConnectLoan();
+  Ready(1);
+  for (const uint32_t t : {0u, 1u}) Publish(t, 6);
+  Pass(absl::Milliseconds(249));
+  EXPECT_EQ(Count(kWorker[1], Kind::kAbort), 0);
+  Pass(absl::Milliseconds(1));
+  EXPECT_EQ(Error(kWorker[1], Kind::kAbort), "version 6 is published, which replaces it");
+  EXPECT_EQ(LenderOf(kWorker[1]), "");
+  OfferIn("b");
+  ConnectIn("b");
+  for (const uint32_t w : {0u, 1u}) {
+    EXPECT_EQ(Last(kWorker[w], Kind::kPrepare)->prepare().version(), 6u) << w;
+  }
+}
+
+TEST_F(HeldCatchUpTest, TheNextPublishEndsIt) {
+  Ready(1);
+  for (const uint32_t t : {0u, 1u}) Publish(t, 6);
+  EXPECT_EQ(Error(kWorker[1], Kind::kAbort), "version 6 is published, which replaces it");
+  EXPECT_EQ(Last(kWorker[1], Kind::kPrepare)->prepare().version(), 6u);
+}
+
+TEST_F(CatchUpTest, APublishEndsALoanToARequiredGroupThatHasNoLanesForLong) {
+  required_ = {"b"};
+  SetUp();
+  JoinShowing(1, 0);
+  for (const uint32_t t : {0u, 1u}) Publish(t, 6);
+  EXPECT_EQ(LenderOf(kWorker[1]), "a");
+  Pass(absl::Milliseconds(250));
+  EXPECT_EQ(LenderOf(kWorker[1]), "");
+  OfferIn("b");
+  ConnectIn("b");
+  EXPECT_EQ(Last(kWorker[1], Kind::kPrepare)->prepare().version(), 6u);
+}
+
   });
   JoinShowing(1, 0);
   EXPECT_EQ(LenderOf(kWorker[1]), "");

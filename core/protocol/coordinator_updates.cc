@@ -377,8 +377,8 @@ absl::Time Coordinator::OpeningTime(const Publication& publication) const {
   const absl::Time latest = publication.received() + options_.absence_timeout;
   for (const auto& [name, group] : groups_) {
     const bool ready = group.phase == Phase::kReady;
-    if (!ready && IsRequired(group)) return absl::InfiniteFuture();
-    any_ready = any_ready || ready;
+    if (!ready && IsRequired(group) && !Borrows(group)) return absl::InfiniteFuture();
+    any_ready = any_ready || ready || IsRequired(group);
     if (IsSettling(group)) time = latest;
     if (!group.lender.empty()) time = std::max(time, std::min(group.loan_patience, latest));
   }
@@ -390,7 +390,8 @@ void Coordinator::Open(Publication& publication) {
   for (const auto& [name, group] : groups_) {
     if (group.workers.here.empty()) continue;
     Part& part = publication.parts[name];
-    if (group.phase == Phase::kReady) continue;
+    // What a required group catches up on is older than this version, which takes its place.
+    if (group.phase == Phase::kReady || IsRequired(group)) continue;
     part = {Part::State::kGivenUp, NotWhole(name, DescribeWaiting(group))};
   }
   for (const auto& [trainer, publish] : publication.publishes) TakePart(trainer, publication);
@@ -418,6 +419,9 @@ void Coordinator::GiveUpQueuedParts(Publication& publication, const absl::Status
 // Begins, or gives up, a version that waits for its turn in a group.
 void Coordinator::AdvancePart(Publication& publication, const std::string& name, absl::Time now) {
   Group& group = GroupNamed(name);
+  EndCatchingUp(group, absl::CancelledError(absl::StrCat("version ", publication.version,
+                                                         " is published, which replaces it")));
+  TryBeginTerm(group, now);
   if (group.round != nullptr) return;
   if (!group.decisions.empty() && publication.version <= group.decisions.back().version) {
     return GiveUpPart(publication, name, NotLater(publication.version));

@@ -84,6 +84,8 @@ class UpdateRound {
   void OnSenderGone(uint32_t sender, const absl::Status& status);
   void OnWorkerGone(uint32_t worker, const absl::Status& status);
   void OnTime(absl::Time now);
+  // Something else takes the place of this version. Does nothing once it may be recorded.
+  void OnReplaced(const absl::Status& why) { Abort(why); }
   // Moves the deadline, if every worker is READY and nothing is decided.
   void ExtendTo(absl::Time deadline) {
     if (state_ == State::kMoving) deadline_ = deadline;
