@@ -6,10 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/engine/kept_lanes.h"
 #include "core/engine/staged_routes.h"
 #include "core/engine/update_sender.h"
 #include "core/engine/worker_link.h"
 #include "core/plan/plan_codec.h"
+#include "core/protocol/mutation.h"
 #include "core/protocol/send_schedule.h"
 
 namespace waybill {
@@ -23,6 +25,7 @@ class TrainerEngineImpl final : public TrainerEngine {
       : fabric_(*fabric),
         area_(*area),
         sink_(std::move(sink)),
+        kept_(fabric),
         exchange_(fabric,
                   [this](uint32_t trainer, absl::Status status) {
                     ReportFailure({Role::kTrainer, trainer}, std::move(status));
@@ -42,18 +45,19 @@ class TrainerEngineImpl final : public TrainerEngine {
   }
 
   absl::StatusOr<TrainerOffers> SetPlan(RankPlan plan, std::vector<MemorySpan> sources,
-                                        const std::vector<PeerLanes>& lanes) override {
+                                        const TermLanes& lanes) override {
     WAYBILL_RETURN_IF_ERROR(CheckTrainerPlan(plan));
-    sender_.Reset();
-    for (const WorkerLink& link : links_.links) link.CloseLanes(fabric_);
-    links_ = {};
-    connected_ = connecting_ = false;
-    if (std::exchange(state_, State::kIdle) != State::kIdle) {
-      sink_({.kind = TrainerEvent::Kind::kStopped, .update = update_});
-    }
+    EndTerm();
+    kept_.CloseAllBut(lanes.peers);
+    term_ = lanes.tag;
     WAYBILL_ASSIGN_OR_RETURN(std::unique_ptr<StagedRoutes> staged,
                              StagedRoutes::Create(std::move(plan), std::move(sources), area_));
-    links_ = MakeWorkerLinks(staged->routes(), staged->list(), lanes);
+    links_ = MakeWorkerLinks(staged->routes(), staged->list(), lanes.peers);
+    for (WorkerLink& link : links_.links) {
+      if (!IsKept(lanes.peers, link.worker)) continue;
+      WAYBILL_RETURN_IF_ERROR(kept_.Take(link.worker, link.lanes));
+      for (WorkerLane& lane : link.lanes) lane.BeginTerm();
+    }
     WAYBILL_RETURN_IF_ERROR(sender_.SetRoutes(std::move(staged)));
     TrainerOffers offers;
     WAYBILL_ASSIGN_OR_RETURN(offers.lanes, links_.OpenLanes(fabric_));
@@ -71,11 +75,16 @@ class TrainerEngineImpl final : public TrainerEngine {
       link->buffers.clear();
       for (const BufferAddress& address : worker.buffers) link->buffers.push_back({address});
       for (size_t i = 0; i < link->lanes.size(); ++i) {
+        if (link->lanes[i].kept) continue;
         WAYBILL_RETURN_IF_ERROR(fabric_.ConnectLane(link->lanes[i].id, worker.lane_addresses[i]));
       }
     }
     WAYBILL_RETURN_IF_ERROR(exchange_.Connect(co_owners));
     connecting_ = true;
+    // On a kept lane the worker's grant may have come before this.
+    for (WorkerLink& link : links_.links) {
+      for (WorkerLane& lane : link.lanes) AnswerIfGranted(link, lane);
+    }
     CheckConnected();  // Without any peer there is nothing to wait for.
     return absl::OkStatus();
   }
@@ -140,7 +149,7 @@ class TrainerEngineImpl final : public TrainerEngine {
   bool Handle(const FabricEvent& event) override {
     if (exchange_.Handle(event)) return true;
     const auto [link, lane] = links_.FindLane(event.lane);
-    if (link == nullptr) return false;
+    if (link == nullptr) return kept_.Handle(event);
     Handle(*link, *lane, event);
     return true;
   }
@@ -172,11 +181,13 @@ class TrainerEngineImpl final : public TrainerEngine {
   void Handle(WorkerLink& link, WorkerLane& lane, const FabricEvent& event) {
     switch (event.kind) {
       case FabricEvent::Kind::kConnected:
-        return FailUnless(link, sender_.Grant(lane));
-      case FabricEvent::Kind::kImmediate:
-        if (Immediate::Unpack(event.immediate).kind == Immediate::Kind::kGranted)
-          Answer(link, lane);
         return;
+      case FabricEvent::Kind::kImmediate: {
+        const Immediate immediate = Immediate::Unpack(event.immediate);
+        if (immediate.kind != Immediate::Kind::kGranted) return;
+        lane.granted = immediate.sequence;
+        return AnswerIfGranted(link, lane);
+      }
       case FabricEvent::Kind::kComplete:
         if (event.token != kGrantedToken) sender_.OnComplete(link, lane, event.token);
         return;
@@ -185,17 +196,42 @@ class TrainerEngineImpl final : public TrainerEngine {
     }
   }
 
-  // The worker has granted its buffers on the lane. It hears that the ring is granted to it.
-  void Answer(WorkerLink& link, WorkerLane& lane) {
-    if (lane.up) return;
-    absl::Status status = link.OpenBuffers(fabric_, sender_.routes().routes(), lane);
-    if (status.ok()) {
-      status =
-          fabric_.Post(lane.id, {}, Immediate{Immediate::Kind::kGranted}.Pack(), kGrantedToken);
-    }
+  // If the worker has granted its buffers on the lane: tells it that the ring is granted to it.
+  void AnswerIfGranted(WorkerLink& link, WorkerLane& lane) {
+    if (lane.up || link.failed || !connecting_ || lane.granted != term_) return;
+    absl::Status status = Answer(link, lane);
     if (!status.ok()) return sender_.Fail(link, std::move(status));
     lane.up = true;
     CheckConnected();
+  }
+
+  absl::Status Answer(WorkerLink& link, WorkerLane& lane) {
+    WAYBILL_RETURN_IF_ERROR(sender_.Grant(lane));
+    WAYBILL_RETURN_IF_ERROR(link.OpenBuffers(fabric_, sender_.routes().routes(), lane));
+    return fabric_.Post(lane.id, {}, Immediate{Immediate::Kind::kGranted, term_}.Pack(),
+                        kGrantedToken);
+  }
+
+  // Forgets the plan, and keeps the lanes on which nothing is outstanding.
+  void EndTerm() {
+    std::vector<bool> quiet;
+    for (const WorkerLink& link : links_.links) {
+      quiet.push_back(!link.failed &&
+                      (sender_.IsQuiescent(link) || Mutated(Mutation::kBusyLanesKept)));
+    }
+    sender_.Reset();
+    for (WorkerLink& link : links_.links) {
+      if (quiet[link.index]) {
+        kept_.Add(link.worker, std::move(link.lanes));
+      } else {
+        link.CloseLanes(fabric_);
+      }
+    }
+    links_ = {};
+    connected_ = connecting_ = false;
+    if (std::exchange(state_, State::kIdle) != State::kIdle) {
+      sink_({.kind = TrainerEvent::Kind::kStopped, .update = update_});
+    }
   }
 
   void CheckConnected() {
@@ -256,7 +292,9 @@ class TrainerEngineImpl final : public TrainerEngine {
   const StagingArea& area_;
   EventSink sink_;
 
+  KeptLanes<WorkerLane> kept_;
   MaximaExchange exchange_;
+  uint32_t term_ = 0;  // Its tag.
   WorkerLinks links_;
   bool connecting_ = false;
   bool connected_ = false;

@@ -80,18 +80,20 @@ class TrainerEngine {
   // Closes every lane.
   virtual ~TrainerEngine() = default;
 
-  // Replaces the plan: closes the lanes of the old plan, opens those of the new one and returns
-  // them.
+  // Replaces the plan, and returns the lanes of the new one. Closes the lanes of the old one that
+  // are not kept.
   //
   //   sources   The memory of each region of the trainer's manifest. It must stay valid until the
   //             next plan, and unchanged from Start() to the event that ends the update.
-  //   lanes     The lanes to each worker. A worker that is not named has one lane, on any NIC.
+  //   lanes     The lanes to each worker.
   //
   // kInvalidArgument: the plan is inconsistent, or the sources are on several devices.
+  // kFailedPrecondition: a lane that is to be kept is dead, or had writes outstanding.
   virtual absl::StatusOr<TrainerOffers> SetPlan(RankPlan plan, std::vector<MemorySpan> sources,
-                                                const std::vector<PeerLanes>& lanes) = 0;
+                                                const TermLanes& lanes) = 0;
 
-  // Connects every lane. kConnected follows, or kPeerFailed for each peer that cannot be reached.
+  // Connects every lane that is not kept. kConnected follows, or kPeerFailed for each peer that
+  // cannot be reached.
   virtual absl::Status Connect(absl::Span<const WorkerAddress> workers,
                                absl::Span<const CoOwnerAddress> co_owners = {}) = 0;
 

@@ -22,7 +22,8 @@ namespace waybill {
 struct TrainerLane {
   LaneId id = LaneId::kNone;
   std::string nic;       // The worker's NIC; empty means any.
-  bool granted = false;  // The trainer has granted its ring.
+  bool kept = false;     // It is there since an earlier term.
+  bool granted = false;  // The trainer has granted its ring, in this term.
 };
 
 struct TrainerLink {

@@ -53,14 +53,20 @@ class UpdateSender {
   absl::Status Grant(WorkerLane& lane);
 
   // Forgets the plan and whatever was being sent, without a result. No thread stages anything when
-  // this returns. Close every lane before the next plan: the slots are free again.
+  // this returns. Close every lane that is not quiescent before the next plan: the slots are free
+  // again.
   void Reset();
-  // Takes a plan. The links are made from its routes, and outlive it. No lane is open.
+  // Takes a plan. The links are made from its routes, and outlive it.
   //
   // kResourceExhausted: there is no memory for the ledgers.
   absl::Status SetRoutes(std::unique_ptr<StagedRoutes> staged);
   StagedRoutes& routes() { return *staged_; }
   const StagedRoutes& routes() const { return *staged_; }
+
+  // Returns true if nothing that was posted to the worker is on its way.
+  bool IsQuiescent(const WorkerLink& link) const {
+    return schedule_.posts_outstanding(link.index) == 0;
+  }
 
   // Begins to send to every worker that takes part. The routes and the exchange have begun the
   // update.

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/engine/arrived_routes.h"
+#include "core/engine/kept_lanes.h"
 #include "core/engine/trainer_link.h"
 #include "core/engine/worker_memory.h"
 #include "core/protocol/arrival_gate.h"
@@ -30,6 +31,7 @@ class WorkerEngineImpl final : public WorkerEngine {
         options_(options),
         memory_(std::move(memory)),
         shown_(memory_->shown_buffers(), [fabric] { fabric->Wake(); }),
+        kept_(fabric),
         gate_(0),
         sink_(std::move(sink)),
         copy_batch_([this](uint32_t i) { CopyPart(i); },
@@ -42,17 +44,29 @@ class WorkerEngineImpl final : public WorkerEngine {
   ~WorkerEngineImpl() override { StopWork(); }
 
   absl::StatusOr<std::vector<LaneOffer>> SetPlan(RouteTable arrivals, uint64_t plan_hash,
-                                                 const std::vector<PeerLanes>& lanes) override {
-    CloseLanes();
+                                                 const TermLanes& lanes) override {
+    EndTerm();
+    kept_.CloseAllBut(lanes.peers);
+    term_ = lanes.tag;
     plan_hash_ = plan_hash;
     arrived_.emplace(manifest_.get(), std::move(arrivals), options_.chunk_bytes);
-    gate_ = ArrivalGate(MakeSources(lanes));
+    gate_ = ArrivalGate(MakeSources(lanes.peers));
+    for (TrainerLink& source : sources_) {
+      if (!IsKept(lanes.peers, source.trainer)) continue;
+      WAYBILL_RETURN_IF_ERROR(kept_.Take(source.trainer, source.lanes));
+      for (TrainerLane& lane : source.lanes) {
+        lane.kept = true;
+        lane.granted = false;
+      }
+    }
     WAYBILL_RETURN_IF_ERROR(memory_->AllocateLedgers(arrived_->routes().size()));
     std::vector<LaneOffer> offers;
     for (TrainerLink& source : sources_) {
       for (TrainerLane& lane : source.lanes) {
-        WAYBILL_ASSIGN_OR_RETURN(
-            lane.id, fabric_.OpenLane(absl::StrCat("trainer ", source.trainer), lane.nic));
+        if (!lane.kept) {
+          WAYBILL_ASSIGN_OR_RETURN(
+              lane.id, fabric_.OpenLane(absl::StrCat("trainer ", source.trainer), lane.nic));
+        }
         WAYBILL_ASSIGN_OR_RETURN(std::string address, fabric_.LaneAddress(lane.id));
         offers.push_back({source.trainer, std::move(address)});
       }
@@ -81,8 +95,9 @@ class WorkerEngineImpl final : public WorkerEngine {
       }
       WAYBILL_RETURN_IF_ERROR(source->CheckLaneCount(trainer.lane_addresses.size()));
       for (size_t i = 0; i < source->lanes.size(); ++i) {
+        const TrainerLane& lane = source->lanes[i];
         WAYBILL_RETURN_IF_ERROR(
-            fabric_.ConnectLane(source->lanes[i].id, trainer.lane_addresses[i]));
+            lane.kept ? Grant(lane.id) : fabric_.ConnectLane(lane.id, trainer.lane_addresses[i]));
       }
     }
     CheckConnected();  // Without any trainer there is nothing to wait for.
@@ -118,15 +133,8 @@ class WorkerEngineImpl final : public WorkerEngine {
   }
 
   void CloseLanes() override {
-    StopVerifying();
-    if (prepared_) prepared_.reset();
-    if (state_ == State::kReceiving || state_ == State::kFailed) {
-      if (!Mutated(Mutation::kFenceTrustsTheController)) AbandonUnlessQuiescent();
-      state_ = State::kIdle;
-    }
-    for (const TrainerLink& source : sources_) CloseLanes(source);
-    sources_.clear();
-    connected_ = false;
+    EndTerm();
+    kept_.CloseAllBut({});
   }
 
   void Commit(const UpdateId& update) override {
@@ -157,7 +165,7 @@ class WorkerEngineImpl final : public WorkerEngine {
         return true;
       }
     }
-    return false;
+    return kept_.Handle(event);
   }
 
   void Step(absl::Time now) override {
@@ -208,6 +216,21 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   // --- the plan ---
 
+  // Ends what is being received, forgets the plan, and keeps the lanes that work.
+  void EndTerm() {
+    StopVerifying();
+    if (prepared_) prepared_.reset();
+    if (state_ == State::kReceiving || state_ == State::kFailed) {
+      if (!Mutated(Mutation::kFenceTrustsTheController)) AbandonUnlessQuiescent();
+      state_ = State::kIdle;
+    }
+    for (TrainerLink& source : sources_) {
+      if (!source.failed) kept_.Add(source.trainer, std::move(source.lanes));
+    }
+    sources_.clear();
+    connected_ = false;
+  }
+
   // How many lanes there are in all.
   uint32_t MakeSources(const std::vector<PeerLanes>& lanes) {
     const uint32_t lane_count =
@@ -245,11 +268,13 @@ class WorkerEngineImpl final : public WorkerEngine {
     for (uint32_t b = 0; b < memory_->buffer_count(); ++b) {
       WAYBILL_RETURN_IF_ERROR(memory_->Grant(lane, b));
     }
-    return fabric_.Post(lane, {}, Immediate{Immediate::Kind::kGranted}.Pack(), kGrantedToken);
+    return fabric_.Post(lane, {}, Immediate{Immediate::Kind::kGranted, term_}.Pack(),
+                        kGrantedToken);
   }
 
   void CountImmediate(TrainerLink& source, TrainerLane& lane, Immediate immediate) {
     if (immediate.kind == Immediate::Kind::kGranted) {
+      if (immediate.sequence != term_) return;
       lane.granted = true;
       CheckConnected();
     } else if (immediate.kind == Immediate::Kind::kData) {
@@ -535,8 +560,10 @@ class WorkerEngineImpl final : public WorkerEngine {
   const std::unique_ptr<WorkerMemory> memory_;
   ShownState shown_;
 
+  uint32_t term_ = 0;  // Its tag.
   uint64_t plan_hash_ = 0;
   std::optional<ArrivedRoutes> arrived_;
+  KeptLanes<TrainerLane> kept_;
   std::deque<TrainerLink> sources_;  // In the order of the ledger; addresses are stable.
   ArrivalGate gate_;
   bool connected_ = false;

@@ -82,16 +82,17 @@ class WorkerEngine {
       const WorkerEngineOptions& options, EventSink sink);
   virtual ~WorkerEngine() = default;
 
-  // Replaces the plan: lanes of the old one are closed, those of the new one opened and returned.
-  // An update that was being received is over; one that lacks what dead lanes were to bring, or has
-  // arrived whole, waits as before, and one that is committed is shown.
-  // `lanes`: of each trainer; one that is not named has one lane on any NIC.
+  // Replaces the plan, and returns the lanes of the new one. Closes the lanes of the old one that
+  // are not kept. An update that was being received is over; one that lacks what dead lanes were to
+  // bring, or has arrived whole, waits as before, and one that is committed is shown. `lanes`:
+  // those to each trainer. kFailedPrecondition: one that is to be kept is dead.
   virtual absl::StatusOr<std::vector<LaneOffer>> SetPlan(RouteTable arrivals, uint64_t plan_hash,
-                                                         const std::vector<PeerLanes>& lanes) = 0;
+                                                         const TermLanes& lanes) = 0;
   // Where the trainers write; after SetPlan().
   virtual absl::StatusOr<std::vector<BufferAddress>> Describe() = 0;
 
-  // kConnected follows, or kPeerFailed for each trainer that cannot be reached.
+  // Connects every lane that is not kept. kConnected follows, or kPeerFailed for each trainer that
+  // cannot be reached.
   virtual absl::Status Connect(absl::Span<const TrainerAddress> trainers) = 0;
 
   // kReady or kRefused follows, by the deadline. Waits for readers of the buffer, and for what is

@@ -1,9 +1,9 @@
 #include "core/engine/worker_link.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/plan/plan_check.h"
@@ -11,54 +11,56 @@
 namespace waybill {
 namespace {
 
-class Opener {
- public:
-  Opener(Fabric& fabric, LaneId lane) : fabric_(fabric), lane_(lane) {}
-
-  absl::StatusOr<RegionAccess> Open(const RegionAddress& address) {
-    // Regions of one arena share a descriptor: imported and mapped once.
-    auto [known, is_new] = opened_.try_emplace(address.descriptor);
-    if (is_new) {
-      WAYBILL_ASSIGN_OR_RETURN(known->second.remote, fabric_.Import(lane_, address.descriptor));
-      const absl::StatusOr<MemorySpan> mapping = fabric_.Map(known->second.remote);
-      if (mapping.ok()) {
-        known->second.mapped = mapping->data;
-        known->second.size_bytes = mapping->size_bytes;
-      } else if (!absl::IsUnimplemented(mapping.status())) {
-        return mapping.status();
-      }
-    }
-    RegionAccess access = known->second;
-    access.offset_bytes = address.offset_bytes;
-    if (access.mapped == nullptr) return access;
-    if (address.offset_bytes > access.size_bytes) {
-      return absl::InvalidArgumentError(absl::StrCat("a region at byte ", address.offset_bytes,
-                                                     " of memory of ", access.size_bytes,
-                                                     " bytes"));
-    }
-    access.mapped += address.offset_bytes;
-    access.size_bytes -= address.offset_bytes;
-    return access;
+// Returns what a descriptor names, imported and mapped once.
+absl::StatusOr<RegionAccess> OpenImport(Fabric& fabric, WorkerLane& lane,
+                                        const std::string& descriptor) {
+  const auto known = lane.imports.find(descriptor);
+  if (known != lane.imports.end()) return known->second;
+  RegionAccess opened;
+  WAYBILL_ASSIGN_OR_RETURN(opened.remote, fabric.Import(lane.id, descriptor));
+  const absl::StatusOr<MemorySpan> mapping = fabric.Map(opened.remote);
+  if (mapping.ok()) {
+    opened.mapped = mapping->data;
+    opened.size_bytes = mapping->size_bytes;
+  } else if (!absl::IsUnimplemented(mapping.status())) {
+    return mapping.status();
   }
+  lane.imports.emplace(descriptor, opened);
+  return opened;
+}
 
- private:
-  Fabric& fabric_;
-  LaneId lane_;
-  absl::flat_hash_map<std::string, RegionAccess> opened_;
-};
+absl::StatusOr<RegionAccess> OpenRegion(Fabric& fabric, WorkerLane& lane,
+                                        const RegionAddress& address) {
+  WAYBILL_ASSIGN_OR_RETURN(RegionAccess access, OpenImport(fabric, lane, address.descriptor));
+  access.offset_bytes = address.offset_bytes;
+  if (access.mapped == nullptr) return access;
+  if (address.offset_bytes > access.size_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a region at byte ", address.offset_bytes,
+                                                   " of memory of ", access.size_bytes, " bytes"));
+  }
+  access.mapped += address.offset_bytes;
+  access.size_bytes -= address.offset_bytes;
+  return access;
+}
 
 }  // namespace
 
-absl::StatusOr<BufferAccess> OpenBuffer(Fabric& fabric, LaneId lane, const BufferAddress& address) {
-  Opener opener(fabric, lane);
+absl::StatusOr<BufferAccess> OpenBuffer(Fabric& fabric, WorkerLane& lane,
+                                        const BufferAddress& address) {
   BufferAccess access;
   access.regions.reserve(address.regions.size());
   for (const RegionAddress& region : address.regions) {
-    WAYBILL_ASSIGN_OR_RETURN(RegionAccess opened, opener.Open(region));
+    WAYBILL_ASSIGN_OR_RETURN(RegionAccess opened, OpenRegion(fabric, lane, region));
     access.regions.push_back(opened);
   }
-  WAYBILL_ASSIGN_OR_RETURN(access.ledger, opener.Open({address.ledger, 0}));
+  WAYBILL_ASSIGN_OR_RETURN(access.ledger, OpenRegion(fabric, lane, {address.ledger, 0}));
   return access;
+}
+
+void WorkerLane::BeginTerm() {
+  kept = true;
+  buffers.clear();
+  up = false;
 }
 
 bool WorkerLink::up() const {
@@ -88,9 +90,9 @@ absl::Status WorkerLink::SetBufferAddress(uint32_t b, BufferAddress address) {
 }
 
 absl::StatusOr<BufferAccess> WorkerLink::Open(Fabric& fabric, const RouteTable& routes,
-                                              const WorkerLane& lane,
+                                              WorkerLane& lane,
                                               const BufferAddress& address) const {
-  WAYBILL_ASSIGN_OR_RETURN(BufferAccess access, OpenBuffer(fabric, lane.id, address));
+  WAYBILL_ASSIGN_OR_RETURN(BufferAccess access, OpenBuffer(fabric, lane, address));
   std::vector<uint64_t> region_bytes;
   region_bytes.reserve(access.regions.size());
   for (const RegionAccess& region : access.regions) region_bytes.push_back(region.size_bytes);
@@ -110,6 +112,7 @@ absl::Status WorkerLink::OpenTarget(Fabric& fabric, const RouteTable& routes) {
   for (WorkerLane& lane : lanes) {
     WAYBILL_ASSIGN_OR_RETURN(lane.buffers[buffer_index],
                              Open(fabric, routes, lane, target.address));
+    EndOldImports(fabric, lane);
   }
   target.to_open = false;
   return absl::OkStatus();
@@ -126,7 +129,21 @@ absl::Status WorkerLink::OpenBuffers(Fabric& fabric, const RouteTable& routes,
     if (buffer.to_open) continue;
     WAYBILL_ASSIGN_OR_RETURN(access, Open(fabric, routes, lane, buffer.address));
   }
+  EndOldImports(fabric, lane);
   return absl::OkStatus();
+}
+
+void WorkerLink::EndOldImports(Fabric& fabric, WorkerLane& lane) const {
+  std::set<std::string> needed;
+  for (const WorkerBuffer& buffer : buffers) {
+    needed.insert(buffer.address.ledger);
+    for (const RegionAddress& region : buffer.address.regions) needed.insert(region.descriptor);
+  }
+  std::erase_if(lane.imports, [&](const auto& import) {
+    if (needed.contains(import.first)) return false;
+    (void)fabric.EndImport(import.second.remote);
+    return true;
+  });
 }
 
 absl::StatusOr<WorkerLink*> WorkerLinks::Find(uint32_t worker) {
@@ -140,8 +157,10 @@ absl::StatusOr<std::vector<LaneOffer>> WorkerLinks::OpenLanes(Fabric& fabric) {
   std::vector<LaneOffer> offers;
   for (WorkerLink& link : links) {
     for (WorkerLane& lane : link.lanes) {
-      WAYBILL_ASSIGN_OR_RETURN(lane.id,
-                               fabric.OpenLane(absl::StrCat("worker ", link.worker), lane.nic));
+      if (!lane.kept) {
+        WAYBILL_ASSIGN_OR_RETURN(lane.id,
+                                 fabric.OpenLane(absl::StrCat("worker ", link.worker), lane.nic));
+      }
       WAYBILL_ASSIGN_OR_RETURN(std::string address, fabric.LaneAddress(lane.id));
       offers.push_back({link.worker, std::move(address)});
     }

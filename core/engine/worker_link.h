@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,22 +36,24 @@ struct BufferAccess {
   RegionAccess ledger;
 };
 
-// Imports every region of a buffer, and maps the regions that can be mapped.
-//
-// kFailedPrecondition: the worker's grants have not arrived yet. kInvalidArgument: a region lies
-// beyond what is mapped.
-absl::StatusOr<BufferAccess> OpenBuffer(Fabric& fabric, LaneId lane, const BufferAddress& address);
-
 // One lane to a worker.
 struct WorkerLane {
   LaneId id = LaneId::kNone;
-  std::string nic;                    // The trainer's NIC; empty means any.
+  std::string nic;    // The trainer's NIC; empty means any.
+  bool kept = false;  // It is there since an earlier term.
+  // What is imported on it, each at its offset 0. Regions of one arena share a descriptor.
+  std::map<std::string, RegionAccess> imports;  // By descriptor.
+  std::optional<uint32_t> granted;  // The latest term for which the worker has granted its buffers.
+
+  // The term at hand.
   std::vector<BufferAccess> buffers;  // Filled when the worker has granted them.
   bool up = false;                    // Either end has told the other what it grants.
   bool reads_sources = false;         // It can read the registered tensors.
   std::string why_staged;             // Why not, or why not all are registered.
 
   bool mapped() const { return !buffers.empty() && buffers[0].ledger.mapped != nullptr; }
+  // A kept lane belongs to another term from now on.
+  void BeginTerm();
 };
 
 struct WorkerBuffer {
@@ -95,8 +99,10 @@ struct WorkerLink {
   BufferAccess& buffer(uint32_t lane) { return lanes[lane].buffers[buffer_index]; }
 
  private:
-  absl::StatusOr<BufferAccess> Open(Fabric& fabric, const RouteTable& routes,
-                                    const WorkerLane& lane, const BufferAddress& address) const;
+  absl::StatusOr<BufferAccess> Open(Fabric& fabric, const RouteTable& routes, WorkerLane& lane,
+                                    const BufferAddress& address) const;
+  // Ends the imports that no buffer needs any more.
+  void EndOldImports(Fabric& fabric, WorkerLane& lane) const;
 };
 
 // The workers of a routing table, in its order, and for each chunk the worker and the lane that
@@ -108,7 +114,7 @@ struct WorkerLinks {
 
   // Returns the link to a worker, or kInvalidArgument if the plan has no route to it.
   absl::StatusOr<WorkerLink*> Find(uint32_t worker);
-  // Opens this end of every lane.
+  // Opens this end of every lane that is not kept, and returns all of them.
   absl::StatusOr<std::vector<LaneOffer>> OpenLanes(Fabric& fabric);
   std::vector<LaneReport> Report(const Fabric& fabric) const;
   // Returns the link and the lane with this id, or nulls if there is none or the worker has failed.
@@ -116,6 +122,13 @@ struct WorkerLinks {
   // Returns whether every lane works.
   bool up() const;
 };
+// Imports every region of a buffer that is not imported, and maps the regions that can be mapped.
+//
+// kFailedPrecondition: the worker's grants have not arrived yet. kInvalidArgument: a region lies
+// beyond what is mapped.
+absl::StatusOr<BufferAccess> OpenBuffer(Fabric& fabric, WorkerLane& lane,
+                                        const BufferAddress& address);
+
 // Makes the links of a table. A worker that `lanes` does not name has one lane, on any NIC.
 WorkerLinks MakeWorkerLinks(const RouteTable& routes, const ChunkList& list,
                             const std::vector<PeerLanes>& lanes);

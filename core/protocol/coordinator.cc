@@ -119,6 +119,7 @@ void Coordinator::OnMessage(ConnectionId connection, const proto::RankMessage& m
       break;
     case proto::RankMessage::kConnectFailed:
       if (Group* group = FindTerm(*member, message.connect_failed().epoch())) {
+        group->ForgetLanesOf(member->id);
         OnConnectFailed(*group, *member, DecodeError(message.connect_failed().error()), now);
       }
       break;
@@ -299,6 +300,7 @@ void Coordinator::Remove(ConnectionId connection, const absl::Status& why, absl:
   const bool established = member->established;
   if (established) incomplete_since_ = now;
   members_.Remove(connection);
+  for (auto& [name, group] : groups_) group.ForgetLanesOf(id);
   if (id.role == Role::kTrainer) {
     ForgetTrainer(id.rank, why);
     if (established) trainers_settled_at_ = now + options_.absence_timeout;

@@ -143,6 +143,7 @@ class Coordinator final {
     }
     // Returns true while the trainers bring it a version.
     bool updating() const { return round != nullptr && !catching_up; }
+    void ForgetLanesOf(const RankId& id);
     // Returns true if that group, or the trainers if empty, are not asked for a version again.
     bool IsTried(const std::string& holder) const;
 
@@ -168,6 +169,8 @@ class Coordinator final {
     Plan plan;
     std::map<RankId, proto::Offers> offers;
     std::set<RankId> connected;
+    // Those between trainers and workers that are open. They go on from term to term.
+    std::set<RankPair> lanes;
     bool here = false;  // Versions go to it, or will when all its workers are back.
 
     uint32_t sequence = 0;
@@ -265,6 +268,8 @@ class Coordinator final {
   std::vector<Member*> TermOf(const Group& group);
   void OnPlanned(Group& group, uint64_t ticket, absl::StatusOr<Plan> plan, absl::Time now);
   void RefuseTerm(Group& group, const absl::Status& status, absl::Time now);
+  // All lanes of the term are open.
+  static void NoteLanes(Group& group);
   void SendPlan(const Group& group, const Member& member);
   void OnOffers(const Member& member, const proto::Offers& offers);
   void SendConnect(Group& group);
@@ -304,13 +309,13 @@ class Coordinator final {
   void TryCatchUp(Group& group, absl::Time now);
   void GiveUpLoan(Group& group, const absl::Status& why);
   void EndLoan(Group& group);
+  // Ends whatever the group catches up on, unless it may be recorded.
+  void EndCatchingUp(Group& group, const absl::Status& why);
   void BeginCatchingUp(Group& group, uint64_t version, absl::Time now);
 
   // --- decisions and updates (coordinator_updates.cc) ---
 
   static bool IsDecided(const Group& group, uint64_t epoch, uint32_t sequence);
-  // Ends whatever the group catches up on, unless it may be recorded.
-  void EndCatchingUp(Group& group, const absl::Status& why);
   static bool ShowsOrKnows(const Group& group, uint64_t version);
   void ResolveDoubt(Member& member, bool everybody_is_here);
   void ResolveDoubts(const Group& group, bool everybody_is_here);
@@ -330,15 +335,15 @@ class Coordinator final {
   void GiveUpPart(Publication& publication, const std::string& group, const absl::Status& status);
   void GiveUpQueuedParts(Publication& publication, const absl::Status& status);
   bool IsSettling(const Group& group) const;
+  // Returns true if the group catches up on what another lends, and all its workers are here.
+  bool Borrows(const Group& group) const {
+    return !group.lender.empty() && DescribeMissing(group).empty();
+  }
   absl::Time OpeningTime(const Publication& publication) const;
   void Open(Publication& publication);
   void AdvancePart(Publication& publication, const std::string& name, absl::Time now);
   void AdvancePublications(absl::Time now);
   void FinishPublication(const Publication& publication);
-  // Returns true if the group catches up on what another lends, and all its workers are here.
-  bool Borrows(const Group& group) const {
-    return !group.lender.empty() && DescribeMissing(group).empty();
-  }
   void ForgetTrainer(uint32_t trainer, const absl::Status& why);
   // Forgets what is not opened and what nobody publishes any more.
   void DropUnwantedPublications();

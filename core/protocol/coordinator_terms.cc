@@ -9,6 +9,7 @@
 #include "core/plan/planner.h"
 #include "core/protocol/coordinator.h"
 #include "core/protocol/message_codec.h"
+#include "core/protocol/mutation.h"
 #include "core/tensor/verbatim.h"
 
 namespace waybill {
@@ -122,9 +123,10 @@ void Coordinator::OnPlanned(Group& group, uint64_t ticket, absl::StatusOr<Plan> 
   }
   group.plan = *std::move(plan);
   group.epoch = ++last_epoch_;
-  group.sequence = 0;
   group.offers.clear();
   group.connected.clear();
+  if (Mutated(Mutation::kSequenceBeginsAgain)) group.sequence = 0;
+  if (!group.lender.empty()) group.lanes.clear();  // The numbers are those of other senders now.
   ResolveDoubts(group, /*everybody_is_here=*/true);
   group.phase = Phase::kOffering;
   group.lanes_deadline = now + options_.lanes_timeout;
@@ -160,15 +162,37 @@ void Coordinator::SendPlan(const Group& group, const Member& member) {
   plan->set_lent_version(group.lent_version);
   plan->set_routes(
       EncodeRankPlan(table, sender ? group.plan.exchanges[member.id.rank] : Exchange{}));
-  std::set<uint32_t> peers;
+  std::set<RankPair> pairs;
   for (uint32_t r = 0; r < table.size(); ++r) {
-    const uint32_t peer = sender ? table.worker(r) : table.trainer(r);
-    if (!peers.insert(peer).second) continue;
-    EncodeLanes({peer, sender ? members_.MakeLanes(member.id, {Role::kWorker, peer, group.name})
-                              : members_.MakeLanes(group.SenderId(peer), member.id)},
+    pairs.insert(sender ? RankPair{member.id.rank, table.worker(r)}
+                        : RankPair{table.trainer(r), member.id.rank});
+  }
+  for (const RankPair& pair : group.lanes) {
+    if ((sender ? pair.trainer : pair.worker) == member.id.rank) pairs.insert(pair);
+  }
+  for (const RankPair& pair : pairs) {
+    EncodeLanes({.peer = sender ? pair.worker : pair.trainer,
+                 .lanes = members_.MakeLanes(group.SenderId(pair.trainer),
+                                             {Role::kWorker, pair.worker, group.name}),
+                 .kept = group.lanes.contains(pair)},
                 plan->add_lanes());
   }
   actions_->Send(member.connection, std::move(message));
+}
+
+void Coordinator::NoteLanes(Group& group) {
+  if (!group.lender.empty() || group.nics_changed) return;  // These end with the term.
+  for (uint32_t t = 0; t < group.plan.trainers.size(); ++t) {
+    const RouteTable& table = group.plan.trainers[t];
+    for (uint32_t r = 0; r < table.size(); ++r) group.lanes.insert({t, table.worker(r)});
+  }
+}
+
+void Coordinator::Group::ForgetLanesOf(const RankId& id) {
+  if (id.role == Role::kWorker && id.group != name) return;
+  std::erase_if(lanes, [&](const RankPair& pair) {
+    return (id.role == Role::kTrainer ? pair.trainer : pair.worker) == id.rank;
+  });
 }
 
 void Coordinator::OnOffers(const Member& member, const proto::Offers& offers) {
@@ -216,6 +240,7 @@ void Coordinator::OnConnected(Member& member, const proto::Connected& connected,
   if (group->connected.size() < term.size()) return;
   group->lanes_deadline = absl::InfiniteFuture();
   group->phase = group->lender.empty() && !group->rest ? Phase::kReady : Phase::kForOneRound;
+  NoteLanes(*group);
   proto::ControllerMessage message;
   message.mutable_established()->set_epoch(group->epoch);
   for (Member* other : term) {
@@ -251,6 +276,7 @@ void Coordinator::OnNics(Member& member, const proto::Nics& nics, absl::Time now
   member.manifest = std::move(changed);
   for (Group* group : GroupsOf(member.id)) {
     group->nics_changed = true;
+    group->ForgetLanesOf(member.id);
     ReplaceLanes(*group, now);
   }
 }
@@ -265,6 +291,10 @@ void Coordinator::OnLaneFailed(const Member& member, const proto::LaneFailed& fa
   const size_t peers = (peer_is_sender ? group->plan.trainers : group->plan.workers).size();
   if (failed.peer() >= peers) return;
   const absl::Status status = DecodeError(failed.error());
+  if (!failed.co_owner()) {
+    group->lanes.erase(sender ? RankPair{member.id.rank, failed.peer()}
+                              : RankPair{failed.peer(), member.id.rank});
+  }
   if (group->phase == Phase::kReady) {
     group->lane_lost = true;
     group->last_lane_trouble = While(ToString(member.id), status);

@@ -398,6 +398,84 @@ TEST_F(CoordinatorTest, AGroupThatIsRemovedIsDismissedAndNotWaitedForAnyMore) {
             "remove group b: job \"test\" has no such group");
 }
 
+// --- lanes that go on ---
+
+class KeptLanesTest : public CoordinatorTest {
+ protected:
+  void SetUp() override {
+    MakeCoordinator();
+    Establish();
+  }
+  // Trainer 1's process is replaced by another, which has joined.
+  void ReplaceTrainer1() {
+    Gone(kTrainer[1]);
+    Join(kTrainer[1], Role::kTrainer, 1);
+  }
+  // The peers with which a rank keeps its lanes in the newest plan.
+  std::vector<uint32_t> KeptBy(ConnectionId connection) {
+    std::vector<uint32_t> kept;
+    for (const proto::PeerLanes& lanes : Last(connection, Kind::kPlan)->plan().lanes()) {
+      if (lanes.kept()) kept.push_back(lanes.peer());
+    }
+    return kept;
+  }
+  using Peers = std::vector<uint32_t>;
+};
+
+TEST_F(KeptLanesTest, AreThoseOfTheRanksThatStay) {
+  ReplaceTrainer1();
+  EXPECT_EQ(KeptBy(kTrainer[0]), (Peers{0, 1}));
+  EXPECT_EQ(KeptBy(kTrainer[1]), Peers{});
+  for (const ConnectionId worker : kWorker) EXPECT_EQ(KeptBy(worker), Peers{0});
+  Connect();
+  Gone(kWorker[0]);
+  Join(kWorker[0], Role::kWorker, 0);
+  for (const ConnectionId trainer : kTrainer) EXPECT_EQ(KeptBy(trainer), Peers{1});
+  EXPECT_EQ(KeptBy(kWorker[0]), Peers{});
+  EXPECT_EQ(KeptBy(kWorker[1]), (Peers{0, 1}));
+}
+
+TEST_F(KeptLanesTest, OnesThatAreNotConnectedYetAreNotAmongThem) {
+  ReplaceTrainer1();
+  OfferIn("all");
+  Gone(kTrainer[1]);
+  Join(kTrainer[1], Role::kTrainer, 1);
+  EXPECT_EQ(KeptBy(kTrainer[0]), (Peers{0, 1}));
+  EXPECT_EQ(KeptBy(kTrainer[1]), Peers{});
+}
+
+TEST_F(KeptLanesTest, AnUpdateDoesNotHaveTheSequenceOfOneBeforeOnTheSameLane) {
+  Publish(0, 5);
+  Publish(1, 5);
+  const uint32_t before = round().sequence();
+  ReplaceTrainer1();
+  Connect();
+  Publish(0, 6);
+  Publish(1, 6);
+  EXPECT_GT(round().sequence(), before);
+}
+
+TEST_F(KeptLanesTest, ADeadOneIsNotAmongThem) {
+  LoseALane();  // From trainer 0 to worker 0.
+  EXPECT_EQ(KeptBy(kTrainer[0]), Peers{1});
+  EXPECT_EQ(KeptBy(kWorker[0]), Peers{1});
+  EXPECT_EQ(KeptBy(kWorker[1]), (Peers{0, 1}));
+}
+
+TEST_F(KeptLanesTest, ARankThatHasThemNoMoreGetsNewOnes) {
+  ReplaceTrainer1();
+  ASSERT_EQ(KeptBy(kWorker[1]), Peers{0});
+  Tell(kWorker[1], [&](auto& m) { m.mutable_connect_failed()->set_epoch(epoch_); });
+  EXPECT_EQ(KeptBy(kWorker[1]), Peers{});
+  EXPECT_EQ(KeptBy(kTrainer[0]), Peers{0});
+}
+
+TEST_F(KeptLanesTest, ThoseOfARankWhoseNicsHaveChangedAreOpenedAnew) {
+  Tell(kTrainer[0], [](auto& m) { m.mutable_nics()->add_nics()->set_name("mlx5_0"); });
+  EXPECT_EQ(KeptBy(kTrainer[0]), Peers{});
+  EXPECT_EQ(KeptBy(kTrainer[1]), (Peers{0, 1}));
+}
+
 // --- catching up ---
 
 // Group a shows version 5; group b, which has missed it, joins.
@@ -533,6 +611,46 @@ TEST_F(CatchUpTest, APublishGoesWithoutAGroupThatCatchesUpForLong) {
   EXPECT_EQ(Count(kWorker[1], Kind::kAbort), 0);  // What is lent is held.
 }
 
+// A worker whose user never answers would keep all publishes waiting for ten minutes.
+TEST_F(CatchUpTest, APublishEndsWhatARequiredGroupCatchesUpOnForLong) {
+  required_ = {"b"};
+  SetUp();
+  JoinShowing(1, 0);
+  ConnectLoan();
+  Ready(1);
+  for (const uint32_t t : {0u, 1u}) Publish(t, 6);
+  Pass(absl::Milliseconds(249));
+  EXPECT_EQ(Count(kWorker[1], Kind::kAbort), 0);
+  Pass(absl::Milliseconds(1));
+  EXPECT_EQ(Error(kWorker[1], Kind::kAbort), "version 6 is published, which replaces it");
+  EXPECT_EQ(LenderOf(kWorker[1]), "");
+  OfferIn("b");
+  ConnectIn("b");
+  for (const uint32_t w : {0u, 1u}) {
+    EXPECT_EQ(Last(kWorker[w], Kind::kPrepare)->prepare().version(), 6u) << w;
+  }
+}
+
+TEST_F(HeldCatchUpTest, TheNextPublishEndsIt) {
+  Ready(1);
+  for (const uint32_t t : {0u, 1u}) Publish(t, 6);
+  EXPECT_EQ(Error(kWorker[1], Kind::kAbort), "version 6 is published, which replaces it");
+  EXPECT_EQ(Last(kWorker[1], Kind::kPrepare)->prepare().version(), 6u);
+}
+
+TEST_F(CatchUpTest, APublishEndsALoanToARequiredGroupThatHasNoLanesForLong) {
+  required_ = {"b"};
+  SetUp();
+  JoinShowing(1, 0);
+  for (const uint32_t t : {0u, 1u}) Publish(t, 6);
+  EXPECT_EQ(LenderOf(kWorker[1]), "a");
+  Pass(absl::Milliseconds(250));
+  EXPECT_EQ(LenderOf(kWorker[1]), "");
+  OfferIn("b");
+  ConnectIn("b");
+  EXPECT_EQ(Last(kWorker[1], Kind::kPrepare)->prepare().version(), 6u);
+}
+
 TEST_F(CatchUpTest, AGroupWhoseRoundFailedCatchesUpFromOneWhoseRoundDidNot) {
   JoinShowing(1, 5);
   OfferIn("b");
@@ -611,46 +729,6 @@ TEST_F(CatchUpTest, MemoryThatIsWrittenInPlaceIsNotLent) {
   Join(kWorker[0], Role::kWorker, 0, [&](proto::Join& join) {
     join.set_shown_version(5);
     join.set_mode(static_cast<uint32_t>(Mode::kInPlace));
-// A worker whose user never answers would keep all publishes waiting for ten minutes.
-TEST_F(CatchUpTest, APublishEndsWhatARequiredGroupCatchesUpOnForLong) {
-  required_ = {"b"};
-  SetUp();
-  JoinShowing(1, 0);
-  ConnectLoan();
-  Ready(1);
-  for (const uint32_t t : {0u, 1u}) Publish(t, 6);
-  Pass(absl::Milliseconds(249));
-  EXPECT_EQ(Count(kWorker[1], Kind::kAbort), 0);
-  Pass(absl::Milliseconds(1));
-  EXPECT_EQ(Error(kWorker[1], Kind::kAbort), "version 6 is published, which replaces it");
-  EXPECT_EQ(LenderOf(kWorker[1]), "");
-  OfferIn("b");
-  ConnectIn("b");
-  for (const uint32_t w : {0u, 1u}) {
-    EXPECT_EQ(Last(kWorker[w], Kind::kPrepare)->prepare().version(), 6u) << w;
-  }
-}
-
-TEST_F(HeldCatchUpTest, TheNextPublishEndsIt) {
-  Ready(1);
-  for (const uint32_t t : {0u, 1u}) Publish(t, 6);
-  EXPECT_EQ(Error(kWorker[1], Kind::kAbort), "version 6 is published, which replaces it");
-  EXPECT_EQ(Last(kWorker[1], Kind::kPrepare)->prepare().version(), 6u);
-}
-
-TEST_F(CatchUpTest, APublishEndsALoanToARequiredGroupThatHasNoLanesForLong) {
-  required_ = {"b"};
-  SetUp();
-  JoinShowing(1, 0);
-  for (const uint32_t t : {0u, 1u}) Publish(t, 6);
-  EXPECT_EQ(LenderOf(kWorker[1]), "a");
-  Pass(absl::Milliseconds(250));
-  EXPECT_EQ(LenderOf(kWorker[1]), "");
-  OfferIn("b");
-  ConnectIn("b");
-  EXPECT_EQ(Last(kWorker[1], Kind::kPrepare)->prepare().version(), 6u);
-}
-
   });
   JoinShowing(1, 0);
   EXPECT_EQ(LenderOf(kWorker[1]), "");

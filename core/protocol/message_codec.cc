@@ -67,6 +67,7 @@ proto::Round EncodeRound(const UpdateId& update) {
 
 void EncodeLanes(const PeerLanes& lanes, proto::PeerLanes* out) {
   out->set_peer(lanes.peer);
+  out->set_kept(lanes.kept);
   for (const LanePath& lane : lanes.lanes) {
     proto::LanePath* path = out->add_lanes();
     path->set_trainer_nic(lane.trainer_nic);
@@ -80,6 +81,7 @@ std::vector<PeerLanes> DecodeLanes(const proto::Plan& plan) {
   for (const proto::PeerLanes& of_peer : plan.lanes()) {
     PeerLanes& decoded = lanes.emplace_back();
     decoded.peer = of_peer.peer();
+    decoded.kept = of_peer.kept();
     for (const proto::LanePath& path : of_peer.lanes()) {
       decoded.lanes.push_back({path.trainer_nic(), path.worker_nic(), path.bytes_per_second()});
     }

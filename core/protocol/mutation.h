@@ -30,6 +30,8 @@ enum class Mutation : uint8_t {
   kOneArrivalDecides,           // The first ARRIVED of a group commits it.
   kAnythingIsLent,              // A worker lends what it shows, whatever version it was asked for.
   kLoanNotHeld,                 // What is lent may be written over while it is sent.
+  kSequenceBeginsAgain,         // Each term counts its updates from 1, on lanes that go on.
+  kBusyLanesKept,               // Lanes go on with writes of the last term outstanding.
 };
 
 #ifdef WAYBILL_MUTATIONS

@@ -233,14 +233,16 @@ void RankSession::OnPlan(const proto::Plan& plan) {
                           .plan_hash = plan.plan_hash(),
                           .lent = !plan.lender().empty()};
   absl::StatusOr<RankPlan> routes = DecodeRankPlan(plan.routes());
-  absl::StatusOr<proto::Offers> offers = routes.ok()
-                                             ? host_.SetPlan({.group = plan.group(),
-                                                              .lender = plan.lender(),
-                                                              .lent_version = plan.lent_version(),
-                                                              .routes = *std::move(routes),
-                                                              .hash = plan.plan_hash(),
-                                                              .lanes = DecodeLanes(plan)})
-                                             : routes.status();
+  absl::StatusOr<proto::Offers> offers =
+      routes.ok()
+          ? host_.SetPlan({.group = plan.group(),
+                           .lender = plan.lender(),
+                           .lent_version = plan.lent_version(),
+                           .routes = *std::move(routes),
+                           .hash = plan.plan_hash(),
+                           .lanes = {.tag = static_cast<uint32_t>(plan.epoch()) & kSequenceMask,
+                                     .peers = DecodeLanes(plan)}})
+          : routes.status();
   if (!offers.ok()) {
     terms_.erase(plan.group());
     return SendConnectFailed(plan.epoch(), offers.status());

@@ -69,7 +69,7 @@ struct TermPlan {
   uint64_t lent_version = 0;
   RankPlan routes;
   uint64_t hash = 0;
-  std::vector<PeerLanes> lanes;
+  TermLanes lanes;
 };
 
 // Carries out what a session decides. No function may call the session; what follows from a call is

@@ -54,6 +54,16 @@ struct LaneOffer {
 struct PeerLanes {
   uint32_t peer = 0;
   std::vector<LanePath> lanes;
+  bool kept = false;  // They are there since an earlier term, and go on.
+};
+
+// The lanes of a term, as one of its ranks has them.
+struct TermLanes {
+  // Tells the term from earlier ones of the same lanes: 28 bits.
+  uint32_t tag = 0;
+  // A peer that is not named has one lane on any NIC. One without a route is named if its lanes are
+  // kept for a later term.
+  std::vector<PeerLanes> peers;
 };
 
 // What carries a lane: Fabric::DescribeLane().
@@ -99,6 +109,7 @@ struct Immediate {
   enum class Kind : uint8_t {
     kData = 1,  // Behind a lane's last write.
     kMaxima = 2,
+    // Its sender has granted what the term needs; the sequence is the term's tag.
     kGranted = 3,
     kChunk = 4,  // Behind a chunk, which can be verified from now on: see ChunkImmediate.
   };

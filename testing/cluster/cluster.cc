@@ -124,15 +124,16 @@ bool Cluster::StepUntil(const std::function<bool()>& done) {
   return false;
 }
 
-std::vector<PeerLanes> Cluster::LanesTo(size_t peers) const {
-  std::vector<PeerLanes> lanes;
+TermLanes Cluster::LanesTo(size_t peers, const std::function<bool(uint32_t peer)>& keeps) const {
+  TermLanes lanes{.tag = term_};
   for (uint32_t i = 0; i < peers; ++i) {
-    lanes.push_back({i, std::vector<LanePath>(options_.lanes)});
+    lanes.peers.push_back({i, std::vector<LanePath>(options_.lanes), keeps(i)});
   }
   return lanes;
 }
 
-absl::Status Cluster::Connect() {
+absl::Status Cluster::Connect(const Keeps& keeps) {
+  ++term_;
   std::vector<const Manifest*> trainers, workers;
   for (const TrainerRank& rank : trainers_) trainers.push_back(&rank.manifest);
   for (const WorkerRank& rank : workers_) workers.push_back(&rank.manifest);
@@ -144,9 +145,10 @@ absl::Status Cluster::Connect() {
   for (uint32_t t = 0; t < trainers_.size(); ++t) {
     TrainerRank& rank = trainers_[t];
     rank.events.clear();
-    WAYBILL_ASSIGN_OR_RETURN(const auto offers,
-                             rank.engine->SetPlan({plan_.trainers[t], plan_.exchanges[t]},
-                                                  {rank.memory}, LanesTo(workers_.size())));
+    WAYBILL_ASSIGN_OR_RETURN(
+        const auto offers,
+        rank.engine->SetPlan({plan_.trainers[t], plan_.exchanges[t]}, {rank.memory},
+                             LanesTo(workers_.size(), [&](uint32_t w) { return keeps(t, w); })));
     for (const LaneOffer& offer : offers.lanes) {
       auto& peers = trainer_addresses[offer.peer];
       if (peers.empty() || peers.back().trainer != t) peers.push_back({t, {}});
@@ -159,8 +161,9 @@ absl::Status Cluster::Connect() {
   for (uint32_t w = 0; w < workers_.size(); ++w) {
     workers_[w].events.clear();
     WAYBILL_ASSIGN_OR_RETURN(
-        const auto offers,
-        workers_[w].engine->SetPlan(plan_.workers[w], plan_.hash, LanesTo(trainers_.size())));
+        const auto offers, workers_[w].engine->SetPlan(
+                               plan_.workers[w], plan_.hash,
+                               LanesTo(trainers_.size(), [&](uint32_t t) { return keeps(t, w); })));
     WAYBILL_ASSIGN_OR_RETURN(const auto buffers, workers_[w].engine->Describe());
     for (const LaneOffer& offer : offers) {
       auto& peers = worker_addresses[offer.peer];

@@ -61,8 +61,10 @@ class Cluster {
   Cluster(const ClusterOptions& options, const MakeFabric& make_fabric);
   ~Cluster();
 
+  // Says whether the lanes between a trainer and a worker go on.
+  using Keeps = std::function<bool(uint32_t trainer, uint32_t worker)>;
   // Plans and connects all ranks. Returns the first error.
-  absl::Status Connect();
+  absl::Status Connect(const Keeps& keeps = [](uint32_t, uint32_t) { return false; });
 
   // The parts of an update. Each drives all engines until that part is done, or until nothing moves
   // any more.
@@ -126,7 +128,7 @@ class Cluster {
   template <typename Rank>
   static void HandOn(Rank& rank);
   absl::Status FirstFailure() const;
-  std::vector<PeerLanes> LanesTo(size_t peers) const;
+  TermLanes LanesTo(size_t peers, const std::function<bool(uint32_t peer)>& keeps) const;
 
   ClusterOptions options_;
   std::shared_ptr<const ClusterModel> model_;
@@ -134,6 +136,7 @@ class Cluster {
   std::vector<WorkerRank> workers_;
   Plan plan_;
   UpdateId update_;
+  uint32_t term_ = 0;
   uint32_t sequence_ = 0;
   absl::Time now_ = absl::FromUnixSeconds(1'000'000);
 };

@@ -28,6 +28,10 @@ std::map<std::string, uint64_t> LanesOf(const proto::StatusReply& status) {
   return lanes;
 }
 
+std::unique_ptr<Fabric> MakeAnyFabric(const std::string& /*name*/) {
+  return *MakeFabric({.host = "127.0.0.1"});
+}
+
 void PublishToAll(Job& job, uint64_t version) {
   for (const absl::Status& status : job.PublishAll(version)) EXPECT_EQ(status.message(), "");
   ASSERT_TRUE(job.trainer(0)->AwaitOutcome(absl::Seconds(20)).ok());
@@ -49,8 +53,7 @@ void StartWithWorker0(Job& job) {
 }
 
 TEST(Groups, AGroupThatJoinsOpensItsOwnLanesAndNoOthers) {
-  const auto make_fabric = [](const std::string&) { return *MakeFabric({.host = "127.0.0.1"}); };
-  Job job({.make_fabric = make_fabric, .trainers = 2, .workers = 3, .groups = {"a", "b", "b"}});
+  Job job({.make_fabric = MakeAnyFabric, .trainers = 2, .workers = 3, .groups = {"a", "b", "b"}});
   StartWithWorker0(job);
   PublishToAll(job, 1);
   const auto before = LanesOf(job.controller().status());
@@ -69,6 +72,58 @@ TEST(Groups, AGroupThatJoinsOpensItsOwnLanesAndNoOthers) {
   for (const std::string trainer : {" trainer 0", " trainer 1"}) {
     EXPECT_EQ(after.at(trainer), before.at(trainer) + 2) << trainer;
   }
+}
+
+TEST(Groups, ATrainerThatComesBackOpensItsOwnLanesAndNoOthers) {
+  Job job({.make_fabric = MakeAnyFabric, .trainers = 2, .workers = 3, .groups = {"a", "b", "b"}});
+  ASSERT_EQ(job.StartController().message(), "");
+  ASSERT_EQ(job.JoinAll().message(), "");
+  PublishToAll(job, 1);
+  const auto before = LanesOf(job.controller().status());
+  job.trainer(1).reset();
+  ASSERT_EQ(job.JoinTrainer(1).message(), "");
+  PublishToAll(job, 2);
+  for (uint32_t w = 0; w < 3; ++w) EXPECT_TRUE(job.Shows(w, 2)) << w;
+  auto expected = before;
+  for (const std::string worker : {"a worker 0", "b worker 0", "b worker 1"}) ++expected.at(worker);
+  EXPECT_EQ(LanesOf(job.controller().status()), expected);
+}
+
+TEST(Groups, AWorkerThatComesBackOpensItsOwnLanesAndNoOthers) {
+  Job job({.make_fabric = MakeAnyFabric, .trainers = 2, .workers = 2, .groups = {"b", "b"}});
+  ASSERT_EQ(job.StartController().message(), "");
+  ASSERT_EQ(job.JoinAll().message(), "");
+  PublishToAll(job, 1);
+  const auto before = LanesOf(job.controller().status());
+  job.worker(1).reset();
+  ASSERT_EQ(job.JoinWorker(1).message(), "");
+  PublishToAll(job, 2);
+  for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(job.Shows(w, 2)) << w;
+  auto expected = before;
+  for (const std::string trainer : {" trainer 0", " trainer 1"}) ++expected.at(trainer);
+  EXPECT_EQ(LanesOf(job.controller().status()), expected);
+}
+
+// Trainer 1 dies before it has sent what trainer 0 holds too. For the rest of the version trainer 0
+// needs lanes to the workers that trainer 1 has sent to.
+TEST(Groups, LanesThatTheRestOfAVersionDoesNotNeedGoOnAfterIt) {
+  Job job({.make_fabric = MakeAnyFabric, .trainers = 2, .replicas = 2, .workers = 2});
+  ASSERT_EQ(job.StartController().message(), "");
+  ASSERT_EQ(job.JoinAll().message(), "");
+  PublishToAll(job, 1);
+  const auto before = LanesOf(job.controller().status());
+  job.Fill(2);
+  ASSERT_EQ(job.trainer(0)->Publish(2, {.hold = true}).message(), "");
+  job.trainer(1).reset();
+  ASSERT_TRUE(job.trainer(0)->AwaitOutcome(absl::Seconds(20)).ok());
+  ASSERT_EQ(job.trainer(0)->Release().message(), "");
+  ASSERT_EQ(job.JoinTrainer(1).message(), "");
+  PublishToAll(job, 3);
+  for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(job.Shows(w, 3)) << w;
+  auto expected = before;
+  ++expected.at(" trainer 0");       // To worker 1.
+  expected.at("all worker 1") += 2;  // From trainer 0, and from the one that came back.
+  EXPECT_EQ(LanesOf(job.controller().status()), expected);
 }
 
 TEST(Groups, AGroupThatDiesFailsNoPublishAndIsThereAgainWhenItComesBack) {

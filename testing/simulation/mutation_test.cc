@@ -56,7 +56,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"StartBeforeReady", Mutation::kStartBeforeReady},
                     Planted{"OneArrivalDecides", Mutation::kOneArrivalDecides},
                     Planted{"AnythingIsLent", Mutation::kAnythingIsLent},
-                    Planted{"LoanNotHeld", Mutation::kLoanNotHeld}),
+                    Planted{"LoanNotHeld", Mutation::kLoanNotHeld},
+                    Planted{"SequenceBeginsAgain", Mutation::kSequenceBeginsAgain},
+                    Planted{"BusyLanesKept", Mutation::kBusyLanesKept}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
