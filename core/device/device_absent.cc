@@ -3,11 +3,14 @@
 #include <cstdlib>
 
 #include "core/device/device.h"
+#include "core/device/gpu_survey.h"
 
 namespace waybill {
 
 absl::StatusOr<int> FindDevice(const void*, size_t) { return FindGpu(); }
 absl::StatusOr<std::shared_ptr<Device>> Device::Open(int) { return FindGpu(); }
+
+absl::StatusOr<std::vector<SurveyedGpu>> SurveyGpus() { return FindGpu(); }
 
 // There is no object to call these on.
 Device::~Device() { std::abort(); }

@@ -2,6 +2,7 @@
 
 #include "core/device/device.h"
 
+#include <cuda.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "core/device/gpu_survey.h"
 #include "kernels/cuda/leaf_sum.h"
 #include "kernels/cuda/rows.h"
 #include "testing/fake_cuda/fake_cuda.h"
@@ -118,6 +120,25 @@ TEST_F(DeviceTest, ALaunchThatFailsNamesTheKernel) {
   EXPECT_NE(status.message().find("launch WaybillRows16: cuLaunchKernel: CUDA_ERROR_LAUNCH_FAILED"),
             std::string::npos)
       << status.message();
+}
+
+TEST(SurveyGpus, SaysOfEachWhatItIsAndWhatReachesItsMemory) {
+  FakeCudaSetAttribute(1, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 1);
+  FakeCudaSetAttribute(0, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED, 1);
+  const auto gpus = SurveyGpus();
+  ASSERT_TRUE(gpus.ok()) << gpus.status();
+  ASSERT_EQ(gpus->size(), 2u);
+  const SurveyedGpu& first = gpus->front();
+  EXPECT_EQ(first.name, "Fake GPU");
+  EXPECT_EQ(first.uuid, "GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae00");
+  EXPECT_EQ(first.pci_address, "0000:3b:00.0");
+  EXPECT_EQ(first.memory_bytes, uint64_t{16} << 30);
+  EXPECT_TRUE(first.has_peer_memory);
+  EXPECT_FALSE(first.exports_dmabuf);
+  EXPECT_EQ(gpus->back().ordinal, 1);
+  EXPECT_EQ(gpus->back().pci_address, "0000:3c:00.0");
+  EXPECT_TRUE(gpus->back().exports_dmabuf);
+  EXPECT_FALSE(gpus->back().has_peer_memory);
 }
 
 TEST(Device, OneThatIsNotThereIsNamed) {

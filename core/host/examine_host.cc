@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/resource.h>
-#include <sys/utsname.h>
 
 #include <filesystem>
 #include <fstream>
@@ -13,19 +12,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "core/device/gpu_survey.h"
+#include "core/host/examine_gpus.h"
+#include "core/host/pci.h"
 #include "core/net/tcp_socket.h"
 
 namespace waybill {
 namespace {
 
 using Level = Finding::Level;
-
-std::string FirstLine(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
 
 Finding MtuOf(const SurveyedPort& port) {
   Finding finding{.subject = absl::StrCat(port.name, ", MTU"),
@@ -41,12 +36,11 @@ Finding MtuOf(const SurveyedPort& port) {
 }
 
 Finding PcieOf(const HostView& host, const SurveyedPort& port) {
-  const std::string device =
-      absl::StrCat(host.root, "/sys/class/infiniband/", port.device, "/device/");
-  const std::string speed = FirstLine(device + "current_link_speed");
-  const std::string width = FirstLine(device + "current_link_width");
-  const std::string most_speed = FirstLine(device + "max_link_speed");
-  const std::string most_width = FirstLine(device + "max_link_width");
+  const PciDevice device(absl::StrCat(host.root, "/sys/class/infiniband/", port.device, "/device"));
+  const std::string speed = device.Read("current_link_speed");
+  const std::string width = device.Read("current_link_width");
+  const std::string most_speed = device.Read("max_link_speed");
+  const std::string most_width = device.Read("max_link_width");
   Finding finding{.subject = absl::StrCat(port.device, ", PCIe link")};
   if (speed.empty()) {
     finding.found = port.software ? "none: a software device" : "not told by the kernel";
@@ -79,33 +73,6 @@ Finding OpenFiles(const HostView& host) {
   if (host.open_files >= 4096) return finding;
   finding.level = Level::kNote;
   finding.remedy = "a lane takes one or two: with hundreds of peers, `ulimit -n 65536`";
-  return finding;
-}
-
-bool KernelIsAtLeast(const std::string& release, int major, int minor) {
-  int own_major = 0, own_minor = 0;
-  char dot = 0;
-  std::istringstream(release) >> own_major >> dot >> own_minor;
-  return own_major > major || (own_major == major && own_minor >= minor);
-}
-
-Finding GpuMemory(const HostView& host) {
-  Finding finding{.subject = "GPU memory over RDMA"};
-  if (!std::filesystem::exists(host.root + "/proc/driver/nvidia/version") &&
-      !std::filesystem::exists(host.root + "/dev/kfd")) {
-    finding.found = "no GPU driver here: nothing to register";
-    return finding;
-  }
-  const bool peer = std::filesystem::exists(host.root + "/sys/module/nvidia_peermem") ||
-                    std::filesystem::exists(host.root + "/sys/module/amdgpu");
-  const bool dmabuf = KernelIsAtLeast(host.kernel_release, 5, 12);
-  finding.found = absl::StrCat("dma-buf: ", dmabuf ? "the kernel has it" : "needs Linux 5.12",
-                               "; peer memory: ", peer ? "loaded" : "not loaded");
-  if (dmabuf || peer) return finding;
-  finding.level = Level::kBad;
-  finding.remedy =
-      "modprobe nvidia-peermem, or a kernel from 5.12 on with the open GPU kernel modules; else "
-      "bytes go by host memory";
   return finding;
 }
 
@@ -143,9 +110,6 @@ HostView ThisHost() {
   host.locked_memory_bytes = limit.rlim_cur == RLIM_INFINITY ? ~uint64_t{0} : limit.rlim_cur;
   getrlimit(RLIMIT_NOFILE, &limit);
   host.open_files = limit.rlim_cur;
-  utsname names{};
-  uname(&names);
-  host.kernel_release = names.release;
   return host;
 }
 
@@ -204,7 +168,6 @@ std::vector<Finding> ExamineHost(const HostView& host, const std::vector<Surveye
   }
   findings.push_back(std::move(locked));
   findings.push_back(OpenFiles(host));
-  findings.push_back(GpuMemory(host));
   return findings;
 }
 
@@ -237,10 +200,11 @@ Finding ExamineControlPort(const std::string& own_address, uint16_t port) {
 std::vector<Finding> ExamineThisHost(std::optional<uint32_t> gid_index, std::string own_address,
                                      uint16_t control_port) {
   const absl::StatusOr<std::vector<SurveyedPort>> ports = SurveyRdma(gid_index);
+  const std::vector<SurveyedPort> found = ports.ok() ? *ports : std::vector<SurveyedPort>();
   std::vector<Finding> findings = ExamineRdma(ports);
-  for (Finding& finding :
-       ExamineHost(ThisHost(), ports.ok() ? *ports : std::vector<SurveyedPort>())) {
-    findings.push_back(std::move(finding));
+  for (const std::vector<Finding>& more :
+       {ExamineHost(ThisHost(), found), ExamineGpus(/*root=*/"", SurveyGpus(), found)}) {
+    findings.insert(findings.end(), more.begin(), more.end());
   }
   if (own_address.empty()) {
     // Towards anywhere: nothing is sent.

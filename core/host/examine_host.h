@@ -10,38 +10,26 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/fabric/verbs/survey.h"
+#include "core/host/finding.h"
 
 namespace waybill {
-
-struct Finding {
-  enum class Level : uint8_t {
-    kGood,
-    kNote,  // Works, and could be better, or is not there and not needed.
-    kBad,   // Will not work, or far below what the hardware does.
-  };
-  std::string subject;  // "mlx5_0, MTU".
-  Level level = Level::kGood;
-  std::string found;
-  std::string remedy;  // Empty if nothing is to be done.
-};
 
 // Replaces the host's own files and limits, for tests.
 struct HostView {
   std::string root;                  // Before /sys, /proc.
   uint64_t locked_memory_bytes = 0;  // RLIMIT_MEMLOCK; ~0: unlimited.
   uint64_t open_files = 0;           // RLIMIT_NOFILE.
-  std::string kernel_release;        // "6.1.0-56-amd64".
 };
 HostView ThisHost();
 
 std::vector<Finding> ExamineRdma(const absl::StatusOr<std::vector<SurveyedPort>>& ports);
-// PCIe links and NUMA nodes of those devices, GPUs, limits, the kernel.
+// PCIe links and NUMA nodes of those devices, and limits.
 std::vector<Finding> ExamineHost(const HostView& host, const std::vector<SurveyedPort>& ports);
 // Whether a controller could listen on that port of `own_address`, and be reached there.
 Finding ExamineControlPort(const std::string& own_address, uint16_t port);
 
-// All of these of this host: `own_address` is where the controller would be reached (empty: as seen
-// from outside), `gid_index` of each port instead of the rule.
+// All of these and ExamineGpus() of this host: `own_address` is where the controller would be
+// reached (empty: as seen from outside), `gid_index` of each port instead of the rule.
 std::vector<Finding> ExamineThisHost(std::optional<uint32_t> gid_index, std::string own_address,
                                      uint16_t control_port);
 

@@ -3,12 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <optional>
 
 #include "absl/strings/match.h"
+#include "core/host/fake_sys.h"
 #include "core/net/tcp_socket.h"
 #include "testing/fake_verbs/fake_network.h"
 
@@ -19,20 +17,7 @@ using Level = Finding::Level;
 
 class ExamineHostTest : public testing::Test {
  protected:
-  ExamineHostTest() {
-    root_ = testing::TempDir() + "host_XXXXXX";
-    EXPECT_NE(mkdtemp(root_.data()), nullptr);
-    view_ = {.root = root_,
-             .locked_memory_bytes = ~uint64_t{0},
-             .open_files = 65536,
-             .kernel_release = "6.1.0-56-amd64"};
-  }
-  ~ExamineHostTest() override { std::filesystem::remove_all(root_); }
-
-  void File(const std::string& path, const std::string& text) {
-    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
-    std::ofstream(root_ + path) << text << "\n";
-  }
+  void File(const std::string& path, const std::string& text) { sys_.File(path, text); }
 
   static Finding Of(const std::vector<Finding>& findings, const std::string& subject) {
     for (const Finding& finding : findings) {
@@ -42,8 +27,8 @@ class ExamineHostTest : public testing::Test {
     return {};
   }
 
-  std::string root_;
-  HostView view_;
+  FakeSys sys_;
+  HostView view_ = {.root = sys_.root(), .locked_memory_bytes = ~uint64_t{0}, .open_files = 65536};
   fake_verbs::FakeNetwork network_;
 };
 
@@ -112,17 +97,6 @@ TEST_F(ExamineHostTest, LockedMemoryMattersWhereThereIsRdma) {
   EXPECT_EQ(Of(ExamineHost(view_, {}), subject).level, Level::kNote);
   view_.locked_memory_bytes = ~uint64_t{0};
   EXPECT_EQ(Of(ExamineHost(view_, ports), subject).level, Level::kGood);
-}
-
-TEST_F(ExamineHostTest, AGpuNeedsDmabufOrPeerMemory) {
-  const std::string subject = "GPU memory over RDMA";
-  EXPECT_EQ(Of(ExamineHost(view_, {}), subject).level, Level::kGood);
-  File("/proc/driver/nvidia/version", "NVRM version");
-  EXPECT_EQ(Of(ExamineHost(view_, {}), subject).level, Level::kGood);
-  view_.kernel_release = "5.4.0-200-generic";
-  EXPECT_EQ(Of(ExamineHost(view_, {}), subject).level, Level::kBad);
-  File("/sys/module/nvidia_peermem/refcnt", "0");
-  EXPECT_EQ(Of(ExamineHost(view_, {}), subject).level, Level::kGood);
 }
 
 TEST_F(ExamineHostTest, ANumaNodeWithoutANicIsNoted) {

@@ -17,10 +17,14 @@ namespace waybill::kernels::cuda {
   X(cuCtxPushCurrent)               \
   X(cuCtxSetCurrent)                \
   X(cuDeviceGet)                    \
+  X(cuDeviceGetAttribute)           \
   X(cuDeviceGetCount)               \
   X(cuDeviceGetName)                \
+  X(cuDeviceGetPCIBusId)            \
+  X(cuDeviceGetUuid)                \
   X(cuDevicePrimaryCtxRelease)      \
   X(cuDevicePrimaryCtxRetain)       \
+  X(cuDeviceTotalMem)               \
   X(cuEventCreate)                  \
   X(cuEventDestroy)                 \
   X(cuEventElapsedTime)             \

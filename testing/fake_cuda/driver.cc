@@ -3,8 +3,11 @@
 #include <cuda.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -35,6 +38,8 @@ thread_local std::vector<CUcontext> current;
 std::atomic<int64_t> calls_left{-1};  // Below 0: no end.
 std::atomic<uint64_t> bytes_to_host{0};
 std::atomic<int64_t> streams{0};
+std::mutex attributes_mutex;
+std::map<std::pair<int, int>, int> attributes;  // By device and attribute.
 
 bool IsToFail() {
   if (calls_left < 0 || calls_left-- > 0) return false;
@@ -74,6 +79,26 @@ FAKE cuDeviceGet(CUdevice* device, int ordinal) {
 }
 FAKE cuDeviceGetName(char* name, int size, CUdevice) {
   std::strncpy(name, "Fake GPU", static_cast<size_t>(size));
+  return CUDA_SUCCESS;
+}
+FAKE cuDeviceGetPCIBusId(char* text, int size, CUdevice device) {
+  // As the driver writes it, in capitals.
+  return snprintf(text, static_cast<size_t>(size), "0000:%02X:00.0", 0x3B + device) < size
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_INVALID_VALUE;
+}
+FAKE cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+  for (int i = 0; i < 16; ++i) uuid->bytes[i] = static_cast<char>(i == 15 ? device : 0xA0 + i);
+  return CUDA_SUCCESS;
+}
+FAKE cuDeviceTotalMem(size_t* size_bytes, CUdevice) {
+  *size_bytes = size_t{16} << 30;
+  return CUDA_SUCCESS;
+}
+FAKE cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
+  const std::lock_guard lock(attributes_mutex);
+  const auto found = attributes.find({device, attribute});
+  *value = found == attributes.end() ? 0 : found->second;
   return CUDA_SUCCESS;
 }
 FAKE cuGetErrorName(CUresult result, const char** name) {
@@ -226,6 +251,12 @@ FAKE cuLaunchKernel(CUfunction function, unsigned blocks, unsigned, unsigned, un
   });
 }
 
+extern "C" __attribute__((visibility("default"))) void FakeCudaSetAttribute(int device,
+                                                                            int attribute,
+                                                                            int value) {
+  const std::lock_guard lock(attributes_mutex);
+  attributes[{device, attribute}] = value;
+}
 extern "C" __attribute__((visibility("default"))) void FakeCudaFail(int64_t after) {
   calls_left = after;
 }

@@ -15,6 +15,8 @@ struct FakeCudaUse {
 };
 
 extern "C" {
+// What a GPU says of an attribute (CUdevice_attribute in <cuda.h>); 0 where nothing was set.
+void FakeCudaSetAttribute(int device, int attribute, int value);
 // Makes all launches and copies fail after the next `after` ones. A negative number ends that.
 void FakeCudaFail(int64_t after);
 FakeCudaUse FakeCudaNow();

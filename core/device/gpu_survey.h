@@ -1,0 +1,32 @@
+// What the GPUs that this process sees are, and what reaches their memory.
+#ifndef WAYBILL_CORE_DEVICE_GPU_SURVEY_H_
+#define WAYBILL_CORE_DEVICE_GPU_SURVEY_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace waybill {
+
+struct SurveyedGpu {
+  int ordinal = 0;          // In this process: CUDA_VISIBLE_DEVICES renumbers them.
+  std::string name;         // "NVIDIA H200".
+  std::string uuid;         // "GPU-2f3a...": the same in every process and container.
+  std::string pci_address;  // "0000:3b:00.0", as in /sys/bus/pci/devices.
+  uint64_t memory_bytes = 0;
+  // A NIC can reach its memory by a dma-buf. Says nothing of the NIC, or of what lies between them.
+  bool exports_dmabuf = false;
+  // A NIC can reach its memory by the module nvidia-peermem, if that is loaded.
+  bool has_peer_memory = false;
+  // Another process of this host can map its memory.
+  bool shares_memory = false;
+};
+
+// kUnavailable: there is no GPU.
+absl::StatusOr<std::vector<SurveyedGpu>> SurveyGpus();
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_DEVICE_GPU_SURVEY_H_

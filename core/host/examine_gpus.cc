@@ -1,0 +1,231 @@
+#include "core/host/examine_gpus.h"
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "core/host/pci.h"
+
+namespace waybill {
+namespace {
+
+using Level = Finding::Level;
+
+// Any of them says that the module for peer memory is loaded: NVIDIA's, its predecessor, AWS's.
+constexpr std::array<const char*, 4> kPeerMemoryModules = {
+    "/sys/module/nvidia_peermem/version", "/sys/kernel/mm/memory_peers/nv_mem/version",
+    "/sys/module/nv_peer_mem/version", "/sys/module/efa_nv_peermem/version"};
+
+struct Host {
+  std::string root;
+  bool peer_memory = false;  // Its module is loaded.
+  bool open_driver = false;  // The kernel modules whose source is open.
+  const std::vector<SurveyedPort>& ports;
+
+  bool Has(absl::string_view path) const {
+    return std::filesystem::exists(absl::StrCat(root, path));
+  }
+  std::string FirstLine(absl::string_view path) const {
+    std::ifstream file(absl::StrCat(root, path));
+    std::string line;
+    std::getline(file, line);
+    return line;
+  }
+  PciDevice DeviceAt(const SurveyedGpu& gpu) const {
+    return PciDevice(absl::StrCat(root, "/sys/bus/pci/devices/", gpu.pci_address));
+  }
+  PciDevice DeviceOf(const SurveyedPort& port) const {
+    return PciDevice(absl::StrCat(root, "/sys/class/infiniband/", port.device, "/device"));
+  }
+};
+
+std::string Gigabytes(uint64_t bytes) {
+  return absl::StrFormat("%.1f GB", static_cast<double>(bytes) / 1e9);
+}
+
+std::string SubjectOf(const SurveyedGpu& gpu, absl::string_view what) {
+  return absl::StrCat("GPU ", gpu.ordinal, ", ", what);
+}
+
+Finding DriverOf(const Host& host) {
+  // "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  ...".
+  const std::string line = host.FirstLine("/proc/driver/nvidia/version");
+  Finding finding{.subject = "GPU driver"};
+  if (line.empty()) {
+    finding.found = "its version is not told by the kernel";
+    return finding;
+  }
+  std::string version;
+  for (const absl::string_view word : absl::StrSplit(line, ' ', absl::SkipEmpty())) {
+    if (version.empty() && word.find_first_not_of("0123456789.") == absl::string_view::npos) {
+      version = std::string(word);
+    }
+  }
+  finding.found = absl::StrCat(version, host.open_driver ? ", with the open kernel modules"
+                                                         : ", with the closed kernel modules");
+  if (host.open_driver) return finding;
+  finding.level = Level::kNote;
+  finding.remedy =
+      "only the open ones export memory as a dma-buf (nvidia-open); without them NICs "
+      "need nvidia-peermem";
+  return finding;
+}
+
+Finding ItselfOf(const Host& host, const SurveyedGpu& gpu) {
+  const std::optional<uint32_t> node = host.DeviceAt(gpu).numa_node();
+  return {.subject = absl::StrCat("GPU ", gpu.ordinal),
+          .found = absl::StrCat(gpu.name, ", ", Gigabytes(gpu.memory_bytes), ", ", gpu.uuid, " at ",
+                                gpu.pci_address,
+                                node ? absl::StrCat(", NUMA node ", *node) : std::string())};
+}
+
+Finding LinkOf(const Host& host, const SurveyedGpu& gpu) {
+  const PciDevice device = host.DeviceAt(gpu);
+  const std::string speed = device.Read("current_link_speed");
+  const std::string width = device.Read("current_link_width");
+  const std::string most_speed = device.Read("max_link_speed");
+  const std::string most_width = device.Read("max_link_width");
+  Finding finding{.subject = SubjectOf(gpu, "PCIe link")};
+  if (speed.empty()) {
+    finding.found = "not told by the kernel";
+    return finding;
+  }
+  finding.found = absl::StrCat(speed, " x", width, " of ", most_speed, " x", most_width);
+  if (width != most_width) {
+    finding.level = Level::kBad;
+    finding.remedy =
+        "the slot or the riser gives less than the GPU takes: move the card, and look at the BIOS";
+  } else if (speed != most_speed) {
+    finding.level = Level::kNote;
+    finding.remedy = "an idle GPU slows its link down: look again while it works";
+  }
+  return finding;
+}
+
+Finding DirectMemoryOf(const Host& host, const SurveyedGpu& gpu) {
+  Finding finding{.subject = SubjectOf(gpu, "memory over RDMA")};
+  const bool by_peer_memory = gpu.has_peer_memory && host.peer_memory;
+  finding.found =
+      absl::StrCat("dma-buf: ", gpu.exports_dmabuf ? "yes" : "no", "; peer memory: ",
+                   by_peer_memory        ? "yes"
+                   : host.peer_memory    ? "the module is loaded, and the GPU does not support it"
+                   : gpu.has_peer_memory ? "the module is not loaded"
+                                         : "no");
+  if (gpu.exports_dmabuf || by_peer_memory || host.ports.empty()) return finding;
+  finding.level = Level::kBad;
+  finding.remedy =
+      absl::StrCat("NICs cannot reach its memory, and every byte crosses the host's twice: ",
+                   host.open_driver ? "" : "install the open kernel modules (nvidia-open), or ",
+                   "modprobe nvidia-peermem");
+  return finding;
+}
+
+Finding WindowOf(const Host& host, const SurveyedGpu& gpu) {
+  const uint64_t window_bytes = host.DeviceAt(gpu).largest_region_bytes();
+  Finding finding{.subject = SubjectOf(gpu, "BAR1")};
+  if (window_bytes == 0) {
+    finding.found = "not told by the kernel";
+    return finding;
+  }
+  finding.found = absl::StrCat(Gigabytes(window_bytes), " of ", Gigabytes(gpu.memory_bytes));
+  if (window_bytes >= gpu.memory_bytes) return finding;
+  finding.level = Level::kNote;
+  finding.remedy =
+      "NICs reach no more than that of its memory at a time: turn on Resizable BAR and "
+      "\"Above 4G Decoding\" in the BIOS";
+  return finding;
+}
+
+Finding NearestNicOf(const Host& host, const SurveyedGpu& gpu, const SurveyedPort*& nearest) {
+  Finding finding{.subject = SubjectOf(gpu, "nearest NIC")};
+  const PciDevice device = host.DeviceAt(gpu);
+  PciDistance least = PciDistance::kSystem;
+  std::string names;
+  for (const SurveyedPort& port : host.ports) {
+    if (!port.usable.ok()) continue;
+    const PciDistance distance = DistanceBetween(device, host.DeviceOf(port));
+    if (nearest != nullptr && distance > least) continue;
+    if (nearest == nullptr || distance < least) names.clear();
+    if (nearest == nullptr || distance < least) nearest = &port;
+    least = distance;
+    absl::StrAppend(&names, names.empty() ? "" : ", ", port.name);
+  }
+  if (nearest == nullptr) {
+    finding.found = "there is no NIC that works";
+    return finding;
+  }
+  finding.found = absl::StrCat(names, " (", Describe(least), ")");
+  if (least <= PciDistance::kSwitches) return finding;
+  finding.level = Level::kNote;
+  finding.remedy =
+      "traffic between the two goes by the processor, at a lower rate than by a switch; "
+      "virtual machines hide switches";
+  return finding;
+}
+
+// What stands between the GPU and its nearest NIC, if anything does.
+std::vector<Finding> ObstaclesOf(const Host& host, const SurveyedGpu& gpu,
+                                 const SurveyedPort& nearest) {
+  std::vector<Finding> findings;
+  const PciDevice device = host.DeviceAt(gpu);
+  if (const std::string type = device.Read("iommu_group/type"); absl::StartsWith(type, "DMA")) {
+    findings.push_back({.subject = SubjectOf(gpu, "IOMMU"),
+                        .level = Level::kNote,
+                        .found = absl::StrCat("translates its addresses (", type, ")"),
+                        .remedy = "registrations of more than 2 GB may fail, and NICs are slower: "
+                                  "boot with iommu=pt"});
+  }
+  const PciDevice nic = host.DeviceOf(nearest);
+  if (DistanceBetween(device, nic) > PciDistance::kSwitches) return findings;
+  for (const PciDevice& end : {device, nic}) {
+    const std::optional<std::string> bridge = end.FindRedirectingBridge();
+    if (!bridge) continue;
+    findings.push_back(
+        {.subject = SubjectOf(gpu, "ACS"),
+         .level = Level::kNote,
+         .found = absl::StrCat("bridge ", *bridge, " sends what it says to ", nearest.name,
+                               " up to the processor"),
+         .remedy = absl::StrCat("outside of virtual machines, turn that off: setpci -s ", *bridge,
+                                " ECAP_ACS+6.w=0000 after each boot, or in the BIOS")});
+    break;
+  }
+  return findings;
+}
+
+}  // namespace
+
+std::vector<Finding> ExamineGpus(const std::string& root,
+                                 const absl::StatusOr<std::vector<SurveyedGpu>>& gpus,
+                                 const std::vector<SurveyedPort>& ports) {
+  Host host{.root = root, .ports = ports};
+  if (!gpus.ok()) {
+    return {{.subject = "GPUs", .found = std::string(gpus.status().message())}};
+  }
+  for (const char* module : kPeerMemoryModules) {
+    host.peer_memory = host.peer_memory || host.Has(module);
+  }
+  host.open_driver =
+      absl::StrContains(host.FirstLine("/proc/driver/nvidia/version"), "Open Kernel Module");
+  std::vector<Finding> findings = {DriverOf(host)};
+  for (const SurveyedGpu& gpu : *gpus) {
+    const SurveyedPort* nearest = nullptr;
+    findings.push_back(ItselfOf(host, gpu));
+    findings.push_back(LinkOf(host, gpu));
+    findings.push_back(WindowOf(host, gpu));
+    findings.push_back(DirectMemoryOf(host, gpu));
+    findings.push_back(NearestNicOf(host, gpu, nearest));
+    if (nearest == nullptr) continue;
+    for (Finding& finding : ObstaclesOf(host, gpu, *nearest))
+      findings.push_back(std::move(finding));
+  }
+  return findings;
+}
+
+}  // namespace waybill
