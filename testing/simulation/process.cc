@@ -286,6 +286,7 @@ void Process::HandleNotice(const Notice& notice) {
       return;
     case Notice::Kind::kReconnected:
       run_.Note(name(), " is back");
+      host_.OnBack(*this);
       return;
     case Notice::Kind::kEnded:
       run_.Note(name(), " is dismissed: ", notice.status.ToString());

@@ -39,6 +39,8 @@ class ProcessHost {
   virtual size_t decision_count() const = 0;
   // Returns true if a process whose place `process` took is alive.
   virtual bool HasRival(const Process& process) const = 0;
+  // The process has come back to a controller.
+  virtual void OnBack(const Process& process) = 0;
   // A trainer's user was told what became of a version.
   virtual void OnOutcome(uint64_t version, const std::string& group, bool committed) = 0;
   // A worker shows `version`; it showed `before` until now.
@@ -89,6 +91,8 @@ class Process final : public RankActions {
   // From now on another process may have the place of this one.
   void LosePlace() { replaced_ = was_replaced_ = true; }
   void RegainPlace() { replaced_ = false; }
+  // Another process of the same rank has the place, for a while at least.
+  void SharePlace() { was_replaced_ = true; }
   bool was_replaced() const { return was_replaced_; }  // At any time.
   // Returns how many decisions were recorded when the process joined.
   size_t born() const { return born_; }

@@ -37,6 +37,13 @@ bool World::HasRival(const Process& process) const {
   });
 }
 
+// A restarted controller takes whichever of two processes of one rank comes first.
+void World::OnBack(const Process& process) {
+  for (const auto& rank : ranks_) {
+    if (rank != nullptr && rank.get() != &process && rank->id() == process.id()) rank->SharePlace();
+  }
+}
+
 std::unique_ptr<Process> World::MakeProcess(size_t index) {
   return std::make_unique<Process>(&run_, &job_, &network_, this, job_.Ranks()[index],
                                    run_.NextNumber());

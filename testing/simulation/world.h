@@ -46,6 +46,7 @@ class World final : public ProcessHost {
   }
   size_t decision_count() const override { return controller_.decisions().size(); }
   bool HasRival(const Process& process) const override;
+  void OnBack(const Process& process) override;
   void OnOutcome(uint64_t version, const std::string& group, bool committed) override {
     promises_.OnOutcome(version, group, committed);
   }
