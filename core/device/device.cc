@@ -1,11 +1,13 @@
 #include "core/device/device.h"
 
 #include <cuda.h>
+#include <unistd.h>
 
 #include <bit>
 #include <cstdint>
 #include <utility>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "kernels/cuda/driver_functions.h"
@@ -59,6 +61,22 @@ absl::StatusOr<int> OrdinalAt(CUdeviceptr address) {
   return ordinal;
 }
 
+int AttributeOf(CUdevice device, CUdevice_attribute attribute) {
+  int value = 0;
+  const CUresult result = Driver()->cuDeviceGetAttribute_fn(&value, attribute, device);
+  return result == CUDA_SUCCESS ? value : 0;
+}
+
+InboundWrites InboundWritesOf(CUdevice device) {
+  if (AttributeOf(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) >=
+      CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER) {
+    return InboundWrites::kOrdered;
+  }
+  const int options = AttributeOf(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS);
+  return (options & CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST) != 0 ? InboundWrites::kFlushed
+                                                                      : InboundWrites::kUnknown;
+}
+
 void CUDA_CB CallAndDelete(void* then) {
   const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(then));
   (*owned)();
@@ -94,6 +112,7 @@ absl::StatusOr<std::shared_ptr<Device>> Device::Open(int ordinal) {
   if (result == CUDA_SUCCESS) result = Driver()->cuDevicePrimaryCtxRetain_fn(&context, number);
   WAYBILL_RETURN_IF_ERROR(Check(what, result));
   std::shared_ptr<Device> device(new Device(ordinal, number, name, context));
+  device->inbound_writes_ = InboundWritesOf(number);
   const Current current(context);
   WAYBILL_RETURN_IF_ERROR(current.Do(what, [] { return CUDA_SUCCESS; }));
   WAYBILL_RETURN_IF_ERROR(ToStatus(kernels::cuda::PrepareContext()));
@@ -113,6 +132,69 @@ absl::StatusOr<void*> Device::Allocate(size_t size_bytes) {
 void Device::Free(void* memory) {
   if (memory == nullptr) return;
   (void)Current(context_).Do("free", [&] { return Driver()->cuMemFree_fn(AddressOf(memory)); });
+}
+
+ExportedMemory Device::Export(const MemorySpan& memory) {
+  ExportedMemory exported{.span = memory, .dmabuf = {}, .why_none = {}};
+  exported.why_none = ExportDmabuf(exported);
+  return exported;
+}
+
+absl::Status Device::ExportDmabuf(ExportedMemory& exported) {
+  MemorySpan& span = exported.span;
+  const std::string what =
+      absl::StrCat("export ", span.size_bytes, " bytes of GPU ", ordinal_, " as a dma-buf");
+  if (AttributeOf(handle_, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) == 0) {
+    return absl::UnimplementedError(
+        absl::StrCat(what, ": its driver does not (the open kernel modules do)"));
+  }
+  // The driver takes whole pages of the host. Not the allocation that the memory lies in: a
+  // framework may have mapped many under one range of addresses.
+  const auto page = static_cast<CUdeviceptr>(sysconf(_SC_PAGESIZE));
+  const CUdeviceptr begin = AddressOf(span.data) / page * page;
+  const CUdeviceptr end = (AddressOf(span.data) + span.size_bytes + page - 1) / page * page;
+  int fd = -1;
+  WAYBILL_RETURN_IF_ERROR(Current(context_).Do(what, [&] {
+    return Driver()->cuMemGetHandleForAddressRange_fn(
+        &fd, begin, end - begin, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, /*flags=*/0);
+  }));
+  exported.dmabuf = UniqueFd(fd);
+  span.dmabuf_fd = fd;
+  span.dmabuf_offset_bytes = AddressOf(span.data) - begin;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> Device::PagesOf(const MemorySpan& memory) {
+  WAYBILL_RETURN_IF_ERROR(FindGpu());
+  const CUdeviceptr end = AddressOf(memory.data) + memory.size_bytes;
+  size_t pages = 0;
+  // An allocation is what was mapped at a time: with torch's expandable segments, 2 or 20 MiB.
+  for (CUdeviceptr at = AddressOf(memory.data); at < end;) {
+    CUdeviceptr base = 0;
+    size_t size_bytes = 0;
+    unsigned long long id = 0;
+    CUresult result = Driver()->cuMemGetAddressRange_fn(&base, &size_bytes, at);
+    if (result == CUDA_SUCCESS) {
+      result = Driver()->cuPointerGetAttribute_fn(&id, CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, at);
+    }
+    if (result != CUDA_SUCCESS || base + size_bytes <= at) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "byte ", at - AddressOf(memory.data), " of ", memory.size_bytes,
+          " is no memory of a GPU any more; keep it, or join again with what took its place"));
+    }
+    pages = absl::HashOf(pages, id, base, size_bytes);
+    at = base + size_bytes;
+  }
+  return pages;
+}
+
+absl::Status Device::FlushInboundWrites() {
+  if (inbound_writes_ == InboundWrites::kOrdered) return absl::OkStatus();
+  return Current(context_).Do("flush what NICs have written", [] {
+    return Driver()->cuFlushGPUDirectRDMAWrites_fn(
+        CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+        CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER);
+  });
 }
 
 absl::Status Device::Pin(void* memory, size_t size_bytes) {

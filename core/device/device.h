@@ -7,6 +7,7 @@
 #define WAYBILL_CORE_DEVICE_DEVICE_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -15,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "core/base/unique_fd.h"
 #include "core/fabric/fabric.h"
 #include "kernels/cuda/driver.h"
 
@@ -38,6 +40,20 @@ absl::Status FindGpu();
 // kUnavailable: there is no GPU; kInvalidArgument: they are not one device's memory.
 absl::StatusOr<int> FindDevice(const void* address, size_t size_bytes);
 
+// Memory of a device as a network registers it.
+struct ExportedMemory {
+  MemorySpan span;        // With the descriptor and the offset of its dma-buf, if there is one.
+  UniqueFd dmabuf;        // Has to live for as long as the span is registered, also anew.
+  absl::Status why_none;  // Why there is no dma-buf.
+};
+
+// When kernels see what a NIC has written to the device's memory.
+enum class InboundWrites : uint8_t {
+  kOrdered,  // Those that are launched once the host has seen the write's completion.
+  kFlushed,  // Those that are launched after Device::FlushInboundWrites().
+  kUnknown,  // The driver does not say.
+};
+
 // Thread-safe.
 class Device {
  public:
@@ -53,6 +69,23 @@ class Device {
   // Allocates memory of the device. It may wait for the device: do not call it during an update.
   absl::StatusOr<void*> Allocate(size_t size_bytes);
   void Free(void* memory);  // Null is taken.
+
+  // Exports memory of the device, from Allocate() or of a framework, to NICs as a dma-buf. Without
+  // one a NIC may still reach it, by the module nvidia-peermem. Whoever registers it has to do so
+  // again when other pages are put under its address.
+  ExportedMemory Export(const MemorySpan& memory);
+
+  // Returns a number that is another one once other pages are put under these addresses, as by a
+  // framework that frees memory and takes it again, or that unmaps it while it sleeps: what was
+  // exported before are the old pages then.
+  //
+  // kFailedPrecondition: not all of it is memory of a device (any more).
+  static absl::StatusOr<uint64_t> PagesOf(const MemorySpan& memory);
+
+  InboundWrites inbound_writes() const { return inbound_writes_; }
+  // Makes what NICs have written so far visible to the device. Does nothing where that is so
+  // anyway. Blocks for some microseconds.
+  absl::Status FlushInboundWrites();
 
   // Lets the device reach host memory at full speed, and copy to and from it without waiting, until
   // Unpin(). It takes as long as Allocate().
@@ -76,6 +109,8 @@ class Device {
   absl::Status After(Event event, std::function<void()> then);
 
  private:
+  absl::Status ExportDmabuf(ExportedMemory& exported);
+
   Device(int ordinal, int handle, std::string name, CUctx_st* context)
       : ordinal_(ordinal), handle_(handle), name_(std::move(name)), context_(context) {}
 
@@ -83,6 +118,7 @@ class Device {
   const int handle_;  // CUdevice in <cuda.h>.
   const std::string name_;
   CUctx_st* const context_;
+  InboundWrites inbound_writes_ = InboundWrites::kUnknown;
 };
 
 // Opens the device of those spans that are said to be a device's memory; null where none is.

@@ -16,6 +16,9 @@ absl::StatusOr<std::vector<SurveyedGpu>> SurveyGpus() { return FindGpu(); }
 Device::~Device() { std::abort(); }
 absl::StatusOr<void*> Device::Allocate(size_t) { std::abort(); }
 void Device::Free(void*) { std::abort(); }
+ExportedMemory Device::Export(const MemorySpan&) { std::abort(); }
+absl::StatusOr<uint64_t> Device::PagesOf(const MemorySpan&) { std::abort(); }
+absl::Status Device::FlushInboundWrites() { std::abort(); }
 absl::Status Device::Pin(void*, size_t) { std::abort(); }
 void Device::Unpin(void*) { std::abort(); }
 absl::StatusOr<Stream> Device::MakeStream() { std::abort(); }

@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <future>
@@ -95,6 +96,93 @@ TEST_F(DeviceTest, ARanksRegionsAreOnOneDevice) {
             "memory of GPU 0 and of GPU 1: a rank's regions are on one; join with a rank for each");
   EXPECT_FALSE(OpenDeviceOf({span(host.data(), MemoryKind::kDevice)}).ok());
   other->Free(its);
+}
+
+MemorySpan Span(uint8_t* memory, size_t size_bytes) {
+  return {MemoryKind::kDevice, reinterpret_cast<std::byte*>(memory), size_bytes};
+}
+
+// What a NIC sees at the beginning of memory that was exported.
+uint8_t FirstByteOf(const ExportedMemory& exported) {
+  uint8_t byte = 0;
+  const off_t at = lseek(exported.dmabuf.get(), 0, SEEK_CUR) +
+                   static_cast<off_t>(exported.span.dmabuf_offset_bytes);
+  EXPECT_EQ(pread(exported.dmabuf.get(), &byte, 1, at), 1);
+  return byte;
+}
+
+class ExportTest : public DeviceTest {
+ protected:
+  ExportTest() { SetAttribute(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 1); }
+  ~ExportTest() override {
+    SetAttribute(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 0);
+    SetAttribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING, 0);
+    SetAttribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS, 0);
+  }
+  static void SetAttribute(CUdevice_attribute attribute, int value) {
+    FakeCudaSetAttribute(0, attribute, value);
+  }
+};
+
+TEST_F(ExportTest, AnyPartOfAnAllocationIsExportedByWholePages) {
+  SetAttribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING,
+               CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER);
+  uint8_t* const memory = Allocate(20'000);
+  std::vector<uint8_t> bytes(20'000);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i / 3);
+  ASSERT_TRUE(device_->Copy(memory, bytes.data(), bytes.size(), stream_).ok());
+  ASSERT_TRUE(device_->Finish(stream_).ok());
+  for (const size_t begin : {0u, 1u, 4096u, 10'001u}) {
+    const ExportedMemory exported = device_->Export(Span(memory + begin, 20'000 - begin));
+    ASSERT_TRUE(exported.why_none.ok()) << exported.why_none;
+    EXPECT_EQ(exported.span.dmabuf_fd, exported.dmabuf.get());
+    EXPECT_EQ(exported.span.dmabuf_offset_bytes, begin % 4096);
+    EXPECT_EQ(FirstByteOf(exported), bytes[begin]);
+  }
+}
+
+TEST_F(ExportTest, WhereThereIsNoDmabufItIsSaidWhy) {
+  std::vector<uint8_t> host(16);
+  EXPECT_EQ(device_->Export(Span(host.data(), 16)).why_none.code(), absl::StatusCode::kInternal);
+  SetAttribute(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 0);
+  const ExportedMemory none = device_->Export(Span(Allocate(16), 16));
+  EXPECT_EQ(none.why_none.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(none.span.dmabuf_fd, -1);
+}
+
+TEST_F(ExportTest, WhatNicsHaveWrittenIsFlushedWhereTheDeviceDoesNotOrderIt) {
+  EXPECT_EQ((*Device::Open(0))->inbound_writes(), InboundWrites::kUnknown);
+  SetAttribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS,
+               CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST);
+  const std::shared_ptr<Device> device = *Device::Open(0);
+  EXPECT_EQ(device->inbound_writes(), InboundWrites::kFlushed);
+  uint8_t* const memory = Allocate(16);
+  const ExportedMemory exported = device->Export(Span(memory, 16));
+  const auto seen = [&] {
+    uint8_t byte = 0;
+    EXPECT_TRUE(device_->Copy(&byte, memory, 1, stream_).ok());
+    EXPECT_TRUE(device_->Finish(stream_).ok());
+    return byte;
+  };
+  const uint8_t written = 7;
+  ASSERT_EQ(pwrite(exported.dmabuf.get(), &written, 1, 0), 1);
+  EXPECT_EQ(seen(), 0);
+  EXPECT_TRUE(device->FlushInboundWrites().ok());
+  EXPECT_EQ(seen(), 7);
+  SetAttribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING,
+               CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER);
+  EXPECT_EQ((*Device::Open(0))->inbound_writes(), InboundWrites::kOrdered);
+}
+
+TEST_F(DeviceTest, OtherPagesUnderTheSameAddressesAreNoticed) {
+  uint8_t* const memory = Allocate(10'000);
+  const uint64_t before = *Device::PagesOf(Span(memory, 10'000));
+  EXPECT_EQ(*Device::PagesOf(Span(memory, 10'000)), before);
+  EXPECT_NE(*Device::PagesOf(Span(Allocate(10'000), 10'000)), before);
+  FakeCudaRemap(memory);
+  EXPECT_NE(*Device::PagesOf(Span(memory, 10'000)), before);
+  EXPECT_EQ(Device::PagesOf(Span(memory, 1 << 20)).status().code(),
+            absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(DeviceTest, AnEventIsToldOfWhenWhatIsBeforeItIsDone) {

@@ -30,6 +30,7 @@ namespace waybill::kernels::cuda {
   X(cuEventElapsedTime)             \
   X(cuEventRecord)                  \
   X(cuEventSynchronize)             \
+  X(cuFlushGPUDirectRDMAWrites)     \
   X(cuGetErrorName)                 \
   X(cuGetErrorString)               \
   X(cuInit)                         \
@@ -42,6 +43,8 @@ namespace waybill::kernels::cuda {
   X(cuLibraryLoadData)              \
   X(cuMemAlloc)                     \
   X(cuMemFree)                      \
+  X(cuMemGetAddressRange)           \
+  X(cuMemGetHandleForAddressRange)  \
   X(cuMemHostRegister)              \
   X(cuMemHostUnregister)            \
   X(cuMemcpyAsync)                  \

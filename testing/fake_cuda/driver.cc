@@ -37,6 +37,7 @@ CUctx_st contexts[kFakeGpuCount] = {{0}, {1}};
 thread_local std::vector<CUcontext> current;
 std::atomic<int64_t> calls_left{-1};  // Below 0: no end.
 std::atomic<uint64_t> bytes_to_host{0};
+std::atomic<uint64_t> bytes_to_device{0};
 std::atomic<int64_t> streams{0};
 std::mutex attributes_mutex;
 std::map<std::pair<int, int>, int> attributes;  // By device and attribute.
@@ -45,6 +46,12 @@ bool IsToFail() {
   if (calls_left < 0 || calls_left-- > 0) return false;
   calls_left = 0;
   return true;
+}
+
+int AttributeOf(int device, CUdevice_attribute attribute) {
+  const std::lock_guard lock(attributes_mutex);
+  const auto found = attributes.find({device, attribute});
+  return found == attributes.end() ? 0 : found->second;
 }
 
 std::byte* At(CUdeviceptr address) { return reinterpret_cast<std::byte*>(address); }
@@ -61,7 +68,9 @@ CUresult Queue(CUstream stream, std::function<void()> work) {
 
 void CopyNow(CUdeviceptr to, CUdeviceptr from, size_t size_bytes) {
   const FakeMemory& memory = FakeMemory::Get();
-  if (memory.DeviceOf(At(from)) >= 0 && memory.DeviceOf(At(to)) < 0) bytes_to_host += size_bytes;
+  const bool from_device = memory.DeviceOf(At(from)) >= 0, to_device = memory.DeviceOf(At(to)) >= 0;
+  if (from_device && !to_device) bytes_to_host += size_bytes;
+  if (!from_device && to_device) bytes_to_device += size_bytes;
   std::memcpy(At(to), At(from), size_bytes);
 }
 
@@ -96,9 +105,7 @@ FAKE cuDeviceTotalMem(size_t* size_bytes, CUdevice) {
   return CUDA_SUCCESS;
 }
 FAKE cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
-  const std::lock_guard lock(attributes_mutex);
-  const auto found = attributes.find({device, attribute});
-  *value = found == attributes.end() ? 0 : found->second;
+  *value = AttributeOf(device, attribute);
   return CUDA_SUCCESS;
 }
 FAKE cuGetErrorName(CUresult result, const char** name) {
@@ -141,6 +148,40 @@ FAKE cuMemAlloc(CUdeviceptr* address, size_t size_bytes) {
 FAKE cuMemFree(CUdeviceptr address) {
   return FakeMemory::Get().Free(At(address)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
+FAKE cuMemGetAddressRange(CUdeviceptr* begin, size_t* size_bytes, CUdeviceptr address) {
+  const FakeMemory::Place place = FakeMemory::Get().Find(At(address));
+  if (place.size_bytes == 0) return CUDA_ERROR_NOT_FOUND;
+  *begin = reinterpret_cast<CUdeviceptr>(place.begin);
+  *size_bytes = place.size_bytes;
+  return CUDA_SUCCESS;
+}
+FAKE cuMemGetHandleForAddressRange(void* handle, CUdeviceptr begin, size_t size_bytes,
+                                   CUmemRangeHandleType type, unsigned long long flags) {
+  const int device = FakeMemory::Get().DeviceOf(At(begin));
+  if (device < 0 || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || flags != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (AttributeOf(device, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) == 0) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  if (IsToFail()) return CUDA_ERROR_OUT_OF_MEMORY;
+  const bool ordered = AttributeOf(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) >=
+                       CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER;
+  const int fd = FakeMemory::Get().Export(At(begin), size_bytes, ordered);
+  *static_cast<int*>(handle) = fd;
+  return fd < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+FAKE cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget, CUflushGPUDirectRDMAWritesScope) {
+  if (current.empty() || current.back() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if ((AttributeOf(current.back()->device,
+                   CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS) &
+       CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST) == 0) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
+  FakeMemory::Get().Flush();
+  return CUDA_SUCCESS;
+}
 FAKE cuMemHostRegister(void* memory, size_t size_bytes, unsigned) {
   return FakeMemory::Get().Pin(static_cast<std::byte*>(memory), size_bytes)
              ? CUDA_SUCCESS
@@ -156,6 +197,10 @@ FAKE cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdevicep
   if (device < 0 && !FakeMemory::Get().IsPinned(At(address))) return CUDA_ERROR_INVALID_VALUE;
   if (attribute == CU_POINTER_ATTRIBUTE_MEMORY_TYPE) {
     *static_cast<unsigned*>(value) = device < 0 ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+    return CUDA_SUCCESS;
+  }
+  if (attribute == CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID && device >= 0) {
+    *static_cast<unsigned long long*>(value) = FakeMemory::Get().Find(At(address)).id;
     return CUDA_SUCCESS;
   }
   if (attribute != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) return CUDA_ERROR_NOT_SUPPORTED;
@@ -257,10 +302,13 @@ extern "C" __attribute__((visibility("default"))) void FakeCudaSetAttribute(int 
   const std::lock_guard lock(attributes_mutex);
   attributes[{device, attribute}] = value;
 }
+extern "C" __attribute__((visibility("default"))) void FakeCudaRemap(void* memory) {
+  FakeMemory::Get().Remap(static_cast<std::byte*>(memory));
+}
 extern "C" __attribute__((visibility("default"))) void FakeCudaFail(int64_t after) {
   calls_left = after;
 }
 extern "C" __attribute__((visibility("default"))) FakeCudaUse FakeCudaNow() {
   return {FakeMemory::Get().allocation_count(), FakeMemory::Get().pin_count(),
-          static_cast<uint64_t>(streams.load()), bytes_to_host.load()};
+          static_cast<uint64_t>(streams.load()), bytes_to_host.load(), bytes_to_device.load()};
 }

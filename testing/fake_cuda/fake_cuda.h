@@ -6,17 +6,22 @@
 
 inline constexpr int kFakeGpuCount = 2;
 
-// What the whole process uses now, and the bytes that it has copied to the host since it began.
+// What the whole process uses now, and the bytes that it has copied between the host and GPUs since
+// it began.
 struct FakeCudaUse {
   uint64_t allocations;
   uint64_t pinned;
   uint64_t streams;
   uint64_t bytes_to_host;
+  uint64_t bytes_to_device;
 };
 
 extern "C" {
 // What a GPU says of an attribute (CUdevice_attribute in <cuda.h>); 0 where nothing was set.
 void FakeCudaSetAttribute(int device, int attribute, int value);
+// Puts fresh pages under the allocation at that address of a GPU, as an engine that sleeps and
+// wakes.
+void FakeCudaRemap(void* memory);
 // Makes all launches and copies fail after the next `after` ones. A negative number ends that.
 void FakeCudaFail(int64_t after);
 FakeCudaUse FakeCudaNow();

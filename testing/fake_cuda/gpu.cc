@@ -1,14 +1,38 @@
 #include "testing/fake_cuda/gpu.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <iterator>
+#include <string>
 #include <utility>
 
 namespace waybill {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
+
+UniqueFd MakeFile(size_t size_bytes) {
+  UniqueFd file(memfd_create("fake GPU", MFD_CLOEXEC));
+  if (file.valid() && ftruncate(file.get(), static_cast<off_t>(size_bytes)) != 0) file.Reset();
+  return file;
+}
+
+std::vector<std::byte> ReadFile(const UniqueFd& file, size_t size_bytes) {
+  std::vector<std::byte> bytes(size_bytes);
+  if (pread(file.get(), bytes.data(), size_bytes, 0) != static_cast<ssize_t>(size_bytes)) abort();
+  return bytes;
+}
+
+void WriteFile(const UniqueFd& file, const std::vector<std::byte>& bytes, size_t begin,
+               size_t size_bytes) {
+  if (pwrite(file.get(), bytes.data() + begin, size_bytes, static_cast<off_t>(begin)) !=
+      static_cast<ssize_t>(size_bytes)) {
+    abort();
+  }
+}
 
 size_t Pages(size_t size_bytes) { return (size_bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
@@ -20,12 +44,72 @@ FakeMemory& FakeMemory::Get() {
 }
 
 std::byte* FakeMemory::Allocate(size_t size_bytes, int device) {
-  void* const pages =
-      mmap(nullptr, Pages(size_bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  UniqueFd file = MakeFile(Pages(size_bytes));
+  if (!file.valid()) return nullptr;
+  void* const pages = mmap(nullptr, Pages(size_bytes), PROT_NONE, MAP_SHARED, file.get(), 0);
   if (pages == MAP_FAILED) return nullptr;
   const std::lock_guard lock(mutex_);
-  allocations_[static_cast<std::byte*>(pages)] = {size_bytes, device};
+  allocations_[static_cast<std::byte*>(pages)] = {size_bytes, device, ++last_id_, std::move(file),
+                                                  UniqueFd()};
   return static_cast<std::byte*>(pages);
+}
+
+int FakeMemory::Export(std::byte* begin, size_t size_bytes, bool ordered) {
+  const std::lock_guard lock(mutex_);
+  const auto after = allocations_.upper_bound(begin);
+  if (after == allocations_.begin()) return -1;
+  auto& [first, allocation] = *std::prev(after);
+  const auto offset = static_cast<size_t>(begin - first);
+  const size_t pages_bytes = Pages(allocation.size_bytes);
+  if (offset % kPageBytes != 0 || size_bytes % kPageBytes != 0 || size_bytes == 0 ||
+      offset >= pages_bytes || size_bytes > pages_bytes - offset) {
+    return -1;
+  }
+  if (!ordered && !allocation.inbound.valid()) {
+    allocation.inbound = MakeFile(pages_bytes);
+    allocation.flushed = ReadFile(allocation.pages, pages_bytes);
+    WriteFile(allocation.inbound, allocation.flushed, 0, pages_bytes);
+  }
+  // A descriptor of its own, with its own position.
+  const int of = (ordered ? allocation.pages : allocation.inbound).get();
+  const int fd = open(("/proc/self/fd/" + std::to_string(of)).c_str(), O_RDWR | O_CLOEXEC);
+  lseek(fd, static_cast<off_t>(offset), SEEK_SET);
+  return fd;
+}
+
+FakeMemory::Place FakeMemory::Find(std::byte* address) const {
+  const std::lock_guard lock(mutex_);
+  const auto after = allocations_.upper_bound(address);
+  if (after == allocations_.begin()) return {};
+  const auto& [begin, allocation] = *std::prev(after);
+  if (address >= begin + allocation.size_bytes) return {};
+  return {begin, allocation.size_bytes, allocation.id};
+}
+
+void FakeMemory::Remap(std::byte* address) {
+  const std::lock_guard lock(mutex_);
+  auto& [begin, allocation] = *std::prev(allocations_.upper_bound(address));
+  const size_t size_bytes = Pages(allocation.size_bytes);
+  UniqueFd file = MakeFile(size_bytes);
+  if (mmap(begin, size_bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, file.get(), 0) == MAP_FAILED) {
+    abort();
+  }
+  allocation.pages = std::move(file);
+  allocation.inbound.Reset();
+  allocation.id = ++last_id_;
+}
+
+void FakeMemory::Flush() {
+  const std::lock_guard lock(mutex_);
+  for (auto& [begin, allocation] : allocations_) {
+    if (!allocation.inbound.valid()) continue;
+    const size_t size_bytes = allocation.flushed.size();
+    const std::vector<std::byte> now = ReadFile(allocation.inbound, size_bytes);
+    for (size_t i = 0; i < size_bytes; ++i) {  // What the device itself has written stays.
+      if (now[i] != allocation.flushed[i]) WriteFile(allocation.pages, now, i, 1);
+    }
+    allocation.flushed = now;
+  }
 }
 
 bool FakeMemory::Free(std::byte* memory) {

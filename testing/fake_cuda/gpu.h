@@ -11,6 +11,9 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
+
+#include "core/base/unique_fd.h"
 
 namespace waybill {
 
@@ -22,6 +25,21 @@ class FakeMemory {
 
   std::byte* Allocate(size_t size_bytes, int device);
   bool Free(std::byte* memory);
+  // Returns a descriptor of the pages of a range, positioned at its first byte; -1 if it is no
+  // range of whole pages of one allocation. With `ordered` the device sees at once what is written
+  // to them; else after Flush().
+  int Export(std::byte* begin, size_t size_bytes, bool ordered);
+  void Flush();
+
+  // An allocation, by an address in it; a size of 0: there is none.
+  struct Place {
+    std::byte* begin = nullptr;
+    size_t size_bytes = 0;
+    uint64_t id = 0;  // Of its pages.
+  };
+  Place Find(std::byte* address) const;
+  // Puts fresh pages under the allocation. Those that were exported are not reached any more.
+  void Remap(std::byte* address);
   // Returns the device to whose memory the address belongs, or -1.
   int DeviceOf(const std::byte* address) const;
 
@@ -39,6 +57,11 @@ class FakeMemory {
   struct Allocation {
     size_t size_bytes;
     int device;
+    uint64_t id;
+    UniqueFd pages;
+    // What NICs write to, if that has to be flushed, and what was there at the last flush.
+    UniqueFd inbound;
+    std::vector<std::byte> flushed = {};
   };
 
   void Protect(int protection) const;
@@ -47,6 +70,7 @@ class FakeMemory {
   mutable std::mutex mutex_;
   std::map<std::byte*, Allocation> allocations_;
   std::map<std::byte*, size_t> pinned_;
+  uint64_t last_id_ = 0;
 };
 
 // A point in a stream, which the stream has passed or not. Thread-safe.

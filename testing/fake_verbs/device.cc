@@ -162,14 +162,12 @@ int Device::FreePd(ibv_pd* pd) {
   return 0;
 }
 
-ibv_mr* Device::Register(ibv_pd* pd, uint64_t address, uint64_t size, unsigned access,
-                         RegistrationKind kind) {
-  if (failed_ || (kind == RegistrationKind::kDmabuf && !options_.dmabuf)) {
+ibv_mr* Device::Register(ibv_pd* pd, const Range& range, unsigned access) {
+  if (failed_ || (range.kind == RegistrationKind::kDmabuf && !options_.dmabuf)) {
     errno = failed_ ? EIO : EOPNOTSUPP;
     return nullptr;
   }
-  Registration* made =
-      memory_.Register(pd, address, size, access, kind, options_.max_registration_bytes);
+  Registration* made = memory_.Register(pd, range, access, options_.max_registration_bytes);
   if (made != nullptr) ++static_cast<ProtectionDomain*>(pd)->users;
   return made;
 }

@@ -68,8 +68,7 @@ class Device : public ibv_device {
   int QueryGid(uint32_t port, uint32_t index, ibv_gid_entry* gid) const;
   ibv_pd* AllocatePd(ibv_context* context);
   int FreePd(ibv_pd* pd);
-  ibv_mr* Register(ibv_pd* pd, uint64_t address, uint64_t size, unsigned access,
-                   RegistrationKind kind);
+  ibv_mr* Register(ibv_pd* pd, const Range& range, unsigned access);
   int Deregister(ibv_mr* mr);
   ibv_comp_channel* CreateChannel(ibv_context* context);
   int DestroyChannel(ibv_comp_channel* channel);

@@ -248,18 +248,23 @@ int FakeHost::DeallocPd(ibv_pd* pd) {
 ibv_mr* FakeHost::RegMr(ibv_pd* pd, void* address, size_t size, unsigned access) {
   const Lock lock(wire_.mutex());
   if (!wire_.IsAlive(pd, "ibv_reg_mr")) return nullptr;
-  return Made(DeviceOf(pd->context)
-                  .Register(pd, reinterpret_cast<uintptr_t>(address), size, access,
-                            RegistrationKind::kPlain));
+  return Made(
+      DeviceOf(pd->context)
+          .Register(pd, {.address = reinterpret_cast<uintptr_t>(address), .size = size}, access));
 }
 
-ibv_mr* FakeHost::RegDmabufMr(ibv_pd* pd, uint64_t, size_t size, uint64_t address, int,
+ibv_mr* FakeHost::RegDmabufMr(ibv_pd* pd, uint64_t offset, size_t size, uint64_t address, int fd,
                               int access) {
   const Lock lock(wire_.mutex());
   if (!wire_.IsAlive(pd, "ibv_reg_dmabuf_mr")) return nullptr;
-  return Made(
-      DeviceOf(pd->context)
-          .Register(pd, address, size, static_cast<unsigned>(access), RegistrationKind::kDmabuf));
+  return Made(DeviceOf(pd->context)
+                  .Register(pd,
+                            {.address = address,
+                             .size = size,
+                             .kind = RegistrationKind::kDmabuf,
+                             .fd = fd,
+                             .offset = offset},
+                            static_cast<unsigned>(access)));
 }
 
 int FakeHost::DeregMr(ibv_mr* mr) {

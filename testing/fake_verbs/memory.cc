@@ -1,8 +1,42 @@
 #include "testing/fake_verbs/memory.h"
 
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
 #include <utility>
 
 namespace waybill::fake_verbs {
+namespace {
+
+constexpr uint64_t kPageBytes = 4096;
+
+// As a kernel without a module for peer memory: it does not find the pages of a device.
+bool IsHostMemory(uint64_t address) {
+  char byte = 0;
+  const iovec here = {&byte, 1};
+  const iovec there = {reinterpret_cast<void*>(address), 1};
+  return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1;
+}
+
+// Maps what a dma-buf has of the range. Returns what errno is to be.
+int MapDmabuf(const Range& range, Registration& registration) {
+  if (range.offset % kPageBytes != range.address % kPageBytes) return EINVAL;
+  struct stat file = {};
+  const off_t begin = lseek(range.fd, 0, SEEK_CUR);
+  if (begin < 0 || fstat(range.fd, &file) != 0) return EBADF;
+  const uint64_t size = range.offset + range.size;
+  if (static_cast<uint64_t>(begin) + size > static_cast<uint64_t>(file.st_size)) return EINVAL;
+  void* const mapping = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, range.fd, begin);
+  if (mapping == MAP_FAILED) return errno;
+  registration.mapping = std::shared_ptr<std::byte>(static_cast<std::byte*>(mapping),
+                                                    [size](std::byte* m) { munmap(m, size); });
+  registration.bytes = registration.mapping.get() + range.offset;
+  return 0;
+}
+
+}  // namespace
 
 bool Memory::IsToFail(uint64_t size, RegistrationKind kind) {
   if (!fault_ || size <= fault_->above_bytes || size == fault_->spared_bytes) return false;
@@ -16,8 +50,9 @@ bool Memory::IsToFail(uint64_t size, RegistrationKind kind) {
   return true;
 }
 
-Registration* Memory::Register(ibv_pd* pd, uint64_t address, uint64_t size, unsigned access,
-                               RegistrationKind kind, uint64_t most_bytes) {
+Registration* Memory::Register(ibv_pd* pd, const Range& range, unsigned access,
+                               uint64_t most_bytes) {
+  const auto [address, size, kind, fd, offset] = range;
   if (IsToFail(size, kind)) {
     errno = fault_->error;
     return nullptr;
@@ -30,6 +65,14 @@ Registration* Memory::Register(ibv_pd* pd, uint64_t address, uint64_t size, unsi
     return nullptr;
   }
   auto registration = std::make_unique<Registration>();
+  registration->bytes = reinterpret_cast<std::byte*>(address);
+  const int error = kind == RegistrationKind::kDmabuf ? MapDmabuf(range, *registration)
+                    : IsHostMemory(address)           ? 0
+                                                      : EFAULT;
+  if (error != 0) {
+    errno = error;
+    return nullptr;
+  }
   registration->context = pd->context;
   registration->pd = pd;
   registration->addr = reinterpret_cast<void*>(address);
@@ -62,7 +105,7 @@ std::byte* Memory::Within(const Registration& registration, const ibv_pd* pd, ui
   if (registration.pd != pd || address < registration.begin) return nullptr;
   const uint64_t offset = address - registration.begin;
   if (offset > registration.length || size > registration.length - offset) return nullptr;
-  return static_cast<std::byte*>(registration.addr) + offset;
+  return registration.bytes + offset;
 }
 
 std::byte* Memory::Local(uint32_t key, const ibv_pd* pd, uint64_t address, uint64_t size) const {

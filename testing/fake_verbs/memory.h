@@ -15,10 +15,22 @@ namespace waybill::fake_verbs {
 
 enum class RegistrationKind { kPlain, kDmabuf };
 
+// What is to be registered.
+struct Range {
+  uint64_t address = 0;
+  uint64_t size = 0;
+  RegistrationKind kind = RegistrationKind::kPlain;
+  // Of a dma-buf. It begins where the descriptor is positioned, as those of //testing/fake_cuda do.
+  int fd = -1;
+  uint64_t offset = 0;
+};
+
 struct Registration : ibv_mr {
   uint64_t begin = 0;
   unsigned access = 0;
   RegistrationKind kind = RegistrationKind::kPlain;
+  std::byte* bytes = nullptr;
+  std::shared_ptr<std::byte> mapping;  // Of a dma-buf's pages.
 };
 
 // Says which registrations fail.
@@ -39,8 +51,7 @@ class Memory {
   void Fail(const RegistrationFault& fault) { fault_ = fault; }
 
   // Returns null and sets errno on failure.
-  Registration* Register(ibv_pd* pd, uint64_t address, uint64_t size, unsigned access,
-                         RegistrationKind kind, uint64_t most_bytes);
+  Registration* Register(ibv_pd* pd, const Range& range, unsigned access, uint64_t most_bytes);
   // Returns what ibv_dereg_mr returns. If that is an errno, the keys stay valid.
   int Deregister(const ibv_mr* mr);
   // Makes the next `count` deregistrations fail with EBUSY.

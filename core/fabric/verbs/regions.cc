@@ -13,23 +13,37 @@
 namespace waybill::verbs {
 namespace {
 
-absl::Status RegistrationError(const OwnRegion& region, const Device& device, int error) {
+// The kernel's ENOTSUPP, which has no name outside of it.
+constexpr int kTopologyError = 524;
+
+std::string Errno(int error) { return absl::StrCat(std::strerror(error), " (errno ", error, ")"); }
+
+}  // namespace
+
+absl::Status Regions::ErrorOf(const OwnRegion& region, const Device& device,
+                              const Refusal& refusal) {
   const std::string what =
       absl::StrCat("register \"", region.name, "\" (", region.memory.size_bytes, " bytes) with ",
-                   device.name(), ": ", std::strerror(error), " (errno ", error, ")");
-  if (error == ENOMEM) {
+                   device.name(), ": ", Errno(refusal.by_address));
+  if (region.memory.kind == MemoryKind::kDevice && refusal.by_address != ENOMEM) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        what,
+        refusal.by_dmabuf == 0
+            ? std::string("; registering a GPU's memory needs a dma-buf of it, or the "
+                          "nvidia-peermem module")
+            : absl::StrCat(", and as a dma-buf: ",
+                           refusal.by_dmabuf == kTopologyError
+                               ? "the GPU's driver refuses this pair of GPU and NIC (errno 524)"
+                               : Errno(refusal.by_dmabuf),
+                           "; `waybill doctor` says what is between the two")));
+  }
+  if (refusal.by_address == ENOMEM) {
     return absl::ResourceExhaustedError(absl::StrCat(
         what,
         "; the limit on locked memory (ulimit -l) or the device's translation table is full"));
   }
-  if (region.memory.kind == MemoryKind::kDevice) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        what, "; registering a GPU's memory needs a dma-buf of it, or the nvidia-peermem module"));
-  }
   return absl::InternalError(what);
 }
-
-}  // namespace
 
 Regions::~Regions() {
   for (auto& [id, region] : regions_) (void)Deregister(region);
@@ -107,7 +121,8 @@ void Regions::ForgetLane(LaneId lane) {
   for (auto& [id, region] : regions_) region.grants.erase(lane);
 }
 
-ibv_mr* Regions::RegisterWith(Device& device, const OwnRegion& region) {
+ibv_mr* Regions::RegisterWith(Device& device, const OwnRegion& region, Refusal& refusal) {
+  refusal = {};
   // A source may be memory that this process cannot write either, such as a mapped checkpoint.
   unsigned access = region.is_source ? 0 : IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
   // An optional flag: the library leaves it out where the device does not know it.
@@ -120,10 +135,12 @@ ibv_mr* Regions::RegisterWith(Device& device, const OwnRegion& region) {
         verbs_.RegDmabufMr(device.pd(), region.memory.dmabuf_offset_bytes, region.memory.size_bytes,
                            reinterpret_cast<uintptr_t>(region.memory.data), region.memory.dmabuf_fd,
                            static_cast<int>(access));
+    if (mr == nullptr) refusal.by_dmabuf = errno;
   }
   // Host memory, or a GPU's by peer memory where there is no dma-buf.
   if (mr == nullptr) {
     mr = verbs_.RegMr(device.pd(), region.memory.data, region.memory.size_bytes, access);
+    if (mr == nullptr) refusal.by_address = errno;
   }
   return mr;
 }
@@ -136,13 +153,13 @@ absl::Status Regions::RegisterWithDevices(OwnRegion& region,
       region.registrations.push_back(nullptr);
       continue;
     }
-    ibv_mr* mr = RegisterWith(*device, region);
+    Refusal refusal;
+    ibv_mr* mr = RegisterWith(*device, region, refusal);
     ibv_mr* refused = nullptr;
     if (mr != nullptr && std::find(old_keys.begin(), old_keys.end(), mr->rkey) != old_keys.end()) {
       // While this one lives, another one has another key.
-      refused = std::exchange(mr, RegisterWith(*device, region));
+      refused = std::exchange(mr, RegisterWith(*device, region, refusal));
     }
-    const int error = errno;
     region.registrations.push_back(mr);
     if (mr != nullptr) {
       ++counts_.registrations;
@@ -153,9 +170,9 @@ absl::Status Regions::RegisterWithDevices(OwnRegion& region,
     if (mr != nullptr && given_up.ok()) continue;
     (void)Deregister(region);
     if (!given_up.ok()) return given_up;
-    absl::Status status = RegistrationError(region, *device, error);
-    const bool may_bounce =
-        error == ENOMEM && region.memory.kind != MemoryKind::kDevice && !region.is_source;
+    absl::Status status = ErrorOf(region, *device, refusal);
+    const bool may_bounce = refusal.by_address == ENOMEM &&
+                            region.memory.kind != MemoryKind::kDevice && !region.is_source;
     return may_bounce ? Bounce(region, status) : status;
   }
   counts_.time += absl::Now() - begin;

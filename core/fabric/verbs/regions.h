@@ -89,7 +89,15 @@ class Regions {
   absl::StatusOr<Region> Add(OwnRegion region);
   // `old_keys` are the remote keys that the region must not get again.
   absl::Status RegisterWithDevices(OwnRegion& region, const std::vector<uint32_t>& old_keys);
-  ibv_mr* RegisterWith(Device& device, const OwnRegion& region);
+  // Why a registration was refused; 0: it was not tried.
+  struct Refusal {
+    int by_dmabuf = 0;
+    int by_address = 0;
+  };
+  static absl::Status ErrorOf(const OwnRegion& region, const Device& device,
+                              const Refusal& refusal);
+  // Returns null if it is refused.
+  ibv_mr* RegisterWith(Device& device, const OwnRegion& region, Refusal& refusal);
   // Bounces a region that had no room, if there is room for rings.
   absl::Status Bounce(OwnRegion& region, const absl::Status& why);
   // Both: kInternal if a device says no. The registration is kept in `stuck`.

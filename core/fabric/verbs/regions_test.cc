@@ -1,6 +1,8 @@
 #include "core/fabric/verbs/regions.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <memory>
@@ -8,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "core/base/unique_fd.h"
 #include "testing/fake_verbs/fake_network.h"
 
 namespace waybill::verbs {
@@ -29,8 +32,15 @@ class RegionsTest : public testing::Test {
     regions.emplace(&host, std::vector<Device*>{opened[0].get(), opened[1].get()}, relaxed_ordering,
                     kBounce);
   }
-  MemorySpan OfDevice(int dmabuf_fd = -1) {
-    return {MemoryKind::kDevice, memory.data(), memory.size(), dmabuf_fd};
+  MemorySpan OfDevice() { return {MemoryKind::kDevice, memory.data(), memory.size()}; }
+  // Whose dma-buf has so many bytes.
+  MemorySpan Exported(uint64_t size_bytes = 3 << 12) {
+    dmabuf = UniqueFd(memfd_create("a GPU's", MFD_CLOEXEC));
+    EXPECT_EQ(ftruncate(dmabuf.get(), static_cast<off_t>(size_bytes)), 0);
+    MemorySpan span = OfDevice();
+    span.dmabuf_fd = dmabuf.get();
+    span.dmabuf_offset_bytes = reinterpret_cast<uintptr_t>(memory.data()) % 4096;
+    return span;
   }
   MemorySpan OfHost() { return {MemoryKind::kHost, memory.data(), memory.size()}; }
   size_t Alive(const char* device) { return host.counts(device).registrations; }
@@ -39,6 +49,7 @@ class RegionsTest : public testing::Test {
   FakeNetwork network;
   FakeHost& host = network.Host("a");
   std::vector<std::byte> memory = std::vector<std::byte>(5000);
+  UniqueFd dmabuf;
   std::vector<std::unique_ptr<Device>> opened;
   std::optional<Regions> regions;
 };
@@ -76,7 +87,7 @@ TEST_F(RegionsTest, NoWritesPassEachOtherWhereThatIsTurnedOff) {
 
 TEST_F(RegionsTest, ADmabufIsTriedFirst) {
   Make();
-  ASSERT_TRUE(regions->Register(OfDevice(/*dmabuf_fd=*/3), "device").ok());
+  ASSERT_TRUE(regions->Register(Exported(), "device").ok());
   EXPECT_EQ(host.newest_registration("mlx5_0")->kind, RegistrationKind::kDmabuf);
   EXPECT_EQ(host.newest_registration("mlx5_0")->begin, reinterpret_cast<uintptr_t>(memory.data()));
   ASSERT_TRUE(regions->Register(OfHost(), "host").ok());
@@ -85,20 +96,50 @@ TEST_F(RegionsTest, ADmabufIsTriedFirst) {
 
 TEST_F(RegionsTest, WithoutDmabufsADevicesMemoryIsRegisteredAsAnyOther) {
   Make(true, {.dmabuf = false});
-  ASSERT_TRUE(regions->Register(OfDevice(/*dmabuf_fd=*/3), "device").ok());
+  ASSERT_TRUE(regions->Register(Exported(), "device").ok());
   EXPECT_EQ(host.newest_registration("mlx5_0")->kind, RegistrationKind::kPlain);
 }
 
 TEST_F(RegionsTest, WhereADevicesMemoryCannotBeRegisteredItIsSaidWhatIsMissing) {
   Make(true, {.dmabuf = false});
   host.FailRegistrations("mlx5_1", {.error = EFAULT});
-  const absl::Status status = regions->Register(OfDevice(3), "gpu memory").status();
+  const absl::Status status = regions->Register(OfDevice(), "gpu memory").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(status.message(),
             "register \"gpu memory\" (5000 bytes) with mlx5_1: Bad address (errno 14); registering "
             "a GPU's memory needs a dma-buf of it, or the nvidia-peermem module");
   EXPECT_EQ(Alive("mlx5_0"), 0u);
 }
+
+struct RefusedDmabuf {
+  const char* name;
+  int error;  // 0: the dma-buf is too short.
+  const char* told;
+};
+
+class RefusedDmabufTest : public RegionsTest, public testing::WithParamInterface<RefusedDmabuf> {};
+
+// The second errno alone would hide why the better way was not taken.
+TEST_P(RefusedDmabufTest, IsToldBesideWhyTheOtherWayIsClosed) {
+  Make();
+  host.FailRegistrations("mlx5_0", {.error = EFAULT, .kind = RegistrationKind::kPlain});
+  const MemorySpan memory = Exported(GetParam().error == 0 ? 4096 : 3 << 12);
+  if (GetParam().error != 0) {
+    host.FailRegistrations("mlx5_0", {.error = GetParam().error});
+  }
+  const absl::Status status = regions->Register(memory, "gpu memory").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(absl::StrContains(status.message(), GetParam().told)) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "waybill doctor")) << status;
+  EXPECT_EQ(Alive("mlx5_0"), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, RefusedDmabufTest,
+    testing::Values(RefusedDmabuf{"by_topology", 524,
+                                  "refuses this pair of GPU and NIC (errno 524)"},
+                    RefusedDmabuf{"as_too_short", 0, "as a dma-buf: Invalid argument (errno 22)"}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 TEST_F(RegionsTest, ASourceIsReadByTheDeviceOnlyAndIsNeverBounced) {
   Make();
