@@ -299,10 +299,10 @@ typedef struct waybill_region_options {
 /* Lends memory of the caller to Waybill. Trainers read it, and workers write to it.
  *
  * DEVICE is memory of a GPU. All regions of a rank that are GPU memory must be of the same GPU. A
- * trainer's regions are read by kernels of that GPU, on streams of Waybill's own; Waybill never
- * waits for the GPU as a whole. A worker's regions are copied to before COMMIT
- * (WAYBILL_MODE_SHADOW_COPY only); by then, the caller's own work on the GPU's streams must have
- * ended.
+ * trainer's regions are read by kernels of that GPU, on streams of Waybill's own, and by NICs;
+ * Waybill never waits for the GPU as a whole. A worker's regions are copied to before COMMIT
+ * (WAYBILL_MODE_SHADOW_COPY), or written to by NICs (WAYBILL_MODE_IN_PLACE, with RDMA only); by
+ * then, the caller's own work on the GPU's streams must have ended.
  *
  * - WAYBILL_INVALID_ARGUMENT: `data` is NULL and size_bytes is not 0; the range overflows; or
  *   `kind` is DEVICE and the memory is not a GPU's.

@@ -54,6 +54,14 @@ absl::StatusOr<int> OrdinalAt(CUdeviceptr address) {
     return absl::InvalidArgumentError(kind == CU_MEMORYTYPE_HOST ? "it is host memory"
                                                                  : "the driver does not know it");
   }
+  bool managed = false;
+  if (Driver()->cuPointerGetAttribute_fn(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) ==
+          CUDA_SUCCESS &&
+      managed) {
+    return absl::InvalidArgumentError(
+        "it is managed memory, whose pages move between the host and GPUs; allocate it with "
+        "cudaMalloc()");
+  }
   int ordinal = 0;
   WAYBILL_RETURN_IF_ERROR(Check(
       "cuPointerGetAttribute",

@@ -1,6 +1,7 @@
 // Replaces device.cc in a build without a CUDA compiler: no device is ever found.
 
 #include <cstdlib>
+#include <string>
 
 #include "core/device/device.h"
 #include "core/device/gpu_survey.h"
@@ -11,6 +12,7 @@ absl::StatusOr<int> FindDevice(const void*, size_t) { return FindGpu(); }
 absl::StatusOr<std::shared_ptr<Device>> Device::Open(int) { return FindGpu(); }
 
 absl::StatusOr<std::vector<SurveyedGpu>> SurveyGpus() { return FindGpu(); }
+std::string NameOfGpu(int ordinal) { return "GPU " + std::to_string(ordinal); }
 
 // There is no object to call these on.
 Device::~Device() { std::abort(); }

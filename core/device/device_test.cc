@@ -79,6 +79,12 @@ TEST_F(DeviceTest, MemoryThatIsNoDevicesIsSaidToBeWhatItIs) {
             absl::InvalidArgumentError("no memory of a GPU: it is host memory"));
   device_->Unpin(host.data());
   EXPECT_FALSE(FindDevice(Allocate(16), 1 << 20).ok());
+  uint8_t* const managed = Allocate(16);
+  FakeCudaMakeManaged(managed);
+  EXPECT_EQ(FindDevice(managed, 16).status(),
+            absl::InvalidArgumentError(
+                "no memory of a GPU: it is managed memory, whose pages move between the host and "
+                "GPUs; allocate it with cudaMalloc()"));
 }
 
 TEST_F(DeviceTest, ARanksRegionsAreOnOneDevice) {
@@ -93,7 +99,9 @@ TEST_F(DeviceTest, ARanksRegionsAreOnOneDevice) {
   EXPECT_EQ(*OpenDeviceOf({on_host}), nullptr);
   EXPECT_EQ((*OpenDeviceOf({on_host, on_other}))->ordinal(), 1);
   EXPECT_EQ(OpenDeviceOf({span(Allocate(4), MemoryKind::kDevice), on_other}).status().message(),
-            "memory of GPU 0 and of GPU 1: a rank's regions are on one; join with a rank for each");
+            "memory of GPU 0 (GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae00) and of GPU 1 "
+            "(GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae01): a rank's regions are on one; join with a "
+            "rank for each");
   EXPECT_FALSE(OpenDeviceOf({span(host.data(), MemoryKind::kDevice)}).ok());
   other->Free(its);
 }

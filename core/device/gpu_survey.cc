@@ -60,6 +60,17 @@ absl::StatusOr<SurveyedGpu> Survey(int ordinal) {
 
 }  // namespace
 
+std::string NameOfGpu(int ordinal) {
+  std::string name = absl::StrCat("GPU ", ordinal);
+  CUdevice device = 0;
+  CUuuid uuid{};
+  if (FindGpu().ok() && Driver()->cuDeviceGet_fn(&device, ordinal) == CUDA_SUCCESS &&
+      Driver()->cuDeviceGetUuid_fn(&uuid, device) == CUDA_SUCCESS) {
+    absl::StrAppend(&name, " (", UuidText(uuid), ")");
+  }
+  return name;
+}
+
 absl::StatusOr<std::vector<SurveyedGpu>> SurveyGpus() {
   WAYBILL_RETURN_IF_ERROR(FindGpu());
   int count = 0;

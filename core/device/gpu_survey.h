@@ -27,6 +27,9 @@ struct SurveyedGpu {
 // kUnavailable: there is no GPU.
 absl::StatusOr<std::vector<SurveyedGpu>> SurveyGpus();
 
+// Returns "GPU 0 (GPU-2f3a...)", for errors: numbers differ between processes.
+std::string NameOfGpu(int ordinal);
+
 }  // namespace waybill
 
 #endif  // WAYBILL_CORE_DEVICE_GPU_SURVEY_H_

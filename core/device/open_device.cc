@@ -1,6 +1,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/device/device.h"
+#include "core/device/gpu_survey.h"
 
 namespace waybill {
 
@@ -21,7 +22,7 @@ absl::StatusOr<std::shared_ptr<Device>> OpenDeviceOf(absl::Span<const MemorySpan
     if (first < 0) first = ordinal;
     if (ordinal != first) {
       return absl::InvalidArgumentError(
-          absl::StrCat("memory of GPU ", first, " and of GPU ", ordinal,
+          absl::StrCat("memory of ", NameOfGpu(first), " and of ", NameOfGpu(ordinal),
                        ": a rank's regions are on one; join with a rank for each"));
     }
   }

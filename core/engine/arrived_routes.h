@@ -5,14 +5,18 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "core/device/device.h"
 #include "core/engine/shown_state.h"
 #include "core/plan/chunks.h"
 #include "core/plan/route_table.h"
 #include "core/protocol/update.h"
+#include "core/stage/device_stager.h"
 #include "core/stage/stage_piece.h"
 #include "core/tensor/manifest.h"
 
@@ -23,6 +27,12 @@ class ArrivedRoutes {
  public:
   // `manifest` outlives this.
   ArrivedRoutes(const Manifest* manifest, RouteTable routes, uint64_t chunk_bytes);
+
+  // Digests by the device what arrives in its memory: the regions of which `is_there` returns true.
+  // Call it once, before anything arrives. `threads` of them call Digest(). kInternal: the device
+  // has no room, or cannot be used.
+  absl::Status DigestOn(std::shared_ptr<Device> device, uint32_t threads,
+                        std::function<bool(uint32_t region)> is_there);
 
   const RouteTable& routes() const { return routes_; }
   const ChunkList& chunks() const { return chunks_; }
@@ -35,7 +45,7 @@ class ArrivedRoutes {
   void Digest(uint32_t chunk, const RegionSpans& regions);
 
   // Routes [first, last), when their chunks are digested and their entries are in. kDataLoss: names
-  // the first that is wrong.
+  // the first that is wrong. kInternal: a device could not digest them.
   absl::Status Compare(uint32_t first, uint32_t last, const LedgerEntry* ledger) const;
 
   // When everything is here: whoever quantised by a scale that another trainer wrote used this very
@@ -44,10 +54,21 @@ class ArrivedRoutes {
 
  private:
   std::string NameOf(uint32_t route) const;
+  bool OnDevice(uint32_t route) const {
+    return device_ != nullptr && is_there_(routes_.destination_region(route));
+  }
+  const std::byte* At(uint32_t route, const RegionSpans& regions) const {
+    return regions[routes_.destination_region(route)].data() + routes_.destination_offset(route);
+  }
+  void DigestOnDevice(absl::Span<const Piece> pieces, const RegionSpans& regions);
+  uint64_t DigestOfAll(uint32_t route, const RegionSpans& regions) const;
 
   const Manifest* manifest_;
   const RouteTable routes_;
+  const uint64_t chunk_bytes_;
   const ChunkList chunks_;
+  std::unique_ptr<DeviceStager> device_;  // Null if everything arrives in host memory.
+  std::function<bool(uint32_t region)> is_there_;
   std::vector<uint32_t> witnesses_;          // Routes whose digest is of what others write.
   std::vector<std::atomic<uint64_t>> sums_;  // By route, of its leaves.
   UpdateId update_;

@@ -24,7 +24,9 @@ absl::StatusOr<std::unique_ptr<StagedRoutes>> StagedRoutes::Create(RankPlan plan
 
 StagedRoutes::StagedRoutes(RankPlan plan, std::vector<MemorySpan> sources, const StagingArea& area)
     : plan_(std::move(plan)),
+      area_(area),
       sources_(std::move(sources)),
+      source_renewals_(area.source_renewals()),
       list_(CutIntoChunks(plan_.routes, area.options().chunk_bytes)),
       sums_(plan_.routes.size()) {
   for (const MemorySpan& source : sources_) registrations_.push_back(area.FindSource(source));
@@ -125,9 +127,21 @@ Box StagedRoutes::BlocksOf(const Piece& piece) const {
 void StagedRoutes::Begin(const UpdateId& update, Digests digests) {
   update_ = update;
   digests_ = digests;
+  TakeRenewedSources();
   for (auto& sum : sums_) sum.store(0, std::memory_order_relaxed);
   for (ScaleValues& values : scale_values_) values.Begin();
   if (device_ != nullptr) device_->Begin();
+}
+
+void StagedRoutes::TakeRenewedSources() {
+  if (std::exchange(source_renewals_, area_.source_renewals()) == area_.source_renewals()) return;
+  sources_are_registered_ = true;
+  for (size_t i = 0; i < registrations_.size(); ++i) {
+    if (registrations_[i].region == RegionId::kNone) continue;
+    const Registration now = area_.FindSource(sources_[i]);
+    sources_are_registered_ = sources_are_registered_ && now.region != RegionId::kNone;
+    if (now.region != RegionId::kNone) registrations_[i] = now;
+  }
 }
 
 void StagedRoutes::RunEarlyTask(uint32_t i) {
@@ -220,11 +234,32 @@ void StagedRoutes::StagePacked(uint32_t chunk, Direct direct, std::byte* slot) {
 }
 
 void StagedRoutes::DigestDirect(uint32_t chunk) {
+  if (device_ != nullptr) DigestOnDevice(list_.chunks[chunk]);
   for (const Piece& piece : list_.pieces_of(list_.chunks[chunk])) {
-    if (!direct_[piece.route]) continue;
+    if (!direct_[piece.route] || OnDevice(piece.route)) continue;
     const uint64_t sum =
         DigestSource(routes().shape(piece.route), SourceOf(piece.route), piece.begin, piece.end);
     sums_[piece.route].fetch_add(sum, std::memory_order_relaxed);
+  }
+}
+
+void StagedRoutes::DigestOnDevice(const Chunk& chunk) {
+  DeviceStager::Chunk queued(device_.get());
+  const auto is_of_it = [this](const Piece& piece) {
+    return direct_[piece.route] && OnDevice(piece.route);
+  };
+  for (const Piece& piece : list_.pieces_of(chunk)) {
+    if (!is_of_it(piece)) continue;
+    queued.DigestSource(routes().shape(piece.route), SourceOf(piece.route), piece.begin, piece.end);
+  }
+  AddSums(chunk, queued.Finish(), is_of_it);
+}
+
+void StagedRoutes::AddSums(const Chunk& chunk, absl::Span<const uint64_t> sums,
+                           absl::FunctionRef<bool(const Piece& piece)> is_of_it) {
+  size_t next = 0;
+  for (const Piece& piece : list_.pieces_of(chunk)) {
+    if (is_of_it(piece)) sums_[piece.route].fetch_add(sums[next++], std::memory_order_relaxed);
   }
 }
 
@@ -244,12 +279,8 @@ void StagedRoutes::StageFromDevice(const Chunk& chunk, Direct direct, std::byte*
     }
     slot += piece.size_bytes();
   }
-  const absl::Span<const uint64_t> sums = staged.Finish();
-  size_t next = 0;
-  for (const Piece& piece : list_.pieces_of(chunk)) {
-    if (!OnDevice(piece.route)) continue;
-    sums_[piece.route].fetch_add(sums[next++], std::memory_order_relaxed);
-  }
+  AddSums(chunk, staged.Finish(),
+          [&](const Piece& piece) { return IsStaged(piece, direct) && OnDevice(piece.route); });
 }
 
 absl::Status StagedRoutes::status() const {

@@ -53,8 +53,10 @@ class StagedRoutes {
   uint32_t chunk_count() const { return static_cast<uint32_t>(list_.chunks.size()); }
   const Chunk& chunk(uint32_t i) const { return list_.chunks[i]; }
 
-  // Begins an update: forgets the digests and the scales of the last one.
+  // Begins an update: forgets the digests and the scales of the last one. What is registered now is
+  // sent directly; if less than when the routes were made, all is staged.
   void Begin(const UpdateId& update, Digests digests);
+  bool sources_are_registered() const { return sources_are_registered_; }
   Digests digests() const { return digests_; }
 
   // The tasks that compute this trainer's maxima, which any thread may run. All of them must end
@@ -109,6 +111,7 @@ class StagedRoutes {
   const std::byte* SourceOf(uint32_t route) const {
     return sources_[routes().source_region(route)].data + routes().source_offset(route);
   }
+  void TakeRenewedSources();
   void MakeScaleValues();
   void FindWaiting();
   Box BlocksOf(uint32_t route) const;
@@ -118,16 +121,23 @@ class StagedRoutes {
     return direct == Direct::kNo || !direct_[piece.route];
   }
   void StageFromDevice(const Chunk& chunk, Direct direct, std::byte* slot);
+  void DigestOnDevice(const Chunk& chunk);
+  // Adds what a device has found of those pieces of a chunk, in their order.
+  void AddSums(const Chunk& chunk, absl::Span<const uint64_t> sums,
+               absl::FunctionRef<bool(const Piece& piece)> is_of_it);
   uint64_t WitnessDigest(uint32_t route) const;
 
   const RankPlan plan_;
+  const StagingArea& area_;
   std::vector<MemorySpan> sources_;            // The manifest's regions, then the scale tables.
   std::unique_ptr<DeviceStager> device_;       // Null if all sources are host memory.
   std::vector<std::vector<std::byte>> cells_;  // By scale table.
   std::deque<ScaleValues> scale_values_;       // Likewise.
   std::vector<EarlyTask> early_tasks_;
   std::vector<bool> waits_;                  // By chunk.
-  std::vector<Registration> registrations_;  // By region of the manifest; of host memory.
+  std::vector<Registration> registrations_;  // By region of the manifest.
+  bool sources_are_registered_ = true;       // All that were when the routes were made.
+  uint64_t source_renewals_ = 0;             // Of the area, as far as they are known here.
   std::vector<bool> direct_;                 // By route: it need not be staged.
   std::vector<uint64_t> direct_bytes_;       // By chunk, of such routes.
   ChunkList list_;

@@ -18,19 +18,54 @@ absl::StatusOr<std::unique_ptr<StagingArea>> StagingArea::Create(
 }
 
 void StagingArea::AddSource(const MemorySpan& memory, absl::string_view name) {
-  if (memory.kind != MemoryKind::kHost || memory.size_bytes == 0) return;
-  const absl::StatusOr<Registration> registration = registrations_.Acquire(memory, name);
-  if (registration.ok()) {
-    sources_[memory.data] = {memory.size_bytes, *registration};
-  } else if (why_staged_.empty()) {
-    why_staged_ = std::string(registration.status().message());
+  if (memory.size_bytes == 0) return;
+  Source source{.memory = memory, .name = std::string(name)};
+  if (absl::Status status = Register(source); !status.ok() && why_staged_.empty()) {
+    why_staged_ = std::string(status.message());
   }
+  sources_[memory.data] = std::move(source);
+}
+
+absl::Status StagingArea::Register(Source& source) {
+  source.registration = {};
+  if (source.memory.kind != MemoryKind::kDevice) {
+    WAYBILL_ASSIGN_OR_RETURN(source.registration,
+                             registrations_.Acquire(source.memory, source.name));
+    return absl::OkStatus();
+  }
+  WAYBILL_ASSIGN_OR_RETURN(const int ordinal,
+                           FindDevice(source.memory.data, source.memory.size_bytes));
+  if (device_ == nullptr || device_->ordinal() != ordinal) {
+    WAYBILL_ASSIGN_OR_RETURN(device_, Device::Open(ordinal));
+  }
+  WAYBILL_ASSIGN_OR_RETURN(source.pages, Device::PagesOf(source.memory));
+  // Nobody needs the dma-buf once it is registered.
+  const ExportedMemory exported = device_->Export(source.memory);
+  WAYBILL_ASSIGN_OR_RETURN(source.registration, registrations_.Acquire(exported.span, source.name));
+  return absl::OkStatus();
+}
+
+absl::Status StagingArea::RenewSources() {
+  for (auto& [begin, source] : sources_) {
+    if (source.registration.region == RegionId::kNone || source.pages == 0) continue;
+    const absl::StatusOr<uint64_t> pages = Device::PagesOf(source.memory);
+    if (!pages.ok()) {
+      return While(absl::StrCat("read region \"", source.name, "\""), pages.status());
+    }
+    if (*pages == source.pages) continue;
+    ++source_renewals_;
+    WAYBILL_RETURN_IF_ERROR(registrations_.Release(source.registration));
+    if (absl::Status status = Register(source); !status.ok()) {
+      why_staged_ = std::string(status.message());
+    }
+  }
+  return absl::OkStatus();
 }
 
 Registration StagingArea::FindSource(const MemorySpan& memory) const {
   const auto source = sources_.find(memory.data);
-  if (source == sources_.end() || source->second.first < memory.size_bytes) return {};
-  return source->second.second;
+  if (source == sources_.end() || source->second.memory.size_bytes < memory.size_bytes) return {};
+  return source->second.registration;
 }
 
 }  // namespace waybill

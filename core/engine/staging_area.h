@@ -8,10 +8,11 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "core/device/device.h"
 #include "core/fabric/fabric.h"
 #include "core/memory/registration_cache.h"
 #include "core/memory/staging_ring.h"
@@ -46,9 +47,14 @@ class StagingArea {
   // it is staged, and why_staged() says why. The memory stays until the area ends. `name` is for
   // that text.
   void AddSource(const MemorySpan& memory, absl::string_view name);
+  // Registers GPUs' memory again under which other pages have been put. Call it before an update.
+  // kFailedPrecondition: a source is no memory any more.
+  absl::Status RenewSources();
+  // Returns how often a source was registered again.
+  uint64_t source_renewals() const { return source_renewals_; }
   // Returns where that memory is registered; kNone: it is not.
   Registration FindSource(const MemorySpan& memory) const;
-  // Returns why the first source of host memory is not registered; empty if all are.
+  // Returns why the first source that is not registered is not; empty if all are.
   const std::string& why_staged() const { return why_staged_; }
 
   const TrainerEngineOptions& options() const { return options_; }
@@ -67,9 +73,19 @@ class StagingArea {
         slots_(ring.slot_count()),
         threads_(options.stage_threads) {}
 
+  struct Source {
+    MemorySpan memory;
+    std::string name;
+    Registration registration;  // kNone: it is staged.
+    uint64_t pages = 0;         // As Device::PagesOf() has them, of a GPU's memory.
+  };
+  absl::Status Register(Source& source);
+
   const TrainerEngineOptions options_;
+  std::shared_ptr<Device> device_;  // Of the sources, if they are a device's memory.
   RegistrationCache registrations_;
-  std::map<const std::byte*, std::pair<uint64_t, Registration>> sources_;  // By first byte: size.
+  std::map<const std::byte*, Source> sources_;  // By first byte.
+  uint64_t source_renewals_ = 0;
   std::string why_staged_;
   const StagingRing ring_;
   SlotPool slots_;

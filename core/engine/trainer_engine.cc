@@ -123,6 +123,7 @@ class TrainerEngineImpl final : public TrainerEngine {
       link->targeted = true;
       link->buffer_index = target.buffer_index;
     }
+    WAYBILL_RETURN_IF_ERROR(area_.RenewSources());
     update_ = update;
     rule_ = rule;
     sender_.routes().Begin(update, digests);
@@ -215,6 +216,7 @@ class TrainerEngineImpl final : public TrainerEngine {
   // Forgets the plan, and keeps the lanes on which nothing is outstanding.
   void EndTerm() {
     std::vector<bool> quiet;
+    quiet.reserve(links_.links.size());
     for (const WorkerLink& link : links_.links) {
       quiet.push_back(!link.failed &&
                       (sender_.IsQuiescent(link) || Mutated(Mutation::kBusyLanesKept)));
@@ -289,7 +291,7 @@ class TrainerEngineImpl final : public TrainerEngine {
   }
 
   Fabric& fabric_;
-  const StagingArea& area_;
+  StagingArea& area_;
   EventSink sink_;
 
   KeptLanes<WorkerLane> kept_;

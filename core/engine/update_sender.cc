@@ -150,7 +150,9 @@ void UpdateSender::DescribeUpdate() {
 
 StagedRoutes::Direct UpdateSender::DirectOf(uint32_t chunk) const {
   const WorkerLane& lane = links_.link_of_chunk[chunk]->lanes[links_.lane_of_chunk[chunk]];
-  return lane.reads_sources ? StagedRoutes::Direct::kWherePossible : StagedRoutes::Direct::kNo;
+  return lane.reads_sources && staged_->sources_are_registered()
+             ? StagedRoutes::Direct::kWherePossible
+             : StagedRoutes::Direct::kNo;
 }
 
 // The digests of what is sent directly are taken while the network works.

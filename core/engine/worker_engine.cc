@@ -50,6 +50,11 @@ class WorkerEngineImpl final : public WorkerEngine {
     term_ = lanes.tag;
     plan_hash_ = plan_hash;
     arrived_.emplace(manifest_.get(), std::move(arrivals), options_.chunk_bytes);
+    if (memory_->receiving_device() != nullptr) {
+      WAYBILL_RETURN_IF_ERROR(
+          arrived_->DigestOn(memory_->receiving_device(), options_.verify_threads,
+                             [this](uint32_t region) { return memory_->ArrivesOnDevice(region); }));
+    }
     gate_ = ArrivalGate(MakeSources(lanes.peers));
     for (TrainerLink& source : sources_) {
       if (!IsKept(lanes.peers, source.trainer)) continue;
@@ -405,6 +410,7 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   // Returns where the buffer is from now on.
   absl::StatusOr<BufferAddress> RenewIfAbandoned() {
+    WAYBILL_RETURN_IF_ERROR(memory_->AbandonIfMoved(target_));
     if (memory_->abandoned(target_)) {
       ++counts_.renewals;
       WAYBILL_RETURN_IF_ERROR(While("renew the buffer", memory_->Renew(target_, AllLanes())));
@@ -426,7 +432,11 @@ class WorkerEngineImpl final : public WorkerEngine {
     bool all = true, any_lost = false;
     for (TrainerLink& source : sources_) {
       if (!source.verifying && Arrived(source)) BeginVerifying(source);
-      if (!IsLost(source)) DigestWhatIsReady(source);
+      if (!IsLost(source)) {
+        if (absl::Status status = DigestWhatIsReady(source); !status.ok()) {
+          return FailUpdate(std::move(status));
+        }
+      }
       if (source.verifying && !source.verified &&
           (digests_ == Digests::kOff || source.digested())) {
         absl::Status status = Mutated(Mutation::kLedgerNotCompared)
@@ -448,6 +458,11 @@ class WorkerEngineImpl final : public WorkerEngine {
             arrived_->CompareWitnesses(memory_->regions(target_), memory_->ledger(target_));
         !status.ok()) {
       return FailUpdate(std::move(status));
+    }
+    if (digests_ == Digests::kOff) {
+      if (absl::Status status = memory_->MakeVisible(); !status.ok()) {
+        return FailUpdate(std::move(status));
+      }
     }
     timeline_.End(Stage::kVerify);
     state_ = State::kArrived;
@@ -490,17 +505,19 @@ class WorkerEngineImpl final : public WorkerEngine {
     for (uint32_t chunk = 0; chunk < source.chunk_count(); ++chunk) source.AddReady(chunk);
   }
 
-  void DigestWhatIsReady(TrainerLink& source) {
+  absl::Status DigestWhatIsReady(TrainerLink& source) {
     const auto ready = static_cast<uint32_t>(source.ready.size());
     while (true) {
-      if (source.wave_runs && !source.wave_is_over.load(std::memory_order_acquire)) return;
+      if (source.wave_runs && !source.wave_is_over.load(std::memory_order_acquire)) break;
       source.wave_runs = false;
-      if (source.wave_end == ready) return;
+      if (source.wave_end == ready) break;
+      WAYBILL_RETURN_IF_ERROR(memory_->MakeVisible());
       source.wave_begin = std::exchange(source.wave_end, ready);
       source.wave_runs = true;
       source.wave_is_over.store(false, std::memory_order_relaxed);
       pool_.Run(*source.digest_batch, ready - source.wave_begin);
     }
+    return absl::OkStatus();
   }
 
   // --- showing ---

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/device/gpu_survey.h"
 #include "core/memory/arena.h"
 #include "core/tensor/runs.h"
 #include "kernels/copy.h"
@@ -32,12 +33,6 @@ absl::Status CheckUserRegions(const Manifest& manifest, Mode mode,
       return absl::InvalidArgumentError(
           absl::StrCat("region \"", manifest.region_name(i), "\" has ", manifest.region_bytes(i),
                        " bytes, its memory has ", user_regions[i].size_bytes));
-    }
-    if (mode == Mode::kInPlace && user_regions[i].kind == MemoryKind::kDevice) {
-      return absl::UnimplementedError(absl::StrCat(
-          "mode in-place: region \"", manifest.region_name(i),
-          "\" is memory of a GPU, which this release does not register with a network; use "
-          "shadow-copy"));
     }
   }
   return absl::OkStatus();
@@ -67,6 +62,7 @@ absl::StatusOr<std::unique_ptr<WorkerMemory>> WorkerMemory::Create(
   if (mode == Mode::kShadowCopy) {
     memory->shown_.push_back(SpansOf(user_regions));
     WAYBILL_RETURN_IF_ERROR(memory->OpenDevice(user_regions));
+    if (memory->device_ != nullptr) memory->Pin();
     WAYBILL_RETURN_IF_ERROR(memory->ZeroPadding(memory->shown_[0]));
   } else {
     for (const Buffer& buffer : memory->buffers_) memory->shown_.push_back(buffer.regions);
@@ -79,6 +75,7 @@ WorkerMemory::~WorkerMemory() {
     Unpin();
     device_->DestroyStream(stream_);
   }
+  for (const auto& [region, exported] : exported_) (void)fabric_.Release(exported.region);
   for (const Buffer& buffer : buffers_) {
     if (buffer.ledger.id != RegionId::kNone) (void)fabric_.Release(buffer.ledger.id);
   }
@@ -89,7 +86,6 @@ absl::Status WorkerMemory::OpenDevice(absl::Span<const MemorySpan> user_regions)
   WAYBILL_ASSIGN_OR_RETURN(device_, OpenDeviceOf(user_regions));
   if (device_ == nullptr) return absl::OkStatus();
   WAYBILL_ASSIGN_OR_RETURN(stream_, device_->MakeStream());
-  Pin();
   return absl::OkStatus();
 }
 
@@ -135,10 +131,11 @@ absl::Status WorkerMemory::AddArena(absl::string_view name) {
 absl::Status WorkerMemory::AddUserBuffer(absl::Span<const MemorySpan> user_regions) {
   Buffer buffer;
   buffer.regions = SpansOf(user_regions);
+  WAYBILL_RETURN_IF_ERROR(OpenDevice(user_regions));
+  receiving_device_ = device_;
   for (uint32_t i = 0; i < user_regions.size(); ++i) {
-    WAYBILL_ASSIGN_OR_RETURN(const Registration registration,
-                             registrations_.Acquire(user_regions[i], manifest_.region_name(i)));
-    buffer.places.push_back({registration.region, registration.offset_bytes});
+    WAYBILL_ASSIGN_OR_RETURN(const Registration registration, Register(user_regions[i], i));
+    buffer.places.push_back(registration);
     if (std::find(buffer.fabric_regions.begin(), buffer.fabric_regions.end(),
                   registration.region) == buffer.fabric_regions.end()) {
       buffer.fabric_regions.push_back(registration.region);
@@ -147,6 +144,62 @@ absl::Status WorkerMemory::AddUserBuffer(absl::Span<const MemorySpan> user_regio
   WAYBILL_RETURN_IF_ERROR(ZeroPadding(buffer.regions));
   buffers_.push_back(std::move(buffer));
   return absl::OkStatus();
+}
+
+absl::StatusOr<Registration> WorkerMemory::Register(const MemorySpan& memory, uint32_t region) {
+  const std::string name(manifest_.region_name(region));
+  if (memory.kind != MemoryKind::kDevice) return registrations_.Acquire(memory, name);
+  const auto refuse = [&](const absl::Status& why) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("mode in-place: region \"", name, "\" is memory of ",
+                     NameOfGpu(device_->ordinal()), ": ", why.message(), "; use shadow-copy"));
+  };
+  if (device_->inbound_writes() == InboundWrites::kUnknown) {
+    return refuse(absl::UnimplementedError(
+        "its driver does not say when kernels see what a NIC has written"));
+  }
+  WAYBILL_ASSIGN_OR_RETURN(const uint64_t pages, Device::PagesOf(memory));
+  ExportedMemory exported = device_->Export(memory);
+  // Not by the cache: pages that have moved need a registration of their own.
+  const absl::StatusOr<Region> made = fabric_.Register(exported.span, name);
+  if (!made.ok() && exported.why_none.ok()) return refuse(made.status());
+  if (!made.ok()) {
+    return refuse(absl::FailedPreconditionError(
+        absl::StrCat(exported.why_none.message(), ", and ", made.status().message())));
+  }
+  exported_[region] = {made->id, pages, std::move(exported.dmabuf)};
+  return Registration{made->id, 0};
+}
+
+absl::Status WorkerMemory::AbandonIfMoved(uint32_t buffer) {
+  for (const auto& [region, exported] : exported_) {
+    const absl::StatusOr<uint64_t> now = Device::PagesOf(SpanOf(buffers_[buffer], region));
+    if (!now.ok()) {
+      return While(absl::StrCat("region \"", manifest_.region_name(region), "\""), now.status());
+    }
+    if (*now != exported.pages) Abandon(buffer);
+  }
+  return absl::OkStatus();
+}
+
+// While the old registration lives, the new one has another key.
+absl::Status WorkerMemory::RegisterMoved(Buffer& buffer) {
+  for (auto& [region, exported] : exported_) {
+    const MemorySpan memory = SpanOf(buffer, region);
+    WAYBILL_ASSIGN_OR_RETURN(const uint64_t pages, Device::PagesOf(memory));
+    if (pages == exported.pages) continue;
+    const RegionId old = exported.region;
+    WAYBILL_ASSIGN_OR_RETURN(buffer.places[region], Register(memory, region));
+    std::replace(buffer.fabric_regions.begin(), buffer.fabric_regions.end(), old,
+                 buffer.places[region].region);
+    WAYBILL_RETURN_IF_ERROR(fabric_.Release(old));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WorkerMemory::MakeVisible() {
+  if (receiving_device_ == nullptr) return absl::OkStatus();
+  return receiving_device_->FlushInboundWrites();
 }
 
 absl::Status WorkerMemory::ZeroPadding(const RegionSpans& regions) {
@@ -193,7 +246,7 @@ absl::Status WorkerMemory::Grant(LaneId lane, uint32_t buffer) {
 
 absl::StatusOr<BufferAddress> WorkerMemory::Describe(uint32_t buffer) {
   BufferAddress address;
-  for (const RegionPlace& place : buffers_[buffer].places) {
+  for (const Registration& place : buffers_[buffer].places) {
     WAYBILL_ASSIGN_OR_RETURN(std::string descriptor, fabric_.Describe(place.region));
     address.regions.push_back({std::move(descriptor), place.offset_bytes});
   }
@@ -208,6 +261,7 @@ absl::Status WorkerMemory::Renew(uint32_t index, absl::Span<const LaneId> lanes,
   // The device knows the old pages by this address.
   const bool pinned = !pinned_.empty();
   if (pinned) Unpin();
+  WAYBILL_RETURN_IF_ERROR(RegisterMoved(buffer));
   for (const RegionId region : buffer.fabric_regions) {
     WAYBILL_RETURN_IF_ERROR(fabric_.Renew(region, contents));
   }

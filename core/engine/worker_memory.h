@@ -3,12 +3,14 @@
 #define WAYBILL_CORE_ENGINE_WORKER_MEMORY_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "core/base/unique_fd.h"
 #include "core/device/device.h"
 #include "core/engine/shown_state.h"
 #include "core/fabric/fabric.h"
@@ -28,7 +30,8 @@ class WorkerMemory {
   //   shadow-copy  refused                       one arena, copied into the engine's memory
   //   in-place     one arena                     the engine's memory itself
   //
-  // A device's memory is only copied into: kUnimplemented in place.
+  // A GPU's memory is copied into in shadow-copy. In place the network writes to it, if it can:
+  // kFailedPrecondition else, with what is in the way.
   //
   // Everything is reserved, and padding zeroed, when this returns.
   static absl::StatusOr<std::unique_ptr<WorkerMemory>> Create(
@@ -51,6 +54,9 @@ class WorkerMemory {
   // offered again.
   void Abandon(uint32_t buffer) { buffers_[buffer].abandoned = true; }
   bool abandoned(uint32_t buffer) const { return buffers_[buffer].abandoned; }
+  // Abandons a buffer of a GPU's memory under which other pages have been put: the network still
+  // writes to the old ones. kFailedPrecondition: a region is no memory any more.
+  absl::Status AbandonIfMoved(uint32_t buffer);
 
   // Gives a buffer and its ledger fresh pages and keys, which no earlier grant reaches, and grants
   // them to the peers of `lanes`. The buffer is not abandoned then; it stays so if this fails.
@@ -60,6 +66,15 @@ class WorkerMemory {
   // The same for a buffer whose bytes are needed.
   absl::Status RenewAndKeep(uint32_t buffer, absl::Span<const LaneId> lanes) {
     return Renew(buffer, lanes, Contents::kKept);
+  }
+
+  // Makes what has arrived visible to whoever reads the buffers.
+  absl::Status MakeVisible();
+  // The device in whose memory updates arrive, or null.
+  const std::shared_ptr<Device>& receiving_device() const { return receiving_device_; }
+  // Returns true if a region of the buffers is that device's memory.
+  bool ArrivesOnDevice(uint32_t region) const {
+    return receiving_device_ != nullptr && user_kinds_[region] == MemoryKind::kDevice;
   }
 
   // [any thread] In shadow-copy: copies a region of the buffer to the engine's memory.
@@ -72,13 +87,15 @@ class WorkerMemory {
   }
 
  private:
-  struct RegionPlace {
+  // A region of a GPU's memory that NICs write to.
+  struct Exported {
     RegionId region = RegionId::kNone;
-    uint64_t offset_bytes = 0;
+    uint64_t pages = 0;  // As Device::PagesOf() has them.
+    UniqueFd dmabuf;     // A renewal registers it again.
   };
   struct Buffer {
     RegionSpans regions;
-    std::vector<RegionPlace> places;
+    std::vector<Registration> places;
     std::vector<RegionId> fabric_regions;  // Without repeats; the ledger's apart.
     absl::Span<std::byte> arena;           // Where Waybill allocated it.
     Region ledger;
@@ -92,6 +109,13 @@ class WorkerMemory {
   absl::Status Renew(uint32_t buffer, absl::Span<const LaneId> lanes, Contents contents);
   absl::Status AddArena(absl::string_view name);
   absl::Status AddUserBuffer(absl::Span<const MemorySpan> user_regions);
+  absl::StatusOr<Registration> Register(const MemorySpan& memory, uint32_t region);
+  absl::Status RegisterMoved(Buffer& buffer);
+  MemorySpan SpanOf(const Buffer& buffer, uint32_t region) const {
+    return {.kind = user_kinds_[region],
+            .data = buffer.regions[region].data(),
+            .size_bytes = buffer.regions[region].size()};
+  }
   absl::Status OpenDevice(absl::Span<const MemorySpan> user_regions);
   bool OnDevice(uint32_t region) const {
     return device_ != nullptr && user_kinds_[region] == MemoryKind::kDevice;
@@ -108,8 +132,10 @@ class WorkerMemory {
   std::vector<Buffer> buffers_;
   std::vector<RegionSpans> shown_;
 
-  // For shadow-copy to a device.
+  // If some of the engine's memory is a device's.
   std::shared_ptr<Device> device_;
+  std::shared_ptr<Device> receiving_device_;
+  std::map<uint32_t, Exported> exported_;  // By region of the manifest.
   std::vector<MemoryKind> user_kinds_;
   Stream stream_ = nullptr;
   absl::Span<std::byte> pinned_;  // The arena, where it could be.

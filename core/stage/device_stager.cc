@@ -6,8 +6,10 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/plan/chunks.h"
 #include "core/stage/piece_walk.h"
 #include "kernels/cuda/cast.h"
 #include "kernels/cuda/digest.h"
@@ -26,6 +28,20 @@ using kernels::cuda::LeafSum;
 // Pieces begin at such places of the scratch memory, so that the kernels' wide paths take them.
 constexpr uint64_t kAlignment = 256;
 
+// A route as it lies on one of its sides.
+struct OneSide {
+  OneSide(const RouteShape& route, int64_t Axis::* stride, uint32_t element_bytes)
+      : axes(route.axes.begin(), route.axes.end()) {
+    for (Axis& axis : axes) axis.source_stride = axis.destination_stride = axis.*stride;
+    shape = {.source_element_bytes = element_bytes,
+             .destination_element_bytes = element_bytes,
+             .axes = axes};
+  }
+
+  absl::InlinedVector<Axis, 8> axes;
+  RouteShape shape;
+};
+
 uint64_t Aligned(uint64_t size_bytes) {
   return (size_bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
@@ -35,7 +51,7 @@ uint64_t Aligned(uint64_t size_bytes) {
 absl::StatusOr<std::unique_ptr<DeviceStager>> DeviceStager::Create(std::shared_ptr<Device> device,
                                                                    const Options& options) {
   std::unique_ptr<DeviceStager> stager(new DeviceStager(std::move(device), options));
-  WAYBILL_RETURN_IF_ERROR(While("stage from a GPU", stager->MakeWorkspaces()));
+  WAYBILL_RETURN_IF_ERROR(While(options.what, stager->MakeWorkspaces()));
   if (!options.slots.empty()) {
     stager->pinned_ = stager->device_->Pin(options.slots.data(), options.slots.size()).ok();
   }
@@ -100,7 +116,7 @@ absl::Status DeviceStager::status() const {
 bool DeviceStager::Check(const absl::Status& status) {
   if (status.ok()) return true;
   const std::lock_guard lock(mutex_);
-  if (status_.ok()) status_ = While("stage from a GPU", status);
+  if (status_.ok()) status_ = While(options_.what, status);
   return false;
 }
 
@@ -174,6 +190,51 @@ void DeviceStager::Chunk::Quantise(const RouteShape& shape, const Box& box, uint
             all ? output.Absorb() : LeafSum(), workspace.stream));
       });
   stager_.Send(workspace, output, slot);
+}
+
+void DeviceStager::Chunk::DigestSource(const RouteShape& shape, const std::byte* source,
+                                       uint64_t begin, uint64_t end) {
+  const OneSide side(shape, &Axis::source_stride, shape.source_element_bytes);
+  Digest(side.shape, source, begin, end);
+}
+
+void DeviceStager::Chunk::DigestInPlace(const RouteShape& shape, const std::byte* destination,
+                                        uint64_t begin, uint64_t end) {
+  const OneSide side(shape, &Axis::destination_stride, shape.destination_element_bytes);
+  Digest(side.shape, destination, begin, end);
+}
+
+void DeviceStager::Chunk::Digest(const RouteShape& shape, const std::byte* memory, uint64_t begin,
+                                 uint64_t end) {
+  Workspace& workspace = stager_.workspaces_[workspace_];
+  Output output = stager_.Place(workspace, begin, end, Digests::kOn);
+  uint64_t runs = 0, first_run = 0;
+  ForEachDestinationRun(shape, begin, end, [&](uint64_t offset, uint64_t /*size*/) {
+    if (runs++ == 0) first_run = offset;
+  });
+  if (runs == 1) {
+    stager_.Check(
+        kernels::cuda::AddLeaves(output.digest, memory + first_run, end - begin, workspace.stream));
+    return;
+  }
+  const uint64_t element = shape.destination_element_bytes;
+  const auto first = static_cast<int64_t>(begin / element);
+  const auto last = static_cast<int64_t>(end / element);
+  ForEachBlock(shape, first, last, Packing::kPacked, [&](const PieceBlock& block) {
+    const std::byte* const from = memory + block.source_offset;
+    const bool all = block.rows * block.columns == static_cast<size_t>(last - first);
+    if (all && !shape.transposed()) {
+      stager_.Check(kernels::cuda::AddLeavesOfRows(output.Absorb(), from, block.source_pitch,
+                                                   block.rows, block.columns * element,
+                                                   workspace.stream));
+    } else {
+      stager_.StageBlock(workspace, shape, block, from, output.bytes + block.destination_offset,
+                         /*all=*/false, output);
+    }
+  });
+  if (output.absorbed) return;
+  stager_.Check(
+      kernels::cuda::AddLeaves(output.digest, output.bytes, output.size_bytes, workspace.stream));
 }
 
 absl::Span<const uint64_t> DeviceStager::Chunk::Finish() {

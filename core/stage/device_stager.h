@@ -1,5 +1,6 @@
 // Stages pieces whose source is a GPU's memory: the GPU's kernels pack, transform and digest them
-// there, and what comes out is copied to a staging slot.
+// there, and what comes out is copied to a staging slot. Also digests pieces that have arrived in a
+// GPU's memory.
 #ifndef WAYBILL_CORE_STAGE_DEVICE_STAGER_H_
 #define WAYBILL_CORE_STAGE_DEVICE_STAGER_H_
 
@@ -8,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -33,12 +35,13 @@ namespace waybill {
 class DeviceStager final : public ElementReader {
  public:
   struct Options {
+    std::string what = "stage from a GPU";  // Before errors.
     uint64_t chunk_bytes = 0;
     size_t most_pieces = 0;        // The most pieces of a chunk.
     uint32_t parallel_chunks = 1;  // The number of chunks staged at a time.
     // The memory of the slots. It is pinned while the stager lives; copies are slower if that
     // fails.
-    absl::Span<std::byte> slots;
+    absl::Span<std::byte> slots = {};
   };
   // kInternal: the GPU has no room, or cannot be used.
   static absl::StatusOr<std::unique_ptr<DeviceStager>> Create(std::shared_ptr<Device> device,
@@ -72,12 +75,21 @@ class DeviceStager final : public ElementReader {
                   const ScaleValues& values, const std::byte* source, uint64_t begin, uint64_t end,
                   std::byte* slot, Digests digests);
 
+    // Queue what the functions of these names do.
+    void DigestSource(const RouteShape& shape, const std::byte* source, uint64_t begin,
+                      uint64_t end);
+    void DigestInPlace(const RouteShape& shape, const std::byte* destination, uint64_t begin,
+                       uint64_t end);
+
     // Waits until everything is in the slot. Returns the parts of the routes' digests, in the order
     // of the calls. They are valid while the object lives.
     absl::Span<const uint64_t> Finish();
 
    private:
     friend class DeviceStager;
+    // A shape whose two sides are the same.
+    void Digest(const RouteShape& shape, const std::byte* memory, uint64_t begin, uint64_t end);
+
     DeviceStager& stager_;
     const uint32_t workspace_;
   };

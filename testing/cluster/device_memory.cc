@@ -25,6 +25,11 @@ MemorySpan DeviceMemory::Allocate(size_t size_bytes) {
   return {MemoryKind::kDevice, static_cast<std::byte*>(all_.back()), size_bytes};
 }
 
+void DeviceMemory::FreeFirst() {
+  device_->Free(all_.front());
+  all_.erase(all_.begin());
+}
+
 void DeviceMemory::Write(const MemorySpan& to, const std::byte* from) {
   Require(device_->Copy(to.data, from, to.size_bytes, stream_));
   Require(device_->Finish(stream_));

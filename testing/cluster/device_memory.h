@@ -19,6 +19,9 @@ class DeviceMemory final : public ClusterMemory {
   void Write(const MemorySpan& to, const std::byte* from) override;
   void Read(const MemorySpan& from, std::byte* to) override;
 
+  const std::vector<void*>& all() const { return all_; }
+  void FreeFirst();
+
  private:
   std::shared_ptr<Device> device_;
   Stream stream_ = nullptr;

@@ -95,20 +95,5 @@ TEST(Device, NothingOfItIsLeftWhenTheRanksAreGone) {
   EXPECT_EQ(FakeCudaNow().streams, 0u);
 }
 
-TEST(Device, InPlaceIsRefusedAndTheRemedyNamed) {
-  const auto memory = std::make_shared<DeviceMemory>();
-  Manifest manifest;
-  manifest.AddTensor("w", {4}, Dtype::kBf16);
-  manifest.AddRegion("memory", 8);
-  manifest.AddShard(0, Format{Dtype::kBf16}, Box({0}, {4}), {0, 0, {1}});
-  const std::unique_ptr<Fabric> fabric = *MakeLocalFabric();
-  const auto engine = WorkerEngine::Create(fabric.get(), manifest, {memory->Allocate(8)},
-                                           {.mode = Mode::kInPlace}, [](const WorkerEvent&) {});
-  EXPECT_EQ(engine.status().code(), absl::StatusCode::kUnimplemented);
-  EXPECT_EQ(engine.status().message(),
-            "mode in-place: region \"memory\" is memory of a GPU, which this release does not "
-            "register with a network; use shadow-copy");
-}
-
 }  // namespace
 }  // namespace waybill

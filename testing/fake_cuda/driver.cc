@@ -203,6 +203,10 @@ FAKE cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdevicep
     *static_cast<unsigned long long*>(value) = FakeMemory::Get().Find(At(address)).id;
     return CUDA_SUCCESS;
   }
+  if (attribute == CU_POINTER_ATTRIBUTE_IS_MANAGED) {
+    *static_cast<bool*>(value) = FakeMemory::Get().Find(At(address)).managed;
+    return CUDA_SUCCESS;
+  }
   if (attribute != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) return CUDA_ERROR_NOT_SUPPORTED;
   *static_cast<int*>(value) = device;
   return CUDA_SUCCESS;
@@ -302,8 +306,22 @@ extern "C" __attribute__((visibility("default"))) void FakeCudaSetAttribute(int 
   const std::lock_guard lock(attributes_mutex);
   attributes[{device, attribute}] = value;
 }
+extern "C" __attribute__((visibility("default"))) void FakeCudaSayOfNics(int device,
+                                                                         bool exports_dmabuf,
+                                                                         bool orders_writes,
+                                                                         bool has_flush) {
+  FakeCudaSetAttribute(device, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, exports_dmabuf ? 1 : 0);
+  FakeCudaSetAttribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING,
+                       orders_writes ? CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
+                                     : CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE);
+  FakeCudaSetAttribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS,
+                       has_flush ? CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST : 0);
+}
 extern "C" __attribute__((visibility("default"))) void FakeCudaRemap(void* memory) {
   FakeMemory::Get().Remap(static_cast<std::byte*>(memory));
+}
+extern "C" __attribute__((visibility("default"))) void FakeCudaMakeManaged(void* memory) {
+  FakeMemory::Get().MakeManaged(static_cast<std::byte*>(memory));
 }
 extern "C" __attribute__((visibility("default"))) void FakeCudaFail(int64_t after) {
   calls_left = after;

@@ -19,9 +19,14 @@ struct FakeCudaUse {
 extern "C" {
 // What a GPU says of an attribute (CUdevice_attribute in <cuda.h>); 0 where nothing was set.
 void FakeCudaSetAttribute(int device, int attribute, int value);
+// The same of what matters to NICs: exports dma-bufs, lets kernels see what NICs write without a
+// flush, has a flush.
+void FakeCudaSayOfNics(int device, bool exports_dmabuf, bool orders_writes, bool has_flush);
 // Puts fresh pages under the allocation at that address of a GPU, as an engine that sleeps and
 // wakes.
 void FakeCudaRemap(void* memory);
+// The allocation at that address is managed memory from now on.
+void FakeCudaMakeManaged(void* memory);
 // Makes all launches and copies fail after the next `after` ones. A negative number ends that.
 void FakeCudaFail(int64_t after);
 FakeCudaUse FakeCudaNow();

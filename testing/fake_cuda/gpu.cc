@@ -83,7 +83,7 @@ FakeMemory::Place FakeMemory::Find(std::byte* address) const {
   if (after == allocations_.begin()) return {};
   const auto& [begin, allocation] = *std::prev(after);
   if (address >= begin + allocation.size_bytes) return {};
-  return {begin, allocation.size_bytes, allocation.id};
+  return {begin, allocation.size_bytes, allocation.id, allocation.managed};
 }
 
 void FakeMemory::Remap(std::byte* address) {
@@ -97,6 +97,11 @@ void FakeMemory::Remap(std::byte* address) {
   allocation.pages = std::move(file);
   allocation.inbound.Reset();
   allocation.id = ++last_id_;
+}
+
+void FakeMemory::MakeManaged(std::byte* address) {
+  const std::lock_guard lock(mutex_);
+  std::prev(allocations_.upper_bound(address))->second.managed = true;
 }
 
 void FakeMemory::Flush() {

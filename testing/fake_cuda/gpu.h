@@ -36,10 +36,13 @@ class FakeMemory {
     std::byte* begin = nullptr;
     size_t size_bytes = 0;
     uint64_t id = 0;  // Of its pages.
+    bool managed = false;
   };
   Place Find(std::byte* address) const;
   // Puts fresh pages under the allocation. Those that were exported are not reached any more.
   void Remap(std::byte* address);
+  // From now on it is managed memory.
+  void MakeManaged(std::byte* address);
   // Returns the device to whose memory the address belongs, or -1.
   int DeviceOf(const std::byte* address) const;
 
@@ -62,6 +65,7 @@ class FakeMemory {
     // What NICs write to, if that has to be flushed, and what was there at the last flush.
     UniqueFd inbound;
     std::vector<std::byte> flushed = {};
+    bool managed = false;
   };
 
   void Protect(int protection) const;

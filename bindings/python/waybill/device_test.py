@@ -155,7 +155,7 @@ def test_in_place_is_refused_and_the_remedy_named():
     with Gpu() as gpu, Job() as job:
         worker = job.worker(mode="in-place")
         worker.add("weight", gpu.array(WEIGHTS))
-        with pytest.raises(waybill.Unimplemented, match="use shadow-copy"):
+        with pytest.raises(waybill.FailedPrecondition, match="use shadow-copy"):
             worker.join()
 
 

@@ -1,0 +1,279 @@
+// Updates that NICs write into a GPU's memory at their final address, in place. The driver, the
+// GPUs and the NICs are fakes: host code that touches the memory crashes, and so does a NIC that
+// has no dma-buf of it.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "absl/strings/match.h"
+#include "core/fabric/local/local_fabric.h"
+#include "core/fabric/verbs/verbs_fabric.h"
+#include "core/plan/chunks.h"
+#include "testing/cluster/device_memory.h"
+#include "testing/cluster/quantised_cases.h"
+#include "testing/fake_cuda/fake_cuda.h"
+#include "testing/fake_verbs/fake_network.h"
+
+namespace waybill {
+namespace {
+
+// What the workers' GPU says of itself.
+void SayOfGpu(bool exports_dmabuf, bool orders_writes, bool has_flush) {
+  FakeCudaSayOfNics(0, exports_dmabuf, orders_writes, has_flush);
+}
+
+class DirectTest : public testing::Test {
+ protected:
+  ~DirectTest() override { FakeCudaFail(-1); }
+
+  static ClusterOptions InPlace(ClusterOptions options = {}) {
+    options.mode = Mode::kInPlace;
+    options.user_memory = true;
+    options.worker_memory = std::make_shared<DeviceMemory>();
+    return options;
+  }
+  void Make(const ClusterOptions& options) {
+    cluster_ = std::make_unique<Cluster>(options, [this](const std::string& name) {
+      network_.Host(name).AddDevice("mlx5_0", nic_);
+      return *MakeVerbsFabric({.library = &network_.Host(name)});
+    });
+    workers_ = options.workers;
+    ASSERT_EQ(cluster_->Connect().message(), "");
+  }
+  std::string PublishAndCheck(uint64_t version) {
+    cluster_->FillTrainers(version);
+    if (absl::Status status = cluster_->Publish(version); !status.ok()) return status.ToString();
+    for (uint32_t w = 0; w < workers_; ++w) {
+      if (!cluster_->Shows(w, version)) return "it is not shown to the byte";
+    }
+    return "";
+  }
+  // Returns why a worker cannot be made.
+  static absl::Status WhyNoWorker(Fabric* fabric) {
+    const auto memory = std::make_shared<DeviceMemory>();
+    Manifest manifest;
+    manifest.AddTensor("w", {4}, Dtype::kBf16);
+    manifest.AddRegion("memory", 8);
+    manifest.AddShard(0, Format{Dtype::kBf16}, Box({0}, {4}), {0, 0, {1}});
+    return WorkerEngine::Create(fabric, manifest, {memory->Allocate(8)}, {.mode = Mode::kInPlace},
+                                [](const WorkerEvent&) {})
+        .status();
+  }
+
+  fake_verbs::FakeNetwork network_;
+  fake_verbs::DeviceOptions nic_;
+  std::unique_ptr<Cluster> cluster_;
+  uint32_t workers_ = 0;
+};
+
+class DirectUpdateTest : public DirectTest,
+                         public testing::WithParamInterface<std::tuple<bool, Digests, uint32_t>> {};
+
+// Rows, fused rows, columns, and a transposed part.
+TEST_P(DirectUpdateTest, EveryByteIsWrittenByTheNicAndVerifiedByTheGpu) {
+  const auto [ordered, digests, threads] = GetParam();
+  SayOfGpu(/*exports_dmabuf=*/true, ordered, /*has_flush=*/!ordered);
+  Make(InPlace({.trainers = 3, .workers = 2, .digests = digests, .verify_threads = threads}));
+  const uint64_t copied = FakeCudaNow().bytes_to_device;
+  for (uint64_t version = 1; version <= 3; ++version) ASSERT_EQ(PublishAndCheck(version), "");
+  EXPECT_EQ(FakeCudaNow().bytes_to_device, copied);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DirectUpdateTest,
+                         testing::Combine(testing::Bool(),
+                                          testing::Values(Digests::kOn, Digests::kOff),
+                                          testing::Values(0u, 2u)));
+
+// From the tensors to their final addresses: what crosses the host is digests, and rows that are
+// turned, which the trainers pack.
+TEST_F(DirectTest, FromGpuToGpuNothingIsCopiedButWhatChangesOnTheWay) {
+  for (const uint32_t threads : {0u, 2u}) {
+    SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+    ClusterOptions options = InPlace({.trainers = 3, .workers = 2});
+    options.trainer_memory = std::make_shared<DeviceMemory>();
+    options.direct = true;
+    options.trainer.direct_run_bytes = 1;
+    options.trainer.stage_threads = threads;
+    options.trainer.announced_bytes = 1;
+    options.verify_threads = threads;
+    Make(options);
+    for (uint64_t version = 1; version <= 3; ++version) ASSERT_EQ(PublishAndCheck(version), "");
+    const FakeCudaUse before = FakeCudaNow();
+    cluster_->FillTrainers(4);
+    const uint64_t filled = FakeCudaNow().bytes_to_device;
+    ASSERT_EQ(cluster_->Publish(4).message(), "");
+    uint64_t staged = 0, pieces = 0;
+    for (uint32_t t = 0; t < 3; ++t) {
+      staged += cluster_->trainer(t).counts().staged_bytes;
+      for (const Chunk& chunk : CutIntoChunks(cluster_->plan().trainers[t], 8 << 10).chunks) {
+        pieces += chunk.piece_count;
+      }
+    }
+    EXPECT_GT(staged, 0u);
+    // Each end digests each piece, and copies its sum of 8 bytes.
+    EXPECT_EQ(FakeCudaNow().bytes_to_host - before.bytes_to_host, staged + 2 * pieces * 8);
+    EXPECT_EQ(FakeCudaNow().bytes_to_device, filled);
+    cluster_.reset();
+  }
+}
+
+TEST_F(DirectTest, AGpuThatFailsToDigestWhatItSendsFailsTheUpdate) {
+  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+  ClusterOptions options;
+  options.trainer_memory = std::make_shared<DeviceMemory>();
+  options.direct = true;
+  options.trainer.direct_run_bytes = 1;
+  Make(options);
+  ASSERT_EQ(PublishAndCheck(1), "");
+  for (const int64_t after : {0, 1, 2, 5, 9}) {
+    cluster_->FillTrainers(2);
+    ASSERT_TRUE(cluster_->Prepare(2).ok());
+    FakeCudaFail(after);
+    const absl::Status status = cluster_->StartAndArrive();
+    FakeCudaFail(-1);
+    EXPECT_TRUE(absl::StrContains(status.message(), "stage from a GPU: ")) << status;
+    cluster_->Abort(/*begun=*/true);
+    ASSERT_TRUE(cluster_->UntilStopped());
+    ASSERT_TRUE(cluster_->Shows(0, 1));
+  }
+  ASSERT_EQ(PublishAndCheck(3), "");
+}
+
+// Where the driver exports nothing, and no module for peer memory is loaded.
+TEST_F(DirectTest, TensorsThatNoNicCanReadAreStagedAndItIsSaid) {
+  SayOfGpu(/*exports_dmabuf=*/false, /*orders_writes=*/true, /*has_flush=*/false);
+  ClusterOptions options;
+  options.trainer_memory = std::make_shared<DeviceMemory>();
+  options.direct = true;
+  options.trainer.direct_run_bytes = 1;
+  Make(options);
+  ASSERT_EQ(PublishAndCheck(1), "");
+  const TransferCounts counts = cluster_->trainer(0).counts();
+  EXPECT_EQ(counts.staged_bytes, cluster_->plan().trainers[0].total_bytes());
+  EXPECT_TRUE(absl::StrContains(cluster_->trainer(0).ReportLanes()[0].path,
+                                "; tensors are staged: register"))
+      << cluster_->trainer(0).ReportLanes()[0].path;
+}
+
+// An engine that sleeps gives its pages back, and takes others when it wakes, under the same
+// addresses.
+TEST_F(DirectTest, MemoryUnderWhichOtherPagesWerePutIsRegisteredAgain) {
+  for (const Digests digests : {Digests::kOn, Digests::kOff}) {
+    SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+    ClusterOptions options = InPlace({.digests = digests});
+    const auto tensors = std::make_shared<DeviceMemory>();
+    options.trainer_memory = tensors;
+    options.direct = true;
+    options.trainer.direct_run_bytes = 1;
+    Make(options);
+    ASSERT_EQ(PublishAndCheck(1), "");
+    EXPECT_EQ(cluster_->worker(0).counts().renewals, 0u);
+    for (void* memory : static_cast<DeviceMemory&>(*options.worker_memory).all()) {
+      FakeCudaRemap(memory);
+    }
+    ASSERT_EQ(PublishAndCheck(2), "");
+    EXPECT_EQ(cluster_->worker(0).counts().renewals, 1u);
+    for (void* memory : tensors->all()) FakeCudaRemap(memory);
+    const uint64_t staged = cluster_->trainer(0).counts().staged_bytes;
+    ASSERT_EQ(PublishAndCheck(3), "");
+    EXPECT_EQ(cluster_->trainer(0).counts().staged_bytes, staged);
+    EXPECT_EQ(cluster_->worker(0).counts().renewals, 1u);
+    cluster_.reset();
+  }
+}
+
+TEST_F(DirectTest, MemoryThatIsFreedIsNamedAndNothingIsSent) {
+  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+  ClusterOptions options = InPlace();
+  const auto tensors = std::make_shared<DeviceMemory>();
+  options.trainer_memory = tensors;
+  options.direct = true;
+  Make(options);
+  ASSERT_EQ(PublishAndCheck(1), "");
+  ASSERT_TRUE(cluster_->Prepare(2).ok());
+  tensors->FreeFirst();
+  EXPECT_TRUE(absl::StrContains(cluster_->Start(0).message(), "is no memory of a GPU any more"));
+}
+
+class DirectQuantisedTest : public DirectTest, public testing::WithParamInterface<QuantisedCase> {};
+
+TEST_P(DirectQuantisedTest, WhatIsShownIsWhatOnePlaceWouldHaveGiven) {
+  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+  Make(InPlace(OptionsFor(GetParam().model)));
+  for (uint64_t version = 1; version <= 2; ++version) ASSERT_EQ(PublishAndCheck(version), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DirectQuantisedTest, testing::ValuesIn(QuantisedCases()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_F(DirectTest, AnUpdateThatWasGivenUpIsFencedByAnotherRegistration) {
+  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+  Make(InPlace());
+  ASSERT_EQ(PublishAndCheck(1), "");
+  ASSERT_EQ(cluster_->Abandon(2).message(), "");
+  ASSERT_EQ(PublishAndCheck(3), "");
+  EXPECT_EQ(cluster_->worker(0).counts().renewals, 1u);
+}
+
+TEST_F(DirectTest, AGpuThatFailsToFlushOrToDigestFailsTheUpdate) {
+  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/false, /*has_flush=*/true);
+  Make(InPlace());
+  ASSERT_EQ(PublishAndCheck(1), "");
+  for (const int64_t after : {0, 1, 2, 3}) {
+    cluster_->FillTrainers(2);
+    ASSERT_TRUE(cluster_->Prepare(2).ok());
+    FakeCudaFail(after);
+    const absl::Status status = cluster_->StartAndArrive();
+    FakeCudaFail(-1);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+    cluster_->Abort(/*begun=*/true);
+    ASSERT_TRUE(cluster_->UntilStopped());
+    EXPECT_TRUE(cluster_->worker(0).dirty());  // In place nothing of the last version is kept.
+  }
+  ASSERT_EQ(PublishAndCheck(3), "");
+}
+
+TEST_F(DirectTest, AFabricThatReachesHostMemoryOnlyIsNamedWithTheRemedy) {
+  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+  const auto local = *MakeLocalFabric();
+  const absl::Status status = WhyNoWorker(local.get());
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(),
+            "mode in-place: region \"memory\" is memory of GPU 0 "
+            "(GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae00): register \"memory\": the local "
+            "fabric reaches host memory only; use shadow-copy");
+}
+
+TEST_F(DirectTest, AGpuThatSaysNotWhenWritesAreSeenIsRefused) {
+  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/false, /*has_flush=*/false);
+  network_.Host("a").AddDevice("mlx5_0");
+  const auto fabric = *MakeVerbsFabric({.library = &network_.Host("a")});
+  EXPECT_TRUE(absl::StrContains(WhyNoWorker(fabric.get()).message(),
+                                "does not say when kernels see what a NIC has written; use "
+                                "shadow-copy"));
+}
+
+TEST_F(DirectTest, BothReasonsAreToldWhereNeitherWayToTheMemoryIsOpen) {
+  SayOfGpu(/*exports_dmabuf=*/false, /*orders_writes=*/true, /*has_flush=*/false);
+  network_.Host("a").AddDevice("mlx5_0");
+  const auto fabric = *MakeVerbsFabric({.library = &network_.Host("a")});
+  const absl::Status status = WhyNoWorker(fabric.get());
+  EXPECT_TRUE(absl::StrContains(status.message(), "as a dma-buf: its driver does not")) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "Bad address (errno 14)")) << status;
+}
+
+TEST_F(DirectTest, NothingOfItIsLeftWhenTheRanksAreGone) {
+  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+  Make(InPlace());
+  ASSERT_EQ(cluster_->Connect().message(), "");  // Another plan: the first one's is freed.
+  ASSERT_EQ(PublishAndCheck(1), "");
+  cluster_.reset();
+  EXPECT_EQ(FakeCudaNow().allocations, 0u);
+  EXPECT_EQ(FakeCudaNow().streams, 0u);
+}
+
+}  // namespace
+}  // namespace waybill
