@@ -129,6 +129,29 @@ void BM_Transpose(benchmark::State& state, bool with_digest) {
   CountBytes(state, side * side * element);
 }
 
+// The pieces of 1 MiB of matrices of BF16, as an update stages them, over more memory than caches
+// have.
+void BM_TransposePieces(benchmark::State& state, bool with_digest) {
+  Dst(), Src();  // Touched before the clock runs.
+  const size_t rows = state.range(0), columns = state.range(1);
+  const size_t matrix_bytes = rows * columns * 2;
+  const size_t matrices = std::max<size_t>(1, (size_t{192} << 20) / matrix_bytes);
+  const size_t rows_at_once = std::max<size_t>(1, (size_t{1} << 20) / (columns * 2));
+  size_t at = 0;
+  for (auto _ : state) {
+    DigestStream digest;
+    std::byte* const dst = Dst() + at * matrix_bytes;
+    const std::byte* const src = Src() + at * matrix_bytes;
+    for (size_t r = 0; r < rows; r += rows_at_once) {
+      Transpose(dst + r * columns * 2, columns * 2, src + r * 2, rows * 2,
+                std::min(rows_at_once, rows - r), columns, 2, with_digest ? &digest : nullptr);
+    }
+    benchmark::DoNotOptimize(digest.sum());
+    at = (at + 1) % matrices;
+  }
+  CountBytes(state, matrix_bytes);
+}
+
 void BM_CastTranspose(benchmark::State& state, bool with_digest) {
   const size_t side = state.range(0);
   for (auto _ : state) {
@@ -166,6 +189,14 @@ BENCHMARK_CAPTURE(BM_CastF32ToBf16, streaming, Stores::kStreaming, false)->Apply
 BENCHMARK_CAPTURE(BM_CastF32ToBf16, digest_streaming, Stores::kStreaming, true)->Apply(Sizes);
 BENCHMARK_CAPTURE(BM_Transpose, plain, false)->Apply(Sides);
 BENCHMARK_CAPTURE(BM_Transpose, digest, true)->Apply(Sides);
+BENCHMARK_CAPTURE(BM_TransposePieces, plain, false)
+    ->Args({2304, 768})
+    ->Args({3072, 768})
+    ->Args({768, 3072});
+BENCHMARK_CAPTURE(BM_TransposePieces, digest, true)
+    ->Args({2304, 768})
+    ->Args({3072, 768})
+    ->Args({768, 3072});
 BENCHMARK_CAPTURE(BM_CastTranspose, plain, false)->Arg(1024)->Arg(4096);
 BENCHMARK_CAPTURE(BM_CastTranspose, digest, true)->Arg(1024)->Arg(4096);
 

@@ -39,8 +39,9 @@ bool IsLineAligned(const TransposeBlock& block) {
 void TransposeByPanels(Element element, const TransposeBlock& block, size_t dst_element_bytes,
                        size_t src_element_bytes, DigestStream* digest) {
   // What does not fit into the second-level cache goes past it, even where it is read again for the
-  // digest: short strided stores through the cache would read each line too, and far slower.
-  constexpr size_t kStreamedBytes = 1 << 20;
+  // digest: short strided stores through the cache would read each line too, and far slower. So
+  // does a piece of an update, which is one of many: the cache is full of the others.
+  constexpr size_t kStreamedBytes = 256 << 10;
   const Stores stores =
       IsLineAligned(block) && block.rows * block.columns * dst_element_bytes >= kStreamedBytes
           ? Stores::kStreaming
@@ -49,7 +50,7 @@ void TransposeByPanels(Element element, const TransposeBlock& block, size_t dst_
   // The higher a panel, the longer the runs that are read, which is what memory and the TLB want;
   // but what was stored in the cache must be absorbed while it is there, if only in the last one.
   constexpr size_t kPanelBytes = 2 << 20;
-  constexpr size_t kMostLines = 16;
+  constexpr size_t kMostLines = 32;
   size_t lines = kMostLines;
   if (digest != nullptr && stores == Stores::kCached) {
     const size_t bytes_per_line = std::max<size_t>(1, block.columns) * kLineBytes;
