@@ -1,5 +1,7 @@
 #include "core/engine/staging_area.h"
 
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/plan/chunks.h"
@@ -18,7 +20,14 @@ absl::StatusOr<std::unique_ptr<StagingArea>> StagingArea::Create(
 }
 
 void StagingArea::AddSource(const MemorySpan& memory, absl::string_view name) {
-  if (memory.size_bytes == 0) return;
+  const auto known = sources_.find(memory.data);
+  if (memory.size_bytes == 0 ||
+      (known != sources_.end() && known->second.memory.size_bytes >= memory.size_bytes)) {
+    return;
+  }
+  if (known != sources_.end() && known->second.registration.region != RegionId::kNone) {
+    (void)registrations_.Release(known->second.registration);
+  }
   Source source{.memory = memory, .name = std::string(name)};
   if (absl::Status status = Register(source); !status.ok() && why_staged_.empty()) {
     why_staged_ = std::string(status.message());
@@ -46,16 +55,31 @@ absl::Status StagingArea::Register(Source& source) {
 }
 
 absl::Status StagingArea::RenewSources() {
-  for (auto& [begin, source] : sources_) {
-    if (source.registration.region == RegionId::kNone || source.pages == 0) continue;
+  bool moved = false;
+  const auto is_on_device = [](const Source& source) {
+    return source.registration.region != RegionId::kNone && source.pages != 0;
+  };
+  for (const auto& [begin, source] : sources_) {
+    if (!is_on_device(source)) continue;
     const absl::StatusOr<uint64_t> pages = Device::PagesOf(source.memory);
     if (!pages.ok()) {
       return While(absl::StrCat("read region \"", source.name, "\""), pages.status());
     }
-    if (*pages == source.pages) continue;
-    ++source_renewals_;
-    WAYBILL_RETURN_IF_ERROR(registrations_.Release(source.registration));
-    if (absl::Status status = Register(source); !status.ok()) {
+    moved = moved || *pages != source.pages;
+  }
+  if (!moved) return absl::OkStatus();
+  ++source_renewals_;
+  // All of them, and all are released first: one may lie within another, and share its
+  // registration.
+  std::vector<Source*> sources;
+  for (auto& [begin, source] : sources_) {
+    if (is_on_device(source)) sources.push_back(&source);
+  }
+  for (const Source* source : sources) {
+    WAYBILL_RETURN_IF_ERROR(registrations_.Release(source->registration));
+  }
+  for (Source* source : sources) {
+    if (absl::Status status = Register(*source); !status.ok()) {
       why_staged_ = std::string(status.message());
     }
   }

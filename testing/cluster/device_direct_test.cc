@@ -185,6 +185,35 @@ TEST_F(DirectTest, MemoryUnderWhichOtherPagesWerePutIsRegisteredAgain) {
   }
 }
 
+// As tied parameters are, and views.
+TEST_F(DirectTest, SourcesThatShareMemoryAreAllRegisteredAgain) {
+  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+  network_.Host("a").AddDevice("mlx5_0");
+  const auto fabric = *MakeVerbsFabric({.library = &network_.Host("a")});
+  const auto memory = std::make_shared<DeviceMemory>();
+  const MemorySpan whole = memory->Allocate(20'000);
+  MemorySpan part = whole;
+  part.data += 4096;
+  part.size_bytes = 5000;
+  MemorySpan beginning = whole;
+  beginning.size_bytes = 100;
+  const auto area =
+      *StagingArea::Create(fabric.get(), {.ring_bytes = 64 << 10, .chunk_bytes = 8 << 10});
+  const uint64_t before = network_.Host("a").counts("mlx5_0").registrations;
+  for (const MemorySpan& span : {beginning, whole, part, whole}) area->AddSource(span, "tensor");
+  EXPECT_EQ(area->why_staged(), "");
+  EXPECT_EQ(network_.Host("a").counts("mlx5_0").registrations, before + 1);
+  const RegionId old = area->FindSource(part).region;
+  EXPECT_EQ(area->FindSource(beginning).region, old);
+  ASSERT_EQ(area->RenewSources().message(), "");
+  EXPECT_EQ(area->FindSource(part).region, old);
+  FakeCudaRemap(whole.data);
+  ASSERT_EQ(area->RenewSources().message(), "");
+  EXPECT_NE(area->FindSource(part).region, old);
+  EXPECT_EQ(area->FindSource(whole).region, area->FindSource(part).region);
+  EXPECT_EQ(network_.Host("a").counts("mlx5_0").registrations, before + 1);
+}
+
 TEST_F(DirectTest, MemoryThatIsFreedIsNamedAndNothingIsSent) {
   SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
   ClusterOptions options = InPlace();
