@@ -112,9 +112,13 @@ uint64_t DigestSource(const RouteShape& shape, const std::byte* source, uint64_t
 uint64_t DigestInPlace(const RouteShape& shape, const std::byte* destination, uint64_t begin,
                        uint64_t end) {
   DigestStream digest(begin / kernels::kLeafBytes);
-  ForEachDestinationRun(shape, begin, end, [&](uint64_t offset, uint64_t size) {
-    digest.Absorb(destination + offset, size);
-  });
+  const uint64_t element = shape.destination_element_bytes;
+  ForEachBlock(shape, static_cast<int64_t>(begin / element), static_cast<int64_t>(end / element),
+               Packing::kInPlace, [&](const PieceBlock& block) {
+                 kernels::AbsorbRows(destination + block.destination_offset,
+                                     block.destination_pitch, block.rows, block.columns * element,
+                                     &digest);
+               });
   return digest.sum();
 }
 
