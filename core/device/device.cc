@@ -172,6 +172,41 @@ absl::Status Device::ExportDmabuf(ExportedMemory& exported) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::pair<IpcHandle, uint64_t>> Device::HandleOf(const MemorySpan& memory) {
+  bool capable = false;
+  CUdeviceptr base = 0;
+  size_t size_bytes = 0;
+  CUipcMemHandle handle = {};
+  const Current current(context_);
+  WAYBILL_RETURN_IF_ERROR(current.Do("name memory to other processes", [&] {
+    CUresult result = Driver()->cuPointerGetAttribute_fn(
+        &capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, AddressOf(memory.data));
+    if (result != CUDA_SUCCESS || !capable) return result;
+    result = Driver()->cuMemGetAddressRange_fn(&base, &size_bytes, AddressOf(memory.data));
+    return result == CUDA_SUCCESS ? Driver()->cuIpcGetMemHandle_fn(&handle, base) : result;
+  }));
+  const uint64_t offset_bytes = AddressOf(memory.data) - base;
+  if (!capable || memory.size_bytes > size_bytes - offset_bytes) {
+    return absl::UnimplementedError(
+        "no other process can open memory of cuMemCreate(), as torch's expandable segments are");
+  }
+  return std::pair(std::bit_cast<IpcHandle>(handle), offset_bytes);
+}
+
+absl::StatusOr<void*> Device::OpenHandle(const IpcHandle& handle) {
+  CUdeviceptr mapping = 0;
+  WAYBILL_RETURN_IF_ERROR(Current(context_).Do("open memory of another process", [&] {
+    return Driver()->cuIpcOpenMemHandle_fn(&mapping, std::bit_cast<CUipcMemHandle>(handle),
+                                           CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  }));
+  return std::bit_cast<void*>(mapping);
+}
+
+void Device::CloseHandle(void* mapping) {
+  (void)Current(context_).Do(
+      "close", [&] { return Driver()->cuIpcCloseMemHandle_fn(AddressOf(mapping)); });
+}
+
 absl::StatusOr<uint64_t> Device::PagesOf(const MemorySpan& memory) {
   WAYBILL_RETURN_IF_ERROR(FindGpu());
   const CUdeviceptr end = AddressOf(memory.data) + memory.size_bytes;

@@ -6,6 +6,7 @@
 #ifndef WAYBILL_CORE_DEVICE_DEVICE_H_
 #define WAYBILL_CORE_DEVICE_DEVICE_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -47,6 +48,9 @@ struct ExportedMemory {
   absl::Status why_none;  // Why there is no dma-buf.
 };
 
+// A CUipcMemHandle of <cuda.h>.
+using IpcHandle = std::array<std::byte, 64>;
+
 // When kernels see what a NIC has written to the device's memory.
 enum class InboundWrites : uint8_t {
   kOrdered,  // Those that are launched once the host has seen the write's completion.
@@ -81,6 +85,15 @@ class Device {
   //
   // kFailedPrecondition: not all of it is memory of a device (any more).
   static absl::StatusOr<uint64_t> PagesOf(const MemorySpan& memory);
+
+  // Names the allocation in which the memory lies to other processes of this host. Returns its
+  // handle, and where in it the memory is.
+  //
+  // kUnimplemented: it was not made by cuMemAlloc(), as in torch's expandable segments.
+  absl::StatusOr<std::pair<IpcHandle, uint64_t>> HandleOf(const MemorySpan& memory);
+  // Maps the allocation of another process, until CloseHandle().
+  absl::StatusOr<void*> OpenHandle(const IpcHandle& handle);
+  void CloseHandle(void* mapping);
 
   InboundWrites inbound_writes() const { return inbound_writes_; }
   // Makes what NICs have written so far visible to the device. Does nothing where that is so

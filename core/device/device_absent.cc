@@ -19,6 +19,9 @@ Device::~Device() { std::abort(); }
 absl::StatusOr<void*> Device::Allocate(size_t) { std::abort(); }
 void Device::Free(void*) { std::abort(); }
 ExportedMemory Device::Export(const MemorySpan&) { std::abort(); }
+absl::StatusOr<std::pair<IpcHandle, uint64_t>> Device::HandleOf(const MemorySpan&) { std::abort(); }
+absl::StatusOr<void*> Device::OpenHandle(const IpcHandle&) { std::abort(); }
+void Device::CloseHandle(void*) { std::abort(); }
 absl::StatusOr<uint64_t> Device::PagesOf(const MemorySpan&) { std::abort(); }
 absl::Status Device::FlushInboundWrites() { std::abort(); }
 absl::Status Device::Pin(void*, size_t) { std::abort(); }

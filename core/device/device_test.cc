@@ -4,16 +4,22 @@
 
 #include <cuda.h>
 #include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <future>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "core/device/gpu_survey.h"
+#include "core/device/shared_memory.h"
 #include "kernels/cuda/leaf_sum.h"
 #include "kernels/cuda/rows.h"
 #include "testing/fake_cuda/fake_cuda.h"
@@ -191,6 +197,90 @@ TEST_F(DeviceTest, OtherPagesUnderTheSameAddressesAreNoticed) {
   EXPECT_NE(*Device::PagesOf(Span(memory, 10'000)), before);
   EXPECT_EQ(Device::PagesOf(Span(memory, 1 << 20)).status().code(),
             absl::StatusCode::kFailedPrecondition);
+}
+
+// Runs a test of this program in a process of its own, and tells it a name. Returns its exit
+// status.
+int RunWithName(const std::string& test, const SharedMemoryName& name) {
+  std::string bytes(reinterpret_cast<const char*>(&name), sizeof(name));
+  const std::string filter = "--gtest_filter=" + test;
+  const std::string variable = "WAYBILL_TEST_NAME=" + absl::BytesToHexString(bytes);
+  std::vector<char*> arguments = {const_cast<char*>("device_test"),
+                                  const_cast<char*>("--gtest_also_run_disabled_tests"),
+                                  const_cast<char*>(filter.c_str()), nullptr};
+  std::vector<char*> environment = {const_cast<char*>(variable.c_str())};
+  for (char** old = environ; *old != nullptr; ++old) {
+    // It has no part in this test's result.
+    if (!absl::StartsWith(*old, "XML_OUTPUT_FILE=") && !absl::StartsWith(*old, "TEST_")) {
+      environment.push_back(*old);
+    }
+  }
+  environment.push_back(nullptr);
+  pid_t child = 0;
+  int status = -1;
+  if (posix_spawn(&child, "/proc/self/exe", nullptr, nullptr, arguments.data(),
+                  environment.data()) != 0) {
+    return -1;
+  }
+  waitpid(child, &status, 0);
+  return status;
+}
+
+TEST_F(DeviceTest, AnotherProcessReadsAndWritesMemoryThatIsNamedToIt) {
+  uint8_t* const memory = Allocate(10'000);
+  ASSERT_TRUE(device_->Clear(memory, 10'000, stream_).ok());
+  const uint8_t seven = 7;
+  ASSERT_TRUE(device_->Copy(memory + 5000, &seven, 1, stream_).ok());
+  ASSERT_TRUE(device_->Finish(stream_).ok());
+  const SharedMemoryName name = *NameSharedMemory(Span(memory + 5000, 5000));
+  ASSERT_TRUE(name.names_something());
+  EXPECT_EQ(RunWithName("OtherProcess.DISABLED_FindsSevenAndPutsEightBehindIt", name), 0);
+  uint8_t got[2] = {};
+  ASSERT_TRUE(device_->Copy(got, memory + 5000, 2, stream_).ok());
+  ASSERT_TRUE(device_->Finish(stream_).ok());
+  EXPECT_EQ(got[0], 7);
+  EXPECT_EQ(got[1], 8);
+}
+
+TEST(OtherProcess, DISABLED_FindsSevenAndPutsEightBehindIt) {
+  SharedMemoryName name;
+  const std::string bytes = absl::HexStringToBytes(std::getenv("WAYBILL_TEST_NAME"));
+  ASSERT_EQ(bytes.size(), sizeof(name));
+  std::memcpy(&name, bytes.data(), sizeof(name));
+  const std::shared_ptr<Device> device = *Device::Open(1);  // It counts them in another way.
+  Stream stream = *device->MakeStream();
+  {
+    const absl::StatusOr<OpenedMemory> opened = OpenedMemory::Open(device, name);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    const absl::StatusOr<OpenedMemory> again = OpenedMemory::Open(device, name);
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(again->data(), opened->data());
+    uint8_t got = 0;
+    const uint8_t eight = 8;
+    EXPECT_TRUE(device->Copy(&got, opened->data(), 1, stream).ok());
+    EXPECT_TRUE(device->Copy(opened->data() + 1, &eight, 1, stream).ok());
+    EXPECT_TRUE(device->Finish(stream).ok());
+    EXPECT_EQ(got, 7);
+    EXPECT_EQ(FakeCudaNow().allocations, 1u);
+  }
+  EXPECT_EQ(FakeCudaNow().allocations, 0u);
+  FakeCudaFail(0);
+  EXPECT_EQ(OpenedMemory::Open(device, name).status().code(), absl::StatusCode::kInternal);
+  device->DestroyStream(stream);
+}
+
+TEST_F(DeviceTest, ItsOwnMemoryAProcessReadsWhereItIs) {
+  uint8_t* const memory = Allocate(100);
+  const SharedMemoryName name = *NameSharedMemory(Span(memory + 10, 90));
+  EXPECT_EQ(OpenedMemory::Open(device_, name)->data(), reinterpret_cast<std::byte*>(memory + 10));
+}
+
+TEST_F(DeviceTest, MemoryThatNoProcessCanOpenHasNoName) {
+  uint8_t* const memory = Allocate(100);
+  FakeCudaMakeVirtual(memory);
+  EXPECT_EQ(NameSharedMemory(Span(memory, 100)).status(),
+            absl::UnimplementedError("no other process can open memory of cuMemCreate(), as "
+                                     "torch's expandable segments are"));
 }
 
 TEST_F(DeviceTest, AnEventIsToldOfWhenWhatIsBeforeItIsDone) {

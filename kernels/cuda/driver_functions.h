@@ -34,6 +34,9 @@ namespace waybill::kernels::cuda {
   X(cuGetErrorName)                 \
   X(cuGetErrorString)               \
   X(cuInit)                         \
+  X(cuIpcCloseMemHandle)            \
+  X(cuIpcGetMemHandle)              \
+  X(cuIpcOpenMemHandle)             \
   X(cuKernelGetFunction)            \
   X(cuLaunchHostFunc)               \
   X(cuLaunchKernel)                 \

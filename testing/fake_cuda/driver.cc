@@ -1,8 +1,10 @@
 // The driver's functions that Waybill calls, over the fake GPUs.
 
 #include <cuda.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <bit>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -182,6 +184,25 @@ FAKE cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget, CUflushGPUDire
   FakeMemory::Get().Flush();
   return CUDA_SUCCESS;
 }
+FAKE cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr begin) {
+  if (current.empty() || current.back() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  const FakeMemory::Handle found = FakeMemory::Get().HandleOf(At(begin));
+  *handle = std::bit_cast<CUipcMemHandle>(found);
+  return found.process == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+FAKE cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
+  if (current.empty() || current.back() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  const auto of = std::bit_cast<FakeMemory::Handle>(handle);
+  if (of.process == getpid()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return CUDA_ERROR_INVALID_VALUE;
+  if (IsToFail()) return CUDA_ERROR_OPERATING_SYSTEM;
+  std::byte* const mapping = FakeMemory::Get().Open(of, current.back()->device);
+  *address = reinterpret_cast<CUdeviceptr>(mapping);
+  return mapping == nullptr ? CUDA_ERROR_MAP_FAILED : CUDA_SUCCESS;
+}
+FAKE cuIpcCloseMemHandle(CUdeviceptr address) {
+  return FakeMemory::Get().Close(At(address)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
 FAKE cuMemHostRegister(void* memory, size_t size_bytes, unsigned) {
   return FakeMemory::Get().Pin(static_cast<std::byte*>(memory), size_bytes)
              ? CUDA_SUCCESS
@@ -205,6 +226,10 @@ FAKE cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdevicep
   }
   if (attribute == CU_POINTER_ATTRIBUTE_IS_MANAGED) {
     *static_cast<bool*>(value) = FakeMemory::Get().Find(At(address)).managed;
+    return CUDA_SUCCESS;
+  }
+  if (attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE) {
+    *static_cast<bool*>(value) = !FakeMemory::Get().Find(At(address)).is_virtual;
     return CUDA_SUCCESS;
   }
   if (attribute != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) return CUDA_ERROR_NOT_SUPPORTED;
@@ -322,6 +347,9 @@ extern "C" __attribute__((visibility("default"))) void FakeCudaRemap(void* memor
 }
 extern "C" __attribute__((visibility("default"))) void FakeCudaMakeManaged(void* memory) {
   FakeMemory::Get().MakeManaged(static_cast<std::byte*>(memory));
+}
+extern "C" __attribute__((visibility("default"))) void FakeCudaMakeVirtual(void* memory) {
+  FakeMemory::Get().MakeVirtual(static_cast<std::byte*>(memory));
 }
 extern "C" __attribute__((visibility("default"))) void FakeCudaFail(int64_t after) {
   calls_left = after;

@@ -27,6 +27,8 @@ void FakeCudaSayOfNics(int device, bool exports_dmabuf, bool orders_writes, bool
 void FakeCudaRemap(void* memory);
 // The allocation at that address is managed memory from now on.
 void FakeCudaMakeManaged(void* memory);
+// The allocation at that address was made by cuMemCreate(), from now on: no process can open it.
+void FakeCudaMakeVirtual(void* memory);
 // Makes all launches and copies fail after the next `after` ones. A negative number ends that.
 void FakeCudaFail(int64_t after);
 FakeCudaUse FakeCudaNow();

@@ -83,7 +83,7 @@ FakeMemory::Place FakeMemory::Find(std::byte* address) const {
   if (after == allocations_.begin()) return {};
   const auto& [begin, allocation] = *std::prev(after);
   if (address >= begin + allocation.size_bytes) return {};
-  return {begin, allocation.size_bytes, allocation.id, allocation.managed};
+  return {begin, allocation.size_bytes, allocation.id, allocation.managed, allocation.is_virtual};
 }
 
 void FakeMemory::Remap(std::byte* address) {
@@ -104,6 +104,55 @@ void FakeMemory::MakeManaged(std::byte* address) {
   std::prev(allocations_.upper_bound(address))->second.managed = true;
 }
 
+void FakeMemory::MakeVirtual(std::byte* address) {
+  const std::lock_guard lock(mutex_);
+  std::prev(allocations_.upper_bound(address))->second.is_virtual = true;
+}
+
+FakeMemory::Handle FakeMemory::HandleOf(std::byte* begin) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = allocations_.find(begin);
+  if (found == allocations_.end() || found->second.is_virtual || found->second.opens > 0) return {};
+  const Allocation& allocation = found->second;
+  return {.process = getpid(),
+          .fd = allocation.pages.get(),
+          .size_bytes = allocation.size_bytes,
+          .id = allocation.id};
+}
+
+std::byte* FakeMemory::Open(const Handle& handle, int device) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [begin, allocation] : allocations_) {
+    if (allocation.opens > 0 && allocation.opened.process == handle.process &&
+        allocation.opened.id == handle.id) {
+      ++allocation.opens;
+      return begin;
+    }
+  }
+  const std::string path =
+      "/proc/" + std::to_string(handle.process) + "/fd/" + std::to_string(handle.fd);
+  UniqueFd file(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!file.valid()) return nullptr;
+  void* const pages = mmap(nullptr, Pages(handle.size_bytes), PROT_NONE, MAP_SHARED, file.get(), 0);
+  if (pages == MAP_FAILED) return nullptr;
+  Allocation& opened = allocations_[static_cast<std::byte*>(pages)];
+  opened = {handle.size_bytes, device, ++last_id_, std::move(file), UniqueFd()};
+  opened.opened = handle;
+  opened.opens = 1;
+  return static_cast<std::byte*>(pages);
+}
+
+bool FakeMemory::Close(std::byte* mapping) {
+  const std::lock_guard running(running_);
+  const std::lock_guard lock(mutex_);
+  const auto found = allocations_.find(mapping);
+  if (found == allocations_.end() || found->second.opens == 0) return false;
+  if (--found->second.opens > 0) return true;
+  munmap(mapping, Pages(found->second.size_bytes));
+  allocations_.erase(found);
+  return true;
+}
+
 void FakeMemory::Flush() {
   const std::lock_guard lock(mutex_);
   for (auto& [begin, allocation] : allocations_) {
@@ -121,7 +170,7 @@ bool FakeMemory::Free(std::byte* memory) {
   const std::lock_guard running(running_);
   const std::lock_guard lock(mutex_);
   const auto found = allocations_.find(memory);
-  if (found == allocations_.end()) return false;
+  if (found == allocations_.end() || found->second.opens > 0) return false;
   munmap(memory, Pages(found->second.size_bytes));
   allocations_.erase(found);
   return true;

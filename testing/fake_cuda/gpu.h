@@ -2,6 +2,7 @@
 #ifndef WAYBILL_TESTING_FAKE_CUDA_GPU_H_
 #define WAYBILL_TESTING_FAKE_CUDA_GPU_H_
 
+#include <array>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -37,12 +38,28 @@ class FakeMemory {
     size_t size_bytes = 0;
     uint64_t id = 0;  // Of its pages.
     bool managed = false;
+    bool is_virtual = false;
   };
   Place Find(std::byte* address) const;
   // Puts fresh pages under the allocation. Those that were exported are not reached any more.
   void Remap(std::byte* address);
   // From now on it is managed memory.
   void MakeManaged(std::byte* address);
+  // From now on it is memory of cuMemCreate().
+  void MakeVirtual(std::byte* address);
+
+  // Of an allocation, as other processes open it.
+  struct Handle {
+    int process = 0;
+    int fd = -1;
+    uint64_t size_bytes = 0;
+    uint64_t id = 0;
+    std::array<std::byte, 40> reserved = {};
+  };
+  Handle HandleOf(std::byte* begin) const;
+  // Maps it for a device; again it is the same mapping. Null: there is no such process any more.
+  std::byte* Open(const Handle& handle, int device);
+  bool Close(std::byte* mapping);
   // Returns the device to whose memory the address belongs, or -1.
   int DeviceOf(const std::byte* address) const;
 
@@ -66,6 +83,9 @@ class FakeMemory {
     UniqueFd inbound;
     std::vector<std::byte> flushed = {};
     bool managed = false;
+    bool is_virtual = false;
+    Handle opened = {};  // Of another process, which has it.
+    int opens = 0;
   };
 
   void Protect(int protection) const;
