@@ -203,8 +203,8 @@ absl::StatusOr<void*> Device::OpenHandle(const IpcHandle& handle) {
 }
 
 void Device::CloseHandle(void* mapping) {
-  (void)Current(context_).Do(
-      "close", [&] { return Driver()->cuIpcCloseMemHandle_fn(AddressOf(mapping)); });
+  (void)Current(context_).Do("close",
+                             [&] { return Driver()->cuIpcCloseMemHandle_fn(AddressOf(mapping)); });
 }
 
 absl::StatusOr<uint64_t> Device::PagesOf(const MemorySpan& memory) {

@@ -58,6 +58,7 @@ absl::Status StagedRoutes::OpenDevice(uint32_t threads, absl::Span<std::byte> ri
                                    .most_pieces = 1,
                                    .parallel_chunks = std::max(threads, 1u),
                                    .slots = ring};
+  if (area_.device_slots() != nullptr) options.device_slots = area_.device_slots()->bytes();
   for (const Chunk& chunk : list_.chunks) {
     options.chunk_bytes = std::max(options.chunk_bytes, chunk.size_bytes);
     options.most_pieces = std::max<size_t>(options.most_pieces, chunk.piece_count);
@@ -164,12 +165,27 @@ absl::Status StagedRoutes::CheckRead(const Fabric& fabric, LaneId lane) const {
   return absl::OkStatus();
 }
 
-void StagedRoutes::AppendWritesOf(uint32_t chunk, Direct direct, const BufferAccess& buffer,
-                                  RegionId ring, uint64_t slot_offset, std::vector<Write>& writes) {
+bool StagedRoutes::ReadsDeviceSlots(const Fabric& fabric, LaneId lane) const {
+  return area_.device_slots() != nullptr &&
+         fabric.CheckRead(lane, area_.device_slots()->region()).ok();
+}
+
+bool StagedRoutes::PacksOnDevice(const Chunk& chunk, Reads reads) const {
+  if (!reads.device_slots) return false;
+  const absl::Span<const Piece> pieces = list_.pieces_of(chunk);
+  return std::any_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
+    return OnDevice(piece.route) && IsStaged(piece, reads);
+  });
+}
+
+void StagedRoutes::AppendWritesOf(uint32_t chunk, Reads reads, const BufferAccess& buffer,
+                                  uint64_t slot_offset, std::vector<Write>& writes) {
   chunk_writes_.clear();
   AppendWrites(
-      routes(), list_, list_.chunks[chunk],
-      [&](uint32_t r) { return direct != Direct::kNo && direct_[r]; }, chunk_writes_);
+      routes(), list_, list_.chunks[chunk], [&](uint32_t r) { return reads.sources && direct_[r]; },
+      chunk_writes_);
+  const RegionId ring = PacksOnDevice(list_.chunks[chunk], reads) ? area_.device_slots()->region()
+                                                                  : area_.ring().region();
   for (const ChunkWrite& write : chunk_writes_) {
     const RegionAccess& region = buffer.regions[write.destination_region];
     Registration source = {ring, slot_offset};
@@ -220,17 +236,18 @@ void StagedRoutes::StageInPlace(uint32_t chunk, const BufferAccess& buffer) {
   kernels::StreamFence();
 }
 
-void StagedRoutes::StagePacked(uint32_t chunk, Direct direct, std::byte* slot) {
-  if (device_ != nullptr) StageFromDevice(list_.chunks[chunk], direct, slot);
+void StagedRoutes::StagePacked(uint32_t chunk, Reads reads, std::byte* slot) {
+  std::byte* at = slot;
   for (const Piece& piece : list_.pieces_of(list_.chunks[chunk])) {
-    if (!IsStaged(piece, direct)) continue;
+    if (!IsStaged(piece, reads)) continue;
     if (!OnDevice(piece.route)) {
-      const uint64_t sum = Stage(piece, slot, /*packed=*/true);
+      const uint64_t sum = Stage(piece, at, /*packed=*/true);
       sums_[piece.route].fetch_add(sum, std::memory_order_relaxed);
     }
-    slot += piece.size_bytes();
+    at += piece.size_bytes();
   }
   kernels::StreamFence();
+  if (device_ != nullptr) StageFromDevice(list_.chunks[chunk], reads, slot);
 }
 
 void StagedRoutes::DigestDirect(uint32_t chunk) {
@@ -263,24 +280,33 @@ void StagedRoutes::AddSums(const Chunk& chunk, absl::Span<const uint64_t> sums,
   }
 }
 
-// Those of the chunk's pieces that come from there.
-void StagedRoutes::StageFromDevice(const Chunk& chunk, Direct direct, std::byte* slot) {
+// Those of the chunk's pieces that come from there. If the whole chunk is packed there, those that
+// are packed on the host already join them.
+void StagedRoutes::StageFromDevice(const Chunk& chunk, Reads reads, std::byte* slot) {
+  std::byte* to = slot;
+  const bool packs_there = PacksOnDevice(chunk, reads);
+  if (packs_there) {
+    to = area_.device_slots()->bytes().data() + (slot - area_.ring().bytes().data());
+  }
   DeviceStager::Chunk staged(device_.get());
   for (const Piece& piece : list_.pieces_of(chunk)) {
-    if (!IsStaged(piece, direct)) continue;
+    if (!IsStaged(piece, reads)) continue;
     const RouteShape shape = routes().shape(piece.route);
     const std::byte* const source = SourceOf(piece.route);
     if (OnDevice(piece.route) && shape.transform == Transform::kQuantise) {
       const uint32_t table = routes().scale_table(piece.route);
       staged.Quantise(shape, routes().box(piece.route), table, scale_values_[table], source,
-                      piece.begin, piece.end, slot, digests_);
+                      piece.begin, piece.end, to, digests_);
     } else if (OnDevice(piece.route)) {
-      staged.Stage(shape, source, piece.begin, piece.end, slot, digests_);
+      staged.Stage(shape, source, piece.begin, piece.end, to, digests_);
+    } else if (packs_there) {
+      staged.TakePacked(slot, piece.size_bytes(), to);
     }
     slot += piece.size_bytes();
+    to += piece.size_bytes();
   }
   AddSums(chunk, staged.Finish(),
-          [&](const Piece& piece) { return IsStaged(piece, direct) && OnDevice(piece.route); });
+          [&](const Piece& piece) { return IsStaged(piece, reads) && OnDevice(piece.route); });
 }
 
 absl::Status StagedRoutes::status() const {

@@ -74,23 +74,29 @@ class StagedRoutes {
   bool IsMapped(uint32_t chunk, const BufferAccess& buffer) const;
   void StageInPlace(uint32_t chunk, const BufferAccess& buffer);
 
-  // A chunk that is posted consists of what is staged, and of what is sent directly: by lanes whose
-  // network can read the sources, what need not change on the way.
-  enum class Direct : uint8_t { kNo, kWherePossible };
+  // What a lane's network can read here, beside the slots in host memory. A chunk that is posted
+  // consists of what is staged, and of what is sent directly: what need not change on the way, if
+  // the sources can be read.
+  struct Reads {
+    bool sources = false;
+    bool device_slots = false;
+  };
   // Returns OK if the lane can read every registered source.
   absl::Status CheckRead(const Fabric& fabric, LaneId lane) const;
-  uint64_t staged_bytes(uint32_t chunk, Direct direct) const {
-    return chunk_size(chunk) - (direct == Direct::kNo ? 0 : direct_bytes_[chunk]);
+  bool ReadsDeviceSlots(const Fabric& fabric, LaneId lane) const;
+  uint64_t staged_bytes(uint32_t chunk, Reads reads) const {
+    return chunk_size(chunk) - (reads.sources ? direct_bytes_[chunk] : 0);
   }
   uint64_t chunk_size(uint32_t chunk) const { return list_.chunks[chunk].size_bytes; }
-  // Packs what is staged of the chunk.
-  void StagePacked(uint32_t chunk, Direct direct, std::byte* slot);
+  // Packs what is staged of the chunk into a slot of the ring: on the device, if some of it comes
+  // from there and the slots there can be read.
+  void StagePacked(uint32_t chunk, Reads reads, std::byte* slot);
   // Takes the digests of what is sent directly of the chunk.
   void DigestDirect(uint32_t chunk);
   // Appends the writes that post a chunk, whose staged bytes are in the slot at `slot_offset` of
-  // `ring`. It does not allocate if `writes` has room for most_writes().
-  void AppendWritesOf(uint32_t chunk, Direct direct, const BufferAccess& buffer, RegionId ring,
-                      uint64_t slot_offset, std::vector<Write>& writes);
+  // the ring. It does not allocate if `writes` has room for most_writes().
+  void AppendWritesOf(uint32_t chunk, Reads reads, const BufferAccess& buffer, uint64_t slot_offset,
+                      std::vector<Write>& writes);
   // Returns the largest number of writes that a chunk takes.
   size_t most_writes() const { return most_writes_; }
 
@@ -117,10 +123,11 @@ class StagedRoutes {
   Box BlocksOf(uint32_t route) const;
   Box BlocksOf(const Piece& piece) const;
   uint64_t Stage(const Piece& piece, std::byte* destination, bool packed);
-  bool IsStaged(const Piece& piece, Direct direct) const {
-    return direct == Direct::kNo || !direct_[piece.route];
+  bool IsStaged(const Piece& piece, Reads reads) const {
+    return !reads.sources || !direct_[piece.route];
   }
-  void StageFromDevice(const Chunk& chunk, Direct direct, std::byte* slot);
+  bool PacksOnDevice(const Chunk& chunk, Reads reads) const;
+  void StageFromDevice(const Chunk& chunk, Reads reads, std::byte* slot);
   void DigestOnDevice(const Chunk& chunk);
   // Adds what a device has found of those pieces of a chunk, in their order.
   void AddSums(const Chunk& chunk, absl::Span<const uint64_t> sums,

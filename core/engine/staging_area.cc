@@ -46,6 +46,9 @@ absl::Status StagingArea::Register(Source& source) {
                            FindDevice(source.memory.data, source.memory.size_bytes));
   if (device_ == nullptr || device_->ordinal() != ordinal) {
     WAYBILL_ASSIGN_OR_RETURN(device_, Device::Open(ordinal));
+    absl::StatusOr<std::unique_ptr<DeviceSlots>> slots =
+        DeviceSlots::Create(&fabric_, device_, ring_.bytes().size());
+    if (slots.ok()) device_slots_ = *std::move(slots);
   }
   WAYBILL_ASSIGN_OR_RETURN(source.pages, Device::PagesOf(source.memory));
   // Nobody needs the dma-buf once it is registered.

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/device/device.h"
+#include "core/engine/device_slots.h"
 #include "core/fabric/fabric.h"
 #include "core/memory/registration_cache.h"
 #include "core/memory/staging_ring.h"
@@ -54,6 +55,8 @@ class StagingArea {
   uint64_t source_renewals() const { return source_renewals_; }
   // Returns where that memory is registered; kNone: it is not.
   Registration FindSource(const MemorySpan& memory) const;
+  // Returns the slots on the sources' GPU; null if there is none, or no network can read them.
+  const DeviceSlots* device_slots() const { return device_slots_.get(); }
   // Returns why the first source that is not registered is not; empty if all are.
   const std::string& why_staged() const { return why_staged_; }
 
@@ -67,7 +70,8 @@ class StagingArea {
 
  private:
   StagingArea(Fabric* fabric, const TrainerEngineOptions& options, const StagingRing& ring)
-      : options_(options),
+      : fabric_(*fabric),
+        options_(options),
         registrations_(fabric, RegistrationCache::Use::kRead),
         ring_(ring),
         slots_(ring.slot_count()),
@@ -81,8 +85,10 @@ class StagingArea {
   };
   absl::Status Register(Source& source);
 
+  Fabric& fabric_;
   const TrainerEngineOptions options_;
   std::shared_ptr<Device> device_;  // Of the sources, if they are a device's memory.
+  std::unique_ptr<DeviceSlots> device_slots_;
   RegistrationCache registrations_;
   std::map<const std::byte*, Source> sources_;  // By first byte.
   uint64_t source_renewals_ = 0;

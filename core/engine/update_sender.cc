@@ -25,7 +25,7 @@ UpdateSender::UpdateSender(Fabric* fabric, StagingArea* area, WorkerLinks* links
       schedule_(&area->slots()),
       slots_(fabric, area->ring(), &pool_,
              [this](uint32_t chunk, std::byte* slot) {
-               staged_->StagePacked(chunk, DirectOf(chunk), slot);
+               staged_->StagePacked(chunk, ReadsOf(chunk), slot);
                timeline_.End(Stage::kStage);
              }),
       early_batch_(
@@ -54,6 +54,7 @@ void UpdateSender::ReleaseLedgers() {
 absl::Status UpdateSender::Grant(WorkerLane& lane) {
   const absl::Status readable = staged_->CheckRead(fabric_, lane.id);
   lane.reads_sources = readable.ok();
+  lane.reads_device_slots = staged_->ReadsDeviceSlots(fabric_, lane.id);
   lane.why_staged = readable.ok() ? area_.why_staged() : std::string(readable.message());
   WAYBILL_RETURN_IF_ERROR(fabric_.Grant(lane.id, ring().region()));
   return fabric_.Grant(lane.id, ledgers_.id);
@@ -133,7 +134,7 @@ void UpdateSender::DescribeUpdate() {
                          .lane = {link.index, lane},
                          .size_bytes = staged_->chunk_size(c),
                          .waits_for_scales = staged_->waits(c)};
-      const uint64_t staged_bytes = staged_->staged_bytes(c, DirectOf(c));
+      const uint64_t staged_bytes = staged_->staged_bytes(c, ReadsOf(c));
       if (staged_->IsMapped(c, link.buffer(lane))) {
         payload.way = SendWay::kStored;
       } else {
@@ -148,11 +149,10 @@ void UpdateSender::DescribeUpdate() {
   }
 }
 
-StagedRoutes::Direct UpdateSender::DirectOf(uint32_t chunk) const {
+StagedRoutes::Reads UpdateSender::ReadsOf(uint32_t chunk) const {
   const WorkerLane& lane = links_.link_of_chunk[chunk]->lanes[links_.lane_of_chunk[chunk]];
-  return lane.reads_sources && staged_->sources_are_registered()
-             ? StagedRoutes::Direct::kWherePossible
-             : StagedRoutes::Direct::kNo;
+  return {.sources = lane.reads_sources && staged_->sources_are_registered(),
+          .device_slots = lane.reads_device_slots};
 }
 
 // The digests of what is sent directly are taken while the network works.
@@ -276,11 +276,11 @@ void UpdateSender::PostChunk(const SendCommand& command) {
   timeline_.Begin(Stage::kPost);
   writes_.clear();
   const bool direct = command.slot == SendSchedule::kNoSlot;
-  staged_->AppendWritesOf(command.payload, DirectOf(command.payload),
-                          LinkOf(command).buffer(command.lane.index), ring().region(),
+  staged_->AppendWritesOf(command.payload, ReadsOf(command.payload),
+                          LinkOf(command).buffer(command.lane.index),
                           direct ? 0 : ring().OffsetOf(command.slot), writes_);
   if (!Post(command, Announcement(command), direct ? kNoSlotToken : command.slot)) return;
-  counts_.staged_bytes += staged_->staged_bytes(command.payload, DirectOf(command.payload));
+  counts_.staged_bytes += staged_->staged_bytes(command.payload, ReadsOf(command.payload));
   timeline_.End(Stage::kPost);
 }
 

@@ -103,7 +103,7 @@ class UpdateSender {
   void BeginStore(const SendCommand& command);
   bool RunStores();
   void Store(uint32_t chunk);
-  StagedRoutes::Direct DirectOf(uint32_t chunk) const;
+  StagedRoutes::Reads ReadsOf(uint32_t chunk) const;
   void BeginDigests();
   void Digest(uint32_t chunk);
   std::optional<uint32_t> Announcement(const SendCommand& command);

@@ -2,6 +2,7 @@
 #ifndef WAYBILL_CORE_ENGINE_WORKER_LINK_H_
 #define WAYBILL_CORE_ENGINE_WORKER_LINK_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -49,9 +50,15 @@ struct WorkerLane {
   std::vector<BufferAccess> buffers;  // Filled when the worker has granted them.
   bool up = false;                    // Either end has told the other what it grants.
   bool reads_sources = false;         // It can read the registered tensors.
+  bool reads_device_slots = false;    // Likewise.
   std::string why_staged;             // Why not, or why not all are registered.
 
-  bool mapped() const { return !buffers.empty() && buffers[0].ledger.mapped != nullptr; }
+  // Whether weights are stored.
+  bool mapped() const {
+    return !buffers.empty() &&
+           std::any_of(buffers[0].regions.begin(), buffers[0].regions.end(),
+                       [](const RegionAccess& region) { return region.mapped != nullptr; });
+  }
   // A kept lane belongs to another term from now on.
   void BeginTerm();
 };

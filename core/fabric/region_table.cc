@@ -21,10 +21,6 @@ absl::Status NotFound(RegionId id) {
 }  // namespace
 
 absl::StatusOr<Region> RegionTable::Register(const MemorySpan& memory, absl::string_view name) {
-  if (memory.kind == MemoryKind::kDevice) {
-    return absl::UnimplementedError(
-        absl::StrCat("register \"", name, "\": the ", fabric_, " fabric reaches host memory only"));
-  }
   return Add({.memory = memory, .name = std::string(name), .pages = {}, .grants = {}});
 }
 
@@ -85,7 +81,7 @@ absl::StatusOr<Destination> RegionTable::FindDestination(LaneId lane, uint64_t k
                                               offset_bytes, " of \"", region->name,
                                               "\", which has ", region->memory.size_bytes));
   }
-  return Destination{region->id, region->memory.data + offset_bytes};
+  return Destination{region->id, region->memory.kind, region->memory.data + offset_bytes};
 }
 
 absl::StatusOr<const std::byte*> RegionTable::FindSource(const Write& write) const {

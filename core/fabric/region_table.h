@@ -29,6 +29,7 @@ struct OwnRegion {
 
 struct Destination {
   RegionId region = RegionId::kNone;
+  MemoryKind kind = MemoryKind::kHost;
   std::byte* data = nullptr;
 };
 
@@ -39,8 +40,7 @@ class RegionTable {
     kPages,  // Peers have mapped the pages of what was allocated: fresh ones take their place.
   };
 
-  // `fabric` is named in errors.
-  RegionTable(absl::string_view fabric, Renewal renewal) : fabric_(fabric), renewal_(renewal) {}
+  explicit RegionTable(Renewal renewal) : renewal_(renewal) {}
 
   absl::StatusOr<Region> Register(const MemorySpan& memory, absl::string_view name);
   absl::StatusOr<Region> Allocate(uint64_t size_bytes, absl::string_view name);
@@ -60,7 +60,6 @@ class RegionTable {
  private:
   absl::StatusOr<Region> Add(OwnRegion region);
 
-  const std::string fabric_;
   const Renewal renewal_;
   uint32_t last_id_ = 0;
   std::map<RegionId, OwnRegion> regions_;

@@ -158,7 +158,7 @@ void DeviceStager::Chunk::Stage(const RouteShape& shape, const std::byte* source
     return;
   }
   Workspace& workspace = stager_.workspaces_[workspace_];
-  Output output = stager_.Place(workspace, begin, end, digests);
+  Output output = stager_.Place(workspace, begin, end, digests, slot);
   const uint64_t element = shape.destination_element_bytes;
   const auto first = static_cast<int64_t>(begin / element);
   const auto last = static_cast<int64_t>(end / element);
@@ -174,7 +174,7 @@ void DeviceStager::Chunk::Quantise(const RouteShape& shape, const Box& box, uint
                                    const ScaleValues& values, const std::byte* source,
                                    uint64_t begin, uint64_t end, std::byte* slot, Digests digests) {
   Workspace& workspace = stager_.workspaces_[workspace_];
-  Output output = stager_.Place(workspace, begin, end, digests);
+  Output output = stager_.Place(workspace, begin, end, digests, slot);
   const float* const host_factors = values.FactorsAt(values.table().blocks.begins());
   ForEachQuantisedBlock(
       shape, box, values.table().block, std::numeric_limits<int64_t>::max(),
@@ -192,6 +192,12 @@ void DeviceStager::Chunk::Quantise(const RouteShape& shape, const Box& box, uint
   stager_.Send(workspace, output, slot);
 }
 
+void DeviceStager::Chunk::TakePacked(const std::byte* packed, uint64_t size_bytes,
+                                     std::byte* slot) {
+  stager_.Check(
+      stager_.device_->Copy(slot, packed, size_bytes, stager_.workspaces_[workspace_].stream));
+}
+
 void DeviceStager::Chunk::DigestSource(const RouteShape& shape, const std::byte* source,
                                        uint64_t begin, uint64_t end) {
   const OneSide side(shape, &Axis::source_stride, shape.source_element_bytes);
@@ -207,7 +213,7 @@ void DeviceStager::Chunk::DigestInPlace(const RouteShape& shape, const std::byte
 void DeviceStager::Chunk::Digest(const RouteShape& shape, const std::byte* memory, uint64_t begin,
                                  uint64_t end) {
   Workspace& workspace = stager_.workspaces_[workspace_];
-  Output output = stager_.Place(workspace, begin, end, Digests::kOn);
+  Output output = stager_.Place(workspace, begin, end, Digests::kOn, /*slot=*/nullptr);
   uint64_t runs = 0, first_run = 0;
   ForEachDestinationRun(shape, begin, end, [&](uint64_t offset, uint64_t /*size*/) {
     if (runs++ == 0) first_run = offset;
@@ -246,12 +252,18 @@ absl::Span<const uint64_t> DeviceStager::Chunk::Finish() {
 }
 
 DeviceStager::Output DeviceStager::Place(Workspace& workspace, uint64_t begin, uint64_t end,
-                                         Digests digests) {
-  Output output = {.bytes = workspace.scratch + workspace.used_bytes, .size_bytes = end - begin};
+                                         Digests digests, std::byte* slot) {
+  Output output = {.size_bytes = end - begin};
+  const absl::Span<std::byte> slots = options_.device_slots;
+  if (slots.begin() <= slot && slot < slots.end()) {
+    output.bytes = slot;
+  } else {
+    output.bytes = workspace.scratch + workspace.used_bytes;
+    workspace.used_bytes += Aligned(output.size_bytes);
+  }
   if (digests == Digests::kOn) {
     output.digest = {workspace.device_sums + workspace.pieces, begin / kernels::kLeafBytes};
   }
-  workspace.used_bytes += Aligned(output.size_bytes);
   ++workspace.pieces;
   return output;
 }
@@ -299,6 +311,7 @@ void DeviceStager::Send(const Workspace& workspace, const Output& output, std::b
     Check(
         kernels::cuda::AddLeaves(output.digest, output.bytes, output.size_bytes, workspace.stream));
   }
+  if (output.bytes == slot) return;
   Check(device_->Copy(slot, output.bytes, output.size_bytes, workspace.stream));
 }
 

@@ -1,6 +1,6 @@
 // Stages pieces whose source is a GPU's memory: the GPU's kernels pack, transform and digest them
-// there, and what comes out is copied to a staging slot. Also digests pieces that have arrived in a
-// GPU's memory.
+// there, into a staging slot of the device, or on the way to one of the host. Also digests pieces
+// that have arrived in a GPU's memory.
 #ifndef WAYBILL_CORE_STAGE_DEVICE_STAGER_H_
 #define WAYBILL_CORE_STAGE_DEVICE_STAGER_H_
 
@@ -42,6 +42,8 @@ class DeviceStager final : public ElementReader {
     // The memory of the slots. It is pinned while the stager lives; copies are slower if that
     // fails.
     absl::Span<std::byte> slots = {};
+    // Slots in the device's own memory, or none.
+    absl::Span<std::byte> device_slots = {};
   };
   // kInternal: the GPU has no room, or cannot be used.
   static absl::StatusOr<std::unique_ptr<DeviceStager>> Create(std::shared_ptr<Device> device,
@@ -74,6 +76,9 @@ class DeviceStager final : public ElementReader {
     void Quantise(const RouteShape& shape, const Box& box, uint32_t table,
                   const ScaleValues& values, const std::byte* source, uint64_t begin, uint64_t end,
                   std::byte* slot, Digests digests);
+
+    // Queues a copy of what is packed in host memory already.
+    void TakePacked(const std::byte* packed, uint64_t size_bytes, std::byte* slot);
 
     // Queue what the functions of these names do.
     void DigestSource(const RouteShape& shape, const std::byte* source, uint64_t begin,
@@ -118,7 +123,7 @@ class DeviceStager final : public ElementReader {
     float* factors = nullptr;   // The device's; maxima before.
     std::vector<float> maxima;  // One for each block.
   };
-  // A piece in the scratch memory.
+  // A piece in a slot of the device, or in the scratch memory.
   struct Output {
     std::byte* bytes = nullptr;
     uint64_t size_bytes = 0;
@@ -140,7 +145,9 @@ class DeviceStager final : public ElementReader {
   // Returns whether it went well. Keeps the first that did not.
   bool Check(const absl::Status& status);
   bool Check(const kernels::cuda::Outcome& launch) { return Check(ToStatus(launch)); }
-  Output Place(Workspace& workspace, uint64_t begin, uint64_t end, Digests digests);
+  // `slot`: where it is to come, or null.
+  Output Place(Workspace& workspace, uint64_t begin, uint64_t end, Digests digests,
+               std::byte* slot);
   void StageBlock(const Workspace& workspace, const RouteShape& shape, const PieceBlock& block,
                   const std::byte* source, std::byte* destination, bool all, Output& output);
   void Send(const Workspace& workspace, const Output& output, std::byte* slot);

@@ -1,6 +1,6 @@
-// Updates that NICs write into a GPU's memory at their final address, in place. The driver, the
-// GPUs and the NICs are fakes: host code that touches the memory crashes, and so does a NIC that
-// has no dma-buf of it.
+// Updates that are written into a GPU's memory at their final address, in place: by NICs, and over
+// the local fabric. The driver, the GPUs and the NICs are fakes: host code that touches the memory
+// crashes, and so does a NIC that has no dma-buf of it.
 
 #include <gtest/gtest.h>
 
@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "core/fabric/local/local_fabric.h"
+#include "core/fabric/tcp/tcp_fabric.h"
 #include "core/fabric/verbs/verbs_fabric.h"
 #include "core/plan/chunks.h"
 #include "testing/cluster/device_memory.h"
@@ -25,8 +26,13 @@ void SayOfGpu(bool exports_dmabuf, bool orders_writes, bool has_flush) {
   FakeCudaSayOfNics(0, exports_dmabuf, orders_writes, has_flush);
 }
 
+enum class Network { kVerbs, kLocal };
+
+const char* NameOf(Network network) { return network == Network::kVerbs ? "Verbs" : "Local"; }
+
 class DirectTest : public testing::Test {
  protected:
+  explicit DirectTest(Network network = Network::kVerbs) : is_local_(network == Network::kLocal) {}
   ~DirectTest() override { FakeCudaFail(-1); }
 
   static ClusterOptions InPlace(ClusterOptions options = {}) {
@@ -37,6 +43,7 @@ class DirectTest : public testing::Test {
   }
   void Make(const ClusterOptions& options) {
     cluster_ = std::make_unique<Cluster>(options, [this](const std::string& name) {
+      if (is_local_) return *MakeLocalFabric();
       network_.Host(name).AddDevice("mlx5_0", nic_);
       return *MakeVerbsFabric({.library = &network_.Host(name)});
     });
@@ -63,10 +70,31 @@ class DirectTest : public testing::Test {
         .status();
   }
 
+  const bool is_local_;
   fake_verbs::FakeNetwork network_;
   fake_verbs::DeviceOptions nic_;
   std::unique_ptr<Cluster> cluster_;
   uint32_t workers_ = 0;
+};
+
+class LocalDirectTest : public DirectTest {
+ protected:
+  LocalDirectTest() : DirectTest(Network::kLocal) {}
+};
+
+// Memory that no other process can open.
+class VirtualMemory final : public ClusterMemory {
+ public:
+  MemorySpan Allocate(size_t size_bytes) override {
+    const MemorySpan span = memory_.Allocate(size_bytes);
+    FakeCudaMakeVirtual(span.data);
+    return span;
+  }
+  void Write(const MemorySpan& to, const std::byte* from) override { memory_.Write(to, from); }
+  void Read(const MemorySpan& from, std::byte* to) override { memory_.Read(from, to); }
+
+ private:
+  DeviceMemory memory_;
 };
 
 class DirectUpdateTest : public DirectTest,
@@ -87,9 +115,17 @@ INSTANTIATE_TEST_SUITE_P(All, DirectUpdateTest,
                                           testing::Values(Digests::kOn, Digests::kOff),
                                           testing::Values(0u, 2u)));
 
-// From the tensors to their final addresses: what crosses the host is digests, and rows that are
-// turned, which the trainers pack.
-TEST_F(DirectTest, FromGpuToGpuNothingIsCopiedButWhatChangesOnTheWay) {
+class DirectNetworkTest : public DirectTest, public testing::WithParamInterface<Network> {
+ protected:
+  DirectNetworkTest() : DirectTest(GetParam()) {}
+};
+
+INSTANTIATE_TEST_SUITE_P(All, DirectNetworkTest, testing::Values(Network::kVerbs, Network::kLocal),
+                         [](const auto& info) { return NameOf(info.param); });
+
+// From the tensors to their final addresses, or by way of slots on the trainer's GPU, where rows
+// are turned: nothing but digests crosses the host.
+TEST_P(DirectNetworkTest, FromGpuToGpuNoWeightsCrossTheHost) {
   for (const uint32_t threads : {0u, 2u}) {
     SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
     ClusterOptions options = InPlace({.trainers = 3, .workers = 2});
@@ -114,13 +150,19 @@ TEST_F(DirectTest, FromGpuToGpuNothingIsCopiedButWhatChangesOnTheWay) {
     }
     EXPECT_GT(staged, 0u);
     // Each end digests each piece, and copies its sum of 8 bytes.
-    EXPECT_EQ(FakeCudaNow().bytes_to_host - before.bytes_to_host, staged + 2 * pieces * 8);
+    EXPECT_EQ(FakeCudaNow().bytes_to_host - before.bytes_to_host, 2 * pieces * 8);
     EXPECT_EQ(FakeCudaNow().bytes_to_device, filled);
     cluster_.reset();
   }
 }
 
-TEST_F(DirectTest, AGpuThatFailsToDigestWhatItSendsFailsTheUpdate) {
+TEST_P(DirectNetworkTest, HostTensorsArriveInAGpusMemory) {
+  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+  Make(InPlace({.trainers = 3, .workers = 2}));
+  for (uint64_t version = 1; version <= 3; ++version) ASSERT_EQ(PublishAndCheck(version), "");
+}
+
+TEST_P(DirectNetworkTest, AGpuThatFailsToDigestWhatItSendsFailsTheUpdate) {
   SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
   ClusterOptions options;
   options.trainer_memory = std::make_shared<DeviceMemory>();
@@ -158,9 +200,32 @@ TEST_F(DirectTest, TensorsThatNoNicCanReadAreStagedAndItIsSaid) {
       << cluster_->trainer(0).ReportLanes()[0].path;
 }
 
+// As torch's expandable segments are.
+TEST_F(LocalDirectTest, TensorsThatNoProcessCanOpenGoThroughSlotsOnTheGpu) {
+  SayOfGpu(/*exports_dmabuf=*/false, /*orders_writes=*/true, /*has_flush=*/false);
+  ClusterOptions options = InPlace();
+  const auto tensors = std::make_shared<VirtualMemory>();
+  options.trainer_memory = tensors;
+  options.direct = true;
+  Make(options);
+  ASSERT_EQ(PublishAndCheck(1), "");
+  const FakeCudaUse before = FakeCudaNow();
+  cluster_->FillTrainers(2);
+  const uint64_t filled = FakeCudaNow().bytes_to_device;
+  ASSERT_EQ(cluster_->Publish(2).message(), "");
+  EXPECT_EQ(cluster_->trainer(0).counts().staged_bytes, cluster_->plan().trainers[0].total_bytes());
+  EXPECT_EQ(FakeCudaNow().bytes_to_device, filled);
+  EXPECT_LT(FakeCudaNow().bytes_to_host - before.bytes_to_host, 1000u);  // Digests.
+  const std::string path = cluster_->trainer(0).ReportLanes()[0].path;
+  EXPECT_TRUE(absl::StartsWith(path,
+                               "local: shared memory, also of GPUs; tensors are staged: register "
+                               "\"weights\": no other process can open memory of "))
+      << path;
+}
+
 // An engine that sleeps gives its pages back, and takes others when it wakes, under the same
 // addresses.
-TEST_F(DirectTest, MemoryUnderWhichOtherPagesWerePutIsRegisteredAgain) {
+TEST_P(DirectNetworkTest, MemoryUnderWhichOtherPagesWerePutIsRegisteredAgain) {
   for (const Digests digests : {Digests::kOn, Digests::kOff}) {
     SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
     ClusterOptions options = InPlace({.digests = digests});
@@ -202,7 +267,8 @@ TEST_F(DirectTest, SourcesThatShareMemoryAreAllRegisteredAgain) {
   const uint64_t before = network_.Host("a").counts("mlx5_0").registrations;
   for (const MemorySpan& span : {beginning, whole, part, whole}) area->AddSource(span, "tensor");
   EXPECT_EQ(area->why_staged(), "");
-  EXPECT_EQ(network_.Host("a").counts("mlx5_0").registrations, before + 1);
+  // Theirs, and that of the slots.
+  EXPECT_EQ(network_.Host("a").counts("mlx5_0").registrations, before + 2);
   const RegionId old = area->FindSource(part).region;
   EXPECT_EQ(area->FindSource(beginning).region, old);
   ASSERT_EQ(area->RenewSources().message(), "");
@@ -211,10 +277,10 @@ TEST_F(DirectTest, SourcesThatShareMemoryAreAllRegisteredAgain) {
   ASSERT_EQ(area->RenewSources().message(), "");
   EXPECT_NE(area->FindSource(part).region, old);
   EXPECT_EQ(area->FindSource(whole).region, area->FindSource(part).region);
-  EXPECT_EQ(network_.Host("a").counts("mlx5_0").registrations, before + 1);
+  EXPECT_EQ(network_.Host("a").counts("mlx5_0").registrations, before + 2);
 }
 
-TEST_F(DirectTest, MemoryThatIsFreedIsNamedAndNothingIsSent) {
+TEST_P(DirectNetworkTest, MemoryThatIsFreedIsNamedAndNothingIsSent) {
   SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
   ClusterOptions options = InPlace();
   const auto tensors = std::make_shared<DeviceMemory>();
@@ -227,18 +293,35 @@ TEST_F(DirectTest, MemoryThatIsFreedIsNamedAndNothingIsSent) {
   EXPECT_TRUE(absl::StrContains(cluster_->Start(0).message(), "is no memory of a GPU any more"));
 }
 
-class DirectQuantisedTest : public DirectTest, public testing::WithParamInterface<QuantisedCase> {};
+class DirectQuantisedTest : public DirectTest,
+                            public testing::WithParamInterface<std::tuple<Network, QuantisedCase>> {
+ protected:
+  DirectQuantisedTest() : DirectTest(std::get<0>(GetParam())) {}
+};
 
 TEST_P(DirectQuantisedTest, WhatIsShownIsWhatOnePlaceWouldHaveGiven) {
   SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
-  Make(InPlace(OptionsFor(GetParam().model)));
-  for (uint64_t version = 1; version <= 2; ++version) ASSERT_EQ(PublishAndCheck(version), "");
+  for (const bool from_gpu : {false, true}) {
+    ClusterOptions options = InPlace(OptionsFor(std::get<1>(GetParam()).model));
+    if (from_gpu) {
+      options.trainer_memory = std::make_shared<DeviceMemory>();
+      options.direct = true;
+    }
+    Make(options);
+    for (uint64_t version = 1; version <= 2; ++version) ASSERT_EQ(PublishAndCheck(version), "");
+    cluster_.reset();
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, DirectQuantisedTest, testing::ValuesIn(QuantisedCases()),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(All, DirectQuantisedTest,
+                         testing::Combine(testing::Values(Network::kVerbs, Network::kLocal),
+                                          testing::ValuesIn(QuantisedCases())),
+                         [](const auto& info) {
+                           return std::string(NameOf(std::get<0>(info.param))) +
+                                  std::get<1>(info.param).name;
+                         });
 
-TEST_F(DirectTest, AnUpdateThatWasGivenUpIsFencedByAnotherRegistration) {
+TEST_P(DirectNetworkTest, AnUpdateThatWasGivenUpIsFencedByAnotherRegistration) {
   SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
   Make(InPlace());
   ASSERT_EQ(PublishAndCheck(1), "");
@@ -267,12 +350,12 @@ TEST_F(DirectTest, AGpuThatFailsToFlushOrToDigestFailsTheUpdate) {
 
 TEST_F(DirectTest, AFabricThatReachesHostMemoryOnlyIsNamedWithTheRemedy) {
   SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
-  const auto local = *MakeLocalFabric();
-  const absl::Status status = WhyNoWorker(local.get());
+  const auto tcp = *MakeTcpFabric();
+  const absl::Status status = WhyNoWorker(tcp.get());
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(status.message(),
             "mode in-place: region \"memory\" is memory of GPU 0 "
-            "(GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae00): register \"memory\": the local "
+            "(GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae00): register \"memory\": the tcp "
             "fabric reaches host memory only; use shadow-copy");
 }
 
@@ -294,7 +377,7 @@ TEST_F(DirectTest, BothReasonsAreToldWhereNeitherWayToTheMemoryIsOpen) {
   EXPECT_TRUE(absl::StrContains(status.message(), "Bad address (errno 14)")) << status;
 }
 
-TEST_F(DirectTest, NothingOfItIsLeftWhenTheRanksAreGone) {
+TEST_P(DirectNetworkTest, NothingOfItIsLeftWhenTheRanksAreGone) {
   SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
   Make(InPlace());
   ASSERT_EQ(cluster_->Connect().message(), "");  // Another plan: the first one's is freed.

@@ -1,6 +1,9 @@
 """Tensors on GPUs, by DLPack. The driver is a fake one, whose memory ends who touches it from the host."""
 
 import ctypes
+import os
+import subprocess
+import sys
 import threading
 from contextlib import ExitStack
 
@@ -151,12 +154,44 @@ def test_a_publish_that_waits_for_a_stream_can_be_cancelled():
             publish.sent.wait(PATIENCE)
 
 
-def test_in_place_is_refused_and_the_remedy_named():
+def test_in_place_by_a_network_that_does_not_reach_it_is_refused_and_the_remedy_named():
     with Gpu() as gpu, Job() as job:
-        worker = job.worker(mode="in-place")
+        worker = job.worker(mode="in-place", fabric="tcp")
         worker.add("weight", gpu.array(WEIGHTS))
         with pytest.raises(waybill.FailedPrecondition, match="use shadow-copy"):
             worker.join()
+
+
+def test_another_process_reads_a_trainers_gpu_and_writes_its_own():
+    driver.FakeCudaSayOfNics(0, False, True, False)
+    with Gpu() as gpu, Job() as job:
+        worker = job.worker(mode="in-place", fabric="local", ask=())
+        target = gpu.array(numpy.zeros_like(WEIGHTS))
+        worker.add("weight", target)
+        command = [sys.executable, __file__, job.controller.address]
+        pipe, path = subprocess.PIPE, os.pathsep.join(sys.path)
+        environment = {**os.environ, "PYTHONPATH": path}
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment) as trainer:
+            job.join()
+            for version in (1, 2):
+                trainer.stdin.write(b"go on\n")
+                trainer.stdin.flush()
+                assert trainer.stdout.readline() == b"shown\n"
+                assert (read(target) == WEIGHTS * version).all()
+            trainer.stdin.close()
+            assert trainer.wait(PATIENCE) == 0
+
+
+def be_the_trainer(controller):
+    """In a process of its own: a version for each line that comes."""
+    with Gpu() as gpu, waybill.Trainer(controller, fabric="local") as trainer:
+        source = gpu.array(WEIGHTS)
+        trainer.add("weight", source)
+        trainer.join()
+        for version, _ in enumerate(sys.stdin, start=1):
+            write(source.address, WEIGHTS * version)
+            trainer.publish(version).committed.wait(PATIENCE)
+            print("shown", flush=True)
 
 
 def test_memory_that_is_no_gpus():
@@ -164,3 +199,7 @@ def test_memory_that_is_no_gpus():
         trainer.add("weight", VersionedFramework(WEIGHTS.ctypes.data, (64, 32), device=CUDA))
         with pytest.raises(waybill.InvalidArgument, match='"weight": no memory of a GPU'):
             trainer.join()
+
+
+if __name__ == "__main__":
+    be_the_trainer(sys.argv[1])

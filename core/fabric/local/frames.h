@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "core/device/shared_memory.h"
 
 namespace waybill::local {
 
@@ -19,6 +20,7 @@ enum class FrameKind : uint32_t {
   kRefused = 6,    // They are not, and the lane is dead; `code` and a text follow.
   kImmediate = 7,  // Signalled behind stores through a mapping.
   kRevoke = 8,     // The region with that key was renewed or released.
+  kTried = 9,      // What came of the welcome's probe.
 };
 
 struct FrameHeader {
@@ -31,9 +33,22 @@ struct FrameHeader {
   uint64_t token = 0;
 };
 
+struct RefusalBody {
+  uint32_t code = 0;  // 0: it is no refusal.
+  char text[508] = {};
+};
+
+// Each end tells the other of GPU memory that it would have read there, if it has any, and hears
+// whether the other end can open it.
 struct HelloBody {
   uint64_t wanted_lane = 0;  // Secrets, told over the control channel only.
   uint64_t own_lane = 0;
+  SharedMemoryName probe;
+};
+
+struct WelcomeBody {
+  SharedMemoryName probe;
+  RefusalBody tried;  // The hello's.
 };
 
 struct GrantBody {
@@ -41,6 +56,7 @@ struct GrantBody {
   uint64_t size_bytes = 0;
   uint32_t has_pages = 0;
   uint32_t reserved = 0;
+  SharedMemoryName gpu_memory;  // If the region is that.
 };
 
 struct WriteRecord {
@@ -49,11 +65,6 @@ struct WriteRecord {
   uint64_t destination_key = 0;
   uint64_t destination_offset_bytes = 0;
   uint64_t size_bytes = 0;
-};
-
-struct RefusalBody {
-  uint32_t code = 0;
-  char text[508] = {};
 };
 
 inline constexpr uint32_t kMostOutstandingPosts = 1024;

@@ -18,8 +18,10 @@
 #include "absl/strings/str_split.h"
 #include "core/base/random_bits.h"
 #include "core/base/status.h"
+#include "core/device/shared_memory.h"
 #include "core/fabric/import_table.h"
 #include "core/fabric/local/frames.h"
+#include "core/fabric/local/gpu_reader.h"
 #include "core/fabric/local/local_lane.h"
 #include "core/fabric/local/read_permit.h"
 #include "core/fabric/local/strangers.h"
@@ -33,6 +35,13 @@
 namespace waybill {
 namespace local {
 namespace {
+
+template <typename Body>
+absl::Status ReadBody(absl::Span<const std::byte> bytes, Body& body) {
+  if (bytes.size() != sizeof(body)) return absl::DataLossError("a frame of a wrong size");
+  std::memcpy(&body, bytes.data(), sizeof(body));
+  return absl::OkStatus();
+}
 
 class LocalFabric final : public Fabric {
  public:
@@ -57,18 +66,28 @@ class LocalFabric final : public Fabric {
   const Capabilities& capabilities() const override { return capabilities_; }
 
   absl::StatusOr<Region> Register(const MemorySpan& memory, absl::string_view name) override {
+    WAYBILL_RETURN_IF_ERROR(While(absl::StrCat("register \"", name, "\""), gpu_.ReceiveIn(memory)));
     return regions_.Register(memory, name);
   }
-  absl::StatusOr<Region> RegisterSource(const MemorySpan& /*memory*/,
-                                        absl::string_view name) override {
-    return absl::UnimplementedError(
-        absl::StrCat("register \"", name, "\": the local fabric reads granted memory only"));
+  absl::StatusOr<Region> RegisterSource(const MemorySpan& memory, absl::string_view name) override {
+    const std::string what = absl::StrCat("register \"", name, "\"");
+    if (memory.kind != MemoryKind::kDevice) {
+      return absl::UnimplementedError(
+          absl::StrCat(what, ": of host memory the local fabric reads what is granted only"));
+    }
+    absl::StatusOr<SharedMemoryName> named = NameSharedMemory(memory);
+    if (!named.ok()) return While(what, named.status());
+    WAYBILL_ASSIGN_OR_RETURN(const Region region, regions_.Register(memory, name));
+    if (!probe_.names_something()) probe_ = *named;
+    sources_[region.id] = *named;
+    return region;
   }
   absl::StatusOr<Region> Allocate(uint64_t size_bytes, absl::string_view name) override {
     return regions_.Allocate(size_bytes, name);
   }
   absl::Status Release(RegionId region) override {
     Revoke(region);
+    sources_.erase(region);
     return regions_.Release(region);
   }
   absl::Status Renew(RegionId region, Contents contents) override {
@@ -87,7 +106,8 @@ class LocalFabric final : public Fabric {
     region->grants.insert(lane_id);
     const GrantBody body{.key = region->key,
                          .size_bytes = region->memory.size_bytes,
-                         .has_pages = region->pages ? 1u : 0u};
+                         .has_pages = region->pages ? 1u : 0u,
+                         .gpu_memory = NameOf(id)};
     return Sent(lane_id, *lane,
                 lane->SendFrame({.kind = FrameKind::kGrant}, BytesOf(body),
                                 region->pages ? region->pages->fd() : -1));
@@ -108,7 +128,7 @@ class LocalFabric final : public Fabric {
     WAYBILL_ASSIGN_OR_RETURN(LocalLane * lane, UsableLane(import->lane));
     PeerRegion* region = lane->FindGrantedByPeer(import->target);
     if (region == nullptr) return NotGranted(*lane);
-    absl::StatusOr<MemorySpan> memory = region->Memory();
+    absl::StatusOr<MemorySpan> memory = region->Memory(gpu_.receiver());
     if (memory.ok()) return memory;
     return While(absl::StrCat("map memory of ", lane->peer()), memory.status());
   }
@@ -160,7 +180,8 @@ class LocalFabric final : public Fabric {
     if (!begins) return absl::OkStatus();
     lane.socket = *std::move(socket);
     WAYBILL_RETURN_IF_ERROR(Adopt(id, lane));
-    const HelloBody hello{.wanted_lane = lane.peer_secret, .own_lane = lane.secret()};
+    const HelloBody hello{
+        .wanted_lane = lane.peer_secret, .own_lane = lane.secret(), .probe = probe_};
     return Sent(id, lane,
                 lane.SendFrame({.kind = FrameKind::kHello}, BytesOf(hello), lane.own_permit->fd()));
   }
@@ -181,7 +202,18 @@ class LocalFabric final : public Fabric {
     return lane == lanes_.end() ? NoLane(id) : lane->second.status;
   }
 
-  std::string DescribeLane(LaneId) const override { return "local: shared memory"; }
+  absl::Status CheckRead(LaneId id, RegionId /*source*/) const override {
+    const auto lane = lanes_.find(id);
+    if (lane == lanes_.end()) return NoLane(id);
+    return lane->second.opens_ours.value_or(absl::FailedPreconditionError("not connected"));
+  }
+
+  std::string DescribeLane(LaneId id) const override {
+    const auto lane = lanes_.find(id);
+    const bool opens =
+        lane != lanes_.end() && lane->second.opens_ours && lane->second.opens_ours->ok();
+    return opens ? "local: shared memory, also of GPUs" : "local: shared memory";
+  }
 
   absl::Status Post(LaneId id, absl::Span<const Write> writes, std::optional<uint32_t> immediate,
                     uint64_t token) override {
@@ -190,6 +222,7 @@ class LocalFabric final : public Fabric {
       return absl::ResourceExhaustedError(
           absl::StrCat(lane->tokens.size(), " posts outstanding to ", lane->peer()));
     }
+    for (const Write& write : writes) WAYBILL_RETURN_IF_ERROR(GrantSource(id, write.source));
     // A post that is refused posts nothing, so all of it is looked at before any is sent.
     for (size_t i = kMostRecords; i < writes.size(); ++i) {
       WAYBILL_RETURN_IF_ERROR(RecordOf(id, *lane, writes[i]).status());
@@ -303,6 +336,18 @@ class LocalFabric final : public Fabric {
     return MakeRecord(regions_, id, write, *key);
   }
 
+  SharedMemoryName NameOf(RegionId id) const {
+    const auto source = sources_.find(id);
+    return source == sources_.end() ? SharedMemoryName() : source->second;
+  }
+
+  // A GPU's memory that is to be read is granted when it is first posted from.
+  absl::Status GrantSource(LaneId lane, RegionId id) {
+    if (!sources_.contains(id)) return absl::OkStatus();
+    WAYBILL_ASSIGN_OR_RETURN(const OwnRegion* region, regions_.Find(id));
+    return region->grants.contains(lane) ? absl::OkStatus() : Grant(lane, id);
+  }
+
   // Tells those to whom the region is granted that it is theirs no more.
   void Revoke(RegionId id) {
     const absl::StatusOr<OwnRegion*> region = regions_.Find(id);
@@ -371,6 +416,7 @@ class LocalFabric final : public Fabric {
       epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket.get(), nullptr);
       lane.socket = std::move(socket);
       lane.hello_from = hello.own_lane;
+      lane.peer_probe = hello.probe;
       --refused_;
       if (!Adopt(id, lane).ok()) return;
       if (lane.peer_secret != 0) (void)Welcome(id, lane);
@@ -383,8 +429,24 @@ class LocalFabric final : public Fabric {
       return Fail(id, lane, absl::PermissionDeniedError("another process answered"));
     }
     lane.connected = true;
+    const WelcomeBody welcome{.probe = probe_, .tried = Tried(lane.peer_probe)};
+    if (!probe_.names_something()) TakeAnswer(id, lane, NothingToOpen());
+    return Sent(
+        id, lane,
+        lane.SendFrame({.kind = FrameKind::kWelcome}, BytesOf(welcome), lane.own_permit->fd()));
+  }
+
+  static absl::Status NothingToOpen() {
+    return absl::FailedPreconditionError("no memory of a GPU was registered before");
+  }
+  RefusalBody Tried(const SharedMemoryName& probe) const {
+    return ToRefusal(probe.names_something() ? gpu_.Try(probe) : NothingToOpen());
+  }
+
+  // Both ends are there, and the peer has said whether it can open this end's GPU memory.
+  void TakeAnswer(LaneId id, LocalLane& lane, absl::Status opens_ours) {
+    lane.opens_ours = std::move(opens_ours);
     events_.push_back({.kind = FabricEvent::Kind::kConnected, .lane = id});
-    return Sent(id, lane, lane.SendFrame({.kind = FrameKind::kWelcome}, {}, lane.own_permit->fd()));
   }
 
   void ReadLane(LaneId id) {
@@ -413,7 +475,13 @@ class LocalFabric final : public Fabric {
     }
     switch (header.kind) {
       case FrameKind::kWelcome:
-        return TakeWelcome(id, lane, std::move(received.fd));
+        return TakeWelcome(id, lane, body, std::move(received.fd));
+      case FrameKind::kTried: {
+        RefusalBody tried;
+        WAYBILL_RETURN_IF_ERROR(ReadBody(body, tried));
+        TakeAnswer(id, lane, FromRefusal(tried));
+        return absl::OkStatus();
+      }
       case FrameKind::kGrant:
         return lane.TakeGrant(body, std::move(received.fd));
       case FrameKind::kRevoke:
@@ -424,8 +492,12 @@ class LocalFabric final : public Fabric {
         WAYBILL_RETURN_IF_ERROR(lane.TakeDone(header.token));
         events_.push_back({FabricEvent::Kind::kComplete, id, header.token});
         return absl::OkStatus();
-      case FrameKind::kRefused:
-        return RefusalIn(body);
+      case FrameKind::kRefused: {
+        RefusalBody refusal;
+        WAYBILL_RETURN_IF_ERROR(ReadBody(body, refusal));
+        if (refusal.code == 0) return absl::DataLossError("a refusal without a code");
+        return FromRefusal(refusal);
+      }
       case FrameKind::kImmediate:
         events_.push_back({FabricEvent::Kind::kImmediate, id, 0, header.immediate});
         return absl::OkStatus();
@@ -435,11 +507,16 @@ class LocalFabric final : public Fabric {
     return absl::DataLossError("a frame of an unknown kind");
   }
 
-  absl::Status TakeWelcome(LaneId id, LocalLane& lane, UniqueFd permit) {
+  absl::Status TakeWelcome(LaneId id, LocalLane& lane, absl::Span<const std::byte> body,
+                           UniqueFd permit) {
+    WelcomeBody welcome;
+    WAYBILL_RETURN_IF_ERROR(ReadBody(body, welcome));
     WAYBILL_ASSIGN_OR_RETURN(lane.peer_permit, ReadPermit::FromPeer(std::move(permit)));
     lane.connected = true;
-    events_.push_back({.kind = FabricEvent::Kind::kConnected, .lane = id});
-    return absl::OkStatus();
+    TakeAnswer(id, lane, FromRefusal(welcome.tried));
+    if (!welcome.probe.names_something()) return absl::OkStatus();
+    return Sent(id, lane,
+                lane.SendFrame({.kind = FrameKind::kTried}, BytesOf(Tried(welcome.probe))));
   }
 
   // Copies what a peer asked for. What it may not have ends the lane, and it is told why.
@@ -448,13 +525,16 @@ class LocalFabric final : public Fabric {
     if (body.size() != header.count * sizeof(WriteRecord)) {
       return absl::DataLossError("a frame of writes of a wrong size");
     }
-    for (uint32_t i = 0; i < header.count; ++i) {
+    absl::Status status;
+    for (uint32_t i = 0; i < header.count && status.ok(); ++i) {
       WriteRecord record;
       std::memcpy(&record, body.data() + i * sizeof(record), sizeof(record));
-      if (absl::Status status = CarryOutRecord(regions_, id, lane, record); !status.ok()) {
-        lane.TellRefused(status);
-        return status;
-      }
+      status = CarryOutRecord(regions_, gpu_, id, lane, record);
+    }
+    status.Update(FinishRecords(gpu_, lane));
+    if (!status.ok()) {
+      lane.TellRefused(status);
+      return status;
     }
     if (header.wants_done == 0) return absl::OkStatus();
     kernels::StreamFence();
@@ -474,7 +554,12 @@ class LocalFabric final : public Fabric {
   UniqueFd epoll_;
   Waker waker_;
   uint32_t last_lane_ = 0;
-  RegionTable regions_{"local", RegionTable::Renewal::kPages};
+  RegionTable regions_{RegionTable::Renewal::kPages};
+  // GPU memory that peers read, the first of which they are asked to try, and what this end reads
+  // of theirs.
+  std::map<RegionId, SharedMemoryName> sources_;
+  SharedMemoryName probe_;
+  GpuReader gpu_;
   std::map<LaneId, LocalLane> lanes_;
   std::map<int, LaneId> by_socket_;
   Strangers strangers_;

@@ -5,6 +5,9 @@
 // posts writes from a granted region of its own, and the owner's Poll() checks them and copies.
 // Which of the two it is depends on the region, and Map() tells. No rights over other processes are
 // needed.
+//
+// Memory of a GPU can be registered, in which case its owner copies with that GPU, and it can be a
+// source, which the peer opens.
 #ifndef WAYBILL_CORE_FABRIC_LOCAL_LOCAL_FABRIC_H_
 #define WAYBILL_CORE_FABRIC_LOCAL_LOCAL_FABRIC_H_
 

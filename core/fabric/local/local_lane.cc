@@ -10,7 +10,17 @@
 
 namespace waybill::local {
 
-absl::StatusOr<MemorySpan> PeerRegion::Memory() {
+absl::StatusOr<MemorySpan> PeerRegion::Memory(const std::shared_ptr<Device>& receiver) {
+  if (gpu_memory.names_something()) {
+    if (receiver == nullptr) {
+      return absl::FailedPreconditionError("memory of a GPU, and none is received on");
+    }
+    if (!opened) {
+      WAYBILL_ASSIGN_OR_RETURN(OpenedMemory now, OpenedMemory::Open(receiver, gpu_memory));
+      opened.emplace(std::move(now));
+    }
+    return MemorySpan{MemoryKind::kDevice, opened->data(), size_bytes};
+  }
   if (!has_pages) {
     return absl::UnimplementedError("the peer did not allocate this region, so it can't be mapped");
   }
@@ -32,7 +42,9 @@ absl::Status LocalLane::TakeGrant(absl::Span<const std::byte> body, UniqueFd fd)
   granted_by_peer_.try_emplace(grant.key, PeerRegion{.size_bytes = grant.size_bytes,
                                                      .fd = std::move(fd),
                                                      .has_pages = grant.has_pages != 0,
-                                                     .mapping = {}});
+                                                     .gpu_memory = grant.gpu_memory,
+                                                     .mapping = {},
+                                                     .opened = {}});
   return absl::OkStatus();
 }
 
@@ -50,12 +62,15 @@ absl::Status LocalLane::TakeRevocation(absl::Span<const std::byte> body) {
   return absl::OkStatus();
 }
 
-absl::Status RefusalIn(absl::Span<const std::byte> body) {
-  RefusalBody refusal;
-  if (body.size() != sizeof(refusal)) return absl::DataLossError("a refusal of a wrong size");
-  std::memcpy(&refusal, body.data(), sizeof(refusal));
+RefusalBody ToRefusal(const absl::Status& status) {
+  RefusalBody refusal{.code = static_cast<uint32_t>(status.code())};
+  const absl::string_view text = status.message();
+  std::copy_n(text.begin(), std::min(text.size(), sizeof(refusal.text) - 1), refusal.text);
+  return refusal;
+}
+
+absl::Status FromRefusal(RefusalBody refusal) {
   refusal.text[sizeof(refusal.text) - 1] = 0;
-  if (refusal.code == 0) return absl::DataLossError("a refusal without a code");
   return absl::Status(static_cast<absl::StatusCode>(refusal.code), refusal.text);
 }
 
@@ -100,10 +115,7 @@ absl::Status LocalLane::TellDone(uint64_t token) {
 }
 
 void LocalLane::TellRefused(const absl::Status& why) {
-  RefusalBody refusal{.code = static_cast<uint32_t>(why.code())};
-  const absl::string_view text = why.message();
-  std::memcpy(refusal.text, text.data(), std::min(text.size(), sizeof(refusal.text) - 1));
-  (void)SendFrame({.kind = FrameKind::kRefused}, BytesOf(refusal));
+  (void)SendFrame({.kind = FrameKind::kRefused}, BytesOf(ToRefusal(why)));
 }
 
 absl::Status LocalLane::Flush() {

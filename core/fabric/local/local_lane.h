@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,8 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "core/base/unique_fd.h"
+#include "core/device/device.h"
+#include "core/device/shared_memory.h"
 #include "core/fabric/fabric.h"
 #include "core/fabric/local/frames.h"
 #include "core/fabric/local/read_permit.h"
@@ -25,11 +28,13 @@ struct PeerRegion {
   uint64_t size_bytes = 0;
   UniqueFd fd;  // The peer's pages, until they are mapped.
   bool has_pages = false;
+  SharedMemoryName gpu_memory;
   bool revoked = false;  // Its mapping stays until its import ends.
   std::optional<SharedPages> mapping;
+  std::optional<OpenedMemory> opened;
 
-  // Maps the pages when they are first wanted.
-  absl::StatusOr<MemorySpan> Memory();
+  // Maps the pages when they are first wanted, or opens a GPU's memory, as `receiver` reaches it.
+  absl::StatusOr<MemorySpan> Memory(const std::shared_ptr<Device>& receiver);
 };
 
 class LocalLane {
@@ -46,6 +51,9 @@ class LocalLane {
   uint64_t peer_secret = 0;  // From ConnectLane(); 0 before.
   uint64_t hello_from = 0;   // From the peer's hello; 0 before.
   bool connected = false;
+  SharedMemoryName peer_probe;  // From its hello.
+  // Whether the peer can open GPU memory of this end; empty until it has said so.
+  std::optional<absl::Status> opens_ours;
   absl::Status status;    // Not OK: dead.
   Ring<uint64_t> tokens;  // The posts that the peer has not reported as done, in order.
   std::optional<ReadPermit> own_permit;   // Set by ConnectLane().
@@ -55,6 +63,7 @@ class LocalLane {
   // before.
   bool Expects(FrameKind kind) const {
     if (kind == FrameKind::kWelcome) return !connected && hello_from == 0;
+    if (kind == FrameKind::kTried) return connected && !opens_ours;
     return connected;
   }
 
@@ -96,8 +105,9 @@ class LocalLane {
   size_t unsent_dones_ = 0;
 };
 
-// Returns why the peer refused a write. Never OK.
-absl::Status RefusalIn(absl::Span<const std::byte> body);
+RefusalBody ToRefusal(const absl::Status& status);
+// Returns OK if it is none.
+absl::Status FromRefusal(RefusalBody refusal);
 
 }  // namespace waybill::local
 

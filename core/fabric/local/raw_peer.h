@@ -100,7 +100,7 @@ class RawPeer {
   // Says hello and is welcomed.
   bool Join(DrivenFabric& fabric, LaneId lane) {
     if (!fabric->ConnectLane(lane, address()).ok() || !SayHello().ok()) return false;
-    std::array<std::byte, sizeof(FrameHeader)> frame;
+    std::array<std::byte, sizeof(FrameHeader) + sizeof(WelcomeBody)> frame;
     return fabric.Until([&] {
       absl::StatusOr<Received> received = Receive(socket_.get(), absl::MakeSpan(frame));
       if (received.ok()) permit_of_lane = *ReadPermit::FromPeer(std::move(received->fd));

@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "core/fabric/fabric.h"
 #include "core/fabric/local/frames.h"
+#include "core/fabric/local/gpu_reader.h"
 #include "core/fabric/local/local_lane.h"
 #include "core/fabric/region_table.h"
 
@@ -19,9 +20,11 @@ absl::StatusOr<WriteRecord> MakeRecord(RegionTable& regions, LaneId lane, const 
                                        uint64_t destination_key);
 
 // Copies what the peer of the lane asked for. kPermissionDenied, kOutOfRange: it may not have it;
-// kAborted: it closed the lane.
-absl::Status CarryOutRecord(RegionTable& regions, LaneId id, LocalLane& lane,
+// kAborted: it closed the lane. What `gpu` copies is only queued: FinishRecords() has to follow the
+// last record, whatever came of it.
+absl::Status CarryOutRecord(RegionTable& regions, GpuReader& gpu, LaneId id, LocalLane& lane,
                             const WriteRecord& record);
+absl::Status FinishRecords(GpuReader& gpu, LocalLane& lane);
 
 }  // namespace waybill::local
 

@@ -33,6 +33,10 @@ class TcpFabric final : public Fabric {
   // --- memory of this process ---
 
   absl::StatusOr<Region> Register(const MemorySpan& memory, absl::string_view name) override {
+    if (memory.kind == MemoryKind::kDevice) {
+      return absl::UnimplementedError(
+          absl::StrCat("register \"", name, "\": the tcp fabric reaches host memory only"));
+    }
     return regions_.Register(memory, name);
   }
   absl::StatusOr<Region> Allocate(uint64_t size_bytes, absl::string_view name) override {
@@ -345,7 +349,7 @@ class TcpFabric final : public Fabric {
                                       .source_must_be_granted = false,
                                       .max_write_bytes = kMaxWriteBytes,
                                       .max_outstanding_posts = 256};
-  RegionTable regions_{"tcp", RegionTable::Renewal::kKeys};
+  RegionTable regions_{RegionTable::Renewal::kKeys};
   LaneSet lanes_;
   ImportTable<uint64_t> imports_;  // Each by its key.
 };

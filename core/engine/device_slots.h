@@ -1,0 +1,44 @@
+// The memory of a trainer's staging slots on its GPU, beside that on the host. Kernels pack into
+// it, and networks that can read the GPU's memory send from there.
+#ifndef WAYBILL_CORE_ENGINE_DEVICE_SLOTS_H_
+#define WAYBILL_CORE_ENGINE_DEVICE_SLOTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/device/device.h"
+#include "core/fabric/fabric.h"
+
+namespace waybill {
+
+class DeviceSlots {
+ public:
+  // Allocates as many bytes as the slots have on the host, and registers them with the fabric,
+  // which outlives them. Fails where no network can read them, and where the device has no room.
+  static absl::StatusOr<std::unique_ptr<DeviceSlots>> Create(Fabric* fabric,
+                                                             std::shared_ptr<Device> device,
+                                                             uint64_t size_bytes);
+  ~DeviceSlots();
+  DeviceSlots(const DeviceSlots&) = delete;
+  DeviceSlots& operator=(const DeviceSlots&) = delete;
+
+  RegionId region() const { return region_; }
+  absl::Span<std::byte> bytes() const { return bytes_; }
+
+ private:
+  DeviceSlots(Fabric* fabric, std::shared_ptr<Device> device, absl::Span<std::byte> bytes)
+      : fabric_(*fabric), device_(std::move(device)), bytes_(bytes) {}
+
+  Fabric& fabric_;
+  const std::shared_ptr<Device> device_;
+  const absl::Span<std::byte> bytes_;
+  RegionId region_ = RegionId::kNone;
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_ENGINE_DEVICE_SLOTS_H_

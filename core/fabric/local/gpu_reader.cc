@@ -1,0 +1,43 @@
+#include "core/fabric/local/gpu_reader.h"
+
+#include <utility>
+
+#include "core/base/status.h"
+
+namespace waybill::local {
+
+GpuReader::~GpuReader() {
+  if (receiver_ != nullptr) receiver_->DestroyStream(stream_);
+}
+
+absl::Status GpuReader::ReceiveIn(const MemorySpan& memory) {
+  WAYBILL_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, OpenDeviceOf({memory}));
+  if (device == nullptr) return absl::OkStatus();
+  if (receiver_ != nullptr) {
+    return receiver_->ordinal() == device->ordinal()
+               ? absl::OkStatus()
+               : absl::InvalidArgumentError("the local fabric receives on another GPU");
+  }
+  WAYBILL_ASSIGN_OR_RETURN(stream_, device->MakeStream());
+  receiver_ = std::move(device);
+  return absl::OkStatus();
+}
+
+absl::Status GpuReader::Try(const SharedMemoryName& probe) const {
+  if (receiver_ == nullptr) {
+    return absl::UnimplementedError("the other process does not receive in a GPU's memory");
+  }
+  return OpenedMemory::Open(receiver_, probe).status();
+}
+
+absl::Status GpuReader::Copy(std::byte* to, const std::byte* from, uint64_t size_bytes) {
+  has_queued_ = true;
+  return receiver_->Copy(to, from, size_bytes, stream_);
+}
+
+absl::Status GpuReader::Finish() {
+  has_queued_ = false;
+  return receiver_->Finish(stream_);
+}
+
+}  // namespace waybill::local
