@@ -8,6 +8,7 @@
 #include "capi/deadline.h"
 #include "capi/manifest.h"
 #include "core/control/controller_addresses.h"
+#include "core/host/nearest_nics.h"
 #include "core/protocol/timeouts.h"
 
 namespace waybill::capi {
@@ -292,6 +293,11 @@ absl::StatusOr<std::unique_ptr<Fabric>> Rank::MakeOwnFabric() const {
   if (options.host.empty()) {
     WAYBILL_ASSIGN_OR_RETURN(options.host,
                              OwnAddressTowardsControllers(config_.identity.controller));
+  }
+  if (device_ != nullptr) {
+    options.verbs.choose = [this](const std::vector<std::string>& active) {
+      return FindNearestNics(device_->PciAddress(), active).names;
+    };
   }
   return MakeFabric(options);
 }

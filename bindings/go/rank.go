@@ -26,7 +26,7 @@ type RankOptions struct {
 
 	Fabric       string   // "auto" or "", "local", "verbs", "tcp".
 	Host         string   // This host's numeric address; "": as seen on the way to the controller.
-	NICs         []string // RDMA devices, "mlx5_0" or "mlx5_1:2"; none: every active port.
+	NICs         []string // RDMA devices, "mlx5_0" or "mlx5_1:2"; none: every active port, or those nearest to the tensors' GPU.
 	GIDIndex     uint32   // 1 + the index; 0: by rule.
 	ACKTimeout   uint32   // The ACK timeout of queue pairs, 1 to 31; 0: 14, and 18 on SoftRoCE.
 	TrafficClass uint32   // The traffic class of RoCE packets.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/hash/hash.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "kernels/cuda/driver_functions.h"
@@ -128,6 +129,12 @@ absl::StatusOr<std::shared_ptr<Device>> Device::Open(int ordinal) {
 }
 
 Device::~Device() { Driver()->cuDevicePrimaryCtxRelease_fn(handle_); }
+
+std::string Device::PciAddress() const {
+  char text[32] = {};
+  if (Driver()->cuDeviceGetPCIBusId_fn(text, sizeof(text), handle_) != CUDA_SUCCESS) return "";
+  return absl::AsciiStrToLower(text);
+}
 
 absl::StatusOr<void*> Device::Allocate(size_t size_bytes) {
   CUdeviceptr address = 0;

@@ -69,6 +69,8 @@ class Device {
 
   int ordinal() const { return ordinal_; }
   const std::string& name() const { return name_; }  // "NVIDIA H200"
+  // "0000:3b:00.0", as in /sys/bus/pci/devices; empty if the driver does not say.
+  std::string PciAddress() const;
 
   // Allocates memory of the device. It may wait for the device: do not call it during an update.
   absl::StatusOr<void*> Allocate(size_t size_bytes);

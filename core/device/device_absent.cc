@@ -16,6 +16,7 @@ std::string NameOfGpu(int ordinal) { return "GPU " + std::to_string(ordinal); }
 
 // There is no object to call these on.
 Device::~Device() { std::abort(); }
+std::string Device::PciAddress() const { std::abort(); }
 absl::StatusOr<void*> Device::Allocate(size_t) { std::abort(); }
 void Device::Free(void*) { std::abort(); }
 ExportedMemory Device::Export(const MemorySpan&) { std::abort(); }

@@ -1,5 +1,6 @@
 #include "core/host/examine_gpus.h"
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <fstream>
@@ -10,7 +11,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "core/host/nearest_nics.h"
 #include "core/host/pci.h"
 
 namespace waybill {
@@ -145,24 +148,21 @@ Finding WindowOf(const Host& host, const SurveyedGpu& gpu) {
 
 Finding NearestNicOf(const Host& host, const SurveyedGpu& gpu, const SurveyedPort*& nearest) {
   Finding finding{.subject = SubjectOf(gpu, "nearest NIC")};
-  const PciDevice device = host.DeviceAt(gpu);
-  PciDistance least = PciDistance::kSystem;
-  std::string names;
+  std::vector<std::string> usable;
   for (const SurveyedPort& port : host.ports) {
-    if (!port.usable.ok()) continue;
-    const PciDistance distance = DistanceBetween(device, host.DeviceOf(port));
-    if (nearest != nullptr && distance > least) continue;
-    if (nearest == nullptr || distance < least) names.clear();
-    if (nearest == nullptr || distance < least) nearest = &port;
-    least = distance;
-    absl::StrAppend(&names, names.empty() ? "" : ", ", port.name);
+    if (port.usable.ok()) usable.push_back(port.name);
   }
-  if (nearest == nullptr) {
+  const NearestNics found = FindNearestNics(gpu.pci_address, usable, host.root);
+  if (found.names.empty()) {
     finding.found = "there is no NIC that works";
     return finding;
   }
-  finding.found = absl::StrCat(names, " (", Describe(least), ")");
-  if (least <= PciDistance::kSwitches) return finding;
+  nearest = &*std::find_if(host.ports.begin(), host.ports.end(), [&](const SurveyedPort& port) {
+    return port.name == found.names.front();
+  });
+  finding.found =
+      absl::StrCat(absl::StrJoin(found.names, ", "), " (", Describe(found.distance), ")");
+  if (found.distance <= PciDistance::kSwitches) return finding;
   finding.level = Level::kNote;
   finding.remedy =
       "traffic between the two goes by the processor, at a lower rate than by a switch; "

@@ -35,7 +35,8 @@ pub struct RankOptions {
     pub fabric: String,
     /// This host's numeric address; `""`: as seen on the way to the controller.
     pub host: String,
-    /// RDMA devices, `"mlx5_0"` or `"mlx5_1:2"`; none: every active port.
+    /// RDMA devices, `"mlx5_0"` or `"mlx5_1:2"`; none: every active port, or those nearest
+    /// to the tensors' GPU.
     pub nics: Vec<String>,
     /// 1 + the index; 0: by rule.
     pub gid_index: u32,

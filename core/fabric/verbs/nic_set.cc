@@ -85,6 +85,24 @@ absl::Status NicSet::Add(size_t device_index, const std::vector<std::string>& na
   return absl::OkStatus();
 }
 
+void NicSet::KeepOnly(const std::vector<std::string>& names) {
+  std::erase_if(nics_, [&](const std::unique_ptr<UsedNic>& used) {
+    return std::find(names.begin(), names.end(), used->nic.name()) == names.end();
+  });
+  // Memory would be registered with the other devices in vain.
+  std::vector<std::unique_ptr<Device>> devices;
+  for (std::unique_ptr<Device>& device : devices_) {
+    bool is_used = false;
+    for (const auto& used : nics_) {
+      if (&used->nic.device() != device.get()) continue;
+      used->device_index = devices.size();
+      is_used = true;
+    }
+    if (is_used) devices.push_back(std::move(device));
+  }
+  devices_ = std::move(devices);
+}
+
 std::vector<Device*> NicSet::devices() const {
   std::vector<Device*> devices;
   devices.reserve(devices_.size());

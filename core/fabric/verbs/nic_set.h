@@ -41,6 +41,9 @@ class NicSet {
                                                       const std::vector<std::string>& names,
                                                       std::optional<uint32_t> gid_index);
 
+  // Uses no others from now on. Rails stay as they are.
+  void KeepOnly(const std::vector<std::string>& names);
+
   std::vector<Device*> devices() const;
   const std::vector<std::unique_ptr<UsedNic>>& nics() const { return nics_; }
   // The one of that name, or where it is empty the one that has the fewest lanes.

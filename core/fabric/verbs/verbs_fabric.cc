@@ -496,6 +496,11 @@ absl::StatusOr<std::unique_ptr<Fabric>> MakeVerbsFabric(const VerbsOptions& opti
   }
   WAYBILL_ASSIGN_OR_RETURN(std::unique_ptr<verbs::NicSet> nics,
                            verbs::NicSet::Open(library, options.nics, options.gid_index));
+  if (options.nics.empty() && options.choose) {
+    std::vector<std::string> active;
+    for (const auto& used : nics->nics()) active.push_back(used->nic.name());
+    nics->KeepOnly(options.choose(active));
+  }
   auto fabric = std::make_unique<verbs::VerbsFabric>(options, library, std::move(nics));
   WAYBILL_RETURN_IF_ERROR(fabric->Start());
   return fabric;

@@ -31,6 +31,9 @@ struct VerbsOptions {
   // "mlx5_0", or "mlx5_0:2" for the second port. Empty: every port that is active. Their order
   // numbers the rails.
   std::vector<std::string> nics;
+  // If none is named: returns which of the active ports are used, as those that are near to a GPU.
+  // They keep the rails that they have among all.
+  std::function<std::vector<std::string>(const std::vector<std::string>& active)> choose = {};
   // The GID index to use on each port, instead of the rule in gid_choice.h.
   std::optional<uint32_t> gid_index;
 

@@ -95,6 +95,36 @@ TEST(VerbsFabricTest, TheOrderOfTheNamesNumbersTheRails) {
   EXPECT_TRUE(absl::StrContains(log[1], "mlx5_0 port 2, RoCE v2 10.0.")) << log[1];
 }
 
+TEST(VerbsFabricTest, WhichPortsAreUsedCanBeChosenAmongThoseThatAreActive) {
+  FakeNetwork network;
+  network.Host("a").AddDevice("mlx5_0");
+  network.Host("a").AddDevice("mlx5_1", {.ports = {{.active = false}}});
+  network.Host("a").AddDevice("mlx5_2", {.ports = {{}, {}}});
+  network.Host("a").AddDevice("mlx5_3");
+  std::vector<std::string> offered;
+  VerbsOptions options{.choose =
+                           [&](const std::vector<std::string>& active) {
+                             offered = active;
+                             return std::vector<std::string>{"mlx5_3", "mlx5_2:2"};
+                           },
+                       .library = &network.Host("a")};
+  const auto fabric = *MakeVerbsFabric(options);
+  EXPECT_EQ(offered, (std::vector<std::string>{"mlx5_0", "mlx5_2", "mlx5_2:2", "mlx5_3"}));
+  const std::vector<FabricNic> nics = fabric->Nics();
+  ASSERT_EQ(nics.size(), 2u);
+  EXPECT_EQ(nics[0].name, "mlx5_2:2");
+  EXPECT_EQ(nics[0].rail, 2u);
+  EXPECT_EQ(nics[1].name, "mlx5_3");
+  EXPECT_EQ(nics[1].rail, 3u);
+  ASSERT_TRUE(fabric->Allocate(100, "memory").ok());
+  EXPECT_EQ(network.Host("a").counts("mlx5_0").contexts, 0u);
+  EXPECT_EQ(network.Host("a").counts("mlx5_2").registrations, 1u);
+  EXPECT_EQ(network.Host("a").counts("mlx5_3").registrations, 1u);
+  // Those that are named are not asked about.
+  options.nics = {"mlx5_0"};
+  EXPECT_EQ((*MakeVerbsFabric(options))->Nics()[0].name, "mlx5_0");
+}
+
 TEST(VerbsFabricTest, PortsThatAreNotActiveAreLeftOutWhereNoneIsNamed) {
   FakeNetwork network;
   network.Host("a").AddDevice("mlx5_0", {.ports = {{.active = false}, {}}});
