@@ -11,6 +11,7 @@
 #include "capi/call.h"
 #include "capi/context.h"
 #include "capi/deadline.h"
+#include "capi/manifest.h"
 #include "capi/struct_size.h"
 #include "core/control/ask_controller.h"
 #include "core/control/status_json.h"
@@ -75,6 +76,26 @@ absl::StatusOr<ControllerOptions> ReadOptions(const waybill_controller_options_t
   return options;
 }
 
+// What is asked of a controller anywhere.
+struct Question {
+  std::string address;
+  std::string token;
+  absl::Duration left;
+};
+
+absl::StatusOr<Question> ReadQuestion(waybill_context_t* context, const char* address,
+                                      const char* token, int64_t deadline_ns,
+                                      waybill_blob_t** out_json) {
+  Question question;
+  WAYBILL_RETURN_IF_ERROR(CheckOutput(out_json, "out_json"));
+  WAYBILL_RETURN_IF_ERROR(Find<Context>(context, "context").status());
+  WAYBILL_ASSIGN_OR_RETURN(question.address, Text(address, "address"));
+  if (question.address.empty()) question.address = "127.0.0.1:7070";
+  WAYBILL_ASSIGN_OR_RETURN(question.token, Text(token, "token"));
+  WAYBILL_ASSIGN_OR_RETURN(question.left, TimeLeft(deadline_ns, absl::Seconds(5)));
+  return question;
+}
+
 }  // namespace
 }  // namespace waybill::capi
 
@@ -85,6 +106,8 @@ using waybill::capi::Context;
 using waybill::capi::ControllerObject;
 using waybill::capi::Find;
 using waybill::capi::MakeHandle;
+using waybill::capi::Question;
+using waybill::capi::ReadQuestion;
 
 waybill_status_t waybill_controller_start(waybill_context_t* context,
                                           const waybill_controller_options_t* options,
@@ -125,16 +148,24 @@ waybill_status_t waybill_controller_query(waybill_context_t* context, const char
                                           const char* token, int64_t deadline_ns,
                                           waybill_blob_t** out_json, waybill_error_t** error) {
   return Call("ask a controller for its status", error, [&]() -> absl::Status {
-    WAYBILL_RETURN_IF_ERROR(CheckOutput(out_json, "out_json"));
-    WAYBILL_RETURN_IF_ERROR(Find<Context>(context, "context").status());
-    WAYBILL_ASSIGN_OR_RETURN(const std::string where, waybill::capi::Text(address, "address"));
-    WAYBILL_ASSIGN_OR_RETURN(const std::string secret, waybill::capi::Text(token, "token"));
-    WAYBILL_ASSIGN_OR_RETURN(const absl::Duration left,
-                             waybill::capi::TimeLeft(deadline_ns, absl::Seconds(5)));
-    WAYBILL_ASSIGN_OR_RETURN(
-        const auto status,
-        waybill::FetchStatus(where.empty() ? "127.0.0.1:7070" : where, secret, left));
+    WAYBILL_ASSIGN_OR_RETURN(const Question question,
+                             ReadQuestion(context, address, token, deadline_ns, out_json));
+    WAYBILL_ASSIGN_OR_RETURN(const auto status,
+                             waybill::FetchStatus(question.address, question.token, question.left));
     *out_json = MakeHandle(std::make_shared<Blob>(waybill::StatusToJson(status)));
+    return absl::OkStatus();
+  });
+}
+
+waybill_status_t waybill_job_tensors(waybill_context_t* context, const char* address,
+                                     const char* token, int64_t deadline_ns,
+                                     waybill_blob_t** out_json, waybill_error_t** error) {
+  return Call("ask a controller for the job's tensors", error, [&]() -> absl::Status {
+    WAYBILL_ASSIGN_OR_RETURN(const Question question,
+                             ReadQuestion(context, address, token, deadline_ns, out_json));
+    WAYBILL_ASSIGN_OR_RETURN(
+        const auto tensors, waybill::FetchTensors(question.address, question.token, question.left));
+    *out_json = MakeHandle(std::make_shared<Blob>(waybill::capi::TensorsToJson(tensors)));
     return absl::OkStatus();
   });
 }

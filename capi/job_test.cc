@@ -351,6 +351,11 @@ TEST(Job, ProgressAndDescriptionsAreOfWhatHappened) {
   EXPECT_EQ(queried["ranks"].size(), status["ranks"].size());
   for (json* either : {&status, &queried}) either->erase("ranks");  // They report when they like.
   EXPECT_EQ(queried, status);
+  ASSERT_EQ(waybill_job_tensors(job.context, job.address.c_str(), "secret", 0, &text, nullptr),
+            WAYBILL_OK);
+  const json tensors = json::parse(TakeBlob(text))["tensors"];
+  ASSERT_EQ(tensors.size(), 1u) << tensors;
+  EXPECT_EQ(tensors[0]["name"], "weight");
   ASSERT_EQ(waybill_context_describe(job.context, &text, nullptr), WAYBILL_OK);
   EXPECT_TRUE(json::parse(TakeBlob(text))["fabrics"]["local"]["available"]);
   ASSERT_EQ(waybill_trainer_leave(job.trainers[0], 0, nullptr), WAYBILL_OK);

@@ -37,6 +37,8 @@ class ManifestObject : public Object {
 
 // Returns {"regions", "tensors", "shards", "padding", "aliases"}.
 std::string ManifestToJson(const Manifest& manifest);
+// {"tensors": [...]}, as they are in it.
+std::string TensorsToJson(const Manifest& manifest);
 
 }  // namespace waybill::capi
 

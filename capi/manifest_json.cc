@@ -19,20 +19,29 @@ nlohmann::json ToJson(const Place& place) {
   return json;
 }
 
+nlohmann::json Tensors(const Manifest& manifest) {
+  nlohmann::json tensors = nlohmann::json::array();
+  for (uint32_t i = 0; i < manifest.tensor_count(); ++i) {
+    tensors.push_back({{"name", Text(manifest.tensor_name(i))},
+                       {"dtype", Text(Name(manifest.tensor_dtype(i)))},
+                       {"shape", Numbers(manifest.tensor_shape(i))}});
+  }
+  return tensors;
+}
+
 }  // namespace
 
+std::string TensorsToJson(const Manifest& manifest) {
+  return nlohmann::json({{"tensors", Tensors(manifest)}}).dump();
+}
+
 std::string ManifestToJson(const Manifest& manifest) {
-  nlohmann::json json = {{"regions", nlohmann::json::array()}, {"tensors", nlohmann::json::array()},
+  nlohmann::json json = {{"regions", nlohmann::json::array()}, {"tensors", Tensors(manifest)},
                          {"shards", nlohmann::json::array()},  {"padding", nlohmann::json::array()},
                          {"aliases", nlohmann::json::array()}, {"bytes", manifest.total_bytes()}};
   for (uint32_t i = 0; i < manifest.region_count(); ++i) {
     json["regions"].push_back(
         {{"name", Text(manifest.region_name(i))}, {"bytes", manifest.region_bytes(i)}});
-  }
-  for (uint32_t i = 0; i < manifest.tensor_count(); ++i) {
-    json["tensors"].push_back({{"name", Text(manifest.tensor_name(i))},
-                               {"dtype", Text(Name(manifest.tensor_dtype(i)))},
-                               {"shape", Numbers(manifest.tensor_shape(i))}});
   }
   for (uint32_t i = 0; i < manifest.shard_count(); ++i) {
     const ShardView shard = manifest.shard(i);

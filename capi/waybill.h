@@ -610,6 +610,19 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_controller_status(
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_controller_query(waybill_context_t* context, const char* address, const char* token,
                          int64_t deadline_ns, waybill_blob_t** out_json, waybill_error_t** error);
+/* Returns the tensors that the job's trainers declare, each once, as JSON:
+ * {"tensors": [{"name": "model.norm.weight", "dtype": "BF16", "shape": [4096]}, ...]}. A worker
+ * declares what it holds of these. `address` is as that of a rank. [waits] until all trainers have
+ * said what they hold, and until deadline_ns; 0 means 5 s from now.
+ *
+ * - WAYBILL_DEADLINE_EXCEEDED: the deadline is in the past, or trainers are missing until then; the
+ *   error names them.
+ * - WAYBILL_UNAVAILABLE: no controller answers there by the deadline.
+ * - WAYBILL_UNAUTHENTICATED: the controller has another token.
+ */
+WAYBILL_API WAYBILL_MUST_USE waybill_status_t
+waybill_job_tensors(waybill_context_t* context, const char* address, const char* token,
+                    int64_t deadline_ns, waybill_blob_t** out_json, waybill_error_t** error);
 /* Stops the controller. [waits] until its ranks have been told, a second at most. */
 WAYBILL_API void waybill_controller_destroy(waybill_controller_t* controller);
 

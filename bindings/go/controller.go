@@ -84,15 +84,33 @@ func (c *Controller) Close() {
 	C.waybill_controller_destroy(c.c)
 }
 
+// JobTensors returns the tensors that a job's trainers declare, each once, as JSON: {"tensors":
+// [{"name": ..., "dtype": "BF16", "shape": [4096]}, ...]}. It waits until all trainers have said what
+// they hold; the error of a deadline names those that are missing. Without a deadline it waits for
+// 5 s. address is as RankOptions.Controller.
+func JobTensors(ctx context.Context, address, token string) ([]byte, error) {
+	return ask(ctx, "ask for the job's tensors", address, token, func(owner *C.waybill_context_t, address, token *C.char, deadline C.int64_t, blob **C.waybill_blob_t, e **C.waybill_error_t) C.waybill_status_t {
+		return C.waybill_job_tensors(owner, address, token, deadline, blob, e)
+	})
+}
+
 // QueryController is the Status of a controller anywhere; address is as RankOptions.Controller.
 // Without a deadline it waits for 5 s.
 func QueryController(ctx context.Context, address, token string) ([]byte, error) {
+	return ask(ctx, "query a controller", address, token, func(owner *C.waybill_context_t, address, token *C.char, deadline C.int64_t, blob **C.waybill_blob_t, e **C.waybill_error_t) C.waybill_status_t {
+		return C.waybill_controller_query(owner, address, token, deadline, blob, e)
+	})
+}
+
+type question func(owner *C.waybill_context_t, address, token *C.char, deadline C.int64_t, blob **C.waybill_blob_t, e **C.waybill_error_t) C.waybill_status_t
+
+func ask(ctx context.Context, what, address, token string, put question) ([]byte, error) {
 	owner, err := DefaultContext()
 	if err != nil {
 		return nil, err
 	}
 	if errors.Is(ctx.Err(), context.Canceled) {
-		return nil, interrupted(ctx, "query a controller")
+		return nil, interrupted(ctx, what)
 	}
 	type answer struct {
 		json []byte
@@ -104,7 +122,7 @@ func QueryController(ctx context.Context, address, token string) ([]byte, error)
 		defer a.free()
 		var blob *C.waybill_blob_t
 		var e *C.waybill_error_t
-		status := C.waybill_controller_query(owner.c, a.text(address), a.text(token), deadlineOf(ctx), &blob, &e)
+		status := put(owner.c, a.text(address), a.text(token), deadlineOf(ctx), &blob, &e)
 		if status != C.WAYBILL_OK {
 			answers <- answer{err: takeError(status, e)}
 			return
@@ -115,6 +133,6 @@ func QueryController(ctx context.Context, address, token string) ([]byte, error)
 	case found := <-answers:
 		return found.json, found.err
 	case <-ctx.Done():
-		return nil, interrupted(ctx, "query a controller")
+		return nil, interrupted(ctx, what)
 	}
 }

@@ -113,6 +113,10 @@ func TestProgressAndDescriptionsAreOfWhatHappened(t *testing.T) {
 	if string(status) != string(must(j.controller.Status())(t)) {
 		t.Error("the controller says something else from afar")
 	}
+	tensors := string(must(waybill.JobTensors(j.ctx, j.controller.Address(), "secret"))(t))
+	if !strings.Contains(tensors, `"shape":[`) || !strings.Contains(tensors, `"dtype":"BF16"`) {
+		t.Errorf("the job's tensors are said to be %s", tensors)
+	}
 	if state := must(j.workers[0].State())(t); !state.Joined || state.ShownVersion != 6 {
 		t.Errorf("%+v", state)
 	}

@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,7 @@
 #include "core/control/controller_addresses.h"
 #include "core/control/credentials.h"
 #include "core/protocol/message_codec.h"
+#include "core/tensor/manifest_codec.h"
 
 namespace waybill {
 namespace {
@@ -24,8 +26,10 @@ template <typename Reply, typename Request>
 absl::StatusOr<Reply> AskOne(const std::string& address, const std::string& token,
                              absl::Time deadline, Method<Reply, Request> method,
                              const Request& request) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);  // A job may have a hundred thousand tensors.
   WAYBILL_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
-                           OpenChannel(address, token, {}));
+                           OpenChannel(address, token, std::move(arguments)));
   const auto stub = proto::Controller::NewStub(channel);
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(deadline));
@@ -58,6 +62,22 @@ absl::StatusOr<Reply> Ask(const std::string& addresses, const std::string& token
 absl::StatusOr<proto::StatusReply> FetchStatus(const std::string& address, const std::string& token,
                                                absl::Duration timeout) {
   return Ask(address, token, timeout, &proto::Controller::Stub::GetStatus, proto::StatusRequest());
+}
+
+absl::StatusOr<Manifest> FetchTensors(const std::string& address, const std::string& token,
+                                      absl::Duration timeout) {
+  constexpr absl::Duration kPause = absl::Milliseconds(100);
+  const absl::Time deadline = absl::Now() + timeout;
+  while (true) {
+    WAYBILL_ASSIGN_OR_RETURN(const proto::TensorsReply reply,
+                             Ask(address, token, deadline - absl::Now(),
+                                 &proto::Controller::Stub::GetTensors, proto::TensorsRequest()));
+    if (reply.missing().empty()) return DecodeManifest(reply.manifest());
+    if (absl::Now() + kPause > deadline) {
+      return absl::DeadlineExceededError(absl::StrCat("the job waits for ", reply.missing()));
+    }
+    absl::SleepFor(kPause);
+  }
 }
 
 absl::StatusOr<uint32_t> RemoveGroup(const std::string& address, const std::string& token,

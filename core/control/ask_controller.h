@@ -8,15 +8,22 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/protocol/messages.pb.h"
+#include "core/tensor/manifest.h"
 
 namespace waybill {
 
-// `address` may be several, with commas: they are tried in turn. Both fail with kUnavailable if
+// `address` may be several, with commas: they are tried in turn. All fail with kUnavailable if
 // nobody answers until `timeout` is over, and with kUnauthenticated if the controller has another
 // token.
 
 absl::StatusOr<proto::StatusReply> FetchStatus(const std::string& address, const std::string& token,
                                                absl::Duration timeout);
+
+// Returns the tensors that the job's trainers declare, each once, in a manifest that has nothing
+// else. Waits until the manifests of all trainers are there. kDeadlineExceeded: they are not until
+// `timeout` is over; which.
+absl::StatusOr<Manifest> FetchTensors(const std::string& address, const std::string& token,
+                                      absl::Duration timeout);
 
 // Dismisses the workers of a group, and publishes without it even if it was required. Returns how
 // many workers it had. kNotFound: the job has no such group.

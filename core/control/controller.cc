@@ -23,6 +23,7 @@
 #include "core/control/task_thread.h"
 #include "core/protocol/frames.h"
 #include "core/protocol/message_codec.h"
+#include "core/tensor/manifest_codec.h"
 
 namespace waybill {
 namespace {
@@ -174,6 +175,24 @@ class Server final : public Controller,
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     const std::lock_guard lock(mutex_);
     *reply = coordinator_.Status();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
+  grpc::ServerUnaryReactor* GetTensors(grpc::CallbackServerContext* context,
+                                       const proto::TensorsRequest* /*request*/,
+                                       proto::TensorsReply* reply) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    absl::StatusOr<Manifest> tensors;
+    {
+      const std::lock_guard lock(mutex_);
+      tensors = coordinator_.JobTensors();
+    }
+    if (tensors.ok()) {
+      reply->set_manifest(EncodeManifest(*tensors));
+    } else {
+      reply->set_missing(std::string(tensors.status().message()));
+    }
     reactor->Finish(grpc::Status::OK);
     return reactor;
   }

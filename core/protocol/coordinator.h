@@ -100,6 +100,10 @@ class Coordinator final {
   // any more, and has to be replaced by one that reads the log.
   const absl::Status& halted() const { return halted_; }
   proto::StatusReply Status() const;
+  // Returns the tensors that the trainers declare, each once, in a manifest that has nothing else.
+  //
+  // kUnavailable: not all trainers' manifests are here; which are not.
+  absl::StatusOr<Manifest> JobTensors() const;
 
  private:
   // In kForOneRound, the plan serves the round at hand only: what a group catches up on, or the

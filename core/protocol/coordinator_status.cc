@@ -1,6 +1,9 @@
 // What a coordinator reports about itself, for people.
 
 #include <algorithm>
+#include <functional>
+#include <set>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "core/protocol/coordinator.h"
@@ -33,6 +36,23 @@ std::string Coordinator::DescribeWaiting(const Group& group) const {
     if (waiting) absl::StrAppend(&text, text.empty() ? "" : ", ", ToString(id), " (its lanes)");
   }
   return text;
+}
+
+absl::StatusOr<Manifest> Coordinator::JobTensors() const {
+  if (std::string missing = members_.DescribeMissingTrainers(); !missing.empty()) {
+    return absl::UnavailableError(missing);
+  }
+  Manifest tensors;
+  std::set<std::string, std::less<>> names;
+  for (const auto& [id, member] : members_.members()) {
+    if (id.role != Role::kTrainer) continue;
+    const Manifest& held = *member.manifest;
+    for (uint32_t t = 0; t < held.tensor_count(); ++t) {
+      if (!names.emplace(held.tensor_name(t)).second) continue;
+      tensors.AddTensor(held.tensor_name(t), held.tensor_shape(t), held.tensor_dtype(t));
+    }
+  }
+  return tensors;
 }
 
 proto::StatusReply Coordinator::Status() const {

@@ -140,29 +140,35 @@ Member* Membership::Find(const RankId& id) {
 }
 
 std::string Membership::DescribeMissing(absl::string_view group) const {
+  std::string missing = DescribeMissingTrainers();
+  AddMissing(Role::kWorker, group, missing);
+  return missing;
+}
+
+std::string Membership::DescribeMissingTrainers() const {
   std::string missing;
+  AddMissing(Role::kTrainer, "", missing);
+  return missing;
+}
+
+void Membership::AddMissing(Role role, absl::string_view group, std::string& missing) const {
   const auto add = [&](auto... what) {
     absl::StrAppend(&missing, missing.empty() ? "" : ", ", what...);
   };
-  const auto look = [&](Role role, const std::string& of) {
-    const uint32_t world = SizeOf(of);
-    if (world == 0) {
-      add("every ", Name(role), of.empty() || of == kDefaultGroup ? "" : " of group ",
-          of == kDefaultGroup ? "" : of);
+  const uint32_t world = SizeOf(group);
+  if (world == 0) {
+    const bool named = !group.empty() && group != kDefaultGroup;
+    add("every ", Name(role), named ? " of group " : "", named ? group : "");
+  }
+  for (uint32_t rank = 0; rank < world; ++rank) {
+    const RankId id{role, rank, std::string(group)};
+    const auto member = members_.find(id);
+    if (member == members_.end()) {
+      add(ToString(id));
+    } else if (member->second.manifest == nullptr) {
+      add(ToString(id), " (its manifest)");
     }
-    for (uint32_t rank = 0; rank < world; ++rank) {
-      const RankId id{role, rank, of};
-      const auto member = members_.find(id);
-      if (member == members_.end()) {
-        add(ToString(id));
-      } else if (member->second.manifest == nullptr) {
-        add(ToString(id), " (its manifest)");
-      }
-    }
-  };
-  look(Role::kTrainer, "");
-  look(Role::kWorker, std::string(group));
-  return missing;
+  }
 }
 
 std::vector<LanePath> Membership::MakeLanes(const RankId& sender, const RankId& worker) const {

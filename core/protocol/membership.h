@@ -93,6 +93,8 @@ class Membership {
   const World& WorkersOf(const std::string& group) { return worlds_[group]; }
   // "trainer 1, worker 0 (its manifest)", or the role in which nobody has joined.
   std::string DescribeMissing(absl::string_view group) const;
+  // The same of trainers alone.
+  std::string DescribeMissingTrainers() const;
 
   // Returns the lanes between two ranks, by their NICs.
   std::vector<LanePath> MakeLanes(const RankId& sender, const RankId& worker) const;
@@ -103,6 +105,7 @@ class Membership {
 
  private:
   uint32_t SizeOf(absl::string_view group) const;
+  void AddMissing(Role role, absl::string_view group, std::string& missing) const;
 
   const std::string job_;
   std::map<std::string, World, std::less<>> worlds_;  // By group; that of trainers by "".

@@ -1,7 +1,7 @@
 """Waybill moves updated model weights from trainers to inference workers."""
 
 from waybill._waybill import version
-from waybill.controller import Controller, query
+from waybill.controller import Controller, JobTensor, job_tensors, query
 from waybill.errors import (
     Aborted,
     AlreadyExists,
@@ -63,6 +63,7 @@ __all__ = [
     "GroupLeft",
     "Internal",
     "InvalidArgument",
+    "JobTensor",
     "Layout",
     "Manifest",
     "Milestone",
@@ -87,6 +88,7 @@ __all__ = [
     "WaybillError",
     "Worker",
     "describe",
+    "job_tensors",
     "query",
     "version",
 ]

@@ -22,6 +22,11 @@ std::unique_ptr<KeptController> Start(const KeptContext& context, const std::str
       Make<Controller>(waybill_controller_start, context.get(), &options));
 }
 
+std::string JobTensors(const KeptContext& context, const std::string& address,
+                       const std::string& token, int64_t deadline_ns) {
+  return Bytes(waybill_job_tensors, context.get(), address.c_str(), token.c_str(), deadline_ns);
+}
+
 std::string Query(const KeptContext& context, const std::string& address, const std::string& token,
                   int64_t deadline_ns) {
   return Bytes(waybill_controller_query, context.get(), address.c_str(), token.c_str(),
@@ -32,6 +37,8 @@ std::string Query(const KeptContext& context, const std::string& address, const 
 
 void AddController(py::module_& module) {
   module.def("query", &Query, py::arg("context"), py::arg("address"), py::arg("token"),
+             py::arg("deadline_ns"), Unlocked());
+  module.def("job_tensors", &JobTensors, py::arg("context"), py::arg("address"), py::arg("token"),
              py::arg("deadline_ns"), Unlocked());
   py::class_<KeptController>(module, "Controller")
       .def(py::init(&Start), py::arg("context"), py::arg("listen"), py::arg("job"),

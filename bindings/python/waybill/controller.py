@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from waybill import _waybill
 from waybill.pump import deadline_ns
@@ -70,6 +70,34 @@ class Controller:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class JobTensor(NamedTuple):
+    """A tensor of a job, whole: `dtype` as safetensors names it, "BF16"."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def job_tensors(
+    address: str, *, token: str | None = None, deadline: float | None = None
+) -> list[JobTensor]:
+    """Returns the tensors that a job's trainers declare, each once: what workers can hold.
+
+    Waits until all trainers have said what they hold.
+
+    address   As query() takes it.
+    deadline  In seconds from now; None: 5.
+
+    Raises DeadlineExceeded (names the trainers that are missing), Unavailable (nobody answers there)
+    or Unauthenticated (its token is another one).
+    """
+    said = _waybill.job_tensors(context(), address, token_or_default(token), deadline_ns(deadline))
+    return [
+        JobTensor(tensor["name"], tensor["dtype"], tuple(tensor["shape"]))
+        for tensor in read_json(said)["tensors"]
+    ]
 
 
 def query(

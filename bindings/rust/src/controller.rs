@@ -1,5 +1,6 @@
 //! What plans for a job and decides commits.
 
+use std::ffi::c_char;
 use std::time::Duration;
 
 use crate::ffi::{self, c_text, Handle};
@@ -75,6 +76,17 @@ impl Controller {
     }
 }
 
+/// The tensors that a job's trainers declare, each once, as JSON: `{"tensors": [{"name": ..., "dtype":
+/// "BF16", "shape": [4096]}, ...]}`. Waits until all trainers have said what they hold, by default for
+/// 5 s; then [`Code::DeadlineExceeded`] names those that are missing. `address` is as
+/// [`RankOptions::controller`].
+///
+/// [`Code::DeadlineExceeded`]: crate::Code::DeadlineExceeded
+/// [`RankOptions::controller`]: crate::RankOptions::controller
+pub fn job_tensors(address: &str, token: &str, deadline: impl Into<Deadline>) -> Result<String> {
+    ask(ffi::waybill_job_tensors, address, token, deadline.into())
+}
+
 /// The status of a controller anywhere; `address` is as [`RankOptions::controller`]. By default it
 /// waits for 5 s.
 ///
@@ -84,14 +96,32 @@ pub fn query_controller(
     token: &str,
     deadline: impl Into<Deadline>,
 ) -> Result<String> {
+    ask(
+        ffi::waybill_controller_query,
+        address,
+        token,
+        deadline.into(),
+    )
+}
+
+type Question = unsafe extern "C" fn(
+    *mut ffi::waybill_context_t,
+    *const c_char,
+    *const c_char,
+    i64,
+    *mut *mut ffi::waybill_blob_t,
+    *mut *mut ffi::waybill_error_t,
+) -> ffi::waybill_status_t;
+
+fn ask(question: Question, address: &str, token: &str, deadline: Deadline) -> Result<String> {
     let context = Context::default_context()?;
-    let (address, token, deadline) = (c_text(address), c_text(token), deadline.into().to_ns());
+    let (address, token) = (c_text(address), c_text(token));
     ffi::make_text(|out, error| unsafe {
-        ffi::waybill_controller_query(
+        question(
             context.handle(),
             address.as_ptr(),
             token.as_ptr(),
-            deadline,
+            deadline.to_ns(),
             out,
             error,
         )

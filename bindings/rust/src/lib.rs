@@ -28,7 +28,7 @@ mod trainer;
 mod worker;
 
 pub use context::{Context, LogLevel};
-pub use controller::{query_controller, Controller, ControllerOptions};
+pub use controller::{job_tensors, query_controller, Controller, ControllerOptions};
 pub use deadline::{now_ns, Deadline};
 pub use error::{Code, Error, Result, Scope};
 pub use event::{Event, Notice};

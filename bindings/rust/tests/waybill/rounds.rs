@@ -307,6 +307,8 @@ fn progress_and_descriptions_are_of_what_happened() {
         let said = said.unwrap();
         assert!(said.contains(words), "{said}");
     }
+    let tensors = job_tensors(&job.address, "secret", PATIENCE).unwrap();
+    assert!(tensors.contains("\"shape\":["), "{tensors}");
     let from_afar = query_controller(&job.address, "secret", PATIENCE).unwrap();
     assert_eq!(from_afar, controller.status().unwrap());
     let state = job.workers[0].state().unwrap();
