@@ -200,13 +200,17 @@ absl::StatusOr<std::pair<IpcHandle, uint64_t>> Device::HandleOf(const MemorySpan
   return std::pair(std::bit_cast<IpcHandle>(handle), offset_bytes);
 }
 
-absl::StatusOr<void*> Device::OpenHandle(const IpcHandle& handle) {
-  CUdeviceptr mapping = 0;
-  WAYBILL_RETURN_IF_ERROR(Current(context_).Do("open memory of another process", [&] {
-    return Driver()->cuIpcOpenMemHandle_fn(&mapping, std::bit_cast<CUipcMemHandle>(handle),
-                                           CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+absl::StatusOr<absl::Span<std::byte>> Device::OpenHandle(const IpcHandle& handle) {
+  CUdeviceptr mapping = 0, base = 0;
+  size_t size_bytes = 0;
+  const Current current(context_);
+  WAYBILL_RETURN_IF_ERROR(current.Do("open memory of another process", [&] {
+    const CUresult result = Driver()->cuIpcOpenMemHandle_fn(
+        &mapping, std::bit_cast<CUipcMemHandle>(handle), CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    if (result != CUDA_SUCCESS) return result;
+    return Driver()->cuMemGetAddressRange_fn(&base, &size_bytes, mapping);
   }));
-  return std::bit_cast<void*>(mapping);
+  return absl::Span<std::byte>(std::bit_cast<std::byte*>(mapping), size_bytes);
 }
 
 void Device::CloseHandle(void* mapping) {

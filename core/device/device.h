@@ -93,8 +93,8 @@ class Device {
   //
   // kUnimplemented: it was not made by cuMemAlloc(), as in torch's expandable segments.
   absl::StatusOr<std::pair<IpcHandle, uint64_t>> HandleOf(const MemorySpan& memory);
-  // Maps the allocation of another process, until CloseHandle().
-  absl::StatusOr<void*> OpenHandle(const IpcHandle& handle);
+  // Maps the allocation of another process, until CloseHandle() of its first byte.
+  absl::StatusOr<absl::Span<std::byte>> OpenHandle(const IpcHandle& handle);
   void CloseHandle(void* mapping);
 
   InboundWrites inbound_writes() const { return inbound_writes_; }

@@ -21,7 +21,7 @@ absl::StatusOr<void*> Device::Allocate(size_t) { std::abort(); }
 void Device::Free(void*) { std::abort(); }
 ExportedMemory Device::Export(const MemorySpan&) { std::abort(); }
 absl::StatusOr<std::pair<IpcHandle, uint64_t>> Device::HandleOf(const MemorySpan&) { std::abort(); }
-absl::StatusOr<void*> Device::OpenHandle(const IpcHandle&) { std::abort(); }
+absl::StatusOr<absl::Span<std::byte>> Device::OpenHandle(const IpcHandle&) { std::abort(); }
 void Device::CloseHandle(void*) { std::abort(); }
 absl::StatusOr<uint64_t> Device::PagesOf(const MemorySpan&) { std::abort(); }
 absl::Status Device::FlushInboundWrites() { std::abort(); }

@@ -232,9 +232,9 @@ TEST_F(DeviceTest, AnotherProcessReadsAndWritesMemoryThatIsNamedToIt) {
   const uint8_t seven = 7;
   ASSERT_TRUE(device_->Copy(memory + 5000, &seven, 1, stream_).ok());
   ASSERT_TRUE(device_->Finish(stream_).ok());
-  const SharedMemoryName name = *NameSharedMemory(Span(memory + 5000, 5000));
-  ASSERT_TRUE(name.names_something());
-  EXPECT_EQ(RunWithName("OtherProcess.DISABLED_FindsSevenAndPutsEightBehindIt", name), 0);
+  const NamedMemory named = *NamedMemory::Create(Span(memory + 5000, 5000));
+  ASSERT_TRUE(named.name().names_something());
+  EXPECT_EQ(RunWithName("OtherProcess.DISABLED_FindsSevenAndPutsEightBehindIt", named.name()), 0);
   uint8_t got[2] = {};
   ASSERT_TRUE(device_->Copy(got, memory + 5000, 2, stream_).ok());
   ASSERT_TRUE(device_->Finish(stream_).ok());
@@ -250,10 +250,12 @@ TEST(OtherProcess, DISABLED_FindsSevenAndPutsEightBehindIt) {
   const std::shared_ptr<Device> device = *Device::Open(1);  // It counts them in another way.
   Stream stream = *device->MakeStream();
   {
-    const absl::StatusOr<OpenedMemory> opened = OpenedMemory::Open(device, name);
+    const absl::StatusOr<OpenedMemory> opened = OpenedMemory::Open(device, name, 5000);
     ASSERT_TRUE(opened.ok()) << opened.status();
-    const absl::StatusOr<OpenedMemory> again = OpenedMemory::Open(device, name);
+    const absl::StatusOr<OpenedMemory> again = OpenedMemory::Open(device, name, 5000);
     ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(OpenedMemory::Open(device, name, 5001).status().code(),
+              absl::StatusCode::kOutOfRange);
     EXPECT_EQ(again->data(), opened->data());
     uint8_t got = 0;
     const uint8_t eight = 8;
@@ -265,20 +267,28 @@ TEST(OtherProcess, DISABLED_FindsSevenAndPutsEightBehindIt) {
   }
   EXPECT_EQ(FakeCudaNow().allocations, 0u);
   FakeCudaFail(0);
-  EXPECT_EQ(OpenedMemory::Open(device, name).status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(OpenedMemory::Open(device, name, 5000).status().code(), absl::StatusCode::kInternal);
   device->DestroyStream(stream);
 }
 
 TEST_F(DeviceTest, ItsOwnMemoryAProcessReadsWhereItIs) {
   uint8_t* const memory = Allocate(100);
-  const SharedMemoryName name = *NameSharedMemory(Span(memory + 10, 90));
-  EXPECT_EQ(OpenedMemory::Open(device_, name)->data(), reinterpret_cast<std::byte*>(memory + 10));
+  SharedMemoryName name;
+  {
+    const NamedMemory named = *NamedMemory::Create(Span(memory + 10, 90));
+    name = named.name();
+    EXPECT_EQ(OpenedMemory::Open(device_, name, 90)->data(),
+              reinterpret_cast<std::byte*>(memory + 10));
+    EXPECT_EQ(OpenedMemory::Open(device_, name, 91).status().code(), absl::StatusCode::kOutOfRange);
+  }
+  // It has no name any more, and by its handle a process cannot open what is its own.
+  EXPECT_EQ(OpenedMemory::Open(device_, name, 90).status().code(), absl::StatusCode::kInternal);
 }
 
 TEST_F(DeviceTest, MemoryThatNoProcessCanOpenHasNoName) {
   uint8_t* const memory = Allocate(100);
   FakeCudaMakeVirtual(memory);
-  EXPECT_EQ(NameSharedMemory(Span(memory, 100)).status(),
+  EXPECT_EQ(NamedMemory::Create(Span(memory, 100)).status(),
             absl::UnimplementedError("no other process can open memory of cuMemCreate(), as "
                                      "torch's expandable segments are"));
 }

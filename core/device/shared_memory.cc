@@ -1,40 +1,80 @@
 #include "core/device/shared_memory.h"
 
-#include <bit>
+#include <map>
+#include <mutex>
 
+#include "absl/strings/str_cat.h"
 #include "core/base/random_bits.h"
 #include "core/base/status.h"
 
 namespace waybill {
 namespace {
 
-// A process cannot open what it has itself, and need not.
-absl::StatusOr<uint64_t> ThisProcess() {
-  static const absl::StatusOr<uint64_t> bits = RandomBits();
-  return bits;
+// What this process has named. It cannot open that by the handle, and need not.
+class OwnNames {
+ public:
+  static OwnNames& Get() {
+    static OwnNames& names = *new OwnNames;
+    return names;
+  }
+
+  void Add(uint64_t key, const MemorySpan& memory) {
+    const std::lock_guard lock(mutex_);
+    memory_[key] = memory;
+  }
+  void Remove(uint64_t key) {
+    const std::lock_guard lock(mutex_);
+    memory_.erase(key);
+  }
+  // Empty if it is not this process's.
+  MemorySpan Find(uint64_t key) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = memory_.find(key);
+    return found == memory_.end() ? MemorySpan() : found->second;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<uint64_t, MemorySpan> memory_;
+};
+
+absl::Status TooShort(uint64_t there, uint64_t wanted) {
+  return absl::OutOfRangeError(
+      absl::StrCat("memory of a GPU of ", there, " bytes, said to have ", wanted));
 }
 
 }  // namespace
 
-absl::StatusOr<SharedMemoryName> NameSharedMemory(const MemorySpan& memory) {
-  SharedMemoryName name{.address = std::bit_cast<uint64_t>(memory.data)};
+absl::StatusOr<NamedMemory> NamedMemory::Create(const MemorySpan& memory) {
+  SharedMemoryName name;
   WAYBILL_ASSIGN_OR_RETURN(const std::shared_ptr<Device> device, OpenDeviceOf({memory}));
-  WAYBILL_ASSIGN_OR_RETURN(name.process, ThisProcess());
   WAYBILL_ASSIGN_OR_RETURN(const auto place, device->HandleOf(memory));
+  WAYBILL_ASSIGN_OR_RETURN(name.key, RandomBits());
   name.handle = place.first;
   name.offset_bytes = place.second;
-  return name;
+  OwnNames::Get().Add(name.key, memory);
+  return NamedMemory(name);
+}
+
+NamedMemory::~NamedMemory() {
+  if (name_.names_something()) OwnNames::Get().Remove(name_.key);
 }
 
 absl::StatusOr<OpenedMemory> OpenedMemory::Open(std::shared_ptr<Device> device,
-                                                const SharedMemoryName& name) {
-  WAYBILL_ASSIGN_OR_RETURN(const uint64_t process, ThisProcess());
-  if (name.process == process) {
-    return OpenedMemory(std::move(device), nullptr, std::bit_cast<std::byte*>(name.address));
+                                                const SharedMemoryName& name, uint64_t size_bytes) {
+  if (const MemorySpan own = OwnNames::Get().Find(name.key); own.data != nullptr) {
+    if (size_bytes > own.size_bytes) return TooShort(own.size_bytes, size_bytes);
+    OpenedMemory opened(std::move(device), nullptr);
+    opened.data_ = own.data;
+    return opened;
   }
-  WAYBILL_ASSIGN_OR_RETURN(void* const mapping, device->OpenHandle(name.handle));
-  return OpenedMemory(std::move(device), mapping,
-                      static_cast<std::byte*>(mapping) + name.offset_bytes);
+  WAYBILL_ASSIGN_OR_RETURN(const absl::Span<std::byte> mapping, device->OpenHandle(name.handle));
+  OpenedMemory opened(std::move(device), mapping.data());
+  if (name.offset_bytes > mapping.size() || size_bytes > mapping.size() - name.offset_bytes) {
+    return TooShort(mapping.size(), size_bytes);
+  }
+  opened.data_ = mapping.data() + name.offset_bytes;
+  return opened;
 }
 
 OpenedMemory::~OpenedMemory() {

@@ -16,19 +16,30 @@ namespace waybill {
 // Names memory of a GPU to the processes of its host, and is sent as it lies. It has no device
 // number: each process counts devices in its own way.
 struct SharedMemoryName {
-  uint64_t process = 0;       // Random bits of the process that has it; 0: this names nothing.
-  uint64_t address = 0;       // Where it is there.
-  uint64_t offset_bytes = 0;  // Where it is in the allocation that the handle is of.
+  uint64_t key = 0;           // Random bits; 0: this names nothing.
+  uint64_t offset_bytes = 0;  // Where the memory is in the allocation that the handle is of.
   IpcHandle handle = {};
 
-  bool names_something() const { return process != 0; }
+  bool names_something() const { return key != 0; }
 };
 
-// Names memory of a device, for as long as it is allocated. Nobody has it open any more when it is
-// freed: that is its owner's to see to.
-//
-// kUnimplemented: as Device::HandleOf().
-absl::StatusOr<SharedMemoryName> NameSharedMemory(const MemorySpan& memory);
+// Memory that has a name, for as long as the object lives; the memory is allocated for longer than
+// anybody has it open. Thread-safe.
+class NamedMemory {
+ public:
+  // kUnimplemented: as Device::HandleOf().
+  static absl::StatusOr<NamedMemory> Create(const MemorySpan& memory);
+  NamedMemory(NamedMemory&& other) noexcept : name_(std::exchange(other.name_, {})) {}
+  NamedMemory& operator=(NamedMemory&&) = delete;
+  ~NamedMemory();
+
+  const SharedMemoryName& name() const { return name_; }
+
+ private:
+  explicit NamedMemory(const SharedMemoryName& name) : name_(name) {}
+
+  SharedMemoryName name_;
+};
 
 // Such memory, as a device of this process reaches it for as long as the object lives.
 class OpenedMemory {
@@ -36,9 +47,9 @@ class OpenedMemory {
   // Maps it, unless it is this process's own.
   //
   // kInternal: the driver refuses, as it does between containers that have PID namespaces of their
-  // own, and between devices that do not reach each other.
+  // own, and between devices that do not reach each other. kOutOfRange: it is shorter than that.
   static absl::StatusOr<OpenedMemory> Open(std::shared_ptr<Device> device,
-                                           const SharedMemoryName& name);
+                                           const SharedMemoryName& name, uint64_t size_bytes);
   OpenedMemory(OpenedMemory&& other) noexcept
       : device_(std::move(other.device_)),
         mapping_(std::exchange(other.mapping_, nullptr)),
@@ -49,12 +60,12 @@ class OpenedMemory {
   std::byte* data() const { return data_; }
 
  private:
-  OpenedMemory(std::shared_ptr<Device> device, void* mapping, std::byte* data)
-      : device_(std::move(device)), mapping_(mapping), data_(data) {}
+  OpenedMemory(std::shared_ptr<Device> device, void* mapping)
+      : device_(std::move(device)), mapping_(mapping) {}
 
   std::shared_ptr<Device> device_;
   void* mapping_;  // Of the whole allocation; null if it is this process's.
-  std::byte* data_;
+  std::byte* data_ = nullptr;
 };
 
 }  // namespace waybill

@@ -27,7 +27,7 @@ absl::Status GpuReader::Try(const SharedMemoryName& probe) const {
   if (receiver_ == nullptr) {
     return absl::UnimplementedError("the other process does not receive in a GPU's memory");
   }
-  return OpenedMemory::Open(receiver_, probe).status();
+  return OpenedMemory::Open(receiver_, probe, /*size_bytes=*/1).status();
 }
 
 absl::Status GpuReader::Copy(std::byte* to, const std::byte* from, uint64_t size_bytes) {

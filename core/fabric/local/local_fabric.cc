@@ -75,11 +75,10 @@ class LocalFabric final : public Fabric {
       return absl::UnimplementedError(
           absl::StrCat(what, ": of host memory the local fabric reads what is granted only"));
     }
-    absl::StatusOr<SharedMemoryName> named = NameSharedMemory(memory);
+    absl::StatusOr<NamedMemory> named = NamedMemory::Create(memory);
     if (!named.ok()) return While(what, named.status());
     WAYBILL_ASSIGN_OR_RETURN(const Region region, regions_.Register(memory, name));
-    if (!probe_.names_something()) probe_ = *named;
-    sources_[region.id] = *named;
+    sources_.emplace(region.id, *std::move(named));
     return region;
   }
   absl::StatusOr<Region> Allocate(uint64_t size_bytes, absl::string_view name) override {
@@ -181,7 +180,7 @@ class LocalFabric final : public Fabric {
     lane.socket = *std::move(socket);
     WAYBILL_RETURN_IF_ERROR(Adopt(id, lane));
     const HelloBody hello{
-        .wanted_lane = lane.peer_secret, .own_lane = lane.secret(), .probe = probe_};
+        .wanted_lane = lane.peer_secret, .own_lane = lane.secret(), .probe = Probe()};
     return Sent(id, lane,
                 lane.SendFrame({.kind = FrameKind::kHello}, BytesOf(hello), lane.own_permit->fd()));
   }
@@ -338,7 +337,11 @@ class LocalFabric final : public Fabric {
 
   SharedMemoryName NameOf(RegionId id) const {
     const auto source = sources_.find(id);
-    return source == sources_.end() ? SharedMemoryName() : source->second;
+    return source == sources_.end() ? SharedMemoryName() : source->second.name();
+  }
+  // What a peer is asked to try to open: any of it.
+  SharedMemoryName Probe() const {
+    return sources_.empty() ? SharedMemoryName() : sources_.begin()->second.name();
   }
 
   // A GPU's memory that is to be read is granted when it is first posted from.
@@ -429,8 +432,8 @@ class LocalFabric final : public Fabric {
       return Fail(id, lane, absl::PermissionDeniedError("another process answered"));
     }
     lane.connected = true;
-    const WelcomeBody welcome{.probe = probe_, .tried = Tried(lane.peer_probe)};
-    if (!probe_.names_something()) TakeAnswer(id, lane, NothingToOpen());
+    const WelcomeBody welcome{.probe = Probe(), .tried = Tried(lane.peer_probe)};
+    if (!welcome.probe.names_something()) TakeAnswer(id, lane, NothingToOpen());
     return Sent(
         id, lane,
         lane.SendFrame({.kind = FrameKind::kWelcome}, BytesOf(welcome), lane.own_permit->fd()));
@@ -555,10 +558,7 @@ class LocalFabric final : public Fabric {
   Waker waker_;
   uint32_t last_lane_ = 0;
   RegionTable regions_{RegionTable::Renewal::kPages};
-  // GPU memory that peers read, the first of which they are asked to try, and what this end reads
-  // of theirs.
-  std::map<RegionId, SharedMemoryName> sources_;
-  SharedMemoryName probe_;
+  std::map<RegionId, NamedMemory> sources_;  // GPU memory that peers read.
   GpuReader gpu_;
   std::map<LaneId, LocalLane> lanes_;
   std::map<int, LaneId> by_socket_;

@@ -12,6 +12,8 @@
 #include <optional>
 #include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/string_view.h"
 #include "core/fabric/local/raw_peer.h"
 
 namespace waybill::local {
@@ -87,6 +89,29 @@ void SendDescriptors(int socket, size_t count) {
   const std::vector<int> fds(count, STDIN_FILENO);
   std::memcpy(CMSG_DATA(rights), fds.data(), count * sizeof(int));
   ASSERT_GT(sendmsg(socket, &message, 0), 0);
+}
+
+TEST_F(LocalPeerTest, AnAnswerToAProbeThatNobodySentIsNone) {
+  ASSERT_TRUE(peer_.Join(fabric_, lane_));
+  ASSERT_TRUE(peer_.Say({.kind = FrameKind::kTried}).ok());
+  ExpectThatTheLaneFails();
+}
+
+TEST_F(LocalPeerTest, AGpusMemoryIsNotReadWhereNoGpuReceives) {
+  ASSERT_TRUE(peer_.Join(fabric_, lane_));
+  const Region region = *fabric_->Allocate(100, "memory");
+  ASSERT_TRUE(fabric_->Grant(lane_, region.id).ok());
+  const GrantBody grant{.key = 7, .size_bytes = 100, .gpu_memory = {.key = 5}};
+  WriteRecord record{.source_key = 7, .size_bytes = 100};
+  ASSERT_TRUE(absl::SimpleHexAtoi(*fabric_->Describe(region.id), &record.destination_key));
+  const auto text = [](const auto& body) {
+    return absl::string_view(reinterpret_cast<const char*>(&body), sizeof(body));
+  };
+  ASSERT_TRUE(peer_.Say({.kind = FrameKind::kGrant}, text(grant)).ok());
+  ASSERT_TRUE(peer_.Say({.kind = FrameKind::kWrites, .count = 1}, text(record)).ok());
+  EXPECT_TRUE(fabric_.UntilEvent(FabricEvent::Kind::kFailed));
+  EXPECT_EQ(fabric_->LaneStatus(lane_).code(), absl::StatusCode::kFailedPrecondition)
+      << fabric_->LaneStatus(lane_);
 }
 
 TEST_F(LocalPeerTest, MoreDescriptorsThanOneAreClosed) {

@@ -16,7 +16,8 @@ absl::StatusOr<MemorySpan> PeerRegion::Memory(const std::shared_ptr<Device>& rec
       return absl::FailedPreconditionError("memory of a GPU, and none is received on");
     }
     if (!opened) {
-      WAYBILL_ASSIGN_OR_RETURN(OpenedMemory now, OpenedMemory::Open(receiver, gpu_memory));
+      WAYBILL_ASSIGN_OR_RETURN(OpenedMemory now,
+                               OpenedMemory::Open(receiver, gpu_memory, size_bytes));
       opened.emplace(std::move(now));
     }
     return MemorySpan{MemoryKind::kDevice, opened->data(), size_bytes};
