@@ -16,6 +16,7 @@
 #include "testing/cluster/device_memory.h"
 #include "testing/cluster/quantised_cases.h"
 #include "testing/fake_cuda/fake_cuda.h"
+#include "testing/fake_cuda/held_stream.h"
 #include "testing/fake_verbs/fake_network.h"
 
 namespace waybill {
@@ -154,6 +155,20 @@ TEST_P(DirectNetworkTest, FromGpuToGpuNoWeightsCrossTheHost) {
     EXPECT_EQ(FakeCudaNow().bytes_to_device, filled);
     cluster_.reset();
   }
+}
+
+// An engine's stream and a trainer's go on with what they do: whoever waited for them, or for the
+// GPU as a whole, would wait for ever.
+TEST_P(DirectNetworkTest, AnUpdateWaitsForNoStreamButItsOwn) {
+  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/false, /*has_flush=*/true);
+  ClusterOptions options = InPlace({.trainers = 3, .workers = 2});
+  options.trainer_memory = std::make_shared<DeviceMemory>();
+  options.direct = true;
+  Make(options);
+  ASSERT_EQ(PublishAndCheck(1), "");
+  HeldStream busy;
+  ASSERT_EQ(PublishAndCheck(2), "");
+  busy.Release();
 }
 
 TEST_P(DirectNetworkTest, HostTensorsArriveInAGpusMemory) {

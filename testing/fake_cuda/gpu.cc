@@ -159,7 +159,7 @@ void FakeMemory::Flush() {
     if (!allocation.inbound.valid()) continue;
     const size_t size_bytes = allocation.flushed.size();
     const std::vector<std::byte> now = ReadFile(allocation.inbound, size_bytes);
-    for (size_t i = 0; i < size_bytes; ++i) {  // What the device itself has written stays.
+    for (size_t i = 0; i < size_bytes; ++i) {
       if (now[i] != allocation.flushed[i]) WriteFile(allocation.pages, now, i, 1);
     }
     allocation.flushed = now;
@@ -207,6 +207,21 @@ void FakeMemory::RunAsGpu(const std::function<void()>& work) {
   Protect(PROT_READ | PROT_WRITE);
   work();
   Protect(PROT_NONE);
+  ShowToNics();
+}
+
+// NICs read what the device has written at once; only the other way waits for a flush.
+void FakeMemory::ShowToNics() {
+  const std::lock_guard lock(mutex_);
+  for (auto& [begin, allocation] : allocations_) {
+    if (!allocation.inbound.valid()) continue;
+    const size_t size_bytes = allocation.flushed.size();
+    const std::vector<std::byte> now = ReadFile(allocation.pages, size_bytes);
+    for (size_t i = 0; i < size_bytes; ++i) {
+      if (now[i] != allocation.flushed[i]) WriteFile(allocation.inbound, now, i, 1);
+    }
+    allocation.flushed = now;
+  }
 }
 
 void FakeMemory::Protect(int protection) const {

@@ -79,7 +79,8 @@ class FakeMemory {
     int device;
     uint64_t id;
     UniqueFd pages;
-    // What NICs write to, if that has to be flushed, and what was there at the last flush.
+    // What NICs reach, if what they write has to be flushed, and what both it and the pages had
+    // when the one was last told of the other.
     UniqueFd inbound;
     std::vector<std::byte> flushed = {};
     bool managed = false;
@@ -89,6 +90,7 @@ class FakeMemory {
   };
 
   void Protect(int protection) const;
+  void ShowToNics();
 
   std::mutex running_;
   mutable std::mutex mutex_;
