@@ -3,7 +3,6 @@
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -29,7 +28,7 @@ absl::StatusOr<Reply> AskOne(const std::string& address, const std::string& toke
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);  // A job may have a hundred thousand tensors.
   WAYBILL_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
-                           OpenChannel(address, token, std::move(arguments)));
+                           OpenChannel(address, token, arguments));
   const auto stub = proto::Controller::NewStub(channel);
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(deadline));
