@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from waybill import _waybill
 from waybill.dtypes import dtype_number
@@ -17,12 +17,18 @@ CONTENTS = {"plain": 0, "quantised": 1, "scales": 2}
 _ALIGNMENT = 64
 
 
+class Placed(NamedTuple):
+    """A part, and where its elements lie in the buffer: an offset and strides, in elements."""
+
+    part: AnyPart
+    offset: int
+    strides: tuple[int, ...]
+
+
 class Holding:
     """One array of this rank: where it is, and what lies in it."""
 
-    def __init__(
-        self, name: str, memory: Memory, parts: Sequence[tuple[AnyPart, Sequence[int]]]
-    ) -> None:
+    def __init__(self, name: str, memory: Memory, parts: Sequence[Placed]) -> None:
         self.name = name
         self.memory = memory
         self.parts = parts
@@ -44,27 +50,39 @@ class Regions:
         return self.holdings[0].name + (f" and {more} more" if more else "")
 
 
-def place(
-    name: str, memory_shape: Sequence[int], parts: Iterable[AnyPart]
-) -> list[tuple[AnyPart, Sequence[int]]]:
-    """Returns each part with the place where it begins in the buffer."""
-    placed: list[tuple[AnyPart, Sequence[int]]] = []
+def place(name: str, memory: Memory, parts: Iterable[AnyPart]) -> list[Placed]:
+    """Returns each part with the place of its elements in the buffer."""
+    shape = memory.shape
+    end = 1 + sum((n - 1) * stride for n, stride in zip(shape, memory.strides))
+    placed = []
     next_row = 0
     for part in parts:
-        at = part.at if part.at is not None else (next_row, *(0 for _ in memory_shape[1:]))
         extents = part.extents
-        if len(at) != len(memory_shape) or len(extents) != len(memory_shape):
+        at = (next_row, *(0 for _ in shape[1:]))[: len(shape)] if part.at is None else part.at
+        missing = len(shape) - len(extents)
+        strides = memory.strides[max(missing, 0) :] if part.strides is None else part.strides
+        if len(at) != len(shape) or len(strides) != len(extents):
             raise InvalidArgument(
-                f'"{name}": a part of {len(extents)} dimensions in a buffer of shape {tuple(memory_shape)}'
+                f'"{name}": a part of {len(extents)} dimensions in a buffer of shape {shape}'
             )
-        if any(a < 0 or a + n > room for a, n, room in zip(at, extents, memory_shape)):
+        if part.at is None and (missing or part.strides is not None):
+            raise InvalidArgument(
+                f'"{name}": a part of {len(extents)} dimensions in a buffer of shape {shape} needs `at`'
+            )
+        # A box with strides of its own may lie across the buffer's dimensions, but not beyond the buffer.
+        lies = (1,) * missing + extents if part.strides is None else (1,) * len(shape)
+        offset = sum(a * stride for a, stride in zip(at, memory.strides))
+        last = offset + sum((n - 1) * stride for n, stride in zip(extents, strides))
+        if any(a < 0 or a + n > room for a, n, room in zip(at, lies, shape)) or (
+            part.strides is not None and not offset <= last < end
+        ):
             raise InvalidArgument(
                 f'"{name}": a part of shape {extents} at {tuple(at)} goes beyond the buffer\'s shape '
-                f"{tuple(memory_shape)}"
+                f"{shape}"
             )
-        placed.append((part, at))
-        if extents:
-            next_row = at[0] + extents[0]
+        placed.append(Placed(part, offset, strides))
+        if shape:
+            next_row = at[0] + lies[0]
     return placed
 
 
@@ -148,8 +166,8 @@ class Holdings:
         """Adds an array and what lies in it."""
         if name in self._holdings:
             raise InvalidArgument(f'"{name}" was added before')
-        holding = Holding(name, memory, place(name, memory.shape, parts))
-        for part, _ in holding.parts:
+        holding = Holding(name, memory, place(name, memory, parts))
+        for part, _, _ in holding.parts:
             if isinstance(part, Part):
                 dtype = memory.dtype if part.dtype is None else dtype_number(part.dtype)
                 self.declare(part.tensor, dtype, part.shape)
@@ -236,22 +254,20 @@ class Holdings:
             manifest.add_alias(name, tensors[of])
         for holding in self._holdings.values():
             if not holding.memory.empty:
-                for part, at in holding.parts:
-                    _add_part(manifest, tensors, holding, part, at)
+                for placed in holding.parts:
+                    _add_part(manifest, tensors, holding, placed)
 
 
 def _add_part(
-    manifest: _waybill.Manifest,
-    tensors: dict[str, int],
-    holding: Holding,
-    part: AnyPart,
-    at: Sequence[int],
+    manifest: _waybill.Manifest, tensors: dict[str, int], holding: Holding, placed: Placed
 ) -> None:
+    part, first, its_strides = placed
     memory = holding.memory
     size = _waybill.dtype_size(memory.dtype)
-    offset = holding.offset_bytes + size * sum(a * s for a, s in zip(at, memory.strides))
-    dense = memory.dense and part.extents[1:] == memory.shape[1:]
-    strides = None if dense else list(memory.strides)
+    offset = holding.offset_bytes + size * first
+    wanted = dense_strides(part.extents)
+    dense = all(n == 1 or a == b for n, a, b in zip(part.extents, its_strides, wanted))
+    strides = None if dense else list(its_strides)
     if isinstance(part, Padding):
         manifest.add_padding(holding.region, offset, size, list(part.extents), strides)
         return

@@ -113,6 +113,48 @@ def test_a_fused_buffer_is_filled_from_its_parts_and_padding_is_zero():
     numpy.testing.assert_array_equal(fused, expected)
 
 
+def test_a_part_of_fewer_dimensions_lies_at_its_index_of_a_stacked_buffer():
+    experts = [of_version(version) for version in (1, 2, 3)]
+    stacked = numpy.full((3, 64, 32), -1, numpy.float32)
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(mode="shadow-copy")
+        parts = []
+        for e, expert in enumerate(experts):
+            trainer.add(f"experts.{e}", expert)
+            upper, lower = [(0, 40), (0, 32)], [(40, 64), (0, 32)]
+            parts.append(waybill.Part(f"experts.{e}", SHAPE, upper, at=(e, 24, 0)))
+            parts.append(waybill.Part(f"experts.{e}", SHAPE, lower, at=(e, 0, 0)))
+        worker.add("w", stacked, parts=parts)
+        job.join()
+        trainer.publish(1).committed.wait(PATIENCE)
+    numpy.testing.assert_array_equal(stacked, [numpy.roll(e, 24, axis=0) for e in experts])
+
+
+def test_a_part_with_strides_of_its_own_is_transposed():
+    q, k = of_version(1), numpy.arange(3, dtype=numpy.float32)
+    shown = numpy.full((33, 65), -1, numpy.float32)
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(mode="shadow-copy")
+        trainer.add("q", q)
+        trainer.add("k", k)
+        parts = [
+            waybill.Part("q", SHAPE, at=(0, 1), strides=(1, 65)),
+            waybill.Part("k", (3,), at=(2, 0), strides=(130,)),
+            waybill.Padding((2, 1), at=(0, 0)),
+            waybill.Padding((1, 1), at=(3, 0)),
+            waybill.Padding((1, 1), at=(5, 0)),
+            waybill.Padding((26,), at=(7, 0), strides=(65,)),
+            waybill.Padding((64,), at=(32, 1)),
+        ]
+        worker.add("w", shown, parts=parts)
+        job.join()
+        trainer.publish(1).committed.wait(PATIENCE)
+    expected = numpy.zeros((33, 65), numpy.float32)
+    expected[:32, 1:] = q.T
+    expected[[2, 4, 6], 0] = k
+    numpy.testing.assert_array_equal(shown, expected)
+
+
 def test_ranks_live_through_a_restart_of_the_controller(tmp_path):
     """Nothing is rebuilt: the trainer and the worker that were there go on."""
     weights, memory = numpy.zeros(SHAPE, numpy.float32), numpy.zeros(SHAPE, numpy.float32)

@@ -16,8 +16,12 @@ class Part:
     tensor        The tensor's name.
     shape         The shape of the whole tensor, in elements.
     box           The box that lies here: a half-open range [begin, end) for each dimension; None: all.
-    at            Where the box begins in the buffer, an index for each dimension; None: in column 0 of the row
-                  after the previous part.
+    at            Where the box begins in the buffer, an index for each of the buffer's dimensions; None: in
+                  column 0 of the row after the previous part. A box with fewer dimensions than the buffer lies
+                  in the buffer's last ones: Part("experts.3.w", (8, 4), at=(3, 0, 0)).
+    strides       The distances in the buffer, in elements, between neighbours along each dimension of the box;
+                  None: those of the buffer's last dimensions. A transposed tensor has them in another order.
+                  Strides need `at`.
     content       "plain", "quantised", or "scales", for which the box counts scales.
     quantisation  "fp8-block", "fp8-row", "fp8-tensor", "mxfp8".
     dtype         The dtype of the whole tensor, if it is not the buffer's.
@@ -36,6 +40,7 @@ class Part:
         content: str = "plain",
         quantisation: str = "",
         dtype: object = None,
+        strides: Sequence[int] | None = None,
     ) -> None:
         self.tensor = tensor
         self.shape = tuple(shape)
@@ -48,6 +53,7 @@ class Part:
         self.content = content
         self.quantisation = quantisation
         self.dtype = dtype
+        self.strides = None if strides is None else tuple(strides)
 
     @property
     def extents(self) -> tuple[int, ...]:
@@ -58,13 +64,22 @@ class Part:
 class Padding:
     """Elements of a buffer that no tensor fills. They are set to zero.
 
+    `at` and `strides` are as those of a Part.
+
     >>> Padding((24, 1024)).extents
     (24, 1024)
     """
 
-    def __init__(self, shape: Sequence[int], at: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        shape: Sequence[int],
+        at: Sequence[int] | None = None,
+        *,
+        strides: Sequence[int] | None = None,
+    ) -> None:
         self.extents = tuple(shape)
         self.at = None if at is None else tuple(at)
+        self.strides = None if strides is None else tuple(strides)
 
 
 AnyPart = Union[Part, Padding]

@@ -76,6 +76,18 @@ ADDITIONS = [
         "a part of 1 dimensions",
     ),
     (
+        "a_part_of_fewer_dimensions_beyond_the_last_ones",
+        lambda rank: rank.add("w", numpy.zeros(SHAPE), parts=[waybill.Part("q", (8,), at=(0, 0))]),
+        "goes beyond the buffer's shape (8, 4)",
+    ),
+    (
+        "a_part_whose_strides_leave_the_buffer",
+        lambda rank: rank.add(
+            "w", numpy.zeros(SHAPE), parts=[waybill.Part("q", (8,), at=(0, 1), strides=(5,))]
+        ),
+        "goes beyond the buffer's shape (8, 4)",
+    ),
+    (
         "a_box_without_a_shape",
         lambda rank: rank.add("w", numpy.zeros(SHAPE), box=[(0, 8), (0, 4)]),
         "a box without",
