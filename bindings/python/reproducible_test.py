@@ -22,7 +22,9 @@ def made_by_the_rule():
 def places():
     """What the rule puts where; each file is a copy, so that it has another path, owner and time."""
     package = Path("bindings/python")
-    names = [p for p in package.glob("waybill/*") if p.suffix in {".py", ".pyi", ".so", ".typed"}]
+    names = [
+        p for p in package.glob("waybill/**/*") if p.suffix in {".py", ".pyi", ".so", ".typed"}
+    ]
     found = {str(path.relative_to(package)): path for path in names}
     found["waybill/libwaybill.so.0"] = Path("capi/libwaybill.so.0")
     found["waybill/bin/waybill"] = Path("tools/waybill/waybill")

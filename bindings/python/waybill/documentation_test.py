@@ -12,7 +12,7 @@ import waybill
 MODULES = [
     importlib.import_module(f"waybill.{module.name}")
     for module in pkgutil.iter_modules(waybill.__path__)
-    if module.name not in ("__main__", "_waybill") and not module.name.endswith("_test")
+    if module.name not in ("__main__", "_waybill", "torch") and not module.name.endswith("_test")
 ]
 
 

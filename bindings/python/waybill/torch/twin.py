@@ -1,0 +1,47 @@
+"""Makes a copy of a module whose parameters have no memory."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch  # type: ignore[import-not-found, unused-ignore]
+
+
+def meta_twin(module: Any) -> Any:
+    """Returns a deep copy of a torch module with parameters and floating-point buffers on `meta`.
+
+    What a loader does to the twin leaves the module as it is. Views of one storage, tied parameters and attributes of
+    parameters (an engine's `weight_loader`) are as in the module. Other buffers, which loaders index by, are copied
+    with their values to the CPU. No parameter is copied.
+    """
+    memo: dict[int, Any] = {}
+    storages: dict[int, Any] = {}
+    tensors = [*module.parameters(), *module.buffers()]
+    made = []
+    for tensor in tensors:
+        if id(tensor) in memo:
+            continue
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        if is_parameter or tensor.is_floating_point():
+            twin = _on_meta(tensor, storages)
+        else:
+            twin = tensor.detach().to("cpu", copy=True)
+        if is_parameter:
+            twin = torch.Tensor._make_subclass(type(tensor), twin, tensor.requires_grad)
+        memo[id(tensor)] = twin
+        made.append((tensor, twin))
+    for tensor, twin in made:
+        twin.__dict__.update(copy.deepcopy(tensor.__dict__, memo))
+    return copy.deepcopy(module, memo)
+
+
+def _on_meta(tensor: Any, storages: dict[int, Any]) -> Any:
+    """Returns a tensor on `meta` that is to the others what this one is to those of its storage."""
+    storage = tensor.untyped_storage()
+    key = storage._cdata
+    if key not in storages:
+        room = storage.nbytes()
+        storages[key] = torch.empty(room, dtype=torch.uint8, device="meta").untyped_storage()
+    empty = torch.empty(0, dtype=tensor.dtype, device="meta")
+    return empty.set_(storages[key], tensor.storage_offset(), tensor.shape, tensor.stride())
