@@ -11,7 +11,8 @@ from waybill import _waybill
 from waybill.errors import DeadlineExceeded, FailedPrecondition
 from waybill.events import Ended, Event, event_of
 from waybill.holdings import Holdings
-from waybill.memory import Memory
+from waybill.memory import Memory, torch_address
+from waybill.placements import is_dtensor
 from waybill.pump import ENDED, Pump, deadline_ns
 from waybill.runtime import context, read_json
 
@@ -53,6 +54,26 @@ class Rank:
     def _watch(self, name: str, memory: Memory, address: Callable[[], int]) -> None:
         if not memory.empty:
             self._watched.append((name, memory.address, address))
+
+    def _watch_owner(self, name: str, module: Any, key: str) -> None:
+        """Watches for another parameter that the module gets under the same name."""
+        path, _, leaf = key.rpartition(".")
+        try:
+            owner = module.get_submodule(path)
+        except AttributeError:
+            return  # A name that a hook of state_dict() made up.
+        registered = getattr(owner, leaf, None)
+        if registered is None or is_dtensor(registered) or self._holdings[name].memory.empty:
+            return
+
+        def address() -> int:
+            now = getattr(owner, leaf)
+            # Between forward and backward FSDP2 registers the gathered parameter.
+            return lent if is_dtensor(now) else torch_address(now)
+
+        lent = self._holdings[name].memory.address
+        if torch_address(registered) == lent:
+            self._watched.append((name, lent, address))
 
     def _find_moved(self) -> str | None:
         """Says which tensor has moved since it was added, or returns None."""

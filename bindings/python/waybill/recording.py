@@ -24,6 +24,7 @@ from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
+from waybill.dtypes import NAMES, dtype_number
 from waybill.errors import InvalidArgument
 from waybill.parts import AnyPart, Padding, Part
 from waybill.patterns import Grid, Pieces, Row, compress, join, split
@@ -166,6 +167,24 @@ class Recording:
         for fill in self.fills():
             left[fill.target] -= size(fill.to)
         return {name: count for name, count in left.items() if count}
+
+    def check_targets(self, tensors: Mapping[str, Any]) -> None:
+        """Checks that torch tensors are like the targets, by name; there may be others.
+
+        Raises InvalidArgument, and names the first target that is missing or has another shape, strides or dtype.
+        """
+        for name, target in self.targets().items():
+            tensor = tensors.get(name)
+            if tensor is None:
+                raise InvalidArgument(f'"{name}" was recorded, and is missing now')
+            dtype = NAMES[dtype_number(tensor.dtype)]
+            now = Target(tuple(tensor.shape), tuple(tensor.stride()), dtype)
+            if now != target:
+                raise InvalidArgument(
+                    f'"{name}" was recorded with shape {target.shape}, strides {target.strides} and dtype '
+                    f"{target.dtype}; now it has shape {now.shape}, strides {now.strides} and dtype {now.dtype}: "
+                    "record before the engine repacks its weights, or skip this one"
+                )
 
     def parts(self) -> dict[str, list[AnyPart]]:
         """Returns the parts of each target that has any, for Worker.add(parts=...).

@@ -164,26 +164,6 @@ class Trainer(Rank):
     def _lend(self, name: str, memory: Memory, parts: Sequence[Part]) -> None:
         self._holdings.add(name, memory, parts)
 
-    def _watch_owner(self, name: str, module: Any, key: str) -> None:
-        """Watches for another parameter that the module gets under the same name."""
-        path, _, leaf = key.rpartition(".")
-        try:
-            owner = module.get_submodule(path)
-        except AttributeError:
-            return  # A name that a hook of state_dict() made up.
-        registered = getattr(owner, leaf, None)
-        if registered is None or is_dtensor(registered) or self._holdings[name].memory.empty:
-            return
-
-        def address() -> int:
-            now = getattr(owner, leaf)
-            # Between forward and backward FSDP2 registers the gathered parameter.
-            return lent if is_dtensor(now) else torch_address(now)
-
-        lent = self._holdings[name].memory.address
-        if torch_address(registered) == lent:
-            self._watched.append((name, lent, address))
-
     def _make(self) -> _waybill.Trainer:
         manifest, self._regions = self._holdings.build_in_memory(self._context, to_write=False)
         self._on_device = self._holdings.on_device()

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import select
 import threading
+import time
 import weakref
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from waybill import _waybill
-from waybill.errors import InvalidArgument
-from waybill.events import Event, event_of
+from waybill.errors import (
+    Aborted,
+    Cancelled,
+    DeadlineExceeded,
+    FailedPrecondition,
+    InvalidArgument,
+    WaybillError,
+)
+from waybill.events import Abort, Arrived, Commit, Ended, Event, Prepare, event_of
 from waybill.holdings import allocation
 from waybill.memory import Memory, memory_of, of_torch, torch_address
 from waybill.parts import AnyPart, Part
@@ -19,6 +28,9 @@ from waybill.pump import ARRIVED, PREPARE, SLICE_SECONDS
 from waybill.rank import Rank
 from waybill.runtime import identity
 from waybill.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from waybill.recording import Recording
 
 MODES = {"shadow": 1, "shadow-copy": 2, "in-place": 3}
 ASKS = {"prepare": 1, "arrived": 2, "commit": 4}
@@ -189,6 +201,116 @@ class Worker(Rank):
             self._watch(name, memory, lambda: torch_address(added._local_tensor))
         elif of_torch(added):
             self._watch(name, memory, lambda: torch_address(added))
+
+    def add_loaded(
+        self,
+        model: Any,
+        load_weights: Callable[..., object] | Recording,
+        tensors: Mapping[str, Any] | None = None,
+        *,
+        optional: Iterable[str] = (),
+        skip: Iterable[str] = (),
+        unused: Iterable[str] = (),
+        cache: str | os.PathLike[str] | bool = False,
+        depends_on: Mapping[str, object] | None = None,
+    ) -> Recording:
+        """Declares what an engine's own loader fills: every parameter of a torch module, with its parts.
+
+        The loader runs once, over tensors without memory, on a twin of the module without memory; the module stays as
+        it is. Parameters and floating-point buffers that the loader fills from tensors are added under their names in
+        the module, and kept alive until this rank has left. A parameter that gets other memory, or is replaced, after
+        this call is refused at the next update, by its name. Call this on the thread that owns the module, when the
+        loader's memory layout is in place and the engine has not repacked it.
+
+        model         A torch module.
+        load_weights  Its loader: a method of the module (`model.load_weights`), or a function that is called with the
+                      twin and an iterator over (name, tensor). Or a Recording, which was made for an equal module.
+        tensors       The tensors that trainers publish, as the loader gets them: for each name (shape, dtype), shapes in
+                      elements, or anything with .shape and .dtype. Needed unless a Recording is given.
+        optional      Names of parameters, or patterns as "*.k_scale", that the loader need not fill.
+        skip, unused, cache, depends_on
+                      As for waybill.torch.record().
+
+        Returns the recording; its unread() names the tensors that this rank does not need.
+
+        Raises Unimplemented with all parameters whose elements are no copies, FailedPrecondition if the loader fails or
+        leaves a parameter unfilled, and InvalidArgument if a Recording is for other parameters; each names them.
+        """
+        self._check_may_add()
+        from waybill.recording import Recording
+        from waybill.torch.module import named_tensors, record_module
+
+        if isinstance(load_weights, Recording):
+            recording = load_weights
+        elif tensors is None:
+            raise InvalidArgument("add_loaded: neither a Recording nor the tensors that are loaded")
+        else:
+            recording = record_module(
+                model,
+                load_weights,
+                tensors,
+                optional=optional,
+                skip=skip,
+                unused=unused,
+                cache=cache,
+                depends_on=depends_on,
+            )
+        parameters = named_tensors(model)
+        recording.check_targets(parameters)
+        for name, parts in recording.parts().items():
+            self.add(name, parameters[name], parts=parts)
+            self._watch_owner(name, model, name)
+        return recording
+
+    def receive(self, version: int | None = None, deadline: float | None = None) -> int:
+        """Takes part in an update from its Prepare until it is shown, and returns the version that is shown.
+
+        It answers every question of the updates that it meets with yes. Pause the engine before this call and resume it
+        afterwards, unless the mode needs no pause. Other events are dropped; use either this or events(). One thread
+        at a time may call it.
+
+        version   The version to wait for: it returns once this one or a later one is shown. None: the next update that
+                  has not been received.
+        deadline  In seconds from now; None: no limit. An update goes on after the deadline, and the next call goes on
+                  with it.
+
+        Raises the reason why the version is not shown, if it is aborted: in place, the engine has to stay paused.
+        Raises FailedPrecondition, and refuses the version, if a torch tensor has moved since it was added;
+        DeadlineExceeded; Cancelled if this rank has left; or the reason why the controller has dismissed it.
+        """
+        core = cast(_waybill.Worker, self._joined())
+        until = None if deadline is None else time.monotonic() + deadline
+        moved: WaybillError | None = None
+
+        def shown() -> bool:
+            return version is not None and int(core.state()["shown_version"]) >= version
+
+        while True:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            if not self._pump.until(lambda: bool(self._unread) or self._over() or shown(), left):
+                wanted = "an update" if version is None else f"version {version}"
+                raise DeadlineExceeded(f"{wanted} was not shown within {deadline} s")
+            if not self._unread:
+                if shown():
+                    return int(core.state()["shown_version"])
+                raise Cancelled("the worker has left")
+            event = self._unread.popleft()
+            wanted_one = version is None or event.version >= version
+            if isinstance(event, (Prepare, Arrived)):
+                try:
+                    event.ready() if isinstance(event, Prepare) else event.accept()
+                except FailedPrecondition as error:
+                    moved = error  # The Abort follows.
+            elif isinstance(event, Commit):
+                event.shown()
+                if wanted_one:
+                    return event.version
+            elif isinstance(event, Abort):
+                if wanted_one:
+                    raise moved or event.reason or Aborted(f"version {event.version} was given up")
+                moved = None
+            elif isinstance(event, Ended):
+                raise event.reason or Cancelled("the controller has dismissed the worker")
 
     def _make(self) -> _waybill.Worker:
         if self._holdings.lent:

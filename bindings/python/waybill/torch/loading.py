@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch  # type: ignore[import-not-found, unused-ignore]
 
@@ -27,6 +27,14 @@ _REMEDY = (
     "Waybill moves copies of elements, cast at most once. Let trainers publish the computed tensors under names of "
     "their own, or name these targets in skip= and load them yourself"
 )
+
+
+class Options(NamedTuple):
+    """Names and patterns of names; record() says what each is for."""
+
+    optional: tuple[str, ...]
+    skip: tuple[str, ...]
+    unused: tuple[str, ...]
 
 
 def _torch_dtype(dtype: object) -> Any:
@@ -60,6 +68,7 @@ def record(
     tensors: Mapping[str, Any],
     targets: Mapping[str, Any],
     *,
+    optional: Iterable[str] = (),
     skip: Iterable[str] = (),
     unused: Iterable[str] = (),
     cache: str | os.PathLike[str] | bool = False,
@@ -76,7 +85,8 @@ def record(
                 .dtype. The order is kept.
     targets     What it fills: parameters on `meta`, by name, as meta_twin() makes them. They may be views of one flat
                 storage. Of tied parameters the first name counts.
-    skip        Names of targets, or patterns as "*.k_scale", that are left out: the caller fills them.
+    optional    Names of targets, or patterns as "*.k_scale", that are left out if the loader fills nothing of them.
+    skip        Names of targets, or patterns, that are left out: the caller fills them.
     unused      Names of tensors, or patterns, that the loader may copy to where no target is.
     cache       A folder of recordings that were made before; True: waybill/recordings in $XDG_CACHE_HOME or ~/.cache.
                 A damaged file is made anew. Any number of processes may share the folder.
@@ -88,20 +98,20 @@ def record(
     the loader itself fails, or fills a target partly or not at all, or copies a tensor to where no target is; and
     InvalidArgument if targets overlap or are not on `meta`.
     """
-    skip, unused = tuple(skip), tuple(unused)
+    options = Options(tuple(optional), tuple(skip), tuple(unused))
     described = describe_tensors(tensors)
     if not cache:
-        return _record(load, described, targets, skip, unused)
+        return _record(load, described, targets, options)
     if depends_on is None:
         raise InvalidArgument(
             "a cache needs depends_on: what the loader depends on beside names and shapes, such as the engine's "
             'version and this rank\'s place: depends_on={"vllm": vllm.__version__, "tp_rank": 3}'
         )
     recordings = RecordingCache(None if cache is True else cache)
-    key = recordings.key(load, described, targets, {"skip": skip, "unused": unused}, depends_on)
+    key = recordings.key(loader_name(load), described, targets, options, depends_on)
     found = recordings.read(key)
     if found is None:
-        found = _record(load, described, targets, skip, unused)
+        found = _record(load, described, targets, options)
         recordings.write(key, found)
     return found
 
@@ -132,31 +142,30 @@ def _record(
     load: Load,
     tensors: Mapping[str, Tensor],
     targets: Mapping[str, Any],
-    skip: tuple[str, ...],
-    unused: tuple[str, ...],
+    options: Options,
 ) -> Recording:
     tracer = Tracer(targets)
     storages = {name: target.untyped_storage()._cdata for name, target in targets.items()}
     _run(load, tracer, tensors)
-    collected = _Collected(tracer, skip)
+    collected = _Collected(tracer, options.skip)
     for name, target in targets.items():
-        if target.untyped_storage()._cdata != storages[name] and not matches(name, skip):
+        if target.untyped_storage()._cdata != storages[name] and not matches(name, options.skip):
             collected.refused.append((name, "the loader gives the parameter other memory"))
-    tied = {
-        name for name, target in targets.items() if name not in tracer.targets and target.numel()
-    }
-    collected.check(load, tracer)
+    collected.check(load)
+    filled = {route.target for route in collected.routes} | {f.target for f in collected.fills}
     recording = Recording(
         tensors,
         {
             name: target
             for name, target in describe_targets(targets).items()
-            if name not in tied and not matches(name, skip)
+            if name in tracer.targets
+            and not matches(name, options.skip)
+            and (name in filled or not matches(name, options.optional))
         },
         collected.routes,
         collected.fills,
     )
-    _check_coverage(recording, tracer.copied - collected.used, unused)
+    _check_coverage(recording, tracer.copied - collected.used, options.unused)
     return recording
 
 
@@ -168,6 +177,7 @@ class _Collected:
         self.fills: list[Fill] = []
         self.refused: list[tuple[str, str]] = []
         self.used: set[str] = set()
+        self._read = tracer.refusals
         for name, target in tracer.targets.items():
             self._follow(name, target, matches(name, skip))
             target.writes.clear()
@@ -188,9 +198,9 @@ class _Collected:
 
         follow(target, Findings(route, fill, refuse))
 
-    def check(self, load: Load, tracer: Tracer) -> None:
+    def check(self, load: Load) -> None:
         """Raises Unimplemented with everything that was refused."""
-        lines = [f"  {reason}" for reason in dict.fromkeys(tracer.refusals)]
+        lines = [f"  {reason}" for reason in dict.fromkeys(self._read)]
         lines += _grouped(self.refused)
         if lines:
             raise Unimplemented(

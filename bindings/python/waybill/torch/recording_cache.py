@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,21 +45,20 @@ class RecordingCache:
 
     def key(
         self,
-        load: Any,
+        loader: str,
         tensors: Mapping[str, Tensor],
         targets: Mapping[str, Any],
-        options: Mapping[str, Any],
+        options: Sequence[Sequence[str]],
         depends_on: Mapping[str, object],
     ) -> str:
         """Returns the name of a file: a digest of everything that a recording depends on."""
-        what = load if hasattr(load, "__qualname__") else type(load)
         storages: dict[int, int] = {}
         digest = hashlib.sha256()
         for part in (
             ["format", FORMAT, "recorder", RECORDER_VERSION, "torch", torch.__version__],
-            ["loader", what.__module__, what.__qualname__],
+            ["loader", loader],
             ["rank", *_rank_and_world()],
-            ["options", options],
+            ["options", *options],
             ["depends_on", {str(name): str(value) for name, value in depends_on.items()}],
             ["tensors", *([name, *tensor] for name, tensor in tensors.items())],
             [
