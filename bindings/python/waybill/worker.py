@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from waybill import _waybill
+from waybill.controller import JobTensor, job_tensors
 from waybill.errors import (
     Aborted,
     Cancelled,
@@ -141,6 +142,7 @@ class Worker(Rank):
         for event in asked:
             if event not in ASKS:
                 raise InvalidArgument(f"ask has {event!r}, which is none of {', '.join(ASKS)}")
+        self._controller, self._token = controller, token
         self._mode = MODES[mode]
         self._ask = sum(ASKS[event] for event in set(asked))
         self._verify_threads = verify_threads
@@ -202,6 +204,17 @@ class Worker(Rank):
         elif of_torch(added):
             self._watch(name, memory, lambda: torch_address(added))
 
+    def job_tensors(self, deadline: float | None = None) -> list[JobTensor]:
+        """Returns the tensors that the job's trainers declare, each once. This rank need not have joined.
+
+        deadline  In seconds from now, for trainers that are missing; None: 120.
+
+        Raises as waybill.job_tensors() does.
+        """
+        return job_tensors(
+            self._controller, token=self._token, deadline=120.0 if deadline is None else deadline
+        )
+
     def add_loaded(
         self,
         model: Any,
@@ -226,7 +239,8 @@ class Worker(Rank):
         load_weights  Its loader: a method of the module (`model.load_weights`), or a function that is called with the
                       twin and an iterator over (name, tensor). Or a Recording, which was made for an equal module.
         tensors       The tensors that trainers publish, as the loader gets them: for each name (shape, dtype), shapes in
-                      elements, or anything with .shape and .dtype. Needed unless a Recording is given.
+                      elements, or anything with .shape and .dtype. None: those that job_tensors() returns, for which
+                      the trainers have to be joining.
         optional      Names of parameters, or patterns as "*.k_scale", that the loader need not fill.
         skip, unused, cache, depends_on
                       As for waybill.torch.record().
@@ -242,9 +256,9 @@ class Worker(Rank):
 
         if isinstance(load_weights, Recording):
             recording = load_weights
-        elif tensors is None:
-            raise InvalidArgument("add_loaded: neither a Recording nor the tensors that are loaded")
         else:
+            if tensors is None:
+                tensors = {name: (shape, dtype) for name, dtype, shape in self.job_tensors()}
             recording = record_module(
                 model,
                 load_weights,

@@ -153,8 +153,22 @@ def test_a_recording_of_other_parameters_is_refused_by_name():
     with waybill.Worker(mode="in-place") as worker:
         with pytest.raises(waybill.InvalidArgument, match='"w2" was recorded with shape'):
             worker.add_loaded(repacked, recording)
-        with pytest.raises(waybill.InvalidArgument, match="neither a Recording nor the tensors"):
-            worker.add_loaded(repacked, repacked.load_weights)
+
+
+def test_what_is_loaded_need_not_be_listed():
+    engine = Engine()
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(mode="shadow-copy")
+        for name, tensor in checkpoint(1).items():
+            trainer.add(name, tensor)
+
+        def join_as_an_engine():
+            worker.add_loaded(engine, engine.load_weights)
+            worker.join()
+
+        assert together([trainer.join, join_as_an_engine]) == []
+        trainer.publish(1).committed.wait(PATIENCE)
+        assert_loaded(engine, 1)
 
 
 def test_a_parameter_that_the_loader_leaves_is_refused_by_name():
