@@ -1,8 +1,8 @@
 """Puts stand-ins for NVIDIA's libraries beside torch, so that a torch for CUDA imports without them.
 
-usage: torch_stand_ins.py SITE
+usage: torch_stand_ins.py SITE [LIBRARY ...]
 
-SITE is the folder that torch was installed into. Torch's libraries name others that they need, and symbols
+SITE is the folder that torch was installed into. Torch's libraries, and the given ones, name others that they need, and symbols
 that these have; for each library that is nowhere, one is made in which every function returns 100: there
 is no device. Nothing of NVIDIA's is in them. Needs gcc, nm and readelf.
 """
@@ -106,7 +106,7 @@ def write_stand_in(path, symbols_of_version):
 
 def main():
     torch = Path(sys.argv[1], "torch")
-    paths = [*torch.glob("lib/*.so*"), *torch.glob("_C*.so")]
+    paths = [*torch.glob("lib/*.so*"), *torch.glob("_C*.so"), *map(Path, sys.argv[2:])]
     binaries = [Binary(path) for path in sorted(paths)]
     libraries, symbols = find_missing(binaries, {path.name for path in paths})
     home_of_version = {}
