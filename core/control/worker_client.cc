@@ -56,6 +56,15 @@ class Client final : public WorkerClient {
     client_.Do([=](WorkerRank& rank, absl::Time now) { rank.Leave(token, now); });
   }
 
+  absl::Status Pause() override {
+    absl::Status status;
+    client_.DoAndWait([&](WorkerRank& rank, absl::Time) { status = rank.Pause(); });
+    return status;
+  }
+  void Resume(bool kept) override {
+    client_.DoAndWait([&](WorkerRank& rank, absl::Time) { rank.Resume(kept); });
+  }
+
   absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) override {
     return client_.rank().TakeSnapshot(holder);
   }

@@ -19,7 +19,7 @@
 
 namespace waybill {
 
-// Thread-safe. No command waits: each is answered by the notice of its kind with its token.
+// Thread-safe. No command with a token waits: it is answered by the notice of its kind with it.
 class WorkerClient {
  public:
   // `user_regions`: the inference engine's memory for each region of the manifest, or none if
@@ -44,6 +44,11 @@ class WorkerClient {
   // seconds. Nobody writes to any memory of this worker's after kLeft; what is shown can still be
   // read.
   virtual void Leave(uint64_t token) = 0;
+
+  // As WorkerEngine has them. They take as long as the driver and the network need to register
+  // memory, and wait for nothing else.
+  virtual absl::Status Pause() = 0;
+  virtual void Resume(bool kept) = 0;
 
   virtual absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) = 0;
   virtual uint64_t shown_version() const = 0;  // 0: none.

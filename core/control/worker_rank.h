@@ -62,6 +62,10 @@ class WorkerRank final : private WorkerHost {
     engine_->CloseLanes();
   }
 
+  // As WorkerEngine has them.
+  absl::Status Pause() { return engine_->Pause(); }
+  void Resume(bool kept) { engine_->Resume(kept); }
+
   // [any thread]
   absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) {
     return engine_->TakeSnapshot(holder);

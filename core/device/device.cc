@@ -113,6 +113,12 @@ absl::StatusOr<int> FindDevice(const void* address, size_t size_bytes) {
 absl::StatusOr<std::shared_ptr<Device>> Device::Open(int ordinal) {
   WAYBILL_RETURN_IF_ERROR(FindGpu());
   const std::string what = absl::StrCat("open GPU ", ordinal);
+  int count = 0;
+  WAYBILL_RETURN_IF_ERROR(Check(what, Driver()->cuDeviceGetCount_fn(&count)));
+  if (ordinal < 0 || ordinal >= count) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, ": this process sees ", count, " GPUs, from 0 on; CUDA_VISIBLE_DEVICES says which"));
+  }
   CUdevice number = 0;
   char name[128] = {};
   CUcontext context = nullptr;

@@ -21,6 +21,7 @@ struct ShownState::Snapshot::Shared {
   std::function<void()> released;
   bool anything = false;
   bool dirty = false;
+  bool paused = false;
   uint32_t buffer = 0;
   uint64_t version = 0;
   uint64_t last_hold = 0;
@@ -69,6 +70,9 @@ ShownState::ShownState(std::vector<RegionSpans> buffers, std::function<void()> r
 
 absl::StatusOr<Snapshot> ShownState::Take(absl::string_view holder) {
   const std::lock_guard lock(shared_->mutex);
+  if (shared_->paused) {
+    return absl::FailedPreconditionError("take a snapshot: the worker is paused");
+  }
   if (shared_->dirty) {
     return absl::FailedPreconditionError(
         absl::StrCat("take a snapshot: the memory is dirty, a version after ", shared_->version,
@@ -94,6 +98,21 @@ void ShownState::Show(uint32_t buffer, uint64_t version) {
 void ShownState::SetDirty(bool dirty) {
   const std::lock_guard lock(shared_->mutex);
   shared_->dirty = dirty;
+}
+
+absl::Status ShownState::Pause() {
+  const std::lock_guard lock(shared_->mutex);
+  for (const auto& hold : shared_->holds) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "what is shown is still read: snapshot of version ", hold.version, " by ", hold.holder));
+  }
+  shared_->paused = true;
+  return absl::OkStatus();
+}
+
+void ShownState::Resume() {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->paused = false;
 }
 
 bool ShownState::anything_shown() const {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -52,7 +53,7 @@ class ShownState {
 
   // `holder` says who reads, for the error that a waiting update may end in.
   //
-  // kFailedPrecondition: nothing is shown yet, or the memory is being written in place.
+  // kFailedPrecondition: nothing is shown yet, or the memory is paused or being written in place.
   absl::StatusOr<Snapshot> Take(absl::string_view holder);
 
   // Shows `version`, which lies in `buffer`.
@@ -60,6 +61,10 @@ class ShownState {
 
   // Written in place: between this and the next Show() nothing can be read.
   void SetDirty(bool dirty);
+
+  // Until Resume() nothing can be read. kFailedPrecondition: somebody reads, who is named.
+  absl::Status Pause();
+  void Resume();
 
   bool anything_shown() const;
   uint64_t version() const;  // 0 where nothing is shown.

@@ -73,7 +73,9 @@ class TrainerEngineImpl final : public TrainerEngine {
       WAYBILL_ASSIGN_OR_RETURN(WorkerLink * link, links_.Find(worker.worker));
       WAYBILL_RETURN_IF_ERROR(link->CheckLaneCount(worker.lane_addresses.size()));
       link->buffers.clear();
-      for (const BufferAddress& address : worker.buffers) link->buffers.push_back({address});
+      for (const BufferAddress& address : worker.buffers) {
+        link->buffers.push_back({.address = address, .to_open = !address.reachable()});
+      }
       for (size_t i = 0; i < link->lanes.size(); ++i) {
         if (link->lanes[i].kept) continue;
         WAYBILL_RETURN_IF_ERROR(fabric_.ConnectLane(link->lanes[i].id, worker.lane_addresses[i]));

@@ -162,6 +162,24 @@ class WorkerEngineImpl final : public WorkerEngine {
     if (options_.mode == Mode::kInPlace && !begun && !was_dirty_) shown_.SetDirty(false);
   }
 
+  absl::Status Pause() override {
+    if (prepared_ || state_ != State::kIdle) {
+      const uint64_t version = (prepared_ ? prepared_->update : update_).version;
+      return absl::FailedPreconditionError(
+          absl::StrCat("version ", version, " is being received, or waits to be shown"));
+    }
+    WAYBILL_RETURN_IF_ERROR(shown_.Pause());
+    memory_->Pause();
+    return absl::OkStatus();
+  }
+
+  void Resume(bool kept) override {
+    if (!memory_->paused()) return;
+    memory_->Resume();
+    if (!kept) shown_.SetDirty(true);
+    shown_.Resume();
+  }
+
   bool Handle(const FabricEvent& event) override {
     for (TrainerLink& source : sources_) {
       for (TrainerLane& lane : source.lanes) {
@@ -609,8 +627,9 @@ absl::StatusOr<std::unique_ptr<WorkerEngine>> WorkerEngine::Create(
     Fabric* fabric, Manifest manifest, const std::vector<MemorySpan>& user_regions,
     const WorkerEngineOptions& options, EventSink sink) {
   auto owned = std::make_unique<Manifest>(std::move(manifest));
-  WAYBILL_ASSIGN_OR_RETURN(std::unique_ptr<WorkerMemory> memory,
-                           WorkerMemory::Create(fabric, owned.get(), options.mode, user_regions));
+  WAYBILL_ASSIGN_OR_RETURN(
+      std::unique_ptr<WorkerMemory> memory,
+      WorkerMemory::Create(fabric, owned.get(), options.mode, user_regions, options.arena_gpu));
   return std::make_unique<WorkerEngineImpl>(fabric, std::move(owned), options, std::move(memory),
                                             std::move(sink));
 }

@@ -29,6 +29,7 @@ namespace waybill {
 
 struct WorkerEngineOptions {
   Mode mode = Mode::kShadow;
+  std::optional<int> arena_gpu;        // As WorkerMemory has it.
   uint32_t verify_threads = 1;         // 0: the progress thread verifies.
   uint64_t chunk_bytes = kChunkBytes;  // As the trainers cut what they send.
 };
@@ -118,6 +119,14 @@ class WorkerEngine {
   // Every lane is quiescent and gone: nobody writes to this worker any more. Readers go on, and so
   // does showing what is committed.
   virtual void CloseLanes() = 0;
+
+  // Between these nothing is registered of the engine's own memory on a GPU, and nobody reads or
+  // writes it, so that the engine may unmap it; updates are refused. `kept`: false if the contents
+  // are lost, so that nothing is shown before the next version.
+  //
+  // kFailedPrecondition: an update is at hand, or somebody reads what is shown.
+  virtual absl::Status Pause() = 0;
+  virtual void Resume(bool kept) = 0;
 
   // Takes an event of the fabric. Returns false if it is not of one of this engine's lanes.
   virtual bool Handle(const FabricEvent& event) = 0;

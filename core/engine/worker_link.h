@@ -65,7 +65,7 @@ struct WorkerLane {
 
 struct WorkerBuffer {
   BufferAddress address;
-  bool to_open = false;  // The address is new, and not imported on every lane yet.
+  bool to_open = false;  // It is not imported on every lane yet: it is new, or was paused.
 };
 
 struct WorkerLink {

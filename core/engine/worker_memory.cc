@@ -48,21 +48,31 @@ RegionSpans SpansOf(absl::Span<const MemorySpan> memory) {
 
 absl::StatusOr<std::unique_ptr<WorkerMemory>> WorkerMemory::Create(
     Fabric* fabric, const Manifest* manifest, Mode mode,
-    const std::vector<MemorySpan>& user_regions) {
+    const std::vector<MemorySpan>& user_regions, std::optional<int> arena_gpu) {
   WAYBILL_RETURN_IF_ERROR(CheckUserRegions(*manifest, mode, user_regions));
   std::unique_ptr<WorkerMemory> memory(new WorkerMemory(fabric, manifest));
+  WAYBILL_RETURN_IF_ERROR(memory->OpenDevice(user_regions, arena_gpu));
+  std::vector<MemoryKind> user_kinds;
+  for (const MemorySpan& region : user_regions) user_kinds.push_back(region.kind);
   if (mode == Mode::kInPlace && !user_regions.empty()) {
+    if (arena_gpu) {
+      return absl::InvalidArgumentError(
+          "mode in-place with the engine's memory: there are no buffers that a GPU could have");
+    }
+    memory->kinds_ = memory->shown_kinds_ = std::move(user_kinds);
     WAYBILL_RETURN_IF_ERROR(memory->AddUserBuffer(user_regions));
   } else {
-    WAYBILL_RETURN_IF_ERROR(memory->AddArena("weights"));
+    memory->kinds_.assign(manifest->region_count(),
+                          arena_gpu ? MemoryKind::kDevice : MemoryKind::kHost);
+    memory->shown_kinds_ = mode == Mode::kShadowCopy ? std::move(user_kinds) : memory->kinds_;
+    WAYBILL_RETURN_IF_ERROR(
+        memory->AddArenas(mode == Mode::kShadow ? 2 : 1, arena_gpu.has_value()));
   }
-  if (mode == Mode::kShadow) WAYBILL_RETURN_IF_ERROR(memory->AddArena("weights (shadow)"));
   // Hidden bytes are all written anew by the next update; those that are shown stay.
-  memory->renewed_contents_ = mode == Mode::kInPlace ? Contents::kKept : Contents::kZeroed;
+  const bool keeps = mode == Mode::kInPlace || memory->receiving_device_ != nullptr;
+  memory->renewed_contents_ = keeps ? Contents::kKept : Contents::kZeroed;
   if (mode == Mode::kShadowCopy) {
     memory->shown_.push_back(SpansOf(user_regions));
-    WAYBILL_RETURN_IF_ERROR(memory->OpenDevice(user_regions));
-    if (memory->device_ != nullptr) memory->Pin();
     WAYBILL_RETURN_IF_ERROR(memory->ZeroPadding(memory->shown_[0]));
   } else {
     for (const Buffer& buffer : memory->buffers_) memory->shown_.push_back(buffer.regions);
@@ -75,17 +85,41 @@ WorkerMemory::~WorkerMemory() {
     Unpin();
     device_->DestroyStream(stream_);
   }
-  for (const auto& [region, exported] : exported_) (void)fabric_.Release(exported.region);
-  for (const Buffer& buffer : buffers_) {
+  for (Buffer& buffer : buffers_) {
     if (buffer.ledger.id != RegionId::kNone) (void)fabric_.Release(buffer.ledger.id);
+    const bool on_gpu = buffer.targets != nullptr && !buffer.arena.empty();
+    buffer.targets.reset();
+    if (on_gpu) device_->Free(buffer.arena.data());
   }
 }
 
-absl::Status WorkerMemory::OpenDevice(absl::Span<const MemorySpan> user_regions) {
-  for (const MemorySpan& region : user_regions) user_kinds_.push_back(region.kind);
+absl::Status WorkerMemory::OpenDevice(absl::Span<const MemorySpan> user_regions,
+                                      std::optional<int> arena_gpu) {
   WAYBILL_ASSIGN_OR_RETURN(device_, OpenDeviceOf(user_regions));
+  if (arena_gpu && device_ == nullptr) {
+    WAYBILL_ASSIGN_OR_RETURN(device_, Device::Open(*arena_gpu));
+  }
   if (device_ == nullptr) return absl::OkStatus();
+  if (arena_gpu && device_->ordinal() != *arena_gpu) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the engine's memory is of ", NameOfGpu(device_->ordinal()),
+                     ", and the buffers are to be of ", NameOfGpu(*arena_gpu),
+                     ": a rank's memory is on one; give the engine's, or none"));
+  }
   WAYBILL_ASSIGN_OR_RETURN(stream_, device_->MakeStream());
+  return absl::OkStatus();
+}
+
+absl::Status WorkerMemory::AddArenas(uint32_t count, bool on_gpu) {
+  for (uint32_t i = 0; i < count; ++i) {
+    const absl::string_view name = i == 0 ? "weights" : "weights (shadow)";
+    WAYBILL_RETURN_IF_ERROR(on_gpu ? AddArenaOnGpu(name) : AddArena(name));
+  }
+  if (on_gpu) {
+    receiving_device_ = device_;
+  } else if (device_ != nullptr) {
+    Pin();
+  }
   return absl::OkStatus();
 }
 
@@ -104,7 +138,7 @@ void WorkerMemory::Unpin() {
 absl::Status WorkerMemory::CopyToShown(uint32_t region) {
   const absl::Span<std::byte> from = buffers_[0].regions[region];
   const absl::Span<std::byte> to = shown_[0][region];
-  if (!OnDevice(region)) {
+  if (kinds_[region] == MemoryKind::kHost && shown_kinds_[region] == MemoryKind::kHost) {
     kernels::Copy(to.data(), from.data(), from.size(), kernels::Stores::kStreaming);
     kernels::StreamFence();
     return absl::OkStatus();
@@ -128,73 +162,99 @@ absl::Status WorkerMemory::AddArena(absl::string_view name) {
   return absl::OkStatus();
 }
 
+absl::Status WorkerMemory::AddArenaOnGpu(absl::string_view name) {
+  const ArenaLayout layout = ArenaLayout::For(manifest_);
+  // Looked after before anything can fail.
+  Buffer& buffer = buffers_.emplace_back();
+  if (layout.size_bytes > 0) {
+    absl::StatusOr<void*> allocated = device_->Allocate(layout.size_bytes);
+    if (!allocated.ok()) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("allocate \"", name, "\", ", layout.size_bytes, " bytes of ",
+                       NameOfGpu(device_->ordinal()), ": ", allocated.status().message()));
+    }
+    buffer.arena = {static_cast<std::byte*>(*allocated), layout.size_bytes};
+    WAYBILL_RETURN_IF_ERROR(device_->Clear(*allocated, layout.size_bytes, stream_));
+    WAYBILL_RETURN_IF_ERROR(device_->Finish(stream_));
+  }
+  buffer.targets = std::make_unique<DeviceTargets>(&fabric_, device_);
+  RegionId arena = RegionId::kNone;
+  if (!buffer.arena.empty()) {
+    const absl::StatusOr<RegionId> made = buffer.targets->Add({.kind = MemoryKind::kDevice,
+                                                               .data = buffer.arena.data(),
+                                                               .size_bytes = buffer.arena.size()},
+                                                              std::string(name));
+    if (!made.ok()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("buffers on ", NameOfGpu(device_->ordinal()), ": ", made.status().message(),
+                       "; without a GPU for them, updates arrive in host memory"));
+    }
+    arena = *made;
+    buffer.fabric_regions.push_back(arena);
+  }
+  for (uint32_t i = 0; i < manifest_.region_count(); ++i) {
+    buffer.regions.push_back(buffer.arena.subspan(layout.offsets[i], manifest_.region_bytes(i)));
+    buffer.places.push_back({arena, layout.offsets[i]});
+  }
+  return absl::OkStatus();
+}
+
 absl::Status WorkerMemory::AddUserBuffer(absl::Span<const MemorySpan> user_regions) {
-  Buffer buffer;
+  Buffer& buffer = buffers_.emplace_back();
   buffer.regions = SpansOf(user_regions);
-  WAYBILL_RETURN_IF_ERROR(OpenDevice(user_regions));
+  if (device_ != nullptr) buffer.targets = std::make_unique<DeviceTargets>(&fabric_, device_);
   receiving_device_ = device_;
   for (uint32_t i = 0; i < user_regions.size(); ++i) {
-    WAYBILL_ASSIGN_OR_RETURN(const Registration registration, Register(user_regions[i], i));
+    WAYBILL_ASSIGN_OR_RETURN(const Registration registration,
+                             RegisterUserRegion(buffer, user_regions[i], manifest_.region_name(i)));
     buffer.places.push_back(registration);
     if (std::find(buffer.fabric_regions.begin(), buffer.fabric_regions.end(),
                   registration.region) == buffer.fabric_regions.end()) {
       buffer.fabric_regions.push_back(registration.region);
     }
   }
-  WAYBILL_RETURN_IF_ERROR(ZeroPadding(buffer.regions));
-  buffers_.push_back(std::move(buffer));
-  return absl::OkStatus();
+  return ZeroPadding(buffer.regions);
 }
 
-absl::StatusOr<Registration> WorkerMemory::Register(const MemorySpan& memory, uint32_t region) {
-  const std::string name(manifest_.region_name(region));
+absl::StatusOr<Registration> WorkerMemory::RegisterUserRegion(Buffer& buffer,
+                                                              const MemorySpan& memory,
+                                                              absl::string_view name) {
   if (memory.kind != MemoryKind::kDevice) return registrations_.Acquire(memory, name);
-  const auto refuse = [&](const absl::Status& why) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("mode in-place: region \"", name, "\" is memory of ",
-                     NameOfGpu(device_->ordinal()), ": ", why.message(), "; use shadow-copy"));
-  };
-  if (device_->inbound_writes() == InboundWrites::kUnknown) {
-    return refuse(absl::UnimplementedError(
-        "its driver does not say when kernels see what a NIC has written"));
-  }
-  WAYBILL_ASSIGN_OR_RETURN(const uint64_t pages, Device::PagesOf(memory));
-  ExportedMemory exported = device_->Export(memory);
-  // Not by the cache: pages that have moved need a registration of their own.
-  const absl::StatusOr<Region> made = fabric_.Register(exported.span, name);
-  if (!made.ok() && exported.why_none.ok()) return refuse(made.status());
-  if (!made.ok()) {
-    return refuse(absl::FailedPreconditionError(
-        absl::StrCat(exported.why_none.message(), ", and ", made.status().message())));
-  }
-  exported_[region] = {made->id, pages, std::move(exported.dmabuf)};
-  return Registration{made->id, 0};
+  const absl::StatusOr<RegionId> made = buffer.targets->Add(memory, std::string(name));
+  if (made.ok()) return Registration{*made, 0};
+  return absl::FailedPreconditionError(absl::StrCat(
+      "mode in-place: region \"", name, "\" is memory of ", NameOfGpu(device_->ordinal()), ": ",
+      made.status().message(), "; use shadow-copy"));
 }
 
 absl::Status WorkerMemory::AbandonIfMoved(uint32_t buffer) {
-  for (const auto& [region, exported] : exported_) {
-    const absl::StatusOr<uint64_t> now = Device::PagesOf(SpanOf(buffers_[buffer], region));
-    if (!now.ok()) {
-      return While(absl::StrCat("region \"", manifest_.region_name(region), "\""), now.status());
-    }
-    if (*now != exported.pages) Abandon(buffer);
+  if (paused_) {
+    return absl::FailedPreconditionError(
+        "the worker is paused, and takes no update until it is resumed");
   }
+  if (buffers_[buffer].targets == nullptr) return absl::OkStatus();
+  WAYBILL_ASSIGN_OR_RETURN(const bool moved, buffers_[buffer].targets->HaveMoved());
+  if (moved) Abandon(buffer);
   return absl::OkStatus();
 }
 
-// While the old registration lives, the new one has another key.
-absl::Status WorkerMemory::RegisterMoved(Buffer& buffer) {
-  for (auto& [region, exported] : exported_) {
-    const MemorySpan memory = SpanOf(buffer, region);
-    WAYBILL_ASSIGN_OR_RETURN(const uint64_t pages, Device::PagesOf(memory));
-    if (pages == exported.pages) continue;
-    const RegionId old = exported.region;
-    WAYBILL_ASSIGN_OR_RETURN(buffer.places[region], Register(memory, region));
-    std::replace(buffer.fabric_regions.begin(), buffer.fabric_regions.end(), old,
-                 buffer.places[region].region);
-    WAYBILL_RETURN_IF_ERROR(fabric_.Release(old));
+// What Waybill has allocated itself nobody unmaps.
+void WorkerMemory::Pause() {
+  paused_ = true;
+  for (Buffer& buffer : buffers_) {
+    if (buffer.targets != nullptr && buffer.arena.empty()) buffer.targets->Release();
   }
-  return absl::OkStatus();
+}
+
+absl::Status WorkerMemory::RegisterMoved(Buffer& buffer) {
+  if (buffer.targets == nullptr) return absl::OkStatus();
+  return buffer.targets->Renew([&](RegionId old_region, RegionId new_region) {
+    std::replace(buffer.fabric_regions.begin(), buffer.fabric_regions.end(), old_region,
+                 new_region);
+    for (Registration& place : buffer.places) {
+      if (place.region == old_region) place.region = new_region;
+    }
+  });
 }
 
 absl::Status WorkerMemory::MakeVisible() {
@@ -210,7 +270,7 @@ absl::Status WorkerMemory::ZeroPadding(const RegionSpans& regions) {
     std::byte* base = regions[region].data() + padding.place.offset_bytes;
     ForEachRun(padding.extents, padding.place.strides, padding.element_bytes,
                [&](uint64_t offset, uint64_t size) {
-                 if (!OnDevice(region)) {
+                 if (shown_kinds_[region] != MemoryKind::kDevice) {
                    std::memset(base + offset, 0, size);
                  } else if (status.ok()) {
                    status = device_->Clear(base + offset, size, stream_);
@@ -238,6 +298,7 @@ const LedgerEntry* WorkerMemory::ledger(uint32_t buffer) const {
 }
 
 absl::Status WorkerMemory::Grant(LaneId lane, uint32_t buffer) {
+  if (!IsReachable(buffers_[buffer])) return absl::OkStatus();  // Renew() grants it.
   for (const RegionId region : buffers_[buffer].fabric_regions) {
     WAYBILL_RETURN_IF_ERROR(fabric_.Grant(lane, region));
   }
@@ -245,13 +306,16 @@ absl::Status WorkerMemory::Grant(LaneId lane, uint32_t buffer) {
 }
 
 absl::StatusOr<BufferAddress> WorkerMemory::Describe(uint32_t buffer) {
-  BufferAddress address;
+  BufferAddress address{.generation = buffers_[buffer].generation};
+  if (!IsReachable(buffers_[buffer])) {
+    address.regions.resize(buffers_[buffer].places.size());
+    return address;
+  }
   for (const Registration& place : buffers_[buffer].places) {
     WAYBILL_ASSIGN_OR_RETURN(std::string descriptor, fabric_.Describe(place.region));
     address.regions.push_back({std::move(descriptor), place.offset_bytes});
   }
   WAYBILL_ASSIGN_OR_RETURN(address.ledger, fabric_.Describe(buffers_[buffer].ledger.id));
-  address.generation = buffers_[buffer].generation;
   return address;
 }
 

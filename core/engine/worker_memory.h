@@ -3,15 +3,15 @@
 #define WAYBILL_CORE_ENGINE_WORKER_MEMORY_H_
 
 #include <cstdint>
-#include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "core/base/unique_fd.h"
 #include "core/device/device.h"
+#include "core/engine/device_targets.h"
 #include "core/engine/shown_state.h"
 #include "core/fabric/fabric.h"
 #include "core/memory/registration_cache.h"
@@ -30,13 +30,14 @@ class WorkerMemory {
   //   shadow-copy  refused                       one arena, copied into the engine's memory
   //   in-place     one arena                     the engine's memory itself
   //
-  // A GPU's memory is copied into in shadow-copy. In place the network writes to it, if it can:
-  // kFailedPrecondition else, with what is in the way.
+  // Arenas are memory of `arena_gpu`, or of the host. A GPU's memory is copied into in shadow-copy.
+  // In place, and in arenas on a GPU, the network writes to it, if it can: kFailedPrecondition
+  // else, with what is in the way.
   //
   // Everything is reserved, and padding zeroed, when this returns.
   static absl::StatusOr<std::unique_ptr<WorkerMemory>> Create(
       Fabric* fabric, const Manifest* manifest, Mode mode,
-      const std::vector<MemorySpan>& user_regions);
+      const std::vector<MemorySpan>& user_regions, std::optional<int> arena_gpu);
   ~WorkerMemory();
 
   // Allocates a ledger of so many entries for each buffer; replaces the last plan's.
@@ -48,15 +49,23 @@ class WorkerMemory {
 
   // For the peer of `lane`: grants a buffer, and says where it is.
   absl::Status Grant(LaneId lane, uint32_t buffer);
+  // Nothing of a paused one can be reached: its address has no descriptors.
   absl::StatusOr<BufferAddress> Describe(uint32_t buffer);
 
   // Somebody may still be writing to the buffer who must not: Renew() has to come before it is
   // offered again.
   void Abandon(uint32_t buffer) { buffers_[buffer].abandoned = true; }
   bool abandoned(uint32_t buffer) const { return buffers_[buffer].abandoned; }
-  // Abandons a buffer of a GPU's memory under which other pages have been put: the network still
-  // writes to the old ones. kFailedPrecondition: a region is no memory any more.
+  // Abandons a buffer of a GPU's memory under which other pages have been put, or which was paused:
+  // the network does not reach the present ones. kFailedPrecondition: a region is no memory any
+  // more, or the memory is paused.
   absl::Status AbandonIfMoved(uint32_t buffer);
+
+  // Releases what is registered of the engine's memory on a GPU, whose pages the registration would
+  // keep, so that the engine may unmap it. Until Resume() nothing may read or write it.
+  void Pause();
+  void Resume() { paused_ = false; }
+  bool paused() const { return paused_; }
 
   // Gives a buffer and its ledger fresh pages and keys, which no earlier grant reaches, and grants
   // them to the peers of `lanes`. The buffer is not abandoned then; it stays so if this fails.
@@ -73,31 +82,22 @@ class WorkerMemory {
   // The device in whose memory updates arrive, or null.
   const std::shared_ptr<Device>& receiving_device() const { return receiving_device_; }
   // Returns true if a region of the buffers is that device's memory.
-  bool ArrivesOnDevice(uint32_t region) const {
-    return receiving_device_ != nullptr && user_kinds_[region] == MemoryKind::kDevice;
-  }
+  bool ArrivesOnDevice(uint32_t region) const { return kinds_[region] == MemoryKind::kDevice; }
 
   // [any thread] In shadow-copy: copies a region of the buffer to the engine's memory.
   absl::Status CopyToShown(uint32_t region);
 
   // What readers see: in shadow-copy the engine's memory, else the buffers.
   const std::vector<RegionSpans>& shown_buffers() const { return shown_; }
-  MemoryKind shown_kind(uint32_t region) const {
-    return OnDevice(region) ? MemoryKind::kDevice : MemoryKind::kHost;
-  }
+  MemoryKind shown_kind(uint32_t region) const { return shown_kinds_[region]; }
 
  private:
-  // A region of a GPU's memory that NICs write to.
-  struct Exported {
-    RegionId region = RegionId::kNone;
-    uint64_t pages = 0;  // As Device::PagesOf() has them.
-    UniqueFd dmabuf;     // A renewal registers it again.
-  };
   struct Buffer {
     RegionSpans regions;
     std::vector<Registration> places;
-    std::vector<RegionId> fabric_regions;  // Without repeats; the ledger's apart.
-    absl::Span<std::byte> arena;           // Where Waybill allocated it.
+    std::vector<RegionId> fabric_regions;    // Without repeats; the ledger's apart.
+    absl::Span<std::byte> arena;             // Where Waybill allocated it.
+    std::unique_ptr<DeviceTargets> targets;  // Where the network writes to a GPU's memory.
     Region ledger;
     uint32_t generation = 0;  // How often it was renewed.
     bool abandoned = false;
@@ -107,21 +107,19 @@ class WorkerMemory {
       : fabric_(*fabric), manifest_(*manifest), registrations_(fabric) {}
 
   absl::Status Renew(uint32_t buffer, absl::Span<const LaneId> lanes, Contents contents);
+  absl::Status OpenDevice(absl::Span<const MemorySpan> user_regions, std::optional<int> arena_gpu);
+  absl::Status AddArenas(uint32_t count, bool on_gpu);
   absl::Status AddArena(absl::string_view name);
+  absl::Status AddArenaOnGpu(absl::string_view name);
   absl::Status AddUserBuffer(absl::Span<const MemorySpan> user_regions);
-  absl::StatusOr<Registration> Register(const MemorySpan& memory, uint32_t region);
+  absl::StatusOr<Registration> RegisterUserRegion(Buffer& buffer, const MemorySpan& memory,
+                                                  absl::string_view name);
   absl::Status RegisterMoved(Buffer& buffer);
-  MemorySpan SpanOf(const Buffer& buffer, uint32_t region) const {
-    return {.kind = user_kinds_[region],
-            .data = buffer.regions[region].data(),
-            .size_bytes = buffer.regions[region].size()};
-  }
-  absl::Status OpenDevice(absl::Span<const MemorySpan> user_regions);
-  bool OnDevice(uint32_t region) const {
-    return device_ != nullptr && user_kinds_[region] == MemoryKind::kDevice;
-  }
-  // Zeroes the padding in `regions`, the buffers' or the user's own.
+  // Zeroes the padding in `regions`, which are what is shown.
   absl::Status ZeroPadding(const RegionSpans& regions);
+  static bool IsReachable(const Buffer& buffer) {
+    return buffer.targets == nullptr || buffer.targets->reachable();
+  }
   void Pin();
   void Unpin();
 
@@ -132,11 +130,12 @@ class WorkerMemory {
   std::vector<Buffer> buffers_;
   std::vector<RegionSpans> shown_;
 
-  // If some of the engine's memory is a device's.
-  std::shared_ptr<Device> device_;
+  std::vector<MemoryKind> kinds_;        // Of each region in the buffers.
+  std::vector<MemoryKind> shown_kinds_;  // Of each region in what readers see.
+  bool paused_ = false;
+
+  std::shared_ptr<Device> device_;  // If some of the memory is a device's.
   std::shared_ptr<Device> receiving_device_;
-  std::map<uint32_t, Exported> exported_;  // By region of the manifest.
-  std::vector<MemoryKind> user_kinds_;
   Stream stream_ = nullptr;
   absl::Span<std::byte> pinned_;  // The arena, where it could be.
 };

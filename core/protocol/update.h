@@ -42,6 +42,9 @@ struct BufferAddress {
   std::vector<RegionAddress> regions;
   std::string ledger;
   uint32_t generation = 0;  // How often the buffer was renewed.
+
+  // False for memory that is paused: all descriptors are empty, and READY tells where it is then.
+  bool reachable() const { return !ledger.empty(); }
 };
 
 // One end of a lane, for the rank at the other.

@@ -69,6 +69,7 @@ Cluster::Cluster(const ClusterOptions& options, const MakeFabric& make_fabric)
     rank.engine =
         *WorkerEngine::Create(rank.fabric.get(), rank.manifest, user_regions,
                               {.mode = options.mode,
+                               .arena_gpu = options.arena_gpu,
                                .verify_threads = options.verify_threads,
                                .chunk_bytes = options.trainer.chunk_bytes},
                               [&rank](const WorkerEvent& event) { rank.events.push_back(event); });
@@ -317,9 +318,9 @@ bool Cluster::Shows(uint32_t w, uint64_t version) {
   model_->Expect(version, manifest, expected);
   for (uint32_t r = 0; r < manifest.region_count(); ++r) {
     const auto region = snapshot->region(r);
-    std::vector<std::byte> shown(region.begin(),
-                                 options_.user_memory ? region.begin() : region.end());
-    if (options_.user_memory) {
+    const bool elsewhere = options_.user_memory || options_.arena_gpu;
+    std::vector<std::byte> shown(region.begin(), elsewhere ? region.begin() : region.end());
+    if (elsewhere) {
       shown.resize(region.size());
       options_.worker_memory->Read(
           {.data = const_cast<std::byte*>(region.data()), .size_bytes = region.size()},

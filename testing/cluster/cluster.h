@@ -40,6 +40,8 @@ struct ClusterOptions {
   Digests digests = Digests::kOn;
   // True if workers bring their own memory, which shadow-copy needs and in-place allows.
   bool user_memory = false;
+  std::optional<int>
+      arena_gpu;  // The workers' buffers are that GPU's, as `worker_memory` reads it.
   std::shared_ptr<ClusterMemory> trainer_memory = MakeHostMemory();
   std::shared_ptr<ClusterMemory> worker_memory = MakeHostMemory();
   TrainerEngineOptions trainer = {

@@ -9,11 +9,10 @@
 #include <tuple>
 
 #include "absl/strings/match.h"
-#include "core/fabric/local/local_fabric.h"
 #include "core/fabric/tcp/tcp_fabric.h"
 #include "core/fabric/verbs/verbs_fabric.h"
 #include "core/plan/chunks.h"
-#include "testing/cluster/device_memory.h"
+#include "testing/cluster/direct_test.h"
 #include "testing/cluster/quantised_cases.h"
 #include "testing/fake_cuda/fake_cuda.h"
 #include "testing/fake_cuda/held_stream.h"
@@ -22,66 +21,17 @@
 namespace waybill {
 namespace {
 
-// What the workers' GPU says of itself.
-void SayOfGpu(bool exports_dmabuf, bool orders_writes, bool has_flush) {
-  FakeCudaSayOfNics(0, exports_dmabuf, orders_writes, has_flush);
+// Returns why a worker cannot be made.
+absl::Status WhyNoWorker(Fabric* fabric) {
+  const auto memory = std::make_shared<DeviceMemory>();
+  Manifest manifest;
+  manifest.AddTensor("w", {4}, Dtype::kBf16);
+  manifest.AddRegion("memory", 8);
+  manifest.AddShard(0, Format{Dtype::kBf16}, Box({0}, {4}), {0, 0, {1}});
+  return WorkerEngine::Create(fabric, manifest, {memory->Allocate(8)}, {.mode = Mode::kInPlace},
+                              [](const WorkerEvent&) {})
+      .status();
 }
-
-enum class Network { kVerbs, kLocal };
-
-const char* NameOf(Network network) { return network == Network::kVerbs ? "Verbs" : "Local"; }
-
-class DirectTest : public testing::Test {
- protected:
-  explicit DirectTest(Network network = Network::kVerbs) : is_local_(network == Network::kLocal) {}
-  ~DirectTest() override { FakeCudaFail(-1); }
-
-  static ClusterOptions InPlace(ClusterOptions options = {}) {
-    options.mode = Mode::kInPlace;
-    options.user_memory = true;
-    options.worker_memory = std::make_shared<DeviceMemory>();
-    return options;
-  }
-  void Make(const ClusterOptions& options) {
-    cluster_ = std::make_unique<Cluster>(options, [this](const std::string& name) {
-      if (is_local_) return *MakeLocalFabric();
-      network_.Host(name).AddDevice("mlx5_0", nic_);
-      return *MakeVerbsFabric({.library = &network_.Host(name)});
-    });
-    workers_ = options.workers;
-    ASSERT_EQ(cluster_->Connect().message(), "");
-  }
-  std::string PublishAndCheck(uint64_t version) {
-    cluster_->FillTrainers(version);
-    if (absl::Status status = cluster_->Publish(version); !status.ok()) return status.ToString();
-    for (uint32_t w = 0; w < workers_; ++w) {
-      if (!cluster_->Shows(w, version)) return "it is not shown to the byte";
-    }
-    return "";
-  }
-  // Returns why a worker cannot be made.
-  static absl::Status WhyNoWorker(Fabric* fabric) {
-    const auto memory = std::make_shared<DeviceMemory>();
-    Manifest manifest;
-    manifest.AddTensor("w", {4}, Dtype::kBf16);
-    manifest.AddRegion("memory", 8);
-    manifest.AddShard(0, Format{Dtype::kBf16}, Box({0}, {4}), {0, 0, {1}});
-    return WorkerEngine::Create(fabric, manifest, {memory->Allocate(8)}, {.mode = Mode::kInPlace},
-                                [](const WorkerEvent&) {})
-        .status();
-  }
-
-  const bool is_local_;
-  fake_verbs::FakeNetwork network_;
-  fake_verbs::DeviceOptions nic_;
-  std::unique_ptr<Cluster> cluster_;
-  uint32_t workers_ = 0;
-};
-
-class LocalDirectTest : public DirectTest {
- protected:
-  LocalDirectTest() : DirectTest(Network::kLocal) {}
-};
 
 // Memory that no other process can open.
 class VirtualMemory final : public ClusterMemory {
@@ -116,12 +66,8 @@ INSTANTIATE_TEST_SUITE_P(All, DirectUpdateTest,
                                           testing::Values(Digests::kOn, Digests::kOff),
                                           testing::Values(0u, 2u)));
 
-class DirectNetworkTest : public DirectTest, public testing::WithParamInterface<Network> {
- protected:
-  DirectNetworkTest() : DirectTest(GetParam()) {}
-};
-
-INSTANTIATE_TEST_SUITE_P(All, DirectNetworkTest, testing::Values(Network::kVerbs, Network::kLocal),
+INSTANTIATE_TEST_SUITE_P(All, DirectNetworkTest,
+                         testing::Values(DirectNetwork::kVerbs, DirectNetwork::kLocal),
                          [](const auto& info) { return NameOf(info.param); });
 
 // From the tensors to their final addresses, or by way of slots on the trainer's GPU, where rows
@@ -308,8 +254,9 @@ TEST_P(DirectNetworkTest, MemoryThatIsFreedIsNamedAndNothingIsSent) {
   EXPECT_TRUE(absl::StrContains(cluster_->Start(0).message(), "is no memory of a GPU any more"));
 }
 
-class DirectQuantisedTest : public DirectTest,
-                            public testing::WithParamInterface<std::tuple<Network, QuantisedCase>> {
+class DirectQuantisedTest
+    : public DirectTest,
+      public testing::WithParamInterface<std::tuple<DirectNetwork, QuantisedCase>> {
  protected:
   DirectQuantisedTest() : DirectTest(std::get<0>(GetParam())) {}
 };
@@ -329,7 +276,8 @@ TEST_P(DirectQuantisedTest, WhatIsShownIsWhatOnePlaceWouldHaveGiven) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DirectQuantisedTest,
-                         testing::Combine(testing::Values(Network::kVerbs, Network::kLocal),
+                         testing::Combine(testing::Values(DirectNetwork::kVerbs,
+                                                          DirectNetwork::kLocal),
                                           testing::ValuesIn(QuantisedCases())),
                          [](const auto& info) {
                            return std::string(NameOf(std::get<0>(info.param))) +

@@ -1,0 +1,78 @@
+// What tests of updates into a GPU's memory begin with.
+#ifndef WAYBILL_TESTING_CLUSTER_DIRECT_TEST_H_
+#define WAYBILL_TESTING_CLUSTER_DIRECT_TEST_H_
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "core/fabric/local/local_fabric.h"
+#include "core/fabric/verbs/verbs_fabric.h"
+#include "testing/cluster/device_memory.h"
+#include "testing/fake_cuda/fake_cuda.h"
+#include "testing/fake_verbs/fake_network.h"
+
+namespace waybill {
+
+// What the workers' GPU says of itself.
+inline void SayOfGpu(bool exports_dmabuf, bool orders_writes, bool has_flush) {
+  FakeCudaSayOfNics(0, exports_dmabuf, orders_writes, has_flush);
+}
+
+enum class DirectNetwork { kVerbs, kLocal };
+
+inline const char* NameOf(DirectNetwork network) {
+  return network == DirectNetwork::kVerbs ? "Verbs" : "Local";
+}
+
+class DirectTest : public testing::Test {
+ protected:
+  explicit DirectTest(DirectNetwork network = DirectNetwork::kVerbs)
+      : is_local_(network == DirectNetwork::kLocal) {}
+  ~DirectTest() override { FakeCudaFail(-1); }
+
+  static ClusterOptions InPlace(ClusterOptions options = {}) {
+    options.mode = Mode::kInPlace;
+    options.user_memory = true;
+    options.worker_memory = std::make_shared<DeviceMemory>();
+    return options;
+  }
+  void Make(const ClusterOptions& options) {
+    cluster_ = std::make_unique<Cluster>(options, [this](const std::string& name) {
+      if (is_local_) return *MakeLocalFabric();
+      network_.Host(name).AddDevice("mlx5_0", nic_);
+      return *MakeVerbsFabric({.library = &network_.Host(name)});
+    });
+    workers_ = options.workers;
+    ASSERT_EQ(cluster_->Connect().message(), "");
+  }
+  std::string PublishAndCheck(uint64_t version) {
+    cluster_->FillTrainers(version);
+    if (absl::Status status = cluster_->Publish(version); !status.ok()) return status.ToString();
+    for (uint32_t w = 0; w < workers_; ++w) {
+      if (!cluster_->Shows(w, version)) return "it is not shown to the byte";
+    }
+    return "";
+  }
+
+  const bool is_local_;
+  fake_verbs::FakeNetwork network_;
+  fake_verbs::DeviceOptions nic_;
+  std::unique_ptr<Cluster> cluster_;
+  uint32_t workers_ = 0;
+};
+
+class LocalDirectTest : public DirectTest {
+ protected:
+  LocalDirectTest() : DirectTest(DirectNetwork::kLocal) {}
+};
+
+class DirectNetworkTest : public DirectTest, public testing::WithParamInterface<DirectNetwork> {
+ protected:
+  DirectNetworkTest() : DirectTest(GetParam()) {}
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_TESTING_CLUSTER_DIRECT_TEST_H_
