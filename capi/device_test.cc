@@ -67,6 +67,67 @@ TEST(Device, VersionsGoFromGpuToGpu) {
   }
 }
 
+TEST(Device, BuffersThatWaybillAllocatesMayBeAGpus) {
+  FakeCudaSayOfNics(0, false, true, false);
+  GpuMemory memory;
+  for (const uint32_t mode : {WAYBILL_MODE_SHADOW, WAYBILL_MODE_SHADOW_COPY}) {
+    Job job({.mode = mode, .fabric = "local", .gpu = 1, .device = &memory});
+    job.Join();
+    const uint64_t copied = FakeCudaNow().bytes_to_host;
+    for (uint64_t version = 1; version <= 3; ++version) {
+      job.Publish(version);
+      job.AwaitCommitted(version);
+    }
+    EXPECT_LT(FakeCudaNow().bytes_to_host - copied, 1000u);  // Digests.
+    EXPECT_TRUE(job.Shows(0, 3));
+  }
+}
+
+TEST(Device, AGpuThatTheProcessDoesNotSeeIsRefused) {
+  Job job;
+  waybill_worker_options_t options = WAYBILL_WORKER_OPTIONS_INIT;
+  waybill_rank_options_t rank = WAYBILL_RANK_OPTIONS_INIT;
+  waybill_manifest_t* manifest = MakeManifest(0, Job::kRows);
+  options.rank = &rank;
+  options.manifest = manifest;
+  options.queue = job.queue;
+  options.gpu = 3;
+  waybill_worker_t* worker = nullptr;
+  waybill_error_t* error = nullptr;
+  const waybill_status_t status = waybill_worker_create(job.context, &options, &worker, &error);
+  EXPECT_EQ(status, WAYBILL_INVALID_ARGUMENT);
+  EXPECT_THAT(TakeError(status, error).message,
+              HasSubstr("open GPU 2: this process sees 2 GPUs, from 0 on"));
+  waybill_manifest_destroy(manifest);
+}
+
+// As an engine that unmaps its weights while it sleeps.
+TEST(Device, AWorkerThatIsPausedTakesNoUpdateAndShowsNothing) {
+  FakeCudaSayOfNics(0, false, true, false);
+  GpuMemory memory;
+  Job job({.mode = WAYBILL_MODE_IN_PLACE, .fabric = "local", .device = &memory});
+  EXPECT_EQ(waybill_worker_pause(job.workers[0], nullptr), WAYBILL_FAILED_PRECONDITION);
+  job.Join();
+  job.Publish(1);
+  job.AwaitCommitted(1);
+  ASSERT_EQ(waybill_worker_pause(job.workers[0], nullptr), WAYBILL_OK);
+  waybill_snapshot_t* snapshot = nullptr;
+  EXPECT_EQ(waybill_worker_snapshot(job.workers[0], "test", &snapshot, nullptr),
+            WAYBILL_FAILED_PRECONDITION);
+  job.Publish(2);
+  waybill_event_t event = job.Await(WAYBILL_EVENT_OUTCOME);
+  EXPECT_EQ(event.status, WAYBILL_FAILED_PRECONDITION);
+  EXPECT_THAT(waybill_error_message(event.error), HasSubstr("the worker is paused"));
+  waybill_event_release(&event);
+  event = job.Await(WAYBILL_EVENT_PUBLISHED);
+  waybill_event_release(&event);
+  ASSERT_EQ(waybill_worker_resume(job.workers[0], 1, nullptr), WAYBILL_OK);
+  EXPECT_TRUE(job.Shows(0, 1));
+  job.Publish(3);
+  job.AwaitCommitted(3);
+  EXPECT_TRUE(job.Shows(0, 3));
+}
+
 TEST(Device, ARankSaysWhichDeviceItIsOn) {
   GpuMemory memory;
   Job job({.mode = WAYBILL_MODE_SHADOW_COPY, .device = &memory});

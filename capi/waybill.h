@@ -857,7 +857,9 @@ typedef struct waybill_worker_options {
   /* 0: a worker whose group has missed a version gets it from another group that shows it, as an
    * update like any other, soon after it has joined. 1: it waits for the next publish. */
   uint32_t no_catch_up;
-  uint32_t reserved;
+  /* Where the buffers are that Waybill allocates. 0: in the host's memory; n: in that of GPU n - 1,
+   * to which the network then writes. */
+  uint32_t gpu;
 } waybill_worker_options_t;
 #define WAYBILL_WORKER_OPTIONS_INIT \
   {sizeof(waybill_worker_options_t), NULL, NULL, NULL, 0, 0, 0, 0, NULL, 0, 0}
@@ -872,6 +874,7 @@ typedef struct waybill_worker_options {
  *
  * - WAYBILL_INVALID_ARGUMENT: the manifest is wrong or has undeclared holes; or the regions do not
  *   match it, overlap or are read-only. The error names them.
+ * - WAYBILL_UNAVAILABLE: there is no GPU. WAYBILL_INVALID_ARGUMENT: this process does not see it.
  */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_worker_create(waybill_context_t* context, const waybill_worker_options_t* options,
@@ -880,11 +883,31 @@ waybill_worker_create(waybill_context_t* context, const waybill_worker_options_t
 /* Joins the job, as waybill_trainer_join() does. The status of the event can also be:
  *
  * - WAYBILL_RESOURCE_EXHAUSTED: there is not enough memory for the buffers.
+ * - WAYBILL_FAILED_PRECONDITION: the network cannot write to the GPU's memory. The error has every
+ *   way that was tried, and the remedy.
  */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_join(waybill_worker_t* worker,
                                                                   int64_t deadline_ns,
                                                                   uint64_t token,
                                                                   waybill_error_t** error);
+
+/* For an engine that unmaps its memory while it sleeps. Releases what is registered of the regions'
+ * GPU memory, whose pages the registrations would keep. Until waybill_worker_resume() the regions
+ * are neither read nor written, and updates are refused. The controller is not told: the rank stays
+ * joined. It takes as long as the driver needs, and waits for nothing else.
+ *
+ * - WAYBILL_FAILED_PRECONDITION: an update is at hand, or a snapshot is held; try again later.
+ */
+WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_pause(waybill_worker_t* worker,
+                                                                   waybill_error_t** error);
+/* Ends the pause; without one it does nothing. The regions must be memory again, at the same
+ * addresses. The next update registers it, before anything is sent.
+ *
+ * `contents_kept`: 0 if the weights are lost: then nothing is shown before the next version.
+ */
+WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_resume(waybill_worker_t* worker,
+                                                                    uint32_t contents_kept,
+                                                                    waybill_error_t** error);
 
 typedef struct waybill_worker_state {
   size_t struct_size;
@@ -912,7 +935,8 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_describe(
  * destroyed; an update that needs the buffer waits. `holder` says who reads, and appears in the
  * error if such an update runs into its deadline.
  *
- * - WAYBILL_FAILED_PRECONDITION: nothing is shown yet, or the memory is being written in place.
+ * - WAYBILL_FAILED_PRECONDITION: nothing is shown yet, or the memory is paused or being written in
+ *   place.
  */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_worker_snapshot(waybill_worker_t* worker, const char* holder,
@@ -930,8 +954,8 @@ WAYBILL_API void waybill_worker_destroy(waybill_worker_t* worker);
 
 /* Returns 0 for an invalid handle. */
 WAYBILL_API uint64_t waybill_snapshot_version(const waybill_snapshot_t* snapshot);
-/* Returns the bytes of one region of the worker's manifest. They live until the snapshot is
- * destroyed.
+/* Returns the bytes of one region of the worker's manifest, in the memory of the GPU where that is
+ * shown. They live until the snapshot is destroyed.
  *
  * - WAYBILL_OUT_OF_RANGE: there is no such region.
  */

@@ -63,6 +63,18 @@ class WorkerObject final : public Rank {
                                             manifest_.region_count());
   }
 
+  absl::Status Pause() {
+    const std::shared_ptr<WorkerClient> core = client();
+    if (core == nullptr) return absl::FailedPreconditionError("it has not joined");
+    return core->Pause();
+  }
+  absl::Status Resume(bool contents_kept) {
+    const std::shared_ptr<WorkerClient> core = client();
+    if (core == nullptr) return absl::FailedPreconditionError("it has not joined");
+    core->Resume(contents_kept);
+    return absl::OkStatus();
+  }
+
   waybill_worker_state_t state() const {
     waybill_worker_state_t state = WAYBILL_WORKER_STATE_INIT;
     const std::shared_ptr<WorkerClient> core = client();
@@ -190,6 +202,7 @@ absl::StatusOr<std::shared_ptr<WorkerObject>> CreateWorker(
   WorkerSettings settings{.engine = {}, .ask = options.ask};
   if (options.mode != 0) settings.engine.mode = static_cast<Mode>(options.mode);
   if (options.verify_threads != 0) settings.engine.verify_threads = options.verify_threads;
+  if (options.gpu != 0) settings.engine.arena_gpu = static_cast<int>(options.gpu) - 1;
   WAYBILL_RETURN_IF_ERROR(CheckMode(settings.engine.mode, options.region_count > 0));
   Regions regions;
   if (options.region_count > 0) {
@@ -197,6 +210,9 @@ absl::StatusOr<std::shared_ptr<WorkerObject>> CreateWorker(
                                                   parts.manifest, Access::kWrite));
   }
   WAYBILL_ASSIGN_OR_RETURN(auto device, OpenDeviceOf(MemoryOf(regions)));
+  if (device == nullptr && settings.engine.arena_gpu) {
+    WAYBILL_ASSIGN_OR_RETURN(device, Device::Open(*settings.engine.arena_gpu));
+  }
   auto worker =
       std::make_shared<WorkerObject>(std::move(parts), regions, settings, std::move(device));
   WAYBILL_RETURN_IF_ERROR(AddUser(regions, worker));
@@ -233,6 +249,18 @@ waybill_status_t waybill_worker_join(waybill_worker_t* worker, int64_t deadline_
                                      waybill_error_t** error) {
   return CallOn<WorkerObject>("join as a worker", worker, "worker", error,
                               [&](WorkerObject& found) { return found.Join(deadline_ns, token); });
+}
+
+waybill_status_t waybill_worker_pause(waybill_worker_t* worker, waybill_error_t** error) {
+  return CallOn<WorkerObject>("pause a worker", worker, "worker", error,
+                              [&](WorkerObject& found) { return found.Pause(); });
+}
+
+waybill_status_t waybill_worker_resume(waybill_worker_t* worker, uint32_t contents_kept,
+                                       waybill_error_t** error) {
+  return CallOn<WorkerObject>("resume a worker", worker, "worker", error, [&](WorkerObject& found) {
+    return found.Resume(contents_kept != 0);
+  });
 }
 
 waybill_status_t waybill_worker_state(const waybill_worker_t* worker,

@@ -370,6 +370,21 @@ func TestASnapshotOutlivesItsWorker(t *testing.T) {
 	mustBe(t, err, waybill.ErrInvalidArgument, "snapshot is no such handle: it was destroyed")
 }
 
+func TestAWorkerThatIsPausedTakesNoUpdateUntilItIsResumed(t *testing.T) {
+	j := newJob(t, jobOptions{mode: waybill.ModeInPlace})
+	j.join()
+	check(t, j.publish(1))
+	check(t, j.workers[0].Pause())
+	_, err := j.workers[0].Snapshot("eval")
+	mustBe(t, err, waybill.ErrFailedPrecondition, "the worker is paused")
+	mustBe(t, j.publish(2), waybill.ErrFailedPrecondition, "the worker is paused")
+	check(t, j.workers[0].Resume(true))
+	snapshot := must(j.workers[0].Snapshot("eval"))(t)
+	mustHold(t, snapshot, 1)
+	snapshot.Close()
+	check(t, j.publish(3))
+}
+
 func TestClosingEndsWhatWaits(t *testing.T) {
 	j := newJob(t, jobOptions{})
 	joined := make(chan error, 1)

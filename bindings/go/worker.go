@@ -45,6 +45,9 @@ type WorkerOptions struct {
 	// A worker whose group has missed a version gets it from another group that shows it, as an update
 	// like any other, soon after it has joined. True: it waits for the next publish.
 	NoCatchUp bool
+	// The memory of which GPU, plus 1, Waybill allocates buffers in, to which the network then writes. 0:
+	// the host's.
+	GPU uint32
 }
 
 // A Worker is an inference rank.
@@ -75,6 +78,7 @@ func NewWorker(options WorkerOptions) (*Worker, error) {
 		verify_threads: C.uint32_t(options.VerifyThreads),
 		queue:          owner.events.queue,
 		no_catch_up:    flag(options.NoCatchUp),
+		gpu:            C.uint32_t(options.GPU),
 	}
 	var c *C.waybill_worker_t
 	var e *C.waybill_error_t
@@ -151,6 +155,24 @@ func (w *Worker) State() (WorkerState, error) {
 		Repeats:      uint64(c.repeats),
 		Renewals:     uint64(c.renewals),
 	}, nil
+}
+
+// Pause lets an engine unmap its memory on a GPU while it sleeps: it releases what is registered of it. Until
+// Resume the regions are neither read nor written, and updates are refused.
+//
+// ErrFailedPrecondition: an update is at hand, or a snapshot is held.
+func (w *Worker) Pause() error {
+	defer runtime.KeepAlive(w)
+	var e *C.waybill_error_t
+	return takeError(C.waybill_worker_pause(w.c, &e), e)
+}
+
+// Resume ends the pause; the regions are memory again, at the same addresses. contentsKept is false if the
+// weights are lost, so that nothing is shown before the next version.
+func (w *Worker) Resume(contentsKept bool) error {
+	defer runtime.KeepAlive(w)
+	var e *C.waybill_error_t
+	return takeError(C.waybill_worker_resume(w.c, flag(contentsKept), &e), e)
 }
 
 // Progress returns how far the latest update has come.

@@ -137,6 +137,7 @@ void Job::MakeWorker(uint32_t w) {
   o.rank = &rank;
   o.manifest = manifest;
   o.mode = options_.mode;
+  o.gpu = options_.gpu;
   o.ask = options_.ask;
   o.queue = queue;
   if (options_.mode != WAYBILL_MODE_SHADOW) {
@@ -219,7 +220,7 @@ bool Job::Shows(uint32_t w, uint64_t version) const {
   Check(waybill_snapshot_region(snapshot, 0, &data, &size, &e), e, "region");
   bool right = waybill_snapshot_version(snapshot) == version && size == kBytes;
   std::vector<char> here(size);
-  if (options_.device != nullptr && options_.mode != WAYBILL_MODE_SHADOW) {
+  if (options_.gpu != 0 || (options_.device != nullptr && options_.mode != WAYBILL_MODE_SHADOW)) {
     options_.device->Copy(here.data(), data, size);
     data = here.data();
   }

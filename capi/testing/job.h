@@ -35,6 +35,7 @@ struct JobOptions {
   uint32_t mode = WAYBILL_MODE_SHADOW;
   uint32_t ask = 0;
   std::string fabric = "auto";
+  uint32_t gpu = 0;             // As the workers' options have it; with `device`.
   JobMemory* device = nullptr;  // GPU memory, which outlives the job; null: host memory.
   waybill_log_sink_t log_sink = nullptr;
   void* log_user = nullptr;

@@ -194,6 +194,47 @@ def be_the_trainer(controller):
             print("shown", flush=True)
 
 
+def test_buffers_may_be_a_gpus():
+    driver.FakeCudaSayOfNics(0, False, True, False)
+    with Gpu() as gpu, Job() as job:
+        trainer, worker = job.trainer(), job.worker(mode="shadow", fabric="local", gpu=0)
+        trainer.add("weight", gpu.array(WEIGHTS))
+        worker.add("weight", shape=WEIGHTS.shape, dtype="float32")
+        job.join()
+        trainer.publish(1).committed.wait(PATIENCE)
+        with worker.snapshot() as snapshot:
+            interface = snapshot.gpu_memory("weight").__cuda_array_interface__
+            assert interface["shape"] == (WEIGHTS.nbytes,)
+            shown = VersionedFramework(interface["data"][0], WEIGHTS.shape, device=CUDA)
+            assert (read(shown) == WEIGHTS).all()
+            with pytest.raises(waybill.FailedPrecondition, match='"weight" is in the memory of a'):
+                snapshot.numpy("weight")
+            with pytest.raises(waybill.FailedPrecondition, match="in the memory of a GPU"):
+                snapshot.region()
+
+
+def test_a_worker_that_is_paused_takes_no_update():
+    driver.FakeCudaSayOfNics(0, False, True, False)
+    with Gpu() as gpu, Job() as job:
+        trainer = job.trainer()
+        worker = job.worker(mode="in-place", fabric="local", ask=())
+        target = gpu.array(numpy.zeros_like(WEIGHTS))
+        trainer.add("weight", WEIGHTS)
+        worker.add("weight", target)
+        job.join()
+        trainer.publish(1).committed.wait(PATIENCE)
+        worker.pause()
+        with pytest.raises(waybill.FailedPrecondition, match="worker is paused"):
+            worker.snapshot()
+        with pytest.raises(waybill.FailedPrecondition, match="worker is paused"):
+            trainer.publish(2).committed.wait(PATIENCE)
+        worker.resume(contents_kept=True)
+        with worker.snapshot() as snapshot:
+            assert snapshot.version == 1
+        trainer.publish(3).committed.wait(PATIENCE)
+        assert (read(target) == WEIGHTS).all()
+
+
 def test_memory_that_is_no_gpus():
     with waybill.Trainer() as trainer:
         trainer.add("weight", VersionedFramework(WEIGHTS.ctypes.data, (64, 32), device=CUDA))

@@ -290,6 +290,7 @@ def _add_part(
     )
 
 
-def allocation(dtype: object, shape: Sequence[int]) -> Memory:
+def allocation(dtype: object, shape: Sequence[int], kind: int = HOST) -> Memory:
     """Returns an array for Waybill to allocate; it has no address."""
-    return Memory(0, tuple(shape), dense_strides(tuple(shape)), dtype_number(dtype), owner=None)
+    strides = dense_strides(tuple(shape))
+    return Memory(0, tuple(shape), strides, dtype_number(dtype), owner=None, kind=kind)

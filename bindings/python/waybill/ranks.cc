@@ -71,7 +71,8 @@ std::unique_ptr<KeptWorker> MakeWorker(const KeptContext& context, const Identit
                                        const KeptManifest& manifest,
                                        const std::vector<const KeptRegion*>& regions,
                                        const KeptQueue& queue, uint32_t mode, uint32_t ask,
-                                       uint32_t verify_threads, bool catch_up) {
+                                       uint32_t verify_threads, bool catch_up,
+                                       std::optional<uint32_t> gpu) {
   const std::vector<waybill_region_t*> handles = HandlesOf(regions);
   waybill_worker_options_t options = WAYBILL_WORKER_OPTIONS_INIT;
   options.rank = identity.get();
@@ -82,6 +83,7 @@ std::unique_ptr<KeptWorker> MakeWorker(const KeptContext& context, const Identit
   options.ask = ask;
   options.verify_threads = verify_threads;
   options.no_catch_up = catch_up ? 0 : 1;
+  options.gpu = gpu ? *gpu + 1 : 0;
   options.queue = queue.get();
   return std::make_unique<KeptWorker>(Make<Worker>(waybill_worker_create, context.get(), &options));
 }
@@ -141,6 +143,8 @@ class SnapshotBytes {
       : owner_(std::move(owner)), snapshot_(std::move(snapshot)) {
     Call(waybill_snapshot_region, snapshot_->get(), region_index, &data_, &size_bytes_);
   }
+  uintptr_t address() const { return reinterpret_cast<uintptr_t>(data_); }
+  // Of host memory only.
   py::buffer_info Info() const {
     // Read-only: pybind11 refuses whoever asks to write.
     return py::buffer_info(static_cast<const uint8_t*>(data_),
@@ -198,7 +202,7 @@ void AddWorker(py::module_& module) {
   py::class_<KeptWorker>(module, "Worker")
       .def(py::init(&MakeWorker), py::arg("context"), py::arg("identity"), py::arg("manifest"),
            py::arg("regions"), py::arg("queue"), py::arg("mode"), py::arg("ask"),
-           py::arg("verify_threads"), py::arg("catch_up"))
+           py::arg("verify_threads"), py::arg("catch_up"), py::arg("gpu"))
       .def(
           "join",
           [](const KeptWorker& self, int64_t deadline_ns, uint64_t token) {
@@ -211,6 +215,15 @@ void AddWorker(py::module_& module) {
             Call(waybill_worker_leave, self.get(), token);
           },
           py::arg("token"), Unlocked())
+      .def(
+          "pause", [](const KeptWorker& self) { Call(waybill_worker_pause, self.get()); },
+          Unlocked())
+      .def(
+          "resume",
+          [](const KeptWorker& self, bool contents_kept) {
+            Call(waybill_worker_resume, self.get(), contents_kept ? 1U : 0U);
+          },
+          py::arg("contents_kept"), Unlocked())
       .def("state", &State)
       .def("progress",
            [](const KeptWorker& self) { return Progress(self, waybill_worker_progress); })
@@ -236,6 +249,7 @@ void AddWorker(py::module_& module) {
           },
           py::arg("index"), py::arg("owner"));
   py::class_<SnapshotBytes>(module, "SnapshotBytes", py::buffer_protocol())
+      .def_property_readonly("address", &SnapshotBytes::address)
       .def_buffer(&SnapshotBytes::Info);
 }
 

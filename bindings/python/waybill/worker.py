@@ -22,7 +22,7 @@ from waybill.errors import (
 )
 from waybill.events import Abort, Arrived, Commit, Ended, Event, Prepare, event_of
 from waybill.holdings import allocation
-from waybill.memory import Memory, memory_of, of_torch, torch_address
+from waybill.memory import DEVICE, HOST, Memory, memory_of, of_torch, torch_address
 from waybill.parts import AnyPart, Part
 from waybill.placements import boxes_of, is_dtensor
 from waybill.pump import ARRIVED, PREPARE, SLICE_SECONDS
@@ -103,6 +103,8 @@ class Worker(Rank):
     fabric        "auto", "local", "verbs" or "tcp".
     catch_up      A worker whose group has missed a version gets it from another group that shows it, as an update
                   like any other, soon after it has joined. False: it waits for the next publish.
+    gpu           The GPU, as torch counts them, in whose memory Waybill allocates buffers, to which the network then
+                  writes. None: the host's memory.
 
     >>> with Worker(rank=0, world=1, mode="shadow") as worker:
     ...     worker.add("weight", shape=(4, 3), dtype="bfloat16")
@@ -127,6 +129,7 @@ class Worker(Rank):
         traffic_class: int = 0,
         verify_threads: int = 0,
         catch_up: bool = True,
+        gpu: int | None = None,
     ) -> None:
         super().__init__(
             identity(
@@ -147,6 +150,7 @@ class Worker(Rank):
         self._ask = sum(ASKS[event] for event in set(asked))
         self._verify_threads = verify_threads
         self._catch_up = catch_up
+        self._gpu = gpu
 
     def add(
         self,
@@ -185,7 +189,7 @@ class Worker(Rank):
         elif shape is None or dtype is None:
             raise InvalidArgument(f'"{name}": neither a tensor nor a shape and a dtype')
         else:
-            memory = allocation(dtype, shape)
+            memory = allocation(dtype, shape, HOST if self._gpu is None else DEVICE)
         if parts is None:
             if box is not None and of_shape is None:
                 raise InvalidArgument(
@@ -342,6 +346,7 @@ class Worker(Rank):
             ask,
             self._verify_threads,
             self._catch_up,
+            self._gpu,
         )
         if ask != self._ask:
             arguments = (self._pump.queue, weakref.ref(self))
@@ -358,6 +363,24 @@ class Worker(Rank):
         else:
             event.refuse(moved)
         return event_of(event, False, self._find_moved)
+
+    def pause(self) -> None:
+        """Lets an engine unmap its memory on a GPU while it sleeps: releases what is registered of it.
+
+        Until resume() the tensors are neither read nor written, and updates are refused; the rank stays joined. Call it
+        before vLLM's sleep(), or before torch's memory is offloaded.
+
+        Raises FailedPrecondition if an update is at hand or a snapshot is held: try again later.
+        """
+        cast(_waybill.Worker, self._joined()).pause()
+
+    def resume(self, contents_kept: bool) -> None:
+        """Ends pause(); without one it does nothing. The tensors have memory again, at the same addresses.
+
+        contents_kept  False if the weights are lost, as after vLLM's sleep(level=2): then nothing is shown before the
+                       next version.
+        """
+        cast(_waybill.Worker, self._joined()).resume(contents_kept)
 
     @property
     def state(self) -> State:
@@ -387,8 +410,13 @@ class Worker(Rank):
 
         holder  The reader's name, for the error of an update that waits for the snapshot.
 
-        Raises FailedPrecondition if nothing is shown yet, or if the memory is being written in place.
+        Raises FailedPrecondition if nothing is shown yet, or if the memory is paused or being written in place.
         """
         self._pump.drain()
         core = cast(_waybill.Worker, self._joined())
-        return Snapshot(core.snapshot(holder), self._holdings)
+        return Snapshot(
+            core.snapshot(holder),
+            self._holdings,
+            self._gpu is not None,
+            lambda: int(self.describe()["device"]["ordinal"]),
+        )

@@ -62,6 +62,9 @@ pub struct WorkerOptions {
     /// A worker whose group has missed a version gets it from another group that shows it, as an
     /// update like any other, soon after it has joined. True: it waits for the next publish.
     pub no_catch_up: bool,
+    /// The GPU in whose memory Waybill allocates buffers, to which the network then writes. None:
+    /// the host's memory.
+    pub gpu: Option<u32>,
 }
 
 /// The state of a worker: what it shows, and what came late.
@@ -115,6 +118,7 @@ impl Worker {
                     verify_threads: options.verify_threads,
                     queue: context.dispatcher().queue(),
                     no_catch_up: options.no_catch_up.into(),
+                    gpu: options.gpu.map_or(0, |ordinal| ordinal + 1),
                     ..Default::default()
                 };
                 ffi::make(|out, error| unsafe {
@@ -162,6 +166,23 @@ impl Worker {
             stragglers: c.stragglers,
             repeats: c.repeats,
             renewals: c.renewals,
+        })
+    }
+
+    /// Lets an engine unmap its memory on a GPU while it sleeps: releases what is registered of it.
+    /// Until [`resume`](Self::resume) the regions are neither read nor written, and updates are
+    /// refused.
+    ///
+    /// `FailedPrecondition`: an update is at hand, or a snapshot is held.
+    pub fn pause(&self) -> Result<()> {
+        ffi::check(|error| unsafe { ffi::waybill_worker_pause(self.rank.handle.get(), error) })
+    }
+
+    /// Ends the pause; the regions are memory again, at the same addresses. `contents_kept`: false
+    /// if the weights are lost, so that nothing is shown before the next version.
+    pub fn resume(&self, contents_kept: bool) -> Result<()> {
+        ffi::check(|error| unsafe {
+            ffi::waybill_worker_resume(self.rank.handle.get(), contents_kept.into(), error)
         })
     }
 

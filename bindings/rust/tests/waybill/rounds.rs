@@ -222,6 +222,29 @@ fn a_snapshot_outlives_its_worker_and_its_regions() {
 }
 
 #[test]
+fn a_worker_that_is_paused_takes_no_update_until_it_is_resumed() {
+    let job = Job::joined(JobOptions {
+        mode: Mode::InPlace,
+        ..Default::default()
+    });
+    job.publish(1).unwrap();
+    job.workers[0].pause().unwrap();
+    assert_says(
+        job.workers[0].snapshot("eval"),
+        Code::FailedPrecondition,
+        "the worker is paused",
+    );
+    assert_says(
+        job.publish(2),
+        Code::FailedPrecondition,
+        "the worker is paused",
+    );
+    job.workers[0].resume(true).unwrap();
+    assert_holds(&job.workers[0].snapshot("eval").unwrap(), 1);
+    job.publish(3).unwrap();
+}
+
+#[test]
 fn closing_ends_what_waits() {
     let job = Job::new(JobOptions::default());
     thread::scope(|scope| {
