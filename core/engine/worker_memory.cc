@@ -53,6 +53,7 @@ absl::StatusOr<std::unique_ptr<WorkerMemory>> WorkerMemory::Create(
   std::unique_ptr<WorkerMemory> memory(new WorkerMemory(fabric, manifest));
   WAYBILL_RETURN_IF_ERROR(memory->OpenDevice(user_regions, arena_gpu));
   std::vector<MemoryKind> user_kinds;
+  user_kinds.reserve(user_regions.size());
   for (const MemorySpan& region : user_regions) user_kinds.push_back(region.kind);
   if (mode == Mode::kInPlace && !user_regions.empty()) {
     if (arena_gpu) {

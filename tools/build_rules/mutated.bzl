@@ -26,6 +26,7 @@ def cc_library_and_mutated(name, mutated_deps = [], mutated_srcs = [], srcs = []
         testonly = True,
         srcs = srcs + mutated_srcs,
         defines = ["WAYBILL_MUTATIONS"],
+        tags = ["no-sanitizer"],
         deps = deps + [dep + "_mutated" for dep in mutated_deps],
         **kwargs
     )
