@@ -249,7 +249,7 @@ absl::StatusOr<uint64_t> Device::PagesOf(const MemorySpan& memory) {
 }
 
 absl::Status Device::FlushInboundWrites() {
-  if (inbound_writes_ == InboundWrites::kOrdered) return absl::OkStatus();
+  if (inbound_writes_ != InboundWrites::kFlushed) return absl::OkStatus();
   return Current(context_).Do("flush what NICs have written", [] {
     return Driver()->cuFlushGPUDirectRDMAWrites_fn(
         CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,

@@ -16,7 +16,8 @@ absl::StatusOr<RegionId> DeviceTargets::Add(const MemorySpan& memory, std::strin
 
 // Not by a cache: pages that have moved need a registration of their own.
 absl::Status DeviceTargets::Register(Target& target) {
-  if (device_->inbound_writes() == InboundWrites::kUnknown) {
+  // What processes of this host copy is seen in the order of their streams.
+  if (!fabric_.Nics().empty() && device_->inbound_writes() == InboundWrites::kUnknown) {
     return absl::FailedPreconditionError(
         "its driver does not say when kernels see what a NIC has written");
   }

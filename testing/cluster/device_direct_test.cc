@@ -331,6 +331,12 @@ TEST_F(DirectTest, AGpuThatSaysNotWhenWritesAreSeenIsRefused) {
                                 "shadow-copy"));
 }
 
+TEST_F(LocalDirectTest, AGpuNeedsToSayNothingWhereNoNicWrites) {
+  SayOfGpu(/*exports_dmabuf=*/false, /*orders_writes=*/false, /*has_flush=*/false);
+  Make(InPlace());
+  for (uint64_t version = 1; version <= 3; ++version) ASSERT_EQ(PublishAndCheck(version), "");
+}
+
 TEST_F(DirectTest, BothReasonsAreToldWhereNeitherWayToTheMemoryIsOpen) {
   SayOfGpu(/*exports_dmabuf=*/false, /*orders_writes=*/true, /*has_flush=*/false);
   network_.Host("a").AddDevice("mlx5_0");
