@@ -10,11 +10,57 @@
 #include <cstdint>
 
 #include "kernels/round_bf16-inl.h"
+#include "kernels/scalar_elements.h"
+#include "kernels/wide_lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace waybill::kernels::HWY_NAMESPACE {
 
-void CastRun(uint16_t* dst, const uint32_t* src, size_t count) { RoundRun(dst, src, count); }
+void NarrowToF16(uint16_t* HWY_RESTRICT dst, const uint32_t* HWY_RESTRICT src, size_t count) {
+  size_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const D32 d;
+  const size_t lanes = hn::Lanes(d);
+  for (; i + 2 * lanes <= count; i += 2 * lanes) {
+    const V32 low = F32ToF16(hn::LoadU(d, src + i));
+    const V32 high = F32ToF16(hn::LoadU(d, src + i + lanes));
+    hn::StoreU(JoinLowHalves<Wide::kF32>(low, high), D16(), dst + i);
+  }
+#endif
+  scalar::CastElements(Cast::kF32ToF16, dst + i, src + i, count - i);
+}
+
+template <Cast cast>
+void Widen(uint32_t* HWY_RESTRICT dst, const uint16_t* HWY_RESTRICT src, size_t count) {
+  size_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const D32 d;
+  const hn::Rebind<uint16_t, D32> d16;
+  const size_t lanes = hn::Lanes(d);
+  for (; i + lanes <= count; i += lanes) {
+    const V32 half = hn::PromoteTo(d, hn::LoadU(d16, src + i));
+    hn::StoreU(cast == Cast::kBf16ToF32 ? hn::ShiftLeft<16>(half) : F16ToF32(half), d, dst + i);
+  }
+#endif
+  scalar::CastElements(cast, dst + i, src + i, count - i);
+}
+
+void CastRun(Cast cast, void* dst, const void* src, size_t count) {
+  auto* const narrow = static_cast<uint16_t*>(dst);
+  const auto* const wide = static_cast<const uint32_t*>(src);
+  auto* const widened = static_cast<uint32_t*>(dst);
+  const auto* const lower = static_cast<const uint16_t*>(src);
+  switch (cast) {
+    case Cast::kF32ToBf16:
+      return RoundRun(narrow, wide, count);
+    case Cast::kF32ToF16:
+      return NarrowToF16(narrow, wide, count);
+    case Cast::kBf16ToF32:
+      return Widen<Cast::kBf16ToF32>(widened, lower, count);
+    case Cast::kF16ToF32:
+      return Widen<Cast::kF16ToF32>(widened, lower, count);
+  }
+}
 
 }  // namespace waybill::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -24,26 +70,28 @@ namespace waybill::kernels {
 
 HWY_EXPORT(CastRun);
 
-void CastF32ToBf16(void* dst, const void* src, size_t count, Stores stores, DigestStream* digest) {
-  // Casts that digest or stream go through this piece, which stays in the first-level cache.
-  constexpr size_t kPieceCount = kLeafBytes / 2;
-  alignas(64) uint16_t piece[kPieceCount];
-  uint16_t* to = static_cast<uint16_t*>(dst);
-  const uint32_t* from = static_cast<const uint32_t*>(src);
+void CastElements(Cast cast, void* dst, const void* src, size_t count, Stores stores,
+                  DigestStream* digest) {
   if (digest == nullptr && stores == Stores::kCached) {
-    HWY_DYNAMIC_DISPATCH(CastRun)(to, from, count);
+    HWY_DYNAMIC_DISPATCH(CastRun)(cast, dst, src, count);
     return;
   }
+  // Casts that digest or stream go through this piece, which stays in the first-level cache.
+  alignas(64) std::byte piece[kLeafBytes];
+  const size_t to_bytes = SizeBytes(DestinationOf(cast));
+  const size_t from_bytes = SizeBytes(SourceOf(cast));
+  auto* to = static_cast<std::byte*>(dst);
+  const auto* from = static_cast<const std::byte*>(src);
   while (count != 0) {
-    const size_t n = std::min(count, kPieceCount);
-    HWY_DYNAMIC_DISPATCH(CastRun)(piece, from, n);
+    const size_t n = std::min(count, kLeafBytes / to_bytes);
+    HWY_DYNAMIC_DISPATCH(CastRun)(cast, piece, from, n);
     if (digest == nullptr) {
-      Copy(to, piece, n * 2, stores);
+      Copy(to, piece, n * to_bytes, stores);
     } else {
-      digest->AbsorbCopy(to, piece, n * 2, stores);
+      digest->AbsorbCopy(to, piece, n * to_bytes, stores);
     }
-    to += n;
-    from += n;
+    to += n * to_bytes;
+    from += n * from_bytes;
     count -= n;
   }
 }

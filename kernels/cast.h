@@ -7,14 +7,19 @@
 
 #include "kernels/copy.h"
 #include "kernels/digest.h"
+#include "kernels/elements.h"
 
 namespace waybill::kernels {
 
-// Casts `count` floats to the nearest BF16, or to the even one if two are equally near. A NaN
-// becomes a quiet NaN with its sign and the upper bits of its payload. Overflow gives infinity, and
-// subnormals are kept. `src` is aligned to 4 bytes and `dst` to 2; they must not overlap. Unless
-// `digest` is null, it absorbs the BF16 bytes in the same pass.
-void CastF32ToBf16(void* dst, const void* src, size_t count, Stores stores, DigestStream* digest);
+// Casts `count` elements. What does not fit becomes the nearest number, or the even one if two are
+// equally near; overflow gives infinity, and subnormals are kept: as torch does it. A NaN stays one
+// of its sign. F32 to BF16 keeps the upper bits of its payload and makes it quiet, F32 to F16 drops
+// the payload, and casts to F32 keep every bit of it.
+//
+// `src` and `dst` are aligned to their elements and must not overlap. Unless `digest` is null, it
+// absorbs the bytes of `dst` in the same pass.
+void CastElements(Cast cast, void* dst, const void* src, size_t count, Stores stores,
+                  DigestStream* digest);
 
 }  // namespace waybill::kernels
 

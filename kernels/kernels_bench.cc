@@ -106,11 +106,11 @@ void BM_PackRows(benchmark::State& state, Stores stores, bool with_digest) {
   CountBytes(state, rows * row_bytes);
 }
 
-void BM_CastF32ToBf16(benchmark::State& state, Stores stores, bool with_digest) {
+void BM_Cast(benchmark::State& state, Cast cast, Stores stores, bool with_digest) {
   const size_t size = state.range(0);
   for (auto _ : state) {
     DigestStream digest;
-    CastF32ToBf16(Dst(), Src(), size / 4, stores, with_digest ? &digest : nullptr);
+    CastElements(cast, Dst(), Src(), size / 4, stores, with_digest ? &digest : nullptr);
     StreamFence();
     benchmark::DoNotOptimize(digest.sum());
   }
@@ -184,9 +184,15 @@ BENCHMARK_CAPTURE(BM_PackRows, copy_cached, Stores::kCached, false)->Apply(RowSi
 BENCHMARK_CAPTURE(BM_PackRows, copy_streaming, Stores::kStreaming, false)->Apply(RowSizes);
 BENCHMARK_CAPTURE(BM_PackRows, digest_cached, Stores::kCached, true)->Apply(RowSizes);
 BENCHMARK_CAPTURE(BM_PackRows, digest_streaming, Stores::kStreaming, true)->Apply(RowSizes);
-BENCHMARK_CAPTURE(BM_CastF32ToBf16, cached, Stores::kCached, false)->Apply(Sizes);
-BENCHMARK_CAPTURE(BM_CastF32ToBf16, streaming, Stores::kStreaming, false)->Apply(Sizes);
-BENCHMARK_CAPTURE(BM_CastF32ToBf16, digest_streaming, Stores::kStreaming, true)->Apply(Sizes);
+BENCHMARK_CAPTURE(BM_Cast, f32_to_bf16_cached, Cast::kF32ToBf16, Stores::kCached, false)
+    ->Apply(Sizes);
+BENCHMARK_CAPTURE(BM_Cast, f32_to_bf16_streaming, Cast::kF32ToBf16, Stores::kStreaming, false)
+    ->Apply(Sizes);
+BENCHMARK_CAPTURE(BM_Cast, f32_to_bf16_digest_streaming, Cast::kF32ToBf16, Stores::kStreaming, true)
+    ->Apply(Sizes);
+BENCHMARK_CAPTURE(BM_Cast, f32_to_f16, Cast::kF32ToF16, Stores::kStreaming, true)->Apply(Sizes);
+BENCHMARK_CAPTURE(BM_Cast, bf16_to_f32, Cast::kBf16ToF32, Stores::kStreaming, true)->Apply(Sizes);
+BENCHMARK_CAPTURE(BM_Cast, f16_to_f32, Cast::kF16ToF32, Stores::kStreaming, true)->Apply(Sizes);
 BENCHMARK_CAPTURE(BM_Transpose, plain, false)->Apply(Sides);
 BENCHMARK_CAPTURE(BM_Transpose, digest, true)->Apply(Sides);
 BENCHMARK_CAPTURE(BM_TransposePieces, plain, false)

@@ -47,7 +47,7 @@ HWY_INLINE void RoundRun(uint16_t* HWY_RESTRICT dst, const uint32_t* HWY_RESTRIC
     hn::StoreU(hn::ConcatOdd(d16, high, low), d16, dst + i);
   }
 #endif
-  scalar::CastF32ToBf16(dst + i, src + i, count - i);
+  scalar::CastElements(Cast::kF32ToBf16, dst + i, src + i, count - i);
 }
 
 }  // namespace waybill::kernels::HWY_NAMESPACE

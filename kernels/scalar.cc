@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/scalar_elements.h"
+
 namespace waybill::kernels::scalar {
 namespace {
 
@@ -38,12 +40,11 @@ uint64_t Digest(const void* data, size_t size_bytes) {
   return FinishDigest(LeafSum(data, size_bytes, 0), size_bytes);
 }
 
-void CastF32ToBf16(void* dst, const void* src, size_t count) {
+void CastElements(Cast cast, void* dst, const void* src, size_t count) {
+  const Wide from = SourceOf(cast), to = DestinationOf(cast);
   for (size_t i = 0; i < count; ++i) {
-    float value;
-    std::memcpy(&value, static_cast<const std::byte*>(src) + i * 4, 4);
-    const uint16_t bits = F32ToBf16(value);
-    std::memcpy(static_cast<std::byte*>(dst) + i * 2, &bits, 2);
+    StoreWide(static_cast<std::byte*>(dst) + i * SizeBytes(to),
+              LoadWide(static_cast<const std::byte*>(src) + i * SizeBytes(from), from), to);
   }
 }
 
@@ -60,13 +61,17 @@ void Transpose(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src_pi
   }
 }
 
-void CastTransposeF32ToBf16(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src_pitch,
-                            size_t rows, size_t columns) {
+void CastTranspose(Cast cast, void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src_pitch,
+                   size_t rows, size_t columns) {
+  const size_t to_bytes = SizeBytes(DestinationOf(cast));
+  const size_t from_bytes = SizeBytes(SourceOf(cast));
   for (size_t r = 0; r < rows; ++r) {
     for (size_t c = 0; c < columns; ++c) {
-      CastF32ToBf16(
-          static_cast<std::byte*>(dst) + static_cast<ptrdiff_t>(r) * dst_pitch + c * 2,
-          static_cast<const std::byte*>(src) + static_cast<ptrdiff_t>(c) * src_pitch + r * 4, 1);
+      CastElements(
+          cast, static_cast<std::byte*>(dst) + static_cast<ptrdiff_t>(r) * dst_pitch + c * to_bytes,
+          static_cast<const std::byte*>(src) + static_cast<ptrdiff_t>(c) * src_pitch +
+              r * from_bytes,
+          1);
     }
   }
 }

@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/elements.h"
+
 namespace waybill::kernels::scalar {
 
 inline constexpr size_t kLaneCount = 8;
@@ -72,12 +74,12 @@ constexpr uint16_t F32ToBf16(float value) {
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-// As CastF32ToBf16, Transpose and CastTransposeF32ToBf16 of cast.h and transpose.h.
-void CastF32ToBf16(void* dst, const void* src, size_t count);
+// As CastElements, Transpose and CastTransposeF32ToBf16 of cast.h and transpose.h.
+void CastElements(Cast cast, void* dst, const void* src, size_t count);
 void Transpose(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src_pitch, size_t rows,
                size_t columns, size_t element_bytes);
-void CastTransposeF32ToBf16(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src_pitch,
-                            size_t rows, size_t columns);
+void CastTranspose(Cast cast, void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src_pitch,
+                   size_t rows, size_t columns);
 
 }  // namespace waybill::kernels::scalar
 

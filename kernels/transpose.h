@@ -16,7 +16,7 @@ namespace waybill::kernels {
 void Transpose(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src_pitch, size_t rows,
                size_t columns, size_t element_bytes, DigestStream* digest);
 
-// Transposes floats and casts them to BF16 by the rules of CastF32ToBf16. `src` and its
+// Transposes floats and casts them to BF16 by the rules of CastElements. `src` and its
 // pitch are aligned to 4 bytes, `dst` and its pitch to 2.
 void CastTransposeF32ToBf16(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src_pitch,
                             size_t rows, size_t columns, DigestStream* digest);

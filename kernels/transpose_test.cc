@@ -113,8 +113,8 @@ TEST(CastTranspose, EqualsTheScalarTruthForEveryShape) {
       const size_t dst_pitch = (shape.columns + gap) * 2;
       const SkewedBytes src = SkewedBytes::Mixed(shape.columns * src_pitch, gap * 4);
       SkewedBytes expected(shape.rows * dst_pitch);
-      scalar::CastTransposeF32ToBf16(expected.data(), dst_pitch, src.data(), src_pitch, shape.rows,
-                                     shape.columns);
+      scalar::CastTranspose(Cast::kF32ToBf16, expected.data(), dst_pitch, src.data(), src_pitch,
+                            shape.rows, shape.columns);
       const uint64_t sum = SumOfRows(expected.data(), dst_pitch, shape.rows, shape.columns * 2);
       OnEveryTarget([&] {
         for (const bool with_digest : {false, true}) {

@@ -49,17 +49,28 @@ void Copy(std::byte* destination, const std::byte* source, const Block& b, size_
   }
 }
 
-// Rows of floats, each dense, become dense rows of BF16. Checkpoints promise no alignment; the cast
+// The format has passed CheckConversion().
+kernels::Cast CastBetween(Dtype source, Dtype destination) {
+  if (source == Dtype::kBf16) return kernels::Cast::kBf16ToF32;
+  if (source == Dtype::kF16) return kernels::Cast::kF16ToF32;
+  return destination == Dtype::kBf16 ? kernels::Cast::kF32ToBf16 : kernels::Cast::kF32ToF16;
+}
+
+// Rows, each dense, become dense rows of another type. Checkpoints promise no alignment; the cast
 // wants it.
-void ConvertRows(std::byte* destination, const std::byte* source, const Block& b) {
-  std::array<float, 1024> aligned;
+void ConvertRows(kernels::Cast cast, std::byte* destination, const std::byte* source,
+                 const Block& b) {
+  alignas(64) std::array<std::byte, 4096> aligned;
+  const size_t from_bytes = SizeBytes(SourceOf(cast));
+  const size_t at_a_time = aligned.size() / from_bytes;
   for (size_t i = 0; i < b.extents[0]; ++i) {
     const std::byte* row = source + static_cast<int64_t>(i) * b.source[0];
-    for (size_t at = 0; at < b.extents[1]; at += aligned.size()) {
-      const size_t count = std::min(aligned.size(), b.extents[1] - at);
-      std::memcpy(aligned.data(), row + at * sizeof(float), count * sizeof(float));
-      kernels::CastF32ToBf16(destination, aligned.data(), count, kernels::Stores::kCached, nullptr);
-      destination += count * sizeof(uint16_t);
+    for (size_t at = 0; at < b.extents[1]; at += at_a_time) {
+      const size_t count = std::min(at_a_time, b.extents[1] - at);
+      std::memcpy(aligned.data(), row + at * from_bytes, count * from_bytes);
+      kernels::CastElements(cast, destination, aligned.data(), count, kernels::Stores::kCached,
+                            nullptr);
+      destination += count * SizeBytes(DestinationOf(cast));
     }
   }
 }
@@ -69,7 +80,8 @@ class Loader {
   Loader(const ShardView& shard, const CheckpointTensor& tensor)
       : box_(shard.box),
         element_bytes_(ElementBytes(shard.format)),
-        converts_(tensor.dtype != shard.format.dtype) {
+        converts_(tensor.dtype != shard.format.dtype),
+        cast_(CastBetween(tensor.dtype, shard.format.dtype)) {
     const size_t dimensions = tensor.shape.size();
     std::array<int64_t, kMaxDimensions> strides;
     RowMajorStrides(tensor.shape, absl::MakeSpan(strides).first(dimensions));
@@ -104,7 +116,7 @@ class Loader {
       return;
     }
     if (!converts_) return Copy(destination, source, block_, element_bytes_);
-    ConvertRows(converted_.data(), source, block_);
+    ConvertRows(cast_, converted_.data(), source, block_);
     Block dense = block_;
     dense.source = {static_cast<int64_t>(block_.extents[1] * element_bytes_), element_bytes_};
     Copy(destination, converted_.data(), dense, element_bytes_);
@@ -113,6 +125,7 @@ class Loader {
   const Box box_;
   const uint32_t element_bytes_;
   const bool converts_;
+  const kernels::Cast cast_;  // If it converts.
   int outer_ = 0;
   int64_t origin_bytes_ = 0;
   std::array<int64_t, kMaxDimensions> source_{};

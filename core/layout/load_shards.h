@@ -12,7 +12,7 @@
 namespace waybill {
 
 // Writes every shard of region 0, which lies at `weights`, with the checkpoint's elements; padding
-// is left as it is. Works for trainers and workers: transposes, and rounds F32 to BF16.
+// is left as it is. Works for trainers and workers: transposes, and casts.
 //
 // kInvalidArgument: the manifest is not of this checkpoint, or `weights` is not as large as region
 // 0; names the tensor; what CheckOrder() refuses. The manifest has passed CheckManifest().

@@ -305,8 +305,8 @@ INSTANTIATE_TEST_SUITE_P(
                 0,
                 Dtype::kF8E4m3,
                 "tensor \"model.embed_tokens.weight\" in parameter \"model.embed_tokens.weight\": "
-                "no conversion from F32 to F8_E4M3; there are: the same format, F32 to BF16, F32, "
-                "F16 or BF16 quantised"}),
+                "no conversion from F32 to F8_E4M3; there are: the same format, F32 to and from "
+                "F16 and BF16, each of them quantised"}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(WorkerLayout, NamesATensorThatIsMissingMisshapenOrUnknown) {

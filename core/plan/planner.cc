@@ -86,7 +86,10 @@ std::vector<uint32_t> SendingOrder(const std::vector<Shipment>& shipments,
 
 Transform TransformOf(const Format& source, const Format& destination) {
   if (destination.content == Content::kQuantised) return Transform::kQuantise;
-  return source == destination ? Transform::kNone : Transform::kF32ToBf16;
+  if (source == destination) return Transform::kNone;
+  if (source.dtype == Dtype::kBf16) return Transform::kBf16ToF32;
+  if (source.dtype == Dtype::kF16) return Transform::kF16ToF32;
+  return destination.dtype == Dtype::kBf16 ? Transform::kF32ToBf16 : Transform::kF32ToF16;
 }
 
 // A table of scales as if it were a shard, in a region of its own. Its strides go to `strides`.

@@ -153,9 +153,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{
             "a_wrong_dtype",
             {Holding("w", kShape, Box::Whole(kShape))},
-            Holding("w", kShape, Box::Whole(kShape), {Dtype::kF32}),
-            "tensor \"w\": worker 0: trainer 0 holds BF16, wanted is F32: no conversion from "
-            "BF16 to F32; there are: the same format, F32 to BF16, F32, F16 or BF16 quantised"}),
+            Holding("w", kShape, Box::Whole(kShape), {Dtype::kF16}),
+            "tensor \"w\": worker 0: trainer 0 holds BF16, wanted is F16: no conversion from "
+            "BF16 to F16; there are: the same format, F32 to and from F16 and BF16, each of them "
+            "quantised"}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Planner, ElementsWithoutNeighboursAreRunsOfOne) {

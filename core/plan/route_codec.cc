@@ -46,7 +46,11 @@ bool TransformFits(const Record& record) {
     case Transform::kNone:
       return from == to && (from == 1 || from == 2 || from == 4 || from == 8);
     case Transform::kF32ToBf16:
+    case Transform::kF32ToF16:
       return from == 4 && to == 2 && record.scale_table == kNoScaleTable;
+    case Transform::kBf16ToF32:
+    case Transform::kF16ToF32:
+      return from == 2 && to == 4 && record.scale_table == kNoScaleTable;
     case Transform::kQuantise:
       return (from == 2 || from == 4) && to == 1 && record.scale_table != kNoScaleTable &&
              record.dimensions >= 2 && record.axis_count == record.dimensions;

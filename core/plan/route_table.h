@@ -15,8 +15,11 @@ namespace waybill {
 // How elements are transformed on the way.
 enum class Transform : uint8_t {
   kNone = 1,
-  kF32ToBf16 = 2,  // Rounds to the nearest, ties to even.
+  kF32ToBf16 = 2,  // Casts round to the nearest, ties to even.
   kQuantise = 3,   // Uses the scales of a table. The axes are the box's dimensions.
+  kF32ToF16 = 4,
+  kBf16ToF32 = 5,
+  kF16ToF32 = 6,
 };
 
 // The scale table of a route that has nothing to do with scales.

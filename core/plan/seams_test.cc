@@ -456,7 +456,7 @@ TEST(Seams, WhatCannotBeRightIsRefusedByName) {
        {rank({{q, Box({0, 0}, {64, 64})}, {s, Box({0, 0}, {2, 2})}})},
        "tensor \"w\": worker 0: trainer 0 holds I8, wanted is F8_E4M3 by 32x32 with F32 scales: no "
        "conversion from I8 to F8_E4M3 by 32x32 with F32 scales; there are: the same format, F32 to "
-       "BF16, F32, F16 or BF16 quantised"},
+       "and from F16 and BF16, each of them quantised"},
   };
   for (const RefusedCase& c : cases) {
     const auto plan = PlanFor(c.trainers, c.workers);

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/plan/chunks.h"
+#include "core/stage/cast_of.h"
 #include "core/stage/piece_walk.h"
 #include "kernels/cuda/cast.h"
 #include "kernels/cuda/digest.h"
@@ -272,18 +273,18 @@ DeviceStager::Output DeviceStager::Place(Workspace& workspace, uint64_t begin, u
 void DeviceStager::StageBlock(const Workspace& workspace, const RouteShape& shape,
                               const PieceBlock& b, const std::byte* source, std::byte* destination,
                               bool all, Output& output) {
-  const bool casts = shape.transform == Transform::kF32ToBf16;
+  const auto cast = CastOf(shape.transform);
   const auto element = static_cast<int64_t>(shape.source_element_bytes);
   const auto columns = static_cast<int64_t>(b.columns);
-  if (!shape.transposed() && !casts) {
+  if (!shape.transposed() && !cast) {
     Check(kernels::cuda::CopyRows(destination, b.destination_pitch, source, b.source_pitch, b.rows,
                                   b.columns * shape.destination_element_bytes,
                                   all ? output.Absorb() : LeafSum(), workspace.stream));
     return;
   }
   if (!shape.transposed() && (b.rows == 1 || b.source_pitch == columns * element)) {
-    Check(kernels::cuda::CastF32ToBf16(destination, source, b.rows * b.columns,
-                                       all ? output.Absorb() : LeafSum(), workspace.stream));
+    Check(kernels::cuda::CastElements(*cast, destination, source, b.rows * b.columns,
+                                      all ? output.Absorb() : LeafSum(), workspace.stream));
     return;
   }
   const bool tiles = shape.transposed() && b.source_pitch == element;
@@ -293,11 +294,11 @@ void DeviceStager::StageBlock(const Workspace& workspace, const RouteShape& shap
     const std::byte* const from = source + row * b.source_pitch;
     std::byte* const to = destination + row * b.destination_pitch;
     if (!shape.transposed()) {
-      Check(kernels::cuda::CastF32ToBf16(to, from, b.columns, LeafSum(), workspace.stream));
-    } else if (casts) {
-      Check(kernels::cuda::CastTransposeF32ToBf16(to, b.destination_pitch, from,
-                                                  b.source_column_pitch, rows_at_once, b.columns,
-                                                  workspace.stream));
+      Check(kernels::cuda::CastElements(*cast, to, from, b.columns, LeafSum(), workspace.stream));
+    } else if (cast) {
+      Check(kernels::cuda::CastTranspose(*cast, to, b.destination_pitch, from,
+                                         b.source_column_pitch, rows_at_once, b.columns,
+                                         workspace.stream));
     } else {
       Check(kernels::cuda::Transpose(to, b.destination_pitch, from, b.source_column_pitch,
                                      rows_at_once, b.columns, shape.destination_element_bytes,

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/plan/chunks.h"
+#include "core/stage/cast_of.h"
 #include "core/stage/piece_walk.h"
 #include "kernels/cast.h"
 #include "kernels/copy.h"
@@ -30,10 +31,10 @@ void GatherRow(const RouteShape& shape, const std::byte* source, int64_t pitch,
       std::memcpy(near + i * element, source, element);
       source += pitch;
     }
-    if (shape.transform == Transform::kNone) {
-      kernels::CopyRows(destination, 0, near, 0, 1, now * element, Stores::kCached, digest);
+    if (const auto cast = CastOf(shape.transform)) {
+      kernels::CastElements(*cast, destination, near, now, Stores::kCached, digest);
     } else {
-      kernels::CastF32ToBf16(destination, near, now, Stores::kCached, digest);
+      kernels::CopyRows(destination, 0, near, 0, 1, now * element, Stores::kCached, digest);
     }
     destination += now * shape.destination_element_bytes;
     count -= now;
@@ -43,21 +44,22 @@ void GatherRow(const RouteShape& shape, const std::byte* source, int64_t pitch,
 void StageBlock(const RouteShape& shape, const PieceBlock& b, const std::byte* source,
                 std::byte* destination, Stores stores, DigestStream* digest) {
   const bool turned = shape.transposed();
-  if (!turned && shape.transform == Transform::kNone) {
+  const auto cast = CastOf(shape.transform);
+  if (!turned && !cast) {
     kernels::CopyRows(destination, b.destination_pitch, source, b.source_pitch, b.rows,
                       b.columns * shape.destination_element_bytes, stores, digest);
     return;
   }
   const bool tiles =
       b.rows > 1 && b.source_pitch == static_cast<int64_t>(shape.source_element_bytes);
-  if (turned && tiles) {
-    if (shape.transform == Transform::kNone) {
-      kernels::Transpose(destination, b.destination_pitch, source, b.source_column_pitch, b.rows,
-                         b.columns, shape.destination_element_bytes, digest);
-    } else {
-      kernels::CastTransposeF32ToBf16(destination, b.destination_pitch, source,
-                                      b.source_column_pitch, b.rows, b.columns, digest);
-    }
+  if (turned && tiles && !cast) {
+    kernels::Transpose(destination, b.destination_pitch, source, b.source_column_pitch, b.rows,
+                       b.columns, shape.destination_element_bytes, digest);
+    return;
+  }
+  if (turned && tiles && cast == kernels::Cast::kF32ToBf16) {  // Others are rare: by rows.
+    kernels::CastTransposeF32ToBf16(destination, b.destination_pitch, source, b.source_column_pitch,
+                                    b.rows, b.columns, digest);
     return;
   }
   for (size_t r = 0; r < b.rows; ++r) {
@@ -67,7 +69,7 @@ void StageBlock(const RouteShape& shape, const PieceBlock& b, const std::byte* s
     if (turned) {
       GatherRow(shape, from, b.source_column_pitch, to, b.columns, digest);
     } else {
-      kernels::CastF32ToBf16(to, from, b.columns, stores, digest);
+      kernels::CastElements(*cast, to, from, b.columns, stores, digest);
     }
   }
 }

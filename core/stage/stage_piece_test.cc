@@ -5,27 +5,22 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
+#include <array>
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "core/plan/chunks.h"
+#include "core/stage/cast_of.h"
 #include "kernels/digest.h"
+#include "kernels/scalar.h"
 
 namespace waybill {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-
-// Rounds to the even one if two are equally near. There are no NaNs here.
-uint16_t RoundToBf16(uint32_t bits) {
-  const uint32_t below = bits & 0xFFFF;
-  const uint16_t high = static_cast<uint16_t>(bits >> 16);
-  const bool up = below > 0x8000 || (below == 0x8000 && (high & 1) != 0);
-  return static_cast<uint16_t>(high + (up ? 1 : 0));
-}
 
 struct RandomRoute {
   std::vector<Axis> axes;
@@ -38,7 +33,9 @@ struct RandomRoute {
 RandomRoute MakeRoute(std::mt19937& random, Transform transform, uint32_t element) {
   RandomRoute route;
   const size_t count = 1 + random() % 3;
-  const uint32_t from = transform == Transform::kNone ? element : 4;
+  const auto cast = CastOf(transform);
+  const uint32_t from =
+      cast ? static_cast<uint32_t>(kernels::SizeBytes(kernels::SourceOf(*cast))) : element;
   std::vector<size_t> order(count);
   std::iota(order.begin(), order.end(), 0);
   if (random() % 2 == 0) std::shuffle(order.begin(), order.end(), random);
@@ -81,11 +78,10 @@ void ByDefinition(const RandomRoute& route, Bytes& packed, Bytes& placed) {
     }
     std::byte element[8];
     std::memcpy(element, &route.source[static_cast<size_t>(from)], shape.source_element_bytes);
-    if (shape.transform == Transform::kF32ToBf16) {
-      uint32_t bits;
-      std::memcpy(&bits, element, 4);
-      const uint16_t rounded = RoundToBf16(bits);
-      std::memcpy(element, &rounded, 2);
+    if (const auto cast = CastOf(shape.transform)) {
+      std::byte converted[4];
+      kernels::scalar::CastElements(*cast, converted, element, 1);
+      std::memcpy(element, converted, 4);
     }
     packed.insert(packed.end(), element, element + shape.destination_element_bytes);
     std::memcpy(&placed[static_cast<size_t>(to)], element, shape.destination_element_bytes);
@@ -94,11 +90,15 @@ void ByDefinition(const RandomRoute& route, Bytes& packed, Bytes& placed) {
 
 TEST(StagePiece, EveryCutOfEveryShapeGivesTheDefinitionsBytesAndDigest) {
   std::mt19937 random(11);
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < 500; ++round) {
     SCOPED_TRACE(round);
-    const bool cast = random() % 3 == 0;
-    const RandomRoute route = MakeRoute(random, cast ? Transform::kF32ToBf16 : Transform::kNone,
-                                        cast ? 2u : std::array{1u, 2u, 4u, 8u}[random() % 4]);
+    constexpr std::array kTransforms = {
+        std::pair{Transform::kNone, 1u},      std::pair{Transform::kNone, 2u},
+        std::pair{Transform::kNone, 4u},      std::pair{Transform::kNone, 8u},
+        std::pair{Transform::kF32ToBf16, 2u}, std::pair{Transform::kF32ToF16, 2u},
+        std::pair{Transform::kBf16ToF32, 4u}, std::pair{Transform::kF16ToF32, 4u}};
+    const auto [transform, element] = kTransforms[random() % kTransforms.size()];
+    const RandomRoute route = MakeRoute(random, transform, element);
     Bytes packed, placed;
     ByDefinition(route, packed, placed);
     const uint64_t digest = kernels::Digest(packed.data(), packed.size());

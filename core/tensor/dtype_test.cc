@@ -28,20 +28,28 @@ TEST(Dtype, AnUnknownNameIsAnErrorThatListsTheKnown) {
   EXPECT_FALSE(DtypeFromNumber(17).ok());
 }
 
-TEST(Format, OnlyTheSameFormatF32ToBf16AndQuantisationConvert) {
-  EXPECT_TRUE(CheckConversion({Dtype::kF32}, {Dtype::kBf16}).ok());
-  EXPECT_TRUE(CheckConversion({Dtype::kI8}, {Dtype::kI8}).ok());
-  EXPECT_EQ(
-      CheckConversion({Dtype::kBf16}, {Dtype::kF32}).message(),
-      "no conversion from BF16 to F32; there are: the same format, F32 to BF16, F32, F16 or BF16 "
-      "quantised");
+TEST(Format, CastsAreBetweenF32AndTheHalves) {
+  for (const Dtype from : {Dtype::kF32, Dtype::kF16, Dtype::kBf16, Dtype::kI8}) {
+    for (const Dtype to : {Dtype::kF32, Dtype::kF16, Dtype::kBf16, Dtype::kI8}) {
+      const bool floats = from != Dtype::kI8 && to != Dtype::kI8;
+      const bool one_is_f32 = (from == Dtype::kF32) != (to == Dtype::kF32);
+      EXPECT_EQ(CheckConversion({from}, {to}).ok(), from == to || (floats && one_is_f32))
+          << Name(from) << " to " << Name(to);
+    }
+  }
+  EXPECT_EQ(CheckConversion({Dtype::kBf16}, {Dtype::kF16}).message(),
+            "no conversion from BF16 to F16; there are: the same format, F32 to and from F16 and "
+            "BF16, each of them quantised");
+}
+
+TEST(Format, FloatsAreQuantised) {
   for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBf16}) {
     EXPECT_TRUE(CheckConversion({dtype}, Format::Quantised({})).ok());
     EXPECT_TRUE(CheckConversion({dtype}, Format::Scales({})).ok());
   }
   EXPECT_EQ(CheckConversion({Dtype::kI8}, Format::Quantised({})).message(),
             "no conversion from I8 to F8_E4M3 by 128x128 with F32 scales; there are: the same "
-            "format, F32 to BF16, F32, F16 or BF16 quantised");
+            "format, F32 to and from F16 and BF16, each of them quantised");
 }
 
 }  // namespace

@@ -6,19 +6,17 @@ namespace waybill {
 
 absl::Status CheckConversion(const Format& source, const Format& destination) {
   if (source == destination) return absl::OkStatus();
-  const bool plain = source.content == Content::kPlain;
-  if (plain && destination.content == Content::kPlain && source.dtype == Dtype::kF32 &&
-      destination.dtype == Dtype::kBf16) {
-    return absl::OkStatus();
+  const bool from_half = source.dtype == Dtype::kBf16 || source.dtype == Dtype::kF16;
+  const bool to_half = destination.dtype == Dtype::kBf16 || destination.dtype == Dtype::kF16;
+  const bool from_f32 = source.dtype == Dtype::kF32;
+  if (source.content == Content::kPlain) {
+    const bool casts = (from_f32 && to_half) || (from_half && destination.dtype == Dtype::kF32);
+    const bool plain = destination.content == Content::kPlain;
+    if (plain ? casts : from_f32 || from_half) return absl::OkStatus();
   }
-  if (plain && destination.content != Content::kPlain &&
-      (source.dtype == Dtype::kF32 || source.dtype == Dtype::kBf16 ||
-       source.dtype == Dtype::kF16)) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("no conversion from ", ToString(source), " to ", ToString(destination),
-                   "; there are: the same format, F32 to BF16, F32, F16 or BF16 quantised"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "no conversion from ", ToString(source), " to ", ToString(destination),
+      "; there are: the same format, F32 to and from F16 and BF16, each of them quantised"));
 }
 
 std::string ToString(const Format& format) {

@@ -7,18 +7,23 @@
 namespace waybill::kernels::cuda {
 namespace {
 
-constinit Kernel cast_aligned_kernel("WaybillCastAligned");
-constinit Kernel cast_any_kernel("WaybillCastAny");
+// By Cast, then for aligned memory or for any.
+constinit Kernel kernels[4][2] = {
+    {Kernel("WaybillCastF32ToBf16Aligned"), Kernel("WaybillCastF32ToBf16Any")},
+    {Kernel("WaybillCastF32ToF16Aligned"), Kernel("WaybillCastF32ToF16Any")},
+    {Kernel("WaybillCastBf16ToF32Aligned"), Kernel("WaybillCastBf16ToF32Any")},
+    {Kernel("WaybillCastF16ToF32Aligned"), Kernel("WaybillCastF16ToF32Any")},
+};
 
 }  // namespace
 
-Outcome CastF32ToBf16(void* dst, const void* src, size_t count, const LeafSum& digest,
-                      Stream stream) {
+Outcome CastElements(Cast cast, void* dst, const void* src, size_t count, const LeafSum& digest,
+                     Stream stream) {
   if (count == 0) return {};
-  const LeafWork work = LeafWorkOf(1, count * 2, digest);
-  const CastArguments arguments{work, static_cast<uint16_t*>(dst), static_cast<const float*>(src)};
+  const LeafWork work = LeafWorkOf(1, count * SizeBytes(DestinationOf(cast)), digest);
+  const CastArguments arguments{work, dst, src};
   const bool is_aligned = SharedAlignment({AddressOf(dst), AddressOf(src)}) == kChunkBytes;
-  return (is_aligned ? cast_aligned_kernel : cast_any_kernel)(LaunchOf(work), arguments, stream);
+  return kernels[static_cast<size_t>(cast)][is_aligned ? 0 : 1](LaunchOf(work), arguments, stream);
 }
 
 }  // namespace waybill::kernels::cuda

@@ -7,12 +7,13 @@
 
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/leaf_sum.h"
+#include "kernels/elements.h"
 
 namespace waybill::kernels::cuda {
 
-// As CastF32ToBf16 of kernels/cast.h. `src` is aligned to 4 bytes and `dst` to 2; fastest at 16.
-Outcome CastF32ToBf16(void* dst, const void* src, size_t count, const LeafSum& digest,
-                      Stream stream);
+// As CastElements of kernels/cast.h. Fastest where both sides are aligned to 16 bytes.
+Outcome CastElements(Cast cast, void* dst, const void* src, size_t count, const LeafSum& digest,
+                     Stream stream);
 
 }  // namespace waybill::kernels::cuda
 

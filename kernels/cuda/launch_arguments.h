@@ -36,8 +36,8 @@ struct RowsArguments {
 
 struct CastArguments {
   LeafWork work;  // One row.
-  uint16_t* dst;
-  const float* src;
+  void* dst;
+  const void* src;
 };
 
 struct TransposeArguments {

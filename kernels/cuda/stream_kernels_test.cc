@@ -157,20 +157,26 @@ TEST_F(StreamKernels, ManyLeaves) {
   ASSERT_TRUE(to.GuardsHold());
 }
 
-TEST_F(StreamKernels, FloatsBecomeBf16) {
-  const SkewedBytes all = AllInputs(Wide::kF32);
-  for (const size_t count : {size_t{1}, size_t{7}, size_t{8}, size_t{9}, size_t{2047}, size_t{2048},
-                             size_t{2049}, size_t{10000}, all.size() / 4}) {
-    for (const size_t skew : {0, 4}) {
-      std::vector<uint8_t> expected(count * 2);
-      const DeviceBytes from(all.data(), count * 4, skew);
-      const DeviceBytes to(count * 2, skew / 2);
-      const DeviceSum sum;
-      ASSERT_QUEUED(CastF32ToBf16(to.data(), from.data(), count, sum.From(1), stream_));
-      scalar::CastF32ToBf16(expected.data(), all.data(), count);
-      ASSERT_EQ(to.Read(), expected) << count << ", skew " << skew;
-      ASSERT_TRUE(to.GuardsHold());
-      ASSERT_EQ(sum.Read(), scalar::LeafSum(expected.data(), expected.size(), 1));
+constexpr Cast kCasts[] = {Cast::kF32ToBf16, Cast::kF32ToF16, Cast::kBf16ToF32, Cast::kF16ToF32};
+
+TEST_F(StreamKernels, Casts) {
+  for (const Cast cast : kCasts) {
+    const size_t from_bytes = SizeBytes(SourceOf(cast)), to_bytes = SizeBytes(DestinationOf(cast));
+    const SkewedBytes all = AllInputs(SourceOf(cast));
+    for (const size_t count :
+         {size_t{1}, size_t{7}, size_t{8}, size_t{9}, size_t{2047}, size_t{2048}, size_t{2049},
+          size_t{10000}, all.size() / from_bytes}) {
+      for (const size_t skew : {0, 1}) {
+        std::vector<uint8_t> expected(count * to_bytes);
+        const DeviceBytes from(all.data(), count * from_bytes, skew * from_bytes);
+        const DeviceBytes to(count * to_bytes, skew * to_bytes);
+        const DeviceSum sum;
+        ASSERT_QUEUED(CastElements(cast, to.data(), from.data(), count, sum.From(1), stream_));
+        scalar::CastElements(cast, expected.data(), all.data(), count);
+        ASSERT_EQ(to.Read(), expected) << count << ", skew " << skew;
+        ASSERT_TRUE(to.GuardsHold());
+        ASSERT_EQ(sum.Read(), scalar::LeafSum(expected.data(), expected.size(), 1));
+      }
     }
   }
 }
@@ -200,16 +206,23 @@ TEST_F(StreamKernels, Transposes) {
 
 TEST_F(StreamKernels, TransposesWithACast) {
   const size_t rows = 100, columns = 70;
-  const SkewedBytes src = AllInputs(Wide::kF32);
-  std::vector<uint8_t> expected(rows * columns * 2);
-  const uint8_t* const begin = src.data() + 0x7f00 * 24;  // Large numbers, infinity and NaNs.
-  scalar::CastTransposeF32ToBf16(expected.data(), columns * 2, begin, rows * 4, rows, columns);
-  const DeviceBytes from(begin, rows * columns * 4);
-  const DeviceBytes to(expected.size());
-  ASSERT_QUEUED(CastTransposeF32ToBf16(to.data(), columns * 2, from.data(), rows * 4, rows, columns,
-                                       stream_));
-  EXPECT_EQ(to.Read(), expected);
-  EXPECT_TRUE(to.GuardsHold());
+  for (const Cast cast : kCasts) {
+    const auto from_bytes = static_cast<ptrdiff_t>(SizeBytes(SourceOf(cast)));
+    const auto to_bytes = static_cast<ptrdiff_t>(SizeBytes(DestinationOf(cast)));
+    const SkewedBytes src = AllInputs(SourceOf(cast));
+    std::vector<uint8_t> expected(rows * columns * to_bytes);
+    // Large numbers, infinity and NaNs.
+    const uint8_t* const begin =
+        src.data() + (from_bytes == 4 ? 0x7f00 * 24 : src.size() / 2 - 5000 * 2);
+    scalar::CastTranspose(cast, expected.data(), columns * to_bytes, begin, rows * from_bytes, rows,
+                          columns);
+    const DeviceBytes from(begin, rows * columns * from_bytes);
+    const DeviceBytes to(expected.size());
+    ASSERT_QUEUED(CastTranspose(cast, to.data(), columns * to_bytes, from.data(), rows * from_bytes,
+                                rows, columns, stream_));
+    EXPECT_EQ(to.Read(), expected);
+    EXPECT_TRUE(to.GuardsHold());
+  }
 }
 
 TEST_F(StreamKernels, TransposeRefusesWhatIsNotAligned) {

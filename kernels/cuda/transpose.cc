@@ -15,7 +15,10 @@ constinit Kernel transpose1_kernel("WaybillTranspose1");
 constinit Kernel transpose2_kernel("WaybillTranspose2");
 constinit Kernel transpose4_kernel("WaybillTranspose4");
 constinit Kernel transpose8_kernel("WaybillTranspose8");
-constinit Kernel transpose_f32_to_bf16_kernel("WaybillTransposeF32ToBf16");
+// By Cast.
+constinit Kernel cast_kernels[4] = {
+    Kernel("WaybillTransposeF32ToBf16"), Kernel("WaybillTransposeF32ToF16"),
+    Kernel("WaybillTransposeBf16ToF32"), Kernel("WaybillTransposeF16ToF32")};
 
 Kernel* KernelOf(size_t element_bytes) {
   switch (element_bytes) {
@@ -67,10 +70,10 @@ Outcome Transpose(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src
                stream);
 }
 
-Outcome CastTransposeF32ToBf16(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src_pitch,
-                               size_t rows, size_t columns, Stream stream) {
-  return Queue(transpose_f32_to_bf16_kernel, dst, dst_pitch, src, src_pitch, rows, columns, 2, 4,
-               stream);
+Outcome CastTranspose(Cast cast, void* dst, ptrdiff_t dst_pitch, const void* src,
+                      ptrdiff_t src_pitch, size_t rows, size_t columns, Stream stream) {
+  return Queue(cast_kernels[static_cast<size_t>(cast)], dst, dst_pitch, src, src_pitch, rows,
+               columns, SizeBytes(DestinationOf(cast)), SizeBytes(SourceOf(cast)), stream);
 }
 
 }  // namespace waybill::kernels::cuda

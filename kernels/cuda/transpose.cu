@@ -7,13 +7,21 @@
 namespace waybill::kernels::cuda {
 namespace {
 
-__device__ uint16_t Convert(float value, const uint16_t*) { return scalar::F32ToBf16(value); }
-template <typename T>
-__device__ T Convert(T value, const T*) {
-  return value;
-}
+struct Same {
+  template <typename T>
+  __device__ static T Of(T bits) {
+    return bits;
+  }
+};
 
-template <typename From, typename To>
+template <Cast kCast>
+struct Converted {
+  __device__ static uint32_t Of(uint32_t bits) {
+    return F32ToWide(WideToF32(bits, SourceOf(kCast)), DestinationOf(kCast));
+  }
+};
+
+template <typename From, typename To, typename Element>
 __device__ void TransposeTile(const TransposeArguments& arguments) {
   constexpr unsigned kRowsAtOnce = kThreads / kTransposeTile;
   // Neighbouring rows lie in different banks.
@@ -31,7 +39,7 @@ __device__ void TransposeTile(const TransposeArguments& arguments) {
     if (first_column + i >= arguments.columns || first_row + x >= arguments.rows) continue;
     const From* const row = reinterpret_cast<const From*>(
         src + static_cast<ptrdiff_t>(first_column + i) * arguments.src_pitch);
-    tile[i][x] = Convert(row[first_row + x], static_cast<const To*>(nullptr));
+    tile[i][x] = static_cast<To>(Element::Of(row[first_row + x]));
   }
   __syncthreads();
   char* const dst = static_cast<char*>(arguments.dst);
@@ -46,16 +54,19 @@ __device__ void TransposeTile(const TransposeArguments& arguments) {
 
 }  // namespace
 
-#define WAYBILL_TRANSPOSE(name, from, to)                                            \
+#define WAYBILL_TRANSPOSE(name, from, to, element)                                   \
   extern "C" __global__ void __launch_bounds__(kThreads)                             \
       WaybillTranspose##name(const __grid_constant__ TransposeArguments arguments) { \
-    TransposeTile<from, to>(arguments);                                              \
+    TransposeTile<from, to, element>(arguments);                                     \
   }
 
-WAYBILL_TRANSPOSE(1, uint8_t, uint8_t)
-WAYBILL_TRANSPOSE(2, uint16_t, uint16_t)
-WAYBILL_TRANSPOSE(4, uint32_t, uint32_t)
-WAYBILL_TRANSPOSE(8, uint64_t, uint64_t)
-WAYBILL_TRANSPOSE(F32ToBf16, float, uint16_t)
+WAYBILL_TRANSPOSE(1, uint8_t, uint8_t, Same)
+WAYBILL_TRANSPOSE(2, uint16_t, uint16_t, Same)
+WAYBILL_TRANSPOSE(4, uint32_t, uint32_t, Same)
+WAYBILL_TRANSPOSE(8, uint64_t, uint64_t, Same)
+WAYBILL_TRANSPOSE(F32ToBf16, uint32_t, uint16_t, Converted<Cast::kF32ToBf16>)
+WAYBILL_TRANSPOSE(F32ToF16, uint32_t, uint16_t, Converted<Cast::kF32ToF16>)
+WAYBILL_TRANSPOSE(Bf16ToF32, uint16_t, uint32_t, Converted<Cast::kBf16ToF32>)
+WAYBILL_TRANSPOSE(F16ToF32, uint16_t, uint32_t, Converted<Cast::kF16ToF32>)
 
 }  // namespace waybill::kernels::cuda

@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "kernels/cuda/driver.h"
+#include "kernels/elements.h"
 
 namespace waybill::kernels::cuda {
 
@@ -14,10 +15,9 @@ namespace waybill::kernels::cuda {
 Outcome Transpose(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src_pitch, size_t rows,
                   size_t columns, size_t element_bytes, Stream stream);
 
-// The same for floats that become BF16 on the way. `src` and its pitch are aligned to 4 bytes,
-// `dst` and its pitch to 2.
-Outcome CastTransposeF32ToBf16(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src_pitch,
-                               size_t rows, size_t columns, Stream stream);
+// The same for elements that are cast on the way.
+Outcome CastTranspose(Cast cast, void* dst, ptrdiff_t dst_pitch, const void* src,
+                      ptrdiff_t src_pitch, size_t rows, size_t columns, Stream stream);
 
 }  // namespace waybill::kernels::cuda
 

@@ -51,9 +51,9 @@ def write(address, data):
     check(driver.cuMemcpyHtoD_v2(ctypes.c_uint64(address), pointer, ctypes.c_size_t(data.nbytes)))
 
 
-def read(array):
-    """Of WEIGHTS' shape."""
-    got = numpy.zeros_like(WEIGHTS)
+def read(array, like=None):
+    """The array's elements, in an array as `like`, or as WEIGHTS."""
+    got = numpy.zeros_like(WEIGHTS if like is None else like)
     address, pointer = ctypes.c_uint64(array.address), got.ctypes.data_as(ctypes.c_void_p)
     check(driver.cuMemcpyDtoH_v2(pointer, address, ctypes.c_size_t(got.nbytes)))
     return got
@@ -103,6 +103,25 @@ def test_versions_go_from_a_gpu_to_a_gpu():
         job.join()
         trainer.publish(1).committed.wait(PATIENCE)
         assert (read(target) == WEIGHTS).all()
+
+
+@pytest.mark.parametrize(("held", "wanted"), [("float32", "float16"), ("float16", "float32")])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_gpu_casts_on_the_way(held, wanted, turned):
+    weights = (WEIGHTS / 7).astype(held)
+    shape = weights.shape[::-1] if turned else weights.shape
+    strides = (1, shape[1]) if turned else (shape[1], 1)
+    with Gpu() as gpu, Job() as job:
+        zeros = numpy.zeros(shape, wanted)
+        target = gpu.array(zeros)
+        trainer, worker = job.trainer(), job.worker(mode="shadow-copy")
+        trainer.add("weight", gpu.array(weights))
+        part = waybill.Part("weight", weights.shape, at=(0, 0), strides=strides)
+        worker.add("target", target, parts=[part])
+        job.join()
+        trainer.publish(1).committed.wait(PATIENCE)
+        found = read(target, zeros)
+        assert ((found.T if turned else found) == weights.astype(wanted)).all()
 
 
 def test_a_rank_may_hold_both():

@@ -250,3 +250,40 @@ def test_a_dtensor_as_destination():
         trainer.publish(1).committed.wait(PATIENCE)
     assert torch.equal(shown.to_local(), weights)
     dist.destroy_process_group()
+
+
+CASTS = [
+    ("float32", "bfloat16"),
+    ("float32", "float16"),
+    ("bfloat16", "float32"),
+    ("float16", "float32"),
+]
+
+
+@pytest.mark.parametrize(("held", "wanted"), CASTS)
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_cast_on_the_way_is_that_of_torch(held, wanted, turned):
+    """Every F16 and BF16, and every upper half of a float with lower halves that round up, down and to even."""
+    if held == "float32":
+        lower = torch.tensor([0, 1, 0xFFF, 0x1000, 0x1001, 0x7FFF, 0x8000, 0x8001])
+        bits = (torch.arange(-0x8000, 0x8000)[:, None] * 0x10000 + lower).int()
+    else:
+        bits = torch.arange(-0x8000, 0x8000).short().reshape(-1, 8)
+    values = bits.view(getattr(torch, held)).contiguous()
+    shape = values.shape[::-1] if turned else values.shape
+    received = torch.zeros(shape, dtype=getattr(torch, wanted))
+    strides = received.T.stride() if turned else received.stride()
+    part = waybill.Part("w", values.shape, at=(0, 0), strides=strides)
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(mode="shadow-copy")
+        trainer.add("w", values)
+        worker.add("p", received, parts=[part])
+        job.join()
+        trainer.publish(1).committed.wait(PATIENCE)
+        worker.await_version(1, PATIENCE)
+    expected = values.to(received.dtype)
+    found = received.T if turned else received
+    numbers = ~expected.isnan()
+    assert torch.equal(found.isnan(), expected.isnan())
+    assert torch.equal(found[numbers], expected[numbers])
+    assert torch.equal(found[numbers].signbit(), expected[numbers].signbit())

@@ -1,0 +1,32 @@
+// The kernels' name of what a route does to its elements.
+#ifndef WAYBILL_CORE_STAGE_CAST_OF_H_
+#define WAYBILL_CORE_STAGE_CAST_OF_H_
+
+#include <optional>
+
+#include "core/plan/route_table.h"
+#include "kernels/elements.h"
+
+namespace waybill {
+
+// Returns the cast, or nothing if elements stay as they are or are quantised.
+constexpr std::optional<kernels::Cast> CastOf(Transform transform) {
+  switch (transform) {
+    case Transform::kNone:
+    case Transform::kQuantise:
+      break;
+    case Transform::kF32ToBf16:
+      return kernels::Cast::kF32ToBf16;
+    case Transform::kF32ToF16:
+      return kernels::Cast::kF32ToF16;
+    case Transform::kBf16ToF32:
+      return kernels::Cast::kBf16ToF32;
+    case Transform::kF16ToF32:
+      return kernels::Cast::kF16ToF32;
+  }
+  return std::nullopt;
+}
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_STAGE_CAST_OF_H_
