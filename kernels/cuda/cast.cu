@@ -83,14 +83,14 @@ struct CastMaker {
 
 }  // namespace
 
-#define WAYBILL_CAST(name, suffix, aligned)                                        \
-  extern "C" __global__ void __launch_bounds__(kThreads)                           \
-      WaybillCast##name##suffix(const __grid_constant__ CastArguments arguments) { \
-    MakeLeaves<4>(arguments.work, CastMaker<Cast::k##name, aligned>{arguments});   \
+#define WAYBILL_CAST(name, suffix, aligned, chunks)                                   \
+  extern "C" __global__ void __launch_bounds__(kThreads)                              \
+      WaybillCast##name##suffix(const __grid_constant__ CastArguments arguments) {    \
+    MakeLeaves<chunks>(arguments.work, CastMaker<Cast::k##name, aligned>{arguments}); \
   }
-#define WAYBILL_CASTS(name)         \
-  WAYBILL_CAST(name, Aligned, true) \
-  WAYBILL_CAST(name, Any, false)
+#define WAYBILL_CASTS(name)            \
+  WAYBILL_CAST(name, Aligned, true, 4) \
+  WAYBILL_CAST(name, Any, false, 1)
 
 WAYBILL_CASTS(F32ToBf16)
 WAYBILL_CASTS(F32ToF16)
