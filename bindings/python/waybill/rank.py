@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from waybill import _waybill
-from waybill.errors import DeadlineExceeded, FailedPrecondition
+from waybill.errors import Cancelled, DeadlineExceeded, FailedPrecondition
 from waybill.events import Ended, Event, event_of
 from waybill.holdings import Holdings
 from waybill.memory import Memory, torch_address
@@ -135,6 +135,9 @@ class Rank:
         core = self._core
         if core is None:
             core = self._core = self._make()
+            if self._left:  # Another thread has called close().
+                self.close()
+                raise Cancelled("join: the rank was closed")
         until = deadline_ns(deadline)
         return self._pump.begin(lambda token: core.join(until, token))
 

@@ -151,6 +151,7 @@ class Worker(Rank):
         self._verify_threads = verify_threads
         self._catch_up = catch_up
         self._gpu = gpu
+        self._received_version = 0  # The newest version whose Commit receive() has answered.
 
     def add(
         self,
@@ -280,7 +281,13 @@ class Worker(Rank):
             self._watch_owner(name, model, name)
         return recording
 
-    def receive(self, version: int | None = None, deadline: float | None = None) -> int:
+    def receive(
+        self,
+        version: int | None = None,
+        deadline: float | None = None,
+        *,
+        after_commit: Callable[[], None] | None = None,
+    ) -> int:
         """Takes part in an update from its Prepare until it is shown, and returns the version that is shown.
 
         It answers every question of the updates that it meets with yes. Pause the engine before this call and resume it
@@ -291,17 +298,30 @@ class Worker(Rank):
                   has not been received.
         deadline  In seconds from now; None: no limit. An update goes on after the deadline, and the next call goes on
                   with it.
+        after_commit  Called once a version is in the tensors and before it is reported as shown, for the steps that an
+                  engine runs after loading. If it raises, the version is reported as shown all the same, because
+                  the decision is final, and the exception is raised here. Needs "commit" in `ask`.
 
-        Raises the reason why the version is not shown, if it is aborted: in place, the engine has to stay paused.
+        Raises the reason for the abort if the version is aborted; in place, the engine has to stay paused then.
         Raises FailedPrecondition, and refuses the version, if a torch tensor has moved since it was added;
         DeadlineExceeded; Cancelled if this rank has left; or the reason why the controller has dismissed it.
         """
         core = cast(_waybill.Worker, self._joined())
+        if after_commit is not None and not self._ask & ASKS["commit"]:
+            raise InvalidArgument(
+                'receive: after_commit needs a worker that is asked before it shows a version: add "commit" to `ask`'
+            )
         until = None if deadline is None else time.monotonic() + deadline
         moved: WaybillError | None = None
 
+        def newest() -> int:
+            # A worker that is asked has a version once its question is answered; the engine's state says so earlier.
+            if self._ask & ASKS["commit"]:
+                return self._received_version
+            return int(core.state()["shown_version"])
+
         def shown() -> bool:
-            return version is not None and int(core.state()["shown_version"]) >= version
+            return version is not None and newest() >= version
 
         while True:
             left = None if until is None else max(0.0, until - time.monotonic())
@@ -310,7 +330,7 @@ class Worker(Rank):
                 raise DeadlineExceeded(f"{wanted} was not shown within {deadline} s")
             if not self._unread:
                 if shown():
-                    return int(core.state()["shown_version"])
+                    return newest()
                 raise Cancelled("the worker has left")
             event = self._unread.popleft()
             wanted_one = version is None or event.version >= version
@@ -320,7 +340,12 @@ class Worker(Rank):
                 except FailedPrecondition as error:
                     moved = error  # The Abort follows.
             elif isinstance(event, Commit):
-                event.shown()
+                try:
+                    if after_commit is not None:
+                        after_commit()
+                finally:
+                    event.shown()
+                    self._received_version = max(self._received_version, event.version)
                 if wanted_one:
                     return event.version
             elif isinstance(event, Abort):

@@ -253,3 +253,40 @@ def test_a_version_that_is_shown_is_not_waited_for():
         worker.leave()
         with pytest.raises(waybill.Cancelled, match="has left"):
             worker.receive()
+
+
+def test_a_step_after_the_commit_runs_before_the_version_is_reported_as_shown():
+    engine, seen = Engine(), []
+    with Job() as job:
+        trainer, worker, _ = job_of(job, engine, mode="shadow-copy", ask=("commit",))
+        publish = trainer.publish_async(1, deadline=PATIENCE)
+
+        def step():
+            assert_loaded(engine, 1)
+            seen.append("all" in publish.outcomes)
+
+        assert worker.receive(1, deadline=PATIENCE, after_commit=step) == 1
+        publish.committed.wait(PATIENCE)
+        assert seen == [False]
+
+
+def test_a_step_that_fails_after_the_commit_is_raised_and_the_version_stays():
+    engine = Engine()
+    with Job() as job:
+        trainer, worker, _ = job_of(job, engine, mode="shadow-copy", ask=("commit",))
+        publish = trainer.publish_async(1, deadline=PATIENCE)
+
+        def step():
+            raise RuntimeError("the layer cannot be repacked")
+
+        with pytest.raises(RuntimeError, match="the layer cannot be repacked"):
+            worker.receive(1, deadline=PATIENCE, after_commit=step)
+        publish.committed.wait(PATIENCE)
+        assert worker.state.shown_version == 1
+
+
+def test_a_step_after_the_commit_needs_a_worker_that_is_asked():
+    with Job() as job:
+        _, worker, _ = job_of(job, Engine(), mode="shadow-copy")
+        with pytest.raises(waybill.InvalidArgument, match='add "commit" to `ask`'):
+            worker.receive(1, after_commit=lambda: None)
