@@ -1,0 +1,148 @@
+"""The trainer side: each trainer process is one Waybill trainer, and lends the tensors of its model."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from math import ceil, prod
+from typing import Any, ClassVar
+
+from vllm.distributed.weight_transfer.base import (  # type: ignore[import-not-found, unused-ignore]
+    ModuleSource,
+    ParamMeta,
+    Shard,
+    TrainerInitInfo,
+    TrainerWeightTransferEngine,
+    WeightSource,
+)
+
+from waybill.errors import InvalidArgument
+from waybill.integrations.sender import Sender
+from waybill.integrations.vllm.clients import client_of
+from waybill.trainer import Trainer
+
+
+def _distributed(function: str, variable: str, otherwise: int) -> int:
+    import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
+
+    if dist.is_available() and dist.is_initialized():
+        return int(getattr(dist, function)())
+    return int(os.environ.get(variable, otherwise))
+
+
+@dataclass
+class WaybillInit(TrainerInitInfo):  # type: ignore[misc, unused-ignore]
+    """Names the job that this trainer joins.
+
+    controller  Address and port of the controller; the addresses of several controllers are separated by commas.
+    job, token, fabric
+                As in waybill.Trainer. Rank 0 passes them on to the engines.
+    deadline    In seconds, for joining and for each update.
+    rank, world The rank of this trainer and the number of trainers. The default is torch.distributed's, else the
+                environment's RANK and WORLD_SIZE, else 0 of 1.
+    """
+
+    backend: ClassVar[str] = "waybill"
+
+    controller: str
+    job: str = ""
+    token: str | None = None
+    fabric: str = "auto"
+    deadline: float = 600.0
+    rank: int = field(kw_only=True, default_factory=lambda: _distributed("get_rank", "RANK", 0))
+    world: int = field(
+        kw_only=True, default_factory=lambda: _distributed("get_world_size", "WORLD_SIZE", 1)
+    )
+
+
+class WaybillTrainer(TrainerWeightTransferEngine):  # type: ignore[misc, unused-ignore]
+    """Sends a trainer's weights to engines. Create it with trainer_init() on every trainer rank."""
+
+    init_info_cls = WaybillInit
+
+    @classmethod
+    def trainer_init(
+        cls, init_info: WaybillInit, *, client: Any, source: Any = None
+    ) -> WaybillTrainer:
+        """Joins the job, and on rank 0 also makes the engines of `client` join it.
+
+        client  An LLM, HTTPClient(address), or another object with vLLM's four calls; a list of them for several engines.
+                Only rank 0 uses it.
+        source  ModuleSource(model) lends the model's tensors, including FSDP2's shards, without a copy; they must not move.
+                From any other WeightSource each tensor is copied once per version.
+        """
+        if source is None:
+            raise InvalidArgument("trainer_init: source is None: pass ModuleSource(model)")
+        return cls(init_info, client_of(client) if init_info.is_sender else None, source)
+
+    def __init__(self, init_info: WaybillInit, client: Any, source: WeightSource) -> None:
+        super().__init__(
+            client=client, source=source, is_sender=init_info.is_sender, rank=init_info.rank
+        )
+        self._copies: dict[str, Any] = {}
+        trainer = Trainer(
+            init_info.controller,
+            job=init_info.job,
+            token=init_info.token,
+            rank=init_info.rank,
+            world=init_info.world,
+            fabric=init_info.fabric,
+        )
+        try:
+            self._lend(trainer, source)
+        except BaseException:
+            trainer.close()
+            raise
+        told = {
+            name: getattr(init_info, name)
+            for name in ("controller", "job", "token", "fabric", "deadline")
+        }
+        self._sender = Sender(trainer, client, told, init_info.deadline)
+
+    def _lend(self, trainer: Trainer, source: WeightSource) -> None:
+        if isinstance(source, ModuleSource):
+            trainer.add_module(source._module)
+            return
+        metas = {meta.name: meta for meta in source.metadata}
+        for name, tensor in _pieces(source):
+            meta = metas[name]
+            copy = self._copies[name] = tensor.detach().clone()
+            local = source.implements_iter_local()
+            box = _box(meta, self.rank) if local else [(0, n) for n in meta.shape]
+            trainer.add(name, copy, box=box, shape=meta.shape)
+
+    def send_weights(self, version: int | None = None) -> int:
+        """Makes all engines serve the present weights, and returns their version. Call it on every trainer rank.
+
+        The weights must not change during the call. If it raises, the engines serve the old weights.
+
+        version  Must be greater than every version before. None: the previous version plus one.
+        """
+        for name, tensor in _pieces(self.source) if self._copies else ():
+            self._copies[name].copy_(tensor)
+        return self._sender.send(version)
+
+    def shutdown(self) -> None:
+        """Leaves the job."""
+        self._sender.close()
+
+
+def _pieces(source: Any) -> Any:
+    return source.iter_local() if source.implements_iter_local() else source.iter_full()
+
+
+def _box(meta: ParamMeta, rank: int) -> list[tuple[int, int]]:
+    """Returns the box of a tensor that a rank owns, cut as torch.chunk() does, the outermost axis first."""
+    box = [(0, n) for n in meta.shape]
+    if meta.owners is None or meta.placements is None:
+        return box
+    place = meta.owners.index(rank)
+    for axis, placement in enumerate(meta.placements):
+        count = meta.mesh_shape[axis]
+        index = place // prod(meta.mesh_shape[axis + 1 :]) % count
+        if isinstance(placement, Shard):
+            begin, end = box[placement.dim]
+            size = ceil((end - begin) / count)
+            first = min(begin + index * size, end)
+            box[placement.dim] = (first, min(first + size, end))
+    return box

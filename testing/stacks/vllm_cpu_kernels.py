@@ -1,0 +1,97 @@
+"""Implements in torch the CPU kernels that vLLM's published wheel lacks, so that the engine runs without a GPU.
+
+The kernels are slow, and only those that the models of the tests use are here. `run` installs this module as a plug-in of
+vLLM, which loads it in each of its processes.
+"""
+
+from hashlib import sha256
+
+import torch
+
+
+def digests(model):
+    """Returns the SHA-256 of each parameter of a rank's model, by name.
+
+    It stands in this module because the processes of an engine can import it.
+    """
+    return {
+        name: sha256(tensor.detach().cpu().contiguous().view(torch.uint8).numpy()).hexdigest()
+        for name, tensor in model.named_parameters()
+        if tensor.numel()
+    }
+
+
+def _nothing(*_args):
+    pass
+
+
+def _slot_mapping(starts, positions, table, slots, size):
+    for request in range(len(starts) - 1):
+        tokens = slice(int(starts[request]), int(starts[request + 1]))
+        at = positions[tokens]
+        slots[tokens] = table[request][at // size].to(slots.dtype) * size + at % size
+
+
+def _cache(key, value, key_cache, value_cache, slots, *_):
+    size = key_cache.shape[2]
+    kept = slots >= 0
+    slots = slots[kept].long()
+    at = slots // size, slice(None), slots % size
+    key_cache[at] = key[: len(kept)][kept]
+    value_cache[at] = value[: len(kept)][kept]
+
+
+def _attend(
+    query, keys, values, output, starts, lengths, scale, causal, _alibi, _window, table, *_
+):
+    size, heads = keys.shape[2], query.shape[1] // keys.shape[1]
+    for request, length in enumerate(lengths.tolist()):
+        first, last = int(starts[request]), int(starts[request + 1])
+        if last <= first:
+            continue
+        blocks = table[request][: -(-length // size)].long()
+        k, v = (
+            cache[blocks].permute(1, 0, 2, 3).flatten(1, 2)[:, :length].float()
+            for cache in (keys, values)
+        )
+        q = query[first:last].float().transpose(0, 1)
+        scores = q @ k.repeat_interleave(heads, 0).transpose(1, 2) * scale
+        if causal:
+            rows = torch.arange(length - (last - first), length)[:, None]
+            scores.masked_fill_(torch.arange(length)[None, :] > rows, float("-inf"))
+        sums = scores.softmax(-1) @ v.repeat_interleave(heads, 0)
+        output[first:last] = sums.transpose(0, 1).reshape(output[first:last].shape)
+
+
+def _pack_experts(weight, packed, _isa):
+    """Stores the experts in another order, as real kernels do. An update that does not pack again generates nonsense."""
+    packed.copy_(weight.flip(-1))
+
+
+def _experts(out, tokens, w13, w2, _b13, _b2, weights, chosen, _skip, act, _isa):
+    assert act == "silu", act
+    w13, w2 = w13.flip(-1).float(), w2.flip(-1).float()
+    sums = torch.zeros(tokens.shape)
+    for t, token in enumerate(tokens.float()):
+        for weight, expert in zip(weights[t].tolist(), chosen[t].tolist(), strict=True):
+            gate, up = (w13[expert] @ token).chunk(2)
+            sums[t] += weight * (w2[expert] @ (torch.nn.functional.silu(gate) * up))
+    out.copy_(sums)
+
+
+def install():
+    """Registers the kernels. vLLM calls it in each of its processes."""
+    # With AMX, vLLM would choose kernels that only its own CPU build has.
+    torch.cpu._is_amx_tile_supported = lambda: False
+    for name, kernel in {
+        "compute_slot_mapping_kernel_impl": _slot_mapping,
+        "cpu_attention_with_kv_cache": _attend,
+        "cpu_attn_has_isa": lambda _: False,
+        "cpu_attn_reshape_and_cache": _cache,
+        "cpu_fused_moe": _experts,
+        "get_scheduler_metadata": lambda *_: torch.empty(0),
+        "greedy_argmax": lambda logits: logits.argmax(-1),
+        "init_cpu_memory_env": _nothing,
+        "prepack_moe_weight": _pack_experts,
+    }.items():
+        setattr(torch.ops._C, name, kernel)
