@@ -51,6 +51,7 @@ std::string StatusToJson(const proto::StatusReply& status) {
   const nlohmann::json json = {{"job", status.job()},
                                {"phase", status.phase()},
                                {"committed_version", status.committed_version()},
+                               {"published_version", status.published_version()},
                                {"updates_committed", status.updates_committed()},
                                {"updates_aborted", status.updates_aborted()},
                                {"waiting_for", status.waiting_for()},

@@ -389,6 +389,7 @@ class Coordinator final {
   uint64_t record_ticket_ = 0;
   std::map<uint64_t, Decision> recordings_;
   uint64_t committed_version_ = 0;  // The newest of any group.
+  uint64_t published_version_ = 0;  // The newest that a trainer has published, also if it failed.
   uint64_t updates_committed_ = 0;
   uint64_t updates_aborted_ = 0;
 };

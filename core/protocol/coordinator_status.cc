@@ -61,6 +61,7 @@ proto::StatusReply Coordinator::Status() const {
   proto::StatusReply reply;
   reply.set_job(options_.job);
   reply.set_committed_version(committed_version_);
+  reply.set_published_version(std::max(published_version_, committed_version_));
   reply.set_updates_committed(updates_committed_);
   reply.set_updates_aborted(updates_aborted_);
   Phase least = Phase::kReady;

@@ -852,6 +852,16 @@ TEST_F(CoordinatorTest, ATrainerThatPublishesAfterTheAbortIsToldSo) {
   EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), prepares);
 }
 
+TEST_F(CoordinatorTest, TheStatusHasTheNewestPublishedVersionAlsoIfItFailed) {
+  MakeCoordinator({{3, 7, 4, "all"}}, /*durable=*/true);
+  EXPECT_EQ(coordinator_->Status().published_version(), 4u);
+  Establish();
+  Publish(0, 5);
+  Refuse(0);
+  EXPECT_EQ(coordinator_->Status().published_version(), 5u);
+  EXPECT_EQ(coordinator_->Status().committed_version(), 4u);
+}
+
 TEST_F(CoordinatorTest, ATrainerIsToldOfAnAbortOnceAndOnlyIfItHasStarted) {
   groups_ = {"a", "b"};
   MakeCoordinator();

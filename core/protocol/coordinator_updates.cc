@@ -212,6 +212,7 @@ void Coordinator::OnPublish(const Member& member, const proto::Publish& publish,
     }
     return;
   }
+  published_version_ = std::max(published_version_, version);
   const auto given_up = given_up_.find(version);
   if (given_up != given_up_.end() && given_up->second.trainers.erase(trainer) > 0) {
     return RefusePublish(trainer, version, publish.attempt(), given_up->second.status);

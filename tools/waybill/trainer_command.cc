@@ -73,7 +73,7 @@ class TrainerProcess {
       WAYBILL_ASSIGN_OR_RETURN(const proto::StatusReply status,
                                FetchStatus(options_.rank.identity.controller,
                                            options_.rank.identity.token, absl::Seconds(10)));
-      version = status.committed_version() + 1;
+      version = status.published_version() + 1;
     }
     const absl::Time begin = absl::Now();
     WAYBILL_RETURN_IF_ERROR(trainer_->Publish(version, publish_options()));
@@ -186,7 +186,7 @@ void AddTrainerCommand(CLI::App& app, Run& run) {
       "--sharding", options->rank.sharding,
       "how the trainers share the model: fsdp=2,tp=2,pp=1,dp=1; default: fsdp=WORLD");
   command->add_option("--version", options->version,
-                      "version to publish; default: the one after the committed version");
+                      "version to publish; default: the one after the last published version");
   command->add_option("--timeout", options->timeout_seconds, "deadline of the update, in seconds")
       ->capture_default_str();
   command->add_flag("--no-digests", options->no_digests, "do not verify what arrives");
