@@ -4,21 +4,7 @@ The kernels are slow, and only those that the models of the tests use are here. 
 vLLM, which loads it in each of its processes.
 """
 
-from hashlib import sha256
-
 import torch
-
-
-def digests(model):
-    """Returns the SHA-256 of each parameter of a rank's model, by name.
-
-    It stands in this module because the processes of an engine can import it.
-    """
-    return {
-        name: sha256(tensor.detach().cpu().contiguous().view(torch.uint8).numpy()).hexdigest()
-        for name, tensor in model.named_parameters()
-        if tensor.numel()
-    }
 
 
 def _nothing(*_args):

@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import json
 import os
-from math import ceil
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -19,12 +18,7 @@ os.environ.update(
 
 import torch
 import torch.distributed as dist
-
-CONFIGS = Path(__file__).parent / "configs"
-
-
-def config_of(name):
-    return json.loads((CONFIGS / f"{name}.json").read_text())
+from checkpoints import config_of
 
 
 def load_standins():
@@ -135,78 +129,3 @@ def rank_of(name, tp, rank, *, experts_parallel=False, dtype=torch.bfloat16, gpu
             with torch.device("meta"):
                 model = initialize_model(config)
             yield model
-
-
-def checkpoint_of(name):
-    """The tensors of a model's checkpoint: (shape, dtype) by name, as Hugging Face has them."""
-    config = config_of(name)
-    fp8 = config.get("quantization_config") is not None
-    tensors = {}
-    for tensor, shape in _names(config):
-        matrix = len(shape) == 2 and ".layers." in tensor
-        quantised = fp8 and matrix and not tensor.endswith("mlp.gate.weight")
-        bias = tensor.endswith("correction_bias")
-        tensors[tensor] = shape, "float8_e4m3fn" if quantised else "float32" if bias else "bfloat16"
-        if quantised:
-            blocks = tuple(ceil(n / 128) for n in shape)
-            tensors[f"{tensor}_scale_inv"] = blocks, "float32"
-    return tensors
-
-
-def _names(config):
-    hidden, vocabulary = config["hidden_size"], config["vocab_size"]
-    yield "model.embed_tokens.weight", (vocabulary, hidden)
-    for layer in range(config["num_hidden_layers"]):
-        prefix = f"model.layers.{layer}."
-        yield from _attention(config, prefix + "self_attn.")
-        yield from _feed_forward(config, layer, prefix + "mlp.")
-        yield prefix + "input_layernorm.weight", (hidden,)
-        yield prefix + "post_attention_layernorm.weight", (hidden,)
-    yield "model.norm.weight", (hidden,)
-    if not config["tie_word_embeddings"]:
-        yield "lm_head.weight", (vocabulary, hidden)
-
-
-def _attention(config, prefix):
-    hidden, heads = config["hidden_size"], config["num_attention_heads"]
-    if config["model_type"] == "deepseek_v3":
-        nope, rope = config["qk_nope_head_dim"], config["qk_rope_head_dim"]
-        value, q, kv = config["v_head_dim"], config["q_lora_rank"], config["kv_lora_rank"]
-        yield prefix + "q_a_proj.weight", (q, hidden)
-        yield prefix + "q_a_layernorm.weight", (q,)
-        yield prefix + "q_b_proj.weight", (heads * (nope + rope), q)
-        yield prefix + "kv_a_proj_with_mqa.weight", (kv + rope, hidden)
-        yield prefix + "kv_a_layernorm.weight", (kv,)
-        yield prefix + "kv_b_proj.weight", (heads * (nope + value), kv)
-        yield prefix + "o_proj.weight", (hidden, heads * value)
-        return
-    size, kv_heads = config["head_dim"], config["num_key_value_heads"]
-    yield prefix + "q_proj.weight", (heads * size, hidden)
-    yield prefix + "k_proj.weight", (kv_heads * size, hidden)
-    yield prefix + "v_proj.weight", (kv_heads * size, hidden)
-    yield prefix + "o_proj.weight", (hidden, heads * size)
-    if config["model_type"].startswith("qwen3"):
-        yield prefix + "q_norm.weight", (size,)
-        yield prefix + "k_norm.weight", (size,)
-
-
-def _feed_forward(config, layer, prefix):
-    hidden = config["hidden_size"]
-
-    def dense(where, width):
-        yield where + "gate_proj.weight", (width, hidden)
-        yield where + "up_proj.weight", (width, hidden)
-        yield where + "down_proj.weight", (hidden, width)
-
-    experts = config.get("num_experts") or config.get("n_routed_experts")
-    if not experts or layer < config.get("first_k_dense_replace", 0):
-        yield from dense(prefix, config["intermediate_size"])
-        return
-    width = config["moe_intermediate_size"]
-    yield prefix + "gate.weight", (experts, hidden)
-    if "n_routed_experts" in config:
-        yield prefix + "gate.e_score_correction_bias", (experts,)
-    for expert in range(experts):
-        yield from dense(f"{prefix}experts.{expert}.", width)
-    if config.get("n_shared_experts"):
-        yield from dense(prefix + "shared_experts.", width * config["n_shared_experts"])

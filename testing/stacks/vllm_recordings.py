@@ -72,7 +72,8 @@ def compare(name, tp, rank, experts_parallel):
 
 
 def measure(name, tp, rank, experts_parallel):
-    from vllm_rank import checkpoint_of, config_of, rank_of
+    from checkpoints import checkpoint_of, config_of
+    from vllm_rank import rank_of
     from waybill.recording import Recording
     from waybill.torch import record
 

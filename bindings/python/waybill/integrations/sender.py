@@ -32,10 +32,10 @@ class Sender:
         self._client = client
         self._deadline = deadline
         try:
-            # Trainers that are started again go on from the version that was committed before. They ask before they join,
-            # so all of them get the same answer: nobody publishes before all have joined.
+            # Trainers that are started again go on from the last published version, whether it failed or not. They ask
+            # before they join, so all of them get the same answer: nobody publishes before all have joined.
             status = query(told["controller"], token=told["token"], deadline=deadline)
-            self._version = int(status["committed_version"])
+            self._version = int(status["published_version"])
             self._join(told)
         except BaseException:
             trainer.close()

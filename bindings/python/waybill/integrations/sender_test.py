@@ -154,6 +154,18 @@ def test_a_trainer_that_is_started_again_goes_on_from_the_committed_version(job,
     assert sender_of(job, weights, engine).send() == 8
 
 
+def test_a_trainer_that_is_started_again_does_not_repeat_a_version_that_failed(job, weights):
+    engine = Engine()
+    first = sender_of(job, weights, engine)
+    engine.failing = {"update"}
+    with pytest.raises(RuntimeError, match="engine cannot update"):
+        first.send()
+    first.close()
+    engine.failing = set()
+    assert sender_of(job, weights, engine).send() == 2
+    assert engine.weights == weights
+
+
 def test_the_other_trainers_need_no_client(job, weights):
     engine = Engine()
     others = array("f", [5.0])

@@ -129,6 +129,20 @@ def test_adding_leaves_the_model_as_it_is():
     assert "cos" not in recording.targets()
 
 
+def test_a_module_that_keeps_a_process_group_can_be_recorded(tmp_path):
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+    )
+    try:
+        engine = Engine()
+        engine.group = torch.distributed.group.WORLD
+        with waybill.Worker(mode="in-place") as worker:
+            recording = worker.add_loaded(engine, engine.load_weights, checkpoint(1))
+        assert "qkv" in recording.targets()
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def test_a_recording_that_was_kept_is_enough(tmp_path):
     with waybill.Worker(mode="in-place") as worker:
         kept = worker.add_loaded(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch  # type: ignore[import-not-found, unused-ignore]
@@ -13,7 +15,7 @@ def meta_twin(module: Any) -> Any:
 
     What a loader does to the twin leaves the module as it is. Views of one storage, tied parameters and attributes of
     parameters (an engine's `weight_loader`) are as in the module. Other buffers, which loaders index by, are copied
-    with their values to the CPU. No parameter is copied.
+    with their values to the CPU. No parameter is copied. Process groups cannot be copied, and are shared.
     """
     memo: dict[int, Any] = {}
     storages: dict[int, Any] = {}
@@ -31,9 +33,25 @@ def meta_twin(module: Any) -> Any:
             twin = torch.Tensor._make_subclass(type(tensor), twin, tensor.requires_grad)
         memo[id(tensor)] = twin
         made.append((tensor, twin))
-    for tensor, twin in made:
-        twin.__dict__.update(copy.deepcopy(tensor.__dict__, memo))
-    return copy.deepcopy(module, memo)
+    with _sharing_process_groups():
+        for tensor, twin in made:
+            twin.__dict__.update(copy.deepcopy(tensor.__dict__, memo))
+        return copy.deepcopy(module, memo)
+
+
+@contextmanager
+def _sharing_process_groups() -> Iterator[None]:
+    """Lets copy.deepcopy() share process groups, for which it raises a TypeError otherwise."""
+    if not torch.distributed.is_available() or hasattr(
+        torch.distributed.ProcessGroup, "__deepcopy__"
+    ):
+        yield
+        return
+    torch.distributed.ProcessGroup.__deepcopy__ = lambda group, memo: group
+    try:
+        yield
+    finally:
+        del torch.distributed.ProcessGroup.__deepcopy__
 
 
 def _on_meta(tensor: Any, storages: dict[int, Any]) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from math import ceil, prod
 from typing import Any, ClassVar
@@ -17,17 +16,10 @@ from vllm.distributed.weight_transfer.base import (  # type: ignore[import-not-f
 )
 
 from waybill.errors import InvalidArgument
+from waybill.integrations.distributed import rank_here, world_here
 from waybill.integrations.sender import Sender
 from waybill.integrations.vllm.clients import client_of
 from waybill.trainer import Trainer
-
-
-def _distributed(function: str, variable: str, otherwise: int) -> int:
-    import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
-
-    if dist.is_available() and dist.is_initialized():
-        return int(getattr(dist, function)())
-    return int(os.environ.get(variable, otherwise))
 
 
 @dataclass
@@ -49,10 +41,8 @@ class WaybillInit(TrainerInitInfo):  # type: ignore[misc, unused-ignore]
     token: str | None = None
     fabric: str = "auto"
     deadline: float = 600.0
-    rank: int = field(kw_only=True, default_factory=lambda: _distributed("get_rank", "RANK", 0))
-    world: int = field(
-        kw_only=True, default_factory=lambda: _distributed("get_world_size", "WORLD_SIZE", 1)
-    )
+    rank: int = field(kw_only=True, default_factory=rank_here)
+    world: int = field(kw_only=True, default_factory=world_here)
 
 
 class WaybillTrainer(TrainerWeightTransferEngine):  # type: ignore[misc, unused-ignore]

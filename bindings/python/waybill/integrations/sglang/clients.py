@@ -1,0 +1,149 @@
+"""Clients for SGLang engines: servers over HTTP, and sglang.Engine objects in this process."""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from abc import abstractmethod
+from typing import Any, Literal
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from waybill.errors import FailedPrecondition
+from waybill.integrations.clients import Client, Clients
+from waybill.integrations.sglang.commands import LOADER, named_tensors_of, serialise
+
+Pause = Literal["abort", "retract", "in_place"]
+
+
+class SGLangClient(Client):
+    """Controls one SGLang engine, which was launched with --custom-weight-loader waybill.integrations.sglang.receive."""
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        """Makes every worker of the engine join the job."""
+        command = {"do": "join", "engine": uuid.uuid4().hex[:12], **init_info}
+        self._start()
+        try:
+            self._load(command, flush_cache=False, weight_version=None)
+        finally:
+            self._finish(None)
+
+    def _update(self, update_info: dict[str, Any]) -> None:
+        command = {"do": "update", **update_info}
+        self._load(command, flush_cache=True, weight_version=str(update_info["version"]))
+
+    @abstractmethod
+    def _load(
+        self, command: dict[str, Any], *, flush_cache: bool, weight_version: str | None
+    ) -> None:
+        """Calls the custom weight loader on every worker."""
+
+
+class HTTPClient(SGLangClient):
+    """Controls a server.
+
+    base_url  "http://engine:30000"
+    timeout   In seconds, for each call.
+    pause     What happens to running requests when an update begins. "retract": they wait, and are computed again with the
+              new weights. "abort": they are aborted. "in_place": they continue with what the old weights have computed, and
+              the cache is kept. None: the caller pauses the server before send_weights().
+    api_key   The server's --admin-api-key or --api-key, if it has one.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        timeout: float = 300,
+        *,
+        pause: Pause | None = "retract",
+        api_key: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.base_url = base_url.rstrip("/")
+        self._timeout = timeout
+        self._pause = pause
+        self._api_key = api_key
+
+    def _pause_engine(self) -> None:
+        if self._pause is not None:
+            self._call("pause_generation", {"mode": self._pause})
+
+    def _start(self) -> None:
+        self._call("begin_weight_update", {"selector": "target"})
+
+    def _load(
+        self, command: dict[str, Any], *, flush_cache: bool, weight_version: str | None
+    ) -> None:
+        ranks = int(self._call("server_info", None)["tp_size"])
+        body = {
+            "serialized_named_tensors": [base64.b64encode(serialise(command)).decode()] * ranks,
+            "load_format": LOADER,
+            "flush_cache": flush_cache and self._pause != "in_place",
+            "weight_version": weight_version,
+            "selector": "target",
+        }
+        self._call("update_weights_from_tensor", body)
+
+    def _finish(self, weight_version: str | None) -> None:
+        self._call("end_weight_update", {})
+
+    def _resume_engine(self) -> None:
+        if self._pause is not None:
+            self._call("continue_generation", {})
+
+    def _call(self, path: str, body: dict[str, Any] | None) -> Any:
+        headers = {"Content-Type": "application/json"}
+        if self._api_key is not None:
+            headers["Authorization"] = f"Bearer {self._api_key}"
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(f"{self.base_url}/{path}", data, headers)
+        try:
+            with urlopen(request, timeout=self._timeout) as answer:
+                said = answer.read()
+        except HTTPError as error:
+            raise FailedPrecondition(
+                f"{self.base_url}/{path}: HTTP {error.code}: {error.read().decode(errors='replace')}"
+            ) from error
+        return json.loads(said) if said.startswith(b"{") else None
+
+
+class EngineClient(SGLangClient):
+    """Controls an sglang.Engine in this process. Do not call generate() during send_weights()."""
+
+    def __init__(self, engine: Any) -> None:
+        super().__init__()
+        self._engine = engine
+
+    def _start(self) -> None:
+        _check("begin_weight_update", self._engine.begin_weight_update("target"))
+
+    def _load(
+        self, command: dict[str, Any], *, flush_cache: bool, weight_version: str | None
+    ) -> None:
+        answer = self._engine.update_weights_from_tensor(
+            named_tensors_of(command), load_format=LOADER, flush_cache=flush_cache
+        )
+        _check("update_weights_from_tensor", answer)
+
+    def _finish(self, weight_version: str | None) -> None:
+        _check("end_weight_update", self._engine.end_weight_update())
+
+
+def _check(call: str, answer: Any) -> None:
+    success, message = answer[:2]
+    if not success:
+        raise FailedPrecondition(f"sglang.Engine: {call}: {message}")
+
+
+def client_of(given: Any) -> Client | Clients:
+    """Returns a client for an address, an sglang.Engine, a client of this module, or a list of these."""
+    if isinstance(given, (list, tuple)):
+        return Clients([_client_of_one(one) for one in given])
+    return _client_of_one(given)
+
+
+def _client_of_one(given: Any) -> Client:
+    if isinstance(given, Client):
+        return given
+    return HTTPClient(given) if isinstance(given, str) else EngineClient(given)

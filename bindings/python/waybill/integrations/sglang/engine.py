@@ -1,0 +1,231 @@
+"""The engine side: each scheduler process of SGLang is one rank of a group of Waybill workers."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from waybill.controller import JobTensor, job_tensors
+from waybill.errors import Unimplemented, WaybillError
+from waybill.events import Abort, Prepare
+from waybill.integrations.sglang.commands import unpack
+from waybill.worker import Worker
+
+if TYPE_CHECKING:
+    from waybill.recording import Recording
+
+TESTED = "0.5.23"
+# Parameters that SGLang computes itself.
+COMPUTED = ("*.k_scale", "*.v_scale")
+
+_log = logging.getLogger("waybill")
+
+
+class Place(NamedTuple):
+    """Where this process is in its engine."""
+
+    rank: int
+    world: int
+    replica: int  # The data-parallel replica.
+
+
+class _Receiver:
+    """Receives versions into one model."""
+
+    def __init__(self) -> None:
+        self._worker: Worker | None = None
+        self._refusal: str | None = None  # Why every version is refused.
+
+    def join(self, model: Any, told: dict[str, Any]) -> None:
+        """Joins a job. A second call, for example after the trainers restarted, leaves the previous job first."""
+        self.leave()
+        worker = _worker(told, mode="shadow-copy")
+        try:
+            tensors = worker.job_tensors(told["deadline"])
+            worker.add_loaded(model, _record(model, tensors))
+            worker.join(told["deadline"])
+        except Exception as error:
+            worker.close()
+            _log.error("the engine cannot join the job: %s", error)
+            self._join_to_refuse(told, str(error))
+            return
+        self._worker = worker
+
+    def _join_to_refuse(self, told: dict[str, Any], why: str) -> None:
+        """Joins with one small tensor, and refuses every version.
+
+        An exception in a custom weight loader ends SGLang's process, and its servers return no text of ours. So the reason
+        reaches the trainers by Waybill: their first send_weights() raises it.
+        """
+        tensors = job_tensors(told["controller"], token=told["token"], deadline=told["deadline"])
+        smallest = min(tensors, key=lambda tensor: prod(tensor.shape))
+        worker = _worker(told, mode="shadow")
+        try:
+            worker.add(smallest.name, shape=smallest.shape, dtype=smallest.dtype)
+            worker.join(told["deadline"])
+        except BaseException:
+            worker.close()
+            raise
+        self._worker, self._refusal = worker, why
+
+    def update(self, model: Any, told: dict[str, Any]) -> None:
+        """Receives a version. If that fails, the model keeps its weights, and the trainers' send_weights() raises why."""
+        if self._worker is None:
+            _log.error("version %d: the engine has not joined a job", told["version"])
+        elif self._refusal is not None:
+            self._refuse(told)
+        else:
+            try:
+                self._worker.receive(
+                    told["version"], told["deadline"], after_commit=lambda: _finish_loading(model)
+                )
+            except WaybillError as error:
+                _log.error("version %d: %s", told["version"], error)
+
+    def _refuse(self, told: dict[str, Any]) -> None:
+        assert self._worker is not None and self._refusal is not None
+        for event in self._worker.events(told["deadline"]):
+            if isinstance(event, Prepare):
+                event.refuse(self._refusal)
+            elif isinstance(event, Abort) and event.version >= told["version"]:
+                return
+
+    def leave(self) -> None:
+        """Leaves the job. The model keeps its weights."""
+        worker, self._worker, self._refusal = self._worker, None, None
+        if worker is not None:
+            worker.close()
+
+
+_receivers: weakref.WeakKeyDictionary[Any, _Receiver] = weakref.WeakKeyDictionary()
+
+
+def receive(model: Any, named_tensors: Any) -> None:
+    """Does what a trainer commands. SGLang calls it as its custom weight loader, in every scheduler process.
+
+    It does not raise for what goes wrong in a job, because SGLang ends its process on an exception here. Trainers hear of it
+    from Waybill, and the log names it.
+    """
+    receiver = _receivers.setdefault(model, _Receiver())
+    command = unpack(named_tensors)
+    try:
+        if command["do"] == "join":
+            receiver.join(model, command)
+        else:
+            receiver.update(model, command)
+    except WaybillError as error:
+        _log.error("%s: %s", command["do"], error)
+
+
+def _worker(told: dict[str, Any], mode: str) -> Worker:
+    place = _place()
+    return Worker(
+        told["controller"],
+        job=told["job"],
+        token=told["token"],
+        group=f"sglang-{told['engine']}-{place.replica}",
+        rank=place.rank,
+        world=place.world,
+        mode=mode,
+        ask=("prepare", "commit"),
+        fabric=told["fabric"],
+    )
+
+
+def _place() -> Place:
+    from sglang.srt.runtime_context import (  # type: ignore[import-not-found, unused-ignore]
+        get_parallel,
+    )
+
+    parallel = get_parallel()
+    rank = parallel.pp_rank * parallel.tp_size + parallel.tp_rank
+    return Place(rank, parallel.tp_size * parallel.pp_size, _replica(parallel))
+
+
+def _replica(parallel: Any) -> int:
+    try:
+        return int(parallel.dp_rank or 0)
+    except (AttributeError, RuntimeError, ValueError):  # It was never published.
+        return 0
+
+
+def _record(model: Any, tensors: list[JobTensor]) -> Recording:
+    """Records the model's own loader on a twin without memory."""
+    from waybill.torch import record
+    from waybill.torch.module import named_tensors
+
+    twin = _twin_of(model)
+    parameters = dict(twin.named_parameters())
+    # Buffers that are computed when a model is made, such as rotary caches, are on the CPU even in a twin.
+    targets = {
+        name: tensor
+        for name, tensor in named_tensors(twin).items()
+        if name in parameters or tensor.is_meta
+    }
+    return record(
+        twin.load_weights,
+        {name: (shape, dtype) for name, dtype, shape in tensors},
+        targets,
+        optional=[name for name in targets if name not in parameters],
+        skip=COMPUTED,
+        cache=True,
+        depends_on=_circumstances(model),
+    )
+
+
+def _twin_of(model: Any) -> Any:
+    """Returns the same model on `meta`, made as SGLang makes it. A live model refers to much that cannot be copied."""
+    import torch  # type: ignore[import-not-found, unused-ignore]
+    from sglang.srt.configs.load_config import (  # type: ignore[import-not-found, unused-ignore]
+        LoadConfig,
+    )
+    from sglang.srt.configs.model_config import (  # type: ignore[import-not-found, unused-ignore]
+        ModelConfig,
+    )
+    from sglang.srt.model_loader import loader  # type: ignore[import-not-found, unused-ignore]
+    from sglang.srt.runtime_context import (  # type: ignore[import-not-found, unused-ignore]
+        get_server_args,
+    )
+
+    config = ModelConfig.from_server_args(get_server_args())
+    load_config = LoadConfig()
+    quantisation = loader._get_quantization_config(config, load_config)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(config.dtype)
+    try:
+        with torch.device("meta"):
+            twin = loader._initialize_model(config, load_config, quantisation)
+    finally:
+        torch.set_default_dtype(before)
+    if type(twin) is not type(model):
+        raise Unimplemented(
+            f"the engine serves a {type(model).__name__}, and its configuration describes a {type(twin).__name__}: "
+            "draft models and wrapped models cannot be updated"
+        )
+    return twin
+
+
+def _circumstances(model: Any) -> dict[str, Any]:
+    """Returns what a recording depends on besides the names, shapes and dtypes of tensors."""
+    import sglang  # type: ignore[import-not-found, unused-ignore]
+
+    if sglang.__version__ != TESTED:
+        _log.warning(
+            "SGLang %s: this version of waybill was tested with SGLang %s",
+            sglang.__version__,
+            TESTED,
+        )
+    config: Any = getattr(model, "config", None)
+    return {
+        "sglang": sglang.__version__,
+        "config": config.to_json_string() if hasattr(config, "to_json_string") else str(config),
+        "place": list(_place()),
+    }
+
+
+def _finish_loading(model: Any) -> None:
+    """Runs SGLang's step after loading, for example for MLA, which it does not run after a custom loader."""
+    if hasattr(model, "post_load_weights"):
+        model.post_load_weights()

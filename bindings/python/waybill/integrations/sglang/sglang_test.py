@@ -1,0 +1,184 @@
+"""SGLang's integration without SGLang: its HTTP interface is played by a server that calls the custom weight loader."""
+
+import base64
+import json
+import pickle
+import pickletools
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+from one_process_job import PATIENCE, Job
+
+import waybill
+from waybill.integrations.sglang import HTTPClient, WeightSender, engine, receive
+from waybill.integrations.sglang.commands import named_tensors_of, serialise, unpack
+
+torch = pytest.importorskip("torch")
+
+
+class Model(torch.nn.Module):
+    """A model whose loader stacks two tensors of the checkpoint."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate_up = torch.nn.Parameter(torch.zeros(8, 4), requires_grad=False)
+        self.norm = torch.nn.Parameter(torch.zeros(4), requires_grad=False)
+        self.finished = 0
+
+    def load_weights(self, items):
+        for name, tensor in items:
+            if name == "norm":
+                self.norm.data.copy_(tensor)
+            else:
+                self.gate_up.data[4 * (name == "up") :][:4].copy_(tensor)
+
+    def post_load_weights(self):
+        self.finished += 1
+
+
+class Trained(torch.nn.Module):
+    """The same weights by the names of the checkpoint."""
+
+    def __init__(self, names=("gate", "up", "norm")):
+        super().__init__()
+        for name in names:
+            shape = (4,) if name == "norm" else (4, 4)
+            self.register_parameter(name, torch.nn.Parameter(torch.rand(shape)))
+
+
+class Server(ThreadingHTTPServer):
+    """Answers as an SGLang server of one rank. `failing` maps a path to the text of an error."""
+
+    def __init__(self, model):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.model, self.calls, self.failing = model, [], {}
+        Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self._answer(200, {"tp_size": 1})
+
+    def do_POST(self):
+        path = self.path.lstrip("/")
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.calls.append(path)
+        if path in self.server.failing:
+            self._answer(400, {"success": False, "message": self.server.failing[path]})
+            return
+        if path == "update_weights_from_tensor":
+            assert body["load_format"] == "waybill.integrations.sglang.receive"
+            (payload,) = body["serialized_named_tensors"]
+            receive(self.server.model, pickle.loads(base64.b64decode(payload)))
+        self._answer(200, {"success": True, "message": "Success"})
+
+    def _answer(self, code, body):
+        self.send_response(code)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch):
+    from waybill.torch.module import record_module
+
+    def recording_of(model, tensors):
+        described = {name: (shape, dtype) for name, dtype, shape in tensors}
+        return record_module(model, model.load_weights, described, optional=(), depends_on=None)
+
+    monkeypatch.setattr(engine, "_place", lambda: engine.Place(0, 1, 0))
+    monkeypatch.setattr(engine, "_record", recording_of)
+    with Server(Model()) as server:
+        yield server
+        server.shutdown()
+
+
+def sender_of(job, model, client):
+    sender = WeightSender(job.controller.address, model, client, rank=0, world=1, deadline=PATIENCE)
+    job.callback(sender.close)
+    return sender
+
+
+def assert_loaded(server, trained):
+    wanted = Model()
+    wanted.load_weights(trained.named_parameters())
+    assert torch.equal(server.model.gate_up, wanted.gate_up)
+    assert torch.equal(server.model.norm, wanted.norm)
+
+
+def test_a_command_is_pickled_with_no_other_global_than_a_tensor():
+    command = {"do": "update", "version": 7}
+    opcodes = list(pickletools.genops(serialise(command)))
+    strings = [argument for opcode, argument, _ in opcodes if "UNICODE" in opcode.name]
+    assert sum(opcode.name in ("STACK_GLOBAL", "GLOBAL") for opcode, _, _ in opcodes) == 1
+    assert {"torch", "Tensor"} <= set(strings)
+    assert unpack(pickle.loads(serialise(command))) == command
+    assert unpack(named_tensors_of(command)) == command
+
+
+def test_what_is_sent_equals_a_fresh_load(server):
+    trained = Trained()
+    with Job() as job:
+        sender = sender_of(job, trained, server.url)
+        assert server.calls == [
+            "begin_weight_update",
+            "update_weights_from_tensor",
+            "end_weight_update",
+        ]
+        for version in (1, 2):
+            with torch.no_grad():
+                trained.gate.fill_(version)
+            server.calls.clear()
+            assert sender.send_weights() == version
+            assert server.calls == [
+                "pause_generation",
+                "begin_weight_update",
+                "update_weights_from_tensor",
+                "end_weight_update",
+                "continue_generation",
+            ]
+            assert_loaded(server, trained)
+            assert server.model.finished == version
+
+
+def test_an_error_of_the_server_names_the_call_and_what_it_said(server):
+    with Job() as job:
+        sender = sender_of(job, Trained(), server.url)
+        server.failing = {"begin_weight_update": "a weight-update session is already open"}
+        with pytest.raises(waybill.FailedPrecondition, match="begin_weight_update.*already open"):
+            sender.send_weights()
+        assert server.calls[-1] == "continue_generation"
+
+
+def test_an_engine_that_cannot_join_says_why_with_the_first_update(server):
+    before = server.model.norm.clone()
+    with Job() as job:
+        sender = sender_of(job, Trained(names=("gate", "up")), server.url)
+        for _ in range(2):
+            with pytest.raises(waybill.WaybillError, match='"norm": 4 of 4 elements'):
+                sender.send_weights()
+        assert torch.equal(server.model.norm, before)
+        sender.close()
+        right = Trained()
+        sender_of(job, right, server.url).send_weights()
+        assert_loaded(server, right)
+
+
+def test_without_pausing_the_caller_pauses(server):
+    with Job() as job:
+        sender = sender_of(job, Trained(), HTTPClient(server.url, pause=None))
+        server.calls.clear()
+        sender.send_weights()
+        assert server.calls == [
+            "begin_weight_update",
+            "update_weights_from_tensor",
+            "end_weight_update",
+        ]

@@ -1,0 +1,71 @@
+"""The trainer side: each trainer process is one Waybill trainer, and lends the tensors of its model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from waybill.integrations.distributed import rank_here, world_here
+from waybill.integrations.sender import Sender
+from waybill.integrations.sglang.clients import client_of
+from waybill.trainer import Trainer
+
+
+class WeightSender:
+    """Sends a trainer's weights to SGLang engines. Every trainer rank has one.
+
+    controller  Address and port of the controller; the addresses of several controllers are separated by commas.
+    model       A torch module whose parameters have the names of the checkpoint. Its tensors, including FSDP2's shards, are
+                lent without a copy and must not move.
+    engines     An address such as "http://engine:30000", an HTTPClient, an sglang.Engine, or a list of these. Only rank 0
+                uses it.
+    job, token, fabric
+                As in waybill.Trainer. Rank 0 passes them on to the engines.
+    deadline    In seconds, for joining and for each update.
+    rank, world The rank of this trainer and the number of trainers. None: torch.distributed's, else the environment's RANK
+                and WORLD_SIZE, else 0 of 1.
+
+    The constructor returns when all trainers and engines have joined the job.
+    """
+
+    def __init__(
+        self,
+        controller: str,
+        model: Any,
+        engines: Any,
+        *,
+        job: str = "",
+        token: str | None = None,
+        fabric: str = "auto",
+        deadline: float = 600.0,
+        rank: int | None = None,
+        world: int | None = None,
+    ) -> None:
+        rank = rank_here() if rank is None else rank
+        world = world_here() if world is None else world
+        trainer = Trainer(controller, job=job, token=token, rank=rank, world=world, fabric=fabric)
+        try:
+            trainer.add_module(model)
+        except BaseException:
+            trainer.close()
+            raise
+        told = {
+            "controller": controller,
+            "job": job,
+            "token": token,
+            "fabric": fabric,
+            "deadline": deadline,
+        }
+        self._sender = Sender(trainer, client_of(engines) if rank == 0 else None, told, deadline)
+
+    def send_weights(self, version: int | None = None) -> int:
+        """Makes all engines serve the present weights, and returns their version. Call it on every trainer rank.
+
+        The weights must not change during the call. If it raises, the engines serve the old weights.
+
+        version  Must be greater than every version before. None: the previous version plus one.
+        """
+        return self._sender.send(version)
+
+    def close(self) -> None:
+        """Leaves the job. The engines keep their weights."""
+        self._sender.close()

@@ -1,0 +1,137 @@
+"""Checkpoints of tiny twins and of real models: names, shapes and dtypes as Hugging Face has them, and random weights."""
+
+import json
+from math import ceil
+from pathlib import Path
+
+CONFIGS = Path(__file__).parent / "configs"
+
+
+def config_of(name):
+    """Returns the contents of a model's config.json."""
+    return json.loads((CONFIGS / f"{name}.json").read_text())
+
+
+def checkpoint_of(name):
+    """Returns (shape, dtype) of each tensor of a model's checkpoint, by name."""
+    config = config_of(name)
+    fp8 = config.get("quantization_config") is not None
+    tensors = {}
+    for tensor, shape in _names(config):
+        matrix = len(shape) == 2 and ".layers." in tensor
+        quantised = fp8 and matrix and not tensor.endswith("mlp.gate.weight")
+        bias = tensor.endswith("correction_bias")
+        tensors[tensor] = shape, "float8_e4m3fn" if quantised else "float32" if bias else "bfloat16"
+        if quantised:
+            blocks = tuple(ceil(n / 128) for n in shape)
+            tensors[f"{tensor}_scale_inv"] = blocks, "float32"
+    return tensors
+
+
+def _names(config):
+    hidden, vocabulary = config["hidden_size"], config["vocab_size"]
+    yield "model.embed_tokens.weight", (vocabulary, hidden)
+    for layer in range(config["num_hidden_layers"]):
+        prefix = f"model.layers.{layer}."
+        yield from _attention(config, prefix + "self_attn.")
+        yield from _feed_forward(config, layer, prefix + "mlp.")
+        yield prefix + "input_layernorm.weight", (hidden,)
+        yield prefix + "post_attention_layernorm.weight", (hidden,)
+    yield "model.norm.weight", (hidden,)
+    if not config["tie_word_embeddings"]:
+        yield "lm_head.weight", (vocabulary, hidden)
+
+
+def _attention(config, prefix):
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    if config["model_type"] == "deepseek_v3":
+        nope, rope = config["qk_nope_head_dim"], config["qk_rope_head_dim"]
+        value, q, kv = config["v_head_dim"], config["q_lora_rank"], config["kv_lora_rank"]
+        yield prefix + "q_a_proj.weight", (q, hidden)
+        yield prefix + "q_a_layernorm.weight", (q,)
+        yield prefix + "q_b_proj.weight", (heads * (nope + rope), q)
+        yield prefix + "kv_a_proj_with_mqa.weight", (kv + rope, hidden)
+        yield prefix + "kv_a_layernorm.weight", (kv,)
+        yield prefix + "kv_b_proj.weight", (heads * (nope + value), kv)
+        yield prefix + "o_proj.weight", (hidden, heads * value)
+        return
+    size, kv_heads = config["head_dim"], config["num_key_value_heads"]
+    yield prefix + "q_proj.weight", (heads * size, hidden)
+    yield prefix + "k_proj.weight", (kv_heads * size, hidden)
+    yield prefix + "v_proj.weight", (kv_heads * size, hidden)
+    yield prefix + "o_proj.weight", (hidden, heads * size)
+    if config["model_type"].startswith("qwen3"):
+        yield prefix + "q_norm.weight", (size,)
+        yield prefix + "k_norm.weight", (size,)
+
+
+def _feed_forward(config, layer, prefix):
+    hidden = config["hidden_size"]
+
+    def dense(where, width):
+        yield where + "gate_proj.weight", (width, hidden)
+        yield where + "up_proj.weight", (width, hidden)
+        yield where + "down_proj.weight", (hidden, width)
+
+    experts = config.get("num_experts") or config.get("n_routed_experts")
+    if not experts or layer < config.get("first_k_dense_replace", 0):
+        yield from dense(prefix, config["intermediate_size"])
+        return
+    width = config["moe_intermediate_size"]
+    yield prefix + "gate.weight", (experts, hidden)
+    if "n_routed_experts" in config:
+        yield prefix + "gate.e_score_correction_bias", (experts,)
+    for expert in range(experts):
+        yield from dense(f"{prefix}experts.{expert}.", width)
+    if config.get("n_shared_experts"):
+        yield from dense(prefix + "shared_experts.", width * config["n_shared_experts"])
+
+
+def weights(model, version):
+    """Returns the tensors of a checkpoint by name. `version` is the seed of their values."""
+    import torch
+
+    generator = torch.Generator().manual_seed(version)
+    tensors = {}
+    for name, (shape, dtype) in checkpoint_of(model).items():
+        values = torch.randn(shape, generator=generator) * (0.3 if len(shape) > 1 else 0.1)
+        tensors[name] = (values + ("norm" in name)).to(getattr(torch, dtype))
+    return tensors
+
+
+def as_module(tensors):
+    """Returns a module whose parameters have these names."""
+    import torch
+
+    root = torch.nn.Module()
+    for name, tensor in tensors.items():
+        *path, leaf = name.split(".")
+        owner = root
+        for step in path:
+            if not hasattr(owner, step):
+                owner.add_module(step, torch.nn.Module())
+            owner = getattr(owner, step)
+        owner.register_parameter(leaf, torch.nn.Parameter(tensor, requires_grad=False))
+    return root
+
+
+def save(model, version, folder):
+    """Writes a checkpoint to a new folder."""
+    from safetensors.torch import save_file
+
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config_of(model)))
+    save_file(weights(model, version), folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def digests(model):
+    """Returns the SHA-256 of each parameter of a torch module, by name."""
+    from hashlib import sha256
+
+    import torch
+
+    return {
+        name: sha256(tensor.detach().cpu().contiguous().view(torch.uint8).numpy()).hexdigest()
+        for name, tensor in model.named_parameters()
+        if tensor.numel()
+    }
