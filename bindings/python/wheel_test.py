@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from tools.build_rules.elf import elf_files, too_new
 
 # What every Linux has, and a wheel may take from there.
 OF_THE_SYSTEM = ("ld-linux", "libc.", "libgcc_s.", "libm.", "libstdc++.", "libz.")
@@ -64,6 +65,14 @@ print(*sorted(path for path in after - before if ".so" in path), sep="\\n")
     assert any(library.name == "libwaybill.so.0" for library in own)
     for library in set(loaded) - set(own):
         assert "lib-dynload" in library.parts or library.name.startswith(OF_THE_SYSTEM)
+
+
+def test_no_file_in_it_needs_a_newer_system_than_rhel_9(wheel, environment):
+    assert wheel.stem.endswith("-manylinux_2_34_x86_64")
+    (packages,) = environment.parent.parent.glob("lib/*/site-packages")
+    files = elf_files(packages)
+    assert packages / "waybill/libwaybill.so.0" in files
+    assert {file.name: too_new(file) for file in files if too_new(file)} == {}
 
 
 def test_it_is_small_and_has_the_licenses_of_all_that_it_brings(wheel):

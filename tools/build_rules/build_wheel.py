@@ -19,6 +19,7 @@ import zipfile
 from pathlib import Path
 
 from tools.build_rules import notices
+from tools.build_rules.elf import elf_files, is_elf
 
 # Without an extension module of its own making setuptools would call the wheel one for any platform.
 SETUP = """\
@@ -37,11 +38,6 @@ setuptools.setup(distclass=Distribution)
 SOURCE_DATE_EPOCH = "315532800"
 
 
-def is_elf(path):
-    with open(path, "rb") as file:
-        return file.read(4) == b"\x7fELF"
-
-
 def lay_out(places, top):
     """Copies each file to its place."""
     for place in places:
@@ -54,7 +50,7 @@ def lay_out(places, top):
 
 def point_to_each_other(top):
     """Run paths to the folders, within the wheel, of the libraries that a program or library needs."""
-    binaries = [path for path in sorted(top.rglob("*")) if path.is_file() and is_elf(path)]
+    binaries = elf_files(top)
     homes = {path.name: path.parent for path in binaries}
     for path in binaries:
         needed = subprocess.check_output(["patchelf", "--print-needed", path], text=True).split()
@@ -68,9 +64,8 @@ def add_notices(top, compiled_in):
     """Writes the licence of each package that goes along; the libraries that do, by their real names."""
     own = {path.name for path in top.rglob("*")}
     libraries = {}
-    for path in sorted(top.rglob("*")):
-        if path.is_file() and is_elf(path):
-            libraries.update(notices.libraries_of(path))
+    for path in elf_files(top):
+        libraries.update(notices.libraries_of(path))
     libraries = [library for name, library in libraries.items() if name not in own]
     folder = top / "third_party"
     folder.mkdir()
