@@ -69,7 +69,7 @@ def add_notices(top, compiled_in):
     libraries = [library for name, library in libraries.items() if name not in own]
     folder = top / "third_party"
     folder.mkdir()
-    for package in {*compiled_in, *map(notices.package_of, libraries)}:
+    for package in {*compiled_in, *notices.packages_of(libraries)}:
         (folder / package).write_bytes(notices.of_package(package))
         (folder / package).chmod(0o644)
     return {Path(library).resolve().name for library in libraries}

@@ -3,10 +3,11 @@
 usage: make_sdk.py --out DIR --tarball FILE --name NAME --library FILE [--header FILE]...
                    [--template NAME=FILE]... --license FILE [--compiled-in PACKAGE]...
 
-DIR gets include/NAME/, lib/ with the library and the link that the linker looks for, and each
-template at its place with @VERSION@ and @SONAME@ filled in; share/doc/NAME/ the licence, and those of
-packages that are compiled in. FILE gets the same, packed: the same
-bytes for the same input, whoever packs it and when.
+DIR gets include/NAME/, lib/ with the library and the link that the linker looks for, lib/NAME/ with the
+libraries that it needs, except those that every Linux has, and each template at its place with @VERSION@
+and @SONAME@ filled in. share/doc/NAME/ gets the licence, those of the libraries, and those of packages
+that are compiled in. FILE gets the same, packed: the same bytes for the same input, whoever packs it and
+when.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import tarfile
 from pathlib import Path
 
 from tools.build_rules import notices
+from tools.build_rules.bundled_libraries import bundle
 
 
 def install(source, target, mode):
@@ -37,11 +39,13 @@ def install_headers(headers, out, name):
         target.chmod(0o644)
 
 
-def install_library(library, out):
+def install_library(library, out, name):
+    """Returns the packages of the distribution whose libraries go along."""
     target = out / "lib" / library.name
     install(library, target, 0o755)
     link = target.with_name(library.name.partition(".so")[0] + ".so")
     link.symlink_to(target.name)
+    return notices.packages_of(bundle(target, out / "lib" / name))
 
 
 def fill_in(template, target, values):
@@ -70,7 +74,7 @@ def pack(folder, tarball, top):
 
     with (
         open(tarball, "wb") as file,
-        gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed,
+        gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
     ):
         for path in [folder, *sorted(folder.rglob("*"))]:
@@ -92,13 +96,13 @@ def main():
     arguments = parser.parse_args()
 
     install_headers(arguments.header, arguments.out, arguments.name)
-    install_library(arguments.library, arguments.out)
+    packages = install_library(arguments.library, arguments.out, arguments.name)
     values = {"VERSION": arguments.version, "SONAME": arguments.library.name}
     for template in arguments.template:
         place, _, file = template.partition("=")
         fill_in(Path(file), arguments.out / place, values)
     notes = arguments.out / "share/doc" / arguments.name
-    install_notices(arguments.license, arguments.compiled_in, notes)
+    install_notices(arguments.license, {*packages, *arguments.compiled_in}, notes)
     pack(arguments.out, arguments.tarball, arguments.tarball.name.removesuffix(".tar.gz"))
 
 

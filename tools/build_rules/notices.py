@@ -28,15 +28,22 @@ def of_package(package):
 def libraries_of(binary):
     """What the loader would bring for it: {soname: path}, without what is the system's."""
     said = subprocess.run(["ldd", binary], check=True, capture_output=True, text=True).stdout
-    found = re.findall(r"^\s*(\S+) => (/\S+)", said, re.M)
+    found = re.findall(r"^\s*(\S+) => (/.+) \(0x", said, re.M)
     return {name: path for name, path in found if not name.startswith(OF_THE_SYSTEM)}
 
 
-def package_of(library):
-    """Which package of the distribution has it."""
-    file = Path(library).resolve()
-    command = ["dpkg-query", "--search", f"*/{file.name}"]
-    said = subprocess.run(command, check=False, capture_output=True, text=True)
-    if said.returncode != 0:
-        sys.exit(f"{library}: dpkg-query knows no package that has it; its licence is to go along")
-    return re.split("[:,]", said.stdout.splitlines()[0])[0]
+def packages_of(libraries):
+    """The packages of the distribution that have these libraries."""
+    names = {Path(library).resolve().name for library in libraries}
+    if not names:
+        return set()
+    command = ["dpkg-query", "--search", *sorted(f"*/{name}" for name in names)]
+    said = subprocess.run(command, check=False, capture_output=True, text=True).stdout
+    # "libssl3:amd64: /usr/lib/x86_64-linux-gnu/libssl.so.3"
+    owners = {
+        path.rpartition("/")[2]: owner
+        for owner, path in re.findall("^([^:,]+).*: (/.*)", said, re.M)
+    }
+    if missing := sorted(names - owners.keys()):
+        sys.exit(f"dpkg-query knows no package that has {missing}, whose licence has to go along")
+    return {owners[name] for name in names}
