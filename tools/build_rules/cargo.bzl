@@ -13,7 +13,7 @@ def cargo_test(name, srcs, sdk, vendor, manifest = "Cargo.toml", tags = [], **kw
     Args:
       name: the test's.
       srcs: every file of the crate, Cargo.toml and Cargo.lock among them.
-      sdk: the `sdk` that the crate builds against.
+      sdk: the tarball of the `sdk` that the crate builds against.
       vendor: the archive of a cargo_vendor.
       manifest: the crate's Cargo.toml.
       tags: more tags; nothing of cargo's is instrumented, so it never runs under a sanitizer.
@@ -54,7 +54,7 @@ def cargo_programs(name, srcs, examples, sdk, vendor, manifest = "Cargo.toml", t
       name: the folder's.
       srcs: as cargo_test's.
       examples: their names.
-      sdk: as cargo_test's.
+      sdk: the `sdk` whose tarball they build against, and whose library they find.
       vendor: as cargo_test's.
       manifest: the crate's Cargo.toml.
       tags: more tags.

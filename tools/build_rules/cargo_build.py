@@ -1,6 +1,6 @@
 """Builds examples of a crate, offline, as cargo_programs asks for.
 
-usage: cargo_build.py --cargo FILE --manifest FILE --vendor TAR --sdk DIR --run-path PATH OUT...
+usage: cargo_build.py --cargo FILE --manifest FILE --vendor TAR --sdk TARBALL --run-path PATH OUT...
 
 Each OUT is called as its example.
 """

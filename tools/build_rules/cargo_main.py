@@ -1,6 +1,6 @@
 """The main program of every cargo_test: cargo's checks of a crate, offline.
 
-usage: cargo_main.py --cargo FILE --manifest FILE --sdk DIR --vendor TAR
+usage: cargo_main.py --cargo FILE --manifest FILE --sdk TARBALL --vendor TAR
        cargo_main.py --skip REASON
 """
 
@@ -14,7 +14,7 @@ import tarfile
 from pathlib import Path
 
 from tools.build_rules.case_report import CaseReport
-from tools.build_rules.kept_folder import checksum, copy_anew, kept_folder
+from tools.build_rules.kept_folder import checksum, copy_anew, kept_folder, unpack_anew
 
 # "     Running tests/version.rs (target/debug/deps/version-0123456789abcdef)", "   Doc-tests waybill"
 BINARY = re.compile(r"\s+(?:Running (?:unittests )?(\S+) \(|(Doc-tests \S+))")
@@ -77,7 +77,7 @@ def lay_out(kept, crate, sdk, vendor):
     """What cargo builds from."""
     unpack_vendor(vendor, kept / "vendor")
     copy_anew(crate, kept / "crate")
-    copy_anew(sdk, kept / "sdk")
+    unpack_anew(sdk, kept / "sdk")
 
 
 def environment_of(cargo, kept, sdk):

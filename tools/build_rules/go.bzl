@@ -13,7 +13,7 @@ def go_test(name, srcs, sdk, tags = [], **kwargs):
     Args:
       name: the test's.
       srcs: every file of the module, go.mod among them. It depends on the standard library only.
-      sdk: the `sdk` that cgo builds against.
+      sdk: the tarball of the `sdk` that cgo builds against.
       tags: more tags; nothing of Go's is instrumented, so it never runs under a sanitizer.
       **kwargs: py_test's others.
     """
@@ -48,7 +48,7 @@ def go_programs(name, srcs, packages, sdk, tags = [], **kwargs):
       name: the folder's.
       srcs: as go_test's.
       packages: folders of the module; a program is called as its folder.
-      sdk: as go_test's.
+      sdk: the `sdk` whose tarball they build against, and whose library they find.
       tags: more tags.
       **kwargs: those of every rule.
     """

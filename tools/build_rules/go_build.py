@@ -1,6 +1,6 @@
 """Builds programs of a Go module, offline, as go_programs asks for.
 
-usage: go_build.py --go FILE --module DIR [--package DIR]... --sdk DIR --run-path PATH OUT...
+usage: go_build.py --go FILE --module DIR [--package DIR]... --sdk TARBALL --run-path PATH OUT...
 
 There is one OUT for each package, and called as it is.
 """

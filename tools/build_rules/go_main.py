@@ -1,6 +1,6 @@
 """The main program of every go_test: Go's checks of a module, offline.
 
-usage: go_main.py --go FILE --module DIR --sdk DIR
+usage: go_main.py --go FILE --module DIR --sdk TARBALL
        go_main.py --skip REASON
 """
 
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from tools.build_rules.case_report import CaseReport
-from tools.build_rules.kept_folder import checksum, copy_anew, kept_folder
+from tools.build_rules.kept_folder import checksum, copy_anew, kept_folder, unpack_anew
 
 
 def count_cases(lines, report):
@@ -78,10 +78,9 @@ def run_check(name, command, environment, module, report):
 def lay_out(kept, module, sdk):
     """What Go builds from: the module, and the SDK, whose copy it returns."""
     # Go's cache knows nothing of the SDK's files: their checksum has to be in their path.
-    files = sorted(file for file in sdk.rglob("*") if file.is_file())
-    copy = kept / "sdk" / checksum(*files)
+    copy = kept / "sdk" / checksum(sdk)
     shutil.rmtree(copy.parent, ignore_errors=True)
-    copy_anew(sdk, copy)
+    unpack_anew(sdk, copy)
     copy_anew(module, kept / "module")
     return copy
 

@@ -9,7 +9,9 @@ import hashlib
 import os
 import shutil
 import stat
+import tarfile
 import tempfile
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,6 +29,17 @@ def copy_anew(source, target):
     """Not the times: a compiler would take a file that another checkout has older for one it knows."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target, copy_function=shutil.copyfile)
+
+
+def unpack_anew(archive, target):
+    """Lays out what is below the one folder at the archive's top. Its files are new, for the reason above."""
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    with tarfile.open(archive) as files:
+        for entry in files.getmembers():
+            entry.name = entry.name.partition("/")[2] or "."
+            entry.mtime = time.time()
+            files.extract(entry, target)
 
 
 def _mine_alone(folder):

@@ -1,6 +1,9 @@
 """A kept folder is kept, and only where nobody else could have made it."""
 
-from tools.build_rules.kept_folder import _mine_alone, checksum, kept_folder
+import os
+import tarfile
+
+from tools.build_rules.kept_folder import _mine_alone, checksum, kept_folder, unpack_anew
 
 
 def test_a_folder_of_mine_alone_will_do(tmp_path):
@@ -40,3 +43,18 @@ def test_a_checksum_is_of_texts_and_contents(tmp_path):
     assert checksum("other", file) != before
     file.write_text("two")
     assert checksum("text", file) != before
+
+
+def test_what_is_unpacked_is_new_whatever_the_archive_says(tmp_path):
+    (tmp_path / "top" / "lib").mkdir(parents=True)
+    (tmp_path / "top" / "lib" / "file").write_text("content")
+    (tmp_path / "top" / "lib" / "link").symlink_to("file")
+    os.utime(tmp_path / "top" / "lib" / "file", (0, 0))
+    with tarfile.open(tmp_path / "archive.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "top", "top-1.0")
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "left over").touch()
+    unpack_anew(tmp_path / "archive.tar.gz", tmp_path / "target")
+    assert [path.name for path in (tmp_path / "target").iterdir()] == ["lib"]
+    assert (tmp_path / "target" / "lib" / "link").read_text() == "content"
+    assert (tmp_path / "target" / "lib" / "file").stat().st_mtime > 0

@@ -15,13 +15,14 @@ def _programs_impl(ctx):
     up = "../" * (len(programs[0].short_path.split("/")) - 1)
     args = ctx.actions.args()
     args.add_all([ctx.expand_location(word, ctx.attr.inputs) for word in ctx.attr.arguments])
-    args.add("--sdk", ctx.file.sdk.path)
+    tarball = ctx.attr.sdk[OutputGroupInfo].tarball.to_list()[0]
+    args.add("--sdk", tarball)
     args.add("--run-path", "$ORIGIN/%s%s/lib" % (up, ctx.file.sdk.short_path))
     args.add_all(programs)
     ctx.actions.run(
         executable = ctx.executable.builder,
         arguments = [args],
-        inputs = ctx.files.inputs + [ctx.file.sdk],
+        inputs = ctx.files.inputs + [tarball],
         outputs = programs,
         mnemonic = "Programs",
         progress_message = "Building %s" % ctx.label,
@@ -32,7 +33,7 @@ def _programs_impl(ctx):
     )]
 
 programs = rule(
-    doc = """Programs in the folder `name`, which find the SDK's library by their run path.
+    doc = """Programs in the folder `name`, built against the SDK's tarball, which find the SDK's library by their run path.
 
 Where the language is missing they are scripts that print the reason and exit with 77.""",
     implementation = _programs_impl,
