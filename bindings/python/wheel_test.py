@@ -68,7 +68,7 @@ print(*sorted(path for path in after - before if ".so" in path), sep="\\n")
 
 
 def test_no_file_in_it_needs_a_newer_system_than_rhel_9(wheel, environment):
-    assert wheel.stem.endswith("-manylinux_2_34_x86_64")
+    assert wheel.stem == "waybill-0.1.0-cp310-abi3-manylinux_2_34_x86_64"
     (packages,) = environment.parent.parent.glob("lib/*/site-packages")
     files = elf_files(packages)
     assert packages / "waybill/libwaybill.so.0" in files
@@ -89,7 +89,6 @@ def test_it_is_small_and_has_the_licenses_of_all_that_it_brings(wheel):
             "libhwy1",
             "libprotobuf32",
             "nlohmann-json3-dev",
-            "pybind11",
         )
     }
     assert "waybill/py.typed" in names and "waybill/_waybill.pyi" in names

@@ -4,9 +4,9 @@ The packages of the lock file are installed, hashes checked, into a virtual envi
 repository. Its folder carries the lock's checksum: another lock means another interpreter path,
 and tests run again.
 
-WAYBILL_PYTHON (--repo_env) names the interpreter the environment is made from, and with it the one that
-extensions and wheels are for: 3.11 or later, as the locked packages are. The default is the distribution's
-python3, else the first one on PATH.
+WAYBILL_PYTHON (--repo_env) names the interpreter the environment is made from: 3.11 or later, as the locked
+packages are. The default is the distribution's python3, else the first one on PATH. Extension modules and the
+wheel are the same with any of them, because they use the limited API.
 """
 
 _PROBE = """
@@ -17,7 +17,6 @@ include = sysconfig.get_path("include")
 assert os.path.exists(include + "/Python.h"), include + "/Python.h is missing"
 print(os.path.realpath(sys.executable))
 print(include)
-print(sysconfig.get_config_var("EXT_SUFFIX"))
 """
 
 _BUILD = """
@@ -33,13 +32,6 @@ cc_library(
     name = "headers",
     hdrs = glob(["include/python/**/*.h"]),
     includes = ["include/python"],
-)
-
-cc_library(
-    name = "pybind11",
-    hdrs = glob(["include/pybind11/**/*.h"]),
-    includes = ["include"],
-    deps = [":headers"],
 )
 
 # stub_shebang: the default asks for a "python", which Debian does not have.
@@ -88,7 +80,7 @@ def _local_python_impl(rctx):
 
     # A version manager's shim picks an interpreter by folder: go to the interpreter itself.
     hint = "(tools/setup installs: python3 python3-dev python3-venv) "
-    base, include, suffix = _run(rctx, [base, "-c", _PROBE], hint = hint).splitlines()
+    base, include = _run(rctx, [base, "-c", _PROBE], hint = hint).splitlines()
     lock = rctx.path(rctx.attr.requirements)
     checksum = _run(rctx, ["sha256sum", lock]).split(" ")[0].lstrip("\\")
     venv = str(rctx.path("venv-" + checksum[:12]))
@@ -108,12 +100,9 @@ def _local_python_impl(rctx):
         lock,
     ], timeout = 900)
 
-    pybind11 = _run(rctx, [python, "-c", "import pybind11; print(pybind11.get_include())"]).strip()
     rctx.symlink(include, "include/python")
-    rctx.symlink(pybind11 + "/pybind11", "include/pybind11")
 
     rctx.file("WORKSPACE", "workspace(name = \"%s\")\n" % rctx.name)
-    rctx.file("config.bzl", "EXTENSION_SUFFIX = \"%s\"\n" % suffix)
     rctx.file("python.txt", python + "\n")
     rctx.file("BUILD", _BUILD.format(python = python))
 

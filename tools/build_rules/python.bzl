@@ -1,6 +1,5 @@
-"""pytest_test, mypy_test, and extension modules by pybind11."""
+"""pytest_test, mypy_test, and extension modules."""
 
-load("@local_python//:config.bzl", "EXTENSION_SUFFIX")
 load("@rules_cc//cc:defs.bzl", "cc_binary")
 load("@rules_python//python:defs.bzl", "py_library", "py_test")
 
@@ -29,27 +28,28 @@ def pytest_test(name, srcs = None, deps = [], args = [], tags = [], size = "smal
         **kwargs
     )
 
-def pybind_extension(name, srcs, deps = [], copts = [], data = [], **kwargs):
-    """The extension module `name` from C++, as a py_library.
+def abi3_extension(name, srcs, deps = [], copts = [], data = [], **kwargs):
+    """The extension module `name` from C++, as a py_library, for CPython 3.10 and all later ones.
 
     Args:
-      name: the module's, as in PYBIND11_MODULE.
+      name: the module's, as in WAYBILL_ABI3_MODULE.
       srcs: its sources and private headers.
-      deps: cc_library targets; pybind11 and Python's headers come by themselves.
+      deps: cc_library targets; //bindings/python/abi3 comes by itself.
       copts: more options. Nothing but the module's entry point is visible from outside.
       data: what goes beside it: its .pyi.
       **kwargs: py_library's others.
     """
-    module = name + EXTENSION_SUFFIX
+    module = name + ".abi3.so"
     cc_binary(
         name = module,
+        testonly = kwargs.get("testonly", False),
         srcs = srcs,
         copts = ["-fvisibility=hidden"] + copts,
         linkshared = True,
         # The interpreter that loads it is not instrumented.
         tags = ["no-sanitizer"],
         visibility = ["//visibility:private"],
-        deps = deps + ["@local_python//:pybind11"],
+        deps = deps + ["//bindings/python/abi3"],
     )
     py_library(
         name = name,

@@ -5,6 +5,7 @@ load("//tools/build_rules:compat.bzl", "compat_repositories")
 load("//tools/build_rules:local_cuda.bzl", "local_cuda")
 load("//tools/build_rules:local_go.bzl", "local_go")
 load("//tools/build_rules:local_python.bzl", "local_python")
+load("//tools/build_rules:local_pythons.bzl", "local_pythons")
 load("//tools/build_rules:local_rust.bzl", "local_rust")
 load("//tools/build_rules:local_torch.bzl", "local_torch")
 load("//tools/build_rules:system_library.bzl", "system_library")
@@ -120,6 +121,8 @@ def waybill_repositories():
         name = "local_python",
         requirements = "//third_party/python:requirements.lock",
     )
+
+    local_pythons(name = "local_pythons")
 
     local_cuda(
         name = "local_cuda",

@@ -1,20 +1,16 @@
 // A publish as a C program does it, for the benchmark that measures what Python adds.
-#include <pybind11/pybind11.h>
-
 #include <bit>
 #include <chrono>
 #include <cstdint>
 
+#include "bindings/python/abi3/module.h"
 #include "capi/waybill.hpp"
 
 namespace {
 
-namespace py = pybind11;
-
 // Publishes, waits until the version is SENT and its group has shown it. Returns the microseconds
 // until the event that says so was taken from the queue.
 double Publish(uintptr_t trainer, uintptr_t queue, uint64_t version, int64_t patience_ns) {
-  const py::gil_scoped_release unlocked;
   const auto begin = std::chrono::steady_clock::now();
   waybill_publish_options_t options = WAYBILL_PUBLISH_OPTIONS_INIT;
   options.version = version;
@@ -40,4 +36,6 @@ double Publish(uintptr_t trainer, uintptr_t queue, uint64_t version, int64_t pat
 
 }  // namespace
 
-PYBIND11_MODULE(by_c, module) { module.def("publish", &Publish); }
+WAYBILL_ABI3_MODULE(by_c, "by_c", module) {
+  module.FunctionUnlocked<"publish", &Publish, "trainer", "queue", "version", "patience_ns">();
+}

@@ -18,11 +18,12 @@ std::atomic<int> g_logging = 0;
 void Log(void* user, uint32_t level, const char* line) {
   ++g_logging;
   if (!g_over) {
-    const py::gil_scoped_acquire locked;
+    const abi3::Locked locked;
+    const auto& sink = *static_cast<abi3::Object*>(user);
     try {
-      (*static_cast<py::object*>(user))(level, line);
-    } catch (py::error_already_set& error) {
-      error.discard_as_unraisable("a line of waybill's log");
+      sink(abi3::ToPython(level), abi3::ToPython(line));
+    } catch (const abi3::PythonError&) {
+      PyErr_WriteUnraisable(sink.get());
     }
   }
   --g_logging;
@@ -30,29 +31,29 @@ void Log(void* user, uint32_t level, const char* line) {
 
 // At exit, while the interpreter still is whole.
 void EndLogging() {
-  const py::gil_scoped_release unlocked;  // Those who log now need it.
+  const abi3::Unlocked unlocked;  // Those who log now need it.
   g_over = true;
   while (g_logging != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-std::unique_ptr<KeptContext> MakeContext(py::object log) {
+std::unique_ptr<KeptContext> MakeContext(abi3::Object log) {
   waybill_context_options_t options = WAYBILL_CONTEXT_OPTIONS_INIT;
   options.log_sink = Log;
   // Never destroyed: the context's last child may outlive everything else.
-  options.log_user = new py::object(std::move(log));
+  options.log_user = new abi3::Object(std::move(log));
   return std::make_unique<KeptContext>(Make<Context>(waybill_context_create, &options));
 }
 
 }  // namespace
 
-void AddContext(py::module_& module) {
-  py::module_::import("atexit").attr("register")(py::cpp_function(&EndLogging));
-  py::class_<KeptContext>(module, "Context")
-      .def(py::init(&MakeContext), py::arg("log"))
-      .def("describe", [](const KeptContext& self) {
-        const py::gil_scoped_release unlocked;
+void AddContext(abi3::Module& module) {
+  module.Function<"end_logging", &EndLogging>();
+  abi3::Object::Import("atexit").Attribute("register")(module.Get("end_logging"));
+  abi3::Class<KeptContext>(module, "Context")
+      .Init<&MakeContext, "log">()
+      .MethodUnlocked<"describe", [](const KeptContext& self) {
         return Bytes(waybill_context_describe, self.get());
-      });
+      }>();
 }
 
 }  // namespace waybill::python

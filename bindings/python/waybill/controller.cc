@@ -17,7 +17,7 @@ std::unique_ptr<KeptController> Start(const KeptContext& context, const std::str
   options.state = state.c_str();
   options.required_groups = required_groups.c_str();
   options.join_timeout_ns = join_timeout_ns;
-  const py::gil_scoped_release unlocked;
+  const abi3::Unlocked unlocked;
   return std::make_unique<KeptController>(
       Make<Controller>(waybill_controller_start, context.get(), &options));
 }
@@ -35,24 +35,22 @@ std::string Query(const KeptContext& context, const std::string& address, const 
 
 }  // namespace
 
-void AddController(py::module_& module) {
-  module.def("query", &Query, py::arg("context"), py::arg("address"), py::arg("token"),
-             py::arg("deadline_ns"), Unlocked());
-  module.def("job_tensors", &JobTensors, py::arg("context"), py::arg("address"), py::arg("token"),
-             py::arg("deadline_ns"), Unlocked());
-  py::class_<KeptController>(module, "Controller")
-      .def(py::init(&Start), py::arg("context"), py::arg("listen"), py::arg("job"),
-           py::arg("token"), py::arg("state"), py::arg("required_groups"),
-           py::arg("join_timeout_ns"))
-      .def(
-          "address",
-          [](const KeptController& self) { return Bytes(waybill_controller_address, self.get()); },
-          Unlocked())
-      .def(
-          "status",
-          [](const KeptController& self) { return Bytes(waybill_controller_status, self.get()); },
-          Unlocked())
-      .def("close", &KeptController::Close);
+void AddController(abi3::Module& module) {
+  module.FunctionUnlocked<"query", &Query, "context", "address", "token", "deadline_ns">();
+  module
+      .FunctionUnlocked<"job_tensors", &JobTensors, "context", "address", "token", "deadline_ns">();
+  abi3::Class<KeptController>(module, "Controller")
+      .Init<&Start, "context", "listen", "job", "token", "state", "required_groups",
+            "join_timeout_ns">()
+      .MethodUnlocked<"address",
+                      [](const KeptController& self) {
+                        return Bytes(waybill_controller_address, self.get());
+                      }>()
+      .MethodUnlocked<"status",
+                      [](const KeptController& self) {
+                        return Bytes(waybill_controller_status, self.get());
+                      }>()
+      .Method<"close", &KeptController::Close>();
 }
 
 }  // namespace waybill::python

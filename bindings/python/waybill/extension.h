@@ -3,9 +3,6 @@
 #ifndef WAYBILL_BINDINGS_PYTHON_WAYBILL_EXTENSION_H_
 #define WAYBILL_BINDINGS_PYTHON_WAYBILL_EXTENSION_H_
 
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
-
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -13,13 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/python/abi3/module.h"
 #include "capi/waybill.hpp"
 
 namespace waybill::python {
-
-namespace py = pybind11;
-
-using Unlocked = py::call_guard<py::gil_scoped_release>;
 
 // Owns a handle. A destroy may wait, so that it never does with Python's lock held.
 template <typename Owner>
@@ -33,7 +27,7 @@ class Kept {
   void Close() {
     if (!owner_) return;
     Owner last = std::move(owner_);
-    const py::gil_scoped_release unlocked;
+    const abi3::Unlocked unlocked;
     last.reset();
   }
   // Returns NULL once it is closed: the caller is told what the C ABI says about NULL.
@@ -51,16 +45,16 @@ using KeptQueue = Kept<Queue>;
 // Memory that is lent, and the Python objects that it belongs to: they live until it is given back.
 class KeptRegion {
  public:
-  KeptRegion(Region region, py::object owners)
+  KeptRegion(Region region, abi3::Object owners)
       : owners_(std::move(owners)), region_(std::move(region)) {}
   void Close() {
     region_.Close();
-    owners_ = py::none();
+    owners_ = abi3::Object();
   }
   waybill_region_t* get() const { return region_.get(); }
 
  private:
-  py::object owners_;
+  abi3::Object owners_;
   Kept<Region> region_;  // Destroyed first.
 };
 
@@ -71,16 +65,16 @@ uintptr_t HandleOf(const Keeper& keeper) {
 }
 
 // The exception that waybill.errors makes of an error.
-py::object ToException(waybill_status_t code, uint32_t scope, const std::string& message);
+abi3::Object ToException(waybill_status_t code, uint32_t scope, const std::string& message);
 
-void AddErrors(py::module_& module);
-void AddContext(py::module_& module);
-void AddQueue(py::module_& module);
-void AddMemory(py::module_& module);
-void AddManifest(py::module_& module);
-void AddPlanning(py::module_& module);
-void AddController(py::module_& module);
-void AddRanks(py::module_& module);
+void AddErrors(abi3::Module& module);
+void AddContext(abi3::Module& module);
+void AddQueue(abi3::Module& module);
+void AddMemory(abi3::Module& module);
+void AddManifest(abi3::Module& module);
+void AddPlanning(abi3::Module& module);
+void AddController(abi3::Module& module);
+void AddRanks(abi3::Module& module);
 
 }  // namespace waybill::python
 

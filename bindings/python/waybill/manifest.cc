@@ -27,7 +27,7 @@ void AddShard(const KeptManifest& self, uint32_t tensor, uint32_t region, uint64
               const Numbers& begin, const Numbers& end, const std::optional<Numbers>& strides) {
   waybill_shard_t shard = WAYBILL_SHARD_INIT;
   if (begin.size() != end.size() || (strides && strides->size() != begin.size())) {
-    throw py::value_error("begin, end and strides are of different lengths");
+    throw abi3::ValueError("begin, end and strides are of different lengths");
   }
   shard.tensor_index = tensor;
   shard.region_index = region;
@@ -51,7 +51,7 @@ void AddPadding(const KeptManifest& self, uint32_t region, uint64_t offset_bytes
                 const std::optional<Numbers>& strides) {
   waybill_padding_t padding = WAYBILL_PADDING_INIT;
   if (strides && strides->size() != extents.size()) {
-    throw py::value_error("extents and strides are of different lengths");
+    throw abi3::ValueError("extents and strides are of different lengths");
   }
   padding.region_index = region;
   padding.offset_bytes = offset_bytes;
@@ -62,54 +62,52 @@ void AddPadding(const KeptManifest& self, uint32_t region, uint64_t offset_bytes
   Call(waybill_manifest_add_padding, self.get(), &padding, nullptr);
 }
 
+uint32_t AddRegion(const KeptManifest& self, const std::string& name, uint64_t size_bytes) {
+  uint32_t index = 0;
+  Call(waybill_manifest_add_region, self.get(), name.c_str(), size_bytes, &index);
+  return index;
+}
+
+void AddAlias(const KeptManifest& self, const std::string& name, uint32_t tensor) {
+  Call(waybill_manifest_add_alias, self.get(), name.c_str(), tensor, nullptr);
+}
+
+std::vector<uint64_t> RegionSizes(const KeptManifest& self) {
+  std::vector<uint64_t> sizes(waybill_manifest_region_count(self.get()));
+  for (uint32_t i = 0; i < sizes.size(); ++i) {
+    sizes[i] = waybill_manifest_region_size(self.get(), i);
+  }
+  return sizes;
+}
+
+std::unique_ptr<KeptManifest> Decode(const abi3::RawBytes& data) {
+  return std::make_unique<KeptManifest>(
+      Make<Manifest>(waybill_manifest_decode, data.bytes.data(), data.bytes.size()));
+}
+
 }  // namespace
 
-void AddManifest(py::module_& module) {
-  py::class_<KeptManifest>(module, "Manifest")
-      .def(py::init(
-          [] { return std::make_unique<KeptManifest>(Make<Manifest>(waybill_manifest_create)); }))
-      .def(
-          "add_region",
-          [](const KeptManifest& self, const std::string& name, uint64_t size_bytes) {
-            uint32_t index = 0;
-            Call(waybill_manifest_add_region, self.get(), name.c_str(), size_bytes, &index);
-            return index;
-          },
-          py::arg("name"), py::arg("size_bytes"))
-      .def("add_tensor", &AddTensor, py::arg("name"), py::arg("dtype"), py::arg("shape"))
-      .def("add_shard", &AddShard, py::arg("tensor"), py::arg("region"), py::arg("offset_bytes"),
-           py::arg("dtype"), py::arg("content"), py::arg("quantisation"), py::arg("begin"),
-           py::arg("end"), py::arg("strides"))
-      .def("add_padding", &AddPadding, py::arg("region"), py::arg("offset_bytes"),
-           py::arg("element_bytes"), py::arg("extents"), py::arg("strides"))
-      .def(
-          "add_alias",
-          [](const KeptManifest& self, const std::string& name, uint32_t tensor) {
-            Call(waybill_manifest_add_alias, self.get(), name.c_str(), tensor, nullptr);
-          },
-          py::arg("name"), py::arg("tensor"))
-      .def("region_sizes",
-           [](const KeptManifest& self) {
-             std::vector<uint64_t> sizes(waybill_manifest_region_count(self.get()));
-             for (uint32_t i = 0; i < sizes.size(); ++i) {
-               sizes[i] = waybill_manifest_region_size(self.get(), i);
-             }
-             return sizes;
-           })
-      .def("encode",
-           [](const KeptManifest& self) {
-             return py::bytes(Bytes(waybill_manifest_encode, self.get()));
-           })
-      .def_static(
-          "decode",
-          [](const py::bytes& data) {
-            const std::string_view bytes = data;
-            return std::make_unique<KeptManifest>(
-                Make<Manifest>(waybill_manifest_decode, bytes.data(), bytes.size()));
-          },
-          py::arg("data"))
-      .def("describe",
-           [](const KeptManifest& self) { return Bytes(waybill_manifest_describe, self.get()); });
+void AddManifest(abi3::Module& module) {
+  abi3::Class<KeptManifest>(module, "Manifest")
+      .Init<[] {
+        return std::make_unique<KeptManifest>(Make<Manifest>(waybill_manifest_create));
+      }>()
+      .Method<"add_region", &AddRegion, "name", "size_bytes">()
+      .Method<"add_tensor", &AddTensor, "name", "dtype", "shape">()
+      .Method<"add_shard", &AddShard, "tensor", "region", "offset_bytes", "dtype", "content",
+              "quantisation", "begin", "end", "strides">()
+      .Method<"add_padding", &AddPadding, "region", "offset_bytes", "element_bytes", "extents",
+              "strides">()
+      .Method<"add_alias", &AddAlias, "name", "tensor">()
+      .Method<"region_sizes", &RegionSizes>()
+      .Method<"encode",
+              [](const KeptManifest& self) {
+                return abi3::RawBytes{Bytes(waybill_manifest_encode, self.get())};
+              }>()
+      .StaticMethod<"decode", &Decode, "data">()
+      .Method<"describe", [](const KeptManifest& self) {
+        return Bytes(waybill_manifest_describe, self.get());
+      }>();
 }
 
 }  // namespace waybill::python

@@ -9,63 +9,73 @@ namespace {
 
 // (address, device type, device, (code, bits, lanes), shape, strides or None, read-only, owner):
 // what waybill.memory reads. The owner holds the memory.
-py::tuple Describe(const dlpack::Tensor& tensor, bool read_only, const py::object& owner) {
-  const auto numbers = [&](const int64_t* values) -> py::object {
-    if (values == nullptr) return py::none();
-    py::tuple tuple(tensor.dimensions);
-    for (int32_t d = 0; d < tensor.dimensions; ++d) tuple[d] = values[d];
-    return tuple;
+abi3::Object Describe(const dlpack::Tensor& tensor, bool read_only, const abi3::Object& owner) {
+  const auto numbers = [&](const int64_t* values) {
+    if (values == nullptr) return abi3::None();
+    const abi3::Object list =
+        abi3::ToPython(std::vector<int64_t>(values, values + tensor.dimensions));
+    return abi3::Object::Take(PyList_AsTuple(list.get()));
   };
   const auto address = reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset;
-  return py::make_tuple(address, tensor.device_type, tensor.device_id,
-                        py::make_tuple(tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes),
-                        numbers(tensor.shape), numbers(tensor.strides), read_only, owner);
+  return abi3::Tuple(address, tensor.device_type, tensor.device_id,
+                     abi3::Tuple(tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes),
+                     numbers(tensor.shape), numbers(tensor.strides), read_only, owner);
 }
 
-// Takes what is in the capsule over, which makes the capsule useless to anybody else.
+// Takes what is in the capsule over, which makes the capsule useless to anybody else. Returns it,
+// and a capsule that owns it.
 template <typename T>
-T* TakeOver(const py::capsule& capsule, const char* used_name) {
-  T* managed = capsule.get_pointer<T>();
-  if (PyCapsule_SetName(capsule.ptr(), used_name) != 0) throw py::error_already_set();
-  return managed;
-}
-
-template <typename T>
-py::capsule Owner(T* managed) {
-  return py::capsule(managed, [](void* pointer) {
-    auto* owned = static_cast<T*>(pointer);
+std::pair<T*, abi3::Object> TakeOver(const abi3::Object& capsule, const char* name,
+                                     const char* used_name) {
+  auto* managed = static_cast<T*>(PyCapsule_GetPointer(capsule.get(), name));
+  if (managed == nullptr) throw abi3::PythonError();
+  const auto destroy = [](PyObject* owner) {
+    auto* owned = static_cast<T*>(PyCapsule_GetPointer(owner, nullptr));
     if (owned->deleter != nullptr) owned->deleter(owned);
-  });
+  };
+  abi3::Object owner = abi3::Object::Take(PyCapsule_New(managed, nullptr, destroy));
+  if (PyCapsule_SetName(capsule.get(), used_name) != 0) {
+    PyCapsule_SetDestructor(owner.get(), nullptr);  // The capsule still has it.
+    throw abi3::PythonError();
+  }
+  return {managed, std::move(owner)};
 }
 
-py::tuple ReadDlpack(const py::capsule& capsule) {
-  const std::string name = capsule.name() == nullptr ? "" : capsule.name();
+abi3::Object ReadDlpack(const abi3::Object& capsule) {
+  const char* found = PyCapsule_GetName(capsule.get());  // NULL if it is no capsule, too.
+  if (found == nullptr && PyErr_Occurred() != nullptr) throw abi3::PythonError();
+  const std::string name = found == nullptr ? "" : found;
   if (name == "dltensor_versioned") {
-    auto* managed = TakeOver<dlpack::ManagedVersioned>(capsule, "used_dltensor_versioned");
-    const py::capsule owner = Owner(managed);
+    const auto [managed, owner] = TakeOver<dlpack::ManagedVersioned>(capsule, "dltensor_versioned",
+                                                                     "used_dltensor_versioned");
     if (managed->major != 1) {
-      throw py::value_error("DLPack " + std::to_string(managed->major) + "." +
-                            std::to_string(managed->minor) + ": only version 1 is known");
+      throw abi3::ValueError("DLPack " + std::to_string(managed->major) + "." +
+                             std::to_string(managed->minor) + ": only version 1 is known");
     }
     return Describe(managed->tensor, (managed->flags & 1) != 0, owner);
   }
   if (name == "dltensor") {
     // Nothing says that it may be written. JAX's arrays, which must not be, come like this.
-    auto* managed = TakeOver<dlpack::Managed>(capsule, "used_dltensor");
-    return Describe(managed->tensor, true, Owner(managed));
+    const auto [managed, owner] = TakeOver<dlpack::Managed>(capsule, "dltensor", "used_dltensor");
+    return Describe(managed->tensor, true, owner);
   }
-  throw py::value_error("a capsule \"" + name + "\" is no DLPack tensor that can be taken");
+  throw abi3::ValueError("a capsule \"" + name + "\" is no DLPack tensor that can be taken");
 }
 
 // (address, bytes, read-only) of a memoryview, which has to outlive their use.
-py::tuple ReadBuffer(const py::memoryview& view) {
-  const Py_buffer& buffer = *PyMemoryView_GET_BUFFER(view.ptr());
-  return py::make_tuple(reinterpret_cast<uintptr_t>(buffer.buf), buffer.len, buffer.readonly != 0);
+abi3::Object ReadBuffer(const abi3::Object& view) {
+  abi3::BufferView buffer = {};
+  abi3::Check(abi3::PyObject_GetBuffer(view.get(), &buffer, abi3::kFullReadOnly));
+  const auto address = reinterpret_cast<uintptr_t>(buffer.buf);
+  const Py_ssize_t size_bytes = buffer.len;
+  const bool read_only = buffer.readonly != 0;
+  abi3::PyBuffer_Release(&buffer);
+  return abi3::Tuple(address, size_bytes, read_only);
 }
 
 std::unique_ptr<KeptRegion> Lend(const KeptContext& context, uintptr_t address, uint64_t size_bytes,
                                  uint32_t kind, bool read_only, const std::string& name,
-                                 py::object owners) {
+                                 abi3::Object owners) {
   waybill_region_options_t options = WAYBILL_REGION_OPTIONS_INIT;
   options.data = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
   options.size_bytes = size_bytes;
@@ -78,13 +88,12 @@ std::unique_ptr<KeptRegion> Lend(const KeptContext& context, uintptr_t address, 
 
 }  // namespace
 
-void AddMemory(py::module_& module) {
-  module.def("read_dlpack", &ReadDlpack, py::arg("capsule"));
-  module.def("read_buffer", &ReadBuffer, py::arg("view"));
-  py::class_<KeptRegion>(module, "Region")
-      .def(py::init(&Lend), py::arg("context"), py::arg("address"), py::arg("size_bytes"),
-           py::arg("kind"), py::arg("read_only"), py::arg("name"), py::arg("owners"))
-      .def("close", &KeptRegion::Close);
+void AddMemory(abi3::Module& module) {
+  module.Function<"read_dlpack", &ReadDlpack, "capsule">();
+  module.Function<"read_buffer", &ReadBuffer, "view">();
+  abi3::Class<KeptRegion>(module, "Region")
+      .Init<&Lend, "context", "address", "size_bytes", "kind", "read_only", "name", "owners">()
+      .Method<"close", &KeptRegion::Close>();
 }
 
 }  // namespace waybill::python

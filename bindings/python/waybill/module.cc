@@ -2,11 +2,12 @@
 // modules beside it are.
 #include "bindings/python/waybill/extension.h"
 
-PYBIND11_MODULE(_waybill, module) {
-  module.def("version", &waybill_version, "The version of the library that is loaded: \"0.1.0\".");
-  module.def("now_ns", &waybill_now_ns);
-  module.def("dtype_size", &waybill_dtype_size, pybind11::arg("dtype"));
-  module.def("dtype_name", &waybill_dtype_name, pybind11::arg("dtype"));
+WAYBILL_ABI3_MODULE(_waybill, "waybill._waybill", module) {
+  module.Function<"version", &waybill_version>(
+      "The version of the library that is loaded: \"0.1.0\".");
+  module.Function<"now_ns", &waybill_now_ns>();
+  module.Function<"dtype_size", &waybill_dtype_size, "dtype">();
+  module.Function<"dtype_name", &waybill_dtype_name, "dtype">();
   waybill::python::AddErrors(module);
   waybill::python::AddContext(module);
   waybill::python::AddQueue(module);

@@ -26,67 +26,65 @@ std::optional<Event> AwaitEvent(const Queue& queue, int64_t deadline_ns) {
   return ready > 0 ? Wait(queue, kPast) : std::nullopt;
 }
 
-// Returns the oldest event, or nothing if none comes by the deadline. It handles signals meanwhile,
-// and throws what their handlers raise (KeyboardInterrupt).
-std::optional<Event> Take(const KeptQueue& queue, int64_t deadline_ns) {
+// Returns the oldest event, or nothing if none comes by the deadline; without one it only looks. It
+// handles signals meanwhile, and throws what their handlers raise (KeyboardInterrupt).
+std::optional<Event> Take(const KeptQueue& queue, std::optional<int64_t> deadline) {
+  const int64_t deadline_ns = deadline.value_or(0);
   if (deadline_ns <= waybill_now_ns()) return Wait(queue.owner(), kPast);
   while (true) {
     std::optional<Event> event;
     {
-      const py::gil_scoped_release unlocked;
+      const abi3::Unlocked unlocked;
       event = AwaitEvent(queue.owner(), deadline_ns);
     }
     if (event) return event;
-    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    if (PyErr_CheckSignals() != 0) throw abi3::PythonError();
     if (waybill_now_ns() >= deadline_ns) return std::nullopt;
   }
 }
 
-py::object ErrorOf(const Event& event) {
-  if (event->error == nullptr) return py::none();
+abi3::Object ErrorOf(const Event& event) {
+  if (event->error == nullptr) return abi3::None();
   return ToException(waybill_error_code(event->error), waybill_error_scope(event->error),
                      waybill_error_message(event->error));
 }
 
 }  // namespace
 
-void AddQueue(py::module_& module) {
-  module.attr("SLICE_NS") = kSliceNs;
+void AddQueue(abi3::Module& module) {
+  module.Constant("SLICE_NS", kSliceNs);
   // Only its last reference closes it, so whoever waits for its descriptor keeps it open.
-  py::class_<KeptQueue>(module, "Queue")
-      .def(py::init([](const KeptContext& context) {
-             return std::make_unique<KeptQueue>(Make<Queue>(waybill_queue_create, context.get()));
-           }),
-           py::arg("context"))
-      .def("take", &Take, py::arg("deadline_ns") = 0)
-      .def(
-          "post",
-          [](const KeptQueue& self, uint64_t token) {
-            Call(waybill_queue_post, self.get(), token);
-          },
-          py::arg("token"))
-      .def_property_readonly("handle", &HandleOf<KeptQueue>)
-      .def("fileno", [](const KeptQueue& self) { return waybill_queue_fd(self.get()); });
-  py::class_<Event>(module, "Event")
-      .def_property_readonly("kind", [](const Event& self) { return self->kind; })
-      .def_property_readonly("token", [](const Event& self) { return self->token; })
-      .def_property_readonly("version", [](const Event& self) { return self->version; })
-      .def_property_readonly("status", [](const Event& self) { return self->status; })
-      .def_property_readonly("answer_wanted",
-                             [](const Event& self) { return self->answer_wanted != 0; })
-      .def_property_readonly("pause_ns", [](const Event& self) { return self->pause_ns; })
-      .def_property_readonly("group", &Event::group)
-      .def_property_readonly("error", &ErrorOf)
-      .def(
-          "accept",
-          [](const Event& self) { Call(waybill_update_accept, self->update, self->kind); },
-          Unlocked())
-      .def(
-          "refuse",
-          [](const Event& self, const std::string& reason) {
-            Call(waybill_update_refuse, self->update, self->kind, reason.c_str());
-          },
-          py::arg("reason"), Unlocked());
+  abi3::Class<KeptQueue>(module, "Queue")
+      .Init<[](const KeptContext& context) {
+        return std::make_unique<KeptQueue>(Make<Queue>(waybill_queue_create, context.get()));
+      },
+            "context">()
+      .Method<"take", &Take, "deadline_ns">()
+      .Method<"post",
+              [](const KeptQueue& self, uint64_t token) {
+                Call(waybill_queue_post, self.get(), token);
+              },
+              "token">()
+      .Property<"handle", &HandleOf<KeptQueue>>()
+      .Method<"fileno", [](const KeptQueue& self) { return waybill_queue_fd(self.get()); }>();
+  abi3::Class<Event>(module, "Event")
+      .Property<"kind", [](const Event& self) { return self->kind; }>()
+      .Property<"token", [](const Event& self) { return self->token; }>()
+      .Property<"version", [](const Event& self) { return self->version; }>()
+      .Property<"status", [](const Event& self) { return self->status; }>()
+      .Property<"answer_wanted", [](const Event& self) { return self->answer_wanted != 0; }>()
+      .Property<"pause_ns", [](const Event& self) { return self->pause_ns; }>()
+      .Property<"group", &Event::group>()
+      .Property<"error", &ErrorOf>()
+      .MethodUnlocked<"accept",
+                      [](const Event& self) {
+                        Call(waybill_update_accept, self->update, self->kind);
+                      }>()
+      .MethodUnlocked<"refuse",
+                      [](const Event& self, const std::string& reason) {
+                        Call(waybill_update_refuse, self->update, self->kind, reason.c_str());
+                      },
+                      "reason">();
 }
 
 }  // namespace waybill::python

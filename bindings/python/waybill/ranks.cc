@@ -42,16 +42,17 @@ class Identity {
   waybill_rank_options_t options_ = WAYBILL_RANK_OPTIONS_INIT;
 };
 
-std::vector<waybill_region_t*> HandlesOf(const std::vector<const KeptRegion*>& regions) {
+using Regions = std::vector<std::shared_ptr<KeptRegion>>;
+
+std::vector<waybill_region_t*> HandlesOf(const Regions& regions) {
   std::vector<waybill_region_t*> handles;
   handles.reserve(regions.size());
-  for (const KeptRegion* region : regions) handles.push_back(region->get());
+  for (const auto& region : regions) handles.push_back(region->get());
   return handles;
 }
 
 std::unique_ptr<KeptTrainer> MakeTrainer(const KeptContext& context, const Identity& identity,
-                                         const KeptManifest& manifest,
-                                         const std::vector<const KeptRegion*>& regions,
+                                         const KeptManifest& manifest, const Regions& regions,
                                          const KeptQueue& queue, uint64_t ring_bytes,
                                          uint32_t stage_threads) {
   const std::vector<waybill_region_t*> handles = HandlesOf(regions);
@@ -68,8 +69,7 @@ std::unique_ptr<KeptTrainer> MakeTrainer(const KeptContext& context, const Ident
 }
 
 std::unique_ptr<KeptWorker> MakeWorker(const KeptContext& context, const Identity& identity,
-                                       const KeptManifest& manifest,
-                                       const std::vector<const KeptRegion*>& regions,
+                                       const KeptManifest& manifest, const Regions& regions,
                                        const KeptQueue& queue, uint32_t mode, uint32_t ask,
                                        uint32_t verify_threads, bool catch_up,
                                        std::optional<uint32_t> gpu) {
@@ -102,166 +102,168 @@ std::unique_ptr<KeptUpdate> Publish(const KeptTrainer& self, uint64_t version, i
       Make<Update>(waybill_trainer_publish, self.get(), &options, token));
 }
 
-template <typename Rank, typename Ask>
-py::dict Progress(const Rank& self, Ask ask) {
-  using namespace py::literals;
+template <typename Rank, auto ask>
+abi3::Object Progress(const Rank& self) {
   static const char* const kStages[WAYBILL_STAGE_COUNT] = {"exchange", "stage",  "post",  "wait",
                                                            "receive",  "verify", "commit"};
   waybill_progress_t p = WAYBILL_PROGRESS_INIT;
   {
-    const py::gil_scoped_release unlocked;  // Who holds what is asked may be logging.
+    const abi3::Unlocked unlocked;  // Who holds what is asked may be logging.
     Call(ask, self.get(), &p);
   }
-  py::dict stages;
+  abi3::Dict stages;
   for (int i = 0; i < WAYBILL_STAGE_COUNT; ++i) {
-    if (p.begin_ns[i] != 0) stages[kStages[i]] = py::make_tuple(p.begin_ns[i], p.end_ns[i]);
+    if (p.begin_ns[i] != 0) stages.Set(kStages[i], abi3::Tuple(p.begin_ns[i], p.end_ns[i]));
   }
-  return py::dict("version"_a = p.version, "planned_bytes"_a = p.planned_bytes, "bytes"_a = p.bytes,
-                  "writes"_a = p.writes, "stores"_a = p.stores, "immediates"_a = p.immediates,
-                  "maxima_messages"_a = p.maxima_messages, "maxima_bytes"_a = p.maxima_bytes,
-                  "nonfinite"_a = p.nonfinite, "stages_ns"_a = stages);
+  return abi3::Dict()
+      .Set("version", p.version)
+      .Set("planned_bytes", p.planned_bytes)
+      .Set("bytes", p.bytes)
+      .Set("writes", p.writes)
+      .Set("stores", p.stores)
+      .Set("immediates", p.immediates)
+      .Set("maxima_messages", p.maxima_messages)
+      .Set("maxima_bytes", p.maxima_bytes)
+      .Set("nonfinite", p.nonfinite)
+      .Set("stages_ns", stages.object())
+      .object();
 }
 
-py::dict State(const KeptWorker& self) {
-  using namespace py::literals;
+abi3::Object State(const KeptWorker& self) {
   waybill_worker_state_t s = WAYBILL_WORKER_STATE_INIT;
   {
-    const py::gil_scoped_release unlocked;
+    const abi3::Unlocked unlocked;
     Call(waybill_worker_state, self.get(), &s);
   }
-  return py::dict("shown_version"_a = s.shown_version, "joined"_a = s.joined != 0,
-                  "dirty"_a = s.dirty != 0, "in_doubt"_a = s.in_doubt != 0,
-                  "catching_up"_a = s.catching_up != 0, "stragglers"_a = s.stragglers,
-                  "repeats"_a = s.repeats, "renewals"_a = s.renewals);
+  return abi3::Dict()
+      .Set("shown_version", s.shown_version)
+      .Set("joined", s.joined != 0)
+      .Set("dirty", s.dirty != 0)
+      .Set("in_doubt", s.in_doubt != 0)
+      .Set("catching_up", s.catching_up != 0)
+      .Set("stragglers", s.stragglers)
+      .Set("repeats", s.repeats)
+      .Set("renewals", s.renewals)
+      .object();
 }
 
 // One region of a snapshot, for the buffer protocol: whoever has a view of it has the hold.
 class SnapshotBytes {
  public:
   // `owner`: of memory that is not Waybill's.
-  SnapshotBytes(std::shared_ptr<KeptSnapshot> snapshot, uint32_t region_index, py::object owner)
+  SnapshotBytes(std::shared_ptr<KeptSnapshot> snapshot, uint32_t region_index, abi3::Object owner)
       : owner_(std::move(owner)), snapshot_(std::move(snapshot)) {
     Call(waybill_snapshot_region, snapshot_->get(), region_index, &data_, &size_bytes_);
   }
   uintptr_t address() const { return reinterpret_cast<uintptr_t>(data_); }
   // Of host memory only.
-  py::buffer_info Info() const {
-    // Read-only: pybind11 refuses whoever asks to write.
-    return py::buffer_info(static_cast<const uint8_t*>(data_),
-                           static_cast<py::ssize_t>(size_bytes_));
-  }
+  abi3::ReadOnlyBytes Bytes() const { return {data_, size_bytes_}; }
 
  private:
-  const py::object owner_;
+  const abi3::Object owner_;
   const std::shared_ptr<KeptSnapshot> snapshot_;
   const void* data_ = nullptr;
   uint64_t size_bytes_ = 0;
 };
 
-void AddTrainer(py::module_& module) {
-  module.attr("ANY_RANK") = WAYBILL_ANY_RANK;
-  py::class_<KeptUpdate>(module, "Update")
-      .def(
-          "cancel", [](const KeptUpdate& self) { Call(waybill_update_cancel, self.get()); },
-          Unlocked());
-  py::class_<KeptTrainer>(module, "Trainer")
-      .def(py::init(&MakeTrainer), py::arg("context"), py::arg("identity"), py::arg("manifest"),
-           py::arg("regions"), py::arg("queue"), py::arg("ring_bytes"), py::arg("stage_threads"))
-      .def(
-          "join",
-          [](const KeptTrainer& self, int64_t deadline_ns, uint64_t token) {
-            Call(waybill_trainer_join, self.get(), deadline_ns, token);
-          },
-          py::arg("deadline_ns"), py::arg("token"), Unlocked())
-      .def("publish", &Publish, py::arg("version"), py::arg("deadline_ns"), py::arg("digests"),
-           py::arg("fail_on_nonfinite"), py::arg("hold"), py::arg("after_event"), py::arg("token"),
-           Unlocked())
-      .def(
-          "release",
-          [](const KeptTrainer& self, uint64_t token) {
-            Call(waybill_trainer_release, self.get(), token);
-          },
-          py::arg("token"), Unlocked())
-      .def(
-          "leave",
-          [](const KeptTrainer& self, uint64_t token) {
-            Call(waybill_trainer_leave, self.get(), token);
-          },
-          py::arg("token"), Unlocked())
-      .def("progress",
-           [](const KeptTrainer& self) { return Progress(self, waybill_trainer_progress); })
-      .def(
-          "describe",
-          [](const KeptTrainer& self) { return Bytes(waybill_trainer_describe, self.get()); },
-          Unlocked())
-      .def_property_readonly("handle", &HandleOf<KeptTrainer>)
-      .def("close", &KeptTrainer::Close);
+std::unique_ptr<Identity> MakeIdentity(std::string controller, std::string job, std::string token,
+                                       std::string group, uint32_t rank, uint32_t world,
+                                       std::string fabric, std::string host, std::string nics,
+                                       uint32_t gid_index, uint32_t ack_timeout,
+                                       uint32_t traffic_class) {
+  return std::make_unique<Identity>(
+      std::move(controller), std::move(job), std::move(token), std::move(group), rank, world,
+      std::move(fabric), std::move(host), std::move(nics), gid_index, ack_timeout, traffic_class);
 }
 
-void AddWorker(py::module_& module) {
-  py::class_<KeptWorker>(module, "Worker")
-      .def(py::init(&MakeWorker), py::arg("context"), py::arg("identity"), py::arg("manifest"),
-           py::arg("regions"), py::arg("queue"), py::arg("mode"), py::arg("ask"),
-           py::arg("verify_threads"), py::arg("catch_up"), py::arg("gpu"))
-      .def(
-          "join",
-          [](const KeptWorker& self, int64_t deadline_ns, uint64_t token) {
-            Call(waybill_worker_join, self.get(), deadline_ns, token);
-          },
-          py::arg("deadline_ns"), py::arg("token"), Unlocked())
-      .def(
-          "leave",
-          [](const KeptWorker& self, uint64_t token) {
-            Call(waybill_worker_leave, self.get(), token);
-          },
-          py::arg("token"), Unlocked())
-      .def(
-          "pause", [](const KeptWorker& self) { Call(waybill_worker_pause, self.get()); },
-          Unlocked())
-      .def(
-          "resume",
-          [](const KeptWorker& self, bool contents_kept) {
-            Call(waybill_worker_resume, self.get(), contents_kept ? 1U : 0U);
-          },
-          py::arg("contents_kept"), Unlocked())
-      .def("state", &State)
-      .def("progress",
-           [](const KeptWorker& self) { return Progress(self, waybill_worker_progress); })
-      .def(
-          "describe",
-          [](const KeptWorker& self) { return Bytes(waybill_worker_describe, self.get()); },
-          Unlocked())
-      .def(
-          "snapshot",
-          [](const KeptWorker& self, const std::string& holder) {
-            return std::make_shared<KeptSnapshot>(
-                Make<Snapshot>(waybill_worker_snapshot, self.get(), holder.c_str()));
-          },
-          py::arg("holder"), Unlocked())
-      .def("close", &KeptWorker::Close);
-  py::class_<KeptSnapshot, std::shared_ptr<KeptSnapshot>>(module, "Snapshot")
-      .def_property_readonly(
-          "version", [](const KeptSnapshot& self) { return waybill_snapshot_version(self.get()); })
-      .def(
-          "region",
-          [](const std::shared_ptr<KeptSnapshot>& self, uint32_t index, py::object owner) {
-            return std::make_unique<SnapshotBytes>(self, index, std::move(owner));
-          },
-          py::arg("index"), py::arg("owner"));
-  py::class_<SnapshotBytes>(module, "SnapshotBytes", py::buffer_protocol())
-      .def_property_readonly("address", &SnapshotBytes::address)
-      .def_buffer(&SnapshotBytes::Info);
+std::shared_ptr<KeptSnapshot> TakeSnapshot(const KeptWorker& self, const std::string& holder) {
+  return std::make_shared<KeptSnapshot>(
+      Make<Snapshot>(waybill_worker_snapshot, self.get(), holder.c_str()));
+}
+
+void AddTrainer(abi3::Module& module) {
+  module.Constant("ANY_RANK", WAYBILL_ANY_RANK);
+  abi3::Class<KeptUpdate>(module, "Update").MethodUnlocked<"cancel", [](const KeptUpdate& self) {
+    Call(waybill_update_cancel, self.get());
+  }>();
+  abi3::Class<KeptTrainer>(module, "Trainer")
+      .Init<&MakeTrainer, "context", "identity", "manifest", "regions", "queue", "ring_bytes",
+            "stage_threads">()
+      .MethodUnlocked<"join",
+                      [](const KeptTrainer& self, int64_t deadline_ns, uint64_t token) {
+                        Call(waybill_trainer_join, self.get(), deadline_ns, token);
+                      },
+                      "deadline_ns", "token">()
+      .MethodUnlocked<"publish", &Publish, "version", "deadline_ns", "digests", "fail_on_nonfinite",
+                      "hold", "after_event", "token">()
+      .MethodUnlocked<"release",
+                      [](const KeptTrainer& self, uint64_t token) {
+                        Call(waybill_trainer_release, self.get(), token);
+                      },
+                      "token">()
+      .MethodUnlocked<"leave",
+                      [](const KeptTrainer& self, uint64_t token) {
+                        Call(waybill_trainer_leave, self.get(), token);
+                      },
+                      "token">()
+      .Method<"progress", &Progress<KeptTrainer, &waybill_trainer_progress>>()
+      .MethodUnlocked<"describe",
+                      [](const KeptTrainer& self) {
+                        return Bytes(waybill_trainer_describe, self.get());
+                      }>()
+      .Property<"handle", &HandleOf<KeptTrainer>>()
+      .Method<"close", &KeptTrainer::Close>();
+}
+
+void AddWorker(abi3::Module& module) {
+  abi3::Class<KeptWorker>(module, "Worker")
+      .Init<&MakeWorker, "context", "identity", "manifest", "regions", "queue", "mode", "ask",
+            "verify_threads", "catch_up", "gpu">()
+      .MethodUnlocked<"join",
+                      [](const KeptWorker& self, int64_t deadline_ns, uint64_t token) {
+                        Call(waybill_worker_join, self.get(), deadline_ns, token);
+                      },
+                      "deadline_ns", "token">()
+      .MethodUnlocked<"leave",
+                      [](const KeptWorker& self, uint64_t token) {
+                        Call(waybill_worker_leave, self.get(), token);
+                      },
+                      "token">()
+      .MethodUnlocked<"pause",
+                      [](const KeptWorker& self) { Call(waybill_worker_pause, self.get()); }>()
+      .MethodUnlocked<"resume",
+                      [](const KeptWorker& self, bool contents_kept) {
+                        Call(waybill_worker_resume, self.get(), contents_kept ? 1U : 0U);
+                      },
+                      "contents_kept">()
+      .Method<"state", &State>()
+      .Method<"progress", &Progress<KeptWorker, &waybill_worker_progress>>()
+      .MethodUnlocked<"describe",
+                      [](const KeptWorker& self) {
+                        return Bytes(waybill_worker_describe, self.get());
+                      }>()
+      .MethodUnlocked<"snapshot", &TakeSnapshot, "holder">()
+      .Method<"close", &KeptWorker::Close>();
+  abi3::Class<KeptSnapshot>(module, "Snapshot")
+      .Property<"version",
+                [](const KeptSnapshot& self) { return waybill_snapshot_version(self.get()); }>()
+      .Method<"region",
+              [](const std::shared_ptr<KeptSnapshot>& self, uint32_t index,
+                 const abi3::Object& owner) {
+                return std::make_unique<SnapshotBytes>(self, index, owner);
+              },
+              "index", "owner">();
+  abi3::Class<SnapshotBytes>(module, "SnapshotBytes")
+      .Property<"address", &SnapshotBytes::address>()
+      .Buffer<&SnapshotBytes::Bytes>();
 }
 
 }  // namespace
 
-void AddRanks(py::module_& module) {
-  py::class_<Identity>(module, "Identity")
-      .def(py::init<std::string, std::string, std::string, std::string, uint32_t, uint32_t,
-                    std::string, std::string, std::string, uint32_t, uint32_t, uint32_t>(),
-           py::arg("controller"), py::arg("job"), py::arg("token"), py::arg("group"),
-           py::arg("rank"), py::arg("world"), py::arg("fabric"), py::arg("host"), py::arg("nics"),
-           py::arg("gid_index"), py::arg("ack_timeout"), py::arg("traffic_class"));
+void AddRanks(abi3::Module& module) {
+  abi3::Class<Identity>(module, "Identity")
+      .Init<&MakeIdentity, "controller", "job", "token", "group", "rank", "world", "fabric", "host",
+            "nics", "gid_index", "ack_timeout", "traffic_class">();
   AddTrainer(module);
   AddWorker(module);
 }
