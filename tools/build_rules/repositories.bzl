@@ -2,6 +2,7 @@
 
 load("//tools/build_rules:cargo_vendor.bzl", "cargo_vendor")
 load("//tools/build_rules:compat.bzl", "compat_repositories")
+load("//tools/build_rules:kubernetes_schemas.bzl", "kubernetes_schemas")
 load("//tools/build_rules:local_cuda.bzl", "local_cuda")
 load("//tools/build_rules:local_go.bzl", "local_go")
 load("//tools/build_rules:local_python.bzl", "local_python")
@@ -132,6 +133,15 @@ def waybill_repositories():
     local_torch(
         name = "local_torch",
         requirements = "//third_party/torch:requirements.lock",
+    )
+
+    kubernetes_schemas(
+        name = "kubernetes_schemas",
+        requirements = "//third_party/kubernetes:requirements.lock",
+        versions = [
+            "1.25",
+            "1.37",
+        ],
     )
 
     local_rust(
