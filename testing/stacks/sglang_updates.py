@@ -63,6 +63,7 @@ class Engine:
 
         save(model, version, folder)
         self.ranks = options.get("tp_size", 1)
+        os.environ["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(["0"] * self.ranks)
         self.client = self.engine = sglang.Engine(
             model_path=str(folder), custom_weight_loader=[RECEIVE, DIGESTS], **OPTIONS, **options
         )
