@@ -200,8 +200,7 @@ absl::StatusOr<std::pair<IpcHandle, uint64_t>> Device::HandleOf(const MemorySpan
   }));
   const uint64_t offset_bytes = AddressOf(memory.data) - base;
   if (!capable || memory.size_bytes > size_bytes - offset_bytes) {
-    return absl::UnimplementedError(
-        "no other process can open memory of cuMemCreate(), as torch's expandable segments are");
+    return absl::UnimplementedError("it is no memory of one cuMemAlloc()");
   }
   return std::pair(std::bit_cast<IpcHandle>(handle), offset_bytes);
 }

@@ -91,7 +91,8 @@ class Device {
   // Names the allocation in which the memory lies to other processes of this host. Returns its
   // handle, and where in it the memory is.
   //
-  // kUnimplemented: it was not made by cuMemAlloc(), as in torch's expandable segments.
+  // kUnimplemented: it was not made by cuMemAlloc(), as in torch's expandable segments; see
+  // created_memory.h.
   absl::StatusOr<std::pair<IpcHandle, uint64_t>> HandleOf(const MemorySpan& memory);
   // Maps the allocation of another process, until CloseHandle() of its first byte.
   absl::StatusOr<absl::Span<std::byte>> OpenHandle(const IpcHandle& handle);

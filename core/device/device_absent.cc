@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "core/device/created_memory.h"
 #include "core/device/device.h"
 #include "core/device/gpu_survey.h"
 
@@ -11,10 +12,19 @@ namespace waybill {
 absl::StatusOr<int> FindDevice(const void*, size_t) { return FindGpu(); }
 absl::StatusOr<std::shared_ptr<Device>> Device::Open(int) { return FindGpu(); }
 
+absl::StatusOr<std::vector<CreatedPart>> FindCreatedParts(const MemorySpan&) { return FindGpu(); }
+absl::StatusOr<UniqueFd> ExportPart(const CreatedPart&) { return FindGpu(); }
+absl::StatusOr<ImportedPart> ImportedPart::Import(const UniqueFd&, uint64_t) { return FindGpu(); }
+absl::StatusOr<MappedParts> MappedParts::Map(const Device&, absl::Span<const ImportedPart>) {
+  return FindGpu();
+}
+
 absl::StatusOr<std::vector<SurveyedGpu>> SurveyGpus() { return FindGpu(); }
 std::string NameOfGpu(int ordinal) { return "GPU " + std::to_string(ordinal); }
 
 // There is no object to call these on.
+ImportedPart::~ImportedPart() = default;
+MappedParts::~MappedParts() = default;
 Device::~Device() { std::abort(); }
 std::string Device::PciAddress() const { std::abort(); }
 absl::StatusOr<void*> Device::Allocate(size_t) { std::abort(); }

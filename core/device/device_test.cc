@@ -13,15 +13,18 @@
 #include <cstring>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
+#include "core/device/created_memory.h"
 #include "core/device/gpu_survey.h"
 #include "core/device/shared_memory.h"
 #include "kernels/cuda/leaf_sum.h"
 #include "kernels/cuda/rows.h"
+#include "testing/fake_cuda/created_memory.h"
 #include "testing/fake_cuda/fake_cuda.h"
 #include "testing/fake_cuda/held_stream.h"
 
@@ -285,12 +288,148 @@ TEST_F(DeviceTest, ItsOwnMemoryAProcessReadsWhereItIs) {
   EXPECT_EQ(OpenedMemory::Open(device_, name, 90).status().code(), absl::StatusCode::kInternal);
 }
 
-TEST_F(DeviceTest, MemoryThatNoProcessCanOpenHasNoName) {
-  uint8_t* const memory = Allocate(100);
-  FakeCudaMakeVirtual(memory);
-  EXPECT_EQ(NamedMemory::Create(Span(memory, 100)).status(),
-            absl::UnimplementedError("no other process can open memory of cuMemCreate(), as "
-                                     "torch's expandable segments are"));
+// Memory as torch's expandable segments are.
+class CreatedMemoryTest : public DeviceTest {
+ protected:
+  ~CreatedMemoryTest() override {
+    FakeCudaRefuse(kFakeCudaNone);
+    EXPECT_EQ(FakeCudaNow().handles, 0u);
+    EXPECT_EQ(FakeCudaNow().reserved, 0u);
+  }
+
+  // What is in `memory` from 1,000 bytes before the second allocation begins to as many behind the
+  // end of it.
+  static constexpr size_t kBegin = CreatedMemory::kAllocationBytes - 1000;
+  static constexpr size_t kBytes = CreatedMemory::kAllocationBytes + 2000;
+  static MemorySpan Middle(const CreatedMemory& memory) {
+    return {MemoryKind::kDevice, memory.data() + kBegin, kBytes};
+  }
+  // Imports each part, as another process does.
+  static absl::StatusOr<std::vector<ImportedPart>> Import(const NamedMemory& named) {
+    std::vector<ImportedPart> imported;
+    for (const CreatedPart& part : named.parts()) {
+      const absl::StatusOr<UniqueFd> file = ExportPart(part);
+      if (!file.ok()) return file.status();
+      absl::StatusOr<ImportedPart> one = ImportedPart::Import(*file, part.size_bytes);
+      if (!one.ok()) return one.status();
+      imported.push_back(*std::move(one));
+    }
+    return imported;
+  }
+};
+
+TEST_F(CreatedMemoryTest, AllAllocationsUnderItAreOpenedSideBySide) {
+  CreatedMemory memory(3);
+  std::vector<uint8_t> sent(kBytes), got(kBytes);
+  for (size_t i = 0; i < kBytes; ++i) sent[i] = static_cast<uint8_t>(i % 251);
+  ASSERT_TRUE(device_->Copy(Middle(memory).data, sent.data(), kBytes, stream_).ok());
+  const absl::StatusOr<NamedMemory> named = NamedMemory::Create(Middle(memory));
+  ASSERT_TRUE(named.ok()) << named.status();
+  EXPECT_EQ(named->name().part_count, 3u);
+  EXPECT_EQ(named->name().offset_bytes, kBegin);
+  const std::shared_ptr<Device> other = *Device::Open(1);
+  Stream stream = *other->MakeStream();
+  std::optional<OpenedMemory> opened;
+  {
+    const absl::StatusOr<std::vector<ImportedPart>> parts = Import(*named);
+    ASSERT_TRUE(parts.ok()) << parts.status();
+    EXPECT_EQ(OpenedMemory::Open(other, named->name(), 3 * CreatedMemory::kAllocationBytes, *parts)
+                  .status()
+                  .code(),
+              absl::StatusCode::kOutOfRange);
+    absl::StatusOr<OpenedMemory> now = OpenedMemory::Open(other, named->name(), kBytes, *parts);
+    ASSERT_TRUE(now.ok()) << now.status();
+    opened.emplace(*std::move(now));
+  }
+  EXPECT_NE(opened->data(), Middle(memory).data);
+  ASSERT_TRUE(device_->Finish(stream_).ok());
+  // A device for which it was not mapped cannot read it; this one can, and nobody else is needed.
+  memory.Unmap();
+  ASSERT_TRUE(other->Copy(got.data(), opened->data(), kBytes, stream).ok());
+  ASSERT_TRUE(other->Finish(stream).ok());
+  EXPECT_EQ(got, sent);
+  opened.reset();
+  other->DestroyStream(stream);
+  EXPECT_EQ(FakeCudaNow().allocations, 0u);
+}
+
+TEST_F(CreatedMemoryTest, WhatWasNotCreatedForOtherProcessesHasNoName) {
+  const CreatedMemory memory(2, CreatedMemory::Exportable::kNo);
+  EXPECT_EQ(
+      NamedMemory::Create({MemoryKind::kDevice, memory.data() + 5, 100}).status(),
+      absl::UnimplementedError(
+          "no other process can open byte 0 of 100: its allocation was not created with "
+          "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR (its handle types are 0); create it with that "
+          "type, or allocate with cudaMalloc()"));
+}
+
+TEST_F(CreatedMemoryTest, MemoryThatIsUnmappedHasNoName) {
+  CreatedMemory memory(2);
+  memory.Unmap();
+  EXPECT_FALSE(NamedMemory::Create(Middle(memory)).ok());
+  memory.Map();
+  // It ends behind what is mapped.
+  EXPECT_FALSE(NamedMemory::Create(Middle(memory)).ok());
+}
+
+TEST_F(CreatedMemoryTest, ADriverThatRefusesIsQuotedAndNothingIsLeft) {
+  const CreatedMemory memory(3);
+  for (const FakeCudaStep step : {kFakeCudaRetain, kFakeCudaExport}) {
+    FakeCudaRefuse(step);
+    const absl::Status status = NamedMemory::Create(Middle(memory)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_TRUE(absl::StartsWith(status.message(),
+                                 "export an allocation of 2097152 bytes to other processes: "))
+        << status;
+  }
+  FakeCudaRefuse(kFakeCudaNone);
+  const NamedMemory named = *NamedMemory::Create(Middle(memory));
+  FakeCudaRefuse(kFakeCudaImport);
+  EXPECT_TRUE(absl::StartsWith(Import(named).status().message(),
+                               "import an allocation of 2097152 bytes of another process: "));
+  FakeCudaRefuse(kFakeCudaNone);
+  const std::vector<ImportedPart> parts = *Import(named);
+  EXPECT_EQ(FakeCudaNow().handles, 3u);
+  for (const FakeCudaStep step : {kFakeCudaReserve, kFakeCudaMap, kFakeCudaAllow}) {
+    FakeCudaRefuse(step);
+    const absl::Status status = OpenedMemory::Open(device_, named.name(), kBytes, parts).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_TRUE(absl::StartsWith(
+        status.message(), "map 3 allocations of another process, 6291456 bytes, for GPU 0: "))
+        << status;
+    EXPECT_EQ(FakeCudaNow().reserved, 1u);
+    EXPECT_EQ(FakeCudaNow().allocations, 3u);
+  }
+}
+
+// A peer says how large its allocations are, and need not be right.
+TEST_F(CreatedMemoryTest, SizesThatAreNotThoseOfTheAllocationsAreRefused) {
+  const CreatedMemory memory(1);
+  const auto parts = *FindCreatedParts({MemoryKind::kDevice, memory.data(), 1});
+  const auto open = [&](uint64_t said_bytes) {
+    std::vector<ImportedPart> imported;
+    imported.push_back(*ImportedPart::Import(*ExportPart(parts[0]), said_bytes));
+    return MappedParts::Map(*device_, imported).status().code();
+  };
+  EXPECT_EQ(open(2 * CreatedMemory::kAllocationBytes), absl::StatusCode::kInternal);
+  EXPECT_EQ(open(0), absl::StatusCode::kInternal);
+  EXPECT_EQ(open(1000), absl::StatusCode::kInternal);
+  EXPECT_EQ(open(~uint64_t{0}), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(open(CreatedMemory::kAllocationBytes), absl::StatusCode::kOk);
+  // A file that is none of an allocation, and none at all.
+  EXPECT_FALSE(ImportedPart::Import(UniqueFd(dup(STDIN_FILENO)), 4096).ok());
+  EXPECT_EQ(ImportedPart::Import(UniqueFd(), 4096).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(CreatedMemoryTest, OtherAllocationsUnderTheSameAddressesAreNoticed) {
+  CreatedMemory memory(3);
+  const uint64_t before = *Device::PagesOf(Middle(memory));
+  EXPECT_EQ(*Device::PagesOf(Middle(memory)), before);
+  memory.Unmap();
+  EXPECT_FALSE(Device::PagesOf(Middle(memory)).ok());
+  memory.Map();
+  EXPECT_NE(*Device::PagesOf(Middle(memory)), before);
 }
 
 TEST_F(DeviceTest, AnEventIsToldOfWhenWhatIsBeforeItIsDone) {

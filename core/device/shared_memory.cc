@@ -48,10 +48,21 @@ absl::Status TooShort(uint64_t there, uint64_t wanted) {
 absl::StatusOr<NamedMemory> NamedMemory::Create(const MemorySpan& memory) {
   SharedMemoryName name;
   WAYBILL_ASSIGN_OR_RETURN(const std::shared_ptr<Device> device, OpenDeviceOf({memory}));
-  WAYBILL_ASSIGN_OR_RETURN(const auto place, device->HandleOf(memory));
   WAYBILL_ASSIGN_OR_RETURN(name.key, RandomBits());
-  name.handle = place.first;
-  name.offset_bytes = place.second;
+  const auto place = device->HandleOf(memory);
+  if (absl::IsUnimplemented(place.status())) {
+    WAYBILL_ASSIGN_OR_RETURN(std::vector<CreatedPart> parts, FindCreatedParts(memory));
+    // Whether the driver exports them is known before anybody counts on it.
+    for (const CreatedPart& part : parts) WAYBILL_RETURN_IF_ERROR(ExportPart(part).status());
+    name.offset_bytes = static_cast<uint64_t>(memory.data - parts.front().begin);
+    name.part_count = parts.size();
+    NamedMemory named(name);
+    named.parts_ = std::move(parts);
+    return named;
+  }
+  WAYBILL_RETURN_IF_ERROR(place.status());
+  name.handle = place->first;
+  name.offset_bytes = place->second;
   OwnNames::Get().Add(name.key, memory);
   return NamedMemory(name);
 }
@@ -61,7 +72,19 @@ NamedMemory::~NamedMemory() {
 }
 
 absl::StatusOr<OpenedMemory> OpenedMemory::Open(std::shared_ptr<Device> device,
-                                                const SharedMemoryName& name, uint64_t size_bytes) {
+                                                const SharedMemoryName& name, uint64_t size_bytes,
+                                                absl::Span<const ImportedPart> parts) {
+  if (name.part_count > 0) {
+    WAYBILL_ASSIGN_OR_RETURN(MappedParts mapped, MappedParts::Map(*device, parts));
+    const absl::Span<std::byte> bytes = mapped.bytes();
+    if (name.offset_bytes > bytes.size() || size_bytes > bytes.size() - name.offset_bytes) {
+      return TooShort(bytes.size(), size_bytes);
+    }
+    OpenedMemory opened(std::move(device), nullptr);
+    opened.mapped_parts_.emplace(std::move(mapped));
+    opened.data_ = bytes.data() + name.offset_bytes;
+    return opened;
+  }
   if (const MemorySpan own = OwnNames::Get().Find(name.key); own.data != nullptr) {
     if (size_bytes > own.size_bytes) return TooShort(own.size_bytes, size_bytes);
     OpenedMemory opened(std::move(device), nullptr);

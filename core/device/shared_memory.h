@@ -5,9 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/base/unique_fd.h"
+#include "core/device/created_memory.h"
 #include "core/device/device.h"
 #include "core/fabric/fabric.h"
 
@@ -17,7 +22,10 @@ namespace waybill {
 // number: each process counts devices in its own way.
 struct SharedMemoryName {
   uint64_t key = 0;           // Random bits; 0: this names nothing.
-  uint64_t offset_bytes = 0;  // Where the memory is in the allocation that the handle is of.
+  uint64_t offset_bytes = 0;  // Where the memory is in its first allocation.
+  // The number of allocations of cuMemCreate() under the memory: their files have to come along.
+  // 0: it is in the allocation of cuMemAlloc() that the handle is of.
+  uint64_t part_count = 0;
   IpcHandle handle = {};
 
   bool names_something() const { return key != 0; }
@@ -27,32 +35,42 @@ struct SharedMemoryName {
 // anybody has it open. Thread-safe.
 class NamedMemory {
  public:
-  // kUnimplemented: as Device::HandleOf().
+  // kUnimplemented: it was not allocated for other processes; kInternal: the driver refuses to
+  // export it.
   static absl::StatusOr<NamedMemory> Create(const MemorySpan& memory);
-  NamedMemory(NamedMemory&& other) noexcept : name_(std::exchange(other.name_, {})) {}
+  NamedMemory(NamedMemory&& other) noexcept
+      : name_(std::exchange(other.name_, {})), parts_(std::move(other.parts_)) {}
   NamedMemory& operator=(NamedMemory&&) = delete;
   ~NamedMemory();
 
   const SharedMemoryName& name() const { return name_; }
+  // The allocations of cuMemCreate() under it, name().part_count of them. ExportPart() makes their
+  // files, when somebody is to open the memory: there may be more than a process has descriptors.
+  absl::Span<const CreatedPart> parts() const { return parts_; }
 
  private:
   explicit NamedMemory(const SharedMemoryName& name) : name_(name) {}
 
   SharedMemoryName name_;
+  std::vector<CreatedPart> parts_;
 };
 
 // Such memory, as a device of this process reaches it for as long as the object lives.
 class OpenedMemory {
  public:
-  // Maps it, unless it is this process's own.
+  // Maps it, unless it is this process's own and has a handle. `parts`: what came along with the
+  // name; they are not needed afterwards.
   //
-  // kInternal: the driver refuses, as it does between containers that have PID namespaces of their
-  // own, and between devices that do not reach each other. kOutOfRange: it is shorter than that.
+  // kInternal: the driver refuses, as it does a handle between containers that have PID namespaces
+  // of their own, and everything between devices that do not reach each other. kOutOfRange: it is
+  // shorter than that.
   static absl::StatusOr<OpenedMemory> Open(std::shared_ptr<Device> device,
-                                           const SharedMemoryName& name, uint64_t size_bytes);
+                                           const SharedMemoryName& name, uint64_t size_bytes,
+                                           absl::Span<const ImportedPart> parts = {});
   OpenedMemory(OpenedMemory&& other) noexcept
       : device_(std::move(other.device_)),
         mapping_(std::exchange(other.mapping_, nullptr)),
+        mapped_parts_(std::move(other.mapped_parts_)),
         data_(other.data_) {}
   OpenedMemory& operator=(OpenedMemory&&) = delete;
   ~OpenedMemory();
@@ -64,7 +82,8 @@ class OpenedMemory {
       : device_(std::move(device)), mapping_(mapping) {}
 
   std::shared_ptr<Device> device_;
-  void* mapping_;  // Of the whole allocation; null if it is this process's.
+  void* mapping_;  // Of the whole allocation; null if it is this process's, or of parts.
+  std::optional<MappedParts> mapped_parts_;
   std::byte* data_ = nullptr;
 };
 

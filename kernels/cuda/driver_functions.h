@@ -44,12 +44,21 @@ namespace waybill::kernels::cuda {
   X(cuLibraryGetKernel)             \
   X(cuLibraryGetKernelCount)        \
   X(cuLibraryLoadData)              \
+  X(cuMemAddressFree)               \
+  X(cuMemAddressReserve)            \
   X(cuMemAlloc)                     \
+  X(cuMemExportToShareableHandle)   \
   X(cuMemFree)                      \
   X(cuMemGetAddressRange)           \
   X(cuMemGetHandleForAddressRange)  \
   X(cuMemHostRegister)              \
   X(cuMemHostUnregister)            \
+  X(cuMemImportFromShareableHandle) \
+  X(cuMemMap)                       \
+  X(cuMemRelease)                   \
+  X(cuMemRetainAllocationHandle)    \
+  X(cuMemSetAccess)                 \
+  X(cuMemUnmap)                     \
   X(cuMemcpyAsync)                  \
   X(cuMemcpyDtoH)                   \
   X(cuMemcpyHtoD)                   \

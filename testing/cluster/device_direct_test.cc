@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "core/fabric/tcp/tcp_fabric.h"
@@ -14,6 +15,7 @@
 #include "core/plan/chunks.h"
 #include "testing/cluster/direct_test.h"
 #include "testing/cluster/quantised_cases.h"
+#include "testing/fake_cuda/created_memory.h"
 #include "testing/fake_cuda/fake_cuda.h"
 #include "testing/fake_cuda/held_stream.h"
 #include "testing/fake_verbs/fake_network.h"
@@ -33,19 +35,31 @@ absl::Status WhyNoWorker(Fabric* fabric) {
       .status();
 }
 
-// Memory that no other process can open.
-class VirtualMemory final : public ClusterMemory {
+// Memory as torch's expandable segments are. What is allocated lies across two allocations of
+// cuMemCreate() at least.
+class SegmentMemory final : public ClusterMemory {
  public:
+  explicit SegmentMemory(CreatedMemory::Exportable exportable = CreatedMemory::Exportable::kYes)
+      : exportable_(exportable) {}
   MemorySpan Allocate(size_t size_bytes) override {
-    const MemorySpan span = memory_.Allocate(size_bytes);
-    FakeCudaMakeVirtual(span.data);
-    return span;
+    const size_t before = size_bytes / 2 / 256 * 256;
+    const size_t count = 2 + size_bytes / CreatedMemory::kAllocationBytes;
+    segments_.push_back(std::make_unique<CreatedMemory>(count, exportable_));
+    return {MemoryKind::kDevice,
+            segments_.back()->data() + CreatedMemory::kAllocationBytes - before, size_bytes};
   }
-  void Write(const MemorySpan& to, const std::byte* from) override { memory_.Write(to, from); }
-  void Read(const MemorySpan& from, std::byte* to) override { memory_.Read(from, to); }
+  void Write(const MemorySpan& to, const std::byte* from) override { copies_.Write(to, from); }
+  void Read(const MemorySpan& from, std::byte* to) override { copies_.Read(from, to); }
+  // Puts other allocations under the same addresses, as an engine that sleeps and wakes.
+  void Remap() {
+    for (const auto& segment : segments_) segment->Unmap();
+    for (const auto& segment : segments_) segment->Map();
+  }
 
  private:
-  DeviceMemory memory_;
+  const CreatedMemory::Exportable exportable_;
+  std::vector<std::unique_ptr<CreatedMemory>> segments_;
+  DeviceMemory copies_;
 };
 
 class DirectUpdateTest : public DirectTest,
@@ -161,27 +175,151 @@ TEST_F(DirectTest, TensorsThatNoNicCanReadAreStagedAndItIsSaid) {
       << cluster_->trainer(0).ReportLanes()[0].path;
 }
 
-// As torch's expandable segments are.
-TEST_F(LocalDirectTest, TensorsThatNoProcessCanOpenGoThroughSlotsOnTheGpu) {
-  SayOfGpu(/*exports_dmabuf=*/false, /*orders_writes=*/true, /*has_flush=*/false);
-  ClusterOptions options = InPlace();
-  const auto tensors = std::make_shared<VirtualMemory>();
-  options.trainer_memory = tensors;
-  options.direct = true;
-  Make(options);
+// Memory of cuMemCreate(): each allocation is opened by a file of its own.
+class SegmentTest : public LocalDirectTest {
+ protected:
+  SegmentTest() { SayOfGpu(/*exports_dmabuf=*/false, /*orders_writes=*/true, /*has_flush=*/false); }
+  ~SegmentTest() override {
+    FakeCudaRefuse(kFakeCudaNone);
+    cluster_.reset();
+    options_ = {};
+    EXPECT_EQ(FakeCudaNow().allocations, 0u);
+    EXPECT_EQ(FakeCudaNow().handles, 0u);
+    EXPECT_EQ(FakeCudaNow().reserved, 0u);
+  }
+
+  // A job of that many trainers, whose tensors lie in segments.
+  void MakeJob(uint32_t trainers,
+               CreatedMemory::Exportable exportable = CreatedMemory::Exportable::kYes) {
+    options_ = InPlace({.trainers = trainers});
+    options_.worker_memory = std::make_shared<SegmentMemory>();
+    options_.trainer_memory = std::make_shared<SegmentMemory>(exportable);
+    options_.direct = true;
+    options_.trainer.direct_run_bytes = 1;
+    options_.trainer.announced_bytes = 1;
+    Make(options_);
+  }
+  std::string PathOfFirstLane() { return cluster_->trainer(0).ReportLanes()[0].path; }
+
+  // Publishes twice, and expects that tensors were packed into slots on the GPU, from where they
+  // went to the worker's GPU, and that the lane says why.
+  void ExpectSlotsOnTheGpu(const std::string& why) {
+    ASSERT_EQ(PublishAndCheck(1), "");
+    cluster_->FillTrainers(2);
+    const FakeCudaUse before = FakeCudaNow();
+    ASSERT_EQ(cluster_->Publish(2).message(), "");
+    EXPECT_EQ(cluster_->trainer(0).counts().staged_bytes,
+              cluster_->plan().trainers[0].total_bytes());
+    EXPECT_EQ(FakeCudaNow().bytes_to_device, before.bytes_to_device);
+    EXPECT_EQ(FakeCudaNow().bytes_to_host - before.bytes_to_host, 2 * Pieces() * 8);
+    EXPECT_TRUE(absl::StartsWith(PathOfFirstLane(),
+                                 "local: shared memory, also of GPUs; tensors are staged: " + why))
+        << PathOfFirstLane();
+  }
+  uint64_t Pieces() const {
+    uint64_t pieces = 0;
+    for (const RouteTable& table : cluster_->plan().trainers) {
+      for (const Chunk& chunk : CutIntoChunks(table, 8 << 10).chunks) pieces += chunk.piece_count;
+    }
+    return pieces;
+  }
+
+  ClusterOptions options_;
+};
+
+TEST_F(SegmentTest, TensorsAreCopiedFromWhereTheyAre) {
+  MakeJob(/*trainers=*/2);
+  for (uint64_t version = 1; version <= 3; ++version) ASSERT_EQ(PublishAndCheck(version), "");
+  EXPECT_EQ(PathOfFirstLane(), "local: shared memory, also of GPUs");
+  cluster_->FillTrainers(4);
+  const FakeCudaUse before = FakeCudaNow();
+  ASSERT_EQ(cluster_->Publish(4).message(), "");
+  EXPECT_EQ(FakeCudaNow().bytes_to_device, before.bytes_to_device);
+  // Each end digests each piece, and copies its sum of 8 bytes.
+  EXPECT_EQ(FakeCudaNow().bytes_to_host - before.bytes_to_host, 2 * Pieces() * 8);
+}
+
+TEST_F(SegmentTest, TensorsThatWereNotCreatedForOtherProcessesGoThroughSlotsOnTheGpu) {
+  MakeJob(/*trainers=*/1, CreatedMemory::Exportable::kNo);
+  ExpectSlotsOnTheGpu("register \"weights\": no other process can open byte 0 of ");
+}
+
+TEST_F(SegmentTest, TensorsThatTheDriverDoesNotExportGoThroughSlotsOnTheGpu) {
+  FakeCudaRefuse(kFakeCudaExport);
+  MakeJob(/*trainers=*/1);
+  ExpectSlotsOnTheGpu("register \"weights\": export an allocation of 2097152 bytes to other ");
+}
+
+TEST_F(SegmentTest, TensorsThatTheWorkerCannotOpenGoThroughSlotsOnTheGpu) {
+  for (const FakeCudaStep step :
+       {kFakeCudaImport, kFakeCudaReserve, kFakeCudaMap, kFakeCudaAllow}) {
+    // The segments are mapped when they are allocated.
+    FakeCudaRefuse(kFakeCudaNone);
+    MakeJob(/*trainers=*/1);
+    FakeCudaRefuse(step);
+    ASSERT_EQ(cluster_->Connect().message(), "");  // With lanes of their own.
+    ExpectSlotsOnTheGpu(step == kFakeCudaImport
+                            ? "import an allocation of 2097152 bytes of another process: "
+                            : "map 1 allocations of another process, 2097152 bytes, for GPU 0: ");
+    cluster_.reset();
+  }
+}
+
+TEST_F(SegmentTest, AnUpdateFailsWhenAnExportFailsAndNewLanesGoWithoutExports) {
+  MakeJob(/*trainers=*/1);
+  FakeCudaRefuse(kFakeCudaExport);
+  cluster_->FillTrainers(1);
+  const absl::Status status = cluster_->Publish(1);
+  EXPECT_TRUE(absl::StrContains(status.message(),
+                                "export an allocation of 2097152 bytes to other processes: "))
+      << status;
+  ASSERT_EQ(cluster_->Connect().message(), "");
+  ExpectSlotsOnTheGpu("export an allocation of 2097152 bytes to other processes: ");
+  FakeCudaRefuse(kFakeCudaNone);
+  ASSERT_EQ(cluster_->Connect().message(), "");
+  ASSERT_EQ(PublishAndCheck(3), "");
+  EXPECT_EQ(PathOfFirstLane(), "local: shared memory, also of GPUs");
+}
+
+TEST_F(SegmentTest, AnUpdateFailsWhenAnImportFailsAndNothingStaysMapped) {
+  for (const FakeCudaStep step : {kFakeCudaImport, kFakeCudaMap}) {
+    MakeJob(/*trainers=*/1);
+    const FakeCudaUse before = FakeCudaNow();
+    FakeCudaRefuse(step);
+    cluster_->FillTrainers(1);
+    const absl::Status status = cluster_->Publish(1);
+    EXPECT_TRUE(absl::StrContains(status.message(), "of another process")) << status;
+    EXPECT_EQ(FakeCudaNow().reserved, before.reserved);
+    EXPECT_EQ(FakeCudaNow().handles, before.handles);
+    FakeCudaRefuse(kFakeCudaNone);
+    ASSERT_EQ(cluster_->Connect().message(), "");
+    ASSERT_EQ(PublishAndCheck(2), "");
+    cluster_.reset();
+  }
+}
+
+TEST_F(SegmentTest, AllocationsThatWereExchangedAreOpenedAnewAndTheOldOnesAreGone) {
+  MakeJob(/*trainers=*/1);
   ASSERT_EQ(PublishAndCheck(1), "");
   const FakeCudaUse before = FakeCudaNow();
-  cluster_->FillTrainers(2);
-  const uint64_t filled = FakeCudaNow().bytes_to_device;
-  ASSERT_EQ(cluster_->Publish(2).message(), "");
-  EXPECT_EQ(cluster_->trainer(0).counts().staged_bytes, cluster_->plan().trainers[0].total_bytes());
-  EXPECT_EQ(FakeCudaNow().bytes_to_device, filled);
-  EXPECT_LT(FakeCudaNow().bytes_to_host - before.bytes_to_host, 1000u);  // Digests.
-  const std::string path = cluster_->trainer(0).ReportLanes()[0].path;
-  EXPECT_TRUE(absl::StartsWith(path,
-                               "local: shared memory, also of GPUs; tensors are staged: register "
-                               "\"weights\": no other process can open memory of "))
-      << path;
+  const uint64_t staged = cluster_->trainer(0).counts().staged_bytes;
+  static_cast<SegmentMemory&>(*options_.trainer_memory).Remap();
+  ASSERT_EQ(PublishAndCheck(2), "");
+  EXPECT_EQ(cluster_->trainer(0).counts().staged_bytes, staged);
+  EXPECT_EQ(FakeCudaNow().allocations, before.allocations);
+  EXPECT_EQ(FakeCudaNow().reserved, before.reserved);
+  static_cast<SegmentMemory&>(*options_.worker_memory).Remap();
+  ASSERT_EQ(PublishAndCheck(3), "");
+  EXPECT_EQ(cluster_->worker(0).counts().renewals, 1u);
+}
+
+TEST_F(SegmentTest, ATrainerThatDiesLeavesNoMappingBehind) {
+  MakeJob(/*trainers=*/1);
+  const FakeCudaUse before = FakeCudaNow();
+  ASSERT_EQ(PublishAndCheck(1), "");
+  EXPECT_GT(FakeCudaNow().reserved, before.reserved);
+  cluster_->KillTrainer(0);
+  EXPECT_TRUE(cluster_->StepUntil([&] { return FakeCudaNow().reserved == before.reserved; }));
 }
 
 // An engine that sleeps gives its pages back, and takes others when it wakes, under the same

@@ -41,6 +41,7 @@ std::atomic<int64_t> calls_left{-1};  // Below 0: no end.
 std::atomic<uint64_t> bytes_to_host{0};
 std::atomic<uint64_t> bytes_to_device{0};
 std::atomic<int64_t> streams{0};
+std::atomic<FakeCudaStep> refused{kFakeCudaNone};
 std::mutex attributes_mutex;
 std::map<std::pair<int, int>, int> attributes;  // By device and attribute.
 
@@ -64,8 +65,15 @@ CUstream_st& StreamOf(CUstream stream) {
 }
 
 CUresult Queue(CUstream stream, std::function<void()> work) {
-  StreamOf(stream).stream.Queue([work = std::move(work)] { FakeMemory::Get().RunAsGpu(work); });
+  const int device = StreamOf(stream).stream.device();
+  StreamOf(stream).stream.Queue(
+      [device, work = std::move(work)] { FakeMemory::Get().RunAsGpu(device, work); });
   return CUDA_SUCCESS;
+}
+
+// The device of the current context, or the first one.
+int CurrentDevice() {
+  return current.empty() || current.back() == nullptr ? 0 : current.back()->device;
 }
 
 void CopyNow(CUdeviceptr to, CUdeviceptr from, size_t size_bytes) {
@@ -203,6 +211,91 @@ FAKE cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigned fl
 FAKE cuIpcCloseMemHandle(CUdeviceptr address) {
   return FakeMemory::Get().Close(At(address)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
+// --- memory of cuMemCreate() ---
+
+FAKE cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*,
+                                   CUmemAllocationGranularity_flags) {
+  *bytes = FakeMemory::kGranularityBytes;
+  return CUDA_SUCCESS;
+}
+FAKE cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size_bytes,
+                 const CUmemAllocationProp* properties, unsigned long long flags) {
+  if (properties->type != CU_MEM_ALLOCATION_TYPE_PINNED || flags != 0 ||
+      properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (properties->location.id < 0 || properties->location.id >= kFakeGpuCount) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
+  *handle = FakeMemory::Get().Create(size_bytes, properties->location.id,
+                                     properties->requestedHandleTypes);
+  return *handle == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+FAKE cuMemRelease(CUmemGenericAllocationHandle handle) {
+  return FakeMemory::Get().Release(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+FAKE cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
+  if (refused == kFakeCudaRetain) return CUDA_ERROR_OUT_OF_MEMORY;
+  *handle = FakeMemory::Get().Retain(static_cast<std::byte*>(address));
+  return *handle == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+FAKE cuMemExportToShareableHandle(void* file, CUmemGenericAllocationHandle handle,
+                                  CUmemAllocationHandleType type, unsigned long long flags) {
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags != 0) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  if (refused == kFakeCudaExport) return CUDA_ERROR_OUT_OF_MEMORY;
+  const int fd = FakeMemory::Get().ExportFile(handle, type);
+  if (fd < 0) return CUDA_ERROR_INVALID_VALUE;
+  *static_cast<int*>(file) = fd;
+  return CUDA_SUCCESS;
+}
+FAKE cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* file,
+                                    CUmemAllocationHandleType type) {
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
+  if (refused == kFakeCudaImport) return CUDA_ERROR_OUT_OF_MEMORY;
+  *handle = FakeMemory::Get().ImportFile(static_cast<int>(reinterpret_cast<intptr_t>(file)));
+  return *handle == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+FAKE cuMemAddressReserve(CUdeviceptr* begin, size_t size_bytes, size_t alignment, CUdeviceptr,
+                         unsigned long long flags) {
+  if (alignment > FakeMemory::kGranularityBytes || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (refused == kFakeCudaReserve) return CUDA_ERROR_OUT_OF_MEMORY;
+  std::byte* const reserved = FakeMemory::Get().Reserve(size_bytes);
+  *begin = reinterpret_cast<CUdeviceptr>(reserved);
+  return reserved == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+FAKE cuMemAddressFree(CUdeviceptr begin, size_t size_bytes) {
+  return FakeMemory::Get().FreeAddresses(At(begin), size_bytes) ? CUDA_SUCCESS
+                                                                : CUDA_ERROR_INVALID_VALUE;
+}
+FAKE cuMemMap(CUdeviceptr begin, size_t size_bytes, size_t offset,
+              CUmemGenericAllocationHandle handle, unsigned long long flags) {
+  if (offset != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (refused == kFakeCudaMap) return CUDA_ERROR_OUT_OF_MEMORY;
+  return FakeMemory::Get().Map(At(begin), size_bytes, handle) ? CUDA_SUCCESS
+                                                              : CUDA_ERROR_INVALID_VALUE;
+}
+FAKE cuMemUnmap(CUdeviceptr begin, size_t size_bytes) {
+  return FakeMemory::Get().Unmap(At(begin), size_bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+FAKE cuMemSetAccess(CUdeviceptr begin, size_t size_bytes, const CUmemAccessDesc* access,
+                    size_t count) {
+  if (refused == kFakeCudaAllow) return CUDA_ERROR_INVALID_DEVICE;
+  for (size_t i = 0; i < count; ++i) {
+    const int device = access[i].location.id;
+    if (access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || device < 0 ||
+        device >= kFakeGpuCount) {
+      return CUDA_ERROR_INVALID_DEVICE;
+    }
+    if (access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE ||
+        !FakeMemory::Get().Allow(At(begin), size_bytes, device)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
 FAKE cuMemHostRegister(void* memory, size_t size_bytes, unsigned) {
   return FakeMemory::Get().Pin(static_cast<std::byte*>(memory), size_bytes)
              ? CUDA_SUCCESS
@@ -229,7 +322,11 @@ FAKE cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdevicep
     return CUDA_SUCCESS;
   }
   if (attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE) {
-    *static_cast<bool*>(value) = !FakeMemory::Get().Find(At(address)).is_virtual;
+    *static_cast<bool*>(value) = !FakeMemory::Get().Find(At(address)).is_created;
+    return CUDA_SUCCESS;
+  }
+  if (attribute == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES) {
+    *static_cast<unsigned long long*>(value) = FakeMemory::Get().Find(At(address)).handle_types;
     return CUDA_SUCCESS;
   }
   if (attribute != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) return CUDA_ERROR_NOT_SUPPORTED;
@@ -241,11 +338,13 @@ FAKE cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size_bytes, CUstream
   return Queue(stream, [=] { CopyNow(to, from, size_bytes); });
 }
 FAKE cuMemcpyDtoH(void* to, CUdeviceptr from, size_t size_bytes) {
-  FakeMemory::Get().RunAsGpu([=] { CopyNow(reinterpret_cast<CUdeviceptr>(to), from, size_bytes); });
+  FakeMemory::Get().RunAsGpu(CurrentDevice(),
+                             [=] { CopyNow(reinterpret_cast<CUdeviceptr>(to), from, size_bytes); });
   return CUDA_SUCCESS;
 }
 FAKE cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t size_bytes) {
-  FakeMemory::Get().RunAsGpu([=] { CopyNow(to, reinterpret_cast<CUdeviceptr>(from), size_bytes); });
+  FakeMemory::Get().RunAsGpu(CurrentDevice(),
+                             [=] { CopyNow(to, reinterpret_cast<CUdeviceptr>(from), size_bytes); });
   return CUDA_SUCCESS;
 }
 FAKE cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t size_bytes, CUstream stream) {
@@ -348,13 +447,15 @@ extern "C" __attribute__((visibility("default"))) void FakeCudaRemap(void* memor
 extern "C" __attribute__((visibility("default"))) void FakeCudaMakeManaged(void* memory) {
   FakeMemory::Get().MakeManaged(static_cast<std::byte*>(memory));
 }
-extern "C" __attribute__((visibility("default"))) void FakeCudaMakeVirtual(void* memory) {
-  FakeMemory::Get().MakeVirtual(static_cast<std::byte*>(memory));
+extern "C" __attribute__((visibility("default"))) void FakeCudaRefuse(FakeCudaStep step) {
+  refused = step;
 }
 extern "C" __attribute__((visibility("default"))) void FakeCudaFail(int64_t after) {
   calls_left = after;
 }
 extern "C" __attribute__((visibility("default"))) FakeCudaUse FakeCudaNow() {
-  return {FakeMemory::Get().allocation_count(), FakeMemory::Get().pin_count(),
-          static_cast<uint64_t>(streams.load()), bytes_to_host.load(), bytes_to_device.load()};
+  const FakeMemory& memory = FakeMemory::Get();
+  return {memory.allocation_count(), memory.pin_count(),     static_cast<uint64_t>(streams.load()),
+          bytes_to_host.load(),      bytes_to_device.load(), memory.handle_count(),
+          memory.reservation_count()};
 }

@@ -9,11 +9,25 @@ inline constexpr int kFakeGpuCount = 2;
 // What the whole process uses now, and the bytes that it has copied between the host and GPUs since
 // it began.
 struct FakeCudaUse {
-  uint64_t allocations;
+  uint64_t
+      allocations;  // With mappings of memory of cuMemCreate(), and of other processes' memory.
   uint64_t pinned;
   uint64_t streams;
   uint64_t bytes_to_host;
   uint64_t bytes_to_device;
+  uint64_t handles;   // Of memory of cuMemCreate(), that are not released.
+  uint64_t reserved;  // Ranges of addresses of cuMemAddressReserve().
+};
+
+// What another process does with memory of cuMemCreate(), or has done for it.
+enum FakeCudaStep {
+  kFakeCudaNone,
+  kFakeCudaRetain,   // Finding the handle of what is mapped.
+  kFakeCudaExport,   // Making a file of it.
+  kFakeCudaImport,   // Making a handle of a file.
+  kFakeCudaReserve,  // Reserving addresses.
+  kFakeCudaMap,      // Mapping it there.
+  kFakeCudaAllow,    // Letting a device use the addresses.
 };
 
 extern "C" {
@@ -27,8 +41,8 @@ void FakeCudaSayOfNics(int device, bool exports_dmabuf, bool orders_writes, bool
 void FakeCudaRemap(void* memory);
 // The allocation at that address is managed memory from now on.
 void FakeCudaMakeManaged(void* memory);
-// The allocation at that address was made by cuMemCreate(), from now on: no process can open it.
-void FakeCudaMakeVirtual(void* memory);
+// Makes that step fail; kFakeCudaNone ends that.
+void FakeCudaRefuse(FakeCudaStep step);
 // Makes all launches and copies fail after the next `after` ones. A negative number ends that.
 void FakeCudaFail(int64_t after);
 FakeCudaUse FakeCudaNow();

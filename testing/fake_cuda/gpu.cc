@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -14,8 +15,8 @@ namespace {
 
 constexpr size_t kPageBytes = 4096;
 
-UniqueFd MakeFile(size_t size_bytes) {
-  UniqueFd file(memfd_create("fake GPU", MFD_CLOEXEC));
+UniqueFd MakeFile(size_t size_bytes, const std::string& name = "fake GPU") {
+  UniqueFd file(memfd_create(name.c_str(), MFD_CLOEXEC));
   if (file.valid() && ftruncate(file.get(), static_cast<off_t>(size_bytes)) != 0) file.Reset();
   return file;
 }
@@ -32,6 +33,13 @@ void WriteFile(const UniqueFd& file, const std::vector<std::byte>& bytes, size_t
       static_cast<ssize_t>(size_bytes)) {
     abort();
   }
+}
+
+// The name of files by which memory of cuMemCreate() is exported; its device follows.
+constexpr char kCreatedName[] = "fake cuMemCreate ";
+
+bool IsWhole(size_t size_bytes) {
+  return size_bytes > 0 && size_bytes % FakeMemory::kGranularityBytes == 0;
 }
 
 size_t Pages(size_t size_bytes) { return (size_bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
@@ -83,7 +91,15 @@ FakeMemory::Place FakeMemory::Find(std::byte* address) const {
   if (after == allocations_.begin()) return {};
   const auto& [begin, allocation] = *std::prev(after);
   if (address >= begin + allocation.size_bytes) return {};
-  return {begin, allocation.size_bytes, allocation.id, allocation.managed, allocation.is_virtual};
+  Place place{.begin = begin,
+              .size_bytes = allocation.size_bytes,
+              .id = allocation.id,
+              .managed = allocation.managed};
+  if (const auto created = created_.find(allocation.created); created != created_.end()) {
+    place.is_created = true;
+    place.handle_types = created->second.handle_types;
+  }
+  return place;
 }
 
 void FakeMemory::Remap(std::byte* address) {
@@ -104,15 +120,12 @@ void FakeMemory::MakeManaged(std::byte* address) {
   std::prev(allocations_.upper_bound(address))->second.managed = true;
 }
 
-void FakeMemory::MakeVirtual(std::byte* address) {
-  const std::lock_guard lock(mutex_);
-  std::prev(allocations_.upper_bound(address))->second.is_virtual = true;
-}
-
 FakeMemory::Handle FakeMemory::HandleOf(std::byte* begin) const {
   const std::lock_guard lock(mutex_);
   const auto found = allocations_.find(begin);
-  if (found == allocations_.end() || found->second.is_virtual || found->second.opens > 0) return {};
+  if (found == allocations_.end() || found->second.created != 0 || found->second.opens > 0) {
+    return {};
+  }
   const Allocation& allocation = found->second;
   return {.process = getpid(),
           .fd = allocation.pages.get(),
@@ -153,6 +166,171 @@ bool FakeMemory::Close(std::byte* mapping) {
   return true;
 }
 
+uint64_t FakeMemory::AddCreated(Created created) {
+  created.id = ++last_id_;
+  created.references = 1;
+  created_[++last_handle_] = std::move(created);
+  return last_handle_;
+}
+
+void FakeMemory::EraseIfUnused(uint64_t handle) {
+  const auto found = created_.find(handle);
+  if (found->second.references == 0 && found->second.mappings == 0) created_.erase(found);
+}
+
+uint64_t FakeMemory::Create(size_t size_bytes, int device, unsigned handle_types) {
+  if (!IsWhole(size_bytes)) return 0;
+  UniqueFd file = MakeFile(size_bytes, kCreatedName + std::to_string(device));
+  if (!file.valid()) return 0;
+  const std::lock_guard lock(mutex_);
+  return AddCreated({.pages = std::move(file),
+                     .size_bytes = size_bytes,
+                     .device = device,
+                     .handle_types = handle_types});
+}
+
+uint64_t FakeMemory::Retain(std::byte* address) {
+  const std::lock_guard lock(mutex_);
+  const auto after = allocations_.upper_bound(address);
+  if (after == allocations_.begin()) return 0;
+  const auto& [begin, allocation] = *std::prev(after);
+  if (address >= begin + allocation.size_bytes || allocation.created == 0) return 0;
+  ++created_.at(allocation.created).references;
+  return allocation.created;
+}
+
+bool FakeMemory::Release(uint64_t handle) {
+  const std::lock_guard lock(mutex_);
+  const auto found = created_.find(handle);
+  if (found == created_.end() || found->second.references == 0) return false;
+  --found->second.references;
+  EraseIfUnused(handle);
+  return true;
+}
+
+int FakeMemory::ExportFile(uint64_t handle, unsigned handle_type) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = created_.find(handle);
+  if (found == created_.end() || (found->second.handle_types & handle_type) == 0) return -1;
+  return fcntl(found->second.pages.get(), F_DUPFD_CLOEXEC, 0);
+}
+
+uint64_t FakeMemory::ImportFile(int file) {
+  char name[128] = {};
+  const std::string path = "/proc/self/fd/" + std::to_string(file);
+  const std::string begins = std::string("/memfd:") + kCreatedName;
+  struct stat about{};
+  if (readlink(path.c_str(), name, sizeof(name) - 1) < 0 ||
+      std::string(name).rfind(begins, 0) != 0 || fstat(file, &about) != 0) {
+    return 0;
+  }
+  const std::lock_guard lock(mutex_);
+  // What was imported may be exported again, as with the real driver.
+  return AddCreated({.pages = UniqueFd(fcntl(file, F_DUPFD_CLOEXEC, 0)),
+                     .size_bytes = static_cast<size_t>(about.st_size),
+                     .device = std::atoi(name + begins.size()),
+                     .handle_types = 1});
+}
+
+std::byte* FakeMemory::Reserve(size_t size_bytes) {
+  if (!IsWhole(size_bytes)) return nullptr;
+  const size_t more_bytes = size_bytes + kGranularityBytes;
+  void* const found =
+      mmap(nullptr, more_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (found == MAP_FAILED) return nullptr;
+  auto* const first = static_cast<std::byte*>(found);
+  const size_t before =
+      (kGranularityBytes - reinterpret_cast<uintptr_t>(found) % kGranularityBytes) %
+      kGranularityBytes;
+  if (before > 0) munmap(first, before);
+  munmap(first + before + size_bytes, kGranularityBytes - before);
+  const std::lock_guard lock(mutex_);
+  reserved_[first + before] = size_bytes;
+  return first + before;
+}
+
+bool FakeMemory::FreeAddresses(std::byte* begin, size_t size_bytes) {
+  const std::lock_guard running(running_);
+  const std::lock_guard lock(mutex_);
+  const auto found = reserved_.find(begin);
+  const auto mapped = allocations_.lower_bound(begin);
+  if (found == reserved_.end() || found->second != size_bytes ||
+      (mapped != allocations_.end() && mapped->first < begin + size_bytes)) {
+    return false;
+  }
+  munmap(begin, size_bytes);
+  reserved_.erase(found);
+  return true;
+}
+
+bool FakeMemory::Map(std::byte* begin, size_t size_bytes, uint64_t handle) {
+  const std::lock_guard running(running_);
+  const std::lock_guard lock(mutex_);
+  const auto created = created_.find(handle);
+  const auto after = reserved_.upper_bound(begin);
+  if (created == created_.end() || after == reserved_.begin() || !IsWhole(size_bytes) ||
+      size_bytes > created->second.size_bytes ||
+      reinterpret_cast<uintptr_t>(begin) % kGranularityBytes != 0) {
+    return false;
+  }
+  const auto& [first, reserved_bytes] = *std::prev(after);
+  const auto next = allocations_.upper_bound(begin);
+  const bool mapped_behind = next != allocations_.end() && next->first < begin + size_bytes;
+  const bool mapped_before = next != allocations_.begin() &&
+                             std::prev(next)->first + std::prev(next)->second.size_bytes > begin;
+  const auto offset = static_cast<size_t>(begin - first);
+  if (offset > reserved_bytes || size_bytes > reserved_bytes - offset || mapped_before ||
+      mapped_behind) {
+    return false;
+  }
+  if (mmap(begin, size_bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, created->second.pages.get(), 0) ==
+      MAP_FAILED) {
+    return false;
+  }
+  ++created->second.mappings;
+  Allocation& mapping = allocations_[begin];
+  mapping = {size_bytes, created->second.device, created->second.id,
+             UniqueFd(fcntl(created->second.pages.get(), F_DUPFD_CLOEXEC, 0)), UniqueFd()};
+  mapping.created = handle;
+  mapping.allowed = 0;
+  return true;
+}
+
+bool FakeMemory::Unmap(std::byte* begin, size_t size_bytes) {
+  const std::lock_guard running(running_);
+  const std::lock_guard lock(mutex_);
+  const auto found = allocations_.find(begin);
+  if (found == allocations_.end() || found->second.created == 0 ||
+      found->second.size_bytes != size_bytes) {
+    return false;
+  }
+  if (mmap(begin, size_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+           -1, 0) == MAP_FAILED) {
+    abort();
+  }
+  const uint64_t handle = found->second.created;
+  allocations_.erase(found);
+  --created_.at(handle).mappings;
+  EraseIfUnused(handle);
+  return true;
+}
+
+bool FakeMemory::Allow(std::byte* begin, size_t size_bytes, int device) {
+  const std::lock_guard running(running_);
+  const std::lock_guard lock(mutex_);
+  std::byte* at = begin;
+  std::vector<Allocation*> mappings;
+  while (at < begin + size_bytes) {
+    const auto found = allocations_.find(at);
+    if (found == allocations_.end() || found->second.created == 0) return false;
+    mappings.push_back(&found->second);
+    at += found->second.size_bytes;
+  }
+  if (at != begin + size_bytes) return false;
+  for (Allocation* mapping : mappings) mapping->allowed |= 1u << device;
+  return true;
+}
+
 void FakeMemory::Flush() {
   const std::lock_guard lock(mutex_);
   for (auto& [begin, allocation] : allocations_) {
@@ -170,7 +348,9 @@ bool FakeMemory::Free(std::byte* memory) {
   const std::lock_guard running(running_);
   const std::lock_guard lock(mutex_);
   const auto found = allocations_.find(memory);
-  if (found == allocations_.end() || found->second.opens > 0) return false;
+  if (found == allocations_.end() || found->second.opens > 0 || found->second.created != 0) {
+    return false;
+  }
   munmap(memory, Pages(found->second.size_bytes));
   allocations_.erase(found);
   return true;
@@ -202,11 +382,11 @@ bool FakeMemory::IsPinned(const std::byte* address) const {
   return address < begin + size_bytes;
 }
 
-void FakeMemory::RunAsGpu(const std::function<void()>& work) {
+void FakeMemory::RunAsGpu(int device, const std::function<void()>& work) {
   const std::lock_guard running(running_);
-  Protect(PROT_READ | PROT_WRITE);
+  Protect(PROT_READ | PROT_WRITE, 1u << device);
   work();
-  Protect(PROT_NONE);
+  Protect(PROT_NONE, kAllDevices);
   ShowToNics();
 }
 
@@ -224,9 +404,10 @@ void FakeMemory::ShowToNics() {
   }
 }
 
-void FakeMemory::Protect(int protection) const {
+void FakeMemory::Protect(int protection, unsigned devices) const {
   const std::lock_guard lock(mutex_);
   for (const auto& [begin, allocation] : allocations_) {
+    if ((allocation.allowed & devices) == 0) continue;
     mprotect(begin, Pages(allocation.size_bytes), protection);
   }
 }
@@ -239,6 +420,20 @@ size_t FakeMemory::allocation_count() const {
 size_t FakeMemory::pin_count() const {
   const std::lock_guard lock(mutex_);
   return pinned_.size();
+}
+
+size_t FakeMemory::handle_count() const {
+  const std::lock_guard lock(mutex_);
+  size_t count = 0;
+  for (const auto& [handle, created] : created_) {
+    if (created.references > 0) ++count;
+  }
+  return count;
+}
+
+size_t FakeMemory::reservation_count() const {
+  const std::lock_guard lock(mutex_);
+  return reserved_.size();
 }
 
 uint64_t FakeEvent::Record() {

@@ -38,15 +38,14 @@ class FakeMemory {
     size_t size_bytes = 0;
     uint64_t id = 0;  // Of its pages.
     bool managed = false;
-    bool is_virtual = false;
+    bool is_created = false;    // By cuMemCreate().
+    unsigned handle_types = 0;  // By which that may be exported.
   };
   Place Find(std::byte* address) const;
   // Puts fresh pages under the allocation. Those that were exported are not reached any more.
   void Remap(std::byte* address);
   // From now on it is managed memory.
   void MakeManaged(std::byte* address);
-  // From now on it is memory of cuMemCreate().
-  void MakeVirtual(std::byte* address);
 
   // Of an allocation, as other processes open it.
   struct Handle {
@@ -60,6 +59,33 @@ class FakeMemory {
   // Maps it for a device; again it is the same mapping. Null: there is no such process any more.
   std::byte* Open(const Handle& handle, int device);
   bool Close(std::byte* mapping);
+
+  // --- memory of cuMemCreate(), and the addresses under which it is mapped ---
+  // Sizes and addresses are multiples of this.
+  static constexpr size_t kGranularityBytes = size_t{2} << 20;
+
+  // Creates memory without an address. Returns its handle, or 0.
+  uint64_t Create(size_t size_bytes, int device, unsigned handle_types);
+  // Returns the handle of the memory that is mapped at the address, which counts as another
+  // reference to it; 0: there is none.
+  uint64_t Retain(std::byte* address);
+  bool Release(uint64_t handle);
+  // Returns a file by which another process imports the memory; -1: it was created without
+  // `handle_type`, or there is no such handle.
+  int ExportFile(uint64_t handle, unsigned handle_type) const;
+  // Returns a handle of the memory that a process has exported; 0: the file is no such one.
+  uint64_t ImportFile(int file);
+
+  std::byte* Reserve(size_t size_bytes);
+  // Fails if something is mapped there.
+  bool FreeAddresses(std::byte* begin, size_t size_bytes);
+  // Maps memory into reserved addresses. No device may use it there before Allow().
+  bool Map(std::byte* begin, size_t size_bytes, uint64_t handle);
+  // Fails unless exactly this was mapped at a time.
+  bool Unmap(std::byte* begin, size_t size_bytes);
+  // Lets a device use addresses of which all are mapped.
+  bool Allow(std::byte* begin, size_t size_bytes, int device);
+
   // Returns the device to whose memory the address belongs, or -1.
   int DeviceOf(const std::byte* address) const;
 
@@ -67,13 +93,28 @@ class FakeMemory {
   bool Unpin(std::byte* memory);
   bool IsPinned(const std::byte* address) const;
 
-  // Runs `work` as a GPU does: with all device memory accessible, one at a time in the process.
-  void RunAsGpu(const std::function<void()>& work);
+  // Runs `work` as that GPU does: with the device memory accessible that it may use, one at a time
+  // in the process.
+  void RunAsGpu(int device, const std::function<void()>& work);
 
   size_t allocation_count() const;
   size_t pin_count() const;
+  size_t handle_count() const;
+  size_t reservation_count() const;
 
  private:
+  // Memory of cuMemCreate(). It exists for as long as it has a handle or a mapping.
+  struct Created {
+    UniqueFd pages;
+    size_t size_bytes = 0;
+    int device = 0;
+    unsigned handle_types = 0;
+    uint64_t id = 0;
+    int references = 0;
+    int mappings = 0;
+  };
+  static constexpr unsigned kAllDevices = ~0u;
+
   struct Allocation {
     size_t size_bytes;
     int device;
@@ -84,18 +125,24 @@ class FakeMemory {
     UniqueFd inbound;
     std::vector<std::byte> flushed = {};
     bool managed = false;
-    bool is_virtual = false;
-    Handle opened = {};  // Of another process, which has it.
+    uint64_t created = 0;            // The handle of memory of cuMemCreate() that is mapped here.
+    unsigned allowed = kAllDevices;  // A bit for each device that may use it.
+    Handle opened = {};              // Of another process, which has it.
     int opens = 0;
   };
 
-  void Protect(int protection) const;
+  void Protect(int protection, unsigned devices) const;
   void ShowToNics();
+  uint64_t AddCreated(Created created);
+  void EraseIfUnused(uint64_t handle);
 
   std::mutex running_;
   mutable std::mutex mutex_;
   std::map<std::byte*, Allocation> allocations_;
   std::map<std::byte*, size_t> pinned_;
+  std::map<std::byte*, size_t> reserved_;
+  std::map<uint64_t, Created> created_;  // By handle.
+  uint64_t last_handle_ = 0;
   uint64_t last_id_ = 0;
 };
 

@@ -98,9 +98,10 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                         std::min<size_t>(length, size - at));
       at += frame.size();
       fuzz::PutKey(frame, key);
+      const int fd = victim->pages.fd();
       (void)local::Send(peer.socket(),
                         {reinterpret_cast<const std::byte*>(frame.data()), frame.size()},
-                        with_pages ? victim->pages.fd() : -1);
+                        {&fd, with_pages ? 1u : 0u});
       fabric.Poll();
     }
   }

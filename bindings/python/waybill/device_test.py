@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from contextlib import ExitStack
 
 import numpy
@@ -15,6 +16,7 @@ from one_process_job import PATIENCE, Job
 import waybill
 
 CUDA = 2  # DLPack's type of device.
+GRANULARITY = 2 << 20  # Of cuMemCreate().
 # The driver by the name that the library opens it by: it takes the one that is there.
 driver = ctypes.CDLL("testing/fake_cuda/libcuda.so.1")
 HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -34,13 +36,34 @@ class Gpu(ExitStack):
         check(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
         check(driver.cuCtxSetCurrent(context))
 
-    def array(self, like):
-        address = ctypes.c_uint64()
-        check(driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(like.nbytes)))
-        self.callback(driver.cuMemFree_v2, address)
-        write(address.value, like)
+    def array(self, like, allocate=None):
+        address = (allocate or self.allocate)(like.nbytes)
+        write(address, like)
         dtype = {"f": 2, "u": 1}[like.dtype.kind], like.itemsize * 8, 1
-        return VersionedFramework(address.value, like.shape, device=CUDA, dtype=dtype)
+        return VersionedFramework(address, like.shape, device=CUDA, dtype=dtype)
+
+    def allocate(self, size_bytes):
+        address = ctypes.c_uint64()
+        check(driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size_bytes)))
+        self.callback(driver.cuMemFree_v2, address)
+        return address.value
+
+    def segment(self, size_bytes):
+        """Memory across two allocations of cuMemCreate(), as torch's expandable segments are."""
+        begin, reserved = ctypes.c_uint64(), ctypes.c_size_t(2 * GRANULARITY)
+        check(driver.cuMemAddressReserve(ctypes.byref(begin), reserved, ctypes.c_size_t(0), 0, 0))
+        self.callback(driver.cuMemAddressFree, begin, reserved)
+        # Pinned, exported as a file, of device 0.
+        properties, part = (ctypes.c_int * 8)(1, 1, 1, 0), ctypes.c_size_t(GRANULARITY)
+        for offset in (0, GRANULARITY):
+            handle, address = ctypes.c_uint64(), ctypes.c_uint64(begin.value + offset)
+            check(driver.cuMemCreate(ctypes.byref(handle), part, properties, 0))
+            check(driver.cuMemMap(address, part, ctypes.c_size_t(0), handle, 0))
+            check(driver.cuMemRelease(handle))
+            self.callback(driver.cuMemUnmap, address, part)
+        # Device 0 reads and writes it.
+        check(driver.cuMemSetAccess(begin, reserved, (ctypes.c_int * 3)(1, 0, 3), 1))
+        return begin.value + GRANULARITY - size_bytes // 2
 
     def held_stream(self):
         return self.enter_context(HeldStream())
@@ -49,6 +72,26 @@ class Gpu(ExitStack):
 def write(address, data):
     pointer = data.ctypes.data_as(ctypes.c_void_p)
     check(driver.cuMemcpyHtoD_v2(ctypes.c_uint64(address), pointer, ctypes.c_size_t(data.nbytes)))
+
+
+class Use(ctypes.Structure):
+    """FakeCudaUse."""
+
+    _fields_ = [
+        (name, ctypes.c_uint64)
+        for name in (
+            "allocations",
+            "pinned",
+            "streams",
+            "to_host",
+            "to_device",
+            "handles",
+            "reserved",
+        )
+    ]
+
+
+driver.FakeCudaNow.restype = Use
 
 
 def read(array, like=None):
@@ -92,6 +135,8 @@ class HeldStream:
 
 
 WEIGHTS = numpy.arange(64 * 32, dtype=numpy.float32).reshape(64, 32)
+# Long enough to be sent from where they are.
+LONG_WEIGHTS = numpy.arange(256 * 64, dtype=numpy.float32).reshape(256, 64)
 
 
 def test_versions_go_from_a_gpu_to_a_gpu():
@@ -181,34 +226,49 @@ def test_in_place_by_a_network_that_does_not_reach_it_is_refused_and_the_remedy_
             worker.join()
 
 
-def test_another_process_reads_a_trainers_gpu_and_writes_its_own():
+@pytest.mark.parametrize("kind", ["allocate", "segment"])
+def test_another_process_reads_a_trainers_gpu_and_writes_its_own(kind):
     driver.FakeCudaSayOfNics(0, False, True, False)
     with Gpu() as gpu, Job() as job:
         worker = job.worker(mode="in-place", fabric="local", ask=())
-        target = gpu.array(numpy.zeros_like(WEIGHTS))
+        target = gpu.array(numpy.zeros_like(LONG_WEIGHTS), getattr(gpu, kind))
         worker.add("weight", target)
-        command = [sys.executable, __file__, job.controller.address]
+        command = [sys.executable, __file__, job.controller.address, kind]
         pipe, path = subprocess.PIPE, os.pathsep.join(sys.path)
         environment = {**os.environ, "PYTHONPATH": path}
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment) as trainer:
             job.join()
+            own = driver.FakeCudaNow()
             for version in (1, 2):
                 trainer.stdin.write(b"go on\n")
                 trainer.stdin.flush()
                 assert trainer.stdout.readline() == b"shown\n"
-                assert (read(target) == WEIGHTS * version).all()
-            trainer.stdin.close()
-            assert trainer.wait(PATIENCE) == 0
+                assert (read(target, LONG_WEIGHTS) == LONG_WEIGHTS * version).all()
+            # The trainer's tensors are mapped here, until it dies.
+            assert driver.FakeCudaNow().allocations > own.allocations
+            assert driver.FakeCudaNow().reserved - own.reserved == (1 if kind == "segment" else 0)
+            trainer.kill()
+            deadline = time.monotonic() + PATIENCE
+            while (
+                driver.FakeCudaNow().allocations > own.allocations and time.monotonic() < deadline
+            ):
+                os.sched_yield()
+            now = driver.FakeCudaNow()
+            assert (now.allocations, now.reserved, now.handles) == (
+                own.allocations,
+                own.reserved,
+                0,
+            )
 
 
-def be_the_trainer(controller):
+def be_the_trainer(controller, kind):
     """In a process of its own: a version for each line that comes."""
     with Gpu() as gpu, waybill.Trainer(controller, fabric="local") as trainer:
-        source = gpu.array(WEIGHTS)
+        source = gpu.array(LONG_WEIGHTS, getattr(gpu, kind))
         trainer.add("weight", source)
         trainer.join()
         for version, _ in enumerate(sys.stdin, start=1):
-            write(source.address, WEIGHTS * version)
+            write(source.address, LONG_WEIGHTS * version)
             trainer.publish(version).committed.wait(PATIENCE)
             print("shown", flush=True)
 
@@ -262,4 +322,4 @@ def test_memory_that_is_no_gpus():
 
 
 if __name__ == "__main__":
-    be_the_trainer(sys.argv[1])
+    be_the_trainer(*sys.argv[1:])

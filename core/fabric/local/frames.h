@@ -20,7 +20,8 @@ enum class FrameKind : uint32_t {
   kRefused = 6,    // They are not, and the lane is dead; `code` and a text follow.
   kImmediate = 7,  // Signalled behind stores through a mapping.
   kRevoke = 8,     // The region with that key was renewed or released.
-  kTried = 9,      // What came of the welcome's probe.
+  kTried = 9,      // What came of the welcome's probes.
+  kPart = 10,      // An allocation of the region that is granted next; its file comes along.
 };
 
 struct FrameHeader {
@@ -39,16 +40,32 @@ struct RefusalBody {
 };
 
 // Each end tells the other of GPU memory that it would have read there, if it has any, and hears
-// whether the other end can open it.
+// whether the other end can open it. The two ways to allocate it have nothing in common.
+struct ProbeBody {
+  SharedMemoryName allocated;  // By cuMemAlloc().
+  // An allocation of cuMemCreate() of that size, whose file comes along; 0: there is none.
+  uint64_t created_bytes = 0;
+};
+
+struct TriedBody {
+  RefusalBody allocated;
+  RefusalBody created;
+};
+
 struct HelloBody {
   uint64_t wanted_lane = 0;  // Secrets, told over the control channel only.
   uint64_t own_lane = 0;
-  SharedMemoryName probe;
+  ProbeBody probe;
 };
 
 struct WelcomeBody {
-  SharedMemoryName probe;
-  RefusalBody tried;  // The hello's.
+  ProbeBody probe;
+  TriedBody tried;  // The hello's.
+};
+
+struct PartBody {
+  uint64_t index = 0;  // Among the region's parts. A first one begins anew.
+  uint64_t size_bytes = 0;
 };
 
 struct GrantBody {
@@ -56,7 +73,7 @@ struct GrantBody {
   uint64_t size_bytes = 0;
   uint32_t has_pages = 0;
   uint32_t reserved = 0;
-  SharedMemoryName gpu_memory;  // If the region is that.
+  SharedMemoryName gpu_memory;  // If the region is that. Frames of its parts came before.
 };
 
 struct WriteRecord {
@@ -68,6 +85,7 @@ struct WriteRecord {
 };
 
 inline constexpr uint32_t kMostOutstandingPosts = 1024;
+inline constexpr size_t kMostParts = size_t{1} << 16;  // Of a region; 128 GiB at 2 MiB each.
 
 // A post of more writes is several frames; the last one carries immediate and token.
 inline constexpr uint32_t kMostRecords = 512;

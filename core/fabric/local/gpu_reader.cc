@@ -5,6 +5,13 @@
 #include "core/base/status.h"
 
 namespace waybill::local {
+namespace {
+
+absl::Status NoReceiver() {
+  return absl::UnimplementedError("the other process does not receive in a GPU's memory");
+}
+
+}  // namespace
 
 GpuReader::~GpuReader() {
   if (receiver_ != nullptr) receiver_->DestroyStream(stream_);
@@ -24,10 +31,14 @@ absl::Status GpuReader::ReceiveIn(const MemorySpan& memory) {
 }
 
 absl::Status GpuReader::Try(const SharedMemoryName& probe) const {
-  if (receiver_ == nullptr) {
-    return absl::UnimplementedError("the other process does not receive in a GPU's memory");
-  }
+  if (receiver_ == nullptr) return NoReceiver();
   return OpenedMemory::Open(receiver_, probe, /*size_bytes=*/1).status();
+}
+
+absl::Status GpuReader::TryPart(const UniqueFd& file, uint64_t size_bytes) const {
+  if (receiver_ == nullptr) return NoReceiver();
+  WAYBILL_ASSIGN_OR_RETURN(const ImportedPart part, ImportedPart::Import(file, size_bytes));
+  return MappedParts::Map(*receiver_, {&part, 1}).status();
 }
 
 absl::Status GpuReader::Copy(std::byte* to, const std::byte* from, uint64_t size_bytes) {

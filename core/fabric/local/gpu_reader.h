@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "core/base/unique_fd.h"
 #include "core/device/device.h"
 #include "core/device/shared_memory.h"
 #include "core/fabric/fabric.h"
@@ -26,8 +27,9 @@ class GpuReader {
   absl::Status ReceiveIn(const MemorySpan& memory);
   // The device on which it receives, or null.
   const std::shared_ptr<Device>& receiver() const { return receiver_; }
-  // Returns whether it can open a peer's memory.
+  // Return whether it can open a peer's memory.
   absl::Status Try(const SharedMemoryName& probe) const;
+  absl::Status TryPart(const UniqueFd& file, uint64_t size_bytes) const;
 
   // Queues a copy. One side is a device's memory at least.
   absl::Status Copy(std::byte* to, const std::byte* from, uint64_t size_bytes);

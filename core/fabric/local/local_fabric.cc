@@ -102,14 +102,17 @@ class LocalFabric final : public Fabric {
   absl::Status Grant(LaneId lane_id, RegionId id) override {
     WAYBILL_ASSIGN_OR_RETURN(OwnRegion * region, regions_.Find(id));
     WAYBILL_ASSIGN_OR_RETURN(LocalLane * lane, UsableLane(lane_id));
-    region->grants.insert(lane_id);
     const GrantBody body{.key = region->key,
                          .size_bytes = region->memory.size_bytes,
                          .has_pages = region->pages ? 1u : 0u,
                          .gpu_memory = NameOf(id)};
+    WAYBILL_RETURN_IF_ERROR(SendParts(lane_id, *lane, id));
+    int pages[1] = {-1};
+    if (region->pages) pages[0] = region->pages->fd();
+    region->grants.insert(lane_id);
     return Sent(lane_id, *lane,
                 lane->SendFrame({.kind = FrameKind::kGrant}, BytesOf(body),
-                                region->pages ? region->pages->fd() : -1));
+                                {pages, region->pages ? 1u : 0u}));
   }
 
   absl::StatusOr<RemoteRegionId> Import(LaneId lane_id, absl::string_view descriptor) override {
@@ -179,10 +182,10 @@ class LocalFabric final : public Fabric {
     if (!begins) return absl::OkStatus();
     lane.socket = *std::move(socket);
     WAYBILL_RETURN_IF_ERROR(Adopt(id, lane));
+    const ProbeOfOurs probe = ProbeFor(lane);
     const HelloBody hello{
-        .wanted_lane = lane.peer_secret, .own_lane = lane.secret(), .probe = Probe()};
-    return Sent(id, lane,
-                lane.SendFrame({.kind = FrameKind::kHello}, BytesOf(hello), lane.own_permit->fd()));
+        .wanted_lane = lane.peer_secret, .own_lane = lane.secret(), .probe = probe.body};
+    return Sent(id, lane, SendWithProbe(lane, FrameKind::kHello, BytesOf(hello), probe));
   }
 
   absl::Status CloseLane(LaneId id) override {
@@ -201,16 +204,20 @@ class LocalFabric final : public Fabric {
     return lane == lanes_.end() ? NoLane(id) : lane->second.status;
   }
 
-  absl::Status CheckRead(LaneId id, RegionId /*source*/) const override {
+  absl::Status CheckRead(LaneId id, RegionId source) const override {
     const auto lane = lanes_.find(id);
     if (lane == lanes_.end()) return NoLane(id);
-    return lane->second.opens_ours.value_or(absl::FailedPreconditionError("not connected"));
+    if (!lane->second.opens_ours) return absl::FailedPreconditionError("not connected");
+    if (NameOf(source).part_count == 0) return lane->second.opens_ours->allocated;
+    WAYBILL_RETURN_IF_ERROR(lane->second.why_not_asked);
+    return lane->second.opens_ours->created;
   }
 
   std::string DescribeLane(LaneId id) const override {
     const auto lane = lanes_.find(id);
     const bool opens =
-        lane != lanes_.end() && lane->second.opens_ours && lane->second.opens_ours->ok();
+        lane != lanes_.end() && lane->second.opens_ours &&
+        (lane->second.opens_ours->allocated.ok() || lane->second.opens_ours->created.ok());
     return opens ? "local: shared memory, also of GPUs" : "local: shared memory";
   }
 
@@ -339,9 +346,45 @@ class LocalFabric final : public Fabric {
     const auto source = sources_.find(id);
     return source == sources_.end() ? SharedMemoryName() : source->second.name();
   }
-  // What a peer is asked to try to open: any of it.
-  SharedMemoryName Probe() const {
-    return sources_.empty() ? SharedMemoryName() : sources_.begin()->second.name();
+  // What a peer is asked to try to open: any of it, one of each kind.
+  struct ProbeOfOurs {
+    ProbeBody body;
+    UniqueFd file;  // That comes along, if there is memory of cuMemCreate().
+  };
+  ProbeOfOurs ProbeFor(LocalLane& lane) const {
+    ProbeOfOurs probe;
+    for (const auto& [id, source] : sources_) {
+      if (source.parts().empty()) {
+        if (!probe.body.allocated.names_something()) probe.body.allocated = source.name();
+      } else if (!probe.file.valid()) {
+        absl::StatusOr<UniqueFd> file = ExportPart(source.parts().front());
+        lane.why_not_asked = file.status();
+        if (!file.ok()) continue;
+        probe.file = *std::move(file);
+        probe.body.created_bytes = source.parts().front().size_bytes;
+      }
+    }
+    return probe;
+  }
+  static absl::Status SendWithProbe(LocalLane& lane, FrameKind kind,
+                                    absl::Span<const std::byte> body, const ProbeOfOurs& probe) {
+    const int fds[] = {lane.own_permit->fd(), probe.file.get()};
+    return lane.SendFrame({.kind = kind}, body, {fds, probe.file.valid() ? 2u : 1u});
+  }
+
+  // Sends the allocations of cuMemCreate() of a region that is granted next. A failure to export
+  // one is this end's, and does not harm the lane.
+  absl::Status SendParts(LaneId lane_id, LocalLane& lane, RegionId id) {
+    const auto source = sources_.find(id);
+    if (source == sources_.end()) return absl::OkStatus();
+    const absl::Span<const CreatedPart> parts = source->second.parts();
+    for (size_t i = 0; i < parts.size(); ++i) {
+      WAYBILL_ASSIGN_OR_RETURN(const UniqueFd file, ExportPart(parts[i]));
+      const PartBody body{.index = i, .size_bytes = parts[i].size_bytes};
+      WAYBILL_RETURN_IF_ERROR(Sent(
+          lane_id, lane, lane.SendFrame({.kind = FrameKind::kPart}, BytesOf(body), {file.get()})));
+    }
+    return absl::OkStatus();
   }
 
   // A GPU's memory that is to be read is granted when it is first posted from.
@@ -386,6 +429,7 @@ class LocalFabric final : public Fabric {
         Scope::kPeer);
     if (lane.socket.valid()) by_socket_.erase(lane.socket.get());
     lane.Disconnect();
+    lane.ForgetGpuMemory();
     events_.push_back({.kind = FabricEvent::Kind::kFailed, .lane = id});
     return absl::OkStatus();
   }
@@ -413,13 +457,14 @@ class LocalFabric final : public Fabric {
     if (header.kind != FrameKind::kHello || hello.own_lane == 0) return;
     for (auto& [id, lane] : lanes_) {
       if (lane.secret() != hello.wanted_lane || lane.socket.valid() || !lane.status.ok()) continue;
-      absl::StatusOr<ReadPermit> permit = ReadPermit::FromPeer(std::move(received->fd));
+      absl::StatusOr<ReadPermit> permit = ReadPermit::FromPeer(std::move(received->fds[0]));
       if (!permit.ok()) return;
       lane.peer_permit = *std::move(permit);
       epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket.get(), nullptr);
       lane.socket = std::move(socket);
       lane.hello_from = hello.own_lane;
       lane.peer_probe = hello.probe;
+      lane.peer_probe_file = std::move(received->fds[1]);
       --refused_;
       if (!Adopt(id, lane).ok()) return;
       if (lane.peer_secret != 0) (void)Welcome(id, lane);
@@ -432,22 +477,32 @@ class LocalFabric final : public Fabric {
       return Fail(id, lane, absl::PermissionDeniedError("another process answered"));
     }
     lane.connected = true;
-    const WelcomeBody welcome{.probe = Probe(), .tried = Tried(lane.peer_probe)};
-    if (!welcome.probe.names_something()) TakeAnswer(id, lane, NothingToOpen());
-    return Sent(
-        id, lane,
-        lane.SendFrame({.kind = FrameKind::kWelcome}, BytesOf(welcome), lane.own_permit->fd()));
+    const ProbeOfOurs probe = ProbeFor(lane);
+    const WelcomeBody welcome{.probe = probe.body,
+                              .tried = Tried(lane.peer_probe, lane.peer_probe_file)};
+    lane.peer_probe_file.Reset();
+    if (AsksNothing(probe.body)) TakeAnswer(id, lane, {NothingToOpen(), NothingToOpen()});
+    return Sent(id, lane, SendWithProbe(lane, FrameKind::kWelcome, BytesOf(welcome), probe));
   }
 
   static absl::Status NothingToOpen() {
     return absl::FailedPreconditionError("no memory of a GPU was registered before");
   }
-  RefusalBody Tried(const SharedMemoryName& probe) const {
-    return ToRefusal(probe.names_something() ? gpu_.Try(probe) : NothingToOpen());
+  static bool AsksNothing(const ProbeBody& probe) {
+    return !probe.allocated.names_something() && probe.created_bytes == 0;
+  }
+  TriedBody Tried(const ProbeBody& probe, const UniqueFd& file) const {
+    return {.allocated = ToRefusal(probe.allocated.names_something() ? gpu_.Try(probe.allocated)
+                                                                     : NothingToOpen()),
+            .created = ToRefusal(probe.created_bytes > 0 ? gpu_.TryPart(file, probe.created_bytes)
+                                                         : NothingToOpen())};
+  }
+  static Openings FromTried(const TriedBody& tried) {
+    return {FromRefusal(tried.allocated), FromRefusal(tried.created)};
   }
 
   // Both ends are there, and the peer has said whether it can open this end's GPU memory.
-  void TakeAnswer(LaneId id, LocalLane& lane, absl::Status opens_ours) {
+  void TakeAnswer(LaneId id, LocalLane& lane, Openings opens_ours) {
     lane.opens_ours = std::move(opens_ours);
     events_.push_back({.kind = FabricEvent::Kind::kConnected, .lane = id});
   }
@@ -476,17 +531,22 @@ class LocalFabric final : public Fabric {
     if (!lane.Expects(header.kind)) {
       return absl::DataLossError("a welcome that is not the first frame, or none");
     }
+    if (received.fds[1].valid() && header.kind != FrameKind::kWelcome) {
+      return absl::DataLossError("a frame with a descriptor too many");
+    }
     switch (header.kind) {
       case FrameKind::kWelcome:
-        return TakeWelcome(id, lane, body, std::move(received.fd));
+        return TakeWelcome(id, lane, body, received);
       case FrameKind::kTried: {
-        RefusalBody tried;
+        TriedBody tried;
         WAYBILL_RETURN_IF_ERROR(ReadBody(body, tried));
-        TakeAnswer(id, lane, FromRefusal(tried));
+        TakeAnswer(id, lane, FromTried(tried));
         return absl::OkStatus();
       }
+      case FrameKind::kPart:
+        return lane.TakePart(body, received.fds[0], gpu_.receiver());
       case FrameKind::kGrant:
-        return lane.TakeGrant(body, std::move(received.fd));
+        return lane.TakeGrant(body, std::move(received.fds[0]));
       case FrameKind::kRevoke:
         return lane.TakeRevocation(body);
       case FrameKind::kWrites:
@@ -511,15 +571,16 @@ class LocalFabric final : public Fabric {
   }
 
   absl::Status TakeWelcome(LaneId id, LocalLane& lane, absl::Span<const std::byte> body,
-                           UniqueFd permit) {
+                           Received& received) {
     WelcomeBody welcome;
     WAYBILL_RETURN_IF_ERROR(ReadBody(body, welcome));
-    WAYBILL_ASSIGN_OR_RETURN(lane.peer_permit, ReadPermit::FromPeer(std::move(permit)));
+    WAYBILL_ASSIGN_OR_RETURN(lane.peer_permit, ReadPermit::FromPeer(std::move(received.fds[0])));
     lane.connected = true;
-    TakeAnswer(id, lane, FromRefusal(welcome.tried));
-    if (!welcome.probe.names_something()) return absl::OkStatus();
+    TakeAnswer(id, lane, FromTried(welcome.tried));
+    if (AsksNothing(welcome.probe)) return absl::OkStatus();
     return Sent(id, lane,
-                lane.SendFrame({.kind = FrameKind::kTried}, BytesOf(Tried(welcome.probe))));
+                lane.SendFrame({.kind = FrameKind::kTried},
+                               BytesOf(Tried(welcome.probe, received.fds[1]))));
   }
 
   // Copies what a peer asked for. What it may not have ends the lane, and it is told why.

@@ -114,6 +114,59 @@ TEST_F(LocalPeerTest, AGpusMemoryIsNotReadWhereNoGpuReceives) {
       << fabric_->LaneStatus(lane_);
 }
 
+class LocalPartsTest : public LocalPeerTest {
+ protected:
+  absl::Status SayPart(uint64_t index) {
+    const PartBody part{.index = index, .size_bytes = 4096};
+    return peer_.Say({.kind = FrameKind::kPart},
+                     {reinterpret_cast<const char*>(&part), sizeof(part)}, STDIN_FILENO);
+  }
+  absl::Status SayGrant(uint64_t part_count) {
+    const GrantBody grant{
+        .key = 7, .size_bytes = 100, .gpu_memory = {.key = 5, .part_count = part_count}};
+    return peer_.Say({.kind = FrameKind::kGrant},
+                     {reinterpret_cast<const char*>(&grant), sizeof(grant)});
+  }
+  // Nothing that the peer has said before ended the lane.
+  void ExpectThatTheLaneGoesOn() {
+    ASSERT_TRUE(peer_.Say({.kind = FrameKind::kImmediate, .immediate = 5}).ok());
+    EXPECT_TRUE(fabric_.UntilEvent(FabricEvent::Kind::kImmediate));
+    EXPECT_TRUE(fabric_->LaneStatus(lane_).ok()) << fabric_->LaneStatus(lane_);
+  }
+};
+
+TEST_F(LocalPartsTest, AGrantWhosePartsDidNotComeEndsTheLane) {
+  ASSERT_TRUE(peer_.Join(fabric_, lane_));
+  ASSERT_TRUE(SayGrant(/*part_count=*/2).ok());
+  ExpectThatTheLaneFails();
+}
+
+TEST_F(LocalPartsTest, APartThatIsNotTheNextOneEndsTheLane) {
+  ASSERT_TRUE(peer_.Join(fabric_, lane_));
+  ASSERT_TRUE(SayPart(1).ok());
+  ExpectThatTheLaneFails();
+}
+
+TEST_F(LocalPartsTest, MorePartsThanARegionHasEndTheLane) {
+  ASSERT_TRUE(peer_.Join(fabric_, lane_));
+  ASSERT_TRUE(SayPart(kMostParts).ok());
+  ExpectThatTheLaneFails();
+}
+
+// Its owner could not export all of them.
+TEST_F(LocalPartsTest, PartsThatAreGivenUpHarmNobodyAndTheirFilesAreClosed) {
+  ASSERT_TRUE(peer_.Join(fabric_, lane_));
+  ExpectThatTheLaneGoesOn();
+  const size_t before = OpenDescriptors();
+  ASSERT_TRUE(SayPart(0).ok());
+  ASSERT_TRUE(SayPart(1).ok());
+  ASSERT_TRUE(SayPart(0).ok());
+  ASSERT_TRUE(SayGrant(/*part_count=*/0).ok());
+  fabric_.Forget();
+  ExpectThatTheLaneGoesOn();
+  EXPECT_EQ(OpenDescriptors(), before);
+}
+
 TEST_F(LocalPeerTest, MoreDescriptorsThanOneAreClosed) {
   for (const size_t count : {2, 3, 100}) {
     const LaneId lane = *fabric_->OpenLane("peer", "");

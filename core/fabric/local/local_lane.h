@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "core/base/unique_fd.h"
+#include "core/device/created_memory.h"
 #include "core/device/device.h"
 #include "core/device/shared_memory.h"
 #include "core/fabric/fabric.h"
@@ -29,12 +30,20 @@ struct PeerRegion {
   UniqueFd fd;  // The peer's pages, until they are mapped.
   bool has_pages = false;
   SharedMemoryName gpu_memory;
-  bool revoked = false;  // Its mapping stays until its import ends.
+  std::vector<ImportedPart> parts;  // Of that, until they are mapped.
+  absl::Status parts_status;        // Not OK: a part could not be imported.
+  bool revoked = false;             // Its mapping stays until its import ends.
   std::optional<SharedPages> mapping;
   std::optional<OpenedMemory> opened;
 
   // Maps the pages when they are first wanted, or opens a GPU's memory, as `receiver` reaches it.
   absl::StatusOr<MemorySpan> Memory(const std::shared_ptr<Device>& receiver);
+};
+
+// Whether a peer can open GPU memory of this end.
+struct Openings {
+  absl::Status allocated;  // Memory of cuMemAlloc().
+  absl::Status created;    // Memory of cuMemCreate().
 };
 
 class LocalLane {
@@ -51,11 +60,12 @@ class LocalLane {
   uint64_t peer_secret = 0;  // From ConnectLane(); 0 before.
   uint64_t hello_from = 0;   // From the peer's hello; 0 before.
   bool connected = false;
-  SharedMemoryName peer_probe;  // From its hello.
-  // Whether the peer can open GPU memory of this end; empty until it has said so.
-  std::optional<absl::Status> opens_ours;
-  absl::Status status;    // Not OK: dead.
-  Ring<uint64_t> tokens;  // The posts that the peer has not reported as done, in order.
+  ProbeBody peer_probe;  // From its hello, with what came along.
+  UniqueFd peer_probe_file;
+  std::optional<Openings> opens_ours;  // Empty until the peer has said so.
+  absl::Status why_not_asked;  // Why the peer was not asked to open memory of cuMemCreate().
+  absl::Status status;         // Not OK: dead.
+  Ring<uint64_t> tokens;       // The posts that the peer has not reported as done, in order.
   std::optional<ReadPermit> own_permit;   // Set by ConnectLane().
   std::optional<ReadPermit> peer_permit;  // From the peer's hello or welcome.
 
@@ -72,14 +82,22 @@ class LocalLane {
 
   // Handle the peer's frames about its regions. They never move or end a mapping.
   absl::Status TakeGrant(absl::Span<const std::byte> body, UniqueFd fd);
+  // Imports an allocation of the region that is granted next. Where the driver refuses, that
+  // region has no memory.
+  absl::Status TakePart(absl::Span<const std::byte> body, const UniqueFd& file,
+                        const std::shared_ptr<Device>& receiver);
   absl::Status TakeRevocation(absl::Span<const std::byte> body);
   // Returns null if the peer granted no region by that key, or revoked it.
   PeerRegion* FindGrantedByPeer(uint64_t key);
   // Nothing stores to that region any more: ends its mapping if the peer has revoked it.
   void ForgetIfRevoked(uint64_t key);
+  // Ends all mappings of the peer's GPU memory. Nothing is copied from there any more.
+  void ForgetGpuMemory();
 
-  // Sends, or keeps it for Flush() where the socket is full: order is kept.
-  absl::Status SendFrame(const FrameHeader& header, absl::Span<const std::byte> body, int fd = -1);
+  // Sends, or keeps it for Flush() where the socket is full: order is kept. kResourceExhausted: it
+  // cannot keep descriptors.
+  absl::Status SendFrame(const FrameHeader& header, absl::Span<const std::byte> body,
+                         absl::Span<const int> fds = {});
   absl::Status Flush();
   bool has_unsent() const { return !unsent_.empty(); }
 
@@ -94,13 +112,17 @@ class LocalLane {
  private:
   struct Unsent {
     std::vector<std::byte> bytes;
-    UniqueFd fd;
+    std::vector<UniqueFd> fds;
     bool is_done = false;  // A frame of kDone.
   };
+
+  void ForgetNextParts();
 
   std::string peer_;
   uint64_t secret_;
   std::map<uint64_t, PeerRegion> granted_by_peer_;  // By key.
+  std::vector<ImportedPart> next_parts_;            // Of the region that is granted next.
+  absl::Status next_parts_status_;
   std::deque<Unsent> unsent_;
   size_t unsent_dones_ = 0;
 };

@@ -90,7 +90,7 @@ class RawPeer {
     std::string frame(reinterpret_cast<const char*>(&header), sizeof(header));
     frame.append(body.data(), body.size());
     return Send(socket_.get(), {reinterpret_cast<const std::byte*>(frame.data()), frame.size()},
-                fd);
+                {&fd, fd < 0 ? 0u : 1u});
   }
   absl::Status SayHello() {
     const HelloBody hello{.wanted_lane = wanted_, .own_lane = kSecret};
@@ -103,7 +103,7 @@ class RawPeer {
     std::array<std::byte, sizeof(FrameHeader) + sizeof(WelcomeBody)> frame;
     return fabric.Until([&] {
       absl::StatusOr<Received> received = Receive(socket_.get(), absl::MakeSpan(frame));
-      if (received.ok()) permit_of_lane = *ReadPermit::FromPeer(std::move(received->fd));
+      if (received.ok()) permit_of_lane = *ReadPermit::FromPeer(std::move(received->fds[0]));
       return received.ok();
     });
   }

@@ -42,15 +42,17 @@ bool SameUser(int socket) {
   return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
 }
 
-// Keeps one of the message's descriptors in `fd` and closes the others. Returns how many came.
-size_t TakeDescriptors(msghdr& header, UniqueFd& fd) {
+// Keeps the first of the message's descriptors in `fds` and closes the others. Returns how many
+// came.
+size_t TakeDescriptors(msghdr& header, absl::Span<UniqueFd> fds) {
   size_t count = 0;
   for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
     for (size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
       int number = -1;
       std::memcpy(&number, reinterpret_cast<const char*>(c) + at, sizeof(number));
-      fd = UniqueFd(number);
+      UniqueFd fd(number);
+      if (count < fds.size()) fds[count] = std::move(fd);
       ++count;
     }
   }
@@ -95,25 +97,26 @@ UniqueFd Accept(int listener) {
   return fd;
 }
 
-absl::Status Send(int socket, absl::Span<const std::byte> message, int fd) {
+absl::Status Send(int socket, absl::Span<const std::byte> message, absl::Span<const int> fds) {
   iovec part{const_cast<std::byte*>(message.data()), message.size()};
   msghdr header{};
   header.msg_iov = &part;
   header.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  if (fd >= 0) {
+  alignas(cmsghdr) char control[CMSG_SPACE(kMostDescriptors * sizeof(int))] = {};
+  if (!fds.empty()) {
+    const size_t fds_bytes = fds.size() * sizeof(int);
     header.msg_control = control;
-    header.msg_controllen = sizeof(control);
+    header.msg_controllen = CMSG_SPACE(fds_bytes);
     cmsghdr* rights = CMSG_FIRSTHDR(&header);
     rights->cmsg_level = SOL_SOCKET;
     rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
+    rights->cmsg_len = CMSG_LEN(fds_bytes);
+    std::memcpy(CMSG_DATA(rights), fds.data(), fds_bytes);
   }
   while (true) {
     if (sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return absl::OkStatus();
     if (errno == EINTR) continue;
-    if (errno == EAGAIN || errno == ENOBUFS) {
+    if (errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS) {
       return absl::Status(absl::StatusCode::kUnavailable, "");  // Without a text: no allocation.
     }
     if (errno == EPIPE || errno == ECONNRESET) return absl::AbortedError("the peer is gone");
@@ -126,8 +129,7 @@ absl::StatusOr<Received> Receive(int socket, absl::Span<std::byte> buffer) {
   msghdr header{};
   header.msg_iov = &part;
   header.msg_iovlen = 1;
-  // Room for two descriptors: one is what there may be, and alignment makes it two anyway.
-  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMostDescriptors * sizeof(int))] = {};
   header.msg_control = control;
   header.msg_controllen = sizeof(control);
   ssize_t size;
@@ -141,9 +143,10 @@ absl::StatusOr<Received> Receive(int socket, absl::Span<std::byte> buffer) {
   if (size < 0 && errno == EAGAIN) return absl::Status(absl::StatusCode::kUnavailable, "");
   if (size == 0 || (size < 0 && errno == ECONNRESET)) return absl::AbortedError("the peer is gone");
   if (size < 0) return SocketError("recvmsg", errno);
-  Received received{.size_bytes = static_cast<size_t>(size)};
-  const size_t count = TakeDescriptors(header, received.fd);
-  if (count > 1 || (header.msg_flags & MSG_CTRUNC) != 0) {
+  Received received;
+  received.size_bytes = static_cast<size_t>(size);
+  const size_t count = TakeDescriptors(header, absl::MakeSpan(received.fds));
+  if (count > kMostDescriptors || (header.msg_flags & MSG_CTRUNC) != 0) {
     return absl::DataLossError("a frame with descriptors that are too many, or found no room");
   }
   if ((header.msg_flags & MSG_TRUNC) != 0) return absl::DataLossError("a frame is too long");

@@ -1,0 +1,128 @@
+#include "core/device/created_memory.h"
+
+#include <cuda.h>
+
+#include <bit>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "kernels/cuda/driver_functions.h"
+
+namespace waybill {
+namespace {
+
+using kernels::cuda::Driver;
+
+constexpr auto kFile = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+constexpr uint64_t kMostBytes = uint64_t{1} << 47;  // No process has more addresses.
+
+absl::Status Check(const std::string& what, CUresult result) {
+  if (result == CUDA_SUCCESS) return absl::OkStatus();
+  return absl::InternalError(kernels::cuda::Explain(*Driver(), what, result));
+}
+
+CUdeviceptr AddressOf(const std::byte* memory) { return std::bit_cast<CUdeviceptr>(memory); }
+
+}  // namespace
+
+absl::StatusOr<std::vector<CreatedPart>> FindCreatedParts(const MemorySpan& memory) {
+  std::vector<CreatedPart> parts;
+  const CUdeviceptr begin = AddressOf(memory.data), end = begin + memory.size_bytes;
+  for (CUdeviceptr at = begin; at < end;) {
+    CUdeviceptr base = 0;
+    size_t size_bytes = 0;
+    const CUresult found = Driver()->cuMemGetAddressRange_fn(&base, &size_bytes, at);
+    if (found != CUDA_SUCCESS || base + size_bytes <= at) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("byte ", at - begin, " of ", memory.size_bytes, " is no memory of a GPU"));
+    }
+    unsigned long long types = 0;
+    if (Driver()->cuPointerGetAttribute_fn(&types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, at) !=
+            CUDA_SUCCESS ||
+        (types & kFile) == 0) {
+      return absl::UnimplementedError(absl::StrCat(
+          "no other process can open byte ", at - begin, " of ", memory.size_bytes,
+          ": its allocation was not created with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR (its "
+          "handle types are ",
+          types, "); create it with that type, or allocate with cudaMalloc()"));
+    }
+    parts.push_back({std::bit_cast<std::byte*>(base), size_bytes});
+    at = base + size_bytes;
+  }
+  return parts;
+}
+
+absl::StatusOr<UniqueFd> ExportPart(const CreatedPart& part) {
+  CUmemGenericAllocationHandle handle = 0;
+  int fd = -1;
+  CUresult result = Driver()->cuMemRetainAllocationHandle_fn(&handle, part.begin);
+  if (result == CUDA_SUCCESS) {
+    result = Driver()->cuMemExportToShareableHandle_fn(&fd, handle, kFile, /*flags=*/0);
+    Driver()->cuMemRelease_fn(handle);
+  }
+  WAYBILL_RETURN_IF_ERROR(
+      Check(absl::StrCat("export an allocation of ", part.size_bytes, " bytes to other processes"),
+            result));
+  return UniqueFd(fd);
+}
+
+absl::StatusOr<ImportedPart> ImportedPart::Import(const UniqueFd& file, uint64_t size_bytes) {
+  const std::string what =
+      absl::StrCat("import an allocation of ", size_bytes, " bytes of another process");
+  if (!file.valid()) return absl::InvalidArgumentError(absl::StrCat(what, ": no file came along"));
+  CUmemGenericAllocationHandle handle = 0;
+  // The driver takes the descriptor itself for a pointer.
+  void* const as_pointer = std::bit_cast<void*>(static_cast<intptr_t>(file.get()));
+  WAYBILL_RETURN_IF_ERROR(
+      Check(what, Driver()->cuMemImportFromShareableHandle_fn(&handle, as_pointer, kFile)));
+  return ImportedPart(handle, size_bytes);
+}
+
+ImportedPart::~ImportedPart() {
+  if (handle_ != 0) Driver()->cuMemRelease_fn(handle_);
+}
+
+absl::StatusOr<MappedParts> MappedParts::Map(const Device& device,
+                                             absl::Span<const ImportedPart> parts) {
+  uint64_t size_bytes = 0;
+  for (const ImportedPart& part : parts) {
+    if (part.size_bytes() > kMostBytes - size_bytes) {
+      return absl::OutOfRangeError("allocations of more bytes than there are addresses");
+    }
+    size_bytes += part.size_bytes();
+  }
+  const std::string what = absl::StrCat("map ", parts.size(), " allocations of another process, ",
+                                        size_bytes, " bytes, for GPU ", device.ordinal());
+  CUdeviceptr begin = 0;
+  WAYBILL_RETURN_IF_ERROR(Check(what, Driver()->cuMemAddressReserve_fn(&begin, size_bytes,
+                                                                       /*alignment=*/0, /*addr=*/0,
+                                                                       /*flags=*/0)));
+  MappedParts mapped({std::bit_cast<std::byte*>(begin), size_bytes});
+  for (CUdeviceptr at = begin; const ImportedPart& part : parts) {
+    WAYBILL_RETURN_IF_ERROR(Check(what, Driver()->cuMemMap_fn(at, part.size_bytes(), /*offset=*/0,
+                                                              part.handle(), /*flags=*/0)));
+    mapped.mapped_bytes_.push_back(part.size_bytes());
+    at += part.size_bytes();
+  }
+  CUmemAccessDesc access = {};
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.location.id = device.ordinal();
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  WAYBILL_RETURN_IF_ERROR(
+      Check(what, Driver()->cuMemSetAccess_fn(begin, size_bytes, &access, /*count=*/1)));
+  return mapped;
+}
+
+MappedParts::~MappedParts() {
+  if (bytes_.empty()) return;
+  CUdeviceptr at = AddressOf(bytes_.data());
+  // Each by itself: the driver unmaps what was mapped at a time.
+  for (const uint64_t size_bytes : mapped_bytes_) {
+    Driver()->cuMemUnmap_fn(at, size_bytes);
+    at += size_bytes;
+  }
+  Driver()->cuMemAddressFree_fn(AddressOf(bytes_.data()), bytes_.size());
+}
+
+}  // namespace waybill

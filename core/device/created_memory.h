@@ -1,0 +1,83 @@
+// Memory of a GPU that was made by cuMemCreate(), as torch's expandable segments are: allocations
+// that are mapped side by side. Other processes of this host map each allocation by a file.
+#ifndef WAYBILL_CORE_DEVICE_CREATED_MEMORY_H_
+#define WAYBILL_CORE_DEVICE_CREATED_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/base/unique_fd.h"
+#include "core/device/device.h"
+#include "core/fabric/fabric.h"
+
+namespace waybill {
+
+// An allocation, where this process has mapped it.
+struct CreatedPart {
+  std::byte* begin = nullptr;
+  uint64_t size_bytes = 0;
+};
+
+// Returns the allocations under the memory, in the order of their addresses. The first one may
+// begin before the memory, and the last one end behind it.
+//
+// kUnimplemented: an allocation was not created for other processes; kFailedPrecondition: not all
+// of it is memory of a device.
+absl::StatusOr<std::vector<CreatedPart>> FindCreatedParts(const MemorySpan& memory);
+
+// Returns a file by which another process imports the allocation that is mapped there now.
+// kInternal: the driver refuses.
+absl::StatusOr<UniqueFd> ExportPart(const CreatedPart& part);
+
+// Another process's allocation. Its memory exists for as long as this object or a mapping does,
+// also if the other process dies.
+class ImportedPart {
+ public:
+  // kInvalidArgument: there is no file; kInternal: the driver refuses.
+  static absl::StatusOr<ImportedPart> Import(const UniqueFd& file, uint64_t size_bytes);
+  ImportedPart(ImportedPart&& other) noexcept
+      : handle_(std::exchange(other.handle_, 0)), size_bytes_(other.size_bytes_) {}
+  ImportedPart& operator=(ImportedPart&&) = delete;
+  ~ImportedPart();
+
+  unsigned long long handle() const { return handle_; }  // A CUmemGenericAllocationHandle.
+  // The size that was said. The driver refuses to map more than there is.
+  uint64_t size_bytes() const { return size_bytes_; }
+
+ private:
+  ImportedPart(unsigned long long handle, uint64_t size_bytes)
+      : handle_(handle), size_bytes_(size_bytes) {}
+
+  unsigned long long handle_;
+  uint64_t size_bytes_;
+};
+
+// Such allocations, mapped side by side for a device of this process, as long as the object lives.
+// Mapping and unmapping may wait for the device.
+class MappedParts {
+ public:
+  // kInternal: the driver refuses, as it does for devices that do not reach each other;
+  // kOutOfRange: the sizes are no sizes of memory.
+  static absl::StatusOr<MappedParts> Map(const Device& device,
+                                         absl::Span<const ImportedPart> parts);
+  MappedParts(MappedParts&& other) noexcept
+      : bytes_(std::exchange(other.bytes_, {})), mapped_bytes_(std::move(other.mapped_bytes_)) {}
+  MappedParts& operator=(MappedParts&&) = delete;
+  ~MappedParts();
+
+  absl::Span<std::byte> bytes() const { return bytes_; }
+
+ private:
+  explicit MappedParts(absl::Span<std::byte> bytes) : bytes_(bytes) {}
+
+  absl::Span<std::byte> bytes_;         // The addresses that are reserved.
+  std::vector<uint64_t> mapped_bytes_;  // The size of each mapping, in order.
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_DEVICE_CREATED_MEMORY_H_

@@ -1,0 +1,58 @@
+#include "testing/fake_cuda/created_memory.h"
+
+#include <cuda.h>
+
+#include <cstdlib>
+
+namespace waybill {
+namespace {
+
+void Require(CUresult result) {
+  if (result != CUDA_SUCCESS) std::abort();
+}
+
+CUdeviceptr AddressOf(const std::byte* memory) { return reinterpret_cast<CUdeviceptr>(memory); }
+
+}  // namespace
+
+CreatedMemory::CreatedMemory(size_t allocation_count, Exportable exportable, int device)
+    : allocation_count_(allocation_count), exportable_(exportable), device_(device) {
+  CUdeviceptr begin = 0;
+  Require(cuMemAddressReserve(&begin, size_bytes(), /*alignment=*/0, /*addr=*/0, /*flags=*/0));
+  data_ = reinterpret_cast<std::byte*>(begin);
+  Map();
+}
+
+CreatedMemory::~CreatedMemory() {
+  if (is_mapped_) Unmap();
+  Require(cuMemAddressFree(AddressOf(data_), size_bytes()));
+}
+
+void CreatedMemory::Unmap() {
+  for (size_t i = 0; i < allocation_count_; ++i) {
+    Require(cuMemUnmap(AddressOf(data_ + i * kAllocationBytes), kAllocationBytes));
+  }
+  is_mapped_ = false;
+}
+
+void CreatedMemory::Map() {
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device_};
+  if (exportable_ == Exportable::kYes) {
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  }
+  for (size_t i = 0; i < allocation_count_; ++i) {
+    CUmemGenericAllocationHandle handle = 0;
+    Require(cuMemCreate(&handle, kAllocationBytes, &properties, /*flags=*/0));
+    Require(cuMemMap(AddressOf(data_ + i * kAllocationBytes), kAllocationBytes, /*offset=*/0,
+                     handle, /*flags=*/0));
+    Require(cuMemRelease(handle));  // The mapping keeps it.
+  }
+  const CUmemAccessDesc access = {.location = properties.location,
+                                  .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  Require(cuMemSetAccess(AddressOf(data_), size_bytes(), &access, 1));
+  is_mapped_ = true;
+}
+
+}  // namespace waybill
