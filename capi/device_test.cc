@@ -132,7 +132,8 @@ TEST(Device, ARankSaysWhichDeviceItIsOn) {
   GpuMemory memory;
   Job job({.mode = WAYBILL_MODE_SHADOW_COPY, .device = &memory});
   waybill_blob_t* json = nullptr;
-  const std::string device = R"("device":{"name":"Fake GPU","ordinal":0})";
+  const std::string device =
+      R"("device":{"name":"Fake GPU","ordinal":0,"uuid":"GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae00"})";
   ASSERT_EQ(waybill_trainer_describe(job.trainers[0], &json, nullptr), WAYBILL_OK);
   EXPECT_THAT(TakeBlob(json), HasSubstr(device));
   ASSERT_EQ(waybill_worker_describe(job.workers[0], &json, nullptr), WAYBILL_OK);
@@ -216,6 +217,23 @@ TEST(Device, AnEventWithoutMemoryOfADeviceIsRefused) {
   stream.Release();
 }
 
+TEST(Device, AnEventOfAStreamThatIsCapturedIsRefusedAndNothingIsPublished) {
+  GpuMemory memory;
+  Job job({.device = &memory});
+  job.Join();
+  HeldStream captured;
+  FakeCudaCapture(captured.stream(), true);
+  waybill_error_t* error = nullptr;
+  const waybill_status_t status =
+      PublishAfter(job, 1, captured.RecordAnotherEvent(), 0, nullptr, &error);
+  const CallResult result = TakeError(status, error);
+  EXPECT_EQ(result.status, WAYBILL_FAILED_PRECONDITION);
+  EXPECT_THAT(result.message, HasSubstr("a stream that is being captured into a CUDA graph"));
+  FakeCudaCapture(captured.stream(), false);
+  job.Publish(1);  // It was not published, so it still can be.
+  job.AwaitCommitted(1);
+}
+
 TEST(Device, MemoryOfTwoDevicesIsOfTwoRanks) {
   GpuMemory first(0), second(1);
   waybill_context_t* context = nullptr;
@@ -242,6 +260,7 @@ TEST(Device, MemoryOfTwoDevicesIsOfTwoRanks) {
     options.data = (i == 0 ? first : second).Allocate(64);
     options.size_bytes = 64;
     options.kind = WAYBILL_MEMORY_DEVICE;
+    options.name = i == 0 ? "first" : "second";
     ASSERT_EQ(waybill_region_create(context, &options, &regions[i], nullptr), WAYBILL_OK);
   }
   waybill_rank_options_t rank = WAYBILL_RANK_OPTIONS_INIT;
@@ -259,7 +278,8 @@ TEST(Device, MemoryOfTwoDevicesIsOfTwoRanks) {
   const waybill_status_t status = waybill_trainer_create(context, &options, &trainer, &error);
   const CallResult result = TakeError(status, error);
   EXPECT_EQ(result.status, WAYBILL_INVALID_ARGUMENT);
-  EXPECT_THAT(result.message, AllOf(HasSubstr("memory of GPU 0 ("), HasSubstr(" and of GPU 1 (")));
+  EXPECT_THAT(result.message, AllOf(HasSubstr("\"first\" is memory of GPU 0 (GPU-a0"),
+                                    HasSubstr(", and \"second\" of GPU 1 (GPU-a0")));
   waybill_context_destroy(context);
   waybill_manifest_destroy(manifest);
 }

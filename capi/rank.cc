@@ -8,6 +8,7 @@
 #include "capi/deadline.h"
 #include "capi/manifest.h"
 #include "core/control/controller_addresses.h"
+#include "core/device/gpu_survey.h"
 #include "core/host/nearest_nics.h"
 #include "core/protocol/timeouts.h"
 
@@ -309,7 +310,9 @@ nlohmann::json Rank::DescribeIdentity(absl::string_view role) const {
       {"group", config_.identity.group}, {"controller", config_.identity.controller},
       {"bytes", manifest_.total_bytes()}};
   if (device_ != nullptr) {
-    json["device"] = {{"ordinal", device_->ordinal()}, {"name", device_->name()}};
+    json["device"] = {{"ordinal", device_->ordinal()},
+                      {"name", device_->name()},
+                      {"uuid", UuidOfGpu(device_->ordinal())}};
   }
   return json;
 }

@@ -109,6 +109,10 @@ std::vector<MemorySpan> MemoryOf(const Regions& regions) {
   return spans;
 }
 
+absl::StatusOr<std::shared_ptr<Device>> OpenDeviceOf(const Regions& regions) {
+  return waybill::OpenDeviceOf(MemoryOf(regions), [&](size_t i) { return regions[i]->name(); });
+}
+
 }  // namespace waybill::capi
 
 using waybill::capi::Call;

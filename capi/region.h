@@ -14,6 +14,7 @@
 #include "capi/context.h"
 #include "capi/object.h"
 #include "capi/waybill.h"
+#include "core/device/device.h"
 #include "core/fabric/fabric.h"
 #include "core/tensor/manifest.h"
 
@@ -61,6 +62,8 @@ absl::StatusOr<Regions> FindRegions(waybill_region_t* const* handles, uint32_t c
 // Adds `user` to all regions.
 absl::Status AddUser(const Regions& regions, const std::shared_ptr<Object>& user);
 std::vector<MemorySpan> MemoryOf(const Regions& regions);
+// Opens the device of those that are a device's memory; null where none is.
+absl::StatusOr<std::shared_ptr<Device>> OpenDeviceOf(const Regions& regions);
 
 }  // namespace waybill::capi
 

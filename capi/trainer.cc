@@ -64,7 +64,8 @@ class TrainerObject final : public Rank {
           });
       if (!queued.ok()) {
         ForgetToken(token);
-        return absl::InvalidArgumentError(queued.message());
+        return absl::IsFailedPrecondition(queued) ? queued
+                                                  : absl::InvalidArgumentError(queued.message());
       }
     }
     shared_->With([&](TrainerClient& client) { client.Publish(token, command); });
@@ -150,7 +151,7 @@ absl::StatusOr<std::shared_ptr<TrainerObject>> CreateTrainer(
                                                         parts.manifest, Access::kRead));
   TrainerEngineOptions engine;
   if (options.ring_bytes != 0) engine.ring_bytes = options.ring_bytes;
-  WAYBILL_ASSIGN_OR_RETURN(auto device, OpenDeviceOf(MemoryOf(regions)));
+  WAYBILL_ASSIGN_OR_RETURN(auto device, OpenDeviceOf(regions));
   if (device != nullptr) engine.stage_threads = kDeviceStageThreads;
   if (options.stage_threads != 0) engine.stage_threads = options.stage_threads;
   auto trainer =

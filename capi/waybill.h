@@ -775,7 +775,8 @@ typedef struct waybill_publish_options {
  *
  * - WAYBILL_INVALID_ARGUMENT: the version is 0; after_event is given and no region is GPU memory;
  *   or the driver does not accept after_event as an event.
- * - WAYBILL_FAILED_PRECONDITION: the trainer has not joined, or has left.
+ * - WAYBILL_FAILED_PRECONDITION: the trainer has not joined, or has left; or after_event was
+ *   recorded in a stream that is being captured into a CUDA graph.
  * - WAYBILL_DEADLINE_EXCEEDED: the deadline is in the past.
  *
  * Status of the event:

@@ -209,7 +209,7 @@ absl::StatusOr<std::shared_ptr<WorkerObject>> CreateWorker(
     WAYBILL_ASSIGN_OR_RETURN(regions, FindRegions(options.regions, options.region_count,
                                                   parts.manifest, Access::kWrite));
   }
-  WAYBILL_ASSIGN_OR_RETURN(auto device, OpenDeviceOf(MemoryOf(regions)));
+  WAYBILL_ASSIGN_OR_RETURN(auto device, OpenDeviceOf(regions));
   if (device == nullptr && settings.engine.arena_gpu) {
     WAYBILL_ASSIGN_OR_RETURN(device, Device::Open(*settings.engine.arena_gpu));
   }

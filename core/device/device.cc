@@ -11,6 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/device/gpu_survey.h"
 #include "kernels/cuda/driver_functions.h"
 
 namespace waybill {
@@ -46,27 +47,42 @@ class Current {
   const CUresult result_;
 };
 
+// While it lives, the thread may make calls that could disturb a capture of a stream, if they were
+// made on that stream.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { Driver()->cuThreadExchangeStreamCaptureMode_fn(&mode_); }
+  ~RelaxedCapture() { Driver()->cuThreadExchangeStreamCaptureMode_fn(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
 // Returns which device's memory is there, or in a failure's message what is there instead.
 absl::StatusOr<int> OrdinalAt(CUdeviceptr address) {
   unsigned kind = 0;
   if (Driver()->cuPointerGetAttribute_fn(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) !=
-          CUDA_SUCCESS ||
-      kind != CU_MEMORYTYPE_DEVICE) {
-    return absl::InvalidArgumentError(kind == CU_MEMORYTYPE_HOST ? "it is host memory"
-                                                                 : "the driver does not know it");
-  }
-  bool managed = false;
-  if (Driver()->cuPointerGetAttribute_fn(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) ==
-          CUDA_SUCCESS &&
-      managed) {
+      CUDA_SUCCESS) {
     return absl::InvalidArgumentError(
-        "it is managed memory, whose pages move between the host and GPUs; allocate it with "
-        "cudaMalloc()");
+        "the driver does not know it; give it as host memory, or allocate it with cudaMalloc()");
   }
   int ordinal = 0;
   WAYBILL_RETURN_IF_ERROR(Check(
       "cuPointerGetAttribute",
       Driver()->cuPointerGetAttribute_fn(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)));
+  bool managed = false;
+  (void)Driver()->cuPointerGetAttribute_fn(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address);
+  if (managed) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "it is managed memory of ", NameOfGpu(ordinal),
+        ", whose pages move between the host and GPUs; allocate it with cudaMalloc()"));
+  }
+  if (kind != CU_MEMORYTYPE_DEVICE) {
+    return absl::InvalidArgumentError(absl::StrCat("it is host memory, pinned for ",
+                                                   NameOfGpu(ordinal), "; give it as host memory"));
+  }
   return ordinal;
 }
 
@@ -102,7 +118,8 @@ absl::StatusOr<int> FindDevice(const void* address, size_t size_bytes) {
     if (!last.ok()) {
       ordinal = last.status();
     } else if (*last != *ordinal) {
-      ordinal = absl::InvalidArgumentError("it ends on another device");
+      ordinal = absl::InvalidArgumentError(
+          absl::StrCat("it begins on ", NameOfGpu(*ordinal), ", and ends on ", NameOfGpu(*last)));
     }
   }
   if (ordinal.ok()) return ordinal;
@@ -145,7 +162,7 @@ std::string Device::PciAddress() const {
 absl::StatusOr<void*> Device::Allocate(size_t size_bytes) {
   CUdeviceptr address = 0;
   WAYBILL_RETURN_IF_ERROR(
-      Current(context_).Do(absl::StrCat("allocate ", size_bytes, " bytes on GPU ", ordinal_),
+      Current(context_).Do(absl::StrCat("allocate ", size_bytes, " bytes on ", NameOfGpu(ordinal_)),
                            [&] { return Driver()->cuMemAlloc_fn(&address, size_bytes); }));
   return std::bit_cast<void*>(address);
 }
@@ -298,9 +315,22 @@ absl::Status Device::Finish(Stream stream) {
 }
 
 absl::Status Device::After(Event event, std::function<void()> then) {
+  const std::string what = absl::StrCat("wait for an event on ", NameOfGpu(ordinal_));
+  // Else what is done here would end the capture of a graph on another thread.
+  const RelaxedCapture relaxed;
+  // A stream that waits for a captured event is captured too, and runs nothing.
+  const CUresult state = Driver()->cuEventQuery_fn(event);
+  if (state == CUDA_ERROR_CAPTURED_EVENT) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        what,
+        ": it was recorded in a stream that is being captured into a CUDA graph, where "
+        "nothing runs; end the capture, launch the graph, and record an event behind "
+        "it"));
+  }
+  if (state != CUDA_ERROR_NOT_READY) WAYBILL_RETURN_IF_ERROR(Check(what, state));
   const Current current(context_);
   Stream stream = nullptr;
-  absl::Status outcome = current.Do("wait for an event", [&] {
+  absl::Status outcome = current.Do(what, [&] {
     CUresult result = Driver()->cuStreamCreate_fn(&stream, CU_STREAM_NON_BLOCKING);
     if (result != CUDA_SUCCESS) return result;
     auto owned = std::make_unique<std::function<void()>>(std::move(then));

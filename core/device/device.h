@@ -121,7 +121,8 @@ class Device {
 
   // Calls `then`, once, on a thread of the driver's, when what `event` was last recorded behind is
   // done; never if that never is. `then` calls nothing of the driver's. The event may be recorded
-  // again, or destroyed, afterwards.
+  // again, or destroyed, afterwards. kFailedPrecondition: it was recorded in a stream that is being
+  // captured into a graph.
   absl::Status After(Event event, std::function<void()> then);
 
  private:
@@ -138,9 +139,11 @@ class Device {
 };
 
 // Opens the device of those spans that are said to be a device's memory; null where none is.
+// `name_of` gives the name of a span for errors.
 //
 // kUnavailable: there is no GPU; kInvalidArgument: it is no device's memory, or that of several.
-absl::StatusOr<std::shared_ptr<Device>> OpenDeviceOf(absl::Span<const MemorySpan> spans);
+absl::StatusOr<std::shared_ptr<Device>> OpenDeviceOf(
+    absl::Span<const MemorySpan> spans, const std::function<std::string(size_t)>& name_of = {});
 
 }  // namespace waybill
 

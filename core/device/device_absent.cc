@@ -20,6 +20,7 @@ absl::StatusOr<MappedParts> MappedParts::Map(const Device&, absl::Span<const Imp
 }
 
 absl::StatusOr<std::vector<SurveyedGpu>> SurveyGpus() { return FindGpu(); }
+std::string UuidOfGpu(int) { return ""; }
 std::string NameOfGpu(int ordinal) { return "GPU " + std::to_string(ordinal); }
 
 // There is no object to call these on.

@@ -82,17 +82,21 @@ TEST_F(DeviceTest, IsFoundByItsMemory) {
 TEST_F(DeviceTest, MemoryThatIsNoDevicesIsSaidToBeWhatItIs) {
   std::vector<uint8_t> host(4096);
   EXPECT_EQ(FindDevice(host.data(), 1).status(),
-            absl::InvalidArgumentError("no memory of a GPU: the driver does not know it"));
+            absl::InvalidArgumentError("no memory of a GPU: the driver does not know it; give it "
+                                       "as host memory, or allocate it with cudaMalloc()"));
   ASSERT_TRUE(device_->Pin(host.data(), host.size()).ok());
   EXPECT_EQ(FindDevice(host.data(), 1).status(),
-            absl::InvalidArgumentError("no memory of a GPU: it is host memory"));
+            absl::InvalidArgumentError(
+                "no memory of a GPU: it is host memory, pinned for GPU 0 "
+                "(GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae00); give it as host memory"));
   device_->Unpin(host.data());
   EXPECT_FALSE(FindDevice(Allocate(16), 1 << 20).ok());
   uint8_t* const managed = Allocate(16);
   FakeCudaMakeManaged(managed);
   EXPECT_EQ(FindDevice(managed, 16).status(),
             absl::InvalidArgumentError(
-                "no memory of a GPU: it is managed memory, whose pages move between the host and "
+                "no memory of a GPU: it is managed memory of GPU 0 "
+                "(GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae00), whose pages move between the host and "
                 "GPUs; allocate it with cudaMalloc()"));
 }
 
@@ -107,11 +111,20 @@ TEST_F(DeviceTest, ARanksRegionsAreOnOneDevice) {
   const MemorySpan on_other = span(its, MemoryKind::kDevice);
   EXPECT_EQ(*OpenDeviceOf({on_host}), nullptr);
   EXPECT_EQ((*OpenDeviceOf({on_host, on_other}))->ordinal(), 1);
-  EXPECT_EQ(OpenDeviceOf({span(Allocate(4), MemoryKind::kDevice), on_other}).status().message(),
-            "memory of GPU 0 (GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae00) and of GPU 1 "
-            "(GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae01): a rank's regions are on one; join with a "
-            "rank for each");
-  EXPECT_FALSE(OpenDeviceOf({span(host.data(), MemoryKind::kDevice)}).ok());
+  const auto name_of = [](size_t i) { return std::string(1, static_cast<char>('a' + i)); };
+  EXPECT_EQ(
+      OpenDeviceOf({on_host, span(Allocate(4), MemoryKind::kDevice), on_other}, name_of)
+          .status()
+          .message(),
+      "\"b\" is memory of GPU 0 (GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae00), and \"c\" of GPU 1 "
+      "(GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae01): a rank's regions are on one; join with a "
+      "rank for each");
+  EXPECT_TRUE(absl::StartsWith(
+      OpenDeviceOf({on_host, span(host.data(), MemoryKind::kDevice)}, name_of).status().message(),
+      "\"b\": no memory of a GPU: "));
+  EXPECT_TRUE(
+      absl::StartsWith(OpenDeviceOf({span(host.data(), MemoryKind::kDevice)}).status().message(),
+                       "region 0: no memory of a GPU: "));
   other->Free(its);
 }
 
@@ -202,12 +215,10 @@ TEST_F(DeviceTest, OtherPagesUnderTheSameAddressesAreNoticed) {
             absl::StatusCode::kFailedPrecondition);
 }
 
-// Runs a test of this program in a process of its own, and tells it a name. Returns its exit
-// status.
-int RunWithName(const std::string& test, const SharedMemoryName& name) {
-  std::string bytes(reinterpret_cast<const char*>(&name), sizeof(name));
+// Runs a test of this program in a process of its own, with one more variable in its environment.
+// Returns its exit status.
+int RunWith(const std::string& variable, const std::string& test) {
   const std::string filter = "--gtest_filter=" + test;
-  const std::string variable = "WAYBILL_TEST_NAME=" + absl::BytesToHexString(bytes);
   std::vector<char*> arguments = {const_cast<char*>("device_test"),
                                   const_cast<char*>("--gtest_also_run_disabled_tests"),
                                   const_cast<char*>(filter.c_str()), nullptr};
@@ -227,6 +238,24 @@ int RunWithName(const std::string& test, const SharedMemoryName& name) {
   }
   waitpid(child, &status, 0);
   return status;
+}
+
+// Also tells it a name.
+int RunWithName(const std::string& test, const SharedMemoryName& name) {
+  const std::string bytes(reinterpret_cast<const char*>(&name), sizeof(name));
+  return RunWith("WAYBILL_TEST_NAME=" + absl::BytesToHexString(bytes), test);
+}
+
+TEST(Driver, OneThatIsTooOldIsNamedWithTheOldestThatWorks) {
+  EXPECT_EQ(RunWith("FAKE_CUDA_DRIVER_VERSION=12080", "OldDriver.DISABLED_IsRefused"), 0);
+}
+
+TEST(OldDriver, DISABLED_IsRefused) {
+  EXPECT_EQ(FindGpu(), absl::UnavailableError(
+                           "no GPU: the driver (libcuda.so.1) is for CUDA 12.8, and the oldest "
+                           "that works is that of CUDA 13.0 (580): install a newer one"));
+  EXPECT_EQ(FindDevice("host memory", 1).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Device::Open(0).status().code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(DeviceTest, AnotherProcessReadsAndWritesMemoryThatIsNamedToIt) {
@@ -446,6 +475,43 @@ TEST_F(DeviceTest, AnEventIsToldOfWhenWhatIsBeforeItIsDone) {
   is_passed.wait();
 }
 
+TEST_F(DeviceTest, AnEventOfAStreamThatIsCapturedIsRefused) {
+  HeldStream busy;
+  FakeCudaCapture(busy.stream(), true);
+  const absl::Status status = device_->After(busy.RecordAnotherEvent(), [] { FAIL(); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(absl::StartsWith(status.message(),
+                               "wait for an event on GPU 0 "
+                               "(GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae00): it was recorded in a "
+                               "stream that is being captured into a CUDA graph"))
+      << status;
+  // The capture is not disturbed by an event of another stream.
+  HeldStream other;
+  std::promise<void> passed;
+  ASSERT_TRUE(device_->After(other.RecordedEvent(), [&] { passed.set_value(); }).ok());
+  other.Release();
+  passed.get_future().wait();
+  FakeCudaCapture(busy.stream(), false);
+}
+
+// A thread's current context is the caller's.
+TEST_F(DeviceTest, NoCallChangesTheCurrentContext) {
+  CUcontext of_other = nullptr, after = nullptr;
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&of_other, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxPushCurrent(of_other), CUDA_SUCCESS);
+  uint8_t* const memory = Allocate(100);
+  EXPECT_TRUE(device_->Clear(memory, 100, stream_).ok());
+  EXPECT_TRUE(CopyRows(memory, 16, memory + 32, 16, 1, 16, LeafSum(), stream_).ok());
+  EXPECT_TRUE(device_->Finish(stream_).ok());
+  EXPECT_TRUE(NamedMemory::Create(Span(memory, 100)).ok());
+  EXPECT_FALSE(device_->Allocate(0).ok());
+  EXPECT_TRUE(Device::Open(0).ok());
+  ASSERT_EQ(cuCtxPopCurrent(&after), CUDA_SUCCESS);
+  EXPECT_EQ(after, of_other);
+  // And this was the only one.
+  EXPECT_EQ(cuCtxPopCurrent(&after), CUDA_ERROR_INVALID_CONTEXT);
+}
+
 TEST_F(DeviceTest, ALaunchThatFailsNamesTheKernel) {
   uint8_t* const memory = Allocate(64);
   FakeCudaFail(0);
@@ -470,10 +536,49 @@ TEST(SurveyGpus, SaysOfEachWhatItIsAndWhatReachesItsMemory) {
   EXPECT_EQ(first.memory_bytes, uint64_t{16} << 30);
   EXPECT_TRUE(first.has_peer_memory);
   EXPECT_FALSE(first.exports_dmabuf);
+  EXPECT_FALSE(first.is_mig);
   EXPECT_EQ(gpus->back().ordinal, 1);
   EXPECT_EQ(gpus->back().pci_address, "0000:3c:00.0");
   EXPECT_TRUE(gpus->back().exports_dmabuf);
   EXPECT_FALSE(gpus->back().has_peer_memory);
+}
+
+// An instance of a GPU that is divided is the only GPU that a process sees.
+TEST(Mig, AnInstanceIsNamedByItsOwnUuid) {
+  EXPECT_EQ(RunWith("FAKE_CUDA_MIG=3", "MigInstance.DISABLED_IsNamedByItsOwnUuid"), 0);
+}
+
+TEST(MigInstance, DISABLED_IsNamedByItsOwnUuid) {
+  EXPECT_EQ(NameOfGpu(0), "GPU 0 (MIG-a0a1a2a3-a4a5-a6a7-a8a9-aaabacad0300)");
+  FakeCudaSetAttribute(0, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED, 1);
+  FakeCudaSetAttribute(0, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 1);
+  const auto gpus = SurveyGpus();
+  ASSERT_TRUE(gpus.ok()) << gpus.status();
+  ASSERT_EQ(gpus->size(), 1u);
+  EXPECT_TRUE(gpus->front().is_mig);
+  EXPECT_TRUE(gpus->front().exports_dmabuf);
+  EXPECT_FALSE(gpus->front().has_peer_memory);
+  EXPECT_EQ(Device::Open(1).status(),
+            absl::InvalidArgumentError("open GPU 1: this process sees 1 GPUs, from 0 on; "
+                                       "CUDA_VISIBLE_DEVICES says which"));
+}
+
+TEST_F(DeviceTest, AMigInstanceOpensNoMemoryOfAnother) {
+  const NamedMemory named = *NamedMemory::Create(Span(Allocate(100), 100));
+  const std::string bytes(reinterpret_cast<const char*>(&named.name()), sizeof(named.name()));
+  ASSERT_EQ(setenv("WAYBILL_TEST_NAME", absl::BytesToHexString(bytes).c_str(), 1), 0);
+  EXPECT_EQ(RunWith("FAKE_CUDA_MIG=3", "MigInstance.DISABLED_OpensNoMemoryOfAnother"), 0);
+  ASSERT_EQ(unsetenv("WAYBILL_TEST_NAME"), 0);
+}
+
+TEST(MigInstance, DISABLED_OpensNoMemoryOfAnother) {
+  SharedMemoryName name;
+  const std::string bytes = absl::HexStringToBytes(std::getenv("WAYBILL_TEST_NAME"));
+  ASSERT_EQ(bytes.size(), sizeof(name));
+  std::memcpy(&name, bytes.data(), sizeof(name));
+  EXPECT_EQ(OpenedMemory::Open(*Device::Open(0), name, 100).status().code(),
+            absl::StatusCode::kInternal);
+  EXPECT_EQ(FakeCudaNow().allocations, 0u);
 }
 
 TEST(Device, OneThatIsNotThereIsNamed) {

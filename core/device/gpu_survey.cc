@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/base/status.h"
@@ -16,9 +17,16 @@ namespace {
 
 using kernels::cuda::Driver;
 
-// As `nvidia-smi -L` writes it.
-std::string UuidText(const CUuuid& uuid) {
-  std::string text = "GPU-";
+// The driver has no attribute that says so. The name is "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
+bool IsMig(CUdevice device) {
+  char name[128] = {};
+  return Driver()->cuDeviceGetName_fn(name, sizeof(name), device) == CUDA_SUCCESS &&
+         absl::StrContains(name, " MIG ");
+}
+
+// As `nvidia-smi -L` writes it, and CUDA_VISIBLE_DEVICES takes it.
+std::string UuidText(const CUuuid& uuid, bool is_mig) {
+  std::string text = is_mig ? "MIG-" : "GPU-";
   for (int i = 0; i < 16; ++i) {
     const bool dash = i == 4 || i == 6 || i == 8 || i == 10;
     absl::StrAppendFormat(&text, "%s%02x", dash ? "-" : "", static_cast<uint8_t>(uuid.bytes[i]));
@@ -49,26 +57,32 @@ absl::StatusOr<SurveyedGpu> Survey(int ordinal) {
         kernels::cuda::Explain(*Driver(), absl::StrCat("examine GPU ", ordinal), result));
   }
   gpu.name = name;
-  gpu.uuid = UuidText(uuid);
+  gpu.is_mig = IsMig(device);
+  gpu.uuid = UuidText(uuid, gpu.is_mig);
   gpu.pci_address = absl::AsciiStrToLower(pci);
   gpu.memory_bytes = memory_bytes;
   gpu.exports_dmabuf = Has(device, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
   gpu.has_peer_memory = Has(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED);
   gpu.shares_memory = Has(device, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED);
+  gpu.shares_created_memory =
+      Has(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
   return gpu;
 }
 
 }  // namespace
 
-std::string NameOfGpu(int ordinal) {
-  std::string name = absl::StrCat("GPU ", ordinal);
+std::string UuidOfGpu(int ordinal) {
   CUdevice device = 0;
   CUuuid uuid{};
-  if (FindGpu().ok() && Driver()->cuDeviceGet_fn(&device, ordinal) == CUDA_SUCCESS &&
-      Driver()->cuDeviceGetUuid_fn(&uuid, device) == CUDA_SUCCESS) {
-    absl::StrAppend(&name, " (", UuidText(uuid), ")");
-  }
-  return name;
+  const bool known = FindGpu().ok() && Driver()->cuDeviceGet_fn(&device, ordinal) == CUDA_SUCCESS &&
+                     Driver()->cuDeviceGetUuid_fn(&uuid, device) == CUDA_SUCCESS;
+  return known ? UuidText(uuid, IsMig(device)) : "";
+}
+
+std::string NameOfGpu(int ordinal) {
+  const std::string uuid = UuidOfGpu(ordinal);
+  return uuid.empty() ? absl::StrCat("GPU ", ordinal)
+                      : absl::StrCat("GPU ", ordinal, " (", uuid, ")");
 }
 
 absl::StatusOr<std::vector<SurveyedGpu>> SurveyGpus() {

@@ -11,22 +11,27 @@
 namespace waybill {
 
 struct SurveyedGpu {
-  int ordinal = 0;          // In this process: CUDA_VISIBLE_DEVICES renumbers them.
-  std::string name;         // "NVIDIA H200".
-  std::string uuid;         // "GPU-2f3a...": the same in every process and container.
+  int ordinal = 0;      // In this process: CUDA_VISIBLE_DEVICES renumbers them.
+  std::string name;     // "NVIDIA H200".
+  std::string uuid;     // "GPU-2f3a...": the same in every process and container.
+  bool is_mig = false;  // It is an instance of a GPU that is divided; its UUID is "MIG-2f3a...".
   std::string pci_address;  // "0000:3b:00.0", as in /sys/bus/pci/devices.
   uint64_t memory_bytes = 0;
   // A NIC can reach its memory by a dma-buf. Says nothing of the NIC, or of what lies between them.
   bool exports_dmabuf = false;
   // A NIC can reach its memory by the module nvidia-peermem, if that is loaded.
   bool has_peer_memory = false;
-  // Another process of this host can map its memory.
+  // Another process of this host can map its memory: that of cuMemAlloc(), and that of
+  // cuMemCreate().
   bool shares_memory = false;
+  bool shares_created_memory = false;
 };
 
 // kUnavailable: there is no GPU.
 absl::StatusOr<std::vector<SurveyedGpu>> SurveyGpus();
 
+// Returns its SurveyedGpu::uuid, or "" if the driver does not say.
+std::string UuidOfGpu(int ordinal);
 // Returns "GPU 0 (GPU-2f3a...)", for errors: numbers differ between processes.
 std::string NameOfGpu(int ordinal);
 

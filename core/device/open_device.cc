@@ -14,20 +14,29 @@ absl::Status FindGpu() {
   return gpu.ok() ? absl::OkStatus() : absl::UnavailableError(gpu.reason());
 }
 
-absl::StatusOr<std::shared_ptr<Device>> OpenDeviceOf(absl::Span<const MemorySpan> spans) {
-  int first = -1;
-  for (const MemorySpan& span : spans) {
-    if (span.kind != MemoryKind::kDevice || span.size_bytes == 0) continue;
-    WAYBILL_ASSIGN_OR_RETURN(const int ordinal, FindDevice(span.data, span.size_bytes));
-    if (first < 0) first = ordinal;
-    if (ordinal != first) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("memory of ", NameOfGpu(first), " and of ", NameOfGpu(ordinal),
-                       ": a rank's regions are on one; join with a rank for each"));
+absl::StatusOr<std::shared_ptr<Device>> OpenDeviceOf(
+    absl::Span<const MemorySpan> spans, const std::function<std::string(size_t)>& name_of) {
+  const auto name = [&](size_t i) {
+    return name_of ? absl::StrCat("\"", name_of(i), "\"") : absl::StrCat("region ", i);
+  };
+  int first_ordinal = -1;
+  size_t first = 0;
+  for (size_t i = 0; i < spans.size(); ++i) {
+    if (spans[i].kind != MemoryKind::kDevice || spans[i].size_bytes == 0) continue;
+    const absl::StatusOr<int> ordinal = FindDevice(spans[i].data, spans[i].size_bytes);
+    if (!ordinal.ok()) return While(name(i), ordinal.status());
+    if (first_ordinal < 0) {
+      first_ordinal = *ordinal;
+      first = i;
+    }
+    if (*ordinal != first_ordinal) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          name(first), " is memory of ", NameOfGpu(first_ordinal), ", and ", name(i), " of ",
+          NameOfGpu(*ordinal), ": a rank's regions are on one; join with a rank for each"));
     }
   }
-  if (first < 0) return nullptr;
-  return Device::Open(first);
+  if (first_ordinal < 0) return nullptr;
+  return Device::Open(first_ordinal);
 }
 
 }  // namespace waybill

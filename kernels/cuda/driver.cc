@@ -26,9 +26,27 @@ struct Loaded {
   std::string reason;
 };
 
+// The version of CUDA that the image was made with, which an older driver may not load.
+constexpr int kOldestVersion = 13000;
+
+// Returns what is wrong with the version of the driver, or "".
+std::string CheckVersion(void* driver) {
+  const auto get_version = reinterpret_cast<decltype(&::cuDriverGetVersion)>(
+      dlsym(driver, WAYBILL_EXPANDED_STRING(cuDriverGetVersion)));
+  int version = 0;
+  if (get_version != nullptr && get_version(&version) == CUDA_SUCCESS &&
+      version >= kOldestVersion) {
+    return "";
+  }
+  return "the driver (libcuda.so.1) is for CUDA " + std::to_string(version / 1000) + "." +
+         std::to_string(version % 1000 / 10) + ", and the oldest that works is that of CUDA 13.0 " +
+         "(580): install a newer one";
+}
+
 std::string LoadFunctions(DriverFunctions& functions) {
   void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (driver == nullptr) return dlerror();
+  if (std::string wrong = CheckVersion(driver); !wrong.empty()) return wrong;
 #define WAYBILL_LOAD(name)                                                                 \
   functions.name##_fn =                                                                    \
       reinterpret_cast<decltype(&::name)>(dlsym(driver, WAYBILL_EXPANDED_STRING(name)));   \
@@ -50,7 +68,7 @@ std::string LoadImage(const DriverFunctions& functions, CUlibrary& library) {
   if (const CUresult result = functions.cuDeviceGetCount_fn(&count); result != CUDA_SUCCESS) {
     return Explain(functions, "cuDeviceGetCount", result);
   }
-  if (count == 0) return "the driver knows none";
+  if (count == 0) return "the driver shows this process none; CUDA_VISIBLE_DEVICES says which";
   const CUresult result = functions.cuLibraryLoadData_fn(&library, waybill_kernels_begin, nullptr,
                                                          nullptr, 0, nullptr, nullptr, 0);
   return result == CUDA_SUCCESS ? "" : Explain(functions, "cuLibraryLoadData", result);

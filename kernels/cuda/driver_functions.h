@@ -25,9 +25,11 @@ namespace waybill::kernels::cuda {
   X(cuDevicePrimaryCtxRelease)      \
   X(cuDevicePrimaryCtxRetain)       \
   X(cuDeviceTotalMem)               \
+  X(cuDriverGetVersion)             \
   X(cuEventCreate)                  \
   X(cuEventDestroy)                 \
   X(cuEventElapsedTime)             \
+  X(cuEventQuery)                   \
   X(cuEventRecord)                  \
   X(cuEventSynchronize)             \
   X(cuFlushGPUDirectRDMAWrites)     \
@@ -67,7 +69,8 @@ namespace waybill::kernels::cuda {
   X(cuStreamCreate)                 \
   X(cuStreamDestroy)                \
   X(cuStreamSynchronize)            \
-  X(cuStreamWaitEvent)
+  X(cuStreamWaitEvent)              \
+  X(cuThreadExchangeStreamCaptureMode)
 
 struct DriverFunctions {
 #define WAYBILL_FIELD(name) decltype(&::name) name##_fn;

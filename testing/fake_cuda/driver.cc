@@ -6,10 +6,12 @@
 #include <atomic>
 #include <bit>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -25,9 +27,13 @@ struct CUctx_st {
 struct CUstream_st {
   explicit CUstream_st(int device) : stream(device) {}
   waybill::FakeStream stream;
+  std::atomic<bool> is_captured = false;
 };
 struct CUevent_st {
+  explicit CUevent_st(int device) : device(device) {}
+  const int device;
   std::shared_ptr<waybill::FakeEvent> event = std::make_shared<waybill::FakeEvent>();
+  std::atomic<bool> is_captured = false;
 };
 
 namespace {
@@ -41,6 +47,8 @@ std::atomic<int64_t> calls_left{-1};  // Below 0: no end.
 std::atomic<uint64_t> bytes_to_host{0};
 std::atomic<uint64_t> bytes_to_device{0};
 std::atomic<int64_t> streams{0};
+std::atomic<int> captured_streams{0};
+thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 std::atomic<FakeCudaStep> refused{kFakeCudaNone};
 std::mutex attributes_mutex;
 std::map<std::pair<int, int>, int> attributes;  // By device and attribute.
@@ -51,6 +59,13 @@ bool IsToFail() {
   return true;
 }
 
+// The MIG instance that is the process's only GPU, as a test says, or -1.
+int MigInstance() {
+  static const char* const said = std::getenv("FAKE_CUDA_MIG");
+  return said == nullptr ? -1 : std::atoi(said);
+}
+int VisibleCount() { return MigInstance() < 0 ? kFakeGpuCount : 1; }
+
 int AttributeOf(int device, CUdevice_attribute attribute) {
   const std::lock_guard lock(attributes_mutex);
   const auto found = attributes.find({device, attribute});
@@ -59,21 +74,36 @@ int AttributeOf(int device, CUdevice_attribute attribute) {
 
 std::byte* At(CUdeviceptr address) { return reinterpret_cast<std::byte*>(address); }
 
-CUstream_st& StreamOf(CUstream stream) {
-  static CUstream_st& null_stream = *new CUstream_st(0);
-  return stream == nullptr ? null_stream : *stream;
+bool HasContext() { return !current.empty() && current.back() != nullptr; }
+
+// The null stream is the current context's. Null: there is none.
+CUstream_st* StreamOf(CUstream stream) {
+  static CUstream_st* const null_streams[kFakeGpuCount] = {new CUstream_st(0), new CUstream_st(1)};
+  if (stream != nullptr) return stream;
+  return HasContext() ? null_streams[current.back()->device] : nullptr;
 }
 
-CUresult Queue(CUstream stream, std::function<void()> work) {
-  const int device = StreamOf(stream).stream.device();
-  StreamOf(stream).stream.Queue(
-      [device, work = std::move(work)] { FakeMemory::Get().RunAsGpu(device, work); });
+// In a stream that is captured nothing runs.
+CUresult QueueBeside(CUstream to, std::function<void()> work) {
+  CUstream_st* const stream = StreamOf(to);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!stream->is_captured) stream->stream.Queue(std::move(work));
   return CUDA_SUCCESS;
 }
 
-// The device of the current context, or the first one.
-int CurrentDevice() {
-  return current.empty() || current.back() == nullptr ? 0 : current.back()->device;
+// Nothing else runs meanwhile.
+CUresult Queue(CUstream to, std::function<void()> work) {
+  CUstream_st* const stream = StreamOf(to);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  return QueueBeside(to, [device = stream->stream.device(), work = std::move(work)] {
+    FakeMemory::Get().RunAsGpu(device, work);
+  });
+}
+
+CUresult RunNow(const std::function<void()>& work) {
+  if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
+  FakeMemory::Get().RunAsGpu(current.back()->device, work);
+  return CUDA_SUCCESS;
 }
 
 void CopyNow(CUdeviceptr to, CUdeviceptr from, size_t size_bytes) {
@@ -86,18 +116,25 @@ void CopyNow(CUdeviceptr to, CUdeviceptr from, size_t size_bytes) {
 
 }  // namespace
 
+// Of CUDA 13.0, or what a test says.
+FAKE cuDriverGetVersion(int* version) {
+  const char* const said = std::getenv("FAKE_CUDA_DRIVER_VERSION");
+  *version = said == nullptr ? 13000 : std::atoi(said);
+  return CUDA_SUCCESS;
+}
 FAKE cuInit(unsigned) { return CUDA_SUCCESS; }
 FAKE cuDeviceGetCount(int* count) {
-  *count = kFakeGpuCount;
+  *count = VisibleCount();
   return CUDA_SUCCESS;
 }
 FAKE cuDeviceGet(CUdevice* device, int ordinal) {
-  if (ordinal < 0 || ordinal >= kFakeGpuCount) return CUDA_ERROR_INVALID_DEVICE;
+  if (ordinal < 0 || ordinal >= VisibleCount()) return CUDA_ERROR_INVALID_DEVICE;
   *device = ordinal;
   return CUDA_SUCCESS;
 }
 FAKE cuDeviceGetName(char* name, int size, CUdevice) {
-  std::strncpy(name, "Fake GPU", static_cast<size_t>(size));
+  std::strncpy(name, MigInstance() < 0 ? "Fake GPU" : "Fake GPU MIG 1g.16gb",
+               static_cast<size_t>(size));
   return CUDA_SUCCESS;
 }
 FAKE cuDeviceGetPCIBusId(char* text, int size, CUdevice device) {
@@ -108,6 +145,7 @@ FAKE cuDeviceGetPCIBusId(char* text, int size, CUdevice device) {
 }
 FAKE cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
   for (int i = 0; i < 16; ++i) uuid->bytes[i] = static_cast<char>(i == 15 ? device : 0xA0 + i);
+  if (MigInstance() >= 0) uuid->bytes[14] = static_cast<char>(MigInstance());
   return CUDA_SUCCESS;
 }
 FAKE cuDeviceTotalMem(size_t* size_bytes, CUdevice) {
@@ -115,7 +153,10 @@ FAKE cuDeviceTotalMem(size_t* size_bytes, CUdevice) {
   return CUDA_SUCCESS;
 }
 FAKE cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
-  *value = AttributeOf(device, attribute);
+  // The module nvidia-peermem pins pages in a way that MIG does not have.
+  const bool lacks_it =
+      attribute == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED && MigInstance() >= 0;
+  *value = lacks_it ? 0 : AttributeOf(device, attribute);
   return CUDA_SUCCESS;
 }
 FAKE cuGetErrorName(CUresult result, const char** name) {
@@ -149,7 +190,7 @@ FAKE cuCtxPopCurrent(CUcontext* context) {
 }
 
 FAKE cuMemAlloc(CUdeviceptr* address, size_t size_bytes) {
-  if (current.empty() || current.back() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
   if (size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   std::byte* const memory = FakeMemory::Get().Allocate(size_bytes, current.back()->device);
   *address = reinterpret_cast<CUdeviceptr>(memory);
@@ -171,6 +212,7 @@ FAKE cuMemGetHandleForAddressRange(void* handle, CUdeviceptr begin, size_t size_
   if (device < 0 || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || flags != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if (!HasContext() || current.back()->device != device) return CUDA_ERROR_INVALID_CONTEXT;
   if (AttributeOf(device, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) == 0) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
@@ -182,7 +224,7 @@ FAKE cuMemGetHandleForAddressRange(void* handle, CUdeviceptr begin, size_t size_
   return fd < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 FAKE cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget, CUflushGPUDirectRDMAWritesScope) {
-  if (current.empty() || current.back() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
   if ((AttributeOf(current.back()->device,
                    CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS) &
        CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST) == 0) {
@@ -193,15 +235,17 @@ FAKE cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget, CUflushGPUDire
   return CUDA_SUCCESS;
 }
 FAKE cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr begin) {
-  if (current.empty() || current.back() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  const FakeMemory::Handle found = FakeMemory::Get().HandleOf(At(begin));
+  if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
+  FakeMemory::Handle found = FakeMemory::Get().HandleOf(At(begin));
+  found.instance = MigInstance();
   *handle = std::bit_cast<CUipcMemHandle>(found);
   return found.process == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 FAKE cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
-  if (current.empty() || current.back() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
   const auto of = std::bit_cast<FakeMemory::Handle>(handle);
   if (of.process == getpid()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (of.instance != MigInstance()) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return CUDA_ERROR_INVALID_VALUE;
   if (IsToFail()) return CUDA_ERROR_OPERATING_SYSTEM;
   std::byte* const mapping = FakeMemory::Get().Open(of, current.back()->device);
@@ -227,7 +271,7 @@ FAKE cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size_bytes,
   if (properties->location.id < 0 || properties->location.id >= kFakeGpuCount) {
     return CUDA_ERROR_INVALID_DEVICE;
   }
-  *handle = FakeMemory::Get().Create(size_bytes, properties->location.id,
+  *handle = FakeMemory::Get().Create(size_bytes, {properties->location.id, MigInstance()},
                                      properties->requestedHandleTypes);
   return *handle == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
@@ -254,8 +298,12 @@ FAKE cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* 
                                     CUmemAllocationHandleType type) {
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
   if (refused == kFakeCudaImport) return CUDA_ERROR_OUT_OF_MEMORY;
-  *handle = FakeMemory::Get().ImportFile(static_cast<int>(reinterpret_cast<intptr_t>(file)));
-  return *handle == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  const int fd = static_cast<int>(reinterpret_cast<intptr_t>(file));
+  const std::optional<FakeMemory::Home> home = FakeMemory::HomeOf(fd);
+  if (!home) return CUDA_ERROR_INVALID_VALUE;
+  if (home->instance != MigInstance()) return CUDA_ERROR_NOT_SUPPORTED;
+  *handle = FakeMemory::Get().ImportFile(fd, *home);
+  return CUDA_SUCCESS;
 }
 FAKE cuMemAddressReserve(CUdeviceptr* begin, size_t size_bytes, size_t alignment, CUdeviceptr,
                          unsigned long long flags) {
@@ -297,6 +345,7 @@ FAKE cuMemSetAccess(CUdeviceptr begin, size_t size_bytes, const CUmemAccessDesc*
 }
 
 FAKE cuMemHostRegister(void* memory, size_t size_bytes, unsigned) {
+  if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
   return FakeMemory::Get().Pin(static_cast<std::byte*>(memory), size_bytes)
              ? CUDA_SUCCESS
              : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
@@ -330,7 +379,7 @@ FAKE cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdevicep
     return CUDA_SUCCESS;
   }
   if (attribute != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) return CUDA_ERROR_NOT_SUPPORTED;
-  *static_cast<int*>(value) = device;
+  *static_cast<int*>(value) = device < 0 ? 0 : device;  // Host memory is pinned for the first one.
   return CUDA_SUCCESS;
 }
 FAKE cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size_bytes, CUstream stream) {
@@ -338,21 +387,17 @@ FAKE cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size_bytes, CUstream
   return Queue(stream, [=] { CopyNow(to, from, size_bytes); });
 }
 FAKE cuMemcpyDtoH(void* to, CUdeviceptr from, size_t size_bytes) {
-  FakeMemory::Get().RunAsGpu(CurrentDevice(),
-                             [=] { CopyNow(reinterpret_cast<CUdeviceptr>(to), from, size_bytes); });
-  return CUDA_SUCCESS;
+  return RunNow([=] { CopyNow(reinterpret_cast<CUdeviceptr>(to), from, size_bytes); });
 }
 FAKE cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t size_bytes) {
-  FakeMemory::Get().RunAsGpu(CurrentDevice(),
-                             [=] { CopyNow(to, reinterpret_cast<CUdeviceptr>(from), size_bytes); });
-  return CUDA_SUCCESS;
+  return RunNow([=] { CopyNow(to, reinterpret_cast<CUdeviceptr>(from), size_bytes); });
 }
 FAKE cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t size_bytes, CUstream stream) {
   return Queue(stream, [=] { std::memset(At(to), value, size_bytes); });
 }
 
 FAKE cuStreamCreate(CUstream* stream, unsigned) {
-  if (current.empty() || current.back() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
   *stream = new CUstream_st(current.back()->device);
   ++streams;
   return CUDA_SUCCESS;
@@ -362,35 +407,57 @@ FAKE cuStreamDestroy(CUstream stream) {
   --streams;
   return CUDA_SUCCESS;
 }
-FAKE cuStreamSynchronize(CUstream stream) {
-  StreamOf(stream).stream.Finish();
+FAKE cuStreamSynchronize(CUstream to) {
+  CUstream_st* const stream = StreamOf(to);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (stream->is_captured) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  stream->stream.Finish();
   return CUDA_SUCCESS;
 }
-FAKE cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
-  // Not as a GPU: others run meanwhile.
-  StreamOf(stream).stream.Queue(
-      [state = event->event, recording = event->event->recorded()] { state->Await(recording); });
-  return CUDA_SUCCESS;
+FAKE cuStreamWaitEvent(CUstream to, CUevent event, unsigned) {
+  // Whoever waits for an event that is captured is captured too.
+  if (CUstream_st* const stream = StreamOf(to); stream != nullptr && event->is_captured) {
+    stream->is_captured = true;
+  }
+  return QueueBeside(to, [state = event->event, recording = event->event->recorded()] {
+    state->Await(recording);
+  });
 }
 FAKE cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
-  StreamOf(stream).stream.Queue([=] { function(data); });
-  return CUDA_SUCCESS;
+  return QueueBeside(stream, [=] { function(data); });
 }
 
 FAKE cuEventCreate(CUevent* event, unsigned) {
-  *event = new CUevent_st;
+  if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
+  *event = new CUevent_st(current.back()->device);
   return CUDA_SUCCESS;
 }
 FAKE cuEventDestroy(CUevent event) {
   delete event;
   return CUDA_SUCCESS;
 }
-FAKE cuEventRecord(CUevent event, CUstream stream) {
-  StreamOf(stream).stream.Queue(
-      [state = event->event, recording = event->event->Record()] { state->Complete(recording); });
+FAKE cuEventRecord(CUevent event, CUstream to) {
+  CUstream_st* const stream = StreamOf(to);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (stream->stream.device() != event->device) return CUDA_ERROR_INVALID_HANDLE;
+  event->is_captured = stream->is_captured.load();
+  return QueueBeside(to, [state = event->event, recording = event->event->Record()] {
+    state->Complete(recording);
+  });
+}
+FAKE cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  std::swap(*mode, capture_mode);
   return CUDA_SUCCESS;
 }
+FAKE cuEventQuery(CUevent event) {
+  if (captured_streams > 0 && capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL) {
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  if (event->is_captured) return CUDA_ERROR_CAPTURED_EVENT;
+  return event->event->IsCompleted() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
 FAKE cuEventSynchronize(CUevent event) {
+  if (event->is_captured) return CUDA_ERROR_CAPTURED_EVENT;
   event->event->Await(event->event->recorded());
   return CUDA_SUCCESS;
 }
@@ -440,6 +507,12 @@ extern "C" __attribute__((visibility("default"))) void FakeCudaSayOfNics(int dev
                                      : CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE);
   FakeCudaSetAttribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS,
                        has_flush ? CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST : 0);
+}
+extern "C" __attribute__((visibility("default"))) void FakeCudaCapture(CUstream_st* stream,
+                                                                       bool is_captured) {
+  if (stream->is_captured.exchange(is_captured) != is_captured) {
+    captured_streams += is_captured ? 1 : -1;
+  }
 }
 extern "C" __attribute__((visibility("default"))) void FakeCudaRemap(void* memory) {
   FakeMemory::Get().Remap(static_cast<std::byte*>(memory));

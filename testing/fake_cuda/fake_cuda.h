@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+struct CUstream_st;
+
 inline constexpr int kFakeGpuCount = 2;
 
 // What the whole process uses now, and the bytes that it has copied between the host and GPUs since
@@ -39,6 +41,9 @@ void FakeCudaSayOfNics(int device, bool exports_dmabuf, bool orders_writes, bool
 // Puts fresh pages under the allocation at that address of a GPU, as an engine that sleeps and
 // wakes.
 void FakeCudaRemap(void* memory);
+// While it is so, a stream is captured into a graph: nothing that is queued runs, and events that
+// are recorded there are captured ones.
+void FakeCudaCapture(CUstream_st* stream, bool is_captured);
 // The allocation at that address is managed memory from now on.
 void FakeCudaMakeManaged(void* memory);
 // Makes that step fail; kFakeCudaNone ends that.

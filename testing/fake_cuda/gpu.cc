@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <iterator>
 #include <string>
@@ -34,9 +35,6 @@ void WriteFile(const UniqueFd& file, const std::vector<std::byte>& bytes, size_t
     abort();
   }
 }
-
-// The name of files by which memory of cuMemCreate() is exported; its device follows.
-constexpr char kCreatedName[] = "fake cuMemCreate ";
 
 bool IsWhole(size_t size_bytes) {
   return size_bytes > 0 && size_bytes % FakeMemory::kGranularityBytes == 0;
@@ -178,14 +176,17 @@ void FakeMemory::EraseIfUnused(uint64_t handle) {
   if (found->second.references == 0 && found->second.mappings == 0) created_.erase(found);
 }
 
-uint64_t FakeMemory::Create(size_t size_bytes, int device, unsigned handle_types) {
+uint64_t FakeMemory::Create(size_t size_bytes, const Home& home, unsigned handle_types) {
   if (!IsWhole(size_bytes)) return 0;
-  UniqueFd file = MakeFile(size_bytes, kCreatedName + std::to_string(device));
+  // As HomeOf() reads it.
+  const std::string name =
+      "fake cuMemCreate " + std::to_string(home.device) + " " + std::to_string(home.instance);
+  UniqueFd file = MakeFile(size_bytes, name);
   if (!file.valid()) return 0;
   const std::lock_guard lock(mutex_);
   return AddCreated({.pages = std::move(file),
                      .size_bytes = size_bytes,
-                     .device = device,
+                     .device = home.device,
                      .handle_types = handle_types});
 }
 
@@ -215,20 +216,25 @@ int FakeMemory::ExportFile(uint64_t handle, unsigned handle_type) const {
   return fcntl(found->second.pages.get(), F_DUPFD_CLOEXEC, 0);
 }
 
-uint64_t FakeMemory::ImportFile(int file) {
+std::optional<FakeMemory::Home> FakeMemory::HomeOf(int file) {
   char name[128] = {};
   const std::string path = "/proc/self/fd/" + std::to_string(file);
-  const std::string begins = std::string("/memfd:") + kCreatedName;
-  struct stat about{};
+  Home home;
   if (readlink(path.c_str(), name, sizeof(name) - 1) < 0 ||
-      std::string(name).rfind(begins, 0) != 0 || fstat(file, &about) != 0) {
-    return 0;
+      std::sscanf(name, "/memfd:fake cuMemCreate %d %d", &home.device, &home.instance) != 2) {
+    return std::nullopt;
   }
+  return home;
+}
+
+uint64_t FakeMemory::ImportFile(int file, const Home& home) {
+  struct stat about{};
+  if (fstat(file, &about) != 0) abort();
   const std::lock_guard lock(mutex_);
   // What was imported may be exported again, as with the real driver.
   return AddCreated({.pages = UniqueFd(fcntl(file, F_DUPFD_CLOEXEC, 0)),
                      .size_bytes = static_cast<size_t>(about.st_size),
-                     .device = std::atoi(name + begins.size()),
+                     .device = home.device,
                      .handle_types = 1});
 }
 
@@ -450,6 +456,11 @@ void FakeEvent::Complete(uint64_t recording) {
 uint64_t FakeEvent::recorded() const {
   const std::lock_guard lock(mutex_);
   return recorded_;
+}
+
+bool FakeEvent::IsCompleted() const {
+  const std::lock_guard lock(mutex_);
+  return completed_ >= recorded_;
 }
 
 void FakeEvent::Await(uint64_t recording) const {

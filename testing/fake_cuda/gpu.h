@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -53,7 +54,8 @@ class FakeMemory {
     int fd = -1;
     uint64_t size_bytes = 0;
     uint64_t id = 0;
-    std::array<std::byte, 40> reserved = {};
+    int instance = -1;  // The MIG instance whose memory it is, or -1.
+    std::array<std::byte, 36> reserved = {};
   };
   Handle HandleOf(std::byte* begin) const;
   // Maps it for a device; again it is the same mapping. Null: there is no such process any more.
@@ -64,8 +66,13 @@ class FakeMemory {
   // Sizes and addresses are multiples of this.
   static constexpr size_t kGranularityBytes = size_t{2} << 20;
 
+  // Where such memory is.
+  struct Home {
+    int device = 0;
+    int instance = -1;  // The MIG instance, or -1.
+  };
   // Creates memory without an address. Returns its handle, or 0.
-  uint64_t Create(size_t size_bytes, int device, unsigned handle_types);
+  uint64_t Create(size_t size_bytes, const Home& home, unsigned handle_types);
   // Returns the handle of the memory that is mapped at the address, which counts as another
   // reference to it; 0: there is none.
   uint64_t Retain(std::byte* address);
@@ -73,8 +80,10 @@ class FakeMemory {
   // Returns a file by which another process imports the memory; -1: it was created without
   // `handle_type`, or there is no such handle.
   int ExportFile(uint64_t handle, unsigned handle_type) const;
-  // Returns a handle of the memory that a process has exported; 0: the file is no such one.
-  uint64_t ImportFile(int file);
+  // Returns where the memory is of which that is such a file; empty: it is none.
+  static std::optional<Home> HomeOf(int file);
+  // Returns a handle of the memory that a process has exported.
+  uint64_t ImportFile(int file, const Home& home);
 
   std::byte* Reserve(size_t size_bytes);
   // Fails if something is mapped there.
@@ -152,6 +161,7 @@ class FakeEvent {
   uint64_t Record();  // Returns the number of the recording.
   void Complete(uint64_t recording);
   uint64_t recorded() const;
+  bool IsCompleted() const;
   void Await(uint64_t recording) const;
 
  private:

@@ -28,6 +28,11 @@ HeldStream::~HeldStream() {
 
 CUevent_st* HeldStream::RecordedEvent() { return event_; }
 
+CUevent_st* HeldStream::RecordAnotherEvent() {
+  cuEventRecord(event_, stream_);
+  return event_;
+}
+
 void HeldStream::Release() {
   if (!std::exchange(gate_->is_open, true)) gate_->opened.set_value();
 }

@@ -18,6 +18,9 @@ class HeldStream {
 
   // Returns an event recorded behind the held work. It is destroyed with this object.
   CUevent_st* RecordedEvent();
+  // The same of what is recorded in it now.
+  CUevent_st* RecordAnotherEvent();
+  CUstream_st* stream() const { return stream_; }
   // Releases the held work. Further calls do nothing.
   void Release();
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -181,7 +182,8 @@ def test_a_rank_may_hold_both():
         trainer.publish(1).committed.wait(PATIENCE)
         assert (here == WEIGHTS).all()
         assert (read(there) == WEIGHTS + 1).all()
-        assert trainer.describe()["device"] == {"ordinal": 0, "name": "Fake GPU"}
+        uuid = "GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae00"
+        assert trainer.describe()["device"] == {"ordinal": 0, "name": "Fake GPU", "uuid": uuid}
 
 
 @pytest.mark.parametrize("how", ["stream", "event", "address"])
@@ -204,6 +206,23 @@ def test_a_publish_comes_after_what_is_on_the_stream(how):
         stream.release()
         publish.committed.wait(PATIENCE)
         assert (target == WEIGHTS * 2).all()
+
+
+def test_a_stream_of_another_gpu_is_refused():
+    with Gpu() as gpu, Job() as job:
+        trainer, worker = job.trainer(), job.worker(mode="shadow-copy")
+        trainer.add("weight", gpu.array(WEIGHTS))
+        worker.add("weight", numpy.zeros_like(WEIGHTS))
+        job.join()
+        stream = gpu.held_stream()
+        stream.device = type("Device", (), {"index": 1})()
+        with pytest.raises(
+            waybill.InvalidArgument, match=r"on GPU 1, and the tensors are on GPU 0 \(GPU-a0"
+        ):
+            trainer.publish(1, stream=stream)
+        stream.device.index = 0
+        stream.release()
+        trainer.publish(1, stream=stream).committed.wait(PATIENCE)
 
 
 def test_a_publish_that_waits_for_a_stream_can_be_cancelled():
@@ -261,6 +280,52 @@ def test_another_process_reads_a_trainers_gpu_and_writes_its_own(kind):
             )
 
 
+@pytest.mark.parametrize("kind", ["allocate", "segment"])
+@pytest.mark.parametrize("instances", ["same", "different"])
+def test_mig_instances_open_no_memory_of_each_other(kind, instances):
+    """A process sees one instance only: the trainer and the worker are processes of their own."""
+    with Job() as job:
+        command = [sys.executable, __file__, job.controller.address, kind]
+        pipe, path = subprocess.PIPE, os.pathsep.join(sys.path)
+        environment = {**os.environ, "PYTHONPATH": path, "FAKE_CUDA_MIG": "1"}
+        other = {**environment, "FAKE_CUDA_MIG": "1" if instances == "same" else "2"}
+        with (
+            subprocess.Popen([*command, "worker"], stdin=pipe, stdout=pipe, env=other) as worker,
+            subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment) as trainer,
+        ):
+            trainer.stdin.write(b"go on\n")
+            trainer.stdin.flush()
+            assert trainer.stdout.readline() == b"shown\n"
+            path = trainer.communicate()[0].decode().strip()
+            expected, copied = "local: shared memory, also of GPUs", 0
+            if instances == "different":
+                reason = "map|open" if kind == "allocate" else "import"
+                expected, copied = (
+                    f"local: shared memory; tensors are staged: ({reason}) .*",
+                    LONG_WEIGHTS.nbytes,
+                )
+            assert re.fullmatch(expected, path), path
+            assert worker.communicate(b"go on\n")[0] == f"{copied}\n".encode()
+            assert (worker.wait(PATIENCE), trainer.wait(PATIENCE)) == (0, 0)
+
+
+def be_the_worker(controller, kind):
+    """In a process of its own: shows one version, and says how many bytes came from the host's memory."""
+    driver.FakeCudaSayOfNics(0, False, True, False)
+    with (
+        Gpu() as gpu,
+        waybill.Worker(controller, mode="in-place", fabric="local", ask=()) as worker,
+    ):
+        target = gpu.array(numpy.zeros_like(LONG_WEIGHTS), getattr(gpu, kind))
+        before = driver.FakeCudaNow().to_device
+        worker.add("weight", target)
+        worker.join()
+        sys.stdin.readline()
+        copied = driver.FakeCudaNow().to_device - before
+        assert (read(target, LONG_WEIGHTS) == LONG_WEIGHTS).all()
+        print(copied, flush=True)
+
+
 def be_the_trainer(controller, kind):
     """In a process of its own: a version for each line that comes."""
     with Gpu() as gpu, waybill.Trainer(controller, fabric="local") as trainer:
@@ -271,6 +336,7 @@ def be_the_trainer(controller, kind):
             write(source.address, LONG_WEIGHTS * version)
             trainer.publish(version).committed.wait(PATIENCE)
             print("shown", flush=True)
+        print(trainer.describe()["lanes"][0]["path"], flush=True)
 
 
 def test_buffers_may_be_a_gpus():
@@ -322,4 +388,4 @@ def test_memory_that_is_no_gpus():
 
 
 if __name__ == "__main__":
-    be_the_trainer(*sys.argv[1:])
+    (be_the_worker if sys.argv[3:] == ["worker"] else be_the_trainer)(*sys.argv[1:3])

@@ -25,6 +25,19 @@ def wait_for(stream: Any) -> None:
     stream.synchronize()
 
 
+def check_device(stream: Any, ordinal: int, device: str) -> None:
+    """Raises if a stream or an event says that it is on another GPU than `ordinal`.
+
+    >>> check_device(4096, 0, "GPU 0")
+    """
+    its = getattr(getattr(stream, "device", None), "index", None)
+    if its is not None and its != ordinal:
+        raise InvalidArgument(
+            f"stream: it is on GPU {its}, and the tensors are on {device}; give the stream of "
+            "that GPU whose work writes them"
+        )
+
+
 def event_behind(stream: Any) -> int:
     """Returns the address of a CUDA event behind what is on the stream now; `stream` may be the event itself.
 

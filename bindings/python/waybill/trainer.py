@@ -13,7 +13,7 @@ from waybill.placements import boxes_of, is_dtensor
 from waybill.pump import DECIDED, OUTCOME, Call, Milestone, Pump, deadline_ns
 from waybill.rank import Rank
 from waybill.runtime import identity
-from waybill.streams import current_stream, event_behind, wait_for
+from waybill.streams import check_device, current_stream, event_behind, wait_for
 
 
 class Publish:
@@ -270,7 +270,12 @@ class Trainer(Rank):
             return 0
         if stream is None:
             stream = current_stream(self._on_device.owner)
-        return 0 if stream is None else event_behind(stream)
+        if stream is None:
+            return 0
+        if hasattr(stream, "device"):
+            device = self.describe()["device"]
+            check_device(stream, device["ordinal"], f"GPU {device['ordinal']} ({device['uuid']})")
+        return event_behind(stream)
 
     def publish(
         self,
