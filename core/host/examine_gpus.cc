@@ -6,6 +6,7 @@
 #include <fstream>
 #include <optional>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -89,6 +90,30 @@ Finding ItselfOf(const Host& host, const SurveyedGpu& gpu) {
                                 node ? absl::StrCat(", NUMA node ", *node) : std::string())};
 }
 
+// Returns the number of AMD's GPUs. Their driver lists every processor; those that are not GPUs
+// have the number 0.
+int CountAmdGpus(const Host& host) {
+  const std::string nodes = absl::StrCat(host.root, "/sys/class/kfd/kfd/topology/nodes");
+  std::error_code none;
+  int count = 0;
+  for (const auto& node : std::filesystem::directory_iterator(nodes, none)) {
+    std::ifstream file(node.path() / "gpu_id");
+    uint64_t id = 0;
+    if (file >> id && id != 0) ++count;
+  }
+  return count;
+}
+
+void AddAmdGpus(const Host& host, std::vector<Finding>& findings) {
+  const int count = CountAmdGpus(host);
+  if (count == 0) return;
+  Finding finding{.subject = "AMD GPUs",
+                  .found = absl::StrCat(count, ", which Waybill does not use")};
+  finding.level = Level::kNote;
+  finding.remedy = "copy their tensors to host memory, and give that";
+  findings.push_back(std::move(finding));
+}
+
 Finding LinkOf(const Host& host, const SurveyedGpu& gpu) {
   const PciDevice device = host.DeviceAt(gpu);
   const std::string speed = device.Read("current_link_speed");
@@ -120,13 +145,29 @@ Finding DirectMemoryOf(const Host& host, const SurveyedGpu& gpu) {
                    by_peer_memory        ? "yes"
                    : host.peer_memory    ? "the module is loaded, and the GPU does not support it"
                    : gpu.has_peer_memory ? "the module is not loaded"
+                   : gpu.is_mig          ? "no, as for every MIG instance"
                                          : "no");
   if (gpu.exports_dmabuf || by_peer_memory || host.ports.empty()) return finding;
   finding.level = Level::kBad;
   finding.remedy =
       absl::StrCat("NICs cannot reach its memory, and every byte crosses the host's twice: ",
                    host.open_driver ? "" : "install the open kernel modules (nvidia-open), or ",
-                   "modprobe nvidia-peermem");
+                   gpu.is_mig ? "use the GPU undivided" : "modprobe nvidia-peermem");
+  return finding;
+}
+
+Finding SharedMemoryOf(const SurveyedGpu& gpu) {
+  Finding finding{.subject = SubjectOf(gpu, "memory in other processes")};
+  finding.found =
+      absl::StrCat("allocated at once: ", gpu.shares_memory ? "yes" : "no",
+                   "; in expandable segments: ", gpu.shares_created_memory ? "yes" : "no",
+                   gpu.is_mig ? "; only in those on the same MIG instance" : "");
+  if (gpu.shares_memory) return finding;
+  finding.level = Level::kNote;
+  finding.remedy = absl::StrCat(
+      "between processes of this host ",
+      gpu.shares_created_memory ? "other memory than expandable segments" : "everything",
+      " goes through the host's memory; a driver that runs in a virtual machine may lack it");
   return finding;
 }
 
@@ -206,7 +247,10 @@ std::vector<Finding> ExamineGpus(const std::string& root,
                                  const std::vector<SurveyedPort>& ports) {
   Host host{.root = root, .ports = ports};
   if (!gpus.ok()) {
-    return {{.subject = "GPUs", .found = std::string(gpus.status().message())}};
+    std::vector<Finding> findings = {
+        {.subject = "GPUs", .found = std::string(gpus.status().message())}};
+    AddAmdGpus(host, findings);
+    return findings;
   }
   for (const char* module : kPeerMemoryModules) {
     host.peer_memory = host.peer_memory || host.Has(module);
@@ -220,11 +264,13 @@ std::vector<Finding> ExamineGpus(const std::string& root,
     findings.push_back(LinkOf(host, gpu));
     findings.push_back(WindowOf(host, gpu));
     findings.push_back(DirectMemoryOf(host, gpu));
+    findings.push_back(SharedMemoryOf(gpu));
     findings.push_back(NearestNicOf(host, gpu, nearest));
     if (nearest == nullptr) continue;
     for (Finding& finding : ObstaclesOf(host, gpu, *nearest))
       findings.push_back(std::move(finding));
   }
+  AddAmdGpus(host, findings);
   return findings;
 }
 

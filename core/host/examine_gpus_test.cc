@@ -62,7 +62,9 @@ class ExamineGpusTest : public testing::Test {
                       .uuid = "GPU-1",
                       .pci_address = "0000:3d:00.0",
                       .memory_bytes = uint64_t{140} << 30,
-                      .exports_dmabuf = true};
+                      .exports_dmabuf = true,
+                      .shares_memory = true,
+                      .shares_created_memory = true};
   std::vector<SurveyedPort> ports_ = {{.name = "mlx5_1", .device = "mlx5_1"},
                                       {.name = "mlx5_0", .device = "mlx5_0"}};
 };
@@ -85,6 +87,20 @@ TEST_F(ExamineGpusTest, AHostWithoutGpusIsToldSoOnce) {
   EXPECT_EQ(all[0].found, "no GPU: libcuda.so.1 is not there");
 }
 
+TEST_F(ExamineGpusTest, GpusOfAmdAreCountedAndNotUsed) {
+  EXPECT_FALSE(IsSaid("AMD GPUs"));
+  const std::string nodes = "/sys/class/kfd/kfd/topology/nodes/";
+  sys_.File(nodes + "0/gpu_id", "0");  // A processor.
+  EXPECT_FALSE(IsSaid("AMD GPUs"));
+  sys_.File(nodes + "1/gpu_id", "51140");
+  sys_.File(nodes + "2/gpu_id", "7102");
+  EXPECT_EQ(Of("AMD GPUs").found, "2, which Waybill does not use");
+  EXPECT_EQ(Of("AMD GPUs").level, Level::kNote);
+  const std::vector<Finding> none_else =
+      ExamineGpus(sys_.root(), absl::UnavailableError("no GPU: libcuda.so.1 is not there"), ports_);
+  EXPECT_EQ(none_else.back().subject, "AMD GPUs");
+}
+
 TEST_F(ExamineGpusTest, MemoryThatNoNicReachesIsBad) {
   gpu_.exports_dmabuf = false;
   gpu_.has_peer_memory = true;
@@ -98,6 +114,27 @@ TEST_F(ExamineGpusTest, MemoryThatNoNicReachesIsBad) {
   EXPECT_EQ(Of("GPU 0, memory over RDMA").level, Level::kBad);
   ports_.clear();  // Nobody would reach it anyway.
   EXPECT_EQ(Of("GPU 0, memory over RDMA").level, Level::kGood);
+}
+
+TEST_F(ExamineGpusTest, WhatOtherProcessesCannotOpenIsNoted) {
+  EXPECT_EQ(Of("GPU 0, memory in other processes").found,
+            "allocated at once: yes; in expandable segments: yes");
+  gpu_.shares_memory = false;
+  EXPECT_EQ(Of("GPU 0, memory in other processes").level, Level::kNote);
+}
+
+TEST_F(ExamineGpusTest, AMigInstanceIsNotSentToNvidiaPeermem) {
+  gpu_.is_mig = true;
+  gpu_.uuid = "MIG-1";
+  EXPECT_TRUE(absl::StrContains(Of("GPU 0").found, "MIG-1 at")) << Of("GPU 0").found;
+  EXPECT_EQ(Of("GPU 0, memory in other processes").found,
+            "allocated at once: yes; in expandable segments: yes; only in those on "
+            "the same MIG instance");
+  gpu_.exports_dmabuf = false;
+  const Finding memory = Of("GPU 0, memory over RDMA");
+  EXPECT_EQ(memory.level, Level::kBad);
+  EXPECT_EQ(memory.found, "dma-buf: no; peer memory: no, as for every MIG instance");
+  EXPECT_FALSE(absl::StrContains(memory.remedy, "peermem")) << memory.remedy;
 }
 
 TEST_F(ExamineGpusTest, ClosedKernelModulesAreNoted) {
