@@ -171,6 +171,15 @@ TEST_F(ExportTest, AnyPartOfAnAllocationIsExportedByWholePages) {
   }
 }
 
+TEST_F(ExportTest, AllocationsSideBySideAreExportedAsOneUnlessThereIsAHole) {
+  CreatedMemory memory(2);
+  auto* const begin = reinterpret_cast<uint8_t*>(memory.data());
+  const absl::Status whole = device_->Export(Span(begin + 5, memory.size_bytes() - 5)).why_none;
+  EXPECT_TRUE(whole.ok()) << whole;
+  memory.UnmapFirst();
+  EXPECT_FALSE(device_->Export(Span(begin + 5, memory.size_bytes() - 5)).why_none.ok());
+}
+
 TEST_F(ExportTest, WhereThereIsNoDmabufItIsSaidWhy) {
   std::vector<uint8_t> host(16);
   EXPECT_EQ(device_->Export(Span(host.data(), 16)).why_none.code(), absl::StatusCode::kInternal);

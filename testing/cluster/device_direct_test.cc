@@ -117,6 +117,34 @@ TEST_P(DirectNetworkTest, FromGpuToGpuNoWeightsCrossTheHost) {
   }
 }
 
+// As torch's expandable segments are, at both ends: also while an engine sleeps and wakes.
+TEST_P(DirectNetworkTest, MemoryOfSeveralAllocationsIsReadAndWrittenWhereItIs) {
+  for (const bool ordered : {true, false}) {
+    SayOfGpu(/*exports_dmabuf=*/true, ordered, /*has_flush=*/!ordered);
+    ClusterOptions options = InPlace({.trainers = 2});
+    const auto tensors = std::make_shared<SegmentMemory>();
+    const auto engine = std::make_shared<SegmentMemory>();
+    options.trainer_memory = tensors;
+    options.worker_memory = engine;
+    options.direct = true;
+    options.trainer.direct_run_bytes = 1;
+    Make(options);
+    ASSERT_EQ(PublishAndCheck(1), "");
+    const uint64_t staged = cluster_->trainer(0).counts().staged_bytes;
+    EXPECT_LT(staged, cluster_->plan().trainers[0].total_bytes());
+    tensors->Remap();
+    engine->Remap();
+    cluster_->FillTrainers(2);
+    const uint64_t filled = FakeCudaNow().bytes_to_device;
+    ASSERT_EQ(cluster_->Publish(2).message(), "");
+    EXPECT_EQ(FakeCudaNow().bytes_to_device, filled);
+    for (uint32_t w = 0; w < workers_; ++w) EXPECT_TRUE(cluster_->Shows(w, 2));
+    EXPECT_EQ(cluster_->trainer(0).counts().staged_bytes, staged);
+    EXPECT_EQ(cluster_->worker(0).counts().renewals, 1u);
+    cluster_.reset();
+  }
+}
+
 // An engine's stream and a trainer's go on with what they do: whoever waited for them, or for the
 // GPU as a whole, would wait for ever.
 TEST_P(DirectNetworkTest, AnUpdateWaitsForNoStreamButItsOwn) {

@@ -24,15 +24,17 @@ CreatedMemory::CreatedMemory(size_t allocation_count, Exportable exportable, int
 }
 
 CreatedMemory::~CreatedMemory() {
-  if (is_mapped_) Unmap();
+  Unmap();
   Require(cuMemAddressFree(AddressOf(data_), size_bytes()));
 }
 
 void CreatedMemory::Unmap() {
-  for (size_t i = 0; i < allocation_count_; ++i) {
-    Require(cuMemUnmap(AddressOf(data_ + i * kAllocationBytes), kAllocationBytes));
-  }
-  is_mapped_ = false;
+  while (first_mapped_ < allocation_count_) UnmapFirst();
+}
+
+void CreatedMemory::UnmapFirst() {
+  Require(cuMemUnmap(AddressOf(data_ + first_mapped_ * kAllocationBytes), kAllocationBytes));
+  ++first_mapped_;
 }
 
 void CreatedMemory::Map() {
@@ -52,7 +54,7 @@ void CreatedMemory::Map() {
   const CUmemAccessDesc access = {.location = properties.location,
                                   .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   Require(cuMemSetAccess(AddressOf(data_), size_bytes(), &access, 1));
-  is_mapped_ = true;
+  first_mapped_ = 0;
 }
 
 }  // namespace waybill

@@ -23,6 +23,8 @@ class CreatedMemory {
 
   // Gives the allocations back, as an engine that sleeps. The addresses stay reserved.
   void Unmap();
+  // Gives the first allocation back, so that there is a hole.
+  void UnmapFirst();
   // Maps new allocations there.
   void Map();
 
@@ -31,7 +33,7 @@ class CreatedMemory {
   const Exportable exportable_;
   const int device_;
   std::byte* data_ = nullptr;
-  bool is_mapped_ = false;
+  size_t first_mapped_ = 0;  // Allocations before that are not mapped.
 };
 
 }  // namespace waybill

@@ -5,11 +5,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
 #include <string>
 #include <utility>
+
+#include "testing/fake_cuda/dmabuf_parts.h"
 
 namespace waybill {
 namespace {
@@ -62,25 +65,45 @@ std::byte* FakeMemory::Allocate(size_t size_bytes, int device) {
 
 int FakeMemory::Export(std::byte* begin, size_t size_bytes, bool ordered) {
   const std::lock_guard lock(mutex_);
-  const auto after = allocations_.upper_bound(begin);
-  if (after == allocations_.begin()) return -1;
-  auto& [first, allocation] = *std::prev(after);
-  const auto offset = static_cast<size_t>(begin - first);
-  const size_t pages_bytes = Pages(allocation.size_bytes);
-  if (offset % kPageBytes != 0 || size_bytes % kPageBytes != 0 || size_bytes == 0 ||
-      offset >= pages_bytes || size_bytes > pages_bytes - offset) {
-    return -1;
+  if (size_bytes == 0 || size_bytes % kPageBytes != 0) return -1;
+  std::vector<DmabufPart> parts;
+  int device = -1;
+  for (std::byte* at = begin; at < begin + size_bytes; at += parts.back().size_bytes) {
+    const auto after = allocations_.upper_bound(at);
+    if (after == allocations_.begin()) return -1;
+    auto& [first, allocation] = *std::prev(after);
+    const auto offset = static_cast<size_t>(at - first);
+    const size_t pages_bytes = Pages(allocation.size_bytes);
+    if (offset % kPageBytes != 0 || offset >= pages_bytes) return -1;
+    // Only memory of cuMemCreate() is mapped side by side on purpose.
+    if (at != begin && (allocation.created == 0 || allocation.device != device)) return -1;
+    device = allocation.device;
+    const size_t left_bytes = size_bytes - static_cast<size_t>(at - begin);
+    parts.push_back(
+        {FileForNics(allocation, ordered), offset, std::min(pages_bytes - offset, left_bytes)});
   }
-  if (!ordered && !allocation.inbound.valid()) {
+  if (parts.size() > 1) {
+    UniqueFd list(memfd_create(kDmabufPartsName, MFD_CLOEXEC));
+    const auto list_bytes = static_cast<ssize_t>(parts.size() * sizeof(DmabufPart));
+    if (write(list.get(), parts.data(), static_cast<size_t>(list_bytes)) != list_bytes) abort();
+    return list.Release();
+  }
+  // A descriptor of its own, with its own position.
+  const std::string path = "/proc/self/fd/" + std::to_string(parts[0].fd);
+  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  lseek(fd, static_cast<off_t>(parts[0].offset_bytes), SEEK_SET);
+  return fd;
+}
+
+int FakeMemory::FileForNics(Allocation& allocation, bool ordered) {
+  if (ordered) return allocation.pages.get();
+  if (!allocation.inbound.valid()) {
+    const size_t pages_bytes = Pages(allocation.size_bytes);
     allocation.inbound = MakeFile(pages_bytes);
     allocation.flushed = ReadFile(allocation.pages, pages_bytes);
     WriteFile(allocation.inbound, allocation.flushed, 0, pages_bytes);
   }
-  // A descriptor of its own, with its own position.
-  const int of = (ordered ? allocation.pages : allocation.inbound).get();
-  const int fd = open(("/proc/self/fd/" + std::to_string(of)).c_str(), O_RDWR | O_CLOEXEC);
-  lseek(fd, static_cast<off_t>(offset), SEEK_SET);
-  return fd;
+  return allocation.inbound.get();
 }
 
 FakeMemory::Place FakeMemory::Find(std::byte* address) const {
@@ -343,6 +366,7 @@ void FakeMemory::Flush() {
     if (!allocation.inbound.valid()) continue;
     const size_t size_bytes = allocation.flushed.size();
     const std::vector<std::byte> now = ReadFile(allocation.inbound, size_bytes);
+    if (now == allocation.flushed) continue;
     for (size_t i = 0; i < size_bytes; ++i) {
       if (now[i] != allocation.flushed[i]) WriteFile(allocation.pages, now, i, 1);
     }
@@ -403,6 +427,7 @@ void FakeMemory::ShowToNics() {
     if (!allocation.inbound.valid()) continue;
     const size_t size_bytes = allocation.flushed.size();
     const std::vector<std::byte> now = ReadFile(allocation.pages, size_bytes);
+    if (now == allocation.flushed) continue;
     for (size_t i = 0; i < size_bytes; ++i) {
       if (now[i] != allocation.flushed[i]) WriteFile(allocation.inbound, now, i, 1);
     }

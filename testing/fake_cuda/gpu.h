@@ -27,9 +27,9 @@ class FakeMemory {
 
   std::byte* Allocate(size_t size_bytes, int device);
   bool Free(std::byte* memory);
-  // Returns a descriptor of the pages of a range, positioned at its first byte; -1 if it is no
-  // range of whole pages of one allocation. With `ordered` the device sees at once what is written
-  // to them; else after Flush().
+  // Returns a descriptor of the pages of a range, positioned at its first byte, or a list of
+  // several (dmabuf_parts.h); -1 if it is no range of whole pages, or has a hole. With `ordered`
+  // the device sees at once what is written to them; else after Flush().
   int Export(std::byte* begin, size_t size_bytes, bool ordered);
   void Flush();
 
@@ -142,6 +142,7 @@ class FakeMemory {
 
   void Protect(int protection, unsigned devices) const;
   void ShowToNics();
+  static int FileForNics(Allocation& allocation, bool ordered);
   uint64_t AddCreated(Created created);
   void EraseIfUnused(uint64_t handle);
 

@@ -5,7 +5,11 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <string>
 #include <utility>
+
+#include "testing/fake_cuda/dmabuf_parts.h"
 
 namespace waybill::fake_verbs {
 namespace {
@@ -20,9 +24,48 @@ bool IsHostMemory(uint64_t address) {
   return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1;
 }
 
+// A mapping of that many bytes, without access.
+std::shared_ptr<std::byte> Reserve(uint64_t size) {
+  void* const mapping = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapping == MAP_FAILED) return nullptr;
+  return {static_cast<std::byte*>(mapping), [size](std::byte* m) { munmap(m, size); }};
+}
+
+bool IsOfParts(int fd) {
+  char name[64] = {};
+  const std::string path = "/proc/self/fd/" + std::to_string(fd);
+  return readlink(path.c_str(), name, sizeof(name) - 1) > 0 &&
+         std::string(name).rfind(std::string("/memfd:") + kDmabufPartsName, 0) == 0;
+}
+
+// Maps the allocations of a dma-buf side by side. Returns what errno is to be.
+int MapParts(const Range& range, Registration& registration) {
+  const uint64_t size = range.offset + range.size;
+  const std::shared_ptr<std::byte> mapping = Reserve(size);
+  if (mapping == nullptr) return ENOMEM;
+  uint64_t at = 0;
+  DmabufPart part;
+  for (off_t i = 0; at < size; ++i) {
+    if (pread(range.fd, &part, sizeof(part), i * static_cast<off_t>(sizeof(part))) !=
+        static_cast<ssize_t>(sizeof(part))) {
+      return EINVAL;  // There is less of it.
+    }
+    const uint64_t part_bytes = std::min(part.size_bytes, size - at);
+    if (mmap(mapping.get() + at, part_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+             part.fd, static_cast<off_t>(part.offset_bytes)) == MAP_FAILED) {
+      return errno;
+    }
+    at += part_bytes;
+  }
+  registration.mapping = mapping;
+  registration.bytes = mapping.get() + range.offset;
+  return 0;
+}
+
 // Maps what a dma-buf has of the range. Returns what errno is to be.
 int MapDmabuf(const Range& range, Registration& registration) {
   if (range.offset % kPageBytes != range.address % kPageBytes) return EINVAL;
+  if (IsOfParts(range.fd)) return MapParts(range, registration);
   struct stat file = {};
   const off_t begin = lseek(range.fd, 0, SEEK_CUR);
   if (begin < 0 || fstat(range.fd, &file) != 0) return EBADF;
