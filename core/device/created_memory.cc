@@ -67,7 +67,7 @@ absl::StatusOr<UniqueFd> ExportPart(const CreatedPart& part) {
   return UniqueFd(fd);
 }
 
-absl::StatusOr<ImportedPart> ImportedPart::Import(const UniqueFd& file, uint64_t size_bytes) {
+absl::StatusOr<PartHandle> PartHandle::Import(const UniqueFd& file, uint64_t size_bytes) {
   const std::string what =
       absl::StrCat("import an allocation of ", size_bytes, " bytes of another process");
   if (!file.valid()) return absl::InvalidArgumentError(absl::StrCat(what, ": no file came along"));
@@ -76,30 +76,30 @@ absl::StatusOr<ImportedPart> ImportedPart::Import(const UniqueFd& file, uint64_t
   void* const as_pointer = std::bit_cast<void*>(static_cast<intptr_t>(file.get()));
   WAYBILL_RETURN_IF_ERROR(
       Check(what, Driver()->cuMemImportFromShareableHandle_fn(&handle, as_pointer, kFile)));
-  return ImportedPart(handle, size_bytes);
+  return PartHandle(handle, size_bytes);
 }
 
-ImportedPart::~ImportedPart() {
+PartHandle::~PartHandle() {
   if (handle_ != 0) Driver()->cuMemRelease_fn(handle_);
 }
 
 absl::StatusOr<MappedParts> MappedParts::Map(const Device& device,
-                                             absl::Span<const ImportedPart> parts) {
+                                             absl::Span<const PartHandle> parts) {
   uint64_t size_bytes = 0;
-  for (const ImportedPart& part : parts) {
+  for (const PartHandle& part : parts) {
     if (part.size_bytes() > kMostBytes - size_bytes) {
       return absl::OutOfRangeError("allocations of more bytes than there are addresses");
     }
     size_bytes += part.size_bytes();
   }
-  const std::string what = absl::StrCat("map ", parts.size(), " allocations of another process, ",
+  const std::string what = absl::StrCat("map ", parts.size(), " allocations of cuMemCreate(), ",
                                         size_bytes, " bytes, for GPU ", device.ordinal());
   CUdeviceptr begin = 0;
   WAYBILL_RETURN_IF_ERROR(Check(what, Driver()->cuMemAddressReserve_fn(&begin, size_bytes,
                                                                        /*alignment=*/0, /*addr=*/0,
                                                                        /*flags=*/0)));
   MappedParts mapped({std::bit_cast<std::byte*>(begin), size_bytes});
-  for (CUdeviceptr at = begin; const ImportedPart& part : parts) {
+  for (CUdeviceptr at = begin; const PartHandle& part : parts) {
     WAYBILL_RETURN_IF_ERROR(Check(what, Driver()->cuMemMap_fn(at, part.size_bytes(), /*offset=*/0,
                                                               part.handle(), /*flags=*/0)));
     mapped.mapped_bytes_.push_back(part.size_bytes());
@@ -123,6 +123,37 @@ MappedParts::~MappedParts() {
     at += size_bytes;
   }
   Driver()->cuMemAddressFree_fn(AddressOf(bytes_.data()), bytes_.size());
+}
+
+absl::StatusOr<MappedParts> CreateForOthers(const Device& device, uint64_t size_bytes) {
+  const std::string what = absl::StrCat("create ", size_bytes, " bytes of GPU ", device.ordinal(),
+                                        " for other processes");
+  CUdevice handle = 0;
+  int has_files = 0, has_rdma = 0;
+  WAYBILL_RETURN_IF_ERROR(Check(what, Driver()->cuDeviceGet_fn(&handle, device.ordinal())));
+  (void)Driver()->cuDeviceGetAttribute_fn(
+      &has_files, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, handle);
+  (void)Driver()->cuDeviceGetAttribute_fn(
+      &has_rdma, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, handle);
+  if (has_files == 0) return absl::UnimplementedError(absl::StrCat(what, ": it has no files"));
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = device.ordinal();
+  properties.requestedHandleTypes = kFile;
+  properties.allocFlags.gpuDirectRDMACapable = has_rdma != 0 ? 1 : 0;
+  size_t granule_bytes = 0;
+  CUmemGenericAllocationHandle created = 0;
+  CUresult result = Driver()->cuMemGetAllocationGranularity_fn(&granule_bytes, &properties,
+                                                               CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  const uint64_t whole_bytes =
+      result == CUDA_SUCCESS ? (size_bytes + granule_bytes - 1) / granule_bytes * granule_bytes : 0;
+  if (result == CUDA_SUCCESS) {
+    result = Driver()->cuMemCreate_fn(&created, whole_bytes, &properties, /*flags=*/0);
+  }
+  WAYBILL_RETURN_IF_ERROR(Check(what, result));
+  const PartHandle part(created, whole_bytes);
+  return MappedParts::Map(device, {&part, 1});
 }
 
 }  // namespace waybill

@@ -33,25 +33,25 @@ absl::StatusOr<std::vector<CreatedPart>> FindCreatedParts(const MemorySpan& memo
 // kInternal: the driver refuses.
 absl::StatusOr<UniqueFd> ExportPart(const CreatedPart& part);
 
-// Another process's allocation. Its memory exists for as long as this object or a mapping does,
-// also if the other process dies.
-class ImportedPart {
+// An allocation of another process, or a new one. Its memory exists for as long as this object or a
+// mapping does, also if the other process dies.
+class PartHandle {
  public:
   // kInvalidArgument: there is no file; kInternal: the driver refuses.
-  static absl::StatusOr<ImportedPart> Import(const UniqueFd& file, uint64_t size_bytes);
-  ImportedPart(ImportedPart&& other) noexcept
+  static absl::StatusOr<PartHandle> Import(const UniqueFd& file, uint64_t size_bytes);
+  // Takes over a CUmemGenericAllocationHandle.
+  PartHandle(unsigned long long handle, uint64_t size_bytes)
+      : handle_(handle), size_bytes_(size_bytes) {}
+  PartHandle(PartHandle&& other) noexcept
       : handle_(std::exchange(other.handle_, 0)), size_bytes_(other.size_bytes_) {}
-  ImportedPart& operator=(ImportedPart&&) = delete;
-  ~ImportedPart();
+  PartHandle& operator=(PartHandle&&) = delete;
+  ~PartHandle();
 
   unsigned long long handle() const { return handle_; }  // A CUmemGenericAllocationHandle.
   // The size that was said. The driver refuses to map more than there is.
   uint64_t size_bytes() const { return size_bytes_; }
 
  private:
-  ImportedPart(unsigned long long handle, uint64_t size_bytes)
-      : handle_(handle), size_bytes_(size_bytes) {}
-
   unsigned long long handle_;
   uint64_t size_bytes_;
 };
@@ -60,10 +60,10 @@ class ImportedPart {
 // Mapping and unmapping may wait for the device.
 class MappedParts {
  public:
+  MappedParts() = default;  // Of nothing.
   // kInternal: the driver refuses, as it does for devices that do not reach each other;
   // kOutOfRange: the sizes are no sizes of memory.
-  static absl::StatusOr<MappedParts> Map(const Device& device,
-                                         absl::Span<const ImportedPart> parts);
+  static absl::StatusOr<MappedParts> Map(const Device& device, absl::Span<const PartHandle> parts);
   MappedParts(MappedParts&& other) noexcept
       : bytes_(std::exchange(other.bytes_, {})), mapped_bytes_(std::move(other.mapped_bytes_)) {}
   MappedParts& operator=(MappedParts&&) = delete;
@@ -77,6 +77,12 @@ class MappedParts {
   absl::Span<std::byte> bytes_;         // The addresses that are reserved.
   std::vector<uint64_t> mapped_bytes_;  // The size of each mapping, in order.
 };
+
+// Creates memory of that size at least, which other processes can map by its file and NICs can
+// reach. It may wait for the device.
+//
+// kUnimplemented: the device has no such memory; kInternal: the driver refuses.
+absl::StatusOr<MappedParts> CreateForOthers(const Device& device, uint64_t size_bytes);
 
 }  // namespace waybill
 

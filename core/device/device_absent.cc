@@ -14,8 +14,9 @@ absl::StatusOr<std::shared_ptr<Device>> Device::Open(int) { return FindGpu(); }
 
 absl::StatusOr<std::vector<CreatedPart>> FindCreatedParts(const MemorySpan&) { return FindGpu(); }
 absl::StatusOr<UniqueFd> ExportPart(const CreatedPart&) { return FindGpu(); }
-absl::StatusOr<ImportedPart> ImportedPart::Import(const UniqueFd&, uint64_t) { return FindGpu(); }
-absl::StatusOr<MappedParts> MappedParts::Map(const Device&, absl::Span<const ImportedPart>) {
+absl::StatusOr<PartHandle> PartHandle::Import(const UniqueFd&, uint64_t) { return FindGpu(); }
+absl::StatusOr<MappedParts> CreateForOthers(const Device&, uint64_t) { return FindGpu(); }
+absl::StatusOr<MappedParts> MappedParts::Map(const Device&, absl::Span<const PartHandle>) {
   return FindGpu();
 }
 
@@ -24,7 +25,7 @@ std::string UuidOfGpu(int) { return ""; }
 std::string NameOfGpu(int ordinal) { return "GPU " + std::to_string(ordinal); }
 
 // There is no object to call these on.
-ImportedPart::~ImportedPart() = default;
+PartHandle::~PartHandle() = default;
 MappedParts::~MappedParts() = default;
 Device::~Device() { std::abort(); }
 std::string Device::PciAddress() const { std::abort(); }

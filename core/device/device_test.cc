@@ -343,12 +343,12 @@ class CreatedMemoryTest : public DeviceTest {
     return {MemoryKind::kDevice, memory.data() + kBegin, kBytes};
   }
   // Imports each part, as another process does.
-  static absl::StatusOr<std::vector<ImportedPart>> Import(const NamedMemory& named) {
-    std::vector<ImportedPart> imported;
+  static absl::StatusOr<std::vector<PartHandle>> Import(const NamedMemory& named) {
+    std::vector<PartHandle> imported;
     for (const CreatedPart& part : named.parts()) {
       const absl::StatusOr<UniqueFd> file = ExportPart(part);
       if (!file.ok()) return file.status();
-      absl::StatusOr<ImportedPart> one = ImportedPart::Import(*file, part.size_bytes);
+      absl::StatusOr<PartHandle> one = PartHandle::Import(*file, part.size_bytes);
       if (!one.ok()) return one.status();
       imported.push_back(*std::move(one));
     }
@@ -369,7 +369,7 @@ TEST_F(CreatedMemoryTest, AllAllocationsUnderItAreOpenedSideBySide) {
   Stream stream = *other->MakeStream();
   std::optional<OpenedMemory> opened;
   {
-    const absl::StatusOr<std::vector<ImportedPart>> parts = Import(*named);
+    const absl::StatusOr<std::vector<PartHandle>> parts = Import(*named);
     ASSERT_TRUE(parts.ok()) << parts.status();
     EXPECT_EQ(OpenedMemory::Open(other, named->name(), 3 * CreatedMemory::kAllocationBytes, *parts)
                   .status()
@@ -426,18 +426,37 @@ TEST_F(CreatedMemoryTest, ADriverThatRefusesIsQuotedAndNothingIsLeft) {
   EXPECT_TRUE(absl::StartsWith(Import(named).status().message(),
                                "import an allocation of 2097152 bytes of another process: "));
   FakeCudaRefuse(kFakeCudaNone);
-  const std::vector<ImportedPart> parts = *Import(named);
+  const std::vector<PartHandle> parts = *Import(named);
   EXPECT_EQ(FakeCudaNow().handles, 3u);
   for (const FakeCudaStep step : {kFakeCudaReserve, kFakeCudaMap, kFakeCudaAllow}) {
     FakeCudaRefuse(step);
     const absl::Status status = OpenedMemory::Open(device_, named.name(), kBytes, parts).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-    EXPECT_TRUE(absl::StartsWith(
-        status.message(), "map 3 allocations of another process, 6291456 bytes, for GPU 0: "))
+    EXPECT_TRUE(absl::StartsWith(status.message(),
+                                 "map 3 allocations of cuMemCreate(), 6291456 bytes, for GPU 0: "))
         << status;
     EXPECT_EQ(FakeCudaNow().reserved, 1u);
     EXPECT_EQ(FakeCudaNow().allocations, 3u);
   }
+}
+
+TEST_F(CreatedMemoryTest, MemoryForOtherProcessesIsCreatedWhereTheDeviceHasIt) {
+  EXPECT_EQ(CreateForOthers(*device_, 5000).status().code(), absl::StatusCode::kUnimplemented);
+  FakeCudaSetAttribute(0, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1);
+  {
+    const absl::StatusOr<MappedParts> created = CreateForOthers(*device_, 5000);
+    ASSERT_TRUE(created.ok()) << created.status();
+    EXPECT_EQ(created->bytes().size(), CreatedMemory::kAllocationBytes);
+    const MemorySpan span = {MemoryKind::kDevice, created->bytes().data(), 5000};
+    ASSERT_TRUE(device_->Clear(span.data, span.size_bytes, stream_).ok());
+    ASSERT_TRUE(device_->Finish(stream_).ok());
+    const NamedMemory named = *NamedMemory::Create(span);
+    EXPECT_TRUE(OpenedMemory::Open(device_, named.name(), 5000, *Import(named)).ok());
+  }
+  EXPECT_EQ(FakeCudaNow().allocations, 0u);
+  FakeCudaRefuse(kFakeCudaMap);
+  EXPECT_EQ(CreateForOthers(*device_, 5000).status().code(), absl::StatusCode::kInternal);
+  FakeCudaSetAttribute(0, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 0);
 }
 
 // A peer says how large its allocations are, and need not be right.
@@ -445,8 +464,8 @@ TEST_F(CreatedMemoryTest, SizesThatAreNotThoseOfTheAllocationsAreRefused) {
   const CreatedMemory memory(1);
   const auto parts = *FindCreatedParts({MemoryKind::kDevice, memory.data(), 1});
   const auto open = [&](uint64_t said_bytes) {
-    std::vector<ImportedPart> imported;
-    imported.push_back(*ImportedPart::Import(*ExportPart(parts[0]), said_bytes));
+    std::vector<PartHandle> imported;
+    imported.push_back(*PartHandle::Import(*ExportPart(parts[0]), said_bytes));
     return MappedParts::Map(*device_, imported).status().code();
   };
   EXPECT_EQ(open(2 * CreatedMemory::kAllocationBytes), absl::StatusCode::kInternal);
@@ -455,8 +474,8 @@ TEST_F(CreatedMemoryTest, SizesThatAreNotThoseOfTheAllocationsAreRefused) {
   EXPECT_EQ(open(~uint64_t{0}), absl::StatusCode::kOutOfRange);
   EXPECT_EQ(open(CreatedMemory::kAllocationBytes), absl::StatusCode::kOk);
   // A file that is none of an allocation, and none at all.
-  EXPECT_FALSE(ImportedPart::Import(UniqueFd(dup(STDIN_FILENO)), 4096).ok());
-  EXPECT_EQ(ImportedPart::Import(UniqueFd(), 4096).status().code(),
+  EXPECT_FALSE(PartHandle::Import(UniqueFd(dup(STDIN_FILENO)), 4096).ok());
+  EXPECT_EQ(PartHandle::Import(UniqueFd(), 4096).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 

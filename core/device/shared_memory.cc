@@ -73,7 +73,7 @@ NamedMemory::~NamedMemory() {
 
 absl::StatusOr<OpenedMemory> OpenedMemory::Open(std::shared_ptr<Device> device,
                                                 const SharedMemoryName& name, uint64_t size_bytes,
-                                                absl::Span<const ImportedPart> parts) {
+                                                absl::Span<const PartHandle> parts) {
   if (name.part_count > 0) {
     WAYBILL_ASSIGN_OR_RETURN(MappedParts mapped, MappedParts::Map(*device, parts));
     const absl::Span<std::byte> bytes = mapped.bytes();

@@ -66,7 +66,7 @@ class OpenedMemory {
   // shorter than that.
   static absl::StatusOr<OpenedMemory> Open(std::shared_ptr<Device> device,
                                            const SharedMemoryName& name, uint64_t size_bytes,
-                                           absl::Span<const ImportedPart> parts = {});
+                                           absl::Span<const PartHandle> parts = {});
   OpenedMemory(OpenedMemory&& other) noexcept
       : device_(std::move(other.device_)),
         mapping_(std::exchange(other.mapping_, nullptr)),

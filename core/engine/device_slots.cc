@@ -9,21 +9,31 @@ namespace waybill {
 absl::StatusOr<std::unique_ptr<DeviceSlots>> DeviceSlots::Create(Fabric* fabric,
                                                                  std::shared_ptr<Device> device,
                                                                  uint64_t size_bytes) {
+  if (absl::StatusOr<MappedParts> created = CreateForOthers(*device, size_bytes); created.ok()) {
+    const absl::Span<std::byte> bytes = created->bytes().first(size_bytes);
+    std::unique_ptr<DeviceSlots> slots(new DeviceSlots(fabric, device, bytes, *std::move(created)));
+    if (slots->Register().ok()) return slots;
+  }
   WAYBILL_ASSIGN_OR_RETURN(void* const memory, device->Allocate(size_bytes));
-  std::unique_ptr<DeviceSlots> slots(
-      new DeviceSlots(fabric, std::move(device), {static_cast<std::byte*>(memory), size_bytes}));
+  std::unique_ptr<DeviceSlots> slots(new DeviceSlots(
+      fabric, std::move(device), {static_cast<std::byte*>(memory), size_bytes}, MappedParts()));
+  WAYBILL_RETURN_IF_ERROR(slots->Register());
+  return slots;
+}
+
+absl::Status DeviceSlots::Register() {
   // Nobody needs the dma-buf once it is registered.
   const ExportedMemory exported =
-      slots->device_->Export({MemoryKind::kDevice, slots->bytes_.data(), size_bytes});
+      device_->Export({MemoryKind::kDevice, bytes_.data(), bytes_.size()});
   WAYBILL_ASSIGN_OR_RETURN(const Region region,
-                           fabric->RegisterSource(exported.span, "staging slots of a GPU"));
-  slots->region_ = region.id;
-  return slots;
+                           fabric_.RegisterSource(exported.span, "staging slots of a GPU"));
+  region_ = region.id;
+  return absl::OkStatus();
 }
 
 DeviceSlots::~DeviceSlots() {
   if (region_ != RegionId::kNone) (void)fabric_.Release(region_);
-  device_->Free(bytes_.data());
+  if (created_.bytes().empty()) device_->Free(bytes_.data());
 }
 
 }  // namespace waybill

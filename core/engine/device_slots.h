@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "core/device/created_memory.h"
 #include "core/device/device.h"
 #include "core/fabric/fabric.h"
 
@@ -18,7 +19,9 @@ namespace waybill {
 class DeviceSlots {
  public:
   // Allocates as many bytes as the slots have on the host, and registers them with the fabric,
-  // which outlives them. Fails where no network can read them, and where the device has no room.
+  // which outlives them. Other processes can open them also where they have PID namespaces of their
+  // own, if the device has memory for that. Fails where no network can read them, and where the
+  // device has no room.
   static absl::StatusOr<std::unique_ptr<DeviceSlots>> Create(Fabric* fabric,
                                                              std::shared_ptr<Device> device,
                                                              uint64_t size_bytes);
@@ -30,11 +33,14 @@ class DeviceSlots {
   absl::Span<std::byte> bytes() const { return bytes_; }
 
  private:
-  DeviceSlots(Fabric* fabric, std::shared_ptr<Device> device, absl::Span<std::byte> bytes)
-      : fabric_(*fabric), device_(std::move(device)), bytes_(bytes) {}
+  DeviceSlots(Fabric* fabric, std::shared_ptr<Device> device, absl::Span<std::byte> bytes,
+              MappedParts created)
+      : fabric_(*fabric), device_(std::move(device)), created_(std::move(created)), bytes_(bytes) {}
+  absl::Status Register();
 
   Fabric& fabric_;
   const std::shared_ptr<Device> device_;
+  const MappedParts created_;  // Of nothing, if the memory was allocated.
   const absl::Span<std::byte> bytes_;
   RegionId region_ = RegionId::kNone;
 };

@@ -49,9 +49,11 @@ namespace waybill::kernels::cuda {
   X(cuMemAddressFree)               \
   X(cuMemAddressReserve)            \
   X(cuMemAlloc)                     \
+  X(cuMemCreate)                    \
   X(cuMemExportToShareableHandle)   \
   X(cuMemFree)                      \
   X(cuMemGetAddressRange)           \
+  X(cuMemGetAllocationGranularity)  \
   X(cuMemGetHandleForAddressRange)  \
   X(cuMemHostRegister)              \
   X(cuMemHostUnregister)            \

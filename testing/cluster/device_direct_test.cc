@@ -121,7 +121,8 @@ TEST_P(DirectNetworkTest, FromGpuToGpuNoWeightsCrossTheHost) {
 TEST_P(DirectNetworkTest, MemoryOfSeveralAllocationsIsReadAndWrittenWhereItIs) {
   for (const bool ordered : {true, false}) {
     SayOfGpu(/*exports_dmabuf=*/true, ordered, /*has_flush=*/!ordered);
-    ClusterOptions options = InPlace({.trainers = 2});
+    FakeCudaSayOfFiles(0, ordered);  // The slots are of either kind.
+    ClusterOptions options = InPlace({.trainers = 1, .workers = 1});
     const auto tensors = std::make_shared<SegmentMemory>();
     const auto engine = std::make_shared<SegmentMemory>();
     options.trainer_memory = tensors;
@@ -272,6 +273,23 @@ TEST_F(SegmentTest, TensorsThatWereNotCreatedForOtherProcessesGoThroughSlotsOnTh
   ExpectSlotsOnTheGpu("register \"weights\": no other process can open byte 0 of ");
 }
 
+// Other processes open such slots also where they have PID namespaces of their own.
+TEST_F(SegmentTest, SlotsAreCreatedForOtherProcessesWhereTheGpuHasSuchMemory) {
+  FakeCudaSayOfFiles(0, true);
+  for (const FakeCudaStep step : {kFakeCudaNone, kFakeCudaExport}) {
+    FakeCudaRefuse(step);  // Where nothing is exported, allocated ones take their place.
+    const uint64_t before = FakeCudaNow().reserved;
+    MakeJob(/*trainers=*/1, CreatedMemory::Exportable::kNo);
+    const uint64_t of_tensors = 1, of_workers = 2 * cluster_->worker_manifest(0).region_count();
+    EXPECT_EQ(FakeCudaNow().reserved - before,
+              of_tensors + of_workers + (step == kFakeCudaNone ? 1 : 0));
+    ExpectSlotsOnTheGpu("register \"weights\": no other process can open byte 0 of ");
+    cluster_.reset();
+    options_ = {};
+  }
+  FakeCudaSayOfFiles(0, false);
+}
+
 TEST_F(SegmentTest, TensorsThatTheDriverDoesNotExportGoThroughSlotsOnTheGpu) {
   FakeCudaRefuse(kFakeCudaExport);
   MakeJob(/*trainers=*/1);
@@ -288,7 +306,7 @@ TEST_F(SegmentTest, TensorsThatTheWorkerCannotOpenGoThroughSlotsOnTheGpu) {
     ASSERT_EQ(cluster_->Connect().message(), "");  // With lanes of their own.
     ExpectSlotsOnTheGpu(step == kFakeCudaImport
                             ? "import an allocation of 2097152 bytes of another process: "
-                            : "map 1 allocations of another process, 2097152 bytes, for GPU 0: ");
+                            : "map 1 allocations of ");
     cluster_.reset();
   }
 }
@@ -316,7 +334,7 @@ TEST_F(SegmentTest, AnUpdateFailsWhenAnImportFailsAndNothingStaysMapped) {
     FakeCudaRefuse(step);
     cluster_->FillTrainers(1);
     const absl::Status status = cluster_->Publish(1);
-    EXPECT_TRUE(absl::StrContains(status.message(), "of another process")) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), "allocation")) << status;
     EXPECT_EQ(FakeCudaNow().reserved, before.reserved);
     EXPECT_EQ(FakeCudaNow().handles, before.handles);
     FakeCudaRefuse(kFakeCudaNone);

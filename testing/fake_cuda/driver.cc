@@ -247,7 +247,7 @@ FAKE cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigned fl
   if (of.process == getpid()) return CUDA_ERROR_INVALID_CONTEXT;
   if (of.instance != MigInstance()) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return CUDA_ERROR_INVALID_VALUE;
-  if (IsToFail()) return CUDA_ERROR_OPERATING_SYSTEM;
+  if (IsToFail() || refused == kFakeCudaOpen) return CUDA_ERROR_OPERATING_SYSTEM;
   std::byte* const mapping = FakeMemory::Get().Open(of, current.back()->device);
   *address = reinterpret_cast<CUdeviceptr>(mapping);
   return mapping == nullptr ? CUDA_ERROR_MAP_FAILED : CUDA_SUCCESS;
@@ -507,6 +507,11 @@ extern "C" __attribute__((visibility("default"))) void FakeCudaSayOfNics(int dev
                                      : CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE);
   FakeCudaSetAttribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS,
                        has_flush ? CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST : 0);
+}
+extern "C" __attribute__((visibility("default"))) void FakeCudaSayOfFiles(int device,
+                                                                          bool has_files) {
+  FakeCudaSetAttribute(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+                       has_files ? 1 : 0);
 }
 extern "C" __attribute__((visibility("default"))) void FakeCudaCapture(CUstream_st* stream,
                                                                        bool is_captured) {

@@ -21,7 +21,8 @@ struct FakeCudaUse {
   uint64_t reserved;  // Ranges of addresses of cuMemAddressReserve().
 };
 
-// What another process does with memory of cuMemCreate(), or has done for it.
+// What another process does to have memory, or has done for it. All but the last are of memory of
+// cuMemCreate().
 enum FakeCudaStep {
   kFakeCudaNone,
   kFakeCudaRetain,   // Finding the handle of what is mapped.
@@ -30,6 +31,7 @@ enum FakeCudaStep {
   kFakeCudaReserve,  // Reserving addresses.
   kFakeCudaMap,      // Mapping it there.
   kFakeCudaAllow,    // Letting a device use the addresses.
+  kFakeCudaOpen,     // Opening a handle of other memory, as between PID namespaces.
 };
 
 extern "C" {
@@ -38,6 +40,8 @@ void FakeCudaSetAttribute(int device, int attribute, int value);
 // The same of what matters to NICs: exports dma-bufs, lets kernels see what NICs write without a
 // flush, has a flush.
 void FakeCudaSayOfNics(int device, bool exports_dmabuf, bool orders_writes, bool has_flush);
+// And whether it has memory of cuMemCreate() with files.
+void FakeCudaSayOfFiles(int device, bool has_files);
 // Puts fresh pages under the allocation at that address of a GPU, as an engine that sleeps and
 // wakes.
 void FakeCudaRemap(void* memory);

@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ import waybill
 
 CUDA = 2  # DLPack's type of device.
 GRANULARITY = 2 << 20  # Of cuMemCreate().
+FAKE_CUDA_OPEN = 7  # kFakeCudaOpen: opening a handle.
 # The driver by the name that the library opens it by: it takes the one that is there.
 driver = ctypes.CDLL("testing/fake_cuda/libcuda.so.1")
 HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -280,38 +280,63 @@ def test_another_process_reads_a_trainers_gpu_and_writes_its_own(kind):
             )
 
 
-@pytest.mark.parametrize("kind", ["allocate", "segment"])
-@pytest.mark.parametrize("instances", ["same", "different"])
-def test_mig_instances_open_no_memory_of_each_other(kind, instances):
-    """A process sees one instance only: the trainer and the worker are processes of their own."""
+def update_between_processes(kind, trainers, workers):
+    """Publishes once. Returns the path of the lane, and how many bytes the worker's GPU got from the host's memory.
+
+    The trainer and the worker are processes of their own, with these variables in their environments.
+    """
+    pipe, path = subprocess.PIPE, os.pathsep.join(sys.path)
+    environment = {**os.environ, "PYTHONPATH": path}
     with Job() as job:
         command = [sys.executable, __file__, job.controller.address, kind]
-        pipe, path = subprocess.PIPE, os.pathsep.join(sys.path)
-        environment = {**os.environ, "PYTHONPATH": path, "FAKE_CUDA_MIG": "1"}
-        other = {**environment, "FAKE_CUDA_MIG": "1" if instances == "same" else "2"}
         with (
-            subprocess.Popen([*command, "worker"], stdin=pipe, stdout=pipe, env=other) as worker,
-            subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment) as trainer,
+            subprocess.Popen(
+                [*command, "worker"], stdin=pipe, stdout=pipe, env={**environment, **workers}
+            ) as worker,
+            subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, env={**environment, **trainers}
+            ) as trainer,
         ):
             trainer.stdin.write(b"go on\n")
             trainer.stdin.flush()
             assert trainer.stdout.readline() == b"shown\n"
             path = trainer.communicate()[0].decode().strip()
-            expected, copied = "local: shared memory, also of GPUs", 0
-            if instances == "different":
-                reason = "map|open" if kind == "allocate" else "import"
-                expected, copied = (
-                    f"local: shared memory; tensors are staged: ({reason}) .*",
-                    LONG_WEIGHTS.nbytes,
-                )
-            assert re.fullmatch(expected, path), path
-            assert worker.communicate(b"go on\n")[0] == f"{copied}\n".encode()
+            copied = int(worker.communicate(b"go on\n")[0])
             assert (worker.wait(PATIENCE), trainer.wait(PATIENCE)) == (0, 0)
+            return path, copied
+
+
+@pytest.mark.parametrize("kind", ["allocate", "segment"])
+def test_processes_on_one_mig_instance_open_each_others_memory(kind):
+    instance = {"FAKE_CUDA_MIG": "1"}
+    path, copied = update_between_processes(kind, instance, instance)
+    assert (path, copied) == ("local: shared memory, also of GPUs", 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [("allocate", "open memory of another process: "), ("segment", "import an allocation of ")],
+)
+def test_between_mig_instances_all_goes_through_the_hosts_memory(kind, reason):
+    path, copied = update_between_processes(kind, {"FAKE_CUDA_MIG": "1"}, {"FAKE_CUDA_MIG": "2"})
+    assert path.startswith(f"local: shared memory; tensors are staged: {reason}"), path
+    assert copied == LONG_WEIGHTS.nbytes
+
+
+def test_without_a_common_pid_namespace_tensors_go_through_slots_on_the_gpu():
+    path, copied = update_between_processes(
+        "allocate", {"HAS_FILES": "1"}, {"OPENS_NO_HANDLES": "1"}
+    )
+    assert path.startswith(
+        "local: shared memory, also of GPUs; tensors are staged: open memory of another process: "
+    ), path
+    assert copied == 0
 
 
 def be_the_worker(controller, kind):
     """In a process of its own: shows one version, and says how many bytes came from the host's memory."""
     driver.FakeCudaSayOfNics(0, False, True, False)
+    driver.FakeCudaRefuse(FAKE_CUDA_OPEN if "OPENS_NO_HANDLES" in os.environ else 0)
     with (
         Gpu() as gpu,
         waybill.Worker(controller, mode="in-place", fabric="local", ask=()) as worker,
@@ -328,6 +353,7 @@ def be_the_worker(controller, kind):
 
 def be_the_trainer(controller, kind):
     """In a process of its own: a version for each line that comes."""
+    driver.FakeCudaSayOfFiles(0, "HAS_FILES" in os.environ)
     with Gpu() as gpu, waybill.Trainer(controller, fabric="local") as trainer:
         source = gpu.array(LONG_WEIGHTS, getattr(gpu, kind))
         trainer.add("weight", source)

@@ -37,7 +37,7 @@ absl::Status GpuReader::Try(const SharedMemoryName& probe) const {
 
 absl::Status GpuReader::TryPart(const UniqueFd& file, uint64_t size_bytes) const {
   if (receiver_ == nullptr) return NoReceiver();
-  WAYBILL_ASSIGN_OR_RETURN(const ImportedPart part, ImportedPart::Import(file, size_bytes));
+  WAYBILL_ASSIGN_OR_RETURN(const PartHandle part, PartHandle::Import(file, size_bytes));
   return MappedParts::Map(*receiver_, {&part, 1}).status();
 }
 

@@ -30,9 +30,9 @@ struct PeerRegion {
   UniqueFd fd;  // The peer's pages, until they are mapped.
   bool has_pages = false;
   SharedMemoryName gpu_memory;
-  std::vector<ImportedPart> parts;  // Of that, until they are mapped.
-  absl::Status parts_status;        // Not OK: a part could not be imported.
-  bool revoked = false;             // Its mapping stays until its import ends.
+  std::vector<PartHandle> parts;  // Of that, until they are mapped.
+  absl::Status parts_status;      // Not OK: a part could not be imported.
+  bool revoked = false;           // Its mapping stays until its import ends.
   std::optional<SharedPages> mapping;
   std::optional<OpenedMemory> opened;
 
@@ -121,7 +121,7 @@ class LocalLane {
   std::string peer_;
   uint64_t secret_;
   std::map<uint64_t, PeerRegion> granted_by_peer_;  // By key.
-  std::vector<ImportedPart> next_parts_;            // Of the region that is granted next.
+  std::vector<PartHandle> next_parts_;              // Of the region that is granted next.
   absl::Status next_parts_status_;
   std::deque<Unsent> unsent_;
   size_t unsent_dones_ = 0;
