@@ -167,9 +167,9 @@ TEST(Device, APublishWhoseEventDoesNotComeEndsAtItsDeadline) {
       WAYBILL_OK);
   waybill_event_t event = job.Await(WAYBILL_EVENT_PUBLISHED);
   EXPECT_EQ(event.status, WAYBILL_DEADLINE_EXCEEDED);
-  EXPECT_THAT(
-      waybill_error_message(event.error),
-      HasSubstr("publish version 1: not sent by its deadline; GPU 0 has not reached its event"));
+  EXPECT_THAT(waybill_error_message(event.error),
+              HasSubstr("publish version 1: not sent by its deadline; GPU 0 "
+                        "(GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae00) has not reached its event"));
   waybill_event_release(&event);
   busy.Release();
   job.Publish(1);  // It was not published, so it still can be.
@@ -299,6 +299,12 @@ TEST(Device, MemoryThatIsNotWhatItIsSaidToBeIsRefused) {
   const CallResult result = TakeError(status, error);
   EXPECT_EQ(result.status, WAYBILL_INVALID_ARGUMENT);
   EXPECT_THAT(result.message, HasSubstr("\"w\": no memory of a GPU: the driver does not know it"));
+  GpuMemory memory;
+  options.data = memory.Allocate(64);
+  FakeCudaMakeManaged(options.data);
+  const waybill_status_t managed = waybill_region_create(context, &options, &region, &error);
+  EXPECT_THAT(TakeError(managed, error).message,
+              HasSubstr("\"w\": no memory of a GPU: it is managed memory of GPU 0 (GPU-a0"));
   waybill_context_destroy(context);
 }
 

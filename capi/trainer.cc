@@ -11,6 +11,7 @@
 #include "capi/struct_size.h"
 #include "core/control/trainer_client.h"
 #include "core/device/device.h"
+#include "core/device/gpu_survey.h"
 #include "core/protocol/timeouts.h"
 
 namespace waybill::capi {
@@ -49,7 +50,7 @@ class TrainerObject final : public Rank {
         return absl::InvalidArgumentError(
             "after_event is given, and no region is memory of a device; wait for it yourself");
       }
-      command.waits_for = absl::StrCat("GPU ", device_->ordinal(), " has not reached its event");
+      command.waits_for = absl::StrCat(NameOfGpu(device_->ordinal()), " has not reached its event");
     }
     const uint64_t token = NewToken(user_token);
     const auto proceed = [shared = shared_, token] {

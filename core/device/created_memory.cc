@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/device/gpu_survey.h"
 #include "kernels/cuda/driver_functions.h"
 
 namespace waybill {
@@ -93,7 +94,7 @@ absl::StatusOr<MappedParts> MappedParts::Map(const Device& device,
     size_bytes += part.size_bytes();
   }
   const std::string what = absl::StrCat("map ", parts.size(), " allocations of cuMemCreate(), ",
-                                        size_bytes, " bytes, for GPU ", device.ordinal());
+                                        size_bytes, " bytes, for ", NameOfGpu(device.ordinal()));
   CUdeviceptr begin = 0;
   WAYBILL_RETURN_IF_ERROR(Check(what, Driver()->cuMemAddressReserve_fn(&begin, size_bytes,
                                                                        /*alignment=*/0, /*addr=*/0,
@@ -126,8 +127,8 @@ MappedParts::~MappedParts() {
 }
 
 absl::StatusOr<MappedParts> CreateForOthers(const Device& device, uint64_t size_bytes) {
-  const std::string what = absl::StrCat("create ", size_bytes, " bytes of GPU ", device.ordinal(),
-                                        " for other processes");
+  const std::string what = absl::StrCat("create ", size_bytes, " bytes of ",
+                                        NameOfGpu(device.ordinal()), " for other processes");
   CUdevice handle = 0;
   int has_files = 0, has_rdma = 0;
   WAYBILL_RETURN_IF_ERROR(Check(what, Driver()->cuDeviceGet_fn(&handle, device.ordinal())));

@@ -181,7 +181,7 @@ ExportedMemory Device::Export(const MemorySpan& memory) {
 absl::Status Device::ExportDmabuf(ExportedMemory& exported) {
   MemorySpan& span = exported.span;
   const std::string what =
-      absl::StrCat("export ", span.size_bytes, " bytes of GPU ", ordinal_, " as a dma-buf");
+      absl::StrCat("export ", span.size_bytes, " bytes of ", NameOfGpu(ordinal_), " as a dma-buf");
   if (AttributeOf(handle_, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) == 0) {
     return absl::UnimplementedError(
         absl::StrCat(what, ": its driver does not (the open kernel modules do)"));

@@ -432,8 +432,8 @@ TEST_F(CreatedMemoryTest, ADriverThatRefusesIsQuotedAndNothingIsLeft) {
     FakeCudaRefuse(step);
     const absl::Status status = OpenedMemory::Open(device_, named.name(), kBytes, parts).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-    EXPECT_TRUE(absl::StartsWith(status.message(),
-                                 "map 3 allocations of cuMemCreate(), 6291456 bytes, for GPU 0: "))
+    EXPECT_TRUE(absl::StartsWith(
+        status.message(), "map 3 allocations of cuMemCreate(), 6291456 bytes, for GPU 0 (GPU-a0"))
         << status;
     EXPECT_EQ(FakeCudaNow().reserved, 1u);
     EXPECT_EQ(FakeCudaNow().allocations, 3u);

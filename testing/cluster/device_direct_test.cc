@@ -506,6 +506,17 @@ TEST_F(DirectTest, AFabricThatReachesHostMemoryOnlyIsNamedWithTheRemedy) {
             "fabric reaches host memory only; use shadow-copy");
 }
 
+TEST_F(LocalDirectTest, MemoryOfAnotherGpuThanTheRanksIsNamed) {
+  DeviceMemory first(0), second(1);
+  const auto local = *MakeLocalFabric();
+  ASSERT_TRUE(local->Register(first.Allocate(8), "a").ok());
+  EXPECT_EQ(local->Register(second.Allocate(8), "b").status(),
+            absl::InvalidArgumentError(
+                "register \"b\": it is memory of GPU 1 (GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae01), "
+                "and the rank receives in that of GPU 0 "
+                "(GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae00); join with a rank for each GPU"));
+}
+
 TEST_F(DirectTest, AGpuThatSaysNotWhenWritesAreSeenIsRefused) {
   SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/false, /*has_flush=*/false);
   network_.Host("a").AddDevice("mlx5_0");

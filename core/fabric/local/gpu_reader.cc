@@ -2,7 +2,9 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/device/gpu_survey.h"
 
 namespace waybill::local {
 namespace {
@@ -21,9 +23,10 @@ absl::Status GpuReader::ReceiveIn(const MemorySpan& memory) {
   WAYBILL_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, OpenDeviceOf({memory}));
   if (device == nullptr) return absl::OkStatus();
   if (receiver_ != nullptr) {
-    return receiver_->ordinal() == device->ordinal()
-               ? absl::OkStatus()
-               : absl::InvalidArgumentError("the local fabric receives on another GPU");
+    if (receiver_->ordinal() == device->ordinal()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "it is memory of ", NameOfGpu(device->ordinal()), ", and the rank receives in that of ",
+        NameOfGpu(receiver_->ordinal()), "; join with a rank for each GPU"));
   }
   WAYBILL_ASSIGN_OR_RETURN(stream_, device->MakeStream());
   receiver_ = std::move(device);
