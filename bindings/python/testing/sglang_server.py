@@ -1,0 +1,48 @@
+"""A server with SGLang's HTTP interface, as far as Waybill uses it. It calls the custom weight loader in this process."""
+
+import base64
+import json
+import pickle
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+from waybill.integrations.sglang import receive
+
+
+class Server(ThreadingHTTPServer):
+    """Answers as an SGLang server of one rank. `failing` maps a path to the text of an error."""
+
+    def __init__(self, model):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.model, self.calls, self.failing = model, [], {}
+        Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self._answer(200, {"tp_size": 1})
+
+    def do_POST(self):
+        path = self.path.lstrip("/")
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.calls.append(path)
+        if path in self.server.failing:
+            self._answer(400, {"success": False, "message": self.server.failing[path]})
+            return
+        if path == "update_weights_from_tensor":
+            assert body["load_format"] == "waybill.integrations.sglang.receive"
+            (payload,) = body["serialized_named_tensors"]
+            receive(self.server.model, pickle.loads(base64.b64decode(payload)))
+        self._answer(200, {"success": True, "message": "Success"})
+
+    def _answer(self, code, body):
+        self.send_response(code)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, *_):
+        pass
