@@ -28,7 +28,7 @@ CASES = {
     "qwen3": ("tiny-qwen3", {}),
     "qwen3-tp2": ("tiny-qwen3", {"tp_size": 2}),
     "moe": ("tiny-qwen3-moe", {}),
-    "moe-ep2": ("tiny-qwen3-moe", {"tp_size": 2, "ep_size": 2}),
+    "moe-tp2": ("tiny-qwen3-moe", {"tp_size": 2}),
     "deepseek": ("tiny-deepseek-v3-bf16", {}),
     "qwen3-served": ("tiny-qwen3", {}),
 }

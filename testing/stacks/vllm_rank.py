@@ -89,8 +89,10 @@ def be_alone(rank, world):
 
 
 @contextlib.contextmanager
-def rank_of(name, tp, rank, *, experts_parallel=False, dtype=torch.bfloat16, gpu=False):
-    """The model of one rank, in a process that has made none before."""
+def rank_of(
+    name, tp, rank, *, experts_parallel=False, dtype=torch.bfloat16, gpu=False, device="meta"
+):
+    """Yields the model of one rank, on a device, in a process that has made none before."""
     load_standins()
     pretend_platform(gpu)
     be_alone(rank, tp)
@@ -126,6 +128,6 @@ def rank_of(name, tp, rank, *, experts_parallel=False, dtype=torch.bfloat16, gpu
             )  # fmt: skip
             state.initialize_model_parallel(tp, backend="fake")
             torch.set_default_dtype(dtype)
-            with torch.device("meta"):
+            with torch.device(device):
                 model = initialize_model(config)
             yield model

@@ -1,9 +1,11 @@
 """Records what vLLM's own load_weights() copies, for one rank of a model.
 
     python vllm_recordings.py golden      compares tiny models with maps that were read from loaded ones, every element
+    python vllm_recordings.py quantised   sends BF16 weights to tiny FP8 models, and compares every byte with loading the
+                                          quantised checkpoint
     python vllm_recordings.py sizes       records models of real size, and prints a table
 
-Each model is made in a process of its own: vLLM has one a process. `run` prepares the environment.
+Each model is made in its own process, because vLLM can make one per process. `run` prepares the environment.
 """
 
 import argparse
@@ -11,6 +13,7 @@ import json
 import resource
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -25,6 +28,12 @@ GOLDEN = [
     ("tiny-qwen3-moe", 4, 0, False),
     ("tiny-qwen3-moe", 4, 2, True),
     ("tiny-deepseek-v3-bf16", 4, 3, False),
+]
+QUANTISED = [
+    ("tiny-qwen3-moe-fp8", 1, 0, False),
+    ("tiny-qwen3-moe-fp8", 2, 1, False),
+    ("tiny-qwen3-moe-fp8", 2, 0, True),
+    ("tiny-deepseek-v3-fp8", 2, 1, False),
 ]
 SIZES = [
     ("qwen3-235b-a22b", 8, 3, False),
@@ -71,6 +80,99 @@ def compare(name, tp, rank, experts_parallel):
     print(f"{file}: {sum(map(len, wanted.values()))} elements of {len(wanted)} parameters")
 
 
+def quantise(tensors, names):
+    """Returns an FP8 checkpoint of whole tensors, by vLLM's formula: a block's scale is its largest magnitude over 448, and
+    its elements are multiplied by the reciprocal of the scale."""
+    import torch
+
+    made = dict(tensors)
+    for name in names:
+        tensor = tensors[name].float()
+        rows, columns = (-(-n // 128) for n in tensor.shape)
+        padded = torch.zeros(rows * 128, columns * 128, dtype=torch.float32)
+        padded[: tensor.shape[0], : tensor.shape[1]] = tensor
+        blocks = padded.reshape(rows, 128, columns, 128)
+        scales = blocks.abs().amax(dim=(1, 3), keepdim=True) / 448
+        codes = (blocks * (1 / scales)).reshape(padded.shape)[: tensor.shape[0], : tensor.shape[1]]
+        made[name] = codes.to(torch.float8_e4m3fn)
+        made[f"{name}_scale_inv"] = scales.reshape(rows, columns)
+    return made
+
+
+def send(name, tp, rank, experts_parallel):
+    """Ends the program unless FP8 parameters equal those of vLLM's own load of the quantised checkpoint."""
+    import torch
+    import waybill
+    from checkpoints import checkpoint_of
+    from vllm_rank import rank_of
+    from waybill.dtypes import NAMES, dtype_number
+    from waybill.integrations import fp8_blocks
+    from waybill.torch import meta_twin, record
+
+    checkpoint = checkpoint_of(name)
+    generator = torch.Generator().manual_seed(1)
+    weights = {
+        tensor: torch.randn(shape, generator=generator).to(
+            torch.bfloat16 if dtype == "float8_e4m3fn" else getattr(torch, dtype)
+        )
+        for tensor, (shape, dtype) in checkpoint.items()
+        if not tensor.endswith("_scale_inv")
+    }
+    described = {n: (tuple(t.shape), NAMES[dtype_number(t.dtype)]) for n, t in weights.items()}
+    named = {tensor for tensor, (_, dtype) in checkpoint.items() if dtype == "float8_e4m3fn"}
+    options = {"experts_parallel": experts_parallel, "gpu": True, "device": "cpu"}
+    with rank_of(name, tp, rank, **options) as model:
+        twin = meta_twin(model)
+        targets = dict(twin.named_parameters())
+        recording, quantised = fp8_blocks.record_quantised(
+            lambda its, optional: record(
+                twin.load_weights, its, targets, skip=SKIP, optional=optional
+            ),
+            described,
+            targets,
+        )
+        assert quantised <= named, sorted(quantised - named)[:5]
+        model.load_weights(iter(quantise(weights, named).items()))
+        parameters = dict(model.named_parameters())
+        parts = recording.parts()
+        wanted = {target: parameters[target].detach().clone() for target in parts}
+        with waybill.Controller(listen="127.0.0.1:0") as controller:
+            trainer = waybill.Trainer(controller.address, rank=0, world=1)
+            worker = waybill.Worker(controller.address, rank=0, world=1, mode="in-place", ask=())
+            for tensor, values in weights.items():
+                trainer.add(tensor, values)
+            for target, its in parts.items():
+                parameters[target].data.view(torch.uint8).zero_()
+                worker.add(
+                    target,
+                    parameters[target],
+                    parts=fp8_blocks.parts_on_the_way(its, described, quantised),
+                )
+            join = threading.Thread(target=worker.join, args=(60,))
+            join.start()
+            trainer.join(60)
+            join.join()
+            trainer.publish(1, deadline=60).committed.wait(60)
+            trainer.close()
+            worker.close()
+    wrong = [
+        target
+        for target, expected in wanted.items()
+        if not torch.equal(
+            parameters[target].data.contiguous().view(torch.uint8),
+            expected.contiguous().view(torch.uint8),
+        )
+    ]
+    if wrong:
+        raise SystemExit(
+            f"{name} tp{tp} rank {rank}: {len(wrong)} of {len(wanted)} differ: {wrong[:5]}"
+        )
+    scales = sum(target.endswith("scale_inv") for target in wanted)
+    print(
+        f"{name} tp{tp} rank {rank}: {len(wanted)} parameters, {scales} of them scales, byte for byte"
+    )
+
+
 def measure(name, tp, rank, experts_parallel):
     from checkpoints import checkpoint_of, config_of
     from vllm_rank import rank_of
@@ -96,14 +198,18 @@ def measure(name, tp, rank, experts_parallel):
     )
 
 
+# What is done for which models.
+CASES = {"golden": (compare, GOLDEN), "quantised": (send, QUANTISED), "sizes": (measure, SIZES)}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["golden", "sizes"])
+    parser.add_argument("what", choices=[*CASES])
     parser.add_argument("one", nargs="*", help="one case, in this process: name, TP, rank, ep or -")
     given = parser.parse_args()
     if given.one:
         name, tp, rank, experts = given.one
-        run = compare if given.what == "golden" else measure
+        run, _ = CASES[given.what]
         run(name, int(tp), int(rank), experts == "ep")
         return
     if given.what == "sizes":
@@ -112,7 +218,7 @@ def main():
         )
         print("|---|--:|--:|--:|--:|--:|--:|--:|")
     failed = 0
-    for name, tp, rank, experts in GOLDEN if given.what == "golden" else SIZES:
+    for name, tp, rank, experts in CASES[given.what][1]:
         case = [name, str(tp), str(rank), "ep" if experts else "-"]
         command = [sys.executable, __file__, given.what, *case]
         failed += subprocess.run(command, stdin=subprocess.DEVNULL).returncode != 0

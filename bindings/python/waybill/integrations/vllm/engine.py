@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +17,9 @@ from vllm.distributed.weight_transfer.base import (  # type: ignore[import-not-f
 
 from waybill.dtypes import NAMES, dtype_number
 from waybill.errors import FailedPrecondition, Unimplemented, WaybillError
+from waybill.integrations import fp8_blocks
 from waybill.integrations.vllm import layers
-from waybill.parts import Padding
+from waybill.parts import AnyPart, Padding
 from waybill.recording import Recording
 from waybill.torch import record
 from waybill.worker import Worker
@@ -115,20 +117,44 @@ class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
             if name not in parameters
         ]
         with layers.as_loaded(self.model) as targets:
-            recording = self._record(tensors, targets, [*COMPUTED, *tied])
+            recording, quantised = self._record_all(tensors, targets, [*COMPUTED, *tied])
         self._tied = [self.model.get_submodule(name.rpartition(".")[0]) for name in tied]
-        self._add(worker, recording, targets)
+        parts = {
+            name: fp8_blocks.parts_on_the_way(its, tensors, quantised)
+            for name, its in recording.parts().items()
+        }
+        self._add(worker, recording, parts, targets)
         worker.join(deadline)
 
+    def _record_all(
+        self, tensors: fp8_blocks.Tensors, targets: dict[str, Any], skip: list[str]
+    ) -> tuple[Recording, Collection[str]]:
+        """Records the loader, and returns the tensors that trainers have to quantise, which the engine serves in block FP8."""
+        blocks = getattr(self.vllm_config.quant_config, "weight_block_size", None)
+        if blocks is None or fp8_blocks.has_scales(tensors):
+            return self._record(tensors, targets, skip), ()
+        if tuple(blocks) != (fp8_blocks.BLOCK, fp8_blocks.BLOCK):
+            raise Unimplemented(
+                f"the engine serves FP8 in blocks of {blocks}, and the trainers publish no scales: Waybill quantises blocks of "
+                f"{fp8_blocks.BLOCK} x {fp8_blocks.BLOCK}"
+            )
+        return fp8_blocks.record_quantised(
+            lambda its, optional: self._record(its, targets, skip, optional), tensors, targets
+        )
+
     def _record(
-        self, tensors: dict[str, Any], targets: dict[str, Any], skip: list[str]
+        self,
+        tensors: fp8_blocks.Tensors,
+        targets: dict[str, Any],
+        skip: list[str],
+        optional: Collection[str] = (),
     ) -> Recording:
         parameters = dict(self.model.named_parameters())
         return record(
             self.model.load_weights,
             tensors,
             targets,
-            optional=[name for name in targets if name not in parameters],
+            optional=[*optional, *(name for name in targets if name not in parameters)],
             skip=skip,
             cache=True,
             depends_on={
@@ -139,14 +165,25 @@ class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
             },
         )
 
-    def _add(self, worker: Worker, recording: Recording, targets: dict[str, Any]) -> None:
+    def _add(
+        self,
+        worker: Worker,
+        recording: Recording,
+        parts_of: dict[str, list[AnyPart]],
+        targets: dict[str, Any],
+    ) -> None:
         self._loaded, self._cast = {}, []
         live = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
         described = recording.tensors()
-        for name, parts in recording.parts().items():
+        recorded = recording.parts()
+        for name, parts in parts_of.items():
             path, _, leaf = name.rpartition(".")
             layer, target, now = self.model.get_submodule(path), targets[name], live.get(name)
-            sources = {described[p.tensor].dtype for p in parts if not isinstance(p, Padding)}
+            sources = {
+                described[part.tensor].dtype
+                for part in recorded[name]
+                if not isinstance(part, Padding)
+            }
             dtype = _received_as(name, sources, NAMES[dtype_number(target.dtype)])
             repacked = layers.is_repacked(layer)
             if not repacked and (now is None or not _alike(now, target)):
