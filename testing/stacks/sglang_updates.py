@@ -18,6 +18,7 @@ os.environ.update(
     HF_HUB_OFFLINE="1",
     TRANSFORMERS_OFFLINE="1",
     SGLANG_USE_CPU_ENGINE="1",
+    SGLANG_NCCL_SO_PATH="/absent",  # torch's stand-in for NCCL looks like NCCL.
 )
 
 from checkpoints import as_module, save, weights

@@ -79,4 +79,5 @@ def _on_the_way(part: AnyPart, tensors: Tensors, quantised: Collection[str]) -> 
         return part
     shape, dtype = tensors[name]
     about: dict[str, Any] = {"quantisation": "fp8-block", "dtype": dtype}
-    return Part(name, shape, part.box, part.at, strides=part.strides, content=content, **about)
+    box = [(begin, end) for begin, end in part.box]
+    return Part(name, shape, box, part.at, strides=part.strides, content=content, **about)

@@ -101,7 +101,7 @@ class UpdateWeightFromWaybill(UpdateWeightFromDistributed):  # type: ignore[misc
                 "update weights: WAYBILL_CONTROLLER is not set in the trainers' environment: give it the address of "
                 "`waybill controller`"
             )
-        told = {
+        told: dict[str, Any] = {
             "controller": controller,
             "job": "",
             "token": os.environ.get("WAYBILL_TOKEN"),
