@@ -26,6 +26,9 @@ import ray  # type: ignore[import-not-found, import-untyped, unused-ignore]
 from waybill.controller import Controller
 from waybill.errors import InvalidArgument, NotFound
 
+# One for all drivers, so that a driver that was started again finds the actors of the one before.
+_NAMESPACE = "waybill"
+
 
 class _ControllerActor:
     """Serves a job's controller, and knows who its actors are."""
@@ -61,10 +64,10 @@ def _name(job: str) -> str:
 
 def _actor(job: str) -> Any:
     try:
-        return ray.get_actor(_name(job))
+        return ray.get_actor(_name(job), namespace=_NAMESPACE)
     except ValueError as error:
         raise NotFound(
-            f'job "{job}" has no controller in this Ray namespace: call waybill.integrations.ray.controller("{job}") first'
+            f'job "{job}" has no controller in this Ray cluster: call waybill.integrations.ray.controller("{job}") first'
         ) from error
 
 
@@ -78,7 +81,12 @@ def controller(job: str, **options: Any) -> str:
     actor = (
         ray.remote(_ControllerActor)
         .options(
-            name=_name(job), lifetime="detached", get_if_exists=True, num_cpus=0, max_restarts=0
+            name=_name(job),
+            namespace=_NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            num_cpus=0,
+            max_restarts=0,
         )
         .remote({"job": job, **options})
     )
