@@ -11,7 +11,10 @@ pytest.importorskip("torch")
 
 def test_the_worker_sees_what_the_trainers_have(tmp_path):
     worker = subprocess.Popen(
-        [sys.executable, "examples/python/worker.py"], stdout=subprocess.PIPE, text=True
+        [sys.executable, "examples/python/worker.py"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     address = worker.stdout.readline().strip()
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=4", "--standalone"]

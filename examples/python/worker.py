@@ -1,12 +1,15 @@
 """An inference engine's side: it shows each version of the weights that the trainers publish.
 
-python worker.py                                      on one terminal: says where its controller is
+It also runs the job's controller, which the trainers need until they have left, so it ends when its standard input does.
+
+python worker.py                                      on one terminal: says where its controller is (Ctrl-D ends it)
 torchrun --nproc-per-node=4 fsdp2_trainer.py ADDRESS  on another
 
 An engine has its weights already; here they are made as large as the model's.
 """
 
 import argparse
+import sys
 
 import waybill
 
@@ -42,6 +45,7 @@ def main():
                     if event.version == arguments.versions:
                         break
             worker.leave()
+        sys.stdin.read()
 
 
 if __name__ == "__main__":

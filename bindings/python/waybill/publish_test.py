@@ -253,3 +253,18 @@ def test_an_interrupted_publish_is_cancelled_and_the_next_one_is_not():
         trainer.publish(2, deadline=PATIENCE).committed.wait(PATIENCE)
         thread.join(PATIENCE)
         assert worker.state.shown_version == 2
+
+
+def test_waiting_for_a_decision_ends_if_the_controller_is_gone_for_good(monkeypatch):
+    monkeypatch.setattr("waybill.trainer._DECISION_SECONDS", 0.0)
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(ask=("commit",))
+        trainer.add("w", bytearray(4))
+        worker.add("w", shape=(4,), dtype="U8")
+        job.join()
+        publish = trainer.publish_async(1, deadline=2.0)
+        commit = until(worker, waybill.Commit)  # So the version was sent.
+        job.controller.close()
+        with pytest.raises(waybill.DeadlineExceeded, match="version 1 committed: not within"):
+            publish.committed.wait()
+        commit.shown()

@@ -195,14 +195,18 @@ class Pump:
 
 
 class Milestone:
-    """Something that will happen: ask whether it has, wait for it, or await it."""
+    """Something that will happen: ask whether it has, wait for it, or await it.
 
-    __slots__ = ("_call", "_pump", "_what")
+    until  When a wait without a timeout ends, on time.monotonic()'s clock; None: when the milestone is reached.
+    """
 
-    def __init__(self, pump: Pump, call: Call, what: str) -> None:
+    __slots__ = ("_call", "_pump", "_until", "_what")
+
+    def __init__(self, pump: Pump, call: Call, what: str, until: float | None = None) -> None:
         self._pump = pump
         self._call = call
         self._what = what
+        self._until = until
 
     @property
     def done(self) -> bool:
@@ -213,8 +217,12 @@ class Milestone:
     def wait(self, timeout: float | None = None) -> None:
         """Waits until it has happened, and raises the error if it failed.
 
-        timeout  In seconds; None: no limit. The work goes on after the timeout.
+        timeout  In seconds; None: until 30 s after the deadline of a publish. The work goes on after the timeout.
+
+        Raises DeadlineExceeded if the time runs out, as it does for a version that was sent if the controller is gone.
         """
+        if timeout is None and self._until is not None:
+            timeout = max(0.0, self._until - time.monotonic())
         self._pump.demand(lambda: self._call.done, timeout, self._what)
         self._call.check()
 

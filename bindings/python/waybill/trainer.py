@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -15,6 +16,11 @@ from waybill.rank import Rank
 from waybill.runtime import identity
 from waybill.streams import check_device, current_stream, event_behind, wait_for
 
+# The deadline of a publish that is given none, and for how long after the deadline its decision is waited for: no
+# longer than that if the controller is gone for good.
+_PUBLISH_SECONDS = 60.0
+_DECISION_SECONDS = 30.0
+
 
 class Publish:
     """A version on its way. Its milestones can be waited for, or awaited.
@@ -22,13 +28,14 @@ class Publish:
     outcomes  For each group that has decided: None, or the error why it does not show the version.
     """
 
-    __slots__ = ("_committed", "_pump", "_sent", "_update", "outcomes", "version")
+    __slots__ = ("_committed", "_decided_by", "_pump", "_sent", "_update", "outcomes", "version")
 
-    def __init__(self, pump: Pump, version: int, sent: Call) -> None:
+    def __init__(self, pump: Pump, version: int, sent: Call, decided_by: float) -> None:
         self.version = version
         self.outcomes: dict[str, WaybillError | None] = {}
         self._pump = pump
         self._sent = sent
+        self._decided_by = decided_by
         self._committed = Call()
         self._update: _waybill.Update | None = None
 
@@ -40,7 +47,9 @@ class Publish:
     @property
     def committed(self) -> Milestone:
         """All groups that the version went to show it; a group that was not whole is in `outcomes` only."""
-        return Milestone(self._pump, self._committed, f"version {self.version} committed")
+        return Milestone(
+            self._pump, self._committed, f"version {self.version} committed", self._decided_by
+        )
 
     def cancel(self) -> None:
         """Gives the version up, unless it was sent before: its milestones end in Cancelled."""
@@ -250,7 +259,9 @@ class Trainer(Rank):
                 publish._finish(error)
                 self._forget_decided()
 
-        publish = Publish(self._pump, version, Call(on_sent))
+        seconds = _PUBLISH_SECONDS if deadline is None else deadline
+        decided_by = time.monotonic() + seconds + _DECISION_SECONDS
+        publish = Publish(self._pump, version, Call(on_sent), decided_by)
 
         def start(token: int) -> None:
             publish._update = core.publish(
