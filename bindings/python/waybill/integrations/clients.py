@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
@@ -111,3 +111,10 @@ class Clients:
             calls = [pool.submit(getattr(client, call), *arguments) for client in self._clients]
         for done in calls:
             done.result()
+
+
+def client_of(given: Any, client_of_one: Callable[[Any], Client]) -> Client | Clients:
+    """Returns a client for one engine, or for each engine of a list."""
+    if isinstance(given, (list, tuple)):
+        return Clients([client_of_one(one) for one in given])
+    return client_of_one(given)

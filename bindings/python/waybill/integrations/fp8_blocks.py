@@ -42,12 +42,9 @@ def record_quantised(
     first = record(tensors, tuple(targets))
     dtypes = {name: target.dtype for name, target in first.targets().items()}
     quantised = frozenset(
-        part.tensor
-        for target, parts in first.parts().items()
-        for part in parts
-        if isinstance(part, Part)
-        and dtypes[target] == "F8_E4M3"
-        and tensors[part.tensor][1] in _PLAIN
+        route.tensor
+        for route in first.routes()
+        if dtypes[route.target] == "F8_E4M3" and tensors[route.tensor][1] in _PLAIN
     )
     return record(as_checkpoint(tensors, quantised), ()), quantised
 

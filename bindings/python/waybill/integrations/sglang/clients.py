@@ -11,7 +11,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from waybill.errors import FailedPrecondition
-from waybill.integrations.clients import Client, Clients
+from waybill.integrations.clients import Client
 from waybill.integrations.sglang.commands import LOADER, named_tensors_of, serialise
 
 Pause = Literal["abort", "retract", "in_place"]
@@ -136,14 +136,8 @@ def _check(call: str, answer: Any) -> None:
         raise FailedPrecondition(f"sglang.Engine: {call}: {message}")
 
 
-def client_of(given: Any) -> Client | Clients:
-    """Returns a client for an address, an sglang.Engine, a client of this module, or a list of these."""
-    if isinstance(given, (list, tuple)):
-        return Clients([_client_of_one(one) for one in given])
-    return _client_of_one(given)
-
-
-def _client_of_one(given: Any) -> Client:
+def client_of_one(given: Any) -> Client:
+    """Returns a client for an address, an sglang.Engine, or a client of this module."""
     if isinstance(given, Client):
         return given
     return HTTPClient(given) if isinstance(given, str) else EngineClient(given)

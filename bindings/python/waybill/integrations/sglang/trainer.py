@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from waybill.integrations.clients import client_of
 from waybill.integrations.distributed import rank_here, world_here
 from waybill.integrations.sender import Sender
-from waybill.integrations.sglang.clients import client_of
+from waybill.integrations.sglang.clients import client_of_one
 from waybill.trainer import Trainer
 
 
@@ -55,7 +56,8 @@ class WeightSender:
             "fabric": fabric,
             "deadline": deadline,
         }
-        self._sender = Sender(trainer, client_of(engines) if rank == 0 else None, told, deadline)
+        client = client_of(engines, client_of_one) if rank == 0 else None
+        self._sender = Sender(trainer, client, told, deadline)
 
     def send_weights(self, version: int | None = None) -> int:
         """Makes all engines serve the present weights, and returns their version. Call it on every trainer rank.

@@ -9,7 +9,7 @@ from vllm.distributed.weight_transfer.clients import (  # type: ignore[import-no
 )
 
 from waybill.errors import FailedPrecondition
-from waybill.integrations.clients import Client, Clients
+from waybill.integrations.clients import Client
 
 Pause = Literal["wait", "abort", "keep"]
 
@@ -126,14 +126,8 @@ class OtherClient(VLLMClient):
         self._client.finish_weight_update(weight_version)
 
 
-def client_of(given: Any) -> Client | Clients:
-    """Returns a client for an LLM, for one of vLLM's clients, for a client of this module, or for a list of these."""
-    if isinstance(given, (list, tuple)):
-        return Clients([_client_of_one(one) for one in given])
-    return _client_of_one(given)
-
-
-def _client_of_one(given: Any) -> Client:
+def client_of_one(given: Any) -> Client:
+    """Returns a client for an LLM, for one of vLLM's clients, or for a client of this module."""
     if isinstance(given, Client):
         return given
     if hasattr(given, "llm_engine"):

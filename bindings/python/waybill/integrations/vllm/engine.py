@@ -19,7 +19,7 @@ from waybill.dtypes import NAMES, dtype_number
 from waybill.errors import FailedPrecondition, Unimplemented, WaybillError
 from waybill.integrations import fp8_blocks
 from waybill.integrations.vllm import layers
-from waybill.parts import AnyPart, Padding
+from waybill.parts import Padding
 from waybill.recording import Recording
 from waybill.torch import record
 from waybill.worker import Worker
@@ -119,11 +119,7 @@ class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
         with layers.as_loaded(self.model) as targets:
             recording, quantised = self._record_all(tensors, targets, [*COMPUTED, *tied])
         self._tied = [self.model.get_submodule(name.rpartition(".")[0]) for name in tied]
-        parts = {
-            name: fp8_blocks.parts_on_the_way(its, tensors, quantised)
-            for name, its in recording.parts().items()
-        }
-        self._add(worker, recording, parts, targets)
+        self._add(worker, recording, tensors, quantised, targets)
         worker.join(deadline)
 
     def _record_all(
@@ -169,20 +165,19 @@ class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
         self,
         worker: Worker,
         recording: Recording,
-        parts_of: dict[str, list[AnyPart]],
+        tensors: fp8_blocks.Tensors,
+        quantised: Collection[str],
         targets: dict[str, Any],
     ) -> None:
         self._loaded, self._cast = {}, []
         live = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
         described = recording.tensors()
-        recorded = recording.parts()
-        for name, parts in parts_of.items():
+        for name, recorded in recording.parts().items():
+            parts = fp8_blocks.parts_on_the_way(recorded, tensors, quantised)
             path, _, leaf = name.rpartition(".")
             layer, target, now = self.model.get_submodule(path), targets[name], live.get(name)
             sources = {
-                described[part.tensor].dtype
-                for part in recorded[name]
-                if not isinstance(part, Padding)
+                described[part.tensor].dtype for part in recorded if not isinstance(part, Padding)
             }
             dtype = _received_as(name, sources, NAMES[dtype_number(target.dtype)])
             repacked = layers.is_repacked(layer)

@@ -16,9 +16,10 @@ from vllm.distributed.weight_transfer.base import (  # type: ignore[import-not-f
 )
 
 from waybill.errors import InvalidArgument
+from waybill.integrations.clients import client_of
 from waybill.integrations.distributed import rank_here, world_here
 from waybill.integrations.sender import Sender
-from waybill.integrations.vllm.clients import client_of
+from waybill.integrations.vllm.clients import client_of_one
 from waybill.trainer import Trainer
 
 
@@ -63,7 +64,9 @@ class WaybillTrainer(TrainerWeightTransferEngine):  # type: ignore[misc, unused-
         """
         if source is None:
             raise InvalidArgument("trainer_init: source is None: pass ModuleSource(model)")
-        return cls(init_info, client_of(client) if init_info.is_sender else None, source)
+        return cls(
+            init_info, client_of(client, client_of_one) if init_info.is_sender else None, source
+        )
 
     def __init__(self, init_info: WaybillInit, client: Any, source: WeightSource) -> None:
         super().__init__(
