@@ -6,7 +6,7 @@ import pickle
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
-from waybill.integrations.sglang import receive
+from waybill.integrations.sglang import engine, receive
 
 
 class Server(ThreadingHTTPServer):
@@ -46,3 +46,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         pass
+
+
+def record_live_models(monkeypatch):
+    """Lets the engine side run without SGLang: as the only rank, with a copy of the model as its twin."""
+    from waybill.torch.module import record_module
+
+    def recording_of(model, tensors):
+        described = {name: (shape, dtype) for name, dtype, shape in tensors}
+        return record_module(model, model.load_weights, described, optional=(), depends_on=None)
+
+    monkeypatch.setattr(engine, "_place", lambda: engine.Place(0, 1, 0))
+    monkeypatch.setattr(engine, "_record", recording_of)

@@ -16,7 +16,7 @@ from one_process_job import PATIENCE, Job
 import waybill
 
 CUDA = 2  # DLPack's type of device.
-GRANULARITY = 2 << 20  # Of cuMemCreate().
+GRANULARITY = 2 << 20  # The granularity of cuMemCreate().
 FAKE_CUDA_OPEN = 7  # kFakeCudaOpen: opening a handle.
 # The driver by the name that the library opens it by: it takes the one that is there.
 driver = ctypes.CDLL("testing/fake_cuda/libcuda.so.1")

@@ -15,7 +15,7 @@ class Client(ABC):
     implements the calls to the engine.
     """
 
-    # Whether the engine itself ends an update in which update_weights() raised, as vLLM does.
+    # True if the engine ends an update by itself when update_weights() raises, as vLLM does.
     ends_failed_updates: ClassVar[bool] = False
 
     def __init__(self) -> None:

@@ -72,7 +72,7 @@ def _actor(job: str) -> Any:
 
 
 def controller(job: str, **options: Any) -> str:
-    """Returns the address of a job's controller, and starts it if there is none.
+    """Starts a job's controller if there is none, and returns its address.
 
     It is an actor that outlives the driver (named, detached), on any node, with a random token of its own. close() ends it.
 

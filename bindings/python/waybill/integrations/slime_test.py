@@ -5,7 +5,7 @@ import types
 
 import pytest
 from one_process_job import Job
-from sglang_server import Server
+from sglang_server import Server, record_live_models
 
 import waybill
 
@@ -96,15 +96,7 @@ def slime(monkeypatch, tmp_path):
 
 @pytest.fixture
 def server(monkeypatch):
-    from waybill.integrations.sglang import engine
-    from waybill.torch.module import record_module
-
-    def recording_of(model, tensors):
-        described = {name: (shape, dtype) for name, dtype, shape in tensors}
-        return record_module(model, model.load_weights, described, optional=(), depends_on=None)
-
-    monkeypatch.setattr(engine, "_place", lambda: engine.Place(0, 1, 0))
-    monkeypatch.setattr(engine, "_record", recording_of)
+    record_live_models(monkeypatch)
     with Server(Model()) as server:
         yield server
         server.shutdown()

@@ -9,7 +9,7 @@ import json
 import pickle
 from typing import Any
 
-# What --custom-weight-loader names; SGLang takes it as a load format.
+# The value of --custom-weight-loader, which is also the load format in requests to SGLang.
 LOADER = "waybill.integrations.sglang.receive"
 
 

@@ -5,10 +5,10 @@ import pickletools
 
 import pytest
 from one_process_job import PATIENCE, Job
-from sglang_server import Server
+from sglang_server import Server, record_live_models
 
 import waybill
-from waybill.integrations.sglang import HTTPClient, WeightSender, engine
+from waybill.integrations.sglang import HTTPClient, WeightSender
 from waybill.integrations.sglang.commands import named_tensors_of, serialise, unpack
 
 torch = pytest.importorskip("torch")
@@ -46,14 +46,7 @@ class Trained(torch.nn.Module):
 
 @pytest.fixture
 def server(monkeypatch):
-    from waybill.torch.module import record_module
-
-    def recording_of(model, tensors):
-        described = {name: (shape, dtype) for name, dtype, shape in tensors}
-        return record_module(model, model.load_weights, described, optional=(), depends_on=None)
-
-    monkeypatch.setattr(engine, "_place", lambda: engine.Place(0, 1, 0))
-    monkeypatch.setattr(engine, "_record", recording_of)
+    record_live_models(monkeypatch)
     with Server(Model()) as server:
         yield server
         server.shutdown()
