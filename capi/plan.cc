@@ -56,7 +56,8 @@ std::vector<const Manifest*> Pointers(const std::vector<Manifest>& manifests,
 absl::StatusOr<std::string> Explain(const PlanObject& plan, const char* format) {
   const absl::string_view name = format == nullptr ? "" : format;
   if (name == "text" || name.empty()) {
-    return absl::StrFormat("plan %016x\n\n", plan.plan.hash) + ExplainAsTable(plan.plan, plan.held);
+    return absl::StrFormat("plan %016x\n\n", plan.plan.hash()) +
+           ExplainAsTable(plan.plan, plan.held);
   }
   if (name == "json") return ExplainAsJson(plan.plan, plan.held, RoutesToo::kNo);
   if (name == "routes") return ExplainAsJson(plan.plan, plan.held, RoutesToo::kYes);
@@ -103,14 +104,14 @@ waybill_status_t waybill_plan_summarise(const waybill_plan_t* plan,
     WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<PlanObject>(plan, "plan"));
     const waybill::PlanCounts counts = waybill::CountPlan(found->plan);
     waybill_plan_summary_t summary = WAYBILL_PLAN_SUMMARY_INIT;
-    summary.hash = found->plan.hash;
+    summary.hash = found->plan.hash();
     summary.bytes = found->plan.total_bytes();
     summary.routes = counts.routes;
     summary.writes = counts.writes;
     summary.maxima = counts.maxima;
     summary.maxima_messages = counts.maxima_messages;
-    summary.busiest_to_bound = found->plan.balance.ratio();
-    summary.busiest_to_mean = found->plan.balance.trainer_imbalance();
+    summary.busiest_to_bound = found->plan.balance().ratio();
+    summary.busiest_to_mean = found->plan.balance().trainer_imbalance();
     waybill::capi::WriteStruct(summary, out_summary);
     return absl::OkStatus();
   });

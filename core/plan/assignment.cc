@@ -111,23 +111,27 @@ bool CutRows(double bytes, uint64_t size_bytes, uint64_t smallest, Extents2 bloc
 
 class Dealer {
  public:
-  Dealer(const SourceIndex& sources, absl::Span<const RankLink> trainers, Quotas quotas,
-         uint64_t smallest, Assignment& out)
+  Dealer(const SourceIndex& sources, const Demands& demands, absl::Span<const RankLink> trainers,
+         absl::Span<const RankLink> workers, Quotas quotas, uint64_t smallest,
+         std::vector<Shipment>& out)
       : sources_(sources),
+        demands_(demands),
         trainers_(trainers),
+        workers_(workers),
         quotas_(std::move(quotas)),
         smallest_(smallest),
         out_(out) {}
 
   // Deals what is at a seam of its source to one of the holders; nothing where there is no choice.
   // The rest lies between the seams.
-  Box DealSeams(uint32_t index, const Demand& demand) {
+  Box DealSeams(uint32_t index) {
+    const Demand& demand = demands_.demands[index];
     const Source& source = sources_.source(demand.source);
     const auto holders = sources_.holders(source);
     if (holders.size() == 1) return demand.box;
     std::vector<double>& quotas = quotas_[source.holder_set];
     const auto most = std::max_element(quotas.begin(), quotas.end()) - quotas.begin();
-    const auto chosen = replicas_.try_emplace(source.tensor, static_cast<size_t>(most)).first;
+    const auto chosen = replicas_.try_emplace(source.tensor_class, static_cast<size_t>(most)).first;
     const size_t replica = std::min(chosen->second, holders.size() - 1);
     const double element_bytes = ElementBytesOf(demand);
     const Box between = BetweenSeams(demand, element_bytes);
@@ -135,34 +139,156 @@ class Dealer {
     Subtract(demand.box, between, seams);
     for (const Box& box : seams) {
       quotas[replica] -= static_cast<double>(box.element_count()) * element_bytes;
-      out_.shipments.push_back({.demand = index, .holder = holders[replica], .box = box});
+      out_.push_back({.demand = index, .holder = holders[replica], .box = box});
     }
     return between;
   }
 
-  void Deal(uint32_t index, const Demand& demand, Box rest, const RankLink& worker) {
+  // Deals `box`, which is the demand's or between its seams, for every tensor and destination.
+  void Deal(uint32_t index, const Box& box) {
+    const Demand& demand = demands_.demands[index];
+    const Want& want = demands_.WantOf(demand);
+    const auto destinations = demands_.DestinationsOf(want);
     const Source& source = sources_.source(demand.source);
     const auto holders = sources_.holders(source);
-    std::vector<double>& quotas = quotas_[source.holder_set];
-    const double element_bytes = ElementBytesOf(demand);
-    while (true) {
-      const size_t best = Best(holders, quotas, worker);
-      const auto rest_bytes =
-          static_cast<uint64_t>(static_cast<double>(rest.element_count()) * element_bytes);
-      Box head;
-      if (holders.size() > 1 && quotas[best] < static_cast<double>(rest_bytes) &&
-          CutRows(quotas[best], rest_bytes, smallest_, demand.block, rest, head)) {
-        quotas[best] -= static_cast<double>(head.element_count()) * element_bytes;
-        out_.shipments.push_back({.demand = index, .holder = holders[best], .box = head});
-        continue;
-      }
-      quotas[best] -= static_cast<double>(rest_bytes);
-      out_.shipments.push_back({.demand = index, .holder = holders[best], .box = rest});
+    const Copies all = {
+        .last_member = static_cast<uint32_t>(sources_.tensors().members(want.tensor_class).size()),
+        .last_destination = static_cast<uint32_t>(destinations.size())};
+    if (holders.size() == 1) {
+      out_.push_back({.demand = index, .holder = holders[0], .box = box, .copies = all});
       return;
+    }
+    const Lot lot{.demand = index,
+                  .holders = holders,
+                  .quotas = quotas_[source.holder_set],
+                  .box = box,
+                  .element_bytes = ElementBytesOf(demand)};
+    for (uint32_t begin = 0; begin < destinations.size();) {
+      Copies some = all;
+      some.first_destination = begin;
+      if (IsNearAny(lot, destinations[begin].worker)) {
+        some.last_destination = begin + 1;
+        DealNear(lot, some);
+      } else {
+        uint32_t end = begin + 1;
+        while (end < destinations.size() && !IsNearAny(lot, destinations[end].worker)) ++end;
+        some.last_destination = end;
+      }
+      begin = some.last_destination;
+      DealEvenly(lot, some);
     }
   }
 
  private:
+  // What is dealt at a time.
+  struct Lot {
+    uint32_t demand;
+    absl::Span<const Holder> holders;
+    std::vector<double>& quotas;
+    Box box;
+    double element_bytes;
+
+    double bytes() const { return static_cast<double>(box.element_count()) * element_bytes; }
+  };
+
+  bool IsNear(const Holder& holder, const RankLink& worker) const {
+    return worker.host != 0 && trainers_[holder.trainer].host == worker.host;
+  }
+
+  bool IsNearAny(const Lot& lot, uint32_t worker) const {
+    return std::any_of(lot.holders.begin(), lot.holders.end(),
+                       [&](const Holder& holder) { return IsNear(holder, workers_[worker]); });
+  }
+
+  void Ship(const Lot& lot, size_t holder, const Box& box, const Copies& copies) {
+    lot.quotas[holder] -= static_cast<double>(box.element_count()) * lot.element_bytes *
+                          static_cast<double>(copies.count());
+    out_.push_back(
+        {.demand = lot.demand, .holder = lot.holders[holder], .box = box, .copies = copies});
+  }
+
+  // Takes whole copies for one destination from the holders on its host, as far as their quotas go.
+  void DealNear(const Lot& lot, Copies& left) {
+    const RankLink& worker = workers_[WorkerOf(lot, left.first_destination)];
+    for (size_t i = 0; i < lot.holders.size(); ++i) {
+      if (!IsNear(lot.holders[i], worker)) continue;
+      Copies some = left;
+      some.last_member = left.first_member +
+                         static_cast<uint32_t>(std::min(static_cast<double>(left.count()),
+                                                        WholeCopies(lot.quotas[i], lot.bytes())));
+      if (some.count() > 0) Ship(lot, i, lot.box, some);
+      left.first_member = some.last_member;
+    }
+  }
+
+  // Gives each holder as many whole copies as its quota is of all quotas, then deals the few that
+  // are left one by one.
+  void DealEvenly(const Lot& lot, const Copies& copies) {
+    double quota_bytes = 0;
+    for (const double quota : lot.quotas) quota_bytes += std::max(quota, 0.0);
+    const auto count = static_cast<double>(copies.count());
+    uint64_t done = 0;
+    for (size_t i = 0; i < lot.holders.size() && copies.count() > 1; ++i) {
+      const double quota = lot.quotas[i];
+      if (quota <= 0) continue;
+      const auto share = static_cast<uint64_t>(
+          std::min(std::floor(count * (quota / quota_bytes)), WholeCopies(quota, lot.bytes())));
+      ShipRange(lot, i, copies, done, done + share);
+      done += share;
+    }
+    const uint32_t width = copies.last_destination - copies.first_destination;
+    for (; done < copies.count(); ++done) {
+      const auto member = copies.first_member + static_cast<uint32_t>(done / width);
+      const auto destination = copies.first_destination + static_cast<uint32_t>(done % width);
+      DealOne(lot, {member, member + 1, destination, destination + 1});
+    }
+  }
+
+  static double WholeCopies(double quota, double copy_bytes) {
+    return quota <= 0 ? 0.0 : std::floor(quota / copy_bytes);
+  }
+
+  // Ships copies [begin, end), counted tensor by tensor: at most three rectangles.
+  void ShipRange(const Lot& lot, size_t holder, const Copies& of, uint64_t begin, uint64_t end) {
+    const uint64_t width = of.last_destination - of.first_destination;
+    while (begin < end) {
+      const uint64_t column = begin % width;
+      const uint64_t rows = column == 0 ? (end - begin) / width : 0;
+      const uint64_t columns = rows > 0 ? width : std::min(width - column, end - begin);
+      const auto member = of.first_member + static_cast<uint32_t>(begin / width);
+      const auto destination = of.first_destination + static_cast<uint32_t>(column);
+      Ship(lot, holder, lot.box,
+           {member, member + static_cast<uint32_t>(std::max<uint64_t>(rows, 1)), destination,
+            destination + static_cast<uint32_t>(columns)});
+      begin += std::max<uint64_t>(rows, 1) * columns;
+    }
+  }
+
+  // Deals one copy, in pieces where quotas end.
+  void DealOne(const Lot& lot, const Copies& copy) {
+    const Demand& demand = demands_.demands[lot.demand];
+    const RankLink& worker = workers_[WorkerOf(lot, copy.first_destination)];
+    Box rest = lot.box;
+    while (true) {
+      const size_t best = Best(lot, worker);
+      const auto rest_bytes =
+          static_cast<uint64_t>(static_cast<double>(rest.element_count()) * lot.element_bytes);
+      Box head;
+      if (lot.quotas[best] < static_cast<double>(rest_bytes) &&
+          CutRows(lot.quotas[best], rest_bytes, smallest_, demand.block, rest, head)) {
+        Ship(lot, best, head, copy);
+        continue;
+      }
+      Ship(lot, best, rest, copy);
+      return;
+    }
+  }
+
+  uint32_t WorkerOf(const Lot& lot, uint32_t destination) const {
+    const Want& want = demands_.WantOf(demands_.demands[lot.demand]);
+    return demands_.DestinationsOf(want)[destination].worker;
+  }
+
   static double ElementBytesOf(const Demand& demand) {
     return static_cast<double>(demand.size_bytes) / static_cast<double>(demand.box.element_count());
   }
@@ -176,7 +302,8 @@ class Dealer {
     between.Set(d, between.end(d), between.end(d));
     const bool scales = demand.block == Extents2{};
     if (scales) return between;
-    const auto shape = sources_.shape(source.tensor);
+    const auto& tensors = sources_.tensors();
+    const auto shape = tensors.shape(tensors.first(source.tensor_class));
     const Box rows = ElementsOf(CellsWithin(source.box, demand.block, shape), demand.block, shape);
     const int columns = d + 1;
     for (int outer = 0; outer < d; ++outer) {
@@ -200,14 +327,14 @@ class Dealer {
   }
 
   // On the worker's own host while there is something left there, then the one with the most left.
-  size_t Best(absl::Span<const Holder> holders, const std::vector<double>& quotas,
-              const RankLink& worker) const {
+  size_t Best(const Lot& lot, const RankLink& worker) const {
     size_t best = 0;
     bool best_near = false;
-    for (size_t i = 0; i < holders.size(); ++i) {
-      const bool near = worker.host != 0 && trainers_[holders[i].trainer].host == worker.host &&
-                        quotas[i] >= static_cast<double>(smallest_);
-      if (i == 0 || (near && !best_near) || (near == best_near && quotas[i] > quotas[best])) {
+    for (size_t i = 0; i < lot.holders.size(); ++i) {
+      const bool near =
+          IsNear(lot.holders[i], worker) && lot.quotas[i] >= static_cast<double>(smallest_);
+      if (i == 0 || (near && !best_near) ||
+          (near == best_near && lot.quotas[i] > lot.quotas[best])) {
         best = i;
         best_near = near;
       }
@@ -216,53 +343,29 @@ class Dealer {
   }
 
   const SourceIndex& sources_;
+  const Demands& demands_;
   absl::Span<const RankLink> trainers_;
+  absl::Span<const RankLink> workers_;
   Quotas quotas_;
   uint64_t smallest_;
-  Assignment& out_;
-  absl::flat_hash_map<uint32_t, size_t> replicas_;  // The chosen holders of each tensor with seams.
+  std::vector<Shipment>& out_;
+  absl::flat_hash_map<uint32_t, size_t> replicas_;  // The chosen holders of each class with seams.
 };
 
-}  // namespace
-
-Assignment AssignDemands(const SourceIndex& sources, absl::Span<const Demand> demands,
-                         absl::Span<const RankLink> trainers, absl::Span<const RankLink> workers,
-                         uint64_t smallest_piece_bytes) {
-  std::vector<double> set_bytes(sources.holder_sets().size(), 0);
-  std::vector<double> worker_loads(workers.size(), 0);
-  for (const Demand& demand : demands) {
-    set_bytes[sources.source(demand.source).holder_set] += static_cast<double>(demand.size_bytes);
-    worker_loads[demand.worker] +=
-        static_cast<double>(demand.size_bytes) / workers[demand.worker].bytes_per_second;
-  }
-  Assignment assignment;
-  assignment.shipments.reserve(demands.size());
-  Dealer dealer(sources, trainers, ShareOut(sources, set_bytes, trainers), smallest_piece_bytes,
-                assignment);
-  // Demands without a choice go first; the others balance them.
-  std::vector<Box> between;  // The boxes of demands between seams, in their order.
-  for (uint32_t i = 0; i < demands.size(); ++i) {
-    if (demands[i].at_seam) between.push_back(dealer.DealSeams(i, demands[i]));
-  }
-  const bool in_order = assignment.shipments.empty();
-  auto rest = between.begin();
-  for (uint32_t i = 0; i < demands.size(); ++i) {
-    const Box& box = demands[i].at_seam ? *rest++ : demands[i].box;
-    if (!box.empty()) dealer.Deal(i, demands[i], box, workers[demands[i].worker]);
-  }
-  if (!in_order) {
-    std::stable_sort(assignment.shipments.begin(), assignment.shipments.end(),
-                     [](const Shipment& a, const Shipment& b) { return a.demand < b.demand; });
-  }
+// Returns how busy the links are, and how busy the busiest must be.
+Balance BalanceOf(const SourceIndex& sources, const Demands& demands,
+                  const std::vector<Shipment>& shipments, const std::vector<double>& set_bytes,
+                  absl::Span<const RankLink> trainers, absl::Span<const double> worker_loads) {
   std::vector<double> trainer_loads(trainers.size(), 0);
-  for (const Shipment& shipment : assignment.shipments) {
-    const Demand& demand = demands[shipment.demand];
+  for (const Shipment& shipment : shipments) {
+    const Demand& demand = demands.demands[shipment.demand];
     const double share = static_cast<double>(shipment.box.element_count()) /
                          static_cast<double>(demand.box.element_count());
-    trainer_loads[shipment.holder.trainer] += share * static_cast<double>(demand.size_bytes) /
-                                              trainers[shipment.holder.trainer].bytes_per_second;
+    trainer_loads[shipment.holder.trainer] +=
+        share * static_cast<double>(demand.size_bytes * shipment.copies.count()) /
+        trainers[shipment.holder.trainer].bytes_per_second;
   }
-  Balance& balance = assignment.balance;
+  Balance balance;
   for (const double load : trainer_loads) {
     balance.busiest_trainer = std::max(balance.busiest_trainer, load);
     balance.mean_trainer += load / static_cast<double>(trainers.size());
@@ -272,6 +375,49 @@ Assignment AssignDemands(const SourceIndex& sources, absl::Span<const Demand> de
   }
   balance.lower_bound =
       std::max(balance.busiest_worker, TrainerBound(sources.holder_sets(), set_bytes, trainers));
+  return balance;
+}
+
+}  // namespace
+
+Assignment AssignDemands(const SourceIndex& sources, const Demands& demands,
+                         absl::Span<const RankLink> trainers, absl::Span<const RankLink> workers,
+                         uint64_t smallest_piece_bytes) {
+  std::vector<double> set_bytes(sources.holder_sets().size(), 0);
+  std::vector<double> worker_loads(workers.size(), 0);
+  for (const Demand& demand : demands.demands) {
+    const Want& want = demands.WantOf(demand);
+    const double bytes = static_cast<double>(demand.size_bytes) *
+                         static_cast<double>(sources.tensors().members(want.tensor_class).size());
+    const auto destinations = demands.DestinationsOf(want);
+    set_bytes[sources.source(demand.source).holder_set] +=
+        bytes * static_cast<double>(destinations.size());
+    for (const Destination& d : destinations) {
+      worker_loads[d.worker] += bytes / workers[d.worker].bytes_per_second;
+    }
+  }
+  Assignment assignment;
+  std::vector<Shipment>& shipments = assignment.shipments;
+  shipments.reserve(demands.demands.size());
+  Dealer dealer(sources, demands, trainers, workers, ShareOut(sources, set_bytes, trainers),
+                smallest_piece_bytes, shipments);
+  // Demands without a choice go first; the others balance them.
+  std::vector<Box> between;  // The boxes of demands between seams, in their order.
+  for (uint32_t i = 0; i < demands.demands.size(); ++i) {
+    if (demands.demands[i].at_seam) between.push_back(dealer.DealSeams(i));
+  }
+  const bool in_order = shipments.empty();
+  auto rest = between.begin();
+  for (uint32_t i = 0; i < demands.demands.size(); ++i) {
+    const Demand& demand = demands.demands[i];
+    const Box& box = demand.at_seam ? *rest++ : demand.box;
+    if (!box.empty()) dealer.Deal(i, box);
+  }
+  if (!in_order) {
+    std::stable_sort(shipments.begin(), shipments.end(),
+                     [](const Shipment& a, const Shipment& b) { return a.demand < b.demand; });
+  }
+  assignment.balance = BalanceOf(sources, demands, shipments, set_bytes, trainers, worker_loads);
   return assignment;
 }
 

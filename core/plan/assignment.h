@@ -6,17 +6,31 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "core/plan/balance.h"
 #include "core/plan/demands.h"
-#include "core/plan/plan.h"
 #include "core/plan/source_index.h"
 
 namespace waybill {
+
+// Some of the copies of a demand: those of some of the class's tensors to some of the want's
+// destinations. Both are half-open ranges of places in their lists.
+struct Copies {
+  uint32_t first_member = 0;
+  uint32_t last_member = 1;
+  uint32_t first_destination = 0;
+  uint32_t last_destination = 1;
+
+  uint64_t count() const {
+    return uint64_t{last_member - first_member} * (last_destination - first_destination);
+  }
+};
 
 // A part of a demand, with the holder that sends it.
 struct Shipment {
   uint32_t demand = 0;
   Holder holder;
   Box box;  // Within the demand's box.
+  Copies copies;
   // The holder sends nothing but the digest of what it would send, for the worker to compare.
   bool witness = false;
 };
@@ -34,12 +48,12 @@ struct Assignment {
 
 // Minimises the load of the busiest trainer. First each set of replicas is filled like connected
 // vessels until nothing moves (the optimum, since the sum of squares is convex and the sets are its
-// separable blocks); then demands are dealt out to these quotas, on the same host where there is a
-// choice, and cut where a quota ends, but not below `smallest_piece_bytes`.
+// separable blocks); then the copies of each demand are dealt out to these quotas, on the same host
+// where there is a choice. A copy is cut where a quota ends, but not below `smallest_piece_bytes`.
 //
 // All parts of a block that is split between sources come from one set of replicas, the holders of
 // the same place in their order; a tensor has one such set, of those with the most left to send.
-Assignment AssignDemands(const SourceIndex& sources, absl::Span<const Demand> demands,
+Assignment AssignDemands(const SourceIndex& sources, const Demands& demands,
                          absl::Span<const RankLink> trainers, absl::Span<const RankLink> workers,
                          uint64_t smallest_piece_bytes);
 

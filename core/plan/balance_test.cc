@@ -54,8 +54,8 @@ TEST(Balance, ReplicasShareTheLoadWithinAPercentOfTheBound) {
     workers[0].nics().push_back({.name = "nic", .bytes_per_second = 1'000'000'000});
     const auto plan = MakePlan(trainers.pointers(), workers.pointers());
     ASSERT_TRUE(plan.ok()) << plan.status();
-    EXPECT_LE(plan->balance.ratio(), 1.01);
-    EXPECT_LE(plan->balance.trainer_imbalance(), 1.01);
+    EXPECT_LE(plan->balance().ratio(), 1.01);
+    EXPECT_LE(plan->balance().trainer_imbalance(), 1.01);
   }
 }
 
@@ -72,7 +72,7 @@ TEST(Balance, OverlappingReplicaSetsReachTheBound) {
   workers[0].nics().push_back({.name = "nic", .bytes_per_second = 1'000'000'000});
   const auto plan = MakePlan(trainers.pointers(), workers.pointers());
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_LE(plan->balance.ratio(), 1.01);
+  EXPECT_LE(plan->balance().ratio(), 1.01);
 }
 
 TEST(Balance, AFasterLinkCarriesMore) {
@@ -86,7 +86,7 @@ TEST(Balance, AFasterLinkCarriesMore) {
   workers[0].nics().push_back({.name = "nic", .bytes_per_second = 1'000'000'000});
   const auto plan = MakePlan(trainers.pointers(), workers.pointers());
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->trainer_bytes[0], 3 * plan->trainer_bytes[1]);
+  EXPECT_EQ(plan->trainer_bytes(0), 3 * plan->trainer_bytes(1));
 }
 
 TEST(Balance, PrefersTheWorkersOwnHost) {
@@ -99,9 +99,10 @@ TEST(Balance, PrefersTheWorkersOwnHost) {
   }
   const auto plan = MakePlan(trainers.pointers(), workers.pointers());
   ASSERT_TRUE(plan.ok()) << plan.status();
-  ASSERT_EQ(plan->trainers[0].size(), 1u);
-  EXPECT_EQ(plan->trainers[0].worker(0), 1u);
-  EXPECT_EQ(plan->trainers[1].worker(0), 0u);
+  const PlanTables tables = MakeTables(*plan);
+  ASSERT_EQ(tables.trainers[0].size(), 1u);
+  EXPECT_EQ(tables.trainers[0].worker(0), 1u);
+  EXPECT_EQ(tables.trainers[1].worker(0), 0u);
 }
 
 TEST(Balance, SmallTensorsAreNotCut) {
@@ -110,7 +111,8 @@ TEST(Balance, SmallTensorsAreNotCut) {
   workers.Add(0, "norm", 1, 1024);
   const auto plan = MakePlan(trainers.pointers(), workers.pointers());
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->workers[0].size(), 1u);
+  const PlanTables tables = MakeTables(*plan);
+  EXPECT_EQ(tables.workers[0].size(), 1u);
 }
 
 }  // namespace

@@ -9,14 +9,42 @@
 namespace waybill {
 namespace {
 
-// Along which the boxes begin at the most places.
-int DimensionWithMostCuts(const std::vector<Box>& boxes) {
-  int best = 0;
+// What one bundle brings to a want: a box, for a range of tensors and a range of destinations.
+struct Brought {
+  Box box;
+  Copies copies;
+};
+
+bool Meet(const Brought& a, const Brought& b) {
+  const Copies &x = a.copies, &y = b.copies;
+  return x.first_member < y.last_member && y.first_member < x.last_member &&
+         x.first_destination < y.last_destination && y.first_destination < x.last_destination &&
+         !Intersect(a.box, b.box).empty();
+}
+
+// A dimension of what is brought: the tensors, the destinations, then those of the boxes.
+constexpr int kMembers = -2;
+constexpr int kDestinations = -1;
+
+int64_t Begin(const Brought& brought, int d) {
+  return d == kMembers        ? brought.copies.first_member
+         : d == kDestinations ? brought.copies.first_destination
+                              : brought.box.begin(d);
+}
+int64_t End(const Brought& brought, int d) {
+  return d == kMembers        ? brought.copies.last_member
+         : d == kDestinations ? brought.copies.last_destination
+                              : brought.box.end(d);
+}
+
+// Along which the items begin at the most places.
+int DimensionWithMostCuts(const std::vector<Brought>& all) {
+  int best = kMembers;
   size_t most = 0;
   std::vector<int64_t> cuts;
-  for (int d = 0; d < boxes.front().dimensions(); ++d) {
+  for (int d = kMembers; d < all.front().box.dimensions(); ++d) {
     cuts.clear();
-    for (const Box& box : boxes) cuts.push_back(box.begin(d));
+    for (const Brought& brought : all) cuts.push_back(Begin(brought, d));
     std::sort(cuts.begin(), cuts.end());
     const auto count = static_cast<size_t>(std::unique(cuts.begin(), cuts.end()) - cuts.begin());
     if (count > most) {
@@ -27,59 +55,87 @@ int DimensionWithMostCuts(const std::vector<Box>& boxes) {
   return best;
 }
 
-absl::Status CheckDisjoint(std::vector<Box>& boxes) {
-  if (boxes.size() < 2 || boxes.front().dimensions() == 0) {
-    return boxes.size() < 2 ? absl::OkStatus() : absl::InternalError("a scalar is written twice");
-  }
-  const int d = DimensionWithMostCuts(boxes);
-  std::sort(boxes.begin(), boxes.end(),
-            [d](const Box& a, const Box& b) { return a.begin(d) < b.begin(d); });
-  for (size_t i = 0; i < boxes.size(); ++i) {
-    for (size_t j = i + 1; j < boxes.size() && boxes[j].begin(d) < boxes[i].end(d); ++j) {
-      if (!Intersect(boxes[i], boxes[j]).empty()) {
+absl::Status CheckDisjoint(std::vector<Brought>& all) {
+  if (all.size() < 2) return absl::OkStatus();
+  const int d = DimensionWithMostCuts(all);
+  std::sort(all.begin(), all.end(),
+            [d](const Brought& a, const Brought& b) { return Begin(a, d) < Begin(b, d); });
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (size_t j = i + 1; j < all.size() && Begin(all[j], d) < End(all[i], d); ++j) {
+      if (Meet(all[i], all[j])) {
         return absl::InternalError(
-            absl::StrCat(ToString(boxes[i]), " and ", ToString(boxes[j]), " are both written"));
+            absl::StrCat(ToString(all[i].box), " and ", ToString(all[j].box), " are both written"));
       }
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckShard(const ShardView& shard, std::vector<Box>& boxes) {
-  int64_t elements = 0;
-  for (const Box& box : boxes) {
-    if (!shard.box.Contains(box)) {
-      return absl::InternalError(absl::StrCat("a route brings ", ToString(box)));
+absl::Status CheckWant(const Box& wanted, uint64_t members, uint64_t destinations,
+                       std::vector<Brought>& all) {
+  uint64_t elements = 0;
+  for (const Brought& brought : all) {
+    if (!wanted.Contains(brought.box)) {
+      return absl::InternalError(absl::StrCat("a route brings ", ToString(brought.box)));
     }
-    elements += box.element_count();
+    if (brought.copies.last_member > members || brought.copies.last_destination > destinations) {
+      return absl::InternalError("a route goes to nobody");
+    }
+    elements += static_cast<uint64_t>(brought.box.element_count()) * brought.copies.count();
   }
-  WAYBILL_RETURN_IF_ERROR(CheckDisjoint(boxes));
-  if (elements != shard.box.element_count()) {
+  WAYBILL_RETURN_IF_ERROR(CheckDisjoint(all));
+  const uint64_t all_elements =
+      static_cast<uint64_t>(wanted.element_count()) * members * destinations;
+  if (elements != all_elements) {
     return absl::InternalError(
-        absl::StrCat(elements, " of ", shard.box.element_count(), " elements are written"));
+        absl::StrCat(elements, " of ", all_elements, " elements are written"));
+  }
+  return absl::OkStatus();
+}
+
+// Counts for each worker the shards that are some tensor's at some destination. Two wants never
+// name one shard twice, so equal counts say that every shard is named.
+absl::Status CheckEveryShardIsWanted(const PlannedRanks& ranks) {
+  std::vector<uint64_t> named(ranks.workers.rank_count(), 0);
+  for (const Want& want : ranks.wants) {
+    for (uint32_t d = want.first_destination; d < want.last_destination; ++d) {
+      named[ranks.destinations[d].worker] += ranks.tensors.members(want.tensor_class).size();
+    }
+  }
+  for (uint32_t c = 0; c < ranks.workers.size(); ++c) {
+    const Manifest& manifest = ranks.workers.manifest(c);
+    uint64_t shards = 0;
+    for (uint32_t i = 0; i < manifest.shard_count(); ++i) shards += manifest.shard_bytes(i) > 0;
+    for (const uint32_t worker : ranks.workers.ranks(c)) {
+      if (named[worker] == shards) continue;
+      return absl::InternalError(absl::StrCat("worker ", worker, ": ", named[worker], " of ",
+                                              shards, " shards are wanted"));
+    }
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::Status CheckCover(const Plan& plan, absl::Span<const Manifest* const> workers) {
-  std::vector<std::vector<Box>> boxes;
-  for (uint32_t worker = 0; worker < workers.size(); ++worker) {
-    const Manifest& manifest = *workers[worker];
-    const RouteTable& routes = plan.workers[worker];
-    boxes.assign(manifest.shard_count(), {});
-    for (uint32_t i = 0; i < routes.size(); ++i) {
-      const RouteView route = routes[i];
-      if (!route.witness) boxes[route.destination_shard].push_back(route.box);
-    }
-    for (uint32_t s = 0; s < manifest.shard_count(); ++s) {
-      const ShardView shard = manifest.shard(s);
-      WAYBILL_RETURN_IF_ERROR(
-          While(absl::StrCat("tensor \"", manifest.tensor_name(shard.tensor_index), "\": worker ",
-                             worker, " wants ", ToString(shard.box)),
-                CheckShard(shard, boxes[s])));
-    }
+absl::Status CheckCover(const Bundles& bundles) {
+  const PlannedRanks& ranks = bundles.ranks();
+  WAYBILL_RETURN_IF_ERROR(CheckEveryShardIsWanted(ranks));
+  std::vector<std::vector<Brought>> brought(ranks.wants.size());
+  for (uint32_t i = 0; i < bundles.size(); ++i) {
+    if (bundles.first_routes().witness(i)) continue;
+    const Bundle& bundle = bundles.bundle(i);
+    brought[bundle.want].push_back({bundles.first_routes().box(i), bundle.copies});
+  }
+  for (uint32_t w = 0; w < ranks.wants.size(); ++w) {
+    const Want& want = ranks.wants[w];
+    const uint32_t worker = ranks.destinations[want.first_destination].worker;
+    const Manifest& manifest = ranks.workers.manifest(ranks.workers.class_of(worker));
+    const ShardView shard = manifest.shard(want.shard);
+    WAYBILL_RETURN_IF_ERROR(
+        While(absl::StrCat("tensor \"", manifest.tensor_name(shard.tensor_index), "\": worker ",
+                           worker, " wants ", ToString(shard.box)),
+              CheckWant(shard.box, ranks.tensors.members(want.tensor_class).size(),
+                        want.last_destination - want.first_destination, brought[w])));
   }
   return absl::OkStatus();
 }

@@ -3,17 +3,17 @@
 #define WAYBILL_CORE_PLAN_COVER_H_
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
-#include "core/plan/plan.h"
-#include "core/tensor/manifest.h"
+#include "core/plan/bundles.h"
 
 namespace waybill {
 
-// Looks at the finished routes only: those that bring something to one shard lie in its box, do not
-// meet one another, and hold as many elements as the box.
+// Looks at the finished bundles and the workers' manifests only. Every shard that is not empty is a
+// destination of one want, for one tensor of its class. The bundles that bring something to a want
+// lie in its box; no two of them bring the same element of the same tensor to the same destination;
+// and together they bring as many elements as all copies of the box have.
 //
 // kInternal: the plan is wrong; names the tensor, the worker and the boxes.
-absl::Status CheckCover(const Plan& plan, absl::Span<const Manifest* const> workers);
+absl::Status CheckCover(const Bundles& bundles);
 
 }  // namespace waybill
 

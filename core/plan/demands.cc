@@ -1,8 +1,11 @@
 #include "core/plan/demands.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
@@ -13,49 +16,17 @@ namespace {
 
 class DemandFinder {
  public:
-  DemandFinder(const SourceIndex& sources, absl::Span<const Manifest* const> trainers,
-               std::vector<Demand>& demands)
-      : sources_(sources), trainers_(trainers), demands_(demands) {}
+  DemandFinder(const SourceIndex& sources, const RankClasses& workers)
+      : sources_(sources), tensors_(sources.tensors()), workers_(workers) {}
 
-  absl::Status AddShard(uint32_t worker, const Manifest& manifest, uint32_t shard_index) {
-    const ShardView shard = manifest.shard(shard_index);
-    if (shard.box.empty()) return absl::OkStatus();
-    const auto named = [&](auto... rest) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "tensor \"", manifest.tensor_name(shard.tensor_index), "\": worker ", worker, rest...));
-    };
-    const uint32_t* tensor = sources_.FindTensor(manifest.tensor_name(shard.tensor_index));
-    if (tensor == nullptr) {
-      return named(" wants ", ToString(shard.box), ", no trainer holds a tensor of that name");
-    }
-    if (sources_.shape(*tensor) != manifest.tensor_shape(shard.tensor_index)) {
-      return named(" has shape ", ShapeToString(manifest.tensor_shape(shard.tensor_index)),
-                   ", the trainers have ", ShapeToString(sources_.shape(*tensor)));
-    }
-    if (shard.format.content == Content::kQuantised) {
-      if (absl::Status status = CheckQuantisedShard(manifest, shard); !status.ok()) {
-        return named(" ", status.message());
-      }
-    }
-    const Wanted wanted = WantedOf(shard, sources_.shape(*tensor));
-    left_.assign(1, shard.box);
-    absl::Status status;
-    sources_.ForEachMeeting(*tensor, wanted.elements, [&](uint32_t source) {
-      if (!status.ok() || left_.empty()) return;
-      status = CheckFormats(source, shard);
-      if (status.ok()) TakeFrom(source, worker, shard_index, shard, wanted);
-    });
-    if (!status.ok()) return named(": ", status.message());
-    if (!left_.empty()) {
-      return named(" wants ", shard.format.content == Content::kScales ? "scales " : "",
-                   ToString(shard.box), ", of which the trainers do not hold ",
-                   ToString(left_.front()), "; they hold ", sources_.DescribeHolders(*tensor));
-    }
-    return absl::OkStatus();
+  absl::StatusOr<Demands> Run() && {
+    for (uint32_t c = 0; c < tensors_.size(); ++c) AddWants(c);
+    for (uint32_t w = 0; w < found_.wants.size(); ++w) WAYBILL_RETURN_IF_ERROR(CutWant(w));
+    return std::move(found_);
   }
 
  private:
-  // Where a shard's sources are to be looked for, and what of one is there.
+  // Where a want's sources are to be looked for, and what of one is there.
   struct Wanted {
     bool scales = false;
     Extents2 block;
@@ -63,6 +34,92 @@ class DemandFinder {
     Box elements;
     absl::Span<const int64_t> shape;
   };
+
+  const Manifest& ManifestOf(uint32_t worker) const {
+    return workers_.manifest(workers_.class_of(worker));
+  }
+
+  // Gathers the shards of a class's first tensor that are alike but for their ranks.
+  void AddWants(uint32_t tensor_class) {
+    struct Alike {
+      ShardView shard;
+      std::vector<Destination> destinations;
+    };
+    const auto wanted = tensors_.wanted(tensors_.first(tensor_class));
+    std::vector<Alike> found;
+    absl::flat_hash_map<size_t, std::vector<size_t>> by_box;
+    for (uint32_t i = 0; i < wanted.size(); ++i) {
+      const ShardView shard = workers_.manifest(wanted[i].rank_class).shard(wanted[i].shard);
+      std::vector<size_t>& same_box = by_box[absl::HashOf(shard.box.begins(), shard.box.ends())];
+      auto at = std::find_if(same_box.begin(), same_box.end(),
+                             [&](size_t k) { return AreAlike(found[k].shard, shard); });
+      if (at == same_box.end()) {
+        at = same_box.insert(at, found.size());
+        found.push_back({shard, {}});
+      }
+      for (const uint32_t worker : workers_.ranks(wanted[i].rank_class)) {
+        found[*at].destinations.push_back({worker, i});
+      }
+    }
+    for (Alike& alike : found) {
+      std::sort(alike.destinations.begin(), alike.destinations.end(),
+                [](const Destination& a, const Destination& b) {
+                  return std::pair(a.worker, a.holding) < std::pair(b.worker, b.holding);
+                });
+      const bool plain = alike.shard.format.content == Content::kPlain;
+      const size_t step = plain ? alike.destinations.size() : 1;
+      for (size_t d = 0; d < alike.destinations.size(); d += step) {
+        AddWant(tensor_class, absl::MakeConstSpan(alike.destinations).subspan(d, step));
+      }
+    }
+  }
+
+  void AddWant(uint32_t tensor_class, absl::Span<const Destination> destinations) {
+    const auto wanted = tensors_.wanted(tensors_.first(tensor_class));
+    const auto begin = static_cast<uint32_t>(found_.destinations.size());
+    found_.destinations.insert(found_.destinations.end(), destinations.begin(), destinations.end());
+    found_.wants.push_back({.tensor_class = tensor_class,
+                            .shard = wanted[destinations.front().holding].shard,
+                            .first_destination = begin,
+                            .last_destination = static_cast<uint32_t>(found_.destinations.size())});
+  }
+
+  static bool AreAlike(const ShardView& a, const ShardView& b) {
+    return a.box == b.box && a.format == b.format && a.place.strides == b.place.strides;
+  }
+
+  absl::Status CutWant(uint32_t index) {
+    const Want& want = found_.wants[index];
+    const Destination& first = found_.destinations[want.first_destination];
+    const ShardView shard = ManifestOf(first.worker).shard(want.shard);
+    const auto shape = tensors_.shape(tensors_.first(want.tensor_class));
+    const auto named = [&](auto... rest) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor \"", ManifestOf(first.worker).tensor_name(shard.tensor_index),
+                       "\": worker ", first.worker, rest...));
+    };
+    if (shard.format.content == Content::kQuantised) {
+      if (absl::Status status = CheckHoldsScales(want, first, shard); !status.ok()) {
+        return named(" ", status.message());
+      }
+    }
+    const Wanted wanted = WantedOf(shard, shape);
+    left_.assign(1, shard.box);
+    absl::Status status;
+    sources_.ForEachMeeting(want.tensor_class, wanted.elements, [&](uint32_t source) {
+      if (!status.ok() || left_.empty()) return;
+      status = CheckFormats(source, shard);
+      if (status.ok()) TakeFrom(source, index, shard, wanted);
+    });
+    if (!status.ok()) return named(": ", status.message());
+    if (!left_.empty()) {
+      return named(" wants ", shard.format.content == Content::kScales ? "scales " : "",
+                   ToString(shard.box), ", of which the trainers do not hold ",
+                   ToString(left_.front()), "; they hold ",
+                   sources_.DescribeHolders(want.tensor_class));
+    }
+    return absl::OkStatus();
+  }
 
   static Wanted WantedOf(const ShardView& shard, absl::Span<const int64_t> shape) {
     Wanted wanted{.elements = shard.box, .shape = shape};
@@ -84,30 +141,33 @@ class DemandFinder {
   }
 
   // Elements that are quantised on the way are useful only with their scales.
-  absl::Status CheckQuantisedShard(const Manifest& manifest, const ShardView& shard) const {
-    const auto shape = manifest.tensor_shape(shard.tensor_index);
-    const Extents2 cell = ScaleExtents(shard.format.quantisation, shape);
+  absl::Status CheckHoldsScales(const Want& want, const Destination& destination,
+                                const ShardView& shard) const {
+    const uint32_t tensor = tensors_.first(want.tensor_class);
+    const uint32_t rank_class = workers_.class_of(destination.worker);
+    const Extents2 cell = ScaleExtents(shard.format.quantisation, tensors_.shape(tensor));
     std::vector<Box> missing = {CellsMeeting(shard.box, cell)}, next;
-    for (uint32_t i = 0; i < manifest.shard_count() && !missing.empty(); ++i) {
-      const ShardView other = manifest.shard(i);
-      if (other.tensor_index != shard.tensor_index ||
-          other.format != Format::Scales(shard.format.quantisation)) {
-        continue;
-      }
+    for (const Holding& h : tensors_.wanted(tensor)) {
+      if (missing.empty()) break;
+      if (h.rank_class != rank_class) continue;
+      const ShardView other = workers_.manifest(rank_class).shard(h.shard);
+      if (other.format != Format::Scales(shard.format.quantisation)) continue;
       next.clear();
       for (const Box& box : missing) Subtract(box, other.box, next);
       std::swap(missing, next);
     }
     if (missing.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(
-        "holds ", ToString(shard.box), " as ", ToString(shard.format), ", but not its scales ",
-        ToString(missing.front()), " of the grid ", ShapeToString(GridShape(shape, cell)),
-        ": a part that ends within a block needs that block's scale too"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("holds ", ToString(shard.box), " as ", ToString(shard.format),
+                     ", but not its scales ", ToString(missing.front()), " of the grid ",
+                     ShapeToString(GridShape(tensors_.shape(tensor), cell)),
+                     ": a part that ends within a block needs that block's scale too"));
   }
 
   absl::Status CheckFormats(uint32_t source, const ShardView& shard) const {
-    for (const Holder& holder : sources_.holders(sources_.source(source))) {
-      const Format& held = trainers_[holder.trainer]->shard(holder.shard).format;
+    const Source& of = sources_.source(source);
+    for (const Holder& holder : sources_.holders(of)) {
+      const Format held = sources_.shard(of, holder).format;
       if (held == shard.format) continue;
       WAYBILL_RETURN_IF_ERROR(
           While(absl::StrCat("trainer ", holder.trainer, " holds ", ToString(held), ", wanted is ",
@@ -117,8 +177,7 @@ class DemandFinder {
     return absl::OkStatus();
   }
 
-  void TakeFrom(uint32_t source, uint32_t worker, uint32_t shard_index, const ShardView& shard,
-                const Wanted& of) {
+  void TakeFrom(uint32_t source, uint32_t want, const ShardView& shard, const Wanted& of) {
     const Box& held = sources_.source(source).box;
     const Box available = AvailableIn(held, of);
     const bool plain = shard.format.content == Content::kPlain;
@@ -133,9 +192,8 @@ class DemandFinder {
       const Box blocks = plain       ? Box()
                          : of.scales ? BlocksOfCells(box, of.block, of.cell)
                                      : CellsMeeting(box, of.block);
-      demands_.push_back(
-          {.worker = worker,
-           .destination_shard = shard_index,
+      found_.demands.push_back(
+          {.want = want,
            .source = source,
            .size_bytes = static_cast<uint64_t>(box.element_count()) * ElementBytes(shard.format),
            .box = box,
@@ -147,25 +205,17 @@ class DemandFinder {
   }
 
   const SourceIndex& sources_;
-  absl::Span<const Manifest* const> trainers_;
-  std::vector<Demand>& demands_;
-  std::vector<Box> left_;  // The boxes of the current shard that no source has filled yet.
+  const TensorClasses& tensors_;
+  const RankClasses& workers_;
+  Demands found_;
+  std::vector<Box> left_;  // The boxes of the current want that no source has filled yet.
   std::vector<Box> next_left_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::vector<Demand>> FindDemands(const SourceIndex& sources,
-                                                absl::Span<const Manifest* const> trainers,
-                                                absl::Span<const Manifest* const> workers) {
-  std::vector<Demand> demands;
-  DemandFinder finder(sources, trainers, demands);
-  for (uint32_t worker = 0; worker < workers.size(); ++worker) {
-    for (uint32_t shard = 0; shard < workers[worker]->shard_count(); ++shard) {
-      WAYBILL_RETURN_IF_ERROR(finder.AddShard(worker, *workers[worker], shard));
-    }
-  }
-  return demands;
+absl::StatusOr<Demands> FindDemands(const SourceIndex& sources, const RankClasses& workers) {
+  return DemandFinder(sources, workers).Run();
 }
 
 }  // namespace waybill

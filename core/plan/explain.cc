@@ -44,11 +44,11 @@ uint64_t CountWrites(const RouteTable& routes) {
 
 PlanCounts CountPlan(const Plan& plan) {
   PlanCounts counts;
-  for (const RouteTable& routes : plan.trainers) {
-    counts.routes += routes.size();
-    counts.writes += CountWrites(routes);
+  counts.routes = plan.route_count();
+  for (uint32_t t = 0; t < plan.trainer_count(); ++t) {
+    counts.writes += CountWrites(plan.TrainerRoutes(t));
   }
-  for (const Exchange& exchange : plan.exchanges) {
+  for (const Exchange& exchange : plan.exchanges()) {
     for (const MaximaMessage& message : exchange.outgoing) {
       if (!message.into.empty()) continue;
       ++counts.maxima_messages;
@@ -61,15 +61,16 @@ PlanCounts CountPlan(const Plan& plan) {
 std::string ExplainAsTable(const Plan& plan, const HeldBytes& held) {
   std::string text = absl::StrFormat("%-12s %12s %12s %9s %9s\n", "rank", "holds MB", "moves MB",
                                      "routes", "writes");
-  for (size_t t = 0; t < plan.trainers.size(); ++t) {
+  for (uint32_t t = 0; t < plan.trainer_count(); ++t) {
+    const RouteTable routes = plan.TrainerRoutes(t);
     absl::StrAppendFormat(&text, "%-12s %12.1f %12.1f %9d %9d\n", absl::StrCat("trainer ", t),
-                          Megabytes(held.trainers[t]), Megabytes(plan.trainer_bytes[t]),
-                          plan.trainers[t].size(), CountWrites(plan.trainers[t]));
+                          Megabytes(held.trainers[t]), Megabytes(plan.trainer_bytes(t)),
+                          routes.size(), CountWrites(routes));
   }
-  for (size_t w = 0; w < plan.workers.size(); ++w) {
+  for (uint32_t w = 0; w < plan.worker_count(); ++w) {
     absl::StrAppendFormat(&text, "%-12s %12.1f %12.1f %9d\n", absl::StrCat("worker ", w),
-                          Megabytes(held.workers[w]), Megabytes(plan.worker_bytes[w]),
-                          plan.workers[w].size());
+                          Megabytes(held.workers[w]), Megabytes(plan.worker_bytes(w)),
+                          plan.bundles().route_count_to(w));
   }
   const PlanCounts counts = CountPlan(plan);
   if (counts.maxima_messages > 0) {
@@ -77,24 +78,24 @@ std::string ExplainAsTable(const Plan& plan, const HeldBytes& held) {
                           counts.maxima, counts.maxima_messages);
   }
   absl::StrAppendFormat(&text, "\nbusiest rank / lower bound %.3f; busiest trainer / mean %.3f\n",
-                        plan.balance.ratio(), plan.balance.trainer_imbalance());
+                        plan.balance().ratio(), plan.balance().trainer_imbalance());
   return text;
 }
 
 std::string ExplainAsJson(const Plan& plan, const HeldBytes& held, RoutesToo with_routes) {
   const PlanCounts counts = CountPlan(plan);
-  nlohmann::json json = {{"hash", absl::StrFormat("%016x", plan.hash)},
+  nlohmann::json json = {{"hash", absl::StrFormat("%016x", plan.hash())},
                          {"bytes", plan.total_bytes()},
                          {"maxima", counts.maxima},
                          {"maxima_messages", counts.maxima_messages},
-                         {"ratio_to_lower_bound", plan.balance.ratio()},
-                         {"trainer_imbalance", plan.balance.trainer_imbalance()},
+                         {"ratio_to_lower_bound", plan.balance().ratio()},
+                         {"trainer_imbalance", plan.balance().trainer_imbalance()},
                          {"trainers", nlohmann::json::array()},
                          {"workers", nlohmann::json::array()}};
-  for (size_t t = 0; t < plan.trainers.size(); ++t) {
-    const RouteTable& routes = plan.trainers[t];
+  for (uint32_t t = 0; t < plan.trainer_count(); ++t) {
+    const RouteTable routes = plan.TrainerRoutes(t);
     nlohmann::json trainer = {{"held_bytes", held.trainers[t]},
-                              {"bytes", plan.trainer_bytes[t]},
+                              {"bytes", plan.trainer_bytes(t)},
                               {"routes", routes.size()},
                               {"writes", CountWrites(routes)}};
     if (with_routes == RoutesToo::kYes) {
@@ -103,10 +104,10 @@ std::string ExplainAsJson(const Plan& plan, const HeldBytes& held, RoutesToo wit
     }
     json["trainers"].push_back(std::move(trainer));
   }
-  for (size_t w = 0; w < plan.workers.size(); ++w) {
+  for (uint32_t w = 0; w < plan.worker_count(); ++w) {
     json["workers"].push_back({{"held_bytes", held.workers[w]},
-                               {"bytes", plan.worker_bytes[w]},
-                               {"routes", plan.workers[w].size()}});
+                               {"bytes", plan.worker_bytes(w)},
+                               {"routes", plan.bundles().route_count_to(w)}});
   }
   return json.dump();
 }

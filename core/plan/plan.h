@@ -4,54 +4,66 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "core/plan/balance.h"
+#include "core/plan/bundles.h"
 #include "core/plan/exchange.h"
 #include "core/plan/route_table.h"
 
 namespace waybill {
 
-// Loads are bytes over link speed, in seconds; where no rank declares a speed, in bytes.
-struct Balance {
-  double busiest_trainer = 0;
-  double busiest_worker = 0;
-  double mean_trainer = 0;
-  // No assignment of sources can end earlier than this.
-  double lower_bound = 0;
+// Keeps bundles of routes, from which each rank's table is made when somebody needs it: all tables
+// of a large job would take gigabytes. Immutable once planned; copies share the bundles.
+class Plan {
+ public:
+  Plan() = default;
+  Plan(std::shared_ptr<const Bundles> bundles, std::vector<Exchange> exchanges,
+       const Balance& balance);
 
-  double busiest() const {
-    return busiest_trainer > busiest_worker ? busiest_trainer : busiest_worker;
+  uint32_t trainer_count() const { return bundles_ == nullptr ? 0 : bundles_->trainer_count(); }
+  uint32_t worker_count() const { return bundles_ == nullptr ? 0 : bundles_->worker_count(); }
+
+  // Returns a trainer's routes in the order in which it sends them.
+  RouteTable TrainerRoutes(uint32_t trainer) const { return bundles_->TrainerRoutes(trainer); }
+  // Returns a worker's routes in the order of its ledger: the trainers in order, each one's routes
+  // in the order in which it sends them.
+  RouteTable WorkerRoutes(uint32_t worker) const { return bundles_->WorkerRoutes(worker); }
+
+  uint32_t route_count(uint32_t trainer, uint32_t worker) const {
+    return bundles_->route_count(trainer, worker);
   }
-  // 1 is perfect.
-  double ratio() const { return lower_bound > 0 ? busiest() / lower_bound : 1; }
-  // The figure that others publish: the busiest trainer over the mean.
-  double trainer_imbalance() const { return mean_trainer > 0 ? busiest_trainer / mean_trainer : 1; }
-};
+  uint64_t route_count() const { return bundles_->route_count(); }
+  const Bundles& bundles() const { return *bundles_; }
 
-struct Plan {
-  // Indexed by rank. A trainer's routes in the order in which it sends them.
-  std::vector<RouteTable> trainers;
-  // Indexed by rank. A worker's routes in the order of its ledger.
-  std::vector<RouteTable> workers;
   // Indexed by rank of the trainer. Empty where nothing is quantised.
-  std::vector<Exchange> exchanges;
-  std::vector<uint64_t> trainer_bytes;
-  std::vector<uint64_t> worker_bytes;
-  Balance balance;
-  // Over the canonical encoding of all tables and exchanges: equal plans, equal hashes, on every
-  // host.
-  uint64_t hash = 0;
+  const std::vector<Exchange>& exchanges() const { return exchanges_; }
+  const Balance& balance() const { return balance_; }
+  uint64_t trainer_bytes(uint32_t trainer) const { return bundles_->trainer_bytes(trainer); }
+  uint64_t worker_bytes(uint32_t worker) const { return bundles_->worker_bytes(worker); }
+  uint64_t total_bytes() const;
+  // Over all routes and exchanges: equal plans have equal hashes, on every host.
+  uint64_t hash() const { return hash_; }
 
   bool quantises() const {
-    return std::any_of(exchanges.begin(), exchanges.end(),
+    return std::any_of(exchanges_.begin(), exchanges_.end(),
                        [](const Exchange& exchange) { return !exchange.empty(); });
   }
-  uint64_t total_bytes() const {
-    uint64_t total = 0;
-    for (const uint64_t bytes : worker_bytes) total += bytes;
-    return total;
-  }
+
+ private:
+  std::shared_ptr<const Bundles> bundles_;
+  std::vector<Exchange> exchanges_;
+  Balance balance_;
+  uint64_t hash_ = 0;
 };
+
+// All tables of a plan at once. For small jobs.
+struct PlanTables {
+  std::vector<RouteTable> trainers;
+  std::vector<RouteTable> workers;
+};
+PlanTables MakeTables(const Plan& plan);
 
 }  // namespace waybill
 

@@ -37,7 +37,8 @@ struct Draft {
 // weight around it; a worker serves it quantised, another one its columns [2, 8) as they are.
 struct Job {
   std::vector<Manifest> trainers, workers;
-  Plan plan;
+  PlanTables tables;
+  std::vector<Exchange> exchanges;
 
   Job() {
     for (const auto& [from, to] : {std::pair{0, 6}, {6, 8}}) {
@@ -66,7 +67,8 @@ struct Job {
     for (const Manifest& m : workers) w.push_back(&m);
     auto made = MakePlan(t, w);
     EXPECT_TRUE(made.ok()) << made.status();
-    plan = *std::move(made);
+    tables = MakeTables(*made);
+    exchanges = made->exchanges();
   }
 };
 
@@ -80,12 +82,12 @@ absl::Status Check(const RouteTable& routes, const Exchange& exchange, const Man
 TEST(CheckRankPlan, TakesWhatThePlannerMakes) {
   const Job job;
   for (uint32_t t = 0; t < 2; ++t) {
-    EXPECT_EQ(Check(job.plan.trainers[t], job.plan.exchanges[t], job.trainers[t], Role::kTrainer)
-                  .message(),
-              "");
+    EXPECT_EQ(
+        Check(job.tables.trainers[t], job.exchanges[t], job.trainers[t], Role::kTrainer).message(),
+        "");
   }
   for (uint32_t w = 0; w < 2; ++w) {
-    EXPECT_EQ(Check(job.plan.workers[w], {}, job.workers[w], Role::kWorker).message(), "");
+    EXPECT_EQ(Check(job.tables.workers[w], {}, job.workers[w], Role::kWorker).message(), "");
   }
 }
 
@@ -144,7 +146,7 @@ class TrainerRouteTest : public testing::TestWithParam<RouteCase> {};
 
 TEST_P(TrainerRouteTest, IsRefused) {
   const Job job;
-  const RouteTable& routes = job.plan.trainers[0];
+  const RouteTable& routes = job.tables.trainers[0];
   RouteTable spoilt;
   bool found = false;
   for (uint32_t r = 0; r < routes.size(); ++r) {
@@ -159,7 +161,7 @@ TEST_P(TrainerRouteTest, IsRefused) {
     draft.AddTo(spoilt);
   }
   ASSERT_TRUE(found);
-  EXPECT_EQ(Check(spoilt, job.plan.exchanges[0], job.trainers[0], Role::kTrainer).code(),
+  EXPECT_EQ(Check(spoilt, job.exchanges[0], job.trainers[0], Role::kTrainer).code(),
             absl::StatusCode::kInvalidArgument);
 }
 
@@ -184,7 +186,7 @@ class WorkerRouteTest : public testing::TestWithParam<RouteCase> {};
 
 TEST_P(WorkerRouteTest, IsRefused) {
   const Job job;
-  const RouteTable& routes = job.plan.workers[1];
+  const RouteTable& routes = job.tables.workers[1];
   RouteTable spoilt;
   for (uint32_t r = 0; r < routes.size(); ++r) {
     Draft draft(routes[r]);
@@ -201,7 +203,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, WorkerRouteTest, testing::ValuesIn(kWorkerCases)
 
 TEST(CheckRankPlan, AWorkerIsWrittenOnce) {
   const Job job;
-  RouteTable routes = job.plan.workers[1];
+  RouteTable routes = job.tables.workers[1];
   Draft again(routes[0]);
   again.view.ledger_entry = routes.size();
   again.AddTo(routes);
@@ -252,11 +254,11 @@ class ExchangeTest : public testing::TestWithParam<ExchangeCase> {};
 
 TEST_P(ExchangeTest, IsRefused) {
   const Job job;
-  Exchange exchange = job.plan.exchanges[0];
+  Exchange exchange = job.exchanges[0];
   ASSERT_FALSE(exchange.incoming.empty());
   ASSERT_FALSE(exchange.outgoing.empty());
   GetParam().spoil(exchange);
-  EXPECT_EQ(Check(job.plan.trainers[0], exchange, job.trainers[0], Role::kTrainer).code(),
+  EXPECT_EQ(Check(job.tables.trainers[0], exchange, job.trainers[0], Role::kTrainer).code(),
             absl::StatusCode::kInvalidArgument);
 }
 
@@ -265,7 +267,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, ExchangeTest, testing::ValuesIn(kExchangeCases),
 
 TEST(CheckDestinations, HoldsRoutesToTheRegionsOfTheWorker) {
   const Job job;
-  const RouteTable& routes = job.plan.workers[1];
+  const RouteTable& routes = job.tables.workers[1];
   EXPECT_EQ(CheckDestinations(routes, 0, 2, {96}).message(), "");
   EXPECT_EQ(CheckDestinations(routes, 0, 2, {~uint64_t{0}}).message(), "");
   EXPECT_EQ(CheckDestinations(routes, 0, 2, {95}).message(),
@@ -277,7 +279,7 @@ TEST(CheckDestinations, HoldsRoutesToTheRegionsOfTheWorker) {
 
 TEST(DecodeRankPlan, RefusesMoreMaximaThanAnyMessageHas) {
   const Job job;
-  Exchange exchange = job.plan.exchanges[0];
+  Exchange exchange = job.exchanges[0];
   constexpr uint32_t kMany = 1 << 25;
   exchange.tables[0].blocks = Box::Whole({kMany, 1});
   exchange.outgoing[0].runs.assign(2, {0, 0, kMany});

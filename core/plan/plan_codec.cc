@@ -9,7 +9,6 @@
 #include "core/base/status.h"
 #include "core/plan/byte_codec.h"
 #include "core/plan/route_codec.h"
-#include "kernels/digest.h"
 
 namespace waybill {
 namespace {
@@ -276,15 +275,6 @@ absl::Status CheckTrainerPlan(const RankPlan& plan) {
     }
   }
   return absl::OkStatus();
-}
-
-uint64_t HashPlan(const Plan& plan) {
-  std::vector<uint64_t> digests;
-  for (size_t t = 0; t < plan.trainers.size(); ++t) {
-    const std::string bytes = EncodeRankPlan(plan.trainers[t], plan.exchanges[t]);
-    digests.push_back(kernels::Digest(bytes.data(), bytes.size()));
-  }
-  return kernels::Digest(digests.data(), digests.size() * sizeof(uint64_t));
 }
 
 }  // namespace waybill

@@ -1,4 +1,4 @@
-// Encodes and decodes the part of the plan that one rank gets, and hashes the whole plan.
+// Encodes and decodes the part of the plan that one rank gets.
 #ifndef WAYBILL_CORE_PLAN_PLAN_CODEC_H_
 #define WAYBILL_CORE_PLAN_PLAN_CODEC_H_
 
@@ -8,7 +8,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/plan/exchange.h"
-#include "core/plan/plan.h"
 #include "core/plan/route_table.h"
 
 namespace waybill {
@@ -32,9 +31,6 @@ absl::StatusOr<RankPlan> DecodeRankPlan(absl::string_view bytes);
 //
 // kInvalidArgument: they do not fit together.
 absl::Status CheckTrainerPlan(const RankPlan& plan);
-
-// Returns the hash over all trainers' encodings, in order of rank.
-uint64_t HashPlan(const Plan& plan);
 
 }  // namespace waybill
 

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <string>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -11,12 +12,14 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/plan/assignment.h"
+#include "core/plan/bundles.h"
 #include "core/plan/cover.h"
 #include "core/plan/demands.h"
 #include "core/plan/geometry.h"
-#include "core/plan/plan_codec.h"
+#include "core/plan/rank_classes.h"
 #include "core/plan/seams.h"
 #include "core/plan/source_index.h"
+#include "core/plan/tensor_classes.h"
 #include "core/tensor/manifest_check.h"
 
 namespace waybill {
@@ -58,32 +61,6 @@ class Links {
   absl::flat_hash_map<std::string, uint32_t> hosts_;
 };
 
-// Each trainer starts at another worker, so that no worker's link is crowded at the start, and
-// writes a worker's memory in its order, so that neighbours become one write.
-std::vector<uint32_t> SendingOrder(const std::vector<Shipment>& shipments,
-                                   const std::vector<Demand>& demands,
-                                   absl::Span<const Manifest* const> workers,
-                                   uint32_t trainer_count) {
-  using Key = std::tuple<uint32_t, uint32_t, uint32_t, uint64_t, uint32_t>;
-  std::vector<Key> keys;
-  keys.reserve(shipments.size());
-  const auto worker_count = static_cast<uint32_t>(workers.size());
-  for (uint32_t i = 0; i < shipments.size(); ++i) {
-    const Demand& demand = demands[shipments[i].demand];
-    const ShardView shard = workers[demand.worker]->shard(demand.destination_shard);
-    const uint32_t trainer = shipments[i].holder.trainer;
-    const auto start =
-        static_cast<uint32_t>(uint64_t{trainer} * worker_count / trainer_count % worker_count);
-    keys.emplace_back(trainer, (demand.worker + worker_count - start) % worker_count,
-                      shard.place.region_index, OffsetWithin(shard, shipments[i].box), i);
-  }
-  std::sort(keys.begin(), keys.end());
-  std::vector<uint32_t> order;
-  order.reserve(keys.size());
-  for (const Key& key : keys) order.push_back(std::get<4>(key));
-  return order;
-}
-
 Transform TransformOf(const Format& source, const Format& destination) {
   if (destination.content == Content::kQuantised) return Transform::kQuantise;
   if (source == destination) return Transform::kNone;
@@ -105,27 +82,32 @@ ShardView AsShard(const ScaleTable& table, uint32_t region_index,
           .place = {.region_index = region_index, .strides = used}};
 }
 
-absl::StatusOr<RouteView> MakeRoute(const Shipment& shipment, const Demand& demand,
-                                    absl::Span<const Manifest* const> trainers,
-                                    absl::Span<const Manifest* const> workers,
-                                    absl::Span<const Exchange> exchanges,
+// The route of a shipment's first tensor to its first destination.
+absl::StatusOr<RouteView> MakeRoute(const Shipment& shipment, const PlannedRanks& ranks,
+                                    const Demand& demand, absl::Span<const Exchange> exchanges,
                                     std::array<Axis, kMaxAxes>& axes) {
-  const Manifest& trainer = *trainers[shipment.holder.trainer];
-  ShardView source = trainer.shard(shipment.holder.shard);
-  const Manifest& worker = *workers[demand.worker];
-  const ShardView destination = worker.shard(demand.destination_shard);
+  const Want& want = ranks.wants[demand.want];
+  const Destination& to =
+      ranks.destinations[want.first_destination + shipment.copies.first_destination];
+  const uint32_t tensor = ranks.tensors.members(want.tensor_class)[shipment.copies.first_member];
+  const Holding& held = ranks.tensors.held(tensor)[shipment.holder.holding];
+  const Holding& wanted = ranks.tensors.wanted(tensor)[to.holding];
+  const Manifest& trainer = ranks.trainers.manifest(held.rank_class);
+  const Manifest& worker = ranks.workers.manifest(wanted.rank_class);
+  ShardView source = trainer.shard(held.shard);
+  const ShardView destination = worker.shard(wanted.shard);
   uint32_t scale_table = kNoScaleTable;
   std::array<int64_t, kMaxDimensions> strides;
   if (destination.format.content != Content::kPlain) {
     const Exchange& exchange = exchanges[shipment.holder.trainer];
-    scale_table = FindScaleTable(exchange, shipment.holder.shard, destination.format.quantisation);
+    scale_table = FindScaleTable(exchange, held.shard, destination.format.quantisation);
     if (destination.format.content == Content::kScales) {
       source = AsShard(exchange.tables[scale_table], trainer.region_count() + scale_table, strides);
     } else {
-      WAYBILL_RETURN_IF_ERROR(While(
-          absl::StrCat("tensor \"", worker.tensor_name(destination.tensor_index), "\": worker ",
-                       demand.worker, " and trainer ", shipment.holder.trainer),
-          CheckRowsAreNeighbours(source, destination, shipment.box)));
+      WAYBILL_RETURN_IF_ERROR(
+          While(absl::StrCat("tensor \"", worker.tensor_name(destination.tensor_index),
+                             "\": worker ", to.worker, " and trainer ", shipment.holder.trainer),
+                CheckRowsAreNeighbours(source, destination, shipment.box)));
     }
   }
   const Transform transform = TransformOf(source.format, destination.format);
@@ -135,9 +117,9 @@ absl::StatusOr<RouteView> MakeRoute(const Shipment& shipment, const Demand& dema
       .destination_element_bytes = ElementBytes(destination.format),
       .axes = MakeAxes(source, destination, shipment.box, transform == Transform::kQuantise, axes)};
   return RouteView{.trainer = shipment.holder.trainer,
-                   .worker = demand.worker,
-                   .source_shard = shipment.holder.shard,
-                   .destination_shard = demand.destination_shard,
+                   .worker = to.worker,
+                   .source_shard = held.shard,
+                   .destination_shard = wanted.shard,
                    .source_region = source.place.region_index,
                    .destination_region = destination.place.region_index,
                    .source_offset_bytes = OffsetWithin(source, shipment.box),
@@ -148,21 +130,10 @@ absl::StatusOr<RouteView> MakeRoute(const Shipment& shipment, const Demand& dema
                    .shape = shape};
 }
 
-// A ledger lists the trainers in order, each one's routes in the order in which it sends them, so
-// that a trainer's entries are neighbours.
-void FillLedgers(Plan& plan) {
-  for (RouteTable& table : plan.trainers) {
-    for (uint32_t i = 0; i < table.size(); ++i) {
-      RouteTable& ledger = plan.workers[table.worker(i)];
-      table.set_ledger_entry(i, ledger.size());
-      ledger.Add(table[i]);
-    }
-  }
-}
-
-absl::Status CheckOrders(absl::string_view role, absl::Span<const Manifest* const> manifests) {
-  for (size_t rank = 0; rank < manifests.size(); ++rank) {
-    WAYBILL_RETURN_IF_ERROR(While(absl::StrCat(role, " ", rank), CheckOrder(*manifests[rank])));
+absl::Status CheckOrders(absl::string_view role, const RankClasses& ranks) {
+  for (uint32_t c = 0; c < ranks.size(); ++c) {
+    WAYBILL_RETURN_IF_ERROR(
+        While(absl::StrCat(role, " ", ranks.ranks(c).front()), CheckOrder(ranks.manifest(c))));
   }
   return absl::OkStatus();
 }
@@ -176,38 +147,33 @@ absl::StatusOr<Plan> MakePlan(absl::Span<const Manifest* const> trainers,
     return absl::InvalidArgumentError(
         absl::StrCat("a plan from ", trainers.size(), " trainers to ", workers.size(), " workers"));
   }
-  WAYBILL_RETURN_IF_ERROR(CheckOrders("trainer", trainers));
-  WAYBILL_RETURN_IF_ERROR(CheckOrders("worker", workers));
-  WAYBILL_ASSIGN_OR_RETURN(const SourceIndex sources, SourceIndex::Build(trainers));
-  WAYBILL_ASSIGN_OR_RETURN(const std::vector<Demand> demands,
-                           FindDemands(sources, trainers, workers));
+  auto ranks = std::make_shared<PlannedRanks>();
+  ranks->trainers = RankClasses(trainers);
+  ranks->workers = RankClasses(workers);
+  WAYBILL_RETURN_IF_ERROR(CheckOrders("trainer", ranks->trainers));
+  WAYBILL_RETURN_IF_ERROR(CheckOrders("worker", ranks->workers));
+  WAYBILL_ASSIGN_OR_RETURN(ranks->tensors, TensorClasses::Build(ranks->trainers, ranks->workers));
+  const SourceIndex sources(ranks->tensors, ranks->trainers);
+  WAYBILL_ASSIGN_OR_RETURN(Demands demands, FindDemands(sources, ranks->workers));
   const Links links(trainers, workers);
   Assignment assignment =
       AssignDemands(sources, demands, links.trainers, links.workers, options.smallest_piece_bytes);
-  Plan plan;
-  plan.trainers.resize(trainers.size());
-  plan.workers.resize(workers.size());
-  plan.trainer_bytes.resize(trainers.size(), 0);
-  plan.worker_bytes.resize(workers.size(), 0);
-  plan.balance = assignment.balance;
+  std::vector<Exchange> exchanges;
   WAYBILL_RETURN_IF_ERROR(
-      PlanExchanges(sources, demands, trainers, workers, assignment.shipments, plan.exchanges));
+      PlanExchanges(sources, demands, ranks->workers, assignment.shipments, exchanges));
+  ranks->destinations = std::move(demands.destinations);
+  ranks->wants = std::move(demands.wants);
+  auto bundles = std::make_shared<Bundles>(ranks);
   std::array<Axis, kMaxAxes> axes;
-  for (const uint32_t i : SendingOrder(assignment.shipments, demands, workers,
-                                       static_cast<uint32_t>(trainers.size()))) {
-    const Shipment& shipment = assignment.shipments[i];
-    WAYBILL_ASSIGN_OR_RETURN(
-        const RouteView route,
-        MakeRoute(shipment, demands[shipment.demand], trainers, workers, plan.exchanges, axes));
-    plan.trainers[route.trainer].Add(route);
-    if (route.witness) continue;
-    plan.trainer_bytes[route.trainer] += route.shape.size_bytes();
-    plan.worker_bytes[route.worker] += route.shape.size_bytes();
+  for (const Shipment& shipment : assignment.shipments) {
+    const Demand& demand = demands.demands[shipment.demand];
+    WAYBILL_ASSIGN_OR_RETURN(const RouteView route,
+                             MakeRoute(shipment, *ranks, demand, exchanges, axes));
+    bundles->Add({demand.want, shipment.holder.holding, shipment.copies}, route);
   }
-  FillLedgers(plan);
-  WAYBILL_RETURN_IF_ERROR(While("prove the cover", CheckCover(plan, workers)));
-  plan.hash = HashPlan(plan);
-  return plan;
+  bundles->Finish();
+  WAYBILL_RETURN_IF_ERROR(While("prove the cover", CheckCover(*bundles)));
+  return Plan(std::move(bundles), std::move(exchanges), assignment.balance);
 }
 
 }  // namespace waybill

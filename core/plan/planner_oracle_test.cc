@@ -152,30 +152,46 @@ void RunRoute(const RouteView& route, const std::vector<uint8_t>& source,
   }
 }
 
+// What every rank holds is drawn: tensors that are cut alike, as layers and experts are, and ranks
+// that hold the same, as replicas do.
+uint64_t MostCopies(const Bundles& bundles) {
+  uint64_t most = 0;
+  for (uint32_t i = 0; i < bundles.size(); ++i) {
+    most = std::max(most, bundles.bundle(i).copies.count());
+  }
+  return most;
+}
+
 TEST(PlannerOracle, EveryElementOfEveryWorkerIsWrittenOnceFromItsOwner) {
+  uint64_t most_copies = 0;
   for (uint32_t seed = 0; seed < 400; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
-    const auto trainers = static_cast<uint32_t>(1 + Below(random, 4));
-    const auto workers = static_cast<uint32_t>(1 + Below(random, 3));
-    std::vector<RankBuilder> senders(trainers), receivers(workers);
-    const auto tensors = static_cast<uint32_t>(1 + Below(random, 5));
-    for (uint32_t t = 0; t < tensors; ++t) {
+    const auto distinct_trainers = static_cast<uint32_t>(1 + Below(random, 4));
+    const auto distinct_workers = static_cast<uint32_t>(1 + Below(random, 3));
+    std::vector<RankBuilder> senders(distinct_trainers), receivers(distinct_workers);
+    const auto kinds = static_cast<uint32_t>(1 + Below(random, 4));
+    uint32_t tensor = 0;
+    for (uint32_t kind = 0; kind < kinds; ++kind) {
       std::vector<int64_t> shape;
       for (int64_t d = Below(random, 4); d > 0; --d) shape.push_back(1 + Below(random, 12));
-      // Some trainers cut in one way and some in another, and some hold the same.
-      for (int replica = 0; replica < 1 + static_cast<int>(random() % 2); ++replica) {
-        for (const Box& box : RandomGrid(random, shape)) {
-          const uint32_t first = random() % trainers;
-          senders[first].Add(random, t, shape, box);
-          if (random() % 2 == 0 && trainers > 1) {
-            senders[(first + 1) % trainers].Add(random, t, shape, box);
+      const uint32_t first_alike = random();
+      for (int64_t alike = 1 + Below(random, 3); alike > 0; --alike, ++tensor) {
+        Random cuts(first_alike);
+        // Some trainers cut in one way and some in another, and some hold the same.
+        for (int replica = 0; replica < 1 + static_cast<int>(cuts() % 2); ++replica) {
+          for (const Box& box : RandomGrid(cuts, shape)) {
+            const uint32_t first = cuts() % distinct_trainers;
+            senders[first].Add(cuts, tensor, shape, box);
+            if (cuts() % 2 == 0 && distinct_trainers > 1) {
+              senders[(first + 1) % distinct_trainers].Add(cuts, tensor, shape, box);
+            }
           }
         }
-      }
-      for (RankBuilder& receiver : receivers) {
-        for (const Box& box : RandomGrid(random, shape)) {
-          if (random() % 4 != 0) receiver.Add(random, t, shape, box);
+        for (RankBuilder& receiver : receivers) {
+          for (const Box& box : RandomGrid(cuts, shape)) {
+            if (cuts() % 4 != 0) receiver.Add(cuts, tensor, shape, box);
+          }
         }
       }
     }
@@ -183,6 +199,13 @@ TEST(PlannerOracle, EveryElementOfEveryWorkerIsWrittenOnceFromItsOwner) {
     std::vector<const Manifest*> source_pointers, destination_pointers;
     for (RankBuilder& b : senders) sources.push_back(b.Finish());
     for (RankBuilder& b : receivers) destinations.push_back(b.Finish());
+    for (int64_t i = Below(random, 3); i > 0; --i)
+      sources.push_back(sources[random() % sources.size()]);
+    for (int64_t i = Below(random, 3); i > 0; --i) {
+      destinations.push_back(destinations[random() % destinations.size()]);
+    }
+    const auto trainers = static_cast<uint32_t>(sources.size());
+    const auto workers = static_cast<uint32_t>(destinations.size());
     for (const Manifest& m : sources) {
       ASSERT_EQ(CheckManifest(m, Holes::kAllowed).message(), "");
       source_pointers.push_back(&m);
@@ -194,16 +217,18 @@ TEST(PlannerOracle, EveryElementOfEveryWorkerIsWrittenOnceFromItsOwner) {
 
     const auto plan = MakePlan(source_pointers, destination_pointers, {.smallest_piece_bytes = 64});
     ASSERT_TRUE(plan.ok()) << plan.status();
+    most_copies = std::max(most_copies, MostCopies(plan->bundles()));
+    const PlanTables tables = MakeTables(*plan);
 
     for (uint32_t t = 0; t < trainers; ++t) {
       ASSERT_EQ(
-          CheckRankPlan(*DecodeRankPlan(EncodeRankPlan(plan->trainers[t], plan->exchanges[t])),
+          CheckRankPlan(*DecodeRankPlan(EncodeRankPlan(tables.trainers[t], plan->exchanges()[t])),
                         sources[t], Role::kTrainer)
               .message(),
           "");
     }
     for (uint32_t w = 0; w < workers; ++w) {
-      ASSERT_EQ(CheckRankPlan(*DecodeRankPlan(EncodeRankPlan(plan->workers[w], {})),
+      ASSERT_EQ(CheckRankPlan(*DecodeRankPlan(EncodeRankPlan(tables.workers[w], {})),
                               destinations[w], Role::kWorker)
                     .message(),
                 "");
@@ -215,8 +240,8 @@ TEST(PlannerOracle, EveryElementOfEveryWorkerIsWrittenOnceFromItsOwner) {
       std::vector<uint8_t> got(destinations[w].region_bytes(0), 0xEE);
       std::vector<int> writes(got.size(), 0);
       for (uint32_t t = 0; t < trainers; ++t) {
-        for (uint32_t i = 0; i < plan->trainers[t].size(); ++i) {
-          const RouteView route = plan->trainers[t][i];
+        for (uint32_t i = 0; i < tables.trainers[t].size(); ++i) {
+          const RouteView route = tables.trainers[t][i];
           if (route.worker == w) RunRoute(route, memory[t], got, writes);
         }
       }
@@ -224,6 +249,7 @@ TEST(PlannerOracle, EveryElementOfEveryWorkerIsWrittenOnceFromItsOwner) {
       EXPECT_EQ(writes, std::vector<int>(got.size(), 1));
     }
   }
+  EXPECT_GE(most_copies, 6u);  // The jobs have classes of tensors and of ranks.
 }
 
 }  // namespace

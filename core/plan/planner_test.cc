@@ -44,15 +44,16 @@ TEST(Planner, RowsThatMeetAreOneRouteEach) {
       {Holding("w", kShape, Make({0, 0}, {3, 4})), Holding("w", kShape, Make({3, 0}, {8, 4}))},
       {Holding("w", kShape, Make({0, 0}, {4, 4})), Holding("w", kShape, Make({4, 0}, {8, 4}))});
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->trainers[0].size(), 1u);
-  EXPECT_EQ(plan->trainers[1].size(), 2u);
+  const PlanTables tables = MakeTables(*plan);
+  EXPECT_EQ(tables.trainers[0].size(), 1u);
+  EXPECT_EQ(tables.trainers[1].size(), 2u);
   // Trainer 1 starts at worker 1; its entries in worker 0's ledger follow trainer 0's.
-  EXPECT_EQ(plan->trainers[1].worker(0), 1u);
-  EXPECT_EQ(plan->trainers[1].worker(1), 0u);
-  EXPECT_EQ(plan->trainers[1][1].ledger_entry, 1u);
+  EXPECT_EQ(tables.trainers[1].worker(0), 1u);
+  EXPECT_EQ(tables.trainers[1].worker(1), 0u);
+  EXPECT_EQ(tables.trainers[1][1].ledger_entry, 1u);
   // Whole rows are one contiguous axis.
-  EXPECT_EQ(plan->trainers[1][0].shape.axes.size(), 1u);
-  EXPECT_EQ(plan->trainers[1][0].shape.destination_run_bytes(), 4u * 4 * 2);
+  EXPECT_EQ(tables.trainers[1][0].shape.axes.size(), 1u);
+  EXPECT_EQ(tables.trainers[1][0].shape.destination_run_bytes(), 4u * 4 * 2);
   EXPECT_EQ(plan->total_bytes(), 2 * 4u * 4 * 2);
 }
 
@@ -76,7 +77,8 @@ TEST(Planner, ColumnsAreStridedOnTheSideThatHasThemAll) {
   const auto plan = PlanFor({Holding("w", kShape, Make({0, 0}, {8, 4}))},
                             {Holding("w", kShape, Make({0, 2}, {8, 4}))});
   ASSERT_TRUE(plan.ok()) << plan.status();
-  const RouteView route = plan->trainers[0][0];
+  const PlanTables tables = MakeTables(*plan);
+  const RouteView route = tables.trainers[0][0];
   ASSERT_EQ(route.shape.axes.size(), 2u);
   EXPECT_EQ(route.shape.axes[0], (Axis{8, 8, 4}));
   EXPECT_EQ(route.shape.axes[1], (Axis{2, 2, 2}));
@@ -91,7 +93,8 @@ TEST(Planner, ATransposedBoxIsOneRunWhereItLands) {
                   {0, 0, {1, 8}});
   const auto plan = PlanFor({Holding("w", kShape, Box::Whole(kShape))}, {worker});
   ASSERT_TRUE(plan.ok()) << plan.status();
-  const RouteShape shape = plan->trainers[0][0].shape;
+  const PlanTables tables = MakeTables(*plan);
+  const RouteShape shape = tables.trainers[0][0].shape;
   EXPECT_TRUE(shape.transposed());
   EXPECT_EQ(shape.destination_run_bytes(), 64u);
 }
@@ -101,15 +104,16 @@ TEST(Planner, AWorkerFindsATiedHeadByItsAlias) {
   trainer.AddAlias("head", 0);
   const auto plan = PlanFor({trainer}, {Holding("head", kShape, Box::Whole(kShape))});
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->trainers[0].size(), 1u);
+  const PlanTables tables = MakeTables(*plan);
+  EXPECT_EQ(tables.trainers[0].size(), 1u);
 }
 
 TEST(Planner, TheSameManifestsGiveTheSameHashAndOtherOnesAnother) {
   const std::vector<Manifest> trainers = {Holding("w", kShape, Box::Whole(kShape))};
   const std::vector<Manifest> worker = {Holding("w", kShape, Box::Whole(kShape))};
-  EXPECT_EQ(PlanFor(trainers, worker)->hash, PlanFor(trainers, worker)->hash);
-  EXPECT_NE(PlanFor(trainers, worker)->hash,
-            PlanFor(trainers, {Holding("w", kShape, Make({0, 0}, {7, 4}))})->hash);
+  EXPECT_EQ(PlanFor(trainers, worker)->hash(), PlanFor(trainers, worker)->hash());
+  EXPECT_NE(PlanFor(trainers, worker)->hash(),
+            PlanFor(trainers, {Holding("w", kShape, Make({0, 0}, {7, 4}))})->hash());
 }
 
 struct BadCase {
@@ -166,28 +170,28 @@ TEST(Planner, ElementsWithoutNeighboursAreRunsOfOne) {
                   {0, 0, {8, 2}});
   const auto plan = PlanFor({Holding("w", kShape, Box::Whole(kShape))}, {worker});
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->trainers[0][0].shape.axes.back(), (Axis{1, 2, 2}));
-  EXPECT_EQ(plan->trainers[0][0].shape.destination_run_bytes(), 2u);
+  const PlanTables tables = MakeTables(*plan);
+  EXPECT_EQ(tables.trainers[0][0].shape.axes.back(), (Axis{1, 2, 2}));
+  EXPECT_EQ(tables.trainers[0][0].shape.destination_run_bytes(), 2u);
 }
 
 TEST(Cover, FindsWhatIsWrittenTwiceOrNever) {
   const Manifest worker = Holding("w", kShape, Box::Whole(kShape));
-  Plan plan = *PlanFor(
+  const Plan plan = *PlanFor(
       {Holding("w", kShape, Make({0, 0}, {3, 4})), Holding("w", kShape, Make({3, 0}, {8, 4}))},
       {worker});
-  const std::vector<const Manifest*> workers = {&worker};
-  ASSERT_TRUE(CheckCover(plan, workers).ok());
+  const Bundles& whole = plan.bundles();
+  ASSERT_TRUE(CheckCover(whole).ok());
 
-  Plan twice = plan;
-  twice.workers[0].Add(plan.workers[0][0]);
-  EXPECT_EQ(CheckCover(twice, workers).message(),
+  Bundles twice = whole;
+  twice.Add(whole.bundle(0), whole.first_routes()[0]);
+  EXPECT_EQ(CheckCover(twice).message(),
             "tensor \"w\": worker 0 wants [0, 8) x [0, 4): [0, 3) x [0, 4) and [0, 3) x [0, 4) are "
             "both written");
 
-  Plan missing = plan;
-  missing.workers[0] = RouteTable();
-  missing.workers[0].Add(plan.workers[0][1]);
-  EXPECT_EQ(CheckCover(missing, workers).message(),
+  Bundles missing(whole.shared_ranks());
+  missing.Add(whole.bundle(1), whole.first_routes()[1]);
+  EXPECT_EQ(CheckCover(missing).message(),
             "tensor \"w\": worker 0 wants [0, 8) x [0, 4): 20 of 32 elements are written");
 }
 
@@ -195,8 +199,8 @@ TEST(PlanCodec, WhatIsDecodedIsWhatWasEncoded) {
   const Plan plan = *PlanFor(
       {Holding("w", kShape, Make({0, 0}, {3, 4})), Holding("w", kShape, Make({3, 0}, {8, 4}))},
       {Holding("w", kShape, Make({0, 2}, {8, 4}))});
-  const std::string bytes = EncodeRankPlan(plan.workers[0], {});
-  EXPECT_EQ(*DecodeRankPlan(bytes), (RankPlan{plan.workers[0], {}}));
+  const std::string bytes = EncodeRankPlan(plan.WorkerRoutes(0), {});
+  EXPECT_EQ(*DecodeRankPlan(bytes), (RankPlan{plan.WorkerRoutes(0), {}}));
   for (size_t size = 0; size < bytes.size(); ++size) {
     EXPECT_FALSE(DecodeRankPlan(bytes.substr(0, size)).ok()) << size;
   }

@@ -41,18 +41,17 @@ void Extend(std::vector<BlockRun>& runs, uint32_t table, uint32_t block) {
 
 class SeamFinder {
  public:
-  SeamFinder(const SourceIndex& sources, absl::Span<const Demand> demands,
-             absl::Span<const Manifest* const> trainers, absl::Span<const Manifest* const> workers,
+  SeamFinder(const SourceIndex& sources, const Demands& demands, const RankClasses& workers,
              std::vector<Shipment>& shipments, std::vector<Exchange>& exchanges)
       : sources_(sources),
+        tensors_(sources.tensors()),
         demands_(demands),
-        trainers_(trainers),
         workers_(workers),
         shipments_(shipments),
         exchanges_(exchanges) {}
 
   absl::Status Run() {
-    exchanges_.resize(trainers_.size());
+    exchanges_.resize(sources_.trainers().rank_count());
     for (const Shipment& shipment : shipments_) {
       WAYBILL_RETURN_IF_ERROR(Note(shipment));
     }
@@ -63,10 +62,11 @@ class SeamFinder {
   }
 
  private:
-  // One tensor in one quantisation.
+  // One tensor in one quantisation. A tensor that is quantised is a class of its own.
   struct Grid {
-    uint32_t tensor = 0;  // In the index.
+    uint32_t tensor_class = 0;
     absl::string_view name;
+    absl::Span<const int64_t> shape;
     Quantisation quantisation;
     Extents2 block;
     // Split blocks, with those that send anything of it.
@@ -76,50 +76,64 @@ class SeamFinder {
   };
 
   ShardView Destination(const Shipment& shipment) const {
-    const Demand& demand = demands_[shipment.demand];
-    return workers_[demand.worker]->shard(demand.destination_shard);
+    const Demand& demand = demands_.demands[shipment.demand];
+    return workers_.manifest(workers_.class_of(demands_.WorkerOf(demand)))
+        .shard(demands_.WantOf(demand).shard);
+  }
+
+  uint32_t WorkerOf(const Shipment& shipment) const {
+    return demands_.WorkerOf(demands_.demands[shipment.demand]);
+  }
+
+  // The destination's shard of a demand, in its worker's manifest.
+  uint32_t ShardOf(uint32_t demand) const {
+    return demands_.WantOf(demands_.demands[demand]).shard;
   }
 
   Grid& GridOf(const Shipment& shipment, const ShardView& destination) {
-    const Manifest& manifest = *workers_[demands_[shipment.demand].worker];
-    const absl::string_view name = manifest.tensor_name(destination.tensor_index);
-    const uint32_t tensor = *sources_.FindTensor(name);
-    std::vector<Grid*>& known = grids_of_[tensor];
+    const uint32_t tensor_class = demands_.WantOf(demands_.demands[shipment.demand]).tensor_class;
+    std::vector<Grid*>& known = grids_of_[tensor_class];
     for (Grid* grid : known) {
       if (grid->quantisation == destination.format.quantisation) return *grid;
     }
-    Grid& grid = grids_[{tensor, static_cast<uint32_t>(known.size())}];
-    grid.tensor = tensor;
-    grid.name = name;
+    Grid& grid = grids_[{tensor_class, static_cast<uint32_t>(known.size())}];
+    grid.tensor_class = tensor_class;
+    const uint32_t tensor = tensors_.first(tensor_class);
+    grid.name = tensors_.name(tensor);
+    grid.shape = tensors_.shape(tensor);
     grid.quantisation = destination.format.quantisation;
-    grid.block = BlockExtents(grid.quantisation, sources_.shape(tensor));
+    grid.block = BlockExtents(grid.quantisation, grid.shape);
     known.push_back(&grid);
     return grid;
   }
 
+  uint32_t ShardOf(const Grid& grid, const Holder& holder) const {
+    return tensors_.held(tensors_.first(grid.tensor_class))[holder.holding].shard;
+  }
+
   Owner OwnerOf(const Grid& grid, const Holder& holder) {
     Exchange& exchange = exchanges_[holder.trainer];
-    const auto [known, is_new] = tables_.try_emplace({holder.trainer, holder.shard, &grid},
+    const auto [known, is_new] = tables_.try_emplace({holder.trainer, ShardOf(grid, holder), &grid},
                                                      static_cast<uint32_t>(exchange.tables.size()));
     if (is_new) exchange.tables.push_back(MakeTable(grid, holder));
     return {holder.trainer, known->second};
   }
 
   ScaleTable MakeTable(const Grid& grid, const Holder& holder) const {
-    const ShardView shard = trainers_[holder.trainer]->shard(holder.shard);
-    const auto shape = sources_.shape(grid.tensor);
-    ScaleTable table{.shard = holder.shard,
+    const uint32_t index = ShardOf(grid, holder);
+    const ShardView shard = ManifestOf(holder.trainer).shard(index);
+    ScaleTable table{.shard = index,
                      .source_region = shard.place.region_index,
                      .source_offset_bytes = shard.place.offset_bytes,
                      .source_dtype = shard.format.dtype,
                      .source_strides = {shard.place.strides.begin(), shard.place.strides.end()},
                      .quantisation = grid.quantisation,
                      .block = grid.block,
-                     .cell = ScaleExtents(grid.quantisation, shape),
+                     .cell = ScaleExtents(grid.quantisation, grid.shape),
                      .box = shard.box,
                      .blocks = CellsMeeting(shard.box, grid.block),
                      .cells = {}};
-    table.cells = CellsOfBlocks(table.blocks, table.block, table.cell, shape);
+    table.cells = CellsOfBlocks(table.blocks, table.block, table.cell, grid.shape);
     return table;
   }
 
@@ -148,18 +162,17 @@ class SeamFinder {
   void ForEachSplit(const Grid& grid, const ScaleTable& table, const Box& blocks,
                     Visit visit) const {
     std::vector<Box> split;
-    Subtract(blocks, CellsWithin(table.box, table.block, sources_.shape(grid.tensor)), split);
+    Subtract(blocks, CellsWithin(table.box, table.block, grid.shape), split);
     for (const Box& box : split) ForEachIndex(box, visit);
   }
 
   absl::Status PlanGrid(Grid& grid) {
-    const auto shape = sources_.shape(grid.tensor);
     const bool whole_matrix =
         grid.quantisation.block_rows == 0 && grid.quantisation.block_columns == 0;
     for (auto& [block, owners] : grid.split) {
       std::sort(owners.begin(), owners.end());
       owners.erase(std::unique(owners.begin(), owners.end()), owners.end());
-      const Box elements = ElementsOf(OneAt(block), grid.block, shape);
+      const Box elements = ElementsOf(OneAt(block), grid.block, grid.shape);
       AddHoldersOfTheRest(grid, elements, owners);
       WAYBILL_RETURN_IF_ERROR(CheckWhole(grid, elements, owners));
       PutWriterFirst(grid, block, owners);
@@ -174,11 +187,11 @@ class SeamFinder {
   void AddHoldersOfTheRest(const Grid& grid, const Box& elements, std::vector<Owner>& owners) {
     size_t replica = 0;
     std::vector<absl::Span<const Holder>> untold;
-    sources_.ForEachMeeting(grid.tensor, elements, [&](uint32_t source) {
+    sources_.ForEachMeeting(grid.tensor_class, elements, [&](uint32_t source) {
       const auto holders = sources_.holders(sources_.source(source));
       const auto told = std::find_if(holders.begin(), holders.end(), [&](const Holder& holder) {
         return std::any_of(owners.begin(), owners.end(), [&](const Owner& owner) {
-          return owner.trainer == holder.trainer && TableOf(owner).shard == holder.shard;
+          return owner.trainer == holder.trainer && TableOf(owner).shard == ShardOf(grid, holder);
         });
       });
       if (told == holders.end()) {
@@ -205,7 +218,7 @@ class SeamFinder {
     return absl::InvalidArgumentError(absl::StrCat(
         "tensor \"", grid.name, "\": the scale of block ", ToString(elements), " needs ",
         ToString(left.front()), ", which the trainers do not hold; they hold ",
-        sources_.DescribeHolders(grid.tensor)));
+        sources_.DescribeHolders(grid.tensor_class)));
   }
 
   // The trainer that writes the scale collects.
@@ -262,16 +275,13 @@ class SeamFinder {
       const Shipment& shipment = shipments_[i];
       const ShardView destination = Destination(shipment);
       if (destination.format.content != Content::kScales) continue;
-      const Demand& demand = demands_[shipment.demand];
-      auto& shards = scale_shards[{demand.worker, &GridOf(shipment, destination)}];
-      const auto same = [&](const ScaleShard& s) {
-        return demands_[s.demand].destination_shard == demand.destination_shard;
-      };
+      const uint32_t worker = WorkerOf(shipment), shard = ShardOf(shipment.demand);
+      auto& shards = scale_shards[{worker, &GridOf(shipment, destination)}];
+      const auto same = [&](const ScaleShard& s) { return ShardOf(s.demand) == shard; };
       if (std::none_of(shards.begin(), shards.end(), same)) {
         shards.push_back({shipment.demand, destination.box});
       }
-      told[{shipment.holder.trainer, demand.worker, demand.destination_shard}].push_back(
-          shipment.box);
+      told[{shipment.holder.trainer, worker, shard}].push_back(shipment.box);
     }
     for (size_t i = 0; i < count; ++i) {
       const Shipment shipment = shipments_[i];  // A copy: more are appended.
@@ -279,16 +289,14 @@ class SeamFinder {
       if (destination.format.content != Content::kQuantised) continue;
       const Grid& grid = GridOf(shipment, destination);
       const ScaleTable& table = TableOf(OwnerOf(grid, shipment.holder));
-      const uint32_t worker = demands_[shipment.demand].worker;
+      const uint32_t worker = WorkerOf(shipment);
       std::vector<Box> split;
       Subtract(CellsMeeting(shipment.box, table.block),
-               CellsWithin(table.box, table.block, sources_.shape(grid.tensor)), split);
+               CellsWithin(table.box, table.block, grid.shape), split);
       for (const ScaleShard& shard : scale_shards[{worker, &grid}]) {
-        auto& known =
-            told[{shipment.holder.trainer, worker, demands_[shard.demand].destination_shard}];
+        auto& known = told[{shipment.holder.trainer, worker, ShardOf(shard.demand)}];
         for (const Box& blocks : split) {
-          const Box cells =
-              CellsOfBlocks(blocks, table.block, table.cell, sources_.shape(grid.tensor));
+          const Box cells = CellsOfBlocks(blocks, table.block, table.cell, grid.shape);
           std::vector<Box> left = {Intersect(cells, shard.box)}, next;
           if (left.front().empty()) continue;
           for (const Box& box : known) {
@@ -297,7 +305,11 @@ class SeamFinder {
             std::swap(left, next);
           }
           for (const Box& box : left) {
-            shipments_.push_back({shard.demand, shipment.holder, box, /*witness=*/true});
+            shipments_.push_back({.demand = shard.demand,
+                                  .holder = shipment.holder,
+                                  .box = box,
+                                  .copies = {},
+                                  .witness = true});
             known.push_back(box);
           }
         }
@@ -338,20 +350,25 @@ class SeamFinder {
         if (table.source_strides.back() == 1 || table.box.extent(table.box.dimensions() - 1) == 1) {
           continue;
         }
-        const ShardView shard = trainers_[t]->shard(table.shard);
         return absl::InvalidArgumentError(absl::StrCat(
-            "tensor \"", trainers_[t]->tensor_name(shard.tensor_index), "\": trainer ", t,
-            " holds ", ToString(table.box), " with a stride of ", table.source_strides.back(),
+            "tensor \"", ManifestOf(t).tensor_name(ManifestOf(t).shard_tensor(table.shard)),
+            "\": trainer ", t, " holds ", ToString(table.box), " with a stride of ",
+            table.source_strides.back(),
             " along its last dimension; what is quantised on the way has a stride of 1 there"));
       }
     }
     return absl::OkStatus();
   }
 
+  const Manifest& ManifestOf(uint32_t trainer) const {
+    const RankClasses& trainers = sources_.trainers();
+    return trainers.manifest(trainers.class_of(trainer));
+  }
+
   const SourceIndex& sources_;
-  absl::Span<const Demand> demands_;
-  absl::Span<const Manifest* const> trainers_;
-  absl::Span<const Manifest* const> workers_;
+  const TensorClasses& tensors_;
+  const Demands& demands_;
+  const RankClasses& workers_;
   std::vector<Shipment>& shipments_;
   std::vector<Exchange>& exchanges_;
   std::map<std::pair<uint32_t, uint32_t>, Grid> grids_;  // By tensor; addresses are stable.
@@ -362,11 +379,10 @@ class SeamFinder {
 
 }  // namespace
 
-absl::Status PlanExchanges(const SourceIndex& sources, absl::Span<const Demand> demands,
-                           absl::Span<const Manifest* const> trainers,
-                           absl::Span<const Manifest* const> workers,
-                           std::vector<Shipment>& shipments, std::vector<Exchange>& exchanges) {
-  return SeamFinder(sources, demands, trainers, workers, shipments, exchanges).Run();
+absl::Status PlanExchanges(const SourceIndex& sources, const Demands& demands,
+                           const RankClasses& workers, std::vector<Shipment>& shipments,
+                           std::vector<Exchange>& exchanges) {
+  return SeamFinder(sources, demands, workers, shipments, exchanges).Run();
 }
 
 uint32_t FindScaleTable(const Exchange& exchange, uint32_t shard,

@@ -5,12 +5,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "core/plan/assignment.h"
 #include "core/plan/demands.h"
 #include "core/plan/exchange.h"
+#include "core/plan/rank_classes.h"
 #include "core/plan/source_index.h"
-#include "core/tensor/manifest.h"
 
 namespace waybill {
 
@@ -24,10 +23,9 @@ namespace waybill {
 // that a sender used, so that the worker sees whether they agree.
 //
 // kInvalidArgument: a block of which the trainers hold only a part; names it.
-absl::Status PlanExchanges(const SourceIndex& sources, absl::Span<const Demand> demands,
-                           absl::Span<const Manifest* const> trainers,
-                           absl::Span<const Manifest* const> workers,
-                           std::vector<Shipment>& shipments, std::vector<Exchange>& exchanges);
+absl::Status PlanExchanges(const SourceIndex& sources, const Demands& demands,
+                           const RankClasses& workers, std::vector<Shipment>& shipments,
+                           std::vector<Exchange>& exchanges);
 
 // The table of a trainer's shard in a quantisation; it is there.
 uint32_t FindScaleTable(const Exchange& exchange, uint32_t shard, const Quantisation& quantisation);

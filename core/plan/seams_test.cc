@@ -93,7 +93,7 @@ class Exchanger {
  public:
   Exchanger(const Plan& plan, const std::vector<int>& elements, const std::vector<int64_t>& shape)
       : plan_(plan), shape_(shape) {
-    for (const Exchange& exchange : plan.exchanges) {
+    for (const Exchange& exchange : plan.exchanges()) {
       auto& tables = maxima_.emplace_back();
       for (const ScaleTable& table : exchange.tables) {
         auto& maxima = tables.emplace_back();
@@ -123,14 +123,14 @@ class Exchanger {
   // message do not have it alike.
   bool Run() {
     uint32_t last = 0;
-    for (const Exchange& exchange : plan_.exchanges) {
+    for (const Exchange& exchange : plan_.exchanges()) {
       for (const MaximaMessage& m : exchange.outgoing) last = std::max(last, m.step);
     }
     size_t sent = 0, received = 0;
     for (uint32_t step = 0; step <= last; ++step) {
       std::map<std::pair<uint32_t, uint32_t>, std::pair<uint64_t, std::vector<int>>> mail;
-      for (uint32_t t = 0; t < plan_.exchanges.size(); ++t) {
-        for (const MaximaMessage& m : plan_.exchanges[t].outgoing) {
+      for (uint32_t t = 0; t < plan_.exchanges().size(); ++t) {
+        for (const MaximaMessage& m : plan_.exchanges()[t].outgoing) {
           if (m.step != step) continue;
           const std::vector<int> values = Gather(t, m.runs);
           if (m.peer == t) {
@@ -141,8 +141,8 @@ class Exchanger {
           ++sent;
         }
       }
-      for (uint32_t t = 0; t < plan_.exchanges.size(); ++t) {
-        for (const MaximaMessage& m : plan_.exchanges[t].incoming) {
+      for (uint32_t t = 0; t < plan_.exchanges().size(); ++t) {
+        for (const MaximaMessage& m : plan_.exchanges()[t].incoming) {
           if (m.step != step) continue;
           const auto found = mail.find({m.peer, t});
           if (found == mail.end() || found->second.first != m.mailbox_offset_bytes ||
@@ -189,11 +189,12 @@ class Exchanger {
 // Every block that a route uses has the whole block's maximum.
 void CheckRoutes(const Plan& plan, const std::vector<int>& elements,
                  const std::vector<int64_t>& shape, const Exchanger& exchanger) {
-  for (uint32_t t = 0; t < plan.trainers.size(); ++t) {
-    for (uint32_t r = 0; r < plan.trainers[t].size(); ++r) {
-      const RouteView route = plan.trainers[t][r];
+  const PlanTables tables = MakeTables(plan);
+  for (uint32_t t = 0; t < plan.trainer_count(); ++t) {
+    for (uint32_t r = 0; r < tables.trainers[t].size(); ++r) {
+      const RouteView route = tables.trainers[t][r];
       ASSERT_NE(route.scale_table, kNoScaleTable);
-      const ScaleTable& table = plan.exchanges[t].tables[route.scale_table];
+      const ScaleTable& table = plan.exchanges()[t].tables[route.scale_table];
       const Box blocks = route.shape.transform == Transform::kQuantise
                              ? CellsMeeting(route.box, table.block)
                              : BlocksOfCells(route.box, table.block, table.cell);
@@ -245,6 +246,7 @@ TEST(Seams, EveryRouteUsesTheMaximaOfWholeBlocksHoweverTheSourcesAreCut) {
     }
     const auto plan = PlanFor(t, w, {.smallest_piece_bytes = 16});
     ASSERT_TRUE(plan.ok()) << plan.status();
+    const PlanTables tables = MakeTables(*plan);
 
     std::vector<int> elements(static_cast<size_t>(Box::Whole(shape).element_count()));
     for (int& element : elements) element = static_cast<int>(random() % 100'000);
@@ -252,7 +254,7 @@ TEST(Seams, EveryRouteUsesTheMaximaOfWholeBlocksHoweverTheSourcesAreCut) {
     ASSERT_TRUE(exchanger.Run()) << "seed " << seed;
     CheckRoutes(*plan, elements, shape, exchanger);
     for (uint32_t i = 0; i < trainer_count; ++i) {
-      const RankPlan rank_plan = {plan->trainers[i], plan->exchanges[i]};
+      const RankPlan rank_plan = {tables.trainers[i], plan->exchanges()[i]};
       const auto decoded = DecodeRankPlan(EncodeRankPlan(rank_plan.routes, rank_plan.exchange));
       ASSERT_TRUE(decoded.ok()) << decoded.status();
       EXPECT_EQ(*decoded, rank_plan);
@@ -263,7 +265,7 @@ TEST(Seams, EveryRouteUsesTheMaximaOfWholeBlocksHoweverTheSourcesAreCut) {
       }
     }
     for (uint32_t i = 0; i < w.size(); ++i) {
-      const auto decoded = DecodeRankPlan(EncodeRankPlan(plan->workers[i], {}));
+      const auto decoded = DecodeRankPlan(EncodeRankPlan(tables.workers[i], {}));
       ASSERT_TRUE(decoded.ok()) << decoded.status();
       EXPECT_EQ(CheckRankPlan(*decoded, w[i], Role::kWorker).message(), "");
     }
@@ -293,7 +295,7 @@ Plan PlanRows(const std::vector<int64_t>& cuts, const Quantisation& q) {
 
 size_t MessageCount(const Plan& plan) {
   size_t count = 0;
-  for (const Exchange& exchange : plan.exchanges) count += exchange.outgoing.size();
+  for (const Exchange& exchange : plan.exchanges()) count += exchange.outgoing.size();
   return count;
 }
 
@@ -308,17 +310,20 @@ TEST(Seams, TwoOwnersSwapInOneStepAndSendOnlyTheMaxima) {
   const Plan plan = PlanRows({40, 100}, kBlocks);
   ASSERT_EQ(MessageCount(plan), 2u);
   for (uint32_t t = 0; t < 2; ++t) {
-    const MaximaMessage& message = plan.exchanges[t].outgoing[0];
+    const MaximaMessage& message = plan.exchanges()[t].outgoing[0];
     EXPECT_EQ(message.peer, 1 - t);
     EXPECT_EQ(message.step, 0u);
     EXPECT_EQ(message.block_count(), 2u);  // 64 columns in blocks of 32.
-    EXPECT_EQ(plan.exchanges[t].mailbox_bytes, 64u);
+    EXPECT_EQ(plan.exchanges()[t].mailbox_bytes, 64u);
   }
   // Trainer 0 has the block's first row and writes its scale; trainer 1 tells what it used.
+  const PlanTables tables = MakeTables(plan);
   uint32_t witnesses = 0;
-  for (uint32_t r = 0; r < plan.trainers[1].size(); ++r) witnesses += plan.trainers[1].witness(r);
+  for (uint32_t r = 0; r < tables.trainers[1].size(); ++r)
+    witnesses += tables.trainers[1].witness(r);
   EXPECT_EQ(witnesses, 1u);
-  for (uint32_t r = 0; r < plan.trainers[0].size(); ++r) EXPECT_FALSE(plan.trainers[0].witness(r));
+  for (uint32_t r = 0; r < tables.trainers[0].size(); ++r)
+    EXPECT_FALSE(tables.trainers[0].witness(r));
   // And the bytes are those of the elements and the scales, once.
   EXPECT_EQ(plan.total_bytes(), 100u * 64 + 4 * 2 * 4);
 }
@@ -329,8 +334,8 @@ TEST(Seams, OfMoreOwnersTheWriterOfTheScaleCollects) {
     for (int64_t i = 1; i <= owners; ++i) cuts.push_back(i);
     const Plan plan = PlanRows(cuts, kBlocks);
     EXPECT_EQ(MessageCount(plan), static_cast<size_t>(2 * (owners - 1)));
-    EXPECT_EQ(plan.exchanges[0].incoming.size(), static_cast<size_t>(owners - 1));
-    EXPECT_EQ(plan.exchanges[0].outgoing.back().step, 1u);
+    EXPECT_EQ(plan.exchanges()[0].incoming.size(), static_cast<size_t>(owners - 1));
+    EXPECT_EQ(plan.exchanges()[0].outgoing.back().step, 1u);
   }
 }
 
@@ -340,7 +345,7 @@ TEST(Seams, MaximaOfAWholeMatrixGoAlongATree) {
   const Plan plan = PlanRows(cuts, {.block_rows = 0, .block_columns = 0});
   EXPECT_EQ(MessageCount(plan), 2u * 30);
   uint32_t last = 0;
-  for (const Exchange& exchange : plan.exchanges) {
+  for (const Exchange& exchange : plan.exchanges()) {
     EXPECT_LE(exchange.incoming.size(), 3u);  // Two children and a parent.
     for (const MaximaMessage& m : exchange.outgoing) last = std::max(last, m.step);
   }
@@ -384,8 +389,8 @@ Plan PlanReplicas(int tensors, int64_t rows, int64_t columns, uint32_t shards, u
 // Every message goes between trainers of one set of replicas.
 size_t MessagesBetweenSets(const Plan& plan, uint32_t shards) {
   size_t count = 0;
-  for (uint32_t t = 0; t < plan.exchanges.size(); ++t) {
-    for (const MaximaMessage& m : plan.exchanges[t].outgoing)
+  for (uint32_t t = 0; t < plan.exchanges().size(); ++t) {
+    for (const MaximaMessage& m : plan.exchanges()[t].outgoing)
       count += m.peer / shards != t / shards;
   }
   return count;
@@ -393,7 +398,7 @@ size_t MessagesBetweenSets(const Plan& plan, uint32_t shards) {
 
 uint64_t MaximaTraded(const Plan& plan) {
   uint64_t count = 0;
-  for (const Exchange& exchange : plan.exchanges) {
+  for (const Exchange& exchange : plan.exchanges()) {
     for (const MaximaMessage& m : exchange.outgoing) count += m.block_count();
   }
   return count;
@@ -407,7 +412,7 @@ TEST(Seams, AllPartsOfABlockComeFromOneSetOfReplicas) {
     EXPECT_EQ(MessageCount(plan), 6 * replicas);
     EXPECT_EQ(MessagesBetweenSets(plan, 4), 0u);
     EXPECT_EQ(MaximaTraded(plan), 24u * 3 * 8 * 2);
-    EXPECT_LE(plan.balance.trainer_imbalance(), 1.001);
+    EXPECT_LE(plan.balance().trainer_imbalance(), 1.001);
   }
 }
 
@@ -420,7 +425,7 @@ TEST(Seams, SetsOfReplicasShareTensorsThatAreNotCut) {
     // Blocks of 128 rows have parts in three or two shards each; whole ones trade as three pairs in
     // a tree.
     EXPECT_EQ(MaximaTraded(plan), 96u * (q == whole ? 6 : (4 + 2) * 8));
-    EXPECT_LE(plan.balance.trainer_imbalance(), 1.01);
+    EXPECT_LE(plan.balance().trainer_imbalance(), 1.01);
   }
 }
 
@@ -481,14 +486,14 @@ TEST(Seams, ATransposedPlaceIsRefused) {
 }
 
 TEST(Seams, OneFieldOfTheFormatIsAnotherPlan) {
-  const uint64_t hash = PlanRows({40, 100}, kBlocks).hash;
+  const uint64_t hash = PlanRows({40, 100}, kBlocks).hash();
   Quantisation other = kBlocks;
   other.epsilon = 1e-10f;
-  EXPECT_NE(PlanRows({40, 100}, other).hash, hash);
+  EXPECT_NE(PlanRows({40, 100}, other).hash(), hash);
   other = kBlocks;
   other.division = Division::kDivide;
-  EXPECT_NE(PlanRows({40, 100}, other).hash, hash);
-  EXPECT_EQ(PlanRows({40, 100}, kBlocks).hash, hash);
+  EXPECT_NE(PlanRows({40, 100}, other).hash(), hash);
+  EXPECT_EQ(PlanRows({40, 100}, kBlocks).hash(), hash);
 }
 
 }  // namespace

@@ -1,173 +1,132 @@
 #include "core/plan/source_index.h"
 
 #include <algorithm>
-#include <utility>
+#include <tuple>
 
-#include "absl/status/status.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
 
 namespace waybill {
-
-struct SourceIndex::Entry {
-  uint32_t tensor;
-  uint32_t trainer;
-  uint32_t shard;
-};
-
 namespace {
 
 bool BoxLess(const Box& a, const Box& b) {
-  const auto begins_a = a.begins(), begins_b = b.begins();
-  for (size_t d = 0; d < begins_a.size(); ++d) {
-    if (begins_a[d] != begins_b[d]) return begins_a[d] < begins_b[d];
-  }
-  const auto ends_a = a.ends(), ends_b = b.ends();
-  for (size_t d = 0; d < ends_a.size(); ++d) {
-    if (ends_a[d] != ends_b[d]) return ends_a[d] < ends_b[d];
-  }
-  return false;
+  return std::pair(a.begins(), a.ends()) < std::pair(b.begins(), b.ends());
 }
 
 }  // namespace
 
-absl::StatusOr<SourceIndex> SourceIndex::Build(absl::Span<const Manifest* const> trainers) {
-  SourceIndex index;
-  WAYBILL_RETURN_IF_ERROR(index.AddTensors(trainers));
-  index.GroupSources(trainers, index.CollectShards(trainers));
-  for (Tensor& tensor : index.tensors_) index.SortSources(tensor);
-  return index;
-}
-
-absl::Status SourceIndex::AddTensors(absl::Span<const Manifest* const> trainers) {
-  for (uint32_t rank = 0; rank < trainers.size(); ++rank) {
-    const Manifest& manifest = *trainers[rank];
-    for (uint32_t i = 0; i < manifest.tensor_count(); ++i) {
-      const auto [known, is_new] =
-          names_.try_emplace(manifest.tensor_name(i), static_cast<uint32_t>(tensors_.size()));
-      if (is_new) {
-        tensors_.push_back({.shape = manifest.tensor_shape(i), .declared_by = rank});
-        continue;
-      }
-      const Tensor& tensor = tensors_[known->second];
-      if (tensor.shape != manifest.tensor_shape(i)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("tensor \"", manifest.tensor_name(i), "\": trainer ", rank, " has shape ",
-                         ShapeToString(manifest.tensor_shape(i)), ", trainer ", tensor.declared_by,
-                         " has ", ShapeToString(tensor.shape)));
-      }
-    }
-  }
-  for (const Manifest* manifest : trainers) {
-    for (uint32_t i = 0; i < manifest->alias_count(); ++i) {
-      // A copy: adding a name may move what a reference to the other's number would point at.
-      const uint32_t tensor = names_.at(manifest->tensor_name(manifest->alias_tensor(i)));
-      names_.try_emplace(manifest->alias_name(i), tensor);
-    }
-  }
-  return absl::OkStatus();
-}
-
-std::vector<SourceIndex::Entry> SourceIndex::CollectShards(
-    absl::Span<const Manifest* const> trainers) const {
-  std::vector<Entry> entries;
-  for (uint32_t rank = 0; rank < trainers.size(); ++rank) {
-    const Manifest& manifest = *trainers[rank];
-    std::vector<uint32_t> tensor_ids(manifest.tensor_count());
-    for (uint32_t i = 0; i < manifest.tensor_count(); ++i) {
-      tensor_ids[i] = names_.at(manifest.tensor_name(i));
-    }
-    for (uint32_t i = 0; i < manifest.shard_count(); ++i) {
-      const ShardView shard = manifest.shard(i);
-      if (!shard.box.empty()) entries.push_back({tensor_ids[shard.tensor_index], rank, i});
-    }
-  }
-  return entries;
-}
-
-void SourceIndex::GroupSources(absl::Span<const Manifest* const> trainers,
-                               std::vector<Entry> entries) {
-  const auto box_of = [&](const Entry& e) { return trainers[e.trainer]->shard(e.shard).box; };
-  std::sort(entries.begin(), entries.end(), [&](const Entry& a, const Entry& b) {
-    if (a.tensor != b.tensor) return a.tensor < b.tensor;
-    const Box box_a = box_of(a), box_b = box_of(b);
-    if (!(box_a == box_b)) return BoxLess(box_a, box_b);
-    return std::pair(a.trainer, a.shard) < std::pair(b.trainer, b.shard);
-  });
+SourceIndex::SourceIndex(const TensorClasses& tensors, const RankClasses& trainers)
+    : tensors_(tensors), trainers_(trainers) {
+  by_class_.resize(tensors.size());
+  for (uint32_t c = 0; c < tensors.size(); ++c) AddSources(c);
   absl::flat_hash_map<std::vector<uint32_t>, uint32_t> set_ids;
   std::vector<uint32_t> set;
-  for (size_t i = 0; i < entries.size();) {
-    const uint32_t tensor = entries[i].tensor;
-    Source source{.box = box_of(entries[i]),
-                  .tensor = tensor,
-                  .holders_begin = static_cast<uint32_t>(holders_.size())};
+  for (Source& source : sources_) {
     set.clear();
-    for (; i < entries.size() && entries[i].tensor == tensor && box_of(entries[i]) == source.box;
-         ++i) {
-      if (!set.empty() && set.back() == entries[i].trainer) continue;
-      set.push_back(entries[i].trainer);
-      holders_.push_back({entries[i].trainer, entries[i].shard});
-    }
-    source.holders_end = static_cast<uint32_t>(holders_.size());
+    for (const Holder& holder : holders(source)) set.push_back(holder.trainer);
     const auto [id, is_new] = set_ids.try_emplace(set, static_cast<uint32_t>(holder_sets_.size()));
     if (is_new) holder_sets_.push_back(set);
     source.holder_set = id->second;
-    Tensor& of = tensors_[tensor];
-    if (of.first == of.last) of.first = static_cast<uint32_t>(sources_.size());
-    sources_.push_back(source);
-    of.last = static_cast<uint32_t>(sources_.size());
   }
 }
 
-void SourceIndex::SortSources(Tensor& tensor) {
-  const auto begin = sources_.begin() + tensor.first, end = sources_.begin() + tensor.last;
+void SourceIndex::AddSources(uint32_t tensor_class) {
+  const auto held = tensors_.held(tensors_.first(tensor_class));
+  std::vector<Box> boxes;
+  for (const Holding& h : held) {
+    boxes.push_back(trainers_.manifest(h.rank_class).shard(h.shard).box);
+  }
+  std::vector<uint32_t> order(held.size());
+  for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return BoxLess(boxes[a], boxes[b]); });
+  Sources& of = by_class_[tensor_class];
+  of.first = static_cast<uint32_t>(sources_.size());
+  for (size_t i = 0; i < order.size();) {
+    const size_t begin = i;
+    while (i < order.size() && boxes[order[i]] == boxes[order[begin]]) ++i;
+    Source source{.box = boxes[order[begin]],
+                  .tensor_class = tensor_class,
+                  .holders_begin = static_cast<uint32_t>(holders_.size())};
+    AddHolders(held, absl::MakeConstSpan(order).subspan(begin, i - begin));
+    source.holders_end = static_cast<uint32_t>(holders_.size());
+    sources_.push_back(source);
+  }
+  of.last = static_cast<uint32_t>(sources_.size());
+  Sort(of, static_cast<int>(tensors_.shape(tensors_.first(tensor_class)).size()));
+}
+
+// A trainer that holds one box twice counts once.
+void SourceIndex::AddHolders(absl::Span<const Holding> held, absl::Span<const uint32_t> alike) {
+  const auto begin = static_cast<std::ptrdiff_t>(holders_.size());
+  for (const uint32_t holding : alike) {
+    for (const uint32_t trainer : trainers_.ranks(held[holding].rank_class)) {
+      holders_.push_back({trainer, holding});
+    }
+  }
+  std::sort(holders_.begin() + begin, holders_.end(), [&](const Holder& a, const Holder& b) {
+    return std::pair(a.trainer, held[a.holding].shard) <
+           std::pair(b.trainer, held[b.holding].shard);
+  });
+  const auto last =
+      std::unique(holders_.begin() + begin, holders_.end(),
+                  [](const Holder& a, const Holder& b) { return a.trainer == b.trainer; });
+  holders_.erase(last, holders_.end());
+}
+
+void SourceIndex::Sort(Sources& of, int dimensions) {
+  const auto begin = sources_.begin() + of.first, end = sources_.begin() + of.last;
   size_t most_cuts = 0;
   std::vector<int64_t> cuts;
-  for (int d = 0; d < static_cast<int>(tensor.shape.size()); ++d) {
+  for (int d = 0; d < dimensions; ++d) {
     cuts.clear();
     for (auto s = begin; s != end; ++s) cuts.push_back(s->box.begin(d));
     std::sort(cuts.begin(), cuts.end());
     const auto count = static_cast<size_t>(std::unique(cuts.begin(), cuts.end()) - cuts.begin());
     if (count > most_cuts) {
       most_cuts = count;
-      tensor.sort_dimension = d;
+      of.sort_dimension = d;
     }
   }
-  if (tensor.shape.empty()) return;
-  const int d = tensor.sort_dimension;
+  if (dimensions == 0) return;
+  const int d = of.sort_dimension;
   std::stable_sort(begin, end, [d](const Source& a, const Source& b) {
     return a.box.begin(d) < b.box.begin(d);
   });
-  for (auto s = begin; s != end; ++s) tensor.longest = std::max(tensor.longest, s->box.extent(d));
+  for (auto s = begin; s != end; ++s) of.longest = std::max(of.longest, s->box.extent(d));
 }
 
-std::pair<uint32_t, uint32_t> SourceIndex::Candidates(const Tensor& tensor, const Box& box) const {
-  if (box.dimensions() == 0) return {tensor.first, tensor.last};
-  const int d = tensor.sort_dimension;
-  const auto begin = sources_.begin() + tensor.first, end = sources_.begin() + tensor.last;
+std::pair<uint32_t, uint32_t> SourceIndex::Candidates(const Sources& of, const Box& box) const {
+  if (box.dimensions() == 0) return {of.first, of.last};
+  const int d = of.sort_dimension;
+  const auto begin = sources_.begin() + of.first, end = sources_.begin() + of.last;
   const auto starts_before = [d](const Source& s, int64_t at) { return s.box.begin(d) < at; };
-  const auto first = std::lower_bound(begin, end, box.begin(d) - tensor.longest + 1, starts_before);
+  const auto first = std::lower_bound(begin, end, box.begin(d) - of.longest + 1, starts_before);
   const auto last = std::lower_bound(first, end, box.end(d), starts_before);
   return {static_cast<uint32_t>(first - sources_.begin()),
           static_cast<uint32_t>(last - sources_.begin())};
 }
 
-const uint32_t* SourceIndex::FindTensor(absl::string_view name) const {
-  const auto found = names_.find(name);
-  return found == names_.end() ? nullptr : &found->second;
+uint32_t SourceIndex::shard_index(const Source& source, const Holder& holder) const {
+  return tensors_.held(tensors_.first(source.tensor_class))[holder.holding].shard;
 }
 
-std::string SourceIndex::DescribeHolders(uint32_t tensor) const {
+ShardView SourceIndex::shard(const Source& source, const Holder& holder) const {
+  return trainers_.manifest(trainers_.class_of(holder.trainer)).shard(shard_index(source, holder));
+}
+
+std::string SourceIndex::DescribeHolders(uint32_t tensor_class) const {
   constexpr uint32_t kShown = 4;
-  const Tensor& t = tensors_[tensor];
-  if (t.first == t.last) return "nothing of it";
+  const Sources& of = by_class_[tensor_class];
+  if (of.first == of.last) return "nothing of it";
   std::string text;
-  for (uint32_t s = t.first; s < t.last && s < t.first + kShown; ++s) {
+  for (uint32_t s = of.first; s < of.last && s < of.first + kShown; ++s) {
     absl::StrAppend(&text, text.empty() ? "" : ", ", "trainer ",
                     holders(sources_[s]).front().trainer, " ", ToString(sources_[s].box));
   }
-  if (t.last - t.first > kShown)
-    absl::StrAppend(&text, " and ", t.last - t.first - kShown, " more");
+  if (of.last - of.first > kShown) {
+    absl::StrAppend(&text, " and ", of.last - of.first - kShown, " more");
+  }
   return text;
 }
 

@@ -112,7 +112,7 @@ class Coordinator final {
 
   // What is lacking of a version whose round is to be continued.
   struct Rest {
-    std::shared_ptr<const Plan> plan;  // Of that round.
+    Plan plan;  // Of that round.
     std::set<RankPair> lacking;
     std::set<uint32_t> holders;  // The trainers that still have the version.
   };
@@ -270,11 +270,18 @@ class Coordinator final {
   absl::Time TermTime(const Group& group) const;
   void TryBeginTerm(Group& group, absl::Time now);
   std::vector<Member*> TermOf(const Group& group);
-  void OnPlanned(Group& group, uint64_t ticket, absl::StatusOr<Plan> plan, absl::Time now);
+  // A plan, with the table of each rank as it is sent.
+  struct Planned {
+    absl::StatusOr<Plan> plan;
+    std::vector<std::string> senders;
+    std::vector<std::string> workers;
+  };
+  static Planned EncodeTables(absl::StatusOr<Plan> plan);
+  void OnPlanned(Group& group, uint64_t ticket, Planned planned, absl::Time now);
   void RefuseTerm(Group& group, const absl::Status& status, absl::Time now);
   // All lanes of the term are open.
   static void NoteLanes(Group& group);
-  void SendPlan(const Group& group, const Member& member);
+  void SendPlan(const Group& group, const Member& member, std::string table);
   void OnOffers(const Member& member, const proto::Offers& offers);
   void SendConnect(Group& group);
   void OnConnected(Member& member, const proto::Connected& connected, absl::Time now);

@@ -129,7 +129,7 @@ void Coordinator::BeginCatchingUp(Group& group, uint64_t version, absl::Time now
       /*digests_off=*/false, deadline, group.plan, IfLanesDie::kAbort, &group);
   group.catching_up = true;
   group.round->Begin(/*catch_up=*/true, /*continued=*/nullptr, now);
-  for (uint32_t s = 0; s < group.plan.trainers.size(); ++s) {
+  for (uint32_t s = 0; s < group.plan.trainer_count(); ++s) {
     const Member* sender = members_.Find(group.SenderId(s));
     if (sender != nullptr) group.round->OnPublish(s, sender->held.attempt(), deadline);
   }

@@ -40,7 +40,7 @@ void Coordinator::Group::CheckRest(uint32_t sender) { coordinator.CheckRest(*thi
 // A version that nobody can complete is given up at once, not when all else has arrived.
 void Coordinator::CheckRest(Group& group, uint32_t sender) {
   std::set<RankPair> lacking;
-  for (uint32_t w = 0; w < group.plan.workers.size(); ++w) lacking.insert({sender, w});
+  for (uint32_t w = 0; w < group.plan.worker_count(); ++w) lacking.insert({sender, w});
   std::set<uint32_t> others = AllTrainers();
   others.erase(sender);
   actions_->Compute([this, &group, update = group.round->update(), lacking, plan = group.plan,
@@ -55,7 +55,7 @@ void Coordinator::CheckRest(Group& group, uint32_t sender) {
 }
 
 void Coordinator::Group::PlanRest(std::set<RankPair> lacking, std::set<uint32_t> holders) {
-  rest = {std::make_shared<const Plan>(std::move(plan)), std::move(lacking), std::move(holders)};
+  rest = {std::move(plan), std::move(lacking), std::move(holders)};
   plan = Plan();
   BeginGathering(*this);
 }
@@ -66,10 +66,10 @@ void Coordinator::BeginRestTerm(Group& group) {
   actions_->Compute([this, &group, ticket = ++group.plan_ticket, rest = *group.rest,
                      trainers = ManifestsOfTrainers(group.rest->holders),
                      workers = ManifestsOf(group.workers)] {
-    auto plan = std::make_shared<absl::StatusOr<Plan>>(
-        PlanRestOf(*rest.plan, rest.lacking, trainers, workers));
-    return [this, &group, ticket, plan](absl::Time now) {
-      OnPlanned(group, ticket, std::move(*plan), now);
+    auto planned = std::make_shared<Planned>(
+        EncodeTables(PlanRestOf(rest.plan, rest.lacking, trainers, workers)));
+    return [this, &group, ticket, planned](absl::Time now) {
+      OnPlanned(group, ticket, std::move(*planned), now);
     };
   });
 }

@@ -76,7 +76,7 @@ proto::StatusReply Coordinator::Status() const {
     out->set_name(name);
     out->set_phase(group.updating() ? "updating" : kPhases[static_cast<int>(group.phase)]);
     out->set_epoch(group.epoch & ((uint64_t{1} << kEpochCountBits) - 1));
-    out->set_plan_hash(group.plan.hash);
+    out->set_plan_hash(group.plan.hash());
     out->set_lanes_lost(group.lanes_lost);
     if (!group.decisions.empty()) out->set_committed_version(group.decisions.back().version);
     if (group.round != nullptr) out->set_updating_version(group.round->update().version);
@@ -103,8 +103,10 @@ proto::StatusReply Coordinator::Status() const {
     for (const auto& [name, group] : groups_) {
       if (!group.IsMember(id)) continue;
       connected = connected || group.connected.contains(id);
-      const auto& bytes = group.IsSender(id) ? group.plan.trainer_bytes : group.plan.worker_bytes;
-      if (id.rank < bytes.size()) planned_bytes += bytes[id.rank];
+      const bool sender = group.IsSender(id);
+      if (id.rank >= (sender ? group.plan.trainer_count() : group.plan.worker_count())) continue;
+      planned_bytes +=
+          sender ? group.plan.trainer_bytes(id.rank) : group.plan.worker_bytes(id.rank);
     }
     rank->set_planned_bytes(planned_bytes);
     rank->set_state(member.manifest == nullptr ? "joining"

@@ -37,6 +37,20 @@ absl::StatusOr<Plan> PlanOf(const std::vector<std::shared_ptr<const Manifest>>& 
 
 }  // namespace
 
+// Makes every rank's own table while nobody waits for this thread: they are large.
+Coordinator::Planned Coordinator::EncodeTables(absl::StatusOr<Plan> plan) {
+  Planned planned{.plan = std::move(plan), .senders = {}, .workers = {}};
+  if (!planned.plan.ok()) return planned;
+  for (uint32_t s = 0; s < planned.plan->trainer_count(); ++s) {
+    planned.senders.push_back(
+        EncodeRankPlan(planned.plan->TrainerRoutes(s), planned.plan->exchanges()[s]));
+  }
+  for (uint32_t w = 0; w < planned.plan->worker_count(); ++w) {
+    planned.workers.push_back(EncodeRankPlan(planned.plan->WorkerRoutes(w), {}));
+  }
+  return planned;
+}
+
 Coordinator::Group* Coordinator::FindTerm(const Member& member, uint64_t epoch) {
   for (auto& [name, group] : groups_) {
     if (epoch != 0 && group.epoch == epoch && group.IsMember(member.id)) return &group;
@@ -86,15 +100,15 @@ void Coordinator::TryBeginTerm(Group& group, absl::Time now) {
                      senders = lent ? ManifestsOf(GroupNamed(group.lender).workers)
                                     : ManifestsOfTrainers(AllTrainers()),
                      workers = ManifestsOf(group.workers)] {
-    auto plan = std::make_shared<absl::StatusOr<Plan>>(PlanOf(senders, workers, lent));
-    return [this, &group, ticket, plan](absl::Time later) {
-      OnPlanned(group, ticket, std::move(*plan), later);
+    auto planned = std::make_shared<Planned>(EncodeTables(PlanOf(senders, workers, lent)));
+    return [this, &group, ticket, planned](absl::Time later) {
+      OnPlanned(group, ticket, std::move(*planned), later);
     };
   });
 }
 
-void Coordinator::OnPlanned(Group& group, uint64_t ticket, absl::StatusOr<Plan> plan,
-                            absl::Time now) {
+void Coordinator::OnPlanned(Group& group, uint64_t ticket, Planned planned, absl::Time now) {
+  absl::StatusOr<Plan>& plan = planned.plan;
   if (ticket != group.plan_ticket || group.phase != Phase::kPlanning || !halted_.ok()) return;
   if (!group.lender.empty()) {
     ++group.loans_tried[group.lender];
@@ -130,7 +144,11 @@ void Coordinator::OnPlanned(Group& group, uint64_t ticket, absl::StatusOr<Plan> 
   ResolveDoubts(group, /*everybody_is_here=*/true);
   group.phase = Phase::kOffering;
   group.lanes_deadline = now + options_.lanes_timeout;
-  for (const Member* member : TermOf(group)) SendPlan(group, *member);
+  for (const Member* member : TermOf(group)) {
+    const bool sender = group.IsSender(member->id);
+    SendPlan(group, *member,
+             std::move((sender ? planned.senders : planned.workers)[member->id.rank]));
+  }
 }
 
 // A newcomer that does not fit is no reason to lose the others: the group's come first, then the
@@ -150,22 +168,21 @@ void Coordinator::RefuseTerm(Group& group, const absl::Status& status, absl::Tim
   }
 }
 
-void Coordinator::SendPlan(const Group& group, const Member& member) {
+void Coordinator::SendPlan(const Group& group, const Member& member, std::string table) {
   const bool sender = group.IsSender(member.id);
-  const RouteTable& table = (sender ? group.plan.trainers : group.plan.workers)[member.id.rank];
   proto::ControllerMessage message;
   proto::Plan* plan = message.mutable_plan();
   plan->set_group(group.name);
   plan->set_epoch(group.epoch);
-  plan->set_plan_hash(group.plan.hash);
+  plan->set_plan_hash(group.plan.hash());
   plan->set_lender(group.lender);
   plan->set_lent_version(group.lent_version);
-  plan->set_routes(
-      EncodeRankPlan(table, sender ? group.plan.exchanges[member.id.rank] : Exchange{}));
+  plan->set_routes(std::move(table));
   std::set<RankPair> pairs;
-  for (uint32_t r = 0; r < table.size(); ++r) {
-    pairs.insert(sender ? RankPair{member.id.rank, table.worker(r)}
-                        : RankPair{table.trainer(r), member.id.rank});
+  const uint32_t peers = sender ? group.plan.worker_count() : group.plan.trainer_count();
+  for (uint32_t peer = 0; peer < peers; ++peer) {
+    const RankPair pair = sender ? RankPair{member.id.rank, peer} : RankPair{peer, member.id.rank};
+    if (group.plan.route_count(pair.trainer, pair.worker) > 0) pairs.insert(pair);
   }
   for (const RankPair& pair : group.lanes) {
     if ((sender ? pair.trainer : pair.worker) == member.id.rank) pairs.insert(pair);
@@ -182,9 +199,10 @@ void Coordinator::SendPlan(const Group& group, const Member& member) {
 
 void Coordinator::NoteLanes(Group& group) {
   if (!group.lender.empty() || group.nics_changed) return;  // These end with the term.
-  for (uint32_t t = 0; t < group.plan.trainers.size(); ++t) {
-    const RouteTable& table = group.plan.trainers[t];
-    for (uint32_t r = 0; r < table.size(); ++r) group.lanes.insert({t, table.worker(r)});
+  for (uint32_t t = 0; t < group.plan.trainer_count(); ++t) {
+    for (uint32_t w = 0; w < group.plan.worker_count(); ++w) {
+      if (group.plan.route_count(t, w) > 0) group.lanes.insert({t, w});
+    }
   }
 }
 
@@ -288,7 +306,7 @@ void Coordinator::OnLaneFailed(const Member& member, const proto::LaneFailed& fa
   const bool sender = group->IsSender(member.id);
   if (failed.co_owner() && !sender) return;
   const bool peer_is_sender = sender == failed.co_owner();
-  const size_t peers = (peer_is_sender ? group->plan.trainers : group->plan.workers).size();
+  const uint32_t peers = peer_is_sender ? group->plan.trainer_count() : group->plan.worker_count();
   if (failed.peer() >= peers) return;
   const absl::Status status = DecodeError(failed.error());
   if (!failed.co_owner()) {

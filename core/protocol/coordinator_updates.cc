@@ -489,12 +489,12 @@ UpdateId Coordinator::NextUpdate(Group& group, uint64_t version) {
   return {.version = version,
           .sequence = group.sequence,
           .epoch = group.epoch,
-          .plan_hash = group.plan.hash};
+          .plan_hash = group.plan.hash()};
 }
 
 RoundMembers Coordinator::MembersOfRound(const Group& group, uint64_t version) {
   RoundMembers members;
-  for (uint32_t s = 0; s < group.plan.trainers.size(); ++s) {
+  for (uint32_t s = 0; s < group.plan.trainer_count(); ++s) {
     members.senders.push_back(group.SenderId(s));
     if (members_.Find(members.senders.back()) == nullptr) members.absent.insert(s);
   }
@@ -562,11 +562,9 @@ void Coordinator::TellRenewal(const Group& group, const Member& member, const pr
   renewed->set_worker(member.id.rank);
   renewed->set_buffer_index(ready.buffer_index());
   *renewed->mutable_buffer() = ready.buffer();
-  if (member.id.rank >= group.plan.workers.size()) return;  // It is being planned anew.
-  const RouteTable& arrivals = group.plan.workers[member.id.rank];
-  std::set<uint32_t> senders;
-  for (uint32_t r = 0; r < arrivals.size(); ++r) senders.insert(arrivals.trainer(r));
-  for (const uint32_t sender : senders) {
+  if (member.id.rank >= group.plan.worker_count()) return;  // It is being planned anew.
+  for (uint32_t sender = 0; sender < group.plan.trainer_count(); ++sender) {
+    if (group.plan.route_count(sender, member.id.rank) == 0) continue;
     const bool starts = group.round != nullptr && group.round->published(sender);
     if (Mutated(Mutation::kRenewedAddressToldOnce) && !starts) continue;
     ToRank(group.SenderId(sender), message);

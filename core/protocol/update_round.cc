@@ -36,11 +36,10 @@ UpdateRound::UpdateRound(const UpdateId& update, RoundMembers members, bool dige
     Sender& sender = senders_[s];
     sender.id = std::move(members.senders[s]);
     sender.gone = members.absent.contains(s);
-    const RouteTable& routes = plan.trainers[s];
-    for (uint32_t r = 0; r < routes.size(); ++r) {
-      if (workers_.contains(routes.worker(r))) sender.workers.insert(routes.worker(r));
+    for (const uint32_t worker : workers_) {
+      if (plan.route_count(s, worker) > 0) sender.workers.insert(worker);
     }
-    const Exchange& exchange = plan.exchanges[s];
+    const Exchange& exchange = plan.exchanges()[s];
     sender.trades = !exchange.outgoing.empty() || !exchange.incoming.empty();
   }
 }

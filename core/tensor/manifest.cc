@@ -2,87 +2,130 @@
 
 #include <algorithm>
 
+#include "absl/hash/hash.h"
+
 namespace waybill {
 
 uint32_t Manifest::AddRegion(absl::string_view name, uint64_t size_bytes) {
-  region_names_.Add(name);
-  region_bytes_.push_back(size_bytes);
+  Holdings& holdings = holdings_.Mutable();
+  holdings.region_names.Add(name);
+  holdings.region_bytes.push_back(size_bytes);
   return region_count() - 1;
 }
 
 uint32_t Manifest::AddTensor(absl::string_view name, absl::Span<const int64_t> shape, Dtype dtype) {
-  tensor_names_.Add(name);
-  tensor_shapes_.Add(shape);
-  tensor_dtypes_.push_back(dtype);
+  Tensors& tensors = tensors_.Mutable();
+  tensors.names.Add(name);
+  tensors.shapes.Add(shape);
+  tensors.dtypes.push_back(dtype);
   return tensor_count() - 1;
 }
 
 uint32_t Manifest::AddShard(uint32_t tensor_index, const Format& format, const Box& box,
                             const Place& place) {
-  const auto known = std::find(formats_.begin(), formats_.end(), format);
-  shard_formats_.push_back(static_cast<uint32_t>(known - formats_.begin()));
-  if (known == formats_.end()) formats_.push_back(format);
-  shard_tensors_.push_back(tensor_index);
-  shard_regions_.push_back(place.region_index);
-  shard_offsets_.push_back(place.offset_bytes);
-  shard_begins_.Add(box.begins());
-  shard_ends_.Add(box.ends());
-  shard_strides_.Add(place.strides);
+  Holdings& holdings = holdings_.Mutable();
+  const auto known = std::find(holdings.formats.begin(), holdings.formats.end(), format);
+  holdings.shard_formats.push_back(static_cast<uint32_t>(known - holdings.formats.begin()));
+  if (known == holdings.formats.end()) holdings.formats.push_back(format);
+  holdings.shard_tensors.push_back(tensor_index);
+  holdings.shard_regions.push_back(place.region_index);
+  holdings.shard_offsets.push_back(place.offset_bytes);
+  holdings.shard_begins.Add(box.begins());
+  holdings.shard_ends.Add(box.ends());
+  holdings.shard_strides.Add(place.strides);
   if (!place.engine_order.empty()) {
-    ordered_shards_.push_back(shard_count() - 1);
-    engine_orders_.Add(place.engine_order);
+    holdings.ordered_shards.push_back(shard_count() - 1);
+    holdings.engine_orders.Add(place.engine_order);
   }
   return shard_count() - 1;
 }
 
 uint32_t Manifest::AddPadding(uint32_t element_bytes, absl::Span<const int64_t> extents,
                               const Place& place) {
-  padding_regions_.push_back(place.region_index);
-  padding_offsets_.push_back(place.offset_bytes);
-  padding_element_bytes_.push_back(element_bytes);
-  padding_extents_.Add(extents);
-  padding_strides_.Add(place.strides);
+  Holdings& holdings = holdings_.Mutable();
+  holdings.padding_regions.push_back(place.region_index);
+  holdings.padding_offsets.push_back(place.offset_bytes);
+  holdings.padding_element_bytes.push_back(element_bytes);
+  holdings.padding_extents.Add(extents);
+  holdings.padding_strides.Add(place.strides);
   return padding_count() - 1;
 }
 
 uint32_t Manifest::AddAlias(absl::string_view name, uint32_t tensor_index) {
-  alias_names_.Add(name);
-  alias_tensors_.push_back(tensor_index);
+  Tensors& tensors = tensors_.Mutable();
+  tensors.alias_names.Add(name);
+  tensors.alias_tensors.push_back(tensor_index);
   return alias_count() - 1;
 }
 
 ShardView Manifest::shard(uint32_t i) const {
-  const auto ordered = std::lower_bound(ordered_shards_.begin(), ordered_shards_.end(), i);
-  const bool is_ordered = ordered != ordered_shards_.end() && *ordered == i;
-  return {
-      .tensor_index = shard_tensors_[i],
-      .format = formats_[shard_formats_[i]],
-      .box = Box(shard_begins_[i], shard_ends_[i]),
-      .place = {.region_index = shard_regions_[i],
-                .offset_bytes = shard_offsets_[i],
-                .strides = shard_strides_[i],
-                .engine_order =
-                    is_ordered
-                        ? engine_orders_[static_cast<uint32_t>(ordered - ordered_shards_.begin())]
-                        : absl::string_view()}};
+  const Holdings& holdings = *holdings_;
+  const auto& ordered = holdings.ordered_shards;
+  const auto order = std::lower_bound(ordered.begin(), ordered.end(), i);
+  const bool is_ordered = order != ordered.end() && *order == i;
+  return {.tensor_index = holdings.shard_tensors[i],
+          .format = shard_format(i),
+          .box = Box(holdings.shard_begins[i], holdings.shard_ends[i]),
+          .place = {.region_index = holdings.shard_regions[i],
+                    .offset_bytes = holdings.shard_offsets[i],
+                    .strides = holdings.shard_strides[i],
+                    .engine_order =
+                        is_ordered
+                            ? holdings.engine_orders[static_cast<uint32_t>(order - ordered.begin())]
+                            : absl::string_view()}};
 }
 
 uint64_t Manifest::shard_bytes(uint32_t i) const {
-  return static_cast<uint64_t>(Box(shard_begins_[i], shard_ends_[i]).element_count()) *
-         ElementBytes(formats_[shard_formats_[i]]);
+  return static_cast<uint64_t>(
+             Box(holdings_->shard_begins[i], holdings_->shard_ends[i]).element_count()) *
+         ElementBytes(shard_format(i));
+}
+
+bool Manifest::AreAlike(uint32_t i, uint32_t j) const {
+  const Holdings& holdings = *holdings_;
+  return holdings.shard_formats[i] == holdings.shard_formats[j] &&
+         holdings.shard_begins[i] == holdings.shard_begins[j] &&
+         holdings.shard_ends[i] == holdings.shard_ends[j] &&
+         holdings.shard_strides[i] == holdings.shard_strides[j];
+}
+
+size_t Manifest::HashOfShard(uint32_t i) const {
+  const Holdings& holdings = *holdings_;
+  return absl::HashOf(holdings.shard_formats[i], holdings.shard_begins[i], holdings.shard_ends[i],
+                      holdings.shard_strides[i]);
+}
+
+size_t Manifest::HashOfHoldings() const {
+  const Holdings& h = *holdings_;
+  return absl::HashOf(tensors_->names.data, tensors_->shapes.data, h.region_bytes, h.shard_tensors,
+                      h.shard_formats, h.shard_offsets, h.shard_begins.data, h.shard_ends.data,
+                      h.shard_strides.data);
 }
 
 bool Manifest::has_quantised() const {
-  return std::any_of(formats_.begin(), formats_.end(),
+  const auto& formats = holdings_->formats;
+  return std::any_of(formats.begin(), formats.end(),
                      [](const Format& format) { return format.content != Content::kPlain; });
 }
 
 PaddingView Manifest::padding(uint32_t i) const {
-  return {.element_bytes = padding_element_bytes_[i],
-          .extents = padding_extents_[i],
-          .place = {.region_index = padding_regions_[i],
-                    .offset_bytes = padding_offsets_[i],
-                    .strides = padding_strides_[i]}};
+  const Holdings& holdings = *holdings_;
+  return {.element_bytes = holdings.padding_element_bytes[i],
+          .extents = holdings.padding_extents[i],
+          .place = {.region_index = holdings.padding_regions[i],
+                    .offset_bytes = holdings.padding_offsets[i],
+                    .strides = holdings.padding_strides[i]}};
+}
+
+Manifest Manifest::WithoutShards() const {
+  Manifest empty;
+  empty.host_ = host_;
+  empty.nics_ = nics_;
+  empty.tensors_ = tensors_;
+  Holdings& holdings = empty.holdings_.Mutable();
+  holdings.region_names = holdings_->region_names;
+  holdings.region_bytes = holdings_->region_bytes;
+  return empty;
 }
 
 uint64_t Manifest::total_bytes() const {

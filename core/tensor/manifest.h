@@ -2,10 +2,12 @@
 //
 // Kept as structs of arrays, a column for each property and no object for each shard: a large model
 // has a million of them. Indices are in the order of adding; they are what plans and errors name.
+// Copies share what they describe until one of them changes it, so replicas cost nothing.
 #ifndef WAYBILL_CORE_TENSOR_MANIFEST_H_
 #define WAYBILL_CORE_TENSOR_MANIFEST_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -83,6 +85,38 @@ class Manifest {
     }
     bool operator==(const Numbers&) const = default;
   };
+  struct Tensors {
+    Names names;
+    Numbers shapes;
+    std::vector<Dtype> dtypes;
+    Names alias_names;
+    std::vector<uint32_t> alias_tensors;
+
+    bool operator==(const Tensors&) const = default;
+  };
+  struct Holdings {
+    Names region_names;
+    std::vector<uint64_t> region_bytes;
+
+    std::vector<uint32_t> shard_tensors;
+    std::vector<Format> formats;  // The distinct ones.
+    std::vector<uint32_t> shard_formats;
+    std::vector<uint32_t> shard_regions;
+    std::vector<uint64_t> shard_offsets;
+    Numbers shard_begins;
+    Numbers shard_ends;
+    Numbers shard_strides;
+    std::vector<uint32_t> ordered_shards;  // Few or none: no column of all shards.
+    Names engine_orders;
+
+    std::vector<uint32_t> padding_regions;
+    std::vector<uint64_t> padding_offsets;
+    std::vector<uint32_t> padding_element_bytes;
+    Numbers padding_extents;
+    Numbers padding_strides;
+
+    bool operator==(const Holdings&) const = default;
+  };
 
  public:
   // Each returns the index of what it added.
@@ -101,36 +135,86 @@ class Manifest {
   std::vector<Nic>& nics() { return nics_; }
   const std::vector<Nic>& nics() const { return nics_; }
 
-  uint32_t region_count() const { return Count(region_bytes_); }
-  absl::string_view region_name(uint32_t i) const { return region_names_[i]; }
-  uint64_t region_bytes(uint32_t i) const { return region_bytes_[i]; }
+  uint32_t region_count() const { return Count(holdings_->region_bytes); }
+  absl::string_view region_name(uint32_t i) const { return holdings_->region_names[i]; }
+  uint64_t region_bytes(uint32_t i) const { return holdings_->region_bytes[i]; }
 
-  uint32_t tensor_count() const { return Count(tensor_dtypes_); }
-  absl::string_view tensor_name(uint32_t i) const { return tensor_names_[i]; }
-  Dtype tensor_dtype(uint32_t i) const { return tensor_dtypes_[i]; }
-  absl::Span<const int64_t> tensor_shape(uint32_t i) const { return tensor_shapes_[i]; }
+  uint32_t tensor_count() const { return Count(tensors_->dtypes); }
+  absl::string_view tensor_name(uint32_t i) const { return tensors_->names[i]; }
+  Dtype tensor_dtype(uint32_t i) const { return tensors_->dtypes[i]; }
+  absl::Span<const int64_t> tensor_shape(uint32_t i) const { return tensors_->shapes[i]; }
 
-  uint32_t shard_count() const { return Count(shard_tensors_); }
+  uint32_t shard_count() const { return Count(holdings_->shard_tensors); }
   ShardView shard(uint32_t i) const;
   uint64_t shard_bytes(uint32_t i) const;  // The size of its elements.
+  // Single properties of a shard, without the rest of its view.
+  uint32_t shard_tensor(uint32_t i) const { return holdings_->shard_tensors[i]; }
+  const Format& shard_format(uint32_t i) const {
+    return holdings_->formats[holdings_->shard_formats[i]];
+  }
+  uint32_t shard_region(uint32_t i) const { return holdings_->shard_regions[i]; }
+  uint64_t shard_offset(uint32_t i) const { return holdings_->shard_offsets[i]; }
+  // Returns true if shards `i` and `j` have the same box and format, and lie in memory alike but
+  // for their region and offset.
+  bool AreAlike(uint32_t i, uint32_t j) const;
+  // Returns a hash that is equal for shards that are alike. It differs from process to process.
+  size_t HashOfShard(uint32_t i) const;
+
   // Any of its shards is quantised, or holds scales.
   bool has_quantised() const;
   // The indices of the shards that lie in an engine's own order.
-  absl::Span<const uint32_t> shards_in_engine_order() const { return ordered_shards_; }
+  absl::Span<const uint32_t> shards_in_engine_order() const { return holdings_->ordered_shards; }
 
-  uint32_t padding_count() const { return Count(padding_regions_); }
+  uint32_t padding_count() const { return Count(holdings_->padding_regions); }
   PaddingView padding(uint32_t i) const;
 
-  uint32_t alias_count() const { return Count(alias_tensors_); }
-  absl::string_view alias_name(uint32_t i) const { return alias_names_[i]; }
-  uint32_t alias_tensor(uint32_t i) const { return alias_tensors_[i]; }
+  uint32_t alias_count() const { return Count(tensors_->alias_tensors); }
+  absl::string_view alias_name(uint32_t i) const { return tensors_->alias_names[i]; }
+  uint32_t alias_tensor(uint32_t i) const { return tensors_->alias_tensors[i]; }
 
   // Bytes of all shards.
   uint64_t total_bytes() const;
 
+  // Returns the same tensors, regions, host and NICs, without shards and padding.
+  Manifest WithoutShards() const;
+
   bool operator==(const Manifest&) const = default;
 
+  // Returns true if both describe the same tensors and memory, whatever their hosts and NICs are.
+  // Copies of one manifest are compared without looking at their shards.
+  bool HoldsTheSame(const Manifest& other) const {
+    return tensors_ == other.tensors_ && holdings_ == other.holdings_;
+  }
+  // Returns true if they are copies of one manifest, except for their hosts and NICs.
+  bool SharesHoldingsWith(const Manifest& other) const {
+    return tensors_.SharesWith(other.tensors_) && holdings_.SharesWith(other.holdings_);
+  }
+  // Returns a hash that is equal for manifests that hold the same. It differs from process to
+  // process.
+  size_t HashOfHoldings() const;
+  // Returns true if both list the same tensors in the same order.
+  bool ListsTheSameTensors(const Manifest& other) const { return tensors_ == other.tensors_; }
+
  private:
+  // A value that copies share until one of them changes it.
+  template <typename T>
+  class Shared {
+   public:
+    const T& operator*() const { return *value_; }
+    const T* operator->() const { return value_.get(); }
+    T& Mutable() {
+      if (value_.use_count() > 1) value_ = std::make_shared<T>(*value_);
+      return *value_;
+    }
+    bool SharesWith(const Shared& other) const { return value_ == other.value_; }
+    bool operator==(const Shared& other) const {
+      return SharesWith(other) || *value_ == *other.value_;
+    }
+
+   private:
+    std::shared_ptr<T> value_ = std::make_shared<T>();
+  };
+
   template <typename T>
   static uint32_t Count(const std::vector<T>& column) {
     return static_cast<uint32_t>(column.size());
@@ -138,33 +222,8 @@ class Manifest {
 
   std::string host_;
   std::vector<Nic> nics_;
-
-  Names region_names_;
-  std::vector<uint64_t> region_bytes_;
-
-  Names tensor_names_;
-  Numbers tensor_shapes_;
-  std::vector<Dtype> tensor_dtypes_;
-
-  std::vector<uint32_t> shard_tensors_;
-  std::vector<Format> formats_;  // The distinct ones.
-  std::vector<uint32_t> shard_formats_;
-  std::vector<uint32_t> shard_regions_;
-  std::vector<uint64_t> shard_offsets_;
-  Numbers shard_begins_;
-  Numbers shard_ends_;
-  Numbers shard_strides_;
-  std::vector<uint32_t> ordered_shards_;  // Few or none: no column of all shards.
-  Names engine_orders_;
-
-  std::vector<uint32_t> padding_regions_;
-  std::vector<uint64_t> padding_offsets_;
-  std::vector<uint32_t> padding_element_bytes_;
-  Numbers padding_extents_;
-  Numbers padding_strides_;
-
-  Names alias_names_;
-  std::vector<uint32_t> alias_tensors_;
+  Shared<Tensors> tensors_;
+  Shared<Holdings> holdings_;
 };
 
 }  // namespace waybill

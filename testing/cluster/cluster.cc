@@ -139,7 +139,9 @@ absl::Status Cluster::Connect(const Keeps& keeps) {
   for (const TrainerRank& rank : trainers_) trainers.push_back(&rank.manifest);
   for (const WorkerRank& rank : workers_) workers.push_back(&rank.manifest);
   WAYBILL_ASSIGN_OR_RETURN(plan_, MakePlan(trainers, workers, {.smallest_piece_bytes = 512}));
-  if (options_.spoil_plan) options_.spoil_plan(plan_);
+  tables_ = MakeTables(plan_);
+  std::vector<Exchange> exchanges = plan_.exchanges();
+  if (options_.spoil_exchanges) options_.spoil_exchanges(exchanges);
   std::vector<std::vector<WorkerAddress>> worker_addresses(trainers_.size());
   std::vector<std::vector<TrainerAddress>> trainer_addresses(workers_.size());
   std::vector<std::vector<CoOwnerAddress>> co_owners(trainers_.size());
@@ -148,7 +150,7 @@ absl::Status Cluster::Connect(const Keeps& keeps) {
     rank.events.clear();
     WAYBILL_ASSIGN_OR_RETURN(
         const auto offers,
-        rank.engine->SetPlan({plan_.trainers[t], plan_.exchanges[t]}, {rank.memory},
+        rank.engine->SetPlan({tables_.trainers[t], exchanges[t]}, {rank.memory},
                              LanesTo(workers_.size(), [&](uint32_t w) { return keeps(t, w); })));
     for (const LaneOffer& offer : offers.lanes) {
       auto& peers = trainer_addresses[offer.peer];
@@ -163,7 +165,7 @@ absl::Status Cluster::Connect(const Keeps& keeps) {
     workers_[w].events.clear();
     WAYBILL_ASSIGN_OR_RETURN(
         const auto offers, workers_[w].engine->SetPlan(
-                               plan_.workers[w], plan_.hash,
+                               tables_.workers[w], plan_.hash(),
                                LanesTo(trainers_.size(), [&](uint32_t t) { return keeps(t, w); })));
     WAYBILL_ASSIGN_OR_RETURN(const auto buffers, workers_[w].engine->Describe());
     for (const LaneOffer& offer : offers) {
@@ -192,7 +194,7 @@ absl::Status Cluster::Connect(const Keeps& keeps) {
 }
 
 absl::Status Cluster::Prepare(uint64_t version) {
-  update_ = {.version = version, .sequence = ++sequence_, .epoch = 1, .plan_hash = plan_.hash};
+  update_ = {.version = version, .sequence = ++sequence_, .epoch = 1, .plan_hash = plan_.hash()};
   for (TrainerRank& rank : trainers_) rank.events.clear();
   for (WorkerRank& rank : workers_) {
     rank.events.clear();
@@ -215,7 +217,7 @@ absl::Status Cluster::Abandon(uint64_t version) {
 }
 
 std::vector<StartTarget> Cluster::TargetsOf(uint32_t t) const {
-  const RouteTable& routes = plan_.trainers[t];
+  const RouteTable& routes = tables_.trainers[t];
   std::set<uint32_t> targeted;
   for (uint32_t r = 0; r < routes.size(); ++r) targeted.insert(routes.worker(r));
   std::vector<StartTarget> targets;

@@ -50,8 +50,8 @@ struct ClusterOptions {
   uint32_t lanes = 1;   // From each trainer to each worker.
   bool direct = false;  // Trainers register their tensors, and send runs of any length from there.
   std::shared_ptr<const ClusterModel> model;  // Null: the plain model.
-  // Changes the plan before any rank gets it.
-  std::function<void(Plan&)> spoil_plan;
+  // Changes the plan's exchanges before any rank gets them.
+  std::function<void(std::vector<Exchange>&)> spoil_exchanges;
   // The number of steps after which nothing more is expected to happen.
   uint32_t most_steps = 100'000;
 };
@@ -101,6 +101,7 @@ class Cluster {
   Fabric& worker_fabric(uint32_t w) { return *workers_[w].fabric; }
   Fabric& trainer_fabric(uint32_t t) { return *trainers_[t].fabric; }
   const Plan& plan() const { return plan_; }
+  const PlanTables& tables() const { return tables_; }
   const Manifest& worker_manifest(uint32_t w) const { return workers_[w].manifest; }
   std::vector<TrainerEvent>& trainer_events(uint32_t t) { return trainers_[t].events; }
   std::vector<WorkerEvent>& worker_events(uint32_t w) { return workers_[w].events; }
@@ -137,6 +138,7 @@ class Cluster {
   std::vector<TrainerRank> trainers_;
   std::vector<WorkerRank> workers_;
   Plan plan_;
+  PlanTables tables_;
   UpdateId update_;
   uint32_t term_ = 0;
   uint32_t sequence_ = 0;

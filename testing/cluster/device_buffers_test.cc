@@ -54,7 +54,7 @@ TEST_P(GpuBuffersTest, FromGpuToGpuNoWeightsCrossTheHost) {
   EXPECT_EQ(FakeCudaNow().bytes_to_device, before.bytes_to_device);
   uint64_t pieces = 0;
   for (uint32_t t = 0; t < 3; ++t) {
-    for (const Chunk& chunk : CutIntoChunks(cluster_->plan().trainers[t], 8 << 10).chunks) {
+    for (const Chunk& chunk : CutIntoChunks(cluster_->tables().trainers[t], 8 << 10).chunks) {
       pieces += chunk.piece_count;
     }
   }

@@ -105,7 +105,7 @@ TEST_P(DirectNetworkTest, FromGpuToGpuNoWeightsCrossTheHost) {
     uint64_t staged = 0, pieces = 0;
     for (uint32_t t = 0; t < 3; ++t) {
       staged += cluster_->trainer(t).counts().staged_bytes;
-      for (const Chunk& chunk : CutIntoChunks(cluster_->plan().trainers[t], 8 << 10).chunks) {
+      for (const Chunk& chunk : CutIntoChunks(cluster_->tables().trainers[t], 8 << 10).chunks) {
         pieces += chunk.piece_count;
       }
     }
@@ -132,7 +132,7 @@ TEST_P(DirectNetworkTest, MemoryOfSeveralAllocationsIsReadAndWrittenWhereItIs) {
     Make(options);
     ASSERT_EQ(PublishAndCheck(1), "");
     const uint64_t staged = cluster_->trainer(0).counts().staged_bytes;
-    EXPECT_LT(staged, cluster_->plan().trainers[0].total_bytes());
+    EXPECT_LT(staged, cluster_->plan().trainer_bytes(0));
     tensors->Remap();
     engine->Remap();
     cluster_->FillTrainers(2);
@@ -198,7 +198,7 @@ TEST_F(DirectTest, TensorsThatNoNicCanReadAreStagedAndItIsSaid) {
   Make(options);
   ASSERT_EQ(PublishAndCheck(1), "");
   const TransferCounts counts = cluster_->trainer(0).counts();
-  EXPECT_EQ(counts.staged_bytes, cluster_->plan().trainers[0].total_bytes());
+  EXPECT_EQ(counts.staged_bytes, cluster_->plan().trainer_bytes(0));
   EXPECT_TRUE(absl::StrContains(cluster_->trainer(0).ReportLanes()[0].path,
                                 "; tensors are staged: register"))
       << cluster_->trainer(0).ReportLanes()[0].path;
@@ -237,8 +237,7 @@ class SegmentTest : public LocalDirectTest {
     cluster_->FillTrainers(2);
     const FakeCudaUse before = FakeCudaNow();
     ASSERT_EQ(cluster_->Publish(2).message(), "");
-    EXPECT_EQ(cluster_->trainer(0).counts().staged_bytes,
-              cluster_->plan().trainers[0].total_bytes());
+    EXPECT_EQ(cluster_->trainer(0).counts().staged_bytes, cluster_->plan().trainer_bytes(0));
     EXPECT_EQ(FakeCudaNow().bytes_to_device, before.bytes_to_device);
     EXPECT_EQ(FakeCudaNow().bytes_to_host - before.bytes_to_host, 2 * Pieces() * 8);
     EXPECT_TRUE(absl::StartsWith(PathOfFirstLane(),
@@ -247,7 +246,7 @@ class SegmentTest : public LocalDirectTest {
   }
   uint64_t Pieces() const {
     uint64_t pieces = 0;
-    for (const RouteTable& table : cluster_->plan().trainers) {
+    for (const RouteTable& table : cluster_->tables().trainers) {
       for (const Chunk& chunk : CutIntoChunks(table, 8 << 10).chunks) pieces += chunk.piece_count;
     }
     return pieces;

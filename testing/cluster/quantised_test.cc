@@ -155,8 +155,8 @@ TEST(Quantised, ADeadCoOwnerIsToldOfAndTheOthersAreQuiescentAfterTheAbort) {
 
 TEST(Quantised, OwnersThatUsedOtherScalesAreRefusedByTheWorker) {
   ClusterOptions options = OptionsFor(With(kBlocks, Rows({21, 48}, 40)));
-  options.spoil_plan = [](Plan& plan) {  // Each by its own part's maxima.
-    for (Exchange& exchange : plan.exchanges) {
+  options.spoil_exchanges = [](std::vector<Exchange>& exchanges) {  // Each by its own maxima.
+    for (Exchange& exchange : exchanges) {
       exchange.outgoing.clear();
       exchange.incoming.clear();
     }

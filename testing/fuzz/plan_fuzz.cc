@@ -77,9 +77,9 @@ void WalkWorker(const RankPlan& plan, const Manifest& manifest) {
 
 std::vector<std::string> Seeds() {
   const Plan& plan = TheJob().plan;
-  return {EncodeRankPlan(plan.trainers[0], plan.exchanges[0]),
-          EncodeRankPlan(plan.trainers[1], plan.exchanges[1]), EncodeRankPlan(plan.workers[0], {}),
-          EncodeRankPlan(plan.workers[1], {})};
+  return {EncodeRankPlan(plan.TrainerRoutes(0), plan.exchanges()[0]),
+          EncodeRankPlan(plan.TrainerRoutes(1), plan.exchanges()[1]),
+          EncodeRankPlan(plan.WorkerRoutes(0), {}), EncodeRankPlan(plan.WorkerRoutes(1), {})};
 }
 
 }  // namespace waybill::fuzz

@@ -101,7 +101,7 @@ absl::Status RunPlan(const Options& options) {
     json["seconds"] = seconds;
     std::cout << json.dump(2) << "\n";
   } else {
-    std::cout << absl::StrFormat("plan %016x, made in %.1f ms\n\n", plan.hash, seconds * 1e3)
+    std::cout << absl::StrFormat("plan %016x, made in %.1f ms\n\n", plan.hash(), seconds * 1e3)
               << ExplainAsTable(plan, held);
   }
   return absl::OkStatus();

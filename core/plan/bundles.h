@@ -1,0 +1,109 @@
+// The routes of a plan, in bundles of those that differ only in their places.
+#ifndef WAYBILL_CORE_PLAN_BUNDLES_H_
+#define WAYBILL_CORE_PLAN_BUNDLES_H_
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "core/plan/assignment.h"
+#include "core/plan/demands.h"
+#include "core/plan/rank_classes.h"
+#include "core/plan/route_table.h"
+#include "core/plan/tensor_classes.h"
+
+namespace waybill {
+
+// Routes from one trainer that bring the same box of several tensors to several workers.
+struct Bundle {
+  uint32_t want = 0;
+  uint32_t holding = 0;  // The place of the trainer's shards in TensorClasses::held().
+  Copies copies;
+};
+
+// What bundles refer to. It refers to itself, so it has one address for good.
+struct PlannedRanks {
+  RankClasses trainers;
+  RankClasses workers;
+  TensorClasses tensors;
+  std::vector<Destination> destinations;
+  std::vector<Want> wants;
+};
+
+// Immutable once the last bundle is added and Finish() was called; any number of threads may read.
+class Bundles {
+ public:
+  explicit Bundles(std::shared_ptr<const PlannedRanks> ranks) : ranks_(std::move(ranks)) {}
+
+  // `first` is the route of the first tensor to the first destination; its axes and box are those
+  // of all routes of the bundle. Its ledger entry does not count.
+  void Add(const Bundle& bundle, const RouteView& first);
+  // Lets the routes name other shards of the workers: the one at each shard's place in the list of
+  // its worker.
+  void RenameShards(std::vector<std::vector<uint32_t>> shards) { shards_ = std::move(shards); }
+  void Finish();
+
+  const PlannedRanks& ranks() const { return *ranks_; }
+  const std::shared_ptr<const PlannedRanks>& shared_ranks() const { return ranks_; }
+  uint32_t size() const { return static_cast<uint32_t>(bundles_.size()); }
+  const Bundle& bundle(uint32_t i) const { return bundles_[i]; }
+  const RouteTable& first_routes() const { return first_routes_; }
+
+  uint32_t trainer_count() const { return ranks_->trainers.rank_count(); }
+  uint32_t worker_count() const { return ranks_->workers.rank_count(); }
+  uint32_t route_count(uint32_t trainer, uint32_t worker) const {
+    return ledger_begin(trainer + 1, worker) - ledger_begin(trainer, worker);
+  }
+  uint32_t route_count_to(uint32_t worker) const { return ledger_begin(trainer_count(), worker); }
+  uint64_t route_count() const { return route_count_; }
+  uint64_t trainer_bytes(uint32_t trainer) const { return trainer_bytes_[trainer]; }
+  uint64_t worker_bytes(uint32_t worker) const { return worker_bytes_[worker]; }
+
+  // As Plan has them.
+  RouteTable TrainerRoutes(uint32_t trainer) const;
+  RouteTable WorkerRoutes(uint32_t worker) const;
+
+  // Returns a digest of all bundles and of the places of their routes.
+  uint64_t Digest() const;
+
+ private:
+  // One route: a bundle, with places in the lists of its tensors and destinations.
+  struct Routed {
+    uint32_t bundle;
+    uint32_t member;
+    uint32_t destination;
+    uint32_t destination_region;
+    uint64_t destination_offset_bytes;
+  };
+
+  // The ledger entry of a trainer's first route to a worker; trainer_count() is allowed.
+  uint32_t ledger_begin(uint32_t trainer, uint32_t worker) const {
+    return ledger_begins_[size_t{trainer} * worker_count() + worker];
+  }
+  absl::Span<const uint32_t> BundlesOf(uint32_t trainer) const;
+  const Holding& HeldBy(const Bundle& bundle, uint32_t member) const;
+  const Holding& WantedBy(const Bundle& bundle, uint32_t member, uint32_t destination) const;
+  Routed MakeRouted(uint32_t bundle, uint32_t member, uint32_t destination) const;
+  void AddRoute(const Routed& routed, uint32_t ledger_entry, RouteTable& table) const;
+  static void SortBySendingOrder(std::vector<Routed>& routes);
+
+  std::shared_ptr<const PlannedRanks> ranks_;
+  std::vector<Bundle> bundles_;
+  RouteTable first_routes_;  // By bundle.
+  std::vector<std::vector<uint32_t>> shards_;
+
+  std::vector<uint32_t> by_trainer_;  // Bundles, sorted by trainer.
+  std::vector<uint32_t> trainer_ends_;
+  std::vector<std::vector<uint32_t>> by_want_;                         // Bundles.
+  std::vector<std::vector<std::pair<uint32_t, uint32_t>>> by_worker_;  // Wants and destinations.
+  std::vector<uint32_t> ledger_begins_;
+  std::vector<uint64_t> trainer_bytes_;
+  std::vector<uint64_t> worker_bytes_;
+  uint64_t route_count_ = 0;
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_PLAN_BUNDLES_H_

@@ -1,0 +1,47 @@
+#include "core/plan/plan.h"
+
+#include <utility>
+
+#include "core/plan/plan_codec.h"
+#include "kernels/digest.h"
+
+namespace waybill {
+namespace {
+
+uint64_t HashOf(const Bundles& bundles, const std::vector<Exchange>& exchanges) {
+  std::vector<uint64_t> digests = {bundles.Digest()};
+  for (const Exchange& exchange : exchanges) {
+    if (exchange.empty()) continue;
+    const std::string bytes = EncodeRankPlan({}, exchange);
+    digests.push_back(kernels::Digest(bytes.data(), bytes.size()));
+  }
+  return kernels::Digest(digests.data(), digests.size() * sizeof(uint64_t));
+}
+
+}  // namespace
+
+Plan::Plan(std::shared_ptr<const Bundles> bundles, std::vector<Exchange> exchanges,
+           const Balance& balance)
+    : bundles_(std::move(bundles)),
+      exchanges_(std::move(exchanges)),
+      balance_(balance),
+      hash_(HashOf(*bundles_, exchanges_)) {}
+
+uint64_t Plan::total_bytes() const {
+  uint64_t total = 0;
+  for (uint32_t w = 0; w < worker_count(); ++w) total += worker_bytes(w);
+  return total;
+}
+
+PlanTables MakeTables(const Plan& plan) {
+  PlanTables tables;
+  for (uint32_t t = 0; t < plan.trainer_count(); ++t) {
+    tables.trainers.push_back(plan.TrainerRoutes(t));
+  }
+  for (uint32_t w = 0; w < plan.worker_count(); ++w) {
+    tables.workers.push_back(plan.WorkerRoutes(w));
+  }
+  return tables;
+}
+
+}  // namespace waybill

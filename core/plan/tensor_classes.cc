@@ -1,0 +1,183 @@
+#include "core/plan/tensor_classes.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/hash/hash.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/tensor/format.h"
+
+namespace waybill {
+namespace {
+
+constexpr uint32_t kUnknown = ~uint32_t{0};
+
+bool IsEmpty(const Manifest& manifest, uint32_t shard) { return manifest.shard_bytes(shard) == 0; }
+
+}  // namespace
+
+absl::StatusOr<TensorClasses> TensorClasses::Build(const RankClasses& trainers,
+                                                   const RankClasses& workers) {
+  TensorClasses classes;
+  std::vector<Numbers> held, wanted;
+  WAYBILL_RETURN_IF_ERROR(classes.NameTensors(trainers, held));
+  WAYBILL_RETURN_IF_ERROR(classes.FindWanted(workers, wanted));
+  const auto count = static_cast<uint32_t>(classes.tensors_.size());
+  classes.wanted_ = MakeLists(workers, wanted, count, nullptr);
+  classes.held_ = MakeLists(trainers, held, count, &classes.wanted_);
+  classes.Classify(trainers, workers);
+  return classes;
+}
+
+absl::Status TensorClasses::NameTensors(const RankClasses& trainers,
+                                        std::vector<Numbers>& numbers) {
+  for (uint32_t c = 0; c < trainers.size(); ++c) {
+    const Manifest& manifest = trainers.manifest(c);
+    if (c > 0 && manifest.ListsTheSameTensors(trainers.manifest(c - 1))) {
+      numbers.push_back(numbers.back());
+      continue;
+    }
+    const uint32_t rank = trainers.ranks(c).front();
+    Numbers& own = numbers.emplace_back();
+    own.reserve(manifest.tensor_count());
+    for (uint32_t i = 0; i < manifest.tensor_count(); ++i) {
+      const auto [known, is_new] =
+          names_.try_emplace(manifest.tensor_name(i), static_cast<uint32_t>(tensors_.size()));
+      own.push_back(known->second);
+      if (is_new) {
+        tensors_.push_back({manifest.tensor_name(i), manifest.tensor_shape(i), rank});
+        continue;
+      }
+      const Tensor& tensor = tensors_[known->second];
+      if (tensor.shape != manifest.tensor_shape(i)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("tensor \"", tensor.name, "\": trainer ", rank, " has shape ",
+                         ShapeToString(manifest.tensor_shape(i)), ", trainer ", tensor.declared_by,
+                         " has ", ShapeToString(tensor.shape)));
+      }
+    }
+  }
+  for (uint32_t c = 0; c < trainers.size(); ++c) {
+    const Manifest& manifest = trainers.manifest(c);
+    for (uint32_t i = 0; i < manifest.alias_count(); ++i) {
+      names_.try_emplace(manifest.alias_name(i), numbers[c][manifest.alias_tensor(i)]);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TensorClasses::FindWanted(const RankClasses& workers,
+                                       std::vector<Numbers>& numbers) const {
+  for (uint32_t c = 0; c < workers.size(); ++c) {
+    const Manifest& manifest = workers.manifest(c);
+    Numbers& own = numbers.emplace_back();
+    if (c > 0 && manifest.ListsTheSameTensors(workers.manifest(c - 1))) {
+      own = numbers[c - 1];
+    } else {
+      own.reserve(manifest.tensor_count());
+      for (uint32_t i = 0; i < manifest.tensor_count(); ++i) {
+        const auto found = names_.find(manifest.tensor_name(i));
+        own.push_back(found == names_.end() ? kUnknown : found->second);
+      }
+    }
+    for (uint32_t i = 0; i < manifest.shard_count(); ++i) {
+      const uint32_t tensor = own[manifest.shard_tensor(i)];
+      const auto shape = manifest.tensor_shape(manifest.shard_tensor(i));
+      if (tensor != kUnknown && tensors_[tensor].shape == shape) continue;
+      if (IsEmpty(manifest, i)) continue;
+      const std::string named =
+          absl::StrCat("tensor \"", manifest.tensor_name(manifest.shard_tensor(i)), "\": worker ",
+                       workers.ranks(c).front());
+      if (tensor == kUnknown) {
+        return absl::InvalidArgumentError(absl::StrCat(named, " wants ",
+                                                       ToString(manifest.shard(i).box),
+                                                       ", no trainer holds a tensor of that name"));
+      }
+      return absl::InvalidArgumentError(absl::StrCat(named, " has shape ", ShapeToString(shape),
+                                                     ", the trainers have ",
+                                                     ShapeToString(tensors_[tensor].shape)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Sorts the shards by tensor. With `wanted`, only those of tensors that are in its lists.
+TensorClasses::Lists TensorClasses::MakeLists(const RankClasses& ranks,
+                                              const std::vector<Numbers>& numbers,
+                                              uint32_t tensor_count, const Lists* wanted) {
+  std::vector<bool> left_out(tensor_count, false);
+  for (uint32_t t = 0; wanted != nullptr && t < tensor_count; ++t) {
+    left_out[t] = wanted->Of(t).empty();
+  }
+  const auto for_each = [&](auto visit) {
+    for (uint32_t c = 0; c < ranks.size(); ++c) {
+      const Manifest& manifest = ranks.manifest(c);
+      for (uint32_t i = 0; i < manifest.shard_count(); ++i) {
+        const uint32_t tensor = numbers[c][manifest.shard_tensor(i)];
+        if (tensor == kUnknown || left_out[tensor] || IsEmpty(manifest, i)) continue;
+        visit(tensor, Holding{c, i});
+      }
+    }
+  };
+  Lists lists;
+  lists.ends.assign(tensor_count, 0);
+  for_each([&](uint32_t tensor, Holding) { ++lists.ends[tensor]; });
+  uint32_t begin = 0;
+  for (uint32_t& end : lists.ends) begin += std::exchange(end, begin);
+  lists.items.resize(begin);
+  for_each([&](uint32_t tensor, Holding holding) { lists.items[lists.ends[tensor]++] = holding; });
+  return lists;
+}
+
+size_t TensorClasses::HashOf(uint32_t tensor, const RankClasses& trainers,
+                             const RankClasses& workers) const {
+  size_t hash = absl::HashOf(shape(tensor));
+  for (const Holding& h : held(tensor)) {
+    hash = absl::HashOf(hash, h.rank_class, trainers.manifest(h.rank_class).HashOfShard(h.shard));
+  }
+  for (const Holding& h : wanted(tensor)) {
+    hash = absl::HashOf(hash, h.rank_class, workers.manifest(h.rank_class).HashOfShard(h.shard));
+  }
+  return hash;
+}
+
+bool TensorClasses::AreAlike(uint32_t a, uint32_t b, const RankClasses& trainers,
+                             const RankClasses& workers) const {
+  const auto alike = [](absl::Span<const Holding> x, absl::Span<const Holding> y,
+                        const RankClasses& ranks) {
+    return std::equal(x.begin(), x.end(), y.begin(), y.end(),
+                      [&](const Holding& i, const Holding& j) {
+                        return i.rank_class == j.rank_class &&
+                               ranks.manifest(i.rank_class).AreAlike(i.shard, j.shard);
+                      });
+  };
+  return shape(a) == shape(b) && alike(held(a), held(b), trainers) &&
+         alike(wanted(a), wanted(b), workers);
+}
+
+void TensorClasses::Classify(const RankClasses& trainers, const RankClasses& workers) {
+  absl::flat_hash_map<size_t, std::vector<uint32_t>> known;  // Classes, by their tensors' hash.
+  for (uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) {
+    const auto wants = wanted(tensor);
+    if (wants.empty()) continue;
+    const bool plain = std::all_of(wants.begin(), wants.end(), [&](const Holding& h) {
+      return workers.manifest(h.rank_class).shard_format(h.shard).content == Content::kPlain;
+    });
+    if (plain) {
+      std::vector<uint32_t>& classes = known[HashOf(tensor, trainers, workers)];
+      const auto alike = std::find_if(classes.begin(), classes.end(), [&](uint32_t c) {
+        return AreAlike(first(c), tensor, trainers, workers);
+      });
+      if (alike != classes.end()) {
+        members_[*alike].push_back(tensor);
+        continue;
+      }
+      classes.push_back(size());
+    }
+    members_.push_back({tensor});
+  }
+}
+
+}  // namespace waybill

@@ -1,0 +1,84 @@
+// The tensors of a plan, as classes of those that the same ranks hold and want in the same parts.
+#ifndef WAYBILL_CORE_PLAN_TENSOR_CLASSES_H_
+#define WAYBILL_CORE_PLAN_TENSOR_CLASSES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "core/plan/rank_classes.h"
+
+namespace waybill {
+
+// A shard of a tensor, in the manifest of a class of ranks.
+struct Holding {
+  uint32_t rank_class = 0;
+  uint32_t shard = 0;
+};
+
+// The tensors that workers want, with the trainers' and the workers' shards of each. The layers of
+// a model are alike, and so are its experts: the tensors of one class have one shape, and their
+// shards agree in everything but region and offset, shard by shard in the order of their lists.
+// A tensor that a worker wants quantised is a class of its own.
+//
+// Immutable; refers to both sides, which outlive it.
+class TensorClasses {
+ public:
+  // kInvalidArgument: two trainers declare one tensor with different shapes; a worker wants one
+  // that no trainer declares, or with another shape.
+  static absl::StatusOr<TensorClasses> Build(const RankClasses& trainers,
+                                             const RankClasses& workers);
+
+  uint32_t size() const { return static_cast<uint32_t>(members_.size()); }
+  // Returns the numbers of a class's tensors. The first one stands for the class.
+  absl::Span<const uint32_t> members(uint32_t tensor_class) const { return members_[tensor_class]; }
+  uint32_t first(uint32_t tensor_class) const { return members_[tensor_class].front(); }
+
+  // Tensors are numbered in the order in which the trainers declare them.
+  absl::string_view name(uint32_t tensor) const { return tensors_[tensor].name; }
+  absl::Span<const int64_t> shape(uint32_t tensor) const { return tensors_[tensor].shape; }
+  // Return the shards that are not empty, by class of ranks and shard.
+  absl::Span<const Holding> held(uint32_t tensor) const { return held_.Of(tensor); }
+  absl::Span<const Holding> wanted(uint32_t tensor) const { return wanted_.Of(tensor); }
+
+ private:
+  struct Tensor {
+    absl::string_view name;
+    absl::Span<const int64_t> shape;
+    uint32_t declared_by = 0;  // A trainer.
+  };
+  // A list for each tensor, one behind the other.
+  struct Lists {
+    std::vector<uint32_t> ends;
+    std::vector<Holding> items;
+
+    absl::Span<const Holding> Of(uint32_t tensor) const {
+      const uint32_t begin = tensor == 0 ? 0 : ends[tensor - 1];
+      return absl::MakeConstSpan(items).subspan(begin, ends[tensor] - begin);
+    }
+  };
+  // The number of each tensor of a manifest, or kUnknown.
+  using Numbers = std::vector<uint32_t>;
+
+  absl::Status NameTensors(const RankClasses& trainers, std::vector<Numbers>& numbers);
+  absl::Status FindWanted(const RankClasses& workers, std::vector<Numbers>& numbers) const;
+  static Lists MakeLists(const RankClasses& ranks, const std::vector<Numbers>& numbers,
+                         uint32_t tensor_count, const Lists* wanted);
+  void Classify(const RankClasses& trainers, const RankClasses& workers);
+  size_t HashOf(uint32_t tensor, const RankClasses& trainers, const RankClasses& workers) const;
+  bool AreAlike(uint32_t a, uint32_t b, const RankClasses& trainers,
+                const RankClasses& workers) const;
+
+  absl::flat_hash_map<absl::string_view, uint32_t> names_;
+  std::vector<Tensor> tensors_;
+  Lists held_;
+  Lists wanted_;
+  std::vector<std::vector<uint32_t>> members_;
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_PLAN_TENSOR_CLASSES_H_
