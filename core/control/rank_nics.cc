@@ -4,8 +4,6 @@
 
 #include <utility>
 
-#include "core/tensor/manifest_codec.h"
-
 namespace waybill {
 namespace {
 
@@ -17,12 +15,12 @@ std::string OwnHostName() {
 
 }  // namespace
 
-std::string EncodeWithNics(Manifest manifest, const Fabric& fabric) {
+EncodedManifest EncodeWithNics(Manifest manifest, const Fabric& fabric) {
   if (manifest.host().empty()) manifest.set_host(OwnHostName());
   for (const FabricNic& nic : fabric.Nics()) {
     manifest.nics().push_back({nic.name, nic.rail, nic.numa_node, nic.bytes_per_second});
   }
-  return EncodeManifest(manifest);
+  return EncodeInParts(manifest);
 }
 
 proto::Nics ListNics(const Fabric& fabric) {

@@ -10,11 +10,12 @@
 #include "core/fabric/fabric.h"
 #include "core/protocol/messages.pb.h"
 #include "core/tensor/manifest.h"
+#include "core/tensor/manifest_codec.h"
 
 namespace waybill {
 
 // Encodes a manifest with the fabric's NICs, and with this host's name if it has none.
-std::string EncodeWithNics(Manifest manifest, const Fabric& fabric);
+EncodedManifest EncodeWithNics(Manifest manifest, const Fabric& fabric);
 
 proto::Nics ListNics(const Fabric& fabric);
 

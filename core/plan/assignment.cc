@@ -137,9 +137,11 @@ class Dealer {
     const Box between = BetweenSeams(demand, element_bytes);
     std::vector<Box> seams;
     Subtract(demand.box, between, seams);
+    const Copies all = AllCopies(demand);
     for (const Box& box : seams) {
-      quotas[replica] -= static_cast<double>(box.element_count()) * element_bytes;
-      out_.push_back({.demand = index, .holder = holders[replica], .box = box});
+      quotas[replica] -= static_cast<double>(box.element_count()) * element_bytes *
+                         static_cast<double>(all.count());
+      out_.push_back({.demand = index, .holder = holders[replica], .box = box, .copies = all});
     }
     return between;
   }
@@ -151,9 +153,7 @@ class Dealer {
     const auto destinations = demands_.DestinationsOf(want);
     const Source& source = sources_.source(demand.source);
     const auto holders = sources_.holders(source);
-    const Copies all = {
-        .last_member = static_cast<uint32_t>(sources_.tensors().members(want.tensor_class).size()),
-        .last_destination = static_cast<uint32_t>(destinations.size())};
+    const Copies all = AllCopies(demand);
     if (holders.size() == 1) {
       out_.push_back({.demand = index, .holder = holders[0], .box = box, .copies = all});
       return;
@@ -190,6 +190,13 @@ class Dealer {
 
     double bytes() const { return static_cast<double>(box.element_count()) * element_bytes; }
   };
+
+  Copies AllCopies(const Demand& demand) const {
+    const Want& want = demands_.WantOf(demand);
+    return {
+        .last_member = static_cast<uint32_t>(sources_.tensors().members(want.tensor_class).size()),
+        .last_destination = want.last_destination - want.first_destination};
+  }
 
   bool IsNear(const Holder& holder, const RankLink& worker) const {
     return worker.host != 0 && trainers_[holder.trainer].host == worker.host;

@@ -94,7 +94,12 @@ void Bundles::AddRoute(const Routed& routed, uint32_t ledger_entry, RouteTable& 
   const Bundle& bundle = bundles_[routed.bundle];
   const Want& want = ranks_->wants[bundle.want];
   RouteView route = first_routes_[routed.bundle];
-  if (route.scale_table == kNoScaleTable) {
+  const uint32_t members_on = routed.member - bundle.copies.first_member;
+  if (route.scale_table != kNoScaleTable) route.scale_table += members_on;
+  if (first_routes_.reads_scales(routed.bundle)) {
+    route.source_shard = HeldBy(bundle, routed.member).shard;
+    route.source_region += members_on;
+  } else {
     const Holding& first = HeldBy(bundle, bundle.copies.first_member);
     const Holding& own = HeldBy(bundle, routed.member);
     const Manifest& manifest = ranks_->trainers.manifest(own.rank_class);

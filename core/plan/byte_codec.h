@@ -3,9 +3,12 @@
 #define WAYBILL_CORE_PLAN_BYTE_CODEC_H_
 
 #include <bit>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 
@@ -37,6 +40,39 @@ class ByteReader {
  private:
   absl::string_view bytes_;
 };
+
+// Appends a column of numbers: the difference of each from the one before, in few bytes where it is
+// small. Regular columns become regular bytes, which compress well.
+template <typename T>
+void AppendColumn(std::string& out, const std::vector<T>& column) {
+  uint64_t before = 0;
+  for (const T& value : column) {
+    const uint64_t step = static_cast<uint64_t>(value) - std::exchange(before, uint64_t(value));
+    // Zigzag: small negative steps are small numbers too.
+    uint64_t bits = step << 1 ^ (step >> 63 != 0 ? ~uint64_t{0} : 0);
+    for (; bits >= 0x80; bits >>= 7) out.push_back(static_cast<char>(bits | 0x80));
+    out.push_back(static_cast<char>(bits));
+  }
+}
+
+// Reads `column`, which has the size of the one that was appended. Returns false if bytes are
+// missing, or a number does not fit T.
+template <typename T>
+bool ReadColumn(ByteReader& reader, std::vector<T>& column) {
+  uint64_t before = 0;
+  for (T& value : column) {
+    uint64_t bits = 0;
+    uint8_t byte = 0x80;
+    for (int shift = 0; (byte & 0x80) != 0; shift += 7) {
+      if (shift > 63 || !reader.Read(byte)) return false;
+      bits |= uint64_t{byte & 0x7Fu} << shift;
+    }
+    before += bits >> 1 ^ ((bits & 1) != 0 ? ~uint64_t{0} : 0);
+    value = static_cast<T>(before);
+    if (static_cast<uint64_t>(value) != before) return false;
+  }
+  return true;
+}
 
 }  // namespace waybill
 

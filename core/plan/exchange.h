@@ -68,8 +68,9 @@ struct MaximaMessage {
     return count;
   }
   // The size of its place in a mailbox.
-  uint64_t slot_bytes() const {
-    return RoundUp(sizeof(MaximaHeader) + uint64_t{block_count()} * sizeof(float), 64);
+  uint64_t slot_bytes() const { return SlotBytes(block_count()); }
+  static uint64_t SlotBytes(uint32_t blocks) {
+    return RoundUp(sizeof(MaximaHeader) + uint64_t{blocks} * sizeof(float), 64);
   }
   bool operator==(const MaximaMessage&) const = default;
 };
@@ -84,6 +85,22 @@ struct Exchange {
 
   bool empty() const { return tables.empty(); }
   bool operator==(const Exchange&) const = default;
+};
+
+// The tensors whose shards one table of a class of tensors stands for.
+struct TableClass {
+  uint32_t grid = 0;     // Equal for the tables of one class of tensors in one quantisation.
+  uint32_t holding = 0;  // The place of the shards in TensorClasses::held().
+  uint32_t tensor_class = 0;
+  uint32_t members = 1;
+  uint32_t first_table = 0;  // In the whole exchange, of which a class has a table for each member.
+};
+
+// One trainer's exchange as it is planned: for the first tensor of each class. Mailboxes have room
+// for the messages of all tensors.
+struct ExchangePattern {
+  Exchange of_first;
+  std::vector<TableClass> classes;  // By table.
 };
 
 }  // namespace waybill

@@ -48,7 +48,8 @@ PlanCounts CountPlan(const Plan& plan) {
   for (uint32_t t = 0; t < plan.trainer_count(); ++t) {
     counts.writes += CountWrites(plan.TrainerRoutes(t));
   }
-  for (const Exchange& exchange : plan.exchanges()) {
+  for (uint32_t t = 0; plan.quantises() && t < plan.trainer_count(); ++t) {
+    const Exchange exchange = plan.TrainerExchange(t);
     for (const MaximaMessage& message : exchange.outgoing) {
       if (!message.into.empty()) continue;
       ++counts.maxima_messages;

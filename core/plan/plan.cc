@@ -3,16 +3,17 @@
 #include <utility>
 
 #include "core/plan/plan_codec.h"
+#include "core/plan/seams.h"
 #include "kernels/digest.h"
 
 namespace waybill {
 namespace {
 
-uint64_t HashOf(const Bundles& bundles, const std::vector<Exchange>& exchanges) {
+uint64_t HashOf(const Bundles& bundles, const std::vector<ExchangePattern>& exchanges) {
   std::vector<uint64_t> digests = {bundles.Digest()};
-  for (const Exchange& exchange : exchanges) {
-    if (exchange.empty()) continue;
-    const std::string bytes = EncodeRankPlan({}, exchange);
+  for (const ExchangePattern& exchange : exchanges) {
+    if (exchange.of_first.empty()) continue;
+    const std::string bytes = EncodeRankPlan({}, exchange.of_first);
     digests.push_back(kernels::Digest(bytes.data(), bytes.size()));
   }
   return kernels::Digest(digests.data(), digests.size() * sizeof(uint64_t));
@@ -20,12 +21,18 @@ uint64_t HashOf(const Bundles& bundles, const std::vector<Exchange>& exchanges) 
 
 }  // namespace
 
-Plan::Plan(std::shared_ptr<const Bundles> bundles, std::vector<Exchange> exchanges,
+Plan::Plan(std::shared_ptr<const Bundles> bundles, std::vector<ExchangePattern> exchanges,
            const Balance& balance)
     : bundles_(std::move(bundles)),
       exchanges_(std::move(exchanges)),
       balance_(balance),
       hash_(HashOf(*bundles_, exchanges_)) {}
+
+Exchange Plan::TrainerExchange(uint32_t trainer) const {
+  const RankClasses& trainers = bundles_->ranks().trainers;
+  return ExpandExchange(exchanges_[trainer], bundles_->ranks().tensors,
+                        trainers.manifest(trainers.class_of(trainer)));
+}
 
 uint64_t Plan::total_bytes() const {
   uint64_t total = 0;
@@ -37,6 +44,7 @@ PlanTables MakeTables(const Plan& plan) {
   PlanTables tables;
   for (uint32_t t = 0; t < plan.trainer_count(); ++t) {
     tables.trainers.push_back(plan.TrainerRoutes(t));
+    tables.exchanges.push_back(plan.TrainerExchange(t));
   }
   for (uint32_t w = 0; w < plan.worker_count(); ++w) {
     tables.workers.push_back(plan.WorkerRoutes(w));

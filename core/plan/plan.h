@@ -19,7 +19,7 @@ namespace waybill {
 class Plan {
  public:
   Plan() = default;
-  Plan(std::shared_ptr<const Bundles> bundles, std::vector<Exchange> exchanges,
+  Plan(std::shared_ptr<const Bundles> bundles, std::vector<ExchangePattern> exchanges,
        const Balance& balance);
 
   uint32_t trainer_count() const { return bundles_ == nullptr ? 0 : bundles_->trainer_count(); }
@@ -37,8 +37,14 @@ class Plan {
   uint64_t route_count() const { return bundles_->route_count(); }
   const Bundles& bundles() const { return *bundles_; }
 
-  // Indexed by rank of the trainer. Empty where nothing is quantised.
-  const std::vector<Exchange>& exchanges() const { return exchanges_; }
+  // Returns what a trainer exchanges with others. Empty if it quantises nothing.
+  Exchange TrainerExchange(uint32_t trainer) const;
+  // By rank of the trainer.
+  const std::vector<ExchangePattern>& exchanges() const { return exchanges_; }
+  bool trades(uint32_t trainer) const {
+    const Exchange& exchange = exchanges_[trainer].of_first;
+    return !exchange.outgoing.empty() || !exchange.incoming.empty();
+  }
   const Balance& balance() const { return balance_; }
   uint64_t trainer_bytes(uint32_t trainer) const { return bundles_->trainer_bytes(trainer); }
   uint64_t worker_bytes(uint32_t worker) const { return bundles_->worker_bytes(worker); }
@@ -48,12 +54,12 @@ class Plan {
 
   bool quantises() const {
     return std::any_of(exchanges_.begin(), exchanges_.end(),
-                       [](const Exchange& exchange) { return !exchange.empty(); });
+                       [](const ExchangePattern& e) { return !e.of_first.empty(); });
   }
 
  private:
   std::shared_ptr<const Bundles> bundles_;
-  std::vector<Exchange> exchanges_;
+  std::vector<ExchangePattern> exchanges_;
   Balance balance_;
   uint64_t hash_ = 0;
 };
@@ -62,6 +68,7 @@ class Plan {
 struct PlanTables {
   std::vector<RouteTable> trainers;
   std::vector<RouteTable> workers;
+  std::vector<Exchange> exchanges;  // By trainer.
 };
 PlanTables MakeTables(const Plan& plan);
 

@@ -68,7 +68,7 @@ struct Job {
     auto made = MakePlan(t, w);
     EXPECT_TRUE(made.ok()) << made.status();
     tables = MakeTables(*made);
-    exchanges = made->exchanges();
+    exchanges = tables.exchanges;
   }
 };
 

@@ -84,7 +84,8 @@ ShardView AsShard(const ScaleTable& table, uint32_t region_index,
 
 // The route of a shipment's first tensor to its first destination.
 absl::StatusOr<RouteView> MakeRoute(const Shipment& shipment, const PlannedRanks& ranks,
-                                    const Demand& demand, absl::Span<const Exchange> exchanges,
+                                    const Demand& demand,
+                                    absl::Span<const ExchangePattern> exchanges,
                                     std::array<Axis, kMaxAxes>& axes) {
   const Want& want = ranks.wants[demand.want];
   const Destination& to =
@@ -99,10 +100,13 @@ absl::StatusOr<RouteView> MakeRoute(const Shipment& shipment, const PlannedRanks
   uint32_t scale_table = kNoScaleTable;
   std::array<int64_t, kMaxDimensions> strides;
   if (destination.format.content != Content::kPlain) {
-    const Exchange& exchange = exchanges[shipment.holder.trainer];
-    scale_table = FindScaleTable(exchange, held.shard, destination.format.quantisation);
+    const ExchangePattern& exchange = exchanges[shipment.holder.trainer];
+    const uint32_t table = FindScaleTable(exchange, want.tensor_class, shipment.holder.holding,
+                                          destination.format.quantisation);
+    scale_table = exchange.classes[table].first_table + shipment.copies.first_member;
     if (destination.format.content == Content::kScales) {
-      source = AsShard(exchange.tables[scale_table], trainer.region_count() + scale_table, strides);
+      source =
+          AsShard(exchange.of_first.tables[table], trainer.region_count() + scale_table, strides);
     } else {
       WAYBILL_RETURN_IF_ERROR(
           While(absl::StrCat("tensor \"", worker.tensor_name(destination.tensor_index),
@@ -158,7 +162,7 @@ absl::StatusOr<Plan> MakePlan(absl::Span<const Manifest* const> trainers,
   const Links links(trainers, workers);
   Assignment assignment =
       AssignDemands(sources, demands, links.trainers, links.workers, options.smallest_piece_bytes);
-  std::vector<Exchange> exchanges;
+  std::vector<ExchangePattern> exchanges;
   WAYBILL_RETURN_IF_ERROR(
       PlanExchanges(sources, demands, ranks->workers, assignment.shipments, exchanges));
   ranks->destinations = std::move(demands.destinations);

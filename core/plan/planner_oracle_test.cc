@@ -222,7 +222,7 @@ TEST(PlannerOracle, EveryElementOfEveryWorkerIsWrittenOnceFromItsOwner) {
 
     for (uint32_t t = 0; t < trainers; ++t) {
       ASSERT_EQ(
-          CheckRankPlan(*DecodeRankPlan(EncodeRankPlan(tables.trainers[t], plan->exchanges()[t])),
+          CheckRankPlan(*DecodeRankPlan(EncodeRankPlan(tables.trainers[t], tables.exchanges[t])),
                         sources[t], Role::kTrainer)
               .message(),
           "");

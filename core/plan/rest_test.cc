@@ -86,10 +86,9 @@ TEST_F(RestTest, RoutesNameTheRanksOwnShardsAndPlaces) {
   ASSERT_TRUE(rest.ok()) << rest.status();
   const PlanTables tables = MakeTables(*rest);
   for (uint32_t t = 0; t < 4; ++t) {
-    EXPECT_EQ(
-        CheckRankPlan({tables.trainers[t], rest->exchanges()[t]}, trainers_[t], Role::kTrainer)
-            .message(),
-        "");
+    EXPECT_EQ(CheckRankPlan({tables.trainers[t], tables.exchanges[t]}, trainers_[t], Role::kTrainer)
+                  .message(),
+              "");
   }
   for (uint32_t w = 0; w < 2; ++w) {
     EXPECT_EQ(CheckRankPlan({tables.workers[w], {}}, workers_[w], Role::kWorker).message(), "");

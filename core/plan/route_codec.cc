@@ -1,6 +1,7 @@
 #include "core/plan/route_codec.h"
 
 #include <array>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -11,49 +12,57 @@ namespace waybill {
 namespace {
 
 constexpr uint32_t kMagic = 0x54525957;  // "WYRT"
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 
-// One route's fixed part, as it is encoded. Its axes and bounds follow all of these.
-struct Record {
-  uint32_t trainer;
-  uint32_t worker;
-  uint32_t source_shard;
-  uint32_t destination_shard;
-  uint32_t source_region;
-  uint32_t destination_region;
-  uint64_t source_offset_bytes;
-  uint64_t destination_offset_bytes;
-  uint32_t ledger_entry;
-  uint8_t transform;
-  uint8_t source_element_bytes;
-  uint8_t destination_element_bytes;
-  uint8_t axis_count;
-  uint8_t dimensions;
-  uint8_t witness;
-  uint8_t reserved[2];
-  uint32_t scale_table;
+// All routes' properties. The columns of axes and bounds have as many items as the counts say.
+struct Columns {
+  std::vector<uint32_t> trainers, workers, source_shards, destination_shards;
+  std::vector<uint32_t> source_regions, destination_regions;
+  std::vector<uint64_t> source_offsets_bytes, destination_offsets_bytes;
+  std::vector<uint32_t> ledger_entries, scale_tables;
+  std::vector<uint8_t> witnesses, transforms, source_element_bytes, destination_element_bytes;
+  std::vector<uint8_t> axis_counts, dimensions;
+  std::vector<int64_t> extents, source_strides, destination_strides;
+  std::vector<int64_t> begins, ends;
+
+  // Calls visit(column) for each column that has an item for each route.
+  template <typename Visit>
+  void ForEachOfRoutes(Visit visit) {
+    visit(trainers), visit(workers), visit(source_shards), visit(destination_shards);
+    visit(source_regions), visit(destination_regions);
+    visit(source_offsets_bytes), visit(destination_offsets_bytes);
+    visit(ledger_entries), visit(scale_tables);
+    visit(witnesses), visit(transforms), visit(source_element_bytes);
+    visit(destination_element_bytes), visit(axis_counts), visit(dimensions);
+  }
+  template <typename Visit>
+  void ForEachOfAxes(Visit visit) {
+    visit(extents), visit(source_strides), visit(destination_strides);
+  }
 };
-static_assert(sizeof(Record) == 56);
+constexpr size_t kColumnsOfRoutes = 16;
 
 absl::Status Malformed(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("routing table: ", what));
 }
 
 // Whether such elements become such others by the transform.
-bool TransformFits(const Record& record) {
-  const uint8_t from = record.source_element_bytes, to = record.destination_element_bytes;
-  switch (static_cast<Transform>(record.transform)) {
+bool TransformFits(const RouteView& route) {
+  const uint32_t from = route.shape.source_element_bytes;
+  const uint32_t to = route.shape.destination_element_bytes;
+  switch (route.shape.transform) {
     case Transform::kNone:
       return from == to && (from == 1 || from == 2 || from == 4 || from == 8);
     case Transform::kF32ToBf16:
     case Transform::kF32ToF16:
-      return from == 4 && to == 2 && record.scale_table == kNoScaleTable;
+      return from == 4 && to == 2 && route.scale_table == kNoScaleTable;
     case Transform::kBf16ToF32:
     case Transform::kF16ToF32:
-      return from == 2 && to == 4 && record.scale_table == kNoScaleTable;
+      return from == 2 && to == 4 && route.scale_table == kNoScaleTable;
     case Transform::kQuantise:
-      return (from == 2 || from == 4) && to == 1 && record.scale_table != kNoScaleTable &&
-             record.dimensions >= 2 && record.axis_count == record.dimensions;
+      return (from == 2 || from == 4) && to == 1 && route.scale_table != kNoScaleTable &&
+             route.box.dimensions() >= 2 &&
+             route.shape.axes.size() == static_cast<size_t>(route.box.dimensions());
   }
   return false;
 }
@@ -106,73 +115,78 @@ absl::Status CheckRoute(const RouteView& route) {
   return absl::OkStatus();
 }
 
-absl::Status ReadRoute(const Record& record, ByteReader& reader, RouteTable& routes) {
-  if (record.axis_count == 0 || record.axis_count > kMaxAxes ||
-      record.dimensions > kMaxDimensions || !TransformFits(record)) {
-    return Malformed("a route's fields are out of range");
-  }
-  std::array<Axis, kMaxAxes> axes;
-  std::array<int64_t, kMaxDimensions> begins, ends;
+absl::StatusOr<Columns> ReadColumns(ByteReader& reader, size_t count) {
+  Columns c;
   bool complete = true;
-  for (size_t a = 0; a < record.axis_count; ++a) complete = complete && reader.Read(axes[a]);
-  for (size_t d = 0; d < record.dimensions; ++d) complete = complete && reader.Read(begins[d]);
-  for (size_t d = 0; d < record.dimensions; ++d) complete = complete && reader.Read(ends[d]);
+  const auto read = [&](auto& column) { complete = complete && ReadColumn(reader, column); };
+  c.ForEachOfRoutes([&](auto& column) {
+    column.resize(count);
+    read(column);
+  });
+  size_t axes = 0, bounds = 0;
+  for (size_t i = 0; complete && i < count; ++i) {
+    if (c.axis_counts[i] == 0 || c.axis_counts[i] > kMaxAxes || c.dimensions[i] > kMaxDimensions) {
+      return Malformed("a route's fields are out of range");
+    }
+    axes += c.axis_counts[i];
+    bounds += c.dimensions[i];
+  }
+  if (!complete || 3 * axes + 2 * bounds > reader.left()) {
+    return Malformed("it ends in the middle of a route");
+  }
+  c.ForEachOfAxes([&](auto& column) {
+    column.resize(axes);
+    read(column);
+  });
+  for (std::vector<int64_t>* column : {&c.begins, &c.ends}) {
+    column->resize(bounds);
+    read(*column);
+  }
   if (!complete) return Malformed("it ends in the middle of a route");
-  const RouteView route{
-      .trainer = record.trainer,
-      .worker = record.worker,
-      .source_shard = record.source_shard,
-      .destination_shard = record.destination_shard,
-      .source_region = record.source_region,
-      .destination_region = record.destination_region,
-      .source_offset_bytes = record.source_offset_bytes,
-      .destination_offset_bytes = record.destination_offset_bytes,
-      .ledger_entry = record.ledger_entry,
-      .scale_table = record.scale_table,
-      .witness = record.witness != 0,
-      .box = Box({begins.data(), record.dimensions}, {ends.data(), record.dimensions}),
-      .shape = {.transform = static_cast<Transform>(record.transform),
-                .source_element_bytes = record.source_element_bytes,
-                .destination_element_bytes = record.destination_element_bytes,
-                .axes = {axes.data(), record.axis_count}}};
-  WAYBILL_RETURN_IF_ERROR(CheckRoute(route));
-  routes.Add(route);
-  return absl::OkStatus();
+  return c;
 }
 
 }  // namespace
 
 std::string EncodeRoutes(const RouteTable& routes) {
+  Columns c;
+  c.ForEachOfRoutes([&](auto& column) { column.reserve(routes.size()); });
+  for (uint32_t i = 0; i < routes.size(); ++i) {
+    const RouteView route = routes[i];
+    c.trainers.push_back(route.trainer);
+    c.workers.push_back(route.worker);
+    c.source_shards.push_back(route.source_shard);
+    c.destination_shards.push_back(route.destination_shard);
+    c.source_regions.push_back(route.source_region);
+    c.destination_regions.push_back(route.destination_region);
+    c.source_offsets_bytes.push_back(route.source_offset_bytes);
+    c.destination_offsets_bytes.push_back(route.destination_offset_bytes);
+    c.ledger_entries.push_back(route.ledger_entry);
+    c.scale_tables.push_back(route.scale_table);
+    c.witnesses.push_back(route.witness);
+    c.transforms.push_back(static_cast<uint8_t>(route.shape.transform));
+    c.source_element_bytes.push_back(static_cast<uint8_t>(route.shape.source_element_bytes));
+    c.destination_element_bytes.push_back(
+        static_cast<uint8_t>(route.shape.destination_element_bytes));
+    c.axis_counts.push_back(static_cast<uint8_t>(route.shape.axes.size()));
+    c.dimensions.push_back(static_cast<uint8_t>(route.box.dimensions()));
+    for (const Axis& axis : route.shape.axes) {
+      c.extents.push_back(axis.extent);
+      c.source_strides.push_back(axis.source_stride);
+      c.destination_strides.push_back(axis.destination_stride);
+    }
+    c.begins.insert(c.begins.end(), route.box.begins().begin(), route.box.begins().end());
+    c.ends.insert(c.ends.end(), route.box.ends().begin(), route.box.ends().end());
+  }
   std::string out;
-  out.reserve(16 + routes.size() * (sizeof(Record) + 2 * sizeof(Axis) + 4 * sizeof(int64_t)));
   AppendBytes(out, kMagic);
   AppendBytes(out, kVersion);
   AppendBytes(out, uint64_t{routes.size()});
-  for (uint32_t i = 0; i < routes.size(); ++i) {
-    const RouteView route = routes[i];
-    AppendBytes(
-        out, Record{.trainer = route.trainer,
-                    .worker = route.worker,
-                    .source_shard = route.source_shard,
-                    .destination_shard = route.destination_shard,
-                    .source_region = route.source_region,
-                    .destination_region = route.destination_region,
-                    .source_offset_bytes = route.source_offset_bytes,
-                    .destination_offset_bytes = route.destination_offset_bytes,
-                    .ledger_entry = route.ledger_entry,
-                    .transform = static_cast<uint8_t>(route.shape.transform),
-                    .source_element_bytes = static_cast<uint8_t>(route.shape.source_element_bytes),
-                    .destination_element_bytes =
-                        static_cast<uint8_t>(route.shape.destination_element_bytes),
-                    .axis_count = static_cast<uint8_t>(route.shape.axes.size()),
-                    .dimensions = static_cast<uint8_t>(route.box.dimensions()),
-                    .witness = route.witness,
-                    .reserved = {},
-                    .scale_table = route.scale_table});
-    for (const Axis& axis : route.shape.axes) AppendBytes(out, axis);
-    for (const int64_t begin : route.box.begins()) AppendBytes(out, begin);
-    for (const int64_t end : route.box.ends()) AppendBytes(out, end);
-  }
+  const auto append = [&](const auto& column) { AppendColumn(out, column); };
+  c.ForEachOfRoutes(append);
+  c.ForEachOfAxes(append);
+  append(c.begins);
+  append(c.ends);
   return out;
 }
 
@@ -186,16 +200,41 @@ absl::StatusOr<RouteTable> DecodeRoutes(absl::string_view bytes) {
   if (version != kVersion) {
     return Malformed(absl::StrCat("version ", version, ", this program knows ", kVersion));
   }
-  if (!reader.Read(count) || count > reader.left() / sizeof(Record)) {
+  if (!reader.Read(count) || count > reader.left() / kColumnsOfRoutes) {
     return Malformed(absl::StrCat(count, " routes in ", bytes.size(), " bytes"));
   }
+  WAYBILL_ASSIGN_OR_RETURN(const Columns c, ReadColumns(reader, count));
   RouteTable routes;
   routes.Reserve(static_cast<uint32_t>(count));
   uint64_t written_bytes = 0;
-  for (uint64_t i = 0; i < count; ++i) {
-    Record record;
-    if (!reader.Read(record)) return Malformed("it ends in the middle of a route");
-    WAYBILL_RETURN_IF_ERROR(ReadRoute(record, reader, routes));
+  size_t axis = 0, bound = 0;
+  std::array<Axis, kMaxAxes> axes;
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t a = 0; a < c.axis_counts[i]; ++a, ++axis) {
+      axes[a] = {c.extents[axis], c.source_strides[axis], c.destination_strides[axis]};
+    }
+    const auto dimensions = size_t{c.dimensions[i]};
+    const RouteView route{.trainer = c.trainers[i],
+                          .worker = c.workers[i],
+                          .source_shard = c.source_shards[i],
+                          .destination_shard = c.destination_shards[i],
+                          .source_region = c.source_regions[i],
+                          .destination_region = c.destination_regions[i],
+                          .source_offset_bytes = c.source_offsets_bytes[i],
+                          .destination_offset_bytes = c.destination_offsets_bytes[i],
+                          .ledger_entry = c.ledger_entries[i],
+                          .scale_table = c.scale_tables[i],
+                          .witness = c.witnesses[i] != 0,
+                          .box = Box(absl::MakeConstSpan(c.begins).subspan(bound, dimensions),
+                                     absl::MakeConstSpan(c.ends).subspan(bound, dimensions)),
+                          .shape = {.transform = static_cast<Transform>(c.transforms[i]),
+                                    .source_element_bytes = c.source_element_bytes[i],
+                                    .destination_element_bytes = c.destination_element_bytes[i],
+                                    .axes = {axes.data(), c.axis_counts[i]}}};
+    bound += dimensions;
+    if (!TransformFits(route)) return Malformed("a route's fields are out of range");
+    WAYBILL_RETURN_IF_ERROR(CheckRoute(route));
+    routes.Add(route);
     written_bytes += routes.written_bytes(static_cast<uint32_t>(i));
     if (written_bytes > kMaxPlanBytes) {
       return Malformed(absl::StrCat("more than ", kMaxPlanBytes, " bytes in an update"));

@@ -1,7 +1,8 @@
 // A routing table as bytes.
 //
-// The encoding is our own and canonical: a header, then a fixed record, axes and bounds for each
-// route, little-endian. So equal tables are equal bytes, on every host.
+// The encoding is our own and canonical: a header, then one column after the other, each number as
+// its difference from the one before. So equal tables are equal bytes, on every host, and regular
+// tables compress well.
 #ifndef WAYBILL_CORE_PLAN_ROUTE_CODEC_H_
 #define WAYBILL_CORE_PLAN_ROUTE_CODEC_H_
 

@@ -100,6 +100,10 @@ class RouteTable {
   uint32_t ledger_entry(uint32_t i) const { return ledger_entries_[i]; }
   uint32_t scale_table(uint32_t i) const { return scale_tables_[i]; }
   bool witness(uint32_t i) const { return witnesses_[i]; }
+  // Returns true if the route brings scales of a table.
+  bool reads_scales(uint32_t i) const {
+    return scale_tables_[i] != kNoScaleTable && transforms_[i] != Transform::kQuantise;
+  }
   Box box(uint32_t i) const;
   RouteShape shape(uint32_t i) const;
   // Returns the number of bytes that the route writes, which is 0 for a witness.

@@ -42,7 +42,7 @@ void Extend(std::vector<BlockRun>& runs, uint32_t table, uint32_t block) {
 class SeamFinder {
  public:
   SeamFinder(const SourceIndex& sources, const Demands& demands, const RankClasses& workers,
-             std::vector<Shipment>& shipments, std::vector<Exchange>& exchanges)
+             std::vector<Shipment>& shipments, std::vector<ExchangePattern>& exchanges)
       : sources_(sources),
         tensors_(sources.tensors()),
         demands_(demands),
@@ -62,8 +62,9 @@ class SeamFinder {
   }
 
  private:
-  // One tensor in one quantisation. A tensor that is quantised is a class of its own.
+  // One class of tensors in one quantisation. Everything is said of the first tensor.
   struct Grid {
+    uint32_t index = 0;
     uint32_t tensor_class = 0;
     absl::string_view name;
     absl::Span<const int64_t> shape;
@@ -97,6 +98,7 @@ class SeamFinder {
       if (grid->quantisation == destination.format.quantisation) return *grid;
     }
     Grid& grid = grids_[{tensor_class, static_cast<uint32_t>(known.size())}];
+    grid.index = static_cast<uint32_t>(grids_.size()) - 1;
     grid.tensor_class = tensor_class;
     const uint32_t tensor = tensors_.first(tensor_class);
     grid.name = tensors_.name(tensor);
@@ -107,15 +109,39 @@ class SeamFinder {
     return grid;
   }
 
+  uint32_t MembersOf(const Grid& grid) const {
+    return static_cast<uint32_t>(tensors_.members(grid.tensor_class).size());
+  }
+
+  // Returns the number of blocks of a message, for all tensors.
+  static uint32_t BlocksOfAll(const ExchangePattern& sender, const MaximaMessage& message) {
+    uint32_t blocks = 0;
+    for (const BlockRun& run : message.runs) {
+      blocks += run.count * sender.classes[run.table].members;
+    }
+    return blocks;
+  }
+
   uint32_t ShardOf(const Grid& grid, const Holder& holder) const {
     return tensors_.held(tensors_.first(grid.tensor_class))[holder.holding].shard;
   }
 
   Owner OwnerOf(const Grid& grid, const Holder& holder) {
-    Exchange& exchange = exchanges_[holder.trainer];
-    const auto [known, is_new] = tables_.try_emplace({holder.trainer, ShardOf(grid, holder), &grid},
-                                                     static_cast<uint32_t>(exchange.tables.size()));
-    if (is_new) exchange.tables.push_back(MakeTable(grid, holder));
+    ExchangePattern& exchange = exchanges_[holder.trainer];
+    const auto [known, is_new] =
+        tables_.try_emplace({holder.trainer, ShardOf(grid, holder), &grid},
+                            static_cast<uint32_t>(exchange.classes.size()));
+    if (is_new) {
+      const uint32_t first = exchange.classes.empty() ? 0
+                                                      : exchange.classes.back().first_table +
+                                                            exchange.classes.back().members;
+      exchange.of_first.tables.push_back(MakeTable(grid, holder));
+      exchange.classes.push_back({.grid = grid.index,
+                                  .holding = holder.holding,
+                                  .tensor_class = grid.tensor_class,
+                                  .members = MembersOf(grid),
+                                  .first_table = first});
+    }
     return {holder.trainer, known->second};
   }
 
@@ -138,7 +164,7 @@ class SeamFinder {
   }
 
   const ScaleTable& TableOf(const Owner& owner) const {
-    return exchanges_[owner.trainer].tables[owner.table];
+    return exchanges_[owner.trainer].of_first.tables[owner.table];
   }
 
   absl::Status Note(const Shipment& shipment) {
@@ -150,11 +176,20 @@ class SeamFinder {
     const bool scales = destination.format.content == Content::kScales;
     const Box blocks = scales ? BlocksOfCells(shipment.box, table.block, table.cell)
                               : CellsMeeting(shipment.box, table.block);
+    const bool of_all = shipment.copies.count() == MembersOf(grid);
+    bool fits = true;
     ForEachSplit(grid, table, blocks, [&](absl::Span<const int64_t> at) {
+      fits = of_all;
       const std::vector<int64_t> block(at.begin(), at.end());
       grid.split[block].push_back(owner);
       if (scales) grid.writers.try_emplace(block, owner);
     });
+    if (!fits) {
+      return absl::InternalError(absl::StrCat("tensor \"", grid.name,
+                                              "\": only some tensors of its class send the split "
+                                              "blocks in ",
+                                              ToString(shipment.box)));
+    }
     return absl::OkStatus();
   }
 
@@ -308,7 +343,7 @@ class SeamFinder {
             shipments_.push_back({.demand = shard.demand,
                                   .holder = shipment.holder,
                                   .box = box,
-                                  .copies = {},
+                                  .copies = shipment.copies,
                                   .witness = true});
             known.push_back(box);
           }
@@ -324,20 +359,22 @@ class SeamFinder {
       if (from == to) {
         out.into = std::move(draft.to);
       } else {
-        out.mailbox_offset_bytes = exchanges_[to].mailbox_bytes;
-        exchanges_[to].mailbox_bytes += out.slot_bytes();
-        exchanges_[to].incoming.push_back({.peer = from,
-                                           .step = step,
-                                           .mailbox_offset_bytes = out.mailbox_offset_bytes,
-                                           .runs = std::move(draft.to),
-                                           .into = {}});
+        Exchange& receiver = exchanges_[to].of_first;
+        out.mailbox_offset_bytes = receiver.mailbox_bytes;
+        receiver.mailbox_bytes += MaximaMessage::SlotBytes(BlocksOfAll(exchanges_[from], out));
+        receiver.incoming.push_back({.peer = from,
+                                     .step = step,
+                                     .mailbox_offset_bytes = out.mailbox_offset_bytes,
+                                     .runs = std::move(draft.to),
+                                     .into = {}});
       }
-      exchanges_[from].outgoing.push_back(std::move(out));
+      exchanges_[from].of_first.outgoing.push_back(std::move(out));
     }
     const auto earlier = [](const MaximaMessage& a, const MaximaMessage& b) {
       return std::pair(a.step, a.peer) < std::pair(b.step, b.peer);
     };
-    for (Exchange& exchange : exchanges_) {
+    for (ExchangePattern& pattern : exchanges_) {
+      Exchange& exchange = pattern.of_first;
       std::sort(exchange.outgoing.begin(), exchange.outgoing.end(), earlier);
       std::sort(exchange.incoming.begin(), exchange.incoming.end(), earlier);
     }
@@ -346,7 +383,7 @@ class SeamFinder {
   // Maxima are taken of rows.
   absl::Status CheckTables() const {
     for (uint32_t t = 0; t < exchanges_.size(); ++t) {
-      for (const ScaleTable& table : exchanges_[t].tables) {
+      for (const ScaleTable& table : exchanges_[t].of_first.tables) {
         if (table.source_strides.back() == 1 || table.box.extent(table.box.dimensions() - 1) == 1) {
           continue;
         }
@@ -370,7 +407,7 @@ class SeamFinder {
   const Demands& demands_;
   const RankClasses& workers_;
   std::vector<Shipment>& shipments_;
-  std::vector<Exchange>& exchanges_;
+  std::vector<ExchangePattern>& exchanges_;
   std::map<std::pair<uint32_t, uint32_t>, Grid> grids_;  // By tensor; addresses are stable.
   absl::flat_hash_map<uint32_t, std::vector<Grid*>> grids_of_;
   absl::flat_hash_map<std::tuple<uint32_t, uint32_t, const Grid*>, uint32_t> tables_;
@@ -381,15 +418,65 @@ class SeamFinder {
 
 absl::Status PlanExchanges(const SourceIndex& sources, const Demands& demands,
                            const RankClasses& workers, std::vector<Shipment>& shipments,
-                           std::vector<Exchange>& exchanges) {
+                           std::vector<ExchangePattern>& exchanges) {
   return SeamFinder(sources, demands, workers, shipments, exchanges).Run();
 }
 
-uint32_t FindScaleTable(const Exchange& exchange, uint32_t shard,
+uint32_t FindScaleTable(const ExchangePattern& exchange, uint32_t tensor_class, uint32_t holding,
                         const Quantisation& quantisation) {
   uint32_t i = 0;
-  while (exchange.tables[i].shard != shard || exchange.tables[i].quantisation != quantisation) ++i;
+  while (exchange.classes[i].tensor_class != tensor_class ||
+         exchange.classes[i].holding != holding ||
+         exchange.of_first.tables[i].quantisation != quantisation) {
+    ++i;
+  }
   return i;
+}
+
+namespace {
+
+// Both ends of a message list the blocks grid by grid, and of each grid tensor by tensor.
+std::vector<BlockRun> ExpandRuns(const ExchangePattern& pattern,
+                                 const std::vector<BlockRun>& runs) {
+  std::vector<BlockRun> expanded;
+  for (size_t begin = 0, end = 0; begin < runs.size(); begin = end) {
+    const TableClass& of = pattern.classes[runs[begin].table];
+    while (end < runs.size() && pattern.classes[runs[end].table].grid == of.grid) ++end;
+    for (uint32_t m = 0; m < of.members; ++m) {
+      for (size_t i = begin; i < end; ++i) {
+        const BlockRun& run = runs[i];
+        expanded.push_back({pattern.classes[run.table].first_table + m, run.first, run.count});
+      }
+    }
+  }
+  return expanded;
+}
+
+}  // namespace
+
+Exchange ExpandExchange(const ExchangePattern& pattern, const TensorClasses& tensors,
+                        const Manifest& manifest) {
+  Exchange exchange;
+  exchange.mailbox_bytes = pattern.of_first.mailbox_bytes;
+  for (size_t i = 0; i < pattern.classes.size(); ++i) {
+    const TableClass& of = pattern.classes[i];
+    for (const uint32_t tensor : tensors.members(of.tensor_class)) {
+      ScaleTable& table = exchange.tables.emplace_back(pattern.of_first.tables[i]);
+      table.shard = tensors.held(tensor)[of.holding].shard;
+      table.source_region = manifest.shard_region(table.shard);
+      table.source_offset_bytes = manifest.shard_offset(table.shard);
+    }
+  }
+  const auto expand = [&](const std::vector<MaximaMessage>& from, std::vector<MaximaMessage>& to) {
+    for (const MaximaMessage& message : from) {
+      MaximaMessage& out = to.emplace_back(message);
+      out.runs = ExpandRuns(pattern, message.runs);
+      out.into = ExpandRuns(pattern, message.into);
+    }
+  };
+  expand(pattern.of_first.outgoing, exchange.outgoing);
+  expand(pattern.of_first.incoming, exchange.incoming);
+  return exchange;
 }
 
 }  // namespace waybill

@@ -10,6 +10,7 @@
 #include "core/plan/exchange.h"
 #include "core/plan/rank_classes.h"
 #include "core/plan/source_index.h"
+#include "core/plan/tensor_classes.h"
 
 namespace waybill {
 
@@ -25,10 +26,16 @@ namespace waybill {
 // kInvalidArgument: a block of which the trainers hold only a part; names it.
 absl::Status PlanExchanges(const SourceIndex& sources, const Demands& demands,
                            const RankClasses& workers, std::vector<Shipment>& shipments,
-                           std::vector<Exchange>& exchanges);
+                           std::vector<ExchangePattern>& exchanges);
 
-// The table of a trainer's shard in a quantisation; it is there.
-uint32_t FindScaleTable(const Exchange& exchange, uint32_t shard, const Quantisation& quantisation);
+// Returns the table of a class's shards in a quantisation, by its number in the pattern. There is
+// one.
+uint32_t FindScaleTable(const ExchangePattern& exchange, uint32_t tensor_class, uint32_t holding,
+                        const Quantisation& quantisation);
+
+// Returns the whole exchange of a trainer whose manifest this is.
+Exchange ExpandExchange(const ExchangePattern& pattern, const TensorClasses& tensors,
+                        const Manifest& manifest);
 
 }  // namespace waybill
 

@@ -60,11 +60,16 @@ class Rank {
     bytes_ += (static_cast<uint64_t>(box.element_count()) * ElementBytes(format) + 7) / 8 * 8;
   }
 
-  Manifest Finish() const {
+  // With several tensors, which it holds alike.
+  Manifest Finish(uint32_t tensors = 1) const {
     Manifest m;
-    m.AddRegion("memory", std::max<uint64_t>(bytes_, 8));
-    m.AddTensor("w", shape_, Dtype::kBf16);
-    for (const Shard& s : shards_) m.AddShard(0, s.format, s.box, {0, s.offset, s.strides});
+    m.AddRegion("memory", std::max<uint64_t>(bytes_, 8) * tensors);
+    for (uint32_t t = 0; t < tensors; ++t) {
+      m.AddTensor(t == 0 ? "w" : absl::StrCat("w", t), shape_, Dtype::kBf16);
+      for (const Shard& s : shards_) {
+        m.AddShard(t, s.format, s.box, {0, s.offset + t * bytes_, s.strides});
+      }
+    }
     return m;
   }
 
@@ -88,33 +93,43 @@ absl::StatusOr<Plan> PlanFor(const std::vector<Manifest>& trainers,
   return MakePlan(t, w, options);
 }
 
+// The elements of each tensor.
+using Elements = std::vector<std::vector<int>>;
+
 // Everybody's maxima, by trainer, table and block.
 class Exchanger {
  public:
-  Exchanger(const Plan& plan, const std::vector<int>& elements, const std::vector<int64_t>& shape)
-      : plan_(plan), shape_(shape) {
-    for (const Exchange& exchange : plan.exchanges()) {
+  Exchanger(const std::vector<Exchange>& exchanges, const std::vector<Manifest>& trainers,
+            const Elements& elements, const std::vector<int64_t>& shape)
+      : exchanges_(exchanges), trainers_(trainers), elements_(elements), shape_(shape) {
+    for (uint32_t t = 0; t < exchanges.size(); ++t) {
       auto& tables = maxima_.emplace_back();
-      for (const ScaleTable& table : exchange.tables) {
+      for (uint32_t i = 0; i < exchanges[t].tables.size(); ++i) {
+        const ScaleTable& table = exchanges[t].tables[i];
         auto& maxima = tables.emplace_back();
         ForEachIndex(table.blocks, [&](absl::Span<const int64_t> at) {
-          maxima.push_back(MaximumOf(Intersect(Elements(table.block, at), table.box), elements));
+          maxima.push_back(
+              MaximumOf(Intersect(ElementsOfBlock(table.block, at), table.box), TensorOf(t, i)));
         });
       }
     }
   }
 
-  Box Elements(Extents2 block, absl::Span<const int64_t> at) const {
+  uint32_t TensorOf(uint32_t trainer, uint32_t table) const {
+    return trainers_[trainer].shard_tensor(exchanges_[trainer].tables[table].shard);
+  }
+
+  Box ElementsOfBlock(Extents2 block, absl::Span<const int64_t> at) const {
     const Box one = OneAt(at);
     return ElementsOf(one, block, shape_);
   }
 
-  int MaximumOf(const Box& box, const std::vector<int>& elements) const {
+  int MaximumOf(const Box& box, uint32_t tensor) const {
     int maximum = 0;
     ForEachIndex(box, [&](absl::Span<const int64_t> at) {
       int64_t i = 0;
       for (size_t d = 0; d < shape_.size(); ++d) i = i * shape_[d] + at[d];
-      maximum = std::max(maximum, elements[static_cast<size_t>(i)]);
+      maximum = std::max(maximum, elements_[tensor][static_cast<size_t>(i)]);
     });
     return maximum;
   }
@@ -123,14 +138,14 @@ class Exchanger {
   // message do not have it alike.
   bool Run() {
     uint32_t last = 0;
-    for (const Exchange& exchange : plan_.exchanges()) {
+    for (const Exchange& exchange : exchanges_) {
       for (const MaximaMessage& m : exchange.outgoing) last = std::max(last, m.step);
     }
     size_t sent = 0, received = 0;
     for (uint32_t step = 0; step <= last; ++step) {
       std::map<std::pair<uint32_t, uint32_t>, std::pair<uint64_t, std::vector<int>>> mail;
-      for (uint32_t t = 0; t < plan_.exchanges().size(); ++t) {
-        for (const MaximaMessage& m : plan_.exchanges()[t].outgoing) {
+      for (uint32_t t = 0; t < exchanges_.size(); ++t) {
+        for (const MaximaMessage& m : exchanges_[t].outgoing) {
           if (m.step != step) continue;
           const std::vector<int> values = Gather(t, m.runs);
           if (m.peer == t) {
@@ -141,8 +156,8 @@ class Exchanger {
           ++sent;
         }
       }
-      for (uint32_t t = 0; t < plan_.exchanges().size(); ++t) {
-        for (const MaximaMessage& m : plan_.exchanges()[t].incoming) {
+      for (uint32_t t = 0; t < exchanges_.size(); ++t) {
+        for (const MaximaMessage& m : exchanges_[t].incoming) {
           if (m.step != step) continue;
           const auto found = mail.find({m.peer, t});
           if (found == mail.end() || found->second.first != m.mailbox_offset_bytes ||
@@ -181,30 +196,32 @@ class Exchanger {
     }
   }
 
-  const Plan& plan_;
+  const std::vector<Exchange>& exchanges_;
+  const std::vector<Manifest>& trainers_;
+  const Elements& elements_;
   std::vector<int64_t> shape_;
   std::vector<std::vector<std::vector<int>>> maxima_;
 };
 
 // Every block that a route uses has the whole block's maximum.
-void CheckRoutes(const Plan& plan, const std::vector<int>& elements,
-                 const std::vector<int64_t>& shape, const Exchanger& exchanger) {
-  const PlanTables tables = MakeTables(plan);
-  for (uint32_t t = 0; t < plan.trainer_count(); ++t) {
+void CheckRoutes(const PlanTables& tables, const std::vector<int64_t>& shape,
+                 const Exchanger& exchanger) {
+  for (uint32_t t = 0; t < tables.trainers.size(); ++t) {
     for (uint32_t r = 0; r < tables.trainers[t].size(); ++r) {
       const RouteView route = tables.trainers[t][r];
       ASSERT_NE(route.scale_table, kNoScaleTable);
-      const ScaleTable& table = plan.exchanges()[t].tables[route.scale_table];
+      const ScaleTable& table = tables.exchanges[t].tables[route.scale_table];
       const Box blocks = route.shape.transform == Transform::kQuantise
                              ? CellsMeeting(route.box, table.block)
                              : BlocksOfCells(route.box, table.block, table.cell);
       ASSERT_TRUE(table.blocks.Contains(blocks));
       size_t index = 0;
       ForEachIndex(table.blocks, [&](absl::Span<const int64_t> at) {
-        const Box whole = exchanger.Elements(table.block, at);
+        const Box whole = exchanger.ElementsOfBlock(table.block, at);
         const size_t i = index++;
         if (!blocks.Contains(CellsMeeting(whole, table.block))) return;
-        EXPECT_EQ(exchanger.At(t, route.scale_table, i), exchanger.MaximumOf(whole, elements))
+        EXPECT_EQ(exchanger.At(t, route.scale_table, i),
+                  exchanger.MaximumOf(whole, exchanger.TensorOf(t, route.scale_table)))
             << "trainer " << t << ", block " << ToString(whole) << " of " << ShapeToString(shape);
       });
     }
@@ -234,7 +251,9 @@ TEST(Seams, EveryRouteUsesTheMaximaOfWholeBlocksHoweverTheSourcesAreCut) {
       }
     }
     std::vector<Manifest> t, w;
-    for (const Rank& rank : trainers) t.push_back(rank.Finish());
+    const auto tensors = static_cast<uint32_t>(1 + Below(random, 3));
+    for (const Rank& rank : trainers) t.push_back(rank.Finish(tensors));
+    if (random() % 3 == 0) t.push_back(t[random() % t.size()]);
     const Extents2 cell = ScaleExtents(q, shape);
     for (int i = 0; i < 2; ++i) {
       Rank worker(shape);
@@ -242,19 +261,22 @@ TEST(Seams, EveryRouteUsesTheMaximaOfWholeBlocksHoweverTheSourcesAreCut) {
         if (random() % 2 == 0) worker.Add(Format::Quantised(q), box);
       }
       worker.Add(Format::Scales(q), Box::Whole(GridShape(shape, cell)));
-      w.push_back(worker.Finish());
+      w.push_back(worker.Finish(tensors));
     }
     const auto plan = PlanFor(t, w, {.smallest_piece_bytes = 16});
     ASSERT_TRUE(plan.ok()) << plan.status();
     const PlanTables tables = MakeTables(*plan);
 
-    std::vector<int> elements(static_cast<size_t>(Box::Whole(shape).element_count()));
-    for (int& element : elements) element = static_cast<int>(random() % 100'000);
-    Exchanger exchanger(*plan, elements, shape);
+    Elements elements(tensors);
+    for (std::vector<int>& of_one : elements) {
+      of_one.resize(static_cast<size_t>(Box::Whole(shape).element_count()));
+      for (int& element : of_one) element = static_cast<int>(random() % 100'000);
+    }
+    Exchanger exchanger(tables.exchanges, t, elements, shape);
     ASSERT_TRUE(exchanger.Run()) << "seed " << seed;
-    CheckRoutes(*plan, elements, shape, exchanger);
-    for (uint32_t i = 0; i < trainer_count; ++i) {
-      const RankPlan rank_plan = {tables.trainers[i], plan->exchanges()[i]};
+    CheckRoutes(tables, shape, exchanger);
+    for (uint32_t i = 0; i < t.size(); ++i) {
+      const RankPlan rank_plan = {tables.trainers[i], tables.exchanges[i]};
       const auto decoded = DecodeRankPlan(EncodeRankPlan(rank_plan.routes, rank_plan.exchange));
       ASSERT_TRUE(decoded.ok()) << decoded.status();
       EXPECT_EQ(*decoded, rank_plan);
@@ -295,7 +317,7 @@ Plan PlanRows(const std::vector<int64_t>& cuts, const Quantisation& q) {
 
 size_t MessageCount(const Plan& plan) {
   size_t count = 0;
-  for (const Exchange& exchange : plan.exchanges()) count += exchange.outgoing.size();
+  for (const Exchange& exchange : MakeTables(plan).exchanges) count += exchange.outgoing.size();
   return count;
 }
 
@@ -310,11 +332,12 @@ TEST(Seams, TwoOwnersSwapInOneStepAndSendOnlyTheMaxima) {
   const Plan plan = PlanRows({40, 100}, kBlocks);
   ASSERT_EQ(MessageCount(plan), 2u);
   for (uint32_t t = 0; t < 2; ++t) {
-    const MaximaMessage& message = plan.exchanges()[t].outgoing[0];
+    const Exchange exchange = plan.TrainerExchange(t);
+    const MaximaMessage& message = exchange.outgoing[0];
     EXPECT_EQ(message.peer, 1 - t);
     EXPECT_EQ(message.step, 0u);
     EXPECT_EQ(message.block_count(), 2u);  // 64 columns in blocks of 32.
-    EXPECT_EQ(plan.exchanges()[t].mailbox_bytes, 64u);
+    EXPECT_EQ(exchange.mailbox_bytes, 64u);
   }
   // Trainer 0 has the block's first row and writes its scale; trainer 1 tells what it used.
   const PlanTables tables = MakeTables(plan);
@@ -334,8 +357,8 @@ TEST(Seams, OfMoreOwnersTheWriterOfTheScaleCollects) {
     for (int64_t i = 1; i <= owners; ++i) cuts.push_back(i);
     const Plan plan = PlanRows(cuts, kBlocks);
     EXPECT_EQ(MessageCount(plan), static_cast<size_t>(2 * (owners - 1)));
-    EXPECT_EQ(plan.exchanges()[0].incoming.size(), static_cast<size_t>(owners - 1));
-    EXPECT_EQ(plan.exchanges()[0].outgoing.back().step, 1u);
+    EXPECT_EQ(plan.TrainerExchange(0).incoming.size(), static_cast<size_t>(owners - 1));
+    EXPECT_EQ(plan.TrainerExchange(0).outgoing.back().step, 1u);
   }
 }
 
@@ -345,7 +368,7 @@ TEST(Seams, MaximaOfAWholeMatrixGoAlongATree) {
   const Plan plan = PlanRows(cuts, {.block_rows = 0, .block_columns = 0});
   EXPECT_EQ(MessageCount(plan), 2u * 30);
   uint32_t last = 0;
-  for (const Exchange& exchange : plan.exchanges()) {
+  for (const Exchange& exchange : MakeTables(plan).exchanges) {
     EXPECT_LE(exchange.incoming.size(), 3u);  // Two children and a parent.
     for (const MaximaMessage& m : exchange.outgoing) last = std::max(last, m.step);
   }
@@ -389,8 +412,8 @@ Plan PlanReplicas(int tensors, int64_t rows, int64_t columns, uint32_t shards, u
 // Every message goes between trainers of one set of replicas.
 size_t MessagesBetweenSets(const Plan& plan, uint32_t shards) {
   size_t count = 0;
-  for (uint32_t t = 0; t < plan.exchanges().size(); ++t) {
-    for (const MaximaMessage& m : plan.exchanges()[t].outgoing)
+  for (uint32_t t = 0; t < plan.trainer_count(); ++t) {
+    for (const MaximaMessage& m : plan.TrainerExchange(t).outgoing)
       count += m.peer / shards != t / shards;
   }
   return count;
@@ -398,7 +421,7 @@ size_t MessagesBetweenSets(const Plan& plan, uint32_t shards) {
 
 uint64_t MaximaTraded(const Plan& plan) {
   uint64_t count = 0;
-  for (const Exchange& exchange : plan.exchanges()) {
+  for (const Exchange& exchange : MakeTables(plan).exchanges) {
     for (const MaximaMessage& m : exchange.outgoing) count += m.block_count();
   }
   return count;

@@ -160,24 +160,45 @@ bool TensorClasses::AreAlike(uint32_t a, uint32_t b, const RankClasses& trainers
 void TensorClasses::Classify(const RankClasses& trainers, const RankClasses& workers) {
   absl::flat_hash_map<size_t, std::vector<uint32_t>> known;  // Classes, by their tensors' hash.
   for (uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) {
-    const auto wants = wanted(tensor);
-    if (wants.empty()) continue;
+    if (wanted(tensor).empty()) continue;
+    std::vector<uint32_t>& classes = known[HashOf(tensor, trainers, workers)];
+    const auto alike = std::find_if(classes.begin(), classes.end(), [&](uint32_t c) {
+      return AreAlike(first(c), tensor, trainers, workers);
+    });
+    if (alike != classes.end()) {
+      members_[*alike].push_back(tensor);
+      continue;
+    }
+    classes.push_back(size());
+    members_.push_back({tensor});
+  }
+  DivideAmongReplicas(trainers, workers);
+}
+
+void TensorClasses::DivideAmongReplicas(const RankClasses& trainers, const RankClasses& workers) {
+  std::vector<std::vector<uint32_t>> divided;
+  for (std::vector<uint32_t>& members : members_) {
+    const auto wants = wanted(members.front());
     const bool plain = std::all_of(wants.begin(), wants.end(), [&](const Holding& h) {
       return workers.manifest(h.rank_class).shard_format(h.shard).content == Content::kPlain;
     });
-    if (plain) {
-      std::vector<uint32_t>& classes = known[HashOf(tensor, trainers, workers)];
-      const auto alike = std::find_if(classes.begin(), classes.end(), [&](uint32_t c) {
-        return AreAlike(first(c), tensor, trainers, workers);
-      });
-      if (alike != classes.end()) {
-        members_[*alike].push_back(tensor);
-        continue;
-      }
-      classes.push_back(size());
+    absl::flat_hash_map<size_t, size_t> holders;  // By shard, as far as a hash tells.
+    size_t most = 1;
+    for (const Holding& h : held(members.front())) {
+      const ShardView shard = trainers.manifest(h.rank_class).shard(h.shard);
+      size_t& count = holders[absl::HashOf(shard.box.begins(), shard.box.ends())];
+      count += trainers.ranks(h.rank_class).size();
+      most = std::max(most, count);
     }
-    members_.push_back({tensor});
+    const size_t parts = plain ? 1 : std::min(most, members.size());
+    for (size_t p = 0; p < parts; ++p) {
+      const auto at = [&](size_t part) {
+        return members.begin() + static_cast<std::ptrdiff_t>(members.size() * part / parts);
+      };
+      divided.emplace_back(at(p), at(p + 1));
+    }
   }
+  members_ = std::move(divided);
 }
 
 }  // namespace waybill

@@ -22,7 +22,8 @@ struct Holding {
 // The tensors that workers want, with the trainers' and the workers' shards of each. The layers of
 // a model are alike, and so are its experts: the tensors of one class have one shape, and their
 // shards agree in everything but region and offset, shard by shard in the order of their lists.
-// A tensor that a worker wants quantised is a class of its own.
+// Of what workers want quantised, classes are divided until there is one for each replica: all
+// parts of a class come from one set of replicas.
 //
 // Immutable; refers to both sides, which outlive it.
 class TensorClasses {
@@ -68,6 +69,7 @@ class TensorClasses {
   static Lists MakeLists(const RankClasses& ranks, const std::vector<Numbers>& numbers,
                          uint32_t tensor_count, const Lists* wanted);
   void Classify(const RankClasses& trainers, const RankClasses& workers);
+  void DivideAmongReplicas(const RankClasses& trainers, const RankClasses& workers);
   size_t HashOf(uint32_t tensor, const RankClasses& trainers, const RankClasses& workers) const;
   bool AreAlike(uint32_t a, uint32_t b, const RankClasses& trainers,
                 const RankClasses& workers) const;

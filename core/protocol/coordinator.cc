@@ -7,24 +7,13 @@
 #include "core/base/status.h"
 #include "core/protocol/message_codec.h"
 #include "core/protocol/mutation.h"
-#include "core/tensor/manifest_check.h"
 #include "core/tensor/manifest_codec.h"
 
 namespace waybill {
 namespace {
 
-// A claim holds Join and Manifest.
+// A claim holds Join and the head of the manifest: nobody is asked for parts before it is admitted.
 constexpr size_t kMostClaimMessages = 4;
-
-absl::StatusOr<Manifest> DecodeChecked(const RankId& id, const std::string& encoded) {
-  const std::string what = absl::StrCat("join: ", ToString(id));
-  absl::StatusOr<Manifest> manifest = DecodeManifest(encoded);
-  if (!manifest.ok()) return While(what, manifest.status());
-  const Holes holes = id.role == Role::kWorker ? Holes::kRefused : Holes::kAllowed;
-  WAYBILL_RETURN_IF_ERROR(While(what, CheckManifest(*manifest, holes)));
-  WAYBILL_RETURN_IF_ERROR(While(what, CheckOrder(*manifest)));
-  return manifest;
-}
 
 }  // namespace
 
@@ -103,7 +92,14 @@ void Coordinator::OnMessage(ConnectionId connection, const proto::RankMessage& m
   if (member == nullptr) return;  // It was dismissed, or never said who it is.
   switch (message.kind_case()) {
     case proto::RankMessage::kManifest:
-      OnManifest(*member, message.manifest().encoded());
+      OnManifest(*member, message.manifest().head(), now);
+      break;
+    case proto::RankMessage::kPart:
+      parts_.OnPart(
+          connection,
+          {static_cast<PartKind>(message.part().name().kind()), message.part().name().digest()},
+          message.part().deflated());
+      GatherManifests(now);
       break;
     case proto::RankMessage::kOffers:
       OnOffers(*member, message.offers());
@@ -259,26 +255,44 @@ void Coordinator::SettleClaims(ConnectionId incumbent, const absl::Status& refus
   }
 }
 
-void Coordinator::OnManifest(const Member& member, const std::string& encoded) {
-  if (member.manifest != nullptr) return;  // What a rank holds never changes.
-  actions_->Compute([this, connection = member.connection, id = member.id, encoded] {
-    auto manifest = std::make_shared<absl::StatusOr<Manifest>>(DecodeChecked(id, encoded));
-    return [this, connection, manifest](absl::Time now) {
-      OnManifestChecked(connection, std::move(*manifest), now);
-    };
-  });
+void Coordinator::OnManifest(const Member& member, const std::string& head, absl::Time now) {
+  if (parts_.Contains(member.connection)) return;  // What a rank holds never changes.
+  absl::StatusOr<ManifestHead> decoded = DecodeHead(head);
+  if (!decoded.ok()) {
+    const std::string what = absl::StrCat("join: ", ToString(member.id));
+    return DismissMember(member.connection, While(what, decoded.status()), now);
+  }
+  parts_.Add(member.connection, member.id.role, *std::move(decoded));
+  GatherManifests(now);
 }
 
-void Coordinator::OnManifestChecked(ConnectionId connection, absl::StatusOr<Manifest> manifest,
-                                    absl::Time now) {
-  Member* member = members_.Find(connection);
-  if (member == nullptr || !halted_.ok()) return;
-  if (!manifest.ok()) {
-    DismissMember(connection, manifest.status(), now);
-  } else if (member->manifest == nullptr) {
-    member->manifest = std::make_shared<const Manifest>(*std::move(manifest));
+void Coordinator::GatherManifests(absl::Time now) {
+  for (ManifestParts::Settled& settled : parts_.TakeSettled()) {
+    Member* member = members_.Find(settled.rank);
+    if (member == nullptr) continue;
+    if (settled.manifest.ok()) {
+      member->manifest = std::make_shared<const Manifest>(*std::move(settled.manifest));
+      continue;
+    }
+    const std::string what = absl::StrCat("join: ", ToString(member->id));
+    DismissMember(settled.rank, While(what, settled.manifest.status()), now);
   }
-  Advance(now);
+  for (const ManifestParts::Ask& ask : parts_.TakeAsks()) {
+    proto::ControllerMessage message;
+    message.mutable_part_wanted()->mutable_name()->set_kind(static_cast<uint32_t>(ask.part.kind));
+    message.mutable_part_wanted()->mutable_name()->set_digest(ask.part.digest);
+    actions_->Send(ask.rank, std::move(message));
+  }
+  for (ManifestParts::Work& work : parts_.TakeWork()) {
+    actions_->Compute([this, work = std::move(work)]() -> CoordinatorActions::Completion {
+      return [this, tell = work()](absl::Time later) {
+        if (!halted_.ok()) return;
+        tell();
+        GatherManifests(later);
+        Advance(later);
+      };
+    });
+  }
 }
 
 void Coordinator::OnGone(ConnectionId connection, absl::Time now) {
@@ -300,6 +314,7 @@ void Coordinator::Remove(ConnectionId connection, const absl::Status& why, absl:
   const bool established = member->established;
   if (established) incomplete_since_ = now;
   members_.Remove(connection);
+  parts_.Remove(connection);
   for (auto& [name, group] : groups_) group.ForgetLanesOf(id);
   if (id.role == Role::kTrainer) {
     ForgetTrainer(id.rank, why);
@@ -323,6 +338,7 @@ void Coordinator::Remove(ConnectionId connection, const absl::Status& why, absl:
     SetHere(GroupNamed(id.group), false);
   }
   SettleClaims(connection, absl::OkStatus(), now);
+  GatherManifests(now);
 }
 
 void Coordinator::TellOfGroup(const Member& member, const Group& group) {

@@ -20,6 +20,7 @@
 #include "core/plan/plan.h"
 #include "core/plan/rest.h"
 #include "core/protocol/decision.h"
+#include "core/protocol/manifest_parts.h"
 #include "core/protocol/membership.h"
 #include "core/protocol/messages.pb.h"
 #include "core/protocol/timeouts.h"
@@ -235,9 +236,9 @@ class Coordinator final {
   void OnJoinAsAny(ConnectionId connection, proto::Join join, absl::Time now);
   void Admit(ConnectionId connection, const proto::Join& join, absl::Time now);
   void SettleClaims(ConnectionId incumbent, const absl::Status& refusal, absl::Time now);
-  void OnManifest(const Member& member, const std::string& encoded);
-  void OnManifestChecked(ConnectionId connection, absl::StatusOr<Manifest> manifest,
-                         absl::Time now);
+  void OnManifest(const Member& member, const std::string& head, absl::Time now);
+  // Goes on with the manifests that are not there yet.
+  void GatherManifests(absl::Time now);
   void Remove(ConnectionId connection, const absl::Status& why, absl::Time now);
   static void OnReport(Member& member, const proto::RankReport& report);
   // Ends the terms in which the rank is, or has to be.
@@ -382,6 +383,7 @@ class Coordinator final {
   std::set<std::string> required_groups_;
   Membership members_;
   std::map<ConnectionId, Claim> claims_;
+  ManifestParts parts_;
   absl::Status halted_;
 
   std::map<std::string, Group> groups_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/deflate.h"
 #include "core/base/status.h"
 #include "core/plan/plan_codec.h"
 #include "core/plan/planner.h"
@@ -43,10 +44,10 @@ Coordinator::Planned Coordinator::EncodeTables(absl::StatusOr<Plan> plan) {
   if (!planned.plan.ok()) return planned;
   for (uint32_t s = 0; s < planned.plan->trainer_count(); ++s) {
     planned.senders.push_back(
-        EncodeRankPlan(planned.plan->TrainerRoutes(s), planned.plan->exchanges()[s]));
+        Deflate(EncodeRankPlan(planned.plan->TrainerRoutes(s), planned.plan->TrainerExchange(s))));
   }
   for (uint32_t w = 0; w < planned.plan->worker_count(); ++w) {
-    planned.workers.push_back(EncodeRankPlan(planned.plan->WorkerRoutes(w), {}));
+    planned.workers.push_back(Deflate(EncodeRankPlan(planned.plan->WorkerRoutes(w), {})));
   }
   return planned;
 }

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/deflate.h"
 #include "core/protocol/message_codec.h"
 #include "core/tensor/manifest_codec.h"
 
@@ -90,8 +91,17 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
       m.mutable_join()->set_group(groups_[rank]);
       if (more) more(*m.mutable_join());
     });
-    Tell(connection, [&](proto::RankMessage& m) {
-      m.mutable_manifest()->set_encoded(EncodeManifest(ManifestOf(role, rank)));
+    const EncodedManifest manifest = EncodeInParts(ManifestOf(role, rank));
+    Tell(connection, [&](auto& m) { m.mutable_manifest()->set_head(manifest.head); });
+    TellPart(connection, PartKind::kTensors, manifest.tensors);
+    TellPart(connection, PartKind::kHoldings, manifest.holdings);
+  }
+
+  void TellPart(ConnectionId from, PartKind kind, const std::string& bytes) {
+    Tell(from, [&](proto::RankMessage& m) {
+      m.mutable_part()->mutable_name()->set_kind(static_cast<uint32_t>(kind));
+      m.mutable_part()->mutable_name()->set_digest(DigestOfPart(bytes));
+      m.mutable_part()->set_deflated(Deflate(bytes));
     });
   }
 
@@ -1160,7 +1170,8 @@ TEST_F(CoordinatorTest, MessagesThatDoNotFitChangeNothing) {
     });
     Tell(from, [&](auto& m) { m.mutable_arrived(); });  // Of no round; from a trainer at all.
     Tell(from, [&](auto& m) { *m.mutable_arrived()->mutable_round() = round(); });  // Before READY.
-    Tell(from, [&](auto& m) { m.mutable_manifest()->set_encoded("junk"); });
+    Tell(from, [&](auto& m) { m.mutable_manifest()->set_head("junk"); });
+    Tell(from, [&](auto& m) { m.mutable_part()->set_deflated("junk"); });
   }
   EXPECT_EQ(Count(kWorker[1], Kind::kAbort) + Count(kWorker[1], Kind::kCommit), 0);
 }

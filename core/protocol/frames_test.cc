@@ -21,7 +21,7 @@ RankMessage Publish(uint64_t version) {
 
 RankMessage ManifestOf(size_t size_bytes) {
   RankMessage message;
-  message.mutable_manifest()->set_encoded(std::string(size_bytes, 'm'));
+  message.mutable_manifest()->set_head(std::string(size_bytes, 'm'));
   return message;
 }
 

@@ -4,11 +4,20 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/deflate.h"
 #include "core/base/status.h"
 #include "core/protocol/message_codec.h"
 
 namespace waybill {
 namespace {
+
+// More than the table of any rank, as far as memory allows one.
+constexpr size_t kMostTableBytes = size_t{4} << 30;
+
+absl::StatusOr<RankPlan> DecodeRoutes(const proto::Plan& plan) {
+  WAYBILL_ASSIGN_OR_RETURN(const std::string routes, Inflate(plan.routes(), kMostTableBytes));
+  return DecodeRankPlan(routes);
+}
 
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(50);
 constexpr absl::Duration kLongestBackoff = absl::Seconds(2);
@@ -113,7 +122,7 @@ void RankSession::OnStreamOpen(absl::Time now) {
   FillJoin(*join);
   host_.Send(std::move(message));
   proto::RankMessage manifest;
-  manifest.mutable_manifest()->set_encoded(options_.manifest);
+  manifest.mutable_manifest()->set_head(options_.manifest.head);
   host_.Send(std::move(manifest));
 }
 
@@ -160,6 +169,8 @@ void RankSession::OnMessage(const proto::ControllerMessage& message, absl::Time 
   switch (message.kind_case()) {
     case proto::ControllerMessage::kPlan:
       return OnPlan(message.plan());
+    case proto::ControllerMessage::kPartWanted:
+      return SendPart(message.part_wanted().name());
     case proto::ControllerMessage::kConnect: {
       const proto::Connect& connect = message.connect();
       const Term* term = FindTerm(connect.epoch());
@@ -227,12 +238,21 @@ void RankSession::EndTerms(const absl::Status& status, absl::Time now) {
   terms_.clear();
 }
 
+void RankSession::SendPart(const proto::PartName& name) {
+  const bool tensors = static_cast<PartKind>(name.kind()) == PartKind::kTensors;
+  proto::RankMessage message;
+  *message.mutable_part()->mutable_name() = name;
+  message.mutable_part()->set_deflated(
+      Deflate(tensors ? options_.manifest.tensors : options_.manifest.holdings));
+  Send(std::move(message));
+}
+
 void RankSession::OnPlan(const proto::Plan& plan) {
   terms_[plan.group()] = {.group = plan.group(),
                           .epoch = plan.epoch(),
                           .plan_hash = plan.plan_hash(),
                           .lent = !plan.lender().empty()};
-  absl::StatusOr<RankPlan> routes = DecodeRankPlan(plan.routes());
+  absl::StatusOr<RankPlan> routes = DecodeRoutes(plan);
   absl::StatusOr<proto::Offers> offers =
       routes.ok()
           ? host_.SetPlan({.group = plan.group(),

@@ -19,6 +19,7 @@
 #include "core/protocol/messages.pb.h"
 #include "core/protocol/timeouts.h"
 #include "core/protocol/update.h"
+#include "core/tensor/manifest_codec.h"
 
 namespace waybill {
 
@@ -103,8 +104,8 @@ struct SessionOptions {
   bool catch_up = true;       // Workers only: get what the group has missed before its next update.
   uint64_t incarnation = 0;   // Drawn at random for each process.
   uint32_t controllers = 1;   // The number of addresses at which the controller may be.
-  std::string manifest;       // Encoded.
-  proto::Nics nics;           // Those that the manifest declares.
+  EncodedManifest manifest;
+  proto::Nics nics;  // Those that the manifest declares.
 };
 
 // Not thread-safe. `host` outlives the session.
@@ -192,6 +193,7 @@ class RankSession {
   void EndTerms(const absl::Status& status, absl::Time now);
   void OnDismissal(const absl::Status& status, absl::Time now);
   void OnPlan(const proto::Plan& plan);
+  void SendPart(const proto::PartName& name);
   void SendConnectFailed(uint64_t epoch, const absl::Status& status);
 
   SessionHost& host_;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/deflate.h"
 #include "core/plan/plan_codec.h"
 #include "core/protocol/message_codec.h"
 #include "core/protocol/trainer_session.h"
@@ -130,7 +131,7 @@ class SessionTest : public testing::Test {
       m.mutable_plan()->set_group(group);
       m.mutable_plan()->set_epoch(epoch);
       m.mutable_plan()->set_plan_hash(77);
-      m.mutable_plan()->set_routes(EncodeRankPlan(RouteTable(), Exchange()));
+      m.mutable_plan()->set_routes(Deflate(EncodeRankPlan(RouteTable(), Exchange())));
     });
     Hear([&](auto& m) { m.mutable_established()->set_epoch(epoch); });
   }
@@ -813,7 +814,7 @@ TEST_F(WorkerSessionTest, WhatAnotherGroupSentIsToldAsCaughtUpAfterItsCommit) {
     m.mutable_plan()->set_epoch(kEpoch);
     m.mutable_plan()->set_plan_hash(77);
     m.mutable_plan()->set_lender("b");
-    m.mutable_plan()->set_routes(EncodeRankPlan(RouteTable(), Exchange()));
+    m.mutable_plan()->set_routes(Deflate(EncodeRankPlan(RouteTable(), Exchange())));
   });
   EXPECT_TRUE(session_.catching_up());
   catch_up_ = true;
@@ -893,7 +894,7 @@ class LenderTest : public WorkerSessionTest {
       m.mutable_plan()->set_epoch(kLoan);
       m.mutable_plan()->set_lender("all");
       m.mutable_plan()->set_lent_version(5);
-      m.mutable_plan()->set_routes(EncodeRankPlan(RouteTable(), Exchange()));
+      m.mutable_plan()->set_routes(Deflate(EncodeRankPlan(RouteTable(), Exchange())));
     });
     host_.engine.clear();
   }

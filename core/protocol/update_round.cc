@@ -39,8 +39,7 @@ UpdateRound::UpdateRound(const UpdateId& update, RoundMembers members, bool dige
     for (const uint32_t worker : workers_) {
       if (plan.route_count(s, worker) > 0) sender.workers.insert(worker);
     }
-    const Exchange& exchange = plan.exchanges()[s];
-    sender.trades = !exchange.outgoing.empty() || !exchange.incoming.empty();
+    sender.trades = plan.trades(s);
   }
 }
 

@@ -2,41 +2,62 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/tensor/manifest.pb.h"
+#include "kernels/digest.h"
 
 namespace waybill {
 namespace {
 
-constexpr uint32_t kPlainVersion = 1;
-constexpr uint32_t kQuantisedVersion = 2;
-constexpr uint32_t kOrderedVersion = 3;
+constexpr uint32_t kVersion = 4;
 
 void AddName(proto::Names* names, absl::string_view name) {
   names->mutable_data()->append(name.data(), name.size());
-  names->add_ends(static_cast<uint32_t>(names->data().size()));
+  names->add_lengths(static_cast<uint32_t>(name.size()));
 }
 
 void AddNumbers(proto::Numbers* numbers, absl::Span<const int64_t> item) {
   numbers->mutable_data()->Add(item.begin(), item.end());
-  numbers->add_ends(static_cast<uint32_t>(numbers->data_size()));
+  numbers->add_lengths(static_cast<uint32_t>(item.size()));
 }
 
-absl::string_view NameAt(const proto::Names& names, int i) {
-  const uint32_t begin = i == 0 ? 0 : names.ends(i - 1);
-  return absl::string_view(names.data()).substr(begin, names.ends(i) - begin);
-}
+// Reads a pool's items one after the other.
+class NameReader {
+ public:
+  explicit NameReader(const proto::Names& names) : names_(names) {}
+  absl::string_view Next() {
+    const uint32_t length = names_.lengths(index_++);
+    begin_ += length;
+    return absl::string_view(names_.data()).substr(begin_ - length, length);
+  }
 
-absl::Span<const int64_t> NumbersAt(const proto::Numbers& numbers, int i) {
-  const uint32_t begin = i == 0 ? 0 : numbers.ends(i - 1);
-  return {numbers.data().data() + begin, numbers.ends(i) - begin};
-}
+ private:
+  const proto::Names& names_;
+  int index_ = 0;
+  size_t begin_ = 0;
+};
 
-// One table of the message: every column has as many items, and every pool's ends are in order.
+class NumberReader {
+ public:
+  explicit NumberReader(const proto::Numbers& numbers) : numbers_(numbers) {}
+  absl::Span<const int64_t> Next() {
+    const uint32_t length = numbers_.lengths(index_++);
+    begin_ += length;
+    return {numbers_.data().data() + begin_ - length, length};
+  }
+
+ private:
+  const proto::Numbers& numbers_;
+  int index_ = 0;
+  size_t begin_ = 0;
+};
+
+// One table of a message: every column has as many items, and every pool's items fill its array.
 class TableCheck {
  public:
   TableCheck(absl::string_view table, int rows) : table_(table), rows_(rows) {}
@@ -45,25 +66,27 @@ class TableCheck {
     if (size != rows_) Fail(absl::StrCat("columns of ", rows_, " and ", size, " rows"));
     return *this;
   }
-  TableCheck& Pool(const google::protobuf::RepeatedField<uint32_t>& ends, size_t data_size,
+  TableCheck& Pool(const google::protobuf::RepeatedField<uint32_t>& lengths, size_t data_size,
                    size_t item_limit) {
-    Column(ends.size());
-    uint32_t begin = 0;
-    for (const uint32_t end : ends) {
-      if (end < begin || end > data_size || end - begin > item_limit) {
-        Fail(absl::StrCat("item [", begin, ", ", end, ") of ", data_size, ", at most ", item_limit,
-                          " long"));
-        break;
+    Column(lengths.size());
+    uint64_t total = 0;
+    for (const uint32_t length : lengths) {
+      total += length;
+      if (length > item_limit) {
+        Fail(absl::StrCat("an item of length ", length, ", at most ", item_limit));
+        return *this;
       }
-      begin = end;
+    }
+    if (total != data_size) {
+      Fail(absl::StrCat("items of ", total, " in all, in an array of ", data_size));
     }
     return *this;
   }
   TableCheck& Pool(const proto::Numbers& numbers) {
-    return Pool(numbers.ends(), static_cast<size_t>(numbers.data_size()), kMaxDimensions);
+    return Pool(numbers.lengths(), static_cast<size_t>(numbers.data_size()), kMaxDimensions);
   }
   TableCheck& Pool(const proto::Names& names) {
-    return Pool(names.ends(), names.data().size(), names.data().size());
+    return Pool(names.lengths(), names.data().size(), names.data().size());
   }
   absl::Status status() const { return status_; }
 
@@ -79,22 +102,23 @@ class TableCheck {
   absl::Status status_;
 };
 
-absl::Status CheckTables(const proto::Manifest& m) {
+absl::Status CheckTables(const proto::Tensors& m) {
+  WAYBILL_RETURN_IF_ERROR(
+      TableCheck("tensors", m.dtypes_size()).Pool(m.names()).Pool(m.shapes()).status());
+  return TableCheck("aliases", m.alias_tensors_size()).Pool(m.alias_names()).status();
+}
+
+absl::Status CheckTables(const proto::Holdings& m) {
+  const bool quantised = m.shard_contents_size() > 0 || m.shard_quantisations_size() > 0;
+  const int shards = m.shard_tensor_steps_size();
   WAYBILL_RETURN_IF_ERROR(
       TableCheck("regions", m.region_bytes_size()).Pool(m.region_names()).status());
-  WAYBILL_RETURN_IF_ERROR(TableCheck("tensors", m.tensor_dtypes_size())
-                              .Pool(m.tensor_names())
-                              .Pool(m.tensor_shapes())
-                              .status());
-  WAYBILL_RETURN_IF_ERROR(TableCheck("shards", m.shard_tensors_size())
+  WAYBILL_RETURN_IF_ERROR(TableCheck("shards", shards)
                               .Column(m.shard_dtypes_size())
-                              .Column(m.schema_version() == kPlainVersion ? m.shard_tensors_size()
-                                                                          : m.shard_contents_size())
-                              .Column(m.schema_version() == kPlainVersion
-                                          ? m.shard_tensors_size()
-                                          : m.shard_quantisations_size())
-                              .Column(m.shard_regions_size())
-                              .Column(m.shard_offsets_size())
+                              .Column(quantised ? m.shard_contents_size() : shards)
+                              .Column(quantised ? m.shard_quantisations_size() : shards)
+                              .Column(m.shard_region_steps_size())
+                              .Column(m.shard_offset_steps_size())
                               .Pool(m.shard_begins())
                               .Pool(m.shard_ends())
                               .Pool(m.shard_strides())
@@ -105,17 +129,15 @@ absl::Status CheckTables(const proto::Manifest& m) {
                               .Pool(m.padding_extents())
                               .Pool(m.padding_strides())
                               .status());
-  WAYBILL_RETURN_IF_ERROR(
-      TableCheck("engine orders", m.ordered_shards_size()).Pool(m.engine_orders()).status());
-  return TableCheck("aliases", m.alias_tensors_size()).Pool(m.alias_names()).status();
+  return TableCheck("engine orders", m.ordered_shards_size()).Pool(m.engine_orders()).status();
 }
 
 // The name of each shard's engine order; a view of nothing where it has none.
-absl::StatusOr<std::vector<absl::string_view>> DecodeOrders(const proto::Manifest& m) {
-  std::vector<absl::string_view> orders(static_cast<size_t>(m.shard_tensors_size()));
-  for (int i = 0; i < m.ordered_shards_size(); ++i) {
-    const uint32_t shard = m.ordered_shards(i);
-    const absl::string_view name = NameAt(m.engine_orders(), i);
+absl::StatusOr<std::vector<absl::string_view>> DecodeOrders(const proto::Holdings& m) {
+  std::vector<absl::string_view> orders(static_cast<size_t>(m.shard_tensor_steps_size()));
+  NameReader names(m.engine_orders());
+  for (const uint32_t shard : m.ordered_shards()) {
+    const absl::string_view name = names.Next();
     if (shard >= orders.size() || name.empty() || !orders[shard].empty()) {
       return absl::InvalidArgumentError(absl::StrCat("manifest: engine order \"", name,
                                                      "\" of shard ", shard, " of ", orders.size(),
@@ -164,10 +186,10 @@ absl::StatusOr<Quantisation> DecodeQuantisation(const proto::Quantisation& q) {
   return out;
 }
 
-absl::StatusOr<Format> DecodeFormat(const proto::Manifest& m, int shard) {
+absl::StatusOr<Format> DecodeFormat(const proto::Holdings& m, int shard) {
   Format format;
   WAYBILL_ASSIGN_OR_RETURN(format.dtype, DtypeFromNumber(m.shard_dtypes(shard)));
-  if (m.schema_version() == kPlainVersion || m.shard_contents(shard) == 0) return format;
+  if (m.shard_contents_size() == 0 || m.shard_contents(shard) == 0) return format;
   const uint32_t content = m.shard_contents(shard), index = m.shard_quantisations(shard);
   if (content > static_cast<uint32_t>(Content::kScales) ||
       index >= static_cast<uint32_t>(m.quantisations_size())) {
@@ -181,37 +203,33 @@ absl::StatusOr<Format> DecodeFormat(const proto::Manifest& m, int shard) {
   return format;
 }
 
-}  // namespace
-
-std::string EncodeManifest(const Manifest& manifest) {
-  proto::Manifest m;
-  const bool ordered = !manifest.shards_in_engine_order().empty();
-  const bool quantised = ordered || manifest.has_quantised();
-  m.set_schema_version(ordered ? kOrderedVersion : quantised ? kQuantisedVersion : kPlainVersion);
-  std::vector<Quantisation> quantisations;
-  m.set_host(manifest.host());
-  for (const Nic& nic : manifest.nics()) {
-    proto::Nic* out = m.add_nics();
-    out->set_name(nic.name);
-    out->set_rail(nic.rail);
-    out->set_numa_node(nic.numa_node);
-    out->set_bytes_per_second(nic.bytes_per_second);
-  }
-  for (uint32_t i = 0; i < manifest.region_count(); ++i) {
-    AddName(m.mutable_region_names(), manifest.region_name(i));
-    m.add_region_bytes(manifest.region_bytes(i));
-  }
+std::string EncodeTensors(const Manifest& manifest) {
+  proto::Tensors m;
   for (uint32_t i = 0; i < manifest.tensor_count(); ++i) {
-    AddName(m.mutable_tensor_names(), manifest.tensor_name(i));
-    AddNumbers(m.mutable_tensor_shapes(), manifest.tensor_shape(i));
-    m.add_tensor_dtypes(static_cast<uint32_t>(manifest.tensor_dtype(i)));
+    AddName(m.mutable_names(), manifest.tensor_name(i));
+    AddNumbers(m.mutable_shapes(), manifest.tensor_shape(i));
+    m.add_dtypes(static_cast<uint32_t>(manifest.tensor_dtype(i)));
   }
+  for (uint32_t i = 0; i < manifest.alias_count(); ++i) {
+    AddName(m.mutable_alias_names(), manifest.alias_name(i));
+    m.add_alias_tensors(manifest.alias_tensor(i));
+  }
+  return m.SerializeAsString();
+}
+
+void EncodeShards(const Manifest& manifest, proto::Holdings& m) {
+  const bool quantised = manifest.has_quantised();
+  std::vector<Quantisation> quantisations;
+  int64_t tensor = 0, region = 0;
+  uint64_t offset = 0;
   for (uint32_t i = 0; i < manifest.shard_count(); ++i) {
     const ShardView shard = manifest.shard(i);
-    m.add_shard_tensors(shard.tensor_index);
+    m.add_shard_tensor_steps(shard.tensor_index - std::exchange(tensor, shard.tensor_index));
     m.add_shard_dtypes(static_cast<uint32_t>(shard.format.dtype));
-    m.add_shard_regions(shard.place.region_index);
-    m.add_shard_offsets(shard.place.offset_bytes);
+    m.add_shard_region_steps(shard.place.region_index -
+                             std::exchange(region, shard.place.region_index));
+    m.add_shard_offset_steps(static_cast<int64_t>(shard.place.offset_bytes -
+                                                  std::exchange(offset, shard.place.offset_bytes)));
     if (quantised) {
       m.add_shard_contents(static_cast<uint32_t>(shard.format.content));
       const bool plain = shard.format.content == Content::kPlain;
@@ -225,6 +243,16 @@ std::string EncodeManifest(const Manifest& manifest) {
     m.add_ordered_shards(i);
     AddName(m.mutable_engine_orders(), manifest.shard(i).place.engine_order);
   }
+  for (const Quantisation& q : quantisations) EncodeQuantisation(q, m.add_quantisations());
+}
+
+std::string EncodeHoldings(const Manifest& manifest) {
+  proto::Holdings m;
+  for (uint32_t i = 0; i < manifest.region_count(); ++i) {
+    AddName(m.mutable_region_names(), manifest.region_name(i));
+    m.add_region_bytes(manifest.region_bytes(i));
+  }
+  EncodeShards(manifest, m);
   for (uint32_t i = 0; i < manifest.padding_count(); ++i) {
     const PaddingView padding = manifest.padding(i);
     m.add_padding_regions(padding.place.region_index);
@@ -233,65 +261,151 @@ std::string EncodeManifest(const Manifest& manifest) {
     AddNumbers(m.mutable_padding_extents(), padding.extents);
     AddNumbers(m.mutable_padding_strides(), padding.place.strides);
   }
-  for (uint32_t i = 0; i < manifest.alias_count(); ++i) {
-    AddName(m.mutable_alias_names(), manifest.alias_name(i));
-    m.add_alias_tensors(manifest.alias_tensor(i));
-  }
-  for (const Quantisation& q : quantisations) EncodeQuantisation(q, m.add_quantisations());
   return m.SerializeAsString();
 }
 
-absl::StatusOr<Manifest> DecodeManifest(absl::string_view bytes) {
+// A manifest without the bytes of its parts.
+proto::Manifest EncodeHead(const Manifest& manifest, absl::string_view tensors,
+                           absl::string_view holdings) {
   proto::Manifest m;
-  if (!m.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("manifest: ", bytes.size(), " bytes are not its encoding"));
+  m.set_schema_version(kVersion);
+  m.set_host(manifest.host());
+  for (const Nic& nic : manifest.nics()) {
+    proto::Nic* out = m.add_nics();
+    out->set_name(nic.name);
+    out->set_rail(nic.rail);
+    out->set_numa_node(nic.numa_node);
+    out->set_bytes_per_second(nic.bytes_per_second);
   }
-  if (m.schema_version() < kPlainVersion || m.schema_version() > kOrderedVersion) {
+  m.mutable_tensors()->set_digest(DigestOfPart(tensors));
+  m.mutable_holdings()->set_digest(DigestOfPart(holdings));
+  return m;
+}
+
+absl::Status ParsePart(absl::string_view what, absl::string_view bytes,
+                       google::protobuf::MessageLite& m) {
+  if (m.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("manifest: ", bytes.size(), " bytes are not ", what));
+}
+
+absl::StatusOr<ManifestHead> ReadHead(const proto::Manifest& m) {
+  if (m.schema_version() != kVersion) {
     return absl::InvalidArgumentError(absl::StrCat("manifest: schema version ", m.schema_version(),
-                                                   ", this program knows ", kPlainVersion, " to ",
-                                                   kOrderedVersion));
+                                                   ", this program knows ", kVersion));
   }
-  WAYBILL_RETURN_IF_ERROR(CheckTables(m));
-  Manifest manifest;
-  manifest.set_host(m.host());
+  ManifestHead head{.host = m.host(),
+                    .nics = {},
+                    .tensors = m.tensors().digest(),
+                    .holdings = m.holdings().digest()};
   for (const proto::Nic& nic : m.nics()) {
-    manifest.nics().push_back({.name = nic.name(),
-                               .rail = nic.rail(),
-                               .numa_node = nic.numa_node(),
-                               .bytes_per_second = nic.bytes_per_second()});
+    head.nics.push_back({.name = nic.name(),
+                         .rail = nic.rail(),
+                         .numa_node = nic.numa_node(),
+                         .bytes_per_second = nic.bytes_per_second()});
   }
-  for (int i = 0; i < m.region_bytes_size(); ++i) {
-    manifest.AddRegion(NameAt(m.region_names(), i), m.region_bytes(i));
-  }
-  for (int i = 0; i < m.tensor_dtypes_size(); ++i) {
-    WAYBILL_ASSIGN_OR_RETURN(const Dtype dtype, DtypeFromNumber(m.tensor_dtypes(i)));
-    manifest.AddTensor(NameAt(m.tensor_names(), i), NumbersAt(m.tensor_shapes(), i), dtype);
-  }
+  return head;
+}
+
+absl::Status ReadShards(const proto::Holdings& m, Manifest& manifest) {
   WAYBILL_ASSIGN_OR_RETURN(const std::vector<absl::string_view> orders, DecodeOrders(m));
-  for (int i = 0; i < m.shard_tensors_size(); ++i) {
+  NumberReader all_begins(m.shard_begins()), all_ends(m.shard_ends());
+  NumberReader strides(m.shard_strides());
+  uint64_t tensor = 0, region = 0, offset = 0;
+  for (int i = 0; i < m.shard_tensor_steps_size(); ++i) {
     WAYBILL_ASSIGN_OR_RETURN(const Format format, DecodeFormat(m, i));
-    const auto begins = NumbersAt(m.shard_begins(), i);
-    const auto ends = NumbersAt(m.shard_ends(), i);
+    const auto begins = all_begins.Next(), ends = all_ends.Next();
     if (begins.size() != ends.size()) {
       return absl::InvalidArgumentError(absl::StrCat("manifest: shard ", i, ": ", begins.size(),
                                                      " begins and ", ends.size(), " ends"));
     }
-    manifest.AddShard(m.shard_tensors(i), format, Box(begins, ends),
-                      {.region_index = m.shard_regions(i),
-                       .offset_bytes = m.shard_offsets(i),
-                       .strides = NumbersAt(m.shard_strides(), i),
+    tensor += static_cast<uint64_t>(m.shard_tensor_steps(i));
+    region += static_cast<uint64_t>(m.shard_region_steps(i));
+    offset += static_cast<uint64_t>(m.shard_offset_steps(i));
+    // CheckManifest() refuses an index that is none, so one that does not fit becomes the largest.
+    const auto index = [](uint64_t number) {
+      return static_cast<uint32_t>(std::min<uint64_t>(number, ~uint32_t{0}));
+    };
+    manifest.AddShard(index(tensor), format, Box(begins, ends),
+                      {.region_index = index(region),
+                       .offset_bytes = offset,
+                       .strides = strides.Next(),
                        .engine_order = orders[static_cast<size_t>(i)]});
   }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+uint64_t DigestOfPart(absl::string_view bytes) {
+  return kernels::Digest(bytes.data(), bytes.size());
+}
+
+EncodedManifest EncodeInParts(const Manifest& manifest) {
+  EncodedManifest encoded{
+      .head = {}, .tensors = EncodeTensors(manifest), .holdings = EncodeHoldings(manifest)};
+  encoded.head = EncodeHead(manifest, encoded.tensors, encoded.holdings).SerializeAsString();
+  return encoded;
+}
+
+std::string EncodeManifest(const Manifest& manifest) {
+  std::string tensors = EncodeTensors(manifest), holdings = EncodeHoldings(manifest);
+  proto::Manifest m = EncodeHead(manifest, tensors, holdings);
+  m.mutable_tensors()->set_bytes(std::move(tensors));
+  m.mutable_holdings()->set_bytes(std::move(holdings));
+  return m.SerializeAsString();
+}
+
+absl::StatusOr<ManifestHead> DecodeHead(absl::string_view bytes) {
+  proto::Manifest m;
+  WAYBILL_RETURN_IF_ERROR(ParsePart("its encoding", bytes, m));
+  return ReadHead(m);
+}
+
+absl::StatusOr<Manifest> DecodeTensors(absl::string_view bytes) {
+  proto::Tensors m;
+  WAYBILL_RETURN_IF_ERROR(ParsePart("the encoding of its tensors", bytes, m));
+  WAYBILL_RETURN_IF_ERROR(CheckTables(m));
+  Manifest manifest;
+  NameReader names(m.names()), aliases(m.alias_names());
+  NumberReader shapes(m.shapes());
+  for (const uint32_t number : m.dtypes()) {
+    WAYBILL_ASSIGN_OR_RETURN(const Dtype dtype, DtypeFromNumber(number));
+    manifest.AddTensor(names.Next(), shapes.Next(), dtype);
+  }
+  for (const uint32_t tensor : m.alias_tensors()) manifest.AddAlias(aliases.Next(), tensor);
+  return manifest;
+}
+
+absl::StatusOr<Manifest> DecodeHoldings(absl::string_view bytes, Manifest tensors) {
+  proto::Holdings m;
+  WAYBILL_RETURN_IF_ERROR(ParsePart("the encoding of its shards", bytes, m));
+  WAYBILL_RETURN_IF_ERROR(CheckTables(m));
+  Manifest manifest = std::move(tensors);
+  NameReader regions(m.region_names());
+  for (const uint64_t size_bytes : m.region_bytes()) {
+    manifest.AddRegion(regions.Next(), size_bytes);
+  }
+  WAYBILL_RETURN_IF_ERROR(ReadShards(m, manifest));
+  NumberReader extents(m.padding_extents()), strides(m.padding_strides());
   for (int i = 0; i < m.padding_regions_size(); ++i) {
-    manifest.AddPadding(m.padding_element_bytes(i), NumbersAt(m.padding_extents(), i),
+    manifest.AddPadding(m.padding_element_bytes(i), extents.Next(),
                         {.region_index = m.padding_regions(i),
                          .offset_bytes = m.padding_offsets(i),
-                         .strides = NumbersAt(m.padding_strides(), i)});
+                         .strides = strides.Next()});
   }
-  for (int i = 0; i < m.alias_tensors_size(); ++i) {
-    manifest.AddAlias(NameAt(m.alias_names(), i), m.alias_tensors(i));
-  }
+  return manifest;
+}
+
+absl::StatusOr<Manifest> DecodeManifest(absl::string_view bytes) {
+  proto::Manifest m;
+  WAYBILL_RETURN_IF_ERROR(ParsePart("its encoding", bytes, m));
+  WAYBILL_ASSIGN_OR_RETURN(ManifestHead head, ReadHead(m));
+  WAYBILL_ASSIGN_OR_RETURN(Manifest tensors, DecodeTensors(m.tensors().bytes()));
+  WAYBILL_ASSIGN_OR_RETURN(Manifest manifest,
+                           DecodeHoldings(m.holdings().bytes(), std::move(tensors)));
+  manifest.set_host(head.host);
+  manifest.nics() = std::move(head.nics);
   return manifest;
 }
 

@@ -2,8 +2,12 @@
 #ifndef WAYBILL_CORE_TENSOR_MANIFEST_CODEC_H_
 #define WAYBILL_CORE_TENSOR_MANIFEST_CODEC_H_
 
+#include <compare>
+#include <cstdint>
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/tensor/manifest.h"
@@ -16,6 +20,39 @@ std::string EncodeManifest(const Manifest& manifest);
 // kInvalidArgument: not a manifest, columns of unequal lengths, or a schema that is not known. What
 // comes back still has to pass CheckManifest().
 absl::StatusOr<Manifest> DecodeManifest(absl::string_view bytes);
+
+enum class PartKind : uint32_t { kTensors = 1, kHoldings = 2 };
+
+// Names a part of a manifest by what it is and the digest of its bytes.
+struct PartId {
+  PartKind kind = PartKind::kTensors;
+  uint64_t digest = 0;
+
+  auto operator<=>(const PartId&) const = default;
+};
+
+// The same in parts. Ranks share parts, so a receiver may ask for those that it lacks only.
+struct ManifestHead {
+  std::string host;
+  std::vector<Nic> nics;
+  uint64_t tensors = 0;  // The digests of the parts.
+  uint64_t holdings = 0;
+};
+struct EncodedManifest {
+  std::string head;
+  std::string tensors;
+  std::string holdings;
+};
+EncodedManifest EncodeInParts(const Manifest& manifest);
+
+// Returns the digest by which a head names a part.
+uint64_t DigestOfPart(absl::string_view bytes);
+
+// Return what the parts hold; all errors as DecodeManifest() has them. Tensors are a manifest that
+// has nothing else. Holdings are added to a copy of it: whatever has the same tensors shares them.
+absl::StatusOr<ManifestHead> DecodeHead(absl::string_view bytes);
+absl::StatusOr<Manifest> DecodeTensors(absl::string_view bytes);
+absl::StatusOr<Manifest> DecodeHoldings(absl::string_view bytes, Manifest tensors);
 
 }  // namespace waybill
 

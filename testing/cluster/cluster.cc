@@ -140,7 +140,7 @@ absl::Status Cluster::Connect(const Keeps& keeps) {
   for (const WorkerRank& rank : workers_) workers.push_back(&rank.manifest);
   WAYBILL_ASSIGN_OR_RETURN(plan_, MakePlan(trainers, workers, {.smallest_piece_bytes = 512}));
   tables_ = MakeTables(plan_);
-  std::vector<Exchange> exchanges = plan_.exchanges();
+  std::vector<Exchange> exchanges = tables_.exchanges;
   if (options_.spoil_exchanges) options_.spoil_exchanges(exchanges);
   std::vector<std::vector<WorkerAddress>> worker_addresses(trainers_.size());
   std::vector<std::vector<TrainerAddress>> trainer_addresses(workers_.size());

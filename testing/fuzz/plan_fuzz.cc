@@ -77,8 +77,8 @@ void WalkWorker(const RankPlan& plan, const Manifest& manifest) {
 
 std::vector<std::string> Seeds() {
   const Plan& plan = TheJob().plan;
-  return {EncodeRankPlan(plan.TrainerRoutes(0), plan.exchanges()[0]),
-          EncodeRankPlan(plan.TrainerRoutes(1), plan.exchanges()[1]),
+  return {EncodeRankPlan(plan.TrainerRoutes(0), plan.TrainerExchange(0)),
+          EncodeRankPlan(plan.TrainerRoutes(1), plan.TrainerExchange(1)),
           EncodeRankPlan(plan.WorkerRoutes(0), {}), EncodeRankPlan(plan.WorkerRoutes(1), {})};
 }
 

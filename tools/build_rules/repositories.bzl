@@ -97,6 +97,17 @@ def waybill_repositories():
     )
 
     system_library(
+        name = "zlib",
+        build_file = "//third_party:zlib.BUILD",
+        debian = ["zlib1g-dev"],
+        headers = [
+            "zconf.h",
+            "zlib.h",
+        ],
+        packages = ["zlib"],
+    )
+
+    system_library(
         name = "cli11",
         build_file = "//third_party:cli11.BUILD",
         debian = ["libcli11-dev"],

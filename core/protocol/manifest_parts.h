@@ -1,0 +1,94 @@
+// Collects the manifests of ranks, each part of which travels once.
+#ifndef WAYBILL_CORE_PROTOCOL_MANIFEST_PARTS_H_
+#define WAYBILL_CORE_PROTOCOL_MANIFEST_PARTS_H_
+
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/base/rank_id.h"
+#include "core/protocol/membership.h"
+#include "core/tensor/manifest.h"
+#include "core/tensor/manifest_codec.h"
+
+namespace waybill {
+
+// Every rank says by digests what its manifest consists of. One rank that has a part is asked for
+// it; if that rank goes away, another one is. A part that cannot be read is its sender's fault. A
+// manifest that cannot be is the fault of all ranks that claim it. Pure; not thread-safe.
+//
+// Reading and checking take long, so they are work for others: `Work` is called without this
+// object, and what it returns is called with it.
+class ManifestParts {
+ public:
+  using Work = std::function<std::function<void()>()>;
+  struct Ask {
+    ConnectionId rank = 0;
+    PartId part;
+  };
+  // The manifest of a rank, or why the rank cannot be a member.
+  struct Settled {
+    ConnectionId rank = 0;
+    absl::StatusOr<Manifest> manifest;
+  };
+
+  bool Contains(ConnectionId rank) const { return claims_.contains(rank); }
+  // A rank has joined with this head; once for each rank.
+  void Add(ConnectionId rank, Role role, ManifestHead head);
+  void Remove(ConnectionId rank);
+  // A part has come from a rank, compressed. It is ignored if nobody needs it.
+  void OnPart(ConnectionId rank, const PartId& id, std::string deflated);
+
+  // Return what has come up since the last call.
+  std::vector<Ask> TakeAsks();
+  std::vector<Work> TakeWork();
+  std::vector<Settled> TakeSettled();
+
+ private:
+  // What a manifest consists of. Workers are checked more strictly than trainers.
+  struct Key {
+    Role role;
+    uint64_t tensors;
+    uint64_t holdings;
+
+    auto operator<=>(const Key&) const = default;
+    PartId tensors_id() const { return {PartKind::kTensors, tensors}; }
+    PartId holdings_id() const { return {PartKind::kHoldings, holdings}; }
+  };
+  struct Claim {
+    Key key;
+    ManifestHead head;
+    bool settled = false;
+  };
+  struct Part {
+    enum class State { kAbsent, kAsked, kReading, kHere };
+    State state = State::kAbsent;
+    ConnectionId sender = 0;  // Unless kAbsent.
+    Manifest tensors;         // kHere.
+    std::shared_ptr<const std::string> holdings;
+  };
+  struct Made {
+    bool begun = false;
+    std::shared_ptr<const absl::StatusOr<Manifest>> manifest;  // Null until it is done.
+  };
+
+  void OnRead(const PartId& id, ConnectionId sender, absl::StatusOr<Part> part);
+  Part* Find(const PartId& id);
+  void Forget();
+
+  std::map<ConnectionId, Claim> claims_;
+  std::map<PartId, Part> parts_;  // Of all claims.
+  std::map<Key, Made> made_;      // Of all claims.
+  std::vector<Work> work_;
+  std::vector<Settled> refused_;
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_PROTOCOL_MANIFEST_PARTS_H_
