@@ -490,7 +490,7 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_layout_open(const waybill_layout_options_t* options, waybill_layout_t** out_layout,
                     waybill_error_t** error);
 /* Returns the manifest of trainer `rank`, which has one region, "weights". `sharding` is a list
- * such as "fsdp=2,tp=2,pp=1,dp=1"; what it does not name is 1. */
+ * such as "fsdp=2,tp=2,pp=1,replicas=1"; what it does not name is 1. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_layout_trainer_manifest(const waybill_layout_t* layout, const char* sharding, uint32_t rank,
                                 waybill_manifest_t** out_manifest, waybill_error_t** error);

@@ -38,7 +38,7 @@ func OpenLayout(options LayoutOptions) (*Layout, error) {
 }
 
 // TrainerManifest returns what trainer `rank` holds, in one region "weights". `sharding`:
-// "fsdp=2,tp=2,pp=1,dp=1"; what is not named is 1.
+// "fsdp=2,tp=2,pp=1,replicas=1"; what is not named is 1.
 func (l *Layout) TrainerManifest(sharding string, rank uint32) (*Manifest, error) {
 	defer runtime.KeepAlive(l)
 	var a arguments

@@ -1,178 +1,290 @@
 #include "core/layout/families.h"
 
-#include <initializer_list>
+#include "absl/strings/match.h"
 
 namespace waybill {
 namespace {
 
-enum class QkNorm : uint8_t { kNo, kYes };
+using enum Block;
+using enum Cut;
+using enum Extent;
+using enum Where;
+using Rule = TensorRule;
 
-ParameterRule Vector(Where where, absl::string_view name, Extent extent = Extent::kHidden) {
-  return {where, name, {{.tensor = name, .rows = extent}}};
-}
+constexpr uint8_t kStackedTransposed = Rule::kStacked | Rule::kTransposed;
+constexpr uint8_t kStackedBytes = Rule::kStacked | Rule::kBytes;
 
-// Rules that are there for the bias of what is there for the weight: no columns, and what is cut by
-// inputs has its bias whole.
-ParameterRule BiasOf(const ParameterRule& weight, absl::string_view parameter,
-                     std::initializer_list<absl::string_view> tensors, Need need) {
-  ParameterRule bias{weight.where, parameter, weight.parts, need};
-  auto tensor = tensors.begin();
-  for (PartRule& part : bias.parts) {
-    part.tensor = *tensor;
-    if (tensors.size() > 1) ++tensor;
-    part.columns = Extent::kNone;
-    if (part.cut == Cut::kColumns) part.cut = Cut::kWhole;
-  }
-  return bias;
-}
+constexpr Rule kRules[] = {
+    {kDecoder, kBeforeLayers, kVocabulary, {kVocabularySize, kHidden}, "embed_tokens.weight"},
 
-// Llama and what is built like it.
-std::vector<ParameterRule> DecoderRules(Need qkv_bias, QkNorm qk_norm) {
-  const ParameterRule qkv{
-      .parameter = "self_attn.qkv_proj.weight",
-      .parts = {
-          {"self_attn.q_proj.weight", Cut::kQueryHeads, Extent::kQueries, Extent::kHidden},
-          {"self_attn.k_proj.weight", Cut::kKvHeads, Extent::kKeys, Extent::kHidden},
-          {"self_attn.v_proj.weight", Cut::kKvHeads, Extent::kKeys, Extent::kHidden},
-      }};
-  const ParameterRule o{
-      .parameter = "self_attn.o_proj.weight",
-      .parts = {{"self_attn.o_proj.weight", Cut::kColumns, Extent::kHidden, Extent::kQueries}}};
-  const ParameterRule gate_up{
-      .parameter = "mlp.gate_up_proj.weight",
-      .parts = {{"mlp.gate_proj.weight", Cut::kRows, Extent::kInner, Extent::kHidden},
-                {"mlp.up_proj.weight", Cut::kRows, Extent::kInner, Extent::kHidden}}};
-  const ParameterRule down{
-      .parameter = "mlp.down_proj.weight",
-      .parts = {{"mlp.down_proj.weight", Cut::kColumns, Extent::kHidden, Extent::kInner}}};
+    {kSinks, kLayer, kQueryHeads, {kHeads}, "self_attn.sinks"},
+    {kGqa, kLayer, kQueryHeads, {kQueries, kHidden}, "self_attn.q_proj.weight"},
+    {kGqa, kLayer, kKvHeads, {kKeys, kHidden}, "self_attn.k_proj.weight"},
+    {kGqa, kLayer, kKvHeads, {kKeys, kHidden}, "self_attn.v_proj.weight"},
+    {kQkvBias, kLayer, kQueryHeads, {kQueries}, "self_attn.q_proj.bias"},
+    {kQkvBias, kLayer, kKvHeads, {kKeys}, "self_attn.k_proj.bias"},
+    {kQkvBias, kLayer, kKvHeads, {kKeys}, "self_attn.v_proj.bias"},
+    {kGqa, kLayer, kColumns, {kHidden, kQueries}, "self_attn.o_proj.weight"},
+    {kOtherBias, kLayer, kWhole, {kHidden}, "self_attn.o_proj.bias"},
+    {kGqa, kLayer, kWhole, {}, "self_attn.attn.q_scale", Rule::kVllmOnly},
+    {kGqa, kLayer, kWhole, {}, "self_attn.attn.k_scale", Rule::kVllmOnly},
+    {kGqa, kLayer, kWhole, {}, "self_attn.attn.v_scale", Rule::kVllmOnly},
+    {kGqa, kLayer, kWhole, {}, "self_attn.attn.prob_scale", Rule::kVllmOnly},
+    {kQkNorm, kLayer, kWhole, {kHeadDim}, "self_attn.q_norm.weight"},
+    {kQkNorm, kLayer, kWhole, {kHeadDim}, "self_attn.k_norm.weight"},
 
-  std::vector<ParameterRule> rules = {
-      {Where::kBeforeLayers,
-       "embed_tokens.weight",
-       {{"embed_tokens.weight", Cut::kVocabulary, Extent::kVocabulary, Extent::kHidden}}},
-      qkv,
-      BiasOf(qkv, "self_attn.qkv_proj.bias",
-             {"self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"}, qkv_bias),
-      o,
-      BiasOf(o, "self_attn.o_proj.bias", {"self_attn.o_proj.bias"}, Need::kWhenStored),
-  };
-  if (qk_norm == QkNorm::kYes) {
-    rules.push_back(Vector(Where::kLayer, "self_attn.q_norm.weight", Extent::kHeadDim));
-    rules.push_back(Vector(Where::kLayer, "self_attn.k_norm.weight", Extent::kHeadDim));
-  }
-  rules.insert(rules.end(),
-               {gate_up,
-                BiasOf(gate_up, "mlp.gate_up_proj.bias", {"mlp.gate_proj.bias", "mlp.up_proj.bias"},
-                       Need::kWhenStored),
-                down,
-                BiasOf(down, "mlp.down_proj.bias", {"mlp.down_proj.bias"}, Need::kWhenStored),
-                Vector(Where::kLayer, "input_layernorm.weight"),
-                Vector(Where::kLayer, "post_attention_layernorm.weight"),
-                Vector(Where::kAfterLayers, "norm.weight"),
-                {Where::kHead,
-                 kHeadName,
-                 {{kHeadName, Cut::kVocabulary, Extent::kVocabulary, Extent::kHidden}}}});
-  return rules;
-}
+    {kMlaLatentQuery, kLayer, kWhole, {kQueryLatent, kHidden}, "self_attn.q_a_proj.weight"},
+    {kMla, kLayer, kWhole, {kLatentAndRope, kHidden}, "self_attn.kv_a_proj_with_mqa.weight"},
+    {kMlaLatentQuery, kLayer, kWhole, {kQueryLatent}, "self_attn.q_a_layernorm.weight"},
+    {kMlaLatentQuery,
+     kLayer,
+     kQueryHeads,
+     {kLatentQueries, kQueryLatent},
+     "self_attn.q_b_proj.weight"},
+    {kMlaPlainQuery, kLayer, kQueryHeads, {kLatentQueries, kHidden}, "self_attn.q_proj.weight"},
+    {kMla, kLayer, kWhole, {kLatent}, "self_attn.kv_a_layernorm.weight"},
+    {kMla, kLayer, kQueryHeads, {kLatentKeys, kLatent}, "self_attn.kv_b_proj.weight"},
+    {kMla, kLayer, kColumns, {kHidden, kLatentValues}, "self_attn.o_proj.weight"},
+    {kMla, kLayer, kWhole, {}, "self_attn.attn_mqa.k_scale", Rule::kSglangOnly},
+    {kMla, kLayer, kWhole, {}, "self_attn.attn_mqa.v_scale", Rule::kSglangOnly},
+    {kMla, kLayer, kWhole, {}, "self_attn.attn_mha.k_scale", Rule::kSglangOnly},
+    {kMla, kLayer, kWhole, {}, "self_attn.attn_mha.v_scale", Rule::kSglangOnly},
 
-// Conv1D stores [inputs, outputs]; c_attn's outputs are q, then k, then v.
-std::vector<ParameterRule> Gpt2Rules() {
-  const auto weight = [](absl::string_view name, std::vector<PartRule> parts) {
-    for (PartRule& part : parts) part.tensor = name;
-    return ParameterRule{.parameter = name, .parts = std::move(parts), .stored_transposed = true};
-  };
-  const auto bias = [](const ParameterRule& of, absl::string_view name) {
-    return BiasOf(of, name, {name}, Need::kRequired);
-  };
-  const auto attention = [](int section) {
-    return PartRule{"",      Cut::kQueryHeads, Extent::kQueries, Extent::kHidden,
-                    section, /*sections=*/3};
-  };
-  const ParameterRule c_attn =
-      weight("attn.c_attn.weight", {attention(0), attention(1), attention(2)});
-  const ParameterRule attn_c_proj =
-      weight("attn.c_proj.weight", {{"", Cut::kColumns, Extent::kHidden, Extent::kQueries}});
-  const ParameterRule c_fc =
-      weight("mlp.c_fc.weight", {{"", Cut::kRows, Extent::kInner, Extent::kHidden}});
-  const ParameterRule mlp_c_proj =
-      weight("mlp.c_proj.weight", {{"", Cut::kColumns, Extent::kHidden, Extent::kInner}});
-  return {
-      {Where::kBeforeLayers,
-       "wte.weight",
-       {{"wte.weight", Cut::kVocabulary, Extent::kVocabulary, Extent::kHidden}}},
-      {Where::kBeforeLayers,
-       "wpe.weight",
-       {{"wpe.weight", Cut::kWhole, Extent::kPositions, Extent::kHidden}}},
-      Vector(Where::kLayer, "ln_1.weight"),
-      Vector(Where::kLayer, "ln_1.bias"),
-      c_attn,
-      bias(c_attn, "attn.c_attn.bias"),
-      attn_c_proj,
-      bias(attn_c_proj, "attn.c_proj.bias"),
-      Vector(Where::kLayer, "ln_2.weight"),
-      Vector(Where::kLayer, "ln_2.bias"),
-      c_fc,
-      bias(c_fc, "mlp.c_fc.bias"),
-      mlp_c_proj,
-      bias(mlp_c_proj, "mlp.c_proj.bias"),
-      Vector(Where::kAfterLayers, "ln_f.weight"),
-      Vector(Where::kAfterLayers, "ln_f.bias"),
-      {Where::kHead,
-       kHeadName,
-       {{kHeadName, Cut::kVocabulary, Extent::kVocabulary, Extent::kHidden}}},
-  };
-}
+    {kDenseMlp, kLayer, kRows, {kInner, kHidden}, "mlp.gate_proj.weight"},
+    {kDenseMlp, kLayer, kRows, {kInner, kHidden}, "mlp.up_proj.weight"},
+    {kDenseMlpBias, kLayer, kRows, {kInner}, "mlp.gate_proj.bias"},
+    {kDenseMlpBias, kLayer, kRows, {kInner}, "mlp.up_proj.bias"},
+    {kDenseMlp, kLayer, kColumns, {kHidden, kInner}, "mlp.down_proj.weight"},
+    {kDenseMlpBias, kLayer, kWhole, {kHidden}, "mlp.down_proj.bias"},
 
-std::vector<Family> MakeFamilies() {
-  const ConfigKeys decoder_keys{.hidden = "hidden_size",
-                                .inner = "intermediate_size",
-                                .layers = "num_hidden_layers",
-                                .heads = "num_attention_heads",
-                                .kv_heads = "num_key_value_heads",
-                                .head_dim = "head_dim"};
-  const auto decoder = [&](absl::string_view name, absl::string_view architecture, Need qkv_bias,
-                           QkNorm qk_norm) {
-    return Family{.name = name,
-                  .architectures = {architecture},
-                  .keys = decoder_keys,
-                  .prefix = "model.",
-                  .layer_infix = "layers.",
-                  .embedding = "embed_tokens.weight",
-                  .rules = DecoderRules(qkv_bias, qk_norm),
-                  .ignored = {".rotary_emb.inv_freq"}};
-  };
-  return {
-      decoder("llama", "LlamaForCausalLM", Need::kWhenStored, QkNorm::kNo),
-      decoder("qwen2", "Qwen2ForCausalLM", Need::kRequired, QkNorm::kNo),
-      decoder("qwen3", "Qwen3ForCausalLM", Need::kWhenStored, QkNorm::kYes),
-      Family{.name = "gpt2",
-             .architectures = {"GPT2LMHeadModel"},
-             .keys = {.hidden = "n_embd",
-                      .inner = "n_inner",
-                      .layers = "n_layer",
-                      .heads = "n_head",
-                      .positions = "n_positions",
-                      .tied_by_default = true},
-             .prefix = "transformer.",
-             .layer_infix = "h.",
-             .embedding = "wte.weight",
-             .rules = Gpt2Rules(),
-             .ignored = {".attn.bias", ".attn.masked_bias"}},
-  };
-}
+    {kRouter, kLayer, kWhole, {kExpertCount, kHidden}, "mlp.gate.weight", Rule::kKept},
+    {kRouterF32,
+     kLayer,
+     kWhole,
+     {kExpertCount, kHidden},
+     "mlp.gate.weight",
+     Rule::kKept | Rule::kHeldAsF32},
+    {kRouterBias, kLayer, kWhole, {kExpertCount}, "mlp.gate.e_score_correction_bias", Rule::kF32},
+    {kSharedExperts, kLayer, kRows, {kSharedInner, kHidden}, "mlp.shared_experts.gate_proj.weight"},
+    {kSharedExperts, kLayer, kRows, {kSharedInner, kHidden}, "mlp.shared_experts.up_proj.weight"},
+    {kSharedExperts,
+     kLayer,
+     kColumns,
+     {kHidden, kSharedInner},
+     "mlp.shared_experts.down_proj.weight"},
+    {kExperts, kExpert, kRows, {kExpertInner, kHidden}, "gate_proj.weight"},
+    {kExperts, kExpert, kRows, {kExpertInner, kHidden}, "up_proj.weight"},
+    {kExperts, kExpert, kColumns, {kHidden, kExpertInner}, "down_proj.weight"},
+
+    {kNamedRouter, kLayer, kWhole, {kExpertCount, kHidden}, "mlp.router.weight", Rule::kKept},
+    {kNamedRouter, kLayer, kWhole, {kExpertCount}, "mlp.router.bias"},
+    {kStackedExperts,
+     kLayer,
+     kRows,
+     {kExpertCount, kHidden, kTwiceExpertInner},
+     "mlp.experts.gate_up_proj",
+     kStackedTransposed},
+    {kStackedExperts,
+     kLayer,
+     kRows,
+     {kExpertCount, kTwiceExpertInner},
+     "mlp.experts.gate_up_proj_bias",
+     Rule::kStacked},
+    {kStackedExperts,
+     kLayer,
+     kColumns,
+     {kExpertCount, kExpertInner, kHidden},
+     "mlp.experts.down_proj",
+     kStackedTransposed},
+    {kStackedExperts,
+     kLayer,
+     kFirstRank,
+     {kExpertCount, kHidden},
+     "mlp.experts.down_proj_bias",
+     Rule::kStacked},
+    {kPackedExperts,
+     kLayer,
+     kRows,
+     {kExpertCount, kTwiceExpertInner, kHiddenBlocks, kBlockBytes},
+     "mlp.experts.gate_up_proj_blocks",
+     kStackedBytes},
+    {kPackedExperts,
+     kLayer,
+     kRows,
+     {kExpertCount, kTwiceExpertInner, kHiddenBlocks},
+     "mlp.experts.gate_up_proj_scales",
+     kStackedBytes},
+    {kPackedExperts,
+     kLayer,
+     kColumns,
+     {kExpertCount, kHidden, kInnerBlocks, kBlockBytes},
+     "mlp.experts.down_proj_blocks",
+     kStackedBytes},
+    {kPackedExperts,
+     kLayer,
+     kColumns,
+     {kExpertCount, kHidden, kInnerBlocks},
+     "mlp.experts.down_proj_scales",
+     kStackedBytes},
+    {kPackedExperts,
+     kLayer,
+     kRows,
+     {kExpertCount, kTwiceExpertInner},
+     "mlp.experts.gate_up_proj_bias",
+     Rule::kStacked},
+    {kPackedExperts,
+     kLayer,
+     kFirstRank,
+     {kExpertCount, kHidden},
+     "mlp.experts.down_proj_bias",
+     Rule::kStacked},
+
+    {kDecoder, kLayer, kWhole, {kHidden}, "input_layernorm.weight"},
+    {kDecoder, kLayer, kWhole, {kHidden}, "post_attention_layernorm.weight"},
+    {kDecoder, kAfterLayers, kWhole, {kHidden}, "norm.weight"},
+    {kDecoder, kHead, kVocabulary, {kVocabularySize, kHidden}, "lm_head.weight"},
+
+    // Conv1D stores [inputs, outputs]; c_attn's outputs are q, then k, then v.
+    {Block::kGpt2, kBeforeLayers, kVocabulary, {kVocabularySize, kHidden}, "wte.weight"},
+    {Block::kGpt2, kBeforeLayers, kWhole, {kPositions, kHidden}, "wpe.weight"},
+    {Block::kGpt2, kLayer, kWhole, {kHidden}, "ln_1.weight"},
+    {Block::kGpt2, kLayer, kWhole, {kHidden}, "ln_1.bias"},
+    {Block::kGpt2,
+     kLayer,
+     kQueryHeads,
+     {kHidden, kQueries},
+     "attn.c_attn.weight",
+     Rule::kTransposed,
+     /*sections=*/3},
+    {Block::kGpt2, kLayer, kQueryHeads, {kQueries}, "attn.c_attn.bias", Rule::kPlain, 3},
+    {Block::kGpt2, kLayer, kColumns, {kQueries, kHidden}, "attn.c_proj.weight", Rule::kTransposed},
+    {Block::kGpt2, kLayer, kWhole, {kHidden}, "attn.c_proj.bias"},
+    {Block::kGpt2, kLayer, kWhole, {kHidden}, "ln_2.weight"},
+    {Block::kGpt2, kLayer, kWhole, {kHidden}, "ln_2.bias"},
+    {Block::kGpt2, kLayer, kRows, {kHidden, kInner}, "mlp.c_fc.weight", Rule::kTransposed},
+    {Block::kGpt2, kLayer, kRows, {kInner}, "mlp.c_fc.bias"},
+    {Block::kGpt2, kLayer, kColumns, {kInner, kHidden}, "mlp.c_proj.weight", Rule::kTransposed},
+    {Block::kGpt2, kLayer, kWhole, {kHidden}, "mlp.c_proj.bias"},
+    {Block::kGpt2, kAfterLayers, kWhole, {kHidden}, "ln_f.weight"},
+    {Block::kGpt2, kAfterLayers, kWhole, {kHidden}, "ln_f.bias"},
+    {Block::kGpt2, kHead, kVocabulary, {kVocabularySize, kHidden}, "lm_head.weight"},
+};
+
+constexpr uint8_t kVllm = 1 << static_cast<int>(Engine::kVllm);
+constexpr uint8_t kSglang = 1 << static_cast<int>(Engine::kSglang);
+
+constexpr FusingRule kFusing[] = {
+    {kVllm | kSglang, kLayer, "qkv_proj", "q_proj k_proj v_proj"},
+    {kVllm | kSglang, kLayer, "gate_up_proj", "gate_proj up_proj"},
+    {kVllm, kLayer, "fused_qkv_a_proj", "q_a_proj kv_a_proj_with_mqa"},
+    {kSglang, kLayer, "fused_qkv_a_proj_with_mqa", "q_a_proj kv_a_proj_with_mqa"},
+
+    {kVllm, kExpert, "experts.routed_experts.w13_weight", "gate_proj.weight up_proj.weight"},
+    {kVllm, kExpert, "experts.routed_experts.w2_weight", "down_proj.weight"},
+    {kSglang, kExpert, "experts.w13_weight", "gate_proj.weight up_proj.weight"},
+    {kSglang, kExpert, "experts.w2_weight", "down_proj.weight"},
+
+    {kVllm, kLayer, "experts.routed_experts.w13_weight", "experts.gate_up_proj"},
+    {kVllm, kLayer, "experts.routed_experts.w13_bias", "experts.gate_up_proj_bias"},
+    {kVllm, kLayer, "experts.routed_experts.w2_weight", "experts.down_proj"},
+    {kVllm, kLayer, "experts.routed_experts.w2_bias", "experts.down_proj_bias"},
+    {kVllm, kLayer, "experts.routed_experts.w13_weight", "experts.gate_up_proj_blocks"},
+    {kVllm, kLayer, "experts.routed_experts.w13_weight_scale", "experts.gate_up_proj_scales"},
+    {kVllm, kLayer, "experts.routed_experts.w2_weight", "experts.down_proj_blocks"},
+    {kVllm, kLayer, "experts.routed_experts.w2_weight_scale", "experts.down_proj_scales"},
+    {kSglang, kLayer, "experts.w13_weight", "experts.gate_up_proj"},
+    {kSglang, kLayer, "experts.w13_weight_bias", "experts.gate_up_proj_bias"},
+    {kSglang, kLayer, "experts.w2_weight", "experts.down_proj"},
+    {kSglang, kLayer, "experts.w2_weight_bias", "experts.down_proj_bias"},
+    {kSglang, kLayer, "experts.w13_weight", "experts.gate_up_proj_blocks"},
+    {kSglang, kLayer, "experts.w13_weight_scale", "experts.gate_up_proj_scales"},
+    {kSglang, kLayer, "experts.w2_weight", "experts.down_proj_blocks"},
+    {kSglang, kLayer, "experts.w2_weight_scale", "experts.down_proj_scales"},
+};
+
+constexpr RenamingRule kRenaming[] = {
+    {Engine::kVllm, FamilyId::kGptOss, "self_attn.", "attn."},
+    {Engine::kVllm, FamilyId::kGptOss, "embed_tokens.", "embedding."},
+};
+
+constexpr OrderRule kOrder[] = {
+    {Engine::kSglang, Bit(FamilyId::kQwen3), "self_attn.qkv_proj", "self_attn.k_norm"},
+    {Engine::kSglang, Bit(FamilyId::kQwen3), "self_attn.o_proj", "self_attn.qkv_proj"},
+    {Engine::kSglang, Bit(FamilyId::kQwen3Moe), "mlp.gate.", "mlp.experts."},
+    {Engine::kSglang, Bit(FamilyId::kDeepseekV3), "self_attn.kv_a_layernorm", "self_attn.o_proj"},
+    {Engine::kSglang, Bit(FamilyId::kDeepseekV3) | Bit(FamilyId::kGlm4Moe), "mlp.shared_experts.",
+     "mlp.experts."},
+    {Engine::kSglang, Bit(FamilyId::kGptOss), "self_attn.sinks", "self_attn.qkv_proj"},
+    {Engine::kSglang, Bit(FamilyId::kGptOss), "mlp.router.", "mlp.experts."},
+    {Engine::kSglang, Bit(FamilyId::kGptOss), "mlp.experts.w2_weight", "mlp.experts.w13_"},
+};
+
+constexpr ConfigKeys kDecoderKeys{.hidden = "hidden_size",
+                                  .inner = "intermediate_size",
+                                  .layers = "num_hidden_layers",
+                                  .heads = "num_attention_heads",
+                                  .kv_heads = "num_key_value_heads",
+                                  .head_dim = "head_dim"};
+constexpr ConfigKeys kGpt2Keys{.hidden = "n_embd",
+                               .inner = "n_inner",
+                               .layers = "n_layer",
+                               .heads = "n_head",
+                               .positions = "n_positions",
+                               .tied_by_default = true};
+
+constexpr uint32_t kDense = Bit(kDecoder) | Bit(kGqa) | Bit(kQkvBias) | Bit(kOtherBias) |
+                            Bit(kDenseMlp) | Bit(kDenseMlpBias);
+
+constexpr Family kFamilies[] = {
+    {FamilyId::kLlama, "llama", "LlamaForCausalLM", kDense, &kDecoderKeys},
+    {FamilyId::kQwen2, "qwen2", "Qwen2ForCausalLM", kDense | Bit(kQkvBiasRequired), &kDecoderKeys},
+    {FamilyId::kQwen3, "qwen3", "Qwen3ForCausalLM", kDense | Bit(kQkNorm), &kDecoderKeys},
+    {FamilyId::kQwen3Moe, "qwen3-moe", "Qwen3MoeForCausalLM",
+     kDense | Bit(kQkNorm) | Bit(kRouter) | Bit(kExperts), &kDecoderKeys},
+    {FamilyId::kDeepseekV3, "deepseek-v3", "DeepseekV3ForCausalLM",
+     Bit(kDecoder) | Bit(kMla) | Bit(kDenseMlp) | Bit(kRouter) | Bit(kExperts), &kDecoderKeys},
+    {FamilyId::kGlm4Moe, "glm4-moe", "Glm4MoeForCausalLM",
+     Bit(kDecoder) | Bit(kGqa) | Bit(kQkvBias) | Bit(kDenseMlp) | Bit(kRouterF32) |
+         Bit(kRouterBias) | Bit(kExperts),
+     &kDecoderKeys},
+    {FamilyId::kGptOss, "gpt-oss", "GptOssForCausalLM",
+     Bit(kDecoder) | Bit(kGqa) | Bit(kQkvBias) | Bit(kOtherBias) | Bit(kQkvBiasRequired) |
+         Bit(kOtherBiasRequired) | Bit(kSinks) | Bit(kNamedRouter),
+     &kDecoderKeys},
+    {FamilyId::kGpt2, "gpt2", "GPT2LMHeadModel", Bit(Block::kGpt2), &kGpt2Keys},
+};
 
 }  // namespace
 
-const std::vector<Family>& Families() {
-  static const auto& families = *new std::vector<Family>(MakeFamilies());
-  return families;
+absl::string_view Name(Engine engine) { return engine == Engine::kVllm ? "vllm" : "sglang"; }
+
+int TensorRule::dimensions() const {
+  int count = 0;
+  while (count < 4 && shape[static_cast<size_t>(count)] != Extent::kNone) ++count;
+  return count;
+}
+
+int TensorRule::cut_axis() const {
+  const int first = Is(kStacked) ? 1 : 0;
+  const bool is_matrix = dimensions() - first >= 2;
+  const bool second = is_matrix && (cut == Cut::kColumns) != Is(kTransposed);
+  return first + (second ? 1 : 0);
+}
+
+absl::Span<const TensorRule> TensorRules() { return kRules; }
+absl::Span<const FusingRule> FusingRules() { return kFusing; }
+absl::Span<const RenamingRule> RenamingRules() { return kRenaming; }
+absl::Span<const OrderRule> OrderRules() { return kOrder; }
+absl::Span<const Family> Families() { return kFamilies; }
+
+bool Family::Ignores(absl::string_view tensor) const {
+  if (id != FamilyId::kGpt2) return absl::EndsWith(tensor, ".rotary_emb.inv_freq");
+  return absl::EndsWith(tensor, ".attn.bias") || absl::EndsWith(tensor, ".attn.masked_bias");
 }
 
 const Family* FamilyOfArchitecture(absl::string_view architecture) {
-  for (const Family& family : Families()) {
-    for (const absl::string_view name : family.architectures) {
-      if (name == architecture) return &family;
-    }
+  for (const Family& family : kFamilies) {
+    if (family.architecture == architecture) return &family;
   }
   return nullptr;
 }

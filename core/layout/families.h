@@ -1,27 +1,44 @@
-// The model families: which tensors each has, how they are cut, and which are fused.
+// The model families: which tensors each has, how tensor parallelism cuts them, and what each
+// engine calls and fuses.
 //
-// One table a family. README.md says how to add one.
+// Everything is data. README.md says how to add a family.
 #ifndef WAYBILL_CORE_LAYOUT_FAMILIES_H_
 #define WAYBILL_CORE_LAYOUT_FAMILIES_H_
 
+#include <array>
 #include <cstdint>
-#include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace waybill {
 
 // A number of the model's configuration that an axis of a tensor is as long as.
 enum class Extent : uint8_t {
-  kNone,  // No such axis: a vector.
+  kNone,  // No such axis.
   kHidden,
   kInner,
   kQueries,  // heads * head_dim
   kKeys,     // kv_heads * head_dim
   kHeadDim,
-  kVocabulary,
+  kHeads,
+  kVocabularySize,
   kPositions,
+  kExpertCount,
+  kExpertInner,
+  kTwiceExpertInner,
+  kSharedInner,    // The number of shared experts * kExpertInner.
+  kQueryLatent,    // MLA: q_lora_rank
+  kLatent,         // MLA: kv_lora_rank
+  kLatentAndRope,  // MLA: kv_lora_rank + qk_rope_head_dim
+  kLatentQueries,  // MLA: heads * (qk_nope_head_dim + qk_rope_head_dim)
+  kLatentKeys,     // MLA: heads * (qk_nope_head_dim + v_head_dim)
+  kLatentValues,   // MLA: heads * v_head_dim
+  kHiddenBlocks,   // MXFP4: hidden / 32
+  kInnerBlocks,    // MXFP4: kExpertInner / 32
+  kBlockBytes,     // MXFP4: 16 bytes hold a block of 32 elements.
 };
+inline constexpr size_t kExtentCount = 22;
 
 // How tensor parallelism divides a tensor. Rows are outputs, whichever way they are stored.
 enum class Cut : uint8_t {
@@ -32,33 +49,114 @@ enum class Cut : uint8_t {
   kKvHeads,     // The same; each head on several ranks where there are more ranks than heads.
   kVocabulary,  // Rows; workers pad them to a multiple of 64 first.
   kChunks,      // Axis 0 as torch.chunk cuts it: equal but for the last ones.
+  kFirstRank,   // The first rank has all of it, and the others have zeros.
 };
 
-enum class Where : uint8_t { kBeforeLayers, kLayer, kAfterLayers, kHead };
+// Where a tensor's name and its place in the engine's order belong.
+enum class Where : uint8_t { kBeforeLayers, kLayer, kExpert, kAfterLayers, kHead };
 
-enum class Need : uint8_t {
-  kRequired,
-  kWhenStored,  // A bias that some models of the family have.
+// A group of rules that a family has or has not, depending on config.json too.
+enum class Block : uint8_t {
+  kDecoder,  // Embedding, norms and head.
+  kGqa,      // Attention with query, key and value heads.
+  kQkvBias,
+  kOtherBias,
+  kQkNorm,
+  kSinks,  // gpt-oss: one number for each head.
+  kMla,    // Multi-head latent attention.
+  kMlaLatentQuery,
+  kMlaPlainQuery,
+  kDenseMlp,  // Of the layers without experts.
+  kDenseMlpBias,
+  kRouter,     // Of the layers with experts, as the following.
+  kRouterF32,  // The same, which engines hold in F32.
+  kRouterBias,
+  kSharedExperts,
+  kExperts,
+  kNamedRouter,     // gpt-oss.
+  kStackedExperts,  // gpt-oss in BF16: all experts in one tensor.
+  kPackedExperts,   // gpt-oss: the same, as blocks of MXFP4 and their scales.
+  kGpt2,
+  kQkvBiasRequired,  // Marks without rules: the biases are there in every checkpoint.
+  kOtherBiasRequired,
+};
+constexpr uint32_t Bit(Block block) { return uint32_t{1} << static_cast<uint32_t>(block); }
+
+enum class FamilyId : uint8_t {
+  kLlama,
+  kQwen2,
+  kQwen3,
+  kQwen3Moe,
+  kDeepseekV3,
+  kGlm4Moe,
+  kGptOss,
+  kGpt2
+};
+constexpr uint16_t Bit(FamilyId id) { return static_cast<uint16_t>(1 << static_cast<int>(id)); }
+
+enum class Engine : uint8_t { kVllm, kSglang };
+absl::string_view Name(Engine engine);
+
+// One tensor of the checkpoint, in each scope that has it.
+struct TensorRule {
+  // Where the type of the elements is not that of the model.
+  enum Mark : uint8_t {
+    kPlain = 0,
+    kTransposed = 1,  // The checkpoint has [inputs, outputs], as Conv1D does.
+    kStacked = 2,     // Axis 0 counts experts.
+    kF32 = 4,         // Stored as F32.
+    kHeldAsF32 = 8,   // Engines hold it as F32.
+    kBytes = 16,      // Stored as U8: packed elements or their scales, which only move verbatim.
+    kKept = 32,       // Never quantised, though it is a matrix.
+    kVllmOnly = 64,   // No tensor: a number that this engine alone has when it serves FP8.
+    kSglangOnly = 128,
+  };
+
+  Block block;
+  Where where;
+  Cut cut;
+  std::array<Extent, 4> shape;
+  char name[36];  // Below the layer's name or the expert's.
+  uint8_t marks = kPlain;
+  uint8_t sections = 1;  // The rows are so many equal parts, each of which is cut.
+
+  bool Is(Mark mark) const { return (marks & mark) != 0; }
+  bool engine_only() const { return (marks & (kVllmOnly | kSglangOnly)) != 0; }
+  int dimensions() const;
+  // The axis that the cut divides: of the rows or of the columns, as the checkpoint has them.
+  int cut_axis() const;
 };
 
-struct PartRule {
-  absl::string_view tensor;  // Below the layer's name.
-  Cut cut = Cut::kWhole;
-  Extent rows = Extent::kHidden;
-  Extent columns = Extent::kNone;
-  // The part is section `section` of `sections` equal ones of the tensor's rows.
-  int section = 0;
-  int sections = 1;
-};
+// All rules of all families, in vLLM's order within each scope.
+absl::Span<const TensorRule> TensorRules();
 
-// One parameter of a worker, from one tensor of the checkpoint or several, in this order.
-struct ParameterRule {
-  Where where = Where::kLayer;
-  absl::string_view parameter;
-  std::vector<PartRule> parts;
-  Need need = Need::kRequired;
-  bool stored_transposed = false;  // The checkpoint has [inputs, outputs], as Conv1D does.
+// A parameter in which an engine fuses tensors whose names end alike: "q_proj" + ".weight" and so
+// on become "qkv_proj.weight". With one part it is a renaming.
+struct FusingRule {
+  uint8_t engines;  // 1 << Engine.
+  Where where;      // kExpert: parts of each expert, stacked over the rank's experts.
+  char parameter[40];
+  char parts[32];  // Separated by spaces; between the dots of a tensor's name.
 };
+absl::Span<const FusingRule> FusingRules();
+
+// Engines call modules of a family differently.
+struct RenamingRule {
+  Engine engine;
+  FamilyId family;
+  char from[14];
+  char to[12];
+};
+absl::Span<const RenamingRule> RenamingRules();
+
+// In an engine, what begins with `moved` comes after what begins with `after`.
+struct OrderRule {
+  Engine engine;
+  uint16_t families;  // Bits of FamilyId.
+  char moved[32];
+  char after[32];
+};
+absl::Span<const OrderRule> OrderRules();
 
 // How config.json calls the numbers; empty: derived as ParseModelConfig() says.
 struct ConfigKeys {
@@ -73,19 +171,31 @@ struct ConfigKeys {
 };
 
 struct Family {
-  absl::string_view name;
-  std::vector<absl::string_view> architectures;
-  ConfigKeys keys;
-  absl::string_view prefix;  // "model.": of all names but the head's; some checkpoints omit it.
-  absl::string_view layer_infix;  // "layers.": followed by the layer's number and a dot.
-  absl::string_view embedding;    // The tensor that a tied head names again.
-  std::vector<ParameterRule> rules;
-  std::vector<absl::string_view> ignored;  // Ends of names of what is stored but is no weight.
+  FamilyId id;
+  char name[12];
+  char architecture[22];
+  uint32_t blocks;  // Bits of Block; ParseModelConfig() adds those that depend on config.json.
+  const ConfigKeys* keys;
+
+  // "model.": of all names but the head's; some checkpoints omit it.
+  absl::string_view prefix() const { return id == FamilyId::kGpt2 ? "transformer." : "model."; }
+  // Followed by the layer's number and a dot.
+  absl::string_view layer_infix() const { return id == FamilyId::kGpt2 ? "h." : "layers."; }
+  // The tensor that a tied head names again.
+  absl::string_view embedding() const {
+    return id == FamilyId::kGpt2 ? "wte.weight" : "embed_tokens.weight";
+  }
+  bool has_experts() const {
+    return id != FamilyId::kLlama && id != FamilyId::kQwen2 && id != FamilyId::kQwen3 &&
+           id != FamilyId::kGpt2;
+  }
+  // The name ends like that of a tensor which is stored but is no weight.
+  bool Ignores(absl::string_view name) const;
 };
 
 inline constexpr absl::string_view kHeadName = "lm_head.weight";
 
-const std::vector<Family>& Families();
+absl::Span<const Family> Families();
 
 // Returns null if there is none.
 const Family* FamilyOfArchitecture(absl::string_view architecture);

@@ -38,6 +38,14 @@ absl::StatusOr<int64_t> Number(const json& config, absl::string_view key, int64_
   return found->get<int64_t>();
 }
 
+// As Number(), and 0 is allowed.
+absl::StatusOr<int64_t> Count(const json& config, absl::string_view key, int64_t fallback) {
+  const auto found = config.find(std::string(key));
+  if (found != config.end() && *found == json(0)) return 0;
+  if (found == config.end() || found->is_null()) return fallback;
+  return Number(config, key, 1);
+}
+
 absl::StatusOr<bool> Flag(const json& config, absl::string_view key, bool fallback) {
   const auto found = config.find(std::string(key));
   if (found == config.end() || found->is_null()) return fallback;
@@ -131,7 +139,133 @@ absl::StatusOr<Quantisation> ReadQuantisation(const json& config,
   return q;
 }
 
+int64_t& At(ModelConfig& config, Extent extent) {
+  return config.extents[static_cast<size_t>(extent)];
+}
+
+// What all families have.
+absl::Status ReadDecoder(const json& config, ModelConfig& result) {
+  const ConfigKeys& keys = *result.family->keys;
+  WAYBILL_ASSIGN_OR_RETURN(const int64_t hidden, Number(config, keys.hidden, 0));
+  WAYBILL_ASSIGN_OR_RETURN(const int64_t heads, Number(config, keys.heads, 0));
+  WAYBILL_ASSIGN_OR_RETURN(result.layers, Number(config, keys.layers, 0));
+  WAYBILL_ASSIGN_OR_RETURN(result.kv_heads, Number(config, keys.kv_heads, heads));
+  WAYBILL_ASSIGN_OR_RETURN(At(result, Extent::kInner), Number(config, keys.inner, 4 * hidden));
+  const int64_t head_dim = hidden % heads == 0 ? hidden / heads : 0;
+  if (result.has(Block::kGqa) || result.has(Block::kGpt2)) {
+    WAYBILL_ASSIGN_OR_RETURN(At(result, Extent::kHeadDim), Number(config, keys.head_dim, head_dim));
+  }
+  WAYBILL_ASSIGN_OR_RETURN(At(result, Extent::kVocabularySize), Number(config, "vocab_size", 0));
+  if (!keys.positions.empty()) {
+    WAYBILL_ASSIGN_OR_RETURN(At(result, Extent::kPositions), Number(config, keys.positions, 0));
+  }
+  WAYBILL_ASSIGN_OR_RETURN(result.tied_head,
+                           Flag(config, "tie_word_embeddings", keys.tied_by_default));
+  WAYBILL_ASSIGN_OR_RETURN(result.draft_layers, Count(config, "num_nextn_predict_layers", 0));
+  At(result, Extent::kHidden) = hidden;
+  At(result, Extent::kHeads) = heads;
+  At(result, Extent::kQueries) = heads * result.extent(Extent::kHeadDim);
+  At(result, Extent::kKeys) = result.kv_heads * result.extent(Extent::kHeadDim);
+  WAYBILL_ASSIGN_OR_RETURN(const bool biases, Flag(config, "attention_bias", false));
+  WAYBILL_ASSIGN_OR_RETURN(const bool norms, Flag(config, "use_qk_norm", false));
+  if (result.family->id == FamilyId::kGlm4Moe) {
+    if (biases) result.blocks |= Bit(Block::kQkvBiasRequired);
+    if (norms) result.blocks |= Bit(Block::kQkNorm);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadLatentAttention(const json& config, ModelConfig& result) {
+  WAYBILL_ASSIGN_OR_RETURN(const int64_t query, Count(config, "q_lora_rank", 0));
+  WAYBILL_ASSIGN_OR_RETURN(const int64_t latent, Number(config, "kv_lora_rank", 0));
+  WAYBILL_ASSIGN_OR_RETURN(const int64_t plain, Number(config, "qk_nope_head_dim", 0));
+  WAYBILL_ASSIGN_OR_RETURN(const int64_t rope, Number(config, "qk_rope_head_dim", 0));
+  WAYBILL_ASSIGN_OR_RETURN(const int64_t values, Number(config, "v_head_dim", 0));
+  const int64_t heads = result.extent(Extent::kHeads);
+  At(result, Extent::kQueryLatent) = query;
+  At(result, Extent::kLatent) = latent;
+  At(result, Extent::kLatentAndRope) = latent + rope;
+  At(result, Extent::kLatentQueries) = heads * (plain + rope);
+  At(result, Extent::kLatentKeys) = heads * (plain + values);
+  At(result, Extent::kLatentValues) = heads * values;
+  result.blocks |= Bit(query > 0 ? Block::kMlaLatentQuery : Block::kMlaPlainQuery);
+  return absl::OkStatus();
+}
+
+absl::Status ReadExperts(const json& config, ModelConfig& result) {
+  const FamilyId id = result.family->id;
+  const bool is_qwen = id == FamilyId::kQwen3Moe;
+  const bool is_gpt_oss = id == FamilyId::kGptOss;
+  WAYBILL_ASSIGN_OR_RETURN(
+      const int64_t experts,
+      Number(config,
+             is_qwen ? "num_experts" : (is_gpt_oss ? "num_local_experts" : "n_routed_experts"), 0));
+  WAYBILL_ASSIGN_OR_RETURN(
+      const int64_t inner,
+      Number(config, is_gpt_oss ? "intermediate_size" : "moe_intermediate_size", 0));
+  At(result, Extent::kExpertCount) = experts;
+  At(result, Extent::kExpertInner) = inner;
+  At(result, Extent::kTwiceExpertInner) = 2 * inner;
+  if (is_gpt_oss) {
+    const json quantised = config.value("quantization_config", json::object());
+    const bool packed = quantised.is_object() && quantised.value("quant_method", json()) == "mxfp4";
+    result.blocks |= Bit(packed ? Block::kPackedExperts : Block::kStackedExperts);
+    At(result, Extent::kHiddenBlocks) = result.extent(Extent::kHidden) / 32;
+    At(result, Extent::kInnerBlocks) = inner / 32;
+    At(result, Extent::kBlockBytes) = 16;
+    return absl::OkStatus();
+  }
+  if (is_qwen) {
+    result.sparse_offset = 1;
+    WAYBILL_ASSIGN_OR_RETURN(result.sparse_step, Number(config, "decoder_sparse_step", 1));
+    const json dense = config.value("mlp_only_layers", json());
+    if (dense.is_null()) return absl::OkStatus();
+    if (!dense.is_array()) return Invalid("mlp_only_layers", "is no list");
+    for (const json& layer : dense) {
+      if (!layer.is_number_unsigned()) {
+        return Invalid("mlp_only_layers",
+                       absl::StrCat("has ", ShortText(layer), ", which is no layer's number"));
+      }
+      result.dense_layers.push_back(layer.get<int64_t>());
+    }
+    std::sort(result.dense_layers.begin(), result.dense_layers.end());
+    return absl::OkStatus();
+  }
+  WAYBILL_ASSIGN_OR_RETURN(const int64_t shared, Count(config, "n_shared_experts", 0));
+  At(result, Extent::kSharedInner) = shared * inner;
+  if (shared > 0) result.blocks |= Bit(Block::kSharedExperts);
+  if (config.value("topk_method", json()) == "noaux_tc") result.blocks |= Bit(Block::kRouterBias);
+  WAYBILL_ASSIGN_OR_RETURN(result.first_sparse, Count(config, "first_k_dense_replace", 0));
+  WAYBILL_ASSIGN_OR_RETURN(result.sparse_step, Number(config, "moe_layer_freq", 1));
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+bool ModelConfig::IsSparse(int64_t layer) const {
+  return experts() > 0 && layer >= first_sparse && (layer + sparse_offset) % sparse_step == 0 &&
+         !std::binary_search(dense_layers.begin(), dense_layers.end(), layer);
+}
+
+bool ModelConfig::HasInLayer(const TensorRule& rule, int64_t layer) const {
+  if (!has(rule.block)) return false;
+  if (rule.block == Block::kDenseMlp || rule.block == Block::kDenseMlpBias) return !IsSparse(layer);
+  if (rule.block >= Block::kRouter && rule.block <= Block::kPackedExperts) return IsSparse(layer);
+  return true;
+}
+
+bool ModelConfig::IsOptional(const TensorRule& rule) const {
+  switch (rule.block) {
+    case Block::kQkvBias:
+      return !has(Block::kQkvBiasRequired);
+    case Block::kOtherBias:
+      return !has(Block::kOtherBiasRequired);
+    case Block::kDenseMlpBias:
+      return true;
+    default:
+      return false;
+  }
+}
 
 ModelConfig ModelConfig::Generic(absl::string_view reason) {
   ModelConfig config;
@@ -153,29 +287,22 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view config_json) {
   const Family* family = FamilyOfArchitecture(architecture);
   if (family == nullptr) {
     return ModelConfig::Generic(
-        absl::StrCat("architecture \"", architecture, "\" is of no family that is known"));
+        absl::StrCat("architecture \"", architecture, "\" is not one of ",
+                     absl::StrJoin(Families(), ", ", [](std::string* out, const Family& known) {
+                       out->append(known.architecture);
+                     })));
   }
 
   ModelConfig result;
   result.family = family;
-  const ConfigKeys& keys = family->keys;
-  WAYBILL_ASSIGN_OR_RETURN(result.hidden, Number(config, keys.hidden, 0));
-  WAYBILL_ASSIGN_OR_RETURN(result.inner, Number(config, keys.inner, 4 * result.hidden));
-  WAYBILL_ASSIGN_OR_RETURN(result.layers, Number(config, keys.layers, 0));
-  WAYBILL_ASSIGN_OR_RETURN(result.heads, Number(config, keys.heads, 0));
-  WAYBILL_ASSIGN_OR_RETURN(result.kv_heads, Number(config, keys.kv_heads, result.heads));
-  WAYBILL_ASSIGN_OR_RETURN(
-      result.head_dim,
-      Number(config, keys.head_dim,
-             result.hidden % result.heads == 0 ? result.hidden / result.heads : 0));
-  WAYBILL_ASSIGN_OR_RETURN(result.vocabulary, Number(config, "vocab_size", 0));
-  if (!keys.positions.empty()) {
-    WAYBILL_ASSIGN_OR_RETURN(result.positions, Number(config, keys.positions, 0));
-  }
-  WAYBILL_ASSIGN_OR_RETURN(result.tied_head,
-                           Flag(config, "tie_word_embeddings", keys.tied_by_default));
+  result.blocks = family->blocks;
+  WAYBILL_RETURN_IF_ERROR(ReadDecoder(config, result));
+  if (result.has(Block::kMla)) WAYBILL_RETURN_IF_ERROR(ReadLatentAttention(config, result));
+  if (family->has_experts()) WAYBILL_RETURN_IF_ERROR(ReadExperts(config, result));
   const auto quantised = config.find("quantization_config");
   if (quantised == config.end() || quantised->is_null()) return result;
+  // What is packed stays packed: it moves as bytes, and nothing else is quantised.
+  if (result.has(Block::kPackedExperts)) return result;
   const absl::StatusOr<Quantisation> q = ReadQuantisation(*quantised, result.not_quantised);
   // What is not understood is said when somebody wants to serve by it: trainers do not.
   if (q.ok()) {

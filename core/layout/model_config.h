@@ -2,6 +2,7 @@
 #ifndef WAYBILL_CORE_LAYOUT_MODEL_CONFIG_H_
 #define WAYBILL_CORE_LAYOUT_MODEL_CONFIG_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -19,15 +20,19 @@ struct ModelConfig {
   const Family* family = nullptr;
   std::string generic_reason;  // Why the model is generic.
 
-  int64_t hidden = 0;
-  int64_t inner = 0;
+  uint32_t blocks = 0;  // Bits of Block: what the model is made of.
+  std::array<int64_t, kExtentCount> extents{};
   int64_t layers = 0;
-  int64_t heads = 0;
+  int64_t draft_layers = 0;  // Layers behind the others that predict further tokens. Not served.
   int64_t kv_heads = 0;
-  int64_t head_dim = 0;
-  int64_t vocabulary = 0;
-  int64_t positions = 0;  // 0 if positions are not learnt.
   bool tied_head = false;
+
+  // Which layers have experts. Layer l has them if l >= first_sparse, (l + sparse_offset) is a
+  // multiple of sparse_step, and l is not one of dense_layers.
+  int64_t first_sparse = 0;
+  int64_t sparse_step = 1;
+  int64_t sparse_offset = 0;
+  std::vector<int64_t> dense_layers;  // Sorted.
 
   // From quantization_config: how the model is served, and which modules are not quantised.
   std::optional<Quantisation> quantisation;
@@ -35,12 +40,24 @@ struct ModelConfig {
   // Why quantization_config is not understood. Empty if it is, or if there is none.
   std::string quantisation_problem;
 
+  int64_t extent(Extent e) const { return extents[static_cast<size_t>(e)]; }
+  int64_t experts() const {
+    return extent(Extent::kExpertCount);
+  }  // Of a layer; 0 if there are none.
+  bool has(Block block) const { return (blocks & Bit(block)) != 0; }
+  bool IsSparse(int64_t layer) const;
+  // A layer has what the rule describes.
+  bool HasInLayer(const TensorRule& rule, int64_t layer) const;
+  // The rule's tensor may be missing.
+  bool IsOptional(const TensorRule& rule) const;
+
   absl::string_view family_name() const { return family == nullptr ? "generic" : family->name; }
 
   static ModelConfig Generic(absl::string_view reason);
 };
 
-// An architecture without a family of ours is generic, and the reason says so. kInvalidArgument:
+// An architecture without a family of ours is generic, and the reason says which there are.
+// kInvalidArgument:
 // not JSON, or a number that its family needs is missing or not one; names the key.
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view config_json);
 

@@ -1,4 +1,4 @@
-// A family's table met with a checkpoint's tensors: what trainers and workers then cut.
+// A family's rules applied to a checkpoint's tensors: what trainers and workers then cut.
 #ifndef WAYBILL_CORE_LAYOUT_PARAMETERS_H_
 #define WAYBILL_CORE_LAYOUT_PARAMETERS_H_
 
@@ -11,59 +11,78 @@
 #include "core/layout/checkpoint_tensor.h"
 #include "core/layout/families.h"
 #include "core/layout/model_config.h"
+#include "core/layout/sharding.h"
 #include "core/tensor/box.h"
 #include "core/tensor/dtype.h"
 
 namespace waybill {
 
-struct ParameterPart {
-  const CheckpointTensor* tensor = nullptr;
-  Box box;  // All of the tensor, or a section of it, in the checkpoint's axes.
-  Cut cut = Cut::kWhole;
-  int cut_axis = 0;        // An axis of the checkpoint's tensor; unused for kWhole.
-  int64_t head_count = 0;  // Used by cuts along heads.
+struct ModelTensor {
+  const CheckpointTensor* tensor = nullptr;  // Null for a rule of an engine's own number.
+  const TensorRule* rule = nullptr;
+  int64_t layer = -1;   // -1 outside the layers.
+  int64_t expert = -1;  // -1 if the tensor is not one of a single expert.
 };
 
-struct ModelParameter {
-  std::string name;  // The worker's.
-  Where where = Where::kLayer;
-  int64_t layer = 0;        // For Where::kLayer.
-  bool transposed = false;  // The worker has the axes in the other order.
-  std::vector<ParameterPart> parts;
-};
-
-// Returns the parameters in the engine's order, without a tied head. In a generic model each tensor
-// is a parameter. The parts point into `tensors`.
+// Returns the tensors in the order of the rules, layer by layer and expert by expert, without a
+// tied head. The tensors of a generic model have rules that cut rows. The result points into
+// `tensors`.
+//
+// Finding is the slow part of making a manifest: find once, and cut for all ranks.
 //
 // kInvalidArgument: a tensor is missing, has another shape than the configuration says, or is none
 // that the family knows.
-absl::StatusOr<std::vector<ModelParameter>> FindParameters(
-    absl::Span<const CheckpointTensor> tensors, const ModelConfig& config);
+absl::StatusOr<std::vector<ModelTensor>> FindTensors(absl::Span<const CheckpointTensor> tensors,
+                                                     const ModelConfig& config);
 
-// The same rules without a checkpoint: what a model of that configuration has to hold. Without data
-// and without what is optional; nothing for a generic model.
+// The same rules without a checkpoint: what a model of that configuration has to hold, with floats
+// of type `dtype`. Without data and without what is optional; nothing for a generic model.
 std::vector<CheckpointTensor> RequiredTensors(const ModelConfig& config, Dtype dtype);
 
-enum class VocabularyRows : uint8_t {
-  kPadded,   // Workers: to a multiple of 64, then equal parts.
-  kChunked,  // Trainers: as torch.chunk does.
+// A parameter of a worker.
+struct ModelParameter {
+  std::string name;
+  const TensorRule* rule = nullptr;  // The first part's.
+  int64_t layer = -1;
+  // In the parameter's order. Of a parameter that stacks experts: each expert's parts in turn, so
+  // all experts of the model. Empty for an engine's own number.
+  std::vector<const ModelTensor*> parts;
 };
 
-// The range of the cut axis, counted from the begin of the part's box, that one of `tp` ranks has.
+// Returns the parameters in the engine's order. They point into `tensors`.
+//
+// kInvalidArgument: a tensor is missing that the engine fuses with one that is there.
+absl::StatusOr<std::vector<ModelParameter>> FindParameters(absl::Span<const ModelTensor> tensors,
+                                                           const ModelConfig& config,
+                                                           Engine engine);
+
+enum class VocabularyRows : uint8_t {
+  kPadded,    // Workers: to a multiple of 64, then equal parts.
+  kChunked,   // FSDP: as torch.chunk does.
+  kMegatron,  // To a multiple of 128 * tp, then equal parts.
+};
+
+// The range of the cut axis that a share has, counted within a section of the tensor.
 struct CutRange {
   int64_t begin = 0;
   int64_t end = 0;
-  int64_t padding = 0;  // The number of rows behind `end` that no element fills.
+  int64_t padding = 0;  // The number of indices behind `end` that no element fills.
 
   int64_t extent() const { return end - begin; }
 };
 
-// kInvalidArgument: `tp` does not divide what it has to; names the tensor and both numbers.
-absl::StatusOr<CutRange> CutPart(const ParameterPart& part, uint32_t tp, uint32_t tp_rank,
-                                 VocabularyRows vocabulary_rows);
+// kInvalidArgument: the share's count does not divide what it has to. Names the tensor and both
+// numbers, and says what would be accepted; `word` is how a sharding calls the count.
+absl::StatusOr<CutRange> CutTensor(const ModelTensor& tensor, const ModelConfig& config,
+                                   Share share, VocabularyRows vocabulary_rows,
+                                   absl::string_view word);
+
+// The experts that a share of the model has. kInvalidArgument: the count does not divide them, and
+// `uneven` is false; says what would be accepted.
+absl::StatusOr<ExpertRange> CutExperts(const ModelConfig& config, Share share, bool uneven);
 
 // Part `index` of `count` of [0, extent) as torch.chunk cuts it.
-CutRange TorchChunk(int64_t extent, uint32_t count, uint32_t index);
+CutRange TorchChunk(int64_t extent, Share share);
 
 }  // namespace waybill
 

@@ -118,7 +118,7 @@ absl::Status WriteText(const std::string& path, absl::string_view text, Durabili
 }
 
 std::string HeaderOf(absl::Span<const CheckpointTensor> tensors) {
-  auto header = nlohmann::ordered_json::object();
+  auto header = nlohmann::json::object();
   uint64_t at = 0;
   for (const CheckpointTensor& tensor : tensors) {
     const uint64_t end = at + NeededBytes(tensor);
@@ -128,7 +128,7 @@ std::string HeaderOf(absl::Span<const CheckpointTensor> tensors) {
     at = end;
   }
   // Bytes that are no UTF-8 cannot be in a header.
-  std::string text = header.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   text.resize((text.size() + 7) / 8 * 8, ' ');
   return text;
 }
@@ -211,7 +211,7 @@ absl::Status WriteCheckpoint(const std::string& directory, absl::string_view con
     begin = end;
   }
 
-  auto weight_map = nlohmann::ordered_json::object();
+  auto weight_map = nlohmann::json::object();
   for (size_t i = 0; i < files.size(); ++i) {
     const std::string name =
         files.size() == 1 ? "model.safetensors"
@@ -221,12 +221,11 @@ absl::Status WriteCheckpoint(const std::string& directory, absl::string_view con
         WriteSafetensors(absl::StrCat(directory, "/", name), files[i], durability, bytes));
   }
   if (files.size() > 1) {
-    const nlohmann::ordered_json index = {{"metadata", {{"total_size", total_bytes}}},
-                                          {"weight_map", weight_map}};
+    const nlohmann::json index = {{"metadata", {{"total_size", total_bytes}}},
+                                  {"weight_map", weight_map}};
     WAYBILL_RETURN_IF_ERROR(WriteText(
         absl::StrCat(directory, "/model.safetensors.index.json"),
-        index.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n",
-        durability));
+        index.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n", durability));
   }
   if (config_json.empty()) return absl::OkStatus();
   return WriteText(absl::StrCat(directory, "/config.json"), config_json, durability);

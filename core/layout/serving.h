@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "core/layout/model_config.h"
 #include "core/layout/parameters.h"
+#include "core/layout/sharding.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/quantisation.h"
 
@@ -30,15 +31,17 @@ struct Serving {
 absl::StatusOr<Serving> ParseServing(absl::string_view format, absl::string_view dtype,
                                      const ModelConfig& config);
 
-// How a parameter is quantised for `tp` ranks; nothing where it is not. Where the ranks' cuts lie
-// within blocks, or parts are fused within them, scales are stored finer, as vLLM does: the grid of
-// a rank's parameter begins at its first row.
+// How a parameter is quantised; nothing where it is not. Where the ranks' cuts lie within blocks,
+// or parts are fused within them, scales are stored finer, as vLLM does: the grid of a rank's
+// parameter begins at its first row. Whether experts are converted is asked of a layer's first
+// expert.
 //
 // kInvalidArgument: a parameter that is transposed; cuts that no grid of scales fits; a fused
 // parameter of which only a part is to be converted.
 absl::StatusOr<std::optional<Quantisation>> QuantisationOf(const ModelParameter& parameter,
                                                            const Serving& serving,
-                                                           const ModelConfig& config, uint32_t tp);
+                                                           const ModelConfig& config,
+                                                           const WorkerSharding& sharding);
 
 // "model.layers.0.mlp.down_proj.weight_scale_inv" of "model.layers.0.mlp.down_proj.weight", as
 // engines call it: blocks' scales are "inverse" by name only.

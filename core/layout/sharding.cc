@@ -1,9 +1,12 @@
 #include "core/layout/sharding.h"
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/types/span.h"
 #include "core/base/status.h"
@@ -13,17 +16,46 @@ namespace {
 
 constexpr uint64_t kMaxWorld = 65536;
 
+// One word of a text: a number, a choice between names, or a list of numbers.
 struct Field {
   absl::string_view name;
-  uint32_t* value;
+  uint32_t* number = nullptr;
+  bool counts = true;                              // The number multiplies the ranks.
+  absl::Span<const absl::string_view> names = {};  // Of `number`, if it is a choice.
+  std::vector<uint32_t>* list = nullptr;
 };
 
-absl::Status ParseFields(absl::string_view text, absl::Span<const Field> fields) {
-  const auto invalid = [&](absl::string_view problem) {
-    return absl::InvalidArgumentError(absl::StrCat("sharding \"", text, "\": ", problem));
-  };
+constexpr absl::string_view kFrameworks[] = {"fsdp2", "fsdp1", "megatron"};
+constexpr absl::string_view kEngines[] = {"vllm", "sglang"};
+constexpr absl::string_view kQkvs[] = {"interleaved", "fused", "split"};
+constexpr absl::string_view kExpertDeals[] = {"even", "uneven"};
+
+absl::Status ReadNumber(const Field& field, absl::string_view text, uint32_t& value) {
+  if (absl::SimpleAtoi(text, &value) && value > 0 && value <= kMaxWorld) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      field.name, " is \"", text, "\", allowed are whole numbers from 1 to ", kMaxWorld));
+}
+
+absl::Status ReadField(const Field& field, absl::string_view text) {
+  if (field.list != nullptr) {
+    for (const absl::string_view item : absl::StrSplit(text, '+')) {
+      WAYBILL_RETURN_IF_ERROR(ReadNumber(field, item, field.list->emplace_back()));
+    }
+    return absl::OkStatus();
+  }
+  if (field.names.empty()) return ReadNumber(field, text, *field.number);
+  const auto found = std::find(field.names.begin(), field.names.end(), text);
+  if (found == field.names.end()) {
+    return absl::InvalidArgumentError(absl::StrCat(field.name, " is \"", text, "\", allowed are ",
+                                                   absl::StrJoin(field.names, ", ")));
+  }
+  *field.number = static_cast<uint32_t>(found - field.names.begin());
+  return absl::OkStatus();
+}
+
+// `seen` has one bit for each field that the text names.
+absl::Status ParseFields(absl::string_view text, absl::Span<const Field> fields, uint64_t& seen) {
   if (text.empty() || text == "whole") return absl::OkStatus();
-  uint64_t seen = 0;
   uint64_t world = 1;
   for (const absl::string_view item : absl::StrSplit(text, ',')) {
     std::pair<absl::string_view, absl::string_view> pair =
@@ -32,58 +64,269 @@ absl::Status ParseFields(absl::string_view text, absl::Span<const Field> fields)
     if (uint32_t number; item == text && absl::SimpleAtoi(text, &number)) {
       pair = {fields[0].name, text};
     }
-    size_t at = 0;
-    while (at < fields.size() && fields[at].name != pair.first) ++at;
-    if (at == fields.size()) {
-      std::string known;
-      for (const Field& field : fields)
-        absl::StrAppend(&known, known.empty() ? "" : ", ", field.name);
-      return invalid(absl::StrCat("\"", pair.first, "\" is not one of ", known));
+    const auto field = std::find_if(fields.begin(), fields.end(),
+                                    [&](const Field& f) { return f.name == pair.first; });
+    if (field == fields.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "\"", pair.first, "\" is not one of ",
+          absl::StrJoin(fields, ", ",
+                        [](std::string* out, const Field& f) { absl::StrAppend(out, f.name); })));
     }
-    if ((seen & uint64_t{1} << at) != 0) return invalid(absl::StrCat(pair.first, " is said twice"));
-    seen |= uint64_t{1} << at;
-    uint32_t& value = *fields[at].value;
-    if (!absl::SimpleAtoi(pair.second, &value) || value == 0 || value > kMaxWorld) {
-      return invalid(absl::StrCat(pair.first, " is \"", pair.second,
-                                  "\", allowed are whole numbers from 1 to ", kMaxWorld));
+    const uint64_t bit = uint64_t{1} << (field - fields.begin());
+    if ((seen & bit) != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(pair.first, " is said twice"));
     }
-    world *= value;
+    seen |= bit;
+    WAYBILL_RETURN_IF_ERROR(ReadField(*field, pair.second));
+    if (field->number == nullptr || !field->counts || !field->names.empty()) continue;
+    world *= *field->number;
     if (world > kMaxWorld) {
-      return invalid(absl::StrCat("more than the ", kMaxWorld, " ranks that are allowed"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("more than the ", kMaxWorld, " ranks that are allowed"));
     }
   }
   return absl::OkStatus();
 }
 
-std::string FieldsToString(absl::Span<const std::pair<absl::string_view, uint32_t>> fields) {
-  std::string text;
-  for (const auto& [name, value] : fields) {
-    if (value != 1) absl::StrAppend(&text, text.empty() ? "" : ",", name, "=", value);
+// Collects "name=value" of what is not the default.
+class Printer {
+ public:
+  void Add(absl::string_view name, uint32_t value, uint32_t otherwise = 1) {
+    if (value != otherwise) AddText(absl::StrCat(name, "=", value));
   }
-  return text.empty() ? "whole" : text;
+  void AddText(absl::string_view item) { absl::StrAppend(&text_, text_.empty() ? "" : ",", item); }
+  std::string Finish() const { return text_.empty() ? "whole" : text_; }
+
+ private:
+  std::string text_;
+};
+
+absl::Status DoesNotDivide(absl::string_view part, uint64_t divisor, absl::string_view whole,
+                           uint64_t number) {
+  return absl::InvalidArgumentError(absl::StrCat(part, "=", divisor, " does not divide ", whole,
+                                                 "=", number, "; ", part, " may be ",
+                                                 Divisors(static_cast<int64_t>(number))));
 }
 
 }  // namespace
 
+std::string Divisors(int64_t number) {
+  std::vector<int64_t> divisors;
+  const int64_t largest = std::min<int64_t>(number, kMaxWorld);
+  for (int64_t d = 1; d <= largest; ++d) {
+    if (number % d == 0) divisors.push_back(d);
+  }
+  if (divisors.size() < 2) return "1";
+  const int64_t last = divisors.back();
+  divisors.pop_back();
+  return absl::StrCat(absl::StrJoin(divisors, ", "), " or ", last);
+}
+
+ExpertRange ExpertsOf(Share share, int64_t experts) {
+  const int64_t each = experts / share.count;
+  const int64_t more = experts % share.count;
+  const auto begin = [&](int64_t index) { return index * each + std::min(index, more); };
+  return {begin(share.index), begin(int64_t{share.index} + 1)};
+}
+
+Share TrainerSharding::TensorShare(uint32_t rank, bool of_expert) const {
+  if (framework != Framework::kMegatron || !of_expert) return {tp, tp_rank(rank)};
+  return {etp, rank % (tp * replicas) % etp};
+}
+
+Share TrainerSharding::RowShare(uint32_t rank, bool of_expert) const {
+  if (!of_expert) return {fsdp, fsdp_rank(rank)};
+  return framework == Framework::kMegatron ? Share{} : Share{fsdp / ep, fsdp_rank(rank) / ep};
+}
+
+Share TrainerSharding::ExpertShare(uint32_t rank) const {
+  if (framework != Framework::kMegatron) return {ep, fsdp_rank(rank) % ep};
+  return {ep, rank % (tp * replicas) / etp % ep};
+}
+
+uint32_t TrainerSharding::FirstLike(uint32_t rank, bool has_experts) const {
+  const uint32_t stage = fsdp * tp * replicas;
+  // A stage's ranks repeat with this period.
+  uint32_t period = fsdp * tp;
+  if (framework == Framework::kMegatron && has_experts) period = std::lcm(tp, etp * ep);
+  return rank / stage * stage + rank % stage % period;
+}
+
+absl::Status TrainerSharding::Check() const {
+  if (framework == Framework::kMegatron) {
+    if (tp * replicas % (ep * etp) != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "ep=", ep, " times etp=", etp, " does not divide the tp=", tp, " times dp=", replicas,
+          " ranks of a stage; their product may be ", Divisors(int64_t{tp} * replicas)));
+    }
+  } else if (fsdp % ep != 0) {
+    return DoesNotDivide("ep", ep, "fsdp", fsdp);
+  }
+  if (!stages.empty() && stages.size() != pp) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("stages lists ", stages.size(), " stages, and pp=", pp, " wants ", pp));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<TrainerSharding> TrainerSharding::Parse(absl::string_view text) {
-  TrainerSharding s;
-  WAYBILL_RETURN_IF_ERROR(
-      ParseFields(text, {{"fsdp", &s.fsdp}, {"tp", &s.tp}, {"pp", &s.pp}, {"dp", &s.dp}}));
-  return s;
+  const auto parse = [&]() -> absl::StatusOr<TrainerSharding> {
+    TrainerSharding s;
+    uint32_t uneven = 0, qkv = 0;
+    absl::string_view rest = text;
+    const std::pair<absl::string_view, absl::string_view> first =
+        absl::StrSplit(text, absl::MaxSplits(',', 1));
+    const auto* const named =
+        std::find(std::begin(kFrameworks), std::end(kFrameworks), first.first);
+    if (named != std::end(kFrameworks)) {
+      s.framework = static_cast<Framework>(named - kFrameworks);
+      rest = first.second;
+    }
+    std::vector<Field> fields = {{"fsdp", &s.fsdp}};
+    if (s.framework == Framework::kMegatron) fields.clear();
+    if (s.framework != Framework::kFsdp1) {
+      fields.insert(fields.end(), {{"tp", &s.tp}, {"pp", &s.pp}});
+    }
+    fields.push_back({s.framework == Framework::kMegatron ? "dp" : "replicas", &s.replicas});
+    if (s.framework != Framework::kFsdp1) {
+      fields.push_back({"ep", &s.ep, /*counts=*/false});
+      fields.push_back({.name = "stages", .list = &s.stages});
+    }
+    if (s.framework == Framework::kFsdp2) {
+      fields.push_back({.name = "experts", .number = &uneven, .names = kExpertDeals});
+    } else if (s.framework == Framework::kMegatron) {
+      fields.push_back({"etp", &s.etp, /*counts=*/false});
+      fields.push_back({.name = "qkv", .number = &qkv, .names = kQkvs});
+    }
+    uint64_t seen = 0;
+    WAYBILL_RETURN_IF_ERROR(ParseFields(rest, fields, seen));
+    const auto said = [&](absl::string_view name) {
+      for (size_t i = 0; i < fields.size(); ++i) {
+        if (fields[i].name == name) return (seen >> i & 1) != 0;
+      }
+      return false;
+    };
+    s.uneven_experts = uneven != 0;
+    s.qkv = static_cast<Qkv>(qkv);
+    if (!s.stages.empty() && !said("pp")) s.pp = static_cast<uint32_t>(s.stages.size());
+    if (s.framework == Framework::kMegatron) {
+      if (!said("etp")) s.etp = s.tp;
+      const uint64_t wanted = uint64_t{s.ep} * s.etp;
+      if (!said("dp") && wanted % s.tp == 0) s.replicas = static_cast<uint32_t>(wanted / s.tp);
+      if (uint64_t{s.tp} * s.pp * s.replicas > kMaxWorld || wanted > kMaxWorld) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("more than the ", kMaxWorld, " ranks that are allowed"));
+      }
+    }
+    WAYBILL_RETURN_IF_ERROR(s.Check());
+    return s;
+  };
+  auto parsed = parse();
+  if (!parsed.ok()) return While(absl::StrCat("sharding \"", text, "\""), parsed.status());
+  return parsed;
+}
+
+Share WorkerSharding::TensorShare(const TensorRule& rule, const Family& family,
+                                  uint32_t rank) const {
+  const uint32_t engine_at = engine_rank(rank);
+  const Share attention{tp, engine_at % tp};
+  const Share all{engine_ranks(), engine_at};
+  switch (rule.block) {
+    case Block::kExperts:
+    case Block::kStackedExperts:
+    case Block::kPackedExperts: {
+      const uint32_t parts = engine_ranks() / ep;
+      return {parts, engine_at % parts};
+    }
+    case Block::kSharedExperts:
+      // With all three ways, vLLM divides the tokens of shared experts instead of their weights.
+      if (engine == Engine::kVllm && family.id == FamilyId::kDeepseekV3 && ep > 1 && tp > 1 &&
+          dp > 1) {
+        return {};
+      }
+      return engine == Engine::kVllm ? attention : all;
+    case Block::kDenseMlp:
+    case Block::kDenseMlpBias:
+      return engine == Engine::kVllm ? attention : all;
+    default:
+      return engine == Engine::kSglang && rule.where == Where::kHead ? all : attention;
+  }
+}
+
+Share WorkerSharding::ExpertShare(uint32_t rank) const {
+  return {ep, engine_rank(rank) / (engine_ranks() / ep)};
+}
+
+uint32_t WorkerSharding::FirstLike(uint32_t rank, bool has_experts) const {
+  // SGLang cuts dense layers over the whole engine, and experts are never held twice in one.
+  return has_experts || engine == Engine::kSglang ? engine_rank(rank) : engine_rank(rank) % tp;
+}
+
+absl::Status WorkerSharding::Check() const {
+  const uint32_t ranks = engine_ranks();
+  if (ranks % ep != 0) return DoesNotDivide("ep", ep, "tp*dp", ranks);
+  if (engine == Engine::kVllm && ep != 1 && ep != ranks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ep=", ep, ": vLLM deals experts to all tp*dp=", ranks,
+                     " ranks of an engine or to none; ep may be 1 or ", ranks));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<WorkerSharding> WorkerSharding::Parse(absl::string_view text) {
   WorkerSharding s;
-  WAYBILL_RETURN_IF_ERROR(ParseFields(text, {{"tp", &s.tp}, {"dp", &s.dp}}));
+  uint32_t engine = 0, uneven = 0;
+  uint64_t seen = 0;
+  absl::Status status = ParseFields(text,
+                                    {{"tp", &s.tp},
+                                     {"dp", &s.dp},
+                                     {"ep", &s.ep, /*counts=*/false},
+                                     {"replicas", &s.replicas},
+                                     {.name = "engine", .number = &engine, .names = kEngines},
+                                     {.name = "experts", .number = &uneven, .names = kExpertDeals}},
+                                    seen);
+  s.engine = static_cast<Engine>(engine);
+  s.uneven_experts = uneven != 0;
+  if (status.ok()) status = s.Check();
+  if (!status.ok()) return While(absl::StrCat("sharding \"", text, "\""), std::move(status));
   return s;
 }
 
 std::string ToString(const TrainerSharding& s) {
-  return FieldsToString({{"fsdp", s.fsdp}, {"tp", s.tp}, {"pp", s.pp}, {"dp", s.dp}});
+  const bool megatron = s.framework == Framework::kMegatron;
+  Printer printer;
+  if (s.framework != Framework::kFsdp2) {
+    printer.AddText(kFrameworks[static_cast<size_t>(s.framework)]);
+  }
+  printer.Add("fsdp", s.fsdp);
+  printer.Add("tp", s.tp);
+  printer.Add("pp", s.pp);
+  // In Megatron's text these have other defaults.
+  if (megatron) {
+    printer.Add("dp", s.replicas, 0);
+    printer.Add("ep", s.ep);
+    printer.Add("etp", s.etp, s.tp);
+    if (s.qkv != Qkv::kInterleaved) {
+      printer.AddText(absl::StrCat("qkv=", kQkvs[static_cast<size_t>(s.qkv)]));
+    }
+  } else {
+    printer.Add("replicas", s.replicas);
+    printer.Add("ep", s.ep);
+  }
+  if (!s.stages.empty()) printer.AddText(absl::StrCat("stages=", absl::StrJoin(s.stages, "+")));
+  if (s.uneven_experts) printer.AddText("experts=uneven");
+  return printer.Finish();
 }
 
 std::string ToString(const WorkerSharding& s) {
-  return FieldsToString({{"tp", s.tp}, {"dp", s.dp}});
+  Printer printer;
+  printer.Add("tp", s.tp);
+  printer.Add("dp", s.dp);
+  printer.Add("ep", s.ep);
+  printer.Add("replicas", s.replicas);
+  if (s.engine != Engine::kVllm) printer.AddText(absl::StrCat("engine=", Name(s.engine)));
+  if (s.uneven_experts) printer.AddText("experts=uneven");
+  return printer.Finish();
 }
 
 }  // namespace waybill

@@ -30,7 +30,7 @@ absl::StatusOr<SyntheticModel> MakeSyntheticModel(absl::string_view name,
                                                   std::optional<int64_t> layers);
 
 // Fills `bytes`, which begin at `offset_bytes` (a multiple of 8) of the tensor's data. The same
-// seed, name and dtype give the same numbers, all finite. Tensors of floating point only.
+// seed, name and dtype give the same numbers, all finite. Tensors of F32, BF16 or U8 only.
 void FillSynthetic(uint64_t seed, const CheckpointTensor& tensor, uint64_t offset_bytes,
                    absl::Span<std::byte> bytes);
 

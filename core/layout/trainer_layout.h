@@ -8,21 +8,36 @@
 #include "absl/types/span.h"
 #include "core/layout/checkpoint_tensor.h"
 #include "core/layout/model_config.h"
+#include "core/layout/parameters.h"
 #include "core/layout/sharding.h"
 #include "core/tensor/manifest.h"
 
 namespace waybill {
 
-// Names, shapes and dtypes are the checkpoint's. Layers are dealt to pp stages in order, the
-// embedding to the first stage, the last norm and the head to the last; tp cuts as Megatron does;
-// of what it leaves, fsdp cuts dimension 0 as torch.chunk does, so a rank may hold nothing of a
-// tensor; dp repeats. A tied head is an alias where the embedding is. A generic model is cut by
-// rows only, by tp and fsdp alike.
+// Names, shapes and dtypes are the checkpoint's. Layers are dealt to pp stages in order, as
+// `stages` says or about equally; the embedding to the first stage, the last norm and the head to
+// the last. tp cuts as Megatron does. Of what it leaves, fsdp cuts dimension 0 as torch.chunk does,
+// so a rank may hold nothing of a tensor. A tied head is an alias where the embedding is. A generic
+// model is cut by rows only, by tp and fsdp alike.
 //
-// Everything lies in one region "weights": row-major, each tensor at a multiple of 64 bytes.
+// FSDP1 concatenates the tensors of a layer, and those outside the layers, in their order and
+// without gaps, and gives each rank an equal range of that array; ranges begin and end within rows.
+// Tensors of another dtype form an array of their own.
 //
-// kInvalidArgument: tp does not divide what it has to; a tensor is missing, has another shape than
-// config.json says, or is none of its family's; rank or pp too large. Names the tensor.
+// Everything lies in one region "weights": row-major, each tensor, Megatron's fused qkv and FSDP1's
+// flat range at a multiple of 64 bytes.
+//
+// `tensors` are those of FindTensors().
+//
+// kInvalidArgument: numbers of the sharding that do not fit the model (both are named, and what
+// would be accepted); rank too large.
+absl::StatusOr<Manifest> MakeTrainerManifest(absl::Span<const ModelTensor> tensors,
+                                             const ModelConfig& config,
+                                             const TrainerSharding& sharding, uint32_t rank);
+
+// The same for one rank alone: finds the tensors first.
+//
+// kInvalidArgument: also as FindTensors().
 absl::StatusOr<Manifest> MakeTrainerManifest(absl::Span<const CheckpointTensor> tensors,
                                              const ModelConfig& config,
                                              const TrainerSharding& sharding, uint32_t rank);

@@ -81,11 +81,11 @@ class TrainerShardingTest : public testing::TestWithParam<ShardingCase> {
         std::map<uint32_t, std::set<uint32_t>> tp_by_dp;
         std::set<uint32_t> fsdp, pp;
         for (const uint32_t rank : elements[i]) {
-          tp_by_dp[s.dp_rank(rank)].insert(s.tp_rank(rank));
+          tp_by_dp[s.replica(rank)].insert(s.tp_rank(rank));
           fsdp.insert(s.fsdp_rank(rank));
           pp.insert(s.pp_rank(rank));
         }
-        ASSERT_EQ(tp_by_dp.size(), s.dp) << name << " " << i;
+        ASSERT_EQ(tp_by_dp.size(), s.replicas) << name << " " << i;
         ASSERT_EQ(pp.size(), 1u) << name << " " << i;
         ASSERT_EQ(fsdp.size(), 1u) << name << " " << i;
         for (const auto& [dp, tp] : tp_by_dp) {
@@ -110,10 +110,10 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(ShardingCase{"one", {}}, ShardingCase{"fsdp", {.fsdp = 4}},
                     ShardingCase{"fsdp_beyond_the_rows", {.fsdp = 40}},
                     ShardingCase{"tp", {.tp = 2}}, ShardingCase{"tp_beyond_kv_heads", {.tp = 4}},
-                    ShardingCase{"pp", {.pp = 2}}, ShardingCase{"dp", {.dp = 2}},
+                    ShardingCase{"pp", {.pp = 2}}, ShardingCase{"dp", {.replicas = 2}},
                     ShardingCase{"fsdp_tp", {.fsdp = 3, .tp = 2}},
-                    ShardingCase{"hsdp", {.fsdp = 2, .dp = 2}},
-                    ShardingCase{"all", {.fsdp = 2, .tp = 2, .pp = 3, .dp = 2}}),
+                    ShardingCase{"hsdp", {.fsdp = 2, .replicas = 2}},
+                    ShardingCase{"all", {.fsdp = 2, .tp = 2, .pp = 3, .replicas = 2}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 std::vector<std::string> Boxes(const Model& model, const TrainerSharding& sharding,
@@ -267,7 +267,11 @@ INSTANTIATE_TEST_SUITE_P(
                 {.fsdp = 2, .tp = 2},
                 4,
                 "trainer 4: fsdp=2,tp=2 has 4 ranks"},
-        BadCase{"more_stages_than_layers", kLlama, {.pp = 4}, 0, "pp=4: the model has 3 layers"},
+        BadCase{"more_stages_than_layers",
+                kLlama,
+                {.pp = 4},
+                0,
+                "pp=4: the model has 3 layers; pp may be 1 to 3"},
         BadCase{"stages_of_a_generic_model",
                 nullptr,
                 {.pp = 2},
@@ -278,7 +282,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {.tp = 3},
                 0,
                 "tensor \"model.layers.0.self_attn.q_proj.weight\": its 4 heads do not divide by "
-                "tp=3"}),
+                "tp=3; tp may be 1, 2 or 4"}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -20,115 +20,211 @@ bool IsFloat(Dtype dtype) {
          dtype == Dtype::kF64;
 }
 
-// A parameter with the boxes that it takes from its parts.
-struct Cuts {
-  Parameter parameter;
-  const ModelParameter* model;
-  std::vector<Box> boxes;    // One for each part.
-  int64_t padding_rows = 0;  // Behind them.
+struct Piece {
+  const CheckpointTensor* tensor;
+  Box box;
 };
 
-std::vector<int64_t> Extents(const Box& box, bool transposed) {
+// A parameter with what it takes from its parts, one piece behind the other.
+struct Cuts {
+  Parameter parameter;
+  const TensorRule* rule;
+  std::vector<Piece> pieces;
+};
+
+uint64_t ElementCount(absl::Span<const int64_t> shape) {
+  uint64_t count = 1;
+  for (const int64_t extent : shape) count *= static_cast<uint64_t>(extent);
+  return count;
+}
+
+// The extents of a piece in memory: of transposed tensors the last two axes change places.
+std::vector<int64_t> HeldExtents(const Box& box, const TensorRule& rule) {
   std::vector<int64_t> extents;
   extents.reserve(static_cast<size_t>(box.dimensions()));
   for (int d = 0; d < box.dimensions(); ++d) extents.push_back(box.extent(d));
-  if (transposed) std::reverse(extents.begin(), extents.end());
+  if (rule.Is(TensorRule::kTransposed)) std::iter_swap(extents.rbegin(), extents.rbegin() + 1);
   return extents;
 }
 
-absl::StatusOr<Cuts> CutParameter(const ModelParameter& model, uint32_t tp, uint32_t tp_rank,
-                                  const Serving& serving,
-                                  const std::optional<Quantisation>& quantisation) {
-  Cuts cuts{.model = &model};
-  cuts.parameter.name = model.name;
-  const Dtype stored = model.parts[0].tensor->dtype;
-  cuts.parameter.format.dtype = IsFloat(stored) ? serving.dtype.value_or(stored) : stored;
-  if (quantisation) cuts.parameter.format = Format::Quantised(*quantisation);
-  for (const ParameterPart& part : model.parts) {
-    const absl::Status convertible =
-        CheckConversion(Format{part.tensor->dtype}, cuts.parameter.format);
-    if (!convertible.ok()) {
-      return While(
-          absl::StrCat("tensor \"", part.tensor->name, "\" in parameter \"", model.name, "\""),
-          convertible);
+class Cutter {
+ public:
+  Cutter(const ModelConfig& config, const WorkerSharding& sharding, uint32_t rank,
+         const Serving& serving)
+      : config_(config), sharding_(sharding), rank_(rank), serving_(serving) {}
+
+  absl::StatusOr<Cuts> Cut(const ModelParameter& parameter,
+                           const std::optional<Quantisation>& quantisation) const {
+    const TensorRule& rule = *parameter.rule;
+    Cuts cuts{.parameter = {.name = parameter.name}, .rule = &rule};
+    if (parameter.parts.empty()) {
+      cuts.parameter.format.dtype = rule.Is(TensorRule::kVllmOnly) ? Dtype::kBf16 : Dtype::kF32;
+      return cuts;
     }
-    WAYBILL_ASSIGN_OR_RETURN(const CutRange range,
-                             CutPart(part, tp, tp_rank, VocabularyRows::kPadded));
-    Box box = part.box;
-    if (box.dimensions() > 0) {
-      const int64_t origin = box.begin(part.cut_axis);
-      box.Set(part.cut_axis, origin + range.begin, origin + range.end);
+    cuts.parameter.format = FormatOf(*parameter.parts[0], quantisation);
+    ExpertRange experts;
+    if (rule.where == Where::kExpert || rule.Is(TensorRule::kStacked)) {
+      WAYBILL_ASSIGN_OR_RETURN(
+          experts, CutExperts(config_, sharding_.ExpertShare(rank_), sharding_.uneven_experts));
     }
-    cuts.padding_rows += range.padding;
-    std::vector<int64_t> extents = Extents(box, model.transposed);
-    if (cuts.boxes.empty()) {
-      cuts.parameter.shape = std::move(extents);
-    } else {
-      cuts.parameter.shape[0] += extents[0];
+    for (const ModelTensor* part : parameter.parts) {
+      if (part->expert >= 0 && (part->expert < experts.begin || part->expert >= experts.end)) {
+        continue;
+      }
+      WAYBILL_ASSIGN_OR_RETURN(const CutRange range, CutTensor(*part, config_, ShareOf(*part->rule),
+                                                               VocabularyRows::kPadded, "tp"));
+      WAYBILL_RETURN_IF_ERROR(AddPieces(*part, range, experts, cuts));
     }
-    cuts.boxes.push_back(box);
+    if (rule.where == Where::kExpert) {
+      const int64_t count = experts.end - experts.begin;
+      std::vector<int64_t>& shape = cuts.parameter.shape;
+      shape[0] /= count;
+      shape.insert(shape.begin(), count);
+    }
+    return cuts;
   }
-  if (cuts.padding_rows > 0) cuts.parameter.shape[0] += cuts.padding_rows;
-  return cuts;
-}
+
+ private:
+  Format FormatOf(const ModelTensor& part, const std::optional<Quantisation>& quantisation) const {
+    if (quantisation) return Format::Quantised(*quantisation);
+    const Dtype stored = part.tensor->dtype;
+    if (!IsFloat(stored)) return Format{stored};
+    if (part.rule->Is(TensorRule::kF32) || part.rule->Is(TensorRule::kHeldAsF32)) {
+      return Format{Dtype::kF32};
+    }
+    return Format{serving_.dtype.value_or(stored)};
+  }
+
+  Share ShareOf(const TensorRule& rule) const {
+    if (config_.family != nullptr) return sharding_.TensorShare(rule, *config_.family, rank_);
+    return {sharding_.tp, sharding_.engine_rank(rank_) % sharding_.tp};
+  }
+
+  // Adds each section of the part, and to the parameter's shape what it takes there.
+  absl::Status AddPieces(const ModelTensor& part, const CutRange& range, const ExpertRange& experts,
+                         Cuts& cuts) const {
+    const TensorRule& rule = *part.rule;
+    const CheckpointTensor& tensor = *part.tensor;
+    if (absl::Status s = CheckConversion(Format{tensor.dtype}, cuts.parameter.format); !s.ok()) {
+      return While(
+          absl::StrCat("tensor \"", tensor.name, "\" in parameter \"", cuts.parameter.name, "\""),
+          std::move(s));
+    }
+    std::vector<int64_t>& shape = cuts.parameter.shape;
+    for (int section = 0; section < rule.sections; ++section) {
+      Box box = Box::Whole(tensor.shape);
+      Box held = box;  // With what is padding.
+      if (rule.Is(TensorRule::kStacked)) {
+        box.Set(0, experts.begin, experts.end);
+        held = box;
+      }
+      if (box.dimensions() > 0) {
+        const int axis = rule.cut_axis();
+        const int64_t origin = tensor.shape[static_cast<size_t>(axis)] / rule.sections * section;
+        box.Set(axis, origin + range.begin, origin + range.end);
+        held.Set(axis, origin + range.begin, origin + range.end + range.padding);
+      }
+      std::vector<int64_t> extents = HeldExtents(held, rule);
+      if (rule.dimensions() == 4) {
+        // A row's packed blocks are one axis in the engine.
+        extents[2] *= extents[3];
+        extents.pop_back();
+      }
+      if (shape.empty()) {
+        shape = std::move(extents);
+      } else {
+        shape[0] += extents[0];
+      }
+      cuts.pieces.push_back({&tensor, box});
+    }
+    return absl::OkStatus();
+  }
+
+  const ModelConfig& config_;
+  const WorkerSharding& sharding_;
+  const uint32_t rank_;
+  const Serving& serving_;
+};
 
 // The scales of a parameter that is quantised.
 Cuts ScalesOf(const Cuts& cuts) {
   const Quantisation& q = cuts.parameter.format.quantisation;
-  Cuts scales{.model = cuts.model};
+  Cuts scales{.rule = cuts.rule};
   scales.parameter.name = ScaleName(cuts.parameter.name, q);
   scales.parameter.format = Format::Scales(q);
-  scales.parameter.shape = {0, 0};
-  for (size_t i = 0; i < cuts.boxes.size(); ++i) {
-    const Extents2 cell = ScaleExtents(q, cuts.model->parts[i].tensor->shape);
-    const Box cells = CellsMeeting(cuts.boxes[i], cell);
-    scales.parameter.shape[0] += cells.extent(0);
-    scales.parameter.shape[1] = cells.extent(1);
-    scales.boxes.push_back(cells);
+  int64_t rows = 0, columns = 0;
+  for (const Piece& piece : cuts.pieces) {
+    const Box cells = CellsMeeting(piece.box, ScaleExtents(q, piece.tensor->shape));
+    rows += cells.extent(0);
+    columns = cells.extent(1);
+    scales.pieces.push_back({piece.tensor, cells});
+  }
+  scales.parameter.shape = {rows, columns};
+  if (cuts.rule->where == Where::kExpert) {
+    const int64_t experts = cuts.parameter.shape[0];
+    scales.parameter.shape = {experts, rows / experts, columns};
   }
   return scales;
 }
 
-// The manifest's tensors, each once.
-using TensorIndices = absl::flat_hash_map<const CheckpointTensor*, uint32_t>;
-
-// Shards of one parameter whose place is known.
-void AddShards(const Cuts& cuts, TensorIndices& tensors, Manifest& manifest) {
-  const Parameter& parameter = cuts.parameter;
-  const uint32_t element_bytes = ElementBytes(parameter.format);
-  std::vector<int64_t> strides(parameter.shape.size());
-  RowMajorStrides(parameter.shape, absl::MakeSpan(strides));
-  std::vector<int64_t> stored_strides = strides;
-  if (cuts.model->transposed) std::reverse(stored_strides.begin(), stored_strides.end());
-
-  uint64_t offset_bytes = parameter.offset_bytes;
-  for (size_t i = 0; i < cuts.boxes.size(); ++i) {
-    const Box& box = cuts.boxes[i];
-    if (box.empty()) continue;
-    const CheckpointTensor* tensor = cuts.model->parts[i].tensor;
-    const auto [known, is_new] = tensors.try_emplace(tensor, manifest.tensor_count());
-    if (is_new) manifest.AddTensor(tensor->name, tensor->shape, tensor->dtype);
-    manifest.AddShard(known->second, parameter.format, box, {0, offset_bytes, stored_strides});
-    offset_bytes += static_cast<uint64_t>(box.element_count()) * element_bytes;
-  }
-  if (cuts.padding_rows > 0) {
-    std::vector<int64_t> extents = parameter.shape;
-    extents[0] = cuts.padding_rows;
-    manifest.AddPadding(element_bytes, extents, {0, offset_bytes, strides});
-  }
-}
-
 uint64_t SizeBytesOf(const Parameter& parameter) {
-  return static_cast<uint64_t>(Box::Whole(parameter.shape).element_count()) *
-         ElementBytes(parameter.format);
+  return ElementCount(parameter.shape) * ElementBytes(parameter.format);
 }
 
-}  // namespace
+// Collects parameters, places each behind the one before, and describes all memory.
+class Memory {
+ public:
+  void Add(Cuts cuts) {
+    Parameter& parameter = cuts.parameter;
+    parameter.offset_bytes = RoundUp(end_bytes_, kAlignmentBytes);
+    PadTo(parameter.offset_bytes);
+    const uint32_t element_bytes = ElementBytes(parameter.format);
+    std::vector<int64_t> strides;
+    for (const Piece& piece : cuts.pieces) {
+      if (piece.box.empty()) continue;
+      const std::vector<int64_t> extents = HeldExtents(piece.box, *cuts.rule);
+      strides.resize(extents.size());
+      RowMajorStrides(extents, absl::MakeSpan(strides));
+      if (cuts.rule->Is(TensorRule::kTransposed)) {
+        std::iter_swap(strides.rbegin(), strides.rbegin() + 1);
+      }
+      const auto [known, is_new] = tensors_.try_emplace(piece.tensor, manifest_.tensor_count());
+      if (is_new) {
+        manifest_.AddTensor(piece.tensor->name, piece.tensor->shape, piece.tensor->dtype);
+      }
+      manifest_.AddShard(known->second, parameter.format, piece.box, {0, end_bytes_, strides});
+      end_bytes_ += static_cast<uint64_t>(piece.box.element_count()) * element_bytes;
+    }
+    PadTo(parameter.offset_bytes + SizeBytesOf(parameter), element_bytes);
+    parameters_.push_back(std::move(parameter));
+  }
 
-absl::StatusOr<WorkerLayout> MakeWorkerLayout(absl::Span<const CheckpointTensor> tensors,
-                                              const ModelConfig& config,
-                                              const WorkerSharding& sharding, uint32_t rank,
-                                              const Serving& serving) {
+  WorkerLayout Finish() && {
+    // Memory of no bytes cannot be registered; a rank of a generic model may hold nothing.
+    PadTo(std::max(RoundUp(end_bytes_, kAlignmentBytes), kAlignmentBytes));
+    manifest_.AddRegion("weights", end_bytes_);
+    return {std::move(manifest_), std::move(parameters_)};
+  }
+
+ private:
+  // Declares all up to `offset_bytes` padding.
+  void PadTo(uint64_t offset_bytes, uint32_t element_bytes = 1) {
+    if (offset_bytes == end_bytes_) return;
+    manifest_.AddPadding(element_bytes,
+                         {static_cast<int64_t>((offset_bytes - end_bytes_) / element_bytes)},
+                         {0, end_bytes_, {1}});
+    end_bytes_ = offset_bytes;
+  }
+
+  Manifest manifest_;
+  std::vector<Parameter> parameters_;
+  absl::flat_hash_map<const CheckpointTensor*, uint32_t> tensors_;  // Each once.
+  uint64_t end_bytes_ = 0;
+};
+
+absl::Status CheckSharding(const ModelConfig& config, const WorkerSharding& sharding, uint32_t rank,
+                           const Serving& serving) {
+  WAYBILL_RETURN_IF_ERROR(sharding.Check());
   if (rank >= sharding.world()) {
     return absl::InvalidArgumentError(absl::StrCat("worker ", rank, ": ", ToString(sharding),
                                                    " has ", sharding.world(), " ranks"));
@@ -138,45 +234,54 @@ absl::StatusOr<WorkerLayout> MakeWorkerLayout(absl::Span<const CheckpointTensor>
         "quantise a generic model: which of its tensors are weights of layers is not known (",
         config.generic_reason, ")"));
   }
-  WAYBILL_ASSIGN_OR_RETURN(const std::vector<ModelParameter> parameters,
-                           FindParameters(tensors, config));
-  std::vector<Cuts> all;
-  all.reserve(parameters.size());
-  uint64_t end_bytes = 0;
-  const auto add = [&](Cuts cuts) {
-    cuts.parameter.offset_bytes = end_bytes;
-    end_bytes = RoundUp(end_bytes + SizeBytesOf(cuts.parameter), kAlignmentBytes);
-    all.push_back(std::move(cuts));
-  };
-  for (const ModelParameter& parameter : parameters) {
-    WAYBILL_ASSIGN_OR_RETURN(const std::optional<Quantisation> quantisation,
-                             QuantisationOf(parameter, serving, config, sharding.tp));
-    WAYBILL_ASSIGN_OR_RETURN(
-        const Cuts cuts,
-        CutParameter(parameter, sharding.tp, sharding.tp_rank(rank), serving, quantisation));
-    add(cuts);
-    if (quantisation) add(ScalesOf(cuts));
+  if (config.family == nullptr && (sharding.ep > 1 || sharding.engine != Engine::kVllm)) {
+    return absl::InvalidArgumentError(absl::StrCat("sharding ", ToString(sharding),
+                                                   ": a generic model has only tp and dp (",
+                                                   config.generic_reason, ")"));
   }
+  return CutExperts(config, sharding.ExpertShare(rank), sharding.uneven_experts).status();
+}
 
-  WorkerLayout layout;
-  // Memory of no bytes cannot be registered; a rank of a generic model may hold nothing.
-  end_bytes = std::max(end_bytes, kAlignmentBytes);
-  layout.manifest.AddRegion("weights", end_bytes);
-  TensorIndices indices;
-  uint64_t covered = 0;
-  const auto pad_to = [&](uint64_t offset_bytes) {
-    if (offset_bytes == covered) return;
-    layout.manifest.AddPadding(1, {static_cast<int64_t>(offset_bytes - covered)},
-                               {0, covered, {1}});
-  };
-  for (Cuts& cuts : all) {
-    pad_to(cuts.parameter.offset_bytes);
-    AddShards(cuts, indices, layout.manifest);
-    covered = cuts.parameter.offset_bytes + SizeBytesOf(cuts.parameter);
-    layout.parameters.push_back(std::move(cuts.parameter));
+}  // namespace
+
+absl::StatusOr<WorkerLayout> MakeWorkerLayout(absl::Span<const ModelParameter> parameters,
+                                              const ModelConfig& config,
+                                              const WorkerSharding& sharding, uint32_t rank,
+                                              const Serving& serving) {
+  WAYBILL_RETURN_IF_ERROR(CheckSharding(config, sharding, rank, serving));
+  const Cutter cutter(config, sharding, rank, serving);
+  Memory memory;
+  std::vector<Cuts> experts_scales;
+  for (const ModelParameter& parameter : parameters) {
+    if (parameter.parts.empty() && !serving.quantisation) continue;
+    if (parameter.rule->where != Where::kExpert) {
+      for (Cuts& scales : experts_scales) memory.Add(std::move(scales));
+      experts_scales.clear();
+    }
+    WAYBILL_ASSIGN_OR_RETURN(const std::optional<Quantisation> quantisation,
+                             QuantisationOf(parameter, serving, config, sharding));
+    WAYBILL_ASSIGN_OR_RETURN(Cuts cuts, cutter.Cut(parameter, quantisation));
+    std::optional<Cuts> scales;
+    if (quantisation) scales = ScalesOf(cuts);
+    memory.Add(std::move(cuts));
+    if (!scales) continue;
+    if (parameter.rule->where == Where::kExpert) {
+      experts_scales.push_back(*std::move(scales));
+    } else {
+      memory.Add(*std::move(scales));
+    }
   }
-  pad_to(end_bytes);
-  return layout;
+  return std::move(memory).Finish();
+}
+
+absl::StatusOr<WorkerLayout> MakeWorkerLayout(absl::Span<const CheckpointTensor> tensors,
+                                              const ModelConfig& config,
+                                              const WorkerSharding& sharding, uint32_t rank,
+                                              const Serving& serving) {
+  WAYBILL_ASSIGN_OR_RETURN(const std::vector<ModelTensor> found, FindTensors(tensors, config));
+  WAYBILL_ASSIGN_OR_RETURN(const std::vector<ModelParameter> parameters,
+                           FindParameters(found, config, sharding.engine));
+  return MakeWorkerLayout(parameters, config, sharding, rank, serving);
 }
 
 }  // namespace waybill

@@ -1,4 +1,4 @@
-// The part of a model that a worker holds, as vLLM loads it.
+// The part of a model that a worker holds, as vLLM or SGLang loads it.
 #ifndef WAYBILL_CORE_LAYOUT_WORKER_LAYOUT_H_
 #define WAYBILL_CORE_LAYOUT_WORKER_LAYOUT_H_
 
@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "core/layout/checkpoint_tensor.h"
 #include "core/layout/model_config.h"
+#include "core/layout/parameters.h"
 #include "core/layout/serving.h"
 #include "core/layout/sharding.h"
 #include "core/tensor/format.h"
@@ -31,18 +32,30 @@ struct WorkerLayout {
   std::vector<Parameter> parameters;  // In the engine's order.
 };
 
-// q,k,v and gate,up are fused; the vocabulary is padded to a multiple of 64 before tp divides it;
-// key/value heads are repeated where tp exceeds them; GPT-2's weights are transposed. A generic
-// model keeps its tensors under their names, whole or (tp > 1) cut by rows as torch.chunk does.
+// The engine's tables (families.h) say what is fused and stacked. The vocabulary is padded to a
+// multiple of 64 before tp divides it; key/value heads are repeated where tp exceeds them; GPT-2's
+// weights are transposed. A generic model keeps its tensors under their names, whole or (tp > 1)
+// cut by rows as torch.chunk does.
 //
-// Everything lies in one region "weights", each parameter at a multiple of 256 bytes; gaps and what
-// the vocabulary was padded with are declared padding, so Holes::kRefused is met.
+// Everything lies in one region "weights", each parameter at a multiple of 256 bytes; gaps, what
+// the vocabulary was padded with, and numbers that only the engine has are declared padding, so
+// Holes::kRefused is met.
 //
 // Behind a parameter that is quantised come its scales, by ScaleName(): of fused parts one below
-// the other, each in a grid of its own.
+// the other, each in a grid of its own. The scales of a layer's experts come behind the last
+// parameter of experts.
 //
-// kInvalidArgument: as MakeTrainerManifest() and QuantisationOf(), a dtype that a tensor cannot be
-// converted to, and a generic model to be quantised: nobody knows which of its tensors.
+// `parameters` are those of FindParameters() for the sharding's engine.
+//
+// kInvalidArgument: as FindParameters() and QuantisationOf(); numbers of the sharding that do not
+// fit the model (both are named, and what would be accepted); a dtype that a tensor cannot be
+// converted to; a generic model to be quantised: nobody knows which of its tensors.
+absl::StatusOr<WorkerLayout> MakeWorkerLayout(absl::Span<const ModelParameter> parameters,
+                                              const ModelConfig& config,
+                                              const WorkerSharding& sharding, uint32_t rank,
+                                              const Serving& serving = {});
+
+// The same for one rank alone: finds the parameters first.
 absl::StatusOr<WorkerLayout> MakeWorkerLayout(absl::Span<const CheckpointTensor> tensors,
                                               const ModelConfig& config,
                                               const WorkerSharding& sharding, uint32_t rank,

@@ -10,7 +10,7 @@ CASES = [
     ("gpt2", 2, "fsdp=2", "tp=2", []),
     ("gpt2", 1, "fsdp=3", "tp=1", ["--dtype", "BF16"]),
     ("qwen3-0.6b", 1, "fsdp=2,tp=2", "tp=2,dp=2", []),
-    ("gpt2", 2, "pp=2,dp=2", "tp=4", ["--mode", "shadow-copy"]),
+    ("gpt2", 2, "pp=2,replicas=2", "tp=4", ["--mode", "shadow-copy"]),
     ("qwen3-0.6b", 1, "tp=2", "tp=2", ["--mode", "in-place"]),
 ]
 

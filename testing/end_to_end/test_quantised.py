@@ -13,7 +13,7 @@ ARRANGEMENTS = [
     ("auto", "shadow", "3", "2", 2),  # Rows that cut blocks.
     ("auto", "shadow-copy", "fsdp=2,tp=2", "tp=2", 2),
     ("auto", "in-place", "5", "tp=4", 4),
-    ("tcp", "shadow", "fsdp=2,dp=2", "tp=2,dp=2", 2),
+    ("tcp", "shadow", "fsdp=2,replicas=2", "tp=2,dp=2", 2),
     ("tcp", "shadow-copy", "3", "1", 1),
     ("tcp", "in-place", "fsdp=3,tp=2", "2", 2),
 ]

@@ -55,10 +55,18 @@ Mismatch CompareRow(const ExpectedRow& row, const std::byte* held, uint32_t held
     uint64_t expected = Load(row.tensor->data + element * stored_bytes, stored_bytes) ^
                         (Change(key, static_cast<uint64_t>(element)) & mask);
     if (stored_bytes == 4 && held_bytes == 2) expected = Bf16Of(expected);
+    if (stored_bytes == 2 && held_bytes == 4) expected <<= 16;  // BF16 as F32.
     const uint64_t found = Load(held + c * held_bytes, held_bytes);
     if (found != expected) return {c, found, expected};
   }
   return {};
+}
+
+// Of all matrices that are stacked.
+int64_t RowsOf(const std::vector<int64_t>& shape) {
+  int64_t rows = 1;
+  for (size_t d = 0; d + 1 < shape.size(); ++d) rows *= shape[d];
+  return rows;
 }
 
 // A quantised parameter row by row, with the scales of each row. Scales of fused parts lie one
@@ -72,7 +80,7 @@ class QuantisedCheck {
         codes_(static_cast<size_t>(columns_)) {}
 
   absl::Status Run(const RowFunction& row_of) {
-    for (int64_t r = 0; r < parameter_.shape[0]; ++r) {
+    for (int64_t r = 0; r < RowsOf(parameter_.shape); ++r) {
       const ExpectedRow row = row_of(r);
       if (row.tensor == nullptr || row.step != 1) {
         return absl::InvalidArgumentError(absl::StrCat("parameter \"", parameter_.name,
@@ -92,10 +100,10 @@ class QuantisedCheck {
       last_cell_row_ = cell_row;
       if (absl::Status status = CheckScales(expected, row.first); !status.ok()) return status;
     }
-    if (scale_row_ == parameter_.scales_shape[0]) return absl::OkStatus();
+    if (scale_row_ == RowsOf(parameter_.scales_shape)) return absl::OkStatus();
     return absl::DataLossError(absl::StrCat("parameter \"", parameter_.name, "\" has ",
-                                            parameter_.scales_shape[0], " rows of scales, not ",
-                                            scale_row_));
+                                            RowsOf(parameter_.scales_shape),
+                                            " rows of scales, not ", scale_row_));
   }
 
  private:
@@ -108,14 +116,14 @@ class QuantisedCheck {
   }
 
   absl::Status CheckScales(const QuantisedTensor& expected, int64_t first) {
-    const int64_t row = scale_row_++, count = parameter_.scales_shape[1];
+    const int64_t row = scale_row_++, count = parameter_.scales_shape.back();
     const uint32_t bytes = parameter_.quantising->mx ? 1 : 4;
     int64_t at = -1, last_cell = -1;
     for (int64_t c = 0; c < columns_; ++c) {
       const int64_t cell = expected.CellColumn(first + c);
       if (cell == last_cell) continue;
       last_cell = cell;
-      if (++at == count || row >= parameter_.scales_shape[0]) break;
+      if (++at == count || row >= RowsOf(parameter_.scales_shape)) break;
       const uint64_t found = Load(parameter_.scales + (row * count + at) * bytes, bytes);
       const uint64_t bits = expected.ScaleBits(first + c);
       if (found != bits) return Wrong("scale row ", row, at, found, bits);
@@ -147,11 +155,11 @@ class QuantisedCheck {
 
 absl::StatusOr<uint64_t> CheckHeld(const StoredCheckpoint& checkpoint,
                                    absl::Span<const HeldParameter> parameters, uint64_t version,
-                                   int64_t tp, int64_t tp_rank) {
+                                   const EngineRank& at) {
   uint64_t compared = 0;
   for (const HeldParameter& parameter : parameters) {
-    WAYBILL_ASSIGN_OR_RETURN(const RowFunction row_of, ExpectedRows(checkpoint, parameter.name,
-                                                                    parameter.shape, tp, tp_rank));
+    WAYBILL_ASSIGN_OR_RETURN(const RowFunction row_of,
+                             ExpectedRows(checkpoint, parameter.name, parameter.shape, at));
     const int64_t columns = parameter.shape.size() > 1 ? parameter.shape.back() : 1;
     int64_t elements = 1;
     for (const int64_t extent : parameter.shape) elements *= extent;

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "tools/check/checkpoint_reader.h"
+#include "tools/check/expected_rows.h"
 #include "tools/check/quantised.h"
 
 namespace waybill::check {
@@ -34,7 +35,7 @@ struct HeldParameter {
 // value.
 absl::StatusOr<uint64_t> CheckHeld(const StoredCheckpoint& checkpoint,
                                    absl::Span<const HeldParameter> parameters, uint64_t version,
-                                   int64_t tp, int64_t tp_rank);
+                                   const EngineRank& at);
 
 }  // namespace waybill::check
 

@@ -21,6 +21,9 @@ using testing::HasSubstr;
 
 constexpr char kLlama[] = R"({"model_type": "llama", "hidden_size": 4, "head_dim": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 6})";
+constexpr char kDeepseek[] = R"({"model_type": "deepseek_v3", "hidden_size": 4,
+    "num_attention_heads": 2, "intermediate_size": 6, "moe_intermediate_size": 4,
+    "n_shared_experts": 1, "n_routed_experts": 2})";
 constexpr char kGpt2[] = R"({"model_type": "gpt2"})";
 constexpr char kNoConfig[] = "";
 
@@ -57,6 +60,17 @@ const Tensor kTensors[] = {
     {"h.0.mlp.c_fc.bias", {16}},
     {"h.0.mlp.c_proj.weight", {16, 4}},
     {"h.0.mlp.c_proj.bias", {4}},
+    {"model.layers.0.self_attn.q_a_proj.weight", {3, 4}},
+    {"model.layers.0.self_attn.kv_a_proj_with_mqa.weight", {2, 4}},
+    {"model.layers.0.self_attn.kv_b_proj.weight", {8, 2}},
+    {"model.layers.0.mlp.shared_experts.gate_proj.weight", {4, 4}},
+    {"model.layers.0.mlp.shared_experts.up_proj.weight", {4, 4}},
+    {"model.layers.0.mlp.experts.0.gate_proj.weight", {4, 4}},
+    {"model.layers.0.mlp.experts.0.up_proj.weight", {4, 4}},
+    {"model.layers.0.mlp.experts.0.down_proj.weight", {4, 4}},
+    {"model.layers.0.mlp.experts.1.gate_proj.weight", {4, 4}},
+    {"model.layers.0.mlp.experts.1.up_proj.weight", {4, 4}},
+    {"model.layers.0.mlp.experts.1.down_proj.weight", {4, 4}},
     {"stacked", {5, 2, 3}},
     {"scalar", {}},
 };
@@ -120,6 +134,8 @@ struct HeldCase {
   // From row and column; a vector has rows of one column, as a stack has rows of its last
   // dimension.
   std::function<Source(int64_t, int64_t)> source;
+  int64_t dp = 1, ep = 1;
+  bool sglang = false;
 };
 
 #define ATTN "model.layers.0.self_attn."
@@ -194,6 +210,69 @@ const HeldCase kCases[] = {
        if (r >= 6) return {};
        return {"model.embed_tokens.weight", (64 + r) * 4 + c};
      }},
+    {"latent_attention_is_fused_whole",
+     kDeepseek,
+     ATTN "fused_qkv_a_proj.weight",
+     {5, 4},
+     2,
+     1,
+     [](int64_t r, int64_t c) -> Source {
+       if (r < 3) return {ATTN "q_a_proj.weight", r * 4 + c};
+       return {ATTN "kv_a_proj_with_mqa.weight", (r - 3) * 4 + c};
+     }},
+    {"latent_keys_are_cut_by_heads",
+     kDeepseek,
+     ATTN "kv_b_proj.weight",
+     {4, 2},
+     2,
+     1,
+     [](int64_t r, int64_t c) -> Source { return {ATTN "kv_b_proj.weight", (4 + r) * 2 + c}; }},
+    {"cut_experts_are_stacked",
+     kDeepseek,
+     MLP "experts.routed_experts.w13_weight",
+     {2, 4, 4},
+     2,
+     1,
+     [](int64_t r, int64_t c) -> Source {
+       const std::string expert = r < 4 ? MLP "experts.0." : MLP "experts.1.";
+       return {expert + (r % 4 < 2 ? "gate_proj.weight" : "up_proj.weight"), (2 + r % 2) * 4 + c};
+     }},
+    {"columns_of_cut_experts",
+     kDeepseek,
+     MLP "experts.w2_weight",
+     {2, 4, 2},
+     1,
+     1,
+     [](int64_t r, int64_t c) -> Source {
+       return {r < 4 ? MLP "experts.0.down_proj.weight" : MLP "experts.1.down_proj.weight",
+               r % 4 * 4 + 2 + c};
+     },
+     /*dp=*/2},
+    {"whole_experts",
+     kDeepseek,
+     MLP "experts.routed_experts.w13_weight",
+     {1, 8, 4},
+     2,
+     1,
+     [](int64_t r, int64_t c) -> Source {
+       return {r < 4 ? MLP "experts.1.gate_proj.weight" : MLP "experts.1.up_proj.weight",
+               r % 4 * 4 + c};
+     },
+     /*dp=*/1,
+     /*ep=*/2},
+    {"sglang_cuts_shared_experts_over_the_engine",
+     kDeepseek,
+     MLP "shared_experts.gate_up_proj.weight",
+     {4, 4},
+     1,
+     1,
+     [](int64_t r, int64_t c) -> Source {
+       return {r < 2 ? MLP "shared_experts.gate_proj.weight" : MLP "shared_experts.up_proj.weight",
+               (2 + r % 2) * 4 + c};
+     },
+     /*dp=*/2,
+     /*ep=*/1,
+     /*sglang=*/true},
     {"norm",
      kLlama,
      "model.norm.weight",
@@ -313,7 +392,8 @@ TEST_P(CheckHeldTest, FindsEverySingleWrongElement) {
                                 .shape = c.shape,
                                 .data = reinterpret_cast<const std::byte*>(held.data())};
   const auto check = [&](uint64_t version) {
-    return CheckHeld(*checkpoint, {&parameter, 1}, version, c.tp, c.tp_rank);
+    return CheckHeld(*checkpoint, {&parameter, 1}, version,
+                     {.tp = c.tp, .dp = c.dp, .ep = c.ep, .rank = c.tp_rank, .sglang = c.sglang});
   };
   const auto right = check(3);
   ASSERT_TRUE(right.ok()) << right.status();
@@ -336,7 +416,7 @@ INSTANTIATE_TEST_SUITE_P(Parameters, CheckHeldTest, testing::ValuesIn(kCases),
 TEST(CheckHeld, RefusesAParameterThatTheCheckpointLacks) {
   const auto checkpoint = OpenBf16(kLlama);
   const HeldParameter parameter{.name = "model.other.weight", .dtype = "BF16", .shape = {4}};
-  const absl::Status status = CheckHeld(*checkpoint, {&parameter, 1}, 0, 1, 0).status();
+  const absl::Status status = CheckHeld(*checkpoint, {&parameter, 1}, 0, {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("\"model.other.weight\""));
 }
@@ -350,10 +430,10 @@ TEST(CheckHeld, F32HeldAsBf16IsRoundedToTheNearestEven) {
                      std::string(reinterpret_cast<const char*>(stored), sizeof(stored))));
   const HeldParameter parameter{
       .name = "w", .dtype = "BF16", .shape = {5}, .data = reinterpret_cast<const std::byte*>(held)};
-  const auto right = CheckHeld(*checkpoint, {&parameter, 1}, 0, 1, 0);
+  const auto right = CheckHeld(*checkpoint, {&parameter, 1}, 0, {});
   EXPECT_TRUE(right.ok()) << right.status();
   held[1] = 0x3F81;  // Rounded up.
-  EXPECT_EQ(CheckHeld(*checkpoint, {&parameter, 1}, 0, 1, 0).status().message(),
+  EXPECT_EQ(CheckHeld(*checkpoint, {&parameter, 1}, 0, {}).status().message(),
             "version 0: parameter \"w\" row 1 column 0 is 0x3f81, should be 0x3f80");
 }
 

@@ -24,14 +24,26 @@ struct Section {
 class Expectation {
  public:
   Expectation(const StoredCheckpoint& checkpoint, std::string parameter,
-              const std::vector<int64_t>& shape, int64_t tp, int64_t rank)
-      : checkpoint_(checkpoint), name_(std::move(parameter)), shape_(shape), tp_(tp), rank_(rank) {}
+              const std::vector<int64_t>& shape, const EngineRank& at)
+      : checkpoint_(checkpoint),
+        name_(std::move(parameter)),
+        shape_(shape),
+        at_(at),
+        tp_(at.tp),
+        rank_(at.rank % at.tp) {
+    if (IsCutOverTheEngine()) {
+      tp_ = at.tp * at.dp;
+      rank_ = at.rank;
+    }
+    if (SharedExpertsAreWhole()) tp_ = 1, rank_ = 0;
+  }
 
   absl::StatusOr<RowFunction> Rows() {
     const nlohmann::json& config = checkpoint_.config();
     const std::string type = config.is_object() ? config.value("model_type", "") : "";
     if (type == "gpt2") return Gpt2();
     if (type == "llama" || type == "qwen2" || type == "qwen3") return Decoder();
+    if (type == "qwen3_moe" || type == "deepseek_v3" || type == "glm4_moe") return Mixture();
     WAYBILL_ASSIGN_OR_RETURN(const StoredTensor* tensor, Find(name_));
     return Generic(tensor);
   }
@@ -48,6 +60,19 @@ class Expectation {
     }
     return absl::InvalidArgumentError(
         absl::StrCat("check: parameter \"", name_, "\": the checkpoint has no \"", name, "\""));
+  }
+
+  bool Has(absl::string_view part) const { return absl::StrContains(name_, part); }
+
+  // SGLang cuts all but attention and the embedding over all ranks of an engine.
+  bool IsCutOverTheEngine() const {
+    return at_.sglang && (Has(".mlp.") || absl::StartsWith(name_, "lm_head"));
+  }
+  // If vLLM deals experts out and replicates attention as well as cutting it, it divides the tokens
+  // of DeepSeek-V3's shared experts, not the weights.
+  bool SharedExpertsAreWhole() const {
+    return !at_.sglang && Has("shared_experts") && at_.ep > 1 && at_.tp > 1 && at_.dp > 1 &&
+           checkpoint_.config().value("model_type", "") == "deepseek_v3";
   }
 
   int64_t Number(const char* key) const { return checkpoint_.config().value(key, int64_t{0}); }
@@ -127,7 +152,9 @@ class Expectation {
       return Fused({q, k, v});
     }
     if (name_.find("gate_up_proj") != std::string::npos) {
-      const int64_t inner = Number("intermediate_size");
+      const int64_t inner = Has("shared_experts")
+                                ? Number("moe_intermediate_size") * Number("n_shared_experts")
+                                : Number("intermediate_size");
       WAYBILL_ASSIGN_OR_RETURN(const Section gate,
                                Part(sibling("gate_up_proj", "gate_proj"), inner, 1, tp_));
       WAYBILL_ASSIGN_OR_RETURN(const Section up,
@@ -136,6 +163,54 @@ class Expectation {
     }
     WAYBILL_ASSIGN_OR_RETURN(const StoredTensor* tensor, Find(name_));
     return [tensor](int64_t row) { return ExpectedRow{tensor, row, 1}; };  // A norm, whole.
+  }
+
+  // Models with experts; their other parameters are a decoder's, but for latent attention.
+  absl::StatusOr<RowFunction> Mixture() const {
+    if (Has("_scale") && shape_.empty()) return [](int64_t) { return ExpectedRow{}; };
+    if (Has("w13_weight") || Has("w2_weight")) return Experts();
+    if (Has("fused_qkv_a_proj")) {
+      const std::string attention = name_.substr(0, name_.find("fused_qkv_a_proj"));
+      WAYBILL_ASSIGN_OR_RETURN(const StoredTensor* query, Find(attention + "q_a_proj.weight"));
+      WAYBILL_ASSIGN_OR_RETURN(const StoredTensor* latent,
+                               Find(attention + "kv_a_proj_with_mqa.weight"));
+      return Fused({{query, 0, query->shape[0]}, {latent, 0, latent->shape[0]}});
+    }
+    if (EndsWith(name_, "q_b_proj.weight") || EndsWith(name_, "kv_b_proj.weight")) {
+      WAYBILL_ASSIGN_OR_RETURN(const StoredTensor* tensor, Find(name_));
+      const int64_t each = tensor->shape[0] / tp_;
+      return Fused({{tensor, rank_ * each, each}});
+    }
+    return Decoder();
+  }
+
+  // The rank's experts one after the other, each whole or a part of it.
+  absl::StatusOr<RowFunction> Experts() const {
+    const int64_t parts = at_.tp * at_.dp / at_.ep, part = at_.rank % parts;
+    const int64_t first = at_.rank / parts * shape_[0];
+    const int64_t rows = shape_[1], columns = shape_[2];
+    const std::string experts = name_.substr(0, name_.find(".mlp.experts.") + 13);
+    std::vector<const StoredTensor*> gates, ups, downs;
+    for (int64_t e = first; e < first + shape_[0]; ++e) {
+      for (auto [tensors, name] : {std::pair(&gates, "gate_proj"), std::pair(&ups, "up_proj"),
+                                   std::pair(&downs, "down_proj")}) {
+        WAYBILL_ASSIGN_OR_RETURN(const StoredTensor* tensor,
+                                 Find(absl::StrCat(experts, e, ".", name, ".weight")));
+        tensors->push_back(tensor);
+      }
+    }
+    if (Has("w2_weight")) {
+      return [=](int64_t row) {
+        const StoredTensor* tensor = downs[static_cast<size_t>(row / rows)];
+        return ExpectedRow{tensor, row % rows * tensor->shape[1] + part * columns, 1};
+      };
+    }
+    const int64_t half = rows / 2;
+    return [=](int64_t row) {
+      const auto expert = static_cast<size_t>(row / rows);
+      const int64_t of_part = part * half + row % half;
+      return ExpectedRow{(row % rows < half ? gates : ups)[expert], of_part * columns, 1};
+    };
   }
 
   // Conv1D weights are stored [inputs, outputs]: row r of the parameter is a column.
@@ -170,17 +245,17 @@ class Expectation {
   const StoredCheckpoint& checkpoint_;
   const std::string name_;
   const std::vector<int64_t>& shape_;
-  const int64_t tp_;
-  const int64_t rank_;
+  const EngineRank at_;
+  int64_t tp_;  // Of how many parts this parameter has, and which of them.
+  int64_t rank_;
 };
 
 }  // namespace
 
 absl::StatusOr<RowFunction> ExpectedRows(const StoredCheckpoint& checkpoint,
                                          const std::string& parameter,
-                                         const std::vector<int64_t>& shape, int64_t tp,
-                                         int64_t tp_rank) {
-  return Expectation(checkpoint, parameter, shape, tp, tp_rank).Rows();
+                                         const std::vector<int64_t>& shape, const EngineRank& at) {
+  return Expectation(checkpoint, parameter, shape, at).Rows();
 }
 
 }  // namespace waybill::check

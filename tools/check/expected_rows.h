@@ -15,6 +15,16 @@
 
 namespace waybill::check {
 
+// Which rank of which engine holds the parameters. An engine has tp * dp ranks, numbered with tp
+// fastest. `ep` of them, or all as one, divide the experts.
+struct EngineRank {
+  int64_t tp = 1;
+  int64_t dp = 1;
+  int64_t ep = 1;
+  int64_t rank = 0;
+  bool sglang = false;  // Else vLLM.
+};
+
 // Element c of the row is element first + c * step of the tensor, or zero if there is no tensor.
 struct ExpectedRow {
   const StoredTensor* tensor = nullptr;
@@ -29,8 +39,7 @@ using RowFunction = std::function<ExpectedRow(int64_t row)>;
 // Returns the rows of `parameter`. kInvalidArgument: the checkpoint has no tensors for it.
 absl::StatusOr<RowFunction> ExpectedRows(const StoredCheckpoint& checkpoint,
                                          const std::string& parameter,
-                                         const std::vector<int64_t>& shape, int64_t tp,
-                                         int64_t tp_rank);
+                                         const std::vector<int64_t>& shape, const EngineRank& at);
 
 }  // namespace waybill::check
 

@@ -119,7 +119,7 @@ void AddPlanCommand(CLI::App& app, Run& run) {
                       "a checkpoint, whose shapes replace --model");
   command
       ->add_option("--trainers", options->trainers,
-                   "sharding of the trainers: fsdp=2,tp=2,pp=1,dp=1")
+                   "sharding of the trainers: fsdp=2,tp=2,pp=1,replicas=1")
       ->capture_default_str();
   command->add_option("--workers", options->workers, "sharding of the workers: tp=2,dp=1")
       ->capture_default_str();

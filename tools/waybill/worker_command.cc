@@ -160,8 +160,12 @@ class WorkerProcess {
                       .shape = parameter.shape,
                       .data = data});
     }
-    return check::CheckHeld(*stored_, held, version, sharding_.tp,
-                            sharding_.tp_rank(options_.rank.identity.rank));
+    return check::CheckHeld(*stored_, held, version,
+                            {.tp = sharding_.tp,
+                             .dp = sharding_.dp,
+                             .ep = sharding_.ep,
+                             .rank = sharding_.engine_rank(options_.rank.identity.rank),
+                             .sglang = sharding_.engine == Engine::kSglang});
   }
 
   // Converts a format for the check, which shares no types with the planner.

@@ -60,7 +60,7 @@ class Layout:
         self._core = _waybill.Layout(os.fspath(checkpoint), model, layers)
 
     def trainer_manifest(self, sharding: str = "", rank: int = 0) -> Manifest:
-        """Returns what trainer `rank` holds, in one region; sharding: "fsdp=2,tp=2,pp=1,dp=1"."""
+        """Returns what trainer `rank` holds, in one region; sharding: "fsdp=2,tp=2,pp=1,replicas=1"."""
         return Manifest(self._core.trainer_manifest(sharding, rank))
 
     def worker_manifest(

@@ -50,7 +50,7 @@ impl Layout {
             .map(Layout)
     }
 
-    /// Returns what trainer `rank` holds, in one region "weights". `sharding`: `"fsdp=2,tp=2,pp=1,dp=1"`.
+    /// Returns what trainer `rank` holds, in one region "weights". `sharding`: `"fsdp=2,tp=2,pp=1,replicas=1"`.
     pub fn trainer_manifest(&self, sharding: &str, rank: u32) -> Result<Manifest> {
         let sharding = c_text(sharding);
         Manifest::made(|out, error| unsafe {

@@ -1,5 +1,5 @@
-// Where vLLM's own loader puts every element, against where this package says they go. README.md
-// says what the files hold.
+// Where the engines' own loaders put every element, against where this package says they go.
+// README.md says what the files hold.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,7 +10,6 @@
 #include "core/layout/load_shards.h"
 #include "core/layout/numbered_checkpoint.h"
 #include "core/layout/safetensors_writer.h"
-#include "core/layout/synthetic.h"
 #include "core/layout/worker_layout.h"
 #include "core/tensor/manifest_check.h"
 
@@ -27,14 +26,14 @@ struct MapCase {
   const char* name;
   const char* config;
   const char* map;
-  uint32_t tp;
+  WorkerSharding sharding;
   uint32_t rank;
 };
 
-class VllmMapTest : public testing::TestWithParam<MapCase> {};
+class EngineMapTest : public testing::TestWithParam<MapCase> {};
 
 // Elements are numbered from 1 in the file's order of tensors; what no element fills is 0.
-TEST_P(VllmMapTest, EveryElementIsWhereVllmPutsIt) {
+TEST_P(EngineMapTest, EveryElementIsWhereTheLoaderPutsIt) {
   const MapCase& c = GetParam();
   const json golden = json::parse(Golden(c.map));
   std::vector<std::pair<int64_t, CheckpointTensor>> by_number;
@@ -55,7 +54,7 @@ TEST_P(VllmMapTest, EveryElementIsWhereVllmPutsIt) {
   const auto checkpoint = Checkpoint::Open(directory);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   const auto layout =
-      MakeWorkerLayout(checkpoint->tensors(), checkpoint->config(), {.tp = c.tp}, c.rank);
+      MakeWorkerLayout(checkpoint->tensors(), checkpoint->config(), c.sharding, c.rank);
   ASSERT_TRUE(layout.ok()) << layout.status();
   ASSERT_EQ(CheckManifest(layout->manifest, Holes::kRefused).message(), "");
 
@@ -96,54 +95,93 @@ TEST_P(VllmMapTest, EveryElementIsWhereVllmPutsIt) {
   EXPECT_GT(compared, 50'000);
 }
 
-INSTANTIATE_TEST_SUITE_P(Maps, VllmMapTest,
-                         testing::Values(MapCase{"fused", "config_tiny-llama",
-                                                 "vllm_tiny-llama_tp2r1", 2, 1},
-                                         MapCase{"padded_vocabulary", "config_tiny-qwen3",
-                                                 "vllm_tiny-qwen3_tp4r3", 4, 3},
-                                         MapCase{"replicated_kv_heads", "config_tiny-qwen3",
-                                                 "vllm_tiny-qwen3_tp8r5", 8, 5}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Maps, EngineMapTest,
+    testing::Values(
+        MapCase{"fused", "config_tiny-llama", "vllm_tiny-llama_tp2r1", {.tp = 2}, 1},
+        MapCase{"padded_vocabulary", "config_tiny-qwen3", "vllm_tiny-qwen3_tp4r3", {.tp = 4}, 3},
+        MapCase{"replicated_kv_heads", "config_tiny-qwen3", "vllm_tiny-qwen3_tp8r5", {.tp = 8}, 5},
+        MapCase{"cut_experts", "config_tiny-qwen3-moe", "vllm_tiny-qwen3-moe_tp4r0", {.tp = 4}, 0},
+        MapCase{"whole_experts",
+                "config_tiny-qwen3-moe",
+                "vllm_tiny-qwen3-moe_tp4r2ep",
+                {.tp = 4, .ep = 4},
+                2},
+        MapCase{"latent_attention_and_shared_experts",
+                "config_tiny-deepseek-v3-bf16",
+                "vllm_tiny-deepseek-v3-bf16_tp4r3",
+                {.tp = 4},
+                3}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 struct LayoutCase {
-  const char* model;
+  const char* config;
   const char* layout;
-  uint32_t tp;
+  WorkerSharding sharding;
   uint32_t rank;
 };
 
-class VllmLayoutTest : public testing::TestWithParam<LayoutCase> {};
+const char* TorchName(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kBf16:
+      return "bfloat16";
+    case Dtype::kF32:
+      return "float32";
+    case Dtype::kF8E4m3:
+      return "float8_e4m3fn";
+    default:
+      return "another";
+  }
+}
 
-TEST_P(VllmLayoutTest, NamesTypesAndShapesAreVllms) {
+class EngineLayoutTest : public testing::TestWithParam<LayoutCase> {};
+
+// Trainers hold BF16; the engine serves as config.json says.
+TEST_P(EngineLayoutTest, NamesTypesAndShapesAreTheEngines) {
   const LayoutCase& c = GetParam();
-  const auto model = MakeSyntheticModel(c.model, std::nullopt);
-  ASSERT_TRUE(model.ok()) << model.status();
-  const auto config = ParseModelConfig(model->config_json);
+  const auto config = ParseModelConfig(Golden(c.config));
   ASSERT_TRUE(config.ok()) << config.status();
-  const auto layout = MakeWorkerLayout(model->tensors, *config, {.tp = c.tp}, c.rank);
+  const auto serving = ParseServing("", "", *config);
+  ASSERT_TRUE(serving.ok()) << serving.status();
+  const auto layout = MakeWorkerLayout(RequiredTensors(*config, Dtype::kBf16), *config, c.sharding,
+                                       c.rank, *serving);
   ASSERT_TRUE(layout.ok()) << layout.status();
   EXPECT_EQ(CheckManifest(layout->manifest, Holes::kRefused).message(), "");
 
   const json golden = json::parse(Golden(c.layout));
-  ASSERT_EQ(layout->parameters.size(), golden.size());
-  for (size_t i = 0; i < golden.size(); ++i) {
+  for (size_t i = 0; i < std::min(golden.size(), layout->parameters.size()); ++i) {
     const Parameter& parameter = layout->parameters[i];
-    EXPECT_EQ(parameter.name, golden[i][0].get<std::string>());
-    EXPECT_EQ(golden[i][1].get<std::string>(), "bfloat16");
-    EXPECT_EQ(parameter.format.dtype, Dtype::kBf16) << parameter.name;
+    ASSERT_EQ(parameter.name, golden[i][0].get<std::string>());
+    EXPECT_EQ(TorchName(parameter.format.dtype), golden[i][1].get<std::string>()) << parameter.name;
     EXPECT_EQ(parameter.shape, golden[i][2].get<std::vector<int64_t>>()) << parameter.name;
   }
+  EXPECT_EQ(layout->parameters.size(), golden.size());
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, VllmLayoutTest,
-                         testing::Values(LayoutCase{"qwen3-0.6b", "vllm_qwen3-0.6b_tp2r1", 2, 1},
-                                         LayoutCase{"llama-3.1-8b", "vllm_llama-3.1-8b_tp4r0", 4,
-                                                    0}),
-                         [](const auto& info) {
-                           std::string name = info.param.model;
-                           for (char& c : name) c = isalnum(c) != 0 ? c : '_';
-                           return name;
-                         });
+constexpr WorkerSharding kSglangTp2{.tp = 2, .engine = Engine::kSglang};
+constexpr WorkerSharding kSglangTp4{.tp = 4, .engine = Engine::kSglang};
+constexpr WorkerSharding kSglangEp8{.tp = 8, .ep = 8, .engine = Engine::kSglang};
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, EngineLayoutTest,
+    testing::Values(
+        LayoutCase{"config_qwen3-0.6b", "vllm_qwen3-0.6b_tp2r1", {.tp = 2}, 1},
+        LayoutCase{"config_llama-3.1-8b", "vllm_llama-3.1-8b_tp4r0", {.tp = 4}, 0},
+        LayoutCase{"config_qwen3-30b-a3b", "vllm_qwen3-30b-a3b_tp4r1", {.tp = 4}, 1},
+        LayoutCase{"config_qwen3-30b-a3b", "vllm_qwen3-30b-a3b_tp4r1ep", {.tp = 4, .ep = 4}, 1},
+        LayoutCase{"config_qwen3-30b-a3b-fp8", "vllm_qwen3-30b-a3b-fp8_tp4r1", {.tp = 4}, 1},
+        LayoutCase{
+            "config_qwen3-30b-a3b-fp8", "vllm_qwen3-30b-a3b-fp8_tp4r1ep", {.tp = 4, .ep = 4}, 1},
+        LayoutCase{"config_deepseek-v3-bf16", "vllm_deepseek-v3-bf16_tp8r0", {.tp = 8}, 0},
+        LayoutCase{"config_deepseek-v3", "vllm_deepseek-v3_tp8r0", {.tp = 8}, 0},
+        LayoutCase{"config_deepseek-v3", "sgl_deepseek-v3_tp8r0ep8", kSglangEp8, 0},
+        LayoutCase{"config_qwen3-30b-a3b", "sgl_qwen3-30b-a3b_tp4r1ep1", kSglangTp4, 1},
+        LayoutCase{"config_qwen3-0.6b", "sgl_qwen3-0.6b_tp2r1ep1", kSglangTp2, 1}),
+    [](const auto& info) {
+      std::string name = info.param.layout;
+      for (char& c : name) c = isalnum(c) != 0 ? c : '_';
+      return name;
+    });
 
 }  // namespace
 }  // namespace waybill
