@@ -490,14 +490,15 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_layout_open(const waybill_layout_options_t* options, waybill_layout_t** out_layout,
                     waybill_error_t** error);
 /* Returns the manifest of trainer `rank`, which has one region, "weights". `sharding` is a list
- * such as "fsdp=2,tp=2,pp=1,replicas=1"; what it does not name is 1. */
+ * such as "fsdp=2,replicas=4" or "megatron,tp=4,pp=2,ep=8"; what it does not name is 1.
+ * core/layout/README.md lists the words. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_layout_trainer_manifest(const waybill_layout_t* layout, const char* sharding, uint32_t rank,
                                 waybill_manifest_t** out_manifest, waybill_error_t** error);
-/* Returns the manifest of worker `rank` as vLLM loads the model, with one region, "weights".
- * `sharding` is a list such as "tp=2,dp=1". `format` is "bf16", a name of
- * waybill_quantisation_named(), or "" for what config.json says. `dtype` is the type of what is not
- * quantised, such as "BF16", or "" for the type in the checkpoint. */
+/* Returns the manifest of worker `rank` as vLLM or SGLang loads the model, with one region,
+ * "weights". `sharding` is a list such as "tp=2,dp=4,ep=8,engine=sglang". `format` is "bf16", a
+ * name of waybill_quantisation_named(), or "" for what config.json says. `dtype` is the type of
+ * what is not quantised, such as "BF16", or "" for the type in the checkpoint. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_layout_worker_manifest(
     const waybill_layout_t* layout, const char* sharding, uint32_t rank, const char* format,
     const char* dtype, waybill_manifest_t** out_manifest, waybill_error_t** error);

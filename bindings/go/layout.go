@@ -38,7 +38,7 @@ func OpenLayout(options LayoutOptions) (*Layout, error) {
 }
 
 // TrainerManifest returns what trainer `rank` holds, in one region "weights". `sharding`:
-// "fsdp=2,tp=2,pp=1,replicas=1"; what is not named is 1.
+// "fsdp=2,replicas=4" or "megatron,tp=4,pp=2,ep=8"; what is not named is 1.
 func (l *Layout) TrainerManifest(sharding string, rank uint32) (*Manifest, error) {
 	defer runtime.KeepAlive(l)
 	var a arguments
@@ -52,9 +52,9 @@ func (l *Layout) TrainerManifest(sharding string, rank uint32) (*Manifest, error
 	return wrapManifest(c), nil
 }
 
-// A WorkerLayout says how workers hold a model as vLLM loads it.
+// A WorkerLayout says how workers hold a model as vLLM or SGLang loads it.
 type WorkerLayout struct {
-	Sharding string // "tp=2,dp=1".
+	Sharding string // "tp=2,dp=4,ep=8".
 	Format   string // "bf16" or a name for QuantisationNamed; "": what config.json says.
 	DType    string // Of what is not quantised ("BF16"); "": as stored.
 }

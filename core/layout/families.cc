@@ -30,6 +30,8 @@ constexpr Rule kRules[] = {
     {kGqa, kLayer, kWhole, {}, "self_attn.attn.k_scale", Rule::kVllmOnly},
     {kGqa, kLayer, kWhole, {}, "self_attn.attn.v_scale", Rule::kVllmOnly},
     {kGqa, kLayer, kWhole, {}, "self_attn.attn.prob_scale", Rule::kVllmOnly},
+    {kCacheScales, kLayer, kWhole, {}, "self_attn.attn.k_scale", Rule::kSglangOnly},
+    {kCacheScales, kLayer, kWhole, {}, "self_attn.attn.v_scale", Rule::kSglangOnly},
     {kQkNorm, kLayer, kWhole, {kHeadDim}, "self_attn.q_norm.weight"},
     {kQkNorm, kLayer, kWhole, {kHeadDim}, "self_attn.k_norm.weight"},
 
@@ -236,8 +238,9 @@ constexpr uint32_t kDense = Bit(kDecoder) | Bit(kGqa) | Bit(kQkvBias) | Bit(kOth
                             Bit(kDenseMlp) | Bit(kDenseMlpBias);
 
 constexpr Family kFamilies[] = {
-    {FamilyId::kLlama, "llama", "LlamaForCausalLM", kDense, &kDecoderKeys},
-    {FamilyId::kQwen2, "qwen2", "Qwen2ForCausalLM", kDense | Bit(kQkvBiasRequired), &kDecoderKeys},
+    {FamilyId::kLlama, "llama", "LlamaForCausalLM", kDense | Bit(kCacheScales), &kDecoderKeys},
+    {FamilyId::kQwen2, "qwen2", "Qwen2ForCausalLM",
+     kDense | Bit(kCacheScales) | Bit(kQkvBiasRequired), &kDecoderKeys},
     {FamilyId::kQwen3, "qwen3", "Qwen3ForCausalLM", kDense | Bit(kQkNorm), &kDecoderKeys},
     {FamilyId::kQwen3Moe, "qwen3-moe", "Qwen3MoeForCausalLM",
      kDense | Bit(kQkNorm) | Bit(kRouter) | Bit(kExperts), &kDecoderKeys},

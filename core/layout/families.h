@@ -77,6 +77,7 @@ enum class Block : uint8_t {
   kStackedExperts,  // gpt-oss in BF16: all experts in one tensor.
   kPackedExperts,   // gpt-oss: the same, as blocks of MXFP4 and their scales.
   kGpt2,
+  kCacheScales,      // SGLang's, of the key/value cache, where it passes them to attention.
   kQkvBiasRequired,  // Marks without rules: the biases are there in every checkpoint.
   kOtherBiasRequired,
 };

@@ -27,6 +27,7 @@ struct Model {
   R"( "n_positions": 1024, "n_embd": )" #embd R"(, "n_head": )" #head R"(, "n_layer": )" #layer \
   R"(, "vocab_size": 50257, "bos_token_id": 50256, "eos_token_id": 50256})"
 
+// The following two lack the closing bracket.
 #define WAYBILL_QWEN3_MOE_CONFIG(hidden, inner, expert_inner, layers, heads, kv_heads, head_dim, \
                                  experts, vocabulary)                                            \
   R"({"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",)"                     \
@@ -35,9 +36,8 @@ struct Model {
   R"(, "num_hidden_layers": )" #layers R"(, "num_attention_heads": )" #heads                     \
   R"(, "num_key_value_heads": )" #kv_heads R"(, "head_dim": )" #head_dim                         \
   R"(, "num_experts": )" #experts R"(, "num_experts_per_tok": 8, "vocab_size": )" #vocabulary    \
-  R"(, "tie_word_embeddings": false})"
+  R"(, "tie_word_embeddings": false)"
 
-// Without the closing bracket.
 #define WAYBILL_DEEPSEEK_V3_CONFIG(hidden, inner, expert_inner, layers, heads, experts, dense,     \
                                    query, latent, nope, rope, value, vocabulary)                   \
   R"({"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3",)"                   \
@@ -82,9 +82,9 @@ constexpr Model kModels[] = {
                           "original_max_position_embeddings": 8192, "rope_type": "llama3"},
          "tie_word_embeddings": false, "bos_token_id": 128000, "eos_token_id": 128001})"},
     {"qwen3-30b-a3b", Dtype::kBf16, "num_hidden_layers",
-     WAYBILL_QWEN3_MOE_CONFIG(2048, 6144, 768, 48, 32, 4, 128, 128, 151936)},
+     WAYBILL_QWEN3_MOE_CONFIG(2048, 6144, 768, 48, 32, 4, 128, 128, 151936) "}"},
     {"qwen3-235b-a22b", Dtype::kBf16, "num_hidden_layers",
-     WAYBILL_QWEN3_MOE_CONFIG(4096, 12288, 1536, 94, 64, 4, 128, 128, 151936)},
+     WAYBILL_QWEN3_MOE_CONFIG(4096, 12288, 1536, 94, 64, 4, 128, 128, 151936) "}"},
     {"deepseek-v3", Dtype::kBf16, "num_hidden_layers",
      WAYBILL_DEEPSEEK_V3_CONFIG(7168, 18432, 2048, 61, 128, 256, 3, 1536, 512, 128, 64, 128, 129280)
          WAYBILL_BLOCK_FP8 "}"},
@@ -110,7 +110,7 @@ constexpr Model kModels[] = {
          "quantization_config": {"quant_method": "mxfp4"}})"},
     // Twins of the two MoE families, with everything that those have, for a laptop.
     {"tiny-qwen3-moe", Dtype::kBf16, "num_hidden_layers",
-     WAYBILL_QWEN3_MOE_CONFIG(256, 512, 256, 3, 8, 2, 32, 8, 1000)},
+     WAYBILL_QWEN3_MOE_CONFIG(256, 512, 256, 3, 8, 2, 32, 8, 1000) R"(, "mlp_only_layers": [1]})"},
     {"tiny-deepseek-v3", Dtype::kBf16, "num_hidden_layers",
      WAYBILL_DEEPSEEK_V3_CONFIG(256, 512, 256, 3, 8, 8, 1, 128, 128, 64, 32, 64, 1000) "}"},
 };

@@ -253,7 +253,8 @@ absl::StatusOr<WorkerLayout> MakeWorkerLayout(absl::Span<const ModelParameter> p
   Memory memory;
   std::vector<Cuts> experts_scales;
   for (const ModelParameter& parameter : parameters) {
-    if (parameter.parts.empty() && !serving.quantisation) continue;
+    // An engine's own numbers are there if the model itself is quantised.
+    if (parameter.parts.empty() && !(serving.quantisation && config.quantisation)) continue;
     if (parameter.rule->where != Where::kExpert) {
       for (Cuts& scales : experts_scales) memory.Add(std::move(scales));
       experts_scales.clear();

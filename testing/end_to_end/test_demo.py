@@ -12,6 +12,10 @@ CASES = [
     ("qwen3-0.6b", 1, "fsdp=2,tp=2", "tp=2,dp=2", []),
     ("gpt2", 2, "pp=2,replicas=2", "tp=4", ["--mode", "shadow-copy"]),
     ("qwen3-0.6b", 1, "tp=2", "tp=2", ["--mode", "in-place"]),
+    ("tiny-qwen3-moe", 3, "fsdp=4", "tp=2,dp=2,ep=4", []),
+    ("tiny-qwen3-moe", 2, "megatron,tp=2,ep=2", "tp=4", ["--format", "fp8-block"]),
+    ("tiny-deepseek-v3", 3, "fsdp=2,replicas=2", "tp=2,dp=2,ep=4,engine=sglang", []),
+    ("tiny-deepseek-v3", 2, "fsdp1,fsdp=3", "tp=2,ep=2,replicas=2", ["--format", "fp8-block"]),
 ]
 
 
@@ -23,7 +27,8 @@ def test_every_element_of_every_version_is_right(model, layers, trainers, worker
     )  # fmt: skip
     assert len(report["updates"]) == 2
     assert report["elements_checked"] > 0
-    if "pp" not in trainers:  # Stages differ, and nobody else holds their tensors.
+    # Stages differ, and nobody else holds their tensors; the twins have few and small tensors.
+    if "pp" not in trainers and not model.startswith("tiny-"):
         assert report["imbalance"] < 1.02
 
 

@@ -97,8 +97,10 @@ def test_what_config_json_says_is_served_without_being_asked_for(tmp_path):
     form = dataclasses.replace(reference.FORMATS["fp8-block"], block=(64, 32))
     wanted = reference.Reference(tensors, 1, 2, form, kept=[kept + ".weight"])
     _, held = demo(tmp_path, "--trainers", "3", "--workers", "2", versions=1)
+    # vLLM's numbers for its key/value cache, which no tensor fills.
+    scales = [f"{reference.LAYER}self_attn.attn.{x}_scale" for x in ("q", "k", "v", "prob")]
     for worker, found in enumerate(held):
-        expect(found, wanted.held(worker))
+        expect(found, wanted.held(worker) | {name: bytes(2) for name in scales})
         assert found[kept + ".weight"][0] == "BF16"
 
 
@@ -128,7 +130,7 @@ def test_a_model_of_no_known_family_is_refused(tmp_path):
     assert (
         "quantise a generic model: which of its tensors are weights of layers is not known" in why
     )
-    assert 'architecture "OtherForCausalLM" is of no family that is known' in why
+    assert 'architecture "OtherForCausalLM" is not one of LlamaForCausalLM, Qwen2' in why
 
 
 @pytest.mark.parametrize("fabric", ["auto", "tcp"])

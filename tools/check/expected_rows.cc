@@ -41,6 +41,8 @@ class Expectation {
   absl::StatusOr<RowFunction> Rows() {
     const nlohmann::json& config = checkpoint_.config();
     const std::string type = config.is_object() ? config.value("model_type", "") : "";
+    // A number that the engine has, and the model has not.
+    if (Has("_scale") && shape_.empty()) return [](int64_t) { return ExpectedRow{}; };
     if (type == "gpt2") return Gpt2();
     if (type == "llama" || type == "qwen2" || type == "qwen3") return Decoder();
     if (type == "qwen3_moe" || type == "deepseek_v3" || type == "glm4_moe") return Mixture();
@@ -162,12 +164,13 @@ class Expectation {
       return Fused({gate, up});
     }
     WAYBILL_ASSIGN_OR_RETURN(const StoredTensor* tensor, Find(name_));
-    return [tensor](int64_t row) { return ExpectedRow{tensor, row, 1}; };  // A norm, whole.
+    // A norm or a router, whole.
+    const int64_t columns = width();
+    return [=](int64_t row) { return ExpectedRow{tensor, row * columns, 1}; };
   }
 
   // Models with experts; their other parameters are a decoder's, but for latent attention.
   absl::StatusOr<RowFunction> Mixture() const {
-    if (Has("_scale") && shape_.empty()) return [](int64_t) { return ExpectedRow{}; };
     if (Has("w13_weight") || Has("w2_weight")) return Experts();
     if (Has("fused_qkv_a_proj")) {
       const std::string attention = name_.substr(0, name_.find("fused_qkv_a_proj"));

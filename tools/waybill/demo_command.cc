@@ -48,10 +48,11 @@ void AddDemoCommand(CLI::App& app, Run& run) {
       "a Hugging Face directory (config.json, safetensors) instead of a synthetic model");
   command
       ->add_option("--trainers", options->trainers,
-                   "a number of trainers, or a sharding: fsdp=2,tp=2,pp=1,replicas=1")
+                   "a number of trainers, or a sharding: fsdp=2,replicas=2 or megatron,tp=2,ep=2")
       ->capture_default_str();
   command
-      ->add_option("--workers", options->workers, "a number of workers, or a sharding: tp=2,dp=2")
+      ->add_option("--workers", options->workers,
+                   "a number of workers, or a sharding: tp=2,dp=2,ep=4,engine=sglang")
       ->capture_default_str();
   command->add_option("--versions", options->versions, "number of versions to publish")
       ->capture_default_str()

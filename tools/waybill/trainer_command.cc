@@ -182,9 +182,9 @@ void AddTrainerCommand(CLI::App& app, Run& run) {
   CLI::App* command = app.add_subcommand(
       "trainer", "Run one trainer, which publishes its shards of a checkpoint once");
   options->rank.AddTo(*command);
-  command->add_option(
-      "--sharding", options->rank.sharding,
-      "how the trainers share the model: fsdp=2,tp=2,pp=1,replicas=1; default: fsdp=WORLD");
+  command->add_option("--sharding", options->rank.sharding,
+                      "how the trainers share the model: fsdp=2,replicas=2 or megatron,tp=2,ep=2; "
+                      "default: fsdp=WORLD");
   command->add_option("--version", options->version,
                       "version to publish; default: the one after the last published version");
   command->add_option("--timeout", options->timeout_seconds, "deadline of the update, in seconds")

@@ -149,10 +149,15 @@ class WorkerProcess {
     for (const Parameter& parameter : layout_.parameters) {
       const std::byte* data =
           snapshot.region(parameter.region_index).data() + parameter.offset_bytes;
-      if (parameter.format.content == Content::kScales) {  // Scales follow their elements.
-        held.back().quantising = &quantising.emplace_back(QuantisingOf(parameter.format));
-        held.back().scales = data;
-        held.back().scales_shape = parameter.shape;
+      if (parameter.format.content == Content::kScales) {
+        // Scales follow their elements, or those of another parameter of the layer's experts.
+        const auto elements =
+            std::find_if(held.rbegin(), held.rend(), [&](const check::HeldParameter& h) {
+              return ScaleName(h.name, parameter.format.quantisation) == parameter.name;
+            });
+        elements->quantising = &quantising.emplace_back(QuantisingOf(parameter.format));
+        elements->scales = data;
+        elements->scales_shape = parameter.shape;
         continue;
       }
       held.push_back({.name = parameter.name,
@@ -224,8 +229,9 @@ void AddWorkerCommand(CLI::App& app, Run& run) {
   CLI::App* command = app.add_subcommand(
       "worker", "Run one worker, which holds its shards as vLLM shards and fuses them");
   options->rank.AddTo(*command);
-  command->add_option("--sharding", options->rank.sharding,
-                      "how the workers share the model: tp=2,dp=1; default: tp=WORLD");
+  command->add_option(
+      "--sharding", options->rank.sharding,
+      "how the workers share the model: tp=2,dp=2,ep=4,engine=sglang; default: tp=WORLD");
   command
       ->add_option("--group", options->rank.identity.group,
                    "name of the group, whose workers switch versions together")

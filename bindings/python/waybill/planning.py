@@ -60,15 +60,18 @@ class Layout:
         self._core = _waybill.Layout(os.fspath(checkpoint), model, layers)
 
     def trainer_manifest(self, sharding: str = "", rank: int = 0) -> Manifest:
-        """Returns what trainer `rank` holds, in one region; sharding: "fsdp=2,tp=2,pp=1,replicas=1"."""
+        """Returns what trainer `rank` holds, in one region.
+
+        sharding  "fsdp=2,replicas=4" or "megatron,tp=4,pp=2,ep=8".
+        """
         return Manifest(self._core.trainer_manifest(sharding, rank))
 
     def worker_manifest(
         self, sharding: str = "", rank: int = 0, *, format: str = "", dtype: str = ""
     ) -> Manifest:
-        """Returns what worker `rank` holds as vLLM loads it, in one region.
+        """Returns what worker `rank` holds as vLLM or SGLang loads it, in one region.
 
-        sharding  "tp=2,dp=1".
+        sharding  "tp=2,dp=4,ep=8,engine=sglang".
         format    "bf16", "fp8-block", "fp8-row", "fp8-tensor", "mxfp8"; "": what config.json says.
         dtype     The dtype of what is not quantised ("BF16"); "": as stored.
         """

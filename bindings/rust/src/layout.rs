@@ -8,10 +8,10 @@ use crate::{Manifest, Result};
 /// A model's tensors, and how frameworks name, fuse and shard them. It never changes.
 pub struct Layout(Handle<ffi::waybill_layout_t>);
 
-/// How workers hold a model as vLLM loads it.
+/// How workers hold a model as vLLM or SGLang loads it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WorkerLayout<'a> {
-    /// `"tp=2,dp=1"`; what is not named is 1.
+    /// `"tp=2,dp=4,ep=8,engine=sglang"`; what is not named is 1.
     pub sharding: &'a str,
     /// `"bf16"` or a name for [`quantisation_named`](crate::quantisation_named); `""`: what
     /// config.json says.
@@ -50,7 +50,8 @@ impl Layout {
             .map(Layout)
     }
 
-    /// Returns what trainer `rank` holds, in one region "weights". `sharding`: `"fsdp=2,tp=2,pp=1,replicas=1"`.
+    /// Returns what trainer `rank` holds, in one region "weights". `sharding`:
+    /// `"fsdp=2,replicas=4"` or `"megatron,tp=4,pp=2,ep=8"`.
     pub fn trainer_manifest(&self, sharding: &str, rank: u32) -> Result<Manifest> {
         let sharding = c_text(sharding);
         Manifest::made(|out, error| unsafe {
