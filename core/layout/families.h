@@ -100,7 +100,7 @@ absl::string_view Name(Engine engine);
 
 // One tensor of the checkpoint, in each scope that has it.
 struct TensorRule {
-  // Where the type of the elements is not that of the model.
+  // What distinguishes a tensor from a matrix or vector of the model's type. Bits.
   enum Mark : uint8_t {
     kPlain = 0,
     kTransposed = 1,  // The checkpoint has [inputs, outputs], as Conv1D does.
