@@ -21,7 +21,7 @@ CONFINED = [
 ]
 
 # What decides takes the time as an argument, and does nothing itself.
-PURE = ("core/protocol/",)
+PURE = ("core/protocol/", "core/simulate/")
 IMPURE = re.compile(
     r"absl::Now\(|\bclock_gettime\b|<(chrono|thread|mutex|condition_variable|atomic|future|fstream)>"
     r"|<(unistd|fcntl|time|sys/\w+|netinet/\w+)\.h>|absl/(time/clock|synchronization)|\bgrpc(pp)?[/:]"
@@ -83,7 +83,7 @@ def impure_names(path, text):
         return []
     code = _without_comments(text)
     return [
-        f"{path}:{line}: a clock, thread, lock, socket or file in core/protocol, which only decides"
+        f"{path}:{line}: a clock, thread, lock, socket or file in a package that does nothing itself"
         for line in _lines_with(IMPURE, code)
     ]
 

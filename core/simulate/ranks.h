@@ -1,0 +1,182 @@
+// Trainers and workers of a simulated job: the production sessions, send schedule and arrival gate,
+// with a model of the hardware in place of the engine.
+#ifndef WAYBILL_CORE_SIMULATE_RANKS_H_
+#define WAYBILL_CORE_SIMULATE_RANKS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/protocol/arrival_gate.h"
+#include "core/protocol/send_schedule.h"
+#include "core/protocol/trainer_session.h"
+#include "core/protocol/worker_session.h"
+#include "core/simulate/world.h"
+
+namespace waybill::simulate {
+
+class SendingRank final : public TrainerHost, public ControlPlane::Endpoint {
+ public:
+  // Both outlive the rank. `manifest`: encoded.
+  SendingRank(World* world, RankResult* result, EncodedManifest manifest, const proto::Nics& nics);
+
+  void Join();
+  void Publish();
+
+  // ControlPlane::Endpoint.
+  void OnOpen() override;
+  void OnMessage(const proto::ControllerMessage& message) override;
+  void OnClose() override;
+
+  // TrainerHost.
+  void OpenStream() override { connection_ = world_.control.Open(this); }
+  void CloseStream() override { world_.control.CloseByRank(connection_); }
+  void Send(proto::RankMessage message) override {
+    world_.control.SendToController(connection_, std::move(message));
+  }
+  void Tell(Notice notice) override;
+  proto::RankReport MakeReport() const override { return {}; }
+  absl::StatusOr<proto::Offers> SetPlan(TermPlan plan) override;
+  absl::Status Connect(const std::string& group, const proto::Connect& connect) override;
+  absl::Status SetBufferAddress(const std::string&, uint32_t, uint32_t,
+                                const proto::Buffer&) override {
+    return absl::OkStatus();
+  }
+  absl::Status Start(const std::string& group, const UpdateId& update,
+                     const PublishCommand& publish, const proto::Start& start) override;
+  void Abort(const std::string& group, const UpdateId& update) override;
+  void StopNow(const std::string& group) override;
+  void ForgetGroup(const std::string&) override {}
+
+ private:
+  struct Lane {
+    uint32_t trainer_nic = 0;
+    uint32_t worker_nic = 0;
+    std::vector<Port*> path;
+  };
+  struct Peer {
+    PairTraffic traffic;
+    std::vector<Lane> lanes;
+    std::vector<LanePath> paths;
+    uint32_t first_lane = 0;
+    uint32_t to_digest = 0;  // Pieces whose digests are not taken.
+  };
+  // Some of the bytes of a peer, which are handled at a time.
+  struct Piece {
+    uint32_t peer = 0;
+    uint64_t bytes = 0;
+    uint64_t writes = 0;
+    double stage_seconds = 0;
+    double digest_seconds = 0;
+    SendWay way = SendWay::kDirect;
+  };
+
+  void Call();  // After each call of the session.
+  void CutIntoPieces(uint32_t peer);
+  void AddPieces(uint32_t peer, SendWay way, uint64_t bytes, uint64_t writes, double seconds);
+  double StageSeconds(const PairTraffic& traffic, SendWay way) const;
+  void Run();
+  void Execute(const SendCommand& command);
+  void Work(double seconds, Threads::Done done);
+  void DigestApart();
+  void Post(const SendCommand& command);
+  void Carry(SendLane lane, uint64_t bytes, uint64_t writes, std::function<void()> landed);
+
+  World& world_;
+  RankResult& result_;
+  const uint32_t rank_;
+  TrainerSession session_;
+  Alarm alarm_;
+  ConnectionId connection_ = 0;
+  Threads stagers_;
+  Threads progress_;
+  SlotPool slots_;
+  SendSchedule schedule_;
+  std::vector<Peer> peers_;
+  std::vector<Piece> pieces_;
+  UpdateId update_;
+  std::string group_;
+  double wire_begin_ = -1;
+  bool running_ = false;
+  bool again_ = false;
+};
+
+class ReceivingRank final : public WorkerHost, public ControlPlane::Endpoint {
+ public:
+  // Both outlive the rank. `manifest`: encoded.
+  ReceivingRank(World* world, RankResult* result, EncodedManifest manifest,
+                const proto::Nics& nics);
+
+  void Join();
+
+  // --- from the trainers ---
+
+  // A piece has landed; if it was not stored by the trainer, it is verified at once.
+  void OnData(uint32_t trainer, uint64_t bytes, SendWay way);
+  // The last immediate of a trainer's lane has come.
+  void OnLaneEnd(uint32_t trainer, uint32_t lane, uint32_t sequence);
+  Threads& progress() { return progress_; }
+
+  // ControlPlane::Endpoint.
+  void OnOpen() override;
+  void OnMessage(const proto::ControllerMessage& message) override;
+  void OnClose() override;
+
+  // WorkerHost.
+  void OpenStream() override { connection_ = world_.control.Open(this); }
+  void CloseStream() override { world_.control.CloseByRank(connection_); }
+  void Send(proto::RankMessage message) override {
+    world_.control.SendToController(connection_, std::move(message));
+  }
+  void Tell(Notice notice) override;
+  proto::RankReport MakeReport() const override { return {}; }
+  absl::StatusOr<proto::Offers> SetPlan(TermPlan plan) override;
+  absl::Status Connect(const std::string& group, const proto::Connect& connect) override;
+  void Prepare(const UpdateId& update, bool digests_off, absl::Time deadline) override;
+  void Continue(const UpdateId&, const UpdateId&) override {}
+  void LoseSender(uint32_t) override {}
+  void Commit(const UpdateId& update) override;
+  void Abort(const UpdateId& update, bool begun) override;
+  uint64_t shown_version() const override { return shown_; }
+  absl::Status SetBufferAddress(const std::string&, uint32_t, uint32_t,
+                                const proto::Buffer&) override {
+    return absl::OkStatus();
+  }
+  absl::Status Lend(const std::string&, const UpdateId&, const proto::Start&) override {
+    return absl::UnimplementedError("a simulated worker lends nothing");
+  }
+  void ForgetGroup(const std::string&) override {}
+
+ private:
+  struct Sender {
+    uint32_t first_lane = 0;
+    uint32_t lanes_left = 0;
+    std::vector<uint64_t> stored;  // Bytes of pieces that wait for the sender's end.
+  };
+
+  void Call();
+  void Verify(uint64_t bytes);
+  void ArriveIfComplete();
+
+  World& world_;
+  RankResult& result_;
+  const uint32_t rank_;
+  WorkerSession session_;
+  Alarm alarm_;
+  ConnectionId connection_ = 0;
+  Threads verifiers_;
+  Threads progress_;
+  std::map<uint32_t, Sender> senders_;  // By trainer.
+  std::unique_ptr<ArrivalGate> gate_;
+  UpdateId update_;
+  double ready_at_ = 0;
+  double voted_at_ = 0;
+  uint64_t verifying_ = 0;
+  bool arrived_ = false;
+  uint64_t shown_ = 0;
+};
+
+}  // namespace waybill::simulate
+
+#endif  // WAYBILL_CORE_SIMULATE_RANKS_H_

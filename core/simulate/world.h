@@ -1,0 +1,100 @@
+// What the ranks of a simulated job share.
+#ifndef WAYBILL_CORE_SIMULATE_WORLD_H_
+#define WAYBILL_CORE_SIMULATE_WORLD_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/protocol/update.h"
+#include "core/simulate/control_plane.h"
+#include "core/simulate/hardware.h"
+#include "core/simulate/network.h"
+#include "core/simulate/processors.h"
+#include "core/simulate/result.h"
+#include "core/simulate/traffic.h"
+#include "core/simulate/virtual_time.h"
+
+namespace waybill::simulate {
+
+// How trainers' data reaches workers.
+enum class Carrier : uint8_t {
+  kNics,    // By RDMA, or by NVLink within a host.
+  kTcp,     // By the progress threads' sockets.
+  kMapped,  // By stores into host memory of the same host.
+};
+
+class ReceivingRank;
+
+struct World {
+  World(const Traffic* all_traffic, const Hardware& job_hardware, Mode job_mode, bool with_digests,
+        uint64_t bytes_of_piece)
+      : traffic(*all_traffic),
+        hardware(job_hardware),
+        mode(job_mode),
+        digests(with_digests),
+        piece_bytes(bytes_of_piece),
+        fabrics(&time, hardware, traffic.trainers(), traffic.workers()),
+        control(&time, hardware.control) {}
+
+  Carrier carrier() const {
+    if (hardware.by_tcp || hardware.trainers.nics_per_host == 0 ||
+        hardware.workers.nics_per_host == 0) {
+      if (!hardware.one_host || hardware.by_tcp) return Carrier::kTcp;
+      return hardware.trainers.memory == MemoryPlace::kHost ? Carrier::kMapped : Carrier::kNics;
+    }
+    return Carrier::kNics;
+  }
+  // The cores that a rank's threads run on.
+  Cores* CoresOf(Role role, uint32_t rank) {
+    const uint32_t host = fabrics.host_of(role, rank);
+    const Role owner = hardware.one_host ? Role::kTrainer : role;
+    std::unique_ptr<Cores>& cores = hosts[{owner, host}];
+    const Machine& machine = role == Role::kTrainer ? hardware.trainers : hardware.workers;
+    if (cores == nullptr) cores = std::make_unique<Cores>(&time, machine.cores);
+    return cores.get();
+  }
+  // Widens a rank's span of a stage by work from `begin` until now.
+  void Note(RankResult& rank, Stage stage, double begin, double busy) {
+    Span& span = rank.spans[static_cast<size_t>(stage)];
+    begin -= published_at;
+    const double end = time.now() - published_at;
+    span = {span.end == 0 ? begin : std::min(span.begin, begin), std::max(span.end, end),
+            span.busy + busy};
+  }
+  void Fail(const absl::Status& why) {
+    if (status.ok()) status = why;
+  }
+
+  const Traffic& traffic;
+  const Hardware hardware;
+  const Mode mode;
+  const bool digests;
+  const uint64_t piece_bytes;
+
+  VirtualTime time;
+  Fabrics fabrics;
+  ControlPlane control;
+  std::map<std::pair<Role, uint32_t>, std::unique_ptr<Cores>> hosts;
+  std::vector<ReceivingRank*> receivers;  // By rank.
+  double published_at = 0;
+  uint32_t joined = 0;
+  uint32_t shown = 0;
+  double last_sent = 0;
+  uint64_t pieces = 0;
+  // The message with data that landed last.
+  double last_landed = 0;
+  uint32_t last_trainer = 0;
+  uint32_t last_worker = 0;
+  std::vector<Port*> last_path;
+  absl::Status status;  // Why the update cannot go on.
+};
+
+}  // namespace waybill::simulate
+
+#endif  // WAYBILL_CORE_SIMULATE_WORLD_H_
