@@ -122,6 +122,14 @@ def waybill_repositories():
     )
 
     system_library(
+        name = "yaml_cpp",
+        build_file = "//third_party:yaml_cpp.BUILD",
+        debian = ["libyaml-cpp-dev"],
+        headers = ["yaml-cpp"],
+        packages = ["yaml-cpp"],
+    )
+
+    system_library(
         name = "rdma_core",
         build_file = "//third_party:ibverbs.BUILD",
         debian = ["libibverbs-dev"],

@@ -17,6 +17,7 @@ void AddTrainerCommand(CLI::App& app, Run& run);
 void AddWorkerCommand(CLI::App& app, Run& run);
 void AddDemoCommand(CLI::App& app, Run& run);
 void AddPlanCommand(CLI::App& app, Run& run);
+void AddSimulateCommand(CLI::App& app, Run& run);
 void AddStatusCommand(CLI::App& app, Run& run);
 void AddRemoveGroupCommand(CLI::App& app, Run& run);
 void AddDoctorCommand(CLI::App& app, Run& run);

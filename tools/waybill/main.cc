@@ -27,6 +27,7 @@ int Main(int argc, char** argv) {
   waybill::AddTrainerCommand(app, run);
   waybill::AddWorkerCommand(app, run);
   waybill::AddPlanCommand(app, run);
+  waybill::AddSimulateCommand(app, run);
   waybill::AddStatusCommand(app, run);
   waybill::AddRemoveGroupCommand(app, run);
   waybill::AddDoctorCommand(app, run);

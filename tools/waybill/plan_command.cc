@@ -3,107 +3,78 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "core/base/status.h"
-#include "core/layout/checkpoint.h"
-#include "core/layout/serving.h"
-#include "core/layout/synthetic.h"
-#include "core/layout/trainer_layout.h"
-#include "core/layout/worker_layout.h"
 #include "core/plan/explain.h"
-#include "core/plan/planner.h"
+#include "core/simulate/traffic.h"
+#include "core/tensor/quantisation.h"
+#include "tools/waybill/cluster_file.h"
 #include "tools/waybill/commands.h"
+#include "tools/waybill/page.h"
+#include "tools/waybill/planned_job.h"
 
 namespace waybill {
 namespace {
 
 struct Options {
-  std::string model = "qwen3-0.6b";
-  std::optional<int64_t> layers;
-  std::string checkpoint;
-  std::string trainers = "fsdp=2";
-  std::string workers = "tp=2";
-  std::string dtype;
-  std::string format;
+  std::string file;
+  std::string built_in;
+  ClusterFile described;  // By options.
+  std::string html;
   bool json = false;
 };
 
-struct Model {
-  ModelConfig config;
-  std::vector<CheckpointTensor> tensors;  // Without data.
-};
-
-absl::StatusOr<Model> FindModel(const Options& options) {
-  Model model;
-  if (!options.checkpoint.empty()) {
-    WAYBILL_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(options.checkpoint));
-    model.config = checkpoint.config();
-    for (CheckpointTensor tensor : checkpoint.tensors()) {
-      tensor.data = {};
-      model.tensors.push_back(std::move(tensor));
-    }
-    return model;
-  }
-  WAYBILL_ASSIGN_OR_RETURN(SyntheticModel synthetic,
-                           MakeSyntheticModel(options.model, options.layers));
-  WAYBILL_ASSIGN_OR_RETURN(model.config, ParseModelConfig(synthetic.config_json));
-  model.tensors = std::move(synthetic.tensors);
-  return model;
+absl::StatusOr<ClusterFile> FindJob(const Options& options) {
+  if (!options.file.empty()) return ReadClusterFile(options.file);
+  if (!options.built_in.empty()) return FindCase(options.built_in);
+  ClusterFile described = options.described;
+  described.hardware.trainers.nics_per_host = described.hardware.workers.nics_per_host = 0;
+  if (!described.checkpoint.empty()) described.model.clear();
+  described.name = described.model.empty() ? described.checkpoint : described.model;
+  return described;
 }
 
-struct Manifests {
-  std::vector<Manifest> trainers;
-  std::vector<Manifest> workers;
-};
-
-absl::StatusOr<Manifests> MakeManifests(const Model& model, const Options& options) {
-  WAYBILL_ASSIGN_OR_RETURN(const TrainerSharding trainers,
-                           TrainerSharding::Parse(options.trainers));
-  WAYBILL_ASSIGN_OR_RETURN(const WorkerSharding workers, WorkerSharding::Parse(options.workers));
-  WAYBILL_ASSIGN_OR_RETURN(const Serving serving,
-                           ParseServing(options.format, options.dtype, model.config));
-  Manifests manifests;
-  for (uint32_t t = 0; t < trainers.world(); ++t) {
-    WAYBILL_ASSIGN_OR_RETURN(Manifest manifest,
-                             MakeTrainerManifest(model.tensors, model.config, trainers, t));
-    manifests.trainers.push_back(std::move(manifest));
+// What the page shows of a plan: everything but times.
+nlohmann::json PageOf(const ClusterFile& file, const PlannedJob& job) {
+  nlohmann::json json = nlohmann::json::parse(ExplainAsJson(job.plan, job.held, RoutesToo::kNo));
+  json["kind"] = "plan";
+  json["name"] = file.name;
+  json["model"] = file.model.empty() ? file.checkpoint : file.model;
+  json["trainer_sharding"] = file.trainers;
+  json["worker_sharding"] = file.workers;
+  json["plan"] = {{"hash", json["hash"]},
+                  {"seconds", job.seconds},
+                  {"ratio_to_lower_bound", json["ratio_to_lower_bound"]}};
+  json["pairs"] = nlohmann::json::array();
+  const simulate::Traffic traffic =
+      simulate::TrafficOf(job.plan, job.held.trainers, job.held.workers);
+  for (const simulate::PairTraffic& pair : traffic.pairs) {
+    json["pairs"].push_back({pair.trainer, pair.worker, pair.bytes});
   }
-  for (uint32_t w = 0; w < workers.world(); ++w) {
-    WAYBILL_ASSIGN_OR_RETURN(WorkerLayout layout,
-                             MakeWorkerLayout(model.tensors, model.config, workers, w, serving));
-    manifests.workers.push_back(std::move(layout.manifest));
+  for (const absl::string_view side : {"trainer", "worker"}) {
+    uint32_t rank = 0;
+    for (nlohmann::json& one : json[absl::StrCat(side, "s")]) {
+      one["name"] = absl::StrCat(side, " ", rank++);
+    }
   }
-  return manifests;
+  return json;
 }
 
 absl::Status RunPlan(const Options& options) {
-  WAYBILL_ASSIGN_OR_RETURN(const Model model, FindModel(options));
-  WAYBILL_ASSIGN_OR_RETURN(const Manifests manifests, MakeManifests(model, options));
-  std::vector<const Manifest*> trainers, workers;
-  HeldBytes held;
-  for (const Manifest& m : manifests.trainers) {
-    trainers.push_back(&m);
-    held.trainers.push_back(m.total_bytes());
-  }
-  for (const Manifest& m : manifests.workers) {
-    workers.push_back(&m);
-    held.workers.push_back(m.total_bytes());
-  }
-  const absl::Time begin = absl::Now();
-  WAYBILL_ASSIGN_OR_RETURN(const Plan plan, MakePlan(trainers, workers));
-  const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
+  WAYBILL_ASSIGN_OR_RETURN(const ClusterFile file, FindJob(options));
+  WAYBILL_ASSIGN_OR_RETURN(const PlannedJob job, PlanJob(file));
+  if (!options.html.empty()) WAYBILL_RETURN_IF_ERROR(WritePage(options.html, PageOf(file, job)));
   if (options.json) {
-    nlohmann::json json = nlohmann::json::parse(ExplainAsJson(plan, held, RoutesToo::kNo));
-    json["seconds"] = seconds;
+    nlohmann::json json = nlohmann::json::parse(ExplainAsJson(job.plan, job.held, RoutesToo::kNo));
+    json["seconds"] = job.seconds;
     std::cout << json.dump(2) << "\n";
-  } else {
-    std::cout << absl::StrFormat("plan %016x, made in %.1f ms\n\n", plan.hash(), seconds * 1e3)
-              << ExplainAsTable(plan, held);
+    return absl::OkStatus();
   }
+  std::cout << absl::StrFormat("plan %016x, made in %.1f ms\n\n", job.plan.hash(), job.seconds * 1e3)
+            << ExplainAsTable(job.plan, job.held);
+  if (!options.html.empty()) std::cout << "page: " << options.html << "\n";
   return absl::OkStatus();
 }
 
@@ -111,23 +82,39 @@ absl::Status RunPlan(const Options& options) {
 
 void AddPlanCommand(CLI::App& app, Run& run) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand(
-      "plan", "Show the plan for a model and two shardings; needs no job and no network");
-  command->add_option("--model", options->model, "a synthetic model")->capture_default_str();
-  command->add_option("--layers", options->layers, "number of layers; default: all");
-  command->add_option("--checkpoint", options->checkpoint,
-                      "a checkpoint, whose shapes replace --model");
+  ClusterFile& job = options->described;
+  job.model = "qwen3-0.6b";
+  job.trainers = "fsdp=2";
+  job.workers = "tp=2";
+  CLI::App* command =
+      app.add_subcommand("plan",
+                         "Show the plan of a described job; needs no job and no network. `waybill "
+                         "simulate` predicts how\n"
+                         "long its updates take.\n"
+                         "\n"
+                         "  waybill plan --model qwen3-0.6b --trainers fsdp=4 --workers tp=2,dp=2\n"
+                         "  waybill plan examples/clusters/small.yaml --html page.html");
+  CLI::Option* file = command->add_option(
+      "FILE", options->file,
+      "a YAML description of cluster, model and shardings, which replaces the options");
   command
-      ->add_option("--trainers", options->trainers,
-                   "sharding of the trainers: fsdp=2,tp=2,pp=1,replicas=1")
+      ->add_option("--case", options->built_in,
+                   "a built-in description: kimi-k2-256-128, qwen3-235b-128-32 or small")
+      ->excludes(file);
+  command->add_option("--model", job.model, "a synthetic model")->capture_default_str();
+  command->add_option("--layers", job.layers, "number of layers; default: all");
+  command->add_option("--checkpoint", job.checkpoint, "a checkpoint, whose shapes replace --model");
+  command->add_option("--trainers", job.trainers, "sharding of the trainers: fsdp=2,tp=2,pp=1,dp=1")
       ->capture_default_str();
-  command->add_option("--workers", options->workers, "sharding of the workers: tp=2,dp=1")
+  command->add_option("--workers", job.workers, "sharding of the workers: tp=2,dp=1")
       ->capture_default_str();
-  command->add_option("--dtype", options->dtype,
+  command->add_option("--dtype", job.dtype,
                       "type in which workers hold floats; default: as stored");
-  command->add_option("--format", options->format,
+  command->add_option("--format", job.format,
                       "format in which workers hold the layers' matrices: " +
                           absl::StrJoin(QuantisationNames(), ", "));
+  command->add_option("--html", options->html,
+                      "write a page that shows it: one file, which needs no network");
   command->add_flag("--json", options->json, "print JSON");
   command->callback([options, &run] { run = [options] { return RunPlan(*options); }; });
 }

@@ -1,0 +1,171 @@
+"""The page of `--html` in a real browser: from disk, light and dark, on a phone, by keyboard."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from testing.page import browser
+
+WAYBILL = os.path.join(os.environ.get("RUNFILES_DIR", "."), "waybill", "tools/waybill/waybill")
+
+pytestmark = pytest.mark.skipif(
+    not browser.is_installed(), reason="no Chromium: tools/setup installs the package chromium"
+)
+
+
+def write_page(folder, *arguments):
+    path = folder / "page.html"
+    command = [WAYBILL, *arguments, "--html", path]
+    subprocess.run(command, check=True, capture_output=True, timeout=browser.PATIENCE)
+    return path
+
+
+@pytest.fixture(scope="module")
+def predicted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("predicted")
+    arguments = ("simulate", "--case", "small", "--sweep", "workers=2..8")
+    return write_page(folder, *arguments)
+
+
+@pytest.fixture
+def chromium(tmp_path):
+    with browser.Browser(tmp_path / "profile") as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_it_opens_from_disk_without_a_complaint_or_a_network(chromium, predicted, width, dark):
+    chromium.emulate(width, dark)
+    chromium.open(predicted)
+    assert chromium.complaints == []
+    assert [url for url in chromium.requests if not url.startswith(("file:", "data:"))] == []
+    assert chromium.evaluate("document.title") == "small: predicted update"
+    # Nothing is wider than the screen.
+    assert chromium.evaluate("document.documentElement.scrollWidth") <= width
+    page = chromium.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert page == ("rgb(17, 20, 24)" if dark else "rgb(255, 255, 255)")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_text_can_be_read_on_what_is_behind_it(chromium, predicted, dark):
+    chromium.emulate(1280, dark)
+    chromium.open(predicted)
+    # The contrast of WCAG: (lighter + 0.05) / (darker + 0.05) of relative luminances.
+    worst = chromium.evaluate("""(() => {
+        const style = getComputedStyle(document.documentElement);
+        const luminance = (name) => {
+            const hex = style.getPropertyValue(name).trim();
+            const [r, g, b] = [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16) / 255)
+                .map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+            return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+        };
+        const contrast = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        const pairs = ['--page', '--panel'].flatMap((back) => ['--ink', '--quiet'].map((text) =>
+            contrast(luminance(back), luminance(text))));
+        return Math.min(...pairs);
+    })()""")
+    assert worst >= 4.5
+
+
+def test_everything_that_can_be_used_has_a_name(chromium, predicted):
+    chromium.emulate(1280, dark=False)
+    chromium.open(predicted)
+    seen = chromium.accessible()
+    for role in ("button", "application", "table", "link", "heading"):
+        assert seen[role], role
+        assert "" not in seen[role], role
+    assert set(seen["application"]) == {
+        "Timeline of stages by rank",
+        "Heat map of bytes, trainers by workers",
+    }
+    assert any("by number of workers" in name for name in seen["image"] + seen.get("img", []))
+
+
+def test_tab_reaches_every_control(chromium, predicted):
+    chromium.emulate(1280, dark=False)
+    chromium.open(predicted)
+    reached = set()
+    for _ in range(40):
+        chromium.press("Tab")
+        reached.add(chromium.evaluate("document.activeElement.id"))
+    assert {"zoom-in", "zoom-out", "zoom-all", "timeline-canvas", "heat-canvas"} <= reached
+
+
+def test_the_keyboard_moves_through_the_heat_map(chromium, predicted):
+    chromium.emulate(390, dark=False)
+    chromium.open(predicted)
+    chromium.evaluate("document.getElementById('heat-canvas').focus()")
+    text = "document.getElementById('heat-text').textContent"
+    assert chromium.evaluate(text).startswith("trainer 0 to worker 0: ")
+    chromium.press("ArrowDown")
+    chromium.press("ArrowRight")
+    chromium.press("ArrowRight")
+    assert chromium.evaluate(text).startswith("trainer 1 to worker 2: ")
+    chromium.press("End")
+    assert chromium.evaluate(text).startswith("trainer 3 to worker 3: ")
+    chromium.press("ArrowDown")  # There is nothing beyond.
+    assert chromium.evaluate(text).startswith("trainer 3 to worker 3: ")
+
+
+def test_the_keyboard_moves_and_zooms_the_timeline(chromium, predicted):
+    chromium.emulate(1280, dark=True)
+    chromium.open(predicted)
+    chromium.evaluate("document.getElementById('timeline-canvas').focus()")
+    text = "document.getElementById('timeline-text').textContent"
+    whole = chromium.evaluate(text)
+    assert whole.startswith("trainer 0: ")
+    assert "Shown: 0 µs to " in whole
+    chromium.press("+", "+")
+    zoomed = chromium.evaluate(text)
+    assert "Shown: 0 µs to " not in zoomed
+    chromium.press("ArrowRight")
+    assert chromium.evaluate(text) != zoomed
+    chromium.press("Home")
+    assert chromium.evaluate(text) == whole
+    chromium.press("ArrowDown")
+    assert chromium.evaluate(text).startswith("trainer 1: ")
+    for _ in range(20):
+        chromium.press("ArrowDown")
+    assert chromium.evaluate(text).startswith("worker 3: ")
+
+
+def test_it_shows_the_numbers_of_the_prediction(chromium, predicted):
+    said = subprocess.run(
+        [WAYBILL, "simulate", "--case", "small", "--json"],
+        check=True, capture_output=True, text=True, timeout=browser.PATIENCE,
+    )  # fmt: skip
+    prediction = json.loads(said.stdout)
+    chromium.emulate(1280, dark=False)
+    chromium.open(predicted)
+    shown = chromium.evaluate("document.getElementById('figures').innerText")
+    assert f"{prediction['seconds'] * 1e3:.2f} ms" in shown
+    assert f"{prediction['bytes'] / 1e9:.2f} GB" in shown
+    rows = chromium.evaluate("document.querySelectorAll('#rank-tables tbody tr').length")
+    assert rows == 8
+    assert len(prediction["pairs"]) > 0
+
+
+def test_a_plan_has_no_times_and_its_page_says_none(chromium, tmp_path):
+    chromium.emulate(1280, dark=False)
+    chromium.open(write_page(tmp_path, "plan", "--case", "small"))
+    assert chromium.complaints == []
+    assert chromium.evaluate("document.title") == "small: plan"
+    assert chromium.evaluate("document.getElementById('timeline').hidden")
+    assert not chromium.evaluate("document.getElementById('heat').hidden")
+
+
+def test_names_from_a_file_are_text_and_never_markup(chromium, tmp_path):
+    name = "</script><script>console.log(1)</script><img src=x onerror=alert(1)>"
+    described = tmp_path / "cluster.yaml"
+    described.write_text(
+        f"name: '{name}'\nmodel: {{name: qwen3-0.6b, layers: 1}}\n"
+        "trainers: {sharding: fsdp=2}\nworkers: {sharding: tp=2}\n"
+    )
+    chromium.emulate(1280, dark=False)
+    chromium.open(write_page(tmp_path, "simulate", described))
+    assert chromium.complaints == []
+    assert chromium.evaluate("document.getElementById('title').textContent").startswith(name)
+    assert chromium.evaluate("document.images.length") == 0

@@ -1,0 +1,130 @@
+#include "tools/waybill/prediction.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "core/base/status.h"
+#include "core/layout/sharding.h"
+#include "core/layout/synthetic.h"
+#include "core/simulate/simulate.h"
+#include "tools/waybill/planned_job.h"
+
+namespace waybill {
+namespace {
+
+absl::Status FindTraffic(const simulate::PublishedCase* published, Prediction& prediction) {
+  const auto known = SyntheticModelNames();
+  const ClusterFile& file = prediction.file;
+  if (published != nullptr && file.checkpoint.empty() &&
+      std::find(known.begin(), known.end(), absl::string_view(file.model)) == known.end()) {
+    prediction.why_no_plan =
+        absl::StrCat("model \"", file.model,
+                     "\" has no layout yet: every trainer sends equal parts instead of "
+                     "what a plan says");
+    prediction.traffic = TrafficOf(*published);
+    return absl::OkStatus();
+  }
+  WAYBILL_ASSIGN_OR_RETURN(PlannedJob job, PlanJob(file));
+  prediction.planning_seconds = job.seconds;
+  prediction.plan_hash = job.plan.hash();
+  prediction.traffic =
+      simulate::TrafficOf(job.plan, std::move(job.held.trainers), std::move(job.held.workers));
+  return absl::OkStatus();
+}
+
+// The sharding with another number of replicas, so that it has `ranks` ranks.
+template <typename Sharding>
+absl::StatusOr<std::string> WithRanks(const std::string& text, const std::string& side,
+                                      uint32_t ranks) {
+  const std::vector<std::string> kept = absl::StrSplit(text, ',', absl::SkipEmpty());
+  WAYBILL_ASSIGN_OR_RETURN(const Sharding now, Sharding::Parse(text));
+  // "replicas" where the sharding has such a word, else "dp".
+  for (const absl::string_view key : {"replicas", "dp"}) {
+    std::vector<std::string> words;
+    uint32_t replicas_now = 1;
+    for (const std::string& word : kept) {
+      if (absl::StartsWith(word, absl::StrCat(key, "="))) {
+        (void)absl::SimpleAtoi(word.substr(key.size() + 1), &replicas_now);
+      } else {
+        words.push_back(word);
+      }
+    }
+    const uint32_t one = now.world() / std::max<uint32_t>(1, replicas_now);
+    if (one == 0 || ranks % one != 0) continue;
+    words.push_back(absl::StrCat(key, "=", ranks / one));
+    const std::string wanted = absl::StrJoin(words, ",");
+    const auto parsed = Sharding::Parse(wanted);
+    if (parsed.ok() && parsed->world() == ranks) return wanted;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "sweep: ", side, " \"", text, "\" cannot be ", ranks,
+      " ranks; a sweep changes the number of replicas, so it takes multiples of one replica's"));
+}
+
+}  // namespace
+
+absl::StatusOr<Prediction> Predict(const ClusterFile& file) {
+  Prediction prediction;
+  prediction.file = file;
+  const simulate::PublishedCase* published = nullptr;
+  if (!file.published.empty()) {
+    published = simulate::FindPublishedCase(file.published);
+    if (published == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          file.name, ": there is no published case \"", file.published, "\"; the cases are ",
+          absl::StrJoin(simulate::PublishedCases(), ", ",
+                        [](std::string* out, const simulate::PublishedCase& one) {
+                          absl::StrAppend(out, one.name);
+                        })));
+    }
+  }
+  WAYBILL_RETURN_IF_ERROR(FindTraffic(published, prediction));
+  WAYBILL_ASSIGN_OR_RETURN(prediction.result,
+                           simulate::Simulate(prediction.traffic, file.hardware,
+                                              {.mode = file.mode, .digests = file.digests}));
+  if (published != nullptr) {
+    prediction.published = simulate::PredictPublished(*published, file.hardware);
+  }
+  return prediction;
+}
+
+absl::Status Sweep(const std::string& what, Prediction& prediction) {
+  const std::vector<std::string> sides = absl::StrSplit(what, '=');
+  const std::vector<std::string> ends =
+      sides.size() == 2 ? absl::StrSplit(sides[1], "..") : std::vector<std::string>();
+  uint32_t first = 0, last = 0;
+  if (ends.size() != 2 || (sides[0] != "workers" && sides[0] != "trainers") ||
+      !absl::SimpleAtoi(ends[0], &first) || !absl::SimpleAtoi(ends[1], &last) || first == 0 ||
+      last < first || last > 65536) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--sweep is \"", what,
+                     "\"; accepted: workers=FIRST..LAST or trainers=FIRST..LAST, from 1 "
+                     "to 65536"));
+  }
+  if (!prediction.why_no_plan.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--sweep needs a plan, and ", prediction.why_no_plan));
+  }
+  prediction.swept = sides[0];
+  for (uint64_t ranks = first; ranks <= last; ranks *= 2) {
+    ClusterFile file = prediction.file;
+    file.published.clear();
+    std::string& text = sides[0] == "workers" ? file.workers : file.trainers;
+    WAYBILL_ASSIGN_OR_RETURN(
+        text, sides[0] == "workers"
+                  ? WithRanks<WorkerSharding>(text, "workers", static_cast<uint32_t>(ranks))
+                  : WithRanks<TrainerSharding>(text, "trainers", static_cast<uint32_t>(ranks)));
+    WAYBILL_ASSIGN_OR_RETURN(const Prediction point, Predict(file));
+    prediction.sweep.push_back({.ranks = static_cast<uint32_t>(ranks),
+                                .seconds = point.result.seconds,
+                                .bound_seconds = point.result.bound_seconds()});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace waybill
