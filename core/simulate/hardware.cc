@@ -24,6 +24,7 @@ absl::Status CheckMachine(absl::string_view whose, const Machine& machine) {
                                                         {"pcie", machine.pcie},
                                                         {"nvlink", machine.nvlink},
                                                         {"copy", machine.rates.copy},
+                                                        {"transpose", machine.rates.transpose},
                                                         {"cast", machine.rates.cast},
                                                         {"quantise", machine.rates.quantise},
                                                         {"digest", machine.rates.digest}};

@@ -18,16 +18,17 @@ enum class MemoryPlace : uint8_t { kHost, kGpu };
 // The rates at which one thread of a host, or the kernels of one GPU, work while their neighbours
 // work too. They count the bytes that are read.
 struct WorkRates {
-  double copy = 0;      // Copies and digests in one pass.
-  double cast = 0;      // Also changes the type.
-  double quantise = 0;  // Also finds the scales.
-  double digest = 0;    // Only reads.
+  double copy = 0;       // Copies and digests in one pass.
+  double transpose = 0;  // Also turns rows into columns.
+  double cast = 0;       // Also changes the type.
+  double quantise = 0;   // Also finds the scales.
+  double digest = 0;     // Only reads.
 };
 
 inline constexpr WorkRates kGpuRates = {
-    .copy = 1.2e12, .cast = 1.2e12, .quantise = 0.6e12, .digest = 1.5e12};
+    .copy = 1.2e12, .transpose = 1e12, .cast = 1.2e12, .quantise = 0.6e12, .digest = 1.5e12};
 inline constexpr WorkRates kHostRates = {
-    .copy = 8e9, .cast = 5e9, .quantise = 2.5e9, .digest = 15e9};
+    .copy = 8e9, .transpose = 4e9, .cast = 5e9, .quantise = 2.5e9, .digest = 15e9};
 
 // The hosts of the ranks of one role.
 struct Machine {

@@ -227,7 +227,7 @@ Traffic TrafficOf(const PublishedCase& of) {
         pair.routes += of.layers / of.stages * (of.experts / of.expert_ranks) * 3;
       }
       pair.staged_bytes = pair.bytes;
-      pair.quantised_read = pair.stored_read = 2 * pair.bytes;
+      pair.quantised_read = 2 * pair.bytes;
       pair.writes = std::max<uint64_t>(pair.routes, pair.bytes >> 20);
       traffic.pairs.push_back(pair);
     }

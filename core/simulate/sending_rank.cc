@@ -141,13 +141,11 @@ absl::Status SendingRank::Connect(const std::string& group, const proto::Connect
 
 double SendingRank::StageSeconds(const PairTraffic& traffic, SendWay way) const {
   const WorkRates& rates = world_.hardware.trainers.rates;
-  const double changed = static_cast<double>(traffic.cast_read) / rates.cast +
-                         static_cast<double>(traffic.quantised_read) / rates.quantise;
-  if (way == SendWay::kStaged) {
-    return changed + static_cast<double>(traffic.copied_read) / rates.copy;
-  }
-  const uint64_t copied = traffic.stored_read - traffic.cast_read - traffic.quantised_read;
-  return changed + static_cast<double>(copied) / rates.copy;
+  const uint64_t copied = way == SendWay::kStaged ? traffic.packed_read : traffic.copied_read;
+  return static_cast<double>(copied) / rates.copy +
+         static_cast<double>(traffic.transposed_read) / rates.transpose +
+         static_cast<double>(traffic.cast_read) / rates.cast +
+         static_cast<double>(traffic.quantised_read) / rates.quantise;
 }
 
 void SendingRank::CutIntoPieces(uint32_t peer) {

@@ -29,7 +29,7 @@ Traffic Everybody(uint32_t trainers, uint32_t workers, uint64_t pair_bytes) {
                                .bytes = pair_bytes,
                                .routes = 10,
                                .writes = pair_bytes >> 20,
-                               .stored_read = pair_bytes});
+                               .copied_read = pair_bytes});
     }
   }
   return traffic;
@@ -39,7 +39,7 @@ Traffic Everybody(uint32_t trainers, uint32_t workers, uint64_t pair_bytes) {
 Traffic Staged(Traffic traffic) {
   for (PairTraffic& pair : traffic.pairs) {
     pair.staged_bytes = pair.bytes;
-    pair.copied_read = pair.bytes;
+    pair.packed_read = pair.bytes;
   }
   return traffic;
 }

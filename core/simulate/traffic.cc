@@ -18,15 +18,17 @@ void AddRoutes(const RouteTable& routes, std::map<uint32_t, PairTraffic>& by_wor
     const uint64_t bytes = shape.size_bytes();
     const uint64_t read = static_cast<uint64_t>(shape.element_count()) * shape.source_element_bytes;
     pair.bytes += bytes;
-    pair.stored_read += read;
-    if (IsDirect(routes, r)) continue;
-    pair.staged_bytes += bytes;
-    if (shape.transform == Transform::kNone) {
-      pair.copied_read += read;
-    } else if (shape.transform == Transform::kQuantise) {
+    const bool direct = IsDirect(routes, r);
+    if (!direct) pair.staged_bytes += bytes;
+    if (shape.transform == Transform::kQuantise) {
       pair.quantised_read += read;
-    } else {
+    } else if (shape.transposed()) {
+      pair.transposed_read += read;
+    } else if (shape.transform != Transform::kNone) {
       pair.cast_read += read;
+    } else {
+      pair.copied_read += read;
+      if (!direct) pair.packed_read += read;
     }
   }
 }

@@ -23,13 +23,13 @@ struct PairTraffic {
   uint64_t writes = 0;
   // The part that a network cannot read from the tensors: it is packed, cast or quantised first.
   uint64_t staged_bytes = 0;
-  // What staging reads of the trainer's tensors, by what is done with it.
+  // What is read of the trainer's tensors, by what is done with it. What is copied is also what a
+  // network could read from the tensors.
   uint64_t copied_read = 0;
+  uint64_t packed_read = 0;  // Of what is copied: that which is staged.
+  uint64_t transposed_read = 0;
   uint64_t cast_read = 0;
   uint64_t quantised_read = 0;
-  // The same for all of its bytes, also those that are sent from the tensors: a worker whose memory
-  // is mapped gets everything by stores.
-  uint64_t stored_read = 0;
 };
 
 struct Traffic {

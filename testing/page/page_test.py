@@ -2,6 +2,7 @@
 
 import json
 import os
+import struct
 import subprocess
 
 import pytest
@@ -169,3 +170,48 @@ def test_names_from_a_file_are_text_and_never_markup(chromium, tmp_path):
     assert chromium.complaints == []
     assert chromium.evaluate("document.getElementById('title').textContent").startswith(name)
     assert chromium.evaluate("document.images.length") == 0
+
+
+def small_checkpoint(folder):
+    """One tensor of 4 KiB."""
+    data = bytes(range(256)) * 16
+    header = json.dumps({"w": {"dtype": "BF16", "shape": [32, 64], "data_offsets": [0, len(data)]}})
+    (folder / "model.safetensors").write_bytes(
+        struct.pack("<Q", len(header)) + header.encode() + data
+    )
+    return folder
+
+
+def test_a_live_job_fills_the_same_page(chromium, tmp_path):
+    token = os.environ | {"WAYBILL_TOKEN": "secret"}
+    command = [WAYBILL, "controller", "--listen", "127.0.0.1:0", "--job", "live",
+               "--state", tmp_path / "decisions"]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=token) as controller:
+        address = controller.stdout.readline().split(" on ")[1].split(",")[0]
+        common = ["--rank", "0", "--world", "1", "--job", "live", "--controller", address,
+                  "--checkpoint", small_checkpoint(tmp_path)]  # fmt: skip
+        worker = subprocess.Popen(
+            [WAYBILL, "worker", *common], stdout=subprocess.DEVNULL, env=token
+        )
+        try:
+            subprocess.run(
+                [WAYBILL, "trainer", *common, "--version", "7"],
+                check=True, capture_output=True, env=token, timeout=browser.PATIENCE,
+            )  # fmt: skip
+            page = tmp_path / "page.html"
+            subprocess.run(
+                [WAYBILL, "status", "--controller", address, "--html", page],
+                check=True, capture_output=True, env=token, timeout=browser.PATIENCE,
+            )  # fmt: skip
+        finally:
+            worker.kill()
+            worker.wait()
+            controller.kill()
+    chromium.emulate(390, dark=True)
+    chromium.open(page)
+    assert chromium.complaints == []
+    assert chromium.evaluate("document.documentElement.scrollWidth") <= 390
+    assert chromium.evaluate("document.title") == "live: running job"
+    assert "7" in chromium.evaluate("document.getElementById('figures').innerText")
+    said = chromium.evaluate("document.getElementById('timeline-text').textContent")
+    assert said.startswith("worker 0: ") and "verify" in said

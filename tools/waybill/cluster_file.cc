@@ -189,6 +189,7 @@ std::vector<Key> MachineKeys(const Reader& reader, Machine* machine) {
       reader.Count("cores", &machine->cores, 0, 65536),
       // Behind "memory", which sets them all.
       reader.Map("rates_gb_per_second", {reader.Number("copy", &machine->rates.copy, 1e9),
+                                         reader.Number("transpose", &machine->rates.transpose, 1e9),
                                          reader.Number("cast", &machine->rates.cast, 1e9),
                                          reader.Number("quantise", &machine->rates.quantise, 1e9),
                                          reader.Number("digest", &machine->rates.digest, 1e9)}),

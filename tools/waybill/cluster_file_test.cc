@@ -32,7 +32,7 @@ digests: false
 model: {checkpoint: /models/m, layers: 3}
 trainers:
   sharding: fsdp=2
-  rates_gb_per_second: {copy: 1, cast: 2, quantise: 3, digest: 4}
+  rates_gb_per_second: {copy: 1, transpose: 5, cast: 2, quantise: 3, digest: 4}
   memory: host
   ranks_per_host: 4
   nics_per_host: 8
@@ -72,6 +72,7 @@ stragglers: [{rank: worker 1, slowdown: 2.5}]
   const simulate::Machine& machine = file->hardware.trainers;
   EXPECT_EQ(machine.memory, simulate::MemoryPlace::kHost);
   EXPECT_DOUBLE_EQ(machine.rates.copy, 1e9);  // Also where "memory" follows.
+  EXPECT_DOUBLE_EQ(machine.rates.transpose, 5e9);
   EXPECT_DOUBLE_EQ(machine.rates.cast, 2e9);
   EXPECT_DOUBLE_EQ(machine.rates.quantise, 3e9);
   EXPECT_DOUBLE_EQ(machine.rates.digest, 4e9);

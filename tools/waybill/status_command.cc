@@ -15,6 +15,8 @@
 #include "core/control/status_json.h"
 #include "tools/waybill/commands.h"
 #include "tools/waybill/lane_table.h"
+#include "tools/waybill/page.h"
+#include "tools/waybill/status_page.h"
 
 namespace waybill {
 namespace {
@@ -25,6 +27,7 @@ struct Options {
   bool json = false;
   bool lanes = false;  // All of them.
   bool watch = false;
+  std::string html;
 };
 
 constexpr absl::string_view kClearScreen = "\x1b[H\x1b[2J";
@@ -102,6 +105,9 @@ void PrintLanes(const proto::StatusReply& status, LaneDetail detail) {
 absl::Status Show(const Options& options) {
   WAYBILL_ASSIGN_OR_RETURN(const proto::StatusReply status,
                            FetchStatus(options.controller, options.token, absl::Seconds(5)));
+  if (!options.html.empty()) {
+    WAYBILL_RETURN_IF_ERROR(WritePage(options.html, StatusToPage(status)));
+  }
   if (options.json) {
     std::cout << nlohmann::json::parse(StatusToJson(status)).dump(options.watch ? -1 : 2) << "\n";
   } else {
@@ -135,6 +141,9 @@ void AddStatusCommand(CLI::App& app, Run& run) {
   command->add_option("--token", options->token, "the job's secret")->envname("WAYBILL_TOKEN");
   command->add_flag("--watch", options->watch, "show it again every second, until interrupted");
   command->add_flag("--lanes", options->lanes, "list every lane, with its ports");
+  command->add_option(
+      "--html", options->html,
+      "write a page that shows the ranks' reports: one file, which needs no network");
   command->add_flag("--json", options->json, "print JSON; with --watch, a line each second");
   command->callback([options, &run] { run = [options] { return RunStatus(*options); }; });
 }

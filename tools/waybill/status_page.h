@@ -1,0 +1,17 @@
+// A live job's reports as the page shows them.
+#ifndef WAYBILL_TOOLS_WAYBILL_STATUS_PAGE_H_
+#define WAYBILL_TOOLS_WAYBILL_STATUS_PAGE_H_
+
+#include <nlohmann/json.hpp>
+
+#include "core/protocol/messages.pb.h"
+
+namespace waybill {
+
+// Returns the data of MakePage(). The times are those of each rank's latest update, counted from
+// the first stage of that rank: clocks of hosts differ.
+nlohmann::json StatusToPage(const proto::StatusReply& status);
+
+}  // namespace waybill
+
+#endif  // WAYBILL_TOOLS_WAYBILL_STATUS_PAGE_H_
