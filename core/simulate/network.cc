@@ -42,8 +42,6 @@ uint32_t Fabrics::host_of(Role role, uint32_t rank) const {
   return hardware_.one_host ? 0 : rank / machine(role).ranks_per_host;
 }
 
-bool Fabrics::same_host(uint32_t, uint32_t) const { return hardware_.one_host; }
-
 double Fabrics::slowdown(Role role, uint32_t rank) const {
   for (const Straggler& straggler : hardware_.stragglers) {
     if (straggler.rank.role == role && straggler.rank.rank == rank) return straggler.slowdown;
@@ -66,7 +64,7 @@ std::vector<Port*> Fabrics::Path(uint32_t trainer, uint32_t trainer_nic, uint32_
                                  uint32_t worker_nic) {
   const Machine& from = hardware_.trainers;
   const Machine& to = hardware_.workers;
-  if (same_host(trainer, worker)) {
+  if (hardware_.one_host) {
     return {Find(Kind::kNvlink, Role::kTrainer, trainer, 0, from.nvlink),
             Find(Kind::kNvlink, Role::kWorker, worker, 0, to.nvlink)};
   }

@@ -69,7 +69,6 @@ class Fabrics {
   // The number of NICs of each rank of a role.
   uint32_t nics_per_rank(Role role) const;
   uint32_t host_of(Role role, uint32_t rank) const;
-  bool same_host(uint32_t trainer, uint32_t worker) const;
   // The path between two NICs; a rank's NICs are counted from 0.
   std::vector<Port*> Path(uint32_t trainer, uint32_t trainer_nic, uint32_t worker,
                           uint32_t worker_nic);

@@ -64,21 +64,28 @@ EncodedManifest MakeSkeleton(const World& world, Role role, uint32_t rank,
   return EncodeInParts(manifest);
 }
 
-RankResult DescribeRank(const World& world, Role role, uint32_t rank) {
-  RankResult result;
-  result.id = {role, rank, role == Role::kWorker ? std::string(kDefaultGroup) : ""};
-  for (const PairTraffic& pair : world.traffic.pairs) {
-    if ((role == Role::kTrainer ? pair.trainer : pair.worker) != rank) continue;
-    result.moved_bytes += pair.bytes;
-    result.ledger_bytes += pair.routes * sizeof(LedgerEntry);
+// All ranks, trainers first, with what they hold and move.
+std::vector<RankResult> DescribeRanks(const World& world) {
+  const Traffic& traffic = world.traffic;
+  std::vector<RankResult> ranks;
+  for (uint32_t t = 0; t < traffic.trainers(); ++t) {
+    RankResult& rank = ranks.emplace_back();
+    rank.id = {Role::kTrainer, t};
+    rank.held_bytes = traffic.trainer_held_bytes[t];
   }
-  if (role == Role::kTrainer) {
-    result.held_bytes = world.traffic.trainer_held_bytes[rank];
-    return result;
+  for (uint32_t w = 0; w < traffic.workers(); ++w) {
+    RankResult& rank = ranks.emplace_back();
+    rank.id = {Role::kWorker, w, std::string(kDefaultGroup)};
+    rank.held_bytes = traffic.worker_held_bytes[w];
+    rank.buffer_bytes = world.mode == Mode::kInPlace ? 0 : rank.held_bytes;
   }
-  result.held_bytes = world.traffic.worker_held_bytes[rank];
-  result.buffer_bytes = world.mode == Mode::kInPlace ? 0 : result.held_bytes;
-  return result;
+  for (const PairTraffic& pair : traffic.pairs) {
+    for (RankResult* rank : {&ranks[pair.trainer], &ranks[traffic.trainers() + pair.worker]}) {
+      rank->moved_bytes += pair.bytes;
+      rank->ledger_bytes += pair.routes * sizeof(LedgerEntry);
+    }
+  }
+  return ranks;
 }
 
 absl::Status CheckTraffic(const Traffic& traffic) {
@@ -112,12 +119,7 @@ absl::StatusOr<Result> Simulate(const Traffic& traffic, const Hardware& hardware
     trainers_of[pair.worker].push_back(pair.trainer);
     result.writes += pair.writes;
   }
-  for (uint32_t t = 0; t < traffic.trainers(); ++t) {
-    result.ranks.push_back(DescribeRank(world, Role::kTrainer, t));
-  }
-  for (uint32_t w = 0; w < traffic.workers(); ++w) {
-    result.ranks.push_back(DescribeRank(world, Role::kWorker, w));
-  }
+  result.ranks = DescribeRanks(world);
   std::vector<std::unique_ptr<SendingRank>> senders;
   std::vector<std::unique_ptr<ReceivingRank>> receivers;
   for (RankResult& rank : result.ranks) {

@@ -99,7 +99,6 @@ Traffic TrafficOf(const Plan& plan, std::vector<uint64_t> trainer_held_bytes,
     }
   }
   traffic.planned_ratio = plan.balance().ratio();
-  traffic.trainer_imbalance = plan.balance().trainer_imbalance();
   return traffic;
 }
 

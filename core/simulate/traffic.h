@@ -40,8 +40,7 @@ struct Traffic {
   uint64_t maxima = 0;
   uint64_t maxima_messages = 0;
   uint32_t maxima_steps = 0;
-  double planned_ratio = 1;      // The plan's busiest rank over its lower bound.
-  double trainer_imbalance = 1;  // The plan's busiest trainer over the mean.
+  double planned_ratio = 1;  // The plan's busiest rank over its lower bound.
 
   uint32_t trainers() const { return static_cast<uint32_t>(trainer_held_bytes.size()); }
   uint32_t workers() const { return static_cast<uint32_t>(worker_held_bytes.size()); }

@@ -43,12 +43,12 @@ struct World {
         control(&time, hardware.control) {}
 
   Carrier carrier() const {
-    if (hardware.by_tcp || hardware.trainers.nics_per_host == 0 ||
-        hardware.workers.nics_per_host == 0) {
-      if (!hardware.one_host || hardware.by_tcp) return Carrier::kTcp;
+    if (hardware.by_tcp) return Carrier::kTcp;
+    if (hardware.one_host) {
       return hardware.trainers.memory == MemoryPlace::kHost ? Carrier::kMapped : Carrier::kNics;
     }
-    return Carrier::kNics;
+    const bool nics = hardware.trainers.nics_per_host > 0 && hardware.workers.nics_per_host > 0;
+    return nics ? Carrier::kNics : Carrier::kTcp;
   }
   // The cores that a rank's threads run on.
   Cores* CoresOf(Role role, uint32_t rank) {

@@ -1,0 +1,201 @@
+"""Compares predictions of `waybill simulate` with updates of the demo on this machine.
+
+    bazel run -c opt //testing/bench:predict
+
+The rates of the model are measured apart from the demo, in the same minutes: copies, digests,
+transposes, casts and quantising by the kernels' benchmarks, two at a time as the demo's ranks; TCP
+by fabric_transfer; the controller by an update of one tensor of 4 KiB. Nothing is fitted to the
+demo. The prediction is of a machine without other work: kernels are counted by processor time, and
+of everything else the fastest round. It is compared with the fastest update of the demo, and with
+the median, which other work on the machine makes longer. Options: --rounds, --versions, --json.
+"""
+
+import argparse
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+from statistics import median
+
+HERE = os.path.join(os.environ.get("RUNFILES_DIR", "."), "waybill")
+
+CONFIGURATIONS = [
+    # name, model, layers, trainers, workers, format, dtype
+    ("gpt2, transposed", "gpt2", None, "fsdp=2", "tp=2", "", ""),
+    ("qwen3-0.6b", "qwen3-0.6b", 8, "fsdp=2", "tp=2", "", ""),
+    ("qwen3-0.6b, 4 to 2 replicas", "qwen3-0.6b", 8, "fsdp=4", "dp=2", "", ""),
+    ("qwen3-0.6b, block FP8", "qwen3-0.6b", 8, "fsdp=2", "tp=2", "fp8-block", ""),
+    ("qwen3-0.6b, cast to F32", "qwen3-0.6b", 8, "fsdp=2", "tp=2", "", "F32"),
+]
+
+# What each rate of the model is measured by. A benchmark's bytes are those that it reads.
+KERNELS = {
+    "copy": "BM_CopyDigest/streaming/268435456",
+    "transpose": "BM_TransposePieces/digest/2304/768",
+    "cast": "BM_Cast/bf16_to_f32/268435456",
+    "digest": "BM_Digest/268435456",
+}
+QUANTISE = "BM_QuantiseBlocks/(avx512|avx2)_digest"
+
+
+def run(*command):
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}: {done.stderr.strip()}")
+    return json.loads(done.stdout)
+
+
+def program(path):
+    return path if os.path.exists(path) else os.path.join(HERE, path)
+
+
+def bench(binary, pattern):
+    """Bytes per second of processor time, while a second one runs: the mean of both."""
+    command = [program(binary), f"--benchmark_filter=^{pattern}$", "--benchmark_format=json"]
+    pair = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        for _ in range(2)
+    ]
+    rates = []
+    for process in pair:
+        # The fastest kernel is the one that Waybill chooses.
+        found = json.loads(process.communicate()[0])["benchmarks"]
+        rates.append(max(b["bytes_per_second"] for b in found))
+    return sum(rates) / 2
+
+
+def measure_rates():
+    rates = {name: bench("kernels/kernels_bench", pattern) for name, pattern in KERNELS.items()}
+    rates["quantise"] = bench("kernels/quantise_bench", QUANTISE)
+    return rates
+
+
+def measure_tcp():
+    """Bytes per second of a sending and a receiving thread, which work at the same time."""
+    done = run(
+        program("testing/bench/fabric_transfer"),
+        "--fabric", "tcp", "--lanes", "4", "--mib", "512", "--rounds", "4",
+    )  # fmt: skip
+    return done["bytes"] / min(r["seconds"] for r in done["rounds"][1:])
+
+
+def waybill(*arguments):
+    return run(program("tools/waybill/waybill"), *arguments)
+
+
+def measure_control(folder):
+    """Seconds of an update that moves 4 KiB."""
+    data = bytes(range(256)) * 16
+    header = json.dumps({"w": {"dtype": "BF16", "shape": [32, 64], "data_offsets": [0, len(data)]}})
+    with open(os.path.join(folder, "model.safetensors"), "wb") as out:
+        out.write(struct.pack("<Q", len(header)) + header.encode() + data)
+    report = waybill(
+        "demo", "--checkpoint", folder, "--versions", "15", "--no-check", "--no-bound", "--json"
+    )  # fmt: skip
+    return min(update["seconds"] for update in report["updates"])
+
+
+def describe(configuration, fabric, rates, tcp, control):
+    _, model, layers, trainers, workers, form, dtype = configuration
+    machine = {
+        "memory": "host",
+        "ranks_per_host": 8,
+        "nics_per_host": 0,
+        "cores": os.cpu_count(),
+        "rates_gb_per_second": {name: rate / 1e9 for name, rate in rates.items()},
+    }
+    described = {
+        "model": {"name": model} | ({"layers": layers} if layers else {}),
+        "trainers": machine | {"sharding": trainers},
+        "workers": machine | {"sharding": workers},
+        "network": {
+            "one_host": True,
+            "tcp": fabric == "tcp",
+            "tcp_send_gb_per_second": tcp / 1e9,
+            "tcp_receive_gb_per_second": tcp / 1e9,
+        },
+        # Six messages one after another, of which the disk is a part.
+        "control": {"message_us": control * 1e6 / 6, "record_ms": 0},
+    }
+    if form:
+        described["workers"]["format"] = form
+    if dtype:
+        described["workers"]["dtype"] = dtype
+    return described
+
+
+def demo(configuration, fabric, versions):
+    _, model, layers, trainers, workers, form, dtype = configuration
+    options = ["--model", model, "--trainers", trainers, "--workers", workers, "--fabric", fabric]
+    for name, value in (("--layers", layers), ("--format", form), ("--dtype", dtype)):
+        options += [name, str(value)] if value else []
+    report = waybill(
+        "demo", "--json", "--no-check", "--no-bound", "--versions", str(versions), *options
+    )  # fmt: skip
+    # The first version makes pages and caches warm.
+    return [update["seconds"] for update in report["updates"][1:]]
+
+
+def compare(folder, configuration, fabric, rounds, versions):
+    """The demo's updates, and the median prediction; rates are measured again before each demo."""
+    measured, predicted = [], []
+    for _ in range(rounds):
+        described = describe(
+            configuration, fabric, measure_rates(), measure_tcp(), measure_control(folder)
+        )
+        path = os.path.join(folder, "cluster.yaml")
+        with open(path, "w") as out:
+            json.dump(described, out)  # JSON is YAML.
+        predicted.append(waybill("simulate", path, "--json")["seconds"])
+        measured += demo(configuration, fabric, versions)
+    return sorted(measured), median(predicted)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="demos for each row (default 3)")
+    parser.add_argument("--versions", type=int, default=9, help="updates of a demo (default 9)")
+    parser.add_argument("--json", action="store_true", help="print what was measured, for programs")
+    options = parser.parse_args()
+
+    rows = []
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
+    if not options.json:
+        print(
+            f"{'configuration':<30}{'fabric':<8}{'predicted ms':>13}{'fastest':>10}{'off by':>8}"
+            f"{'median':>10}{'off by':>8}"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        for fabric in ("local", "tcp"):
+            for configuration in CONFIGURATIONS:
+                measured, predicted = compare(
+                    folder, configuration, fabric, options.rounds, options.versions
+                )
+                row = {
+                    "configuration": configuration[0],
+                    "fabric": fabric,
+                    "predicted_seconds": predicted,
+                    "fastest_seconds": measured[0],
+                    "median_seconds": median(measured),
+                }
+                rows.append(row)
+                if options.json:
+                    continue
+                print(
+                    f"{configuration[0]:<30}{fabric:<8}{1e3 * predicted:>13.1f}"
+                    f"{1e3 * row['fastest_seconds']:>10.1f}"
+                    f"{100 * (predicted / row['fastest_seconds'] - 1):>+7.0f}%"
+                    f"{1e3 * row['median_seconds']:>10.1f}"
+                    f"{100 * (predicted / row['median_seconds'] - 1):>+7.0f}%",
+                    flush=True,
+                )
+    if options.json:
+        print(json.dumps(rows, indent=2))
+
+
+if __name__ == "__main__":
+    main()
