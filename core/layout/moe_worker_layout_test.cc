@@ -267,6 +267,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"heads_that_tp_does_not_divide", "qwen3-30b-a3b", "tp=64", "",
                 "tensor \"model.layers.0.self_attn.q_proj.weight\": its 32 heads do not divide by "
                 "tp=64; tp may be 1, 2, 4, 8, 16 or 32"},
+        BadCase{"rows_of_experts_that_the_engine_does_not_divide", "qwen3-30b-a3b", "tp=32,dp=32",
+                "",
+                "tensor \"model.layers.0.mlp.experts.0.gate_proj.weight\": its 768 rows do not "
+                "divide by tp*dp=1024; tp*dp may be 1, 2, 3, 4, 6, 8, 12, 16, 24, 32 or another "
+                "divisor of 768"},
         BadCase{"blocks_that_sglang_does_not_cut", "qwen3-30b-a3b", "tp=4,engine=sglang",
                 "fp8-block",
                 "parameter \"model.layers.0.mlp.experts.w13_weight\": each of 4 ranks has 192 rows "

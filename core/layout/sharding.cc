@@ -15,6 +15,7 @@ namespace waybill {
 namespace {
 
 constexpr uint64_t kMaxWorld = 65536;
+constexpr size_t kMostDivisors = 10;  // In a message.
 
 // One word of a text: a number, a choice between names, or a list of numbers.
 struct Field {
@@ -117,6 +118,10 @@ std::string Divisors(int64_t number) {
     if (number % d == 0) divisors.push_back(d);
   }
   if (divisors.size() < 2) return "1";
+  if (divisors.size() > kMostDivisors) {
+    divisors.resize(kMostDivisors);
+    return absl::StrCat(absl::StrJoin(divisors, ", "), " or another divisor of ", number);
+  }
   const int64_t last = divisors.back();
   divisors.pop_back();
   return absl::StrCat(absl::StrJoin(divisors, ", "), " or ", last);

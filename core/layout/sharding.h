@@ -116,7 +116,8 @@ struct WorkerSharding {
 std::string ToString(const TrainerSharding& sharding);
 std::string ToString(const WorkerSharding& sharding);
 
-// Returns the numbers that divide `number` and are not larger than 65536, such as "1, 2, 4 or 8".
+// Returns the numbers that divide `number`, such as "1, 2, 4 or 8". If there are many, the small
+// ones: "1, 2, 3, ... or another divisor of 720720". Numbers beyond 65536 are left out.
 std::string Divisors(int64_t number);
 
 }  // namespace waybill

@@ -252,6 +252,8 @@ TEST(Divisors, AreListedInOrder) {
   EXPECT_EQ(Divisors(1), "1");
   EXPECT_EQ(Divisors(7), "1 or 7");
   EXPECT_EQ(Divisors(12), "1, 2, 3, 4, 6 or 12");
+  EXPECT_EQ(Divisors(512), "1, 2, 4, 8, 16, 32, 64, 128, 256 or 512");
+  EXPECT_EQ(Divisors(1024), "1, 2, 4, 8, 16, 32, 64, 128, 256, 512 or another divisor of 1024");
 }
 
 TEST(ExpertsOf, DealsWhatIsLeftOverToTheFirst) {

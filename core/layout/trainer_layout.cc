@@ -254,6 +254,11 @@ class TrainerCutter {
       return std::move(memory_).Finish();
     }
     const bool fuses = sharding_.framework == Framework::kMegatron && sharding_.qkv != Qkv::kSplit;
+    // Heads first: they are what limits tp most, and what a user knows.
+    const auto heads = std::find_if(tensors_.begin(), tensors_.end(), [](const ModelTensor& t) {
+      return t.rule->cut == Cut::kQueryHeads;
+    });
+    if (heads != tensors_.end()) WAYBILL_RETURN_IF_ERROR(Cut(*heads).status());
     for (size_t i = 0; i < tensors_.size(); ++i) {
       if (!IsHeld(tensors_[i])) continue;
       WAYBILL_ASSIGN_OR_RETURN(Local local, Cut(tensors_[i]));

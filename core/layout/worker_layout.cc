@@ -53,6 +53,15 @@ class Cutter {
          const Serving& serving)
       : config_(config), sharding_(sharding), rank_(rank), serving_(serving) {}
 
+  // The range that tensor parallelism leaves the rank.
+  absl::StatusOr<CutRange> RangeOf(const ModelTensor& tensor) const {
+    const Share share = ShareOf(*tensor.rule);
+    const char* word = share.count == sharding_.tp               ? "tp"
+                       : share.count == sharding_.engine_ranks() ? "tp*dp"
+                                                                 : "tp*dp/ep";
+    return CutTensor(tensor, config_, share, VocabularyRows::kPadded, word);
+  }
+
   absl::StatusOr<Cuts> Cut(const ModelParameter& parameter,
                            const std::optional<Quantisation>& quantisation) const {
     const TensorRule& rule = *parameter.rule;
@@ -71,8 +80,7 @@ class Cutter {
       if (part->expert >= 0 && (part->expert < experts.begin || part->expert >= experts.end)) {
         continue;
       }
-      WAYBILL_ASSIGN_OR_RETURN(const CutRange range, CutTensor(*part, config_, ShareOf(*part->rule),
-                                                               VocabularyRows::kPadded, "tp"));
+      WAYBILL_ASSIGN_OR_RETURN(const CutRange range, RangeOf(*part));
       WAYBILL_RETURN_IF_ERROR(AddPieces(*part, range, experts, cuts));
     }
     if (rule.where == Where::kExpert) {
@@ -250,6 +258,12 @@ absl::StatusOr<WorkerLayout> MakeWorkerLayout(absl::Span<const ModelParameter> p
                                               const Serving& serving) {
   WAYBILL_RETURN_IF_ERROR(CheckSharding(config, sharding, rank, serving));
   const Cutter cutter(config, sharding, rank, serving);
+  // Heads first: they are what limits tp most, and what a user knows.
+  for (const ModelParameter& parameter : parameters) {
+    if (parameter.rule->cut != Cut::kQueryHeads) continue;
+    WAYBILL_RETURN_IF_ERROR(cutter.RangeOf(*parameter.parts[0]).status());
+    break;
+  }
   Memory memory;
   std::vector<Cuts> experts_scales;
   for (const ModelParameter& parameter : parameters) {

@@ -252,6 +252,9 @@ TEST_P(WorkerLayoutRefusesTest, AndNamesWhat) {
   EXPECT_EQ(layout.status().message(), c.message);
 }
 
+constexpr char kThreeHeads[] =
+    R"({"architectures": ["GPT2LMHeadModel"], "n_embd": 12, "n_head": 3, "n_layer": 1,
+        "n_positions": 5, "vocab_size": 70})";
 constexpr char kManyHeads[] =
     R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 48, "intermediate_size": 20,
         "num_hidden_layers": 1, "num_attention_heads": 24, "num_key_value_heads": 4,
@@ -265,7 +268,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         BadCase{"a_rank_beyond_the_world", kQwen2, {.tp = 2}, 2, {}, "worker 2: tp=2 has 2 ranks"},
         BadCase{"a_vocabulary_that_tp_does_not_divide",
-                kGpt2,
+                kThreeHeads,
                 {.tp = 3},
                 0,
                 {},
