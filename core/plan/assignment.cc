@@ -66,7 +66,7 @@ Quotas ShareOut(const SourceIndex& sources, const std::vector<double>& set_bytes
 // For every set of trainers that is a set of holders: what only they can send, at their speed.
 double TrainerBound(const std::vector<std::vector<uint32_t>>& sets,
                     const std::vector<double>& set_bytes, absl::Span<const RankLink> links) {
-  constexpr size_t kMostSets = 512;  // Beyond: only the sets themselves, and all together.
+  constexpr size_t kMostSets = 2048;  // Beyond: only the sets themselves, and all together.
   double total_bytes = 0, total_speed = 0, bound = 0;
   for (const RankLink& link : links) total_speed += link.bytes_per_second;
   for (const double bytes : set_bytes) total_bytes += bytes;

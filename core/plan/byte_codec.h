@@ -45,14 +45,19 @@ class ByteReader {
 // small. Regular columns become regular bytes, which compress well.
 template <typename T>
 void AppendColumn(std::string& out, const std::vector<T>& column) {
+  constexpr size_t kMostBytes = 10;  // Of a number.
+  const size_t begin = out.size();
+  out.resize(begin + column.size() * kMostBytes);
+  char* at = out.data() + begin;
   uint64_t before = 0;
   for (const T& value : column) {
     const uint64_t step = static_cast<uint64_t>(value) - std::exchange(before, uint64_t(value));
     // Zigzag: small negative steps are small numbers too.
     uint64_t bits = step << 1 ^ (step >> 63 != 0 ? ~uint64_t{0} : 0);
-    for (; bits >= 0x80; bits >>= 7) out.push_back(static_cast<char>(bits | 0x80));
-    out.push_back(static_cast<char>(bits));
+    for (; bits >= 0x80; bits >>= 7) *at++ = static_cast<char>(bits | 0x80);
+    *at++ = static_cast<char>(bits);
   }
+  out.resize(static_cast<size_t>(at - out.data()));
 }
 
 // Reads `column`, which has the size of the one that was appended. Returns false if bytes are

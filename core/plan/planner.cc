@@ -151,6 +151,11 @@ absl::StatusOr<Plan> MakePlan(absl::Span<const Manifest* const> trainers,
     return absl::InvalidArgumentError(
         absl::StrCat("a plan from ", trainers.size(), " trainers to ", workers.size(), " workers"));
   }
+  if (std::max(trainers.size(), workers.size()) > kMostRanks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a plan from ", trainers.size(), " trainers to ", workers.size(),
+                     " workers; there may be at most ", kMostRanks, " of each"));
+  }
   auto ranks = std::make_shared<PlannedRanks>();
   ranks->trainers = RankClasses(trainers);
   ranks->workers = RankClasses(workers);

@@ -2,12 +2,18 @@
 #ifndef WAYBILL_CORE_PLAN_PLANNER_H_
 #define WAYBILL_CORE_PLAN_PLANNER_H_
 
+#include <cstddef>
+#include <cstdint>
+
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/plan/plan.h"
 #include "core/tensor/manifest.h"
 
 namespace waybill {
+
+// The most trainers, or workers, of a plan. It has a number for each pair of ranks.
+inline constexpr size_t kMostRanks = size_t{1} << 16;
 
 struct PlanOptions {
   // A box that several trainers hold is shared out between them in pieces of at least this size.
@@ -21,7 +27,8 @@ struct PlanOptions {
 // kInvalidArgument, naming the tensor, the worker and both ranges: a tensor that no trainer holds,
 // or that they hold only in part, or with different shapes; a format that cannot be made from
 // theirs; a worker's part whose elements are nowhere neighbours; a quantised part without its
-// scales, or of a block that the trainers hold only in part; what CheckOrder() refuses.
+// scales, or of a block that the trainers hold only in part; what CheckOrder() refuses; more than
+// kMostRanks on one side.
 absl::StatusOr<Plan> MakePlan(absl::Span<const Manifest* const> trainers,
                               absl::Span<const Manifest* const> workers,
                               const PlanOptions& options = {});

@@ -163,6 +163,15 @@ INSTANTIATE_TEST_SUITE_P(
             "quantised"}),
     [](const auto& info) { return std::string(info.param.name); });
 
+TEST(Planner, MoreRanksThanItNumbersAreRefused) {
+  const Manifest one = Holding("w", kShape, Box::Whole(kShape));
+  const std::vector<const Manifest*> many(kMostRanks + 1, &one);
+  const std::vector<const Manifest*> few = {&one};
+  EXPECT_EQ(MakePlan(many, few).status().message(),
+            "a plan from 65537 trainers to 1 workers; there may be at most 65536 of each");
+  EXPECT_EQ(MakePlan(few, many).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(Planner, ElementsWithoutNeighboursAreRunsOfOne) {
   Manifest worker;
   worker.AddRegion("memory", 128);

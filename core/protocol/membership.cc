@@ -4,12 +4,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/plan/planner.h"
 #include "core/protocol/message_codec.h"
 
 namespace waybill {
 namespace {
 
-constexpr uint32_t kMostRanks = 1 << 16;
 constexpr size_t kMostGroupBytes = 256;
 
 // A group's name appears in logs, errors and on disk.

@@ -72,7 +72,8 @@ absl::Status RunPlan(const Options& options) {
     std::cout << json.dump(2) << "\n";
     return absl::OkStatus();
   }
-  std::cout << absl::StrFormat("plan %016x, made in %.1f ms\n\n", job.plan.hash(), job.seconds * 1e3)
+  std::cout << absl::StrFormat("plan %016x, made in %.1f ms\n\n", job.plan.hash(),
+                               job.seconds * 1e3)
             << ExplainAsTable(job.plan, job.held);
   if (!options.html.empty()) std::cout << "page: " << options.html << "\n";
   return absl::OkStatus();

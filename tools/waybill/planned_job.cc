@@ -60,21 +60,36 @@ absl::StatusOr<PlannedJob> PlanJob(const ClusterFile& file) {
   WAYBILL_ASSIGN_OR_RETURN(const Serving serving,
                            ParseServing(file.format, file.dtype, model.config));
   PlannedJob job;
+  // Ranks that hold the same share one manifest, except for their hosts and NICs.
   std::vector<Manifest> manifests;
   manifests.reserve(trainer_sharding.world() + worker_sharding.world());
+  const bool has_experts = model.config.family != nullptr && model.config.family->has_experts();
+  WAYBILL_ASSIGN_OR_RETURN(const auto tensors, FindTensors(model.tensors, model.config));
   for (uint32_t t = 0; t < trainer_sharding.world(); ++t) {
-    WAYBILL_ASSIGN_OR_RETURN(Manifest manifest,
-                             MakeTrainerManifest(model.tensors, model.config, trainer_sharding, t));
-    PutOnHost(file.hardware, Role::kTrainer, t, manifest);
-    job.held.trainers.push_back(manifest.total_bytes());
-    manifests.push_back(std::move(manifest));
+    if (const uint32_t first = trainer_sharding.FirstLike(t, has_experts); first < t) {
+      manifests.push_back(manifests[first]);
+      manifests.back().nics().clear();
+    } else {
+      WAYBILL_ASSIGN_OR_RETURN(Manifest manifest,
+                               MakeTrainerManifest(tensors, model.config, trainer_sharding, t));
+      manifests.push_back(std::move(manifest));
+    }
+    PutOnHost(file.hardware, Role::kTrainer, t, manifests.back());
+    job.held.trainers.push_back(manifests.back().total_bytes());
   }
+  WAYBILL_ASSIGN_OR_RETURN(const auto parameters,
+                           FindParameters(tensors, model.config, worker_sharding.engine));
   for (uint32_t w = 0; w < worker_sharding.world(); ++w) {
-    WAYBILL_ASSIGN_OR_RETURN(WorkerLayout layout, MakeWorkerLayout(model.tensors, model.config,
-                                                                   worker_sharding, w, serving));
-    PutOnHost(file.hardware, Role::kWorker, w, layout.manifest);
-    job.held.workers.push_back(layout.manifest.total_bytes());
-    manifests.push_back(std::move(layout.manifest));
+    if (const uint32_t first = worker_sharding.FirstLike(w, has_experts); first < w) {
+      manifests.push_back(manifests[trainer_sharding.world() + first]);
+      manifests.back().nics().clear();
+    } else {
+      WAYBILL_ASSIGN_OR_RETURN(WorkerLayout layout, MakeWorkerLayout(parameters, model.config,
+                                                                     worker_sharding, w, serving));
+      manifests.push_back(std::move(layout.manifest));
+    }
+    PutOnHost(file.hardware, Role::kWorker, w, manifests.back());
+    job.held.workers.push_back(manifests.back().total_bytes());
   }
   std::vector<const Manifest*> trainers, workers;
   for (size_t i = 0; i < manifests.size(); ++i) {

@@ -1,0 +1,320 @@
+// Plans large jobs, each beside its target.
+//
+//     bazel run -c opt //testing/bench:plan
+//
+// Prints for each job the time of planning (median of --rounds), how much of it proves the cover,
+// the peak memory of a process that has the manifests and the plan, and counts that do not vary.
+// Then the joining of a job at the controller, a plan without one trainer, and a curve of the time
+// over the number of ranks. Every job runs in a process of its own.
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "core/base/deflate.h"
+#include "core/base/status.h"
+#include "core/layout/synthetic.h"
+#include "core/layout/trainer_layout.h"
+#include "core/layout/worker_layout.h"
+#include "core/plan/cover.h"
+#include "core/plan/planner.h"
+#include "core/plan/rest.h"
+#include "core/protocol/coordinator.h"
+#include "core/protocol/message_codec.h"
+#include "core/tensor/manifest_codec.h"
+
+namespace waybill {
+namespace {
+
+struct Case {
+  const char* name;
+  const char* model;
+  const char* trainers;
+  const char* workers;
+  double most_seconds;
+  double most_mib;
+};
+
+// The shardings are in the words of core/layout/sharding.h.
+const Case kCases[] = {
+    {"Kimi-K2, EP 256 to EP 128", "kimi-k2", "fsdp=256,ep=256,experts=uneven", "dp=128,ep=128", 2,
+     1024},
+    {"Kimi-K2, EP 256 to 4 x EP 32", "kimi-k2", "fsdp=256,ep=256,experts=uneven",
+     "dp=32,ep=32,replicas=4", 2, 1024},
+    {"Kimi-K2, FSDP 32 x 8 to EP 128", "kimi-k2", "fsdp=32,replicas=8", "dp=128,ep=128", 2, 1024},
+    {"Kimi-K2, FSDP 32 x 8 to 4 x EP 32", "kimi-k2", "fsdp=32,replicas=8", "dp=32,ep=32,replicas=4",
+     2, 1024},
+    {"Kimi-K2, Megatron PP 2, EP 8, TP 16 to EP 128", "kimi-k2",
+     "megatron,tp=16,pp=2,ep=8,stages=31+30", "dp=128,ep=128", 2, 1024},
+    {"Kimi-K2, Megatron PP 2, EP 8, TP 16 to 4 x EP 32", "kimi-k2",
+     "megatron,tp=16,pp=2,ep=8,stages=31+30", "dp=32,ep=32,replicas=4", 2, 1024},
+    {"Qwen3-235B, FSDP 16 x 8 to EP 32", "qwen3-235b-a22b", "fsdp=16,replicas=8", "dp=32,ep=32",
+     0.5, 1024},
+    {"48 layers of 128 experts, tp2 ep4 dp2 to tp4 ep4", "qwen3-30b-a3b",
+     "megatron,tp=2,ep=4,etp=2,dp=8", "tp=4,ep=4", 0.05, 1024},
+    {"1T parameters, 4096 to 4096", "kimi-k2", "megatron,tp=8,pp=8,ep=32,etp=2,dp=64",
+     "dp=128,ep=128,replicas=32", 30, 8192},
+};
+
+struct Job {
+  std::vector<Manifest> trainers;
+  std::vector<Manifest> workers;
+
+  std::vector<const Manifest*> Trainers() const { return Pointers(trainers); }
+  std::vector<const Manifest*> Workers() const { return Pointers(workers); }
+
+ private:
+  static std::vector<const Manifest*> Pointers(const std::vector<Manifest>& manifests) {
+    std::vector<const Manifest*> pointers;
+    for (const Manifest& manifest : manifests) pointers.push_back(&manifest);
+    return pointers;
+  }
+};
+
+// Calls make(rank) for the first rank of each kind; the others get copies.
+template <typename Sharding, typename Make>
+absl::StatusOr<std::vector<Manifest>> MakeManifests(const Sharding& sharding, bool has_experts,
+                                                    Make make) {
+  std::vector<Manifest> manifests;
+  for (uint32_t rank = 0; rank < sharding.world(); ++rank) {
+    const uint32_t first = sharding.FirstLike(rank, has_experts);
+    if (first < rank) {
+      manifests.push_back(manifests[first]);
+      continue;
+    }
+    WAYBILL_ASSIGN_OR_RETURN(Manifest manifest, make(rank));
+    manifests.push_back(std::move(manifest));
+  }
+  return manifests;
+}
+
+absl::StatusOr<Job> MakeJob(const Case& c) {
+  WAYBILL_ASSIGN_OR_RETURN(const SyntheticModel model, MakeSyntheticModel(c.model, std::nullopt));
+  WAYBILL_ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(model.config_json));
+  WAYBILL_ASSIGN_OR_RETURN(const auto from, TrainerSharding::Parse(c.trainers));
+  WAYBILL_ASSIGN_OR_RETURN(const auto to, WorkerSharding::Parse(c.workers));
+  WAYBILL_ASSIGN_OR_RETURN(const auto tensors, FindTensors(model.tensors, config));
+  WAYBILL_ASSIGN_OR_RETURN(const auto parameters, FindParameters(tensors, config, to.engine));
+  Job job;
+  WAYBILL_ASSIGN_OR_RETURN(job.trainers, MakeManifests(from, true, [&](uint32_t rank) {
+                             return MakeTrainerManifest(tensors, config, from, rank);
+                           }));
+  WAYBILL_ASSIGN_OR_RETURN(
+      job.workers, MakeManifests(to, true, [&](uint32_t rank) -> absl::StatusOr<Manifest> {
+        WAYBILL_ASSIGN_OR_RETURN(WorkerLayout layout,
+                                 MakeWorkerLayout(parameters, config, to, rank));
+        return std::move(layout.manifest);
+      }));
+  return job;
+}
+
+double SecondsOf(const std::function<void()>& what) {
+  const absl::Time begin = absl::Now();
+  what();
+  return absl::ToDoubleSeconds(absl::Now() - begin);
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+double PeakMib() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;
+}
+
+// Runs in a process of its own, so that its peak memory is that of this job alone.
+void InChild(const std::function<absl::Status()>& what) {
+  std::cout.flush();
+  const pid_t child = fork();
+  if (child == 0) {
+    const absl::Status status = what();
+    if (!status.ok()) std::cout << "    " << status << "\n";
+    std::cout.flush();
+    _exit(status.ok() ? 0 : 1);
+  }
+  int ended = 0;
+  waitpid(child, &ended, 0);
+  if (ended != 0) std::exit(1);
+}
+
+absl::Status PlanOne(const Case& c, int rounds) {
+  WAYBILL_ASSIGN_OR_RETURN(const Job job, MakeJob(c));
+  const auto trainers = job.Trainers(), workers = job.Workers();
+  absl::StatusOr<Plan> plan;
+  std::vector<double> planning, proving;
+  for (int i = 0; i < rounds; ++i) {
+    planning.push_back(SecondsOf([&] { plan = MakePlan(trainers, workers); }));
+    WAYBILL_RETURN_IF_ERROR(plan.status());
+    proving.push_back(SecondsOf([&] { (void)CheckCover(plan->bundles()); }));
+  }
+  const double seconds = Median(planning);
+  std::cout << absl::StrFormat(
+      "%-50s %8.3f s (%g)  proof %4.1f %%  %6.0f MiB (%.0f)  %10d routes %7d bundles  balance "
+      "%.4f\n",
+      c.name, seconds, c.most_seconds, 100 * Median(proving) / seconds, PeakMib(), c.most_mib,
+      plan->route_count(), plan->bundles().size(), plan->balance().ratio());
+  return absl::OkStatus();
+}
+
+// --- joining ---
+
+// Counts what the controller sends. Work is done at once, on the clock.
+class CountingActions : public CoordinatorActions {
+ public:
+  void Send(ConnectionId connection, proto::ControllerMessage message) override {
+    bytes += message.ByteSizeLong();
+    if (message.has_part_wanted()) asked.emplace_back(connection, message.part_wanted().name());
+    plans += message.has_plan();
+  }
+  void Close(ConnectionId) override {}
+  void Compute(Work work) override { this->work.push_back(std::move(work)); }
+  void Record(uint64_t, const Decision&) override {}
+
+  uint64_t bytes = 0;
+  uint32_t plans = 0;
+  std::vector<std::pair<ConnectionId, proto::PartName>> asked;
+  std::vector<Work> work;
+};
+
+absl::Status JoinOne(const Case& c) {
+  WAYBILL_ASSIGN_OR_RETURN(const Job job, MakeJob(c));
+  CountingActions actions;
+  Coordinator coordinator({.job = "bench"}, {}, &actions);
+  const absl::Time now = absl::Now();
+  std::map<ConnectionId, EncodedManifest> manifests;
+  uint64_t received_bytes = 0;
+  double seconds = 0;
+  const auto tell = [&](ConnectionId from, const proto::RankMessage& message) {
+    received_bytes += message.ByteSizeLong();
+    seconds += SecondsOf([&] { coordinator.OnMessage(from, message, now); });
+  };
+  // Answers what ranks are asked for, and does the controller's work, until nothing is left.
+  const auto settle = [&] {
+    while (!actions.asked.empty() || !actions.work.empty()) {
+      for (const auto& [rank, name] : std::exchange(actions.asked, {})) {
+        const EncodedManifest& manifest = manifests.at(rank);
+        proto::RankMessage message;
+        *message.mutable_part()->mutable_name() = name;
+        message.mutable_part()->set_deflated(
+            Deflate(static_cast<PartKind>(name.kind()) == PartKind::kTensors ? manifest.tensors
+                                                                             : manifest.holdings));
+        tell(rank, message);
+      }
+      for (const auto& work : std::exchange(actions.work, {})) {
+        seconds += SecondsOf([&] { work()(now); });
+      }
+    }
+  };
+  const auto join = [&](Role role, const std::vector<Manifest>& ranks) {
+    for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
+      const ConnectionId connection = (role == Role::kTrainer ? 0 : 1 << 20) + rank + 1;
+      manifests[connection] = EncodeInParts(ranks[rank]);
+      proto::RankMessage message;
+      proto::Join* join = message.mutable_join();
+      join->set_protocol_version(kProtocolVersion);
+      join->set_job("bench");
+      join->set_role(static_cast<uint32_t>(role));
+      join->set_rank(rank);
+      join->set_world(static_cast<uint32_t>(ranks.size()));
+      join->set_incarnation(connection);
+      if (role == Role::kWorker) {
+        join->set_group("all");
+        join->set_mode(static_cast<uint32_t>(Mode::kShadow));
+      }
+      tell(connection, message);
+      message.Clear();
+      message.mutable_manifest()->set_head(manifests[connection].head);
+      tell(connection, message);
+      settle();
+    }
+  };
+  join(Role::kTrainer, job.trainers);
+  const double trainers_seconds = seconds;
+  const uint64_t trainers_bytes = received_bytes + actions.bytes;
+  join(Role::kWorker, job.workers);
+  if (actions.plans != job.trainers.size() + job.workers.size()) {
+    return absl::InternalError(absl::StrFormat("%d ranks got a plan", actions.plans));
+  }
+  std::cout << absl::StrFormat(
+      "%-50s %8.3f s (2)  %.1f MB (50); of these %.3f s and %.1f MB until the trainers were "
+      "there\n",
+      c.name, seconds, static_cast<double>(received_bytes + actions.bytes) / 1e6, trainers_seconds,
+      static_cast<double>(trainers_bytes) / 1e6);
+  return absl::OkStatus();
+}
+
+// --- without one trainer ---
+
+absl::Status LoseOne(const Case& c) {
+  WAYBILL_ASSIGN_OR_RETURN(Job job, MakeJob(c));
+  WAYBILL_ASSIGN_OR_RETURN(const Plan plan, MakePlan(job.Trainers(), job.Workers()));
+  job.trainers[0] = Manifest();
+  std::set<RankPair> lacking;
+  for (uint32_t w = 0; w < job.workers.size(); ++w) lacking.insert({0, w});
+  absl::StatusOr<Plan> rest;
+  const double rest_seconds =
+      SecondsOf([&] { rest = PlanRest(plan, lacking, job.Trainers(), job.Workers()); });
+  WAYBILL_RETURN_IF_ERROR(rest.status());
+  absl::StatusOr<Plan> whole;
+  const double whole_seconds = SecondsOf([&] { whole = MakePlan(job.Trainers(), job.Workers()); });
+  WAYBILL_RETURN_IF_ERROR(whole.status());
+  std::cout << absl::StrFormat(
+      "%-50s %8.3f s (0.1) for what it had not sent, %.3f s for the whole plan without it\n",
+      c.name, rest_seconds, whole_seconds);
+  return absl::OkStatus();
+}
+
+int Run(int argc, char** argv) {
+  int rounds = 3;
+  std::string only;
+  CLI::App app("Plans large jobs");
+  app.add_option("--rounds", rounds, "times that each job is planned")->capture_default_str();
+  app.add_option("--only", only, "jobs whose name contains this");
+  CLI11_PARSE(app, argc, argv);
+  std::cout << sysconf(_SC_NPROCESSORS_ONLN) << " cores; targets in brackets\n\n";
+  const auto wanted = [&](const Case& c) {
+    return std::string(c.name).find(only) != std::string::npos;
+  };
+  for (const Case& c : kCases) {
+    if (wanted(c)) InChild([&] { return PlanOne(c, rounds); });
+  }
+  std::cout << "\njoining: the controller's time and bytes, from the first JOIN to the last plan\n";
+  for (const Case* c : {&kCases[0], &kCases[2]}) {
+    if (wanted(*c)) InChild([&] { return JoinOne(*c); });
+  }
+  std::cout << "\nafter the death of trainer 0\n";
+  if (wanted(kCases[2])) InChild([&] { return LoseOne(kCases[2]); });
+  std::cout << "\nthe same job with more ranks\n";
+  for (const int engines : {2, 4, 8, 16, 32}) {
+    const std::string trainers =
+        absl::StrFormat("megatron,tp=8,pp=8,ep=32,etp=2,dp=%d", std::max(8, 2 * engines));
+    const std::string workers = absl::StrFormat("dp=128,ep=128,replicas=%d", engines);
+    const std::string name =
+        absl::StrFormat("1T parameters, %d to %d", 64 * std::max(8, 2 * engines), 128 * engines);
+    const Case c = {name.c_str(), "kimi-k2", trainers.c_str(), workers.c_str(), 30, 8192};
+    if (wanted(c)) InChild([&] { return PlanOne(c, 1); });
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace waybill
+
+int main(int argc, char** argv) { return waybill::Run(argc, argv); }
