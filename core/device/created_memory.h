@@ -60,9 +60,9 @@ class PartHandle {
 // Mapping and unmapping may wait for the device.
 class MappedParts {
  public:
-  MappedParts() = default;  // Of nothing.
-  // kInternal: the driver refuses, as it does for devices that do not reach each other;
-  // kOutOfRange: the sizes are no sizes of memory.
+  MappedParts() = default;  // Maps nothing.
+  // kInternal: the driver refuses, as it does for devices that cannot reach each other;
+  // kOutOfRange: the sizes are impossible.
   static absl::StatusOr<MappedParts> Map(const Device& device, absl::Span<const PartHandle> parts);
   MappedParts(MappedParts&& other) noexcept
       : bytes_(std::exchange(other.bytes_, {})), mapped_bytes_(std::move(other.mapped_bytes_)) {}

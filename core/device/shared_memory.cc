@@ -52,7 +52,7 @@ absl::StatusOr<NamedMemory> NamedMemory::Create(const MemorySpan& memory) {
   const auto place = device->HandleOf(memory);
   if (absl::IsUnimplemented(place.status())) {
     WAYBILL_ASSIGN_OR_RETURN(std::vector<CreatedPart> parts, FindCreatedParts(memory));
-    // Whether the driver exports them is known before anybody counts on it.
+    // Exports each part once, so that a driver that refuses is noticed before anybody relies on it.
     for (const CreatedPart& part : parts) WAYBILL_RETURN_IF_ERROR(ExportPart(part).status());
     name.offset_bytes = static_cast<uint64_t>(memory.data - parts.front().begin);
     name.part_count = parts.size();

@@ -23,7 +23,7 @@ struct Bundle {
   Copies copies;
 };
 
-// What bundles refer to. It refers to itself, so it has one address for good.
+// The ranks, tensors and wants that the bundles of a plan refer to.
 struct PlannedRanks {
   RankClasses trainers;
   RankClasses workers;
@@ -40,8 +40,7 @@ class Bundles {
   // `first` is the route of the first tensor to the first destination; its axes and box are those
   // of all routes of the bundle. Its ledger entry does not count.
   void Add(const Bundle& bundle, const RouteView& first);
-  // Lets the routes name other shards of the workers: the one at each shard's place in the list of
-  // its worker.
+  // Replaces the workers' shards in all routes: shard `s` of worker `w` becomes shards[w][s].
   void RenameShards(std::vector<std::vector<uint32_t>> shards) { shards_ = std::move(shards); }
   void Finish();
 

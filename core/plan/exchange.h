@@ -87,7 +87,7 @@ struct Exchange {
   bool operator==(const Exchange&) const = default;
 };
 
-// The tensors whose shards one table of a class of tensors stands for.
+// Says of a table in a pattern which tensors it stands for.
 struct TableClass {
   uint32_t grid = 0;     // Equal for the tables of one class of tensors in one quantisation.
   uint32_t holding = 0;  // The place of the shards in TensorClasses::held().

@@ -154,8 +154,7 @@ class Manifest {
   }
   uint32_t shard_region(uint32_t i) const { return holdings_->shard_regions[i]; }
   uint64_t shard_offset(uint32_t i) const { return holdings_->shard_offsets[i]; }
-  // Returns true if shards `i` and `j` have the same box and format, and lie in memory alike but
-  // for their region and offset.
+  // Returns true if shards `i` and `j` differ at most in their tensor, region and offset.
   bool AreAlike(uint32_t i, uint32_t j) const;
   // Returns a hash that is equal for shards that are alike. It differs from process to process.
   size_t HashOfShard(uint32_t i) const;

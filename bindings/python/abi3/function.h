@@ -27,8 +27,8 @@ struct Text {
   char characters[size];
 };
 
-// Whether a function runs with Python's lock. Its arguments and its result are always converted
-// with the lock.
+// Says if a function runs while it holds Python's lock. Arguments and results are always converted
+// under the lock.
 enum class Lock { kHeld, kReleased };
 
 // Called by a function that is about to return to Python, in a catch block. Sets Python's error

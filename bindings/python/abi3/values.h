@@ -170,7 +170,7 @@ inline Object ToPython(Object object) { return object; }
 inline Object ToPython(bool value) { return Object::Take(PyBool_FromLong(value ? 1 : 0)); }
 inline Object ToPython(double value) { return Object::Take(PyFloat_FromDouble(value)); }
 inline Object ToPython(std::string_view text) {
-  // What is not UTF-8 is shown as \xNN: the text may quote a file.
+  // Bytes that are not UTF-8 are shown as \xNN, because the text may quote a file.
   return Object::Take(
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
 }

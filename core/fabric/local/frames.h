@@ -20,7 +20,7 @@ enum class FrameKind : uint32_t {
   kRefused = 6,    // They are not, and the lane is dead; `code` and a text follow.
   kImmediate = 7,  // Signalled behind stores through a mapping.
   kRevoke = 8,     // The region with that key was renewed or released.
-  kTried = 9,      // What came of the welcome's probes.
+  kTried = 9,      // Reports which of the probes in the welcome succeeded.
   kPart = 10,      // An allocation of the region that is granted next; its file comes along.
 };
 
