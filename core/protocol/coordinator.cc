@@ -277,7 +277,7 @@ void Coordinator::GatherManifests(absl::Time now) {
     const std::string what = absl::StrCat("join: ", ToString(member->id));
     DismissMember(settled.rank, While(what, settled.manifest.status()), now);
   }
-  for (const ManifestParts::Ask& ask : parts_.TakeAsks()) {
+  for (const ManifestParts::Ask& ask : parts_.TakeAsks(now)) {
     proto::ControllerMessage message;
     message.mutable_part_wanted()->mutable_name()->set_kind(static_cast<uint32_t>(ask.part.kind));
     message.mutable_part_wanted()->mutable_name()->set_digest(ask.part.digest);
@@ -404,6 +404,7 @@ void Coordinator::Advance(absl::Time now) {
 
 void Coordinator::OnTime(absl::Time now) {
   if (!halted_.ok()) return;
+  GatherManifests(now);
   for (auto& [name, group] : groups_) {
     if (group.round != nullptr) group.round->OnTime(now);
   }
@@ -461,7 +462,7 @@ absl::Time Coordinator::next_deadline() const {
       next = std::min(next, FindLender(group).empty() ? TermTime(group) : group.retry_at);
     }
   }
-  next = std::min(next, PublishDeadline());
+  next = std::min({next, PublishDeadline(), parts_.next_deadline()});
   for (const auto& [connection, claim] : claims_) next = std::min(next, claim.deadline);
   for (const auto& [id, member] : members_.members()) {
     if (!member.established) next = std::min(next, member.join_deadline);

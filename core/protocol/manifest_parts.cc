@@ -1,5 +1,6 @@
 #include "core/protocol/manifest_parts.h"
 
+#include <algorithm>
 #include <set>
 
 #include "absl/status/status.h"
@@ -10,6 +11,9 @@
 
 namespace waybill {
 namespace {
+
+// How long a rank may take to send a part before another one is asked as well.
+constexpr absl::Duration kPatience = absl::Seconds(5);
 
 // Far more than a rank of any model needs.
 constexpr size_t kMostPartBytes = size_t{1} << 30;
@@ -44,7 +48,8 @@ void ManifestParts::Add(ConnectionId rank, Role role, ManifestHead head) {
 void ManifestParts::Remove(ConnectionId rank) {
   if (claims_.erase(rank) == 0) return;
   for (auto& [id, part] : parts_) {
-    if (part.state == Part::State::kAsked && part.sender == rank) part = Part();
+    if (part.state != Part::State::kAsked || part.asked.erase(rank) == 0) continue;
+    if (part.asked.empty()) part = Part();
   }
   Forget();
 }
@@ -99,18 +104,37 @@ void ManifestParts::OnRead(const PartId& id, ConnectionId sender, absl::StatusOr
   if (claims_.contains(sender)) refused_.push_back({sender, read.status()});
 }
 
-std::vector<ManifestParts::Ask> ManifestParts::TakeAsks() {
+std::vector<ManifestParts::Ask> ManifestParts::TakeAsks(absl::Time now) {
   std::vector<Ask> asks;
   for (const auto& [rank, claim] : claims_) {
     for (const PartId& id : {claim.key.tensors_id(), claim.key.holdings_id()}) {
       Part* part = Find(id);
-      if (part == nullptr || part->state != Part::State::kAbsent) continue;
+      if (part == nullptr || part->state > Part::State::kAsked) continue;
+      if (part->state == Part::State::kAsked && now < part->ask_next) continue;
+      if (!part->asked.insert(rank).second) continue;
       part->state = Part::State::kAsked;
-      part->sender = rank;
+      part->ask_next = now + kPatience;
       asks.push_back({rank, id});
     }
   }
   return asks;
+}
+
+bool ManifestParts::CanAskAnother(const PartId& id, const Part& part) const {
+  return std::any_of(claims_.begin(), claims_.end(), [&](const auto& claim) {
+    const Key& key = claim.second.key;
+    return (id == key.tensors_id() || id == key.holdings_id()) && !part.asked.contains(claim.first);
+  });
+}
+
+absl::Time ManifestParts::next_deadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [id, part] : parts_) {
+    if (part.state == Part::State::kAsked && part.ask_next < next && CanAskAnother(id, part)) {
+      next = part.ask_next;
+    }
+  }
+  return next;
 }
 
 std::vector<ManifestParts::Work> ManifestParts::TakeWork() {

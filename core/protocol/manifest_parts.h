@@ -7,11 +7,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "core/base/rank_id.h"
 #include "core/protocol/membership.h"
 #include "core/tensor/manifest.h"
@@ -20,7 +22,8 @@
 namespace waybill {
 
 // Every rank says by digests what its manifest consists of. One rank that has a part is asked for
-// it; if that rank goes away, another one is. A part that cannot be read is its sender's fault. A
+// it. If that rank goes away or stays silent, another one is asked as well, so that one rank that
+// hangs does not keep the others from joining. A part that cannot be read is its sender's fault. A
 // manifest that cannot be is the fault of all ranks that claim it. Pure; not thread-safe.
 //
 // Reading and checking take long, so they are work for others: `Work` is called without this
@@ -46,9 +49,11 @@ class ManifestParts {
   void OnPart(ConnectionId rank, const PartId& id, std::string deflated);
 
   // Return what has come up since the last call.
-  std::vector<Ask> TakeAsks();
+  std::vector<Ask> TakeAsks(absl::Time now);
   std::vector<Work> TakeWork();
   std::vector<Settled> TakeSettled();
+  // When TakeAsks() has something to return next if nothing comes.
+  absl::Time next_deadline() const;
 
  private:
   // What a manifest consists of. Workers are checked more strictly than trainers.
@@ -69,8 +74,10 @@ class ManifestParts {
   struct Part {
     enum class State { kAbsent, kAsked, kReading, kHere };
     State state = State::kAbsent;
-    ConnectionId sender = 0;  // Unless kAbsent.
-    Manifest tensors;         // kHere.
+    std::set<ConnectionId> asked;  // kAsked.
+    absl::Time ask_next;           // kAsked: when another rank is asked, if there is one.
+    ConnectionId sender = 0;       // kReading.
+    Manifest tensors;              // kHere.
     std::shared_ptr<const std::string> holdings;
   };
   struct Made {
@@ -80,6 +87,7 @@ class ManifestParts {
 
   void OnRead(const PartId& id, ConnectionId sender, absl::StatusOr<Part> part);
   Part* Find(const PartId& id);
+  bool CanAskAnother(const PartId& id, const Part& part) const;
   void Forget();
 
   std::map<ConnectionId, Claim> claims_;

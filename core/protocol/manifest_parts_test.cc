@@ -43,15 +43,16 @@ class ManifestPartsTest : public testing::Test {
   }
 
   ManifestParts parts_;
+  absl::Time now_ = absl::UnixEpoch();
   int sent_ = 0;
   const EncodedManifest rows_ = EncodeInParts(Rows(0));
 };
 
 TEST_F(ManifestPartsTest, EachPartTravelsOnceHoweverManyRanksHaveIt) {
   for (ConnectionId rank = 1; rank <= 8; ++rank) Add(rank, Role::kWorker, rows_, "a");
-  Answer(parts_.TakeAsks(), rows_);
+  Answer(parts_.TakeAsks(now_), rows_);
   Add(9, Role::kWorker, rows_, "b");
-  Answer(parts_.TakeAsks(), rows_);
+  Answer(parts_.TakeAsks(now_), rows_);
   EXPECT_EQ(sent_, 2);
   const auto settled = parts_.TakeSettled();
   ASSERT_EQ(settled.size(), 9u);
@@ -66,9 +67,9 @@ TEST_F(ManifestPartsTest, RanksOfOneModelShareItsTensors) {
   Manifest other = Rows(0);
   other.AddPadding(1, {1}, {0, 0, {1}});
   Add(1, Role::kTrainer, rows_);
-  Answer(parts_.TakeAsks(), rows_);
+  Answer(parts_.TakeAsks(now_), rows_);
   Add(2, Role::kTrainer, EncodeInParts(other));
-  const auto asks = parts_.TakeAsks();
+  const auto asks = parts_.TakeAsks(now_);
   ASSERT_EQ(asks.size(), 1u);
   EXPECT_EQ(asks[0].part.kind, PartKind::kHoldings);
 }
@@ -76,14 +77,32 @@ TEST_F(ManifestPartsTest, RanksOfOneModelShareItsTensors) {
 TEST_F(ManifestPartsTest, AnotherRankIsAskedIfTheFirstGoesAway) {
   Add(1, Role::kTrainer, rows_);
   Add(2, Role::kTrainer, rows_);
-  for (const auto& ask : parts_.TakeAsks()) EXPECT_EQ(ask.rank, 1u);
-  EXPECT_TRUE(parts_.TakeAsks().empty());
+  for (const auto& ask : parts_.TakeAsks(now_)) EXPECT_EQ(ask.rank, 1u);
+  EXPECT_TRUE(parts_.TakeAsks(now_).empty());
   parts_.Remove(1);
-  const auto again = parts_.TakeAsks();
+  const auto again = parts_.TakeAsks(now_);
   ASSERT_EQ(again.size(), 2u);
   EXPECT_EQ(again[0].rank, 2u);
   Answer(again, rows_);
   ASSERT_EQ(parts_.TakeSettled().size(), 1u);
+}
+
+TEST_F(ManifestPartsTest, ARankThatHangsKeepsNoOtherFromJoining) {
+  Add(1, Role::kTrainer, rows_);
+  EXPECT_EQ(parts_.TakeAsks(now_).size(), 2u);
+  EXPECT_EQ(parts_.next_deadline(), absl::InfiniteFuture());  // Nobody else has it.
+  Add(2, Role::kTrainer, rows_);
+  Add(3, Role::kTrainer, rows_);
+  EXPECT_TRUE(parts_.TakeAsks(now_).empty());
+  now_ = parts_.next_deadline();
+  const auto asks = parts_.TakeAsks(now_);
+  ASSERT_EQ(asks.size(), 2u);
+  EXPECT_EQ(asks[0].rank, 2u);
+  parts_.Remove(1);
+  EXPECT_TRUE(parts_.TakeAsks(now_).empty());  // Rank 2 is still asked.
+  Answer(asks, rows_);
+  EXPECT_EQ(parts_.TakeSettled().size(), 2u);
+  EXPECT_EQ(parts_.next_deadline(), absl::InfiniteFuture());
 }
 
 TEST_F(ManifestPartsTest, APartOfAnotherDigestIsRefusedWithWhoSentIt) {
@@ -91,13 +110,13 @@ TEST_F(ManifestPartsTest, APartOfAnotherDigestIsRefusedWithWhoSentIt) {
   Add(2, Role::kTrainer, rows_);
   EncodedManifest wrong = rows_;
   wrong.holdings += "x";
-  Answer(parts_.TakeAsks(), wrong);
+  Answer(parts_.TakeAsks(now_), wrong);
   const auto refused = parts_.TakeSettled();
   ASSERT_EQ(refused.size(), 1u);
   EXPECT_EQ(refused[0].rank, 1u);
   EXPECT_EQ(refused[0].manifest.status().code(), absl::StatusCode::kInvalidArgument);
   parts_.Remove(1);
-  Answer(parts_.TakeAsks(), rows_);
+  Answer(parts_.TakeAsks(now_), rows_);
   const auto settled = parts_.TakeSettled();
   ASSERT_EQ(settled.size(), 1u);
   EXPECT_TRUE(settled[0].manifest.ok());
@@ -108,7 +127,7 @@ TEST_F(ManifestPartsTest, WhatATrainerMayHoldAWorkerMayNot) {
   Add(1, Role::kTrainer, gap);
   Add(2, Role::kWorker, gap);
   Add(3, Role::kWorker, gap);
-  Answer(parts_.TakeAsks(), gap);
+  Answer(parts_.TakeAsks(now_), gap);
   const auto settled = parts_.TakeSettled();
   ASSERT_EQ(settled.size(), 3u);
   EXPECT_TRUE(settled[0].manifest.ok()) << settled[0].manifest.status();
@@ -121,7 +140,7 @@ TEST_F(ManifestPartsTest, WhatNobodyNeedsIsIgnored) {
   parts_.OnPart(7, {static_cast<PartKind>(9), 1}, "junk");
   EXPECT_TRUE(parts_.TakeWork().empty());
   Add(1, Role::kTrainer, rows_);
-  const auto asks = parts_.TakeAsks();
+  const auto asks = parts_.TakeAsks(now_);
   parts_.Remove(1);
   Answer(asks, rows_);
   EXPECT_TRUE(parts_.TakeSettled().empty());
