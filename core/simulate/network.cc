@@ -31,9 +31,6 @@ std::string NameOf(Kind kind, Role role, uint32_t index, uint32_t sub) {
 
 }  // namespace
 
-Fabrics::Fabrics(VirtualTime* time, const Hardware& hardware, uint32_t trainers, uint32_t workers)
-    : time_(*time), hardware_(hardware), ranks_{trainers, workers} {}
-
 uint32_t Fabrics::nics_per_rank(Role role) const {
   return machine(role).nics_per_host / machine(role).ranks_per_host;
 }

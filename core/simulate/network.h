@@ -64,7 +64,7 @@ struct Message {
 // All ports of a job.
 class Fabrics {
  public:
-  Fabrics(VirtualTime* time, const Hardware& hardware, uint32_t trainers, uint32_t workers);
+  Fabrics(VirtualTime* time, const Hardware& hardware) : time_(*time), hardware_(hardware) {}
 
   // The number of NICs of each rank of a role.
   uint32_t nics_per_rank(Role role) const;
@@ -89,7 +89,6 @@ class Fabrics {
 
   VirtualTime& time_;
   const Hardware hardware_;
-  const uint32_t ranks_[2];
   std::map<std::tuple<PortLoad::Kind, Role, uint32_t, uint32_t>, std::unique_ptr<Port>> ports_;
 };
 

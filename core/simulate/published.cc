@@ -120,7 +120,7 @@ class PublishedRun {
       : of_(of),
         calls_(calls),
         cores_(&time_, 0),
-        fabrics_(&time_, hardware, of.trainers, of.workers),
+        fabrics_(&time_, hardware),
         tables_(MakeTables(of)) {
     for (uint32_t t = 0; t < of.trainers; ++t) {
       threads_.push_back(
@@ -203,9 +203,6 @@ PublishedPrediction PredictPublished(const PublishedCase& of, const Hardware& ha
     prediction.writes = std::max(prediction.writes, writes);
   }
   prediction.seconds = run.Run();
-  prediction.ingress_seconds =
-      static_cast<double>(of.whole_bytes + of.expert_bytes / of.expert_ranks) /
-      hardware.workers.nic;
   return prediction;
 }
 

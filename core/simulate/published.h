@@ -58,9 +58,8 @@ const PublishedCase* FindPublishedCase(absl::string_view name);
 
 struct PublishedPrediction {
   double seconds = 0;
-  double gather_seconds = 0;   // Of one trainer's calls, one after another.
-  uint64_t writes = 0;         // Of one trainer: the most.
-  double ingress_seconds = 0;  // The busiest worker's bytes over its NIC's rate as sold.
+  double gather_seconds = 0;  // Of one trainer's calls, one after another.
+  uint64_t writes = 0;        // Of one trainer: the most.
 
   double error(const PublishedCase& of) const { return seconds / of.measured_seconds - 1; }
 };

@@ -39,7 +39,7 @@ struct World {
         mode(job_mode),
         digests(with_digests),
         piece_bytes(bytes_of_piece),
-        fabrics(&time, hardware, traffic.trainers(), traffic.workers()),
+        fabrics(&time, hardware),
         control(&time, hardware.control) {}
 
   Carrier carrier() const {
