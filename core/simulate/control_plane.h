@@ -4,7 +4,8 @@
 #define WAYBILL_CORE_SIMULATE_CONTROL_PLANE_H_
 
 #include <cstdint>
-#include <memory>
+#include <functional>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -33,7 +34,7 @@ class ControlPlane final : public CoordinatorActions {
  public:
   ControlPlane(VirtualTime* time, const Control& control);
 
-  // Opens a rank's stream, and closes it. `on_close` is for the controller's end.
+  // The rank's end of a stream. It outlives the control plane's events.
   struct Endpoint {
     virtual ~Endpoint() = default;
     virtual void OnOpen() = 0;

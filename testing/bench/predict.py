@@ -5,9 +5,9 @@
 The rates of the model are measured apart from the demo, in the same minutes: copies, digests,
 transposes, casts and quantising by the kernels' benchmarks, two at a time as the demo's ranks; TCP
 by fabric_transfer; the controller by an update of one tensor of 4 KiB. Nothing is fitted to the
-demo. The prediction is of a machine without other work: kernels are counted by processor time, and
-of everything else the fastest round. It is compared with the fastest update of the demo, and with
-the median, which other work on the machine makes longer. Options: --rounds, --versions, --json.
+demo. Each round measures the rates, and then runs each demo. Other work on the machine slows both
+down, but not evenly: compare the medians of several rounds, and run it on a machine that is idle if
+you can. Options: --rounds, --versions, --json.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def program(path):
 
 
 def bench(binary, pattern):
-    """Bytes per second of processor time, while a second one runs: the mean of both."""
+    """Bytes per second of a benchmark, while a second one runs: the mean of both."""
     command = [program(binary), f"--benchmark_filter=^{pattern}$", "--benchmark_format=json"]
     pair = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -62,7 +62,7 @@ def bench(binary, pattern):
     for process in pair:
         # The fastest kernel is the one that Waybill chooses.
         found = json.loads(process.communicate()[0])["benchmarks"]
-        rates.append(max(b["bytes_per_second"] for b in found))
+        rates.append(max(b["bytes_per_second"] * b["cpu_time"] / b["real_time"] for b in found))
     return sum(rates) / 2
 
 
@@ -73,12 +73,15 @@ def measure_rates():
 
 
 def measure_tcp():
-    """Bytes per second of a sending and a receiving thread, which work at the same time."""
+    """Bytes per second of a sending and a receiving thread, which work at the same time.
+
+    By the clock, since the kernel's part of a transfer is in no process's processor time.
+    """
     done = run(
         program("testing/bench/fabric_transfer"),
-        "--fabric", "tcp", "--lanes", "4", "--mib", "512", "--rounds", "4",
+        "--fabric", "tcp", "--lanes", "4", "--mib", "512", "--rounds", "6",
     )  # fmt: skip
-    return done["bytes"] / min(r["seconds"] for r in done["rounds"][1:])
+    return done["bytes"] / median(r["seconds"] for r in done["rounds"][1:])
 
 
 def waybill(*arguments):
@@ -91,10 +94,9 @@ def measure_control(folder):
     header = json.dumps({"w": {"dtype": "BF16", "shape": [32, 64], "data_offsets": [0, len(data)]}})
     with open(os.path.join(folder, "model.safetensors"), "wb") as out:
         out.write(struct.pack("<Q", len(header)) + header.encode() + data)
-    report = waybill(
+    return waybill(
         "demo", "--checkpoint", folder, "--versions", "15", "--no-check", "--no-bound", "--json"
-    )  # fmt: skip
-    return min(update["seconds"] for update in report["updates"])
+    )["median_seconds"]  # fmt: skip
 
 
 def describe(configuration, fabric, rates, tcp, control):
@@ -138,19 +140,23 @@ def demo(configuration, fabric, versions):
     return [update["seconds"] for update in report["updates"][1:]]
 
 
-def compare(folder, configuration, fabric, rounds, versions):
-    """The demo's updates, and the median prediction; rates are measured again before each demo."""
-    measured, predicted = [], []
-    for _ in range(rounds):
-        described = describe(
-            configuration, fabric, measure_rates(), measure_tcp(), measure_control(folder)
-        )
-        path = os.path.join(folder, "cluster.yaml")
-        with open(path, "w") as out:
-            json.dump(described, out)  # JSON is YAML.
-        predicted.append(waybill("simulate", path, "--json")["seconds"])
-        measured += demo(configuration, fabric, versions)
-    return sorted(measured), median(predicted)
+def predict(described, folder):
+    path = os.path.join(folder, "cluster.yaml")
+    with open(path, "w") as out:
+        json.dump(described, out)  # JSON is YAML.
+    return waybill("simulate", path, "--json")["seconds"]
+
+
+def measure_all(rounds, versions):
+    """{(configuration, fabric): (predictions, updates)}, in seconds."""
+    found = {(c, fabric): ([], []) for fabric in ("local", "tcp") for c in CONFIGURATIONS}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(rounds):
+            measured = measure_rates(), measure_tcp(), measure_control(folder)
+            for (configuration, fabric), (predictions, updates) in found.items():
+                predictions.append(predict(describe(configuration, fabric, *measured), folder))
+                updates += demo(configuration, fabric, versions)
+    return found
 
 
 def main():
@@ -162,39 +168,32 @@ def main():
     parser.add_argument("--json", action="store_true", help="print what was measured, for programs")
     options = parser.parse_args()
 
-    rows = []
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
-    if not options.json:
-        print(
-            f"{'configuration':<30}{'fabric':<8}{'predicted ms':>13}{'fastest':>10}{'off by':>8}"
-            f"{'median':>10}{'off by':>8}"
-        )
-    with tempfile.TemporaryDirectory() as folder:
-        for fabric in ("local", "tcp"):
-            for configuration in CONFIGURATIONS:
-                measured, predicted = compare(
-                    folder, configuration, fabric, options.rounds, options.versions
-                )
-                row = {
-                    "configuration": configuration[0],
-                    "fabric": fabric,
-                    "predicted_seconds": predicted,
-                    "fastest_seconds": measured[0],
-                    "median_seconds": median(measured),
-                }
-                rows.append(row)
-                if options.json:
-                    continue
-                print(
-                    f"{configuration[0]:<30}{fabric:<8}{1e3 * predicted:>13.1f}"
-                    f"{1e3 * row['fastest_seconds']:>10.1f}"
-                    f"{100 * (predicted / row['fastest_seconds'] - 1):>+7.0f}%"
-                    f"{1e3 * row['median_seconds']:>10.1f}"
-                    f"{100 * (predicted / row['median_seconds'] - 1):>+7.0f}%",
-                    flush=True,
-                )
+    rows = [
+        {
+            "configuration": configuration[0],
+            "fabric": fabric,
+            "predicted_seconds": median(predictions),
+            "median_seconds": median(updates),
+            "fastest_seconds": min(updates),
+        }
+        for (configuration, fabric), (predictions, updates) in measure_all(
+            options.rounds, options.versions
+        ).items()
+    ]
     if options.json:
         print(json.dumps(rows, indent=2))
+        return
+    print(
+        f"{'configuration':<30}{'fabric':<8}{'predicted ms':>13}{'median':>9}{'off by':>8}{'fastest':>9}"
+    )
+    for row in rows:
+        predicted, measured = row["predicted_seconds"], row["median_seconds"]
+        print(
+            f"{row['configuration']:<30}{row['fabric']:<8}{1e3 * predicted:>13.1f}"
+            f"{1e3 * measured:>9.1f}{100 * (predicted / measured - 1):>+7.0f}%"
+            f"{1e3 * row['fastest_seconds']:>9.1f}"
+        )
 
 
 if __name__ == "__main__":

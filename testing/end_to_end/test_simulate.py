@@ -110,7 +110,7 @@ def test_what_cannot_be_is_refused_by_name(described, tmp_path):
     )
     wrong = tmp_path / "wrong.yaml"
     for old, new, error in (
-        ("fsdp=4", "rows=4", "rows"),
+        ("fsdp=4", "rows=4", 'wrong.yaml:3: key "trainers.sharding": '),
         ("tp=2", "tp=3", "3"),
         ("qwen3-0.6b", "none", 'model "none" is not one of'),
         ("nics_per_host: 4", "nics_per_host: 3", 'wrong.yaml:5: key "trainers.nics_per_host" is 3'),

@@ -99,6 +99,14 @@ class Reader {
               return absl::OkStatus();
             }};
   }
+  // A text, and the file, line and key where it is.
+  Key PlacedText(absl::string_view name, std::string* out, std::string* place) const {
+    return {name, [=, this](const Value& value) {
+              *place =
+                  absl::StrCat(path_, ":", value.node.Mark().line + 1, ": key \"", value.key, "\"");
+              return Text(name, out).read(value);
+            }};
+  }
   // A number in (0, most], or with `least` in [least, most], times `unit`.
   Key Number(absl::string_view name, double* out, double unit = 1, double most = 1e15,
              std::optional<double> least = std::nullopt) const {
@@ -230,13 +238,14 @@ absl::Status ReadFile(const Reader& reader, const YAML::Node& root, ClusterFile&
   simulate::Control& control = hardware.control;
 
   std::vector<Key> trainers = MachineKeys(reader, &hardware.trainers);
-  trainers.insert(trainers.begin(), reader.Text("sharding", &file.trainers));
+  trainers.insert(trainers.begin(),
+                  reader.PlacedText("sharding", &file.trainers, &file.trainers_place));
   trainers.push_back(
       reader.Count("ring_mib", &hardware.trainers.ring_bytes, 1, 1 << 20, uint64_t{1} << 20));
   std::vector<Key> workers = MachineKeys(reader, &hardware.workers);
   workers.insert(workers.begin(),
-                 {reader.Text("sharding", &file.workers), reader.Text("format", &file.format),
-                  reader.Text("dtype", &file.dtype),
+                 {reader.PlacedText("sharding", &file.workers, &file.workers_place),
+                  reader.Text("format", &file.format), reader.Text("dtype", &file.dtype),
                   reader.Choice<Mode>("mode",
                                       {{"shadow", Mode::kShadow},
                                        {"shadow-copy", Mode::kShadowCopy},

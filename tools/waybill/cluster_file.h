@@ -22,9 +22,12 @@ struct ClusterFile {
   std::string checkpoint;  // A Hugging Face directory.
   std::optional<int64_t> layers;
 
-  // As core/layout/sharding.h reads them.
+  // As core/layout/sharding.h reads them, and where they are, for errors: `cluster.yaml:4: key
+  // "trainers.sharding"`. Empty if they are not from a file.
   std::string trainers;
   std::string workers;
+  std::string trainers_place;
+  std::string workers_place;
   std::string format;
   std::string dtype;
   Mode mode = Mode::kShadow;

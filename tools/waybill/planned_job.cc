@@ -49,14 +49,21 @@ void PutOnHost(const simulate::Hardware& hardware, Role role, uint32_t rank, Man
   }
 }
 
+// Names the place of a text that could not be read.
+template <typename T>
+absl::StatusOr<T> At(const std::string& place, absl::StatusOr<T> read) {
+  if (read.ok() || place.empty()) return read;
+  return While(place, read.status());
+}
+
 }  // namespace
 
 absl::StatusOr<PlannedJob> PlanJob(const ClusterFile& file) {
   WAYBILL_ASSIGN_OR_RETURN(const Model model, FindModel(file));
   WAYBILL_ASSIGN_OR_RETURN(const TrainerSharding trainer_sharding,
-                           TrainerSharding::Parse(file.trainers));
+                           At(file.trainers_place, TrainerSharding::Parse(file.trainers)));
   WAYBILL_ASSIGN_OR_RETURN(const WorkerSharding worker_sharding,
-                           WorkerSharding::Parse(file.workers));
+                           At(file.workers_place, WorkerSharding::Parse(file.workers)));
   WAYBILL_ASSIGN_OR_RETURN(const Serving serving,
                            ParseServing(file.format, file.dtype, model.config));
   PlannedJob job;
