@@ -34,7 +34,8 @@ std::string Deflate(absl::string_view bytes) {
 }
 
 absl::StatusOr<std::string> Inflate(absl::string_view compressed, size_t most_bytes) {
-  // Deflate shrinks nothing by more than this; a size beyond is not believed, nor allocated.
+  // Deflate shrinks nothing by more than this. A larger size is rejected before memory is
+  // allocated.
   constexpr uint64_t kMostRatio = 1100;
   uint64_t size = 0;
   const absl::string_view body = compressed.substr(std::min(sizeof(size), compressed.size()));

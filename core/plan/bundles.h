@@ -38,7 +38,7 @@ class Bundles {
   explicit Bundles(std::shared_ptr<const PlannedRanks> ranks) : ranks_(std::move(ranks)) {}
 
   // `first` is the route of the first tensor to the first destination; its axes and box are those
-  // of all routes of the bundle. Its ledger entry does not count.
+  // of all routes of the bundle. The ledger entry is ignored.
   void Add(const Bundle& bundle, const RouteView& first);
   // Replaces the workers' shards in all routes: shard `s` of worker `w` becomes shards[w][s].
   void RenameShards(std::vector<std::vector<uint32_t>> shards) { shards_ = std::move(shards); }
@@ -60,7 +60,7 @@ class Bundles {
   uint64_t trainer_bytes(uint32_t trainer) const { return trainer_bytes_[trainer]; }
   uint64_t worker_bytes(uint32_t worker) const { return worker_bytes_[worker]; }
 
-  // As Plan has them.
+  // See Plan::TrainerRoutes() and Plan::WorkerRoutes().
   RouteTable TrainerRoutes(uint32_t trainer) const;
   RouteTable WorkerRoutes(uint32_t worker) const;
 

@@ -1,4 +1,4 @@
-// Values as bytes, little-endian, one after the other; and read back without belief.
+// Values as bytes, little-endian, one after the other; with checks when reading.
 #ifndef WAYBILL_CORE_PLAN_BYTE_CODEC_H_
 #define WAYBILL_CORE_PLAN_BYTE_CODEC_H_
 

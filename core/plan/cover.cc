@@ -1,6 +1,8 @@
 #include "core/plan/cover.h"
 
 #include <algorithm>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -93,13 +95,33 @@ absl::Status CheckWant(const Box& wanted, uint64_t members, uint64_t destination
   return absl::OkStatus();
 }
 
-// Counts for each worker the shards that are some tensor's at some destination. Two wants never
-// name one shard twice, so equal counts say that every shard is named.
+// Checks that every worker's shard that is not empty is named once, by a destination of a want
+// whose box it has, and that nothing else is named.
 absl::Status CheckEveryShardIsWanted(const PlannedRanks& ranks) {
-  std::vector<uint64_t> named(ranks.workers.rank_count(), 0);
+  std::vector<std::vector<bool>> named(ranks.workers.rank_count());
+  std::vector<uint64_t> count(named.size(), 0);
   for (const Want& want : ranks.wants) {
+    const uint32_t first = ranks.destinations[want.first_destination].worker;
+    const Box box = ranks.workers.manifest(ranks.workers.class_of(first)).shard(want.shard).box;
+    std::set<std::pair<uint32_t, uint32_t>> has_box;  // Classes of ranks and holdings.
     for (uint32_t d = want.first_destination; d < want.last_destination; ++d) {
-      named[ranks.destinations[d].worker] += ranks.tensors.members(want.tensor_class).size();
+      const auto [worker, holding] = ranks.destinations[d];
+      const uint32_t rank_class = ranks.workers.class_of(worker);
+      const Manifest& manifest = ranks.workers.manifest(rank_class);
+      const bool is_new = has_box.insert({rank_class, holding}).second;
+      named[worker].resize(manifest.shard_count(), false);
+      for (const uint32_t tensor : ranks.tensors.members(want.tensor_class)) {
+        const auto wanted = ranks.tensors.wanted(tensor);
+        if (holding >= wanted.size() || wanted[holding].rank_class != rank_class ||
+            (is_new && manifest.shard(wanted[holding].shard).box != box) ||
+            named[worker][wanted[holding].shard]) {
+          return absl::InternalError(absl::StrCat("tensor \"", ranks.tensors.name(tensor),
+                                                  "\": worker ", worker, " does not want ",
+                                                  ToString(box), " once"));
+        }
+        named[worker][wanted[holding].shard] = true;
+        ++count[worker];
+      }
     }
   }
   for (uint32_t c = 0; c < ranks.workers.size(); ++c) {
@@ -107,8 +129,8 @@ absl::Status CheckEveryShardIsWanted(const PlannedRanks& ranks) {
     uint64_t shards = 0;
     for (uint32_t i = 0; i < manifest.shard_count(); ++i) shards += manifest.shard_bytes(i) > 0;
     for (const uint32_t worker : ranks.workers.ranks(c)) {
-      if (named[worker] == shards) continue;
-      return absl::InternalError(absl::StrCat("worker ", worker, ": ", named[worker], " of ",
+      if (count[worker] == shards) continue;
+      return absl::InternalError(absl::StrCat("worker ", worker, ": ", count[worker], " of ",
                                               shards, " shards are wanted"));
     }
   }

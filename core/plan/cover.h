@@ -7,10 +7,10 @@
 
 namespace waybill {
 
-// Looks at the finished bundles and the workers' manifests only. Every shard that is not empty is a
-// destination of one want, for one tensor of its class. The bundles that bring something to a want
-// lie in its box; no two of them bring the same element of the same tensor to the same destination;
-// and together they bring as many elements as all copies of the box have.
+// Trusts only the workers' manifests. Every shard that is not empty is named by one destination of
+// one want, for one tensor of its class, and has the want's box. The bundles that bring something
+// to a want lie in its box; no two of them bring the same element of the same tensor to the same
+// destination; and together they bring as many elements as all copies of the box have.
 //
 // kInternal: the plan is wrong; names the tensor, the worker and the boxes.
 absl::Status CheckCover(const Bundles& bundles);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -202,6 +203,50 @@ TEST(Cover, FindsWhatIsWrittenTwiceOrNever) {
   missing.Add(whole.bundle(1), whole.first_routes()[1]);
   EXPECT_EQ(CheckCover(missing).message(),
             "tensor \"w\": worker 0 wants [0, 8) x [0, 4): 20 of 32 elements are written");
+}
+
+// Three tensors that are alike, each wanted by three workers that are alike: one bundle.
+TEST(Cover, FindsCopiesThatAreWrittenTwiceOrNever) {
+  Manifest rank;
+  rank.AddRegion("memory", 3 * 64);
+  for (uint64_t i = 0; i < 3; ++i) {
+    rank.AddShard(rank.AddTensor(absl::StrCat("w", i), kShape, Dtype::kBf16), kBf16,
+                  Box::Whole(kShape), {0, i * 64, {4, 1}});
+  }
+  const Plan plan = *PlanFor({rank}, {rank, rank, rank});
+  const Bundles& whole = plan.bundles();
+  ASSERT_EQ(whole.size(), 1u);
+  const auto with = [&](const std::vector<Copies>& all) {
+    Bundles bundles(whole.shared_ranks());
+    for (const Copies& copies : all) {
+      Bundle bundle = whole.bundle(0);
+      bundle.copies = copies;
+      bundles.Add(bundle, whole.first_routes()[0]);
+    }
+    return std::string(CheckCover(bundles).message());
+  };
+  const std::string wants = "tensor \"w0\": worker 0 wants [0, 8) x [0, 4): ";
+  const std::string twice = wants + "[0, 8) x [0, 4) and [0, 8) x [0, 4) are both written";
+  EXPECT_EQ(with({{0, 3, 0, 3}}), "");
+  EXPECT_EQ(with({{0, 1, 0, 3}, {1, 3, 0, 2}, {1, 3, 2, 3}}), "");
+  EXPECT_EQ(with({{0, 2, 0, 3}, {1, 3, 0, 3}}), twice);
+  EXPECT_EQ(with({{0, 3, 0, 2}, {0, 3, 1, 3}}), twice);
+  EXPECT_EQ(with({{0, 2, 0, 3}}), wants + "192 of 288 elements are written");
+  EXPECT_EQ(with({{0, 3, 0, 2}}), wants + "192 of 288 elements are written");
+  EXPECT_EQ(with({{0, 3, 0, 4}}), wants + "a route goes to nobody");
+  EXPECT_EQ(with({}), wants + "0 of 288 elements are written");
+}
+
+TEST(Cover, FindsShardsThatNoWantNames) {
+  const Manifest rank = Holding("w", kShape, Box::Whole(kShape));
+  const Plan plan = *PlanFor({rank}, {rank, rank});
+  auto fewer = std::make_shared<PlannedRanks>(plan.bundles().ranks());
+  fewer->wants[0].last_destination = 1;
+  EXPECT_EQ(CheckCover(Bundles(fewer)).message(), "worker 1: 0 of 1 shards are wanted");
+  auto twice = std::make_shared<PlannedRanks>(plan.bundles().ranks());
+  twice->destinations[1] = twice->destinations[0];
+  EXPECT_EQ(CheckCover(Bundles(twice)).message(),
+            "tensor \"w\": worker 0 does not want [0, 8) x [0, 4) once");
 }
 
 TEST(PlanCodec, WhatIsDecodedIsWhatWasEncoded) {

@@ -408,7 +408,8 @@ class SeamFinder {
   const RankClasses& workers_;
   std::vector<Shipment>& shipments_;
   std::vector<ExchangePattern>& exchanges_;
-  std::map<std::pair<uint32_t, uint32_t>, Grid> grids_;  // By tensor; addresses are stable.
+  std::map<std::pair<uint32_t, uint32_t>, Grid>
+      grids_;  // By class of tensors and number of the quantisation.
   absl::flat_hash_map<uint32_t, std::vector<Grid*>> grids_of_;
   absl::flat_hash_map<std::tuple<uint32_t, uint32_t, const Grid*>, uint32_t> tables_;
   Drafts drafts_;

@@ -1,6 +1,7 @@
 #include "core/plan/tensor_classes.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/hash/hash.h"
@@ -15,6 +16,22 @@ namespace {
 constexpr uint32_t kUnknown = ~uint32_t{0};
 
 bool IsEmpty(const Manifest& manifest, uint32_t shard) { return manifest.shard_bytes(shard) == 0; }
+
+// Returns the number of trainers that hold the box that the most trainers hold.
+size_t MostHolders(absl::Span<const Holding> held, const RankClasses& trainers) {
+  using Bounds = std::pair<absl::Span<const int64_t>, absl::Span<const int64_t>>;
+  std::vector<Box> boxes;
+  boxes.reserve(held.size());
+  std::map<Bounds, size_t> holders;
+  size_t most = 1;
+  for (const Holding& h : held) {
+    const Box& box = boxes.emplace_back(trainers.manifest(h.rank_class).shard(h.shard).box);
+    size_t& count = holders[{box.begins(), box.ends()}];
+    count += trainers.ranks(h.rank_class).size();
+    most = std::max(most, count);
+  }
+  return most;
+}
 
 }  // namespace
 
@@ -182,15 +199,8 @@ void TensorClasses::DivideAmongReplicas(const RankClasses& trainers, const RankC
     const bool plain = std::all_of(wants.begin(), wants.end(), [&](const Holding& h) {
       return workers.manifest(h.rank_class).shard_format(h.shard).content == Content::kPlain;
     });
-    absl::flat_hash_map<size_t, size_t> holders;  // By shard, as far as a hash tells.
-    size_t most = 1;
-    for (const Holding& h : held(members.front())) {
-      const ShardView shard = trainers.manifest(h.rank_class).shard(h.shard);
-      size_t& count = holders[absl::HashOf(shard.box.begins(), shard.box.ends())];
-      count += trainers.ranks(h.rank_class).size();
-      most = std::max(most, count);
-    }
-    const size_t parts = plain ? 1 : std::min(most, members.size());
+    const size_t parts =
+        plain ? 1 : std::min(MostHolders(held(members.front()), trainers), members.size());
     for (size_t p = 0; p < parts; ++p) {
       const auto at = [&](size_t part) {
         return members.begin() + static_cast<std::ptrdiff_t>(members.size() * part / parts);

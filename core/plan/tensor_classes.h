@@ -22,8 +22,8 @@ struct Holding {
 // The tensors that workers want, with the trainers' and the workers' shards of each. The layers of
 // a model are alike, and so are its experts: the tensors of one class have one shape, and their
 // shards agree in everything but region and offset, shard by shard in the order of their lists.
-// Of what workers want quantised, classes are divided until there is one for each replica: all
-// parts of a class come from one set of replicas.
+// Classes that some worker wants quantised are split into as many classes as there are replicas, so
+// that one set of replicas sends all parts of a class.
 //
 // Immutable; refers to both sides, which outlive it.
 class TensorClasses {

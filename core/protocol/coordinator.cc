@@ -257,7 +257,12 @@ void Coordinator::SettleClaims(ConnectionId incumbent, const absl::Status& refus
 
 void Coordinator::OnManifest(const Member& member, const std::string& head, absl::Time now) {
   if (parts_.Contains(member.connection)) return;  // What a rank holds never changes.
-  absl::StatusOr<ManifestHead> decoded = DecodeHead(head);
+  constexpr size_t kMostHeadBytes = 1 << 20;
+  absl::StatusOr<ManifestHead> decoded =
+      head.size() <= kMostHeadBytes
+          ? DecodeHead(head)
+          : absl::InvalidArgumentError(absl::StrCat("manifest: a head of ", head.size(),
+                                                    " bytes, at most ", kMostHeadBytes));
   if (!decoded.ok()) {
     const std::string what = absl::StrCat("join: ", ToString(member.id));
     return DismissMember(member.connection, While(what, decoded.status()), now);

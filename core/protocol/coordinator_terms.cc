@@ -27,9 +27,17 @@ absl::StatusOr<Plan> PlanOf(const std::vector<std::shared_ptr<const Manifest>>& 
   std::vector<const Manifest*> from, to;
   std::vector<Manifest> verbatim;
   verbatim.reserve(senders.size() + workers.size());
+  const Manifest* last = nullptr;
   const auto add = [&](const std::shared_ptr<const Manifest>& manifest,
                        std::vector<const Manifest*>& side) {
-    side.push_back(lent ? &verbatim.emplace_back(Verbatim(*manifest)) : manifest.get());
+    if (!lent) return side.push_back(manifest.get());
+    // Replicas share their manifest here, too.
+    const bool same = last != nullptr && manifest->SharesHoldingsWith(*last);
+    verbatim.push_back(same ? verbatim.back() : Verbatim(*manifest));
+    verbatim.back().set_host(manifest->host());
+    verbatim.back().nics() = manifest->nics();
+    side.push_back(&verbatim.back());
+    last = manifest.get();
   };
   for (const auto& manifest : senders) add(manifest, from);
   for (const auto& manifest : workers) add(manifest, to);

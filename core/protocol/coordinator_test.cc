@@ -45,6 +45,7 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
       epoch_ = message.plan().epoch();
       epochs_[message.plan().group()] = epoch_;
     }
+    if (message.has_part_wanted()) wanted_.emplace_back(connection, message.part_wanted().name());
     sent_[connection].push_back(std::move(message));
   }
   void Close(ConnectionId connection) override { closed_.push_back(connection); }
@@ -54,7 +55,9 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
   }
 
   void RunJobs() {
-    while (!work_.empty() || (!hold_records_ && !recording_.empty())) {
+    while (!work_.empty() || (!hold_parts_ && !wanted_.empty()) ||
+           (!hold_records_ && !recording_.empty())) {
+      if (!hold_parts_) SendParts();
       for (const Work& work : std::exchange(work_, {})) work()(now_);
       if (!hold_records_) EndRecords(Recorded::kDurable);
     }
@@ -91,18 +94,22 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
       m.mutable_join()->set_group(groups_[rank]);
       if (more) more(*m.mutable_join());
     });
-    const EncodedManifest manifest = EncodeInParts(ManifestOf(role, rank));
+    const EncodedManifest& manifest = manifests_[connection] =
+        EncodeInParts(ManifestOf(role, rank));
     Tell(connection, [&](auto& m) { m.mutable_manifest()->set_head(manifest.head); });
-    TellPart(connection, PartKind::kTensors, manifest.tensors);
-    TellPart(connection, PartKind::kHoldings, manifest.holdings);
   }
 
-  void TellPart(ConnectionId from, PartKind kind, const std::string& bytes) {
-    Tell(from, [&](proto::RankMessage& m) {
-      m.mutable_part()->mutable_name()->set_kind(static_cast<uint32_t>(kind));
-      m.mutable_part()->mutable_name()->set_digest(DigestOfPart(bytes));
-      m.mutable_part()->set_deflated(Deflate(bytes));
-    });
+  // Sends the parts that the coordinator has asked for.
+  void SendParts() {
+    for (const auto& [from, name] : std::exchange(wanted_, {})) {
+      const EncodedManifest& manifest = manifests_[from];
+      proto::RankMessage message;
+      *message.mutable_part()->mutable_name() = name;
+      message.mutable_part()->set_deflated(
+          Deflate(static_cast<PartKind>(name.kind()) == PartKind::kTensors ? manifest.tensors
+                                                                           : manifest.holdings));
+      coordinator_->OnMessage(from, message, now_);
+    }
   }
 
   // Each trainer holds a row, and each worker wants both.
@@ -242,11 +249,45 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
   uint64_t epoch_ = 0;                      // The newest.
   std::map<std::string, uint64_t> epochs_;  // By group.
   std::vector<Work> work_;
+  std::map<ConnectionId, EncodedManifest> manifests_;
+  std::vector<std::pair<ConnectionId, proto::PartName>> wanted_;  // Asked for, and not sent.
+  bool hold_parts_ = false;
   std::vector<std::pair<uint64_t, Decision>> recording_;
   bool hold_records_ = false;
   std::vector<Decision> recorded_;
   std::vector<ConnectionId> closed_;
 };
+
+TEST_F(CoordinatorTest, WorkersThatHoldTheSameSendItOnce) {
+  MakeCoordinator();
+  JoinAll();
+  EXPECT_EQ(Count(kWorker[0], Kind::kPartWanted) + Count(kWorker[1], Kind::kPartWanted), 1);
+  EXPECT_EQ(Count(kWorker[1], Kind::kPlan), 1);
+}
+
+TEST_F(CoordinatorTest, ARankThatHangsOrGoesAwayWithAPartDoesNotKeepOthersFromJoining) {
+  for (const bool goes : {false, true}) {
+    SCOPED_TRACE(goes);
+    hold_parts_ = true;
+    MakeCoordinator();
+    JoinAll();
+    wanted_.clear();  // Whoever was asked says nothing.
+    hold_parts_ = false;
+    const bool first = Count(kWorker[0], Kind::kPartWanted) > 0;
+    const ConnectionId silent = kWorker[first ? 0 : 1], other = kWorker[first ? 1 : 0];
+    EXPECT_EQ(Count(other, Kind::kPartWanted), 0);
+    if (goes) {
+      Gone(silent);
+    } else {
+      now_ = coordinator_->next_deadline();
+      coordinator_->OnTime(now_);
+      RunJobs();
+    }
+    EXPECT_GT(Count(other, Kind::kPartWanted), 0);
+    sent_.clear();
+    work_.clear();
+  }
+}
 
 TEST_F(CoordinatorTest, ATrainerStartsWhenItPublishedAndItsWorkersAreReady) {
   MakeCoordinator();

@@ -1,7 +1,6 @@
 #include "core/protocol/manifest_parts.h"
 
 #include <algorithm>
-#include <set>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -16,9 +15,9 @@ namespace {
 constexpr absl::Duration kPatience = absl::Seconds(5);
 
 // Far more than a rank of any model needs.
-constexpr size_t kMostPartBytes = size_t{1} << 30;
+constexpr size_t kMostPartBytes = size_t{128} << 20;
 
-absl::StatusOr<std::string> Read(const PartId& id, const std::string& deflated) {
+absl::StatusOr<std::string> InflatePart(const PartId& id, const std::string& deflated) {
   WAYBILL_ASSIGN_OR_RETURN(std::string bytes, Inflate(deflated, kMostPartBytes));
   if (DigestOfPart(bytes) != id.digest) {
     return absl::InvalidArgumentError(
@@ -40,31 +39,36 @@ absl::StatusOr<Manifest> Make(Role role, const Manifest& tensors, const std::str
 void ManifestParts::Add(ConnectionId rank, Role role, ManifestHead head) {
   const Key key{role, head.tensors, head.holdings};
   claims_[rank] = {.key = key, .head = std::move(head)};
-  made_.try_emplace(key);
-  parts_.try_emplace(key.tensors_id());
-  if (made_[key].manifest == nullptr) parts_.try_emplace(key.holdings_id());
+  unsettled_.insert(rank);
+  Made& made = made_[key];
+  ++made.claims;
+  ++parts_[key.tensors_id()].claims;
+  if (made.manifest == nullptr) ++parts_[key.holdings_id()].claims;
 }
 
 void ManifestParts::Remove(ConnectionId rank) {
-  if (claims_.erase(rank) == 0) return;
-  for (auto& [id, part] : parts_) {
-    if (part.state != Part::State::kAsked || part.asked.erase(rank) == 0) continue;
-    if (part.asked.empty()) part = Part();
+  const auto claim = claims_.find(rank);
+  if (claim == claims_.end()) return;
+  const Key key = claim->second.key;
+  claims_.erase(claim);
+  unsettled_.erase(rank);
+  for (const PartId& id : {key.tensors_id(), key.holdings_id()}) {
+    Part* part = Find(id);
+    if (part == nullptr || part->state != Part::State::kAsked || part->asked.erase(rank) == 0) {
+      continue;
+    }
+    if (part->asked.empty()) part->state = Part::State::kAbsent;
   }
-  Forget();
+  const auto made = made_.find(key);
+  Release(key.tensors_id(), 1);
+  if (made->second.manifest == nullptr) Release(key.holdings_id(), 1);
+  if (--made->second.claims == 0) made_.erase(made);
 }
 
-// Drops what no rank claims any more, and holdings of which all manifests are made.
-void ManifestParts::Forget() {
-  std::set<Key> keys;
-  std::set<PartId> needed;
-  for (const auto& [rank, claim] : claims_) {
-    keys.insert(claim.key);
-    needed.insert(claim.key.tensors_id());
-    if (made_[claim.key].manifest == nullptr) needed.insert(claim.key.holdings_id());
-  }
-  std::erase_if(made_, [&](const auto& made) { return !keys.contains(made.first); });
-  std::erase_if(parts_, [&](const auto& part) { return !needed.contains(part.first); });
+void ManifestParts::Release(const PartId& id, uint32_t claims) {
+  const auto part = parts_.find(id);
+  part->second.claims -= claims;
+  if (part->second.claims == 0) parts_.erase(part);
 }
 
 ManifestParts::Part* ManifestParts::Find(const PartId& id) {
@@ -74,12 +78,12 @@ ManifestParts::Part* ManifestParts::Find(const PartId& id) {
 
 void ManifestParts::OnPart(ConnectionId rank, const PartId& id, std::string deflated) {
   Part* part = Find(id);
-  if (part == nullptr || part->state > Part::State::kAsked) return;
+  if (part == nullptr || part->state != Part::State::kAsked || !part->asked.contains(rank)) return;
   part->state = Part::State::kReading;
   part->sender = rank;
   work_.push_back([this, id, rank, deflated = std::move(deflated)] {
-    auto read = std::make_shared<absl::StatusOr<Part>>(Part{.state = Part::State::kHere});
-    absl::StatusOr<std::string> bytes = Read(id, deflated);
+    auto read = std::make_shared<absl::StatusOr<Read>>(Read());
+    absl::StatusOr<std::string> bytes = InflatePart(id, deflated);
     if (!bytes.ok()) {
       *read = bytes.status();
     } else if (id.kind == PartKind::kHoldings) {
@@ -93,21 +97,32 @@ void ManifestParts::OnPart(ConnectionId rank, const PartId& id, std::string defl
   });
 }
 
-void ManifestParts::OnRead(const PartId& id, ConnectionId sender, absl::StatusOr<Part> read) {
+void ManifestParts::OnRead(const PartId& id, ConnectionId sender, absl::StatusOr<Read> read) {
   Part* part = Find(id);
   if (part == nullptr || part->state != Part::State::kReading || part->sender != sender) return;
+  part->asked.clear();
+  part->state = read.ok() ? Part::State::kHere : Part::State::kAbsent;
   if (read.ok()) {
-    *part = *std::move(read);
-    return;
+    part->tensors = std::move(read->tensors);
+    part->holdings = std::move(read->holdings);
+  } else if (unsettled_.erase(sender) > 0) {
+    refused_.push_back({sender, read.status()});
   }
-  *part = Part();
-  if (claims_.contains(sender)) refused_.push_back({sender, read.status()});
+}
+
+void ManifestParts::OnMade(const Key& key,
+                           std::shared_ptr<const absl::StatusOr<Manifest>> manifest) {
+  const auto made = made_.find(key);
+  if (made == made_.end() || made->second.manifest != nullptr) return;
+  made->second.manifest = std::move(manifest);
+  Release(key.holdings_id(), made->second.claims);
 }
 
 std::vector<ManifestParts::Ask> ManifestParts::TakeAsks(absl::Time now) {
   std::vector<Ask> asks;
-  for (const auto& [rank, claim] : claims_) {
-    for (const PartId& id : {claim.key.tensors_id(), claim.key.holdings_id()}) {
+  for (const ConnectionId rank : unsettled_) {
+    const Key& key = claims_.at(rank).key;
+    for (const PartId& id : {key.tensors_id(), key.holdings_id()}) {
       Part* part = Find(id);
       if (part == nullptr || part->state > Part::State::kAsked) continue;
       if (part->state == Part::State::kAsked && now < part->ask_next) continue;
@@ -120,41 +135,28 @@ std::vector<ManifestParts::Ask> ManifestParts::TakeAsks(absl::Time now) {
   return asks;
 }
 
-bool ManifestParts::CanAskAnother(const PartId& id, const Part& part) const {
-  return std::any_of(claims_.begin(), claims_.end(), [&](const auto& claim) {
-    const Key& key = claim.second.key;
-    return (id == key.tensors_id() || id == key.holdings_id()) && !part.asked.contains(claim.first);
-  });
-}
-
 absl::Time ManifestParts::next_deadline() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [id, part] : parts_) {
-    if (part.state == Part::State::kAsked && part.ask_next < next && CanAskAnother(id, part)) {
-      next = part.ask_next;
-    }
+    const bool another = part.claims > part.asked.size();
+    if (part.state == Part::State::kAsked && another) next = std::min(next, part.ask_next);
   }
   return next;
 }
 
 std::vector<ManifestParts::Work> ManifestParts::TakeWork() {
-  for (auto& [key, made] : made_) {
+  for (const ConnectionId rank : unsettled_) {
+    const Key& key = claims_.at(rank).key;
+    Made& made = made_.at(key);
+    if (made.begun) continue;
     const Part* tensors = Find(key.tensors_id());
     const Part* holdings = Find(key.holdings_id());
-    if (made.begun || tensors == nullptr || tensors->state != Part::State::kHere ||
-        holdings == nullptr || holdings->state != Part::State::kHere) {
-      continue;
-    }
+    if (tensors->state != Part::State::kHere || holdings->state != Part::State::kHere) continue;
     made.begun = true;
-    work_.push_back([this, key = key, tensors = tensors->tensors, holdings = holdings->holdings] {
+    work_.push_back([this, key, tensors = tensors->tensors, holdings = holdings->holdings] {
       auto manifest =
           std::make_shared<const absl::StatusOr<Manifest>>(Make(key.role, tensors, *holdings));
-      return [this, key, manifest] {
-        if (const auto found = made_.find(key); found != made_.end()) {
-          found->second.manifest = manifest;
-        }
-        Forget();
-      };
+      return [this, key, manifest] { OnMade(key, manifest); };
     });
   }
   return std::exchange(work_, {});
@@ -162,15 +164,19 @@ std::vector<ManifestParts::Work> ManifestParts::TakeWork() {
 
 std::vector<ManifestParts::Settled> ManifestParts::TakeSettled() {
   std::vector<Settled> settled = std::exchange(refused_, {});
-  for (auto& [rank, claim] : claims_) {
+  for (auto rank = unsettled_.begin(); rank != unsettled_.end();) {
+    const Claim& claim = claims_.at(*rank);
     const auto& made = made_.at(claim.key).manifest;
-    if (claim.settled || made == nullptr) continue;
-    claim.settled = true;
-    settled.push_back({rank, *made});
-    if (!made->ok()) continue;
-    Manifest& manifest = *settled.back().manifest;
-    manifest.set_host(claim.head.host);
-    manifest.nics() = claim.head.nics;
+    if (made == nullptr) {
+      ++rank;
+      continue;
+    }
+    settled.push_back({*rank, *made});
+    if (made->ok()) {
+      settled.back().manifest->set_host(claim.head.host);
+      settled.back().manifest->nics() = claim.head.nics;
+    }
+    rank = unsettled_.erase(rank);
   }
   return settled;
 }

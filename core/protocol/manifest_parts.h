@@ -23,8 +23,8 @@ namespace waybill {
 
 // Every rank says by digests what its manifest consists of. One rank that has a part is asked for
 // it. If that rank goes away or stays silent, another one is asked as well, so that one rank that
-// hangs does not keep the others from joining. A part that cannot be read is its sender's fault. A
-// manifest that cannot be is the fault of all ranks that claim it. Pure; not thread-safe.
+// hangs does not keep the others from joining. A part that cannot be read is its sender's fault. If
+// a complete manifest is invalid, every rank that claims it is refused. Pure; not thread-safe.
 //
 // Reading and checking take long, so they are work for others: `Work` is called without this
 // object, and what it returns is called with it.
@@ -45,7 +45,8 @@ class ManifestParts {
   // A rank has joined with this head; once for each rank.
   void Add(ConnectionId rank, Role role, ManifestHead head);
   void Remove(ConnectionId rank);
-  // A part has come from a rank, compressed. It is ignored if nobody needs it.
+  // A part has come from a rank, compressed. It is ignored if the rank was not asked for it, or if
+  // another one has sent it.
   void OnPart(ConnectionId rank, const PartId& id, std::string deflated);
 
   // Return what has come up since the last call.
@@ -69,11 +70,11 @@ class ManifestParts {
   struct Claim {
     Key key;
     ManifestHead head;
-    bool settled = false;
   };
   struct Part {
     enum class State { kAbsent, kAsked, kReading, kHere };
     State state = State::kAbsent;
+    uint32_t claims = 0;           // The number of ranks that still need it.
     std::set<ConnectionId> asked;  // kAsked.
     absl::Time ask_next;           // kAsked: when another rank is asked, if there is one.
     ConnectionId sender = 0;       // kReading.
@@ -81,17 +82,26 @@ class ManifestParts {
     std::shared_ptr<const std::string> holdings;
   };
   struct Made {
+    uint32_t claims = 0;
     bool begun = false;
     std::shared_ptr<const absl::StatusOr<Manifest>> manifest;  // Null until it is done.
   };
 
-  void OnRead(const PartId& id, ConnectionId sender, absl::StatusOr<Part> part);
+  // What reading a part has given.
+  struct Read {
+    Manifest tensors;
+    std::shared_ptr<const std::string> holdings;
+  };
+
+  void OnRead(const PartId& id, ConnectionId sender, absl::StatusOr<Read> read);
+  void OnMade(const Key& key, std::shared_ptr<const absl::StatusOr<Manifest>> manifest);
   Part* Find(const PartId& id);
-  bool CanAskAnother(const PartId& id, const Part& part) const;
-  void Forget();
+  // Forgets a part that nobody needs any more.
+  void Release(const PartId& id, uint32_t claims);
 
   std::map<ConnectionId, Claim> claims_;
-  std::map<PartId, Part> parts_;  // Of all claims.
+  std::set<ConnectionId> unsettled_;
+  std::map<PartId, Part> parts_;  // The parts that unsettled ranks need, and all tensors.
   std::map<Key, Made> made_;      // Of all claims.
   std::vector<Work> work_;
   std::vector<Settled> refused_;

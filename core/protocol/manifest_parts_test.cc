@@ -122,6 +122,41 @@ TEST_F(ManifestPartsTest, APartOfAnotherDigestIsRefusedWithWhoSentIt) {
   EXPECT_TRUE(settled[0].manifest.ok());
 }
 
+TEST_F(ManifestPartsTest, OnlyARankThatWasAskedCanSendAPart) {
+  Add(1, Role::kTrainer, rows_);
+  Add(2, Role::kTrainer, rows_);
+  const auto asks = parts_.TakeAsks(now_);
+  for (const auto& ask : asks) {
+    parts_.OnPart(2, ask.part, "junk");
+    parts_.OnPart(7, ask.part, "junk");
+  }
+  EXPECT_TRUE(parts_.TakeWork().empty());
+  Answer(asks, rows_);
+  EXPECT_EQ(parts_.TakeSettled().size(), 2u);
+}
+
+TEST_F(ManifestPartsTest, ASenderThatGoesAwayWhileItsPartIsReadDoesNoHarm) {
+  for (const bool readable : {true, false}) {
+    SCOPED_TRACE(readable);
+    parts_ = ManifestParts();
+    Add(1, Role::kTrainer, rows_);
+    Add(2, Role::kTrainer, rows_);
+    for (const auto& [rank, id] : parts_.TakeAsks(now_)) {
+      const bool tensors = id.kind == PartKind::kTensors;
+      parts_.OnPart(rank, id, readable ? Deflate(tensors ? rows_.tensors : rows_.holdings) : "x");
+    }
+    const auto work = parts_.TakeWork();
+    parts_.Remove(1);
+    for (const ManifestParts::Work& each : work) each()();
+    DoWork();
+    Answer(parts_.TakeAsks(now_), rows_);  // Rank 2, if the part could not be read.
+    const auto settled = parts_.TakeSettled();
+    ASSERT_EQ(settled.size(), 1u);
+    EXPECT_EQ(settled[0].rank, 2u);
+    EXPECT_TRUE(settled[0].manifest.ok());
+  }
+}
+
 TEST_F(ManifestPartsTest, WhatATrainerMayHoldAWorkerMayNot) {
   const EncodedManifest gap = EncodeInParts(Rows(32));
   Add(1, Role::kTrainer, gap);

@@ -243,6 +243,28 @@ class TrainerSessionTest : public SessionTest<TrainerSession, FakeTrainerHost> {
   TrainerSession session_{{.id = {Role::kTrainer, 0}, .manifest = {}, .nics = {}}, &host_};
 };
 
+TEST(RankSession, ARankSendsThePartThatItIsAskedFor) {
+  FakeTrainerHost host;
+  TrainerSession session(
+      {.id = {Role::kTrainer, 0},
+       .manifest = {.head = "h", .tensors = "of tensors", .holdings = "of shards"},
+       .nics = {}},
+      &host);
+  session.Join(1, absl::InfiniteFuture(), absl::UnixEpoch());
+  session.OnStreamOpen(absl::UnixEpoch());
+  EXPECT_EQ(host.Last(Kind::kManifest)->manifest().head(), "h");
+  for (const PartKind kind : {PartKind::kTensors, PartKind::kHoldings}) {
+    proto::ControllerMessage message;
+    message.mutable_part_wanted()->mutable_name()->set_kind(static_cast<uint32_t>(kind));
+    message.mutable_part_wanted()->mutable_name()->set_digest(7);
+    session.OnMessage(message, absl::UnixEpoch());
+    const proto::RankPart& part = host.Last(Kind::kPart)->part();
+    EXPECT_EQ(part.name().digest(), 7u);
+    EXPECT_EQ(*Inflate(part.deflated(), 100),
+              kind == PartKind::kTensors ? "of tensors" : "of shards");
+  }
+}
+
 TEST_F(TrainerSessionTest, APublishIsAskedForWhenTheOneBeforeItIsSent) {
   Establish();
   Publish(5);

@@ -109,6 +109,12 @@ absl::Status CheckTables(const proto::Tensors& m) {
 }
 
 absl::Status CheckTables(const proto::Holdings& m) {
+  // Each shard's format is looked for among the ones before.
+  constexpr int kMostQuantisations = 256;
+  if (m.quantisations_size() > kMostQuantisations) {
+    return absl::InvalidArgumentError(absl::StrCat("manifest: ", m.quantisations_size(),
+                                                   " quantisations, at most ", kMostQuantisations));
+  }
   const bool quantised = m.shard_contents_size() > 0 || m.shard_quantisations_size() > 0;
   const int shards = m.shard_tensor_steps_size();
   WAYBILL_RETURN_IF_ERROR(

@@ -85,18 +85,27 @@ struct Job {
   }
 };
 
-// Calls make(rank) for the first rank of each kind; the others get copies.
+// Calls make(rank) for the first rank of each kind; the others get copies. As at the controller,
+// manifests that list the same tensors share the list.
 template <typename Sharding, typename Make>
 absl::StatusOr<std::vector<Manifest>> MakeManifests(const Sharding& sharding, bool has_experts,
                                                     Make make) {
   std::vector<Manifest> manifests;
+  std::map<std::string, Manifest> lists;
   for (uint32_t rank = 0; rank < sharding.world(); ++rank) {
     const uint32_t first = sharding.FirstLike(rank, has_experts);
     if (first < rank) {
       manifests.push_back(manifests[first]);
       continue;
     }
-    WAYBILL_ASSIGN_OR_RETURN(Manifest manifest, make(rank));
+    WAYBILL_ASSIGN_OR_RETURN(const Manifest made, make(rank));
+    const EncodedManifest encoded = EncodeInParts(made);
+    auto list = lists.find(encoded.tensors);
+    if (list == lists.end()) {
+      WAYBILL_ASSIGN_OR_RETURN(Manifest tensors, DecodeTensors(encoded.tensors));
+      list = lists.emplace(encoded.tensors, std::move(tensors)).first;
+    }
+    WAYBILL_ASSIGN_OR_RETURN(Manifest manifest, DecodeHoldings(encoded.holdings, list->second));
     manifests.push_back(std::move(manifest));
   }
   return manifests;

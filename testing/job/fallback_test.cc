@@ -105,18 +105,24 @@ TEST_F(FallbackTest, WhereRdmaWorksItCarriesEveryLane) {
   }
 }
 
-TEST_F(FallbackTest, APathThatDiesFailsTheUpdateAndTheNextEpochUsesWhatStillWorks) {
+// The path may be replaced before the update needs it, or the update fails: that is not the test's
+// to choose.
+TEST_F(FallbackTest, APathThatDiesLeavesTheUpdateWholeAndTheNextEpochUsesWhatStillWorks) {
   Start(/*nics=*/1);
   PublishAndCheck(1);
   const uint64_t epoch = job_->controller().status().groups(0).epoch();
   network_.Cut({"trainer 0", "mlx5_0"}, {"worker 1", "mlx5_0"});
   job_->Fill(2);
-  bool any_failed = false;
-  for (const absl::Status& status : job_->PublishAll(2)) any_failed = any_failed || !status.ok();
+  bool failed = false;
+  for (const absl::Status& status : job_->PublishAll(2)) failed = failed || !status.ok();
   const auto outcome = job_->trainer(0)->AwaitOutcome(absl::Seconds(20));
-  any_failed = any_failed || !outcome.ok() || !outcome->at(0).status.ok();
-  EXPECT_TRUE(any_failed);
-  for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(job_->Shows(w, 1)) << w;
+  failed = failed || !outcome.ok() || !outcome->at(0).status.ok();
+  for (uint32_t w = 0; w < 2; ++w) {
+    if (!failed) {
+      EXPECT_EQ(job_->worker(w)->AwaitShown(2, absl::Seconds(20)).message(), "");
+    }
+    EXPECT_TRUE(job_->Shows(w, failed ? 1 : 2)) << w;
+  }
 
   AwaitNewLanes(epoch);
   PublishAndCheck(3);

@@ -236,7 +236,7 @@ class Job:
         if role == "trainer":
             world = str(PARTS * self.copies)
             more = ["--timeout", str(PUBLISH_SECONDS)]
-            more += ["--sharding", f"fsdp={PARTS},dp={self.copies}"]
+            more += ["--sharding", f"fsdp={PARTS},replicas={self.copies}"]
             more += [] if self.digests else ["--no-digests"]
         elif role == "worker":
             node = 1

@@ -12,7 +12,7 @@
 namespace waybill::simulation {
 namespace {
 
-constexpr uint64_t kMostSeeds = 5000;
+constexpr uint64_t kMostSeeds = 20000;
 
 struct Planted {
   const char* name;

@@ -105,7 +105,9 @@ void AddPlanCommand(CLI::App& app, Run& run) {
   command->add_option("--model", job.model, "a synthetic model")->capture_default_str();
   command->add_option("--layers", job.layers, "number of layers; default: all");
   command->add_option("--checkpoint", job.checkpoint, "a checkpoint, whose shapes replace --model");
-  command->add_option("--trainers", job.trainers, "sharding of the trainers: fsdp=2,tp=2,pp=1,dp=1")
+  command
+      ->add_option("--trainers", job.trainers,
+                   "sharding of the trainers: fsdp=2,tp=2,pp=1,replicas=1")
       ->capture_default_str();
   command->add_option("--workers", job.workers, "sharding of the workers: tp=2,dp=1")
       ->capture_default_str();
