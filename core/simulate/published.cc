@@ -206,30 +206,4 @@ PublishedPrediction PredictPublished(const PublishedCase& of, const Hardware& ha
   return prediction;
 }
 
-Traffic TrafficOf(const PublishedCase& of) {
-  Traffic traffic;
-  const uint64_t elements = of.whole_bytes + of.expert_bytes;
-  traffic.trainer_held_bytes.assign(of.trainers, 2 * elements / of.trainers);
-  traffic.worker_held_bytes.assign(of.workers, of.whole_bytes + of.expert_bytes / of.expert_ranks);
-  // The trainers of an expert group, over all stages, hold equal rows of its experts.
-  const uint32_t group_trainers = of.trainers / of.expert_groups;
-  const double group_ranks = static_cast<double>(of.expert_ranks) / of.expert_groups;
-  for (uint32_t t = 0; t < of.trainers; ++t) {
-    const uint32_t group = t % of.expert_groups;
-    for (uint32_t w = 0; w < of.workers; ++w) {
-      PairTraffic pair = {.trainer = t, .worker = w, .bytes = of.whole_bytes / of.trainers};
-      pair.routes = of.whole_tensors;
-      if (static_cast<uint32_t>(w % of.expert_ranks / group_ranks) == group) {
-        pair.bytes += of.expert_bytes / of.expert_ranks / group_trainers;
-        pair.routes += of.layers / of.stages * (of.experts / of.expert_ranks) * 3;
-      }
-      pair.staged_bytes = pair.bytes;
-      pair.quantised_read = 2 * pair.bytes;
-      pair.writes = std::max<uint64_t>(pair.routes, pair.bytes >> 20);
-      traffic.pairs.push_back(pair);
-    }
-  }
-  return traffic;
-}
-
 }  // namespace waybill::simulate

@@ -68,10 +68,6 @@ struct PublishedPrediction {
 PublishedPrediction PredictPublished(const PublishedCase& of, const Hardware& hardware,
                                      const PublishedCalls& calls = {});
 
-// Returns what our rules move in that case: each trainer sends its own rows to those who need them,
-// quantised on the way. Stands for the plan as long as the model has no layout.
-Traffic TrafficOf(const PublishedCase& of);
-
 // GPUs with a NIC of 400 Gb/s each, eight to a host.
 Hardware PublishedHardware();
 

@@ -62,19 +62,5 @@ TEST_P(PublishedTest, ThePublishedRulesArePredictedWithin15Percent) {
               prediction.seconds, GetParam().measured_seconds, 100 * prediction.error(GetParam()));
 }
 
-TEST_P(PublishedTest, OurRulesMoveTheSameBytes) {
-  const PublishedCase& c = GetParam();
-  const Traffic traffic = TrafficOf(c);
-  for (const uint64_t bytes : traffic.worker_bytes()) {
-    EXPECT_NEAR(static_cast<double>(bytes) / static_cast<double>(traffic.worker_held_bytes[0]), 1,
-                1e-4);
-  }
-  const auto result = Simulate(traffic, PublishedHardware());
-  ASSERT_TRUE(result.ok()) << result.status();
-  std::printf("%s: our rules %.3f s, ingress bound %.3f s, ratio %.3f\n", c.name.data(),
-              result->seconds, result->ingress.seconds, result->seconds / result->ingress.seconds);
-  EXPECT_LT(result->seconds, 1.15 * result->ingress.seconds);
-}
-
 }  // namespace
 }  // namespace waybill::simulate

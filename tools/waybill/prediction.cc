@@ -10,32 +10,11 @@
 #include "absl/strings/str_split.h"
 #include "core/base/status.h"
 #include "core/layout/sharding.h"
-#include "core/layout/synthetic.h"
 #include "core/simulate/simulate.h"
 #include "tools/waybill/planned_job.h"
 
 namespace waybill {
 namespace {
-
-absl::Status FindTraffic(const simulate::PublishedCase* published, Prediction& prediction) {
-  const auto known = SyntheticModelNames();
-  const ClusterFile& file = prediction.file;
-  if (published != nullptr && file.checkpoint.empty() &&
-      std::find(known.begin(), known.end(), absl::string_view(file.model)) == known.end()) {
-    prediction.why_no_plan =
-        absl::StrCat("model \"", file.model,
-                     "\" has no layout yet: every trainer sends equal parts instead of "
-                     "what a plan says");
-    prediction.traffic = TrafficOf(*published);
-    return absl::OkStatus();
-  }
-  WAYBILL_ASSIGN_OR_RETURN(PlannedJob job, PlanJob(file));
-  prediction.planning_seconds = job.seconds;
-  prediction.plan_hash = job.plan.hash();
-  prediction.traffic =
-      simulate::TrafficOf(job.plan, std::move(job.held.trainers), std::move(job.held.workers));
-  return absl::OkStatus();
-}
 
 // The sharding with another number of replicas, so that it has `ranks` ranks.
 template <typename Sharding>
@@ -83,7 +62,11 @@ absl::StatusOr<Prediction> Predict(const ClusterFile& file) {
                         })));
     }
   }
-  WAYBILL_RETURN_IF_ERROR(FindTraffic(published, prediction));
+  WAYBILL_ASSIGN_OR_RETURN(PlannedJob job, PlanJob(file));
+  prediction.planning_seconds = job.seconds;
+  prediction.plan_hash = job.plan.hash();
+  prediction.traffic =
+      simulate::TrafficOf(job.plan, std::move(job.held.trainers), std::move(job.held.workers));
   WAYBILL_ASSIGN_OR_RETURN(prediction.result,
                            simulate::Simulate(prediction.traffic, file.hardware,
                                               {.mode = file.mode, .digests = file.digests}));
@@ -105,10 +88,6 @@ absl::Status Sweep(const std::string& what, Prediction& prediction) {
         absl::StrCat("--sweep is \"", what,
                      "\"; accepted: workers=FIRST..LAST or trainers=FIRST..LAST, from 1 "
                      "to 65536"));
-  }
-  if (!prediction.why_no_plan.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--sweep needs a plan, and ", prediction.why_no_plan));
   }
   prediction.swept = sides[0];
   for (uint64_t ranks = first; ranks <= last; ranks *= 2) {

@@ -29,8 +29,6 @@ struct Prediction {
   simulate::Result result;
   double planning_seconds = 0;
   uint64_t plan_hash = 0;
-  // core/layout does not know the model: the traffic is that of a published case's shape.
-  std::string why_no_plan;
   std::optional<simulate::PublishedPrediction> published;
   std::string swept;  // "workers", or empty.
   std::vector<SweepPoint> sweep;

@@ -84,12 +84,8 @@ std::string FormatPrediction(const Prediction& prediction) {
       absl::StrFormat("%s: %d trainers to %d workers, %.1f GB in an update\n", prediction.file.name,
                       prediction.traffic.trainers(), prediction.traffic.workers(),
                       static_cast<double>(result.total_bytes) / 1e9);
-  if (prediction.why_no_plan.empty()) {
-    absl::StrAppendFormat(&text, "plan %016x, made in %.1f ms\n", prediction.plan_hash,
-                          prediction.planning_seconds * 1e3);
-  } else {
-    absl::StrAppend(&text, "no plan: ", prediction.why_no_plan, "\n");
-  }
+  absl::StrAppendFormat(&text, "plan %016x, made in %.1f ms\n", prediction.plan_hash,
+                        prediction.planning_seconds * 1e3);
   absl::StrAppendFormat(&text,
                         "\nupdate           %9.3f s from publish() until all workers show it\n",
                         result.seconds);
@@ -156,14 +152,11 @@ nlohmann::json PredictionToJson(const Prediction& prediction) {
       {"trainers", nlohmann::json::array()},
       {"workers", nlohmann::json::array()},
       {"pairs", nlohmann::json::array()},
-      {"ports", nlohmann::json::array()}};
-  if (prediction.why_no_plan.empty()) {
-    json["plan"] = {{"hash", absl::StrFormat("%016x", prediction.plan_hash)},
-                    {"seconds", prediction.planning_seconds},
-                    {"ratio_to_lower_bound", prediction.traffic.planned_ratio}};
-  } else {
-    json["why_no_plan"] = prediction.why_no_plan;
-  }
+      {"ports", nlohmann::json::array()},
+      {"plan",
+       {{"hash", absl::StrFormat("%016x", prediction.plan_hash)},
+        {"seconds", prediction.planning_seconds},
+        {"ratio_to_lower_bound", prediction.traffic.planned_ratio}}}};
   for (const RankResult& rank : result.ranks) {
     json[rank.id.role == Role::kTrainer ? "trainers" : "workers"].push_back(ToJson(rank));
   }

@@ -97,7 +97,6 @@
       }
     }
     if (data.slowest_path) show('slowest', `Slowest path: ${data.slowest_path}.`);
-    if (data.why_no_plan) show('note', `No plan: ${data.why_no_plan}.`);
     if ((data.warnings || []).length > 0) {
       show('warnings');
       $('warning-list').append(...data.warnings.map((w) => make('li', {}, w)));
