@@ -26,6 +26,7 @@ constexpr TensorRule kGenericNumber{Block::kDecoder, Where::kBeforeLayers, Cut::
 
 std::vector<int64_t> StoredShape(const TensorRule& rule, const ModelConfig& config) {
   std::vector<int64_t> shape;
+  shape.reserve(static_cast<size_t>(rule.dimensions()));
   for (int d = 0; d < rule.dimensions(); ++d) {
     shape.push_back(config.extent(rule.shape[static_cast<size_t>(d)]));
   }

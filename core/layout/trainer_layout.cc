@@ -45,6 +45,7 @@ struct Local {
   }
   std::vector<int64_t> extents() const {
     std::vector<int64_t> all;
+    all.reserve(static_cast<size_t>(boxes[0].dimensions()));
     for (int d = 0; d < boxes[0].dimensions(); ++d) all.push_back(extent(d));
     return all;
   }

@@ -80,6 +80,7 @@ struct Job {
  private:
   static std::vector<const Manifest*> Pointers(const std::vector<Manifest>& manifests) {
     std::vector<const Manifest*> pointers;
+    pointers.reserve(manifests.size());
     for (const Manifest& manifest : manifests) pointers.push_back(&manifest);
     return pointers;
   }
