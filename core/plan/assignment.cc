@@ -399,7 +399,7 @@ Assignment AssignDemands(const SourceIndex& sources, const Demands& demands,
     const auto destinations = demands.DestinationsOf(want);
     set_bytes[sources.source(demand.source).holder_set] +=
         bytes * static_cast<double>(destinations.size());
-    for (const Destination& d : destinations) {
+    for (const Recipient& d : destinations) {
       worker_loads[d.worker] += bytes / workers[d.worker].bytes_per_second;
     }
   }

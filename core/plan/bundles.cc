@@ -193,7 +193,7 @@ uint64_t Bundles::Digest() const {
     places.insert(places.end(), {bundle.want, bundle.holding, c.first_member, c.last_member,
                                  c.first_destination, c.last_destination});
   }
-  for (const Destination& d : ranks_->destinations) {
+  for (const Recipient& d : ranks_->destinations) {
     places.insert(places.end(), {d.worker, d.holding});
   }
   for (const auto& shards : shards_) places.insert(places.end(), shards.begin(), shards.end());

@@ -28,7 +28,7 @@ struct PlannedRanks {
   RankClasses trainers;
   RankClasses workers;
   TensorClasses tensors;
-  std::vector<Destination> destinations;
+  std::vector<Recipient> destinations;
   std::vector<Want> wants;
 };
 

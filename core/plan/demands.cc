@@ -43,7 +43,7 @@ class DemandFinder {
   void AddWants(uint32_t tensor_class) {
     struct Alike {
       ShardView shard;
-      std::vector<Destination> destinations;
+      std::vector<Recipient> destinations;
     };
     const auto wanted = tensors_.wanted(tensors_.first(tensor_class));
     std::vector<Alike> found;
@@ -63,7 +63,7 @@ class DemandFinder {
     }
     for (Alike& alike : found) {
       std::sort(alike.destinations.begin(), alike.destinations.end(),
-                [](const Destination& a, const Destination& b) {
+                [](const Recipient& a, const Recipient& b) {
                   return std::pair(a.worker, a.holding) < std::pair(b.worker, b.holding);
                 });
       const bool plain = alike.shard.format.content == Content::kPlain;
@@ -74,7 +74,7 @@ class DemandFinder {
     }
   }
 
-  void AddWant(uint32_t tensor_class, absl::Span<const Destination> destinations) {
+  void AddWant(uint32_t tensor_class, absl::Span<const Recipient> destinations) {
     const auto wanted = tensors_.wanted(tensors_.first(tensor_class));
     const auto begin = static_cast<uint32_t>(found_.destinations.size());
     found_.destinations.insert(found_.destinations.end(), destinations.begin(), destinations.end());
@@ -90,7 +90,7 @@ class DemandFinder {
 
   absl::Status CutWant(uint32_t index) {
     const Want& want = found_.wants[index];
-    const Destination& first = found_.destinations[want.first_destination];
+    const Recipient& first = found_.destinations[want.first_destination];
     const ShardView shard = ManifestOf(first.worker).shard(want.shard);
     const auto shape = tensors_.shape(tensors_.first(want.tensor_class));
     const auto named = [&](auto... rest) {
@@ -141,7 +141,7 @@ class DemandFinder {
   }
 
   // Elements that are quantised on the way are useful only with their scales.
-  absl::Status CheckHoldsScales(const Want& want, const Destination& destination,
+  absl::Status CheckHoldsScales(const Want& want, const Recipient& destination,
                                 const ShardView& shard) const {
     const uint32_t tensor = tensors_.first(want.tensor_class);
     const uint32_t rank_class = workers_.class_of(destination.worker);

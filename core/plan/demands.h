@@ -15,7 +15,7 @@
 namespace waybill {
 
 // Where one worker wants a box of each tensor of a class.
-struct Destination {
+struct Recipient {
   uint32_t worker = 0;
   uint32_t holding = 0;  // The place of its shard in TensorClasses::wanted().
 };
@@ -41,11 +41,11 @@ struct Demand {
 };
 
 struct Demands {
-  std::vector<Destination> destinations;
+  std::vector<Recipient> destinations;
   std::vector<Want> wants;
   std::vector<Demand> demands;
 
-  absl::Span<const Destination> DestinationsOf(const Want& want) const {
+  absl::Span<const Recipient> DestinationsOf(const Want& want) const {
     return absl::MakeConstSpan(destinations)
         .subspan(want.first_destination, want.last_destination - want.first_destination);
   }

@@ -88,7 +88,7 @@ absl::StatusOr<RouteView> MakeRoute(const Shipment& shipment, const PlannedRanks
                                     absl::Span<const ExchangePattern> exchanges,
                                     std::array<Axis, kMaxAxes>& axes) {
   const Want& want = ranks.wants[demand.want];
-  const Destination& to =
+  const Recipient& to =
       ranks.destinations[want.first_destination + shipment.copies.first_destination];
   const uint32_t tensor = ranks.tensors.members(want.tensor_class)[shipment.copies.first_member];
   const Holding& held = ranks.tensors.held(tensor)[shipment.holder.holding];
