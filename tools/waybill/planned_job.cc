@@ -56,6 +56,27 @@ absl::StatusOr<T> At(const std::string& place, absl::StatusOr<T> read) {
   return While(place, read.status());
 }
 
+// Calls make(rank) for the first rank of each kind. Ranks that hold the same share its manifest,
+// except for their hosts and NICs.
+template <typename Sharding, typename Make>
+absl::StatusOr<std::vector<Manifest>> MakeManifests(const ClusterFile& file, Role role,
+                                                    const Sharding& sharding, bool has_experts,
+                                                    Make make) {
+  std::vector<Manifest> manifests;
+  manifests.reserve(sharding.world());
+  for (uint32_t rank = 0; rank < sharding.world(); ++rank) {
+    if (const uint32_t first = sharding.FirstLike(rank, has_experts); first < rank) {
+      manifests.push_back(manifests[first]);
+      manifests.back().nics().clear();
+    } else {
+      WAYBILL_ASSIGN_OR_RETURN(Manifest manifest, make(rank));
+      manifests.push_back(std::move(manifest));
+    }
+    PutOnHost(file.hardware, role, rank, manifests.back());
+  }
+  return manifests;
+}
+
 }  // namespace
 
 absl::StatusOr<PlannedJob> PlanJob(const ClusterFile& file) {
@@ -67,40 +88,34 @@ absl::StatusOr<PlannedJob> PlanJob(const ClusterFile& file) {
   WAYBILL_ASSIGN_OR_RETURN(const Serving serving,
                            ParseServing(file.format, file.dtype, model.config));
   PlannedJob job;
-  // Ranks that hold the same share one manifest, except for their hosts and NICs.
-  std::vector<Manifest> manifests;
-  manifests.reserve(trainer_sharding.world() + worker_sharding.world());
   const bool has_experts = model.config.family != nullptr && model.config.family->has_experts();
   WAYBILL_ASSIGN_OR_RETURN(const auto tensors, FindTensors(model.tensors, model.config));
-  for (uint32_t t = 0; t < trainer_sharding.world(); ++t) {
-    if (const uint32_t first = trainer_sharding.FirstLike(t, has_experts); first < t) {
-      manifests.push_back(manifests[first]);
-      manifests.back().nics().clear();
-    } else {
-      WAYBILL_ASSIGN_OR_RETURN(Manifest manifest,
-                               MakeTrainerManifest(tensors, model.config, trainer_sharding, t));
-      manifests.push_back(std::move(manifest));
-    }
-    PutOnHost(file.hardware, Role::kTrainer, t, manifests.back());
-    job.held.trainers.push_back(manifests.back().total_bytes());
-  }
+  WAYBILL_ASSIGN_OR_RETURN(
+      std::vector<Manifest> senders,
+      MakeManifests(file, Role::kTrainer, trainer_sharding, has_experts, [&](uint32_t rank) {
+        return MakeTrainerManifest(tensors, model.config, trainer_sharding, rank);
+      }));
   WAYBILL_ASSIGN_OR_RETURN(const auto parameters,
                            FindParameters(tensors, model.config, worker_sharding.engine));
-  for (uint32_t w = 0; w < worker_sharding.world(); ++w) {
-    if (const uint32_t first = worker_sharding.FirstLike(w, has_experts); first < w) {
-      manifests.push_back(manifests[trainer_sharding.world() + first]);
-      manifests.back().nics().clear();
-    } else {
-      WAYBILL_ASSIGN_OR_RETURN(WorkerLayout layout, MakeWorkerLayout(parameters, model.config,
-                                                                     worker_sharding, w, serving));
-      manifests.push_back(std::move(layout.manifest));
-    }
-    PutOnHost(file.hardware, Role::kWorker, w, manifests.back());
-    job.held.workers.push_back(manifests.back().total_bytes());
-  }
+  WAYBILL_ASSIGN_OR_RETURN(std::vector<Manifest> receivers,
+                           MakeManifests(file, Role::kWorker, worker_sharding, has_experts,
+                                         [&](uint32_t rank) -> absl::StatusOr<Manifest> {
+                                           WAYBILL_ASSIGN_OR_RETURN(
+                                               WorkerLayout layout,
+                                               MakeWorkerLayout(parameters, model.config,
+                                                                worker_sharding, rank, serving));
+                                           return std::move(layout.manifest);
+                                         }));
   std::vector<const Manifest*> trainers, workers;
-  for (size_t i = 0; i < manifests.size(); ++i) {
-    (i < trainer_sharding.world() ? trainers : workers).push_back(&manifests[i]);
+  trainers.reserve(senders.size());
+  workers.reserve(receivers.size());
+  for (const Manifest& manifest : senders) {
+    trainers.push_back(&manifest);
+    job.held.trainers.push_back(manifest.total_bytes());
+  }
+  for (const Manifest& manifest : receivers) {
+    workers.push_back(&manifest);
+    job.held.workers.push_back(manifest.total_bytes());
   }
   const absl::Time begin = absl::Now();
   WAYBILL_ASSIGN_OR_RETURN(job.plan, MakePlan(trainers, workers));
