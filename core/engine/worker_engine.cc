@@ -362,9 +362,6 @@ class WorkerEngineImpl final : public WorkerEngine {
     if (shown_.anything_shown() && update.version <= shown_.version()) {
       return refuse("version ", shown_.version(), " is shown, and versions only grow");
     }
-    for (const TrainerLink& source : sources_) {
-      if (source.failed) return refuse("the lane to trainer ", source.trainer, " is dead");
-    }
     return absl::OkStatus();
   }
 
@@ -421,6 +418,7 @@ class WorkerEngineImpl final : public WorkerEngine {
   std::vector<LaneId> AllLanes() const {
     std::vector<LaneId> lanes;
     for (const TrainerLink& source : sources_) {
+      if (source.failed) continue;
       for (const TrainerLane& lane : source.lanes) lanes.push_back(lane.id);
     }
     return lanes;
