@@ -9,6 +9,12 @@
 namespace waybill {
 namespace {
 
+// Relays cost workers more copies and more lanes: they have to make the busiest link's time this
+// much of what it is without them.
+constexpr double kWorthRelaying = 0.9;
+// What is relayed is dealt out in at most about so many parts for each destination.
+constexpr uint32_t kMostParts = 4;
+
 // How many bytes each holder of a set is to send of what the set is asked for.
 using Quotas = std::vector<std::vector<double>>;
 
@@ -148,38 +154,56 @@ class Dealer {
 
   // Deals `box`, which is the demand's or between its seams, for every tensor and destination.
   void Deal(uint32_t index, const Box& box) {
+    const Copies all = AllCopies(demands_.demands[index]);
+    DealCopies(LotOf(index, box), all);
+  }
+
+  // Deals one copy of the demand for each tensor, in parts, which the destinations get in turn and
+  // relay.
+  void DealToRelays(uint32_t index) {
     const Demand& demand = demands_.demands[index];
-    const Want& want = demands_.WantOf(demand);
-    const auto destinations = demands_.DestinationsOf(want);
-    const Source& source = sources_.source(demand.source);
-    const auto holders = sources_.holders(source);
     const Copies all = AllCopies(demand);
-    if (holders.size() == 1) {
-      out_.push_back({.demand = index, .holder = holders[0], .box = box, .copies = all});
-      return;
-    }
-    const Lot lot{.demand = index,
-                  .holders = holders,
-                  .quotas = quotas_[source.holder_set],
-                  .box = box,
-                  .element_bytes = ElementBytesOf(demand)};
-    for (uint32_t begin = 0; begin < destinations.size();) {
-      Copies some = all;
-      some.first_destination = begin;
-      if (IsNearAny(lot, destinations[begin].worker)) {
-        some.last_destination = begin + 1;
-        DealNear(lot, some);
-      } else {
-        uint32_t end = begin + 1;
-        while (end < destinations.size() && !IsNearAny(lot, destinations[end].worker)) ++end;
-        some.last_destination = end;
+    const uint32_t destinations = all.last_destination, members = all.last_member;
+    const uint32_t members_of_part = std::max(members / (kMostParts * destinations), 1u);
+    const uint32_t parts = PartsOfCopy(members / members_of_part, destinations);
+    Box rest = demand.box;
+    double rest_bytes = static_cast<double>(demand.size_bytes);
+    for (uint32_t left = parts; left > 0; --left) {
+      Box part;
+      if (left == 1 || !CutRows(rest_bytes / left, static_cast<uint64_t>(rest_bytes), smallest_,
+                                demand.block, rest, part)) {
+        if (left > 1) continue;  // Larger parts can be cut, perhaps.
+        part = rest;
       }
-      begin = some.last_destination;
-      DealEvenly(lot, some);
+      Lot lot = LotOf(index, part);
+      lot.relayed = true;
+      rest_bytes -= lot.bytes();
+      for (uint32_t m = 0; m < members; m += members_of_part) {
+        const uint32_t head = next_relay_++ % destinations;
+        DealCopies(lot, {m, std::min(m + members_of_part, members), head, head + 1});
+      }
     }
   }
 
  private:
+  // Returns into how many parts each of `copies` is cut, so that all destinations get about as
+  // many: the fewest, if several are as good.
+  static uint32_t PartsOfCopy(uint32_t copies, uint32_t destinations) {
+    const uint32_t least = (destinations + copies - 1) / copies;
+    uint32_t best = least;
+    double best_ratio = kMostParts;  // Of the most that one gets over the mean.
+    for (uint32_t parts = least; parts <= kMostParts * least; ++parts) {
+      const uint64_t all = uint64_t{parts} * copies;
+      const uint64_t most = (all + destinations - 1) / destinations;
+      const double ratio = static_cast<double>(most * destinations) / static_cast<double>(all);
+      if (ratio < best_ratio - 0.01) {
+        best = parts;
+        best_ratio = ratio;
+      }
+    }
+    return best;
+  }
+
   // What is dealt at a time.
   struct Lot {
     uint32_t demand;
@@ -187,9 +211,40 @@ class Dealer {
     std::vector<double>& quotas;
     Box box;
     double element_bytes;
+    bool relayed = false;  // Its destination relays it to all others.
 
     double bytes() const { return static_cast<double>(box.element_count()) * element_bytes; }
   };
+
+  Lot LotOf(uint32_t index, const Box& box) {
+    const Demand& demand = demands_.demands[index];
+    const Source& source = sources_.source(demand.source);
+    return {.demand = index,
+            .holders = sources_.holders(source),
+            .quotas = quotas_[source.holder_set],
+            .box = box,
+            .element_bytes = ElementBytesOf(demand)};
+  }
+
+  void DealCopies(const Lot& lot, const Copies& all) {
+    if (lot.holders.size() == 1) return Ship(lot, 0, lot.box, all);
+    const auto destinations =
+        demands_.DestinationsOf(demands_.WantOf(demands_.demands[lot.demand]));
+    for (uint32_t begin = all.first_destination; begin < all.last_destination;) {
+      Copies some = all;
+      some.first_destination = begin;
+      if (IsNearAny(lot, destinations[begin].worker)) {
+        some.last_destination = begin + 1;
+        DealNear(lot, some);
+      } else {
+        uint32_t end = begin + 1;
+        while (end < all.last_destination && !IsNearAny(lot, destinations[end].worker)) ++end;
+        some.last_destination = end;
+      }
+      begin = some.last_destination;
+      DealEvenly(lot, some);
+    }
+  }
 
   Copies AllCopies(const Demand& demand) const {
     const Want& want = demands_.WantOf(demand);
@@ -212,6 +267,23 @@ class Dealer {
                           static_cast<double>(copies.count());
     out_.push_back(
         {.demand = lot.demand, .holder = lot.holders[holder], .box = box, .copies = copies});
+    if (lot.relayed) Relay(lot.demand, box, copies);
+  }
+
+  // Sends what one worker has got to all others that want it.
+  void Relay(uint32_t demand, const Box& box, const Copies& got) {
+    const auto destinations = demands_.DestinationsOf(demands_.WantOf(demands_.demands[demand]));
+    const Recipient& head = destinations[got.first_destination];
+    const Holder holder = {static_cast<uint32_t>(trainers_.size()) + head.worker, head.holding};
+    Copies before = got, after = got;
+    before.first_destination = 0;
+    before.last_destination = got.first_destination;
+    after.first_destination = got.last_destination;
+    after.last_destination = static_cast<uint32_t>(destinations.size());
+    for (const Copies& copies : {before, after}) {
+      if (copies.count() == 0) continue;
+      out_.push_back({.demand = demand, .holder = holder, .box = box, .copies = copies});
+    }
   }
 
   // Takes whole copies for one destination from the holders on its host, as far as their quotas go.
@@ -357,53 +429,99 @@ class Dealer {
   uint64_t smallest_;
   std::vector<Shipment>& out_;
   absl::flat_hash_map<uint32_t, size_t> replicas_;  // The chosen holders of each class with seams.
+  uint32_t next_relay_ = 0;
 };
+
+double Busiest(absl::Span<const double> loads) {
+  double busiest = 0;
+  for (const double load : loads) busiest = std::max(busiest, load);
+  return busiest;
+}
 
 // Returns how busy the links are, and how busy the busiest must be.
 Balance BalanceOf(const SourceIndex& sources, const Demands& demands,
                   const std::vector<Shipment>& shipments, const std::vector<double>& set_bytes,
-                  absl::Span<const RankLink> trainers, absl::Span<const double> worker_loads) {
-  std::vector<double> trainer_loads(trainers.size(), 0);
+                  absl::Span<const RankLink> trainers, absl::Span<const RankLink> workers,
+                  absl::Span<const double> worker_loads) {
+  std::vector<double> loads(trainers.size() + workers.size(), 0);  // Of senders.
   for (const Shipment& shipment : shipments) {
     const Demand& demand = demands.demands[shipment.demand];
     const double share = static_cast<double>(shipment.box.element_count()) /
                          static_cast<double>(demand.box.element_count());
-    trainer_loads[shipment.holder.trainer] +=
-        share * static_cast<double>(demand.size_bytes * shipment.copies.count()) /
-        trainers[shipment.holder.trainer].bytes_per_second;
+    const uint32_t sender = shipment.holder.trainer;
+    const RankLink& link =
+        sender < trainers.size() ? trainers[sender] : workers[sender - trainers.size()];
+    loads[sender] += share * static_cast<double>(demand.size_bytes * shipment.copies.count()) /
+                     link.bytes_per_second;
   }
   Balance balance;
-  for (const double load : trainer_loads) {
-    balance.busiest_trainer = std::max(balance.busiest_trainer, load);
-    balance.mean_trainer += load / static_cast<double>(trainers.size());
-  }
-  for (const double load : worker_loads) {
-    balance.busiest_worker = std::max(balance.busiest_worker, load);
+  for (size_t s = 0; s < loads.size(); ++s) {
+    if (s >= trainers.size()) {
+      balance.busiest_worker = std::max(balance.busiest_worker, loads[s]);
+      continue;
+    }
+    balance.busiest_trainer = std::max(balance.busiest_trainer, loads[s]);
+    balance.mean_trainer += loads[s] / static_cast<double>(trainers.size());
   }
   balance.lower_bound =
-      std::max(balance.busiest_worker, TrainerBound(sources.holder_sets(), set_bytes, trainers));
+      std::max(Busiest(worker_loads), TrainerBound(sources.holder_sets(), set_bytes, trainers));
+  balance.busiest_worker = std::max(balance.busiest_worker, Busiest(worker_loads));
   return balance;
+}
+
+// Only what several workers want alike: what is quantised on the way is wanted by one at a time.
+bool CanBeRelayed(const Demands& demands, const Demand& demand) {
+  return demands.DestinationsOf(demands.WantOf(demand)).size() > 1;
+}
+
+// What each set of holders is asked for.
+std::vector<double> BytesOfSets(const SourceIndex& sources, const Demands& demands, bool relays) {
+  std::vector<double> set_bytes(sources.holder_sets().size(), 0);
+  for (const Demand& demand : demands.demands) {
+    const Want& want = demands.WantOf(demand);
+    const bool once = relays && CanBeRelayed(demands, demand);
+    const size_t copies = once ? 1 : demands.DestinationsOf(want).size();
+    const size_t members = sources.tensors().members(want.tensor_class).size();
+    set_bytes[sources.source(demand.source).holder_set] +=
+        static_cast<double>(demand.size_bytes) * static_cast<double>(members * copies);
+  }
+  return set_bytes;
+}
+
+// Links between ranks of one host do not carry anything.
+bool OnSeveralHosts(absl::Span<const RankLink> trainers, absl::Span<const RankLink> workers) {
+  const auto elsewhere = [&](const RankLink& link) { return link.host != workers[0].host; };
+  return std::any_of(trainers.begin(), trainers.end(), elsewhere) ||
+         std::any_of(workers.begin(), workers.end(), elsewhere);
 }
 
 }  // namespace
 
 Assignment AssignDemands(const SourceIndex& sources, const Demands& demands,
                          absl::Span<const RankLink> trainers, absl::Span<const RankLink> workers,
-                         uint64_t smallest_piece_bytes) {
-  std::vector<double> set_bytes(sources.holder_sets().size(), 0);
+                         uint64_t smallest_piece_bytes, Relays relays) {
   std::vector<double> worker_loads(workers.size(), 0);
   for (const Demand& demand : demands.demands) {
     const Want& want = demands.WantOf(demand);
     const double bytes = static_cast<double>(demand.size_bytes) *
                          static_cast<double>(sources.tensors().members(want.tensor_class).size());
-    const auto destinations = demands.DestinationsOf(want);
-    set_bytes[sources.source(demand.source).holder_set] +=
-        bytes * static_cast<double>(destinations.size());
-    for (const Recipient& d : destinations) {
+    for (const Recipient& d : demands.DestinationsOf(want)) {
       worker_loads[d.worker] += bytes / workers[d.worker].bytes_per_second;
     }
   }
+  std::vector<double> set_bytes = BytesOfSets(sources, demands, /*relays=*/false);
   Assignment assignment;
+  if (relays != Relays::kNever) {
+    std::vector<double> once = BytesOfSets(sources, demands, /*relays=*/true);
+    const auto busiest = [&](const std::vector<double>& bytes) {
+      return std::max(Busiest(worker_loads), TrainerBound(sources.holder_sets(), bytes, trainers));
+    };
+    assignment.relays =
+        once != set_bytes &&
+        (relays == Relays::kAlways || (OnSeveralHosts(trainers, workers) &&
+                                       busiest(once) < kWorthRelaying * busiest(set_bytes)));
+    if (assignment.relays) set_bytes = std::move(once);
+  }
   std::vector<Shipment>& shipments = assignment.shipments;
   shipments.reserve(demands.demands.size());
   Dealer dealer(sources, demands, trainers, workers, ShareOut(sources, set_bytes, trainers),
@@ -418,13 +536,19 @@ Assignment AssignDemands(const SourceIndex& sources, const Demands& demands,
   for (uint32_t i = 0; i < demands.demands.size(); ++i) {
     const Demand& demand = demands.demands[i];
     const Box& box = demand.at_seam ? *rest++ : demand.box;
-    if (!box.empty()) dealer.Deal(i, box);
+    if (box.empty()) continue;
+    if (assignment.relays && CanBeRelayed(demands, demand)) {
+      dealer.DealToRelays(i);
+    } else {
+      dealer.Deal(i, box);
+    }
   }
   if (!in_order) {
     std::stable_sort(shipments.begin(), shipments.end(),
                      [](const Shipment& a, const Shipment& b) { return a.demand < b.demand; });
   }
-  assignment.balance = BalanceOf(sources, demands, shipments, set_bytes, trainers, worker_loads);
+  assignment.balance =
+      BalanceOf(sources, demands, shipments, set_bytes, trainers, workers, worker_loads);
   return assignment;
 }
 

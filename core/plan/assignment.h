@@ -12,6 +12,9 @@
 
 namespace waybill {
 
+// Whether workers pass on what they receive.
+enum class Relays : uint8_t { kWherePredictedFaster, kNever, kAlways };
+
 // Some of the copies of a demand: those of some of the class's tensors to some of the want's
 // destinations. Both are half-open ranges of places in their lists.
 struct Copies {
@@ -28,6 +31,8 @@ struct Copies {
 // A part of a demand, with the holder that sends it.
 struct Shipment {
   uint32_t demand = 0;
+  // A worker that relays has a number behind the trainers, and `holding` is the place of its shard
+  // in TensorClasses::wanted().
   Holder holder;
   Box box;  // Within the demand's box.
   Copies copies;
@@ -44,6 +49,7 @@ struct RankLink {
 struct Assignment {
   std::vector<Shipment> shipments;  // In the order of demands.
   Balance balance;
+  bool relays = false;  // Some shipments are relayed by workers.
 };
 
 // Minimises the load of the busiest trainer. First each set of replicas is filled like connected
@@ -53,9 +59,13 @@ struct Assignment {
 //
 // All parts of a block that is split between sources come from one set of replicas, the holders of
 // the same place in their order; a tensor has one such set, of those with the most left to send.
+//
+// With relays, the trainers send what several workers want alike once: they deal it out among these
+// workers, and each of them sends its part to the others. kWherePredictedFaster compares the
+// busiest link of both ways.
 Assignment AssignDemands(const SourceIndex& sources, const Demands& demands,
                          absl::Span<const RankLink> trainers, absl::Span<const RankLink> workers,
-                         uint64_t smallest_piece_bytes);
+                         uint64_t smallest_piece_bytes, Relays relays);
 
 }  // namespace waybill
 

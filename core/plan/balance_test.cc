@@ -105,6 +105,58 @@ TEST(Balance, PrefersTheWorkersOwnHost) {
   EXPECT_EQ(tables.trainers[1].worker(0), 0u);
 }
 
+// A plan for workers that want all that each of the trainers holds. Every rank has a host of its
+// own, and all NICs are alike.
+Plan PlanReplicas(uint32_t trainer_count, uint32_t count, const PlanOptions& options) {
+  Ranks trainers(trainer_count), workers(count);
+  for (int t = 0; t < 6; ++t) {
+    const std::string name = "t" + std::to_string(t);
+    for (uint32_t r = 0; r < trainer_count; ++r) trainers.Add(r, name, 3000, 512);
+    for (uint32_t w = 0; w < count; ++w) workers.Add(w, name, 3000, 512);
+  }
+  const auto place = [](Manifest& manifest, const std::string& host) {
+    manifest.set_host(host);
+    manifest.nics().push_back({.name = "nic", .bytes_per_second = 1'000'000});
+  };
+  for (uint32_t r = 0; r < trainer_count; ++r) place(trainers[r], "t" + std::to_string(r));
+  for (uint32_t w = 0; w < count; ++w) place(workers[w], "w" + std::to_string(w));
+  return *MakePlan(trainers.pointers(), workers.pointers(), options);
+}
+
+TEST(Relays, AreTakenWhereTheTrainersLinksAreBusiest) {
+  const PlanOptions automatic = {.relays = Relays::kWherePredictedFaster};
+  const Plan few = PlanReplicas(2, 8, automatic);
+  EXPECT_TRUE(few.relays());
+  EXPECT_EQ(few.trainer_bytes(0) + few.trainer_bytes(1), few.worker_bytes(0));
+  // What a worker relays is at most what it receives, and all relay about as much.
+  for (uint32_t w = 0; w < 8; ++w) {
+    EXPECT_LE(few.relayed_bytes(w), few.worker_bytes(w));
+    EXPECT_GE(few.relayed_bytes(w), few.worker_bytes(w) * 3 / 4);
+  }
+  EXPECT_LE(few.balance().ratio(), 1.01);
+  // As many trainers as workers are no bottleneck.
+  EXPECT_FALSE(PlanReplicas(8, 8, automatic).relays());
+  EXPECT_FALSE(PlanReplicas(2, 8, {.relays = Relays::kNever}).relays());
+  EXPECT_TRUE(PlanReplicas(8, 8, {.relays = Relays::kAlways}).relays());
+}
+
+TEST(Relays, AreNotTakenOnOneHostNorWhereSpeedsAreUnknown) {
+  for (const bool one_host : {false, true}) {
+    Ranks trainers(1), workers(4);
+    trainers.Add(0, "a", 3000, 512);
+    for (uint32_t w = 0; w < 4; ++w) workers.Add(w, "a", 3000, 512);
+    for (uint32_t w = 0; w < 4; ++w) workers[w].set_host(one_host ? "x" : "w");
+    trainers[0].set_host("x");
+    const Nic nic = {.name = "nic", .bytes_per_second = 1'000'000};
+    for (uint32_t w = 0; one_host && w < 4; ++w) workers[w].nics().push_back(nic);
+    if (one_host) trainers[0].nics().push_back(nic);
+    const auto plan = MakePlan(trainers.pointers(), workers.pointers(),
+                               {.relays = Relays::kWherePredictedFaster});
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_FALSE(plan->relays()) << one_host;
+  }
+}
+
 TEST(Balance, SmallTensorsAreNotCut) {
   Ranks trainers(2), workers(1);
   for (const uint32_t r : {0u, 1u}) trainers.Add(r, "norm", 1, 1024);

@@ -60,7 +60,7 @@ absl::Span<const uint32_t> Bundles::BundlesOf(uint32_t trainer) const {
 const Holding& Bundles::HeldBy(const Bundle& bundle, uint32_t member) const {
   const TensorClasses& tensors = ranks_->tensors;
   const uint32_t tensor = tensors.members(ranks_->wants[bundle.want].tensor_class)[member];
-  return tensors.held(tensor)[bundle.holding];
+  return (bundle.relayed ? tensors.wanted(tensor) : tensors.held(tensor))[bundle.holding];
 }
 
 const Holding& Bundles::WantedBy(const Bundle& bundle, uint32_t member,
@@ -102,7 +102,7 @@ void Bundles::AddRoute(const Routed& routed, uint32_t ledger_entry, RouteTable& 
   } else {
     const Holding& first = HeldBy(bundle, bundle.copies.first_member);
     const Holding& own = HeldBy(bundle, routed.member);
-    const Manifest& manifest = ranks_->trainers.manifest(own.rank_class);
+    const Manifest& manifest = SendersOf(bundle).manifest(own.rank_class);
     route.source_shard = own.shard;
     route.source_region = manifest.shard_region(own.shard);
     route.source_offset_bytes +=

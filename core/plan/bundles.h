@@ -21,6 +21,7 @@ struct Bundle {
   uint32_t want = 0;
   uint32_t holding = 0;  // The place of the trainer's shards in TensorClasses::held().
   Copies copies;
+  bool relayed = false;  // By a worker: `holding` is a place in TensorClasses::wanted().
 };
 
 // The ranks, tensors and wants that the bundles of a plan refer to.
@@ -30,6 +31,7 @@ struct PlannedRanks {
   TensorClasses tensors;
   std::vector<Recipient> destinations;
   std::vector<Want> wants;
+  bool relays = false;  // The workers are counted as trainers, too, behind the others.
 };
 
 // Immutable once the last bundle is added and Finish() was called; any number of threads may read.
@@ -50,7 +52,11 @@ class Bundles {
   const Bundle& bundle(uint32_t i) const { return bundles_[i]; }
   const RouteTable& first_routes() const { return first_routes_; }
 
-  uint32_t trainer_count() const { return ranks_->trainers.rank_count(); }
+  // With relays, worker w sends as trainer first_relay() + w.
+  uint32_t first_relay() const { return ranks_->trainers.rank_count(); }
+  uint32_t trainer_count() const {
+    return first_relay() + (ranks_->relays ? ranks_->workers.rank_count() : 0);
+  }
   uint32_t worker_count() const { return ranks_->workers.rank_count(); }
   uint32_t route_count(uint32_t trainer, uint32_t worker) const {
     return ledger_begin(trainer + 1, worker) - ledger_begin(trainer, worker);
@@ -82,6 +88,9 @@ class Bundles {
     return ledger_begins_[size_t{trainer} * worker_count() + worker];
   }
   absl::Span<const uint32_t> BundlesOf(uint32_t trainer) const;
+  const RankClasses& SendersOf(const Bundle& bundle) const {
+    return bundle.relayed ? ranks_->workers : ranks_->trainers;
+  }
   const Holding& HeldBy(const Bundle& bundle, uint32_t member) const;
   const Holding& WantedBy(const Bundle& bundle, uint32_t member, uint32_t destination) const;
   Routed MakeRouted(uint32_t bundle, uint32_t member, uint32_t destination) const;

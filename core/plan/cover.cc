@@ -1,7 +1,9 @@
 #include "core/plan/cover.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -95,6 +97,37 @@ absl::Status CheckWant(const Box& wanted, uint64_t members, uint64_t destination
   return absl::OkStatus();
 }
 
+// Checks that a worker relays only what a trainer brings it: of the bundles of one want, each
+// relayed one has the tensors and the box of one that a trainer sends to this worker.
+absl::Status CheckRelays(const Bundles& bundles, const Want& want,
+                         absl::Span<const uint32_t> of_want) {
+  const PlannedRanks& ranks = bundles.ranks();
+  // The bundles that go to one worker, by this worker, its holding and the first tensor.
+  std::map<std::tuple<uint32_t, uint32_t, uint32_t>, std::vector<uint32_t>> brought;
+  for (const uint32_t i : of_want) {
+    const auto& [_, holding, copies, relayed] = bundles.bundle(i);
+    if (relayed || copies.last_destination - copies.first_destination != 1) continue;
+    const Recipient& to = ranks.destinations[want.first_destination + copies.first_destination];
+    brought[{to.worker, to.holding, copies.first_member}].push_back(i);
+  }
+  for (const uint32_t i : of_want) {
+    const Bundle& bundle = bundles.bundle(i);
+    if (!bundle.relayed) continue;
+    const uint32_t worker = bundles.first_routes().trainer(i) - bundles.first_relay();
+    const auto& candidates = brought[{worker, bundle.holding, bundle.copies.first_member}];
+    const Box box = bundles.first_routes().box(i);
+    const bool found = std::any_of(candidates.begin(), candidates.end(), [&](uint32_t from) {
+      return bundles.bundle(from).copies.last_member == bundle.copies.last_member &&
+             bundles.first_routes().box(from) == box;
+    });
+    if (!found) {
+      return absl::InternalError(absl::StrCat("worker ", worker, " relays ", ToString(box),
+                                              ", which no trainer brings it"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Checks that every worker's shard that is not empty is named once, by a destination of a want
 // whose box it has, and that nothing else is named.
 absl::Status CheckEveryShardIsWanted(const PlannedRanks& ranks) {
@@ -143,21 +176,25 @@ absl::Status CheckCover(const Bundles& bundles) {
   const PlannedRanks& ranks = bundles.ranks();
   WAYBILL_RETURN_IF_ERROR(CheckEveryShardIsWanted(ranks));
   std::vector<std::vector<Brought>> brought(ranks.wants.size());
+  std::vector<std::vector<uint32_t>> of_want(ranks.relays ? ranks.wants.size() : 0);
   for (uint32_t i = 0; i < bundles.size(); ++i) {
     if (bundles.first_routes().witness(i)) continue;
     const Bundle& bundle = bundles.bundle(i);
     brought[bundle.want].push_back({bundles.first_routes().box(i), bundle.copies});
+    if (ranks.relays) of_want[bundle.want].push_back(i);
   }
   for (uint32_t w = 0; w < ranks.wants.size(); ++w) {
     const Want& want = ranks.wants[w];
     const uint32_t worker = ranks.destinations[want.first_destination].worker;
     const Manifest& manifest = ranks.workers.manifest(ranks.workers.class_of(worker));
     const ShardView shard = manifest.shard(want.shard);
+    absl::Status status = CheckWant(shard.box, ranks.tensors.members(want.tensor_class).size(),
+                                    want.last_destination - want.first_destination, brought[w]);
+    if (status.ok() && ranks.relays) status = CheckRelays(bundles, want, of_want[w]);
     WAYBILL_RETURN_IF_ERROR(
         While(absl::StrCat("tensor \"", manifest.tensor_name(shard.tensor_index), "\": worker ",
                            worker, " wants ", ToString(shard.box)),
-              CheckWant(shard.box, ranks.tensors.members(want.tensor_class).size(),
-                        want.last_destination - want.first_destination, brought[w])));
+              status));
   }
   return absl::OkStatus();
 }

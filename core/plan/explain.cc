@@ -62,7 +62,7 @@ PlanCounts CountPlan(const Plan& plan) {
 std::string ExplainAsTable(const Plan& plan, const HeldBytes& held) {
   std::string text = absl::StrFormat("%-12s %12s %12s %9s %9s\n", "rank", "holds MB", "moves MB",
                                      "routes", "writes");
-  for (uint32_t t = 0; t < plan.trainer_count(); ++t) {
+  for (uint32_t t = 0; t < plan.first_relay(); ++t) {
     const RouteTable routes = plan.TrainerRoutes(t);
     absl::StrAppendFormat(&text, "%-12s %12.1f %12.1f %9d %9d\n", absl::StrCat("trainer ", t),
                           Megabytes(held.trainers[t]), Megabytes(plan.trainer_bytes(t)),
@@ -72,6 +72,12 @@ std::string ExplainAsTable(const Plan& plan, const HeldBytes& held) {
     absl::StrAppendFormat(&text, "%-12s %12.1f %12.1f %9d\n", absl::StrCat("worker ", w),
                           Megabytes(held.workers[w]), Megabytes(plan.worker_bytes(w)),
                           plan.bundles().route_count_to(w));
+  }
+  if (plan.relays()) {
+    uint64_t relayed = 0;
+    for (uint32_t w = 0; w < plan.worker_count(); ++w) relayed += plan.relayed_bytes(w);
+    absl::StrAppendFormat(&text, "\n%.1f MB of these are relayed by workers to others\n",
+                          Megabytes(relayed));
   }
   const PlanCounts counts = CountPlan(plan);
   if (counts.maxima_messages > 0) {
@@ -93,7 +99,7 @@ std::string ExplainAsJson(const Plan& plan, const HeldBytes& held, RoutesToo wit
                          {"trainer_imbalance", plan.balance().trainer_imbalance()},
                          {"trainers", nlohmann::json::array()},
                          {"workers", nlohmann::json::array()}};
-  for (uint32_t t = 0; t < plan.trainer_count(); ++t) {
+  for (uint32_t t = 0; t < plan.first_relay(); ++t) {
     const RouteTable routes = plan.TrainerRoutes(t);
     nlohmann::json trainer = {{"held_bytes", held.trainers[t]},
                               {"bytes", plan.trainer_bytes(t)},
@@ -108,6 +114,7 @@ std::string ExplainAsJson(const Plan& plan, const HeldBytes& held, RoutesToo wit
   for (uint32_t w = 0; w < plan.worker_count(); ++w) {
     json["workers"].push_back({{"held_bytes", held.workers[w]},
                                {"bytes", plan.worker_bytes(w)},
+                               {"relayed_bytes", plan.relayed_bytes(w)},
                                {"routes", plan.bundles().route_count_to(w)}});
   }
   return json.dump();

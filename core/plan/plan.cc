@@ -29,6 +29,7 @@ Plan::Plan(std::shared_ptr<const Bundles> bundles, std::vector<ExchangePattern> 
       hash_(HashOf(*bundles_, exchanges_)) {}
 
 Exchange Plan::TrainerExchange(uint32_t trainer) const {
+  if (trainer >= first_relay()) return {};
   const RankClasses& trainers = bundles_->ranks().trainers;
   return ExpandExchange(exchanges_[trainer], bundles_->ranks().tensors,
                         trainers.manifest(trainers.class_of(trainer)));

@@ -22,7 +22,10 @@ class Plan {
   Plan(std::shared_ptr<const Bundles> bundles, std::vector<ExchangePattern> exchanges,
        const Balance& balance);
 
+  // With relays, the workers are counted as trainers, too: worker w is first_relay() + w.
   uint32_t trainer_count() const { return bundles_ == nullptr ? 0 : bundles_->trainer_count(); }
+  uint32_t first_relay() const { return bundles_ == nullptr ? 0 : bundles_->first_relay(); }
+  bool relays() const { return first_relay() < trainer_count(); }
   uint32_t worker_count() const { return bundles_ == nullptr ? 0 : bundles_->worker_count(); }
 
   // Returns a trainer's routes in the order in which it sends them.
@@ -42,12 +45,17 @@ class Plan {
   // By rank of the trainer.
   const std::vector<ExchangePattern>& exchanges() const { return exchanges_; }
   bool trades(uint32_t trainer) const {
+    if (trainer >= exchanges_.size()) return false;  // It relays.
     const Exchange& exchange = exchanges_[trainer].of_first;
     return !exchange.outgoing.empty() || !exchange.incoming.empty();
   }
   const Balance& balance() const { return balance_; }
   uint64_t trainer_bytes(uint32_t trainer) const { return bundles_->trainer_bytes(trainer); }
   uint64_t worker_bytes(uint32_t worker) const { return bundles_->worker_bytes(worker); }
+  // Returns what a worker sends to others.
+  uint64_t relayed_bytes(uint32_t worker) const {
+    return relays() ? trainer_bytes(first_relay() + worker) : 0;
+  }
   uint64_t total_bytes() const;
   // Over all routes and exchanges: equal plans have equal hashes, on every host.
   uint64_t hash() const { return hash_; }

@@ -42,8 +42,10 @@ class Links {
                             std::all_of(workers.begin(), workers.end(), declared);
     for (const Manifest* m : trainers) this->trainers.push_back(LinkOf(*m, use_speeds));
     for (const Manifest* m : workers) this->workers.push_back(LinkOf(*m, use_speeds));
+    speeds_are_known = use_speeds;
   }
 
+  bool speeds_are_known = false;
   std::vector<RankLink> trainers;
   std::vector<RankLink> workers;
 
@@ -91,11 +93,13 @@ absl::StatusOr<RouteView> MakeRoute(const Shipment& shipment, const PlannedRanks
   const Recipient& to =
       ranks.destinations[want.first_destination + shipment.copies.first_destination];
   const uint32_t tensor = ranks.tensors.members(want.tensor_class)[shipment.copies.first_member];
-  const Holding& held = ranks.tensors.held(tensor)[shipment.holder.holding];
+  const bool relayed = shipment.holder.trainer >= ranks.trainers.rank_count();
+  const Holding& held = (relayed ? ranks.tensors.wanted(tensor)
+                                 : ranks.tensors.held(tensor))[shipment.holder.holding];
   const Holding& wanted = ranks.tensors.wanted(tensor)[to.holding];
-  const Manifest& trainer = ranks.trainers.manifest(held.rank_class);
+  const Manifest& sender = (relayed ? ranks.workers : ranks.trainers).manifest(held.rank_class);
   const Manifest& worker = ranks.workers.manifest(wanted.rank_class);
-  ShardView source = trainer.shard(held.shard);
+  ShardView source = sender.shard(held.shard);
   const ShardView destination = worker.shard(wanted.shard);
   uint32_t scale_table = kNoScaleTable;
   std::array<int64_t, kMaxDimensions> strides;
@@ -106,7 +110,7 @@ absl::StatusOr<RouteView> MakeRoute(const Shipment& shipment, const PlannedRanks
     scale_table = exchange.classes[table].first_table + shipment.copies.first_member;
     if (destination.format.content == Content::kScales) {
       source =
-          AsShard(exchange.of_first.tables[table], trainer.region_count() + scale_table, strides);
+          AsShard(exchange.of_first.tables[table], sender.region_count() + scale_table, strides);
     } else {
       WAYBILL_RETURN_IF_ERROR(
           While(absl::StrCat("tensor \"", worker.tensor_name(destination.tensor_index),
@@ -165,20 +169,27 @@ absl::StatusOr<Plan> MakePlan(absl::Span<const Manifest* const> trainers,
   const SourceIndex sources(ranks->tensors, ranks->trainers);
   WAYBILL_ASSIGN_OR_RETURN(Demands demands, FindDemands(sources, ranks->workers));
   const Links links(trainers, workers);
+  const bool known = links.speeds_are_known || options.relays == Relays::kAlways;
   Assignment assignment =
-      AssignDemands(sources, demands, links.trainers, links.workers, options.smallest_piece_bytes);
+      AssignDemands(sources, demands, links.trainers, links.workers, options.smallest_piece_bytes,
+                    known ? options.relays : Relays::kNever);
   std::vector<ExchangePattern> exchanges;
   WAYBILL_RETURN_IF_ERROR(
       PlanExchanges(sources, demands, ranks->workers, assignment.shipments, exchanges));
   ranks->destinations = std::move(demands.destinations);
   ranks->wants = std::move(demands.wants);
+  ranks->relays = assignment.relays;
   auto bundles = std::make_shared<Bundles>(ranks);
   std::array<Axis, kMaxAxes> axes;
   for (const Shipment& shipment : assignment.shipments) {
     const Demand& demand = demands.demands[shipment.demand];
     WAYBILL_ASSIGN_OR_RETURN(const RouteView route,
                              MakeRoute(shipment, *ranks, demand, exchanges, axes));
-    bundles->Add({demand.want, shipment.holder.holding, shipment.copies}, route);
+    bundles->Add({.want = demand.want,
+                  .holding = shipment.holder.holding,
+                  .copies = shipment.copies,
+                  .relayed = shipment.holder.trainer >= trainers.size()},
+                 route);
   }
   bundles->Finish();
   WAYBILL_RETURN_IF_ERROR(While("prove the cover", CheckCover(*bundles)));

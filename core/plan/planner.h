@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "core/plan/assignment.h"
 #include "core/plan/plan.h"
 #include "core/tensor/manifest.h"
 
@@ -18,6 +19,9 @@ inline constexpr size_t kMostRanks = size_t{1} << 16;
 struct PlanOptions {
   // A box that several trainers hold is shared out between them in pieces of at least this size.
   uint64_t smallest_piece_bytes = 64 << 10;
+  // Whether workers relay what several of them want alike. kWherePredictedFaster needs the speeds
+  // of all ranks' NICs, and ranks on several hosts.
+  Relays relays = Relays::kNever;
 };
 
 // Every byte of every worker's shards is written by exactly one route. Pure: reads only its

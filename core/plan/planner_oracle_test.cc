@@ -162,8 +162,16 @@ uint64_t MostCopies(const Bundles& bundles) {
   return most;
 }
 
-TEST(PlannerOracle, EveryElementOfEveryWorkerIsWrittenOnceFromItsOwner) {
+class PlannerOracle : public testing::TestWithParam<Relays> {};
+
+INSTANTIATE_TEST_SUITE_P(Relays, PlannerOracle, testing::Values(Relays::kNever, Relays::kAlways),
+                         [](const auto& relays) {
+                           return relays.param == Relays::kNever ? "Never" : "Always";
+                         });
+
+TEST_P(PlannerOracle, EveryElementOfEveryWorkerIsWrittenOnceFromItsOwner) {
   uint64_t most_copies = 0;
+  uint32_t jobs_with_relays = 0;
   for (uint32_t seed = 0; seed < 400; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
@@ -215,15 +223,18 @@ TEST(PlannerOracle, EveryElementOfEveryWorkerIsWrittenOnceFromItsOwner) {
       destination_pointers.push_back(&m);
     }
 
-    const auto plan = MakePlan(source_pointers, destination_pointers, {.smallest_piece_bytes = 64});
+    const auto plan = MakePlan(source_pointers, destination_pointers,
+                               {.smallest_piece_bytes = 64, .relays = GetParam()});
     ASSERT_TRUE(plan.ok()) << plan.status();
     most_copies = std::max(most_copies, MostCopies(plan->bundles()));
     const PlanTables tables = MakeTables(*plan);
 
-    for (uint32_t t = 0; t < trainers; ++t) {
+    jobs_with_relays += plan->relays();
+    ASSERT_EQ(plan->trainer_count(), trainers + (plan->relays() ? workers : 0));
+    for (uint32_t t = 0; t < plan->trainer_count(); ++t) {
       ASSERT_EQ(
           CheckRankPlan(*DecodeRankPlan(EncodeRankPlan(tables.trainers[t], tables.exchanges[t])),
-                        sources[t], Role::kTrainer)
+                        t < trainers ? sources[t] : destinations[t - trainers], Role::kTrainer)
               .message(),
           "");
     }
@@ -234,22 +245,39 @@ TEST(PlannerOracle, EveryElementOfEveryWorkerIsWrittenOnceFromItsOwner) {
                 "");
     }
 
-    std::vector<std::vector<uint8_t>> memory;
+    std::vector<std::vector<uint8_t>> memory, got;
+    std::vector<std::vector<int>> writes;
     for (const Manifest& m : sources) memory.push_back(Fill(m));
-    for (uint32_t w = 0; w < workers; ++w) {
-      std::vector<uint8_t> got(destinations[w].region_bytes(0), 0xEE);
-      std::vector<int> writes(got.size(), 0);
-      for (uint32_t t = 0; t < trainers; ++t) {
-        for (uint32_t i = 0; i < tables.trainers[t].size(); ++i) {
-          const RouteView route = tables.trainers[t][i];
-          if (route.worker == w) RunRoute(route, memory[t], got, writes);
-        }
+    for (const Manifest& m : destinations) {
+      got.emplace_back(m.region_bytes(0), 0xEE);
+      writes.emplace_back(m.region_bytes(0), 0);
+    }
+    // What is relayed has come from a trainer, and not by another relay.
+    for (uint32_t t = 0; t < plan->trainer_count(); ++t) {
+      for (uint32_t i = 0; i < tables.trainers[t].size(); ++i) {
+        const RouteView route = tables.trainers[t][i];
+        RunRoute(route, t < trainers ? memory[t] : got[t - trainers], got[route.worker],
+                 writes[route.worker]);
       }
-      EXPECT_EQ(got, Fill(destinations[w]));
-      EXPECT_EQ(writes, std::vector<int>(got.size(), 1));
+      if (t + 1 == trainers) memory.insert(memory.end(), got.begin(), got.end());
+    }
+    for (uint32_t t = trainers; t < plan->trainer_count(); ++t) {
+      for (uint32_t i = 0; i < tables.trainers[t].size(); ++i) {
+        const RouteView route = tables.trainers[t][i];
+        std::vector<uint8_t> again = got[route.worker];
+        std::vector<int> ignored(again.size(), 0);
+        RunRoute(route, memory[t], again, ignored);
+        EXPECT_EQ(again, got[route.worker]);
+      }
+    }
+    for (uint32_t w = 0; w < workers; ++w) {
+      EXPECT_EQ(got[w], Fill(destinations[w]));
+      EXPECT_EQ(writes[w], std::vector<int>(got[w].size(), 1));
     }
   }
-  EXPECT_GE(most_copies, 6u);  // The jobs have classes of tensors and of ranks.
+  EXPECT_EQ(jobs_with_relays > 100, GetParam() == Relays::kAlways);
+  // The jobs have classes of tensors and of ranks. What is relayed is dealt out copy by copy.
+  EXPECT_GE(most_copies, GetParam() == Relays::kNever ? 6u : 3u);
 }
 
 }  // namespace
