@@ -96,7 +96,8 @@ void Rank::LogJoined() const {
   std::string text = "has joined";
   const nlohmann::json description = nlohmann::json::parse(Describe());
   for (const nlohmann::json& lane : description["lanes"]) {
-    const bool to_trainer = source_ == WAYBILL_SOURCE_WORKER || lane["co_owner"].get<bool>();
+    const bool to_trainer = source_ == WAYBILL_SOURCE_WORKER ? !lane["relay"].get<bool>()
+                                                             : lane["co_owner"].get<bool>();
     absl::StrAppend(&text, "; ", RoleOf(to_trainer), " ", lane["peer"].get<uint32_t>(), ": ",
                     lane["path"].get<std::string>());
   }
@@ -320,7 +321,10 @@ nlohmann::json Rank::DescribeIdentity(absl::string_view role) const {
 nlohmann::json LanesToJson(const std::vector<LaneReport>& lanes) {
   nlohmann::json json = nlohmann::json::array();
   for (const LaneReport& lane : lanes) {
-    json.push_back({{"peer", lane.peer}, {"co_owner", lane.co_owner}, {"path", lane.path}});
+    json.push_back({{"peer", lane.peer},
+                    {"co_owner", lane.co_owner},
+                    {"relay", lane.relay},
+                    {"path", lane.path}});
   }
   return json;
 }

@@ -177,7 +177,7 @@ waybill_status_t TellDescription(absl::string_view doing, const typename T::Hand
   });
 }
 
-// Returns [{"peer", "co_owner", "path"}].
+// Returns [{"peer", "co_owner", "relay", "path"}].
 nlohmann::json LanesToJson(const std::vector<LaneReport>& lanes);
 // Copies the times to begin_ns and end_ns.
 void CopySpans(const StageSpans& spans, waybill_progress_t& progress);

@@ -54,14 +54,15 @@ absl::Status GroupSender::SetBufferAddress(uint32_t worker, uint32_t buffer_inde
 }
 
 absl::Status GroupSender::Start(const UpdateId& update, const proto::Start& start,
-                                NonFiniteRule rule) {
+                                NonFiniteRule rule, SourcesAre sources) {
   std::vector<StartTarget> targets;
   for (const proto::Target& target : start.targets()) {
     targets.push_back({.worker = target.worker(),
                        .buffer_index = target.buffer_index(),
                        .generation = target.generation()});
   }
-  return engine_->Start(update, start.digests_off() ? Digests::kOff : Digests::kOn, targets, rule);
+  return engine_->Start(update, start.digests_off() ? Digests::kOff : Digests::kOn, targets, rule,
+                        sources);
 }
 
 }  // namespace waybill

@@ -28,7 +28,8 @@ class GroupSender {
   absl::Status Connect(const proto::Connect& connect);
   absl::Status SetBufferAddress(uint32_t worker, uint32_t buffer_index,
                                 const proto::Buffer& buffer);
-  absl::Status Start(const UpdateId& update, const proto::Start& start, NonFiniteRule rule);
+  absl::Status Start(const UpdateId& update, const proto::Start& start, NonFiniteRule rule,
+                     SourcesAre sources = SourcesAre::kThere);
 
  private:
   std::unique_ptr<TrainerEngine> engine_;

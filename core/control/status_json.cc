@@ -14,6 +14,7 @@ std::string StatusToJson(const proto::StatusReply& status) {
       lanes.push_back({{"group", lane.group()},
                        {"peer", lane.peer()},
                        {"co_owner", lane.co_owner()},
+                       {"relay", lane.relay()},
                        {"path", lane.path()}});
     }
     for (const auto& nic : rank.nics()) {

@@ -16,8 +16,8 @@ absl::StatusOr<std::unique_ptr<WorkerRank>> WorkerRank::Create(
   options.manifest = EncodeWithNics(manifest, *fabric);
   options.nics = ListNics(*fabric);
   options.mode = engine.mode;
-  std::unique_ptr<WorkerRank> rank(
-      new WorkerRank(std::move(options), lending, manifest, std::move(asked), fabric, actions));
+  std::unique_ptr<WorkerRank> rank(new WorkerRank(std::move(options), engine.chunk_bytes, lending,
+                                                  manifest, std::move(asked), fabric, actions));
   WAYBILL_ASSIGN_OR_RETURN(rank->engine_,
                            WorkerEngine::Create(fabric, std::move(manifest), user_regions, engine,
                                                 [rank = rank.get()](const WorkerEvent& event) {
@@ -26,11 +26,12 @@ absl::StatusOr<std::unique_ptr<WorkerRank>> WorkerRank::Create(
   return rank;
 }
 
-WorkerRank::WorkerRank(SessionOptions options, const TrainerEngineOptions& lending,
-                       Manifest manifest, std::set<Notice::Kind> asked, Fabric* fabric,
-                       RankActions* actions)
+WorkerRank::WorkerRank(SessionOptions options, uint64_t chunk_bytes,
+                       const TrainerEngineOptions& lending, Manifest manifest,
+                       std::set<Notice::Kind> asked, Fabric* fabric, RankActions* actions)
     : manifest_(std::move(manifest)),
       mode_(options.mode),
+      chunk_bytes_(chunk_bytes),
       fabric_(*fabric),
       actions_(*actions),
       nics_(fabric),
@@ -91,6 +92,7 @@ void WorkerRank::StepEngines(absl::Time now) {
     }
   }
   engine_->Step(now);
+  ReleaseWhatArrived();
   for (bool again = !loans_.empty(); again;) {
     const uint64_t before = staging_->slots().changes();
     for (auto& [group, loan] : loans_) loan.sender->engine().Step();
@@ -122,6 +124,10 @@ void WorkerRank::Tell(Notice notice) {
 
 absl::StatusOr<proto::Offers> WorkerRank::SetPlan(TermPlan plan) {
   if (plan.group != session_.group()) return SetLoan(std::move(plan));
+  if (plan.relay) return SetRelay(std::move(plan));
+  engine_->RelayBy(nullptr);
+  relay_.reset();
+  ForgetGroup(plan.group);
   // Whoever plays the controller does not reach beyond what this rank holds.
   const bool lent = !plan.lender.empty();
   WAYBILL_RETURN_IF_ERROR(
@@ -159,36 +165,122 @@ absl::StatusOr<proto::Offers> WorkerRank::SetLoan(TermPlan plan) {
     return absl::FailedPreconditionError(
         absl::StrCat("it shows version ", snapshot.version(), ", not ", plan.lent_version));
   }
-  if (staging_ == nullptr) {
-    WAYBILL_ASSIGN_OR_RETURN(staging_, StagingArea::Create(&fabric_, lending_));
-  }
-  std::vector<MemorySpan> sources;
-  for (uint32_t r = 0; r < manifest_.region_count(); ++r) {
-    const absl::Span<const std::byte> region = snapshot.region(r);
-    // They are only read.
-    sources.push_back({.kind = engine_->shown_kind(r),
-                       .data = const_cast<std::byte*>(region.data()),
-                       .size_bytes = region.size()});
-  }
-  Loan& loan = loans_[plan.group];
-  if (!Mutated(Mutation::kLoanNotHeld)) loan.snapshot = std::move(snapshot);
-  loan.sender = std::make_unique<GroupSender>(
-      &fabric_, staging_.get(), [this, group = plan.group](const TrainerEvent& event) {
-        loan_events_.emplace_back(group, event);
-      });
+  WAYBILL_RETURN_IF_ERROR(MakeStaging());
+  std::vector<MemorySpan> sources = Spans(snapshot);
   const std::string group = plan.group;
-  absl::StatusOr<proto::Offers> offers = loan.sender->SetPlan(std::move(plan), std::move(sources));
+  GroupSender& sender = MakeSender(group);
+  if (!Mutated(Mutation::kLoanNotHeld)) loans_.at(group).snapshot = std::move(snapshot);
+  absl::StatusOr<proto::Offers> offers = sender.SetPlan(std::move(plan), std::move(sources));
   if (!offers.ok()) ForgetGroup(group);  // The session has no such term, so nobody else ends it.
   return offers;
 }
 
-absl::Status WorkerRank::SetBufferAddress(const std::string& group, uint32_t worker,
-                                          uint32_t buffer_index, const proto::Buffer& buffer) {
-  return loans_.at(group).sender->SetBufferAddress(worker, buffer_index, buffer);
+absl::Status WorkerRank::MakeStaging() {
+  if (staging_ != nullptr) return absl::OkStatus();
+  WAYBILL_ASSIGN_OR_RETURN(staging_, StagingArea::Create(&fabric_, lending_));
+  return absl::OkStatus();
 }
 
-absl::Status WorkerRank::Lend(const std::string& group, const UpdateId& update,
-                              const proto::Start& start) {
+GroupSender& WorkerRank::MakeSender(const std::string& group) {
+  Loan& loan = loans_[group];
+  loan.sender = std::make_unique<GroupSender>(
+      &fabric_, staging_.get(),
+      [this, group](const TrainerEvent& event) { loan_events_.emplace_back(group, event); });
+  return *loan.sender;
+}
+
+std::vector<MemorySpan> WorkerRank::Spans(const Snapshot& snapshot) const {
+  std::vector<MemorySpan> spans;
+  for (uint32_t r = 0; r < manifest_.region_count(); ++r) {
+    const absl::Span<const std::byte> region = snapshot.region(r);
+    // They are only read.
+    spans.push_back({.kind = engine_->shown_kind(r),
+                     .data = const_cast<std::byte*>(region.data()),
+                     .size_bytes = region.size()});
+  }
+  return spans;
+}
+
+// --- relaying ---
+
+absl::StatusOr<proto::Offers> WorkerRank::SetRelay(TermPlan plan) {
+  WAYBILL_RETURN_IF_ERROR(CheckRankPlan(plan.routes, manifest_, Role::kTrainer));
+  WAYBILL_ASSIGN_OR_RETURN(RelayedRoutes routes,
+                           RelayedRoutes::Create(engine_->arrivals(), chunk_bytes_,
+                                                 plan.routes.routes, lending_.chunk_bytes));
+  WAYBILL_RETURN_IF_ERROR(MakeStaging());
+  relay_ = {.routes = std::move(routes), .update = {}};
+  engine_->RelayBy(&relay_->routes);
+  return MakeSender(plan.group).SetPlan(std::move(plan), engine_->Receiving());
+}
+
+// What it has shown already it relays from there, else what it receives, as it arrives.
+absl::Status WorkerRank::StartRelaying(const UpdateId& update, const proto::Start& start) {
+  if (relay_->sending) {
+    relay_->next = {update, start};
+    return absl::OkStatus();
+  }
+  Loan& loan = loans_.at(session_.group());
+  relay_->arriving = receiving_ == update && !Mutated(Mutation::kRelayedUnseen);
+  std::vector<MemorySpan> sources;
+  if (receiving_ == update) {
+    sources = engine_->Receiving();
+  } else {
+    WAYBILL_ASSIGN_OR_RETURN(Snapshot snapshot, TakeSnapshot("others of the group"));
+    if (snapshot.version() != update.version) {
+      return absl::FailedPreconditionError(absl::StrCat("it shows version ", snapshot.version()));
+    }
+    sources = Spans(snapshot);
+    loan.snapshot = std::move(snapshot);
+  }
+  loan.sender->engine().SetSources(std::move(sources));
+  WAYBILL_RETURN_IF_ERROR(
+      loan.sender->Start(update, start, NonFiniteRule::kKept,
+                         relay_->arriving ? SourcesAre::kArriving : SourcesAre::kThere));
+  relay_->update = update;
+  relay_->sending = true;
+  relay_->released = relay_->given = 0;
+  ReleaseWhatArrived();
+  return absl::OkStatus();
+}
+
+void WorkerRank::ReleaseWhatArrived() {
+  if (!relay_ || !relay_->sending || !relay_->arriving) return;
+  TrainerEngine& engine = loans_.at(session_.group()).sender->engine();
+  const auto chunks = relay_->routes.chunks();
+  while (relay_->released < chunks.size()) engine.Release(chunks[relay_->released++]);
+  const auto digests = relay_->routes.digests();
+  for (; relay_->given < digests.size(); ++relay_->given) {
+    engine.GiveDigest(digests[relay_->given].route, digests[relay_->given].digest);
+  }
+}
+
+// What waits for an update that does not end is given up with the lanes that this one still uses.
+void WorkerRank::StopRelaying(uint64_t epoch, uint32_t sequence) {
+  if (!relay_) return;
+  const auto is_it = [&](const UpdateId& update) {
+    return update.epoch == epoch && update.sequence == sequence;
+  };
+  TrainerEngine& engine = loans_.at(session_.group()).sender->engine();
+  if (relay_->next && is_it(relay_->next->update)) {
+    relay_->next.reset();
+    engine.StopNow();
+  } else if (relay_->sending && is_it(relay_->update)) {
+    engine.Abort(sequence);
+  }
+}
+
+absl::Status WorkerRank::SetBufferAddress(const std::string& group, uint32_t worker,
+                                          uint32_t buffer_index, const proto::Buffer& buffer) {
+  const auto loan = loans_.find(group);
+  if (loan == loans_.end()) return absl::FailedPreconditionError("the term has no such routes");
+  return loan->second.sender->SetBufferAddress(worker, buffer_index, buffer);
+}
+
+absl::Status WorkerRank::StartSending(const std::string& group, const UpdateId& update,
+                                      const proto::Start& start) {
+  if (!loans_.contains(group)) return absl::FailedPreconditionError("the term has no such routes");
+  if (group == session_.group()) return StartRelaying(update, start);
   return loans_.at(group).sender->Start(update, start, NonFiniteRule::kKept);
 }
 
@@ -198,7 +290,11 @@ void WorkerRank::ForgetGroup(const std::string& group) {
 }
 
 absl::Status WorkerRank::Connect(const std::string& group, const proto::Connect& connect) {
-  if (group != session_.group()) return loans_.at(group).sender->Connect(connect);
+  if (group != session_.group() || connect.relay()) {
+    const auto loan = loans_.find(group);
+    if (loan == loans_.end()) return absl::FailedPreconditionError("the term has no such routes");
+    return loan->second.sender->Connect(connect);
+  }
   std::vector<TrainerAddress> trainers;
   for (const proto::Peer& peer : connect.peers()) {
     trainers.push_back({peer.rank(), {peer.lane_addresses().begin(), peer.lane_addresses().end()}});
@@ -230,18 +326,31 @@ void WorkerRank::HandleEvents(absl::Time now) {
 
 void WorkerRank::Handle(const std::string& group, const TrainerEvent& event) {
   Loan& loan = loans_.at(group);
+  const bool relayed = group == session_.group();
   switch (event.kind) {
-    case TrainerEvent::Kind::kConnected:
-      return session_.OnConnected(group, loan.sender->engine().ReportLanes());
+    case TrainerEvent::Kind::kConnected: {
+      std::vector<LaneReport> lanes = loan.sender->engine().ReportLanes();
+      for (LaneReport& lane : lanes) lane.relay = relayed;
+      return session_.OnConnected(group, lanes, relayed);
+    }
     case TrainerEvent::Kind::kPeerFailed:
       return session_.OnLaneFailed(group, event.peer, event.status);
     case TrainerEvent::Kind::kRefused:
-      return session_.OnLoanFailed(event.update, event.status);
+      return session_.OnSendingFailed(event.update, event.status);
     case TrainerEvent::Kind::kSent:
     case TrainerEvent::Kind::kStopped:
       loan.snapshot.reset();
+      if (relayed) StartNextRelay();
       return;
   }
+}
+
+void WorkerRank::StartNextRelay() {
+  relay_->sending = false;
+  const std::optional<RelayStart> next = std::exchange(relay_->next, std::nullopt);
+  if (!next) return;
+  const absl::Status status = StartRelaying(next->update, next->start);
+  if (!status.ok()) session_.OnSendingFailed(next->update, status);
 }
 
 void WorkerRank::Handle(const WorkerEvent& event, absl::Time now) {
@@ -256,6 +365,7 @@ void WorkerRank::Handle(const WorkerEvent& event, absl::Time now) {
       if (connected_) session_.OnNics(ListNics(fabric_));  // Before the plan that this leads to.
       return session_.OnLaneFailed(session_.group(), {Role::kTrainer, event.trainer}, event.status);
     case WorkerEvent::Kind::kReady: {
+      receiving_ = event.update;
       // Told in every READY: nothing is lost with an update that is aborted.
       std::optional<proto::Buffer> renewed;
       if (event.address.generation != offered_generations_[event.buffer_index]) {

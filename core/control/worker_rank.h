@@ -21,6 +21,7 @@
 #include "core/control/rank_actions.h"
 #include "core/control/rank_nics.h"
 #include "core/control/rank_report.h"
+#include "core/engine/relayed_routes.h"
 #include "core/engine/shown_state.h"
 #include "core/engine/staging_area.h"
 #include "core/engine/timeline.h"
@@ -57,6 +58,7 @@ class WorkerRank final : private WorkerHost {
   absl::Time next_deadline() const;
   // Every lane is quiescent and gone: nobody writes to this worker any more.
   void CloseLanes() {
+    relay_.reset();
     loans_.clear();
     loan_events_.clear();
     engine_->CloseLanes();
@@ -80,8 +82,8 @@ class WorkerRank final : private WorkerHost {
   uint64_t verified_bytes() const { return engine_->counts().verified_bytes - verified_before_; }
 
  private:
-  WorkerRank(SessionOptions options, const TrainerEngineOptions& lending, Manifest manifest,
-             std::set<Notice::Kind> asked, Fabric* fabric, RankActions* actions);
+  WorkerRank(SessionOptions options, uint64_t chunk_bytes, const TrainerEngineOptions& lending,
+             Manifest manifest, std::set<Notice::Kind> asked, Fabric* fabric, RankActions* actions);
 
   // WorkerHost.
   void OpenStream() override { actions_.OpenStream(); }
@@ -100,17 +102,39 @@ class WorkerRank final : private WorkerHost {
   void Abort(const UpdateId& update, bool begun) override { engine_->Abort(update, begun); }
   absl::Status SetBufferAddress(const std::string& group, uint32_t worker, uint32_t buffer_index,
                                 const proto::Buffer& buffer) override;
-  absl::Status Lend(const std::string& group, const UpdateId& update,
-                    const proto::Start& start) override;
+  absl::Status StartSending(const std::string& group, const UpdateId& update,
+                            const proto::Start& start) override;
+  void StopRelaying(uint64_t epoch, uint32_t sequence) override;
   void ForgetGroup(const std::string& group) override;
 
-  // What is lent to another group.
+  // What is lent to another group, or relayed to others of this one.
   struct Loan {
     std::optional<Snapshot> snapshot;  // Until it is sent.
     std::unique_ptr<GroupSender> sender;
   };
+  struct RelayStart {
+    UpdateId update;
+    proto::Start start;
+  };
+  // What is relayed as it arrives.
+  struct Relay {
+    RelayedRoutes routes;
+    UpdateId update;                      // That is relayed, or was last.
+    bool sending = false;                 // It is neither sent nor stopped.
+    bool arriving = false;                // What is relayed is the update that is received.
+    size_t released = 0;                  // Of routes.chunks().
+    size_t given = 0;                     // Of routes.digests().
+    std::optional<RelayStart> next = {};  // Waits for the one before to end.
+  };
 
   absl::StatusOr<proto::Offers> SetLoan(TermPlan plan);
+  absl::StatusOr<proto::Offers> SetRelay(TermPlan plan);
+  absl::Status MakeStaging();
+  GroupSender& MakeSender(const std::string& group);
+  absl::Status StartRelaying(const UpdateId& update, const proto::Start& start);
+  void StartNextRelay();
+  void ReleaseWhatArrived();
+  std::vector<MemorySpan> Spans(const Snapshot& snapshot) const;
   void StepEngines(absl::Time now);
   void HandleEvents(absl::Time now);
   void Handle(const WorkerEvent& event, absl::Time now);
@@ -118,6 +142,7 @@ class WorkerRank final : private WorkerHost {
 
   const Manifest manifest_;
   const Mode mode_;
+  const uint64_t chunk_bytes_;  // Of what arrives.
   Fabric& fabric_;
   RankActions& actions_;
   RankNics nics_;
@@ -126,9 +151,11 @@ class WorkerRank final : private WorkerHost {
   std::vector<FabricEvent> fabric_events_;
   std::deque<WorkerEvent> events_;
   const TrainerEngineOptions lending_;
-  std::unique_ptr<StagingArea> staging_;  // Null until something is lent.
-  std::map<std::string, Loan> loans_;     // By the group that it is lent to.
+  std::unique_ptr<StagingArea> staging_;  // Null until something is lent or relayed.
+  std::map<std::string, Loan> loans_;     // By the group that it is lent to, or this one.
   std::deque<std::pair<std::string, TrainerEvent>> loan_events_;  // With that group.
+  std::optional<Relay> relay_;         // In terms in which something is relayed.
+  std::optional<UpdateId> receiving_;  // The last one for which READY was said.
   bool connected_ = false;
   std::vector<uint32_t> offered_generations_;  // By buffer, as this plan's offers said.
   uint64_t verified_before_ = 0;               // The update at hand.

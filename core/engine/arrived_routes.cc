@@ -10,10 +10,12 @@
 
 namespace waybill {
 
-ArrivedRoutes::ArrivedRoutes(const Manifest* manifest, RouteTable routes, uint64_t chunk_bytes)
+ArrivedRoutes::ArrivedRoutes(const Manifest* manifest, RouteTable routes, uint64_t chunk_bytes,
+                             uint32_t first_relay)
     : manifest_(manifest),
       routes_(std::move(routes)),
       chunk_bytes_(chunk_bytes),
+      first_relay_(first_relay),
       chunks_(CutIntoChunks(routes_, chunk_bytes)),
       sums_(routes_.size()) {
   for (uint32_t r = 0; r < routes_.size(); ++r) {
@@ -133,7 +135,7 @@ std::string ArrivedRoutes::NameOf(uint32_t route) const {
   return absl::StrCat("version ", update_.version, ": tensor \"",
                       manifest_->tensor_name(shard.tensor_index), "\" ",
                       shard.format.content == Content::kScales ? "scales " : "", ToString(view.box),
-                      " from trainer ", view.trainer);
+                      " from ", ToString(SenderOf(view.trainer, first_relay_)));
 }
 
 }  // namespace waybill

@@ -125,9 +125,10 @@ Box StagedRoutes::BlocksOf(const Piece& piece) const {
   return CellsMeeting(box, exchange().tables[routes().scale_table(piece.route)].block);
 }
 
-void StagedRoutes::Begin(const UpdateId& update, Digests digests) {
+void StagedRoutes::Begin(const UpdateId& update, Digests digests, SourcesAre sources) {
   update_ = update;
   digests_ = digests;
+  sources_are_ = sources;
   TakeRenewedSources();
   for (auto& sum : sums_) sum.store(0, std::memory_order_relaxed);
   for (ScaleValues& values : scale_values_) values.Begin();
@@ -143,6 +144,11 @@ void StagedRoutes::TakeRenewedSources() {
     sources_are_registered_ = sources_are_registered_ && now.region != RegionId::kNone;
     if (now.region != RegionId::kNone) registrations_[i] = now;
   }
+}
+
+void StagedRoutes::SetSources(std::vector<MemorySpan> sources) {
+  std::move(sources.begin(), sources.end(), sources_.begin());
+  sources_are_registered_ = false;
 }
 
 void StagedRoutes::RunEarlyTask(uint32_t i) {
@@ -218,12 +224,12 @@ uint64_t StagedRoutes::Stage(const Piece& piece, std::byte* destination, bool pa
     if (shape.transform == Transform::kQuantise) {
       const auto quantise = packed ? QuantisePacked : QuantiseInPlace;
       return quantise(shape, routes().box(piece.route), scales, source, piece.begin, piece.end,
-                      destination, digests_);
+                      destination, Computed());
     }
     scales.Need(BlocksOf(piece.route));
   }
   const auto stage = packed ? waybill::StagePacked : waybill::StageInPlace;
-  return stage(shape, source, piece.begin, piece.end, destination, digests_);
+  return stage(shape, source, piece.begin, piece.end, destination, Computed());
 }
 
 void StagedRoutes::StageInPlace(uint32_t chunk, const BufferAccess& buffer) {
@@ -296,16 +302,18 @@ void StagedRoutes::StageFromDevice(const Chunk& chunk, Reads reads, std::byte* s
     if (OnDevice(piece.route) && shape.transform == Transform::kQuantise) {
       const uint32_t table = routes().scale_table(piece.route);
       staged.Quantise(shape, routes().box(piece.route), table, scale_values_[table], source,
-                      piece.begin, piece.end, to, digests_);
+                      piece.begin, piece.end, to, Computed());
     } else if (OnDevice(piece.route)) {
-      staged.Stage(shape, source, piece.begin, piece.end, to, digests_);
+      staged.Stage(shape, source, piece.begin, piece.end, to, Computed());
     } else if (packs_there) {
       staged.TakePacked(slot, piece.size_bytes(), to);
     }
     slot += piece.size_bytes();
     to += piece.size_bytes();
   }
-  AddSums(chunk, staged.Finish(),
+  const absl::Span<const uint64_t> sums = staged.Finish();
+  if (Computed() == Digests::kOff) return;
+  AddSums(chunk, sums,
           [&](const Piece& piece) { return IsStaged(piece, reads) && OnDevice(piece.route); });
 }
 
@@ -339,7 +347,9 @@ void StagedRoutes::FillLedger(uint32_t first, uint32_t count, LedgerEntry* entri
     const uint32_t route = first + i;
     const uint64_t length = routes().shape(route).size_bytes();
     uint64_t digest = 0;
-    if (digests_ == Digests::kOn) {
+    if (sources_are_ == SourcesAre::kArriving) {
+      digest = sums_[route].load(std::memory_order_relaxed);
+    } else if (digests_ == Digests::kOn) {
       digest = kernels::FinishDigest(routes().witness(route)
                                          ? WitnessDigest(route)
                                          : sums_[route].load(std::memory_order_acquire),

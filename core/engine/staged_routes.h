@@ -54,8 +54,14 @@ class StagedRoutes {
   const Chunk& chunk(uint32_t i) const { return list_.chunks[i]; }
 
   // Begins an update: forgets the digests and the scales of the last one. What is registered now is
-  // sent directly; if less than when the routes were made, all is staged.
-  void Begin(const UpdateId& update, Digests digests);
+  // sent directly; if less than when the routes were made, all is staged. Digests are not computed
+  // of what arrives, but given.
+  void Begin(const UpdateId& update, Digests digests, SourcesAre sources);
+  void GiveDigest(uint32_t route, uint64_t digest) {
+    sums_[route].store(digest, std::memory_order_relaxed);
+  }
+  // Replaces the memory of the manifest's regions by memory of the same kinds, which is staged.
+  void SetSources(std::vector<MemorySpan> sources);
   bool sources_are_registered() const { return sources_are_registered_; }
   Digests digests() const { return digests_; }
 
@@ -122,6 +128,9 @@ class StagedRoutes {
   void FindWaiting();
   Box BlocksOf(uint32_t route) const;
   Box BlocksOf(const Piece& piece) const;
+  Digests Computed() const {
+    return sources_are_ == SourcesAre::kArriving ? Digests::kOff : digests_;
+  }
   uint64_t Stage(const Piece& piece, std::byte* destination, bool packed);
   bool IsStaged(const Piece& piece, Reads reads) const {
     return !reads.sources || !direct_[piece.route];
@@ -152,7 +161,9 @@ class StagedRoutes {
   std::vector<ChunkWrite> chunk_writes_;  // Scratch, with room for the most.
   UpdateId update_;
   Digests digests_ = Digests::kOn;
-  std::vector<std::atomic<uint64_t>> sums_;  // By route, of its leaves.
+  SourcesAre sources_are_ = SourcesAre::kThere;
+  // By route: the sum of its leaves' digests, or the digest that was given.
+  std::vector<std::atomic<uint64_t>> sums_;
 };
 
 }  // namespace waybill

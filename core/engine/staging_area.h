@@ -34,6 +34,12 @@ struct TrainerEngineOptions {
   uint64_t announced_bytes = 64 << 10;
 };
 
+// Whether all that an update sends is there when it starts.
+enum class SourcesAre : uint8_t {
+  kThere,
+  kArriving,  // TrainerEngine::Release() and GiveDigest() say what has come.
+};
+
 // Lives on the progress thread; its threads stage.
 class StagingArea {
  public:

@@ -98,7 +98,7 @@ class TrainerEngineImpl final : public TrainerEngine {
   }
 
   absl::Status Start(const UpdateId& update, Digests digests, absl::Span<const StartTarget> targets,
-                     NonFiniteRule rule) override {
+                     NonFiniteRule rule, SourcesAre sources) override {
     if (!connected_ || state_ != State::kIdle) {
       return absl::FailedPreconditionError(absl::StrCat(
           "start version ", update.version, ": ",
@@ -128,10 +128,17 @@ class TrainerEngineImpl final : public TrainerEngine {
     WAYBILL_RETURN_IF_ERROR(area_.RenewSources());
     update_ = update;
     rule_ = rule;
-    sender_.routes().Begin(update, digests);
+    sender_.routes().Begin(update, digests, sources);
+    sender_.Expect(sources);
     exchange_.Begin(update);
     state_ = State::kOpening;
     return absl::OkStatus();
+  }
+
+  void Release(uint32_t chunk) override { sender_.Release(chunk); }
+  void GiveDigest(uint32_t route, uint64_t digest) override { sender_.GiveDigest(route, digest); }
+  void SetSources(std::vector<MemorySpan> sources) override {
+    sender_.routes().SetSources(std::move(sources));
   }
 
   void Abort(uint32_t sequence) override {

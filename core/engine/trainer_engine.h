@@ -105,12 +105,23 @@ class TrainerEngine {
                                         BufferAddress address) = 0;
 
   // Starts to send to the targets, and to trade maxima with co-owners. `targets` is empty if other
-  // trainers need this one's maxima only. kSent follows, or kStopped after an abort.
+  // trainers need this one's maxima only. Chunks are those of CutIntoChunks() of the plan's routes,
+  // and can be released from the start on. kSent follows, or kStopped after an abort.
   // kFailedPrecondition: not connected, an update is going on, or the known address of a target is
   // of another generation.
   virtual absl::Status Start(const UpdateId& update, Digests digests,
                              absl::Span<const StartTarget> targets,
-                             NonFiniteRule rule = NonFiniteRule::kKept) = 0;
+                             NonFiniteRule rule = NonFiniteRule::kKept,
+                             SourcesAre sources = SourcesAre::kThere) = 0;
+  //
+  // kArriving: every chunk has to be released, and every route's digest given, before what goes to
+  // the workers concerned can end. Call Step() after it.
+  virtual void Release(uint32_t chunk) = 0;
+  virtual void GiveDigest(uint32_t route, uint64_t digest) = 0;
+
+  // Replaces the memory of the manifest's regions by memory of the same kinds, which is not
+  // registered. Call it between two updates.
+  virtual void SetSources(std::vector<MemorySpan> sources) = 0;
 
   // Abandons the update. kStopped follows when everything that was begun is quiescent, and at once
   // if the update is unknown or over. A second call while the first one is pending has no effect.

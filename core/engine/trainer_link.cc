@@ -7,7 +7,7 @@ namespace waybill {
 absl::Status TrainerLink::CheckLaneCount(size_t there) const {
   if (there == lanes.size()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("trainer ", trainer, " has ", there, " lanes, the plan has ", lanes.size()));
+      absl::StrCat(ToString(id), " has ", there, " lanes, the plan has ", lanes.size()));
 }
 
 void TrainerLink::BeginUpdate() {
@@ -15,7 +15,7 @@ void TrainerLink::BeginUpdate() {
   ready.clear();
   ready.reserve(chunk_count());
   is_ready.assign(chunk_count(), false);
-  wave_begin = wave_end = 0;
+  wave_begin = wave_end = relayed = 0;
 }
 
 void TrainerLink::AddReady(uint32_t chunk) {
@@ -26,16 +26,18 @@ void TrainerLink::AddReady(uint32_t chunk) {
 
 void TrainerLink::Report(const Fabric& fabric, std::vector<LaneReport>& reports) const {
   for (const TrainerLane& lane : lanes) {
-    reports.push_back({.peer = trainer, .path = fabric.DescribeLane(lane.id)});
+    reports.push_back(
+        {.peer = id.rank, .path = fabric.DescribeLane(lane.id), .relay = id.role == Role::kWorker});
   }
 }
 
 uint32_t MakeTrainerLinks(const RouteTable& arrivals, const ChunkList& chunks,
-                          const std::vector<PeerLanes>& lanes, std::deque<TrainerLink>& links) {
+                          const TermLanes& lanes, std::deque<TrainerLink>& links) {
   for (uint32_t r = 0; r < arrivals.size(); ++r) {
     if (links.empty() || links.back().trainer != arrivals.trainer(r)) {
       TrainerLink& link = links.emplace_back();
       link.trainer = arrivals.trainer(r);
+      link.id = SenderOf(link.trainer, lanes.first_relay);
       link.first_route = r;
     }
     links.back().last_route = r + 1;
@@ -44,7 +46,7 @@ uint32_t MakeTrainerLinks(const RouteTable& arrivals, const ChunkList& chunks,
   uint32_t gate = 0;
   for (TrainerLink& link : links) {
     std::vector<LanePath> paths(1);
-    for (const PeerLanes& known : lanes) {
+    for (const PeerLanes& known : lanes.peers) {
       if (known.peer == link.trainer) paths = known.lanes;
     }
     for (const LanePath& path : paths) link.lanes.push_back({.nic = path.worker_nic});

@@ -27,7 +27,8 @@ struct TrainerLane {
 };
 
 struct TrainerLink {
-  uint32_t trainer = 0;
+  uint32_t trainer = 0;  // As the plan counts trainers.
+  RankId id;             // A trainer, or a worker that relays.
   std::vector<TrainerLane> lanes;
   uint32_t first_gate = 0;   // The number of its first lane in the arrival gate.
   uint32_t first_route = 0;  // Routes [first, last), neighbours in the ledger.
@@ -45,6 +46,7 @@ struct TrainerLink {
   std::vector<bool> is_ready;  // By chunk, from first_chunk.
   uint32_t wave_begin = 0;     // In `ready`.
   uint32_t wave_end = 0;       // Behind the last one that the pool was given.
+  uint32_t relayed = 0;        // In `ready`: behind the last one that may be relayed.
   bool wave_runs = false;
   std::atomic<bool> wave_is_over = false;  // The pool has done it.
   std::unique_ptr<WorkPool::Batch> digest_batch;
@@ -65,7 +67,7 @@ struct TrainerLink {
 // Fills `sources` with the trainers of a table, in its order. A trainer that `lanes` does not name
 // has one, on any NIC. How many lanes there are in all.
 uint32_t MakeTrainerLinks(const RouteTable& arrivals, const ChunkList& chunks,
-                          const std::vector<PeerLanes>& lanes, std::deque<TrainerLink>& links);
+                          const TermLanes& lanes, std::deque<TrainerLink>& links);
 
 }  // namespace waybill
 

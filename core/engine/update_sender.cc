@@ -36,8 +36,11 @@ UpdateSender::UpdateSender(Fabric* fabric, StagingArea* area, WorkerLinks* links
             maxima_known_.store(true, std::memory_order_release);
             fabric_.Wake();
           }),
-      store_batches_{WorkPool::Batch([this](uint32_t i) { Store(stores_[0][i]); }, [] {}),
-                     WorkPool::Batch([this](uint32_t i) { Store(stores_[1][i]); }, [] {})},
+      store_batch_([this](uint32_t i) { Store(stores_[wave_begin_ + i]); },
+                   [this] {
+                     wave_is_over_.store(true, std::memory_order_release);
+                     fabric_.Wake();
+                   }),
       digest_batch_([this](uint32_t i) { Digest(digested_apart_[i]); }, [] {}) {}
 
 UpdateSender::~UpdateSender() {
@@ -77,7 +80,8 @@ absl::Status UpdateSender::SetRoutes(std::unique_ptr<StagedRoutes> staged) {
   // Reserve all that an update needs, so that a warm one allocates nothing.
   writes_.reserve(std::max<size_t>(staged_->most_writes(),
                                    ledger_bytes / fabric_.capabilities().max_write_bytes + 1));
-  for (std::vector<uint32_t>& wave : stores_) wave.reserve(staged_->chunk_count());
+  stores_.reserve(staged_->chunk_count());
+  released_.assign(staged_->chunk_count(), false);
   payloads_.reserve(staged_->chunk_count());
   digested_apart_.reserve(staged_->chunk_count());
   parts_.reserve(links_.links.size());
@@ -97,13 +101,34 @@ void UpdateSender::Begin(const UpdateId& update, FinishRule finish) {
   if (staged_->early_task_count() > 0) timeline_.Begin(Stage::kExchange);
   refused_ = scales_known_ = false;
   maxima_known_.store(false, std::memory_order_relaxed);
-  for (std::vector<uint32_t>& wave : stores_) wave.clear();
-  store_wave_ = 0;
+  stores_.clear();
+  wave_begin_ = wave_end_ = 0;
   pool_.Run(early_batch_, staged_->early_task_count());
   DescribeUpdate();
   schedule_.Begin(payloads_, parts_, finish);
   digests_begun_ = digested_apart_.empty();
   state_ = State::kSending;
+}
+
+void UpdateSender::Expect(SourcesAre sources) {
+  sources_are_ = sources;
+  std::fill(released_.begin(), released_.end(), false);
+  for (WorkerLink& link : links_.links) {
+    link.digests_left = sources == SourcesAre::kArriving ? link.route_count() : 0;
+  }
+}
+
+void UpdateSender::Release(uint32_t chunk) {
+  released_[chunk] = true;
+  if (state_ == State::kSending) schedule_.Release(chunk);
+}
+
+void UpdateSender::GiveDigest(uint32_t route, uint64_t digest) {
+  staged_->GiveDigest(route, digest);
+  const auto link =
+      std::upper_bound(links_.links.begin(), links_.links.end(), route,
+                       [](uint32_t r, const WorkerLink& link) { return r < link.last_route; });
+  link->digests_left.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void UpdateSender::Step() {
@@ -130,10 +155,11 @@ void UpdateSender::DescribeUpdate() {
     if (!link.takes_part()) continue;
     for (uint32_t c = link.first_chunk; c < link.last_chunk; ++c) {
       const uint32_t lane = links_.lane_of_chunk[c];
-      Payload payload = {.id = c,
-                         .lane = {link.index, lane},
-                         .size_bytes = staged_->chunk_size(c),
-                         .waits_for_scales = staged_->waits(c)};
+      Payload payload = {
+          .id = c,
+          .lane = {link.index, lane},
+          .size_bytes = staged_->chunk_size(c),
+          .held = staged_->waits(c) || (sources_are_ == SourcesAre::kArriving && !released_[c])};
       const uint64_t staged_bytes = staged_->staged_bytes(c, ReadsOf(c));
       if (staged_->IsMapped(c, link.buffer(lane))) {
         payload.way = SendWay::kStored;
@@ -143,7 +169,11 @@ void UpdateSender::DescribeUpdate() {
             staged_->digests() == Digests::kOn && staged_bytes < payload.size_bytes;
       }
       if (payload.way != SendWay::kDirect) timeline_.Begin(Stage::kStage);
-      if (payload.digested_apart) digested_apart_.push_back(c);
+      if (sources_are_ == SourcesAre::kArriving) {
+        payload.digested_apart = staged_->digests() == Digests::kOn;
+      } else if (payload.digested_apart) {
+        digested_apart_.push_back(c);
+      }
       payloads_.push_back(payload);
     }
   }
@@ -178,6 +208,9 @@ void UpdateSender::Trade() {
   scales_known_ = true;
   timeline_.Charge(Timeline::Work::kTrade, [this] { staged_->FinishEarly(); });
   schedule_.OnScalesKnown();
+  for (uint32_t c = 0; c < staged_->chunk_count(); ++c) {
+    if (staged_->waits(c)) schedule_.Release(c);
+  }
   timeline_.End(Stage::kExchange);
 }
 
@@ -197,7 +230,7 @@ void UpdateSender::ReportProgress() {
     if (link.stores_begun == 0 || link.stores_left.load(std::memory_order_acquire) > 0) continue;
     schedule_.OnStored(link.index, std::exchange(link.stores_begun, 0));
   }
-  if (digests_begun_ && !digested_apart_.empty()) {
+  if (digests_begun_ && (!digested_apart_.empty() || sources_are_ == SourcesAre::kArriving)) {
     for (const WorkerLink& link : links_.links) {
       if (link.digests_left.load(std::memory_order_acquire) == 0) schedule_.OnDigested(link.index);
     }
@@ -238,17 +271,18 @@ void UpdateSender::Execute(const SendCommand& command) {
   }
 }
 
-// Stores come in two waves: those that wait for scales come together, when the scales are known.
 void UpdateSender::BeginStore(const SendCommand& command) {
   ++LinkOf(command).stores_begun;
   LinkOf(command).stores_left.fetch_add(1, std::memory_order_relaxed);
-  stores_[store_wave_].push_back(command.payload);
+  stores_.push_back(command.payload);
 }
 
 bool UpdateSender::RunStores() {
-  if (store_wave_ == 2 || stores_[store_wave_].empty()) return false;
-  const size_t wave = store_wave_++;
-  pool_.Run(store_batches_[wave], static_cast<uint32_t>(stores_[wave].size()));
+  const auto end = static_cast<uint32_t>(stores_.size());
+  if (wave_end_ == end || !wave_is_over_.load(std::memory_order_acquire)) return false;
+  wave_begin_ = std::exchange(wave_end_, end);
+  wave_is_over_.store(false, std::memory_order_relaxed);
+  pool_.Run(store_batch_, wave_end_ - wave_begin_);
   return true;
 }
 
@@ -386,7 +420,8 @@ void UpdateSender::End(Result result) {
 // When this returns, no thread stages anything.
 void UpdateSender::StopStaging() {
   pool_.Cancel(early_batch_);
-  for (WorkPool::Batch& batch : store_batches_) pool_.Cancel(batch);
+  pool_.Cancel(store_batch_);
+  wave_is_over_.store(true, std::memory_order_relaxed);
   pool_.Cancel(digest_batch_);
   digested_apart_.clear();
   slots_.Cancel();

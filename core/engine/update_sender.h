@@ -68,6 +68,11 @@ class UpdateSender {
     return schedule_.posts_outstanding(link.index) == 0;
   }
 
+  // Says whether chunks and digests of the next update are still to come. From now on they may.
+  void Expect(SourcesAre sources);
+  void Release(uint32_t chunk);
+  void GiveDigest(uint32_t route, uint64_t digest);
+
   // Begins to send to every worker that takes part. The routes and the exchange have begun the
   // update.
   void Begin(const UpdateId& update, FinishRule finish);
@@ -138,15 +143,21 @@ class UpdateSender {
   Timeline timeline_;
   std::vector<Payload> payloads_;  // The update at hand, as are the parts.
   std::vector<TakesPart> parts_;
-  std::array<std::vector<uint32_t>, 2> stores_;  // Chunks, by wave.
-  size_t store_wave_ = 0;
+  SourcesAre sources_are_ = SourcesAre::kThere;
+  std::vector<bool> released_;  // By chunk.
+  // Chunks, in their order. The pool takes them in waves: one is all that have come since the last
+  // one began.
+  std::vector<uint32_t> stores_;
+  uint32_t wave_begin_ = 0;  // In `stores_`.
+  uint32_t wave_end_ = 0;
+  std::atomic<bool> wave_is_over_ = true;
   std::vector<uint32_t> digested_apart_;  // Chunks.
   bool digests_begun_ = false;
   StagingSlots slots_;
   std::vector<Write> writes_;
   Region ledgers_;  // In host memory: the entries of all routes, as they are posted.
   WorkPool::Batch early_batch_;
-  std::array<WorkPool::Batch, 2> store_batches_;
+  WorkPool::Batch store_batch_;
   WorkPool::Batch digest_batch_;
 };
 

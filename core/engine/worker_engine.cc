@@ -49,13 +49,13 @@ class WorkerEngineImpl final : public WorkerEngine {
     kept_.CloseAllBut(lanes.peers);
     term_ = lanes.tag;
     plan_hash_ = plan_hash;
-    arrived_.emplace(manifest_.get(), std::move(arrivals), options_.chunk_bytes);
+    arrived_.emplace(manifest_.get(), std::move(arrivals), options_.chunk_bytes, lanes.first_relay);
     if (memory_->receiving_device() != nullptr) {
       WAYBILL_RETURN_IF_ERROR(
           arrived_->DigestOn(memory_->receiving_device(), options_.verify_threads,
                              [this](uint32_t region) { return memory_->ArrivesOnDevice(region); }));
     }
-    gate_ = ArrivalGate(MakeSources(lanes.peers));
+    gate_ = ArrivalGate(MakeSources(lanes));
     for (TrainerLink& source : sources_) {
       if (!IsKept(lanes.peers, source.trainer)) continue;
       WAYBILL_RETURN_IF_ERROR(kept_.Take(source.trainer, source.lanes));
@@ -69,14 +69,28 @@ class WorkerEngineImpl final : public WorkerEngine {
     for (TrainerLink& source : sources_) {
       for (TrainerLane& lane : source.lanes) {
         if (!lane.kept) {
-          WAYBILL_ASSIGN_OR_RETURN(
-              lane.id, fabric_.OpenLane(absl::StrCat("trainer ", source.trainer), lane.nic));
+          WAYBILL_ASSIGN_OR_RETURN(lane.id, fabric_.OpenLane(ToString(source.id), lane.nic));
         }
         WAYBILL_ASSIGN_OR_RETURN(std::string address, fabric_.LaneAddress(lane.id));
         offers.push_back({source.trainer, std::move(address)});
       }
     }
     return offers;
+  }
+
+  void RelayBy(RelayedRoutes* relay) override { relay_ = relay; }
+  const RouteTable& arrivals() const override { return arrived_->routes(); }
+
+  std::vector<MemorySpan> Receiving() const override {
+    std::vector<MemorySpan> memory;
+    const RegionSpans& regions = memory_->regions(target_);
+    for (uint32_t r = 0; r < regions.size(); ++r) {
+      memory.push_back(
+          {.kind = memory_->ArrivesOnDevice(r) ? MemoryKind::kDevice : MemoryKind::kHost,
+           .data = regions[r].data(),
+           .size_bytes = regions[r].size()});
+    }
+    return memory;
   }
 
   absl::StatusOr<std::vector<BufferAddress>> Describe() override {
@@ -251,11 +265,12 @@ class WorkerEngineImpl final : public WorkerEngine {
       if (!source.failed) kept_.Add(source.trainer, std::move(source.lanes));
     }
     sources_.clear();
+    relay_ = nullptr;
     connected_ = false;
   }
 
   // How many lanes there are in all.
-  uint32_t MakeSources(const std::vector<PeerLanes>& lanes) {
+  uint32_t MakeSources(const TermLanes& lanes) {
     const uint32_t lane_count =
         MakeTrainerLinks(arrived_->routes(), arrived_->chunks(), lanes, sources_);
     for (TrainerLink& source : sources_) {
@@ -305,7 +320,7 @@ class WorkerEngineImpl final : public WorkerEngine {
                   immediate.sequence);
     } else if (immediate.kind == Immediate::Kind::kChunk) {
       const ChunkImmediate come = ChunkImmediate::Unpack(immediate);
-      if (state_ == State::kReceiving && digests_ == Digests::kOn && come.IsOf(update_.sequence) &&
+      if (state_ == State::kReceiving && come.IsOf(update_.sequence) &&
           come.chunk < source.chunk_count()) {
         source.AddReady(come.chunk);
         ++counts_.early_chunks;
@@ -406,6 +421,7 @@ class WorkerEngineImpl final : public WorkerEngine {
   void BeginReceiving(BufferAddress address) {
     gate_.Arm(update_.sequence);
     for (TrainerLink& source : sources_) source.BeginUpdate();
+    if (relay_ != nullptr) relay_->Begin();
     arrived_->Begin(update_, digests_);
     state_ = State::kReceiving;
     timeline_.Begin(Stage::kReceive);
@@ -449,9 +465,9 @@ class WorkerEngineImpl final : public WorkerEngine {
     for (TrainerLink& source : sources_) {
       if (!source.verifying && Arrived(source)) BeginVerifying(source);
       if (!IsLost(source)) {
-        if (absl::Status status = DigestWhatIsReady(source); !status.ok()) {
-          return FailUpdate(std::move(status));
-        }
+        absl::Status status = RelayWhatIsReady(source);
+        if (status.ok()) status = DigestWhatIsReady(source);
+        if (!status.ok()) return FailUpdate(std::move(status));
       }
       if (source.verifying && !source.verified &&
           (digests_ == Digests::kOff || source.digested())) {
@@ -517,11 +533,25 @@ class WorkerEngineImpl final : public WorkerEngine {
     source.verifying = true;
     timeline_.End(Stage::kReceive);
     timeline_.Begin(Stage::kVerify);
-    if (digests_ == Digests::kOff) return;
+    if (relay_ != nullptr) {
+      relay_->OnLedger(source.first_route, source.last_route, memory_->ledger(target_));
+    }
+    if (digests_ == Digests::kOff && relay_ == nullptr) return;
     for (uint32_t chunk = 0; chunk < source.chunk_count(); ++chunk) source.AddReady(chunk);
   }
 
+  // What is relayed is not verified yet here. Whoever gets it verifies it against the same digest,
+  // which is the trainer's.
+  absl::Status RelayWhatIsReady(TrainerLink& source) {
+    const auto ready = static_cast<uint32_t>(source.ready.size());
+    if (relay_ == nullptr || source.relayed == ready) return absl::OkStatus();
+    WAYBILL_RETURN_IF_ERROR(memory_->MakeVisible());
+    while (source.relayed < ready) relay_->OnArrived(source.ready[source.relayed++]);
+    return absl::OkStatus();
+  }
+
   absl::Status DigestWhatIsReady(TrainerLink& source) {
+    if (digests_ == Digests::kOff) return absl::OkStatus();
     const auto ready = static_cast<uint32_t>(source.ready.size());
     while (true) {
       if (source.wave_runs && !source.wave_is_over.load(std::memory_order_acquire)) break;
@@ -596,6 +626,7 @@ class WorkerEngineImpl final : public WorkerEngine {
   uint32_t term_ = 0;  // Its tag.
   uint64_t plan_hash_ = 0;
   std::optional<ArrivedRoutes> arrived_;
+  RelayedRoutes* relay_ = nullptr;
   KeptLanes<TrainerLane> kept_;
   std::deque<TrainerLink> sources_;  // In the order of the ledger; addresses are stable.
   ArrivalGate gate_;

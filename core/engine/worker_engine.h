@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "core/engine/relayed_routes.h"
 #include "core/engine/shown_state.h"
 #include "core/engine/timeline.h"
 #include "core/fabric/fabric.h"
@@ -89,6 +90,13 @@ class WorkerEngine {
   // those to each trainer. kFailedPrecondition: one that is to be kept is dead.
   virtual absl::StatusOr<std::vector<LaneOffer>> SetPlan(RouteTable arrivals, uint64_t plan_hash,
                                                          const TermLanes& lanes) = 0;
+  // From now on tells `relay` which of the plan's arrivals can be read; until the next plan, which
+  // it outlives.
+  virtual void RelayBy(RelayedRoutes* relay) = 0;
+  // The routes of the plan.
+  virtual const RouteTable& arrivals() const = 0;
+  // Where the update at hand arrives, by region; after kReady.
+  virtual std::vector<MemorySpan> Receiving() const = 0;
   // Where the trainers write; after SetPlan().
   virtual absl::StatusOr<std::vector<BufferAddress>> Describe() = 0;
 

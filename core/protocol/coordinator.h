@@ -44,6 +44,8 @@ struct CoordinatorOptions {
   absl::Duration absence_timeout = absl::Seconds(5);
   // How long ranks may take to offer and to connect the lanes of a term.
   absl::Duration lanes_timeout = absl::Seconds(30);
+  // Whether a group's workers relay what several of them get alike.
+  Relays relays = Relays::kWherePredictedFaster;
   // How long a rank may take to say that it lives when another process claims its place.
   absl::Duration challenge_timeout = absl::Seconds(2);
 };
@@ -111,6 +113,14 @@ class Coordinator final {
   // rest of a version.
   enum class Phase { kGathering, kPlanning, kOffering, kConnecting, kForOneRound, kReady };
 
+  // A member as one that sends, or as one that receives. A worker that relays is both.
+  struct TermEnd {
+    RankId id;
+    bool relays = false;
+
+    auto operator<=>(const TermEnd&) const = default;
+  };
+
   // What is lacking of a version whose round is to be continued.
   struct Rest {
     Plan plan;  // Of that round.
@@ -136,12 +146,18 @@ class Coordinator final {
 
     // The plan counts as trainers whoever sends.
     RankId SenderId(uint32_t sender) const {
-      return lender.empty() ? RankId{Role::kTrainer, sender}
-                            : RankId{Role::kWorker, sender, lender};
+      if (!lender.empty()) return {Role::kWorker, sender, lender};
+      if (sender < plan.first_relay()) return {Role::kTrainer, sender};
+      return {Role::kWorker, sender - plan.first_relay(), name};
     }
     bool IsSender(const RankId& id) const {
       return lender.empty() ? id.role == Role::kTrainer
                             : id.role == Role::kWorker && id.group == lender;
+    }
+    bool IsSender(const TermEnd& end) const { return end.relays || IsSender(end.id); }
+    // Returns the number by which the other side knows that end.
+    uint32_t NumberOf(const TermEnd& end) const {
+      return end.relays ? plan.first_relay() + end.id.rank : end.id.rank;
     }
     bool IsMember(const RankId& id) const {
       return IsSender(id) || (id.role == Role::kWorker && id.group == name);
@@ -172,8 +188,8 @@ class Coordinator final {
     absl::Status last_loan_trouble;
     uint64_t plan_ticket = 0;
     Plan plan;
-    std::map<RankId, proto::Offers> offers;
-    std::set<RankId> connected;
+    std::map<TermEnd, proto::Offers> offers;
+    std::set<TermEnd> connected;
     // Those between trainers and workers that are open. They go on from term to term.
     std::set<RankPair> lanes;
     bool here = false;  // Versions go to it, or will when all its workers are back.
@@ -271,6 +287,8 @@ class Coordinator final {
   absl::Time TermTime(const Group& group) const;
   void TryBeginTerm(Group& group, absl::Time now);
   std::vector<Member*> TermOf(const Group& group);
+  // Returns the ends that the plan gives its members; a worker's receiving end comes first.
+  std::vector<TermEnd> EndsOf(const Group& group) const;
   // A plan, with the table of each rank as it is sent.
   struct Planned {
     absl::StatusOr<Plan> plan;
@@ -282,7 +300,7 @@ class Coordinator final {
   void RefuseTerm(Group& group, const absl::Status& status, absl::Time now);
   // All lanes of the term are open.
   static void NoteLanes(Group& group);
-  void SendPlan(const Group& group, const Member& member, std::string table);
+  void SendPlan(const Group& group, const TermEnd& end, std::string table);
   void OnOffers(const Member& member, const proto::Offers& offers);
   void SendConnect(Group& group);
   void OnConnected(Member& member, const proto::Connected& connected, absl::Time now);

@@ -115,7 +115,7 @@ void Coordinator::EndLoan(Group& group) {
   message.mutable_term_over()->set_group(group.name);
   for (auto& [id, member] : members_.members()) {
     if (!group.IsSender(id)) continue;
-    member.lanes.erase(group.name);
+    member.lanes.erase({group.name, false});
     actions_->Send(member.connection, message);
   }
   group.lender.clear();

@@ -29,11 +29,13 @@ std::string Coordinator::DescribeWaiting(const Group& group) const {
     return absl::StrCat("lanes that can be made again: ", group.last_lane_trouble.message());
   }
   std::string text;
-  for (const auto& [id, member] : members_.members()) {
-    if (!group.IsMember(id)) continue;
-    const bool waiting = group.phase == Phase::kOffering ? !group.offers.contains(id)
-                                                         : !group.connected.contains(id);
-    if (waiting) absl::StrAppend(&text, text.empty() ? "" : ", ", ToString(id), " (its lanes)");
+  RankId last;
+  for (const TermEnd& end : EndsOf(group)) {
+    const bool waiting = group.phase == Phase::kOffering ? !group.offers.contains(end)
+                                                         : !group.connected.contains(end);
+    if (!waiting || (!text.empty() && end.id == last)) continue;
+    last = end.id;
+    absl::StrAppend(&text, text.empty() ? "" : ", ", ToString(last), " (its lanes)");
   }
   return text;
 }
@@ -102,7 +104,7 @@ proto::StatusReply Coordinator::Status() const {
     uint64_t planned_bytes = 0;
     for (const auto& [name, group] : groups_) {
       if (!group.IsMember(id)) continue;
-      connected = connected || group.connected.contains(id);
+      connected = connected || group.connected.contains({id});
       const bool sender = group.IsSender(id);
       if (id.rank >= (sender ? group.plan.trainer_count() : group.plan.worker_count())) continue;
       planned_bytes +=
@@ -113,10 +115,10 @@ proto::StatusReply Coordinator::Status() const {
                     : connected                ? "connected"
                     : member.doubt             ? "in doubt"
                                                : "joined");
-    for (const auto& [name, connected_lanes] : member.lanes) {
+    for (const auto& [of, connected_lanes] : member.lanes) {
       for (const proto::LaneReport& lane : connected_lanes.lanes()) {
         *rank->add_lanes() = lane;
-        rank->mutable_lanes()->rbegin()->set_group(name);
+        rank->mutable_lanes()->rbegin()->set_group(of.first);
       }
     }
     if (member.manifest == nullptr) continue;

@@ -22,8 +22,8 @@ namespace {
 constexpr absl::Duration kLoanPatience = absl::Milliseconds(250);
 
 absl::StatusOr<Plan> PlanOf(const std::vector<std::shared_ptr<const Manifest>>& senders,
-                            const std::vector<std::shared_ptr<const Manifest>>& workers,
-                            bool lent) {
+                            const std::vector<std::shared_ptr<const Manifest>>& workers, bool lent,
+                            Relays relays) {
   std::vector<const Manifest*> from, to;
   std::vector<Manifest> verbatim;
   verbatim.reserve(senders.size() + workers.size());
@@ -41,7 +41,7 @@ absl::StatusOr<Plan> PlanOf(const std::vector<std::shared_ptr<const Manifest>>& 
   };
   for (const auto& manifest : senders) add(manifest, from);
   for (const auto& manifest : workers) add(manifest, to);
-  return MakePlan(from, to);
+  return MakePlan(from, to, {.relays = lent ? Relays::kNever : relays});
 }
 
 }  // namespace
@@ -82,6 +82,16 @@ std::vector<Member*> Coordinator::TermOf(const Group& group) {
   return term;
 }
 
+std::vector<Coordinator::TermEnd> Coordinator::EndsOf(const Group& group) const {
+  std::vector<TermEnd> ends;
+  for (const auto& [id, member] : members_.members()) {
+    if (!group.IsMember(id)) continue;
+    ends.push_back({id});
+    if (group.plan.relays() && !group.IsSender(id)) ends.push_back({id, /*relays=*/true});
+  }
+  return ends;
+}
+
 absl::Time Coordinator::TermTime(const Group& group) const {
   const World& trainers = members_.trainers();
   if (!group.workers.whole() || trainers.size == 0 || !trainers.all_have_manifests()) {
@@ -105,11 +115,11 @@ void Coordinator::TryBeginTerm(Group& group, absl::Time now) {
   group.nics_changed = false;
   group.lanes_lost += std::exchange(group.lane_lost, false) ? 1 : 0;
   const bool lent = !group.lender.empty();
-  actions_->Compute([this, &group, ticket = ++group.plan_ticket, lent,
+  actions_->Compute([this, &group, ticket = ++group.plan_ticket, lent, relays = options_.relays,
                      senders = lent ? ManifestsOf(GroupNamed(group.lender).workers)
                                     : ManifestsOfTrainers(AllTrainers()),
                      workers = ManifestsOf(group.workers)] {
-    auto planned = std::make_shared<Planned>(EncodeTables(PlanOf(senders, workers, lent)));
+    auto planned = std::make_shared<Planned>(EncodeTables(PlanOf(senders, workers, lent, relays)));
     return [this, &group, ticket, planned](absl::Time later) {
       OnPlanned(group, ticket, std::move(*planned), later);
     };
@@ -153,10 +163,9 @@ void Coordinator::OnPlanned(Group& group, uint64_t ticket, Planned planned, absl
   ResolveDoubts(group, /*everybody_is_here=*/true);
   group.phase = Phase::kOffering;
   group.lanes_deadline = now + options_.lanes_timeout;
-  for (const Member* member : TermOf(group)) {
-    const bool sender = group.IsSender(member->id);
-    SendPlan(group, *member,
-             std::move((sender ? planned.senders : planned.workers)[member->id.rank]));
+  for (const TermEnd& end : EndsOf(group)) {
+    std::vector<std::string>& tables = group.IsSender(end) ? planned.senders : planned.workers;
+    SendPlan(group, end, std::move(tables[group.NumberOf(end)]));
   }
 }
 
@@ -177,8 +186,9 @@ void Coordinator::RefuseTerm(Group& group, const absl::Status& status, absl::Tim
   }
 }
 
-void Coordinator::SendPlan(const Group& group, const Member& member, std::string table) {
-  const bool sender = group.IsSender(member.id);
+void Coordinator::SendPlan(const Group& group, const TermEnd& end, std::string table) {
+  const bool sender = group.IsSender(end);
+  const uint32_t number = group.NumberOf(end);
   proto::ControllerMessage message;
   proto::Plan* plan = message.mutable_plan();
   plan->set_group(group.name);
@@ -186,15 +196,17 @@ void Coordinator::SendPlan(const Group& group, const Member& member, std::string
   plan->set_plan_hash(group.plan.hash());
   plan->set_lender(group.lender);
   plan->set_lent_version(group.lent_version);
+  plan->set_relay(end.relays);
+  plan->set_first_relay(group.plan.first_relay());
   plan->set_routes(std::move(table));
   std::set<RankPair> pairs;
   const uint32_t peers = sender ? group.plan.worker_count() : group.plan.trainer_count();
   for (uint32_t peer = 0; peer < peers; ++peer) {
-    const RankPair pair = sender ? RankPair{member.id.rank, peer} : RankPair{peer, member.id.rank};
+    const RankPair pair = sender ? RankPair{number, peer} : RankPair{peer, number};
     if (group.plan.route_count(pair.trainer, pair.worker) > 0) pairs.insert(pair);
   }
   for (const RankPair& pair : group.lanes) {
-    if ((sender ? pair.trainer : pair.worker) == member.id.rank) pairs.insert(pair);
+    if ((sender ? pair.trainer : pair.worker) == number) pairs.insert(pair);
   }
   for (const RankPair& pair : pairs) {
     EncodeLanes({.peer = sender ? pair.worker : pair.trainer,
@@ -203,12 +215,13 @@ void Coordinator::SendPlan(const Group& group, const Member& member, std::string
                  .kept = group.lanes.contains(pair)},
                 plan->add_lanes());
   }
-  actions_->Send(member.connection, std::move(message));
+  ToRank(end.id, std::move(message));
 }
 
+// Those by which workers relay are opened again in each term.
 void Coordinator::NoteLanes(Group& group) {
   if (!group.lender.empty() || group.nics_changed) return;  // These end with the term.
-  for (uint32_t t = 0; t < group.plan.trainer_count(); ++t) {
+  for (uint32_t t = 0; t < group.plan.first_relay(); ++t) {
     for (uint32_t w = 0; w < group.plan.worker_count(); ++w) {
       if (group.plan.route_count(t, w) > 0) group.lanes.insert({t, w});
     }
@@ -225,8 +238,8 @@ void Coordinator::Group::ForgetLanesOf(const RankId& id) {
 void Coordinator::OnOffers(const Member& member, const proto::Offers& offers) {
   Group* group = FindTerm(member, offers.epoch());
   if (group == nullptr || group->phase != Phase::kOffering) return;
-  group->offers[member.id] = offers;
-  if (group->offers.size() < TermOf(*group).size()) return;
+  group->offers[{member.id, offers.relay()}] = offers;
+  if (group->offers.size() < EndsOf(*group).size()) return;
   group->phase = Phase::kConnecting;
   SendConnect(*group);
 }
@@ -234,17 +247,18 @@ void Coordinator::OnOffers(const Member& member, const proto::Offers& offers) {
 // Every rank learns the lanes that end at it; senders also learn where the workers' buffers and
 // their co-owners' mailboxes are.
 void Coordinator::SendConnect(Group& group) {
-  for (const auto& [id, own] : group.offers) {
+  for (const auto& [end, own] : group.offers) {
     proto::ControllerMessage message;
     message.mutable_connect()->set_epoch(group.epoch);
-    for (const auto& [other_id, offers] : group.offers) {
-      const bool same_side = group.IsSender(other_id) == group.IsSender(id);
+    message.mutable_connect()->set_relay(end.relays);
+    for (const auto& [other, offers] : group.offers) {
+      const bool same_side = group.IsSender(other) == group.IsSender(end);
       proto::Peer* peer = nullptr;
       for (const proto::Lane& theirs : offers.lanes()) {
-        if (theirs.peer() != id.rank || theirs.co_owner() != same_side) continue;
+        if (theirs.peer() != group.NumberOf(end) || theirs.co_owner() != same_side) continue;
         if (peer == nullptr) {
           peer = message.mutable_connect()->add_peers();
-          peer->set_rank(other_id.rank);
+          peer->set_rank(group.NumberOf(other));
           *peer->mutable_buffers() = offers.buffers();
           peer->set_co_owner(same_side);
           if (same_side) peer->set_mailbox(offers.mailbox());
@@ -252,7 +266,7 @@ void Coordinator::SendConnect(Group& group) {
         peer->add_lane_addresses(theirs.address());
       }
     }
-    ToRank(id, std::move(message));
+    ToRank(end.id, std::move(message));
   }
   group.offers.clear();
 }
@@ -260,11 +274,11 @@ void Coordinator::SendConnect(Group& group) {
 void Coordinator::OnConnected(Member& member, const proto::Connected& connected, absl::Time now) {
   Group* group = FindTerm(member, connected.epoch());
   if (group == nullptr || group->phase != Phase::kConnecting) return;
-  group->connected.insert(member.id);
-  member.lanes[group->name] = connected;
+  group->connected.insert({member.id, connected.relay()});
+  member.lanes[{group->name, connected.relay()}] = connected;
   OnReport(member, connected.report());
+  if (group->connected.size() < EndsOf(*group).size()) return;
   const std::vector<Member*> term = TermOf(*group);
-  if (group->connected.size() < term.size()) return;
   group->lanes_deadline = absl::InfiniteFuture();
   group->phase = group->lender.empty() && !group->rest ? Phase::kReady : Phase::kForOneRound;
   NoteLanes(*group);
@@ -312,15 +326,16 @@ void Coordinator::OnLaneFailed(const Member& member, const proto::LaneFailed& fa
                                absl::Time now) {
   Group* group = FindTerm(member, failed.epoch());
   if (group == nullptr) return;
-  const bool sender = group->IsSender(member.id);
+  const TermEnd end = {member.id, failed.relay()};
+  const bool sender = group->IsSender(end);
+  const uint32_t number = group->NumberOf(end);
   if (failed.co_owner() && !sender) return;
   const bool peer_is_sender = sender == failed.co_owner();
   const uint32_t peers = peer_is_sender ? group->plan.trainer_count() : group->plan.worker_count();
   if (failed.peer() >= peers) return;
   const absl::Status status = DecodeError(failed.error());
   if (!failed.co_owner()) {
-    group->lanes.erase(sender ? RankPair{member.id.rank, failed.peer()}
-                              : RankPair{failed.peer(), member.id.rank});
+    group->lanes.erase(sender ? RankPair{number, failed.peer()} : RankPair{failed.peer(), number});
   }
   if (group->phase == Phase::kReady) {
     group->lane_lost = true;
@@ -330,11 +345,11 @@ void Coordinator::OnLaneFailed(const Member& member, const proto::LaneFailed& fa
   }
   if (group->round == nullptr) return;
   if (failed.co_owner()) {
-    group->round->OnCoOwnerLost(member.id.rank, failed.peer(), status);
+    group->round->OnCoOwnerLost(number, failed.peer(), status);
   } else if (sender) {
-    group->round->OnLaneFailed(member.id.rank, failed.peer(), status);
+    group->round->OnLaneFailed(number, failed.peer(), status);
   } else {
-    group->round->OnLaneFailed(failed.peer(), member.id.rank, status);
+    group->round->OnLaneFailed(failed.peer(), number, status);
   }
 }
 
@@ -363,10 +378,10 @@ void Coordinator::HangUpWhoIsLate(absl::Time now) {
       GiveUpLoan(group, absl::DeadlineExceededError("there are no lanes to it"));
       continue;
     }
-    for (const Member* member : TermOf(group)) {
-      const bool done = group.phase == Phase::kOffering ? group.offers.contains(member->id)
-                                                        : group.connected.contains(member->id);
-      if (!done) late.insert(member->connection);
+    for (const TermEnd& end : EndsOf(group)) {
+      const bool done = group.phase == Phase::kOffering ? group.offers.contains(end)
+                                                        : group.connected.contains(end);
+      if (!done) late.insert(members_.Find(end.id)->connection);
     }
   }
   const absl::Status why = absl::DeadlineExceededError(

@@ -515,6 +515,9 @@ void Coordinator::BeginRound(Group& group, Publication& publication, absl::Time 
   for (const auto& [trainer, publish] : publication.publishes) {
     group.round->OnPublish(trainer, publish.attempt, publish.deadline);
   }
+  for (uint32_t s = group.plan.first_relay(); s < group.plan.trainer_count(); ++s) {
+    group.round->OnPublish(s, /*attempt=*/0, publication.deadline());
+  }
 }
 
 void Coordinator::Group::TellOutcome(bool committed, const absl::Status& status) {

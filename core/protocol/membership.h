@@ -45,8 +45,9 @@ struct Member {
   bool established = false;                  // Was part of a term whose lanes carried.
   absl::Time join_deadline;                  // A member that is not established leaves then.
 
-  proto::RankReport report;                       // The last one.
-  std::map<std::string, proto::Connected> lanes;  // By group, as it was last connected.
+  proto::RankReport report;  // The last one.
+  // As they were last connected: by group, and whether the worker relays by them.
+  std::map<std::pair<std::string, bool>, proto::Connected> lanes;
 
   // Returns the newest version that a worker has, shown or about to be.
   uint64_t newest_version() const { return std::max(shown_version, committed_version); }

@@ -32,6 +32,7 @@ enum class Mutation : uint8_t {
   kLoanNotHeld,                 // What is lent may be written over while it is sent.
   kSequenceBeginsAgain,         // Each term counts its updates from 1, on lanes that go on.
   kBusyLanesKept,               // Lanes go on with writes of the last term outstanding.
+  kRelayedUnseen,               // A worker relays what it has in memory, arrived or not.
 };
 
 #ifdef WAYBILL_MUTATIONS

@@ -248,19 +248,25 @@ void RankSession::SendPart(const proto::PartName& name) {
 }
 
 void RankSession::OnPlan(const proto::Plan& plan) {
-  terms_[plan.group()] = {.group = plan.group(),
-                          .epoch = plan.epoch(),
-                          .plan_hash = plan.plan_hash(),
-                          .lent = !plan.lender().empty()};
+  if (!plan.relay()) {
+    terms_[plan.group()] = {.group = plan.group(),
+                            .epoch = plan.epoch(),
+                            .plan_hash = plan.plan_hash(),
+                            .lent = !plan.lender().empty()};
+  } else if (FindTerm(plan.epoch()) == nullptr) {
+    return;  // What it was to receive was refused.
+  }
   absl::StatusOr<RankPlan> routes = DecodeRoutes(plan);
   absl::StatusOr<proto::Offers> offers =
       routes.ok()
           ? host_.SetPlan({.group = plan.group(),
                            .lender = plan.lender(),
                            .lent_version = plan.lent_version(),
+                           .relay = plan.relay(),
                            .routes = *std::move(routes),
                            .hash = plan.plan_hash(),
                            .lanes = {.tag = static_cast<uint32_t>(plan.epoch()) & kSequenceMask,
+                                     .first_relay = plan.first_relay(),
                                      .peers = DecodeLanes(plan)}})
           : routes.status();
   if (!offers.ok()) {
@@ -268,6 +274,7 @@ void RankSession::OnPlan(const proto::Plan& plan) {
     return SendConnectFailed(plan.epoch(), offers.status());
   }
   offers->set_epoch(plan.epoch());
+  offers->set_relay(plan.relay());
   proto::RankMessage message;
   *message.mutable_offers() = *std::move(offers);
   Send(std::move(message));
@@ -281,16 +288,19 @@ void RankSession::SendConnectFailed(uint64_t epoch, const absl::Status& status) 
   Send(std::move(message));
 }
 
-void RankSession::OnConnected(const std::string& group, const std::vector<LaneReport>& lanes) {
+void RankSession::OnConnected(const std::string& group, const std::vector<LaneReport>& lanes,
+                              bool relay) {
   const auto term = terms_.find(group);
   if (term == terms_.end()) return;
   proto::RankMessage message;
   message.mutable_connected()->set_epoch(term->second.epoch);
+  message.mutable_connected()->set_relay(relay);
   for (const LaneReport& lane : lanes) {
     proto::LaneReport* report = message.mutable_connected()->add_lanes();
     report->set_peer(lane.peer);
     report->set_path(lane.path);
     report->set_co_owner(lane.co_owner);
+    report->set_relay(lane.relay);
   }
   *message.mutable_connected()->mutable_report() = TakeReport();
   Send(std::move(message));
@@ -305,6 +315,8 @@ void RankSession::OnLaneFailed(const std::string& group, const RankId& peer,
   message.mutable_lane_failed()->set_peer(peer.rank);
   message.mutable_lane_failed()->set_co_owner(options_.id.role == Role::kTrainer &&
                                               peer.role == Role::kTrainer);
+  message.mutable_lane_failed()->set_relay(group == options_.id.group &&
+                                           peer.role == Role::kWorker);
   *message.mutable_lane_failed()->mutable_error() = EncodeError(status);
   Send(std::move(message));
 }

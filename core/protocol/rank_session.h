@@ -68,6 +68,8 @@ struct TermPlan {
   // send.
   std::string lender;
   uint64_t lent_version = 0;
+  // What a worker relays to others of its group. The plan of what it receives comes first.
+  bool relay = false;
   RankPlan routes;
   uint64_t hash = 0;
   TermLanes lanes;
@@ -124,7 +126,8 @@ class RankSession {
   void OnMessage(const proto::ControllerMessage& message, absl::Time now);
 
   // The engine has connected every lane of a group's term.
-  void OnConnected(const std::string& group, const std::vector<LaneReport>& lanes);
+  void OnConnected(const std::string& group, const std::vector<LaneReport>& lanes,
+                   bool relay = false);
   // The lane to a peer is dead. A trainer's peer that is a trainer is a co-owner.
   void OnLaneFailed(const std::string& group, const RankId& peer, const absl::Status& status);
   void OnNics(proto::Nics nics);

@@ -44,7 +44,8 @@ void SendSchedule::SetPeers(absl::Span<const uint32_t> lane_counts, uint32_t mos
   lanes_.assign(lanes, {});
   entries_.reserve(most_payloads);
   entries_.clear();
-  stores_ = waiting_stores_ = {};
+  held_.assign(most_payloads, kNone);
+  stores_ = {};
   written_ = 0;
   counts_ = {};
   Claim();
@@ -57,7 +58,8 @@ void SendSchedule::Begin(absl::Span<const Payload> payloads, absl::Span<const Ta
   scales_known_ = trade_quiet_ = false;
   counts_ = {};
   entries_.clear();
-  stores_ = waiting_stores_ = {};
+  std::fill(held_.begin(), held_.end(), kNone);
+  stores_ = {};
   for (uint32_t p = 0; p < peers_.size(); ++p) {
     Peer& peer = peers_[p];
     peer = {.first_lane = peer.first_lane,
@@ -74,20 +76,23 @@ void SendSchedule::Begin(absl::Span<const Payload> payloads, absl::Span<const Ta
     const auto entry = static_cast<uint32_t>(entries_.size());
     entries_.push_back({payload});
     peer.digesting = peer.digesting || payload.digested_apart;
-    if (payload.way == SendWay::kStored) {
-      ++peer.to_store;
-      Push(payload.waits_for_scales ? waiting_stores_ : stores_, entry);
-    } else if (payload.way == SendWay::kDirect) {
-      ++peer.to_post;
-      Push(LaneOf(payload.lane).direct, entry);
+    ++(payload.way == SendWay::kStored ? peer.to_store : peer.to_post);
+    if (payload.held) {
+      held_[payload.id] = entry;
     } else {
-      ++peer.to_stage;
-      ++peer.to_post;
-      Lane& lane = LaneOf(payload.lane);
-      Push(payload.waits_for_scales ? lane.waiting : lane.ready, entry);
+      MakeReady(entry);
     }
   }
   changed_ = true;
+}
+
+void SendSchedule::MakeReady(uint32_t entry) {
+  const Payload& payload = entries_[entry].payload;
+  if (payload.way == SendWay::kStored) return Push(stores_, entry);
+  Lane& lane = LaneOf(payload.lane);
+  if (payload.way == SendWay::kDirect) return Push(lane.direct, entry);
+  ++peers_[payload.lane.peer].to_stage;
+  Push(lane.ready, entry);
 }
 
 bool SendSchedule::Next(SendCommand& command) {
@@ -347,11 +352,15 @@ void SendSchedule::Retry() {
   }
 }
 
-void SendSchedule::OnScalesKnown() {
-  if (std::exchange(scales_known_, true)) return;
-  Append(stores_, waiting_stores_, entries_);
-  for (Lane& lane : lanes_) Append(lane.ready, lane.waiting, entries_);
+void SendSchedule::Release(uint32_t id) {
+  const uint32_t entry = std::exchange(held_[id], kNone);
+  if (entry == kNone || phase_ != Phase::kSending) return;
+  MakeReady(entry);
   changed_ = true;
+}
+
+void SendSchedule::OnScalesKnown() {
+  if (!std::exchange(scales_known_, true)) changed_ = true;
 }
 
 void SendSchedule::OnTradeQuiet() {
@@ -385,12 +394,12 @@ void SendSchedule::OnClosed(uint32_t peer) {
 void SendSchedule::Abort() {
   if (phase_ != Phase::kSending) trade_quiet_ = false;
   phase_ = Phase::kStopping;
-  stores_ = waiting_stores_ = {};
+  stores_ = {};
   for (Peer& peer : peers_) {
     peer.stores_active = peer.staging = 0;
     peer.digesting = false;
   }
-  for (Lane& lane : lanes_) lane.ready = lane.waiting = lane.direct = {};
+  for (Lane& lane : lanes_) lane.ready = lane.direct = {};
   for (uint32_t s = 0; s < slots_.size(); ++s) {
     const Slot::State state = slots_[s].state;
     if (state == Slot::State::kStaging || state == Slot::State::kWritten) FreeSlot(s);
@@ -434,13 +443,6 @@ uint32_t SendSchedule::Pop(Queue& queue) {
   const uint32_t entry = queue.head;
   if (entry != kNone) queue.head = entries_[entry].next;
   return entry;
-}
-
-void SendSchedule::Append(Queue& queue, Queue& other, std::vector<Entry>& entries) {
-  if (other.head == kNone) return;
-  (queue.head == kNone ? queue.head : entries[queue.tail].next) = other.head;
-  queue.tail = other.tail;
-  other = {};
 }
 
 }  // namespace waybill

@@ -31,12 +31,12 @@ enum class SendWay : uint8_t {
 
 // One chunk of an update.
 struct Payload {
-  uint32_t id = 0;  // The caller's name for it; commands give it back.
+  uint32_t id = 0;  // The caller's name for it, less than `most_payloads`; commands give it back.
   SendLane lane;
   uint64_t size_bytes = 0;
   SendWay way = SendWay::kStaged;
-  bool waits_for_scales = false;  // It cannot be staged before OnScalesKnown().
-  bool digested_apart = false;    // OnDigested() tells when its digest is taken.
+  bool held = false;            // Its bytes are not there before Release().
+  bool digested_apart = false;  // OnDigested() tells when its digest is taken.
 };
 
 enum class TakesPart : uint8_t { kNo, kYes };
@@ -157,7 +157,9 @@ class SendSchedule {
   // Lanes that were full may be tried again.
   void Retry();
 
-  // Payloads that wait for scales may be staged.
+  // The bytes of a held payload are there. Again it does nothing.
+  void Release(uint32_t id);
+  // All maxima of other trainers are here.
   void OnScalesKnown();
   // The trade of maxima with other trainers has nothing on its way, nor will it in this update.
   void OnTradeQuiet();
@@ -200,7 +202,6 @@ class SendSchedule {
   };
   struct Lane {
     Queue ready;
-    Queue waiting;  // For scales.
     Queue direct;
     uint32_t direct_posts = 0;  // Those that are not complete.
     uint32_t slots = 0;
@@ -218,7 +219,7 @@ class SendSchedule {
     bool takes_part = false;
     uint32_t to_store = 0;       // Stores that have not ended.
     uint32_t stores_active = 0;  // Those of them that a thread may be doing.
-    uint32_t to_stage = 0;       // Staged payloads without a slot yet.
+    uint32_t to_stage = 0;       // Staged payloads without a slot yet, but for those that are held.
     uint32_t to_post = 0;        // Staged and direct payloads that no lane has accepted yet.
     bool digesting = false;      // A thread may be reading what is digested apart.
     uint32_t staging = 0;        // Slots that a thread may be writing.
@@ -240,7 +241,8 @@ class SendSchedule {
   }
   void Push(Queue& queue, uint32_t entry);
   uint32_t Pop(Queue& queue);  // kNone if it is empty.
-  static void Append(Queue& queue, Queue& other, std::vector<Entry>& entries);
+  // Puts it where NextStore(), NextStage() or NextDirectPost() finds it.
+  void MakeReady(uint32_t entry);
 
   static bool IsServed(const Peer& peer) { return peer.takes_part && !peer.failed; }
   static bool IsOnItsWay(const Peer& peer) { return peer.to_store == 0 && peer.to_post == 0; }
@@ -269,8 +271,8 @@ class SendSchedule {
   std::vector<Peer> peers_;
   std::vector<Lane> lanes_;
   std::vector<Entry> entries_;
+  std::vector<uint32_t> held_;  // The entries of held payloads, by id; kNone: it is not held.
   Queue stores_;
-  Queue waiting_stores_;
   std::vector<Slot> slots_;  // By number; free are also those that other schedules use.
   uint32_t written_ = 0;     // Slots in kWritten.
   uint32_t claims_ = 0;      // As the pool knows them.

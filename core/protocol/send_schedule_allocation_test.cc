@@ -15,6 +15,7 @@ void Send(SendSchedule& schedule, const std::vector<Payload>& payloads,
           const std::vector<TakesPart>& parts) {
   using Kind = SendCommand::Kind;
   schedule.Begin(payloads, parts, FinishRule::kAtOnce);
+  for (const Payload& payload : payloads) schedule.Release(payload.id);
   schedule.OnScalesKnown();
   schedule.OnTradeQuiet();
   for (SendCommand command; schedule.Next(command);) {
@@ -40,7 +41,7 @@ TEST(SendScheduleAllocation, AnUpdateAllocatesNothing) {
                         .lane = {i % 3, i % 3},
                         .size_bytes = 1,
                         .way = i % 4 == 0 ? SendWay::kStored : SendWay::kStaged,
-                        .waits_for_scales = i % 5 == 0});
+                        .held = i % 5 == 0});
   }
   BeginCountingAllocations();
   Send(schedule, payloads, parts);

@@ -36,8 +36,8 @@ Payload DigestedApart(Payload payload) {
   payload.digested_apart = true;
   return payload;
 }
-Payload Waiting(Payload payload) {
-  payload.waits_for_scales = true;
+Payload Held(Payload payload) {
+  payload.held = true;
   return payload;
 }
 
@@ -289,16 +289,24 @@ TEST(SendSchedule, SlotsGoRoundWhereThereAreMorePeersThanSlots) {
   EXPECT_THAT(sender.Complete({2, 0}), ElementsAre("stage 1"));
 }
 
-TEST(SendSchedule, ChunksThatWaitForScalesHoldNoSlot) {
+TEST(SendSchedule, WhatIsHeldTakesNoSlotBeforeItsRelease) {
   Sender sender({1}, 2);
-  sender.Begin({Waiting(Posted(0, 0)), Posted(1, 0), Waiting(Stored(2, 0)), Stored(3, 0)});
+  sender.Begin(
+      {Held(Posted(0, 0)), Posted(1, 0), Held(Stored(2, 0)), Stored(3, 0), Held(Direct(4, 0))});
+  sender.schedule.OnScalesKnown();
   sender.schedule.OnTradeQuiet();
   EXPECT_THAT(sender.Run(), ElementsAre("store 3", "stage 1"));
   sender.schedule.OnStored(0, 1);
   EXPECT_THAT(sender.Finish(), ElementsAre("post 1 on 0.0"));
-  sender.schedule.OnScalesKnown();
+  sender.schedule.Release(1);  // It was not held.
+  EXPECT_THAT(sender.Run(), IsEmpty());
+  sender.schedule.Release(2);
+  sender.schedule.Release(0);
+  sender.schedule.Release(0);
   EXPECT_THAT(sender.Run(), ElementsAre("store 2", "stage 0"));
   EXPECT_THAT(sender.Staged(0), ElementsAre("post 0 on 0.0"));
+  sender.schedule.Release(4);
+  EXPECT_THAT(sender.Run(), ElementsAre("post 4 on 0.0"));
   sender.schedule.OnStored(0, 1);
   EXPECT_THAT(sender.Run(), ElementsAre("end 0.0"));
   EXPECT_THAT(sender.Finish(), ElementsAre("done 0", "sent"));
@@ -568,9 +576,10 @@ class RandomSend {
                            .lane = {peer, pick(lane_counts_[peer] - 1)},
                            .size_bytes = 1 + pick(99),
                            .way = way,
-                           .waits_for_scales = way != SendWay::kDirect && pick(2) == 0,
+                           .held = pick(2) == 0,
                            .digested_apart = way != SendWay::kStored && pick(2) == 0});
       if (payloads_.back().digested_apart) digesting_.insert(peer);
+      if (payloads_.back().held) held_.insert(i);
     }
     pool_ = std::make_unique<SlotPool>(slots_);
     schedule_ = std::make_unique<SendSchedule>(pool_.get());
@@ -628,9 +637,13 @@ class RandomSend {
   void Happen() {
     if (Chance(5)) schedule_->Retry();
     if (Chance(20)) {
-      scales_known_ = true;
       schedule_->OnScalesKnown();
       schedule_->OnTradeQuiet();
+    }
+    if (!held_.empty() && Chance(3)) {
+      const uint32_t id = *std::next(held_.begin(), random_() % held_.size());
+      held_.erase(id);
+      schedule_->Release(id);
     }
     const uint32_t peer = random_() % peers();
     if (Chance(10) && digesting_.erase(peer) > 0) schedule_->OnDigested(peer);
@@ -683,7 +696,7 @@ class RandomSend {
   bool HasUnstaged(uint32_t peer) const {
     return std::any_of(payloads_.begin(), payloads_.end(), [&](const Payload& payload) {
       return payload.lane.peer == peer && payload.way == SendWay::kStaged &&
-             !gone_.contains(payload.id);
+             !gone_.contains(payload.id) && !held_.contains(payload.id);
     });
   }
 
@@ -691,7 +704,7 @@ class RandomSend {
     const Payload& payload = payloads_[command.payload];
     EXPECT_EQ(payload.way, way);
     EXPECT_EQ(payload.lane, command.lane);
-    EXPECT_TRUE(!payload.waits_for_scales || scales_known_);
+    EXPECT_FALSE(held_.contains(payload.id));
     EXPECT_TRUE(gone_.insert(payload.id).second) << "payload " << payload.id << " twice";
   }
 
@@ -760,7 +773,7 @@ class RandomSend {
   std::unique_ptr<SlotPool> pool_;
   std::unique_ptr<SendSchedule> schedule_;
 
-  bool scales_known_ = false;
+  std::set<uint32_t> held_;
   bool aborted_ = false;
   bool sent_ = false;
   bool quiet_ = false;

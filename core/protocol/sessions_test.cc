@@ -98,14 +98,16 @@ class FakeWorkerHost final : public FakeHost<WorkerHost> {
     engine.push_back("address of " + group);
     return absl::OkStatus();
   }
-  absl::Status Lend(const std::string& group, const UpdateId&, const proto::Start&) override {
-    engine.push_back("lend to " + group);
-    return lend_status;
+  absl::Status StartSending(const std::string& group, const UpdateId&,
+                            const proto::Start&) override {
+    engine.push_back("send to " + group);
+    return send_status;
   }
+  void StopRelaying(uint64_t, uint32_t) override {}
   void ForgetGroup(const std::string& group) override { engine.push_back("forget " + group); }
 
   uint64_t shown = 0;
-  absl::Status lend_status;
+  absl::Status send_status;
 };
 
 // A session in an established job of one group, "all", in epoch 9.
@@ -932,9 +934,9 @@ class LenderTest : public WorkerSessionTest {
 
 TEST_F(LenderTest, AStartSendsWhatIsLentUntilTheTermIsOver) {
   HearStart();
-  EXPECT_EQ(host_.engine, (Commands{"lend to b"}));
+  EXPECT_EQ(host_.engine, (Commands{"send to b"}));
   Hear([&](auto& m) { m.mutable_term_over()->set_group("b"); });
-  EXPECT_EQ(host_.engine, (Commands{"lend to b", "forget b"}));
+  EXPECT_EQ(host_.engine, (Commands{"send to b", "forget b"}));
   HearStart();
   EXPECT_EQ(host_.engine.size(), 2u);
 }
@@ -945,7 +947,7 @@ TEST_F(LenderTest, ARenewedBufferIsToldToWhoeverLends) {
 }
 
 TEST_F(LenderTest, WhatCannotBeLentFailsTheRound) {
-  host_.lend_status = absl::FailedPreconditionError("no lanes");
+  host_.send_status = absl::FailedPreconditionError("no lanes");
   HearStart();
   EXPECT_EQ(host_.Last(Kind::kFailed)->failed().round().epoch(), kLoan);
   EXPECT_EQ(host_.Last(Kind::kFailed)->failed().error().message(), "lend version 5: no lanes");
@@ -955,7 +957,7 @@ TEST_F(LenderTest, ALenderGoesOnWithItsOwnUpdates) {
   HearStart();
   Vote(6, 1);
   HearCommit(1);
-  EXPECT_EQ(host_.engine, (Commands{"lend to b", "prepare", "commit"}));
+  EXPECT_EQ(host_.engine, (Commands{"send to b", "prepare", "commit"}));
 }
 
 TEST_F(LenderTest, NothingIsLentByAWorkerThatLeavesOnceItHasShownWhatIsCommitted) {

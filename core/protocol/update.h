@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "core/base/rank_id.h"
 #include "core/plan/lanes.h"
 
 namespace waybill {
@@ -64,16 +65,25 @@ struct PeerLanes {
 struct TermLanes {
   // Tells the term from earlier ones of the same lanes: 28 bits.
   uint32_t tag = 0;
+  // Senders from this number on are workers of the group, which relay.
+  uint32_t first_relay = ~uint32_t{0};
   // A peer that is not named has one lane on any NIC. One without a route is named if its lanes are
   // kept for a later term.
   std::vector<PeerLanes> peers;
 };
+
+// The rank that has a number among a term's senders.
+inline RankId SenderOf(uint32_t number, uint32_t first_relay) {
+  return number < first_relay ? RankId{Role::kTrainer, number}
+                              : RankId{Role::kWorker, number - first_relay};
+}
 
 // What carries a lane: Fabric::DescribeLane().
 struct LaneReport {
   uint32_t peer = 0;  // Rank, of the other role.
   std::string path;
   bool co_owner = false;   // Between trainers: then the rank is a trainer's.
+  bool relay = false;      // Between workers: then the rank is a worker's.
   std::string group = {};  // The group in whose term the lane is.
 };
 

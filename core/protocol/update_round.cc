@@ -40,6 +40,7 @@ UpdateRound::UpdateRound(const UpdateId& update, RoundMembers members, bool dige
       if (plan.route_count(s, worker) > 0) sender.workers.insert(worker);
     }
     sender.trades = plan.trades(s);
+    sender.relays = s >= plan.first_relay();
   }
 }
 
@@ -76,6 +77,8 @@ void UpdateRound::StartWhoCan() {
     Sender& sender = senders_[s];
     if (!Abortable() || state_ == State::kContinued) return;
     if (!sender.published || sender.started || sender.gone) continue;
+    // Its own buffer is not ready, or nobody takes anything from it any more.
+    if (sender.relays && (state_ == State::kPreparing || !lost_status_.ok())) continue;
     proto::ControllerMessage message;
     proto::Start* start = message.mutable_start();
     *start->mutable_round() = EncodeRound(update_);
@@ -177,18 +180,35 @@ void UpdateRound::LoseLane(uint32_t sender, uint32_t worker, const absl::Status&
   // What has arrived whole does not need the lane any more.
   if (!Abortable() || state_ == State::kContinued || arrived_.contains(worker)) return;
   if (if_lanes_die_ == IfLanesDie::kAbort) return Abort(why);
+  const bool first = lost_status_.ok();
   lost_status_ = FirstError(lost_status_, why);
+  TellLost(sender, worker);
+  if (first) LoseRelays();
+  AskToKeep();
+}
+
+void UpdateRound::TellLost(uint32_t sender, uint32_t worker) {
   proto::ControllerMessage message;
   *message.mutable_sender_lost()->mutable_round() = EncodeRound(update_);
   message.mutable_sender_lost()->set_sender(sender);
   actions_->ToWorker(worker, std::move(message));
-  AskToKeep();
+}
+
+// What has not been relayed yet may never come to those who relay it: the trainers bring it.
+void UpdateRound::LoseRelays() {
+  for (uint32_t s = 0; s < senders_.size(); ++s) {
+    if (!senders_[s].relays) continue;
+    for (const uint32_t worker : senders_[s].workers) TellLost(s, worker);
+  }
 }
 
 void UpdateRound::AskToKeep() {
   for (uint32_t s = 0; s < senders_.size(); ++s) {
     Sender& sender = senders_[s];
-    if (!sender.started || sender.gone || std::exchange(sender.asked_to_keep, true)) continue;
+    if (!sender.started || sender.gone || sender.relays ||
+        std::exchange(sender.asked_to_keep, true)) {
+      continue;
+    }
     proto::ControllerMessage message;
     *message.mutable_sender_lost()->mutable_round() = EncodeRound(update_);
     message.mutable_sender_lost()->set_attempt(sender.attempt);
@@ -220,7 +240,7 @@ void UpdateRound::PlanRestIfKnown() {
   std::set<uint32_t> holders;
   for (uint32_t s = 0; s < senders_.size(); ++s) {
     const Sender& sender = senders_[s];
-    if (!sender.started || sender.gone) continue;
+    if (!sender.started || sender.gone || sender.relays) continue;
     if (!sender.kept) return;
     if (*sender.kept) holders.insert(s);
   }

@@ -121,6 +121,7 @@ class UpdateRound {
     std::optional<bool> kept;    // What it answered.
     std::set<uint32_t> workers;  // The workers that its routes go to.
     bool trades = false;         // Exchanges maxima with other senders.
+    bool relays = false;         // It sends what it receives in this round.
   };
 
   // Returns true if an event can still make the group give the version up.
@@ -129,6 +130,8 @@ class UpdateRound {
   }
   bool HasToSend(const Sender& sender) const;
   void LoseLane(uint32_t sender, uint32_t worker, const absl::Status& why);
+  void TellLost(uint32_t sender, uint32_t worker);
+  void LoseRelays();
   void AskToKeep();
   void PlanRestIfKnown();
   void AbortTraded(const absl::Status& why);

@@ -177,6 +177,7 @@ void WorkerSession::OnCommit(const proto::Commit& commit) {
 
 void WorkerSession::OnAbort(const proto::Abort& abort) {
   const absl::Status status = DecodeError(abort.error());
+  host_.StopRelaying(abort.round().epoch(), abort.round().sequence());
   if (doubt_ && IsOf(abort.round(), *doubt_)) return GiveUp(*doubt_, abort.begun(), status);
   if (update_ && IsOf(abort.round(), *update_)) GiveUp(*update_, abort.begun(), status);
 }
@@ -185,6 +186,7 @@ void WorkerSession::GiveUp(const UpdateId& update, bool begun, const absl::Statu
   const UpdateId given_up = update;  // `update` may be a member.
   if (doubt_ == given_up) doubt_.reset();
   if (update_ == given_up) update_.reset();
+  host_.StopRelaying(given_up.epoch, given_up.sequence);
   host_.Abort(given_up, begun);
   Tell({.kind = Notice::Kind::kAbort,
         .version = given_up.version,
@@ -217,24 +219,24 @@ void WorkerSession::SayShown() {
   Send(std::move(message));
 }
 
-// --- lending ---
+// --- lending and relaying ---
 
 // A START that names this generation of the buffer fails if it could not be learnt.
 void WorkerSession::OnRenewed(const proto::Renewed& renewed) {
   const Term* term = FindTerm(renewed.epoch());
-  if (term == nullptr || term->group == group()) return;
+  if (term == nullptr) return;
   (void)host_.SetBufferAddress(term->group, renewed.worker(), renewed.buffer_index(),
                                renewed.buffer());
 }
 
 void WorkerSession::OnStart(const proto::Start& start) {
   const Term* term = FindTerm(start.round().epoch());
-  if (term == nullptr || term->group == group()) return;
+  if (term == nullptr) return;
   const UpdateId update = DecodeUpdate(start);
-  const absl::Status status = host_.Lend(term->group, update, start);
-  if (!status.ok()) {
-    SendFailed(update, While(absl::StrCat("lend version ", update.version), status));
-  }
+  const absl::Status status = host_.StartSending(term->group, update, start);
+  if (status.ok()) return;
+  const absl::string_view what = term->group == group() ? "relay" : "lend";
+  SendFailed(update, While(absl::StrCat(what, " version ", update.version), status));
 }
 
 // An ABORT of what is lent is always followed by this.

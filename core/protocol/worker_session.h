@@ -29,14 +29,16 @@ class WorkerHost : public SessionHost {
   virtual void Abort(const UpdateId& update, bool begun) = 0;
   virtual uint64_t shown_version() const = 0;
 
-  // --- as a lender, to the workers of another group ---
+  // --- what it lends to workers of another group, or relays to those of its own ---
 
   // A buffer of such a worker is there from now on.
   virtual absl::Status SetBufferAddress(const std::string& group, uint32_t worker,
                                         uint32_t buffer_index, const proto::Buffer& buffer) = 0;
-  // Begins to send what is lent.
-  virtual absl::Status Lend(const std::string& group, const UpdateId& update,
-                            const proto::Start& start) = 0;
+  // Begins to send what is lent, or what is to be relayed as it arrives.
+  virtual absl::Status StartSending(const std::string& group, const UpdateId& update,
+                                    const proto::Start& start) = 0;
+  // Relays nothing more of that update.
+  virtual void StopRelaying(uint64_t epoch, uint32_t sequence) = 0;
   // The group's term is over: nothing is sent to it any more when this returns.
   virtual void ForgetGroup(const std::string& group) = 0;
 };
@@ -63,8 +65,8 @@ class WorkerSession final : public RankSession {
   // Before Commit(): what arrived is wrong. After it: it could not be shown.
   void OnFailed(const UpdateId& update, const absl::Status& status, absl::Time now);
   void OnShown(const UpdateId& update, absl::Duration pause, absl::Time now);
-  // An update that this worker lends cannot be sent.
-  void OnLoanFailed(const UpdateId& update, const absl::Status& status) {
+  // An update that this worker lends or relays cannot be sent.
+  void OnSendingFailed(const UpdateId& update, const absl::Status& status) {
     SendFailed(update, status);
   }
 

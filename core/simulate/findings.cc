@@ -25,9 +25,11 @@ double Imbalance(const std::vector<uint64_t>& bytes) {
                         static_cast<double>(sum);
 }
 
-Bound FindBound(const Result& result, Kind kind, double nic) {
+Bound FindBound(const World& world, const Result& result, Kind kind) {
   Bound bound;
   for (const PortLoad& port : result.ports) {
+    const Hardware& hardware = world.hardware;
+    const double nic = (port.role == Role::kTrainer ? hardware.trainers : hardware.workers).nic;
     const double seconds = static_cast<double>(port.bytes) / nic;
     if (port.kind == kind && seconds > bound.seconds) bound = {seconds, port.name};
   }
@@ -103,14 +105,16 @@ void WarnOfRanks(const World& world, const Result& result, std::vector<std::stri
 
 // Which of the path's links was busy for the largest part of the update.
 std::string DescribeSlowestPath(const World& world, const Result& result) {
-  std::string text = absl::StrFormat(
-      "the last bytes come from trainer %d to worker %d after %.3f s", world.last_trainer,
-      world.last_worker, world.last_landed - world.published_at);
+  std::string text = absl::StrFormat("the last bytes come from %s to worker %d after %.3f s",
+                                     ToString(world.last_sender), world.last_worker,
+                                     world.last_landed - world.published_at);
   const PortLoad* busiest = nullptr;
   for (const Port* port : world.last_path) {
     if (busiest == nullptr || port->load().busy > busiest->busy) busiest = &port->load();
   }
-  const RankResult& trainer = result.ranks[world.last_trainer];
+  const bool relayed = world.last_sender.role == Role::kWorker;
+  const RankResult& sender =
+      result.ranks[(relayed ? world.traffic.trainers() : 0) + world.last_sender.rank];
   const RankResult& worker = result.ranks[world.traffic.trainers() + world.last_worker];
   std::string what;
   double busy = 0;
@@ -121,7 +125,7 @@ std::string DescribeSlowestPath(const World& world, const Result& result) {
     }
   };
   if (busiest != nullptr) consider(busiest->busy, busiest->name);
-  for (const RankResult* rank : {&trainer, &worker}) {
+  for (const RankResult* rank : {&sender, &worker}) {
     for (size_t s = 0; s < kStageCount; ++s) {
       const Stage stage = static_cast<Stage>(s);
       if (stage == Stage::kWire || stage == Stage::kCommit) continue;
@@ -139,8 +143,8 @@ std::string DescribeSlowestPath(const World& world, const Result& result) {
 }  // namespace
 
 void AddFindings(const World& world, Result& result) {
-  result.egress = FindBound(result, Kind::kEgress, world.hardware.trainers.nic);
-  result.ingress = FindBound(result, Kind::kIngress, world.hardware.workers.nic);
+  result.egress = FindBound(world, result, Kind::kEgress);
+  result.ingress = FindBound(world, result, Kind::kIngress);
   result.trainer_imbalance = Imbalance(world.traffic.trainer_bytes());
   result.worker_imbalance = Imbalance(world.traffic.worker_bytes());
   WarnOfLinks(result, result.warnings);

@@ -48,7 +48,8 @@ double Fabrics::slowdown(Role role, uint32_t rank) const {
 
 Port* Fabrics::Find(Kind kind, Role role, uint32_t index, uint32_t sub, double rate) {
   std::unique_ptr<Port>& port = ports_[{kind, role, index, sub}];
-  if (port == nullptr) port = std::make_unique<Port>(kind, NameOf(kind, role, index, sub), rate);
+  if (port == nullptr)
+    port = std::make_unique<Port>(kind, role, NameOf(kind, role, index, sub), rate);
   return port.get();
 }
 
@@ -57,18 +58,20 @@ Port* Fabrics::NicPort(Kind kind, Role role, uint32_t rank, uint32_t nic) {
               machine(role).nic * hardware_.network.efficiency / slowdown(role, rank));
 }
 
-std::vector<Port*> Fabrics::Path(uint32_t trainer, uint32_t trainer_nic, uint32_t worker,
-                                 uint32_t worker_nic) {
-  const Machine& from = hardware_.trainers;
+std::vector<Port*> Fabrics::Path(Role sender_role, uint32_t sender, uint32_t sender_nic,
+                                 uint32_t worker, uint32_t worker_nic) {
+  const Machine& from = machine(sender_role);
   const Machine& to = hardware_.workers;
   if (hardware_.one_host) {
-    return {Find(Kind::kNvlink, Role::kTrainer, trainer, 0, from.nvlink),
+    return {Find(Kind::kNvlink, sender_role, sender, 0, from.nvlink),
             Find(Kind::kNvlink, Role::kWorker, worker, 0, to.nvlink)};
   }
-  std::vector<Port*> path = {NicPort(Kind::kEgress, Role::kTrainer, trainer, trainer_nic)};
+  std::vector<Port*> path = {NicPort(Kind::kEgress, sender_role, sender, sender_nic)};
   // A NIC in the host reads the host's memory without the rank's PCIe link to its GPU.
   if (from.memory == MemoryPlace::kGpu && from.nic_reaches_gpu) {
-    path.push_back(Find(Kind::kPcie, Role::kTrainer, trainer, 0, from.pcie));
+    // A worker that relays receives meanwhile, in the link's other direction.
+    path.push_back(
+        Find(Kind::kPcie, sender_role, sender, sender_role == Role::kWorker ? 1 : 0, from.pcie));
   }
   const Network& network = hardware_.network;
   if (network.hosts_per_rack > 0) {
@@ -76,11 +79,12 @@ std::vector<Port*> Fabrics::Path(uint32_t trainer, uint32_t trainer_nic, uint32_
       return machine.nic * network.efficiency * machine.nics_per_host * network.hosts_per_rack /
              network.oversubscription;
     };
-    path.push_back(Find(Kind::kUplink, Role::kTrainer,
-                        host_of(Role::kTrainer, trainer) / network.hosts_per_rack, 0,
-                        rack_rate(from)));
-    path.push_back(Find(Kind::kDownlink, Role::kWorker,
-                        host_of(Role::kWorker, worker) / network.hosts_per_rack, 0, rack_rate(to)));
+    const uint32_t from_rack = host_of(sender_role, sender) / network.hosts_per_rack;
+    const uint32_t to_rack = host_of(Role::kWorker, worker) / network.hosts_per_rack;
+    if (sender_role != Role::kWorker || from_rack != to_rack) {
+      path.push_back(Find(Kind::kUplink, sender_role, from_rack, 0, rack_rate(from)));
+      path.push_back(Find(Kind::kDownlink, Role::kWorker, to_rack, 0, rack_rate(to)));
+    }
   }
   path.push_back(NicPort(Kind::kIngress, Role::kWorker, worker, worker_nic));
   if (to.memory == MemoryPlace::kGpu) {

@@ -26,6 +26,7 @@ namespace waybill::simulate {
 struct PortLoad {
   enum class Kind : uint8_t { kEgress, kIngress, kPcie, kUplink, kDownlink, kNvlink };
   Kind kind = Kind::kEgress;
+  Role role = Role::kTrainer;  // Whose it is.
   std::string name;
   double rate = 0;
   uint64_t bytes = 0;
@@ -35,8 +36,8 @@ struct PortLoad {
 
 class Port {
  public:
-  Port(PortLoad::Kind kind, std::string name, double rate) {
-    load_ = {kind, std::move(name), rate};
+  Port(PortLoad::Kind kind, Role role, std::string name, double rate) {
+    load_ = {kind, role, std::move(name), rate};
   }
 
   const PortLoad& load() const { return load_; }
@@ -69,8 +70,9 @@ class Fabrics {
   // The number of NICs of each rank of a role.
   uint32_t nics_per_rank(Role role) const;
   uint32_t host_of(Role role, uint32_t rank) const;
-  // The path between two NICs; a rank's NICs are counted from 0.
-  std::vector<Port*> Path(uint32_t trainer, uint32_t trainer_nic, uint32_t worker,
+  // The path from a NIC of a trainer, or of a worker that relays, to one of a worker. A rank's NICs
+  // are counted from 0.
+  std::vector<Port*> Path(Role sender_role, uint32_t sender, uint32_t sender_nic, uint32_t worker,
                           uint32_t worker_nic);
   // Sends a message; `lane` tells the lanes of its first port apart.
   void Send(uint64_t lane, Message message);

@@ -152,7 +152,7 @@ class PublishedRun {
       for (size_t i = 0; i < tasks.size(); ++i) {
         threads_[t]->Run(TaskSeconds(tasks[i]), [this, t, i, group, count = tasks.size()] {
           for (const auto& [worker, bytes] : tables_[t].groups[group][i].writes) {
-            fabrics_.Send(1, {bytes, 1, fabrics_.Path(t, 0, worker, 0), [] {}});
+            fabrics_.Send(1, {bytes, 1, fabrics_.Path(Role::kTrainer, t, 0, worker, 0), [] {}});
           }
           if (i + 1 == count) EndGroup(group);
         });

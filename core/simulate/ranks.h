@@ -117,6 +117,8 @@ class ReceivingRank final : public WorkerHost, public ControlPlane::Endpoint {
   // The last immediate of a trainer's lane has come.
   void OnLaneEnd(uint32_t trainer, uint32_t lane, uint32_t sequence);
   Threads& progress() { return progress_; }
+  // Another worker has relayed some of what this one wants.
+  void OnRelayed(uint64_t bytes);
 
   // ControlPlane::Endpoint.
   void OnOpen() override;
@@ -143,9 +145,10 @@ class ReceivingRank final : public WorkerHost, public ControlPlane::Endpoint {
                                 const proto::Buffer&) override {
     return absl::OkStatus();
   }
-  absl::Status Lend(const std::string&, const UpdateId&, const proto::Start&) override {
-    return absl::UnimplementedError("a simulated worker lends nothing");
+  absl::Status StartSending(const std::string&, const UpdateId&, const proto::Start&) override {
+    return absl::UnimplementedError("a simulated worker lends nothing, and relays by itself");
   }
+  void StopRelaying(uint64_t, uint32_t) override {}
   void ForgetGroup(const std::string&) override {}
 
  private:
@@ -155,9 +158,22 @@ class ReceivingRank final : public WorkerHost, public ControlPlane::Endpoint {
     std::vector<uint64_t> stored;  // Bytes of pieces that wait for the sender's end.
   };
 
+  // What this worker relays to another: below the protocol, piece by piece in the order of arrival.
+  struct Relay {
+    uint32_t worker = 0;
+    uint64_t bytes = 0;
+    uint64_t writes = 0;
+    uint64_t pieces = 0;
+    uint64_t sent = 0;  // Pieces.
+  };
+
   void Call();
   void Verify(uint64_t bytes);
   void ArriveIfComplete();
+  void FindRelays();
+  void RelayWhatArrived();
+  void RelayPiece(uint32_t relay, uint64_t bytes, uint64_t writes);
+  void Carry(uint32_t worker, uint64_t bytes, uint64_t writes);
 
   World& world_;
   RankResult& result_;
@@ -168,6 +184,12 @@ class ReceivingRank final : public WorkerHost, public ControlPlane::Endpoint {
   Threads verifiers_;
   Threads progress_;
   std::map<uint32_t, Sender> senders_;  // By trainer.
+  Threads relayers_;
+  std::vector<Relay> relays_;
+  uint64_t direct_bytes_ = 0;  // What trainers send it.
+  uint64_t direct_left_ = 0;   // Of that, what has not arrived.
+  uint64_t relayed_left_ = 0;  // What other workers have not relayed yet.
+  uint32_t next_nic_ = 0;
   std::unique_ptr<ArrivalGate> gate_;
   UpdateId update_;
   double ready_at_ = 0;

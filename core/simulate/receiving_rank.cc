@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -38,7 +39,11 @@ ReceivingRank::ReceivingRank(World* world, RankResult* result, EncodedManifest m
           world->hardware.workers.memory == MemoryPlace::kGpu ? 1 : world->hardware.workers.threads,
           world->fabrics.slowdown(Role::kWorker, rank_)),
       progress_(world->CoresOf(Role::kWorker, rank_), 1,
-                world->fabrics.slowdown(Role::kWorker, rank_)) {}
+                world->fabrics.slowdown(Role::kWorker, rank_)),
+      relayers_(world->CoresOf(Role::kWorker, rank_), 1,
+                world->fabrics.slowdown(Role::kWorker, rank_)) {
+  FindRelays();
+}
 
 void ReceivingRank::Call() { alarm_.Set(session_.next_deadline()); }
 
@@ -111,6 +116,8 @@ void ReceivingRank::Prepare(const UpdateId& update, bool, absl::Time) {
 
 void ReceivingRank::OnData(uint32_t trainer, uint64_t bytes, SendWay way) {
   world_.Note(result_, Stage::kWire, ready_at_, 0);
+  direct_left_ -= std::min(direct_left_, bytes);
+  RelayWhatArrived();
   if (!world_.digests) return;
   if (way == SendWay::kStored) {
     senders_[trainer].stored.push_back(bytes);
@@ -140,12 +147,101 @@ void ReceivingRank::Verify(uint64_t bytes) {
 }
 
 void ReceivingRank::ArriveIfComplete() {
-  if (!gate_->open() || verifying_ > 0 || std::exchange(arrived_, true)) return;
+  if (!gate_->open() || verifying_ > 0 || relayed_left_ > 0 || std::exchange(arrived_, true))
+    return;
   voted_at_ = world_.time.now();
   world_.time.After(0, [this] {
     session_.OnArrived(update_);
     Call();
   });
+}
+
+// --- relaying ---
+
+void ReceivingRank::FindRelays() {
+  for (const PairTraffic& pair : world_.traffic.pairs) {
+    if (pair.worker == rank_) direct_bytes_ += pair.bytes;
+  }
+  direct_left_ = direct_bytes_;
+  for (const PairTraffic& pair : world_.traffic.relays) {
+    if (pair.worker == rank_) relayed_left_ += pair.bytes;
+    if (pair.trainer != rank_) continue;
+    relays_.push_back({.worker = pair.worker,
+                       .bytes = pair.bytes,
+                       .writes = pair.writes,
+                       .pieces = (pair.bytes + world_.piece_bytes - 1) / world_.piece_bytes});
+  }
+  // Each begins with another worker.
+  std::rotate(
+      relays_.begin(),
+      std::upper_bound(relays_.begin(), relays_.end(), rank_,
+                       [](uint32_t rank, const Relay& relay) { return rank < relay.worker; }),
+      relays_.end());
+}
+
+// Of what it relays, the part that it has received of what it is sent.
+void ReceivingRank::RelayWhatArrived() {
+  const uint64_t here = direct_bytes_ - direct_left_;
+  for (bool more = true; more;) {
+    more = false;
+    for (uint32_t r = 0; r < relays_.size(); ++r) {
+      Relay& relay = relays_[r];
+      const auto ready =
+          static_cast<uint64_t>(static_cast<double>(relay.pieces) *
+                                (static_cast<double>(here) / static_cast<double>(direct_bytes_)));
+      if (relay.sent >= ready) continue;
+      const uint64_t i = relay.sent++;
+      const auto share = [&](uint64_t all) {
+        return all * (i + 1) / relay.pieces - all * i / relay.pieces;
+      };
+      RelayPiece(r, share(relay.bytes), std::max<uint64_t>(1, share(relay.writes)));
+      more = true;
+    }
+  }
+}
+
+void ReceivingRank::RelayPiece(uint32_t relay, uint64_t bytes, uint64_t writes) {
+  const double copy = static_cast<double>(bytes) / world_.hardware.workers.rates.copy;
+  relayers_.Run(copy, [this, worker = relays_[relay].worker, bytes, writes, copy] {
+    world_.Note(result_, Stage::kStage, world_.time.now() - copy, copy);
+    Carry(worker, bytes, writes);
+  });
+}
+
+void ReceivingRank::Carry(uint32_t worker, uint64_t bytes, uint64_t writes) {
+  const Network& network = world_.hardware.network;
+  auto landed = [this, worker, bytes] {
+    world_.last_landed = world_.time.now();
+    world_.last_sender = {Role::kWorker, rank_};
+    world_.last_worker = worker;
+    world_.receivers[worker]->OnRelayed(bytes);
+  };
+  if (world_.carrier() == Carrier::kMapped) {
+    return world_.time.After(network.latency, std::move(landed));
+  }
+  if (world_.carrier() == Carrier::kTcp) {
+    const double receive = static_cast<double>(bytes) / network.tcp_receive;
+    return progress_.Run(static_cast<double>(bytes) / network.tcp_send,
+                         [this, worker, receive, landed = std::move(landed)] {
+                           world_.receivers[worker]->progress().Run(receive, landed);
+                         });
+  }
+  const uint32_t nics = std::max(1u, world_.fabrics.nics_per_rank(Role::kWorker));
+  const uint32_t nic = next_nic_++ % nics;
+  auto path = world_.fabrics.Path(Role::kWorker, rank_, nic, worker, nic);
+  progress_.Run(
+      static_cast<double>(writes) * network.post,
+      [this, worker, bytes, writes, path = std::move(path), landed = std::move(landed)]() mutable {
+        world_.last_path = path;
+        world_.fabrics.Send(worker, {bytes, writes, std::move(path), std::move(landed)});
+      });
+}
+
+void ReceivingRank::OnRelayed(uint64_t bytes) {
+  world_.Note(result_, Stage::kWire, ready_at_, 0);
+  relayed_left_ -= std::min(relayed_left_, bytes);
+  if (world_.digests) Verify(bytes);
+  ArriveIfComplete();
 }
 
 void ReceivingRank::Commit(const UpdateId& update) {

@@ -115,7 +115,8 @@ absl::StatusOr<proto::Offers> SendingRank::SetPlan(TermPlan plan) {
       lane.trainer_nic = NumberOf(path.trainer_nic);
       lane.worker_nic = NumberOf(path.worker_nic);
       if (world_.carrier() == Carrier::kNics) {
-        lane.path = world_.fabrics.Path(rank_, lane.trainer_nic, pair->worker, lane.worker_nic);
+        lane.path = world_.fabrics.Path(Role::kTrainer, rank_, lane.trainer_nic, pair->worker,
+                                        lane.worker_nic);
       }
       proto::Lane* offer = offers.add_lanes();
       offer->set_peer(pair->worker);
@@ -334,7 +335,7 @@ void SendingRank::Carry(SendLane lane, uint64_t bytes, uint64_t writes,
     world_.Note(result_, Stage::kWire, wire_begin_, 0);
     if (large) {
       world_.last_landed = world_.time.now();
-      world_.last_trainer = rank_;
+      world_.last_sender = {Role::kTrainer, rank_};
       world_.last_worker = worker;
       world_.last_path = path;
     }

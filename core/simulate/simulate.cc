@@ -85,6 +85,11 @@ std::vector<RankResult> DescribeRanks(const World& world) {
       rank->ledger_bytes += pair.routes * sizeof(LedgerEntry);
     }
   }
+  for (const PairTraffic& pair : traffic.relays) {
+    RankResult& worker = ranks[traffic.trainers() + pair.worker];
+    worker.moved_bytes += pair.bytes;
+    worker.ledger_bytes += pair.routes * sizeof(LedgerEntry);
+  }
   return ranks;
 }
 

@@ -48,7 +48,7 @@ void CountWrites(const RouteTable& routes, std::map<uint32_t, PairTraffic>& by_w
 
 uint64_t Traffic::total_bytes() const {
   uint64_t total = 0;
-  for (const PairTraffic& pair : pairs) total += pair.bytes;
+  for (const uint64_t bytes : worker_bytes()) total += bytes;
   return total;
 }
 
@@ -68,7 +68,9 @@ std::vector<uint64_t> Traffic::trainer_bytes() const {
 
 std::vector<uint64_t> Traffic::worker_bytes() const {
   std::vector<uint64_t> bytes(workers());
-  for (const PairTraffic& pair : pairs) bytes[pair.worker] += pair.bytes;
+  for (const auto* list : {&pairs, &relays}) {
+    for (const PairTraffic& pair : *list) bytes[pair.worker] += pair.bytes;
+  }
   return bytes;
 }
 
@@ -77,19 +79,20 @@ Traffic TrafficOf(const Plan& plan, std::vector<uint64_t> trainer_held_bytes,
   Traffic traffic;
   traffic.trainer_held_bytes = std::move(trainer_held_bytes);
   traffic.worker_held_bytes = std::move(worker_held_bytes);
-  for (uint32_t t = 0; t < traffic.trainers(); ++t) {
+  for (uint32_t t = 0; t < plan.trainer_count(); ++t) {
     const RouteTable routes = plan.TrainerRoutes(t);
     std::map<uint32_t, PairTraffic> by_worker;
     AddRoutes(routes, by_worker);
     CountWrites(routes, by_worker);
     for (auto& [worker, pair] : by_worker) {
       if (pair.bytes == 0) continue;
-      pair.trainer = t;
+      const bool relayed = t >= plan.first_relay();
+      pair.trainer = relayed ? t - plan.first_relay() : t;
       pair.worker = worker;
-      traffic.pairs.push_back(pair);
+      (relayed ? traffic.relays : traffic.pairs).push_back(pair);
     }
   }
-  for (uint32_t t = 0; plan.quantises() && t < plan.trainer_count(); ++t) {
+  for (uint32_t t = 0; plan.quantises() && t < traffic.trainers(); ++t) {
     const Exchange exchange = plan.TrainerExchange(t);
     for (const MaximaMessage& message : exchange.outgoing) {
       if (!message.into.empty()) continue;

@@ -34,6 +34,8 @@ struct PairTraffic {
 
 struct Traffic {
   std::vector<PairTraffic> pairs;  // By trainer, then by worker. Each has bytes.
+  // What workers relay: `trainer` is the rank of the worker that sends.
+  std::vector<PairTraffic> relays;
   std::vector<uint64_t> trainer_held_bytes;
   std::vector<uint64_t> worker_held_bytes;
   // Messages with maxima of blocks that shards cut, and the steps that they take one after another.
@@ -44,7 +46,7 @@ struct Traffic {
 
   uint32_t trainers() const { return static_cast<uint32_t>(trainer_held_bytes.size()); }
   uint32_t workers() const { return static_cast<uint32_t>(worker_held_bytes.size()); }
-  uint64_t total_bytes() const;
+  uint64_t total_bytes() const;  // What workers receive.
   // Returns what goes between these ranks, or null if nothing does.
   const PairTraffic* Find(uint32_t trainer, uint32_t worker) const;
   std::vector<uint64_t> trainer_bytes() const;  // By rank: what it sends.

@@ -89,7 +89,7 @@ struct World {
   uint64_t pieces = 0;
   // The message with data that landed last.
   double last_landed = 0;
-  uint32_t last_trainer = 0;
+  RankId last_sender;
   uint32_t last_worker = 0;
   std::vector<Port*> last_path;
   absl::Status status;  // Why the update cannot go on.

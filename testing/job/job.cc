@@ -94,7 +94,7 @@ std::shared_ptr<const ClusterModel> MakeOwnModel(const JobOptions& options) {
   std::vector<Box> workers;
   for (uint32_t w = 0; w < options.workers; ++w) {
     const GroupPlace place = PlaceOf(options, w);
-    workers.push_back(ColumnsOf(place.rank, place.world));
+    workers.push_back(options.relays ? ColumnsOf(0, 1) : ColumnsOf(place.rank, place.world));
   }
   return std::make_shared<OwnModel>(options.trainers / options.replicas, std::move(workers));
 }
@@ -119,6 +119,7 @@ absl::Status Job::StartController(const std::string& listen) {
   options.token = options_.token;
   options.coordinator.join_timeout = options_.join_timeout;
   options.coordinator.absence_timeout = options_.absence_timeout;
+  options.coordinator.relays = options_.relays ? Relays::kAlways : Relays::kNever;
   options.listen = listen;
   options.state = options_.state;
   WAYBILL_ASSIGN_OR_RETURN(controller_, Controller::Start(options));

@@ -33,6 +33,7 @@ struct JobOptions {
   Mode mode = Mode::kShadow;
   absl::Duration join_timeout = absl::Seconds(20);
   absl::Duration absence_timeout = absl::Seconds(5);
+  bool relays = false;  // Each worker holds all columns, and relays some of them to the others.
 };
 
 // Its own model: one tensor of kRows x kColumns BF16, its rows over the trainers, its columns over

@@ -15,6 +15,7 @@ void Controller::Start() {
   options.job = "simulated";
   options.incarnation = static_cast<uint32_t>(run_.random()());
   options.decisions_are_durable = true;
+  options.relays = job_.relays ? Relays::kAlways : Relays::kNever;
   for (const Group& group : job_.groups) {
     if (job_.required) options.required_groups.insert(group.name);
   }
@@ -102,6 +103,7 @@ void Controller::EndRecord(const RecordInFlight& record) {
   const bool caught_up = IsCatchUp(record.decision);
   caught_up ? run_.CountCatchUp() : run_.CountCommit();
   if (continued_.contains({record.decision.epoch, record.decision.sequence})) run_.CountContinued();
+  if (relaying_.contains(record.decision.epoch)) run_.CountRelayed();
   run_.Note("recorded: group ", record.decision.group, caught_up ? " catches up with" : " commits",
             " version ", record.decision.version);
   coordinator_->OnRecorded(record.ticket, Recorded::kDurable, absl::OkStatus(), run_.now());
@@ -124,6 +126,7 @@ absl::Time Controller::next_event() const {
 }
 
 void Controller::Send(ConnectionId connection, proto::ControllerMessage message) {
+  if (message.plan().relay()) relaying_.insert(message.plan().epoch());
   if (message.prepare().catch_up()) {
     const proto::Round& round = message.prepare().round();
     catch_ups_.insert({round.epoch(), round.sequence()});

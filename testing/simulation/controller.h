@@ -81,6 +81,7 @@ class Controller final : public CoordinatorActions {
   std::vector<Decision> decisions_;
   std::set<std::pair<uint64_t, uint32_t>> catch_ups_;  // Epochs and sequences.
   std::set<std::pair<uint64_t, uint32_t>> continued_;  // Likewise.
+  std::set<uint64_t> relaying_;                        // Epochs.
   int failing_records_ = 0;
   absl::Time starts_at_ = absl::InfiniteFuture();  // The next one.
   std::unique_ptr<Coordinator> coordinator_;

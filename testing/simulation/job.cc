@@ -31,7 +31,7 @@ std::vector<RankId> Job::Ranks() const {
 }
 
 uint32_t Job::PeersOf(const RankId& id) const {
-  if (id.role == Role::kWorker) return trainers;
+  if (id.role == Role::kWorker) return trainers + (relays ? GroupNamed(id.group).size : 0);
   uint32_t workers = 0;
   for (const Group& group : groups) workers += group.size;
   return workers;
@@ -46,6 +46,7 @@ Box Job::BoxOf(const RankId& id) const {
     const int64_t parts = trainers / replicas, part = id.rank % parts;
     return Box({kRows * part / parts, 0}, {kRows * (part + 1) / parts, kColumns});
   }
+  if (relays) return Box({0, 0}, {kRows, kColumns});
   const int64_t part = id.rank, parts = GroupNamed(id.group).size;
   return Box({0, kColumns * part / parts}, {kRows, kColumns * (part + 1) / parts});
 }
@@ -56,8 +57,10 @@ Job DrawJob(std::mt19937_64& random) {
   job.trainers = 1 + below(4);
   job.replicas = job.trainers % 2 == 0 && below(2) == 0 ? 2 : 1;
   const uint32_t groups = 1 + below(2);
+  job.relays = below(4) == 0;
   for (uint32_t g = 0; g < groups; ++g) {
-    job.groups.push_back({std::string(1, static_cast<char>('a' + g)), 1 + below(2)});
+    job.groups.push_back(
+        {std::string(1, static_cast<char>('a' + g)), (job.relays ? 2 : 1) + below(2)});
   }
   job.mode = std::array{Mode::kShadow, Mode::kShadowCopy, Mode::kInPlace}[below(3)];
   job.can_map = below(2) == 0;

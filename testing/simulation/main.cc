@@ -69,13 +69,14 @@ int main(int argc, char** argv) {
     return result.violation.empty() ? 0 : 1;
   }
   const absl::Time begin = absl::Now();
-  uint64_t failed = 0, committed = 0, caught_up = 0, continued = 0, steps = 0;
+  uint64_t failed = 0, committed = 0, caught_up = 0, continued = 0, relayed = 0, steps = 0;
   std::array<uint64_t, kFaultKinds> faults{};
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
     const Result result = RunJob(seed, DrawFaults(seed), Story::kNotTold);
     committed += result.committed;
     caught_up += result.caught_up;
     continued += result.continued;
+    relayed += result.relayed;
     steps += result.steps;
     for (size_t i = 0; i < kFaultKinds; ++i) faults[i] += result.faults[i];
     if (result.violation.empty()) continue;
@@ -88,8 +89,8 @@ int main(int argc, char** argv) {
   }
   std::cout << seeds << " seeds in " << absl::FormatDuration(absl::Now() - begin) << ", " << steps
             << " steps, " << committed << " commits, caught up " << caught_up
-            << " times, continued without a lane " << continued << " times, " << failed
-            << " failed\nfaults:";
+            << " times, continued without a lane " << continued << " times, relayed " << relayed
+            << " times, " << failed << " failed\nfaults:";
   for (size_t i = 0; i < kFaultKinds; ++i) {
     std::cout << (i == 0 ? " " : ", ") << Name(static_cast<FaultKind>(i)) << " " << faults[i];
   }

@@ -57,6 +57,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"OneArrivalDecides", Mutation::kOneArrivalDecides},
                     Planted{"AnythingIsLent", Mutation::kAnythingIsLent},
                     Planted{"LoanNotHeld", Mutation::kLoanNotHeld},
+                    Planted{"RelayedUnseen", Mutation::kRelayedUnseen},
                     Planted{"SequenceBeginsAgain", Mutation::kSequenceBeginsAgain},
                     Planted{"BusyLanesKept", Mutation::kBusyLanesKept}),
     [](const auto& info) { return std::string(info.param.name); });

@@ -68,6 +68,7 @@ class Run {
   void CountCommit() { ++result_.committed; }
   void CountCatchUp() { ++result_.caught_up; }
   void CountContinued() { ++result_.continued; }
+  void CountRelayed() { ++result_.relayed; }
   Result TakeResult() { return std::move(result_); }
 
  private:

@@ -19,6 +19,7 @@ struct Result {
   uint64_t committed = 0;                      // Versions, in all groups.
   uint64_t caught_up = 0;                      // How often a group got one that it had missed.
   uint64_t continued = 0;                      // How often one went on although lanes had died.
+  uint64_t relayed = 0;                        // How many commits were of what workers relayed.
   uint64_t steps = 0;
 };
 

@@ -24,11 +24,12 @@ class SimulationTest : public testing::TestWithParam<uint64_t> {
 };
 
 TEST_P(SimulationTest, EveryInvariantHoldsUnderEverySchedule) {
-  uint64_t caught_up = 0, continued = 0;
+  uint64_t caught_up = 0, continued = 0, relayed = 0;
   for (uint64_t seed = 1 + GetParam() * kSeeds; seed <= (GetParam() + 1) * kSeeds; ++seed) {
     const Result result = RunJob(seed, DrawFaults(seed), Story::kNotTold);
     caught_up += result.caught_up;
     continued += result.continued;
+    relayed += result.relayed;
     if (result.violation.empty()) continue;
     const auto faults = Shrink(seed, DrawFaults(seed));
     FAIL() << "seed " << seed << ": " << result.violation << "\n"
@@ -36,6 +37,7 @@ TEST_P(SimulationTest, EveryInvariantHoldsUnderEverySchedule) {
   }
   EXPECT_GT(caught_up, 0u);
   EXPECT_GE(continued, kContinued);
+  EXPECT_GT(relayed, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, SimulationTest, testing::Range<uint64_t>(0, 4));

@@ -146,6 +146,9 @@ void World::Strike(const Fault& fault) {
   const auto peer_name = [&] {
     const uint32_t other = fault.other % job_.PeersOf(rank->id());
     // An engine knows its peers by their ranks in the group.
+    if (!rank->is_trainer() && other >= job_.trainers) {
+      return ToString(RankId{Role::kWorker, other - job_.trainers});
+    }
     const RankId id = job_.Ranks()[rank->is_trainer() ? job_.trainers + other : other];
     return ToString(RankId{id.role, id.rank});
   };
