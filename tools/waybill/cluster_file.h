@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "core/plan/assignment.h"
 #include "core/protocol/update.h"
 #include "core/simulate/hardware.h"
 
@@ -32,6 +33,7 @@ struct ClusterFile {
   std::string dtype;
   Mode mode = Mode::kShadow;
   bool digests = true;
+  Relays relays = Relays::kWherePredictedFaster;
   simulate::Hardware hardware;
 };
 

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -211,6 +212,15 @@ void AddControllerCommand(CLI::App& app, Run& run) {
       ->add_option("--join-timeout", options->join_timeout_seconds,
                    "seconds that a rank which joins may wait for the others of its group")
       ->capture_default_str();
+  command
+      ->add_option("--relays", coordinator.relays,
+                   "whether workers relay what several of a group get alike: auto (where links' "
+                   "speeds say that it is faster), never or always")
+      ->default_str("auto")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, Relays>{{"auto", Relays::kWherePredictedFaster},
+                                        {"never", Relays::kNever},
+                                        {"always", Relays::kAlways}}));
   command->add_option(
       "--state", options->controller.state,
       "file for the decisions to commit (default: in the user's state folder), or "

@@ -104,10 +104,11 @@ class Demo {
     setenv("WAYBILL_TOKEN", absl::StrCat(SharedClockNanos(), "-", getpid()).c_str(), 1);
     WAYBILL_ASSIGN_OR_RETURN(
         controller_,
-        ChildProcess::Start("controller",
-                            {"controller", "--driven", "--listen", options_.listen + ":0", "--job",
-                             "demo", "--state", folder_->path() + "/decisions"},
-                            Words(options_.wrap_trainers)));
+        ChildProcess::Start(
+            "controller",
+            {"controller", "--driven", "--listen", options_.listen + ":0", "--job", "demo",
+             "--state", folder_->path() + "/decisions", "--relays", options_.relays},
+            Words(options_.wrap_trainers)));
     WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json listening,
                              controller_->Await("listening", absl::Now() + kPatience));
     const std::vector<std::string> common = {"--driven",
@@ -259,7 +260,6 @@ class Demo {
     const absl::Time deadline = absl::Now() + absl::Seconds(options_.timeout_seconds + 5);
     std::vector<TracedStage> stages;
     int64_t begin = INT64_MAX, sent = 0, shown = 0;
-    uint64_t bytes = 0;
     for (size_t t = 0; t < trainers_.size(); ++t) {
       WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json published,
                                trainers_[t]->Await("published", deadline));
@@ -269,7 +269,6 @@ class Demo {
           std::max(update.moving_seconds, published["moving_seconds"].get<double>());
       report_.trainers[t].moved_bytes = published["bytes"].get<uint64_t>();
       report_.trainers[t].counts = published;
-      bytes += report_.trainers[t].moved_bytes;
       AddStages(report_.trainers[t].name, update.version, published["stages"], stages);
     }
     for (const auto& worker : workers_) {
@@ -283,7 +282,9 @@ class Demo {
     }
     update.exposed = FindExposedTime(stages, begin, shown);
     report_.stages.insert(report_.stages.end(), stages.begin(), stages.end());
-    report_.update_bytes = bytes;
+    // Also what workers relay to each other.
+    report_.update_bytes = 0;
+    for (const DemoRank& worker : report_.workers) report_.update_bytes += worker.weight_bytes;
     update.seconds = static_cast<double>(shown - begin) * 1e-9;
     update.sent_seconds = static_cast<double>(sent - begin) * 1e-9;
     return absl::OkStatus();

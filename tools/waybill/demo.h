@@ -38,6 +38,7 @@ struct DemoOptions {
   double timeout_seconds = absl::ToDoubleSeconds(kPublishTimeout);
   uint32_t threads = 1;
   std::string fabric = "auto";
+  std::string relays = "auto";  // As the controller's option.
   // RDMA NICs by node, "rxe1,rxe2;rxe3,rxe4"; ranks take the nodes in turn. Empty: any NIC.
   std::string nodes;
   // Commands that run the command after them in another network namespace or on another host, such

@@ -95,6 +95,11 @@ void AddDemoCommand(CLI::App& app, Run& run) {
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "local", "verbs", "tcp"}));
   command
+      ->add_option("--relays", options->relays,
+                   "whether workers relay what several of them get alike: auto, never or always")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "never", "always"}));
+  command
       ->add_option("--nodes", options->nodes,
                    "RDMA NICs by node, \"rxe1,rxe2;rxe3,rxe4\"; ranks take the nodes in turn")
       ->envname("WAYBILL_RXE_NODES");

@@ -118,7 +118,7 @@ absl::StatusOr<PlannedJob> PlanJob(const ClusterFile& file) {
     job.held.workers.push_back(manifest.total_bytes());
   }
   const absl::Time begin = absl::Now();
-  WAYBILL_ASSIGN_OR_RETURN(job.plan, MakePlan(trainers, workers));
+  WAYBILL_ASSIGN_OR_RETURN(job.plan, MakePlan(trainers, workers, {.relays = file.relays}));
   job.seconds = absl::ToDoubleSeconds(absl::Now() - begin);
   return job;
 }
