@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/control/all_cores.h"
 #include "core/control/control.grpc.pb.h"
 #include "core/control/credentials.h"
 #include "core/control/decision_log.h"
@@ -275,7 +276,7 @@ class Server final : public Controller,
   void Close(ConnectionId id) override { CloseLocked(id); }
   void Compute(Work work) override {
     computations_->Do([this, work = std::move(work)] {
-      const Completion completion = work();
+      const Completion completion = work(ForEachOnAllCores);
       const std::lock_guard lock(mutex_);
       completion(absl::Now());
       WakeClock();

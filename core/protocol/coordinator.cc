@@ -289,7 +289,8 @@ void Coordinator::GatherManifests(absl::Time now) {
     actions_->Send(ask.rank, std::move(message));
   }
   for (ManifestParts::Work& work : parts_.TakeWork()) {
-    actions_->Compute([this, work = std::move(work)]() -> CoordinatorActions::Completion {
+    actions_->Compute([this, work = std::move(work)](
+                          const CoordinatorActions::ForEach&) -> CoordinatorActions::Completion {
       return [this, tell = work()](absl::Time later) {
         if (!halted_.ok()) return;
         tell();

@@ -54,8 +54,14 @@ class CoordinatorActions {
  public:
   // Runs under whatever protects the coordinator, with the time.
   using Completion = std::function<void(absl::Time now)>;
+  // Calls task(i) for each i below `count`, perhaps on several threads at a time, and waits for
+  // all.
+  using ForEach = std::function<void(uint32_t count, const std::function<void(uint32_t)>& task)>;
+  static void InTurn(uint32_t count, const std::function<void(uint32_t)>& task) {
+    for (uint32_t i = 0; i < count; ++i) task(i);
+  }
   // Computes for as long as it needs, without the coordinator.
-  using Work = std::function<Completion()>;
+  using Work = std::function<Completion(const ForEach& for_each)>;
 
   virtual ~CoordinatorActions() = default;
   virtual void Send(ConnectionId connection, proto::ControllerMessage message) = 0;
@@ -295,7 +301,8 @@ class Coordinator final {
     std::vector<std::string> senders;
     std::vector<std::string> workers;
   };
-  static Planned EncodeTables(absl::StatusOr<Plan> plan);
+  static Planned EncodeTables(absl::StatusOr<Plan> plan,
+                              const CoordinatorActions::ForEach& for_each);
   void OnPlanned(Group& group, uint64_t ticket, Planned planned, absl::Time now);
   void RefuseTerm(Group& group, const absl::Status& status, absl::Time now);
   // All lanes of the term are open.

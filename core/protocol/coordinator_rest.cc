@@ -44,7 +44,8 @@ void Coordinator::CheckRest(Group& group, uint32_t sender) {
   std::set<uint32_t> others = AllTrainers();
   others.erase(sender);
   actions_->Compute([this, &group, update = group.round->update(), lacking, plan = group.plan,
-                     trainers = ManifestsOfTrainers(others), workers = ManifestsOf(group.workers)] {
+                     trainers = ManifestsOfTrainers(others),
+                     workers = ManifestsOf(group.workers)](const CoordinatorActions::ForEach&) {
     const absl::Status status = PlanRestOf(plan, lacking, trainers, workers).status();
     return [this, &group, update, status](absl::Time now) {
       if (status.ok() || group.round == nullptr || group.round->update() != update) return;
@@ -63,15 +64,16 @@ void Coordinator::Group::PlanRest(std::set<RankPair> lacking, std::set<uint32_t>
 void Coordinator::BeginRestTerm(Group& group) {
   group.phase = Phase::kPlanning;
   group.lanes_lost += std::exchange(group.lane_lost, false) ? 1 : 0;
-  actions_->Compute([this, &group, ticket = ++group.plan_ticket, rest = *group.rest,
-                     trainers = ManifestsOfTrainers(group.rest->holders),
-                     workers = ManifestsOf(group.workers)] {
-    auto planned = std::make_shared<Planned>(
-        EncodeTables(PlanRestOf(rest.plan, rest.lacking, trainers, workers)));
-    return [this, &group, ticket, planned](absl::Time now) {
-      OnPlanned(group, ticket, std::move(*planned), now);
-    };
-  });
+  actions_->Compute(
+      [this, &group, ticket = ++group.plan_ticket, rest = *group.rest,
+       trainers = ManifestsOfTrainers(group.rest->holders),
+       workers = ManifestsOf(group.workers)](const CoordinatorActions::ForEach& for_each) {
+        auto planned = std::make_shared<Planned>(
+            EncodeTables(PlanRestOf(rest.plan, rest.lacking, trainers, workers), for_each));
+        return [this, &group, ticket, planned](absl::Time now) {
+          OnPlanned(group, ticket, std::move(*planned), now);
+        };
+      });
 }
 
 void Coordinator::ContinueRound(Group& group, absl::Time now) {

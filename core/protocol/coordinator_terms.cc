@@ -47,16 +47,21 @@ absl::StatusOr<Plan> PlanOf(const std::vector<std::shared_ptr<const Manifest>>& 
 }  // namespace
 
 // Makes every rank's own table while nobody waits for this thread: they are large.
-Coordinator::Planned Coordinator::EncodeTables(absl::StatusOr<Plan> plan) {
+Coordinator::Planned Coordinator::EncodeTables(absl::StatusOr<Plan> plan,
+                                               const CoordinatorActions::ForEach& for_each) {
   Planned planned{.plan = std::move(plan), .senders = {}, .workers = {}};
   if (!planned.plan.ok()) return planned;
-  for (uint32_t s = 0; s < planned.plan->trainer_count(); ++s) {
-    planned.senders.push_back(
-        Deflate(EncodeRankPlan(planned.plan->TrainerRoutes(s), planned.plan->TrainerExchange(s))));
-  }
-  for (uint32_t w = 0; w < planned.plan->worker_count(); ++w) {
-    planned.workers.push_back(Deflate(EncodeRankPlan(planned.plan->WorkerRoutes(w), {})));
-  }
+  const Plan& of = *planned.plan;
+  planned.senders.resize(of.trainer_count());
+  planned.workers.resize(of.worker_count());
+  for_each(of.trainer_count() + of.worker_count(), [&](uint32_t i) {
+    if (i < of.trainer_count()) {
+      planned.senders[i] = Deflate(EncodeRankPlan(of.TrainerRoutes(i), of.TrainerExchange(i)));
+    } else {
+      const uint32_t worker = i - of.trainer_count();
+      planned.workers[worker] = Deflate(EncodeRankPlan(of.WorkerRoutes(worker), {}));
+    }
+  });
   return planned;
 }
 
@@ -118,8 +123,10 @@ void Coordinator::TryBeginTerm(Group& group, absl::Time now) {
   actions_->Compute([this, &group, ticket = ++group.plan_ticket, lent, relays = options_.relays,
                      senders = lent ? ManifestsOf(GroupNamed(group.lender).workers)
                                     : ManifestsOfTrainers(AllTrainers()),
-                     workers = ManifestsOf(group.workers)] {
-    auto planned = std::make_shared<Planned>(EncodeTables(PlanOf(senders, workers, lent, relays)));
+                     workers =
+                         ManifestsOf(group.workers)](const CoordinatorActions::ForEach& for_each) {
+    auto planned =
+        std::make_shared<Planned>(EncodeTables(PlanOf(senders, workers, lent, relays), for_each));
     return [this, &group, ticket, planned](absl::Time later) {
       OnPlanned(group, ticket, std::move(*planned), later);
     };

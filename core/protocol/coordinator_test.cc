@@ -58,7 +58,7 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
     while (!work_.empty() || (!hold_parts_ && !wanted_.empty()) ||
            (!hold_records_ && !recording_.empty())) {
       if (!hold_parts_) SendParts();
-      for (const Work& work : std::exchange(work_, {})) work()(now_);
+      for (const Work& work : std::exchange(work_, {})) work(InTurn)(now_);
       if (!hold_records_) EndRecords(Recorded::kDurable);
     }
   }

@@ -70,7 +70,7 @@ void ControlPlane::Close(ConnectionId connection) {
 
 void ControlPlane::Compute(Work work) {
   time_.After(0, [this, work = std::move(work)] {
-    Completion completion = work();
+    Completion completion = work(InTurn);
     Handle([this, completion = std::move(completion)] { completion(time_.time()); });
   });
 }

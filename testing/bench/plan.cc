@@ -27,6 +27,7 @@
 #include "absl/time/time.h"
 #include "core/base/deflate.h"
 #include "core/base/status.h"
+#include "core/control/all_cores.h"
 #include "core/layout/synthetic.h"
 #include "core/layout/trainer_layout.h"
 #include "core/layout/worker_layout.h"
@@ -228,7 +229,7 @@ absl::Status JoinOne(const Case& c) {
         tell(rank, message);
       }
       for (const auto& work : std::exchange(actions.work, {})) {
-        seconds += SecondsOf([&] { work()(now); });
+        seconds += SecondsOf([&] { work(ForEachOnAllCores)(now); });
       }
     }
   };

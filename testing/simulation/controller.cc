@@ -68,7 +68,7 @@ void Controller::RunJobs() {
   });
   for (const Computation& computation : ready) {
     if (coordinator_ == nullptr) return;
-    computation.work()(run_.now());
+    computation.work(InTurn)(run_.now());
     run_.SetActive();
   }
   std::vector<RecordInFlight> recorded;
