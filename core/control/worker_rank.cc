@@ -233,12 +233,13 @@ absl::Status WorkerRank::StartRelaying(const UpdateId& update, const proto::Star
     sources = Spans(snapshot);
     loan.snapshot = std::move(snapshot);
   }
-  loan.sender->engine().SetSources(std::move(sources));
+  WAYBILL_RETURN_IF_ERROR(loan.sender->engine().SetSources(std::move(sources)));
   WAYBILL_RETURN_IF_ERROR(
       loan.sender->Start(update, start, NonFiniteRule::kKept,
                          relay_->arriving ? SourcesAre::kArriving : SourcesAre::kThere));
   relay_->update = update;
   relay_->sending = true;
+  relay_->received = relay_->routes.updates();
   relay_->released = relay_->given = 0;
   ReleaseWhatArrived();
   return absl::OkStatus();
@@ -246,6 +247,7 @@ absl::Status WorkerRank::StartRelaying(const UpdateId& update, const proto::Star
 
 void WorkerRank::ReleaseWhatArrived() {
   if (!relay_ || !relay_->sending || !relay_->arriving) return;
+  if (relay_->received != relay_->routes.updates()) return;  // What arrives is of the next update.
   TrainerEngine& engine = loans_.at(session_.group()).sender->engine();
   const auto chunks = relay_->routes.chunks();
   while (relay_->released < chunks.size()) engine.Release(chunks[relay_->released++]);

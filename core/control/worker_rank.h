@@ -122,6 +122,7 @@ class WorkerRank final : private WorkerHost {
     UpdateId update;                      // That is relayed, or was last.
     bool sending = false;                 // It is neither sent nor stopped.
     bool arriving = false;                // What is relayed is the update that is received.
+    uint64_t received = 0;                // Of routes.updates(): that which is relayed.
     size_t released = 0;                  // Of routes.chunks().
     size_t given = 0;                     // Of routes.digests().
     std::optional<RelayStart> next = {};  // Waits for the one before to end.

@@ -88,7 +88,6 @@ absl::StatusOr<RelayedRoutes> RelayedRoutes::Create(const RouteTable& arrivals,
                      std::move(needs));
   made.ready_.reserve(out.chunks.size());
   made.digests_.reserve(relayed.size());
-  made.Begin();
   return made;
 }
 
@@ -103,6 +102,7 @@ RelayedRoutes::Lists::Lists(const std::vector<std::pair<uint32_t, uint32_t>>& so
 }
 
 void RelayedRoutes::Begin() {
+  ++updates_;
   left_ = needs_;
   ready_.clear();
   digests_.clear();

@@ -28,6 +28,8 @@ class RelayedRoutes {
 
   // Begins an update: nothing has arrived.
   void Begin();
+  // Returns how many updates have begun.
+  uint64_t updates() const { return updates_; }
   // Says that a chunk of the arrivals can be read. Call it once for each chunk of an update.
   void OnArrived(uint32_t chunk);
   // Says that the entries of routes [first, last) of the arrivals are in the ledger.
@@ -46,7 +48,7 @@ class RelayedRoutes {
  private:
   // Lists of numbers, one behind the other.
   struct Lists {
-    explicit Lists(const std::vector<std::pair<uint32_t, uint32_t>>& sorted, size_t count);
+    Lists(const std::vector<std::pair<uint32_t, uint32_t>>& sorted, size_t count);
     absl::Span<const uint32_t> operator[](uint32_t i) const {
       const uint32_t begin = i == 0 ? 0 : ends[i - 1];
       return absl::MakeConstSpan(numbers).subspan(begin, ends[i] - begin);
@@ -67,6 +69,7 @@ class RelayedRoutes {
   std::vector<uint32_t> left_;   // How many of them have not arrived.
   std::vector<uint32_t> ready_;
   std::vector<RouteDigest> digests_;
+  uint64_t updates_ = 0;
 };
 
 }  // namespace waybill

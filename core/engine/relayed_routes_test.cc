@@ -118,6 +118,7 @@ TEST_F(RelayedRoutesTest, TheDigestOfARouteIsThatOfTheRouteWhichBringsIt) {
   const RouteTable relayed = plan_.TrainerRoutes(plan_.first_relay());
   auto routes = RelayedRoutes::Create(arrivals, 4096, relayed, 4096);
   ASSERT_TRUE(routes.ok()) << routes.status();
+  routes->Begin();
   std::vector<LedgerEntry> ledger(arrivals.size());
   for (uint32_t r = 0; r < arrivals.size(); ++r) ledger[r].digest = 1000 + r;
   for (uint32_t r = 0; r < arrivals.size(); ++r) routes->OnLedger(r, r + 1, ledger.data());

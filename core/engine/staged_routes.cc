@@ -146,9 +146,11 @@ void StagedRoutes::TakeRenewedSources() {
   }
 }
 
-void StagedRoutes::SetSources(std::vector<MemorySpan> sources) {
+absl::Status StagedRoutes::SetSources(std::vector<MemorySpan> sources) {
   std::move(sources.begin(), sources.end(), sources_.begin());
   sources_are_registered_ = false;
+  if (device_ != nullptr) return absl::OkStatus();
+  return OpenDevice(area_.options().stage_threads, area_.ring().bytes());
 }
 
 void StagedRoutes::RunEarlyTask(uint32_t i) {

@@ -60,8 +60,8 @@ class StagedRoutes {
   void GiveDigest(uint32_t route, uint64_t digest) {
     sums_[route].store(digest, std::memory_order_relaxed);
   }
-  // Replaces the memory of the manifest's regions by memory of the same kinds, which is staged.
-  void SetSources(std::vector<MemorySpan> sources);
+  // Replaces the memory of the manifest's regions by memory that is staged. Errors as Create().
+  absl::Status SetSources(std::vector<MemorySpan> sources);
   bool sources_are_registered() const { return sources_are_registered_; }
   Digests digests() const { return digests_; }
 

@@ -137,8 +137,8 @@ class TrainerEngineImpl final : public TrainerEngine {
 
   void Release(uint32_t chunk) override { sender_.Release(chunk); }
   void GiveDigest(uint32_t route, uint64_t digest) override { sender_.GiveDigest(route, digest); }
-  void SetSources(std::vector<MemorySpan> sources) override {
-    sender_.routes().SetSources(std::move(sources));
+  absl::Status SetSources(std::vector<MemorySpan> sources) override {
+    return sender_.routes().SetSources(std::move(sources));
   }
 
   void Abort(uint32_t sequence) override {

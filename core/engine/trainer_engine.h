@@ -119,9 +119,9 @@ class TrainerEngine {
   virtual void Release(uint32_t chunk) = 0;
   virtual void GiveDigest(uint32_t route, uint64_t digest) = 0;
 
-  // Replaces the memory of the manifest's regions by memory of the same kinds, which is not
-  // registered. Call it between two updates.
-  virtual void SetSources(std::vector<MemorySpan> sources) = 0;
+  // Replaces the memory of the manifest's regions by memory that is not registered. Call it between
+  // two updates. kInvalidArgument: it is on several devices; kInternal: the device failed.
+  virtual absl::Status SetSources(std::vector<MemorySpan> sources) = 0;
 
   // Abandons the update. kStopped follows when everything that was begun is quiescent, and at once
   // if the update is unknown or over. A second call while the first one is pending has no effect.

@@ -36,7 +36,8 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
                                                          .incarnation = 7,
                                                          .decisions_are_durable = durable,
                                                          .join_timeout = absl::Seconds(60),
-                                                         .absence_timeout = absl::Seconds(5)},
+                                                         .absence_timeout = absl::Seconds(5),
+                                                         .relays = relays_},
                                       decisions, this);
   }
 
@@ -242,6 +243,7 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
 
   std::vector<std::string> groups_ = {"all", "all"};
   std::set<std::string> required_;
+  Relays relays_ = Relays::kNever;
   bool stranger_ = false;  // Workers want a tensor that no trainer has.
   absl::Time now_ = absl::FromUnixSeconds(1'000'000);
   std::unique_ptr<Coordinator> coordinator_;
@@ -1729,6 +1731,132 @@ TEST_F(TradingCoordinatorTest, ATrainerThatIsGoneAbortsNothingThatHasArrived) {
   EXPECT_EQ(Count(kWorker[0], Kind::kAbort), 0);
   EXPECT_EQ(Count(kWorker[0], Kind::kCommit), 1);
   EXPECT_EQ(Count(kWorker[1], Kind::kAbort), 1);
+}
+
+// Each worker gets one trainer's row from this trainer, and the other row from the other worker.
+class RelaysTest : public CoordinatorTest {
+ protected:
+  RelaysTest() { relays_ = Relays::kAlways; }
+
+  // A worker answers for one of its ends.
+  void Offer(ConnectionId connection, bool relay) {
+    Tell(connection, [&](auto& m) {
+      m.mutable_offers()->set_epoch(epoch_);
+      m.mutable_offers()->set_relay(relay);
+    });
+  }
+  void ConnectEnd(ConnectionId connection, bool relay) {
+    Tell(connection, [&](auto& m) {
+      m.mutable_connected()->set_epoch(epoch_);
+      m.mutable_connected()->set_relay(relay);
+    });
+  }
+  void EstablishAll() {
+    MakeCoordinator();
+    JoinAll();
+    OfferIn("all");
+    for (const ConnectionId worker : kWorker) Offer(worker, /*relay=*/true);
+    ConnectIn("all");
+    for (const ConnectionId worker : kWorker) ConnectEnd(worker, /*relay=*/true);
+    ASSERT_EQ(coordinator_->Status().phase(), "ready");
+    sent_.clear();
+  }
+};
+
+TEST_F(RelaysTest, AWorkerLearnsWhatItReceivesAndThenWhatItRelays) {
+  MakeCoordinator();
+  JoinAll();
+  for (const ConnectionId trainer : kTrainer) EXPECT_EQ(Count(trainer, Kind::kPlan), 1);
+  for (const ConnectionId worker : kWorker) {
+    std::vector<proto::Plan> plans;
+    for (const auto& message : sent_[worker]) {
+      if (message.has_plan()) plans.push_back(message.plan());
+    }
+    ASSERT_EQ(plans.size(), 2u);
+    EXPECT_FALSE(plans[0].relay());
+    EXPECT_TRUE(plans[1].relay());
+    EXPECT_EQ(plans[0].first_relay(), 2u);
+    // From a trainer and from the other worker; to the other worker.
+    const bool first = worker == kWorker[0];
+    ASSERT_EQ(plans[0].lanes_size(), 2);
+    EXPECT_EQ(plans[0].lanes(1).peer(), first ? 3u : 2u);
+    ASSERT_EQ(plans[1].lanes_size(), 1);
+    EXPECT_EQ(plans[1].lanes(0).peer(), first ? 1u : 0u);
+  }
+}
+
+TEST_F(RelaysTest, ATermIsEstablishedOnceBothEndsOfEachWorkerAreConnected) {
+  MakeCoordinator();
+  JoinAll();
+  OfferIn("all");
+  Offer(kWorker[0], /*relay=*/true);
+  EXPECT_EQ(Count(kTrainer[0], Kind::kConnect), 0);
+  Offer(kWorker[1], /*relay=*/true);
+  EXPECT_EQ(Count(kTrainer[0], Kind::kConnect), 1);
+  EXPECT_EQ(Count(kWorker[0], Kind::kConnect), 2);
+  ConnectIn("all");
+  EXPECT_EQ(coordinator_->Status().phase(), "connecting");
+  for (const ConnectionId worker : kWorker) ConnectEnd(worker, /*relay=*/true);
+  EXPECT_EQ(coordinator_->Status().phase(), "ready");
+  EXPECT_EQ(Count(kWorker[0], Kind::kEstablished), 1);
+}
+
+TEST_F(RelaysTest, AWorkerRelaysOnceEveryWorkerIsReadyWhetherOrNotTrainersHavePublished) {
+  EstablishAll();
+  Publish(0, 5);
+  Ready(0);
+  EXPECT_EQ(Count(kWorker[0], Kind::kStart) + Count(kWorker[1], Kind::kStart), 0);
+  Ready(1);
+  for (const uint32_t w : {0u, 1u}) {
+    ASSERT_EQ(Count(kWorker[w], Kind::kStart), 1);
+    const proto::Start& start = Last(kWorker[w], Kind::kStart)->start();
+    ASSERT_EQ(start.targets_size(), 1);
+    EXPECT_EQ(start.targets(0).worker(), 1 - w);
+  }
+  EXPECT_EQ(Count(kTrainer[1], Kind::kStart), 0);
+}
+
+TEST_F(RelaysTest, IfALaneDiesNothingMoreIsRelayedAndTheTrainersBringTheRest) {
+  EstablishAll();
+  for (const uint32_t t : {0u, 1u}) Publish(t, 5);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  Tell(kWorker[0], [&](auto& m) {  // It cannot relay to worker 1.
+    m.mutable_lane_failed()->set_epoch(epoch_);
+    m.mutable_lane_failed()->set_peer(1);
+    m.mutable_lane_failed()->set_relay(true);
+    *m.mutable_lane_failed()->mutable_error() = EncodeError(absl::UnavailableError("torn"));
+  });
+  const auto lost = [&](ConnectionId worker) {
+    std::set<uint32_t> senders;
+    for (const auto& message : sent_[worker]) {
+      if (message.has_sender_lost()) senders.insert(message.sender_lost().sender());
+    }
+    return senders;
+  };
+  EXPECT_EQ(lost(kWorker[0]), (std::set<uint32_t>{3}));
+  EXPECT_EQ(lost(kWorker[1]), (std::set<uint32_t>{2}));
+  for (const uint32_t t : {0u, 1u}) {
+    EXPECT_EQ(Count(kTrainer[t], Kind::kSenderLost), 1);
+    Tell(kTrainer[t], [&](auto& m) {
+      *m.mutable_kept()->mutable_round() = round();
+      m.mutable_kept()->set_kept(true);
+    });
+  }
+  Arrived(0);
+  const uint64_t before = epoch_;
+  Tell(kWorker[1], [&](auto& m) {
+    *m.mutable_lacking()->mutable_round() = round(1);
+    m.mutable_lacking()->add_senders(2);
+  });
+  // The term that brings the rest: from a trainer to worker 1, without relays.
+  EXPECT_NE(epoch_, before);
+  const proto::Plan& plan = Last(kWorker[1], Kind::kPlan)->plan();
+  EXPECT_FALSE(plan.relay());
+  EXPECT_EQ(plan.first_relay(), 2u);
+  EXPECT_FALSE(Last(kWorker[0], Kind::kPlan)->plan().relay());
+  OfferIn("all");
+  ConnectIn("all");
+  EXPECT_TRUE(Last(kWorker[1], Kind::kPrepare)->prepare().has_continues());
 }
 
 }  // namespace

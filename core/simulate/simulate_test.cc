@@ -35,6 +35,19 @@ Traffic Everybody(uint32_t trainers, uint32_t workers, uint64_t pair_bytes) {
   return traffic;
 }
 
+// One trainer sends each worker its part of so many bytes, which the worker relays to the others.
+Traffic Relayed(uint32_t workers, uint64_t bytes) {
+  Traffic traffic = Everybody(1, workers, bytes / workers);
+  for (uint32_t from = 0; from < workers; ++from) {
+    for (uint32_t to = 0; to < workers; ++to) {
+      if (from == to) continue;
+      traffic.relays.push_back(traffic.pairs[to]);
+      traffic.relays.back().trainer = from;
+    }
+  }
+  return traffic;
+}
+
 // What is staged of each pair.
 Traffic Staged(Traffic traffic) {
   for (PairTraffic& pair : traffic.pairs) {
@@ -83,6 +96,9 @@ const RateCase kRateCases[] = {
     {"many_trainers_share_the_worker_s_nic", Everybody(8, 1, kGigabyte), Plain(), 0.16},
     {"a_trainer_s_nic_is_shared_by_its_workers", Everybody(1, 8, kGigabyte), Plain(), 0.16},
     {"all_to_all_is_limited_by_the_busier_side", Everybody(8, 4, kGigabyte), Plain(), 0.16},
+    {"what_is_relayed_leaves_the_trainer_once", Relayed(8, 5 * kGigabyte), Plain(), 0.1},
+    {"slow_copies_limit_what_is_relayed", Relayed(5, 5 * kGigabyte),
+     With([](Hardware& h) { h.workers.rates.copy = 10e9; }), 0.4},
     {"headers_take_their_part_of_the_rate", Everybody(1, 1, 5 * kGigabyte),
      With([](Hardware& h) { h.network.efficiency = 0.5; }), 0.2},
     {"several_nics_of_a_rank_carry_together", Everybody(1, 1, 10 * kGigabyte),

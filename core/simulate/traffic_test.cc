@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "core/plan/planner.h"
 
 namespace waybill::simulate {
@@ -40,6 +42,23 @@ TEST(Traffic, HasEachPairThatExchangesBytes) {
   EXPECT_THAT(traffic.trainer_bytes(), testing::ElementsAre(512 * kRow, 512 * kRow));
   EXPECT_THAT(traffic.worker_bytes(), testing::ElementsAre(768 * kRow, 256 * kRow));
   EXPECT_EQ(traffic.total_bytes(), 1024 * kRow);
+}
+
+TEST(Traffic, WhatIsRelayedIsOfTheWorkersThatRelayIt) {
+  const Manifest trainer = Rows(0, 1024, Dtype::kBf16);
+  const std::vector<const Manifest*> workers(3, &trainer);
+  const auto plan = MakePlan({&trainer}, workers, {.relays = Relays::kAlways});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const Traffic traffic =
+      TrafficOf(*plan, {trainer.total_bytes()}, std::vector<uint64_t>(3, trainer.total_bytes()));
+  EXPECT_THAT(traffic.trainer_bytes(), testing::ElementsAre(trainer.total_bytes()));
+  uint64_t relayed = 0;
+  for (const PairTraffic& pair : traffic.relays) {
+    EXPECT_LT(pair.trainer, 3u);
+    EXPECT_NE(pair.trainer, pair.worker);
+    relayed += pair.bytes;
+  }
+  EXPECT_EQ(relayed, 2 * trainer.total_bytes());
 }
 
 TEST(Traffic, WhatDoesNotChangeIsSentFromTheTensors) {

@@ -29,6 +29,7 @@ TEST(ClusterFile, EveryKeyIsReadInItsUnit) {
   const auto file = ParseClusterFile(R"(
 name: whole
 digests: false
+relays: never
 model: {checkpoint: /models/m, layers: 3}
 trainers:
   sharding: fsdp=2
@@ -64,6 +65,7 @@ stragglers: [{rank: worker 1, slowdown: 2.5}]
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_EQ(file->name, "whole");
   EXPECT_FALSE(file->digests);
+  EXPECT_EQ(file->relays, Relays::kNever);
   EXPECT_EQ(file->checkpoint, "/models/m");
   EXPECT_EQ(file->layers, 3);
   EXPECT_EQ(file->format, "fp8-block");
