@@ -1,5 +1,5 @@
-// Where the engines' own loaders put every element, against where this package says they go.
-// README.md says what the files hold.
+// Where the engines' own loaders and torch's FSDP put every element, against where this package
+// says they go. README.md says what the files hold.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include "core/layout/load_shards.h"
 #include "core/layout/numbered_checkpoint.h"
 #include "core/layout/safetensors_writer.h"
+#include "core/layout/trainer_layout.h"
 #include "core/layout/worker_layout.h"
 #include "core/tensor/manifest_check.h"
 
@@ -30,16 +31,13 @@ struct MapCase {
   uint32_t rank;
 };
 
-class EngineMapTest : public testing::TestWithParam<MapCase> {};
-
-// Elements are numbered from 1 in the file's order of tensors; what no element fills is 0.
-TEST_P(EngineMapTest, EveryElementIsWhereTheLoaderPutsIt) {
-  const MapCase& c = GetParam();
-  const json golden = json::parse(Golden(c.map));
+// Opens the checkpoint that a map's `source` describes: elements are numbered from 1 in the order
+// of their tensors' numbers.
+absl::StatusOr<Checkpoint> OpenNumbered(const json& source, const char* config) {
   std::vector<std::pair<int64_t, CheckpointTensor>> by_number;
-  for (const auto& [name, source] : golden["source"].items()) {
+  for (const auto& [name, tensor] : source.items()) {
     by_number.push_back(
-        {source[0], {.name = name, .shape = source[1].get<std::vector<int64_t>>()}});
+        {tensor[0], {.name = name, .shape = tensor[1].get<std::vector<int64_t>>()}});
   }
   std::sort(by_number.begin(), by_number.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -48,10 +46,30 @@ TEST_P(EngineMapTest, EveryElementIsWhereTheLoaderPutsIt) {
   const Numbered numbered(std::move(tensors));
 
   const std::string directory = FreshDirectory("model");
-  ASSERT_TRUE(WriteCheckpoint(directory, Golden(c.config), numbered.tensors(), uint64_t{1} << 20,
-                              Durability::kCached)
-                  .ok());
-  const auto checkpoint = Checkpoint::Open(directory);
+  const absl::Status written = WriteCheckpoint(directory, Golden(config), numbered.tensors(),
+                                               uint64_t{1} << 20, Durability::kCached);
+  if (!written.ok()) return written;
+  return Checkpoint::Open(directory);
+}
+
+// Returns what an array of `count` elements holds by a map's runs; what no element fills is 0.
+std::vector<float> Fill(const json& runs, size_t count) {
+  std::vector<float> filled(count, 0);
+  for (const json& run : runs) {
+    for (int64_t i = 0; i < run[2]; ++i) {
+      filled.at(static_cast<size_t>(run[0].get<int64_t>() + i)) =
+          static_cast<float>(run[1].get<int64_t>() + i);
+    }
+  }
+  return filled;
+}
+
+class EngineMapTest : public testing::TestWithParam<MapCase> {};
+
+TEST_P(EngineMapTest, EveryElementIsWhereTheLoaderPutsIt) {
+  const MapCase& c = GetParam();
+  const json golden = json::parse(Golden(c.map));
+  const auto checkpoint = OpenNumbered(golden["source"], c.config);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   const auto layout =
       MakeWorkerLayout(checkpoint->tensors(), checkpoint->config(), c.sharding, c.rank);
@@ -78,14 +96,9 @@ TEST_P(EngineMapTest, EveryElementIsWhereTheLoaderPutsIt) {
     ASSERT_TRUE(golden["dest"].contains(parameter.name)) << parameter.name;
     ASSERT_EQ(golden["dest"][parameter.name].get<std::vector<int64_t>>(), parameter.shape)
         << parameter.name;
-    std::vector<float> expected(static_cast<size_t>(Box::Whole(parameter.shape).element_count()),
-                                0);
-    for (const json& run : golden["runs"][parameter.name]) {
-      for (int64_t i = 0; i < run[2]; ++i) {
-        expected[static_cast<size_t>(run[0].get<int64_t>() + i)] =
-            static_cast<float>(run[1].get<int64_t>() + i);
-      }
-    }
+    const std::vector<float> expected =
+        Fill(golden["runs"][parameter.name],
+             static_cast<size_t>(Box::Whole(parameter.shape).element_count()));
     for (size_t i = 0; i < expected.size(); ++i) {
       ASSERT_EQ(memory[parameter.offset_bytes / 4 + i], expected[i])
           << parameter.name << ", element " << i;
@@ -112,6 +125,52 @@ INSTANTIATE_TEST_SUITE_P(
                 "vllm_tiny-deepseek-v3-bf16_tp4r3",
                 {.tp = 4},
                 3}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+struct FlatCase {
+  const char* name;
+  const char* config;
+  const char* map;
+  bool original_params;
+};
+
+class FlatParameterTest : public testing::TestWithParam<FlatCase> {};
+
+// A rank's flat arrays lie one behind the other, each at a multiple of 64 bytes.
+TEST_P(FlatParameterTest, EveryElementOfEachRankIsWhereTorchHasIt) {
+  const FlatCase& c = GetParam();
+  const json golden = json::parse(Golden(c.map));
+  const auto checkpoint = OpenNumbered(golden["source"], c.config);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto world = static_cast<uint32_t>(golden["ranks"].size());
+  for (uint32_t rank = 0; rank < world; ++rank) {
+    const auto manifest = MakeTrainerManifest(
+        checkpoint->tensors(), checkpoint->config(),
+        {.framework = Framework::kFsdp1, .fsdp = world, .original_params = c.original_params},
+        rank);
+    ASSERT_TRUE(manifest.ok()) << manifest.status();
+    ASSERT_EQ(CheckManifest(*manifest, Holes::kAllowed).message(), "");
+    std::vector<float> memory(manifest->region_bytes(0) / 4, 0);
+    const absl::Status loaded = LoadShards(
+        *checkpoint, *manifest, {reinterpret_cast<std::byte*>(memory.data()), memory.size() * 4});
+    ASSERT_TRUE(loaded.ok()) << loaded;
+
+    std::vector<float> expected;
+    for (const json& unit : golden["ranks"][rank]) {
+      const std::vector<float> flat = Fill(unit[1], unit[0].get<size_t>());
+      expected.insert(expected.end(), flat.begin(), flat.end());
+      expected.resize((expected.size() + 15) / 16 * 16, 0);
+    }
+    ASSERT_EQ(memory, expected) << "rank " << rank;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Maps, FlatParameterTest,
+    testing::Values(FlatCase{"flat", "config_tiny-qwen2", "fsdp1_tiny-qwen2_of3", false},
+                    FlatCase{"original", "config_tiny-qwen2", "fsdp1_tiny-qwen2_of3original", true},
+                    FlatCase{"original_with_parameters_of_modules_that_have_modules",
+                             "config_tiny-gpt-oss", "fsdp1_tiny-gpt-oss_of3original", true}),
     [](const auto& info) { return std::string(info.param.name); });
 
 struct LayoutCase {

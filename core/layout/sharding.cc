@@ -30,6 +30,7 @@ constexpr absl::string_view kFrameworks[] = {"fsdp2", "fsdp1", "megatron"};
 constexpr absl::string_view kEngines[] = {"vllm", "sglang"};
 constexpr absl::string_view kQkvs[] = {"interleaved", "fused", "split"};
 constexpr absl::string_view kExpertDeals[] = {"even", "uneven"};
+constexpr absl::string_view kParams[] = {"flat", "original"};
 
 absl::Status ReadNumber(const Field& field, absl::string_view text, uint32_t& value) {
   if (absl::SimpleAtoi(text, &value) && value > 0 && value <= kMaxWorld) return absl::OkStatus();
@@ -177,7 +178,7 @@ absl::Status TrainerSharding::Check() const {
 absl::StatusOr<TrainerSharding> TrainerSharding::Parse(absl::string_view text) {
   const auto parse = [&]() -> absl::StatusOr<TrainerSharding> {
     TrainerSharding s;
-    uint32_t uneven = 0, qkv = 0;
+    uint32_t uneven = 0, qkv = 0, original = 0;
     absl::string_view rest = text;
     const std::pair<absl::string_view, absl::string_view> first =
         absl::StrSplit(text, absl::MaxSplits(',', 1));
@@ -199,7 +200,9 @@ absl::StatusOr<TrainerSharding> TrainerSharding::Parse(absl::string_view text) {
     }
     if (s.framework == Framework::kFsdp2) {
       fields.push_back({.name = "experts", .number = &uneven, .names = kExpertDeals});
-    } else if (s.framework == Framework::kMegatron) {
+    } else if (s.framework == Framework::kFsdp1) {
+      fields.push_back({.name = "params", .number = &original, .names = kParams});
+    } else {
       fields.push_back({"etp", &s.etp, /*counts=*/false});
       fields.push_back({.name = "qkv", .number = &qkv, .names = kQkvs});
     }
@@ -213,6 +216,7 @@ absl::StatusOr<TrainerSharding> TrainerSharding::Parse(absl::string_view text) {
     };
     s.uneven_experts = uneven != 0;
     s.qkv = static_cast<Qkv>(qkv);
+    s.original_params = original != 0;
     if (!s.stages.empty() && !said("pp")) s.pp = static_cast<uint32_t>(s.stages.size());
     if (s.framework == Framework::kMegatron) {
       if (!said("etp")) s.etp = s.tp;
@@ -320,6 +324,7 @@ std::string ToString(const TrainerSharding& s) {
   }
   if (!s.stages.empty()) printer.AddText(absl::StrCat("stages=", absl::StrJoin(s.stages, "+")));
   if (s.uneven_experts) printer.AddText("experts=uneven");
+  if (s.original_params) printer.AddText("params=original");
   return printer.Finish();
 }
 

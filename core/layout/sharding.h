@@ -58,6 +58,8 @@ struct TrainerSharding {
   std::vector<uint32_t> stages = {};  // The number of layers of each stage. Empty: about equal.
   bool uneven_experts = false;        // `ep` need not divide the experts.
   Qkv qkv = Qkv::kInterleaved;        // Megatron only.
+  // FSDP1 only: torch's use_orig_params, which begins each tensor at a multiple of 16 bytes.
+  bool original_params = false;
 
   uint32_t world() const { return fsdp * tp * pp * replicas; }
   uint32_t tp_rank(uint32_t rank) const { return rank % tp; }

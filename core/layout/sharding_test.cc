@@ -13,8 +13,8 @@ TEST(TrainerSharding, ReadsWhatItPrints) {
   for (const char* text :
        {"whole", "fsdp=2", "fsdp=2,tp=4,pp=3,replicas=5", "replicas=65536", "fsdp=32,replicas=8",
         "fsdp=256,ep=128", "fsdp=256,ep=256,experts=uneven", "fsdp1,fsdp=64,replicas=2",
-        "megatron,tp=16,pp=2,dp=8,ep=8", "megatron,tp=4,dp=4,ep=8,etp=1,qkv=fused",
-        "megatron,tp=2,pp=3,dp=1,stages=21+20+20"}) {
+        "fsdp1,fsdp=64,params=original", "megatron,tp=16,pp=2,dp=8,ep=8",
+        "megatron,tp=4,dp=4,ep=8,etp=1,qkv=fused", "megatron,tp=2,pp=3,dp=1,stages=21+20+20"}) {
     const auto sharding = TrainerSharding::Parse(text);
     ASSERT_TRUE(sharding.ok()) << sharding.status();
     EXPECT_EQ(ToString(*sharding), text);
@@ -191,7 +191,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "sharding \"deepspeed,tp=2\": \"deepspeed\" is not one of fsdp, tp, pp, replicas, "
                 "ep, stages, experts"},
         BadCase{"a_word_of_another_framework", "fsdp1,tp=2",
-                "sharding \"fsdp1,tp=2\": \"tp\" is not one of fsdp, replicas"},
+                "sharding \"fsdp1,tp=2\": \"tp\" is not one of fsdp, replicas, params"},
         BadCase{"a_word_twice", "tp=2,tp=2", "sharding \"tp=2,tp=2\": tp is said twice"},
         BadCase{"no_number", "tp",
                 "sharding \"tp\": tp is \"\", allowed are whole numbers from 1 to 65536"},

@@ -16,6 +16,7 @@ namespace waybill {
 namespace {
 
 constexpr uint64_t kAlignmentBytes = 64;
+constexpr uint64_t kTorchAlignmentBytes = 16;  // FSDP1's, of original parameters.
 
 // The stage that has a tensor; without `stages`, layers are dealt in runs that differ by one layer
 // at most.
@@ -137,18 +138,24 @@ class Memory {
     Take(size_bytes);
   }
 
-  // Adds share `share` of the concatenated tensors, which have one dtype.
-  void AddFlat(absl::Span<const CheckpointTensor* const> tensors, Share share) {
+  // Adds share `share` of the concatenated tensors, which have one dtype. If `aligned`, each begins
+  // where torch aligns it.
+  void AddFlat(absl::Span<const CheckpointTensor* const> tensors, Share share, bool aligned) {
+    const uint64_t element_bytes = SizeBytes(tensors[0]->dtype);
+    const uint64_t multiple = aligned ? kTorchAlignmentBytes / element_bytes : 1;
+    const auto align = [&](int64_t flat) {
+      return static_cast<int64_t>(RoundUp(static_cast<uint64_t>(flat), multiple));
+    };
     int64_t total = 0;
     for (const CheckpointTensor* tensor : tensors) {
-      total += Box::Whole(tensor->shape).element_count();
+      total = align(total) + Box::Whole(tensor->shape).element_count();
     }
     const CutRange range = TorchChunk(total, share);
-    const uint64_t element_bytes = SizeBytes(tensors[0]->dtype);
     int64_t at = 0;  // The flat index of the tensor's first element.
     for (const CheckpointTensor* tensor : tensors) {
       const Box whole = Box::Whole(tensor->shape);
       const int64_t count = whole.element_count();
+      at = align(at);
       const int64_t begin = std::clamp<int64_t>(range.begin - at, 0, count);
       const int64_t end = std::clamp<int64_t>(range.end - at, begin, count);
       std::vector<int64_t> strides(tensor->shape.size());
@@ -324,26 +331,46 @@ class TrainerCutter {
     return local;
   }
 
-  // A unit is a layer, or all that is outside the layers; each dtype of it is flat for itself.
+  // A unit is a layer, or all that is outside the layers. Each dtype of a unit has an array.
   void AddFlatUnits() {
-    const Share share = sharding_.RowShare(rank_, false);
     std::vector<std::vector<const CheckpointTensor*>> unit, outside;
     const auto add = [](std::vector<std::vector<const CheckpointTensor*>>& to,
                         const CheckpointTensor* tensor) {
       for (auto& same : to) {
-        if (same[0]->dtype == tensor->dtype) return same.push_back(tensor);
+        if (same[0]->dtype == tensor->dtype) return AddToFlat(same, tensor);
       }
       to.push_back({tensor});
+    };
+    const auto finish = [&](absl::Span<const std::vector<const CheckpointTensor*>> flats) {
+      for (const auto& flat : flats) {
+        memory_.AddFlat(flat, sharding_.RowShare(rank_, false), sharding_.original_params);
+      }
     };
     for (size_t i = 0; i < tensors_.size(); ++i) {
       if (tensors_[i].tensor != nullptr) {
         add(tensors_[i].layer < 0 ? outside : unit, tensors_[i].tensor);
       }
       if (i + 1 < tensors_.size() && tensors_[i + 1].layer == tensors_[i].layer) continue;
-      for (const auto& flat : unit) memory_.AddFlat(flat, share);
+      finish(unit);
       unit.clear();
     }
-    for (const auto& flat : outside) memory_.AddFlat(flat, share);
+    finish(outside);
+  }
+
+  // torch walks modules, so a module's bias follows its weight; the rules have all weights that an
+  // engine fuses before their biases.
+  static void AddToFlat(std::vector<const CheckpointTensor*>& flat,
+                        const CheckpointTensor* tensor) {
+    absl::string_view module = tensor->name;
+    const auto weight =
+        absl::ConsumeSuffix(&module, ".bias")
+            ? std::find_if(flat.begin(), flat.end(),
+                           [&](const CheckpointTensor* other) {
+                             absl::string_view name = other->name;
+                             return absl::ConsumeSuffix(&name, ".weight") && name == module;
+                           })
+            : flat.end();
+    flat.insert(weight == flat.end() ? weight : weight + 1, tensor);
   }
 
   const absl::Span<const ModelTensor> tensors_;

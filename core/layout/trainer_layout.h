@@ -20,9 +20,10 @@ namespace waybill {
 // so a rank may hold nothing of a tensor. A tied head is an alias where the embedding is. A generic
 // model is cut by rows only, by tp and fsdp alike.
 //
-// FSDP1 concatenates the tensors of a layer, and those outside the layers, in their order and
-// without gaps, and gives each rank an equal range of that array; ranges begin and end within rows.
-// Tensors of another dtype form an array of their own.
+// FSDP1 concatenates the tensors of a layer, and those outside the layers, and gives each rank an
+// equal range of that array; ranges begin and end within rows. The order is that of FindTensors(),
+// with each bias behind its weight. With `original_params`, each tensor of an array begins at a
+// multiple of 16 bytes. Tensors of another dtype form an array of their own.
 //
 // Everything lies in one region "weights": row-major, each tensor, Megatron's fused qkv and FSDP1's
 // flat range at a multiple of 64 bytes.
