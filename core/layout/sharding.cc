@@ -172,6 +172,17 @@ absl::Status TrainerSharding::Check() const {
     return absl::InvalidArgumentError(
         absl::StrCat("stages lists ", stages.size(), " stages, and pp=", pp, " wants ", pp));
   }
+  if (vpp > 1 && pp == 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "vpp=", vpp, " with pp=1: Megatron has virtual stages only if pp is 2 or more"));
+  }
+  for (size_t i = 0; i < stages.size(); ++i) {
+    if (stages[i] % vpp != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("vpp=", vpp, " does not divide the ",
+                                                     stages[i], " layers of stage ", i,
+                                                     "; vpp may be ", Divisors(stages[i])));
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -204,6 +215,7 @@ absl::StatusOr<TrainerSharding> TrainerSharding::Parse(absl::string_view text) {
       fields.push_back({.name = "params", .number = &original, .names = kParams});
     } else {
       fields.push_back({"etp", &s.etp, /*counts=*/false});
+      fields.push_back({"vpp", &s.vpp, /*counts=*/false});
       fields.push_back({.name = "qkv", .number = &qkv, .names = kQkvs});
     }
     uint64_t seen = 0;
@@ -315,6 +327,7 @@ std::string ToString(const TrainerSharding& s) {
     printer.Add("dp", s.replicas, 0);
     printer.Add("ep", s.ep);
     printer.Add("etp", s.etp, s.tp);
+    printer.Add("vpp", s.vpp);
     if (s.qkv != Qkv::kInterleaved) {
       printer.AddText(absl::StrCat("qkv=", kQkvs[static_cast<size_t>(s.qkv)]));
     }

@@ -55,6 +55,7 @@ struct TrainerSharding {
   uint32_t replicas = 1;              // The number of times that everything but experts is held.
   uint32_t ep = 1;                    // Whole experts.
   uint32_t etp = 1;                   // Megatron: rows or columns of experts. FSDP: tp is used.
+  uint32_t vpp = 1;                   // Megatron: the number of chunks of each stage's layers.
   std::vector<uint32_t> stages = {};  // The number of layers of each stage. Empty: about equal.
   bool uneven_experts = false;        // `ep` need not divide the experts.
   Qkv qkv = Qkv::kInterleaved;        // Megatron only.

@@ -14,7 +14,8 @@ TEST(TrainerSharding, ReadsWhatItPrints) {
        {"whole", "fsdp=2", "fsdp=2,tp=4,pp=3,replicas=5", "replicas=65536", "fsdp=32,replicas=8",
         "fsdp=256,ep=128", "fsdp=256,ep=256,experts=uneven", "fsdp1,fsdp=64,replicas=2",
         "fsdp1,fsdp=64,params=original", "megatron,tp=16,pp=2,dp=8,ep=8",
-        "megatron,tp=4,dp=4,ep=8,etp=1,qkv=fused", "megatron,tp=2,pp=3,dp=1,stages=21+20+20"}) {
+        "megatron,tp=4,dp=4,ep=8,etp=1,qkv=fused", "megatron,tp=2,pp=3,dp=1,stages=21+20+20",
+        "megatron,pp=2,dp=1,vpp=4", "megatron,pp=2,dp=1,vpp=3,stages=6+9"}) {
     const auto sharding = TrainerSharding::Parse(text);
     ASSERT_TRUE(sharding.ok()) << sharding.status();
     EXPECT_EQ(ToString(*sharding), text);
@@ -217,6 +218,17 @@ INSTANTIATE_TEST_SUITE_P(
                 "times dp=2 ranks of a stage; their product may be 1, 2, 4 or 8"},
         BadCase{"stages_of_another_number", "megatron,pp=3,stages=4+4",
                 "sharding \"megatron,pp=3,stages=4+4\": stages lists 2 stages, and pp=3 wants 3"},
+        BadCase{
+            "chunks_of_a_single_stage", "megatron,tp=2,vpp=2",
+            "sharding \"megatron,tp=2,vpp=2\": vpp=2 with pp=1: Megatron has virtual stages only "
+            "if pp is 2 or more"},
+        BadCase{
+            "chunks_that_do_not_divide_a_stage", "megatron,vpp=4,stages=4+6",
+            "sharding \"megatron,vpp=4,stages=4+6\": vpp=4 does not divide the 6 layers of stage "
+            "1; vpp may be 1, 2, 3 or 6"},
+        BadCase{"chunks_of_another_framework", "fsdp2,pp=2,vpp=2",
+                "sharding \"fsdp2,pp=2,vpp=2\": \"vpp\" is not one of fsdp, tp, pp, replicas, ep, "
+                "stages, experts"},
         BadCase{"a_stage_without_layers", "pp=2,stages=4+0",
                 "sharding \"pp=2,stages=4+0\": stages is \"0\", allowed are whole numbers from 1 "
                 "to 65536"},

@@ -18,17 +18,21 @@ namespace {
 constexpr uint64_t kAlignmentBytes = 64;
 constexpr uint64_t kTorchAlignmentBytes = 16;  // FSDP1's, of original parameters.
 
-// The stage that has a tensor; without `stages`, layers are dealt in runs that differ by one layer
-// at most.
+// Returns the stage that has a tensor. Layers are dealt in `vpp` rounds, in each of which a stage
+// gets one of its chunks. Without `stages`, the chunks of a round differ by one layer at most.
 uint32_t StageOf(const ModelTensor& tensor, const ModelConfig& config,
                  const TrainerSharding& sharding) {
   if (tensor.rule->where == Where::kBeforeLayers) return 0;
   if (tensor.layer < 0) return sharding.pp - 1;
+  const int64_t round_layers = config.layers / sharding.vpp;
+  const int64_t layer = tensor.layer % round_layers;
   if (sharding.stages.empty()) {
-    return static_cast<uint32_t>(((tensor.layer + 1) * sharding.pp - 1) / config.layers);
+    return static_cast<uint32_t>(((layer + 1) * sharding.pp - 1) / round_layers);
   }
   uint32_t stage = 0;
-  for (int64_t end = sharding.stages[0]; tensor.layer >= end;) end += sharding.stages[++stage];
+  for (int64_t end = sharding.stages[0] / sharding.vpp; layer >= end;) {
+    end += sharding.stages[++stage] / sharding.vpp;
+  }
   return stage;
 }
 
@@ -215,6 +219,12 @@ absl::Status CheckStages(const ModelConfig& config, const TrainerSharding& shard
                                                    config.generic_reason, ")"));
   }
   if (sharding.stages.empty()) {
+    if (sharding.vpp > 1 && config.layers % (int64_t{sharding.pp} * sharding.vpp) != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "pp=", sharding.pp, " times vpp=", sharding.vpp, " does not divide the model's ",
+          config.layers, " layers; their product may be ", Divisors(config.layers),
+          ", or stages= may say the layers of each stage"));
+    }
     if (sharding.pp <= 1 || sharding.pp <= config.layers) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("pp=", sharding.pp, ": the model has ",
                                                    config.layers, " layers; pp may be 1 to ",

@@ -5,6 +5,10 @@
 #include <map>
 #include <set>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "core/layout/checkpoint.h"
 #include "core/layout/load_shards.h"
 #include "core/layout/numbered_checkpoint.h"
@@ -199,6 +203,89 @@ TEST(TrainerLayout, PpDealsLayersInOrder) {
   EXPECT_TRUE(holds(1, "lm_head.weight"));
 }
 
+// Returns the layers of each stage, and checks who has what is outside the layers.
+std::vector<std::set<int64_t>> StageLayers(int64_t layers, absl::string_view sharding_text) {
+  const Model model = Make(absl::StrReplaceAll(
+      kLlama, {{"\"num_hidden_layers\": 3", absl::StrCat("\"num_hidden_layers\": ", layers)}}));
+  const auto sharding = TrainerSharding::Parse(sharding_text);
+  EXPECT_TRUE(sharding.ok()) << sharding.status();
+  std::vector<std::set<int64_t>> stages;
+  for (uint32_t rank = 0; rank < sharding->world(); ++rank) {
+    const auto manifest = MakeTrainerManifest(model.tensors, model.config, *sharding, rank);
+    EXPECT_TRUE(manifest.ok()) << manifest.status();
+    std::set<std::string> outside;
+    std::map<int64_t, int> tensors;
+    for (uint32_t i = 0; i < manifest->tensor_count(); ++i) {
+      absl::string_view name = manifest->tensor_name(i);
+      int64_t layer;
+      if (!absl::ConsumePrefix(&name, "model.layers.")) {
+        outside.emplace(name);
+      } else if (absl::SimpleAtoi(name.substr(0, name.find('.')), &layer)) {
+        ++tensors[layer];
+      }
+    }
+    std::set<std::string> expected;
+    if (rank == 0) expected = {"model.embed_tokens.weight"};
+    if (rank + 1 == sharding->world()) expected = {"model.norm.weight", "lm_head.weight"};
+    EXPECT_EQ(outside, expected) << "rank " << rank;
+    std::set<int64_t>& stage = stages.emplace_back();
+    for (const auto& [layer, count] : tensors) {
+      EXPECT_EQ(count, 9) << "layer " << layer;
+      stage.insert(layer);
+    }
+  }
+  return stages;
+}
+
+struct ChunkCase {
+  const char* name;
+  int64_t layers;
+  const char* sharding;
+  std::vector<std::set<int64_t>> stages;
+};
+
+class InterleavedStagesTest : public testing::TestWithParam<ChunkCase> {};
+
+TEST_P(InterleavedStagesTest, GetAChunkInEachRound) {
+  EXPECT_EQ(StageLayers(GetParam().layers, GetParam().sharding), GetParam().stages);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, InterleavedStagesTest,
+    testing::Values(
+        ChunkCase{"of_one_layer", 8, "megatron,pp=2,vpp=4", {{0, 2, 4, 6}, {1, 3, 5, 7}}},
+        ChunkCase{"of_two_layers", 8, "megatron,pp=2,vpp=2", {{0, 1, 4, 5}, {2, 3, 6, 7}}},
+        ChunkCase{"of_a_smaller_first_stage",
+                  10,
+                  "megatron,vpp=2,stages=2+4+4",
+                  {{0, 5}, {1, 2, 6, 7}, {3, 4, 8, 9}}},
+        ChunkCase{"of_a_smaller_first_and_last_stage",
+                  16,
+                  "megatron,vpp=2,stages=2+6+6+2",
+                  {{0, 8}, {1, 2, 3, 9, 10, 11}, {4, 5, 6, 12, 13, 14}, {7, 15}}}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+// Megatron-Core's formula for the first layer of a chunk, for all numbers of chunks that divide.
+TEST(TrainerLayout, ChunksOfEqualStagesBeginWhereMegatronSays) {
+  constexpr int64_t kLayers = 24;
+  for (int64_t pp = 2; pp <= kLayers; ++pp) {
+    for (int64_t vpp = 1; pp * vpp <= kLayers; ++vpp) {
+      if (kLayers % (pp * vpp) != 0) continue;
+      std::vector<std::set<int64_t>> expected(static_cast<size_t>(pp));
+      for (int64_t stage = 0; stage < pp; ++stage) {
+        for (int64_t chunk = 0; chunk < vpp; ++chunk) {
+          const int64_t first = chunk * (kLayers / vpp) + stage * (kLayers / pp / vpp);
+          for (int64_t i = 0; i < kLayers / pp / vpp; ++i) {
+            expected[static_cast<size_t>(stage)].insert(first + i);
+          }
+        }
+      }
+      EXPECT_EQ(StageLayers(kLayers, absl::StrCat("megatron,pp=", pp, ",vpp=", vpp)), expected)
+          << "pp=" << pp << " vpp=" << vpp;
+    }
+  }
+}
+
 TEST(TrainerLayout, ATiedHeadIsAnAliasWhereTheEmbeddingIs) {
   const Model model = Make(kQwen3Tied);
   const auto manifest = MakeTrainerManifest(model.tensors, model.config, {.pp = 2}, 0);
@@ -272,6 +359,12 @@ INSTANTIATE_TEST_SUITE_P(
                 {.pp = 4},
                 0,
                 "pp=4: the model has 3 layers; pp may be 1 to 3"},
+        BadCase{"chunks_that_do_not_divide_the_layers",
+                kLlama,
+                {.framework = Framework::kMegatron, .pp = 3, .vpp = 2},
+                0,
+                "pp=3 times vpp=2 does not divide the model's 3 layers; their product may be 1 or "
+                "3, or stages= may say the layers of each stage"},
         BadCase{"stages_of_a_generic_model",
                 nullptr,
                 {.pp = 2},
