@@ -167,6 +167,39 @@ TEST(GptOssWorker, PackedExpertsMoveAsBytes) {
   }
 }
 
+struct Mxfp4Case {
+  const char* name;
+  const char* sharding;
+  std::vector<int64_t> w13;
+  std::vector<int64_t> w2;
+};
+
+class Mxfp4SizesTest : public testing::TestWithParam<Mxfp4Case> {};
+
+// gpt-oss-120b: 128 experts of 2880 by 2880 elements, 90 blocks.
+TEST_P(Mxfp4SizesTest, AreRoundedForTheKernel) {
+  const WorkerLayout layout = Layout(MakeNamed("gpt-oss-120b", 1), GetParam().sharding, 1);
+  EXPECT_EQ(Find(layout, "model.layers.0.mlp.experts.routed_experts.w13_weight").shape,
+            GetParam().w13);
+  EXPECT_EQ(Find(layout, "model.layers.0.mlp.experts.routed_experts.w2_weight").shape,
+            GetParam().w2);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, Mxfp4SizesTest,
+    testing::Values(
+        Mxfp4Case{"whole_experts", "tp=2,ep=2", {64, 2 * 2880, 1440}, {64, 2880, 1440}},
+        // 23 blocks are 736 elements.
+        Mxfp4Case{"to_multiples_of_64", "tp=4", {128, 2 * 768, 1440}, {128, 2880, 384}},
+        Mxfp4Case{"to_whole_blocks", "tp=4,mxfp4=cpu", {128, 2 * 736, 1440}, {128, 2880, 368}},
+        Mxfp4Case{
+            "to_multiples_of_128", "tp=4,mxfp4=cutlass", {128, 2 * 768, 1472}, {128, 2944, 384}},
+        Mxfp4Case{"to_multiples_of_128_and_256",
+                  "tp=2,ep=2,mxfp4=trtllm",
+                  {64, 2 * 2944, 1536},
+                  {64, 3072, 1472}}),
+    [](const auto& info) { return std::string(info.param.name); });
+
 TEST(GlmWorker, RoutersAreF32AndSharedExpertsComeBeforeTheOthersInVllm) {
   const Model model = MakeNamed("glm-4.5", 4);
   const WorkerLayout layout = Layout(model, "tp=8,ep=8", 3);
@@ -262,6 +295,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"experts_that_ep_does_not_divide", "qwen3-30b-a3b", "dp=3,ep=3", "",
                 "ep=3 does not divide the model's 128 experts; ep may be 1, 2, 4, 8, 16, 32, 64 or "
                 "128, or with experts=uneven any number up to 128"},
+        BadCase{"a_kernel_without_experts_in_mxfp4", "qwen3-30b-a3b", "mxfp4=trtllm", "",
+                "mxfp4=trtllm: the model has no experts in MXFP4"},
         BadCase{"experts_of_a_dense_model", "qwen3-0.6b", "tp=2,ep=2", "",
                 "ep=2: a model of family qwen3 has no experts"},
         BadCase{"heads_that_tp_does_not_divide", "qwen3-30b-a3b", "tp=64", "",

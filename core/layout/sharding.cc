@@ -28,6 +28,7 @@ struct Field {
 
 constexpr absl::string_view kFrameworks[] = {"fsdp2", "fsdp1", "megatron"};
 constexpr absl::string_view kEngines[] = {"vllm", "sglang"};
+constexpr absl::string_view kMxfp4Kernels[] = {"triton", "trtllm", "cutlass", "cpu"};
 constexpr absl::string_view kQkvs[] = {"interleaved", "fused", "split"};
 constexpr absl::string_view kExpertDeals[] = {"even", "uneven"};
 constexpr absl::string_view kParams[] = {"flat", "original"};
@@ -111,6 +112,8 @@ absl::Status DoesNotDivide(absl::string_view part, uint64_t divisor, absl::strin
 }
 
 }  // namespace
+
+absl::string_view Name(Mxfp4Kernel kernel) { return kMxfp4Kernels[static_cast<size_t>(kernel)]; }
 
 std::string Divisors(int64_t number) {
   std::vector<int64_t> divisors;
@@ -291,12 +294,16 @@ absl::Status WorkerSharding::Check() const {
         absl::StrCat("ep=", ep, ": vLLM deals experts to all tp*dp=", ranks,
                      " ranks of an engine or to none; ep may be 1 or ", ranks));
   }
+  if (engine != Engine::kVllm && mxfp4 != Mxfp4Kernel::kTriton) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "mxfp4=", Name(mxfp4), " names a kernel of vLLM, and engine is ", Name(engine)));
+  }
   return absl::OkStatus();
 }
 
 absl::StatusOr<WorkerSharding> WorkerSharding::Parse(absl::string_view text) {
   WorkerSharding s;
-  uint32_t engine = 0, uneven = 0;
+  uint32_t engine = 0, uneven = 0, mxfp4 = 0;
   uint64_t seen = 0;
   absl::Status status = ParseFields(text,
                                     {{"tp", &s.tp},
@@ -304,10 +311,12 @@ absl::StatusOr<WorkerSharding> WorkerSharding::Parse(absl::string_view text) {
                                      {"ep", &s.ep, /*counts=*/false},
                                      {"replicas", &s.replicas},
                                      {.name = "engine", .number = &engine, .names = kEngines},
-                                     {.name = "experts", .number = &uneven, .names = kExpertDeals}},
+                                     {.name = "experts", .number = &uneven, .names = kExpertDeals},
+                                     {.name = "mxfp4", .number = &mxfp4, .names = kMxfp4Kernels}},
                                     seen);
   s.engine = static_cast<Engine>(engine);
   s.uneven_experts = uneven != 0;
+  s.mxfp4 = static_cast<Mxfp4Kernel>(mxfp4);
   if (status.ok()) status = s.Check();
   if (!status.ok()) return While(absl::StrCat("sharding \"", text, "\""), std::move(status));
   return s;
@@ -349,6 +358,7 @@ std::string ToString(const WorkerSharding& s) {
   printer.Add("replicas", s.replicas);
   if (s.engine != Engine::kVllm) printer.AddText(absl::StrCat("engine=", Name(s.engine)));
   if (s.uneven_experts) printer.AddText("experts=uneven");
+  if (s.mxfp4 != Mxfp4Kernel::kTriton) printer.AddText(absl::StrCat("mxfp4=", Name(s.mxfp4)));
   return printer.Finish();
 }
 

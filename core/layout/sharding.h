@@ -90,6 +90,15 @@ struct TrainerSharding {
   static absl::StatusOr<TrainerSharding> Parse(absl::string_view text);
 };
 
+// The kernel that vLLM takes for experts in MXFP4. It rounds their sizes up for the kernel.
+enum class Mxfp4Kernel : uint8_t {
+  kTriton,   // vLLM's choice on Hopper. Also Humming.
+  kTrtllm,   // vLLM's choice on Blackwell, from FlashInfer. Also Marlin.
+  kCutlass,  // FlashInfer's or vLLM's own. Also DeepGEMM.
+  kCpu,
+};
+absl::string_view Name(Mxfp4Kernel kernel);
+
 // rank = tp_rank + tp * (dp_rank + dp * replica). An engine is tp * dp ranks.
 struct WorkerSharding {
   uint32_t tp = 1;        // Attention's heads.
@@ -97,7 +106,8 @@ struct WorkerSharding {
   uint32_t ep = 1;        // Whole experts; 1: all experts are cut over all ranks of the engine.
   uint32_t replicas = 1;  // Engines.
   Engine engine = Engine::kVllm;
-  bool uneven_experts = false;  // `ep` need not divide the experts, as in vLLM.
+  bool uneven_experts = false;               // `ep` need not divide the experts, as in vLLM.
+  Mxfp4Kernel mxfp4 = Mxfp4Kernel::kTriton;  // vLLM only.
 
   uint32_t engine_ranks() const { return tp * dp; }
   uint32_t world() const { return engine_ranks() * replicas; }

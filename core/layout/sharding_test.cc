@@ -103,8 +103,9 @@ TEST(TrainerSharding, RanksThatHoldTheSameAreAlikeAndNoOthers) {
 }
 
 TEST(WorkerSharding, ReadsWhatItPrints) {
-  for (const char* text : {"tp=2,dp=3", "tp=8,ep=8,engine=sglang", "dp=128,ep=128",
-                           "tp=4,dp=8,ep=32,replicas=4", "tp=16,ep=4,engine=sglang"}) {
+  for (const char* text :
+       {"tp=2,dp=3", "tp=8,ep=8,engine=sglang", "dp=128,ep=128", "tp=4,dp=8,ep=32,replicas=4",
+        "tp=16,ep=4,engine=sglang", "tp=8,mxfp4=trtllm"}) {
     const auto sharding = WorkerSharding::Parse(text);
     ASSERT_TRUE(sharding.ok()) << sharding.status();
     EXPECT_EQ(ToString(*sharding), text);
@@ -247,9 +248,12 @@ TEST_P(WorkerShardingRefusesTest, AndSaysWhat) {
 INSTANTIATE_TEST_SUITE_P(
     Cases, WorkerShardingRefusesTest,
     testing::Values(
-        BadCase{
-            "another_word", "fsdp=2",
-            "sharding \"fsdp=2\": \"fsdp\" is not one of tp, dp, ep, replicas, engine, experts"},
+        BadCase{"another_word", "fsdp=2",
+                "sharding \"fsdp=2\": \"fsdp\" is not one of tp, dp, ep, replicas, engine, "
+                "experts, mxfp4"},
+        BadCase{"a_kernel_of_another_engine", "tp=2,engine=sglang,mxfp4=cpu",
+                "sharding \"tp=2,engine=sglang,mxfp4=cpu\": mxfp4=cpu names a kernel of vLLM, and "
+                "engine is sglang"},
         BadCase{"another_engine", "tp=2,engine=tgi",
                 "sharding \"tp=2,engine=tgi\": engine is \"tgi\", allowed are vllm, sglang"},
         BadCase{

@@ -20,9 +20,36 @@ bool IsFloat(Dtype dtype) {
          dtype == Dtype::kF64;
 }
 
+constexpr int64_t kMxfp4Block = 32;
+
+// The multiples to which vLLM rounds the sizes of experts in MXFP4, in elements.
+struct Rounding {
+  int64_t hidden;
+  int64_t inner;  // What a rank has of an expert.
+
+  // Returns the multiple of an axis, in the axis's own unit.
+  int64_t MultipleOf(Extent extent) const {
+    switch (extent) {
+      case Extent::kHidden:
+        return hidden;
+      case Extent::kHiddenBlocks:
+        return hidden / kMxfp4Block;
+      case Extent::kTwiceExpertInner:
+        return 2 * inner;
+      case Extent::kInnerBlocks:
+        return inner / kMxfp4Block;
+      default:
+        return 1;
+    }
+  }
+};
+constexpr Rounding kRoundings[] = {{32, 64}, {256, 128}, {128, 128}, {32, 32}};  // By Mxfp4Kernel.
+constexpr Rounding kWholeBlocks = {kMxfp4Block, kMxfp4Block};
+
 struct Piece {
   const CheckpointTensor* tensor;
   Box box;
+  std::vector<int64_t> held;  // The extents in memory, padding included.
 };
 
 // A parameter with what it takes from its parts, one piece behind the other.
@@ -56,6 +83,9 @@ class Cutter {
   // The range that tensor parallelism leaves the rank.
   absl::StatusOr<CutRange> RangeOf(const ModelTensor& tensor) const {
     const Share share = ShareOf(*tensor.rule);
+    if (IsRounded(*tensor.rule) && tensor.rule->cut != Cut::kFirstRank) {
+      return BlocksOf(tensor, share);
+    }
     const char* word = share.count == sharding_.tp               ? "tp"
                        : share.count == sharding_.engine_ranks() ? "tp*dp"
                                                                  : "tp*dp/ep";
@@ -93,6 +123,20 @@ class Cutter {
   }
 
  private:
+  bool IsRounded(const TensorRule& rule) const {
+    return rule.block == Block::kPackedExperts && sharding_.engine == Engine::kVllm;
+  }
+
+  // vLLM deals blocks as torch.chunk does, so the last ranks may have fewer.
+  static CutRange BlocksOf(const ModelTensor& tensor, Share share) {
+    const auto axis = static_cast<size_t>(tensor.rule->cut_axis());
+    const int64_t unit = kWholeBlocks.MultipleOf(tensor.rule->shape[axis]);
+    const int64_t blocks = tensor.tensor->shape[axis] / unit;
+    const CutRange range = TorchChunk(blocks, share);
+    return {range.begin * unit, range.end * unit,
+            (TorchChunk(blocks, {share.count, 0}).extent() - range.extent()) * unit};
+  }
+
   Format FormatOf(const ModelTensor& part, const std::optional<Quantisation>& quantisation) const {
     if (quantisation) return Format::Quantised(*quantisation);
     const Dtype stored = part.tensor->dtype;
@@ -132,7 +176,15 @@ class Cutter {
         box.Set(axis, origin + range.begin, origin + range.end);
         held.Set(axis, origin + range.begin, origin + range.end + range.padding);
       }
+      for (int d = 0; IsRounded(rule) && d < held.dimensions(); ++d) {
+        const int64_t multiple = kRoundings[static_cast<size_t>(sharding_.mxfp4)].MultipleOf(
+            rule.shape[static_cast<size_t>(d)]);
+        const auto rounded = static_cast<int64_t>(
+            RoundUp(static_cast<uint64_t>(held.extent(d)), static_cast<uint64_t>(multiple)));
+        held.Set(d, held.begin(d), held.begin(d) + rounded);
+      }
       std::vector<int64_t> extents = HeldExtents(held, rule);
+      cuts.pieces.push_back({&tensor, box, extents});
       if (rule.dimensions() == 4) {
         // A row's packed blocks are one axis in the engine.
         extents[2] *= extents[3];
@@ -143,7 +195,6 @@ class Cutter {
       } else {
         shape[0] += extents[0];
       }
-      cuts.pieces.push_back({&tensor, box});
     }
     return absl::OkStatus();
   }
@@ -165,7 +216,7 @@ Cuts ScalesOf(const Cuts& cuts) {
     const Box cells = CellsMeeting(piece.box, ScaleExtents(q, piece.tensor->shape));
     rows += cells.extent(0);
     columns = cells.extent(1);
-    scales.pieces.push_back({piece.tensor, cells});
+    scales.pieces.push_back({piece.tensor, cells, HeldExtents(cells, *cuts.rule)});
   }
   scales.parameter.shape = {rows, columns};
   if (cuts.rule->where == Where::kExpert) {
@@ -189,21 +240,22 @@ class Memory {
     const uint32_t element_bytes = ElementBytes(parameter.format);
     std::vector<int64_t> strides;
     for (const Piece& piece : cuts.pieces) {
-      if (piece.box.empty()) continue;
-      const std::vector<int64_t> extents = HeldExtents(piece.box, *cuts.rule);
-      strides.resize(extents.size());
-      RowMajorStrides(extents, absl::MakeSpan(strides));
-      if (cuts.rule->Is(TensorRule::kTransposed)) {
-        std::iter_swap(strides.rbegin(), strides.rbegin() + 1);
+      strides.resize(piece.held.size());
+      RowMajorStrides(piece.held, absl::MakeSpan(strides));
+      PadAround(HeldExtents(piece.box, *cuts.rule), piece.held, strides, element_bytes);
+      if (!piece.box.empty()) {
+        if (cuts.rule->Is(TensorRule::kTransposed)) {
+          std::iter_swap(strides.rbegin(), strides.rbegin() + 1);
+        }
+        const auto [known, is_new] = tensors_.try_emplace(piece.tensor, manifest_.tensor_count());
+        if (is_new) {
+          manifest_.AddTensor(piece.tensor->name, piece.tensor->shape, piece.tensor->dtype);
+        }
+        manifest_.AddShard(known->second, parameter.format, piece.box, {0, end_bytes_, strides});
       }
-      const auto [known, is_new] = tensors_.try_emplace(piece.tensor, manifest_.tensor_count());
-      if (is_new) {
-        manifest_.AddTensor(piece.tensor->name, piece.tensor->shape, piece.tensor->dtype);
-      }
-      manifest_.AddShard(known->second, parameter.format, piece.box, {0, end_bytes_, strides});
-      end_bytes_ += static_cast<uint64_t>(piece.box.element_count()) * element_bytes;
+      end_bytes_ += ElementCount(piece.held) * element_bytes;
     }
-    PadTo(parameter.offset_bytes + SizeBytesOf(parameter), element_bytes);
+    PadTo(parameter.offset_bytes + SizeBytesOf(parameter));  // A number that no tensor fills.
     parameters_.push_back(std::move(parameter));
   }
 
@@ -216,12 +268,26 @@ class Memory {
 
  private:
   // Declares all up to `offset_bytes` padding.
-  void PadTo(uint64_t offset_bytes, uint32_t element_bytes = 1) {
+  void PadTo(uint64_t offset_bytes) {
     if (offset_bytes == end_bytes_) return;
-    manifest_.AddPadding(element_bytes,
-                         {static_cast<int64_t>((offset_bytes - end_bytes_) / element_bytes)},
+    manifest_.AddPadding(1, {static_cast<int64_t>(offset_bytes - end_bytes_)},
                          {0, end_bytes_, {1}});
     end_bytes_ = offset_bytes;
+  }
+
+  // Declares what lies behind `filled` in any axis of the array `held` padding.
+  void PadAround(absl::Span<const int64_t> filled, absl::Span<const int64_t> held,
+                 absl::Span<const int64_t> strides, uint32_t element_bytes) {
+    std::vector<int64_t> extents(held.begin(), held.end());
+    for (size_t d = 0; d < held.size(); ++d) {
+      extents[d] = held[d] - filled[d];
+      if (ElementCount(extents) > 0) {
+        const auto behind = static_cast<uint64_t>(filled[d] * strides[d]);
+        manifest_.AddPadding(element_bytes, extents,
+                             {0, end_bytes_ + behind * element_bytes, strides});
+      }
+      extents[d] = filled[d];
+    }
   }
 
   Manifest manifest_;
@@ -241,6 +307,10 @@ absl::Status CheckSharding(const ModelConfig& config, const WorkerSharding& shar
     return absl::InvalidArgumentError(absl::StrCat(
         "quantise a generic model: which of its tensors are weights of layers is not known (",
         config.generic_reason, ")"));
+  }
+  if (sharding.mxfp4 != Mxfp4Kernel::kTriton && !config.has(Block::kPackedExperts)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("mxfp4=", Name(sharding.mxfp4), ": the model has no experts in MXFP4"));
   }
   if (config.family == nullptr && (sharding.ep > 1 || sharding.engine != Engine::kVllm)) {
     return absl::InvalidArgumentError(absl::StrCat("sharding ", ToString(sharding),

@@ -34,12 +34,12 @@ struct WorkerLayout {
 
 // The engine's tables (families.h) say what is fused and stacked. The vocabulary is padded to a
 // multiple of 64 before tp divides it; key/value heads are repeated where tp exceeds them; GPT-2's
-// weights are transposed. A generic model keeps its tensors under their names, whole or (tp > 1)
-// cut by rows as torch.chunk does.
+// weights are transposed; sizes of experts in MXFP4 are rounded up for vLLM's kernel. A generic
+// model keeps its tensors under their names, whole or (tp > 1) cut by rows as torch.chunk does.
 //
 // Everything lies in one region "weights", each parameter at a multiple of 256 bytes; gaps, what
-// the vocabulary was padded with, and numbers that only the engine has are declared padding, so
-// Holes::kRefused is met.
+// the vocabulary and experts were padded with, and numbers that only the engine has are declared
+// padding, so Holes::kRefused is met.
 //
 // Behind a parameter that is quantised come its scales, by ScaleName(): of fused parts one below
 // the other, each in a grid of its own. The scales of a layer's experts come behind the last
