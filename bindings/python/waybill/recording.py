@@ -26,8 +26,11 @@ from typing import Any, NamedTuple
 
 from waybill.dtypes import NAMES, dtype_number
 from waybill.errors import InvalidArgument
+from waybill.holdings import Holdings
+from waybill.memory import Memory
 from waybill.parts import AnyPart, Padding, Part
 from waybill.patterns import Grid, Pieces, Row, compress, join, split
+from waybill.planning import Manifest
 from waybill.strided import MOST_BOXES, Shape, View, boxes, pair, size
 
 FORMAT = 1
@@ -220,6 +223,21 @@ class Recording:
             at = _index_of(fill.to.offset, target.shape, target.strides)
             parts[fill.target].append(Padding(fill.to.shape, at, strides=fill.to.strides))
         return parts
+
+    def manifest(self) -> Manifest:
+        """Returns the manifest of a worker that has added the targets with their parts.
+
+        All targets lie in one region. `waybill plan` and `waybill simulate` read the bytes of its encode() from a file.
+
+        Raises InvalidArgument as parts() does.
+        """
+        holdings = Holdings()
+        targets = self.targets()
+        for name, parts in self.parts().items():
+            shape, strides, dtype = targets[name]
+            memory = Memory(0, shape, strides, dtype_number(dtype), owner=None)
+            holdings.add(name, memory, parts)
+        return Manifest(holdings.build_for_allocation())
 
     def to_json(self) -> str:
         """Returns the recording as JSON, as this module's documentation describes it."""

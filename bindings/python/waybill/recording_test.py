@@ -2,6 +2,8 @@
 
 import json
 from itertools import product
+from math import prod
+from operator import mul, sub
 
 import pytest
 
@@ -97,6 +99,36 @@ def test_parts_select_the_elements_of_the_routes():
 
 def test_a_target_of_constants_only_has_no_parts():
     assert "constant" not in made().parts()
+
+
+def test_a_manifest_holds_each_element_of_the_parts_and_the_rest_is_padding():
+    recording = made()
+    sizes = {name: 4 if target.dtype == "F32" else 2 for name, target in TARGETS.items()}
+    begins, end = {}, 0
+    for name in recording.parts():
+        begins[name] = -(-end // 64) * 64
+        end = begins[name] + prod(TARGETS[name].shape) * sizes[name]
+    expected = {
+        (begins[r.target] + to * sizes[r.target], r.tensor, of)
+        for r in ROUTES
+        for to, of in zip(r.to.offsets(), r.of.offsets(), strict=True)
+    }
+    manifest = recording.manifest()
+    said = manifest.describe()
+    found, filled = set(), 0
+    for shard in said["shards"]:
+        tensor, place = said["tensors"][shard["tensor"]], shard["place"]
+        size = 4 if shard["dtype"] == "F32" else 2
+        dense = dense_strides(tuple(tensor["shape"]))
+        for index in product(*map(range, shard["begin"], shard["end"])):
+            step = sum(map(mul, map(sub, index, shard["begin"]), place["strides"]))
+            found.add(
+                (place["offset_bytes"] + step * size, tensor["name"], sum(map(mul, index, dense)))
+            )
+            filled += size
+    assert found == expected
+    padding = sum(prod(p["extents"]) * p["element_bytes"] for p in said["padding"])
+    assert manifest.region_sizes == [end] == [filled + padding]
 
 
 def test_a_constant_beside_parts_must_be_zero():
