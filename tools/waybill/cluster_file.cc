@@ -102,9 +102,22 @@ class Reader {
   // A text, and the file, line and key where it is.
   Key PlacedText(absl::string_view name, std::string* out, std::string* place) const {
     return {name, [=, this](const Value& value) {
-              *place =
-                  absl::StrCat(path_, ":", value.node.Mark().line + 1, ": key \"", value.key, "\"");
+              *place = PlaceOf(value);
               return Text(name, out).read(value);
+            }};
+  }
+  // A list of texts, and the file, line and key where it is.
+  Key PlacedTexts(absl::string_view name, std::vector<std::string>* out, std::string* place) const {
+    return {name, [=, this](const Value& value) {
+              if (!value.node.IsSequence() || value.node.size() == 0) {
+                return Refuse(value, "a list of texts");
+              }
+              *place = PlaceOf(value);
+              for (size_t i = 0; i < value.node.size(); ++i) {
+                const Value item = {value.node[i], absl::StrCat(value.key, "[", i, "]")};
+                WAYBILL_RETURN_IF_ERROR(Text(name, &out->emplace_back()).read(item));
+              }
+              return absl::OkStatus();
             }};
   }
   // A number in (0, most], or with `least` in [least, most], times `unit`.
@@ -167,6 +180,10 @@ class Reader {
   }
 
  private:
+  std::string PlaceOf(const Value& value) const {
+    return absl::StrCat(path_, ":", value.node.Mark().line + 1, ": key \"", value.key, "\"");
+  }
+
   static std::string Join(const std::vector<Key>& keys) {
     return absl::StrJoin(keys, ", ",
                          [](std::string* out, const Key& key) { absl::StrAppend(out, key.name); });
@@ -178,8 +195,11 @@ class Reader {
 constexpr uint64_t kMostRanks = 65536;
 
 // The keys that trainers and workers share.
-std::vector<Key> MachineKeys(const Reader& reader, Machine* machine) {
+std::vector<Key> SideKeys(const Reader& reader, Side* side, Machine* machine) {
   return {
+      reader.PlacedText("sharding", &side->sharding, &side->place),
+      reader.PlacedTexts("manifests", &side->manifests, &side->place),
+      reader.Count("replicas", &side->replicas, 1, kMostRanks),
       reader.Count("ranks_per_host", &machine->ranks_per_host, 1, 1024),
       reader.Count("nics_per_host", &machine->nics_per_host, 0, 1024),
       reader.Number("nic_gbit_per_second", &machine->nic, 1e9 / 8, 100'000),
@@ -237,15 +257,12 @@ absl::Status ReadFile(const Reader& reader, const YAML::Node& root, ClusterFile&
   simulate::Network& network = hardware.network;
   simulate::Control& control = hardware.control;
 
-  std::vector<Key> trainers = MachineKeys(reader, &hardware.trainers);
-  trainers.insert(trainers.begin(),
-                  reader.PlacedText("sharding", &file.trainers, &file.trainers_place));
+  std::vector<Key> trainers = SideKeys(reader, &file.trainers, &hardware.trainers);
   trainers.push_back(
       reader.Count("ring_mib", &hardware.trainers.ring_bytes, 1, 1 << 20, uint64_t{1} << 20));
-  std::vector<Key> workers = MachineKeys(reader, &hardware.workers);
-  workers.insert(workers.begin(),
-                 {reader.PlacedText("sharding", &file.workers, &file.workers_place),
-                  reader.Text("format", &file.format), reader.Text("dtype", &file.dtype),
+  std::vector<Key> workers = SideKeys(reader, &file.workers, &hardware.workers);
+  workers.insert(workers.end(),
+                 {reader.Text("format", &file.format), reader.Text("dtype", &file.dtype),
                   reader.Choice<Mode>("mode",
                                       {{"shadow", Mode::kShadow},
                                        {"shadow-copy", Mode::kShadowCopy},
@@ -272,8 +289,8 @@ absl::Status ReadFile(const Reader& reader, const YAML::Node& root, ClusterFile&
                                   file.layers = layers;
                                   return absl::OkStatus();
                                 }}}),
-          reader.Map("trainers", std::move(trainers), {"sharding"}),
-          reader.Map("workers", std::move(workers), {"sharding"}),
+          reader.Map("trainers", std::move(trainers)),
+          reader.Map("workers", std::move(workers)),
           reader.Map(
               "network",
               {reader.Flag("one_host", &hardware.one_host), reader.Flag("tcp", &hardware.by_tcp),
@@ -294,15 +311,46 @@ absl::Status ReadFile(const Reader& reader, const YAML::Node& root, ClusterFile&
                                  reader.Number("show_us", &control.show, 1e-6, 1e6, 0)}),
           StragglersKey(reader, &hardware.stragglers),
       },
-      {"model", "trainers", "workers"});
+      {"trainers", "workers"});
+}
+
+// A side has either a sharding or manifests, and each of the other keys goes with one of them.
+absl::Status CheckSides(const Reader& reader, const YAML::Node& root, const ClusterFile& file) {
+  for (const auto& [name, side] :
+       {std::pair("trainers", &file.trainers), std::pair("workers", &file.workers)}) {
+    if (side->sharding.empty() == side->manifests.empty()) {
+      return reader.Error(
+          root[name],
+          absl::StrCat("key \"", name, "\" needs either a sharding or manifests, and not both"));
+    }
+    const absl::string_view other = side->manifests.empty() ? "manifests" : "a sharding";
+    for (const char* key : {"replicas", "format", "dtype"}) {
+      const bool of_manifests = absl::string_view(key) == "replicas";
+      const YAML::Node given = root[name][key];
+      if (given && of_manifests == side->manifests.empty()) {
+        return reader.Error(given, absl::StrCat("key \"", name, ".", key, "\" goes with ", other));
+      }
+    }
+    if (side->manifests.size() * side->replicas > kMostRanks) {
+      return reader.Error(root[name], absl::StrCat("key \"", name, "\" has ", side->Describe(),
+                                                   "; accepted: at most ", kMostRanks, " ranks"));
+    }
+  }
+  const YAML::Node model = root["model"];
+  if (file.trainers.sharding.empty() && file.workers.sharding.empty()) {
+    if (!model) return absl::OkStatus();
+    return reader.Error(model, "key \"model\" goes with a sharding, and both sides have manifests");
+  }
+  if (!model) return reader.Error(root, "key \"model\" is missing");
+  if (file.model.empty() == file.checkpoint.empty()) {
+    return reader.Error(model, "key \"model\" needs either a name or a checkpoint, and not both");
+  }
+  return absl::OkStatus();
 }
 
 // Checks what no single key can tell.
 absl::Status CheckWhole(const Reader& reader, const YAML::Node& root, const ClusterFile& file) {
-  if (file.model.empty() == file.checkpoint.empty()) {
-    return reader.Error(root["model"],
-                        "key \"model\" needs either a name or a checkpoint, and not both");
-  }
+  WAYBILL_RETURN_IF_ERROR(CheckSides(reader, root, file));
   for (const auto& [side, machine] : {std::pair("trainers", &file.hardware.trainers),
                                       std::pair("workers", &file.hardware.workers)}) {
     if (machine->nics_per_host == 0 || machine->nics_per_host >= machine->ranks_per_host) continue;
@@ -317,6 +365,11 @@ absl::Status CheckWhole(const Reader& reader, const YAML::Node& root, const Clus
 }
 
 }  // namespace
+
+std::string Side::Describe() const {
+  if (manifests.empty()) return sharding;
+  return absl::StrCat("manifests=", manifests.size(), ",replicas=", replicas);
+}
 
 absl::StatusOr<ClusterFile> ParseClusterFile(absl::string_view text, const std::string& path) {
   const Reader reader(path);

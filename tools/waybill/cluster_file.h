@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -15,26 +16,39 @@
 
 namespace waybill {
 
+// What the ranks of a side hold: a sharding of the model, or manifests.
+struct Side {
+  std::string sharding;                // As core/layout/sharding.h reads it.
+  std::vector<std::string> manifests;  // Files with encoded manifests, in the order of ranks.
+  uint32_t replicas = 1;               // The number of times that each manifest is held.
+  // Where the file says it, for errors: `cluster.yaml:4: key "trainers.sharding"`. Empty if it is
+  // not from a file.
+  std::string place;
+
+  // Returns the sharding, or such as "manifests=8,replicas=4".
+  std::string Describe() const;
+};
+
 struct ClusterFile {
   std::string name;
   std::string published;  // A published case to compare with; or empty.
 
+  // The model of the shardings. Both are empty if both sides have manifests.
   std::string model;       // A synthetic model; empty if `checkpoint` is not.
   std::string checkpoint;  // A Hugging Face directory.
   std::optional<int64_t> layers;
 
-  // As core/layout/sharding.h reads them, and where they are, for errors: `cluster.yaml:4: key
-  // "trainers.sharding"`. Empty if they are not from a file.
-  std::string trainers;
-  std::string workers;
-  std::string trainers_place;
-  std::string workers_place;
+  Side trainers;
+  Side workers;
   std::string format;
   std::string dtype;
   Mode mode = Mode::kShadow;
   bool digests = true;
   Relays relays = Relays::kWherePredictedFaster;
   simulate::Hardware hardware;
+
+  // Returns the model for reports; empty if there is none.
+  const std::string& model_name() const { return model.empty() ? checkpoint : model; }
 };
 
 // `path` is for errors, which name the file, the line, the key, what was found and what is

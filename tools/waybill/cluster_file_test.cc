@@ -19,8 +19,8 @@ TEST(ClusterFile, EverythingButModelAndShardingsHasADefault) {
   const auto file = ParseClusterFile(kLeast, "a.yaml");
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_EQ(file->model, "m");
-  EXPECT_EQ(file->trainers, "fsdp=2");
-  EXPECT_EQ(file->workers, "tp=2");
+  EXPECT_EQ(file->trainers.Describe(), "fsdp=2");
+  EXPECT_EQ(file->workers.Describe(), "tp=2");
   EXPECT_EQ(file->mode, Mode::kShadow);
   EXPECT_DOUBLE_EQ(file->hardware.trainers.nic, 50e9);
 }
@@ -112,6 +112,17 @@ stragglers: [{rank: worker 1, slowdown: 2.5}]
   EXPECT_DOUBLE_EQ(file->hardware.stragglers[0].slowdown, 2.5);
 }
 
+TEST(ClusterFile, ManifestsStandForAShardingAndItsModel) {
+  const auto file = ParseClusterFile(
+      "trainers: {manifests: [t0]}\nworkers:\n  manifests: [w0, w1]\n  replicas: 3\n", "a.yaml");
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->trainers.manifests, std::vector<std::string>{"t0"});
+  EXPECT_EQ(file->workers.manifests, (std::vector<std::string>{"w0", "w1"}));
+  EXPECT_EQ(file->workers.replicas, 3u);
+  EXPECT_EQ(file->workers.place, "a.yaml:3: key \"workers.manifests\"");
+  EXPECT_EQ(file->workers.Describe(), "manifests=2,replicas=3");
+}
+
 struct RefusalCase {
   const char* name;
   std::string text;
@@ -128,7 +139,32 @@ const RefusalCase kRefusals[] = {
     {"a_missing_key", "model: {name: m}\ntrainers: {sharding: fsdp=2}\n",
      "key \"workers\" is missing"},
     {"a_missing_sharding", "model: {name: m}\ntrainers: {memory: gpu}\nworkers: {sharding: tp=2}\n",
-     "a.yaml:2: key \"trainers.sharding\" is missing"},
+     "a.yaml:2: key \"trainers\" needs either a sharding or manifests, and not both"},
+    {"a_sharding_and_manifests",
+     "model: {name: m}\ntrainers: {sharding: fsdp=2}\n"
+     "workers: {sharding: tp=2, manifests: [a]}\n",
+     "a.yaml:3: key \"workers\" needs either a sharding or manifests, and not both"},
+    {"no_manifests", "model: {name: m}\ntrainers: {manifests: []}\nworkers: {sharding: tp=2}\n",
+     "a.yaml:2: key \"trainers.manifests\" is \"[]\"; accepted: a list of texts"},
+    {"a_manifest_that_is_no_text",
+     "model: {name: m}\ntrainers: {sharding: fsdp=2}\nworkers: {manifests: [a, [b]]}\n",
+     "a.yaml:3: key \"workers.manifests[1]\" is \"[b]\"; accepted: a text"},
+    {"replicas_of_a_sharding",
+     "model: {name: m}\ntrainers: {sharding: fsdp=2, replicas: 2}\nworkers: {sharding: tp=2}\n",
+     "a.yaml:2: key \"trainers.replicas\" goes with manifests"},
+    {"a_format_of_manifests",
+     "model: {name: m}\ntrainers: {sharding: fsdp=2}\n"
+     "workers:\n  manifests: [a]\n  format: fp8-row\n",
+     "a.yaml:5: key \"workers.format\" goes with a sharding"},
+    {"too_many_ranks_with_manifests",
+     "model: {name: m}\ntrainers: {sharding: fsdp=2}\n"
+     "workers: {manifests: [a, b], replicas: 40000}\n",
+     "a.yaml:3: key \"workers\" has manifests=2,replicas=40000; accepted: at most 65536 ranks"},
+    {"a_model_of_manifests",
+     "model: {name: m}\ntrainers: {manifests: [a]}\nworkers: {manifests: [a]}\n",
+     "a.yaml:1: key \"model\" goes with a sharding, and both sides have manifests"},
+    {"a_sharding_without_a_model", "trainers: {manifests: [a]}\nworkers: {sharding: tp=2}\n",
+     "a.yaml:1: key \"model\" is missing"},
     {"two_models",
      "model: {name: m, checkpoint: d}\ntrainers: {sharding: fsdp=2}\n"
      "workers: {sharding: tp=2}\n",
@@ -170,8 +206,8 @@ TEST(ClusterFile, TheBuiltInCasesAreTheExamples) {
     const auto example = ReadClusterFile("examples/clusters/" + std::string(name) + ".yaml");
     ASSERT_TRUE(example.ok()) << example.status();
     EXPECT_EQ(built_in->name, name);
-    EXPECT_EQ(built_in->trainers, example->trainers);
-    EXPECT_EQ(built_in->workers, example->workers);
+    EXPECT_EQ(built_in->trainers.sharding, example->trainers.sharding);
+    EXPECT_EQ(built_in->workers.sharding, example->workers.sharding);
   }
   EXPECT_THAT(std::string(FindCase("none").status().message()),
               HasSubstr("there is no case \"none\"; the cases are kimi-k2-256-128"));

@@ -32,7 +32,7 @@ absl::StatusOr<ClusterFile> FindJob(const Options& options) {
   ClusterFile described = options.described;
   described.hardware.trainers.nics_per_host = described.hardware.workers.nics_per_host = 0;
   if (!described.checkpoint.empty()) described.model.clear();
-  described.name = described.model.empty() ? described.checkpoint : described.model;
+  described.name = described.model_name();
   return described;
 }
 
@@ -41,9 +41,9 @@ nlohmann::json PageOf(const ClusterFile& file, const PlannedJob& job) {
   nlohmann::json json = nlohmann::json::parse(ExplainAsJson(job.plan, job.held, RoutesToo::kNo));
   json["kind"] = "plan";
   json["name"] = file.name;
-  json["model"] = file.model.empty() ? file.checkpoint : file.model;
-  json["trainer_sharding"] = file.trainers;
-  json["worker_sharding"] = file.workers;
+  json["model"] = file.model_name();
+  json["trainer_sharding"] = file.trainers.Describe();
+  json["worker_sharding"] = file.workers.Describe();
   json["plan"] = {{"hash", json["hash"]},
                   {"seconds", job.seconds},
                   {"ratio_to_lower_bound", json["ratio_to_lower_bound"]}};
@@ -85,8 +85,8 @@ void AddPlanCommand(CLI::App& app, Run& run) {
   auto options = std::make_shared<Options>();
   ClusterFile& job = options->described;
   job.model = "qwen3-0.6b";
-  job.trainers = "fsdp=2";
-  job.workers = "tp=2";
+  job.trainers.sharding = "fsdp=2";
+  job.workers.sharding = "tp=2";
   CLI::App* command =
       app.add_subcommand("plan",
                          "Show the plan of a described job; needs no job and no network. `waybill "
@@ -106,10 +106,10 @@ void AddPlanCommand(CLI::App& app, Run& run) {
   command->add_option("--layers", job.layers, "number of layers; default: all");
   command->add_option("--checkpoint", job.checkpoint, "a checkpoint, whose shapes replace --model");
   command
-      ->add_option("--trainers", job.trainers,
+      ->add_option("--trainers", job.trainers.sharding,
                    "sharding of the trainers: fsdp=2,tp=2,pp=1,replicas=1")
       ->capture_default_str();
-  command->add_option("--workers", job.workers, "sharding of the workers: tp=2,dp=1")
+  command->add_option("--workers", job.workers.sharding, "sharding of the workers: tp=2,dp=1")
       ->capture_default_str();
   command->add_option("--dtype", job.dtype,
                       "type in which workers hold floats; default: as stored");

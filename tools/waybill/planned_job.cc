@@ -1,5 +1,8 @@
 #include "tools/waybill/planned_job.h"
 
+#include <fstream>
+#include <sstream>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,6 +15,8 @@
 #include "core/layout/trainer_layout.h"
 #include "core/layout/worker_layout.h"
 #include "core/plan/planner.h"
+#include "core/tensor/manifest_check.h"
+#include "core/tensor/manifest_codec.h"
 
 namespace waybill {
 namespace {
@@ -19,6 +24,9 @@ namespace {
 struct Model {
   ModelConfig config;
   std::vector<CheckpointTensor> tensors;  // Without data.
+  std::vector<ModelTensor> found;         // In `tensors`.
+
+  bool has_experts() const { return config.family != nullptr && config.family->has_experts(); }
 };
 
 absl::StatusOr<Model> FindModel(const ClusterFile& file) {
@@ -30,16 +38,18 @@ absl::StatusOr<Model> FindModel(const ClusterFile& file) {
       tensor.data = {};
       model.tensors.push_back(std::move(tensor));
     }
-    return model;
+  } else {
+    WAYBILL_ASSIGN_OR_RETURN(SyntheticModel synthetic, MakeSyntheticModel(file.model, file.layers));
+    WAYBILL_ASSIGN_OR_RETURN(model.config, ParseModelConfig(synthetic.config_json));
+    model.tensors = std::move(synthetic.tensors);
   }
-  WAYBILL_ASSIGN_OR_RETURN(SyntheticModel synthetic, MakeSyntheticModel(file.model, file.layers));
-  WAYBILL_ASSIGN_OR_RETURN(model.config, ParseModelConfig(synthetic.config_json));
-  model.tensors = std::move(synthetic.tensors);
+  WAYBILL_ASSIGN_OR_RETURN(model.found, FindTensors(model.tensors, model.config));
   return model;
 }
 
 void PutOnHost(const simulate::Hardware& hardware, Role role, uint32_t rank, Manifest& manifest) {
   const simulate::Machine& machine = role == Role::kTrainer ? hardware.trainers : hardware.workers;
+  manifest.nics().clear();
   manifest.set_host(
       hardware.one_host ? "host" : absl::StrCat(Name(role), "s ", rank / machine.ranks_per_host));
   for (uint32_t n = 0; n < machine.nics_per_host / machine.ranks_per_host; ++n) {
@@ -49,30 +59,74 @@ void PutOnHost(const simulate::Hardware& hardware, Role role, uint32_t rank, Man
   }
 }
 
-// Names the place of a text that could not be read.
+// Names where a side says what could not be read.
 template <typename T>
-absl::StatusOr<T> At(const std::string& place, absl::StatusOr<T> read) {
-  if (read.ok() || place.empty()) return read;
-  return While(place, read.status());
+absl::StatusOr<T> At(const Side& side, absl::StatusOr<T> read) {
+  if (read.ok() || side.place.empty()) return read;
+  return While(side.place, read.status());
 }
 
-// Calls make(rank) for the first rank of each kind. Ranks that hold the same share its manifest,
-// except for their hosts and NICs.
+// Calls make(rank) for the first rank of each kind. Ranks that hold the same share its manifest.
 template <typename Sharding, typename Make>
-absl::StatusOr<std::vector<Manifest>> MakeManifests(const ClusterFile& file, Role role,
-                                                    const Sharding& sharding, bool has_experts,
+absl::StatusOr<std::vector<Manifest>> MakeManifests(const Sharding& sharding, bool has_experts,
                                                     Make make) {
   std::vector<Manifest> manifests;
   manifests.reserve(sharding.world());
   for (uint32_t rank = 0; rank < sharding.world(); ++rank) {
     if (const uint32_t first = sharding.FirstLike(rank, has_experts); first < rank) {
       manifests.push_back(manifests[first]);
-      manifests.back().nics().clear();
     } else {
       WAYBILL_ASSIGN_OR_RETURN(Manifest manifest, make(rank));
       manifests.push_back(std::move(manifest));
     }
-    PutOnHost(file.hardware, role, rank, manifests.back());
+  }
+  return manifests;
+}
+
+absl::StatusOr<std::vector<Manifest>> MakeTrainers(const ClusterFile& file, const Model& model) {
+  WAYBILL_ASSIGN_OR_RETURN(const TrainerSharding sharding,
+                           At(file.trainers, TrainerSharding::Parse(file.trainers.sharding)));
+  return MakeManifests(sharding, model.has_experts(), [&](uint32_t rank) {
+    return MakeTrainerManifest(model.found, model.config, sharding, rank);
+  });
+}
+
+absl::StatusOr<std::vector<Manifest>> MakeWorkers(const ClusterFile& file, const Model& model) {
+  WAYBILL_ASSIGN_OR_RETURN(const WorkerSharding sharding,
+                           At(file.workers, WorkerSharding::Parse(file.workers.sharding)));
+  WAYBILL_ASSIGN_OR_RETURN(const Serving serving,
+                           ParseServing(file.format, file.dtype, model.config));
+  WAYBILL_ASSIGN_OR_RETURN(const auto parameters,
+                           FindParameters(model.found, model.config, sharding.engine));
+  return MakeManifests(
+      sharding, model.has_experts(), [&](uint32_t rank) -> absl::StatusOr<Manifest> {
+        WAYBILL_ASSIGN_OR_RETURN(WorkerLayout layout, MakeWorkerLayout(parameters, model.config,
+                                                                       sharding, rank, serving));
+        return std::move(layout.manifest);
+      });
+}
+
+absl::StatusOr<Manifest> ReadManifest(const std::string& path, Holes holes) {
+  std::ifstream stream(path, std::ios::binary);
+  std::ostringstream bytes;
+  if (!stream || !(bytes << stream.rdbuf())) {
+    return absl::NotFoundError(absl::StrCat("cannot read the manifest ", path));
+  }
+  absl::StatusOr<Manifest> manifest = DecodeManifest(bytes.str());
+  absl::Status status = manifest.ok() ? CheckManifest(*manifest, holes) : manifest.status();
+  if (!status.ok()) return While(absl::StrCat("reading the manifest ", path), std::move(status));
+  return manifest;
+}
+
+absl::StatusOr<std::vector<Manifest>> ReadManifests(const Side& side, Holes holes) {
+  std::vector<Manifest> manifests;
+  manifests.reserve(side.manifests.size() * side.replicas);
+  for (const std::string& path : side.manifests) {
+    WAYBILL_ASSIGN_OR_RETURN(Manifest manifest, At(side, ReadManifest(path, holes)));
+    manifests.push_back(std::move(manifest));
+  }
+  for (uint32_t replica = 1; replica < side.replicas; ++replica) {
+    for (size_t i = 0; i < side.manifests.size(); ++i) manifests.push_back(manifests[i]);
   }
   return manifests;
 }
@@ -80,32 +134,24 @@ absl::StatusOr<std::vector<Manifest>> MakeManifests(const ClusterFile& file, Rol
 }  // namespace
 
 absl::StatusOr<PlannedJob> PlanJob(const ClusterFile& file) {
-  WAYBILL_ASSIGN_OR_RETURN(const Model model, FindModel(file));
-  WAYBILL_ASSIGN_OR_RETURN(const TrainerSharding trainer_sharding,
-                           At(file.trainers_place, TrainerSharding::Parse(file.trainers)));
-  WAYBILL_ASSIGN_OR_RETURN(const WorkerSharding worker_sharding,
-                           At(file.workers_place, WorkerSharding::Parse(file.workers)));
-  WAYBILL_ASSIGN_OR_RETURN(const Serving serving,
-                           ParseServing(file.format, file.dtype, model.config));
+  std::vector<Manifest> senders, receivers;
+  Model model;
+  if (file.trainers.manifests.empty() || file.workers.manifests.empty()) {
+    WAYBILL_ASSIGN_OR_RETURN(model, FindModel(file));
+  }
+  WAYBILL_ASSIGN_OR_RETURN(senders, file.trainers.manifests.empty()
+                                        ? MakeTrainers(file, model)
+                                        : ReadManifests(file.trainers, Holes::kAllowed));
+  WAYBILL_ASSIGN_OR_RETURN(receivers, file.workers.manifests.empty()
+                                          ? MakeWorkers(file, model)
+                                          : ReadManifests(file.workers, Holes::kRefused));
+  for (uint32_t rank = 0; rank < senders.size(); ++rank) {
+    PutOnHost(file.hardware, Role::kTrainer, rank, senders[rank]);
+  }
+  for (uint32_t rank = 0; rank < receivers.size(); ++rank) {
+    PutOnHost(file.hardware, Role::kWorker, rank, receivers[rank]);
+  }
   PlannedJob job;
-  const bool has_experts = model.config.family != nullptr && model.config.family->has_experts();
-  WAYBILL_ASSIGN_OR_RETURN(const auto tensors, FindTensors(model.tensors, model.config));
-  WAYBILL_ASSIGN_OR_RETURN(
-      std::vector<Manifest> senders,
-      MakeManifests(file, Role::kTrainer, trainer_sharding, has_experts, [&](uint32_t rank) {
-        return MakeTrainerManifest(tensors, model.config, trainer_sharding, rank);
-      }));
-  WAYBILL_ASSIGN_OR_RETURN(const auto parameters,
-                           FindParameters(tensors, model.config, worker_sharding.engine));
-  WAYBILL_ASSIGN_OR_RETURN(std::vector<Manifest> receivers,
-                           MakeManifests(file, Role::kWorker, worker_sharding, has_experts,
-                                         [&](uint32_t rank) -> absl::StatusOr<Manifest> {
-                                           WAYBILL_ASSIGN_OR_RETURN(
-                                               WorkerLayout layout,
-                                               MakeWorkerLayout(parameters, model.config,
-                                                                worker_sharding, rank, serving));
-                                           return std::move(layout.manifest);
-                                         }));
   std::vector<const Manifest*> trainers, workers;
   trainers.reserve(senders.size());
   workers.reserve(receivers.size());

@@ -16,10 +16,21 @@
 namespace waybill {
 namespace {
 
-// The sharding with another number of replicas, so that it has `ranks` ranks.
+absl::Status CannotHave(uint32_t ranks, absl::string_view name, const Side& side) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "sweep: ", name, " \"", side.Describe(), "\" cannot be ", ranks,
+      " ranks; a sweep changes the number of replicas, so it takes multiples of one replica's"));
+}
+
+// Changes the number of replicas, so that the side has `ranks` ranks.
 template <typename Sharding>
-absl::StatusOr<std::string> WithRanks(const std::string& text, const std::string& side,
-                                      uint32_t ranks) {
+absl::Status SetRanks(absl::string_view name, uint32_t ranks, Side& side) {
+  if (!side.manifests.empty()) {
+    if (ranks % side.manifests.size() != 0) return CannotHave(ranks, name, side);
+    side.replicas = ranks / static_cast<uint32_t>(side.manifests.size());
+    return absl::OkStatus();
+  }
+  const std::string& text = side.sharding;
   const std::vector<std::string> kept = absl::StrSplit(text, ',', absl::SkipEmpty());
   WAYBILL_ASSIGN_OR_RETURN(const Sharding now, Sharding::Parse(text));
   // "replicas" where the sharding has such a word, else "dp".
@@ -38,11 +49,12 @@ absl::StatusOr<std::string> WithRanks(const std::string& text, const std::string
     words.push_back(absl::StrCat(key, "=", ranks / one));
     const std::string wanted = absl::StrJoin(words, ",");
     const auto parsed = Sharding::Parse(wanted);
-    if (parsed.ok() && parsed->world() == ranks) return wanted;
+    if (parsed.ok() && parsed->world() == ranks) {
+      side.sharding = wanted;
+      return absl::OkStatus();
+    }
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "sweep: ", side, " \"", text, "\" cannot be ", ranks,
-      " ranks; a sweep changes the number of replicas, so it takes multiples of one replica's"));
+  return CannotHave(ranks, name, side);
 }
 
 }  // namespace
@@ -93,11 +105,10 @@ absl::Status Sweep(const std::string& what, Prediction& prediction) {
   for (uint64_t ranks = first; ranks <= last; ranks *= 2) {
     ClusterFile file = prediction.file;
     file.published.clear();
-    std::string& text = sides[0] == "workers" ? file.workers : file.trainers;
-    WAYBILL_ASSIGN_OR_RETURN(
-        text, sides[0] == "workers"
-                  ? WithRanks<WorkerSharding>(text, "workers", static_cast<uint32_t>(ranks))
-                  : WithRanks<TrainerSharding>(text, "trainers", static_cast<uint32_t>(ranks)));
+    const auto count = static_cast<uint32_t>(ranks);
+    WAYBILL_RETURN_IF_ERROR(sides[0] == "workers"
+                                ? SetRanks<WorkerSharding>("workers", count, file.workers)
+                                : SetRanks<TrainerSharding>("trainers", count, file.trainers));
     WAYBILL_ASSIGN_OR_RETURN(const Prediction point, Predict(file));
     prediction.sweep.push_back({.ranks = static_cast<uint32_t>(ranks),
                                 .seconds = point.result.seconds,

@@ -134,9 +134,9 @@ nlohmann::json PredictionToJson(const Prediction& prediction) {
   nlohmann::json json = {
       {"kind", "simulation"},
       {"name", prediction.file.name},
-      {"model", prediction.file.model.empty() ? prediction.file.checkpoint : prediction.file.model},
-      {"trainer_sharding", prediction.file.trainers},
-      {"worker_sharding", prediction.file.workers},
+      {"model", prediction.file.model_name()},
+      {"trainer_sharding", prediction.file.trainers.Describe()},
+      {"worker_sharding", prediction.file.workers.Describe()},
       {"seconds", result.seconds},
       {"sent_seconds", result.sent_seconds},
       {"bounds",
