@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "core/layout/held_elements.h"
 #include "core/layout/numbered_checkpoint.h"
 #include "core/layout/parameters.h"
 #include "core/layout/trainer_layout.h"
@@ -32,18 +33,6 @@ constexpr char kGptOss[] =
     R"({"architectures": ["GptOssForCausalLM"], "hidden_size": 12, "intermediate_size": 8,
         "num_local_experts": 6, "num_hidden_layers": 5, "num_attention_heads": 8,
         "num_key_value_heads": 4, "head_dim": 2, "vocab_size": 33})";
-
-struct Model {
-  ModelConfig config;
-  std::vector<CheckpointTensor> tensors;
-};
-
-Model Make(absl::string_view config_json) {
-  Model model;
-  model.config = *ParseModelConfig(config_json);
-  model.tensors = RequiredTensors(model.config, Dtype::kBf16);
-  return model;
-}
 
 // The number behind `before` in a name, or -1.
 int64_t NumberBehind(absl::string_view name, absl::string_view before) {
@@ -185,19 +174,14 @@ TEST_P(MoeTrainerTest, HoldsWhatItsFrameworkGivesIt) {
   const std::vector<Coordinates> ranks = GetParam().ranks();
   ASSERT_EQ(sharding->world(), ranks.size());
   for (const char* config : {kQwen3Moe, kDeepseekV3, kGptOss}) {
-    const Model model = Make(config);
+    const TestModel model = MakeModel(config);
     for (uint32_t rank = 0; rank < ranks.size(); ++rank) {
       const auto manifest = MakeTrainerManifest(model.tensors, model.config, *sharding, rank);
       ASSERT_TRUE(manifest.ok()) << manifest.status();
       ASSERT_EQ(CheckManifest(*manifest, Holes::kAllowed).message(), "");
-      std::map<std::string, std::set<int64_t>> held;
-      std::set<uint64_t> places;
-      ForEachElement(*manifest, [&](uint32_t tensor, int64_t element, uint64_t offset_bytes) {
-        EXPECT_TRUE(held[std::string(manifest->tensor_name(tensor))].insert(element).second);
-        EXPECT_TRUE(places.insert(offset_bytes).second);
-      });
+      HeldElements held = FindHeldElements(*manifest);
       for (const CheckpointTensor& tensor : model.tensors) {
-        const std::set<int64_t>& of_tensor = held[tensor.name];
+        const std::map<int64_t, uint64_t>& of_tensor = held[tensor.name];
         for (int64_t i = 0; i < ElementCount(tensor); ++i) {
           ASSERT_EQ(of_tensor.contains(i), IsHeld(tensor, i, ranks[rank]))
               << tensor.name << " element " << i << " rank " << rank;
@@ -210,7 +194,7 @@ TEST_P(MoeTrainerTest, HoldsWhatItsFrameworkGivesIt) {
 TEST_P(MoeTrainerTest, RanksThatAreAlikeHaveEqualManifestsAndOthersHaveNot) {
   const auto sharding = TrainerSharding::Parse(GetParam().sharding);
   ASSERT_TRUE(sharding.ok()) << sharding.status();
-  const Model model = Make(kQwen3Moe);
+  const TestModel model = MakeModel(kQwen3Moe);
   const auto found = FindTensors(model.tensors, model.config);
   ASSERT_TRUE(found.ok()) << found.status();
   std::vector<Manifest> manifests;
@@ -226,26 +210,17 @@ TEST_P(MoeTrainerTest, RanksThatAreAlikeHaveEqualManifestsAndOthersHaveNot) {
 INSTANTIATE_TEST_SUITE_P(Cases, MoeTrainerTest, testing::ValuesIn(kHeldCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// The place in its region of each element of a tensor that a rank holds.
-std::map<int64_t, uint64_t> PlacesOf(const Manifest& manifest, absl::string_view tensor) {
-  std::map<int64_t, uint64_t> places;
-  ForEachElement(manifest, [&](uint32_t t, int64_t element, uint64_t offset_bytes) {
-    if (manifest.tensor_name(t) == tensor) places[element] = offset_bytes;
-  });
-  return places;
-}
-
 // Rank 1 of two holds two key/value heads, and two query heads for each of them.
 void ExpectQkvRows(const char* sharding, const std::vector<std::string>& expected) {
-  const Model model = Make(kQwen3Moe);
+  const TestModel model = MakeModel(kQwen3Moe);
   const auto parsed = TrainerSharding::Parse(sharding);
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   const auto manifest = MakeTrainerManifest(model.tensors, model.config, *parsed, 1);
   ASSERT_TRUE(manifest.ok()) << manifest.status();
+  HeldElements held = FindHeldElements(*manifest);
   std::map<uint64_t, std::string> head_at;
   for (const char* name : {"q", "k", "v"}) {
-    const auto places =
-        PlacesOf(*manifest, absl::StrCat("model.layers.0.self_attn.", name, "_proj.weight"));
+    const auto& places = held[absl::StrCat("model.layers.0.self_attn.", name, "_proj.weight")];
     for (const auto& [element, offset_bytes] : places) {
       const int64_t row = element / kHidden;
       if (element % kHidden != 0 || row % kHeadDim != 0) continue;
@@ -282,7 +257,7 @@ struct FlatElement {
 
 // By definition: torch walks the modules, so that a bias follows its weight, and concatenates all
 // elements of a unit, of each type apart. Original parameters begin at multiples of 16 bytes.
-std::map<std::pair<int64_t, Dtype>, std::vector<FlatElement>> FlatUnits(const Model& model,
+std::map<std::pair<int64_t, Dtype>, std::vector<FlatElement>> FlatUnits(const TestModel& model,
                                                                         bool original_params) {
   std::map<std::string, const CheckpointTensor*> by_name;
   for (const CheckpointTensor& tensor : model.tensors) by_name[tensor.name] = &tensor;
@@ -309,7 +284,7 @@ class Fsdp1Test : public testing::TestWithParam<bool> {};
 
 TEST_P(Fsdp1Test, HoldsEqualRangesOfFlatUnits) {
   for (const char* config : {kQwen3Moe, kDeepseekV3, kGptOss}) {
-    const Model model = Make(config);
+    const TestModel model = MakeModel(config);
     const auto units = FlatUnits(model, GetParam());
     for (const uint32_t fsdp : {1u, 3u, 7u, 64u}) {
       const TrainerSharding sharding{.framework = Framework::kFsdp1,
@@ -320,30 +295,24 @@ TEST_P(Fsdp1Test, HoldsEqualRangesOfFlatUnits) {
         const auto manifest = MakeTrainerManifest(model.tensors, model.config, sharding, rank);
         ASSERT_TRUE(manifest.ok()) << manifest.status();
         ASSERT_EQ(CheckManifest(*manifest, Holes::kAllowed).message(), "");
-        std::map<std::pair<std::string, int64_t>, uint64_t> places;
-        ForEachElement(*manifest, [&](uint32_t tensor, int64_t element, uint64_t offset_bytes) {
-          EXPECT_TRUE(
-              places.emplace(std::pair(manifest->tensor_name(tensor), element), offset_bytes)
-                  .second);
-        });
-        size_t expected = 0;
+        HeldElements held = FindHeldElements(*manifest);
         for (const auto& [key, unit] : units) {
           const auto [begin, end] = Chunk(static_cast<int64_t>(unit.size()), fsdp, rank);
           std::set<uint64_t> starts;  // Where each element says that the range begins.
           for (int64_t i = begin; i < end; ++i) {
             const FlatElement& flat = unit[static_cast<size_t>(i)];
             if (flat.tensor.empty()) continue;
-            const auto place = places.find({flat.tensor, flat.element});
-            ASSERT_NE(place, places.end()) << flat.tensor << " element " << flat.element;
-            starts.insert(place->second - static_cast<uint64_t>(i - begin) * SizeBytes(key.second));
-            ++expected;
+            const auto element = held[flat.tensor].extract(flat.element);
+            ASSERT_FALSE(element.empty()) << flat.tensor << " element " << flat.element;
+            starts.insert(element.mapped() -
+                          static_cast<uint64_t>(i - begin) * SizeBytes(key.second));
           }
           ASSERT_LE(starts.size(), 1u) << "layer " << key.first;
           if (!starts.empty()) {
             EXPECT_EQ(*starts.begin() % 64, 0u);
           }
         }
-        EXPECT_EQ(places.size(), expected);
+        for (const auto& [name, others] : held) EXPECT_TRUE(others.empty()) << name;
         EXPECT_EQ(*manifest,
                   *MakeTrainerManifest(model.tensors, model.config, sharding, rank + fsdp));
       }
@@ -356,7 +325,7 @@ INSTANTIATE_TEST_SUITE_P(Params, Fsdp1Test, testing::Bool(), [](const auto& info
 });
 
 TEST(UnevenExperts, AreDealtSoThatTheFirstRanksHaveOneMore) {
-  const Model model = Make(kQwen3Moe);
+  const TestModel model = MakeModel(kQwen3Moe);
   std::vector<int> counts;
   for (uint32_t rank = 0; rank < 4; ++rank) {
     const auto manifest = MakeTrainerManifest(model.tensors, model.config,
@@ -384,7 +353,7 @@ class MoeTrainerRefusesTest : public testing::TestWithParam<BadCase> {};
 TEST_P(MoeTrainerRefusesTest, NamingBothNumbersAndWhatWouldDo) {
   const auto sharding = TrainerSharding::Parse(GetParam().sharding);
   ASSERT_TRUE(sharding.ok()) << sharding.status();
-  const Model model = Make(GetParam().config);
+  const TestModel model = MakeModel(GetParam().config);
   const auto manifest = MakeTrainerManifest(model.tensors, model.config, *sharding, 0);
   EXPECT_EQ(manifest.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(manifest.status().message(), GetParam().message);

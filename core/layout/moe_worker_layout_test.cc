@@ -5,9 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "core/layout/numbered_checkpoint.h"
-#include "core/layout/parameters.h"
-#include "core/layout/synthetic.h"
+#include "core/layout/held_elements.h"
 #include "core/layout/worker_layout.h"
 #include "core/tensor/manifest_check.h"
 
@@ -21,24 +19,7 @@ std::string GptOss(absl::string_view more) {
                       more, "}");
 }
 
-struct Model {
-  ModelConfig config;
-  std::vector<CheckpointTensor> tensors;
-};
-
-Model Make(absl::string_view config_json) {
-  Model model;
-  model.config = *ParseModelConfig(config_json);
-  model.tensors = RequiredTensors(model.config, Dtype::kBf16);
-  return model;
-}
-
-Model MakeNamed(absl::string_view name, int64_t layers) {
-  const SyntheticModel synthetic = *MakeSyntheticModel(name, layers);
-  return {*ParseModelConfig(synthetic.config_json), synthetic.tensors};
-}
-
-WorkerLayout Layout(const Model& model, absl::string_view sharding, uint32_t rank,
+WorkerLayout Layout(const TestModel& model, absl::string_view sharding, uint32_t rank,
                     absl::string_view format = "") {
   const auto workers = WorkerSharding::Parse(sharding);
   EXPECT_TRUE(workers.ok()) << workers.status();
@@ -48,14 +29,6 @@ WorkerLayout Layout(const Model& model, absl::string_view sharding, uint32_t ran
   EXPECT_TRUE(layout.ok()) << layout.status();
   EXPECT_EQ(CheckManifest(layout->manifest, Holes::kRefused).message(), "");
   return *std::move(layout);
-}
-
-const Parameter& Find(const WorkerLayout& layout, absl::string_view name) {
-  for (const Parameter& parameter : layout.parameters) {
-    if (parameter.name == name) return parameter;
-  }
-  ADD_FAILURE() << name;
-  return layout.parameters[0];
 }
 
 std::vector<std::string> NamesAndShapes(const WorkerLayout& layout) {
@@ -89,8 +62,9 @@ constexpr char kGptOssExperts[] = "model.layers.0.mlp.experts.";
 
 // gpt-oss stores [expert, input, output], with gate and up by turns; engines hold them transposed.
 TEST(GptOssWorker, StackedExpertsAreCutByOutputsAndTransposed) {
-  const WorkerLayout layout = Layout(Make(GptOss("")), "tp=2", 1);
-  const Parameter& w13 = Find(layout, "model.layers.0.mlp.experts.routed_experts.w13_weight");
+  const WorkerLayout layout = Layout(MakeModel(GptOss("")), "tp=2", 1);
+  const Parameter& w13 =
+      FindParameter(layout, "model.layers.0.mlp.experts.routed_experts.w13_weight");
   EXPECT_EQ(w13.shape, (std::vector<int64_t>{4, kInner, kHidden}));
   const auto up = SourcesOf(layout, w13);
   for (int64_t e = 0, at = 0; e < 4; ++e) {
@@ -102,7 +76,8 @@ TEST(GptOssWorker, StackedExpertsAreCutByOutputsAndTransposed) {
       }
     }
   }
-  const Parameter& w2 = Find(layout, "model.layers.0.mlp.experts.routed_experts.w2_weight");
+  const Parameter& w2 =
+      FindParameter(layout, "model.layers.0.mlp.experts.routed_experts.w2_weight");
   EXPECT_EQ(w2.shape, (std::vector<int64_t>{4, kHidden, kInner / 2}));
   const auto down = SourcesOf(layout, w2);
   for (int64_t e = 0, at = 0; e < 4; ++e) {
@@ -118,10 +93,11 @@ TEST(GptOssWorker, StackedExpertsAreCutByOutputsAndTransposed) {
 
 // The ranks' outputs are added up, so the bias is added once.
 TEST(GptOssWorker, OnlyTheFirstRankHasTheBiasOfWhatIsAddedUp) {
-  const Model model = Make(GptOss(""));
+  const TestModel model = MakeModel(GptOss(""));
   for (uint32_t rank = 0; rank < 2; ++rank) {
     const WorkerLayout layout = Layout(model, "tp=2", rank);
-    const Parameter& bias = Find(layout, "model.layers.0.mlp.experts.routed_experts.w2_bias");
+    const Parameter& bias =
+        FindParameter(layout, "model.layers.0.mlp.experts.routed_experts.w2_bias");
     EXPECT_EQ(bias.shape, (std::vector<int64_t>{4, kHidden}));
     const auto sources = SourcesOf(layout, bias);
     for (size_t i = 0; i < sources.size(); ++i) {
@@ -131,14 +107,15 @@ TEST(GptOssWorker, OnlyTheFirstRankHasTheBiasOfWhatIsAddedUp) {
     }
   }
   const WorkerLayout whole = Layout(model, "tp=2,ep=2", 1);
-  const Parameter& bias = Find(whole, "model.layers.0.mlp.experts.routed_experts.w2_bias");
+  const Parameter& bias = FindParameter(whole, "model.layers.0.mlp.experts.routed_experts.w2_bias");
   EXPECT_EQ(SourcesOf(whole, bias)[0],
             std::pair(absl::StrCat(kGptOssExperts, "down_proj_bias"), 2 * kHidden));
 }
 
 // The blocks of MXFP4 are bytes that move as they are: rows of 16 bytes for 32 elements.
 TEST(GptOssWorker, PackedExpertsMoveAsBytes) {
-  const Model model = Make(GptOss(R"(, "quantization_config": {"quant_method": "mxfp4"})"));
+  const TestModel model =
+      MakeModel(GptOss(R"(, "quantization_config": {"quant_method": "mxfp4"})"));
   const WorkerLayout layout = Layout(model, "tp=2", 1);
   EXPECT_EQ(NamesAndShapes(layout),
             (Strings{"model.embedding.weight BF16 [32, 64]", "model.layers.0.attn.sinks BF16 [2]",
@@ -157,8 +134,8 @@ TEST(GptOssWorker, PackedExpertsMoveAsBytes) {
                      "model.layers.0.input_layernorm.weight BF16 [64]",
                      "model.layers.0.post_attention_layernorm.weight BF16 [64]",
                      "model.norm.weight BF16 [64]", "lm_head.weight BF16 [32, 64]"}));
-  const auto down =
-      SourcesOf(layout, Find(layout, "model.layers.0.mlp.experts.routed_experts.w2_weight"));
+  const auto down = SourcesOf(
+      layout, FindParameter(layout, "model.layers.0.mlp.experts.routed_experts.w2_weight"));
   for (int64_t row = 0, at = 0; row < 4 * kHidden; ++row) {
     for (int64_t byte = 0; byte < 32; ++byte, ++at) {  // The second half of each row's 64.
       ASSERT_EQ(down[static_cast<size_t>(at)],
@@ -178,10 +155,10 @@ class Mxfp4SizesTest : public testing::TestWithParam<Mxfp4Case> {};
 
 // gpt-oss-120b: 128 experts of 2880 by 2880 elements, 90 blocks.
 TEST_P(Mxfp4SizesTest, AreRoundedForTheKernel) {
-  const WorkerLayout layout = Layout(MakeNamed("gpt-oss-120b", 1), GetParam().sharding, 1);
-  EXPECT_EQ(Find(layout, "model.layers.0.mlp.experts.routed_experts.w13_weight").shape,
+  const WorkerLayout layout = Layout(MakeNamedModel("gpt-oss-120b", 1), GetParam().sharding, 1);
+  EXPECT_EQ(FindParameter(layout, "model.layers.0.mlp.experts.routed_experts.w13_weight").shape,
             GetParam().w13);
-  EXPECT_EQ(Find(layout, "model.layers.0.mlp.experts.routed_experts.w2_weight").shape,
+  EXPECT_EQ(FindParameter(layout, "model.layers.0.mlp.experts.routed_experts.w2_weight").shape,
             GetParam().w2);
 }
 
@@ -201,7 +178,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(GlmWorker, RoutersAreF32AndSharedExpertsComeBeforeTheOthersInVllm) {
-  const Model model = MakeNamed("glm-4.5", 4);
+  const TestModel model = MakeNamedModel("glm-4.5", 4);
   const WorkerLayout layout = Layout(model, "tp=8,ep=8", 3);
   Strings sparse;
   for (const std::string& line : NamesAndShapes(layout)) {
@@ -223,13 +200,13 @@ TEST(GlmWorker, RoutersAreF32AndSharedExpertsComeBeforeTheOthersInVllm) {
 
 // Kimi-K2 on 128 ranks: each has the attention, and three experts of a layer.
 TEST(ReplicatedAttention, IsWholeOnEachRankAndExpertsAreDealtOut) {
-  const Model model = MakeNamed("kimi-k2", 2);
+  const TestModel model = MakeNamedModel("kimi-k2", 2);
   const WorkerLayout layout = Layout(model, "dp=128,ep=128", 100, "bf16");
-  EXPECT_EQ(Find(layout, "model.layers.1.self_attn.q_b_proj.weight").shape,
+  EXPECT_EQ(FindParameter(layout, "model.layers.1.self_attn.q_b_proj.weight").shape,
             (std::vector<int64_t>{64 * 192, 1536}));
-  EXPECT_EQ(Find(layout, "model.layers.1.mlp.shared_experts.gate_up_proj.weight").shape,
+  EXPECT_EQ(FindParameter(layout, "model.layers.1.mlp.shared_experts.gate_up_proj.weight").shape,
             (std::vector<int64_t>{4096, 7168}));
-  EXPECT_EQ(Find(layout, "model.layers.1.mlp.experts.routed_experts.w13_weight").shape,
+  EXPECT_EQ(FindParameter(layout, "model.layers.1.mlp.experts.routed_experts.w13_weight").shape,
             (std::vector<int64_t>{3, 4096, 7168}));
   std::map<std::string, int> experts;
   for (uint32_t i = 0; i < layout.manifest.tensor_count(); ++i) {
@@ -248,7 +225,7 @@ TEST(ReplicatedAttention, IsWholeOnEachRankAndExpertsAreDealtOut) {
 }
 
 TEST(WorkerReplicas, HaveEqualLayouts) {
-  const Model model = MakeNamed("tiny-deepseek-v3", 3);
+  const TestModel model = MakeNamedModel("tiny-deepseek-v3", 3);
   for (const char* text : {"tp=2,dp=2,ep=4,replicas=2", "tp=4,ep=2,engine=sglang,replicas=2"}) {
     const WorkerSharding sharding = *WorkerSharding::Parse(text);
     for (uint32_t rank = 0; rank < sharding.world(); ++rank) {
@@ -259,7 +236,7 @@ TEST(WorkerReplicas, HaveEqualLayouts) {
 }
 
 TEST(GptOssWorker, StackedExpertsAreNotQuantisedOnTheWay) {
-  const Model model = Make(GptOss(""));
+  const TestModel model = MakeModel(GptOss(""));
   const auto layout = MakeWorkerLayout(model.tensors, model.config, {}, 0,
                                        *ParseServing("fp8-row", "", model.config));
   EXPECT_EQ(layout.status().message(),
@@ -279,7 +256,7 @@ class MoeWorkerRefusesTest : public testing::TestWithParam<BadCase> {};
 
 TEST_P(MoeWorkerRefusesTest, NamingBothNumbersAndWhatWouldDo) {
   const BadCase& c = GetParam();
-  const Model model = MakeNamed(c.model, 1);
+  const TestModel model = MakeNamedModel(c.model, 1);
   const auto sharding = WorkerSharding::Parse(c.sharding);
   ASSERT_TRUE(sharding.ok()) << sharding.status();
   const auto serving = ParseServing(c.format, "", model.config);

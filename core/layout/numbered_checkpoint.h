@@ -17,7 +17,6 @@
 #include "absl/strings/string_view.h"
 #include "core/layout/checkpoint_tensor.h"
 #include "core/tensor/box.h"
-#include "core/tensor/manifest.h"
 
 namespace waybill {
 
@@ -70,32 +69,6 @@ class Numbered {
   std::vector<std::vector<float>> numbers_;
   absl::flat_hash_map<std::string, int64_t> first_;
 };
-
-// Calls visit(tensor_index, element, offset_bytes) for each element that a rank holds: its number
-// within the tensor and its place in the region. By the definition of Place, one at a time.
-template <typename Visit>
-void ForEachElement(const Manifest& manifest, Visit visit) {
-  for (uint32_t i = 0; i < manifest.shard_count(); ++i) {
-    const ShardView shard = manifest.shard(i);
-    const auto shape = manifest.tensor_shape(shard.tensor_index);
-    for (int64_t n = 0; n < shard.box.element_count(); ++n) {
-      int64_t rest = n;
-      int64_t element = 0;
-      int64_t scale = 1;
-      int64_t place = 0;
-      for (int d = shard.box.dimensions() - 1; d >= 0; --d) {
-        const auto at_d = static_cast<size_t>(d);
-        const int64_t index = rest % shard.box.extent(d);
-        rest /= shard.box.extent(d);
-        element += (shard.box.begin(d) + index) * scale;
-        scale *= shape[at_d];
-        place += index * shard.place.strides[at_d];
-      }
-      visit(shard.tensor_index, element,
-            shard.place.offset_bytes + static_cast<uint64_t>(place) * ElementBytes(shard.format));
-    }
-  }
-}
 
 }  // namespace waybill
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "core/layout/held_elements.h"
 #include "core/layout/synthetic.h"
 #include "core/layout/worker_layout.h"
 #include "core/tensor/manifest_check.h"
@@ -14,28 +15,13 @@
 namespace waybill {
 namespace {
 
-struct Model {
-  ModelConfig config;
-  std::vector<CheckpointTensor> tensors;
-};
+TestModel Qwen() { return MakeNamedModel("qwen3-0.6b", 2); }
 
-Model Qwen() {
-  const SyntheticModel synthetic = *MakeSyntheticModel("qwen3-0.6b", 2);
-  return {*ParseModelConfig(synthetic.config_json), synthetic.tensors};
-}
-
-absl::StatusOr<WorkerLayout> Layout(const Model& model, uint32_t tp, absl::string_view format,
+absl::StatusOr<WorkerLayout> Layout(const TestModel& model, uint32_t tp, absl::string_view format,
                                     uint32_t rank = 0) {
   const auto serving = ParseServing(format, "", model.config);
   if (!serving.ok()) return serving.status();
   return MakeWorkerLayout(model.tensors, model.config, {.tp = tp}, rank, *serving);
-}
-
-const Parameter* Find(const WorkerLayout& layout, absl::string_view name) {
-  for (const Parameter& parameter : layout.parameters) {
-    if (parameter.name == name) return &parameter;
-  }
-  return nullptr;
 }
 
 // The shapes that vLLM gives the same parameters.
@@ -57,19 +43,17 @@ const ShapeCase kShapes[] = {
 };
 
 TEST(Serving, ParametersAndScalesHaveTheShapesThatEnginesGiveThem) {
-  const Model model = Qwen();
+  const TestModel model = Qwen();
   for (const ShapeCase& c : kShapes) {
     const auto layout = Layout(model, 2, c.format, 1);
     ASSERT_TRUE(layout.ok()) << layout.status();
     EXPECT_EQ(CheckManifest(layout->manifest, Holes::kRefused).message(), "");
-    const Parameter* parameter = Find(*layout, c.name);
-    ASSERT_NE(parameter, nullptr) << c.name;
-    EXPECT_EQ(parameter->shape, c.shape) << c.name;
+    EXPECT_EQ(FindParameter(*layout, c.name).shape, c.shape) << c.name;
   }
 }
 
 TEST(Serving, OnlyMatricesOfLayersAreQuantised) {
-  const Model model = Qwen();
+  const TestModel model = Qwen();
   const auto layout = Layout(model, 1, "fp8-block");
   ASSERT_TRUE(layout.ok()) << layout.status();
   size_t quantised = 0, scales = 0;
@@ -84,11 +68,12 @@ TEST(Serving, OnlyMatricesOfLayersAreQuantised) {
 }
 
 TEST(Serving, WhatTheConfigurationKeepsStaysAsItIs) {
-  Model model = Qwen();
+  TestModel model = Qwen();
   model.config.not_quantised = {"model.layers.0.mlp.down_proj"};
   const auto layout = Layout(model, 1, "fp8-block");
-  EXPECT_EQ(Find(*layout, "model.layers.0.mlp.down_proj.weight")->format.content, Content::kPlain);
-  EXPECT_EQ(Find(*layout, "model.layers.1.mlp.down_proj.weight")->format.content,
+  EXPECT_EQ(FindParameter(*layout, "model.layers.0.mlp.down_proj.weight").format.content,
+            Content::kPlain);
+  EXPECT_EQ(FindParameter(*layout, "model.layers.1.mlp.down_proj.weight").format.content,
             Content::kQuantised);
   model.config.not_quantised = {"model.layers.0.self_attn.q_proj"};
   EXPECT_EQ(Layout(model, 1, "fp8-block").status().message(),
@@ -166,13 +151,13 @@ TEST(Serving, WhatAQuantizationConfigSaysBeyondWhatIsKnownIsRefused) {
 }
 
 TEST(Serving, CutsWithinBlocksAreServedWithFinerScalesAsFarAsTheyGo) {
-  Model model = Qwen();
+  TestModel model = Qwen();
   // Each of 16 ranks has 192 of the 3072 rows: a block and a half.
   const auto layout = Layout(model, 16, "fp8-block");
   ASSERT_TRUE(layout.ok()) << layout.status();
-  EXPECT_EQ(Find(*layout, "model.layers.0.mlp.gate_up_proj.weight_scale_inv")->shape,
+  EXPECT_EQ(FindParameter(*layout, "model.layers.0.mlp.gate_up_proj.weight_scale_inv").shape,
             (std::vector<int64_t>{6, 8}));
-  EXPECT_EQ(Find(*layout, "model.layers.0.mlp.down_proj.weight_scale_inv")->shape,
+  EXPECT_EQ(FindParameter(*layout, "model.layers.0.mlp.down_proj.weight_scale_inv").shape,
             (std::vector<int64_t>{8, 3}));
   Serving odd;
   odd.quantisation = Quantisation{.block_rows = 96, .block_columns = 96};
@@ -187,24 +172,23 @@ TEST(Serving, FusedPartsBeginWhereAStoredScaleDoes) {
       R"({"architectures": ["Qwen3ForCausalLM"], "hidden_size": 80, "intermediate_size": 192,
           "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
           "head_dim": 48, "vocab_size": 64, "tie_word_embeddings": true})");
-  const Model model = {config, RequiredTensors(config, Dtype::kBf16)};
+  const TestModel model = {config, RequiredTensors(config, Dtype::kBf16)};
   const auto layout = Layout(model, 1, "fp8-block");
   ASSERT_TRUE(layout.ok()) << layout.status();
   // k begins in row 192, v in row 288: one scale for each 32 rows of 384.
-  EXPECT_EQ(Find(*layout, "model.layers.0.self_attn.qkv_proj.weight_scale_inv")->shape,
+  EXPECT_EQ(FindParameter(*layout, "model.layers.0.self_attn.qkv_proj.weight_scale_inv").shape,
             (std::vector<int64_t>{12, 1}));
-  EXPECT_EQ(Find(*layout, "model.layers.0.mlp.gate_up_proj.weight_scale_inv")->shape,
+  EXPECT_EQ(FindParameter(*layout, "model.layers.0.mlp.gate_up_proj.weight_scale_inv").shape,
             (std::vector<int64_t>{6, 1}));
-  EXPECT_EQ(Find(*layout, "model.layers.0.mlp.down_proj.weight_scale_inv")->shape,
+  EXPECT_EQ(FindParameter(*layout, "model.layers.0.mlp.down_proj.weight_scale_inv").shape,
             (std::vector<int64_t>{1, 2}));
 }
 
 TEST(Serving, ATransposedAndAGenericModelAreRefused) {
-  const SyntheticModel gpt2 = *MakeSyntheticModel("gpt2", 1);
-  const Model transposed = {*ParseModelConfig(gpt2.config_json), gpt2.tensors};
-  EXPECT_TRUE(absl::StrContains(Layout(transposed, 1, "fp8-block").status().message(),
-                                "is stored transposed, which is not quantised on the way"));
-  const Model generic = {ModelConfig::Generic("no config.json"), Qwen().tensors};
+  EXPECT_TRUE(
+      absl::StrContains(Layout(MakeNamedModel("gpt2", 1), 1, "fp8-block").status().message(),
+                        "is stored transposed, which is not quantised on the way"));
+  const TestModel generic = {ModelConfig::Generic("no config.json"), Qwen().tensors};
   EXPECT_EQ(Layout(generic, 1, "fp8-block").status().message(),
             "quantise a generic model: which of its tensors are weights of layers is not known (no "
             "config.json)");

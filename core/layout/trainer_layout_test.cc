@@ -10,9 +10,9 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "core/layout/checkpoint.h"
+#include "core/layout/held_elements.h"
 #include "core/layout/load_shards.h"
 #include "core/layout/numbered_checkpoint.h"
-#include "core/layout/parameters.h"
 #include "core/layout/safetensors_writer.h"
 #include "core/tensor/manifest_check.h"
 
@@ -31,19 +31,7 @@ constexpr char kGpt2[] =
     R"({"architectures": ["GPT2LMHeadModel"], "n_embd": 8, "n_head": 4, "n_layer": 3,
         "n_positions": 5, "vocab_size": 33})";
 
-struct Model {
-  ModelConfig config;
-  std::vector<CheckpointTensor> tensors;
-};
-
-Model Make(absl::string_view config_json) {
-  Model model;
-  model.config = *ParseModelConfig(config_json);
-  model.tensors = RequiredTensors(model.config, Dtype::kF32);
-  return model;
-}
-
-Model MakeGeneric() {
+TestModel MakeGeneric() {
   return {ModelConfig::Generic("a test"),
           {{.name = "matrix", .dtype = Dtype::kF32, .shape = {7, 3}},
            {.name = "none", .dtype = Dtype::kF32, .shape = {0, 3}},
@@ -59,7 +47,7 @@ struct ShardingCase {
 class TrainerShardingTest : public testing::TestWithParam<ShardingCase> {
  protected:
   // Every element is held by each dp rank, and by no more ranks of one dp rank than tp.
-  void ExpectCovered(const Model& model) {
+  void ExpectCovered(const TestModel& model) {
     const TrainerSharding& s = GetParam().sharding;
     std::map<std::string, std::vector<std::set<uint32_t>>> holders;
     for (const CheckpointTensor& t : model.tensors) {
@@ -69,12 +57,11 @@ class TrainerShardingTest : public testing::TestWithParam<ShardingCase> {
       const auto manifest = MakeTrainerManifest(model.tensors, model.config, s, rank);
       ASSERT_TRUE(manifest.ok()) << manifest.status();
       ASSERT_EQ(CheckManifest(*manifest, Holes::kAllowed).message(), "");
-      std::set<uint64_t> places;
-      ForEachElement(*manifest, [&](uint32_t tensor, int64_t element, uint64_t offset_bytes) {
-        auto& of_tensor = holders.at(std::string(manifest->tensor_name(tensor)));
-        EXPECT_TRUE(of_tensor[static_cast<size_t>(element)].insert(rank).second);
-        EXPECT_TRUE(places.insert(offset_bytes).second);
-      });
+      for (const auto& [name, elements] : FindHeldElements(*manifest)) {
+        for (const auto& [element, offset_bytes] : elements) {
+          holders.at(name)[static_cast<size_t>(element)].insert(rank);
+        }
+      }
       for (uint32_t i = 0; i < manifest->shard_count(); ++i) {
         EXPECT_EQ(manifest->tensor_shape(manifest->shard(i).tensor_index).size(),
                   manifest->shard(i).place.strides.size());
@@ -103,9 +90,9 @@ class TrainerShardingTest : public testing::TestWithParam<ShardingCase> {
 };
 
 TEST_P(TrainerShardingTest, EveryElementIsHeld) {
-  ExpectCovered(Make(kLlama));
-  ExpectCovered(Make(kQwen3Tied));
-  ExpectCovered(Make(kGpt2));
+  ExpectCovered(MakeModel(kLlama, Dtype::kF32));
+  ExpectCovered(MakeModel(kQwen3Tied, Dtype::kF32));
+  ExpectCovered(MakeModel(kGpt2, Dtype::kF32));
   if (GetParam().sharding.pp == 1) ExpectCovered(MakeGeneric());
 }
 
@@ -120,7 +107,7 @@ INSTANTIATE_TEST_SUITE_P(
                     ShardingCase{"all", {.fsdp = 2, .tp = 2, .pp = 3, .replicas = 2}}),
     [](const auto& info) { return std::string(info.param.name); });
 
-std::vector<std::string> Boxes(const Model& model, const TrainerSharding& sharding,
+std::vector<std::string> Boxes(const TestModel& model, const TrainerSharding& sharding,
                                absl::string_view tensor) {
   std::vector<std::string> boxes;
   for (uint32_t rank = 0; rank < sharding.world(); ++rank) {
@@ -149,7 +136,7 @@ TEST(TrainerLayout, FsdpCutsRowsAsTorchChunkDoes) {
 }
 
 TEST(TrainerLayout, TpCutsRowsOrColumns) {
-  const Model model = Make(kLlama);
+  const TestModel model = MakeModel(kLlama, Dtype::kF32);
   EXPECT_EQ(Boxes(model, {.tp = 2}, "model.layers.1.mlp.up_proj.weight"),
             (Strings{"[0, 10) x [0, 24)", "[10, 20) x [0, 24)"}));
   EXPECT_EQ(Boxes(model, {.tp = 2}, "model.layers.1.mlp.down_proj.weight"),
@@ -163,17 +150,19 @@ TEST(TrainerLayout, TpCutsRowsOrColumns) {
 }
 
 TEST(TrainerLayout, FsdpCutsTheRowsThatTpLeft) {
-  EXPECT_EQ(Boxes(Make(kLlama), {.fsdp = 2, .tp = 2}, "model.layers.1.mlp.up_proj.weight"),
+  EXPECT_EQ(Boxes(MakeModel(kLlama, Dtype::kF32), {.fsdp = 2, .tp = 2},
+                  "model.layers.1.mlp.up_proj.weight"),
             (Strings{"[0, 5) x [0, 24)", "[10, 15) x [0, 24)", "[5, 10) x [0, 24)",
                      "[15, 20) x [0, 24)"}));
   // The second rank has the last 6 of the 12 local rows of q, k and v each: half of k, and v.
   EXPECT_EQ(
-      Boxes(Make(kGpt2), {.fsdp = 2, .tp = 2}, "transformer.h.0.attn.c_attn.bias"),
+      Boxes(MakeModel(kGpt2, Dtype::kF32), {.fsdp = 2, .tp = 2},
+            "transformer.h.0.attn.c_attn.bias"),
       (Strings{"[0, 4); [8, 10)", "[4, 8); [12, 14)", "[10, 12); [16, 20)", "[14, 16); [20, 24)"}));
 }
 
 TEST(TrainerLayout, FusedColumnsLieSideBySide) {
-  const Model model = Make(kGpt2);
+  const TestModel model = MakeModel(kGpt2, Dtype::kF32);
   const auto manifest = MakeTrainerManifest(model.tensors, model.config, {.fsdp = 2, .tp = 2}, 3);
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   Strings places;
@@ -188,7 +177,7 @@ TEST(TrainerLayout, FusedColumnsLieSideBySide) {
 }
 
 TEST(TrainerLayout, PpDealsLayersInOrder) {
-  const Model model = Make(kLlama);
+  const TestModel model = MakeModel(kLlama, Dtype::kF32);
   const auto holds = [&](uint32_t rank, absl::string_view tensor) {
     return Boxes(model, {.pp = 2}, tensor)[rank] != "-";
   };
@@ -205,7 +194,7 @@ TEST(TrainerLayout, PpDealsLayersInOrder) {
 
 // Returns the layers of each stage, and checks who has what is outside the layers.
 std::vector<std::set<int64_t>> StageLayers(int64_t layers, absl::string_view sharding_text) {
-  const Model model = Make(absl::StrReplaceAll(
+  const TestModel model = MakeModel(absl::StrReplaceAll(
       kLlama, {{"\"num_hidden_layers\": 3", absl::StrCat("\"num_hidden_layers\": ", layers)}}));
   const auto sharding = TrainerSharding::Parse(sharding_text);
   EXPECT_TRUE(sharding.ok()) << sharding.status();
@@ -287,7 +276,7 @@ TEST(TrainerLayout, ChunksOfEqualStagesBeginWhereMegatronSays) {
 }
 
 TEST(TrainerLayout, ATiedHeadIsAnAliasWhereTheEmbeddingIs) {
-  const Model model = Make(kQwen3Tied);
+  const TestModel model = MakeModel(kQwen3Tied, Dtype::kF32);
   const auto manifest = MakeTrainerManifest(model.tensors, model.config, {.pp = 2}, 0);
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   ASSERT_EQ(manifest->alias_count(), 1u);
@@ -297,7 +286,7 @@ TEST(TrainerLayout, ATiedHeadIsAnAliasWhereTheEmbeddingIs) {
 }
 
 TEST(TrainerLayout, ARankWithoutAnythingHasMemoryAnyway) {
-  const Model model = MakeGeneric();
+  const TestModel model = MakeGeneric();
   const auto manifest = MakeTrainerManifest(model.tensors, model.config, {.fsdp = 40}, 39);
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   EXPECT_EQ(manifest->shard_count(), 0u);
@@ -306,7 +295,7 @@ TEST(TrainerLayout, ARankWithoutAnythingHasMemoryAnyway) {
 
 TEST(LoadShards, PutsEveryElementInItsPlace) {
   for (const char* config : {kLlama, kGpt2}) {
-    const Numbered numbered(Make(config).tensors);
+    const Numbered numbered(MakeModel(config, Dtype::kF32).tensors);
     const std::string directory = FreshDirectory("model");
     ASSERT_TRUE(
         WriteCheckpoint(directory, config, numbered.tensors(), 1 << 20, Durability::kCached).ok());
@@ -340,7 +329,7 @@ class TrainerLayoutRefusesTest : public testing::TestWithParam<BadCase> {};
 
 TEST_P(TrainerLayoutRefusesTest, AndNamesWhat) {
   const BadCase& c = GetParam();
-  const Model model = c.config == nullptr ? MakeGeneric() : Make(c.config);
+  const TestModel model = c.config == nullptr ? MakeGeneric() : MakeModel(c.config, Dtype::kF32);
   const auto manifest = MakeTrainerManifest(model.tensors, model.config, c.sharding, c.rank);
   EXPECT_EQ(manifest.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(manifest.status().message(), c.message);

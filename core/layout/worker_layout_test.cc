@@ -6,6 +6,7 @@
 #include <map>
 
 #include "core/layout/checkpoint.h"
+#include "core/layout/held_elements.h"
 #include "core/layout/load_shards.h"
 #include "core/layout/numbered_checkpoint.h"
 #include "core/layout/parameters.h"
@@ -142,26 +143,18 @@ absl::StatusOr<WorkerLayout> Layout(absl::string_view config_json, const WorkerS
                           {.dtype = dtype, .quantisation = {}});
 }
 
-const Parameter* Find(const WorkerLayout& layout, absl::string_view name) {
-  for (const Parameter& parameter : layout.parameters) {
-    if (parameter.name == name) return &parameter;
-  }
-  return nullptr;
-}
-
 TEST(WorkerLayout, FusesBiasesAsItFusesWeights) {
   const auto layout = Layout(kQwen2, {.tp = 2}, 1);
   ASSERT_TRUE(layout.ok()) << layout.status();
-  const Parameter* bias = Find(*layout, "model.layers.0.self_attn.qkv_proj.bias");
-  ASSERT_NE(bias, nullptr);
-  EXPECT_EQ(bias->shape, (std::vector<int64_t>{4 + 2 + 2}));
+  const Parameter& bias = FindParameter(*layout, "model.layers.0.self_attn.qkv_proj.bias");
+  EXPECT_EQ(bias.shape, (std::vector<int64_t>{4 + 2 + 2}));
   std::vector<std::string> shards;
   for (uint32_t i = 0; i < layout->manifest.shard_count(); ++i) {
     const ShardView shard = layout->manifest.shard(i);
     const absl::string_view name = layout->manifest.tensor_name(shard.tensor_index);
     if (name.substr(name.size() - 4) == "bias") {
       shards.push_back(absl::StrCat(name, ToString(shard.box), " at ",
-                                    shard.place.offset_bytes - bias->offset_bytes));
+                                    shard.place.offset_bytes - bias.offset_bytes));
     }
   }
   EXPECT_EQ(shards, (std::vector<std::string>{"model.layers.0.self_attn.q_proj.bias[4, 8) at 0",
