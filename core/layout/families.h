@@ -52,10 +52,10 @@ enum class Cut : uint8_t {
   kFirstRank,   // The first rank has all of it, and the others have zeros.
 };
 
-// Where a tensor's name and its place in the engine's order belong.
+// The scope of a tensor, which decides its name and its place in the engine's order.
 enum class Where : uint8_t { kBeforeLayers, kLayer, kExpert, kAfterLayers, kHead };
 
-// A group of rules that a family has or has not, depending on config.json too.
+// A group of rules. A family has some of the groups, and config.json decides about others.
 enum class Block : uint8_t {
   kDecoder,  // Embedding, norms and head.
   kGqa,      // Attention with query, key and value heads.
@@ -66,18 +66,19 @@ enum class Block : uint8_t {
   kMla,    // Multi-head latent attention.
   kMlaLatentQuery,
   kMlaPlainQuery,
-  kDenseMlp,  // Of the layers without experts.
+  kDenseMlp,  // The MLP of a layer without experts.
   kDenseMlpBias,
-  kRouter,     // Of the layers with experts, as the following.
-  kRouterF32,  // The same, which engines hold in F32.
+  // The blocks down to kPackedExperts belong to layers with experts.
+  kRouter,
+  kRouterF32,  // A router that engines hold in F32.
   kRouterBias,
   kSharedExperts,
   kExperts,
   kNamedRouter,     // gpt-oss.
   kStackedExperts,  // gpt-oss in BF16: all experts in one tensor.
-  kPackedExperts,   // gpt-oss: the same, as blocks of MXFP4 and their scales.
+  kPackedExperts,   // gpt-oss in MXFP4: all experts' blocks in one tensor, and their scales.
   kGpt2,
-  kCacheScales,      // SGLang's, of the key/value cache, where it passes them to attention.
+  kCacheScales,      // SGLang passes scales of the key/value cache to attention.
   kQkvBiasRequired,  // Marks without rules: the biases are there in every checkpoint.
   kOtherBiasRequired,
 };
@@ -98,9 +99,9 @@ constexpr uint16_t Bit(FamilyId id) { return static_cast<uint16_t>(1 << static_c
 enum class Engine : uint8_t { kVllm, kSglang };
 absl::string_view Name(Engine engine);
 
-// One tensor of the checkpoint, in each scope that has it.
+// Describes one tensor of the checkpoint in each scope that has it.
 struct TensorRule {
-  // What distinguishes a tensor from a matrix or vector of the model's type. Bits.
+  // Bits that say how a tensor differs from a matrix or vector of the model's type.
   enum Mark : uint8_t {
     kPlain = 0,
     kTransposed = 1,  // The checkpoint has [inputs, outputs], as Conv1D does.
@@ -117,14 +118,14 @@ struct TensorRule {
   Where where;
   Cut cut;
   std::array<Extent, 4> shape;
-  char name[36];  // Below the layer's name or the expert's.
+  char name[36];  // What follows the name of the layer or the expert.
   uint8_t marks = kPlain;
-  uint8_t sections = 1;  // The rows are so many equal parts, each of which is cut.
+  uint8_t sections = 1;  // The number of equal parts of the rows. Each part is cut.
 
   bool Is(Mark mark) const { return (marks & mark) != 0; }
   bool engine_only() const { return (marks & (kVllmOnly | kSglangOnly)) != 0; }
   int dimensions() const;
-  // The axis that the cut divides: of the rows or of the columns, as the checkpoint has them.
+  // Returns the axis of the checkpoint's tensor that the cut divides.
   int cut_axis() const;
 };
 
@@ -137,11 +138,11 @@ struct FusingRule {
   uint8_t engines;  // 1 << Engine.
   Where where;      // kExpert: parts of each expert, stacked over the rank's experts.
   char parameter[40];
-  char parts[32];  // Separated by spaces; between the dots of a tensor's name.
+  char parts[32];  // Separated by spaces. Each part stands between dots of a tensor's name.
 };
 absl::Span<const FusingRule> FusingRules();
 
-// Engines call modules of a family differently.
+// A module that an engine calls differently: its parameters begin with `to` instead of `from`.
 struct RenamingRule {
   Engine engine;
   FamilyId family;
@@ -150,7 +151,7 @@ struct RenamingRule {
 };
 absl::Span<const RenamingRule> RenamingRules();
 
-// In an engine, what begins with `moved` comes after what begins with `after`.
+// In an engine, the parameters that begin with `moved` come after those that begin with `after`.
 struct OrderRule {
   Engine engine;
   uint16_t families;  // Bits of FamilyId.
@@ -159,7 +160,7 @@ struct OrderRule {
 };
 absl::Span<const OrderRule> OrderRules();
 
-// How config.json calls the numbers; empty: derived as ParseModelConfig() says.
+// The keys of the numbers in config.json. A number without a key is derived from the others.
 struct ConfigKeys {
   absl::string_view hidden;
   absl::string_view inner;  // 4 * hidden where missing or null.
@@ -178,11 +179,11 @@ struct Family {
   uint32_t blocks;  // Bits of Block; ParseModelConfig() adds those that depend on config.json.
   const ConfigKeys* keys;
 
-  // "model.": of all names but the head's; some checkpoints omit it.
+  // Returns what all names but the head's begin with, such as "model.". Some checkpoints omit it.
   absl::string_view prefix() const { return id == FamilyId::kGpt2 ? "transformer." : "model."; }
-  // Followed by the layer's number and a dot.
+  // Returns the text before a layer's number.
   absl::string_view layer_infix() const { return id == FamilyId::kGpt2 ? "h." : "layers."; }
-  // The tensor that a tied head names again.
+  // Returns the name of the tensor that a tied head shares.
   absl::string_view embedding() const {
     return id == FamilyId::kGpt2 ? "wte.weight" : "embed_tokens.weight";
   }
@@ -190,7 +191,7 @@ struct Family {
     return id != FamilyId::kLlama && id != FamilyId::kQwen2 && id != FamilyId::kQwen3 &&
            id != FamilyId::kGpt2;
   }
-  // The name ends like that of a tensor which is stored but is no weight.
+  // Returns true if a stored tensor of that name is no weight.
   bool Ignores(absl::string_view name) const;
 };
 

@@ -16,14 +16,15 @@ namespace {
 
 using nlohmann::json;
 
-// Products of two of them times three sections stay far below 2^63.
+// The largest number of config.json. The product of two numbers and three sections is below 2^63.
 constexpr int64_t kMaxNumber = int64_t{1} << 29;
 
 absl::Status Invalid(absl::string_view key, absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat("config.json: \"", key, "\" ", problem));
 }
 
-// Empty keys and missing or null values give `fallback`; without one (0) they are errors.
+// Reads a number from 1 on. An empty key and a missing or null value give `fallback`, and are
+// errors if it is 0.
 absl::StatusOr<int64_t> Number(const json& config, absl::string_view key, int64_t fallback) {
   const auto found = key.empty() ? config.end() : config.find(std::string(key));
   if (found == config.end() || found->is_null()) {
@@ -38,7 +39,7 @@ absl::StatusOr<int64_t> Number(const json& config, absl::string_view key, int64_
   return found->get<int64_t>();
 }
 
-// As Number(), and 0 is allowed.
+// Reads a number from 0 on, and otherwise as Number().
 absl::StatusOr<int64_t> Count(const json& config, absl::string_view key, int64_t fallback) {
   const auto found = config.find(std::string(key));
   if (found != config.end() && *found == json(0)) return 0;
@@ -55,7 +56,7 @@ absl::StatusOr<bool> Flag(const json& config, absl::string_view key, bool fallba
   return found->get<bool>();
 }
 
-// Those that say how elements are quantised, or nothing that Waybill has to know.
+// The keys of quantization_config that say how elements are quantised, or that Waybill may ignore.
 constexpr absl::string_view kQuantisationKeys[] = {
     "activation_scheme", "fmt",
     "ignored_layers",    "is_checkpoint_fp8_serialized",
@@ -76,7 +77,7 @@ absl::Status CheckWord(const json& config, const char* key,
       "has ", key, " ", ShortText(value), ", known is \"", absl::StrJoin(known, "\", \""), "\""));
 }
 
-// The shape of blocks; a whole matrix where nothing is said.
+// Reads the shape of blocks. Without one, a block is a whole matrix.
 absl::Status ReadBlock(const json& config, Quantisation& q) {
   const json block = config.value("weight_block_size", json());
   if (block.is_null()) {
@@ -93,7 +94,8 @@ absl::Status ReadBlock(const json& config, Quantisation& q) {
   return absl::OkStatus();
 }
 
-// Patterns would keep nothing: they are no names.
+// Reads the names of modules that are not quantised. Patterns are refused, because nothing matches
+// them with names.
 absl::Status ReadKeptModules(const json& config, std::vector<std::string>& modules) {
   for (const char* key : {"modules_to_not_convert", "ignored_layers"}) {
     const json list = config.value(key, json());
@@ -112,8 +114,9 @@ absl::Status ReadKeptModules(const json& config, std::vector<std::string>& modul
   return absl::OkStatus();
 }
 
-// How elements are stored as an engine loads them, before its own step after loading. Everything
-// has to be understood: a method that packs or shuffles would be taken for plain FP8 otherwise.
+// Reads how elements are stored when an engine loads them, before its own step after loading. A key
+// or value that is not known is refused, so that a method that packs or shuffles is not taken for
+// plain FP8.
 absl::StatusOr<Quantisation> ReadQuantisation(const json& config,
                                               std::vector<std::string>& not_quantised) {
   if (!config.is_object()) return absl::InvalidArgumentError("is no object");
@@ -143,7 +146,7 @@ int64_t& At(ModelConfig& config, Extent extent) {
   return config.extents[static_cast<size_t>(extent)];
 }
 
-// What all families have.
+// Reads the numbers that all families have.
 absl::Status ReadDecoder(const json& config, ModelConfig& result) {
   const ConfigKeys& keys = *result.family->keys;
   WAYBILL_ASSIGN_OR_RETURN(const int64_t hidden, Number(config, keys.hidden, 0));
@@ -301,10 +304,10 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view config_json) {
   if (family->has_experts()) WAYBILL_RETURN_IF_ERROR(ReadExperts(config, result));
   const auto quantised = config.find("quantization_config");
   if (quantised == config.end() || quantised->is_null()) return result;
-  // What is packed stays packed: it moves as bytes, and nothing else is quantised.
+  // Packed experts move as bytes, and nothing else of such a model is quantised.
   if (result.has(Block::kPackedExperts)) return result;
   const absl::StatusOr<Quantisation> q = ReadQuantisation(*quantised, result.not_quantised);
-  // What is not understood is said when somebody wants to serve by it: trainers do not.
+  // Trainers do not need quantization_config, so a problem with it is reported by ParseServing().
   if (q.ok()) {
     result.quantisation = *q;
   } else {

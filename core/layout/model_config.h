@@ -41,14 +41,13 @@ struct ModelConfig {
   std::string quantisation_problem;
 
   int64_t extent(Extent e) const { return extents[static_cast<size_t>(e)]; }
-  int64_t experts() const {
-    return extent(Extent::kExpertCount);
-  }  // Of a layer; 0 if there are none.
+  // Returns the number of experts of a layer. 0 if there are none.
+  int64_t experts() const { return extent(Extent::kExpertCount); }
   bool has(Block block) const { return (blocks & Bit(block)) != 0; }
   bool IsSparse(int64_t layer) const;
-  // A layer has what the rule describes.
+  // Returns true if the layer has the rule's tensor.
   bool HasInLayer(const TensorRule& rule, int64_t layer) const;
-  // The rule's tensor may be missing.
+  // Returns true if the rule's tensor may be missing.
   bool IsOptional(const TensorRule& rule) const;
 
   absl::string_view family_name() const { return family == nullptr ? "generic" : family->name; }

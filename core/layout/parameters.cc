@@ -67,7 +67,7 @@ absl::Status ForEachTensor(const ModelConfig& config, Visit visit) {
   return config.tied_head ? absl::OkStatus() : outside(Where::kHead);
 }
 
-// "layers.3.mlp.experts.7." without the family's prefix; empty outside the layers.
+// Returns such as "layers.3.mlp.experts.7.", without the family's prefix. Empty outside the layers.
 std::string ScopeName(const Family& family, int64_t layer, int64_t expert) {
   if (layer < 0) return "";
   if (expert < 0) return absl::StrCat(family.layer_infix(), layer, ".");
@@ -158,14 +158,15 @@ class Finder {
   const ModelConfig& config_;
   const Family& family_;
   absl::flat_hash_map<absl::string_view, const CheckpointTensor*> by_name_;
-  std::vector<std::vector<int64_t>> shapes_{TensorRules().size()};  // Of each rule, once known.
+  // The stored shape by the rule's index, empty until ShapeOf() is asked for it.
+  std::vector<std::vector<int64_t>> shapes_{TensorRules().size()};
   std::vector<char> used_;
   std::vector<ModelTensor> found_;
 };
 
 // What an engine makes of the tensors of one rule.
 struct Fused {
-  std::string parameter;  // Below the layer's name.
+  std::string parameter;  // The name without that of the layer.
   size_t parts = 1;
 };
 
@@ -218,7 +219,7 @@ Fused Fuse(const TensorRule& rule, const ModelConfig& config, Engine engine) {
 class ScopeParameters {
  public:
   void Add(const ModelTensor& tensor, const Fused& fused) {
-    // Mostly it is one of the last.
+    // The parameter is usually one of the last.
     auto at = std::find_if(parameters_.rbegin(), parameters_.rend(),
                            [&](const ModelParameter& p) { return p.name == fused.parameter; });
     if (at == parameters_.rend()) {
@@ -305,7 +306,8 @@ absl::StatusOr<std::vector<ModelParameter>> FindParameters(absl::Span<const Mode
     }
     return all;
   }
-  std::vector<Fused> fused(TensorRules().size());  // Of each rule, once known.
+  // By the rule's index, without a name until a tensor of the rule is seen.
+  std::vector<Fused> fused(TensorRules().size());
   ScopeParameters scope;
   const auto begins_scope = [&](size_t i) {
     return i == tensors.size() || tensors[i].layer != tensors[i - 1].layer ||

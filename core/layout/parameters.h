@@ -18,7 +18,7 @@
 namespace waybill {
 
 struct ModelTensor {
-  const CheckpointTensor* tensor = nullptr;  // Null for a rule of an engine's own number.
+  const CheckpointTensor* tensor = nullptr;  // Null for a number that only an engine has.
   const TensorRule* rule = nullptr;
   int64_t layer = -1;   // -1 outside the layers.
   int64_t expert = -1;  // -1 if the tensor is not one of a single expert.
@@ -35,17 +35,17 @@ struct ModelTensor {
 absl::StatusOr<std::vector<ModelTensor>> FindTensors(absl::Span<const CheckpointTensor> tensors,
                                                      const ModelConfig& config);
 
-// The same rules without a checkpoint: what a model of that configuration has to hold, with floats
-// of type `dtype`. Without data and without what is optional; nothing for a generic model.
+// Returns the tensors that a model of that configuration must have, without data and with floats of
+// type `dtype`. Optional tensors are left out. A generic model has none.
 std::vector<CheckpointTensor> RequiredTensors(const ModelConfig& config, Dtype dtype);
 
 // A parameter of a worker.
 struct ModelParameter {
   std::string name;
-  const TensorRule* rule = nullptr;  // The first part's.
+  const TensorRule* rule = nullptr;  // The rule of the first part.
   int64_t layer = -1;
-  // In the parameter's order. Of a parameter that stacks experts: each expert's parts in turn, so
-  // all experts of the model. Empty for an engine's own number.
+  // The parts in the parameter's order. A parameter that stacks experts has the parts of each
+  // expert of the model in turn. A number that only the engine has is without parts.
   std::vector<const ModelTensor*> parts;
 };
 
@@ -71,17 +71,21 @@ struct CutRange {
   int64_t extent() const { return end - begin; }
 };
 
+// Returns the range that a share has. `word` is how a sharding calls the share's count, for errors.
+//
 // kInvalidArgument: the share's count does not divide what it has to. Names the tensor and both
-// numbers, and says what would be accepted; `word` is how a sharding calls the count.
+// numbers, and says what would be accepted.
 absl::StatusOr<CutRange> CutTensor(const ModelTensor& tensor, const ModelConfig& config,
                                    Share share, VocabularyRows vocabulary_rows,
                                    absl::string_view word);
 
-// The experts that a share of the model has. kInvalidArgument: the count does not divide them, and
-// `uneven` is false; says what would be accepted.
+// Returns the experts that a share has.
+//
+// kInvalidArgument: the share's count does not divide the experts, and `uneven` is false; says what
+// would be accepted.
 absl::StatusOr<ExpertRange> CutExperts(const ModelConfig& config, Share share, bool uneven);
 
-// Part `index` of `count` of [0, extent) as torch.chunk cuts it.
+// Returns part `index` of `count` of [0, extent), as torch.chunk cuts it.
 CutRange TorchChunk(int64_t extent, Share share);
 
 }  // namespace waybill

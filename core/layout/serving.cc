@@ -11,11 +11,12 @@
 namespace waybill {
 namespace {
 
-// No engine's kernels know finer ones.
+// The finest scales that an engine's kernels accept.
 constexpr int64_t kFinestScale = 16;
 constexpr int64_t kFinestExpertScale = 32;  // vLLM's.
 
-// A linear layer's weight: of an embedding, of a router and of a norm engines never convert any.
+// Returns true for the weight of a linear layer. Engines never convert embeddings, routers and
+// norms.
 bool IsLayersMatrix(const ModelParameter& parameter) {
   const TensorRule& rule = *parameter.rule;
   const int matrix_axes = rule.dimensions() - (rule.Is(TensorRule::kStacked) ? 1 : 0);
@@ -34,8 +35,8 @@ bool IsNotConverted(absl::string_view tensor, const ModelConfig& config) {
                      });
 }
 
-// The coarsest grid, of the block or halves of it, that all of the ranks' cuts lie on, and the
-// parts' beginnings in what they are fused to: engines know one grid, the whole parameter's.
+// Returns the coarsest grid, the block or a part of it by halving, on which all cuts of the ranks
+// and all edges of the fused parts lie. Engines know one grid for the whole parameter.
 absl::StatusOr<uint32_t> FitScales(uint32_t block, const ModelParameter& parameter,
                                    const ModelConfig& config, int axis, uint32_t tp) {
   if (block <= 1) return block;

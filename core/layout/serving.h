@@ -23,18 +23,17 @@ struct Serving {
   std::optional<Quantisation> quantisation;
 };
 
-// `format`: a name of QuantisationNames(), or empty: what config.json's quantization_config says,
-// else as stored. `dtype`: a name, or empty.
+// Reads how to serve the model. `format` is a name of QuantisationNames(); empty means what
+// quantization_config in config.json says, or as stored without it. `dtype` is a name or empty.
 //
 // kInvalidArgument: no such name; a quantization_config that is not understood; names of both kinds
 // that contradict each other.
 absl::StatusOr<Serving> ParseServing(absl::string_view format, absl::string_view dtype,
                                      const ModelConfig& config);
 
-// How a parameter is quantised; nothing where it is not. Where the ranks' cuts lie within blocks,
-// or parts are fused within them, scales are stored finer, as vLLM does: the grid of a rank's
-// parameter begins at its first row. Whether experts are converted is asked of a layer's first
-// expert.
+// Returns how a parameter is quantised, or nullopt if it is not. If the ranks' cuts or the edges of
+// fused parts lie within blocks, scales are stored on a finer grid, as in vLLM: the grid of a
+// rank's parameter begins at its first row. A layer's first expert decides for all of them.
 //
 // kInvalidArgument: a parameter that is transposed; cuts that no grid of scales fits; a fused
 // parameter of which only a part is to be converted.
@@ -43,8 +42,8 @@ absl::StatusOr<std::optional<Quantisation>> QuantisationOf(const ModelParameter&
                                                            const ModelConfig& config,
                                                            const WorkerSharding& sharding);
 
-// "model.layers.0.mlp.down_proj.weight_scale_inv" of "model.layers.0.mlp.down_proj.weight", as
-// engines call it: blocks' scales are "inverse" by name only.
+// Returns the name that engines give a parameter's scales, such as "x.down_proj.weight_scale_inv"
+// for "x.down_proj.weight". The scales of blocks are "inverse" by name only.
 std::string ScaleName(absl::string_view parameter, const Quantisation& quantisation);
 
 }  // namespace waybill

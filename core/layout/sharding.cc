@@ -22,7 +22,7 @@ struct Field {
   absl::string_view name;
   uint32_t* number = nullptr;
   bool counts = true;                              // The number multiplies the ranks.
-  absl::Span<const absl::string_view> names = {};  // Of `number`, if it is a choice.
+  absl::Span<const absl::string_view> names = {};  // The names of a choice's numbers.
   std::vector<uint32_t>* list = nullptr;
 };
 
@@ -91,7 +91,7 @@ absl::Status ParseFields(absl::string_view text, absl::Span<const Field> fields,
   return absl::OkStatus();
 }
 
-// Collects "name=value" of what is not the default.
+// Collects the words whose values are not the default.
 class Printer {
  public:
   void Add(absl::string_view name, uint32_t value, uint32_t otherwise = 1) {

@@ -19,8 +19,8 @@ struct Share {
   uint32_t index = 0;
 };
 
-// The half-open range of experts that one of the shares has. If the shares do not divide the
-// experts, the first ones have one more.
+// The half-open range of experts that a share has. If the number of shares does not divide the
+// experts, the first shares have one more.
 struct ExpertRange {
   int64_t begin = 0;
   int64_t end = 0;
@@ -68,7 +68,8 @@ struct TrainerSharding {
   uint32_t replica(uint32_t rank) const { return rank / tp / fsdp % replicas; }
   uint32_t pp_rank(uint32_t rank) const { return rank / tp / fsdp / replicas; }
 
-  // The part of a tensor that tensor parallelism leaves the rank, and then FSDP of its rows.
+  // Return the part of a tensor that tensor parallelism leaves the rank, the part of its rows that
+  // FSDP leaves, and the part of the experts.
   Share TensorShare(uint32_t rank, bool of_expert) const;
   Share RowShare(uint32_t rank, bool of_expert) const;
   Share ExpertShare(uint32_t rank) const;
@@ -113,15 +114,15 @@ struct WorkerSharding {
   uint32_t world() const { return engine_ranks() * replicas; }
   uint32_t engine_rank(uint32_t rank) const { return rank % engine_ranks(); }
 
-  // The part of an engine's tensor that the rank holds.
+  // Returns the part of an engine's tensor that the rank holds.
   Share TensorShare(const TensorRule& rule, const Family& family, uint32_t rank) const;
   Share ExpertShare(uint32_t rank) const;
 
-  // As those of TrainerSharding.
+  // Like the functions of TrainerSharding.
   uint32_t FirstLike(uint32_t rank, bool has_experts) const;
   absl::Status Check() const;
 
-  // "tp=4,dp=2,ep=8,replicas=3,engine=sglang", by the same rules; "2" is tp=2.
+  // Reads such as "tp=4,dp=2,ep=8,replicas=3,engine=sglang", by the same rules. "2" is tp=2.
   static absl::StatusOr<WorkerSharding> Parse(absl::string_view text);
 };
 

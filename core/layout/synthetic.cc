@@ -128,8 +128,8 @@ uint64_t KeyOf(uint64_t seed, absl::string_view name) {
   return key;
 }
 
-// Random signs and mantissas, and of the exponents the two lowest bits of a range that leaves
-// magnitudes of 2^-7 to 2^-3: bits of a float, or of BF16 elements, which are a float's upper half.
+// The bits of a word of elements that are random, and what the others are. Signs, mantissas and the
+// two lowest bits of the exponents are random, so magnitudes are from 2^-7 to 2^-3.
 struct Mold {
   uint64_t random;
   uint64_t fixed;

@@ -1,4 +1,4 @@
-// Checkpoints made up: real shapes, seeded numbers.
+// Makes synthetic checkpoints with real shapes and seeded numbers.
 #ifndef WAYBILL_CORE_LAYOUT_SYNTHETIC_H_
 #define WAYBILL_CORE_LAYOUT_SYNTHETIC_H_
 

@@ -16,7 +16,7 @@ namespace waybill {
 namespace {
 
 constexpr uint64_t kAlignmentBytes = 64;
-constexpr uint64_t kTorchAlignmentBytes = 16;  // FSDP1's, of original parameters.
+constexpr uint64_t kTorchAlignmentBytes = 16;  // Where FSDP1 begins original parameters.
 
 // Returns the stage that has a tensor. Layers are dealt in `vpp` rounds, in each of which a stage
 // gets one of its chunks. Without `stages`, the chunks of a round differ by one layer at most.

@@ -17,8 +17,8 @@ namespace waybill {
 // Names, shapes and dtypes are the checkpoint's. Layers are dealt to pp stages in order, as
 // `stages` says or about equally; the embedding to the first stage, the last norm and the head to
 // the last. With vpp, each stage gets its layers in so many equal chunks, one in each round. tp
-// cuts as Megatron does. Of what it leaves, fsdp cuts dimension 0 as torch.chunk does, so a rank
-// may hold nothing of a tensor. A tied head is an alias where the embedding is. A generic model is
+// cuts as Megatron does. fsdp cuts dimension 0 of what tp leaves as torch.chunk does, so a rank may
+// hold nothing of a tensor. A tied head is an alias where the embedding is. A generic model is
 // cut by rows only, by tp and fsdp alike.
 //
 // FSDP1 concatenates the tensors of a layer, and those outside the layers, and gives each rank an

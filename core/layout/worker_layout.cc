@@ -65,7 +65,7 @@ uint64_t ElementCount(absl::Span<const int64_t> shape) {
   return count;
 }
 
-// The extents of a piece in memory: of transposed tensors the last two axes change places.
+// Returns the extents of a piece in memory. The last two axes of a transposed tensor change places.
 std::vector<int64_t> HeldExtents(const Box& box, const TensorRule& rule) {
   std::vector<int64_t> extents;
   extents.reserve(static_cast<size_t>(box.dimensions()));
@@ -80,7 +80,7 @@ class Cutter {
          const Serving& serving)
       : config_(config), sharding_(sharding), rank_(rank), serving_(serving) {}
 
-  // The range that tensor parallelism leaves the rank.
+  // Returns the range that tensor parallelism leaves the rank.
   absl::StatusOr<CutRange> RangeOf(const ModelTensor& tensor) const {
     const Share share = ShareOf(*tensor.rule);
     if (IsRounded(*tensor.rule) && tensor.rule->cut != Cut::kFirstRank) {
@@ -152,7 +152,7 @@ class Cutter {
     return {sharding_.tp, sharding_.engine_rank(rank_) % sharding_.tp};
   }
 
-  // Adds each section of the part, and to the parameter's shape what it takes there.
+  // Adds each section of the part, and its extent to the parameter's shape.
   absl::Status AddPieces(const ModelTensor& part, const CutRange& range, const ExpertRange& experts,
                          Cuts& cuts) const {
     const TensorRule& rule = *part.rule;
@@ -165,7 +165,7 @@ class Cutter {
     std::vector<int64_t>& shape = cuts.parameter.shape;
     for (int section = 0; section < rule.sections; ++section) {
       Box box = Box::Whole(tensor.shape);
-      Box held = box;  // With what is padding.
+      Box held = box;  // The box and its padding.
       if (rule.Is(TensorRule::kStacked)) {
         box.Set(0, experts.begin, experts.end);
         held = box;
@@ -205,7 +205,7 @@ class Cutter {
   const Serving& serving_;
 };
 
-// The scales of a parameter that is quantised.
+// Returns the scales of a quantised parameter.
 Cuts ScalesOf(const Cuts& cuts) {
   const Quantisation& q = cuts.parameter.format.quantisation;
   Cuts scales{.rule = cuts.rule};
@@ -292,7 +292,7 @@ class Memory {
 
   Manifest manifest_;
   std::vector<Parameter> parameters_;
-  absl::flat_hash_map<const CheckpointTensor*, uint32_t> tensors_;  // Each once.
+  absl::flat_hash_map<const CheckpointTensor*, uint32_t> tensors_;  // Their manifest indices.
   uint64_t end_bytes_ = 0;
 };
 

@@ -41,15 +41,15 @@ struct WorkerLayout {
 // the vocabulary and experts were padded with, and numbers that only the engine has are declared
 // padding, so Holes::kRefused is met.
 //
-// Behind a parameter that is quantised come its scales, by ScaleName(): of fused parts one below
-// the other, each in a grid of its own. The scales of a layer's experts come behind the last
-// parameter of experts.
+// The scales of a quantised parameter follow it, under the name that ScaleName() returns. Each
+// fused part has a grid of its own, one below the other. The scales of a layer's experts follow the
+// last parameter of experts.
 //
 // `parameters` are those of FindParameters() for the sharding's engine.
 //
 // kInvalidArgument: as FindParameters() and QuantisationOf(); numbers of the sharding that do not
 // fit the model (both are named, and what would be accepted); a dtype that a tensor cannot be
-// converted to; a generic model to be quantised: nobody knows which of its tensors.
+// converted to; a generic model to be quantised, because its layers' weights are not known.
 absl::StatusOr<WorkerLayout> MakeWorkerLayout(absl::Span<const ModelParameter> parameters,
                                               const ModelConfig& config,
                                               const WorkerSharding& sharding, uint32_t rank,
