@@ -15,9 +15,15 @@ CASES = [
     ("tiny-qwen3-moe", 3, "fsdp=4", "tp=2,dp=2,ep=4", []),
     ("tiny-qwen3-moe", 2, "megatron,tp=2,ep=2", "tp=4", ["--format", "fp8-block"]),
     ("tiny-deepseek-v3", 3, "fsdp=2,replicas=2", "tp=2,dp=2,ep=4,engine=sglang", []),
-    ("tiny-deepseek-v3", 2, "fsdp1,fsdp=3", "tp=2,ep=2,replicas=2", ["--format", "fp8-block"]),
     ("tiny-qwen3-moe", 3, "fsdp=2", "tp=1,replicas=3", ["--relays", "always"]),
     ("tiny-deepseek-v3", 3, "fsdp=2", "tp=2,dp=2,ep=4", ["--relays", "always", "--fabric", "tcp"]),
+    (
+        "tiny-deepseek-v3",
+        2,
+        "fsdp1,fsdp=3,params=original",
+        "tp=2,ep=2,replicas=2",
+        ["--format", "fp8-block"],
+    ),
 ]
 
 
