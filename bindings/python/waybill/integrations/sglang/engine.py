@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from waybill.controller import JobTensor, job_tensors
 from waybill.errors import Unimplemented, WaybillError
-from waybill.events import Abort, Prepare
+from waybill.integrations.refusal import refuse
 from waybill.integrations.sglang.commands import unpack
 from waybill.worker import Worker
 
@@ -75,7 +75,7 @@ class _Receiver:
         if self._worker is None:
             _log.error("version %d: the engine has not joined a job", told["version"])
         elif self._refusal is not None:
-            self._refuse(told)
+            refuse(self._worker, told["version"], self._refusal, told["deadline"])
         else:
             try:
                 self._worker.receive(
@@ -83,14 +83,6 @@ class _Receiver:
                 )
             except WaybillError as error:
                 _log.error("version %d: %s", told["version"], error)
-
-    def _refuse(self, told: dict[str, Any]) -> None:
-        assert self._worker is not None and self._refusal is not None
-        for event in self._worker.events(told["deadline"]):
-            if isinstance(event, Prepare):
-                event.refuse(self._refusal)
-            elif isinstance(event, Abort) and event.version >= told["version"]:
-                return
 
     def leave(self) -> None:
         """Leaves the job. The model keeps its weights."""

@@ -61,7 +61,8 @@ class HTTPClient(VLLMClient):
     timeout   In seconds, for each call.
     pause     What happens to running requests when an update begins. "wait": they finish first. "abort": they are
               aborted. "keep": they continue after the update, and keep what the old weights have computed. "wait" and
-              "abort" also empty the prefix cache. None: the caller pauses the server before send_weights().
+              "abort" also empty the prefix cache. None: the caller pauses the server before send_weights(), or lets it
+              sleep and wakes up its weights; the server then stays as it is.
     """
 
     def __init__(

@@ -18,6 +18,7 @@ from vllm.distributed.weight_transfer.base import (  # type: ignore[import-not-f
 from waybill.dtypes import NAMES, dtype_number
 from waybill.errors import FailedPrecondition, Unimplemented, WaybillError
 from waybill.integrations import fp8_blocks
+from waybill.integrations.refusal import refuse
 from waybill.integrations.vllm import layers
 from waybill.parts import Padding
 from waybill.recording import Recording
@@ -31,6 +32,8 @@ CASTS = {("F32", "BF16"), ("F32", "F16"), ("BF16", "F32"), ("F16", "F32")}
 COMPUTED = ("*.k_scale", "*.v_scale", "*.q_scale", "*.prob_scale")
 
 _log = logging.getLogger("waybill")
+
+_ASLEEP = 'the engine sleeps, and "{}" has no memory: call wake_up(tags=["weights"]), or wake_up(), before send_weights()'
 
 
 @dataclass
@@ -217,7 +220,11 @@ class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
         self.start_weight_update()
         worker = self._worker
         assert worker is not None
+        asleep = layers.find_asleep(self.model) if self.model_config.enable_sleep_mode else None
         try:
+            if asleep is not None:
+                refuse(worker, update_info.version, _ASLEEP.format(asleep), update_info.deadline)
+                return
             worker.receive(
                 update_info.version, update_info.deadline, after_commit=self._after_commit
             )

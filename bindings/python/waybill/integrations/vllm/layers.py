@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch  # type: ignore[import-not-found, unused-ignore]
+from vllm import device_allocator  # type: ignore[import-not-found, unused-ignore]
 from vllm.model_executor.layers.attention import (  # type: ignore[import-not-found, unused-ignore]
     is_deferred_attention_layer,
 )
@@ -119,6 +120,21 @@ def derive_attention(model: Any, dtype: Any) -> None:
     for layer in model.modules():
         if is_deferred_attention_layer(layer):
             layer.process_weights_after_loading(dtype)
+
+
+def find_asleep(model: Any) -> str | None:
+    """Returns the name of a parameter whose memory vLLM has taken away in its sleep mode, or None if all have memory."""
+    asleep = [
+        (start, start + allocation.handle[1])
+        for start, allocation in device_allocator.get_mem_allocator_instance().pointer_to_data.items()
+        if allocation.is_asleep
+    ]
+    if asleep:
+        for name, parameter in model.named_parameters():
+            at = parameter.data_ptr()
+            if any(start <= at < end for start, end in asleep):
+                return str(name)
+    return None
 
 
 def empty_like_loaded(tensor: Any, dtype: Any) -> Any:
