@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from waybill import _waybill
 from waybill.errors import Aborted, FailedPrecondition, InvalidArgument, WaybillError
@@ -15,6 +15,9 @@ from waybill.pump import DECIDED, OUTCOME, Call, Milestone, Pump, deadline_ns
 from waybill.rank import Rank
 from waybill.runtime import identity
 from waybill.streams import check_device, current_stream, event_behind, wait_for
+
+if TYPE_CHECKING:
+    from waybill.recording import Recording
 
 # The deadline of a publish that is given none, and for how long after the deadline its decision is waited for: no
 # longer than that if the controller is gone for good.
@@ -169,6 +172,33 @@ class Trainer(Rank):
                 continue
             self.add(name, tensor)
             self._watch_owner(name, module, key)
+
+    def add_exported(
+        self, module: Any, export: Callable[[Any], Any], *, skip: Iterable[str] = ()
+    ) -> Recording:
+        """Lends the parameters of a torch module as the tensors that the trainer's own export makes of them.
+
+        The export runs once, over a twin of the module without memory, and what it splits, merges and renames is recorded. No
+        element is gathered or copied: each rank lends what it holds, for example its shards of Megatron's fused parameters.
+        Every rank of the export's groups has to call this at the same time.
+
+        module  A torch module, or torch.nn.ModuleList(stages).
+        export  Called with the twin; it returns or yields names and tensors, as engines load them:
+                lambda twin: bridge.export_weights([twin]).
+        skip    Names of exported tensors, or patterns, that are left out.
+
+        Returns the recording. Raises as waybill.torch.record_export() does, and names each tensor.
+        """
+        self._check_may_add()
+        from waybill.torch.exporting import record_export
+        from waybill.torch.module import named_tensors
+
+        recording = record_export(module, export, skip=skip)
+        held = named_tensors(module)
+        for name, parts in recording.parts().items():
+            self.add(name, held[name], parts=cast(list[Part], parts))
+            self._watch_owner(name, module, name)
+        return recording
 
     def _lend(self, name: str, memory: Memory, parts: Sequence[Part]) -> None:
         self._holdings.add(name, memory, parts)

@@ -1,4 +1,4 @@
-"""Records what a weight loader of torch copies. `import waybill` does not import this package; torch is needed.
+"""Records what a weight loader, or a trainer's export, copies in torch. `import waybill` does not import this package; torch is needed.
 
 >>> import torch
 >>> fused = torch.empty(6, 2, device="meta")
@@ -11,7 +11,8 @@
 """
 
 from waybill.recording import Recording
+from waybill.torch.exporting import record_export
 from waybill.torch.loading import record
 from waybill.torch.twin import meta_twin
 
-__all__ = ["Recording", "meta_twin", "record"]
+__all__ = ["Recording", "meta_twin", "record", "record_export"]

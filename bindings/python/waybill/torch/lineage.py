@@ -60,6 +60,10 @@ class Unknown(NamedTuple):
     reason: str
 
 
+class Elsewhere(NamedTuple):
+    """Elements that another rank has, and that a collective operation would bring."""
+
+
 class Conversion(NamedTuple):
     """A step on the way of an element: torch casts it, or sees its bits as another dtype of the same size."""
 
@@ -67,7 +71,7 @@ class Conversion(NamedTuple):
     dtype: Any
 
 
-Origin = Union[Buffer, Constant, Unknown]
+Origin = Union[Buffer, Constant, Unknown, Elsewhere]
 
 
 class Write(NamedTuple):
@@ -159,6 +163,8 @@ def _resolve(
     conversions = write.conversions + later
     if isinstance(origin, Unknown):
         findings.refusal(origin.reason)
+    elif isinstance(origin, Elsewhere):
+        pass  # The other rank's recording has them.
     elif isinstance(origin, Constant):
         if origin.value != 0 and not all(conversion.cast for conversion in conversions):
             findings.refusal(f"the bytes of a constant {origin.value} are taken for another dtype")

@@ -92,6 +92,7 @@ FOLLOWED = [
     ("parameter_is_copied_to_itself", parameter_is_copied_to_itself, {"a": (2, 4), "b": (2, 4)}, {"p": (4, 4)}),
     ("zeros_of_the_loader_are_padding", zeros_of_the_loader_are_padding, {"a": (3, 4)}, {"p": (4, 4)}),
     ("stepped_writes_interleave", stepped_writes_interleave, {"a": (3, 4), "b": (3, 4)}, {"p": (6, 4)}),
+    ("a_given_tensor_is_zeroed_before_it_is_copied", lambda d, p: p["p"].copy_(d["a"].zero_()), {"a": (3, 4)}, {"p": (3, 4)}),
     ("interleaved_part_is_overwritten", interleaved_part_is_overwritten, {"a": (4, 7), "b": (4, 4)}, {"p": (4, 7)}),
     ("scalar_is_filled_in", scalar_is_filled_in, {"a": (1,)}, {"p": (2,)}),
     ("scalar_is_set", scalar_is_set, {"a": ()}, {"p": (2,)}),

@@ -201,10 +201,10 @@ class _Collected:
     def check(self, load: Load) -> None:
         """Raises Unimplemented with everything that was refused."""
         lines = [f"  {reason}" for reason in dict.fromkeys(self._read)]
-        lines += _grouped(self.refused)
+        lines += grouped(self.refused)
         if lines:
             raise Unimplemented(
-                f"{loader_name(load)} does more than copy:\n{_joined(lines)}\n{_REMEDY}"
+                f"{loader_name(load)} does more than copy:\n{joined(lines)}\n{_REMEDY}"
             )
 
 
@@ -214,7 +214,7 @@ def loader_name(load: Load) -> str:
     return f"{what.__module__}.{what.__qualname__}"
 
 
-def _grouped(found: Iterable[tuple[str, str]]) -> list[str]:
+def grouped(found: Iterable[tuple[str, str]]) -> list[str]:
     """Returns a line for each pattern of names and reasons."""
     groups: dict[Any, list[tuple[str, str]]] = {}
     for name, reason in found:
@@ -227,7 +227,8 @@ def _grouped(found: Iterable[tuple[str, str]]) -> list[str]:
     return lines
 
 
-def _joined(lines: list[str]) -> str:
+def joined(lines: list[str]) -> str:
+    """Returns lines as one text, without those that are too many."""
     more = len(lines) - _MOST_LINES
     return "\n".join(lines[:_MOST_LINES] + ([f"  and {more} more"] if more > 0 else []))
 
@@ -250,7 +251,7 @@ def _check_coverage(recording: Recording, lost: set[str], unused: tuple[str, ...
     unfilled = recording.unfilled()
     if unfilled:
         targets = recording.targets()
-        for line in _grouped(
+        for line in grouped(
             (name, f"{count} of {_count(targets[name])} elements are not filled")
             for name, count in unfilled.items()
         ):
@@ -266,7 +267,7 @@ def _check_coverage(recording: Recording, lost: set[str], unused: tuple[str, ...
         )
     if problems:
         raise FailedPrecondition(
-            f"the loader does not fill its targets from the tensors:\n{_joined(problems)}"
+            f"the loader does not fill its targets from the tensors:\n{joined(problems)}"
         )
 
 

@@ -30,6 +30,7 @@ from waybill.torch.lineage import (
     Buffer,
     Constant,
     Conversion,
+    Elsewhere,
     Storage,
     Unknown,
     Write,
@@ -136,22 +137,33 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         self.item_names: dict[str, None] = {}  # Of what item() was called for, in order.
         self._storages: dict[int, Storage] = {}
         self._is_view: dict[Any, bool] = {}
-        self._add_targets(targets)
+        # What stands for collective operations on weights; none while a loader is recorded.
+        self.collectives: dict[Any, Callable[..., Any]] = {}
+        self._add_memory(TARGET, targets, self.targets)
 
-    def _add_targets(self, targets: Mapping[str, Any]) -> None:
+    def add_held(self, tensors: Mapping[str, Any]) -> None:
+        """Names the tensors that a rank holds, as sources. They are on `meta`, and may share storages as targets may."""
+        self._add_memory(SOURCE, tensors, self.sources)
+
+    def _add_memory(
+        self, kind: str, tensors: Mapping[str, Any], buffers: dict[str, Buffer]
+    ) -> None:
         by_storage: dict[int, list[tuple[int, int, str, Any]]] = {}
-        for name, tensor in targets.items():
+        for name, tensor in tensors.items():
             if tensor.device.type != "meta":
                 raise InvalidArgument(
-                    f'target "{name}" is on {tensor.device}: record on a twin, as waybill.torch.meta_twin() makes it'
+                    f'{kind} "{name}" is on {tensor.device}: record on a twin, as waybill.torch.meta_twin() makes it'
                 )
             if tensor.numel():
                 begin, end = _view_of(tensor).span()
                 by_storage.setdefault(_key(tensor), []).append((begin, end, name, tensor))
         for key, placed in by_storage.items():
-            self._storages[key] = self._storage_of_targets(sorted(placed, key=lambda p: p[:2]))
+            placed.sort(key=lambda p: p[:2])
+            self._storages[key] = self._storage_of(kind, placed, buffers)
 
-    def _storage_of_targets(self, placed: list[tuple[int, int, str, Any]]) -> Storage:
+    def _storage_of(
+        self, kind: str, placed: list[tuple[int, int, str, Any]], named: dict[str, Buffer]
+    ) -> Storage:
         buffers: list[Buffer] = []
         first = placed[0][3]
         end = 0
@@ -161,18 +173,18 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
                 continue  # Tied.
             if begin < end or tensor.dtype != first.dtype:
                 other = last[2] if begin < end else placed[0][2]
-                raise InvalidArgument(f'targets "{other}" and "{name}" overlap, or differ in dtype')
+                raise InvalidArgument(f'{kind}s "{other}" and "{name}" overlap, or differ in dtype')
             dimensions = sorted(zip(tensor.stride(), tensor.shape), reverse=True)
             shape = tuple(n for _, n in dimensions if n > 1)
             if tuple(s for s, n in dimensions if n > 1) != dense_strides(shape):
                 raise InvalidArgument(
-                    f'target "{name}" of shape {tuple(tensor.shape)} has strides {tuple(tensor.stride())}, which '
+                    f'{kind} "{name}" of shape {tuple(tensor.shape)} has strides {tuple(tensor.stride())}, which '
                     "leave memory between its elements: give the whole tensor"
                 )
             if begin > end:
                 buffers.append(Buffer(BETWEEN, "", (begin - end,), tensor.dtype, end))
-            buffers.append(Buffer(TARGET, name, shape, tensor.dtype, begin))
-            self.targets[name] = buffers[-1]
+            buffers.append(Buffer(kind, name, shape, tensor.dtype, begin))
+            named[name] = buffers[-1]
             end = its_end
             last = (begin, its_end, name)
         storage = first.untyped_storage()
@@ -253,7 +265,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             conversions.append(Conversion(False, storage.dtype))
         for buffer, to_view, its in storage.pieces(_view_of(to), _view_of(of)):
             for origin, of_view, there in source.pieces(its, to_view):
-                if origin.kind == SOURCE:
+                # What the loader has overwritten before is its own.
+                if origin.kind == SOURCE and not origin.writes:
                     self.copied.add(origin.name)
                 write = Write(there, origin, of_view, tuple(conversions), len(origin.writes))
                 buffer.writes.append(write)
@@ -297,6 +310,23 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             storage = self._storage(to) or self._track_own(to)
             self._write_origin(storage, to, self._constant(value))
 
+    def gathered(self, to: Any, of: Any, own: bool) -> None:
+        """Records that a collective operation copies a tensor of this rank, or one of another rank, to a tensor."""
+        if own:
+            self.write(to, of)
+        elif to.numel():
+            if self._storage(to) is None:
+                self._track(to)
+            storage = self._storages[_key(to)]
+            for buffer, there, _ in storage.pieces(_view_of(to), _view_of(to)):
+                buffer.writes.append(Write(there, Elsewhere(), there, (), 0))
+
+    def copied_from(self, tensor: Any) -> Buffer:
+        """Returns a buffer that was written once, with the elements of a tensor."""
+        copy = self.new(tensor.shape, tensor.dtype)
+        self.write(copy, tensor)
+        return self._storages[_key(copy)].buffers[0]
+
     def _make_unknown(self, tensor: Any, reason: str) -> None:
         if tensor.numel():
             storage = self._storage(tensor) or self._track_own(tensor)
@@ -308,6 +338,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        collective = self.collectives.get(func)
+        if collective is not None and any(t.is_floating_point() for t in _tensors_in(args)):
+            return collective(self, *args)
         for tensor in _tensors_in((*args, *kwargs.values())):
             if self._storage(tensor) is not None:
                 break
@@ -351,7 +384,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         tensors = list(_tensors_in((*args, *kwargs.values())))
         reason = f"{operation_name(func)} computes with {self._names(tensors)}"
         # Tensors of other devices would not mix with those on meta.
-        result = func(*_to_meta(args), **dict(zip(kwargs, _to_meta(kwargs.values()))))
+        result = func(*to_meta(args), **dict(zip(kwargs, to_meta(kwargs.values()))))
         if func._schema.is_mutable:
             named = dict(zip((argument.name for argument in func._schema.arguments), args)) | kwargs
             for argument in func._schema.arguments:
@@ -364,11 +397,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         return result
 
 
-def _to_meta(arguments: Iterable[Any]) -> list[Any]:
+def to_meta(arguments: Iterable[Any]) -> list[Any]:
+    """Returns arguments with tensors on `meta` in place of tensors elsewhere."""
     return [
         argument.to("meta")
         if isinstance(argument, torch.Tensor)
-        else _to_meta(argument)
+        else to_meta(argument)
         if isinstance(argument, (list, tuple))
         else argument
         for argument in arguments
