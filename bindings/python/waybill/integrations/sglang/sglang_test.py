@@ -100,6 +100,37 @@ def test_what_is_sent_equals_a_fresh_load(server):
             assert server.model.finished == version
 
 
+class Fused(torch.nn.Module):
+    """A trainer's model whose parameters have other names and shapes than the checkpoint."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1 = torch.nn.Parameter(torch.rand(8, 4))
+        self.scale = torch.nn.Parameter(torch.rand(4))
+
+    def export(self):
+        gate, up = self.fc1.chunk(2)
+        return {"gate": gate, "up": up, "norm": self.scale}
+
+
+def test_a_trainers_own_export_names_what_is_sent(server):
+    fused = Fused()
+    with Job() as job:
+        sender = WeightSender(
+            job.controller.address,
+            fused,
+            server.url,
+            export=Fused.export,
+            rank=0,
+            world=1,
+            deadline=PATIENCE,
+        )
+        job.callback(sender.close)
+        sender.send_weights()
+        assert torch.equal(server.model.gate_up, fused.fc1)
+        assert torch.equal(server.model.norm, fused.scale)
+
+
 def test_an_error_of_the_server_names_the_call_and_what_it_said(server):
     with Job() as job:
         sender = sender_of(job, Trained(), server.url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from waybill.integrations.clients import client_of
@@ -19,6 +20,8 @@ class WeightSender:
                 lent without a copy and must not move.
     engines     An address such as "http://engine:30000", an HTTPClient, an sglang.Engine, or a list of these. Only rank 0
                 uses it.
+    export      The trainer's own export, if the names of the model's parameters are not those of the checkpoint. It is
+                recorded instead of run, as by waybill.Trainer.add_exported().
     job, token, fabric
                 As in waybill.Trainer. Rank 0 passes them on to the engines.
     deadline    In seconds, for joining and for each update.
@@ -34,6 +37,7 @@ class WeightSender:
         model: Any,
         engines: Any,
         *,
+        export: Callable[[Any], Any] | None = None,
         job: str = "",
         token: str | None = None,
         fabric: str = "auto",
@@ -45,7 +49,10 @@ class WeightSender:
         world = world_here() if world is None else world
         trainer = Trainer(controller, job=job, token=token, rank=rank, world=world, fabric=fabric)
         try:
-            trainer.add_module(model)
+            if export is None:
+                trainer.add_module(model)
+            else:
+                trainer.add_exported(model, export)
         except BaseException:
             trainer.close()
             raise

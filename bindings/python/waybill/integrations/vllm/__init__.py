@@ -26,12 +26,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from waybill.integrations.vllm.clients import HTTPClient, OfflineClient
-    from waybill.integrations.vllm.trainer import WaybillInit
+    from waybill.integrations.vllm.trainer import ExportSource, WaybillInit
 
-__all__ = ["HTTPClient", "OfflineClient", "WaybillInit", "register"]
+__all__ = ["ExportSource", "HTTPClient", "OfflineClient", "WaybillInit", "register"]
 
 _PACKAGE = "waybill.integrations.vllm"
-_HOMES = {"HTTPClient": "clients", "OfflineClient": "clients", "WaybillInit": "trainer"}
+_HOMES = {
+    "ExportSource": "trainer",
+    "HTTPClient": "clients",
+    "OfflineClient": "clients",
+    "WaybillInit": "trainer",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import ceil, prod
 from typing import Any, ClassVar
@@ -46,6 +47,18 @@ class WaybillInit(TrainerInitInfo):  # type: ignore[misc, unused-ignore]
     world: int = field(kw_only=True, default_factory=world_here)
 
 
+@dataclass
+class ExportSource:
+    """The weights that a trainer's own export makes of a module: of Megatron's shards, or of transformers' fused experts.
+
+    module, export, skip  As for waybill.Trainer.add_exported(), which records the export instead of running it.
+    """
+
+    module: Any
+    export: Callable[[Any], Any]
+    skip: Sequence[str] = ()
+
+
 class WaybillTrainer(TrainerWeightTransferEngine):  # type: ignore[misc, unused-ignore]
     """Sends a trainer's weights to engines. Create it with trainer_init() on every trainer rank."""
 
@@ -60,6 +73,7 @@ class WaybillTrainer(TrainerWeightTransferEngine):  # type: ignore[misc, unused-
         client  An LLM, HTTPClient(address), or another object with vLLM's four calls; a list of them for several engines.
                 Only rank 0 uses it.
         source  ModuleSource(model) lends the model's tensors, including FSDP2's shards, without a copy; they must not move.
+                ExportSource(model, export) does the same under the names that the trainer's export gives.
                 From any other WeightSource each tensor is copied once per version.
         """
         if source is None:
@@ -68,7 +82,9 @@ class WaybillTrainer(TrainerWeightTransferEngine):  # type: ignore[misc, unused-
             init_info, client_of(client, client_of_one) if init_info.is_sender else None, source
         )
 
-    def __init__(self, init_info: WaybillInit, client: Any, source: WeightSource) -> None:
+    def __init__(
+        self, init_info: WaybillInit, client: Any, source: WeightSource | ExportSource
+    ) -> None:
         super().__init__(
             client=client, source=source, is_sender=init_info.is_sender, rank=init_info.rank
         )
@@ -92,9 +108,12 @@ class WaybillTrainer(TrainerWeightTransferEngine):  # type: ignore[misc, unused-
         }
         self._sender = Sender(trainer, client, told, init_info.deadline)
 
-    def _lend(self, trainer: Trainer, source: WeightSource) -> None:
+    def _lend(self, trainer: Trainer, source: WeightSource | ExportSource) -> None:
         if isinstance(source, ModuleSource):
             trainer.add_module(source._module)
+            return
+        if isinstance(source, ExportSource):
+            trainer.add_exported(source.module, source.export, skip=source.skip)
             return
         metas = {meta.name: meta for meta in source.metadata}
         for name, tensor in _pieces(source):
