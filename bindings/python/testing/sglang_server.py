@@ -53,8 +53,8 @@ def record_live_models(monkeypatch):
     from waybill.torch.module import record_module
 
     def recording_of(model, tensors):
-        described = {name: (shape, dtype) for name, dtype, shape in tensors}
-        return record_module(model, model.load_weights, described, optional=(), depends_on=None)
+        recording = record_module(model, model.load_weights, tensors, optional=(), depends_on=None)
+        return recording, ()
 
     monkeypatch.setattr(engine, "_place", lambda: engine.Place(0, 1, 0))
     monkeypatch.setattr(engine, "_record", recording_of)

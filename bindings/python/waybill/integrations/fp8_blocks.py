@@ -7,9 +7,10 @@ a checkpoint, and what it copies is received as quantised elements and scales of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from waybill.errors import Unimplemented
 from waybill.parts import AnyPart, Padding, Part
 from waybill.recording import Recording
 
@@ -24,6 +25,30 @@ Tensors = Mapping[str, tuple[tuple[int, ...], str]]
 def has_scales(tensors: Tensors) -> bool:
     """Returns whether the trainers publish scales themselves, so that nothing has to be quantised."""
     return any(name.endswith(SCALES) for name in tensors)
+
+
+def record_for_engine(
+    blocks: Sequence[int] | None,
+    record: Callable[[Tensors, Collection[str]], Recording],
+    tensors: Tensors,
+    targets: Iterable[str],
+) -> tuple[Recording, Collection[str]]:
+    """Records the loader of an engine that may serve block FP8, and returns the tensors that trainers have to quantise.
+
+    blocks  The size of the blocks in which the engine serves FP8; None if it serves no block FP8.
+    record, tensors, targets
+            As for record_quantised().
+
+    Raises Unimplemented if the trainers would have to quantise blocks of another size than 128 x 128.
+    """
+    if blocks is None or has_scales(tensors):
+        return record(tensors, ()), ()
+    if tuple(blocks) != (BLOCK, BLOCK):
+        raise Unimplemented(
+            f"the engine serves FP8 in blocks of {tuple(blocks)}, and the trainers publish no scales: Waybill quantises blocks "
+            f"of {BLOCK} x {BLOCK}"
+        )
+    return record_quantised(record, tensors, targets)
 
 
 def record_quantised(

@@ -3,12 +3,14 @@
 import pytest
 from one_process_job import PATIENCE, Job
 
+import waybill
 from waybill.dtypes import NAMES, dtype_number
 from waybill.integrations.fp8_blocks import (
     SCALES,
     as_checkpoint,
     has_scales,
     parts_on_the_way,
+    record_for_engine,
     record_quantised,
 )
 
@@ -114,6 +116,23 @@ def test_what_arrives_is_what_loading_the_quantised_checkpoint_gives():
 def test_only_what_the_loader_copies_into_fp8_is_quantised():
     _, quantised = recording_of(published())
     assert quantised == {"q", "k", "down"}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "names"),
+    [(None, {}), ((128, 128), {"w": ((256, 128), "F8_E4M3"), "w_scale_inv": ((2, 1), "F32")})],
+    ids=["no_blocks", "scales_are_published"],
+)
+def test_nothing_is_quantised_without_need(blocks, names):
+    asked = []
+    record_for_engine(blocks, lambda *its: asked.append(its), names, ())
+    assert asked == [(names, ())]
+
+
+def test_blocks_of_another_size_are_refused():
+    tensors = {"w": ((256, 128), "BF16")}
+    with pytest.raises(waybill.Unimplemented, match=r"blocks of \(64, 128\)"):
+        record_for_engine([64, 128], lambda *_: None, tensors, ())
 
 
 def test_a_checkpoint_has_a_scale_for_each_block_begun():

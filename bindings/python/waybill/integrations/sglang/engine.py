@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections.abc import Collection
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from waybill.controller import JobTensor, job_tensors
 from waybill.errors import Unimplemented, WaybillError
+from waybill.integrations import fp8_blocks
 from waybill.integrations.refusal import refuse
 from waybill.integrations.sglang.commands import unpack
 from waybill.worker import Worker
@@ -43,8 +45,7 @@ class _Receiver:
         self.leave()
         worker = _worker(told, mode="shadow-copy")
         try:
-            tensors = worker.job_tensors(told["deadline"])
-            worker.add_loaded(model, _record(model, tensors))
+            _add(worker, model, worker.job_tensors(told["deadline"]))
             worker.join(told["deadline"])
         except Exception as error:
             worker.close()
@@ -143,8 +144,22 @@ def _replica(parallel: Any) -> int:
         return 0
 
 
-def _record(model: Any, tensors: list[JobTensor]) -> Recording:
-    """Records the model's own loader on a twin without memory."""
+def _add(worker: Worker, model: Any, published: list[JobTensor]) -> None:
+    """Adds what the model's own loader fills, as it was recorded."""
+    from waybill.torch.module import named_tensors
+
+    tensors = {name: (shape, dtype) for name, dtype, shape in published}
+    recording, quantised = _record(model, tensors)
+    parameters = named_tensors(model)
+    recording.check_targets(parameters)
+    for name, parts in recording.parts().items():
+        on_the_way = fp8_blocks.parts_on_the_way(parts, tensors, quantised)
+        worker.add(name, parameters[name], parts=on_the_way)
+        worker._watch_owner(name, model, name)
+
+
+def _record(model: Any, tensors: fp8_blocks.Tensors) -> tuple[Recording, Collection[str]]:
+    """Records the model's own loader on a twin without memory, and returns the tensors that trainers have to quantise."""
     from waybill.torch import record
     from waybill.torch.module import named_tensors
 
@@ -156,14 +171,20 @@ def _record(model: Any, tensors: list[JobTensor]) -> Recording:
         for name, tensor in named_tensors(twin).items()
         if name in parameters or tensor.is_meta
     }
-    return record(
-        twin.load_weights,
-        {name: (shape, dtype) for name, dtype, shape in tensors},
+    buffers = [name for name in targets if name not in parameters]
+    return fp8_blocks.record_for_engine(
+        getattr(getattr(twin, "quant_config", None), "weight_block_size", None),
+        lambda its, optional: record(
+            twin.load_weights,
+            its,
+            targets,
+            optional=[*optional, *buffers],
+            skip=COMPUTED,
+            cache=True,
+            depends_on=_circumstances(model),
+        ),
+        tensors,
         targets,
-        optional=[name for name in targets if name not in parameters],
-        skip=COMPUTED,
-        cache=True,
-        depends_on=_circumstances(model),
     )
 
 

@@ -120,33 +120,22 @@ class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
             if name not in parameters
         ]
         with layers.as_loaded(self.model) as targets:
-            recording, quantised = self._record_all(tensors, targets, [*COMPUTED, *tied])
+            recording, quantised = fp8_blocks.record_for_engine(
+                getattr(self.vllm_config.quant_config, "weight_block_size", None),
+                lambda its, optional: self._record(its, targets, [*COMPUTED, *tied], optional),
+                tensors,
+                targets,
+            )
         self._tied = [self.model.get_submodule(name.rpartition(".")[0]) for name in tied]
         self._add(worker, recording, tensors, quantised, targets)
         worker.join(deadline)
-
-    def _record_all(
-        self, tensors: fp8_blocks.Tensors, targets: dict[str, Any], skip: list[str]
-    ) -> tuple[Recording, Collection[str]]:
-        """Records the loader, and returns the tensors that trainers have to quantise, which the engine serves in block FP8."""
-        blocks = getattr(self.vllm_config.quant_config, "weight_block_size", None)
-        if blocks is None or fp8_blocks.has_scales(tensors):
-            return self._record(tensors, targets, skip), ()
-        if tuple(blocks) != (fp8_blocks.BLOCK, fp8_blocks.BLOCK):
-            raise Unimplemented(
-                f"the engine serves FP8 in blocks of {blocks}, and the trainers publish no scales: Waybill quantises blocks of "
-                f"{fp8_blocks.BLOCK} x {fp8_blocks.BLOCK}"
-            )
-        return fp8_blocks.record_quantised(
-            lambda its, optional: self._record(its, targets, skip, optional), tensors, targets
-        )
 
     def _record(
         self,
         tensors: fp8_blocks.Tensors,
         targets: dict[str, Any],
         skip: list[str],
-        optional: Collection[str] = (),
+        optional: Collection[str],
     ) -> Recording:
         parameters = dict(self.model.named_parameters())
         return record(
