@@ -30,11 +30,15 @@ def checkpoint_of(name):
 
 def _names(config):
     hidden, vocabulary = config["hidden_size"], config["vocab_size"]
+    feed_forward = _FEED_FORWARD.get(config["model_type"], _feed_forward)
     yield "model.embed_tokens.weight", (vocabulary, hidden)
     for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}."
-        yield from _attention(config, prefix + "self_attn.")
-        yield from _feed_forward(config, layer, prefix + "mlp.")
+        if (layer + 1) % config.get("full_attention_interval", 1):
+            yield from _linear_attention(config, prefix + "linear_attn.")
+        else:
+            yield from _attention(config, prefix + "self_attn.")
+        yield from feed_forward(config, layer, prefix)
         yield prefix + "input_layernorm.weight", (hidden,)
         yield prefix + "post_attention_layernorm.weight", (hidden,)
     yield "model.norm.weight", (hidden,)
@@ -56,35 +60,94 @@ def _attention(config, prefix):
         yield prefix + "o_proj.weight", (hidden, heads * value)
         return
     size, kv_heads = config["head_dim"], config["num_key_value_heads"]
-    yield prefix + "q_proj.weight", (heads * size, hidden)
-    yield prefix + "k_proj.weight", (kv_heads * size, hidden)
-    yield prefix + "v_proj.weight", (kv_heads * size, hidden)
+    kind = config["model_type"]
+    gates = 2 if kind == "qwen3_next" else 1
+    rows = {"q": gates * heads * size, "k": kv_heads * size, "v": kv_heads * size}
+    for name, count in rows.items():
+        yield f"{prefix}{name}_proj.weight", (count, hidden)
+        if config.get("attention_bias"):
+            yield f"{prefix}{name}_proj.bias", (count,)
     yield prefix + "o_proj.weight", (hidden, heads * size)
-    if config["model_type"].startswith("qwen3"):
+    if kind == "gpt_oss":
+        yield prefix + "o_proj.bias", (hidden,)
+        yield prefix + "sinks", (heads,)
+    if kind.startswith("qwen3") or kind == "glm4_moe":
         yield prefix + "q_norm.weight", (size,)
         yield prefix + "k_norm.weight", (size,)
 
 
-def _feed_forward(config, layer, prefix):
+def _linear_attention(config, prefix):
+    """The gated delta net of Qwen3-Next."""
     hidden = config["hidden_size"]
+    keys, values = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    of_keys, of_values = (
+        keys * config["linear_key_head_dim"],
+        values * config["linear_value_head_dim"],
+    )
+    yield prefix + "in_proj_qkvz.weight", (2 * of_keys + 2 * of_values, hidden)
+    yield prefix + "in_proj_ba.weight", (2 * values, hidden)
+    yield prefix + "conv1d.weight", (2 * of_keys + of_values, 1, config["linear_conv_kernel_dim"])
+    yield prefix + "dt_bias", (values,)
+    yield prefix + "A_log", (values,)
+    yield prefix + "norm.weight", (config["linear_value_head_dim"],)
+    yield prefix + "out_proj.weight", (hidden, of_values)
 
-    def dense(where, width):
-        yield where + "gate_proj.weight", (width, hidden)
-        yield where + "up_proj.weight", (width, hidden)
-        yield where + "down_proj.weight", (hidden, width)
+
+def _dense(config, where, width):
+    hidden = config["hidden_size"]
+    yield where + "gate_proj.weight", (width, hidden)
+    yield where + "up_proj.weight", (width, hidden)
+    yield where + "down_proj.weight", (hidden, width)
+
+
+def _gpt_oss(config, layer, prefix):
+    hidden, width, experts = (
+        config[size] for size in ("hidden_size", "intermediate_size", "num_local_experts")
+    )
+    yield prefix + "mlp.router.weight", (experts, hidden)
+    yield prefix + "mlp.router.bias", (experts,)
+    yield prefix + "mlp.experts.gate_up_proj", (experts, hidden, 2 * width)
+    yield prefix + "mlp.experts.gate_up_proj_bias", (experts, 2 * width)
+    yield prefix + "mlp.experts.down_proj", (experts, width, hidden)
+    yield prefix + "mlp.experts.down_proj_bias", (experts, hidden)
+
+
+def _llama_4(config, layer, prefix):
+    prefix += "feed_forward."
+    if (layer + 1) % config["interleave_moe_layer_step"]:
+        yield from _dense(config, prefix, config["intermediate_size_mlp"])
+        return
+    hidden, width, experts = (
+        config[size] for size in ("hidden_size", "intermediate_size", "num_local_experts")
+    )
+    yield prefix + "router.weight", (experts, hidden)
+    yield prefix + "experts.gate_up_proj", (experts, hidden, 2 * width)
+    yield prefix + "experts.down_proj", (experts, width, hidden)
+    yield from _dense(config, prefix + "shared_expert.", width)
+
+
+def _feed_forward(config, layer, prefix):
+    hidden, prefix = config["hidden_size"], prefix + "mlp."
 
     experts = config.get("num_experts") or config.get("n_routed_experts")
     if not experts or layer < config.get("first_k_dense_replace", 0):
-        yield from dense(prefix, config["intermediate_size"])
+        yield from _dense(config, prefix, config["intermediate_size"])
         return
     width = config["moe_intermediate_size"]
     yield prefix + "gate.weight", (experts, hidden)
     if "n_routed_experts" in config:
         yield prefix + "gate.e_score_correction_bias", (experts,)
     for expert in range(experts):
-        yield from dense(f"{prefix}experts.{expert}.", width)
+        yield from _dense(config, f"{prefix}experts.{expert}.", width)
     if config.get("n_shared_experts"):
-        yield from dense(prefix + "shared_experts.", width * config["n_shared_experts"])
+        yield from _dense(config, prefix + "shared_experts.", width * config["n_shared_experts"])
+    if "shared_expert_intermediate_size" in config:
+        width = config["shared_expert_intermediate_size"]
+        yield from _dense(config, prefix + "shared_expert.", width)
+        yield prefix + "shared_expert_gate.weight", (1, hidden)
+
+
+_FEED_FORWARD = {"gpt_oss": _gpt_oss, "llama4_text": _llama_4}
 
 
 def weights(model, version):

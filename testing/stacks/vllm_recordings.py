@@ -1,6 +1,7 @@
 """Records what vLLM's own load_weights() copies, for one rank of a model.
 
     python vllm_recordings.py golden      compares tiny models with maps that were read from loaded ones, every element
+    python vllm_recordings.py loaded      compares tiny models with what they have after they loaded numbered elements
     python vllm_recordings.py quantised   sends BF16 weights to tiny FP8 models, and compares every byte with loading the
                                           quantised checkpoint
     python vllm_recordings.py sizes       records models of real size, and prints a table
@@ -34,6 +35,11 @@ QUANTISED = [
     ("tiny-qwen3-moe-fp8", 2, 1, False),
     ("tiny-qwen3-moe-fp8", 2, 0, True),
     ("tiny-deepseek-v3-fp8", 2, 1, False),
+]
+LOADED = [
+    (name, tp, rank, experts)
+    for name in ("tiny-glm-4.5", "tiny-gpt-oss-bf16", "tiny-qwen3-next", "tiny-llama-4")
+    for tp, rank, experts in ((1, 0, False), (2, 1, False), (2, 1, True))
 ]
 SIZES = [
     ("qwen3-235b-a22b", 8, 3, False),
@@ -78,6 +84,49 @@ def compare(name, tp, rank, experts_parallel):
     if wrong:
         raise SystemExit(f"{file}: {len(wrong)} of {len(wanted)} parameters differ: {wrong[:5]}")
     print(f"{file}: {sum(map(len, wanted.values()))} elements of {len(wanted)} parameters")
+
+
+def compare_loaded(name, tp, rank, experts_parallel):
+    """Raises unless every element comes from where the model has it from after it has loaded numbered elements."""
+    import numpy
+    import torch
+    from checkpoints import checkpoint_of
+    from vllm_rank import rank_of
+    from waybill.torch import meta_twin, record
+
+    numbers, first = {}, 1
+    for tensor, (shape, _) in checkpoint_of(name).items():
+        count = torch.Size(shape).numel()
+        numbers[tensor] = torch.arange(first, first + count, dtype=torch.float32).reshape(shape)
+        first += count
+    assert first <= 1 << 24  # Numbers that F32 holds exactly.
+    options = {"experts_parallel": experts_parallel, "dtype": torch.float32, "device": "cpu"}
+    with rank_of(name, tp, rank, **options) as model:
+        twin = meta_twin(model)
+        tensors = {tensor: (tuple(values.shape), "float32") for tensor, values in numbers.items()}
+        recording = record(twin.load_weights, tensors, dict(twin.named_parameters()), skip=SKIP)
+        parameters = {n: p for n, p in model.named_parameters() if n in recording.targets()}
+        for parameter in parameters.values():
+            parameter.data.fill_(-1)
+        model.load_weights((tensor, values.clone()) for tensor, values in numbers.items())
+    starts = {tensor: int(values.flatten()[0]) for tensor, values in numbers.items()}
+    wrong, elements = [], 0
+    for target, parameter in parameters.items():
+        wanted = parameter.detach().reshape(-1).numpy()
+        got = numpy.full_like(wanted, -1)
+        for route in recording.routes():
+            if route.target == target:
+                got[offsets(route.to)] = starts[route.tensor] + offsets(route.of)
+        for fill in recording.fills():
+            if fill.target == target:
+                got[offsets(fill.to)] = fill.value
+        elements += len(wanted)
+        if (wanted != got).any():
+            wrong.append(target)
+    where = f"{name} tp{tp} rank {rank}{', EP' if experts_parallel else ''}"
+    if wrong:
+        raise SystemExit(f"{where}: {len(wrong)} of {len(parameters)} differ: {wrong[:5]}")
+    print(f"{where}: {elements} elements of {len(parameters)} parameters, as loaded")
 
 
 def quantise(tensors, names):
@@ -199,7 +248,12 @@ def measure(name, tp, rank, experts_parallel):
 
 
 # What is done for which models.
-CASES = {"golden": (compare, GOLDEN), "quantised": (send, QUANTISED), "sizes": (measure, SIZES)}
+CASES = {
+    "golden": (compare, GOLDEN),
+    "loaded": (compare_loaded, LOADED),
+    "quantised": (send, QUANTISED),
+    "sizes": (measure, SIZES),
+}
 
 
 def main():
