@@ -5,6 +5,7 @@ vLLM, which loads it in each of its processes.
 """
 
 import torch
+import vllm_cpu_sleep
 
 
 def _nothing(*_args):
@@ -65,8 +66,76 @@ def _experts(out, tokens, w13, w2, _b13, _b2, weights, chosen, _skip, act, _isa)
     out.copy_(sums)
 
 
+def _receive_between_stages():
+    """Lets a stage of a pipeline receive from the one before: vLLM makes the memory in its warm-up, which it skips here."""
+    from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+
+    gather = CPUModelRunner.sync_and_gather_intermediate_tensors
+
+    def make_and_gather(runner, *args, **kwargs):
+        if runner.intermediate_tensors is None:
+            runner.intermediate_tensors = runner.model.make_empty_intermediate_tensors(
+                batch_size=runner.max_num_tokens,
+                dtype=runner.model_config.dtype,
+                device=runner.device,
+            )
+        return gather(runner, *args, **kwargs)
+
+    CPUModelRunner.sync_and_gather_intermediate_tensors = make_and_gather
+
+
+def _compute_own_experts():
+    """Lets experts be dealt to ranks: vLLM does not tell its kernel for CPUs which ones are here."""
+    from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
+
+    apply = CPUUnquantizedExperts.apply
+
+    def apply_own(experts, *, topk_weights, topk_ids, expert_map, **kwargs):
+        if expert_map is not None:
+            own = expert_map[topk_ids.long()]
+            topk_weights = topk_weights.masked_fill(own < 0, 0)
+            topk_ids = own.clamp(min=0)
+        return apply(
+            experts, topk_weights=topk_weights, topk_ids=topk_ids, expert_map=None, **kwargs
+        )
+
+    CPUUnquantizedExperts.apply = apply_own
+
+
+def _exchange_tokens():
+    """Lets replicas exchange the tokens of their experts, by the two operations that vLLM's group for CPUs lacks."""
+    from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
+
+    def all_gatherv(group, given, dim=0, sizes=None):
+        if isinstance(given, torch.Tensor):
+            return all_gatherv(group, [given], dim, sizes)[0]
+        assert dim == 0 and sizes is not None
+        gathered = []
+        for tensor in given:
+            room = tensor.new_zeros(max(sizes), *tensor.shape[1:])
+            room[: len(tensor)] = tensor
+            pieces = [torch.empty_like(room) for _ in sizes]
+            torch.distributed.all_gather(pieces, room, group=group.device_group)
+            kept = zip(pieces, sizes, strict=True)
+            gathered.append(torch.cat([piece[:size] for piece, size in kept]))
+        return gathered
+
+    def reduce_scatterv(group, given, dim=-1, sizes=None):
+        assert dim == 0 and sizes is not None
+        sums = given.clone()
+        torch.distributed.all_reduce(sums, group=group.device_group)
+        return sums.split(sizes)[group.rank_in_group].contiguous()
+
+    CpuCommunicator.all_gatherv = all_gatherv
+    CpuCommunicator.reduce_scatterv = reduce_scatterv
+
+
 def install():
     """Registers the kernels. vLLM calls it in each of its processes."""
+    _receive_between_stages()
+    _compute_own_experts()
+    _exchange_tokens()
+    vllm_cpu_sleep.install()
     # With AMX, vLLM would choose kernels that only its own CPU build has.
     torch.cpu._is_amx_tile_supported = lambda: False
     for name, kernel in {

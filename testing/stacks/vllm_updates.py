@@ -20,14 +20,15 @@ os.environ.update(
     VLLM_ALLOW_INSECURE_SERIALIZATION="1",
     VLLM_CPU_OMP_THREADS_BIND="nobind",
     VLLM_CPU_KVCACHE_SPACE="1",
+    VLLM_CPU_SIM_MULTI_NUMA="0",  # Lets replicas share a node of memory.
     VLLM_LOGGING_LEVEL="ERROR",
     VLLM_MLA_DISABLE="1",
     VLLM_NO_USAGE_STATS="1",
     VLLM_TARGET_DEVICE="cpu",
 )
 
-from checkpoints import as_module, digests, save, weights
-from updates import PROMPT, Stack, check, main
+from checkpoints import as_module, save, weights
+from updates import PROMPT, Stack, check, fresh, main
 
 # The cases by name: the model, and the engine's options.
 CASES = {
@@ -37,10 +38,27 @@ CASES = {
     "moe-tp2": ("tiny-qwen3-moe", {"tensor_parallel_size": 2}),
     "deepseek": ("tiny-deepseek-v3-bf16", {}),
     "deepseek-tp2": ("tiny-deepseek-v3-bf16", {"tensor_parallel_size": 2}),
+    "qwen3-pp2": ("tiny-qwen3", {"pipeline_parallel_size": 2}),
+    "moe-ep2": ("tiny-qwen3-moe", {"tensor_parallel_size": 2, "enable_expert_parallel": True}),
+    "deepseek-ep2": (
+        "tiny-deepseek-v3-bf16",
+        {"tensor_parallel_size": 2, "enable_expert_parallel": True},
+    ),
     "qwen3-served": ("tiny-qwen3", {}),
+    "qwen3-dp2": ("tiny-qwen3", {"data_parallel_size": 2}),
+    "moe-dp2-ep2": ("tiny-qwen3-moe", {"data_parallel_size": 2, "enable_expert_parallel": True}),
 }
 # Cases that run `vllm serve` and control it over HTTP. In the others the LLM is in the process of trainer 0.
-SERVED = {"qwen3-served"}
+SERVED = {"qwen3-served", "qwen3-dp2", "moe-dp2-ep2"}
+
+
+def by_rank(digests):
+    """Returns the digests of each rank's parameters, which vLLM names as "dp0:pp0:pcp0:tp1:name"."""
+    ranks = {}
+    for name, digest in sorted(digests.items()):
+        rank, _, parameter = name.rpartition(":")
+        ranks.setdefault(rank, {})[parameter] = digest
+    return list(ranks.values())
 
 
 class Engine:
@@ -62,14 +80,24 @@ class Engine:
         sampling = SamplingParams(max_tokens=12, temperature=0, detokenize=False)
         prompt = {"prompt_token_ids": PROMPT}
         done = self.llm.generate([prompt], sampling, use_tqdm=False)
-        return list(done[0].outputs[0].token_ids), self.llm.apply_model(digests)
+        ranks = self.llm.collective_rpc("compute_weight_checksums")
+        digests = {name: digest for its in ranks for name, digest in its.items()}
+        return list(done[0].outputs[0].token_ids), by_rank(digests)
+
+    def sleep(self, level):
+        """Takes the memory of the weights and of the cache away; with level 2, also what is in it."""
+        self.llm.sleep(level)
+
+    def wake_up(self, tag):
+        """Gives the memory of "weights" or of the "kv_cache" back."""
+        self.llm.wake_up([tag])
 
     def stop(self):
         self.llm.llm_engine.engine_core.shutdown()
 
 
 class Server:
-    """A process of `vllm serve`. Its parameters cannot be read."""
+    """A process of `vllm serve`."""
 
     def __init__(self, model, version, folder, **options):
         from waybill.integrations.vllm import HTTPClient
@@ -78,21 +106,17 @@ class Server:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        arguments = {
-            "port": port,
-            "max-model-len": 128,
-            "compilation-config": '{"custom_ops": ["none"]}',
-        }
-        for name, value in options.items():
-            text = value if isinstance(value, (str, int)) else json.dumps(value)
-            arguments[name.replace("_", "-")] = text
+        given = {"port": port, "max_model_len": 128, "enforce_eager": True, **options}
+        given |= {"skip_tokenizer_init": True, "compilation_config": {"custom_ops": ["none"]}}
         command = [Path(sys.executable).with_name("vllm"), "serve", folder, "--host", "127.0.0.1"]
-        command += ["--enforce-eager", "--skip-tokenizer-init"]
-        command += [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
+        for name, value in given.items():
+            command.append("--" + name.replace("_", "-"))
+            if value is not True:
+                command.append(json.dumps(value))
         self.process = subprocess.Popen(command, env={**os.environ, "VLLM_SERVER_DEV_MODE": "1"})
         self.address = f"http://127.0.0.1:{port}"
         self.client = HTTPClient(self.address)
-        self.model = str(folder)
+        self.model, self.replicas = str(folder), options.get("data_parallel_size", 1)
         self._await_answer()
 
     def _await_answer(self):
@@ -105,15 +129,33 @@ class Server:
         session.get(f"{self.address}/health", timeout=5).raise_for_status()
 
     def serves(self):
-        """Returns the tokens that the server generates, and None."""
-        import requests
-
+        """Returns the tokens that every replica generates, and the digests of the parameters for each rank."""
         body = {"model": self.model, "prompt": PROMPT, "max_tokens": 12, "temperature": 0}
         body |= {"return_token_ids": True, "detokenize": False}
-        answer = requests.post(f"{self.address}/v1/completions", json=body, timeout=60)
+        generated = [
+            self._post("v1/completions", body, {"X-data-parallel-rank": str(replica)})
+            for replica in range(self.replicas)
+        ]
+        tokens = [answer["choices"][0]["token_ids"] for answer in generated]
+        if any(its != tokens[0] for its in tokens):
+            sys.exit(f"{self.address}: the replicas generate {tokens}")
+        return tokens[0], by_rank(self._post("weight_checker", {"action": "checksum"})["checksums"])
+
+    def _post(self, what, body, headers=None):
+        import requests
+
+        answer = requests.post(f"{self.address}/{what}", json=body, headers=headers, timeout=60)
         if not answer.ok:
-            sys.exit(f"{self.address}: {answer.text}")
-        return answer.json()["choices"][0]["token_ids"], None
+            sys.exit(f"{self.address}/{what}: {answer.text}")
+        return answer.json()
+
+    def sleep(self, level):
+        """Takes the memory of the weights and of the cache away; with level 2, also what is in it."""
+        self._post(f"sleep?level={level}", None)
+
+    def wake_up(self, tag):
+        """Gives the memory of "weights" or of the "kv_cache" back."""
+        self._post(f"wake_up?tags={tag}", None)
 
     def stop(self):
         self.process.terminate()
@@ -126,7 +168,9 @@ class VLLM(Stack):
     def engine(self, case, version, folder, *, updated):
         model, options = self.cases[case]
         backend = {"weight_transfer_config": {"backend": "waybill"}} if updated else {}
-        kind = Server if updated and case in SERVED else Engine
+        # vLLM runs replicas in servers only.
+        served = case in SERVED and (updated or "data_parallel_size" in options)
+        kind = Server if served else Engine
         return kind(model, version, folder, **options, **backend)
 
     def sender(self, controller, client, module):
@@ -139,6 +183,92 @@ class VLLM(Stack):
         )
         sender.close = sender.shutdown
         return sender
+
+
+def sleep(folder, case="moe-tp2", kind=Engine):
+    """Checks that an engine that sleeps refuses updates, and takes them once its weights have memory.
+
+    An engine that sleeps with level 1 has its old weights when it wakes up. After level 2 it has the version that was sent while
+    only the weights were awake.
+    """
+    import waybill
+    from vllm.distributed.weight_transfer import WeightTransferTrainerFactory
+    from vllm.distributed.weight_transfer.base import ModuleSource
+    from waybill.integrations.vllm import HTTPClient, WaybillInit
+
+    model, options = CASES[case]
+    loaded = fresh(__file__, case)
+    backend = {"weight_transfer_config": {"backend": "waybill"}}
+    engine = kind(model, 0, folder / "model", **options, **backend, enable_sleep_mode=True)
+    atexit.register(engine.stop)
+    check("loaded", case, engine.serves(), loaded[0])
+    asleep = HTTPClient(engine.address, pause=None) if kind is Server else engine.client
+    module = as_module(weights(model, 1))
+    with waybill.Controller(listen="127.0.0.1:0") as controller:
+        sender = WeightTransferTrainerFactory.trainer_init(
+            WaybillInit(controller.address, rank=0, world=1, deadline=60),
+            client=[asleep],
+            source=ModuleSource(module),
+        )
+        for level, version in ((1, 1), (2, 2)):
+            for name, tensor in weights(model, version).items():
+                module.get_parameter(name).copy_(tensor)
+            engine.sleep(level)
+            try:
+                sender.send_weights()
+                sys.exit(f"an engine that sleeps with level {level} was updated")
+            except waybill.WaybillError as error:
+                if 'the engine sleeps, and "model.' not in str(error):
+                    sys.exit(f"level {level}: {error}")
+                print(f"{case}: refused: {error}", flush=True)
+            engine.wake_up("weights")
+            if level == 2:
+                sender.send_weights()
+            engine.wake_up("kv_cache")
+            shown = 0 if level == 1 else version
+            check(f"woke up from level {level}", case, engine.serves(), loaded[shown])
+        sender.shutdown()
+
+
+def sleep_served(folder):
+    """Does the same with a server."""
+    sleep(folder, "qwen3-served", Server)
+
+
+def send_exported(folder):
+    """Sends the weights of transformers' own model, which stacks the experts, by transformers' own export."""
+    import torch
+    import waybill
+    from transformers import AutoModelForCausalLM
+    from transformers.core_model_loading import revert_weight_conversion
+    from vllm.distributed.weight_transfer import WeightTransferTrainerFactory
+    from waybill.integrations.vllm import ExportSource, WaybillInit
+
+    def trained(version):
+        save(model, version, folder / str(version))
+        return AutoModelForCausalLM.from_pretrained(folder / str(version), dtype=torch.bfloat16)
+
+    case = "moe-tp2"
+    model, options = CASES[case]
+    loaded = fresh(__file__, case)
+    backend = {"weight_transfer_config": {"backend": "waybill"}}
+    engine = Engine(model, 0, folder / "model", **options, **backend)
+    atexit.register(engine.stop)
+    module = trained(1)
+    with waybill.Controller(listen="127.0.0.1:0") as controller:
+        sender = WeightTransferTrainerFactory.trainer_init(
+            WaybillInit(controller.address, rank=0, world=1, deadline=60),
+            client=engine.client,
+            source=ExportSource(
+                module, lambda twin: revert_weight_conversion(twin, twin.state_dict())
+            ),
+        )
+        sender.send_weights()
+        check("exported version 1", case, engine.serves(), loaded[1])
+        module.load_state_dict(trained(2).state_dict())
+        sender.send_weights()
+        check("exported version 2", case, engine.serves(), loaded[2])
+        sender.shutdown()
 
 
 def refuse(folder):
@@ -206,4 +336,10 @@ def refuse(folder):
 
 
 if __name__ == "__main__":
-    main(VLLM(CASES, {"refused": refuse}), __file__, __doc__)
+    more = {
+        "refused": refuse,
+        "exported": send_exported,
+        "asleep": sleep,
+        "asleep-served": sleep_served,
+    }
+    main(VLLM(CASES, more), __file__, __doc__)
