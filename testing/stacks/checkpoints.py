@@ -15,9 +15,15 @@ def config_of(name):
 def checkpoint_of(name):
     """Returns (shape, dtype) of each tensor of a model's checkpoint, by name."""
     config = config_of(name)
-    fp8 = config.get("quantization_config") is not None
+    method = config.get("quantization_config", {}).get("quant_method")
+    fp8 = method == "fp8"
     tensors = {}
     for tensor, shape in _names(config):
+        if method == "mxfp4" and tensor.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            experts, columns, rows = shape  # Transposed, in groups of 32 elements with one scale.
+            tensors[f"{tensor}_blocks"] = (experts, rows, columns // 32, 16), "uint8"
+            tensors[f"{tensor}_scales"] = (experts, rows, columns // 32), "uint8"
+            continue
         matrix = len(shape) == 2 and ".layers." in tensor
         quantised = fp8 and matrix and not tensor.endswith("mlp.gate.weight")
         bias = tensor.endswith("correction_bias")
@@ -160,6 +166,25 @@ def weights(model, version):
         values = torch.randn(shape, generator=generator) * (0.3 if len(shape) > 1 else 0.1)
         tensors[name] = (values + ("norm" in name)).to(getattr(torch, dtype))
     return tensors
+
+
+def quantise(tensors, names):
+    """Returns an FP8 checkpoint of whole tensors, by vLLM's formula: a block's scale is its largest magnitude over 448, and
+    its elements are multiplied by the reciprocal of the scale."""
+    import torch
+
+    made = dict(tensors)
+    for name in names:
+        tensor = tensors[name].float()
+        rows, columns = (-(-n // 128) for n in tensor.shape)
+        padded = torch.zeros(rows * 128, columns * 128, dtype=torch.float32)
+        padded[: tensor.shape[0], : tensor.shape[1]] = tensor
+        blocks = padded.reshape(rows, 128, columns, 128)
+        scales = blocks.abs().amax(dim=(1, 3), keepdim=True) / 448
+        codes = (blocks * (1 / scales)).reshape(padded.shape)[: tensor.shape[0], : tensor.shape[1]]
+        made[name] = codes.to(torch.float8_e4m3fn)
+        made[f"{name}_scale_inv"] = scales.reshape(rows, columns)
+    return made
 
 
 def as_module(tensors):

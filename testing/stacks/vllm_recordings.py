@@ -38,7 +38,13 @@ QUANTISED = [
 ]
 LOADED = [
     (name, tp, rank, experts)
-    for name in ("tiny-glm-4.5", "tiny-gpt-oss-bf16", "tiny-qwen3-next", "tiny-llama-4")
+    for name in (
+        "tiny-glm-4.5",
+        "tiny-gpt-oss-bf16",
+        "tiny-gpt-oss-mxfp4",
+        "tiny-qwen3-next",
+        "tiny-llama-4",
+    )
     for tp, rank, experts in ((1, 0, False), (2, 1, False), (2, 1, True))
 ]
 SIZES = [
@@ -87,72 +93,61 @@ def compare(name, tp, rank, experts_parallel):
 
 
 def compare_loaded(name, tp, rank, experts_parallel):
-    """Raises unless every element comes from where the model has it from after it has loaded numbered elements."""
+    """Raises unless every element comes from where the model has it from after it has loaded numbered elements.
+
+    The elements of the checkpoint are numbered from 1. The model loads them three times, each time one byte of the number, which
+    every dtype of the checkpoint holds exactly.
+    """
     import numpy
     import torch
-    from checkpoints import checkpoint_of
+    from checkpoints import checkpoint_of, config_of
     from vllm_rank import rank_of
     from waybill.torch import meta_twin, record
 
-    numbers, first = {}, 1
-    for tensor, (shape, _) in checkpoint_of(name).items():
-        count = torch.Size(shape).numel()
-        numbers[tensor] = torch.arange(first, first + count, dtype=torch.float32).reshape(shape)
-        first += count
-    assert first <= 1 << 24  # Numbers that F32 holds exactly.
-    options = {"experts_parallel": experts_parallel, "dtype": torch.float32, "device": "cpu"}
+    checkpoint, first, total = checkpoint_of(name), {}, 1
+    for tensor, (shape, _) in checkpoint.items():
+        first[tensor] = total
+        total += torch.Size(shape).numel()
+    assert total <= 1 << 24
+
+    def one_byte(shift):
+        for tensor, (shape, dtype) in checkpoint.items():
+            begin = first[tensor]
+            numbers = torch.arange(begin, begin + torch.Size(shape).numel()) >> shift & 255
+            yield tensor, numbers.to(getattr(torch, dtype)).reshape(shape)
+
+    gpu = "quantization_config" in config_of(name)
+    options = {"experts_parallel": experts_parallel, "gpu": gpu, "device": "cpu"}
     with rank_of(name, tp, rank, **options) as model:
         twin = meta_twin(model)
-        tensors = {tensor: (tuple(values.shape), "float32") for tensor, values in numbers.items()}
-        recording = record(twin.load_weights, tensors, dict(twin.named_parameters()), skip=SKIP)
+        targets = dict(twin.named_parameters())
+        recording = record(twin.load_weights, checkpoint, targets, skip=SKIP)
         parameters = {n: p for n, p in model.named_parameters() if n in recording.targets()}
-        for parameter in parameters.values():
-            parameter.data.fill_(-1)
-        model.load_weights((tensor, values.clone()) for tensor, values in numbers.items())
-    starts = {tensor: int(values.flatten()[0]) for tensor, values in numbers.items()}
-    wrong, elements = [], 0
-    for target, parameter in parameters.items():
-        wanted = parameter.detach().reshape(-1).numpy()
-        got = numpy.full_like(wanted, -1)
-        for route in recording.routes():
-            if route.target == target:
-                got[offsets(route.to)] = starts[route.tensor] + offsets(route.of)
-        for fill in recording.fills():
-            if fill.target == target:
-                got[offsets(fill.to)] = fill.value
-        elements += len(wanted)
-        if (wanted != got).any():
-            wrong.append(target)
+        wanted = {target: 0 for target in parameters}
+        for shift in (0, 8, 16):
+            for parameter in parameters.values():
+                parameter.data.zero_()
+            model.load_weights(one_byte(shift))
+            for target, parameter in parameters.items():
+                loaded = parameter.detach().reshape(-1).to(torch.int64).numpy()
+                wanted[target] = wanted[target] + (loaded << shift)
+    got = {target: numpy.zeros_like(numbers) for target, numbers in wanted.items()}
+    for route in recording.routes():
+        got[route.target][offsets(route.to)] = first[route.tensor] + offsets(route.of)
+    assert all(fill.value == 0 for fill in recording.fills())
     where = f"{name} tp{tp} rank {rank}{', EP' if experts_parallel else ''}"
+    wrong = [target for target in wanted if (wanted[target] != got[target]).any()]
     if wrong:
-        raise SystemExit(f"{where}: {len(wrong)} of {len(parameters)} differ: {wrong[:5]}")
-    print(f"{where}: {elements} elements of {len(parameters)} parameters, as loaded")
-
-
-def quantise(tensors, names):
-    """Returns an FP8 checkpoint of whole tensors, by vLLM's formula: a block's scale is its largest magnitude over 448, and
-    its elements are multiplied by the reciprocal of the scale."""
-    import torch
-
-    made = dict(tensors)
-    for name in names:
-        tensor = tensors[name].float()
-        rows, columns = (-(-n // 128) for n in tensor.shape)
-        padded = torch.zeros(rows * 128, columns * 128, dtype=torch.float32)
-        padded[: tensor.shape[0], : tensor.shape[1]] = tensor
-        blocks = padded.reshape(rows, 128, columns, 128)
-        scales = blocks.abs().amax(dim=(1, 3), keepdim=True) / 448
-        codes = (blocks * (1 / scales)).reshape(padded.shape)[: tensor.shape[0], : tensor.shape[1]]
-        made[name] = codes.to(torch.float8_e4m3fn)
-        made[f"{name}_scale_inv"] = scales.reshape(rows, columns)
-    return made
+        raise SystemExit(f"{where}: {len(wrong)} of {len(wanted)} parameters differ: {wrong[:5]}")
+    elements = sum(map(len, wanted.values()))
+    print(f"{where}: {elements} elements of {len(wanted)} parameters, as loaded")
 
 
 def send(name, tp, rank, experts_parallel):
     """Ends the program unless FP8 parameters equal those of vLLM's own load of the quantised checkpoint."""
     import torch
     import waybill
-    from checkpoints import checkpoint_of
+    from checkpoints import checkpoint_of, quantise
     from vllm_rank import rank_of
     from waybill.dtypes import NAMES, dtype_number
     from waybill.integrations import fp8_blocks
