@@ -45,7 +45,8 @@ def record_export(module: Any, export: Export, *, skip: Iterable[str] = ()) -> R
     module  A torch module. For a list of modules, such as the stages that a rank of a pipeline holds, give
             torch.nn.ModuleList(stages).
     export  Called with the twin. It returns, or yields, names and tensors: the checkpoint as engines load it.
-    skip    Names of exported tensors, or patterns as "*.expert_bias", that are left out.
+    skip    Names of exported tensors, or patterns as "*.expert_bias", that are left out. If there are any, parameters of which
+            nothing is exported are left out as well, instead of refused: a skipped tensor may have been computed from them.
 
     Returns a recording whose targets are the module's parameters and floating-point buffers, and whose tensors are the
     exported ones: its parts() are those for Trainer.add(). Parameters that this rank exports nothing of are left out.
