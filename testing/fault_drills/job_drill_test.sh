@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Whole jobs of real processes: 2x2 and 2x3 in every mode, 3x2 quantised, a rank killed, a worker
-# stopped beyond the update's deadline. Over verbs where WAYBILL_RXE_NODES names devices, else over
-# tcp. The models are made here: the smallest that there is otherwise moves 190 MB.
+# Whole jobs of real processes: 2x2 and 2x3 in every mode, 3x2 quantised, 2x3 with relays, a rank
+# killed, a worker stopped beyond the update's deadline. Over verbs where WAYBILL_RXE_NODES names
+# devices, else over tcp. The models are made here: the smallest that there is otherwise moves 190 MB.
 set -euo pipefail
 
 waybill=$PWD/tools/waybill/waybill
@@ -110,6 +110,15 @@ expect_whole() {
   for worker; do expect_in "$text" "$worker $shows, every byte right"; done
 }
 
+# Each worker holds all, and gets a part of it from each of the others.
+a_relayed_job_is_right() {
+  local mode
+  for mode in shadow shadow-copy in-place; do
+    demo --versions 3 --workers replicas=3 --relays always --mode $mode >"$scratch/out" ||
+      fail "relayed, $mode: $(<"$scratch/out")"
+  done
+}
+
 a_killed_rank_leaves_the_others_whole() {
   local out
   out=$(demo --workers 2 --versions 2 --kill 'trainer 1') && fail "a job without trainer 1: $out"
@@ -179,7 +188,7 @@ publish() {
 }
 
 make_checkpoint
-for drill in demos_are_right a_quantised_job_is_right a_killed_rank_leaves_the_others_whole \
+for drill in demos_are_right a_quantised_job_is_right a_relayed_job_is_right a_killed_rank_leaves_the_others_whole \
   a_stopped_worker_ends_the_update_and_no_other; do
   begin=$EPOCHREALTIME
   $drill

@@ -163,11 +163,13 @@ class Process:
 class Job:
     """A controller, trainers, two workers and a replica, and the machine that they run on.
 
-    `copies`: how many trainers hold each half of the tensor.
+    `copies`: how many trainers hold each half of the tensor. `relays`: each worker holds the whole
+    tensor, and relays a part of it to the other.
     """
 
-    def __init__(self, folder, fabric, digests=True, copies=1):
+    def __init__(self, folder, fabric, digests=True, copies=1, relays=False):
         self.folder, self.fabric, self.digests, self.copies = folder, fabric, digests, copies
+        self.relays = relays
         self.ranks = [f"trainer {rank}" for rank in range(PARTS * copies)]
         self.ranks += [f"worker {rank}" for rank in range(PARTS)] + [REPLICA]
         self.random = random.Random(0)
@@ -223,6 +225,7 @@ class Job:
         return Process(
             CONTROLLER, "controller", "--job", "drill", "--listen", self.address,
             "--state", str(self.disk.path / "decisions"), "--require", "all",
+            "--relays", "always" if self.relays else "never",
         )  # fmt: skip
 
     def adopt_controller(self, controller, told):
@@ -240,6 +243,7 @@ class Job:
             more += [] if self.digests else ["--no-digests"]
         elif role == "worker":
             node = 1
+            more = ["--sharding", f"replicas={PARTS}"] if self.relays else []
         else:
             role, world, node, more = "worker", "1", 2, ["--group", "replica"]
         if NODES:

@@ -106,7 +106,13 @@ def round_of(job, fault):
 def drill(options, fabric, faults, seconds, rounds):
     """Returns how many rounds there were, and what happened, by count. Raises Failure."""
     with tempfile.TemporaryDirectory() as folder:
-        job = Job(Path(folder), fabric, digests=not options.no_digests, copies=options.copies)
+        job = Job(
+            Path(folder),
+            fabric,
+            digests=not options.no_digests,
+            copies=options.copies,
+            relays=options.relays,
+        )
         try:
             end = time.monotonic() + (seconds or float("inf"))
             number = options.first
@@ -143,6 +149,7 @@ def drill_in_guest(options, seconds, rounds):
     command += ["--each"] if options.each else []
     command += ["--no-digests"] if options.no_digests else []
     command += ["--copies", str(options.copies)]
+    command += ["--relays"] if options.relays else []
     for fault in options.faults or []:
         command += ["--fault", fault]
     report = None
@@ -256,6 +263,11 @@ def parse(arguments):
         type=int,
         default=1,
         help="how many trainers hold each part of the tensor; 1 by default",
+    )
+    parser.add_argument(
+        "--relays",
+        action="store_true",
+        help="each worker holds the whole tensor, and relays a part of it to the other",
     )
     parser.add_argument(
         "--no-digests",

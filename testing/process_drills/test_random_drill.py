@@ -33,6 +33,12 @@ def test_a_job_whose_trainers_have_replicas_recovers_from_kills():
     assert json.loads(done.stdout)["fabrics"]["tcp"]["counts"]["recovered at attempt 1"] == 12
 
 
+@pytest.mark.parametrize("fabric", ["local", "tcp"])
+def test_a_job_whose_workers_relay_recovers_from_each_fault(fabric):
+    done = run("--relays", "--each", "--seed", "4", "--rounds", "8", "--fabric", fabric)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_without_digests_the_drill_finds_a_flipped_bit_and_says_how_to_repeat_it():
     done = run("--fault", "flip", "--rounds", "10", "--fabric", "tcp", "--no-digests")
     assert done.returncode == 1, done.stdout
