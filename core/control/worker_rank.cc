@@ -1,10 +1,13 @@
 #include "core/control/worker_rank.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/plan/plan_check.h"
 #include "core/protocol/message_codec.h"
 #include "core/protocol/mutation.h"
+#include "core/protocol/timeouts.h"
 #include "core/tensor/verbatim.h"
 
 namespace waybill {
@@ -62,16 +65,23 @@ void WorkerRank::OnStreamOpen(absl::Time now) {
 }
 
 void WorkerRank::OnStreamEnd(const absl::Status& status, absl::Time now) {
+  now_ = now;
   session_.OnStreamEnd(status, now);
   HandleEvents(now);
 }
 
 void WorkerRank::OnMessage(const proto::ControllerMessage& message, absl::Time now) {
+  now_ = now;
   session_.OnMessage(message, now);
   HandleEvents(now);
 }
 
 void WorkerRank::Step(absl::Time now) {
+  now_ = now;
+  if (relay_ && now >= relay_->stop_now_at) {
+    relay_->stop_now_at = absl::InfiniteFuture();
+    loans_.at(session_.group()).sender->engine().StopNow();
+  }
   StepEngines(now);
   HandleEvents(now);
   if (auto nics = nics_.Look(now)) {
@@ -102,7 +112,8 @@ void WorkerRank::StepEngines(absl::Time now) {
 }
 
 absl::Time WorkerRank::next_deadline() const {
-  return events_.empty() && loan_events_.empty() ? session_.next_deadline() : absl::InfinitePast();
+  if (!events_.empty() || !loan_events_.empty()) return absl::InfinitePast();
+  return std::min(session_.next_deadline(), relay_ ? relay_->stop_now_at : absl::InfiniteFuture());
 }
 
 WorkerReport WorkerRank::report() const {
@@ -204,6 +215,9 @@ std::vector<MemorySpan> WorkerRank::Spans(const Snapshot& snapshot) const {
 // --- relaying ---
 
 absl::StatusOr<proto::Offers> WorkerRank::SetRelay(TermPlan plan) {
+  if (relay_ || connected_) {
+    return absl::FailedPreconditionError("a plan of relays after the term's lanes");
+  }
   WAYBILL_RETURN_IF_ERROR(CheckRankPlan(plan.routes, manifest_, Role::kTrainer));
   WAYBILL_ASSIGN_OR_RETURN(RelayedRoutes routes,
                            RelayedRoutes::Create(engine_->arrivals(), chunk_bytes_,
@@ -211,7 +225,9 @@ absl::StatusOr<proto::Offers> WorkerRank::SetRelay(TermPlan plan) {
   WAYBILL_RETURN_IF_ERROR(MakeStaging());
   relay_ = {.routes = std::move(routes), .update = {}};
   engine_->RelayBy(&relay_->routes);
-  return MakeSender(plan.group).SetPlan(std::move(plan), engine_->Receiving());
+  // Its memory may be paused now. Each update says where it is.
+  return MakeSender(plan.group)
+      .SetPlan(std::move(plan), std::vector<MemorySpan>(manifest_.region_count()));
 }
 
 // What it has shown already it relays from there, else what it receives, as it arrives.
@@ -223,20 +239,21 @@ absl::Status WorkerRank::StartRelaying(const UpdateId& update, const proto::Star
   Loan& loan = loans_.at(session_.group());
   relay_->arriving = receiving_ == update && !Mutated(Mutation::kRelayedUnseen);
   std::vector<MemorySpan> sources;
+  std::optional<Snapshot> snapshot;
   if (receiving_ == update) {
     sources = engine_->Receiving();
   } else {
-    WAYBILL_ASSIGN_OR_RETURN(Snapshot snapshot, TakeSnapshot("others of the group"));
-    if (snapshot.version() != update.version) {
-      return absl::FailedPreconditionError(absl::StrCat("it shows version ", snapshot.version()));
+    WAYBILL_ASSIGN_OR_RETURN(snapshot, TakeSnapshot("others of the group"));
+    if (snapshot->version() != update.version) {
+      return absl::FailedPreconditionError(absl::StrCat("it shows version ", snapshot->version()));
     }
-    sources = Spans(snapshot);
-    loan.snapshot = std::move(snapshot);
+    sources = Spans(*snapshot);
   }
   WAYBILL_RETURN_IF_ERROR(loan.sender->engine().SetSources(std::move(sources)));
   WAYBILL_RETURN_IF_ERROR(
       loan.sender->Start(update, start, NonFiniteRule::kKept,
                          relay_->arriving ? SourcesAre::kArriving : SourcesAre::kThere));
+  loan.snapshot = std::move(snapshot);
   relay_->update = update;
   relay_->sending = true;
   relay_->received = relay_->routes.updates();
@@ -257,19 +274,16 @@ void WorkerRank::ReleaseWhatArrived() {
   }
 }
 
-// What waits for an update that does not end is given up with the lanes that this one still uses.
+// Lanes on which it does not end are closed after a while: see Step().
 void WorkerRank::StopRelaying(uint64_t epoch, uint32_t sequence) {
   if (!relay_) return;
   const auto is_it = [&](const UpdateId& update) {
     return update.epoch == epoch && update.sequence == sequence;
   };
-  TrainerEngine& engine = loans_.at(session_.group()).sender->engine();
-  if (relay_->next && is_it(relay_->next->update)) {
-    relay_->next.reset();
-    engine.StopNow();
-  } else if (relay_->sending && is_it(relay_->update)) {
-    engine.Abort(sequence);
-  }
+  if (relay_->next && is_it(relay_->next->update)) relay_->next.reset();
+  if (!relay_->sending || !is_it(relay_->update)) return;
+  relay_->stop_now_at = now_ + kQuiescenceTimeout;
+  loans_.at(session_.group()).sender->engine().Abort(sequence);
 }
 
 absl::Status WorkerRank::SetBufferAddress(const std::string& group, uint32_t worker,
@@ -349,6 +363,7 @@ void WorkerRank::Handle(const std::string& group, const TrainerEvent& event) {
 
 void WorkerRank::StartNextRelay() {
   relay_->sending = false;
+  relay_->stop_now_at = absl::InfiniteFuture();
   const std::optional<RelayStart> next = std::exchange(relay_->next, std::nullopt);
   if (!next) return;
   const absl::Status status = StartRelaying(next->update, next->start);

@@ -126,6 +126,8 @@ class WorkerRank final : private WorkerHost {
     size_t released = 0;                  // Of routes.chunks().
     size_t given = 0;                     // Of routes.digests().
     std::optional<RelayStart> next = {};  // Waits for the one before to end.
+    // When the lanes on which writes of an aborted update are outstanding are closed.
+    absl::Time stop_now_at = absl::InfiniteFuture();
   };
 
   absl::StatusOr<proto::Offers> SetLoan(TermPlan plan);
@@ -155,8 +157,9 @@ class WorkerRank final : private WorkerHost {
   std::unique_ptr<StagingArea> staging_;  // Null until something is lent or relayed.
   std::map<std::string, Loan> loans_;     // By the group that it is lent to, or this one.
   std::deque<std::pair<std::string, TrainerEvent>> loan_events_;  // With that group.
-  std::optional<Relay> relay_;         // In terms in which something is relayed.
-  std::optional<UpdateId> receiving_;  // The last one for which READY was said.
+  std::optional<Relay> relay_;             // In terms in which something is relayed.
+  std::optional<UpdateId> receiving_;      // The last one for which READY was said.
+  absl::Time now_ = absl::InfinitePast();  // Of the call at hand.
   bool connected_ = false;
   std::vector<uint32_t> offered_generations_;  // By buffer, as this plan's offers said.
   uint64_t verified_before_ = 0;               // The update at hand.

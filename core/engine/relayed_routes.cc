@@ -72,10 +72,11 @@ absl::StatusOr<RelayedRoutes> RelayedRoutes::Create(const RouteTable& arrivals,
   for (uint32_t c = 0; c < out.chunks.size(); ++c) {
     for (const Piece& piece : out.pieces_of(out.chunks[c])) {
       const uint32_t route = by_relayed[piece.route].first;
-      for (uint32_t p = pieces.begin[route]; p < pieces.begin[route + 1]; ++p) {
-        if (in.pieces[p].begin < piece.end && piece.begin < in.pieces[p].end) {
-          chunks.emplace_back(pieces.chunk[p], c);
-        }
+      const auto last = in.pieces.begin() + pieces.begin[route + 1];
+      auto p = std::partition_point(in.pieces.begin() + pieces.begin[route], last,
+                                    [&](const Piece& q) { return q.end <= piece.begin; });
+      for (; p != last && p->begin < piece.end; ++p) {
+        chunks.emplace_back(pieces.chunk[static_cast<size_t>(p - in.pieces.begin())], c);
       }
     }
   }

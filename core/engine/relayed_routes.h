@@ -61,7 +61,8 @@ class RelayedRoutes {
   RelayedRoutes(Lists chunks_by_arrival, Lists routes_by_arrival, std::vector<uint32_t> needs)
       : chunks_by_arrival_(std::move(chunks_by_arrival)),
         routes_by_arrival_(std::move(routes_by_arrival)),
-        needs_(std::move(needs)) {}
+        needs_(std::move(needs)),
+        left_(needs_) {}
 
   Lists chunks_by_arrival_;      // Relayed chunks, by the chunk of the arrivals.
   Lists routes_by_arrival_;      // Relayed routes, by the route of the arrivals.

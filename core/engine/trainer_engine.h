@@ -113,10 +113,10 @@ class TrainerEngine {
                              absl::Span<const StartTarget> targets,
                              NonFiniteRule rule = NonFiniteRule::kKept,
                              SourcesAre sources = SourcesAre::kThere) = 0;
-  //
-  // kArriving: every chunk has to be released, and every route's digest given, before what goes to
-  // the workers concerned can end. Call Step() after it.
+  // In an update with kArriving: says that the bytes of a chunk have come. Call Step() after it. A
+  // worker's part ends once all its chunks are released and all its routes' digests given.
   virtual void Release(uint32_t chunk) = 0;
+  // Likewise: says the digest of a route, once for each update.
   virtual void GiveDigest(uint32_t route, uint64_t digest) = 0;
 
   // Replaces the memory of the manifest's regions by memory that is not registered. Call it between

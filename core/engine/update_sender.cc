@@ -421,6 +421,8 @@ void UpdateSender::End(Result result) {
 void UpdateSender::StopStaging() {
   pool_.Cancel(early_batch_);
   pool_.Cancel(store_batch_);
+  stores_.clear();
+  wave_begin_ = wave_end_ = 0;
   wave_is_over_.store(true, std::memory_order_relaxed);
   pool_.Cancel(digest_batch_);
   digested_apart_.clear();

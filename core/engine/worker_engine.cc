@@ -320,7 +320,7 @@ class WorkerEngineImpl final : public WorkerEngine {
                   immediate.sequence);
     } else if (immediate.kind == Immediate::Kind::kChunk) {
       const ChunkImmediate come = ChunkImmediate::Unpack(immediate);
-      if (state_ == State::kReceiving && come.IsOf(update_.sequence) &&
+      if (state_ == State::kReceiving && digests_ == Digests::kOn && come.IsOf(update_.sequence) &&
           come.chunk < source.chunk_count()) {
         source.AddReady(come.chunk);
         ++counts_.early_chunks;

@@ -12,6 +12,8 @@ namespace {
 // Relays cost workers more copies and more lanes: they have to make the busiest link's time this
 // much of what it is without them.
 constexpr double kWorthRelaying = 0.9;
+// Each worker has lanes to all others.
+constexpr size_t kMostWorkersThatRelay = 512;
 // What is relayed is dealt out in at most about so many parts for each destination.
 constexpr uint32_t kMostParts = 4;
 
@@ -469,18 +471,28 @@ Balance BalanceOf(const SourceIndex& sources, const Demands& demands,
   return balance;
 }
 
-// Only what several workers want alike: what is quantised on the way is wanted by one at a time.
-bool CanBeRelayed(const Demands& demands, const Demand& demand) {
-  return demands.DestinationsOf(demands.WantOf(demand)).size() > 1;
+// Returns for each want whether it can be relayed: if several workers want it once. What is
+// quantised on the way is wanted by one at a time.
+std::vector<bool> FindRelayable(const Demands& demands) {
+  std::vector<bool> relayable;
+  std::vector<uint32_t> workers;
+  for (const Want& want : demands.wants) {
+    workers.clear();
+    for (const Recipient& to : demands.DestinationsOf(want)) workers.push_back(to.worker);
+    std::sort(workers.begin(), workers.end());
+    const auto twice = std::adjacent_find(workers.begin(), workers.end());
+    relayable.push_back(workers.size() > 1 && twice == workers.end());
+  }
+  return relayable;
 }
 
-// What each set of holders is asked for.
-std::vector<double> BytesOfSets(const SourceIndex& sources, const Demands& demands, bool relays) {
+// What each set of holders is asked for. `once`: the wants of which one copy is.
+std::vector<double> BytesOfSets(const SourceIndex& sources, const Demands& demands,
+                                const std::vector<bool>& once) {
   std::vector<double> set_bytes(sources.holder_sets().size(), 0);
   for (const Demand& demand : demands.demands) {
     const Want& want = demands.WantOf(demand);
-    const bool once = relays && CanBeRelayed(demands, demand);
-    const size_t copies = once ? 1 : demands.DestinationsOf(want).size();
+    const size_t copies = once[demand.want] ? 1 : demands.DestinationsOf(want).size();
     const size_t members = sources.tensors().members(want.tensor_class).size();
     set_bytes[sources.source(demand.source).holder_set] +=
         static_cast<double>(demand.size_bytes) * static_cast<double>(members * copies);
@@ -509,18 +521,24 @@ Assignment AssignDemands(const SourceIndex& sources, const Demands& demands,
       worker_loads[d.worker] += bytes / workers[d.worker].bytes_per_second;
     }
   }
-  std::vector<double> set_bytes = BytesOfSets(sources, demands, /*relays=*/false);
+  std::vector<bool> relayed(demands.wants.size(), false);
+  std::vector<double> set_bytes = BytesOfSets(sources, demands, relayed);
   Assignment assignment;
   if (relays != Relays::kNever) {
-    std::vector<double> once = BytesOfSets(sources, demands, /*relays=*/true);
+    std::vector<bool> relayable = FindRelayable(demands);
+    std::vector<double> once = BytesOfSets(sources, demands, relayable);
     const auto busiest = [&](const std::vector<double>& bytes) {
       return std::max(Busiest(worker_loads), TrainerBound(sources.holder_sets(), bytes, trainers));
     };
     assignment.relays =
         once != set_bytes &&
-        (relays == Relays::kAlways || (OnSeveralHosts(trainers, workers) &&
-                                       busiest(once) < kWorthRelaying * busiest(set_bytes)));
-    if (assignment.relays) set_bytes = std::move(once);
+        (relays == Relays::kAlways ||
+         (workers.size() <= kMostWorkersThatRelay && OnSeveralHosts(trainers, workers) &&
+          busiest(once) < kWorthRelaying * busiest(set_bytes)));
+    if (assignment.relays) {
+      set_bytes = std::move(once);
+      relayed = std::move(relayable);
+    }
   }
   std::vector<Shipment>& shipments = assignment.shipments;
   shipments.reserve(demands.demands.size());
@@ -537,7 +555,7 @@ Assignment AssignDemands(const SourceIndex& sources, const Demands& demands,
     const Demand& demand = demands.demands[i];
     const Box& box = demand.at_seam ? *rest++ : demand.box;
     if (box.empty()) continue;
-    if (assignment.relays && CanBeRelayed(demands, demand)) {
+    if (relayed[demand.want]) {
       dealer.DealToRelays(i);
     } else {
       dealer.Deal(i, box);

@@ -114,6 +114,11 @@ absl::Status CheckRelays(const Bundles& bundles, const Want& want,
     const Bundle& bundle = bundles.bundle(i);
     if (!bundle.relayed) continue;
     const uint32_t worker = bundles.first_routes().trainer(i) - bundles.first_relay();
+    for (uint32_t d = bundle.copies.first_destination; d < bundle.copies.last_destination; ++d) {
+      if (ranks.destinations[want.first_destination + d].worker == worker) {
+        return absl::InternalError(absl::StrCat("worker ", worker, " relays to itself"));
+      }
+    }
     const auto& candidates = brought[{worker, bundle.holding, bundle.copies.first_member}];
     const Box box = bundles.first_routes().box(i);
     const bool found = std::any_of(candidates.begin(), candidates.end(), [&](uint32_t from) {

@@ -46,8 +46,8 @@ void Coordinator::Group::ToWorker(uint32_t worker, proto::ControllerMessage mess
   coordinator.ToRank({Role::kWorker, worker, name}, std::move(message));
 }
 
-void Coordinator::Group::ToSender(uint32_t sender, proto::ControllerMessage message) {
-  coordinator.ToRank(SenderId(sender), std::move(message));
+void Coordinator::Group::ToSender(const RankId& sender, proto::ControllerMessage message) {
+  coordinator.ToRank(sender, std::move(message));
 }
 
 void Coordinator::Dismiss(ConnectionId connection, const absl::Status& status) {

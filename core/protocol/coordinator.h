@@ -140,7 +140,7 @@ class Coordinator final {
         : name(std::move(n)), coordinator(*c), workers(c->members_.WorkersOf(name)) {}
 
     void ToWorker(uint32_t worker, proto::ControllerMessage message) override;
-    void ToSender(uint32_t sender, proto::ControllerMessage message) override;
+    void ToSender(const RankId& sender, proto::ControllerMessage message) override;
     void Record() override;
     void CheckRest(uint32_t sender) override;
     void PlanRest(std::set<RankPair> lacking, std::set<uint32_t> holders) override;
@@ -159,6 +159,10 @@ class Coordinator final {
     bool IsSender(const RankId& id) const {
       return lender.empty() ? id.role == Role::kTrainer
                             : id.role == Role::kWorker && id.group == lender;
+    }
+    // Returns false for an end that a member cannot have.
+    bool Has(const TermEnd& end) const {
+      return !end.relays || (plan.relays() && !IsSender(end.id));
     }
     bool IsSender(const TermEnd& end) const { return end.relays || IsSender(end.id); }
     // Returns the number by which the other side knows that end.
@@ -194,6 +198,7 @@ class Coordinator final {
     absl::Status last_loan_trouble;
     uint64_t plan_ticket = 0;
     Plan plan;
+    size_t ends = 0;  // How many the term has.
     std::map<TermEnd, proto::Offers> offers;
     std::set<TermEnd> connected;
     // Those between trainers and workers that are open. They go on from term to term.

@@ -170,7 +170,10 @@ void Coordinator::OnPlanned(Group& group, uint64_t ticket, Planned planned, absl
   ResolveDoubts(group, /*everybody_is_here=*/true);
   group.phase = Phase::kOffering;
   group.lanes_deadline = now + options_.lanes_timeout;
-  for (const TermEnd& end : EndsOf(group)) {
+  const std::vector<TermEnd> ends = EndsOf(group);
+  group.ends = ends.size();
+  for (const TermEnd& end : ends) {
+    if (!group.plan.relays()) members_.Find(end.id)->lanes.erase({group.name, true});
     std::vector<std::string>& tables = group.IsSender(end) ? planned.senders : planned.workers;
     SendPlan(group, end, std::move(tables[group.NumberOf(end)]));
   }
@@ -244,9 +247,10 @@ void Coordinator::Group::ForgetLanesOf(const RankId& id) {
 
 void Coordinator::OnOffers(const Member& member, const proto::Offers& offers) {
   Group* group = FindTerm(member, offers.epoch());
-  if (group == nullptr || group->phase != Phase::kOffering) return;
-  group->offers[{member.id, offers.relay()}] = offers;
-  if (group->offers.size() < EndsOf(*group).size()) return;
+  const TermEnd end = {member.id, offers.relay()};
+  if (group == nullptr || group->phase != Phase::kOffering || !group->Has(end)) return;
+  group->offers[end] = offers;
+  if (group->offers.size() < group->ends) return;
   group->phase = Phase::kConnecting;
   SendConnect(*group);
 }
@@ -254,24 +258,37 @@ void Coordinator::OnOffers(const Member& member, const proto::Offers& offers) {
 // Every rank learns the lanes that end at it; senders also learn where the workers' buffers and
 // their co-owners' mailboxes are.
 void Coordinator::SendConnect(Group& group) {
+  struct TheirLane {
+    const TermEnd* end;
+    const proto::Offers* offers;
+    const proto::Lane* lane;
+  };
+  // By where they end: whether a sender is there, and its number. In the order of those who offer.
+  std::map<std::pair<bool, uint32_t>, std::vector<TheirLane>> ending_at;
+  for (const auto& [end, offers] : group.offers) {
+    for (const proto::Lane& lane : offers.lanes()) {
+      const bool at_sender = lane.co_owner() || !group.IsSender(end);
+      ending_at[{at_sender, lane.peer()}].push_back({&end, &offers, &lane});
+    }
+  }
   for (const auto& [end, own] : group.offers) {
     proto::ControllerMessage message;
     message.mutable_connect()->set_epoch(group.epoch);
     message.mutable_connect()->set_relay(end.relays);
-    for (const auto& [other, offers] : group.offers) {
-      const bool same_side = group.IsSender(other) == group.IsSender(end);
-      proto::Peer* peer = nullptr;
-      for (const proto::Lane& theirs : offers.lanes()) {
-        if (theirs.peer() != group.NumberOf(end) || theirs.co_owner() != same_side) continue;
-        if (peer == nullptr) {
-          peer = message.mutable_connect()->add_peers();
-          peer->set_rank(group.NumberOf(other));
-          *peer->mutable_buffers() = offers.buffers();
-          peer->set_co_owner(same_side);
-          if (same_side) peer->set_mailbox(offers.mailbox());
-        }
-        peer->add_lane_addresses(theirs.address());
+    const TermEnd* other = nullptr;
+    bool co_owner = false;
+    proto::Peer* peer = nullptr;
+    for (const TheirLane& theirs : ending_at[{group.IsSender(end), group.NumberOf(end)}]) {
+      if (theirs.end != other || theirs.lane->co_owner() != co_owner) {
+        other = theirs.end;
+        co_owner = theirs.lane->co_owner();
+        peer = message.mutable_connect()->add_peers();
+        peer->set_rank(group.NumberOf(*other));
+        *peer->mutable_buffers() = theirs.offers->buffers();
+        peer->set_co_owner(co_owner);
+        if (co_owner) peer->set_mailbox(theirs.offers->mailbox());
       }
+      peer->add_lane_addresses(theirs.lane->address());
     }
     ToRank(end.id, std::move(message));
   }
@@ -280,11 +297,12 @@ void Coordinator::SendConnect(Group& group) {
 
 void Coordinator::OnConnected(Member& member, const proto::Connected& connected, absl::Time now) {
   Group* group = FindTerm(member, connected.epoch());
-  if (group == nullptr || group->phase != Phase::kConnecting) return;
-  group->connected.insert({member.id, connected.relay()});
+  const TermEnd end = {member.id, connected.relay()};
+  if (group == nullptr || group->phase != Phase::kConnecting || !group->Has(end)) return;
+  group->connected.insert(end);
   member.lanes[{group->name, connected.relay()}] = connected;
   OnReport(member, connected.report());
-  if (group->connected.size() < EndsOf(*group).size()) return;
+  if (group->connected.size() < group->ends) return;
   const std::vector<Member*> term = TermOf(*group);
   group->lanes_deadline = absl::InfiniteFuture();
   group->phase = group->lender.empty() && !group->rest ? Phase::kReady : Phase::kForOneRound;
@@ -334,6 +352,7 @@ void Coordinator::OnLaneFailed(const Member& member, const proto::LaneFailed& fa
   Group* group = FindTerm(member, failed.epoch());
   if (group == nullptr) return;
   const TermEnd end = {member.id, failed.relay()};
+  if (!group->Has(end)) return;
   const bool sender = group->IsSender(end);
   const uint32_t number = group->NumberOf(end);
   if (failed.co_owner() && !sender) return;

@@ -1375,7 +1375,7 @@ TEST_F(RestTest, WhatATrainerThatDiesWasToBringComesFromItsReplica) {
   Gone(kTrainer[1]);
   EXPECT_EQ(Count(kTrainer[0], Kind::kSenderLost), 1);
   EXPECT_EQ(Count(kWorker[0], Kind::kSenderLost), 0);
-  EXPECT_EQ(Last(kWorker[1], Kind::kSenderLost)->sender_lost().sender(), 1u);
+  EXPECT_EQ(Last(kWorker[1], Kind::kSenderLost)->sender_lost().senders(0), 1u);
   Lack();
   Keep(0, true);
   EXPECT_EQ(epoch_, before);  // Worker 0 has not got everything yet.
@@ -1406,7 +1406,7 @@ TEST_F(RestTest, ATrainerWhoseLaneDiesBringsTheRestByAnother) {
     m.mutable_lane_failed()->set_peer(1);
     *m.mutable_lane_failed()->mutable_error() = EncodeError(absl::UnavailableError("torn"));
   });
-  EXPECT_EQ(Last(kWorker[1], Kind::kSenderLost)->sender_lost().sender(), 1u);
+  EXPECT_EQ(Last(kWorker[1], Kind::kSenderLost)->sender_lost().senders(0), 1u);
   for (const uint32_t t : {0u, 1u}) Keep(t, true);
   Arrived(0);
   Lack();
@@ -1829,7 +1829,8 @@ TEST_F(RelaysTest, IfALaneDiesNothingMoreIsRelayedAndTheTrainersBringTheRest) {
   const auto lost = [&](ConnectionId worker) {
     std::set<uint32_t> senders;
     for (const auto& message : sent_[worker]) {
-      if (message.has_sender_lost()) senders.insert(message.sender_lost().sender());
+      const auto& lost = message.sender_lost().senders();
+      senders.insert(lost.begin(), lost.end());
     }
     return senders;
   };
@@ -1857,6 +1858,48 @@ TEST_F(RelaysTest, IfALaneDiesNothingMoreIsRelayedAndTheTrainersBringTheRest) {
   OfferIn("all");
   ConnectIn("all");
   EXPECT_TRUE(Last(kWorker[1], Kind::kPrepare)->prepare().has_continues());
+}
+
+TEST_F(RelaysTest, TrainersHearOfAVersionOfWhichNobodyHoldsTheRest) {
+  EstablishAll();
+  for (const uint32_t t : {0u, 1u}) Publish(t, 5);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  Tell(kTrainer[0], [&](auto& m) {
+    m.mutable_lane_failed()->set_epoch(epoch_);
+    *m.mutable_lane_failed()->mutable_error() = EncodeError(absl::UnavailableError("torn"));
+  });
+  for (const uint32_t t : {0u, 1u}) {
+    Tell(kTrainer[t], [&](auto& m) {
+      *m.mutable_kept()->mutable_round() = round();
+      m.mutable_kept()->set_kept(false);
+    });
+  }
+  Tell(kWorker[0], [&](auto& m) {
+    *m.mutable_lacking()->mutable_round() = round(0);
+    m.mutable_lacking()->add_senders(0);
+  });
+  Tell(kWorker[1], [&](auto& m) {
+    *m.mutable_lacking()->mutable_round() = round(1);
+    m.mutable_lacking()->add_senders(2);
+  });
+  for (const ConnectionId trainer : kTrainer) EXPECT_EQ(Count(trainer, Kind::kAbort), 1);
+}
+
+TEST_F(RelaysTest, NobodyHasAnEndThatTheTermDoesNotGiveIt) {
+  relays_ = Relays::kNever;
+  MakeCoordinator();
+  Establish();
+  for (const uint32_t t : {0u, 1u}) Publish(t, 5);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  for (const ConnectionId rank : {kTrainer[0], kWorker[0]}) {
+    Tell(rank, [&](auto& m) {
+      m.mutable_lane_failed()->set_epoch(epoch_);
+      m.mutable_lane_failed()->set_relay(true);
+      *m.mutable_lane_failed()->mutable_error() = EncodeError(absl::UnavailableError("torn"));
+    });
+  }
+  for (const uint32_t w : {0u, 1u}) Arrived(w);
+  EXPECT_EQ(recorded_.size(), 1u);
 }
 
 }  // namespace

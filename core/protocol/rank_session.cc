@@ -253,7 +253,8 @@ void RankSession::OnPlan(const proto::Plan& plan) {
                             .epoch = plan.epoch(),
                             .plan_hash = plan.plan_hash(),
                             .lent = !plan.lender().empty()};
-  } else if (FindTerm(plan.epoch()) == nullptr) {
+  } else if (const Term* term = FindTerm(plan.epoch());
+             term == nullptr || term->group != plan.group() || plan.group() != options_.id.group) {
     return;  // What it was to receive was refused.
   }
   absl::StatusOr<RankPlan> routes = DecodeRoutes(plan);

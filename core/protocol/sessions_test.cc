@@ -871,7 +871,7 @@ TEST_F(ContinueTest, WhatHasArrivedIsKeptAndTheUserIsAskedOnce) {
   HearPrepare(5, 1);
   Hear([&](auto& m) {
     *m.mutable_sender_lost()->mutable_round() = RoundOf(1);
-    m.mutable_sender_lost()->set_sender(3);
+    m.mutable_sender_lost()->add_senders(3);
   });
   session_.OnLacking(UpdateOf(5, 1), {3});
   EXPECT_EQ(host_.Last(Kind::kLacking)->lacking().senders(0), 3u);

@@ -16,6 +16,9 @@ inline constexpr absl::Duration kCatchUpTimeout = absl::Minutes(10);
 // How much later than its deadline a rank may hear of it: the controller tells it first.
 inline constexpr absl::Duration kAnswerMargin = absl::Milliseconds(500);
 
+// How long writes of an update that was aborted may be outstanding before their lanes are closed.
+inline constexpr absl::Duration kQuiescenceTimeout = absl::Seconds(1);
+
 }  // namespace waybill
 
 #endif  // WAYBILL_CORE_PROTOCOL_TIMEOUTS_H_

@@ -12,7 +12,6 @@ namespace waybill {
 namespace {
 
 // How long an update may take to become quiescent before its lanes are closed.
-constexpr absl::Duration kQuiescenceTimeout = absl::Seconds(1);
 constexpr absl::Duration kCancelTimeout = absl::Seconds(1);
 // How many versions whose outcome is open a trainer asks the next controller about.
 constexpr size_t kMostUndecided = 4;

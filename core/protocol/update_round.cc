@@ -77,8 +77,11 @@ void UpdateRound::StartWhoCan() {
     Sender& sender = senders_[s];
     if (!Abortable() || state_ == State::kContinued) return;
     if (!sender.published || sender.started || sender.gone) continue;
-    // Its own buffer is not ready, or nobody takes anything from it any more.
-    if (sender.relays && (state_ == State::kPreparing || !lost_status_.ok())) continue;
+    // Its own buffer is not ready, or nobody takes anything from it.
+    if (sender.relays &&
+        (state_ == State::kPreparing || !lost_status_.ok() || sender.workers.empty())) {
+      continue;
+    }
     proto::ControllerMessage message;
     proto::Start* start = message.mutable_start();
     *start->mutable_round() = EncodeRound(update_);
@@ -100,7 +103,7 @@ void UpdateRound::StartWhoCan() {
     if (!all_ready) continue;
     sender.started = true;
     started_ = true;
-    actions_->ToSender(s, std::move(message));
+    actions_->ToSender(sender.id, std::move(message));
     if (!lost_status_.ok()) AskToKeep();
   }
 }
@@ -182,24 +185,29 @@ void UpdateRound::LoseLane(uint32_t sender, uint32_t worker, const absl::Status&
   if (if_lanes_die_ == IfLanesDie::kAbort) return Abort(why);
   const bool first = lost_status_.ok();
   lost_status_ = FirstError(lost_status_, why);
-  TellLost(sender, worker);
-  if (first) LoseRelays();
+  TellLost({sender}, worker);
   AskToKeep();
-}
-
-void UpdateRound::TellLost(uint32_t sender, uint32_t worker) {
-  proto::ControllerMessage message;
-  *message.mutable_sender_lost()->mutable_round() = EncodeRound(update_);
-  message.mutable_sender_lost()->set_sender(sender);
-  actions_->ToWorker(worker, std::move(message));
-}
-
-// What has not been relayed yet may never come to those who relay it: the trainers bring it.
-void UpdateRound::LoseRelays() {
+  if (!first) return;
+  // What has not been relayed yet may never come to those who relay it: the trainers bring it.
+  std::map<uint32_t, std::set<uint32_t>> relays;  // By worker.
   for (uint32_t s = 0; s < senders_.size(); ++s) {
     if (!senders_[s].relays) continue;
-    for (const uint32_t worker : senders_[s].workers) TellLost(s, worker);
+    for (const uint32_t w : senders_[s].workers) relays[w].insert(s);
   }
+  for (const auto& [w, senders] : relays) TellLost(senders, w);
+}
+
+// Tells the worker of those that it does not know to be lost yet.
+void UpdateRound::TellLost(const std::set<uint32_t>& senders, uint32_t worker) {
+  proto::ControllerMessage message;
+  *message.mutable_sender_lost()->mutable_round() = EncodeRound(update_);
+  for (const uint32_t sender : senders) {
+    if (told_lost_.insert({sender, worker}).second) {
+      message.mutable_sender_lost()->add_senders(sender);
+    }
+  }
+  if (message.sender_lost().senders().empty()) return;
+  actions_->ToWorker(worker, std::move(message));
 }
 
 void UpdateRound::AskToKeep() {
@@ -212,7 +220,7 @@ void UpdateRound::AskToKeep() {
     proto::ControllerMessage message;
     *message.mutable_sender_lost()->mutable_round() = EncodeRound(update_);
     message.mutable_sender_lost()->set_attempt(sender.attempt);
-    actions_->ToSender(s, std::move(message));
+    actions_->ToSender(sender.id, std::move(message));
   }
 }
 
@@ -284,8 +292,8 @@ void UpdateRound::OnSenderGone(uint32_t sender, const absl::Status& status) {
   if (senders_[sender].trades) AbortTraded(status);
   if (state_ == State::kContinued) return;  // The rest is planned anew without it.
   if (!HasToSend(senders_[sender])) return PlanRestIfKnown();
-  const bool all_gone =
-      std::all_of(senders_.begin(), senders_.end(), [](const Sender& s) { return s.gone; });
+  const bool all_gone = std::all_of(senders_.begin(), senders_.end(),
+                                    [](const Sender& s) { return s.gone || s.relays; });
   if (all_gone || if_lanes_die_ == IfLanesDie::kAbort) return Abort(status);
   for (const uint32_t worker : senders_[sender].workers) LoseLane(sender, worker, status);
   actions_->CheckRest(sender);
@@ -326,7 +334,7 @@ void UpdateRound::Abort(const absl::Status& why) {
   actions_->TellOutcome(/*committed=*/false, abort_status_);
   for (uint32_t s = 0; s < senders_.size(); ++s) {
     const Sender& sender = senders_[s];
-    if (sender.started) actions_->ToSender(s, message(/*begun=*/true, sender.attempt));
+    if (sender.started) actions_->ToSender(sender.id, message(/*begun=*/true, sender.attempt));
   }
 }
 

@@ -27,7 +27,7 @@ class RoundActions {
  public:
   virtual ~RoundActions() = default;
   virtual void ToWorker(uint32_t worker, proto::ControllerMessage message) = 0;
-  virtual void ToSender(uint32_t sender, proto::ControllerMessage message) = 0;
+  virtual void ToSender(const RankId& sender, proto::ControllerMessage message) = 0;
   // Makes the decision to commit durable; OnRecorded() follows.
   virtual void Record() = 0;
   // Finds out whether others hold what a sender that is gone was to bring; OnNoRest() follows if
@@ -130,8 +130,7 @@ class UpdateRound {
   }
   bool HasToSend(const Sender& sender) const;
   void LoseLane(uint32_t sender, uint32_t worker, const absl::Status& why);
-  void TellLost(uint32_t sender, uint32_t worker);
-  void LoseRelays();
+  void TellLost(const std::set<uint32_t>& senders, uint32_t worker);
   void AskToKeep();
   void PlanRestIfKnown();
   void AbortTraded(const absl::Status& why);
@@ -154,6 +153,7 @@ class UpdateRound {
   absl::Status abort_status_;
   const IfLanesDie if_lanes_die_;
   absl::Status lost_status_;  // Why the first lane is lost that had something to bring.
+  std::set<RankPair> told_lost_;
   std::map<uint32_t, std::set<uint32_t>> lacking_;  // By worker: the senders.
   bool started_ = false;                            // The first START is out: data may land.
 };

@@ -46,7 +46,8 @@ void WorkerSession::OnRoleMessage(const proto::ControllerMessage& message, absl:
       return OnTermOver(message.term_over().group());
     case proto::ControllerMessage::kSenderLost:
       if (FindTerm(message.sender_lost().round().epoch()) == nullptr) return;
-      return host_.LoseSender(message.sender_lost().sender());
+      for (const uint32_t sender : message.sender_lost().senders()) host_.LoseSender(sender);
+      return;
     default:
       return;
   }
