@@ -98,6 +98,7 @@ class Cluster {
 
   WorkerEngine& worker(uint32_t w) { return *workers_[w].engine; }
   TrainerEngine& trainer(uint32_t t) { return *trainers_[t].engine; }
+  StagingArea& staging(uint32_t t) { return *trainers_[t].staging; }
   Fabric& worker_fabric(uint32_t w) { return *workers_[w].fabric; }
   Fabric& trainer_fabric(uint32_t t) { return *trainers_[t].fabric; }
   const Plan& plan() const { return plan_; }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
 #include <optional>
 #include <string>
 #include <utility>
@@ -10,6 +11,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "core/engine/trainer_engine.h"
+#include "core/stage/work_pool.h"
 #include "testing/cluster/fault_cluster.h"
 
 namespace waybill {
@@ -318,6 +321,41 @@ TEST_P(CommandsTest, LateStoresThroughAnOldMappingDoNotReachAFencedBuffer) {
   EXPECT_TRUE(cluster_.AllShow(3));
   EXPECT_EQ(cluster_->worker(0).counts().stragglers, 1u);
   EXPECT_EQ(cluster_->worker(0).counts().renewals, 1u);
+}
+
+// The area's only thread is busy, so that the first chunk waits for it, and the second one for the
+// first.
+TEST(Abort, DropsStoresThatWaitForOthers) {
+  FaultCluster cluster(
+      Network::kMapped,
+      {.trainer = {.ring_bytes = 64 << 10, .chunk_bytes = 8 << 10, .stage_threads = 1}});
+  ASSERT_EQ(cluster->Connect().message(), "");
+  ASSERT_EQ(cluster.PublishAndCheck(1), "");
+  cluster->FillTrainers(2);
+  ASSERT_EQ(cluster->Prepare(2).message(), "");
+  std::promise<void> end;
+  WorkPool::Batch busy([future = end.get_future().share()](uint32_t) { future.wait(); }, [] {});
+  cluster->staging(0).threads().Run(busy, 1);
+  TrainerEngine& engine = cluster->trainer(0);
+  ASSERT_EQ(engine
+                .Start(cluster->update(), Digests::kOn, cluster->TargetsOf(0), NonFiniteRule::kKept,
+                       SourcesAre::kArriving)
+                .message(),
+            "");
+  for (const uint32_t chunk : {0u, 1u}) {
+    engine.Release(chunk);
+    cluster->Step();
+  }
+  cluster->Abort(/*begun=*/true);
+  EXPECT_TRUE(cluster->StepUntil([&] {
+    return !cluster->trainer_events(0).empty() &&
+           cluster->trainer_events(0).back().kind == TrainerEvent::Kind::kStopped;
+  }));
+  end.set_value();
+  cluster->staging(0).threads().Cancel(busy);
+  for (int i = 0; i < 10; ++i) cluster->Step();
+  EXPECT_TRUE(cluster.AllShow(1));
+  EXPECT_EQ(cluster.PublishAndCheck(3), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CommandsTest,
