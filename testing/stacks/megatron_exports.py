@@ -37,14 +37,16 @@ CASES = {
     "moe-ep4": ("tiny-qwen3-moe", 1, 1, 4),
     "moe-tp2-ep2": ("tiny-qwen3-moe", 2, 1, 2),
     "moe-tp2-pp2-ep2": ("tiny-qwen3-moe", 2, 2, 2),
+    "deepseek": ("tiny-deepseek-v3-bf16", 1, 1, 1),
+    "deepseek-tp2-ep2": ("tiny-deepseek-v3-bf16", 2, 1, 2),
 }
 # Megatron pads the vocabulary of 1000 to 1024.
 DIVISIBLE_BY = 64
 PATIENCE = 60
 
 
-def world_of(case):
-    _, tp, pp, ep = CASES[case]
+def world_of(tp, pp, ep):
+    """Returns how many trainer ranks there are."""
     return max(tp, ep) * pp
 
 
@@ -61,23 +63,40 @@ def without_gpu():
 
     torch.cuda.current_device = lambda: torch.device("cpu")
     torch.cuda.Stream = mock.MagicMock
+    from megatron.core.transformer import multi_latent_attention
+
+    # Megatron-Core asks whether a module is one of Transformer Engine's, which is not here.
+    multi_latent_attention.TELinear = type("TELinear", (), {})
     torch.nn.Module.cuda = torch.Tensor.cuda = lambda what, *_: what
 
 
-def bridge_of(model, folder):
+def bridge_of(model, folder, dtype):
     """Returns mbridge's bridge for Megatron-Core's own modules."""
-    import torch
-    from mbridge import AutoBridge
+    from mbridge.core.bridge import _MODEL_REGISTRY
+    from mbridge.core.safetensor_io import SafeTensorIO
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+    from megatron.core.transformer.identity_op import IdentityOp
     from transformers import AutoConfig
 
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config_of(model)))
     config = AutoConfig.from_pretrained(folder)
     config.rope_theta = config_of(model)["rope_theta"]  # transformers 5 has it in rope_parameters.
-    published = type(AutoBridge.from_config(config))
+    published = _MODEL_REGISTRY[config.model_type]
+
+    has_mla = "kv_lora_rank" in config_of(model)
+    mla = {
+        f"self_attention.{name}_layernorm.weight": [
+            f"model.layers.{{layer_number}}.self_attn.{name}_a_layernorm.weight"
+        ]
+        for name in ("q", "kv")
+    }
 
     class Bridge(published):
+        _ATTENTION_MAPPING = {
+            **published._ATTENTION_MAPPING,
+            **(mla if has_mla else {}),
+        }
         _OTHER_MAPPING = {
             **published._OTHER_MAPPING,
             "input_layernorm.weight": ["model.layers.{layer_number}.input_layernorm.weight"],
@@ -87,17 +106,29 @@ def bridge_of(model, folder):
             "pre_mlp_layernorm": ["model.layers.{layer_number}.post_attention_layernorm.weight"],
         }
 
+        def _build_base_config(self, max_position_embeddings=None, **kwargs):
+            # mbridge 0.15.1 passes it for MLA, and Megatron-Core 0.16.1 does not have it any more.
+            return super()._build_base_config(**kwargs)
+
+        def _get_safetensor_io(self, weights_path):
+            return SafeTensorIO(weights_path)  # mbridge's own for DeepSeek-V3 takes BF16 only.
+
         def _get_transformer_layer_spec(self, vp_stage=None):
             self.has_vp_stage = True
-            return get_gpt_decoder_block_spec(
+            spec = get_gpt_decoder_block_spec(
                 self.config, False, normalization="RMSNorm", vp_stage=vp_stage
             )
+            for layer in spec.layer_specs:  # The part without weights does not exist for MLA.
+                layer.submodules.self_attention.submodules.core_attention = IdentityOp
+            return spec
 
-    bridge = Bridge(config, torch.float32, make_vocab_size_divisible_by=DIVISIBLE_BY)
+    # mbridge pads no vocabulary of DeepSeek-V3.
+    padded = None if has_mla else DIVISIBLE_BY
+    bridge = Bridge(config, dtype, make_vocab_size_divisible_by=padded)
     # Megatron-Core's own norms do without these.
     bridge.set_extra_args(sequence_parallel=False, persist_layer_norm=False)
     bridge.set_extra_args(use_cpu_initialization=True)
-    if "num_experts" in config_of(model):
+    if {"num_experts", "n_routed_experts"} & config_of(model).keys():
         bridge.set_extra_args(moe_grouped_gemm=False)
     return bridge
 
@@ -119,27 +150,55 @@ def name_experts(model, **_):
 
 
 class Rank:
-    """One trainer rank, in this process."""
+    """Megatron's module of one trainer rank, in this process, without weights yet.
 
-    def __init__(self, case, rank, folder):
+    sizes  Of tensor, pipeline and expert parallelism.
+    """
+
+    def __init__(self, model, sizes, rank, folder, dtype):
+        import torch
         import torch.distributed as dist
+        from mbridge.core.util import unwrap_model
         from megatron.core import parallel_state
 
         without_gpu()
-        self.model, tp, pp, ep = CASES[case]
-        self.rank, self.world = rank, world_of(case)
+        tp, pp, ep = sizes
+        self.model, self.rank, self.world = model, rank, world_of(*sizes)
         dist.init_process_group(
             "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=self.world
         )
         parallel_state.initialize_model_parallel(
             tp, pp, expert_model_parallel_size=ep, expert_tensor_parallel_size=1
         )
-        self.bridge = bridge_of(self.model, folder / f"config{rank}")
-        [self.module] = self.bridge.get_model(
-            bf16=False, post_model_creation_callbacks=[name_experts]
+        self.bridge = bridge_of(model, folder / f"config{rank}", dtype)
+        [wrapped] = self.bridge.get_model(
+            bf16=dtype is torch.bfloat16,
+            wrap_with_ddp=True,
+            post_model_creation_callbacks=[name_experts],
         )
-        self.bridge.load_weights([self.module], str(folder / "checkpoint"))
-        self.first = {n: p.detach().clone() for n, p in self.module.named_parameters()}
+        self.module = unwrap_model(wrapped)  # Its parameters lie in Megatron's flat buffers.
+
+    def load(self, folder):
+        """Loads a checkpoint. Every rank has to call it at the same time."""
+        self.bridge.load_weights([self.module], str(folder))
+
+    def export(self, twin):
+        """Makes the tensors of the checkpoint of a twin of the module."""
+        return self.bridge.export_weights([twin])
+
+
+class NumberedRank(Rank):
+    """A trainer rank that has loaded the checkpoint of numbered elements."""
+
+    def __init__(self, case, rank, folder):
+        import torch
+        from waybill.torch.module import named_tensors
+
+        model, *sizes = CASES[case]
+        super().__init__(model, sizes, rank, folder, torch.float32)
+        self.load(folder / "checkpoint")
+        # Buffers too: an expert's bias is one.
+        self.first = {name: t.detach().clone() for name, t in named_tensors(self.module).items()}
 
     def lend(self, controller):
         """Joins a job with what the export says, and compares that with where mbridge has loaded each element from."""
@@ -147,27 +206,30 @@ class Rank:
         from numbered_elements import UNTOUCHED, replay
 
         self.trainer = waybill.Trainer(controller, rank=self.rank, world=self.world)
-        recording = self.trainer.add_exported(
-            self.module, lambda twin: self.bridge.export_weights([twin])
-        )
+        recording = self.trainer.add_exported(self.module, self.export)
         filled = replay(recording, checkpoint(self.model))
+        missing = dict(self.module.named_parameters()).keys() - filled.keys()
+        if missing:
+            sys.exit(f"rank {self.rank}: nothing of {sorted(missing)[:5]} is lent")
         elements = 0
-        for name, loaded in self.first.items():
+        for name in filled:
+            loaded = self.first[name]
             padding = loaded == 0  # Elements of the checkpoint are numbered from 1.
             wrong = (filled[name] != loaded.masked_fill(padding, UNTOUCHED)).sum()
             if wrong:
                 sys.exit(f"rank {self.rank}: {name}: {wrong} elements are lent as others")
             elements += loaded.numel() - int(padding.sum())
-        print(f"rank {self.rank}: {elements} elements of {len(self.first)} parameters", flush=True)
+        print(f"rank {self.rank}: {elements} elements of {len(filled)} tensors", flush=True)
         self.trainer.join(PATIENCE)
 
     def publish(self, version):
         """Publishes the checkpoint times the version."""
         import torch
+        from waybill.torch.module import named_tensors
 
         with torch.no_grad():
-            for name, parameter in self.module.named_parameters():
-                parameter.copy_(self.first[name] * version)
+            for name, tensor in named_tensors(self.module).items():
+                tensor.copy_(self.first[name] * version)
         self.trainer.publish(version, deadline=PATIENCE).committed.wait(PATIENCE)
 
 
@@ -189,7 +251,7 @@ def run(case, folder):
                 stdin=subprocess.PIPE,
                 text=True,
             )
-            for rank in range(world_of(case))
+            for rank in range(world_of(*CASES[case][1:]))
         ]
         worker = waybill.Worker(controller.address, rank=0, world=1, mode="in-place", ask=())
         shown = as_module({name: torch.zeros_like(tensor) for name, tensor in tensors.items()})
@@ -227,7 +289,7 @@ def main():
     cases = given.cases or [*CASES]
     warnings.simplefilter("ignore")
     if given.rank:
-        rank = Rank(cases[0], int(given.rank), Path(given.folder))
+        rank = NumberedRank(cases[0], int(given.rank), Path(given.folder))
         rank.lend(given.controller)
         for line in sys.stdin:
             rank.publish(int(line))

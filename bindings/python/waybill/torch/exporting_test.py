@@ -161,6 +161,29 @@ def test_what_an_export_makes_of_other_buffers_is_sent_too():
     assert [part.tensor for part in recording.parts()["bias"]] == ["expert_bias"]
 
 
+def test_stages_in_a_list_are_recorded_as_one_module():
+    stages = torch.nn.ModuleList(torch.nn.Linear(2, 2, bias=False) for _ in range(2))
+    recording = record_export(
+        stages, lambda twin: ((f"layers.{i}", stage.weight) for i, stage in enumerate(twin))
+    )
+    parts = {name: [part.tensor for part in its] for name, its in recording.parts().items()}
+    assert parts == {"0.weight": ["layers.0"], "1.weight": ["layers.1"]}
+
+
+def test_gradients_beside_a_parameter_are_not_copied():
+    trained = Trained(numbered(CHECKPOINT))
+    for parameter in trained.parameters():
+        parameter.main_grad = torch.ones(parameter.shape)
+    seen = []
+
+    def export(twin):
+        seen.extend(parameter.main_grad.device.type for parameter in twin.parameters())
+        return twin.export()
+
+    record_export(trained, export)
+    assert set(seen) == {"meta"}
+
+
 @pytest.mark.parametrize(
     ("export", "error", "said"),
     [

@@ -15,7 +15,7 @@ def meta_twin(module: Any) -> Any:
 
     What a loader does to the twin leaves the module as it is. Views of one storage, tied parameters and attributes of
     parameters (an engine's `weight_loader`) are as in the module. Other buffers, which loaders index by, are copied
-    with their values to the CPU. No parameter is copied. Process groups cannot be copied, and are shared.
+    with their values to the CPU. No parameter is copied, and no tensor that is an attribute of one. Process groups cannot be copied, and are shared.
     """
     memo: dict[int, Any] = {}
     storages: dict[int, Any] = {}
@@ -33,6 +33,9 @@ def meta_twin(module: Any) -> Any:
             twin = torch.Tensor._make_subclass(type(tensor), twin, tensor.requires_grad)
         memo[id(tensor)] = twin
         made.append((tensor, twin))
+        for beside in vars(tensor).values():  # Megatron keeps gradients there.
+            if isinstance(beside, torch.Tensor) and beside.is_floating_point():
+                memo.setdefault(id(beside), _on_meta(beside, storages))
     with _sharing_process_groups():
         for tensor, twin in made:
             twin.__dict__.update(copy.deepcopy(tensor.__dict__, memo))
