@@ -42,7 +42,7 @@ CASES = {
 }
 # Megatron pads the vocabulary of 1000 to 1024.
 DIVISIBLE_BY = 64
-PATIENCE = 60
+PATIENCE = 180
 
 
 def world_of(tp, pp, ep):
