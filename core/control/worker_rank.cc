@@ -226,8 +226,8 @@ absl::StatusOr<proto::Offers> WorkerRank::SetRelay(TermPlan plan) {
   relay_ = {.routes = std::move(routes), .update = {}};
   engine_->RelayBy(&relay_->routes);
   // Its memory may be paused now. Each update says where it is.
-  return MakeSender(plan.group)
-      .SetPlan(std::move(plan), std::vector<MemorySpan>(manifest_.region_count()));
+  GroupSender& sender = MakeSender(plan.group);
+  return sender.SetPlan(std::move(plan), std::vector<MemorySpan>(manifest_.region_count()));
 }
 
 // What it has shown already it relays from there, else what it receives, as it arrives.
