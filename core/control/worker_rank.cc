@@ -80,7 +80,7 @@ void WorkerRank::Step(absl::Time now) {
   now_ = now;
   if (relay_ && now >= relay_->stop_now_at) {
     relay_->stop_now_at = absl::InfiniteFuture();
-    loans_.at(session_.group()).sender->engine().StopNow();
+    RelayingEngine().StopNow();
   }
   StepEngines(now);
   HandleEvents(now);
@@ -230,7 +230,9 @@ absl::StatusOr<proto::Offers> WorkerRank::SetRelay(TermPlan plan) {
   return sender.SetPlan(std::move(plan), std::vector<MemorySpan>(manifest_.region_count()));
 }
 
-// What it has shown already it relays from there, else what it receives, as it arrives.
+TrainerEngine& WorkerRank::RelayingEngine() { return loans_.at(session_.group()).sender->engine(); }
+
+// Relays an update as it arrives, or a version that is shown already from where it is shown.
 absl::Status WorkerRank::StartRelaying(const UpdateId& update, const proto::Start& start) {
   if (relay_->sending) {
     relay_->next = {update, start};
@@ -264,8 +266,8 @@ absl::Status WorkerRank::StartRelaying(const UpdateId& update, const proto::Star
 
 void WorkerRank::ReleaseWhatArrived() {
   if (!relay_ || !relay_->sending || !relay_->arriving) return;
-  if (relay_->received != relay_->routes.updates()) return;  // What arrives is of the next update.
-  TrainerEngine& engine = loans_.at(session_.group()).sender->engine();
+  if (relay_->received != relay_->routes.updates()) return;  // The next update has begun to arrive.
+  TrainerEngine& engine = RelayingEngine();
   const auto chunks = relay_->routes.chunks();
   while (relay_->released < chunks.size()) engine.Release(chunks[relay_->released++]);
   const auto digests = relay_->routes.digests();
@@ -283,21 +285,26 @@ void WorkerRank::StopRelaying(uint64_t epoch, uint32_t sequence) {
   if (relay_->next && is_it(relay_->next->update)) relay_->next.reset();
   if (!relay_->sending || !is_it(relay_->update)) return;
   relay_->stop_now_at = now_ + kQuiescenceTimeout;
-  loans_.at(session_.group()).sender->engine().Abort(sequence);
+  RelayingEngine().Abort(sequence);
 }
 
 absl::Status WorkerRank::SetBufferAddress(const std::string& group, uint32_t worker,
                                           uint32_t buffer_index, const proto::Buffer& buffer) {
-  const auto loan = loans_.find(group);
-  if (loan == loans_.end()) return absl::FailedPreconditionError("the term has no such routes");
-  return loan->second.sender->SetBufferAddress(worker, buffer_index, buffer);
+  WAYBILL_ASSIGN_OR_RETURN(GroupSender * sender, FindSender(group));
+  return sender->SetBufferAddress(worker, buffer_index, buffer);
 }
 
 absl::Status WorkerRank::StartSending(const std::string& group, const UpdateId& update,
                                       const proto::Start& start) {
-  if (!loans_.contains(group)) return absl::FailedPreconditionError("the term has no such routes");
+  WAYBILL_ASSIGN_OR_RETURN(GroupSender * sender, FindSender(group));
   if (group == session_.group()) return StartRelaying(update, start);
-  return loans_.at(group).sender->Start(update, start, NonFiniteRule::kKept);
+  return sender->Start(update, start, NonFiniteRule::kKept);
+}
+
+absl::StatusOr<GroupSender*> WorkerRank::FindSender(const std::string& group) {
+  const auto loan = loans_.find(group);
+  if (loan == loans_.end()) return absl::FailedPreconditionError("the term has no such routes");
+  return loan->second.sender.get();
 }
 
 void WorkerRank::ForgetGroup(const std::string& group) {
@@ -307,9 +314,8 @@ void WorkerRank::ForgetGroup(const std::string& group) {
 
 absl::Status WorkerRank::Connect(const std::string& group, const proto::Connect& connect) {
   if (group != session_.group() || connect.relay()) {
-    const auto loan = loans_.find(group);
-    if (loan == loans_.end()) return absl::FailedPreconditionError("the term has no such routes");
-    return loan->second.sender->Connect(connect);
+    WAYBILL_ASSIGN_OR_RETURN(GroupSender * sender, FindSender(group));
+    return sender->Connect(connect);
   }
   std::vector<TrainerAddress> trainers;
   for (const proto::Peer& peer : connect.peers()) {

@@ -107,7 +107,7 @@ class WorkerRank final : private WorkerHost {
   void StopRelaying(uint64_t epoch, uint32_t sequence) override;
   void ForgetGroup(const std::string& group) override;
 
-  // What is lent to another group, or relayed to others of this one.
+  // The engine that sends to another group, which catches up, or to others of this one.
   struct Loan {
     std::optional<Snapshot> snapshot;  // Until it is sent.
     std::unique_ptr<GroupSender> sender;
@@ -116,16 +116,16 @@ class WorkerRank final : private WorkerHost {
     UpdateId update;
     proto::Start start;
   };
-  // What is relayed as it arrives.
+  // How far this worker is with relaying to others of its group.
   struct Relay {
     RelayedRoutes routes;
-    UpdateId update;                      // That is relayed, or was last.
-    bool sending = false;                 // It is neither sent nor stopped.
-    bool arriving = false;                // What is relayed is the update that is received.
-    uint64_t received = 0;                // Of routes.updates(): that which is relayed.
-    size_t released = 0;                  // Of routes.chunks().
-    size_t given = 0;                     // Of routes.digests().
-    std::optional<RelayStart> next = {};  // Waits for the one before to end.
+    UpdateId update;                      // The update that is relayed now, or was relayed last.
+    bool sending = false;                 // The update is neither sent nor stopped.
+    bool arriving = false;                // The update is relayed while it arrives.
+    uint64_t received = 0;                // The value of routes.updates() for the update.
+    size_t released = 0;                  // The number of routes.chunks() that were released.
+    size_t given = 0;                     // The number of routes.digests() that were given.
+    std::optional<RelayStart> next = {};  // An update that waits for this one to end.
     // When the lanes on which writes of an aborted update are outstanding are closed.
     absl::Time stop_now_at = absl::InfiniteFuture();
   };
@@ -134,6 +134,10 @@ class WorkerRank final : private WorkerHost {
   absl::StatusOr<proto::Offers> SetRelay(TermPlan plan);
   absl::Status MakeStaging();
   GroupSender& MakeSender(const std::string& group);
+  // kFailedPrecondition: nothing is sent to that group.
+  absl::StatusOr<GroupSender*> FindSender(const std::string& group);
+  // Requires relay_.
+  TrainerEngine& RelayingEngine();
   absl::Status StartRelaying(const UpdateId& update, const proto::Start& start);
   void StartNextRelay();
   void ReleaseWhatArrived();
@@ -145,7 +149,7 @@ class WorkerRank final : private WorkerHost {
 
   const Manifest manifest_;
   const Mode mode_;
-  const uint64_t chunk_bytes_;  // Of what arrives.
+  const uint64_t chunk_bytes_;  // The size of the chunks that trainers send.
   Fabric& fabric_;
   RankActions& actions_;
   RankNics nics_;
@@ -159,7 +163,7 @@ class WorkerRank final : private WorkerHost {
   std::deque<std::pair<std::string, TrainerEvent>> loan_events_;  // With that group.
   std::optional<Relay> relay_;             // In terms in which something is relayed.
   std::optional<UpdateId> receiving_;      // The last one for which READY was said.
-  absl::Time now_ = absl::InfinitePast();  // Of the call at hand.
+  absl::Time now_ = absl::InfinitePast();  // The time of the latest message or step.
   bool connected_ = false;
   std::vector<uint32_t> offered_generations_;  // By buffer, as this plan's offers said.
   uint64_t verified_before_ = 0;               // The update at hand.

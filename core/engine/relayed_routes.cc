@@ -47,7 +47,7 @@ struct PiecesByRoute {
     }
   }
 
-  std::vector<uint32_t> begin;  // Of each route's pieces.
+  std::vector<uint32_t> begin;  // The first piece of each route, then the number of all pieces.
   std::vector<uint32_t> chunk;  // Of each piece.
 };
 

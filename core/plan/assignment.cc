@@ -171,11 +171,10 @@ class Dealer {
     Box rest = demand.box;
     double rest_bytes = static_cast<double>(demand.size_bytes);
     for (uint32_t left = parts; left > 0; --left) {
-      Box part;
-      if (left == 1 || !CutRows(rest_bytes / left, static_cast<uint64_t>(rest_bytes), smallest_,
-                                demand.block, rest, part)) {
-        if (left > 1) continue;  // Larger parts can be cut, perhaps.
-        part = rest;
+      Box part = rest;
+      if (left > 1 && !CutRows(rest_bytes / left, static_cast<uint64_t>(rest_bytes), smallest_,
+                               demand.block, rest, part)) {
+        continue;  // Larger parts can be cut, perhaps.
       }
       Lot lot = LotOf(index, part);
       lot.relayed = true;
