@@ -4,6 +4,7 @@
 #define WAYBILL_CORE_SIMULATE_RANKS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -173,7 +174,7 @@ class ReceivingRank final : public WorkerHost, public ControlPlane::Endpoint {
   void FindRelays();
   void RelayWhatArrived();
   void RelayPiece(uint32_t relay, uint64_t bytes, uint64_t writes);
-  void Carry(uint32_t worker, uint64_t bytes, uint64_t writes);
+  void SendPiece(uint32_t worker, uint64_t bytes, uint64_t writes);
 
   World& world_;
   RankResult& result_;
@@ -198,6 +199,11 @@ class ReceivingRank final : public WorkerHost, public ControlPlane::Endpoint {
   bool arrived_ = false;
   uint64_t shown_ = 0;
 };
+
+// Takes a message to its worker by the job's carrier. `progress` is the sender's thread that posts.
+// Calls posted(seconds) when this thread has worked for so long, if it has to, and then landed().
+void Carry(World& world, Threads& progress, Transfer transfer,
+           std::function<void(double seconds)> posted, std::function<void()> landed);
 
 }  // namespace waybill::simulate
 

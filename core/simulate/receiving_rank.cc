@@ -159,6 +159,7 @@ void ReceivingRank::ArriveIfComplete() {
 // --- relaying ---
 
 void ReceivingRank::FindRelays() {
+  if (world_.traffic.relays.empty()) return;
   for (const PairTraffic& pair : world_.traffic.pairs) {
     if (pair.worker == rank_) direct_bytes_ += pair.bytes;
   }
@@ -179,7 +180,7 @@ void ReceivingRank::FindRelays() {
       relays_.end());
 }
 
-// Of what it relays, the part that it has received of what it is sent.
+// Relays as large a part of each worker's bytes as has arrived here of what trainers send.
 void ReceivingRank::RelayWhatArrived() {
   const uint64_t here = direct_bytes_ - direct_left_;
   for (bool more = true; more;) {
@@ -204,37 +205,28 @@ void ReceivingRank::RelayPiece(uint32_t relay, uint64_t bytes, uint64_t writes) 
   const double copy = static_cast<double>(bytes) / world_.hardware.workers.rates.copy;
   relayers_.Run(copy, [this, worker = relays_[relay].worker, bytes, writes, copy] {
     world_.Note(result_, Stage::kStage, world_.time.now() - copy, copy);
-    Carry(worker, bytes, writes);
+    SendPiece(worker, bytes, writes);
   });
 }
 
-void ReceivingRank::Carry(uint32_t worker, uint64_t bytes, uint64_t writes) {
-  const Network& network = world_.hardware.network;
-  auto landed = [this, worker, bytes] {
+void ReceivingRank::SendPiece(uint32_t worker, uint64_t bytes, uint64_t writes) {
+  std::vector<Port*> path;
+  if (world_.carrier() == Carrier::kNics) {
+    const uint32_t nics = std::max(1u, world_.fabrics.nics_per_rank(Role::kWorker));
+    const uint32_t nic = next_nic_++ % nics;
+    path = world_.fabrics.Path(Role::kWorker, rank_, nic, worker, nic);
+  }
+  auto landed = [this, worker, bytes, path] {
     world_.last_landed = world_.time.now();
     world_.last_sender = {Role::kWorker, rank_};
     world_.last_worker = worker;
+    world_.last_path = path;
     world_.receivers[worker]->OnRelayed(bytes);
   };
-  if (world_.carrier() == Carrier::kMapped) {
-    return world_.time.After(network.latency, std::move(landed));
-  }
-  if (world_.carrier() == Carrier::kTcp) {
-    const double receive = static_cast<double>(bytes) / network.tcp_receive;
-    return progress_.Run(static_cast<double>(bytes) / network.tcp_send,
-                         [this, worker, receive, landed = std::move(landed)] {
-                           world_.receivers[worker]->progress().Run(receive, landed);
-                         });
-  }
-  const uint32_t nics = std::max(1u, world_.fabrics.nics_per_rank(Role::kWorker));
-  const uint32_t nic = next_nic_++ % nics;
-  auto path = world_.fabrics.Path(Role::kWorker, rank_, nic, worker, nic);
-  progress_.Run(
-      static_cast<double>(writes) * network.post,
-      [this, worker, bytes, writes, path = std::move(path), landed = std::move(landed)]() mutable {
-        world_.last_path = path;
-        world_.fabrics.Send(worker, {bytes, writes, std::move(path), std::move(landed)});
-      });
+  Carry(
+      world_, progress_,
+      {.worker = worker, .lane = worker, .bytes = bytes, .writes = writes, .path = path},
+      [](double) {}, std::move(landed));
 }
 
 void ReceivingRank::OnRelayed(uint64_t bytes) {

@@ -327,7 +327,6 @@ void SendingRank::Carry(SendLane lane, uint64_t bytes, uint64_t writes,
                         std::function<void()> landed) {
   const double begin = world_.time.now();
   if (wire_begin_ < 0) wire_begin_ = begin;
-  const Network& network = world_.hardware.network;
   const Peer& peer = peers_[lane.peer];
   const bool large = bytes >= (64 << 10);
   auto arrive = [this, worker = peer.traffic.worker, large, landed = std::move(landed),
@@ -341,26 +340,16 @@ void SendingRank::Carry(SendLane lane, uint64_t bytes, uint64_t writes,
     }
     landed();
   };
-  if (world_.carrier() == Carrier::kMapped) {
-    world_.time.After(network.latency, std::move(arrive));
-    return;
-  }
-  if (world_.carrier() == Carrier::kTcp) {
-    const double send = static_cast<double>(bytes) / network.tcp_send;
-    const double receive = static_cast<double>(bytes) / network.tcp_receive;
-    progress_.Run(send,
-                  [this, send, receive, worker = peer.traffic.worker, arrive = std::move(arrive)] {
-                    world_.Note(result_, Stage::kPost, world_.time.now() - send, send);
-                    world_.receivers[worker]->progress().Run(receive, arrive);
-                  });
-    return;
-  }
-  const double post = static_cast<double>(writes) * network.post;
-  progress_.Run(post, [this, post, bytes, writes, id = peer.first_lane + lane.index,
-                       path = peer.lanes[lane.index].path, arrive = std::move(arrive)]() mutable {
-    world_.Note(result_, Stage::kPost, world_.time.now() - post, post);
-    world_.fabrics.Send(id, {bytes, writes, std::move(path), std::move(arrive)});
-  });
+  const auto posted = [this](double seconds) {
+    world_.Note(result_, Stage::kPost, world_.time.now() - seconds, seconds);
+  };
+  simulate::Carry(world_, progress_,
+                  {.worker = peer.traffic.worker,
+                   .lane = peer.first_lane + lane.index,
+                   .bytes = bytes,
+                   .writes = writes,
+                   .path = peer.lanes[lane.index].path},
+                  posted, std::move(arrive));
 }
 
 void SendingRank::Abort(const std::string& group, const UpdateId& update) {

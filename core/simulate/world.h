@@ -31,6 +31,15 @@ enum class Carrier : uint8_t {
 
 class ReceivingRank;
 
+// A message from a trainer, or from a worker that relays, to a worker.
+struct Transfer {
+  uint32_t worker = 0;
+  uint64_t lane = 0;  // Tells the lanes of the sender's NIC apart.
+  uint64_t bytes = 0;
+  uint64_t writes = 0;
+  std::vector<Port*> path;  // By NICs only.
+};
+
 struct World {
   World(const Traffic* all_traffic, const Hardware& job_hardware, Mode job_mode, bool with_digests,
         uint64_t bytes_of_piece)
