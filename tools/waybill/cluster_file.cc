@@ -18,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "core/base/status.h"
 #include "tools/waybill/built_in_cases.h"
+#include "tools/waybill/relays_names.h"
 
 namespace waybill {
 namespace {
@@ -274,10 +275,7 @@ absl::Status ReadFile(const Reader& reader, const YAML::Node& root, ClusterFile&
           reader.Text("name", &file.name),
           reader.Text("published", &file.published),
           reader.Flag("digests", &file.digests),
-          reader.Choice<Relays>("relays",
-                                {{"auto", Relays::kWherePredictedFaster},
-                                 {"never", Relays::kNever},
-                                 {"always", Relays::kAlways}},
+          reader.Choice<Relays>("relays", RelaysByName(),
                                 [&file](Relays relays) { file.relays = relays; }),
           reader.Map("model", {reader.Text("name", &file.model),
                                reader.Text("checkpoint", &file.checkpoint),

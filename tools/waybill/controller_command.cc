@@ -4,7 +4,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,6 +19,7 @@
 #include "core/protocol/timeouts.h"
 #include "tools/waybill/commands.h"
 #include "tools/waybill/driven.h"
+#include "tools/waybill/relays_names.h"
 
 namespace waybill {
 namespace {
@@ -217,10 +217,7 @@ void AddControllerCommand(CLI::App& app, Run& run) {
                    "whether workers relay what several of a group get alike: auto (where links' "
                    "speeds say that it is faster), never or always")
       ->default_str("auto")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, Relays>{{"auto", Relays::kWherePredictedFaster},
-                                        {"never", Relays::kNever},
-                                        {"always", Relays::kAlways}}));
+      ->transform(CLI::CheckedTransformer(RelaysByName()));
   command->add_option(
       "--state", options->controller.state,
       "file for the decisions to commit (default: in the user's state folder), or "

@@ -9,6 +9,7 @@
 #include "core/tensor/quantisation.h"
 #include "tools/waybill/commands.h"
 #include "tools/waybill/demo.h"
+#include "tools/waybill/relays_names.h"
 
 namespace waybill {
 namespace {
@@ -98,7 +99,7 @@ void AddDemoCommand(CLI::App& app, Run& run) {
       ->add_option("--relays", options->relays,
                    "whether workers relay what several of them get alike: auto, never or always")
       ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "never", "always"}));
+      ->check(CLI::IsMember(RelaysByName()));
   command
       ->add_option("--nodes", options->nodes,
                    "RDMA NICs by node, \"rxe1,rxe2;rxe3,rxe4\"; ranks take the nodes in turn")
