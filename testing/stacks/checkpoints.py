@@ -168,6 +168,24 @@ def weights(model, version):
     return tensors
 
 
+def before_quantisation(checkpoint):
+    """Returns BF16 weights from which an FP8 checkpoint is made, and the names of those that are quantised.
+
+    checkpoint  As of checkpoint_of().
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    made = {
+        tensor: torch.randn(shape, generator=generator).to(
+            torch.bfloat16 if dtype == "float8_e4m3fn" else getattr(torch, dtype)
+        )
+        for tensor, (shape, dtype) in checkpoint.items()
+        if not tensor.endswith("_scale_inv")
+    }
+    return made, {tensor for tensor, (_, dtype) in checkpoint.items() if dtype == "float8_e4m3fn"}
+
+
 def quantise(tensors, names):
     """Returns an FP8 checkpoint of whole tensors, by vLLM's formula: a block's scale is its largest magnitude over 448, and
     its elements are multiplied by the reciprocal of the scale."""

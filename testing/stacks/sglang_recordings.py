@@ -18,14 +18,8 @@ import threading
 from pathlib import Path
 from unittest import mock
 
-os.environ.update(
-    HF_HUB_OFFLINE="1",
-    TRANSFORMERS_OFFLINE="1",
-    SGLANG_USE_CPU_ENGINE="1",
-    SGLANG_NCCL_SO_PATH="/absent",  # torch's stand-in for NCCL looks like NCCL.
-)
-
-from checkpoints import checkpoint_of, config_of, quantise
+import sglang_settings  # noqa: F401
+from checkpoints import before_quantisation, checkpoint_of, config_of, quantise
 
 # By name: the model, tensor parallelism, rank, expert parallelism.
 CASES = {
@@ -127,16 +121,7 @@ def compare(case, folder):
 
     os.environ["XDG_CACHE_HOME"] = str(folder)  # Recordings of other ranks are not read.
     name, tp, rank, ep = CASES[case]
-    checkpoint = checkpoint_of(name)
-    generator = torch.Generator().manual_seed(1)
-    weights = {
-        tensor: torch.randn(shape, generator=generator).to(
-            torch.bfloat16 if dtype == "float8_e4m3fn" else getattr(torch, dtype)
-        )
-        for tensor, (shape, dtype) in checkpoint.items()
-        if not tensor.endswith("_scale_inv")
-    }
-    named = {tensor for tensor, (_, dtype) in checkpoint.items() if dtype == "float8_e4m3fn"}
+    weights, named = before_quantisation(checkpoint_of(name))
     model = make(name, folder, tp, rank, ep)
     parameters = dict(model.named_parameters())
 

@@ -14,13 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-os.environ.update(
-    HF_HUB_OFFLINE="1",
-    TRANSFORMERS_OFFLINE="1",
-    SGLANG_USE_CPU_ENGINE="1",
-    SGLANG_NCCL_SO_PATH="/absent",  # torch's stand-in for NCCL looks like NCCL.
-)
-
+import sglang_settings  # noqa: F401
 from checkpoints import as_module, save, weights
 from updates import PROMPT, Stack, check, main
 

@@ -147,23 +147,14 @@ def send(name, tp, rank, experts_parallel):
     """Ends the program unless FP8 parameters equal those of vLLM's own load of the quantised checkpoint."""
     import torch
     import waybill
-    from checkpoints import checkpoint_of, quantise
+    from checkpoints import before_quantisation, checkpoint_of, quantise
     from vllm_rank import rank_of
     from waybill.dtypes import NAMES, dtype_number
     from waybill.integrations import fp8_blocks
     from waybill.torch import meta_twin, record
 
-    checkpoint = checkpoint_of(name)
-    generator = torch.Generator().manual_seed(1)
-    weights = {
-        tensor: torch.randn(shape, generator=generator).to(
-            torch.bfloat16 if dtype == "float8_e4m3fn" else getattr(torch, dtype)
-        )
-        for tensor, (shape, dtype) in checkpoint.items()
-        if not tensor.endswith("_scale_inv")
-    }
+    weights, named = before_quantisation(checkpoint_of(name))
     described = {n: (tuple(t.shape), NAMES[dtype_number(t.dtype)]) for n, t in weights.items()}
-    named = {tensor for tensor, (_, dtype) in checkpoint.items() if dtype == "float8_e4m3fn"}
     options = {"experts_parallel": experts_parallel, "gpu": True, "device": "cpu"}
     with rank_of(name, tp, rank, **options) as model:
         twin = meta_twin(model)
