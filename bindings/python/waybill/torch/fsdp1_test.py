@@ -21,7 +21,7 @@ CONFIG = {
     "vocab_size": 35, "tie_word_embeddings": False,
 }  # fmt: skip
 FIRST = 100  # The number of the first element.
-FILLERS = (0, 42)  # What torch fills the end of an array and the gaps in it with.
+FILLERS = (0, 42)  # The values with which torch fills the end of an array, and the gaps in it.
 
 
 class Layer(nn.Module):

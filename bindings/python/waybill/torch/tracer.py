@@ -137,7 +137,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         self.item_names: dict[str, None] = {}  # Of what item() was called for, in order.
         self._storages: dict[int, Storage] = {}
         self._is_view: dict[Any, bool] = {}
-        # What stands for collective operations on weights; none while a loader is recorded.
+        # The stand-ins for collective operations on weights. There are none while a loader is recorded.
         self.collectives: dict[Any, Callable[..., Any]] = {}
         self._add_memory(TARGET, targets, self.targets)
 
@@ -265,7 +265,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             conversions.append(Conversion(False, storage.dtype))
         for buffer, to_view, its in storage.pieces(_view_of(to), _view_of(of)):
             for origin, of_view, there in source.pieces(its, to_view):
-                # What the loader has overwritten before is its own.
+                # A tensor that was overwritten before does not bring its elements.
                 if origin.kind == SOURCE and not origin.writes:
                     self.copied.add(origin.name)
                 write = Write(there, origin, of_view, tuple(conversions), len(origin.writes))

@@ -15,7 +15,8 @@ def meta_twin(module: Any) -> Any:
 
     What a loader does to the twin leaves the module as it is. Views of one storage, tied parameters and attributes of
     parameters (an engine's `weight_loader`) are as in the module. Other buffers, which loaders index by, are copied
-    with their values to the CPU. No parameter is copied, and no tensor that is an attribute of one. Process groups cannot be copied, and are shared.
+    with their values to the CPU. No parameter is copied, and no tensor that is an attribute of one. Process groups cannot be
+    copied, and are shared.
     """
     memo: dict[int, Any] = {}
     storages: dict[int, Any] = {}
