@@ -133,44 +133,69 @@ absl::Status CheckRelays(const Bundles& bundles, const Want& want,
   return absl::OkStatus();
 }
 
+// Checks that the workers of a class want `places`, sorted, and that these name each shard that is
+// not empty once. A place is a class of tensors and a place in the list of who wants each of them.
+absl::Status CheckPlaces(const PlannedRanks& ranks, uint32_t rank_class,
+                         absl::Span<const std::pair<uint32_t, uint32_t>> places) {
+  const Manifest& manifest = ranks.workers.manifest(rank_class);
+  const auto error = [&](uint32_t shard, absl::string_view what) {
+    return absl::InternalError(absl::StrCat("tensor \"",
+                                            manifest.tensor_name(manifest.shard_tensor(shard)),
+                                            "\": worker ", ranks.workers.ranks(rank_class).front(),
+                                            " wants ", ToString(manifest.shard(shard).box), what));
+  };
+  std::vector<uint8_t> named(manifest.shard_count(), 0);
+  for (const auto& [tensor_class, holding] : places) {
+    for (const uint32_t tensor : ranks.tensors.members(tensor_class)) {
+      const uint32_t shard = ranks.tensors.wanted(tensor)[holding].shard;
+      if (named[shard]++ != 0) return error(shard, " twice");
+    }
+  }
+  for (uint32_t i = 0; i < manifest.shard_count(); ++i) {
+    if (named[i] != (manifest.shard_bytes(i) > 0)) return error(i, ", which is not planned");
+  }
+  return absl::OkStatus();
+}
+
 // Checks that every worker's shard that is not empty is named once, by a destination of a want
 // whose box it has, and that nothing else is named.
 absl::Status CheckEveryShardIsWanted(const PlannedRanks& ranks) {
-  std::vector<std::vector<bool>> named(ranks.workers.rank_count());
-  std::vector<uint64_t> count(named.size(), 0);
+  std::vector<std::vector<std::pair<uint32_t, uint32_t>>> places(ranks.workers.rank_count());
   for (const Want& want : ranks.wants) {
     const uint32_t first = ranks.destinations[want.first_destination].worker;
     const Box box = ranks.workers.manifest(ranks.workers.class_of(first)).shard(want.shard).box;
     std::set<std::pair<uint32_t, uint32_t>> has_box;  // Classes of ranks and holdings.
     for (uint32_t d = want.first_destination; d < want.last_destination; ++d) {
       const auto [worker, holding] = ranks.destinations[d];
+      places[worker].emplace_back(want.tensor_class, holding);
       const uint32_t rank_class = ranks.workers.class_of(worker);
+      if (!has_box.insert({rank_class, holding}).second) continue;
       const Manifest& manifest = ranks.workers.manifest(rank_class);
-      const bool is_new = has_box.insert({rank_class, holding}).second;
-      named[worker].resize(manifest.shard_count(), false);
-      for (const uint32_t tensor : ranks.tensors.members(want.tensor_class)) {
+      const auto tensors = ranks.tensors.members(want.tensor_class);
+      for (const uint32_t tensor : tensors) {
         const auto wanted = ranks.tensors.wanted(tensor);
-        if (holding >= wanted.size() || wanted[holding].rank_class != rank_class ||
-            (is_new && manifest.shard(wanted[holding].shard).box != box) ||
-            named[worker][wanted[holding].shard]) {
-          return absl::InternalError(absl::StrCat("tensor \"", ranks.tensors.name(tensor),
-                                                  "\": worker ", worker, " does not want ",
-                                                  ToString(box), " once"));
+        if (holding < wanted.size() && wanted[holding].rank_class == rank_class) {
+          const uint32_t like = ranks.tensors.wanted(tensors.front())[holding].shard;
+          const uint32_t shard = wanted[holding].shard;
+          if (shard == like ? manifest.shard(shard).box == box : manifest.AreAlike(shard, like)) {
+            continue;
+          }
         }
-        named[worker][wanted[holding].shard] = true;
-        ++count[worker];
+        return absl::InternalError(absl::StrCat("tensor \"", ranks.tensors.name(tensor),
+                                                "\": worker ", worker, " does not want ",
+                                                ToString(box)));
       }
     }
   }
   for (uint32_t c = 0; c < ranks.workers.size(); ++c) {
-    const Manifest& manifest = ranks.workers.manifest(c);
-    uint64_t shards = 0;
-    for (uint32_t i = 0; i < manifest.shard_count(); ++i) shards += manifest.shard_bytes(i) > 0;
+    const uint32_t first = ranks.workers.ranks(c).front();
     for (const uint32_t worker : ranks.workers.ranks(c)) {
-      if (count[worker] == shards) continue;
-      return absl::InternalError(absl::StrCat("worker ", worker, ": ", count[worker], " of ",
-                                              shards, " shards are wanted"));
+      std::sort(places[worker].begin(), places[worker].end());
+      if (places[worker] == places[first]) continue;
+      return absl::InternalError(absl::StrCat("workers ", first, " and ", worker,
+                                              " hold the same, but are planned differently"));
     }
+    WAYBILL_RETURN_IF_ERROR(CheckPlaces(ranks, c, places[first]));
   }
   return absl::OkStatus();
 }

@@ -242,11 +242,21 @@ TEST(Cover, FindsShardsThatNoWantNames) {
   const Plan plan = *PlanFor({rank}, {rank, rank});
   auto fewer = std::make_shared<PlannedRanks>(plan.bundles().ranks());
   fewer->wants[0].last_destination = 1;
-  EXPECT_EQ(CheckCover(Bundles(fewer)).message(), "worker 1: 0 of 1 shards are wanted");
+  EXPECT_EQ(CheckCover(Bundles(fewer)).message(),
+            "workers 0 and 1 hold the same, but are planned differently");
   auto twice = std::make_shared<PlannedRanks>(plan.bundles().ranks());
   twice->destinations[1] = twice->destinations[0];
   EXPECT_EQ(CheckCover(Bundles(twice)).message(),
-            "tensor \"w\": worker 0 does not want [0, 8) x [0, 4) once");
+            "workers 0 and 1 hold the same, but are planned differently");
+  twice->destinations.assign(4, {1, 0});
+  twice->destinations[0] = twice->destinations[1] = {0, 0};
+  twice->wants[0].last_destination = 4;
+  EXPECT_EQ(CheckCover(Bundles(twice)).message(),
+            "tensor \"w\": worker 0 wants [0, 8) x [0, 4) twice");
+  auto none = std::make_shared<PlannedRanks>(plan.bundles().ranks());
+  none->wants.clear();
+  EXPECT_EQ(CheckCover(Bundles(none)).message(),
+            "tensor \"w\": worker 0 wants [0, 8) x [0, 4), which is not planned");
 }
 
 TEST(PlanCodec, WhatIsDecodedIsWhatWasEncoded) {
