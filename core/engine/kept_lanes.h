@@ -9,16 +9,27 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "core/fabric/fabric.h"
 #include "core/protocol/update.h"
 
 namespace waybill {
 
+// Returns the lanes to a peer. kInvalidArgument: the plan names none.
+inline absl::StatusOr<const PeerLanes*> FindLanes(const std::vector<PeerLanes>& peers,
+                                                  uint32_t peer) {
+  const auto found =
+      std::find_if(peers.begin(), peers.end(), [&](const PeerLanes& p) { return p.peer == peer; });
+  if (found != peers.end()) return &*found;
+  return absl::InvalidArgumentError(
+      absl::StrCat("the plan has routes, but no lanes, to rank ", peer, " of the other side"));
+}
+
 // Returns true if the lanes to that peer are those of an earlier plan.
 inline bool IsKept(const std::vector<PeerLanes>& peers, uint32_t peer) {
-  return std::any_of(peers.begin(), peers.end(),
-                     [&](const PeerLanes& p) { return p.kept && p.peer == peer; });
+  const auto lanes = FindLanes(peers, peer);
+  return lanes.ok() && (*lanes)->kept;
 }
 
 // The lanes to peers that no plan uses at the moment. `Lane` has an `id` and a `nic`. Lives on the

@@ -52,7 +52,8 @@ class TrainerEngineImpl final : public TrainerEngine {
     term_ = lanes.tag;
     WAYBILL_ASSIGN_OR_RETURN(std::unique_ptr<StagedRoutes> staged,
                              StagedRoutes::Create(std::move(plan), std::move(sources), area_));
-    links_ = MakeWorkerLinks(staged->routes(), staged->list(), lanes.peers);
+    WAYBILL_ASSIGN_OR_RETURN(links_,
+                             MakeWorkerLinks(staged->routes(), staged->list(), lanes.peers));
     for (WorkerLink& link : links_.links) {
       if (!IsKept(lanes.peers, link.worker)) continue;
       WAYBILL_RETURN_IF_ERROR(kept_.Take(link.worker, link.lanes));

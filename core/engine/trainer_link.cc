@@ -1,6 +1,8 @@
 #include "core/engine/trainer_link.h"
 
 #include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/engine/kept_lanes.h"
 
 namespace waybill {
 
@@ -31,8 +33,8 @@ void TrainerLink::Report(const Fabric& fabric, std::vector<LaneReport>& reports)
   }
 }
 
-uint32_t MakeTrainerLinks(const RouteTable& arrivals, const ChunkList& chunks,
-                          const TermLanes& lanes, std::deque<TrainerLink>& links) {
+absl::StatusOr<uint32_t> MakeTrainerLinks(const RouteTable& arrivals, const ChunkList& chunks,
+                                          const TermLanes& lanes, std::deque<TrainerLink>& links) {
   for (uint32_t r = 0; r < arrivals.size(); ++r) {
     if (links.empty() || links.back().trainer != arrivals.trainer(r)) {
       TrainerLink& link = links.emplace_back();
@@ -45,13 +47,10 @@ uint32_t MakeTrainerLinks(const RouteTable& arrivals, const ChunkList& chunks,
   uint32_t chunk = 0;
   uint32_t gate = 0;
   for (TrainerLink& link : links) {
-    std::vector<LanePath> paths(1);
-    for (const PeerLanes& known : lanes.peers) {
-      if (known.peer == link.trainer) paths = known.lanes;
-    }
-    for (const LanePath& path : paths) link.lanes.push_back({.nic = path.worker_nic});
+    WAYBILL_ASSIGN_OR_RETURN(const PeerLanes* planned, FindLanes(lanes.peers, link.trainer));
+    for (const LanePath& path : planned->lanes) link.lanes.push_back({.nic = path.worker_nic});
     link.first_gate = gate;
-    gate += static_cast<uint32_t>(paths.size());
+    gate += static_cast<uint32_t>(link.lanes.size());
     link.first_chunk = chunk;
     while (chunk < chunks.chunks.size() && chunks.chunks[chunk].trainer == link.trainer) ++chunk;
     link.last_chunk = chunk;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "core/fabric/fabric.h"
 #include "core/plan/chunks.h"
 #include "core/plan/route_table.h"
@@ -64,10 +65,12 @@ struct TrainerLink {
   void Report(const Fabric& fabric, std::vector<LaneReport>& reports) const;
 };
 
-// Fills `sources` with the trainers of a table, in its order. A trainer that `lanes` does not name
-// has one, on any NIC. How many lanes there are in all.
-uint32_t MakeTrainerLinks(const RouteTable& arrivals, const ChunkList& chunks,
-                          const TermLanes& lanes, std::deque<TrainerLink>& links);
+// Fills `links` with the trainers of a table, in its order. Returns how many lanes there are in
+// all.
+//
+// kInvalidArgument: `lanes` does not name one of the trainers.
+absl::StatusOr<uint32_t> MakeTrainerLinks(const RouteTable& arrivals, const ChunkList& chunks,
+                                          const TermLanes& lanes, std::deque<TrainerLink>& links);
 
 }  // namespace waybill
 

@@ -337,16 +337,14 @@ bool UpdateSender::Post(const SendCommand& command, std::optional<uint32_t> imme
 // The entries of one trainer are neighbours in the ledger.
 void UpdateSender::StoreLedger(WorkerLink& link) {
   auto* entries = reinterpret_cast<LedgerEntry*>(link.buffer(0).ledger.mapped);
-  staged_->FillLedger(link.first_route, link.route_count(),
-                      entries + staged_->routes().ledger_entry(link.first_route));
+  staged_->FillLedger(link.first_route, link.route_count(), entries + link.first_ledger_entry);
 }
 
 void UpdateSender::AppendLedgerWrites(WorkerLink& link) {
   auto* entries = reinterpret_cast<LedgerEntry*>(ledgers_.memory.data) + link.first_route;
   staged_->FillLedger(link.first_route, link.route_count(), entries);
   const uint64_t source = uint64_t{link.first_route} * sizeof(LedgerEntry);
-  const uint64_t destination =
-      uint64_t{staged_->routes().ledger_entry(link.first_route)} * sizeof(LedgerEntry);
+  const uint64_t destination = uint64_t{link.first_ledger_entry} * sizeof(LedgerEntry);
   const uint64_t size = uint64_t{link.route_count()} * sizeof(LedgerEntry);
   const uint64_t most = fabric_.capabilities().max_write_bytes;
   for (uint64_t done = 0; done < size; done += most) {

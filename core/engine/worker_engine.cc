@@ -55,7 +55,8 @@ class WorkerEngineImpl final : public WorkerEngine {
           arrived_->DigestOn(memory_->receiving_device(), options_.verify_threads,
                              [this](uint32_t region) { return memory_->ArrivesOnDevice(region); }));
     }
-    gate_ = ArrivalGate(MakeSources(lanes));
+    WAYBILL_ASSIGN_OR_RETURN(const uint32_t lane_count, MakeSources(lanes));
+    gate_ = ArrivalGate(lane_count);
     for (TrainerLink& source : sources_) {
       if (!IsKept(lanes.peers, source.trainer)) continue;
       WAYBILL_RETURN_IF_ERROR(kept_.Take(source.trainer, source.lanes));
@@ -269,10 +270,11 @@ class WorkerEngineImpl final : public WorkerEngine {
     connected_ = false;
   }
 
-  // How many lanes there are in all.
-  uint32_t MakeSources(const TermLanes& lanes) {
-    const uint32_t lane_count =
-        MakeTrainerLinks(arrived_->routes(), arrived_->chunks(), lanes, sources_);
+  // Returns how many lanes there are in all.
+  absl::StatusOr<uint32_t> MakeSources(const TermLanes& lanes) {
+    WAYBILL_ASSIGN_OR_RETURN(
+        const uint32_t lane_count,
+        MakeTrainerLinks(arrived_->routes(), arrived_->chunks(), lanes, sources_));
     for (TrainerLink& source : sources_) {
       source.digest_batch = std::make_unique<WorkPool::Batch>(
           [this, &source](uint32_t i) {

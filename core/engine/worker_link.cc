@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/engine/kept_lanes.h"
 #include "core/plan/plan_check.h"
 
 namespace waybill {
@@ -97,7 +98,7 @@ absl::StatusOr<BufferAccess> WorkerLink::Open(Fabric& fabric, const RouteTable& 
   region_bytes.reserve(access.regions.size());
   for (const RegionAccess& region : access.regions) region_bytes.push_back(region.size_bytes);
   WAYBILL_RETURN_IF_ERROR(CheckDestinations(routes, first_route, last_route, region_bytes));
-  const uint64_t entries = routes.ledger_entry(last_route - 1) + uint64_t{1};
+  const uint64_t entries = uint64_t{first_ledger_entry} + route_count();
   if (entries > access.ledger.size_bytes / sizeof(LedgerEntry)) {
     return absl::InvalidArgumentError(absl::StrCat("worker ", worker, " has a ledger of ",
                                                    access.ledger.size_bytes, " bytes, the plan ",
@@ -195,8 +196,8 @@ std::pair<WorkerLink*, WorkerLane*> WorkerLinks::FindLane(LaneId id) {
   return {nullptr, nullptr};
 }
 
-WorkerLinks MakeWorkerLinks(const RouteTable& routes, const ChunkList& list,
-                            const std::vector<PeerLanes>& lanes) {
+absl::StatusOr<WorkerLinks> MakeWorkerLinks(const RouteTable& routes, const ChunkList& list,
+                                            const std::vector<PeerLanes>& lanes) {
   WorkerLinks made;
   for (uint32_t r = 0; r < routes.size(); ++r) {
     if (made.links.empty() || made.links.back().worker != routes.worker(r)) {
@@ -213,14 +214,12 @@ WorkerLinks MakeWorkerLinks(const RouteTable& routes, const ChunkList& list,
     link.first_chunk = chunk;
     while (chunk < list.chunks.size() && list.chunks[chunk].worker == link.worker) ++chunk;
     link.last_chunk = chunk;
-    std::vector<LanePath> paths(1);
-    for (const PeerLanes& known : lanes) {
-      if (known.peer == link.worker) paths = known.lanes;
-    }
-    for (const LanePath& path : paths) link.lanes.push_back({.nic = path.trainer_nic});
+    WAYBILL_ASSIGN_OR_RETURN(const PeerLanes* planned, FindLanes(lanes, link.worker));
+    link.first_ledger_entry = planned->first_ledger_entry;
+    for (const LanePath& path : planned->lanes) link.lanes.push_back({.nic = path.trainer_nic});
     const std::vector<uint32_t> lane_of = ShareOut(
         absl::MakeConstSpan(list.chunks).subspan(link.first_chunk, chunk - link.first_chunk),
-        paths);
+        planned->lanes);
     made.lane_of_chunk.insert(made.lane_of_chunk.end(), lane_of.begin(), lane_of.end());
     made.link_of_chunk.insert(made.link_of_chunk.end(), lane_of.size(), &link);
   }

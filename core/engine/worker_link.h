@@ -75,7 +75,8 @@ struct WorkerLink {
   uint32_t last_route = 0;
   uint32_t first_chunk = 0;
   uint32_t last_chunk = 0;
-  std::vector<WorkerLane> lanes;  // The first one carries the ledger.
+  uint32_t first_ledger_entry = 0;  // Of the first route, in the worker's ledger.
+  std::vector<WorkerLane> lanes;    // The first one carries the ledger.
 
   std::vector<WorkerBuffer> buffers;
 
@@ -136,9 +137,9 @@ struct WorkerLinks {
 absl::StatusOr<BufferAccess> OpenBuffer(Fabric& fabric, WorkerLane& lane,
                                         const BufferAddress& address);
 
-// Makes the links of a table. A worker that `lanes` does not name has one lane, on any NIC.
-WorkerLinks MakeWorkerLinks(const RouteTable& routes, const ChunkList& list,
-                            const std::vector<PeerLanes>& lanes);
+// Makes the links of a table. kInvalidArgument: `lanes` does not name one of its workers.
+absl::StatusOr<WorkerLinks> MakeWorkerLinks(const RouteTable& routes, const ChunkList& list,
+                                            const std::vector<PeerLanes>& lanes);
 
 }  // namespace waybill
 

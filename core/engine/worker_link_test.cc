@@ -25,13 +25,17 @@ TEST(WorkerLinks, EachWorkerHasItsRoutesAndChunks) {
   AddRoute(routes, 3, 100);
   AddRoute(routes, 5, 100);
   const ChunkList chunks = CutIntoChunks(routes, 8192);
-  const WorkerLinks made = MakeWorkerLinks(routes, chunks, {});
+  const auto links = MakeWorkerLinks(routes, chunks, {{5, {{}}, false, 40}, {3, {{}}, false, 7}});
+  ASSERT_TRUE(links.ok()) << links.status();
+  const WorkerLinks& made = *links;
   ASSERT_EQ(made.links.size(), 2u);
   EXPECT_EQ(made.links[0].worker, 3u);
   EXPECT_EQ(made.links[0].index, 0u);
   EXPECT_EQ(made.links[0].route_count(), 2u);
   EXPECT_EQ(made.links[1].worker, 5u);
   EXPECT_EQ(made.links[1].index, 1u);
+  EXPECT_EQ(made.links[0].first_ledger_entry, 7u);
+  EXPECT_EQ(made.links[1].first_ledger_entry, 40u);
   EXPECT_EQ(made.links[1].first_route, 2u);
   EXPECT_EQ(made.links[1].first_chunk, made.links[0].last_chunk);
   EXPECT_EQ(made.links[1].last_chunk, chunks.chunks.size());
@@ -41,25 +45,35 @@ TEST(WorkerLinks, EachWorkerHasItsRoutesAndChunks) {
   }
 }
 
-TEST(WorkerLinks, AWorkerThatIsNotNamedHasOneLaneOnAnyNic) {
+TEST(WorkerLinks, LanesHaveTheNicsOfThePlan) {
   RouteTable routes;
   AddRoute(routes, 0, 100);
   AddRoute(routes, 1, 100);
-  const WorkerLinks made = MakeWorkerLinks(routes, CutIntoChunks(routes, 4096),
-                                           {{1, {{"mlx5_0", "mlx5_4"}, {"mlx5_1", "mlx5_5"}}}});
-  ASSERT_EQ(made.links[0].lanes.size(), 1u);
-  EXPECT_EQ(made.links[0].lanes[0].nic, "");
-  ASSERT_EQ(made.links[1].lanes.size(), 2u);
-  EXPECT_EQ(made.links[1].lanes[0].nic, "mlx5_0");
-  EXPECT_EQ(made.links[1].lanes[1].nic, "mlx5_1");
+  const auto made = MakeWorkerLinks(routes, CutIntoChunks(routes, 4096),
+                                    {{0, {{}}}, {1, {{"mlx5_0", "mlx5_4"}, {"mlx5_1", "mlx5_5"}}}});
+  ASSERT_TRUE(made.ok()) << made.status();
+  ASSERT_EQ(made->links[0].lanes.size(), 1u);
+  EXPECT_EQ(made->links[0].lanes[0].nic, "");
+  ASSERT_EQ(made->links[1].lanes.size(), 2u);
+  EXPECT_EQ(made->links[1].lanes[0].nic, "mlx5_0");
+  EXPECT_EQ(made->links[1].lanes[1].nic, "mlx5_1");
+}
+
+TEST(WorkerLinks, RoutesToAWorkerWithoutLanesAreRefused) {
+  RouteTable routes;
+  AddRoute(routes, 0, 100);
+  AddRoute(routes, 1, 100);
+  EXPECT_EQ(MakeWorkerLinks(routes, CutIntoChunks(routes, 4096), {{0, {{}}}}).status().message(),
+            "the plan has routes, but no lanes, to rank 1 of the other side");
 }
 
 TEST(WorkerLinks, AWorkerWithoutARouteIsNotFound) {
   RouteTable routes;
   AddRoute(routes, 4, 100);
-  WorkerLinks made = MakeWorkerLinks(routes, CutIntoChunks(routes, 4096), {});
-  EXPECT_EQ((*made.Find(4))->worker, 4u);
-  EXPECT_EQ(made.Find(5).status().message(), "the plan has no route to worker 5");
+  auto made = MakeWorkerLinks(routes, CutIntoChunks(routes, 4096), {{4, {{}}}});
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ((*made->Find(4))->worker, 4u);
+  EXPECT_EQ(made->Find(5).status().message(), "the plan has no route to worker 5");
 }
 
 struct AddressCase {

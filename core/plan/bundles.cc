@@ -1,6 +1,8 @@
 #include "core/plan/bundles.h"
 
 #include <algorithm>
+#include <array>
+#include <string>
 #include <tuple>
 
 #include "core/plan/route_codec.h"
@@ -90,7 +92,7 @@ void Bundles::SortBySendingOrder(std::vector<Routed>& routes) {
   });
 }
 
-void Bundles::AddRoute(const Routed& routed, uint32_t ledger_entry, RouteTable& table) const {
+void Bundles::AddRoute(const Routed& routed, RouteTable& table) const {
   const Bundle& bundle = bundles_[routed.bundle];
   const Want& want = ranks_->wants[bundle.want];
   RouteView route = first_routes_[routed.bundle];
@@ -113,7 +115,6 @@ void Bundles::AddRoute(const Routed& routed, uint32_t ledger_entry, RouteTable& 
   if (!shards_.empty()) route.destination_shard = shards_[route.worker][route.destination_shard];
   route.destination_region = routed.destination_region;
   route.destination_offset_bytes = routed.destination_offset_bytes;
-  route.ledger_entry = ledger_entry;
   table.Add(route);
 }
 
@@ -136,33 +137,91 @@ RouteTable Bundles::TrainerRoutes(uint32_t trainer) const {
   for (uint32_t i = 0; i < workers; ++i) {
     const uint32_t worker = (start + i) % workers;
     SortBySendingOrder(to[worker]);
-    uint32_t entry = ledger_begin(trainer, worker);
-    for (const Routed& routed : to[worker]) AddRoute(routed, entry++, table);
+    for (const Routed& routed : to[worker]) AddRoute(routed, table);
   }
   return table;
 }
 
-RouteTable Bundles::WorkerRoutes(uint32_t worker) const {
-  std::vector<std::vector<Routed>> from(trainer_count());
+template <typename Visit>
+void Bundles::ForEachTo(uint32_t worker, Visit visit) const {
   for (const auto& [want, destination] : by_worker_[worker]) {
     for (const uint32_t i : by_want_[want]) {
       const Copies& copies = bundles_[i].copies;
       if (destination < copies.first_destination || destination >= copies.last_destination) {
         continue;
       }
-      std::vector<Routed>& routes = from[first_routes_.trainer(i)];
-      for (uint32_t m = copies.first_member; m < copies.last_member; ++m) {
-        routes.push_back(MakeRouted(i, m, destination));
-      }
+      visit(i, destination);
     }
   }
+}
+
+RouteTable Bundles::WorkerRoutes(uint32_t worker) const {
+  std::vector<std::vector<Routed>> from(trainer_count());
+  ForEachTo(worker, [&](uint32_t i, uint32_t destination) {
+    const Copies& copies = bundles_[i].copies;
+    std::vector<Routed>& routes = from[first_routes_.trainer(i)];
+    for (uint32_t m = copies.first_member; m < copies.last_member; ++m) {
+      routes.push_back(MakeRouted(i, m, destination));
+    }
+  });
   RouteTable table;
-  table.Reserve(ledger_begin(trainer_count(), worker));
+  table.Reserve(route_count_to(worker));
   for (std::vector<Routed>& routes : from) {
     SortBySendingOrder(routes);
-    for (const Routed& routed : routes) AddRoute(routed, table.size(), table);
+    for (const Routed& routed : routes) AddRoute(routed, table);
   }
   return table;
+}
+
+// Where the routes of a bundle to one of its destinations begin in both ranks' memory.
+void Bundles::AppendPlaces(uint32_t bundle, uint32_t destination,
+                           std::vector<uint64_t>& places) const {
+  const Bundle& of = bundles_[bundle];
+  const uint32_t worker =
+      ranks_->destinations[ranks_->wants[of.want].first_destination + destination].worker;
+  const auto append = [&](const RankClasses& ranks, const Holding& holding) {
+    const Manifest& manifest = ranks.manifest(holding.rank_class);
+    places.insert(places.end(), {holding.shard, manifest.shard_region(holding.shard),
+                                 manifest.shard_offset(holding.shard)});
+  };
+  places.insert(places.end(), {worker, uint64_t{of.copies.last_member} - of.copies.first_member});
+  for (uint32_t m = of.copies.first_member; m < of.copies.last_member; ++m) {
+    append(SendersOf(of), HeldBy(of, m));
+    const Holding& wanted = WantedBy(of, m, destination);
+    append(ranks_->workers, wanted);
+    if (!shards_.empty()) places.push_back(shards_[worker][wanted.shard]);
+  }
+}
+
+uint64_t Bundles::DigestOf(const RouteTable& first_routes, const std::vector<uint64_t>& places) {
+  const std::string routes = EncodeRoutes(first_routes);
+  const std::array<uint64_t, 2> digests = {
+      kernels::Digest(routes.data(), routes.size()),
+      kernels::Digest(places.data(), places.size() * sizeof(uint64_t))};
+  return kernels::Digest(digests.data(), sizeof(digests));
+}
+
+uint64_t Bundles::TrainerDigest(uint32_t trainer) const {
+  RouteTable first_routes;
+  std::vector<uint64_t> places = {worker_count(), trainer_count()};  // The order of its workers.
+  for (const uint32_t i : BundlesOf(trainer)) {
+    first_routes.Add(first_routes_[i]);
+    const Copies& copies = bundles_[i].copies;
+    for (uint32_t d = copies.first_destination; d < copies.last_destination; ++d) {
+      AppendPlaces(i, d, places);
+    }
+  }
+  return DigestOf(first_routes, places);
+}
+
+uint64_t Bundles::WorkerDigest(uint32_t worker) const {
+  RouteTable first_routes;
+  std::vector<uint64_t> places;
+  ForEachTo(worker, [&](uint32_t i, uint32_t destination) {
+    first_routes.Add(first_routes_[i]);
+    AppendPlaces(i, destination, places);
+  });
+  return DigestOf(first_routes, places);
 }
 
 uint64_t Bundles::Digest() const {

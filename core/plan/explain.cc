@@ -21,7 +21,6 @@ nlohmann::json ToJson(const RouteView& route) {
           {"destination_offset_bytes", route.destination_offset_bytes},
           {"bytes", route.shape.size_bytes()},
           {"box", ToString(route.box)},
-          {"ledger_entry", route.ledger_entry},
           {"witness", route.witness},
           {"quantised", route.scale_table != kNoScaleTable}};
 }

@@ -1,5 +1,7 @@
 #include "core/plan/plan.h"
 
+#include <array>
+#include <string>
 #include <utility>
 
 #include "core/plan/plan_codec.h"
@@ -27,6 +29,13 @@ Plan::Plan(std::shared_ptr<const Bundles> bundles, std::vector<ExchangePattern> 
       exchanges_(std::move(exchanges)),
       balance_(balance),
       hash_(HashOf(*bundles_, exchanges_)) {}
+
+uint64_t Plan::TrainerDigest(uint32_t trainer) const {
+  const std::string exchange = EncodeRankPlan({}, TrainerExchange(trainer));
+  const std::array<uint64_t, 2> digests = {bundles_->TrainerDigest(trainer),
+                                           kernels::Digest(exchange.data(), exchange.size())};
+  return kernels::Digest(digests.data(), sizeof(digests));
+}
 
 Exchange Plan::TrainerExchange(uint32_t trainer) const {
   if (trainer >= first_relay()) return {};

@@ -37,8 +37,18 @@ class Plan {
   uint32_t route_count(uint32_t trainer, uint32_t worker) const {
     return bundles_->route_count(trainer, worker);
   }
+  // Returns where the digests of a trainer's routes begin in a worker's ledger, which has the
+  // entries of all routes in the order of WorkerRoutes().
+  uint32_t first_ledger_entry(uint32_t trainer, uint32_t worker) const {
+    return bundles_->first_ledger_entry(trainer, worker);
+  }
   uint64_t route_count() const { return bundles_->route_count(); }
   const Bundles& bundles() const { return *bundles_; }
+
+  // Return digests of what a rank is sent: its routes, and a trainer's exchange. They are made in a
+  // tenth of the time that the tables take.
+  uint64_t TrainerDigest(uint32_t trainer) const;
+  uint64_t WorkerDigest(uint32_t worker) const { return bundles_->WorkerDigest(worker); }
 
   // Returns what a trainer exchanges with others. Empty if it quantises nothing.
   Exchange TrainerExchange(uint32_t trainer) const;

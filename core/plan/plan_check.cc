@@ -152,7 +152,7 @@ absl::Status CheckTables(const Manifest& manifest, const Exchange& exchange) {
   return absl::OkStatus();
 }
 
-// A trainer's routes to one worker are neighbours, and so are their ledger entries there.
+// A trainer's routes to one worker are neighbours.
 absl::Status CheckOrderOfWorkers(const RouteTable& routes) {
   absl::flat_hash_set<uint32_t> workers;
   for (uint32_t r = 0; r < routes.size(); ++r) {
@@ -163,10 +163,6 @@ absl::Status CheckOrderOfWorkers(const RouteTable& routes) {
     const bool continues = r > 0 && routes.worker(r) == routes.worker(r - 1);
     if (!continues && !workers.insert(routes.worker(r)).second) {
       return Refused(r, absl::StrCat("worker ", routes.worker(r), " again, after others"));
-    }
-    if (continues && uint64_t{routes.ledger_entry(r)} != uint64_t{routes.ledger_entry(r - 1)} + 1) {
-      return Refused(r, absl::StrCat("ledger entry ", routes.ledger_entry(r), " after ",
-                                     routes.ledger_entry(r - 1)));
     }
   }
   return absl::OkStatus();
@@ -195,9 +191,6 @@ absl::Status CheckWorker(const RankPlan& plan, const Manifest& manifest) {
     if (route.worker != routes.worker(0)) {
       return Refused(
           r, absl::StrCat("it is to worker ", route.worker, ", the first to ", routes.worker(0)));
-    }
-    if (route.ledger_entry != r) {
-      return Refused(r, absl::StrCat("ledger entry ", route.ledger_entry));
     }
     WAYBILL_RETURN_IF_ERROR(CheckEnd(manifest, route, r,
                                      {.shard = route.destination_shard,

@@ -18,7 +18,7 @@ namespace waybill {
 //
 // A trainer reads only from its shards, in their element type, and has one scale table for each
 // shard and quantisation, as the planner makes it. A worker has its shards written, each byte once
-// at most in sum. Ledger entries are in order.
+// at most in sum.
 //
 // kInvalidArgument: names the route, the shard and what does not fit.
 absl::Status CheckRankPlan(const RankPlan& plan, const Manifest& manifest, Role role);

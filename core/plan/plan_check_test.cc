@@ -128,8 +128,7 @@ const RouteCase kTrainerCases[] = {
      [](Draft& d) { d.view.shape.transform = Transform::kF32ToBf16; }},
     {"runs_that_are_none", Which::kPlain, [](Draft& d) { d.axes.back().destination_stride = 4; }},
     {"another_trainers", Which::kPlain, [](Draft& d) { d.view.trainer = 1; }},
-    {"another_ledger_entry", Which::kOfScales, [](Draft& d) { d.view.ledger_entry += 5; }},
-    {"a_worker_again", Which::kOfScales, [](Draft& d) { d.view.worker = 1; }},
+    {"a_worker_again", Which::kQuantising, [](Draft& d) { d.view.worker = 1; }},
     {"no_such_table", Which::kQuantising, [](Draft& d) { d.view.scale_table = 1; }},
     {"quantised_without_a_table", Which::kQuantising,
      [](Draft& d) { d.view.scale_table = kNoScaleTable; }},
@@ -179,7 +178,6 @@ const RouteCase kWorkerCases[] = {
     {"a_negative_stride", Which::kPlain, [](Draft& d) { d.axes[0].destination_stride = -12; }},
     {"a_box_that_it_does_not_hold", Which::kPlain, [](Draft& d) { d.view.box.Set(1, 0, 6); }},
     {"another_workers", Which::kPlain, [](Draft& d) { d.view.worker = 0; }},
-    {"another_ledger_entry", Which::kPlain, [](Draft& d) { d.view.ledger_entry = 7; }},
 };
 
 class WorkerRouteTest : public testing::TestWithParam<RouteCase> {};
@@ -205,7 +203,6 @@ TEST(CheckRankPlan, AWorkerIsWrittenOnce) {
   const Job job;
   RouteTable routes = job.tables.workers[1];
   Draft again(routes[0]);
-  again.view.ledger_entry = routes.size();
   again.AddTo(routes);
   EXPECT_EQ(Check(routes, {}, job.workers[1], Role::kWorker).message(),
             "route 2 of the plan: with it more than the 96 bytes of all shards are written");

@@ -162,6 +162,23 @@ uint64_t MostCopies(const Bundles& bundles) {
   return most;
 }
 
+// Of two plans with as many ranks, tables with one digest are one table. Returns how many there
+// are.
+uint64_t ExpectEqualTablesWhereDigestsAre(const Plan& a, const Plan& b) {
+  uint64_t equal = 0;
+  for (uint32_t t = 0; t < a.trainer_count(); ++t) {
+    if (a.TrainerDigest(t) != b.TrainerDigest(t)) continue;
+    EXPECT_EQ(a.TrainerRoutes(t), b.TrainerRoutes(t));
+    ++equal;
+  }
+  for (uint32_t w = 0; w < a.worker_count(); ++w) {
+    if (a.WorkerDigest(w) != b.WorkerDigest(w)) continue;
+    EXPECT_EQ(a.WorkerRoutes(w), b.WorkerRoutes(w));
+    ++equal;
+  }
+  return equal;
+}
+
 class PlannerOracle : public testing::TestWithParam<Relays> {};
 
 INSTANTIATE_TEST_SUITE_P(Relays, PlannerOracle, testing::Values(Relays::kNever, Relays::kAlways),
@@ -170,7 +187,7 @@ INSTANTIATE_TEST_SUITE_P(Relays, PlannerOracle, testing::Values(Relays::kNever, 
                          });
 
 TEST_P(PlannerOracle, EveryElementOfEveryWorkerIsWrittenOnceFromItsOwner) {
-  uint64_t most_copies = 0;
+  uint64_t most_copies = 0, equal_tables = 0, all_tables = 0;
   uint32_t jobs_with_relays = 0;
   for (uint32_t seed = 0; seed < 400; ++seed) {
     SCOPED_TRACE(seed);
@@ -227,6 +244,15 @@ TEST_P(PlannerOracle, EveryElementOfEveryWorkerIsWrittenOnceFromItsOwner) {
                                {.smallest_piece_bytes = 64, .relays = GetParam()});
     ASSERT_TRUE(plan.ok()) << plan.status();
     most_copies = std::max(most_copies, MostCopies(plan->bundles()));
+    const Manifest nothing;
+    auto fewer = source_pointers;
+    fewer[random() % fewer.size()] = &nothing;
+    const auto without =
+        MakePlan(fewer, destination_pointers, {.smallest_piece_bytes = 64, .relays = GetParam()});
+    if (without.ok() && without->trainer_count() == plan->trainer_count()) {
+      equal_tables += ExpectEqualTablesWhereDigestsAre(*plan, *without);
+      all_tables += plan->trainer_count() + plan->worker_count();
+    }
     const PlanTables tables = MakeTables(*plan);
 
     jobs_with_relays += plan->relays();
@@ -276,6 +302,8 @@ TEST_P(PlannerOracle, EveryElementOfEveryWorkerIsWrittenOnceFromItsOwner) {
     }
   }
   EXPECT_EQ(jobs_with_relays > 100, GetParam() == Relays::kAlways);
+  EXPECT_GT(equal_tables, all_tables / 20);
+  EXPECT_LT(equal_tables, all_tables);
   // The jobs have classes of tensors and of ranks. What is relayed is dealt out copy by copy.
   EXPECT_GE(most_copies, GetParam() == Relays::kNever ? 6u : 3u);
 }

@@ -51,7 +51,7 @@ TEST(Planner, RowsThatMeetAreOneRouteEach) {
   // Trainer 1 starts at worker 1; its entries in worker 0's ledger follow trainer 0's.
   EXPECT_EQ(tables.trainers[1].worker(0), 1u);
   EXPECT_EQ(tables.trainers[1].worker(1), 0u);
-  EXPECT_EQ(tables.trainers[1][1].ledger_entry, 1u);
+  EXPECT_EQ(plan->first_ledger_entry(1, 0), 1u);
   // Whole rows are one contiguous axis.
   EXPECT_EQ(tables.trainers[1][0].shape.axes.size(), 1u);
   EXPECT_EQ(tables.trainers[1][0].shape.destination_run_bytes(), 4u * 4 * 2);
@@ -235,6 +235,29 @@ TEST(Cover, FindsCopiesThatAreWrittenTwiceOrNever) {
   EXPECT_EQ(with({{0, 3, 0, 2}}), wants + "192 of 288 elements are written");
   EXPECT_EQ(with({{0, 3, 0, 4}}), wants + "a route goes to nobody");
   EXPECT_EQ(with({}), wants + "0 of 288 elements are written");
+}
+
+// Two replicas of each half of the rows, and a worker for each half: what trainers 2 and 3 and
+// worker 1 get has nothing to do with trainer 0.
+TEST(Planner, WithoutOneTrainerTheTablesOfOthersThanItsReplicasAreTheSame) {
+  const std::vector<Box> halves = {Make({0, 0}, {4, 4}), Make({4, 0}, {8, 4})};
+  std::vector<Manifest> trainers, workers;
+  for (const Box& half : halves) {
+    for (int replica = 0; replica < 2; ++replica) trainers.push_back(Holding("w", kShape, half));
+    workers.push_back(Holding("w", kShape, half));
+  }
+  const auto whole = PlanFor(trainers, workers);
+  trainers[0] = Manifest();
+  const auto without = PlanFor(trainers, workers);
+  ASSERT_TRUE(whole.ok() && without.ok());
+  for (const uint32_t trainer : {2u, 3u}) {
+    EXPECT_EQ(without->TrainerRoutes(trainer), whole->TrainerRoutes(trainer));
+    EXPECT_EQ(without->TrainerDigest(trainer), whole->TrainerDigest(trainer));
+  }
+  EXPECT_EQ(without->WorkerRoutes(1), whole->WorkerRoutes(1));
+  EXPECT_EQ(without->WorkerDigest(1), whole->WorkerDigest(1));
+  EXPECT_NE(without->TrainerDigest(1), whole->TrainerDigest(1));
+  EXPECT_NE(without->WorkerDigest(0), whole->WorkerDigest(0));
 }
 
 TEST(Cover, FindsShardsThatNoWantNames) {

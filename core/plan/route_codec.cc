@@ -12,14 +12,14 @@ namespace waybill {
 namespace {
 
 constexpr uint32_t kMagic = 0x54525957;  // "WYRT"
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 
 // All routes' properties. The columns of axes and bounds have as many items as the counts say.
 struct Columns {
   std::vector<uint32_t> trainers, workers, source_shards, destination_shards;
   std::vector<uint32_t> source_regions, destination_regions;
   std::vector<uint64_t> source_offsets_bytes, destination_offsets_bytes;
-  std::vector<uint32_t> ledger_entries, scale_tables;
+  std::vector<uint32_t> scale_tables;
   std::vector<uint8_t> witnesses, transforms, source_element_bytes, destination_element_bytes;
   std::vector<uint8_t> axis_counts, dimensions;
   std::vector<int64_t> extents, source_strides, destination_strides;
@@ -31,16 +31,16 @@ struct Columns {
     visit(trainers), visit(workers), visit(source_shards), visit(destination_shards);
     visit(source_regions), visit(destination_regions);
     visit(source_offsets_bytes), visit(destination_offsets_bytes);
-    visit(ledger_entries), visit(scale_tables);
-    visit(witnesses), visit(transforms), visit(source_element_bytes);
-    visit(destination_element_bytes), visit(axis_counts), visit(dimensions);
+    visit(scale_tables), visit(witnesses), visit(transforms);
+    visit(source_element_bytes), visit(destination_element_bytes);
+    visit(axis_counts), visit(dimensions);
   }
   template <typename Visit>
   void ForEachOfAxes(Visit visit) {
     visit(extents), visit(source_strides), visit(destination_strides);
   }
 };
-constexpr size_t kColumnsOfRoutes = 16;
+constexpr size_t kColumnsOfRoutes = 15;
 
 absl::Status Malformed(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("routing table: ", what));
@@ -161,7 +161,6 @@ std::string EncodeRoutes(const RouteTable& routes) {
     c.destination_regions.push_back(route.destination_region);
     c.source_offsets_bytes.push_back(route.source_offset_bytes);
     c.destination_offsets_bytes.push_back(route.destination_offset_bytes);
-    c.ledger_entries.push_back(route.ledger_entry);
     c.scale_tables.push_back(route.scale_table);
     c.witnesses.push_back(route.witness);
     c.transforms.push_back(static_cast<uint8_t>(route.shape.transform));
@@ -222,7 +221,6 @@ absl::StatusOr<RouteTable> DecodeRoutes(absl::string_view bytes) {
                           .destination_region = c.destination_regions[i],
                           .source_offset_bytes = c.source_offsets_bytes[i],
                           .destination_offset_bytes = c.destination_offsets_bytes[i],
-                          .ledger_entry = c.ledger_entries[i],
                           .scale_table = c.scale_tables[i],
                           .witness = c.witnesses[i] != 0,
                           .box = Box(absl::MakeConstSpan(c.begins).subspan(bound, dimensions),

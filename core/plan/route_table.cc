@@ -59,7 +59,6 @@ RouteView RouteTable::operator[](uint32_t i) const {
           .destination_region = destination_regions_[i],
           .source_offset_bytes = source_offsets_[i],
           .destination_offset_bytes = destination_offsets_[i],
-          .ledger_entry = ledger_entries_[i],
           .scale_table = scale_tables_[i],
           .witness = witnesses_[i],
           .box = box(i),
@@ -75,7 +74,6 @@ void RouteTable::Add(const RouteView& route) {
   destination_regions_.push_back(route.destination_region);
   source_offsets_.push_back(route.source_offset_bytes);
   destination_offsets_.push_back(route.destination_offset_bytes);
-  ledger_entries_.push_back(route.ledger_entry);
   scale_tables_.push_back(route.scale_table);
   witnesses_.push_back(route.witness);
   transforms_.push_back(route.shape.transform);
@@ -91,7 +89,7 @@ void RouteTable::Add(const RouteView& route) {
 void RouteTable::Reserve(uint32_t routes) {
   for (auto* column :
        {&trainers_, &workers_, &source_shards_, &destination_shards_, &source_regions_,
-        &destination_regions_, &ledger_entries_, &scale_tables_, &axis_ends_, &bound_ends_}) {
+        &destination_regions_, &scale_tables_, &axis_ends_, &bound_ends_}) {
     column->reserve(routes);
   }
   source_offsets_.reserve(routes);

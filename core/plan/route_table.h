@@ -74,7 +74,6 @@ struct RouteView {
   uint32_t destination_region = 0;
   uint64_t source_offset_bytes = 0;
   uint64_t destination_offset_bytes = 0;
-  uint32_t ledger_entry = 0;  // The place of its digest in the worker's ledger.
   // The table of the trainer's Exchange by which the route quantises, or whose scales it brings.
   // Scales are read as if each table were a region of the trainer, after those of its manifest.
   uint32_t scale_table = kNoScaleTable;
@@ -97,7 +96,6 @@ class RouteTable {
   uint64_t source_offset(uint32_t i) const { return source_offsets_[i]; }
   uint32_t destination_region(uint32_t i) const { return destination_regions_[i]; }
   uint64_t destination_offset(uint32_t i) const { return destination_offsets_[i]; }
-  uint32_t ledger_entry(uint32_t i) const { return ledger_entries_[i]; }
   uint32_t scale_table(uint32_t i) const { return scale_tables_[i]; }
   bool witness(uint32_t i) const { return witnesses_[i]; }
   // Returns true if the route brings scales of a table.
@@ -108,7 +106,6 @@ class RouteTable {
   RouteShape shape(uint32_t i) const;
   // Returns the number of bytes that the route writes, which is 0 for a witness.
   uint64_t written_bytes(uint32_t i) const { return witness(i) ? 0 : shape(i).size_bytes(); }
-  void set_ledger_entry(uint32_t i, uint32_t entry) { ledger_entries_[i] = entry; }
 
   void Add(const RouteView& route);
   void Reserve(uint32_t routes);
@@ -125,7 +122,6 @@ class RouteTable {
   std::vector<uint32_t> destination_regions_;
   std::vector<uint64_t> source_offsets_;
   std::vector<uint64_t> destination_offsets_;
-  std::vector<uint32_t> ledger_entries_;
   std::vector<uint32_t> scale_tables_;
   std::vector<bool> witnesses_;
   std::vector<Transform> transforms_;

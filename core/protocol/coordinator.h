@@ -134,6 +134,21 @@ class Coordinator final {
     std::set<uint32_t> holders;  // The trainers that still have the version.
   };
 
+  // A rank's table, as it is sent.
+  struct Table {
+    uint64_t digest = 0;  // Of what it is made of.
+    std::shared_ptr<const std::string> bytes;
+  };
+  // The tables of a plan, by number.
+  struct Tables {
+    std::vector<Table> senders;
+    std::vector<Table> workers;
+  };
+  struct Planned {
+    absl::StatusOr<Plan> plan;
+    Tables tables;
+  };
+
   // A group: its term, and its round.
   struct Group final : public RoundActions {
     Group(std::string n, Coordinator* c)
@@ -198,6 +213,7 @@ class Coordinator final {
     absl::Status last_loan_trouble;
     uint64_t plan_ticket = 0;
     Plan plan;
+    Tables tables;    // Of the last plan in which the trainers sent all.
     size_t ends = 0;  // How many the term has.
     std::map<TermEnd, proto::Offers> offers;
     std::set<TermEnd> connected;
@@ -300,19 +316,14 @@ class Coordinator final {
   std::vector<Member*> TermOf(const Group& group);
   // Returns the ends that the plan gives its members; a worker's receiving end comes first.
   std::vector<TermEnd> EndsOf(const Group& group) const;
-  // A plan, with the table of each rank as it is sent.
-  struct Planned {
-    absl::StatusOr<Plan> plan;
-    std::vector<std::string> senders;
-    std::vector<std::string> workers;
-  };
-  static Planned EncodeTables(absl::StatusOr<Plan> plan,
+  // Returns a plan with its tables. Those that are also in `earlier` are taken from there.
+  static Planned EncodeTables(absl::StatusOr<Plan> plan, const Tables& earlier,
                               const CoordinatorActions::ForEach& for_each);
   void OnPlanned(Group& group, uint64_t ticket, Planned planned, absl::Time now);
   void RefuseTerm(Group& group, const absl::Status& status, absl::Time now);
   // All lanes of the term are open.
   static void NoteLanes(Group& group);
-  void SendPlan(const Group& group, const TermEnd& end, std::string table);
+  void SendPlan(const Group& group, const TermEnd& end, const std::string& table);
   void OnOffers(const Member& member, const proto::Offers& offers);
   void SendConnect(Group& group);
   void OnConnected(Member& member, const proto::Connected& connected, absl::Time now);

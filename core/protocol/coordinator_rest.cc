@@ -69,7 +69,7 @@ void Coordinator::BeginRestTerm(Group& group) {
        trainers = ManifestsOfTrainers(group.rest->holders),
        workers = ManifestsOf(group.workers)](const CoordinatorActions::ForEach& for_each) {
         auto planned = std::make_shared<Planned>(
-            EncodeTables(PlanRestOf(rest.plan, rest.lacking, trainers, workers), for_each));
+            EncodeTables(PlanRestOf(rest.plan, rest.lacking, trainers, workers), {}, for_each));
         return [this, &group, ticket, planned](absl::Time now) {
           OnPlanned(group, ticket, std::move(*planned), now);
         };

@@ -47,19 +47,27 @@ absl::StatusOr<Plan> PlanOf(const std::vector<std::shared_ptr<const Manifest>>& 
 }  // namespace
 
 // Makes every rank's own table while nobody waits for this thread: they are large.
-Coordinator::Planned Coordinator::EncodeTables(absl::StatusOr<Plan> plan,
+Coordinator::Planned Coordinator::EncodeTables(absl::StatusOr<Plan> plan, const Tables& earlier,
                                                const CoordinatorActions::ForEach& for_each) {
-  Planned planned{.plan = std::move(plan), .senders = {}, .workers = {}};
+  Planned planned{.plan = std::move(plan), .tables = {}};
   if (!planned.plan.ok()) return planned;
   const Plan& of = *planned.plan;
-  planned.senders.resize(of.trainer_count());
-  planned.workers.resize(of.worker_count());
+  planned.tables.senders.resize(of.trainer_count());
+  planned.tables.workers.resize(of.worker_count());
+  const auto make = [](Table& table, uint64_t digest, const std::vector<Table>& before, uint32_t i,
+                       auto encode) {
+    const bool same = i < before.size() && before[i].digest == digest;
+    table = {digest,
+             same ? before[i].bytes : std::make_shared<const std::string>(Deflate(encode()))};
+  };
   for_each(of.trainer_count() + of.worker_count(), [&](uint32_t i) {
     if (i < of.trainer_count()) {
-      planned.senders[i] = Deflate(EncodeRankPlan(of.TrainerRoutes(i), of.TrainerExchange(i)));
+      make(planned.tables.senders[i], of.TrainerDigest(i), earlier.senders, i,
+           [&] { return EncodeRankPlan(of.TrainerRoutes(i), of.TrainerExchange(i)); });
     } else {
-      const uint32_t worker = i - of.trainer_count();
-      planned.workers[worker] = Deflate(EncodeRankPlan(of.WorkerRoutes(worker), {}));
+      const uint32_t w = i - of.trainer_count();
+      make(planned.tables.workers[w], of.WorkerDigest(w), earlier.workers, w,
+           [&] { return EncodeRankPlan(of.WorkerRoutes(w), {}); });
     }
   });
   return planned;
@@ -123,10 +131,10 @@ void Coordinator::TryBeginTerm(Group& group, absl::Time now) {
   actions_->Compute([this, &group, ticket = ++group.plan_ticket, lent, relays = options_.relays,
                      senders = lent ? ManifestsOf(GroupNamed(group.lender).workers)
                                     : ManifestsOfTrainers(AllTrainers()),
-                     workers =
-                         ManifestsOf(group.workers)](const CoordinatorActions::ForEach& for_each) {
-    auto planned =
-        std::make_shared<Planned>(EncodeTables(PlanOf(senders, workers, lent, relays), for_each));
+                     workers = ManifestsOf(group.workers),
+                     tables = group.tables](const CoordinatorActions::ForEach& for_each) {
+    auto planned = std::make_shared<Planned>(
+        EncodeTables(PlanOf(senders, workers, lent, relays), tables, for_each));
     return [this, &group, ticket, planned](absl::Time later) {
       OnPlanned(group, ticket, std::move(*planned), later);
     };
@@ -174,9 +182,11 @@ void Coordinator::OnPlanned(Group& group, uint64_t ticket, Planned planned, absl
   group.ends = ends.size();
   for (const TermEnd& end : ends) {
     if (!group.plan.relays()) members_.Find(end.id)->lanes.erase({group.name, true});
-    std::vector<std::string>& tables = group.IsSender(end) ? planned.senders : planned.workers;
-    SendPlan(group, end, std::move(tables[group.NumberOf(end)]));
+    const std::vector<Table>& tables =
+        group.IsSender(end) ? planned.tables.senders : planned.tables.workers;
+    SendPlan(group, end, *tables[group.NumberOf(end)].bytes);
   }
+  if (group.lender.empty() && !group.rest) group.tables = std::move(planned.tables);
 }
 
 // A newcomer that does not fit is no reason to lose the others: the group's come first, then the
@@ -196,7 +206,7 @@ void Coordinator::RefuseTerm(Group& group, const absl::Status& status, absl::Tim
   }
 }
 
-void Coordinator::SendPlan(const Group& group, const TermEnd& end, std::string table) {
+void Coordinator::SendPlan(const Group& group, const TermEnd& end, const std::string& table) {
   const bool sender = group.IsSender(end);
   const uint32_t number = group.NumberOf(end);
   proto::ControllerMessage message;
@@ -208,7 +218,7 @@ void Coordinator::SendPlan(const Group& group, const TermEnd& end, std::string t
   plan->set_lent_version(group.lent_version);
   plan->set_relay(end.relays);
   plan->set_first_relay(group.plan.first_relay());
-  plan->set_routes(std::move(table));
+  plan->set_routes(table);
   std::set<RankPair> pairs;
   const uint32_t peers = sender ? group.plan.worker_count() : group.plan.trainer_count();
   for (uint32_t peer = 0; peer < peers; ++peer) {
@@ -222,7 +232,8 @@ void Coordinator::SendPlan(const Group& group, const TermEnd& end, std::string t
     EncodeLanes({.peer = sender ? pair.worker : pair.trainer,
                  .lanes = members_.MakeLanes(group.SenderId(pair.trainer),
                                              {Role::kWorker, pair.worker, group.name}),
-                 .kept = group.lanes.contains(pair)},
+                 .kept = group.lanes.contains(pair),
+                 .first_ledger_entry = group.plan.first_ledger_entry(pair.trainer, pair.worker)},
                 plan->add_lanes());
   }
   ToRank(end.id, std::move(message));

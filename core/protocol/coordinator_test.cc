@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/base/deflate.h"
+#include "core/plan/plan_codec.h"
 #include "core/protocol/message_codec.h"
 #include "core/tensor/manifest_codec.h"
 
@@ -118,9 +119,9 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
     Manifest manifest;
     const int64_t rows = role == Role::kTrainer ? 1 : 2;
     const int64_t first = role == Role::kTrainer ? rank : 0;
-    manifest.AddRegion("w", static_cast<uint64_t>(rows) * 8);
+    manifest.AddRegion("w", first_byte_ + static_cast<uint64_t>(rows) * 8);
     manifest.AddShard(manifest.AddTensor(stranger_ ? "v" : "w", {2, 4}, Dtype::kBf16),
-                      {Dtype::kBf16}, Box({first, 0}, {first + rows, 4}), {0, 0, {4, 1}});
+                      {Dtype::kBf16}, Box({first, 0}, {first + rows, 4}), {0, first_byte_, {4, 1}});
     return manifest;
   }
 
@@ -244,7 +245,8 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
   std::vector<std::string> groups_ = {"all", "all"};
   std::set<std::string> required_;
   Relays relays_ = Relays::kNever;
-  bool stranger_ = false;  // Workers want a tensor that no trainer has.
+  bool stranger_ = false;    // Workers want a tensor that no trainer has.
+  uint64_t first_byte_ = 0;  // Of what a rank that joins holds, in its region.
   absl::Time now_ = absl::FromUnixSeconds(1'000'000);
   std::unique_ptr<Coordinator> coordinator_;
   std::map<ConnectionId, std::vector<proto::ControllerMessage>> sent_;
@@ -527,6 +529,24 @@ TEST_F(KeptLanesTest, ThoseOfARankWhoseNicsHaveChangedAreOpenedAnew) {
   Tell(kTrainer[0], [](auto& m) { m.mutable_nics()->add_nics()->set_name("mlx5_0"); });
   EXPECT_EQ(KeptBy(kTrainer[0]), Peers{});
   EXPECT_EQ(KeptBy(kTrainer[1]), (Peers{0, 1}));
+}
+
+TEST_F(KeptLanesTest, ARankThatJoinsAgainWithOtherMemoryGetsAnotherTable) {
+  const auto table = [&](ConnectionId connection) {
+    return Last(connection, Kind::kPlan)->plan().routes();
+  };
+  ReplaceTrainer1();
+  const std::map<ConnectionId, std::string> before = {{kTrainer[0], table(kTrainer[0])},
+                                                      {kTrainer[1], table(kTrainer[1])}};
+  ReplaceTrainer1();
+  EXPECT_EQ(table(kTrainer[0]), before.at(kTrainer[0]));
+  EXPECT_EQ(table(kTrainer[1]), before.at(kTrainer[1]));
+  first_byte_ = 64;
+  ReplaceTrainer1();
+  EXPECT_EQ(table(kTrainer[0]), before.at(kTrainer[0]));
+  const auto moved = DecodeRankPlan(*Inflate(table(kTrainer[1]), 1 << 20));
+  ASSERT_TRUE(moved.ok()) << moved.status();
+  EXPECT_EQ(moved->routes.source_offset(0), 64u);
 }
 
 // --- catching up ---

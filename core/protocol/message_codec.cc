@@ -68,6 +68,7 @@ proto::Round EncodeRound(const UpdateId& update) {
 void EncodeLanes(const PeerLanes& lanes, proto::PeerLanes* out) {
   out->set_peer(lanes.peer);
   out->set_kept(lanes.kept);
+  out->set_first_ledger_entry(lanes.first_ledger_entry);
   for (const LanePath& lane : lanes.lanes) {
     proto::LanePath* path = out->add_lanes();
     path->set_trainer_nic(lane.trainer_nic);
@@ -82,6 +83,7 @@ std::vector<PeerLanes> DecodeLanes(const proto::Plan& plan) {
     PeerLanes& decoded = lanes.emplace_back();
     decoded.peer = of_peer.peer();
     decoded.kept = of_peer.kept();
+    decoded.first_ledger_entry = of_peer.first_ledger_entry();
     for (const proto::LanePath& path : of_peer.lanes()) {
       decoded.lanes.push_back({path.trainer_nic(), path.worker_nic(), path.bytes_per_second()});
     }

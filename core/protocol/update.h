@@ -58,7 +58,8 @@ struct LaneOffer {
 struct PeerLanes {
   uint32_t peer = 0;
   std::vector<LanePath> lanes;
-  bool kept = false;  // They are there since an earlier term, and go on.
+  bool kept = false;                // They are there since an earlier term, and go on.
+  uint32_t first_ledger_entry = 0;  // Of the sender's routes, in the worker's ledger.
 };
 
 // The lanes of a term, as one of its ranks has them.
@@ -67,8 +68,7 @@ struct TermLanes {
   uint32_t tag = 0;
   // Senders from this number on are workers of the group, which relay.
   uint32_t first_relay = ~uint32_t{0};
-  // A peer that is not named has one lane on any NIC. One without a route is named if its lanes are
-  // kept for a later term.
+  // Every peer with a route. One without a route is named if its lanes are kept for a later term.
   std::vector<PeerLanes> peers;
 };
 

@@ -125,10 +125,15 @@ bool Cluster::StepUntil(const std::function<bool()>& done) {
   return false;
 }
 
-TermLanes Cluster::LanesTo(size_t peers, const std::function<bool(uint32_t peer)>& keeps) const {
+TermLanes Cluster::LanesTo(size_t peers, const std::function<RankPair(uint32_t peer)>& pair_with,
+                           const Keeps& keeps) const {
   TermLanes lanes{.tag = term_};
   for (uint32_t i = 0; i < peers; ++i) {
-    lanes.peers.push_back({i, std::vector<LanePath>(options_.lanes), keeps(i)});
+    const auto [trainer, worker] = pair_with(i);
+    lanes.peers.push_back({.peer = i,
+                           .lanes = std::vector<LanePath>(options_.lanes),
+                           .kept = keeps(trainer, worker),
+                           .first_ledger_entry = plan_.first_ledger_entry(trainer, worker)});
   }
   return lanes;
 }
@@ -150,8 +155,9 @@ absl::Status Cluster::Connect(const Keeps& keeps) {
     rank.events.clear();
     WAYBILL_ASSIGN_OR_RETURN(
         const auto offers,
-        rank.engine->SetPlan({tables_.trainers[t], exchanges[t]}, {rank.memory},
-                             LanesTo(workers_.size(), [&](uint32_t w) { return keeps(t, w); })));
+        rank.engine->SetPlan(
+            {tables_.trainers[t], exchanges[t]}, {rank.memory},
+            LanesTo(workers_.size(), [&](uint32_t w) { return RankPair{t, w}; }, keeps)));
     for (const LaneOffer& offer : offers.lanes) {
       auto& peers = trainer_addresses[offer.peer];
       if (peers.empty() || peers.back().trainer != t) peers.push_back({t, {}});
@@ -164,9 +170,10 @@ absl::Status Cluster::Connect(const Keeps& keeps) {
   for (uint32_t w = 0; w < workers_.size(); ++w) {
     workers_[w].events.clear();
     WAYBILL_ASSIGN_OR_RETURN(
-        const auto offers, workers_[w].engine->SetPlan(
-                               tables_.workers[w], plan_.hash(),
-                               LanesTo(trainers_.size(), [&](uint32_t t) { return keeps(t, w); })));
+        const auto offers,
+        workers_[w].engine->SetPlan(
+            tables_.workers[w], plan_.hash(),
+            LanesTo(trainers_.size(), [&](uint32_t t) { return RankPair{t, w}; }, keeps)));
     WAYBILL_ASSIGN_OR_RETURN(const auto buffers, workers_[w].engine->Describe());
     for (const LaneOffer& offer : offers) {
       auto& peers = worker_addresses[offer.peer];

@@ -17,6 +17,7 @@
 #include "core/engine/worker_engine.h"
 #include "core/fabric/fabric.h"
 #include "core/plan/plan.h"
+#include "core/plan/rest.h"
 #include "core/tensor/manifest.h"
 #include "testing/cluster/cluster_model.h"
 
@@ -132,7 +133,9 @@ class Cluster {
   template <typename Rank>
   static void HandOn(Rank& rank);
   absl::Status FirstFailure() const;
-  TermLanes LanesTo(size_t peers, const std::function<bool(uint32_t peer)>& keeps) const;
+  // `pair_with` gives a peer's pair of trainer and worker.
+  TermLanes LanesTo(size_t peers, const std::function<RankPair(uint32_t peer)>& pair_with,
+                    const Keeps& keeps) const;
 
   ClusterOptions options_;
   std::shared_ptr<const ClusterModel> model_;
