@@ -278,6 +278,7 @@ void WorkerRank::ReleaseWhatArrived() {
 
 // Lanes on which it does not end are closed after a while: see Step().
 void WorkerRank::StopRelaying(uint64_t epoch, uint32_t sequence) {
+  stopping_.insert({epoch, sequence});
   if (!relay_) return;
   const auto is_it = [&](const UpdateId& update) {
     return update.epoch == epoch && update.sequence == sequence;
@@ -344,6 +345,19 @@ void WorkerRank::HandleEvents(absl::Time now) {
     loan_events_.pop_front();
     Handle(group, event);
   }
+  ReportStoppedRelay();
+}
+
+void WorkerRank::ReportStoppedRelay() {
+  std::erase_if(stopping_, [&](const auto& update) {
+    const auto [epoch, sequence] = update;
+    if (relay_ && relay_->sending && relay_->update.epoch == epoch &&
+        relay_->update.sequence == sequence) {
+      return false;
+    }
+    session_.OnRelayStopped(epoch, sequence);
+    return true;
+  });
 }
 
 void WorkerRank::Handle(const std::string& group, const TrainerEvent& event) {

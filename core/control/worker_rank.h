@@ -140,6 +140,7 @@ class WorkerRank final : private WorkerHost {
   TrainerEngine& RelayingEngine();
   absl::Status StartRelaying(const UpdateId& update, const proto::Start& start);
   void StartNextRelay();
+  void ReportStoppedRelay();
   void ReleaseWhatArrived();
   std::vector<MemorySpan> Spans(const Snapshot& snapshot) const;
   void StepEngines(absl::Time now);
@@ -161,7 +162,9 @@ class WorkerRank final : private WorkerHost {
   std::unique_ptr<StagingArea> staging_;  // Null until something is lent or relayed.
   std::map<std::string, Loan> loans_;     // By the group that it is lent to, or this one.
   std::deque<std::pair<std::string, TrainerEvent>> loan_events_;  // With that group.
-  std::optional<Relay> relay_;             // In terms in which something is relayed.
+  std::optional<Relay> relay_;  // In terms in which something is relayed.
+  // Epochs and sequences of aborted updates, until nothing of them is relayed.
+  std::set<std::pair<uint64_t, uint32_t>> stopping_;
   std::optional<UpdateId> receiving_;      // The last one for which READY was said.
   absl::Time now_ = absl::InfinitePast();  // The time of the latest message or step.
   bool connected_ = false;

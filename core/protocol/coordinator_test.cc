@@ -1905,6 +1905,39 @@ TEST_F(RelaysTest, TrainersHearOfAVersionOfWhichNobodyHoldsTheRest) {
   for (const ConnectionId trainer : kTrainer) EXPECT_EQ(Count(trainer, Kind::kAbort), 1);
 }
 
+// A late write would reach for memory that the next update has renewed, and its lane would die.
+TEST_F(RelaysTest, TheNextUpdateBeginsOnceNothingOfAnAbortedOneIsRelayed) {
+  EstablishAll();
+  for (const uint32_t t : {0u, 1u}) Publish(t, 5);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  const proto::Round aborted = round();
+  Tell(kWorker[1], [&](auto& m) {
+    *m.mutable_failed()->mutable_round() = aborted;
+    *m.mutable_failed()->mutable_error() = EncodeError(absl::InternalError("a digest"));
+  });
+  EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome), "worker 1: a digest");
+  for (const uint32_t t : {0u, 1u}) Publish(t, 6);
+  EXPECT_EQ(Last(kWorker[0], Kind::kPrepare)->prepare().version(), 5u);
+  const auto stopped = [&](uint32_t w) {
+    Tell(kWorker[w], [&](auto& m) { *m.mutable_relay_stopped()->mutable_round() = aborted; });
+  };
+  stopped(0);
+  EXPECT_EQ(Last(kWorker[0], Kind::kPrepare)->prepare().version(), 5u);
+  stopped(1);
+  EXPECT_EQ(Last(kWorker[0], Kind::kPrepare)->prepare().version(), 6u);
+}
+
+TEST_F(RelaysTest, AWorkerThatIsGoneIsNotWaitedForToStop) {
+  EstablishAll();
+  for (const uint32_t t : {0u, 1u}) Publish(t, 5);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  const proto::Round aborted = round();
+  Gone(kWorker[1]);
+  Tell(kWorker[0], [&](auto& m) { *m.mutable_relay_stopped()->mutable_round() = aborted; });
+  Join(kWorker[1], Role::kWorker, 1);
+  EXPECT_EQ(coordinator_->Status().phase(), "planned");
+}
+
 TEST_F(RelaysTest, NobodyHasAnEndThatTheTermDoesNotGiveIt) {
   relays_ = Relays::kNever;
   MakeCoordinator();

@@ -614,6 +614,8 @@ void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& messa
     group.round->OnRefused(rank, DecodeError(message.refused().error()));
   } else if (message.has_arrived() && current(message.arrived().round())) {
     group.round->OnArrived(rank);
+  } else if (message.has_relay_stopped() && current(message.relay_stopped().round())) {
+    group.round->OnRelayStopped(rank);
   } else if (message.has_lacking() && current(message.lacking().round())) {
     const auto& senders = message.lacking().senders();
     group.round->OnLacking(rank, {senders.begin(), senders.end()});

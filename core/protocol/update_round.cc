@@ -302,6 +302,7 @@ void UpdateRound::OnSenderGone(uint32_t sender, const absl::Status& status) {
 
 void UpdateRound::OnWorkerGone(uint32_t worker, const absl::Status& status) {
   gone_.insert(worker);
+  OnRelayStopped(worker);
   Abort(status);
   if (state_ == State::kDecided) FinishShown();
 }
@@ -338,6 +339,22 @@ void UpdateRound::Abort(const absl::Status& why) {
   }
 }
 
+void UpdateRound::OnRelayStopped(uint32_t worker) {
+  for (Sender& sender : senders_) {
+    if (sender.relays && sender.id.rank == worker) sender.stopped = true;
+  }
+}
+
+std::set<uint32_t> UpdateRound::RelaysThatRun() const {
+  std::set<uint32_t> workers;
+  for (const Sender& sender : senders_) {
+    if (sender.relays && sender.started && !sender.gone && !sender.stopped) {
+      workers.insert(sender.id.rank);
+    }
+  }
+  return workers;
+}
+
 absl::Time UpdateRound::deadline() const {
   return Abortable() || state_ == State::kDecided ? deadline_ : absl::InfiniteFuture();
 }
@@ -357,6 +374,10 @@ std::string UpdateRound::DescribeWaiting() const {
   if (state_ == State::kContinued) add("lanes for ", "what is lacking");
   if (state_ == State::kRecording) add("the record of ", "the decision");
   if (state_ == State::kDecided) add("SHOWN of worker ", ListWithout(workers_, shown_));
+  if (state_ == State::kAborted) {
+    add("the end of what is relayed by worker ",
+        ListWithout(RelaysThatRun(), std::set<uint32_t>()));
+  }
   return text.empty() ? "nothing" : text;
 }
 

@@ -82,6 +82,8 @@ class UpdateRound {
   // The lane between two trainers that own blocks together is dead.
   void OnCoOwnerLost(uint32_t trainer, uint32_t other, const absl::Status& status);
   void OnSenderGone(uint32_t sender, const absl::Status& status);
+  // A worker that relays writes nothing of the aborted version any more.
+  void OnRelayStopped(uint32_t worker);
   void OnWorkerGone(uint32_t worker, const absl::Status& status);
   void OnTime(absl::Time now);
   // Something else takes the place of this version. Does nothing once it may be recorded.
@@ -91,8 +93,12 @@ class UpdateRound {
     if (state_ == State::kMoving) deadline_ = deadline;
   }
 
-  // Returns true once the group has shown the version or given it up.
-  bool over() const { return state_ == State::kShown || state_ == State::kAborted; }
+  // Returns true once the group has shown the version or given it up, and no worker relays what was
+  // given up: a late write would reach for memory that the next update has renewed. Trainers stop
+  // before they publish again.
+  bool over() const {
+    return state_ == State::kShown || (state_ == State::kAborted && RelaysThatRun().empty());
+  }
   bool committed() const { return state_ == State::kShown || state_ == State::kDecided; }
   // Returns true while it is not known whether the group commits.
   bool undecided() const { return Abortable() || state_ == State::kRecording; }
@@ -117,6 +123,7 @@ class UpdateRound {
     uint64_t attempt = 0;
     bool started = false;
     bool gone = false;
+    bool stopped = false;  // It relays nothing more.
     bool asked_to_keep = false;
     std::optional<bool> kept;    // What it answered.
     std::set<uint32_t> workers;  // The workers that its routes go to.
@@ -129,6 +136,8 @@ class UpdateRound {
     return state_ == State::kPreparing || state_ == State::kMoving || state_ == State::kContinued;
   }
   bool HasToSend(const Sender& sender) const;
+  // Returns the workers that were started to relay, and have not said that they have stopped.
+  std::set<uint32_t> RelaysThatRun() const;
   void LoseLane(uint32_t sender, uint32_t worker, const absl::Status& why);
   void TellLost(const std::set<uint32_t>& senders, uint32_t worker);
   void AskToKeep();

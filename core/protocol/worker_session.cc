@@ -240,6 +240,13 @@ void WorkerSession::OnStart(const proto::Start& start) {
   SendFailed(update, While(absl::StrCat(what, " version ", update.version), status));
 }
 
+void WorkerSession::OnRelayStopped(uint64_t epoch, uint32_t sequence) {
+  proto::RankMessage message;
+  message.mutable_relay_stopped()->mutable_round()->set_epoch(epoch);
+  message.mutable_relay_stopped()->mutable_round()->set_sequence(sequence);
+  Send(std::move(message));
+}
+
 // An ABORT of what is lent is always followed by this.
 void WorkerSession::OnTermOver(const std::string& group) {
   if (group == this->group() || !terms().contains(group)) return;

@@ -37,7 +37,7 @@ class WorkerHost : public SessionHost {
   // Begins to send what is lent, or what is to be relayed as it arrives.
   virtual absl::Status StartSending(const std::string& group, const UpdateId& update,
                                     const proto::Start& start) = 0;
-  // Relays nothing more of that update.
+  // Relays nothing more of that update; OnRelayStopped() follows.
   virtual void StopRelaying(uint64_t epoch, uint32_t sequence) = 0;
   // The group's term is over: nothing is sent to it any more when this returns.
   virtual void ForgetGroup(const std::string& group) = 0;
@@ -69,6 +69,9 @@ class WorkerSession final : public RankSession {
   void OnSendingFailed(const UpdateId& update, const absl::Status& status) {
     SendFailed(update, status);
   }
+
+  // Nothing of an update that was aborted is written to others of its group any more.
+  void OnRelayStopped(uint64_t epoch, uint32_t sequence);
 
   // Returns true if this worker voted for a version whose decision it has not heard, and has lost
   // the controller.

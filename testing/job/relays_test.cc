@@ -36,7 +36,10 @@ class RelaysTest : public testing::TestWithParam<Case> {
 
   void Publish(uint64_t version) {
     for (const absl::Status& status : job_.PublishAll(version)) ASSERT_EQ(status.message(), "");
-    ASSERT_TRUE(job_.trainer(0)->AwaitOutcome(absl::Seconds(20)).ok());
+    const auto outcomes = job_.trainer(0)->AwaitOutcome(absl::Seconds(20));
+    ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+    for (const GroupOutcome& outcome : *outcomes)
+      EXPECT_TRUE(outcome.status.ok()) << outcome.status;
     for (uint32_t w = 0; w < 3; ++w) EXPECT_TRUE(job_.Shows(w, version)) << w;
   }
 
