@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
 #include "absl/container/flat_hash_map.h"
 
@@ -117,6 +118,42 @@ bool CutRows(double bytes, uint64_t size_bytes, uint64_t smallest, Extents2 bloc
   return true;
 }
 
+double ElementBytesOf(const Demand& demand) {
+  return static_cast<double>(demand.size_bytes) / static_cast<double>(demand.box.element_count());
+}
+
+// Returns the rows whose blocks the source holds whole, if they and what is cut off are large
+// enough to be pieces; else nothing.
+Box BetweenSeams(const SourceIndex& sources, const Demand& demand, uint64_t smallest) {
+  const Source& source = sources.source(demand.source);
+  Box between = demand.box;
+  const int d = between.dimensions() - 2;
+  between.Set(d, between.end(d), between.end(d));
+  const bool scales = demand.block == Extents2{};
+  if (scales) return between;
+  const auto& tensors = sources.tensors();
+  const auto shape = tensors.shape(tensors.first(source.tensor_class));
+  const Box rows = ElementsOf(CellsWithin(source.box, demand.block, shape), demand.block, shape);
+  const int columns = d + 1;
+  for (int outer = 0; outer < d; ++outer) {
+    if (demand.box.extent(outer) != 1) return between;
+  }
+  if (rows.begin(columns) > demand.box.begin(columns) ||
+      rows.end(columns) < demand.box.end(columns)) {
+    return between;
+  }
+  const double row_bytes = ElementBytesOf(demand) * static_cast<double>(demand.box.extent(columns));
+  const int64_t unit = demand.block.rows;
+  const int64_t least = static_cast<int64_t>(std::ceil(static_cast<double>(smallest) / row_bytes));
+  int64_t begin = demand.box.begin(d), end = demand.box.end(d);
+  if (rows.begin(d) > begin) {
+    begin = (std::max(rows.begin(d), begin + least) + unit - 1) / unit * unit;
+  }
+  if (rows.end(d) < end) end = std::min(rows.end(d), end - least) / unit * unit;
+  if (end - begin >= std::max<int64_t>(least, 1)) between.Set(d, begin, end);
+  return between;
+}
+
 class Dealer {
  public:
   Dealer(const SourceIndex& sources, const Demands& demands, absl::Span<const RankLink> trainers,
@@ -130,28 +167,24 @@ class Dealer {
         smallest_(smallest),
         out_(out) {}
 
-  // Deals what is at a seam of its source to one of the holders; nothing where there is no choice.
-  // The rest lies between the seams.
-  Box DealSeams(uint32_t index) {
+  // Deals what is at a seam of its source to one of the holders. The rest is `between`.
+  void DealSeams(uint32_t index, const Box& between, bool relayed) {
     const Demand& demand = demands_.demands[index];
     const Source& source = sources_.source(demand.source);
     const auto holders = sources_.holders(source);
-    if (holders.size() == 1) return demand.box;
     std::vector<double>& quotas = quotas_[source.holder_set];
     const auto most = std::max_element(quotas.begin(), quotas.end()) - quotas.begin();
     const auto chosen = replicas_.try_emplace(source.tensor_class, static_cast<size_t>(most)).first;
     const size_t replica = std::min(chosen->second, holders.size() - 1);
-    const double element_bytes = ElementBytesOf(demand);
-    const Box between = BetweenSeams(demand, element_bytes);
     std::vector<Box> seams;
     Subtract(demand.box, between, seams);
-    const Copies all = AllCopies(demand);
     for (const Box& box : seams) {
-      quotas[replica] -= static_cast<double>(box.element_count()) * element_bytes *
-                         static_cast<double>(all.count());
-      out_.push_back({.demand = index, .holder = holders[replica], .box = box, .copies = all});
+      if (relayed) {
+        DealToRelays(index, box, replica);
+      } else {
+        Ship(LotOf(index, box), replica, box, AllCopies(demand));
+      }
     }
-    return between;
   }
 
   // Deals `box`, which is the demand's or between its seams, for every tensor and destination.
@@ -160,16 +193,16 @@ class Dealer {
     DealCopies(LotOf(index, box), all);
   }
 
-  // Deals one copy of the demand for each tensor, in parts, which the destinations get in turn and
-  // relay.
-  void DealToRelays(uint32_t index) {
+  // Deals one copy of the box for each tensor, in parts, which the destinations get in turn and
+  // relay. All of them come from one holder if that is given.
+  void DealToRelays(uint32_t index, const Box& box, std::optional<size_t> holder = std::nullopt) {
     const Demand& demand = demands_.demands[index];
     const Copies all = AllCopies(demand);
     const uint32_t destinations = all.last_destination, members = all.last_member;
     const uint32_t members_of_part = std::max(members / (kMostParts * destinations), 1u);
     const uint32_t parts = PartsOfCopy(members / members_of_part, destinations);
-    Box rest = demand.box;
-    double rest_bytes = static_cast<double>(demand.size_bytes);
+    Box rest = box;
+    double rest_bytes = static_cast<double>(box.element_count()) * ElementBytesOf(demand);
     for (uint32_t left = parts; left > 0; --left) {
       Box part = rest;
       if (left > 1 && !CutRows(rest_bytes / left, static_cast<uint64_t>(rest_bytes), smallest_,
@@ -177,6 +210,7 @@ class Dealer {
         continue;  // Larger parts can be cut, perhaps.
       }
       Lot lot = LotOf(index, part);
+      lot.holder = holder;
       lot.relayed = true;
       rest_bytes -= lot.bytes();
       for (uint32_t m = 0; m < members; m += members_of_part) {
@@ -212,7 +246,8 @@ class Dealer {
     std::vector<double>& quotas;
     Box box;
     double element_bytes;
-    bool relayed = false;  // Its destination relays it to all others.
+    std::optional<size_t> holder = std::nullopt;  // The only one of the holders that may send it.
+    bool relayed = false;                         // Its destination relays it to all others.
 
     double bytes() const { return static_cast<double>(box.element_count()) * element_bytes; }
   };
@@ -229,6 +264,7 @@ class Dealer {
 
   void DealCopies(const Lot& lot, const Copies& all) {
     if (lot.holders.size() == 1) return Ship(lot, 0, lot.box, all);
+    if (lot.holder) return Ship(lot, *lot.holder, lot.box, all);
     const auto destinations =
         demands_.DestinationsOf(demands_.WantOf(demands_.demands[lot.demand]));
     for (uint32_t begin = all.first_destination; begin < all.last_destination;) {
@@ -369,43 +405,6 @@ class Dealer {
     return demands_.DestinationsOf(want)[destination].worker;
   }
 
-  static double ElementBytesOf(const Demand& demand) {
-    return static_cast<double>(demand.size_bytes) / static_cast<double>(demand.box.element_count());
-  }
-
-  // The rows whose blocks the source holds whole, if they and what is cut off are large enough to
-  // be pieces; else nothing.
-  Box BetweenSeams(const Demand& demand, double element_bytes) const {
-    const Source& source = sources_.source(demand.source);
-    Box between = demand.box;
-    const int d = between.dimensions() - 2;
-    between.Set(d, between.end(d), between.end(d));
-    const bool scales = demand.block == Extents2{};
-    if (scales) return between;
-    const auto& tensors = sources_.tensors();
-    const auto shape = tensors.shape(tensors.first(source.tensor_class));
-    const Box rows = ElementsOf(CellsWithin(source.box, demand.block, shape), demand.block, shape);
-    const int columns = d + 1;
-    for (int outer = 0; outer < d; ++outer) {
-      if (demand.box.extent(outer) != 1) return between;
-    }
-    if (rows.begin(columns) > demand.box.begin(columns) ||
-        rows.end(columns) < demand.box.end(columns)) {
-      return between;
-    }
-    const double row_bytes = element_bytes * static_cast<double>(demand.box.extent(columns));
-    const int64_t unit = demand.block.rows;
-    const int64_t least =
-        static_cast<int64_t>(std::ceil(static_cast<double>(smallest_) / row_bytes));
-    int64_t begin = demand.box.begin(d), end = demand.box.end(d);
-    if (rows.begin(d) > begin) {
-      begin = (std::max(rows.begin(d), begin + least) + unit - 1) / unit * unit;
-    }
-    if (rows.end(d) < end) end = std::min(rows.end(d), end - least) / unit * unit;
-    if (end - begin >= std::max<int64_t>(least, 1)) between.Set(d, begin, end);
-    return between;
-  }
-
   // On the worker's own host while there is something left there, then the one with the most left.
   size_t Best(const Lot& lot, const RankLink& worker) const {
     size_t best = 0;
@@ -470,8 +469,8 @@ Balance BalanceOf(const SourceIndex& sources, const Demands& demands,
   return balance;
 }
 
-// Returns for each want whether it can be relayed: if several workers want it once. What is
-// quantised on the way is wanted by one at a time.
+// Returns for each want whether it can be relayed: if several workers want it once. Scales are few,
+// and come with the proof that they are those which were used.
 std::vector<bool> FindRelayable(const Demands& demands) {
   std::vector<bool> relayable;
   std::vector<uint32_t> workers;
@@ -480,12 +479,25 @@ std::vector<bool> FindRelayable(const Demands& demands) {
     for (const Recipient& to : demands.DestinationsOf(want)) workers.push_back(to.worker);
     std::sort(workers.begin(), workers.end());
     const auto twice = std::adjacent_find(workers.begin(), workers.end());
-    relayable.push_back(workers.size() > 1 && twice == workers.end());
+    relayable.push_back(want.content != Content::kScales && workers.size() > 1 &&
+                        twice == workers.end());
   }
   return relayable;
 }
 
-// What each set of holders is asked for. `once`: the wants of which one copy is.
+// Returns what is dealt of each demand once the seams have been. Where nobody else holds a source,
+// its seams need not be dealt first.
+std::vector<Box> FindRests(const SourceIndex& sources, const Demands& demands, uint64_t smallest) {
+  std::vector<Box> rests;
+  rests.reserve(demands.demands.size());
+  for (const Demand& demand : demands.demands) {
+    const bool apart = demand.at_seam && sources.holders(sources.source(demand.source)).size() > 1;
+    rests.push_back(apart ? BetweenSeams(sources, demand, smallest) : demand.box);
+  }
+  return rests;
+}
+
+// Returns what each set of holders is asked for. `once`: the wants of which one copy is.
 std::vector<double> BytesOfSets(const SourceIndex& sources, const Demands& demands,
                                 const std::vector<bool>& once) {
   std::vector<double> set_bytes(sources.holder_sets().size(), 0);
@@ -544,20 +556,18 @@ Assignment AssignDemands(const SourceIndex& sources, const Demands& demands,
   Dealer dealer(sources, demands, trainers, workers, ShareOut(sources, set_bytes, trainers),
                 smallest_piece_bytes, shipments);
   // Demands without a choice go first; the others balance them.
-  std::vector<Box> between;  // The boxes of demands between seams, in their order.
-  for (uint32_t i = 0; i < demands.demands.size(); ++i) {
-    if (demands.demands[i].at_seam) between.push_back(dealer.DealSeams(i));
-  }
-  const bool in_order = shipments.empty();
-  auto rest = between.begin();
+  const std::vector<Box> rests = FindRests(sources, demands, smallest_piece_bytes);
   for (uint32_t i = 0; i < demands.demands.size(); ++i) {
     const Demand& demand = demands.demands[i];
-    const Box& box = demand.at_seam ? *rest++ : demand.box;
-    if (box.empty()) continue;
-    if (relayed[demand.want]) {
-      dealer.DealToRelays(i);
+    if (rests[i] != demand.box) dealer.DealSeams(i, rests[i], relayed[demand.want]);
+  }
+  const bool in_order = shipments.empty();
+  for (uint32_t i = 0; i < demands.demands.size(); ++i) {
+    if (rests[i].empty()) continue;
+    if (relayed[demands.demands[i].want]) {
+      dealer.DealToRelays(i, rests[i]);
     } else {
-      dealer.Deal(i, box);
+      dealer.Deal(i, rests[i]);
     }
   }
   if (!in_order) {

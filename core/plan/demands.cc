@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/hash/hash.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -66,22 +67,16 @@ class DemandFinder {
                 [](const Recipient& a, const Recipient& b) {
                   return std::pair(a.worker, a.holding) < std::pair(b.worker, b.holding);
                 });
-      const bool plain = alike.shard.format.content == Content::kPlain;
-      const size_t step = plain ? alike.destinations.size() : 1;
-      for (size_t d = 0; d < alike.destinations.size(); d += step) {
-        AddWant(tensor_class, absl::MakeConstSpan(alike.destinations).subspan(d, step));
-      }
+      const auto begin = static_cast<uint32_t>(found_.destinations.size());
+      found_.destinations.insert(found_.destinations.end(), alike.destinations.begin(),
+                                 alike.destinations.end());
+      found_.wants.push_back(
+          {.tensor_class = tensor_class,
+           .content = alike.shard.format.content,
+           .shard = wanted[alike.destinations.front().holding].shard,
+           .first_destination = begin,
+           .last_destination = static_cast<uint32_t>(found_.destinations.size())});
     }
-  }
-
-  void AddWant(uint32_t tensor_class, absl::Span<const Recipient> destinations) {
-    const auto wanted = tensors_.wanted(tensors_.first(tensor_class));
-    const auto begin = static_cast<uint32_t>(found_.destinations.size());
-    found_.destinations.insert(found_.destinations.end(), destinations.begin(), destinations.end());
-    found_.wants.push_back({.tensor_class = tensor_class,
-                            .shard = wanted[destinations.front().holding].shard,
-                            .first_destination = begin,
-                            .last_destination = static_cast<uint32_t>(found_.destinations.size())});
   }
 
   static bool AreAlike(const ShardView& a, const ShardView& b) {
@@ -98,10 +93,8 @@ class DemandFinder {
           absl::StrCat("tensor \"", ManifestOf(first.worker).tensor_name(shard.tensor_index),
                        "\": worker ", first.worker, rest...));
     };
-    if (shard.format.content == Content::kQuantised) {
-      if (absl::Status status = CheckHoldsScales(want, first, shard); !status.ok()) {
-        return named(" ", status.message());
-      }
+    if (want.content == Content::kQuantised) {
+      WAYBILL_RETURN_IF_ERROR(CheckHoldScales(want, shard));
     }
     const Wanted wanted = WantedOf(shard, shape);
     left_.assign(1, shard.box);
@@ -141,10 +134,23 @@ class DemandFinder {
   }
 
   // Elements that are quantised on the way are useful only with their scales.
-  absl::Status CheckHoldsScales(const Want& want, const Recipient& destination,
+  absl::Status CheckHoldScales(const Want& want, const ShardView& shard) const {
+    absl::flat_hash_set<uint32_t> checked;
+    for (const Recipient& destination : found_.DestinationsOf(want)) {
+      const uint32_t rank_class = workers_.class_of(destination.worker);
+      if (!checked.insert(rank_class).second) continue;
+      if (const absl::Status status = CheckHoldsScales(want, rank_class, shard); !status.ok()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("tensor \"", tensors_.name(tensors_.first(want.tensor_class)),
+                         "\": worker ", destination.worker, " ", status.message()));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckHoldsScales(const Want& want, uint32_t rank_class,
                                 const ShardView& shard) const {
     const uint32_t tensor = tensors_.first(want.tensor_class);
-    const uint32_t rank_class = workers_.class_of(destination.worker);
     const Extents2 cell = ScaleExtents(shard.format.quantisation, tensors_.shape(tensor));
     std::vector<Box> missing = {CellsMeeting(shard.box, cell)}, next;
     for (const Holding& h : tensors_.wanted(tensor)) {

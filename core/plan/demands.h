@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "core/plan/source_index.h"
 #include "core/plan/tensor_classes.h"
+#include "core/tensor/format.h"
 #include "core/tensor/manifest.h"
 #include "core/tensor/quantisation.h"
 
@@ -23,6 +24,7 @@ struct Recipient {
 // A box that some workers want of each tensor of a class, in shards that lie in memory alike.
 struct Want {
   uint32_t tensor_class = 0;
+  Content content = Content::kPlain;
   uint32_t shard = 0;              // The first destination's shard of the class's first tensor.
   uint32_t first_destination = 0;  // Of Demands::destinations.
   uint32_t last_destination = 0;   // One past the last.
@@ -57,8 +59,7 @@ struct Demands {
 };
 
 // Cuts everything that workers want at the sources' edges: the boxes of a want's demands are
-// disjoint and fill it. A scale is in the source in which its block begins. What is quantised or
-// holds scales has a want for each destination.
+// disjoint and fill it. A scale is in the source in which its block begins.
 //
 // kInvalidArgument: as MakePlan() has it.
 absl::StatusOr<Demands> FindDemands(const SourceIndex& sources, const RankClasses& workers);

@@ -64,8 +64,8 @@ class Links {
 };
 
 Transform TransformOf(const Format& source, const Format& destination) {
-  if (destination.content == Content::kQuantised) return Transform::kQuantise;
   if (source == destination) return Transform::kNone;
+  if (destination.content == Content::kQuantised) return Transform::kQuantise;
   if (source.dtype == Dtype::kBf16) return Transform::kBf16ToF32;
   if (source.dtype == Dtype::kF16) return Transform::kF16ToF32;
   return destination.dtype == Dtype::kBf16 ? Transform::kF32ToBf16 : Transform::kF32ToF16;
@@ -103,7 +103,7 @@ absl::StatusOr<RouteView> MakeRoute(const Shipment& shipment, const PlannedRanks
   const ShardView destination = worker.shard(wanted.shard);
   uint32_t scale_table = kNoScaleTable;
   std::array<int64_t, kMaxDimensions> strides;
-  if (destination.format.content != Content::kPlain) {
+  if (destination.format.content != Content::kPlain && !relayed) {
     const ExchangePattern& exchange = exchanges[shipment.holder.trainer];
     const uint32_t table = FindScaleTable(exchange, want.tensor_class, shipment.holder.holding,
                                           destination.format.quantisation);

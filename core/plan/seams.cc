@@ -53,7 +53,7 @@ class SeamFinder {
   absl::Status Run() {
     exchanges_.resize(sources_.trainers().rank_count());
     for (const Shipment& shipment : shipments_) {
-      WAYBILL_RETURN_IF_ERROR(Note(shipment));
+      if (!IsRelayed(shipment)) WAYBILL_RETURN_IF_ERROR(Note(shipment));
     }
     for (auto& [key, grid] : grids_) WAYBILL_RETURN_IF_ERROR(PlanGrid(grid));
     AddWitnesses();
@@ -82,13 +82,13 @@ class SeamFinder {
         .shard(demands_.WantOf(demand).shard);
   }
 
-  uint32_t WorkerOf(const Shipment& shipment) const {
-    return demands_.WorkerOf(demands_.demands[shipment.demand]);
+  // Returns true for what a worker sends, who has it quantised already.
+  bool IsRelayed(const Shipment& shipment) const {
+    return shipment.holder.trainer >= exchanges_.size();
   }
 
-  // The destination's shard of a demand, in its worker's manifest.
-  uint32_t ShardOf(uint32_t demand) const {
-    return demands_.WantOf(demands_.demands[demand]).shard;
+  absl::Span<const Recipient> DestinationsOf(const Shipment& shipment) const {
+    return demands_.DestinationsOf(demands_.WantOf(demands_.demands[shipment.demand]));
   }
 
   Grid& GridOf(const Shipment& shipment, const ShardView& destination) {
@@ -176,21 +176,21 @@ class SeamFinder {
     const bool scales = destination.format.content == Content::kScales;
     const Box blocks = scales ? BlocksOfCells(shipment.box, table.block, table.cell)
                               : CellsMeeting(shipment.box, table.block);
-    const bool of_all = shipment.copies.count() == MembersOf(grid);
-    bool fits = true;
+    bool splits = false;
     ForEachSplit(grid, table, blocks, [&](absl::Span<const int64_t> at) {
-      fits = of_all;
+      splits = true;
       const std::vector<int64_t> block(at.begin(), at.end());
       grid.split[block].push_back(owner);
       if (scales) grid.writers.try_emplace(block, owner);
     });
-    if (!fits) {
-      return absl::InternalError(absl::StrCat("tensor \"", grid.name,
-                                              "\": only some tensors of its class send the split "
-                                              "blocks in ",
-                                              ToString(shipment.box)));
+    const uint32_t source = demands_.demands[shipment.demand].source;
+    if (!splits || senders_.try_emplace(source, shipment.holder.trainer).first->second ==
+                       shipment.holder.trainer) {
+      return absl::OkStatus();
     }
-    return absl::OkStatus();
+    return absl::InternalError(absl::StrCat("tensor \"", grid.name, "\": the split blocks in ",
+                                            ToString(shipment.box), " come from trainers ",
+                                            senders_[source], " and ", shipment.holder.trainer));
   }
 
   template <typename Visit>
@@ -295,59 +295,107 @@ class SeamFinder {
     }
   }
 
-  // For each worker, which shards of scales it has, with one of its demands for each: a witness is
-  // of some demand of the same place.
+  // A shard of scales that a worker has.
+  struct ScaleShard {
+    uint32_t demand;  // One of its want's: a witness is of some demand of the same place.
+    uint32_t want;
+    uint32_t destination;  // Its place among those of the want.
+    Box box;
+  };
+
+  // Scales that a trainer has told a worker, for some tensors of the class.
+  struct Told {
+    Box cells;
+    Copies copies;
+  };
+
+  // Of each split block that a trainer sends a part of, it tells the worker which scale it used,
+  // unless it writes this scale itself.
   void AddWitnesses() {
-    struct ScaleShard {
-      uint32_t demand;
-      Box box;
-    };
-    using Key = std::pair<uint32_t, const Grid*>;  // A worker's.
-    std::map<Key, std::vector<ScaleShard>> scale_shards;
-    std::map<std::tuple<uint32_t, uint32_t, uint32_t>, std::vector<Box>> told;
+    std::map<std::pair<uint32_t, const Grid*>, std::vector<ScaleShard>> scale_shards;  // By worker.
+    // By trainer, and by want and destination.
+    std::map<std::tuple<uint32_t, uint32_t, uint32_t>, std::vector<Told>> told;
     const size_t count = shipments_.size();
     for (size_t i = 0; i < count; ++i) {
       const Shipment& shipment = shipments_[i];
-      const ShardView destination = Destination(shipment);
-      if (destination.format.content != Content::kScales) continue;
-      const uint32_t worker = WorkerOf(shipment), shard = ShardOf(shipment.demand);
-      auto& shards = scale_shards[{worker, &GridOf(shipment, destination)}];
-      const auto same = [&](const ScaleShard& s) { return ShardOf(s.demand) == shard; };
-      if (std::none_of(shards.begin(), shards.end(), same)) {
-        shards.push_back({shipment.demand, destination.box});
+      const ShardView shard = Destination(shipment);
+      if (shard.format.content != Content::kScales) continue;
+      const uint32_t want = demands_.demands[shipment.demand].want;
+      const auto destinations = DestinationsOf(shipment);
+      const Grid& grid = GridOf(shipment, shard);
+      for (uint32_t d = shipment.copies.first_destination; d < shipment.copies.last_destination;
+           ++d) {
+        auto& shards = scale_shards[{destinations[d].worker, &grid}];
+        if (std::none_of(shards.begin(), shards.end(), [&](const ScaleShard& s) {
+              return s.want == want && s.destination == d;
+            })) {
+          shards.push_back({shipment.demand, want, d, shard.box});
+        }
+        told[{shipment.holder.trainer, want, d}].push_back({shipment.box, shipment.copies});
       }
-      told[{shipment.holder.trainer, worker, shard}].push_back(shipment.box);
     }
     for (size_t i = 0; i < count; ++i) {
       const Shipment shipment = shipments_[i];  // A copy: more are appended.
       const ShardView destination = Destination(shipment);
-      if (destination.format.content != Content::kQuantised) continue;
+      if (destination.format.content != Content::kQuantised || IsRelayed(shipment)) continue;
       const Grid& grid = GridOf(shipment, destination);
       const ScaleTable& table = TableOf(OwnerOf(grid, shipment.holder));
-      const uint32_t worker = WorkerOf(shipment);
       std::vector<Box> split;
       Subtract(CellsMeeting(shipment.box, table.block),
                CellsWithin(table.box, table.block, grid.shape), split);
-      for (const ScaleShard& shard : scale_shards[{worker, &grid}]) {
-        auto& known = told[{shipment.holder.trainer, worker, ShardOf(shard.demand)}];
-        for (const Box& blocks : split) {
-          const Box cells = CellsOfBlocks(blocks, table.block, table.cell, grid.shape);
-          std::vector<Box> left = {Intersect(cells, shard.box)}, next;
-          if (left.front().empty()) continue;
-          for (const Box& box : known) {
-            next.clear();
-            for (const Box& wanted : left) Subtract(wanted, box, next);
-            std::swap(left, next);
-          }
-          for (const Box& box : left) {
-            shipments_.push_back({.demand = shard.demand,
-                                  .holder = shipment.holder,
-                                  .box = box,
-                                  .copies = shipment.copies,
-                                  .witness = true});
-            known.push_back(box);
-          }
+      for (Box& blocks : split) {
+        blocks = CellsOfBlocks(blocks, table.block, table.cell, grid.shape);
+      }
+      if (split.empty()) continue;
+      const size_t first_witness = shipments_.size();
+      const auto destinations = DestinationsOf(shipment);
+      for (uint32_t d = shipment.copies.first_destination; d < shipment.copies.last_destination;
+           ++d) {
+        for (const ScaleShard& shard : scale_shards[{destinations[d].worker, &grid}]) {
+          AddWitness(shipment, shard, split, first_witness,
+                     told[{shipment.holder.trainer, shard.want, shard.destination}]);
         }
+      }
+    }
+  }
+
+  // Adds the cells of a shard of scales that the trainer has not told. `first_witness` is the first
+  // shipment that was added for `of`: neighbouring destinations of one want share a shipment.
+  void AddWitness(const Shipment& of, const ScaleShard& shard, const std::vector<Box>& cells,
+                  size_t first_witness, std::vector<Told>& told) {
+    std::vector<Box> next;
+    for (const Box& some : cells) {
+      std::vector<Box> left = {Intersect(some, shard.box)};
+      if (left.front().empty()) continue;
+      for (const auto& [known, copies] : told) {
+        if (copies.first_member > of.copies.first_member ||
+            copies.last_member < of.copies.last_member) {
+          continue;
+        }
+        next.clear();
+        for (const Box& wanted : left) Subtract(wanted, known, next);
+        std::swap(left, next);
+      }
+      for (const Box& box : left) {
+        told.push_back({box, of.copies});
+        const auto before =
+            std::find_if(shipments_.begin() + static_cast<std::ptrdiff_t>(first_witness),
+                         shipments_.end(), [&](const Shipment& s) {
+                           return s.demand == shard.demand && s.box == box &&
+                                  s.copies.last_destination == shard.destination;
+                         });
+        if (before != shipments_.end()) {
+          ++before->copies.last_destination;
+          continue;
+        }
+        Copies copies = of.copies;
+        copies.first_destination = shard.destination;
+        copies.last_destination = shard.destination + 1;
+        shipments_.push_back({.demand = shard.demand,
+                              .holder = of.holder,
+                              .box = box,
+                              .copies = copies,
+                              .witness = true});
       }
     }
   }
@@ -412,6 +460,7 @@ class SeamFinder {
       grids_;  // By class of tensors and number of the quantisation.
   absl::flat_hash_map<uint32_t, std::vector<Grid*>> grids_of_;
   absl::flat_hash_map<std::tuple<uint32_t, uint32_t, const Grid*>, uint32_t> tables_;
+  absl::flat_hash_map<uint32_t, uint32_t> senders_;  // Of the split blocks of each source.
   Drafts drafts_;
 };
 

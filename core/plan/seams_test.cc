@@ -203,10 +203,10 @@ class Exchanger {
   std::vector<std::vector<std::vector<int>>> maxima_;
 };
 
-// Every block that a route uses has the whole block's maximum.
-void CheckRoutes(const PlanTables& tables, const std::vector<int64_t>& shape,
+// Every block that a trainer's route uses has the whole block's maximum.
+void CheckRoutes(const PlanTables& tables, uint32_t trainers, const std::vector<int64_t>& shape,
                  const Exchanger& exchanger) {
-  for (uint32_t t = 0; t < tables.trainers.size(); ++t) {
+  for (uint32_t t = 0; t < trainers; ++t) {
     for (uint32_t r = 0; r < tables.trainers[t].size(); ++r) {
       const RouteView route = tables.trainers[t][r];
       ASSERT_NE(route.scale_table, kNoScaleTable);
@@ -228,8 +228,71 @@ void CheckRoutes(const PlanTables& tables, const std::vector<int64_t>& shape,
   }
 }
 
-TEST(Seams, EveryRouteUsesTheMaximaOfWholeBlocksHoweverTheSourcesAreCut) {
-  size_t messages = 0, witnesses = 0;
+// Whoever quantises a part of a split block tells the worker the block's scale, too.
+void CheckScalesComeWithSplitBlocks(const PlanTables& tables, uint32_t trainers,
+                                    const std::vector<int64_t>& shape,
+                                    const std::vector<Manifest>& workers) {
+  for (uint32_t t = 0; t < trainers; ++t) {
+    const RouteTable& routes = tables.trainers[t];
+    const auto tells = [&](uint32_t worker, uint32_t tensor, const Box& cells) {
+      for (uint32_t r = 0; r < routes.size(); ++r) {
+        if (routes.worker(r) == worker && routes.reads_scales(r) && routes.box(r).Contains(cells) &&
+            workers[worker].shard_tensor(routes[r].destination_shard) == tensor) {
+          return true;
+        }
+      }
+      return false;
+    };
+    for (uint32_t r = 0; r < routes.size(); ++r) {
+      const RouteView route = routes[r];
+      if (route.shape.transform != Transform::kQuantise) continue;
+      const ScaleTable& table = tables.exchanges[t].tables[route.scale_table];
+      const uint32_t tensor = workers[route.worker].shard_tensor(route.destination_shard);
+      ForEachIndex(CellsMeeting(route.box, table.block), [&](absl::Span<const int64_t> at) {
+        const Box block = OneAt(at);
+        if (table.box.Contains(ElementsOf(block, table.block, shape))) return;
+        // A shard's scales are told in parts where they are cut.
+        ForEachIndex(CellsOfBlocks(block, table.block, table.cell, shape),
+                     [&](absl::Span<const int64_t> cell) {
+                       EXPECT_TRUE(tells(route.worker, tensor, OneAt(cell)))
+                           << "trainer " << t << ", worker " << route.worker << ", block "
+                           << ToString(block);
+                     });
+      });
+    }
+  }
+}
+
+// Returns how many routes of workers there are. Each sends what has come to its place as one route.
+size_t CheckRelays(const PlanTables& tables, uint32_t trainers) {
+  size_t count = 0;
+  for (uint32_t s = trainers; s < tables.trainers.size(); ++s) {
+    const RouteTable& arrivals = tables.workers[s - trainers];
+    for (uint32_t r = 0; r < tables.trainers[s].size(); ++r, ++count) {
+      const RouteView route = tables.trainers[s][r];
+      EXPECT_EQ(route.shape.transform, Transform::kNone);
+      bool came = false;
+      for (uint32_t a = 0; a < arrivals.size(); ++a) {
+        came = came || (arrivals.trainer(a) < trainers && !arrivals.witness(a) &&
+                        arrivals.box(a) == route.box &&
+                        arrivals[a].destination_shard == route.source_shard &&
+                        arrivals.destination_offset(a) == route.source_offset_bytes);
+      }
+      EXPECT_TRUE(came) << "worker " << s - trainers << " relays " << ToString(route.box);
+    }
+  }
+  return count;
+}
+
+class SeamsTest : public testing::TestWithParam<Relays> {};
+
+INSTANTIATE_TEST_SUITE_P(Relays, SeamsTest, testing::Values(Relays::kNever, Relays::kAlways),
+                         [](const auto& relays) {
+                           return relays.param == Relays::kNever ? "Never" : "Always";
+                         });
+
+TEST_P(SeamsTest, EveryRouteUsesTheMaximaOfWholeBlocksHoweverTheSourcesAreCut) {
+  size_t messages = 0, witnesses = 0, relayed = 0;
   for (uint32_t seed = 0; seed < 400; ++seed) {
     Random random(seed);
     std::vector<int64_t> shape = {1 + Below(random, 30), 1 + Below(random, 30)};
@@ -263,7 +326,8 @@ TEST(Seams, EveryRouteUsesTheMaximaOfWholeBlocksHoweverTheSourcesAreCut) {
       worker.Add(Format::Scales(q), Box::Whole(GridShape(shape, cell)));
       w.push_back(worker.Finish(tensors));
     }
-    const auto plan = PlanFor(t, w, {.smallest_piece_bytes = 16});
+    if (random() % 2 == 0) w.push_back(w[random() % 2]);
+    const auto plan = PlanFor(t, w, {.smallest_piece_bytes = 16, .relays = GetParam()});
     ASSERT_TRUE(plan.ok()) << plan.status();
     const PlanTables tables = MakeTables(*plan);
 
@@ -274,7 +338,15 @@ TEST(Seams, EveryRouteUsesTheMaximaOfWholeBlocksHoweverTheSourcesAreCut) {
     }
     Exchanger exchanger(tables.exchanges, t, elements, shape);
     ASSERT_TRUE(exchanger.Run()) << "seed " << seed;
-    CheckRoutes(tables, shape, exchanger);
+    const auto trainer_ranks = static_cast<uint32_t>(t.size());
+    CheckRoutes(tables, trainer_ranks, shape, exchanger);
+    CheckScalesComeWithSplitBlocks(tables, trainer_ranks, shape, w);
+    relayed += CheckRelays(tables, trainer_ranks);
+    for (uint32_t s = trainer_ranks; s < tables.trainers.size(); ++s) {
+      EXPECT_EQ(
+          CheckRankPlan({tables.trainers[s], {}}, w[s - trainer_ranks], Role::kTrainer).message(),
+          "");
+    }
     for (uint32_t i = 0; i < t.size(); ++i) {
       const RankPlan rank_plan = {tables.trainers[i], tables.exchanges[i]};
       const auto decoded = DecodeRankPlan(EncodeRankPlan(rank_plan.routes, rank_plan.exchange));
@@ -294,6 +366,7 @@ TEST(Seams, EveryRouteUsesTheMaximaOfWholeBlocksHoweverTheSourcesAreCut) {
   }
   EXPECT_GT(messages, 1000u);
   EXPECT_GT(witnesses, 1000u);
+  EXPECT_EQ(relayed > 500, GetParam() == Relays::kAlways);
 }
 
 // Rows of a tensor of 64 columns, cut at `cuts`, one part to a trainer; one worker has it all.

@@ -19,6 +19,13 @@ CASES = [
     ("tiny-deepseek-v3", 3, "fsdp=2", "tp=2,dp=2,ep=4", ["--relays", "always", "--fabric", "tcp"]),
     (
         "tiny-deepseek-v3",
+        3,
+        "fsdp=2,replicas=2",
+        "tp=2,ep=2,replicas=3",
+        ["--relays", "always", "--format", "fp8-block"],
+    ),
+    (
+        "tiny-deepseek-v3",
         2,
         "fsdp1,fsdp=3,params=original",
         "tp=2,ep=2,replicas=2",

@@ -9,13 +9,15 @@ import pytest
 import quantised_reference as reference
 
 ARRANGEMENTS = [
-    # fabric, mode, trainers, workers, tp of the workers
-    ("auto", "shadow", "3", "2", 2),  # Rows that cut blocks.
-    ("auto", "shadow-copy", "fsdp=2,tp=2", "tp=2", 2),
-    ("auto", "in-place", "5", "tp=4", 4),
-    ("tcp", "shadow", "fsdp=2,replicas=2", "tp=2,dp=2", 2),
-    ("tcp", "shadow-copy", "3", "1", 1),
-    ("tcp", "in-place", "fsdp=3,tp=2", "2", 2),
+    # fabric, mode, trainers, workers, tp of the workers, relays
+    ("auto", "shadow", "3", "2", 2, "never"),  # Rows that cut blocks.
+    ("auto", "shadow-copy", "fsdp=2,tp=2", "tp=2", 2, "never"),
+    ("auto", "in-place", "5", "tp=4", 4, "never"),
+    ("auto", "shadow", "fsdp=2,replicas=2", "tp=1,dp=3", 1, "always"),
+    ("tcp", "shadow", "fsdp=2,replicas=2", "tp=2,dp=2", 2, "never"),
+    ("tcp", "shadow-copy", "3", "1", 1, "never"),
+    ("tcp", "in-place", "fsdp=3,tp=2", "2", 2, "never"),
+    ("tcp", "in-place", "3", "tp=2,dp=2", 2, "always"),
 ]
 
 
@@ -38,14 +40,14 @@ def expect(held, expected):
 
 
 @pytest.mark.parametrize("name", reference.FORMATS)
-@pytest.mark.parametrize("fabric,mode,trainers,workers,tp", ARRANGEMENTS)
+@pytest.mark.parametrize("fabric,mode,trainers,workers,tp,relays", ARRANGEMENTS)
 def test_every_byte_is_that_of_quantising_whole_tensors(
-    tmp_path, name, fabric, mode, trainers, workers, tp
+    tmp_path, name, fabric, mode, trainers, workers, tp, relays
 ):
     tensors = reference.write_checkpoint(tmp_path)
     report, held = demo(
         tmp_path, "--format", name, "--fabric", fabric, "--mode", mode,
-        "--trainers", trainers, "--workers", workers,
+        "--trainers", trainers, "--workers", workers, "--relays", relays,
     )  # fmt: skip
     wanted = reference.Reference(tensors, 2, tp, reference.FORMATS[name])
     for worker, found in enumerate(held):
