@@ -67,20 +67,26 @@ void WarnOfLinks(const Result& result, std::vector<std::string>& warnings) {
 void WarnOfWrites(const World& world, std::vector<std::string>& warnings) {
   uint64_t tiny_writes = 0, writes = 0, worst_bytes = 0;
   const PairTraffic* worst = nullptr;
-  for (const PairTraffic& pair : world.traffic.pairs) {
-    writes += pair.writes;
-    if (pair.writes == 0 || pair.bytes / pair.writes >= kTinyWriteBytes) continue;
-    tiny_writes += pair.writes;
-    if (worst == nullptr || pair.bytes / pair.writes < worst_bytes) {
-      worst = &pair;
-      worst_bytes = pair.bytes / pair.writes;
+  Role sender = Role::kTrainer;  // Of the worst.
+  const auto look = [&](const std::vector<PairTraffic>& pairs, Role role) {
+    for (const PairTraffic& pair : pairs) {
+      writes += pair.writes;
+      if (pair.writes == 0 || pair.bytes / pair.writes >= kTinyWriteBytes) continue;
+      tiny_writes += pair.writes;
+      if (worst == nullptr || pair.bytes / pair.writes < worst_bytes) {
+        worst = &pair;
+        worst_bytes = pair.bytes / pair.writes;
+        sender = role;
+      }
     }
-  }
+  };
+  look(world.traffic.pairs, Role::kTrainer);
+  look(world.traffic.relays, Role::kWorker);
   if (worst == nullptr || world.carrier() == Carrier::kMapped) return;
   warnings.push_back(absl::StrFormat(
-      "tiny writes: %d of %d writes are of less than 65536 bytes on average; from trainer %d to "
+      "tiny writes: %d of %d writes are of less than 65536 bytes on average; from %s %d to "
       "worker %d they are of %d",
-      tiny_writes, writes, worst->trainer, worst->worker, worst_bytes));
+      tiny_writes, writes, Name(sender), worst->trainer, worst->worker, worst_bytes));
 }
 
 void WarnOfBlocks(const World& world, std::vector<std::string>& warnings) {

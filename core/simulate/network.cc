@@ -10,21 +10,26 @@ namespace {
 
 using Kind = PortLoad::Kind;
 
+// Links that carry as much in either direction: what a worker relays leaves while more arrives.
+enum LinkDirection : uint32_t { kOwn = 0, kRelayed = 1 };
+constexpr uint32_t DirectionOf(Role sender) { return sender == Role::kWorker ? kRelayed : kOwn; }
+
 std::string NameOf(Kind kind, Role role, uint32_t index, uint32_t sub) {
   const absl::string_view who = Name(role);
+  const absl::string_view relayed = sub == kRelayed ? ", what it relays" : "";
   switch (kind) {
     case Kind::kEgress:
       return absl::StrCat("egress of ", who, " ", index, ", NIC ", sub);
     case Kind::kIngress:
       return absl::StrCat("ingress of ", who, " ", index, ", NIC ", sub);
     case Kind::kPcie:
-      return absl::StrCat("PCIe of ", who, " ", index);
+      return absl::StrCat("PCIe of ", who, " ", index, relayed);
     case Kind::kUplink:
       return absl::StrCat("uplinks of ", who, " rack ", index);
     case Kind::kDownlink:
       return absl::StrCat("downlinks of ", who, " rack ", index);
     case Kind::kNvlink:
-      return absl::StrCat("NVLink of ", who, " ", index);
+      return absl::StrCat("NVLink of ", who, " ", index, relayed);
   }
   return "";
 }
@@ -63,15 +68,13 @@ std::vector<Port*> Fabrics::Path(Role sender_role, uint32_t sender, uint32_t sen
   const Machine& from = machine(sender_role);
   const Machine& to = hardware_.workers;
   if (hardware_.one_host) {
-    return {Find(Kind::kNvlink, sender_role, sender, 0, from.nvlink),
+    return {Find(Kind::kNvlink, sender_role, sender, DirectionOf(sender_role), from.nvlink),
             Find(Kind::kNvlink, Role::kWorker, worker, 0, to.nvlink)};
   }
   std::vector<Port*> path = {NicPort(Kind::kEgress, sender_role, sender, sender_nic)};
   // A NIC in the host reads the host's memory without the rank's PCIe link to its GPU.
   if (from.memory == MemoryPlace::kGpu && from.nic_reaches_gpu) {
-    // A worker that relays receives meanwhile, in the link's other direction.
-    path.push_back(
-        Find(Kind::kPcie, sender_role, sender, sender_role == Role::kWorker ? 1 : 0, from.pcie));
+    path.push_back(Find(Kind::kPcie, sender_role, sender, DirectionOf(sender_role), from.pcie));
   }
   const Network& network = hardware_.network;
   if (network.hosts_per_rack > 0) {

@@ -37,9 +37,10 @@ struct RankResult {
   RankId id;
   std::array<Span, kStageCount> spans;
   uint64_t held_bytes = 0;
-  uint64_t moved_bytes = 0;
-  uint64_t ring_bytes = 0;    // A trainer's staging ring, as far as it was ever in use.
-  uint64_t buffer_bytes = 0;  // What a worker keeps beside what it shows.
+  uint64_t moved_bytes = 0;    // What a trainer sends, or a worker receives.
+  uint64_t relayed_bytes = 0;  // What a worker sends to others.
+  uint64_t ring_bytes = 0;     // A trainer's staging ring, as far as it was ever in use.
+  uint64_t buffer_bytes = 0;   // What a worker keeps beside what it shows.
   uint64_t ledger_bytes = 0;
 };
 

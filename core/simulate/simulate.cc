@@ -86,9 +86,13 @@ std::vector<RankResult> DescribeRanks(const World& world) {
     }
   }
   for (const PairTraffic& pair : traffic.relays) {
+    RankResult& sender = ranks[traffic.trainers() + pair.trainer];
     RankResult& worker = ranks[traffic.trainers() + pair.worker];
+    sender.relayed_bytes += pair.bytes;
     worker.moved_bytes += pair.bytes;
-    worker.ledger_bytes += pair.routes * sizeof(LedgerEntry);
+    for (RankResult* rank : {&sender, &worker}) {
+      rank->ledger_bytes += pair.routes * sizeof(LedgerEntry);
+    }
   }
   return ranks;
 }
@@ -124,6 +128,7 @@ absl::StatusOr<Result> Simulate(const Traffic& traffic, const Hardware& hardware
     trainers_of[pair.worker].push_back(pair.trainer);
     result.writes += pair.writes;
   }
+  for (const PairTraffic& pair : traffic.relays) result.writes += pair.writes;
   result.ranks = DescribeRanks(world);
   std::vector<std::unique_ptr<SendingRank>> senders;
   std::vector<std::unique_ptr<ReceivingRank>> receivers;

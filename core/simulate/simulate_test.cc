@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -99,6 +100,12 @@ const RateCase kRateCases[] = {
     {"what_is_relayed_leaves_the_trainer_once", Relayed(8, 5 * kGigabyte), Plain(), 0.1},
     {"slow_copies_limit_what_is_relayed", Relayed(5, 5 * kGigabyte),
      With([](Hardware& h) { h.workers.rates.copy = 10e9; }), 0.4},
+    {"nvlink_carries_what_a_worker_receives_and_relays_at_once", Relayed(5, 5 * kGigabyte),
+     With([](Hardware& h) {
+       h.one_host = true;
+       h.trainers.nvlink = h.workers.nvlink = 50e9;
+     }),
+     0.1},
     {"headers_take_their_part_of_the_rate", Everybody(1, 1, 5 * kGigabyte),
      With([](Hardware& h) { h.network.efficiency = 0.5; }), 0.2},
     {"several_nics_of_a_rank_carry_together", Everybody(1, 1, 10 * kGigabyte),
@@ -200,6 +207,54 @@ TEST(Simulate, EveryByteCrossesOneNicOfEachSide) {
   const uint64_t ends = 15 * (10 * sizeof(LedgerEntry) + 64);  // A ledger and an immediate each.
   EXPECT_EQ(egress, traffic.total_bytes() + ends);
   EXPECT_EQ(ingress, traffic.total_bytes() + ends);
+}
+
+// The sums of what ports of a kind have carried, for ranks of a role.
+uint64_t Carried(const Result& result, PortLoad::Kind kind, Role role) {
+  uint64_t bytes = 0;
+  for (const PortLoad& port : result.ports) {
+    if (port.kind == kind && port.role == role) bytes += port.bytes;
+  }
+  return bytes;
+}
+
+TEST(Simulate, WhatIsRelayedCountsForBothWorkers) {
+  constexpr uint64_t kBytes = 4 * kGigabyte;
+  const Traffic traffic = Relayed(4, kBytes);
+  const auto result = Simulate(traffic, Plain());
+  ASSERT_TRUE(result.ok()) << result.status();
+  const uint64_t ends = 4 * (10 * sizeof(LedgerEntry) + 64);  // Of what the trainer sends.
+  using Kind = PortLoad::Kind;
+  EXPECT_EQ(Carried(*result, Kind::kEgress, Role::kTrainer), kBytes + ends);
+  EXPECT_EQ(Carried(*result, Kind::kEgress, Role::kWorker), 3 * kBytes);
+  EXPECT_EQ(Carried(*result, Kind::kIngress, Role::kWorker), 4 * kBytes + ends);
+  uint64_t writes = 0;
+  for (const auto* list : {&traffic.pairs, &traffic.relays}) {
+    for (const PairTraffic& pair : *list) writes += pair.writes;
+  }
+  EXPECT_EQ(result->writes, writes);
+  for (const RankResult& rank : result->ranks) {
+    const bool worker = rank.id.role == Role::kWorker;
+    EXPECT_EQ(rank.moved_bytes, kBytes);
+    EXPECT_EQ(rank.relayed_bytes, worker ? 3 * kBytes / 4 : 0);
+    // A worker has a ledger for what arrives, and one for what it relays to three others.
+    EXPECT_EQ(rank.ledger_bytes, (worker ? 4 + 3 : 4) * 10 * sizeof(LedgerEntry));
+  }
+}
+
+TEST(Simulate, APathByAWorkerThatRelaysHasItsName) {
+  Traffic traffic = Relayed(3, 3 * kGigabyte);
+  traffic.relays[2].writes = 1'000'000;
+  const auto result =
+      Simulate(traffic, With([](Hardware& h) { h.stragglers = {{{Role::kWorker, 1}, 3}}; }));
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_THAT(result->warnings,
+              testing::Contains(HasSubstr("from worker 1 to worker 0 they are of 1000")));
+  EXPECT_THAT(result->slowest_path, HasSubstr("the last bytes come from worker"));
+  std::set<std::string> names;
+  for (const PortLoad& port : result->ports) {
+    EXPECT_TRUE(names.insert(port.name).second) << port.name;
+  }
 }
 
 TEST(Simulate, WarnsOfWhatSlowsTheUpdateDown) {
