@@ -30,6 +30,17 @@ def predicted(tmp_path_factory):
     return write_page(folder, *arguments)
 
 
+@pytest.fixture(scope="module")
+def relayed(tmp_path_factory):
+    """Two trainers' bytes reach three workers, which relay them to each other."""
+    folder = tmp_path_factory.mktemp("relayed")
+    (folder / "cluster.yaml").write_text(
+        "name: relayed\nrelays: always\nmodel: {name: qwen3-0.6b, layers: 1}\n"
+        "trainers: {sharding: fsdp=2}\nworkers: {sharding: dp=3}\n"
+    )
+    return write_page(folder, "simulate", folder / "cluster.yaml")
+
+
 @pytest.fixture
 def chromium(tmp_path):
     with browser.Browser(tmp_path / "profile") as opened:
@@ -80,7 +91,7 @@ def test_everything_that_can_be_used_has_a_name(chromium, predicted):
         assert "" not in seen[role], role
     assert set(seen["application"]) == {
         "Timeline of stages by rank",
-        "Heat map of bytes, trainers by workers",
+        "Heat map of bytes by sender and worker",
     }
     assert any("by number of workers" in name for name in seen["image"] + seen.get("img", []))
 
@@ -109,6 +120,76 @@ def test_the_keyboard_moves_through_the_heat_map(chromium, predicted):
     assert chromium.evaluate(text).startswith("trainer 3 to worker 3: ")
     chromium.press("ArrowDown")  # There is nothing beyond.
     assert chromium.evaluate(text).startswith("trainer 3 to worker 3: ")
+
+
+def test_workers_that_relay_are_senders_in_the_heat_map(chromium, relayed):
+    said = subprocess.run(
+        [WAYBILL, "simulate", relayed.parent / "cluster.yaml", "--json"],
+        check=True, capture_output=True, text=True, timeout=browser.PATIENCE,
+    )  # fmt: skip
+    prediction = json.loads(said.stdout)
+    relays = {(sender, worker): moved for sender, worker, moved in prediction["relays"]}
+    assert set(relays) == {(s, w) for s in range(3) for w in range(3) if s != w}
+    # Each worker holds everything: what trainers do not send to it, workers relay to it.
+    direct = sum(moved for _, _, moved in prediction["pairs"])
+    assert sum(relays.values()) == 2 * direct
+    egress = [port["bytes"] for port in prediction["ports"]
+              if port["kind"] == "egress" and "worker" in port["name"]]  # fmt: skip
+    assert sum(egress) == sum(relays.values())
+
+    chromium.emulate(390, dark=False)
+    chromium.open(relayed)
+    chromium.evaluate("document.getElementById('heat-canvas').focus()")
+    text = "document.getElementById('heat-text').textContent"
+    chromium.press("ArrowDown")
+    assert chromium.evaluate(text).startswith("trainer 1 to worker 0: ")
+    for sender in range(3):
+        chromium.press("ArrowDown")
+        for worker in range(3):
+            moved = relays.get((sender, worker), 0)
+            shown = f"{moved / 1e6:.{0 if moved >= 1e8 else 2}f} MB" if moved else "0 B"
+            said = f"worker {sender}, which relays, to worker {worker}: {shown}"
+            assert chromium.evaluate(text) == said
+            chromium.press("ArrowRight")
+        chromium.press("ArrowLeft")
+        chromium.press("ArrowLeft")
+    chromium.press("ArrowDown")  # There is nothing beyond.
+    assert chromium.evaluate(text).startswith("worker 2, which relays, to worker 0")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_heat_map_parts_trainers_from_workers_that_relay(chromium, relayed, width, dark):
+    chromium.emulate(width, dark)
+    chromium.open(relayed)
+    assert chromium.complaints == []
+    assert chromium.evaluate("document.documentElement.scrollWidth") <= width
+    # The lengths of runs of pixels with and without a colour, from top to bottom near the right.
+    # A pixel of CSS parts two cells; a name stands above each of two sections.
+    runs = chromium.evaluate("""(() => {
+        const canvas = document.getElementById('heat-canvas');
+        const x = canvas.width - 20, context = canvas.getContext('2d');
+        const data = context.getImageData(x, 0, 1, canvas.height).data;
+        const runs = [];
+        for (let y = 0; y < canvas.height; ++y) {
+            const filled = data[4 * y + 3] > 0, last = runs[runs.length - 1];
+            if (last && last[0] === filled) ++last[1]; else runs.push([filled, 1, y]);
+        }
+        return runs.map(([filled, length, y]) => [filled, length / devicePixelRatio, y]);
+    })()""")
+    names = [(y, length) for filled, length, y in runs if not filled and length > 10]
+    rows = [y for filled, _, y in runs if filled]
+    assert len(names) == 2
+    assert [sum(y > name for y in rows) for name, _ in names] == [5, 3]
+    # Each name is in the colour of text, and begins at the left.
+    ink = chromium.evaluate("""(() => {
+        const hex = getComputedStyle(document.documentElement).getPropertyValue('--ink').trim();
+        return [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
+    })()""")
+    for y, length in names:
+        pixels = chromium.evaluate(f"""Array.from(document.getElementById('heat-canvas')
+            .getContext('2d').getImageData(0, {y}, 120, {int(2 * length)}).data)""")
+        assert ink in [pixels[i : i + 3] for i in range(0, len(pixels), 4) if pixels[i + 3] == 255]
 
 
 def test_the_keyboard_moves_and_zooms_the_timeline(chromium, predicted):

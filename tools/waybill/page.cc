@@ -4,12 +4,24 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "tools/waybill/page_source.h"
 
 namespace waybill {
+
+void AddTraffic(const simulate::Traffic& traffic, nlohmann::json& data) {
+  const auto add = [&data](const char* name, const std::vector<simulate::PairTraffic>& pairs) {
+    nlohmann::json& list = data[name] = nlohmann::json::array();
+    for (const simulate::PairTraffic& pair : pairs) {
+      list.push_back({pair.trainer, pair.worker, pair.bytes});
+    }
+  };
+  add("pairs", traffic.pairs);
+  add("relays", traffic.relays);
+}
 
 std::string MakePage(const nlohmann::json& data) {
   // Within a script element, "</" would end it, and "<!--" would begin a comment.

@@ -47,12 +47,7 @@ nlohmann::json PageOf(const ClusterFile& file, const PlannedJob& job) {
   json["plan"] = {{"hash", json["hash"]},
                   {"seconds", job.seconds},
                   {"ratio_to_lower_bound", json["ratio_to_lower_bound"]}};
-  json["pairs"] = nlohmann::json::array();
-  const simulate::Traffic traffic =
-      simulate::TrafficOf(job.plan, job.held.trainers, job.held.workers);
-  for (const simulate::PairTraffic& pair : traffic.pairs) {
-    json["pairs"].push_back({pair.trainer, pair.worker, pair.bytes});
-  }
+  AddTraffic(simulate::TrafficOf(job.plan, job.held.trainers, job.held.workers), json);
   for (const absl::string_view side : {"trainer", "worker"}) {
     uint32_t rank = 0;
     for (nlohmann::json& one : json[absl::StrCat(side, "s")]) {

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "tools/waybill/page.h"
 #include "tools/waybill/prediction.h"
 
 namespace waybill {
@@ -45,6 +46,18 @@ void AppendRank(const RankResult& rank, std::string& text) {
   absl::StrAppend(&text, "\n");
 }
 
+void AppendRelays(const simulate::Result& result, std::string& text) {
+  uint64_t relayed_bytes = 0;
+  uint32_t workers = 0;
+  for (const RankResult& rank : result.ranks) {
+    relayed_bytes += rank.relayed_bytes;
+    workers += rank.relayed_bytes > 0;
+  }
+  if (workers == 0) return;
+  absl::StrAppendFormat(&text, "relayed          %9.1f GB of it, by %d workers\n",
+                        static_cast<double>(relayed_bytes) / 1e9, workers);
+}
+
 void AppendPublished(const Prediction& prediction, std::string& text) {
   if (!prediction.published) return;
   const auto* one = simulate::FindPublishedCase(prediction.file.published);
@@ -66,6 +79,7 @@ nlohmann::json ToJson(const RankResult& rank) {
     json["ring_bytes"] = rank.ring_bytes;
   } else {
     json["buffer_bytes"] = rank.buffer_bytes;
+    json["relayed_bytes"] = rank.relayed_bytes;
   }
   for (size_t s = 0; s < simulate::kStageCount; ++s) {
     const simulate::Span& span = rank.spans[s];
@@ -99,6 +113,7 @@ std::string FormatPrediction(const Prediction& prediction) {
   absl::StrAppendFormat(&text,
                         "imbalance        %9.3f of trainers, %.3f of workers (busiest / mean)\n",
                         result.trainer_imbalance, result.worker_imbalance);
+  AppendRelays(result, text);
   AppendPublished(prediction, text);
   absl::StrAppendFormat(&text, "\n%-13s %12s %12s %15s %15s %15s %15s %15s\n", "busiest rank",
                         "holds MB", "moves MB", "stage ms", "post ms", "wire ms", "verify ms",
@@ -151,7 +166,6 @@ nlohmann::json PredictionToJson(const Prediction& prediction) {
        {{"piece_bytes", result.piece_bytes}, {"pieces", result.pieces}, {"events", result.events}}},
       {"trainers", nlohmann::json::array()},
       {"workers", nlohmann::json::array()},
-      {"pairs", nlohmann::json::array()},
       {"ports", nlohmann::json::array()},
       {"plan",
        {{"hash", absl::StrFormat("%016x", prediction.plan_hash)},
@@ -160,9 +174,7 @@ nlohmann::json PredictionToJson(const Prediction& prediction) {
   for (const RankResult& rank : result.ranks) {
     json[rank.id.role == Role::kTrainer ? "trainers" : "workers"].push_back(ToJson(rank));
   }
-  for (const simulate::PairTraffic& pair : prediction.traffic.pairs) {
-    json["pairs"].push_back({pair.trainer, pair.worker, pair.bytes});
-  }
+  AddTraffic(prediction.traffic, json);
   for (const PortLoad& port : result.ports) {
     json["ports"].push_back({{"name", port.name},
                              {"kind", std::string(Name(port.kind))},

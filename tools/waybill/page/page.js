@@ -125,33 +125,54 @@
   }
 
   function heatMap() {
-    if (!data.pairs || data.pairs.length === 0) return;
+    const relays = data.relays || [], all = [...(data.pairs || []), ...relays];
+    if (all.length === 0) return;
     show('heat');
-    const rows = trainers.length, columns = workers.length;
-    const cells = new Float64Array(rows * columns);
-    let most = 0;
-    for (const [t, w, b] of data.pairs) most = Math.max(most, cells[t * columns + w] = b);
+    // The senders are in sections, each under its name: trainers, and the workers that relay.
+    const relaying = [...new Set(relays.map(([from]) => from))].sort((a, b) => a - b);
+    const rowOf = new Map(relaying.map((w, i) => [w, trainers.length + i]));
+    const senders = [...trainers.map((r) => r.name), ...relaying.map((w) => `${workers[w].name}, which relays,`)];
+    const sections = [['Trainers', 0, trainers.length]];
+    if (relaying.length > 0) sections.push(['Workers that relay', trainers.length, senders.length]);
+    $('heat-explained').textContent = `A row for each trainer${relaying.length > 0 ? ' and, below them, for each worker that relays to others' : ''}; a column for each worker. `
+      + 'The stronger its colour, the more a cell moves. The arrow keys move the cursor.';
+    const rows = senders.length, columns = workers.length, cells = new Float64Array(rows * columns);
+    for (const [t, w, b] of data.pairs || []) cells[t * columns + w] = b;
+    for (const [from, to, b] of relays) cells[rowOf.get(from) * columns + to] = b;
+    const most = cells.reduce((a, b) => Math.max(a, b), 0);
     const canvas = $('heat-canvas'), cursor = { row: 0, column: 0 };
-    const size = () => ({ cell: canvas.clientWidth / columns, height: Math.min(520, Math.max(90, rows * Math.min(28, canvas.clientWidth / columns))) });
+    const title = sections.length > 1 ? 22 : 0;  // The height of a section's name.
+    const size = () => {
+      const cell = canvas.clientWidth / columns;
+      return { cell, row: Math.min(Math.max(520, 2 * rows), Math.max(90, rows * Math.min(28, cell))) / rows };
+    };
+    const top = (r, row) => r * row + title * sections.filter(([, first]) => first <= r).length;
     const parse = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
     function draw() {
-      const { cell, height } = size(), row = height / rows;
-      const [context] = prepare(canvas, height);
+      const { cell, row } = size();
+      const [context] = prepare(canvas, rows * row + title * sections.length);
       const low = parse(colour('heat-low')), high = parse(colour('heat-high'));
-      for (let r = 0; r < rows; ++r) {
-        for (let c = 0; c < columns; ++c) {
-          const part = cells[r * columns + c] / most;
-          context.fillStyle = `rgb(${low.map((l, i) => Math.round(l + part * (high[i] - l))).join(',')})`;
-          context.fillRect(c * cell, r * row, Math.ceil(cell) - (cell > 6 ? 1 : 0), Math.ceil(row) - (row > 6 ? 1 : 0));
+      context.font = '12px system-ui, sans-serif';
+      context.textBaseline = 'middle';
+      for (const [name, first, end] of sections) {
+        context.fillStyle = colour('ink');
+        if (title > 0) context.fillText(name, 4, top(first, row) - title / 2);
+        for (let r = first; r < end; ++r) {
+          const y = top(r, row);
+          for (let c = 0; c < columns; ++c) {
+            const part = cells[r * columns + c] / most;
+            context.fillStyle = `rgb(${low.map((l, i) => Math.round(l + part * (high[i] - l))).join(',')})`;
+            context.fillRect(c * cell, y, Math.ceil(cell) - (cell > 6 ? 1 : 0), Math.ceil(row) - (row > 6 ? 1 : 0));
+          }
         }
       }
       context.strokeStyle = colour('cursor');
       context.lineWidth = 2;
-      context.strokeRect(cursor.column * cell, cursor.row * row, Math.max(4, cell), Math.max(4, row));
+      context.strokeRect(cursor.column * cell, top(cursor.row, row), Math.max(4, cell), Math.max(4, row));
     }
     function say() {
       const moved = cells[cursor.row * columns + cursor.column];
-      $('heat-text').textContent = `${trainers[cursor.row].name} to ${workers[cursor.column].name}: ${bytes(moved)}`;
+      $('heat-text').textContent = `${senders[cursor.row]} to ${workers[cursor.column].name}: ${bytes(moved)}`;
     }
     function move(row, column) {
       cursor.row = Math.min(rows - 1, Math.max(0, row));
@@ -166,8 +187,10 @@
       move(cursor.row + step[0], cursor.column + step[1]);
     });
     canvas.addEventListener('pointermove', (event) => {
-      const { cell, height } = size();
-      move(Math.floor(event.offsetY / (height / rows)), Math.floor(event.offsetX / cell));
+      const { cell, row } = size();
+      let r = rows - 1;
+      while (r > 0 && event.offsetY < top(r, row)) --r;
+      move(r, Math.floor(event.offsetX / cell));
     });
     redraws.push(draw);
     say();
@@ -276,7 +299,7 @@
   function ports() {
     if (!data.ports || data.ports.length === 0) return;
     show('ports');
-    const names = { egress: 'Egress of trainers', ingress: 'Ingress of workers', uplink: 'Uplinks', downlink: 'Downlinks', pcie: 'PCIe', nvlink: 'NVLink' };
+    const names = { egress: 'Egress', ingress: 'Ingress', uplink: 'Uplinks', downlink: 'Downlinks', pcie: 'PCIe', nvlink: 'NVLink' };
     for (const [kind, name] of Object.entries(names)) {
       const some = data.ports.filter((p) => p.kind === kind).sort((a, b) => b.bytes - a.bytes);
       if (some.length === 0) continue;
@@ -292,7 +315,7 @@
     const busiest = (all) => Math.max(...all.map((r) => r.bytes || 0)) / (mean(all.map((r) => r.bytes || 0)) || 1);
     $('imbalance').textContent = `Busiest over mean: ${busiest(trainers).toFixed(3)} of trainers, ${busiest(workers).toFixed(3)} of workers.`;
     for (const [name, all] of [['Trainers', trainers], ['Workers', workers]]) {
-      const columns = [['held_bytes', 'holds'], ['bytes', 'moves'], ['ring_bytes', 'ring'], ['buffer_bytes', 'other buffer'], ['ledger_bytes', 'ledger']].filter(([key]) => all.some((r) => r[key] !== undefined));
+      const columns = [['held_bytes', 'holds'], ['bytes', 'moves'], ['relayed_bytes', 'relays'], ['ring_bytes', 'ring'], ['buffer_bytes', 'other buffer'], ['ledger_bytes', 'ledger']].filter(([key]) => all.some((r) => r[key] > 0));
       const row = (r) => [r.name, ...columns.map(([key]) => r[key] === undefined ? '' : bytes(r[key]))];
       const sorted = [...all].sort((a, b) => (b.bytes || 0) - (a.bytes || 0));
       const box = make('div', { class: 'scroll-x' });
