@@ -59,8 +59,9 @@ absl::StatusOr<Reply> Ask(const std::string& addresses, const std::string& token
 }  // namespace
 
 absl::StatusOr<proto::StatusReply> FetchStatus(const std::string& address, const std::string& token,
-                                               absl::Duration timeout) {
-  return Ask(address, token, timeout, &proto::Controller::Stub::GetStatus, proto::StatusRequest());
+                                               absl::Duration timeout,
+                                               const proto::StatusRequest& request) {
+  return Ask(address, token, timeout, &proto::Controller::Stub::GetStatus, request);
 }
 
 absl::StatusOr<Manifest> FetchTensors(const std::string& address, const std::string& token,

@@ -17,7 +17,8 @@ namespace waybill {
 // token.
 
 absl::StatusOr<proto::StatusReply> FetchStatus(const std::string& address, const std::string& token,
-                                               absl::Duration timeout);
+                                               absl::Duration timeout,
+                                               const proto::StatusRequest& request = {});
 
 // Returns the tensors that the job's trainers declare, each once, in a manifest that has nothing
 // else. Waits until the manifests of all trainers are there. kDeadlineExceeded: they are not until

@@ -171,11 +171,11 @@ class Server final : public Controller,
   }
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
-                                      const proto::StatusRequest* /*request*/,
+                                      const proto::StatusRequest* request,
                                       proto::StatusReply* reply) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     const std::lock_guard lock(mutex_);
-    *reply = coordinator_.Status();
+    *reply = coordinator_.Status(*request);
     reactor->Finish(grpc::Status::OK);
     return reactor;
   }

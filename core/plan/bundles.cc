@@ -143,7 +143,7 @@ RouteTable Bundles::TrainerRoutes(uint32_t trainer) const {
 }
 
 template <typename Visit>
-void Bundles::ForEachTo(uint32_t worker, Visit visit) const {
+void Bundles::ForEachBundleTo(uint32_t worker, Visit visit) const {
   for (const auto& [want, destination] : by_worker_[worker]) {
     for (const uint32_t i : by_want_[want]) {
       const Copies& copies = bundles_[i].copies;
@@ -155,9 +155,19 @@ void Bundles::ForEachTo(uint32_t worker, Visit visit) const {
   }
 }
 
+std::vector<uint64_t> Bundles::BytesTo(uint32_t worker) const {
+  std::vector<uint64_t> bytes(trainer_count());
+  ForEachBundleTo(worker, [&](uint32_t i, uint32_t /*destination*/) {
+    const Copies& copies = bundles_[i].copies;
+    bytes[first_routes_.trainer(i)] +=
+        first_routes_.written_bytes(i) * (copies.last_member - copies.first_member);
+  });
+  return bytes;
+}
+
 RouteTable Bundles::WorkerRoutes(uint32_t worker) const {
   std::vector<std::vector<Routed>> from(trainer_count());
-  ForEachTo(worker, [&](uint32_t i, uint32_t destination) {
+  ForEachBundleTo(worker, [&](uint32_t i, uint32_t destination) {
     const Copies& copies = bundles_[i].copies;
     std::vector<Routed>& routes = from[first_routes_.trainer(i)];
     for (uint32_t m = copies.first_member; m < copies.last_member; ++m) {
@@ -217,7 +227,7 @@ uint64_t Bundles::TrainerDigest(uint32_t trainer) const {
 uint64_t Bundles::WorkerDigest(uint32_t worker) const {
   RouteTable first_routes;
   std::vector<uint64_t> places;
-  ForEachTo(worker, [&](uint32_t i, uint32_t destination) {
+  ForEachBundleTo(worker, [&](uint32_t i, uint32_t destination) {
     first_routes.Add(first_routes_[i]);
     AppendPlaces(i, destination, places);
   });

@@ -71,6 +71,8 @@ class Bundles {
   uint64_t route_count() const { return route_count_; }
   uint64_t trainer_bytes(uint32_t trainer) const { return trainer_bytes_[trainer]; }
   uint64_t worker_bytes(uint32_t worker) const { return worker_bytes_[worker]; }
+  // Returns what each trainer sends to a worker.
+  std::vector<uint64_t> BytesTo(uint32_t worker) const;
 
   // See Plan::TrainerRoutes() and Plan::WorkerRoutes().
   RouteTable TrainerRoutes(uint32_t trainer) const;
@@ -93,6 +95,9 @@ class Bundles {
   };
 
   absl::Span<const uint32_t> BundlesOf(uint32_t trainer) const;
+  // Calls visit(bundle, destination) for each bundle that brings something to a worker.
+  template <typename Visit>
+  void ForEachBundleTo(uint32_t worker, Visit visit) const;
   const RankClasses& SendersOf(const Bundle& bundle) const {
     return bundle.relayed ? ranks_->workers : ranks_->trainers;
   }
@@ -101,9 +106,6 @@ class Bundles {
   Routed MakeRouted(uint32_t bundle, uint32_t member, uint32_t destination) const;
   void AddRoute(const Routed& routed, RouteTable& table) const;
   static void SortBySendingOrder(std::vector<Routed>& routes);
-  // Calls visit(bundle, destination) for each bundle to a worker, with the worker's place in it.
-  template <typename Visit>
-  void ForEachTo(uint32_t worker, Visit visit) const;
   void AppendPlaces(uint32_t bundle, uint32_t destination, std::vector<uint64_t>& places) const;
   static uint64_t DigestOf(const RouteTable& first_routes, const std::vector<uint64_t>& places);
 

@@ -108,7 +108,7 @@ class Coordinator final {
   // Not OK once it is not known whether a decision was recorded: this controller decides nothing
   // any more, and has to be replaced by one that reads the log.
   const absl::Status& halted() const { return halted_; }
-  proto::StatusReply Status() const;
+  proto::StatusReply Status(const proto::StatusRequest& request = {}) const;
   // Returns the tensors that the trainers declare, each once, in a manifest that has nothing else.
   //
   // kUnavailable: not all trainers' manifests are here; which are not.
@@ -336,6 +336,8 @@ class Coordinator final {
   // Names the ranks without which no version goes to the group; empty if there are none.
   std::string DescribeMissing(const Group& group) const;
   std::string DescribeWaiting(const Group& group) const;
+  // Adds what each sender brings to a worker.
+  void AddTraffic(const RankId& worker, proto::RankStatus& rank) const;
 
   // --- rounds that go on without a lane (coordinator_rest.cc) ---
 

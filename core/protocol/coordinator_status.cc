@@ -57,7 +57,18 @@ absl::StatusOr<Manifest> Coordinator::JobTensors() const {
   return tensors;
 }
 
-proto::StatusReply Coordinator::Status() const {
+void Coordinator::AddTraffic(const RankId& worker, proto::RankStatus& rank) const {
+  const auto group = groups_.find(worker.group);
+  if (group == groups_.end() || !group->second.lender.empty()) return;
+  const Plan& plan = group->second.plan;
+  if (worker.rank >= plan.worker_count()) return;
+  const std::vector<uint64_t> bytes = plan.bundles().BytesTo(worker.rank);
+  const auto first_relay = bytes.begin() + plan.first_relay();
+  rank.mutable_from_trainers()->Add(bytes.begin(), first_relay);
+  rank.mutable_from_workers()->Add(first_relay, bytes.end());
+}
+
+proto::StatusReply Coordinator::Status(const proto::StatusRequest& request) const {
   constexpr const char* kPhases[] = {"gathering",  "planning",    "planned",
                                      "connecting", "catching up", "ready"};
   proto::StatusReply reply;
@@ -111,6 +122,7 @@ proto::StatusReply Coordinator::Status() const {
           sender ? group.plan.trainer_bytes(id.rank) : group.plan.worker_bytes(id.rank);
     }
     rank->set_planned_bytes(planned_bytes);
+    if (request.traffic() && id.role == Role::kWorker) AddTraffic(id, *rank);
     rank->set_state(member.manifest == nullptr ? "joining"
                     : connected                ? "connected"
                     : member.doubt             ? "in doubt"

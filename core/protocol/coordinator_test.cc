@@ -1805,6 +1805,31 @@ TEST_F(RelaysTest, AWorkerLearnsWhatItReceivesAndThenWhatItRelays) {
   }
 }
 
+// A row has 8 bytes.
+TEST_F(RelaysTest, TheStatusSaysWhatEachSenderBringsIfItIsAsked) {
+  EstablishAll();
+  const proto::StatusReply plain = coordinator_->Status();
+  for (const proto::RankStatus& rank : plain.ranks()) {
+    EXPECT_EQ(rank.from_trainers_size() + rank.from_workers_size(), 0);
+  }
+  proto::StatusRequest request;
+  request.set_traffic(true);
+  const proto::StatusReply status = coordinator_->Status(request);
+  uint64_t from_each_trainer[2] = {};
+  for (const proto::RankStatus& rank : status.ranks()) {
+    const bool worker = rank.name().starts_with("worker");
+    ASSERT_EQ(rank.from_trainers_size(), worker ? 2 : 0);
+    ASSERT_EQ(rank.from_workers_size(), worker ? 2 : 0);
+    if (!worker) continue;
+    for (const int t : {0, 1}) from_each_trainer[t] += rank.from_trainers(t);
+    const bool first = rank.name() == "worker 0";
+    EXPECT_EQ(rank.from_trainers(0) + rank.from_trainers(1), 8u);
+    EXPECT_EQ(rank.from_workers(first ? 0 : 1), 0u);
+    EXPECT_EQ(rank.from_workers(first ? 1 : 0), 8u);
+  }
+  for (const uint64_t bytes : from_each_trainer) EXPECT_EQ(bytes, 8u);
+}
+
 TEST_F(RelaysTest, ATermIsEstablishedOnceBothEndsOfEachWorkerAreConnected) {
   MakeCoordinator();
   JoinAll();

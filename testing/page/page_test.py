@@ -274,19 +274,24 @@ def test_a_live_job_fills_the_same_page(chromium, tmp_path):
         worker = subprocess.Popen(
             [WAYBILL, "worker", *common], stdout=subprocess.DEVNULL, env=token
         )
+        trainer = subprocess.Popen(
+            [WAYBILL, "trainer", *common, "--driven"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=token,
+        )  # fmt: skip
         try:
-            subprocess.run(
-                [WAYBILL, "trainer", *common, "--version", "7"],
-                check=True, capture_output=True, env=token, timeout=browser.PATIENCE,
-            )  # fmt: skip
+            assert json.loads(trainer.stdout.readline())["event"] == "joined"
+            trainer.stdin.write("publish 7\n")
+            trainer.stdin.flush()
+            assert "error" not in json.loads(trainer.stdout.readline())
             page = tmp_path / "page.html"
             subprocess.run(
                 [WAYBILL, "status", "--controller", address, "--html", page],
                 check=True, capture_output=True, env=token, timeout=browser.PATIENCE,
             )  # fmt: skip
         finally:
-            worker.kill()
-            worker.wait()
+            for rank in (trainer, worker):
+                rank.kill()
+                rank.wait()
             controller.kill()
     chromium.emulate(390, dark=True)
     chromium.open(page)
@@ -295,4 +300,10 @@ def test_a_live_job_fills_the_same_page(chromium, tmp_path):
     assert chromium.evaluate("document.title") == "live: running job"
     assert "7" in chromium.evaluate("document.getElementById('figures').innerText")
     said = chromium.evaluate("document.getElementById('timeline-text').textContent")
+    assert said.startswith("trainer 0: ") and "stage" in said
+    chromium.evaluate("document.getElementById('timeline-canvas').focus()")
+    chromium.press("ArrowDown")
+    said = chromium.evaluate("document.getElementById('timeline-text').textContent")
     assert said.startswith("worker 0: ") and "verify" in said
+    moved = chromium.evaluate("document.getElementById('heat-text').textContent")
+    assert moved == "trainer 0 to worker 0: 4.10 kB"

@@ -103,8 +103,11 @@ void PrintLanes(const proto::StatusReply& status, LaneDetail detail) {
 }
 
 absl::Status Show(const Options& options) {
-  WAYBILL_ASSIGN_OR_RETURN(const proto::StatusReply status,
-                           FetchStatus(options.controller, options.token, absl::Seconds(5)));
+  proto::StatusRequest request;
+  request.set_traffic(!options.html.empty());
+  WAYBILL_ASSIGN_OR_RETURN(
+      const proto::StatusReply status,
+      FetchStatus(options.controller, options.token, absl::Seconds(5), request));
   if (!options.html.empty()) {
     WAYBILL_RETURN_IF_ERROR(WritePage(options.html, StatusToPage(status)));
   }

@@ -1,7 +1,9 @@
 #include "tools/waybill/status_page.h"
 
 #include <algorithm>
+#include <map>
 #include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -12,9 +14,16 @@ namespace {
 
 bool IsTrainer(const proto::RankStatus& rank) { return absl::StartsWith(rank.name(), "trainer"); }
 
-nlohmann::json ToJson(const proto::RankStatus& rank) {
-  nlohmann::json json = {
-      {"name", rank.name()}, {"bytes", rank.planned_bytes()}, {"stages", nlohmann::json::object()}};
+// Ranks of several groups have the same number.
+std::string NameOf(const proto::RankStatus& rank, bool several_groups) {
+  if (IsTrainer(rank) || !several_groups) return rank.name();
+  return absl::StrCat(rank.name(), " of group ", rank.group());
+}
+
+nlohmann::json ToJson(const proto::RankStatus& rank, bool several_groups) {
+  nlohmann::json json = {{"name", NameOf(rank, several_groups)},
+                         {"bytes", rank.planned_bytes()},
+                         {"stages", nlohmann::json::object()}};
   for (const proto::StageTime& stage : rank.report().stages()) {
     json["stages"][stage.name()] = {{"begin", static_cast<double>(stage.begin_us()) * 1e-6},
                                     {"end", static_cast<double>(stage.end_us()) * 1e-6},
@@ -24,6 +33,35 @@ nlohmann::json ToJson(const proto::RankStatus& rank) {
     json["ring_bytes"] = CounterOf(rank.report(), "ring_high_water_bytes");
   }
   return json;
+}
+
+// Adds what the heat map shows. Ranks are told by their places among those of the page.
+void AddTraffic(const proto::StatusReply& status, nlohmann::json& json) {
+  std::map<std::pair<std::string, std::string>, size_t> places;  // By group and name.
+  size_t trainers = 0, workers = 0;
+  for (const proto::RankStatus& rank : status.ranks()) {
+    const bool trainer = IsTrainer(rank);
+    places[{trainer ? "" : rank.group(), rank.name()}] = trainer ? trainers++ : workers++;
+  }
+  json["pairs"] = json["relays"] = nlohmann::json::array();
+  for (const proto::RankStatus& rank : status.ranks()) {
+    if (IsTrainer(rank)) continue;
+    const size_t to = places.at({rank.group(), rank.name()});
+    const auto add = [&](nlohmann::json& list, const std::string& group, const char* role,
+                         const auto& bytes) {
+      for (int sender = 0; sender < bytes.size(); ++sender) {
+        const auto from = places.find({group, absl::StrCat(role, " ", sender)});
+        if (bytes[sender] == 0 || from == places.end()) continue;
+        list.push_back({from->second, to, bytes[sender]});
+      }
+    };
+    add(json["pairs"], "", "trainer", rank.from_trainers());
+    add(json["relays"], rank.group(), "worker", rank.from_workers());
+  }
+  for (const nlohmann::json& relay : json["relays"]) {
+    nlohmann::json& relayed = json["workers"][relay[0].get<size_t>()]["relayed_bytes"];
+    relayed = (relayed.is_null() ? 0 : relayed.get<uint64_t>()) + relay[2].get<uint64_t>();
+  }
 }
 
 nlohmann::json WarningsOf(const proto::StatusReply& status) {
@@ -69,13 +107,15 @@ nlohmann::json StatusToPage(const proto::StatusReply& status) {
   int64_t longest_us = 0;
   uint64_t bytes = 0;
   for (const proto::RankStatus& rank : status.ranks()) {
-    json[IsTrainer(rank) ? "trainers" : "workers"].push_back(ToJson(rank));
+    json[IsTrainer(rank) ? "trainers" : "workers"].push_back(
+        ToJson(rank, status.groups_size() > 1));
     if (!IsTrainer(rank)) bytes += rank.planned_bytes();
     for (const proto::StageTime& stage : rank.report().stages()) {
       longest_us = std::max(longest_us, stage.end_us());
     }
   }
   json["bytes"] = bytes;
+  AddTraffic(status, json);
   if (longest_us > 0) json["seconds"] = static_cast<double>(longest_us) * 1e-6;
   return json;
 }

@@ -36,6 +36,37 @@ TEST(StatusPage, HasWhatTheRanksReport) {
   EXPECT_TRUE(page["warnings"].empty());
 }
 
+proto::RankStatus& AddRank(proto::StatusReply& status, const std::string& name,
+                           const std::string& group) {
+  proto::RankStatus* rank = status.add_ranks();
+  rank->set_name(name);
+  rank->set_group(group);
+  return *rank;
+}
+
+// Trainer 0 is away, and both groups have a worker 0.
+TEST(StatusPage, TheHeatMapHasEachSenderInItsPlace) {
+  proto::StatusReply status;
+  for (const char* name : {"a", "b"}) status.add_groups()->set_name(name);
+  AddRank(status, "trainer 1", "");
+  proto::RankStatus& alone = AddRank(status, "worker 0", "a");
+  for (const uint64_t bytes : {0, 10}) alone.add_from_trainers(bytes);
+  proto::RankStatus& first = AddRank(status, "worker 0", "b");
+  for (const uint64_t bytes : {0, 20}) first.add_from_trainers(bytes);
+  for (const uint64_t bytes : {0, 7}) first.add_from_workers(bytes);
+  proto::RankStatus& second = AddRank(status, "worker 1", "b");
+  for (const uint64_t bytes : {5, 30}) second.add_from_trainers(bytes);
+  for (const uint64_t bytes : {8, 0}) second.add_from_workers(bytes);
+
+  const nlohmann::json page = StatusToPage(status);
+  EXPECT_EQ(page["workers"][0]["name"], "worker 0 of group a");
+  EXPECT_EQ(page["workers"][2]["name"], "worker 1 of group b");
+  EXPECT_EQ(page["pairs"], nlohmann::json::parse("[[0, 0, 10], [0, 1, 20], [0, 2, 30]]"));
+  EXPECT_EQ(page["relays"], nlohmann::json::parse("[[2, 1, 7], [1, 2, 8]]"));
+  EXPECT_EQ(page["workers"][1]["relayed_bytes"], 8);
+  EXPECT_EQ(page["workers"][2]["relayed_bytes"], 7);
+}
+
 TEST(StatusPage, WarnsOfWhatIsWrong) {
   proto::StatusReply status;
   proto::GroupStatus* group = status.add_groups();

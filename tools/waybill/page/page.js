@@ -135,6 +135,7 @@
     const sections = [['Trainers', 0, trainers.length]];
     if (relaying.length > 0) sections.push(['Workers that relay', trainers.length, senders.length]);
     $('heat-explained').textContent = `A row for each trainer${relaying.length > 0 ? ' and, below them, for each worker that relays to others' : ''}; a column for each worker. `
+      + (data.kind === 'status' ? 'The bytes are those that the plan has for each update. ' : '')
       + 'The stronger its colour, the more a cell moves. The arrow keys move the cursor.';
     const rows = senders.length, columns = workers.length, cells = new Float64Array(rows * columns);
     for (const [t, w, b] of data.pairs || []) cells[t * columns + w] = b;
