@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "core/plan/plan_check.h"
@@ -179,16 +180,56 @@ uint64_t ExpectEqualTablesWhereDigestsAre(const Plan& a, const Plan& b) {
   return equal;
 }
 
+constexpr double kSlowNic = 400;  // Bytes per second.
+constexpr double kFastNic = 1000;
+
+// Declares hosts with one rank each, and NICs of two speeds.
+void PutOnNetwork(Random& random, const char* role, std::vector<Manifest>& manifests) {
+  for (size_t rank = 0; rank < manifests.size(); ++rank) {
+    manifests[rank].set_host(role + std::to_string(rank));
+    const double speed = random() % 2 == 0 ? kSlowNic : kFastNic;
+    manifests[rank].nics() = {{.name = "n", .bytes_per_second = static_cast<uint64_t>(speed)}};
+  }
+}
+
+// Returns how long the busiest NIC of a plan carries, by its routes. NICs carry as much in either
+// direction.
+double BusiestSeconds(const PlanTables& tables, const std::vector<Manifest>& trainers,
+                      const std::vector<Manifest>& workers) {
+  std::vector<uint64_t> sent(tables.trainers.size()), received(workers.size());
+  for (size_t t = 0; t < tables.trainers.size(); ++t) {
+    for (uint32_t i = 0; i < tables.trainers[t].size(); ++i) {
+      const RouteView route = tables.trainers[t][i];
+      sent[t] += route.shape.size_bytes();
+      received[route.worker] += route.shape.size_bytes();
+    }
+  }
+  double busiest = 0;
+  const auto load = [&](uint64_t bytes, const Manifest& rank) {
+    busiest = std::max(
+        busiest, static_cast<double>(bytes) / static_cast<double>(rank.nics()[0].bytes_per_second));
+  };
+  for (size_t t = 0; t < sent.size(); ++t) {
+    load(sent[t], t < trainers.size() ? trainers[t] : workers[t - trainers.size()]);
+  }
+  for (size_t w = 0; w < received.size(); ++w) load(received[w], workers[w]);
+  return busiest;
+}
+
 class PlannerOracle : public testing::TestWithParam<Relays> {};
 
-INSTANTIATE_TEST_SUITE_P(Relays, PlannerOracle, testing::Values(Relays::kNever, Relays::kAlways),
+INSTANTIATE_TEST_SUITE_P(Relays, PlannerOracle,
+                         testing::Values(Relays::kNever, Relays::kAlways,
+                                         Relays::kWherePredictedFaster),
                          [](const auto& relays) {
-                           return relays.param == Relays::kNever ? "Never" : "Always";
+                           return relays.param == Relays::kNever    ? "Never"
+                                  : relays.param == Relays::kAlways ? "Always"
+                                                                    : "WherePredictedFaster";
                          });
 
 TEST_P(PlannerOracle, EveryElementOfEveryWorkerIsWrittenOnceFromItsOwner) {
   uint64_t most_copies = 0, equal_tables = 0, all_tables = 0;
-  uint32_t jobs_with_relays = 0;
+  uint32_t jobs_with_relays = 0, jobs_with_a_choice = 0;
   for (uint32_t seed = 0; seed < 400; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
@@ -231,6 +272,10 @@ TEST_P(PlannerOracle, EveryElementOfEveryWorkerIsWrittenOnceFromItsOwner) {
     }
     const auto trainers = static_cast<uint32_t>(sources.size());
     const auto workers = static_cast<uint32_t>(destinations.size());
+    if (GetParam() == Relays::kWherePredictedFaster) {
+      PutOnNetwork(random, "trainer ", sources);
+      PutOnNetwork(random, "worker ", destinations);
+    }
     for (const Manifest& m : sources) {
       ASSERT_EQ(CheckManifest(m, Holes::kAllowed).message(), "");
       source_pointers.push_back(&m);
@@ -263,6 +308,28 @@ TEST_P(PlannerOracle, EveryElementOfEveryWorkerIsWrittenOnceFromItsOwner) {
                         t < trainers ? sources[t] : destinations[t - trainers], Role::kTrainer)
               .message(),
           "");
+    }
+    for (uint32_t w = 0; w < workers; ++w) {
+      std::vector<uint64_t> bytes(plan->trainer_count());
+      for (uint32_t i = 0; i < tables.workers[w].size(); ++i) {
+        bytes[tables.workers[w][i].trainer] += tables.workers[w][i].shape.size_bytes();
+      }
+      EXPECT_EQ(plan->bundles().BytesTo(w), bytes);
+    }
+    // The way that is taken has the less busy NIC, and relays are faster by a tenth.
+    if (GetParam() == Relays::kWherePredictedFaster) {
+      const auto other = MakePlan(source_pointers, destination_pointers,
+                                  {.smallest_piece_bytes = 64,
+                                   .relays = plan->relays() ? Relays::kNever : Relays::kAlways});
+      ASSERT_TRUE(other.ok()) << other.status();
+      if (other->relays() != plan->relays()) {
+        ++jobs_with_a_choice;
+        const double chosen = BusiestSeconds(tables, sources, destinations);
+        const double refused = BusiestSeconds(MakeTables(*other), sources, destinations);
+        // A plan deals whole elements out: two more of them on a slow NIC are no mistake.
+        constexpr double kTwoElements = 2 * 4 / kSlowNic;
+        EXPECT_LE(plan->relays() ? chosen - 0.9 * refused : 0.9 * chosen - refused, kTwoElements);
+      }
     }
     for (uint32_t w = 0; w < workers; ++w) {
       ASSERT_EQ(CheckRankPlan(*DecodeRankPlan(EncodeRankPlan(tables.workers[w], {})),
@@ -301,7 +368,12 @@ TEST_P(PlannerOracle, EveryElementOfEveryWorkerIsWrittenOnceFromItsOwner) {
       EXPECT_EQ(writes[w], std::vector<int>(got[w].size(), 1));
     }
   }
-  EXPECT_EQ(jobs_with_relays > 100, GetParam() == Relays::kAlways);
+  if (GetParam() == Relays::kWherePredictedFaster) {
+    EXPECT_GT(jobs_with_relays, 50u);
+    EXPECT_GT(jobs_with_a_choice, jobs_with_relays + 50);
+  } else {
+    EXPECT_EQ(jobs_with_relays > 100, GetParam() == Relays::kAlways);
+  }
   EXPECT_GT(equal_tables, all_tables / 20);
   EXPECT_LT(equal_tables, all_tables);
   // The jobs have classes of tensors and of ranks. What is relayed is dealt out copy by copy.
