@@ -419,6 +419,7 @@ void WorkerRank::Handle(const WorkerEvent& event, absl::Time now) {
     case WorkerEvent::Kind::kFailed:
       return session_.OnFailed(event.update, event.status, now);
     case WorkerEvent::Kind::kShown:
+      if (receiving_ == event.update) receiving_.reset();
       return session_.OnShown(event.update, event.pause, now);
   }
 }

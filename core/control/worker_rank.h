@@ -99,7 +99,10 @@ class WorkerRank final : private WorkerHost {
     engine_->LoseTrainer(sender, absl::UnavailableError("the controller says that it is lost"));
   }
   void Commit(const UpdateId& update) override { engine_->Commit(update); }
-  void Abort(const UpdateId& update, bool begun) override { engine_->Abort(update, begun); }
+  void Abort(const UpdateId& update, bool begun) override {
+    if (receiving_ == update) receiving_.reset();
+    engine_->Abort(update, begun);
+  }
   absl::Status SetBufferAddress(const std::string& group, uint32_t worker, uint32_t buffer_index,
                                 const proto::Buffer& buffer) override;
   absl::Status StartSending(const std::string& group, const UpdateId& update,
@@ -165,7 +168,7 @@ class WorkerRank final : private WorkerHost {
   std::optional<Relay> relay_;  // In terms in which something is relayed.
   // Epochs and sequences of aborted updates, until nothing of them is relayed.
   std::set<std::pair<uint64_t, uint32_t>> stopping_;
-  std::optional<UpdateId> receiving_;      // The last one for which READY was said.
+  std::optional<UpdateId> receiving_;      // From READY until it is shown or aborted.
   absl::Time now_ = absl::InfinitePast();  // The time of the latest message or step.
   bool connected_ = false;
   std::vector<uint32_t> offered_generations_;  // By buffer, as this plan's offers said.
