@@ -11,6 +11,7 @@
 
 #include "core/control/status_json.h"
 #include "core/fabric/choice/make_fabric.h"
+#include "testing/faulty_fabric/faulty_fabric.h"
 #include "testing/job/job.h"
 
 namespace waybill {
@@ -34,12 +35,16 @@ class RelaysTest : public testing::TestWithParam<Case> {
     return options;
   }
 
-  void Publish(uint64_t version) {
-    for (const absl::Status& status : job_.PublishAll(version)) ASSERT_EQ(status.message(), "");
+  void Publish(uint64_t version, Digests digests = Digests::kOn) {
+    for (const absl::Status& status :
+         job_.PublishAll(version, {.timeout = absl::Seconds(20), .digests = digests})) {
+      ASSERT_EQ(status.message(), "");
+    }
     const auto outcomes = job_.trainer(0)->AwaitOutcome(absl::Seconds(20));
     ASSERT_TRUE(outcomes.ok()) << outcomes.status();
-    for (const GroupOutcome& outcome : *outcomes)
+    for (const GroupOutcome& outcome : *outcomes) {
       EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+    }
     for (uint32_t w = 0; w < 3; ++w) EXPECT_TRUE(job_.Shows(w, version)) << w;
   }
 
@@ -64,6 +69,46 @@ TEST_P(RelaysTest, EveryWorkerShowsWhatTrainersSendOnce) {
   // Two workers relay to two others each, by lanes that both ends report.
   EXPECT_EQ(relays % (2 * 4), 0u);
   EXPECT_GT(relays, 0u);
+}
+
+TEST_P(RelaysTest, WithoutDigestsTheBytesAreTheSame) {
+  ASSERT_EQ(job_.StartController().message(), "");
+  ASSERT_EQ(job_.JoinAll().message(), "");
+  for (uint64_t version = 1; version <= 6; ++version) {
+    Publish(version, version % 3 == 0 ? Digests::kOn : Digests::kOff);
+  }
+}
+
+// Worker 0 cannot send its nth message to worker 1. Over TCP, the first two grant memory. Where
+// memory is mapped, only what ends an update is a message.
+TEST_P(RelaysTest, WhatARelayThatIsLostDoesNotBringComesFromTheTrainers) {
+  const bool stores = GetParam().fabric == FabricKind::kLocal;
+  const FabricCall call = stores ? FabricCall::kSignal : FabricCall::kPost;
+  for (const uint64_t nth :
+       stores ? std::vector<uint64_t>{1, 2, 3} : std::vector<uint64_t>{3, 4, 5}) {
+    SCOPED_TRACE(nth);
+    JobOptions options = Options();
+    options.make_fabric = [=, make = options.make_fabric](const std::string& rank) {
+      auto fabric = std::make_unique<FaultyFabric>(make(rank));
+      if (rank == "worker 0") {
+        fabric->FailCall(call, "worker 1", nth, absl::UnavailableError("torn"));
+      }
+      return fabric;
+    };
+    Job job(options);
+    ASSERT_EQ(job.StartController().message(), "");
+    ASSERT_EQ(job.JoinAll().message(), "");
+    for (uint64_t version = 1; version <= 4; ++version) {
+      for (const absl::Status& status :
+           job.PublishAll(version, {.timeout = absl::Seconds(20), .hold = true})) {
+        ASSERT_EQ(status.message(), "");
+      }
+      ASSERT_TRUE(job.trainer(0)->AwaitOutcome(absl::Seconds(20)).ok());
+      for (uint32_t w = 0; w < 3; ++w) EXPECT_TRUE(job.Shows(w, version)) << w;
+      for (uint32_t t = 0; t < 2; ++t) EXPECT_EQ(job.trainer(t)->Release().message(), "");
+    }
+    EXPECT_EQ(job.controller().status().groups(0).lanes_lost(), 1u);
+  }
 }
 
 TEST_P(RelaysTest, AWorkerThatComesBackTakesItsPartAgain) {
