@@ -28,6 +28,7 @@
 #include "core/base/deflate.h"
 #include "core/base/status.h"
 #include "core/control/all_cores.h"
+#include "core/layout/every_rank.h"
 #include "core/layout/synthetic.h"
 #include "core/layout/trainer_layout.h"
 #include "core/layout/worker_layout.h"
@@ -48,6 +49,7 @@ struct Case {
   const char* workers;
   double most_seconds;
   double most_mib;
+  Relays relays = Relays::kNever;
 };
 
 // The shardings are in the words of core/layout/sharding.h.
@@ -59,6 +61,8 @@ const Case kCases[] = {
     {"Kimi-K2, FSDP 32 x 8 to EP 128", "kimi-k2", "fsdp=32,replicas=8", "dp=128,ep=128", 2, 1024},
     {"Kimi-K2, FSDP 32 x 8 to 4 x EP 32", "kimi-k2", "fsdp=32,replicas=8", "dp=32,ep=32,replicas=4",
      2, 1024},
+    {"Kimi-K2, FSDP 32 x 8 to 4 x EP 32, relayed", "kimi-k2", "fsdp=32,replicas=8",
+     "dp=32,ep=32,replicas=4", 2, 1024, Relays::kAlways},
     {"Kimi-K2, Megatron PP 2, EP 8, TP 16 to EP 128", "kimi-k2",
      "megatron,tp=16,pp=2,ep=8,stages=31+30", "dp=128,ep=128", 2, 1024},
     {"Kimi-K2, Megatron PP 2, EP 8, TP 16 to 4 x EP 32", "kimi-k2",
@@ -87,31 +91,23 @@ struct Job {
   }
 };
 
-// Calls make(rank) for the first rank of each kind; the others get copies. As at the controller,
-// manifests that list the same tensors share the list.
-template <typename Sharding, typename Make>
-absl::StatusOr<std::vector<Manifest>> MakeManifests(const Sharding& sharding, bool has_experts,
-                                                    Make make) {
-  std::vector<Manifest> manifests;
-  std::map<std::string, Manifest> lists;
-  for (uint32_t rank = 0; rank < sharding.world(); ++rank) {
-    const uint32_t first = sharding.FirstLike(rank, has_experts);
-    if (first < rank) {
-      manifests.push_back(manifests[first]);
-      continue;
-    }
-    WAYBILL_ASSIGN_OR_RETURN(const Manifest made, make(rank));
-    const EncodedManifest encoded = EncodeInParts(made);
-    auto list = lists.find(encoded.tensors);
-    if (list == lists.end()) {
+// Manifests that list the same tensors share the list, as at the controller.
+class TensorLists {
+ public:
+  absl::StatusOr<Manifest> Share(const absl::StatusOr<Manifest>& made) {
+    WAYBILL_RETURN_IF_ERROR(made.status());
+    const EncodedManifest encoded = EncodeInParts(*made);
+    auto list = lists_.find(encoded.tensors);
+    if (list == lists_.end()) {
       WAYBILL_ASSIGN_OR_RETURN(Manifest tensors, DecodeTensors(encoded.tensors));
-      list = lists.emplace(encoded.tensors, std::move(tensors)).first;
+      list = lists_.emplace(encoded.tensors, std::move(tensors)).first;
     }
-    WAYBILL_ASSIGN_OR_RETURN(Manifest manifest, DecodeHoldings(encoded.holdings, list->second));
-    manifests.push_back(std::move(manifest));
+    return DecodeHoldings(encoded.holdings, list->second);
   }
-  return manifests;
-}
+
+ private:
+  std::map<std::string, Manifest> lists_;
+};
 
 absl::StatusOr<Job> MakeJob(const Case& c) {
   WAYBILL_ASSIGN_OR_RETURN(const SyntheticModel model, MakeSyntheticModel(c.model, std::nullopt));
@@ -121,14 +117,16 @@ absl::StatusOr<Job> MakeJob(const Case& c) {
   WAYBILL_ASSIGN_OR_RETURN(const auto tensors, FindTensors(model.tensors, config));
   WAYBILL_ASSIGN_OR_RETURN(const auto parameters, FindParameters(tensors, config, to.engine));
   Job job;
-  WAYBILL_ASSIGN_OR_RETURN(job.trainers, MakeManifests(from, true, [&](uint32_t rank) {
-                             return MakeTrainerManifest(tensors, config, from, rank);
-                           }));
+  TensorLists of_trainers, of_workers;
+  WAYBILL_ASSIGN_OR_RETURN(
+      job.trainers, MakeManifests(from, true, [&](uint32_t rank) {
+        return of_trainers.Share(MakeTrainerManifest(tensors, config, from, rank));
+      }));
   WAYBILL_ASSIGN_OR_RETURN(
       job.workers, MakeManifests(to, true, [&](uint32_t rank) -> absl::StatusOr<Manifest> {
         WAYBILL_ASSIGN_OR_RETURN(WorkerLayout layout,
                                  MakeWorkerLayout(parameters, config, to, rank));
-        return std::move(layout.manifest);
+        return of_workers.Share(std::move(layout.manifest));
       }));
   return job;
 }
@@ -171,7 +169,8 @@ absl::Status PlanOne(const Case& c, int rounds) {
   absl::StatusOr<Plan> plan;
   std::vector<double> planning, proving;
   for (int i = 0; i < rounds; ++i) {
-    planning.push_back(SecondsOf([&] { plan = MakePlan(trainers, workers); }));
+    planning.push_back(
+        SecondsOf([&] { plan = MakePlan(trainers, workers, {.relays = c.relays}); }));
     WAYBILL_RETURN_IF_ERROR(plan.status());
     proving.push_back(SecondsOf([&] { (void)CheckCover(plan->bundles()); }));
   }

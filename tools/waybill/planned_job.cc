@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "core/layout/checkpoint.h"
+#include "core/layout/every_rank.h"
 #include "core/layout/serving.h"
 #include "core/layout/synthetic.h"
 #include "core/layout/trainer_layout.h"
@@ -64,23 +65,6 @@ template <typename T>
 absl::StatusOr<T> At(const Side& side, absl::StatusOr<T> read) {
   if (read.ok() || side.place.empty()) return read;
   return While(side.place, read.status());
-}
-
-// Calls make(rank) for the first rank of each kind. Ranks that hold the same share its manifest.
-template <typename Sharding, typename Make>
-absl::StatusOr<std::vector<Manifest>> MakeManifests(const Sharding& sharding, bool has_experts,
-                                                    Make make) {
-  std::vector<Manifest> manifests;
-  manifests.reserve(sharding.world());
-  for (uint32_t rank = 0; rank < sharding.world(); ++rank) {
-    if (const uint32_t first = sharding.FirstLike(rank, has_experts); first < rank) {
-      manifests.push_back(manifests[first]);
-    } else {
-      WAYBILL_ASSIGN_OR_RETURN(Manifest manifest, make(rank));
-      manifests.push_back(std::move(manifest));
-    }
-  }
-  return manifests;
 }
 
 absl::StatusOr<std::vector<Manifest>> MakeTrainers(const ClusterFile& file, const Model& model) {
