@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
-from torch.distributed.fsdp import fully_shard  # noqa: E402
+from torch.distributed.fsdp import FSDPModule, fully_shard  # noqa: E402
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor  # noqa: E402
 from torch.distributed.tensor.parallel import (  # noqa: E402
     ColwiseParallel,
@@ -24,6 +24,7 @@ from torch.distributed.tensor.parallel import (  # noqa: E402
 WORLD = 4
 PATIENCE = 120
 VERSIONS = (1, 2)
+HALVES = ("down.left.weight", "down.right.weight")
 
 
 class Model(nn.Module):
@@ -41,8 +42,8 @@ class Model(nn.Module):
 
 def fsdp2(model):
     mesh = init_device_mesh("cpu", (WORLD,))
-    fully_shard(model.few, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+    for module in (model.few, model.down, model):
+        fully_shard(module, mesh=mesh)
 
 
 def fsdp2_over_tensor_parallelism(model):
@@ -50,7 +51,8 @@ def fsdp2_over_tensor_parallelism(model):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
     parallelize_module(model, mesh["tp"], plan)
-    fully_shard(model, mesh=mesh["dp"])
+    for module in (model.down, model):
+        fully_shard(module, mesh=mesh["dp"])
 
 
 def dtensors(model):
@@ -81,7 +83,28 @@ def set_version(model, version):
             tensor.copy_(whole)
 
 
-def train(rank, shard, address, folder):
+def by_name(trainer, model):
+    trainer.add_module(model)
+
+
+def exported(trainer, model):
+    """Lends what an export makes of the whole tensors, as transformers splits stacked experts. No rank gathers any."""
+
+    def export(twin):
+        for name, tensor in twin.state_dict().items():
+            if name == "down.weight":
+                yield from zip(HALVES, tensor.chunk(2, dim=1), strict=True)
+            elif name != "steps":
+                yield name, tensor
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.unshard()  # As FSDP2 leaves parameters after forward() that it does not reshard.
+    trainer.add_exported(model, export)
+    trainer.add("steps", model.steps)
+
+
+def train(rank, shard, lend, address, folder):
     import waybill
 
     dist.init_process_group(
@@ -90,7 +113,7 @@ def train(rank, shard, address, folder):
     model = Model()
     shard(model)
     with waybill.Trainer(address.get(timeout=PATIENCE), rank=rank, world=WORLD) as trainer:
-        trainer.add_module(model)
+        lend(trainer, model)
         with torch.no_grad():
             set_version(model, 0)
         trainer.join(PATIENCE)
@@ -101,15 +124,22 @@ def train(rank, shard, address, folder):
     dist.destroy_process_group()
 
 
-def serve(addresses):
+def serve(lend, addresses):
     import waybill
 
     whole = Model().state_dict()
     shown = {name: torch.zeros_like(t) for name, t in whole.items() if name != "tied.weight"}
+    parts = {}
+    if lend is exported:
+        rows, columns = whole["down.weight"].shape
+        shape = (rows, columns // 2)
+        parts["down.weight"] = [
+            waybill.Part(half, shape, at=(0, i * columns // 2)) for i, half in enumerate(HALVES)
+        ]
     with waybill.Controller(listen="127.0.0.1:0") as controller:
         with waybill.Worker(controller.address, mode="in-place") as worker:
             for name, tensor in shown.items():
-                worker.add(name, tensor)
+                worker.add(name, tensor, parts=parts.get(name))
             for _ in range(WORLD):
                 addresses.put(controller.address)
             worker.join(PATIENCE)
@@ -136,12 +166,15 @@ def run(result, name, function, *arguments):
         result.put((name, traceback.format_exc()))
 
 
+@pytest.mark.parametrize("lend", [by_name, exported])
 @pytest.mark.parametrize("shard", [fsdp2, fsdp2_over_tensor_parallelism, dtensors])
-def test_the_whole_model_arrives(shard, tmp_path):
+def test_the_whole_model_arrives(shard, lend, tmp_path):
     fork = multiprocessing.get_context("fork")
     addresses, result = fork.Queue(), fork.Queue()
-    calls = [(f"trainer {rank}", train, rank, shard, addresses, tmp_path) for rank in range(WORLD)]
-    calls.append(("worker", serve, addresses))
+    calls = [
+        (f"trainer {rank}", train, rank, shard, lend, addresses, tmp_path) for rank in range(WORLD)
+    ]
+    calls.append(("worker", serve, lend, addresses))
     processes = [fork.Process(target=run, args=(result, *call)) for call in calls]
     for process in processes:
         process.start()

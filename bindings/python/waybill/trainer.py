@@ -122,11 +122,12 @@ class Trainer(Rank):
                 protocol, with any strides.
         box     This rank's box of the whole tensor: a half-open range [begin, end) for each dimension.
         shape   The shape of the whole tensor, in elements; needed with a box.
-        parts   For a fused tensor: the boxes of tensors that lie in it, instead of one tensor of its name.
+        parts   For a fused tensor: the boxes of tensors that lie in it (of a DTensor, in its to_local()), instead of one tensor
+                of its name.
         """
         self._check_may_add()
         if is_dtensor(tensor):
-            self._add_dtensor(name, tensor)
+            self._add_dtensor(name, tensor, parts)
             return
         memory = memory_of(tensor)
         if parts is None:
@@ -142,14 +143,12 @@ class Trainer(Rank):
         if of_torch(tensor):
             self._watch(name, memory, lambda: torch_address(tensor))
 
-    def _add_dtensor(self, name: str, tensor: Any) -> None:
+    def _add_dtensor(self, name: str, tensor: Any, parts: Sequence[Part] | None) -> None:
         local = memory_of(tensor.to_local().detach())
-        self._lend(
-            name,
-            local,
-            [Part(name, tensor.shape, box, at) for box, at in boxes_of(name, tensor)],
-        )
-        self._holdings.declare(name, local.dtype, tuple(tensor.shape))
+        if parts is None:
+            parts = [Part(name, tensor.shape, box, at) for box, at in boxes_of(name, tensor)]
+            self._holdings.declare(name, local.dtype, tuple(tensor.shape))
+        self._lend(name, local, parts)
         self._watch(name, local, lambda: torch_address(tensor._local_tensor))
 
     def add_module(self, module: Any, prefix: str = "") -> None:

@@ -9,7 +9,7 @@ import torch  # type: ignore[import-not-found, unused-ignore]
 
 from waybill.dtypes import NAMES, dtype_number
 from waybill.errors import FailedPrecondition, InvalidArgument, Unimplemented
-from waybill.placements import is_dtensor
+from waybill.placements import boxes_of, is_dtensor
 from waybill.recording import Recording, Route, Tensor
 from waybill.strided import View
 from waybill.torch.collectives import models
@@ -24,7 +24,7 @@ from waybill.torch.loading import (
 )
 from waybill.torch.module import named_tensors
 from waybill.torch.tracer import ItemWatch, Tracer, ValueRead
-from waybill.torch.twin import meta_twin
+from waybill.torch.twin import meta_twin, sharded_modules
 
 Export = Callable[[Any], Union[Mapping[str, Any], Iterable[tuple[str, Any]]]]
 
@@ -40,7 +40,7 @@ def record_export(module: Any, export: Export, *, skip: Iterable[str] = ()) -> R
     `export` runs once, on this thread, over a twin of the module without memory. It may gather shards from other ranks by
     torch.distributed's all_gather(), all_gather_into_tensor() and broadcast(): no element travels, and what another rank holds
     is in the recording of that rank. What the export sends beside weights, such as pickled names, does travel. So every rank
-    of its groups has to record at the same time.
+    of its groups has to record at the same time. A DTensor is a whole tensor for the export, and no rank needs to gather it.
 
     module  A torch module. For a list of modules, such as the stages that a rank of a pipeline holds, give
             torch.nn.ModuleList(stages).
@@ -48,22 +48,19 @@ def record_export(module: Any, export: Export, *, skip: Iterable[str] = ()) -> R
     skip    Names of exported tensors, or patterns as "*.expert_bias", that are left out. If there are any, parameters of which
             nothing is exported are left out as well, instead of refused: a skipped tensor may have been computed from them.
 
-    Returns a recording whose targets are the module's parameters and floating-point buffers, and whose tensors are the
-    exported ones: its parts() are those for Trainer.add(). Parameters that this rank exports nothing of are left out.
+    Returns a recording whose targets are the module's parameters and floating-point buffers (of a DTensor its to_local()), and
+    whose tensors are the exported ones: its parts() are those for Trainer.add(). Parameters that this rank exports nothing of are
+    left out.
 
     Raises Unimplemented with all tensors that are no copies of parameters, each with the operation; FailedPrecondition if the
     export fails, or exports nothing of a parameter; and InvalidArgument if it exports a name with two shapes or dtypes. A name
     may come twice, as that of tied weights does which two stages of a pipeline hold.
     """
-    for name, tensor in named_tensors(module).items():
-        if is_dtensor(tensor):
-            raise Unimplemented(
-                f'{loader_name(export)} cannot be recorded: "{name}" is a DTensor. Trainer.add_module() lends DTensors'
-            )
+    for its in sharded_modules(module):
+        its.reshard()  # FSDP2 may still have the parameters whole that it gathered for the last forward().
     twin = meta_twin(module)
-    held = named_tensors(twin)
     tracer = Tracer({})
-    tracer.add_held(held)
+    held = _hold(tracer, named_tensors(module), named_tensors(twin))
     tracer.collectives.update(models())
     collected = _Collected(tuple(skip))
     try:
@@ -92,6 +89,34 @@ def record_export(module: Any, export: Export, *, skip: Iterable[str] = ()) -> R
         collected.routes,
         (),
     )
+
+
+def _hold(tracer: Tracer, tensors: Mapping[str, Any], twins: Mapping[str, Any]) -> dict[str, Any]:
+    """Makes the tensors that this rank holds sources, and returns them on `meta`.
+
+    The twin of a DTensor is the whole tensor. It has the elements of the boxes that lie in this rank's shard; other ranks have
+    the others.
+    """
+    held = dict(twins)
+    for name, tensor in tensors.items():
+        if is_dtensor(tensor):
+            local = tensor.to_local().detach()
+            held[name] = torch.empty_strided(
+                local.shape, local.stride(), dtype=local.dtype, device="meta"
+            )
+    tracer.add_held(held)
+    for name, tensor in tensors.items():
+        if is_dtensor(tensor):
+            boxes = [
+                (
+                    tuple(slice(begin, end) for begin, end in box),
+                    tuple(slice(i, i + end - begin) for (begin, end), i in zip(box, at)),
+                )
+                for box, at in boxes_of(name, tensor)
+            ]
+            whole = twins[name].detach()
+            tracer.add_shards(name, whole, [(whole[to], held[name][of]) for to, of in boxes])
+    return held
 
 
 def _items(exported: Any) -> Iterator[tuple[str, Any]]:

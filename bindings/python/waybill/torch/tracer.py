@@ -145,6 +145,16 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         """Names the tensors that a rank holds, as sources. They are on `meta`, and may share storages as targets may."""
         self._add_memory(SOURCE, tensors, self.sources)
 
+    def add_shards(self, name: str, whole: Any, shards: Iterable[tuple[Any, Any]]) -> None:
+        """Names a whole tensor, and copies to its places what this rank holds of it. Other ranks hold the rest.
+
+        shards  Pairs of a view of the whole tensor, and of the same elements in a source.
+        """
+        self._track(whole, BETWEEN, name)
+        self.gathered(whole, whole, own=False)
+        for to, of in shards:
+            self.write(to, of)
+
     def _add_memory(
         self, kind: str, tensors: Mapping[str, Any], buffers: dict[str, Buffer]
     ) -> None:
