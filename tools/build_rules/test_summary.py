@@ -2,12 +2,13 @@
 
 usage: test_summary.py NAME EVENTS STATUS [NAME EVENTS STATUS]...
 
-Each round has a name, the file that --build_event_json_file wrote, and bazel's exit status. Test
+Each round has a name, the file that --build_event_json_file wrote, and bazel's exit status. EVENTS is
+"stack" if the round is a run of testing/stacks, which counts as one test. Test
 cases are counted where a test.xml has them (GoogleTest, pytest); any other test is one case, and so
 is a round without tests. Prints what was skipped and why, a line for each target and reason, then
 what failed; the last line is
-"N passed, N failed, N skipped", and where a softroce_test was asked for, " (N on SoftRoCE)": how many
-of the first two ran there. Exits with 1 if anything failed, or if nothing passed.
+"N passed, N failed, N skipped", and in parentheses, if a softroce_test was asked for, "N on SoftRoCE":
+how many of the first two ran there; and "stacks: NAME, NAME": which of testing/stacks ran. Exits with 1 if anything failed, or if nothing passed.
 """
 
 import ast
@@ -23,6 +24,7 @@ from urllib.parse import unquote, urlparse
 NO_TESTS_FOUND = 4  # bazel's exit status where nothing is left of a pattern
 
 
+STACK = "stack"  # In place of the events of a round.
 SOFTROCE = "SoftRoCE"  # What testing/softroce calls its reports.
 
 
@@ -135,6 +137,13 @@ def count_round(name, events, status):
     return total
 
 
+def count_stack(name, status):
+    """The Total of one run of testing/stacks."""
+    if status == 0:
+        return Total(passed=1)
+    return Total(failed=[f"testing/stacks/run {name}: exit status {status}"])
+
+
 def read_events(path):
     try:
         with open(path) as lines:
@@ -155,16 +164,21 @@ def describe_skips(skips):
 
 
 def main(arguments):
-    total = Total()
+    total, stacks = Total(), []
     for name, path, status in zip(arguments[::3], arguments[1::3], arguments[2::3], strict=True):
-        total.add(count_round(name, read_events(path), int(status)))
+        if path == STACK:
+            total.add(count_stack(name, int(status)))
+            stacks.append(name)
+        else:
+            total.add(count_round(name, read_events(path), int(status)))
     for line in describe_skips(total.skipped):
         print("skipped:", line)
     for line in total.failed:
         print("failed:", line)
-    softroce = "" if total.on_softroce is None else f" ({total.on_softroce} on SoftRoCE)"
+    notes = [] if total.on_softroce is None else [f"{total.on_softroce} on SoftRoCE"]
+    notes += [f"stacks: {', '.join(stacks)}"] if stacks else []
     counts = f"{total.passed} passed, {len(total.failed)} failed, {len(total.skipped)} skipped"
-    print(counts + softroce)
+    print(counts + (f" ({'; '.join(notes)})" if notes else ""))
     return 1 if total.failed or not total.passed else 0
 
 

@@ -123,6 +123,23 @@ def test_what_ran_on_softroce_is_counted_apart(tmp_path, capsys):
     assert last == "4 passed, 2 failed, 2 skipped (6 on SoftRoCE)"
 
 
+def test_each_stack_is_one_test_and_is_named(tmp_path, capsys):
+    bazel = ["default", str(tmp_path / "none"), "0"]
+    assert main([*bazel, "ray", "stack", "0", "vllm updates moe", "stack", "0"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "3 passed, 0 failed, 0 skipped (stacks: ray, vllm updates moe)"
+
+
+def test_a_stack_that_fails_is_named_and_fails_the_whole(tmp_path, capsys):
+    events = tmp_path / "events"
+    events.write_text(json.dumps(result_event(tmp_path, SOFTROCE)) + "\n")
+    assert main(["default", str(events), "0", "ray", "stack", "3"]) == 1
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "failed: testing/stacks/run ray: exit status 3",
+        "2 passed, 2 failed, 1 skipped (3 on SoftRoCE; stacks: ray)",
+    ]
+
+
 def test_cases_of_one_target_that_were_skipped_for_one_reason_are_one_line(tmp_path, capsys):
     skipped = [
         f'<testcase classname="S" name="{n}"><skipped message="off"/></testcase>' for n in "ab"
