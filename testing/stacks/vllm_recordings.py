@@ -42,6 +42,7 @@ LOADED = [
         "tiny-glm-4.5",
         "tiny-gpt-oss-bf16",
         "tiny-gpt-oss-mxfp4",
+        "tiny-gpt-oss-mxfp4-padded",
         "tiny-qwen3-next",
         "tiny-llama-4",
     )
@@ -121,7 +122,11 @@ def compare_loaded(name, tp, rank, experts_parallel):
     with rank_of(name, tp, rank, **options) as model:
         twin = meta_twin(model)
         targets = dict(twin.named_parameters())
-        recording = record(twin.load_weights, checkpoint, targets, skip=SKIP)
+        # It imports vLLM, which must not look at this machine before rank_of().
+        from waybill.integrations.vllm.layers import padded_parameters
+
+        padded = padded_parameters(twin)
+        recording = record(twin.load_weights, checkpoint, targets, skip=SKIP, padded=padded)
         parameters = {n: p for n, p in model.named_parameters() if n in recording.targets()}
         wanted = {target: 0 for target in parameters}
         for shift in (0, 8, 16):

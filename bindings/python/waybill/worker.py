@@ -229,6 +229,7 @@ class Worker(Rank):
         optional: Iterable[str] = (),
         skip: Iterable[str] = (),
         unused: Iterable[str] = (),
+        padded: Iterable[str] = (),
         cache: str | os.PathLike[str] | bool = False,
         depends_on: Mapping[str, object] | None = None,
     ) -> Recording:
@@ -247,7 +248,7 @@ class Worker(Rank):
                       elements, or anything with .shape and .dtype. None: those that job_tensors() returns, for which
                       the trainers have to be joining.
         optional      Names of parameters, or patterns as "*.k_scale", that the loader need not fill.
-        skip, unused, cache, depends_on
+        skip, unused, padded, cache, depends_on
                       As for waybill.torch.record().
 
         Returns the recording; its unread() names the tensors that this rank does not need.
@@ -271,6 +272,7 @@ class Worker(Rank):
                 optional=optional,
                 skip=skip,
                 unused=unused,
+                padded=padded,
                 cache=cache,
                 depends_on=depends_on,
             )

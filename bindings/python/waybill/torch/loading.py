@@ -35,6 +35,7 @@ class Options(NamedTuple):
     optional: tuple[str, ...]
     skip: tuple[str, ...]
     unused: tuple[str, ...]
+    padded: tuple[str, ...]
 
 
 def _torch_dtype(dtype: object) -> Any:
@@ -71,6 +72,7 @@ def record(
     optional: Iterable[str] = (),
     skip: Iterable[str] = (),
     unused: Iterable[str] = (),
+    padded: Iterable[str] = (),
     cache: str | os.PathLike[str] | bool = False,
     depends_on: Mapping[str, object] | None = None,
 ) -> Recording:
@@ -88,6 +90,8 @@ def record(
     optional    Names of targets, or patterns as "*.k_scale", that are left out if the loader fills nothing of them.
     skip        Names of targets, or patterns, that are left out: the caller fills them.
     unused      Names of tensors, or patterns, that the loader may copy to where no target is.
+    padded      Names of targets, or patterns, that the engine has made larger than what the loader fills. The rest of each is
+                padding, which is 0.
     cache       A folder of recordings that were made before; True: waybill/recordings in $XDG_CACHE_HOME or ~/.cache.
                 A damaged file is made anew. Any number of processes may share the folder.
     depends_on  What else the loader depends on; needed with a cache: {"vllm": vllm.__version__, "tp_rank": 3}.
@@ -98,7 +102,7 @@ def record(
     the loader itself fails, or fills a target partly or not at all, or copies a tensor to where no target is; and
     InvalidArgument if targets overlap or are not on `meta`.
     """
-    options = Options(tuple(optional), tuple(skip), tuple(unused))
+    options = Options(tuple(optional), tuple(skip), tuple(unused), tuple(padded))
     described = describe_tensors(tensors)
     if not cache:
         return _record(load, described, targets, options)
@@ -146,7 +150,13 @@ def _record(
 ) -> Recording:
     tracer = Tracer(targets)
     storages = {name: target.untyped_storage()._cdata for name, target in targets.items()}
+    padded = {name: t for name, t in tracer.targets.items() if matches(name, options.padded)}
+    for name in padded:
+        tracer.fill(targets[name], 0.0)
     _run(load, tracer, tensors)
+    for target in padded.values():
+        if len(target.writes) == 1:
+            target.writes.clear()  # The loader has written nothing: the target is not filled.
     collected = _Collected(tracer, options.skip)
     for name, target in targets.items():
         if target.untyped_storage()._cdata != storages[name] and not matches(name, options.skip):
@@ -257,7 +267,8 @@ def _check_coverage(recording: Recording, lost: set[str], unused: tuple[str, ...
         ):
             problems.append(line)
         problems.append(
-            "Give record() all tensors of the checkpoint, or name targets in skip= that the caller fills"
+            "Give record() all tensors of the checkpoint, or name targets in skip= that the caller fills, or in padded= "
+            "if the rest of them is padding"
         )
     gone = [name for name in sorted(lost) if not matches(name, unused)]
     if gone:

@@ -105,6 +105,24 @@ def test_what_is_computed_and_not_loaded_is_no_error():
     assert len(list(recorded(load, {"a": (2,)}, {"p": (2,)}).routes())) == 1
 
 
+def test_the_rest_of_a_padded_target_is_zero():
+    def load(d, p):
+        p["experts"][:, :2, :3].copy_(d["a"])
+
+    shapes = {"a": (2, 2, 3)}, {"experts": (2, 4, 4)}
+    shown = replay(recorded(load, *shapes, padded=["exp*"]), numbered(shapes[0]))["experts"]
+    wanted = torch.zeros(2, 4, 4)
+    wanted[:, :2, :3] = numbered(shapes[0])["a"]
+    assert torch.equal(shown, wanted)
+
+
+def test_a_padded_target_that_no_tensor_fills_is_refused():
+    with pytest.raises(waybill.FailedPrecondition, match='"p": 4 of 4 elements are not filled'):
+        recorded(
+            lambda d, p: p["q"].copy_(d["a"]), {"a": (2,)}, {"p": (4,), "q": (2,)}, padded=["p"]
+        )
+
+
 def test_targets_that_are_not_filled_are_named_with_counts():
     def load(d, p):
         p["half"][:2].copy_(d["a"])

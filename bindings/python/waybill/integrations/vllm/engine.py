@@ -144,6 +144,7 @@ class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
             targets,
             optional=[*optional, *(name for name in targets if name not in parameters)],
             skip=skip,
+            padded=layers.padded_parameters(self.model),
             cache=True,
             depends_on={
                 "vllm": vllm.__version__,

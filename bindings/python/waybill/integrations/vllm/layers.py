@@ -53,6 +53,20 @@ def is_repacked(layer: Any) -> bool:
     return type(method) not in _PLAIN or not current_platform.is_cuda()
 
 
+def padded_parameters(model: Any) -> list[str]:
+    """Returns the names of parameters of experts that vLLM has made larger than the checkpoint's, as its kernels need."""
+    names = []
+    for path, layer in model.named_modules():
+        config = getattr(layer, "moe_config", None)
+        if config is not None and (
+            config.hidden_dim != config.hidden_dim_unpadded
+            or config.intermediate_size_per_partition
+            != config.intermediate_size_per_partition_unpadded
+        ):
+            names += [f"{path}.{name}" for name, _ in layer.named_parameters(recurse=False)]
+    return names
+
+
 def _place(
     layer: Any, parameters: dict[str, Any], buffers: dict[str, Any], transient: set[str]
 ) -> None:
