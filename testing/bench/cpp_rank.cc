@@ -1,6 +1,7 @@
-// One rank of testing/bench:python_update, in C++, on the core itself: takes commands, tells times.
+// One rank of testing/bench:python_update and of testing/stacks/vllm_timing.py, in C++, on the core
+// itself: takes commands, tells times.
 //
-// usage: cpp_rank trainer|worker CONTROLLER RANK WORLD MODEL
+// usage: cpp_rank trainer|worker CONTROLLER RANK WORLD MODEL FABRIC shadow|shadow-copy
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -31,6 +32,7 @@ int64_t MonotonicNanoseconds() {
 
 struct Arguments {
   RankIdentity identity;
+  Mode mode = Mode::kShadow;
   ModelConfig config;
   std::vector<CheckpointTensor> tensors;
 };
@@ -60,19 +62,19 @@ absl::Status Serve(const Arguments& arguments, std::unique_ptr<Fabric> fabric) {
   WAYBILL_ASSIGN_OR_RETURN(
       WorkerLayout layout,
       MakeWorkerLayout(arguments.tensors, arguments.config, {.tp = identity.world}, identity.rank));
-  const WorkerOptions options{
-      .identity = identity,
-      .engine = {},
-      .handler = [](const Notice& notice, const WorkerOptions::Answer& answer) {
-        if (notice.kind == Notice::Kind::kCommit) {
-          std::cout << "shown " << MonotonicNanoseconds() << std::endl;
-        }
-        answer(absl::OkStatus());
-      }};
-  WAYBILL_ASSIGN_OR_RETURN(
-      const auto worker, Worker::Join(options, std::move(layout.manifest), {}, std::move(fabric)));
+  std::vector<std::byte> shown;
+  std::vector<MemorySpan> lent;
+  if (arguments.mode == Mode::kShadowCopy) {
+    shown.resize(layout.manifest.region_bytes(0));
+    lent.push_back({MemoryKind::kHost, shown.data(), shown.size()});
+  }
+  WAYBILL_ASSIGN_OR_RETURN(const auto worker,
+                           Worker::Join({.identity = identity, .engine = {.mode = arguments.mode}},
+                                        std::move(layout.manifest), lent, std::move(fabric)));
   std::cout << "joined" << std::endl;
-  for (std::string line; std::getline(std::cin, line);) {
+  for (uint64_t version = 0; std::cin >> version;) {
+    WAYBILL_RETURN_IF_ERROR(worker->AwaitShown(version, absl::Seconds(60)));
+    std::cout << "shown " << MonotonicNanoseconds() << std::endl;
   }
   return absl::OkStatus();
 }
@@ -85,7 +87,9 @@ absl::Status Run(char** words) {
   WAYBILL_ASSIGN_OR_RETURN(SyntheticModel model, MakeSyntheticModel(words[5], std::nullopt));
   WAYBILL_ASSIGN_OR_RETURN(arguments.config, ParseModelConfig(model.config_json));
   arguments.tensors = std::move(model.tensors);
-  WAYBILL_ASSIGN_OR_RETURN(auto fabric, MakeFabric({}));
+  WAYBILL_ASSIGN_OR_RETURN(const std::optional<FabricKind> forced, ParseFabricKind(words[6]));
+  if (std::string(words[7]) == "shadow-copy") arguments.mode = Mode::kShadowCopy;
+  WAYBILL_ASSIGN_OR_RETURN(auto fabric, MakeFabric({.forced = forced}));
   return std::string(words[1]) == "trainer" ? Train(arguments, std::move(fabric))
                                             : Serve(arguments, std::move(fabric));
 }
@@ -94,8 +98,8 @@ absl::Status Run(char** words) {
 }  // namespace waybill
 
 int main(int argc, char** argv) {
-  if (argc != 6) {
-    std::cerr << "usage: cpp_rank trainer|worker CONTROLLER RANK WORLD MODEL\n";
+  if (argc != 8) {
+    std::cerr << "usage: cpp_rank trainer|worker CONTROLLER RANK WORLD MODEL FABRIC MODE\n";
     return 2;
   }
   const absl::Status status = waybill::Run(argv);

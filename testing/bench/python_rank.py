@@ -1,6 +1,6 @@
 """One rank of testing/bench:python_update, in Python: takes commands, tells times.
 
-usage: python_rank.py trainer|worker CONTROLLER RANK WORLD MODEL
+usage: python_rank.py trainer|worker CONTROLLER RANK WORLD MODEL FABRIC MODE
 """
 
 import sys
@@ -14,11 +14,11 @@ def tell(*words):
     print(*words, flush=True)
 
 
-def train(controller, rank, world, layout):
-    held = layout.trainer_manifest(f"fsdp={world}", rank)
+def train(identity, layout, _mode):
+    held = layout.trainer_manifest(f"fsdp={identity['world']}", identity["rank"])
     weights = numpy.zeros(held.region_sizes[0], numpy.uint8)
     weights[:] = 1  # Touched.
-    with waybill.Trainer(controller, rank=rank, world=world) as trainer:
+    with waybill.Trainer(**identity) as trainer:
         trainer.add_manifest(held, [weights])
         trainer.join()
         tell("joined")
@@ -29,9 +29,9 @@ def train(controller, rank, world, layout):
             tell("published", begin)
 
 
-def serve(controller, rank, world, layout):
-    held = layout.worker_manifest(f"tp={world}", rank)
-    with waybill.Worker(controller, rank=rank, world=world) as worker:
+def serve(identity, layout, mode):
+    held = layout.worker_manifest(f"tp={identity['world']}", identity["rank"])
+    with waybill.Worker(**identity, mode=mode) as worker:
         worker.add_manifest(held)
         worker.join()
         tell("joined")
@@ -41,9 +41,10 @@ def serve(controller, rank, world, layout):
 
 
 def main():
-    role, controller, rank, world, model = sys.argv[1:]
+    role, controller, rank, world, model, fabric, mode = sys.argv[1:]
+    identity = {"controller": controller, "rank": int(rank), "world": int(world), "fabric": fabric}
     play = {"trainer": train, "worker": serve}[role]
-    play(controller, int(rank), int(world), waybill.Layout(model=model))
+    play(identity, waybill.Layout(model=model), mode)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """The update of testing/bench:update, driven from Python, beside the same driven from C++.
 
-    bazel run -c opt //testing/bench:python_update [-- --pairs 20]
+    bazel run -c opt //testing/bench:python_update [-- --pairs 20 --fabric tcp]
 
-Both jobs are there at once, idle but for their turns: 2 trainers to 2 workers over `local` in shadow
-mode, Qwen3-0.6B's shapes. Prints the median of the ratios of pairs, from first publish to last shown.
+Both jobs are there at once, idle but for their turns: 2 trainers to 2 workers in shadow mode, over shared
+memory if --fabric names no other network, Qwen3-0.6B's shapes. Prints the median of the ratios of pairs, from first publish to last shown.
 """
 
 import argparse
@@ -49,21 +49,26 @@ class Ranks:
 
 
 class Job:
-    """A controller, trainers and workers, all driven the same way."""
+    """A controller, trainers and workers, all driven the same way.
 
-    def __init__(self, rank_command):
+    start  The command of a rank.
+    more   What follows the role, the controller's address, the rank and the world on its command line.
+    """
+
+    def __init__(self, start, more, trainers=WORLD, workers=WORLD):
         self.controller = waybill.Controller(listen="127.0.0.1:0")
         address = self.controller.address
         self.workers, self.trainers = (
-            Ranks([rank_command(role, address, rank) for rank in range(WORLD)])
-            for role in ("worker", "trainer")
+            Ranks([[*start, role, address, str(rank), str(world), *more] for rank in range(world)])
+            for role, world in (("worker", workers), ("trainer", trainers))
         )
         for ranks in (self.workers, self.trainers):
             ranks.expect("joined")
 
     def update(self, version):
         """Seconds from the first publish to the last worker's showing it."""
-        self.trainers.say(str(version))
+        for ranks in (self.workers, self.trainers):
+            ranks.say(str(version))
         begins = [int(rest[0]) for rest in self.trainers.expect("published")]
         shown = [int(rest[0]) for rest in self.workers.expect("shown")]
         return (max(shown) - min(begins)) / 1e9
@@ -82,6 +87,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--model", default="qwen3-0.6b")
+    parser.add_argument("--fabric", default="local")
     options = parser.parse_args()
     folder = os.path.dirname(os.path.abspath(__file__))
     words = {
@@ -91,19 +97,8 @@ def main():
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     with tempfile.TemporaryDirectory() as state:
         os.environ["XDG_STATE_HOME"] = state
-        jobs = {
-            name: Job(
-                lambda role, address, rank, start=start: [
-                    *start,
-                    role,
-                    address,
-                    str(rank),
-                    str(WORLD),
-                    options.model,
-                ]
-            )
-            for name, start in words.items()
-        }
+        more = [options.model, options.fabric, "shadow"]
+        jobs = {name: Job(start, more) for name, start in words.items()}
         seconds = {name: [] for name in jobs}
         for version in range(1, options.pairs + 3):
             for name, job in jobs.items():

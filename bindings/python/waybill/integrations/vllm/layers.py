@@ -1,6 +1,6 @@
 """The two forms of a vLLM layer: the form that the loader fills, and the form with which the layer computes.
 
-After loading, vLLM repacks some layers: quantised ones, experts, and on CPUs all linear ones. `load_weights()` fits only the
+After loading, vLLM repacks some layers: quantised ones, experts, and on some CPUs linear ones. `load_weights()` fits only the
 form before that. vLLM remembers that form on `meta` for its own reloading (model_loader/reload), and this module uses it.
 """
 
@@ -41,7 +41,7 @@ from vllm.platforms import (  # type: ignore[import-not-found, unused-ignore]
     current_platform,
 )
 
-# Methods that leave the weights in the loaded form on GPUs.
+# Methods that leave the weights in the loaded form on GPUs, and on CPUs for which vLLM has no packed form.
 _PLAIN = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod)
 
 
@@ -50,7 +50,11 @@ def is_repacked(layer: Any) -> bool:
     method = getattr(layer, "quant_method", None)
     if not isinstance(method, QuantizeMethodBase) or is_deferred_attention_layer(layer):
         return False
-    return type(method) not in _PLAIN or not current_platform.is_cuda()
+    if type(method) not in _PLAIN or current_platform.is_cuda():
+        return type(method) not in _PLAIN
+    # On CPUs the layer has a function that multiplies. It closes over the packed weight if there is one.
+    multiply = getattr(layer, "cpu_linear", None)
+    return multiply is None or getattr(multiply, "__closure__", None) is not None
 
 
 def padded_parameters(model: Any) -> list[str]:
