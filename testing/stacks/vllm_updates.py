@@ -39,6 +39,10 @@ CASES = {
     "deepseek": ("tiny-deepseek-v3-bf16", {}),
     "deepseek-tp2": ("tiny-deepseek-v3-bf16", {"tensor_parallel_size": 2}),
     "qwen3-pp2": ("tiny-qwen3", {"pipeline_parallel_size": 2}),
+    "qwen3-tp2-pp2": (
+        "tiny-qwen3",
+        {"tensor_parallel_size": 2, "pipeline_parallel_size": 2},
+    ),
     "moe-ep2": ("tiny-qwen3-moe", {"tensor_parallel_size": 2, "enable_expert_parallel": True}),
     "deepseek-ep2": (
         "tiny-deepseek-v3-bf16",
