@@ -1,5 +1,6 @@
 """What waits can be interrupted: by a signal, by time, and by another thread that closes the rank."""
 
+import ctypes
 import itertools
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import pytest
 from one_process_job import PATIENCE, Job
 
 import waybill
-from waybill.pump import SLICE_SECONDS
+from waybill.pump import SLICE_SECONDS, keep
 
 JOINING = """
 import waybill
@@ -45,6 +46,14 @@ def test_an_interrupt_ends_a_wait(wait):
     child.send_signal(signal.SIGINT)
     said, _ = child.communicate(timeout=PATIENCE)
     assert said == "interrupted\n"
+
+
+def test_an_interrupt_does_not_lose_what_a_function_has_returned():
+    kept = []
+    interrupt = getattr(ctypes.CDLL(None), "raise")  # It returns before Python looks at the signal.
+    with pytest.raises(KeyboardInterrupt):
+        keep(kept, interrupt, int(signal.SIGINT))
+    assert kept == [0]
 
 
 def test_a_signal_is_heard_within_a_tenth_of_a_second():

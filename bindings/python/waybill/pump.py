@@ -36,6 +36,15 @@ def deadline_ns(seconds: float | None) -> int:
     return max(1, time.monotonic_ns() + int(away * _NS))
 
 
+def keep(kept: list[Any], call: Callable[..., Any], *arguments: Any) -> None:
+    """Appends what a function of the library returns, which no KeyboardInterrupt loses.
+
+    Between the return of a function and the assignment of its result, Python may raise KeyboardInterrupt.
+    list.extend() is one step for it.
+    """
+    kept.extend(map(call, *((argument,) for argument in arguments)))
+
+
 class Call:
     """A call that the library accepted, and that ends with one event."""
 
@@ -162,17 +171,18 @@ class Pump:
 
     def _take(self, deadline: int) -> None:
         """Waits for one event without the lock, and dispatches it."""
-        event = None
+        taken: list[_waybill.Event | None] = []
         self._taking = True
         self.turn.release()
         try:
-            event = self.queue.take(deadline)
+            keep(taken, self.queue.take, deadline)
         finally:
             self.turn.acquire()
             self._taking = False
             self.turn.notify_all()  # Another thread may have to take events now.
-            if event is not None:
-                self._dispatch(event)
+            for event in taken:
+                if event is not None:
+                    self._dispatch(event)
 
     def _dispatch(self, event: _waybill.Event) -> None:
         """Gives an event to its call or to the rank, and wakes all waiters. Needs the lock."""

@@ -11,7 +11,7 @@ from waybill.errors import Aborted, FailedPrecondition, InvalidArgument, Waybill
 from waybill.memory import Memory, memory_of, of_torch, torch_address
 from waybill.parts import Part
 from waybill.placements import boxes_of, is_dtensor
-from waybill.pump import DECIDED, OUTCOME, Call, Milestone, Pump, deadline_ns
+from waybill.pump import DECIDED, OUTCOME, Call, Milestone, Pump, deadline_ns, keep
 from waybill.rank import Rank
 from waybill.runtime import identity
 from waybill.streams import check_device, current_stream, event_behind, wait_for
@@ -31,7 +31,7 @@ class Publish:
     outcomes  For each group that has decided: None, or the error why it does not show the version.
     """
 
-    __slots__ = ("_committed", "_decided_by", "_pump", "_sent", "_update", "outcomes", "version")
+    __slots__ = ("_committed", "_decided_by", "_pump", "_sent", "_updates", "outcomes", "version")
 
     def __init__(self, pump: Pump, version: int, sent: Call, decided_by: float) -> None:
         self.version = version
@@ -40,7 +40,7 @@ class Publish:
         self._sent = sent
         self._decided_by = decided_by
         self._committed = Call()
-        self._update: _waybill.Update | None = None
+        self._updates: list[_waybill.Update] = []  # One, once it has begun.
 
     @property
     def sent(self) -> Milestone:
@@ -56,8 +56,8 @@ class Publish:
 
     def cancel(self) -> None:
         """Gives the version up, unless it was sent before: its milestones end in Cancelled."""
-        if self._update is not None:
-            self._update.cancel()
+        for update in self._updates:
+            update.cancel()
 
     def _finish(self, error: WaybillError | None) -> None:
         if not self._committed.done:
@@ -293,13 +293,16 @@ class Trainer(Rank):
         publish = Publish(self._pump, version, Call(on_sent), decided_by)
 
         def start(token: int) -> None:
-            publish._update = core.publish(
-                version, until, digests, fail_on_nonfinite, hold, after, token
-            )
+            options = (version, until, digests, fail_on_nonfinite, hold, after, token)
+            keep(publish._updates, core.publish, *options)
 
-        with self._pump.turn:  # Events of this publish come after it is known.
-            self._pump.begin(start, publish._sent)
-            self._publishes.append(publish)
+        try:
+            with self._pump.turn:  # Events of this publish come after it is known.
+                self._pump.begin(start, publish._sent)
+                self._publishes.append(publish)
+        except KeyboardInterrupt:
+            publish.cancel()
+            raise
         return publish
 
     def _event(self, stream: Any) -> int:
@@ -335,18 +338,20 @@ class Trainer(Rank):
         worker refused; InvalidArgument if fail_on_nonfinite found NaNs or infinities; and
         DeadlineExceeded, Unavailable, DataLoss or Cancelled if the version was sent to no group.
         """
-        publish = self.publish_async(
-            version,
-            deadline=deadline,
-            digests=digests,
-            fail_on_nonfinite=fail_on_nonfinite,
-            hold=hold,
-            stream=stream,
-        )
+        publish = None
         try:
+            publish = self.publish_async(
+                version,
+                deadline=deadline,
+                digests=digests,
+                fail_on_nonfinite=fail_on_nonfinite,
+                hold=hold,
+                stream=stream,
+            )
             self._pump.wait(publish._sent)
         except KeyboardInterrupt:
-            publish.cancel()
+            if publish is not None:
+                publish.cancel()
             raise
         return publish
 
