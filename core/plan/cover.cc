@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "core/base/status.h"
 
 namespace waybill {
@@ -41,43 +42,66 @@ int64_t End(const Brought& brought, int d) {
                               : brought.box.end(d);
 }
 
-// Along which the items begin at the most places.
-int DimensionWithMostCuts(const std::vector<Brought>& all) {
+// Returns the dimension along which the items fall into the most parts that do not meet.
+int DimensionWithMostParts(absl::Span<const Brought* const> all) {
   int best = kMembers;
   size_t most = 0;
-  std::vector<int64_t> cuts;
-  for (int d = kMembers; d < all.front().box.dimensions(); ++d) {
-    cuts.clear();
-    for (const Brought& brought : all) cuts.push_back(Begin(brought, d));
-    std::sort(cuts.begin(), cuts.end());
-    const auto count = static_cast<size_t>(std::unique(cuts.begin(), cuts.end()) - cuts.begin());
-    if (count > most) {
-      most = count;
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  for (int d = kMembers; d < all.front()->box.dimensions(); ++d) {
+    ranges.clear();
+    for (const Brought* brought : all) ranges.emplace_back(Begin(*brought, d), End(*brought, d));
+    std::sort(ranges.begin(), ranges.end());
+    size_t parts = 0;
+    int64_t end = ranges.front().first;
+    for (const auto& range : ranges) {
+      parts += range.first >= end;
+      end = std::max(end, range.second);
+    }
+    if (parts > most) {
+      most = parts;
       best = d;
     }
   }
   return best;
 }
 
-absl::Status CheckDisjoint(std::vector<Brought>& all) {
-  if (all.size() < 2) return absl::OkStatus();
-  const int d = DimensionWithMostCuts(all);
-  std::sort(all.begin(), all.end(),
-            [d](const Brought& a, const Brought& b) { return Begin(a, d) < Begin(b, d); });
+absl::Status CheckPairs(absl::Span<const Brought* const> all) {
   for (size_t i = 0; i < all.size(); ++i) {
-    for (size_t j = i + 1; j < all.size() && Begin(all[j], d) < End(all[i], d); ++j) {
-      if (Meet(all[i], all[j])) {
-        return absl::InternalError(
-            absl::StrCat(ToString(all[i].box), " and ", ToString(all[j].box), " are both written"));
+    for (size_t j = i + 1; j < all.size(); ++j) {
+      if (Meet(*all[i], *all[j])) {
+        return absl::InternalError(absl::StrCat(ToString(all[i]->box), " and ",
+                                                ToString(all[j]->box), " are both written"));
       }
     }
   }
   return absl::OkStatus();
 }
 
+// Only items of one part can meet, so each part is checked along another dimension.
+absl::Status CheckDisjoint(absl::Span<const Brought*> all) {
+  if (all.size() < 2) return absl::OkStatus();
+  const int d = DimensionWithMostParts(all);
+  std::sort(all.begin(), all.end(),
+            [d](const Brought* a, const Brought* b) { return Begin(*a, d) < Begin(*b, d); });
+  size_t first = 0;
+  int64_t end = End(*all[0], d);
+  for (size_t i = 1; i <= all.size(); ++i) {
+    if (i == all.size() || Begin(*all[i], d) >= end) {
+      const absl::Span<const Brought*> part = all.subspan(first, i - first);
+      if (part.size() == all.size()) return CheckPairs(all);
+      WAYBILL_RETURN_IF_ERROR(CheckDisjoint(part));
+      first = i;
+    }
+    if (i < all.size()) end = std::max(end, End(*all[i], d));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckWant(const Box& wanted, uint64_t members, uint64_t destinations,
-                       std::vector<Brought>& all) {
+                       const std::vector<Brought>& all) {
   uint64_t elements = 0;
+  std::vector<const Brought*> places;
+  places.reserve(all.size());
   for (const Brought& brought : all) {
     if (!wanted.Contains(brought.box)) {
       return absl::InternalError(absl::StrCat("a route brings ", ToString(brought.box)));
@@ -85,9 +109,10 @@ absl::Status CheckWant(const Box& wanted, uint64_t members, uint64_t destination
     if (brought.copies.last_member > members || brought.copies.last_destination > destinations) {
       return absl::InternalError("a route goes to nobody");
     }
+    places.push_back(&brought);
     elements += static_cast<uint64_t>(brought.box.element_count()) * brought.copies.count();
   }
-  WAYBILL_RETURN_IF_ERROR(CheckDisjoint(all));
+  WAYBILL_RETURN_IF_ERROR(CheckDisjoint(absl::MakeSpan(places)));
   const uint64_t all_elements =
       static_cast<uint64_t>(wanted.element_count()) * members * destinations;
   if (elements != all_elements) {
