@@ -280,11 +280,11 @@ void WorkerRank::ReleaseWhatArrived() {
 void WorkerRank::StopRelaying(uint64_t epoch, uint32_t sequence) {
   stopping_.insert({epoch, sequence});
   if (!relay_) return;
-  const auto is_it = [&](const UpdateId& update) {
-    return update.epoch == epoch && update.sequence == sequence;
-  };
-  if (relay_->next && is_it(relay_->next->update)) relay_->next.reset();
-  if (!relay_->sending || !is_it(relay_->update)) return;
+  if (relay_->next && relay_->next->update.epoch == epoch &&
+      relay_->next->update.sequence == sequence) {
+    relay_->next.reset();
+  }
+  if (!IsRelaying(epoch, sequence)) return;
   relay_->stop_now_at = now_ + kQuiescenceTimeout;
   RelayingEngine().Abort(sequence);
 }
@@ -351,10 +351,7 @@ void WorkerRank::HandleEvents(absl::Time now) {
 void WorkerRank::ReportStoppedRelay() {
   std::erase_if(stopping_, [&](const auto& update) {
     const auto [epoch, sequence] = update;
-    if (relay_ && relay_->sending && relay_->update.epoch == epoch &&
-        relay_->update.sequence == sequence) {
-      return false;
-    }
+    if (IsRelaying(epoch, sequence)) return false;
     session_.OnRelayStopped(epoch, sequence);
     return true;
   });

@@ -143,6 +143,11 @@ class WorkerRank final : private WorkerHost {
   TrainerEngine& RelayingEngine();
   absl::Status StartRelaying(const UpdateId& update, const proto::Start& start);
   void StartNextRelay();
+  // Returns true while anything of that update is relayed.
+  bool IsRelaying(uint64_t epoch, uint32_t sequence) const {
+    return relay_ && relay_->sending && relay_->update.epoch == epoch &&
+           relay_->update.sequence == sequence;
+  }
   void ReportStoppedRelay();
   void ReleaseWhatArrived();
   std::vector<MemorySpan> Spans(const Snapshot& snapshot) const;

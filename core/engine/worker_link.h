@@ -75,7 +75,7 @@ struct WorkerLink {
   uint32_t last_route = 0;
   uint32_t first_chunk = 0;
   uint32_t last_chunk = 0;
-  uint32_t first_ledger_entry = 0;  // Of the first route, in the worker's ledger.
+  uint32_t first_ledger_entry = 0;  // The place of the first route in the worker's ledger.
   std::vector<WorkerLane> lanes;    // The first one carries the ledger.
 
   std::vector<WorkerBuffer> buffers;

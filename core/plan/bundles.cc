@@ -183,7 +183,7 @@ RouteTable Bundles::WorkerRoutes(uint32_t worker) const {
   return table;
 }
 
-// Where the routes of a bundle to one of its destinations begin in both ranks' memory.
+// Appends where the routes of a bundle to one of its destinations begin in both ranks' memory.
 void Bundles::AppendPlaces(uint32_t bundle, uint32_t destination,
                            std::vector<uint64_t>& places) const {
   const Bundle& of = bundles_[bundle];

@@ -95,7 +95,8 @@ class Bundles {
   };
 
   absl::Span<const uint32_t> BundlesOf(uint32_t trainer) const;
-  // Calls visit(bundle, destination) for each bundle that brings something to a worker.
+  // Calls visit(bundle, destination) for each bundle that brings something to a worker, whose place
+  // among the want's destinations is `destination`.
   template <typename Visit>
   void ForEachBundleTo(uint32_t worker, Visit visit) const;
   const RankClasses& SendersOf(const Bundle& bundle) const {

@@ -163,8 +163,8 @@ uint64_t MostCopies(const Bundles& bundles) {
   return most;
 }
 
-// Of two plans with as many ranks, tables with one digest are one table. Returns how many there
-// are.
+// Checks for two plans with as many ranks that tables with one digest are one table. Returns how
+// many such tables there are.
 uint64_t ExpectEqualTablesWhereDigestsAre(const Plan& a, const Plan& b) {
   uint64_t equal = 0;
   for (uint32_t t = 0; t < a.trainer_count(); ++t) {

@@ -309,8 +309,8 @@ class SeamFinder {
     Copies copies;
   };
 
-  // Of each split block that a trainer sends a part of, it tells the worker which scale it used,
-  // unless it writes this scale itself.
+  // Makes each trainer tell which scale it used for a split block, whoever gets a part of the block
+  // from it; unless the trainer writes this scale itself.
   void AddWitnesses() {
     std::map<std::pair<uint32_t, const Grid*>, std::vector<ScaleShard>> scale_shards;  // By worker.
     // By trainer, and by want and destination.
@@ -460,7 +460,7 @@ class SeamFinder {
       grids_;  // By class of tensors and number of the quantisation.
   absl::flat_hash_map<uint32_t, std::vector<Grid*>> grids_of_;
   absl::flat_hash_map<std::tuple<uint32_t, uint32_t, const Grid*>, uint32_t> tables_;
-  absl::flat_hash_map<uint32_t, uint32_t> senders_;  // Of the split blocks of each source.
+  absl::flat_hash_map<uint32_t, uint32_t> senders_;  // Who sends the split blocks, by source.
   Drafts drafts_;
 };
 

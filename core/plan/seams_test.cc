@@ -251,7 +251,7 @@ void CheckScalesComeWithSplitBlocks(const PlanTables& tables, uint32_t trainers,
       ForEachIndex(CellsMeeting(route.box, table.block), [&](absl::Span<const int64_t> at) {
         const Box block = OneAt(at);
         if (table.box.Contains(ElementsOf(block, table.block, shape))) return;
-        // A shard's scales are told in parts where they are cut.
+        // Where shards cut the scales of a block, each part is told by a route of its own.
         ForEachIndex(CellsOfBlocks(block, table.block, table.cell, shape),
                      [&](absl::Span<const int64_t> cell) {
                        EXPECT_TRUE(tells(route.worker, tensor, OneAt(cell)))

@@ -136,7 +136,7 @@ class Coordinator final {
 
   // A rank's table, as it is sent.
   struct Table {
-    uint64_t digest = 0;  // Of what it is made of.
+    uint64_t digest = 0;  // Plan::TrainerDigest() or WorkerDigest().
     std::shared_ptr<const std::string> bytes;
   };
   // The tables of a plan, by number.
@@ -213,7 +213,7 @@ class Coordinator final {
     absl::Status last_loan_trouble;
     uint64_t plan_ticket = 0;
     Plan plan;
-    Tables tables;    // Of the last plan in which the trainers sent all.
+    Tables tables;    // Those of the last plan in which the trainers sent all.
     size_t ends = 0;  // How many the term has.
     std::map<TermEnd, proto::Offers> offers;
     std::set<TermEnd> connected;

@@ -246,7 +246,7 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
   std::set<std::string> required_;
   Relays relays_ = Relays::kNever;
   bool stranger_ = false;    // Workers want a tensor that no trainer has.
-  uint64_t first_byte_ = 0;  // Of what a rank that joins holds, in its region.
+  uint64_t first_byte_ = 0;  // Where the shard of a rank that joins begins in its region.
   absl::Time now_ = absl::FromUnixSeconds(1'000'000);
   std::unique_ptr<Coordinator> coordinator_;
   std::map<ConnectionId, std::vector<proto::ControllerMessage>> sent_;

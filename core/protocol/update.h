@@ -59,7 +59,7 @@ struct PeerLanes {
   uint32_t peer = 0;
   std::vector<LanePath> lanes;
   bool kept = false;                // They are there since an earlier term, and go on.
-  uint32_t first_ledger_entry = 0;  // Of the sender's routes, in the worker's ledger.
+  uint32_t first_ledger_entry = 0;  // The place of the sender's first route in the worker's ledger.
 };
 
 // The lanes of a term, as one of its ranks has them.

@@ -348,9 +348,7 @@ void UpdateRound::OnRelayStopped(uint32_t worker) {
 std::set<uint32_t> UpdateRound::RelaysThatRun() const {
   std::set<uint32_t> workers;
   for (const Sender& sender : senders_) {
-    if (sender.relays && sender.started && !sender.gone && !sender.stopped) {
-      workers.insert(sender.id.rank);
-    }
+    if (sender.relays && sender.started && !sender.stopped) workers.insert(sender.id.rank);
   }
   return workers;
 }

@@ -123,7 +123,7 @@ class UpdateRound {
     uint64_t attempt = 0;
     bool started = false;
     bool gone = false;
-    bool stopped = false;  // It relays nothing more.
+    bool stopped = false;  // It relays nothing more, or is gone.
     bool asked_to_keep = false;
     std::optional<bool> kept;    // What it answered.
     std::set<uint32_t> workers;  // The workers that its routes go to.

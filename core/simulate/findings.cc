@@ -67,7 +67,7 @@ void WarnOfLinks(const Result& result, std::vector<std::string>& warnings) {
 void WarnOfWrites(const World& world, std::vector<std::string>& warnings) {
   uint64_t tiny_writes = 0, writes = 0, worst_bytes = 0;
   const PairTraffic* worst = nullptr;
-  Role sender = Role::kTrainer;  // Of the worst.
+  Role sender = Role::kTrainer;  // The sender of the worst pair.
   const auto look = [&](const std::vector<PairTraffic>& pairs, Role role) {
     for (const PairTraffic& pair : pairs) {
       writes += pair.writes;

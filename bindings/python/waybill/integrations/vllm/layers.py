@@ -50,8 +50,10 @@ def is_repacked(layer: Any) -> bool:
     method = getattr(layer, "quant_method", None)
     if not isinstance(method, QuantizeMethodBase) or is_deferred_attention_layer(layer):
         return False
-    if type(method) not in _PLAIN or current_platform.is_cuda():
-        return type(method) not in _PLAIN
+    if type(method) not in _PLAIN:
+        return True
+    if current_platform.is_cuda():
+        return False
     # On CPUs the layer has a function that multiplies. It closes over the packed weight if there is one.
     multiply = getattr(layer, "cpu_linear", None)
     return multiply is None or getattr(multiply, "__closure__", None) is not None
