@@ -14,7 +14,8 @@ namespace {
 TEST(Copy, CopiesEveryLengthAndAlignmentAndNoByteMore) {
   OnEveryTarget([] {
     for (const Stores stores : {Stores::kCached, Stores::kStreaming}) {
-      for (const size_t size : {0, 1, 15, 16, 63, 64, 65, 255, 256, 257, 319, 1000, 4096, 10007}) {
+      for (const size_t size :
+           {0, 1, 15, 16, 63, 64, 65, 255, 256, 257, 319, 1000, 4096, 10007, 40009}) {
         for (const size_t dst_skew : {0, 1, 2, 31, 32, 63}) {
           for (const size_t src_skew : {0, 3, 64}) {
             const SkewedBytes src = SkewedBytes::Mixed(size, src_skew);

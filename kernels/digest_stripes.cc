@@ -22,7 +22,9 @@ enum class Ahead { kNothing, kDestination };
 
 #if HWY_TARGET == HWY_SCALAR || HWY_HAVE_SCALABLE
 // No vectors, or vectors whose length the compiler does not know and that make no arrays.
-template <Sink kSink, Ahead kAhead>
+constexpr size_t kLeavesAtOnce = 1;
+
+template <Sink kSink, Ahead kAhead, size_t kLeaves = 1>
 void Absorb(std::byte* dst, const std::byte* src, size_t stripe_count, const uint64_t* keys,
             uint64_t* lanes) {
   for (size_t w = 0; w < stripe_count * 8; ++w) {
@@ -50,9 +52,14 @@ HWY_INLINE void VectorLoadedOnce(V& v) {
 #endif
 }
 
-// Adds stripes to `lanes`. The words themselves are gathered apart and change lanes once, at the
-// end, which spares a shuffle in the loop.
-template <Sink kSink, Ahead kAhead>
+// The leaves that are absorbed side by side, which are as long as pages: kRowsAtOnce, or as many as
+// their sums leave registers for.
+constexpr size_t kLeavesAtOnce = hn::MaxLanes(hn::CappedTag<uint64_t, 8>()) * kRowsAtOnce / 8;
+
+// Adds stripes of `kLeaves` consecutive leaves to `lanes`, eight for each leaf. The words
+// themselves are gathered apart and change lanes once, at the end, which spares a shuffle in the
+// loop.
+template <Sink kSink, Ahead kAhead, size_t kLeaves = 1>
 HWY_INLINE void Absorb(std::byte* HWY_RESTRICT dst, const std::byte* HWY_RESTRICT src,
                        size_t stripe_count, const uint64_t* HWY_RESTRICT keys,
                        uint64_t* HWY_RESTRICT lanes) {
@@ -62,11 +69,12 @@ HWY_INLINE void Absorb(std::byte* HWY_RESTRICT dst, const std::byte* HWY_RESTRIC
   constexpr size_t kLanes = hn::MaxLanes(d);
   constexpr size_t kVectors = 8 / kLanes;
 
-  V products[kVectors], words[kVectors];
+  // Of leaf l and vector v of its lanes, at l * kVectors + v.
+  V products[kLeaves * kVectors], words[kLeaves * kVectors];
 #pragma GCC unroll 4
-  for (size_t v = 0; v < kVectors; ++v) {
-    products[v] = hn::Load(d, lanes + v * kLanes);
-    words[v] = hn::Zero(d);
+  for (size_t i = 0; i < kLeaves * kVectors; ++i) {
+    products[i] = hn::Load(d, lanes + i * kLanes);
+    words[i] = hn::Zero(d);
   }
   for (size_t s = 0; s < stripe_count; ++s) {
     if constexpr (kAhead == Ahead::kDestination) {
@@ -74,8 +82,9 @@ HWY_INLINE void Absorb(std::byte* HWY_RESTRICT dst, const std::byte* HWY_RESTRIC
       PrefetchForWrite(dst + s * kStripeBytes + kAheadBytes);
     }
 #pragma GCC unroll 4
-    for (size_t v = 0; v < kVectors; ++v) {
-      const size_t at = s * 8 + v * kLanes;
+    for (size_t i = 0; i < kLeaves * kVectors; ++i) {
+      const size_t in_leaf = s * 8 + i % kVectors * kLanes;
+      const size_t at = i / kVectors * scalar::kLeafWords + in_leaf;
       V word = hn::LoadU(d, reinterpret_cast<const uint64_t*>(src) + at);
       VectorLoadedOnce(word);
       if constexpr (kSink == Sink::kCached) {
@@ -84,17 +93,17 @@ HWY_INLINE void Absorb(std::byte* HWY_RESTRICT dst, const std::byte* HWY_RESTRIC
       if constexpr (kSink == Sink::kStreaming) {
         hn::Stream(word, d, reinterpret_cast<uint64_t*>(dst) + at);
       }
-      const V key = hn::Load(d, keys + at);
+      const V key = hn::Load(d, keys + in_leaf);
       const V keyed = hn::BitCast(d, hn::Add(hn::BitCast(d32, word), hn::BitCast(d32, key)));
       const V high = hn::ShiftRight<32>(keyed);
-      products[v] =
-          hn::Add(products[v], hn::MulEven(hn::BitCast(d32, keyed), hn::BitCast(d32, high)));
-      words[v] = hn::Add(words[v], word);
+      products[i] =
+          hn::Add(products[i], hn::MulEven(hn::BitCast(d32, keyed), hn::BitCast(d32, high)));
+      words[i] = hn::Add(words[i], word);
     }
   }
 #pragma GCC unroll 4
-  for (size_t v = 0; v < kVectors; ++v) {
-    hn::Store(hn::Add(products[v], hn::Reverse2(d, words[v])), d, lanes + v * kLanes);
+  for (size_t i = 0; i < kLeaves * kVectors; ++i) {
+    hn::Store(hn::Add(products[i], hn::Reverse2(d, words[i])), d, lanes + i * kLanes);
   }
 }
 #endif
@@ -139,22 +148,39 @@ void AbsorbWords(std::byte* dst, const std::byte* src, size_t first_word, size_t
 #endif
 }
 
+// Takes `kLeaves` leaves, and returns the sum of their values.
+template <Sink kSink, Ahead kAhead, size_t kLeaves>
+uint64_t TakeLeaves(std::byte* dst, const std::byte* src, uint64_t first_leaf) {
+  constexpr size_t kStripes = scalar::kLeafWords * 8 / kStripeBytes;
+  alignas(64) uint64_t lanes[kLeaves * scalar::kLaneCount] = {};
+  Absorb<kSink, kAhead, kLeaves>(dst, src, kStripes, scalar::kDigestConstants.keys.data(), lanes);
+  uint64_t sum = 0;
+  for (size_t l = 0; l < kLeaves; ++l) {
+    sum += scalar::LeafValue(lanes + l * scalar::kLaneCount, first_leaf + l);
+  }
+  return sum;
+}
+
 template <Sink kSink>
 uint64_t Leaves(std::byte* dst, const std::byte* src, size_t leaf_count, uint64_t first_leaf) {
   constexpr size_t kLeafBytes = scalar::kLeafWords * 8;
-  constexpr size_t kStripes = kLeafBytes / kStripeBytes;
-  constexpr const uint64_t* kKeys = scalar::kDigestConstants.keys.data();
+  // Lines that are to be cached are waited for in any case.
+  constexpr size_t kAtOnce = kSink == Sink::kCached ? 1 : kLeavesAtOnce;
   uint64_t sum = 0;
-  for (size_t leaf = 0; leaf < leaf_count; ++leaf) {
-    alignas(64) uint64_t lanes[scalar::kLaneCount] = {};
+  size_t leaf = 0;
+  const auto destination = [&] { return kSink == Sink::kNone ? dst : dst + leaf * kLeafBytes; };
+  for (; kAtOnce > 1 && leaf + kAtOnce <= leaf_count; leaf += kAtOnce) {
+    sum += TakeLeaves<kSink, Ahead::kNothing, kAtOnce>(destination(), src + leaf * kLeafBytes,
+                                                       first_leaf + leaf);
+  }
+  for (; leaf < leaf_count; ++leaf) {
     if (kSink == Sink::kCached && leaf + 1 < leaf_count) {
-      Absorb<kSink, Ahead::kDestination>(dst, src, kStripes, kKeys, lanes);
+      sum += TakeLeaves<kSink, Ahead::kDestination, 1>(destination(), src + leaf * kLeafBytes,
+                                                       first_leaf + leaf);
     } else {
-      Absorb<kSink, Ahead::kNothing>(dst, src, kStripes, kKeys, lanes);
+      sum += TakeLeaves<kSink, Ahead::kNothing, 1>(destination(), src + leaf * kLeafBytes,
+                                                   first_leaf + leaf);
     }
-    src += kLeafBytes;
-    if constexpr (kSink != Sink::kNone) dst += kLeafBytes;
-    sum += scalar::LeafValue(lanes, first_leaf + leaf);
   }
   return sum;
 }

@@ -1,9 +1,17 @@
-// Prefetching of memory.
+// Cache lines, and how to have them before they are waited for.
 
 #ifndef KERNELS_PREFETCH_H_
 #define KERNELS_PREFETCH_H_
 
+#include <cstddef>
+
 namespace waybill::kernels {
+
+inline constexpr size_t kCacheLineBytes = 64;
+
+// The rows, or pages, that are best handled side by side. Hardware prefetchers stop at the end of a
+// page; while one row waits for its memory, the others come.
+inline constexpr size_t kRowsAtOnce = 4;
 
 // Begins to load the cache line of `address`, which need not be readable.
 inline void Prefetch(const void* address) {

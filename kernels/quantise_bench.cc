@@ -186,7 +186,6 @@ BENCHMARK_CAPTURE(BM_Maxima, avx512, HWY_AVX3_DL);
 BENCHMARK_CAPTURE(BM_InCache, avx512, HWY_AVX3_DL);
 BENCHMARK_CAPTURE(BM_InCache, avx512_no_vbmi, HWY_AVX3);
 BENCHMARK_CAPTURE(BM_InCache, avx2, HWY_AVX2);
-BENCHMARK_CAPTURE(BM_InCache, sse4, HWY_SSE4);
 BENCHMARK_CAPTURE(BM_QuantiseBlocks, avx512, HWY_AVX3_DL, kSquare, ScaleRounding::kNone, false);
 BENCHMARK_CAPTURE(BM_QuantiseBlocks, avx512_digest, HWY_AVX3_DL, kSquare, ScaleRounding::kNone,
                   true);

@@ -1,7 +1,10 @@
 #include "kernels/quantise_row.h"
 
-// Makes Highway compile this file for AVX-512 with VBMI too.
+// Makes Highway compile this file for AVX-512 with VBMI too, and not for what has no AVX2: no
+// server with GPUs is so old, and each target adds 50 kB.
 #define HWY_WANT_AVX3_DL
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS (HWY_SSE4 | HWY_SSSE3)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/quantise_row.cc"
 #include <hwy/foreach_target.h>  // Includes this file once for each target.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/copy.h"
 #include "kernels/prefetch.h"
 
 namespace waybill::kernels {
@@ -47,10 +48,8 @@ void CopyRows(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src_pit
   }
   std::byte* to = static_cast<std::byte*>(dst);
   const std::byte* from = static_cast<const std::byte*>(src);
-  if (digest == nullptr) {  // memcpy is faster alone.
-    for (size_t r = 0; r < rows; ++r, to += dst_pitch, from += src_pitch) {
-      Copy(to, from, row_bytes, stores);
-    }
+  if (digest == nullptr) {
+    Copy(to, dst_pitch, from, src_pitch, rows, row_bytes, stores);
     return;
   }
   const RowPrefetcher prefetch(src_pitch, rows, row_bytes);
