@@ -4,13 +4,18 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "core/base/file_size_signal.h"
+#include "core/base/narrow.h"
 #include "core/base/status.h"
 #include "core/fabric/available_memory.h"
 
@@ -18,6 +23,59 @@ namespace waybill {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+constexpr uint64_t kHugePageBytes = 2 << 20;
+// In <linux/mman.h> from 6.1 on; older kernels say EINVAL.
+constexpr int kCollapse = 25;
+// Huge pages are asked for in such steps, and no more of them after so long: where memory is
+// fragmented the kernel moves what others have, at 2 ms for each.
+constexpr uint64_t kCollapseStepBytes = 64 << 20;
+constexpr absl::Duration kCollapsePatience = absl::Seconds(2);
+
+// Maps a file, from its beginning on, at an address where its pages can be huge. Returns MAP_FAILED
+// with errno where the system refuses.
+void* MapForHugePages(int fd, uint64_t size_bytes, int flags) {
+  if (size_bytes < kHugePageBytes) {
+    return mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | flags, fd, 0);
+  }
+  const uint64_t mapped_bytes = RoundUp(size_bytes, static_cast<uint64_t>(sysconf(_SC_PAGESIZE)));
+  void* const reserved = mmap(nullptr, mapped_bytes + kHugePageBytes, PROT_NONE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return MAP_FAILED;
+  std::byte* const begin = static_cast<std::byte*>(reserved);
+  const uint64_t before_bytes = -reinterpret_cast<uintptr_t>(begin) % kHugePageBytes;
+  void* const at = mmap(begin + before_bytes, size_bytes, PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_FIXED | flags, fd, 0);
+  if (at == MAP_FAILED) {
+    const int error = errno;
+    munmap(begin, mapped_bytes + kHugePageBytes);
+    errno = error;
+    return MAP_FAILED;
+  }
+  if (before_bytes > 0) munmap(begin, before_bytes);
+  munmap(static_cast<std::byte*>(at) + mapped_bytes, kHugePageBytes - before_bytes);
+  return at;
+}
+
+// Gives as much of the file huge pages as the kernel does at once: a core reads them up to 1.4
+// times as fast, and they are there sooner than small ones. The rest stays as it is.
+void TakeHugePages(int fd, uint64_t size_bytes) {
+  const uint64_t whole_bytes = size_bytes / kHugePageBytes * kHugePageBytes;
+  if (whole_bytes == 0) return;
+  void* const at = MapForHugePages(fd, whole_bytes, /*flags=*/0);
+  if (at == MAP_FAILED) return;
+  const absl::Time deadline = absl::Now() + kCollapsePatience;
+  for (uint64_t begin = 0; begin < whole_bytes && absl::Now() < deadline;
+       begin += kCollapseStepBytes) {
+    const uint64_t end = std::min(begin + kCollapseStepBytes, whole_bytes);
+    // One page of each: there has to be something that becomes huge.
+    for (uint64_t page = begin; page < end; page += kHugePageBytes) {
+      (void)fallocate(fd, 0, static_cast<off_t>(page), 1);
+    }
+    if (madvise(static_cast<std::byte*>(at) + begin, end - begin, kCollapse) != 0) break;
+  }
+  munmap(at, whole_bytes);
+}
 
 absl::Status NoMemory(absl::string_view operation, absl::string_view name, uint64_t size_bytes,
                       int error) {
@@ -42,6 +100,7 @@ absl::StatusOr<UniqueFd> MakePages(uint64_t size_bytes, const std::string& name)
   const auto size = static_cast<off_t>(size_bytes);
   const FileSizeSignalBlocked blocked;
   if (ftruncate(fd.get(), size) != 0) return NoMemory("ftruncate", name, size_bytes, errno);
+  TakeHugePages(fd.get(), size_bytes);
   int result;
   do {
     result = fallocate(fd.get(), 0, 0, size);
@@ -76,8 +135,9 @@ void SharedPages::Unmap() {
 }
 
 absl::Status SharedPages::MapAt(std::byte* address) {
-  void* at = mmap(address, size_bytes_, PROT_READ | PROT_WRITE,
-                  MAP_SHARED | MAP_POPULATE | (address != nullptr ? MAP_FIXED : 0), fd_.get(), 0);
+  void* const at = address == nullptr ? MapForHugePages(fd_.get(), size_bytes_, MAP_POPULATE)
+                                      : mmap(address, size_bytes_, PROT_READ | PROT_WRITE,
+                                             MAP_SHARED | MAP_POPULATE | MAP_FIXED, fd_.get(), 0);
   if (at == MAP_FAILED) return NoMemory("mmap", name_, size_bytes_, errno);
   data_ = static_cast<std::byte*>(at);
   return absl::OkStatus();

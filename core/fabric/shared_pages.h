@@ -23,7 +23,8 @@ class SharedPages {
   SharedPages& operator=(SharedPages&& other) noexcept;
   ~SharedPages();
 
-  // Zeroed pages, all of them reserved and mapped: touching them later can't fail.
+  // Zeroed pages, all of them reserved and mapped: touching them later can't fail. They are huge
+  // where the kernel has such pages (Linux 6.1), whatever the system's settings for them are.
   //
   // kResourceExhausted: the pages cannot be had; says how many bytes, and which limit it was.
   static absl::StatusOr<SharedPages> Create(uint64_t size_bytes, absl::string_view name);

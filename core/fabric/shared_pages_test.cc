@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/match.h"
@@ -30,6 +31,24 @@ class FileSizeLimit {
  private:
   rlimit before_{};
 };
+
+TEST(SharedPages, LieWhereTheyCanBeHugeAndAreZeroedToTheLastByte) {
+  constexpr uint64_t kHugePageBytes = 2 << 20;
+  for (const uint64_t size_bytes :
+       {kHugePageBytes, kHugePageBytes + 1, 3 * kHugePageBytes - 1, 5 * kHugePageBytes}) {
+    SharedPages pages = *SharedPages::Create(size_bytes, "weights");
+    const SharedPages peers = *SharedPages::FromPeer(UniqueFd(dup(pages.fd())), size_bytes);
+    for (const std::byte* const data : {pages.data(), peers.data()}) {
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % kHugePageBytes, 0u);
+      EXPECT_TRUE(
+          std::all_of(data, data + size_bytes, [](std::byte b) { return b == std::byte{}; }));
+    }
+    std::memset(pages.data(), 0x42, size_bytes);
+    EXPECT_EQ(peers.data()[size_bytes - 1], std::byte{0x42});
+    ASSERT_TRUE(pages.Renew(Contents::kKept).ok());
+    EXPECT_EQ(pages.data()[size_bytes - 1], std::byte{0x42});
+  }
+}
 
 TEST(SharedPages, BeyondTheFileSizeLimitIsAnErrorAndNoSignal) {
   absl::Status status;
