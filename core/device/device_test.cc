@@ -210,7 +210,8 @@ TEST_F(ExportTest, WhatNicsHaveWrittenIsFlushedWhereTheDeviceDoesNotOrderIt) {
   EXPECT_EQ(seen(), 7);
   SetAttribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING,
                CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER);
-  EXPECT_EQ((*Device::Open(0))->inbound_writes(), InboundWrites::kOrdered);
+  EXPECT_EQ((*Device::Open(0))->inbound_writes(),
+            FakeCudaIsHip() ? InboundWrites::kFlushed : InboundWrites::kOrdered);
 }
 
 TEST_F(DeviceTest, OtherPagesUnderTheSameAddressesAreNoticed) {
@@ -256,13 +257,20 @@ int RunWithName(const std::string& test, const SharedMemoryName& name) {
 }
 
 TEST(Driver, OneThatIsTooOldIsNamedWithTheOldestThatWorks) {
-  EXPECT_EQ(RunWith("FAKE_CUDA_DRIVER_VERSION=12080", "OldDriver.DISABLED_IsRefused"), 0);
+  const char* const old =
+      FakeCudaIsHip() ? "FAKE_HIP_VERSION=60443484" : "FAKE_CUDA_DRIVER_VERSION=12080";
+  EXPECT_EQ(RunWith(old, "OldDriver.DISABLED_IsRefused"), 0);
 }
 
 TEST(OldDriver, DISABLED_IsRefused) {
-  EXPECT_EQ(FindGpu(), absl::UnavailableError(
-                           "no GPU: the driver (libcuda.so.1) is for CUDA 12.8, and the oldest "
-                           "that works is that of CUDA 13.0 (580): install a newer one"));
+  const absl::Status gpu = FindGpu();
+  const absl::string_view expected =
+      FakeCudaIsHip()
+          ? "libamdhip64.so.7 is of ROCm 6.4, and the oldest that works is 7.1: install "
+            "a newer one"
+          : "no GPU: the driver (libcuda.so.1) is for CUDA 12.8, and the oldest that "
+            "works is that of CUDA 13.0 (580): install a newer one";
+  EXPECT_TRUE(absl::EndsWith(gpu.message(), expected)) << gpu;
   EXPECT_EQ(FindDevice("host memory", 1).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(Device::Open(0).status().code(), absl::StatusCode::kUnavailable);
 }
@@ -416,8 +424,11 @@ TEST_F(CreatedMemoryTest, ADriverThatRefusesIsQuotedAndNothingIsLeft) {
     FakeCudaRefuse(step);
     const absl::Status status = NamedMemory::Create(Middle(memory)).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-    EXPECT_TRUE(absl::StartsWith(status.message(),
-                                 "export an allocation of 2097152 bytes to other processes: "))
+    // HIP is asked for the handle to learn what memory it is.
+    EXPECT_TRUE(absl::StartsWith(
+        status.message(), FakeCudaIsHip() && step == kFakeCudaRetain
+                              ? "name memory to other processes: "
+                              : "export an allocation of 2097152 bytes to other processes: "))
         << status;
   }
   FakeCudaRefuse(kFakeCudaNone);
@@ -524,10 +535,12 @@ TEST_F(DeviceTest, AnEventOfAStreamThatIsCapturedIsRefused) {
 
 // A thread's current context is the caller's.
 TEST_F(DeviceTest, NoCallChangesTheCurrentContext) {
-  CUcontext of_other = nullptr, after = nullptr;
+  CUcontext before = nullptr, of_other = nullptr, after = nullptr;
+  uint8_t* const memory = Allocate(100);  // With HIP a thread then has a device.
+  ASSERT_EQ(cuCtxGetCurrent(&before), CUDA_SUCCESS);
   ASSERT_EQ(cuDevicePrimaryCtxRetain(&of_other, 1), CUDA_SUCCESS);
   ASSERT_EQ(cuCtxPushCurrent(of_other), CUDA_SUCCESS);
-  uint8_t* const memory = Allocate(100);
+  EXPECT_NE(Allocate(100), nullptr);
   EXPECT_TRUE(device_->Clear(memory, 100, stream_).ok());
   EXPECT_TRUE(CopyRows(memory, 16, memory + 32, 16, 1, 16, LeafSum(), stream_).ok());
   EXPECT_TRUE(device_->Finish(stream_).ok());
@@ -537,7 +550,8 @@ TEST_F(DeviceTest, NoCallChangesTheCurrentContext) {
   ASSERT_EQ(cuCtxPopCurrent(&after), CUDA_SUCCESS);
   EXPECT_EQ(after, of_other);
   // And this was the only one.
-  EXPECT_EQ(cuCtxPopCurrent(&after), CUDA_ERROR_INVALID_CONTEXT);
+  ASSERT_EQ(cuCtxGetCurrent(&after), CUDA_SUCCESS);
+  EXPECT_EQ(after, before);
 }
 
 TEST_F(DeviceTest, ALaunchThatFailsNamesTheKernel) {
@@ -568,11 +582,19 @@ TEST(SurveyGpus, SaysOfEachWhatItIsAndWhatReachesItsMemory) {
   EXPECT_EQ(gpus->back().ordinal, 1);
   EXPECT_EQ(gpus->back().pci_address, "0000:3c:00.0");
   EXPECT_TRUE(gpus->back().exports_dmabuf);
-  EXPECT_FALSE(gpus->back().has_peer_memory);
+  EXPECT_EQ(gpus->back().has_peer_memory, FakeCudaIsHip());  // Which does not say.
 }
+
+// AMD's have digits for a UUID.
+TEST(SurveyGpus, AUuidOfDigitsIsSaidAsItIs) {
+  EXPECT_EQ(RunWith("FAKE_CUDA_UUID=d1f5c0aa0b14e7e0", "Uuid.DISABLED_OfDigits"), 0);
+}
+
+TEST(Uuid, DISABLED_OfDigits) { EXPECT_EQ(UuidOfGpu(0), "GPU-d1f5c0aa0b14e7e0"); }
 
 // An instance of a GPU that is divided is the only GPU that a process sees.
 TEST(Mig, AnInstanceIsNamedByItsOwnUuid) {
+  if (FakeCudaIsHip()) GTEST_SKIP() << "AMD's GPUs have none";
   EXPECT_EQ(RunWith("FAKE_CUDA_MIG=3", "MigInstance.DISABLED_IsNamedByItsOwnUuid"), 0);
 }
 

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -24,8 +25,12 @@ bool IsMig(CUdevice device) {
          absl::StrContains(name, " MIG ");
 }
 
-// As `nvidia-smi -L` writes it, and CUDA_VISIBLE_DEVICES takes it.
+// As `nvidia-smi -L` or `rocminfo` writes it, and CUDA_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES
+// takes it.
 std::string UuidText(const CUuuid& uuid, bool is_mig) {
+  const absl::string_view bytes(uuid.bytes, sizeof(uuid.bytes));
+  // AMD's are digits already.
+  if (absl::c_all_of(bytes, absl::ascii_isxdigit)) return absl::StrCat("GPU-", bytes);
   std::string text = is_mig ? "MIG-" : "GPU-";
   for (int i = 0; i < 16; ++i) {
     const bool dash = i == 4 || i == 6 || i == 8 || i == 10;

@@ -22,15 +22,18 @@ namespace {
 
 using Level = Finding::Level;
 
-// Any of them says that the module for peer memory is loaded: NVIDIA's, its predecessor, AWS's.
-constexpr std::array<const char*, 4> kPeerMemoryModules = {
+// Any of them says that the module for peer memory is loaded: NVIDIA's, its predecessor, AWS's; and
+// AMD's.
+constexpr std::array<const char*, 5> kPeerMemoryModules = {
     "/sys/module/nvidia_peermem/version", "/sys/kernel/mm/memory_peers/nv_mem/version",
-    "/sys/module/nv_peer_mem/version", "/sys/module/efa_nv_peermem/version"};
+    "/sys/module/nv_peer_mem/version", "/sys/module/efa_nv_peermem/version",
+    "/sys/kernel/mm/memory_peers/amdkfd/version"};
 
 struct Host {
   std::string root;
   bool peer_memory = false;  // Its module is loaded.
   bool open_driver = false;  // The kernel modules whose source is open.
+  bool is_amd = false;       // The GPUs are AMD's.
   const std::vector<SurveyedPort>& ports;
 
   bool Has(absl::string_view path) const {
@@ -82,6 +85,16 @@ Finding DriverOf(const Host& host) {
   return finding;
 }
 
+Finding AmdDriverOf(const Host& host) {
+  const std::string version = host.FirstLine("/sys/module/amdgpu/version");
+  return {.subject = "GPU driver",
+          .level = Level::kNote,
+          .found = absl::StrCat("amdgpu, ", version.empty() ? "of the kernel itself" : version),
+          .remedy =
+              "Waybill has never run on AMD's GPUs, only on simulated ones: compare what "
+              "arrives before you rely on it"};
+}
+
 Finding ItselfOf(const Host& host, const SurveyedGpu& gpu) {
   const std::optional<uint32_t> node = host.DeviceAt(gpu).numa_node();
   return {.subject = absl::StrCat("GPU ", gpu.ordinal),
@@ -108,9 +121,10 @@ void AddAmdGpus(const Host& host, std::vector<Finding>& findings) {
   const int count = CountAmdGpus(host);
   if (count == 0) return;
   Finding finding{.subject = "AMD GPUs",
-                  .found = absl::StrCat(count, ", which Waybill does not use")};
+                  .found = absl::StrCat(count, ", which Waybill does not use here")};
   finding.level = Level::kNote;
-  finding.remedy = "copy their tensors to host memory, and give that";
+  finding.remedy =
+      "build Waybill with --config=hip, or copy their tensors to host memory, and give that";
   findings.push_back(std::move(finding));
 }
 
@@ -151,8 +165,13 @@ Finding DirectMemoryOf(const Host& host, const SurveyedGpu& gpu) {
   finding.level = Level::kBad;
   finding.remedy =
       absl::StrCat("NICs cannot reach its memory, and every byte crosses the host's twice: ",
-                   host.open_driver ? "" : "install the open kernel modules (nvidia-open), or ",
-                   gpu.is_mig ? "use the GPU undivided" : "modprobe nvidia-peermem");
+                   host.is_amd        ? "boot a kernel that has CONFIG_PCI_P2PDMA and "
+                                        "CONFIG_DMABUF_MOVE_NOTIFY"
+                   : host.open_driver ? ""
+                                      : "install the open kernel modules (nvidia-open), or ",
+                   host.is_amd  ? ""
+                   : gpu.is_mig ? "use the GPU undivided"
+                                : "modprobe nvidia-peermem");
   return finding;
 }
 
@@ -257,7 +276,10 @@ std::vector<Finding> ExamineGpus(const std::string& root,
   }
   host.open_driver =
       absl::StrContains(host.FirstLine("/proc/driver/nvidia/version"), "Open Kernel Module");
-  std::vector<Finding> findings = {DriverOf(host)};
+  for (const SurveyedGpu& gpu : *gpus) {
+    host.is_amd = host.is_amd || host.DeviceAt(gpu).Read("vendor") == "0x1002";
+  }
+  std::vector<Finding> findings = {host.is_amd ? AmdDriverOf(host) : DriverOf(host)};
   for (const SurveyedGpu& gpu : *gpus) {
     const SurveyedPort* nearest = nullptr;
     findings.push_back(ItselfOf(host, gpu));
@@ -270,7 +292,7 @@ std::vector<Finding> ExamineGpus(const std::string& root,
     for (Finding& finding : ObstaclesOf(host, gpu, *nearest))
       findings.push_back(std::move(finding));
   }
-  AddAmdGpus(host, findings);
+  if (!host.is_amd) AddAmdGpus(host, findings);
   return findings;
 }
 

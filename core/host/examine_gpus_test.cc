@@ -94,11 +94,23 @@ TEST_F(ExamineGpusTest, GpusOfAmdAreCountedAndNotUsed) {
   EXPECT_FALSE(IsSaid("AMD GPUs"));
   sys_.File(nodes + "1/gpu_id", "51140");
   sys_.File(nodes + "2/gpu_id", "7102");
-  EXPECT_EQ(Of("AMD GPUs").found, "2, which Waybill does not use");
+  EXPECT_EQ(Of("AMD GPUs").found, "2, which Waybill does not use here");
   EXPECT_EQ(Of("AMD GPUs").level, Level::kNote);
   const std::vector<Finding> none_else =
       ExamineGpus(sys_.root(), absl::UnavailableError("no GPU: libcuda.so.1 is not there"), ports_);
   EXPECT_EQ(none_else.back().subject, "AMD GPUs");
+}
+
+TEST_F(ExamineGpusTest, GpusOfAmdThatAreUsedHaveTheirDriverAndARemedyOfTheirOwn) {
+  sys_.File("/sys/bus/pci/devices/0000:3d:00.0/vendor", "0x1002");
+  sys_.File("/sys/class/kfd/kfd/topology/nodes/1/gpu_id", "51140");
+  EXPECT_FALSE(IsSaid("AMD GPUs"));
+  EXPECT_EQ(Of("GPU driver").found, "amdgpu, of the kernel itself");
+  EXPECT_EQ(Of("GPU driver").level, Level::kNote);
+  sys_.File("/sys/module/amdgpu/version", "6.16.13");
+  EXPECT_EQ(Of("GPU driver").found, "amdgpu, 6.16.13");
+  gpu_.exports_dmabuf = false;
+  EXPECT_TRUE(absl::StrContains(Of("GPU 0, memory over RDMA").remedy, "CONFIG_PCI_P2PDMA"));
 }
 
 TEST_F(ExamineGpusTest, MemoryThatNoNicReachesIsBad) {

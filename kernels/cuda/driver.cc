@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/cuda/driver_functions.h"
+#include "kernels/cuda/hip_driver.h"
 #include "kernels/cuda/kernel.h"
 
 extern "C" const unsigned char waybill_kernels_begin[];
@@ -43,9 +44,7 @@ std::string CheckVersion(void* driver) {
          "(580): install a newer one";
 }
 
-std::string LoadFunctions(DriverFunctions& functions) {
-  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (driver == nullptr) return dlerror();
+std::string LoadCuda(void* driver, DriverFunctions& functions) {
   if (std::string wrong = CheckVersion(driver); !wrong.empty()) return wrong;
 #define WAYBILL_LOAD(name)                                                                 \
   functions.name##_fn =                                                                    \
@@ -60,7 +59,7 @@ std::string LoadFunctions(DriverFunctions& functions) {
 }
 
 // A library, unlike a module, belongs to no context: the driver loads it into each that uses it.
-std::string LoadImage(const DriverFunctions& functions, CUlibrary& library) {
+std::string LoadImage(const DriverFunctions& functions, const void* image, CUlibrary& library) {
   if (const CUresult result = functions.cuInit_fn(0); result != CUDA_SUCCESS) {
     return Explain(functions, "cuInit", result);
   }
@@ -68,17 +67,28 @@ std::string LoadImage(const DriverFunctions& functions, CUlibrary& library) {
   if (const CUresult result = functions.cuDeviceGetCount_fn(&count); result != CUDA_SUCCESS) {
     return Explain(functions, "cuDeviceGetCount", result);
   }
-  if (count == 0) return "the driver shows this process none; CUDA_VISIBLE_DEVICES says which";
-  const CUresult result = functions.cuLibraryLoadData_fn(&library, waybill_kernels_begin, nullptr,
-                                                         nullptr, 0, nullptr, nullptr, 0);
+  if (count == 0) {
+    return "the driver shows this process none; CUDA_VISIBLE_DEVICES (HIP_VISIBLE_DEVICES) says "
+           "which";
+  }
+  const CUresult result =
+      functions.cuLibraryLoadData_fn(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0);
   return result == CUDA_SUCCESS ? "" : Explain(functions, "cuLibraryLoadData", result);
 }
 
+// NVIDIA's driver if there is one, else AMD's.
 Loaded Load() {
   Loaded loaded;
-  loaded.reason = LoadFunctions(loaded.functions);
-  if (loaded.reason.empty()) loaded.reason = LoadImage(loaded.functions, loaded.library);
-  if (!loaded.reason.empty()) loaded.reason = "no GPU: " + loaded.reason;
+  const void* image = waybill_kernels_begin;
+  std::string reason, no_cuda;
+  if (void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL); driver != nullptr) {
+    reason = LoadCuda(driver, loaded.functions);
+  } else {
+    no_cuda = std::string(dlerror()) + "; ";
+    reason = LoadHip(loaded.functions, image);
+  }
+  if (reason.empty()) reason = LoadImage(loaded.functions, image, loaded.library);
+  if (!reason.empty()) loaded.reason = "no GPU: " + no_cuda + reason;
   return loaded;
 }
 

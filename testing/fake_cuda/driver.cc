@@ -144,6 +144,10 @@ FAKE cuDeviceGetPCIBusId(char* text, int size, CUdevice device) {
              : CUDA_ERROR_INVALID_VALUE;
 }
 FAKE cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+  if (const char* const said = std::getenv("FAKE_CUDA_UUID"); said != nullptr) {
+    std::memcpy(uuid->bytes, said, sizeof(uuid->bytes));
+    return CUDA_SUCCESS;
+  }
   for (int i = 0; i < 16; ++i) uuid->bytes[i] = static_cast<char>(i == 15 ? device : 0xA0 + i);
   if (MigInstance() >= 0) uuid->bytes[14] = static_cast<char>(MigInstance());
   return CUDA_SUCCESS;
@@ -176,6 +180,10 @@ FAKE cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
 FAKE cuCtxSetCurrent(CUcontext context) {
   if (current.empty()) current.push_back(nullptr);
   current.back() = context;
+  return CUDA_SUCCESS;
+}
+FAKE cuCtxGetCurrent(CUcontext* context) {
+  *context = current.empty() ? nullptr : current.back();
   return CUDA_SUCCESS;
 }
 FAKE cuCtxPushCurrent(CUcontext context) {

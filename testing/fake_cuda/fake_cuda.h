@@ -35,6 +35,8 @@ enum FakeCudaStep {
 };
 
 extern "C" {
+// Returns whether the GPUs are shown by HIP (--config=hip) instead of by CUDA.
+bool FakeCudaIsHip();
 // What a GPU says of an attribute (CUdevice_attribute in <cuda.h>); 0 where nothing was set.
 void FakeCudaSetAttribute(int device, int attribute, int value);
 // The same of what matters to NICs: exports dma-bufs, lets kernels see what NICs write without a

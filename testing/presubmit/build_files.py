@@ -35,7 +35,9 @@ def _target(call):
         elif keyword.arg == "testonly":
             target.testonly = bool(getattr(keyword.value, "value", True))
         else:
-            target.labels += [s for s in strings if s.startswith("//")]
+            target.labels += [
+                s for s in strings if s.startswith("//") and s != "//conditions:default"
+            ]
     return target
 
 

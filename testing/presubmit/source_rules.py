@@ -14,8 +14,8 @@ CONFINED = [
         ("core/fabric/verbs/", "testing/fake_verbs/"),
     ),
     (
-        "CUDA",
-        re.compile(r"\bcu(da)?[A-Z]\w*|\bCU(DA)?_[A-Z]|[<\"]cuda"),
+        "CUDA or HIP",
+        re.compile(r"\b(cu(da)?|hip)[A-Z]\w*|\b(CU(DA)?|HIP)_[A-Z]|[<\"](cuda|hip/)"),
         ("core/device/", "kernels/cuda/", "testing/fake_cuda/"),
     ),
 ]

@@ -20,6 +20,8 @@ CASES = [
     ("cuda_in_the_fake", "confined_names", "testing/fake_cuda/driver.cc", "CU_MEMORYTYPE_HOST", 0),
     ("cuda_driver_elsewhere", "confined_names", "core/memory/arena.cc", "cuMemAlloc(&p, 1);", 1),
     ("cuda_runtime_elsewhere", "confined_names", "core/stage/s.cc", "cudaMalloc(&p, 1);", 1),
+    ("hip_elsewhere", "confined_names", "core/stage/s.cc", "hipMalloc(&p, 1);", 1),
+    ("a_word_with_hip", "confined_names", "core/stage/s.cc", "ship(); hip.x; kHip;", 0),
     ("a_word_with_cu", "confined_names", "core/stage/s.cc", "current = cut; kCuda;", 0),
     ("grpc_in_a_header", "rpc_in_headers", "core/plan/p.h", "#include <grpcpp/grpcpp.h>", 1),
     ("proto_in_a_header", "rpc_in_headers", "core/tensor/m.h", '#include "core/t/m.pb.h"', 1),

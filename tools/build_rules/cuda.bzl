@@ -1,7 +1,7 @@
 """cuda_fatbin: .cu files compiled to one fat binary, embedded in a cc_library."""
 
 load("@local_cuda//:config.bzl", "AVAILABLE")
-load("@rules_cc//cc:defs.bzl", "cc_library")
+load("//tools/build_rules:embedded_image.bzl", "embedded_image")
 
 def _fatbin_impl(ctx):
     out = ctx.actions.declare_file(ctx.label.name + ".fatbin")
@@ -51,22 +51,11 @@ _fatbin = rule(
     },
 )
 
-_ASSEMBLY = """.section .rodata
-.balign 64
-.global {name}_begin, {name}_end
-{name}_begin:
-.incbin \\"$(execpath :{name}_fatbin)\\"
-{name}_end:
-.byte 0
-.section .note.GNU-stack,\\"\\",@progbits
-"""
-
 def cuda_fatbin(name, srcs, hdrs = [], sass = [], ptx = [], copts = [], **kwargs):
     """A cc_library that holds a fat binary, for the driver to load at run time.
 
-    It defines <name>_begin and <name>_end, extern "C" const unsigned char[]. No CUDA runtime is
-    linked. Without a CUDA compiler (see local_cuda.bzl) the two are equal. <name>_fatbin is
-    the file, <name>.fatbin.
+    See embedded_image for what it defines. No CUDA runtime is linked. Without a CUDA compiler (see
+    local_cuda.bzl) it is empty. <name>_fatbin is the file, <name>.fatbin.
 
     Args:
       name: the library's, and the symbols' first part.
@@ -87,28 +76,9 @@ def cuda_fatbin(name, srcs, hdrs = [], sass = [], ptx = [], copts = [], **kwargs
         visibility = ["//visibility:private"],
     )
 
-    # As a tool it is compiled once for all configurations: sanitizers and the like don't concern it.
-    native.genrule(
-        name = name + "_fatbin",
-        outs = [name + ".fatbin"],
-        cmd = "cp $(execpath :%s_compiled) $@" % name,
-        tools = [":%s_compiled" % name],
-        visibility = ["//visibility:private"],
-    )
-    native.genrule(
-        name = name + "_assembly",
-        srcs = [":" + name + "_fatbin"],
-        outs = [name + ".s"],
-        cmd = "printf '%s' \"" + _ASSEMBLY.format(name = name) + "\" > $@",
-        visibility = ["//visibility:private"],
-    )
-    cc_library(
+    embedded_image(
         name = name,
-        srcs = [name + ".s"],
-        copts = ["-Wno-unused-command-line-argument"],  # clang's: an assembler needs none of them.
-        # Not hidden symbols: where tests link dynamically, a library refers to them.
-        textual_hdrs = [":" + name + "_fatbin"],
-        linkstatic = True,
-        alwayslink = True,
+        compiled = ":" + name + "_compiled",
+        image = name + ".fatbin",
         **kwargs
     )

@@ -5,6 +5,7 @@ load("//tools/build_rules:compat.bzl", "compat_repositories")
 load("//tools/build_rules:kubernetes_schemas.bzl", "kubernetes_schemas")
 load("//tools/build_rules:local_cuda.bzl", "local_cuda")
 load("//tools/build_rules:local_go.bzl", "local_go")
+load("//tools/build_rules:local_hip.bzl", "local_hip")
 load("//tools/build_rules:local_python.bzl", "local_python")
 load("//tools/build_rules:local_pythons.bzl", "local_pythons")
 load("//tools/build_rules:local_rust.bzl", "local_rust")
@@ -148,6 +149,8 @@ def waybill_repositories():
         name = "local_cuda",
         requirements = "//third_party/cuda:requirements.lock",
     )
+
+    local_hip(name = "local_hip")
 
     local_torch(
         name = "local_torch",
