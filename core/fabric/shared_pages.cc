@@ -27,10 +27,14 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr uint64_t kHugePageBytes = 2 << 20;
 // In <linux/mman.h> from 6.1 on; older kernels say EINVAL.
 constexpr int kCollapse = 25;
-// Huge pages are asked for in such steps, and no more of them after so long: where memory is
-// fragmented the kernel moves what others have, at 2 ms for each.
 constexpr uint64_t kCollapseStepBytes = 64 << 20;
-constexpr absl::Duration kCollapsePatience = absl::Seconds(2);
+
+// How long huge pages may be asked for: about as long as it takes to have small ones, and at least
+// so long that a fragmented host gives some. There the kernel moves what others have, at 2 ms for
+// each huge page.
+absl::Duration CollapsePatience(uint64_t size_bytes) {
+  return std::max(absl::Seconds(2), absl::Nanoseconds(size_bytes / 2));
+}
 
 // Maps a file, from its beginning on, at an address where its pages can be huge. Returns MAP_FAILED
 // with errno where the system refuses.
@@ -64,7 +68,7 @@ void TakeHugePages(int fd, uint64_t size_bytes) {
   if (whole_bytes == 0) return;
   void* const at = MapForHugePages(fd, whole_bytes, /*flags=*/0);
   if (at == MAP_FAILED) return;
-  const absl::Time deadline = absl::Now() + kCollapsePatience;
+  const absl::Time deadline = absl::Now() + CollapsePatience(size_bytes);
   for (uint64_t begin = 0; begin < whole_bytes && absl::Now() < deadline;
        begin += kCollapseStepBytes) {
     const uint64_t end = std::min(begin + kCollapseStepBytes, whole_bytes);
