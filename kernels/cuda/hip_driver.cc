@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -99,11 +100,9 @@ decltype(&::cuMemRelease) release_handle = nullptr;
 // --- contexts: a device is its own, and the thread's current device stays until it is changed ---
 
 CUcontext ContextOf(int device) {
-  return reinterpret_cast<CUcontext>(static_cast<uintptr_t>(device) + 1);
+  return std::bit_cast<CUcontext>(static_cast<uintptr_t>(device) + 1);
 }
-int DeviceOf(CUcontext context) {
-  return static_cast<int>(reinterpret_cast<uintptr_t>(context) - 1);
-}
+int DeviceOf(CUcontext context) { return static_cast<int>(std::bit_cast<uintptr_t>(context) - 1); }
 
 std::vector<int>& DevicesBefore() {
   thread_local std::vector<int> devices;
@@ -193,7 +192,7 @@ CUresult GetPointerAttribute(void* value, CUpointer_attribute attribute, CUdevic
   if (attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE) {
     // HIP does not say. Of memory that is not of hipMemCreate() there is no handle.
     CUmemGenericAllocationHandle handle = 0;
-    const CUresult result = retain_handle(&handle, reinterpret_cast<void*>(address));
+    const CUresult result = retain_handle(&handle, std::bit_cast<void*>(address));
     *static_cast<bool*>(value) = result == CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS) release_handle(handle);
     return result == CUDA_ERROR_INVALID_VALUE ? CUDA_SUCCESS : result;
