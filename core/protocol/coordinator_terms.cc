@@ -35,6 +35,7 @@ absl::StatusOr<Plan> PlanOf(const std::vector<std::shared_ptr<const Manifest>>& 
     const bool same = last != nullptr && manifest->SharesHoldingsWith(*last);
     verbatim.push_back(same ? verbatim.back() : Verbatim(*manifest));
     verbatim.back().set_host(manifest->host());
+    verbatim.back().set_rack(manifest->rack());
     verbatim.back().nics() = manifest->nics();
     side.push_back(&verbatim.back());
     last = manifest.get();

@@ -174,6 +174,7 @@ std::vector<ManifestParts::Settled> ManifestParts::TakeSettled() {
     settled.push_back({*rank, *made});
     if (made->ok()) {
       settled.back().manifest->set_host(claim.head.host);
+      settled.back().manifest->set_rack(claim.head.rack);
       settled.back().manifest->nics() = claim.head.nics;
     }
     rank = unsettled_.erase(rank);

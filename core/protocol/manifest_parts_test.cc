@@ -21,9 +21,11 @@ Manifest Rows(uint64_t gap_bytes) {
 
 class ManifestPartsTest : public testing::Test {
  protected:
-  void Add(ConnectionId rank, Role role, const EncodedManifest& manifest, const char* host = "") {
+  void Add(ConnectionId rank, Role role, const EncodedManifest& manifest, const char* host = "",
+           const char* rack = "") {
     ManifestHead head = *DecodeHead(manifest.head);
     head.host = host;
+    head.rack = rack;
     parts_.Add(rank, role, std::move(head));
   }
 
@@ -51,13 +53,14 @@ class ManifestPartsTest : public testing::Test {
 TEST_F(ManifestPartsTest, EachPartTravelsOnceHoweverManyRanksHaveIt) {
   for (ConnectionId rank = 1; rank <= 8; ++rank) Add(rank, Role::kWorker, rows_, "a");
   Answer(parts_.TakeAsks(now_), rows_);
-  Add(9, Role::kWorker, rows_, "b");
+  Add(9, Role::kWorker, rows_, "b", "rack 1");
   Answer(parts_.TakeAsks(now_), rows_);
   EXPECT_EQ(sent_, 2);
   const auto settled = parts_.TakeSettled();
   ASSERT_EQ(settled.size(), 9u);
   Manifest expected = Rows(0);
   expected.set_host("b");
+  expected.set_rack("rack 1");
   EXPECT_EQ(*settled[8].manifest, expected);
   EXPECT_TRUE(settled[8].manifest->SharesHoldingsWith(*settled[0].manifest));
   EXPECT_TRUE(parts_.TakeSettled().empty());

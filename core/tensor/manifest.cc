@@ -130,6 +130,7 @@ PaddingView Manifest::padding(uint32_t i) const {
 Manifest Manifest::WithoutShards() const {
   Manifest empty;
   empty.host_ = host_;
+  empty.rack_ = rack_;
   empty.nics_ = nics_;
   empty.tensors_ = tensors_;
   Holdings& holdings = empty.holdings_.Mutable();

@@ -132,6 +132,10 @@ class Manifest {
   // The machine the rank runs on, as far as planning needs it: equal names are one machine.
   void set_host(absl::string_view host) { host_ = std::string(host); }
   const std::string& host() const { return host_; }
+  // The rack of that machine, or the switch that it is connected to: equal names are one rack, and
+  // links between racks may be slower than those within one. Empty if unknown.
+  void set_rack(absl::string_view rack) { rack_ = std::string(rack); }
+  const std::string& rack() const { return rack_; }
   std::vector<Nic>& nics() { return nics_; }
   const std::vector<Nic>& nics() const { return nics_; }
 
@@ -174,17 +178,17 @@ class Manifest {
   // Bytes of all shards.
   uint64_t total_bytes() const;
 
-  // Returns the same tensors, regions, host and NICs, without shards and padding.
+  // Returns the same tensors, regions, host, rack and NICs, without shards and padding.
   Manifest WithoutShards() const;
 
   bool operator==(const Manifest&) const = default;
 
-  // Returns true if both describe the same tensors and memory, whatever their hosts and NICs are.
-  // Copies of one manifest are compared without looking at their shards.
+  // Returns true if both describe the same tensors and memory, whatever their hosts, racks and NICs
+  // are. Copies of one manifest are compared without looking at their shards.
   bool HoldsTheSame(const Manifest& other) const {
     return tensors_ == other.tensors_ && holdings_ == other.holdings_;
   }
-  // Returns true if they are copies of one manifest, except for their hosts and NICs.
+  // Returns true if they are copies of one manifest, except for their hosts, racks and NICs.
   bool SharesHoldingsWith(const Manifest& other) const {
     return tensors_.SharesWith(other.tensors_) && holdings_.SharesWith(other.holdings_);
   }
@@ -220,6 +224,7 @@ class Manifest {
   }
 
   std::string host_;
+  std::string rack_;
   std::vector<Nic> nics_;
   Shared<Tensors> tensors_;
   Shared<Holdings> holdings_;

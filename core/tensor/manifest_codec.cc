@@ -14,7 +14,7 @@
 namespace waybill {
 namespace {
 
-constexpr uint32_t kVersion = 4;
+constexpr uint32_t kVersion = 5;
 
 void AddName(proto::Names* names, absl::string_view name) {
   names->mutable_data()->append(name.data(), name.size());
@@ -276,6 +276,7 @@ proto::Manifest EncodeHead(const Manifest& manifest, absl::string_view tensors,
   proto::Manifest m;
   m.set_schema_version(kVersion);
   m.set_host(manifest.host());
+  m.set_rack(manifest.rack());
   for (const Nic& nic : manifest.nics()) {
     proto::Nic* out = m.add_nics();
     out->set_name(nic.name);
@@ -301,6 +302,7 @@ absl::StatusOr<ManifestHead> ReadHead(const proto::Manifest& m) {
                                                    ", this program knows ", kVersion));
   }
   ManifestHead head{.host = m.host(),
+                    .rack = m.rack(),
                     .nics = {},
                     .tensors = m.tensors().digest(),
                     .holdings = m.holdings().digest()};
@@ -411,6 +413,7 @@ absl::StatusOr<Manifest> DecodeManifest(absl::string_view bytes) {
   WAYBILL_ASSIGN_OR_RETURN(Manifest manifest,
                            DecodeHoldings(m.holdings().bytes(), std::move(tensors)));
   manifest.set_host(head.host);
+  manifest.set_rack(head.rack);
   manifest.nics() = std::move(head.nics);
   return manifest;
 }

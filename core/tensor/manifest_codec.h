@@ -34,6 +34,7 @@ struct PartId {
 // The same in parts. Ranks share parts, so a receiver may ask for those that it lacks only.
 struct ManifestHead {
   std::string host;
+  std::string rack;
   std::vector<Nic> nics;
   uint64_t tensors = 0;  // The digests of the parts.
   uint64_t holdings = 0;

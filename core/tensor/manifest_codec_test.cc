@@ -17,6 +17,7 @@ namespace {
 Manifest Sample() {
   Manifest m;
   m.set_host("node-7");
+  m.set_rack("leaf-2");
   m.nics().push_back(
       {.name = "mlx5_0", .rail = 1, .numa_node = 0, .bytes_per_second = 50'000'000'000});
   m.AddRegion("weights", 4096);
@@ -94,12 +95,12 @@ TEST(ManifestCodec, AnEnginesOwnOrderComesBackWithItsShard) {
 
 // Another encoding is another schema version.
 TEST(ManifestCodec, BytesAreThoseOfTheGoldenFile) {
-  std::ifstream file("core/tensor/golden/manifest_v4.binpb", std::ios::binary);
+  std::ifstream file("core/tensor/golden/manifest_v5.binpb", std::ios::binary);
   const std::string golden((std::istreambuf_iterator<char>(file)),
                            std::istreambuf_iterator<char>());
   const std::string encoded = EncodeManifest(Sample());
   if (const char* out = std::getenv("TEST_UNDECLARED_OUTPUTS_DIR")) {
-    std::ofstream(std::string(out) + "/manifest_v4.binpb", std::ios::binary) << encoded;
+    std::ofstream(std::string(out) + "/manifest_v5.binpb", std::ios::binary) << encoded;
   }
   EXPECT_EQ(encoded, golden);
   const auto decoded = DecodeManifest(golden);
@@ -113,9 +114,9 @@ TEST(ManifestCodec, RefusesWhatItCannotBelieve) {
 
   proto::Manifest newer;
   ASSERT_TRUE(newer.ParseFromString(EncodeManifest(Sample())));
-  newer.set_schema_version(5);
+  newer.set_schema_version(6);
   EXPECT_EQ(DecodeManifest(newer.SerializeAsString()).status().message(),
-            "manifest: schema version 5, this program knows 4");
+            "manifest: schema version 6, this program knows 5");
 
   EXPECT_EQ(WithHoldings(Sample(), [](auto& h) { h.add_shard_offset_steps(1); }).message(),
             "manifest: table of shards: columns of 2 and 3 rows");

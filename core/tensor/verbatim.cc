@@ -27,6 +27,7 @@ std::string FullName(const Format& format) {
 Manifest Verbatim(const Manifest& manifest) {
   Manifest verbatim;
   verbatim.set_host(manifest.host());
+  verbatim.set_rack(manifest.rack());
   verbatim.nics() = manifest.nics();
   for (uint32_t r = 0; r < manifest.region_count(); ++r) {
     verbatim.AddRegion(manifest.region_name(r), manifest.region_bytes(r));

@@ -11,6 +11,7 @@ namespace {
 Manifest Served(const Quantisation& quantisation) {
   Manifest manifest;
   manifest.set_host("h");
+  manifest.set_rack("r");
   manifest.nics() = {{"mlx5_0", 1, 0, 50}};
   manifest.AddRegion("weights", 256 * 256 + 16);
   const uint32_t w = manifest.AddTensor("w", {256, 256}, Dtype::kBf16);
@@ -31,6 +32,7 @@ TEST(Verbatim, QuantisedElementsAndScalesAreTensorsOfTheirOwn) {
   EXPECT_NE(elements.tensor_index, scales.tensor_index);
   EXPECT_EQ(verbatim.tensor_shape(scales.tensor_index), (std::vector<int64_t>{2, 2}));
   EXPECT_EQ(verbatim.host(), "h");
+  EXPECT_EQ(verbatim.rack(), "r");
   EXPECT_EQ(verbatim.nics().size(), 1u);
 }
 

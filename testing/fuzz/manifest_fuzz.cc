@@ -12,6 +12,7 @@ namespace {
 Manifest Interleaved() {
   Manifest m;
   m.set_host("host");
+  m.set_rack("rack");
   m.nics().push_back({.name = "mlx5_0", .rail = 1, .numa_node = 0, .bytes_per_second = 50});
   m.AddRegion("qkv", 8 * 6 * 2 + 16);
   const uint32_t q = m.AddTensor("q", {8, 4}, Dtype::kBf16);
