@@ -4,8 +4,10 @@
 #include <cmath>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 
 namespace waybill {
 namespace {
@@ -165,7 +167,8 @@ class Dealer {
         workers_(workers),
         quotas_(std::move(quotas)),
         smallest_(smallest),
-        out_(out) {}
+        out_(out),
+        racks_count_(HaveRacksInCommon(trainers, workers)) {}
 
   // Deals what is at a seam of its source to one of the holders. The rest is `between`.
   void DealSeams(uint32_t index, const Box& between, bool relayed) {
@@ -191,6 +194,17 @@ class Dealer {
   void Deal(uint32_t index, const Box& box) {
     const Copies all = AllCopies(demands_.demands[index]);
     DealCopies(LotOf(index, box), all);
+  }
+
+  // Deals what was put off: as much as possible to holders in the workers' racks, and then the rest
+  // to all holders. Must be called after all demands have been dealt. Returns false if nothing was
+  // put off.
+  bool DealPutOff() {
+    if (put_off_.empty()) return false;
+    for (const PutOff& part : std::exchange(put_off_, {})) DealInRacks(part);
+    for (const PutOff& part : put_off_) DealEvenly(LotOf(part), part.copies);
+    put_off_.clear();
+    return true;
   }
 
   // Deals one copy of the box for each tensor, in parts, which the destinations get in turn and
@@ -262,6 +276,20 @@ class Dealer {
             .element_bytes = ElementBytesOf(demand)};
   }
 
+  // Copies that wait until those of all demands have been dealt to nearer holders.
+  struct PutOff {
+    uint32_t demand;
+    Box box;
+    bool relayed;
+    Copies copies;
+  };
+
+  Lot LotOf(const PutOff& part) {
+    Lot lot = LotOf(part.demand, part.box);
+    lot.relayed = part.relayed;
+    return lot;
+  }
+
   void DealCopies(const Lot& lot, const Copies& all) {
     if (lot.holders.size() == 1) return Ship(lot, 0, lot.box, all);
     if (lot.holder) return Ship(lot, *lot.holder, lot.box, all);
@@ -270,16 +298,20 @@ class Dealer {
     for (uint32_t begin = all.first_destination; begin < all.last_destination;) {
       Copies some = all;
       some.first_destination = begin;
-      if (IsNearAny(lot, destinations[begin].worker)) {
+      if (IsOnHostOfAny(lot, destinations[begin].worker)) {
         some.last_destination = begin + 1;
-        DealNear(lot, some);
+        DealOnHost(lot, some);
       } else {
         uint32_t end = begin + 1;
-        while (end < all.last_destination && !IsNearAny(lot, destinations[end].worker)) ++end;
+        while (end < all.last_destination && !IsOnHostOfAny(lot, destinations[end].worker)) ++end;
         some.last_destination = end;
       }
       begin = some.last_destination;
-      DealEvenly(lot, some);
+      if (!racks_count_) {
+        DealEvenly(lot, some);
+      } else if (some.count() > 0) {
+        put_off_.push_back({lot.demand, lot.box, lot.relayed, some});
+      }
     }
   }
 
@@ -290,13 +322,26 @@ class Dealer {
         .last_destination = want.last_destination - want.first_destination};
   }
 
-  bool IsNear(const Holder& holder, const RankLink& worker) const {
+  static bool HaveRacksInCommon(absl::Span<const RankLink> trainers,
+                                absl::Span<const RankLink> workers) {
+    absl::flat_hash_set<uint32_t> racks;
+    for (const RankLink& trainer : trainers) racks.insert(trainer.rack);
+    return std::any_of(workers.begin(), workers.end(), [&](const RankLink& worker) {
+      return worker.rack != 0 && racks.contains(worker.rack);
+    });
+  }
+
+  bool IsOnHost(const Holder& holder, const RankLink& worker) const {
     return worker.host != 0 && trainers_[holder.trainer].host == worker.host;
   }
 
-  bool IsNearAny(const Lot& lot, uint32_t worker) const {
+  bool IsInRack(const Holder& holder, uint32_t rack) const {
+    return rack != 0 && trainers_[holder.trainer].rack == rack;
+  }
+
+  bool IsOnHostOfAny(const Lot& lot, uint32_t worker) const {
     return std::any_of(lot.holders.begin(), lot.holders.end(),
-                       [&](const Holder& holder) { return IsNear(holder, workers_[worker]); });
+                       [&](const Holder& holder) { return IsOnHost(holder, workers_[worker]); });
   }
 
   void Ship(const Lot& lot, size_t holder, const Box& box, const Copies& copies) {
@@ -324,10 +369,10 @@ class Dealer {
   }
 
   // Takes whole copies for one destination from the holders on its host, as far as their quotas go.
-  void DealNear(const Lot& lot, Copies& left) {
+  void DealOnHost(const Lot& lot, Copies& left) {
     const RankLink& worker = workers_[WorkerOf(lot, left.first_destination)];
     for (size_t i = 0; i < lot.holders.size(); ++i) {
-      if (!IsNear(lot.holders[i], worker)) continue;
+      if (!IsOnHost(lot.holders[i], worker)) continue;
       Copies some = left;
       some.last_member = left.first_member +
                          static_cast<uint32_t>(std::min(static_cast<double>(left.count()),
@@ -335,6 +380,57 @@ class Dealer {
       if (some.count() > 0) Ship(lot, i, lot.box, some);
       left.first_member = some.last_member;
     }
+  }
+
+  // Takes whole copies from the holders in the workers' racks, as far as their quotas go, and puts
+  // off what is left.
+  void DealInRacks(const PutOff& part) {
+    const Lot lot = LotOf(part);
+    const auto rack_of = [&](uint32_t destination) {
+      return workers_[WorkerOf(lot, destination)].rack;
+    };
+    for (uint32_t begin = part.copies.first_destination; begin < part.copies.last_destination;) {
+      uint32_t end = begin + 1;
+      while (end < part.copies.last_destination && rack_of(end) == rack_of(begin)) ++end;
+      Copies some = part.copies;
+      some.first_destination = begin;
+      some.last_destination = end;
+      const uint64_t done = DealInRack(lot, some, rack_of(begin));
+      ForRectangles(some, done, some.count(), [&](const Copies& left) {
+        put_off_.push_back({part.demand, part.box, part.relayed, left});
+      });
+      begin = end;
+    }
+  }
+
+  // Gives each holder in a rack as many whole copies as its quota is of their quotas, and then each
+  // of the few that are left to the one with the most left. Returns how many copies that were.
+  uint64_t DealInRack(const Lot& lot, const Copies& copies, uint32_t rack) {
+    std::vector<size_t> holders;
+    double quota_bytes = 0;
+    for (size_t i = 0; i < lot.holders.size(); ++i) {
+      if (!IsInRack(lot.holders[i], rack) || WholeCopies(lot.quotas[i], lot.bytes()) == 0) continue;
+      holders.push_back(i);
+      quota_bytes += lot.quotas[i];
+    }
+    if (holders.empty()) return 0;
+    const auto count = static_cast<double>(copies.count());
+    uint64_t done = 0;
+    for (const size_t i : holders) {
+      const double quota = lot.quotas[i];
+      const auto share = static_cast<uint64_t>(
+          std::min(std::floor(count * (quota / quota_bytes)), WholeCopies(quota, lot.bytes())));
+      ShipRange(lot, i, copies, done, done + share);
+      done += share;
+    }
+    for (; done < copies.count(); ++done) {
+      const size_t most =
+          *std::max_element(holders.begin(), holders.end(),
+                            [&](size_t a, size_t b) { return lot.quotas[a] < lot.quotas[b]; });
+      if (WholeCopies(lot.quotas[most], lot.bytes()) == 0) break;
+      ShipRange(lot, most, copies, done, done + 1);
+    }
+    return done;
   }
 
   // Gives each holder as many whole copies as its quota is of all quotas, then deals the few that
@@ -364,8 +460,15 @@ class Dealer {
     return quota <= 0 ? 0.0 : std::floor(quota / copy_bytes);
   }
 
-  // Ships copies [begin, end), counted tensor by tensor: at most three rectangles.
+  // Ships copies [begin, end), counted as ForRectangles() counts them.
   void ShipRange(const Lot& lot, size_t holder, const Copies& of, uint64_t begin, uint64_t end) {
+    ForRectangles(of, begin, end,
+                  [&](const Copies& copies) { Ship(lot, holder, lot.box, copies); });
+  }
+
+  // Calls `use` for copies [begin, end), counted tensor by tensor: at most three rectangles.
+  template <typename Use>
+  static void ForRectangles(const Copies& of, uint64_t begin, uint64_t end, Use use) {
     const uint64_t width = of.last_destination - of.first_destination;
     while (begin < end) {
       const uint64_t column = begin % width;
@@ -373,9 +476,8 @@ class Dealer {
       const uint64_t columns = rows > 0 ? width : std::min(width - column, end - begin);
       const auto member = of.first_member + static_cast<uint32_t>(begin / width);
       const auto destination = of.first_destination + static_cast<uint32_t>(column);
-      Ship(lot, holder, lot.box,
-           {member, member + static_cast<uint32_t>(std::max<uint64_t>(rows, 1)), destination,
-            destination + static_cast<uint32_t>(columns)});
+      use(Copies{member, member + static_cast<uint32_t>(std::max<uint64_t>(rows, 1)), destination,
+                 destination + static_cast<uint32_t>(columns)});
       begin += std::max<uint64_t>(rows, 1) * columns;
     }
   }
@@ -405,17 +507,21 @@ class Dealer {
     return demands_.DestinationsOf(want)[destination].worker;
   }
 
-  // On the worker's own host while there is something left there, then the one with the most left.
+  // Returns a holder on the worker's own host while there is something left there, then one in its
+  // rack, then any; of several, the one with the most left.
   size_t Best(const Lot& lot, const RankLink& worker) const {
     size_t best = 0;
-    bool best_near = false;
+    int best_nearness = 0;
     for (size_t i = 0; i < lot.holders.size(); ++i) {
-      const bool near =
-          IsNear(lot.holders[i], worker) && lot.quotas[i] >= static_cast<double>(smallest_);
-      if (i == 0 || (near && !best_near) ||
-          (near == best_near && lot.quotas[i] > lot.quotas[best])) {
+      const bool has_some = lot.quotas[i] >= static_cast<double>(smallest_);
+      const int nearness = !has_some                               ? 0
+                           : IsOnHost(lot.holders[i], worker)      ? 2
+                           : IsInRack(lot.holders[i], worker.rack) ? 1
+                                                                   : 0;
+      if (i == 0 || nearness > best_nearness ||
+          (nearness == best_nearness && lot.quotas[i] > lot.quotas[best])) {
         best = i;
-        best_near = near;
+        best_nearness = nearness;
       }
     }
     return best;
@@ -428,6 +534,11 @@ class Dealer {
   Quotas quotas_;
   uint64_t smallest_;
   std::vector<Shipment>& out_;
+  // True if a trainer and a worker are in one rack. The copies of all demands are then dealt on the
+  // workers' hosts, then in their racks, and only then to other holders. Otherwise a worker far
+  // away could use up the quota of a holder that is in the rack of a later demand's worker.
+  const bool racks_count_;
+  std::vector<PutOff> put_off_;
   absl::flat_hash_map<uint32_t, size_t> replicas_;  // The chosen holders of each class with seams.
   uint32_t next_relay_ = 0;
 };
@@ -561,7 +672,7 @@ Assignment AssignDemands(const SourceIndex& sources, const Demands& demands,
     const Demand& demand = demands.demands[i];
     if (rests[i] != demand.box) dealer.DealSeams(i, rests[i], relayed[demand.want]);
   }
-  const bool in_order = shipments.empty();
+  bool in_order = shipments.empty();
   for (uint32_t i = 0; i < demands.demands.size(); ++i) {
     if (rests[i].empty()) continue;
     if (relayed[demands.demands[i].want]) {
@@ -570,6 +681,7 @@ Assignment AssignDemands(const SourceIndex& sources, const Demands& demands,
       dealer.Deal(i, rests[i]);
     }
   }
+  if (dealer.DealPutOff()) in_order = false;
   if (!in_order) {
     std::stable_sort(shipments.begin(), shipments.end(),
                      [](const Shipment& a, const Shipment& b) { return a.demand < b.demand; });

@@ -40,10 +40,11 @@ struct Shipment {
   bool witness = false;
 };
 
-// The rate of a rank's links, and its host. Equal for all ranks if nothing is declared.
+// The rate of a rank's links, its host and its rack. Equal for all ranks if nothing is declared.
 struct RankLink {
   double bytes_per_second = 1;
   uint32_t host = 0;  // Equal numbers are one machine; 0 is unknown.
+  uint32_t rack = 0;  // Equal numbers are one rack; 0 is unknown.
 };
 
 struct Assignment {
@@ -54,8 +55,9 @@ struct Assignment {
 
 // Minimises the load of the busiest trainer. First each set of replicas is filled like connected
 // vessels until nothing moves (the optimum, since the sum of squares is convex and the sets are its
-// separable blocks); then the copies of each demand are dealt out to these quotas, on the same host
-// where there is a choice. A copy is cut where a quota ends, but not below `smallest_piece_bytes`.
+// separable blocks); then the copies of each demand are dealt out to these quotas, on the worker's
+// own host or else in its own rack where there is a choice. A copy is cut where a quota ends, but
+// not below `smallest_piece_bytes`.
 //
 // All parts of a block that is split between sources come from one set of replicas, the holders of
 // the same place in their order; a tensor has one such set, of those with the most left to send.

@@ -105,6 +105,112 @@ TEST(Balance, PrefersTheWorkersOwnHost) {
   EXPECT_EQ(tables.trainers[1].worker(0), 0u);
 }
 
+// Two replicas of two shards each, one replica in rack "x" and one in rack "y", and workers that
+// want everything. Without racks, a copy comes from either replica.
+class RacksTest : public testing::Test {
+ protected:
+  static constexpr int kTensors = 12;
+
+  // `racks` has the rack of each worker; "": unknown.
+  void Plan(const std::vector<std::string>& racks) {
+    Ranks trainers(4), workers(static_cast<uint32_t>(racks.size()));
+    for (int t = 0; t < kTensors; ++t) {
+      const std::string name = "t" + std::to_string(t);
+      for (uint32_t r = 0; r < 4; ++r) {
+        if (r % 2 == static_cast<uint32_t>(t % 2)) trainers.Add(r, name, 1024, 512);
+      }
+      for (uint32_t w = 0; w < racks.size(); ++w) workers.Add(w, name, 1024, 512);
+    }
+    without_ = *MakePlan(trainers.pointers(), workers.pointers());
+    for (uint32_t r = 0; r < 4; ++r) trainers[r].set_rack(RackOfTrainer(r));
+    for (uint32_t w = 0; w < racks.size(); ++w) workers[w].set_rack(racks[w]);
+    plan_ = *MakePlan(trainers.pointers(), workers.pointers());
+    tables_ = MakeTables(plan_);
+    again_ = MakeTables(*MakePlan(trainers.pointers(), workers.pointers()));
+    racks_ = racks;
+  }
+
+  static const char* RackOfTrainer(uint32_t rank) { return rank < 2 ? "x" : "y"; }
+
+  // Returns the number of copies of tensors that a worker receives from a rack.
+  uint64_t CopiesFrom(const std::string& rack, uint32_t worker) const {
+    uint64_t bytes = 0;
+    for (uint32_t r = 0; r < 4; ++r) {
+      if (rack != RackOfTrainer(r)) continue;
+      for (uint32_t i = 0; i < tables_.trainers[r].size(); ++i) {
+        const RouteView route = tables_.trainers[r][i];
+        if (route.worker == worker) bytes += route.shape.size_bytes();
+      }
+    }
+    EXPECT_EQ(bytes % (1024 * 512 * 2), 0u);
+    return bytes / (1024 * 512 * 2);
+  }
+
+  void ExpectLoadsAsWithoutRacks() const {
+    for (uint32_t r = 0; r < 4; ++r) EXPECT_EQ(plan_.trainer_bytes(r), without_.trainer_bytes(r));
+    EXPECT_EQ(plan_.balance().ratio(), without_.balance().ratio());
+    for (uint32_t r = 0; r < 4; ++r) EXPECT_EQ(tables_.trainers[r], again_.trainers[r]);
+  }
+
+  waybill::Plan without_, plan_;
+  PlanTables tables_, again_;
+  std::vector<std::string> racks_;
+};
+
+TEST_F(RacksTest, EachWorkerIsServedFromItsOwnRack) {
+  Plan({"x", "y", "y", "x", "x", "y"});
+  for (uint32_t w = 0; w < racks_.size(); ++w) {
+    EXPECT_EQ(CopiesFrom(racks_[w], w), uint64_t{kTensors}) << w;
+  }
+  ExpectLoadsAsWithoutRacks();
+}
+
+// Each rack sends half of all copies, whoever wants them.
+TEST_F(RacksTest, ARackSendsItsShareToItsOwnWorkersFirst) {
+  Plan({"x", "x", "x", "y"});
+  uint64_t from_x = 0;
+  for (uint32_t w = 0; w < 3; ++w) from_x += CopiesFrom("x", w);
+  EXPECT_EQ(from_x, uint64_t{2 * kTensors});
+  EXPECT_EQ(CopiesFrom("y", 3), uint64_t{kTensors});
+  ExpectLoadsAsWithoutRacks();
+}
+
+TEST_F(RacksTest, WorkersElsewhereGetWhatTheRacksOfOthersLeave) {
+  Plan({"", "z", "x", "x", "y", "x"});
+  uint64_t from_x = 0;
+  for (const uint32_t w : {2u, 3u, 5u}) from_x += CopiesFrom("x", w);
+  EXPECT_EQ(from_x, uint64_t{3 * kTensors});
+  EXPECT_EQ(CopiesFrom("y", 4), uint64_t{kTensors});
+  for (const uint32_t w : {0u, 1u}) EXPECT_EQ(CopiesFrom("y", w), uint64_t{kTensors}) << w;
+  ExpectLoadsAsWithoutRacks();
+}
+
+TEST_F(RacksTest, RacksWithoutTrainersChangeNothing) {
+  Plan({"z", "", "w"});
+  const PlanTables before = MakeTables(without_);
+  for (uint32_t r = 0; r < 4; ++r) EXPECT_EQ(tables_.trainers[r], before.trainers[r]);
+}
+
+TEST(Balance, PrefersTheWorkersOwnHostToItsRack) {
+  Ranks trainers(3), workers(3);
+  for (const uint32_t r : {0u, 1u, 2u}) {
+    trainers.Add(r, "a", 4000, 1024);
+    workers.Add(r, "a", 4000, 1024);
+    trainers[r].set_host("host " + std::to_string(r));
+    trainers[r].set_rack(r < 2 ? "x" : "y");
+  }
+  // The second worker is on a trainer's host, and the first could use up that trainer's quota.
+  workers[0].set_rack("y");
+  workers[1].set_host("host 2");
+  workers[1].set_rack("y");
+  workers[2].set_rack("x");
+  const auto plan = MakePlan(trainers.pointers(), workers.pointers());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const PlanTables tables = MakeTables(*plan);
+  ASSERT_EQ(tables.trainers[2].size(), 1u);
+  EXPECT_EQ(tables.trainers[2].worker(0), 1u);
+}
+
 // A plan for workers that want all that each of the trainers holds. Every rank has a host of its
 // own, and all NICs are alike.
 Plan PlanReplicas(uint32_t trainer_count, uint32_t count, const PlanOptions& options) {

@@ -31,7 +31,8 @@ double SpeedOf(const Manifest& manifest) {
   return speed;
 }
 
-// Hosts become numbers; speeds count only where every rank that holds anything declares one.
+// Hosts and racks become numbers; speeds count only where every rank that holds anything declares
+// one.
 class Links {
  public:
   Links(absl::Span<const Manifest* const> trainers, absl::Span<const Manifest* const> workers) {
@@ -53,14 +54,20 @@ class Links {
   RankLink LinkOf(const Manifest& manifest, bool use_speeds) {
     RankLink link;
     if (use_speeds) link.bytes_per_second = SpeedOf(manifest);
-    if (!manifest.host().empty()) {
-      link.host = hosts_.try_emplace(manifest.host(), static_cast<uint32_t>(hosts_.size()) + 1)
-                      .first->second;
-    }
+    link.host = NumberOf(manifest.host(), hosts_);
+    link.rack = NumberOf(manifest.rack(), racks_);
     return link;
   }
 
-  absl::flat_hash_map<std::string, uint32_t> hosts_;
+  using Numbers = absl::flat_hash_map<std::string, uint32_t>;
+  // Numbers begin at 1; 0 is an unknown place.
+  static uint32_t NumberOf(const std::string& name, Numbers& numbers) {
+    if (name.empty()) return 0;
+    return numbers.try_emplace(name, static_cast<uint32_t>(numbers.size()) + 1).first->second;
+  }
+
+  Numbers hosts_;
+  Numbers racks_;
 };
 
 Transform TransformOf(const Format& source, const Format& destination) {

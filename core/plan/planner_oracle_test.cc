@@ -192,6 +192,17 @@ void PutOnNetwork(Random& random, const char* role, std::vector<Manifest>& manif
   }
 }
 
+// Declares racks for some ranks, and hosts for some that have none, so that trainers and workers
+// have racks and hosts in common.
+void PutInRacks(Random& random, std::vector<Manifest>& manifests) {
+  for (Manifest& manifest : manifests) {
+    if (manifest.host().empty() && random() % 4 == 0) {
+      manifest.set_host("host " + std::to_string(random() % 4));
+    }
+    if (random() % 4 != 0) manifest.set_rack("rack " + std::to_string(random() % 3));
+  }
+}
+
 // Returns how long the busiest NIC of a plan carries, by its routes. NICs carry as much in either
 // direction.
 double BusiestSeconds(const PlanTables& tables, const std::vector<Manifest>& trainers,
@@ -275,6 +286,10 @@ TEST_P(PlannerOracle, EveryElementOfEveryWorkerIsWrittenOnceFromItsOwner) {
     if (GetParam() == Relays::kWherePredictedFaster) {
       PutOnNetwork(random, "trainer ", sources);
       PutOnNetwork(random, "worker ", destinations);
+    }
+    if (random() % 2 == 0) {
+      PutInRacks(random, sources);
+      PutInRacks(random, destinations);
     }
     for (const Manifest& m : sources) {
       ASSERT_EQ(CheckManifest(m, Holes::kAllowed).message(), "");

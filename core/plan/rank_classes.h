@@ -22,7 +22,7 @@ class RankClasses {
   uint32_t class_of(uint32_t rank) const { return class_of_[rank]; }
 
   uint32_t size() const { return static_cast<uint32_t>(manifests_.size()); }
-  // Its host and NICs are those of the class's first rank.
+  // Its host, rack and NICs are those of the class's first rank.
   const Manifest& manifest(uint32_t rank_class) const { return manifests_[rank_class]; }
   // Returns the ranks of a class, in order.
   absl::Span<const uint32_t> ranks(uint32_t rank_class) const { return ranks_[rank_class]; }
