@@ -43,6 +43,13 @@ absl::Status CheckMachine(absl::string_view whose, const Machine& machine) {
 
 }  // namespace
 
+std::string SharedRackOf(const Hardware& hardware, Role role, uint32_t rank) {
+  const Network& network = hardware.network;
+  if (!network.shared_racks || network.hosts_per_rack == 0 || hardware.one_host) return "";
+  const Machine& machine = role == Role::kTrainer ? hardware.trainers : hardware.workers;
+  return absl::StrCat("rack ", rank / machine.ranks_per_host / network.hosts_per_rack);
+}
+
 absl::Status CheckHardware(const Hardware& hardware, uint32_t trainers, uint32_t workers) {
   if (absl::Status s = CheckMachine("trainers", hardware.trainers); !s.ok()) return s;
   if (absl::Status s = CheckMachine("workers", hardware.workers); !s.ok()) return s;
@@ -58,6 +65,10 @@ absl::Status CheckHardware(const Hardware& hardware, uint32_t trainers, uint32_t
   if (network.oversubscription < 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "network: oversubscription is ", network.oversubscription, "; it must be at least 1"));
+  }
+  if (network.shared_racks && network.hosts_per_rack == 0) {
+    return absl::InvalidArgumentError(
+        "network: hosts_per_rack is 0; shared racks need at least 1 host");
   }
   for (const Straggler& straggler : hardware.stragglers) {
     const uint32_t ranks = straggler.rank.role == Role::kTrainer ? trainers : workers;

@@ -6,6 +6,7 @@
 #define WAYBILL_CORE_SIMULATE_HARDWARE_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -56,6 +57,10 @@ struct Network {
   double post = 150e-9;    // What the sender's progress thread needs to post a write.
   // A host's rack has so many hosts of its role; 0: all hosts are in one rack.
   uint32_t hosts_per_rack = 0;
+  // Hosts of trainers and of workers stand in the same racks: rack r has the r-th `hosts_per_rack`
+  // hosts of either role, and ranks within a rack reach each other without its uplinks. Otherwise
+  // trainers and workers are in different racks.
+  bool shared_racks = false;
   // The NICs of a rack over its uplinks. With 1 the uplinks are never the limit.
   double oversubscription = 1;
   // Where more than `incast_senders` writes wait for a NIC, congestion control keeps it at this
@@ -93,8 +98,13 @@ struct Hardware {
   std::vector<Straggler> stragglers;
 };
 
+// Returns the name of the rack that a rank shares with ranks of the other role, for its manifest.
+// Empty if racks are not shared, or if all ranks are on one host.
+std::string SharedRackOf(const Hardware& hardware, Role role, uint32_t rank);
+
 // kInvalidArgument, naming the number: a rate that is not above 0, fewer NICs on a host than ranks,
-// an oversubscription below 1, a straggler that is not among the ranks.
+// an oversubscription below 1, shared racks without a number of hosts, a straggler that is not
+// among the ranks.
 absl::Status CheckHardware(const Hardware& hardware, uint32_t trainers, uint32_t workers);
 
 }  // namespace waybill::simulate

@@ -84,7 +84,8 @@ std::vector<Port*> Fabrics::Path(Role sender_role, uint32_t sender, uint32_t sen
     };
     const uint32_t from_rack = host_of(sender_role, sender) / network.hosts_per_rack;
     const uint32_t to_rack = host_of(Role::kWorker, worker) / network.hosts_per_rack;
-    if (sender_role != Role::kWorker || from_rack != to_rack) {
+    const bool may_be_one_rack = network.shared_racks || sender_role == Role::kWorker;
+    if (!may_be_one_rack || from_rack != to_rack) {
       path.push_back(Find(Kind::kUplink, sender_role, from_rack, 0, rack_rate(from)));
       path.push_back(Find(Kind::kDownlink, Role::kWorker, to_rack, 0, rack_rate(to)));
     }

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/plan/planner.h"
+#include "core/tensor/manifest.h"
 
 namespace waybill::simulate {
 namespace {
@@ -274,6 +276,58 @@ TEST(Simulate, WarnsOfWhatSlowsTheUpdateDown) {
   EXPECT_THAT(result->slowest_path, HasSubstr("rack 0 is busiest"));
 }
 
+// The traffic of four trainers that hold the same 2 GB and four workers that want all of it, on
+// hosts with one rank each.
+Traffic ReplicasIn(const Hardware& hardware) {
+  Manifest whole;
+  constexpr int64_t kRows = 40'000, kColumns = 25'000;  // 2 GB.
+  whole.AddRegion("r", kRows * kColumns * 2);
+  for (uint32_t t = 0; t < 20; ++t) {
+    whole.AddShard(whole.AddTensor(absl::StrCat("w", t), {kRows / 20, kColumns}, Dtype::kBf16),
+                   {Dtype::kBf16}, Box::Whole({kRows / 20, kColumns}),
+                   {0, t * uint64_t{kRows / 20 * kColumns * 2}, {kColumns, 1}});
+  }
+  std::vector<Manifest> trainers(4, whole), workers(4, whole);
+  std::vector<const Manifest*> senders, receivers;
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    trainers[rank].set_rack(SharedRackOf(hardware, Role::kTrainer, rank));
+    workers[rank].set_rack(SharedRackOf(hardware, Role::kWorker, rank));
+    senders.push_back(&trainers[rank]);
+    receivers.push_back(&workers[rank]);
+  }
+  const auto plan = MakePlan(senders, receivers);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  const std::vector<uint64_t> held(4, whole.total_bytes());
+  return TrafficOf(*plan, held, held);
+}
+
+uint64_t BytesOfUplinks(const Result& result) {
+  uint64_t bytes = 0;
+  for (const PortLoad& port : result.ports) {
+    if (port.kind == PortLoad::Kind::kUplink) bytes += port.bytes;
+  }
+  return bytes;
+}
+
+TEST(Simulate, ReplicasInSharedRacksSendNothingOverUplinks) {
+  Hardware hardware = With([](Hardware& h) {
+    h.network.hosts_per_rack = 2;
+    h.network.oversubscription = 8;
+    h.network.shared_racks = true;
+  });
+  const auto shared = Simulate(ReplicasIn(hardware), hardware);
+  ASSERT_TRUE(shared.ok()) << shared.status();
+  EXPECT_EQ(BytesOfUplinks(*shared), 0u);
+  EXPECT_NEAR(shared->seconds, 2e9 / 50e9, 0.1 * 2e9 / 50e9);  // A NIC at each end.
+
+  // In racks of their own, the workers of a rack get 4 GB over downlinks of 2 NICs over 8.
+  hardware.network.shared_racks = false;
+  const auto separate = Simulate(ReplicasIn(hardware), hardware);
+  ASSERT_TRUE(separate.ok()) << separate.status();
+  EXPECT_GE(BytesOfUplinks(*separate), separate->total_bytes);  // Pieces are rounded up.
+  EXPECT_NEAR(separate->seconds, 4e9 / (2 * 50e9 / 8), 0.1 * 4e9 / (2 * 50e9 / 8));
+}
+
 TEST(Simulate, RefusesWhatCannotBe) {
   const auto refusal = [](const Traffic& traffic, const Hardware& hardware) {
     return std::string(Simulate(traffic, hardware).status().message());
@@ -289,6 +343,8 @@ TEST(Simulate, RefusesWhatCannotBe) {
   EXPECT_THAT(
       refusal(traffic, With([](Hardware& h) { h.stragglers = {{{Role::kTrainer, 2}, 3}}; })),
       HasSubstr("straggler trainer 2 with slowdown 3: the job has 2 trainers"));
+  EXPECT_THAT(refusal(traffic, With([](Hardware& h) { h.network.shared_racks = true; })),
+              HasSubstr("network: hosts_per_rack is 0; shared racks need at least 1 host"));
   Traffic lonely = traffic;
   lonely.pairs.resize(1);
   EXPECT_THAT(refusal(lonely, Plain()), HasSubstr("worker 1 receives nothing"));

@@ -74,6 +74,29 @@ def test_a_plan_by_options_is_that_of_the_same_description(described):
     assert json.loads(out)["hash"] == json.loads(by_options)["hash"]
 
 
+# A replica of the trainers and an engine on each of two hosts, each of which is a rack.
+RACKS = """\
+model: {name: qwen3-0.6b, layers: 2}
+relays: never
+trainers: {sharding: "fsdp=2,replicas=2", ranks_per_host: 2, nics_per_host: 2}
+workers: {sharding: "tp=2,replicas=2", ranks_per_host: 2, nics_per_host: 2}
+network: {hosts_per_rack: 1, oversubscription: 8}
+"""
+
+
+def test_what_each_rack_holds_stays_in_racks_that_are_shared(tmp_path):
+    separate, shared = tmp_path / "separate.yaml", tmp_path / "shared.yaml"
+    separate.write_text(RACKS)
+    shared.write_text(RACKS.replace("8}", "8, shared_racks: true}"))
+    across, within = predict(str(separate)), predict(str(shared))
+    assert all(trainer // 2 == worker // 2 for trainer, worker, *_ in within["pairs"])
+    assert any("uplinks" in port["name"] for port in across["ports"])
+    assert not any("uplinks" in port["name"] for port in within["ports"])
+    assert within["seconds"] < across["seconds"] / 4
+    for side in ("trainers", "workers"):
+        assert [r["bytes"] for r in within[side]] == [r["bytes"] for r in across[side]]
+
+
 @pytest.mark.parametrize("case", ["kimi-k2-256-128", "qwen3-235b-128-32"])
 def test_published_updates_are_predicted_within_15_percent(case):
     prediction = predict("--case", case)

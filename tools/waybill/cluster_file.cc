@@ -297,6 +297,7 @@ absl::Status ReadFile(const Reader& reader, const YAML::Node& root, ClusterFile&
                reader.Number("message_ns", &network.message, 1e-9, 1e9, 0),
                reader.Number("post_ns", &network.post, 1e-9, 1e9, 0),
                reader.Count("hosts_per_rack", &network.hosts_per_rack, 0, kMostRanks),
+               reader.Flag("shared_racks", &network.shared_racks),
                reader.Number("oversubscription", &network.oversubscription, 1, 1000, 1),
                reader.Number("incast_efficiency", &network.incast_efficiency, 1, 1),
                reader.Count("incast_senders", &network.incast_senders, 1, 1'000'000),
@@ -358,6 +359,13 @@ absl::Status CheckWhole(const Reader& reader, const YAML::Node& root, const Clus
         absl::StrCat("key \"", side, ".nics_per_host\" is ", machine->nics_per_host, " for ",
                      machine->ranks_per_host, " ranks of a host; accepted: at least ",
                      machine->ranks_per_host, ", or 0 for TCP"));
+  }
+  const simulate::Network& network = file.hardware.network;
+  if (network.shared_racks && network.hosts_per_rack == 0) {
+    return reader.Error(
+        root["network"]["shared_racks"],
+        "key \"network.shared_racks\" is true for 0 hosts of a rack; accepted: with "
+        "\"network.hosts_per_rack\" of at least 1");
   }
   return absl::OkStatus();
 }

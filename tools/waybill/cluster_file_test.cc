@@ -53,6 +53,7 @@ network:
   message_ns: 50
   post_ns: 60
   hosts_per_rack: 4
+  shared_racks: true
   oversubscription: 2.5
   incast_efficiency: 0.8
   incast_senders: 12
@@ -95,6 +96,7 @@ stragglers: [{rank: worker 1, slowdown: 2.5}]
   EXPECT_DOUBLE_EQ(network.message, 50e-9);
   EXPECT_DOUBLE_EQ(network.post, 60e-9);
   EXPECT_EQ(network.hosts_per_rack, 4u);
+  EXPECT_TRUE(network.shared_racks);
   EXPECT_DOUBLE_EQ(network.oversubscription, 2.5);
   EXPECT_DOUBLE_EQ(network.incast_efficiency, 0.8);
   EXPECT_EQ(network.incast_senders, 12u);
@@ -181,6 +183,10 @@ const RefusalCase kRefusals[] = {
      "model: {name: m}\ntrainers:\n  sharding: fsdp=2\n  nics_per_host: 4\n"
      "workers: {sharding: tp=2}\n",
      "a.yaml:4: key \"trainers.nics_per_host\" is 4 for 8 ranks of a host; accepted: at least 8"},
+    {"shared_racks_without_hosts",
+     std::string(kLeast) + "network:\n  oversubscription: 2\n  shared_racks: true\n",
+     "a.yaml:6: key \"network.shared_racks\" is true for 0 hosts of a rack; accepted: with "
+     "\"network.hosts_per_rack\" of at least 1"},
     {"a_straggler_without_a_rank", std::string(kLeast) + "stragglers: [{rank: 3, slowdown: 2}]\n",
      "a.yaml:4: key \"stragglers[0].rank\" is \"3\"; accepted: \"trainer N\" or \"worker N\""},
     {"what_is_not_yaml", "model: {name: m\ntrainers", "a.yaml:2: not YAML:"},

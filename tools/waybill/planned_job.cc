@@ -48,11 +48,13 @@ absl::StatusOr<Model> FindModel(const ClusterFile& file) {
   return model;
 }
 
+// Replaces the host, rack and NICs of a manifest by those of the description.
 void PutOnHost(const simulate::Hardware& hardware, Role role, uint32_t rank, Manifest& manifest) {
   const simulate::Machine& machine = role == Role::kTrainer ? hardware.trainers : hardware.workers;
   manifest.nics().clear();
   manifest.set_host(
       hardware.one_host ? "host" : absl::StrCat(Name(role), "s ", rank / machine.ranks_per_host));
+  manifest.set_rack(simulate::SharedRackOf(hardware, role, rank));
   for (uint32_t n = 0; n < machine.nics_per_host / machine.ranks_per_host; ++n) {
     manifest.nics().push_back({.name = absl::StrCat("n", n),
                                .rail = n,
