@@ -339,6 +339,7 @@ TEST(Job, ProgressAndDescriptionsAreOfWhatHappened) {
   const json trainer = json::parse(TakeBlob(text));
   EXPECT_EQ(trainer["rank"], 1);
   EXPECT_EQ(trainer["groups"], json::array({"all"}));
+  EXPECT_FALSE(trainer.contains("rack"));
   EXPECT_THAT(trainer["lanes"][0]["path"].get<std::string>(), HasSubstr("local"));
   ASSERT_EQ(waybill_worker_describe(job.workers[0], &text, nullptr), WAYBILL_OK);
   EXPECT_EQ(json::parse(TakeBlob(text))["shown_version"], 6);
@@ -363,6 +364,19 @@ TEST(Job, ProgressAndDescriptionsAreOfWhatHappened) {
   waybill_event_release(&left);
   ASSERT_EQ(waybill_trainer_progress(job.trainers[0], &progress, nullptr), WAYBILL_OK);
   EXPECT_EQ(progress.bytes, Job::kBytes / 2);
+}
+
+TEST(Job, TheManifestOfARankSaysWhichRackItsHostIsIn) {
+  Job job({.rack = "leaf-1"});
+  waybill_blob_t* text = nullptr;
+  ASSERT_EQ(waybill_trainer_describe(job.trainers[0], &text, nullptr), WAYBILL_OK);
+  EXPECT_EQ(json::parse(TakeBlob(text))["rack"], "leaf-1");
+  ASSERT_EQ(waybill_worker_describe(job.workers[0], &text, nullptr), WAYBILL_OK);
+  EXPECT_EQ(json::parse(TakeBlob(text))["rack"], "leaf-1");
+  job.Join();
+  job.Publish(1);
+  job.AwaitCommitted(1);
+  EXPECT_TRUE(job.Shows(0, 1));
 }
 
 TEST(Context, ExaminesThisHost) {

@@ -32,6 +32,7 @@ absl::StatusOr<RankConfig> ReadRankConfig(const waybill_rank_options_t* given,
   WAYBILL_RETURN_IF_ERROR(set(fabric, read.fabric, "fabric"));
   WAYBILL_RETURN_IF_ERROR(set(host, read.host, "host"));
   WAYBILL_RETURN_IF_ERROR(set(nics, read.nics, "nics"));
+  WAYBILL_RETURN_IF_ERROR(set(config.rack, read.rack, "rack"));
   config.identity.rank = read.rank;
   config.identity.world = read.world == 0 ? 1 : read.world;
   static_assert(WAYBILL_ANY_RANK == kAnyRank);
@@ -72,6 +73,7 @@ absl::StatusOr<RankParts> ReadRankParts(const std::shared_ptr<Context>& context,
   WAYBILL_ASSIGN_OR_RETURN(parts.queue, Find<Queue>(queue, "queue"));
   WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<ManifestObject>(manifest, "manifest"));
   parts.manifest = found->Copy();
+  parts.manifest.set_rack(parts.config.rack);
   WAYBILL_RETURN_IF_ERROR(CheckManifest(parts.manifest, holes));
   return parts;
 }
@@ -310,6 +312,7 @@ nlohmann::json Rank::DescribeIdentity(absl::string_view role) const {
       {"world", config_.identity.world}, {"job", config_.identity.job},
       {"group", config_.identity.group}, {"controller", config_.identity.controller},
       {"bytes", manifest_.total_bytes()}};
+  if (!manifest_.rack().empty()) json["rack"] = manifest_.rack();
   if (device_ != nullptr) {
     json["device"] = {{"ordinal", device_->ordinal()},
                       {"name", device_->name()},

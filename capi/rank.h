@@ -35,6 +35,7 @@ namespace waybill::capi {
 
 // A checked waybill_rank_options_t.
 struct RankConfig {
+  std::string rack;  // Empty if unknown.
   RankIdentity identity;
   FabricOptions fabric;
   std::function<void(LogLevel level, absl::string_view line)> log;

@@ -656,9 +656,28 @@ typedef struct waybill_rank_options {
   uint32_t traffic_class; /* Traffic class of RoCE packets. */
   uint32_t reserved;
   uint64_t user; /* Returned in every event of the rank. */
+  /* The name of this host's rack or leaf switch. Links between racks are often oversubscribed, so a
+   * worker gets data that several trainers hold from those in its own rack, as far as the balance
+   * of their loads allows. "": unknown; the rank is then in no rack with any other. */
+  const char* rack;
 } waybill_rank_options_t;
-#define WAYBILL_RANK_OPTIONS_INIT \
-  {sizeof(waybill_rank_options_t), NULL, NULL, NULL, NULL, 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0}
+#define WAYBILL_RANK_OPTIONS_INIT  \
+  {sizeof(waybill_rank_options_t), \
+   NULL,                           \
+   NULL,                           \
+   NULL,                           \
+   NULL,                           \
+   0,                              \
+   0,                              \
+   NULL,                           \
+   NULL,                           \
+   NULL,                           \
+   0,                              \
+   0,                              \
+   0,                              \
+   0,                              \
+   0,                              \
+   NULL}
 
 /* Stages of an update on a rank: the indices of begin_ns and end_ns in waybill_progress_t. */
 enum {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -444,6 +445,17 @@ func TestALeaverCanStillBeRead(t *testing.T) {
 	j.mustShow(0, 1)
 	mustBe(t, j.workers[0].Leave(j.ctx), waybill.ErrFailedPrecondition, "it has left")
 	check(t, j.trainers[0].Leave(j.ctx))
+}
+
+func TestTheManifestOfARankSaysWhichRackItsHostIsIn(t *testing.T) {
+	worker := must(waybill.NewWorker(waybill.WorkerOptions{
+		Rank:     waybill.RankOptions{Rack: "leaf-1"},
+		Manifest: manifestOf(t, 0, rows),
+	}))(t)
+	defer worker.Close()
+	if said := string(must(worker.Describe())(t)); !strings.Contains(said, `"rack":"leaf-1"`) {
+		t.Error(said)
+	}
 }
 
 func TestAContextThatIsClosedClosesItsRanks(t *testing.T) {

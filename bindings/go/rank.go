@@ -30,6 +30,12 @@ type RankOptions struct {
 	GIDIndex     uint32   // 1 + the index; 0: by rule.
 	ACKTimeout   uint32   // The ACK timeout of queue pairs, 1 to 31; 0: 14, and 18 on SoftRoCE.
 	TrafficClass uint32   // The traffic class of RoCE packets.
+
+	// Rack is the name of this host's rack or leaf switch. Links between racks are often
+	// oversubscribed, so a worker gets data that several trainers hold from those in its own rack, as
+	// far as the balance of their loads allows. "": unknown; the rank is then in no rack with any
+	// other.
+	Rack string
 }
 
 func (o *RankOptions) lend(a *arguments, user uint64) *C.waybill_rank_options_t {
@@ -48,6 +54,7 @@ func (o *RankOptions) lend(a *arguments, user uint64) *C.waybill_rank_options_t 
 		ack_timeout:   C.uint32_t(o.ACKTimeout),
 		traffic_class: C.uint32_t(o.TrafficClass),
 		user:          C.uint64_t(user),
+		rack:          a.text(o.Rack),
 	}
 	a.pins.Pin(options)
 	return options

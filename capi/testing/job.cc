@@ -96,6 +96,7 @@ waybill_rank_options_t Job::RankOptions(uint32_t rank, uint32_t world) const {
   options.world = world;
   options.fabric = options_.fabric.c_str();
   options.user = rank;
+  options.rack = options_.rack;
   return options;
 }
 

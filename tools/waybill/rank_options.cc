@@ -23,6 +23,12 @@ void RankOptions::AddTo(CLI::App& app) {
   app.add_option("--checkpoint", checkpoint,
                  "a Hugging Face directory with config.json and safetensors files")
       ->required();
+  app.add_option(
+         "--rack", rack,
+         "name of this host's rack or leaf switch; a worker gets data that several trainers "
+         "hold from those in its own rack, as far as the balance of their loads allows; "
+         "default: unknown, in no rack with any other rank")
+      ->envname("WAYBILL_RACK");
   app.add_flag("--driven", driven, "take commands from standard input, answer in JSON lines")
       ->group("");
   fabric.AddTo(app);

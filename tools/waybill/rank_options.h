@@ -20,6 +20,7 @@ struct RankOptions {
   double join_timeout_seconds = absl::ToDoubleSeconds(kJoinTimeout);
   std::string checkpoint;
   std::string sharding;
+  std::string rack;  // Empty if unknown.
   CommandFabricOptions fabric;
   bool driven = false;
 

@@ -52,6 +52,7 @@ class TrainerProcess {
     WAYBILL_ASSIGN_OR_RETURN(
         manifest_,
         MakeTrainerManifest(checkpoint.tensors(), checkpoint.config(), sharding, identity.rank));
+    manifest_.set_rack(options_.rank.rack);
     weights_.resize(manifest_.region_count() == 0 ? 0 : manifest_.region_bytes(0));
     WAYBILL_RETURN_IF_ERROR(LoadShards(checkpoint, manifest_, absl::MakeSpan(weights_)));
     WAYBILL_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric,

@@ -59,6 +59,7 @@ class WorkerProcess {
                              ParseServing(options_.format, options_.dtype, checkpoint.config()));
     WAYBILL_ASSIGN_OR_RETURN(layout_, MakeWorkerLayout(checkpoint.tensors(), checkpoint.config(),
                                                        sharding_, identity.rank, serving));
+    layout_.manifest.set_rack(options_.rank.rack);
     WorkerOptions worker{.identity = identity,
                          .engine = {.verify_threads = options_.threads},
                          .join_timeout = options_.rank.join_timeout()};

@@ -146,6 +146,7 @@ class Identity:
         gid_index: int,
         ack_timeout: int,
         traffic_class: int,
+        rack: str,
     ) -> None: ...
 
 class Update:

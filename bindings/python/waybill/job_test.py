@@ -93,6 +93,16 @@ def test_rows_over_trainers_and_columns_over_workers():
     numpy.testing.assert_array_equal(numpy.hstack(columns), whole)
 
 
+def test_the_manifest_of_a_rank_says_which_rack_its_host_is_in():
+    with Job() as job:
+        trainer, worker = job.trainer(rack="leaf-1"), job.worker(rack="leaf-2")
+        trainer.add("w", of_version(1))
+        worker.add("w", shape=SHAPE, dtype="F32")
+        job.join()
+        assert trainer.describe()["rack"] == "leaf-1"
+        assert worker.describe()["rack"] == "leaf-2"
+
+
 def test_a_fused_buffer_is_filled_from_its_parts_and_padding_is_zero():
     q, k = of_version(1)[:8], of_version(2)[:4]
     fused = numpy.full((16, 32), -1, numpy.float32)

@@ -17,9 +17,9 @@ class Identity {
  public:
   Identity(std::string controller, std::string job, std::string token, std::string group,
            uint32_t rank, uint32_t world, std::string fabric, std::string host, std::string nics,
-           uint32_t gid_index, uint32_t ack_timeout, uint32_t traffic_class)
+           uint32_t gid_index, uint32_t ack_timeout, uint32_t traffic_class, std::string rack)
       : text_{std::move(controller), std::move(job),  std::move(token), std::move(group),
-              std::move(fabric),     std::move(host), std::move(nics)} {
+              std::move(fabric),     std::move(host), std::move(nics),  std::move(rack)} {
     options_.controller = text_[0].c_str();
     options_.job = text_[1].c_str();
     options_.token = text_[2].c_str();
@@ -32,6 +32,7 @@ class Identity {
     options_.gid_index = gid_index;
     options_.ack_timeout = ack_timeout;
     options_.traffic_class = traffic_class;
+    options_.rack = text_[7].c_str();
   }
   Identity(const Identity&) = delete;
 
@@ -170,10 +171,11 @@ std::unique_ptr<Identity> MakeIdentity(std::string controller, std::string job, 
                                        std::string group, uint32_t rank, uint32_t world,
                                        std::string fabric, std::string host, std::string nics,
                                        uint32_t gid_index, uint32_t ack_timeout,
-                                       uint32_t traffic_class) {
-  return std::make_unique<Identity>(
-      std::move(controller), std::move(job), std::move(token), std::move(group), rank, world,
-      std::move(fabric), std::move(host), std::move(nics), gid_index, ack_timeout, traffic_class);
+                                       uint32_t traffic_class, std::string rack) {
+  return std::make_unique<Identity>(std::move(controller), std::move(job), std::move(token),
+                                    std::move(group), rank, world, std::move(fabric),
+                                    std::move(host), std::move(nics), gid_index, ack_timeout,
+                                    traffic_class, std::move(rack));
 }
 
 std::shared_ptr<KeptSnapshot> TakeSnapshot(const KeptWorker& self, const std::string& holder) {
@@ -263,7 +265,7 @@ void AddWorker(abi3::Module& module) {
 void AddRanks(abi3::Module& module) {
   abi3::Class<Identity>(module, "Identity")
       .Init<&MakeIdentity, "controller", "job", "token", "group", "rank", "world", "fabric", "host",
-            "nics", "gid_index", "ack_timeout", "traffic_class">();
+            "nics", "gid_index", "ack_timeout", "traffic_class", "rack">();
   AddTrainer(module);
   AddWorker(module);
 }

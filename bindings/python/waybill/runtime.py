@@ -59,6 +59,7 @@ def identity(
     gid_index: int | None,
     ack_timeout: int,
     traffic_class: int,
+    rack: str,
 ) -> _waybill.Identity:
     """Returns who a rank is. What is not given comes from torchrun's environment variables."""
     if world is None:
@@ -78,4 +79,5 @@ def identity(
         0 if gid_index is None else gid_index + 1,
         ack_timeout,
         traffic_class,
+        rack,
     )

@@ -72,6 +72,9 @@ class Trainer(Rank):
                   rank and RANK, the controller of a larger world chooses one that nobody has; see `rank`.
     token         The job's secret, as the controller has it; never sent. None: WAYBILL_TOKEN.
     fabric        "auto", "local", "verbs" or "tcp".
+    rack          The name of this host's rack or leaf switch. Links between racks are often oversubscribed, so a worker
+                  gets data that several trainers hold from those in its own rack, as far as the balance of their loads
+                  allows. "": unknown; the rank is then in no rack with any other.
     ring_bytes    The largest size of the staging ring; 0: 32 MiB.
     stage_threads How many threads cast and quantise; 0: 1, or 4 if tensors are on a device.
 
@@ -93,13 +96,14 @@ class Trainer(Rank):
         gid_index: int | None = None,
         ack_timeout: int = 0,
         traffic_class: int = 0,
+        rack: str = "",
         ring_bytes: int = 0,
         stage_threads: int = 0,
     ) -> None:
         super().__init__(
             identity(
                 controller, job, token, "", rank, world, fabric, host, nics, gid_index, ack_timeout,
-                traffic_class,
+                traffic_class, rack,
             )
         )  # fmt: skip
         self._ring_bytes = ring_bytes

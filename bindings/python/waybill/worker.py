@@ -101,6 +101,9 @@ class Worker(Rank):
     ask           The events whose answer an update waits for: "prepare", "arrived", "commit"; None: prepare and
                   commit in place, otherwise none.
     fabric        "auto", "local", "verbs" or "tcp".
+    rack          The name of this host's rack or leaf switch. Links between racks are often oversubscribed, so a worker
+                  gets data that several trainers hold from those in its own rack, as far as the balance of their loads
+                  allows. "": unknown; the rank is then in no rack with any other.
     catch_up      A worker whose group has missed a version gets it from another group that shows it, as an update
                   like any other, soon after it has joined. False: it waits for the next publish.
     gpu           The GPU, as torch counts them, in whose memory Waybill allocates buffers, to which the network then
@@ -127,6 +130,7 @@ class Worker(Rank):
         gid_index: int | None = None,
         ack_timeout: int = 0,
         traffic_class: int = 0,
+        rack: str = "",
         verify_threads: int = 0,
         catch_up: bool = True,
         gpu: int | None = None,
@@ -134,7 +138,7 @@ class Worker(Rank):
         super().__init__(
             identity(
                 controller, job, token, group, rank, world, fabric, host, nics, gid_index, ack_timeout,
-                traffic_class,
+                traffic_class, rack,
             )
         )  # fmt: skip
         if mode not in MODES:

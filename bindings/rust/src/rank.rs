@@ -44,6 +44,10 @@ pub struct RankOptions {
     pub ack_timeout: u32,
     /// The traffic class of RoCE packets.
     pub traffic_class: u32,
+    /// The name of this host's rack or leaf switch. Links between racks are often oversubscribed, so
+    /// a worker gets data that several trainers hold from those in its own rack, as far as the balance
+    /// of their loads allows. `""`: unknown; the rank is then in no rack with any other.
+    pub rack: String,
 }
 
 impl RankOptions {
@@ -53,7 +57,7 @@ impl RankOptions {
         user: u64,
         call: impl FnOnce(&ffi::waybill_rank_options_t) -> R,
     ) -> R {
-        let [controller, job, token, group, fabric, host, nics] = [
+        let [controller, job, token, group, fabric, host, nics, rack] = [
             &self.controller,
             &self.job,
             &self.token,
@@ -61,6 +65,7 @@ impl RankOptions {
             &self.fabric,
             &self.host,
             &self.nics.join(","),
+            &self.rack,
         ]
         .map(|text| c_text(text));
         call(&ffi::waybill_rank_options_t {
@@ -76,6 +81,7 @@ impl RankOptions {
             gid_index: self.gid_index,
             ack_timeout: self.ack_timeout,
             traffic_class: self.traffic_class,
+            rack: rack.as_ptr(),
             user,
             ..Default::default()
         })

@@ -64,6 +64,7 @@ pub fn rank(address: &str, rank: usize, world: usize) -> RankOptions {
         token: "secret".into(),
         rank: rank as u32,
         world: world as u32,
+        rack: "leaf-1".into(),
         ..Default::default()
     }
 }

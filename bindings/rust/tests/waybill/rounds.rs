@@ -324,6 +324,7 @@ fn progress_and_descriptions_are_of_what_happened() {
     let controller = job.controller.as_ref().unwrap();
     for (said, words) in [
         (job.trainers[1].describe(), r#""role":"trainer""#),
+        (job.trainers[1].describe(), r#""rack":"leaf-1""#),
         (job.workers[0].describe(), r#""shown_version":6"#),
         (controller.status(), r#""committed_version":6"#),
     ] {
