@@ -23,7 +23,7 @@ from waybill.torch.loading import (
     named_ranges,
 )
 from waybill.torch.module import named_tensors
-from waybill.torch.tracer import ItemWatch, Tracer, ValueRead
+from waybill.torch.tracer import ItemWatch, Tracer, ValueRead, uncollected
 from waybill.torch.twin import meta_twin, sharded_modules
 
 Export = Callable[[Any], Union[Mapping[str, Any], Iterable[tuple[str, Any]]]]
@@ -34,6 +34,7 @@ _REMEDY = (
 )
 
 
+@uncollected()
 def record_export(module: Any, export: Export, *, skip: Iterable[str] = ()) -> Recording:
     """Records which elements of the tensors that an export makes are in which places of a module's parameters.
 

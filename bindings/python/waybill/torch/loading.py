@@ -16,7 +16,7 @@ from waybill.recording import Fill, Recording, Route, Target, Tensor
 from waybill.strided import View
 from waybill.torch.lineage import Buffer, Findings, follow
 from waybill.torch.recording_cache import RecordingCache
-from waybill.torch.tracer import ItemWatch, Tracer, ValueRead
+from waybill.torch.tracer import ItemWatch, Tracer, ValueRead, uncollected
 
 Load = Callable[[Iterator[tuple[str, Any]]], object]
 
@@ -142,6 +142,7 @@ def _run(load: Load, tracer: Tracer, tensors: Mapping[str, Tensor]) -> None:
         ) from error
 
 
+@uncollected()
 def _record(
     load: Load,
     tensors: Mapping[str, Tensor],

@@ -1,6 +1,7 @@
 """What record() promises beside following copies: coverage, names, flat storages, casts, equal results."""
 
 import doctest
+import gc
 
 import pytest
 
@@ -33,6 +34,31 @@ def copy_all(d, p):
 
 def test_the_example():
     assert doctest.testmod(waybill.torch).failed == 0
+
+
+def test_the_collector_of_garbage_rests_while_a_loader_is_recorded():
+    seen = []
+
+    def load(items):
+        seen.append(gc.isenabled())
+        copy_all(dict(items), targets)
+        if "fail" in targets:
+            raise RuntimeError("no")
+
+    targets = on_meta(w=(4,))
+    record(load, f32(w=(4,)), targets)
+    targets["fail"] = targets["w"]
+    with pytest.raises(waybill.FailedPrecondition):
+        record(load, f32(w=(4,)), targets)
+    assert seen == [False, False]
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        del targets["fail"]
+        record(load, f32(w=(4,)), targets)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_kimi_k2_is_37_patterns_and_less_than_a_megabyte():

@@ -7,8 +7,10 @@ tensors that it read; this is an error only if a target gets such elements.
 
 from __future__ import annotations
 
+import gc
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import prod
 from typing import Any
 
@@ -140,6 +142,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         # The stand-ins for collective operations on weights. There are none while a loader is recorded.
         self.collectives: dict[Any, Callable[..., Any]] = {}
         self._add_memory(TARGET, targets, self.targets)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # torch would call each operation by way of a function that turns its compiler off, which is none of ours.
+        return False
 
     def add_held(self, tensors: Mapping[str, Any]) -> None:
         """Names the tensors that a rank holds, as sources. They are on `meta`, and may share storages as targets may."""
@@ -348,6 +355,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        # Most operations of a loader are views, of which nothing has to be known.
+        is_view = self._is_view.get(func)
+        if is_view is None:
+            is_view = self._is_view[func] = func.is_view or func in _SAME_STORAGE
+        if is_view:
+            return func(*args, **kwargs)
         collective = self.collectives.get(func)
         if collective is not None and any(t.is_floating_point() for t in _tensors_in(args)):
             return collective(self, *args)
@@ -356,11 +369,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
                 break
         else:
             return self._untracked(func, args, kwargs)
-        is_view = self._is_view.get(func)
-        if is_view is None:
-            is_view = self._is_view[func] = func.is_view or func in _SAME_STORAGE
-        if is_view:
-            return func(*args, **kwargs)
         model = _MODELS.get(func)
         if model is not None:
             result = model(self, *args, **kwargs)
@@ -533,6 +541,23 @@ def _index(tracer: Tracer, of: Any, indices: Sequence[Any]) -> Any:
 @_models(aten._local_scalar_dense.default)
 def _local_scalar_dense(tracer: Tracer, of: Any) -> Any:
     return tracer.refuse_value(of)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Keeps the process from looking for cycles of garbage meanwhile.
+
+    A recording makes objects by the hundred thousand, and all of them stay. The collector would go through them, and through
+    those of the model, again and again, for a sixth of the time.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 class ItemWatch(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
