@@ -69,7 +69,7 @@ HWY_INLINE void Absorb(std::byte* HWY_RESTRICT dst, const std::byte* HWY_RESTRIC
   constexpr size_t kLanes = hn::MaxLanes(d);
   constexpr size_t kVectors = 8 / kLanes;
 
-  // Of leaf l and vector v of its lanes, at l * kVectors + v.
+  // The sums of vector v of leaf l's lanes are at l * kVectors + v.
   V products[kLeaves * kVectors], words[kLeaves * kVectors];
 #pragma GCC unroll 4
   for (size_t i = 0; i < kLeaves * kVectors; ++i) {

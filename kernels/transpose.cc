@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "kernels/copy.h"
+#include "kernels/prefetch.h"
 #include "kernels/rows.h"
 #include "kernels/transpose_panel.h"
 
@@ -27,11 +28,9 @@ Element ElementOf(size_t bytes) {
   std::abort();
 }
 
-constexpr size_t kLineBytes = 64;
-
 bool IsLineAligned(const TransposeBlock& block) {
-  return reinterpret_cast<uintptr_t>(block.dst) % kLineBytes == 0 &&
-         block.dst_pitch % static_cast<ptrdiff_t>(kLineBytes) == 0;
+  return reinterpret_cast<uintptr_t>(block.dst) % kCacheLineBytes == 0 &&
+         block.dst_pitch % static_cast<ptrdiff_t>(kCacheLineBytes) == 0;
 }
 
 // Transposes panel by panel: a few tiles high and as wide as dst, so that whole rows of it are
@@ -53,10 +52,10 @@ void TransposeByPanels(Element element, const TransposeBlock& block, size_t dst_
   constexpr size_t kMostLines = 32;
   size_t lines = kMostLines;
   if (digest != nullptr && stores == Stores::kCached) {
-    const size_t bytes_per_line = std::max<size_t>(1, block.columns) * kLineBytes;
+    const size_t bytes_per_line = std::max<size_t>(1, block.columns) * kCacheLineBytes;
     lines = std::clamp<size_t>(kPanelBytes / bytes_per_line, 1, kMostLines);
   }
-  const size_t most_rows = lines * kLineBytes / dst_element_bytes;
+  const size_t most_rows = lines * kCacheLineBytes / dst_element_bytes;
 
   for (size_t r = 0; r < block.rows; r += most_rows) {
     TransposeBlock panel = block;

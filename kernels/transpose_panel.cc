@@ -18,9 +18,8 @@ namespace waybill::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // A tile is square, and its rows are one cache line long.
-constexpr size_t kLineBytes = 64;
 template <typename T>
-constexpr size_t kTileSide = kLineBytes / sizeof(T);
+constexpr size_t kTileSide = kCacheLineBytes / sizeof(T);
 
 // Transposes a tile. Both lie packed in the first-level cache.
 template <typename T>
@@ -66,7 +65,7 @@ struct Plain {
   static HWY_INLINE void Load(T* HWY_RESTRICT tile_row, const std::byte* HWY_RESTRICT src,
                               size_t count) {
     if (count == kTileSide<T>) {
-      std::memcpy(tile_row, src, kLineBytes);
+      std::memcpy(tile_row, src, kCacheLineBytes);
     } else {
       std::memcpy(tile_row, src, count * sizeof(T));
     }
@@ -83,16 +82,16 @@ struct Cast {
 // Stores `size_bytes` bytes of a tile's row: at most a line.
 HWY_INLINE void StoreLine(std::byte* HWY_RESTRICT dst, const std::byte* HWY_RESTRICT line,
                           size_t size_bytes, Stores stores) {
-  if (size_bytes != kLineBytes) {
+  if (size_bytes != kCacheLineBytes) {
     std::memcpy(dst, line, size_bytes);
   } else if (stores == Stores::kStreaming) {
-    const hn::CappedTag<uint8_t, kLineBytes> d;
-    for (size_t i = 0; i < kLineBytes; i += hn::Lanes(d)) {
+    const hn::CappedTag<uint8_t, kCacheLineBytes> d;
+    for (size_t i = 0; i < kCacheLineBytes; i += hn::Lanes(d)) {
       hn::Stream(hn::Load(d, reinterpret_cast<const uint8_t*>(line) + i), d,
                  reinterpret_cast<uint8_t*>(dst) + i);
     }
   } else {
-    std::memcpy(dst, line, kLineBytes);
+    std::memcpy(dst, line, kCacheLineBytes);
   }
 }
 
@@ -100,7 +99,7 @@ HWY_INLINE void StoreLine(std::byte* HWY_RESTRICT dst, const std::byte* HWY_REST
 HWY_INLINE void PrefetchRows(const std::byte* row, ptrdiff_t pitch, size_t count,
                              size_t width_bytes) {
   for (size_t i = 0; i < count; ++i, row += pitch) {
-    for (size_t at = 0; at < width_bytes; at += kLineBytes) Prefetch(row + at);
+    for (size_t at = 0; at < width_bytes; at += kCacheLineBytes) Prefetch(row + at);
   }
 }
 
@@ -110,8 +109,8 @@ void Panel(const TransposeBlock& block, Stores stores) {
   constexpr size_t kAcross = 2;
   constexpr size_t kSide = kTileSide<T>;
   constexpr size_t kStep = kAcross * kSide;
-  alignas(kLineBytes) T loaded[kSide * kSide] = {};
-  alignas(kLineBytes) T transposed[kAcross][kSide * kSide];
+  alignas(kCacheLineBytes) T loaded[kSide * kSide] = {};
+  alignas(kCacheLineBytes) T transposed[kAcross][kSide * kSide];
   const size_t tiles_down = (block.rows + kSide - 1) / kSide;
   const size_t src_width_bytes = block.rows * Source::kSourceBytes;
 
@@ -141,7 +140,7 @@ void Panel(const TransposeBlock& block, Stores stores) {
       for (size_t i = 0; i < tile_rows; ++i, dst += block.dst_pitch) {
         for (size_t a = 0; a * kSide < columns; ++a) {
           const size_t size_bytes = std::min(kSide, columns - a * kSide) * sizeof(T);
-          StoreLine(dst + a * kLineBytes,
+          StoreLine(dst + a * kCacheLineBytes,
                     reinterpret_cast<const std::byte*>(transposed[a] + i * kSide), size_bytes,
                     stores);
         }

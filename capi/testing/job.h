@@ -34,7 +34,7 @@ struct JobOptions {
   uint32_t workers = 1;
   uint32_t mode = WAYBILL_MODE_SHADOW;
   uint32_t ask = 0;
-  const char* rack = nullptr;  // Of all ranks.
+  const char* rack = nullptr;  // The rack of all ranks; null: unknown.
   std::string fabric = "auto";
   uint32_t gpu = 0;             // As the workers' options have it; with `device`.
   JobMemory* device = nullptr;  // GPU memory, which outlives the job; null: host memory.

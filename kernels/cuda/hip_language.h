@@ -1,4 +1,4 @@
-// What hipcc lacks of the language of .cu files, as far as this package's kernels use it.
+// Defines those parts of CUDA's language that this package's kernels use and hipcc lacks.
 //
 // The kernels' warps have 32 threads. AMD's have 32 or 64, of which 32 in a row then act as a warp:
 // what they exchange stays among them, and each 32 may go their own way.

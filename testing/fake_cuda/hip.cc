@@ -64,7 +64,7 @@ int AttributeOf(CUdevice_attribute attribute, int device) {
 
 }  // namespace
 
-// Of ROCm 7.1, or what a test says.
+// Reports ROCm 7.1, or the version that a test asks for.
 FAKE hipRuntimeGetVersion(int* version) {
   const char* const said = std::getenv("FAKE_HIP_VERSION");
   *version = said == nullptr ? 70100000 : std::atoi(said);
@@ -250,7 +250,7 @@ FAKE hipThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
 }
 
 FAKE hipModuleLoadData(CUmodule* module, const void* image) {
-  // What hipcc writes: a bundle of code for several GPUs.
+  // The image has to begin as hipcc's bundles of code for several GPUs do.
   if (std::memcmp(image, "__CLANG_OFFLOAD_BUNDLE__", 24) != 0) return CUDA_ERROR_INVALID_IMAGE;
   *module = new CUmod_st{Device()};
   return CUDA_SUCCESS;

@@ -145,7 +145,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # torch would call each operation by way of a function that turns its compiler off, which is none of ours.
+        # If this were true, torch would wrap each operation in a call that turns its compiler off. Nothing is compiled here.
         return False
 
     def add_held(self, tensors: Mapping[str, Any]) -> None:
