@@ -1,7 +1,7 @@
 """cuda_fatbin: .cu files compiled to one fat binary, embedded in a cc_library."""
 
 load("@local_cuda//:config.bzl", "AVAILABLE")
-load("//tools/build_rules:embedded_image.bzl", "embedded_image")
+load("//tools/build_rules:embedded_image.bzl", "compile_unit", "embedded_image", "write_unit")
 
 def _fatbin_impl(ctx):
     out = ctx.actions.declare_file(ctx.label.name + ".fatbin")
@@ -9,9 +9,7 @@ def _fatbin_impl(ctx):
         ctx.actions.write(out, "")
         return [DefaultInfo(files = depset([out]))]
 
-    # One translation unit: one image to load, and one set of what the sources share.
-    unit = ctx.actions.declare_file(ctx.label.name + ".cu")
-    ctx.actions.write(unit, "".join(["#include \"%s\"\n" % src.path for src in ctx.files.srcs]))
+    unit = write_unit(ctx, ".cu", ctx.files.srcs)
     args = ctx.actions.args()
     args.add("-fatbin", unit)
     args.add("-o", out)
@@ -22,16 +20,7 @@ def _fatbin_impl(ctx):
     for arch in ctx.attr.ptx:
         args.add("-gencode=arch=compute_%s,code=compute_%s" % (arch, arch))
     args.add_all(ctx.attr.copts)
-    ctx.actions.run(
-        executable = ctx.executable._nvcc,
-        arguments = [args],
-        inputs = ctx.files.srcs + ctx.files.hdrs + [unit, ctx.file._version],
-        outputs = [out],
-        env = {"PATH": "/usr/bin:/bin"},
-        mnemonic = "CudaCompile",
-        progress_message = "Compiling for GPUs: %s" % ctx.label,
-    )
-    return [DefaultInfo(files = depset([out]))]
+    return compile_unit(ctx, unit, ctx.files.srcs, ctx.executable._nvcc, args, out, "CudaCompile", "GPUs")
 
 _fatbin = rule(
     implementation = _fatbin_impl,

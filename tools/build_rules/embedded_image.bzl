@@ -1,4 +1,4 @@
-"""embedded_image: a file in a cc_library, for a driver to load at run time."""
+"""embedded_image: a file in a cc_library, for a driver to load at run time; and what makes such files."""
 
 load("@rules_cc//cc:defs.bzl", "cc_library")
 
@@ -11,6 +11,25 @@ _ASSEMBLY = """.section .rodata
 .byte 0
 .section .note.GNU-stack,\\"\\",@progbits
 """
+
+def write_unit(ctx, extension, included):
+    """Writes a file that includes all others: one image to load, and one set of what they share."""
+    unit = ctx.actions.declare_file(ctx.label.name + extension)
+    ctx.actions.write(unit, "".join(["#include \"%s\"\n" % file.path for file in included]))
+    return unit
+
+def compile_unit(ctx, unit, included, compiler, arguments, out, mnemonic, kind):
+    """Compiles that file. The rule has the attributes hdrs, and _version for the compiler's version."""
+    ctx.actions.run(
+        executable = compiler,
+        arguments = [arguments],
+        inputs = included + ctx.files.hdrs + [unit, ctx.file._version],
+        outputs = [out],
+        env = {"PATH": "/usr/bin:/bin"},
+        mnemonic = mnemonic,
+        progress_message = "Compiling for %s: %s" % (kind, ctx.label),
+    )
+    return [DefaultInfo(files = depset([out]))]
 
 def embedded_image(name, compiled, image, alignment = 64, tags = [], **kwargs):
     """A cc_library that defines <name>_begin and <name>_end, extern "C" const unsigned char[].

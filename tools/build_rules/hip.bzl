@@ -1,17 +1,15 @@
 """hip_fatbin: .cu files compiled for AMD's GPUs, embedded in a cc_library."""
 
 load("@local_hip//:config.bzl", "ARCHITECTURES")
-load("//tools/build_rules:embedded_image.bzl", "embedded_image")
+load("//tools/build_rules:embedded_image.bzl", "compile_unit", "embedded_image", "write_unit")
 
 def _hipfb_impl(ctx):
     out = ctx.actions.declare_file(ctx.label.name + ".hipfb")
     if not ARCHITECTURES:
         fail("%s: no hipcc; install it (Debian: hipcc), or name it by --repo_env=WAYBILL_HIPCC" % ctx.label)
 
-    # One translation unit, as for CUDA.
-    unit = ctx.actions.declare_file(ctx.label.name + ".hip")
     included = [ctx.file.language] + ctx.files.srcs
-    ctx.actions.write(unit, "".join(["#include \"%s\"\n" % src.path for src in included]))
+    unit = write_unit(ctx, ".hip", included)
     args = ctx.actions.args()
     args.add_all(["--genco", "-std=c++20", "-O3", "-I."])
     for architecture in ARCHITECTURES:
@@ -19,16 +17,7 @@ def _hipfb_impl(ctx):
     args.add_all(ctx.attr.copts)
     args.add("-o", out)
     args.add(unit)
-    ctx.actions.run(
-        executable = ctx.executable._hipcc,
-        arguments = [args],
-        inputs = included + ctx.files.hdrs + [unit, ctx.file._version],
-        outputs = [out],
-        env = {"PATH": "/usr/bin:/bin"},
-        mnemonic = "HipCompile",
-        progress_message = "Compiling for AMD's GPUs: %s" % ctx.label,
-    )
-    return [DefaultInfo(files = depset([out]))]
+    return compile_unit(ctx, unit, included, ctx.executable._hipcc, args, out, "HipCompile", "AMD's GPUs")
 
 _hipfb = rule(
     implementation = _hipfb_impl,
