@@ -171,7 +171,9 @@ def main():
     parser.add_argument("--json", action="store_true", help="print what was measured, for programs")
     options = parser.parse_args()
 
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
+    with open("/proc/sys/net/ipv4/tcp_congestion_control") as name:
+        tcp = f"TCP by {name.read().strip()}"
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {tcp}", file=sys.stderr)
     rows = [
         {
             "configuration": configuration[0],
