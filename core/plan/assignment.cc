@@ -17,7 +17,7 @@ namespace {
 constexpr double kWorthRelaying = 0.9;
 // Each worker has lanes to all others.
 constexpr size_t kMostWorkersThatRelay = 512;
-// What is relayed is dealt out in at most about so many parts for each destination.
+// What is relayed is cut into at most so many times the parts that give each destination one.
 constexpr uint32_t kMostParts = 4;
 
 // How many bytes each holder of a set is to send of what the set is asked for.
@@ -213,8 +213,7 @@ class Dealer {
     const Demand& demand = demands_.demands[index];
     const Copies all = AllCopies(demand);
     const uint32_t destinations = all.last_destination, members = all.last_member;
-    const uint32_t members_of_part = std::max(members / (kMostParts * destinations), 1u);
-    const uint32_t parts = PartsOfCopy(members / members_of_part, destinations);
+    const uint32_t parts = PartsOfCopy(members, destinations);
     Box rest = box;
     double rest_bytes = static_cast<double>(box.element_count()) * ElementBytesOf(demand);
     for (uint32_t left = parts; left > 0; --left) {
@@ -227,10 +226,16 @@ class Dealer {
       lot.holder = holder;
       lot.relayed = true;
       rest_bytes -= lot.bytes();
-      for (uint32_t m = 0; m < members; m += members_of_part) {
-        const uint32_t head = next_relay_++ % destinations;
-        DealCopies(lot, {m, std::min(m + members_of_part, members), head, head + 1});
+      // Neighbours go to one destination. The destination after the last one that got one more than
+      // others is the next to get one more.
+      const uint32_t more = members % destinations;
+      for (uint32_t d = 0, first = 0; d < destinations && first < members; ++d) {
+        const uint32_t last = first + members / destinations + (d < more ? 1 : 0);
+        const uint32_t head = (next_relay_ + d) % destinations;
+        DealCopies(lot, {first, last, head, head + 1});
+        first = last;
       }
+      next_relay_ += more;
     }
   }
 
@@ -403,57 +408,60 @@ class Dealer {
     }
   }
 
-  // Gives each holder in a rack as many whole copies as its quota is of their quotas, and then each
-  // of the few that are left to the one with the most left. Returns how many copies that were.
+  // Gives whole copies to the holders in a rack, as far as their quotas go. Returns how many.
   uint64_t DealInRack(const Lot& lot, const Copies& copies, uint32_t rack) {
     std::vector<size_t> holders;
-    double quota_bytes = 0;
     for (size_t i = 0; i < lot.holders.size(); ++i) {
-      if (!IsInRack(lot.holders[i], rack) || WholeCopies(lot.quotas[i], lot.bytes()) == 0) continue;
-      holders.push_back(i);
-      quota_bytes += lot.quotas[i];
+      if (IsInRack(lot.holders[i], rack)) holders.push_back(i);
     }
-    if (holders.empty()) return 0;
-    const auto count = static_cast<double>(copies.count());
-    uint64_t done = 0;
-    for (const size_t i : holders) {
-      const double quota = lot.quotas[i];
-      const auto share = static_cast<uint64_t>(
-          std::min(std::floor(count * (quota / quota_bytes)), WholeCopies(quota, lot.bytes())));
-      ShipRange(lot, i, copies, done, done + share);
-      done += share;
-    }
-    for (; done < copies.count(); ++done) {
-      const size_t most =
-          *std::max_element(holders.begin(), holders.end(),
-                            [&](size_t a, size_t b) { return lot.quotas[a] < lot.quotas[b]; });
-      if (WholeCopies(lot.quotas[most], lot.bytes()) == 0) break;
-      ShipRange(lot, most, copies, done, done + 1);
-    }
-    return done;
+    return DealWhole(lot, holders, copies);
   }
 
-  // Gives each holder as many whole copies as its quota is of all quotas, then deals the few that
-  // are left one by one.
+  // Gives whole copies to all holders, and cuts the few that are left where quotas end.
   void DealEvenly(const Lot& lot, const Copies& copies) {
-    double quota_bytes = 0;
-    for (const double quota : lot.quotas) quota_bytes += std::max(quota, 0.0);
-    const auto count = static_cast<double>(copies.count());
-    uint64_t done = 0;
-    for (size_t i = 0; i < lot.holders.size() && copies.count() > 1; ++i) {
-      const double quota = lot.quotas[i];
-      if (quota <= 0) continue;
-      const auto share = static_cast<uint64_t>(
-          std::min(std::floor(count * (quota / quota_bytes)), WholeCopies(quota, lot.bytes())));
-      ShipRange(lot, i, copies, done, done + share);
-      done += share;
-    }
+    std::vector<size_t> holders(lot.holders.size());
+    std::iota(holders.begin(), holders.end(), 0);
+    uint64_t done = copies.count() > 1 ? DealWhole(lot, holders, copies) : 0;
     const uint32_t width = copies.last_destination - copies.first_destination;
     for (; done < copies.count(); ++done) {
       const auto member = copies.first_member + static_cast<uint32_t>(done / width);
       const auto destination = copies.first_destination + static_cast<uint32_t>(done % width);
       DealOne(lot, {member, member + 1, destination, destination + 1});
     }
+  }
+
+  // Gives each of some holders as many whole copies as its quota is of their quotas, and then each
+  // of the few that are left to the one with the most left. Returns how many copies that were:
+  // fewer than all where quotas end.
+  uint64_t DealWhole(const Lot& lot, absl::Span<const size_t> holders, const Copies& copies) {
+    double quota_bytes = 0;
+    for (const size_t i : holders) quota_bytes += std::max(lot.quotas[i], 0.0);
+    const auto count = static_cast<double>(copies.count());
+    std::vector<uint64_t> shares;
+    uint64_t done = 0;
+    for (const size_t i : holders) {
+      const double quota = std::max(lot.quotas[i], 0.0);
+      const double share = quota_bytes > 0 ? std::floor(count * (quota / quota_bytes)) : 0.0;
+      shares.push_back(static_cast<uint64_t>(std::min(share, WholeCopies(quota, lot.bytes()))));
+      done += shares.back();
+    }
+    const auto left = [&](size_t h) {
+      return lot.quotas[holders[h]] - static_cast<double>(shares[h]) * lot.bytes();
+    };
+    for (; done < copies.count() && !holders.empty(); ++done) {
+      size_t most = 0;
+      for (size_t h = 1; h < holders.size(); ++h) {
+        if (left(h) > left(most)) most = h;
+      }
+      if (left(most) < lot.bytes()) break;
+      ++shares[most];
+    }
+    uint64_t begin = 0;
+    for (size_t h = 0; h < holders.size(); ++h) {
+      ShipRange(lot, holders[h], copies, begin, begin + shares[h]);
+      begin += shares[h];
+    }
+    return done;
   }
 
   static double WholeCopies(double quota, double copy_bytes) {

@@ -213,9 +213,10 @@ TEST(Balance, PrefersTheWorkersOwnHostToItsRack) {
 
 // A plan for workers that want all that each of the trainers holds. Every rank has a host of its
 // own, and all NICs are alike.
-Plan PlanReplicas(uint32_t trainer_count, uint32_t count, const PlanOptions& options) {
+Plan PlanReplicas(uint32_t trainer_count, uint32_t count, const PlanOptions& options,
+                  int tensors = 6) {
   Ranks trainers(trainer_count), workers(count);
-  for (int t = 0; t < 6; ++t) {
+  for (int t = 0; t < tensors; ++t) {
     const std::string name = "t" + std::to_string(t);
     for (uint32_t r = 0; r < trainer_count; ++r) trainers.Add(r, name, 3000, 512);
     for (uint32_t w = 0; w < count; ++w) workers.Add(w, name, 3000, 512);
@@ -244,6 +245,16 @@ TEST(Relays, AreTakenWhereTheTrainersLinksAreBusiest) {
   EXPECT_FALSE(PlanReplicas(8, 8, automatic).relays());
   EXPECT_FALSE(PlanReplicas(2, 8, {.relays = Relays::kNever}).relays());
   EXPECT_TRUE(PlanReplicas(8, 8, {.relays = Relays::kAlways}).relays());
+}
+
+TEST(Relays, OfTensorsOfOneClassGoToEachWorkerInOneBundle) {
+  const Plan plan = PlanReplicas(1, 4, {.relays = Relays::kAlways}, 722);
+  // One bundle to each worker, and one to those before it and to those behind it.
+  EXPECT_EQ(plan.bundles().size(), 4u + 6);
+  const uint64_t tensor = 3000 * 512 * 2;
+  for (uint32_t w = 0; w < 4; ++w) {
+    EXPECT_EQ(plan.relayed_bytes(w), (w < 2 ? 181 : 180) * 3 * tensor);
+  }
 }
 
 TEST(Relays, AreNotTakenOnOneHostNorWhereSpeedsAreUnknown) {

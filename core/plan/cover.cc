@@ -1,12 +1,12 @@
 #include "core/plan/cover.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "core/base/status.h"
@@ -42,27 +42,43 @@ int64_t End(const Brought& brought, int d) {
                               : brought.box.end(d);
 }
 
-// Returns the dimension along which the items fall into the most parts that do not meet.
-int DimensionWithMostParts(absl::Span<const Brought* const> all) {
-  int best = kMembers;
-  size_t most = 0;
-  std::vector<std::pair<int64_t, int64_t>> ranges;
+// An item, with its range in one dimension.
+struct Placed {
+  int64_t begin;
+  int64_t end;
+  const Brought* brought;
+};
+
+// Sorts the items along the dimension in which they fall into the most parts that do not meet.
+// Returns where each part ends: nothing if all of them meet in every dimension.
+std::vector<size_t> SortIntoParts(absl::Span<const Brought*> all) {
+  std::vector<Placed> placed, best;
+  std::vector<size_t> ends, best_ends;
   for (int d = kMembers; d < all.front()->box.dimensions(); ++d) {
-    ranges.clear();
-    for (const Brought* brought : all) ranges.emplace_back(Begin(*brought, d), End(*brought, d));
-    std::sort(ranges.begin(), ranges.end());
-    size_t parts = 0;
-    int64_t end = ranges.front().first;
-    for (const auto& range : ranges) {
-      parts += range.first >= end;
-      end = std::max(end, range.second);
+    placed.clear();
+    int64_t last_begin = Begin(*all.front(), d), first_end = End(*all.front(), d);
+    for (const Brought* brought : all) {
+      placed.push_back({Begin(*brought, d), End(*brought, d), brought});
+      last_begin = std::max(last_begin, placed.back().begin);
+      first_end = std::min(first_end, placed.back().end);
     }
-    if (parts > most) {
-      most = parts;
-      best = d;
+    if (last_begin < first_end) continue;
+    std::sort(placed.begin(), placed.end(),
+              [](const Placed& a, const Placed& b) { return a.begin < b.begin; });
+    ends.clear();
+    int64_t end = placed.front().end;
+    for (size_t i = 1; i < placed.size(); ++i) {
+      if (placed[i].begin >= end) ends.push_back(i);
+      end = std::max(end, placed[i].end);
+    }
+    ends.push_back(placed.size());
+    if (ends.size() > std::max<size_t>(best_ends.size(), 1)) {
+      best.swap(placed);
+      best_ends.swap(ends);
     }
   }
-  return best;
+  for (size_t i = 0; i < best.size(); ++i) all[i] = best[i].brought;
+  return best_ends;
 }
 
 absl::Status CheckPairs(absl::Span<const Brought* const> all) {
@@ -80,19 +96,12 @@ absl::Status CheckPairs(absl::Span<const Brought* const> all) {
 // Only items of one part can meet, so each part is checked along another dimension.
 absl::Status CheckDisjoint(absl::Span<const Brought*> all) {
   if (all.size() < 2) return absl::OkStatus();
-  const int d = DimensionWithMostParts(all);
-  std::sort(all.begin(), all.end(),
-            [d](const Brought* a, const Brought* b) { return Begin(*a, d) < Begin(*b, d); });
+  const std::vector<size_t> ends = SortIntoParts(all);
+  if (ends.empty()) return CheckPairs(all);
   size_t first = 0;
-  int64_t end = End(*all[0], d);
-  for (size_t i = 1; i <= all.size(); ++i) {
-    if (i == all.size() || Begin(*all[i], d) >= end) {
-      const absl::Span<const Brought*> part = all.subspan(first, i - first);
-      if (part.size() == all.size()) return CheckPairs(all);
-      WAYBILL_RETURN_IF_ERROR(CheckDisjoint(part));
-      first = i;
-    }
-    if (i < all.size()) end = std::max(end, End(*all[i], d));
+  for (const size_t end : ends) {
+    WAYBILL_RETURN_IF_ERROR(CheckDisjoint(all.subspan(first, end - first)));
+    first = end;
   }
   return absl::OkStatus();
 }
@@ -127,30 +136,27 @@ absl::Status CheckWant(const Box& wanted, uint64_t members, uint64_t destination
 absl::Status CheckRelays(const Bundles& bundles, const Want& want,
                          absl::Span<const uint32_t> of_want) {
   const PlannedRanks& ranks = bundles.ranks();
-  // The bundles that go to one worker, by this worker, its holding and the first tensor.
-  std::map<std::tuple<uint32_t, uint32_t, uint32_t>, std::vector<uint32_t>> brought;
+  // What trainers bring to one worker: the worker, its holding, the tensors and the box.
+  using Got = std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, Box>;
+  absl::flat_hash_set<Got> brought;
   for (const uint32_t i : of_want) {
     const auto& [_, holding, copies, relayed] = bundles.bundle(i);
     if (relayed || copies.last_destination - copies.first_destination != 1) continue;
     const Recipient& to = ranks.destinations[want.first_destination + copies.first_destination];
-    brought[{to.worker, to.holding, copies.first_member}].push_back(i);
+    brought.emplace(to.worker, to.holding, copies.first_member, copies.last_member,
+                    bundles.first_routes().box(i));
   }
   for (const uint32_t i : of_want) {
-    const Bundle& bundle = bundles.bundle(i);
-    if (!bundle.relayed) continue;
+    const auto& [_, holding, copies, relayed] = bundles.bundle(i);
+    if (!relayed) continue;
     const uint32_t worker = bundles.first_routes().trainer(i) - bundles.first_relay();
-    for (uint32_t d = bundle.copies.first_destination; d < bundle.copies.last_destination; ++d) {
+    for (uint32_t d = copies.first_destination; d < copies.last_destination; ++d) {
       if (ranks.destinations[want.first_destination + d].worker == worker) {
         return absl::InternalError(absl::StrCat("worker ", worker, " relays to itself"));
       }
     }
-    const auto& candidates = brought[{worker, bundle.holding, bundle.copies.first_member}];
     const Box box = bundles.first_routes().box(i);
-    const bool found = std::any_of(candidates.begin(), candidates.end(), [&](uint32_t from) {
-      return bundles.bundle(from).copies.last_member == bundle.copies.last_member &&
-             bundles.first_routes().box(from) == box;
-    });
-    if (!found) {
+    if (!brought.contains(Got(worker, holding, copies.first_member, copies.last_member, box))) {
       return absl::InternalError(absl::StrCat("worker ", worker, " relays ", ToString(box),
                                               ", which no trainer brings it"));
     }

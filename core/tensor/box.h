@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -40,6 +41,10 @@ class Box {
   int64_t element_count() const;  // 0 where empty.
   bool Contains(const Box& other) const;
   bool operator==(const Box& other) const;
+  template <typename H>
+  friend H AbslHashValue(H hash, const Box& box) {
+    return H::combine(std::move(hash), box.begins(), box.ends());
+  }
 
  private:
   size_t Size() const { return static_cast<size_t>(dimensions_); }

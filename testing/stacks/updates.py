@@ -197,6 +197,9 @@ def main(stack, script, description):
     parser.add_argument("--store", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     cases = arguments.cases or every
+    for case in cases:
+        if case not in every:
+            parser.error(f"there is no case {case!r}, but there are {', '.join(every)}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if arguments.fresh:
