@@ -1,5 +1,8 @@
-// What two ends of a tcp lane say to each other: a stream of frames, each with the bytes that it
-// announces behind it. Numbers are little-endian, as on every machine that Waybill runs on.
+// What two ends of a tcp lane say to each other: a stream of frames, with the bytes that they
+// announce behind them. Numbers are little-endian, as on every machine that Waybill runs on.
+//
+// The bytes of a post's writes come behind the frames of all of them, or of kMostFramesAhead at a
+// time. So the receiver knows where the bytes belong before it takes them out of the socket.
 #ifndef WAYBILL_CORE_FABRIC_TCP_FRAMES_H_
 #define WAYBILL_CORE_FABRIC_TCP_FRAMES_H_
 
@@ -16,7 +19,7 @@ enum class FrameKind : uint16_t {
   kWelcome = 1,    // Both ends are there.
   kGrant = 2,      // The region with that key and size may be written to.
   kRevoke = 3,     // It may not any more.
-  kWrite = 4,      // `size_bytes` for that place follow.
+  kWrite = 4,      // `size_bytes` for that place follow, behind the bytes of the writes before.
   kEmptyPost = 5,  // A post without a write.
   kImmediate = 6,  // Belongs to no post.
   kDone = 7,       // So many posts (`size_bytes`) have landed since the lane was made.
@@ -47,9 +50,16 @@ struct Hello {
   Secret wanted_lane = {};
   Secret own_lane = {};
 
-  static constexpr std::array<char, 8> kMagic = {'w', 'a', 'y', 'b', 'i', 'l', 'l', '1'};
+  static constexpr std::array<char, 8> kMagic = {'w', 'a', 'y', 'b', 'i', 'l', 'l', '2'};
 };
 static_assert(sizeof(Hello) == 72);
+
+inline constexpr size_t kMostFramesAhead = 256;
+
+// Whether the bytes of the last `frames` writes, of which this is the last one, come next.
+inline bool AreBytesBehind(const Frame& write, size_t frames) {
+  return (write.flags & kEndsPost) != 0 || frames == kMostFramesAhead;
+}
 
 inline constexpr uint64_t kMaxWriteBytes = uint64_t{64} << 20;
 inline constexpr uint64_t kMostRefusalBytes = 512;

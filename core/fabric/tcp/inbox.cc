@@ -1,43 +1,59 @@
 #include "core/fabric/tcp/inbox.h"
 
-#include <sys/uio.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "absl/types/span.h"
 #include "core/base/status.h"
 #include "core/net/tcp_socket.h"
 
 namespace waybill::tcp {
 namespace {
 
-// While more than this of a payload is missing, little is received behind it: what comes there is
-// the next payload, which would have to be copied.
+// While more than this of the payloads is missing, little is received behind them: what comes there
+// is the next payload, which would have to be copied.
 constexpr uint64_t kLongBytes = 64 << 10;
 constexpr size_t kAheadOfLongBytes = 4 * sizeof(Frame);
 
 }  // namespace
 
-void Inbox::Land(std::byte* to, uint64_t size_bytes) {
-  is_landing_ = true;
-  to_ = to;
-  left_bytes_ = size_bytes;
+void Inbox::Await(std::byte* to, uint64_t size_bytes, RegionId region) {
+  payloads_[end_++] = {to, size_bytes, region};
+  left_bytes_ += size_bytes;
 }
 
-absl::StatusOr<Inbox::Step> Inbox::Next(int socket, uint64_t& allowance_bytes, uint64_t& calls) {
+bool Inbox::Awaits(RegionId region) const {
+  return std::any_of(payloads_.begin() + begin_, payloads_.begin() + end_,
+                     [region](const Payload& payload) { return payload.region == region; });
+}
+
+void Inbox::TakeLanded(uint64_t size_bytes, const std::byte* from) {
+  left_bytes_ -= size_bytes;
+  while (size_bytes > 0) {
+    Payload& payload = payloads_[begin_];
+    const uint64_t size = std::min(size_bytes, payload.size_bytes);
+    if (from != nullptr) {
+      std::memcpy(payload.to, from, size);
+      from += size;
+    }
+    payload.to += size;
+    payload.size_bytes -= size;
+    size_bytes -= size;
+    if (payload.size_bytes == 0) ++begin_;
+  }
+}
+
+absl::StatusOr<Inbox::Step> Inbox::Next(int socket, int64_t& allowance_bytes, uint64_t& calls) {
   while (true) {
     const size_t ahead = ahead_end_ - ahead_begin_;
     if (is_landing_) {
       const size_t size = std::min<uint64_t>(left_bytes_, ahead);
-      if (size > 0) {
-        std::memcpy(to_, ahead_.data() + ahead_begin_, size);
-        to_ += size;
-        left_bytes_ -= size;
-        ahead_begin_ += size;
-      }
+      TakeLanded(size, ahead_.data() + ahead_begin_);
+      ahead_begin_ += size;
       if (left_bytes_ == 0) {
         is_landing_ = false;
+        begin_ = end_ = 0;
         return Step::kLanded;
       }
     } else if (ahead >= sizeof(Frame)) {
@@ -46,33 +62,41 @@ absl::StatusOr<Inbox::Step> Inbox::Next(int socket, uint64_t& allowance_bytes, u
       return Step::kFrame;
     }
     if (std::exchange(was_short_, false)) return Step::kDrained;
-    if (allowance_bytes == 0) return Step::kPaused;
+    if (allowance_bytes <= 0) return Step::kPaused;
     WAYBILL_ASSIGN_OR_RETURN(const Step step, Receive(socket, allowance_bytes, calls));
     if (step == Step::kDrained) return step;
   }
 }
 
 // Here nothing lies ahead but the beginning of a frame.
-absl::StatusOr<Inbox::Step> Inbox::Receive(int socket, uint64_t& allowance_bytes, uint64_t& calls) {
+absl::StatusOr<Inbox::Step> Inbox::Receive(int socket, int64_t& allowance_bytes, uint64_t& calls) {
   if (ahead_begin_ > 0) {
     std::memmove(ahead_.data(), ahead_.data() + ahead_begin_, ahead_end_ - ahead_begin_);
     ahead_end_ -= ahead_begin_;
     ahead_begin_ = 0;
   }
-  const uint64_t payload = is_landing_ ? std::min(left_bytes_, allowance_bytes) : 0;
-  // Behind a payload that is not asked for whole nothing can be received yet.
-  const size_t behind = payload < left_bytes_  ? 0
+  const uint64_t left = left_bytes(), most = static_cast<uint64_t>(allowance_bytes);
+  std::array<iovec, kMostFramesAhead + 1> parts;
+  size_t count = 0;
+  uint64_t payload = 0;
+  for (size_t i = begin_; payload < std::min(left, most); ++i) {
+    const uint64_t size = std::min(payloads_[i].size_bytes, most - payload);
+    parts[count++] = {payloads_[i].to, size};
+    payload += size;
+  }
+  // Behind payloads that are not asked for whole nothing can be received yet.
+  const size_t behind = payload < left         ? 0
                         : payload > kLongBytes ? kAheadOfLongBytes
                                                : ahead_.size() - ahead_end_;
-  std::array<iovec, 2> parts = {iovec{to_, payload}, iovec{ahead_.data() + ahead_end_, behind}};
+  parts[count++] = {ahead_.data() + ahead_end_, behind};
   ++calls;
-  WAYBILL_ASSIGN_OR_RETURN(const size_t received, net::ReceiveParts(socket, parts));
+  WAYBILL_ASSIGN_OR_RETURN(const size_t received,
+                           net::ReceiveParts(socket, absl::MakeSpan(parts).first(count)));
   was_short_ = received > 0 && received < payload + behind;
   if (received == 0) return Step::kDrained;
-  allowance_bytes -= std::min<uint64_t>(allowance_bytes, received);
+  allowance_bytes -= static_cast<int64_t>(received);
   const uint64_t landed = std::min<uint64_t>(received, payload);
-  to_ += landed;
-  left_bytes_ -= landed;
+  TakeLanded(landed, nullptr);
   ahead_end_ += received - landed;
   return Step::kPaused;
 }

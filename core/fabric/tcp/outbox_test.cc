@@ -19,6 +19,7 @@ struct Parsed {
 
 Parsed Parse(const std::vector<std::byte>& stream, const std::vector<std::byte>& payload) {
   Parsed parsed;
+  std::vector<Frame> writes;  // Whose bytes have not come.
   for (size_t at = 0; at < stream.size();) {
     Frame frame;
     EXPECT_LE(at + sizeof(frame), stream.size());
@@ -30,11 +31,18 @@ Parsed Parse(const std::vector<std::byte>& stream, const std::vector<std::byte>&
     }
     parsed.immediates.push_back(frame.immediate);
     if (frame.kind != FrameKind::kWrite) continue;
-    EXPECT_LE(at + frame.size_bytes, stream.size());
-    EXPECT_EQ(
-        std::memcmp(stream.data() + at, payload.data() + frame.offset_bytes, frame.size_bytes), 0);
-    at += frame.size_bytes;
+    writes.push_back(frame);
+    if (!AreBytesBehind(frame, writes.size())) continue;
+    for (const Frame& write : writes) {
+      EXPECT_LE(at + write.size_bytes, stream.size());
+      EXPECT_EQ(
+          std::memcmp(stream.data() + at, payload.data() + write.offset_bytes, write.size_bytes),
+          0);
+      at += write.size_bytes;
+    }
+    writes.clear();
   }
+  EXPECT_TRUE(writes.empty());
   return parsed;
 }
 
@@ -49,15 +57,26 @@ TEST(Outbox, ComesOutInOrderHoweverItIsCut) {
     std::vector<std::byte> stream;
     uint32_t pushed = 0;
     uint64_t done = 0;
+    const auto push_post = [&](uint32_t writes) {
+      for (uint32_t i = 0; i < writes; ++i) {
+        const uint64_t offset = random() % 1000;
+        const uint64_t size = random() % (1000 - offset) / (writes > 10 ? 100 : 1);
+        const uint16_t flags = i + 1 == writes ? kEndsPost : 0;
+        outbox.Push({FrameKind::kWrite, flags, pushed++, 0, offset, size}, payload.data() + offset);
+      }
+    };
     while (pushed < 60 || !outbox.empty()) {
       if (pushed < 60 && random() % 2 == 0) {
-        const uint64_t offset = random() % 1000;
-        const uint64_t size = random() % (1000 - offset);
         if (random() % 3 == 0) {
           outbox.Push({.kind = FrameKind::kImmediate, .immediate = pushed++});
         } else {
-          outbox.Push({FrameKind::kWrite, 0, pushed++, 0, offset, size}, payload.data() + offset);
+          push_post(random() % 20 == 0 ? 2 * kMostFramesAhead + random() % 2 : 1 + random() % 5);
         }
+      }
+      if (pushed < 60 && random() % 8 == 0) {  // A post that is refused.
+        const size_t before = outbox.size();
+        outbox.Push({.kind = FrameKind::kWrite, .size_bytes = 10}, payload.data());
+        outbox.Truncate(before);
       }
       if (pushed < 60 && random() % 4 == 0) outbox.TellDone(done += random() % 3);
       if (random() % 3 != 0) continue;
@@ -77,8 +96,8 @@ TEST(Outbox, ComesOutInOrderHoweverItIsCut) {
       }
     }
     const Parsed parsed = Parse(stream, payload);
-    ASSERT_EQ(parsed.immediates.size(), 60u);
-    for (uint32_t i = 0; i < 60; ++i) ASSERT_EQ(parsed.immediates[i], i);
+    ASSERT_EQ(parsed.immediates.size(), pushed);
+    for (uint32_t i = 0; i < pushed; ++i) ASSERT_EQ(parsed.immediates[i], i);
     ASSERT_TRUE(std::is_sorted(parsed.done.begin(), parsed.done.end()));
     if (done > 0) {
       ASSERT_EQ(parsed.done.back(), done);
@@ -90,12 +109,16 @@ TEST(Outbox, OnlyWhatHasBegunIsKept) {
   const std::vector<std::byte> payload(100);
   Outbox outbox;
   std::array<iovec, 8> parts;
-  outbox.Push({.kind = FrameKind::kWrite, .size_bytes = 100}, payload.data(), RegionId{1});
-  outbox.Push({.kind = FrameKind::kWrite, .size_bytes = 100}, payload.data(), RegionId{2});
+  const auto push = [&](RegionId source) {
+    outbox.Push({.kind = FrameKind::kWrite, .flags = kEndsPost, .size_bytes = 100}, payload.data(),
+                source);
+  };
+  push(RegionId{1});
+  push(RegionId{2});
   outbox.KeepWhatHasBegun();
   EXPECT_TRUE(outbox.empty());
-  outbox.Push({.kind = FrameKind::kWrite, .size_bytes = 100}, payload.data(), RegionId{1});
-  outbox.Push({.kind = FrameKind::kWrite, .size_bytes = 100}, payload.data(), RegionId{2});
+  push(RegionId{1});
+  push(RegionId{2});
   ASSERT_EQ(outbox.Gather(absl::MakeSpan(parts), 1000), 4u);
   outbox.Consume(1);
   outbox.KeepWhatHasBegun();
@@ -103,6 +126,21 @@ TEST(Outbox, OnlyWhatHasBegunIsKept) {
   EXPECT_FALSE(outbox.ReadsFrom(RegionId{2}));
   ASSERT_EQ(outbox.Gather(absl::MakeSpan(parts), 1000), 2u);
   EXPECT_EQ(parts[0].iov_len, sizeof(Frame) - 1);
+}
+
+TEST(Outbox, WhatLiesInARowIsOnePart) {
+  const std::vector<std::byte> payload(100);
+  Outbox outbox;
+  std::array<iovec, 8> parts;
+  for (uint64_t i = 0; i < 10; ++i) {
+    const uint16_t flags = i == 9 ? kEndsPost : 0;
+    outbox.Push({.kind = FrameKind::kWrite, .flags = flags, .size_bytes = 10},
+                payload.data() + 10 * i);
+  }
+  ASSERT_EQ(outbox.Gather(absl::MakeSpan(parts), 1000), 2u);
+  EXPECT_EQ(parts[0].iov_len, 10 * sizeof(Frame));
+  EXPECT_EQ(parts[1].iov_base, payload.data());
+  EXPECT_EQ(parts[1].iov_len, 100u);
 }
 
 }  // namespace

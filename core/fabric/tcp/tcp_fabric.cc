@@ -218,7 +218,7 @@ class TcpFabric final : public Fabric {
   absl::Status Revoke(RegionId id) {
     WAYBILL_ASSIGN_OR_RETURN(const OwnRegion* region, regions_.Find(id));
     for (auto& [lane_id, lane] : lanes_.all()) {
-      if (lane.landing_in == id) {
+      if (lane.inbox.Awaits(id)) {
         lanes_.Refuse(lane_id, lane,
                       absl::PermissionDeniedError(absl::StrCat(
                           "\"", region->name, "\" was renewed or released during a write to it")));
@@ -241,7 +241,7 @@ class TcpFabric final : public Fabric {
   }
 
   void ReceiveSome(LaneId id, TcpLane& lane) {
-    uint64_t allowance = LaneSet::kTurnBytes;
+    int64_t allowance = LaneSet::kTurnBytes;
     while (lane.stage != TcpLane::Stage::kDead) {
       const absl::StatusOr<Inbox::Step> step =
           lane.inbox.Next(lane.socket.get(), allowance, lanes_.counts.receive_calls);
@@ -260,7 +260,7 @@ class TcpFabric final : public Fabric {
         break;
       }
     }
-    lanes_.counts.received_bytes += LaneSet::kTurnBytes - allowance;
+    lanes_.counts.received_bytes += static_cast<uint64_t>(LaneSet::kTurnBytes - allowance);
   }
 
   absl::Status TakeFrame(LaneId id, TcpLane& lane) {
@@ -281,7 +281,7 @@ class TcpFabric final : public Fabric {
       case FrameKind::kWrite:
         return BeginWrite(id, lane, frame);
       case FrameKind::kEmptyPost:
-        EndWrite(id, lane, frame);
+        EndWrites(id, lane, frame);
         return absl::OkStatus();
       case FrameKind::kImmediate:
         lanes_.events.push_back({FabricEvent::Kind::kImmediate, id, 0, frame.immediate});
@@ -292,8 +292,9 @@ class TcpFabric final : public Fabric {
         if (frame.size_bytes > lane.refusal_by_peer.size() || frame.immediate == 0) {
           return absl::DataLossError("a refusal without a code, or with too long a text");
         }
-        lane.inbox.Land(reinterpret_cast<std::byte*>(lane.refusal_by_peer.data()),
-                        frame.size_bytes);
+        lane.inbox.Await(reinterpret_cast<std::byte*>(lane.refusal_by_peer.data()),
+                         frame.size_bytes);
+        lane.inbox.Land();
         return absl::OkStatus();
     }
     return absl::DataLossError(
@@ -308,8 +309,7 @@ class TcpFabric final : public Fabric {
                                absl::string_view(lane.refusal_by_peer.data(), frame.size_bytes)));
       return absl::OkStatus();
     }
-    lane.landing_in = RegionId::kNone;
-    EndWrite(id, lane, frame);
+    EndWrites(id, lane, frame);
     return absl::OkStatus();
   }
 
@@ -321,12 +321,13 @@ class TcpFabric final : public Fabric {
     WAYBILL_ASSIGN_OR_RETURN(
         const Destination to,
         regions_.FindDestination(id, frame.key, frame.offset_bytes, frame.size_bytes));
-    lane.landing_in = to.region;
-    lane.inbox.Land(to.data, frame.size_bytes);
+    lane.inbox.Await(to.data, frame.size_bytes, to.region);
+    if (AreBytesBehind(frame, lane.inbox.awaited())) lane.inbox.Land();
     return absl::OkStatus();
   }
 
-  void EndWrite(LaneId id, TcpLane& lane, const Frame& frame) {
+  // `frame`: the last one of what has landed.
+  void EndWrites(LaneId id, TcpLane& lane, const Frame& frame) {
     if ((frame.flags & kHasImmediate) != 0) {
       lanes_.events.push_back({FabricEvent::Kind::kImmediate, id, 0, frame.immediate});
     }

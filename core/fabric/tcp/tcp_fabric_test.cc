@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "core/fabric/tcp/driven_fabric.h"
 #include "core/fabric/tcp/raw_peer.h"
 
@@ -105,6 +106,31 @@ TEST_F(HalfAWrite, NeverArrivesWhenThePeerGoes) {
   EXPECT_TRUE(Until([&] { return fabric_.HasFailed(lane_); }, fabric_));
   EXPECT_EQ(fabric_.Count(Kind::kImmediate, lane_), 0u);
   EXPECT_EQ(fabric_->LaneStatus(lane_).code(), absl::StatusCode::kUnavailable);
+}
+
+// Its address was checked when it was announced, and its bytes come behind those of other writes.
+TEST(TcpFabric, AWriteThatIsAnnouncedDoesNotLandInARegionThatIsRenewed) {
+  DrivenFabric fabric;
+  const LaneId lane = *fabric->OpenLane("peer", "");
+  const Region first = *fabric->Allocate(100, "first");
+  const Region second = *fabric->Allocate(100, "second");
+  RawPeer peer(*fabric->LaneAddress(lane));
+  ASSERT_TRUE(peer.Join(fabric, lane));
+  for (const Region& region : {first, second}) {
+    ASSERT_TRUE(fabric->Grant(lane, region.id).ok());
+    const Frame frame{.kind = FrameKind::kWrite,
+                      .flags = region.id == second.id ? kEndsPost : uint16_t{0},
+                      .key = std::stoull(*fabric->Describe(region.id), nullptr, 16),
+                      .size_bytes = 100};
+    ASSERT_TRUE(peer.Say(frame, fabric));
+  }
+  ASSERT_TRUE(peer.Send(std::vector<std::byte>(100, std::byte{0xEE}), fabric));
+  ASSERT_TRUE(Until([&] { return first.memory.data[99] == std::byte{0xEE}; }, fabric));
+  ASSERT_TRUE(fabric->Renew(second.id, Contents::kZeroed).ok());
+  (void)peer.Send(std::vector<std::byte>(100, std::byte{0xEE}), fabric);
+  EXPECT_TRUE(peer.IsClosed(fabric));
+  EXPECT_TRUE(Until([&] { return fabric.HasFailed(lane); }, fabric));
+  EXPECT_EQ(second.memory.data[0], std::byte{0});
 }
 
 TEST(TcpFabric, AnIncompletePostsSourceIsNotReadAfterItsRelease) {
@@ -230,14 +256,21 @@ TEST(TcpFabric, ManyLanesAllCarry) {
 
 // --- what it costs ---
 
-TEST(TcpFabric, BytesAndCallsAreCounted) {
+// Posts of 1 MiB: of one write, and of many.
+class Counting : public testing::TestWithParam<uint64_t> {};
+
+TEST_P(Counting, BytesAndCallsAreCounted) {
   DrivenFabric a;
   DrivenFabric b;
   DrivenLane lane(a, b);
   constexpr uint64_t kChunk = 1 << 20;
   constexpr uint64_t kChunks = 128;
+  const uint64_t writes = GetParam();
+  const uint64_t size = kChunk / writes;
   const Region from = *a->Allocate(kChunk, "source");
-  const RemoteRegionId to = lane.Reach(*b->Allocate(kChunk, "destination"));
+  const RemoteRegionId to = lane.Reach(*b->Allocate(2 * kChunk, "destination"));
+  std::vector<Write> post;
+  for (uint64_t i = 0; i < writes; ++i) post.push_back({from.id, i * size, to, 2 * i * size, size});
   const auto counted = [&](DrivenFabric& fabric) {
     return std::vector<uint64_t>{fabric.Counted("sent_bytes"), fabric.Counted("received_bytes"),
                                  fabric.Counted("send_calls"), fabric.Counted("receive_calls")};
@@ -245,19 +278,22 @@ TEST(TcpFabric, BytesAndCallsAreCounted) {
   const std::vector<uint64_t> a_before = counted(a);
   const std::vector<uint64_t> b_before = counted(b);
   for (uint64_t i = 0; i < kChunks; ++i) {
-    ASSERT_TRUE(a->Post(lane.at_a, {{{from.id, 0, to, 0, kChunk}}}, std::nullopt, i).ok());
+    ASSERT_TRUE(a->Post(lane.at_a, post, std::nullopt, i).ok());
   }
   ASSERT_TRUE(Until([&] { return a.Count(Kind::kComplete, lane.at_a) == kChunks; }, a, b));
   const std::vector<uint64_t> a_after = counted(a);
   const std::vector<uint64_t> b_after = counted(b);
-  EXPECT_EQ(a_after[0] - a_before[0], kChunks * (kChunk + sizeof(Frame)));
-  EXPECT_EQ(b_after[1] - b_before[1], kChunks * (kChunk + sizeof(Frame)));
+  EXPECT_EQ(a_after[0] - a_before[0], kChunks * (kChunk + writes * sizeof(Frame)));
+  EXPECT_EQ(b_after[1] - b_before[1], kChunks * (kChunk + writes * sizeof(Frame)));
   EXPECT_EQ(b_after[0] - b_before[0], a_after[1] - a_before[1]);  // Acknowledgements.
   EXPECT_LE(b_after[0] - b_before[0], kChunks * sizeof(Frame));
   // On this path a socket rarely brings less than 64 KiB: fewer than that would be a regression.
   EXPECT_LE(a_after[2] - a_before[2], kChunks * 16);
   EXPECT_LE(b_after[3] - b_before[3], kChunks * 32);
 }
+
+INSTANTIATE_TEST_SUITE_P(All, Counting, testing::Values(1, 256, 1024),
+                         [](const auto& info) { return absl::StrCat(info.param, "_writes"); });
 
 TEST(TcpFabric, ALaneIsDescribedByItsAddresses) {
   DrivenFabric a;

@@ -60,7 +60,6 @@ struct TcpLane {
   uint64_t completed = 0;
   // Posts of the peer's.
   uint64_t landed = 0;
-  RegionId landing_in = RegionId::kNone;  // The region of the payload that is being received.
 
   std::map<uint64_t, uint64_t> granted_by_peer;  // Sizes by key.
   std::string refusal;                           // Ours, while it is being sent.
