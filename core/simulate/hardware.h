@@ -54,7 +54,9 @@ struct Network {
   double efficiency = 0.945;
   double latency = 5e-6;   // From a NIC to another.
   double message = 90e-9;  // What a NIC needs for a write, however short.
-  double post = 150e-9;    // What the sender's progress thread needs to post a write.
+  // What the sender's progress thread needs to post a write, and over TCP the receiver's to take
+  // it.
+  double post = 150e-9;
   // A host's rack has so many hosts of its role; 0: all hosts are in one rack.
   uint32_t hosts_per_rack = 0;
   // Hosts of trainers and of workers stand in the same racks: rack r has the r-th `hosts_per_rack`

@@ -135,6 +135,15 @@ const RateCase kRateCases[] = {
        h.network.tcp_receive = 1e9;
      }),
      1},
+    {"short_writes_over_tcp_take_both_threads_their_number", Everybody(1, 1, 5 * kGigabyte),
+     With([](Hardware& h) {
+       h.one_host = h.by_tcp = true;
+       h.trainers.cores = 1;
+       h.network.tcp_send = h.network.tcp_receive = 1e15;
+       h.trainers.rates.digest = h.workers.rates.digest = 1e15;
+       h.network.post = 100e-6;
+     }),
+     2 * 4768 * 100e-6},
     {"two_ranks_of_a_host_share_its_core", Everybody(1, 1, kGigabyte), With([](Hardware& h) {
        h.one_host = h.by_tcp = true;
        h.trainers.cores = 1;

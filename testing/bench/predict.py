@@ -4,10 +4,11 @@
 
 The rates of the model are measured apart from the demo, in the same minutes: copies, digests,
 transposes, casts and quantising by the kernels' benchmarks, two at a time as the demo's ranks; TCP
-by two transfers at a time; the controller by an update of one tensor of 4 KiB. Nothing is fitted to the
-demo. Each round measures the rates, and then runs each demo. Other work on the machine slows both
-down, but not evenly: compare the medians of several rounds, and run it on a machine that is idle if
-you can. Options: --rounds, --versions, --json.
+by as many transfers and lanes as the demo has, with long and with short writes; the controller by
+an update of one tensor of 4 KiB. Nothing is fitted to the demo. Each round measures the rates, and
+then runs each demo. Other work on the machine slows both down, but not evenly: compare the medians
+of several rounds, and run it on a machine that is idle if you can. Options: --rounds, --versions,
+--json.
 """
 
 import argparse
@@ -38,6 +39,11 @@ KERNELS = {
     "digest": "BM_Digest/268435456",
 }
 QUANTISE = "BM_QuantiseBlocks/(avx512|avx2)_digest"
+
+
+def ranks_of(configuration):
+    """Its trainers and its workers."""
+    return tuple(int(sharding.split("=")[1]) for sharding in configuration[3:5])
 
 
 def run(*command):
@@ -72,19 +78,31 @@ def measure_rates():
     return rates
 
 
-def measure_tcp():
-    """Bytes per second of a sending and of a receiving thread on a core of its own.
+def measure_tcp(transfers, lanes, write_kib=0):
+    """Seconds that a sending and a receiving thread take for a byte, together.
 
-    Two transfers share the machine as those of the demo do. Their four threads have as many cores as
-    this machine, so what both transfer is what one would, if each thread had a core. By the clock,
-    since the kernel's part of a transfer is in no process's processor time.
+    A transfer for each worker of the demo, with a lane for each trainer, as a worker receives with
+    one thread. What they send lies in memory once, as tensors do. By the clock, since the kernel's
+    part of a transfer is in no process's processor time.
     """
-    command = [program("testing/bench/fabric_transfer"), "--fabric", "tcp", "--lanes", "2"]
-    command += ["--mib", "512", "--rounds", "6"]
-    transfers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    done = [json.loads(transfer.communicate()[0]) for transfer in transfers]
-    both = sum(d["bytes"] / median(r["seconds"] for r in d["rounds"][1:]) for d in done)
-    return both * 2 / min(os.cpu_count(), 4)
+    command = [program("testing/bench/fabric_transfer"), "--fabric", "tcp", "--rounds", "6"]
+    command += ["--lanes", str(lanes), "--mib", "256", "--ring-mib", "256"]
+    command += ["--write-kib", str(write_kib)]
+    running = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(transfers)
+    ]
+    done = [json.loads(transfer.communicate()[0]) for transfer in running]
+    rate = sum(d["bytes"] / median(r["seconds"] for r in d["rounds"][1:]) for d in done)
+    return min(os.cpu_count(), 2 * transfers) / rate
+
+
+def measure_network():
+    """What TCP takes for a byte, for each number of trainers and workers, and for a write."""
+    all_ranks = {ranks_of(c) for c in CONFIGURATIONS}
+    seconds = {ranks: measure_tcp(transfers=ranks[1], lanes=ranks[0]) for ranks in all_ranks}
+    short = 4
+    write = (measure_tcp(2, 2, short) - seconds[2, 2]) * (short << 10)
+    return seconds, max(write, 0)
 
 
 def waybill(*arguments):
@@ -102,7 +120,10 @@ def measure_control(folder):
     )["median_seconds"]  # fmt: skip
 
 
-def describe(configuration, fabric, rates, tcp, control):
+def describe(configuration, fabric, rates, network, control):
+    tcp, write = network
+    # Both ends take about the same.
+    tcp_gb_per_second = 2 / tcp[ranks_of(configuration)] / 1e9
     _, model, layers, trainers, workers, form, dtype = configuration
     machine = {
         "memory": "host",
@@ -118,8 +139,9 @@ def describe(configuration, fabric, rates, tcp, control):
         "network": {
             "one_host": True,
             "tcp": fabric == "tcp",
-            "tcp_send_gb_per_second": tcp / 1e9,
-            "tcp_receive_gb_per_second": tcp / 1e9,
+            "tcp_send_gb_per_second": tcp_gb_per_second,
+            "tcp_receive_gb_per_second": tcp_gb_per_second,
+            "post_ns": write / 2 * 1e9,
         },
         # Six messages one after another, of which the disk is a part.
         "control": {"message_us": control * 1e6 / 6, "record_ms": 0},
@@ -155,7 +177,7 @@ def measure_all(rounds, versions):
     found = {(c, fabric): ([], []) for fabric in ("local", "tcp") for c in CONFIGURATIONS}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):
-            measured = measure_rates(), measure_tcp(), measure_control(folder)
+            measured = measure_rates(), measure_network(), measure_control(folder)
             for (configuration, fabric), (predictions, updates) in found.items():
                 predictions.append(predict(describe(configuration, fabric, *measured), folder))
                 updates += demo(configuration, fabric, versions)
