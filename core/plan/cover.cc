@@ -1,8 +1,8 @@
 #include "core/plan/cover.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -81,6 +81,9 @@ std::vector<size_t> SortIntoParts(absl::Span<const Brought*> all) {
   return best_ends;
 }
 
+// Of so many items all pairs are looked at sooner than they are sorted.
+constexpr size_t kFewItems = 8;
+
 absl::Status CheckPairs(absl::Span<const Brought* const> all) {
   for (size_t i = 0; i < all.size(); ++i) {
     for (size_t j = i + 1; j < all.size(); ++j) {
@@ -95,7 +98,7 @@ absl::Status CheckPairs(absl::Span<const Brought* const> all) {
 
 // Only items of one part can meet, so each part is checked along another dimension.
 absl::Status CheckDisjoint(absl::Span<const Brought*> all) {
-  if (all.size() < 2) return absl::OkStatus();
+  if (all.size() <= kFewItems) return CheckPairs(all);
   const std::vector<size_t> ends = SortIntoParts(all);
   if (ends.empty()) return CheckPairs(all);
   size_t first = 0;
@@ -106,8 +109,32 @@ absl::Status CheckDisjoint(absl::Span<const Brought*> all) {
   return absl::OkStatus();
 }
 
+// The bundles that bring bytes, by what they bring them to.
+class BundlesByWant {
+ public:
+  explicit BundlesByWant(const Bundles& bundles)
+      : begins_(bundles.ranks().wants.size() + 2), sorted_(bundles.size()) {
+    const auto for_each = [&](const auto& function) {
+      for (uint32_t i = 0; i < bundles.size(); ++i) {
+        if (!bundles.first_routes().witness(i)) function(i, bundles.bundle(i).want);
+      }
+    };
+    for_each([&](uint32_t, uint32_t want) { ++begins_[want + 2]; });
+    std::partial_sum(begins_.begin(), begins_.end(), begins_.begin());
+    for_each([&](uint32_t i, uint32_t want) { sorted_[begins_[want + 1]++] = i; });
+  }
+
+  absl::Span<const uint32_t> Of(uint32_t want) const {
+    return absl::MakeSpan(sorted_).subspan(begins_[want], begins_[want + 1] - begins_[want]);
+  }
+
+ private:
+  std::vector<size_t> begins_;
+  std::vector<uint32_t> sorted_;
+};
+
 absl::Status CheckWant(const Box& wanted, uint64_t members, uint64_t destinations,
-                       const std::vector<Brought>& all) {
+                       absl::Span<const Brought> all) {
   uint64_t elements = 0;
   std::vector<const Brought*> places;
   places.reserve(all.size());
@@ -131,34 +158,54 @@ absl::Status CheckWant(const Box& wanted, uint64_t members, uint64_t destination
   return absl::OkStatus();
 }
 
-// Checks that a worker relays only what a trainer brings it: of the bundles of one want, each
-// relayed one has the tensors and the box of one that a trainer sends to this worker.
-absl::Status CheckRelays(const Bundles& bundles, const Want& want,
-                         absl::Span<const uint32_t> of_want) {
-  const PlannedRanks& ranks = bundles.ranks();
-  // What trainers bring to one worker: the worker, its holding, the tensors and the box.
-  using Got = std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, Box>;
-  absl::flat_hash_set<Got> brought;
-  for (const uint32_t i : of_want) {
-    const auto& [_, holding, copies, relayed] = bundles.bundle(i);
-    if (relayed || copies.last_destination - copies.first_destination != 1) continue;
-    const Recipient& to = ranks.destinations[want.first_destination + copies.first_destination];
-    brought.emplace(to.worker, to.holding, copies.first_member, copies.last_member,
-                    bundles.first_routes().box(i));
+// What a worker has for one of its holdings: tensors and a box, whatever destinations it goes to.
+struct Had {
+  uint32_t worker;
+  uint32_t holding;
+  const Brought* brought;
+
+  bool operator==(const Had& other) const {
+    const Copies &x = brought->copies, &y = other.brought->copies;
+    return worker == other.worker && holding == other.holding && x.first_member == y.first_member &&
+           x.last_member == y.last_member && brought->box == other.brought->box;
   }
-  for (const uint32_t i : of_want) {
-    const auto& [_, holding, copies, relayed] = bundles.bundle(i);
-    if (!relayed) continue;
-    const uint32_t worker = bundles.first_routes().trainer(i) - bundles.first_relay();
+  template <typename H>
+  friend H AbslHashValue(H hash, const Had& had) {
+    return H::combine(std::move(hash), had.worker, had.holding, had.brought->copies.first_member,
+                      had.brought->copies.last_member, had.brought->box);
+  }
+};
+
+// Checks that a worker relays only what a trainer brings it: of the bundles of one want, each
+// relayed one has the tensors and the box of one that a trainer sends to this worker. `brought` is
+// what they bring, in their order.
+absl::Status CheckRelays(const Bundles& bundles, const Want& want,
+                         absl::Span<const uint32_t> of_want, absl::Span<const Brought> brought) {
+  const PlannedRanks& ranks = bundles.ranks();
+  absl::flat_hash_set<Had> had;
+  had.reserve(of_want.size());
+  for (size_t i = 0; i < of_want.size(); ++i) {
+    const Copies& copies = brought[i].copies;
+    if (bundles.bundle(of_want[i]).relayed ||
+        copies.last_destination - copies.first_destination != 1) {
+      continue;
+    }
+    const Recipient& to = ranks.destinations[want.first_destination + copies.first_destination];
+    had.insert({to.worker, to.holding, &brought[i]});
+  }
+  for (size_t i = 0; i < of_want.size(); ++i) {
+    const Bundle& bundle = bundles.bundle(of_want[i]);
+    if (!bundle.relayed) continue;
+    const Copies& copies = brought[i].copies;
+    const uint32_t worker = bundles.first_routes().trainer(of_want[i]) - bundles.first_relay();
     for (uint32_t d = copies.first_destination; d < copies.last_destination; ++d) {
       if (ranks.destinations[want.first_destination + d].worker == worker) {
         return absl::InternalError(absl::StrCat("worker ", worker, " relays to itself"));
       }
     }
-    const Box box = bundles.first_routes().box(i);
-    if (!brought.contains(Got(worker, holding, copies.first_member, copies.last_member, box))) {
-      return absl::InternalError(absl::StrCat("worker ", worker, " relays ", ToString(box),
-                                              ", which no trainer brings it"));
+    if (!had.contains({worker, bundle.holding, &brought[i]})) {
+      return absl::InternalError(absl::StrCat(
+          "worker ", worker, " relays ", ToString(brought[i].box), ", which no trainer brings it"));
     }
   }
   return absl::OkStatus();
@@ -236,22 +283,21 @@ absl::Status CheckEveryShardIsWanted(const PlannedRanks& ranks) {
 absl::Status CheckCover(const Bundles& bundles) {
   const PlannedRanks& ranks = bundles.ranks();
   WAYBILL_RETURN_IF_ERROR(CheckEveryShardIsWanted(ranks));
-  std::vector<std::vector<Brought>> brought(ranks.wants.size());
-  std::vector<std::vector<uint32_t>> of_want(ranks.relays ? ranks.wants.size() : 0);
-  for (uint32_t i = 0; i < bundles.size(); ++i) {
-    if (bundles.first_routes().witness(i)) continue;
-    const Bundle& bundle = bundles.bundle(i);
-    brought[bundle.want].push_back({bundles.first_routes().box(i), bundle.copies});
-    if (ranks.relays) of_want[bundle.want].push_back(i);
-  }
+  const BundlesByWant by_want(bundles);
+  std::vector<Brought> brought;
   for (uint32_t w = 0; w < ranks.wants.size(); ++w) {
     const Want& want = ranks.wants[w];
+    const absl::Span<const uint32_t> of_want = by_want.Of(w);
+    brought.clear();
+    for (const uint32_t i : of_want) {
+      brought.push_back({bundles.first_routes().box(i), bundles.bundle(i).copies});
+    }
     const uint32_t worker = ranks.destinations[want.first_destination].worker;
     const Manifest& manifest = ranks.workers.manifest(ranks.workers.class_of(worker));
     const ShardView shard = manifest.shard(want.shard);
     absl::Status status = CheckWant(shard.box, ranks.tensors.members(want.tensor_class).size(),
-                                    want.last_destination - want.first_destination, brought[w]);
-    if (status.ok() && ranks.relays) status = CheckRelays(bundles, want, of_want[w]);
+                                    want.last_destination - want.first_destination, brought);
+    if (status.ok() && ranks.relays) status = CheckRelays(bundles, want, of_want, brought);
     WAYBILL_RETURN_IF_ERROR(
         While(absl::StrCat("tensor \"", manifest.tensor_name(shard.tensor_index), "\": worker ",
                            worker, " wants ", ToString(shard.box)),
