@@ -4,8 +4,13 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "core/plan/cover.h"
 #include "core/plan/planner.h"
 #include "core/tensor/manifest.h"
 
@@ -255,6 +260,38 @@ TEST(Relays, OfTensorsOfOneClassGoToEachWorkerInOneBundle) {
   for (uint32_t w = 0; w < 4; ++w) {
     EXPECT_EQ(plan.relayed_bytes(w), (w < 2 ? 181 : 180) * 3 * tensor);
   }
+}
+
+TEST(Relays, OfWhatDoesNotComeAreFoundByTheProof) {
+  const Plan plan = PlanReplicas(1, 4, {.relays = Relays::kAlways});
+  const Bundles& whole = plan.bundles();
+  ASSERT_TRUE(CheckCover(whole).ok());
+  // The same bundles, but for the first that is relayed to one worker, which another worker sends.
+  const auto sent_by = [&](uint32_t worker) {
+    Bundles bundles(whole.shared_ranks());
+    bool is_first = true;
+    for (uint32_t i = 0; i < whole.size(); ++i) {
+      RouteView route = whole.first_routes()[i];
+      const Copies& copies = whole.bundle(i).copies;
+      const bool is_to_one = copies.last_destination - copies.first_destination == 1;
+      if (whole.bundle(i).relayed && is_to_one && std::exchange(is_first, false)) {
+        route.trainer = whole.first_relay() + worker;
+      }
+      bundles.Add(whole.bundle(i), route);
+    }
+    return std::string(CheckCover(bundles).message());
+  };
+  std::multiset<std::string> found;
+  for (uint32_t worker = 0; worker < 4; ++worker) {
+    const std::string message = sent_by(worker);
+    for (const char* what : {"relays to itself", "which no trainer brings it"}) {
+      if (absl::StrContains(message, what)) found.insert(what);
+    }
+    if (message.empty()) found.insert("right");
+  }
+  EXPECT_EQ(found,
+            (std::multiset<std::string>{"relays to itself", "right", "which no trainer brings it",
+                                        "which no trainer brings it"}));
 }
 
 TEST(Relays, AreNotTakenOnOneHostNorWhereSpeedsAreUnknown) {

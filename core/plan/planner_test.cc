@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/plan/cover.h"
 #include "core/plan/plan_codec.h"
@@ -235,6 +238,38 @@ TEST(Cover, FindsCopiesThatAreWrittenTwiceOrNever) {
   EXPECT_EQ(with({{0, 3, 0, 2}}), wants + "192 of 288 elements are written");
   EXPECT_EQ(with({{0, 3, 0, 4}}), wants + "a route goes to nobody");
   EXPECT_EQ(with({}), wants + "0 of 288 elements are written");
+}
+
+TEST(Cover, FindsWhatIsWrittenTwiceAmongMany) {
+  constexpr int64_t kRows = 40;
+  const Manifest rank = Holding("w", {kRows, 4}, Box::Whole({kRows, 4}));
+  const Plan plan = *PlanFor({rank}, {rank});
+  const Bundles& whole = plan.bundles();
+  const auto with = [&](const std::vector<Box>& boxes) {
+    Bundles bundles(whole.shared_ranks());
+    for (const Box& box : boxes) {
+      RouteView route = whole.first_routes()[0];
+      route.box = box;
+      bundles.Add(whole.bundle(0), route);
+    }
+    return std::string(CheckCover(bundles).message());
+  };
+  std::vector<Box> boxes;  // Of one row, or of half of it.
+  for (int64_t row = 0; row < kRows; ++row) {
+    const std::vector<int64_t> cuts =
+        row % 3 == 0 ? std::vector<int64_t>{0, 2, 4} : std::vector<int64_t>{0, 4};
+    for (size_t i = 1; i < cuts.size(); ++i) {
+      boxes.push_back(Make({row, cuts[i - 1]}, {row + 1, cuts[i]}));
+    }
+  }
+  std::mt19937 random(1);
+  for (int i = 0; i < 100; ++i) {
+    std::shuffle(boxes.begin(), boxes.end(), random);
+    ASSERT_EQ(with(boxes), "");
+    std::vector<Box> wrong = boxes;
+    wrong[0] = wrong[1];
+    ASSERT_TRUE(absl::StrContains(with(wrong), "are both written")) << with(wrong);
+  }
 }
 
 // Two replicas of each half of the rows, and a worker for each half: what trainers 2 and 3 and
