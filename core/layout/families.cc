@@ -11,8 +11,8 @@ using enum Extent;
 using enum Where;
 using Rule = TensorRule;
 
-constexpr uint8_t kStackedTransposed = Rule::kStacked | Rule::kTransposed;
-constexpr uint8_t kStackedBytes = Rule::kStacked | Rule::kBytes;
+constexpr uint16_t kStackedTransposed = Rule::kStacked | Rule::kTransposed;
+constexpr uint16_t kStackedBytes = Rule::kStacked | Rule::kBytes;
 
 constexpr Rule kRules[] = {
     {kDecoder, kBeforeLayers, kVocabulary, {kVocabularySize, kHidden}, "embed_tokens.weight"},
@@ -91,7 +91,7 @@ constexpr Rule kRules[] = {
      kRows,
      {kExpertCount, kTwiceExpertInner},
      "mlp.experts.gate_up_proj_bias",
-     Rule::kStacked},
+     Rule::kStacked | Rule::kSglangHoldsF32},
     {kStackedExperts,
      kLayer,
      kColumns,
@@ -103,7 +103,7 @@ constexpr Rule kRules[] = {
      kFirstRank,
      {kExpertCount, kHidden},
      "mlp.experts.down_proj_bias",
-     Rule::kStacked},
+     Rule::kStacked | Rule::kSglangHoldsF32},
     {kPackedExperts,
      kLayer,
      kRows,
@@ -213,10 +213,11 @@ constexpr OrderRule kOrder[] = {
     {Engine::kSglang, Bit(FamilyId::kQwen3), "self_attn.qkv_proj", "self_attn.k_norm"},
     {Engine::kSglang, Bit(FamilyId::kQwen3), "self_attn.o_proj", "self_attn.qkv_proj"},
     {Engine::kSglang, Bit(FamilyId::kQwen3Moe), "mlp.gate.", "mlp.experts."},
+    {Engine::kSglang, Bit(FamilyId::kDeepseekV3), "self_attn.kv_a_proj_with_mqa",
+     "self_attn.q_proj"},
     {Engine::kSglang, Bit(FamilyId::kDeepseekV3), "self_attn.kv_a_layernorm", "self_attn.o_proj"},
     {Engine::kSglang, Bit(FamilyId::kDeepseekV3) | Bit(FamilyId::kGlm4Moe), "mlp.shared_experts.",
      "mlp.experts."},
-    {Engine::kSglang, Bit(FamilyId::kGptOss), "self_attn.sinks", "self_attn.qkv_proj"},
     {Engine::kSglang, Bit(FamilyId::kGptOss), "mlp.router.", "mlp.experts."},
     {Engine::kSglang, Bit(FamilyId::kGptOss), "mlp.experts.w2_weight", "mlp.experts.w13_"},
 };

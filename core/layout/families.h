@@ -102,7 +102,7 @@ absl::string_view Name(Engine engine);
 // Describes one tensor of the checkpoint in each scope that has it.
 struct TensorRule {
   // Bits that say how a tensor differs from a matrix or vector of the model's type.
-  enum Mark : uint8_t {
+  enum Mark : uint16_t {
     kPlain = 0,
     kTransposed = 1,  // The checkpoint has [inputs, outputs], as Conv1D does.
     kStacked = 2,     // Axis 0 counts experts.
@@ -112,6 +112,7 @@ struct TensorRule {
     kKept = 32,       // Never quantised, though it is a matrix.
     kVllmOnly = 64,   // No tensor: a number that this engine alone has when it serves FP8.
     kSglangOnly = 128,
+    kSglangHoldsF32 = 256,  // And vLLM the model's type.
   };
 
   Block block;
@@ -119,7 +120,7 @@ struct TensorRule {
   Cut cut;
   std::array<Extent, 4> shape;
   char name[36];  // What follows the name of the layer or the expert.
-  uint8_t marks = kPlain;
+  uint16_t marks = kPlain;
   uint8_t sections = 1;  // The number of equal parts of the rows. Each part is cut.
 
   bool Is(Mark mark) const { return (marks & mark) != 0; }

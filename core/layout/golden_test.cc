@@ -132,6 +132,26 @@ INSTANTIATE_TEST_SUITE_P(
                 "vllm_tiny-deepseek-v3-bf16_tp4r3",
                 {.tp = 4},
                 3},
+        MapCase{"replicated_kv_heads_in_sglang",
+                "config_tiny-qwen3",
+                "sgl_tiny-qwen3_tp8r5",
+                {.tp = 8, .engine = Engine::kSglang},
+                5},
+        MapCase{"experts_dealt_and_cut_in_sglang",
+                "config_tiny-qwen3-moe",
+                "sgl_tiny-qwen3-moe_tp4r3ep2",
+                {.tp = 4, .ep = 2, .engine = Engine::kSglang},
+                3},
+        MapCase{"latent_attention_in_sglang",
+                "config_tiny-deepseek-v3-bf16",
+                "sgl_tiny-deepseek-v3-bf16_tp8r5ep8",
+                {.tp = 8, .ep = 8, .engine = Engine::kSglang},
+                5},
+        MapCase{"biases_and_norms_in_sglang",
+                "config_tiny-glm-4.5",
+                "sgl_tiny-glm-4.5_tp4r1ep2",
+                {.tp = 4, .ep = 2, .engine = Engine::kSglang},
+                1},
         MapCase{"mxfp4_for_triton",
                 "config_tiny-gpt-oss-mxfp4",
                 "vllm_tiny-gpt-oss-mxfp4_tp2r1",
@@ -246,6 +266,7 @@ TEST_P(EngineLayoutTest, NamesTypesAndShapesAreTheEngines) {
 
 constexpr WorkerSharding kSglangTp2{.tp = 2, .engine = Engine::kSglang};
 constexpr WorkerSharding kSglangTp4{.tp = 4, .engine = Engine::kSglang};
+constexpr WorkerSharding kSglangEp4{.tp = 4, .ep = 4, .engine = Engine::kSglang};
 constexpr WorkerSharding kSglangEp8{.tp = 8, .ep = 8, .engine = Engine::kSglang};
 
 INSTANTIATE_TEST_SUITE_P(
@@ -278,7 +299,17 @@ INSTANTIATE_TEST_SUITE_P(
                    1},
         LayoutCase{"config_deepseek-v3", "sgl_deepseek-v3_tp8r0ep8", kSglangEp8, 0},
         LayoutCase{"config_qwen3-30b-a3b", "sgl_qwen3-30b-a3b_tp4r1ep1", kSglangTp4, 1},
-        LayoutCase{"config_qwen3-0.6b", "sgl_qwen3-0.6b_tp2r1ep1", kSglangTp2, 1}),
+        LayoutCase{"config_qwen3-0.6b", "sgl_qwen3-0.6b_tp2r1ep1", kSglangTp2, 1},
+        LayoutCase{"config_tiny-deepseek-v3-plain-query",
+                   "sgl_tiny-deepseek-v3-plain-query_tp2r1ep1", kSglangTp2, 1},
+        LayoutCase{"config_gpt-oss-bf16-of-2-layers", "sgl_gpt-oss-bf16-of-2-layers_tp4r1ep4",
+                   kSglangEp4, 1},
+        LayoutCase{"config_glm-4.5-fp8-of-5-layers", "sgl_glm-4.5-fp8-of-5-layers_tp4r3ep4",
+                   kSglangEp4, 3},
+        LayoutCase{"config_qwen3-30b-a3b",
+                   "sgl_qwen3-30b-a3b_tp8r5ep8dp4",
+                   {.tp = 2, .dp = 4, .ep = 8, .engine = Engine::kSglang},
+                   5}),
     [](const auto& info) {
       std::string name = info.param.layout;
       for (char& c : name) c = isalnum(c) != 0 ? c : '_';

@@ -244,6 +244,19 @@ TEST(GptOssWorker, StackedExpertsAreNotQuantisedOnTheWay) {
             "transposed, which is not quantised on the way");
 }
 
+TEST(Qwen3MoeWorker, OfSglangHasExpertsInEveryLayerOrIsRefused) {
+  const TestModel model = MakeModel(R"({"architectures": ["Qwen3MoeForCausalLM"],
+      "hidden_size": 16, "intermediate_size": 32, "moe_intermediate_size": 8, "num_experts": 4,
+      "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4,
+      "vocab_size": 32, "tie_word_embeddings": false, "mlp_only_layers": [1]})");
+  EXPECT_TRUE(MakeWorkerLayout(model.tensors, model.config, {}, 0).ok());
+  EXPECT_EQ(MakeWorkerLayout(model.tensors, model.config, {.engine = Engine::kSglang}, 0)
+                .status()
+                .message(),
+            "layer 1 of the model has no experts (\"mlp_only_layers\", \"decoder_sparse_step\"); "
+            "sglang gives every layer of family qwen3-moe experts; vllm does not");
+}
+
 struct BadCase {
   const char* name;
   const char* model;

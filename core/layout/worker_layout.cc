@@ -141,7 +141,8 @@ class Cutter {
     if (quantisation) return Format::Quantised(*quantisation);
     const Dtype stored = part.tensor->dtype;
     if (!IsFloat(stored)) return Format{stored};
-    if (part.rule->Is(TensorRule::kF32) || part.rule->Is(TensorRule::kHeldAsF32)) {
+    if (part.rule->Is(TensorRule::kF32) || part.rule->Is(TensorRule::kHeldAsF32) ||
+        (part.rule->Is(TensorRule::kSglangHoldsF32) && sharding_.engine == Engine::kSglang)) {
       return Format{Dtype::kF32};
     }
     return Format{serving_.dtype.value_or(stored)};
@@ -296,6 +297,23 @@ class Memory {
   uint64_t end_bytes_ = 0;
 };
 
+// SGLang (0.5.23) makes experts of every layer of this family.
+absl::Status CheckSparseLayers(const ModelConfig& config, Engine engine) {
+  if (engine != Engine::kSglang || config.family == nullptr ||
+      config.family->id != FamilyId::kQwen3Moe) {
+    return absl::OkStatus();
+  }
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    if (config.IsSparse(layer)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("layer ", layer,
+                     " of the model has no experts (\"mlp_only_layers\", "
+                     "\"decoder_sparse_step\"); sglang gives every layer of family ",
+                     config.family->name, " experts; vllm does not"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckSharding(const ModelConfig& config, const WorkerSharding& sharding, uint32_t rank,
                            const Serving& serving) {
   WAYBILL_RETURN_IF_ERROR(sharding.Check());
@@ -317,6 +335,7 @@ absl::Status CheckSharding(const ModelConfig& config, const WorkerSharding& shar
                                                    ": a generic model has only tp and dp (",
                                                    config.generic_reason, ")"));
   }
+  WAYBILL_RETURN_IF_ERROR(CheckSparseLayers(config, sharding.engine));
   return CutExperts(config, sharding.ExpertShare(rank), sharding.uneven_experts).status();
 }
 
