@@ -5,7 +5,7 @@
 The rates of the model are measured apart from the demo, in the same minutes: copies, digests,
 transposes, casts and quantising by the kernels' benchmarks, two at a time as the demo's ranks; TCP
 by as many receivers and lanes as the demo has, with long and with short writes; the controller by
-an update of one tensor of 4 KiB. Nothing is fitted to the demo. Each round measures the rates, and
+an update of one tensor of 4 KiB. No number is fitted to the demo. Each round measures the rates, and
 then runs each demo. Other work on the machine slows both down, but not evenly: compare the medians
 of several rounds, and run it on a machine that is idle if you can. Options: --rounds, --versions,
 --json.
