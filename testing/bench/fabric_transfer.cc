@@ -1,7 +1,12 @@
 // Moves bytes between two processes over one fabric, as the engines do, and prints what it took as
 // JSON: fabric_transfer --fabric tcp|verbs [--lanes N] [--mib N] [--chunk-kib N] [--write-kib N]
-// [--ring-mib N] [--rounds N] [--digests] [--nics SENDER,RECEIVER]; with --kills N the receiver is
-// killed in the middle of it, N times, and what is printed is how long until its lanes failed.
+// [--ring-mib N] [--rounds N] [--digests] [--nics SENDER,RECEIVER] [--senders N] [--receivers N];
+// with
+// --kills N the receiver is killed in the middle of it, N times, and what is printed is how long
+// until its lanes failed.
+//
+// With several senders or receivers, each sender has lanes to every receiver, and deals out its
+// bytes among them; all begin each round together, and what is printed is of the first sender.
 //
 // The sender posts chunks from a ring, and reuses a slot when its post is complete; the receiver
 // has all of the bytes in one region. Both sleep in Wait() when there is nothing to do.
@@ -39,7 +44,9 @@ namespace waybill {
 namespace {
 
 struct Options {
-  uint32_t lanes = 1;
+  uint32_t lanes = 1;  // Between a sender and a receiver.
+  uint32_t senders = 1;
+  uint32_t receivers = 1;
   uint64_t mib = 1024;
   uint64_t chunk_kib = 1024;
   uint64_t write_kib = 0;  // A chunk is one post of writes of that size; 0: of one.
@@ -98,16 +105,22 @@ double CpuSeconds() {
 
 class End {
  public:
-  End(const Options& options, int control, size_t side)
-      : options_(options), control_(control), fabric_(Make(options, side)) {
+  // `controls`: one to each peer. `index`: of this end among those of its side.
+  End(const Options& options, const std::vector<int>& controls, size_t side, uint32_t index)
+      : options_(options), index_(index), fabric_(Make(options, side)) {
     events_.reserve(64);
-    for (uint32_t i = 0; i < options.lanes; ++i) {
-      lanes_.push_back(ValueOf(fabric_->OpenLane("the other process", "")));
-      control_.Say(ValueOf(fabric_->LaneAddress(lanes_.back())));
+    for (const int control : controls) peers_.emplace_back(control);
+    for (Control& peer : peers_) {
+      for (uint32_t i = 0; i < options.lanes; ++i) {
+        lanes_.push_back(ValueOf(fabric_->OpenLane("the other process", "")));
+        peer.Say(ValueOf(fabric_->LaneAddress(lanes_.back())));
+      }
     }
-    for (const LaneId lane : lanes_) Check(fabric_->ConnectLane(lane, control_.Hear()));
-    uint32_t connected = 0;
-    while (connected < options.lanes) {
+    for (size_t i = 0; i < lanes_.size(); ++i) {
+      Check(fabric_->ConnectLane(lanes_[i], peers_[i / options.lanes].Hear()));
+    }
+    size_t connected = 0;
+    while (connected < lanes_.size()) {
       Step();
       for (const FabricEvent& e : events_) {
         connected += e.kind == FabricEvent::Kind::kConnected ? 1 : 0;
@@ -116,38 +129,45 @@ class End {
   }
 
   void Receive() {
-    const Region region = ValueOf(fabric_->Allocate(options_.mib << 20, "destination"));
-    for (const LaneId lane : lanes_) Check(fabric_->Grant(lane, region.id));
-    control_.Say(ValueOf(fabric_->Describe(region.id)));
+    std::vector<Region> regions;  // By sender.
+    for (size_t p = 0; p < peers_.size(); ++p) {
+      regions.push_back(ValueOf(fabric_->Allocate(BytesFromEach(), "destination")));
+      for (uint32_t i = 0; i < options_.lanes; ++i) {
+        Check(fabric_->Grant(lanes_[p * options_.lanes + i], regions[p].id));
+      }
+      peers_[p].Say(ValueOf(fabric_->Describe(regions[p].id)));
+    }
     for (uint32_t round = 0; round < options_.rounds; ++round) {
       const double cpu_before = CpuSeconds();
-      control_.Say("ready");
-      uint32_t finished = 0;
-      while (finished < options_.lanes) {
+      for (Control& peer : peers_) peer.Say("ready");
+      size_t finished = 0;
+      while (finished < lanes_.size()) {
         Step();
         for (const FabricEvent& e : events_) {
           finished += e.kind == FabricEvent::Kind::kImmediate ? 1 : 0;
         }
       }
-      if (options_.digests)
-        digest_ += kernels::Digest(region.memory.data, region.memory.size_bytes);
-      control_.Say("arrived");
-      const double cpu = CpuSeconds() - cpu_before;
-      for (uint64_t i = 0; i < region.memory.size_bytes; i += 4099) {
-        const uint64_t at_source = i % (options_.ring_mib << 20);
-        if (region.memory.data[i] != std::byte(at_source * 31 >> 3)) Die("wrong bytes");
+      for (const Region& region : regions) {
+        if (options_.digests)
+          digest_ += kernels::Digest(region.memory.data, region.memory.size_bytes);
       }
-      std::memset(region.memory.data, 0, region.memory.size_bytes);
-      control_.Say(absl::StrCat(cpu));
+      for (Control& peer : peers_) peer.Say("arrived");
+      const double cpu = CpuSeconds() - cpu_before;
+      for (const Region& region : regions) {
+        CheckBytes(region);
+        std::memset(region.memory.data, 0, region.memory.size_bytes);
+      }
+      for (Control& peer : peers_) peer.Say(absl::StrCat(cpu));
     }
-    control_.Say(CountsAsJson().dump());
-    (void)control_.Hear();  // Until the sender has heard of every completion.
+    for (Control& peer : peers_) peer.Say(CountsAsJson().dump());
+    // Until the senders have heard of every completion.
+    for (Control& peer : peers_) (void)peer.Hear();
   }
 
   // Kills the receiver when half of it has been posted; seconds until the last lane had failed.
   double SendAndKill(pid_t receiver) {
     const auto [ring, to] = Prepare();
-    const uint64_t chunk = options_.chunk_kib << 10;
+    const uint64_t chunk = chunk_bytes();
     const uint64_t slots = ring.memory.size_bytes / chunk;
     uint64_t posted = 0, complete = 0;
     size_t failed = 0;
@@ -158,7 +178,7 @@ class End {
         const size_t lane = posted % lanes_.size();
         const uint64_t at = posted % slots * chunk;
         if (!fabric_
-                 ->Post(lanes_[lane], WritesOf(ring, to[lane], at, posted % chunks * chunk, chunk),
+                 ->Post(lanes_[lane], WritesOf(ring, to[lane], at, PlaceOf(posted % chunks), chunk),
                         std::nullopt, posted)
                  .ok()) {
           break;
@@ -188,9 +208,12 @@ class End {
     nlohmann::json result = {{"bytes", options_.mib << 20},
                              {"lanes", options_.lanes},
                              {"rounds", std::move(rounds)},
-                             {"sender", CountsAsJson()},
-                             {"receiver", nlohmann::json::parse(control_.Hear())}};
-    control_.Say("done");
+                             {"sender", CountsAsJson()}};
+    // Of the first receiver.
+    for (size_t p = peers_.size(); p-- > 0;) {
+      result["receiver"] = nlohmann::json::parse(peers_[p].Hear());
+    }
+    for (Control& peer : peers_) peer.Say("done");
     return result;
   }
 
@@ -208,18 +231,53 @@ class End {
     for (uint64_t i = 0; i < ring.memory.size_bytes; ++i) {
       ring.memory.data[i] = std::byte(i * 31 >> 3);
     }
-    const std::string descriptor = control_.Hear();
+    std::vector<std::string> descriptors(peers_.size());
+    for (size_t p = 0; p < peers_.size(); ++p) descriptors[p] = peers_[p].Hear();
     std::vector<RemoteRegionId> to;
     while (to.size() < lanes_.size()) {
-      const auto imported = fabric_->Import(lanes_[to.size()], descriptor);
+      const auto imported =
+          fabric_->Import(lanes_[to.size()], descriptors[to.size() / options_.lanes]);
       if (imported.ok()) {
         to.push_back(*imported);
       } else {
         Step();
       }
     }
-    if (options_.kills > 0 && control_.Hear() != "ready") Die("the receiver is not ready");
+    if (options_.kills > 0) HearFromAll("ready");
     return {ring, to};
+  }
+
+  void HearFromAll(absl::string_view line) {
+    for (Control& peer : peers_) {
+      if (peer.Hear() != line) Die(absl::StrCat("a receiver is not ", line));
+    }
+  }
+
+  // Of the chunks of a sender, number k goes on lane k mod all its lanes. So a receiver gets
+  // neighbours, as many as it has lanes, of each such row.
+  uint64_t chunk_bytes() const { return options_.chunk_kib << 10; }
+  uint64_t LanesOfSender() const { return uint64_t{options_.lanes} * options_.receivers; }
+  uint64_t BytesFromEach() const {
+    const uint64_t chunks = (options_.mib << 20) / chunk_bytes();
+    const uint64_t rows = (chunks + LanesOfSender() - 1) / LanesOfSender();
+    return rows * options_.lanes * chunk_bytes();
+  }
+  uint64_t PlaceOf(uint64_t chunk) const {
+    const uint64_t lane = chunk % LanesOfSender();
+    return (chunk / LanesOfSender() * options_.lanes + lane % options_.lanes) * chunk_bytes();
+  }
+
+  void CheckBytes(const Region& region) const {
+    const uint64_t chunks = (options_.mib << 20) / chunk_bytes();
+    for (uint64_t i = 0; i < region.memory.size_bytes; i += 4099) {
+      const uint64_t place = i / chunk_bytes();
+      const uint64_t chunk = place / options_.lanes * LanesOfSender() +
+                             uint64_t{index_} * options_.lanes + place % options_.lanes;
+      if (chunk >= chunks) continue;  // The last row may be short.
+      const uint64_t at_source =
+          (chunk * chunk_bytes() + i % chunk_bytes()) % (options_.ring_mib << 20);
+      if (region.memory.data[i] != std::byte(at_source * 31 >> 3)) Die("wrong bytes");
+    }
   }
 
   // A chunk, as so many writes.
@@ -243,10 +301,10 @@ class End {
   }
 
   nlohmann::json Round(const Region& ring, const std::vector<RemoteRegionId>& to) {
-    const uint64_t chunk = options_.chunk_kib << 10;
+    const uint64_t chunk = chunk_bytes();
     const uint64_t chunks = (options_.mib << 20) / chunk;
     const uint64_t slots = ring.memory.size_bytes / chunk;
-    if (control_.Hear() != "ready") Die("the receiver is not ready");
+    HearFromAll("ready");
     const double cpu_before = CpuSeconds();
     const auto begin = std::chrono::steady_clock::now();
     std::vector<bool> done(chunks);
@@ -259,7 +317,7 @@ class End {
         const uint64_t at = posted % slots * chunk;
         if (options_.digests) digest_ += kernels::Digest(ring.memory.data + at, chunk);
         const absl::Status status =
-            fabric_->Post(lanes_[lane], WritesOf(ring, to[lane], at, posted * chunk, chunk),
+            fabric_->Post(lanes_[lane], WritesOf(ring, to[lane], at, PlaceOf(posted), chunk),
                           is_last ? std::optional<uint32_t>(1) : std::nullopt, posted);
         if (absl::IsResourceExhausted(status)) break;
         Check(status);
@@ -270,12 +328,14 @@ class End {
       }
       while (first_open < chunks && done[first_open]) ++first_open;
     }
-    if (control_.Hear() != "arrived") Die("the receiver is lost");
+    HearFromAll("arrived");
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     const double cpu = CpuSeconds() - cpu_before;
+    double receivers_cpu = 0;
+    for (Control& peer : peers_) receivers_cpu += std::stod(peer.Hear());
     return {{"seconds", took.count()},
             {"sender_cpu_seconds", cpu},
-            {"receiver_cpu_seconds", std::stod(control_.Hear())}};
+            {"receiver_cpu_seconds", receivers_cpu}};
   }
 
   nlohmann::json CountsAsJson() const {
@@ -285,9 +345,10 @@ class End {
   }
 
   const Options options_;
-  Control control_;
+  const uint32_t index_;
+  std::vector<Control> peers_;
   std::unique_ptr<Fabric> fabric_;
-  std::vector<LaneId> lanes_;
+  std::vector<LaneId> lanes_;  // Those to the first peer, then those to the second.
   std::vector<FabricEvent> events_;
   std::vector<Write> writes_;
   uint64_t digest_ = 0;  // So that nothing is left out.
@@ -300,18 +361,65 @@ double KillOnce(const Options& options) {
   const pid_t receiver = fork();
   if (receiver == 0) {
     close(sockets[0]);
-    End(options, sockets[1], 1).Receive();
+    End(options, {sockets[1]}, 1, 0).Receive();
     std::exit(0);
   }
   close(sockets[1]);
   double seconds = 0;
   {
-    End sender(options, sockets[0], 0);
+    End sender(options, {sockets[0]}, 0, 0);
     seconds = sender.SendAndKill(receiver);
   }
   close(sockets[0]);
   waitpid(receiver, nullptr, 0);
   return seconds;
+}
+
+// Every end is a process: the receivers and all senders but the first are children.
+int Transfer(const Options& options) {
+  // The ends of the connection between each sender and each receiver.
+  std::vector<std::vector<int>> of_sender(options.senders), of_receiver(options.receivers);
+  for (auto& sender : of_sender) {
+    for (auto& receiver : of_receiver) {
+      int sockets[2];
+      if (socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) != 0) Die("socketpair");
+      sender.push_back(sockets[0]);
+      receiver.push_back(sockets[1]);
+    }
+  }
+  // Whoever dies is then noticed by the others.
+  const auto keep_only = [&](const std::vector<int>& own) {
+    for (const auto* side : {&of_sender, &of_receiver}) {
+      for (const std::vector<int>& sockets : *side) {
+        for (const int socket : sockets) {
+          if (std::find(own.begin(), own.end(), socket) == own.end()) close(socket);
+        }
+      }
+    }
+  };
+  std::vector<pid_t> children;
+  const auto run_in_child = [&](const std::vector<int>& own, const auto& end) {
+    const pid_t child = fork();
+    if (child < 0) Die("fork");
+    if (child > 0) return children.push_back(child);
+    keep_only(own);
+    end();
+    std::_Exit(0);
+  };
+  for (uint32_t r = 0; r < options.receivers; ++r) {
+    run_in_child(of_receiver[r], [&] { End(options, of_receiver[r], 1, r).Receive(); });
+  }
+  for (uint32_t s = 1; s < options.senders; ++s) {
+    run_in_child(of_sender[s], [&] { (void)End(options, of_sender[s], 0, s).Send(); });
+  }
+  keep_only(of_sender[0]);
+  std::cout << End(options, of_sender[0], 0, 0).Send() << std::endl;
+  bool all_well = true;
+  for (const pid_t child : children) {
+    int status = 0;
+    all_well = waitpid(child, &status, 0) == child && status == 0 && all_well;
+  }
+  return all_well ? 0 : 1;
 }
 
 int Main(int argc, char** argv) {
@@ -322,7 +430,10 @@ int Main(int argc, char** argv) {
   app.add_option("--write-kib", options.write_kib, "a chunk is one post of writes of that size");
   app.add_option("--kills", options.kills, "kill the receiver, so many times");
   app.add_flag("--digests", options.digests, "both ends take the digest of every byte");
-  app.add_option("--lanes", options.lanes)->check(CLI::Range(1, 64));
+  app.add_option("--lanes", options.lanes, "between a sender and a receiver")
+      ->check(CLI::Range(1, 64));
+  app.add_option("--senders", options.senders)->check(CLI::Range(1, 64));
+  app.add_option("--receivers", options.receivers)->check(CLI::Range(1, 64));
   app.add_option("--mib", options.mib);
   app.add_option("--chunk-kib", options.chunk_kib);
   app.add_option("--ring-mib", options.ring_mib);
@@ -335,18 +446,7 @@ int Main(int argc, char** argv) {
     std::cout << nlohmann::json{{"failure_told_seconds", seconds}} << std::endl;
     return 0;
   }
-  int sockets[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) != 0) Die("socketpair");
-  const pid_t child = fork();
-  if (child == 0) {
-    close(sockets[0]);
-    End(options, sockets[1], 1).Receive();
-    return 0;
-  }
-  close(sockets[1]);
-  std::cout << End(options, sockets[0], 0).Send() << std::endl;
-  int status = 0;
-  return waitpid(child, &status, 0) == child && status == 0 ? 0 : 1;
+  return Transfer(options);
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 
 The rates of the model are measured apart from the demo, in the same minutes: copies, digests,
 transposes, casts and quantising by the kernels' benchmarks, two at a time as the demo's ranks; TCP
-by as many receivers and lanes as the demo has, with long and with short writes; the controller by
-an update of one tensor of 4 KiB. No number is fitted to the demo. Each round measures the rates, and
+by as many processes and lanes as the demo has, with long and with short writes; the controller by
+an update of one tensor of 4 KiB. Nothing is fitted to the demo. Each round measures the rates, and
 then runs each demo. Other work on the machine slows both down, but not evenly: compare the medians
 of several rounds, and run it on a machine that is idle if you can. Options: --rounds, --versions,
 --json.
@@ -78,28 +78,24 @@ def measure_rates():
     return rates
 
 
-def measure_tcp(transfers, lanes, write_kib=0):
+def measure_tcp(senders, receivers, write_kib=0):
     """Seconds that a sending and a receiving thread take for a byte, together.
 
-    A transfer for each worker of the demo, with a lane for each trainer, as a worker receives with
-    one thread. What they send lies in memory once, as tensors do. By the clock, since the kernel's
-    part of a transfer is in no process's processor time.
+    As many processes as in the demo send and receive, with a lane between each two. What a sender
+    sends lies in memory once, as tensors do. By the clock, since the kernel's part of a transfer is
+    in no process's processor time.
     """
     command = [program("testing/bench/fabric_transfer"), "--fabric", "tcp", "--rounds", "6"]
-    command += ["--lanes", str(lanes), "--mib", "256", "--ring-mib", "256"]
-    command += ["--write-kib", str(write_kib)]
-    running = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(transfers)
-    ]
-    done = [json.loads(transfer.communicate()[0]) for transfer in running]
-    rate = sum(d["bytes"] / median(r["seconds"] for r in d["rounds"][1:]) for d in done)
-    return min(os.cpu_count(), 2 * transfers) / rate
+    command += ["--senders", str(senders), "--receivers", str(receivers)]
+    command += ["--mib", "256", "--ring-mib", "256", "--write-kib", str(write_kib)]
+    done = run(*command)
+    rate = senders * done["bytes"] / median(r["seconds"] for r in done["rounds"][1:])
+    return min(os.cpu_count(), senders + receivers) / rate
 
 
 def measure_network():
     """What TCP takes for a byte, for each number of trainers and workers, and for a write."""
-    all_ranks = {ranks_of(c) for c in CONFIGURATIONS}
-    seconds = {ranks: measure_tcp(transfers=ranks[1], lanes=ranks[0]) for ranks in all_ranks}
+    seconds = {ranks: measure_tcp(*ranks) for ranks in {ranks_of(c) for c in CONFIGURATIONS}}
     short = 4
     write = (measure_tcp(2, 2, short) - seconds[2, 2]) * (short << 10)
     return seconds, max(write, 0)
