@@ -112,7 +112,7 @@ struct TensorRule {
     kKept = 32,       // Never quantised, though it is a matrix.
     kVllmOnly = 64,   // No tensor: a number that this engine alone has when it serves FP8.
     kSglangOnly = 128,
-    kSglangHoldsF32 = 256,  // And vLLM the model's type.
+    kSglangHoldsF32 = 256,  // SGLang holds it as F32, and vLLM in the model's type.
   };
 
   Block block;

@@ -81,7 +81,7 @@ std::vector<size_t> SortIntoParts(absl::Span<const Brought*> all) {
   return best_ends;
 }
 
-// Of so many items all pairs are looked at sooner than they are sorted.
+// The largest number of items for which comparing all pairs is faster than sorting.
 constexpr size_t kFewItems = 8;
 
 absl::Status CheckPairs(absl::Span<const Brought* const> all) {
@@ -109,7 +109,7 @@ absl::Status CheckDisjoint(absl::Span<const Brought*> all) {
   return absl::OkStatus();
 }
 
-// The bundles that bring bytes, by what they bring them to.
+// Lists the bundles that bring bytes to each want.
 class BundlesByWant {
  public:
   explicit BundlesByWant(const Bundles& bundles)
@@ -158,7 +158,8 @@ absl::Status CheckWant(const Box& wanted, uint64_t members, uint64_t destination
   return absl::OkStatus();
 }
 
-// What a worker has for one of its holdings: tensors and a box, whatever destinations it goes to.
+// The key by which CheckRelays() finds what a worker gets: the worker, its holding, the tensors and
+// the box. The destinations do not count.
 struct Had {
   uint32_t worker;
   uint32_t holding;

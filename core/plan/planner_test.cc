@@ -254,7 +254,7 @@ TEST(Cover, FindsWhatIsWrittenTwiceAmongMany) {
     }
     return std::string(CheckCover(bundles).message());
   };
-  std::vector<Box> boxes;  // Of one row, or of half of it.
+  std::vector<Box> boxes;  // Each box is a row or half a row.
   for (int64_t row = 0; row < kRows; ++row) {
     const std::vector<int64_t> cuts =
         row % 3 == 0 ? std::vector<int64_t>{0, 2, 4} : std::vector<int64_t>{0, 4};

@@ -54,8 +54,8 @@ struct Network {
   double efficiency = 0.945;
   double latency = 5e-6;   // From a NIC to another.
   double message = 90e-9;  // What a NIC needs for a write, however short.
-  // What the sender's progress thread needs to post a write, and over TCP the receiver's to take
-  // it.
+  // The time that the sender's progress thread needs to post a write. Over TCP the receiver's
+  // progress thread needs as much to take it.
   double post = 150e-9;
   // A host's rack has so many hosts of its role; 0: all hosts are in one rack.
   uint32_t hosts_per_rack = 0;

@@ -1,15 +1,14 @@
 // Moves bytes between two processes over one fabric, as the engines do, and prints what it took as
 // JSON: fabric_transfer --fabric tcp|verbs [--lanes N] [--mib N] [--chunk-kib N] [--write-kib N]
-// [--ring-mib N] [--rounds N] [--digests] [--nics SENDER,RECEIVER] [--senders N] [--receivers N];
-// with
-// --kills N the receiver is killed in the middle of it, N times, and what is printed is how long
-// until its lanes failed.
+// [--ring-mib N] [--rounds N] [--digests] [--nics SENDER,RECEIVER] [--senders N] [--receivers N].
+// With --kills N, kills the receiver in the middle of a transfer, N times, and prints how long its
+// lanes took to fail.
 //
-// With several senders or receivers, each sender has lanes to every receiver, and deals out its
-// bytes among them; all begin each round together, and what is printed is of the first sender.
+// With several senders or receivers, each sender has lanes to every receiver and deals out its
+// bytes among them. All begin each round together, and the first sender prints what it measured.
 //
 // The sender posts chunks from a ring, and reuses a slot when its post is complete; the receiver
-// has all of the bytes in one region. Both sleep in Wait() when there is nothing to do.
+// has all bytes of a sender in one region. Both sleep in Wait() when there is nothing to do.
 
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -44,7 +43,7 @@ namespace waybill {
 namespace {
 
 struct Options {
-  uint32_t lanes = 1;  // Between a sender and a receiver.
+  uint32_t lanes = 1;  // The number between each sender and each receiver.
   uint32_t senders = 1;
   uint32_t receivers = 1;
   uint64_t mib = 1024;
@@ -105,7 +104,7 @@ double CpuSeconds() {
 
 class End {
  public:
-  // `controls`: one to each peer. `index`: of this end among those of its side.
+  // `controls` has a socket to each peer; `index` is the number of this end on its side.
   End(const Options& options, const std::vector<int>& controls, size_t side, uint32_t index)
       : options_(options), index_(index), fabric_(Make(options, side)) {
     events_.reserve(64);
@@ -172,7 +171,7 @@ class End {
     uint64_t posted = 0, complete = 0;
     size_t failed = 0;
     std::optional<std::chrono::steady_clock::time_point> killed;
-    const uint64_t chunks = (options_.mib << 20) / chunk;
+    const uint64_t chunks = chunk_count();
     while (failed < lanes_.size()) {
       while (posted - complete < slots && (posted < chunks / 2 || killed)) {
         const size_t lane = posted % lanes_.size();
@@ -209,9 +208,9 @@ class End {
                              {"lanes", options_.lanes},
                              {"rounds", std::move(rounds)},
                              {"sender", CountsAsJson()}};
-    // Of the first receiver.
-    for (size_t p = peers_.size(); p-- > 0;) {
-      result["receiver"] = nlohmann::json::parse(peers_[p].Hear());
+    for (Control& peer : peers_) {
+      const std::string counts = peer.Hear();
+      if (&peer == &peers_.front()) result["receiver"] = nlohmann::json::parse(counts);
     }
     for (Control& peer : peers_) peer.Say("done");
     return result;
@@ -229,7 +228,7 @@ class End {
   std::pair<Region, std::vector<RemoteRegionId>> Prepare() {
     const Region ring = ValueOf(fabric_->Allocate(options_.ring_mib << 20, "ring"));
     for (uint64_t i = 0; i < ring.memory.size_bytes; ++i) {
-      ring.memory.data[i] = std::byte(i * 31 >> 3);
+      ring.memory.data[i] = PatternAt(i);
     }
     std::vector<std::string> descriptors(peers_.size());
     for (size_t p = 0; p < peers_.size(); ++p) descriptors[p] = peers_[p].Hear();
@@ -253,30 +252,28 @@ class End {
     }
   }
 
-  // Of the chunks of a sender, number k goes on lane k mod all its lanes. So a receiver gets
-  // neighbours, as many as it has lanes, of each such row.
+  // A sender posts its chunk k on lane k mod LanesOfSender(). A receiver stores the chunks of its
+  // lanes one behind the other.
   uint64_t chunk_bytes() const { return options_.chunk_kib << 10; }
+  uint64_t chunk_count() const { return (options_.mib << 20) / chunk_bytes(); }
   uint64_t LanesOfSender() const { return uint64_t{options_.lanes} * options_.receivers; }
+  uint64_t PlaceOf(uint64_t chunk) const {
+    return (chunk / LanesOfSender() * options_.lanes + chunk % options_.lanes) * chunk_bytes();
+  }
   uint64_t BytesFromEach() const {
-    const uint64_t chunks = (options_.mib << 20) / chunk_bytes();
-    const uint64_t rows = (chunks + LanesOfSender() - 1) / LanesOfSender();
+    const uint64_t rows = (chunk_count() + LanesOfSender() - 1) / LanesOfSender();
     return rows * options_.lanes * chunk_bytes();
   }
-  uint64_t PlaceOf(uint64_t chunk) const {
-    const uint64_t lane = chunk % LanesOfSender();
-    return (chunk / LanesOfSender() * options_.lanes + lane % options_.lanes) * chunk_bytes();
-  }
+
+  static std::byte PatternAt(uint64_t i) { return std::byte(i * 31 >> 3); }
 
   void CheckBytes(const Region& region) const {
-    const uint64_t chunks = (options_.mib << 20) / chunk_bytes();
-    for (uint64_t i = 0; i < region.memory.size_bytes; i += 4099) {
-      const uint64_t place = i / chunk_bytes();
-      const uint64_t chunk = place / options_.lanes * LanesOfSender() +
-                             uint64_t{index_} * options_.lanes + place % options_.lanes;
-      if (chunk >= chunks) continue;  // The last row may be short.
-      const uint64_t at_source =
-          (chunk * chunk_bytes() + i % chunk_bytes()) % (options_.ring_mib << 20);
-      if (region.memory.data[i] != std::byte(at_source * 31 >> 3)) Die("wrong bytes");
+    for (uint64_t chunk = 0; chunk < chunk_count(); ++chunk) {
+      if (chunk / options_.lanes % options_.receivers != index_) continue;
+      for (uint64_t i = 0; i < chunk_bytes(); i += 4099) {
+        const uint64_t at_source = (chunk * chunk_bytes() + i) % (options_.ring_mib << 20);
+        if (region.memory.data[PlaceOf(chunk) + i] != PatternAt(at_source)) Die("wrong bytes");
+      }
     }
   }
 
@@ -302,7 +299,7 @@ class End {
 
   nlohmann::json Round(const Region& ring, const std::vector<RemoteRegionId>& to) {
     const uint64_t chunk = chunk_bytes();
-    const uint64_t chunks = (options_.mib << 20) / chunk;
+    const uint64_t chunks = chunk_count();
     const uint64_t slots = ring.memory.size_bytes / chunk;
     HearFromAll("ready");
     const double cpu_before = CpuSeconds();
@@ -387,7 +384,7 @@ int Transfer(const Options& options) {
       receiver.push_back(sockets[1]);
     }
   }
-  // Whoever dies is then noticed by the others.
+  // Closes the sockets of all other ends, so that each end notices when a peer dies.
   const auto keep_only = [&](const std::vector<int>& own) {
     for (const auto* side : {&of_sender, &of_receiver}) {
       for (const std::vector<int>& sockets : *side) {

@@ -1,8 +1,9 @@
-// What two ends of a tcp lane say to each other: a stream of frames, with the bytes that they
-// announce behind them. Numbers are little-endian, as on every machine that Waybill runs on.
+// The format of a tcp lane's stream: frames, each group of them followed by the bytes that it
+// announces. Numbers are little-endian, as on every machine that Waybill runs on.
 //
-// The bytes of a post's writes come behind the frames of all of them, or of kMostFramesAhead at a
-// time. So the receiver knows where the bytes belong before it takes them out of the socket.
+// A post sends the frames of its writes first, at most kMostFramesAhead at a time, and then the
+// bytes of these writes in the same order. So the receiver knows where the bytes belong before it
+// takes them out of the socket.
 #ifndef WAYBILL_CORE_FABRIC_TCP_FRAMES_H_
 #define WAYBILL_CORE_FABRIC_TCP_FRAMES_H_
 
@@ -54,9 +55,10 @@ struct Hello {
 };
 static_assert(sizeof(Hello) == 72);
 
+// The largest number of write frames that the sender sends before the bytes of these writes.
 inline constexpr size_t kMostFramesAhead = 256;
 
-// Whether the bytes of the last `frames` writes, of which this is the last one, come next.
+// Returns true if the bytes come after this frame, the `frames`-th write without its bytes yet.
 inline bool AreBytesBehind(const Frame& write, size_t frames) {
   return (write.flags & kEndsPost) != 0 || frames == kMostFramesAhead;
 }

@@ -21,34 +21,36 @@ class Inbox {
     kDrained,  // The socket is empty. Asked again, it is looked at again.
   };
 
-  // The next thing that the socket brings. `allowance_bytes` goes down by what was received, also
-  // below 0.
+  // Returns the next thing that the socket brings. Subtracts the received bytes from
+  // `allowance_bytes`, which may become negative.
+  //
   // kAborted: the peer is gone, and all that it sent has been handed out.
   absl::StatusOr<Step> Next(int socket, int64_t& allowance_bytes, uint64_t& calls);
 
   const Frame& frame() const { return frame_; }
 
-  // `size_bytes` of the stream will go there, behind what is awaited already: kMostFramesAhead at
-  // most.
+  // Adds a payload of `size_bytes` to those that the stream will bring, in this order. At most
+  // kMostFramesAhead payloads may be awaited.
   void Await(std::byte* to, uint64_t size_bytes, RegionId region = RegionId::kNone);
-  // They come next.
-  void Land() { is_landing_ = true; }
-  size_t awaited() const { return end_; }
-  // Whether some of what is awaited goes to that region.
+  // Returns the number of awaited payloads. Call this only before Land().
+  size_t awaited_count() const { return end_; }
+  // Returns true if a payload that is not complete goes to that region.
   bool Awaits(RegionId region) const;
+  // Says that the awaited payloads come next.
+  void Land() { is_landing_ = true; }
 
-  // What is missing of payloads that come next.
+  // Returns the number of bytes that the landing payloads lack, or 0 if none is landing.
   uint64_t left_bytes() const { return is_landing_ ? left_bytes_ : 0; }
 
  private:
   struct Payload {
     std::byte* to = nullptr;
-    uint64_t size_bytes = 0;  // What is missing.
+    uint64_t size_bytes = 0;  // The bytes that have not arrived.
     RegionId region = RegionId::kNone;
   };
 
   absl::StatusOr<Step> Receive(int socket, int64_t& allowance_bytes, uint64_t& calls);
-  // So many bytes of the payloads are there; where `from` is given, they are copied.
+  // Counts the next `size_bytes` of the payloads as arrived. Copies them if `from` is not null.
   void TakeLanded(uint64_t size_bytes, const std::byte* from);
 
   Frame frame_;
@@ -56,7 +58,7 @@ class Inbox {
   std::array<Payload, kMostFramesAhead> payloads_;
   size_t begin_ = 0;  // The payloads from here to `end_` are awaited.
   size_t end_ = 0;
-  uint64_t left_bytes_ = 0;  // Of all of them.
+  uint64_t left_bytes_ = 0;  // The sum of the awaited payloads' sizes.
   bool was_short_ = false;   // The socket had less than was asked for, so it is empty.
   // Received behind the payloads that were awaited: frames, and payloads that are small.
   std::array<std::byte, 16 << 10> ahead_;

@@ -5,8 +5,8 @@
 namespace waybill::tcp {
 namespace {
 
-// Fills parts, as long as there are any and bytes may be added. What continues the last part in
-// memory is added to it.
+// Fills a list of parts up to its length and to a number of bytes. Memory that continues the last
+// part extends this part.
 class Parts {
  public:
   Parts(absl::Span<iovec> parts, uint64_t most_bytes) : parts_(parts), left_bytes_(most_bytes) {}

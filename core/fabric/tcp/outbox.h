@@ -32,8 +32,9 @@ class Outbox {
   // The first so many bytes of it are sent.
   void Consume(uint64_t size_bytes);
 
-  // How many items (see below) it holds, and how to take back those behind so many.
+  // Returns the number of items: single frames, or groups of write frames with their bytes.
   size_t size() const { return items_.size(); }
+  // Keeps the first `size` items.
   void Truncate(size_t size);
 
   // Drops what has not been begun.
@@ -41,7 +42,8 @@ class Outbox {
   bool ReadsFrom(RegionId source) const;
 
  private:
-  // Frames, and then the payloads of all of them; of what is not sent yet.
+  // The numbers of frames and of payloads that are still to be sent. The payloads follow the
+  // frames.
   struct Item {
     size_t frames = 0;
     size_t payloads = 0;
@@ -52,20 +54,21 @@ class Outbox {
     RegionId source = RegionId::kNone;
   };
 
-  // They take some of the tally, or of the first item, and return how much.
+  // Each removes at most `most_bytes` of the tally or of the first item, and returns how many.
   uint64_t ConsumeTally(uint64_t most_bytes);
   uint64_t ConsumeItem(uint64_t most_bytes);
-  // While none of it is sent, only Gather() renews it.
+  // Returns true if the tally is to be sent. Gather() updates the number until its first byte is
+  // sent.
   bool HasTally() const { return tally_.size_bytes != told_; }
 
   Ring<Item> items_;
-  Ring<Frame> frames_;        // Of all items.
-  Ring<Payload> payloads_;    // Of all items.
-  bool is_open_ = false;      // More frames come to the last item.
-  bool has_begun_ = false;    // Some of the first item is sent,
-  uint64_t begun_bytes_ = 0;  // and so much of its first frame.
+  Ring<Frame> frames_;        // The frames of all items, in order.
+  Ring<Payload> payloads_;    // The payloads of all items, in order.
+  bool is_open_ = false;      // The last item gets more frames.
+  bool has_begun_ = false;    // Some bytes of the first item are sent.
+  uint64_t begun_bytes_ = 0;  // The bytes of the first frame that are sent.
   uint64_t done_ = 0;
-  uint64_t told_ = 0;  // Sent.
+  uint64_t told_ = 0;  // The number that the peer was sent last.
   Frame tally_ = {.kind = FrameKind::kDone};
   uint64_t begun_tally_bytes_ = 0;
 };

@@ -19,7 +19,7 @@ struct Parsed {
 
 Parsed Parse(const std::vector<std::byte>& stream, const std::vector<std::byte>& payload) {
   Parsed parsed;
-  std::vector<Frame> writes;  // Whose bytes have not come.
+  std::vector<Frame> writes;  // The writes without their bytes yet.
   for (size_t at = 0; at < stream.size();) {
     Frame frame;
     EXPECT_LE(at + sizeof(frame), stream.size());

@@ -322,7 +322,7 @@ class TcpFabric final : public Fabric {
         const Destination to,
         regions_.FindDestination(id, frame.key, frame.offset_bytes, frame.size_bytes));
     lane.inbox.Await(to.data, frame.size_bytes, to.region);
-    if (AreBytesBehind(frame, lane.inbox.awaited())) lane.inbox.Land();
+    if (AreBytesBehind(frame, lane.inbox.awaited_count())) lane.inbox.Land();
     return absl::OkStatus();
   }
 
