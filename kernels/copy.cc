@@ -26,36 +26,13 @@ HWY_INLINE void StreamLine(uint8_t* HWY_RESTRICT dst, const uint8_t* HWY_RESTRIC
 }
 #endif
 
-// Copies kRowsAtOnce rows of `line_count` lines.
-void StreamRows(uint8_t* HWY_RESTRICT dst, ptrdiff_t dst_pitch, const uint8_t* HWY_RESTRICT src,
-                ptrdiff_t src_pitch, size_t line_count) {
-#if HWY_TARGET == HWY_SCALAR
-  for (size_t row = 0; row < kRowsAtOnce; ++row, dst += dst_pitch, src += src_pitch) {
-    std::memcpy(dst, src, line_count * 64);
-  }
-#else
-  for (size_t line = 0; line < line_count; ++line, dst += 64, src += 64) {
-    for (ptrdiff_t row = 0; row < static_cast<ptrdiff_t>(kRowsAtOnce); ++row) {
-      StreamLine(dst + row * dst_pitch, src + row * src_pitch);
-    }
-  }
-#endif
-}
-
-void StreamLines(uint8_t* HWY_RESTRICT dst, const uint8_t* HWY_RESTRICT src, size_t line_count) {
+void StreamLines(uint8_t* HWY_RESTRICT dst, const uint8_t* HWY_RESTRICT src, size_t line_count,
+                 [[maybe_unused]] ptrdiff_t ahead) {
 #if HWY_TARGET == HWY_SCALAR
   std::memcpy(dst, src, line_count * 64);
 #else
-  // Pages are such rows too.
-  constexpr size_t kPageBytes = 4096, kPageLines = kPageBytes / 64;
-  for (; line_count >= kRowsAtOnce * kPageLines; line_count -= kRowsAtOnce * kPageLines) {
-    StreamRows(dst, kPageBytes, src, kPageBytes, kPageLines);
-    src += kRowsAtOnce * kPageBytes;
-    dst += kRowsAtOnce * kPageBytes;
-  }
-  constexpr size_t kLinesAhead = 16;
   for (size_t line = 0; line < line_count; ++line, src += 64, dst += 64) {
-    if (line + kLinesAhead < line_count) Prefetch(src + kLinesAhead * 64);
+    PrefetchFar(src + ahead);
     StreamLine(dst, src);
   }
 #endif
@@ -68,9 +45,15 @@ HWY_AFTER_NAMESPACE();
 namespace waybill::kernels {
 
 HWY_EXPORT(StreamLines);
-HWY_EXPORT(StreamRows);
 
 void Copy(void* dst, const void* src, size_t size_bytes, Stores stores) {
+  const size_t first = stores == Stores::kStreaming ? AskedAhead(size_bytes) : 0;
+  if (first != 0) CopyRun(dst, src, first, stores, kFarBytes);
+  CopyRun(static_cast<std::byte*>(dst) + first, static_cast<const std::byte*>(src) + first,
+          size_bytes - first, stores, 0);
+}
+
+void CopyRun(void* dst, const void* src, size_t size_bytes, Stores stores, ptrdiff_t ahead) {
   if (stores == Stores::kCached || size_bytes < 4 * kCacheLineBytes) {
     if (size_bytes != 0) std::memcpy(dst, src, size_bytes);
     return;
@@ -81,24 +64,8 @@ void Copy(void* dst, const void* src, size_t size_bytes, Stores stores) {
   const size_t lines = (size_bytes - head) / kCacheLineBytes;
   const size_t tail = size_bytes - head - lines * kCacheLineBytes;
   std::memcpy(to, from, head);
-  HWY_DYNAMIC_DISPATCH(StreamLines)(to + head, from + head, lines);
+  HWY_DYNAMIC_DISPATCH(StreamLines)(to + head, from + head, lines, ahead);
   std::memcpy(to + size_bytes - tail, from + size_bytes - tail, tail);
-}
-
-void Copy(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src_pitch, size_t rows,
-          size_t row_bytes, Stores stores) {
-  uint8_t* to = static_cast<uint8_t*>(dst);
-  const uint8_t* from = static_cast<const uint8_t*>(src);
-  if (stores == Stores::kStreaming && reinterpret_cast<uintptr_t>(to) % kCacheLineBytes == 0 &&
-      dst_pitch % static_cast<ptrdiff_t>(kCacheLineBytes) == 0 &&
-      row_bytes % kCacheLineBytes == 0) {
-    for (; rows >= kRowsAtOnce; rows -= kRowsAtOnce) {
-      HWY_DYNAMIC_DISPATCH(StreamRows)(to, dst_pitch, from, src_pitch, row_bytes / kCacheLineBytes);
-      to += static_cast<ptrdiff_t>(kRowsAtOnce) * dst_pitch;
-      from += static_cast<ptrdiff_t>(kRowsAtOnce) * src_pitch;
-    }
-  }
-  for (; rows > 0; --rows, to += dst_pitch, from += src_pitch) Copy(to, from, row_bytes, stores);
 }
 
 void StreamFence() { hwy::FlushStream(); }

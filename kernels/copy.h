@@ -15,9 +15,9 @@ enum class Stores {
 // Copies `size_bytes` bytes of any alignment. The ranges must not overlap.
 void Copy(void* dst, const void* src, size_t size_bytes, Stores stores);
 
-// The same of `rows` rows whose beginnings lie a pitch apart, in bytes.
-void Copy(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src_pitch, size_t rows,
-          size_t row_bytes, Stores stores);
+// The same for one of many runs. Streaming, it asks for each line that lies `ahead` bytes behind
+// one that it reads; 0 asks for none.
+void CopyRun(void* dst, const void* src, size_t size_bytes, Stores stores, ptrdiff_t ahead);
 
 // Orders this thread's streaming stores before its later stores. Call it once after writing with
 // Stores::kStreaming, before telling anybody that the bytes are there.

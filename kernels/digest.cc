@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/digest_stripes.h"
+#include "kernels/prefetch.h"
 #include "kernels/scalar.h"
 
 namespace waybill::kernels {
@@ -73,6 +74,12 @@ size_t DigestStream::StripesWithin(size_t size_bytes) const {
 }
 
 void DigestStream::Absorb(const void* data, size_t size_bytes) {
+  const size_t first = AskedAhead(size_bytes);
+  if (first != 0) AbsorbRun(data, first, kFarBytes);
+  AbsorbRun(static_cast<const std::byte*>(data) + first, size_bytes - first, 0);
+}
+
+void DigestStream::AbsorbRun(const void* data, size_t size_bytes, ptrdiff_t ahead) {
   const std::byte* src = static_cast<const std::byte*>(data);
   while (size_bytes != 0) {
     size_t taken;
@@ -80,12 +87,12 @@ void DigestStream::Absorb(const void* data, size_t size_bytes) {
       taken = AbsorbEdge(nullptr, src, size_bytes);
     } else if (position_ == 0 && size_bytes >= kLeafBytes) {
       const size_t leaves = size_bytes / kLeafBytes;
-      sum_ += SumLeaves(src, leaves, leaf_);
+      sum_ += SumLeaves(src, leaves, leaf_, ahead);
       leaf_ += leaves;
       taken = leaves * kLeafBytes;
     } else {
       taken = StripesWithin(size_bytes) * kStripeBytes;
-      AbsorbStripes(src, taken / kStripeBytes, &kKeys[position_ / 8], lanes_);
+      AbsorbStripes(src, taken / kStripeBytes, &kKeys[position_ / 8], lanes_, ahead);
       Advance(taken);
     }
     src += taken;
@@ -93,8 +100,15 @@ void DigestStream::Absorb(const void* data, size_t size_bytes) {
   }
 }
 
-void DigestStream::AbsorbCopy(void* dst_data, const void* src_data, size_t size_bytes,
-                              Stores stores) {
+void DigestStream::AbsorbCopy(void* dst, const void* src, size_t size_bytes, Stores stores) {
+  const size_t first = AskedAhead(size_bytes);
+  if (first != 0) AbsorbCopyRun(dst, src, first, stores, kFarBytes);
+  AbsorbCopyRun(static_cast<std::byte*>(dst) + first, static_cast<const std::byte*>(src) + first,
+                size_bytes - first, stores, 0);
+}
+
+void DigestStream::AbsorbCopyRun(void* dst_data, const void* src_data, size_t size_bytes,
+                                 Stores stores, ptrdiff_t ahead) {
   std::byte* dst = static_cast<std::byte*>(dst_data);
   const std::byte* src = static_cast<const std::byte*>(src_data);
   // Where the stream's stripes are not the destination's cache lines, bytes that are to be streamed
@@ -107,17 +121,18 @@ void DigestStream::AbsorbCopy(void* dst_data, const void* src_data, size_t size_
     } else if (stores == Stores::kStreaming && !IsAligned(dst)) {
       taken = StripesWithin(size_bytes) * kStripeBytes;
       AbsorbCopyStripes(bounce, src, taken / kStripeBytes, &kKeys[position_ / 8], lanes_,
-                        Stores::kCached);
-      Copy(dst, bounce, taken, stores);
+                        Stores::kCached, ahead);
+      CopyRun(dst, bounce, taken, stores, 0);
       Advance(taken);
     } else if (position_ == 0 && size_bytes >= kLeafBytes) {
       const size_t leaves = size_bytes / kLeafBytes;
-      sum_ += SumCopyLeaves(dst, src, leaves, leaf_, stores);
+      sum_ += SumCopyLeaves(dst, src, leaves, leaf_, stores, ahead);
       leaf_ += leaves;
       taken = leaves * kLeafBytes;
     } else {
       taken = StripesWithin(size_bytes) * kStripeBytes;
-      AbsorbCopyStripes(dst, src, taken / kStripeBytes, &kKeys[position_ / 8], lanes_, stores);
+      AbsorbCopyStripes(dst, src, taken / kStripeBytes, &kKeys[position_ / 8], lanes_, stores,
+                        ahead);
       Advance(taken);
     }
     dst += taken;

@@ -41,6 +41,11 @@ class DigestStream {
   // absorbed byte even if somebody writes to `src` meanwhile.
   void AbsorbCopy(void* dst, const void* src, size_t size_bytes, Stores stores);
 
+  // The same for one of many runs. They ask for each line that lies `ahead` bytes behind one that
+  // they read; 0 asks for none.
+  void AbsorbRun(const void* data, size_t size_bytes, ptrdiff_t ahead);
+  void AbsorbCopyRun(void* dst, const void* src, size_t size_bytes, Stores stores, ptrdiff_t ahead);
+
   // Returns the sum of the leaves so far, as if the stream ended here.
   uint64_t sum() const;
 

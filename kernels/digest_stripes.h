@@ -18,25 +18,25 @@ inline constexpr size_t kStripeBytes = 64;
 inline void LoadedOnce(uint64_t& word) { asm("" : "+r"(word)); }
 
 // Adds `stripe_count` stripes of one leaf to its eight lanes. `keys` begins with the first word's
-// key.
-void AbsorbStripes(const std::byte* src, size_t stripe_count, const uint64_t* keys,
-                   uint64_t* lanes);
+// key. Asks for each line that lies `ahead` bytes behind one that is read.
+void AbsorbStripes(const std::byte* src, size_t stripe_count, const uint64_t* keys, uint64_t* lanes,
+                   ptrdiff_t ahead);
 
 // The same, and copies. kStreaming only where `dst` is a multiple of 64.
 void AbsorbCopyStripes(std::byte* dst, const std::byte* src, size_t stripe_count,
-                       const uint64_t* keys, uint64_t* lanes, Stores stores);
+                       const uint64_t* keys, uint64_t* lanes, Stores stores, ptrdiff_t ahead);
 
 // The same for `word_count` words of one stripe, beginning with its word `first_word`; `keys` are
 // those of the stripe's own first word. Copies unless `dst` is null.
 void AbsorbWords(std::byte* dst, const std::byte* src, size_t first_word, size_t word_count,
                  const uint64_t* keys, uint64_t* lanes);
 
-// Returns the sum of the values of whole leaves.
-uint64_t SumLeaves(const std::byte* src, size_t leaf_count, uint64_t first_leaf);
+// Returns the sum of the values of whole leaves. `ahead` is as above.
+uint64_t SumLeaves(const std::byte* src, size_t leaf_count, uint64_t first_leaf, ptrdiff_t ahead);
 
 // The same, and copies. kStreaming only where `dst` is a multiple of 64.
 uint64_t SumCopyLeaves(std::byte* dst, const std::byte* src, size_t leaf_count, uint64_t first_leaf,
-                       Stores stores);
+                       Stores stores, ptrdiff_t ahead);
 
 }  // namespace waybill::kernels
 

@@ -106,6 +106,17 @@ void BM_PackRows(benchmark::State& state, Stores stores, bool with_digest) {
   CountBytes(state, rows * row_bytes);
 }
 
+void BM_DigestRows(benchmark::State& state) {
+  const size_t row_bytes = state.range(0);
+  const size_t rows = state.range(1) / row_bytes;
+  for (auto _ : state) {
+    DigestStream digest;
+    AbsorbRows(Src(), 4 * row_bytes, rows, row_bytes, &digest);
+    benchmark::DoNotOptimize(digest.sum());
+  }
+  CountBytes(state, rows * row_bytes);
+}
+
 void BM_Cast(benchmark::State& state, Cast cast, Stores stores, bool with_digest) {
   const size_t elements = state.range(0) / 4;  // Four bytes are the wider of both.
   for (auto _ : state) {
@@ -167,7 +178,7 @@ void Sizes(benchmark::internal::Benchmark* b) { b->Arg(256)->Arg(16 << 10)->Arg(
 
 // Row lengths; in all 16 KiB (cached) and 64 MiB of them.
 void RowSizes(benchmark::internal::Benchmark* b) {
-  b->ArgsProduct({{256, 1000, 1024, 2048, 4096}, {16 << 10, 64 << 20}});
+  b->ArgsProduct({{256, 1000, 1024, 2048, 4096, 16384}, {16 << 10, 64 << 20}});
 }
 
 void Sides(benchmark::internal::Benchmark* b) { b->ArgsProduct({{1024, 4096}, {1, 2, 4, 8}}); }
@@ -184,6 +195,7 @@ BENCHMARK_CAPTURE(BM_PackRows, copy_cached, Stores::kCached, false)->Apply(RowSi
 BENCHMARK_CAPTURE(BM_PackRows, copy_streaming, Stores::kStreaming, false)->Apply(RowSizes);
 BENCHMARK_CAPTURE(BM_PackRows, digest_cached, Stores::kCached, true)->Apply(RowSizes);
 BENCHMARK_CAPTURE(BM_PackRows, digest_streaming, Stores::kStreaming, true)->Apply(RowSizes);
+BENCHMARK(BM_DigestRows)->Apply(RowSizes);
 BENCHMARK_CAPTURE(BM_Cast, f32_to_bf16_cached, Cast::kF32ToBf16, Stores::kCached, false)
     ->Apply(Sizes);
 BENCHMARK_CAPTURE(BM_Cast, f32_to_bf16_streaming, Cast::kF32ToBf16, Stores::kStreaming, false)

@@ -9,10 +9,6 @@ namespace waybill::kernels {
 
 inline constexpr size_t kCacheLineBytes = 64;
 
-// The rows, or pages, that are best handled side by side. Hardware prefetchers stop at the end of a
-// page; while one row waits for its memory, the others come.
-inline constexpr size_t kRowsAtOnce = 4;
-
 // Begins to load the cache line of `address`, which need not be readable.
 inline void Prefetch(const void* address) {
   __builtin_prefetch(address);
@@ -20,10 +16,21 @@ inline void Prefetch(const void* address) {
   asm volatile("");
 }
 
-// Prefetches into the second-level cache, for bytes that are read after many others.
+// Prefetches into the second-level cache, which has more requests under way than the first. For
+// bytes that are read after many others.
 inline void PrefetchFar(const void* address) {
   __builtin_prefetch(address, 0, 2);
   asm volatile("");
+}
+
+// How far ahead a long source is asked for. Hardware prefetchers stop at the end of a page, and are
+// slow to start in the next one.
+inline constexpr size_t kFarBytes = 4096;
+
+// Returns for how many of its bytes a source is asked for kFarBytes ahead: the last ones have
+// nothing ahead of them.
+constexpr size_t AskedAhead(size_t size_bytes) {
+  return size_bytes < kFarBytes ? 0 : (size_bytes - kFarBytes) / kFarBytes * kFarBytes;
 }
 
 // Prefetches a line that will be written, so that the core already owns it.

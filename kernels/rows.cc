@@ -12,31 +12,20 @@ bool IsOneRun(ptrdiff_t pitch, size_t rows, size_t row_bytes) {
   return rows <= 1 || pitch == static_cast<ptrdiff_t>(row_bytes);
 }
 
-// Asks for the row that lies as many bytes ahead as memory takes to answer, since hardware
-// prefetchers do not see it coming. Only for short rows: what is won is the wait at a row's
-// beginning.
-class RowPrefetcher {
- public:
-  RowPrefetcher(ptrdiff_t pitch, size_t rows, size_t row_bytes)
-      : rows_(row_bytes < kAheadBytes ? rows : 0),
-        ahead_(kAheadBytes / std::max<size_t>(1, row_bytes)),
-        pitch_(pitch),
-        row_bytes_(row_bytes) {}
-
-  // `row` is where row `r` begins.
-  void At(const std::byte* row, size_t r) const {
-    if (r + ahead_ >= rows_) return;
-    row += static_cast<ptrdiff_t>(ahead_) * pitch_;
-    for (size_t i = 0; i < row_bytes_; i += 64) Prefetch(row + i);
+// Calls `take(row, ahead)` for each row: `ahead` is how far behind it the row lies that is asked
+// for meanwhile, since hardware prefetchers do not see it coming. A long row asks for its own
+// bytes.
+template <class Take>
+void ForEachRow(size_t rows, ptrdiff_t pitch, size_t row_bytes, const Take& take) {
+  constexpr size_t kAheadBytes = 2 * kFarBytes;
+  const bool is_long = row_bytes >= 16 * kFarBytes;
+  const size_t rows_ahead = (kAheadBytes + row_bytes - 1) / std::max<size_t>(1, row_bytes);
+  for (size_t r = 0; r < rows; ++r) {
+    const ptrdiff_t row_ahead =
+        r + rows_ahead < rows ? static_cast<ptrdiff_t>(rows_ahead) * pitch : 0;
+    take(static_cast<ptrdiff_t>(r), is_long ? static_cast<ptrdiff_t>(kFarBytes) : row_ahead);
   }
-
- private:
-  static constexpr size_t kAheadBytes = 4096;
-  size_t rows_;
-  size_t ahead_;
-  ptrdiff_t pitch_;
-  size_t row_bytes_;
-};
+}
 
 }  // namespace
 
@@ -46,31 +35,26 @@ void CopyRows(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src_pit
     row_bytes *= rows;
     rows = 1;
   }
-  std::byte* to = static_cast<std::byte*>(dst);
-  const std::byte* from = static_cast<const std::byte*>(src);
-  if (digest == nullptr) {
-    Copy(to, dst_pitch, from, src_pitch, rows, row_bytes, stores);
-    return;
-  }
-  const RowPrefetcher prefetch(src_pitch, rows, row_bytes);
-  for (size_t r = 0; r < rows; ++r, to += dst_pitch, from += src_pitch) {
-    prefetch.At(from, r);
-    digest->AbsorbCopy(to, from, row_bytes, stores);
-  }
+  ForEachRow(rows, src_pitch, row_bytes, [&](ptrdiff_t r, ptrdiff_t ahead) {
+    std::byte* const to = static_cast<std::byte*>(dst) + r * dst_pitch;
+    const std::byte* const from = static_cast<const std::byte*>(src) + r * src_pitch;
+    if (digest != nullptr) {
+      digest->AbsorbCopyRun(to, from, row_bytes, stores, ahead);
+    } else {
+      CopyRun(to, from, row_bytes, stores, ahead);
+    }
+  });
 }
 
 void AbsorbRows(const void* src, ptrdiff_t pitch, size_t rows, size_t row_bytes,
                 DigestStream* digest) {
   if (IsOneRun(pitch, rows, row_bytes)) {
-    digest->Absorb(src, rows * row_bytes);
-    return;
+    row_bytes *= rows;
+    rows = 1;
   }
-  const std::byte* from = static_cast<const std::byte*>(src);
-  const RowPrefetcher prefetch(pitch, rows, row_bytes);
-  for (size_t r = 0; r < rows; ++r, from += pitch) {
-    prefetch.At(from, r);
-    digest->Absorb(from, row_bytes);
-  }
+  ForEachRow(rows, pitch, row_bytes, [&](ptrdiff_t r, ptrdiff_t ahead) {
+    digest->AbsorbRun(static_cast<const std::byte*>(src) + r * pitch, row_bytes, ahead);
+  });
 }
 
 }  // namespace waybill::kernels

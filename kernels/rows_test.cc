@@ -30,6 +30,8 @@ const RowsCase kRowsCases[] = {
     {"packs_odd_rows", 71, 333, 333, 1001},
     {"packs_rows_longer_than_a_leaf", 5, 9999, 9999, 12000},
     {"packs_rows_of_a_leaf", 7, 4096, 4096, 16384},
+    {"packs_long_rows", 3, 70000, 70016, 80000},
+    {"packs_many_short_rows", 300, 128, 128, 640},
     {"unpacks", 17, 2048, 4096, 2048},
     {"both_strided", 12, 700, 900, 800},
     {"upside_down", 20, 512, 512, -512},
