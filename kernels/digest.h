@@ -50,6 +50,8 @@ class DigestStream {
   uint64_t sum() const;
 
  private:
+  friend class StripeWindow;
+
   size_t AbsorbBytes(std::byte* dst, const std::byte* src, size_t size_bytes);
   size_t AbsorbEdge(std::byte* dst, const std::byte* src, size_t size_bytes);
   size_t StripesWithin(size_t size_bytes) const;

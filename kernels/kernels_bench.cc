@@ -140,22 +140,24 @@ void BM_Transpose(benchmark::State& state, bool with_digest) {
   CountBytes(state, side * side * element);
 }
 
-// The pieces of 1 MiB of matrices of BF16, as an update stages them, over more memory than caches
-// have.
+// The pieces of 1 MiB of matrices, as an update stages them, over more memory than caches have. The
+// rows are halves of the rows of dst, as from one of two trainers.
 void BM_TransposePieces(benchmark::State& state, bool with_digest) {
   Dst(), Src();  // Touched before the clock runs.
-  const size_t rows = state.range(0), columns = state.range(1);
-  const size_t matrix_bytes = rows * columns * 2;
-  const size_t matrices = std::max<size_t>(1, (size_t{192} << 20) / matrix_bytes);
-  const size_t rows_at_once = std::max<size_t>(1, (size_t{1} << 20) / (columns * 2));
+  const size_t rows = state.range(0), columns = state.range(1), element = state.range(2);
+  const size_t matrix_bytes = rows * columns * element;
+  const size_t matrices = std::max<size_t>(1, kLargeBytes / 2 / matrix_bytes);
+  const size_t rows_at_once = std::max<size_t>(1, (size_t{1} << 20) / (columns * element));
+  const size_t pitch = 2 * columns * element;
   size_t at = 0;
   for (auto _ : state) {
     DigestStream digest;
-    std::byte* const dst = Dst() + at * matrix_bytes;
+    std::byte* const dst = Dst() + at * 2 * matrix_bytes;
     const std::byte* const src = Src() + at * matrix_bytes;
     for (size_t r = 0; r < rows; r += rows_at_once) {
-      Transpose(dst + r * columns * 2, columns * 2, src + r * 2, rows * 2,
-                std::min(rows_at_once, rows - r), columns, 2, with_digest ? &digest : nullptr);
+      Transpose(dst + r * pitch, pitch, src + r * element, rows * element,
+                std::min(rows_at_once, rows - r), columns, element,
+                with_digest ? &digest : nullptr);
     }
     benchmark::DoNotOptimize(digest.sum());
     at = (at + 1) % matrices;
@@ -183,6 +185,11 @@ void RowSizes(benchmark::internal::Benchmark* b) {
 
 void Sides(benchmark::internal::Benchmark* b) { b->ArgsProduct({{1024, 4096}, {1, 2, 4, 8}}); }
 
+// GPT-2's matrices, of two trainers; of BF16 and of F32.
+void MatricesOfGpt2(benchmark::internal::Benchmark* b) {
+  b->ArgsProduct({{2304, 3072}, {384}, {2, 4}})->ArgsProduct({{768}, {1536}, {2, 4}});
+}
+
 BENCHMARK(BM_ReadBound)->Arg(kLargeBytes)->UseManualTime();
 BENCHMARK(BM_Memcpy)->Apply(Sizes);
 BENCHMARK_CAPTURE(BM_Copy, cached, Stores::kCached)->Apply(Sizes);
@@ -207,14 +214,8 @@ BENCHMARK_CAPTURE(BM_Cast, bf16_to_f32, Cast::kBf16ToF32, Stores::kStreaming, tr
 BENCHMARK_CAPTURE(BM_Cast, f16_to_f32, Cast::kF16ToF32, Stores::kStreaming, true)->Apply(Sizes);
 BENCHMARK_CAPTURE(BM_Transpose, plain, false)->Apply(Sides);
 BENCHMARK_CAPTURE(BM_Transpose, digest, true)->Apply(Sides);
-BENCHMARK_CAPTURE(BM_TransposePieces, plain, false)
-    ->Args({2304, 768})
-    ->Args({3072, 768})
-    ->Args({768, 3072});
-BENCHMARK_CAPTURE(BM_TransposePieces, digest, true)
-    ->Args({2304, 768})
-    ->Args({3072, 768})
-    ->Args({768, 3072});
+BENCHMARK_CAPTURE(BM_TransposePieces, plain, false)->Apply(MatricesOfGpt2);
+BENCHMARK_CAPTURE(BM_TransposePieces, digest, true)->Apply(MatricesOfGpt2);
 BENCHMARK_CAPTURE(BM_CastTranspose, plain, false)->Arg(1024)->Arg(4096);
 BENCHMARK_CAPTURE(BM_CastTranspose, digest, true)->Arg(1024)->Arg(4096);
 

@@ -33,38 +33,45 @@ bool IsLineAligned(const TransposeBlock& block) {
          block.dst_pitch % static_cast<ptrdiff_t>(kCacheLineBytes) == 0;
 }
 
-// Transposes panel by panel: a few tiles high and as wide as dst, so that whole rows of it are
-// absorbed, in order, while the next panel is still to come.
+// The rows of dst that are transposed together. The higher a panel, the longer the runs that are
+// read, which is what memory and the TLB want.
+size_t PanelRows(size_t row_bytes, size_t element_bytes, bool absorbs) {
+  const size_t tile_rows = kCacheLineBytes / element_bytes;
+  const size_t most = 32 * tile_rows;
+  if (!absorbs) return most;
+  const size_t absorbed = StripeWindow::kMostBytes / std::max<size_t>(1, row_bytes);
+  if (absorbed < tile_rows) return std::max<size_t>(1, absorbed);
+  return std::min(most, absorbed / tile_rows * tile_rows);
+}
+
+// Transposes panel by panel: a few tiles high and as wide as dst, so that its rows are absorbed in
+// order.
 void TransposeByPanels(Element element, const TransposeBlock& block, size_t dst_element_bytes,
                        size_t src_element_bytes, DigestStream* digest) {
-  // What does not fit into the second-level cache goes past it, even where it is read again for the
-  // digest: short strided stores through the cache would read each line too, and far slower. So
-  // does a piece of an update, which is one of many: the cache is full of the others.
+  // What does not fit into the second-level cache goes past it: short strided stores through the
+  // cache would read each line too, and far slower. So does a piece of an update, which is one of
+  // many: the cache is full of the others.
   constexpr size_t kStreamedBytes = 256 << 10;
-  const Stores stores =
-      IsLineAligned(block) && block.rows * block.columns * dst_element_bytes >= kStreamedBytes
-          ? Stores::kStreaming
-          : Stores::kCached;
-
-  // The higher a panel, the longer the runs that are read, which is what memory and the TLB want;
-  // but what was stored in the cache must be absorbed while it is there, if only in the last one.
-  constexpr size_t kPanelBytes = 2 << 20;
-  constexpr size_t kMostLines = 32;
-  size_t lines = kMostLines;
-  if (digest != nullptr && stores == Stores::kCached) {
-    const size_t bytes_per_line = std::max<size_t>(1, block.columns) * kCacheLineBytes;
-    lines = std::clamp<size_t>(kPanelBytes / bytes_per_line, 1, kMostLines);
-  }
-  const size_t most_rows = lines * kCacheLineBytes / dst_element_bytes;
+  const size_t row_bytes = block.columns * dst_element_bytes;
+  const Stores stores = IsLineAligned(block) && block.rows * row_bytes >= kStreamedBytes
+                            ? Stores::kStreaming
+                            : Stores::kCached;
+  const size_t most_rows = PanelRows(row_bytes, dst_element_bytes, digest != nullptr);
 
   for (size_t r = 0; r < block.rows; r += most_rows) {
     TransposeBlock panel = block;
     panel.dst += static_cast<ptrdiff_t>(r) * block.dst_pitch;
     panel.src += r * src_element_bytes;
     panel.rows = std::min(most_rows, block.rows - r);
-    TransposePanel(element, panel, stores);
+    const size_t panel_bytes = panel.rows * row_bytes;
+    if (digest != nullptr && StripeWindow::Fits(*digest, row_bytes, panel_bytes)) {
+      StripeWindow window(digest, panel_bytes);
+      TransposePanel(element, panel, stores, &window);
+      continue;
+    }
+    TransposePanel(element, panel, stores, nullptr);
     if (digest != nullptr) {
-      AbsorbRows(panel.dst, panel.dst_pitch, panel.rows, block.columns * dst_element_bytes, digest);
+      AbsorbRows(panel.dst, panel.dst_pitch, panel.rows, row_bytes, digest);
     }
   }
   if (stores == Stores::kStreaming) StreamFence();

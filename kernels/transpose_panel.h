@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "kernels/copy.h"
+#include "kernels/stripe_window.h"
 
 namespace waybill::kernels {
 
@@ -22,8 +23,10 @@ struct TransposeBlock {
 };
 
 // Writes all rows of dst together, a few cache lines of each at a time, so there should not be too
-// many rows. kStreaming needs a dst and a pitch that are multiples of 64.
-void TransposePanel(Element element, const TransposeBlock& block, Stores stores);
+// many rows. kStreaming needs a dst and a pitch that are multiples of 64. Unless `window` is null,
+// it absorbs the rows, which fill it, one after the other.
+void TransposePanel(Element element, const TransposeBlock& block, Stores stores,
+                    StripeWindow* window);
 
 }  // namespace waybill::kernels
 

@@ -80,6 +80,32 @@ TEST(Transpose, LargeBlocksAreWrittenPastTheCache) {
   }
 }
 
+TEST(Transpose, ItsRowsContinueAStreamWhereverThatIs) {
+  // Stripe by stripe where the stream and the rows allow it: not after 100 bytes, nor with 63
+  // columns.
+  for (const size_t columns : {63, 64, 96, 640}) {
+    const size_t rows = 70;
+    const SkewedBytes src = SkewedBytes::Mixed(rows * columns * 2);
+    std::vector<uint8_t> stream = std::vector<uint8_t>(2 * kLeafBytes, 7);
+    for (const size_t before : {size_t{0}, size_t{64}, size_t{100}, kLeafBytes - 64, kLeafBytes}) {
+      SkewedBytes expected(src.size());
+      scalar::Transpose(expected.data(), columns * 2, src.data(), rows * 2, rows, columns, 2);
+      std::vector<uint8_t> whole(stream.begin(), stream.begin() + static_cast<ptrdiff_t>(before));
+      whole.insert(whole.end(), expected.data(), expected.data() + expected.size());
+      whole.insert(whole.end(), 77, 5);
+      OnEveryTarget([&] {
+        SkewedBytes dst(src.size());
+        DigestStream digest(3);
+        digest.Absorb(stream.data(), before);
+        Transpose(dst.data(), columns * 2, src.data(), rows * 2, rows, columns, 2, &digest);
+        digest.Absorb(std::vector<uint8_t>(77, 5).data(), 77);
+        ASSERT_EQ(digest.sum(), scalar::LeafSum(whole.data(), whole.size(), 3))
+            << columns << " columns after " << before << " bytes";
+      });
+    }
+  }
+}
+
 TEST(Transpose, TwiceIsTheSameAgain) {
   const SkewedBytes src = SkewedBytes::Mixed(123 * 321 * 2);
   SkewedBytes once(src.size()), twice(src.size());

@@ -1,0 +1,36 @@
+#include "kernels/stripe_window.h"
+
+#include <algorithm>
+
+namespace waybill::kernels {
+
+bool StripeWindow::Fits(const DigestStream& stream, size_t row_bytes, size_t size_bytes) {
+  return stream.position_ % kStripeBytes == 0 && row_bytes % kStripeBytes == 0 &&
+         size_bytes <= kMostBytes;
+}
+
+StripeWindow::StripeWindow(DigestStream* stream, size_t size_bytes)
+    : stream_(stream), begin_(stream->position_), size_bytes_(size_bytes) {
+  const size_t leaves = (begin_ + size_bytes + kLeafBytes - 1) / kLeafBytes;
+  std::copy(std::begin(stream->lanes_), std::end(stream->lanes_), lanes_);
+  std::fill(lanes_ + scalar::kLaneCount, lanes_ + std::max<size_t>(1, leaves) * scalar::kLaneCount,
+            0);
+}
+
+StripeWindow::~StripeWindow() {
+  const uint64_t* lanes = lanes_;
+  for (size_t left = begin_ + size_bytes_;; left -= kLeafBytes, lanes += scalar::kLaneCount) {
+    if (left < kLeafBytes) {
+      stream_->position_ = left;
+      break;
+    }
+    stream_->sum_ += scalar::LeafValue(lanes, stream_->leaf_++);
+  }
+  if (stream_->position_ == 0) {
+    std::fill(std::begin(stream_->lanes_), std::end(stream_->lanes_), 0);
+  } else {
+    std::copy(lanes, lanes + scalar::kLaneCount, stream_->lanes_);
+  }
+}
+
+}  // namespace waybill::kernels
