@@ -11,8 +11,8 @@
 namespace waybill::tcp {
 namespace {
 
-// While more than this of the payloads is missing, little is received behind them: what comes there
-// is the next payload, which would have to be copied.
+// Behind payloads that are longer than this, little is received ahead: there come a few frames and
+// the next payload, which is probably as long and would have to be copied.
 constexpr uint64_t kLongBytes = 64 << 10;
 constexpr size_t kAheadOfLongBytes = 4 * sizeof(Frame);
 
@@ -21,6 +21,11 @@ constexpr size_t kAheadOfLongBytes = 4 * sizeof(Frame);
 void Inbox::Await(std::byte* to, uint64_t size_bytes, RegionId region) {
   payloads_[end_++] = {to, size_bytes, region};
   left_bytes_ += size_bytes;
+}
+
+void Inbox::Land() {
+  is_landing_ = true;
+  are_long_ = left_bytes_ > kLongBytes * awaited_count();
 }
 
 bool Inbox::Awaits(RegionId region) const {
@@ -85,9 +90,9 @@ absl::StatusOr<Inbox::Step> Inbox::Receive(int socket, int64_t& allowance_bytes,
     payload += size;
   }
   // Behind payloads that are not asked for whole nothing can be received yet.
-  const size_t behind = payload < left         ? 0
-                        : payload > kLongBytes ? kAheadOfLongBytes
-                                               : ahead_.size() - ahead_end_;
+  const size_t behind = payload < left ? 0
+                        : are_long_    ? kAheadOfLongBytes
+                                       : ahead_.size() - ahead_end_;
   parts[count++] = {ahead_.data() + ahead_end_, behind};
   ++calls;
   WAYBILL_ASSIGN_OR_RETURN(const size_t received,

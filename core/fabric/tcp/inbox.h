@@ -37,7 +37,7 @@ class Inbox {
   // Returns true if a payload that is not complete goes to that region.
   bool Awaits(RegionId region) const;
   // Says that the awaited payloads come next.
-  void Land() { is_landing_ = true; }
+  void Land();
 
   // Returns the number of bytes that the landing payloads lack, or 0 if none is landing.
   uint64_t left_bytes() const { return is_landing_ ? left_bytes_ : 0; }
@@ -59,6 +59,7 @@ class Inbox {
   size_t begin_ = 0;  // The payloads from here to `end_` are awaited.
   size_t end_ = 0;
   uint64_t left_bytes_ = 0;  // The sum of the awaited payloads' sizes.
+  bool are_long_ = false;    // The payloads that are landing, or have landed last, are long.
   bool was_short_ = false;   // The socket had less than was asked for, so it is empty.
   // Received behind the payloads that were awaited: frames, and payloads that are small.
   std::array<std::byte, 16 << 10> ahead_;
