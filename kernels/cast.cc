@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/prefetch.h"
 #include "kernels/round_bf16-inl.h"
 #include "kernels/scalar_elements.h"
 #include "kernels/wide_lanes-inl.h"
@@ -16,12 +17,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace waybill::kernels::HWY_NAMESPACE {
 
-void NarrowToF16(uint16_t* HWY_RESTRICT dst, const uint32_t* HWY_RESTRICT src, size_t count) {
+void NarrowToF16(uint16_t* HWY_RESTRICT dst, const uint32_t* HWY_RESTRICT src, size_t count,
+                 [[maybe_unused]] ptrdiff_t ahead) {
   size_t i = 0;
 #if HWY_TARGET != HWY_SCALAR
   const D32 d;
   const size_t lanes = hn::Lanes(d);
   for (; i + 2 * lanes <= count; i += 2 * lanes) {
+    PrefetchTwo(d, src + i, ahead);
     const V32 low = F32ToF16(hn::LoadU(d, src + i));
     const V32 high = F32ToF16(hn::LoadU(d, src + i + lanes));
     hn::StoreU(JoinLowHalves<Wide::kF32>(low, high), D16(), dst + i);
@@ -31,13 +34,15 @@ void NarrowToF16(uint16_t* HWY_RESTRICT dst, const uint32_t* HWY_RESTRICT src, s
 }
 
 template <Cast cast>
-void Widen(uint32_t* HWY_RESTRICT dst, const uint16_t* HWY_RESTRICT src, size_t count) {
+void Widen(uint32_t* HWY_RESTRICT dst, const uint16_t* HWY_RESTRICT src, size_t count,
+           [[maybe_unused]] ptrdiff_t ahead) {
   size_t i = 0;
 #if HWY_TARGET != HWY_SCALAR
   const D32 d;
   const hn::Rebind<uint16_t, D32> d16;
   const size_t lanes = hn::Lanes(d);
   for (; i + lanes <= count; i += lanes) {
+    PrefetchFar(reinterpret_cast<const std::byte*>(src + i) + ahead);
     const V32 half = hn::PromoteTo(d, hn::LoadU(d16, src + i));
     hn::StoreU(cast == Cast::kBf16ToF32 ? hn::ShiftLeft<16>(half) : F16ToF32(half), d, dst + i);
   }
@@ -45,20 +50,20 @@ void Widen(uint32_t* HWY_RESTRICT dst, const uint16_t* HWY_RESTRICT src, size_t 
   scalar::CastElements(cast, dst + i, src + i, count - i);
 }
 
-void CastRun(Cast cast, void* dst, const void* src, size_t count) {
+void CastRun(Cast cast, void* dst, const void* src, size_t count, ptrdiff_t ahead) {
   auto* const narrow = static_cast<uint16_t*>(dst);
   const auto* const wide = static_cast<const uint32_t*>(src);
   auto* const widened = static_cast<uint32_t*>(dst);
   const auto* const lower = static_cast<const uint16_t*>(src);
   switch (cast) {
     case Cast::kF32ToBf16:
-      return RoundRun(narrow, wide, count);
+      return RoundRun(narrow, wide, count, ahead);
     case Cast::kF32ToF16:
-      return NarrowToF16(narrow, wide, count);
+      return NarrowToF16(narrow, wide, count, ahead);
     case Cast::kBf16ToF32:
-      return Widen<Cast::kBf16ToF32>(widened, lower, count);
+      return Widen<Cast::kBf16ToF32>(widened, lower, count, ahead);
     case Cast::kF16ToF32:
-      return Widen<Cast::kF16ToF32>(widened, lower, count);
+      return Widen<Cast::kF16ToF32>(widened, lower, count, ahead);
   }
 }
 
@@ -73,9 +78,10 @@ HWY_EXPORT(CastRun);
 void CastElements(Cast cast, void* dst, const void* src, size_t count, Stores stores,
                   DigestStream* digest) {
   if (digest == nullptr && stores == Stores::kCached) {
-    HWY_DYNAMIC_DISPATCH(CastRun)(cast, dst, src, count);
+    HWY_DYNAMIC_DISPATCH(CastRun)(cast, dst, src, count, 0);
     return;
   }
+  constexpr ptrdiff_t kAheadBytes = 2 * kFarBytes;
   // Casts that digest or stream go through this piece, which stays in the first-level cache.
   alignas(64) std::byte piece[kLeafBytes];
   const size_t to_bytes = SizeBytes(DestinationOf(cast));
@@ -84,7 +90,8 @@ void CastElements(Cast cast, void* dst, const void* src, size_t count, Stores st
   const auto* from = static_cast<const std::byte*>(src);
   while (count != 0) {
     const size_t n = std::min(count, kLeafBytes / to_bytes);
-    HWY_DYNAMIC_DISPATCH(CastRun)(cast, piece, from, n);
+    const bool more = (count - n) * from_bytes >= static_cast<size_t>(kAheadBytes);
+    HWY_DYNAMIC_DISPATCH(CastRun)(cast, piece, from, n, more ? kAheadBytes : 0);
     if (digest == nullptr) {
       Copy(to, piece, n * to_bytes, stores);
     } else {

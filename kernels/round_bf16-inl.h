@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/prefetch.h"
 #include "kernels/scalar.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -33,15 +34,23 @@ HWY_INLINE hn::Vec<D> RoundToUpperHalf(D d, const uint32_t* src) {
 }
 #endif
 
-// Rounds `count` floats.
-HWY_INLINE void RoundRun(uint16_t* HWY_RESTRICT dst, const uint32_t* HWY_RESTRICT src,
-                         size_t count) {
+// Asks for the lines that lie `ahead` bytes behind two vectors of the source.
+template <class D>
+HWY_INLINE void PrefetchTwo(D d, const hn::TFromD<D>* src, ptrdiff_t ahead) {
+  PrefetchFar(reinterpret_cast<const std::byte*>(src) + ahead);
+  PrefetchFar(reinterpret_cast<const std::byte*>(src + hn::Lanes(d)) + ahead);
+}
+
+// Rounds `count` floats, and asks for what lies `ahead` bytes behind them.
+HWY_INLINE void RoundRun(uint16_t* HWY_RESTRICT dst, const uint32_t* HWY_RESTRICT src, size_t count,
+                         [[maybe_unused]] ptrdiff_t ahead) {
   size_t i = 0;
 #if HWY_TARGET != HWY_SCALAR
   const hn::ScalableTag<uint32_t> d32;
   const hn::Repartition<uint16_t, decltype(d32)> d16;
   const size_t lanes = hn::Lanes(d32);
   for (; i + 2 * lanes <= count; i += 2 * lanes) {
+    PrefetchTwo(d32, src + i, ahead);
     const auto low = hn::BitCast(d16, RoundToUpperHalf(d32, src + i));
     const auto high = hn::BitCast(d16, RoundToUpperHalf(d32, src + i + lanes));
     hn::StoreU(hn::ConcatOdd(d16, high, low), d16, dst + i);

@@ -122,7 +122,7 @@ struct Cast {
   static constexpr size_t kSourceBytes = sizeof(float);
   static constexpr bool kAsItLies = false;
   static HWY_INLINE void Load(uint16_t* tile_row, const std::byte* src, size_t count) {
-    RoundRun(tile_row, reinterpret_cast<const uint32_t*>(src), count);
+    RoundRun(tile_row, reinterpret_cast<const uint32_t*>(src), count, 0);
   }
 };
 
