@@ -34,7 +34,7 @@ CONFIGURATIONS = [
 # What each rate of the model is measured by. A benchmark's bytes are those that it reads.
 KERNELS = {
     "copy": "BM_CopyDigest/streaming/268435456",
-    "transpose": "BM_TransposePieces/digest/2304/768",
+    "transpose": "BM_TransposePieces/digest/3072/384/4",
     "cast": "BM_Cast/bf16_to_f32/268435456",
     "digest": "BM_Digest/268435456",
 }
