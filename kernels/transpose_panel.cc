@@ -23,7 +23,7 @@ template <typename T>
 constexpr size_t kTileSide = kCacheLineBytes / sizeof(T);
 
 #if HWY_TARGET != HWY_SCALAR && !HWY_HAVE_SCALABLE
-// Transposes a square of elements that fills one vector of each of its `V` rows.
+// Transposes a square of elements, each row of which fills one vector.
 template <typename T, class D>
 HWY_INLINE void TransposeSquare(D d, T* HWY_RESTRICT dst, size_t dst_pitch,
                                 const std::byte* HWY_RESTRICT src, ptrdiff_t src_pitch) {
@@ -42,6 +42,7 @@ HWY_INLINE void TransposeSquare(D d, T* HWY_RESTRICT dst, size_t dst_pitch,
       block[i] = hn::LoadU(d, reinterpret_cast<const T*>(src));
       src += src_pitch;
     }
+    // GCC would compute the addresses of all rows first, for which it has too few registers.
     asm volatile("" : "+r"(src));
 #pragma GCC unroll 4
     for (size_t stage = 1; stage < kBlock; stage *= 2) {
@@ -55,8 +56,8 @@ HWY_INLINE void TransposeSquare(D d, T* HWY_RESTRICT dst, size_t dst_pitch,
       for (size_t i = 0; i < kBlock; ++i) block[i] = shuffled[i];
     }
   }
-  // Then the blocks change places: block l of the vector that came from block b belongs to block b
-  // of row l.
+  // Then the blocks change places: block l of the vector that came from block b of rows becomes
+  // block b of the vector that goes to block l of rows.
 #pragma GCC unroll 16
   for (size_t i = 0; i < kBlock; ++i) {
     V* const r = rows + i;
