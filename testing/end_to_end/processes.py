@@ -45,6 +45,11 @@ def demo(*arguments):
     return json.loads(out)
 
 
+def says_lost(rank, why):
+    """Whether an error says that a rank was lost: in mid-update, or before it had begun its part."""
+    return f"{rank} is gone" in why or f"it cannot begin without {rank}" in why
+
+
 def demo_that_fails(*arguments):
     """What it said before, and the one line that says why it ended."""
     out, err = run("demo", *arguments, expect=1)

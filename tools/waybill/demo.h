@@ -46,7 +46,7 @@ struct DemoOptions {
   std::string wrap_trainers;
   std::string wrap_workers;
   std::string listen = "127.0.0.1";  // Where the controller listens.
-  std::string kill;  // A rank to SIGKILL in the middle of the last version, such as "trainer 0".
+  std::string kill;  // A rank to SIGKILL while the last version is published, such as "trainer 0".
 };
 
 struct DemoUpdate {

@@ -110,7 +110,7 @@ void AddDemoCommand(CLI::App& app, Run& run) {
                       "command that runs the controller and the trainers: \"ip netns exec left\"");
   command->add_option("--wrap-workers", options->wrap_workers, "command that runs the workers");
   command->add_option("--kill", options->kill,
-                      "rank to SIGKILL in the middle of the last version, such as \"trainer 0\"");
+                      "rank to SIGKILL while the last version is published, such as \"trainer 0\"");
   command->add_flag("--json", *json, "print JSON");
   command->callback(
       [options, json, &run] { run = [options, json] { return RunDemoCommand(*options, *json); }; });
