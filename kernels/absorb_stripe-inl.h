@@ -20,7 +20,7 @@ HWY_BEFORE_NAMESPACE();
 namespace waybill::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// What becomes of the bytes that are absorbed.
+// How absorbed bytes are stored: nowhere, through the cache, or past it.
 enum class Sink { kNone, kCached, kStreaming };
 
 // Returns where byte `at` goes; `dst` itself is null where nothing goes anywhere.

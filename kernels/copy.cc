@@ -47,10 +47,11 @@ namespace waybill::kernels {
 HWY_EXPORT(StreamLines);
 
 void Copy(void* dst, const void* src, size_t size_bytes, Stores stores) {
-  const size_t first = stores == Stores::kStreaming ? AskedAhead(size_bytes) : 0;
-  if (first != 0) CopyRun(dst, src, first, stores, kFarBytes);
-  CopyRun(static_cast<std::byte*>(dst) + first, static_cast<const std::byte*>(src) + first,
-          size_bytes - first, stores, 0);
+  if (stores == Stores::kCached) return CopyRun(dst, src, size_bytes, stores, 0);
+  TakeLong(size_bytes, [&](size_t begin, size_t end, ptrdiff_t ahead) {
+    CopyRun(static_cast<std::byte*>(dst) + begin, static_cast<const std::byte*>(src) + begin,
+            end - begin, stores, ahead);
+  });
 }
 
 void CopyRun(void* dst, const void* src, size_t size_bytes, Stores stores, ptrdiff_t ahead) {

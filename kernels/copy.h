@@ -15,8 +15,8 @@ enum class Stores {
 // Copies `size_bytes` bytes of any alignment. The ranges must not overlap.
 void Copy(void* dst, const void* src, size_t size_bytes, Stores stores);
 
-// The same for one of many runs. Streaming, it asks for each line that lies `ahead` bytes behind
-// one that it reads; 0 asks for none.
+// Copies one of many runs in the same way. While it streams, it prefetches the line `ahead` bytes
+// after each line that it reads; 0 prefetches nothing new.
 void CopyRun(void* dst, const void* src, size_t size_bytes, Stores stores, ptrdiff_t ahead);
 
 // Orders this thread's streaming stores before its later stores. Call it once after writing with

@@ -74,9 +74,9 @@ size_t DigestStream::StripesWithin(size_t size_bytes) const {
 }
 
 void DigestStream::Absorb(const void* data, size_t size_bytes) {
-  const size_t first = AskedAhead(size_bytes);
-  if (first != 0) AbsorbRun(data, first, kFarBytes);
-  AbsorbRun(static_cast<const std::byte*>(data) + first, size_bytes - first, 0);
+  TakeLong(size_bytes, [&](size_t begin, size_t end, ptrdiff_t ahead) {
+    AbsorbRun(static_cast<const std::byte*>(data) + begin, end - begin, ahead);
+  });
 }
 
 void DigestStream::AbsorbRun(const void* data, size_t size_bytes, ptrdiff_t ahead) {
@@ -101,10 +101,10 @@ void DigestStream::AbsorbRun(const void* data, size_t size_bytes, ptrdiff_t ahea
 }
 
 void DigestStream::AbsorbCopy(void* dst, const void* src, size_t size_bytes, Stores stores) {
-  const size_t first = AskedAhead(size_bytes);
-  if (first != 0) AbsorbCopyRun(dst, src, first, stores, kFarBytes);
-  AbsorbCopyRun(static_cast<std::byte*>(dst) + first, static_cast<const std::byte*>(src) + first,
-                size_bytes - first, stores, 0);
+  TakeLong(size_bytes, [&](size_t begin, size_t end, ptrdiff_t ahead) {
+    AbsorbCopyRun(static_cast<std::byte*>(dst) + begin, static_cast<const std::byte*>(src) + begin,
+                  end - begin, stores, ahead);
+  });
 }
 
 void DigestStream::AbsorbCopyRun(void* dst_data, const void* src_data, size_t size_bytes,

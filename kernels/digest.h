@@ -41,8 +41,8 @@ class DigestStream {
   // absorbed byte even if somebody writes to `src` meanwhile.
   void AbsorbCopy(void* dst, const void* src, size_t size_bytes, Stores stores);
 
-  // The same for one of many runs. They ask for each line that lies `ahead` bytes behind one that
-  // they read; 0 asks for none.
+  // Absorb, or copy and absorb, one of many runs in the same way. They prefetch the line `ahead`
+  // bytes after each line that they read; 0 prefetches nothing new.
   void AbsorbRun(const void* data, size_t size_bytes, ptrdiff_t ahead);
   void AbsorbCopyRun(void* dst, const void* src, size_t size_bytes, Stores stores, ptrdiff_t ahead);
 

@@ -18,7 +18,7 @@ inline constexpr size_t kStripeBytes = 64;
 inline void LoadedOnce(uint64_t& word) { asm("" : "+r"(word)); }
 
 // Adds `stripe_count` stripes of one leaf to its eight lanes. `keys` begins with the first word's
-// key. Asks for each line that lies `ahead` bytes behind one that is read.
+// key. Prefetches the line `ahead` bytes after each line.
 void AbsorbStripes(const std::byte* src, size_t stripe_count, const uint64_t* keys, uint64_t* lanes,
                    ptrdiff_t ahead);
 

@@ -9,17 +9,11 @@ namespace waybill::kernels {
 
 inline constexpr size_t kCacheLineBytes = 64;
 
-// Begins to load the cache line of `address`, which need not be readable.
-inline void Prefetch(const void* address) {
-  __builtin_prefetch(address);
-  // GCC drops calls of a function that only prefetches, as without effect.
-  asm volatile("");
-}
-
-// Prefetches into the second-level cache, which has more requests under way than the first. For
-// bytes that are read after many others.
+// Begins to load the cache line of `address`, which need not be readable, into the second-level
+// cache, which has more requests under way than the first.
 inline void PrefetchFar(const void* address) {
   __builtin_prefetch(address, 0, 2);
+  // GCC drops calls of a function that only prefetches, as without effect.
   asm volatile("");
 }
 
@@ -27,10 +21,13 @@ inline void PrefetchFar(const void* address) {
 // slow to start in the next one.
 inline constexpr size_t kFarBytes = 4096;
 
-// Returns for how many of its bytes a source is asked for kFarBytes ahead: the last ones have
-// nothing ahead of them.
-constexpr size_t AskedAhead(size_t size_bytes) {
-  return size_bytes < kFarBytes ? 0 : (size_bytes - kFarBytes) / kFarBytes * kFarBytes;
+// Calls `take(begin, end, ahead)` for the two parts of a long source: the first part prefetches
+// what lies kFarBytes ahead, and the last part, which has nothing ahead of it, prefetches nothing.
+template <class Take>
+void TakeLong(size_t size_bytes, const Take& take) {
+  const size_t last = size_bytes < kFarBytes ? 0 : (size_bytes - kFarBytes) / kFarBytes * kFarBytes;
+  if (last != 0) take(size_t{0}, last, ptrdiff_t{kFarBytes});
+  take(last, size_bytes, ptrdiff_t{0});
 }
 
 // Prefetches a line that will be written, so that the core already owns it.

@@ -34,14 +34,14 @@ HWY_INLINE hn::Vec<D> RoundToUpperHalf(D d, const uint32_t* src) {
 }
 #endif
 
-// Asks for the lines that lie `ahead` bytes behind two vectors of the source.
+// Prefetches the lines `ahead` bytes after two vectors of the source.
 template <class D>
 HWY_INLINE void PrefetchTwo(D d, const hn::TFromD<D>* src, ptrdiff_t ahead) {
   PrefetchFar(reinterpret_cast<const std::byte*>(src) + ahead);
   PrefetchFar(reinterpret_cast<const std::byte*>(src + hn::Lanes(d)) + ahead);
 }
 
-// Rounds `count` floats, and asks for what lies `ahead` bytes behind them.
+// Rounds `count` floats, and prefetches the lines `ahead` bytes after them.
 HWY_INLINE void RoundRun(uint16_t* HWY_RESTRICT dst, const uint32_t* HWY_RESTRICT src, size_t count,
                          [[maybe_unused]] ptrdiff_t ahead) {
   size_t i = 0;

@@ -12,8 +12,8 @@ bool IsOneRun(ptrdiff_t pitch, size_t rows, size_t row_bytes) {
   return rows <= 1 || pitch == static_cast<ptrdiff_t>(row_bytes);
 }
 
-// Calls `take(row, ahead)` for each row: `ahead` is how far behind it the row lies that is asked
-// for meanwhile, since hardware prefetchers do not see it coming. A long row asks for its own
+// Calls `take(row, ahead)` for each row. `ahead` is the distance to a later row, to be prefetched
+// meanwhile because hardware prefetchers do not see it coming, or within a long row to its own
 // bytes.
 template <class Take>
 void ForEachRow(size_t rows, ptrdiff_t pitch, size_t row_bytes, const Take& take) {

@@ -11,26 +11,20 @@ bool StripeWindow::Fits(const DigestStream& stream, size_t row_bytes, size_t siz
 
 StripeWindow::StripeWindow(DigestStream* stream, size_t size_bytes)
     : stream_(stream), begin_(stream->position_), size_bytes_(size_bytes) {
-  const size_t leaves = (begin_ + size_bytes + kLeafBytes - 1) / kLeafBytes;
+  // The whole leaves, and the one that is open at the end, be it empty.
+  const size_t leaves = (begin_ + size_bytes) / kLeafBytes + 1;
   std::copy(std::begin(stream->lanes_), std::end(stream->lanes_), lanes_);
-  std::fill(lanes_ + scalar::kLaneCount, lanes_ + std::max<size_t>(1, leaves) * scalar::kLaneCount,
-            0);
+  std::fill(lanes_ + scalar::kLaneCount, lanes_ + leaves * scalar::kLaneCount, 0);
 }
 
 StripeWindow::~StripeWindow() {
   const uint64_t* lanes = lanes_;
-  for (size_t left = begin_ + size_bytes_;; left -= kLeafBytes, lanes += scalar::kLaneCount) {
-    if (left < kLeafBytes) {
-      stream_->position_ = left;
-      break;
-    }
+  size_t left = begin_ + size_bytes_;
+  for (; left >= kLeafBytes; left -= kLeafBytes, lanes += scalar::kLaneCount) {
     stream_->sum_ += scalar::LeafValue(lanes, stream_->leaf_++);
   }
-  if (stream_->position_ == 0) {
-    std::fill(std::begin(stream_->lanes_), std::end(stream_->lanes_), 0);
-  } else {
-    std::copy(lanes, lanes + scalar::kLaneCount, stream_->lanes_);
-  }
+  stream_->position_ = left;
+  std::copy(lanes, lanes + scalar::kLaneCount, stream_->lanes_);
 }
 
 }  // namespace waybill::kernels

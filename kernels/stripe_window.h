@@ -19,8 +19,8 @@ class StripeWindow {
  public:
   static constexpr size_t kMostBytes = size_t{1} << 20;
 
-  // Whether the next `size_bytes` of a stream, made in rows of `row_bytes`, can be absorbed by
-  // stripes.
+  // Returns true if a window can hold the next `size_bytes` of a stream, which come in rows of
+  // `row_bytes`: the rows begin at stripes, and kMostBytes suffice.
   static bool Fits(const DigestStream& stream, size_t row_bytes, size_t size_bytes);
 
   // Opens the next `size_bytes` of `stream`, which Fits().
@@ -45,7 +45,7 @@ class StripeWindow {
   static constexpr size_t kMostLeaves = kMostBytes / kLeafBytes + 1;
 
   DigestStream* const stream_;
-  const size_t begin_;  // Where the window begins in the leaf that the stream has open.
+  const size_t begin_;  // The window's offset in the leaf that the stream has open.
   const size_t size_bytes_;
   alignas(64) uint64_t lanes_[kMostLeaves * scalar::kLaneCount];
 };

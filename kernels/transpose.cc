@@ -48,9 +48,9 @@ size_t PanelRows(size_t row_bytes, size_t element_bytes, bool absorbs) {
 // order.
 void TransposeByPanels(Element element, const TransposeBlock& block, size_t dst_element_bytes,
                        size_t src_element_bytes, DigestStream* digest) {
-  // What does not fit into the second-level cache goes past it: short strided stores through the
-  // cache would read each line too, and far slower. So does a piece of an update, which is one of
-  // many: the cache is full of the others.
+  // Blocks that exceed the second-level cache are written past it, because short strided stores
+  // through the cache would read each line too, and far slower. So are the pieces of an update,
+  // since other pieces fill the cache.
   constexpr size_t kStreamedBytes = 256 << 10;
   const size_t row_bytes = block.columns * dst_element_bytes;
   const Stores stores = IsLineAligned(block) && block.rows * row_bytes >= kStreamedBytes

@@ -104,7 +104,7 @@ void TransposeTile(T* HWY_RESTRICT dst, const std::byte* HWY_RESTRICT src, ptrdi
 #endif
 }
 
-// How tiles come from the source.
+// Loads a row of a tile as it is.
 template <typename T>
 struct Plain {
   static constexpr size_t kSourceBytes = sizeof(T);
@@ -119,6 +119,7 @@ struct Plain {
   }
 };
 
+// Loads a row of a tile and casts it.
 struct Cast {
   static constexpr size_t kSourceBytes = sizeof(float);
   static constexpr bool kAsItLies = false;
@@ -168,8 +169,7 @@ HWY_INLINE void StoreRow(std::byte* HWY_RESTRICT dst, const std::byte* HWY_RESTR
   std::memcpy(dst, line, size_bytes);
 }
 
-// Asks for lines of rows, one after the other, each row in its whole width. They come into the
-// second-level cache: the first is too small for a step, and has fewer requests under way.
+// Prefetches lines of rows, one after the other, each row in its whole width.
 class LinesAhead {
  public:
   LinesAhead(const std::byte* row, ptrdiff_t pitch, size_t rows, size_t width_bytes)

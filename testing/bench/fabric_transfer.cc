@@ -351,16 +351,24 @@ class End {
   uint64_t digest_ = 0;  // So that nothing is left out.
 };
 
+// Runs `work` in a child process, which ends with it. Returns the child.
+template <class Work>
+pid_t InChild(const Work& work) {
+  const pid_t child = fork();
+  if (child < 0) Die("fork");
+  if (child > 0) return child;
+  work();
+  std::_Exit(0);
+}
+
 // Before a fabric is made, so that every try has fresh processes.
 double KillOnce(const Options& options) {
   int sockets[2];
   if (socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) != 0) Die("socketpair");
-  const pid_t receiver = fork();
-  if (receiver == 0) {
+  const pid_t receiver = InChild([&] {
     close(sockets[0]);
     End(options, {sockets[1]}, 1, 0).Receive();
-    std::exit(0);
-  }
+  });
   close(sockets[1]);
   double seconds = 0;
   {
@@ -396,12 +404,10 @@ int Transfer(const Options& options) {
   };
   std::vector<pid_t> children;
   const auto run_in_child = [&](const std::vector<int>& own, const auto& end) {
-    const pid_t child = fork();
-    if (child < 0) Die("fork");
-    if (child > 0) return children.push_back(child);
-    keep_only(own);
-    end();
-    std::_Exit(0);
+    children.push_back(InChild([&] {
+      keep_only(own);
+      end();
+    }));
   };
   for (uint32_t r = 0; r < options.receivers; ++r) {
     run_in_child(of_receiver[r], [&] { End(options, of_receiver[r], 1, r).Receive(); });

@@ -11,8 +11,8 @@
 namespace waybill::tcp {
 namespace {
 
-// Behind payloads that are longer than this, little is received ahead: there come a few frames and
-// the next payload, which is probably as long and would have to be copied.
+// Payloads are long if they exceed this on average. Little is received behind them: the next
+// payload is probably as long, and what comes of it together with its frame has to be copied.
 constexpr uint64_t kLongBytes = 64 << 10;
 constexpr size_t kAheadOfLongBytes = 4 * sizeof(Frame);
 
