@@ -228,5 +228,6 @@ int main(int argc, char** argv) {
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   const int64_t compiled = HWY_TARGETS & hwy::SupportedTargets();
   benchmark::AddCustomContext("target", hwy::TargetName(compiled & -compiled));
+  Src(), Dst();  // Touch the memory before anything is timed.
   benchmark::RunSpecifiedBenchmarks();
 }
