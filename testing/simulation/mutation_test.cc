@@ -1,4 +1,5 @@
-// Tests the simulation: each bug that is planted on purpose has to be found.
+// Tests the simulation: each bug that is planted on purpose has to be found, by a seed that fails
+// only because of it.
 
 #include "core/protocol/mutation.h"
 
@@ -17,6 +18,9 @@ constexpr uint64_t kMostSeeds = 20000;
 struct Planted {
   const char* name;
   Mutation mutation;
+  // Where the search begins. A bug that few seeds find has one that does; once the simulation draws
+  // otherwise, it is found later, and its new seed belongs here.
+  uint64_t first_seed = 1;
 };
 
 class MutationTest : public testing::TestWithParam<Planted> {
@@ -26,24 +30,27 @@ class MutationTest : public testing::TestWithParam<Planted> {
 
 TEST_P(MutationTest, IsFound) {
   g_mutation = GetParam().mutation;
-  for (uint64_t seed = 1; seed <= kMostSeeds; ++seed) {
+  const uint64_t first = GetParam().first_seed;
+  for (uint64_t seed = first; seed < first + kMostSeeds; ++seed) {
     const Result result = RunJob(seed, DrawFaults(seed), Story::kNotTold);
     if (result.violation.empty()) continue;
     std::cout << GetParam().name << ": found by seed " << seed << ": " << result.violation << "\n";
-    RecordProperty("seeds", std::to_string(seed));
+    RecordProperty("seed", std::to_string(seed));
+    g_mutation = Mutation::kNone;
+    EXPECT_EQ(RunJob(seed, DrawFaults(seed), Story::kNotTold).violation, "") << "without the bug";
     return;
   }
-  FAIL() << GetParam().name << " was not found by " << kMostSeeds << " seeds";
+  FAIL() << GetParam().name << " was not found by " << kMostSeeds << " seeds from " << first;
 }
 
 INSTANTIATE_TEST_SUITE_P(
     All, MutationTest,
-    testing::Values(Planted{"RenewedAddressToldOnce", Mutation::kRenewedAddressToldOnce},
+    testing::Values(Planted{"RenewedAddressToldOnce", Mutation::kRenewedAddressToldOnce, 2963},
                     Planted{"CommitBeforeTheRecord", Mutation::kCommitBeforeTheRecord},
                     Planted{"GateIgnoresTheSequence", Mutation::kGateIgnoresTheSequence},
                     Planted{"ShowOnArrived", Mutation::kShowOnArrived},
-                    Planted{"NoFence", Mutation::kNoFence},
-                    Planted{"AbortWithoutQuiescence", Mutation::kAbortWithoutQuiescence},
+                    Planted{"NoFence", Mutation::kNoFence, 762},
+                    Planted{"AbortWithoutQuiescence", Mutation::kAbortWithoutQuiescence, 293},
                     Planted{"DoubtSettledTheWrongWay", Mutation::kDoubtSettledTheWrongWay},
                     Planted{"CommitDroppedWithTheStream", Mutation::kCommitDroppedWithTheStream},
                     Planted{"DoubtForgotten", Mutation::kDoubtForgotten},
@@ -58,8 +65,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"AnythingIsLent", Mutation::kAnythingIsLent},
                     Planted{"LoanNotHeld", Mutation::kLoanNotHeld},
                     Planted{"RelayedUnseen", Mutation::kRelayedUnseen},
-                    Planted{"SequenceBeginsAgain", Mutation::kSequenceBeginsAgain},
-                    Planted{"BusyLanesKept", Mutation::kBusyLanesKept}),
+                    Planted{"SequenceBeginsAgain", Mutation::kSequenceBeginsAgain, 5709},
+                    Planted{"BusyLanesKept", Mutation::kBusyLanesKept, 4219}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
