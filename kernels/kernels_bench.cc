@@ -228,6 +228,8 @@ int main(int argc, char** argv) {
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   const int64_t compiled = HWY_TARGETS & hwy::SupportedTargets();
   benchmark::AddCustomContext("target", hwy::TargetName(compiled & -compiled));
-  Src(), Dst();  // Touch the memory before anything is timed.
+  // Touch the memory before anything is timed.
+  Src();
+  Dst();
   benchmark::RunSpecifiedBenchmarks();
 }
