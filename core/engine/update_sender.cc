@@ -58,6 +58,7 @@ absl::Status UpdateSender::Grant(WorkerLane& lane) {
   const absl::Status readable = staged_->CheckRead(fabric_, lane.id);
   lane.reads_sources = readable.ok();
   lane.reads_device_slots = staged_->ReadsDeviceSlots(fabric_, lane.id);
+  lane.copies_posts = fabric_.CopiesPosts(lane.id);
   lane.why_staged = readable.ok() ? area_.why_staged() : std::string(readable.message());
   WAYBILL_RETURN_IF_ERROR(fabric_.Grant(lane.id, ring().region()));
   return fabric_.Grant(lane.id, ledgers_.id);
@@ -165,8 +166,7 @@ void UpdateSender::DescribeUpdate() {
         payload.way = SendWay::kStored;
       } else {
         payload.way = staged_bytes > 0 ? SendWay::kStaged : SendWay::kDirect;
-        payload.digested_apart =
-            staged_->digests() == Digests::kOn && staged_bytes < payload.size_bytes;
+        payload.digested_apart = SendsUndigested(c) && !link.lanes[lane].copies_posts;
       }
       if (payload.way != SendWay::kDirect) timeline_.Begin(Stage::kStage);
       if (sources_are_ == SourcesAre::kArriving) {
@@ -183,6 +183,12 @@ StagedRoutes::Reads UpdateSender::ReadsOf(uint32_t chunk) const {
   const WorkerLane& lane = links_.link_of_chunk[chunk]->lanes[links_.lane_of_chunk[chunk]];
   return {.sources = lane.reads_sources && staged_->sources_are_registered(),
           .device_slots = lane.reads_device_slots};
+}
+
+// Returns true if bytes of the chunk are posted that nobody has read to digest them.
+bool UpdateSender::SendsUndigested(uint32_t chunk) const {
+  return staged_->digests() == Digests::kOn && sources_are_ == SourcesAre::kThere &&
+         staged_->staged_bytes(chunk, ReadsOf(chunk)) < staged_->chunk_size(chunk);
 }
 
 // The digests of what is sent directly are taken while the network works.
@@ -314,6 +320,9 @@ void UpdateSender::PostChunk(const SendCommand& command) {
                           LinkOf(command).buffer(command.lane.index),
                           direct ? 0 : ring().OffsetOf(command.slot), writes_);
   if (!Post(command, Announcement(command), direct ? kNoSlotToken : command.slot)) return;
+  if (LaneOf(command).copies_posts && SendsUndigested(command.payload)) {
+    staged_->DigestDirect(command.payload);  // The cache has it.
+  }
   counts_.staged_bytes += staged_->staged_bytes(command.payload, ReadsOf(command.payload));
   timeline_.End(Stage::kPost);
 }

@@ -109,6 +109,7 @@ class UpdateSender {
   bool RunStores();
   void Store(uint32_t chunk);
   StagedRoutes::Reads ReadsOf(uint32_t chunk) const;
+  bool SendsUndigested(uint32_t chunk) const;
   void BeginDigests();
   void Digest(uint32_t chunk);
   std::optional<uint32_t> Announcement(const SendCommand& command);

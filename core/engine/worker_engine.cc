@@ -1,5 +1,6 @@
 #include "core/engine/worker_engine.h"
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <mutex>
@@ -552,6 +553,13 @@ class WorkerEngineImpl final : public WorkerEngine {
     return absl::OkStatus();
   }
 
+  // Returns true if this thread's cache has those chunks of the trainer that are ready.
+  bool IsInCache(const TrainerLink& source) const {
+    return !source.verifying && memory_->receiving_device() == nullptr &&
+           std::all_of(source.lanes.begin(), source.lanes.end(),
+                       [this](const TrainerLane& lane) { return fabric_.CopiesPosts(lane.id); });
+  }
+
   absl::Status DigestWhatIsReady(TrainerLink& source) {
     if (digests_ == Digests::kOff) return absl::OkStatus();
     const auto ready = static_cast<uint32_t>(source.ready.size());
@@ -563,7 +571,8 @@ class WorkerEngineImpl final : public WorkerEngine {
       source.wave_begin = std::exchange(source.wave_end, ready);
       source.wave_runs = true;
       source.wave_is_over.store(false, std::memory_order_relaxed);
-      pool_.Run(*source.digest_batch, ready - source.wave_begin);
+      WorkPool& pool = IsInCache(source) ? this_thread_ : pool_;
+      pool.Run(*source.digest_batch, ready - source.wave_begin);
     }
     return absl::OkStatus();
   }
@@ -649,7 +658,8 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   EventSink sink_;
   WorkPool::Batch copy_batch_;
-  WorkPool pool_;  // Last: its threads end before what they use.
+  WorkPool this_thread_{0};  // Run() itself does the work.
+  WorkPool pool_;            // Last: its threads end before what they use.
 };
 
 }  // namespace

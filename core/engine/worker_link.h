@@ -51,6 +51,7 @@ struct WorkerLane {
   bool up = false;                    // Either end has told the other what it grants.
   bool reads_sources = false;         // It can read the registered tensors.
   bool reads_device_slots = false;    // Likewise.
+  bool copies_posts = false;          // As Fabric::CopiesPosts() says.
   std::string why_staged;             // Why not, or why not all are registered.
 
   // Whether weights are stored.

@@ -359,8 +359,8 @@ TEST(Abort, DropsStoresThatWaitForOthers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CommandsTest,
-                         testing::Values(Network::kPosted, Network::kDirect, Network::kMapped,
-                                         Network::kLocal),
+                         testing::Values(Network::kPosted, Network::kDirect, Network::kCopied,
+                                         Network::kMapped, Network::kLocal),
                          [](const auto& info) { return NameOf(info.param); });
 
 }  // namespace

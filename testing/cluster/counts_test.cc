@@ -21,6 +21,7 @@ struct Counts {
 const Counts kCounts[] = {
     {Network::kPosted, 5 * 3840, 5 * 3840, 2 * 40 + 2 + 1 + 2, 0, 2, 5, 0},
     {Network::kDirect, 5 * 3840, 2 * 3840, 2 * 40 + 2 * 48 + 1 + 2, 0, 2, 5, 0},
+    {Network::kCopied, 5 * 3840, 2 * 3840, 2 * 40 + 2 * 48 + 1 + 2, 0, 2, 5, 0},
     {Network::kMapped, 5 * 3840, 0, 0, 3, 2, 0, 2},
     {Network::kLocal, 5 * 3840, 0, 0, 3, 2, 0, 2},
 };

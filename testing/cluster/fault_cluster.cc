@@ -12,7 +12,7 @@ namespace {
 // Without threads what can happen happens soon, and much of what is waited for here does not.
 ClusterOptions OfFewSteps(ClusterOptions options, Network network) {
   options.most_steps = 5'000;
-  options.direct = network == Network::kDirect;
+  options.direct = network == Network::kDirect || network == Network::kCopied;
   return options;
 }
 
@@ -24,6 +24,8 @@ std::string NameOf(Network network) {
       return "posted";
     case Network::kDirect:
       return "direct";
+    case Network::kCopied:
+      return "copied";
     case Network::kMapped:
       return "mapped";
     case Network::kLocal:
@@ -34,8 +36,8 @@ std::string NameOf(Network network) {
 
 FaultCluster::FaultCluster(Network network, const ClusterOptions& options)
     : worker_count_(options.workers),
-      network_(std::make_unique<LoopbackNetwork>(
-          LoopbackOptions{.can_map = network == Network::kMapped})),
+      network_(std::make_unique<LoopbackNetwork>(LoopbackOptions{
+          .can_map = network == Network::kMapped, .copies_posts = network == Network::kCopied})),
       cluster_(std::make_unique<Cluster>(
           OfFewSteps(options, network),
           [this, network](const std::string& name) -> std::unique_ptr<Fabric> {

@@ -16,12 +16,13 @@ namespace waybill {
 enum class Network {
   kPosted,  // By way of staging slots.
   kDirect,  // From the tensors themselves, as far as nothing changes on the way.
+  kCopied,  // Likewise, and the progress thread copies the bytes, and so digests them.
   kMapped,
   kLocal,
 };
 // Returns whether the trainers post what they send, rather than storing it.
 inline bool IsPosted(Network network) {
-  return network == Network::kPosted || network == Network::kDirect;
+  return network == Network::kPosted || network == Network::kDirect || network == Network::kCopied;
 }
 
 std::string NameOf(Network network);

@@ -385,10 +385,11 @@ TEST_P(FaultTest, InPlaceDirtyMemoryStaysDirtyUntilAWholeVersionIsThere) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FaultTest,
-                         testing::Values(Network::kPosted, Network::kDirect, Network::kMapped,
-                                         Network::kLocal),
+                         testing::Values(Network::kPosted, Network::kDirect, Network::kCopied,
+                                         Network::kMapped, Network::kLocal),
                          [](const auto& info) { return NameOf(info.param); });
-INSTANTIATE_TEST_SUITE_P(All, PostedFaultTest, testing::Values(Network::kPosted, Network::kDirect),
+INSTANTIATE_TEST_SUITE_P(All, PostedFaultTest,
+                         testing::Values(Network::kPosted, Network::kDirect, Network::kCopied),
                          [](const auto& info) { return NameOf(info.param); });
 
 }  // namespace

@@ -112,11 +112,12 @@ TEST_P(PostedKeptLanesTest, ALaneWithWritesOutstandingIsNotKept) {
 
 constexpr auto kName = [](const auto& info) { return NameOf(info.param); };
 INSTANTIATE_TEST_SUITE_P(All, KeptLanesTest,
-                         testing::Values(Network::kPosted, Network::kDirect, Network::kMapped,
-                                         Network::kLocal),
+                         testing::Values(Network::kPosted, Network::kDirect, Network::kCopied,
+                                         Network::kMapped, Network::kLocal),
                          kName);
 INSTANTIATE_TEST_SUITE_P(All, PostedKeptLanesTest,
-                         testing::Values(Network::kPosted, Network::kDirect), kName);
+                         testing::Values(Network::kPosted, Network::kDirect, Network::kCopied),
+                         kName);
 
 }  // namespace
 }  // namespace waybill

@@ -83,6 +83,7 @@ class FaultyFabric final : public Fabric {
   absl::Status CheckRead(LaneId lane, RegionId source) const override {
     return inner_->CheckRead(lane, source);
   }
+  bool CopiesPosts(LaneId lane) const override { return inner_->CopiesPosts(lane); }
   absl::StatusOr<Region> Allocate(uint64_t size_bytes, absl::string_view name) override;
   absl::Status Release(RegionId region) override;
   absl::Status Renew(RegionId region, Contents contents) override;

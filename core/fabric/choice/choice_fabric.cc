@@ -209,6 +209,13 @@ class ChoiceFabric final : public Fabric {
     return members_[member].fabric->CheckRead(lane->second.ways[member].lane, inner);
   }
 
+  bool CopiesPosts(LaneId id) const override {
+    const auto lane = lanes_.find(id);
+    if (lane == lanes_.end() || !lane->second.connected) return false;
+    const size_t member = *lane->second.choice->chosen();
+    return members_[member].fabric->CopiesPosts(lane->second.ways[member].lane);
+  }
+
   absl::Status LaneStatus(LaneId id) const override {
     const auto lane = lanes_.find(id);
     return lane == lanes_.end() ? NoLane(id) : lane->second.status;

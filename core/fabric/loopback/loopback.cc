@@ -237,6 +237,7 @@ class Endpoint final : public Fabric {
     return absl::OkStatus();
   }
 
+  bool CopiesPosts(LaneId /*lane*/) const override { return state_->options.copies_posts; }
   absl::Status LaneStatus(LaneId id) const override {
     const std::lock_guard lock(state_->mutex);
     const auto lane = lanes_.find(id);

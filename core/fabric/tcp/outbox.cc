@@ -138,6 +138,12 @@ void Outbox::KeepWhatHasBegun() {
   done_ = begun_tally_bytes_ > 0 ? tally_.size_bytes : told_;
 }
 
+uint64_t Outbox::payload_bytes() const {
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < payloads_.size(); ++i) bytes += payloads_[i].size_bytes;
+  return bytes;
+}
+
 bool Outbox::ReadsFrom(RegionId source) const {
   for (size_t i = 0; i < payloads_.size(); ++i) {
     if (payloads_[i].source == source) return true;

@@ -34,6 +34,8 @@ class Outbox {
 
   // Returns the number of items: single frames, or groups of write frames with their bytes.
   size_t size() const { return items_.size(); }
+  // Returns how many bytes of payloads have not been sent.
+  uint64_t payload_bytes() const;
   // Keeps the first `size` items.
   void Truncate(size_t size);
 

@@ -56,6 +56,7 @@ TEST(Outbox, ComesOutInOrderHoweverItIsCut) {
     Outbox outbox;
     std::vector<std::byte> stream;
     uint32_t pushed = 0;
+    uint64_t pushed_bytes = 0;  // Of payloads.
     uint64_t done = 0;
     const auto push_post = [&](uint32_t writes) {
       for (uint32_t i = 0; i < writes; ++i) {
@@ -63,6 +64,7 @@ TEST(Outbox, ComesOutInOrderHoweverItIsCut) {
         const uint64_t size = random() % (1000 - offset) / (writes > 10 ? 100 : 1);
         const uint16_t flags = i + 1 == writes ? kEndsPost : 0;
         outbox.Push({FrameKind::kWrite, flags, pushed++, 0, offset, size}, payload.data() + offset);
+        pushed_bytes += size;
       }
     };
     while (pushed < 60 || !outbox.empty()) {
@@ -75,8 +77,11 @@ TEST(Outbox, ComesOutInOrderHoweverItIsCut) {
       }
       if (pushed < 60 && random() % 8 == 0) {  // A post that is refused.
         const size_t before = outbox.size();
+        const uint64_t bytes_before = outbox.payload_bytes();
         outbox.Push({.kind = FrameKind::kWrite, .size_bytes = 10}, payload.data());
+        EXPECT_EQ(outbox.payload_bytes(), bytes_before + 10);
         outbox.Truncate(before);
+        EXPECT_EQ(outbox.payload_bytes(), bytes_before);
       }
       if (pushed < 60 && random() % 4 == 0) outbox.TellDone(done += random() % 3);
       if (random() % 3 != 0) continue;
@@ -88,6 +93,8 @@ TEST(Outbox, ComesOutInOrderHoweverItIsCut) {
       ASSERT_LE(offered, most);
       uint64_t taken = random() % (offered + 1);
       outbox.Consume(taken);
+      EXPECT_LE(outbox.payload_bytes(), pushed_bytes);
+      EXPECT_GE(outbox.payload_bytes() + stream.size() + taken, pushed_bytes);
       for (size_t i = 0; i < count; ++i) {
         const auto* data = static_cast<const std::byte*>(parts[i].iov_base);
         const uint64_t size = std::min<uint64_t>(parts[i].iov_len, taken);
@@ -95,6 +102,7 @@ TEST(Outbox, ComesOutInOrderHoweverItIsCut) {
         taken -= size;
       }
     }
+    EXPECT_EQ(outbox.payload_bytes(), 0u);
     const Parsed parsed = Parse(stream, payload);
     ASSERT_EQ(parsed.immediates.size(), pushed);
     for (uint32_t i = 0; i < pushed; ++i) ASSERT_EQ(parsed.immediates[i], i);
@@ -124,6 +132,7 @@ TEST(Outbox, OnlyWhatHasBegunIsKept) {
   outbox.KeepWhatHasBegun();
   EXPECT_TRUE(outbox.ReadsFrom(RegionId{1}));
   EXPECT_FALSE(outbox.ReadsFrom(RegionId{2}));
+  EXPECT_EQ(outbox.payload_bytes(), 100u);
   ASSERT_EQ(outbox.Gather(absl::MakeSpan(parts), 1000), 2u);
   EXPECT_EQ(parts[0].iov_len, sizeof(Frame) - 1);
 }

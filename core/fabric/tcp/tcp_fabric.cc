@@ -22,6 +22,10 @@ namespace waybill {
 namespace tcp {
 namespace {
 
+// No post is accepted while earlier ones have so many bytes that the socket did not take. So what
+// is posted is sent soon, as a rule while Post() runs.
+constexpr uint64_t kMostWaitingBytes = 1 << 20;
+
 class TcpFabric final : public Fabric {
  public:
   explicit TcpFabric(const LaneSetOptions& options) : lanes_(options) {}
@@ -114,6 +118,7 @@ class TcpFabric final : public Fabric {
     imports_.ForgetLane(id);
     return lanes_.Close(id);
   }
+  bool CopiesPosts(LaneId /*lane*/) const override { return true; }
   absl::Status LaneStatus(LaneId id) const override {
     WAYBILL_ASSIGN_OR_RETURN(const TcpLane* lane, lanes_.Find(id));
     return lane->status;
@@ -135,6 +140,9 @@ class TcpFabric final : public Fabric {
     if (lane->tokens.size() >= capabilities_.max_outstanding_posts) {
       return absl::ResourceExhaustedError(
           absl::StrCat(lane->tokens.size(), " posts outstanding to ", lane->peer));
+    }
+    if (!writes.empty() && lane->outbox.payload_bytes() >= kMostWaitingBytes) {
+      return absl::Status(absl::StatusCode::kResourceExhausted, "");  // No text, no allocation.
     }
     const uint16_t end = kEndsPost | (immediate ? kHasImmediate : 0);
     if (writes.empty()) {
@@ -165,7 +173,8 @@ class TcpFabric final : public Fabric {
   void Poll(std::vector<FabricEvent>& events) override {
     lanes_.TakeEvents();
     // Those that were queued when it began, once each: who has more to do is behind the others.
-    for (size_t turns = lanes_.turns(); turns > 0; --turns) {
+    // It ends with the first event, so that whoever handles it finds the bytes in the cache.
+    for (size_t turns = lanes_.turns(); turns > 0 && lanes_.events.empty(); --turns) {
       const std::optional<LaneId> id = lanes_.TakeTurn();
       if (!id) break;
       TakeTurn(*id);
