@@ -269,11 +269,13 @@ void StagedRoutes::DigestDirect(uint32_t chunk) {
 }
 
 void StagedRoutes::DigestOnDevice(const Chunk& chunk) {
-  DeviceStager::Chunk queued(device_.get());
   const auto is_of_it = [this](const Piece& piece) {
     return direct_[piece.route] && OnDevice(piece.route);
   };
-  for (const Piece& piece : list_.pieces_of(chunk)) {
+  const absl::Span<const Piece> pieces = list_.pieces_of(chunk);
+  if (std::none_of(pieces.begin(), pieces.end(), is_of_it)) return;
+  DeviceStager::Chunk queued(device_.get());
+  for (const Piece& piece : pieces) {
     if (!is_of_it(piece)) continue;
     queued.DigestSource(routes().shape(piece.route), SourceOf(piece.route), piece.begin, piece.end);
   }

@@ -313,6 +313,7 @@ std::optional<uint32_t> UpdateSender::Announcement(const SendCommand& command) {
 }
 
 void UpdateSender::PostChunk(const SendCommand& command) {
+  if (!fabric_.HasRoom(LaneOf(command).id)) return schedule_.OnRefused(command);
   timeline_.Begin(Stage::kPost);
   writes_.clear();
   const bool direct = command.slot == SendSchedule::kNoSlot;

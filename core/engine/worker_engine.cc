@@ -278,9 +278,7 @@ class WorkerEngineImpl final : public WorkerEngine {
         MakeTrainerLinks(arrived_->routes(), arrived_->chunks(), lanes, sources_));
     for (TrainerLink& source : sources_) {
       source.digest_batch = std::make_unique<WorkPool::Batch>(
-          [this, &source](uint32_t i) {
-            arrived_->Digest(source.ready[source.wave_begin + i], memory_->regions(target_));
-          },
+          [this, &source](uint32_t i) { DigestReady(source, source.wave_begin + i); },
           [this, &source] {
             source.wave_is_over.store(true, std::memory_order_release);
             fabric_.Wake();
@@ -560,6 +558,11 @@ class WorkerEngineImpl final : public WorkerEngine {
                        [this](const TrainerLane& lane) { return fabric_.CopiesPosts(lane.id); });
   }
 
+  // On any thread.
+  void DigestReady(const TrainerLink& source, uint32_t i) {
+    arrived_->Digest(source.ready[i], memory_->regions(target_));
+  }
+
   absl::Status DigestWhatIsReady(TrainerLink& source) {
     if (digests_ == Digests::kOff) return absl::OkStatus();
     const auto ready = static_cast<uint32_t>(source.ready.size());
@@ -569,10 +572,13 @@ class WorkerEngineImpl final : public WorkerEngine {
       if (source.wave_end == ready) break;
       WAYBILL_RETURN_IF_ERROR(memory_->MakeVisible());
       source.wave_begin = std::exchange(source.wave_end, ready);
+      if (IsInCache(source)) {
+        for (uint32_t i = source.wave_begin; i < ready; ++i) DigestReady(source, i);
+        continue;
+      }
       source.wave_runs = true;
       source.wave_is_over.store(false, std::memory_order_relaxed);
-      WorkPool& pool = IsInCache(source) ? this_thread_ : pool_;
-      pool.Run(*source.digest_batch, ready - source.wave_begin);
+      pool_.Run(*source.digest_batch, ready - source.wave_begin);
     }
     return absl::OkStatus();
   }
@@ -658,8 +664,7 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   EventSink sink_;
   WorkPool::Batch copy_batch_;
-  WorkPool this_thread_{0};  // Run() itself does the work.
-  WorkPool pool_;            // Last: its threads end before what they use.
+  WorkPool pool_;  // Last: its threads end before what they use.
 };
 
 }  // namespace

@@ -193,8 +193,13 @@ class Fabric {
   }
 
   // Returns true if the progress thread itself copies what is posted on the connected lane. Then
-  // its cache has a post's bytes after Post(), and what has arrived after the Poll() that says so.
+  // its cache has the bytes of a post soon after Post(), if there was room for it, and those that
+  // have arrived after the Poll() that says so.
   virtual bool CopiesPosts(LaneId /*lane*/) const { return false; }
+
+  // Returns true if the network takes a post soon, rather than after others that wait for it. It is
+  // never an error to post without room.
+  virtual bool HasRoom(LaneId /*lane*/) const { return true; }
 
   // Returns why the lane failed, or OK if it did not.
   virtual absl::Status LaneStatus(LaneId lane) const = 0;
@@ -209,8 +214,8 @@ class Fabric {
   // at the latest with the next Poll() or Wait(). One kComplete with `token` follows unless the
   // lane fails. `writes` may be empty.
   //
-  // kResourceExhausted: nothing was posted, because the lane has max_outstanding_posts incomplete
-  // posts, or a MiB of earlier posts that the network did not take yet.
+  // kResourceExhausted: the lane has capabilities().max_outstanding_posts incomplete posts; nothing
+  // was posted.
   virtual absl::Status Post(LaneId lane, absl::Span<const Write> writes,
                             std::optional<uint32_t> immediate, uint64_t token) = 0;
 

@@ -16,7 +16,7 @@ namespace waybill {
 enum class Network {
   kPosted,  // By way of staging slots.
   kDirect,  // From the tensors themselves, as far as nothing changes on the way.
-  kCopied,  // Likewise, and the progress thread copies the bytes, and so digests them.
+  kCopied,  // Likewise, and the progress thread copies what some lanes bring, and so digests it.
   kMapped,
   kLocal,
 };

@@ -84,6 +84,7 @@ class FaultyFabric final : public Fabric {
     return inner_->CheckRead(lane, source);
   }
   bool CopiesPosts(LaneId lane) const override { return inner_->CopiesPosts(lane); }
+  bool HasRoom(LaneId lane) const override { return inner_->HasRoom(lane); }
   absl::StatusOr<Region> Allocate(uint64_t size_bytes, absl::string_view name) override;
   absl::Status Release(RegionId region) override;
   absl::Status Renew(RegionId region, Contents contents) override;

@@ -25,7 +25,7 @@ World::World(uint64_t seed, const std::vector<Fault>& faults, Story story)
       job_(DrawJob(run_.random())),
       network_({.seed = static_cast<uint32_t>(run_.Below(1000)),
                 .can_map = job_.can_map,
-                .copies_posts = seed % 2 == 1}),
+                .copies_posts = seed % 4 == 0}),
       streams_(&run_),
       controller_(&run_, &job_, &streams_),
       promises_(&run_, &controller_),

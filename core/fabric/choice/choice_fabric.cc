@@ -210,10 +210,12 @@ class ChoiceFabric final : public Fabric {
   }
 
   bool CopiesPosts(LaneId id) const override {
-    const auto lane = lanes_.find(id);
-    if (lane == lanes_.end() || !lane->second.connected) return false;
-    const size_t member = *lane->second.choice->chosen();
-    return members_[member].fabric->CopiesPosts(lane->second.ways[member].lane);
+    const std::optional<Chosen> chosen = ChosenFor(id);
+    return chosen && chosen->fabric->CopiesPosts(chosen->lane);
+  }
+  bool HasRoom(LaneId id) const override {
+    const std::optional<Chosen> chosen = ChosenFor(id);
+    return !chosen || chosen->fabric->HasRoom(chosen->lane);
   }
 
   absl::Status LaneStatus(LaneId id) const override {
@@ -320,6 +322,19 @@ class ChoiceFabric final : public Fabric {
     }
     const size_t member = *lane->choice->chosen();
     return Carrier{member, members_[member].fabric.get(), lane->ways[member].lane, lane};
+  }
+
+  // The fabric that carries a lane, and the lane's number there.
+  struct Chosen {
+    const Fabric* fabric;
+    LaneId lane;
+  };
+  // Returns nullopt unless the lane is connected.
+  std::optional<Chosen> ChosenFor(LaneId id) const {
+    const auto lane = lanes_.find(id);
+    if (lane == lanes_.end() || !lane->second.connected) return std::nullopt;
+    const size_t member = *lane->second.choice->chosen();
+    return Chosen{members_[member].fabric.get(), lane->second.ways[member].lane};
   }
 
   // --- what has happened ---

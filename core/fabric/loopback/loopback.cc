@@ -237,7 +237,9 @@ class Endpoint final : public Fabric {
     return absl::OkStatus();
   }
 
-  bool CopiesPosts(LaneId /*lane*/) const override { return state_->options.copies_posts; }
+  bool CopiesPosts(LaneId lane) const override {
+    return state_->options.copies_posts && static_cast<uint32_t>(lane) % 2 == 1;
+  }
   absl::Status LaneStatus(LaneId id) const override {
     const std::lock_guard lock(state_->mutex);
     const auto lane = lanes_.find(id);

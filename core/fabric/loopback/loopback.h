@@ -16,7 +16,7 @@ struct LoopbackOptions {
   uint32_t seed = 0;
   // Whether peers can map each other's allocated regions.
   bool can_map = false;
-  // What CopiesPosts() returns.
+  // Whether CopiesPosts() returns true, for every second lane.
   bool copies_posts = false;
   // Posts of all lanes that one Poll() of either side carries out.
   uint32_t posts_per_poll = 1;

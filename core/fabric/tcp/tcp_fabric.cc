@@ -22,8 +22,7 @@ namespace waybill {
 namespace tcp {
 namespace {
 
-// No post is accepted while earlier ones have so many bytes that the socket did not take. So what
-// is posted is sent soon, as a rule while Post() runs.
+// A lane has room until earlier posts have so many bytes that the socket did not take.
 constexpr uint64_t kMostWaitingBytes = 1 << 20;
 
 class TcpFabric final : public Fabric {
@@ -119,6 +118,10 @@ class TcpFabric final : public Fabric {
     return lanes_.Close(id);
   }
   bool CopiesPosts(LaneId /*lane*/) const override { return true; }
+  bool HasRoom(LaneId id) const override {
+    const absl::StatusOr<const TcpLane*> lane = lanes_.Find(id);
+    return !lane.ok() || (*lane)->outbox.payload_bytes() < kMostWaitingBytes;
+  }
   absl::Status LaneStatus(LaneId id) const override {
     WAYBILL_ASSIGN_OR_RETURN(const TcpLane* lane, lanes_.Find(id));
     return lane->status;
@@ -140,9 +143,6 @@ class TcpFabric final : public Fabric {
     if (lane->tokens.size() >= capabilities_.max_outstanding_posts) {
       return absl::ResourceExhaustedError(
           absl::StrCat(lane->tokens.size(), " posts outstanding to ", lane->peer));
-    }
-    if (!writes.empty() && lane->outbox.payload_bytes() >= kMostWaitingBytes) {
-      return absl::Status(absl::StatusCode::kResourceExhausted, "");  // No text, no allocation.
     }
     const uint16_t end = kEndsPost | (immediate ? kHasImmediate : 0);
     if (writes.empty()) {

@@ -231,33 +231,32 @@ TEST(TcpFabric, ALaneWithMuchToSendHoldsUpNoOther) {
   constexpr uint64_t kLong = 32 << 20;
   const Region from = *a->Allocate(kLong, "source");
   const RemoteRegionId to = busy.Reach(*b->Allocate(kLong, "destination"));
-  ASSERT_TRUE(a->Post(busy.at_a, {{{from.id, 0, to, 0, kLong}}}, std::nullopt, 1).ok());
+  for (int i = 0; i < 8; ++i) {
+    ASSERT_TRUE(a->Post(busy.at_a, {{{from.id, 0, to, 0, kLong}}}, std::nullopt, 1).ok());
+  }
   EXPECT_TRUE(quick.Carries());
-  EXPECT_EQ(a.Count(Kind::kComplete, busy.at_a), 0u);
+  EXPECT_LT(a.Count(Kind::kComplete, busy.at_a), 8u);
 }
 
-TEST(TcpFabric, APostIsRefusedWhileEarlierOnesWaitForTheSocket) {
+TEST(TcpFabric, ThereIsRoomUntilTheSocketIsFull) {
   DrivenFabric a;
   DrivenFabric b;
   DrivenLane lane(a, b);
   constexpr uint64_t kChunk = 1 << 20;
   const Region from = *a->Allocate(kChunk, "source");
   const RemoteRegionId to = lane.Reach(*b->Allocate(kChunk, "destination"));
-  const auto post = [&] {
-    return a->Post(lane.at_a, {{{from.id, 0, to, 0, kChunk}}}, 7, 1).code();
-  };
-  // Nobody receives, so the socket is full at some time.
   uint64_t posted = 0;
-  absl::StatusCode code;
-  while ((code = post()) == absl::StatusCode::kOk) ++posted;
-  EXPECT_EQ(code, absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(post(), absl::StatusCode::kResourceExhausted);
-  EXPECT_LT(a.Counted("sent_bytes"), posted * (kChunk + sizeof(Frame)));
-  // What has no bytes does not wait for room.
-  EXPECT_TRUE(a->Post(lane.at_a, {}, 8, 2).ok());
-  ASSERT_TRUE(Until([&] { return a.Count(Kind::kComplete, lane.at_a) == posted + 1; }, a, b));
-  EXPECT_EQ(b.Count(Kind::kImmediate, lane.at_b), posted + 1);
-  EXPECT_EQ(post(), absl::StatusCode::kOk);
+  const auto post = [&] {
+    return a->Post(lane.at_a, {{{from.id, 0, to, 0, kChunk}}}, 7, posted++).ok();
+  };
+  // Nobody receives. What is posted while there is room is sent, but for the last two posts.
+  while (a->HasRoom(lane.at_a)) ASSERT_TRUE(post());
+  EXPECT_GE(a.Counted("sent_bytes"), (posted - 2) * kChunk);
+  EXPECT_LT(a.Counted("sent_bytes"), posted * kChunk);
+  ASSERT_TRUE(post());  // It waits.
+  ASSERT_TRUE(Until([&] { return a.Count(Kind::kComplete, lane.at_a) == posted; }, a, b));
+  EXPECT_EQ(b.Count(Kind::kImmediate, lane.at_b), posted);
+  EXPECT_TRUE(a->HasRoom(lane.at_a));
 }
 
 TEST(TcpFabric, WhatArrivesIsHandedOutBeforeAnotherLaneHasItsTurn) {
@@ -318,13 +317,10 @@ TEST_P(Counting, BytesAndCallsAreCounted) {
   };
   const std::vector<uint64_t> a_before = counted(a);
   const std::vector<uint64_t> b_before = counted(b);
-  uint64_t posted = 0;
-  ASSERT_TRUE(Until(
-      [&] {
-        while (posted < kChunks && a->Post(lane.at_a, post, std::nullopt, posted).ok()) ++posted;
-        return a.Count(Kind::kComplete, lane.at_a) == kChunks;
-      },
-      a, b));
+  for (uint64_t i = 0; i < kChunks; ++i) {
+    ASSERT_TRUE(a->Post(lane.at_a, post, std::nullopt, i).ok());
+  }
+  ASSERT_TRUE(Until([&] { return a.Count(Kind::kComplete, lane.at_a) == kChunks; }, a, b));
   const std::vector<uint64_t> a_after = counted(a);
   const std::vector<uint64_t> b_after = counted(b);
   EXPECT_EQ(a_after[0] - a_before[0], kChunks * (kChunk + writes * sizeof(Frame)));
