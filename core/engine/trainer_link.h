@@ -41,12 +41,12 @@ struct TrainerLink {
   // The update at hand.
   bool verifying = false;
   bool verified = false;
-  // Its chunks that can be digested, in the order in which they came. The pool takes them in waves:
-  // one is all that have come since the last one began.
+  // Its chunks that can be digested, in the order in which they came. They are taken in waves: one
+  // is all that have come since the last one began.
   std::vector<uint32_t> ready;
   std::vector<bool> is_ready;  // By chunk, from first_chunk.
   uint32_t wave_begin = 0;     // In `ready`.
-  uint32_t wave_end = 0;       // Behind the last one that the pool was given.
+  uint32_t wave_end = 0;       // Behind the last one that was taken.
   uint32_t relayed = 0;        // In `ready`: behind the last one that may be relayed.
   bool wave_runs = false;
   std::atomic<bool> wave_is_over = false;  // The pool has done it.

@@ -134,7 +134,9 @@ void UpdateSender::GiveDigest(uint32_t route, uint64_t digest) {
 
 void UpdateSender::Step() {
   if (state_ == State::kSending && !scales_known_) Trade();
-  schedule_.Retry();
+  schedule_.Retry([this](SendLane lane) {
+    return fabric_.HasRoom(links_.links[lane.peer].lanes[lane.index].id);
+  });
   Run();
   // Behind what the network waits for.
   if (state_ == State::kSending && !std::exchange(digests_begun_, true)) BeginDigests();
@@ -322,7 +324,7 @@ void UpdateSender::PostChunk(const SendCommand& command) {
                           direct ? 0 : ring().OffsetOf(command.slot), writes_);
   if (!Post(command, Announcement(command), direct ? kNoSlotToken : command.slot)) return;
   if (LaneOf(command).copies_posts && SendsUndigested(command.payload)) {
-    staged_->DigestDirect(command.payload);  // The cache has it.
+    staged_->DigestDirect(command.payload);  // The cache has what was sent at once.
   }
   counts_.staged_bytes += staged_->staged_bytes(command.payload, ReadsOf(command.payload));
   timeline_.End(Stage::kPost);

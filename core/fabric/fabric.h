@@ -198,7 +198,7 @@ class Fabric {
   virtual bool CopiesPosts(LaneId /*lane*/) const { return false; }
 
   // Returns true if the network takes a post soon, rather than after others that wait for it. It is
-  // never an error to post without room.
+  // never an error to post without room. Wait() ends when a lane has room again.
   virtual bool HasRoom(LaneId /*lane*/) const { return true; }
 
   // Returns why the lane failed, or OK if it did not.

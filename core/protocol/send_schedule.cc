@@ -346,9 +346,14 @@ void SendSchedule::OnDigested(uint32_t peer) {
   if (std::exchange(peers_[peer].digesting, false)) changed_ = true;
 }
 
-void SendSchedule::Retry() {
-  for (Lane& lane : lanes_) {
-    if (std::exchange(lane.full, false)) changed_ = true;
+void SendSchedule::Retry(absl::FunctionRef<bool(SendLane lane)> has_room) {
+  for (uint32_t p = 0; p < peers_.size(); ++p) {
+    for (uint32_t l = 0; l < peers_[p].lane_count; ++l) {
+      Lane& lane = lanes_[peers_[p].first_lane + l];
+      if (!lane.full || !has_room({p, l})) continue;
+      lane.full = false;
+      changed_ = true;
+    }
   }
 }
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 
 namespace waybill {
@@ -154,8 +155,8 @@ class SendSchedule {
   // The digests of all payloads of the peer that are digested apart are taken: its first lane,
   // which carries the ledger, may be ended.
   void OnDigested(uint32_t peer);
-  // Lanes that were full may be tried again.
-  void Retry();
+  // Lanes that were full may be tried again if `has_room` returns true for them.
+  void Retry(absl::FunctionRef<bool(SendLane lane)> has_room);
 
   // The bytes of a held payload are there. Again it does nothing.
   void Release(uint32_t id);

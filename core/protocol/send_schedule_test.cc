@@ -17,6 +17,8 @@
 namespace waybill {
 namespace {
 
+constexpr auto kRoom = [](SendLane) { return true; };
+
 using testing::ElementsAre;
 using testing::IsEmpty;
 using Kind = SendCommand::Kind;
@@ -204,7 +206,7 @@ TEST(SendSchedule, AFullLaneDelaysItsPeerOnly) {
   EXPECT_EQ(meanwhile.back(), "done 1");
   sender.full.clear();
   EXPECT_THAT(sender.Run(), IsEmpty());
-  sender.schedule.Retry();
+  sender.schedule.Retry(kRoom);
   EXPECT_THAT(sender.Run(), ElementsAre("post 0 on 0.0", "post 1 on 0.0"));
   EXPECT_EQ(sender.Finish().back(), "sent");
 }
@@ -224,10 +226,10 @@ TEST(SendSchedule, ARefusedPostIsTriedAgainOnceForEachRetry) {
   sender.BeginAndRun({Posted(0, 0)});
   sender.full.insert({0, 0});
   EXPECT_THAT(sender.Staged(0), IsEmpty());
-  sender.schedule.Retry();
+  sender.schedule.Retry(kRoom);
   EXPECT_THAT(sender.Run(), IsEmpty());
   sender.full.clear();
-  sender.schedule.Retry();
+  sender.schedule.Retry(kRoom);
   EXPECT_THAT(sender.Run(), ElementsAre("post 0 on 0.0", "end 0.0"));
 }
 
@@ -239,7 +241,7 @@ TEST(SendSchedule, ARefusedEndIsTriedAgainOnceForEachRetry) {
   EXPECT_THAT(sender.Run(), IsEmpty());
   sender.full.clear();
   EXPECT_THAT(sender.Run(), IsEmpty());
-  sender.schedule.Retry();
+  sender.schedule.Retry(kRoom);
   EXPECT_THAT(sender.Run(), ElementsAre("end 0.0"));
   EXPECT_THAT(sender.Finish(), ElementsAre("done 0", "sent"));
 }
@@ -430,7 +432,7 @@ TEST(SendSchedule, AnAbortIsQuietWhenWhatWasPostedIsComplete) {
   EXPECT_THAT(sender.Staged(2), IsEmpty());
   sender.schedule.Abort();
   EXPECT_THAT(sender.Run(), IsEmpty());
-  sender.schedule.Retry();
+  sender.schedule.Retry(kRoom);
   EXPECT_THAT(sender.Complete({0, 0}), ElementsAre("quiet"));
   sender.full.clear();
   EXPECT_THAT(
@@ -488,7 +490,7 @@ TEST(DirectPayloads, AreTriedAgainWhereALaneWasFull) {
   sender.full.insert({0, 0});
   EXPECT_THAT(sender.BeginAndRun({Direct(0, 0), Direct(1, 0)}), IsEmpty());
   sender.full.clear();
-  sender.schedule.Retry();
+  sender.schedule.Retry(kRoom);
   EXPECT_THAT(sender.Run(), ElementsAre("post 0 on 0.0", "post 1 on 0.0", "end 0.0"));
 }
 
@@ -635,7 +637,7 @@ class RandomSend {
   bool Chance(uint32_t of) { return random_() % of == 0; }
 
   void Happen() {
-    if (Chance(5)) schedule_->Retry();
+    if (Chance(5)) schedule_->Retry(kRoom);
     if (Chance(20)) {
       schedule_->OnScalesKnown();
       schedule_->OnTradeQuiet();

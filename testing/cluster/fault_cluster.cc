@@ -36,8 +36,10 @@ std::string NameOf(Network network) {
 
 FaultCluster::FaultCluster(Network network, const ClusterOptions& options)
     : worker_count_(options.workers),
-      network_(std::make_unique<LoopbackNetwork>(LoopbackOptions{
-          .can_map = network == Network::kMapped, .copies_posts = network == Network::kCopied})),
+      network_(std::make_unique<LoopbackNetwork>(
+          LoopbackOptions{.can_map = network == Network::kMapped,
+                          .copies_posts = network == Network::kCopied,
+                          .most_posts_in_room = network == Network::kCopied ? 1 : ~uint32_t{0}})),
       cluster_(std::make_unique<Cluster>(
           OfFewSteps(options, network),
           [this, network](const std::string& name) -> std::unique_ptr<Fabric> {

@@ -16,7 +16,9 @@ namespace waybill {
 enum class Network {
   kPosted,  // By way of staging slots.
   kDirect,  // From the tensors themselves, as far as nothing changes on the way.
-  kCopied,  // Likewise, and the progress thread copies what some lanes bring, and so digests it.
+  // Likewise, one post of a lane at a time. The progress thread copies what every second lane
+  // brings, and digests it.
+  kCopied,
   kMapped,
   kLocal,
 };

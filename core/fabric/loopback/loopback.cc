@@ -240,6 +240,11 @@ class Endpoint final : public Fabric {
   bool CopiesPosts(LaneId lane) const override {
     return state_->options.copies_posts && static_cast<uint32_t>(lane) % 2 == 1;
   }
+  bool HasRoom(LaneId id) const override {
+    const std::lock_guard lock(state_->mutex);
+    const auto lane = lanes_.find(id);
+    return lane == lanes_.end() || lane->second.posts.size() < state_->options.most_posts_in_room;
+  }
   absl::Status LaneStatus(LaneId id) const override {
     const std::lock_guard lock(state_->mutex);
     const auto lane = lanes_.find(id);

@@ -18,6 +18,8 @@ struct LoopbackOptions {
   bool can_map = false;
   // Whether CopiesPosts() returns true, for every second lane.
   bool copies_posts = false;
+  // A lane with so many posts has no room.
+  uint32_t most_posts_in_room = ~uint32_t{0};
   // Posts of all lanes that one Poll() of either side carries out.
   uint32_t posts_per_poll = 1;
 };

@@ -87,7 +87,7 @@ class LaneSet {
   TrafficCounts counts;
 
   // A lane's bytes in a turn, of each direction: enough to be worth the call, few enough that
-  // others do not wait long. A post of 1 MiB fits, with its frames.
+  // others do not wait long. A post of 1 MiB in 512 writes fits, with its frames.
   static constexpr uint64_t kTurnBytes = (1 << 20) + (16 << 10);
 
  private:

@@ -45,9 +45,11 @@ void Outbox::Push(const Frame& frame, const std::byte* payload, RegionId source)
   Item& item = items_[items_.size() - 1];
   frames_.PushBack(frame);
   ++item.frames;
+  waiting_bytes_ += sizeof(Frame);
   if (payload != nullptr && frame.size_bytes > 0) {
     payloads_.PushBack({payload, frame.size_bytes, source});
     ++item.payloads;
+    waiting_bytes_ += frame.size_bytes;
   }
   is_open_ = frame.kind == FrameKind::kWrite && !AreBytesBehind(frame, item.frames);
 }
@@ -117,6 +119,7 @@ uint64_t Outbox::ConsumeItem(uint64_t most_bytes) {
       --item.payloads;
     }
   }
+  waiting_bytes_ -= size;
   if (item.frames == 0 && item.payloads == 0) {
     items_.PopFront();
     has_begun_ = false;
@@ -128,7 +131,11 @@ void Outbox::Truncate(size_t size) {
   for (; items_.size() > size; items_.Truncate(items_.size() - 1)) {
     const Item& item = items_[items_.size() - 1];
     frames_.Truncate(frames_.size() - item.frames);
-    payloads_.Truncate(payloads_.size() - item.payloads);
+    waiting_bytes_ -= item.frames * sizeof(Frame);
+    for (size_t i = 0; i < item.payloads; ++i) {
+      waiting_bytes_ -= payloads_[payloads_.size() - 1].size_bytes;
+      payloads_.Truncate(payloads_.size() - 1);
+    }
     is_open_ = false;
   }
 }
@@ -136,12 +143,6 @@ void Outbox::Truncate(size_t size) {
 void Outbox::KeepWhatHasBegun() {
   Truncate(has_begun_ ? 1 : 0);
   done_ = begun_tally_bytes_ > 0 ? tally_.size_bytes : told_;
-}
-
-uint64_t Outbox::payload_bytes() const {
-  uint64_t bytes = 0;
-  for (size_t i = 0; i < payloads_.size(); ++i) bytes += payloads_[i].size_bytes;
-  return bytes;
 }
 
 bool Outbox::ReadsFrom(RegionId source) const {

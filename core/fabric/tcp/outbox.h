@@ -34,8 +34,8 @@ class Outbox {
 
   // Returns the number of items: single frames, or groups of write frames with their bytes.
   size_t size() const { return items_.size(); }
-  // Returns how many bytes of payloads have not been sent.
-  uint64_t payload_bytes() const;
+  // Returns how many bytes of frames and payloads have not been sent.
+  uint64_t waiting_bytes() const { return waiting_bytes_; }
   // Keeps the first `size` items.
   void Truncate(size_t size);
 
@@ -69,6 +69,7 @@ class Outbox {
   bool is_open_ = false;      // The last item gets more frames.
   bool has_begun_ = false;    // Some bytes of the first item are sent.
   uint64_t begun_bytes_ = 0;  // The bytes of the first frame that are sent.
+  uint64_t waiting_bytes_ = 0;
   uint64_t done_ = 0;
   uint64_t told_ = 0;  // The number that the peer was sent last.
   Frame tally_ = {.kind = FrameKind::kDone};

@@ -56,7 +56,7 @@ TEST(Outbox, ComesOutInOrderHoweverItIsCut) {
     Outbox outbox;
     std::vector<std::byte> stream;
     uint32_t pushed = 0;
-    uint64_t pushed_bytes = 0;  // Of payloads.
+    uint64_t pushed_bytes = 0;
     uint64_t done = 0;
     const auto push_post = [&](uint32_t writes) {
       for (uint32_t i = 0; i < writes; ++i) {
@@ -64,24 +64,25 @@ TEST(Outbox, ComesOutInOrderHoweverItIsCut) {
         const uint64_t size = random() % (1000 - offset) / (writes > 10 ? 100 : 1);
         const uint16_t flags = i + 1 == writes ? kEndsPost : 0;
         outbox.Push({FrameKind::kWrite, flags, pushed++, 0, offset, size}, payload.data() + offset);
-        pushed_bytes += size;
+        pushed_bytes += sizeof(Frame) + size;
       }
     };
     while (pushed < 60 || !outbox.empty()) {
       if (pushed < 60 && random() % 2 == 0) {
         if (random() % 3 == 0) {
           outbox.Push({.kind = FrameKind::kImmediate, .immediate = pushed++});
+          pushed_bytes += sizeof(Frame);
         } else {
           push_post(random() % 20 == 0 ? 2 * kMostFramesAhead + random() % 2 : 1 + random() % 5);
         }
       }
       if (pushed < 60 && random() % 8 == 0) {  // A post that is refused.
         const size_t before = outbox.size();
-        const uint64_t bytes_before = outbox.payload_bytes();
+        const uint64_t bytes_before = outbox.waiting_bytes();
         outbox.Push({.kind = FrameKind::kWrite, .size_bytes = 10}, payload.data());
-        EXPECT_EQ(outbox.payload_bytes(), bytes_before + 10);
+        EXPECT_EQ(outbox.waiting_bytes(), bytes_before + sizeof(Frame) + 10);
         outbox.Truncate(before);
-        EXPECT_EQ(outbox.payload_bytes(), bytes_before);
+        EXPECT_EQ(outbox.waiting_bytes(), bytes_before);
       }
       if (pushed < 60 && random() % 4 == 0) outbox.TellDone(done += random() % 3);
       if (random() % 3 != 0) continue;
@@ -93,8 +94,8 @@ TEST(Outbox, ComesOutInOrderHoweverItIsCut) {
       ASSERT_LE(offered, most);
       uint64_t taken = random() % (offered + 1);
       outbox.Consume(taken);
-      EXPECT_LE(outbox.payload_bytes(), pushed_bytes);
-      EXPECT_GE(outbox.payload_bytes() + stream.size() + taken, pushed_bytes);
+      EXPECT_LE(outbox.waiting_bytes(), pushed_bytes);
+      EXPECT_GE(outbox.waiting_bytes() + stream.size() + taken, pushed_bytes);
       for (size_t i = 0; i < count; ++i) {
         const auto* data = static_cast<const std::byte*>(parts[i].iov_base);
         const uint64_t size = std::min<uint64_t>(parts[i].iov_len, taken);
@@ -102,7 +103,7 @@ TEST(Outbox, ComesOutInOrderHoweverItIsCut) {
         taken -= size;
       }
     }
-    EXPECT_EQ(outbox.payload_bytes(), 0u);
+    EXPECT_EQ(outbox.waiting_bytes(), 0u);
     const Parsed parsed = Parse(stream, payload);
     ASSERT_EQ(parsed.immediates.size(), pushed);
     for (uint32_t i = 0; i < pushed; ++i) ASSERT_EQ(parsed.immediates[i], i);
@@ -132,7 +133,7 @@ TEST(Outbox, OnlyWhatHasBegunIsKept) {
   outbox.KeepWhatHasBegun();
   EXPECT_TRUE(outbox.ReadsFrom(RegionId{1}));
   EXPECT_FALSE(outbox.ReadsFrom(RegionId{2}));
-  EXPECT_EQ(outbox.payload_bytes(), 100u);
+  EXPECT_EQ(outbox.waiting_bytes(), sizeof(Frame) - 1 + 100);
   ASSERT_EQ(outbox.Gather(absl::MakeSpan(parts), 1000), 2u);
   EXPECT_EQ(parts[0].iov_len, sizeof(Frame) - 1);
 }

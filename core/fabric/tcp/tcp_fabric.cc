@@ -120,7 +120,7 @@ class TcpFabric final : public Fabric {
   bool CopiesPosts(LaneId /*lane*/) const override { return true; }
   bool HasRoom(LaneId id) const override {
     const absl::StatusOr<const TcpLane*> lane = lanes_.Find(id);
-    return !lane.ok() || (*lane)->outbox.payload_bytes() < kMostWaitingBytes;
+    return !lane.ok() || (*lane)->outbox.waiting_bytes() < kMostWaitingBytes;
   }
   absl::Status LaneStatus(LaneId id) const override {
     WAYBILL_ASSIGN_OR_RETURN(const TcpLane* lane, lanes_.Find(id));
