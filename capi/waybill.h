@@ -19,14 +19,24 @@
  * destroy function returns, no thread of Waybill, no NIC and no GPU touches the memory that the
  * caller lent to the object.
  *
+ * WORDS. A rank is a trainer or a worker. A group is a set of workers that switch versions
+ * together; it is whole when all of them are connected. A lane is a connection between two ranks.
+ * An epoch numbers one set of ranks and lanes of a group. A box is a range [begin, end) in each
+ * dimension of a tensor, and a shard is a box that a rank holds. A trainer sends chunks of at most
+ * 1 MiB, and immediates: 32-bit numbers that arrive behind the data. A worker is READY when its
+ * buffer may be written, and votes for a version when ARRIVED is accepted.
+ *
  * THREADS. Any thread may call any function, at the same time as any other function. Functions
- * marked [waits] block, for at most as long as they say. No other function waits for another thread
- * or host, but those that read a checkpoint or build a plan take as long as that work takes.
+ * marked [waits] block, for at most as long as they say. What reads a checkpoint, builds a plan or
+ * opens a GPU takes as long as that work takes. waybill_worker_pause() and waybill_worker_resume()
+ * wait for the worker's own thread. No other function waits for another thread or host.
  *
  * STATUS. A function that can fail returns a waybill_status_t. If the status is not WAYBILL_OK and
- * `error` is not NULL, the function stores an error there, unless its comment says otherwise. The
- * caller destroys the error with waybill_error_destroy(). A function that fails writes no other
- * output. Beside the statuses that it lists, every function can return:
+ * `error` is not NULL, the function stores an error there, or NULL if there is no memory for one,
+ * unless its comment says that it makes no error. On WAYBILL_OK it does not write there, so set
+ * `*error` to NULL before the call. The caller destroys the error with waybill_error_destroy(). A
+ * function that fails writes no other output. Beside the statuses that it lists, every function can
+ * return:
  *
  * - WAYBILL_INVALID_ARGUMENT: a handle is NULL, stale or of another kind; an output is NULL; or a
  *   struct_size is smaller than the struct was in the first release.
@@ -178,8 +188,9 @@ enum {
   /* These events end a call. Each accepted call gets exactly one, with the call's token and
    * `status`. */
   WAYBILL_EVENT_JOINED = 1, /* A join has ended. */
-  /* A publish has ended. The version is SENT: this trainer's bytes have left, and its memory may
-   * change; or with until_committed, every group that it was sent to has decided; or it failed. */
+  /* A publish has ended: the version is SENT, which means that this trainer's bytes have left; or,
+   * with until_committed, every group that it was sent to has decided; or it failed. The memory may
+   * change now, unless the version is held: then it may change after RELEASED. */
   WAYBILL_EVENT_PUBLISHED = 2,
   WAYBILL_EVENT_LEFT = 3,     /* A leave has ended. */
   WAYBILL_EVENT_POSTED = 4,   /* waybill_queue_post() was called. */
@@ -194,7 +205,8 @@ enum {
   WAYBILL_EVENT_ARRIVED = 17,
   /* The version is shown. Run what follows loading, then accept. It cannot be refused. */
   WAYBILL_EVENT_COMMIT = 18,
-  /* The version will not be shown; `status` says why. In place, the engine must stay paused. */
+  /* The version will not be shown; `status` says why. In place, the engine stays paused if
+   * waybill_worker_state() says `dirty`; otherwise nothing was written, and it may resume. */
   WAYBILL_EVENT_ABORT = 19,
   /* A trainer learns how a version ended in `group`. WAYBILL_OK: all its workers show the version.
    * WAYBILL_UNKNOWN: no record tells any more. Any other status: the group does not show it; or, as
@@ -207,9 +219,9 @@ enum {
   WAYBILL_EVENT_DISCONNECTED = 22,
   /* The rank is connected again, and takes part in updates of at least one group. */
   WAYBILL_EVENT_RECONNECTED = 23,
-  /* For a trainer: every group that a version was sent to has decided, and each has had its
-   * OUTCOME. `status` is the first error. It follows PUBLISHED, unless the publish was one until
-   * committed. */
+  /* For a trainer, after PUBLISHED with WAYBILL_OK: every group that the version was sent to has
+   * decided, and each has had its OUTCOME. `status` is the first error. A publish with
+   * until_committed has no DECIDED: its PUBLISHED says the same. */
   WAYBILL_EVENT_DECIDED = 24,
   /* From now on, versions go to `group`, which is another than a worker's own. After JOINED and
    * after RECONNECTED, each group that is here is told. */
@@ -300,9 +312,9 @@ typedef struct waybill_region_options {
  *
  * DEVICE is memory of a GPU. All regions of a rank that are GPU memory must be of the same GPU. A
  * trainer's regions are read by kernels of that GPU, on streams of Waybill's own, and by NICs;
- * Waybill never waits for the GPU as a whole. A worker's regions are copied to before COMMIT
- * (WAYBILL_MODE_SHADOW_COPY), or written to by NICs (WAYBILL_MODE_IN_PLACE, with RDMA only); by
- * then, the caller's own work on the GPU's streams must have ended.
+ * Waybill never waits for the GPU as a whole. Waybill copies to a worker's regions after ARRIVED
+ * (WAYBILL_MODE_SHADOW_COPY), or writes to them after PREPARE (WAYBILL_MODE_IN_PLACE). Finish the
+ * caller's own work on these regions before that event is accepted.
  *
  * - WAYBILL_INVALID_ARGUMENT: `data` is NULL and size_bytes is not 0; the range overflows; or
  *   `kind` is DEVICE and the memory is not a GPU's.
@@ -313,8 +325,9 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_region_create(waybill_context_t* context, const waybill_region_options_t* options,
                       waybill_region_t** out_region, waybill_error_t** error);
 
-/* Ends the loan: when it returns, the memory is the caller's again. Ranks that use the region are
- * made to leave first. [waits] for them as their destroy functions do. */
+/* Ends the loan: when it returns, the memory is the caller's again. Ranks that use the region leave
+ * first, without a LEFT event, and their calls under way end with WAYBILL_CANCELLED. Their handles
+ * remain to be destroyed. [waits] for each rank as its destroy function does. */
 WAYBILL_API void waybill_region_destroy(waybill_region_t* region);
 
 /* ---- manifests: what one rank holds ---- */
@@ -356,7 +369,9 @@ enum {
 
 /* How the elements of a matrix are stored in few bits, with one scale for each block. The matrix is
  * a tensor's last two dimensions. With all fields but struct_size zero it is the format of
- * DeepSeek-V3's checkpoints. */
+ * DeepSeek-V3's checkpoints. In the formulas, x is an element, `magnitude` is the largest magnitude
+ * of its block (at least epsilon), `largest` is the largest number of `dtype`, and s is magnitude /
+ * largest, rounded as `rounding` says. */
 typedef struct waybill_quantisation {
   size_t struct_size;
   uint32_t dtype;       /* The stored type. 0: F8_E4M3. */
@@ -768,7 +783,8 @@ typedef struct waybill_publish_options {
    * memory is lent until then. */
   uint32_t until_committed;
   uint32_t no_digests; /* 1: workers do not verify what arrives. */
-  /* 1: no group shows the version if NaNs or infinities are among the elements to quantise. */
+  /* 1: a group does not show the version if NaNs or infinities are among the elements that this
+   * trainer quantises for it. Other groups may show it. */
   uint32_t fail_on_nonfinite;
   /* 1: the memory stays as it is after the publish, until waybill_trainer_release(). A group that
    * has missed the version, and to which no other group can lend it, gets it from there. */
@@ -782,8 +798,9 @@ typedef struct waybill_publish_options {
 
 /* Publishes a version. Every trainer of the job must publish the same versions. The regions must
  * not change until the PUBLISHED event with `token`, and may change after it, however the publish
- * ended, unless the version is held. One OUTCOME event for each group follows, once all workers of
- * the group show the version, or once it is known that they will not.
+ * ended, unless the version is held. One OUTCOME event comes for each group that the version goes
+ * to or that is skipped, once all workers of the group show the version, or once it is known that
+ * they will not. It may come before PUBLISHED or after it.
  *
  *   out_update  Yours, until waybill_update_destroy(). May be NULL.
  *
@@ -791,7 +808,7 @@ typedef struct waybill_publish_options {
  * decided the version before. It goes to the groups that are whole. If no group is whole, or a
  * required group is not (see waybill_controller_options_t), it waits about 5 s for the missing
  * ranks, and then ends with WAYBILL_UNAVAILABLE. All waits, also for a lost controller to come
- * back, end at the deadline of the publish.
+ * back, end at the deadline of the publish, and PUBLISHED comes at most one second later.
  *
  * - WAYBILL_INVALID_ARGUMENT: the version is 0; after_event is given and no region is GPU memory;
  *   or the driver does not accept after_event as an event.
@@ -855,9 +872,12 @@ WAYBILL_API void waybill_trainer_destroy(waybill_trainer_t* trainer);
 enum {
   /* Waybill has two buffers. A commit shows the other one. */
   WAYBILL_MODE_SHADOW = 1,
-  /* The caller's memory stays where it is. A commit copies into it from a buffer. */
+  /* Waybill receives into a buffer of its own, and copies it into the caller's memory between
+   * ARRIVED and COMMIT. The copy waits for snapshots, and for no other reader: set
+   * WAYBILL_ASK_ARRIVED, and stop reading before you accept. */
   WAYBILL_MODE_SHADOW_COPY = 2,
-  /* The memory is written directly. The engine must be paused from PREPARE until COMMIT. */
+  /* The memory is written directly between PREPARE and COMMIT. Set WAYBILL_ASK_PREPARE, and pause
+   * the engine before you accept: without this bit, writing waits for nobody but snapshots. */
   WAYBILL_MODE_IN_PLACE = 3
 };
 
@@ -895,7 +915,9 @@ typedef struct waybill_worker_options {
  *
  * - WAYBILL_INVALID_ARGUMENT: the manifest is wrong or has undeclared holes; or the regions do not
  *   match it, overlap or are read-only. The error names them.
- * - WAYBILL_UNAVAILABLE: there is no GPU. WAYBILL_INVALID_ARGUMENT: this process does not see it.
+ * - WAYBILL_INVALID_ARGUMENT: the mode needs regions or refuses them; an option is out of range; or
+ *   this process does not see the GPU.
+ * - WAYBILL_UNAVAILABLE: GPU memory is asked for, and this process can use no GPU.
  */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_worker_create(waybill_context_t* context, const waybill_worker_options_t* options,
@@ -917,7 +939,8 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_join(waybill_worker
  * are neither read nor written, and updates are refused. The controller is not told: the rank stays
  * joined. It takes as long as the driver needs, and waits for nothing else.
  *
- * - WAYBILL_FAILED_PRECONDITION: an update is at hand, or a snapshot is held; try again later.
+ * - WAYBILL_FAILED_PRECONDITION: an update is being received or waits to be shown, or a snapshot is
+ *   held: try again later. Or the worker has not joined.
  */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_pause(waybill_worker_t* worker,
                                                                    waybill_error_t** error);
@@ -932,16 +955,19 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_resume(waybill_work
 
 typedef struct waybill_worker_state {
   size_t struct_size;
-  uint64_t shown_version; /* 0: none. */
+  uint64_t shown_version; /* The version that was shown last. 0: none. */
   uint32_t joined;
-  uint32_t dirty; /* In place: written and not committed, so not readable. */
+  /* 1: the memory holds no whole version, and there are no snapshots. An update is being written in
+   * place or copied, or was given up halfway; or resume() was called with contents_kept 0. */
+  uint32_t dirty;
   /* 1: the worker voted for a version and lost the controller. It shows the old version until it
    * learns the decision. */
   uint32_t in_doubt;
-  uint32_t catching_up; /* 1: another group lends the version that this one has missed. */
-  uint64_t stragglers;  /* Immediates of abandoned updates that came late. */
-  uint64_t repeats;     /* Immediates that came twice. */
-  uint64_t renewals;    /* Times that an abandoned buffer was renewed. */
+  uint32_t
+      catching_up; /* 1: a version that was missed comes from another group, or from trainers. */
+  uint64_t stragglers; /* Immediates of abandoned updates that came late. */
+  uint64_t repeats;    /* Immediates that came twice. */
+  uint64_t renewals;   /* Times that an abandoned buffer was renewed. */
 } waybill_worker_state_t;
 #define WAYBILL_WORKER_STATE_INIT {sizeof(waybill_worker_state_t), 0, 0, 0, 0, 0, 0, 0, 0}
 

@@ -109,7 +109,7 @@ class Commit(Event):
 
 
 class Abort(Event):
-    """The version will not be shown. In place, the engine stays paused."""
+    """The version will not be shown. In place, the engine stays paused if the worker's `state` is dirty."""
 
     @property
     def reason(self) -> WaybillError | None:
@@ -152,7 +152,7 @@ class GroupLeft(Event):
 
 
 class CaughtUp(Event):
-    """Comes after Commit: the version was lent by another group, because this worker's group had missed it."""
+    """Comes after Commit: the group had missed this version, and got it from another group or from holding trainers."""
 
 
 class Ended(Event):

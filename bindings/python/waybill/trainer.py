@@ -28,7 +28,9 @@ _DECISION_SECONDS = 30.0
 class Publish:
     """A version on its way. Its milestones can be waited for, or awaited.
 
-    outcomes  For each group that has decided: None, or the error why it does not show the version.
+    outcomes  For each group with an outcome: None if all its workers show the version, or an error. Unknown: no record
+              tells. An error that says so: it is committed, and not all workers have shown it yet. Otherwise the group
+              does not show the version.
     """
 
     __slots__ = ("_committed", "_decided_by", "_pump", "_sent", "_updates", "outcomes", "version")
@@ -44,7 +46,7 @@ class Publish:
 
     @property
     def sent(self) -> Milestone:
-        """Every byte has left, and the memory may change again."""
+        """Every byte has left. The memory may change again, unless the version is held: then after release()."""
         return Milestone(self._pump, self._sent, f"version {self.version} sent")
 
     @property
@@ -277,8 +279,8 @@ class Trainer(Rank):
         A publish waits its turn within its own deadline: it begins once the version before it is sent, and in
         a group once that has decided. It also waits for a controller that is lost to come back.
 
-        Raises FailedPrecondition if a tensor has moved since join(). That a version is not later than what is
-        committed, or than the last one that this trainer published, is raised by `sent`.
+        Raises FailedPrecondition if a tensor has moved since it was added. `sent` raises FailedPrecondition if the
+        version is not later than the committed one and the last one that this trainer published.
         """
         core = cast(_waybill.Trainer, self._joined())
         moved = self._find_moved()
@@ -338,7 +340,7 @@ class Trainer(Rank):
 
         With `hold` they may change after release().
 
-        Raises FailedPrecondition if the version is not later, a tensor has moved since join() or a
+        Raises FailedPrecondition if the version is not later, a tensor has moved since it was added or a
         worker refused; InvalidArgument if fail_on_nonfinite found NaNs or infinities; and
         DeadlineExceeded, Unavailable, DataLoss or Cancelled if the version was sent to no group.
         """

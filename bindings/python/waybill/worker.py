@@ -43,14 +43,15 @@ _ALL_CHECKED = sum(_CHECKED.values())
 class State(NamedTuple):
     """What a worker shows.
 
-    shown_version  0: none.
-    dirty          In place: written and not committed; nothing can be read.
+    shown_version  The version that was shown last; 0: none.
+    dirty          The memory holds no whole version, and there are no snapshots: an update is being written in place or
+                   copied, or was given up halfway, or resume() was called without the contents.
     in_doubt       It voted for a version and lost the controller: it shows the old version until it has
                    heard the decision.
-    catching_up    Another group lends the version that this one has missed.
-    stragglers     How many late words of abandoned updates have come.
+    catching_up    A version that was missed comes from another group, or from trainers that hold it.
+    stragglers     How many immediates of abandoned updates have come late.
     repeats        How many immediates have come twice.
-    renewals       How many buffers were fenced.
+    renewals       How many times an abandoned buffer was renewed.
     """
 
     shown_version: int
@@ -170,7 +171,7 @@ class Worker(Rank):
     ) -> None:
         """Declares what this rank shows under a name.
 
-        A torch tensor that has moved after join(), as by `tensor.data = ...`, is not written any more: the worker
+        A torch tensor that has moved since then, as by `tensor.data = ...`, is not written any more: the worker
         refuses the version and names the tensor. For that it takes its events on a thread of its own, unless
         the user is asked for "prepare" and "arrived".
 
@@ -423,6 +424,9 @@ class Worker(Rank):
         """Waits until `version` or a later one is shown, and returns the shown version. Events stay to be read.
 
         timeout  In seconds; None: no limit.
+
+        Returns an earlier version, or 0, if this rank leaves meanwhile. Raises DeadlineExceeded, or the reason why the
+        controller has dismissed this rank.
         """
         core = cast(_waybill.Worker, self._joined())
 
