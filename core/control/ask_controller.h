@@ -21,8 +21,8 @@ absl::StatusOr<proto::StatusReply> FetchStatus(const std::string& address, const
                                                const proto::StatusRequest& request = {});
 
 // Returns the tensors that the job's trainers declare, each once, in a manifest that has nothing
-// else. Waits until the manifests of all trainers are there. kDeadlineExceeded: they are not until
-// `timeout` is over; which.
+// else. Blocks until the manifests of all trainers are there. kDeadlineExceeded: names the trainers
+// whose manifests are missing after `timeout`.
 absl::StatusOr<Manifest> FetchTensors(const std::string& address, const std::string& token,
                                       absl::Duration timeout);
 

@@ -58,8 +58,8 @@ struct EtcdKeys {
 // Returns a read of all keys that begin with `prefix`, which is not empty.
 etcdserverpb::RangeRequest ReadPrefix(const std::string& prefix);
 
-// Add to a transaction that the key has the value or the revision (0: that it does not exist), and
-// that it is written if everything is as it should be.
+// Extend a transaction. RequireValue() and RequireRevision() let it take effect only if the key has
+// the value or the revision (0: does not exist). AddPut() writes the key if all requirements hold.
 void RequireValue(etcdserverpb::TxnRequest& request, const std::string& key,
                   const std::string& value);
 void RequireRevision(etcdserverpb::TxnRequest& request, const std::string& key, int64_t revision);

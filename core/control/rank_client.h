@@ -43,7 +43,8 @@ struct RankIdentity {
   bool catch_up = true;
 };
 
-// Takes a rank's notices, on its progress thread: it must not wait, and may call the client.
+// Takes a rank's notices on its progress thread. The sink must not wait. It may call the client,
+// except for Pause(), Resume() and the destructor, which wait for this thread.
 using NoticeSink = std::function<void(Notice)>;
 
 inline SessionOptions MakeSessionOptions(const RankIdentity& identity, Role role) {

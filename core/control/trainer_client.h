@@ -38,10 +38,11 @@ class TrainerClient {
   // however it ends, unless the version is held. Every trainer of the job publishes the same
   // versions.
   //
-  // kFailedPrecondition: not later than what is committed or was published before;
-  // kDeadlineExceeded, kUnavailable, kDataLoss, kCancelled: no group shows it because of this one.
+  // kFailedPrecondition: the version is not later than earlier ones, or a version is still held.
+  // After this or any other error no group shows the version because of this publish, except with
+  // until_committed: an error may then come after the version is sent, and groups may show it.
   virtual void Publish(uint64_t token, const PublishCommand& command) = 0;
-  // What PublishCommand::waits_for names is done.
+  // Lets the publish with this token go on: what PublishCommand::waits_for names is done.
   virtual void Proceed(uint64_t token) = 0;
   // Ends the hold of the last version that was published with PublishCommand::hold; kReleased
   // follows, after which nothing reads the tensors.

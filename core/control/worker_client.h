@@ -19,7 +19,7 @@
 
 namespace waybill {
 
-// Thread-safe. No command with a token waits: it is answered by the notice of its kind with it.
+// Thread-safe. A command with a token returns at once; a notice with the same token answers it.
 class WorkerClient {
  public:
   // `user_regions`: the inference engine's memory for each region of the manifest, or none if
@@ -52,7 +52,8 @@ class WorkerClient {
 
   virtual absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) = 0;
   virtual uint64_t shown_version() const = 0;  // 0: none.
-  // Returns true if the memory was written in place and not committed: nothing can be read.
+  // Returns true while nothing can be read: the shown memory is being written, was left partly
+  // written by an update that failed, or lost its contents (Resume(false)).
   virtual bool dirty() const = 0;
   virtual WorkerReport report() const = 0;
 };

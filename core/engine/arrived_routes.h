@@ -37,7 +37,7 @@ class ArrivedRoutes {
 
   const RouteTable& routes() const { return routes_; }
   const ChunkList& chunks() const { return chunks_; }
-  // That are written for routes [first, last).
+  // Returns the number of bytes that routes [first, last) write.
   uint64_t bytes(uint32_t first, uint32_t last) const;
 
   void Begin(const UpdateId& update, Digests digests);
@@ -45,12 +45,13 @@ class ArrivedRoutes {
   // [any thread] The digest of what a chunk's bytes are in `regions`.
   void Digest(uint32_t chunk, const RegionSpans& regions);
 
-  // Routes [first, last), when their chunks are digested and their entries are in. kDataLoss: names
-  // the first that is wrong. kInternal: a device could not digest them.
+  // Checks routes [first, last) against the worker's whole `ledger`. Call it when their chunks are
+  // digested and their entries have arrived. kDataLoss: names the first wrong route. kInternal: a
+  // device could not digest them.
   absl::Status Compare(uint32_t first, uint32_t last, const LedgerEntry* ledger) const;
 
-  // When everything is here: whoever quantised by a scale that another trainer wrote used this very
-  // scale. kDataLoss: somebody did not.
+  // Checks that each trainer quantised by the scales that were written here, also by those that
+  // another trainer wrote. Call it when everything is here. kDataLoss: a trainer used other scales.
   absl::Status CompareWitnesses(const RegionSpans& regions, const LedgerEntry* ledger) const;
 
  private:

@@ -28,7 +28,8 @@ class DeviceTargets {
 
   // Registers memory of the device. `name` is for errors.
   //
-  // Whatever is in the way, of the driver's or the network's: the error has all of it.
+  // An error names everything that prevents it, in the driver and in the network. The caller keeps
+  // the memory until Release() or the destructor.
   absl::StatusOr<RegionId> Add(const MemorySpan& memory, std::string name);
 
   // Returns true if Renew() is needed. kFailedPrecondition: some of it is no memory any more.

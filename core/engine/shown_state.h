@@ -59,7 +59,7 @@ class ShownState {
   // Shows `version`, which lies in `buffer`.
   void Show(uint32_t buffer, uint64_t version);
 
-  // Written in place: between this and the next Show() nothing can be read.
+  // Marks the shown memory as dirty or clean. Take() fails while it is dirty. Show() cleans it.
   void SetDirty(bool dirty);
 
   // Until Resume() nothing can be read. kFailedPrecondition: somebody reads, who is named.

@@ -32,8 +32,10 @@ struct TrainerEvent {
     // The lane to `peer` is dead. What goes to other workers goes on. A trainer is a peer that owns
     // parts of blocks that this one quantises: what needs its maxima is not sent.
     kPeerFailed = 2,
-    kSent = 3,     // All writes are complete, except those to failed peers. The tensors may change.
-    kStopped = 4,  // After Abort(): no write of the update can land any more.
+    kSent = 3,  // All writes are complete, except those to failed peers. The tensors may change.
+    // No write of the update can land any more. Follows Abort(), and also StopNow() and SetPlan()
+    // if an update was going on.
+    kStopped = 4,
     // Nothing that was sent can be shown: `status` says what a device failed of, or is OK where
     // NaNs or infinities are among what was quantised and Start() was told to refuse them. Call
     // Abort().

@@ -1,8 +1,8 @@
-// The receiving side of one update: offers a buffer, counts arrivals, verifies, shows.
+// The receiving side of a worker's updates: offers buffers, counts arrivals, verifies and shows.
 //
-// Commands in, events out; it never speaks to the controller. Everything but TakeSnapshot() is
-// called on one thread, the progress thread, which hands on the fabric's events and calls Step();
-// nothing here blocks.
+// The engine takes commands and reports events. It does not talk to the controller. Any thread may
+// call TakeSnapshot(), shown_version() and dirty(). All other calls come from one thread, the
+// progress thread, which hands on the fabric's events and calls Step(). No call blocks.
 #ifndef WAYBILL_CORE_ENGINE_WORKER_ENGINE_H_
 #define WAYBILL_CORE_ENGINE_WORKER_ENGINE_H_
 
@@ -41,10 +41,11 @@ struct WorkerEvent {
     kPeerFailed = 2,  // The lane to `trainer` is dead.
     kReady = 3,       // The update may come, into `buffer_index`.
     kRefused = 4,     // It may not; nothing has changed.
-    kArrived = 5,     // All of it is here, and every digest is right.
-    kFailed = 6,  // It is not: a digest or an entry is wrong. Or, after Commit(): it could not be
-                  // copied to where it is shown, and nothing is.
-    kShown = 7,   // After Commit().
+    kArrived = 5,     // The whole update is here, and every digest is right.
+    // Before Commit(): a digest or a ledger entry is wrong, or a device failed. After Commit():
+    // copying to the inference engine's memory failed, and nothing can be read.
+    kFailed = 6,
+    kShown = 7,  // The version is shown. Follows Commit().
     // All of it is here and right but what the `lacking` trainers were to bring, whose lanes are
     // dead. Continue() or Abort() is to come.
     kLacking = 8,
@@ -90,8 +91,8 @@ class WorkerEngine {
   // those to each trainer. kFailedPrecondition: one that is to be kept is dead.
   virtual absl::StatusOr<std::vector<LaneOffer>> SetPlan(RouteTable arrivals, uint64_t plan_hash,
                                                          const TermLanes& lanes) = 0;
-  // From now on tells `relay` which of the plan's arrivals can be read; until the next plan, which
-  // it outlives.
+  // Reports to `relay` which of the plan's arrivals can be read. `relay` must stay valid until the
+  // next SetPlan() or CloseLanes() has returned.
   virtual void RelayBy(RelayedRoutes* relay) = 0;
   // The routes of the plan.
   virtual const RouteTable& arrivals() const = 0;
@@ -104,9 +105,11 @@ class WorkerEngine {
   // cannot be reached.
   virtual absl::Status Connect(absl::Span<const TrainerAddress> trainers) = 0;
 
-  // kReady or kRefused follows, by the deadline. Waits for readers of the buffer, and for what is
-  // committed to be shown. A buffer that was offered before, and may still be written to by
-  // trainers of that update, is renewed first: nobody reaches the old pages any more.
+  // Prepares a buffer for an update. kReady follows once no reader holds the buffer and what is
+  // committed is shown. kRefused follows if the update cannot be received, or from the first Step()
+  // after the deadline. Neither follows if Abort(), SetPlan() or CloseLanes() comes first. If
+  // trainers of an earlier update may still write to the buffer, it first gets fresh pages, which
+  // their writes do not reach.
   virtual void Prepare(const UpdateId& update, Digests digests, absl::Time deadline) = 0;
 
   // Goes on with what has arrived of the update `from`, as the update `to` of the present plan.
@@ -128,9 +131,9 @@ class WorkerEngine {
   // does showing what is committed.
   virtual void CloseLanes() = 0;
 
-  // Between these nothing is registered of the engine's own memory on a GPU, and nobody reads or
-  // writes it, so that the engine may unmap it; updates are refused. `kept`: false if the contents
-  // are lost, so that nothing is shown before the next version.
+  // Pause() releases the registrations of the inference engine's memory on a GPU, so that the
+  // inference engine may unmap it. Until Resume() nobody reads or writes it, and updates are
+  // refused. `kept` is false if the contents are lost: nothing can be read before the next version.
   //
   // kFailedPrecondition: an update is at hand, or somebody reads what is shown.
   virtual absl::Status Pause() = 0;

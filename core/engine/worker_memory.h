@@ -47,7 +47,7 @@ class WorkerMemory {
   const RegionSpans& regions(uint32_t buffer) const { return buffers_[buffer].regions; }
   const LedgerEntry* ledger(uint32_t buffer) const;
 
-  // For the peer of `lane`: grants a buffer, and says where it is.
+  // Grants a buffer to the peer of `lane`. A buffer that was paused is granted by Renew() instead.
   absl::Status Grant(LaneId lane, uint32_t buffer);
   // Nothing of a paused one can be reached: its address has no descriptors.
   absl::StatusOr<BufferAddress> Describe(uint32_t buffer);

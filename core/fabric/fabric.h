@@ -82,8 +82,8 @@ struct FabricNic {
   uint64_t bytes_per_second = 0;
 };
 
-// A counter for operators. It starts at 0 when the fabric is made. Its name is in no other fabric's
-// terms: whoever has several fabrics puts the fabric's name before it.
+// A counter for operators. It starts at 0 when the fabric is made. Two fabrics may use the same
+// name, so a caller with several fabrics puts the fabric's name before it.
 struct FabricCount {
   std::string name;
   uint64_t value = 0;
@@ -121,8 +121,8 @@ class Fabric {
   virtual absl::StatusOr<Region> Register(const MemorySpan& memory, absl::string_view name) = 0;
 
   // Registers memory of the caller that posts may read and no peer reaches; the caller keeps it
-  // until Release() has returned. It fails where the network cannot read the memory itself: a
-  // caller that stages does better then.
+  // until Release() has returned. Fails if the network cannot read the memory directly. The caller
+  // should then copy the bytes into memory of Allocate() before it posts them.
   //
   // kUnimplemented: this network reads granted memory only.
   virtual absl::StatusOr<Region> RegisterSource(const MemorySpan& memory, absl::string_view name) {
@@ -162,9 +162,9 @@ class Fabric {
   // kUnimplemented: this region cannot be mapped; use Post().
   virtual absl::StatusOr<MemorySpan> Map(RemoteRegionId region) = 0;
 
-  // Ends an import: it is not posted to any more, and no thread stores to its mapping, which may
-  // end. Peers' memory that was renewed or released is only given back to the system then. No post
-  // to it may be incomplete. kInvalidArgument: it was not imported, or its lane is closed.
+  // Ends an import and its mapping. Before the call, every post to the region must be complete, and
+  // no thread may store to the mapping any more. Memory that the peer has renewed or released goes
+  // back to the system only then. kInvalidArgument: there is no such import.
   virtual absl::Status EndImport(RemoteRegionId region) = 0;
 
   // --- lanes ---

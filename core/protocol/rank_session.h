@@ -41,8 +41,9 @@ struct Notice {
     kCaughtUp = 14,     // To a worker: it shows a version that was published before, and missed.
 
     kOutcome = 16,  // To a trainer: what became of `version` in `group`.
-    // To a trainer, after kPublished of a version that was SENT: every group that it went to has
-    // decided. `status` is the first error; of a publish until it is committed, kPublished has it.
+    // To a trainer, after kPublished: every group that the version went to has decided, and
+    // `status` is the first error. Does not come with PublishCommand::until_committed, where
+    // kPublished has that status.
     kDecided = 17,
 
     kPrepare = 24,  // To a worker: pause what must be paused. An error refuses the update.
@@ -68,7 +69,8 @@ struct TermPlan {
   // send.
   std::string lender;
   uint64_t lent_version = 0;
-  // What a worker relays to others of its group. The plan of what it receives comes first.
+  // True if `routes` are what a worker relays to others of its group. The plan of what the worker
+  // receives comes first.
   bool relay = false;
   RankPlan routes;
   uint64_t hash = 0;
@@ -117,8 +119,9 @@ class RankSession {
 
   // Joins the job; one kJoined follows, at the latest kAnswerMargin after `deadline`. Called once.
   void Join(uint64_t token, absl::Time deadline, absl::Time now);
-  // Leaves the job; one kLeft follows, once the controller has heard of it and of everything
-  // before, or kAnswerMargin after nothing else is waited for.
+  // Leaves the job; one kLeft follows. A worker first shows what is committed. kLeft then comes
+  // when the controller has ended the stream, at most kAnswerMargin after LEAVE was sent, and at
+  // once if there is no stream.
   void Leave(uint64_t token, absl::Time now);
 
   void OnStreamOpen(absl::Time now);

@@ -13,7 +13,7 @@ inline constexpr absl::Duration kPublishTimeout = absl::Minutes(1);
 // For what a group catches up on, to be moved. Only a worker or lender that stands still needs it:
 // whatever dies is noticed at once.
 inline constexpr absl::Duration kCatchUpTimeout = absl::Minutes(10);
-// How much later than its deadline a rank may hear of it: the controller tells it first.
+// How long after its deadline a rank still waits for the controller to report the timeout.
 inline constexpr absl::Duration kAnswerMargin = absl::Milliseconds(500);
 
 // How long writes of an update that was aborted may be outstanding before their lanes are closed.

@@ -62,7 +62,8 @@ class TrainerSession final : public RankSession {
   // Ends the hold of a version; one kReleased follows within a second or so, after which nothing
   // reads the tensors. At once if none is held.
   void Release(uint64_t token, absl::Time now);
-  // Ends that publish in kCancelled within a second or so, unless it is SENT.
+  // Ends the publish with kCancelled within about a second. Has no effect once the version is SENT,
+  // except with until_committed: kCancelled comes at once, and groups may still show the version.
   void Cancel(uint64_t token, absl::Time now);
 
   void OnSent(const std::string& group, const UpdateId& update, absl::Time now);

@@ -14,8 +14,10 @@ namespace waybill {
 
 // One update, as every rank that takes part has to see it.
 struct UpdateId {
-  uint64_t version = 0;   // The user's; only grows.
-  uint32_t sequence = 0;  // The controller's, within the term; 28 bits.
+  uint64_t version = 0;  // The user's number of the version. It only grows.
+  // The controller's number of the update within the group, from 1 to 2^28 - 1. It goes on from
+  // term to term, and wraps.
+  uint32_t sequence = 0;
   uint64_t epoch = 0;
   uint64_t plan_hash = 0;
 

@@ -74,8 +74,8 @@ struct QuantisedBlock {
   kernels::BlockGrid grid;  // As it lies on them.
 };
 
-// `box` is the route's. No rectangle has rows on both sides of a multiple of `band_rows` of the
-// tensor's.
+// Calls visit(QuantisedBlock) for elements [first, last) of a route with this `box`, in order. Cuts
+// rectangles at the tensor's rows that are multiples of `band_rows`.
 template <typename Visit>
 void ForEachQuantisedBlock(const RouteShape& shape, const Box& box, const Extents2& block,
                            int64_t band_rows, int64_t first, int64_t last, Packing packing,

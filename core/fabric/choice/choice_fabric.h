@@ -25,8 +25,8 @@ struct ChoiceOptions {
   absl::Duration patience = absl::Seconds(10);
 };
 
-// `members`: the best first, at least one, each able to wait with others (wait_descriptor()).
-// A fabric that is not there is left out; `missing` says of each why, for DescribeLane().
+// Makes a fabric of `members`, best first. Each one must have a wait_descriptor(). `missing` says
+// which fabrics are left out and why, for DescribeLane(). kUnavailable: there are no members.
 absl::StatusOr<std::unique_ptr<Fabric>> MakeChoiceFabric(std::vector<ChoiceMember> members,
                                                          std::string missing,
                                                          const ChoiceOptions& options = {});

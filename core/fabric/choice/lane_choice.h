@@ -19,8 +19,9 @@ namespace waybill::choice {
 
 class LaneChoice {
  public:
-  // `ways`: their names, the best first. A way that this end or the other does not have has failed
-  // from the beginning. `patience`: how long better ways may take when a worse one is up.
+  // `ways` are the names of the ways, best first. `leads` is true at exactly one of the two ends.
+  // `patience` is how long better ways may take once a worse one is up. Call OnFailed() for each
+  // way that this end or the other does not have.
   LaneChoice(std::vector<std::string> ways, bool leads, absl::Duration patience);
 
   // Report what happened. Each call may change the results of the functions below.

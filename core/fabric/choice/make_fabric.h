@@ -20,17 +20,17 @@ enum class FabricKind : uint8_t { kLocal = 1, kVerbs = 2, kTcp = 3 };
 struct FabricOptions {
   // The only one to be used. None: for each peer the best that works, in the order of the enum.
   std::optional<FabricKind> forced;
-  // An address of this host by which peers reach it; goes into what follows.
+  // The address by which peers reach this host. Replaces `verbs.host` and `tcp.host`.
   std::string host = "127.0.0.1";
   VerbsOptions verbs;
   TcpOptions tcp;
 };
 
-// "auto" is none; kInvalidArgument names what there is.
+// Parses "local", "verbs", "tcp" or "auto", which is nullopt. kInvalidArgument lists these names.
 absl::StatusOr<std::optional<FabricKind>> ParseFabricKind(absl::string_view text);
 
-// Where none is forced, a host without RDMA is served by the others, and lanes say why. A NIC that
-// was named has to be there. kUnavailable: the forced one is not.
+// Makes the fabric of one rank. If no kind is forced, a host without RDMA uses the other kinds, and
+// DescribeLane() says why. Fails if the forced kind, or a NIC that `verbs` names, is not there.
 absl::StatusOr<std::unique_ptr<Fabric>> MakeFabric(const FabricOptions& options);
 
 }  // namespace waybill

@@ -33,7 +33,7 @@ struct DoorwayCounts {
 
 class Doorway {
  public:
-  // Lanes have smaller ones, those who come by the door have larger ones.
+  // The listener's ticket. Lanes have smaller tickets, and accepted connections larger ones.
   static constexpr Ticket kListener = Ticket{1} << 32;
 
   Doorway(EventLoop& loop, absl::Duration patience, size_t most_guests)

@@ -59,7 +59,7 @@ class LaneSet {
 
   // Call this when the other end is there.
   void Connected(LaneId id, TcpLane& lane);
-  // Ends the lane. The event tells; whoever called goes on.
+  // Kills the lane with `status` and queues its kFailed event. The lane stays until Close().
   void Fail(LaneId id, TcpLane& lane, absl::Status status);
   // Ends it too, and tells the peer why.
   void Refuse(LaneId id, TcpLane& lane, absl::Status status);

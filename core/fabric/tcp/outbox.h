@@ -23,11 +23,11 @@ class Outbox {
   void Push(const Frame& frame, const std::byte* payload = nullptr,
             RegionId source = RegionId::kNone);
 
-  // So many of the peer's posts have landed. Goes before what has not been begun, and the newest
-  // number is enough.
+  // Tells the peer how many of its posts have landed since the lane was made. The number goes
+  // before all items that are not begun, and replaces an earlier number that is not begun.
   void TellDone(uint64_t done) { done_ = done; }
 
-  // What is next, in order: how many of `parts` were filled, with `most_bytes` in all at most.
+  // Fills `parts` with the next bytes to send, at most `most_bytes`. Returns how many it filled.
   size_t Gather(absl::Span<iovec> parts, uint64_t most_bytes);
   // The first so many bytes of it are sent.
   void Consume(uint64_t size_bytes);
