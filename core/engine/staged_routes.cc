@@ -269,13 +269,11 @@ void StagedRoutes::DigestDirect(uint32_t chunk) {
 }
 
 void StagedRoutes::DigestOnDevice(const Chunk& chunk) {
+  DeviceStager::Chunk queued(device_.get());
   const auto is_of_it = [this](const Piece& piece) {
     return direct_[piece.route] && OnDevice(piece.route);
   };
-  const absl::Span<const Piece> pieces = list_.pieces_of(chunk);
-  if (std::none_of(pieces.begin(), pieces.end(), is_of_it)) return;
-  DeviceStager::Chunk queued(device_.get());
-  for (const Piece& piece : pieces) {
+  for (const Piece& piece : list_.pieces_of(chunk)) {
     if (!is_of_it(piece)) continue;
     queued.DigestSource(routes().shape(piece.route), SourceOf(piece.route), piece.begin, piece.end);
   }

@@ -101,8 +101,8 @@ absl::Status DeviceStager::SetTables(absl::Span<const ScaleTable> tables) {
 }
 
 void DeviceStager::TakeFactors(uint32_t table, const ScaleValues& values) {
-  const Chunk chunk(this);
-  const Workspace& workspace = workspaces_[chunk.workspace_];
+  Chunk chunk(this);
+  const Workspace& workspace = chunk.TakeWorkspace();
   const float* const factors = values.FactorsAt(values.table().blocks.begins());
   Check(device_->Copy(tables_[table].factors, factors, tables_[table].maxima.size() * sizeof(float),
                       workspace.stream));
@@ -123,13 +123,18 @@ bool DeviceStager::Check(const absl::Status& status) {
 
 // --- chunks ---
 
-DeviceStager::Chunk::Chunk(DeviceStager* stager) : stager_(*stager), workspace_(stager->Take()) {
-  const Workspace& workspace = stager_.workspaces_[workspace_];
-  stager_.Check(stager_.device_->Clear(
-      workspace.device_sums, stager_.options_.most_pieces * sizeof(uint64_t), workspace.stream));
+DeviceStager::Chunk::~Chunk() {
+  if (workspace_) stager_.Return(*workspace_);
 }
 
-DeviceStager::Chunk::~Chunk() { stager_.Return(workspace_); }
+DeviceStager::Workspace& DeviceStager::Chunk::TakeWorkspace() {
+  if (workspace_) return stager_.workspaces_[*workspace_];
+  workspace_ = stager_.Take();
+  Workspace& taken = stager_.workspaces_[*workspace_];
+  stager_.Check(stager_.device_->Clear(
+      taken.device_sums, stager_.options_.most_pieces * sizeof(uint64_t), taken.stream));
+  return taken;
+}
 
 uint32_t DeviceStager::Take() {
   std::unique_lock lock(mutex_);
@@ -153,12 +158,12 @@ void DeviceStager::Return(uint32_t workspace) {
 
 void DeviceStager::Chunk::Stage(const RouteShape& shape, const std::byte* source, uint64_t begin,
                                 uint64_t end, std::byte* slot, Digests digests) {
+  Workspace& workspace = TakeWorkspace();
   if (reinterpret_cast<uintptr_t>(source) % shape.source_element_bytes != 0) {
     stager_.Check(absl::InternalError(absl::StrCat("elements of ", shape.source_element_bytes,
                                                    " bytes do not begin at a multiple of that")));
     return;
   }
-  Workspace& workspace = stager_.workspaces_[workspace_];
   Output output = stager_.Place(workspace, begin, end, digests, slot);
   const uint64_t element = shape.destination_element_bytes;
   const auto first = static_cast<int64_t>(begin / element);
@@ -174,7 +179,7 @@ void DeviceStager::Chunk::Stage(const RouteShape& shape, const std::byte* source
 void DeviceStager::Chunk::Quantise(const RouteShape& shape, const Box& box, uint32_t table,
                                    const ScaleValues& values, const std::byte* source,
                                    uint64_t begin, uint64_t end, std::byte* slot, Digests digests) {
-  Workspace& workspace = stager_.workspaces_[workspace_];
+  Workspace& workspace = TakeWorkspace();
   Output output = stager_.Place(workspace, begin, end, digests, slot);
   const float* const host_factors = values.FactorsAt(values.table().blocks.begins());
   ForEachQuantisedBlock(
@@ -195,8 +200,7 @@ void DeviceStager::Chunk::Quantise(const RouteShape& shape, const Box& box, uint
 
 void DeviceStager::Chunk::TakePacked(const std::byte* packed, uint64_t size_bytes,
                                      std::byte* slot) {
-  stager_.Check(
-      stager_.device_->Copy(slot, packed, size_bytes, stager_.workspaces_[workspace_].stream));
+  stager_.Check(stager_.device_->Copy(slot, packed, size_bytes, TakeWorkspace().stream));
 }
 
 void DeviceStager::Chunk::DigestSource(const RouteShape& shape, const std::byte* source,
@@ -213,7 +217,7 @@ void DeviceStager::Chunk::DigestInPlace(const RouteShape& shape, const std::byte
 
 void DeviceStager::Chunk::Digest(const RouteShape& shape, const std::byte* memory, uint64_t begin,
                                  uint64_t end) {
-  Workspace& workspace = stager_.workspaces_[workspace_];
+  Workspace& workspace = TakeWorkspace();
   Output output = stager_.Place(workspace, begin, end, Digests::kOn, /*slot=*/nullptr);
   uint64_t runs = 0, first_run = 0;
   ForEachDestinationRun(shape, begin, end, [&](uint64_t offset, uint64_t /*size*/) {
@@ -245,7 +249,8 @@ void DeviceStager::Chunk::Digest(const RouteShape& shape, const std::byte* memor
 }
 
 absl::Span<const uint64_t> DeviceStager::Chunk::Finish() {
-  Workspace& workspace = stager_.workspaces_[workspace_];
+  if (!workspace_) return {};
+  Workspace& workspace = TakeWorkspace();
   stager_.Check(stager_.device_->Copy(workspace.sums.data(), workspace.device_sums,
                                       workspace.pieces * sizeof(uint64_t), workspace.stream));
   stager_.Check(stager_.device_->Finish(workspace.stream));
@@ -321,8 +326,8 @@ void DeviceStager::Send(const Workspace& workspace, const Output& output, std::b
 void DeviceStager::CombineMaxima(const ScaleTable& table, const std::byte* source,
                                  kernels::Wide type, kernels::Wide via, float* maxima) {
   Table& here = tables_[static_cast<size_t>(&table - first_table_)];
-  const Chunk chunk(this);
-  const Workspace& workspace = workspaces_[chunk.workspace_];
+  Chunk chunk(this);
+  const Workspace& workspace = chunk.TakeWorkspace();
   Check(device_->Clear(here.factors, here.maxima.size() * sizeof(float), workspace.stream));
   const int row = table.box.dimensions() - 2, column = row + 1;
   const auto element = static_cast<int64_t>(kernels::SizeBytes(type));
@@ -358,8 +363,8 @@ void DeviceStager::CombineMaxima(const ScaleTable& table, const std::byte* sourc
 // By way of the host: it is rare.
 uint64_t DeviceStager::CountNonFinite(const std::byte* data, kernels::Wide type,
                                       int64_t pitch_bytes, size_t rows, size_t columns) {
-  const Chunk chunk(this);
-  const Workspace& workspace = workspaces_[chunk.workspace_];
+  Chunk chunk(this);
+  const Workspace& workspace = chunk.TakeWorkspace();
   const size_t element = kernels::SizeBytes(type);
   const size_t at_once = std::min<size_t>(columns, options_.chunk_bytes / element);
   std::vector<std::byte> row(at_once * element);

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +34,8 @@ namespace waybill {
 // Waits for its own streams only. Allocates nothing after SetTables() unless there are NaNs or
 // infinities. Each method says which threads may call it.
 class DeviceStager final : public ElementReader {
+  struct Workspace;
+
  public:
   struct Options {
     std::string what = "stage from a GPU";  // Before errors.
@@ -60,11 +63,12 @@ class DeviceStager final : public ElementReader {
   // [one thread, while no chunk is staged] Takes the factors of `values`, to quantise by them.
   void TakeFactors(uint32_t table, const ScaleValues& values);
 
-  // One chunk, on one thread. Its pieces are queued, then waited for.
+  // One chunk, on one thread. Its pieces are queued, then waited for. The first piece waits until
+  // fewer than Options::parallel_chunks chunks are being staged. A chunk without pieces waits for
+  // nothing, and asks nothing of the GPU.
   class Chunk {
    public:
-    // Waits until fewer than Options::parallel_chunks chunks are being staged.
-    explicit Chunk(DeviceStager* stager);
+    explicit Chunk(DeviceStager* stager) : stager_(*stager) {}
     ~Chunk();
     Chunk(const Chunk&) = delete;
     Chunk& operator=(const Chunk&) = delete;
@@ -95,8 +99,11 @@ class DeviceStager final : public ElementReader {
     // A shape whose two sides are the same.
     void Digest(const RouteShape& shape, const std::byte* memory, uint64_t begin, uint64_t end);
 
+    // Returns this chunk's workspace. The first call waits for one, and clears its sums.
+    Workspace& TakeWorkspace();
+
     DeviceStager& stager_;
-    const uint32_t workspace_;
+    std::optional<uint32_t> workspace_;  // Its number, once it is taken.
   };
 
   // `table` is one of SetTables().
