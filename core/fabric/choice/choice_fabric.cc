@@ -202,20 +202,19 @@ class ChoiceFabric final : public Fabric {
   }
 
   absl::Status CheckRead(LaneId id, RegionId source) const override {
-    const auto lane = lanes_.find(id);
-    if (lane == lanes_.end()) return NoLane(id);
-    const size_t member = *lane->second.choice->chosen();
-    WAYBILL_ASSIGN_OR_RETURN(const RegionId inner, regions_.At(member, source));
-    return members_[member].fabric->CheckRead(lane->second.ways[member].lane, inner);
+    const std::optional<Carrier> way = CarrierFor(id);
+    if (!way) return NoLane(id);
+    WAYBILL_ASSIGN_OR_RETURN(const RegionId inner, regions_.At(way->member, source));
+    return way->fabric->CheckRead(way->lane, inner);
   }
 
   bool CopiesPosts(LaneId id) const override {
-    const std::optional<Chosen> chosen = ChosenFor(id);
-    return chosen && chosen->fabric->CopiesPosts(chosen->lane);
+    const std::optional<Carrier> way = CarrierFor(id);
+    return way && way->fabric->CopiesPosts(way->lane);
   }
   bool HasRoom(LaneId id) const override {
-    const std::optional<Chosen> chosen = ChosenFor(id);
-    return !chosen || chosen->fabric->HasRoom(chosen->lane);
+    const std::optional<Carrier> way = CarrierFor(id);
+    return !way || way->fabric->HasRoom(way->lane);
   }
 
   absl::Status LaneStatus(LaneId id) const override {
@@ -227,9 +226,9 @@ class ChoiceFabric final : public Fabric {
     const auto lane = lanes_.find(id);
     if (lane == lanes_.end()) return "closed";
     if (!lane->second.connected) return "not connected";
-    const size_t member = *lane->second.choice->chosen();
+    const Carrier way = CarrierOf(lane->second);
     const std::string why = lane->second.choice->WhyNoBetter();
-    return absl::StrCat(members_[member].fabric->DescribeLane(lane->second.ways[member].lane),
+    return absl::StrCat(way.fabric->DescribeLane(way.lane),
                         why.empty() && missing_.empty() ? "" : "; not ", why,
                         why.empty() || missing_.empty() ? "" : "; ", missing_);
   }
@@ -243,11 +242,12 @@ class ChoiceFabric final : public Fabric {
       write.destination = *inner;
       WAYBILL_ASSIGN_OR_RETURN(write.source, regions_.At(way.member, write.source));
     }
-    if (way.ours->outstanding_posts >= capabilities_.max_outstanding_posts) {
+    auto& outstanding_posts = lanes_.at(id).outstanding_posts;
+    if (outstanding_posts >= capabilities_.max_outstanding_posts) {
       return absl::Status(absl::StatusCode::kResourceExhausted, "");  // No text, no allocation.
     }
     WAYBILL_RETURN_IF_ERROR(way.fabric->Post(way.lane, inner_writes_, immediate, token));
-    ++way.ours->outstanding_posts;
+    ++outstanding_posts;
     return absl::OkStatus();
   }
 
@@ -293,8 +293,18 @@ class ChoiceFabric final : public Fabric {
     size_t member = 0;
     Fabric* fabric = nullptr;
     LaneId lane = LaneId::kNone;
-    ChoiceLane* ours = nullptr;
   };
+  // Returns the way that carries a connected lane.
+  Carrier CarrierOf(const ChoiceLane& lane) const {
+    const size_t member = *lane.choice->chosen();
+    return {member, members_[member].fabric.get(), lane.ways[member].lane};
+  }
+  // Returns the same for a lane's number, or nullopt if no connected lane has it.
+  std::optional<Carrier> CarrierFor(LaneId id) const {
+    const auto lane = lanes_.find(id);
+    if (lane == lanes_.end() || !lane->second.connected) return std::nullopt;
+    return CarrierOf(lane->second);
+  }
 
   static std::vector<Fabric*> PointersTo(const std::vector<ChoiceMember>& members) {
     std::vector<Fabric*> pointers;
@@ -320,21 +330,7 @@ class ChoiceFabric final : public Fabric {
       return absl::FailedPreconditionError(
           absl::StrCat("lane to ", lane->peer, " is not connected"));
     }
-    const size_t member = *lane->choice->chosen();
-    return Carrier{member, members_[member].fabric.get(), lane->ways[member].lane, lane};
-  }
-
-  // The fabric that carries a lane, and the lane's number there.
-  struct Chosen {
-    const Fabric* fabric;
-    LaneId lane;
-  };
-  // Returns nullopt unless the lane is connected.
-  std::optional<Chosen> ChosenFor(LaneId id) const {
-    const auto lane = lanes_.find(id);
-    if (lane == lanes_.end() || !lane->second.connected) return std::nullopt;
-    const size_t member = *lane->second.choice->chosen();
-    return Chosen{members_[member].fabric.get(), lane->second.ways[member].lane};
+    return CarrierOf(*lane);
   }
 
   // --- what has happened ---
