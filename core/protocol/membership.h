@@ -76,7 +76,8 @@ class Membership {
   // size of the world than the others declared.
   absl::Status Check(const proto::Join& join) const;
 
-  // Returns the lowest free rank in the role and group of `join`, or join.world() if there is none.
+  // Returns the lowest rank of that role and group that nobody has. If all ranks are taken, returns
+  // their number, join.world().
   uint32_t FreeRank(const proto::Join& join) const;
 
   // Admits a rank that Check() accepts and whose place is free. The pointer is valid until the

@@ -349,7 +349,7 @@ void SendSchedule::OnDigested(uint32_t peer) {
 void SendSchedule::Retry(absl::FunctionRef<bool(SendLane lane)> has_room) {
   for (uint32_t p = 0; p < peers_.size(); ++p) {
     for (uint32_t l = 0; l < peers_[p].lane_count; ++l) {
-      Lane& lane = lanes_[peers_[p].first_lane + l];
+      Lane& lane = LaneOf({p, l});
       if (!lane.full || !has_room({p, l})) continue;
       lane.full = false;
       changed_ = true;

@@ -14,9 +14,9 @@ namespace waybill {
 struct LoopbackOptions {
   // Picks which lane moves next whenever several could; 0 is the order of opening.
   uint32_t seed = 0;
-  // Whether peers can map each other's allocated regions.
+  // Lets peers map each other's allocated regions.
   bool can_map = false;
-  // Whether CopiesPosts() returns true, for every second lane.
+  // Makes CopiesPosts() return true for every second lane.
   bool copies_posts = false;
   // A lane with so many posts has no room.
   uint32_t most_posts_in_room = ~uint32_t{0};
