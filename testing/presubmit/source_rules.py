@@ -34,6 +34,14 @@ BELOW_CONTROL = re.compile(
 )
 RPC_INCLUDE = re.compile(r"#\s*include\s*([<\"](grpc|google/protobuf)|\"[^\"]*\.pb\.h\")")
 
+# As clang-format writes them: a namespace and its end, and a type that has a body, at the left margin.
+NAMESPACE = re.compile(r"(?:inline )?namespace(?: ([\w:]+))? \{$")
+NAMESPACE_END = re.compile(r"\}  // namespace")
+TYPE = re.compile(
+    r"(?:template <.*> )?(?:struct|class|union|enum(?: class)?) "
+    r"(?:alignas\(\w+\) |[A-Z_]{2,} |\[\[\w+\]\] )?([\w:]+)(?: final)?(?: :.*| \{.*)?$"
+)
+
 VAGUE_WORDS = {"common", "helper", "helpers", "misc", "util", "utils"}
 
 SLEEP = re.compile(
@@ -108,6 +116,33 @@ def sleeps_in_tests(path, text):
     return [
         f"{path}:{line}: sleeps; wait for a condition, or move a fake clock"
         for line in _lines_with(pattern, text)
+    ]
+
+
+def _types(text):
+    """The full names of the types that other sources could name too, each with its line."""
+    around = []
+    for line, code in enumerate(text.split("\n"), 1):
+        if opened := NAMESPACE.match(code):
+            around.append(opened[1] or "")
+        elif NAMESPACE_END.match(code):
+            around.pop()
+        elif "" not in around and (found := TYPE.match(code)):
+            yield "::".join([*around, found[1]]), line
+
+
+def types_defined_twice(texts):
+    """On all sources, path -> text: the linker would take one of the definitions, and say nothing."""
+    places = {}
+    for path, text in texts.items():
+        if PurePosixPath(path).suffix in C_SUFFIXES:
+            for name, line in _types(text):
+                places.setdefault(name, {}).setdefault(path, line)
+    return [
+        f"{path}:{line}: {name} is also defined in {', '.join(p for p in found if p != path)}"
+        for name, found in places.items()
+        if len(found) > 1
+        for path, line in found.items()
     ]
 
 

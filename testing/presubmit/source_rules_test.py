@@ -55,3 +55,45 @@ def test_rule(rule, path, text, count):
 def test_names_the_line():
     found = source_rules.confined_names("core/engine/post.cc", "/* one\n */\nibv_post_send(qp);")
     assert found[0].startswith("core/engine/post.cc:3: names verbs; ")
+
+
+TYPE = "namespace waybill {\nstruct Chunk {\n  int n;\n};\n}  // namespace waybill\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        (TYPE, 2),
+        (TYPE.replace("struct Chunk {", "class Chunk final : public Base {"), 2),
+        (TYPE.replace("struct Chunk {", "enum class Chunk : uint8_t {"), 2),
+        (TYPE.replace("struct Chunk {", "template <typename T>\nstruct Chunk {"), 2),
+        (TYPE.replace("struct Chunk {", "struct alignas(64) Chunk {"), 2),
+        (TYPE.replace("struct Chunk {\n  int n;\n}", "struct Chunk"), 0),
+        (TYPE.replace("struct Chunk {", "struct Chunk::Part {"), 0),
+        (TYPE.replace("namespace waybill {", "namespace {"), 0),
+        (TYPE.replace("namespace waybill {", "namespace waybill {\nnamespace {"), 0),
+        (TYPE.replace("namespace waybill {", "namespace waybill::tcp {"), 0),
+    ],
+    ids=[
+        "the_same_type",
+        "a_class",
+        "an_enum",
+        "a_template",
+        "an_aligned_type",
+        "a_declaration",
+        "a_type_within_it",
+        "a_type_without_linkage",
+        "a_type_in_a_namespace_without_a_name",
+        "a_type_of_another_namespace",
+    ],
+)
+def test_a_type_has_one_definition(text, count):
+    found = source_rules.types_defined_twice({"core/a.h": TYPE, "core/b.cc": text})
+    assert len(found) == count
+    if found:
+        assert found[0].startswith("core/a.h:2: waybill::Chunk is also defined in core/b.cc")
+
+
+def test_one_source_may_choose_between_two_definitions():
+    either = f"#if WIDE\n{TYPE}#else\n{TYPE}#endif\n"
+    assert not source_rules.types_defined_twice({"core/a.h": either})

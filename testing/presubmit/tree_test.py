@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from testing.presubmit.layers import layer_violations
-from testing.presubmit.source_rules import SOURCE_RULES
+from testing.presubmit.source_rules import SOURCE_RULES, types_defined_twice
 from tools.build_rules.source_tree import source_files
 
 ROOT = Path("WORKSPACE").resolve().parent
@@ -37,6 +37,10 @@ def test_layers(texts):
 @pytest.mark.parametrize("rule", SOURCE_RULES, ids=lambda rule: rule.__name__)
 def test_sources(texts, rule):
     say([line for path, text in texts.items() for line in rule(path, text)])
+
+
+def test_a_type_has_one_definition(texts):
+    say(types_defined_twice(texts))
 
 
 def test_every_test_is_in_a_target(texts):
