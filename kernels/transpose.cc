@@ -23,6 +23,8 @@ Element ElementOf(size_t bytes) {
       return Element::kBytes4;
     case 8:
       return Element::kBytes8;
+    default:
+      break;
   }
   std::fprintf(stderr, "transpose: an element of %zu bytes; allowed are 1, 2, 4 and 8\n", bytes);
   std::abort();

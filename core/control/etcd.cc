@@ -84,7 +84,7 @@ class Client final : public Etcd {
 bool IsEtcdAddress(absl::string_view state) { return absl::StartsWith(state, kScheme); }
 
 absl::StatusOr<std::vector<std::string>> ParseEtcdAddress(absl::string_view state) {
-  const std::vector<std::string> endpoints = absl::StrSplit(absl::StripPrefix(state, kScheme), ',');
+  std::vector<std::string> endpoints = absl::StrSplit(absl::StripPrefix(state, kScheme), ',');
   for (const std::string& endpoint : endpoints) {
     const size_t colon = endpoint.rfind(':');
     if (colon == std::string::npos || colon == 0 || colon + 1 == endpoint.size() ||

@@ -86,6 +86,7 @@ class WorkerEngineImpl final : public WorkerEngine {
   std::vector<MemorySpan> Receiving() const override {
     std::vector<MemorySpan> memory;
     const RegionSpans& regions = memory_->regions(target_);
+    memory.reserve(regions.size());
     for (uint32_t r = 0; r < regions.size(); ++r) {
       memory.push_back(
           {.kind = memory_->ArrivesOnDevice(r) ? MemoryKind::kDevice : MemoryKind::kHost,

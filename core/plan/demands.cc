@@ -88,7 +88,7 @@ class DemandFinder {
     const Recipient& first = found_.destinations[want.first_destination];
     const ShardView shard = ManifestOf(first.worker).shard(want.shard);
     const auto shape = tensors_.shape(tensors_.first(want.tensor_class));
-    const auto named = [&](auto... rest) {
+    const auto named = [&](const auto&... rest) {
       return absl::InvalidArgumentError(
           absl::StrCat("tensor \"", ManifestOf(first.worker).tensor_name(shard.tensor_index),
                        "\": worker ", first.worker, rest...));

@@ -152,7 +152,7 @@ std::string Membership::DescribeMissingTrainers() const {
 }
 
 void Membership::AddMissing(Role role, absl::string_view group, std::string& missing) const {
-  const auto add = [&](auto... what) {
+  const auto add = [&](const auto&... what) {
     absl::StrAppend(&missing, missing.empty() ? "" : ", ", what...);
   };
   const uint32_t world = SizeOf(group);

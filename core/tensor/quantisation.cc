@@ -57,7 +57,7 @@ absl::StatusOr<Quantisation> NamedQuantisation(absl::string_view name) {
 }
 
 absl::Status CheckQuantisation(const Quantisation& q) {
-  const auto refuse = [&](auto... why) {
+  const auto refuse = [&](const auto&... why) {
     return absl::InvalidArgumentError(absl::StrCat("quantisation ", ToString(q), ": ", why...));
   };
   if (q.dtype != Dtype::kF8E4m3 && q.dtype != Dtype::kF8E5m2) {

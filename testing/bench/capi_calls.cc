@@ -32,6 +32,7 @@ void Print(const char* name, std::vector<int64_t> ns) {
 
 void Measure(const char* name, const std::function<void()>& call) {
   std::vector<int64_t> ns;
+  ns.reserve(kRounds);
   for (int i = 0; i < kRounds; ++i) ns.push_back(Nanoseconds(call));
   Print(name, ns);
 }

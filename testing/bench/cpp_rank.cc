@@ -82,8 +82,8 @@ absl::Status Serve(const Arguments& arguments, std::unique_ptr<Fabric> fabric) {
 absl::Status Run(char** words) {
   Arguments arguments;
   arguments.identity.controller = words[2];
-  arguments.identity.rank = static_cast<uint32_t>(std::atoi(words[3]));
-  arguments.identity.world = static_cast<uint32_t>(std::atoi(words[4]));
+  arguments.identity.rank = static_cast<uint32_t>(std::strtol(words[3], nullptr, 10));
+  arguments.identity.world = static_cast<uint32_t>(std::strtol(words[4], nullptr, 10));
   WAYBILL_ASSIGN_OR_RETURN(SyntheticModel model, MakeSyntheticModel(words[5], std::nullopt));
   WAYBILL_ASSIGN_OR_RETURN(arguments.config, ParseModelConfig(model.config_json));
   arguments.tensors = std::move(model.tensors);

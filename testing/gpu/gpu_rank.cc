@@ -108,7 +108,8 @@ absl::Status Rank(char** words) {
   RankIdentity identity;
   identity.controller = words[2];
   const std::string role = words[1], fabric_name = words[3];
-  const int64_t rows = std::max<int64_t>(1, std::atoll(words[4]) * 1'000'000 / (2 * kColumns));
+  const int64_t rows =
+      std::max<int64_t>(1, std::strtoll(words[4], nullptr, 10) * 1'000'000 / (2 * kColumns));
   const Manifest manifest = MakeManifest(rows);
   WAYBILL_ASSIGN_OR_RETURN(const GpuMemory memory, GpuMemory::Allocate(manifest.region_bytes(0)));
   FabricOptions options;

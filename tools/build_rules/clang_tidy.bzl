@@ -1,4 +1,4 @@
-"""clang_tidy_aspect: clang-tidy on each C++ source of the product (not of its tests), as cached actions.
+"""clang_tidy_aspect: the objects of libraries and programs, and clang-tidy on each C++ source of the product.
 
 usage: bazel build --config=clang-tidy //...
 """
@@ -38,9 +38,19 @@ def _flags(ctx, context):
 def _check(ctx, source, context, flags):
     stamp = ctx.actions.declare_file("%s.%s.clang-tidy" % (source.basename, ctx.label.name))
     ctx.actions.run_shell(
-        command = "out=$1; shift; clang-tidy-16 --quiet \"$@\" 2>\"$out\" || { cat \"$out\"; exit 1; }",
-        arguments = [stamp.path, "--config-file=" + ctx.file._config.path, source.path, "--"] + flags,
-        inputs = depset([source, ctx.file._config], transitive = [context.headers, find_cc_toolchain(ctx).all_files]),
+        command = "out=$1; shift; \"$@\" 2>\"$out\" || { cat \"$out\"; exit 1; }",
+        arguments = [
+            stamp.path,
+            ctx.file._clang_tidy.path,
+            "--quiet",
+            "--config-file=" + ctx.file._config.path,
+            source.path,
+            "--",
+        ] + flags,
+        inputs = depset(
+            [source, ctx.file._config, ctx.file._clang_tidy] + ctx.files._headers,
+            transitive = [context.headers, find_cc_toolchain(ctx).all_files],
+        ),
         outputs = [stamp],
         mnemonic = "ClangTidy",
         progress_message = "Checking %s" % source.short_path,
@@ -48,17 +58,17 @@ def _check(ctx, source, context, flags):
     return stamp
 
 def _clang_tidy_aspect_impl(target, ctx):
-    ours = not ctx.label.workspace_name and ctx.rule.kind in ["cc_binary", "cc_library"]
-    if not ours or ctx.rule.attr.testonly:
+    if ctx.label.workspace_name or ctx.rule.kind not in ["cc_binary", "cc_library"]:
         return []
+    objects = target[OutputGroupInfo].compilation_outputs
+    if ctx.rule.attr.testonly:
+        return [OutputGroupInfo(clang_tidy = objects)]
     sources = [
         f
         for src in ctx.rule.attr.srcs
         for f in src.files.to_list()
         if f.extension == "cc" and f.is_source
     ]
-    if not sources:
-        return []
     if CcInfo in target:
         context = target[CcInfo].compilation_context
     else:
@@ -66,13 +76,19 @@ def _clang_tidy_aspect_impl(target, ctx):
             cc_infos = [dep[CcInfo] for dep in ctx.rule.attr.deps if CcInfo in dep],
         ).compilation_context
     flags = _flags(ctx, context)
-    return [OutputGroupInfo(clang_tidy = depset([_check(ctx, f, context, flags) for f in sources]))]
+    checked = [_check(ctx, f, context, flags) for f in sources]
+    return [OutputGroupInfo(clang_tidy = depset(checked, transitive = [objects]))]
 
 clang_tidy_aspect = aspect(
     implementation = _clang_tidy_aspect_impl,
     attrs = {
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+        "_clang_tidy": attr.label(
+            default = "@local_python//:clang_tidy/bin/clang-tidy",
+            allow_single_file = True,
+        ),
         "_config": attr.label(default = "//:.clang-tidy", allow_single_file = True),
+        "_headers": attr.label(default = "@local_python//:clang_tidy_headers"),
     },
     fragments = ["cpp"],
     toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],

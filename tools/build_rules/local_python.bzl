@@ -26,7 +26,16 @@ load("@rules_python//python:py_runtime_pair.bzl", "py_runtime_pair")
 
 package(default_visibility = ["//visibility:public"])
 
-exports_files(["python.txt"])
+exports_files([
+    "clang_tidy/bin/clang-tidy",
+    "python.txt",
+])
+
+# The headers that clang-tidy needs of its own.
+filegroup(
+    name = "clang_tidy_headers",
+    srcs = glob(["clang_tidy/lib/**"]),
+)
 
 cc_library(
     name = "headers",
@@ -101,6 +110,10 @@ def _local_python_impl(rctx):
     ], timeout = 900)
 
     rctx.symlink(include, "include/python")
+
+    # In this repository, what it makes can be shared through a disk cache: its path is the same in every checkout.
+    tidy = _run(rctx, [python, "-c", "import clang_tidy; print(clang_tidy.__path__[0])"]).strip()
+    rctx.symlink(tidy + "/data", "clang_tidy")
 
     rctx.file("WORKSPACE", "workspace(name = \"%s\")\n" % rctx.name)
     rctx.file("python.txt", python + "\n")

@@ -162,7 +162,7 @@ class Reader {
   template <typename Enum>
   Key Choice(absl::string_view name, std::vector<std::pair<std::string, Enum>> choices,
              std::function<void(Enum)> take) const {
-    return {name, [=, this](const Value& value) {
+    return {name, [this, choices = std::move(choices), take = std::move(take)](const Value& value) {
               std::vector<std::string> names;
               for (const auto& [word, choice] : choices) {
                 names.push_back(word);

@@ -57,7 +57,7 @@ absl::StatusOr<std::optional<nlohmann::json>> LineChannel::HearNow() {
     if (received_.size() > kMostLineBytes) return absl::DataLossError("a line without an end");
   }
   const size_t end = received_.find('\n');
-  const auto message = nlohmann::json::parse(received_.substr(0, end), nullptr, false);
+  auto message = nlohmann::json::parse(received_.substr(0, end), nullptr, false);
   received_.erase(0, end + 1);
   if (!message.is_object()) return absl::DataLossError("the other end is no waybill doctor");
   return message;
