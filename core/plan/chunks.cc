@@ -1,6 +1,29 @@
 #include "core/plan/chunks.h"
 
+#include <algorithm>
+#include <numeric>
+
 namespace waybill {
+namespace {
+
+// Returns the bytes at whose multiples a route is cut. A transposed one is cut between rows, and if
+// they are not long between tiles of them, as high as a cache line is long: of a row that is cut,
+// each element would be fetched alone, and of a tile each line twice.
+uint64_t CutBytesOf(const RouteShape& shape, uint64_t chunk_bytes) {
+  if (!shape.transposed()) return kCutBytes;
+  constexpr uint64_t kCacheLineBytes = 64;
+  const uint64_t element = shape.destination_element_bytes;
+  const uint64_t row_bytes = static_cast<uint64_t>(shape.axes.back().extent) * element;
+  const uint64_t most = chunk_bytes / 4;  // Else chunks would be much shorter.
+  for (const uint64_t rows : {std::max(kCacheLineBytes / element, uint64_t{1}), uint64_t{1}}) {
+    if (row_bytes > most / rows) continue;
+    const uint64_t cut = std::lcm(kCutBytes, rows * row_bytes);
+    if (cut <= most) return cut;
+  }
+  return kCutBytes;
+}
+
+}  // namespace
 
 ChunkList CutIntoChunks(const RouteTable& routes, uint64_t chunk_bytes) {
   ChunkList list;
@@ -11,14 +34,21 @@ ChunkList CutIntoChunks(const RouteTable& routes, uint64_t chunk_bytes) {
   };
   for (uint32_t r = 0; r < routes.size(); ++r) {
     const uint64_t route_bytes = routes.written_bytes(r);
-    if (route_bytes > 0 && chunk.piece_count > 0 &&
+    if (route_bytes == 0) continue;
+    if (chunk.piece_count > 0 &&
         (chunk.worker != routes.worker(r) || chunk.trainer != routes.trainer(r))) {
       finish();
     }
+    const RouteShape shape = routes.shape(r);
+    const uint64_t cut_bytes = CutBytesOf(shape, chunk_bytes);
     for (uint64_t at = 0; at < route_bytes;) {
       const uint64_t room = chunk_bytes - chunk.size_bytes;
       uint64_t size = route_bytes - at;
-      if (size > room) size = room / kCutBytes * kCutBytes;
+      if (size > room) {
+        // A few rows are transposed slowly, so they are not cut off only to fill a chunk.
+        const bool waits = shape.transposed() && chunk.piece_count > 0;
+        size = waits ? 0 : room / cut_bytes * cut_bytes;
+      }
       if (size == 0) {
         finish();
         continue;

@@ -49,7 +49,8 @@ inline constexpr uint64_t kCutBytes = 4096;
 inline constexpr uint64_t kChunkBytes = 1 << 20;
 
 // Cuts the routes in the table's order. `chunk_bytes` must be a multiple of kCutBytes; no chunk is
-// longer.
+// longer. Transposed routes are cut between rows of the destination where that is possible, and
+// not at all where a chunk can hold them.
 ChunkList CutIntoChunks(const RouteTable& routes, uint64_t chunk_bytes);
 
 // Calls visit(source_offset_bytes, destination_offset_bytes, size_bytes) for each contiguous run in

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace waybill {
@@ -38,6 +40,49 @@ TEST(Chunks, AreCutAtWholeLeavesOnly) {
   EXPECT_EQ(list.chunks[0].size_bytes, 8192u);
   EXPECT_EQ(list.chunks[1].size_bytes, 10000 - 8192 + 4096u);  // As much as fits, whole leaves.
   EXPECT_EQ(list.chunks[2].size_bytes, 7000 - 4096u);
+}
+
+// Returns where the pieces of a route of F32 begin that is transposed from `columns` rows.
+std::vector<uint64_t> CutsOfTransposed(int64_t rows, int64_t columns, uint64_t chunk_bytes) {
+  RouteTable table;
+  AddRoute(table, 0, 0, {{100, 4, 4}}, 4);  // Takes a part of the first chunk.
+  AddRoute(table, 0, 400, {{rows, 4, columns * 4}, {columns, rows * 4, 4}}, 4);
+  std::vector<uint64_t> cuts;
+  uint64_t end = 0;
+  for (const Chunk& chunk : CutIntoChunks(table, chunk_bytes).chunks) {
+    EXPECT_LE(chunk.size_bytes, chunk_bytes);
+  }
+  for (const Piece& piece : CutIntoChunks(table, chunk_bytes).pieces) {
+    if (piece.route == 0) continue;
+    EXPECT_EQ(piece.begin, end);
+    EXPECT_EQ(piece.begin % kCutBytes, 0u);
+    end = piece.end;
+    cuts.push_back(piece.begin);
+  }
+  EXPECT_EQ(end, table.shape(1).size_bytes());
+  return cuts;
+}
+
+TEST(Chunks, TransposedRoutesAreCutBetweenTilesOfRows) {
+  for (const uint64_t cut : CutsOfTransposed(768, 1536, 1 << 20)) {
+    EXPECT_EQ(cut % (16 * 1536 * 4), 0u) << cut;
+  }
+}
+
+TEST(Chunks, TransposedRoutesOfLongRowsAreCutBetweenRows) {
+  const std::vector<uint64_t> cuts = CutsOfTransposed(64, 5120, 1 << 20);
+  EXPECT_TRUE(std::any_of(cuts.begin(), cuts.end(),
+                          [](uint64_t cut) { return cut % (16 * 5120 * 4) != 0; }));
+  for (const uint64_t cut : cuts) EXPECT_EQ(cut % (5120 * 4), 0u) << cut;
+}
+
+TEST(Chunks, TransposedRoutesThatFitInAChunkAreNotCut) {
+  EXPECT_EQ(CutsOfTransposed(512, 512, 1 << 20), std::vector<uint64_t>{0});
+}
+
+TEST(Chunks, TransposedRoutesAreCutWithinRowsThatAreTooLong) {
+  EXPECT_EQ(CutsOfTransposed(3, 4096, 8192),
+            (std::vector<uint64_t>{0, 8192, 16384, 24576, 32768, 40960}));
 }
 
 TEST(Chunks, GoToOneWorkerEach) {
