@@ -88,6 +88,29 @@ HWY_INLINE void AbsorbStripe(std::byte* HWY_RESTRICT dst, const std::byte* HWY_R
 #endif
 }
 
+// Adds neighbouring stripes of one leaf, which lie `step_bytes` apart at `src`.
+template <size_t kStripes>
+HWY_INLINE void AbsorbNeighbours(const std::byte* HWY_RESTRICT src, size_t step_bytes,
+                                 const uint64_t* HWY_RESTRICT keys, uint64_t* HWY_RESTRICT lanes) {
+#if HWY_TARGET == HWY_SCALAR || HWY_HAVE_SCALABLE
+  for (size_t i = 0; i < kStripes; ++i) {
+    AbsorbStripe<Sink::kNone>(nullptr, src + i * step_bytes, keys + i * 8, lanes);
+  }
+#else
+  const hn::CappedTag<uint64_t, 8> d;
+  for (size_t w = 0; w < 8; w += hn::Lanes(d)) {
+    auto sum = hn::Load(d, lanes + w);
+#pragma GCC unroll 4
+    for (size_t i = 0; i < kStripes; ++i) {
+      const auto words = TakeWords<Sink::kNone>(d, nullptr, src + i * step_bytes + w * 8);
+      const auto products = KeyedProducts(d, words, hn::Load(d, keys + i * 8 + w));
+      sum = hn::Add(sum, hn::Add(products, hn::Reverse2(d, words)));
+    }
+    hn::Store(sum, d, lanes + w);
+  }
+#endif
+}
+
 }  // namespace waybill::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

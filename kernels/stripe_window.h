@@ -32,6 +32,11 @@ class StripeWindow {
   StripeWindow(const StripeWindow&) = delete;
   StripeWindow& operator=(const StripeWindow&) = delete;
 
+  // Returns true if so many bytes from `offset` on lie in one leaf, which has the same lanes.
+  bool IsOneLeaf(size_t offset, size_t size_bytes) const {
+    return (begin_ + offset) % kLeafBytes + size_bytes <= kLeafBytes;
+  }
+
   // The lanes and keys of the stripe at `offset`, a multiple of kStripeBytes from where the window
   // begins.
   uint64_t* lanes(size_t offset) {

@@ -169,6 +169,19 @@ HWY_INLINE void StoreRow(std::byte* HWY_RESTRICT dst, const std::byte* HWY_RESTR
   std::memcpy(dst, line, size_bytes);
 }
 
+// Absorbs what StoreRow() stores, whole stripes from `offset` of the window on.
+template <size_t kTiles>
+HWY_INLINE void AbsorbRow(const std::byte* HWY_RESTRICT line, size_t tile_bytes, size_t size_bytes,
+                          size_t offset, StripeWindow* window) {
+  if (size_bytes == kTiles * kStripeBytes && window->IsOneLeaf(offset, size_bytes)) {
+    AbsorbNeighbours<kTiles>(line, tile_bytes, window->keys(offset), window->lanes(offset));
+    return;
+  }
+  for (size_t at = 0; at < size_bytes; at += kStripeBytes, line += tile_bytes) {
+    AbsorbNeighbours<1>(line, tile_bytes, window->keys(offset + at), window->lanes(offset + at));
+  }
+}
+
 // Prefetches lines of rows, one after the other, each row in its whole width.
 class LinesAhead {
  public:
@@ -231,13 +244,12 @@ void Panel(const TransposeBlock& block, Stores stores, StripeWindow* window) {
                           columns * sizeof(T), stores);
       }
       if (window == nullptr) continue;
+      const std::byte* line = lines + (begin - first) * kCacheLineBytes;
+      size_t offset = (begin * block.columns + c) * sizeof(T);
       for (size_t r = begin; r < first + tile_rows; ++r) {
-        for (size_t a = 0; a * kSide < columns; ++a) {
-          const size_t offset = (r * block.columns + c) * sizeof(T) + a * kCacheLineBytes;
-          AbsorbStripe<Sink::kNone>(
-              nullptr, lines + (r - first) * kCacheLineBytes + a * sizeof(transposed[0]),
-              window->keys(offset), window->lanes(offset));
-        }
+        AbsorbRow<kAcross>(line, sizeof(transposed[0]), columns * sizeof(T), offset, window);
+        line += kCacheLineBytes;
+        offset += block.columns * sizeof(T);
       }
     }
   }
