@@ -3,15 +3,18 @@
     bazel run -c opt //testing/bench:one_tensor
 
 Each round runs all of them, so that pairs share whatever else the machine does. An update lasts from the
-publish until the worker shows the version; a broadcast until the receiver has the tensor. Processor time
-is that of both processes. Options: --rounds, --megabytes.
+publish until the worker shows the version; a broadcast until the receiver has the tensor. Bare sockets
+(bare_sockets.cc) move as many bytes over one connection, compute the same digests, and do nothing else.
+Processor time is that of both processes. Options: --rounds, --megabytes.
 """
 
 import argparse
+import json
 import multiprocessing
 import os
 import resource
 import statistics
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -19,6 +22,7 @@ from pathlib import Path
 from driven import Rank, start_controller, write_checkpoint
 from iperf import Iperf
 
+BARE_SOCKETS = "testing/bench/bare_sockets"  # Below the working directory, as in driven.py.
 REPEATS = 5  # Of which the median counts.
 GLOO_PORT_FILE = "gloo"
 
@@ -110,6 +114,15 @@ def run_gloo(size):
     return size / told[1][1] / 1e9, cpu / (REPEATS * size / 1e9)
 
 
+def run_sockets(size, *options):
+    command = [BARE_SOCKETS, "--megabytes", str(size // 10**6), "--rounds", str(REPEATS), *options]
+    done = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return (
+        done["bytes"] / statistics.median(done["seconds"]) / 1e9,
+        statistics.mean(done["cpu_seconds"]) / (done["bytes"] / 1e9),
+    )
+
+
 def spread(values):
     return f"{statistics.median(values):.2f} [{min(values):.2f}, {max(values):.2f}]"
 
@@ -129,6 +142,8 @@ def main():
         try:
             for _ in range(options.rounds):
                 of_round = {name: update.run(size) for name, update in updates.items()}
+                of_round["bare sockets"] = run_sockets(size)
+                of_round["bare sockets, no digests"] = run_sockets(size, "--no-digests")
                 of_round["gloo broadcast"] = run_gloo(size)
                 done = iperf.run(1, options.megabytes)
                 of_round["iperf3"] = done["rate"], done["cpu"]
@@ -138,13 +153,16 @@ def main():
         finally:
             for update in updates.values():
                 update.close()
-    print(f"{'':<20}{'GB/s':>22}{'of gloo':>22}{'of iperf3':>22}{'CPU s/GB':>22}")
+    columns = ["GB/s", "of bare sockets", "of gloo", "of iperf3", "CPU s/GB"]
+    print(" " * 24 + "".join(f"{column:>20}" for column in columns))
     for name, found in rates.items():
+        digests = name in ("update", "bare sockets")
+        bare = "bare sockets" if digests else "bare sockets, no digests"
         cells = [spread(found)]
-        for other in ("gloo broadcast", "iperf3"):
+        for other in (bare, "gloo broadcast", "iperf3"):
             cells.append(spread([a / b for a, b in zip(found, rates[other], strict=True)]))
         cells.append(spread(cpus[name]))
-        print(f"{name:<20}" + "".join(f"{cell:>22}" for cell in cells))
+        print(f"{name:<24}" + "".join(f"{cell:>20}" for cell in cells))
 
 
 if __name__ == "__main__":

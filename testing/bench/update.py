@@ -6,6 +6,9 @@ Prints, for Qwen3-0.6B's shapes from 2 trainers to 2 workers over `local` in sha
 the update with and without digests against memcpy, and GPT-2's, whose weights are transposed on the
 way; the latency of one small tensor; the time of planning; a trainer's memory; and the counts, which
 do not vary; then the same update as block FP8 beside BF16, pair by pair, and what maxima cost.
+Two bounds stand below each of the first rows: what memory allows, which is memcpy, and with digests one
+read of what was copied; and the same routes with the same kernels in one process without a job
+(bare_update.cc).
 Options: --rounds, --json, --formats (these only).
 """
 
@@ -17,11 +20,11 @@ import subprocess
 import sys
 import tempfile
 
-WAYBILL = os.path.join(os.environ.get("RUNFILES_DIR", "."), "waybill", "tools/waybill/waybill")
+WAYBILL = "tools/waybill/waybill"  # Below the working directory, which is that of the runfiles.
+BARE_UPDATE = "testing/bench/bare_update"
 
 
-def waybill(*arguments):
-    command = [WAYBILL if os.path.exists(WAYBILL) else "tools/waybill/waybill", *arguments]
+def run(*command):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}: {done.stderr.strip()}")
@@ -40,19 +43,44 @@ def show(name, values, unit, target, digits=2):
     )
 
 
-def bulk(rounds, *options, model="qwen3-0.6b"):
-    """One demo a round: its fraction of memcpy's rate, measured in the same run."""
-    return [
-        waybill("demo", "--model", model, "--versions", "7", "--no-check", "--json", *options)
-        for _ in range(rounds)
-    ]
+def waybill(*arguments):
+    return run(WAYBILL, *arguments)
+
+
+def demo(*options, model="qwen3-0.6b"):
+    """The median of some updates, and its fraction of memcpy's rate, measured in the same run."""
+    return waybill("demo", "--model", model, "--versions", "7", "--no-check", "--json", *options)
+
+
+def with_bare(model, *options):
+    """A demo, and the same routes without a job: `bare`."""
+    found = demo(*options, model=model)
+    found["bare"] = run(BARE_UPDATE, "--model", model)
+    if found["bare"]["update_bytes"] != found["update_bytes"]:
+        sys.exit(f"{model}: the bare update moves other bytes than the demo")
+    return found
+
+
+def show_bulk(name, runs, digests, target):
+    """Updates of memcpy's rate; then of their bounds, pair by pair."""
+    seconds = "seconds" if digests else "seconds_without_digests"
+    show(name, [r["fraction_of_copy"] for r in runs], "", target)
+    show("    time of an update", [1e3 * r["median_seconds"] for r in runs], "ms", "", 1)
+    bare = [spread(r["bare"][seconds])[0] for r in runs]
+    show("    time of its routes without a job", [1e3 * b for b in bare], "ms", "", 1)
+    ratios = [b / r["median_seconds"] for b, r in zip(bare, runs, strict=True)]
+    show("    rate, of its routes without a job", ratios, "", "")
+    if digests:
+        rates = [
+            (r["bare"]["copy_bytes_per_second"], r["bare"]["read_bytes_per_second"]) for r in runs
+        ]
+        shares = [read / (copy + read) for copy, read in rates]
+        show("    memcpy and one read, of memcpy", shares, "", "what memory allows")
 
 
 def show_formats(rounds):
     """Block FP8 beside BF16, a pair a round; then the processor time of maxima, by trainers."""
-    pairs = [
-        [bulk(1, "--format", name)[0] for name in ("bf16", "fp8-block")] for _ in range(rounds)
-    ]
+    pairs = [[demo("--format", name) for name in ("bf16", "fp8-block")] for _ in range(rounds)]
     ratios = [fp8["median_seconds"] / bf16["median_seconds"] for bf16, fp8 in pairs]
     show("update, block FP8, of the same in BF16", ratios, "", "target: at most 1.3")
     for i, name in enumerate(("BF16", "block FP8")):
@@ -60,7 +88,7 @@ def show_formats(rounds):
         show(f"    time in {name}", [1e3 * r["median_seconds"] for r in runs], "ms", "", 1)
         print(f"    bytes in {name:<33} {runs[0]['update_bytes']:9d}")
     for trainers in (8, 7):
-        run = bulk(1, "--format", "fp8-block", "--trainers", str(trainers))[0]
+        run = demo("--format", "fp8-block", "--trainers", str(trainers))
         last = [t["last_update"] for t in run["trainers"]]
         cpu = sum(t["cpu_seconds"] for t in last)
         trade = sum(t["trade_cpu_seconds"] for t in last)
@@ -85,7 +113,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=3, help="demos for each row (default 3)")
+    parser.add_argument("--rounds", type=int, default=3, help="runs for each row (default 3)")
     parser.add_argument("--json", action="store_true", help="print what was measured, for programs")
     parser.add_argument("--formats", action="store_true", help="only block FP8 beside BF16")
     options = parser.parse_args()
@@ -93,9 +121,11 @@ def main():
         show_formats(options.rounds)
         return
 
-    with_digests = bulk(options.rounds)
-    without = bulk(options.rounds, "--no-digests")
-    transposed = bulk(options.rounds, model="gpt2")
+    with_digests, without, transposed = [], [], []
+    for _ in range(options.rounds):
+        with_digests.append(with_bare("qwen3-0.6b"))
+        without.append(with_bare("qwen3-0.6b", "--no-digests"))
+        transposed.append(with_bare("gpt2"))
     with tempfile.TemporaryDirectory() as directory:
         write_small_checkpoint(directory)
         small = waybill(
@@ -119,13 +149,9 @@ def main():
     print(f"{os.cpu_count()} cores; median [least, most]\n")
     copies = [r["copy_bytes_per_second"] / 1e9 for r in with_digests + without + transposed]
     show("memcpy, the reference", copies, "GB/s", "")
-    for name, runs, target in (
-        ("update, digests on, of memcpy", with_digests, "target: at least 0.62"),
-        ("update, digests off, of memcpy", without, "target: at least 0.9"),
-        ("GPT-2, transposed, digests on, of memcpy", transposed, "target: at least 0.4"),
-    ):
-        show(name, [r["fraction_of_copy"] for r in runs], "", target)
-        show("    time of an update", [1e3 * r["median_seconds"] for r in runs], "ms", "", 1)
+    show_bulk("update, digests on, of memcpy", with_digests, True, "target: at least 0.62")
+    show_bulk("update, digests off, of memcpy", without, False, "target: at least 0.9")
+    show_bulk("GPT-2, transposed, digests on, of memcpy", transposed, True, "target: at least 0.4")
 
     updates = small["updates"][5:]  # The first ones are warm-up.
     times = sorted(u["seconds"] for u in updates)
