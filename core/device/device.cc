@@ -172,6 +172,12 @@ void Device::Free(void* memory) {
   (void)Current(context_).Do("free", [&] { return Driver()->cuMemFree_fn(AddressOf(memory)); });
 }
 
+absl::Status ExportedMemory::Refused(const absl::Status& by_network) const {
+  if (why_none.ok()) return by_network;
+  return absl::FailedPreconditionError(
+      absl::StrCat(by_network.message(), ", and ", why_none.message()));
+}
+
 ExportedMemory Device::Export(const MemorySpan& memory) {
   ExportedMemory exported{.span = memory, .dmabuf = {}, .why_none = {}};
   exported.why_none = ExportDmabuf(exported);

@@ -46,6 +46,9 @@ struct ExportedMemory {
   MemorySpan span;        // With the descriptor and the offset of its dma-buf, if there is one.
   UniqueFd dmabuf;        // Has to live for as long as the span is registered, also anew.
   absl::Status why_none;  // Why there is no dma-buf.
+
+  // Returns why a network does not take the span, with why there is no dma-buf of it.
+  absl::Status Refused(const absl::Status& by_network) const;
 };
 
 // A CUipcMemHandle of <cuda.h>.

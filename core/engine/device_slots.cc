@@ -25,9 +25,10 @@ absl::Status DeviceSlots::Register() {
   // Nobody needs the dma-buf once it is registered.
   const ExportedMemory exported =
       device_->Export({MemoryKind::kDevice, bytes_.data(), bytes_.size()});
-  WAYBILL_ASSIGN_OR_RETURN(const Region region,
-                           fabric_.RegisterSource(exported.span, "staging slots of a GPU"));
-  region_ = region.id;
+  const absl::StatusOr<Region> region =
+      fabric_.RegisterSource(exported.span, "staging slots of a GPU");
+  if (!region.ok()) return exported.Refused(region.status());
+  region_ = region->id;
   return absl::OkStatus();
 }
 

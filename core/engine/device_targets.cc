@@ -24,11 +24,7 @@ absl::Status DeviceTargets::Register(Target& target) {
   WAYBILL_ASSIGN_OR_RETURN(const uint64_t pages, Device::PagesOf(target.memory));
   ExportedMemory exported = device_->Export(target.memory);
   const absl::StatusOr<Region> made = fabric_.Register(exported.span, target.name);
-  if (!made.ok() && exported.why_none.ok()) return made.status();
-  if (!made.ok()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(exported.why_none.message(), ", and ", made.status().message()));
-  }
+  if (!made.ok()) return exported.Refused(made.status());
   target.region = made->id;
   target.pages = pages;
   target.dmabuf = std::move(exported.dmabuf);

@@ -48,12 +48,18 @@ absl::Status StagingArea::Register(Source& source) {
     WAYBILL_ASSIGN_OR_RETURN(device_, Device::Open(ordinal));
     absl::StatusOr<std::unique_ptr<DeviceSlots>> slots =
         DeviceSlots::Create(&fabric_, device_, ring_.bytes().size());
-    if (slots.ok()) device_slots_ = *std::move(slots);
+    if (slots.ok()) {
+      device_slots_ = *std::move(slots);
+    } else {
+      why_no_device_slots_ = std::string(slots.status().message());
+    }
   }
   WAYBILL_ASSIGN_OR_RETURN(source.pages, Device::PagesOf(source.memory));
   // Nobody needs the dma-buf once it is registered.
   const ExportedMemory exported = device_->Export(source.memory);
-  WAYBILL_ASSIGN_OR_RETURN(source.registration, registrations_.Acquire(exported.span, source.name));
+  const absl::StatusOr<Registration> made = registrations_.Acquire(exported.span, source.name);
+  if (!made.ok()) return exported.Refused(made.status());
+  source.registration = *made;
   return absl::OkStatus();
 }
 

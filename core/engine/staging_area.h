@@ -63,6 +63,8 @@ class StagingArea {
   Registration FindSource(const MemorySpan& memory) const;
   // Returns the slots on the sources' GPU; null if there is none, or no network can read them.
   const DeviceSlots* device_slots() const { return device_slots_.get(); }
+  // Returns why there are none although the sources are a GPU's memory; empty otherwise.
+  const std::string& why_no_device_slots() const { return why_no_device_slots_; }
   // Returns why the first source that is not registered is not; empty if all are.
   const std::string& why_staged() const { return why_staged_; }
 
@@ -99,6 +101,7 @@ class StagingArea {
   std::map<const std::byte*, Source> sources_;  // By first byte.
   uint64_t source_renewals_ = 0;
   std::string why_staged_;
+  std::string why_no_device_slots_;
   const StagingRing ring_;
   SlotPool slots_;
   WorkPool threads_;

@@ -59,6 +59,7 @@ absl::Status UpdateSender::Grant(WorkerLane& lane) {
   lane.reads_sources = readable.ok();
   lane.reads_device_slots = staged_->ReadsDeviceSlots(fabric_, lane.id);
   lane.copies_posts = fabric_.CopiesPosts(lane.id);
+  lane.why_host_slots = area_.why_no_device_slots();
   lane.why_staged = readable.ok() ? area_.why_staged() : std::string(readable.message());
   WAYBILL_RETURN_IF_ERROR(fabric_.Grant(lane.id, ring().region()));
   return fabric_.Grant(lane.id, ledgers_.id);

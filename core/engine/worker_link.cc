@@ -181,6 +181,9 @@ std::vector<LaneReport> WorkerLinks::Report(const Fabric& fabric) const {
       if (!lane.why_staged.empty() && !lane.mapped()) {
         absl::StrAppend(&path, "; tensors are staged: ", lane.why_staged);
       }
+      if (!lane.why_host_slots.empty()) {
+        absl::StrAppend(&path, "; what is staged goes through host memory: ", lane.why_host_slots);
+      }
       reports.push_back({.peer = link.worker, .path = std::move(path)});
     }
   }

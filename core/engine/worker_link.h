@@ -53,6 +53,7 @@ struct WorkerLane {
   bool reads_device_slots = false;    // Likewise.
   bool copies_posts = false;          // As Fabric::CopiesPosts() says.
   std::string why_staged;             // Why not, or why not all are registered.
+  std::string why_host_slots;         // Why no slots are on the GPU that has the tensors.
 
   // Whether weights are stored.
   bool mapped() const {

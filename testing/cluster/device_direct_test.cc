@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "core/fabric/tcp/tcp_fabric.h"
 #include "core/fabric/verbs/verbs_fabric.h"
 #include "core/plan/chunks.h"
@@ -188,20 +189,134 @@ TEST_P(DirectNetworkTest, AGpuThatFailsToDigestWhatItSendsFailsTheUpdate) {
   ASSERT_EQ(PublishAndCheck(3), "");
 }
 
-// Where the driver exports nothing, and no module for peer memory is loaded.
-TEST_F(DirectTest, TensorsThatNoNicCanReadAreStagedAndItIsSaid) {
-  SayOfGpu(/*exports_dmabuf=*/false, /*orders_writes=*/true, /*has_flush=*/false);
+// Ways in which NICs cannot have a dma-buf of a GPU's memory.
+enum class NoDmabuf { kDriverHasNone, kDriverFails, kNicTakesNone };
+
+class NoDmabufTest : public DirectTest, public testing::WithParamInterface<NoDmabuf> {
+ protected:
+  void SetUp() override {
+    nic_.dmabuf = GetParam() != NoDmabuf::kNicTakesNone;
+    if (GetParam() == NoDmabuf::kDriverFails) FakeCudaRefuse(kFakeCudaDmabuf);
+  }
+  ~NoDmabufTest() override { FakeCudaRefuse(kFakeCudaNone); }
+
+  static void SayOfThisGpu(bool ordered) {
+    SayOfGpu(GetParam() != NoDmabuf::kDriverHasNone, ordered, /*has_flush=*/!ordered);
+  }
+  std::string PathOfFirstLane() { return cluster_->trainer(0).ReportLanes()[0].path; }
+};
+
+INSTANTIATE_TEST_SUITE_P(All, NoDmabufTest,
+                         testing::Values(NoDmabuf::kDriverHasNone, NoDmabuf::kDriverFails,
+                                         NoDmabuf::kNicTakesNone));
+
+TEST_P(NoDmabufTest, WithoutAModuleForPeerMemoryTensorsAreStagedAndItIsSaid) {
+  SayOfThisGpu(/*ordered=*/true);
   ClusterOptions options;
   options.trainer_memory = std::make_shared<DeviceMemory>();
   options.direct = true;
   options.trainer.direct_run_bytes = 1;
   Make(options);
   ASSERT_EQ(PublishAndCheck(1), "");
-  const TransferCounts counts = cluster_->trainer(0).counts();
-  EXPECT_EQ(counts.staged_bytes, cluster_->plan().trainer_bytes(0));
-  EXPECT_TRUE(absl::StrContains(cluster_->trainer(0).ReportLanes()[0].path,
-                                "; tensors are staged: register"))
-      << cluster_->trainer(0).ReportLanes()[0].path;
+  EXPECT_EQ(cluster_->trainer(0).counts().staged_bytes, cluster_->plan().trainer_bytes(0));
+  const std::string path = PathOfFirstLane();
+  for (const char* said : {"; tensors are staged: register \"weights\"",
+                           "; what is staged goes through host memory: register \"staging slots",
+                           GetParam() == NoDmabuf::kNicTakesNone
+                               ? "and as a dma-buf: Operation not supported (errno 95)"
+                               : " as a dma-buf: "}) {
+    EXPECT_TRUE(absl::StrContains(path, said)) << said << "\n" << path;
+  }
+}
+
+TEST_P(NoDmabufTest, WithAModuleForPeerMemoryNicsReadAndWriteGpusAndItIsSaid) {
+  nic_.peer_memory = FakeCudaPeerMemory;
+  for (const bool ordered : {true, false}) {
+    for (const Mode mode : {Mode::kShadow, Mode::kShadowCopy, Mode::kInPlace}) {
+      SayOfThisGpu(ordered);
+      ClusterOptions options;
+      options.trainers = 3;
+      options.workers = 2;
+      options.mode = mode;
+      if (mode != Mode::kInPlace) options.arena_gpu = 0;
+      options.user_memory = mode != Mode::kShadow;
+      options.worker_memory = std::make_shared<DeviceMemory>();
+      options.trainer_memory = std::make_shared<DeviceMemory>();
+      options.direct = true;
+      options.trainer.direct_run_bytes = 1;
+      Make(options);
+      for (uint64_t version = 1; version <= 2; ++version) ASSERT_EQ(PublishAndCheck(version), "");
+      cluster_->FillTrainers(3);
+      const uint64_t filled = FakeCudaNow().bytes_to_device;
+      ASSERT_EQ(cluster_->Publish(3).message(), "");
+      EXPECT_EQ(FakeCudaNow().bytes_to_device, filled);
+      EXPECT_TRUE(absl::StrContains(
+          PathOfFirstLane(),
+          absl::StrCat("; memory of GPUs is registered by the module for peer memory, because ",
+                       GetParam() == NoDmabuf::kNicTakesNone
+                           ? "mlx5_0 does not take its dma-buf: Operation not supported"
+                           : "its driver exports no dma-buf")))
+          << PathOfFirstLane();
+      cluster_.reset();
+    }
+  }
+}
+
+TEST_F(DirectTest, ASecondRegionThatTheNicRefusesIsNamedAndNothingStaysRegistered) {
+  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+  network_.Host("a").AddDevice("mlx5_0");
+  const auto fabric = *MakeVerbsFabric({.library = &network_.Host("a")});
+  const uint64_t before = network_.Host("a").counts("mlx5_0").registrations;
+  DeviceMemory memory;
+  Manifest manifest;
+  manifest.AddTensor("w", {8}, Dtype::kBf16);
+  for (uint32_t r = 0; r < 2; ++r) {
+    manifest.AddRegion(absl::StrCat("part ", r), 8);
+    manifest.AddShard(0, Format{Dtype::kBf16}, Box({4 * r}, {4 * r + 4}), {r, 0, {1}});
+  }
+  network_.Host("a").FailRegistrations("mlx5_0", {.error = EINVAL, .spared_bytes = 0, .first = 1});
+  const absl::Status status =
+      WorkerEngine::Create(fabric.get(), manifest, {memory.Allocate(8), memory.Allocate(8)},
+                           {.mode = Mode::kInPlace}, [](const WorkerEvent&) {})
+          .status();
+  EXPECT_TRUE(absl::StrContains(status.message(), "register \"part 1\" (8 bytes) with mlx5_0: "))
+      << status;
+  EXPECT_EQ(network_.Host("a").counts("mlx5_0").registrations, before);
+}
+
+TEST_F(DirectTest, ASecondTensorThatTheNicRefusesIsStagedAndTheFirstIsNot) {
+  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+  network_.Host("a").AddDevice("mlx5_0");
+  const auto fabric = *MakeVerbsFabric({.library = &network_.Host("a")});
+  DeviceMemory memory;
+  const MemorySpan first = memory.Allocate(8192), second = memory.Allocate(8192);
+  const auto area =
+      *StagingArea::Create(fabric.get(), {.ring_bytes = 64 << 10, .chunk_bytes = 8 << 10});
+  // The slots on the GPU, then the tensors.
+  network_.Host("a").FailRegistrations("mlx5_0", {.error = EINVAL, .first = 2});
+  area->AddSource(first, "first");
+  area->AddSource(second, "second");
+  EXPECT_NE(area->FindSource(first).region, RegionId::kNone);
+  EXPECT_EQ(area->FindSource(second).region, RegionId::kNone);
+  EXPECT_TRUE(absl::StartsWith(area->why_staged(), "register \"second\" (8192 bytes) with "))
+      << area->why_staged();
+  EXPECT_EQ(area->why_no_device_slots(), "");
+}
+
+TEST_P(DirectNetworkTest, TensorsOfAnotherGpuThanTheWorkersArrive) {
+  for (const int gpu : {0, 1}) {
+    FakeCudaSayOfNics(gpu, /*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+  }
+  ClusterOptions options = InPlace({.trainers = 3, .workers = 2});
+  options.trainer_memory = std::make_shared<DeviceMemory>(1);
+  options.direct = true;
+  options.trainer.direct_run_bytes = 1;
+  Make(options);
+  for (uint64_t version = 1; version <= 2; ++version) ASSERT_EQ(PublishAndCheck(version), "");
+  cluster_->FillTrainers(3);
+  const uint64_t filled = FakeCudaNow().bytes_to_device;
+  ASSERT_EQ(cluster_->Publish(3).message(), "");
+  EXPECT_EQ(FakeCudaNow().bytes_to_device, filled);
 }
 
 // Memory of cuMemCreate(): each allocation is opened by a file of its own.
@@ -434,7 +549,9 @@ TEST_P(DirectNetworkTest, MemoryThatIsFreedIsNamedAndNothingIsSent) {
   ASSERT_EQ(PublishAndCheck(1), "");
   ASSERT_TRUE(cluster_->Prepare(2).ok());
   tensors->FreeFirst();
-  EXPECT_TRUE(absl::StrContains(cluster_->Start(0).message(), "is no memory of a GPU any more"));
+  const absl::Status status = cluster_->Start(0);
+  EXPECT_TRUE(absl::StrContains(status.message(), "read region \"weights\": ")) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "is no memory of a GPU any more")) << status;
 }
 
 class DirectQuantisedTest
@@ -445,16 +562,21 @@ class DirectQuantisedTest
 };
 
 TEST_P(DirectQuantisedTest, WhatIsShownIsWhatOnePlaceWouldHaveGiven) {
-  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
-  for (const bool from_gpu : {false, true}) {
-    ClusterOptions options = InPlace(OptionsFor(std::get<1>(GetParam()).model));
-    if (from_gpu) {
-      options.trainer_memory = std::make_shared<DeviceMemory>();
-      options.direct = true;
+  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/false, /*has_flush=*/true);
+  for (const Mode mode : {Mode::kShadow, Mode::kShadowCopy, Mode::kInPlace}) {
+    for (const bool from_gpu : {false, true}) {
+      ClusterOptions options = InPlace(OptionsFor(std::get<1>(GetParam()).model));
+      options.mode = mode;
+      options.user_memory = mode != Mode::kShadow;
+      if (mode != Mode::kInPlace) options.arena_gpu = 0;
+      if (from_gpu) {
+        options.trainer_memory = std::make_shared<DeviceMemory>();
+        options.direct = true;
+      }
+      Make(options);
+      for (uint64_t version = 1; version <= 2; ++version) ASSERT_EQ(PublishAndCheck(version), "");
+      cluster_.reset();
     }
-    Make(options);
-    for (uint64_t version = 1; version <= 2; ++version) ASSERT_EQ(PublishAndCheck(version), "");
-    cluster_.reset();
   }
 }
 
@@ -491,6 +613,23 @@ TEST_F(DirectTest, AGpuThatFailsToFlushOrToDigestFailsTheUpdate) {
     ASSERT_TRUE(cluster_->UntilStopped());
     EXPECT_TRUE(cluster_->worker(0).dirty());  // In place nothing of the last version is kept.
   }
+  ASSERT_EQ(PublishAndCheck(3), "");
+}
+
+// Without digests nothing else fails.
+TEST_F(DirectTest, AGpuThatFailsToFlushFailsTheUpdate) {
+  if (FakeCudaIsHip()) GTEST_SKIP() << "with HIP the host stores to a register, which cannot fail";
+  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/false, /*has_flush=*/true);
+  Make(InPlace({.digests = Digests::kOff}));
+  ASSERT_EQ(PublishAndCheck(1), "");
+  cluster_->FillTrainers(2);
+  ASSERT_TRUE(cluster_->Prepare(2).ok());
+  FakeCudaFail(0);
+  const absl::Status status = cluster_->StartAndArrive();
+  FakeCudaFail(-1);
+  EXPECT_TRUE(absl::StrContains(status.message(), "flush what NICs have written")) << status;
+  cluster_->Abort(/*begun=*/true);
+  ASSERT_TRUE(cluster_->UntilStopped());
   ASSERT_EQ(PublishAndCheck(3), "");
 }
 

@@ -72,6 +72,11 @@ int AttributeOf(int device, CUdevice_attribute attribute) {
   return found == attributes.end() ? 0 : found->second;
 }
 
+bool OrdersWrites(int device) {
+  return AttributeOf(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) >=
+         CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER;
+}
+
 std::byte* At(CUdeviceptr address) { return reinterpret_cast<std::byte*>(address); }
 
 bool HasContext() { return !current.empty() && current.back() != nullptr; }
@@ -224,10 +229,8 @@ FAKE cuMemGetHandleForAddressRange(void* handle, CUdeviceptr begin, size_t size_
   if (AttributeOf(device, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) == 0) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
-  if (IsToFail()) return CUDA_ERROR_OUT_OF_MEMORY;
-  const bool ordered = AttributeOf(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) >=
-                       CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER;
-  const int fd = FakeMemory::Get().Export(At(begin), size_bytes, ordered);
+  if (IsToFail() || refused == kFakeCudaDmabuf) return CUDA_ERROR_OUT_OF_MEMORY;
+  const int fd = FakeMemory::Get().Export(At(begin), size_bytes, OrdersWrites(device));
   *static_cast<int*>(handle) = fd;
   return fd < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
@@ -532,6 +535,11 @@ extern "C" __attribute__((visibility("default"))) void FakeCudaRemap(void* memor
 }
 extern "C" __attribute__((visibility("default"))) void FakeCudaMakeManaged(void* memory) {
   FakeMemory::Get().MakeManaged(static_cast<std::byte*>(memory));
+}
+extern "C" __attribute__((visibility("default"))) int FakeCudaPeerMemory(uint64_t begin,
+                                                                         uint64_t size_bytes) {
+  const int device = FakeMemory::Get().DeviceOf(At(begin));
+  return device < 0 ? -1 : FakeMemory::Get().Export(At(begin), size_bytes, OrdersWrites(device));
 }
 extern "C" __attribute__((visibility("default"))) void FakeCudaRefuse(FakeCudaStep step) {
   refused = step;

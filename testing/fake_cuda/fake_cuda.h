@@ -32,6 +32,7 @@ enum FakeCudaStep {
   kFakeCudaMap,      // Mapping it there.
   kFakeCudaAllow,    // Letting a device use the addresses.
   kFakeCudaOpen,     // Opening a handle of other memory, as between PID namespaces.
+  kFakeCudaDmabuf,   // Not for a process, but for NICs: exporting a dma-buf.
 };
 
 extern "C" {
@@ -52,6 +53,10 @@ void FakeCudaRemap(void* memory);
 void FakeCudaCapture(CUstream_st* stream, bool is_captured);
 // The allocation at that address is managed memory from now on.
 void FakeCudaMakeManaged(void* memory);
+// What a module for peer memory gives NICs: a descriptor of whole pages of a GPU's memory, as a
+// dma-buf's, or -1 if they are none. The caller closes it. See DeviceOptions::peer_memory of
+// //testing/fake_verbs.
+int FakeCudaPeerMemory(uint64_t begin, uint64_t size_bytes);
 // Makes that step fail; kFakeCudaNone ends that.
 void FakeCudaRefuse(FakeCudaStep step);
 // Makes all launches and copies fail after the next `after` ones. A negative number ends that.

@@ -36,7 +36,7 @@ Device::Device(Wire* wire, const std::string& device_name, uint32_t ordinal,
     : ibv_device{},
       wire_(*wire),
       options_(options),
-      memory_(ordinal << 20 | 0x100),
+      memory_(ordinal << 20 | 0x100, options_),
       last_queue_pair_(kFirstQueuePair + ordinal * 1000) {
   absl::string_view(device_name).copy(name, sizeof(name) - 1);
   for (const PortOptions& port : options.ports) {
@@ -167,7 +167,7 @@ ibv_mr* Device::Register(ibv_pd* pd, const Range& range, unsigned access) {
     errno = failed_ ? EIO : EOPNOTSUPP;
     return nullptr;
   }
-  Registration* made = memory_.Register(pd, range, access, options_.max_registration_bytes);
+  Registration* made = memory_.Register(pd, range, access);
   if (made != nullptr) ++static_cast<ProtectionDomain*>(pd)->users;
   return made;
 }

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -50,6 +51,9 @@ struct DeviceOptions {
   uint32_t max_inline_bytes = 128;
   uint64_t max_registration_bytes = uint64_t{1} << 40;
   bool dmabuf = true;
+  // A module for peer memory: returns a dma-buf of pages that the process itself cannot read, which
+  // the NIC closes, or -1 if it does not know them. Empty: no such module is loaded.
+  std::function<int(uint64_t address, uint64_t size_bytes)> peer_memory;
 
   // True if completions of a destroyed queue pair that were not polled stay in their queue, as on
   // rxe; otherwise they are removed, as on mlx5.

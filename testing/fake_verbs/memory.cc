@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kPageBytes = 4096;
 
-// As a kernel without a module for peer memory: it does not find the pages of a device.
+// A kernel without a module for peer memory finds no other pages.
 bool IsHostMemory(uint64_t address) {
   char byte = 0;
   const iovec here = {&byte, 1};
@@ -93,16 +93,28 @@ bool Memory::IsToFail(uint64_t size, RegistrationKind kind) {
   return true;
 }
 
-Registration* Memory::Register(ibv_pd* pd, const Range& range, unsigned access,
-                               uint64_t most_bytes) {
-  const auto [address, size, kind, fd, offset] = range;
+int Memory::MapPeerMemory(const Range& range, Registration& registration) const {
+  const uint64_t begin = range.address / kPageBytes * kPageBytes;
+  const uint64_t end = (range.address + range.size + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const int fd = options_.peer_memory ? options_.peer_memory(begin, end - begin) : -1;
+  if (fd < 0) return EFAULT;
+  Range pages = range;
+  pages.fd = fd;
+  pages.offset = range.address - begin;
+  const int error = MapDmabuf(pages, registration);
+  close(fd);
+  return error;
+}
+
+Registration* Memory::Register(ibv_pd* pd, const Range& range, unsigned access) {
+  const auto& [address, size, kind, fd, offset] = range;
   if (IsToFail(size, kind)) {
     errno = fault_->error;
     return nullptr;
   }
   const bool writable = (access & IBV_ACCESS_LOCAL_WRITE) != 0;
   const bool overflows = address + size < address;
-  if (size == 0 || size > most_bytes || overflows ||
+  if (size == 0 || size > options_.max_registration_bytes || overflows ||
       ((access & IBV_ACCESS_REMOTE_WRITE) != 0 && !writable)) {
     errno = EINVAL;
     return nullptr;
@@ -111,7 +123,7 @@ Registration* Memory::Register(ibv_pd* pd, const Range& range, unsigned access,
   registration->bytes = reinterpret_cast<std::byte*>(address);
   const int error = kind == RegistrationKind::kDmabuf ? MapDmabuf(range, *registration)
                     : IsHostMemory(address)           ? 0
-                                                      : EFAULT;
+                                                      : MapPeerMemory(range, *registration);
   if (error != 0) {
     errno = error;
     return nullptr;

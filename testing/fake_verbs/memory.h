@@ -11,6 +11,8 @@
 #include <memory>
 #include <optional>
 
+#include "testing/fake_verbs/device_options.h"
+
 namespace waybill::fake_verbs {
 
 enum class RegistrationKind { kPlain, kDmabuf };
@@ -46,12 +48,14 @@ struct RegistrationFault {
 class Memory {
  public:
   // Keys begin at this number, so that a key of one device is invalid on another.
-  explicit Memory(uint32_t first_key) : next_key_(first_key) {}
+  // `options` outlive it.
+  Memory(uint32_t first_key, const DeviceOptions& options)
+      : next_key_(first_key), options_(options) {}
 
   void Fail(const RegistrationFault& fault) { fault_ = fault; }
 
   // Returns null and sets errno on failure.
-  Registration* Register(ibv_pd* pd, const Range& range, unsigned access, uint64_t most_bytes);
+  Registration* Register(ibv_pd* pd, const Range& range, unsigned access);
   // Returns what ibv_dereg_mr returns. If that is an errno, the keys stay valid.
   int Deregister(const ibv_mr* mr);
   // Makes the next `count` deregistrations fail with EBUSY.
@@ -73,7 +77,11 @@ class Memory {
   static std::byte* Within(const Registration& registration, const ibv_pd* pd, uint64_t address,
                            uint64_t size);
 
+  // Memory of a device by its address. Returns what errno is to be.
+  int MapPeerMemory(const Range& range, Registration& registration) const;
+
   uint32_t next_key_;
+  const DeviceOptions& options_;
   // The two keys of a registration differ, so that confusing them is noticed.
   std::map<uint32_t, std::unique_ptr<Registration>> by_local_key_;
   std::map<uint32_t, Registration*> by_remote_key_;

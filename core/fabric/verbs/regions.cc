@@ -129,18 +129,29 @@ ibv_mr* Regions::RegisterWith(Device& device, const OwnRegion& region, Refusal& 
   if (relaxed_ordering_ && region.memory.kind == MemoryKind::kDevice) {
     access |= IBV_ACCESS_RELAXED_ORDERING;
   }
-  ibv_mr* mr = nullptr;
   if (region.memory.dmabuf_fd >= 0) {
-    mr =
+    ibv_mr* const mr =
         verbs_.RegDmabufMr(device.pd(), region.memory.dmabuf_offset_bytes, region.memory.size_bytes,
                            reinterpret_cast<uintptr_t>(region.memory.data), region.memory.dmabuf_fd,
                            static_cast<int>(access));
-    if (mr == nullptr) refusal.by_dmabuf = errno;
+    if (mr != nullptr) {
+      device_path_ = "by dma-bufs";
+      return mr;
+    }
+    refusal.by_dmabuf = errno;
   }
   // Host memory, or a GPU's by peer memory where there is no dma-buf.
+  ibv_mr* const mr =
+      verbs_.RegMr(device.pd(), region.memory.data, region.memory.size_bytes, access);
   if (mr == nullptr) {
-    mr = verbs_.RegMr(device.pd(), region.memory.data, region.memory.size_bytes, access);
-    if (mr == nullptr) refusal.by_address = errno;
+    refusal.by_address = errno;
+  } else if (region.memory.kind == MemoryKind::kDevice) {
+    device_path_ =
+        absl::StrCat("by the module for peer memory, because ",
+                     refusal.by_dmabuf == 0
+                         ? std::string("its driver exports no dma-buf")
+                         : absl::StrCat(device.name(),
+                                        " does not take its dma-buf: ", Errno(refusal.by_dmabuf)));
   }
   return mr;
 }

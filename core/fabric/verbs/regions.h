@@ -84,6 +84,8 @@ class Regions {
   std::vector<FabricCount> Counts() const;  // The same, for operators.
   // Why the first of those that are bounced now is; empty where none is.
   absl::string_view why_bounced() const;
+  // How NICs reach memory of devices, and why not in the better way; empty if there is none.
+  absl::string_view device_path() const { return device_path_; }
 
  private:
   absl::StatusOr<Region> Add(OwnRegion region);
@@ -112,6 +114,7 @@ class Regions {
   std::map<RegionId, OwnRegion> regions_;
   std::unordered_map<uint64_t, RegionId> bounced_;  // By key: a peer tells it with each piece.
   std::string why_bounced_;
+  std::string device_path_;
   RegistrationCounts counts_;
 };
 

@@ -165,7 +165,10 @@ class VerbsFabric final : public Fabric {
     const absl::StatusOr<VerbsLane*> lane = lanes_.Find(id);
     if (!lane.ok()) return "closed";
     const absl::string_view why = regions_.why_bounced();
-    return absl::StrCat((*lane)->DescribePath(), why.empty() ? "" : "; with copies here: ", why,
+    const absl::string_view gpus = regions_.device_path();
+    return absl::StrCat((*lane)->DescribePath(),
+                        gpus.empty() ? "" : "; memory of GPUs is registered ", gpus,
+                        why.empty() ? "" : "; with copies here: ", why,
                         (*lane)->sends().may_bounce() ? "; with copies at the peer" : "");
   }
 
