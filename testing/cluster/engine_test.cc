@@ -9,6 +9,7 @@
 #include "core/fabric/local/local_fabric.h"
 #include "core/fabric/loopback/loopback.h"
 #include "core/fabric/tcp/tcp_fabric.h"
+#include "core/plan/chunks.h"
 #include "testing/cluster/cluster.h"
 
 namespace waybill {
@@ -69,6 +70,26 @@ TEST_P(EngineTest, EveryWorkerShowsEveryVersionToTheByte) {
     cluster_->FillTrainers(version);
     ASSERT_EQ(cluster_->Publish(version).message(), "");
     for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(cluster_->Shows(w, version)) << w;
+  }
+}
+
+// A sender's host copies nothing but what is turned on the way.
+TEST_P(EngineTest, WhatIsDirectIsSentFromWhereItLies) {
+  Make({});
+  const Network network = std::get<0>(GetParam());
+  if (network != Network::kShuffledDirect && network != Network::kTcpDirect) {
+    GTEST_SKIP() << "its networks read slots only";
+  }
+  cluster_->FillTrainers(1);
+  ASSERT_EQ(cluster_->Publish(1).message(), "");
+  for (uint32_t t = 0; t < 2; ++t) {
+    const RouteTable& routes = cluster_->tables().trainers[t];
+    uint64_t not_direct = 0, direct = 0;
+    for (uint32_t r = 0; r < routes.size(); ++r) {
+      (IsDirect(routes, r, 1) ? direct : not_direct) += routes.written_bytes(r);
+    }
+    EXPECT_GT(direct, 0u);
+    EXPECT_EQ(cluster_->trainer(t).counts().staged_bytes, not_direct) << t;
   }
 }
 

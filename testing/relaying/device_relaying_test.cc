@@ -4,10 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "core/fabric/local/local_fabric.h"
+#include "core/fabric/verbs/verbs_fabric.h"
 #include "testing/cluster/device_memory.h"
 #include "testing/fake_cuda/fake_cuda.h"
+#include "testing/fake_verbs/fake_network.h"
 #include "testing/relaying/relaying_job.h"
 
 namespace waybill {
@@ -64,6 +68,31 @@ TEST_F(PausedRelayTest, MemoryThatIsRelayedIsNotGivenBack) {
   ASSERT_TRUE(job_->StepUntil([&] { return !absl::IsUnknown(job_->OutcomeOf(2)); }));
   EXPECT_EQ(job_->OutcomeOf(2).ToString(), "OK");
   EXPECT_TRUE(job_->AllShow(2));
+}
+
+class DeviceRelayTest : public testing::TestWithParam<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(DigestsOff, DeviceRelayTest, testing::Bool());
+
+// A worker relays what a NIC has written to its GPU's memory once kernels see it. Without digests
+// nothing else asks for that before.
+TEST_P(DeviceRelayTest, WhatIsRelayedHasBeenFlushed) {
+  FakeCudaSayOfNics(0, /*exports_dmabuf=*/true, /*orders_writes=*/false, /*has_flush=*/true);
+  fake_verbs::FakeNetwork network;
+  int hosts = 0;
+  RelayingJob job({.mode = Mode::kInPlace,
+                   .worker_memory = std::make_shared<DeviceMemory>(),
+                   .make_fabric = [&]() -> std::unique_ptr<Fabric> {
+                     const std::string name = absl::StrCat("host", ++hosts);
+                     network.Host(name).AddDevice("mlx5_0");
+                     return *MakeVerbsFabric({.library = &network.Host(name)});
+                   },
+                   .digests_off = GetParam()});
+  ASSERT_TRUE(job.Establish());
+  for (uint64_t version = 1; version <= 3; ++version) {
+    ASSERT_EQ(job.PublishAndAwait(version).ToString(), "OK");
+    EXPECT_TRUE(job.AllShow(version));
+  }
 }
 
 }  // namespace

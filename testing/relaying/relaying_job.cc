@@ -166,9 +166,12 @@ void RelayingJob::Publish(uint64_t version, absl::Duration timeout) {
   for (uint32_t t = 0; t < kTrainers; ++t) {
     const std::vector<std::byte> bytes = BytesOf(trainer(t).id, version);
     std::memcpy(trainer(t).own_memory.data(), bytes.data(), bytes.size());
-    trainer(t).trainer->Publish(
-        ++last_token_, {.version = version, .deadline = now_ + timeout, .until_committed = true},
-        now_);
+    trainer(t).trainer->Publish(++last_token_,
+                                {.version = version,
+                                 .deadline = now_ + timeout,
+                                 .digests_off = options_.digests_off,
+                                 .until_committed = true},
+                                now_);
   }
 }
 

@@ -31,6 +31,7 @@ struct RelayingOptions {
   std::shared_ptr<ClusterMemory> worker_memory;          // The workers' own, or Waybill's if null.
   std::function<std::unique_ptr<Fabric>()> make_fabric;  // None: one loopback network.
   std::set<Notice::Kind> asked;                          // What workers' users answer.
+  bool digests_off = false;
 };
 
 // Two trainers hold the halves of a tensor, of which each of three workers wants all.
