@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/block_grid.h"
+#include "kernels/cuda/cast.h"
 #include "kernels/cuda/digest.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/driver_functions.h"
@@ -128,7 +129,7 @@ void Run(size_t size_bytes) {
   const BlockGrid grid;
   const ScaleRule rule;
   const ptrdiff_t scales_pitch = kColumns / 128;
-  measure("BF16 to block FP8, 128 x 128", size_bytes + size_bytes / 2, 0.9, [&] {
+  measure("BF16 to block FP8, 128 x 128", size_bytes + size_bytes / 2, 0.7, [&] {
     return QuantiseBlocks(dst, kColumns, scales, scales_pitch, nullptr, src, pitch, rows, kColumns,
                           grid, rule, Wide::kBf16, Wide::kBf16, stream);
   });
@@ -144,6 +145,11 @@ void Run(size_t size_bytes) {
     return CombineMaxima(scales, scales_pitch, src, Wide::kBf16, Wide::kBf16, pitch, rows, kColumns,
                          grid, stream);
   });
+  const size_t elements = rows * kColumns;  // Of F32 they fill the whole source.
+  measure("cast of F32 to BF16", 3 * size_bytes, 0,
+          [&] { return CastElements(Cast::kF32ToBf16, dst, src, elements, {}, stream); });
+  measure("the same with digest", 3 * size_bytes, 0,
+          [&] { return CastElements(Cast::kF32ToBf16, dst, src, elements, digest, stream); });
   measure("digest", size_bytes, 0.85, [&] { return AddLeaves(digest, src, size_bytes, stream); });
   measure("copy with digest", 2 * size_bytes, 0,
           [&] { return CopyRows(dst, pitch, src, pitch, rows, kColumns * 2, digest, stream); });

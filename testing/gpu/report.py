@@ -102,9 +102,11 @@ def updates(fabric, megabytes, count):
         return rates[1:]  # The first one opens what it reads.
 
 
-def row(name, rates, bound, bound_name):
+def row(name, rates, bound, bound_name, target=None):
     middle = statistics.median(rates)
     of = f"{middle / statistics.median(bound):.2f} of {bound_name}" if bound else ""
+    if target:
+        of += f" (target {target})"
     return f"| {name} | {middle:.1f} [{min(rates):.1f}, {max(rates):.1f}] | {of} |"
 
 
@@ -130,7 +132,7 @@ def main():
         row("copy within the GPU", rates["within"], None, ""),
         row("copy to pinned host memory", rates["to-host"], None, ""),
         row("copy from pinned host memory", rates["from-host"], None, ""),
-        row("update between two processes, local", local, rates["within"], "the copy"),
+        row("update between two processes, local", local, rates["within"], "the copy", 0.6),
         row("the same, staged over tcp", tcp, rates["to-host"], "the copy to the host"),
     ]
     if not arguments.no_kernels:
