@@ -38,7 +38,8 @@ TEST_P(QuantisedFromDeviceTest, WhatIsShownIsWhatOnePlaceWouldHaveGiven) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, QuantisedFromDeviceTest,
-                         testing::Combine(testing::Values(Network::kPosted, Network::kLocal),
+                         testing::Combine(testing::Values(Network::kPosted, Network::kLocal,
+                                                          Network::kTcp),
                                           testing::ValuesIn(QuantisedCases())),
                          [](const auto& info) {
                            return NameOf(std::get<0>(info.param)) + "_" +
@@ -64,11 +65,12 @@ TEST_P(PlainFromDeviceTest, EveryWorkerShowsEveryVersionToTheByte) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, PlainFromDeviceTest,
-    testing::Combine(testing::Values(Network::kPosted, Network::kMapped, Network::kLocal),
-                     testing::Values(Dtype::kBf16, Dtype::kF32),
-                     testing::Values(Mode::kShadow, Mode::kShadowCopy, Mode::kInPlace)));
+INSTANTIATE_TEST_SUITE_P(All, PlainFromDeviceTest,
+                         testing::Combine(testing::Values(Network::kPosted, Network::kMapped,
+                                                          Network::kLocal, Network::kTcp),
+                                          testing::Values(Dtype::kBf16, Dtype::kF32),
+                                          testing::Values(Mode::kShadow, Mode::kShadowCopy,
+                                                          Mode::kInPlace)));
 
 TEST_F(DeviceUpdates, WithoutDigestsTheBytesAreTheSame) {
   ClusterOptions options = FromDevice({});

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/fabric/local/local_fabric.h"
+#include "core/fabric/tcp/tcp_fabric.h"
 
 namespace waybill {
 
@@ -11,8 +12,9 @@ namespace {
 
 // Without threads what can happen happens soon, and much of what is waited for here does not.
 ClusterOptions OfFewSteps(ClusterOptions options, Network network) {
-  options.most_steps = 5'000;
-  options.direct = network == Network::kDirect || network == Network::kCopied;
+  if (network != Network::kTcp) options.most_steps = 5'000;
+  options.direct =
+      network == Network::kDirect || network == Network::kCopied || network == Network::kTcp;
   return options;
 }
 
@@ -30,6 +32,8 @@ std::string NameOf(Network network) {
       return "mapped";
     case Network::kLocal:
       return "local";
+    case Network::kTcp:
+      return "tcp";
   }
   return "";
 }
@@ -43,8 +47,10 @@ FaultCluster::FaultCluster(Network network, const ClusterOptions& options)
       cluster_(std::make_unique<Cluster>(
           OfFewSteps(options, network),
           [this, network](const std::string& name) -> std::unique_ptr<Fabric> {
-            return std::make_unique<FaultyFabric>(
-                network == Network::kLocal ? *MakeLocalFabric() : network_->Join(name));
+            return std::make_unique<FaultyFabric>(network == Network::kLocal ? *MakeLocalFabric()
+                                                  : network == Network::kTcp
+                                                      ? *MakeTcpFabric()
+                                                      : network_->Join(name));
           })) {}
 
 std::string FaultCluster::PublishAndCheck(uint64_t version) {

@@ -21,10 +21,11 @@ enum class Network {
   kCopied,
   kMapped,
   kLocal,
+  kTcp,  // As kDirect, through sockets.
 };
 // Returns whether the trainers post what they send, rather than storing it.
 inline bool IsPosted(Network network) {
-  return network == Network::kPosted || network == Network::kDirect || network == Network::kCopied;
+  return network != Network::kMapped && network != Network::kLocal;
 }
 
 std::string NameOf(Network network);
