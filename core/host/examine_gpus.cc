@@ -252,8 +252,10 @@ std::vector<Finding> ObstaclesOf(const Host& host, const SurveyedGpu& gpu,
          .level = Level::kNote,
          .found = absl::StrCat("bridge ", *bridge, " sends what it says to ", nearest.name,
                                " up to the processor"),
-         .remedy = absl::StrCat("outside of virtual machines, turn that off: setpci -s ", *bridge,
-                                " ECAP_ACS+6.w=0000 after each boot, or in the BIOS")});
+         .remedy = absl::StrCat(
+             "NICs lose most of their rate, or fail; outside of virtual machines, turn "
+             "that off: setpci -s ",
+             *bridge, " ECAP_ACS+6.w=0000 after each boot, or in the BIOS")});
     break;
   }
   return findings;

@@ -185,6 +185,7 @@ TEST_F(ExamineGpusTest, WhatStandsBetweenGpuAndNicIsNoted) {
   config[0x106] = 0x04;  // P2P Request Redirect.
   sys_.File(std::string(kSwitch) + "config", config);
   EXPECT_EQ(Of("GPU 0, IOMMU").level, Level::kNote);
+  EXPECT_TRUE(absl::StartsWith(Of("GPU 0, ACS").remedy, "NICs lose most of their rate, or fail; "));
   EXPECT_EQ(Of("GPU 0, ACS").found,
             "bridge 0000:3b:00.0 sends what it says to mlx5_0 up to the processor");
   InGpu("iommu_group/type", "identity");
