@@ -24,6 +24,10 @@ from iperf import Iperf
 
 BARE_SOCKETS = "testing/bench/bare_sockets"  # Below the working directory, as in driven.py.
 REPEATS = 5  # Of which the median counts.
+TARGETS = {
+    "update": "targets: 1.0 of gloo and of iperf3, at most 0.50 s/GB",
+    "update, no digests": "target: 1.15 of gloo",
+}
 GLOO_PORT_FILE = "gloo"
 
 
@@ -162,7 +166,7 @@ def main():
         for other in (bare, "gloo broadcast", "iperf3"):
             cells.append(spread([a / b for a, b in zip(found, rates[other], strict=True)]))
         cells.append(spread(cpus[name]))
-        print(f"{name:<24}" + "".join(f"{cell:>20}" for cell in cells))
+        print(f"{name:<24}" + "".join(f"{cell:>20}" for cell in cells), "", TARGETS.get(name, ""))
 
 
 if __name__ == "__main__":
