@@ -65,9 +65,8 @@ absl::Status StagingArea::Register(Source& source) {
 
 absl::Status StagingArea::RenewSources() {
   bool moved = false;
-  const auto is_on_device = [](const Source& source) {
-    return source.registration.region != RegionId::kNone && source.pages != 0;
-  };
+  // Also those that are staged: kernels read them.
+  const auto is_on_device = [](const Source& source) { return source.pages != 0; };
   for (const auto& [begin, source] : sources_) {
     if (!is_on_device(source)) continue;
     const absl::StatusOr<uint64_t> pages = Device::PagesOf(source.memory);
@@ -85,6 +84,7 @@ absl::Status StagingArea::RenewSources() {
     if (is_on_device(source)) sources.push_back(&source);
   }
   for (const Source* source : sources) {
+    if (source->registration.region == RegionId::kNone) continue;
     WAYBILL_RETURN_IF_ERROR(registrations_.Release(source->registration));
   }
   for (Source* source : sources) {

@@ -229,6 +229,21 @@ TEST_P(NoDmabufTest, WithoutAModuleForPeerMemoryTensorsAreStagedAndItIsSaid) {
   }
 }
 
+TEST_P(NoDmabufTest, AStagedTensorThatIsFreedIsNamedAndNothingIsSent) {
+  SayOfThisGpu(/*ordered=*/true);
+  ClusterOptions options;
+  const auto tensors = std::make_shared<DeviceMemory>();
+  options.trainer_memory = tensors;
+  options.direct = true;
+  Make(options);
+  ASSERT_EQ(PublishAndCheck(1), "");
+  ASSERT_TRUE(cluster_->Prepare(2).ok());
+  tensors->FreeFirst();
+  const absl::Status status = cluster_->Start(0);
+  EXPECT_TRUE(absl::StrContains(status.message(), "read region \"weights\": ")) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "is no memory of a GPU any more")) << status;
+}
+
 TEST_P(NoDmabufTest, WithAModuleForPeerMemoryNicsReadAndWriteGpusAndItIsSaid) {
   nic_.peer_memory = FakeCudaPeerMemory;
   for (const bool ordered : {true, false}) {
@@ -554,6 +569,17 @@ TEST_P(DirectNetworkTest, MemoryThatIsFreedIsNamedAndNothingIsSent) {
   EXPECT_TRUE(absl::StrContains(status.message(), "is no memory of a GPU any more")) << status;
 }
 
+TEST_P(DirectNetworkTest, AWorkersMemoryThatIsFreedIsNamedAndNothingIsReceived) {
+  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+  const ClusterOptions options = InPlace({.trainers = 1, .workers = 1});
+  Make(options);
+  ASSERT_EQ(PublishAndCheck(1), "");
+  static_cast<DeviceMemory&>(*options.worker_memory).FreeFirst();
+  const absl::Status status = cluster_->Prepare(2);
+  EXPECT_TRUE(absl::StrContains(status.message(), "region \"")) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "is no memory of a GPU any more")) << status;
+}
+
 class DirectQuantisedTest
     : public DirectTest,
       public testing::WithParamInterface<std::tuple<DirectNetwork, QuantisedCase>> {
@@ -598,7 +624,7 @@ TEST_P(DirectNetworkTest, AnUpdateThatWasGivenUpIsFencedByAnotherRegistration) {
   EXPECT_EQ(cluster_->worker(0).counts().renewals, 1u);
 }
 
-TEST_F(DirectTest, AGpuThatFailsToFlushOrToDigestFailsTheUpdate) {
+TEST_P(DirectNetworkTest, AGpuThatFailsWhatTheWorkerQueuesFailsTheUpdate) {
   SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/false, /*has_flush=*/true);
   Make(InPlace());
   ASSERT_EQ(PublishAndCheck(1), "");
@@ -611,7 +637,8 @@ TEST_F(DirectTest, AGpuThatFailsToFlushOrToDigestFailsTheUpdate) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
     cluster_->Abort(/*begun=*/true);
     ASSERT_TRUE(cluster_->UntilStopped());
-    EXPECT_TRUE(cluster_->worker(0).dirty());  // In place nothing of the last version is kept.
+    EXPECT_TRUE(cluster_->worker(0).dirty());      // In place nothing of the last version is kept.
+    ASSERT_EQ(cluster_->Connect().message(), "");  // A local lane dies with the copy that failed.
   }
   ASSERT_EQ(PublishAndCheck(3), "");
 }
