@@ -49,10 +49,9 @@ std::vector<uint64_t> CutsOfTransposed(int64_t rows, int64_t columns, uint64_t c
   AddRoute(table, 0, 400, {{rows, 4, columns * 4}, {columns, rows * 4, 4}}, 4);
   std::vector<uint64_t> cuts;
   uint64_t end = 0;
-  for (const Chunk& chunk : CutIntoChunks(table, chunk_bytes).chunks) {
-    EXPECT_LE(chunk.size_bytes, chunk_bytes);
-  }
-  for (const Piece& piece : CutIntoChunks(table, chunk_bytes).pieces) {
+  const ChunkList list = CutIntoChunks(table, chunk_bytes);
+  for (const Chunk& chunk : list.chunks) EXPECT_LE(chunk.size_bytes, chunk_bytes);
+  for (const Piece& piece : list.pieces) {
     if (piece.route == 0) continue;
     EXPECT_EQ(piece.begin, end);
     EXPECT_EQ(piece.begin % kCutBytes, 0u);

@@ -231,17 +231,7 @@ TEST_P(NoDmabufTest, WithoutAModuleForPeerMemoryTensorsAreStagedAndItIsSaid) {
 
 TEST_P(NoDmabufTest, AStagedTensorThatIsFreedIsNamedAndNothingIsSent) {
   SayOfThisGpu(/*ordered=*/true);
-  ClusterOptions options;
-  const auto tensors = std::make_shared<DeviceMemory>();
-  options.trainer_memory = tensors;
-  options.direct = true;
-  Make(options);
-  ASSERT_EQ(PublishAndCheck(1), "");
-  ASSERT_TRUE(cluster_->Prepare(2).ok());
-  tensors->FreeFirst();
-  const absl::Status status = cluster_->Start(0);
-  EXPECT_TRUE(absl::StrContains(status.message(), "read region \"weights\": ")) << status;
-  EXPECT_TRUE(absl::StrContains(status.message(), "is no memory of a GPU any more")) << status;
+  ExpectAFreedTensorIsNamed({});
 }
 
 TEST_P(NoDmabufTest, WithAModuleForPeerMemoryNicsReadAndWriteGpusAndItIsSaid) {
@@ -249,16 +239,9 @@ TEST_P(NoDmabufTest, WithAModuleForPeerMemoryNicsReadAndWriteGpusAndItIsSaid) {
   for (const bool ordered : {true, false}) {
     for (const Mode mode : {Mode::kShadow, Mode::kShadowCopy, Mode::kInPlace}) {
       SayOfThisGpu(ordered);
-      ClusterOptions options;
-      options.trainers = 3;
-      options.workers = 2;
-      options.mode = mode;
-      if (mode != Mode::kInPlace) options.arena_gpu = 0;
-      options.user_memory = mode != Mode::kShadow;
-      options.worker_memory = std::make_shared<DeviceMemory>();
+      ClusterOptions options = IntoGpu(mode, {.trainers = 3, .workers = 2});
       options.trainer_memory = std::make_shared<DeviceMemory>();
       options.direct = true;
-      options.trainer.direct_run_bytes = 1;
       Make(options);
       for (uint64_t version = 1; version <= 2; ++version) ASSERT_EQ(PublishAndCheck(version), "");
       cluster_->FillTrainers(3);
@@ -556,17 +539,7 @@ TEST_F(DirectTest, SourcesThatShareMemoryAreAllRegisteredAgain) {
 
 TEST_P(DirectNetworkTest, MemoryThatIsFreedIsNamedAndNothingIsSent) {
   SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
-  ClusterOptions options = InPlace();
-  const auto tensors = std::make_shared<DeviceMemory>();
-  options.trainer_memory = tensors;
-  options.direct = true;
-  Make(options);
-  ASSERT_EQ(PublishAndCheck(1), "");
-  ASSERT_TRUE(cluster_->Prepare(2).ok());
-  tensors->FreeFirst();
-  const absl::Status status = cluster_->Start(0);
-  EXPECT_TRUE(absl::StrContains(status.message(), "read region \"weights\": ")) << status;
-  EXPECT_TRUE(absl::StrContains(status.message(), "is no memory of a GPU any more")) << status;
+  ExpectAFreedTensorIsNamed(InPlace());
 }
 
 TEST_P(DirectNetworkTest, AWorkersMemoryThatIsFreedIsNamedAndNothingIsReceived) {
@@ -591,10 +564,7 @@ TEST_P(DirectQuantisedTest, WhatIsShownIsWhatOnePlaceWouldHaveGiven) {
   SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/false, /*has_flush=*/true);
   for (const Mode mode : {Mode::kShadow, Mode::kShadowCopy, Mode::kInPlace}) {
     for (const bool from_gpu : {false, true}) {
-      ClusterOptions options = InPlace(OptionsFor(std::get<1>(GetParam()).model));
-      options.mode = mode;
-      options.user_memory = mode != Mode::kShadow;
-      if (mode != Mode::kInPlace) options.arena_gpu = 0;
+      ClusterOptions options = IntoGpu(mode, OptionsFor(std::get<1>(GetParam()).model));
       if (from_gpu) {
         options.trainer_memory = std::make_shared<DeviceMemory>();
         options.direct = true;

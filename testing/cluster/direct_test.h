@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "core/fabric/local/local_fabric.h"
 #include "core/fabric/verbs/verbs_fabric.h"
 #include "testing/cluster/device_memory.h"
@@ -38,6 +39,14 @@ class DirectTest : public testing::Test {
     options.worker_memory = std::make_shared<DeviceMemory>();
     return options;
   }
+  // Into a GPU in that mode: the engine's own memory, or buffers that Waybill allocates there.
+  static ClusterOptions IntoGpu(Mode mode, ClusterOptions options = {}) {
+    options = InPlace(options);
+    options.mode = mode;
+    options.user_memory = mode != Mode::kShadow;
+    if (mode != Mode::kInPlace) options.arena_gpu = 0;
+    return options;
+  }
   void Make(const ClusterOptions& options) {
     cluster_ = std::make_unique<Cluster>(options, [this](const std::string& name) {
       if (is_local_) return *MakeLocalFabric();
@@ -54,6 +63,20 @@ class DirectTest : public testing::Test {
       if (!cluster_->Shows(w, version)) return "it is not shown to the byte";
     }
     return "";
+  }
+
+  // Frees a trainer's tensor on a GPU before the second update.
+  void ExpectAFreedTensorIsNamed(ClusterOptions options) {
+    const auto tensors = std::make_shared<DeviceMemory>();
+    options.trainer_memory = tensors;
+    options.direct = true;
+    Make(options);
+    ASSERT_EQ(PublishAndCheck(1), "");
+    ASSERT_TRUE(cluster_->Prepare(2).ok());
+    tensors->FreeFirst();
+    const absl::Status status = cluster_->Start(0);
+    EXPECT_TRUE(absl::StrContains(status.message(), "read region \"weights\": ")) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), "is no memory of a GPU any more")) << status;
   }
 
   const bool is_local_;
