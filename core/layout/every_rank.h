@@ -31,6 +31,14 @@ absl::StatusOr<std::vector<Manifest>> MakeManifests(const Sharding& sharding, bo
   return manifests;
 }
 
+// Returns pointers to manifests, which outlive them, as MakePlan() takes them.
+inline std::vector<const Manifest*> PointersTo(const std::vector<Manifest>& manifests) {
+  std::vector<const Manifest*> pointers;
+  pointers.reserve(manifests.size());
+  for (const Manifest& manifest : manifests) pointers.push_back(&manifest);
+  return pointers;
+}
+
 }  // namespace waybill
 
 #endif  // WAYBILL_CORE_LAYOUT_EVERY_RANK_H_

@@ -145,7 +145,7 @@ void Run(size_t size_bytes) {
     return CombineMaxima(scales, scales_pitch, src, Wide::kBf16, Wide::kBf16, pitch, rows, kColumns,
                          grid, stream);
   });
-  const size_t elements = rows * kColumns;  // Of F32 they fill the whole source.
+  const size_t elements = rows * kColumns;  // As F32, so many fill the whole source.
   measure("cast of F32 to BF16", 3 * size_bytes, 0,
           [&] { return CastElements(Cast::kF32ToBf16, dst, src, elements, {}, stream); });
   measure("the same with digest", 3 * size_bytes, 0,

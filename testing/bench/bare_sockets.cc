@@ -12,7 +12,6 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -28,7 +27,9 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "kernels/digest.h"
+#include "tools/waybill/process_usage.h"
 
 namespace waybill {
 namespace {
@@ -48,19 +49,12 @@ struct Options {
   std::_Exit(1);
 }
 
-double CpuSeconds() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
+double CpuSeconds() { return absl::ToDoubleSeconds(ProcessCpu()); }
 
-// What the receiver says after each round.
+// The receiver sends this after each round.
 struct Report {
   double cpu_seconds = 0;
-  uint64_t sum = 0;  // Of the digest's leaves.
+  uint64_t sum = 0;  // The sum of the values of the leaves.
 };
 
 void SendAll(int socket, const void* data, size_t size_bytes) {

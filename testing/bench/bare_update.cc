@@ -26,6 +26,7 @@
 
 #include "core/base/status.h"
 #include "core/fabric/shared_pages.h"
+#include "core/layout/every_rank.h"
 #include "core/layout/synthetic.h"
 #include "core/layout/trainer_layout.h"
 #include "core/layout/worker_layout.h"
@@ -77,7 +78,8 @@ class BareUpdate {
       WAYBILL_ASSIGN_OR_RETURN(buffers_.emplace_back(),
                                SharedPages::Create(workers[w].region_bytes(0), "buffer"));
     }
-    WAYBILL_ASSIGN_OR_RETURN(const Plan plan, MakePlan(Pointers(trainers), Pointers(workers), {}));
+    WAYBILL_ASSIGN_OR_RETURN(const Plan plan,
+                             MakePlan(PointersTo(trainers), PointersTo(workers), {}));
     for (uint32_t t = 0; t < options_.trainers; ++t) Add(plan.TrainerRoutes(t), trainers_);
     for (uint32_t w = 0; w < options_.workers; ++w) Add(plan.WorkerRoutes(w), workers_);
     update_bytes_ = plan.total_bytes();
@@ -110,7 +112,7 @@ class BareUpdate {
     return seconds;
   }
 
-  // Whether the workers got what the trainers had, in all updates with digests.
+  // Returns true if the workers got what the trainers had, in all updates with digests.
   bool verified() const { return sums_ == 0; }
 
   // Returns the rates of memcpy from the first trainer's weights to the first worker's buffer, and
@@ -124,13 +126,6 @@ class BareUpdate {
   }
 
  private:
-  static std::vector<const Manifest*> Pointers(const std::vector<Manifest>& manifests) {
-    std::vector<const Manifest*> pointers;
-    pointers.reserve(manifests.size());
-    for (const Manifest& manifest : manifests) pointers.push_back(&manifest);
-    return pointers;
-  }
-
   static void Add(RouteTable routes, std::vector<Rank>& ranks) {
     ChunkList chunks = CutIntoChunks(routes, kChunkBytes);
     ranks.push_back({std::move(routes), std::move(chunks)});
@@ -163,12 +158,12 @@ class BareUpdate {
   }
 
   const Options options_;
-  std::vector<std::vector<std::byte>> weights_;  // Of each trainer.
-  std::vector<SharedPages> buffers_;             // Of each worker.
+  std::vector<std::vector<std::byte>> weights_;  // By trainer.
+  std::vector<SharedPages> buffers_;             // By worker.
   std::vector<Rank> trainers_;
   std::vector<Rank> workers_;
   uint64_t update_bytes_ = 0;
-  std::atomic<uint64_t> sums_ = 0;  // What was stored, less what was verified.
+  std::atomic<uint64_t> sums_ = 0;  // The digests of what was stored, less those of what arrived.
 };
 
 int Run(int argc, char** argv) {

@@ -10,7 +10,6 @@
 // The sender posts chunks from a ring, and reuses a slot when its post is complete; the receiver
 // has all bytes of a sender in one region. Both sleep in Wait() when there is nothing to do.
 
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -38,6 +37,7 @@
 #include "core/fabric/tcp/tcp_fabric.h"
 #include "core/fabric/verbs/verbs_fabric.h"
 #include "kernels/digest.h"
+#include "tools/waybill/process_usage.h"
 
 namespace waybill {
 namespace {
@@ -93,14 +93,7 @@ class Control {
   const int fd_;
 };
 
-double CpuSeconds() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
+double CpuSeconds() { return absl::ToDoubleSeconds(ProcessCpu()); }
 
 class End {
  public:

@@ -79,16 +79,8 @@ struct Job {
   std::vector<Manifest> trainers;
   std::vector<Manifest> workers;
 
-  std::vector<const Manifest*> Trainers() const { return Pointers(trainers); }
-  std::vector<const Manifest*> Workers() const { return Pointers(workers); }
-
- private:
-  static std::vector<const Manifest*> Pointers(const std::vector<Manifest>& manifests) {
-    std::vector<const Manifest*> pointers;
-    pointers.reserve(manifests.size());
-    for (const Manifest& manifest : manifests) pointers.push_back(&manifest);
-    return pointers;
-  }
+  std::vector<const Manifest*> Trainers() const { return PointersTo(trainers); }
+  std::vector<const Manifest*> Workers() const { return PointersTo(workers); }
 };
 
 // Manifests that list the same tensors share the list, as at the controller.

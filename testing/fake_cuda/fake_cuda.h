@@ -53,8 +53,8 @@ void FakeCudaRemap(void* memory);
 void FakeCudaCapture(CUstream_st* stream, bool is_captured);
 // The allocation at that address is managed memory from now on.
 void FakeCudaMakeManaged(void* memory);
-// What a module for peer memory gives NICs: a descriptor of whole pages of a GPU's memory, as a
-// dma-buf's, or -1 if they are none. The caller closes it. See DeviceOptions::peer_memory of
+// Returns a dma-buf of whole pages of a GPU's memory, or -1 if they are none, even if the GPU
+// exports no dma-bufs. The caller closes it. It is for DeviceOptions::peer_memory of
 // //testing/fake_verbs.
 int FakeCudaPeerMemory(uint64_t begin, uint64_t size_bytes);
 // Makes that step fail; kFakeCudaNone ends that.

@@ -84,7 +84,8 @@ class Regions {
   std::vector<FabricCount> Counts() const;  // The same, for operators.
   // Why the first of those that are bounced now is; empty where none is.
   absl::string_view why_bounced() const;
-  // How NICs reach memory of devices, and why not in the better way; empty if there is none.
+  // Returns how the memory of devices was registered last, and why not in the better way; empty if
+  // none was.
   absl::string_view device_path() const { return device_path_; }
 
  private:
