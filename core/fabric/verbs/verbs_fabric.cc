@@ -38,10 +38,10 @@ class VerbsFabric final : public Fabric {
         settings_{.limits = {.depth = options.queue_depth,
                              .chain = options.chain,
                              .posts = capabilities_.max_outstanding_posts},
-                  .receives = capabilities_.max_outstanding_posts,
-                  .ack_timeout = options.ack_timeout,
-                  .traffic_class = options.traffic_class,
-                  .service_level = options.service_level,
+                  .queue_pair = {.receives = capabilities_.max_outstanding_posts,
+                                 .ack_timeout = options.ack_timeout,
+                                 .traffic_class = options.traffic_class,
+                                 .service_level = options.service_level},
                   .bounce = options.bounce},
         regions_(verbs, nics_->devices(), options.relaxed_ordering, settings_.bounce) {}
 
@@ -465,7 +465,7 @@ class VerbsFabric final : public Fabric {
                                       .max_outstanding_posts = 64};
   Verbs& verbs_;
   const std::unique_ptr<NicSet> nics_;
-  const QueuePairSettings settings_;
+  const LaneSettings settings_;
   Regions regions_;
   Descriptors descriptors_;
   std::unique_ptr<net::Rendezvous> rendezvous_;

@@ -1,34 +1,23 @@
 #include "core/fabric/verbs/verbs_lane.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/random_bits.h"
 #include "core/base/status.h"
 
 namespace waybill::verbs {
 namespace {
 
-constexpr uint8_t kInfiniteRnrRetry = 7;  // A receiver that is slow is not dead.
-constexpr uint8_t kMinRnrTimer = 12;      // 0.64 ms.
-constexpr uint8_t kHopLimit = 64;
-constexpr uint32_t kWantedInlineBytes = 64;
-constexpr uint8_t kHardwareAckTimeout = 14;
-constexpr uint8_t kSoftwareAckTimeout = 18;
-
-QueuePairSettings WithinLimits(QueuePairSettings settings, const Nic& nic) {
+LaneSettings WithinLimits(LaneSettings settings, const Nic& nic) {
   const auto most = static_cast<uint32_t>(std::max(nic.device().limits().max_qp_wr, 1));
   settings.limits.depth = std::min(settings.limits.depth, most);
   settings.limits.chain = std::min(settings.limits.chain, settings.limits.depth);
   settings.limits.message_bytes =
       std::min<uint64_t>(settings.limits.message_bytes, nic.attributes().max_msg_sz);
-  settings.receives = std::min(settings.receives, most);
-  if (settings.ack_timeout == 0) {
-    settings.ack_timeout = nic.device().is_software() ? kSoftwareAckTimeout : kHardwareAckTimeout;
-  }
+  settings.queue_pair.sends = settings.limits.depth;
+  settings.queue_pair.receives = std::min(settings.queue_pair.receives, most);
   return settings;
 }
 
@@ -37,107 +26,33 @@ QueuePairSettings WithinLimits(QueuePairSettings settings, const Nic& nic) {
 absl::StatusOr<std::unique_ptr<VerbsLane>> VerbsLane::Create(Verbs* verbs, uint32_t id,
                                                              absl::string_view peer, Nic* nic,
                                                              CompletionQueues* queues,
-                                                             const QueuePairSettings& settings,
+                                                             const LaneSettings& settings,
                                                              SendCounts* counts) {
   std::unique_ptr<VerbsLane> lane(
       new VerbsLane(verbs, id, peer, nic, queues, WithinLimits(settings, *nic), counts));
-  WAYBILL_RETURN_IF_ERROR(lane->CreateQueuePair());
-  ibv_qp_attr init{};
-  init.qp_state = IBV_QPS_INIT;
-  init.pkey_index = 0;
-  init.port_num = nic->port();
-  init.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
-  WAYBILL_RETURN_IF_ERROR(lane->Modify(
-      init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "INIT"));
+  WAYBILL_RETURN_IF_ERROR(lane->MakeQueuePair());
   WAYBILL_RETURN_IF_ERROR(lane->RefillReceives());
   return lane;
 }
 
-absl::Status VerbsLane::CreateQueuePair() {
-  WAYBILL_ASSIGN_OR_RETURN(const uint64_t random, RandomBits());
-  first_packet_ = random & 0xFF'FFFF;
+absl::Status VerbsLane::MakeQueuePair() {
   WAYBILL_ASSIGN_OR_RETURN(pair_, queues_.Take(cq_entries()));
-  ibv_qp_init_attr attributes{};
-  attributes.send_cq = pair_->send;
-  attributes.recv_cq = pair_->receive;
-  attributes.qp_type = IBV_QPT_RC;
-  attributes.cap = {.max_send_wr = settings_.limits.depth,
-                    .max_recv_wr = settings_.receives,
-                    .max_send_sge = 2,  // A bounced piece has its header before it.
-                    .max_recv_sge = 1,
-                    .max_inline_data = kWantedInlineBytes};
-  queue_pair_ = verbs_.CreateQp(nic_.device().pd(), &attributes);
-  if (queue_pair_ == nullptr && errno != ENOMEM) {  // Some devices refuse to send inline.
-    attributes.cap.max_inline_data = 0;
-    queue_pair_ = verbs_.CreateQp(nic_.device().pd(), &attributes);
-  }
-  if (queue_pair_ == nullptr) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "ibv_create_qp of ", nic_.name(), " for ", peer_, ": ", std::strerror(errno), " (errno ",
-        errno, "); the device has at most ", nic_.device().limits().max_qp, " queue pairs"));
-  }
-  number_ = queue_pair_->qp_num;
-  sends_.AllowInline(attributes.cap.max_inline_data);
+  WAYBILL_ASSIGN_OR_RETURN(queue_pair_,
+                           QueuePair::Create(&verbs_, &nic_, pair_->send, pair_->receive,
+                                             settings_.queue_pair, IBV_ACCESS_REMOTE_WRITE, peer_));
+  address_ = queue_pair_->Address();
+  sends_.AllowInline(queue_pair_->inline_bytes());
   return absl::OkStatus();
 }
 
 LaneAddress VerbsLane::Address() const {
-  return {.rendezvous = rendezvous,
-          .nic = nic_.name(),
-          .queue_pair = number_,
-          .first_packet = first_packet_,
-          .mtu = static_cast<uint32_t>(nic_.attributes().active_mtu),
-          .lid = nic_.attributes().lid,
-          .gid = nic_.gid().entry.gid};
+  LaneAddress address = address_;
+  address.rendezvous = rendezvous;
+  return address;
 }
 
 absl::Status VerbsLane::ConnectTo(const LaneAddress& peer) {
-  ibv_qp_attr receive{};
-  receive.qp_state = IBV_QPS_RTR;
-  receive.path_mtu =
-      static_cast<ibv_mtu>(std::min(peer.mtu, static_cast<uint32_t>(nic_.attributes().active_mtu)));
-  receive.dest_qp_num = peer.queue_pair;
-  receive.rq_psn = peer.first_packet;
-  receive.max_dest_rd_atomic = 1;
-  receive.min_rnr_timer = kMinRnrTimer;
-  receive.ah_attr.dlid = peer.lid;
-  receive.ah_attr.sl = settings_.service_level;
-  receive.ah_attr.port_num = nic_.port();
-  if (nic_.is_ethernet() || peer.lid == 0) {
-    receive.ah_attr.is_global = 1;
-    std::memcpy(receive.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
-    receive.ah_attr.grh.sgid_index = static_cast<uint8_t>(nic_.gid().entry.index);
-    receive.ah_attr.grh.hop_limit = kHopLimit;
-    receive.ah_attr.grh.traffic_class = settings_.traffic_class;
-    // Lanes of a pair that differ in it can take different paths through the network.
-    receive.ah_attr.grh.flow_label = (number_ * 0x9E37'79B1u ^ peer.queue_pair) & 0xF'FFFF;
-  }
-  WAYBILL_RETURN_IF_ERROR(Modify(receive,
-                                 IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                                     IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-                                     IBV_QP_MIN_RNR_TIMER,
-                                 "RTR"));
-  ibv_qp_attr send{};
-  send.qp_state = IBV_QPS_RTS;
-  send.timeout = settings_.ack_timeout;
-  send.retry_cnt = settings_.retry_count;
-  send.rnr_retry = kInfiniteRnrRetry;
-  send.sq_psn = first_packet_;
-  send.max_rd_atomic = 1;
-  WAYBILL_RETURN_IF_ERROR(Modify(send,
-                                 IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-                                     IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
-                                 "RTS"));
-  peer_address = peer;
-  return absl::OkStatus();
-}
-
-absl::Status VerbsLane::Modify(ibv_qp_attr& attributes, int mask, absl::string_view state) {
-  const int error = verbs_.ModifyQp(queue_pair_, &attributes, mask);
-  if (error == 0) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("queue pair ", number_, " of ", nic_.name(), " for ",
-                                             peer_, " to ", state, ": ", std::strerror(error),
-                                             " (errno ", error, ")"));
+  return queue_pair_->Connect(peer);
 }
 
 std::string VerbsLane::DescribePath() const {
@@ -186,7 +101,7 @@ absl::Status VerbsLane::RefillReceives() {
     receive_requests_[i].next = i + 1 < receives_used_ ? &receive_requests_[i + 1] : nullptr;
   }
   ibv_recv_wr* bad = nullptr;
-  const int error = verbs_.PostRecv(queue_pair_, receive_requests_.data(), &bad);
+  const int error = verbs_.PostRecv(queue_pair(), receive_requests_.data(), &bad);
   if (error != 0) {
     return absl::InternalError(absl::StrCat("ibv_post_recv: ", std::strerror(error)));
   }
@@ -196,8 +111,8 @@ absl::Status VerbsLane::RefillReceives() {
 
 absl::Status VerbsLane::FailureOf(const ibv_wc& done) const {
   const std::string what = absl::StrCat(
-      DescribePath(), ", queue pair ", number_, ": ", verbs_.StatusText(done.status), " (status ",
-      static_cast<int>(done.status), ", vendor ", absl::Hex(done.vendor_err), ")");
+      DescribePath(), ", queue pair ", address_.queue_pair, ": ", verbs_.StatusText(done.status),
+      " (status ", static_cast<int>(done.status), ", vendor ", absl::Hex(done.vendor_err), ")");
   switch (done.status) {
     case IBV_WC_REM_ACCESS_ERR:
       return absl::FailedPreconditionError(
@@ -273,7 +188,6 @@ std::optional<uint64_t> VerbsLane::TakeDelivered() {
 }
 
 void VerbsLane::Quiesce() {
-  if (queue_pair_ != nullptr) verbs_.DestroyQp(queue_pair_);
   queue_pair_ = nullptr;
   ring_ = nullptr;
   if (pair_ != nullptr) queues_.Return(pair_, cq_entries());

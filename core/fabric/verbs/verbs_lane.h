@@ -16,6 +16,7 @@
 #include "core/fabric/verbs/completion_queues.h"
 #include "core/fabric/verbs/device.h"
 #include "core/fabric/verbs/lane_address.h"
+#include "core/fabric/verbs/queue_pair.h"
 #include "core/fabric/verbs/regions.h"
 #include "core/fabric/verbs/send_queue.h"
 #include "core/fabric/verbs/side_channel.h"
@@ -23,16 +24,12 @@
 
 namespace waybill::verbs {
 
-// How a queue pair is set up, before the device's limits are applied.
-struct QueuePairSettings {
+// What a lane is made of, before the device's limits are applied. The queue pair sends as much as
+// the limits of its queue say.
+struct LaneSettings {
   SendQueueLimits limits;
-  uint32_t receives = 64;  // Posted ahead: immediates that may be on the way.
-  // A packet is sent again after 4.096 us * 2^ack_timeout, retry_count times: then the lane fails.
-  // 7 would be for ever on SoftRoCE. An ack_timeout of 0 is 14, and on SoftRoCE 18.
-  uint8_t ack_timeout = 0;
-  uint8_t retry_count = 6;
-  uint8_t traffic_class = 0;
-  uint8_t service_level = 0;
+  // Its receives are posted ahead: immediates that may be on the way.
+  QueuePairOptions queue_pair;
   BounceLimits bounce;
 };
 
@@ -52,7 +49,7 @@ class VerbsLane {
   static absl::StatusOr<std::unique_ptr<VerbsLane>> Create(Verbs* verbs, uint32_t id,
                                                            absl::string_view peer, Nic* nic,
                                                            CompletionQueues* queues,
-                                                           const QueuePairSettings& settings,
+                                                           const LaneSettings& settings,
                                                            SendCounts* counts);
   ~VerbsLane() { Quiesce(); }
 
@@ -60,9 +57,9 @@ class VerbsLane {
   const std::string& peer() const { return peer_; }
   Nic& nic() const { return nic_; }
   SendQueue& sends() { return sends_; }
-  ibv_qp* queue_pair() const { return queue_pair_; }
+  // Null once it is quiescent.
+  ibv_qp* queue_pair() const { return queue_pair_ == nullptr ? nullptr : queue_pair_->get(); }
   const CqPair* queues() const { return pair_; }
-  uint32_t queue_pair_number() const { return number_; }
 
   LaneAddress Address() const;
   // Makes the queue pair ready to receive and to send.
@@ -71,7 +68,7 @@ class VerbsLane {
 
   // Waits while grants are under way: they go by another connection, and nothing may overtake them.
   absl::Status Pump(bool flush) {
-    return grants_under_way > 0 ? absl::OkStatus() : sends_.Pump(verbs_, queue_pair_, flush);
+    return grants_under_way > 0 ? absl::OkStatus() : sends_.Pump(verbs_, queue_pair(), flush);
   }
 
   // Counts a receive that was used up; RefillReceives() posts as many anew. Returns false if it was
@@ -124,7 +121,7 @@ class VerbsLane {
 
  private:
   VerbsLane(Verbs* verbs, uint32_t id, absl::string_view peer, Nic* nic, CompletionQueues* queues,
-            const QueuePairSettings& settings, SendCounts* counts)
+            const LaneSettings& settings, SendCounts* counts)
       : verbs_(*verbs),
         id_(id),
         peer_(peer),
@@ -132,25 +129,23 @@ class VerbsLane {
         queues_(*queues),
         settings_(settings),
         sends_(id, settings.limits, counts),
-        receives_used_(settings.receives),
-        receive_requests_(settings.receives) {}
+        receives_used_(settings.queue_pair.receives),
+        receive_requests_(settings.queue_pair.receives) {}
 
-  absl::Status CreateQueuePair();
+  absl::Status MakeQueuePair();
   void CheckConnected(std::vector<FabricEvent>& events);
-  absl::Status Modify(ibv_qp_attr& attributes, int mask, absl::string_view state);
-  uint32_t cq_entries() const { return settings_.limits.depth + settings_.receives; }
+  uint32_t cq_entries() const { return settings_.queue_pair.sends + settings_.queue_pair.receives; }
 
   Verbs& verbs_;
   const uint32_t id_;
   const std::string peer_;
   Nic& nic_;
   CompletionQueues& queues_;
-  const QueuePairSettings settings_;
+  const LaneSettings settings_;
   SendQueue sends_;
   CqPair* pair_ = nullptr;
-  ibv_qp* queue_pair_ = nullptr;
-  uint32_t number_ = 0;
-  uint32_t first_packet_ = 0;
+  std::unique_ptr<QueuePair> queue_pair_;
+  LaneAddress address_;      // Without the rendezvous.
   bool probe_done_ = false;  // Our empty write came through,
   bool probe_came_ = false;  // and so did theirs.
   bool connected_ = false;
