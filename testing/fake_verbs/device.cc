@@ -316,6 +316,7 @@ QueuePair* Device::FindQueuePair(uint32_t number) const {
 void Device::Count(const SendRequest& request) {
   ++counts_.requests;
   if (request.signalled) ++counts_.signalled;
+  if (request.is_read) ++counts_.reads;
 }
 
 // --- events ---

@@ -32,6 +32,7 @@ struct DeviceCounts {
   uint64_t post_send_calls = 0;
   uint64_t requests = 0;
   uint64_t signalled = 0;
+  uint64_t reads = 0;
   size_t contexts = 0;
   size_t protection_domains = 0;
   size_t registrations = 0;

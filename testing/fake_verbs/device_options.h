@@ -54,6 +54,9 @@ struct DeviceOptions {
   // A module for peer memory: returns a dma-buf of pages that the process itself cannot read, which
   // the NIC closes, or -1 if it does not know them. Empty: no such module is loaded.
   std::function<int(uint64_t address, uint64_t size_bytes)> peer_memory;
+  // Called when the NIC has read memory for a request, which by the rules of PCIe pushes what it
+  // has written before it. A GPU sees those writes then.
+  std::function<void()> after_read;
 
   // True if completions of a destroyed queue pair that were not polled stay in their queue, as on
   // rxe; otherwise they are removed, as on mlx5.

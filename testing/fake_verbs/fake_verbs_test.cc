@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <cerrno>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -25,11 +26,14 @@ class Program {
     uint32_t depth = 8;
     uint32_t receives = 4;
     unsigned access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+    unsigned queue_pair_access = IBV_ACCESS_REMOTE_WRITE;
+    uint8_t reads_to_peer = 1;    // Outstanding ones,
+    uint8_t reads_from_peer = 1;  // in each direction.
   };
 
   Program(FakeNetwork& network, const std::string& name, const DeviceOptions& device,
-          const Options& options)
-      : host(network.Host(name)), memory(4096) {
+          const Options& with)
+      : options(with), host(network.Host(name)), memory(4096) {
     host.AddDevice("mlx5_0", device);
     ibv_device** list = host.GetDeviceList(nullptr);
     context = host.OpenDevice(list[0]);
@@ -63,7 +67,7 @@ class Program {
     ibv_qp_attr to{};
     to.qp_state = IBV_QPS_INIT;
     to.port_num = 1;
-    to.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
+    to.qp_access_flags = options.queue_pair_access;
     return host.ModifyQp(qp, &to,
                          IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
   }
@@ -73,6 +77,7 @@ class Program {
     to.qp_state = IBV_QPS_RTR;
     to.path_mtu = IBV_MTU_1024;
     to.dest_qp_num = peer.qp->qp_num;
+    to.max_dest_rd_atomic = options.reads_from_peer;
     to.ah_attr.port_num = 1;
     to.ah_attr.is_global = 1;
     to.ah_attr.grh.sgid_index = 3;
@@ -89,6 +94,7 @@ class Program {
     to.qp_state = IBV_QPS_RTS;
     to.retry_cnt = 6;
     to.rnr_retry = rnr_retry;
+    to.max_rd_atomic = options.reads_to_peer;
     return host.ModifyQp(qp, &to,
                          IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                              IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
@@ -101,6 +107,7 @@ class Program {
     bool signalled = true;
     bool immediate = false;
     bool is_inline = false;
+    bool is_read = false;
     uint32_t local_key = 0;   // 0: the right one.
     uint32_t remote_key = 0;  // 0: the right one.
   };
@@ -118,7 +125,9 @@ class Program {
       chain[i].next = i + 1 < sent.size() ? &chain[i + 1] : nullptr;
       chain[i].sg_list = &pieces[i];
       chain[i].num_sge = 1;
-      chain[i].opcode = s.immediate ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
+      chain[i].opcode = s.is_read     ? IBV_WR_RDMA_READ
+                        : s.immediate ? IBV_WR_RDMA_WRITE_WITH_IMM
+                                      : IBV_WR_RDMA_WRITE;
       chain[i].send_flags = (s.signalled ? unsigned{IBV_SEND_SIGNALED} : 0u) |
                             (s.is_inline ? unsigned{IBV_SEND_INLINE} : 0u);
       chain[i].imm_data = 77;
@@ -161,6 +170,7 @@ class Program {
 
   uint32_t remote_key() const { return mr->rkey; }
 
+  const Options options;
   FakeHost& host;
   std::vector<std::byte> memory;
   ibv_context* context;
@@ -222,6 +232,70 @@ TEST_F(FakeVerbsTest, AnImmediateTakesAReceiveAndWaitsForOne) {
   EXPECT_EQ(come[0].byte_len, 16u);
   EXPECT_EQ(a->Poll(a->send).size(), 1u);
 }
+
+constexpr Program::Options kReadable = {.access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ,
+                                        .queue_pair_access = IBV_ACCESS_REMOTE_READ};
+
+TEST_F(FakeVerbsTest, AReadBringsThePeersBytesAndSaysThatTheyWereRead) {
+  int reads = 0;
+  Connect({.access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ,
+           .queue_pair_access = IBV_ACCESS_REMOTE_READ},
+          {.after_read = [&] { ++reads; }});
+  std::memset(b->memory.data() + 100, 0x55, 10);
+  ASSERT_EQ(a->Post(*b, {{.size = 10, .from = 7, .to = 100, .is_read = true}}).second, 0);
+  EXPECT_EQ(reads, 0);
+  const std::vector<ibv_wc> done = a->Poll(a->send);
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].status, IBV_WC_SUCCESS);
+  EXPECT_EQ(done[0].opcode, IBV_WC_RDMA_READ);
+  EXPECT_EQ(a->memory[6], std::byte{0});
+  EXPECT_EQ(a->memory[7], std::byte{0x55});
+  EXPECT_EQ(a->memory[16], std::byte{0x55});
+  EXPECT_EQ(a->memory[17], std::byte{0});
+  EXPECT_EQ(reads, 1);
+  EXPECT_EQ(a->host.counts("mlx5_0").reads, 1u);
+}
+
+constexpr unsigned kLocalWrite = IBV_ACCESS_LOCAL_WRITE;
+constexpr unsigned kRemoteRead = IBV_ACCESS_REMOTE_READ;
+constexpr unsigned kRemoteWrite = IBV_ACCESS_REMOTE_WRITE;
+
+// Of both ends' memory and queue pairs, and what becomes of a read then.
+struct ReadCase {
+  Program::Options options;
+  int refused = 0;
+  ibv_wc_status status = IBV_WC_SUCCESS;
+};
+
+class ReadTest : public FakeVerbsTest, public testing::WithParamInterface<ReadCase> {};
+
+TEST_P(ReadTest, NeedsPermissionAtBothEnds) {
+  Connect(GetParam().options);
+  EXPECT_EQ(a->Post(*b, {{.is_read = true}}).second, GetParam().refused);
+  if (GetParam().refused != 0) return;
+  EXPECT_EQ(a->PollStatuses(a->send), (Statuses{{100, GetParam().status}}));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ReadTest,
+                         testing::Values(ReadCase{.options = {.access = kLocalWrite | kRemoteRead,
+                                                              .queue_pair_access = kRemoteRead}},
+                                         ReadCase{.options = {.access = kLocalWrite | kRemoteWrite,
+                                                              .queue_pair_access = kRemoteRead},
+                                                  .status = IBV_WC_REM_ACCESS_ERR},
+                                         ReadCase{.options = {.access = kLocalWrite | kRemoteRead,
+                                                              .queue_pair_access = kRemoteWrite},
+                                                  .status = IBV_WC_REM_ACCESS_ERR},
+                                         ReadCase{.options = {.access = kRemoteRead,
+                                                              .queue_pair_access = kRemoteRead},
+                                                  .status = IBV_WC_LOC_PROT_ERR},
+                                         ReadCase{.options = {.access = kLocalWrite | kRemoteRead,
+                                                              .queue_pair_access = kRemoteRead,
+                                                              .reads_from_peer = 0},
+                                                  .status = IBV_WC_REM_INV_REQ_ERR},
+                                         ReadCase{.options = {.access = kLocalWrite | kRemoteRead,
+                                                              .queue_pair_access = kRemoteRead,
+                                                              .reads_to_peer = 0},
+                                                  .refused = EINVAL}));
 
 TEST_F(FakeVerbsTest, WithoutEndlessPatienceAReceiverThatIsNotReadyIsAnError) {
   Connect({}, {}, /*rnr_retry=*/3);

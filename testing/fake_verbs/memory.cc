@@ -156,23 +156,26 @@ int Memory::Deregister(const ibv_mr* mr) {
 }
 
 std::byte* Memory::Within(const Registration& registration, const ibv_pd* pd, uint64_t address,
-                          uint64_t size) {
+                          uint64_t size, unsigned access) {
+  if ((registration.access & access) != access) return nullptr;
   if (registration.pd != pd || address < registration.begin) return nullptr;
   const uint64_t offset = address - registration.begin;
   if (offset > registration.length || size > registration.length - offset) return nullptr;
   return registration.bytes + offset;
 }
 
-std::byte* Memory::Local(uint32_t key, const ibv_pd* pd, uint64_t address, uint64_t size) const {
+std::byte* Memory::Local(uint32_t key, const ibv_pd* pd, uint64_t address, uint64_t size,
+                         unsigned access) const {
   const auto found = by_local_key_.find(key);
-  return found == by_local_key_.end() ? nullptr : Within(*found->second, pd, address, size);
+  if (found == by_local_key_.end()) return nullptr;
+  return Within(*found->second, pd, address, size, access);
 }
 
-std::byte* Memory::Remote(uint32_t key, const ibv_pd* pd, uint64_t address, uint64_t size) const {
+std::byte* Memory::Remote(uint32_t key, const ibv_pd* pd, uint64_t address, uint64_t size,
+                          unsigned access) const {
   const auto found = by_remote_key_.find(key);
   if (found == by_remote_key_.end()) return nullptr;
-  if ((found->second->access & IBV_ACCESS_REMOTE_WRITE) == 0) return nullptr;
-  return Within(*found->second, pd, address, size);
+  return Within(*found->second, pd, address, size, access);
 }
 
 const Registration* Memory::newest() const {

@@ -64,9 +64,11 @@ class Memory {
   void ReuseRemoteKey() { reuses_remote_key_ = true; }
 
   // Returns the bytes at an address, or null if the key is invalid, of another protection domain,
-  // or does not allow the access.
-  std::byte* Local(uint32_t key, const ibv_pd* pd, uint64_t address, uint64_t size) const;
-  std::byte* Remote(uint32_t key, const ibv_pd* pd, uint64_t address, uint64_t size) const;
+  // or does not allow all of `access`. What is local may always be read.
+  std::byte* Local(uint32_t key, const ibv_pd* pd, uint64_t address, uint64_t size,
+                   unsigned access) const;
+  std::byte* Remote(uint32_t key, const ibv_pd* pd, uint64_t address, uint64_t size,
+                    unsigned access) const;
 
   size_t count() const { return by_local_key_.size(); }
   // Returns the newest registration, for tests of its flags, or null.
@@ -75,7 +77,7 @@ class Memory {
  private:
   bool IsToFail(uint64_t size, RegistrationKind kind);
   static std::byte* Within(const Registration& registration, const ibv_pd* pd, uint64_t address,
-                           uint64_t size);
+                           uint64_t size, unsigned access);
 
   // Memory of a device by its address. Returns what errno is to be.
   int MapPeerMemory(const Range& range, Registration& registration) const;

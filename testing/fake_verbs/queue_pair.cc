@@ -67,11 +67,13 @@ int QueuePair::MoveTo(ibv_qp_state to, const ibv_qp_attr& attributes, int mask) 
     attributes_.ah_attr = attributes.ah_attr;
     attributes_.path_mtu = attributes.path_mtu;
     attributes_.dest_qp_num = attributes.dest_qp_num;
+    attributes_.max_dest_rd_atomic = attributes.max_dest_rd_atomic;
     expected_packet = attributes.rq_psn & kPacketNumbers;
   } else if (state == IBV_QPS_RTR && to == IBV_QPS_RTS) {
     if (mask != kToSend || attributes.retry_cnt > 7 || attributes.rnr_retry > 7) return EINVAL;
     attributes_.retry_cnt = attributes.retry_cnt;
     attributes_.rnr_retry = attributes.rnr_retry;
+    attributes_.max_rd_atomic = attributes.max_rd_atomic;
     next_packet = attributes.sq_psn & kPacketNumbers;
   } else {
     return EINVAL;
@@ -99,8 +101,12 @@ int QueuePair::PostOne(const ibv_send_wr& request) {
   if (device_.failed()) return EIO;
   if (state != IBV_QPS_RTS && state != IBV_QPS_ERR) return EINVAL;
   const bool is_send = request.opcode == IBV_WR_SEND;
+  const bool is_read = request.opcode == IBV_WR_RDMA_READ;
   if (request.opcode != IBV_WR_RDMA_WRITE && request.opcode != IBV_WR_RDMA_WRITE_WITH_IMM &&
-      !is_send) {
+      !is_send && !is_read) {
+    return EINVAL;
+  }
+  if (is_read && (attributes_.max_rd_atomic == 0 || (request.send_flags & IBV_SEND_INLINE) != 0)) {
     return EINVAL;
   }
   if (is_send && request.num_sge > 0) return EINVAL;  // Not simulated.
@@ -112,6 +118,7 @@ int QueuePair::PostOne(const ibv_send_wr& request) {
                     .wr_id = request.wr_id,
                     .signalled = signals_all_ || (request.send_flags & IBV_SEND_SIGNALED) != 0,
                     .is_send = is_send,
+                    .is_read = is_read,
                     .remote_address = request.wr.rdma.remote_addr,
                     .remote_key = request.wr.rdma.rkey};
   if (request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) taken.immediate = request.imm_data;
@@ -181,7 +188,9 @@ void QueuePair::CompleteSend(const SendRequest& request, ibv_wc_status status) {
   ibv_wc done;
   if (status == IBV_WC_SUCCESS) {
     done = BlankCompletion(request.wr_id, qp_num);
-    done.opcode = request.is_send ? IBV_WC_SEND : IBV_WC_RDMA_WRITE;
+    done.opcode = request.is_send   ? IBV_WC_SEND
+                  : request.is_read ? IBV_WC_RDMA_READ
+                                    : IBV_WC_RDMA_WRITE;
   } else {
     done = FailedCompletion(request.wr_id, status, qp_num);
   }

@@ -20,6 +20,7 @@ struct SendRequest {
   uint64_t wr_id = 0;
   bool signalled = false;
   bool is_send = false;               // An empty send, which only consumes a receive.
+  bool is_read = false;               // From the peer's memory into the pieces.
   std::optional<uint32_t> immediate;  // As posted, in network byte order.
   uint64_t remote_address = 0;
   uint32_t remote_key = 0;
@@ -58,7 +59,7 @@ class QueuePair : public ibv_qp {
   // --- for the wire ---
   bool receives() const { return state == IBV_QPS_RTR || state == IBV_QPS_RTS; }
   // Returns the request that moves next, or null.
-  const SendRequest* head() const {
+  SendRequest* head() {
     return state == IBV_QPS_RTS && !sends_.empty() ? &sends_.front() : nullptr;
   }
   std::optional<ibv_wc_status> ScriptedFailureOfHead();

@@ -104,20 +104,28 @@ QueuePair* Wire::PeerOf(const QueuePair& from) const {
 
 // --- what moves ---
 
-bool Wire::Gather(const QueuePair& from, const SendRequest& request,
-                  std::vector<std::pair<const std::byte*, size_t>>& pieces) {
+bool Wire::Gather(const QueuePair& from, SendRequest& request, Pieces& pieces) {
   if (request.inlined) {
     pieces.emplace_back(request.inlined->data(), request.inlined->size());
     return true;
   }
   for (const ibv_sge& piece : request.pieces) {
     if (piece.length == 0) continue;
-    const std::byte* bytes =
-        from.device().memory().Local(piece.lkey, from.pd, piece.addr, piece.length);
+    std::byte* const bytes =
+        from.device().memory().Local(piece.lkey, from.pd, piece.addr, piece.length,
+                                     request.is_read ? unsigned{IBV_ACCESS_LOCAL_WRITE} : 0u);
     if (bytes == nullptr) return false;
     pieces.emplace_back(bytes, piece.length);
   }
   return true;
+}
+
+void Wire::Copy(const SendRequest& request, const Pieces& pieces, std::byte* at_peer) {
+  for (const auto& [bytes, size] : pieces) {
+    if (size == 0) continue;
+    std::memmove(request.is_read ? bytes : at_peer, request.is_read ? at_peer : bytes, size);
+    at_peer += size;
+  }
 }
 
 bool Wire::WaitsForEver(const QueuePair& from, const QueuePair* to) {
@@ -128,7 +136,7 @@ bool Wire::WaitsForEver(const QueuePair& from, const QueuePair* to) {
 
 // One request, or why it does not move. False: nothing changed.
 bool Wire::Advance(QueuePair& from) {
-  const SendRequest* request = from.head();
+  SendRequest* const request = from.head();
   if (request == nullptr || from.device().failed()) return false;
   const auto fail = [&](ibv_wc_status status) {
     from.FailHead(status);
@@ -137,7 +145,7 @@ bool Wire::Advance(QueuePair& from) {
   if (const auto scripted = from.ScriptedFailureOfHead()) return fail(*scripted);
   const Port& port = *from.device().FindPort(from.attributes().port_num);
   if (request->size_bytes > port.options.max_message_bytes) return fail(IBV_WC_LOC_LEN_ERR);
-  std::vector<std::pair<const std::byte*, size_t>> pieces;
+  Pieces pieces;
   if (!Gather(from, *request, pieces)) return fail(IBV_WC_LOC_PROT_ERR);
 
   QueuePair* to = PeerOf(from);
@@ -146,19 +154,20 @@ bool Wire::Advance(QueuePair& from) {
     return fail(IBV_WC_RETRY_EXC_ERR);
   }
   const uint32_t packets = PacketsOf(request->size_bytes, from.attributes().path_mtu);
-  if (packets > 1 && from.attributes().path_mtu > to->attributes().path_mtu) {
+  if ((packets > 1 && from.attributes().path_mtu > to->attributes().path_mtu) ||
+      (request->is_read && to->attributes().max_dest_rd_atomic == 0)) {
     to->EnterError();
     to->device().Raise(*to, IBV_EVENT_QP_REQ_ERR);
     return fail(IBV_WC_REM_INV_REQ_ERR);
   }
-  std::byte* destination = nullptr;
+  std::byte* at_peer = nullptr;
   if (request->size_bytes > 0) {  // The key of a write of nothing is not looked at.
-    const bool may_write = (to->attributes().qp_access_flags & IBV_ACCESS_REMOTE_WRITE) != 0;
-    if (may_write) {
-      destination = to->device().memory().Remote(request->remote_key, to->pd,
-                                                 request->remote_address, request->size_bytes);
+    const unsigned access = request->is_read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE;
+    if ((to->attributes().qp_access_flags & access) != 0) {
+      at_peer = to->device().memory().Remote(request->remote_key, to->pd, request->remote_address,
+                                             request->size_bytes, access);
     }
-    if (destination == nullptr) {
+    if (at_peer == nullptr) {
       to->EnterError();
       to->device().Raise(*to, IBV_EVENT_QP_ACCESS_ERR);
       return fail(IBV_WC_REM_ACCESS_ERR);
@@ -169,11 +178,8 @@ bool Wire::Advance(QueuePair& from) {
     return fail(IBV_WC_RNR_RETRY_EXC_ERR);
   }
   from.HasGotThrough();
-  for (const auto& [bytes, size] : pieces) {
-    if (size == 0) continue;
-    std::memmove(destination, bytes, size);
-    destination += size;
-  }
+  Copy(*request, pieces, at_peer);
+  if (request->is_read && to->device().options().after_read) to->device().options().after_read();
   from.next_packet = (from.next_packet + packets) & kPacketNumbers;
   to->expected_packet = (to->expected_packet + packets) & kPacketNumbers;
   if (request->takes_receive()) to->TakeReceive(*request);

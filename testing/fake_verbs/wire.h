@@ -80,9 +80,11 @@ class Wire {
   QueuePair* PeerOf(const QueuePair& from) const;
   End Target(const QueuePair& from) const;
   static std::optional<ibv_gid_type> KindOf(const QueuePair& of);
-  // Reads the bytes of the request's source. Returns false if it may not read them.
-  static bool Gather(const QueuePair& from, const SendRequest& request,
-                     std::vector<std::pair<const std::byte*, size_t>>& pieces);
+  using Pieces = std::vector<std::pair<std::byte*, size_t>>;
+  // Finds the request's own bytes. Returns false if it may not use them.
+  static bool Gather(const QueuePair& from, SendRequest& request, Pieces& pieces);
+  // Copies between the pieces and the peer's bytes, in the request's direction.
+  static void Copy(const SendRequest& request, const Pieces& pieces, std::byte* at_peer);
 
   std::mutex mutex_;
   const WireOptions options_;

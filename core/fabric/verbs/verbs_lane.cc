@@ -51,9 +51,7 @@ LaneAddress VerbsLane::Address() const {
   return address;
 }
 
-absl::Status VerbsLane::ConnectTo(const LaneAddress& peer) {
-  return queue_pair_->Connect(peer);
-}
+absl::Status VerbsLane::ConnectTo(const LaneAddress& peer) { return queue_pair_->Connect(peer); }
 
 std::string VerbsLane::DescribePath() const {
   return absl::StrCat("verbs: ", nic_.name(), " (", ToString(nic_.gid().entry.gid), ") to ",
