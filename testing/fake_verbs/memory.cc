@@ -130,7 +130,9 @@ Registration* Memory::Register(ibv_pd* pd, const Range& range, unsigned access) 
   }
   registration->context = pd->context;
   registration->pd = pd;
-  registration->addr = reinterpret_cast<void*>(address);
+  // Of a dma-buf libibverbs gives the offset here.
+  registration->addr =
+      reinterpret_cast<void*>(kind == RegistrationKind::kDmabuf ? range.offset : address);
   registration->length = size;
   registration->lkey = next_key_++;
   const bool reuse = freed_remote_key_ && std::exchange(reuses_remote_key_, false);

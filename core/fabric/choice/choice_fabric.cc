@@ -90,6 +90,13 @@ class ChoiceFabric final : public Fabric {
   absl::Status Renew(RegionId region, Contents contents) override {
     return regions_.Renew(region, contents);
   }
+  absl::Status ReadBack(RegionId region) override {
+    for (size_t i = 0; i < members_.size(); ++i) {
+      const absl::StatusOr<RegionId> inner = regions_.At(i, region);
+      if (inner.ok()) WAYBILL_RETURN_IF_ERROR(members_[i].fabric->ReadBack(*inner));
+    }
+    return absl::OkStatus();
+  }
   absl::StatusOr<std::string> Describe(RegionId region) override {
     return regions_.Describe(region);
   }

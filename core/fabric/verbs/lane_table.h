@@ -37,8 +37,9 @@ class LaneTable {
   std::vector<VerbsLane*> ConcernedBy(const NicTrouble& trouble) const;
   // Returns the lanes whose peer's host has not answered for longer than the timeout.
   std::vector<VerbsLane*> SilentFor(absl::Duration most) const;
-  // The index of the device that it is on.
-  size_t DeviceOf(const VerbsLane& lane) const { return lanes_.at(lane.id()).nic->device_index; }
+  // The NIC that it is on, and the index of its device.
+  UsedNic& NicOf(const VerbsLane& lane) const { return *lanes_.at(lane.id()).nic; }
+  size_t DeviceOf(const VerbsLane& lane) const { return NicOf(lane).device_index; }
 
   auto begin() const { return lanes_.begin(); }
   auto end() const { return lanes_.end(); }

@@ -70,8 +70,8 @@ absl::Status NicSet::Add(size_t device_index, const std::vector<std::string>& na
     const std::string name =
         port == 1 ? device->name() : absl::StrCat(device->name(), ":", static_cast<int>(port));
     if (!names.empty() && std::find(names.begin(), names.end(), name) == names.end()) continue;
-    auto nic = std::make_unique<UsedNic>(UsedNic{
-        .nic = Nic(&verbs_, device, port, name), .queues = {}, .device_index = device_index});
+    auto nic = std::make_unique<UsedNic>(
+        UsedNic{.nic = Nic(&verbs_, device, port, name), .device_index = device_index});
     if (absl::Status status = nic->nic.Refresh(gid_index_); !status.ok()) {
       reasons.emplace_back(status.message());
       continue;

@@ -15,6 +15,7 @@
 #include "core/fabric/fabric.h"
 #include "core/fabric/verbs/completion_queues.h"
 #include "core/fabric/verbs/device.h"
+#include "core/fabric/verbs/read_back.h"
 #include "core/fabric/verbs/verbs.h"
 
 namespace waybill::verbs {
@@ -24,6 +25,9 @@ struct UsedNic {
   std::unique_ptr<CompletionQueues> queues;
   size_t device_index = 0;  // Into devices().
   uint32_t lanes = 0;       // Open ones.
+  // An immediate of a post has come, and so have its writes, which no read has followed yet.
+  bool has_written = false;
+  std::unique_ptr<ReadBack> read_back;  // Made when it is needed first.
 };
 
 // An asynchronous event of a device, and whom it concerns.

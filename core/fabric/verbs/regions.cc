@@ -125,6 +125,10 @@ ibv_mr* Regions::RegisterWith(Device& device, const OwnRegion& region, Refusal& 
   refusal = {};
   // A source may be memory that this process cannot write either, such as a mapped checkpoint.
   unsigned access = region.is_source ? 0 : IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+  // For ReadBack(). Peers cannot read it: the queue pairs of lanes do not allow that.
+  if (!region.is_source && region.memory.kind == MemoryKind::kDevice) {
+    access |= IBV_ACCESS_REMOTE_READ;
+  }
   // An optional flag: the library leaves it out where the device does not know it.
   if (relaxed_ordering_ && region.memory.kind == MemoryKind::kDevice) {
     access |= IBV_ACCESS_RELAXED_ORDERING;

@@ -28,6 +28,8 @@ namespace {
 
 // They cost a system call: while completions keep coming, they are looked at this rarely.
 constexpr uint32_t kPollsBetweenDescriptors = 16;
+// A NIC that works answers within microseconds.
+constexpr absl::Duration kReadBackTimeout = absl::Seconds(2);
 
 class VerbsFabric final : public Fabric {
  public:
@@ -78,6 +80,18 @@ class VerbsFabric final : public Fabric {
   absl::Status Renew(RegionId region, Contents contents) override {
     Revoke(region);
     return regions_.Renew(region, contents);
+  }
+
+  absl::Status ReadBack(RegionId id) override {
+    WAYBILL_ASSIGN_OR_RETURN(const OwnRegion* region, regions_.FindUsable(id));
+    for (const auto& used : nics_->nics()) {
+      if (!std::exchange(used->has_written, false)) continue;
+      absl::Status status = ReadBackBy(*used, *region);
+      if (status.ok()) continue;
+      used->read_back = nullptr;
+      return status;
+    }
+    return absl::OkStatus();
   }
 
   absl::StatusOr<std::string> Describe(RegionId id) override {
@@ -238,6 +252,19 @@ class VerbsFabric final : public Fabric {
     }
   }
 
+  absl::Status ReadBackBy(UsedNic& used, const OwnRegion& region) {
+    const ibv_mr* const registration = region.registrations[used.device_index];
+    if (registration == nullptr || used.nic.device().failed()) {
+      return absl::UnavailableError(
+          absl::StrCat("read back what ", used.nic.name(), " has written: the device has failed"));
+    }
+    if (used.read_back == nullptr) {
+      WAYBILL_ASSIGN_OR_RETURN(used.read_back, verbs::ReadBack::Create(&verbs_, &used.nic));
+    }
+    return used.read_back->Read(region.memory.data, registration->rkey,
+                                absl::Now() + kReadBackTimeout);
+  }
+
   // --- sending ---
 
   void FailUnless(VerbsLane& lane, absl::Status status) {
@@ -274,6 +301,7 @@ class VerbsFabric final : public Fabric {
       VerbsLane* lane = LaneOf(done);
       if (lane == nullptr || !lane->CountReceive(done.wr_id)) continue;
       if (done.opcode != IBV_WC_RECV) {
+        lanes_.NicOf(*lane).has_written |= lane->has_probe();
         lane->Arrived(ntohl(done.imm_data), events_);
       } else if (absl::Status status = lane->TakePiece(regions_); !status.ok()) {
         Fail(*lane, std::move(status), FrameKind::kRefused);

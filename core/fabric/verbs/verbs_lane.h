@@ -78,6 +78,8 @@ class VerbsLane {
 
   // Both directions are proved, and that was told.
   bool connected() const { return connected_; }
+  // The peer's empty write has come: what comes now are the writes of its posts.
+  bool has_probe() const { return probe_came_; }
   // What came, as events for the user. The first in each direction is the empty write that proves
   // it: after both kConnected is told, and only then what came before.
   void Arrived(uint32_t immediate, std::vector<FabricEvent>& events);

@@ -1,0 +1,79 @@
+#include "core/fabric/verbs/read_back.h"
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/status.h"
+
+namespace waybill::verbs {
+
+absl::StatusOr<std::unique_ptr<ReadBack>> ReadBack::Create(Verbs* verbs, Nic* nic) {
+  WAYBILL_ASSIGN_OR_RETURN(SharedPages pages, SharedPages::Create(1, "what is read back"));
+  std::unique_ptr<ReadBack> made(new ReadBack(verbs, nic, std::move(pages)));
+  WAYBILL_RETURN_IF_ERROR(made->Make());
+  return made;
+}
+
+ReadBack::~ReadBack() {
+  queue_pair_ = nullptr;
+  if (completions_ != nullptr) verbs_.DestroyCq(completions_);
+  if (registration_ != nullptr) verbs_.DeregMr(registration_);
+}
+
+absl::Status ReadBack::Make() {
+  const Device& device = nic_.device();
+  registration_ = verbs_.RegMr(device.pd(), pages_.data(), 1, IBV_ACCESS_LOCAL_WRITE);
+  if (registration_ == nullptr) {
+    return Failure(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat("ibv_reg_mr: ", std::strerror(errno)));
+  }
+  completions_ = verbs_.CreateCq(device.context(), /*entries=*/2, /*channel=*/nullptr);
+  if (completions_ == nullptr) {
+    return Failure(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat("ibv_create_cq: ", std::strerror(errno)));
+  }
+  WAYBILL_ASSIGN_OR_RETURN(queue_pair_,
+                           QueuePair::Create(&verbs_, &nic_, completions_, completions_, {},
+                                             IBV_ACCESS_REMOTE_READ, "itself"));
+  return queue_pair_->Connect(queue_pair_->Address());
+}
+
+absl::Status ReadBack::Failure(absl::StatusCode code, absl::string_view why) const {
+  return {code, absl::StrCat("read back what ", nic_.name(), " has written: ", why)};
+}
+
+absl::Status ReadBack::Read(const void* address, uint32_t remote_key, absl::Time deadline) {
+  ibv_sge byte{};
+  byte.addr = reinterpret_cast<uintptr_t>(pages_.data());
+  byte.length = 1;
+  byte.lkey = registration_->lkey;
+  ibv_send_wr request{};
+  request.sg_list = &byte;
+  request.num_sge = 1;
+  request.opcode = IBV_WR_RDMA_READ;
+  request.send_flags = IBV_SEND_SIGNALED;
+  request.wr.rdma.remote_addr = reinterpret_cast<uintptr_t>(address);
+  request.wr.rdma.rkey = remote_key;
+  ibv_send_wr* bad = nullptr;
+  if (const int error = verbs_.PostSend(queue_pair_->get(), &request, &bad); error != 0) {
+    return Failure(absl::StatusCode::kUnavailable,
+                   absl::StrCat("ibv_post_send: ", std::strerror(error)));
+  }
+  ibv_wc done{};
+  int polled = 0;
+  while ((polled = verbs_.PollCq(completions_, 1, &done)) == 0) {
+    if (absl::Now() > deadline) {
+      return Failure(absl::StatusCode::kDeadlineExceeded, "it does not answer");
+    }
+  }
+  if (polled < 0) return Failure(absl::StatusCode::kUnavailable, "its completion queue is lost");
+  if (done.status == IBV_WC_SUCCESS) return absl::OkStatus();
+  return Failure(absl::StatusCode::kUnavailable,
+                 absl::StrCat(verbs_.StatusText(done.status), " (status ",
+                              static_cast<int>(done.status), ")"));
+}
+
+}  // namespace waybill::verbs
