@@ -68,7 +68,7 @@ TEST(Device, VersionsGoFromGpuToGpu) {
 }
 
 TEST(Device, BuffersThatWaybillAllocatesMayBeAGpus) {
-  FakeCudaSayOfNics(0, false, true, false);
+  FakeCudaSayOfNics(0, kFakeCudaOrders, /*exports_dmabuf=*/false);
   GpuMemory memory;
   for (const uint32_t mode : {WAYBILL_MODE_SHADOW, WAYBILL_MODE_SHADOW_COPY}) {
     Job job({.mode = mode, .fabric = "local", .gpu = 1, .device = &memory});
@@ -103,7 +103,7 @@ TEST(Device, AGpuThatTheProcessDoesNotSeeIsRefused) {
 
 // As an engine that unmaps its weights while it sleeps.
 TEST(Device, AWorkerThatIsPausedTakesNoUpdateAndShowsNothing) {
-  FakeCudaSayOfNics(0, false, true, false);
+  FakeCudaSayOfNics(0, kFakeCudaOrders, /*exports_dmabuf=*/false);
   GpuMemory memory;
   Job job({.mode = WAYBILL_MODE_IN_PLACE, .fabric = "local", .device = &memory});
   EXPECT_EQ(waybill_worker_pause(job.workers[0], nullptr), WAYBILL_FAILED_PRECONDITION);

@@ -93,13 +93,19 @@ int AttributeOf(CUdevice device, CUdevice_attribute attribute) {
 }
 
 InboundWrites InboundWritesOf(CUdevice device) {
+  // Such a device shares page tables with the host, as on Grace, and NICs can reach it in two ways.
+  // The driver says that it orders writes, and leaves the order between the two to the user.
+  // Source: the description of cuFlushGPUDirectRDMAWrites() in CUDA's documentation.
+  if (AttributeOf(device, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES) != 0) {
+    return InboundWrites::kReadBack;
+  }
   if (AttributeOf(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) >=
       CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER) {
     return InboundWrites::kOrdered;
   }
   const int options = AttributeOf(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS);
   return (options & CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST) != 0 ? InboundWrites::kFlushed
-                                                                      : InboundWrites::kUnknown;
+                                                                      : InboundWrites::kReadBack;
 }
 
 void CUDA_CB CallAndDelete(void* then) {
@@ -271,7 +277,6 @@ absl::StatusOr<uint64_t> Device::PagesOf(const MemorySpan& memory) {
 }
 
 absl::Status Device::FlushInboundWrites() {
-  if (inbound_writes_ != InboundWrites::kFlushed) return absl::OkStatus();
   return Current(context_).Do("flush what NICs have written", [] {
     return Driver()->cuFlushGPUDirectRDMAWrites_fn(
         CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,

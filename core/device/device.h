@@ -54,11 +54,11 @@ struct ExportedMemory {
 // A CUipcMemHandle of <cuda.h>.
 using IpcHandle = std::array<std::byte, 64>;
 
-// When kernels see what a NIC has written to the device's memory.
+// Which kernels see what a NIC has written to the device's memory.
 enum class InboundWrites : uint8_t {
-  kOrdered,  // Those that are launched once the host has seen the write's completion.
-  kFlushed,  // Those that are launched after Device::FlushInboundWrites().
-  kUnknown,  // The driver does not say.
+  kOrdered,   // Those that are launched once the host has seen the write's completion.
+  kFlushed,   // Those that are launched after Device::FlushInboundWrites().
+  kReadBack,  // Those that are launched after Fabric::ReadBack().
 };
 
 // Thread-safe.
@@ -102,8 +102,8 @@ class Device {
   void CloseHandle(void* mapping);
 
   InboundWrites inbound_writes() const { return inbound_writes_; }
-  // Makes what NICs have written so far visible to the device. Does nothing where that is so
-  // anyway. Blocks for some microseconds.
+  // Makes what NICs have written so far visible to the device, if it is kFlushed. Blocks for some
+  // microseconds.
   absl::Status FlushInboundWrites();
 
   // Lets the device reach host memory at full speed, and copy to and from it without waiting, until
@@ -138,7 +138,7 @@ class Device {
   const int handle_;  // CUdevice in <cuda.h>.
   const std::string name_;
   CUctx_st* const context_;
-  InboundWrites inbound_writes_ = InboundWrites::kUnknown;
+  InboundWrites inbound_writes_ = InboundWrites::kReadBack;
 };
 
 // Opens the device of those spans that are said to be a device's memory; null where none is.

@@ -143,20 +143,12 @@ uint8_t FirstByteOf(const ExportedMemory& exported) {
 
 class ExportTest : public DeviceTest {
  protected:
-  ExportTest() { SetAttribute(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 1); }
-  ~ExportTest() override {
-    SetAttribute(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 0);
-    SetAttribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING, 0);
-    SetAttribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS, 0);
-  }
-  static void SetAttribute(CUdevice_attribute attribute, int value) {
-    FakeCudaSetAttribute(0, attribute, value);
-  }
+  ExportTest() { FakeCudaSayOfNics(0, kFakeCudaReadBack); }
+  ~ExportTest() override { FakeCudaSayOfNics(0, kFakeCudaReadBack, /*exports_dmabuf=*/false); }
 };
 
 TEST_F(ExportTest, AnyPartOfAnAllocationIsExportedByWholePages) {
-  SetAttribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING,
-               CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER);
+  FakeCudaSayOfNics(0, kFakeCudaOrders);
   uint8_t* const memory = Allocate(20'000);
   std::vector<uint8_t> bytes(20'000);
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i / 3);
@@ -183,18 +175,34 @@ TEST_F(ExportTest, AllocationsSideBySideAreExportedAsOneUnlessThereIsAHole) {
 TEST_F(ExportTest, WhereThereIsNoDmabufItIsSaidWhy) {
   std::vector<uint8_t> host(16);
   EXPECT_EQ(device_->Export(Span(host.data(), 16)).why_none.code(), absl::StatusCode::kInternal);
-  SetAttribute(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 0);
+  FakeCudaSayOfNics(0, kFakeCudaReadBack, /*exports_dmabuf=*/false);
   const ExportedMemory none = device_->Export(Span(Allocate(16), 16));
   EXPECT_EQ(none.why_none.code(), absl::StatusCode::kUnimplemented);
   EXPECT_EQ(none.span.dmabuf_fd, -1);
 }
 
-TEST_F(ExportTest, WhatNicsHaveWrittenIsFlushedWhereTheDeviceDoesNotOrderIt) {
-  EXPECT_EQ((*Device::Open(0))->inbound_writes(), InboundWrites::kUnknown);
-  SetAttribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS,
-               CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST);
+struct WritesCase {
+  FakeCudaWrites device;
+  InboundWrites on_cuda;
+  InboundWrites on_hip;
+};
+
+class InboundWritesTest : public ExportTest, public testing::WithParamInterface<WritesCase> {};
+
+// With HIP a GPU never orders them, and none is coherent.
+INSTANTIATE_TEST_SUITE_P(
+    All, InboundWritesTest,
+    testing::Values(
+        WritesCase{kFakeCudaReadBack, InboundWrites::kReadBack, InboundWrites::kReadBack},
+        WritesCase{kFakeCudaFlushes, InboundWrites::kFlushed, InboundWrites::kFlushed},
+        WritesCase{kFakeCudaOrders, InboundWrites::kOrdered, InboundWrites::kFlushed},
+        WritesCase{kFakeCudaCoherent, InboundWrites::kReadBack, InboundWrites::kFlushed}));
+
+TEST_P(InboundWritesTest, AreSeenOnceWhatTheDeviceNeedsWasDone) {
+  FakeCudaSayOfNics(0, GetParam().device);
   const std::shared_ptr<Device> device = *Device::Open(0);
-  EXPECT_EQ(device->inbound_writes(), InboundWrites::kFlushed);
+  const InboundWrites writes = device->inbound_writes();
+  ASSERT_EQ(writes, FakeCudaIsHip() ? GetParam().on_hip : GetParam().on_cuda);
   uint8_t* const memory = Allocate(16);
   const ExportedMemory exported = device->Export(Span(memory, 16));
   const auto seen = [&] {
@@ -205,13 +213,15 @@ TEST_F(ExportTest, WhatNicsHaveWrittenIsFlushedWhereTheDeviceDoesNotOrderIt) {
   };
   const uint8_t written = 7;
   ASSERT_EQ(pwrite(exported.dmabuf.get(), &written, 1, 0), 1);
-  EXPECT_EQ(seen(), 0);
-  EXPECT_TRUE(device->FlushInboundWrites().ok());
+  EXPECT_EQ(seen(), GetParam().device == kFakeCudaOrders ? 7 : 0);
+  const absl::Status flushed = device->FlushInboundWrites();
+  if (writes == InboundWrites::kReadBack) {
+    EXPECT_EQ(seen(), 0);
+    FakeCudaNicHasRead();
+  } else if (writes == InboundWrites::kFlushed) {
+    EXPECT_EQ(flushed.message(), "");
+  }
   EXPECT_EQ(seen(), 7);
-  SetAttribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING,
-               CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER);
-  EXPECT_EQ((*Device::Open(0))->inbound_writes(),
-            FakeCudaIsHip() ? InboundWrites::kFlushed : InboundWrites::kOrdered);
 }
 
 TEST_F(DeviceTest, OtherPagesUnderTheSameAddressesAreNoticed) {

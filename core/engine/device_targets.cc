@@ -16,11 +16,6 @@ absl::StatusOr<RegionId> DeviceTargets::Add(const MemorySpan& memory, std::strin
 
 // Not by a cache: pages that have moved need a registration of their own.
 absl::Status DeviceTargets::Register(Target& target) {
-  // What processes of this host copy is seen in the order of their streams.
-  if (!fabric_.Nics().empty() && device_->inbound_writes() == InboundWrites::kUnknown) {
-    return absl::FailedPreconditionError(
-        "its driver does not say when kernels see what a NIC has written");
-  }
   WAYBILL_ASSIGN_OR_RETURN(const uint64_t pages, Device::PagesOf(target.memory));
   ExportedMemory exported = device_->Export(target.memory);
   const absl::StatusOr<Region> made = fabric_.Register(exported.span, target.name);
@@ -55,6 +50,20 @@ absl::Status DeviceTargets::Renew(
     target = std::move(fresh);
   }
   reachable_ = true;
+  return absl::OkStatus();
+}
+
+// What processes of this host copy is seen in the order of their streams anyway. Which of the
+// memory a NIC reads does not matter.
+absl::Status DeviceTargets::MakeVisible() {
+  switch (device_->inbound_writes()) {
+    case InboundWrites::kOrdered:
+      return absl::OkStatus();
+    case InboundWrites::kFlushed:
+      return device_->FlushInboundWrites();
+    case InboundWrites::kReadBack:
+      return targets_.empty() ? absl::OkStatus() : fabric_.ReadBack(targets_[0].region);
+  }
   return absl::OkStatus();
 }
 

@@ -494,7 +494,7 @@ class WorkerEngineImpl final : public WorkerEngine {
       return FailUpdate(std::move(status));
     }
     if (digests_ == Digests::kOff) {
-      if (absl::Status status = memory_->MakeVisible(); !status.ok()) {
+      if (absl::Status status = memory_->MakeVisible(target_); !status.ok()) {
         return FailUpdate(std::move(status));
       }
     }
@@ -547,7 +547,7 @@ class WorkerEngineImpl final : public WorkerEngine {
   absl::Status RelayWhatIsReady(TrainerLink& source) {
     const auto ready = static_cast<uint32_t>(source.ready.size());
     if (relay_ == nullptr || source.relayed == ready) return absl::OkStatus();
-    WAYBILL_RETURN_IF_ERROR(memory_->MakeVisible());
+    WAYBILL_RETURN_IF_ERROR(memory_->MakeVisible(target_));
     while (source.relayed < ready) relay_->OnArrived(source.ready[source.relayed++]);
     return absl::OkStatus();
   }
@@ -571,7 +571,7 @@ class WorkerEngineImpl final : public WorkerEngine {
       if (source.wave_runs && !source.wave_is_over.load(std::memory_order_acquire)) break;
       source.wave_runs = false;
       if (source.wave_end == ready) break;
-      WAYBILL_RETURN_IF_ERROR(memory_->MakeVisible());
+      WAYBILL_RETURN_IF_ERROR(memory_->MakeVisible(target_));
       source.wave_begin = std::exchange(source.wave_end, ready);
       if (IsInCache(source)) {
         for (uint32_t i = source.wave_begin; i < ready; ++i) DigestReady(source, i);

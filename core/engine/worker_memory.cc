@@ -258,9 +258,9 @@ absl::Status WorkerMemory::RegisterMoved(Buffer& buffer) {
   });
 }
 
-absl::Status WorkerMemory::MakeVisible() {
-  if (receiving_device_ == nullptr) return absl::OkStatus();
-  return receiving_device_->FlushInboundWrites();
+absl::Status WorkerMemory::MakeVisible(uint32_t buffer) {
+  DeviceTargets* const targets = buffers_[buffer].targets.get();
+  return targets == nullptr ? absl::OkStatus() : targets->MakeVisible();
 }
 
 absl::Status WorkerMemory::ZeroPadding(const RegionSpans& regions) {

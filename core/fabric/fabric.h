@@ -141,9 +141,9 @@ class Fabric {
   // reach it. The address stays the same. To use the region again, grant and describe it again.
   virtual absl::Status Renew(RegionId region, Contents contents) = 0;
 
-  // Lets each NIC by which something has arrived since the last call read a byte of the region,
-  // which is memory of a device. When it returns, the memory has what came before the events that
-  // were polled. Needed by devices that do not order what NICs write; see InboundWrites in
+  // Lets each NIC by which something has arrived since the last call read a byte of the region, if
+  // it is memory of a device. When it returns, the device's memory has what came before the events
+  // that were polled. Needed by devices that do not order what NICs write; see InboundWrites in
   // core/device/device.h. Takes microseconds.
   //
   // kUnavailable, kDeadlineExceeded: a NIC does not read, so what arrived by it may not be visible.

@@ -25,12 +25,10 @@ ClusterOptions OnGpu(Mode mode, ClusterOptions options = {}) {
 
 class GpuBuffersTest
     : public DirectTest,
-      public testing::WithParamInterface<std::tuple<DirectNetwork, Mode, Digests>> {
+      public testing::WithParamInterface<std::tuple<DirectNetwork, Mode, Digests, FakeCudaWrites>> {
  protected:
   GpuBuffersTest() : DirectTest(std::get<0>(GetParam())) {}
-  void SetUp() override {
-    SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/false, /*has_flush=*/true);
-  }
+  void SetUp() override { SayOfGpu(std::get<3>(GetParam())); }
   static Mode mode() { return std::get<1>(GetParam()); }
   static Digests digests() { return std::get<2>(GetParam()); }
 };
@@ -39,7 +37,8 @@ INSTANTIATE_TEST_SUITE_P(
     All, GpuBuffersTest,
     testing::Combine(testing::Values(DirectNetwork::kVerbs, DirectNetwork::kLocal),
                      testing::Values(Mode::kShadow, Mode::kShadowCopy, Mode::kInPlace),
-                     testing::Values(Digests::kOn, Digests::kOff)));
+                     testing::Values(Digests::kOn, Digests::kOff),
+                     testing::Values(kFakeCudaFlushes, kFakeCudaReadBack)));
 
 // What crosses the host are the digests of both ends; without them a witness of each pair.
 TEST_P(GpuBuffersTest, FromGpuToGpuNoWeightsCrossTheHost) {
@@ -91,7 +90,7 @@ absl::Status WhyNoWorker(Fabric* fabric, const WorkerEngineOptions& options, int
 }
 
 TEST_F(LocalDirectTest, BuffersThatAGpuCannotHaveAreRefusedWithTheRemedy) {
-  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+  SayOfGpu(kFakeCudaOrders);
   const auto tcp = *MakeTcpFabric();
   EXPECT_EQ(
       WhyNoWorker(tcp.get(), {.mode = Mode::kShadow, .arena_gpu = 0}, 8, {}).ToString(),
@@ -116,9 +115,7 @@ TEST_F(LocalDirectTest, BuffersThatAGpuCannotHaveAreRefusedWithTheRemedy) {
 
 class PausedTest : public DirectNetworkTest {
  protected:
-  void SetUp() override {
-    SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
-  }
+  void SetUp() override { SayOfGpu(kFakeCudaOrders); }
   // As an engine that unmaps its memory and maps other pages.
   void Sleep() {
     for (void* memory : static_cast<DeviceMemory&>(*options_.worker_memory).all()) {
@@ -199,7 +196,7 @@ TEST_P(PausedTest, BuffersOfWaybillStayWhereTheyAre) {
 
 // What keeps the pages of memory that is unmapped alive.
 TEST_F(DirectTest, AWorkerThatIsPausedHasNothingRegisteredOfItsEngine) {
-  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+  SayOfGpu(kFakeCudaOrders);
   Make(InPlace({.trainers = 1, .workers = 1}));
   const fake_verbs::FakeHost& host = network_.Host("worker 0");
   const size_t regions = cluster_->worker_manifest(0).region_count();

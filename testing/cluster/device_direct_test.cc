@@ -63,13 +63,14 @@ class SegmentMemory final : public ClusterMemory {
   DeviceMemory copies_;
 };
 
-class DirectUpdateTest : public DirectTest,
-                         public testing::WithParamInterface<std::tuple<bool, Digests, uint32_t>> {};
+class DirectUpdateTest
+    : public DirectTest,
+      public testing::WithParamInterface<std::tuple<FakeCudaWrites, Digests, uint32_t>> {};
 
 // Rows, fused rows, columns, and a transposed part.
 TEST_P(DirectUpdateTest, EveryByteIsWrittenByTheNicAndVerifiedByTheGpu) {
-  const auto [ordered, digests, threads] = GetParam();
-  SayOfGpu(/*exports_dmabuf=*/true, ordered, /*has_flush=*/!ordered);
+  const auto [writes, digests, threads] = GetParam();
+  SayOfGpu(writes);
   Make(InPlace({.trainers = 3, .workers = 2, .digests = digests, .verify_threads = threads}));
   const uint64_t copied = FakeCudaNow().bytes_to_device;
   for (uint64_t version = 1; version <= 3; ++version) ASSERT_EQ(PublishAndCheck(version), "");
@@ -77,7 +78,8 @@ TEST_P(DirectUpdateTest, EveryByteIsWrittenByTheNicAndVerifiedByTheGpu) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DirectUpdateTest,
-                         testing::Combine(testing::Bool(),
+                         testing::Combine(testing::Values(kFakeCudaReadBack, kFakeCudaFlushes,
+                                                          kFakeCudaOrders, kFakeCudaCoherent),
                                           testing::Values(Digests::kOn, Digests::kOff),
                                           testing::Values(0u, 2u)));
 
@@ -89,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(All, DirectNetworkTest,
 // are turned: nothing but digests crosses the host.
 TEST_P(DirectNetworkTest, FromGpuToGpuNoWeightsCrossTheHost) {
   for (const uint32_t threads : {0u, 2u}) {
-    SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+    SayOfGpu(kFakeCudaOrders);
     ClusterOptions options = InPlace({.trainers = 3, .workers = 2});
     options.trainer_memory = std::make_shared<DeviceMemory>();
     options.direct = true;
@@ -121,7 +123,7 @@ TEST_P(DirectNetworkTest, FromGpuToGpuNoWeightsCrossTheHost) {
 // As torch's expandable segments are, at both ends: also while an engine sleeps and wakes.
 TEST_P(DirectNetworkTest, MemoryOfSeveralAllocationsIsReadAndWrittenWhereItIs) {
   for (const bool ordered : {true, false}) {
-    SayOfGpu(/*exports_dmabuf=*/true, ordered, /*has_flush=*/!ordered);
+    SayOfGpu(ordered ? kFakeCudaOrders : kFakeCudaFlushes);
     FakeCudaSayOfFiles(0, ordered);  // The slots are of either kind.
     ClusterOptions options = InPlace({.trainers = 1, .workers = 1});
     const auto tensors = std::make_shared<SegmentMemory>();
@@ -150,7 +152,7 @@ TEST_P(DirectNetworkTest, MemoryOfSeveralAllocationsIsReadAndWrittenWhereItIs) {
 // An engine's stream and a trainer's go on with what they do: whoever waited for them, or for the
 // GPU as a whole, would wait for ever.
 TEST_P(DirectNetworkTest, AnUpdateWaitsForNoStreamButItsOwn) {
-  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/false, /*has_flush=*/true);
+  SayOfGpu(kFakeCudaFlushes);
   ClusterOptions options = InPlace({.trainers = 3, .workers = 2});
   options.trainer_memory = std::make_shared<DeviceMemory>();
   options.direct = true;
@@ -162,13 +164,13 @@ TEST_P(DirectNetworkTest, AnUpdateWaitsForNoStreamButItsOwn) {
 }
 
 TEST_P(DirectNetworkTest, HostTensorsArriveInAGpusMemory) {
-  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+  SayOfGpu(kFakeCudaOrders);
   Make(InPlace({.trainers = 3, .workers = 2}));
   for (uint64_t version = 1; version <= 3; ++version) ASSERT_EQ(PublishAndCheck(version), "");
 }
 
 TEST_P(DirectNetworkTest, AGpuThatFailsToDigestWhatItSendsFailsTheUpdate) {
-  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+  SayOfGpu(kFakeCudaOrders);
   ClusterOptions options;
   options.trainer_memory = std::make_shared<DeviceMemory>();
   options.direct = true;
@@ -200,8 +202,8 @@ class NoDmabufTest : public DirectTest, public testing::WithParamInterface<NoDma
   }
   ~NoDmabufTest() override { FakeCudaRefuse(kFakeCudaNone); }
 
-  static void SayOfThisGpu(bool ordered) {
-    SayOfGpu(GetParam() != NoDmabuf::kDriverHasNone, ordered, /*has_flush=*/!ordered);
+  static void SayOfThisGpu(FakeCudaWrites writes = kFakeCudaOrders) {
+    SayOfGpu(writes, /*exports_dmabuf=*/GetParam() != NoDmabuf::kDriverHasNone);
   }
   std::string PathOfFirstLane() { return cluster_->trainer(0).ReportLanes()[0].path; }
 };
@@ -211,7 +213,7 @@ INSTANTIATE_TEST_SUITE_P(All, NoDmabufTest,
                                          NoDmabuf::kNicTakesNone));
 
 TEST_P(NoDmabufTest, WithoutAModuleForPeerMemoryTensorsAreStagedAndItIsSaid) {
-  SayOfThisGpu(/*ordered=*/true);
+  SayOfThisGpu();
   ClusterOptions options;
   options.trainer_memory = std::make_shared<DeviceMemory>();
   options.direct = true;
@@ -230,15 +232,15 @@ TEST_P(NoDmabufTest, WithoutAModuleForPeerMemoryTensorsAreStagedAndItIsSaid) {
 }
 
 TEST_P(NoDmabufTest, AStagedTensorThatIsFreedIsNamedAndNothingIsSent) {
-  SayOfThisGpu(/*ordered=*/true);
+  SayOfThisGpu();
   ExpectAFreedTensorIsNamed({});
 }
 
 TEST_P(NoDmabufTest, WithAModuleForPeerMemoryNicsReadAndWriteGpusAndItIsSaid) {
   nic_.peer_memory = FakeCudaPeerMemory;
-  for (const bool ordered : {true, false}) {
+  for (const FakeCudaWrites writes : {kFakeCudaOrders, kFakeCudaFlushes, kFakeCudaReadBack}) {
     for (const Mode mode : {Mode::kShadow, Mode::kShadowCopy, Mode::kInPlace}) {
-      SayOfThisGpu(ordered);
+      SayOfThisGpu(writes);
       ClusterOptions options = IntoGpu(mode, {.trainers = 3, .workers = 2});
       options.trainer_memory = std::make_shared<DeviceMemory>();
       options.direct = true;
@@ -261,7 +263,7 @@ TEST_P(NoDmabufTest, WithAModuleForPeerMemoryNicsReadAndWriteGpusAndItIsSaid) {
 }
 
 TEST_F(DirectTest, ASecondRegionThatTheNicRefusesIsNamedAndNothingStaysRegistered) {
-  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+  SayOfGpu(kFakeCudaOrders);
   network_.Host("a").AddDevice("mlx5_0");
   const auto fabric = *MakeVerbsFabric({.library = &network_.Host("a")});
   const uint64_t before = network_.Host("a").counts("mlx5_0").registrations;
@@ -283,7 +285,7 @@ TEST_F(DirectTest, ASecondRegionThatTheNicRefusesIsNamedAndNothingStaysRegistere
 }
 
 TEST_F(DirectTest, ASecondTensorThatTheNicRefusesIsStagedAndTheFirstIsNot) {
-  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+  SayOfGpu(kFakeCudaOrders);
   network_.Host("a").AddDevice("mlx5_0");
   const auto fabric = *MakeVerbsFabric({.library = &network_.Host("a")});
   DeviceMemory memory;
@@ -303,7 +305,7 @@ TEST_F(DirectTest, ASecondTensorThatTheNicRefusesIsStagedAndTheFirstIsNot) {
 
 TEST_P(DirectNetworkTest, TensorsOfAnotherGpuThanTheWorkersArrive) {
   for (const int gpu : {0, 1}) {
-    FakeCudaSayOfNics(gpu, /*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+    FakeCudaSayOfNics(gpu, kFakeCudaOrders);
   }
   ClusterOptions options = InPlace({.trainers = 3, .workers = 2});
   options.trainer_memory = std::make_shared<DeviceMemory>(1);
@@ -320,7 +322,7 @@ TEST_P(DirectNetworkTest, TensorsOfAnotherGpuThanTheWorkersArrive) {
 // Memory of cuMemCreate(): each allocation is opened by a file of its own.
 class SegmentTest : public LocalDirectTest {
  protected:
-  SegmentTest() { SayOfGpu(/*exports_dmabuf=*/false, /*orders_writes=*/true, /*has_flush=*/false); }
+  SegmentTest() { SayOfGpu(kFakeCudaOrders, /*exports_dmabuf=*/false); }
   ~SegmentTest() override {
     FakeCudaRefuse(kFakeCudaNone);
     cluster_.reset();
@@ -484,7 +486,7 @@ TEST_F(SegmentTest, ATrainerThatDiesLeavesNoMappingBehind) {
 // addresses.
 TEST_P(DirectNetworkTest, MemoryUnderWhichOtherPagesWerePutIsRegisteredAgain) {
   for (const Digests digests : {Digests::kOn, Digests::kOff}) {
-    SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+    SayOfGpu(kFakeCudaOrders);
     ClusterOptions options = InPlace({.digests = digests});
     const auto tensors = std::make_shared<DeviceMemory>();
     options.trainer_memory = tensors;
@@ -509,7 +511,7 @@ TEST_P(DirectNetworkTest, MemoryUnderWhichOtherPagesWerePutIsRegisteredAgain) {
 
 // As tied parameters are, and views.
 TEST_F(DirectTest, SourcesThatShareMemoryAreAllRegisteredAgain) {
-  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+  SayOfGpu(kFakeCudaOrders);
   network_.Host("a").AddDevice("mlx5_0");
   const auto fabric = *MakeVerbsFabric({.library = &network_.Host("a")});
   const auto memory = std::make_shared<DeviceMemory>();
@@ -538,12 +540,12 @@ TEST_F(DirectTest, SourcesThatShareMemoryAreAllRegisteredAgain) {
 }
 
 TEST_P(DirectNetworkTest, MemoryThatIsFreedIsNamedAndNothingIsSent) {
-  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+  SayOfGpu(kFakeCudaOrders);
   ExpectAFreedTensorIsNamed(InPlace());
 }
 
 TEST_P(DirectNetworkTest, AWorkersMemoryThatIsFreedIsNamedAndNothingIsReceived) {
-  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+  SayOfGpu(kFakeCudaOrders);
   const ClusterOptions options = InPlace({.trainers = 1, .workers = 1});
   Make(options);
   ASSERT_EQ(PublishAndCheck(1), "");
@@ -561,7 +563,7 @@ class DirectQuantisedTest
 };
 
 TEST_P(DirectQuantisedTest, WhatIsShownIsWhatOnePlaceWouldHaveGiven) {
-  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/false, /*has_flush=*/true);
+  SayOfGpu(kFakeCudaFlushes);
   for (const Mode mode : {Mode::kShadow, Mode::kShadowCopy, Mode::kInPlace}) {
     for (const bool from_gpu : {false, true}) {
       ClusterOptions options = IntoGpu(mode, OptionsFor(std::get<1>(GetParam()).model));
@@ -586,7 +588,7 @@ INSTANTIATE_TEST_SUITE_P(All, DirectQuantisedTest,
                          });
 
 TEST_P(DirectNetworkTest, AnUpdateThatWasGivenUpIsFencedByAnotherRegistration) {
-  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+  SayOfGpu(kFakeCudaOrders);
   Make(InPlace());
   ASSERT_EQ(PublishAndCheck(1), "");
   ASSERT_EQ(cluster_->Abandon(2).message(), "");
@@ -595,7 +597,7 @@ TEST_P(DirectNetworkTest, AnUpdateThatWasGivenUpIsFencedByAnotherRegistration) {
 }
 
 TEST_P(DirectNetworkTest, AGpuThatFailsWhatTheWorkerQueuesFailsTheUpdate) {
-  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/false, /*has_flush=*/true);
+  SayOfGpu(kFakeCudaFlushes);
   Make(InPlace());
   ASSERT_EQ(PublishAndCheck(1), "");
   for (const int64_t after : {0, 1, 2, 3}) {
@@ -616,7 +618,7 @@ TEST_P(DirectNetworkTest, AGpuThatFailsWhatTheWorkerQueuesFailsTheUpdate) {
 // Without digests nothing else fails.
 TEST_F(DirectTest, AGpuThatFailsToFlushFailsTheUpdate) {
   if (FakeCudaIsHip()) GTEST_SKIP() << "with HIP the host stores to a register, which cannot fail";
-  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/false, /*has_flush=*/true);
+  SayOfGpu(kFakeCudaFlushes);
   Make(InPlace({.digests = Digests::kOff}));
   ASSERT_EQ(PublishAndCheck(1), "");
   cluster_->FillTrainers(2);
@@ -631,7 +633,7 @@ TEST_F(DirectTest, AGpuThatFailsToFlushFailsTheUpdate) {
 }
 
 TEST_F(DirectTest, AFabricThatReachesHostMemoryOnlyIsNamedWithTheRemedy) {
-  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+  SayOfGpu(kFakeCudaOrders);
   const auto tcp = *MakeTcpFabric();
   const absl::Status status = WhyNoWorker(tcp.get());
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
@@ -652,23 +654,31 @@ TEST_F(LocalDirectTest, MemoryOfAnotherGpuThanTheRanksIsNamed) {
                 "(GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae00); join with a rank for each GPU"));
 }
 
-TEST_F(DirectTest, AGpuThatSaysNotWhenWritesAreSeenIsRefused) {
-  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/false, /*has_flush=*/false);
-  network_.Host("a").AddDevice("mlx5_0");
-  const auto fabric = *MakeVerbsFabric({.library = &network_.Host("a")});
-  EXPECT_TRUE(absl::StrContains(WhyNoWorker(fabric.get()).message(),
-                                "does not say when kernels see what a NIC has written; use "
-                                "shadow-copy"));
+// Without digests nothing else fails. The last queue pair of the worker's NIC is the one with
+// itself.
+TEST_F(DirectTest, ANicThatFailsToReadBackFailsTheUpdate) {
+  SayOfGpu(kFakeCudaReadBack);
+  Make(InPlace({.digests = Digests::kOff}));
+  ASSERT_EQ(PublishAndCheck(1), "");
+  cluster_->FillTrainers(2);
+  ASSERT_TRUE(cluster_->Prepare(2).ok());
+  fake_verbs::FakeHost& host = network_.Host("worker 0");
+  host.FailRequest("mlx5_0", host.queue_pairs("mlx5_0").back(), 0, IBV_WC_RETRY_EXC_ERR);
+  const absl::Status status = cluster_->StartAndArrive();
+  EXPECT_TRUE(absl::StrContains(status.message(), "read back what mlx5_0 has written")) << status;
+  cluster_->Abort(/*begun=*/true);
+  ASSERT_TRUE(cluster_->UntilStopped());
+  ASSERT_EQ(PublishAndCheck(3), "");
 }
 
 TEST_F(LocalDirectTest, AGpuNeedsToSayNothingWhereNoNicWrites) {
-  SayOfGpu(/*exports_dmabuf=*/false, /*orders_writes=*/false, /*has_flush=*/false);
+  SayOfGpu(kFakeCudaReadBack, /*exports_dmabuf=*/false);
   Make(InPlace());
   for (uint64_t version = 1; version <= 3; ++version) ASSERT_EQ(PublishAndCheck(version), "");
 }
 
 TEST_F(DirectTest, BothReasonsAreToldWhereNeitherWayToTheMemoryIsOpen) {
-  SayOfGpu(/*exports_dmabuf=*/false, /*orders_writes=*/true, /*has_flush=*/false);
+  SayOfGpu(kFakeCudaOrders, /*exports_dmabuf=*/false);
   network_.Host("a").AddDevice("mlx5_0");
   const auto fabric = *MakeVerbsFabric({.library = &network_.Host("a")});
   const absl::Status status = WhyNoWorker(fabric.get());
@@ -677,7 +687,7 @@ TEST_F(DirectTest, BothReasonsAreToldWhereNeitherWayToTheMemoryIsOpen) {
 }
 
 TEST_P(DirectNetworkTest, NothingOfItIsLeftWhenTheRanksAreGone) {
-  SayOfGpu(/*exports_dmabuf=*/true, /*orders_writes=*/true, /*has_flush=*/false);
+  SayOfGpu(kFakeCudaOrders);
   Make(InPlace());
   ASSERT_EQ(cluster_->Connect().message(), "");  // Another plan: the first one's is freed.
   ASSERT_EQ(PublishAndCheck(1), "");

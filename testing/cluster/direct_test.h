@@ -17,8 +17,8 @@
 namespace waybill {
 
 // What the workers' GPU says of itself.
-inline void SayOfGpu(bool exports_dmabuf, bool orders_writes, bool has_flush) {
-  FakeCudaSayOfNics(0, exports_dmabuf, orders_writes, has_flush);
+inline void SayOfGpu(FakeCudaWrites writes, bool exports_dmabuf = true) {
+  FakeCudaSayOfNics(0, writes, exports_dmabuf);
 }
 
 enum class DirectNetwork { kVerbs, kLocal };
@@ -30,7 +30,9 @@ inline const char* NameOf(DirectNetwork network) {
 class DirectTest : public testing::Test {
  protected:
   explicit DirectTest(DirectNetwork network = DirectNetwork::kVerbs)
-      : is_local_(network == DirectNetwork::kLocal) {}
+      : is_local_(network == DirectNetwork::kLocal) {
+    nic_.after_read = FakeCudaNicHasRead;
+  }
   ~DirectTest() override { FakeCudaFail(-1); }
 
   static ClusterOptions InPlace(ClusterOptions options = {}) {

@@ -72,9 +72,16 @@ int AttributeOf(int device, CUdevice_attribute attribute) {
   return found == attributes.end() ? 0 : found->second;
 }
 
+// On Grace, where the GPU is coherent with the host: the driver says that writes are ordered, its
+// flush does nothing, and there are two ways to the GPU, between which nothing orders them.
+bool IsCoherent(int device) {
+  return AttributeOf(device, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES) != 0;
+}
+
 bool OrdersWrites(int device) {
   return AttributeOf(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) >=
-         CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER;
+             CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER &&
+         !IsCoherent(device);
 }
 
 std::byte* At(CUdeviceptr address) { return reinterpret_cast<std::byte*>(address); }
@@ -242,7 +249,7 @@ FAKE cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget, CUflushGPUDire
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
-  FakeMemory::Get().Flush();
+  if (!IsCoherent(current.back()->device)) FakeMemory::Get().Flush();
   return CUDA_SUCCESS;
 }
 FAKE cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr begin) {
@@ -509,15 +516,22 @@ extern "C" __attribute__((visibility("default"))) void FakeCudaSetAttribute(int 
   attributes[{device, attribute}] = value;
 }
 extern "C" __attribute__((visibility("default"))) void FakeCudaSayOfNics(int device,
-                                                                         bool exports_dmabuf,
-                                                                         bool orders_writes,
-                                                                         bool has_flush) {
+                                                                         FakeCudaWrites writes,
+                                                                         bool exports_dmabuf) {
   FakeCudaSetAttribute(device, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, exports_dmabuf ? 1 : 0);
+  const bool is_coherent = writes == kFakeCudaCoherent;
+  FakeCudaSetAttribute(device, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
+                       is_coherent ? 1 : 0);
   FakeCudaSetAttribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING,
-                       orders_writes ? CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
-                                     : CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE);
-  FakeCudaSetAttribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS,
-                       has_flush ? CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST : 0);
+                       is_coherent || writes == kFakeCudaOrders
+                           ? CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES
+                           : CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE);
+  FakeCudaSetAttribute(
+      device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS,
+      is_coherent || writes == kFakeCudaFlushes ? CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST : 0);
+}
+extern "C" __attribute__((visibility("default"))) void FakeCudaNicHasRead() {
+  FakeMemory::Get().Flush();
 }
 extern "C" __attribute__((visibility("default"))) void FakeCudaSayOfFiles(int device,
                                                                           bool has_files) {

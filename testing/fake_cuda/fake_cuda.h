@@ -35,14 +35,26 @@ enum FakeCudaStep {
   kFakeCudaDmabuf,   // Not for a process, but for NICs: exporting a dma-buf.
 };
 
+// When kernels see what NICs have written to a GPU.
+enum FakeCudaWrites {
+  kFakeCudaReadBack,  // When a NIC has read: the GPU promises nothing.
+  kFakeCudaFlushes,   // When the driver has flushed it.
+  kFakeCudaOrders,    // At once.
+  // When a NIC has read. The GPU is coherent with the host, as on Grace: its driver says that it
+  // orders writes, but not those of several ways to it.
+  kFakeCudaCoherent,
+};
+
 extern "C" {
 // Returns whether the GPUs are shown by HIP (--config=hip) instead of by CUDA.
 bool FakeCudaIsHip();
 // What a GPU says of an attribute (CUdevice_attribute in <cuda.h>); 0 where nothing was set.
 void FakeCudaSetAttribute(int device, int attribute, int value);
-// The same of what matters to NICs: exports dma-bufs, lets kernels see what NICs write without a
-// flush, has a flush.
-void FakeCudaSayOfNics(int device, bool exports_dmabuf, bool orders_writes, bool has_flush);
+// The same of what matters to NICs.
+void FakeCudaSayOfNics(int device, FakeCudaWrites writes, bool exports_dmabuf = true);
+// Makes what NICs have written visible, as a read by one does. It is for DeviceOptions::after_read
+// of //testing/fake_verbs.
+void FakeCudaNicHasRead();
 // And whether it has memory of cuMemCreate() with files.
 void FakeCudaSayOfFiles(int device, bool has_files);
 // Puts fresh pages under the allocation at that address of a GPU, as an engine that sleeps and

@@ -70,24 +70,27 @@ TEST_F(PausedRelayTest, MemoryThatIsRelayedIsNotGivenBack) {
   EXPECT_TRUE(job_->AllShow(2));
 }
 
-class DeviceRelayTest : public testing::TestWithParam<bool> {};
+class DeviceRelayTest : public testing::TestWithParam<std::tuple<FakeCudaWrites, bool>> {};
 
-INSTANTIATE_TEST_SUITE_P(DigestsOff, DeviceRelayTest, testing::Bool());
+INSTANTIATE_TEST_SUITE_P(DigestsOff, DeviceRelayTest,
+                         testing::Combine(testing::Values(kFakeCudaFlushes, kFakeCudaReadBack),
+                                          testing::Bool()));
 
 // A worker relays what a NIC has written to its GPU's memory once kernels see it. Without digests
 // nothing else asks for that before.
-TEST_P(DeviceRelayTest, WhatIsRelayedHasBeenFlushed) {
-  FakeCudaSayOfNics(0, /*exports_dmabuf=*/true, /*orders_writes=*/false, /*has_flush=*/true);
+TEST_P(DeviceRelayTest, WhatIsRelayedIsVisible) {
+  const auto [writes, digests_off] = GetParam();
+  FakeCudaSayOfNics(0, writes);
   fake_verbs::FakeNetwork network;
   int hosts = 0;
   RelayingJob job({.mode = Mode::kInPlace,
                    .worker_memory = std::make_shared<DeviceMemory>(),
                    .make_fabric = [&]() -> std::unique_ptr<Fabric> {
                      const std::string name = absl::StrCat("host", ++hosts);
-                     network.Host(name).AddDevice("mlx5_0");
+                     network.Host(name).AddDevice("mlx5_0", {.after_read = FakeCudaNicHasRead});
                      return *MakeVerbsFabric({.library = &network.Host(name)});
                    },
-                   .digests_off = GetParam()});
+                   .digests_off = digests_off});
   ASSERT_TRUE(job.Establish());
   for (uint64_t version = 1; version <= 3; ++version) {
     ASSERT_EQ(job.PublishAndAwait(version).ToString(), "OK");

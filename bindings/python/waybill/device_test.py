@@ -18,6 +18,7 @@ import waybill
 CUDA = 2  # DLPack's type of device.
 GRANULARITY = 2 << 20  # The granularity of cuMemCreate().
 FAKE_CUDA_OPEN = 7  # kFakeCudaOpen: opening a handle.
+FAKE_CUDA_ORDERS = 2  # kFakeCudaOrders: kernels see at once what NICs have written.
 # The driver by the name that the library opens it by: it takes the one that is there.
 driver = ctypes.CDLL("testing/fake_cuda/libcuda.so.1")
 HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -247,7 +248,7 @@ def test_in_place_by_a_network_that_does_not_reach_it_is_refused_and_the_remedy_
 
 @pytest.mark.parametrize("kind", ["allocate", "segment"])
 def test_another_process_reads_a_trainers_gpu_and_writes_its_own(kind):
-    driver.FakeCudaSayOfNics(0, False, True, False)
+    driver.FakeCudaSayOfNics(0, FAKE_CUDA_ORDERS, False)
     with Gpu() as gpu, Job() as job:
         worker = job.worker(mode="in-place", fabric="local", ask=())
         target = gpu.array(numpy.zeros_like(LONG_WEIGHTS), getattr(gpu, kind))
@@ -335,7 +336,7 @@ def test_without_a_common_pid_namespace_tensors_go_through_slots_on_the_gpu():
 
 def be_the_worker(controller, kind):
     """In a process of its own: shows one version, and says how many bytes came from the host's memory."""
-    driver.FakeCudaSayOfNics(0, False, True, False)
+    driver.FakeCudaSayOfNics(0, FAKE_CUDA_ORDERS, False)
     driver.FakeCudaRefuse(FAKE_CUDA_OPEN if "OPENS_NO_HANDLES" in os.environ else 0)
     with (
         Gpu() as gpu,
@@ -366,7 +367,7 @@ def be_the_trainer(controller, kind):
 
 
 def test_buffers_may_be_a_gpus():
-    driver.FakeCudaSayOfNics(0, False, True, False)
+    driver.FakeCudaSayOfNics(0, FAKE_CUDA_ORDERS, False)
     with Gpu() as gpu, Job() as job:
         trainer, worker = job.trainer(), job.worker(mode="shadow", fabric="local", gpu=0)
         trainer.add("weight", gpu.array(WEIGHTS))
@@ -385,7 +386,7 @@ def test_buffers_may_be_a_gpus():
 
 
 def test_a_worker_that_is_paused_takes_no_update():
-    driver.FakeCudaSayOfNics(0, False, True, False)
+    driver.FakeCudaSayOfNics(0, FAKE_CUDA_ORDERS, False)
     with Gpu() as gpu, Job() as job:
         trainer = job.trainer()
         worker = job.worker(mode="in-place", fabric="local", ask=())

@@ -84,6 +84,7 @@ class VerbsFabric final : public Fabric {
 
   absl::Status ReadBack(RegionId id) override {
     WAYBILL_ASSIGN_OR_RETURN(const OwnRegion* region, regions_.FindUsable(id));
+    if (region->memory.kind != MemoryKind::kDevice) return absl::OkStatus();  // It is coherent.
     for (const auto& used : nics_->nics()) {
       if (!std::exchange(used->has_written, false)) continue;
       absl::Status status = ReadBackBy(*used, *region);
