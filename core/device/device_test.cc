@@ -98,6 +98,14 @@ TEST_F(DeviceTest, MemoryThatIsNoDevicesIsSaidToBeWhatItIs) {
                 "no memory of a GPU: it is managed memory of GPU 0 "
                 "(GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae00), whose pages move between the host and "
                 "GPUs; allocate it with cudaMalloc()"));
+  CreatedMemory of_two(2);
+  EXPECT_EQ(*FindDevice(of_two.data(), of_two.size_bytes()), 0);
+  of_two.MapLastOn(1);
+  EXPECT_EQ(
+      FindDevice(of_two.data(), of_two.size_bytes()).status(),
+      absl::InvalidArgumentError("no memory of a GPU: it begins on GPU 0 "
+                                 "(GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae00), and ends on GPU 1 "
+                                 "(GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae01)"));
 }
 
 TEST_F(DeviceTest, ARanksRegionsAreOnOneDevice) {

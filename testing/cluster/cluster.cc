@@ -269,6 +269,7 @@ absl::Status Cluster::Commit() {
     }
     return true;
   });
+  WAYBILL_RETURN_IF_ERROR(FirstFailure());
   return shown ? absl::OkStatus() : absl::DeadlineExceededError("a worker does not show it");
 }
 

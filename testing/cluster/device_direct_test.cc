@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "core/fabric/choice/choice_fabric.h"
 #include "core/fabric/tcp/tcp_fabric.h"
 #include "core/fabric/verbs/verbs_fabric.h"
 #include "core/plan/chunks.h"
@@ -596,25 +597,6 @@ TEST_P(DirectNetworkTest, AnUpdateThatWasGivenUpIsFencedByAnotherRegistration) {
   EXPECT_EQ(cluster_->worker(0).counts().renewals, 1u);
 }
 
-TEST_P(DirectNetworkTest, AGpuThatFailsWhatTheWorkerQueuesFailsTheUpdate) {
-  SayOfGpu(kFakeCudaFlushes);
-  Make(InPlace());
-  ASSERT_EQ(PublishAndCheck(1), "");
-  for (const int64_t after : {0, 1, 2, 3}) {
-    cluster_->FillTrainers(2);
-    ASSERT_TRUE(cluster_->Prepare(2).ok());
-    FakeCudaFail(after);
-    const absl::Status status = cluster_->StartAndArrive();
-    FakeCudaFail(-1);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
-    cluster_->Abort(/*begun=*/true);
-    ASSERT_TRUE(cluster_->UntilStopped());
-    EXPECT_TRUE(cluster_->worker(0).dirty());      // In place nothing of the last version is kept.
-    ASSERT_EQ(cluster_->Connect().message(), "");  // A local lane dies with the copy that failed.
-  }
-  ASSERT_EQ(PublishAndCheck(3), "");
-}
-
 // Without digests nothing else fails.
 TEST_F(DirectTest, AGpuThatFailsToFlushFailsTheUpdate) {
   if (FakeCudaIsHip()) GTEST_SKIP() << "with HIP the host stores to a register, which cannot fail";
@@ -652,6 +634,22 @@ TEST_F(LocalDirectTest, MemoryOfAnotherGpuThanTheRanksIsNamed) {
                 "register \"b\": it is memory of GPU 1 (GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae01), "
                 "and the rank receives in that of GPU 0 "
                 "(GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae00); join with a rank for each GPU"));
+}
+
+// As a rank has them.
+TEST_F(DirectTest, NicsReadBackBehindAChoiceOfNetworks) {
+  SayOfGpu(kFakeCudaReadBack);
+  cluster_ = std::make_unique<Cluster>(InPlace(), [this](const std::string& name) {
+    network_.Host(name).AddDevice("mlx5_0", nic_);
+    std::vector<ChoiceMember> members;
+    members.push_back({.fabric = *MakeVerbsFabric({.library = &network_.Host(name)})});
+    members.push_back({.fabric = *MakeTcpFabric()});
+    return *MakeChoiceFabric(std::move(members), "");
+  });
+  workers_ = 1;
+  ASSERT_EQ(cluster_->Connect().message(), "");
+  ASSERT_EQ(PublishAndCheck(1), "");
+  EXPECT_GT(network_.Host("worker 0").counts("mlx5_0").reads, 0u);
 }
 
 // Without digests nothing else fails. The last queue pair of the worker's NIC is the one with

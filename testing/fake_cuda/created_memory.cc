@@ -32,29 +32,37 @@ void CreatedMemory::Unmap() {
   while (first_mapped_ < allocation_count_) UnmapFirst();
 }
 
-void CreatedMemory::UnmapFirst() {
-  Require(cuMemUnmap(AddressOf(data_ + first_mapped_ * kAllocationBytes), kAllocationBytes));
-  ++first_mapped_;
-}
+void CreatedMemory::UnmapFirst() { UnmapOne(first_mapped_++); }
 
 void CreatedMemory::Map() {
+  for (size_t i = 0; i < allocation_count_; ++i) MapOne(i, device_);
+  first_mapped_ = 0;
+}
+
+void CreatedMemory::MapLastOn(int device) {
+  UnmapOne(allocation_count_ - 1);
+  MapOne(allocation_count_ - 1, device);
+}
+
+void CreatedMemory::UnmapOne(size_t i) {
+  Require(cuMemUnmap(AddressOf(data_ + i * kAllocationBytes), kAllocationBytes));
+}
+
+void CreatedMemory::MapOne(size_t i, int device) {
   CUmemAllocationProp properties = {};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device_};
+  properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
   if (exportable_ == Exportable::kYes) {
     properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   }
-  for (size_t i = 0; i < allocation_count_; ++i) {
-    CUmemGenericAllocationHandle handle = 0;
-    Require(cuMemCreate(&handle, kAllocationBytes, &properties, /*flags=*/0));
-    Require(cuMemMap(AddressOf(data_ + i * kAllocationBytes), kAllocationBytes, /*offset=*/0,
-                     handle, /*flags=*/0));
-    Require(cuMemRelease(handle));  // The mapping keeps it.
-  }
+  const CUdeviceptr at = AddressOf(data_ + i * kAllocationBytes);
+  CUmemGenericAllocationHandle handle = 0;
+  Require(cuMemCreate(&handle, kAllocationBytes, &properties, /*flags=*/0));
+  Require(cuMemMap(at, kAllocationBytes, /*offset=*/0, handle, /*flags=*/0));
+  Require(cuMemRelease(handle));  // The mapping keeps it.
   const CUmemAccessDesc access = {.location = properties.location,
                                   .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  Require(cuMemSetAccess(AddressOf(data_), size_bytes(), &access, 1));
-  first_mapped_ = 0;
+  Require(cuMemSetAccess(at, kAllocationBytes, &access, 1));
 }
 
 }  // namespace waybill

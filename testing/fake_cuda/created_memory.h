@@ -27,8 +27,13 @@ class CreatedMemory {
   void UnmapFirst();
   // Maps new allocations there.
   void Map();
+  // Maps an allocation of another device in place of the last one.
+  void MapLastOn(int device);
 
  private:
+  void UnmapOne(size_t i);
+  void MapOne(size_t i, int device);
+
   const size_t allocation_count_;
   const Exportable exportable_;
   const int device_;

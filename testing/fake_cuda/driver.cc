@@ -54,9 +54,10 @@ std::mutex attributes_mutex;
 std::map<std::pair<int, int>, int> attributes;  // By device and attribute.
 
 bool IsToFail() {
-  if (calls_left < 0 || calls_left-- > 0) return false;
-  calls_left = 0;
-  return true;
+  int64_t left = calls_left;
+  while (left > 0 && !calls_left.compare_exchange_weak(left, left - 1)) {
+  }
+  return left == 0;
 }
 
 // The MIG instance that is the process's only GPU, as a test says, or -1.
@@ -211,6 +212,7 @@ FAKE cuCtxPopCurrent(CUcontext* context) {
 
 FAKE cuMemAlloc(CUdeviceptr* address, size_t size_bytes) {
   if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
   if (size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   std::byte* const memory = FakeMemory::Get().Allocate(size_bytes, current.back()->device);
   *address = reinterpret_cast<CUdeviceptr>(memory);
@@ -364,6 +366,7 @@ FAKE cuMemSetAccess(CUdeviceptr begin, size_t size_bytes, const CUmemAccessDesc*
 
 FAKE cuMemHostRegister(void* memory, size_t size_bytes, unsigned) {
   if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
   return FakeMemory::Get().Pin(static_cast<std::byte*>(memory), size_bytes)
              ? CUDA_SUCCESS
              : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
@@ -411,11 +414,13 @@ FAKE cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t size_bytes) {
   return RunNow([=] { CopyNow(to, reinterpret_cast<CUdeviceptr>(from), size_bytes); });
 }
 FAKE cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t size_bytes, CUstream stream) {
+  if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
   return Queue(stream, [=] { std::memset(At(to), value, size_bytes); });
 }
 
 FAKE cuStreamCreate(CUstream* stream, unsigned) {
   if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
   *stream = new CUstream_st(current.back()->device);
   ++streams;
   return CUDA_SUCCESS;
@@ -429,10 +434,12 @@ FAKE cuStreamSynchronize(CUstream to) {
   CUstream_st* const stream = StreamOf(to);
   if (stream == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (stream->is_captured) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  // Also where it fails: a lost GPU writes nothing later.
   stream->stream.Finish();
-  return CUDA_SUCCESS;
+  return IsToFail() ? CUDA_ERROR_LAUNCH_FAILED : CUDA_SUCCESS;
 }
 FAKE cuStreamWaitEvent(CUstream to, CUevent event, unsigned) {
+  if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
   // Whoever waits for an event that is captured is captured too.
   if (CUstream_st* const stream = StreamOf(to); stream != nullptr && event->is_captured) {
     stream->is_captured = true;
@@ -442,11 +449,13 @@ FAKE cuStreamWaitEvent(CUstream to, CUevent event, unsigned) {
   });
 }
 FAKE cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
+  if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
   return QueueBeside(stream, [=] { function(data); });
 }
 
 FAKE cuEventCreate(CUevent* event, unsigned) {
   if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
   *event = new CUevent_st(current.back()->device);
   return CUDA_SUCCESS;
 }
@@ -455,6 +464,7 @@ FAKE cuEventDestroy(CUevent event) {
   return CUDA_SUCCESS;
 }
 FAKE cuEventRecord(CUevent event, CUstream to) {
+  if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
   CUstream_st* const stream = StreamOf(to);
   if (stream == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (stream->stream.device() != event->device) return CUDA_ERROR_INVALID_HANDLE;
@@ -472,6 +482,7 @@ FAKE cuEventQuery(CUevent event) {
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
   if (event->is_captured) return CUDA_ERROR_CAPTURED_EVENT;
+  if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
   return event->event->IsCompleted() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 FAKE cuEventSynchronize(CUevent event) {

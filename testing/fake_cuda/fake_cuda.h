@@ -71,7 +71,8 @@ void FakeCudaMakeManaged(void* memory);
 int FakeCudaPeerMemory(uint64_t begin, uint64_t size_bytes);
 // Makes that step fail; kFakeCudaNone ends that.
 void FakeCudaRefuse(FakeCudaStep step);
-// Makes all launches and copies fail after the next `after` ones. A negative number ends that.
+// Loses the GPUs: after the next `after` calls that allocate, queue or await something, all of them
+// fail. A negative number ends that.
 void FakeCudaFail(int64_t after);
 FakeCudaUse FakeCudaNow();
 }
