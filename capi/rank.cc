@@ -300,7 +300,8 @@ absl::StatusOr<std::unique_ptr<Fabric>> Rank::MakeOwnFabric() const {
   }
   if (device_ != nullptr) {
     options.verbs.choose = [this](const std::vector<std::string>& active) {
-      return FindNearestNics(device_->PciAddress(), active).names;
+      const NearestNics nearest = FindNearestNics(device_->PciAddress(), active);
+      return ChosenNics{nearest.names, nearest.why};
     };
   }
   return MakeFabric(options);

@@ -14,6 +14,8 @@ namespace waybill {
 struct NearestNics {
   std::vector<std::string> names;  // In the order in which they were asked for.
   PciDistance distance = PciDistance::kSystem;
+  // "nearest to the GPU at 0000:3b:00.0 (PIX: at most one switch between them)".
+  std::string why;
 };
 
 // Of RDMA ports ("mlx5_0", "mlx5_1:2"), those that are as near to a GPU as any is. Where the kernel

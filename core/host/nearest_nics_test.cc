@@ -36,6 +36,8 @@ TEST_F(NearestNicsTest, EachGpuHasItsOwn) {
   const Names all = {"mlx5_2", "mlx5_1", "mlx5_0", "mlx5_0:2"};
   EXPECT_EQ(Find("0000:3d:00.0", all).names, (Names{"mlx5_0", "mlx5_0:2"}));
   EXPECT_EQ(Find("0000:3d:00.0", all).distance, PciDistance::kOneSwitch);
+  EXPECT_EQ(Find("0000:3d:00.0", all).why,
+            "nearest to the GPU at 0000:3d:00.0 (PIX: at most one switch between them)");
   EXPECT_EQ(Find("0000:5d:00.0", all).names, (Names{"mlx5_1"}));
 }
 

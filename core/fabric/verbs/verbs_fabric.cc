@@ -33,10 +33,12 @@ constexpr absl::Duration kReadBackTimeout = absl::Seconds(2);
 
 class VerbsFabric final : public Fabric {
  public:
-  VerbsFabric(const VerbsOptions& options, Verbs* verbs, std::unique_ptr<NicSet> nics)
+  VerbsFabric(const VerbsOptions& options, Verbs* verbs, std::unique_ptr<NicSet> nics,
+              std::string why_nics)
       : options_(options),
         verbs_(*verbs),
         nics_(std::move(nics)),
+        why_nics_(std::move(why_nics)),
         settings_{.limits = {.depth = options.queue_depth,
                              .chain = options.chain,
                              .posts = capabilities_.max_outstanding_posts},
@@ -181,7 +183,7 @@ class VerbsFabric final : public Fabric {
     if (!lane.ok()) return "closed";
     const absl::string_view why = regions_.why_bounced();
     const absl::string_view gpus = regions_.device_path();
-    return absl::StrCat((*lane)->DescribePath(),
+    return absl::StrCat((*lane)->DescribePath(), why_nics_.empty() ? "" : "; ", why_nics_,
                         gpus.empty() ? "" : "; memory of GPUs is registered ", gpus,
                         why.empty() ? "" : "; with copies here: ", why,
                         (*lane)->sends().may_bounce() ? "; with copies at the peer" : "");
@@ -494,6 +496,7 @@ class VerbsFabric final : public Fabric {
                                       .max_outstanding_posts = 64};
   Verbs& verbs_;
   const std::unique_ptr<NicSet> nics_;
+  const std::string why_nics_;
   const LaneSettings settings_;
   Regions regions_;
   Descriptors descriptors_;
@@ -528,12 +531,16 @@ absl::StatusOr<std::unique_ptr<Fabric>> MakeVerbsFabric(const VerbsOptions& opti
   }
   WAYBILL_ASSIGN_OR_RETURN(std::unique_ptr<verbs::NicSet> nics,
                            verbs::NicSet::Open(library, options.nics, options.gid_index));
+  std::string why_nics;
   if (options.nics.empty() && options.choose) {
     std::vector<std::string> active;
     for (const auto& used : nics->nics()) active.push_back(used->nic.name());
-    nics->KeepOnly(options.choose(active));
+    ChosenNics chosen = options.choose(active);
+    nics->KeepOnly(chosen.names);
+    why_nics = std::move(chosen.why);
   }
-  auto fabric = std::make_unique<verbs::VerbsFabric>(options, library, std::move(nics));
+  auto fabric =
+      std::make_unique<verbs::VerbsFabric>(options, library, std::move(nics), std::move(why_nics));
   WAYBILL_RETURN_IF_ERROR(fabric->Start());
   return fabric;
 }

@@ -25,6 +25,11 @@ namespace verbs {
 class Verbs;
 }  // namespace verbs
 
+struct ChosenNics {
+  std::vector<std::string> names;
+  std::string why;  // "nearest to the GPU at 0000:3b:00.0". Appears in the paths of lanes.
+};
+
 struct VerbsOptions {
   // This host's address, where peers reach the connections beside the queue pairs.
   std::string host = "127.0.0.1";
@@ -33,7 +38,7 @@ struct VerbsOptions {
   std::vector<std::string> nics;
   // If none is named: returns which of the active ports are used, as those that are near to a GPU.
   // They keep the rails that they have among all.
-  std::function<std::vector<std::string>(const std::vector<std::string>& active)> choose = {};
+  std::function<ChosenNics(const std::vector<std::string>& active)> choose = {};
   // The GID index to use on each port, instead of the rule in gid_choice.h.
   std::optional<uint32_t> gid_index;
 

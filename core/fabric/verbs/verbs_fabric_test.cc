@@ -105,7 +105,7 @@ TEST(VerbsFabricTest, WhichPortsAreUsedCanBeChosenAmongThoseThatAreActive) {
   VerbsOptions options{.choose =
                            [&](const std::vector<std::string>& active) {
                              offered = active;
-                             return std::vector<std::string>{"mlx5_3", "mlx5_2:2"};
+                             return ChosenNics{{"mlx5_3", "mlx5_2:2"}, "nearest to a GPU"};
                            },
                        .library = &network.Host("a")};
   const auto fabric = *MakeVerbsFabric(options);
@@ -120,6 +120,9 @@ TEST(VerbsFabricTest, WhichPortsAreUsedCanBeChosenAmongThoseThatAreActive) {
   EXPECT_EQ(network.Host("a").counts("mlx5_0").contexts, 0u);
   EXPECT_EQ(network.Host("a").counts("mlx5_2").registrations, 1u);
   EXPECT_EQ(network.Host("a").counts("mlx5_3").registrations, 1u);
+  const LaneId lane = *fabric->OpenLane("b", "mlx5_3");
+  EXPECT_TRUE(absl::EndsWith(fabric->DescribeLane(lane), "to nobody yet; nearest to a GPU"))
+      << fabric->DescribeLane(lane);
   // Those that are named are not asked about.
   options.nics = {"mlx5_0"};
   EXPECT_EQ((*MakeVerbsFabric(options))->Nics()[0].name, "mlx5_0");
