@@ -51,6 +51,7 @@ TEST_P(GpuBuffersTest, FromGpuToGpuNoWeightsCrossTheHost) {
   const FakeCudaUse before = FakeCudaNow();
   ASSERT_EQ(cluster_->Publish(4).message(), "");
   EXPECT_EQ(FakeCudaNow().bytes_to_device, before.bytes_to_device);
+  EXPECT_EQ(FakeCudaNow().device_waits, before.device_waits);
   uint64_t pieces = 0;
   for (uint32_t t = 0; t < 3; ++t) {
     for (const Chunk& chunk : CutIntoChunks(cluster_->tables().trainers[t], 8 << 10).chunks) {

@@ -114,6 +114,7 @@ TEST_P(DirectNetworkTest, FromGpuToGpuNoWeightsCrossTheHost) {
       }
     }
     EXPECT_GT(staged, 0u);
+    EXPECT_EQ(FakeCudaNow().device_waits, before.device_waits);
     // Each end digests each piece, and copies its sum of 8 bytes.
     EXPECT_EQ(FakeCudaNow().bytes_to_host - before.bytes_to_host, 2 * pieces * 8);
     EXPECT_EQ(FakeCudaNow().bytes_to_device, filled);
@@ -162,6 +163,30 @@ TEST_P(DirectNetworkTest, AnUpdateWaitsForNoStreamButItsOwn) {
   HeldStream busy;
   ASSERT_EQ(PublishAndCheck(2), "");
   busy.Release();
+}
+
+// A trainer whose GPU does nothing sends all that needs no kernel before it is digested.
+TEST_F(DirectTest, DigestsDelayNothingThatIsSentFromATensor) {
+  SayOfGpu(kFakeCudaOrders);
+  ClusterOptions options = {.trainers = 1, .workers = 1};
+  options.trainer_memory = std::make_shared<DeviceMemory>();
+  options.direct = true;
+  options.trainer.direct_run_bytes = 1;
+  options.trainer.stage_threads = 1;
+  Make(options);
+  ASSERT_EQ(PublishAndCheck(1), "");
+  const TransferCounts whole = cluster_->trainer(0).counts();  // Of an update.
+  ASSERT_GT(whole.bytes, whole.staged_bytes);
+  cluster_->FillTrainers(2);
+  ASSERT_EQ(cluster_->Prepare(2).message(), "");
+  FakeCudaHold(true);
+  EXPECT_EQ(cluster_->Start(0).message(), "");
+  EXPECT_TRUE(cluster_->StepUntil(
+      [&] { return cluster_->trainer(0).counts().bytes == whole.bytes - whole.staged_bytes; }));
+  FakeCudaHold(false);
+  ASSERT_TRUE(cluster_->StepUntil([&] { return cluster_->worker_events(0).size() == 2; }));
+  ASSERT_EQ(cluster_->Commit().message(), "");
+  EXPECT_TRUE(cluster_->Shows(0, 2));
 }
 
 TEST_P(DirectNetworkTest, HostTensorsArriveInAGpusMemory) {

@@ -19,10 +19,11 @@ TEST(Device, WhatLeavesTheGpuIsWhatGoesToTheWire) {
   FaultCluster cluster(Network::kPosted, FromDevice(OptionsFor(With(kBlocks, Rows({48}, 40)))));
   ASSERT_EQ(cluster->Connect().message(), "");
   ASSERT_EQ(cluster.PublishAndCheck(1), "");
-  const uint64_t before = FakeCudaNow().bytes_to_host;
+  const FakeCudaUse before = FakeCudaNow();
   ASSERT_EQ(cluster.PublishAndCheck(2), "");
   const uint64_t elements = 48 * 40, maxima = 3 * 3 * 4, digests = 2 * 8;
-  EXPECT_EQ(FakeCudaNow().bytes_to_host - before, elements + maxima + digests);
+  EXPECT_EQ(FakeCudaNow().bytes_to_host - before.bytes_to_host, elements + maxima + digests);
+  EXPECT_EQ(FakeCudaNow().device_waits, before.device_waits);
 }
 
 TEST(Device, AFencedBufferIsPinnedAnewAndTakesTheNextVersion) {
@@ -33,8 +34,10 @@ TEST(Device, AFencedBufferIsPinnedAnewAndTakesTheNextVersion) {
   Cluster cluster(options, [](const std::string&) { return *MakeLocalFabric(); });
   ASSERT_EQ(cluster.Connect().message(), "");
   EXPECT_EQ(FakeCudaNow().pinned, 4u);  // Two rings, two arenas.
+  const uint64_t waits = FakeCudaNow().device_waits;
   cluster.FillTrainers(1);
   ASSERT_EQ(cluster.Publish(1).message(), "");
+  EXPECT_EQ(FakeCudaNow().device_waits, waits);
   cluster.FillTrainers(2);
   ASSERT_EQ(cluster.Abandon(2).message(), "");
   ASSERT_EQ(cluster.Prepare(2).message(), "");

@@ -46,6 +46,7 @@ thread_local std::vector<CUcontext> current;
 std::atomic<int64_t> calls_left{-1};  // Below 0: no end.
 std::atomic<uint64_t> bytes_to_host{0};
 std::atomic<uint64_t> bytes_to_device{0};
+std::atomic<uint64_t> device_waits{0};
 std::atomic<int64_t> streams{0};
 std::atomic<int> captured_streams{0};
 thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -214,11 +215,13 @@ FAKE cuMemAlloc(CUdeviceptr* address, size_t size_bytes) {
   if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
   if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
   if (size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  ++device_waits;
   std::byte* const memory = FakeMemory::Get().Allocate(size_bytes, current.back()->device);
   *address = reinterpret_cast<CUdeviceptr>(memory);
   return memory == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 FAKE cuMemFree(CUdeviceptr address) {
+  ++device_waits;
   return FakeMemory::Get().Free(At(address)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 FAKE cuMemGetAddressRange(CUdeviceptr* begin, size_t* size_bytes, CUdeviceptr address) {
@@ -367,11 +370,13 @@ FAKE cuMemSetAccess(CUdeviceptr begin, size_t size_bytes, const CUmemAccessDesc*
 FAKE cuMemHostRegister(void* memory, size_t size_bytes, unsigned) {
   if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
   if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
+  ++device_waits;
   return FakeMemory::Get().Pin(static_cast<std::byte*>(memory), size_bytes)
              ? CUDA_SUCCESS
              : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 }
 FAKE cuMemHostUnregister(void* memory) {
+  ++device_waits;
   return FakeMemory::Get().Unpin(static_cast<std::byte*>(memory))
              ? CUDA_SUCCESS
              : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
@@ -572,9 +577,12 @@ extern "C" __attribute__((visibility("default"))) void FakeCudaRefuse(FakeCudaSt
 extern "C" __attribute__((visibility("default"))) void FakeCudaFail(int64_t after) {
   calls_left = after;
 }
+extern "C" __attribute__((visibility("default"))) void FakeCudaHold(bool is_held) {
+  FakeMemory::Get().Hold(is_held);
+}
 extern "C" __attribute__((visibility("default"))) FakeCudaUse FakeCudaNow() {
   const FakeMemory& memory = FakeMemory::Get();
-  return {memory.allocation_count(), memory.pin_count(),     static_cast<uint64_t>(streams.load()),
-          bytes_to_host.load(),      bytes_to_device.load(), memory.handle_count(),
-          memory.reservation_count()};
+  return {memory.allocation_count(),  memory.pin_count(),     static_cast<uint64_t>(streams.load()),
+          bytes_to_host.load(),       bytes_to_device.load(), memory.handle_count(),
+          memory.reservation_count(), device_waits.load()};
 }

@@ -19,6 +19,8 @@ struct FakeCudaUse {
   uint64_t bytes_to_device;
   uint64_t handles;   // Of memory of cuMemCreate(), that are not released.
   uint64_t reserved;  // Ranges of addresses of cuMemAddressReserve().
+  // Calls that may wait for all streams of a GPU: allocations and pins, and their ends.
+  uint64_t device_waits;
 };
 
 // What another process does to have memory, or has done for it. All but the last are of memory of
@@ -74,6 +76,8 @@ void FakeCudaRefuse(FakeCudaStep step);
 // Loses the GPUs: after the next `after` calls that allocate, queue or await something, all of them
 // fail. A negative number ends that.
 void FakeCudaFail(int64_t after);
+// While it is so, no GPU runs anything; what is queued waits.
+void FakeCudaHold(bool is_held);
 FakeCudaUse FakeCudaNow();
 }
 

@@ -412,8 +412,15 @@ bool FakeMemory::IsPinned(const std::byte* address) const {
   return address < begin + size_bytes;
 }
 
-void FakeMemory::RunAsGpu(int device, const std::function<void()>& work) {
+void FakeMemory::Hold(bool is_held) {
   const std::lock_guard running(running_);
+  is_held_ = is_held;
+  held_changed_.notify_all();
+}
+
+void FakeMemory::RunAsGpu(int device, const std::function<void()>& work) {
+  std::unique_lock running(running_);
+  held_changed_.wait(running, [this] { return !is_held_; });
   Protect(PROT_READ | PROT_WRITE, 1u << device);
   work();
   Protect(PROT_NONE, kAllDevices);

@@ -105,6 +105,8 @@ class FakeMemory {
   // Runs `work` as that GPU does: with the device memory accessible that it may use, one at a time
   // in the process.
   void RunAsGpu(int device, const std::function<void()>& work);
+  // While it is so, RunAsGpu() waits before it runs anything.
+  void Hold(bool is_held);
 
   size_t allocation_count() const;
   size_t pin_count() const;
@@ -147,6 +149,8 @@ class FakeMemory {
   void EraseIfUnused(uint64_t handle);
 
   std::mutex running_;
+  bool is_held_ = false;  // With running_.
+  std::condition_variable held_changed_;
   mutable std::mutex mutex_;
   std::map<std::byte*, Allocation> allocations_;
   std::map<std::byte*, size_t> pinned_;

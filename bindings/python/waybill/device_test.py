@@ -89,6 +89,7 @@ class Use(ctypes.Structure):
             "to_device",
             "handles",
             "reserved",
+            "device_waits",
         )
     ]
 
