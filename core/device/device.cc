@@ -92,22 +92,6 @@ int AttributeOf(CUdevice device, CUdevice_attribute attribute) {
   return result == CUDA_SUCCESS ? value : 0;
 }
 
-InboundWrites InboundWritesOf(CUdevice device) {
-  // Such a device shares page tables with the host, as on Grace, and NICs can reach it in two ways.
-  // The driver says that it orders writes, and leaves the order between the two to the user.
-  // Source: the description of cuFlushGPUDirectRDMAWrites() in CUDA's documentation.
-  if (AttributeOf(device, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES) != 0) {
-    return InboundWrites::kReadBack;
-  }
-  if (AttributeOf(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) >=
-      CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER) {
-    return InboundWrites::kOrdered;
-  }
-  const int options = AttributeOf(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS);
-  return (options & CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST) != 0 ? InboundWrites::kFlushed
-                                                                      : InboundWrites::kReadBack;
-}
-
 void CUDA_CB CallAndDelete(void* then) {
   const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(then));
   (*owned)();
@@ -150,7 +134,7 @@ absl::StatusOr<std::shared_ptr<Device>> Device::Open(int ordinal) {
   if (result == CUDA_SUCCESS) result = Driver()->cuDevicePrimaryCtxRetain_fn(&context, number);
   WAYBILL_RETURN_IF_ERROR(Check(what, result));
   std::shared_ptr<Device> device(new Device(ordinal, number, name, context));
-  device->inbound_writes_ = InboundWritesOf(number);
+  device->inbound_writes_ = InboundWritesOf(ordinal);
   const Current current(context);
   WAYBILL_RETURN_IF_ERROR(current.Do(what, [] { return CUDA_SUCCESS; }));
   WAYBILL_RETURN_IF_ERROR(ToStatus(kernels::cuda::PrepareContext()));

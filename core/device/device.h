@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/base/unique_fd.h"
+#include "core/device/gpu_survey.h"
 #include "core/fabric/fabric.h"
 #include "kernels/cuda/driver.h"
 
@@ -53,13 +54,6 @@ struct ExportedMemory {
 
 // A CUipcMemHandle of <cuda.h>.
 using IpcHandle = std::array<std::byte, 64>;
-
-// Which kernels see what a NIC has written to the device's memory.
-enum class InboundWrites : uint8_t {
-  kOrdered,   // Those that are launched once the host has seen the write's completion.
-  kFlushed,   // Those that are launched after Device::FlushInboundWrites().
-  kReadBack,  // Those that are launched after Fabric::ReadBack().
-};
 
 // Thread-safe.
 class Device {

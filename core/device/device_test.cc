@@ -597,6 +597,7 @@ TEST(SurveyGpus, SaysOfEachWhatItIsAndWhatReachesItsMemory) {
   EXPECT_TRUE(first.has_peer_memory);
   EXPECT_FALSE(first.exports_dmabuf);
   EXPECT_FALSE(first.is_mig);
+  EXPECT_EQ(first.inbound_writes, InboundWrites::kReadBack);
   EXPECT_EQ(gpus->back().ordinal, 1);
   EXPECT_EQ(gpus->back().pci_address, "0000:3c:00.0");
   EXPECT_TRUE(gpus->back().exports_dmabuf);

@@ -40,9 +40,13 @@ std::string UuidText(const CUuuid& uuid, bool is_mig) {
 }
 
 // An attribute that the driver does not know is one that the device does not have.
-bool Has(CUdevice device, CUdevice_attribute attribute) {
+int AttributeOf(CUdevice device, CUdevice_attribute attribute) {
   int value = 0;
-  return Driver()->cuDeviceGetAttribute_fn(&value, attribute, device) == CUDA_SUCCESS && value != 0;
+  const CUresult result = Driver()->cuDeviceGetAttribute_fn(&value, attribute, device);
+  return result == CUDA_SUCCESS ? value : 0;
+}
+bool Has(CUdevice device, CUdevice_attribute attribute) {
+  return AttributeOf(device, attribute) != 0;
 }
 
 absl::StatusOr<SurveyedGpu> Survey(int ordinal) {
@@ -68,6 +72,7 @@ absl::StatusOr<SurveyedGpu> Survey(int ordinal) {
   gpu.memory_bytes = memory_bytes;
   gpu.exports_dmabuf = Has(device, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
   gpu.has_peer_memory = Has(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED);
+  gpu.inbound_writes = InboundWritesOf(ordinal);
   gpu.shares_memory = Has(device, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED);
   gpu.shares_created_memory =
       Has(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
@@ -75,6 +80,24 @@ absl::StatusOr<SurveyedGpu> Survey(int ordinal) {
 }
 
 }  // namespace
+
+InboundWrites InboundWritesOf(int ordinal) {
+  CUdevice device = 0;
+  if (Driver()->cuDeviceGet_fn(&device, ordinal) != CUDA_SUCCESS) return InboundWrites::kReadBack;
+  // Such a device shares page tables with the host, as on Grace, and NICs can reach it in two ways.
+  // The driver says that it orders writes, and leaves the order between the two to the user.
+  // Source: the description of cuFlushGPUDirectRDMAWrites() in CUDA's documentation.
+  if (Has(device, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES)) {
+    return InboundWrites::kReadBack;
+  }
+  if (AttributeOf(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) >=
+      CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER) {
+    return InboundWrites::kOrdered;
+  }
+  const int options = AttributeOf(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS);
+  return (options & CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST) != 0 ? InboundWrites::kFlushed
+                                                                      : InboundWrites::kReadBack;
+}
 
 std::string UuidOfGpu(int ordinal) {
   CUdevice device = 0;

@@ -10,6 +10,13 @@
 
 namespace waybill {
 
+// Which kernels see what a NIC has written to the device's memory.
+enum class InboundWrites : uint8_t {
+  kOrdered,   // Those that are launched once the host has seen the write's completion.
+  kFlushed,   // Those that are launched after Device::FlushInboundWrites().
+  kReadBack,  // Those that are launched after Fabric::ReadBack().
+};
+
 struct SurveyedGpu {
   int ordinal = 0;      // In this process: CUDA_VISIBLE_DEVICES renumbers them.
   std::string name;     // "NVIDIA H200".
@@ -21,6 +28,8 @@ struct SurveyedGpu {
   bool exports_dmabuf = false;
   // A NIC can reach its memory by the module nvidia-peermem, if that is loaded.
   bool has_peer_memory = false;
+  // What makes kernels see what NICs have written there.
+  InboundWrites inbound_writes = InboundWrites::kReadBack;
   // Another process of this host can map its memory: that of cuMemAlloc(), and that of
   // cuMemCreate().
   bool shares_memory = false;
@@ -30,6 +39,8 @@ struct SurveyedGpu {
 // kUnavailable: there is no GPU.
 absl::StatusOr<std::vector<SurveyedGpu>> SurveyGpus();
 
+// Returns its SurveyedGpu::inbound_writes.
+InboundWrites InboundWritesOf(int ordinal);
 // Returns its SurveyedGpu::uuid, or "" if the driver does not say.
 std::string UuidOfGpu(int ordinal);
 // Returns "GPU 0 (GPU-2f3a...)", for errors: numbers differ between processes.

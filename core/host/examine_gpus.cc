@@ -175,6 +175,22 @@ Finding DirectMemoryOf(const Host& host, const SurveyedGpu& gpu) {
   return finding;
 }
 
+Finding VisibilityOf(const SurveyedGpu& gpu) {
+  Finding finding{.subject = SubjectOf(gpu, "what NICs write")};
+  switch (gpu.inbound_writes) {
+    case InboundWrites::kOrdered:
+      finding.found = "kernels see it at once";
+      break;
+    case InboundWrites::kFlushed:
+      finding.found = "kernels see it when the driver has flushed it";
+      break;
+    case InboundWrites::kReadBack:
+      finding.found = "kernels see it when the NIC has read it back";
+      break;
+  }
+  return finding;
+}
+
 Finding SharedMemoryOf(const SurveyedGpu& gpu) {
   Finding finding{.subject = SubjectOf(gpu, "memory in other processes")};
   finding.found =
@@ -288,6 +304,7 @@ std::vector<Finding> ExamineGpus(const std::string& root,
     findings.push_back(LinkOf(host, gpu));
     findings.push_back(WindowOf(host, gpu));
     findings.push_back(DirectMemoryOf(host, gpu));
+    findings.push_back(VisibilityOf(gpu));
     findings.push_back(SharedMemoryOf(gpu));
     findings.push_back(NearestNicOf(host, gpu, nearest));
     if (nearest == nullptr) continue;

@@ -128,6 +128,14 @@ TEST_F(ExamineGpusTest, MemoryThatNoNicReachesIsBad) {
   EXPECT_EQ(Of("GPU 0, memory over RDMA").level, Level::kGood);
 }
 
+TEST_F(ExamineGpusTest, WhatShowsInboundWritesToKernelsIsSaid) {
+  EXPECT_EQ(Of("GPU 0, what NICs write").found, "kernels see it when the NIC has read it back");
+  gpu_.inbound_writes = InboundWrites::kFlushed;
+  EXPECT_EQ(Of("GPU 0, what NICs write").found, "kernels see it when the driver has flushed it");
+  gpu_.inbound_writes = InboundWrites::kOrdered;
+  EXPECT_EQ(Of("GPU 0, what NICs write").found, "kernels see it at once");
+}
+
 TEST_F(ExamineGpusTest, WhatOtherProcessesCannotOpenIsNoted) {
   EXPECT_EQ(Of("GPU 0, memory in other processes").found,
             "allocated at once: yes; in expandable segments: yes");
