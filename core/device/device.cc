@@ -264,7 +264,7 @@ absl::Status Device::FlushInboundWrites() {
   return Current(context_).Do("flush what NICs have written", [] {
     return Driver()->cuFlushGPUDirectRDMAWrites_fn(
         CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
-        CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER);
+        CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES);
   });
 }
 

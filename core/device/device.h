@@ -96,8 +96,8 @@ class Device {
   void CloseHandle(void* mapping);
 
   InboundWrites inbound_writes() const { return inbound_writes_; }
-  // Makes what NICs have written so far visible to the device, if it is kFlushed. Blocks for some
-  // microseconds.
+  // Makes what NICs have written so far visible to all devices, if this one is kFlushed. Blocks for
+  // some microseconds.
   absl::Status FlushInboundWrites();
 
   // Lets the device reach host memory at full speed, and copy to and from it without waiting, until

@@ -204,6 +204,7 @@ INSTANTIATE_TEST_SUITE_P(
         WritesCase{kFakeCudaReadBack, InboundWrites::kReadBack, InboundWrites::kReadBack},
         WritesCase{kFakeCudaFlushes, InboundWrites::kFlushed, InboundWrites::kFlushed},
         WritesCase{kFakeCudaOrders, InboundWrites::kOrdered, InboundWrites::kFlushed},
+        WritesCase{kFakeCudaOrdersForOwner, InboundWrites::kFlushed, InboundWrites::kFlushed},
         WritesCase{kFakeCudaCoherent, InboundWrites::kReadBack, InboundWrites::kFlushed}));
 
 TEST_P(InboundWritesTest, AreSeenOnceWhatTheDeviceNeedsWasDone) {
@@ -221,7 +222,9 @@ TEST_P(InboundWritesTest, AreSeenOnceWhatTheDeviceNeedsWasDone) {
   };
   const uint8_t written = 7;
   ASSERT_EQ(pwrite(exported.dmabuf.get(), &written, 1, 0), 1);
-  EXPECT_EQ(seen(), GetParam().device == kFakeCudaOrders ? 7 : 0);
+  const bool at_once =
+      GetParam().device == kFakeCudaOrders || GetParam().device == kFakeCudaOrdersForOwner;
+  EXPECT_EQ(seen(), at_once ? 7 : 0);
   const absl::Status flushed = device->FlushInboundWrites();
   if (writes == InboundWrites::kReadBack) {
     EXPECT_EQ(seen(), 0);

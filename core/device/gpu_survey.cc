@@ -90,8 +90,9 @@ InboundWrites InboundWritesOf(int ordinal) {
   if (Has(device, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES)) {
     return InboundWrites::kReadBack;
   }
+  // Other GPUs copy from it, too, if its worker relays over the local fabric.
   if (AttributeOf(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) >=
-      CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER) {
+      CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES) {
     return InboundWrites::kOrdered;
   }
   const int options = AttributeOf(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS);

@@ -39,7 +39,7 @@ struct SurveyedGpu {
 // kUnavailable: there is no GPU.
 absl::StatusOr<std::vector<SurveyedGpu>> SurveyGpus();
 
-// Returns its SurveyedGpu::inbound_writes.
+// Returns which kernels of a GPU see what NICs have written there.
 InboundWrites InboundWritesOf(int ordinal);
 // Returns its SurveyedGpu::uuid, or "" if the driver does not say.
 std::string UuidOfGpu(int ordinal);

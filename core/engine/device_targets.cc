@@ -18,6 +18,7 @@ absl::StatusOr<RegionId> DeviceTargets::Add(const MemorySpan& memory, std::strin
 absl::Status DeviceTargets::Register(Target& target) {
   WAYBILL_ASSIGN_OR_RETURN(const uint64_t pages, Device::PagesOf(target.memory));
   ExportedMemory exported = device_->Export(target.memory);
+  exported.span.needs_read_back = device_->inbound_writes() == InboundWrites::kReadBack;
   const absl::StatusOr<Region> made = fabric_.Register(exported.span, target.name);
   if (!made.ok()) return exported.Refused(made.status());
   target.region = made->id;
@@ -50,20 +51,6 @@ absl::Status DeviceTargets::Renew(
     target = std::move(fresh);
   }
   reachable_ = true;
-  return absl::OkStatus();
-}
-
-// What processes of this host copy is seen in the order of their streams anyway. Which of the
-// memory a NIC reads does not matter.
-absl::Status DeviceTargets::MakeVisible() {
-  switch (device_->inbound_writes()) {
-    case InboundWrites::kOrdered:
-      return absl::OkStatus();
-    case InboundWrites::kFlushed:
-      return device_->FlushInboundWrites();
-    case InboundWrites::kReadBack:
-      return targets_.empty() ? absl::OkStatus() : fabric_.ReadBack(targets_[0].region);
-  }
   return absl::OkStatus();
 }
 

@@ -37,9 +37,6 @@ class DeviceTargets {
   // Registers again what has moved or was released, and tells each change of a region.
   absl::Status Renew(const std::function<void(RegionId old_region, RegionId new_region)>& changed);
 
-  // Makes what has arrived visible to kernels that are launched afterwards.
-  absl::Status MakeVisible();
-
   // Gives the pages back: the network does not reach them until Renew().
   void Release();
   bool reachable() const { return reachable_; }

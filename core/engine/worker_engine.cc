@@ -346,7 +346,17 @@ class WorkerEngineImpl final : public WorkerEngine {
   }
 
   void Fail(TrainerLink& source, absl::Status status) {
-    if (std::exchange(source.failed, true)) return;
+    if (source.failed) return;
+    // What has arrived as a whole is verified all the same.
+    if (state_ == State::kReceiving && !source.verifying && Arrived(source) &&
+        ShowToKernels(source).ok()) {
+      BeginVerifying(source);
+    }
+    GiveUp(source, std::move(status));
+  }
+
+  void GiveUp(TrainerLink& source, absl::Status status) {
+    source.failed = true;
     // One dead lane is a dead trainer: nothing of it can land by the others from now on.
     CloseLanes(source);
     if (!source.verifying) pool_.Cancel(*source.digest_batch);  // Another round brings it anew.
@@ -465,12 +475,12 @@ class WorkerEngineImpl final : public WorkerEngine {
   void Receive() {
     bool all = true, any_lost = false;
     for (TrainerLink& source : sources_) {
-      if (!source.verifying && Arrived(source)) BeginVerifying(source);
-      if (!IsLost(source)) {
-        absl::Status status = RelayWhatIsReady(source);
-        if (status.ok()) status = DigestWhatIsReady(source);
-        if (!status.ok()) return FailUpdate(std::move(status));
+      if (!source.verifying && !source.failed && Arrived(source) && MakeVisible(source)) {
+        BeginVerifying(source);
       }
+      if (state_ == State::kReceiving && !IsLost(source)) RelayWhatIsReady(source);
+      if (state_ == State::kReceiving && !IsLost(source)) DigestWhatIsReady(source);
+      if (state_ != State::kReceiving) return;
       if (source.verifying && !source.verified &&
           (digests_ == Digests::kOff || source.digested())) {
         absl::Status status = Mutated(Mutation::kLedgerNotCompared)
@@ -492,11 +502,6 @@ class WorkerEngineImpl final : public WorkerEngine {
             arrived_->CompareWitnesses(memory_->regions(target_), memory_->ledger(target_));
         !status.ok()) {
       return FailUpdate(std::move(status));
-    }
-    if (digests_ == Digests::kOff) {
-      if (absl::Status status = memory_->MakeVisible(target_); !status.ok()) {
-        return FailUpdate(std::move(status));
-      }
     }
     timeline_.End(Stage::kVerify);
     state_ = State::kArrived;
@@ -531,6 +536,41 @@ class WorkerEngineImpl final : public WorkerEngine {
     return true;
   }
 
+  InboundWrites inbound_writes() const {
+    const Device* const device = memory_->receiving_device().get();
+    return device == nullptr ? InboundWrites::kOrdered : device->inbound_writes();
+  }
+
+  absl::Status ShowToKernels(const TrainerLink& source) {
+    switch (inbound_writes()) {
+      case InboundWrites::kOrdered:
+        break;
+      case InboundWrites::kFlushed:
+        return memory_->receiving_device()->FlushInboundWrites();
+      case InboundWrites::kReadBack:
+        for (const TrainerLane& lane : source.lanes) {
+          WAYBILL_RETURN_IF_ERROR(fabric_.ReadBack(lane.id));
+        }
+        break;
+    }
+    return absl::OkStatus();
+  }
+
+  // Makes what has come from the trainer visible to kernels. Returns false if that fails: the
+  // trainer has failed then, as by a dead lane, or the update if the GPU is to blame.
+  bool MakeVisible(TrainerLink& source) {
+    if (source.verifying) return true;
+    absl::Status status = ShowToKernels(source);
+    if (status.ok()) return true;
+    if (inbound_writes() == InboundWrites::kReadBack) {
+      GiveUp(source, std::move(status));
+    } else {
+      FailUpdate(std::move(status));
+    }
+    return false;
+  }
+
+  // All that the trainer sends has arrived, and is visible.
   void BeginVerifying(TrainerLink& source) {
     source.verifying = true;
     timeline_.End(Stage::kReceive);
@@ -544,12 +584,10 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   // What is relayed is not verified yet here. Whoever gets it verifies it against the same digest,
   // which is the trainer's.
-  absl::Status RelayWhatIsReady(TrainerLink& source) {
+  void RelayWhatIsReady(TrainerLink& source) {
     const auto ready = static_cast<uint32_t>(source.ready.size());
-    if (relay_ == nullptr || source.relayed == ready) return absl::OkStatus();
-    WAYBILL_RETURN_IF_ERROR(memory_->MakeVisible(target_));
+    if (relay_ == nullptr || source.relayed == ready || !MakeVisible(source)) return;
     while (source.relayed < ready) relay_->OnArrived(source.ready[source.relayed++]);
-    return absl::OkStatus();
   }
 
   // Returns true if this thread's cache has those chunks of the trainer that are ready.
@@ -564,14 +602,13 @@ class WorkerEngineImpl final : public WorkerEngine {
     arrived_->Digest(source.ready[i], memory_->regions(target_));
   }
 
-  absl::Status DigestWhatIsReady(TrainerLink& source) {
-    if (digests_ == Digests::kOff) return absl::OkStatus();
+  void DigestWhatIsReady(TrainerLink& source) {
+    if (digests_ == Digests::kOff) return;
     const auto ready = static_cast<uint32_t>(source.ready.size());
     while (true) {
       if (source.wave_runs && !source.wave_is_over.load(std::memory_order_acquire)) break;
       source.wave_runs = false;
-      if (source.wave_end == ready) break;
-      WAYBILL_RETURN_IF_ERROR(memory_->MakeVisible(target_));
+      if (source.wave_end == ready || !MakeVisible(source)) break;
       source.wave_begin = std::exchange(source.wave_end, ready);
       if (IsInCache(source)) {
         for (uint32_t i = source.wave_begin; i < ready; ++i) DigestReady(source, i);
@@ -581,7 +618,6 @@ class WorkerEngineImpl final : public WorkerEngine {
       source.wave_is_over.store(false, std::memory_order_relaxed);
       pool_.Run(*source.digest_batch, ready - source.wave_begin);
     }
-    return absl::OkStatus();
   }
 
   // --- showing ---

@@ -258,11 +258,6 @@ absl::Status WorkerMemory::RegisterMoved(Buffer& buffer) {
   });
 }
 
-absl::Status WorkerMemory::MakeVisible(uint32_t buffer) {
-  DeviceTargets* const targets = buffers_[buffer].targets.get();
-  return targets == nullptr ? absl::OkStatus() : targets->MakeVisible();
-}
-
 absl::Status WorkerMemory::ZeroPadding(const RegionSpans& regions) {
   absl::Status status;
   for (uint32_t i = 0; i < manifest_.padding_count(); ++i) {

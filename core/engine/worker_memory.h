@@ -77,8 +77,6 @@ class WorkerMemory {
     return Renew(buffer, lanes, Contents::kKept);
   }
 
-  // Makes what has arrived visible to whoever reads the buffer.
-  absl::Status MakeVisible(uint32_t buffer);
   // The device in whose memory updates arrive, or null.
   const std::shared_ptr<Device>& receiving_device() const { return receiving_device_; }
   // Returns true if a region of the buffers is that device's memory.

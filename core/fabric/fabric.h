@@ -37,6 +37,8 @@ struct MemorySpan {
   // The dma-buf of a GPU's memory, which is the best way for NICs to register it, or -1 for none.
   int dmabuf_fd = -1;
   uint64_t dmabuf_offset_bytes = 0;
+  // True if what NICs write to a GPU's memory is visible only after ReadBack().
+  bool needs_read_back = false;
 };
 
 // Numbers that a fabric assigns. 0 means none. A fabric never uses a number again.
@@ -141,14 +143,6 @@ class Fabric {
   // reach it. The address stays the same. To use the region again, grant and describe it again.
   virtual absl::Status Renew(RegionId region, Contents contents) = 0;
 
-  // Lets each NIC by which something has arrived since the last call read a byte of the region, if
-  // it is memory of a device. When it returns, the device's memory has what came before the events
-  // that were polled. Needed by devices that do not order what NICs write; see InboundWrites in
-  // core/device/device.h. Takes microseconds.
-  //
-  // kUnavailable, kDeadlineExceeded: a NIC does not read, so what arrived by it may not be visible.
-  virtual absl::Status ReadBack(RegionId /*region*/) { return absl::OkStatus(); }
-
   // Returns the printable text that a peer passes to Import(). The control channel carries it.
   virtual absl::StatusOr<std::string> Describe(RegionId region) = 0;
 
@@ -199,6 +193,15 @@ class Fabric {
   virtual absl::Status CheckRead(LaneId /*lane*/, RegionId /*source*/) const {
     return absl::OkStatus();
   }
+
+  // Makes what has arrived on the lane visible to the device whose memory `needs_read_back`: the
+  // lane's NIC reads a byte of that memory, if an immediate has come since it read last. All such
+  // memory of a fabric is of one device. The lane may have failed, but not be closed. Blocks for
+  // microseconds, or for up to two seconds if the NIC does not answer.
+  //
+  // kUnavailable, kDeadlineExceeded: the NIC does not read, so what has arrived on the lane may not
+  // be visible. kNotFound: there is no such lane.
+  virtual absl::Status ReadBack(LaneId /*lane*/) { return absl::OkStatus(); }
 
   // Returns true if the progress thread itself copies what is posted on the connected lane. Then
   // its cache has the bytes of a post soon after Post(), if there was room for it, and those that

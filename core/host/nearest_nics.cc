@@ -17,8 +17,10 @@ NearestNics FindNearestNics(absl::string_view gpu_pci_address, absl::Span<const 
     nearest.distance = distance;
     nearest.names.push_back(port);
   }
-  nearest.why = absl::StrCat("nearest to the GPU at ", gpu_pci_address, " (",
-                             Describe(nearest.distance), ")");
+  if (nearest.distance != PciDistance::kSystem) {
+    nearest.why = absl::StrCat("nearest to the GPU at ", gpu_pci_address, " (",
+                               Describe(nearest.distance), ")");
+  }
   return nearest;
 }
 

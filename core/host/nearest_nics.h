@@ -14,7 +14,8 @@ namespace waybill {
 struct NearestNics {
   std::vector<std::string> names;  // In the order in which they were asked for.
   PciDistance distance = PciDistance::kSystem;
-  // "nearest to the GPU at 0000:3b:00.0 (PIX: at most one switch between them)".
+  // "nearest to the GPU at 0000:3b:00.0 (PIX: at most one switch between them)"; empty if the
+  // kernel does not tell where they are, or if all are beyond the link between processors.
   std::string why;
 };
 

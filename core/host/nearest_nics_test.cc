@@ -51,6 +51,7 @@ TEST_F(NearestNicsTest, WhereTheKernelDoesNotTellAllAreEquallyFar) {
   const Names all = {"rxe0", "mlx5_0", "rxe1"};
   EXPECT_EQ(Find("0000:99:00.0", all).names, all);
   EXPECT_EQ(Find("0000:99:00.0", all).distance, PciDistance::kSystem);
+  EXPECT_EQ(Find("0000:99:00.0", all).why, "");
   EXPECT_EQ(Find("0000:3d:00.0", {"rxe0", "rxe1"}).names, (Names{"rxe0", "rxe1"}));
   EXPECT_TRUE(Find("0000:3d:00.0", {}).names.empty());
 }

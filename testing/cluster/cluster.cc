@@ -101,12 +101,16 @@ void Cluster::HandOn(Rank& rank) {
   for (const FabricEvent& event : rank.fabric_events) rank.engine->Handle(event);
 }
 
-void Cluster::Step() {
+void Cluster::StepTrainers() {
   for (TrainerRank& rank : trainers_) {
     if (rank.engine == nullptr) continue;
     HandOn(rank);
     rank.engine->Step();
   }
+}
+
+void Cluster::Step() {
+  StepTrainers();
   for (WorkerRank& rank : workers_) {
     HandOn(rank);
     rank.engine->Step(now_);

@@ -94,6 +94,7 @@ class Cluster {
   bool Shows(uint32_t w, uint64_t version);
 
   void Step();
+  void StepTrainers();
   // Runs until `done` returns true, or until nothing moves any more.
   bool StepUntil(const std::function<bool()>& done);
 

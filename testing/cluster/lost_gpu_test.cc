@@ -22,7 +22,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Combine(testing::Values(DirectNetwork::kVerbs, DirectNetwork::kLocal),
                      testing::Values(Mode::kShadow, Mode::kShadowCopy, Mode::kInPlace)));
 
-// Each call of an update is once the first that fails, at either end.
+// The GPU is lost at each call of an update in turn, at either end.
 TEST_P(LostGpuTest, WhateverItFailsFailsTheUpdateAndTheNextOneIsRight) {
   SayOfGpu(kFakeCudaFlushes);
   ClusterOptions options = IntoGpu(std::get<1>(GetParam()), {.trainers = 1, .workers = 1});

@@ -246,15 +246,19 @@ FAKE cuMemGetHandleForAddressRange(void* handle, CUdeviceptr begin, size_t size_
   *static_cast<int*>(handle) = fd;
   return fd < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
-FAKE cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget, CUflushGPUDirectRDMAWritesScope) {
+FAKE cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget,
+                                CUflushGPUDirectRDMAWritesScope scope) {
   if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
+  // Other GPUs copy from this one, too.
+  if (scope != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES) return CUDA_ERROR_INVALID_VALUE;
   if ((AttributeOf(current.back()->device,
                    CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS) &
        CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST) == 0) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
-  if (!IsCoherent(current.back()->device)) FakeMemory::Get().Flush();
+  const int device = current.back()->device;
+  if (!IsCoherent(device)) FakeMemory::Get().Flush(device);
   return CUDA_SUCCESS;
 }
 FAKE cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr begin) {
@@ -538,16 +542,22 @@ extern "C" __attribute__((visibility("default"))) void FakeCudaSayOfNics(int dev
   const bool is_coherent = writes == kFakeCudaCoherent;
   FakeCudaSetAttribute(device, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
                        is_coherent ? 1 : 0);
-  FakeCudaSetAttribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING,
-                       is_coherent || writes == kFakeCudaOrders
-                           ? CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES
-                           : CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE);
   FakeCudaSetAttribute(
-      device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS,
-      is_coherent || writes == kFakeCudaFlushes ? CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST : 0);
+      device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING,
+      is_coherent || writes == kFakeCudaOrders ? CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES
+      : writes == kFakeCudaOrdersForOwner      ? CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
+                                               : CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE);
+  const bool has_flush =
+      is_coherent || writes == kFakeCudaFlushes || writes == kFakeCudaOrdersForOwner;
+  FakeCudaSetAttribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS,
+                       has_flush ? CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST : 0);
 }
 extern "C" __attribute__((visibility("default"))) void FakeCudaNicHasRead() {
-  FakeMemory::Get().Flush();
+  for (int device = 0; device < kFakeGpuCount; ++device) {
+    const bool has_flush =
+        AttributeOf(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS) != 0;
+    if (!has_flush || IsCoherent(device)) FakeMemory::Get().Flush(device);
+  }
 }
 extern "C" __attribute__((visibility("default"))) void FakeCudaSayOfFiles(int device,
                                                                           bool has_files) {

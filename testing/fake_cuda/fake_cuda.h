@@ -39,9 +39,10 @@ enum FakeCudaStep {
 
 // When kernels see what NICs have written to a GPU.
 enum FakeCudaWrites {
-  kFakeCudaReadBack,  // When a NIC has read: the GPU promises nothing.
-  kFakeCudaFlushes,   // When the driver has flushed it.
-  kFakeCudaOrders,    // At once.
+  kFakeCudaReadBack,        // When a NIC has read: the GPU promises nothing.
+  kFakeCudaFlushes,         // When the driver has flushed it.
+  kFakeCudaOrders,          // At once.
+  kFakeCudaOrdersForOwner,  // At once, those of this GPU; others when the driver has flushed it.
   // When a NIC has read. The GPU is coherent with the host, as on Grace: its driver says that it
   // orders writes, but not those of several ways to it.
   kFakeCudaCoherent,
@@ -52,10 +53,10 @@ extern "C" {
 bool FakeCudaIsHip();
 // What a GPU says of an attribute (CUdevice_attribute in <cuda.h>); 0 where nothing was set.
 void FakeCudaSetAttribute(int device, int attribute, int value);
-// The same of what matters to NICs.
+// Sets the attributes of a GPU that concern NICs.
 void FakeCudaSayOfNics(int device, FakeCudaWrites writes, bool exports_dmabuf = true);
-// Makes what NICs have written visible, as a read by one does. It is for DeviceOptions::after_read
-// of //testing/fake_verbs.
+// Makes what NICs have written visible on GPUs that need such a read. It is for
+// DeviceOptions::after_read of //testing/fake_verbs.
 void FakeCudaNicHasRead();
 // And whether it has memory of cuMemCreate() with files.
 void FakeCudaSayOfFiles(int device, bool has_files);
@@ -73,10 +74,10 @@ void FakeCudaMakeManaged(void* memory);
 int FakeCudaPeerMemory(uint64_t begin, uint64_t size_bytes);
 // Makes that step fail; kFakeCudaNone ends that.
 void FakeCudaRefuse(FakeCudaStep step);
-// Loses the GPUs: after the next `after` calls that allocate, queue or await something, all of them
-// fail. A negative number ends that.
+// Loses the GPUs: after the next `after` asynchronous calls, allocations, pins and waits for
+// streams, all of them fail. A negative number ends that.
 void FakeCudaFail(int64_t after);
-// While it is so, no GPU runs anything; what is queued waits.
+// While `is_held` is true, no GPU runs anything; what is queued waits.
 void FakeCudaHold(bool is_held);
 FakeCudaUse FakeCudaNow();
 }

@@ -360,10 +360,10 @@ bool FakeMemory::Allow(std::byte* begin, size_t size_bytes, int device) {
   return true;
 }
 
-void FakeMemory::Flush() {
+void FakeMemory::Flush(int device) {
   const std::lock_guard lock(mutex_);
   for (auto& [begin, allocation] : allocations_) {
-    if (!allocation.inbound.valid()) continue;
+    if (allocation.device != device || !allocation.inbound.valid()) continue;
     const size_t size_bytes = allocation.flushed.size();
     const std::vector<std::byte> now = ReadFile(allocation.inbound, size_bytes);
     if (now == allocation.flushed) continue;

@@ -31,7 +31,7 @@ class FakeMemory {
   // several (dmabuf_parts.h); -1 if it is no range of whole pages, or has a hole. With `ordered`
   // the device sees at once what is written to them; else after Flush().
   int Export(std::byte* begin, size_t size_bytes, bool ordered);
-  void Flush();
+  void Flush(int device);
 
   // An allocation, by an address in it; a size of 0: there is none.
   struct Place {

@@ -51,8 +51,9 @@ CUresult Use(int device) {
 void UseCurrent() { Use(Device()); }
 
 void ReadFlushRegisters() {
-  for (std::atomic<uint32_t>& flush : flush_registers) {
-    if (flush.exchange(0) != 0) waybill::FakeMemory::Get().Flush();
+  for (int device = 0; device < kFakeGpuCount; ++device) {
+    std::atomic<uint32_t>& flush = flush_registers[static_cast<size_t>(device)];
+    if (flush.exchange(0) != 0) waybill::FakeMemory::Get().Flush(device);
   }
 }
 

@@ -129,6 +129,11 @@ std::vector<uint32_t> FakeHost::queue_pairs(absl::string_view name) const {
   return numbers;
 }
 
+unsigned FakeHost::access(absl::string_view name, uint32_t number) const {
+  const Lock lock(wire_.mutex());
+  return static_cast<unsigned>(FindQueuePair(name, number).attributes().qp_access_flags);
+}
+
 size_t FakeHost::unpolled(absl::string_view name, uint32_t number, Direction direction) const {
   const Lock lock(wire_.mutex());
   return FindQueue(name, number, direction).size();

@@ -60,6 +60,8 @@ class FakeHost : public verbs::Verbs {
   std::vector<uint32_t> queue_pairs(absl::string_view device) const;  // Sorted numbers.
   // Returns the number of completions that were not polled, in the queue of a queue pair.
   size_t unpolled(absl::string_view device, uint32_t queue_pair, Direction direction) const;
+  // Returns what peers may do by a queue pair (IBV_ACCESS_REMOTE_*).
+  unsigned access(absl::string_view device, uint32_t queue_pair) const;
   std::optional<Registration> newest_registration(absl::string_view device) const;
 
   // --- libibverbs ---

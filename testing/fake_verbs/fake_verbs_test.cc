@@ -184,13 +184,15 @@ class Program {
 
 class FakeVerbsTest : public testing::Test {
  protected:
-  void Start(const Program::Options& options = {}, const DeviceOptions& device = {}) {
+  // `at_b`: the options of b, if they are others than those of a.
+  void Start(const Program::Options& options = {}, const DeviceOptions& device = {},
+             const std::optional<Program::Options>& at_b = std::nullopt) {
     a.emplace(network, "a", device, options);
-    b.emplace(network, "b", device, options);
+    b.emplace(network, "b", device, at_b.value_or(options));
   }
   void Connect(const Program::Options& options = {}, const DeviceOptions& device = {},
-               uint8_t rnr_retry = 7) {
-    Start(options, device);
+               uint8_t rnr_retry = 7, const std::optional<Program::Options>& at_b = std::nullopt) {
+    Start(options, device, at_b);
     for (auto* p : {&*a, &*b}) ASSERT_EQ(p->ToInit(), 0);
     ASSERT_EQ(a->ToReceive(*b), 0);
     ASSERT_EQ(b->ToReceive(*a), 0);
@@ -233,9 +235,6 @@ TEST_F(FakeVerbsTest, AnImmediateTakesAReceiveAndWaitsForOne) {
   EXPECT_EQ(a->Poll(a->send).size(), 1u);
 }
 
-constexpr Program::Options kReadable = {.access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ,
-                                        .queue_pair_access = IBV_ACCESS_REMOTE_READ};
-
 TEST_F(FakeVerbsTest, AReadBringsThePeersBytesAndSaysThatTheyWereRead) {
   int reads = 0;
   Connect({.access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ,
@@ -260,42 +259,54 @@ constexpr unsigned kLocalWrite = IBV_ACCESS_LOCAL_WRITE;
 constexpr unsigned kRemoteRead = IBV_ACCESS_REMOTE_READ;
 constexpr unsigned kRemoteWrite = IBV_ACCESS_REMOTE_WRITE;
 
-// Of both ends' memory and queue pairs, and what becomes of a read then.
+// A read by one end of the other's memory, and what becomes of it.
 struct ReadCase {
-  Program::Options options;
+  Program::Options reader;
+  Program::Options peer;
   int refused = 0;
   ibv_wc_status status = IBV_WC_SUCCESS;
 };
 
+constexpr Program::Options kReader = {.access = kLocalWrite, .queue_pair_access = 0};
+constexpr Program::Options kPeer = {.access = kRemoteRead, .queue_pair_access = kRemoteRead};
+
 class ReadTest : public FakeVerbsTest, public testing::WithParamInterface<ReadCase> {};
 
-TEST_P(ReadTest, NeedsPermissionAtBothEnds) {
-  Connect(GetParam().options);
+TEST_P(ReadTest, NeedsPermissionAtThePeerAndToWriteHere) {
+  Connect(GetParam().reader, {}, /*rnr_retry=*/7, GetParam().peer);
   EXPECT_EQ(a->Post(*b, {{.is_read = true}}).second, GetParam().refused);
   if (GetParam().refused != 0) return;
   EXPECT_EQ(a->PollStatuses(a->send), (Statuses{{100, GetParam().status}}));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ReadTest,
-                         testing::Values(ReadCase{.options = {.access = kLocalWrite | kRemoteRead,
-                                                              .queue_pair_access = kRemoteRead}},
-                                         ReadCase{.options = {.access = kLocalWrite | kRemoteWrite,
-                                                              .queue_pair_access = kRemoteRead},
-                                                  .status = IBV_WC_REM_ACCESS_ERR},
-                                         ReadCase{.options = {.access = kLocalWrite | kRemoteRead,
-                                                              .queue_pair_access = kRemoteWrite},
-                                                  .status = IBV_WC_REM_ACCESS_ERR},
-                                         ReadCase{.options = {.access = kRemoteRead,
-                                                              .queue_pair_access = kRemoteRead},
-                                                  .status = IBV_WC_LOC_PROT_ERR},
-                                         ReadCase{.options = {.access = kLocalWrite | kRemoteRead,
-                                                              .queue_pair_access = kRemoteRead,
-                                                              .reads_from_peer = 0},
-                                                  .status = IBV_WC_REM_INV_REQ_ERR},
-                                         ReadCase{.options = {.access = kLocalWrite | kRemoteRead,
-                                                              .queue_pair_access = kRemoteRead,
-                                                              .reads_to_peer = 0},
-                                                  .refused = EINVAL}));
+INSTANTIATE_TEST_SUITE_P(
+    All, ReadTest,
+    testing::Values(
+        ReadCase{.reader = kReader, .peer = kPeer},
+        ReadCase{.reader = {.access = 0}, .peer = kPeer, .status = IBV_WC_LOC_PROT_ERR},
+        ReadCase{.reader = {.access = kLocalWrite, .reads_to_peer = 0},
+                 .peer = kPeer,
+                 .refused = EINVAL},
+        ReadCase{.reader = kReader,
+                 .peer = {.access = kLocalWrite | kRemoteWrite, .queue_pair_access = kRemoteRead},
+                 .status = IBV_WC_REM_ACCESS_ERR},
+        ReadCase{.reader = kReader,
+                 .peer = {.access = kRemoteRead, .queue_pair_access = kRemoteWrite},
+                 .status = IBV_WC_REM_ACCESS_ERR},
+        ReadCase{
+            .reader = kReader,
+            .peer = {.access = kRemoteRead, .queue_pair_access = kRemoteRead, .reads_from_peer = 0},
+            .status = IBV_WC_REM_INV_REQ_ERR}));
+
+TEST_F(FakeVerbsTest, AQueuePairThatIsItsOwnPeerMayRefuseItself) {
+  a.emplace(network, "a", DeviceOptions{}, Program::Options{});
+  ASSERT_EQ(a->ToInit(), 0);
+  ASSERT_EQ(a->ToReceive(*a), 0);
+  ASSERT_EQ(a->ToSend(), 0);
+  ASSERT_EQ(a->Post(*a, {{.is_read = true}, {}}).second, 0);
+  EXPECT_EQ(a->PollStatuses(a->send),
+            (Statuses{{100, IBV_WC_REM_ACCESS_ERR}, {101, IBV_WC_WR_FLUSH_ERR}}));
+}
 
 TEST_F(FakeVerbsTest, WithoutEndlessPatienceAReceiverThatIsNotReadyIsAnError) {
   Connect({}, {}, /*rnr_retry=*/3);

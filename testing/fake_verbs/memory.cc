@@ -130,7 +130,7 @@ Registration* Memory::Register(ibv_pd* pd, const Range& range, unsigned access) 
   }
   registration->context = pd->context;
   registration->pd = pd;
-  // Of a dma-buf libibverbs gives the offset here.
+  // If it is a dma-buf, libibverbs gives the offset here.
   registration->addr =
       reinterpret_cast<void*>(kind == RegistrationKind::kDmabuf ? range.offset : address);
   registration->length = size;

@@ -153,12 +153,16 @@ bool Wire::Advance(QueuePair& from) {
     if (WaitsForEver(from, to) || !from.HasTriedFor(now_, options_.patience)) return false;
     return fail(IBV_WC_RETRY_EXC_ERR);
   }
+  // By the peer, which may be this queue pair itself.
+  const auto refuse = [&](ibv_event_type event, ibv_wc_status status) {
+    if (to != &from) to->EnterError();
+    to->device().Raise(*to, event);
+    return fail(status);
+  };
   const uint32_t packets = PacketsOf(request->size_bytes, from.attributes().path_mtu);
   if ((packets > 1 && from.attributes().path_mtu > to->attributes().path_mtu) ||
       (request->is_read && to->attributes().max_dest_rd_atomic == 0)) {
-    to->EnterError();
-    to->device().Raise(*to, IBV_EVENT_QP_REQ_ERR);
-    return fail(IBV_WC_REM_INV_REQ_ERR);
+    return refuse(IBV_EVENT_QP_REQ_ERR, IBV_WC_REM_INV_REQ_ERR);
   }
   std::byte* at_peer = nullptr;
   if (request->size_bytes > 0) {  // The key of a write of nothing is not looked at.
@@ -168,9 +172,7 @@ bool Wire::Advance(QueuePair& from) {
                                              request->size_bytes, access);
     }
     if (at_peer == nullptr) {
-      to->EnterError();
-      to->device().Raise(*to, IBV_EVENT_QP_ACCESS_ERR);
-      return fail(IBV_WC_REM_ACCESS_ERR);
+      return refuse(IBV_EVENT_QP_ACCESS_ERR, IBV_WC_REM_ACCESS_ERR);
     }
   }
   if (request->takes_receive() && !to->has_receive()) {

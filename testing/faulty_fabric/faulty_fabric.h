@@ -88,7 +88,7 @@ class FaultyFabric final : public Fabric {
   absl::StatusOr<Region> Allocate(uint64_t size_bytes, absl::string_view name) override;
   absl::Status Release(RegionId region) override;
   absl::Status Renew(RegionId region, Contents contents) override;
-  absl::Status ReadBack(RegionId region) override { return inner_->ReadBack(region); }
+  absl::Status ReadBack(LaneId lane) override { return inner_->ReadBack(lane); }
   absl::StatusOr<std::string> Describe(RegionId region) override;
   absl::Status Grant(LaneId lane, RegionId region) override;
   absl::StatusOr<RemoteRegionId> Import(LaneId lane, absl::string_view descriptor) override;

@@ -90,13 +90,6 @@ class ChoiceFabric final : public Fabric {
   absl::Status Renew(RegionId region, Contents contents) override {
     return regions_.Renew(region, contents);
   }
-  absl::Status ReadBack(RegionId region) override {
-    for (size_t i = 0; i < members_.size(); ++i) {
-      const absl::StatusOr<RegionId> inner = regions_.At(i, region);
-      if (inner.ok()) WAYBILL_RETURN_IF_ERROR(members_[i].fabric->ReadBack(*inner));
-    }
-    return absl::OkStatus();
-  }
   absl::StatusOr<std::string> Describe(RegionId region) override {
     return regions_.Describe(region);
   }
@@ -213,6 +206,12 @@ class ChoiceFabric final : public Fabric {
     if (!way) return NoLane(id);
     WAYBILL_ASSIGN_OR_RETURN(const RegionId inner, regions_.At(way->member, source));
     return way->fabric->CheckRead(way->lane, inner);
+  }
+
+  absl::Status ReadBack(LaneId id) override {
+    const std::optional<Carrier> way = CarrierFor(id);
+    if (!way) return NoLane(id);
+    return way->fabric->ReadBack(way->lane);
   }
 
   bool CopiesPosts(LaneId id) const override {

@@ -37,7 +37,7 @@ class LaneTable {
   std::vector<VerbsLane*> ConcernedBy(const NicTrouble& trouble) const;
   // Returns the lanes whose peer's host has not answered for longer than the timeout.
   std::vector<VerbsLane*> SilentFor(absl::Duration most) const;
-  // The NIC that it is on, and the index of its device.
+  // Returns the NIC of a lane, and the index of that NIC's device.
   UsedNic& NicOf(const VerbsLane& lane) const { return *lanes_.at(lane.id()).nic; }
   size_t DeviceOf(const VerbsLane& lane) const { return NicOf(lane).device_index; }
 

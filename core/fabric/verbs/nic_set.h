@@ -23,11 +23,11 @@ namespace waybill::verbs {
 struct UsedNic {
   Nic nic;
   std::unique_ptr<CompletionQueues> queues;
-  size_t device_index = 0;  // Into devices().
-  uint32_t lanes = 0;       // Open ones.
-  // An immediate of a post has come, and so have its writes, which no read has followed yet.
-  bool has_written = false;
-  std::unique_ptr<ReadBack> read_back;  // Made when it is needed first.
+  size_t device_index = 0;           // Into devices().
+  uint32_t lanes = 0;                // Open ones.
+  uint64_t arrived = 0;              // The number of immediates that have come by this NIC,
+  uint64_t read_back = 0;            // and how many of them had come when it read back last.
+  std::unique_ptr<ReadBack> reader;  // Null if nothing was to be read back so far.
 };
 
 // An asynchronous event of a device, and whom it concerns.

@@ -29,28 +29,31 @@ struct QueuePairOptions {
 
 class QueuePair {
  public:
-  // Returns it in the state INIT: receives may be posted, and its address given to a peer.
-  // Completions of sends and of receives come to the two queues, which outlive it, as does the NIC.
-  // `access` is what peers may do by it (IBV_ACCESS_REMOTE_*). `peer` appears in errors.
+  // Creates a queue pair in the state INIT: receives may be posted, and its address may be given to
+  // a peer. Completions of sends and of receives go to the two completion queues, which outlive the
+  // queue pair, as does the NIC. `access` says what the peer may do (IBV_ACCESS_REMOTE_*). `peer`
+  // appears in errors.
   //
-  // kResourceExhausted, kUnavailable: the device gives none.
+  // kResourceExhausted: the device has no more queue pairs; kUnavailable: it refuses the
+  // transition.
   static absl::StatusOr<std::unique_ptr<QueuePair>> Create(Verbs* verbs, Nic* nic, ibv_cq* sends,
                                                            ibv_cq* receives,
                                                            const QueuePairOptions& options,
                                                            unsigned access, absl::string_view peer);
-  // The NIC touches no memory on its behalf afterwards.
+  // Afterwards the NIC touches no memory on behalf of the queue pair.
   ~QueuePair();
   QueuePair(const QueuePair&) = delete;
   QueuePair& operator=(const QueuePair&) = delete;
 
   ibv_qp* get() const { return queue_pair_; }
   uint32_t number() const { return queue_pair_->qp_num; }
-  // The size of what may be sent inline.
+  // Returns the maximum size of what may be sent inline.
   uint32_t inline_bytes() const { return inline_bytes_; }
 
-  // Returns its address, without a rendezvous.
+  // Returns the address of this end, without a rendezvous.
   LaneAddress Address() const;
-  // Makes it ready to receive and to send. kUnavailable: the peer is not reached, and why.
+  // Makes the queue pair ready to receive and to send. kUnavailable: the device refuses, as where
+  // it finds no way to the peer's address.
   absl::Status Connect(const LaneAddress& peer);
 
  private:

@@ -5,10 +5,19 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
 
 namespace waybill::verbs {
+namespace {
+
+absl::Status NoRoom(absl::string_view call, const Device& device) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat(call, " of ", device.name(), " for reading back: ", std::strerror(errno)));
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<ReadBack>> ReadBack::Create(Verbs* verbs, Nic* nic) {
   WAYBILL_ASSIGN_OR_RETURN(SharedPages pages, SharedPages::Create(1, "what is read back"));
@@ -26,54 +35,42 @@ ReadBack::~ReadBack() {
 absl::Status ReadBack::Make() {
   const Device& device = nic_.device();
   registration_ = verbs_.RegMr(device.pd(), pages_.data(), 1, IBV_ACCESS_LOCAL_WRITE);
-  if (registration_ == nullptr) {
-    return Failure(absl::StatusCode::kResourceExhausted,
-                   absl::StrCat("ibv_reg_mr: ", std::strerror(errno)));
-  }
+  if (registration_ == nullptr) return NoRoom("ibv_reg_mr", device);
   completions_ = verbs_.CreateCq(device.context(), /*entries=*/2, /*channel=*/nullptr);
-  if (completions_ == nullptr) {
-    return Failure(absl::StatusCode::kResourceExhausted,
-                   absl::StrCat("ibv_create_cq: ", std::strerror(errno)));
-  }
+  if (completions_ == nullptr) return NoRoom("ibv_create_cq", device);
   WAYBILL_ASSIGN_OR_RETURN(queue_pair_,
                            QueuePair::Create(&verbs_, &nic_, completions_, completions_, {},
-                                             IBV_ACCESS_REMOTE_READ, "itself"));
+                                             IBV_ACCESS_REMOTE_READ, "reading back"));
   return queue_pair_->Connect(queue_pair_->Address());
 }
 
-absl::Status ReadBack::Failure(absl::StatusCode code, absl::string_view why) const {
-  return {code, absl::StrCat("read back what ", nic_.name(), " has written: ", why)};
-}
-
-absl::Status ReadBack::Read(const void* address, uint32_t remote_key, absl::Time deadline) {
-  ibv_sge byte{};
-  byte.addr = reinterpret_cast<uintptr_t>(pages_.data());
-  byte.length = 1;
-  byte.lkey = registration_->lkey;
+absl::Status ReadBack::Read(uint64_t address, uint32_t remote_key, absl::Time deadline) {
+  ibv_sge landing{};
+  landing.addr = reinterpret_cast<uintptr_t>(pages_.data());
+  landing.length = 1;
+  landing.lkey = registration_->lkey;
   ibv_send_wr request{};
-  request.sg_list = &byte;
+  request.sg_list = &landing;
   request.num_sge = 1;
   request.opcode = IBV_WR_RDMA_READ;
   request.send_flags = IBV_SEND_SIGNALED;
-  request.wr.rdma.remote_addr = reinterpret_cast<uintptr_t>(address);
+  request.wr.rdma.remote_addr = address;
   request.wr.rdma.rkey = remote_key;
   ibv_send_wr* bad = nullptr;
   if (const int error = verbs_.PostSend(queue_pair_->get(), &request, &bad); error != 0) {
-    return Failure(absl::StatusCode::kUnavailable,
-                   absl::StrCat("ibv_post_send: ", std::strerror(error)));
+    return absl::UnavailableError(absl::StrCat("ibv_post_send: ", std::strerror(error)));
   }
   ibv_wc done{};
   int polled = 0;
-  while ((polled = verbs_.PollCq(completions_, 1, &done)) == 0) {
-    if (absl::Now() > deadline) {
-      return Failure(absl::StatusCode::kDeadlineExceeded, "it does not answer");
-    }
+  for (bool last = false; !last && polled == 0;) {
+    last = absl::Now() > deadline;  // Looked at before the poll: this thread may have been stopped.
+    polled = verbs_.PollCq(completions_, 1, &done);
   }
-  if (polled < 0) return Failure(absl::StatusCode::kUnavailable, "its completion queue is lost");
+  if (polled == 0) return absl::DeadlineExceededError("it does not answer");
+  if (polled < 0) return absl::UnavailableError("its completion queue is lost");
   if (done.status == IBV_WC_SUCCESS) return absl::OkStatus();
-  return Failure(absl::StatusCode::kUnavailable,
-                 absl::StrCat(verbs_.StatusText(done.status), " (status ",
-                              static_cast<int>(done.status), ")"));
+  return absl::UnavailableError(absl::StrCat(verbs_.StatusText(done.status), " (status ",
+                                             static_cast<int>(done.status), ")"));
 }
 
 }  // namespace waybill::verbs

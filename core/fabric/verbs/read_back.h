@@ -4,10 +4,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "core/fabric/shared_pages.h"
 #include "core/fabric/verbs/device.h"
@@ -25,19 +25,18 @@ class ReadBack {
   ReadBack(const ReadBack&) = delete;
   ReadBack& operator=(const ReadBack&) = delete;
 
-  // Returns when the NIC has read the byte at `address`, by the remote key of its registration,
-  // which allows remote reads. No read passes the writes that the NIC made before it (PCI Express
+  // Returns when the NIC has read the byte at `address` of memory whose registration has the key
+  // and allows remote reads. No read passes the writes that the NIC made before it (PCI Express
   // Base Specification, Transaction Ordering), so these are in memory then.
   //
-  // kUnavailable: the NIC reports an error; kDeadlineExceeded: it does not answer in time. Neither
-  // this object nor what has arrived by the NIC is to be used any more.
-  absl::Status Read(const void* address, uint32_t remote_key, absl::Time deadline);
+  // kUnavailable: the NIC reports an error; kDeadlineExceeded: it does not answer in time. This
+  // object must not be used any more then.
+  absl::Status Read(uint64_t address, uint32_t remote_key, absl::Time deadline);
 
  private:
   ReadBack(Verbs* verbs, Nic* nic, SharedPages pages)
       : verbs_(*verbs), nic_(*nic), pages_(std::move(pages)) {}
   absl::Status Make();
-  absl::Status Failure(absl::StatusCode code, absl::string_view why) const;
 
   Verbs& verbs_;
   Nic& nic_;

@@ -121,14 +121,24 @@ void Regions::ForgetLane(LaneId lane) {
   for (auto& [id, region] : regions_) region.grants.erase(lane);
 }
 
+std::array<std::optional<Regions::Byte>, 2> Regions::ToReadBack(size_t device) const {
+  std::array<std::optional<Byte>, 2> bytes;
+  for (const auto& [id, region] : regions_) {
+    if (!region.memory.needs_read_back || region.registrations.empty()) continue;
+    const ibv_mr* const mr = region.registrations[device];
+    if (mr == nullptr) continue;
+    std::optional<Byte>& byte = bytes[region.by_dmabuf[device] ? 0 : 1];
+    if (!byte) byte = {reinterpret_cast<uintptr_t>(region.memory.data), mr->rkey};
+  }
+  return bytes;
+}
+
 ibv_mr* Regions::RegisterWith(Device& device, const OwnRegion& region, Refusal& refusal) {
   refusal = {};
   // A source may be memory that this process cannot write either, such as a mapped checkpoint.
   unsigned access = region.is_source ? 0 : IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-  // For ReadBack(). Peers cannot read it: the queue pairs of lanes do not allow that.
-  if (!region.is_source && region.memory.kind == MemoryKind::kDevice) {
-    access |= IBV_ACCESS_REMOTE_READ;
-  }
+  // Peers cannot read it: the queue pairs of lanes do not allow that.
+  if (region.memory.needs_read_back) access |= IBV_ACCESS_REMOTE_READ;
   // An optional flag: the library leaves it out where the device does not know it.
   if (relaxed_ordering_ && region.memory.kind == MemoryKind::kDevice) {
     access |= IBV_ACCESS_RELAXED_ORDERING;
@@ -163,9 +173,11 @@ ibv_mr* Regions::RegisterWith(Device& device, const OwnRegion& region, Refusal& 
 absl::Status Regions::RegisterWithDevices(OwnRegion& region,
                                           const std::vector<uint32_t>& old_keys) {
   const absl::Time begin = absl::Now();
+  region.by_dmabuf.clear();
   for (Device* device : devices_) {
     if (device->failed()) {  // Its lanes are dead; the others go on.
       region.registrations.push_back(nullptr);
+      region.by_dmabuf.push_back(false);
       continue;
     }
     Refusal refusal;
@@ -176,6 +188,7 @@ absl::Status Regions::RegisterWithDevices(OwnRegion& region,
       refused = std::exchange(mr, RegisterWith(*device, region, refusal));
     }
     region.registrations.push_back(mr);
+    region.by_dmabuf.push_back(region.memory.dmabuf_fd >= 0 && refusal.by_dmabuf == 0);
     if (mr != nullptr) {
       ++counts_.registrations;
       counts_.registered_bytes += region.memory.size_bytes;

@@ -4,6 +4,7 @@
 #ifndef WAYBILL_CORE_FABRIC_VERBS_REGIONS_H_
 #define WAYBILL_CORE_FABRIC_VERBS_REGIONS_H_
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -31,6 +32,7 @@ struct OwnRegion {
   std::optional<SharedPages> pages;  // Set if it was allocated here.
   uint64_t key = 0;
   std::vector<ibv_mr*> registrations;  // Indexed by device. Null for a device that had failed.
+  std::vector<bool> by_dmabuf;         // How: by a dma-buf, or by address. Indexed alike.
   std::vector<ibv_mr*> stuck;          // Old ones that a device did not give up.
   bool is_source = false;              // Posts read it, and no peer reaches it.
   bool bounced = false;                // It has no registrations, because there was no room.
@@ -79,6 +81,16 @@ class Regions {
   // it.
   absl::Status Deliver(LaneId lane, const BouncedHeader& header, const std::byte* data);
   void ForgetLane(LaneId lane);
+
+  // A byte of registered memory.
+  struct Byte {
+    uint64_t address = 0;
+    uint32_t remote_key = 0;
+  };
+  // Returns what a device has to read so that all memory that `needs_read_back` has what the device
+  // wrote there: a byte of what is registered by dma-bufs, and one of what is by address. A GPU
+  // that is coherent with the CPU may be reached in two ways, which are not ordered.
+  std::array<std::optional<Byte>, 2> ToReadBack(size_t device) const;
 
   const RegistrationCounts& counts() const { return counts_; }
   std::vector<FabricCount> Counts() const;  // The same, for operators.

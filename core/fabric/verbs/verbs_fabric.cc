@@ -67,6 +67,7 @@ class VerbsFabric final : public Fabric {
   const Capabilities& capabilities() const override { return capabilities_; }
 
   absl::StatusOr<Region> Register(const MemorySpan& memory, absl::string_view name) override {
+    if (memory.needs_read_back) WAYBILL_RETURN_IF_ERROR(MakeReaders());
     return regions_.Register(memory, name);
   }
   absl::StatusOr<Region> RegisterSource(const MemorySpan& memory, absl::string_view name) override {
@@ -82,19 +83,6 @@ class VerbsFabric final : public Fabric {
   absl::Status Renew(RegionId region, Contents contents) override {
     Revoke(region);
     return regions_.Renew(region, contents);
-  }
-
-  absl::Status ReadBack(RegionId id) override {
-    WAYBILL_ASSIGN_OR_RETURN(const OwnRegion* region, regions_.FindUsable(id));
-    if (region->memory.kind != MemoryKind::kDevice) return absl::OkStatus();  // It is coherent.
-    for (const auto& used : nics_->nics()) {
-      if (!std::exchange(used->has_written, false)) continue;
-      absl::Status status = ReadBackBy(*used, *region);
-      if (status.ok()) continue;
-      used->read_back = nullptr;
-      return status;
-    }
-    return absl::OkStatus();
   }
 
   absl::StatusOr<std::string> Describe(RegionId id) override {
@@ -160,6 +148,16 @@ class VerbsFabric final : public Fabric {
     if (status.ok()) status = rendezvous_->Connect(lane->id(), address.rendezvous);
     lane->peer_address = std::move(address);
     if (!status.ok()) Fail(*lane, std::move(status));
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadBack(LaneId id) override {
+    WAYBILL_ASSIGN_OR_RETURN(const VerbsLane* lane, lanes_.Find(id));
+    UsedNic& used = lanes_.NicOf(*lane);
+    if (lane->last_arrival <= used.read_back) return absl::OkStatus();
+    WAYBILL_RETURN_IF_ERROR(
+        While(absl::StrCat("read back what ", used.nic.name(), " has written"), ReadBackBy(used)));
+    used.read_back = used.arrived;
     return absl::OkStatus();
   }
 
@@ -255,17 +253,34 @@ class VerbsFabric final : public Fabric {
     }
   }
 
-  absl::Status ReadBackBy(UsedNic& used, const OwnRegion& region) {
-    const ibv_mr* const registration = region.registrations[used.device_index];
-    if (registration == nullptr || used.nic.device().failed()) {
-      return absl::UnavailableError(
-          absl::StrCat("read back what ", used.nic.name(), " has written: the device has failed"));
+  // --- reading back ---
+
+  // Now rather than when something has been written.
+  absl::Status MakeReaders() {
+    for (const auto& used : nics_->nics()) {
+      if (used->nic.status.ok()) WAYBILL_RETURN_IF_ERROR(MakeReader(*used));
     }
-    if (used.read_back == nullptr) {
-      WAYBILL_ASSIGN_OR_RETURN(used.read_back, verbs::ReadBack::Create(&verbs_, &used.nic));
+    return absl::OkStatus();
+  }
+
+  absl::Status MakeReader(UsedNic& used) {
+    if (used.reader != nullptr) return absl::OkStatus();
+    WAYBILL_ASSIGN_OR_RETURN(used.reader, verbs::ReadBack::Create(&verbs_, &used.nic));
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadBackBy(UsedNic& used) {
+    for (const auto& byte : regions_.ToReadBack(used.device_index)) {
+      if (!byte) continue;
+      if (used.nic.device().failed()) return absl::UnavailableError("the device has failed");
+      WAYBILL_RETURN_IF_ERROR(MakeReader(used));
+      absl::Status status =
+          used.reader->Read(byte->address, byte->remote_key, absl::Now() + kReadBackTimeout);
+      if (status.ok()) continue;
+      used.reader = nullptr;  // The next one begins anew.
+      return status;
     }
-    return used.read_back->Read(region.memory.data, registration->rkey,
-                                absl::Now() + kReadBackTimeout);
+    return absl::OkStatus();
   }
 
   // --- sending ---
@@ -304,7 +319,7 @@ class VerbsFabric final : public Fabric {
       VerbsLane* lane = LaneOf(done);
       if (lane == nullptr || !lane->CountReceive(done.wr_id)) continue;
       if (done.opcode != IBV_WC_RECV) {
-        lanes_.NicOf(*lane).has_written |= lane->has_probe();
+        lane->last_arrival = ++lanes_.NicOf(*lane).arrived;
         lane->Arrived(ntohl(done.imm_data), events_);
       } else if (absl::Status status = lane->TakePiece(regions_); !status.ok()) {
         Fail(*lane, std::move(status), FrameKind::kRefused);

@@ -24,8 +24,8 @@
 
 namespace waybill::verbs {
 
-// What a lane is made of, before the device's limits are applied. The queue pair sends as much as
-// the limits of its queue say.
+// What a lane is made of, before the device's limits are applied. `queue_pair.sends` is not used:
+// `limits.depth` says how much may be outstanding.
 struct LaneSettings {
   SendQueueLimits limits;
   // Its receives are posted ahead: immediates that may be on the way.
@@ -78,8 +78,6 @@ class VerbsLane {
 
   // Both directions are proved, and that was told.
   bool connected() const { return connected_; }
-  // The peer's empty write has come: what comes now are the writes of its posts.
-  bool has_probe() const { return probe_came_; }
   // What came, as events for the user. The first in each direction is the empty write that proves
   // it: after both kConnected is told, and only then what came before.
   void Arrived(uint32_t immediate, std::vector<FabricEvent>& events);
@@ -117,6 +115,7 @@ class VerbsLane {
   SideChannel side;
   net::Silence silence;                            // Watches the peer's host on the side channel.
   uint32_t grants_under_way = 0;                   // Grants that the peer has not taken in yet.
+  uint64_t last_arrival = 0;                       // UsedNic::arrived after its last immediate.
   std::optional<LaneAddress> peer_address;         // Set by ConnectLane().
   absl::Status status;                             // Not OK: dead.
   std::map<uint64_t, PeerRegion> granted_by_peer;  // By key.
