@@ -86,12 +86,6 @@ absl::StatusOr<int> OrdinalAt(CUdeviceptr address) {
   return ordinal;
 }
 
-int AttributeOf(CUdevice device, CUdevice_attribute attribute) {
-  int value = 0;
-  const CUresult result = Driver()->cuDeviceGetAttribute_fn(&value, attribute, device);
-  return result == CUDA_SUCCESS ? value : 0;
-}
-
 void CUDA_CB CallAndDelete(void* then) {
   const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(then));
   (*owned)();
@@ -178,7 +172,10 @@ absl::Status Device::ExportDmabuf(ExportedMemory& exported) {
   MemorySpan& span = exported.span;
   const std::string what =
       absl::StrCat("export ", span.size_bytes, " bytes of ", NameOfGpu(ordinal_), " as a dma-buf");
-  if (AttributeOf(handle_, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) == 0) {
+  int exports_dmabuf = 0;  // Stays 0 if the driver does not know the attribute.
+  (void)Driver()->cuDeviceGetAttribute_fn(&exports_dmabuf, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED,
+                                          handle_);
+  if (exports_dmabuf == 0) {
     return absl::UnimplementedError(
         absl::StrCat(what, ": its driver does not (the open kernel modules do)"));
   }
