@@ -347,7 +347,7 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   void Fail(TrainerLink& source, absl::Status status) {
     if (source.failed) return;
-    // What has arrived as a whole is verified all the same.
+    // If all of its data has arrived, the data is verified although the lane is dead.
     if (state_ == State::kReceiving && !source.verifying && Arrived(source) &&
         ShowToKernels(source).ok()) {
       BeginVerifying(source);

@@ -176,7 +176,7 @@ TEST_F(DirectTest, DigestsDelayNothingThatIsSentFromATensor) {
   options.trainer.stage_threads = 1;
   Make(options);
   ASSERT_EQ(PublishAndCheck(1), "");
-  const TransferCounts whole = cluster_->trainer(0).counts();  // Of an update.
+  const TransferCounts whole = cluster_->trainer(0).counts();  // The counts of a whole update.
   ASSERT_GT(whole.bytes, whole.staged_bytes);
   cluster_->FillTrainers(2);
   ASSERT_EQ(cluster_->Prepare(2).message(), "");
@@ -678,75 +678,60 @@ TEST_F(DirectTest, NicsReadBackBehindAChoiceOfNetworks) {
   EXPECT_GT(network_.Host("worker 0").counts("mlx5_0").reads, 0u);
 }
 
+class ReadBackTest : public DirectTest, public testing::WithParamInterface<Digests> {
+ protected:
+  void SetUp() override { SayOfGpu(kFakeCudaReadBack); }
+};
+
+INSTANTIATE_TEST_SUITE_P(All, ReadBackTest, testing::Values(Digests::kOn, Digests::kOff));
+
 // The worker receives from each trainer by a NIC of its own. That which does not read back costs
 // the update one trainer, whose part others could bring.
-TEST_F(DirectTest, ANicThatFailsToReadBackIsAsALaneThatDies) {
-  SayOfGpu(kFakeCudaReadBack);
-  for (const Digests digests : {Digests::kOn, Digests::kOff}) {
-    fake_verbs::FakeNetwork network;
-    cluster_ = std::make_unique<Cluster>(
-        InPlace({.trainers = 2, .workers = 1, .digests = digests}), [&](const std::string& name) {
-          network.Host(name).AddDevice("mlx5_0", nic_);
-          if (name == "worker 0") network.Host(name).AddDevice("mlx5_1", nic_);
-          return *MakeVerbsFabric({.library = &network.Host(name)});
-        });
-    workers_ = 1;
-    ASSERT_EQ(cluster_->Connect().message(), "");
-    ASSERT_EQ(PublishAndCheck(1), "");
-    cluster_->FillTrainers(2);
-    ASSERT_TRUE(cluster_->Prepare(2).ok());
-    // The first one of the NIC was made when memory was registered, to read back.
-    fake_verbs::FakeHost& host = network.Host("worker 0");
-    host.FailRequest("mlx5_0", host.queue_pairs("mlx5_0").front(), 0);
-    const absl::Status status = cluster_->StartAndArrive();
-    EXPECT_TRUE(absl::StrContains(status.message(), "read back what mlx5_0 has written")) << status;
-    const std::vector<WorkerEvent>& events = cluster_->worker_events(0);
-    for (int i = 0; i < 1000 && events.back().kind != WorkerEvent::Kind::kLacking; ++i) {
-      cluster_->Step();
-    }
-    EXPECT_EQ(events.back().lacking.size(), 1u);
-    cluster_->Abort(/*begun=*/true);
-    ASSERT_TRUE(cluster_->UntilStopped());
-    ASSERT_EQ(cluster_->Connect().message(), "");
-    ASSERT_EQ(PublishAndCheck(3), "");
-    cluster_.reset();
+TEST_P(ReadBackTest, ANicThatFailsIsAsALaneThatDies) {
+  fake_verbs::FakeHost& host = network_.Host("worker 0");
+  host.AddDevice("mlx5_1", nic_);
+  Make(InPlace({.trainers = 2, .workers = 1, .digests = GetParam()}));
+  ASSERT_EQ(PublishAndCheck(1), "");
+  cluster_->FillTrainers(2);
+  ASSERT_TRUE(cluster_->Prepare(2).ok());
+  // The first queue pair of the NIC was made when memory was registered, to read back.
+  host.FailRequest("mlx5_0", host.queue_pairs("mlx5_0").front(), 0);
+  const absl::Status status = cluster_->StartAndArrive();
+  EXPECT_TRUE(absl::StrContains(status.message(), "read back what mlx5_0 has written")) << status;
+  const std::vector<WorkerEvent>& events = cluster_->worker_events(0);
+  for (int i = 0; i < 1000 && events.back().kind != WorkerEvent::Kind::kLacking; ++i) {
+    cluster_->Step();
   }
+  EXPECT_EQ(events.back().lacking.size(), 1u);
+  cluster_->Abort(/*begun=*/true);
+  ASSERT_TRUE(cluster_->UntilStopped());
+  ASSERT_EQ(cluster_->Connect().message(), "");
+  ASSERT_EQ(PublishAndCheck(3), "");
 }
 
 // The worker looks only when the trainer is gone.
-TEST_F(DirectTest, WhatATrainerHasSentBeforeItDiesIsReadBackAndShown) {
-  SayOfGpu(kFakeCudaReadBack);
-  for (const Digests digests : {Digests::kOn, Digests::kOff}) {
-    fake_verbs::FakeNetwork network;
-    cluster_ = std::make_unique<Cluster>(
-        InPlace({.trainers = 1, .workers = 1, .digests = digests}), [&](const std::string& name) {
-          network.Host(name).AddDevice("mlx5_0", nic_);
-          return *MakeVerbsFabric({.library = &network.Host(name)});
-        });
-    workers_ = 1;
-    ASSERT_EQ(cluster_->Connect().message(), "");
-    ASSERT_EQ(PublishAndCheck(1), "");
-    cluster_->FillTrainers(2);
-    ASSERT_TRUE(cluster_->Prepare(2).ok());
-    ASSERT_EQ(cluster_->Start(0).message(), "");
-    const std::vector<TrainerEvent>& events = cluster_->trainer_events(0);
-    for (int i = 0; i < 1000 && events.empty(); ++i) cluster_->StepTrainers();
-    ASSERT_EQ(events.size(), 1u);
-    ASSERT_EQ(events[0].kind, TrainerEvent::Kind::kSent);
-    cluster_->KillTrainer(0);
-    for (int i = 0; i < 100; ++i) cluster_->Step();
-    const std::vector<WorkerEvent>& heard = cluster_->worker_events(0);
-    EXPECT_EQ(absl::c_count_if(heard,
-                               [](const WorkerEvent& event) {
-                                 return event.kind == WorkerEvent::Kind::kArrived ||
-                                        event.kind == WorkerEvent::Kind::kPeerFailed;
-                               }),
-              2);
-    cluster_->worker(0).Commit(cluster_->update());
-    for (int i = 0; i < 100; ++i) cluster_->Step();
-    EXPECT_TRUE(cluster_->Shows(0, 2));
-    cluster_.reset();
-  }
+TEST_P(ReadBackTest, WhatATrainerHasSentBeforeItDiesIsShown) {
+  Make(InPlace({.trainers = 1, .workers = 1, .digests = GetParam()}));
+  ASSERT_EQ(PublishAndCheck(1), "");
+  cluster_->FillTrainers(2);
+  ASSERT_TRUE(cluster_->Prepare(2).ok());
+  ASSERT_EQ(cluster_->Start(0).message(), "");
+  const std::vector<TrainerEvent>& events = cluster_->trainer_events(0);
+  for (int i = 0; i < 1000 && events.empty(); ++i) cluster_->StepTrainers();
+  ASSERT_EQ(events.size(), 1u);
+  ASSERT_EQ(events[0].kind, TrainerEvent::Kind::kSent);
+  cluster_->KillTrainer(0);
+  for (int i = 0; i < 100; ++i) cluster_->Step();
+  const std::vector<WorkerEvent>& heard = cluster_->worker_events(0);
+  EXPECT_EQ(absl::c_count_if(heard,
+                             [](const WorkerEvent& event) {
+                               return event.kind == WorkerEvent::Kind::kArrived ||
+                                      event.kind == WorkerEvent::Kind::kPeerFailed;
+                             }),
+            2);
+  cluster_->worker(0).Commit(cluster_->update());
+  for (int i = 0; i < 100; ++i) cluster_->Step();
+  EXPECT_TRUE(cluster_->Shows(0, 2));
 }
 
 TEST_F(LocalDirectTest, AGpuNeedsToSayNothingWhereNoNicWrites) {

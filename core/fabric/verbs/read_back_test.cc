@@ -151,7 +151,7 @@ TEST_F(ReadBackTest, ALaneThatHasFailedIsReadBackUntilItIsClosed) {
 }
 
 TEST_F(ReadBackTest, ANicThatFailsToReadSaysSoAndBeginsAnew) {
-  // Of the two, the one that was made first.
+  // The reader was made first, when the memory was registered.
   const uint32_t reader = host_b.queue_pairs("mlx5_0").front();
   ASSERT_EQ(host_b.access("mlx5_0", reader), unsigned{IBV_ACCESS_REMOTE_READ});
   host_b.FailRequest("mlx5_0", reader, 0);

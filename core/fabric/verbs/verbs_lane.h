@@ -24,8 +24,8 @@
 
 namespace waybill::verbs {
 
-// What a lane is made of, before the device's limits are applied. `queue_pair.sends` is not used:
-// `limits.depth` says how much may be outstanding.
+// The settings of a lane, before the device's limits are applied. `queue_pair.sends` is set from
+// `limits.depth`.
 struct LaneSettings {
   SendQueueLimits limits;
   // Its receives are posted ahead: immediates that may be on the way.
