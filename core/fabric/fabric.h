@@ -4,7 +4,9 @@
 // A post is *accepted* when Post() returns OK. It is *complete* when its kComplete event comes: the
 // source memory may be reused, and the bytes are at their destination before anything later on the
 // lane. A lane is *quiescent* when CloseLane() has returned: nothing that was posted on the lane
-// reads or writes this process's memory any more, whether it completed or not.
+// reads or writes this process's memory any more, whether it completed or not. There is one
+// exception: a receiver on the local fabric that is stopped in the middle of a copy goes on reading
+// when it continues, and never reports that write.
 //
 // Thread-safety: one thread, the progress thread, calls everything except Wake(), which any thread
 // may call. Any thread may store to memory that Map() returned.

@@ -93,6 +93,8 @@ class Party {
   };
 
   void Take(const FabricEvent& event);
+  // Checks the bytes of the lane's kth write, whose immediate has come.
+  void CheckBytes(Lane& lane, uint64_t k);
   void Pump(LaneId id, Lane& lane);
   bool Holds(const Memory& memory, uint64_t k) const;
 
