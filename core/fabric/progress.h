@@ -13,6 +13,9 @@
 
 namespace waybill {
 
+// Room for as many events as one poll usually finds, so that Poll() allocates nothing.
+inline constexpr size_t kUsualEvents = 1024;
+
 // Moves the oldest of `own` to `events`, as many as Poll() may append.
 template <typename Events>
 void HandOut(Events& own, std::vector<FabricEvent>& events) {

@@ -49,6 +49,7 @@ class LocalFabric final : public Fabric {
       : strangers_(options.stranger_timeout, options.most_strangers) {}
 
   absl::Status Start() {
+    events_.reserve(kUsualEvents);
     WAYBILL_ASSIGN_OR_RETURN(const uint64_t name, RandomBits());
     name_ = absl::StrCat("waybill-", absl::Hex(name, absl::kZeroPad16));
     WAYBILL_ASSIGN_OR_RETURN(listener_, Listen(name_));

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/fabric/progress.h"
 #include "core/net/tcp_socket.h"
 
 namespace waybill::tcp {
@@ -21,6 +22,7 @@ Ticket TicketOf(LaneId id) { return static_cast<Ticket>(id); }
 }  // namespace
 
 absl::Status LaneSet::Start() {
+  events.reserve(kUsualEvents);
   WAYBILL_RETURN_IF_ERROR(loop_.Start());
   return doorway_.Open(options_.listener);
 }
