@@ -157,7 +157,7 @@ a_stopped_worker_ends_the_update_and_no_other() {
   worker=$!
   started+=($worker)
   # Driven: it goes on after an update that failed.
-  coproc trainer { rank trainer 0 --driven --timeout 2 2>&1; }
+  coproc trainer { rank trainer 0 --driven --timeout 5 2>&1; }
   started+=("$trainer_PID")
   publish 1
   [[ $said != *error* ]] || fail "version 1: $said"
@@ -175,7 +175,7 @@ a_stopped_worker_ends_the_update_and_no_other() {
 # stop PID: returns when none of its threads runs any more.
 stop() {
   kill -STOP "$1"
-  while grep -L '^State:.T' "/proc/$1"/task/*/status | grep -q .; do :; done
+  while [ -n "$(grep -L '^State:.T' "/proc/$1"/task/*/status)" ]; do :; done
 }
 
 # publish VERSION: what became of it is in $said.

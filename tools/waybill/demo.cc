@@ -202,8 +202,13 @@ class Demo {
     }
     WAYBILL_RETURN_IF_ERROR(SendAll(trainers_, absl::StrCat("publish ", version)));
     DemoUpdate update{.version = version};
-    if (!options_.kill.empty() && version == options_.versions) KillOne();
+    const bool is_hurt = !options_.kill.empty() && version == options_.versions;
+    if (is_hurt) KillOne();
     WAYBILL_RETURN_IF_ERROR(Measure(update));
+    if (is_hurt) {
+      return absl::AbortedError(
+          absl::StrCat(options_.kill, " was killed when it had published version ", version));
+    }
     if (options_.check) WAYBILL_RETURN_IF_ERROR(Check(update));
     report_.updates.push_back(update);
     progress_(absl::StrFormat(
