@@ -263,12 +263,15 @@ def flip(job: Job):
     _count(job, "flip bit", name)
     if any("digest" in error for error in errors):
         job.counts["a flipped bit failed an update"] += 1
-    elif not errors:
+    elif errors:
+        job.counts["an update with a flipped bit failed otherwise"] += 1
+    else:
         # It may have been of an update from a lender, who was then asked again or replaced.
         try:
             job.check()
         except Failure as failure:
             raise Failure(f"undetected flip: {failure}") from None
+        job.counts["a flipped bit was of a loan"] += 1
     return Aftermath()
 
 

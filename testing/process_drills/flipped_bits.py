@@ -113,8 +113,11 @@ def _await_stopped(pid):
             raise Failure(f"hang: process {pid} does not stop")
         states = set()
         for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/stat", encoding="ascii") as file:
-                states.add(file.read().rpartition(")")[2].split()[0])
+            try:
+                with open(f"/proc/{pid}/task/{task}/stat", encoding="ascii") as file:
+                    states.add(file.read().rpartition(")")[2].split()[0])
+            except (FileNotFoundError, ProcessLookupError):
+                pass  # That thread has ended.
 
 
 def publish_and_flip(job, name):

@@ -247,6 +247,11 @@ def test_in_place_by_a_network_that_does_not_reach_it_is_refused_and_the_remedy_
             worker.join()
 
 
+def gpu_use():
+    now = driver.FakeCudaNow()
+    return now.allocations, now.reserved, now.handles
+
+
 @pytest.mark.parametrize("kind", ["allocate", "segment"])
 def test_another_process_reads_a_trainers_gpu_and_writes_its_own(kind):
     driver.FakeCudaSayOfNics(0, FAKE_CUDA_ORDERS, False)
@@ -270,16 +275,10 @@ def test_another_process_reads_a_trainers_gpu_and_writes_its_own(kind):
             assert driver.FakeCudaNow().reserved - own.reserved == (1 if kind == "segment" else 0)
             trainer.kill()
             deadline = time.monotonic() + PATIENCE
-            while (
-                driver.FakeCudaNow().allocations > own.allocations and time.monotonic() < deadline
-            ):
+            before = (own.allocations, own.reserved, 0)
+            while gpu_use() != before and time.monotonic() < deadline:
                 os.sched_yield()
-            now = driver.FakeCudaNow()
-            assert (now.allocations, now.reserved, now.handles) == (
-                own.allocations,
-                own.reserved,
-                0,
-            )
+            assert gpu_use() == before
 
 
 def update_between_processes(kind, trainers, workers):

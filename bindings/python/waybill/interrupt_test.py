@@ -14,6 +14,9 @@ import waybill
 from waybill.pump import SLICE_SECONDS, keep
 
 JOINING = """
+import asyncio
+import threading
+
 import waybill
 
 controller = waybill.Controller(listen="127.0.0.1:0")
@@ -31,8 +34,8 @@ except KeyboardInterrupt:
     "wait",
     [
         "trainer.join()",
-        "import asyncio; asyncio.run(trainer.join_async())",
-        "import threading as t; a = t.Thread(target=trainer.join, daemon=True); a.start(); "
+        "asyncio.run(trainer.join_async())",
+        "threading.Thread(target=trainer.join, daemon=True).start(); "
         "trainer._pump.until(lambda: False)",
     ],
     ids=["join", "asyncio", "while_another_thread_waits"],
