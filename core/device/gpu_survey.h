@@ -28,7 +28,7 @@ struct SurveyedGpu {
   bool exports_dmabuf = false;
   // A NIC can reach its memory by the module nvidia-peermem, if that is loaded.
   bool has_peer_memory = false;
-  // Says which kernels see what NICs have written there.
+  // When kernels see what NICs have written there.
   InboundWrites inbound_writes = InboundWrites::kReadBack;
   // Another process of this host can map its memory: that of cuMemAlloc(), and that of
   // cuMemCreate().

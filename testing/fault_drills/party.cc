@@ -12,8 +12,6 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 constexpr std::byte kAround{0xA5};
-// More than one poll finds, so that it reports all of them: a failure comes with what came before.
-constexpr size_t kMostEvents = 4096;
 
 // Below 0x80, so that what is above is no byte of a stream.
 std::byte ByteOf(uint32_t slot, uint64_t i) {
@@ -26,11 +24,10 @@ std::byte ByteOf(uint32_t slot, uint64_t i) {
 Party::~Party() { fabric_.reset(); }
 
 void Party::Turn() {
-  events_.clear();
-  events_.reserve(kMostEvents);
-  fabric_->Poll(events_);
-  for (const FabricEvent& event : events_) Take(event);
-  for (const FabricEvent& event : events_) {
+  std::vector<FabricEvent> events;  // Without room of its own it takes all that has happened.
+  fabric_->Poll(events);
+  for (const FabricEvent& event : events) Take(event);
+  for (const FabricEvent& event : events) {
     if (event.kind != FabricEvent::Kind::kImmediate) continue;
     CheckBytes(lanes_[event.lane], event.immediate);
   }

@@ -101,7 +101,6 @@ class Party {
   std::unique_ptr<Fabric> fabric_;
   std::map<LaneId, Lane> lanes_;
   std::map<RegionId, std::unique_ptr<Memory>> memories_;
-  std::vector<FabricEvent> events_;
 };
 
 }  // namespace waybill::drills

@@ -55,7 +55,7 @@ TEST_P(ProcessDrill, TheReceiverIsStoppedBeyondTheDeadline) {
   ExpectBystanderCarries();
   peer().GoOn();
   ExpectEndsAtPeer(link, kDeadPeer);
-  // A receiver that was stopped in the middle of a copy has gone on with it. It never reports it.
+  // A receiver that was stopped in the middle of a copy has gone on with it, and never reports it.
   const uint64_t read_late = GetParam() == "local" ? Shape().write_bytes : 0;
   EXPECT_LE(CountAtPeer(region, kPoison), read_late);
   ExpectNewLaneWorks();

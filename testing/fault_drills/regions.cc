@@ -81,8 +81,9 @@ TEST_P(RegionDrill, MoreImmediatesThanReceivesWait) {
     ReceiveFrom(link, {.slots = kDepth, .write_bytes = 64, .count = kEach});
     AwaitImmediates(link, 1);
   }
-  // Nobody polls here now. A NIC takes as many as it has receives; what is posted then waits there.
-  // It would be as many again, but completions come by chains: up to 15 of those taken have none.
+  // Nobody polls here now. A NIC takes as many as it has receives, and what is posted then waits at
+  // the sender. One completion stands for a chain of 16, so up to 15 of those that were taken still
+  // count as outstanding, and as many fewer wait.
   const uint64_t waiting = GetParam() == "verbs" ? kDepth + kDepth / 2 : kDepth;
   const absl::Time deadline = absl::Now() + absl::Seconds(50);
   for (const Link& link : links) {

@@ -5,6 +5,7 @@ its memory, so the worker is stopped in the middle of an update, and a bit is fl
 arrive while it cannot look. Over `tcp` the worker itself takes the bytes out of a socket: see flipped_receives.py.
 """
 
+import contextlib
 import mmap
 import os
 import re
@@ -113,11 +114,10 @@ def _await_stopped(pid):
             raise Failure(f"hang: process {pid} does not stop")
         states = set()
         for task in os.listdir(f"/proc/{pid}/task"):
-            try:
+            # A thread may end between the listing and the reading.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 with open(f"/proc/{pid}/task/{task}/stat", encoding="ascii") as file:
                     states.add(file.read().rpartition(")")[2].split()[0])
-            except (FileNotFoundError, ProcessLookupError):
-                pass  # That thread has ended.
 
 
 def publish_and_flip(job, name):

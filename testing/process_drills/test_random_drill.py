@@ -22,12 +22,11 @@ def test_a_job_recovers_from_each_fault(fabric):
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout)["fabrics"][fabric]
     assert report["rounds"] == 8
-    # On a busy machine the version may be there before the worker is stopped, and what failed the
-    # update may be something else. A lender is asked again, or replaced.
+    # On a busy machine the version may be there before the worker is stopped. A lender that sent a
+    # wrong bit is asked again, or replaced.
     ends = (
         "a flipped bit failed an update",
         "a flip came too late",
-        "an update with a flipped bit failed otherwise",
         "a flipped bit was of a loan",
     )
     assert sum(report["counts"].get(end, 0) for end in ends) == 1
@@ -36,8 +35,7 @@ def test_a_job_recovers_from_each_fault(fabric):
 def test_a_job_whose_trainers_have_replicas_recovers_from_kills():
     done = run("--copies", "2", "--fault", "kill", "--rounds", "12", "--fabric", "tcp", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
-    counts = json.loads(done.stdout)["fabrics"]["tcp"]["counts"]
-    assert sum(n for what, n in counts.items() if what.startswith("recovered at attempt ")) == 12
+    assert json.loads(done.stdout)["fabrics"]["tcp"]["counts"]["recovered at attempt 1"] == 12
 
 
 @pytest.mark.parametrize("fabric", ["local", "tcp"])

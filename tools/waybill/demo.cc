@@ -207,7 +207,7 @@ class Demo {
     WAYBILL_RETURN_IF_ERROR(Measure(update));
     if (is_hurt) {
       return absl::AbortedError(
-          absl::StrCat(options_.kill, " was killed when it had published version ", version));
+          absl::StrCat(options_.kill, " was killed after it had published version ", version));
     }
     if (options_.check) WAYBILL_RETURN_IF_ERROR(Check(update));
     report_.updates.push_back(update);
