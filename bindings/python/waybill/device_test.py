@@ -105,6 +105,19 @@ def read(array, like=None):
     return got
 
 
+class RecordedEvent:
+    """As torch.cuda.Event: the driver's event is destroyed with the last reference to it."""
+
+    def __init__(self, stream):
+        event = ctypes.c_void_p()
+        check(driver.cuEventCreate(ctypes.byref(event), 2))
+        check(driver.cuEventRecord(event, stream))
+        self.cuda_event = event.value
+
+    def __del__(self):
+        check(driver.cuEventDestroy_v2(ctypes.c_void_p(self.cuda_event)))
+
+
 class HeldStream:
     """As torch.cuda.Stream, and what is on it does not end before release()."""
 
@@ -114,14 +127,9 @@ class HeldStream:
         self._stream = ctypes.c_void_p()
         check(driver.cuStreamCreate(ctypes.byref(self._stream), 1))
         check(driver.cuLaunchHostFunc(self._stream, self._wait, None))
-        self.cuda_events = []
 
     def record_event(self):
-        event = ctypes.c_void_p()
-        check(driver.cuEventCreate(ctypes.byref(event), 2))
-        check(driver.cuEventRecord(event, self._stream))
-        self.cuda_events.append(event)
-        return type("Event", (), {"cuda_event": event.value})()
+        return RecordedEvent(self._stream)
 
     def release(self):
         self.released.set()
@@ -133,8 +141,6 @@ class HeldStream:
         self.release()
         check(driver.cuStreamSynchronize(self._stream))
         check(driver.cuStreamDestroy_v2(self._stream))
-        for event in self.cuda_events:
-            check(driver.cuEventDestroy_v2(event))
 
 
 WEIGHTS = numpy.arange(64 * 32, dtype=numpy.float32).reshape(64, 32)
@@ -197,12 +203,9 @@ def test_a_publish_comes_after_what_is_on_the_stream(how):
         worker.add("weight", target)
         job.join()
         stream = gpu.held_stream()
-        after = stream
-        if how != "stream":
-            after = stream.record_event()
-        if how == "address":
-            after = after.cuda_event
-        publish = trainer.publish_async(1, stream=after)
+        event = None if how == "stream" else stream.record_event()
+        after = {"stream": stream, "event": event, "address": getattr(event, "cuda_event", None)}
+        publish = trainer.publish_async(1, stream=after[how])
         write(source.address, WEIGHTS * 2)  # As the optimizer's last kernels would.
         assert not publish.sent.done
         stream.release()

@@ -38,19 +38,24 @@ def check_device(stream: Any, ordinal: int, device: str) -> None:
         )
 
 
-def event_behind(stream: Any) -> int:
-    """Returns the address of a CUDA event behind what is on the stream now; `stream` may be the event itself.
+class RecordedEvent:
+    """A CUDA event behind what is on a stream when this is made; `stream` may be the event itself.
 
-    If the stream can only be waited for, it waits and returns 0.
+    torch destroys an event with its last reference: keep this object until the core has taken the address.
 
-    >>> event_behind(4096)
+    >>> RecordedEvent(4096).address
     4096
     """
-    if isinstance(stream, int):
-        return stream
-    event = stream.record_event() if hasattr(stream, "record_event") else stream
-    address = getattr(event, "cuda_event", None)
-    if address is None:
-        wait_for(stream)
-        return 0
-    return int(address)
+
+    def __init__(self, stream: Any) -> None:
+        """If the stream can only be waited for, waits; the address is 0 then."""
+        self._owner = stream
+        if isinstance(stream, int):
+            self.address = stream
+            return
+        if hasattr(stream, "record_event"):
+            self._owner = stream.record_event()
+        address = getattr(self._owner, "cuda_event", None)
+        if address is None:
+            wait_for(stream)
+        self.address = int(address or 0)

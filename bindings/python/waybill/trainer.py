@@ -14,7 +14,7 @@ from waybill.placements import boxes_of, is_dtensor
 from waybill.pump import DECIDED, OUTCOME, Call, Milestone, Pump, deadline_ns, keep
 from waybill.rank import Rank
 from waybill.runtime import identity
-from waybill.streams import check_device, current_stream, event_behind, wait_for
+from waybill.streams import RecordedEvent, check_device, current_stream, wait_for
 
 if TYPE_CHECKING:
     from waybill.recording import Recording
@@ -299,7 +299,8 @@ class Trainer(Rank):
         publish = Publish(self._pump, version, Call(on_sent), decided_by)
 
         def start(token: int) -> None:
-            options = (version, until, digests, fail_on_nonfinite, hold, after, token)
+            address = 0 if after is None else after.address
+            options = (version, until, digests, fail_on_nonfinite, hold, address, token)
             keep(publish._updates, core.publish, *options)
 
         try:
@@ -311,20 +312,20 @@ class Trainer(Rank):
             raise
         return publish
 
-    def _event(self, stream: Any) -> int:
-        """Returns the address of a CUDA event that the core waits for, or 0 after it has waited itself."""
+    def _event(self, stream: Any) -> RecordedEvent | None:
+        """Returns the event that the core waits for, or None after it has waited itself."""
         if self._on_device is None:
             if stream is not None:
                 wait_for(stream)
-            return 0
+            return None
         if stream is None:
             stream = current_stream(self._on_device.owner)
         if stream is None:
-            return 0
+            return None
         if hasattr(stream, "device"):
             device = self.describe()["device"]
             check_device(stream, device["ordinal"], f"GPU {device['ordinal']} ({device['uuid']})")
-        return event_behind(stream)
+        return RecordedEvent(stream)
 
     def publish(
         self,
