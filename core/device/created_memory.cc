@@ -4,43 +4,38 @@
 
 #include <bit>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/device/driver_calls.h"
 #include "core/device/gpu_survey.h"
-#include "kernels/cuda/driver_functions.h"
 
 namespace waybill {
 namespace {
 
-using kernels::cuda::Driver;
-
 constexpr auto kFile = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 constexpr uint64_t kMostBytes = uint64_t{1} << 47;  // No process has more addresses.
 
-absl::Status Check(const std::string& what, CUresult result) {
-  if (result == CUDA_SUCCESS) return absl::OkStatus();
-  return absl::InternalError(kernels::cuda::Explain(*Driver(), what, result));
-}
-
-CUdeviceptr AddressOf(const std::byte* memory) { return std::bit_cast<CUdeviceptr>(memory); }
-
 }  // namespace
 
-absl::StatusOr<std::vector<CreatedPart>> FindCreatedParts(const MemorySpan& memory) {
+absl::StatusOr<std::vector<CreatedPart>> FindCreatedParts(const Device& device,
+                                                          const MemorySpan& memory) {
   std::vector<CreatedPart> parts;
+  const UsingContext current(device.context());
   const CUdeviceptr begin = AddressOf(memory.data), end = begin + memory.size_bytes;
   for (CUdeviceptr at = begin; at < end;) {
     CUdeviceptr base = 0;
     size_t size_bytes = 0;
     const CUresult found = Driver()->cuMemGetAddressRange_fn(&base, &size_bytes, at);
     if (found != CUDA_SUCCESS || base + size_bytes <= at) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("byte ", at - begin, " of ", memory.size_bytes, " is no memory of a GPU"));
+      return absl::FailedPreconditionError(kernels::cuda::Explain(
+          *Driver(),
+          absl::StrCat("byte ", at - begin, " of ", memory.size_bytes, " is no memory of a GPU"),
+          found));
     }
-    unsigned long long types = 0;
-    if (Driver()->cuPointerGetAttribute_fn(&types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, at) !=
-            CUDA_SUCCESS ||
+    uint64_t types = 0;
+    if (GetPointerAttribute(types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, at) != CUDA_SUCCESS ||
         (types & kFile) == 0) {
       return absl::UnimplementedError(absl::StrCat(
           "no other process can open byte ", at - begin, " of ", memory.size_bytes,
@@ -54,7 +49,8 @@ absl::StatusOr<std::vector<CreatedPart>> FindCreatedParts(const MemorySpan& memo
   return parts;
 }
 
-absl::StatusOr<UniqueFd> ExportPart(const CreatedPart& part) {
+absl::StatusOr<UniqueFd> ExportPart(const Device& device, const CreatedPart& part) {
+  const UsingContext current(device.context());
   CUmemGenericAllocationHandle handle = 0;
   int fd = -1;
   CUresult result = Driver()->cuMemRetainAllocationHandle_fn(&handle, part.begin);
@@ -68,23 +64,27 @@ absl::StatusOr<UniqueFd> ExportPart(const CreatedPart& part) {
   return UniqueFd(fd);
 }
 
-absl::StatusOr<PartHandle> PartHandle::Import(const UniqueFd& file, uint64_t size_bytes) {
+absl::StatusOr<PartHandle> PartHandle::Import(std::shared_ptr<Device> device, const UniqueFd& file,
+                                              uint64_t size_bytes) {
   const std::string what =
       absl::StrCat("import an allocation of ", size_bytes, " bytes of another process");
   if (!file.valid()) return absl::InvalidArgumentError(absl::StrCat(what, ": no file came along"));
+  const UsingContext current(device->context());
   CUmemGenericAllocationHandle handle = 0;
   // The driver takes the descriptor itself for a pointer.
   void* const as_pointer = std::bit_cast<void*>(static_cast<intptr_t>(file.get()));
   WAYBILL_RETURN_IF_ERROR(
       Check(what, Driver()->cuMemImportFromShareableHandle_fn(&handle, as_pointer, kFile)));
-  return PartHandle(handle, size_bytes);
+  return PartHandle(std::move(device), handle, size_bytes);
 }
 
 PartHandle::~PartHandle() {
-  if (handle_ != 0) Driver()->cuMemRelease_fn(handle_);
+  if (handle_ == 0) return;
+  const UsingContext current(device_->context());
+  Driver()->cuMemRelease_fn(handle_);
 }
 
-absl::StatusOr<MappedParts> MappedParts::Map(const Device& device,
+absl::StatusOr<MappedParts> MappedParts::Map(std::shared_ptr<Device> device,
                                              absl::Span<const PartHandle> parts) {
   uint64_t size_bytes = 0;
   for (const PartHandle& part : parts) {
@@ -94,22 +94,23 @@ absl::StatusOr<MappedParts> MappedParts::Map(const Device& device,
     size_bytes += part.size_bytes();
   }
   const std::string what = absl::StrCat("map ", parts.size(), " allocations of cuMemCreate(), ",
-                                        size_bytes, " bytes, for ", NameOfGpu(device.ordinal()));
+                                        size_bytes, " bytes, for ", NameOfGpu(device->ordinal()));
+  const UsingContext current(device->context());
   CUdeviceptr begin = 0;
   WAYBILL_RETURN_IF_ERROR(Check(what, Driver()->cuMemAddressReserve_fn(&begin, size_bytes,
                                                                        /*alignment=*/0, /*addr=*/0,
                                                                        /*flags=*/0)));
-  MappedParts mapped({std::bit_cast<std::byte*>(begin), size_bytes});
+  CUmemAccessDesc access = {};
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.location.id = device->ordinal();
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  MappedParts mapped(std::move(device), {std::bit_cast<std::byte*>(begin), size_bytes});
   for (CUdeviceptr at = begin; const PartHandle& part : parts) {
     WAYBILL_RETURN_IF_ERROR(Check(what, Driver()->cuMemMap_fn(at, part.size_bytes(), /*offset=*/0,
                                                               part.handle(), /*flags=*/0)));
     mapped.mapped_bytes_.push_back(part.size_bytes());
     at += part.size_bytes();
   }
-  CUmemAccessDesc access = {};
-  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  access.location.id = device.ordinal();
-  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   WAYBILL_RETURN_IF_ERROR(
       Check(what, Driver()->cuMemSetAccess_fn(begin, size_bytes, &access, /*count=*/1)));
   return mapped;
@@ -117,6 +118,7 @@ absl::StatusOr<MappedParts> MappedParts::Map(const Device& device,
 
 MappedParts::~MappedParts() {
   if (bytes_.empty()) return;
+  const UsingContext current(device_->context());
   CUdeviceptr at = AddressOf(bytes_.data());
   // Each by itself: the driver unmaps what was mapped at a time.
   for (const uint64_t size_bytes : mapped_bytes_) {
@@ -126,12 +128,13 @@ MappedParts::~MappedParts() {
   Driver()->cuMemAddressFree_fn(AddressOf(bytes_.data()), bytes_.size());
 }
 
-absl::StatusOr<MappedParts> CreateForOthers(const Device& device, uint64_t size_bytes) {
+absl::StatusOr<MappedParts> CreateForOthers(std::shared_ptr<Device> device, uint64_t size_bytes) {
   const std::string what = absl::StrCat("create ", size_bytes, " bytes of ",
-                                        NameOfGpu(device.ordinal()), " for other processes");
+                                        NameOfGpu(device->ordinal()), " for other processes");
+  const UsingContext current(device->context());
   CUdevice handle = 0;
   int has_files = 0, has_rdma = 0;
-  WAYBILL_RETURN_IF_ERROR(Check(what, Driver()->cuDeviceGet_fn(&handle, device.ordinal())));
+  WAYBILL_RETURN_IF_ERROR(Check(what, Driver()->cuDeviceGet_fn(&handle, device->ordinal())));
   (void)Driver()->cuDeviceGetAttribute_fn(
       &has_files, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, handle);
   (void)Driver()->cuDeviceGetAttribute_fn(
@@ -140,7 +143,7 @@ absl::StatusOr<MappedParts> CreateForOthers(const Device& device, uint64_t size_
   CUmemAllocationProp properties = {};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  properties.location.id = device.ordinal();
+  properties.location.id = device->ordinal();
   properties.requestedHandleTypes = kFile;
   properties.allocFlags.gpuDirectRDMACapable = has_rdma != 0 ? 1 : 0;
   size_t granule_bytes = 0;
@@ -153,8 +156,8 @@ absl::StatusOr<MappedParts> CreateForOthers(const Device& device, uint64_t size_
     result = Driver()->cuMemCreate_fn(&created, whole_bytes, &properties, /*flags=*/0);
   }
   WAYBILL_RETURN_IF_ERROR(Check(what, result));
-  const PartHandle part(created, whole_bytes);
-  return MappedParts::Map(device, {&part, 1});
+  const PartHandle part(device, created, whole_bytes);
+  return MappedParts::Map(std::move(device), {&part, 1});
 }
 
 }  // namespace waybill

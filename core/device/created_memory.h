@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -27,23 +28,27 @@ struct CreatedPart {
 //
 // kUnimplemented: an allocation was not created for other processes; kFailedPrecondition: not all
 // of it is memory of a device.
-absl::StatusOr<std::vector<CreatedPart>> FindCreatedParts(const MemorySpan& memory);
+absl::StatusOr<std::vector<CreatedPart>> FindCreatedParts(const Device& device,
+                                                          const MemorySpan& memory);
 
 // Returns a file by which another process imports the allocation that is mapped there now.
 // kInternal: the driver refuses.
-absl::StatusOr<UniqueFd> ExportPart(const CreatedPart& part);
+absl::StatusOr<UniqueFd> ExportPart(const Device& device, const CreatedPart& part);
 
 // An allocation of another process, or a new one. Its memory exists for as long as this object or a
 // mapping does, also if the other process dies.
 class PartHandle {
  public:
   // kInvalidArgument: there is no file; kInternal: the driver refuses.
-  static absl::StatusOr<PartHandle> Import(const UniqueFd& file, uint64_t size_bytes);
+  static absl::StatusOr<PartHandle> Import(std::shared_ptr<Device> device, const UniqueFd& file,
+                                           uint64_t size_bytes);
   // Takes over a CUmemGenericAllocationHandle.
-  PartHandle(unsigned long long handle, uint64_t size_bytes)
-      : handle_(handle), size_bytes_(size_bytes) {}
+  PartHandle(std::shared_ptr<Device> device, unsigned long long handle, uint64_t size_bytes)
+      : device_(std::move(device)), handle_(handle), size_bytes_(size_bytes) {}
   PartHandle(PartHandle&& other) noexcept
-      : handle_(std::exchange(other.handle_, 0)), size_bytes_(other.size_bytes_) {}
+      : device_(std::move(other.device_)),
+        handle_(std::exchange(other.handle_, 0)),
+        size_bytes_(other.size_bytes_) {}
   PartHandle& operator=(PartHandle&&) = delete;
   ~PartHandle();
 
@@ -52,6 +57,7 @@ class PartHandle {
   uint64_t size_bytes() const { return size_bytes_; }
 
  private:
+  std::shared_ptr<Device> device_;
   unsigned long long handle_;
   uint64_t size_bytes_;
 };
@@ -63,17 +69,22 @@ class MappedParts {
   MappedParts() = default;  // Maps nothing.
   // kInternal: the driver refuses, as it does for devices that cannot reach each other;
   // kOutOfRange: the sizes are impossible.
-  static absl::StatusOr<MappedParts> Map(const Device& device, absl::Span<const PartHandle> parts);
+  static absl::StatusOr<MappedParts> Map(std::shared_ptr<Device> device,
+                                         absl::Span<const PartHandle> parts);
   MappedParts(MappedParts&& other) noexcept
-      : bytes_(std::exchange(other.bytes_, {})), mapped_bytes_(std::move(other.mapped_bytes_)) {}
+      : device_(std::move(other.device_)),
+        bytes_(std::exchange(other.bytes_, {})),
+        mapped_bytes_(std::move(other.mapped_bytes_)) {}
   MappedParts& operator=(MappedParts&&) = delete;
   ~MappedParts();
 
   absl::Span<std::byte> bytes() const { return bytes_; }
 
  private:
-  explicit MappedParts(absl::Span<std::byte> bytes) : bytes_(bytes) {}
+  MappedParts(std::shared_ptr<Device> device, absl::Span<std::byte> bytes)
+      : device_(std::move(device)), bytes_(bytes) {}
 
+  std::shared_ptr<Device> device_;
   absl::Span<std::byte> bytes_;         // The addresses that are reserved.
   std::vector<uint64_t> mapped_bytes_;  // The size of each mapping, in order.
 };
@@ -82,7 +93,7 @@ class MappedParts {
 // reach. It may wait for the device.
 //
 // kUnimplemented: the device has no such memory; kInternal: the driver refuses.
-absl::StatusOr<MappedParts> CreateForOthers(const Device& device, uint64_t size_bytes);
+absl::StatusOr<MappedParts> CreateForOthers(std::shared_ptr<Device> device, uint64_t size_bytes);
 
 }  // namespace waybill
 

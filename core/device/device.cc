@@ -11,70 +11,25 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/device/driver_calls.h"
 #include "core/device/gpu_survey.h"
-#include "kernels/cuda/driver_functions.h"
 
 namespace waybill {
 namespace {
 
-using kernels::cuda::Driver;
-
-absl::Status Check(const std::string& what, CUresult result) {
-  if (result == CUDA_SUCCESS) return absl::OkStatus();
-  return absl::InternalError(kernels::cuda::Explain(*Driver(), what, result));
-}
-
-CUdeviceptr AddressOf(const void* memory) { return reinterpret_cast<CUdeviceptr>(memory); }
-
-// Makes a context the thread's current one, and the one before it afterwards.
-class Current {
- public:
-  explicit Current(CUcontext context) : result_(Driver()->cuCtxPushCurrent_fn(context)) {}
-  ~Current() {
-    CUcontext popped = nullptr;
-    if (result_ == CUDA_SUCCESS) Driver()->cuCtxPopCurrent_fn(&popped);
-  }
-  Current(const Current&) = delete;
-  Current& operator=(const Current&) = delete;
-
-  // The first failure of the two.
-  template <typename Call>
-  absl::Status Do(const std::string& what, const Call& call) const {
-    return Check(what, result_ == CUDA_SUCCESS ? call() : result_);
-  }
-
- private:
-  const CUresult result_;
-};
-
-// While it lives, the thread may make calls that could disturb a capture of a stream, if they were
-// made on that stream.
-class RelaxedCapture {
- public:
-  RelaxedCapture() { Driver()->cuThreadExchangeStreamCaptureMode_fn(&mode_); }
-  ~RelaxedCapture() { Driver()->cuThreadExchangeStreamCaptureMode_fn(&mode_); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
-};
-
 // Returns which device's memory is there, or in a failure's message what is there instead.
 absl::StatusOr<int> OrdinalAt(CUdeviceptr address) {
-  unsigned kind = 0;
-  if (Driver()->cuPointerGetAttribute_fn(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) !=
-      CUDA_SUCCESS) {
+  uint64_t kind = 0, ordinal_bits = 0, managed = 0;
+  if (GetPointerAttribute(kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) != CUDA_SUCCESS) {
     return absl::InvalidArgumentError(
         "the driver does not know it; give it as host memory, or allocate it with cudaMalloc()");
   }
-  int ordinal = 0;
-  WAYBILL_RETURN_IF_ERROR(Check(
-      "cuPointerGetAttribute",
-      Driver()->cuPointerGetAttribute_fn(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)));
-  bool managed = false;
-  (void)Driver()->cuPointerGetAttribute_fn(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address);
-  if (managed) {
+  WAYBILL_RETURN_IF_ERROR(
+      Check("cuPointerGetAttribute",
+            GetPointerAttribute(ordinal_bits, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)));
+  const auto ordinal = static_cast<int>(static_cast<uint32_t>(ordinal_bits));
+  (void)GetPointerAttribute(managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address);
+  if (managed != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "it is managed memory of ", NameOfGpu(ordinal),
         ", whose pages move between the host and GPUs; allocate it with cudaMalloc()"));
@@ -92,6 +47,20 @@ void CUDA_CB CallAndDelete(void* then) {
 }
 
 }  // namespace
+
+UsingContext::UsingContext(CUctx_st* context) {
+  auto mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  Driver()->cuThreadExchangeStreamCaptureMode_fn(&mode);
+  capture_mode_ = mode;
+  result_ = Driver()->cuCtxPushCurrent_fn(context);
+}
+
+UsingContext::~UsingContext() {
+  CUcontext popped = nullptr;
+  if (result_ == CUDA_SUCCESS) Driver()->cuCtxPopCurrent_fn(&popped);
+  auto mode = static_cast<CUstreamCaptureMode>(capture_mode_);
+  Driver()->cuThreadExchangeStreamCaptureMode_fn(&mode);
+}
 
 absl::StatusOr<int> FindDevice(const void* address, size_t size_bytes) {
   WAYBILL_RETURN_IF_ERROR(FindGpu());
@@ -129,8 +98,8 @@ absl::StatusOr<std::shared_ptr<Device>> Device::Open(int ordinal) {
   WAYBILL_RETURN_IF_ERROR(Check(what, result));
   std::shared_ptr<Device> device(new Device(ordinal, number, name, context));
   device->inbound_writes_ = InboundWritesOf(ordinal);
-  const Current current(context);
-  WAYBILL_RETURN_IF_ERROR(current.Do(what, [] { return CUDA_SUCCESS; }));
+  const UsingContext current(context);
+  WAYBILL_RETURN_IF_ERROR(Check(what, static_cast<CUresult>(current.result())));
   WAYBILL_RETURN_IF_ERROR(ToStatus(kernels::cuda::PrepareContext()));
   return device;
 }
@@ -146,14 +115,14 @@ std::string Device::PciAddress() const {
 absl::StatusOr<void*> Device::Allocate(size_t size_bytes) {
   CUdeviceptr address = 0;
   WAYBILL_RETURN_IF_ERROR(
-      Current(context_).Do(absl::StrCat("allocate ", size_bytes, " bytes on ", NameOfGpu(ordinal_)),
-                           [&] { return Driver()->cuMemAlloc_fn(&address, size_bytes); }));
+      CallIn(context_, absl::StrCat("allocate ", size_bytes, " bytes on ", NameOfGpu(ordinal_)),
+             [&] { return Driver()->cuMemAlloc_fn(&address, size_bytes); }));
   return std::bit_cast<void*>(address);
 }
 
 void Device::Free(void* memory) {
   if (memory == nullptr) return;
-  (void)Current(context_).Do("free", [&] { return Driver()->cuMemFree_fn(AddressOf(memory)); });
+  (void)CallIn(context_, "free", [&] { return Driver()->cuMemFree_fn(AddressOf(memory)); });
 }
 
 absl::Status ExportedMemory::Refused(const absl::Status& by_network) const {
@@ -185,7 +154,7 @@ absl::Status Device::ExportDmabuf(ExportedMemory& exported) {
   const CUdeviceptr begin = AddressOf(span.data) / page * page;
   const CUdeviceptr end = (AddressOf(span.data) + span.size_bytes + page - 1) / page * page;
   int fd = -1;
-  WAYBILL_RETURN_IF_ERROR(Current(context_).Do(what, [&] {
+  WAYBILL_RETURN_IF_ERROR(CallIn(context_, what, [&] {
     return Driver()->cuMemGetHandleForAddressRange_fn(
         &fd, begin, end - begin, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, /*flags=*/0);
   }));
@@ -196,20 +165,19 @@ absl::Status Device::ExportDmabuf(ExportedMemory& exported) {
 }
 
 absl::StatusOr<std::pair<IpcHandle, uint64_t>> Device::HandleOf(const MemorySpan& memory) {
-  bool capable = false;
+  uint64_t capable = 0;
   CUdeviceptr base = 0;
   size_t size_bytes = 0;
   CUipcMemHandle handle = {};
-  const Current current(context_);
-  WAYBILL_RETURN_IF_ERROR(current.Do("name memory to other processes", [&] {
-    CUresult result = Driver()->cuPointerGetAttribute_fn(
-        &capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, AddressOf(memory.data));
-    if (result != CUDA_SUCCESS || !capable) return result;
+  WAYBILL_RETURN_IF_ERROR(CallIn(context_, "name memory to other processes", [&] {
+    CUresult result = GetPointerAttribute(capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                          AddressOf(memory.data));
+    if (result != CUDA_SUCCESS || capable == 0) return result;
     result = Driver()->cuMemGetAddressRange_fn(&base, &size_bytes, AddressOf(memory.data));
     return result == CUDA_SUCCESS ? Driver()->cuIpcGetMemHandle_fn(&handle, base) : result;
   }));
   const uint64_t offset_bytes = AddressOf(memory.data) - base;
-  if (!capable || memory.size_bytes > size_bytes - offset_bytes) {
+  if (capable == 0 || memory.size_bytes > size_bytes - offset_bytes) {
     return absl::UnimplementedError("it is no memory of one cuMemAlloc()");
   }
   return std::pair(std::bit_cast<IpcHandle>(handle), offset_bytes);
@@ -218,8 +186,7 @@ absl::StatusOr<std::pair<IpcHandle, uint64_t>> Device::HandleOf(const MemorySpan
 absl::StatusOr<absl::Span<std::byte>> Device::OpenHandle(const IpcHandle& handle) {
   CUdeviceptr mapping = 0, base = 0;
   size_t size_bytes = 0;
-  const Current current(context_);
-  WAYBILL_RETURN_IF_ERROR(current.Do("open memory of another process", [&] {
+  WAYBILL_RETURN_IF_ERROR(CallIn(context_, "open memory of another process", [&] {
     const CUresult result = Driver()->cuIpcOpenMemHandle_fn(
         &mapping, std::bit_cast<CUipcMemHandle>(handle), CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
     if (result != CUDA_SUCCESS) return result;
@@ -229,27 +196,34 @@ absl::StatusOr<absl::Span<std::byte>> Device::OpenHandle(const IpcHandle& handle
 }
 
 void Device::CloseHandle(void* mapping) {
-  (void)Current(context_).Do("close",
-                             [&] { return Driver()->cuIpcCloseMemHandle_fn(AddressOf(mapping)); });
+  (void)CallIn(context_, "close",
+               [&] { return Driver()->cuIpcCloseMemHandle_fn(AddressOf(mapping)); });
 }
 
-absl::StatusOr<uint64_t> Device::PagesOf(const MemorySpan& memory) {
-  WAYBILL_RETURN_IF_ERROR(FindGpu());
-  const CUdeviceptr end = AddressOf(memory.data) + memory.size_bytes;
+absl::StatusOr<uint64_t> Device::PagesOf(const MemorySpan& memory) const {
+  const CUdeviceptr begin = AddressOf(memory.data), end = begin + memory.size_bytes;
+  const UsingContext current(context_);  // For the range, not for the attribute.
   size_t pages = 0;
   // An allocation is what was mapped at a time: with torch's expandable segments, 2 or 20 MiB.
-  for (CUdeviceptr at = AddressOf(memory.data); at < end;) {
+  for (CUdeviceptr at = begin; at < end;) {
     CUdeviceptr base = 0;
     size_t size_bytes = 0;
-    unsigned long long id = 0;
+    uint64_t id = 0;
     CUresult result = Driver()->cuMemGetAddressRange_fn(&base, &size_bytes, at);
     if (result == CUDA_SUCCESS) {
-      result = Driver()->cuPointerGetAttribute_fn(&id, CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, at);
+      result = GetPointerAttribute(id, CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, at);
+    }
+    // No driver documents of which kinds of memory it knows the block.
+    if (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_INVALID_VALUE) {
+      result = GetPointerAttribute(id, CU_POINTER_ATTRIBUTE_BUFFER_ID, at);
     }
     if (result != CUDA_SUCCESS || base + size_bytes <= at) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "byte ", at - AddressOf(memory.data), " of ", memory.size_bytes,
-          " is no memory of a GPU any more; keep it, or join again with what took its place"));
+      return absl::FailedPreconditionError(kernels::cuda::Explain(
+          *Driver(),
+          absl::StrCat("byte ", at - begin, " of ", memory.size_bytes,
+                       " is no memory of a GPU any more; keep it, or join again with what took "
+                       "its place"),
+          result));
     }
     pages = absl::HashOf(pages, id, base, size_bytes);
     at = base + size_bytes;
@@ -258,7 +232,7 @@ absl::StatusOr<uint64_t> Device::PagesOf(const MemorySpan& memory) {
 }
 
 absl::Status Device::FlushInboundWrites() {
-  return Current(context_).Do("flush what NICs have written", [] {
+  return CallIn(context_, "flush what NICs have written", [] {
     return Driver()->cuFlushGPUDirectRDMAWrites_fn(
         CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
         CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES);
@@ -266,18 +240,18 @@ absl::Status Device::FlushInboundWrites() {
 }
 
 absl::Status Device::Pin(void* memory, size_t size_bytes) {
-  return Current(context_).Do(absl::StrCat("pin ", size_bytes, " bytes"), [&] {
+  return CallIn(context_, absl::StrCat("pin ", size_bytes, " bytes"), [&] {
     return Driver()->cuMemHostRegister_fn(memory, size_bytes, CU_MEMHOSTREGISTER_PORTABLE);
   });
 }
 
 void Device::Unpin(void* memory) {
-  (void)Current(context_).Do("unpin", [&] { return Driver()->cuMemHostUnregister_fn(memory); });
+  (void)CallIn(context_, "unpin", [&] { return Driver()->cuMemHostUnregister_fn(memory); });
 }
 
 absl::StatusOr<Stream> Device::MakeStream() {
   Stream stream = nullptr;
-  WAYBILL_RETURN_IF_ERROR(Current(context_).Do("make a stream", [&] {
+  WAYBILL_RETURN_IF_ERROR(CallIn(context_, "make a stream", [&] {
     return Driver()->cuStreamCreate_fn(&stream, CU_STREAM_NON_BLOCKING);
   }));
   return stream;
@@ -285,31 +259,30 @@ absl::StatusOr<Stream> Device::MakeStream() {
 
 void Device::DestroyStream(Stream stream) {
   if (stream == nullptr) return;
-  (void)Current(context_).Do("destroy", [&] { return Driver()->cuStreamDestroy_fn(stream); });
+  (void)CallIn(context_, "destroy", [&] { return Driver()->cuStreamDestroy_fn(stream); });
 }
 
 absl::Status Device::Copy(void* to, const void* from, size_t size_bytes, Stream stream) {
   if (size_bytes == 0) return absl::OkStatus();
-  return Current(context_).Do("copy", [&] {
+  return CallIn(context_, "copy", [&] {
     return Driver()->cuMemcpyAsync_fn(AddressOf(to), AddressOf(from), size_bytes, stream);
   });
 }
 
 absl::Status Device::Clear(void* memory, size_t size_bytes, Stream stream) {
   if (size_bytes == 0) return absl::OkStatus();
-  return Current(context_).Do("clear", [&] {
+  return CallIn(context_, "clear", [&] {
     return Driver()->cuMemsetD8Async_fn(AddressOf(memory), 0, size_bytes, stream);
   });
 }
 
 absl::Status Device::Finish(Stream stream) {
-  return Current(context_).Do("finish", [&] { return Driver()->cuStreamSynchronize_fn(stream); });
+  return CallIn(context_, "finish", [&] { return Driver()->cuStreamSynchronize_fn(stream); });
 }
 
 absl::Status Device::After(Event event, std::function<void()> then) {
   const std::string what = absl::StrCat("wait for an event on ", NameOfGpu(ordinal_));
-  // Else what is done here would end the capture of a graph on another thread.
-  const RelaxedCapture relaxed;
+  const UsingContext current(context_);
   // A stream that waits for a captured event is captured too, and runs nothing.
   const CUresult state = Driver()->cuEventQuery_fn(event);
   if (state == CUDA_ERROR_CAPTURED_EVENT) {
@@ -320,22 +293,18 @@ absl::Status Device::After(Event event, std::function<void()> then) {
         "it"));
   }
   if (state != CUDA_ERROR_NOT_READY) WAYBILL_RETURN_IF_ERROR(Check(what, state));
-  const Current current(context_);
   Stream stream = nullptr;
-  absl::Status outcome = current.Do(what, [&] {
-    CUresult result = Driver()->cuStreamCreate_fn(&stream, CU_STREAM_NON_BLOCKING);
-    if (result != CUDA_SUCCESS) return result;
-    auto owned = std::make_unique<std::function<void()>>(std::move(then));
-    result = Driver()->cuStreamWaitEvent_fn(stream, event, CU_EVENT_WAIT_DEFAULT);
-    if (result == CUDA_SUCCESS) {
-      result = Driver()->cuLaunchHostFunc_fn(stream, CallAndDelete, owned.get());
-    }
-    if (result == CUDA_SUCCESS) (void)owned.release();
-    return result;
-  });
+  CUresult result = Driver()->cuStreamCreate_fn(&stream, CU_STREAM_NON_BLOCKING);
+  if (result != CUDA_SUCCESS) return Check(what, result);
+  auto owned = std::make_unique<std::function<void()>>(std::move(then));
+  result = Driver()->cuStreamWaitEvent_fn(stream, event, CU_EVENT_WAIT_DEFAULT);
+  if (result == CUDA_SUCCESS) {
+    result = Driver()->cuLaunchHostFunc_fn(stream, CallAndDelete, owned.get());
+  }
+  if (result == CUDA_SUCCESS) (void)owned.release();
   // It goes when what is queued has run.
-  if (stream != nullptr) Driver()->cuStreamDestroy_fn(stream);
-  return outcome;
+  Driver()->cuStreamDestroy_fn(stream);
+  return Check(what, result);
 }
 
 }  // namespace waybill

@@ -52,6 +52,23 @@ struct ExportedMemory {
   absl::Status Refused(const absl::Status& by_network) const;
 };
 
+// Makes a context the thread's current one while the object lives, as calls and launches of kernels
+// want it. Meanwhile the thread's calls do not end the capture of a CUDA graph on another thread.
+class UsingContext {
+ public:
+  explicit UsingContext(CUctx_st* context);
+  ~UsingContext();
+  UsingContext(const UsingContext&) = delete;
+  UsingContext& operator=(const UsingContext&) = delete;
+
+  // The CUresult of making it current.
+  int result() const { return result_; }
+
+ private:
+  int result_;
+  int capture_mode_;  // The thread's, before and afterwards.
+};
+
 // A CUipcMemHandle of <cuda.h>.
 using IpcHandle = std::array<std::byte, 64>;
 
@@ -65,6 +82,7 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   int ordinal() const { return ordinal_; }
+  CUctx_st* context() const { return context_; }
   const std::string& name() const { return name_; }  // "NVIDIA H200"
   // "0000:3b:00.0", as in /sys/bus/pci/devices; empty if the driver does not say.
   std::string PciAddress() const;
@@ -83,7 +101,7 @@ class Device {
   // exported before are the old pages then.
   //
   // kFailedPrecondition: not all of it is memory of a device (any more).
-  static absl::StatusOr<uint64_t> PagesOf(const MemorySpan& memory);
+  absl::StatusOr<uint64_t> PagesOf(const MemorySpan& memory) const;
 
   // Names the allocation in which the memory lies to other processes of this host. Returns its
   // handle, and where in it the memory is.

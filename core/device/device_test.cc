@@ -237,12 +237,12 @@ TEST_P(InboundWritesTest, AreSeenOnceWhatTheDeviceNeedsWasDone) {
 
 TEST_F(DeviceTest, OtherPagesUnderTheSameAddressesAreNoticed) {
   uint8_t* const memory = Allocate(10'000);
-  const uint64_t before = *Device::PagesOf(Span(memory, 10'000));
-  EXPECT_EQ(*Device::PagesOf(Span(memory, 10'000)), before);
-  EXPECT_NE(*Device::PagesOf(Span(Allocate(10'000), 10'000)), before);
+  const uint64_t before = *device_->PagesOf(Span(memory, 10'000));
+  EXPECT_EQ(*device_->PagesOf(Span(memory, 10'000)), before);
+  EXPECT_NE(*device_->PagesOf(Span(Allocate(10'000), 10'000)), before);
   FakeCudaRemap(memory);
-  EXPECT_NE(*Device::PagesOf(Span(memory, 10'000)), before);
-  EXPECT_EQ(Device::PagesOf(Span(memory, 1 << 20)).status().code(),
+  EXPECT_NE(*device_->PagesOf(Span(memory, 10'000)), before);
+  EXPECT_EQ(device_->PagesOf(Span(memory, 1 << 20)).status().code(),
             absl::StatusCode::kFailedPrecondition);
 }
 
@@ -372,12 +372,13 @@ class CreatedMemoryTest : public DeviceTest {
     return {MemoryKind::kDevice, memory.data() + kBegin, kBytes};
   }
   // Imports each part, as another process does.
-  static absl::StatusOr<std::vector<PartHandle>> Import(const NamedMemory& named) {
+  absl::StatusOr<std::vector<PartHandle>> Import(const NamedMemory& named) const {
     std::vector<PartHandle> imported;
-    for (const CreatedPart& part : named.parts()) {
-      const absl::StatusOr<UniqueFd> file = ExportPart(part);
+    for (size_t i = 0; i < named.parts().size(); ++i) {
+      const absl::StatusOr<UniqueFd> file = named.ExportPart(i);
       if (!file.ok()) return file.status();
-      absl::StatusOr<PartHandle> one = PartHandle::Import(*file, part.size_bytes);
+      absl::StatusOr<PartHandle> one =
+          PartHandle::Import(device_, *file, named.parts()[i].size_bytes);
       if (!one.ok()) return one.status();
       imported.push_back(*std::move(one));
     }
@@ -473,10 +474,10 @@ TEST_F(CreatedMemoryTest, ADriverThatRefusesIsQuotedAndNothingIsLeft) {
 }
 
 TEST_F(CreatedMemoryTest, MemoryForOtherProcessesIsCreatedWhereTheDeviceHasIt) {
-  EXPECT_EQ(CreateForOthers(*device_, 5000).status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(CreateForOthers(device_, 5000).status().code(), absl::StatusCode::kUnimplemented);
   FakeCudaSetAttribute(0, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1);
   {
-    const absl::StatusOr<MappedParts> created = CreateForOthers(*device_, 5000);
+    const absl::StatusOr<MappedParts> created = CreateForOthers(device_, 5000);
     ASSERT_TRUE(created.ok()) << created.status();
     EXPECT_EQ(created->bytes().size(), CreatedMemory::kAllocationBytes);
     const MemorySpan span = {MemoryKind::kDevice, created->bytes().data(), 5000};
@@ -487,18 +488,18 @@ TEST_F(CreatedMemoryTest, MemoryForOtherProcessesIsCreatedWhereTheDeviceHasIt) {
   }
   EXPECT_EQ(FakeCudaNow().allocations, 0u);
   FakeCudaRefuse(kFakeCudaMap);
-  EXPECT_EQ(CreateForOthers(*device_, 5000).status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(CreateForOthers(device_, 5000).status().code(), absl::StatusCode::kInternal);
   FakeCudaSetAttribute(0, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 0);
 }
 
 // A peer says how large its allocations are, and need not be right.
 TEST_F(CreatedMemoryTest, SizesThatAreNotThoseOfTheAllocationsAreRefused) {
   const CreatedMemory memory(1);
-  const auto parts = *FindCreatedParts({MemoryKind::kDevice, memory.data(), 1});
+  const auto parts = *FindCreatedParts(*device_, {MemoryKind::kDevice, memory.data(), 1});
   const auto open = [&](uint64_t said_bytes) {
     std::vector<PartHandle> imported;
-    imported.push_back(*PartHandle::Import(*ExportPart(parts[0]), said_bytes));
-    return MappedParts::Map(*device_, imported).status().code();
+    imported.push_back(*PartHandle::Import(device_, *ExportPart(*device_, parts[0]), said_bytes));
+    return MappedParts::Map(device_, imported).status().code();
   };
   EXPECT_EQ(open(2 * CreatedMemory::kAllocationBytes), absl::StatusCode::kInternal);
   EXPECT_EQ(open(0), absl::StatusCode::kInternal);
@@ -506,19 +507,19 @@ TEST_F(CreatedMemoryTest, SizesThatAreNotThoseOfTheAllocationsAreRefused) {
   EXPECT_EQ(open(~uint64_t{0}), absl::StatusCode::kOutOfRange);
   EXPECT_EQ(open(CreatedMemory::kAllocationBytes), absl::StatusCode::kOk);
   // A file that is none of an allocation, and none at all.
-  EXPECT_FALSE(PartHandle::Import(UniqueFd(dup(STDIN_FILENO)), 4096).ok());
-  EXPECT_EQ(PartHandle::Import(UniqueFd(), 4096).status().code(),
+  EXPECT_FALSE(PartHandle::Import(device_, UniqueFd(dup(STDIN_FILENO)), 4096).ok());
+  EXPECT_EQ(PartHandle::Import(device_, UniqueFd(), 4096).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(CreatedMemoryTest, OtherAllocationsUnderTheSameAddressesAreNoticed) {
   CreatedMemory memory(3);
-  const uint64_t before = *Device::PagesOf(Middle(memory));
-  EXPECT_EQ(*Device::PagesOf(Middle(memory)), before);
+  const uint64_t before = *device_->PagesOf(Middle(memory));
+  EXPECT_EQ(*device_->PagesOf(Middle(memory)), before);
   memory.Unmap();
-  EXPECT_FALSE(Device::PagesOf(Middle(memory)).ok());
+  EXPECT_FALSE(device_->PagesOf(Middle(memory)).ok());
   memory.Map();
-  EXPECT_NE(*Device::PagesOf(Middle(memory)), before);
+  EXPECT_NE(*device_->PagesOf(Middle(memory)), before);
 }
 
 TEST_F(DeviceTest, AnEventIsToldOfWhenWhatIsBeforeItIsDone) {
@@ -554,6 +555,63 @@ TEST_F(DeviceTest, AnEventOfAStreamThatIsCapturedIsRefused) {
   FakeCudaCapture(busy.stream(), false);
 }
 
+// torch destroys an event with its last reference.
+TEST_F(DeviceTest, AnEventThatIsDestroyedIsRefused) {
+  if (FakeCudaIsHip()) GTEST_SKIP() << "the events below are made by CUDA's driver";
+  CUevent event = nullptr;
+  {
+    const UsingContext current(device_->context());
+    ASSERT_EQ(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+    ASSERT_EQ(cuEventDestroy(event), CUDA_SUCCESS);
+  }
+  EXPECT_FALSE(device_->After(event, [] { FAIL(); }).ok());
+}
+
+// torch captures in the mode "global": most calls of any thread would end the capture, and fail.
+TEST_F(DeviceTest, NoCallEndsTheCaptureOfAGraphOnAnotherThread) {
+  FakeCudaSayOfNics(0, kFakeCudaFlushes);
+  FakeCudaSayOfFiles(0, true);
+  std::vector<uint8_t> host(4096);
+  CreatedMemory created(1);
+  HeldStream captured;
+  FakeCudaCapture(captured.stream(), true);
+  {
+    uint8_t* const memory = Allocate(100);
+    EXPECT_TRUE(Device::Open(0).ok());
+    EXPECT_TRUE(device_->PagesOf(Span(memory, 100)).ok());
+    EXPECT_TRUE(device_->Export(Span(memory, 100)).why_none.ok());
+    EXPECT_TRUE(device_->FlushInboundWrites().ok());
+    EXPECT_TRUE(device_->Pin(host.data(), host.size()).ok());
+    device_->Unpin(host.data());
+    EXPECT_TRUE(NamedMemory::Create(Span(memory, 100)).ok());
+    const Stream stream = *device_->MakeStream();
+    EXPECT_TRUE(device_->Clear(memory, 100, stream).ok());
+    EXPECT_TRUE(device_->Copy(host.data(), memory, 100, stream).ok());
+    EXPECT_TRUE(device_->Finish(stream).ok());
+    device_->DestroyStream(stream);
+    EXPECT_TRUE(CreateForOthers(device_, 5000).ok());
+    const NamedMemory named = *NamedMemory::Create({MemoryKind::kDevice, created.data(), 100});
+    const PartHandle part =
+        *PartHandle::Import(device_, *named.ExportPart(0), created.size_bytes());
+    EXPECT_TRUE(OpenedMemory::Open(device_, named.name(), 100, {&part, 1}).ok());
+  }
+  FakeCudaCapture(captured.stream(), false);
+  FakeCudaSayOfFiles(0, false);
+  FakeCudaSayOfNics(0, kFakeCudaReadBack, /*exports_dmabuf=*/false);
+  EXPECT_EQ(FakeCudaNow().handles, 0u);
+}
+
+// Whatever is loaded later may wait for a whole GPU.
+TEST_F(DeviceTest, OpeningADeviceLoadsEveryKernel) {
+  uint8_t* const memory = Allocate(64);
+  const uint64_t waits = FakeCudaNow().device_waits;
+  const UsingContext current(device_->context());
+  EXPECT_TRUE(CopyRows(memory, 16, memory + 32, 16, 1, 16, LeafSum(), stream_).ok());
+  EXPECT_TRUE(CopyRows(memory, 3, memory + 33, 3, 1, 3, LeafSum(), stream_).ok());
+  EXPECT_TRUE(device_->Finish(stream_).ok());
+  EXPECT_EQ(FakeCudaNow().device_waits, waits);
+}
+
 // A thread's current context is the caller's.
 TEST_F(DeviceTest, NoCallChangesTheCurrentContext) {
   CUcontext before = nullptr, of_other = nullptr, after = nullptr;
@@ -563,7 +621,10 @@ TEST_F(DeviceTest, NoCallChangesTheCurrentContext) {
   ASSERT_EQ(cuCtxPushCurrent(of_other), CUDA_SUCCESS);
   EXPECT_NE(Allocate(100), nullptr);
   EXPECT_TRUE(device_->Clear(memory, 100, stream_).ok());
-  EXPECT_TRUE(CopyRows(memory, 16, memory + 32, 16, 1, 16, LeafSum(), stream_).ok());
+  {
+    const UsingContext current(device_->context());
+    EXPECT_TRUE(CopyRows(memory, 16, memory + 32, 16, 1, 16, LeafSum(), stream_).ok());
+  }
   EXPECT_TRUE(device_->Finish(stream_).ok());
   EXPECT_TRUE(NamedMemory::Create(Span(memory, 100)).ok());
   EXPECT_FALSE(device_->Allocate(0).ok());

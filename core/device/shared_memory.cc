@@ -51,12 +51,14 @@ absl::StatusOr<NamedMemory> NamedMemory::Create(const MemorySpan& memory) {
   WAYBILL_ASSIGN_OR_RETURN(name.key, RandomBits());
   const auto place = device->HandleOf(memory);
   if (absl::IsUnimplemented(place.status())) {
-    WAYBILL_ASSIGN_OR_RETURN(std::vector<CreatedPart> parts, FindCreatedParts(memory));
+    WAYBILL_ASSIGN_OR_RETURN(std::vector<CreatedPart> parts, FindCreatedParts(*device, memory));
     // Exports each part once, so that a driver that refuses is noticed before anybody relies on it.
-    for (const CreatedPart& part : parts) WAYBILL_RETURN_IF_ERROR(ExportPart(part).status());
+    for (const CreatedPart& part : parts) {
+      WAYBILL_RETURN_IF_ERROR(waybill::ExportPart(*device, part).status());
+    }
     name.offset_bytes = static_cast<uint64_t>(memory.data - parts.front().begin);
     name.part_count = parts.size();
-    NamedMemory named(name);
+    NamedMemory named(name, device);
     named.parts_ = std::move(parts);
     return named;
   }
@@ -64,7 +66,7 @@ absl::StatusOr<NamedMemory> NamedMemory::Create(const MemorySpan& memory) {
   name.handle = place->first;
   name.offset_bytes = place->second;
   OwnNames::Get().Add(name.key, memory);
-  return NamedMemory(name);
+  return NamedMemory(name, device);
 }
 
 NamedMemory::~NamedMemory() {
@@ -75,7 +77,7 @@ absl::StatusOr<OpenedMemory> OpenedMemory::Open(std::shared_ptr<Device> device,
                                                 const SharedMemoryName& name, uint64_t size_bytes,
                                                 absl::Span<const PartHandle> parts) {
   if (name.part_count > 0) {
-    WAYBILL_ASSIGN_OR_RETURN(MappedParts mapped, MappedParts::Map(*device, parts));
+    WAYBILL_ASSIGN_OR_RETURN(MappedParts mapped, MappedParts::Map(device, parts));
     const absl::Span<std::byte> bytes = mapped.bytes();
     if (name.offset_bytes > bytes.size() || size_bytes > bytes.size() - name.offset_bytes) {
       return TooShort(bytes.size(), size_bytes);

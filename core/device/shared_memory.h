@@ -39,7 +39,9 @@ class NamedMemory {
   // export it.
   static absl::StatusOr<NamedMemory> Create(const MemorySpan& memory);
   NamedMemory(NamedMemory&& other) noexcept
-      : name_(std::exchange(other.name_, {})), parts_(std::move(other.parts_)) {}
+      : name_(std::exchange(other.name_, {})),
+        device_(std::move(other.device_)),
+        parts_(std::move(other.parts_)) {}
   NamedMemory& operator=(NamedMemory&&) = delete;
   ~NamedMemory();
 
@@ -47,11 +49,16 @@ class NamedMemory {
   // The allocations of cuMemCreate() under it, name().part_count of them. ExportPart() makes their
   // files, when somebody is to open the memory: there may be more than a process has descriptors.
   absl::Span<const CreatedPart> parts() const { return parts_; }
+  absl::StatusOr<UniqueFd> ExportPart(size_t i) const {
+    return waybill::ExportPart(*device_, parts_[i]);
+  }
 
  private:
-  explicit NamedMemory(const SharedMemoryName& name) : name_(name) {}
+  NamedMemory(const SharedMemoryName& name, std::shared_ptr<Device> device)
+      : name_(name), device_(std::move(device)) {}
 
   SharedMemoryName name_;
+  std::shared_ptr<Device> device_;
   std::vector<CreatedPart> parts_;
 };
 

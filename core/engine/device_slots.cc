@@ -9,7 +9,7 @@ namespace waybill {
 absl::StatusOr<std::unique_ptr<DeviceSlots>> DeviceSlots::Create(Fabric* fabric,
                                                                  std::shared_ptr<Device> device,
                                                                  uint64_t size_bytes) {
-  if (absl::StatusOr<MappedParts> created = CreateForOthers(*device, size_bytes); created.ok()) {
+  if (absl::StatusOr<MappedParts> created = CreateForOthers(device, size_bytes); created.ok()) {
     const absl::Span<std::byte> bytes = created->bytes().first(size_bytes);
     std::unique_ptr<DeviceSlots> slots(new DeviceSlots(fabric, device, bytes, *std::move(created)));
     if (slots->Register().ok()) return slots;

@@ -16,7 +16,7 @@ absl::StatusOr<RegionId> DeviceTargets::Add(const MemorySpan& memory, std::strin
 
 // Not by a cache: pages that have moved need a registration of their own.
 absl::Status DeviceTargets::Register(Target& target) {
-  WAYBILL_ASSIGN_OR_RETURN(const uint64_t pages, Device::PagesOf(target.memory));
+  WAYBILL_ASSIGN_OR_RETURN(const uint64_t pages, device_->PagesOf(target.memory));
   ExportedMemory exported = device_->Export(target.memory);
   exported.span.needs_read_back = device_->inbound_writes() == InboundWrites::kReadBack;
   const absl::StatusOr<Region> made = fabric_.Register(exported.span, target.name);
@@ -31,7 +31,7 @@ absl::Status DeviceTargets::Register(Target& target) {
 absl::StatusOr<bool> DeviceTargets::HaveMoved() const {
   bool moved = false;
   for (const Target& target : targets_) {
-    const absl::StatusOr<uint64_t> now = Device::PagesOf(target.memory);
+    const absl::StatusOr<uint64_t> now = device_->PagesOf(target.memory);
     if (!now.ok()) return While(absl::StrCat("region \"", target.name, "\""), now.status());
     moved = moved || !target.registered || *now != target.pages;
   }
@@ -42,7 +42,7 @@ absl::StatusOr<bool> DeviceTargets::HaveMoved() const {
 absl::Status DeviceTargets::Renew(
     const std::function<void(RegionId old_region, RegionId new_region)>& changed) {
   for (Target& target : targets_) {
-    WAYBILL_ASSIGN_OR_RETURN(const uint64_t pages, Device::PagesOf(target.memory));
+    WAYBILL_ASSIGN_OR_RETURN(const uint64_t pages, device_->PagesOf(target.memory));
     if (target.registered && pages == target.pages) continue;
     Target fresh = {.name = target.name, .memory = target.memory};
     WAYBILL_RETURN_IF_ERROR(Register(fresh));

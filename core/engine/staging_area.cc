@@ -54,7 +54,7 @@ absl::Status StagingArea::Register(Source& source) {
       why_no_device_slots_ = std::string(slots.status().message());
     }
   }
-  WAYBILL_ASSIGN_OR_RETURN(source.pages, Device::PagesOf(source.memory));
+  WAYBILL_ASSIGN_OR_RETURN(source.pages, device_->PagesOf(source.memory));
   // Nobody needs the dma-buf once it is registered.
   const ExportedMemory exported = device_->Export(source.memory);
   const absl::StatusOr<Registration> made = registrations_.Acquire(exported.span, source.name);
@@ -69,7 +69,7 @@ absl::Status StagingArea::RenewSources() {
   const auto is_on_device = [](const Source& source) { return source.pages != 0; };
   for (const auto& [begin, source] : sources_) {
     if (!is_on_device(source)) continue;
-    const absl::StatusOr<uint64_t> pages = Device::PagesOf(source.memory);
+    const absl::StatusOr<uint64_t> pages = device_->PagesOf(source.memory);
     if (!pages.ok()) {
       return While(absl::StrCat("read region \"", source.name, "\""), pages.status());
     }

@@ -158,6 +158,7 @@ void DeviceStager::Return(uint32_t workspace) {
 
 void DeviceStager::Chunk::Stage(const RouteShape& shape, const std::byte* source, uint64_t begin,
                                 uint64_t end, std::byte* slot, Digests digests) {
+  const UsingContext current(stager_.device_->context());
   Workspace& workspace = TakeWorkspace();
   if (reinterpret_cast<uintptr_t>(source) % shape.source_element_bytes != 0) {
     stager_.Check(absl::InternalError(absl::StrCat("elements of ", shape.source_element_bytes,
@@ -179,6 +180,7 @@ void DeviceStager::Chunk::Stage(const RouteShape& shape, const std::byte* source
 void DeviceStager::Chunk::Quantise(const RouteShape& shape, const Box& box, uint32_t table,
                                    const ScaleValues& values, const std::byte* source,
                                    uint64_t begin, uint64_t end, std::byte* slot, Digests digests) {
+  const UsingContext current(stager_.device_->context());
   Workspace& workspace = TakeWorkspace();
   Output output = stager_.Place(workspace, begin, end, digests, slot);
   const float* const host_factors = values.FactorsAt(values.table().blocks.begins());
@@ -217,6 +219,7 @@ void DeviceStager::Chunk::DigestInPlace(const RouteShape& shape, const std::byte
 
 void DeviceStager::Chunk::Digest(const RouteShape& shape, const std::byte* memory, uint64_t begin,
                                  uint64_t end) {
+  const UsingContext current(stager_.device_->context());
   Workspace& workspace = TakeWorkspace();
   Output output = stager_.Place(workspace, begin, end, Digests::kOn, /*slot=*/nullptr);
   uint64_t runs = 0, first_run = 0;
@@ -326,6 +329,7 @@ void DeviceStager::Send(const Workspace& workspace, const Output& output, std::b
 void DeviceStager::CombineMaxima(const ScaleTable& table, const std::byte* source,
                                  kernels::Wide type, kernels::Wide via, float* maxima) {
   Table& here = tables_[static_cast<size_t>(&table - first_table_)];
+  const UsingContext current(device_->context());
   Chunk chunk(this);
   const Workspace& workspace = chunk.TakeWorkspace();
   Check(device_->Clear(here.factors, here.maxima.size() * sizeof(float), workspace.stream));

@@ -129,8 +129,10 @@ Outcome PrepareContext() {
     result = driver.cuLibraryEnumerateKernels_fn(kernels.data(), count, loaded.library);
   }
   for (size_t i = 0; i < kernels.size() && result == CUDA_SUCCESS; ++i) {
-    CUfunction loads_it = nullptr;
-    result = driver.cuKernelGetFunction_fn(&loads_it, kernels[i]);
+    // Since loading is lazy, the function of a kernel may be a mere name.
+    CUfunction function = nullptr;
+    result = driver.cuKernelGetFunction_fn(&function, kernels[i]);
+    if (result == CUDA_SUCCESS) result = driver.cuFuncLoad_fn(function);
   }
   if (result == CUDA_SUCCESS) return {};
   return Outcome::Failed(Explain(driver, "load kernels into the current context", result));

@@ -33,6 +33,7 @@ namespace waybill::kernels::cuda {
   X(cuEventRecord)                  \
   X(cuEventSynchronize)             \
   X(cuFlushGPUDirectRDMAWrites)     \
+  X(cuFuncLoad)                     \
   X(cuGetErrorName)                 \
   X(cuGetErrorString)               \
   X(cuInit)                         \

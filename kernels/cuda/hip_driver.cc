@@ -193,7 +193,7 @@ CUresult GetPointerAttribute(void* value, CUpointer_attribute attribute, CUdevic
     // HIP does not say. Of memory that is not of hipMemCreate() there is no handle.
     CUmemGenericAllocationHandle handle = 0;
     const CUresult result = retain_handle(&handle, std::bit_cast<void*>(address));
-    *static_cast<bool*>(value) = result == CUDA_ERROR_INVALID_VALUE;
+    *static_cast<int*>(value) = result == CUDA_ERROR_INVALID_VALUE ? 1 : 0;
     if (result == CUDA_SUCCESS) release_handle(handle);
     return result == CUDA_ERROR_INVALID_VALUE ? CUDA_SUCCESS : result;
   }
@@ -282,6 +282,7 @@ CUresult EnumerateNoKernels(CUkernel*, unsigned, CUlibrary) { return CUDA_SUCCES
 CUresult GetKernelFunction(CUfunction* function, CUkernel kernel) {
   return TheImage().FunctionOf(*reinterpret_cast<HipKernel*>(kernel), *function);
 }
+CUresult LoadFunction(CUfunction) { return CUDA_SUCCESS; }  // Its module is loaded.
 
 CUresult GetKernel(CUkernel* kernel, CUlibrary, const char* name) {
   *kernel = reinterpret_cast<CUkernel>(TheImage().Find(name));
@@ -346,6 +347,7 @@ std::string LoadHip(DriverFunctions& functions, const void*& image) {
   functions.cuDevicePrimaryCtxRelease_fn = ReleasePrimaryContext;
   functions.cuDevicePrimaryCtxRetain_fn = RetainPrimaryContext;
   functions.cuFlushGPUDirectRDMAWrites_fn = FlushInboundWrites;
+  functions.cuFuncLoad_fn = LoadFunction;
   functions.cuKernelGetFunction_fn = GetKernelFunction;
   functions.cuLaunchKernel_fn = LaunchKernel;
   functions.cuLibraryEnumerateKernels_fn = EnumerateNoKernels;

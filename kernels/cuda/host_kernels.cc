@@ -59,6 +59,8 @@ const HostKernel kKernels[] = {
 
 }  // namespace
 
+std::span<const HostKernel> HostKernels() { return kKernels; }
+
 const HostKernel* FindHostKernel(std::string_view name) {
   for (const HostKernel& kernel : kKernels) {
     if (kernel.name == name) return &kernel;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 namespace waybill::kernels::cuda {
@@ -15,6 +16,8 @@ struct HostKernel {
   void (*run)(const void* arguments);
 };
 
+// Returns all kernels.
+std::span<const HostKernel> HostKernels();
 // Returns null if there is no kernel of that name.
 const HostKernel* FindHostKernel(std::string_view name);
 

@@ -12,6 +12,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -40,6 +42,7 @@ namespace {
 
 using waybill::FakeMemory;
 using waybill::kernels::cuda::HostKernel;
+using waybill::kernels::cuda::HostKernels;
 
 CUctx_st contexts[kFakeGpuCount] = {{0}, {1}};
 thread_local std::vector<CUcontext> current;
@@ -47,12 +50,31 @@ std::atomic<int64_t> calls_left{-1};  // Below 0: no end.
 std::atomic<uint64_t> bytes_to_host{0};
 std::atomic<uint64_t> bytes_to_device{0};
 std::atomic<uint64_t> device_waits{0};
+std::atomic<uint64_t> round_trips{0};
 std::atomic<int64_t> streams{0};
 std::atomic<int> captured_streams{0};
 thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 std::atomic<FakeCudaStep> refused{kFakeCudaNone};
 std::mutex attributes_mutex;
 std::map<std::pair<int, int>, int> attributes;  // By device and attribute.
+std::mutex loaded_mutex;
+std::set<std::pair<int, const HostKernel*>> loaded;  // By device.
+std::mutex events_mutex;
+std::set<CUevent> events;  // Those that are not destroyed.
+
+bool IsLive(CUevent event) {
+  const std::lock_guard lock(events_mutex);
+  return events.contains(event);
+}
+
+// Most calls fail on every thread while a stream is captured in the mode "global", which is
+// torch's, unless the thread has relaxed its own mode. Calls that only queue work on other streams
+// do not.
+bool EndsCapture() { return captured_streams > 0 && capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL; }
+#define REFUSE_WHILE_CAPTURING \
+  if (EndsCapture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+
+bool IsLost() { return calls_left == 0; }
 
 bool IsToFail() {
   int64_t left = calls_left;
@@ -97,10 +119,14 @@ CUstream_st* StreamOf(CUstream stream) {
   return HasContext() ? null_streams[current.back()->device] : nullptr;
 }
 
-// In a stream that is captured nothing runs.
+// In a stream that is captured nothing runs. The stream says on which GPU the work is; another
+// GPU's context must not be current.
 CUresult QueueBeside(CUstream to, std::function<void()> work) {
   CUstream_st* const stream = StreamOf(to);
   if (stream == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (HasContext() && current.back()->device != stream->stream.device()) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
   if (!stream->is_captured) stream->stream.Queue(std::move(work));
   return CUDA_SUCCESS;
 }
@@ -115,7 +141,9 @@ CUresult Queue(CUstream to, std::function<void()> work) {
 }
 
 CUresult RunNow(const std::function<void()>& work) {
+  REFUSE_WHILE_CAPTURING;
   if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
+  ++round_trips;
   FakeMemory::Get().RunAsGpu(current.back()->device, work);
   return CUDA_SUCCESS;
 }
@@ -212,6 +240,7 @@ FAKE cuCtxPopCurrent(CUcontext* context) {
 }
 
 FAKE cuMemAlloc(CUdeviceptr* address, size_t size_bytes) {
+  REFUSE_WHILE_CAPTURING;
   if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
   if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
   if (size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -221,10 +250,12 @@ FAKE cuMemAlloc(CUdeviceptr* address, size_t size_bytes) {
   return memory == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 FAKE cuMemFree(CUdeviceptr address) {
+  REFUSE_WHILE_CAPTURING;
   ++device_waits;
   return FakeMemory::Get().Free(At(address)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 FAKE cuMemGetAddressRange(CUdeviceptr* begin, size_t* size_bytes, CUdeviceptr address) {
+  if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
   const FakeMemory::Place place = FakeMemory::Get().Find(At(address));
   if (place.size_bytes == 0) return CUDA_ERROR_NOT_FOUND;
   *begin = reinterpret_cast<CUdeviceptr>(place.begin);
@@ -233,6 +264,7 @@ FAKE cuMemGetAddressRange(CUdeviceptr* begin, size_t* size_bytes, CUdeviceptr ad
 }
 FAKE cuMemGetHandleForAddressRange(void* handle, CUdeviceptr begin, size_t size_bytes,
                                    CUmemRangeHandleType type, unsigned long long flags) {
+  REFUSE_WHILE_CAPTURING;
   const int device = FakeMemory::Get().DeviceOf(At(begin));
   if (device < 0 || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || flags != 0) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -248,6 +280,7 @@ FAKE cuMemGetHandleForAddressRange(void* handle, CUdeviceptr begin, size_t size_
 }
 FAKE cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget,
                                 CUflushGPUDirectRDMAWritesScope scope) {
+  REFUSE_WHILE_CAPTURING;
   if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
   // Other GPUs copy from this one, too.
   if (scope != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES) return CUDA_ERROR_INVALID_VALUE;
@@ -262,6 +295,7 @@ FAKE cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget,
   return CUDA_SUCCESS;
 }
 FAKE cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr begin) {
+  REFUSE_WHILE_CAPTURING;
   if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
   FakeMemory::Handle found = FakeMemory::Get().HandleOf(At(begin));
   found.instance = MigInstance();
@@ -269,6 +303,7 @@ FAKE cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr begin) {
   return found.process == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 FAKE cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
+  REFUSE_WHILE_CAPTURING;
   if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
   const auto of = std::bit_cast<FakeMemory::Handle>(handle);
   if (of.process == getpid()) return CUDA_ERROR_INVALID_CONTEXT;
@@ -280,6 +315,7 @@ FAKE cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigned fl
   return mapping == nullptr ? CUDA_ERROR_MAP_FAILED : CUDA_SUCCESS;
 }
 FAKE cuIpcCloseMemHandle(CUdeviceptr address) {
+  REFUSE_WHILE_CAPTURING;
   return FakeMemory::Get().Close(At(address)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 // --- memory of cuMemCreate() ---
@@ -291,6 +327,7 @@ FAKE cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*,
 }
 FAKE cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size_bytes,
                  const CUmemAllocationProp* properties, unsigned long long flags) {
+  REFUSE_WHILE_CAPTURING;
   if (properties->type != CU_MEM_ALLOCATION_TYPE_PINNED || flags != 0 ||
       properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -303,15 +340,18 @@ FAKE cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size_bytes,
   return *handle == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 FAKE cuMemRelease(CUmemGenericAllocationHandle handle) {
+  REFUSE_WHILE_CAPTURING;
   return FakeMemory::Get().Release(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 FAKE cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
+  REFUSE_WHILE_CAPTURING;
   if (refused == kFakeCudaRetain) return CUDA_ERROR_OUT_OF_MEMORY;
   *handle = FakeMemory::Get().Retain(static_cast<std::byte*>(address));
   return *handle == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 FAKE cuMemExportToShareableHandle(void* file, CUmemGenericAllocationHandle handle,
                                   CUmemAllocationHandleType type, unsigned long long flags) {
+  REFUSE_WHILE_CAPTURING;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags != 0) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
@@ -323,6 +363,7 @@ FAKE cuMemExportToShareableHandle(void* file, CUmemGenericAllocationHandle handl
 }
 FAKE cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* file,
                                     CUmemAllocationHandleType type) {
+  REFUSE_WHILE_CAPTURING;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
   if (refused == kFakeCudaImport) return CUDA_ERROR_OUT_OF_MEMORY;
   const int fd = static_cast<int>(reinterpret_cast<intptr_t>(file));
@@ -334,6 +375,7 @@ FAKE cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* 
 }
 FAKE cuMemAddressReserve(CUdeviceptr* begin, size_t size_bytes, size_t alignment, CUdeviceptr,
                          unsigned long long flags) {
+  REFUSE_WHILE_CAPTURING;
   if (alignment > FakeMemory::kGranularityBytes || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (refused == kFakeCudaReserve) return CUDA_ERROR_OUT_OF_MEMORY;
   std::byte* const reserved = FakeMemory::Get().Reserve(size_bytes);
@@ -341,21 +383,25 @@ FAKE cuMemAddressReserve(CUdeviceptr* begin, size_t size_bytes, size_t alignment
   return reserved == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 FAKE cuMemAddressFree(CUdeviceptr begin, size_t size_bytes) {
+  REFUSE_WHILE_CAPTURING;
   return FakeMemory::Get().FreeAddresses(At(begin), size_bytes) ? CUDA_SUCCESS
                                                                 : CUDA_ERROR_INVALID_VALUE;
 }
 FAKE cuMemMap(CUdeviceptr begin, size_t size_bytes, size_t offset,
               CUmemGenericAllocationHandle handle, unsigned long long flags) {
+  REFUSE_WHILE_CAPTURING;
   if (offset != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (refused == kFakeCudaMap) return CUDA_ERROR_OUT_OF_MEMORY;
   return FakeMemory::Get().Map(At(begin), size_bytes, handle) ? CUDA_SUCCESS
                                                               : CUDA_ERROR_INVALID_VALUE;
 }
 FAKE cuMemUnmap(CUdeviceptr begin, size_t size_bytes) {
+  REFUSE_WHILE_CAPTURING;
   return FakeMemory::Get().Unmap(At(begin), size_bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 FAKE cuMemSetAccess(CUdeviceptr begin, size_t size_bytes, const CUmemAccessDesc* access,
                     size_t count) {
+  REFUSE_WHILE_CAPTURING;
   if (refused == kFakeCudaAllow) return CUDA_ERROR_INVALID_DEVICE;
   for (size_t i = 0; i < count; ++i) {
     const int device = access[i].location.id;
@@ -372,6 +418,7 @@ FAKE cuMemSetAccess(CUdeviceptr begin, size_t size_bytes, const CUmemAccessDesc*
 }
 
 FAKE cuMemHostRegister(void* memory, size_t size_bytes, unsigned) {
+  REFUSE_WHILE_CAPTURING;
   if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
   if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
   ++device_waits;
@@ -380,6 +427,7 @@ FAKE cuMemHostRegister(void* memory, size_t size_bytes, unsigned) {
              : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 }
 FAKE cuMemHostUnregister(void* memory) {
+  REFUSE_WHILE_CAPTURING;
   ++device_waits;
   return FakeMemory::Get().Unpin(static_cast<std::byte*>(memory))
              ? CUDA_SUCCESS
@@ -396,12 +444,13 @@ FAKE cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdevicep
     *static_cast<unsigned long long*>(value) = FakeMemory::Get().Find(At(address)).id;
     return CUDA_SUCCESS;
   }
+  // Booleans have the size of an int.
   if (attribute == CU_POINTER_ATTRIBUTE_IS_MANAGED) {
-    *static_cast<bool*>(value) = FakeMemory::Get().Find(At(address)).managed;
+    *static_cast<int*>(value) = FakeMemory::Get().Find(At(address)).managed ? 1 : 0;
     return CUDA_SUCCESS;
   }
   if (attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE) {
-    *static_cast<bool*>(value) = !FakeMemory::Get().Find(At(address)).is_created;
+    *static_cast<int*>(value) = FakeMemory::Get().Find(At(address)).is_created ? 0 : 1;
     return CUDA_SUCCESS;
   }
   if (attribute == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES) {
@@ -414,7 +463,17 @@ FAKE cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdevicep
 }
 FAKE cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size_bytes, CUstream stream) {
   if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
-  return Queue(stream, [=] { CopyNow(to, from, size_bytes); });
+  const CUresult result = Queue(stream, [=] { CopyNow(to, from, size_bytes); });
+  // A copy between a GPU and memory of the host that is not pinned returns when it is done.
+  const auto is_pageable = [](CUdeviceptr address) {
+    return FakeMemory::Get().DeviceOf(At(address)) < 0 && !FakeMemory::Get().IsPinned(At(address));
+  };
+  CUstream_st* const on = StreamOf(stream);
+  if (result == CUDA_SUCCESS && !on->is_captured && (is_pageable(to) || is_pageable(from))) {
+    ++round_trips;
+    on->stream.Finish();
+  }
+  return result;
 }
 FAKE cuMemcpyDtoH(void* to, CUdeviceptr from, size_t size_bytes) {
   return RunNow([=] { CopyNow(reinterpret_cast<CUdeviceptr>(to), from, size_bytes); });
@@ -428,6 +487,7 @@ FAKE cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t size_bytes, CUs
 }
 
 FAKE cuStreamCreate(CUstream* stream, unsigned) {
+  REFUSE_WHILE_CAPTURING;
   if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
   if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
   *stream = new CUstream_st(current.back()->device);
@@ -435,19 +495,23 @@ FAKE cuStreamCreate(CUstream* stream, unsigned) {
   return CUDA_SUCCESS;
 }
 FAKE cuStreamDestroy(CUstream stream) {
+  REFUSE_WHILE_CAPTURING;
   delete stream;
   --streams;
   return CUDA_SUCCESS;
 }
 FAKE cuStreamSynchronize(CUstream to) {
+  REFUSE_WHILE_CAPTURING;
   CUstream_st* const stream = StreamOf(to);
   if (stream == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (stream->is_captured) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  ++round_trips;
   // Also where it fails: a lost GPU writes nothing later.
   stream->stream.Finish();
   return IsToFail() ? CUDA_ERROR_LAUNCH_FAILED : CUDA_SUCCESS;
 }
 FAKE cuStreamWaitEvent(CUstream to, CUevent event, unsigned) {
+  if (!IsLive(event)) return CUDA_ERROR_INVALID_HANDLE;
   if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
   // Whoever waits for an event that is captured is captured too.
   if (CUstream_st* const stream = StreamOf(to); stream != nullptr && event->is_captured) {
@@ -459,20 +523,32 @@ FAKE cuStreamWaitEvent(CUstream to, CUevent event, unsigned) {
 }
 FAKE cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
   if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
-  return QueueBeside(stream, [=] { function(data); });
+  // After an error that lasts, the driver calls no functions of the host any more.
+  return QueueBeside(stream, [=] {
+    if (!IsLost()) function(data);
+  });
 }
 
 FAKE cuEventCreate(CUevent* event, unsigned) {
+  REFUSE_WHILE_CAPTURING;
   if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
   if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
   *event = new CUevent_st(current.back()->device);
+  const std::lock_guard lock(events_mutex);
+  events.insert(*event);
   return CUDA_SUCCESS;
 }
 FAKE cuEventDestroy(CUevent event) {
+  REFUSE_WHILE_CAPTURING;
+  {
+    const std::lock_guard lock(events_mutex);
+    if (events.erase(event) == 0) return CUDA_ERROR_INVALID_HANDLE;
+  }
   delete event;
   return CUDA_SUCCESS;
 }
 FAKE cuEventRecord(CUevent event, CUstream to) {
+  if (!IsLive(event)) return CUDA_ERROR_INVALID_HANDLE;
   if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
   CUstream_st* const stream = StreamOf(to);
   if (stream == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
@@ -487,15 +563,17 @@ FAKE cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   return CUDA_SUCCESS;
 }
 FAKE cuEventQuery(CUevent event) {
-  if (captured_streams > 0 && capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL) {
-    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  }
+  REFUSE_WHILE_CAPTURING;
+  if (!IsLive(event)) return CUDA_ERROR_INVALID_HANDLE;
   if (event->is_captured) return CUDA_ERROR_CAPTURED_EVENT;
   if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
   return event->event->IsCompleted() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 FAKE cuEventSynchronize(CUevent event) {
+  REFUSE_WHILE_CAPTURING;
+  if (!IsLive(event)) return CUDA_ERROR_INVALID_HANDLE;
   if (event->is_captured) return CUDA_ERROR_CAPTURED_EVENT;
+  ++round_trips;
   event->event->Await(event->event->recorded());
   return CUDA_SUCCESS;
 }
@@ -503,15 +581,35 @@ FAKE cuEventElapsedTime(float*, CUevent, CUevent) { return CUDA_ERROR_NOT_SUPPOR
 
 FAKE cuLibraryLoadData(CUlibrary* library, const void*, CUjit_option*, void**, unsigned,
                        CUlibraryOption*, void**, unsigned) {
+  REFUSE_WHILE_CAPTURING;
   *library = nullptr;
   return CUDA_SUCCESS;
 }
 FAKE cuLibraryGetKernelCount(unsigned* count, CUlibrary) {
-  *count = 0;  // None has to be loaded.
+  *count = static_cast<unsigned>(HostKernels().size());
   return CUDA_SUCCESS;
 }
-FAKE cuLibraryEnumerateKernels(CUkernel*, unsigned, CUlibrary) { return CUDA_SUCCESS; }
-FAKE cuKernelGetFunction(CUfunction*, CUkernel) { return CUDA_ERROR_NOT_SUPPORTED; }
+FAKE cuLibraryEnumerateKernels(CUkernel* kernels, unsigned count, CUlibrary) {
+  const std::span<const HostKernel> all = HostKernels();
+  if (count > all.size()) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < count; ++i) {
+    kernels[i] = reinterpret_cast<CUkernel>(const_cast<HostKernel*>(&all[i]));
+  }
+  return CUDA_SUCCESS;
+}
+// Names the kernel in the current context, and loads nothing: loading is lazy.
+FAKE cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
+  if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
+  *function = reinterpret_cast<CUfunction>(kernel);
+  return CUDA_SUCCESS;
+}
+FAKE cuFuncLoad(CUfunction function) {
+  REFUSE_WHILE_CAPTURING;
+  if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;
+  const std::lock_guard lock(loaded_mutex);
+  loaded.insert({current.back()->device, reinterpret_cast<const HostKernel*>(function)});
+  return CUDA_SUCCESS;
+}
 FAKE cuLibraryGetKernel(CUkernel* kernel, CUlibrary, const char* name) {
   const HostKernel* const found = waybill::kernels::cuda::FindHostKernel(name);
   *kernel = reinterpret_cast<CUkernel>(const_cast<HostKernel*>(found));
@@ -522,6 +620,13 @@ FAKE cuLaunchKernel(CUfunction function, unsigned blocks, unsigned, unsigned, un
   if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
   const auto* const kernel = reinterpret_cast<const HostKernel*>(function);
   const auto* const first = static_cast<const std::byte*>(parameters[0]);
+  CUstream_st* const on = StreamOf(stream);
+  if (on == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  {
+    // The first launch of a kernel loads it, for which the driver may wait for all streams.
+    const std::lock_guard lock(loaded_mutex);
+    if (loaded.insert({on->stream.device(), kernel}).second) ++device_waits;
+  }
   // As aligned as new storage is, which is enough for every argument.
   std::vector<std::byte> arguments(first, first + kernel->argument_bytes);
   return Queue(stream, [=] {
@@ -594,5 +699,5 @@ extern "C" __attribute__((visibility("default"))) FakeCudaUse FakeCudaNow() {
   const FakeMemory& memory = FakeMemory::Get();
   return {memory.allocation_count(),  memory.pin_count(),     static_cast<uint64_t>(streams.load()),
           bytes_to_host.load(),       bytes_to_device.load(), memory.handle_count(),
-          memory.reservation_count(), device_waits.load()};
+          memory.reservation_count(), device_waits.load(),    round_trips.load()};
 }

@@ -19,8 +19,12 @@ struct FakeCudaUse {
   uint64_t bytes_to_device;
   uint64_t handles;   // Of memory of cuMemCreate(), that are not released.
   uint64_t reserved;  // Ranges of addresses of cuMemAddressReserve().
-  // Calls that may wait for all streams of a GPU: allocations and pins, and their ends.
+  // Calls that may wait for all streams of a GPU: allocations and pins, their ends, and first
+  // launches of kernels that are not loaded.
   uint64_t device_waits;
+  // Calls that wait for a stream: synchronisations, and copies from and to memory of the host that
+  // is not pinned.
+  uint64_t round_trips;
 };
 
 // What another process does to have memory, or has done for it. All but the last are of memory of

@@ -5,8 +5,24 @@
 #include <utility>
 
 namespace waybill {
+namespace {
+
+// As frameworks make their streams and events, without harm to a capture.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { cuThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { cuThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
+}  // namespace
 
 HeldStream::HeldStream() : gate_(std::make_unique<Gate>()) {
+  const RelaxedCapture relaxed;
   CUcontext context = nullptr;
   cuDevicePrimaryCtxRetain(&context, 0);
   cuCtxPushCurrent(context);
@@ -20,6 +36,7 @@ HeldStream::HeldStream() : gate_(std::make_unique<Gate>()) {
 }
 
 HeldStream::~HeldStream() {
+  const RelaxedCapture relaxed;
   Release();
   cuStreamSynchronize(stream_);
   cuEventDestroy(event_);

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "testing/fake_cuda/fake_cuda.h"
 #include "testing/fake_cuda/gpu.h"
@@ -124,6 +125,7 @@ FAKE hipMalloc(CUdeviceptr* address, size_t size_bytes) {
 }
 FAKE hipFree(CUdeviceptr address) { return cuMemFree(address); }
 FAKE hipMemGetAddressRange(CUdeviceptr* begin, size_t* size_bytes, CUdeviceptr address) {
+  UseCurrent();
   return cuMemGetAddressRange(begin, size_bytes, address);
 }
 FAKE hipMemGetHandleForAddressRange(void* handle, CUdeviceptr begin, size_t size_bytes,
@@ -253,7 +255,14 @@ FAKE hipThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
 FAKE hipModuleLoadData(CUmodule* module, const void* image) {
   // The image has to begin as hipcc's bundles of code for several GPUs do.
   if (std::memcmp(image, "__CLANG_OFFLOAD_BUNDLE__", 24) != 0) return CUDA_ERROR_INVALID_IMAGE;
+  UseCurrent();
   *module = new CUmod_st{Device()};
+  // A module is loaded as a whole.
+  unsigned count = 0;
+  cuLibraryGetKernelCount(&count, nullptr);
+  std::vector<CUkernel> kernels(count);
+  cuLibraryEnumerateKernels(kernels.data(), count, nullptr);
+  for (CUkernel kernel : kernels) cuFuncLoad(reinterpret_cast<CUfunction>(kernel));
   return CUDA_SUCCESS;
 }
 FAKE hipModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {

@@ -90,6 +90,7 @@ class Use(ctypes.Structure):
             "handles",
             "reserved",
             "device_waits",
+            "round_trips",
         )
     ]
 

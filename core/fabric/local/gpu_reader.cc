@@ -40,8 +40,8 @@ absl::Status GpuReader::Try(const SharedMemoryName& probe) const {
 
 absl::Status GpuReader::TryPart(const UniqueFd& file, uint64_t size_bytes) const {
   if (receiver_ == nullptr) return NoReceiver();
-  WAYBILL_ASSIGN_OR_RETURN(const PartHandle part, PartHandle::Import(file, size_bytes));
-  return MappedParts::Map(*receiver_, {&part, 1}).status();
+  WAYBILL_ASSIGN_OR_RETURN(const PartHandle part, PartHandle::Import(receiver_, file, size_bytes));
+  return MappedParts::Map(receiver_, {&part, 1}).status();
 }
 
 absl::Status GpuReader::Copy(std::byte* to, const std::byte* from, uint64_t size_bytes) {

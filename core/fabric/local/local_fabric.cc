@@ -358,7 +358,7 @@ class LocalFabric final : public Fabric {
       if (source.parts().empty()) {
         if (!probe.body.allocated.names_something()) probe.body.allocated = source.name();
       } else if (!probe.file.valid()) {
-        absl::StatusOr<UniqueFd> file = ExportPart(source.parts().front());
+        absl::StatusOr<UniqueFd> file = source.ExportPart(0);
         lane.why_not_asked = file.status();
         if (!file.ok()) continue;
         probe.file = *std::move(file);
@@ -380,7 +380,7 @@ class LocalFabric final : public Fabric {
     if (source == sources_.end()) return absl::OkStatus();
     const absl::Span<const CreatedPart> parts = source->second.parts();
     for (size_t i = 0; i < parts.size(); ++i) {
-      WAYBILL_ASSIGN_OR_RETURN(const UniqueFd file, ExportPart(parts[i]));
+      WAYBILL_ASSIGN_OR_RETURN(const UniqueFd file, source->second.ExportPart(i));
       const PartBody body{.index = i, .size_bytes = parts[i].size_bytes};
       WAYBILL_RETURN_IF_ERROR(Sent(
           lane_id, lane, lane.SendFrame({.kind = FrameKind::kPart}, BytesOf(body), {file.get()})));

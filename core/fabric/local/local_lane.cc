@@ -75,7 +75,7 @@ absl::Status LocalLane::TakePart(absl::Span<const std::byte> body, const UniqueF
     next_parts_status_ = absl::FailedPreconditionError("memory of a GPU, and none is received on");
     return absl::OkStatus();
   }
-  absl::StatusOr<PartHandle> imported = PartHandle::Import(file, part.size_bytes);
+  absl::StatusOr<PartHandle> imported = PartHandle::Import(receiver, file, part.size_bytes);
   if (imported.ok()) {
     next_parts_.push_back(*std::move(imported));
   } else {
