@@ -18,6 +18,8 @@ namespace waybill::capi {
 namespace {
 
 // Each has a chunk on the device, and waits for it.
+// A GPU is waited for once for a quarter of the ring.
+constexpr uint64_t kDeviceRingBytes = 128 << 20;
 constexpr uint32_t kDeviceStageThreads = 4;
 
 class TrainerObject final : public Rank {
@@ -151,9 +153,12 @@ absl::StatusOr<std::shared_ptr<TrainerObject>> CreateTrainer(
   WAYBILL_ASSIGN_OR_RETURN(Regions regions, FindRegions(options.regions, options.region_count,
                                                         parts.manifest, Access::kRead));
   TrainerEngineOptions engine;
-  if (options.ring_bytes != 0) engine.ring_bytes = options.ring_bytes;
   WAYBILL_ASSIGN_OR_RETURN(auto device, OpenDeviceOf(regions));
-  if (device != nullptr) engine.stage_threads = kDeviceStageThreads;
+  if (device != nullptr) {
+    engine.ring_bytes = kDeviceRingBytes;
+    engine.stage_threads = kDeviceStageThreads;
+  }
+  if (options.ring_bytes != 0) engine.ring_bytes = options.ring_bytes;
   if (options.stage_threads != 0) engine.stage_threads = options.stage_threads;
   auto trainer =
       std::make_shared<TrainerObject>(std::move(parts), regions, engine, std::move(device));

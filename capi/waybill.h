@@ -732,7 +732,8 @@ typedef struct waybill_trainer_options {
   waybill_region_t* const* regions; /* One for each region of the manifest, of the same size. */
   uint32_t region_count;
   uint32_t stage_threads; /* 0: 1, or 4 if the regions are GPU memory. */
-  uint64_t ring_bytes;    /* Size of the staging ring. 0: 32 MiB. */
+  uint64_t ring_bytes;    /* Size of the staging ring. 0: 32 MiB, or 128 MiB if the regions are GPU
+                             memory. */
   waybill_queue_t* queue;
 } waybill_trainer_options_t;
 #define WAYBILL_TRAINER_OPTIONS_INIT \
@@ -893,7 +894,7 @@ typedef struct waybill_worker_options {
   uint32_t region_count;   /* 0: Waybill allocates the memory. */
   uint32_t mode;           /* WAYBILL_MODE_*; 0: shadow. */
   uint32_t ask;            /* WAYBILL_ASK_*. Waybill itself accepts all others. */
-  uint32_t verify_threads; /* 0: 1. */
+  uint32_t verify_threads; /* 0: 1, or 4 if it receives on a GPU. */
   waybill_queue_t* queue;
   /* 0: a worker whose group has missed a version gets it from another group that shows it, as an
    * update like any other, soon after it has joined. 1: it waits for the next publish. */

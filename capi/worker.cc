@@ -15,6 +15,9 @@
 namespace waybill::capi {
 namespace {
 
+// Each has work on the GPU while others wait for theirs.
+constexpr uint32_t kDeviceVerifyThreads = 4;
+
 class SnapshotObject : public Object {
  public:
   using Handle = waybill_snapshot_t;
@@ -201,7 +204,6 @@ absl::StatusOr<std::shared_ptr<WorkerObject>> CreateWorker(
   parts.config.identity.catch_up = options.no_catch_up == 0;
   WorkerSettings settings{.engine = {}, .ask = options.ask};
   if (options.mode != 0) settings.engine.mode = static_cast<Mode>(options.mode);
-  if (options.verify_threads != 0) settings.engine.verify_threads = options.verify_threads;
   if (options.gpu != 0) settings.engine.arena_gpu = static_cast<int>(options.gpu) - 1;
   WAYBILL_RETURN_IF_ERROR(CheckMode(settings.engine.mode, options.region_count > 0));
   Regions regions;
@@ -213,6 +215,8 @@ absl::StatusOr<std::shared_ptr<WorkerObject>> CreateWorker(
   if (device == nullptr && settings.engine.arena_gpu) {
     WAYBILL_ASSIGN_OR_RETURN(device, Device::Open(*settings.engine.arena_gpu));
   }
+  if (device != nullptr) settings.engine.verify_threads = kDeviceVerifyThreads;
+  if (options.verify_threads != 0) settings.engine.verify_threads = options.verify_threads;
   auto worker =
       std::make_shared<WorkerObject>(std::move(parts), regions, settings, std::move(device));
   WAYBILL_RETURN_IF_ERROR(AddUser(regions, worker));

@@ -18,7 +18,7 @@ type TrainerOptions struct {
 	Manifest     *Manifest
 	Regions      []*Region // One for each region of the manifest, as large.
 	StageThreads uint32    // 0: 1.
-	RingBytes    uint64    // The largest size of the staging ring; 0: 32 MiB.
+	RingBytes    uint64    // The largest size of the staging ring; 0: 32 MiB, or 128 MiB if the regions are GPU memory.
 }
 
 // A Trainer is a rank that holds new weights. Its calls are carried out one after the other, in the

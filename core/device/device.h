@@ -153,6 +153,22 @@ class Device {
   InboundWrites inbound_writes_ = InboundWrites::kReadBack;
 };
 
+// Pins host memory for a device while the object lives. If the driver refuses, copies are slower,
+// and wait.
+class PinnedMemory {
+ public:
+  PinnedMemory() = default;
+  PinnedMemory(std::shared_ptr<Device> device, absl::Span<std::byte> memory);
+  PinnedMemory(PinnedMemory&& other) noexcept
+      : device_(std::move(other.device_)), data_(std::exchange(other.data_, nullptr)) {}
+  PinnedMemory& operator=(PinnedMemory&& other) noexcept;
+  ~PinnedMemory();
+
+ private:
+  std::shared_ptr<Device> device_;
+  std::byte* data_ = nullptr;  // Null: nothing is pinned.
+};
+
 // Opens the device of those spans that are said to be a device's memory; null where none is.
 // `name_of` gives the name of a span for errors.
 //

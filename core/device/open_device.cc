@@ -39,4 +39,19 @@ absl::StatusOr<std::shared_ptr<Device>> OpenDeviceOf(
   return Device::Open(first_ordinal);
 }
 
+PinnedMemory::PinnedMemory(std::shared_ptr<Device> device, absl::Span<std::byte> memory)
+    : device_(std::move(device)) {
+  if (device_->Pin(memory.data(), memory.size()).ok()) data_ = memory.data();
+}
+
+PinnedMemory& PinnedMemory::operator=(PinnedMemory&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(data_, other.data_);
+  return *this;
+}
+
+PinnedMemory::~PinnedMemory() {
+  if (data_ != nullptr) device_->Unpin(data_);
+}
+
 }  // namespace waybill

@@ -21,6 +21,7 @@ ArrivedRoutes::ArrivedRoutes(const Manifest* manifest, RouteTable routes, uint64
   for (uint32_t r = 0; r < routes_.size(); ++r) {
     if (routes_.witness(r)) witnesses_.push_back(r);
   }
+  witness_digests_.resize(witnesses_.size());
 }
 
 uint64_t ArrivedRoutes::bytes(uint32_t first, uint32_t last) const {
@@ -42,54 +43,56 @@ absl::Status ArrivedRoutes::DigestOn(std::shared_ptr<Device> device, uint32_t th
   for (const Chunk& chunk : chunks_.chunks) {
     most_pieces = std::max<size_t>(most_pieces, chunk.piece_count);
   }
+  most_pieces *= std::min<size_t>(kChunksPerPass, chunks_.chunks.size() + 1);
+  most_pieces = std::max(most_pieces, witnesses_.size());
   WAYBILL_ASSIGN_OR_RETURN(
       device_, DeviceStager::Create(std::move(device), {.what = "verify on a GPU",
                                                         .chunk_bytes = chunk_bytes_,
                                                         .most_pieces = most_pieces,
-                                                        .parallel_chunks = std::max(threads, 1u)}));
+                                                        .parallel_passes = std::max(threads, 1u)}));
   is_there_ = std::move(is_there);
   return absl::OkStatus();
 }
 
-void ArrivedRoutes::Digest(uint32_t chunk, const RegionSpans& regions) {
-  const absl::Span<const Piece> pieces = chunks_.pieces_of(chunks_.chunks[chunk]);
-  if (device_ != nullptr) DigestOnDevice(pieces, regions);
-  for (const Piece& piece : pieces) {
-    if (OnDevice(piece.route)) continue;
-    const uint64_t sum =
-        DigestInPlace(routes_.shape(piece.route), At(piece.route, regions), piece.begin, piece.end);
-    sums_[piece.route].fetch_add(sum, std::memory_order_relaxed);
+void ArrivedRoutes::Digest(absl::Span<const uint32_t> chunks, const RegionSpans& regions) {
+  if (device_ != nullptr) {
+    DeviceStager::Pass pass(device_.get());
+    ForEachJoinedPiece(
+        chunks_, chunks, [this](uint32_t route) { return OnDevice(route); },
+        [&](const Piece& piece) {
+          pass.DigestInPlace(piece.route, routes_.shape(piece.route), At(piece.route, regions),
+                             piece.begin, piece.end);
+        });
+    pass.Finish([this](uint32_t route, uint64_t sum) {
+      sums_[route].fetch_add(sum, std::memory_order_relaxed);
+    });
+  }
+  for (const uint32_t chunk : chunks) {
+    for (const Piece& piece : chunks_.pieces_of(chunks_.chunks[chunk])) {
+      if (OnDevice(piece.route)) continue;
+      const uint64_t sum = DigestInPlace(routes_.shape(piece.route), At(piece.route, regions),
+                                         piece.begin, piece.end);
+      sums_[piece.route].fetch_add(sum, std::memory_order_relaxed);
+    }
   }
 }
 
-void ArrivedRoutes::DigestOnDevice(absl::Span<const Piece> pieces, const RegionSpans& regions) {
-  DeviceStager::Chunk queued(device_.get());
-  for (const Piece& piece : pieces) {
-    if (!OnDevice(piece.route)) continue;
-    queued.DigestInPlace(routes_.shape(piece.route), At(piece.route, regions), piece.begin,
-                         piece.end);
+void ArrivedRoutes::DigestWitnesses(const RegionSpans& regions) {
+  DeviceStager::Pass pass(device_.get());
+  for (uint32_t w = 0; w < witnesses_.size(); ++w) {
+    const RouteShape shape = routes_.shape(witnesses_[w]);
+    const std::byte* const at = At(witnesses_[w], regions);
+    if (OnDevice(witnesses_[w])) {
+      pass.DigestInPlace(w, shape, at, 0, shape.size_bytes());
+    } else {
+      witness_digests_[w] = DigestInPlace(shape, at, 0, shape.size_bytes());
+    }
   }
-  const absl::Span<const uint64_t> sums = queued.Finish();
-  size_t next = 0;
-  for (const Piece& piece : pieces) {
-    if (!OnDevice(piece.route)) continue;
-    sums_[piece.route].fetch_add(sums[next++], std::memory_order_relaxed);
+  pass.Finish([this](uint32_t w, uint64_t sum) { witness_digests_[w] = sum; });
+  for (uint32_t w = 0; w < witnesses_.size(); ++w) {
+    const uint64_t length = routes_.shape(witnesses_[w]).size_bytes();
+    witness_digests_[w] = kernels::FinishDigest(witness_digests_[w], length);
   }
-}
-
-uint64_t ArrivedRoutes::DigestOfAll(uint32_t route, const RegionSpans& regions) const {
-  const RouteShape shape = routes_.shape(route);
-  const uint64_t length = shape.size_bytes();
-  if (!OnDevice(route)) {
-    return kernels::FinishDigest(DigestInPlace(shape, At(route, regions), 0, length), length);
-  }
-  uint64_t sum = 0;
-  for (uint64_t begin = 0; begin < length; begin += chunk_bytes_) {
-    DeviceStager::Chunk queued(device_.get());
-    queued.DigestInPlace(shape, At(route, regions), begin, std::min(begin + chunk_bytes_, length));
-    sum += queued.Finish()[0];
-  }
-  return kernels::FinishDigest(sum, length);
 }
 
 absl::Status ArrivedRoutes::Compare(uint32_t first, uint32_t last,
@@ -115,11 +118,13 @@ absl::Status ArrivedRoutes::Compare(uint32_t first, uint32_t last,
 }
 
 absl::Status ArrivedRoutes::CompareWitnesses(const RegionSpans& regions,
-                                             const LedgerEntry* ledger) const {
-  if (digests_ == Digests::kOff) return absl::OkStatus();
-  for (const uint32_t r : witnesses_) {
-    const uint64_t digest = DigestOfAll(r, regions);
-    if (device_ != nullptr) WAYBILL_RETURN_IF_ERROR(device_->status());
+                                             const LedgerEntry* ledger) {
+  if (digests_ == Digests::kOff || witnesses_.empty()) return absl::OkStatus();
+  DigestWitnesses(regions);
+  if (device_ != nullptr) WAYBILL_RETURN_IF_ERROR(device_->status());
+  for (size_t w = 0; w < witnesses_.size(); ++w) {
+    const uint32_t r = witnesses_[w];
+    const uint64_t digest = witness_digests_[w];
     if (digest != ledger[r].digest) {
       return absl::DataLossError(absl::StrCat(
           NameOf(r), ": it quantised by scales of digest ", absl::Hex(ledger[r].digest),

@@ -42,8 +42,10 @@ class ArrivedRoutes {
 
   void Begin(const UpdateId& update, Digests digests);
 
-  // [any thread] The digest of what a chunk's bytes are in `regions`.
-  void Digest(uint32_t chunk, const RegionSpans& regions);
+  // How many chunks a thread best digests at a time: a device is waited for once for all of them.
+  uint32_t at_once() const { return device_ == nullptr ? 1 : kChunksPerPass; }
+  // [any thread] Takes the digests of what the chunks' bytes are in `regions`.
+  void Digest(absl::Span<const uint32_t> chunks, const RegionSpans& regions);
 
   // Checks routes [first, last) against the worker's whole `ledger`. Call it when their chunks are
   // digested and their entries have arrived. kDataLoss: names the first wrong route. kInternal: a
@@ -52,7 +54,7 @@ class ArrivedRoutes {
 
   // Checks that each trainer quantised by the scales that were written here, also by those that
   // another trainer wrote. Call it when everything is here. kDataLoss: a trainer used other scales.
-  absl::Status CompareWitnesses(const RegionSpans& regions, const LedgerEntry* ledger) const;
+  absl::Status CompareWitnesses(const RegionSpans& regions, const LedgerEntry* ledger);
 
  private:
   std::string NameOf(uint32_t route) const;
@@ -62,8 +64,7 @@ class ArrivedRoutes {
   const std::byte* At(uint32_t route, const RegionSpans& regions) const {
     return regions[routes_.destination_region(route)].data() + routes_.destination_offset(route);
   }
-  void DigestOnDevice(absl::Span<const Piece> pieces, const RegionSpans& regions);
-  uint64_t DigestOfAll(uint32_t route, const RegionSpans& regions) const;
+  void DigestWitnesses(const RegionSpans& regions);
 
   const Manifest* manifest_;
   const RouteTable routes_;
@@ -73,6 +74,7 @@ class ArrivedRoutes {
   std::unique_ptr<DeviceStager> device_;  // Null if everything arrives in host memory.
   std::function<bool(uint32_t region)> is_there_;
   std::vector<uint32_t> witnesses_;          // Routes whose digest is of what others write.
+  std::vector<uint64_t> witness_digests_;    // The digests of what is here, in the same order.
   std::vector<std::atomic<uint64_t>> sums_;  // By route, of its leaves.
   UpdateId update_;
   Digests digests_ = Digests::kOn;

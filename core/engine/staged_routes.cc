@@ -56,13 +56,14 @@ absl::Status StagedRoutes::OpenDevice(uint32_t threads, absl::Span<std::byte> ri
   if (device == nullptr) return absl::OkStatus();
   DeviceStager::Options options = {.chunk_bytes = kCutBytes,
                                    .most_pieces = 1,
-                                   .parallel_chunks = std::max(threads, 1u),
+                                   .parallel_passes = std::max(threads, 1u),
                                    .slots = ring};
   if (area_.device_slots() != nullptr) options.device_slots = area_.device_slots()->bytes();
   for (const Chunk& chunk : list_.chunks) {
     options.chunk_bytes = std::max(options.chunk_bytes, chunk.size_bytes);
     options.most_pieces = std::max<size_t>(options.most_pieces, chunk.piece_count);
   }
+  options.most_pieces *= std::min<size_t>(kChunksPerPass, list_.chunks.size() + 1);
   WAYBILL_ASSIGN_OR_RETURN(device_, DeviceStager::Create(std::move(device), options));
   return device_->SetTables(exchange().tables);
 }
@@ -158,11 +159,13 @@ void StagedRoutes::RunEarlyTask(uint32_t i) {
 }
 
 void StagedRoutes::FinishEarly() {
+  DeviceStager::Pass pass(device_.get());
   for (uint32_t t = 0; t < scale_values_.size(); ++t) {
     scale_values_[t].FinishEarly();
     const uint32_t region = exchange().tables[t].source_region;
-    if (sources_[region].kind == MemoryKind::kDevice) device_->TakeFactors(t, scale_values_[t]);
+    if (sources_[region].kind == MemoryKind::kDevice) pass.TakeFactors(t, scale_values_[t]);
   }
+  pass.Finish();
 }
 
 absl::Status StagedRoutes::CheckRead(const Fabric& fabric, LaneId lane) const {
@@ -244,79 +247,81 @@ void StagedRoutes::StageInPlace(uint32_t chunk, const BufferAccess& buffer) {
   kernels::StreamFence();
 }
 
-void StagedRoutes::StagePacked(uint32_t chunk, Reads reads, std::byte* slot) {
-  std::byte* at = slot;
-  for (const Piece& piece : list_.pieces_of(list_.chunks[chunk])) {
-    if (!IsStaged(piece, reads)) continue;
-    if (!OnDevice(piece.route)) {
-      const uint64_t sum = Stage(piece, at, /*packed=*/true);
-      sums_[piece.route].fetch_add(sum, std::memory_order_relaxed);
+void StagedRoutes::StagePacked(absl::Span<const ChunkInSlot> chunks,
+                               absl::FunctionRef<Reads(uint32_t chunk)> reads_of) {
+  for (const ChunkInSlot& c : chunks) {
+    const Reads reads = reads_of(c.chunk);
+    std::byte* at = area_.ring().BytesOf(c.slot);
+    for (const Piece& piece : list_.pieces_of(list_.chunks[c.chunk])) {
+      if (!IsStaged(piece, reads)) continue;
+      if (!OnDevice(piece.route)) {
+        const uint64_t sum = Stage(piece, at, /*packed=*/true);
+        sums_[piece.route].fetch_add(sum, std::memory_order_relaxed);
+      }
+      at += piece.size_bytes();
     }
-    at += piece.size_bytes();
   }
   kernels::StreamFence();
-  if (device_ != nullptr) StageFromDevice(list_.chunks[chunk], reads, slot);
+  if (device_ == nullptr) return;
+  DeviceStager::Pass pass(device_.get());
+  for (const ChunkInSlot& c : chunks) {
+    StageFromDevice(list_.chunks[c.chunk], reads_of(c.chunk), area_.ring().BytesOf(c.slot), pass);
+  }
+  Finish(pass);
 }
 
-void StagedRoutes::DigestDirect(uint32_t chunk) {
-  if (device_ != nullptr) DigestOnDevice(list_.chunks[chunk]);
-  for (const Piece& piece : list_.pieces_of(list_.chunks[chunk])) {
-    if (!direct_[piece.route] || OnDevice(piece.route)) continue;
-    const uint64_t sum =
-        DigestSource(routes().shape(piece.route), SourceOf(piece.route), piece.begin, piece.end);
-    sums_[piece.route].fetch_add(sum, std::memory_order_relaxed);
+void StagedRoutes::DigestDirect(absl::Span<const uint32_t> chunks) {
+  if (device_ != nullptr) {
+    DeviceStager::Pass pass(device_.get());
+    ForEachJoinedPiece(
+        list_, chunks, [this](uint32_t route) { return direct_[route] && OnDevice(route); },
+        [&](const Piece& piece) {
+          pass.DigestSource(piece.route, routes().shape(piece.route), SourceOf(piece.route),
+                            piece.begin, piece.end);
+        });
+    Finish(pass);
+  }
+  for (const uint32_t chunk : chunks) {
+    for (const Piece& piece : list_.pieces_of(list_.chunks[chunk])) {
+      if (!direct_[piece.route] || OnDevice(piece.route)) continue;
+      const uint64_t sum =
+          DigestSource(routes().shape(piece.route), SourceOf(piece.route), piece.begin, piece.end);
+      sums_[piece.route].fetch_add(sum, std::memory_order_relaxed);
+    }
   }
 }
 
-void StagedRoutes::DigestOnDevice(const Chunk& chunk) {
-  DeviceStager::Chunk queued(device_.get());
-  const auto is_of_it = [this](const Piece& piece) {
-    return direct_[piece.route] && OnDevice(piece.route);
-  };
-  for (const Piece& piece : list_.pieces_of(chunk)) {
-    if (!is_of_it(piece)) continue;
-    queued.DigestSource(routes().shape(piece.route), SourceOf(piece.route), piece.begin, piece.end);
-  }
-  AddSums(chunk, queued.Finish(), is_of_it);
-}
-
-void StagedRoutes::AddSums(const Chunk& chunk, absl::Span<const uint64_t> sums,
-                           absl::FunctionRef<bool(const Piece& piece)> is_of_it) {
-  size_t next = 0;
-  for (const Piece& piece : list_.pieces_of(chunk)) {
-    if (is_of_it(piece)) sums_[piece.route].fetch_add(sums[next++], std::memory_order_relaxed);
-  }
+void StagedRoutes::Finish(DeviceStager::Pass& pass) {
+  pass.Finish([this](uint32_t route, uint64_t sum) {
+    sums_[route].fetch_add(sum, std::memory_order_relaxed);
+  });
 }
 
 // Those of the chunk's pieces that come from there. If the whole chunk is packed there, those that
 // are packed on the host already join them.
-void StagedRoutes::StageFromDevice(const Chunk& chunk, Reads reads, std::byte* slot) {
+void StagedRoutes::StageFromDevice(const Chunk& chunk, Reads reads, std::byte* slot,
+                                   DeviceStager::Pass& pass) {
   std::byte* to = slot;
   const bool packs_there = PacksOnDevice(chunk, reads);
   if (packs_there) {
     to = area_.device_slots()->bytes().data() + (slot - area_.ring().bytes().data());
   }
-  DeviceStager::Chunk staged(device_.get());
   for (const Piece& piece : list_.pieces_of(chunk)) {
     if (!IsStaged(piece, reads)) continue;
     const RouteShape shape = routes().shape(piece.route);
     const std::byte* const source = SourceOf(piece.route);
     if (OnDevice(piece.route) && shape.transform == Transform::kQuantise) {
       const uint32_t table = routes().scale_table(piece.route);
-      staged.Quantise(shape, routes().box(piece.route), table, scale_values_[table], source,
-                      piece.begin, piece.end, to, Computed());
+      pass.Quantise(piece.route, shape, routes().box(piece.route), table, scale_values_[table],
+                    source, piece.begin, piece.end, to, Computed());
     } else if (OnDevice(piece.route)) {
-      staged.Stage(shape, source, piece.begin, piece.end, to, Computed());
+      pass.Stage(piece.route, shape, source, piece.begin, piece.end, to, Computed());
     } else if (packs_there) {
-      staged.TakePacked(slot, piece.size_bytes(), to);
+      pass.TakePacked(slot, piece.size_bytes(), to);
     }
     slot += piece.size_bytes();
     to += piece.size_bytes();
   }
-  const absl::Span<const uint64_t> sums = staged.Finish();
-  if (Computed() == Digests::kOff) return;
-  AddSums(chunk, sums,
-          [&](const Piece& piece) { return IsStaged(piece, reads) && OnDevice(piece.route); });
 }
 
 absl::Status StagedRoutes::status() const {

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/engine/staging_area.h"
+#include "core/engine/staging_slots.h"
 #include "core/engine/worker_link.h"
 #include "core/fabric/fabric.h"
 #include "core/memory/registration_cache.h"
@@ -94,11 +95,15 @@ class StagedRoutes {
     return chunk_size(chunk) - (reads.sources ? direct_bytes_[chunk] : 0);
   }
   uint64_t chunk_size(uint32_t chunk) const { return list_.chunks[chunk].size_bytes; }
-  // Packs what is staged of the chunk into a slot of the ring: on the device, if some of it comes
-  // from there and the slots there can be read.
-  void StagePacked(uint32_t chunk, Reads reads, std::byte* slot);
-  // Takes the digests of what is sent directly of the chunk.
-  void DigestDirect(uint32_t chunk);
+  // How many chunks a thread best stages or digests at a time: a device is waited for once for all
+  // of them.
+  uint32_t at_once() const { return device_ == nullptr ? 1 : kChunksPerPass; }
+  // Packs what is staged of the chunks into slots of the ring: on the device, if some of a chunk
+  // comes from there and the slots there can be read.
+  void StagePacked(absl::Span<const ChunkInSlot> chunks,
+                   absl::FunctionRef<Reads(uint32_t chunk)> reads_of);
+  // Takes the digests of what is sent directly of the chunks.
+  void DigestDirect(absl::Span<const uint32_t> chunks);
   // Appends the writes that post a chunk, whose staged bytes are in the slot at `slot_offset` of
   // the ring. It does not allocate if `writes` has room for most_writes().
   void AppendWritesOf(uint32_t chunk, Reads reads, const BufferAccess& buffer, uint64_t slot_offset,
@@ -136,11 +141,9 @@ class StagedRoutes {
     return !reads.sources || !direct_[piece.route];
   }
   bool PacksOnDevice(const Chunk& chunk, Reads reads) const;
-  void StageFromDevice(const Chunk& chunk, Reads reads, std::byte* slot);
-  void DigestOnDevice(const Chunk& chunk);
-  // Adds what a device has found of those pieces of a chunk, in their order.
-  void AddSums(const Chunk& chunk, absl::Span<const uint64_t> sums,
-               absl::FunctionRef<bool(const Piece& piece)> is_of_it);
+  void StageFromDevice(const Chunk& chunk, Reads reads, std::byte* slot, DeviceStager::Pass& pass);
+  // Waits for the device, and adds the digests that it has taken.
+  void Finish(DeviceStager::Pass& pass);
   uint64_t WitnessDigest(uint32_t route) const;
 
   const RankPlan plan_;

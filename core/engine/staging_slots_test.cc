@@ -16,15 +16,18 @@ namespace {
 
 constexpr uint64_t kSlotBytes = 4096;
 
-// The number of threads that stage. With 0, Stage() writes the slot before it returns.
+// The number of threads that stage. With 0, Begin() writes the slots before it returns.
 class StagingSlotsTest : public testing::TestWithParam<uint32_t> {
  protected:
   StagingSlotsTest()
       : pool_(GetParam()),
         slots_(fabric_.get(), *StagingRing::Create(fabric_.get(), 3 * kSlotBytes, kSlotBytes),
-               &pool_, [this](uint32_t chunk, std::byte* slot) {
+               &pool_, [this](absl::Span<const ChunkInSlot> chunks) {
                  gate_.wait(false);
-                 *slot = static_cast<std::byte>(chunk);
+                 ++calls_;
+                 for (const ChunkInSlot& chunk : chunks) {
+                   *slots_.ring().BytesOf(chunk.slot) = static_cast<std::byte>(chunk.chunk);
+                 }
                }) {
     Open();
   }
@@ -33,6 +36,11 @@ class StagingSlotsTest : public testing::TestWithParam<uint32_t> {
     slots_.Cancel();
   }
 
+  void Stage(uint32_t slot, uint32_t chunk) {
+    slots_.Stage(slot, chunk);
+    EXPECT_TRUE(slots_.Begin());
+    EXPECT_FALSE(slots_.Begin());
+  }
   // Whether threads may write.
   void Open() {
     gate_ = true;
@@ -52,6 +60,7 @@ class StagingSlotsTest : public testing::TestWithParam<uint32_t> {
   uint8_t At(uint32_t slot) { return static_cast<uint8_t>(*slots_.ring().BytesOf(slot)); }
 
   std::atomic<bool> gate_ = false;
+  std::atomic<int> calls_ = 0;
   LoopbackNetwork network_;
   std::unique_ptr<Fabric> fabric_ = network_.Join("trainer 0");
   WorkPool pool_;
@@ -59,28 +68,40 @@ class StagingSlotsTest : public testing::TestWithParam<uint32_t> {
 };
 
 TEST_P(StagingSlotsTest, EachWrittenSlotIsVisitedOnce) {
-  slots_.Stage(0, 10);
-  slots_.Stage(2, 12);
+  Stage(0, 10);
+  Stage(2, 12);
   EXPECT_EQ(Written(2), (std::multiset<uint32_t>{0, 2}));
   EXPECT_EQ(At(0), 10);
   EXPECT_EQ(At(2), 12);
   slots_.ForEachWritten([](uint32_t) { FAIL() << "visited twice"; });
 }
 
+TEST_P(StagingSlotsTest, AThreadWritesSeveralChunksAtATime) {
+  slots_.set_at_once(2);
+  slots_.Stage(2, 12);
+  slots_.Stage(0, 10);
+  slots_.Stage(1, 11);
+  EXPECT_EQ(calls_, 0);
+  EXPECT_TRUE(slots_.Begin());
+  EXPECT_EQ(Written(3), (std::multiset<uint32_t>{0, 1, 2}));
+  EXPECT_EQ(calls_, 2);
+  for (uint32_t slot = 0; slot < 3; ++slot) EXPECT_EQ(At(slot), 10 + slot);
+}
+
 TEST_P(StagingSlotsTest, ASlotCanBeWrittenAgain) {
   for (uint32_t chunk = 0; chunk < 50; ++chunk) {
-    slots_.Stage(1, chunk);
+    Stage(1, chunk);
     EXPECT_EQ(Written(1), (std::multiset<uint32_t>{1}));
     EXPECT_EQ(At(1), chunk);
   }
 }
 
 TEST_P(StagingSlotsTest, AfterACancelNothingIsLeftToVisit) {
-  slots_.Stage(0, 1);
-  slots_.Stage(1, 2);
+  Stage(0, 1);
+  Stage(1, 2);
   slots_.Cancel();
   slots_.ForEachWritten([](uint32_t) { FAIL() << "visited after Cancel()"; });
-  slots_.Stage(1, 3);
+  Stage(1, 3);
   EXPECT_EQ(Written(1), (std::multiset<uint32_t>{1}));
   EXPECT_EQ(At(1), 3);
 }
@@ -88,7 +109,7 @@ TEST_P(StagingSlotsTest, AfterACancelNothingIsLeftToVisit) {
 TEST_P(StagingSlotsTest, ACancelWaitsForTheThreadThatWrites) {
   if (GetParam() == 0) GTEST_SKIP() << "nobody writes meanwhile";
   Shut();
-  slots_.Stage(0, 7);
+  Stage(0, 7);
   std::thread opener([this] { Open(); });
   slots_.Cancel();  // Drops the slot, or waits until it is written.
   opener.join();

@@ -24,8 +24,8 @@ UpdateSender::UpdateSender(Fabric* fabric, StagingArea* area, WorkerLinks* links
       pool_(area->threads()),
       schedule_(&area->slots()),
       slots_(fabric, area->ring(), &pool_,
-             [this](uint32_t chunk, std::byte* slot) {
-               staged_->StagePacked(chunk, ReadsOf(chunk), slot);
+             [this](absl::Span<const ChunkInSlot> chunks) {
+               staged_->StagePacked(chunks, [this](uint32_t chunk) { return ReadsOf(chunk); });
                timeline_.End(Stage::kStage);
              }),
       early_batch_(
@@ -41,7 +41,7 @@ UpdateSender::UpdateSender(Fabric* fabric, StagingArea* area, WorkerLinks* links
                      wave_is_over_.store(true, std::memory_order_release);
                      fabric_.Wake();
                    }),
-      digest_batch_([this](uint32_t i) { Digest(digested_apart_[i]); }, [] {}) {}
+      digest_batch_([this](uint32_t group) { DigestGroup(group); }, [] {}) {}
 
 UpdateSender::~UpdateSender() {
   StopStaging();
@@ -92,7 +92,9 @@ absl::Status UpdateSender::SetRoutes(std::unique_ptr<StagedRoutes> staged) {
   for (const WorkerLink& link : links_.links) {
     lane_counts.push_back(static_cast<uint32_t>(link.lanes.size()));
   }
-  schedule_.SetPeers(lane_counts, staged_->chunk_count());
+  // A GPU that reads them copies as many as there are in one round trip.
+  schedule_.SetPeers(lane_counts, staged_->chunk_count(),
+                     std::max(SendSchedule::kMostDirectPosts, staged_->at_once()));
   return absl::OkStatus();
 }
 
@@ -106,6 +108,8 @@ void UpdateSender::Begin(const UpdateId& update, FinishRule finish) {
   stores_.clear();
   wave_begin_ = wave_end_ = 0;
   pool_.Run(early_batch_, staged_->early_task_count());
+  // A part of the slots at a time, so that the network has another.
+  slots_.set_at_once(std::min(staged_->at_once(), std::max(ring().slot_count() / 4, 1u)));
   DescribeUpdate();
   schedule_.Begin(payloads_, parts_, finish);
   digests_begun_ = digested_apart_.empty();
@@ -199,14 +203,19 @@ void UpdateSender::BeginDigests() {
   for (const uint32_t chunk : digested_apart_) {
     links_.link_of_chunk[chunk]->digests_left.fetch_add(1, std::memory_order_relaxed);
   }
-  pool_.RunLast(digest_batch_, static_cast<uint32_t>(digested_apart_.size()));
+  const auto count = static_cast<uint32_t>(digested_apart_.size());
+  pool_.RunLast(digest_batch_, (count + staged_->at_once() - 1) / staged_->at_once());
 }
 
 // On any thread.
-void UpdateSender::Digest(uint32_t chunk) {
-  staged_->DigestDirect(chunk);
-  WorkerLink& link = *links_.link_of_chunk[chunk];
-  if (link.digests_left.fetch_sub(1, std::memory_order_acq_rel) == 1) fabric_.Wake();
+void UpdateSender::DigestGroup(uint32_t group) {
+  const uint32_t at_once = staged_->at_once();
+  const auto chunks = absl::MakeConstSpan(digested_apart_).subspan(group * at_once, at_once);
+  staged_->DigestDirect(chunks);
+  for (const uint32_t chunk : chunks) {
+    WorkerLink& link = *links_.link_of_chunk[chunk];
+    if (link.digests_left.fetch_sub(1, std::memory_order_acq_rel) == 1) fabric_.Wake();
+  }
 }
 
 // Trades maxima with the co-owners. What needs none of them is staged meanwhile.
@@ -231,6 +240,7 @@ void UpdateSender::Run() {
     ReportProgress();
     for (; schedule_.Next(command); more = true) Execute(command);
     more = RunStores() || more;
+    more = slots_.Begin() || more;
   }
 }
 
@@ -325,7 +335,7 @@ void UpdateSender::PostChunk(const SendCommand& command) {
                           direct ? 0 : ring().OffsetOf(command.slot), writes_);
   if (!Post(command, Announcement(command), direct ? kNoSlotToken : command.slot)) return;
   if (LaneOf(command).copies_posts && SendsUndigested(command.payload)) {
-    staged_->DigestDirect(command.payload);  // The cache has what was sent at once.
+    staged_->DigestDirect({&command.payload, 1});  // The cache has what was sent at once.
   }
   counts_.staged_bytes += staged_->staged_bytes(command.payload, ReadsOf(command.payload));
   timeline_.End(Stage::kPost);

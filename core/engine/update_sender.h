@@ -111,7 +111,7 @@ class UpdateSender {
   StagedRoutes::Reads ReadsOf(uint32_t chunk) const;
   bool SendsUndigested(uint32_t chunk) const;
   void BeginDigests();
-  void Digest(uint32_t chunk);
+  void DigestGroup(uint32_t group);
   std::optional<uint32_t> Announcement(const SendCommand& command);
   void PostChunk(const SendCommand& command);
   bool Post(const SendCommand& command, std::optional<uint32_t> immediate, uint64_t token);

@@ -35,7 +35,7 @@ class WorkerEngineImpl final : public WorkerEngine {
         kept_(fabric),
         gate_(0),
         sink_(std::move(sink)),
-        copy_batch_([this](uint32_t i) { CopyPart(i); },
+        copy_batch_([this](uint32_t group) { CopyGroup(group); },
                     [this] {
                       copied_.store(true, std::memory_order_release);
                       fabric_.Wake();
@@ -279,7 +279,7 @@ class WorkerEngineImpl final : public WorkerEngine {
         MakeTrainerLinks(arrived_->routes(), arrived_->chunks(), lanes, sources_));
     for (TrainerLink& source : sources_) {
       source.digest_batch = std::make_unique<WorkPool::Batch>(
-          [this, &source](uint32_t i) { DigestReady(source, source.wave_begin + i); },
+          [this, &source](uint32_t group) { DigestGroup(source, group); },
           [this, &source] {
             source.wave_is_over.store(true, std::memory_order_release);
             fabric_.Wake();
@@ -598,8 +598,11 @@ class WorkerEngineImpl final : public WorkerEngine {
   }
 
   // On any thread.
-  void DigestReady(const TrainerLink& source, uint32_t i) {
-    arrived_->Digest(source.ready[i], memory_->regions(target_));
+  void DigestGroup(const TrainerLink& source, uint32_t group) {
+    const uint32_t at_once = arrived_->at_once();
+    const uint32_t first = source.wave_begin + group * at_once;
+    const uint32_t last = std::min(source.wave_end, first + at_once);
+    arrived_->Digest({source.ready.data() + first, last - first}, memory_->regions(target_));
   }
 
   void DigestWhatIsReady(TrainerLink& source) {
@@ -608,15 +611,19 @@ class WorkerEngineImpl final : public WorkerEngine {
     while (true) {
       if (source.wave_runs && !source.wave_is_over.load(std::memory_order_acquire)) break;
       source.wave_runs = false;
+      // What has not come yet would cost a round trip to the device of its own.
+      const uint32_t at_once = arrived_->at_once();
+      if (!source.verifying && ready - source.wave_end < at_once) break;
       if (source.wave_end == ready || !MakeVisible(source)) break;
       source.wave_begin = std::exchange(source.wave_end, ready);
+      const uint32_t groups = (ready - source.wave_begin + at_once - 1) / at_once;
       if (IsInCache(source)) {
-        for (uint32_t i = source.wave_begin; i < ready; ++i) DigestReady(source, i);
+        for (uint32_t group = 0; group < groups; ++group) DigestGroup(source, group);
         continue;
       }
       source.wave_runs = true;
       source.wave_is_over.store(false, std::memory_order_relaxed);
-      pool_.Run(*source.digest_batch, ready - source.wave_begin);
+      pool_.Run(*source.digest_batch, groups);
     }
   }
 
@@ -629,12 +636,15 @@ class WorkerEngineImpl final : public WorkerEngine {
     copied_.store(false, std::memory_order_relaxed);
     copy_status_ = absl::OkStatus();
     state_ = State::kCopying;
-    pool_.Run(copy_batch_, manifest_->region_count());
+    const uint32_t at_once = memory_->copies_at_once();
+    pool_.Run(copy_batch_, (manifest_->region_count() + at_once - 1) / at_once);
   }
 
   // On any thread.
-  void CopyPart(uint32_t region) {
-    absl::Status status = memory_->CopyToShown(region);
+  void CopyGroup(uint32_t group) {
+    const uint32_t first = group * memory_->copies_at_once();
+    const uint32_t last = std::min(first + memory_->copies_at_once(), manifest_->region_count());
+    absl::Status status = memory_->CopyToShown(first, last);
     if (status.ok()) return;
     const std::lock_guard lock(copy_mutex_);
     copy_status_.Update(std::move(status));

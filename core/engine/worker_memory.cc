@@ -136,17 +136,26 @@ void WorkerMemory::Unpin() {
   pinned_ = {};
 }
 
-absl::Status WorkerMemory::CopyToShown(uint32_t region) {
-  const absl::Span<std::byte> from = buffers_[0].regions[region];
-  const absl::Span<std::byte> to = shown_[0][region];
-  if (kinds_[region] == MemoryKind::kHost && shown_kinds_[region] == MemoryKind::kHost) {
-    kernels::Copy(to.data(), from.data(), from.size(), kernels::Stores::kStreaming);
-    kernels::StreamFence();
-    return absl::OkStatus();
+absl::Status WorkerMemory::CopyToShown(uint32_t first, uint32_t last) {
+  absl::Status status;
+  bool queued = false;
+  for (uint32_t region = first; region < last && status.ok(); ++region) {
+    const absl::Span<std::byte> from = buffers_[0].regions[region];
+    const absl::Span<std::byte> to = shown_[0][region];
+    if (kinds_[region] == MemoryKind::kHost && shown_kinds_[region] == MemoryKind::kHost) {
+      kernels::Copy(to.data(), from.data(), from.size(), kernels::Stores::kStreaming);
+      continue;
+    }
+    queued = true;
+    status = While(absl::StrCat("copy to region \"", manifest_.region_name(region), "\""),
+                   device_->Copy(to.data(), from.data(), from.size(), stream_));
   }
-  absl::Status status = device_->Copy(to.data(), from.data(), from.size(), stream_);
-  if (status.ok()) status = device_->Finish(stream_);
-  return While(absl::StrCat("copy to region \"", manifest_.region_name(region), "\""), status);
+  kernels::StreamFence();
+  if (!queued) return status;
+  status.Update(While(absl::StrCat("copy to regions \"", manifest_.region_name(first), "\" to \"",
+                                   manifest_.region_name(last - 1), "\""),
+                      device_->Finish(stream_)));
+  return status;
 }
 
 absl::Status WorkerMemory::AddArena(absl::string_view name) {

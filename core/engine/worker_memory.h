@@ -82,8 +82,10 @@ class WorkerMemory {
   // Returns true if a region of the buffers is that device's memory.
   bool ArrivesOnDevice(uint32_t region) const { return kinds_[region] == MemoryKind::kDevice; }
 
-  // [any thread] In shadow-copy: copies a region of the buffer to the engine's memory.
-  absl::Status CopyToShown(uint32_t region);
+  // How many regions a thread best copies at a time: a device is waited for once for all of them.
+  uint32_t copies_at_once() const { return device_ == nullptr ? 1 : 64; }
+  // [any thread] In shadow-copy: copies regions [first, last) of the buffer to the engine's memory.
+  absl::Status CopyToShown(uint32_t first, uint32_t last);
 
   // What readers see: in shadow-copy the engine's memory, else the buffers.
   const std::vector<RegionSpans>& shown_buffers() const { return shown_; }

@@ -53,6 +53,26 @@ inline constexpr uint64_t kChunkBytes = 1 << 20;
 // not at all where a chunk can hold them.
 ChunkList CutIntoChunks(const RouteTable& routes, uint64_t chunk_bytes);
 
+// Calls visit(Piece) for those pieces of the chunks, by number, of whose routes is_wanted(route) is
+// true. Pieces that go on where the one before ended are one.
+template <typename IsWanted, typename Visit>
+void ForEachJoinedPiece(const ChunkList& list, absl::Span<const uint32_t> chunks,
+                        IsWanted is_wanted, Visit visit) {
+  Piece joined;
+  for (const uint32_t c : chunks) {
+    for (const Piece& piece : list.pieces_of(list.chunks[c])) {
+      if (!is_wanted(piece.route)) continue;
+      if (piece.route == joined.route && piece.begin == joined.end) {
+        joined.end = piece.end;
+        continue;
+      }
+      if (joined.end > 0) visit(joined);
+      joined = piece;
+    }
+  }
+  if (joined.end > 0) visit(joined);
+}
+
 // Calls visit(source_offset_bytes, destination_offset_bytes, size_bytes) for each contiguous run in
 // both memories of bytes [begin, end) of a direct route; offsets count from the route's first byte.
 template <typename Visit>

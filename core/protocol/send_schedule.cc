@@ -29,7 +29,9 @@ void SlotPool::Claim(uint32_t before, uint32_t now) {
   if (before != now) ++changes_;
 }
 
-void SendSchedule::SetPeers(absl::Span<const uint32_t> lane_counts, uint32_t most_payloads) {
+void SendSchedule::SetPeers(absl::Span<const uint32_t> lane_counts, uint32_t most_payloads,
+                            uint32_t most_direct_posts) {
+  most_direct_posts_ = most_direct_posts;
   for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
     if (slots_[slot].state != Slot::State::kFree) FreeSlot(slot);
   }
@@ -162,7 +164,8 @@ bool SendSchedule::NextDirectPost(SendCommand& command) {
     if (!IsServed(peers_[p])) continue;
     for (uint32_t l = 0; l < peers_[p].lane_count; ++l) {
       const Lane& lane = lanes_[peers_[p].first_lane + l];
-      if (lane.direct.head == kNone || lane.full || lane.direct_posts == kMostDirectPosts) continue;
+      if (lane.direct.head == kNone || lane.full || lane.direct_posts == most_direct_posts_)
+        continue;
       command.kind = SendCommand::Kind::kPost;
       command.lane = {p, l};
       command.payload = entries_[lane.direct.head].payload.id;

@@ -117,8 +117,9 @@ class SlotPool {
 class SendSchedule {
  public:
   static constexpr uint32_t kNoSlot = SlotPool::kNone;
-  // How many direct payloads of a lane are on their way at a time. They keep the network busy, and
-  // bound what an update that is given up waits for.
+  // How many direct payloads of a lane are on their way at a time, unless SetPeers() is told
+  // another number. They keep the network busy, and bound what an update that is given up waits
+  // for.
   static constexpr uint32_t kMostDirectPosts = 16;
 
   // The pool outlives the schedule.
@@ -129,7 +130,8 @@ class SendSchedule {
 
   // Replaces the peers by those with `lane_counts` lanes, and frees every slot of this schedule. An
   // update that was going on is over. An update has at most `most_payloads` payloads.
-  void SetPeers(absl::Span<const uint32_t> lane_counts, uint32_t most_payloads);
+  void SetPeers(absl::Span<const uint32_t> lane_counts, uint32_t most_payloads,
+                uint32_t most_direct_posts = kMostDirectPosts);
 
   // Begins an update. The last one must be over. `peers` has one entry for each peer. Both spans
   // are read during the call only. Payloads of peers that failed or do not take part are left out.
@@ -263,6 +265,7 @@ class SendSchedule {
   bool NextVerdict(SendCommand& command);
 
   SlotPool& pool_;
+  uint32_t most_direct_posts_ = kMostDirectPosts;
   Phase phase_ = Phase::kIdle;
   Finish finish_ = Finish::kAllowed;
   bool scales_known_ = false;

@@ -1,7 +1,10 @@
 #include "core/stage/device_stager.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <limits>
 #include <string>
 #include <utility>
@@ -26,9 +29,6 @@ namespace {
 
 using kernels::cuda::LeafSum;
 
-// Pieces begin at such places of the scratch memory, so that the kernels' wide paths take them.
-constexpr uint64_t kAlignment = 256;
-
 // A route as it lies on one of its sides.
 struct OneSide {
   OneSide(const RouteShape& route, int64_t Axis::* stride, uint32_t element_bytes)
@@ -43,8 +43,14 @@ struct OneSide {
   RouteShape shape;
 };
 
-uint64_t Aligned(uint64_t size_bytes) {
-  return (size_bytes + kAlignment - 1) / kAlignment * kAlignment;
+// Returns whether elements [first, last) of the walk are whole rows of a rectangle, or of one row.
+bool IsOneBlock(const RouteShape& shape, int64_t first, int64_t last) {
+  int blocks = 0;
+  int64_t elements = 0;
+  ForEachBlock(shape, first, last, Packing::kPacked, [&](const PieceBlock& block) {
+    if (blocks++ == 0) elements = static_cast<int64_t>(block.rows * block.columns);
+  });
+  return elements == last - first;
 }
 
 }  // namespace
@@ -54,22 +60,36 @@ absl::StatusOr<std::unique_ptr<DeviceStager>> DeviceStager::Create(std::shared_p
   std::unique_ptr<DeviceStager> stager(new DeviceStager(std::move(device), options));
   WAYBILL_RETURN_IF_ERROR(While(options.what, stager->MakeWorkspaces()));
   if (!options.slots.empty()) {
-    stager->pinned_ = stager->device_->Pin(options.slots.data(), options.slots.size()).ok();
+    stager->pinned_slots_ = PinnedMemory(stager->device_, options.slots);
   }
   return stager;
 }
 
+absl::StatusOr<DeviceStager::HostMemory> DeviceStager::AllocateHost(uint64_t size_bytes) const {
+  // Whole pages: two pinned ranges must not share one.
+  const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const uint64_t whole_bytes = (size_bytes + page_bytes - 1) / page_bytes * page_bytes;
+  HostMemory memory;
+  memory.data.reset(static_cast<std::byte*>(std::aligned_alloc(page_bytes, whole_bytes)));
+  if (memory.data == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrCat("allocate ", whole_bytes, " bytes to pin"));
+  }
+  memory.pinned = PinnedMemory(device_, {memory.data.get(), whole_bytes});
+  return memory;
+}
+
 absl::Status DeviceStager::MakeWorkspaces() {
-  const uint64_t scratch_bytes = options_.chunk_bytes + options_.most_pieces * kAlignment;
   const uint64_t sums_bytes = options_.most_pieces * sizeof(uint64_t);
-  workspaces_.resize(options_.parallel_chunks);
+  workspaces_.resize(options_.parallel_passes);
   for (Workspace& workspace : workspaces_) {
     WAYBILL_ASSIGN_OR_RETURN(workspace.stream, device_->MakeStream());
-    WAYBILL_ASSIGN_OR_RETURN(void* const scratch, device_->Allocate(scratch_bytes));
+    WAYBILL_ASSIGN_OR_RETURN(void* const scratch, device_->Allocate(options_.chunk_bytes));
     workspace.scratch = static_cast<std::byte*>(scratch);
     WAYBILL_ASSIGN_OR_RETURN(void* const sums, device_->Allocate(sums_bytes));
     workspace.device_sums = static_cast<uint64_t*>(sums);
-    workspace.sums.resize(options_.most_pieces);
+    WAYBILL_ASSIGN_OR_RETURN(workspace.host, AllocateHost(sums_bytes));
+    workspace.sums = reinterpret_cast<uint64_t*>(workspace.host.data.get());
+    workspace.routes.reserve(options_.most_pieces);
   }
   return absl::OkStatus();
 }
@@ -81,7 +101,6 @@ DeviceStager::~DeviceStager() {
     device_->Free(workspace.device_sums);
   }
   for (const Table& table : tables_) device_->Free(table.factors);
-  if (pinned_) device_->Unpin(options_.slots.data());
 }
 
 void DeviceStager::Begin() {
@@ -92,21 +111,15 @@ void DeviceStager::Begin() {
 absl::Status DeviceStager::SetTables(absl::Span<const ScaleTable> tables) {
   first_table_ = tables.data();
   for (const ScaleTable& table : tables) {
-    const auto blocks = static_cast<size_t>(table.blocks.element_count());
-    WAYBILL_ASSIGN_OR_RETURN(void* const memory,
-                             device_->Allocate(std::max<size_t>(blocks, 1) * sizeof(float)));
-    tables_.push_back({static_cast<float*>(memory), std::vector<float>(blocks)});
+    Table& here = tables_.emplace_back();
+    here.blocks = static_cast<size_t>(table.blocks.element_count());
+    const size_t size_bytes = std::max<size_t>(here.blocks, 1) * sizeof(float);
+    WAYBILL_ASSIGN_OR_RETURN(void* const memory, device_->Allocate(size_bytes));
+    here.factors = static_cast<float*>(memory);
+    WAYBILL_ASSIGN_OR_RETURN(here.host, AllocateHost(size_bytes));
+    here.values = reinterpret_cast<float*>(here.host.data.get());
   }
   return absl::OkStatus();
-}
-
-void DeviceStager::TakeFactors(uint32_t table, const ScaleValues& values) {
-  Chunk chunk(this);
-  const Workspace& workspace = chunk.TakeWorkspace();
-  const float* const factors = values.FactorsAt(values.table().blocks.begins());
-  Check(device_->Copy(tables_[table].factors, factors, tables_[table].maxima.size() * sizeof(float),
-                      workspace.stream));
-  Check(device_->Finish(workspace.stream));
 }
 
 absl::Status DeviceStager::status() const {
@@ -121,18 +134,18 @@ bool DeviceStager::Check(const absl::Status& status) {
   return false;
 }
 
-// --- chunks ---
+// --- passes ---
 
-DeviceStager::Chunk::~Chunk() {
-  if (workspace_) stager_.Return(*workspace_);
+DeviceStager::Pass::~Pass() {
+  if (workspace_) stager_->Return(*workspace_);
 }
 
-DeviceStager::Workspace& DeviceStager::Chunk::TakeWorkspace() {
-  if (workspace_) return stager_.workspaces_[*workspace_];
-  workspace_ = stager_.Take();
-  Workspace& taken = stager_.workspaces_[*workspace_];
-  stager_.Check(stager_.device_->Clear(
-      taken.device_sums, stager_.options_.most_pieces * sizeof(uint64_t), taken.stream));
+DeviceStager::Workspace& DeviceStager::Pass::TakeWorkspace() {
+  if (workspace_) return stager_->workspaces_[*workspace_];
+  workspace_ = stager_->Take();
+  Workspace& taken = stager_->workspaces_[*workspace_];
+  stager_->Check(stager_->device_->Clear(
+      taken.device_sums, stager_->options_.most_pieces * sizeof(uint64_t), taken.stream));
   return taken;
 }
 
@@ -146,7 +159,7 @@ uint32_t DeviceStager::Take() {
     return false;
   });
   workspaces_[workspace].taken = true;
-  workspaces_[workspace].used_bytes = workspaces_[workspace].pieces = 0;
+  workspaces_[workspace].routes.clear();
   return workspace;
 }
 
@@ -156,33 +169,36 @@ void DeviceStager::Return(uint32_t workspace) {
   returned_.notify_one();
 }
 
-void DeviceStager::Chunk::Stage(const RouteShape& shape, const std::byte* source, uint64_t begin,
-                                uint64_t end, std::byte* slot, Digests digests) {
-  const UsingContext current(stager_.device_->context());
+void DeviceStager::Pass::Stage(uint32_t route, const RouteShape& shape, const std::byte* source,
+                               uint64_t begin, uint64_t end, std::byte* slot, Digests digests) {
+  const UsingContext current(stager_->device_->context());
   Workspace& workspace = TakeWorkspace();
   if (reinterpret_cast<uintptr_t>(source) % shape.source_element_bytes != 0) {
-    stager_.Check(absl::InternalError(absl::StrCat("elements of ", shape.source_element_bytes,
-                                                   " bytes do not begin at a multiple of that")));
+    stager_->Check(absl::InternalError(absl::StrCat("elements of ", shape.source_element_bytes,
+                                                    " bytes do not begin at a multiple of that")));
     return;
   }
-  Output output = stager_.Place(workspace, begin, end, digests, slot);
+  const LeafSum digest = stager_->AddSum(workspace, route, begin, digests);
+  Output output = stager_->Place(workspace, end - begin, digest, slot);
   const uint64_t element = shape.destination_element_bytes;
   const auto first = static_cast<int64_t>(begin / element);
   const auto last = static_cast<int64_t>(end / element);
   ForEachBlock(shape, first, last, Packing::kPacked, [&](const PieceBlock& block) {
     const bool all = block.rows * block.columns == static_cast<size_t>(last - first);
-    stager_.StageBlock(workspace, shape, block, source + block.source_offset,
-                       output.bytes + block.destination_offset, all, output);
+    stager_->StageBlock(workspace, shape, block, source + block.source_offset,
+                        output.bytes + block.destination_offset, all, output);
   });
-  stager_.Send(workspace, output, slot);
+  stager_->Send(workspace, output, slot);
 }
 
-void DeviceStager::Chunk::Quantise(const RouteShape& shape, const Box& box, uint32_t table,
-                                   const ScaleValues& values, const std::byte* source,
-                                   uint64_t begin, uint64_t end, std::byte* slot, Digests digests) {
-  const UsingContext current(stager_.device_->context());
+void DeviceStager::Pass::Quantise(uint32_t route, const RouteShape& shape, const Box& box,
+                                  uint32_t table, const ScaleValues& values,
+                                  const std::byte* source, uint64_t begin, uint64_t end,
+                                  std::byte* slot, Digests digests) {
+  const UsingContext current(stager_->device_->context());
   Workspace& workspace = TakeWorkspace();
-  Output output = stager_.Place(workspace, begin, end, digests, slot);
+  const LeafSum digest = stager_->AddSum(workspace, route, begin, digests);
+  Output output = stager_->Place(workspace, end - begin, digest, slot);
   const float* const host_factors = values.FactorsAt(values.table().blocks.begins());
   ForEachQuantisedBlock(
       shape, box, values.table().block, std::numeric_limits<int64_t>::max(),
@@ -191,90 +207,101 @@ void DeviceStager::Chunk::Quantise(const RouteShape& shape, const Box& box, uint
         const PieceBlock& place = block.place;
         const bool all = place.rows * place.columns == end - begin;
         const std::ptrdiff_t at = values.FactorsAt(block.blocks.begins()) - host_factors;
-        stager_.Check(kernels::cuda::QuantiseRows(
+        stager_->Check(kernels::cuda::QuantiseRows(
             output.bytes + place.destination_offset, place.destination_pitch,
             source + place.source_offset, place.source_pitch, place.rows, place.columns, block.grid,
-            stager_.tables_[table].factors + at, values.factors_pitch(), values.rule(),
+            stager_->tables_[table].factors + at, values.factors_pitch(), values.rule(),
             all ? output.Absorb() : LeafSum(), workspace.stream));
       });
-  stager_.Send(workspace, output, slot);
+  stager_->Send(workspace, output, slot);
 }
 
-void DeviceStager::Chunk::TakePacked(const std::byte* packed, uint64_t size_bytes,
-                                     std::byte* slot) {
-  stager_.Check(stager_.device_->Copy(slot, packed, size_bytes, TakeWorkspace().stream));
+void DeviceStager::Pass::TakePacked(const std::byte* packed, uint64_t size_bytes, std::byte* slot) {
+  stager_->Check(stager_->device_->Copy(slot, packed, size_bytes, TakeWorkspace().stream));
 }
 
-void DeviceStager::Chunk::DigestSource(const RouteShape& shape, const std::byte* source,
-                                       uint64_t begin, uint64_t end) {
+void DeviceStager::Pass::DigestSource(uint32_t route, const RouteShape& shape,
+                                      const std::byte* source, uint64_t begin, uint64_t end) {
   const OneSide side(shape, &Axis::source_stride, shape.source_element_bytes);
-  Digest(side.shape, source, begin, end);
+  Digest(route, side.shape, source, begin, end);
 }
 
-void DeviceStager::Chunk::DigestInPlace(const RouteShape& shape, const std::byte* destination,
-                                        uint64_t begin, uint64_t end) {
+void DeviceStager::Pass::DigestInPlace(uint32_t route, const RouteShape& shape,
+                                       const std::byte* destination, uint64_t begin, uint64_t end) {
   const OneSide side(shape, &Axis::destination_stride, shape.destination_element_bytes);
-  Digest(side.shape, destination, begin, end);
+  Digest(route, side.shape, destination, begin, end);
 }
 
-void DeviceStager::Chunk::Digest(const RouteShape& shape, const std::byte* memory, uint64_t begin,
-                                 uint64_t end) {
-  const UsingContext current(stager_.device_->context());
+void DeviceStager::Pass::Digest(uint32_t route, const RouteShape& shape, const std::byte* memory,
+                                uint64_t begin, uint64_t end) {
+  const UsingContext current(stager_->device_->context());
   Workspace& workspace = TakeWorkspace();
-  Output output = stager_.Place(workspace, begin, end, Digests::kOn, /*slot=*/nullptr);
-  uint64_t runs = 0, first_run = 0;
-  ForEachDestinationRun(shape, begin, end, [&](uint64_t offset, uint64_t /*size*/) {
-    if (runs++ == 0) first_run = offset;
-  });
-  if (runs == 1) {
-    stager_.Check(
-        kernels::cuda::AddLeaves(output.digest, memory + first_run, end - begin, workspace.stream));
+  const LeafSum digest = stager_->AddSum(workspace, route, begin, Digests::kOn);
+  const uint64_t run_bytes = shape.destination_run_bytes();
+  if (begin / run_bytes == (end - 1) / run_bytes) {
+    ForEachDestinationRun(shape, begin, begin + 1, [&](uint64_t offset, uint64_t /*size*/) {
+      stager_->Check(
+          kernels::cuda::AddLeaves(digest, memory + offset, end - begin, workspace.stream));
+    });
     return;
   }
   const uint64_t element = shape.destination_element_bytes;
-  const auto first = static_cast<int64_t>(begin / element);
+  auto first = static_cast<int64_t>(begin / element);
   const auto last = static_cast<int64_t>(end / element);
-  ForEachBlock(shape, first, last, Packing::kPacked, [&](const PieceBlock& block) {
-    const std::byte* const from = memory + block.source_offset;
-    const bool all = block.rows * block.columns == static_cast<size_t>(last - first);
-    if (all && !shape.transposed()) {
-      stager_.Check(kernels::cuda::AddLeavesOfRows(output.Absorb(), from, block.source_pitch,
-                                                   block.rows, block.columns * element,
-                                                   workspace.stream));
-    } else {
-      stager_.StageBlock(workspace, shape, block, from, output.bytes + block.destination_offset,
-                         /*all=*/false, output);
-    }
-  });
-  if (output.absorbed) return;
-  stager_.Check(
-      kernels::cuda::AddLeaves(output.digest, output.bytes, output.size_bytes, workspace.stream));
+  if (!shape.transposed() && IsOneBlock(shape, first, last)) {
+    ForEachBlock(shape, first, last, Packing::kPacked, [&](const PieceBlock& block) {
+      stager_->Check(kernels::cuda::AddLeavesOfRows(digest, memory + block.source_offset,
+                                                    block.source_pitch, block.rows,
+                                                    block.columns * element, workspace.stream));
+    });
+    return;
+  }
+  // Packed, as much at a time as the scratch memory has room for.
+  while (first < last) {
+    const uint64_t first_byte = static_cast<uint64_t>(first) * element;
+    const uint64_t size_bytes = std::min(end - first_byte, stager_->options_.chunk_bytes);
+    const auto cut = first + static_cast<int64_t>(size_bytes / element);
+    const LeafSum here = {digest.sum, first_byte / kernels::kLeafBytes};
+    Output output = stager_->Place(workspace, size_bytes, here, /*slot=*/nullptr);
+    ForEachBlock(shape, first, cut, Packing::kPacked, [&](const PieceBlock& block) {
+      stager_->StageBlock(workspace, shape, block, memory + block.source_offset,
+                          output.bytes + block.destination_offset, /*all=*/false, output);
+    });
+    stager_->Check(kernels::cuda::AddLeaves(here, output.bytes, size_bytes, workspace.stream));
+    first = cut;
+  }
 }
 
-absl::Span<const uint64_t> DeviceStager::Chunk::Finish() {
-  if (!workspace_) return {};
-  Workspace& workspace = TakeWorkspace();
-  stager_.Check(stager_.device_->Copy(workspace.sums.data(), workspace.device_sums,
-                                      workspace.pieces * sizeof(uint64_t), workspace.stream));
-  stager_.Check(stager_.device_->Finish(workspace.stream));
-  return absl::MakeConstSpan(workspace.sums).first(workspace.pieces);
+void DeviceStager::Pass::TakeFactors(uint32_t table, const ScaleValues& values) {
+  const Table& to = stager_->tables_[table];
+  std::copy_n(values.FactorsAt(values.table().blocks.begins()), to.blocks, to.values);
+  stager_->Check(stager_->device_->Copy(to.factors, to.values, to.blocks * sizeof(float),
+                                        TakeWorkspace().stream));
 }
 
-DeviceStager::Output DeviceStager::Place(Workspace& workspace, uint64_t begin, uint64_t end,
-                                         Digests digests, std::byte* slot) {
-  Output output = {.size_bytes = end - begin};
+void DeviceStager::Pass::Finish(absl::FunctionRef<void(uint32_t route, uint64_t sum)> visit) {
+  if (!workspace_) return;
+  const Workspace& workspace = TakeWorkspace();
+  stager_->Check(stager_->device_->Copy(workspace.sums, workspace.device_sums,
+                                        workspace.routes.size() * sizeof(uint64_t),
+                                        workspace.stream));
+  stager_->Check(stager_->device_->Finish(workspace.stream));
+  for (size_t i = 0; i < workspace.routes.size(); ++i)
+    visit(workspace.routes[i], workspace.sums[i]);
+}
+
+LeafSum DeviceStager::AddSum(Workspace& workspace, uint32_t route, uint64_t begin,
+                             Digests digests) {
+  if (digests == Digests::kOff) return {};
+  workspace.routes.push_back(route);
+  return {workspace.device_sums + workspace.routes.size() - 1, begin / kernels::kLeafBytes};
+}
+
+DeviceStager::Output DeviceStager::Place(const Workspace& workspace, uint64_t size_bytes,
+                                         LeafSum digest, std::byte* slot) {
   const absl::Span<std::byte> slots = options_.device_slots;
-  if (slots.begin() <= slot && slot < slots.end()) {
-    output.bytes = slot;
-  } else {
-    output.bytes = workspace.scratch + workspace.used_bytes;
-    workspace.used_bytes += Aligned(output.size_bytes);
-  }
-  if (digests == Digests::kOn) {
-    output.digest = {workspace.device_sums + workspace.pieces, begin / kernels::kLeafBytes};
-  }
-  ++workspace.pieces;
-  return output;
+  const bool in_slot = slots.begin() <= slot && slot < slots.end();
+  return {.bytes = in_slot ? slot : workspace.scratch, .size_bytes = size_bytes, .digest = digest};
 }
 
 // `all`: there is no other block, so the digest can be taken on the way.
@@ -330,9 +357,9 @@ void DeviceStager::CombineMaxima(const ScaleTable& table, const std::byte* sourc
                                  kernels::Wide type, kernels::Wide via, float* maxima) {
   Table& here = tables_[static_cast<size_t>(&table - first_table_)];
   const UsingContext current(device_->context());
-  Chunk chunk(this);
-  const Workspace& workspace = chunk.TakeWorkspace();
-  Check(device_->Clear(here.factors, here.maxima.size() * sizeof(float), workspace.stream));
+  Pass pass(this);
+  const Workspace& workspace = pass.TakeWorkspace();
+  Check(device_->Clear(here.factors, here.blocks * sizeof(float), workspace.stream));
   const int row = table.box.dimensions() - 2, column = row + 1;
   const auto element = static_cast<int64_t>(kernels::SizeBytes(type));
   const kernels::BlockGrid grid = {
@@ -356,30 +383,37 @@ void DeviceStager::CombineMaxima(const ScaleTable& table, const std::byte* sourc
         static_cast<size_t>(table.box.extent(row)), static_cast<size_t>(table.box.extent(column)),
         grid, workspace.stream));
   }
-  Check(device_->Copy(here.maxima.data(), here.factors, here.maxima.size() * sizeof(float),
-                      workspace.stream));
-  Check(device_->Finish(workspace.stream));
-  for (size_t i = 0; i < here.maxima.size(); ++i) {
-    maxima[i] = kernels::CombineMaximum(maxima[i], here.maxima[i]);
+  Check(device_->Copy(here.values, here.factors, here.blocks * sizeof(float), workspace.stream));
+  pass.Finish();
+  for (size_t i = 0; i < here.blocks; ++i) {
+    maxima[i] = kernels::CombineMaximum(maxima[i], here.values[i]);
   }
 }
 
 // By way of the host: it is rare.
 uint64_t DeviceStager::CountNonFinite(const std::byte* data, kernels::Wide type,
                                       int64_t pitch_bytes, size_t rows, size_t columns) {
-  Chunk chunk(this);
-  const Workspace& workspace = chunk.TakeWorkspace();
+  const UsingContext current(device_->context());
+  Pass pass(this);
+  const Workspace& workspace = pass.TakeWorkspace();
   const size_t element = kernels::SizeBytes(type);
-  const size_t at_once = std::min<size_t>(columns, options_.chunk_bytes / element);
-  std::vector<std::byte> row(at_once * element);
+  const size_t width = std::min<size_t>(columns, options_.chunk_bytes / element);
+  const size_t height = std::min<size_t>(rows, options_.chunk_bytes / (width * element));
+  std::vector<std::byte> packed(width * height * element);
   uint64_t found = 0;
-  for (size_t r = 0; r < rows; ++r) {
-    const std::byte* const begin = data + static_cast<int64_t>(r) * pitch_bytes;
-    for (size_t c = 0; c < columns; c += at_once) {
-      const size_t count = std::min(at_once, columns - c);
-      Check(device_->Copy(row.data(), begin + c * element, count * element, workspace.stream));
+  for (size_t r = 0; r < rows; r += height) {
+    const size_t row_count = std::min(height, rows - r);
+    for (size_t c = 0; c < columns; c += width) {
+      const size_t count = std::min(width, columns - c);
+      const auto pitch = static_cast<int64_t>(count * element);
+      const std::byte* const from =
+          data + static_cast<int64_t>(r) * pitch_bytes + static_cast<int64_t>(c * element);
+      Check(kernels::cuda::CopyRows(workspace.scratch, pitch, from, pitch_bytes, row_count,
+                                    count * element, LeafSum(), workspace.stream));
+      Check(device_->Copy(packed.data(), workspace.scratch, row_count * count * element,
+                          workspace.stream));
       if (!Check(device_->Finish(workspace.stream))) return found;
-      found += kernels::CountNonFinite(row.data(), type, 0, 1, count);
+      found += kernels::CountNonFinite(packed.data(), type, pitch, row_count, count);
     }
   }
   return found;

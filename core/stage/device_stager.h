@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -14,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -31,6 +33,10 @@
 
 namespace waybill {
 
+// How many chunks a pass best has. A round trip to a GPU takes 10 to 20 us, in which an H100 copies
+// some 20 MiB.
+inline constexpr uint32_t kChunksPerPass = 128;
+
 // Waits for its own streams only. Allocates nothing after SetTables() unless there are NaNs or
 // infinities. Each method says which threads may call it.
 class DeviceStager final : public ElementReader {
@@ -39,9 +45,9 @@ class DeviceStager final : public ElementReader {
  public:
   struct Options {
     std::string what = "stage from a GPU";  // Before errors.
-    uint64_t chunk_bytes = 0;
-    size_t most_pieces = 0;        // The most pieces of a chunk.
-    uint32_t parallel_chunks = 1;  // The number of chunks staged at a time.
+    uint64_t chunk_bytes = 0;               // The longest piece that is staged.
+    size_t most_pieces = 0;                 // The most pieces of a pass.
+    uint32_t parallel_passes = 1;           // The number of passes at a time.
     // The memory of the slots. It is pinned while the stager lives; copies are slower if that
     // fails.
     absl::Span<std::byte> slots = {};
@@ -57,52 +63,57 @@ class DeviceStager final : public ElementReader {
   // must outlive the stager.
   absl::Status SetTables(absl::Span<const ScaleTable> tables);
 
-  // [one thread, while no chunk is staged] Begins an update: forgets the last one's failure.
+  // [one thread, while there is no pass] Begins an update: forgets the last one's failure.
   void Begin();
 
-  // [one thread, while no chunk is staged] Takes the factors of `values`, to quantise by them.
-  void TakeFactors(uint32_t table, const ScaleValues& values);
-
-  // One chunk, on one thread. Its pieces are queued, then waited for. The first piece waits until
-  // fewer than Options::parallel_chunks chunks are being staged. A chunk without pieces waits for
-  // nothing, and asks nothing of the GPU.
-  class Chunk {
+  // What one thread queues, and then waits for once: a round trip is as long as many
+  // chunks take. The first call that queues something waits until there are fewer
+  // than Options::parallel_passes other passes. A pass that queues nothing waits for nothing, and
+  // needs no stager.
+  class Pass {
    public:
-    explicit Chunk(DeviceStager* stager) : stager_(*stager) {}
-    ~Chunk();
-    Chunk(const Chunk&) = delete;
-    Chunk& operator=(const Chunk&) = delete;
+    explicit Pass(DeviceStager* stager) : stager_(stager) {}
+    ~Pass();
+    Pass(const Pass&) = delete;
+    Pass& operator=(const Pass&) = delete;
 
-    // Queue what StagePacked() and QuantisePacked() do. All scales of `values`, which are those of
-    // table `table`, are known. Call them in the order of the slot.
-    void Stage(const RouteShape& shape, const std::byte* source, uint64_t begin, uint64_t end,
-               std::byte* slot, Digests digests);
-    void Quantise(const RouteShape& shape, const Box& box, uint32_t table,
+    // Queue what StagePacked() and QuantisePacked() do with a piece of a route. All scales of
+    // `values`, which are those of table `table`, are known.
+    void Stage(uint32_t route, const RouteShape& shape, const std::byte* source, uint64_t begin,
+               uint64_t end, std::byte* slot, Digests digests);
+    void Quantise(uint32_t route, const RouteShape& shape, const Box& box, uint32_t table,
                   const ScaleValues& values, const std::byte* source, uint64_t begin, uint64_t end,
                   std::byte* slot, Digests digests);
 
     // Queues a copy of what is packed in host memory already.
     void TakePacked(const std::byte* packed, uint64_t size_bytes, std::byte* slot);
 
-    // Queue what the functions of these names do.
-    void DigestSource(const RouteShape& shape, const std::byte* source, uint64_t begin,
-                      uint64_t end);
-    void DigestInPlace(const RouteShape& shape, const std::byte* destination, uint64_t begin,
-                       uint64_t end);
+    // Queue what the functions of these names do. A piece may be of any length.
+    void DigestSource(uint32_t route, const RouteShape& shape, const std::byte* source,
+                      uint64_t begin, uint64_t end);
+    void DigestInPlace(uint32_t route, const RouteShape& shape, const std::byte* destination,
+                       uint64_t begin, uint64_t end);
 
-    // Waits until everything is in the slot. Returns the parts of the routes' digests, in the order
-    // of the calls. They are valid while the object lives.
-    absl::Span<const uint64_t> Finish();
+    // Queues a copy of the factors of `values` to the GPU, to quantise by them.
+    void TakeFactors(uint32_t table, const ScaleValues& values);
+
+    // Waits until everything is done. Calls visit(route, sum) with the part of the route's digest
+    // for each piece whose digest was asked for.
+    void Finish(absl::FunctionRef<void(uint32_t route, uint64_t sum)> visit);
+    void Finish() {
+      Finish([](uint32_t, uint64_t) {});
+    }
 
    private:
     friend class DeviceStager;
     // A shape whose two sides are the same.
-    void Digest(const RouteShape& shape, const std::byte* memory, uint64_t begin, uint64_t end);
+    void Digest(uint32_t route, const RouteShape& shape, const std::byte* memory, uint64_t begin,
+                uint64_t end);
 
-    // Returns this chunk's workspace. The first call waits for one, and clears its sums.
+    // Returns this pass's workspace. The first call waits for one, and clears its sums.
     Workspace& TakeWorkspace();
 
-    DeviceStager& stager_;
+    DeviceStager* const stager_;
     std::optional<uint32_t> workspace_;  // Its number, once it is taken.
   };
 
@@ -117,18 +128,26 @@ class DeviceStager final : public ElementReader {
   absl::Status status() const;
 
  private:
+  // Host memory that the device copies to and from without waiting.
+  struct HostMemory {
+    std::unique_ptr<std::byte, void (*)(void*)> data{nullptr, std::free};
+    PinnedMemory pinned;
+  };
   struct Workspace {
     Stream stream = nullptr;
-    std::byte* scratch = nullptr;     // The device's.
+    // The device's. What is queued later may use it again, since a stream keeps the order.
+    std::byte* scratch = nullptr;
     uint64_t* device_sums = nullptr;  // Likewise.
-    std::vector<uint64_t> sums;
-    uint64_t used_bytes = 0;  // Bytes of the scratch memory in use.
-    size_t pieces = 0;
+    uint64_t* sums = nullptr;         // In `host`.
+    std::vector<uint32_t> routes;     // The route of each sum.
+    HostMemory host;
     bool taken = false;
   };
   struct Table {
-    float* factors = nullptr;   // The device's; maxima before.
-    std::vector<float> maxima;  // One for each block.
+    float* factors = nullptr;  // The device's; maxima before.
+    size_t blocks = 0;
+    float* values = nullptr;  // As many, in `host`.
+    HostMemory host;
   };
   // A piece in a slot of the device, or in the scratch memory.
   struct Output {
@@ -147,13 +166,17 @@ class DeviceStager final : public ElementReader {
       : device_(std::move(device)), options_(options) {}
 
   absl::Status MakeWorkspaces();
+  absl::StatusOr<HostMemory> AllocateHost(uint64_t size_bytes) const;
   uint32_t Take();
   void Return(uint32_t workspace);
   // Returns whether it went well. Keeps the first that did not.
   bool Check(const absl::Status& status);
   bool Check(const kernels::cuda::Outcome& launch) { return Check(ToStatus(launch)); }
+  // Returns the sum to which the pass adds the digest of a piece of the route.
+  kernels::cuda::LeafSum AddSum(Workspace& workspace, uint32_t route, uint64_t begin,
+                                Digests digests);
   // `slot`: where it is to come, or null.
-  Output Place(Workspace& workspace, uint64_t begin, uint64_t end, Digests digests,
+  Output Place(const Workspace& workspace, uint64_t size_bytes, kernels::cuda::LeafSum digest,
                std::byte* slot);
   void StageBlock(const Workspace& workspace, const RouteShape& shape, const PieceBlock& block,
                   const std::byte* source, std::byte* destination, bool all, Output& output);
@@ -161,7 +184,7 @@ class DeviceStager final : public ElementReader {
 
   const std::shared_ptr<Device> device_;
   const Options options_;
-  bool pinned_ = false;
+  PinnedMemory pinned_slots_;
   std::vector<Workspace> workspaces_;
   const ScaleTable* first_table_ = nullptr;
   std::vector<Table> tables_;

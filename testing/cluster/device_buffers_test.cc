@@ -40,7 +40,7 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(Digests::kOn, Digests::kOff),
                      testing::Values(kFakeCudaFlushes, kFakeCudaReadBack)));
 
-// What crosses the host are the digests of both ends; without them a witness of each pair.
+// What crosses the host are the digests of both ends.
 TEST_P(GpuBuffersTest, FromGpuToGpuNoWeightsCrossTheHost) {
   ClusterOptions options = OnGpu(mode(), {.trainers = 3, .workers = 2, .digests = digests()});
   options.trainer_memory = std::make_shared<DeviceMemory>();
@@ -59,7 +59,7 @@ TEST_P(GpuBuffersTest, FromGpuToGpuNoWeightsCrossTheHost) {
     }
   }
   EXPECT_EQ(FakeCudaNow().bytes_to_host - before.bytes_to_host,
-            digests() == Digests::kOn ? 2 * pieces * 8 : 3 * 2 * 8);
+            digests() == Digests::kOn ? 2 * pieces * 8 : 0);
 }
 
 TEST_P(GpuBuffersTest, AnUpdateThatWasGivenUpIsFencedByAnotherRegistration) {

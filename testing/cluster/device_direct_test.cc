@@ -16,6 +16,7 @@
 #include "core/fabric/tcp/tcp_fabric.h"
 #include "core/fabric/verbs/verbs_fabric.h"
 #include "core/plan/chunks.h"
+#include "testing/cluster/cluster_model.h"
 #include "testing/cluster/direct_test.h"
 #include "testing/cluster/quantised_cases.h"
 #include "testing/fake_cuda/created_memory.h"
@@ -122,6 +123,77 @@ TEST_P(DirectNetworkTest, FromGpuToGpuNoWeightsCrossTheHost) {
     cluster_.reset();
   }
 }
+
+// One tensor of many chunks.
+class LongModel final : public ClusterModel {
+ public:
+  static constexpr int64_t kChunks = 1000;
+
+  Manifest Trainer(uint32_t) const override {
+    Manifest manifest;
+    manifest.AddTensor("long", {kElements}, Dtype::kBf16);
+    manifest.AddRegion("memory", kElements * 2);
+    manifest.AddShard(0, Format{Dtype::kBf16}, Box({0}, {kElements}), {0, 0, {1}});
+    return manifest;
+  }
+  Manifest Worker(uint32_t) const override { return Trainer(0); }
+  void Fill(uint64_t version, const Manifest&, std::byte* memory) const override {
+    for (uint64_t i = 0; i < kElements * 2; ++i) {
+      memory[i] = static_cast<std::byte>((i / 4096 + i * 7 + version * 13) & 0x3F);
+    }
+  }
+  void Expect(uint64_t version, const Manifest& worker,
+              std::vector<std::vector<std::byte>>& regions) const override {
+    Fill(version, worker, regions[0].data());
+  }
+
+ private:
+  static constexpr int64_t kElements = kChunks * kCutBytes / 2;
+};
+
+struct RoundTripCase {
+  const char* name;
+  DirectNetwork network;
+  bool direct;  // Sent from the tensor itself.
+  uint32_t threads;
+};
+
+class RoundTripTest : public DirectTest, public testing::WithParamInterface<RoundTripCase> {
+ protected:
+  RoundTripTest() : DirectTest(GetParam().network) {}
+};
+
+// A round trip takes as long as a copy of tens of MiB, and a chunk has one. So at both ends
+// together there is one for 32 chunks at most, and some for each update.
+TEST_P(RoundTripTest, AGpuIsWaitedForOnceForManyChunks) {
+  SayOfGpu(kFakeCudaOrders);
+  ClusterOptions options = InPlace({.trainers = 1, .workers = 1});
+  options.model = std::make_shared<LongModel>();
+  options.trainer_memory = std::make_shared<DeviceMemory>();
+  options.direct = GetParam().direct;
+  options.trainer = {.ring_bytes = 512 * kCutBytes,
+                     .chunk_bytes = kCutBytes,
+                     .stage_threads = GetParam().threads,
+                     .announced_bytes = 1};
+  options.verify_threads = GetParam().threads;
+  Make(options);
+  ASSERT_EQ(PublishAndCheck(1), "");
+  cluster_->FillTrainers(2);
+  const FakeCudaUse before = FakeCudaNow();
+  ASSERT_EQ(cluster_->Publish(2).message(), "");
+  EXPECT_LE(FakeCudaNow().round_trips - before.round_trips, LongModel::kChunks / 32 + 16);
+  EXPECT_EQ(FakeCudaNow().device_waits, before.device_waits);
+  EXPECT_TRUE(cluster_->Shows(0, 2));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, RoundTripTest,
+    testing::Values(RoundTripCase{"direct_verbs", DirectNetwork::kVerbs, true, 0},
+                    RoundTripCase{"direct_verbs_by_threads", DirectNetwork::kVerbs, true, 2},
+                    RoundTripCase{"direct_local", DirectNetwork::kLocal, true, 0},
+                    RoundTripCase{"staged_verbs", DirectNetwork::kVerbs, false, 0},
+                    RoundTripCase{"staged_local", DirectNetwork::kLocal, false, 0}),
+    [](const auto& info) { return info.param.name; });
 
 // As torch's expandable segments are, at both ends: also while an engine sleeps and wakes.
 TEST_P(DirectNetworkTest, MemoryOfSeveralAllocationsIsReadAndWrittenWhereItIs) {

@@ -33,7 +33,8 @@ TEST(Device, AFencedBufferIsPinnedAnewAndTakesTheNextVersion) {
   options.worker_memory = std::make_shared<DeviceMemory>(1);
   Cluster cluster(options, [](const std::string&) { return *MakeLocalFabric(); });
   ASSERT_EQ(cluster.Connect().message(), "");
-  EXPECT_EQ(FakeCudaNow().pinned, 4u);  // Two rings, two arenas.
+  EXPECT_EQ(FakeCudaNow().pinned,
+            8u);  // Two rings, two arenas, the digests of two threads of each trainer.
   const uint64_t waits = FakeCudaNow().device_waits;
   cluster.FillTrainers(1);
   ASSERT_EQ(cluster.Publish(1).message(), "");
@@ -41,7 +42,7 @@ TEST(Device, AFencedBufferIsPinnedAnewAndTakesTheNextVersion) {
   cluster.FillTrainers(2);
   ASSERT_EQ(cluster.Abandon(2).message(), "");
   ASSERT_EQ(cluster.Prepare(2).message(), "");
-  EXPECT_EQ(FakeCudaNow().pinned, 4u);
+  EXPECT_EQ(FakeCudaNow().pinned, 8u);
   ASSERT_EQ(cluster.StartAndArrive().message(), "");
   ASSERT_EQ(cluster.Commit().message(), "");
   for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(cluster.Shows(w, 2)) << w;

@@ -77,7 +77,7 @@ class Trainer(Rank):
     rack          The name of this host's rack or leaf switch. Links between racks are often oversubscribed, so a worker
                   gets data that several trainers hold from those in its own rack, as far as the balance of their loads
                   allows. "": unknown; the rank is then in no rack with any other.
-    ring_bytes    The largest size of the staging ring; 0: 32 MiB.
+    ring_bytes    The largest size of the staging ring; 0: 32 MiB, or 128 MiB if tensors are on a device.
     stage_threads How many threads cast and quantise; 0: 1, or 4 if tensors are on a device.
 
     >>> with Trainer(rank=0, world=1) as trainer:

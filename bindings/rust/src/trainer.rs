@@ -16,7 +16,7 @@ pub struct TrainerOptions {
     pub context: Option<Context>,
     /// 0: 1.
     pub stage_threads: u32,
-    /// The largest size of the staging ring; 0: 32 MiB.
+    /// The largest size of the staging ring; 0: 32 MiB, or 128 MiB if the regions are GPU memory.
     pub ring_bytes: u64,
 }
 

@@ -85,6 +85,9 @@ struct WriteRecord {
 };
 
 inline constexpr uint32_t kMostOutstandingPosts = 1024;
+// How many frames of a lane are read before those of other lanes. A GPU copies what all of them ask
+// for before it is waited for.
+inline constexpr int kMostFramesAtOnce = 128;
 inline constexpr size_t kMostParts = size_t{1} << 16;  // Of a region; 128 GiB at 2 MiB each.
 
 // A post of more writes is several frames; the last one carries immediate and token.

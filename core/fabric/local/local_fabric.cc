@@ -514,12 +514,16 @@ class LocalFabric final : public Fabric {
       if (absl::Status status = lane.Flush(); !status.ok()) (void)Fail(id, lane, status);
       if (lane.status.ok() && !lane.has_unsent()) WatchForRoom(lane);
     }
-    constexpr int kMostFrames = 64;  // Then the other lanes; what is left ends the next Wait().
-    for (int i = 0; i < kMostFrames && lane.status.ok(); ++i) {
+    for (int i = 0; i < kMostFramesAtOnce && lane.status.ok(); ++i) {
       absl::StatusOr<Received> received = Receive(lane.socket.get(), absl::MakeSpan(frame_));
-      if (absl::IsUnavailable(received.status())) return;
+      if (absl::IsUnavailable(received.status())) break;
       absl::Status status = received.ok() ? Handle(id, lane, *received) : received.status();
-      if (!status.ok()) (void)Fail(id, lane, std::move(status));
+      if (status.ok()) continue;
+      (void)FinishCarried(id, lane);
+      (void)Fail(id, lane, std::move(status));
+    }
+    if (absl::Status status = FinishCarried(id, lane); !status.ok()) {
+      (void)Fail(id, lane, std::move(status));
     }
   }
 
@@ -535,6 +539,7 @@ class LocalFabric final : public Fabric {
     if (received.fds[1].valid() && header.kind != FrameKind::kWelcome) {
       return absl::DataLossError("a frame with a descriptor too many");
     }
+    if (header.kind != FrameKind::kWrites) WAYBILL_RETURN_IF_ERROR(FinishCarried(id, lane));
     switch (header.kind) {
       case FrameKind::kWelcome:
         return TakeWelcome(id, lane, body, received);
@@ -584,29 +589,46 @@ class LocalFabric final : public Fabric {
                                BytesOf(Tried(welcome.probe, received.fds[1]))));
   }
 
-  // Copies what a peer asked for. What it may not have ends the lane, and it is told why.
+  // Copies what a peer asked for. What it may not have ends the lane, and it is told why. A GPU
+  // copies while more frames are read, and is waited for once: a round trip to it is as long as a
+  // copy of tens of MiB.
   absl::Status CarryOut(LaneId id, LocalLane& lane, const FrameHeader& header,
                         absl::Span<const std::byte> body) {
     if (body.size() != header.count * sizeof(WriteRecord)) {
       return absl::DataLossError("a frame of writes of a wrong size");
     }
-    absl::Status status;
-    for (uint32_t i = 0; i < header.count && status.ok(); ++i) {
+    for (uint32_t i = 0; i < header.count; ++i) {
       WriteRecord record;
       std::memcpy(&record, body.data() + i * sizeof(record), sizeof(record));
-      status = CarryOutRecord(regions_, gpu_, id, lane, record);
-    }
-    status.Update(FinishRecords(gpu_, lane));
-    if (!status.ok()) {
+      absl::Status status = CarryOutRecord(regions_, gpu_, id, lane, record);
+      if (status.ok()) continue;
+      (void)FinishCarried(id, lane);  // The frames before this one.
       lane.TellRefused(status);
       return status;
     }
-    if (header.wants_done == 0) return absl::OkStatus();
-    kernels::StreamFence();
-    if (header.has_immediate != 0) {
-      events_.push_back({FabricEvent::Kind::kImmediate, id, 0, header.immediate});
+    if (header.wants_done != 0) carried_.push_back(header);
+    return gpu_.has_queued() ? absl::OkStatus() : FinishCarried(id, lane);
+  }
+
+  // Waits for what a GPU copies, and reports the frames that are carried out.
+  absl::Status FinishCarried(LaneId id, LocalLane& lane) {
+    if (absl::Status status = FinishRecords(gpu_, lane); !status.ok()) {
+      carried_.clear();
+      lane.TellRefused(status);
+      return status;
     }
-    return Sent(id, lane, lane.TellDone(header.token));
+    if (carried_.empty()) return absl::OkStatus();
+    kernels::StreamFence();
+    absl::Status status;
+    for (const FrameHeader& header : carried_) {
+      if (header.has_immediate != 0) {
+        events_.push_back({FabricEvent::Kind::kImmediate, id, 0, header.immediate});
+      }
+      status = Sent(id, lane, lane.TellDone(header.token));
+      if (!status.ok()) break;
+    }
+    carried_.clear();
+    return status;
   }
 
   const Capabilities capabilities_ = {.name = "local",
@@ -630,6 +652,8 @@ class LocalFabric final : public Fabric {
   ImportTable<uint64_t> imports_;  // Each by its key.
   std::vector<FabricEvent> events_;
   std::array<std::byte, kMostFrameBytes> frame_;
+  // Frames of the lane that is being read which are carried out and not reported yet.
+  std::vector<FrameHeader> carried_;
 };
 
 }  // namespace

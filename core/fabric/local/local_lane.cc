@@ -32,6 +32,7 @@ absl::StatusOr<MemorySpan> PeerRegion::Memory(const std::shared_ptr<Device>& rec
   }
   if (!mapping) {
     WAYBILL_ASSIGN_OR_RETURN(mapping, SharedPages::FromPeer(std::move(fd), size_bytes));
+    if (receiver != nullptr) pinned = PinnedMemory(receiver, {mapping->data(), size_bytes});
   }
   return MemorySpan{MemoryKind::kHost, mapping->data(), size_bytes};
 }
@@ -58,6 +59,7 @@ absl::Status LocalLane::TakeGrant(absl::Span<const std::byte> body, UniqueFd fd)
                                           .parts = std::exchange(next_parts_, {}),
                                           .parts_status = std::exchange(next_parts_status_, {}),
                                           .mapping = {},
+                                          .pinned = {},
                                           .opened = {}});
   return absl::OkStatus();
 }

@@ -34,6 +34,7 @@ struct PeerRegion {
   absl::Status parts_status;      // Not OK: a part could not be imported.
   bool revoked = false;           // Its mapping stays until its import ends.
   std::optional<SharedPages> mapping;
+  PinnedMemory pinned;  // The mapping, if a GPU copies from it.
   std::optional<OpenedMemory> opened;
 
   // Maps the pages when they are first wanted, or opens a GPU's memory, as `receiver` reaches it.

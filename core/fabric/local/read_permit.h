@@ -22,8 +22,8 @@ class ReadPermit {
 
   int fd() const { return pages_.fd(); }
 
-  // How long TakeBack() waits for a reader. A read is one write of kMaxWriteBytes at most, some
-  // milliseconds.
+  // How long TakeBack() waits for a reader. A read is one write of kMaxWriteBytes at most, or what
+  // a GPU copies of kMostFramesAtOnce frames, some milliseconds.
   static constexpr absl::Duration kPatience = absl::Milliseconds(100);
 
   // For the reader. Returns false if the permit was taken back.
