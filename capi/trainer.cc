@@ -55,16 +55,21 @@ class TrainerObject final : public Rank {
       command.waits_for = absl::StrCat(NameOfGpu(device_->ordinal()), " has not reached its event");
     }
     const uint64_t token = NewToken(user_token);
-    const auto proceed = [shared = shared_, token] {
-      shared->With([&](TrainerClient& client) { client.Proceed(token); });
+    const auto proceed = [shared = shared_, token](const absl::Status& reached) {
+      shared->With([&](TrainerClient& client) { client.Proceed(token, reached); });
     };
-    const auto reached = std::make_shared<std::atomic<bool>>(false);
+    struct Reached {
+      std::atomic<bool> known = false;
+      absl::Status status;
+    };
+    const auto reached = std::make_shared<Reached>();
     if (options.after_event != nullptr) {
-      const auto queued =
-          device_->After(static_cast<Event>(options.after_event), [proceed, reached] {
-            reached->store(true);
-            proceed();
-          });
+      const auto queued = device_->After(static_cast<Event>(options.after_event),
+                                         [proceed, reached](const absl::Status& status) {
+                                           reached->status = status;
+                                           reached->known.store(true);
+                                           proceed(status);
+                                         });
       if (!queued.ok()) {
         ForgetToken(token);
         return absl::IsFailedPrecondition(queued) ? queued
@@ -72,7 +77,8 @@ class TrainerObject final : public Rank {
       }
     }
     shared_->With([&](TrainerClient& client) { client.Publish(token, command); });
-    if (reached->load()) proceed();  // The first one may have come before the publish.
+    // The first call may have come before the publish.
+    if (reached->known.load()) proceed(reached->status);
     return std::make_shared<Update>(options.version, [shared = shared_, token] {
       shared->With([&](TrainerClient& client) { client.Cancel(token); });
     });

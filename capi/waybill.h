@@ -822,6 +822,7 @@ typedef struct waybill_publish_options {
  *   earlier one is held; or a worker refused the update. A version whose publish failed may be
  * published again.
  * - WAYBILL_INVALID_ARGUMENT: fail_on_nonfinite is set, and there are NaNs or infinities.
+ * - WAYBILL_INTERNAL: a GPU has failed.
  * - WAYBILL_DEADLINE_EXCEEDED, WAYBILL_UNAVAILABLE, WAYBILL_DATA_LOSS, WAYBILL_CANCELLED: the error
  *   says why.
  *

@@ -43,8 +43,8 @@ class Client final : public TrainerClient {
   void Publish(uint64_t token, const PublishCommand& command) override {
     client_.Do([=](TrainerRank& rank, absl::Time now) { rank.Publish(token, command, now); });
   }
-  void Proceed(uint64_t token) override {
-    client_.Do([=](TrainerRank& rank, absl::Time now) { rank.Proceed(token, now); });
+  void Proceed(uint64_t token, const absl::Status& done) override {
+    client_.Do([=](TrainerRank& rank, absl::Time now) { rank.Proceed(token, done, now); });
   }
   void Release(uint64_t token) override {
     client_.Do([=](TrainerRank& rank, absl::Time now) { rank.Release(token, now); });

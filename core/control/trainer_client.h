@@ -42,8 +42,9 @@ class TrainerClient {
   // After this or any other error no group shows the version because of this publish, except with
   // until_committed: an error may then come after the version is sent, and groups may show it.
   virtual void Publish(uint64_t token, const PublishCommand& command) = 0;
-  // Lets the publish with this token go on: what PublishCommand::waits_for names is done.
-  virtual void Proceed(uint64_t token) = 0;
+  // Lets the publish with this token go on, if what PublishCommand::waits_for names is done, or
+  // ends it with the error.
+  virtual void Proceed(uint64_t token, const absl::Status& done) = 0;
   // Ends the hold of the last version that was published with PublishCommand::hold; kReleased
   // follows, after which nothing reads the tensors.
   virtual void Release(uint64_t token) = 0;

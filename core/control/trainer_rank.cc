@@ -54,8 +54,8 @@ void TrainerRank::Publish(uint64_t token, const PublishCommand& command, absl::T
   HandleEvents(now);
 }
 
-void TrainerRank::Proceed(uint64_t token, absl::Time now) {
-  session_.Proceed(token, now);
+void TrainerRank::Proceed(uint64_t token, const absl::Status& done, absl::Time now) {
+  session_.Proceed(token, done, now);
   HandleEvents(now);
 }
 

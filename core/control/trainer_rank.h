@@ -42,7 +42,7 @@ class TrainerRank final : private TrainerHost {
 
   void Join(uint64_t token, absl::Time deadline, absl::Time now);
   void Publish(uint64_t token, const PublishCommand& command, absl::Time now);
-  void Proceed(uint64_t token, absl::Time now);
+  void Proceed(uint64_t token, const absl::Status& done, absl::Time now);
   void Release(uint64_t token, absl::Time now);
   void Cancel(uint64_t token, absl::Time now);
   void Leave(uint64_t token, absl::Time now);

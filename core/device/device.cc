@@ -41,9 +41,18 @@ absl::StatusOr<int> OrdinalAt(CUdeviceptr address) {
   return ordinal;
 }
 
-void CUDA_CB CallAndDelete(void* then) {
-  const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(then));
-  (*owned)();
+struct Waiting {
+  std::string what;
+  std::function<void(absl::Status reached)> then;
+};
+
+// The driver may not be asked here what the result is called.
+void CUDA_CB CallAndDelete(CUstream, CUresult result, void* waiting) {
+  const std::unique_ptr<Waiting> owned(static_cast<Waiting*>(waiting));
+  if (result == CUDA_SUCCESS) return owned->then(absl::OkStatus());
+  owned->then(absl::InternalError(absl::StrCat(
+      owned->what, ": error ", static_cast<int>(result),
+      " of its driver; what ran there has failed, and the process has to be started again")));
 }
 
 }  // namespace
@@ -280,7 +289,7 @@ absl::Status Device::Finish(Stream stream) {
   return CallIn(context_, "finish", [&] { return Driver()->cuStreamSynchronize_fn(stream); });
 }
 
-absl::Status Device::After(Event event, std::function<void()> then) {
+absl::Status Device::After(Event event, std::function<void(absl::Status reached)> then) {
   const std::string what = absl::StrCat("wait for an event on ", NameOfGpu(ordinal_));
   const UsingContext current(context_);
   // A stream that waits for a captured event is captured too, and runs nothing.
@@ -296,10 +305,11 @@ absl::Status Device::After(Event event, std::function<void()> then) {
   Stream stream = nullptr;
   CUresult result = Driver()->cuStreamCreate_fn(&stream, CU_STREAM_NON_BLOCKING);
   if (result != CUDA_SUCCESS) return Check(what, result);
-  auto owned = std::make_unique<std::function<void()>>(std::move(then));
+  auto owned = std::make_unique<Waiting>(what, std::move(then));
   result = Driver()->cuStreamWaitEvent_fn(stream, event, CU_EVENT_WAIT_DEFAULT);
   if (result == CUDA_SUCCESS) {
-    result = Driver()->cuLaunchHostFunc_fn(stream, CallAndDelete, owned.get());
+    // Functions of cuLaunchHostFunc() are not called any more after an error.
+    result = Driver()->cuStreamAddCallback_fn(stream, CallAndDelete, owned.get(), /*flags=*/0);
   }
   if (result == CUDA_SUCCESS) (void)owned.release();
   // It goes when what is queued has run.

@@ -135,10 +135,10 @@ class Device {
   absl::Status Finish(Stream stream);
 
   // Calls `then`, once, on a thread of the driver's, when what `event` was last recorded behind is
-  // done; never if that never is. `then` calls nothing of the driver's. The event may be recorded
-  // again, or destroyed, afterwards. kFailedPrecondition: it was recorded in a stream that is being
-  // captured into a graph.
-  absl::Status After(Event event, std::function<void()> then);
+  // done, or with kInternal when the device has failed; never if neither happens. `then` calls
+  // nothing of the driver's. The event may be recorded again, or destroyed, afterwards.
+  // kFailedPrecondition: it was recorded in a stream that is being captured into a graph.
+  absl::Status After(Event event, std::function<void(absl::Status reached)> then);
 
  private:
   absl::Status ExportDmabuf(ExportedMemory& exported);

@@ -53,6 +53,6 @@ void Device::DestroyStream(Stream) { std::abort(); }
 absl::Status Device::Copy(void*, const void*, size_t, Stream) { std::abort(); }
 absl::Status Device::Clear(void*, size_t, Stream) { std::abort(); }
 absl::Status Device::Finish(Stream) { std::abort(); }
-absl::Status Device::After(Event, std::function<void()>) { std::abort(); }
+absl::Status Device::After(Event, std::function<void(absl::Status)>) { std::abort(); }
 
 }  // namespace waybill

@@ -526,7 +526,8 @@ TEST_F(DeviceTest, AnEventIsToldOfWhenWhatIsBeforeItIsDone) {
   HeldStream busy;
   std::promise<void> passed;
   std::future<void> is_passed = passed.get_future();
-  ASSERT_TRUE(device_->After(busy.RecordedEvent(), [&] { passed.set_value(); }).ok());
+  ASSERT_TRUE(
+      device_->After(busy.RecordedEvent(), [&](const absl::Status&) { passed.set_value(); }).ok());
   // Another stream's work goes on, and ends, while that one waits.
   uint8_t* const memory = Allocate(4);
   ASSERT_TRUE(device_->Clear(memory, 4, stream_).ok());
@@ -536,10 +537,29 @@ TEST_F(DeviceTest, AnEventIsToldOfWhenWhatIsBeforeItIsDone) {
   is_passed.wait();
 }
 
+// An error on a GPU lasts: nothing of it is reached any more.
+TEST_F(DeviceTest, WhoWaitsForAnEventIsToldWhenTheDeviceFails) {
+  HeldStream busy;
+  std::promise<absl::Status> reached;
+  ASSERT_TRUE(device_
+                  ->After(busy.RecordedEvent(),
+                          [&](absl::Status status) { reached.set_value(std::move(status)); })
+                  .ok());
+  FakeCudaFail(0);
+  busy.Release();
+  EXPECT_EQ(reached.get_future().get(),
+            absl::InternalError("wait for an event on GPU 0 "
+                                "(GPU-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadae00): error 719 of its "
+                                "driver; what ran there has failed, and the process has to be "
+                                "started again"));
+  FakeCudaFail(-1);
+}
+
 TEST_F(DeviceTest, AnEventOfAStreamThatIsCapturedIsRefused) {
   HeldStream busy;
   FakeCudaCapture(busy.stream(), true);
-  const absl::Status status = device_->After(busy.RecordAnotherEvent(), [] { FAIL(); });
+  const absl::Status status =
+      device_->After(busy.RecordAnotherEvent(), [](const absl::Status&) { FAIL(); });
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(absl::StartsWith(status.message(),
                                "wait for an event on GPU 0 "
@@ -549,7 +569,8 @@ TEST_F(DeviceTest, AnEventOfAStreamThatIsCapturedIsRefused) {
   // The capture is not disturbed by an event of another stream.
   HeldStream other;
   std::promise<void> passed;
-  ASSERT_TRUE(device_->After(other.RecordedEvent(), [&] { passed.set_value(); }).ok());
+  ASSERT_TRUE(
+      device_->After(other.RecordedEvent(), [&](const absl::Status&) { passed.set_value(); }).ok());
   other.Release();
   passed.get_future().wait();
   FakeCudaCapture(busy.stream(), false);
@@ -564,7 +585,7 @@ TEST_F(DeviceTest, AnEventThatIsDestroyedIsRefused) {
     ASSERT_EQ(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
     ASSERT_EQ(cuEventDestroy(event), CUDA_SUCCESS);
   }
-  EXPECT_FALSE(device_->After(event, [] { FAIL(); }).ok());
+  EXPECT_FALSE(device_->After(event, [](const absl::Status&) { FAIL(); }).ok());
 }
 
 // torch captures in the mode "global": most calls of any thread would end the capture, and fail.

@@ -679,7 +679,7 @@ TEST_F(TrainerSessionTest, APublishThatWaitsIsAskedForWhenItMayProceed) {
                     .waits_for = "GPU 0 has not reached its event"},
                    now_);
   EXPECT_EQ(host_.Count(Kind::kPublish), 0);
-  session_.Proceed(5, now_);
+  session_.Proceed(5, absl::OkStatus(), now_);
   EXPECT_EQ(host_.Count(Kind::kPublish), 1);
   session_.Publish(6,
                    {.version = 6,
@@ -689,6 +689,20 @@ TEST_F(TrainerSessionTest, APublishThatWaitsIsAskedForWhenItMayProceed) {
   Pass(absl::Seconds(3));
   EXPECT_EQ(Published(6)->status.message(),
             "publish version 6: not sent by its deadline; GPU 0 has not reached its event");
+}
+
+TEST_F(TrainerSessionTest, APublishEndsWhenWhatItWaitsForFails) {
+  Establish();
+  session_.Publish(5,
+                   {.version = 5,
+                    .deadline = now_ + absl::Seconds(3),
+                    .waits_for = "GPU 0 has not reached its event"},
+                   now_);
+  session_.Proceed(5, absl::InternalError("wait for an event on GPU 0: error 719"), now_);
+  EXPECT_EQ(host_.Count(Kind::kPublish), 0);
+  EXPECT_EQ(Published(5)->status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(Published(5)->status.message(),
+            "publish version 5: wait for an event on GPU 0: error 719");
 }
 
 TEST_F(TrainerSessionTest, UntilCommittedEndsWithTheLastGroup) {

@@ -56,7 +56,8 @@ void TrainerSession::Publish(uint64_t token, const PublishCommand& command, absl
   AskForNext(now);
 }
 
-void TrainerSession::Proceed(uint64_t token, absl::Time now) {
+void TrainerSession::Proceed(uint64_t token, const absl::Status& done, absl::Time now) {
+  if (!done.ok()) return EndPublish(token, done, now);
   for (Publication& publication : queue_) {
     if (publication.token == token) publication.command.waits_for.clear();
   }
@@ -101,18 +102,21 @@ void TrainerSession::Cancel(uint64_t token, absl::Time now) {
     return FinishSent(i, absl::CancelledError(absl::StrCat(Doing(command.version),
                                                            ": cancelled after it was sent")));
   }
+  EndPublish(token, absl::CancelledError("cancelled"), now);
+}
+
+// Ends a publish that is not sent yet.
+void TrainerSession::EndPublish(uint64_t token, const absl::Status& status, absl::Time now) {
   const auto found = std::find_if(queue_.begin(), queue_.end(),
                                   [&](const Publication& p) { return p.token == token; });
   if (found == queue_.end()) return;
-  const absl::Status cancelled =
-      WithScope(absl::CancelledError(absl::StrCat(Doing(found->command.version), ": cancelled")),
-                Scope::kUpdate);
-  Withdraw(*found, cancelled);
+  const absl::Status why = WithScope(While(Doing(found->command.version), status), Scope::kUpdate);
+  Withdraw(*found, why);
   if (!found->begun()) {
-    return FinishQueued(static_cast<size_t>(found - queue_.begin()), cancelled, now);
+    return FinishQueued(static_cast<size_t>(found - queue_.begin()), why, now);
   }
   // The controller gives the update up; if it does not answer, this trainer stops by itself.
-  found->status = cancelled;
+  found->status = why;
   found->stop_deadline = std::min(found->stop_deadline, now + kCancelTimeout);
 }
 

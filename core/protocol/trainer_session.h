@@ -57,8 +57,8 @@ class TrainerSession final : public RankSession {
   // Publishes a version once the ones before it are sent; one kPublished follows, at the latest one
   // second after the deadline. The tensors are not read after it.
   void Publish(uint64_t token, const PublishCommand& command, absl::Time now);
-  // What a publish waited for is done.
-  void Proceed(uint64_t token, absl::Time now);
+  // What a publish waited for is done, or will never be: the publish ends with that error.
+  void Proceed(uint64_t token, const absl::Status& done, absl::Time now);
   // Ends the hold of a version; one kReleased follows within a second or so, after which nothing
   // reads the tensors. At once if none is held.
   void Release(uint64_t token, absl::Time now);
@@ -131,6 +131,7 @@ class TrainerSession final : public RankSession {
   void OnSenderLost(const proto::SenderLost& lost);
   bool IsLastToSend(const std::string& group) const;
   void SendFailed(const proto::Round& round, const absl::Status& status);
+  void EndPublish(uint64_t token, const absl::Status& status, absl::Time now);
   void Withdraw(const Publication& publication, const absl::Status& status);
   void AskForNext(absl::Time now);
   // When it ends if nothing happens.

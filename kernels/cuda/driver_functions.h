@@ -41,7 +41,6 @@ namespace waybill::kernels::cuda {
   X(cuIpcGetMemHandle)              \
   X(cuIpcOpenMemHandle)             \
   X(cuKernelGetFunction)            \
-  X(cuLaunchHostFunc)               \
   X(cuLaunchKernel)                 \
   X(cuLibraryEnumerateKernels)      \
   X(cuLibraryGetKernel)             \
@@ -69,6 +68,7 @@ namespace waybill::kernels::cuda {
   X(cuMemcpyHtoD)                   \
   X(cuMemsetD8Async)                \
   X(cuPointerGetAttribute)          \
+  X(cuStreamAddCallback)            \
   X(cuStreamCreate)                 \
   X(cuStreamDestroy)                \
   X(cuStreamSynchronize)            \

@@ -39,7 +39,6 @@ namespace {
   X(cuIpcCloseMemHandle, hipIpcCloseMemHandle)                       \
   X(cuIpcGetMemHandle, hipIpcGetMemHandle)                           \
   X(cuIpcOpenMemHandle, hipIpcOpenMemHandle)                         \
-  X(cuLaunchHostFunc, hipLaunchHostFunc)                             \
   X(cuMemAddressFree, hipMemAddressFree)                             \
   X(cuMemAddressReserve, hipMemAddressReserve)                       \
   X(cuMemAlloc, hipMalloc)                                           \
@@ -60,6 +59,7 @@ namespace {
   X(cuMemcpyDtoH, hipMemcpyDtoH)                                     \
   X(cuMemcpyHtoD, hipMemcpyHtoD)                                     \
   X(cuMemsetD8Async, hipMemsetD8Async)                               \
+  X(cuStreamAddCallback, hipStreamAddCallback)                       \
   X(cuStreamCreate, hipStreamCreateWithFlags)                        \
   X(cuStreamDestroy, hipStreamDestroy)                               \
   X(cuStreamSynchronize, hipStreamSynchronize)                       \

@@ -529,6 +529,14 @@ FAKE cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
   });
 }
 
+FAKE cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* data, unsigned flags) {
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (IsToFail()) return CUDA_ERROR_LAUNCH_FAILED;
+  // Unlike functions of the host it is called after an error too, and told of it.
+  return QueueBeside(
+      stream, [=] { callback(stream, IsLost() ? CUDA_ERROR_LAUNCH_FAILED : CUDA_SUCCESS, data); });
+}
+
 FAKE cuEventCreate(CUevent* event, unsigned) {
   REFUSE_WHILE_CAPTURING;
   if (!HasContext()) return CUDA_ERROR_INVALID_CONTEXT;

@@ -230,9 +230,9 @@ FAKE hipStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
   UseCurrent();
   return cuStreamWaitEvent(stream, event, flags);
 }
-FAKE hipLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
+FAKE hipStreamAddCallback(CUstream stream, CUstreamCallback callback, void* data, unsigned flags) {
   UseCurrent();
-  return cuLaunchHostFunc(stream, function, data);
+  return cuStreamAddCallback(stream, callback, data, flags);
 }
 FAKE hipEventCreateWithFlags(CUevent* event, unsigned flags) {
   UseCurrent();
