@@ -11,6 +11,12 @@
 #include "kernels/digest.h"
 
 namespace waybill {
+namespace {
+
+// How many shards' maxima a device computes before it is waited for.
+constexpr size_t kTablesPerPass = 32;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<StagedRoutes>> StagedRoutes::Create(RankPlan plan,
                                                                    std::vector<MemorySpan> sources,
@@ -96,8 +102,16 @@ void StagedRoutes::MakeScaleValues() {
   for (uint32_t t = 0; t < scale_values_.size(); ++t) {
     scale_values_[t].PlanEarlyTasks();
     for (uint32_t i = 0; i < scale_values_[t].early_task_count(); ++i) {
-      early_tasks_.push_back({t, i});
+      early_tasks_.push_back({.table = t, .task = i, .on_device = {}});
     }
+  }
+  std::vector<ElementReader::Shard> on_device;
+  for (uint32_t t = 0; t < scale_values_.size(); ++t) {
+    if (TableIsOnDevice(t)) on_device.push_back(scale_values_[t].ForReader());
+    if (on_device.empty() || (on_device.size() < kTablesPerPass && t + 1 < scale_values_.size())) {
+      continue;
+    }
+    early_tasks_.push_back({.table = 0, .task = 0, .on_device = std::exchange(on_device, {})});
   }
 }
 
@@ -155,6 +169,7 @@ absl::Status StagedRoutes::SetSources(std::vector<MemorySpan> sources) {
 }
 
 void StagedRoutes::RunEarlyTask(uint32_t i) {
+  if (!early_tasks_[i].on_device.empty()) return device_->CombineMaxima(early_tasks_[i].on_device);
   scale_values_[early_tasks_[i].table].RunEarlyTask(early_tasks_[i].task);
 }
 
@@ -162,8 +177,7 @@ void StagedRoutes::FinishEarly() {
   DeviceStager::Pass pass(device_.get());
   for (uint32_t t = 0; t < scale_values_.size(); ++t) {
     scale_values_[t].FinishEarly();
-    const uint32_t region = exchange().tables[t].source_region;
-    if (sources_[region].kind == MemoryKind::kDevice) pass.TakeFactors(t, scale_values_[t]);
+    if (TableIsOnDevice(t)) pass.TakeFactors(t, scale_values_[t]);
   }
   pass.Finish();
 }

@@ -115,15 +115,20 @@ class StagedRoutes {
   void FillLedger(uint32_t first, uint32_t count, LedgerEntry* entries) const;
 
  private:
+  // A task of one table, or the shards of several tables that a device reads at a time.
   struct EarlyTask {
-    uint32_t table;
-    uint32_t task;
+    uint32_t table = 0;
+    uint32_t task = 0;
+    std::vector<ElementReader::Shard> on_device;
   };
 
   StagedRoutes(RankPlan plan, std::vector<MemorySpan> sources, const StagingArea& area);
   absl::Status OpenDevice(uint32_t threads, absl::Span<std::byte> ring);
   bool OnDevice(uint32_t route) const {
     return sources_[routes().source_region(route)].kind == MemoryKind::kDevice;
+  }
+  bool TableIsOnDevice(uint32_t table) const {
+    return sources_[exchange().tables[table].source_region].kind == MemoryKind::kDevice;
   }
   const std::byte* SourceOf(uint32_t route) const {
     return sources_[routes().source_region(route)].data + routes().source_offset(route);

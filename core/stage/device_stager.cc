@@ -353,15 +353,25 @@ void DeviceStager::Send(const Workspace& workspace, const Output& output, std::b
 
 // --- maxima ---
 
-void DeviceStager::CombineMaxima(const ScaleTable& table, const std::byte* source,
-                                 kernels::Wide type, kernels::Wide via, float* maxima) {
-  Table& here = tables_[static_cast<size_t>(&table - first_table_)];
+void DeviceStager::CombineMaxima(absl::Span<const Shard> shards) {
   const UsingContext current(device_->context());
   Pass pass(this);
-  const Workspace& workspace = pass.TakeWorkspace();
-  Check(device_->Clear(here.factors, here.blocks * sizeof(float), workspace.stream));
+  const Stream stream = pass.TakeWorkspace().stream;
+  for (const Shard& shard : shards) QueueMaxima(shard, TableOf(shard), stream);
+  pass.Finish();
+  for (const Shard& shard : shards) {
+    const Table& here = TableOf(shard);
+    for (size_t i = 0; i < here.blocks; ++i) {
+      shard.maxima[i] = kernels::CombineMaximum(shard.maxima[i], here.values[i]);
+    }
+  }
+}
+
+void DeviceStager::QueueMaxima(const Shard& shard, const Table& here, Stream stream) {
+  const ScaleTable& table = *shard.table;
+  Check(device_->Clear(here.factors, here.blocks * sizeof(float), stream));
   const int row = table.box.dimensions() - 2, column = row + 1;
-  const auto element = static_cast<int64_t>(kernels::SizeBytes(type));
+  const auto element = static_cast<int64_t>(kernels::SizeBytes(shard.type));
   const kernels::BlockGrid grid = {
       .block_rows = static_cast<size_t>(table.block.rows),
       .block_columns = static_cast<size_t>(table.block.columns),
@@ -378,16 +388,13 @@ void DeviceStager::CombineMaxima(const ScaleTable& table, const std::byte* sourc
       rest /= table.box.extent(d);
     }
     Check(kernels::cuda::CombineMaxima(
-        here.factors + m * blocks_of_matrix, table.blocks.extent(column), source + offset * element,
-        type, via, table.source_strides[static_cast<size_t>(row)] * element,
+        here.factors + m * blocks_of_matrix, table.blocks.extent(column),
+        shard.source + offset * element, shard.type, shard.via,
+        table.source_strides[static_cast<size_t>(row)] * element,
         static_cast<size_t>(table.box.extent(row)), static_cast<size_t>(table.box.extent(column)),
-        grid, workspace.stream));
+        grid, stream));
   }
-  Check(device_->Copy(here.values, here.factors, here.blocks * sizeof(float), workspace.stream));
-  pass.Finish();
-  for (size_t i = 0; i < here.blocks; ++i) {
-    maxima[i] = kernels::CombineMaximum(maxima[i], here.values[i]);
-  }
+  Check(device_->Copy(here.values, here.factors, here.blocks * sizeof(float), stream));
 }
 
 // By way of the host: it is rare.

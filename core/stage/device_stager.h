@@ -117,9 +117,8 @@ class DeviceStager final : public ElementReader {
     std::optional<uint32_t> workspace_;  // Its number, once it is taken.
   };
 
-  // `table` is one of SetTables().
-  void CombineMaxima(const ScaleTable& table, const std::byte* source, kernels::Wide type,
-                     kernels::Wide via, float* maxima) override;
+  // The tables are some of SetTables(). The GPU is waited for once.
+  void CombineMaxima(absl::Span<const Shard> shards) override;
   uint64_t CountNonFinite(const std::byte* data, kernels::Wide type, int64_t pitch_bytes,
                           size_t rows, size_t columns) override;
 
@@ -166,6 +165,10 @@ class DeviceStager final : public ElementReader {
       : device_(std::move(device)), options_(options) {}
 
   absl::Status MakeWorkspaces();
+  Table& TableOf(const Shard& shard) {
+    return tables_[static_cast<size_t>(shard.table - first_table_)];
+  }
+  void QueueMaxima(const Shard& shard, const Table& here, Stream stream);
   absl::StatusOr<HostMemory> AllocateHost(uint64_t size_bytes) const;
   uint32_t Take();
   void Return(uint32_t workspace);

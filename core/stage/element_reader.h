@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/types/span.h"
 #include "core/plan/exchange.h"
 #include "kernels/elements.h"
 
@@ -15,10 +16,16 @@ class ElementReader {
  public:
   virtual ~ElementReader() = default;
 
-  // Combines the shard's maximum of each of the table's blocks with that in `maxima`. Elements are
-  // rounded to `via` first.
-  virtual void CombineMaxima(const ScaleTable& table, const std::byte* source, kernels::Wide type,
-                             kernels::Wide via, float* maxima) = 0;
+  // A shard whose maxima are wanted.
+  struct Shard {
+    const ScaleTable* table = nullptr;
+    const std::byte* source = nullptr;  // Its first element.
+    kernels::Wide type = {};
+    kernels::Wide via = {};   // What elements are rounded to first.
+    float* maxima = nullptr;  // One for each of the table's blocks.
+  };
+  // Combines each shard's maximum of each block with that in `maxima`.
+  virtual void CombineMaxima(absl::Span<const Shard> shards) = 0;
 
   // Returns the number of NaNs and infinities in a rectangle.
   virtual uint64_t CountNonFinite(const std::byte* data, kernels::Wide type, int64_t pitch_bytes,

@@ -111,11 +111,7 @@ void ScaleValues::PlanEarlyTasks() {
     std::fill(is_early_.begin(), is_early_.end(), true);
   }
   any_early_ = std::find(is_early_.begin(), is_early_.end(), true) != is_early_.end();
-  if (!any_early_) return;
-  if (reader_ != nullptr) {
-    tasks_.push_back({table_->blocks, 0, 0});
-    return;
-  }
+  if (!any_early_ || reader_ != nullptr) return;
   const auto last = static_cast<size_t>(dimensions_) - 1;
   const int row = dimensions_ - 2, column = dimensions_ - 1;
   Box run;
@@ -152,9 +148,6 @@ void ScaleValues::Begin() {
 // --- early tiles ---
 
 void ScaleValues::RunEarlyTask(uint32_t i) {
-  if (reader_ != nullptr) {
-    return reader_->CombineMaxima(*table_, source_, rule_.type, rule_.via, values_.data());
-  }
   constexpr int64_t kAtATime = 1024;  // Blocks of a row, on the stack.
   const Task& task = tasks_[i];
   const int row = dimensions_ - 2, column = dimensions_ - 1;

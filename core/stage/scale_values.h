@@ -39,9 +39,13 @@ class ScaleValues {
   // [one thread, while no other calls anything] Begins an update: forgets everything.
   void Begin();
 
-  // [any thread] Runs early task `i` of early_task_count().
+  // [any thread] Runs early task `i` of early_task_count(). Where a reader reads the elements there
+  // are none: it combines the maxima of ForReader() instead.
   void RunEarlyTask(uint32_t i);
   uint32_t early_task_count() const { return static_cast<uint32_t>(tasks_.size()); }
+  ElementReader::Shard ForReader() {
+    return {table_, source_, rule_.type, rule_.via, values_.data()};
+  }
 
   // [one thread, after all early tasks] Returns this shard's maximum of an early block, combines it
   // with another trainer's, and computes the scales of all early tiles.
@@ -71,7 +75,7 @@ class ScaleValues {
 
  private:
   enum class State : uint32_t { kUnknown, kClaimed, kKnown };
-  // Neighbouring tiles of one row, or some rows of elements of it; to a reader, all there are.
+  // Neighbouring tiles of one row, or some rows of elements of it.
   struct Task {
     Box blocks;
     int64_t begin_row = 0;
