@@ -1,13 +1,18 @@
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/fabric/choice/choice_fabric.h"
 #include "core/fabric/local/local_fabric.h"
 #include "core/fabric/tcp/tcp_fabric.h"
+#include "core/fabric/verbs/verbs_fabric.h"
 #include "testing/fabric_conformance/conformance.h"
+#include "testing/fake_verbs/fake_network.h"
 
 namespace waybill::testing_fabric {
 namespace {
@@ -39,7 +44,25 @@ const NetworkUnderTest kMixed = {"mixed",
                                  },
                                  absl::Milliseconds(5)};
 
-INSTANTIATE_TEST_SUITE_P(Choice, FabricConformance, testing::Values(kAll, kForced, kMixed),
+// Every second endpoint has local, too, which then owns its memory and carries none of its lanes.
+const NetworkUnderTest kVerbs = {
+    "verbs_beside_local",
+    []() -> Endpoints::MakeFabric {
+      const auto network = std::make_shared<fake_verbs::FakeNetwork>();
+      return [network, joined = 0](const std::string& name) mutable {
+        fake_verbs::FakeHost& host = network->Host(absl::StrCat(name, joined));
+        host.AddDevice("mlx5_0");
+        std::vector<ChoiceMember> members;
+        if (joined++ % 2 == 1) {
+          members.push_back({.fabric = *MakeLocalFabric(), .within_host = true});
+        }
+        members.push_back({.fabric = *MakeVerbsFabric({.library = &host})});
+        return *MakeChoiceFabric(std::move(members), "");
+      };
+    },
+    absl::Milliseconds(5)};
+
+INSTANTIATE_TEST_SUITE_P(Choice, FabricConformance, testing::Values(kAll, kForced, kMixed, kVerbs),
                          NameOfNetwork);
 INSTANTIATE_TEST_SUITE_P(Choice, MappingConformance, testing::Values(kAll), NameOfNetwork);
 

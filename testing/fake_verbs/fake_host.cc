@@ -96,11 +96,6 @@ void FakeHost::FailDeregistrations(absl::string_view name, uint32_t count) {
   device(name).memory().FailDeregistrations(count);
 }
 
-void FakeHost::ReuseRemoteKey(absl::string_view name) {
-  const Lock lock(wire_.mutex());
-  device(name).memory().ReuseRemoteKey();
-}
-
 void FakeHost::Overrun(absl::string_view name, uint32_t number, Direction direction) {
   const Lock lock(wire_.mutex());
   device(name).Kill(&FindQueue(name, number, direction));

@@ -45,8 +45,6 @@ class FakeHost : public verbs::Verbs {
   void FailRegistrations(absl::string_view device, const RegistrationFault& fault);
   // Makes the next `count` calls of ibv_dereg_mr fail. The keys stay valid.
   void FailDeregistrations(absl::string_view device, uint32_t count);
-  // Gives the next registration the remote key that was freed last.
-  void ReuseRemoteKey(absl::string_view device);
   // Overflows the completion queue of a queue pair, which dies.
   void Overrun(absl::string_view device, uint32_t queue_pair, Direction direction);
   // Adds a completion without a request to the completion queue of a queue pair.

@@ -414,6 +414,24 @@ TEST_F(FakeVerbsTest, WhatIsDeregisteredIsNotReached) {
   EXPECT_EQ(a->PollStatuses(a->send), (Statuses{{100, IBV_WC_REM_ACCESS_ERR}}));
 }
 
+TEST_F(FakeVerbsTest, RemoteKeysComeBackLastInFirstOutForTheSameSize) {
+  Connect();
+  const auto make = [&](size_t size) {
+    return b->host.RegMr(b->pd, b->memory.data(), size, kBoth);
+  };
+  ibv_mr* const first = make(100);
+  ibv_mr* const second = make(100);
+  const uint32_t keys[] = {first->rkey, second->rkey};
+  b->host.DeregMr(first);
+  b->host.DeregMr(second);
+  ibv_mr* const again[] = {make(101), make(100), make(100), make(100)};
+  EXPECT_NE(again[0]->rkey, keys[1]);
+  EXPECT_EQ(again[1]->rkey, keys[1]);
+  EXPECT_EQ(again[2]->rkey, keys[0]);
+  EXPECT_NE(again[3]->rkey, keys[1]);
+  for (ibv_mr* mr : again) b->host.DeregMr(mr);
+}
+
 TEST_F(FakeVerbsTest, AFullQueueTakesWhatStandsBefore) {
   Connect({.depth = 3});
   EXPECT_EQ(a->Post(*b, {{.signalled = false}, {.signalled = true}, {.signalled = false}, {}}),

@@ -135,8 +135,10 @@ Registration* Memory::Register(ibv_pd* pd, const Range& range, unsigned access) 
       reinterpret_cast<void*>(kind == RegistrationKind::kDmabuf ? range.offset : address);
   registration->length = size;
   registration->lkey = next_key_++;
-  const bool reuse = freed_remote_key_ && std::exchange(reuses_remote_key_, false);
-  registration->rkey = reuse ? *freed_remote_key_ : next_key_++;
+  std::vector<uint32_t>& freed = freed_remote_keys_[size];
+  if (freed.empty()) freed.push_back(next_key_++);
+  registration->rkey = freed.back();
+  freed.pop_back();
   registration->begin = address;
   registration->access = access;
   registration->kind = kind;
@@ -151,7 +153,7 @@ int Memory::Deregister(const ibv_mr* mr) {
     --deregistrations_to_fail_;
     return EBUSY;
   }
-  freed_remote_key_ = mr->rkey;
+  freed_remote_keys_[mr->length].push_back(mr->rkey);
   by_remote_key_.erase(mr->rkey);
   by_local_key_.erase(mr->lkey);
   return 0;

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "testing/fake_verbs/device_options.h"
 
@@ -60,8 +61,6 @@ class Memory {
   int Deregister(const ibv_mr* mr);
   // Makes the next `count` deregistrations fail with EBUSY.
   void FailDeregistrations(uint32_t count) { deregistrations_to_fail_ = count; }
-  // Gives the next registration the remote key that was freed last.
-  void ReuseRemoteKey() { reuses_remote_key_ = true; }
 
   // Returns the bytes at an address, or null if the key is invalid, of another protection domain,
   // or does not allow all of `access`. What is local may always be read.
@@ -89,8 +88,9 @@ class Memory {
   std::map<uint32_t, Registration*> by_remote_key_;
   std::optional<RegistrationFault> fault_;
   uint32_t deregistrations_to_fail_ = 0;
-  bool reuses_remote_key_ = false;
-  std::optional<uint32_t> freed_remote_key_;
+  // Freed remote keys by the size of their registration. The last one freed is the first one used
+  // again, as the pools of mlx5 have it.
+  std::map<uint64_t, std::vector<uint32_t>> freed_remote_keys_;
 };
 
 }  // namespace waybill::fake_verbs

@@ -66,7 +66,7 @@ absl::StatusOr<Region> Regions::Allocate(uint64_t size_bytes, absl::string_view 
 absl::StatusOr<Region> Regions::Add(OwnRegion region) {
   WAYBILL_ASSIGN_OR_RETURN(region.key, RandomBits());
   region.id = RegionId{++last_id_};
-  WAYBILL_RETURN_IF_ERROR(RegisterWithDevices(region, {}));
+  WAYBILL_RETURN_IF_ERROR(RegisterWithDevices(region));
   const Region added{region.id, region.memory};
   regions_.emplace(added.id, std::move(region));
   return added;
@@ -74,6 +74,7 @@ absl::StatusOr<Region> Regions::Add(OwnRegion region) {
 
 absl::Status Regions::Release(RegionId id) {
   WAYBILL_ASSIGN_OR_RETURN(OwnRegion * region, Find(id));
+  RetireKeys(*region);
   WAYBILL_RETURN_IF_ERROR(Deregister(*region));
   regions_.erase(id);
   return absl::OkStatus();
@@ -85,19 +86,13 @@ absl::Status Regions::Renew(RegionId id, Contents contents) {
     return absl::UnimplementedError(absl::StrCat(
         "renew \"", region->name, "\" zeroed: memory of a device is zeroed by its owner"));
   }
-  std::vector<uint32_t> old_keys;
-  for (const auto* registrations : {&region->registrations, &region->stuck}) {
-    for (const ibv_mr* mr : *registrations) {
-      if (mr != nullptr) old_keys.push_back(mr->rkey);
-    }
-  }
-  region->grants.clear();
+  RetireKeys(*region);
   WAYBILL_RETURN_IF_ERROR(Deregister(*region));
   WAYBILL_ASSIGN_OR_RETURN(region->key, RandomBits());
   if (contents == Contents::kZeroed) {
     std::memset(region->memory.data, 0, region->memory.size_bytes);
   }
-  return RegisterWithDevices(*region, old_keys);
+  return RegisterWithDevices(*region);
 }
 
 absl::StatusOr<OwnRegion*> Regions::Find(RegionId id) {
@@ -119,6 +114,29 @@ absl::StatusOr<OwnRegion*> Regions::FindUsable(RegionId id) {
 
 void Regions::ForgetLane(LaneId lane) {
   for (auto& [id, region] : regions_) region.grants.erase(lane);
+  // Its queue pair is gone, and so is everything that was under way on it.
+  for (auto& keys : retired_keys_) {
+    absl::erase_if(keys, [lane](auto& entry) {
+      entry.second.lanes.erase(lane);
+      return entry.second.lanes.empty();
+    });
+  }
+}
+
+void Regions::RetireKeys(OwnRegion& region) {
+  const std::set<LaneId> lanes = std::exchange(region.grants, {});
+  if (lanes.empty()) return;
+  const auto begin = reinterpret_cast<uintptr_t>(region.memory.data);
+  const uint64_t end = begin + region.memory.size_bytes;
+  for (size_t i = 0; i < region.registrations.size(); ++i) {
+    if (region.registrations[i] == nullptr) continue;
+    RetiredKey& key = retired_keys_[i]
+                          .try_emplace(region.registrations[i]->rkey, RetiredKey{begin, end})
+                          .first->second;
+    key.begin = std::min<uint64_t>(key.begin, begin);
+    key.end = std::max(key.end, end);
+    key.lanes.insert(lanes.begin(), lanes.end());
+  }
 }
 
 std::array<std::optional<Regions::Byte>, 2> Regions::ToReadBack(size_t device) const {
@@ -170,23 +188,35 @@ ibv_mr* Regions::RegisterWith(Device& device, const OwnRegion& region, Refusal& 
   return mr;
 }
 
-absl::Status Regions::RegisterWithDevices(OwnRegion& region,
-                                          const std::vector<uint32_t>& old_keys) {
+// A NIC gives keys of earlier registrations back, mlx5 the last one first, and a late write by such
+// a key would land. While a registration lives, the next one has another key.
+ibv_mr* Regions::RegisterUnderNewKey(size_t device, const OwnRegion& region, Refusal& refusal,
+                                     std::vector<ibv_mr*>& held) {
+  const auto begin = reinterpret_cast<uintptr_t>(region.memory.data);
+  while (ibv_mr* const mr = RegisterWith(*devices_[device], region, refusal)) {
+    const auto retired = retired_keys_[device].find(mr->rkey);
+    const bool opened_it = retired != retired_keys_[device].end() &&
+                           retired->second.begin < begin + region.memory.size_bytes &&
+                           begin < retired->second.end;
+    if (!opened_it) return mr;
+    held.push_back(mr);
+  }
+  return nullptr;
+}
+
+absl::Status Regions::RegisterWithDevices(OwnRegion& region) {
   const absl::Time begin = absl::Now();
   region.by_dmabuf.clear();
-  for (Device* device : devices_) {
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    Device* const device = devices_[i];
     if (device->failed()) {  // Its lanes are dead; the others go on.
       region.registrations.push_back(nullptr);
       region.by_dmabuf.push_back(false);
       continue;
     }
     Refusal refusal;
-    ibv_mr* mr = RegisterWith(*device, region, refusal);
-    ibv_mr* refused = nullptr;
-    if (mr != nullptr && std::find(old_keys.begin(), old_keys.end(), mr->rkey) != old_keys.end()) {
-      // While this one lives, another one has another key.
-      refused = std::exchange(mr, RegisterWith(*device, region, refusal));
-    }
+    std::vector<ibv_mr*> held;
+    ibv_mr* const mr = RegisterUnderNewKey(i, region, refusal, held);
     region.registrations.push_back(mr);
     region.by_dmabuf.push_back(region.memory.dmabuf_fd >= 0 && refusal.by_dmabuf == 0);
     if (mr != nullptr) {
@@ -194,7 +224,7 @@ absl::Status Regions::RegisterWithDevices(OwnRegion& region,
       counts_.registered_bytes += region.memory.size_bytes;
     }
     absl::Status given_up;
-    if (refused != nullptr) given_up = DeregisterOne(region, refused);
+    for (ibv_mr* old : held) given_up = FirstError(std::move(given_up), DeregisterOne(region, old));
     if (mr != nullptr && given_up.ok()) continue;
     (void)Deregister(region);
     if (!given_up.ok()) return given_up;

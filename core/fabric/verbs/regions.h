@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -54,6 +55,7 @@ class Regions {
           const BounceLimits& bounce)
       : verbs_(*verbs),
         devices_(std::move(devices)),
+        retired_keys_(devices_.size()),
         relaxed_ordering_(relaxed_ordering),
         bounce_limits_(bounce) {}
   ~Regions();
@@ -102,8 +104,7 @@ class Regions {
 
  private:
   absl::StatusOr<Region> Add(OwnRegion region);
-  // `old_keys` are the remote keys that the region must not get again.
-  absl::Status RegisterWithDevices(OwnRegion& region, const std::vector<uint32_t>& old_keys);
+  absl::Status RegisterWithDevices(OwnRegion& region);
   // Why a registration was refused; 0: it was not tried.
   struct Refusal {
     int by_dmabuf = 0;
@@ -113,14 +114,29 @@ class Regions {
                               const Refusal& refusal);
   // Returns null if it is refused.
   ibv_mr* RegisterWith(Device& device, const OwnRegion& region, Refusal& refusal);
+  // The same, under a key by which no living lane could have been allowed to write to this memory
+  // before. Appends to `held` what it registered under other keys.
+  ibv_mr* RegisterUnderNewKey(size_t device, const OwnRegion& region, Refusal& refusal,
+                              std::vector<ibv_mr*>& held);
   // Bounces a region that had no room, if there is room for rings.
   absl::Status Bounce(OwnRegion& region, const absl::Status& why);
   // Both: kInternal if a device says no. The registration is kept in `stuck`.
   absl::Status DeregisterOne(OwnRegion& region, ibv_mr* mr);
   absl::Status Deregister(OwnRegion& region);
 
+  // A remote key that lanes were granted and that is not valid any more.
+  struct RetiredKey {
+    // What it has opened, and everything between.
+    uint64_t begin = 0;
+    uint64_t end = 0;
+    std::set<LaneId> lanes;  // That may still have writes with it under way.
+  };
+  // Ends the grants of the region, and remembers its keys.
+  void RetireKeys(OwnRegion& region);
+
   Verbs& verbs_;
   const std::vector<Device*> devices_;
+  std::vector<absl::flat_hash_map<uint32_t, RetiredKey>> retired_keys_;  // Indexed by device.
   const bool relaxed_ordering_;
   const BounceLimits bounce_limits_;
   uint32_t last_id_ = 0;

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -261,18 +262,51 @@ TEST_F(RegionsTest, ARenewedRegionHasOtherKeysAndTheSameMemory) {
   EXPECT_EQ(Alive("mlx5_0"), 1u);
 }
 
-TEST_F(RegionsTest, ARenewedRegionHasOtherKeysThoughADeviceGivesTheOldOnesAgain) {
+TEST_F(RegionsTest, AKeyThatALaneWasGrantedIsNeverOfTheSameMemoryAgain) {
   Make();
   const Region region = *regions->Allocate(4096, "memory");
   OwnRegion& own = **regions->Find(region.id);
-  const uint32_t old_keys[] = {own.registrations[0]->rkey, own.registrations[1]->rkey};
-  host.ReuseRemoteKey("mlx5_0");
-  host.ReuseRemoteKey("mlx5_1");
-  ASSERT_TRUE(regions->Renew(region.id, Contents::kKept).ok());
-  EXPECT_NE(own.registrations[0]->rkey, old_keys[0]);
-  EXPECT_NE(own.registrations[1]->rkey, old_keys[1]);
+  std::set<uint32_t> keys[2];
+  for (int renewals = 0; renewals < 5; ++renewals) {
+    for (size_t device : {0, 1}) {
+      EXPECT_TRUE(keys[device].insert(own.registrations[device]->rkey).second);
+    }
+    own.grants.insert(LaneId{1});
+    ASSERT_TRUE(regions->Renew(region.id, Contents::kKept).ok());
+  }
   EXPECT_EQ(Alive("mlx5_0"), 1u);
   EXPECT_EQ(regions->counts().registered_bytes, 2 * 4096u);
+}
+
+TEST_F(RegionsTest, AGrantedKeyIsRememberedThoughItsRegionWasReleased) {
+  Make();
+  RegionId region = regions->Register(OfHost(), "first")->id;
+  std::set<uint32_t> keys;
+  for (int rounds = 0; rounds < 3; ++rounds) {
+    OwnRegion& own = **regions->Find(region);
+    EXPECT_TRUE(keys.insert(own.registrations[0]->rkey).second);
+    own.grants.insert(LaneId{1});
+    ASSERT_TRUE(regions->Release(region).ok());
+    region = regions->Register(OfHost(), "again")->id;
+  }
+}
+
+TEST_F(RegionsTest, AKeyMayComeBackForOtherMemoryOrWhenTheLanesWithItsGrantsAreClosed) {
+  Make();
+  const Region region = *regions->Allocate(4096, "memory");
+  OwnRegion& own = **regions->Find(region.id);
+  const uint32_t first = own.registrations[0]->rkey;
+  own.grants.insert(LaneId{1});
+  ASSERT_TRUE(regions->Renew(region.id, Contents::kKept).ok());
+  EXPECT_NE(own.registrations[0]->rkey, first);
+  const Region other = *regions->Allocate(4096, "other memory");
+  EXPECT_EQ((*regions->Find(other.id))->registrations[0]->rkey, first);
+  ASSERT_TRUE(regions->Release(other.id).ok());
+  regions->ForgetLane(LaneId{1});
+  const Region beside = *regions->Allocate(4096, "more memory");
+  ASSERT_TRUE(regions->Release(region.id).ok());
+  ASSERT_TRUE(regions->Release(beside.id).ok());
+  EXPECT_EQ((*regions->Find(regions->Allocate(4096, "again")->id))->registrations[0]->rkey, first);
 }
 
 TEST_F(RegionsTest, ARegionWhoseOldKeysStayIsUsableByNobody) {

@@ -172,6 +172,17 @@ bool SendQueue::Taken(uint64_t pieces, std::vector<uint64_t>& tokens) {
   return true;
 }
 
+bool SendQueue::HasWaitingFor(uint64_t region_key, uint32_t remote_key) {
+  for (uint64_t i = posted_; i < appended_; ++i) {
+    const RemoteWrite& write = At(i).write;
+    if (write.size_bytes == 0) continue;
+    if (write.bounced ? write.bounced_key == region_key : write.remote_key == remote_key) {
+      return true;
+    }
+  }
+  return false;
+}
+
 void SendQueue::CompletePosts(std::vector<uint64_t>& tokens) {
   while (posts_begin_ < posts_end_) {
     const Pending& post = posts_[posts_begin_ % posts_.size()];

@@ -88,6 +88,8 @@ class SendQueue {
 
   uint64_t outstanding() const { return posted_ - retired_; }
   bool has_waiting() const { return appended_ > posted_; }
+  // Returns true if a write that was not posted yet goes to the region of these two keys.
+  bool HasWaitingFor(uint64_t region_key, uint32_t remote_key);
 
  private:
   struct Item {

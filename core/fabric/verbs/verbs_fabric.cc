@@ -189,6 +189,7 @@ class VerbsFabric final : public Fabric {
 
   absl::Status Post(LaneId id, absl::Span<const Write> writes, std::optional<uint32_t> immediate,
                     uint64_t token) override {
+    ReadRevocationsAfterPause();
     WAYBILL_ASSIGN_OR_RETURN(VerbsLane * lane, lanes_.FindUsable(id));
     if (lane->sends().full()) {
       // Without a text, and so without an allocation: callers ask again and again.
@@ -214,6 +215,7 @@ class VerbsFabric final : public Fabric {
   }
 
   void Poll(std::vector<FabricEvent>& events) override {
+    ReadRevocationsAfterPause();
     PumpAll();
     const bool any = PollCompletions();
     if (!any || ++polls_ >= kPollsBetweenDescriptors) PollDescriptors();
@@ -226,6 +228,7 @@ class VerbsFabric final : public Fabric {
   int wait_descriptor() const override { return descriptors_.epoll(); }
 
   bool ArmWait() override {
+    ReadRevocationsAfterPause();
     PumpAll();
     if (!events_.empty()) return false;
     for (const auto& used : nics_->nics()) {
@@ -287,6 +290,14 @@ class VerbsFabric final : public Fabric {
 
   void FailUnless(VerbsLane& lane, absl::Status status) {
     if (!status.ok()) Fail(lane, std::move(status));
+  }
+
+  // A process that was stopped for long may have been given up. What it goes on with first should
+  // not be writes by keys that were taken back meanwhile.
+  void ReadRevocationsAfterPause() {
+    const absl::Time now = absl::Now();
+    const absl::Duration pause = now - std::exchange(last_call_, now);
+    if (pause >= options_.long_pause) PollDescriptors();
   }
 
   void PumpAll() {
@@ -472,9 +483,7 @@ class VerbsFabric final : public Fabric {
         return FailUnless(lane, lane.Pump(/*flush=*/true));
       case FrameKind::kRevoke:
         if (!is_number) break;
-        lane.granted_by_peer.erase(number);
-        imports_.Revoke(lane, number);
-        return;
+        return TakeRevocation(lane, number);
       case FrameKind::kRing:
         if (!lane.TakePeerRing(frame.body)) break;
         return (void)NeedRing(lane);
@@ -493,6 +502,19 @@ class VerbsFabric final : public Fabric {
                               absl::StrCat(lane.peer(), " gave up the lane: ", frame.body)));
     }
     Fail(lane, absl::DataLossError("a frame of an unknown kind"));
+  }
+
+  // A write that waits would go out by the old key, and fail the lane at the peer's NIC at best.
+  void TakeRevocation(VerbsLane& lane, uint64_t key) {
+    imports_.Revoke(lane, key);
+    const auto granted = lane.granted_by_peer.find(key);
+    if (granted == lane.granted_by_peer.end()) return;
+    const PeerRegion region = std::move(granted->second);
+    lane.granted_by_peer.erase(granted);
+    if (!lane.sends().HasWaitingFor(key, region.remote_key)) return;
+    Fail(lane, absl::FailedPreconditionError(absl::StrCat(lane.peer(), " took back the grant of \"",
+                                                          region.name,
+                                                          "\" while writes to it were waiting")));
   }
 
   void Sent(VerbsLane& lane, const absl::Status& status) {
@@ -523,6 +545,7 @@ class VerbsFabric final : public Fabric {
   Imports imports_;
   std::vector<FabricEvent> events_;
   uint32_t polls_ = 0;
+  absl::Time last_call_ = absl::Now();  // Of Post(), Poll() or ArmWait().
   uint64_t failed_lanes_ = 0;
   SendCounts sent_;
   std::vector<RemoteWrite> resolved_;  // Scratch, as is what follows.

@@ -50,6 +50,9 @@ struct VerbsOptions {
   uint8_t traffic_class = 0;
   uint8_t service_level = 0;
   bool relaxed_ordering = true;  // Applies to memory of devices, never to host memory.
+  // After so long without a call of Poll(), as when this process was stopped, the fabric reads what
+  // peers have revoked before it posts what waits.
+  absl::Duration long_pause = absl::Milliseconds(10);
   absl::Duration connect_timeout = absl::Seconds(30);
   // A peer whose host does not answer for as long is dead.
   absl::Duration dead_peer_timeout = absl::Seconds(10);

@@ -85,9 +85,11 @@ class VerbsFabricFaultTest : public testing::Test {
   FakeHost& host_b = network.Host("b");
   Endpoints endpoints{[this](const std::string& name) {
     return *MakeVerbsFabric({.queue_depth = depth_,
+                             .long_pause = long_pause,
                              .dead_peer_timeout = dead_peer_timeout,
                              .library = &network.Host(name)});
   }};
+  absl::Duration long_pause = VerbsOptions().long_pause;
   absl::Duration dead_peer_timeout = absl::Seconds(10);
   Endpoint* a = nullptr;
   Endpoint* b = nullptr;
@@ -392,6 +394,24 @@ TEST_F(VerbsFabricFaultTest, ARegionThatCouldNotBeRenewedIsNotUsed) {
             kRefused);
   EXPECT_EQ(b->fabric().Grant(lane.at_b, to.region.id).code(), kRefused);
   EXPECT_TRUE(Carries(lane));
+}
+
+TEST_F(VerbsFabricFaultTest, WritesThatWaitWhenTheirGrantIsTakenBackAreNotPosted) {
+  long_pause = absl::ZeroDuration();  // As if the process had been stopped before each call.
+  Start();
+  const Lane lane = Connect();
+  const Region from = endpoints.SourceAtA(lane, 64);
+  const Reached to = endpoints.AllocateAtB(lane, 64);
+  const Write write{from.id, 0, to.remote, 0, 64};
+  for (const uint64_t token : {1, 2}) {  // The second one waits for a whole chain.
+    ASSERT_TRUE(a->fabric().Post(lane.at_a, {&write, 1}, std::nullopt, token).ok());
+  }
+  const uint64_t posted = host_a.counts("mlx5_0").requests;
+  ASSERT_TRUE(b->fabric().Renew(to.region.id, Contents::kZeroed).ok());
+  ASSERT_TRUE(endpoints.Until([&] { return a->HasFailed(lane.at_a); }));
+  EXPECT_EQ(host_a.counts("mlx5_0").requests, posted);
+  EXPECT_EQ(a->fabric().LaneStatus(lane.at_a).message(),
+            "lane to b: b took back the grant of \"destination\" while writes to it were waiting");
 }
 
 TEST_F(VerbsFabricFaultTest, AQueuePairThatTheDeviceDoesNotGiveIsToldWithItsLimit) {
