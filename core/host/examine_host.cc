@@ -126,7 +126,9 @@ std::vector<Finding> ExamineRdma(const absl::StatusOr<std::vector<SurveyedPort>>
     if (!port.usable.ok()) {
       finding.level = Level::kBad;
       finding.found = std::string(port.usable.message());
-      finding.remedy = port.link_layer == "Ethernet"
+      finding.remedy = port.active && !port.gids.empty()
+                           ? "without it, other NICs and tcp carry the lanes"
+                       : port.link_layer == "Ethernet"
                            ? "ip link set its interface up, and give it an address"
                            : "look at the cable and the subnet manager: ibstat, sminfo";
       findings.push_back(finding);

@@ -67,6 +67,14 @@ TEST_F(ExamineHostTest, ASmallMtuAndALinkLocalGidAreNoted) {
   EXPECT_EQ(Of(findings, "rxe0, GID").level, Level::kNote);
 }
 
+TEST_F(ExamineHostTest, ADeviceThatCannotCarryLanesIsToldWithoutARemedyForItsLink) {
+  network_.Host("a").AddDevice("efa_0", {.reliable_connections = false});
+  const Finding port = Of(ExamineRdma(SurveyRdma(std::nullopt, &network_.Host("a"))), "efa_0");
+  EXPECT_EQ(port.level, Finding::Level::kBad);
+  EXPECT_NE(port.found.find("it has no reliable connections"), std::string::npos) << port.found;
+  EXPECT_EQ(port.remedy, "without it, other NICs and tcp carry the lanes");
+}
+
 TEST_F(ExamineHostTest, APortThatIsDownIsBad) {
   network_.Host("a").AddDevice("mlx5_0", {.ports = {{.active = false}}});
   const Finding port = Of(ExamineRdma(SurveyRdma(std::nullopt, &network_.Host("a"))), "mlx5_0");

@@ -1,5 +1,7 @@
 #include "testing/fake_verbs/device.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -39,6 +41,7 @@ Device::Device(Wire* wire, const std::string& device_name, uint32_t ordinal,
       memory_(ordinal << 20 | 0x100, options_),
       last_queue_pair_(kFirstQueuePair + ordinal * 1000) {
   absl::string_view(device_name).copy(name, sizeof(name) - 1);
+  transport_type = options.transport;
   for (const PortOptions& port : options.ports) {
     const auto number = static_cast<uint8_t>(ports_.size() + 1);
     Port made{.options = port, .active = port.active};
@@ -123,6 +126,13 @@ int Device::QueryGid(uint32_t number, uint32_t index, ibv_gid_entry* gid) const 
   if (row.gid == GidRow{}.gid) return ENODATA;
   *gid = {.gid_index = index, .port_num = number, .gid_type = row.kind};
   std::memcpy(gid->gid.raw, row.gid.data(), row.gid.size());
+  return 0;
+}
+
+int Device::QueryPkey(uint8_t number, int index, __be16* key) const {
+  const Port* port = FindPort(number);
+  if (port == nullptr || index != 0) return -1;
+  *key = htons(port->options.partition_key);
   return 0;
 }
 
@@ -261,7 +271,7 @@ ibv_qp* Device::CreateQueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes) 
   int error = 0;
   if (failed_) {
     error = EIO;
-  } else if (attributes.qp_type != IBV_QPT_RC) {
+  } else if (attributes.qp_type != IBV_QPT_RC || !options_.reliable_connections) {
     error = EOPNOTSUPP;
   } else if (attributes.send_cq == nullptr || attributes.recv_cq == nullptr ||
              attributes.send_cq->context != pd->context ||

@@ -67,6 +67,7 @@ class Device : public ibv_device {
   void Query(ibv_device_attr* attributes) const;
   int QueryPort(uint8_t port, ibv_port_attr* attributes) const;
   int QueryGid(uint32_t port, uint32_t index, ibv_gid_entry* gid) const;
+  int QueryPkey(uint8_t port, int index, __be16* key) const;
   ibv_pd* AllocatePd(ibv_context* context);
   int FreePd(ibv_pd* pd);
   ibv_mr* Register(ibv_pd* pd, const Range& range, unsigned access);

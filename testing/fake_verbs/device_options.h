@@ -34,8 +34,9 @@ struct PortOptions {
   bool infiniband = false;
   uint32_t max_message_bytes = 1u << 30;
   ibv_mtu mtu = IBV_MTU_4096;
-  uint8_t width = 2;   // 4 lanes,
-  uint8_t speed = 32;  // of 25 Gbit/s.
+  uint8_t width = 2;                // 4 lanes,
+  uint8_t speed = 32;               // of 25 Gbit/s.
+  uint16_t partition_key = 0xFFFF;  // The only one. Without the highest bit, a limited member's.
   // Empty: the GIDs of an mlx5 port with a unique address in 10.0.0.0/16; on InfiniBand, one GID
   // and a LID.
   std::optional<std::vector<GidRow>> gids;
@@ -44,6 +45,9 @@ struct PortOptions {
 struct DeviceOptions {
   std::vector<PortOptions> ports = {PortOptions{}};
   uint32_t vendor_id = 0x02C9;  // rxe has 0xFFFFFF.
+  ibv_transport_type transport = IBV_TRANSPORT_IB;
+  // False: the device makes no queue pairs of the RC type, as EFA.
+  bool reliable_connections = true;
   uint32_t max_queue_pairs = 1024;
   uint32_t max_requests = 16384;  // Limit of one queue of a queue pair.
   uint32_t max_pieces = 16;       // Limit of one work request.

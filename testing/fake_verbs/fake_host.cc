@@ -199,6 +199,12 @@ int FakeHost::QueryGid(ibv_context* context, uint32_t port, uint32_t index, ibv_
   return DeviceOf(context).QueryGid(port, index, gid);
 }
 
+int FakeHost::QueryPkey(ibv_context* context, uint8_t port, int index, __be16* key) {
+  const Lock lock(wire_.mutex());
+  if (!wire_.IsAlive(context, "ibv_query_pkey")) return EINVAL;
+  return DeviceOf(context).QueryPkey(port, index, key);
+}
+
 int FakeHost::GetAsyncEvent(ibv_context* context, ibv_async_event* event) {
   auto& events = static_cast<Context*>(context)->events;
   if (!events.AwaitOne()) return -1;

@@ -1,5 +1,7 @@
 #include "core/fabric/verbs/device.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -11,6 +13,7 @@
 namespace waybill::verbs {
 namespace {
 
+constexpr uint16_t kFullMember = 0x8000;        // In a partition key.
 constexpr uint32_t kSoftwareVendor = 0xFFFFFF;  // The vendor of rxe.
 
 absl::Status DeviceError(absl::string_view operation, absl::string_view device, int error) {
@@ -37,6 +40,34 @@ Device::~Device() {
   if (context_ != nullptr) verbs_.CloseDevice(context_);
 }
 
+absl::Status Device::CheckCarriesLanes() {
+  if (context_->device->transport_type == IBV_TRANSPORT_IWARP) {
+    return absl::UnavailableError(absl::StrCat(
+        name_,
+        " is an iWARP device: lanes need InfiniBand or RoCE; if it has a RoCE mode (E810: "
+        "devlink parameter enable_roce), turn it on"));
+  }
+  ibv_cq* const queue = verbs_.CreateCq(context_, 1, nullptr);
+  // A lack of room may pass. A lane that finds none says so.
+  if (queue == nullptr && errno == ENOMEM) return absl::OkStatus();
+  if (queue == nullptr) return DeviceError("ibv_create_cq", name_, errno);
+  ibv_qp_init_attr attributes{};
+  attributes.send_cq = queue;
+  attributes.recv_cq = queue;
+  attributes.qp_type = IBV_QPT_RC;
+  attributes.cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1};
+  ibv_qp* const trial = verbs_.CreateQp(pd_, &attributes);
+  const int error = errno;
+  if (trial != nullptr) verbs_.DestroyQp(trial);
+  verbs_.DestroyCq(queue);
+  if (trial != nullptr) return absl::OkStatus();
+  if (error == ENOMEM) return absl::OkStatus();
+  const absl::Status status = DeviceError("ibv_create_qp", name_, error);
+  return absl::UnavailableError(
+      absl::StrCat(status.message(),
+                   "; it has no reliable connections (as EFA), and lanes need InfiniBand or RoCE"));
+}
+
 bool Device::is_software() const { return limits_.vendor_id == kSoftwareVendor; }
 
 uint64_t LinkBytesPerSecond(uint8_t width, uint32_t speed) {
@@ -60,6 +91,10 @@ uint64_t LinkBytesPerSecond(uint8_t width, uint32_t speed) {
   return lanes * megabits * 1'000'000 / 8;
 }
 
+std::string PortName(absl::string_view device, uint32_t port) {
+  return port == 1 ? std::string(device) : absl::StrCat(device, ":", port);
+}
+
 absl::Status Nic::Refresh(std::optional<uint32_t> forced_gid) {
   status = absl::OkStatus();
   if (const int error = verbs_.QueryPort(device_.context(), port_, &attributes_); error != 0) {
@@ -70,6 +105,17 @@ absl::Status Nic::Refresh(std::optional<uint32_t> forced_gid) {
                absl::StrCat("port ", port_, " of ", device_.name(), " is not active: ",
                             is_ethernet() ? "is its network interface up, and its cable in?"
                                           : "is its cable in, and does a subnet manager run?"));
+  }
+  __be16 partition = 0;
+  const bool is_limited = !is_ethernet() &&
+                          verbs_.QueryPkey(device_.context(), port_, 0, &partition) == 0 &&
+                          (ntohs(partition) & kFullMember) == 0;
+  if (is_limited) {
+    return status = absl::UnavailableError(absl::StrCat(
+               "port ", port_, " of ", device_.name(), " is a limited member of its partition (",
+               absl::Hex(ntohs(partition), absl::kZeroPad4),
+               " at index 0), and limited members do not reach each other: the subnet manager has "
+               "to make it a full member"));
   }
   absl::StatusOr<GidChoice> gid = ChooseGid(ReadGids(), forced_gid);
   if (!gid.ok()) {

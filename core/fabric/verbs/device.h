@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "core/fabric/verbs/gid_choice.h"
 #include "core/fabric/verbs/verbs.h"
 
@@ -22,6 +23,10 @@ class Device {
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
+
+  // Makes a queue pair on trial, as lanes have it. kUnavailable: the device cannot carry lanes, and
+  // why.
+  absl::Status CheckCarriesLanes();
 
   const std::string& name() const { return name_; }
   ibv_context* context() const { return context_; }
@@ -49,16 +54,19 @@ class Device {
 // LinkSpeedActive.
 uint64_t LinkBytesPerSecond(uint8_t width, uint32_t speed);
 
+// The names of a device's ports: "mlx5_0"; "mlx5_0:2" of the second one.
+std::string PortName(absl::string_view device, uint32_t port);
+
 // A port of a device: what a lane is bound to.
 class Nic {
  public:
-  Nic(Verbs* verbs, Device* device, uint8_t port, std::string name)
-      : verbs_(*verbs), device_(*device), port_(port), name_(std::move(name)) {}
+  Nic(Verbs* verbs, Device* device, uint8_t port)
+      : verbs_(*verbs), device_(*device), port_(port), name_(PortName(device->name(), port)) {}
 
   // Reads the port and its GIDs, and chooses. Not OK, with the remedy: it cannot be used now.
   absl::Status Refresh(std::optional<uint32_t> forced_gid);
 
-  const std::string& name() const { return name_; }  // "mlx5_0"; "mlx5_0:2" of a second port.
+  const std::string& name() const { return name_; }
   Device& device() const { return device_; }
   uint8_t port() const { return port_; }
   const ibv_port_attr& attributes() const { return attributes_; }

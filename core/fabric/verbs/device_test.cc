@@ -132,7 +132,7 @@ TEST_P(PortTest, IsUsedOrToldWhyNot) {
   FakeHost& host = network.Host("a");
   host.AddDevice("mlx5_0", {.ports = {c.port}});
   const std::unique_ptr<Device> device = *OpenFirst(host);
-  Nic nic(&host, device.get(), 1, "mlx5_0");
+  Nic nic(&host, device.get(), 1);
   const absl::Status status = nic.Refresh(c.forced);
   EXPECT_EQ(nic.status, status);
   EXPECT_EQ(status.ok(), c.usable) << status;
@@ -152,7 +152,7 @@ TEST(NicTest, IsRefreshedWhenItsPortComesBackWithOtherAddresses) {
   FakeHost& host = network.Host("a");
   host.AddDevice("mlx5_0");
   const std::unique_ptr<Device> device = *OpenFirst(host);
-  Nic nic(&host, device.get(), 1, "mlx5_0");
+  Nic nic(&host, device.get(), 1);
   ASSERT_TRUE(nic.Refresh({}).ok());
   host.SetPort("mlx5_0", 1, false);
   EXPECT_FALSE(nic.Refresh({}).ok());

@@ -24,6 +24,7 @@ struct Symbols {
   decltype(&::ibv_close_device) close_device;
   decltype(&::ibv_query_device) query_device;
   decltype(&::_ibv_query_gid_ex) query_gid_ex;
+  decltype(&::ibv_query_pkey) query_pkey;
   decltype(&::ibv_get_async_event) get_async_event;
   decltype(&::ibv_ack_async_event) ack_async_event;
   decltype(&::ibv_alloc_pd) alloc_pd;
@@ -65,6 +66,9 @@ class Libibverbs final : public Verbs {
   }
   int QueryGid(ibv_context* context, uint32_t port, uint32_t index, ibv_gid_entry* gid) override {
     return s_.query_gid_ex(context, port, index, gid, 0, sizeof(*gid));
+  }
+  int QueryPkey(ibv_context* context, uint8_t port, int index, __be16* key) override {
+    return s_.query_pkey(context, port, index, key);
   }
   int GetAsyncEvent(ibv_context* context, ibv_async_event* event) override {
     return s_.get_async_event(context, event);
@@ -156,6 +160,7 @@ absl::StatusOr<std::unique_ptr<Verbs>> Load() {
   r.Get("ibv_close_device", s.close_device);
   r.Get("ibv_query_device", s.query_device);
   r.Get("_ibv_query_gid_ex", s.query_gid_ex);
+  r.Get("ibv_query_pkey", s.query_pkey);
   r.Get("ibv_get_async_event", s.get_async_event);
   r.Get("ibv_ack_async_event", s.ack_async_event);
   r.Get("ibv_alloc_pd", s.alloc_pd);

@@ -7,11 +7,41 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/status.h"
 
 namespace waybill::verbs {
+namespace {
+
+// Compares names as people count: mlx5_2 comes before mlx5_10.
+bool ComesBefore(absl::string_view a, absl::string_view b) {
+  const auto is_digit = [](char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)); };
+  const auto take_number = [&](absl::string_view& text) {
+    uint64_t number = 0;
+    while (!text.empty() && is_digit(text[0])) {
+      number = number * 10 + static_cast<uint64_t>(text[0] - '0');
+      text.remove_prefix(1);
+    }
+    return number;
+  };
+  while (!a.empty() && !b.empty()) {
+    if (is_digit(a[0]) && is_digit(b[0])) {
+      const uint64_t number_a = take_number(a);
+      const uint64_t number_b = take_number(b);
+      if (number_a != number_b) return number_a < number_b;
+    } else if (a[0] != b[0]) {
+      return a[0] < b[0];
+    } else {
+      a.remove_prefix(1);
+      b.remove_prefix(1);
+    }
+  }
+  return a.size() < b.size();
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<NicSet>> NicSet::Open(Verbs* verbs,
                                                      const std::vector<std::string>& names,
@@ -26,16 +56,25 @@ absl::StatusOr<std::unique_ptr<NicSet>> NicSet::Open(Verbs* verbs,
   }
   std::unique_ptr<NicSet> set(new NicSet(verbs, gid_index));
   std::vector<std::string> reasons;
+  std::sort(list, list + count, [verbs](ibv_device* a, ibv_device* b) {
+    return ComesBefore(verbs->GetDeviceName(a), verbs->GetDeviceName(b));
+  });
+  uint32_t rail = 0;
   for (int i = 0; i < count; ++i) {
     absl::StatusOr<std::unique_ptr<Device>> device = Device::Open(verbs, list[i]);
     if (!device.ok()) {
       reasons.emplace_back(device.status().message());
+      ++rail;  // For its port: most devices have one.
       continue;
     }
     const int events = (*device)->context()->async_fd;
     fcntl(events, F_SETFL, fcntl(events, F_GETFL) | O_NONBLOCK);
-    set->devices_.push_back(*std::move(device));
-    absl::Status status = set->Add(set->devices_.size() - 1, names, reasons);
+    const uint32_t first_rail = std::exchange(rail, rail + (*device)->limits().phys_port_cnt);
+    absl::Status status = (*device)->CheckCarriesLanes();
+    if (status.ok()) {
+      set->devices_.push_back(*std::move(device));
+      status = set->Add(set->devices_.size() - 1, first_rail, names, reasons);
+    }
     if (!status.ok()) reasons.emplace_back(status.message());
   }
   verbs->FreeDeviceList(list);
@@ -52,26 +91,26 @@ absl::StatusOr<std::unique_ptr<NicSet>> NicSet::Open(Verbs* verbs,
     return absl::UnavailableError(
         absl::StrCat("RDMA is not available: no port is usable: ", absl::StrJoin(reasons, "; ")));
   }
-  // By their order in `names`, else in the list, which is by name.
-  const auto place = [&](const std::unique_ptr<UsedNic>& used) {
-    return std::find(names.begin(), names.end(), used->nic.name()) - names.begin();
-  };
+  for (const auto& used : set->nics_) {
+    const auto place = std::find(names.begin(), names.end(), used->nic.name());
+    if (place != names.end()) used->nic.rail = static_cast<uint32_t>(place - names.begin());
+  }
   std::stable_sort(set->nics_.begin(), set->nics_.end(),
-                   [&](const auto& a, const auto& b) { return place(a) < place(b); });
-  for (uint32_t rail = 0; rail < set->nics_.size(); ++rail) set->nics_[rail]->nic.rail = rail;
+                   [](const auto& a, const auto& b) { return a->nic.rail < b->nic.rail; });
   return set;
 }
 
-absl::Status NicSet::Add(size_t device_index, const std::vector<std::string>& names,
-                         std::vector<std::string>& reasons) {
+absl::Status NicSet::Add(size_t device_index, uint32_t first_rail,
+                         const std::vector<std::string>& names, std::vector<std::string>& reasons) {
   Device* device = devices_[device_index].get();
   bool used = false;
-  for (uint8_t port = 1; port <= device->limits().phys_port_cnt; ++port) {
-    const std::string name =
-        port == 1 ? device->name() : absl::StrCat(device->name(), ":", static_cast<int>(port));
-    if (!names.empty() && std::find(names.begin(), names.end(), name) == names.end()) continue;
-    auto nic = std::make_unique<UsedNic>(
-        UsedNic{.nic = Nic(&verbs_, device, port, name), .device_index = device_index});
+  for (uint32_t port = 1; port <= device->limits().phys_port_cnt; ++port) {
+    auto nic = std::make_unique<UsedNic>(UsedNic{
+        .nic = Nic(&verbs_, device, static_cast<uint8_t>(port)), .device_index = device_index});
+    nic->nic.rail = first_rail + port - 1;
+    const bool wanted =
+        names.empty() || std::find(names.begin(), names.end(), nic->nic.name()) != names.end();
+    if (!wanted) continue;
     if (absl::Status status = nic->nic.Refresh(gid_index_); !status.ok()) {
       reasons.emplace_back(status.message());
       continue;

@@ -41,6 +41,8 @@ struct NicTrouble {
 class NicSet {
  public:
   // Opens the named ports, or all that are active where none is named. See MakeVerbsFabric().
+  // The rail of a port is its place in `names`, or its place among all ports of this host, active
+  // or not, in the order of their names.
   static absl::StatusOr<std::unique_ptr<NicSet>> Open(Verbs* verbs,
                                                       const std::vector<std::string>& names,
                                                       std::optional<uint32_t> gid_index);
@@ -60,7 +62,7 @@ class NicSet {
 
  private:
   NicSet(Verbs* verbs, std::optional<uint32_t> gid_index) : verbs_(*verbs), gid_index_(gid_index) {}
-  absl::Status Add(size_t device_index, const std::vector<std::string>& names,
+  absl::Status Add(size_t device_index, uint32_t first_rail, const std::vector<std::string>& names,
                    std::vector<std::string>& reasons);
   void TakeEvent(Device& device, const ibv_async_event& event,
                  const std::function<void(const NicTrouble&)>& report);

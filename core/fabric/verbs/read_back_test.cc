@@ -186,7 +186,7 @@ class OneNicTest : public testing::Test {
     ibv_device** list = host.GetDeviceList(nullptr);
     device = *Device::Open(&host, list[0]);
     host.FreeDeviceList(list);
-    nic.emplace(&host, device.get(), 1, "mlx5_0");
+    nic.emplace(&host, device.get(), 1);
     ASSERT_TRUE(nic->Refresh(std::nullopt).ok());
   }
 

@@ -16,11 +16,11 @@ constexpr uint32_t MtuBytes(ibv_mtu mtu) { return 128u << mtu; }
 
 SurveyedPort SurveyPort(Verbs* verbs, Device* device, uint8_t number,
                         std::optional<uint32_t> gid_index) {
-  const std::string name =
-      number == 1 ? device->name() : absl::StrCat(device->name(), ":", static_cast<int>(number));
-  Nic nic(verbs, device, number, name);
-  SurveyedPort port{.name = name, .device = device->name(), .port = number};
+  Nic nic(verbs, device, number);
+  SurveyedPort port{.name = nic.name(), .device = device->name(), .port = number};
   port.usable = nic.Refresh(gid_index);
+  port.active = nic.attributes().state == IBV_PORT_ACTIVE;
+  if (port.usable.ok()) port.usable = device->CheckCarriesLanes();
   port.software = device->is_software();
   port.link_layer = nic.is_ethernet() ? "Ethernet" : "InfiniBand";
   port.mtu_bytes = MtuBytes(nic.attributes().active_mtu);
@@ -58,8 +58,9 @@ absl::StatusOr<std::vector<SurveyedPort>> SurveyRdma(std::optional<uint32_t> gid
       last = device.status();
       continue;
     }
-    for (uint8_t port = 1; port <= (*device)->limits().phys_port_cnt; ++port) {
-      ports.push_back(verbs::SurveyPort(library, device->get(), port, gid_index));
+    for (uint32_t port = 1; port <= (*device)->limits().phys_port_cnt; ++port) {
+      ports.push_back(
+          verbs::SurveyPort(library, device->get(), static_cast<uint8_t>(port), gid_index));
     }
   }
   if (list != nullptr) library->FreeDeviceList(list);

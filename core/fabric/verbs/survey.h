@@ -27,6 +27,7 @@ struct SurveyedPort {
   std::string name;  // The name as in VerbsOptions::nics.
   std::string device;
   uint8_t port = 1;
+  bool active = false;         // Its link is up.
   bool software = false;       // Emulated by the kernel.
   std::string link_layer;      // "Ethernet", "InfiniBand".
   uint32_t mtu_bytes = 0;      // The MTU in use.

@@ -95,6 +95,54 @@ TEST(VerbsFabricTest, TheOrderOfTheNamesNumbersTheRails) {
   EXPECT_TRUE(absl::StrContains(log[1], "mlx5_0 port 2, RoCE v2 10.0.")) << log[1];
 }
 
+TEST(VerbsFabricTest, RailsFollowTheNamesOfAllPortsWhateverTheListHasAndWhicheverAreDown) {
+  FakeNetwork network;
+  fake_verbs::FakeHost& host = network.Host("a");
+  host.AddDevice("mlx5_10");
+  host.AddDevice("mlx5_2", {.ports = {{.active = false}, {}}});
+  host.AddDevice("efa_0", {.reliable_connections = false});
+  host.AddDevice("mlx5_1", {.ports = {{.gids = std::vector<fake_verbs::GidRow>()}}});
+  host.AddDevice("mlx5_3");
+  host.AddDevice("mlx5_0");
+  host.FailDevice("mlx5_3");
+  const auto fabric = *MakeVerbsFabric({.library = &host});
+  std::map<std::string, uint32_t> rails;
+  for (const FabricNic& nic : fabric->Nics()) rails[nic.name] = nic.rail;
+  EXPECT_EQ(rails,
+            (std::map<std::string, uint32_t>{{"mlx5_0", 1}, {"mlx5_2:2", 4}, {"mlx5_10", 6}}));
+}
+
+TEST(VerbsFabricTest, ADeviceThatCannotCarryLanesIsToldAndRegistersNothing) {
+  FakeNetwork network;
+  fake_verbs::FakeHost& host = network.Host("a");
+  host.AddDevice("efa_0", {.reliable_connections = false});
+  host.AddDevice("irdma0", {.transport = IBV_TRANSPORT_IWARP});
+  host.AddDevice("mlx5_0", {.ports = {{.infiniband = true, .partition_key = 0x7FFF}}});
+  const absl::Status status = StatusOfMaking(network);
+  EXPECT_EQ(
+      status.message(),
+      "RDMA is not available: no port is usable: ibv_create_qp of RDMA device efa_0: "
+      "Operation not supported (errno 95); it has no reliable connections (as EFA), and lanes "
+      "need InfiniBand or RoCE; irdma0 is an iWARP device: lanes need InfiniBand or RoCE; if "
+      "it has a RoCE mode (E810: devlink parameter enable_roce), turn it on; port 1 of mlx5_0 "
+      "is a limited member of its partition (7fff at index 0), and limited members do not "
+      "reach each other: the subnet manager has to make it a full member");
+  host.AddDevice("mlx5_1");
+  const auto fabric = *MakeVerbsFabric({.library = &host});
+  EXPECT_EQ(host.counts("efa_0").contexts + host.counts("irdma0").contexts, 0u);
+  EXPECT_EQ(fabric->Nics().size(), 1u);
+}
+
+TEST(VerbsFabricTest, ADeviceMayHave255Ports) {
+  FakeNetwork network;
+  std::vector<fake_verbs::PortOptions> ports(255, {.active = false});
+  ports.back().active = true;
+  network.Host("a").AddDevice("mlx5_0", {.ports = ports});
+  const auto fabric = *MakeVerbsFabric({.library = &network.Host("a")});
+  ASSERT_EQ(fabric->Nics().size(), 1u);
+  EXPECT_EQ(fabric->Nics()[0].name, "mlx5_0:255");
+}
+
 TEST(VerbsFabricTest, WhichPortsAreUsedCanBeChosenAmongThoseThatAreActive) {
   FakeNetwork network;
   network.Host("a").AddDevice("mlx5_0");
@@ -113,9 +161,9 @@ TEST(VerbsFabricTest, WhichPortsAreUsedCanBeChosenAmongThoseThatAreActive) {
   const std::vector<FabricNic> nics = fabric->Nics();
   ASSERT_EQ(nics.size(), 2u);
   EXPECT_EQ(nics[0].name, "mlx5_2:2");
-  EXPECT_EQ(nics[0].rail, 2u);
+  EXPECT_EQ(nics[0].rail, 3u);
   EXPECT_EQ(nics[1].name, "mlx5_3");
-  EXPECT_EQ(nics[1].rail, 3u);
+  EXPECT_EQ(nics[1].rail, 4u);
   ASSERT_TRUE(fabric->Allocate(100, "memory").ok());
   EXPECT_EQ(network.Host("a").counts("mlx5_0").contexts, 0u);
   EXPECT_EQ(network.Host("a").counts("mlx5_2").registrations, 1u);
