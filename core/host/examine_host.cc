@@ -72,7 +72,8 @@ Finding OpenFiles(const HostView& host) {
   Finding finding{.subject = "open files (RLIMIT_NOFILE)", .found = absl::StrCat(host.open_files)};
   if (host.open_files >= 4096) return finding;
   finding.level = Level::kNote;
-  finding.remedy = "a lane takes one or two: with hundreds of peers, `ulimit -n 65536`";
+  finding.remedy =
+      "a lane takes up to four until it is connected: with hundreds of peers, `ulimit -Hn 65536`";
   return finding;
 }
 
@@ -109,7 +110,7 @@ HostView ThisHost() {
   getrlimit(RLIMIT_MEMLOCK, &limit);
   host.locked_memory_bytes = limit.rlim_cur == RLIM_INFINITY ? ~uint64_t{0} : limit.rlim_cur;
   getrlimit(RLIMIT_NOFILE, &limit);
-  host.open_files = limit.rlim_cur;
+  host.open_files = limit.rlim_max;  // A rank raises its soft limit.
   return host;
 }
 

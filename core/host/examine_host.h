@@ -18,7 +18,7 @@ namespace waybill {
 struct HostView {
   std::string root;                  // Before /sys, /proc.
   uint64_t locked_memory_bytes = 0;  // RLIMIT_MEMLOCK; ~0: unlimited.
-  uint64_t open_files = 0;           // RLIMIT_NOFILE.
+  uint64_t open_files = 0;           // The hard limit of RLIMIT_NOFILE.
 };
 HostView ThisHost();
 

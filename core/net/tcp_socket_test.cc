@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <chrono>
@@ -197,6 +198,18 @@ TEST(TcpSocket, AReadableSocketHasAsMuchAsWasAskedFor) {
   EXPECT_EQ(poll(&ready, 1, 50), 0);
   ASSERT_EQ(*Send(pair.near.get(), out), 500u);
   AwaitReady(pair.far.get(), POLLIN);
+}
+
+TEST(TcpSocket, ALackOfDescriptorsIsToldWithItsLimit) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const absl::Status status = BeginConnect({.host = "127.0.0.1", .port = 9}).status();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(status.message(),
+            "socket: Too many open files (errno 24); this process may open no more files (ulimit "
+            "-n; LimitNOFILE= in a systemd unit)");
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 namespace waybill::fake_verbs {
 namespace {
 
+constexpr uint64_t kLockedBytes = 64;
 constexpr uint32_t kFirstQueuePair = 17;  // The lower ones are a NIC's own.
 
 std::vector<GidRow> UsualGids(uint32_t ordinal, uint8_t port) {
@@ -157,6 +158,15 @@ int Device::CheckPath(uint8_t number, const ibv_qp_attr& attributes) const {
 
 // --- memory ---
 
+bool Device::Lock(uint64_t bytes) {
+  if (bytes > options_.max_locked_bytes - locked_bytes_) {
+    errno = ENOMEM;
+    return false;
+  }
+  locked_bytes_ += bytes;
+  return true;
+}
+
 ibv_pd* Device::AllocatePd(ibv_context* context) {
   auto pd = std::make_unique<ProtectionDomain>();
   pd->context = context;
@@ -177,16 +187,24 @@ ibv_mr* Device::Register(ibv_pd* pd, const Range& range, unsigned access) {
     errno = failed_ ? EIO : EOPNOTSUPP;
     return nullptr;
   }
+  if (!Lock(range.size)) return nullptr;
   Registration* made = memory_.Register(pd, range, access);
-  if (made != nullptr) ++static_cast<ProtectionDomain*>(pd)->users;
+  if (made == nullptr) {
+    locked_bytes_ -= range.size;
+    return nullptr;
+  }
+  ++static_cast<ProtectionDomain*>(pd)->users;
   return made;
 }
 
 int Device::Deregister(ibv_mr* mr) {
   auto* const domain = static_cast<ProtectionDomain*>(mr->pd);
+  const uint64_t size = mr->length;
   const int error = memory_.Deregister(mr);
-  if (error == 0) --domain->users;
-  return error;
+  if (error != 0) return error;
+  --domain->users;
+  locked_bytes_ -= size;
+  return 0;
 }
 
 // --- completions ---
@@ -211,6 +229,7 @@ ibv_cq* Device::CreateQueue(ibv_context* context, int entries, ibv_comp_channel*
     errno = failed_ ? EIO : EINVAL;
     return nullptr;
   }
+  if (!Lock(static_cast<uint64_t>(entries) * kLockedBytes)) return nullptr;
   ++ContextOf(context)->users;
   if (channel != nullptr) ++channel->refcnt;
   return completion_queues_
@@ -231,6 +250,7 @@ int Device::DestroyQueue(ibv_cq* cq) {
     return event.event_type == IBV_EVENT_CQ_ERR && event.element.cq == cq;
   });
   --ContextOf(cq->context)->users;
+  locked_bytes_ -= static_cast<uint64_t>(cq->cqe) * kLockedBytes;
   Erase(completion_queues_, queue);
   return 0;
 }
@@ -286,6 +306,7 @@ ibv_qp* Device::CreateQueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes) 
     errno = error;
     return nullptr;
   }
+  if (!Lock((cap.max_send_wr + cap.max_recv_wr) * kLockedBytes)) return nullptr;
   const uint32_t number = NextQueuePairNumber();
   auto made = std::make_unique<QueuePair>(this, wire_.NextIdentity(), number, pd, attributes);
   ++static_cast<ProtectionDomain*>(pd)->users;
@@ -314,6 +335,7 @@ int Device::DestroyQueuePair(ibv_qp* qp) {
     return event.element.qp == qp;
   });
   --static_cast<ProtectionDomain*>(qp->pd)->users;
+  locked_bytes_ -= queue_pair->requests() * kLockedBytes;
   queue_pairs_.erase(qp->qp_num);
   return 0;
 }

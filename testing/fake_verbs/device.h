@@ -99,6 +99,8 @@ class Device : public ibv_device {
   void DuplicateCompletions(bool duplicate) { duplicates_ = duplicate; }
 
  private:
+  // Returns false if the limit does not allow it.
+  bool Lock(uint64_t bytes);
   void RaiseForAll(ibv_async_event event);
   uint32_t NextQueuePairNumber();
 
@@ -107,6 +109,7 @@ class Device : public ibv_device {
   std::vector<Port> ports_;
   Memory memory_;
   bool failed_ = false;
+  uint64_t locked_bytes_ = 0;
   bool duplicates_ = false;
   uint32_t last_queue_pair_;
   DeviceCounts counts_;

@@ -53,6 +53,9 @@ struct DeviceOptions {
   uint32_t max_pieces = 16;       // Limit of one work request.
   uint32_t max_cqe = 65536;
   uint32_t max_inline_bytes = 128;
+  // The limit on the locked memory of programs. What is registered counts, and, as on mlx5, 64
+  // bytes for each entry of a completion queue and each request of a queue pair.
+  uint64_t max_locked_bytes = ~uint64_t{0};
   uint64_t max_registration_bytes = uint64_t{1} << 40;
   bool dmabuf = true;
   // A module for peer memory: returns a dma-buf of pages that the process itself cannot read, which

@@ -43,6 +43,8 @@ class QueuePair : public ibv_qp {
 
   Device& device() const { return device_; }
   uint64_t identity() const { return identity_; }
+  // The number of requests that its two queues have room for.
+  uint64_t requests() const { return uint64_t{limits_.max_send_wr} + limits_.max_recv_wr; }
   const ibv_qp_attr& attributes() const { return attributes_; }
 
   // --- the calls of libibverbs; they return an errno ---

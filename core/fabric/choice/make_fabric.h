@@ -29,7 +29,8 @@ struct FabricOptions {
 // Parses "local", "verbs", "tcp" or "auto", which is nullopt. kInvalidArgument lists these names.
 absl::StatusOr<std::optional<FabricKind>> ParseFabricKind(absl::string_view text);
 
-// Makes the fabric of one rank. If no kind is forced, a host without RDMA uses the other kinds, and
+// Makes the fabric of one rank, and raises this process's soft limit of open files to its hard one.
+// If no kind is forced, a host without RDMA uses the other kinds, and
 // DescribeLane() says why. Fails if the forced kind, or a NIC that `verbs` names, is not there.
 absl::StatusOr<std::unique_ptr<Fabric>> MakeFabric(const FabricOptions& options);
 

@@ -59,9 +59,9 @@ absl::StatusOr<CqPair*> CompletionQueues::Take(uint32_t entries) {
   if (pair->send == nullptr || pair->receive == nullptr) {
     const int error = errno;
     if (pair->send != nullptr) verbs_.DestroyCq(pair->send);
-    return absl::ResourceExhaustedError(absl::StrCat("ibv_create_cq of ", device_.name(), ", ",
-                                                     pair->capacity,
-                                                     " entries: ", std::strerror(error)));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "ibv_create_cq of ", device_.name(), ", ", pair->capacity,
+        " entries: ", std::strerror(error), " (errno ", error, "); ", device_.WhatIsFull()));
   }
   pair->used = entries;
   pairs_.push_back(std::move(pair));

@@ -1,6 +1,7 @@
 #include "core/fabric/verbs/device.h"
 
 #include <arpa/inet.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -89,6 +90,19 @@ uint64_t LinkBytesPerSecond(uint8_t width, uint32_t speed) {
                             : speed == 256 ? 200'000
                                            : 0;
   return lanes * megabits * 1'000'000 / 8;
+}
+
+std::string Device::WhatIsFull() const {
+  rlimit limit{};
+  (void)getrlimit(RLIMIT_MEMLOCK, &limit);
+  std::string device =
+      absl::StrCat("the device has at most ", limits_.max_qp, " queue pairs, ", limits_.max_cq,
+                   " completion queues and ", limits_.max_mr, " memory regions");
+  if (limit.rlim_cur == RLIM_INFINITY) return device;
+  // Some drivers, as that of mlx5, lock the memory of queues, too.
+  return absl::StrCat(
+      "the limit on locked memory (ulimit -l), which queues count towards as well, is ",
+      limit.rlim_cur >> 10, " KiB; ", device);
 }
 
 std::string PortName(absl::string_view device, uint32_t port) {

@@ -35,6 +35,9 @@ class Device {
   // Its driver gave it up: no call on it succeeds any more.
   bool failed() const { return failed_; }
   void MarkFailed() { failed_ = true; }
+  // Says of a call that has failed with ENOMEM what may be full: the device, or the limit on locked
+  // memory.
+  std::string WhatIsFull() const;
   // Emulated by the host's kernel: its timers need more patience than a NIC's.
   bool is_software() const;
 

@@ -59,9 +59,9 @@ absl::Status QueuePair::Make(ibv_cq* sends, ibv_cq* receives) {
     queue_pair_ = verbs_.CreateQp(nic_.device().pd(), &attributes);
   }
   if (queue_pair_ == nullptr) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "ibv_create_qp of ", nic_.name(), " for ", peer_, ": ", std::strerror(errno), " (errno ",
-        errno, "); the device has at most ", nic_.device().limits().max_qp, " queue pairs"));
+    return absl::ResourceExhaustedError(absl::StrCat("ibv_create_qp of ", nic_.name(), " for ",
+                                                     peer_, ": ", std::strerror(errno), " (errno ",
+                                                     errno, "); ", nic_.device().WhatIsFull()));
   }
   inline_bytes_ = attributes.cap.max_inline_data;
   return absl::OkStatus();

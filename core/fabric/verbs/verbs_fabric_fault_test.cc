@@ -1,6 +1,7 @@
 // Tests of rare faults of NICs: every post ends once, only affected lanes fail, and the reason is
 // given.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cerrno>
 #include <cstring>
@@ -423,6 +424,21 @@ TEST_F(VerbsFabricFaultTest, AQueuePairThatTheDeviceDoesNotGiveIsToldWithItsLimi
   EXPECT_TRUE(absl::StrContains(status.message(), "ibv_create_qp of mlx5_0 for b: Cannot allocate"))
       << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "at most 2 queue pairs")) << status;
+}
+
+TEST_F(VerbsFabricFaultTest, QueuesThatExceedTheLimitOnLockedMemoryAreToldWithIt) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_MEMLOCK, &before), 0);
+  const rlimit limit{.rlim_cur = 64 << 10, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
+  Start({.max_locked_bytes = 64 << 10});
+  const absl::Status status = a->fabric().OpenLane("b", "mlx5_0").status();
+  ASSERT_EQ(setrlimit(RLIMIT_MEMLOCK, &before), 0);
+  EXPECT_EQ(status.message(),
+            "ibv_create_cq of mlx5_0, 8192 entries: Cannot allocate memory (errno 12); the limit "
+            "on locked memory (ulimit -l), which queues count towards as well, is 64 KiB; the "
+            "device has at most 1024 queue pairs, 1024 completion queues and 1048576 memory "
+            "regions");
 }
 
 TEST_F(VerbsFabricFaultTest, ADeviceWithTinyQueuesCarriesAsMuch) {
