@@ -663,8 +663,9 @@ typedef struct waybill_rank_options {
   const char* fabric; /* "auto" or "", "local", "verbs" or "tcp". */
   /* This host's numeric address. "": the one from which it reaches the controller. */
   const char* host;
-  /* RDMA NICs: "mlx5_0,mlx5_1:2". "": every active port; of a rank with tensors on a GPU, those
-   * that are nearest to it by PCIe, and every one where the kernel does not tell where they are. */
+  /* RDMA NICs: "mlx5_0,mlx5_1:2", or with a GID index "mlx5_0=3,mlx5_1=1". "": every active port;
+   * of a rank with tensors on a GPU, those that are nearest to it by PCIe, and every one where the
+   * kernel does not tell where they are. */
   const char* nics;
   uint32_t gid_index;     /* 1 + the GID index. 0: chosen by rule. */
   uint32_t ack_timeout;   /* Timeout of queue pairs, 1 to 31. 0: 14, or 18 on SoftRoCE. */

@@ -125,7 +125,10 @@ int Device::QueryGid(uint32_t number, uint32_t index, ibv_gid_entry* gid) const 
   if (port == nullptr || index >= port->gids.size()) return EINVAL;
   const GidRow& row = port->gids[index];
   if (row.gid == GidRow{}.gid) return ENODATA;
-  *gid = {.gid_index = index, .port_num = number, .gid_type = row.kind};
+  *gid = {.gid_index = index,
+          .port_num = number,
+          .gid_type = row.kind,
+          .ndev_ifindex = row.is_foreign ? kForeignInterface : 0};
   std::memcpy(gid->gid.raw, row.gid.data(), row.gid.size());
   return 0;
 }
@@ -150,7 +153,8 @@ int Device::CheckPath(uint8_t number, const ibv_qp_attr& attributes) const {
   }
   if (path.is_global == 0) return port.options.infiniband && path.dlid != 0 ? 0 : EINVAL;
   if (path.grh.sgid_index >= port.gids.size()) return EINVAL;
-  if (port.gids[path.grh.sgid_index].gid == GidRow{}.gid) return EINVAL;
+  const GidRow& own = port.gids[path.grh.sgid_index];
+  if (own.gid == GidRow{}.gid || own.is_foreign) return EINVAL;
   // On Ethernet the peer's hardware address is looked up.
   if (!port.options.infiniband && !wire_.Resolves(path.grh.dgid)) return ETIMEDOUT;
   return 0;

@@ -20,6 +20,9 @@ namespace waybill::fake_verbs {
 
 class Wire;
 
+// The number of the interface of GIDs in other network namespaces.
+constexpr uint32_t kForeignInterface = 1;
+
 struct Port {
   PortOptions options;
   bool active = true;

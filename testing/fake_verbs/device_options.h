@@ -17,6 +17,7 @@ namespace waybill::fake_verbs {
 struct GidRow {
   ibv_gid_type kind = IBV_GID_TYPE_ROCE_V2;
   std::array<uint8_t, 16> gid = {};
+  bool is_foreign = false;  // Of an interface in another network namespace.
 };
 
 constexpr GidRow Ipv4Gid(ibv_gid_type kind, uint8_t a, uint8_t b, uint8_t c, uint8_t d) {

@@ -199,6 +199,8 @@ int FakeHost::QueryGid(ibv_context* context, uint32_t port, uint32_t index, ibv_
   return DeviceOf(context).QueryGid(port, index, gid);
 }
 
+bool FakeHost::IsOwnGid(const ibv_gid_entry& gid) { return gid.ndev_ifindex != kForeignInterface; }
+
 int FakeHost::QueryPkey(ibv_context* context, uint8_t port, int index, __be16* key) {
   const Lock lock(wire_.mutex());
   if (!wire_.IsAlive(context, "ibv_query_pkey")) return EINVAL;

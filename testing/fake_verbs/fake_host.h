@@ -72,6 +72,7 @@ class FakeHost : public verbs::Verbs {
   int QueryDevice(ibv_context* context, ibv_device_attr* attributes) override;
   int QueryPort(ibv_context* context, uint8_t port, ibv_port_attr* attributes) override;
   int QueryGid(ibv_context* context, uint32_t port, uint32_t index, ibv_gid_entry* gid) override;
+  bool IsOwnGid(const ibv_gid_entry& gid) override;
   int QueryPkey(ibv_context* context, uint8_t port, int index, __be16* key) override;
   int GetAsyncEvent(ibv_context* context, ibv_async_event* event) override;
   void AckAsyncEvent(ibv_async_event* event) override;

@@ -22,9 +22,10 @@ void CommandFabricOptions::AddTo(CLI::App& app) {
                  "controller")
       ->envname("WAYBILL_HOST")
       ->group(group);
-  app.add_option("--nics", nics,
-                 "RDMA NICs to use, in the order of their rails: mlx5_0,mlx5_1 (mlx5_0:2 is the "
-                 "second port of mlx5_0); default: every active port")
+  app.add_option(
+         "--nics", nics,
+         "RDMA NICs to use, in the order of their rails: mlx5_0,mlx5_1 (mlx5_0:2 is the "
+         "second port of mlx5_0, and mlx5_0=3 uses its GID index 3); default: every active port")
       ->envname("WAYBILL_NICS")
       ->delimiter(',')
       ->group(group);

@@ -150,6 +150,7 @@ std::vector<GidEntry> Nic::ReadGids() const {
                            : read.gid_type == IBV_GID_TYPE_ROCE_V1 ? GidKind::kRoceV1
                                                                    : GidKind::kInfiniBand};
     std::memcpy(entry.gid.data(), read.gid.raw, entry.gid.size());
+    entry.is_foreign = !verbs_.IsOwnGid(read);
     if (entry.gid != Gid{}) gids.push_back(entry);
   }
   return gids;

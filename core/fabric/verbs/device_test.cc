@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <string>
 
 #include "absl/strings/match.h"
+#include "core/fabric/verbs/libibverbs.h"
 #include "testing/fake_verbs/fake_network.h"
 
 namespace waybill::verbs {
@@ -117,6 +119,12 @@ const PortCase kPortCases[] = {
      {},
      "port 1 of mlx5_0: the port has no GID: its network interface has no address",
      false},
+    {"of_other_network_namespaces",
+     {.gids = {{{.kind = IBV_GID_TYPE_ROCE_V2, .gid = {1}, .is_foreign = true}}}},
+     {},
+     "port 1 of mlx5_0: the port has 1 GIDs, all of interfaces in other network namespaces: give "
+     "this container an interface of the NIC with an address, or run it in the host's network",
+     false},
     {"an_empty_row_is_forced",
      {.gids = {{Ipv4Gid(IBV_GID_TYPE_ROCE_V2, 10, 0, 0, 7), {}}}},
      1,
@@ -146,6 +154,21 @@ TEST_P(PortTest, IsUsedOrToldWhyNot) {
 
 INSTANTIATE_TEST_SUITE_P(Ports, PortTest, testing::ValuesIn(kPortCases),
                          [](const auto& info) { return std::string(info.param.name); });
+
+TEST(OwnNamespace, HasAGidWhoseAddressAnInterfaceHas) {
+  const auto gid = [](const fake_verbs::GidRow& row) {
+    ibv_gid_entry entry{.gid_type = row.kind};
+    std::memcpy(entry.gid.raw, row.gid.data(), row.gid.size());
+    return entry;
+  };
+  EXPECT_TRUE(IsOfOwnNamespace(gid(Ipv4Gid(IBV_GID_TYPE_ROCE_V2, 127, 0, 0, 1))));
+  EXPECT_FALSE(IsOfOwnNamespace(gid(Ipv4Gid(IBV_GID_TYPE_ROCE_V2, 192, 0, 2, 77))));
+  ibv_gid_entry link_local = gid(LinkLocalGid(IBV_GID_TYPE_ROCE_V1, 1));
+  EXPECT_TRUE(IsOfOwnNamespace(link_local));
+  link_local.ndev_ifindex = 0x7FFF'FFFF;
+  EXPECT_FALSE(IsOfOwnNamespace(link_local));
+  EXPECT_TRUE(IsOfOwnNamespace(gid(LinkLocalGid(IBV_GID_TYPE_IB, 1))));
+}
 
 TEST(NicTest, IsRefreshedWhenItsPortComesBackWithOtherAddresses) {
   FakeNetwork network;

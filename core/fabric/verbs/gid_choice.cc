@@ -15,8 +15,11 @@ bool IsIpv4(const Gid& gid) {
 
 bool IsLinkLocal(const Gid& gid) { return gid[0] == 0xFE && (gid[1] & 0xC0) == 0x80; }
 
+constexpr int kForeign = 5;
+
 // Smaller is better.
 int RankOf(const GidEntry& entry) {
+  if (entry.is_foreign) return kForeign;
   switch (entry.kind) {
     case GidKind::kInfiniBand:
       return 0;
@@ -25,7 +28,7 @@ int RankOf(const GidEntry& entry) {
     case GidKind::kRoceV1:
       return 4;
   }
-  return 5;
+  return kForeign;
 }
 
 constexpr absl::string_view kReasons[] = {
@@ -37,12 +40,6 @@ constexpr absl::string_view kReasons[] = {
 };
 
 }  // namespace
-
-absl::string_view Name(GidKind kind) {
-  return kind == GidKind::kInfiniBand ? "InfiniBand"
-         : kind == GidKind::kRoceV1   ? "RoCE v1"
-                                      : "RoCE v2";
-}
 
 absl::StatusOr<GidChoice> ChooseGid(const std::vector<GidEntry>& gids,
                                     std::optional<uint32_t> forced) {
@@ -58,6 +55,12 @@ absl::StatusOr<GidChoice> ChooseGid(const std::vector<GidEntry>& gids,
                        [](const GidEntry& a, const GidEntry& b) { return RankOf(a) < RankOf(b); });
   if (best == gids.end()) {
     return absl::NotFoundError("the port has no GID: its network interface has no address");
+  }
+  if (best->is_foreign) {
+    return absl::NotFoundError(absl::StrCat(
+        "the port has ", gids.size(),
+        " GIDs, all of interfaces in other network namespaces: give this container an interface "
+        "of the NIC with an address, or run it in the host's network"));
   }
   return GidChoice{*best, std::string(kReasons[RankOf(*best)])};
 }

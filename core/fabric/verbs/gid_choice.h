@@ -14,13 +14,11 @@
 
 namespace waybill::verbs {
 
-enum class GidKind : uint8_t { kInfiniBand = 0, kRoceV1 = 1, kRoceV2 = 2 };
-absl::string_view Name(GidKind kind);
-
 struct GidEntry {
   uint32_t index = 0;
   GidKind kind = GidKind::kInfiniBand;
   Gid gid = {};
+  bool is_foreign = false;  // Of a network interface in another network namespace.
 };
 
 struct GidChoice {
@@ -35,7 +33,8 @@ struct GidChoice {
 //   RoCE v2 with a link-local address  one subnet only
 //   RoCE v1                            one Ethernet segment only
 //
-// and on InfiniBand the first. `forced` is the index that the user named. kNotFound: there is none.
+// and on InfiniBand the first. Those of other network namespaces are not for this process. `forced`
+// is the index that the user named. kNotFound: there is none.
 absl::StatusOr<GidChoice> ChooseGid(const std::vector<GidEntry>& gids,
                                     std::optional<uint32_t> forced);
 

@@ -94,6 +94,19 @@ const ChoiceCase kChoiceCases[] = {
      2,
      {},
      "the port has no GID of index 2; it has 2 GIDs"},
+    {"the_first_belongs_to_another_namespace",
+     {{0, GidKind::kRoceV1, kIpv4, true},
+      {3, GidKind::kRoceV2, kIpv4, true},
+      {5, GidKind::kRoceV2, kOtherIpv4}},
+     {},
+     5,
+     "RoCE v2 with an IPv4 address"},
+    {"all_belong_to_other_namespaces",
+     {{0, GidKind::kRoceV1, kIpv4, true}, {3, GidKind::kRoceV2, kIpv4, true}},
+     {},
+     {},
+     "the port has 2 GIDs, all of interfaces in other network namespaces: give this container an "
+     "interface of the NIC with an address, or run it in the host's network"},
     {"none", {}, {}, {}, "the port has no GID: its network interface has no address"},
 };
 

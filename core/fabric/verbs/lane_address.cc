@@ -15,6 +15,7 @@
 namespace waybill::verbs {
 namespace {
 
+constexpr auto kMostKind = static_cast<uint32_t>(GidKind::kRoceV2);
 constexpr uint32_t kMost24Bits = 0xFF'FFFF;
 
 bool ParseHex(absl::string_view text, uint32_t most, uint32_t& value) {
@@ -34,28 +35,37 @@ bool ParseGid(absl::string_view text, Gid& gid) {
 
 }  // namespace
 
+absl::string_view Name(GidKind kind) {
+  return kind == GidKind::kInfiniBand ? "InfiniBand"
+         : kind == GidKind::kRoceV1   ? "RoCE v1"
+                                      : "RoCE v2";
+}
+
 std::string ToString(const LaneAddress& address) {
   const absl::string_view gid(reinterpret_cast<const char*>(address.gid.data()),
                               address.gid.size());
   return absl::StrCat(absl::Hex(address.queue_pair), ",", absl::Hex(address.first_packet), ",",
                       absl::Hex(address.mtu), ",", absl::Hex(address.lid), ",",
-                      absl::BytesToHexString(gid), ",", address.nic, ",", address.rendezvous);
+                      absl::BytesToHexString(gid), ",", static_cast<int>(address.kind), ",",
+                      address.nic, ",", address.rendezvous);
 }
 
 absl::StatusOr<LaneAddress> ParseLaneAddress(absl::string_view text) {
-  const std::vector<absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(',', 6));
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(',', 7));
   LaneAddress address;
   uint32_t lid = 0;
-  if (parts.size() != 7 || !ParseHex(parts[0], kMost24Bits, address.queue_pair) ||
+  uint32_t kind = 0;
+  if (parts.size() != 8 || !ParseHex(parts[0], kMost24Bits, address.queue_pair) ||
       !ParseHex(parts[1], kMost24Bits, address.first_packet) ||
       !ParseHex(parts[2], 5, address.mtu) || address.mtu == 0 || !ParseHex(parts[3], 0xFFFF, lid) ||
-      !ParseGid(parts[4], address.gid)) {
+      !ParseGid(parts[4], address.gid) || !ParseHex(parts[5], kMostKind, kind)) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", text.substr(0, 200), "\" is no address of a verbs lane"));
   }
   address.lid = static_cast<uint16_t>(lid);
-  address.nic = std::string(parts[5]);
-  address.rendezvous = std::string(parts[6]);
+  address.kind = GidKind{static_cast<uint8_t>(kind)};
+  address.nic = std::string(parts[6]);
+  address.rendezvous = std::string(parts[7]);
   return address;
 }
 

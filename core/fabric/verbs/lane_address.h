@@ -14,6 +14,9 @@ namespace waybill::verbs {
 
 using Gid = std::array<uint8_t, 16>;
 
+enum class GidKind : uint8_t { kInfiniBand = 0, kRoceV1 = 1, kRoceV2 = 2 };
+absl::string_view Name(GidKind kind);
+
 struct LaneAddress {
   std::string rendezvous;     // The place of the rendezvous, and the secret by which the ends
                               // recognise each other.
@@ -23,6 +26,7 @@ struct LaneAddress {
   uint32_t mtu = 0;  // The MTU of the port, as the enum of libibverbs: 1 (256) to 5 (4096).
   uint16_t lid = 0;  // 0 on Ethernet.
   Gid gid = {};
+  GidKind kind = GidKind::kInfiniBand;
 
   bool operator==(const LaneAddress&) const = default;
 };

@@ -17,6 +17,7 @@ const LaneAddress kUsual = {
     .mtu = 5,
     .lid = 0,
     .gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 10, 0, 0, 1},
+    .kind = GidKind::kRoceV2,
 };
 
 TEST(LaneAddress, ComesBackAsItWas) {
@@ -26,6 +27,7 @@ TEST(LaneAddress, ComesBackAsItWas) {
   infiniband.first_packet = 0;
   infiniband.mtu = 1;
   infiniband.gid[0] = 0xFE;
+  infiniband.kind = GidKind::kInfiniBand;
   LaneAddress with_commas = kUsual;
   with_commas.rendezvous = "[2001:db8::1]:1,2,3/ff";
   for (const LaneAddress& address : {kUsual, infiniband, with_commas}) {
@@ -39,22 +41,23 @@ TEST(LaneAddress, ComesBackAsItWas) {
 
 TEST(LaneAddress, WhatIsNoneIsRefusedWithItsText) {
   const std::string gid = "00000000000000000000ffff0a000001";
-  ASSERT_TRUE(ParseLaneAddress("1,2,3,0," + gid + ",mlx5_0,there").ok());
+  ASSERT_TRUE(ParseLaneAddress("1,2,3,0," + gid + ",2,mlx5_0,there").ok());
   for (const std::string& text : {
            std::string(),
            std::string("x"),
-           std::string(6, ','),
-           "1,2,3,0," + gid + ",mlx5_0",              // A part is missing.
-           "1000000,2,3,0," + gid + ",mlx5_0,there",  // A number of 25 bits,
-           "1,1000000,3,0," + gid + ",mlx5_0,there",
-           "1,2,0,0," + gid + ",mlx5_0,there",  // an MTU that is none,
-           "1,2,6,0," + gid + ",mlx5_0,there",
-           "1,2,3,10000," + gid + ",mlx5_0,there",         // a LID of 17 bits,
-           "1,2,3,0," + gid.substr(1) + ",mlx5_0,there",   // a GID that is too short,
-           "1,2,3,0,0" + gid + ",mlx5_0,there",            // too long,
-           "1,2,3,0,g" + gid.substr(1) + ",mlx5_0,there",  // or no number.
-           "-1,2,3,0," + gid + ",mlx5_0,there",
-           "1,q,3,0," + gid + ",mlx5_0,there",
+           std::string(7, ','),
+           "1,2,3,0," + gid + ",2,mlx5_0",              // A part is missing.
+           "1000000,2,3,0," + gid + ",2,mlx5_0,there",  // A number of 25 bits,
+           "1,1000000,3,0," + gid + ",2,mlx5_0,there",
+           "1,2,0,0," + gid + ",2,mlx5_0,there",  // an MTU that is none,
+           "1,2,6,0," + gid + ",2,mlx5_0,there",
+           "1,2,3,10000," + gid + ",2,mlx5_0,there",         // a LID of 17 bits,
+           "1,2,3,0," + gid.substr(1) + ",2,mlx5_0,there",   // a GID that is too short,
+           "1,2,3,0,0" + gid + ",2,mlx5_0,there",            // too long,
+           "1,2,3,0,g" + gid.substr(1) + ",2,mlx5_0,there",  // or no number.
+           "1,2,3,0," + gid + ",3,mlx5_0,there",             // A kind that is none.
+           "-1,2,3,0," + gid + ",2,mlx5_0,there",
+           "1,q,3,0," + gid + ",2,mlx5_0,there",
            std::string(100'000, '7'),
        }) {
     const absl::Status status = ParseLaneAddress(text).status();

@@ -1,8 +1,13 @@
 #include "core/fabric/verbs/libibverbs.h"
 
 #include <dlfcn.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
 
+#include <array>
 #include <cerrno>
+#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -67,6 +72,7 @@ class Libibverbs final : public Verbs {
   int QueryGid(ibv_context* context, uint32_t port, uint32_t index, ibv_gid_entry* gid) override {
     return s_.query_gid_ex(context, port, index, gid, 0, sizeof(*gid));
   }
+  bool IsOwnGid(const ibv_gid_entry& gid) override { return IsOfOwnNamespace(gid); }
   int QueryPkey(ibv_context* context, uint8_t port, int index, __be16* key) override {
     return s_.query_pkey(context, port, index, key);
   }
@@ -187,6 +193,33 @@ absl::StatusOr<std::unique_ptr<Verbs>> Load() {
 }
 
 }  // namespace
+
+bool IsOfOwnNamespace(const ibv_gid_entry& gid) {
+  if (gid.gid_type == IBV_GID_TYPE_IB) return true;
+  in6_addr address;
+  std::memcpy(&address, gid.gid.raw, sizeof(address));
+  if (IN6_IS_ADDR_LINKLOCAL(&address)) {
+    // Made from the port, whether its interface has such an address or not. A number may be of
+    // interfaces in several namespaces.
+    std::array<char, IF_NAMESIZE> name;
+    return gid.ndev_ifindex == 0 || if_indextoname(gid.ndev_ifindex, name.data()) != nullptr;
+  }
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return true;
+  bool found = false;
+  for (const ifaddrs* a = list; a != nullptr && !found; a = a->ifa_next) {
+    if (a->ifa_addr == nullptr) continue;
+    if (a->ifa_addr->sa_family == AF_INET6) {
+      const auto* v6 = reinterpret_cast<const sockaddr_in6*>(a->ifa_addr);
+      found = std::memcmp(&v6->sin6_addr, &address, sizeof(address)) == 0;
+    } else if (a->ifa_addr->sa_family == AF_INET && IN6_IS_ADDR_V4MAPPED(&address)) {
+      const auto* v4 = reinterpret_cast<const sockaddr_in*>(a->ifa_addr);
+      found = std::memcmp(&v4->sin_addr, &address.s6_addr[12], sizeof(v4->sin_addr)) == 0;
+    }
+  }
+  freeifaddrs(list);
+  return found;
+}
 
 absl::StatusOr<Verbs*> LoadLibibverbs() {
   // Never unloaded: providers leave threads and handlers behind.

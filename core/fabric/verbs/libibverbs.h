@@ -12,6 +12,10 @@ namespace waybill::verbs {
 // old. Thread-safe.
 absl::StatusOr<Verbs*> LoadLibibverbs();
 
+// Returns false if a GID's address is of no interface in this process's network namespace. The
+// library returns those of all namespaces if they share the device.
+bool IsOfOwnNamespace(const ibv_gid_entry& gid);
+
 }  // namespace waybill::verbs
 
 #endif  // WAYBILL_CORE_FABRIC_VERBS_LIBIBVERBS_H_

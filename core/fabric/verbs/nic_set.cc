@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/status.h"
@@ -46,6 +47,11 @@ bool ComesBefore(absl::string_view a, absl::string_view b) {
 absl::StatusOr<std::unique_ptr<NicSet>> NicSet::Open(Verbs* verbs,
                                                      const std::vector<std::string>& names,
                                                      std::optional<uint32_t> gid_index) {
+  std::vector<NamedNic> named;
+  for (const std::string& name : names) {
+    WAYBILL_ASSIGN_OR_RETURN(NamedNic one, ParseName(name, gid_index));
+    named.push_back(std::move(one));
+  }
   int count = 0;
   ibv_device** list = verbs->GetDeviceList(&count);
   if (list == nullptr || count == 0) {
@@ -54,7 +60,7 @@ absl::StatusOr<std::unique_ptr<NicSet>> NicSet::Open(Verbs* verbs,
         "RDMA is not available: this host has no RDMA device (/sys/class/infiniband is empty); is "
         "the NIC's driver loaded?");
   }
-  std::unique_ptr<NicSet> set(new NicSet(verbs, gid_index));
+  std::unique_ptr<NicSet> set(new NicSet(verbs));
   std::vector<std::string> reasons;
   std::sort(list, list + count, [verbs](ibv_device* a, ibv_device* b) {
     return ComesBefore(verbs->GetDeviceName(a), verbs->GetDeviceName(b));
@@ -73,45 +79,63 @@ absl::StatusOr<std::unique_ptr<NicSet>> NicSet::Open(Verbs* verbs,
     absl::Status status = (*device)->CheckCarriesLanes();
     if (status.ok()) {
       set->devices_.push_back(*std::move(device));
-      status = set->Add(set->devices_.size() - 1, first_rail, names, reasons);
+      status = set->Add(set->devices_.size() - 1, first_rail, named, gid_index, reasons);
     }
     if (!status.ok()) reasons.emplace_back(status.message());
   }
   verbs->FreeDeviceList(list);
-  for (const std::string& name : names) {
-    const bool found = std::any_of(set->nics_.begin(), set->nics_.end(),
-                                   [&](const auto& used) { return used->nic.name() == name; });
-    if (!found) {
+  for (size_t i = 0; i < named.size(); ++i) {
+    const std::string& name = named[i].name;
+    const auto found = std::find_if(set->nics_.begin(), set->nics_.end(),
+                                    [&](const auto& used) { return used->nic.name() == name; });
+    if (found == set->nics_.end()) {
       return absl::NotFoundError(absl::StrCat("there is no usable RDMA NIC \"", name, "\"",
                                               reasons.empty() ? "" : ": ",
                                               absl::StrJoin(reasons, "; ")));
     }
+    (*found)->nic.rail = static_cast<uint32_t>(i);
   }
   if (set->nics_.empty()) {
     return absl::UnavailableError(
         absl::StrCat("RDMA is not available: no port is usable: ", absl::StrJoin(reasons, "; ")));
-  }
-  for (const auto& used : set->nics_) {
-    const auto place = std::find(names.begin(), names.end(), used->nic.name());
-    if (place != names.end()) used->nic.rail = static_cast<uint32_t>(place - names.begin());
   }
   std::stable_sort(set->nics_.begin(), set->nics_.end(),
                    [](const auto& a, const auto& b) { return a->nic.rail < b->nic.rail; });
   return set;
 }
 
+absl::StatusOr<NicSet::NamedNic> NicSet::ParseName(absl::string_view text,
+                                                   std::optional<uint32_t> gid_index) {
+  const size_t equals = text.find('=');
+  NamedNic named{.name = std::string(text.substr(0, equals)), .gid_index = gid_index};
+  if (equals == absl::string_view::npos) return named;
+  uint32_t index = 0;
+  if (!absl::SimpleAtoi(text.substr(equals + 1), &index)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "RDMA NIC \"", text, "\": behind = there is no GID index; an example is mlx5_0=3"));
+  }
+  named.gid_index = index;
+  return named;
+}
+
 absl::Status NicSet::Add(size_t device_index, uint32_t first_rail,
-                         const std::vector<std::string>& names, std::vector<std::string>& reasons) {
+                         const std::vector<NamedNic>& named, std::optional<uint32_t> gid_index,
+                         std::vector<std::string>& reasons) {
   Device* device = devices_[device_index].get();
   bool used = false;
   for (uint32_t port = 1; port <= device->limits().phys_port_cnt; ++port) {
     auto nic = std::make_unique<UsedNic>(UsedNic{
         .nic = Nic(&verbs_, device, static_cast<uint8_t>(port)), .device_index = device_index});
     nic->nic.rail = first_rail + port - 1;
-    const bool wanted =
-        names.empty() || std::find(names.begin(), names.end(), nic->nic.name()) != names.end();
-    if (!wanted) continue;
-    if (absl::Status status = nic->nic.Refresh(gid_index_); !status.ok()) {
+    nic->gid_index = gid_index;
+    if (!named.empty()) {
+      const auto wanted = std::find_if(named.begin(), named.end(), [&](const NamedNic& one) {
+        return one.name == nic->nic.name();
+      });
+      if (wanted == named.end()) continue;
+      nic->gid_index = wanted->gid_index;
+    }
+    if (absl::Status status = nic->nic.Refresh(nic->gid_index); !status.ok()) {
       reasons.emplace_back(status.message());
       continue;
     }
@@ -222,7 +246,7 @@ void NicSet::TakeEvent(Device& device, const ibv_async_event& event,
       for (const auto& used : nics_) {
         const bool concerned =
             &used->nic.device() == &device && used->nic.port() == event.element.port_num;
-        if (concerned) (void)used->nic.Refresh(gid_index_);
+        if (concerned) (void)used->nic.Refresh(used->gid_index);
       }
       return;
     default:

@@ -23,11 +23,12 @@ namespace waybill::verbs {
 struct UsedNic {
   Nic nic;
   std::unique_ptr<CompletionQueues> queues;
-  size_t device_index = 0;           // Into devices().
-  uint32_t lanes = 0;                // Open ones.
-  uint64_t arrived = 0;              // The number of immediates that have come by this NIC,
-  uint64_t read_back = 0;            // and how many of them had come when it read back last.
-  std::unique_ptr<ReadBack> reader;  // Null if nothing was to be read back so far.
+  std::optional<uint32_t> gid_index;  // The one that the user named.
+  size_t device_index = 0;            // Into devices().
+  uint32_t lanes = 0;                 // Open ones.
+  uint64_t arrived = 0;               // The number of immediates that have come by this NIC,
+  uint64_t read_back = 0;             // and how many of them had come when it read back last.
+  std::unique_ptr<ReadBack> reader;   // Null if nothing was to be read back so far.
 };
 
 // An asynchronous event of a device, and whom it concerns.
@@ -40,7 +41,7 @@ struct NicTrouble {
 
 class NicSet {
  public:
-  // Opens the named ports, or all that are active where none is named. See MakeVerbsFabric().
+  // Opens the named ports, or all that are active where none is named. See VerbsOptions::nics.
   // The rail of a port is its place in `names`, or its place among all ports of this host, active
   // or not, in the order of their names.
   static absl::StatusOr<std::unique_ptr<NicSet>> Open(Verbs* verbs,
@@ -61,14 +62,21 @@ class NicSet {
   void TakeEvents(const std::function<void(const NicTrouble&)>& report);
 
  private:
-  NicSet(Verbs* verbs, std::optional<uint32_t> gid_index) : verbs_(*verbs), gid_index_(gid_index) {}
-  absl::Status Add(size_t device_index, uint32_t first_rail, const std::vector<std::string>& names,
-                   std::vector<std::string>& reasons);
+  struct NamedNic {
+    std::string name;
+    std::optional<uint32_t> gid_index;
+  };
+  static absl::StatusOr<NamedNic> ParseName(absl::string_view text,
+                                            std::optional<uint32_t> gid_index);
+
+  explicit NicSet(Verbs* verbs) : verbs_(*verbs) {}
+  // Adds the ports of a device that are among `named`, or all if none is named.
+  absl::Status Add(size_t device_index, uint32_t first_rail, const std::vector<NamedNic>& named,
+                   std::optional<uint32_t> gid_index, std::vector<std::string>& reasons);
   void TakeEvent(Device& device, const ibv_async_event& event,
                  const std::function<void(const NicTrouble&)>& report);
 
   Verbs& verbs_;
-  const std::optional<uint32_t> gid_index_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<std::unique_ptr<UsedNic>> nics_;
 };

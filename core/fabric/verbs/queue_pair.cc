@@ -73,10 +73,18 @@ LaneAddress QueuePair::Address() const {
           .first_packet = first_packet_,
           .mtu = static_cast<uint32_t>(nic_.attributes().active_mtu),
           .lid = nic_.attributes().lid,
-          .gid = nic_.gid().entry.gid};
+          .gid = nic_.gid().entry.gid,
+          .kind = nic_.gid().entry.kind};
 }
 
 absl::Status QueuePair::Connect(const LaneAddress& peer) {
+  // The queue pairs would connect, and packets of one kind are dropped by ports of another.
+  if (peer.kind != nic_.gid().entry.kind) {
+    return absl::UnavailableError(
+        absl::StrCat(nic_.name(), " has a GID of ", Name(nic_.gid().entry.kind), ", and ", peer.nic,
+                     " of ", peer_, " one of ", Name(peer.kind),
+                     ": use GIDs of one kind (`waybill doctor` lists them)"));
+  }
   ibv_qp_attr receive{};
   receive.qp_state = IBV_QPS_RTR;
   receive.path_mtu =

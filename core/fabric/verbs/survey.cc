@@ -30,7 +30,9 @@ SurveyedPort SurveyPort(Verbs* verbs, Device* device, uint8_t number,
   port.max_message_bytes = nic.attributes().max_msg_sz;
   port.max_queue_pairs = static_cast<uint32_t>(device->limits().max_qp);
   for (const GidEntry& entry : nic.ReadGids()) {
-    port.gids.push_back({entry.index, std::string(Name(entry.kind)), ToString(entry.gid)});
+    port.gids.push_back({entry.index, std::string(Name(entry.kind)),
+                         absl::StrCat(ToString(entry.gid),
+                                      entry.is_foreign ? " (in another network namespace)" : "")});
   }
   if (port.usable.ok()) {
     port.chosen_gid = nic.gid().entry.index;

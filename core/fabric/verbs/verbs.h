@@ -25,6 +25,8 @@ class Verbs {
   virtual int QueryDevice(ibv_context* context, ibv_device_attr* attributes) = 0;
   virtual int QueryPort(ibv_context* context, uint8_t port, ibv_port_attr* attributes) = 0;
   virtual int QueryGid(ibv_context* context, uint32_t port, uint32_t index, ibv_gid_entry* gid) = 0;
+  // Not of libibverbs: returns false if the GID is of an interface in another network namespace.
+  virtual bool IsOwnGid(const ibv_gid_entry& gid) = 0;
   virtual int QueryPkey(ibv_context* context, uint8_t port, int index, __be16* key) = 0;
   virtual int GetAsyncEvent(ibv_context* context, ibv_async_event* event) = 0;
   virtual void AckAsyncEvent(ibv_async_event* event) = 0;

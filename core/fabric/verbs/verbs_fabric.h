@@ -35,12 +35,12 @@ struct VerbsOptions {
   std::string host = "127.0.0.1";
   // "mlx5_0", or "mlx5_0:2" for the second port. Their order numbers the rails. Empty: every port
   // that is active; then all ports of the host number the rails, by name, so that a port that is
-  // down shifts no other.
+  // down shifts no other. "mlx5_0=3" says which GID index is used on that port.
   std::vector<std::string> nics;
   // If none is named: returns which of the active ports are used, as those that are near to a GPU.
   // They keep their rails.
   std::function<ChosenNics(const std::vector<std::string>& active)> choose = {};
-  // The GID index to use on each port, instead of the rule in gid_choice.h.
+  // The GID index to use on each other port, instead of the rule in gid_choice.h.
   std::optional<uint32_t> gid_index;
 
   uint32_t queue_depth = 256;  // Work requests outstanding on a lane.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "core/fabric/verbs/lane_address.h"
 #include "testing/fabric_conformance/endpoints.h"
 #include "testing/fake_verbs/fake_network.h"
@@ -110,6 +111,27 @@ TEST(VerbsFabricTest, RailsFollowTheNamesOfAllPortsWhateverTheListHasAndWhicheve
   for (const FabricNic& nic : fabric->Nics()) rails[nic.name] = nic.rail;
   EXPECT_EQ(rails,
             (std::map<std::string, uint32_t>{{"mlx5_0", 1}, {"mlx5_2:2", 4}, {"mlx5_10", 6}}));
+}
+
+TEST(VerbsFabricTest, EachNamedNicMayHaveAGidIndexOfItsOwn) {
+  FakeNetwork network;
+  for (const char* name : {"mlx5_0", "mlx5_1", "mlx5_2"}) network.Host("a").AddDevice(name);
+  std::vector<std::string> log;
+  const auto fabric =
+      *MakeVerbsFabric({.nics = {"mlx5_1=1", "mlx5_0=0", "mlx5_2"},
+                        .gid_index = 2,
+                        .log = [&](absl::string_view line) { log.emplace_back(line); },
+                        .library = &network.Host("a")});
+  ASSERT_EQ(log.size(), 3u);
+  EXPECT_TRUE(absl::StrContains(log[0], "mlx5_1 port 1, RoCE v2 fe80:")) << log[0];
+  EXPECT_TRUE(absl::StrContains(log[1], "mlx5_0 port 1, RoCE v1 fe80:")) << log[1];
+  EXPECT_TRUE(absl::StrContains(log[2], "mlx5_2 port 1, RoCE v1 10.0.")) << log[2];
+  for (const char* bad : {"mlx5_0=", "mlx5_0=x", "mlx5_0=-1"}) {
+    EXPECT_EQ(
+        StatusOfMaking(network, {.nics = {bad}}),
+        absl::InvalidArgumentError(absl::StrCat(
+            "RDMA NIC \"", bad, "\": behind = there is no GID index; an example is mlx5_0=3")));
+  }
 }
 
 TEST(VerbsFabricTest, ADeviceThatCannotCarryLanesIsToldAndRegistersNothing) {
@@ -261,6 +283,9 @@ TEST(VerbsFabricTest, GidsOfDifferentKindsDoNotReachEachOther) {
   ASSERT_TRUE(lane.b->fabric().ConnectLane(lane.at_b, *a.LaneAddress(lane.at_a)).ok());
   ASSERT_TRUE(endpoints.Until([&] { return lane.a->HasFailed(lane.at_a); }));
   EXPECT_EQ(a.LaneStatus(lane.at_a).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(a.LaneStatus(lane.at_a).message(),
+            "lane to b: mlx5_0 has a GID of RoCE v2, and mlx5_0 of b one of RoCE v1: use GIDs of "
+            "one kind (`waybill doctor` lists them)");
 }
 
 TEST(VerbsFabricTest, SixteenWritesOfAPostAreOneDoorbell) {
