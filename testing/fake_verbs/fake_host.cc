@@ -76,9 +76,9 @@ void FakeHost::FailQueuePair(absl::string_view name, uint32_t number) {
 }
 
 void FakeHost::FailRequest(absl::string_view name, uint32_t number, uint64_t k,
-                           ibv_wc_status status) {
+                           ibv_wc_status status, bool landed) {
   const Lock lock(wire_.mutex());
-  FindQueuePair(name, number).FailRequest(k, status);
+  FindQueuePair(name, number).FailRequest(k, {status, landed});
 }
 
 void FakeHost::RefusePost(absl::string_view name, uint32_t number, uint32_t accepted, int error) {

@@ -37,9 +37,10 @@ class FakeHost : public verbs::Verbs {
   void FailDevice(absl::string_view device);
   // Moves a queue pair to ERR, which flushes it, and reports the event to the program.
   void FailQueuePair(absl::string_view device, uint32_t queue_pair);
-  // Fails the k-th request posted from now on, counted from 0.
+  // Fails the k-th request posted from now on, counted from 0. `landed`: its data arrives, as where
+  // the acknowledgements are lost.
   void FailRequest(absl::string_view device, uint32_t queue_pair, uint64_t k,
-                   ibv_wc_status status = IBV_WC_RETRY_EXC_ERR);
+                   ibv_wc_status status = IBV_WC_RETRY_EXC_ERR, bool landed = false);
   // Accepts the next chain up to that request and refuses the rest.
   void RefusePost(absl::string_view device, uint32_t queue_pair, uint32_t accepted, int error);
   void FailRegistrations(absl::string_view device, const RegistrationFault& fault);

@@ -36,6 +36,11 @@ void FakeNetwork::Heal(const PortName& a, const PortName& b) {
   wire_.Heal(EndOf(a), EndOf(b));
 }
 
+void FakeNetwork::DropLonger(const PortName& a, const PortName& b, uint64_t bytes) {
+  const std::lock_guard<std::mutex> lock(wire_.mutex());
+  wire_.DropLonger(EndOf(a), EndOf(b), bytes);
+}
+
 void FakeNetwork::Step() {
   const std::lock_guard<std::mutex> lock(wire_.mutex());
   wire_.Tick();

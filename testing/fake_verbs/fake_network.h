@@ -37,6 +37,9 @@ class FakeNetwork {
   void Cut(const PortName& a, const PortName& b);
   void Heal(const PortName& a, const PortName& b);
 
+  // Loses packets of more than `bytes` of data between two ports, as where MTUs differ.
+  void DropLonger(const PortName& a, const PortName& b, uint64_t bytes);
+
   // Moves what can move, without a poll.
   void Step();
 

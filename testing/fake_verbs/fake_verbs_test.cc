@@ -432,6 +432,23 @@ TEST_F(FakeVerbsTest, RemoteKeysComeBackLastInFirstOutForTheSameSize) {
   for (ibv_mr* mr : again) b->host.DeregMr(mr);
 }
 
+TEST_F(FakeVerbsTest, PacketsThatAreTooLongForAPathVanish) {
+  Connect();
+  network.DropLonger({"a", "mlx5_0"}, {"b", "mlx5_0"}, 100);
+  ASSERT_EQ(a->Post(*b, {{.size = 100}, {.size = 101}}).second, 0);
+  EXPECT_EQ(a->PollStatuses(a->send),
+            (Statuses{{100, IBV_WC_SUCCESS}, {101, IBV_WC_RETRY_EXC_ERR}}));
+}
+
+TEST_F(FakeVerbsTest, AWriteThatFailsMayHaveLanded) {
+  Connect();
+  std::memset(a->memory.data(), 0x42, 16);
+  a->host.FailRequest("mlx5_0", a->qp->qp_num, 0, IBV_WC_RETRY_EXC_ERR, /*landed=*/true);
+  ASSERT_EQ(a->Post(*b, {{}}).second, 0);
+  EXPECT_EQ(a->PollStatuses(a->send), (Statuses{{100, IBV_WC_RETRY_EXC_ERR}}));
+  EXPECT_EQ(b->memory[15], std::byte{0x42});
+}
+
 TEST_F(FakeVerbsTest, AFullQueueTakesWhatStandsBefore) {
   Connect({.depth = 3});
   EXPECT_EQ(a->Post(*b, {{.signalled = false}, {.signalled = true}, {.signalled = false}, {}}),

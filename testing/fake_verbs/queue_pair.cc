@@ -165,7 +165,7 @@ int QueuePair::PostOne(const ibv_recv_wr& request) {
   return 0;
 }
 
-std::optional<ibv_wc_status> QueuePair::ScriptedFailureOfHead() {
+std::optional<QueuePair::ScriptedFailure> QueuePair::ScriptedFailureOfHead() {
   const auto scripted = scripted_.find(sends_.front().index);
   if (scripted == scripted_.end()) return std::nullopt;
   return scripted->second;

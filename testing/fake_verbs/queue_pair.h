@@ -53,8 +53,12 @@ class QueuePair : public ibv_qp {
   int PostReceive(ibv_recv_wr* chain, ibv_recv_wr** bad);
 
   // --- by script ---
+  struct ScriptedFailure {
+    ibv_wc_status status;
+    bool landed;  // Its data has arrived, and only the acknowledgements have not.
+  };
   // Fails the k-th request posted from now on, counted from 0.
-  void FailRequest(uint64_t k, ibv_wc_status status) { scripted_[posted_ + k] = status; }
+  void FailRequest(uint64_t k, ScriptedFailure failure) { scripted_[posted_ + k] = failure; }
   // Makes the next call accept that many requests and refuse the rest.
   void RefusePost(uint32_t accepted, int error) { refusal_ = {accepted, error}; }
 
@@ -64,7 +68,7 @@ class QueuePair : public ibv_qp {
   SendRequest* head() {
     return state == IBV_QPS_RTS && !sends_.empty() ? &sends_.front() : nullptr;
   }
-  std::optional<ibv_wc_status> ScriptedFailureOfHead();
+  std::optional<ScriptedFailure> ScriptedFailureOfHead();
   void CompleteHead();
   // Fails that request and flushes the requests behind it.
   void FailHead(ibv_wc_status status);
@@ -105,7 +109,7 @@ class QueuePair : public ibv_qp {
   uint64_t retired_ = 0;
   uint64_t receives_posted_ = 0;
   uint64_t receives_retired_ = 0;
-  std::map<uint64_t, ibv_wc_status> scripted_;
+  std::map<uint64_t, ScriptedFailure> scripted_;
   std::optional<Refusal> refusal_;
   std::optional<uint64_t> trying_since_;
 };

@@ -102,6 +102,14 @@ QueuePair* Wire::PeerOf(const QueuePair& from) const {
   return to->expected_packet == from.next_packet ? to : nullptr;
 }
 
+bool Wire::IsLost(const QueuePair& from, const SendRequest& request) const {
+  const auto longest =
+      longest_.find(std::minmax(End{&from.device(), from.attributes().port_num}, Target(from)));
+  const uint64_t packet_bytes =
+      std::min(request.size_bytes, uint64_t{128} << from.attributes().path_mtu);
+  return longest != longest_.end() && packet_bytes > longest->second;
+}
+
 // --- what moves ---
 
 bool Wire::Gather(const QueuePair& from, SendRequest& request, Pieces& pieces) {
@@ -142,13 +150,14 @@ bool Wire::Advance(QueuePair& from) {
     from.FailHead(status);
     return true;
   };
-  if (const auto scripted = from.ScriptedFailureOfHead()) return fail(*scripted);
+  const auto scripted = from.ScriptedFailureOfHead();
+  if (scripted && !scripted->landed) return fail(scripted->status);
   const Port& port = *from.device().FindPort(from.attributes().port_num);
   if (request->size_bytes > port.options.max_message_bytes) return fail(IBV_WC_LOC_LEN_ERR);
   Pieces pieces;
   if (!Gather(from, *request, pieces)) return fail(IBV_WC_LOC_PROT_ERR);
 
-  QueuePair* to = PeerOf(from);
+  QueuePair* to = IsLost(from, *request) ? nullptr : PeerOf(from);
   if (to == nullptr) {
     if (WaitsForEver(from, to) || !from.HasTriedFor(now_, options_.patience)) return false;
     return fail(IBV_WC_RETRY_EXC_ERR);
@@ -181,6 +190,7 @@ bool Wire::Advance(QueuePair& from) {
   }
   from.HasGotThrough();
   Copy(*request, pieces, at_peer);
+  if (scripted) return fail(scripted->status);
   if (request->is_read && to->device().options().after_read) to->device().options().after_read();
   from.next_packet = (from.next_packet + packets) & kPacketNumbers;
   to->expected_packet = (to->expected_packet + packets) & kPacketNumbers;
@@ -216,7 +226,7 @@ bool Wire::IsBusy() const {
   return std::any_of(queue_pairs_.begin(), queue_pairs_.end(), [&](const auto& entry) {
     const SendRequest* request = entry.second->head();
     if (request == nullptr || entry.second->device().failed()) return false;
-    const QueuePair* to = PeerOf(*entry.second);
+    const QueuePair* to = IsLost(*entry.second, *request) ? nullptr : PeerOf(*entry.second);
     const bool is_stuck = to == nullptr || (request->takes_receive() && !to->has_receive());
     return !is_stuck || !WaitsForEver(*entry.second, to);
   });

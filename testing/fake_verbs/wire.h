@@ -49,6 +49,8 @@ class Wire {
   using End = std::pair<const Device*, uint8_t>;
   void Cut(End a, End b) { cuts_.insert(std::minmax(a, b)); }
   void Heal(End a, End b) { cuts_.erase(std::minmax(a, b)); }
+  // Loses packets of more than `bytes` of data between two ports, in both directions.
+  void DropLonger(End a, End b, uint64_t bytes) { longest_[std::minmax(a, b)] = bytes; }
   bool Resolves(const ibv_gid& gid) const;
 
   // Advances the clock by one tick and moves what can move.
@@ -78,6 +80,8 @@ class Wire {
   static bool WaitsForEver(const QueuePair& from, const QueuePair* to);
   // Returns null if nobody answers there.
   QueuePair* PeerOf(const QueuePair& from) const;
+  // Returns true if a packet of the request is too long for the path.
+  bool IsLost(const QueuePair& from, const SendRequest& request) const;
   End Target(const QueuePair& from) const;
   static std::optional<ibv_gid_type> KindOf(const QueuePair& of);
   using Pieces = std::vector<std::pair<std::byte*, size_t>>;
@@ -92,6 +96,7 @@ class Wire {
   std::vector<std::unique_ptr<Device>> devices_;
   std::map<uint64_t, QueuePair*> queue_pairs_;
   std::set<std::pair<End, End>> cuts_;
+  std::map<std::pair<End, End>, uint64_t> longest_;
   uint64_t last_identity_ = 0;
   uint64_t now_ = 0;
   std::unordered_set<const void*> alive_;

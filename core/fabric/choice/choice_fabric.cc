@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <string>
+#include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -15,6 +17,7 @@
 #include "core/fabric/choice/region_set.h"
 #include "core/fabric/choice/tagged_texts.h"
 #include "core/fabric/import_table.h"
+#include "core/fabric/path_failure.h"
 #include "core/fabric/progress.h"
 #include "core/fabric/waker.h"
 
@@ -34,8 +37,16 @@ struct Way {
   bool proposal_done = false;
 };
 
+// What has gone wrong between a NIC and a peer.
+struct PathTrouble {
+  uint32_t failures = 0;
+  absl::Time last;
+  std::string why;
+};
+
 struct ChoiceLane {
   std::string peer;
+  std::string nic;
   std::vector<Way> ways;  // By member.
   std::string address;
   std::optional<LaneChoice> choice;  // From ConnectLane() on.
@@ -135,12 +146,13 @@ class ChoiceFabric final : public Fabric {
   }
 
   absl::StatusOr<LaneId> OpenLane(absl::string_view peer, absl::string_view nic) override {
-    ChoiceLane lane{.peer = std::string(peer)};
+    ChoiceLane lane{.peer = std::string(peer), .nic = std::string(nic)};
     const LaneId id{++last_lane_};
     TaggedTexts addresses;
     for (size_t i = 0; i < members_.size(); ++i) {
       Way& way = lane.ways.emplace_back();
       way.why_none = regions_.unusable(i);
+      if (way.why_none.ok()) way.why_none = CheckPath(i, lane);
       if (!way.why_none.ok()) continue;
       Fabric& fabric = *members_[i].fabric;
       absl::StatusOr<LaneId> opened = fabric.OpenLane(peer, fabric.Nics().empty() ? "" : nic);
@@ -179,7 +191,7 @@ class ChoiceFabric final : public Fabric {
                                       [&](const auto& text) { return text.first == names[i]; });
       absl::Status status = lane->ways[i].why_none;
       if (status.ok() && there == theirs.end()) {
-        status = absl::UnavailableError("the other end does not have it");
+        status = absl::UnavailableError("the other end does not have it, or avoids it");
       }
       if (status.ok()) status = members_[i].fabric->ConnectLane(lane->ways[i].lane, there->second);
       if (!status.ok()) lane->choice->OnFailed(i, status);
@@ -384,8 +396,35 @@ class ChoiceFabric final : public Fabric {
   }
 
   void Fail(LaneId id, ChoiceLane& lane, const Way& way) {
-    lane.status = members_[*lane.choice->chosen()].fabric->LaneStatus(way.lane);
+    const size_t member = *lane.choice->chosen();
+    lane.status = members_[member].fabric->LaneStatus(way.lane);
+    if (IsPathFailure(lane.status)) {
+      PathTrouble& trouble = troubles_[{member, lane.nic, lane.peer}];
+      if (IsOver(trouble)) trouble.failures = 0;
+      ++trouble.failures;
+      trouble.last = absl::Now();
+      trouble.why = std::string(lane.status.message());
+    }
     events_.push_back({.kind = FabricEvent::Kind::kFailed, .lane = id});
+  }
+
+  bool IsOver(const PathTrouble& trouble) const {
+    return absl::Now() - trouble.last >= options_.avoid_path_for;
+  }
+
+  // Not OK: the lane should not go this way. A network may carry the probe of a lane and then fail
+  // under load, for ever again in each term.
+  absl::Status CheckPath(size_t member, const ChoiceLane& lane) const {
+    if (member + 1 == members_.size()) return absl::OkStatus();  // Nothing else carries it.
+    const auto found = troubles_.find({member, lane.nic, lane.peer});
+    if (found == troubles_.end() || IsOver(found->second) ||
+        found->second.failures < options_.most_path_failures) {
+      return absl::OkStatus();
+    }
+    return absl::UnavailableError(absl::StrCat(
+        "avoided for ", absl::FormatDuration(options_.avoid_path_for), ", because ",
+        found->second.failures, " lanes have failed, the last one at ",
+        absl::FormatTime(found->second.last, absl::UTCTimeZone()), ": ", found->second.why));
   }
 
   // --- choosing ---
@@ -446,6 +485,8 @@ class ChoiceFabric final : public Fabric {
   RegionSet regions_;
   uint32_t last_lane_ = 0;
   std::map<LaneId, ChoiceLane> lanes_;
+  std::map<std::tuple<size_t, std::string, std::string>, PathTrouble>
+      troubles_;                                                  // By member, NIC and peer.
   std::vector<absl::flat_hash_map<LaneId, LaneId>> lane_of_way_;  // By member; its lane to ours.
   uint32_t choosing_ = 0;                                         // Lanes that are not settled.
   ImportTable<RemoteRegionId> imports_;  // Each by its number at the fabric that carries the lane.

@@ -1,5 +1,6 @@
 // A fabric made of fabrics: each lane is carried by the best that reaches its peer, proved by an
-// empty write in both directions, and by the next one where that fails.
+// empty write in both directions, and by the next one where that fails. A NIC on whose path to a
+// peer connected lanes have failed repeatedly is avoided for some minutes.
 #ifndef WAYBILL_CORE_FABRIC_CHOICE_CHOICE_FABRIC_H_
 #define WAYBILL_CORE_FABRIC_CHOICE_CHOICE_FABRIC_H_
 
@@ -23,6 +24,10 @@ struct ChoiceMember {
 struct ChoiceOptions {
   // How long better fabrics may take to connect when a worse one is up.
   absl::Duration patience = absl::Seconds(10);
+  // How often lanes of one NIC to one peer may fail because of the path (path_failure.h) before the
+  // others carry such lanes, and for how long since the last failure they do.
+  uint32_t most_path_failures = 2;
+  absl::Duration avoid_path_for = absl::Minutes(5);
 };
 
 // Makes a fabric of `members`, best first. Each one must have a wait_descriptor(). `missing` says

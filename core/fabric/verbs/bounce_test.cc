@@ -93,10 +93,10 @@ TEST_F(BounceTest, AnUnregisteredDestinationCostsOneCopyAndOneRing) {
   EXPECT_EQ(CountOf(*b, "unregistered_regions"), 1u);
   EXPECT_EQ(CountOf(*b, "delivered_bytes"), kSize);
   EXPECT_EQ(CountOf(*b, "registered_bytes"), 0u);
-  EXPECT_EQ(host_a.counts("mlx5_0").registrations, 2u);  // The source, and the ring,
+  EXPECT_EQ(host_a.counts("mlx5_0").registrations, 3u);  // The source, probes, and the ring,
   EXPECT_EQ(host_b.counts("mlx5_0").registrations, 1u);  // and the ring only.
   ASSERT_TRUE(a->fabric().CloseLane(lane.at_a).ok());
-  EXPECT_EQ(host_a.counts("mlx5_0").registrations, 1u);
+  EXPECT_EQ(host_a.counts("mlx5_0").registrations, 2u);
 }
 
 TEST_F(BounceTest, AnUnregisteredSourceIsWrittenStraightToARegisteredDestination) {
@@ -110,7 +110,7 @@ TEST_F(BounceTest, AnUnregisteredSourceIsWrittenStraightToARegisteredDestination
   EXPECT_EQ(CountOf(*a, "copied_bytes"), kSize);
   EXPECT_EQ(CountOf(*a, "bounced_bytes"), 0u);
   EXPECT_EQ(CountOf(*b, "delivered_bytes"), 0u);
-  EXPECT_EQ(host_b.counts("mlx5_0").registrations, 1u);
+  EXPECT_EQ(host_b.counts("mlx5_0").registrations, 2u);  // The destination, and probes.
 }
 
 TEST_F(BounceTest, TheLaneSaysWhyAndWhereThereAreCopies) {

@@ -15,6 +15,7 @@
 #include "core/fabric/fabric.h"
 #include "core/fabric/verbs/completion_queues.h"
 #include "core/fabric/verbs/device.h"
+#include "core/fabric/verbs/probe_memory.h"
 #include "core/fabric/verbs/read_back.h"
 #include "core/fabric/verbs/verbs.h"
 
@@ -23,6 +24,7 @@ namespace waybill::verbs {
 struct UsedNic {
   Nic nic;
   std::unique_ptr<CompletionQueues> queues;
+  std::unique_ptr<ProbeMemory> probes;
   std::optional<uint32_t> gid_index;  // The one that the user named.
   size_t device_index = 0;            // Into devices().
   uint32_t lanes = 0;                 // Open ones.

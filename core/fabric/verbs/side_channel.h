@@ -24,6 +24,13 @@ enum class FrameKind : uint32_t {
                    // region that could not be registered.
   kDelivered = 6,  // So many bounced pieces were taken out of the ring, in all: a uint64_t.
   kRefused = 7,    // A bounced write is refused and the lane is given up. Body: why, as text.
+  kProbe = 8,      // Where the receiver is to write its probe: ProbeBody. Once, and first.
+};
+
+struct ProbeBody {
+  uint64_t address = 0;
+  uint32_t remote_key = 0;
+  uint32_t size_bytes = 0;  // 0: there is no memory for it, and an empty write has to do.
 };
 
 struct GrantBody {

@@ -18,6 +18,7 @@
 #include "core/fabric/verbs/lane_table.h"
 #include "core/fabric/verbs/libibverbs.h"
 #include "core/fabric/verbs/nic_set.h"
+#include "core/fabric/verbs/probe_memory.h"
 #include "core/fabric/verbs/regions.h"
 #include "core/fabric/verbs/verbs_lane.h"
 #include "core/net/rendezvous.h"
@@ -164,6 +165,8 @@ class VerbsFabric final : public Fabric {
   absl::Status CloseLane(LaneId id) override {
     WAYBILL_ASSIGN_OR_RETURN(VerbsLane * lane, lanes_.Find(id));
     Forget(*lane);
+    lane->Quiesce();
+    ReturnProbe(*lane);
     lanes_.Erase(*lane);
     regions_.ForgetLane(id);
     imports_.ForgetLane(id);
@@ -331,7 +334,12 @@ class VerbsFabric final : public Fabric {
       if (lane == nullptr || !lane->CountReceive(done.wr_id)) continue;
       if (done.opcode != IBV_WC_RECV) {
         lane->last_arrival = ++lanes_.NicOf(*lane).arrived;
-        lane->Arrived(ntohl(done.imm_data), events_);
+        const uint32_t immediate = ntohl(done.imm_data);
+        if (lane->probe_came()) {
+          lane->Arrived(immediate, events_);
+        } else {
+          TakeProbe(*lane, immediate);
+        }
       } else if (absl::Status status = lane->TakePiece(regions_); !status.ok()) {
         Fail(*lane, std::move(status), FrameKind::kRefused);
       }
@@ -354,6 +362,7 @@ class VerbsFabric final : public Fabric {
 
   void TellCompleted(VerbsLane& lane) {
     for (const uint64_t token : tokens_) lane.Completed(token, events_);
+    if (lane.connected()) ReturnProbe(lane);
   }
 
   void TellDelivered(VerbsLane& lane) {
@@ -384,6 +393,7 @@ class VerbsFabric final : public Fabric {
     if (lane.side.open()) (void)lane.side.Send(told, lane.status.message());
     Forget(lane);
     lane.Quiesce();
+    ReturnProbe(lane);
     ++failed_lanes_;
     events_.push_back({.kind = FabricEvent::Kind::kFailed, .lane = LaneId{lane.id()}});
   }
@@ -432,7 +442,7 @@ class VerbsFabric final : public Fabric {
     }
   }
 
-  // Both queue pairs are ready to receive now: each end proves its direction by an empty write.
+  // Both queue pairs are ready to receive now: each end says where the other is to write its probe.
   void Meet(net::Rendezvous::Met& met) {
     VerbsLane* lane = lanes_.FindLive(met.end);
     if (lane == nullptr) return;
@@ -446,8 +456,26 @@ class VerbsFabric final : public Fabric {
       if (status.ok()) status = descriptors_.Watch(fd);
     }
     if (!status.ok()) return Fail(*lane, std::move(status));
-    lane->sends().Append({}, 0, 0);
-    FailUnless(*lane, lane->Pump(/*flush=*/true));
+    lane->probe = lanes_.NicOf(*lane).probes->Take();
+    ProbeBody body;
+    if (lane->probe) {
+      body = {.address = reinterpret_cast<uintptr_t>(lane->probe->incoming),
+              .remote_key = lane->probe->remote_key,
+              .size_bytes = kProbeBytes};
+    }
+    Sent(*lane, lane->side.Send(FrameKind::kProbe, Packed(body)));
+  }
+
+  void TakeProbe(VerbsLane& lane, uint32_t immediate) {
+    FailUnless(lane, lane.CheckProbe(immediate));
+    if (lane.status.ok()) lane.Arrived(immediate, events_);
+    if (lane.connected()) ReturnProbe(lane);
+  }
+
+  // The lane is proved, or its queue pair is gone.
+  void ReturnProbe(VerbsLane& lane) {
+    const std::optional<ProbeSlot> slot = std::exchange(lane.probe, std::nullopt);
+    if (slot) lanes_.NicOf(lane).probes->Return(*slot);
   }
 
   void ReadSide(uint32_t id) {
@@ -474,6 +502,13 @@ class VerbsFabric final : public Fabric {
     const bool is_number = frame.body.size() == sizeof(number);
     if (is_number) std::memcpy(&number, frame.body.data(), sizeof(number));
     switch (frame.kind) {
+      case FrameKind::kProbe: {
+        ProbeBody body;
+        if (frame.body.size() != sizeof(body)) break;
+        std::memcpy(&body, frame.body.data(), sizeof(body));
+        if (!lane.PostProbe(body)) break;
+        return FailUnless(lane, lane.Pump(/*flush=*/true));
+      }
       case FrameKind::kGrant:
         if (!lane.TakeGrant(frame.body)) break;
         return Sent(lane, lane.side.Send(FrameKind::kTaken, ""));

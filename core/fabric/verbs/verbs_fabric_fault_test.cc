@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
+#include "core/fabric/path_failure.h"
 #include "core/fabric/verbs/lane_address.h"
 #include "core/fabric/verbs/verbs_fabric.h"
 #include "testing/fabric_conformance/endpoints.h"
@@ -413,6 +414,35 @@ TEST_F(VerbsFabricFaultTest, WritesThatWaitWhenTheirGrantIsTakenBackAreNotPosted
   EXPECT_EQ(host_a.counts("mlx5_0").requests, posted);
   EXPECT_EQ(a->fabric().LaneStatus(lane.at_a).message(),
             "lane to b: b took back the grant of \"destination\" while writes to it were waiting");
+}
+
+TEST_F(VerbsFabricFaultTest, ALaneWhosePathLosesLongPacketsIsNotConnected) {
+  Start();
+  network.DropLonger({"a", "mlx5_0"}, {"b", "mlx5_0"}, 1500);
+  const Lane lane = endpoints.Open(*a, *b);
+  ASSERT_TRUE(a->fabric().ConnectLane(lane.at_a, *b->fabric().LaneAddress(lane.at_b)).ok());
+  ASSERT_TRUE(b->fabric().ConnectLane(lane.at_b, *a->fabric().LaneAddress(lane.at_a)).ok());
+  const absl::Status status = WaitForFailure(*a, lane.at_a);
+  EXPECT_TRUE(IsPathFailure(status)) << status;
+  EXPECT_EQ(a->Count(Kind::kConnected, lane.at_a) + b->Count(Kind::kConnected, lane.at_b), 0u);
+}
+
+TEST_F(VerbsFabricFaultTest, ALaneWithoutMemoryForAProbeIsProvedByAnEmptyWrite) {
+  Start();
+  host_a.FailRegistrations("mlx5_0", {.error = ENOMEM, .count = 1});
+  const Lane lane = Connect();
+  EXPECT_TRUE(Carries(lane));
+}
+
+TEST_F(VerbsFabricFaultTest, MemoryForProbesIsUsedAgain) {
+  Start();
+  for (int i = 0; i < 40; ++i) {
+    const Lane lane = Connect();
+    if (i % 2 == 0) {
+      ASSERT_TRUE(a->fabric().CloseLane(lane.at_a).ok());
+    }
+  }
+  EXPECT_EQ(host_a.counts("mlx5_0").registrations, 1u);
 }
 
 TEST_F(VerbsFabricFaultTest, AQueuePairThatTheDeviceDoesNotGiveIsToldWithItsLimit) {

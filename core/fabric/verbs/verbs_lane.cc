@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/fabric/path_failure.h"
 
 namespace waybill::verbs {
 namespace {
@@ -107,6 +108,32 @@ absl::Status VerbsLane::RefillReceives() {
   return absl::OkStatus();
 }
 
+// Full packets, and more than one: where the MTUs of the two ends differ, switches drop long
+// packets or pass only some classes, an empty write gets through and no data does.
+bool VerbsLane::PostProbe(const ProbeBody& to) {
+  if (probe_posted_ || (to.size_bytes != 0 && to.size_bytes != kProbeBytes)) return false;
+  probe_posted_ = true;
+  RemoteWrite write;
+  if (probe && to.size_bytes > 0) {
+    FillProbe(probe->outgoing, address_.queue_pair);
+    write = {.local_address = reinterpret_cast<uintptr_t>(probe->outgoing),
+             .remote_address = to.address,
+             .size_bytes = to.size_bytes,
+             .local_key = probe->local_key,
+             .remote_key = to.remote_key};
+  }
+  sends_.Append({&write, 1}, static_cast<uint32_t>(write.size_bytes), /*token=*/0);
+  return true;
+}
+
+absl::Status VerbsLane::CheckProbe(uint32_t immediate) const {
+  if (immediate == 0 || !probe || !peer_address) return absl::OkStatus();
+  const uint32_t errors = CountProbeErrors(probe->incoming, peer_address->queue_pair);
+  if (errors == 0) return absl::OkStatus();
+  return AsPathFailure(absl::DataLossError(absl::StrCat(
+      DescribePath(), ": ", errors, " bytes of ", kProbeBytes, " arrived damaged or not at all")));
+}
+
 absl::Status VerbsLane::FailureOf(const ibv_wc& done) const {
   const std::string what = absl::StrCat(
       DescribePath(), ", queue pair ", address_.queue_pair, ": ", verbs_.StatusText(done.status),
@@ -118,8 +145,10 @@ absl::Status VerbsLane::FailureOf(const ibv_wc& done) const {
     case IBV_WC_LOC_PROT_ERR:
     case IBV_WC_LOC_LEN_ERR:
       return absl::InternalError(what);
-    default:
+    case IBV_WC_WR_FLUSH_ERR:
       return absl::UnavailableError(what);
+    default:
+      return AsPathFailure(absl::UnavailableError(what));
   }
 }
 

@@ -16,6 +16,7 @@
 #include "core/fabric/verbs/completion_queues.h"
 #include "core/fabric/verbs/device.h"
 #include "core/fabric/verbs/lane_address.h"
+#include "core/fabric/verbs/probe_memory.h"
 #include "core/fabric/verbs/queue_pair.h"
 #include "core/fabric/verbs/regions.h"
 #include "core/fabric/verbs/send_queue.h"
@@ -78,10 +79,16 @@ class VerbsLane {
 
   // Both directions are proved, and that was told.
   bool connected() const { return connected_; }
-  // What came, as events for the user. The first in each direction is the empty write that proves
-  // it: after both kConnected is told, and only then what came before.
+  // What came, as events for the user. The first in each direction is the probe that proves it:
+  // after both kConnected is told, and only then what came before.
+  bool probe_came() const { return probe_came_; }
   void Arrived(uint32_t immediate, std::vector<FabricEvent>& events);
   void Completed(uint64_t token, std::vector<FabricEvent>& events);
+
+  // Posts the probe to where the peer says. Returns false if that makes no sense.
+  bool PostProbe(const ProbeBody& to);
+  // Looks at the peer's probe, of which the immediate says how many bytes it has.
+  absl::Status CheckProbe(uint32_t immediate) const;
 
   // Describes a failed completion of this lane. Only its request, queue pair and status are valid.
   absl::Status FailureOf(const ibv_wc& done) const;
@@ -111,7 +118,8 @@ class VerbsLane {
 
   // --- the owner's ---
 
-  std::string rendezvous;  // The address at which the side channels meet.
+  std::optional<ProbeSlot> probe;  // While the lane is not proved yet.
+  std::string rendezvous;          // The address at which the side channels meet.
   SideChannel side;
   net::Silence silence;                            // Watches the peer's host on the side channel.
   uint32_t grants_under_way = 0;                   // Grants that the peer has not taken in yet.
@@ -146,8 +154,9 @@ class VerbsLane {
   SendQueue sends_;
   CqPair* pair_ = nullptr;
   std::unique_ptr<QueuePair> queue_pair_;
-  LaneAddress address_;      // Without the rendezvous.
-  bool probe_done_ = false;  // Our empty write came through,
+  LaneAddress address_;  // Without the rendezvous.
+  bool probe_posted_ = false;
+  bool probe_done_ = false;  // Our probe came through,
   bool probe_came_ = false;  // and so did theirs.
   bool connected_ = false;
   std::vector<uint32_t> early_;  // Immediates that came before that.

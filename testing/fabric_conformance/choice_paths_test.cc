@@ -1,0 +1,99 @@
+// What a fabric of fabrics does about a network whose paths carry small packets only, or fail under
+// load.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/time/time.h"
+#include "core/fabric/choice/choice_fabric.h"
+#include "core/fabric/tcp/tcp_fabric.h"
+#include "core/fabric/verbs/lane_address.h"
+#include "core/fabric/verbs/verbs_fabric.h"
+#include "testing/fabric_conformance/endpoints.h"
+#include "testing/fake_verbs/fake_network.h"
+
+namespace waybill::testing_fabric {
+namespace {
+
+class ChoicePathsTest : public testing::Test {
+ protected:
+  void Start(const ChoiceOptions& options = {}) {
+    options_ = options;
+    for (const char* name : {"a", "b"}) network.Host(name).AddDevice("mlx5_0");
+    a = &endpoints.Join("a");
+    b = &endpoints.Join("b");
+  }
+
+  std::string PathOf(const Lane& lane) { return a->fabric().DescribeLane(lane.at_a); }
+  bool IsByVerbs(const Lane& lane) { return absl::StartsWith(PathOf(lane), "verbs: "); }
+
+  // Opens a lane whose path fails as soon as it carries something.
+  void LoseALane() {
+    const Lane lane = endpoints.Connect(*a, *b);
+    ASSERT_TRUE(IsByVerbs(lane)) << PathOf(lane);
+    fake_verbs::FakeHost& host = network.Host("a");
+    host.FailRequest("mlx5_0", host.queue_pairs("mlx5_0").back(), 0);
+    ASSERT_TRUE(a->fabric().Post(lane.at_a, {}, 7, 1).ok());
+    ASSERT_TRUE(endpoints.Until([&] { return a->HasFailed(lane.at_a); }));
+    ASSERT_TRUE(a->fabric().CloseLane(lane.at_a).ok());
+    ASSERT_TRUE(b->fabric().CloseLane(lane.at_b).ok());
+  }
+
+  fake_verbs::FakeNetwork network;
+  ChoiceOptions options_;
+  Endpoints endpoints{[this](const std::string& name) {
+    std::vector<ChoiceMember> members;
+    members.push_back({.fabric = *MakeVerbsFabric({.library = &network.Host(name)})});
+    members.push_back({.fabric = *MakeTcpFabric()});
+    return *MakeChoiceFabric(std::move(members), "", options_);
+  }};
+  Endpoint* a = nullptr;
+  Endpoint* b = nullptr;
+};
+
+TEST_F(ChoicePathsTest, APathThatLosesLongPacketsIsNotChosen) {
+  Start();
+  network.DropLonger({"a", "mlx5_0"}, {"b", "mlx5_0"}, 1500);
+  const Lane lane = endpoints.Connect(*a, *b);
+  EXPECT_TRUE(absl::StartsWith(PathOf(lane), "tcp: ")) << PathOf(lane);
+  EXPECT_TRUE(absl::StrContains(PathOf(lane), "transport retry counter exceeded")) << PathOf(lane);
+  const Region from = endpoints.SourceAtA(lane, 100'000);
+  const Reached to = endpoints.AllocateAtB(lane, 100'000);
+  EXPECT_TRUE(endpoints.PostAndComplete(lane, {{from.id, 0, to.remote, 0, 100'000}}));
+}
+
+TEST_F(ChoicePathsTest, APathOnWhichLanesFailTwiceIsAvoidedAndThePathSaysSo) {
+  Start();
+  LoseALane();
+  LoseALane();
+  const Lane lane = endpoints.Connect(*a, *b);
+  EXPECT_TRUE(absl::StartsWith(PathOf(lane), "tcp: ")) << PathOf(lane);
+  EXPECT_TRUE(absl::StrContains(PathOf(lane),
+                                "not verbs: avoided for 5m, because 2 lanes have "
+                                "failed, the last one at "))
+      << PathOf(lane);
+  EXPECT_TRUE(absl::StrContains(b->fabric().DescribeLane(lane.at_b), "or avoids it"));
+}
+
+TEST_F(ChoicePathsTest, APathIsTriedAgainWhenItHasBeenAvoidedForLongEnough) {
+  Start({.avoid_path_for = absl::ZeroDuration()});
+  for (int i = 0; i < 4; ++i) LoseALane();
+  EXPECT_TRUE(IsByVerbs(endpoints.Connect(*a, *b)));
+}
+
+TEST_F(ChoicePathsTest, ThatAPeerClosesItsEndsIsNoFaultOfThePath) {
+  Start();
+  for (int i = 0; i < 4; ++i) {
+    const Lane lane = endpoints.Connect(*a, *b);
+    ASSERT_TRUE(b->fabric().CloseLane(lane.at_b).ok());
+    ASSERT_TRUE(endpoints.Until([&] { return a->HasFailed(lane.at_a); }));
+  }
+  EXPECT_TRUE(IsByVerbs(endpoints.Connect(*a, *b)));
+}
+
+}  // namespace
+}  // namespace waybill::testing_fabric
