@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "core/base/status.h"
 
 namespace waybill::net {
@@ -30,10 +29,11 @@ absl::Span<const std::byte> BytesOf(const T& value) {
 
 absl::StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Create(const std::string& host, int epoll,
                                                                absl::Duration timeout,
+                                                               absl::Time now,
                                                                size_t most_strangers) {
   WAYBILL_ASSIGN_OR_RETURN(Listener listener, net::Listen({.host = host, .port = 0}));
   std::unique_ptr<Rendezvous> rendezvous(
-      new Rendezvous(epoll, std::move(listener), timeout, most_strangers));
+      new Rendezvous(epoll, std::move(listener), timeout, now, most_strangers));
   WAYBILL_RETURN_IF_ERROR(rendezvous->Watch(rendezvous->listener_.socket.get(), EPOLLIN));
   return rendezvous;
 }
@@ -58,7 +58,7 @@ absl::Status Rendezvous::Connect(uint32_t number, absl::string_view peer_address
   }
   WAYBILL_ASSIGN_OR_RETURN(end.peer, ParseHostPort(parts.first));
   end.peer_secret = std::string(parts.second);
-  end.deadline = absl::Now() + timeout_;
+  end.deadline = now_ + timeout_;
   end.begins = absl::StrCat(ToString(listener_.address), "/", end.secret) < peer_address;
   if (end.arrived.valid()) {
     Welcome(number, end);
@@ -92,6 +92,7 @@ bool Rendezvous::Handle(int fd) {
 }
 
 void Rendezvous::Expire(absl::Time now) {
+  now_ = now;
   std::erase_if(strangers_, [now](const auto& s) { return s.second.deadline < now; });
   for (auto& [number, end] : ends_) {
     if (end.dials_again_at <= now) {
@@ -129,7 +130,7 @@ void Rendezvous::AcceptAll() {
     }
     if (!Watch(number, EPOLLIN).ok()) continue;
     Stranger& stranger = strangers_[number] = {
-        .socket = std::move(fd), .deadline = absl::Now() + kPatienceWithStrangers, .hello = {}};
+        .socket = std::move(fd), .deadline = now_ + kPatienceWithStrangers, .hello = {}};
     Listen(number, stranger);  // While this thread was busy, many may have come and said hello.
   }
 }
@@ -218,7 +219,7 @@ void Rendezvous::Dialed(uint32_t number, End& end) {
   if (!size.ok()) {  // Nobody has read the hello.
     end.dialed.Reset();
     end.said_hello = false;
-    end.dials_again_at = absl::Now() + kUntilNextDial;
+    end.dials_again_at = now_ + kUntilNextDial;
     return;
   }
   // Eight bytes are never cut up on their way: they are one segment.

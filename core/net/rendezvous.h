@@ -37,7 +37,7 @@ class Rendezvous {
   // Listens on a free port of `host`, which is also what peers are told. Its descriptors are in
   // `epoll`, which outlives it, with their own number as data.
   static absl::StatusOr<std::unique_ptr<Rendezvous>> Create(const std::string& host, int epoll,
-                                                            absl::Duration timeout,
+                                                            absl::Duration timeout, absl::Time now,
                                                             size_t most_strangers = 1024);
 
   // A new end, by a number that was not used before, and its address: "host:port/secret".
@@ -49,7 +49,8 @@ class Rendezvous {
   // Handles an event. Returns false if the descriptor is not one of the rendezvous's own, or not
   // any more.
   bool Handle(int fd);
-  // Gives up what has taken too long. Call it now and then.
+  // Gives up what has taken too long. Call it now and then, after the events that have come were
+  // handled. Deadlines are by the times that it is given.
   void Expire(absl::Time now);
   // Returns the ends that have met, or failed to, since the last call.
   std::vector<Met> TakeMet();
@@ -82,11 +83,13 @@ class Rendezvous {
     Hello hello;
   };
 
-  Rendezvous(int epoll, Listener listener, absl::Duration timeout, size_t most_strangers)
+  Rendezvous(int epoll, Listener listener, absl::Duration timeout, absl::Time now,
+             size_t most_strangers)
       : epoll_(epoll),
         listener_(std::move(listener)),
         timeout_(timeout),
-        most_strangers_(most_strangers) {}
+        most_strangers_(most_strangers),
+        now_(now) {}
 
   absl::Status Watch(int fd, uint32_t events);
   void Unwatch(int fd);
@@ -102,6 +105,7 @@ class Rendezvous {
   const Listener listener_;
   const absl::Duration timeout_;
   const size_t most_strangers_;
+  absl::Time now_;
   std::map<uint32_t, End> ends_;
   std::map<std::string, uint32_t> by_secret_;
   std::map<int, uint32_t> by_socket_;  // Dialed.

@@ -20,7 +20,8 @@ class Place {
  public:
   explicit Place(absl::Duration timeout = absl::Seconds(20), size_t most_strangers = 1024)
       : epoll_(epoll_create1(0)),
-        rendezvous_(*Rendezvous::Create("127.0.0.1", epoll_.get(), timeout, most_strangers)) {}
+        rendezvous_(
+            *Rendezvous::Create("127.0.0.1", epoll_.get(), timeout, absl::Now(), most_strangers)) {}
 
   Rendezvous& operator*() { return *rendezvous_; }
   Rendezvous* operator->() { return rendezvous_.get(); }

@@ -21,9 +21,10 @@ namespace {
 
 class ChoicePathsTest : public testing::Test {
  protected:
-  void Start(const ChoiceOptions& options = {}) {
+  void Start(const ChoiceOptions& options = {}, const fake_verbs::DeviceOptions& device = {}) {
     options_ = options;
-    for (const char* name : {"a", "b"}) network.Host(name).AddDevice("mlx5_0");
+    options_.now = [this] { return network.now(); };
+    for (const char* name : {"a", "b"}) network.Host(name).AddDevice("mlx5_0", device);
     a = &endpoints.Join("a");
     b = &endpoints.Join("b");
   }
@@ -47,7 +48,8 @@ class ChoicePathsTest : public testing::Test {
   ChoiceOptions options_;
   Endpoints endpoints{[this](const std::string& name) {
     std::vector<ChoiceMember> members;
-    members.push_back({.fabric = *MakeVerbsFabric({.library = &network.Host(name)})});
+    members.push_back(
+        {.fabric = *MakeVerbsFabric({.now = options_.now, .library = &network.Host(name)})});
     members.push_back({.fabric = *MakeTcpFabric()});
     return *MakeChoiceFabric(std::move(members), "", options_);
   }};
@@ -93,6 +95,28 @@ TEST_F(ChoicePathsTest, ThatAPeerClosesItsEndsIsNoFaultOfThePath) {
     ASSERT_TRUE(endpoints.Until([&] { return a->HasFailed(lane.at_a); }));
   }
   EXPECT_TRUE(IsByVerbs(endpoints.Connect(*a, *b)));
+}
+
+// Each lane keeps the thread for longer than others may take to connect.
+TEST_F(ChoicePathsTest, LanesAreNotGivenUpWhileTheThreadIsBusyWithOthers) {
+  Start({}, {.queue_pair_call = absl::Seconds(10), .registration = absl::Seconds(40)});
+  std::vector<Lane> lanes;
+  for (int i = 0; i < 16; ++i) {
+    const Lane lane = endpoints.Open(*a, *b);
+    ASSERT_TRUE(a->fabric().ConnectLane(lane.at_a, *b->fabric().LaneAddress(lane.at_b)).ok());
+    ASSERT_TRUE(a->fabric().Allocate(100, "memory").ok());
+    ASSERT_TRUE(b->fabric().ConnectLane(lane.at_b, *a->fabric().LaneAddress(lane.at_a)).ok());
+    a->Poll();
+    b->Poll();
+    lanes.push_back(lane);
+  }
+  for (const Lane& lane : lanes) {
+    ASSERT_TRUE(endpoints.Until([&] {
+      return a->Count(FabricEvent::Kind::kConnected, lane.at_a) > 0 &&
+             b->Count(FabricEvent::Kind::kConnected, lane.at_b) > 0;
+    })) << "the lane does not connect";
+    EXPECT_TRUE(IsByVerbs(lane)) << PathOf(lane);
+  }
 }
 
 }  // namespace

@@ -191,6 +191,7 @@ ibv_mr* Device::Register(ibv_pd* pd, const Range& range, unsigned access) {
     errno = failed_ ? EIO : EOPNOTSUPP;
     return nullptr;
   }
+  wire_.Spend(options_.registration);
   if (!Lock(range.size)) return nullptr;
   Registration* made = memory_.Register(pd, range, access);
   if (made == nullptr) {
@@ -289,6 +290,7 @@ uint32_t Device::NextQueuePairNumber() {
 }
 
 ibv_qp* Device::CreateQueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes) {
+  wire_.Spend(options_.queue_pair_call);
   const ibv_qp_cap& cap = attributes.cap;
   const uint32_t most = options_.max_requests;
   const uint32_t pieces = options_.max_pieces;
@@ -325,6 +327,7 @@ int Device::DestroyQueuePair(ibv_qp* qp) {
   if (qp->events_completed > 0) {
     return wire_.Misuse("ibv_destroy_qp: unacknowledged events", EBUSY);
   }
+  wire_.Spend(options_.queue_pair_call);
   wire_.Remove(queue_pair);
   for (ibv_cq* cq : {qp->send_cq, qp->recv_cq}) {
     auto* queue = static_cast<CompletionQueue*>(cq);

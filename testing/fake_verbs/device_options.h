@@ -11,6 +11,8 @@
 #include <optional>
 #include <vector>
 
+#include "absl/time/time.h"
+
 namespace waybill::fake_verbs {
 
 // A row of a port's GID table. All zeros: an empty row.
@@ -57,6 +59,10 @@ struct DeviceOptions {
   // The limit on the locked memory of programs. What is registered counts, and, as on mlx5, 64
   // bytes for each entry of a completion queue and each request of a queue pair.
   uint64_t max_locked_bytes = ~uint64_t{0};
+  // The time that passes on the network's clock while the device makes, modifies or destroys a
+  // queue pair, and while it registers memory.
+  absl::Duration queue_pair_call;
+  absl::Duration registration;
   uint64_t max_registration_bytes = uint64_t{1} << 40;
   bool dmabuf = true;
   // A module for peer memory: returns a dma-buf of pages that the process itself cannot read, which

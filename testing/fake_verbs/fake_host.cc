@@ -373,6 +373,7 @@ ibv_qp* FakeHost::CreateQp(ibv_pd* pd, ibv_qp_init_attr* attributes) {
 int FakeHost::ModifyQp(ibv_qp* qp, ibv_qp_attr* attributes, int mask) {
   const Lock lock(wire_.mutex());
   if (!wire_.IsAlive(qp, "ibv_modify_qp")) return EINVAL;
+  wire_.Spend(DeviceOf(qp->context).options().queue_pair_call);
   if (DeviceOf(qp->context).failed()) return EIO;
   return static_cast<QueuePair*>(qp)->Modify(*attributes, mask);
 }

@@ -41,6 +41,11 @@ void FakeNetwork::DropLonger(const PortName& a, const PortName& b, uint64_t byte
   wire_.DropLonger(EndOf(a), EndOf(b), bytes);
 }
 
+absl::Time FakeNetwork::now() const {
+  const std::lock_guard<std::mutex> lock(wire_.mutex());
+  return absl::UnixEpoch() + wire_.spent();
+}
+
 void FakeNetwork::Step() {
   const std::lock_guard<std::mutex> lock(wire_.mutex());
   wire_.Tick();

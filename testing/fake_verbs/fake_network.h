@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "testing/fake_verbs/fake_host.h"
 #include "testing/fake_verbs/wire.h"
 
@@ -39,6 +40,9 @@ class FakeNetwork {
 
   // Loses packets of more than `bytes` of data between two ports, as where MTUs differ.
   void DropLonger(const PortName& a, const PortName& b, uint64_t bytes);
+
+  // Returns the time on the network's clock, which only calls that take time advance.
+  absl::Time now() const;
 
   // Moves what can move, without a poll.
   void Step();

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "testing/fake_verbs/device.h"
 
 namespace waybill::fake_verbs {
@@ -56,6 +57,9 @@ class Wire {
   // Advances the clock by one tick and moves what can move.
   void Tick();
   uint64_t now() const { return now_; }
+  // The time that calls of programs have taken.
+  void Spend(absl::Duration time) { spent_ += time; }
+  absl::Duration spent() const { return spent_; }
   uint64_t VisibleAt();
   // Returns true if a later tick may bring a completion without a program's action. Only polls
   // advance the clock, so a queue that is armed then delivers its event at once.
@@ -99,6 +103,7 @@ class Wire {
   std::map<std::pair<End, End>, uint64_t> longest_;
   uint64_t last_identity_ = 0;
   uint64_t now_ = 0;
+  absl::Duration spent_;
   std::unordered_set<const void*> alive_;
   std::vector<std::string> misuses_;
 };

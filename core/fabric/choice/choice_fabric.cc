@@ -11,13 +11,13 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "core/fabric/choice/lane_choice.h"
 #include "core/fabric/choice/region_set.h"
 #include "core/fabric/choice/tagged_texts.h"
 #include "core/fabric/import_table.h"
 #include "core/fabric/path_failure.h"
+#include "core/fabric/polled_clock.h"
 #include "core/fabric/progress.h"
 #include "core/fabric/waker.h"
 
@@ -61,6 +61,7 @@ class ChoiceFabric final : public Fabric {
       : members_(std::move(members)),
         missing_(std::move(missing)),
         options_(options),
+        clock_(options.now),
         regions_(PointersTo(members_)),
         lane_of_way_(members_.size()),
         lanes_carried_(members_.size()) {
@@ -275,6 +276,7 @@ class ChoiceFabric final : public Fabric {
   }
 
   void Poll(std::vector<FabricEvent>& events) override {
+    polled_time_ = clock_.Look();
     for (size_t i = 0; i < members_.size(); ++i) {
       polled_.clear();
       members_[i].fabric->Poll(polled_);
@@ -361,7 +363,7 @@ class ChoiceFabric final : public Fabric {
     Way& way = lane.ways[member];
     switch (event.kind) {
       case FabricEvent::Kind::kConnected:
-        lane.choice->OnUp(member, absl::Now());
+        lane.choice->OnUp(member, polled_time_);
         break;
       case FabricEvent::Kind::kFailed:
         if (lane.connected) {
@@ -402,14 +404,14 @@ class ChoiceFabric final : public Fabric {
       PathTrouble& trouble = troubles_[{member, lane.nic, lane.peer}];
       if (IsOver(trouble)) trouble.failures = 0;
       ++trouble.failures;
-      trouble.last = absl::Now();
+      trouble.last = options_.now();
       trouble.why = std::string(lane.status.message());
     }
     events_.push_back({.kind = FabricEvent::Kind::kFailed, .lane = id});
   }
 
   bool IsOver(const PathTrouble& trouble) const {
-    return absl::Now() - trouble.last >= options_.avoid_path_for;
+    return options_.now() - trouble.last >= options_.avoid_path_for;
   }
 
   // Not OK: the lane should not go this way. A network may carry the probe of a lane and then fail
@@ -463,10 +465,9 @@ class ChoiceFabric final : public Fabric {
   }
 
   void GiveUpOnSlowWays() {
-    const absl::Time now = absl::Now();
     for (auto& [id, lane] : lanes_) {
       if (!lane.choice || lane.connected || !lane.status.ok()) continue;
-      lane.choice->OnTime(now);
+      lane.choice->OnTime(polled_time_);
       Advance(id, lane);
     }
   }
@@ -481,6 +482,8 @@ class ChoiceFabric final : public Fabric {
   const std::vector<ChoiceMember> members_;
   const std::string missing_;
   const ChoiceOptions options_;
+  PolledClock clock_;
+  absl::Time polled_time_ = clock_.Look();  // At the last poll.
   Capabilities capabilities_;
   RegionSet regions_;
   uint32_t last_lane_ = 0;

@@ -4,12 +4,14 @@
 #ifndef WAYBILL_CORE_FABRIC_CHOICE_CHOICE_FABRIC_H_
 #define WAYBILL_CORE_FABRIC_CHOICE_CHOICE_FABRIC_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/fabric/fabric.h"
 
@@ -22,12 +24,14 @@ struct ChoiceMember {
 };
 
 struct ChoiceOptions {
-  // How long better fabrics may take to connect when a worse one is up.
+  // How long better fabrics may take to connect when a worse one is up, of the time in which the
+  // progress thread polled.
   absl::Duration patience = absl::Seconds(10);
   // How often lanes of one NIC to one peer may fail because of the path (path_failure.h) before the
   // others carry such lanes, and for how long since the last failure they do.
   uint32_t most_path_failures = 2;
   absl::Duration avoid_path_for = absl::Minutes(5);
+  std::function<absl::Time()> now = absl::Now;
 };
 
 // Makes a fabric of `members`, best first. Each one must have a wait_descriptor(). `missing` says

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/fabric/polled_clock.h"
 #include "core/fabric/progress.h"
 #include "core/fabric/verbs/bounce_ring.h"
 #include "core/fabric/verbs/descriptors.h"
@@ -59,9 +60,9 @@ class VerbsFabric final : public Fabric {
       WAYBILL_RETURN_IF_ERROR(descriptors_.Watch(used->queues->fd()));
       if (options_.log) options_.log(used->nic.Describe());
     }
-    WAYBILL_ASSIGN_OR_RETURN(
-        rendezvous_,
-        net::Rendezvous::Create(options_.host, descriptors_.epoll(), options_.connect_timeout));
+    WAYBILL_ASSIGN_OR_RETURN(rendezvous_,
+                             net::Rendezvous::Create(options_.host, descriptors_.epoll(),
+                                                     options_.connect_timeout, clock_.Look()));
     return absl::OkStatus();
   }
 
@@ -408,7 +409,6 @@ class VerbsFabric final : public Fabric {
 
   void PollDescriptors() {
     polls_ = 0;
-    rendezvous_->Expire(absl::Now());
     ready_.clear();
     if (descriptors_.Take(ready_)) LookForSilence();
     bool device_events = false;
@@ -419,6 +419,7 @@ class VerbsFabric final : public Fabric {
         device_events = true;
       }
     }
+    rendezvous_->Expire(clock_.Look());
     if (device_events) {
       for (const auto& used : nics_->nics()) used->queues->TakeEvents();
       nics_->TakeEvents([this](const NicTrouble& trouble) {
@@ -561,6 +562,7 @@ class VerbsFabric final : public Fabric {
   }
 
   const VerbsOptions options_;
+  PolledClock clock_{options_.now};
   const Capabilities capabilities_ = {.name = "verbs",
                                       .can_map = false,
                                       .source_must_be_granted = false,

@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/fabric/fabric.h"
 #include "core/fabric/verbs/bounce_limits.h"
@@ -54,6 +55,7 @@ struct VerbsOptions {
   // After so long without a call of Poll(), as when this process was stopped, the fabric reads what
   // peers have revoked before it posts what waits.
   absl::Duration long_pause = absl::Milliseconds(10);
+  // Of the time in which the progress thread polls.
   absl::Duration connect_timeout = absl::Seconds(30);
   // A peer whose host does not answer for as long is dead.
   absl::Duration dead_peer_timeout = absl::Seconds(10);
@@ -63,7 +65,8 @@ struct VerbsOptions {
   verbs::BounceLimits bounce;
 
   std::function<void(absl::string_view)> log;  // Receives one line for each NIC that is chosen.
-  verbs::Verbs* library = nullptr;             // Replaces this host's libibverbs in tests.
+  std::function<absl::Time()> now = absl::Now;
+  verbs::Verbs* library = nullptr;  // Replaces this host's libibverbs in tests.
 };
 
 // kUnavailable, with the remedy: this host has no libibverbs, no device, or no active port.
