@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/device/gpu_survey.h"
 #include "core/memory/arena.h"
+#include "core/memory/neighbours.h"
 #include "core/tensor/runs.h"
 #include "kernels/copy.h"
 
@@ -214,14 +217,28 @@ absl::Status WorkerMemory::AddUserBuffer(absl::Span<const MemorySpan> user_regio
   buffer.regions = SpansOf(user_regions);
   if (device_ != nullptr) buffer.targets = std::make_unique<DeviceTargets>(&fabric_, device_);
   receiving_device_ = device_;
-  for (uint32_t i = 0; i < user_regions.size(); ++i) {
+  // Each region of a fabric is granted on each lane. A GPU's memory is exported by allocation, and
+  // other pages are put under one as a whole.
+  const JoinedMemory joined =
+      JoinNeighbours(user_regions, [this](const MemorySpan& before, const MemorySpan& after) {
+        const absl::StatusOr<uint64_t> pages = device_->PagesOf(before);
+        return pages.ok() && device_->PagesOf(after) == pages;
+      });
+  std::vector<Registration> registrations;
+  absl::flat_hash_set<RegionId> known;
+  for (const JoinedMemory::Range& range : joined.ranges) {
+    std::string name(manifest_.region_name(range.first));
+    if (range.count > 1) absl::StrAppend(&name, " and ", range.count - 1, " behind it");
     WAYBILL_ASSIGN_OR_RETURN(const Registration registration,
-                             RegisterUserRegion(buffer, user_regions[i], manifest_.region_name(i)));
-    buffer.places.push_back(registration);
-    if (std::find(buffer.fabric_regions.begin(), buffer.fabric_regions.end(),
-                  registration.region) == buffer.fabric_regions.end()) {
+                             RegisterUserRegion(buffer, range.memory, name));
+    registrations.push_back(registration);
+    if (known.insert(registration.region).second) {
       buffer.fabric_regions.push_back(registration.region);
     }
+  }
+  for (const JoinedMemory::Place& place : joined.places) {
+    const Registration& in = registrations[place.range];
+    buffer.places.push_back({in.region, in.offset_bytes + place.offset_bytes});
   }
   return ZeroPadding(buffer.regions);
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -43,18 +44,24 @@ class RegistrationCache {
   // kInvalidArgument: the registration is not held.
   absl::Status Release(const Registration& registration);
 
-  size_t region_count() const { return entries_.size(); }
+  size_t region_count() const { return held_.size(); }
 
  private:
-  struct Entry {
-    RegionId region;
-    uint64_t size_bytes;
-    uint32_t users;
+  struct Range {
+    RegionId region = RegionId::kNone;
+    uint64_t size_bytes = 0;
+  };
+  struct Held {
+    std::byte* begin = nullptr;
+    uint32_t users = 0;
   };
 
   Fabric* fabric_;
   const Use use_;
-  std::multimap<std::byte*, Entry> entries_;  // By first byte.
+  // Registered ranges by their first byte, without those that lie within later ones. So the ends
+  // are in order, too, and what contains a piece is the last range that begins before it.
+  std::map<std::byte*, Range> ranges_;
+  absl::flat_hash_map<RegionId, Held> held_;  // All that are registered.
 };
 
 }  // namespace waybill

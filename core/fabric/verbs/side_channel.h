@@ -16,10 +16,10 @@
 namespace waybill::verbs {
 
 enum class FrameKind : uint32_t {
-  kGrant = 1,      // A region may be written to. Body: GrantBody, then its name.
+  kGrant = 1,      // Regions may be written to. Body: for each a GrantBody, then its name.
   kRevoke = 2,     // The region with that key was renewed or released: the key.
   kGoodbye = 3,    // The lane is given up. Body: why, as text.
-  kTaken = 4,      // A grant was taken in. No body.
+  kTaken = 4,      // A frame of grants was taken in. No body.
   kRing = 5,       // The sender's bounce ring: PeerRing. Told once, before the first grant of a
                    // region that could not be registered.
   kDelivered = 6,  // So many bounced pieces were taken out of the ring, in all: a uint64_t.
@@ -38,7 +38,8 @@ struct GrantBody {
   uint64_t address = 0;  // 0 if it is bounced, and so is remote_key.
   uint64_t size_bytes = 0;
   uint32_t remote_key = 0;
-  uint32_t is_bounced = 0;
+  uint16_t is_bounced = 0;
+  uint16_t name_bytes = 0;
 };
 
 // Returns the bytes of a body, or of its beginning.

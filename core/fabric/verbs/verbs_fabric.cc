@@ -30,6 +30,7 @@ namespace {
 
 // They cost a system call: while completions keep coming, they are looked at this rarely.
 constexpr uint32_t kPollsBetweenDescriptors = 16;
+constexpr size_t kMostGrantBytes = 60'000;
 // A NIC that works answers within microseconds.
 constexpr absl::Duration kReadBackTimeout = absl::Seconds(2);
 
@@ -98,9 +99,13 @@ class VerbsFabric final : public Fabric {
     WAYBILL_ASSIGN_OR_RETURN(VerbsLane * lane, lanes_.FindUsable(lane_id));
     if (region->bounced) WAYBILL_RETURN_IF_ERROR(AnnounceRing(*lane));
     region->grants.insert(lane_id);
-    ++lane->grants_under_way;
     const std::string grant = VerbsLane::GrantOf(*region, lanes_.DeviceOf(*lane));
-    Sent(*lane, lane->side.Send(FrameKind::kGrant, grant));
+    if (lane->pending_grants.size() + grant.size() > kMostGrantBytes) SendGrants(*lane);
+    if (lane->pending_grants.empty()) {
+      ++lane->grants_under_way;
+      granting_.push_back(lane->id());
+    }
+    lane->pending_grants += grant;
     return absl::OkStatus();
   }
 
@@ -246,6 +251,7 @@ class VerbsFabric final : public Fabric {
     std::vector<FabricCount> counts = regions_.Counts();
     for (const FabricCount& count : sent_.Counts()) counts.push_back(count);
     counts.push_back({"failed_lanes", failed_lanes_});
+    counts.push_back({"grant_frames", grant_frames_});
     return counts;
   }
 
@@ -256,8 +262,16 @@ class VerbsFabric final : public Fabric {
     if (!region.ok()) return;
     for (const LaneId lane_id : (*region)->grants) {
       const absl::StatusOr<VerbsLane*> lane = lanes_.FindUsable(lane_id);
-      if (lane.ok()) Sent(**lane, (*lane)->side.Send(FrameKind::kRevoke, Packed((*region)->key)));
+      if (!lane.ok()) continue;
+      SendGrants(**lane);
+      Sent(**lane, (*lane)->side.Send(FrameKind::kRevoke, Packed((*region)->key)));
     }
+  }
+
+  void SendGrants(VerbsLane& lane) {
+    if (lane.pending_grants.empty() || !lane.status.ok()) return;
+    ++grant_frames_;
+    Sent(lane, lane.side.Send(FrameKind::kGrant, std::exchange(lane.pending_grants, {})));
   }
 
   // --- reading back ---
@@ -305,6 +319,11 @@ class VerbsFabric final : public Fabric {
   }
 
   void PumpAll() {
+    for (const uint32_t id : granting_) {
+      VerbsLane* lane = lanes_.FindLive(id);
+      if (lane != nullptr) SendGrants(*lane);
+    }
+    granting_.clear();
     for (auto& [id, open] : lanes_) {
       if (open.lane->status.ok() && open.lane->sends().has_waiting())
         FailUnless(*open.lane, open.lane->Pump(/*flush=*/true));
@@ -511,7 +530,7 @@ class VerbsFabric final : public Fabric {
         return FailUnless(lane, lane.Pump(/*flush=*/true));
       }
       case FrameKind::kGrant:
-        if (!lane.TakeGrant(frame.body)) break;
+        if (!lane.TakeGrants(frame.body)) break;
         return Sent(lane, lane.side.Send(FrameKind::kTaken, ""));
       case FrameKind::kTaken:
         if (lane.grants_under_way == 0) break;
@@ -584,7 +603,9 @@ class VerbsFabric final : public Fabric {
   uint32_t polls_ = 0;
   absl::Time last_call_ = absl::Now();  // Of Post(), Poll() or ArmWait().
   uint64_t failed_lanes_ = 0;
+  uint64_t grant_frames_ = 0;
   SendCounts sent_;
+  std::vector<uint32_t> granting_;     // Lanes with pending grants.
   std::vector<RemoteWrite> resolved_;  // Scratch, as is what follows.
   std::vector<ibv_wc> receives_;
   std::vector<ibv_wc> sends_;

@@ -288,6 +288,30 @@ TEST(VerbsFabricTest, GidsOfDifferentKindsDoNotReachEachOther) {
             "one kind (`waybill doctor` lists them)");
 }
 
+TEST(VerbsFabricTest, AFrameCarriesManyGrants) {
+  FakeNetwork network;
+  for (const char* name : {"a", "b"}) network.Host(name).AddDevice("mlx5_0");
+  Endpoints endpoints(
+      [&](const std::string& name) { return *MakeVerbsFabric({.library = &network.Host(name)}); });
+  const Lane lane = endpoints.Connect(endpoints.Join("a"), endpoints.Join("b"));
+  Fabric& b = lane.b->fabric();
+  std::vector<std::byte> memory(3000);
+  std::vector<std::string> descriptors;
+  for (std::byte& byte : memory) {
+    const Region region =
+        *b.Register({MemoryKind::kHost, &byte, 1}, absl::StrCat("tensor ", descriptors.size()));
+    ASSERT_TRUE(b.Grant(lane.at_b, region.id).ok());
+    descriptors.push_back(*b.Describe(region.id));
+  }
+  ASSERT_TRUE(
+      endpoints.Until([&] { return lane.a->fabric().Import(lane.at_a, descriptors.back()).ok(); }));
+  for (const std::string& descriptor : descriptors) {
+    EXPECT_TRUE(lane.a->fabric().Import(lane.at_a, descriptor).ok());
+  }
+  EXPECT_EQ(CountOf(b, "grant_frames"), 3u);
+  EXPECT_TRUE(endpoints.PostAndComplete(lane, {}, 1));
+}
+
 TEST(VerbsFabricTest, SixteenWritesOfAPostAreOneDoorbell) {
   FakeNetwork network;
   for (const char* name : {"a", "b"}) network.Host(name).AddDevice("mlx5_0");

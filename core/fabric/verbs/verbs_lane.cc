@@ -11,6 +11,8 @@
 namespace waybill::verbs {
 namespace {
 
+constexpr size_t kMostNameBytes = 1000;
+
 LaneSettings WithinLimits(LaneSettings settings, const Nic& nic) {
   const auto most = static_cast<uint32_t>(std::max(nic.device().limits().max_qp_wr, 1));
   settings.limits.depth = std::min(settings.limits.depth, most);
@@ -153,26 +155,33 @@ absl::Status VerbsLane::FailureOf(const ibv_wc& done) const {
 }
 
 std::string VerbsLane::GrantOf(const OwnRegion& region, size_t device) {
+  const absl::string_view name = absl::string_view(region.name).substr(0, kMostNameBytes);
   GrantBody body{.key = region.key,
                  .size_bytes = region.memory.size_bytes,
-                 .is_bounced = region.bounced ? 1u : 0u};
+                 .is_bounced = region.bounced ? uint16_t{1} : uint16_t{0},
+                 .name_bytes = static_cast<uint16_t>(name.size())};
   if (!region.bounced) {
     body.address = reinterpret_cast<uintptr_t>(region.memory.data);
     body.remote_key = region.registrations[device]->rkey;
   }
-  return absl::StrCat(Packed(body), region.name);
+  return absl::StrCat(Packed(body), name);
 }
 
-bool VerbsLane::TakeGrant(absl::string_view frame) {
-  GrantBody body;
-  if (frame.size() < sizeof(body)) return false;
-  std::memcpy(&body, frame.data(), sizeof(body));
-  if (body.is_bounced != 0 && !sends_.may_bounce()) return false;
-  granted_by_peer[body.key] = {.address = body.address,
-                               .size_bytes = body.size_bytes,
-                               .remote_key = body.remote_key,
-                               .bounced = body.is_bounced != 0,
-                               .name = std::string(frame.substr(sizeof(body)))};
+bool VerbsLane::TakeGrants(absl::string_view frame) {
+  do {
+    GrantBody body;
+    if (frame.size() < sizeof(body)) return false;
+    std::memcpy(&body, frame.data(), sizeof(body));
+    frame.remove_prefix(sizeof(body));
+    if (body.name_bytes > frame.size()) return false;
+    if (body.is_bounced != 0 && !sends_.may_bounce()) return false;
+    granted_by_peer[body.key] = {.address = body.address,
+                                 .size_bytes = body.size_bytes,
+                                 .remote_key = body.remote_key,
+                                 .bounced = body.is_bounced != 0,
+                                 .name = std::string(frame.substr(0, body.name_bytes))};
+    frame.remove_prefix(body.name_bytes);
+  } while (!frame.empty());
   return true;
 }
 

@@ -96,10 +96,11 @@ class VerbsLane {
   // After this the NIC touches no memory on behalf of this lane.
   void Quiesce();
 
-  // Returns the frame that grants a region, which is registered with the device of that index.
+  // Returns the part of a frame that grants a region, which is registered with the device of that
+  // index.
   static std::string GrantOf(const OwnRegion& region, size_t device);
-  // Takes a grant from the peer's frame. Returns false if the frame is malformed.
-  bool TakeGrant(absl::string_view frame);
+  // Takes the grants from the peer's frame. Returns false if the frame is malformed.
+  bool TakeGrants(absl::string_view frame);
 
   // --- what cannot be registered ---
 
@@ -122,7 +123,8 @@ class VerbsLane {
   std::string rendezvous;          // The address at which the side channels meet.
   SideChannel side;
   net::Silence silence;                            // Watches the peer's host on the side channel.
-  uint32_t grants_under_way = 0;                   // Grants that the peer has not taken in yet.
+  std::string pending_grants;                      // Grants that are sent with the next poll.
+  uint32_t grants_under_way = 0;                   // Frames of them that the peer has not taken in.
   uint64_t last_arrival = 0;                       // UsedNic::arrived after its last immediate.
   std::optional<LaneAddress> peer_address;         // Set by ConnectLane().
   absl::Status status;                             // Not OK: dead.
