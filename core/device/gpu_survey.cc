@@ -70,6 +70,10 @@ absl::StatusOr<SurveyedGpu> Survey(int ordinal) {
   gpu.uuid = UuidText(uuid, gpu.is_mig);
   gpu.pci_address = absl::AsciiStrToLower(pci);
   gpu.memory_bytes = memory_bytes;
+  const int mode = AttributeOf(device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE);
+  gpu.compute_mode = mode == CU_COMPUTEMODE_PROHIBITED ? ComputeMode::kNobody
+                     : mode == CU_COMPUTEMODE_DEFAULT  ? ComputeMode::kShared
+                                                       : ComputeMode::kOneProcess;
   gpu.exports_dmabuf = Has(device, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
   gpu.has_peer_memory = Has(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED);
   gpu.inbound_writes = InboundWritesOf(ordinal);

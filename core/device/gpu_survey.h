@@ -17,6 +17,9 @@ enum class InboundWrites : uint8_t {
   kReadBack,  // Those that are launched after Fabric::ReadBack().
 };
 
+// Which processes may use a GPU: "nvidia-smi -c" sets it.
+enum class ComputeMode : uint8_t { kShared, kOneProcess, kNobody };
+
 struct SurveyedGpu {
   int ordinal = 0;      // In this process: CUDA_VISIBLE_DEVICES renumbers them.
   std::string name;     // "NVIDIA H200".
@@ -24,6 +27,7 @@ struct SurveyedGpu {
   bool is_mig = false;  // It is an instance of a GPU that is divided; its UUID is "MIG-2f3a...".
   std::string pci_address;  // "0000:3b:00.0", as in /sys/bus/pci/devices.
   uint64_t memory_bytes = 0;
+  ComputeMode compute_mode = ComputeMode::kShared;
   // A NIC can reach its memory by a dma-buf. Says nothing of the NIC, or of what lies between them.
   bool exports_dmabuf = false;
   // A NIC can reach its memory by the module nvidia-peermem, if that is loaded.

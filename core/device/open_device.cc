@@ -1,6 +1,9 @@
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/device/device.h"
+#include "core/device/gpu_remedy.h"
 #include "core/device/gpu_survey.h"
 
 namespace waybill {
@@ -11,7 +14,10 @@ absl::Status ToStatus(const kernels::cuda::Outcome& outcome) {
 
 absl::Status FindGpu() {
   const kernels::cuda::Outcome gpu = kernels::cuda::FindGpu();
-  return gpu.ok() ? absl::OkStatus() : absl::UnavailableError(gpu.reason());
+  if (gpu.ok()) return absl::OkStatus();
+  const std::string remedy = RemedyForNoGpu(gpu.reason());
+  return absl::UnavailableError(remedy.empty() ? gpu.reason()
+                                               : absl::StrCat(gpu.reason(), "; ", remedy));
 }
 
 absl::StatusOr<std::shared_ptr<Device>> OpenDeviceOf(

@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "core/device/gpu_remedy.h"
 #include "core/host/nearest_nics.h"
 #include "core/host/pci.h"
 
@@ -126,6 +127,19 @@ void AddAmdGpus(const Host& host, std::vector<Finding>& findings) {
   finding.remedy =
       "build Waybill with --config=hip, or copy their tensors to host memory, and give that";
   findings.push_back(std::move(finding));
+}
+
+// What is said of a GPU that not all processes may use.
+std::optional<Finding> ComputeModeOf(const SurveyedGpu& gpu) {
+  if (gpu.compute_mode == ComputeMode::kShared) return std::nullopt;
+  const bool nobody = gpu.compute_mode == ComputeMode::kNobody;
+  return Finding{.subject = SubjectOf(gpu, "compute mode"),
+                 .level = nobody ? Level::kBad : Level::kNote,
+                 .found = nobody
+                              ? "prohibited: no process can use it"
+                              : "exclusive: one process at a time can use it, so a trainer and a "
+                                "worker cannot share it",
+                 .remedy = absl::StrCat("nvidia-smi -i ", gpu.pci_address, " -c DEFAULT")};
 }
 
 Finding LinkOf(const Host& host, const SurveyedGpu& gpu) {
@@ -284,8 +298,9 @@ std::vector<Finding> ExamineGpus(const std::string& root,
                                  const std::vector<SurveyedPort>& ports) {
   Host host{.root = root, .ports = ports};
   if (!gpus.ok()) {
-    std::vector<Finding> findings = {
-        {.subject = "GPUs", .found = std::string(gpus.status().message())}};
+    std::vector<Finding> findings = {{.subject = "GPUs",
+                                      .level = HasNvidiaDriver(root) ? Level::kBad : Level::kGood,
+                                      .found = std::string(gpus.status().message())}};
     AddAmdGpus(host, findings);
     return findings;
   }
@@ -301,6 +316,7 @@ std::vector<Finding> ExamineGpus(const std::string& root,
   for (const SurveyedGpu& gpu : *gpus) {
     const SurveyedPort* nearest = nullptr;
     findings.push_back(ItselfOf(host, gpu));
+    if (const auto mode = ComputeModeOf(gpu)) findings.push_back(*mode);
     findings.push_back(LinkOf(host, gpu));
     findings.push_back(WindowOf(host, gpu));
     findings.push_back(DirectMemoryOf(host, gpu));

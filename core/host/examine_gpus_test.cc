@@ -80,11 +80,27 @@ TEST_F(ExamineGpusTest, NothingIsInTheWayOfAGpuBesideANic) {
 }
 
 TEST_F(ExamineGpusTest, AHostWithoutGpusIsToldSoOnce) {
-  const std::vector<Finding> all =
-      ExamineGpus(sys_.root(), absl::UnavailableError("no GPU: libcuda.so.1 is not there"), ports_);
+  const FakeSys empty;
+  const std::vector<Finding> all = ExamineGpus(
+      empty.root(), absl::UnavailableError("no GPU: libcuda.so.1 is not there"), ports_);
   ASSERT_EQ(all.size(), 1u);
   EXPECT_EQ(all[0].level, Level::kGood);
   EXPECT_EQ(all[0].found, "no GPU: libcuda.so.1 is not there");
+}
+
+TEST_F(ExamineGpusTest, AHostWhoseGpusThisProcessCannotUseIsBad) {
+  const std::vector<Finding> all =
+      ExamineGpus(sys_.root(), absl::UnavailableError("no GPU: libcuda.so.1 is not there"), ports_);
+  EXPECT_EQ(all[0].level, Level::kBad);
+}
+
+TEST_F(ExamineGpusTest, AGpuThatProcessesCannotShareIsSaidToBeSo) {
+  EXPECT_FALSE(IsSaid("GPU 0, compute mode"));
+  gpu_.compute_mode = ComputeMode::kOneProcess;
+  EXPECT_EQ(Of("GPU 0, compute mode").level, Level::kNote);
+  EXPECT_EQ(Of("GPU 0, compute mode").remedy, "nvidia-smi -i 0000:3d:00.0 -c DEFAULT");
+  gpu_.compute_mode = ComputeMode::kNobody;
+  EXPECT_EQ(Of("GPU 0, compute mode").level, Level::kBad);
 }
 
 TEST_F(ExamineGpusTest, GpusOfAmdAreCountedAndNotUsed) {
