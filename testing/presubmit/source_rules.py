@@ -16,7 +16,7 @@ CONFINED = [
     (
         "CUDA or HIP",
         re.compile(r"\b(cu(da)?|hip)[A-Z]\w*|\b(CU(DA)?|HIP)_[A-Z]|[<\"](cuda|hip/)"),
-        ("core/device/", "kernels/cuda/", "testing/fake_cuda/"),
+        ("core/device/", "kernels/cuda/", "testing/fake_cuda/", "testing/gpu/"),
     ),
 ]
 

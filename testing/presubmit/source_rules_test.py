@@ -18,6 +18,7 @@ CASES = [
     ("cuda_in_place", "confined_names", "core/device/device.cc", "cuMemAlloc(&p, 1);", 0),
     ("cuda_launch", "confined_names", "kernels/cuda/kernel.cc", "cuLaunchKernel(k);", 0),
     ("cuda_in_the_fake", "confined_names", "testing/fake_cuda/driver.cc", "CU_MEMORYTYPE_HOST", 0),
+    ("cuda_in_what_runs_on_gpus", "confined_names", "testing/gpu/s.cc", "cuMemAlloc(&p, 1);", 0),
     ("cuda_driver_elsewhere", "confined_names", "core/memory/arena.cc", "cuMemAlloc(&p, 1);", 1),
     ("cuda_runtime_elsewhere", "confined_names", "core/stage/s.cc", "cudaMalloc(&p, 1);", 1),
     ("hip_elsewhere", "confined_names", "core/stage/s.cc", "hipMalloc(&p, 1);", 1),

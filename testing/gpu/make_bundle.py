@@ -1,0 +1,68 @@
+"""Lays out the bundle; the rule gpu_bundle runs it.
+
+usage: make_bundle.py --out DIR --wheel DIR --license FILE [--program FILE]... [--compiled-in PACKAGE]... [PLACE=FILE]...
+
+DIR gets programs/ with the programs, lib/ with the libraries that they need, runtime/ with those that every
+Linux with a C++ compiler has, the wheel, and each FILE at its PLACE. third_party/ gets the licences.
+"""
+
+import argparse
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from tools.build_rules import notices
+from tools.build_rules.bundled_libraries import bundle
+
+# Beside glibc's; not every image for containers has them.
+RUNTIME = ("libgcc_s.so.1", "libstdc++.so.6", "libz.so.1")
+
+
+def install(source, target, mode=0o644):
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+    target.chmod(mode)
+
+
+def runtime_of(program):
+    """Returns where this machine has those of RUNTIME that the program needs."""
+    said = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
+    found = dict(re.findall(r"^\s*(\S+) => (/.+) \(0x", said, re.M))
+    return {name: Path(found[name]) for name in RUNTIME if name in found}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--wheel", type=Path, required=True)
+    parser.add_argument("--license", type=Path, required=True)
+    parser.add_argument("--program", type=Path, action="append", default=[])
+    parser.add_argument("--compiled-in", action="append", default=[])
+    parser.add_argument("places", nargs="*")
+    arguments = parser.parse_args()
+    out = arguments.out
+
+    packages = set(arguments.compiled_in)
+    for source in arguments.program:
+        for name, library in runtime_of(source).items():
+            install(library, out / "runtime" / name, 0o755)
+            packages |= notices.packages_of([library])
+        target = out / "programs" / source.name
+        install(source, target, 0o755)
+        subprocess.run(["strip", target], check=True)
+        packages |= notices.packages_of(bundle(target, out / "lib"))
+    for place in arguments.places:
+        inside, _, source = place.partition("=")
+        install(source, out / inside, 0o755 if inside == "run" else 0o644)
+    (wheel,) = arguments.wheel.glob("*.whl")
+    install(wheel, out / wheel.name)
+    install(arguments.license, out / "LICENSE")
+    for package in packages:
+        notice = out / "third_party" / package
+        notice.parent.mkdir(exist_ok=True)
+        notice.write_bytes(notices.of_package(package))
+
+
+if __name__ == "__main__":
+    main()
