@@ -33,7 +33,7 @@ gpu_bundle = rule(
             mandatory = True,
         ),
         "programs": attr.label_list(
-            doc = "Go to programs/, with the libraries that they need in lib/.",
+            doc = "Go to programs.zip, with the libraries that they need.",
         ),
         "srcs": attr.label_list(
             doc = "Files of this package, which go to the same places.",

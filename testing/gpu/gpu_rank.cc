@@ -5,11 +5,10 @@
 //        gpu_rank copies MEGABYTES
 //
 // MEGABYTES of elements that the trainer holds: BF16, or F32 for the kind "cast".
-// KIND       What the worker wants: "plain" (the default), "cast" to BF16, "transposed" or "fp8" by
-//            blocks.
-// MEMORY     How the weights are allocated: "allocated" by cuMemAlloc (the default), or "created"
-// by
-//            cuMemCreate, as torch's expandable segments are.
+// KIND       What the worker wants: "plain" (the default), "undigested", "cast" to BF16,
+//            "transposed", or "fp8" by blocks.
+// MEMORY     What allocates the weights: cuMemAlloc ("allocated", the default), or cuMemCreate
+//            ("created"), as for torch's expandable segments.
 // SPARE      The rank joins with so many MiB of free memory on the GPU, and takes the rest.
 //
 // A trainer publishes a version for each number that it reads, and says "published BEGIN WAITS". A
@@ -124,10 +123,11 @@ absl::Status TakeAllBut(uint64_t mebibytes, const GpuMemory& memory) {
   return absl::OkStatus();
 }
 
-enum class Kind { kPlain, kCast, kTransposed, kFp8 };
+enum class Kind { kPlain, kUndigested, kCast, kTransposed, kFp8 };
 
 absl::StatusOr<Kind> ParseKind(const std::string& name) {
   if (name == "plain") return Kind::kPlain;
+  if (name == "undigested") return Kind::kUndigested;
   if (name == "cast") return Kind::kCast;
   if (name == "transposed") return Kind::kTransposed;
   if (name == "fp8") return Kind::kFp8;
@@ -285,7 +285,9 @@ absl::Status Train(const RankIdentity& identity, const Weights& weights, const G
     const uint64_t before = waits;
     const int64_t begin = MonotonicNanoseconds();
     std::cout << "begins" << std::endl;
-    absl::Status status = trainer->Publish(version, {.timeout = kPatience});
+    absl::Status status = trainer->Publish(
+        version, {.timeout = kPatience,
+                  .digests = weights.kind == Kind::kUndigested ? Digests::kOff : Digests::kOn});
     if (status.ok()) {
       const auto outcomes = trainer->AwaitOutcome(kPatience);
       status = outcomes.status();

@@ -2,14 +2,17 @@
 
 usage: make_bundle.py --out DIR --wheel DIR --license FILE [--program FILE]... [--compiled-in PACKAGE]... [PLACE=FILE]...
 
-DIR gets programs/ with the programs, lib/ with the libraries that they need, runtime/ with those that every
-Linux with a C++ compiler has, the wheel, and each FILE at its PLACE. third_party/ gets the licences.
+DIR gets programs.zip, with the programs in programs/, the libraries that they need in lib/, and those that every
+Linux with a C++ compiler has in runtime/. It also gets the wheel, each FILE at its PLACE, and the licences in
+third_party/.
 """
 
 import argparse
 import re
 import shutil
 import subprocess
+import tempfile
+import zipfile
 from pathlib import Path
 
 from tools.build_rules import notices
@@ -23,6 +26,15 @@ def install(source, target, mode=0o644):
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
     target.chmod(mode)
+
+
+def pack(folder, archive):
+    """The same bytes for the same files, whenever it is done."""
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                entry = zipfile.ZipInfo(str(path.relative_to(folder)))  # Of 1980.
+                packed.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
 
 
 def runtime_of(program):
@@ -44,14 +56,18 @@ def main():
     out = arguments.out
 
     packages = set(arguments.compiled_in)
-    for source in arguments.program:
-        for name, library in runtime_of(source).items():
-            install(library, out / "runtime" / name, 0o755)
-            packages |= notices.packages_of([library])
-        target = out / "programs" / source.name
-        install(source, target, 0o755)
-        subprocess.run(["strip", target], check=True)
-        packages |= notices.packages_of(bundle(target, out / "lib"))
+    with tempfile.TemporaryDirectory() as folder:
+        top = Path(folder)
+        for source in arguments.program:
+            for name, library in runtime_of(source).items():
+                install(library, top / "runtime" / name)
+                packages |= notices.packages_of([library])
+            target = top / "programs" / source.name
+            install(source, target, 0o755)
+            subprocess.run(["strip", target], check=True)
+            packages |= notices.packages_of(bundle(target, top / "lib"))
+        out.mkdir(parents=True, exist_ok=True)
+        pack(top, out / "programs.zip")
     for place in arguments.places:
         inside, _, source = place.partition("=")
         install(source, out / inside, 0o755 if inside == "run" else 0o644)

@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
@@ -138,9 +137,9 @@ def describe_machine(torch):
 
 
 def unpack(work):
-    """Puts the programs and the wheel where files may be executed, whatever modes they have here."""
-    for name in ("programs", "lib"):
-        shutil.copytree(HERE / name, work / name, copy_function=shutil.copyfile)
+    """Puts the programs and the wheel where files may be executed."""
+    with zipfile.ZipFile(HERE / "programs.zip") as programs:
+        programs.extractall(work)
     with zipfile.ZipFile(next(HERE.glob("waybill-*.whl"))) as wheel:
         wheel.extractall(work / "python")
     for file in [*(work / "programs").iterdir(), *(work / "python/waybill/bin").iterdir()]:
@@ -161,11 +160,10 @@ def environment(work, small):
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(work / "python"), env.get("PYTHONPATH")]))
     env["PYTHONUNBUFFERED"] = "1"
     folders = [env.get("LD_LIBRARY_PATH", "")]
-    for library in sorted((HERE / "runtime").iterdir()):  # Only what the machine has not.
-        if not has_library(library.name):
-            (work / "runtime").mkdir(exist_ok=True)
-            shutil.copyfile(library, work / "runtime" / library.name)
-            folders.append(str(work / "runtime"))
+    for library in (work / "runtime").iterdir():
+        if has_library(library.name):
+            library.unlink()  # The machine's own is for whatever else is on it, such as torch.
+    folders.append(str(work / "runtime"))
     env["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, dict.fromkeys(folders)))
     return env
 

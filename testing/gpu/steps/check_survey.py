@@ -330,9 +330,10 @@ def dmabufs():
     """Exports of ranges that are no whole pages or reach beyond an allocation."""
     driver = Driver()
     driver.context()
-    created = dict(driver.create(2)).get("address") or 0
     ranges = [("cuMemAlloc", driver.allocate(n).value, n) for n in (100, 4097, 3 << 20)]
-    ranges.append(("cuMemCreate of two parts", created, 2 * ALLOCATED_PART))
+    for name, for_nics in (("cuMemCreate", False), ("cuMemCreate for NICs", True)):
+        created = dict(driver.create(2, for_nics)).get("address") or 0
+        ranges.append((f"{name} of two parts", created, 2 * ALLOCATED_PART))
     for kind, begin, length in ranges:
         for what, at, much in (
             ("as it is", begin, length),

@@ -234,9 +234,7 @@ def graphs():
     with Job("filled") as job:
         job.join()
         a = torch.randn(512, 512, device="cuda")
-        warm = torch.cuda.Stream()
-        with torch.cuda.stream(warm):
-            expected = a @ a
+        expected = a * 2 + 1
         torch.cuda.synchronize()
         captured = 0
         for _ in range(5):
@@ -245,13 +243,11 @@ def graphs():
             while captured == 0 or not publish.committed.done:
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph):
-                    product = a @ a
+                    found = a * 2 + 1
                 graph.replay()
                 torch.cuda.synchronize()
-                if not torch.equal(product, expected):
-                    raise AssertionError(
-                        "a graph that was captured meanwhile gives another product"
-                    )
+                if not torch.equal(found, expected):
+                    raise AssertionError("a graph that was captured meanwhile is wrong")
                 captured += 1
             publish.committed.wait(30)
             job.check()
@@ -263,7 +259,6 @@ def captured_join():
     import torch
 
     a = torch.randn(512, 512, device="cuda")
-    torch.mm(a, a)
     torch.cuda.synchronize()
     with Job("filled") as job:
         errors = []
@@ -273,8 +268,7 @@ def captured_join():
         while thread.is_alive():
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                product = a @ a
-            del product
+                a.mul_(2)
             captured += 1
         if errors:
             raise errors[0]
@@ -388,21 +382,22 @@ def be_section(allocator):
     on_gpu = device().type == "cuda"
     if on_gpu:
         check(f"{allocator}: its memory", memory_of_torch)
-    for mode in ("in-place", "shadow-copy"):
-        check(f"{allocator}: values, {mode}", values, mode)
+    check(f"{allocator}: values, in-place", values, "in-place")
     if allocator != next(iter(ALLOCATORS)):
         return
-    for name, call in (
-        ("publish after sleeping streams", ways_to_wait),
-        ("CUDA graphs beside a publish", graphs),
-        ("CUDA graphs beside a join", captured_join),
+    check(f"{allocator}: values, shadow-copy", values, "shadow-copy")
+    for name, call, needs_gpu in (
+        ("publish after sleeping streams", ways_to_wait, True),
+        ("FSDP2 of one rank", fsdp2, False),
+        ("publish while training steps run", training, False),
+        # A capture that fails may leave a process in which nothing works any more.
+        ("CUDA graphs beside a publish", graphs, True),
+        ("CUDA graphs beside a join", captured_join, True),
     ):
-        if on_gpu:
-            check(name, call)
-        else:
+        if needs_gpu and not on_gpu:
             checks.skipped(name, "torch sees no GPU")
-    check("FSDP2 of one rank", fsdp2)
-    check("publish while training steps run", training)
+        else:
+            check(name, call)
 
 
 def main():

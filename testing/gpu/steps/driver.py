@@ -83,7 +83,7 @@ class Driver:
         arguments = (ctypes.c_void_p * 1)(ctypes.cast(ref(memory), ctypes.c_void_p))
         return self("cuLaunchKernel", kernel, 1, 1, 1, 32, 1, 1, 0, stream, arguments, None)
 
-    def create(self, parts=1):
+    def create(self, parts=1, for_nics=False):
         """Memory as torch's expandable segments are: allocations of 2 MiB, mapped side by side.
 
         Yields each call and its result; the last item is the address, or 0.
@@ -96,6 +96,7 @@ class Driver:
         )
         # Pinned, exported as a file, of device 0.
         properties = (ctypes.c_int * 8)(1, _POSIX_FILE, 1, 0)
+        properties[6] = for_nics << 8  # gpuDirectRDMACapable
         for index in range(parts):
             handle, address = u64(), u64(begin.value + index * ALLOCATED_PART)
             yield "cuMemCreate", self("cuMemCreate", ref(handle), part, properties, u64())
