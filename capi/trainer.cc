@@ -17,11 +17,6 @@
 namespace waybill::capi {
 namespace {
 
-// Each has a chunk on the device, and waits for it.
-// A GPU is waited for once for a quarter of the ring.
-constexpr uint64_t kDeviceRingBytes = 128 << 20;
-constexpr uint32_t kDeviceStageThreads = 4;
-
 class TrainerObject final : public Rank {
  public:
   using Handle = waybill_trainer_t;
@@ -158,12 +153,9 @@ absl::StatusOr<std::shared_ptr<TrainerObject>> CreateTrainer(
                                                           options.manifest, Holes::kAllowed));
   WAYBILL_ASSIGN_OR_RETURN(Regions regions, FindRegions(options.regions, options.region_count,
                                                         parts.manifest, Access::kRead));
-  TrainerEngineOptions engine;
   WAYBILL_ASSIGN_OR_RETURN(auto device, OpenDeviceOf(regions));
-  if (device != nullptr) {
-    engine.ring_bytes = kDeviceRingBytes;
-    engine.stage_threads = kDeviceStageThreads;
-  }
+  TrainerEngineOptions engine;
+  if (device != nullptr) engine = TrainerEngineOptions::ForGpu();
   if (options.ring_bytes != 0) engine.ring_bytes = options.ring_bytes;
   if (options.stage_threads != 0) engine.stage_threads = options.stage_threads;
   auto trainer =

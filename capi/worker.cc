@@ -15,9 +15,6 @@
 namespace waybill::capi {
 namespace {
 
-// Each has work on the GPU while others wait for theirs.
-constexpr uint32_t kDeviceVerifyThreads = 4;
-
 class SnapshotObject : public Object {
  public:
   using Handle = waybill_snapshot_t;
@@ -215,7 +212,7 @@ absl::StatusOr<std::shared_ptr<WorkerObject>> CreateWorker(
   if (device == nullptr && settings.engine.arena_gpu) {
     WAYBILL_ASSIGN_OR_RETURN(device, Device::Open(*settings.engine.arena_gpu));
   }
-  if (device != nullptr) settings.engine.verify_threads = kDeviceVerifyThreads;
+  if (device != nullptr) settings.engine.verify_threads = WorkerEngineOptions::kGpuVerifyThreads;
   if (options.verify_threads != 0) settings.engine.verify_threads = options.verify_threads;
   auto worker =
       std::make_shared<WorkerObject>(std::move(parts), regions, settings, std::move(device));

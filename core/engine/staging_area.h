@@ -32,6 +32,10 @@ struct TrainerEngineOptions {
   // Posted chunks that are not shorter are announced, so that the worker verifies them while later
   // ones arrive.
   uint64_t announced_bytes = 64 << 10;
+
+  // Returns the options for tensors on a GPU. It is waited for once for a quarter of the ring, and
+  // while one thread waits, others have work queued.
+  static TrainerEngineOptions ForGpu() { return {.ring_bytes = 128 << 20, .stage_threads = 4}; }
 };
 
 // Whether all that an update sends is there when it starts.

@@ -33,6 +33,9 @@ struct WorkerEngineOptions {
   std::optional<int> arena_gpu;        // As WorkerMemory has it.
   uint32_t verify_threads = 1;         // 0: the progress thread verifies.
   uint64_t chunk_bytes = kChunkBytes;  // As the trainers cut what they send.
+
+  // The best `verify_threads` on a GPU: while one waits for it, others have work queued.
+  static constexpr uint32_t kGpuVerifyThreads = 4;
 };
 
 struct WorkerEvent {

@@ -276,9 +276,10 @@ absl::StatusOr<std::string> Compare(const Weights& weights, uint64_t version,
 
 absl::Status Train(const RankIdentity& identity, const Weights& weights, const GpuMemory& memory,
                    std::unique_ptr<Fabric> fabric) {
-  WAYBILL_ASSIGN_OR_RETURN(const auto trainer,
-                           Trainer::Join({.identity = identity, .engine = {}}, weights.OfTrainer(),
-                                         {memory.span}, std::move(fabric)));
+  WAYBILL_ASSIGN_OR_RETURN(
+      const auto trainer,
+      Trainer::Join({.identity = identity, .engine = TrainerEngineOptions::ForGpu()},
+                    weights.OfTrainer(), {memory.span}, std::move(fabric)));
   std::cout << "joined" << std::endl;
   for (uint64_t version = 0; std::cin >> version;) {
     WAYBILL_RETURN_IF_ERROR(Fill(weights, version, memory));
@@ -330,7 +331,7 @@ absl::Status Serve(const RankIdentity& identity, const Weights& weights, Mode mo
   Shown shown;
   const WorkerOptions options{
       .identity = identity,
-      .engine = {.mode = mode},
+      .engine = {.mode = mode, .verify_threads = WorkerEngineOptions::kGpuVerifyThreads},
       .handler = [&](const Notice& notice, const WorkerOptions::Answer& answer) {
         if (notice.kind == Notice::Kind::kCommit) shown.Set(notice.version);
         answer(absl::OkStatus());
