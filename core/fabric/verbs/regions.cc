@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,8 @@ namespace {
 
 // The kernel's ENOTSUPP, which has no name outside of it.
 constexpr int kTopologyError = 524;
+
+constexpr uint64_t kWorthAThread = 1 << 20;
 
 std::string Errno(int error) { return absl::StrCat(std::strerror(error), " (errno ", error, ")"); }
 
@@ -151,7 +154,9 @@ std::array<std::optional<Regions::Byte>, 2> Regions::ToReadBack(size_t device) c
   return bytes;
 }
 
-ibv_mr* Regions::RegisterWith(Device& device, const OwnRegion& region, Refusal& refusal) {
+ibv_mr* Regions::RegisterWith(const OwnRegion& region, Attempt& attempt) const {
+  const Device& device = *attempt.device;
+  Refusal& refusal = attempt.refusal;
   refusal = {};
   // A source may be memory that this process cannot write either, such as a mapped checkpoint.
   unsigned access = region.is_source ? 0 : IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
@@ -167,7 +172,7 @@ ibv_mr* Regions::RegisterWith(Device& device, const OwnRegion& region, Refusal& 
                            reinterpret_cast<uintptr_t>(region.memory.data), region.memory.dmabuf_fd,
                            static_cast<int>(access));
     if (mr != nullptr) {
-      device_path_ = "by dma-bufs";
+      attempt.path = "by dma-bufs";
       return mr;
     }
     refusal.by_dmabuf = errno;
@@ -178,7 +183,7 @@ ibv_mr* Regions::RegisterWith(Device& device, const OwnRegion& region, Refusal& 
   if (mr == nullptr) {
     refusal.by_address = errno;
   } else if (region.memory.kind == MemoryKind::kDevice) {
-    device_path_ =
+    attempt.path =
         absl::StrCat("by the module for peer memory, because ",
                      refusal.by_dmabuf == 0
                          ? std::string("its driver exports no dma-buf")
@@ -190,51 +195,74 @@ ibv_mr* Regions::RegisterWith(Device& device, const OwnRegion& region, Refusal& 
 
 // A NIC gives keys of earlier registrations back, mlx5 the last one first, and a late write by such
 // a key would land. While a registration lives, the next one has another key.
-ibv_mr* Regions::RegisterUnderNewKey(size_t device, const OwnRegion& region, Refusal& refusal,
-                                     std::vector<ibv_mr*>& held) {
+void Regions::RegisterUnderNewKey(size_t device, const OwnRegion& region, Attempt& attempt) const {
+  attempt.device = devices_[device];
   const auto begin = reinterpret_cast<uintptr_t>(region.memory.data);
-  while (ibv_mr* const mr = RegisterWith(*devices_[device], region, refusal)) {
+  while (ibv_mr* const mr = RegisterWith(region, attempt)) {
     const auto retired = retired_keys_[device].find(mr->rkey);
     const bool opened_it = retired != retired_keys_[device].end() &&
                            retired->second.begin < begin + region.memory.size_bytes &&
                            begin < retired->second.end;
-    if (!opened_it) return mr;
-    held.push_back(mr);
+    if (!opened_it) {
+      attempt.mr = mr;
+      return;
+    }
+    attempt.held.push_back(mr);
   }
-  return nullptr;
+}
+
+std::vector<Regions::Attempt> Regions::TryDevices(const OwnRegion& region) {
+  std::vector<Attempt> attempts(devices_.size());
+  const auto attempt = [&](size_t device) {
+    RegisterUnderNewKey(device, region, attempts[device]);
+  };
+  std::vector<std::thread> threads;
+  std::optional<size_t> own;  // The device of this thread.
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    if (devices_[i]->failed()) continue;  // Its lanes are dead; the others go on.
+    // A NIC takes about 0.1 s for a GB, and others go on meanwhile.
+    if (!own) {
+      own = i;
+    } else if (region.memory.size_bytes >= kWorthAThread) {
+      threads.emplace_back(attempt, i);
+    } else {
+      attempt(i);
+    }
+  }
+  if (own) attempt(*own);
+  for (std::thread& thread : threads) thread.join();
+  return attempts;
 }
 
 absl::Status Regions::RegisterWithDevices(OwnRegion& region) {
   const absl::Time begin = absl::Now();
   region.by_dmabuf.clear();
-  for (size_t i = 0; i < devices_.size(); ++i) {
-    Device* const device = devices_[i];
-    if (device->failed()) {  // Its lanes are dead; the others go on.
-      region.registrations.push_back(nullptr);
-      region.by_dmabuf.push_back(false);
-      continue;
-    }
-    Refusal refusal;
-    std::vector<ibv_mr*> held;
-    ibv_mr* const mr = RegisterUnderNewKey(i, region, refusal, held);
-    region.registrations.push_back(mr);
-    region.by_dmabuf.push_back(region.memory.dmabuf_fd >= 0 && refusal.by_dmabuf == 0);
-    if (mr != nullptr) {
+  const std::vector<Attempt> attempts = TryDevices(region);
+  absl::Status given_up;
+  const Attempt* refused = nullptr;
+  for (const Attempt& attempt : attempts) {
+    region.registrations.push_back(attempt.mr);
+    region.by_dmabuf.push_back(attempt.mr != nullptr && region.memory.dmabuf_fd >= 0 &&
+                               attempt.refusal.by_dmabuf == 0);
+    if (attempt.mr != nullptr) {
       ++counts_.registrations;
       counts_.registered_bytes += region.memory.size_bytes;
+    } else if (refused == nullptr && attempt.device != nullptr) {
+      refused = &attempt;
     }
-    absl::Status given_up;
-    for (ibv_mr* old : held) given_up = FirstError(std::move(given_up), DeregisterOne(region, old));
-    if (mr != nullptr && given_up.ok()) continue;
-    (void)Deregister(region);
-    if (!given_up.ok()) return given_up;
-    absl::Status status = ErrorOf(region, *device, refusal);
-    const bool may_bounce = refusal.by_address == ENOMEM &&
-                            region.memory.kind != MemoryKind::kDevice && !region.is_source;
-    return may_bounce ? Bounce(region, status) : status;
+    if (!attempt.path.empty()) device_path_ = attempt.path;
+    for (ibv_mr* old : attempt.held) {
+      given_up = FirstError(std::move(given_up), DeregisterOne(region, old));
+    }
   }
   counts_.time += absl::Now() - begin;
-  return absl::OkStatus();
+  if (refused == nullptr && given_up.ok()) return absl::OkStatus();
+  (void)Deregister(region);
+  if (!given_up.ok()) return given_up;
+  absl::Status status = ErrorOf(region, *refused->device, refused->refusal);
+  const bool may_bounce = refused->refusal.by_address == ENOMEM &&
+                          region.memory.kind != MemoryKind::kDevice && !region.is_source;
+  return may_bounce ? Bounce(region, status) : status;
 }
 
 absl::Status Regions::Bounce(OwnRegion& region, const absl::Status& why) {

@@ -112,12 +112,21 @@ class Regions {
   };
   static absl::Status ErrorOf(const OwnRegion& region, const Device& device,
                               const Refusal& refusal);
+  // What came of registering a region with a device.
+  struct Attempt {
+    const Device* device = nullptr;  // Null: it has failed, and was not asked.
+    ibv_mr* mr = nullptr;            // Null: it was refused.
+    Refusal refusal;
+    std::vector<ibv_mr*> held;  // What was registered under keys that it must not have.
+    std::string path;           // See device_path().
+  };
+  // Asks all devices at once. Returns an attempt for each.
+  std::vector<Attempt> TryDevices(const OwnRegion& region);
+  // Registers under a key by which no living lane could have been allowed to write to this memory
+  // before. [any thread, one for each device]
+  void RegisterUnderNewKey(size_t device, const OwnRegion& region, Attempt& attempt) const;
   // Returns null if it is refused.
-  ibv_mr* RegisterWith(Device& device, const OwnRegion& region, Refusal& refusal);
-  // The same, under a key by which no living lane could have been allowed to write to this memory
-  // before. Appends to `held` what it registered under other keys.
-  ibv_mr* RegisterUnderNewKey(size_t device, const OwnRegion& region, Refusal& refusal,
-                              std::vector<ibv_mr*>& held);
+  ibv_mr* RegisterWith(const OwnRegion& region, Attempt& attempt) const;
   // Bounces a region that had no room, if there is room for rings.
   absl::Status Bounce(OwnRegion& region, const absl::Status& why);
   // Both: kInternal if a device says no. The registration is kept in `stuck`.
