@@ -63,6 +63,10 @@ struct DeviceOptions {
   // queue pair, and while it registers memory.
   absl::Duration queue_pair_call;
   absl::Duration registration;
+  // Called, without any lock, when a program registers memory or modifies a queue pair. The call
+  // takes until they return.
+  std::function<void()> during_registration;
+  std::function<void(ibv_qp_state to)> during_modification;
   uint64_t max_registration_bytes = uint64_t{1} << 40;
   bool dmabuf = true;
   // A module for peer memory: returns a dma-buf of pages that the process itself cannot read, which

@@ -254,6 +254,8 @@ int FakeHost::DeallocPd(ibv_pd* pd) {
 }
 
 ibv_mr* FakeHost::RegMr(ibv_pd* pd, void* address, size_t size, unsigned access) {
+  const DeviceOptions& options = DeviceOf(pd->context).options();
+  if (options.during_registration) options.during_registration();
   const Lock lock(wire_.mutex());
   if (!wire_.IsAlive(pd, "ibv_reg_mr")) return nullptr;
   return Made(
@@ -371,6 +373,8 @@ ibv_qp* FakeHost::CreateQp(ibv_pd* pd, ibv_qp_init_attr* attributes) {
 }
 
 int FakeHost::ModifyQp(ibv_qp* qp, ibv_qp_attr* attributes, int mask) {
+  const DeviceOptions& options = DeviceOf(qp->context).options();
+  if (options.during_modification) options.during_modification(attributes->qp_state);
   const Lock lock(wire_.mutex());
   if (!wire_.IsAlive(qp, "ibv_modify_qp")) return EINVAL;
   wire_.Spend(DeviceOf(qp->context).options().queue_pair_call);

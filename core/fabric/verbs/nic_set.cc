@@ -141,6 +141,7 @@ absl::Status NicSet::Add(size_t device_index, uint32_t first_rail,
     }
     WAYBILL_ASSIGN_OR_RETURN(nic->queues, CompletionQueues::Create(&verbs_, device));
     nic->probes = std::make_unique<ProbeMemory>(&verbs_, device);
+    nic->connector = std::make_unique<Connector>();
     nics_.push_back(std::move(nic));
     used = true;
   }

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "core/fabric/fabric.h"
 #include "core/fabric/verbs/completion_queues.h"
+#include "core/fabric/verbs/connector.h"
 #include "core/fabric/verbs/device.h"
 #include "core/fabric/verbs/probe_memory.h"
 #include "core/fabric/verbs/read_back.h"
@@ -25,6 +26,7 @@ struct UsedNic {
   Nic nic;
   std::unique_ptr<CompletionQueues> queues;
   std::unique_ptr<ProbeMemory> probes;
+  std::unique_ptr<Connector> connector;
   std::optional<uint32_t> gid_index;  // The one that the user named.
   size_t device_index = 0;            // Into devices().
   uint32_t lanes = 0;                 // Open ones.

@@ -77,7 +77,7 @@ LaneAddress QueuePair::Address() const {
           .kind = nic_.gid().entry.kind};
 }
 
-absl::Status QueuePair::Connect(const LaneAddress& peer) {
+absl::StatusOr<QueuePair::Plan> QueuePair::PlanTo(const LaneAddress& peer) const {
   // The queue pairs would connect, and packets of one kind are dropped by ports of another.
   if (peer.kind != nic_.gid().entry.kind) {
     return absl::UnavailableError(
@@ -85,7 +85,8 @@ absl::Status QueuePair::Connect(const LaneAddress& peer) {
                      " of ", peer_, " one of ", Name(peer.kind),
                      ": use GIDs of one kind (`waybill doctor` lists them)"));
   }
-  ibv_qp_attr receive{};
+  Plan plan;
+  ibv_qp_attr& receive = plan.receive;
   receive.qp_state = IBV_QPS_RTR;
   receive.path_mtu =
       static_cast<ibv_mtu>(std::min(peer.mtu, static_cast<uint32_t>(nic_.attributes().active_mtu)));
@@ -105,12 +106,7 @@ absl::Status QueuePair::Connect(const LaneAddress& peer) {
     // Lanes of a pair that differ in it can take different paths through the network.
     receive.ah_attr.grh.flow_label = (number() * 0x9E37'79B1u ^ peer.queue_pair) & 0xF'FFFF;
   }
-  WAYBILL_RETURN_IF_ERROR(Modify(receive,
-                                 IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                                     IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-                                     IBV_QP_MIN_RNR_TIMER,
-                                 "RTR"));
-  ibv_qp_attr send{};
+  ibv_qp_attr& send = plan.send;
   send.qp_state = IBV_QPS_RTS;
   send.timeout = options_.ack_timeout != 0     ? options_.ack_timeout
                  : nic_.device().is_software() ? kSoftwareAckTimeout
@@ -119,13 +115,22 @@ absl::Status QueuePair::Connect(const LaneAddress& peer) {
   send.rnr_retry = kInfiniteRnrRetry;
   send.sq_psn = first_packet_;
   send.max_rd_atomic = 1;
-  return Modify(send,
+  return plan;
+}
+
+absl::Status QueuePair::Connect(const Plan& plan) {
+  WAYBILL_RETURN_IF_ERROR(Modify(plan.receive,
+                                 IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                                     IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+                                     IBV_QP_MIN_RNR_TIMER,
+                                 "RTR"));
+  return Modify(plan.send,
                 IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                     IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
                 "RTS");
 }
 
-absl::Status QueuePair::Modify(ibv_qp_attr& attributes, int mask, absl::string_view state) {
+absl::Status QueuePair::Modify(ibv_qp_attr attributes, int mask, absl::string_view state) {
   const int error = verbs_.ModifyQp(queue_pair_, &attributes, mask);
   if (error == 0) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("queue pair ", number(), " of ", nic_.name(), " for ",

@@ -52,16 +52,24 @@ class QueuePair {
 
   // Returns the address of this end, without a rendezvous.
   LaneAddress Address() const;
-  // Makes the queue pair ready to receive and to send. kUnavailable: the device refuses, as where
-  // it finds no way to the peer's address.
-  absl::Status Connect(const LaneAddress& peer);
+  // How the queue pair is to be connected.
+  struct Plan {
+    ibv_qp_attr receive = {};
+    ibv_qp_attr send = {};
+  };
+  // kUnavailable: the GIDs of the two ends are of different kinds.
+  absl::StatusOr<Plan> PlanTo(const LaneAddress& peer) const;
+  // Makes the queue pair ready to receive and to send. It may take seconds to find the way to the
+  // peer's address. kUnavailable: the device refuses, as where it finds none. [any thread, while no
+  // other one uses the queue pair]
+  absl::Status Connect(const Plan& plan);
 
  private:
   QueuePair(Verbs* verbs, Nic* nic, const QueuePairOptions& options, absl::string_view peer)
       : verbs_(*verbs), nic_(*nic), options_(options), peer_(peer) {}
 
   absl::Status Make(ibv_cq* sends, ibv_cq* receives);
-  absl::Status Modify(ibv_qp_attr& attributes, int mask, absl::string_view state);
+  absl::Status Modify(ibv_qp_attr attributes, int mask, absl::string_view state);
 
   Verbs& verbs_;
   Nic& nic_;

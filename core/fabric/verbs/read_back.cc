@@ -41,7 +41,8 @@ absl::Status ReadBack::Make() {
   WAYBILL_ASSIGN_OR_RETURN(queue_pair_,
                            QueuePair::Create(&verbs_, &nic_, completions_, completions_, {},
                                              IBV_ACCESS_REMOTE_READ, "reading back"));
-  return queue_pair_->Connect(queue_pair_->Address());
+  WAYBILL_ASSIGN_OR_RETURN(const QueuePair::Plan plan, queue_pair_->PlanTo(queue_pair_->Address()));
+  return queue_pair_->Connect(plan);
 }
 
 absl::Status ReadBack::Read(uint64_t address, uint32_t remote_key, absl::Time deadline) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <latch>
 #include <memory>
 #include <set>
 #include <string>
@@ -276,6 +277,13 @@ TEST_F(RegionsTest, AKeyThatALaneWasGrantedIsNeverOfTheSameMemoryAgain) {
   }
   EXPECT_EQ(Alive("mlx5_0"), 1u);
   EXPECT_EQ(regions->counts().registered_bytes, 2 * 4096u);
+}
+
+TEST_F(RegionsTest, ALongRegionIsRegisteredWithAllDevicesAtOnce) {
+  std::latch both(2);
+  Make(true, {.during_registration = [&] { both.arrive_and_wait(); }});
+  EXPECT_TRUE(regions->Allocate(1 << 20, "long").ok());
+  EXPECT_EQ(Alive("mlx5_0") + Alive("mlx5_1"), 2u);
 }
 
 TEST_F(RegionsTest, AGrantedKeyIsRememberedThoughItsRegionWasReleased) {

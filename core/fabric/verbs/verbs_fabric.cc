@@ -14,6 +14,7 @@
 #include "core/fabric/polled_clock.h"
 #include "core/fabric/progress.h"
 #include "core/fabric/verbs/bounce_ring.h"
+#include "core/fabric/verbs/connector.h"
 #include "core/fabric/verbs/descriptors.h"
 #include "core/fabric/verbs/imports.h"
 #include "core/fabric/verbs/lane_table.h"
@@ -22,6 +23,7 @@
 #include "core/fabric/verbs/probe_memory.h"
 #include "core/fabric/verbs/regions.h"
 #include "core/fabric/verbs/verbs_lane.h"
+#include "core/fabric/waker.h"
 #include "core/net/rendezvous.h"
 
 namespace waybill {
@@ -52,8 +54,15 @@ class VerbsFabric final : public Fabric {
                   .bounce = options.bounce},
         regions_(verbs, nics_->devices(), options.relaxed_ordering, settings_.bounce) {}
 
+  ~VerbsFabric() override {
+    for (const auto& [id, open] : lanes_) open.nic->connector->Forget(id);
+    for (const auto& used : nics_->nics()) used->connector = nullptr;
+  }
+
   absl::Status Start() {
     WAYBILL_RETURN_IF_ERROR(descriptors_.Start(options_.dead_peer_timeout / 4));
+    WAYBILL_RETURN_IF_ERROR(connected_.Start());
+    WAYBILL_RETURN_IF_ERROR(descriptors_.Watch(connected_.fd()));
     for (Device* device : nics_->devices()) {
       WAYBILL_RETURN_IF_ERROR(descriptors_.Watch(device->context()->async_fd));
     }
@@ -151,10 +160,16 @@ class VerbsFabric final : public Fabric {
           absl::StrCat("connect to ", lane->peer(), ": this lane has a peer"));
     }
     WAYBILL_RETURN_IF_ERROR(lane->status);
-    absl::Status status = lane->ConnectTo(address);
-    if (status.ok()) status = rendezvous_->Connect(lane->id(), address.rendezvous);
+    auto connect = lane->PlanConnect(address);
     lane->peer_address = std::move(address);
-    if (!status.ok()) Fail(*lane, std::move(status));
+    if (connect.ok()) {
+      // Each NIC by a thread of its own: the system looks up the peer's address, and a neighbour
+      // that does not answer takes seconds.
+      lanes_.NicOf(*lane).connector->Connect(lane->id(), *std::move(connect),
+                                             [this] { connected_.Wake(); });
+    } else {
+      Fail(*lane, connect.status());
+    }
     return absl::OkStatus();
   }
 
@@ -171,8 +186,7 @@ class VerbsFabric final : public Fabric {
   absl::Status CloseLane(LaneId id) override {
     WAYBILL_ASSIGN_OR_RETURN(VerbsLane * lane, lanes_.Find(id));
     Forget(*lane);
-    lane->Quiesce();
-    ReturnProbe(*lane);
+    Quiesce(*lane);
     lanes_.Erase(*lane);
     regions_.ForgetLane(id);
     imports_.ForgetLane(id);
@@ -412,10 +426,15 @@ class VerbsFabric final : public Fabric {
         WithScope(While(absl::StrCat("lane to ", lane.peer()), std::move(status)), Scope::kPeer);
     if (lane.side.open()) (void)lane.side.Send(told, lane.status.message());
     Forget(lane);
-    lane.Quiesce();
-    ReturnProbe(lane);
+    Quiesce(lane);
     ++failed_lanes_;
     events_.push_back({.kind = FabricEvent::Kind::kFailed, .lane = LaneId{lane.id()}});
+  }
+
+  void Quiesce(VerbsLane& lane) {
+    lanes_.NicOf(lane).connector->Forget(lane.id());
+    lane.Quiesce();
+    ReturnProbe(lane);
   }
 
   void Forget(VerbsLane& lane) {
@@ -432,7 +451,9 @@ class VerbsFabric final : public Fabric {
     if (descriptors_.Take(ready_)) LookForSilence();
     bool device_events = false;
     for (const int fd : ready_) {
-      if (const auto lane = by_socket_.find(fd); lane != by_socket_.end()) {
+      if (fd == connected_.fd()) {
+        TakeConnected();
+      } else if (const auto lane = by_socket_.find(fd); lane != by_socket_.end()) {
         ReadSide(lane->second);
       } else if (!rendezvous_->Handle(fd)) {
         device_events = true;
@@ -452,6 +473,20 @@ class VerbsFabric final : public Fabric {
       if (lane != nullptr) Fail(*lane, lane->FailureOf(done));
     }
     flushed_.clear();
+  }
+
+  // Both ends meet when both queue pairs are ready.
+  void TakeConnected() {
+    connected_.Forget();
+    for (const auto& used : nics_->nics()) {
+      for (Connector::Done& done : used->connector->TakeDone()) {
+        VerbsLane* lane = lanes_.FindLive(done.lane);
+        if (lane == nullptr) continue;
+        absl::Status status = std::move(done.status);
+        if (status.ok()) status = rendezvous_->Connect(done.lane, lane->peer_address->rendezvous);
+        FailUnless(*lane, std::move(status));
+      }
+    }
   }
 
   void LookForSilence() {
@@ -593,6 +628,7 @@ class VerbsFabric final : public Fabric {
   const LaneSettings settings_;
   Regions regions_;
   Descriptors descriptors_;
+  Waker connected_;  // Readable when a connector has done something.
   std::unique_ptr<net::Rendezvous> rendezvous_;
   uint32_t last_lane_ = 0;
   LaneTable lanes_;

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <latch>
 #include <memory>
 #include <string>
 #include <utility>
@@ -414,6 +416,36 @@ TEST_F(VerbsFabricFaultTest, WritesThatWaitWhenTheirGrantIsTakenBackAreNotPosted
   EXPECT_EQ(host_a.counts("mlx5_0").requests, posted);
   EXPECT_EQ(a->fabric().LaneStatus(lane.at_a).message(),
             "lane to b: b took back the grant of \"destination\" while writes to it were waiting");
+}
+
+TEST_F(VerbsFabricFaultTest, APeerWhoseAddressIsLookedUpForLongHoldsUpNoOtherLane) {
+  std::latch found(1);
+  std::atomic<bool> waits = true;
+  Start({.during_modification = [&](ibv_qp_state to) {
+    if (to == IBV_QPS_RTR && waits.exchange(false)) found.wait();
+  }});
+  const Lane held_up = endpoints.Open(*a, *b);
+  Fabric& at_a = a->fabric();
+  ASSERT_TRUE(at_a.ConnectLane(held_up.at_a, *b->fabric().LaneAddress(held_up.at_b)).ok());
+  ASSERT_TRUE(endpoints.Until([&] { return !waits; }));
+  EXPECT_TRUE(Carries(Connect("mlx5_1")));
+  EXPECT_EQ(a->Count(Kind::kConnected, held_up.at_a), 0u);
+  found.count_down();
+  ASSERT_TRUE(b->fabric().ConnectLane(held_up.at_b, *at_a.LaneAddress(held_up.at_a)).ok());
+  ASSERT_TRUE(endpoints.Until([&] { return a->Count(Kind::kConnected, held_up.at_a) > 0; }));
+}
+
+TEST_F(VerbsFabricFaultTest, ALaneThatIsClosedWhileItConnectsIsClosed) {
+  Start();
+  for (int i = 0; i < 50; ++i) {
+    const Lane lane = endpoints.Open(*a, *b);
+    ASSERT_TRUE(a->fabric().ConnectLane(lane.at_a, *b->fabric().LaneAddress(lane.at_b)).ok());
+    if (i % 2 == 0) a->Poll();
+    ASSERT_TRUE(a->fabric().CloseLane(lane.at_a).ok());
+    ASSERT_TRUE(b->fabric().CloseLane(lane.at_b).ok());
+  }
+  EXPECT_EQ(host_a.counts("mlx5_0").queue_pairs, 0u);
+  EXPECT_TRUE(Carries(Connect()));
 }
 
 TEST_F(VerbsFabricFaultTest, ALaneWhosePathLosesLongPacketsIsNotConnected) {

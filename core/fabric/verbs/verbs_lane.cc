@@ -54,7 +54,11 @@ LaneAddress VerbsLane::Address() const {
   return address;
 }
 
-absl::Status VerbsLane::ConnectTo(const LaneAddress& peer) { return queue_pair_->Connect(peer); }
+absl::StatusOr<std::function<absl::Status()>> VerbsLane::PlanConnect(
+    const LaneAddress& peer) const {
+  WAYBILL_ASSIGN_OR_RETURN(const QueuePair::Plan plan, queue_pair_->PlanTo(peer));
+  return [queue_pair = queue_pair_.get(), plan] { return queue_pair->Connect(plan); };
+}
 
 std::string VerbsLane::DescribePath() const {
   return absl::StrCat("verbs: ", nic_.name(), " (", ToString(nic_.gid().entry.gid), ") to ",

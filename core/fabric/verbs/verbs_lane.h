@@ -3,6 +3,7 @@
 #define WAYBILL_CORE_FABRIC_VERBS_VERBS_LANE_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -63,8 +64,9 @@ class VerbsLane {
   const CqPair* queues() const { return pair_; }
 
   LaneAddress Address() const;
-  // Makes the queue pair ready to receive and to send.
-  absl::Status ConnectTo(const LaneAddress& peer);
+  // Returns what makes the queue pair ready to receive and to send. Another thread may call it; the
+  // lane must not be quiesced meanwhile.
+  absl::StatusOr<std::function<absl::Status()>> PlanConnect(const LaneAddress& peer) const;
   std::string DescribePath() const;
 
   // Waits while grants are under way: they go by another connection, and nothing may overtake them.
