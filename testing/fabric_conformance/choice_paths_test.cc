@@ -2,12 +2,14 @@
 // load.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/fabric/choice/choice_fabric.h"
 #include "core/fabric/tcp/tcp_fabric.h"
@@ -117,6 +119,50 @@ TEST_F(ChoicePathsTest, LanesAreNotGivenUpWhileTheThreadIsBusyWithOthers) {
     })) << "the lane does not connect";
     EXPECT_TRUE(IsByVerbs(lane)) << PathOf(lane);
   }
+}
+
+// The rank opens its lanes one after the other, and they are connected beside it.
+TEST_F(ChoicePathsTest, TheSetUpOf256LanesTakesAtMostTwiceTheWorkOfOneNicAndNoneGoesByTcp) {
+  constexpr int kLanes = 256;
+  const fake_verbs::DeviceOptions slow{.queue_pair_call = absl::Milliseconds(1),
+                                       .registration = absl::Milliseconds(100)};
+  fake_verbs::FakeHost& host = network.Host("a");
+  options_.now = [this] { return network.now(); };
+  for (const char* nic : {"mlx5_0", "mlx5_1"}) {
+    host.AddDevice(nic, slow);
+    network.Host("b").AddDevice(nic);
+  }
+  a = &endpoints.Join("a");
+  b = &endpoints.Join("b");
+  const absl::Time begin = network.now();
+  ASSERT_TRUE(a->fabric().Allocate(1 << 20, "memory").ok());
+  std::vector<Lane> lanes;
+  for (int i = 0; i < kLanes; ++i) {
+    const std::string nic = absl::StrCat("mlx5_", i % 2);
+    const Lane lane{a, b, *a->fabric().OpenLane("b", nic), *b->fabric().OpenLane("a", nic)};
+    ASSERT_TRUE(a->fabric().ConnectLane(lane.at_a, *b->fabric().LaneAddress(lane.at_b)).ok());
+    ASSERT_TRUE(b->fabric().ConnectLane(lane.at_b, *a->fabric().LaneAddress(lane.at_a)).ok());
+    a->Poll();
+    b->Poll();
+    lanes.push_back(lane);
+  }
+  for (const Lane& lane : lanes) {
+    ASSERT_TRUE(endpoints.Until([&] {
+      return a->Count(FabricEvent::Kind::kConnected, lane.at_a) > 0 &&
+             b->Count(FabricEvent::Kind::kConnected, lane.at_b) > 0;
+    })) << "the lane does not connect";
+    EXPECT_TRUE(IsByVerbs(lane)) << PathOf(lane);
+  }
+  absl::Duration most_beside, most_work;
+  for (const char* nic : {"mlx5_0", "mlx5_1"}) {
+    most_beside = std::max(most_beside, host.busy(nic, /*of_this_thread=*/false));
+    most_work = std::max(most_work, host.busy(nic, true) + host.busy(nic, false));
+  }
+  // As if nothing went on beside this thread until its last call.
+  const absl::Duration took = network.now() - begin + most_beside;
+  EXPECT_LE(took, 2 * most_work) << most_work << " on the slowest NIC";
+  RecordProperty("took", absl::FormatDuration(took));
+  RecordProperty("most_work", absl::FormatDuration(most_work));
 }
 
 }  // namespace

@@ -162,6 +162,19 @@ int Device::CheckPath(uint8_t number, const ibv_qp_attr& attributes) const {
 
 // --- memory ---
 
+void Device::Spend(absl::Duration time) {
+  wire_.Spend(time);
+  busy_[std::this_thread::get_id()] += time;
+}
+
+absl::Duration Device::busy(bool of_this_thread) const {
+  absl::Duration sum;
+  for (const auto& [thread, time] : busy_) {
+    if ((thread == std::this_thread::get_id()) == of_this_thread) sum += time;
+  }
+  return sum;
+}
+
 bool Device::Lock(uint64_t bytes) {
   if (bytes > options_.max_locked_bytes - locked_bytes_) {
     errno = ENOMEM;
@@ -191,7 +204,7 @@ ibv_mr* Device::Register(ibv_pd* pd, const Range& range, unsigned access) {
     errno = failed_ ? EIO : EOPNOTSUPP;
     return nullptr;
   }
-  wire_.Spend(options_.registration);
+  Spend(options_.registration);
   if (!Lock(range.size)) return nullptr;
   Registration* made = memory_.Register(pd, range, access);
   if (made == nullptr) {
@@ -290,7 +303,7 @@ uint32_t Device::NextQueuePairNumber() {
 }
 
 ibv_qp* Device::CreateQueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes) {
-  wire_.Spend(options_.queue_pair_call);
+  Spend(options_.queue_pair_call);
   const ibv_qp_cap& cap = attributes.cap;
   const uint32_t most = options_.max_requests;
   const uint32_t pieces = options_.max_pieces;
@@ -327,7 +340,7 @@ int Device::DestroyQueuePair(ibv_qp* qp) {
   if (qp->events_completed > 0) {
     return wire_.Misuse("ibv_destroy_qp: unacknowledged events", EBUSY);
   }
-  wire_.Spend(options_.queue_pair_call);
+  Spend(options_.queue_pair_call);
   wire_.Remove(queue_pair);
   for (ibv_cq* cq : {qp->send_cq, qp->recv_cq}) {
     auto* queue = static_cast<CompletionQueue*>(cq);

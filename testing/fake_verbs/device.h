@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "testing/fake_verbs/completion_queue.h"
@@ -83,6 +84,8 @@ class Device : public ibv_device {
   int DestroyQueuePair(ibv_qp* qp);
 
   // --- for queue pairs and the wire ---
+  // A call takes so long.
+  void Spend(absl::Duration time);
   const Port* FindPort(uint8_t number) const;
   // Returns true if a queue pair at that port can reach the destination of the attributes.
   int CheckPath(uint8_t port, const ibv_qp_attr& attributes) const;
@@ -92,6 +95,9 @@ class Device : public ibv_device {
   void Raise(QueuePair& queue_pair, ibv_event_type type);
   void Count(const SendRequest& request);
   void CountPost() { ++counts_.post_send_calls; }
+
+  // The time that calls of this thread, or of all others, have taken on the device.
+  absl::Duration busy(bool of_this_thread) const;
 
   // --- by script ---
   void SetPort(uint8_t number, bool active);
@@ -113,6 +119,7 @@ class Device : public ibv_device {
   Memory memory_;
   bool failed_ = false;
   uint64_t locked_bytes_ = 0;
+  std::map<std::thread::id, absl::Duration> busy_;
   bool duplicates_ = false;
   uint32_t last_queue_pair_;
   DeviceCounts counts_;

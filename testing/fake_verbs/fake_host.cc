@@ -112,6 +112,11 @@ void FakeHost::DuplicateCompletions(absl::string_view name, bool duplicate) {
   device(name).DuplicateCompletions(duplicate);
 }
 
+absl::Duration FakeHost::busy(absl::string_view name, bool of_this_thread) const {
+  const Lock lock(wire_.mutex());
+  return device(name).busy(of_this_thread);
+}
+
 DeviceCounts FakeHost::counts(absl::string_view name) const {
   const Lock lock(wire_.mutex());
   return device(name).counts();
@@ -377,7 +382,7 @@ int FakeHost::ModifyQp(ibv_qp* qp, ibv_qp_attr* attributes, int mask) {
   if (options.during_modification) options.during_modification(attributes->qp_state);
   const Lock lock(wire_.mutex());
   if (!wire_.IsAlive(qp, "ibv_modify_qp")) return EINVAL;
-  wire_.Spend(DeviceOf(qp->context).options().queue_pair_call);
+  DeviceOf(qp->context).Spend(options.queue_pair_call);
   if (DeviceOf(qp->context).failed()) return EIO;
   return static_cast<QueuePair*>(qp)->Modify(*attributes, mask);
 }

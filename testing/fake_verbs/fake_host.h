@@ -56,6 +56,8 @@ class FakeHost : public verbs::Verbs {
   // --- for assertions ---
 
   DeviceCounts counts(absl::string_view device) const;
+  // Returns the time that calls of this thread, or of all others, have taken on a device.
+  absl::Duration busy(absl::string_view device, bool of_this_thread) const;
   std::vector<uint32_t> queue_pairs(absl::string_view device) const;  // Sorted numbers.
   // Returns the number of completions that were not polled, in the queue of a queue pair.
   size_t unpolled(absl::string_view device, uint32_t queue_pair, Direction direction) const;

@@ -41,7 +41,8 @@ class FakeNetwork {
   // Loses packets of more than `bytes` of data between two ports, as where MTUs differ.
   void DropLonger(const PortName& a, const PortName& b, uint64_t bytes);
 
-  // Returns the time on the network's clock, which only calls that take time advance.
+  // Returns the time on the calling thread's clock, which only its own calls that take time
+  // advance.
   absl::Time now() const;
 
   // Moves what can move, without a poll.

@@ -13,6 +13,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <thread>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -57,9 +58,12 @@ class Wire {
   // Advances the clock by one tick and moves what can move.
   void Tick();
   uint64_t now() const { return now_; }
-  // The time that calls of programs have taken.
-  void Spend(absl::Duration time) { spent_ += time; }
-  absl::Duration spent() const { return spent_; }
+  // The time that calls of the calling thread have taken.
+  void Spend(absl::Duration time) { spent_[std::this_thread::get_id()] += time; }
+  absl::Duration spent() const {
+    const auto found = spent_.find(std::this_thread::get_id());
+    return found == spent_.end() ? absl::ZeroDuration() : found->second;
+  }
   uint64_t VisibleAt();
   // Returns true if a later tick may bring a completion without a program's action. Only polls
   // advance the clock, so a queue that is armed then delivers its event at once.
@@ -103,7 +107,7 @@ class Wire {
   std::map<std::pair<End, End>, uint64_t> longest_;
   uint64_t last_identity_ = 0;
   uint64_t now_ = 0;
-  absl::Duration spent_;
+  std::map<std::thread::id, absl::Duration> spent_;
   std::unordered_set<const void*> alive_;
   std::vector<std::string> misuses_;
 };

@@ -30,6 +30,7 @@ struct UsedNic {
   std::optional<uint32_t> gid_index;  // The one that the user named.
   size_t device_index = 0;            // Into devices().
   uint32_t lanes = 0;                 // Open ones.
+  uint32_t unproved = 0;              // Those of them that are not connected yet, nor failed.
   uint64_t arrived = 0;               // The number of immediates that have come by this NIC,
   uint64_t read_back = 0;             // and how many of them had come when it read back last.
   std::unique_ptr<ReadBack> reader;   // Null if nothing was to be read back so far.

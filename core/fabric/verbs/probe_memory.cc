@@ -1,11 +1,12 @@
 #include "core/fabric/verbs/probe_memory.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace waybill::verbs {
 namespace {
 
-constexpr uint64_t kSlotsOfBlock = 16;
+constexpr size_t kFewestSlots = 16;
 constexpr uint64_t kSlotBytes = 2 * kProbeBytes;
 
 // Differs between queue pairs, and between packets.
@@ -19,26 +20,42 @@ ProbeMemory::~ProbeMemory() {
   for (const Block& block : blocks_) verbs_.DeregMr(block.registration);
 }
 
-std::optional<ProbeSlot> ProbeMemory::Take() {
-  if (free_.empty()) {
-    absl::StatusOr<SharedPages> pages =
-        SharedPages::Create(kSlotsOfBlock * kSlotBytes, "memory for probes");
-    if (!pages.ok()) return std::nullopt;
-    ibv_mr* const registration = verbs_.RegMr(device_.pd(), pages->data(), pages->size_bytes(),
-                                              IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-    if (registration == nullptr) return std::nullopt;
-    for (uint64_t i = 0; i < kSlotsOfBlock; ++i) {
-      std::byte* const slot = pages->data() + i * kSlotBytes;
-      free_.push_back({.incoming = slot,
-                       .outgoing = slot + kProbeBytes,
-                       .local_key = registration->lkey,
-                       .remote_key = registration->rkey});
-    }
-    blocks_.push_back({*std::move(pages), registration});
+void ProbeMemory::Grow(size_t slots) {
+  // At least twice as many as before, so that lanes one after the other cause few registrations.
+  slots = std::max({slots, slots_, kFewestSlots});
+  absl::StatusOr<SharedPages> pages = SharedPages::Create(slots * kSlotBytes, "memory for probes");
+  if (!pages.ok()) return;
+  ibv_mr* const registration = verbs_.RegMr(device_.pd(), pages->data(), pages->size_bytes(),
+                                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+  if (registration == nullptr) return;
+  for (size_t i = 0; i < slots; ++i) {
+    std::byte* const slot = pages->data() + i * kSlotBytes;
+    free_.push_back({.incoming = slot,
+                     .outgoing = slot + kProbeBytes,
+                     .local_key = registration->lkey,
+                     .remote_key = registration->rkey});
   }
+  slots_ += slots;
+  blocks_.push_back({*std::move(pages), registration});
+}
+
+void ProbeMemory::Prepare(size_t slots) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (slots > slots_) Grow(slots - slots_);
+}
+
+std::optional<ProbeSlot> ProbeMemory::Take() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (free_.empty()) Grow(1);
+  if (free_.empty()) return std::nullopt;
   const ProbeSlot slot = free_.back();
   free_.pop_back();
   return slot;
+}
+
+void ProbeMemory::Return(const ProbeSlot& slot) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  free_.push_back(slot);
 }
 
 void FillProbe(std::byte* bytes, uint32_t queue_pair) {

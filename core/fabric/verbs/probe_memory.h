@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -24,7 +25,7 @@ struct ProbeSlot {
   uint32_t remote_key = 0;
 };
 
-// Of one NIC. Grows to as many slots as lanes connect at once.
+// Of one NIC. Grows to as many slots as lanes connect at once. Thread-safe.
 class ProbeMemory {
  public:
   ProbeMemory(Verbs* verbs, const Device* device) : verbs_(*verbs), device_(*device) {}
@@ -32,10 +33,12 @@ class ProbeMemory {
   ProbeMemory(const ProbeMemory&) = delete;
   ProbeMemory& operator=(const ProbeMemory&) = delete;
 
+  // Registers memory for as many slots in all, so that Take() need not.
+  void Prepare(size_t slots);
   // Returns a slot, or nullopt if no more memory can be registered.
   std::optional<ProbeSlot> Take();
   // No queue pair may use the slot any more.
-  void Return(const ProbeSlot& slot) { free_.push_back(slot); }
+  void Return(const ProbeSlot& slot);
 
  private:
   struct Block {
@@ -43,9 +46,13 @@ class ProbeMemory {
     ibv_mr* registration = nullptr;
   };
 
+  void Grow(size_t slots);
+
   Verbs& verbs_;
   const Device& device_;
+  std::mutex mutex_;
   std::vector<Block> blocks_;
+  size_t slots_ = 0;  // Of all blocks.
   std::vector<ProbeSlot> free_;
 };
 

@@ -144,6 +144,7 @@ class VerbsFabric final : public Fabric {
     }
     WAYBILL_ASSIGN_OR_RETURN(lane->rendezvous, rendezvous_->Open(id));
     lanes_.Add(std::move(lane), nic);
+    ++nic->unproved;
     return LaneId{id};
   }
 
@@ -165,8 +166,14 @@ class VerbsFabric final : public Fabric {
     if (connect.ok()) {
       // Each NIC by a thread of its own: the system looks up the peer's address, and a neighbour
       // that does not answer takes seconds.
-      lanes_.NicOf(*lane).connector->Connect(lane->id(), *std::move(connect),
-                                             [this] { connected_.Wake(); });
+      UsedNic& nic = lanes_.NicOf(*lane);
+      nic.connector->Connect(
+          lane->id(),
+          [connect = *std::move(connect), probes = nic.probes.get(), lanes = nic.unproved] {
+            probes->Prepare(lanes);
+            return connect();
+          },
+          [this] { connected_.Wake(); });
     } else {
       Fail(*lane, connect.status());
     }
@@ -529,6 +536,7 @@ class VerbsFabric final : public Fabric {
 
   // The lane is proved, or its queue pair is gone.
   void ReturnProbe(VerbsLane& lane) {
+    if (std::exchange(lane.unproved, false)) --lanes_.NicOf(lane).unproved;
     const std::optional<ProbeSlot> slot = std::exchange(lane.probe, std::nullopt);
     if (slot) lanes_.NicOf(lane).probes->Return(*slot);
   }

@@ -121,7 +121,8 @@ class VerbsLane {
 
   // --- the owner's ---
 
-  std::optional<ProbeSlot> probe;  // While the lane is not proved yet.
+  bool unproved = true;            // See UsedNic::unproved.
+  std::optional<ProbeSlot> probe;  // Only while it is.
   std::string rendezvous;          // The address at which the side channels meet.
   SideChannel side;
   net::Silence silence;                            // Watches the peer's host on the side channel.
