@@ -44,16 +44,17 @@ const NetworkUnderTest kMixed = {"mixed",
                                  },
                                  absl::Milliseconds(5)};
 
-// Every second endpoint has local, too, which then owns its memory and carries none of its lanes.
+// All endpoints but "a" have local, too, which owns their memory and does not carry their lanes to
+// "a".
 const NetworkUnderTest kVerbs = {
     "verbs_beside_local",
     []() -> Endpoints::MakeFabric {
       const auto network = std::make_shared<fake_verbs::FakeNetwork>();
       return [network, joined = 0](const std::string& name) mutable {
-        fake_verbs::FakeHost& host = network->Host(absl::StrCat(name, joined));
+        fake_verbs::FakeHost& host = network->Host(absl::StrCat(name, joined++));
         host.AddDevice("mlx5_0");
         std::vector<ChoiceMember> members;
-        if (joined++ % 2 == 1) {
+        if (name != "a") {
           members.push_back({.fabric = *MakeLocalFabric(), .within_host = true});
         }
         members.push_back({.fabric = *MakeVerbsFabric({.library = &host})});
