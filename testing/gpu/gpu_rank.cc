@@ -53,8 +53,7 @@ using kernels::cuda::Driver;
 
 constexpr int64_t kColumns = 4096;
 constexpr int64_t kPeriod = 128;  // Rows after which the elements repeat themselves; a block's.
-constexpr int64_t kMostRows = (256 << 20) / (2 * kColumns);  // Of a tensor.
-constexpr absl::Duration kPatience = absl::Seconds(40);
+constexpr absl::Duration kPatience = absl::Seconds(25);
 
 int64_t MonotonicNanoseconds() {
   timespec now{};
@@ -134,11 +133,15 @@ absl::StatusOr<Kind> ParseKind(const std::string& name) {
   return absl::InvalidArgumentError(absl::StrCat("no kind \"", name, "\""));
 }
 
-// What both ranks hold: matrices of kColumns columns, of up to kMostRows rows each.
+// What both ranks hold: matrices of kColumns columns, two or three of them at least.
 struct Weights {
   int64_t rows = 0;  // Of all together; a multiple of kPeriod.
   Kind kind = Kind::kPlain;
 
+  int64_t rows_of_tensor() const {
+    constexpr int64_t kMost = (256 << 20) / (2 * kColumns);  // 256 MiB of BF16.
+    return std::clamp(rows / 2 / kPeriod * kPeriod, kPeriod, kMost);
+  }
   Dtype held() const { return kind == Kind::kCast ? Dtype::kF32 : Dtype::kBf16; }
   int64_t elements() const { return rows * kColumns; }
 
@@ -146,8 +149,8 @@ struct Weights {
   template <typename Add>
   Manifest Make(const Add& add, Manifest manifest = {}) const {
     uint32_t number = 0;
-    for (int64_t row = 0; row < rows; row += kMostRows, ++number) {
-      const int64_t count = std::min(rows - row, kMostRows);
+    for (int64_t row = 0; row < rows; row += rows_of_tensor(), ++number) {
+      const int64_t count = std::min(rows - row, rows_of_tensor());
       manifest.AddTensor(absl::StrCat("layer.", number), {count, kColumns}, held());
       add(manifest, number, row, count);
     }
@@ -250,8 +253,9 @@ absl::StatusOr<std::string> Compare(const Weights& weights, uint64_t version,
     for (int64_t i = begin; i < begin + kPiece; ++i) {
       int64_t in_rows = i;
       if (weights.kind == Kind::kTransposed) {
-        const int64_t row = i / kColumns / kMostRows * kMostRows;  // The first one of its tensor.
-        const int64_t count = std::min(weights.rows - row, kMostRows);
+        const int64_t most = weights.rows_of_tensor();
+        const int64_t row = i / kColumns / most * most;  // The first one of its tensor.
+        const int64_t count = std::min(weights.rows - row, most);
         const int64_t in_tensor = i - row * kColumns;
         in_rows = in_tensor % count * kColumns + in_tensor / count;
       }

@@ -20,7 +20,7 @@ CASES = [
     ("local", "fp8", "allocated", 16000, 2),
     ("local", "plain", "created", 16000, 2),
 ]
-SMALL_CASES = [(*case[:3], 4, 1) for case in CASES if case[3] == 1000]
+SMALL_CASES = [(*case[:3], 6, 1) for case in CASES if case[3] == 1000]
 
 
 def copies(megabytes):
@@ -29,7 +29,8 @@ def copies(megabytes):
         [checks.PROGRAMS / "gpu_rank", "copies", megabytes], checks.seconds_left(30)
     )
     if status != 0:
-        checks.failed("copies", f"{checks.ended(status, 30)}\n{output}")
+        said = output.strip().splitlines()[-1:]
+        checks.failed("copies", f"{checks.ended(status, 30)}: {said}\n{output}")
         return {}
     rates = {}
     for line in output.splitlines()[1:]:

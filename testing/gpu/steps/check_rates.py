@@ -49,7 +49,8 @@ def main():
         if status == 0:
             checks.passed(f"{mebibytes} MiB", f"{len(rows)} rates")
         else:
-            checks.failed(f"{mebibytes} MiB", f"{checks.ended(status, seconds)}\n{output}")
+            said = output.strip().splitlines()[-1:]
+            checks.failed(f"{mebibytes} MiB", f"{checks.ended(status, seconds)}: {said}\n{output}")
 
 
 main()

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 
 import checks
 
@@ -111,11 +112,12 @@ def be_worker(address, mode, what):
 
     with waybill.Worker(address, rank=0, world=1, mode=mode, ask=()) as worker:
         wrong = add_targets(worker, what)
-        worker.join(60)
+        print("ready", flush=True)
+        worker.join(20)
         print("joined", flush=True)
         for line in sys.stdin:
             version = int(line)
-            worker.await_version(version, 60)
+            worker.await_version(version, 30)
             found = "; ".join(wrong(version))
             print(f"wrong version {version}: {found}" if found else "right", flush=True)
 
@@ -153,7 +155,8 @@ class Job:
         self.controller.close()
 
     def join(self):
-        self.trainer.join(60)
+        self.worker.expect("ready", seconds=40)
+        self.trainer.join(20)
         self.worker.expect("joined")
 
     def write(self):
@@ -185,7 +188,8 @@ def check(name, call, *arguments):
     try:
         said = call(*arguments)
     except Exception as error:
-        checks.failed(name, f"{type(error).__name__}: {error}")
+        where = traceback.format_exc(limit=-3)
+        checks.failed(name, f"{type(error).__name__}: {error}\n{where}")
         return
     checks.passed(name, f"{said + ', ' if said else ''}{time.monotonic() - begin:.1f} s")
 
@@ -412,14 +416,20 @@ def main():
     if status != 0:
         checks.failed("import torch", f"{checks.ended(status, seconds)}\n{said}")
         return
-    if said.split()[-1:] != ["True"] and not checks.SMALL:
+    on_gpu = "True" in said.split()
+    if not on_gpu and not checks.SMALL:
         checks.skipped("torch", "torch sees no GPU")
         return
     for allocator, options in ALLOCATORS.items():
-        if options and said.split()[-1:] != ["True"]:
+        if options and not on_gpu:
             continue  # Allocators are for GPUs.
-        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = options
-        seconds = checks.seconds_left()
+        for variable in (
+            "PYTORCH_ALLOC_CONF",
+            "PYTORCH_CUDA_ALLOC_CONF",
+        ):  # Since torch 2.9; before.
+            os.environ[variable] = options
+        # The first one has most checks, and leaves some time for the others.
+        seconds = checks.seconds_left(20) if options else max(1, checks.seconds_left() - 15)
         process = checks.start(
             [sys.executable, __file__, "section", allocator],
             env={**os.environ, "BUNDLE_SECONDS": str(seconds)},

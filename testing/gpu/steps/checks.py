@@ -54,7 +54,11 @@ def _die_with_parent():
 def start(command, **options):
     """Starts a process that is killed when this one ends."""
     return subprocess.Popen(
-        list(map(str, command)), text=True, preexec_fn=_die_with_parent, **options
+        list(map(str, command)),
+        text=True,
+        errors="replace",
+        preexec_fn=_die_with_parent,
+        **options,
     )
 
 
@@ -63,11 +67,15 @@ def run(command, seconds, **options):
     process = start(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
     try:
         output, _ = process.communicate(timeout=seconds)
+        return process.returncode, output
     except subprocess.TimeoutExpired:
         process.kill()
-        output, _ = process.communicate()
-        return None, output
-    return process.returncode, output
+    try:
+        # What it has started itself may still hold the pipe, until the step ends.
+        output, _ = process.communicate(timeout=3)
+    except subprocess.TimeoutExpired as expired:
+        output = (expired.output or b"").decode(errors="replace")
+    return None, output
 
 
 def ended(status, seconds):

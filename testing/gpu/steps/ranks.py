@@ -3,6 +3,7 @@
 import queue
 import subprocess
 import threading
+import time
 
 import checks
 import waybill
@@ -46,16 +47,29 @@ class Rank:
         except BrokenPipeError:
             pass  # Who waits for its answer hears of it.
 
-    def expect(self, *words, seconds=45):
-        """Returns the first word of its next line, which must be one of `words`, and the rest."""
+    def expect(self, *words, seconds=30, beside=None):
+        """Returns the first word of its next line, which must be one of `words`, and the rest.
+
+        It waits no longer once `beside`, another rank, has ended.
+        """
         seconds = checks.seconds_left(seconds)
-        try:
-            word, rest = self._lines.get(timeout=seconds)
-        except queue.Empty:
-            raise Failure(f"{self.name} has not said {words} within {seconds:.0f} s") from None
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                word, rest = self._lines.get(timeout=0.2)
+                break
+            except queue.Empty:
+                if beside is not None and beside.has_ended():
+                    raise Failure(f"{beside.name}: {beside.last_words()}") from None
+                if time.monotonic() > deadline:
+                    said = f"{self.name} has not said {words} within {seconds:.0f} s"
+                    raise Failure(said) from None
         if word not in words:
             raise Failure(f"{self.name}: {f'{word} {rest}' if word else self.last_words()}")
         return word, rest
+
+    def has_ended(self):
+        return self._process.poll() is not None
 
     def is_silent_for(self, seconds):
         """Waits so long for its next line, which stays to be read."""
@@ -106,8 +120,8 @@ class Job:
         return Rank(name, [checks.PROGRAMS / "gpu_rank", *words])
 
     def await_joined(self):
-        for rank in (self.trainer, self.worker):
-            rank.expect("joined")
+        self.trainer.expect("joined", beside=self.worker)
+        self.worker.expect("joined", beside=self.trainer)
 
     def begin(self):
         """Begins the next version; returns once its publish has begun."""
