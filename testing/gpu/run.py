@@ -19,6 +19,8 @@ import time
 import zipfile
 from pathlib import Path
 
+from steps import checks
+
 HERE = Path(__file__).resolve().parent
 
 # Each step, and its share of the time; it also gets what earlier ones have left.
@@ -185,8 +187,8 @@ def run_step(report, step, seconds, env):
     report.begin(step)
     begin = time.monotonic()
     other = []  # What it says apart from rows.
-    process = subprocess.Popen(
-        [sys.executable, str(HERE / "steps" / f"check_{step}.py")],
+    process = checks.start(
+        [sys.executable, HERE / "steps" / f"check_{step}.py"],
         # A step gets to know of its end, and says what it had no time for.
         env={**env, "BUNDLE_SECONDS": f"{max(1.0, seconds - 2):.1f}"},
         stdin=subprocess.DEVNULL,
