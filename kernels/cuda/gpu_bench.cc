@@ -176,7 +176,7 @@ void Run(size_t size_bytes, const Options& options) {
     return QuantiseRows(dst, kColumns, src, pitch, rows, kColumns, grid, scales, scales_pitch, {},
                         {}, stream);
   });
-  measure("the same with digest", size_bytes + size_bytes / 2, 0, [&] {
+  measure("BF16 to FP8 by given factors, with digest", size_bytes + size_bytes / 2, 0, [&] {
     return QuantiseRows(dst, kColumns, src, pitch, rows, kColumns, grid, scales, scales_pitch, {},
                         digest, stream);
   });
@@ -187,7 +187,7 @@ void Run(size_t size_bytes, const Options& options) {
   const size_t elements = rows * kColumns;  // As F32, so many fill the whole source.
   measure("cast of F32 to BF16", 3 * size_bytes, 0,
           [&] { return CastElements(Cast::kF32ToBf16, dst, src, elements, {}, stream); });
-  measure("the same with digest", 3 * size_bytes, 0,
+  measure("cast of F32 to BF16, with digest", 3 * size_bytes, 0,
           [&] { return CastElements(Cast::kF32ToBf16, dst, src, elements, digest, stream); });
   measure("digest", size_bytes, 0.85, [&] { return AddLeaves(digest, src, size_bytes, stream); });
   measure("copy with digest", 2 * size_bytes, 0,

@@ -56,7 +56,11 @@ std::atomic<int> captured_streams{0};
 thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 std::atomic<FakeCudaStep> refused{kFakeCudaNone};
 std::mutex attributes_mutex;
-std::map<std::pair<int, int>, int> attributes;  // By device and attribute.
+// By device and attribute. A program may set them while it is initialised.
+std::map<std::pair<int, int>, int>& Attributes() {
+  static auto& attributes = *new std::map<std::pair<int, int>, int>;
+  return attributes;
+}
 std::mutex loaded_mutex;
 std::set<std::pair<int, const HostKernel*>> loaded;  // By device.
 std::mutex events_mutex;
@@ -92,8 +96,8 @@ int VisibleCount() { return MigInstance() < 0 ? kFakeGpuCount : 1; }
 
 int AttributeOf(int device, CUdevice_attribute attribute) {
   const std::lock_guard lock(attributes_mutex);
-  const auto found = attributes.find({device, attribute});
-  return found == attributes.end() ? 0 : found->second;
+  const auto found = Attributes().find({device, attribute});
+  return found == Attributes().end() ? 0 : found->second;
 }
 
 // On Grace, where the GPU is coherent with the host: the driver says that writes are ordered, its
@@ -646,7 +650,7 @@ extern "C" __attribute__((visibility("default"))) void FakeCudaSetAttribute(int 
                                                                             int attribute,
                                                                             int value) {
   const std::lock_guard lock(attributes_mutex);
-  attributes[{device, attribute}] = value;
+  Attributes()[{device, attribute}] = value;
 }
 extern "C" __attribute__((visibility("default"))) void FakeCudaSayOfNics(int device,
                                                                          FakeCudaWrites writes,

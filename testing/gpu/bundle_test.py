@@ -72,11 +72,13 @@ def glibc_and_python():
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory):
-    """A folder with the simulated driver and its libraries."""
+    """A folder with the simulated driver, whose GPUs processes share, and its libraries."""
     folder = tmp_path_factory.mktemp("driver")
-    shutil.copyfile(DRIVER, folder / DRIVER.name)
+    shutil.copyfile("testing/gpu/sharing_driver.so", folder / DRIVER.name)
     (folder / DRIVER.name).chmod(0o755)
-    add_libraries(folder / DRIVER.name, folder / "lib")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LD_LIBRARY_PATH", str(DRIVER.parent))  # Where the simulated one is found.
+        add_libraries(folder / DRIVER.name, folder / "lib")
     return folder
 
 
@@ -171,6 +173,8 @@ def test_rates_and_processes_tell_figures(rehearsal):
     assert any("digest" in name for name in rates) and any("transpose" in name for name in rates)
     for fact in report["steps"]["processes"]["facts"]:
         assert "GB/s" in fact["value"]
+        if fact["name"].startswith("local"):
+            assert "shared memory, also of GPUs" in fact["value"]
 
 
 def run(driver, folder, *arguments, **options):

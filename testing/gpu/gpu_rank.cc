@@ -11,11 +11,11 @@
 //            ("created"), as for torch's expandable segments.
 // SPARE      The rank joins with so many MiB of free memory on the GPU, and takes the rest.
 //
-// A trainer publishes a version for each number that it reads, and says "published BEGIN WAITS". A
-// worker waits for the version and says "shown END WAITS", then "right" or "wrong ...". BEGIN and
-// END are nanoseconds of the machine's clock; WAITS counts the calls for which the process waited
-// for the GPU meanwhile. `copies` prints the name of the GPU, and the rates in GB/s of a copy
-// within it, from it to pinned host memory, and back.
+// A trainer publishes a version for each number that it reads. It says "begins", how its lanes go,
+// and "published BEGIN WAITS" or "failed ...". A worker waits for the version and says "shown END
+// WAITS", then "right" or "wrong ...". BEGIN and END are nanoseconds of the machine's clock; WAITS
+// counts the calls for which the process waited for the GPU meanwhile. `copies` prints the name of
+// the GPU, and the rates in GB/s of a copy within it, from it to pinned host memory, and back.
 #include <cuda.h>
 
 #include <algorithm>
@@ -299,6 +299,8 @@ absl::Status Train(const RankIdentity& identity, const Weights& weights, const G
       for (size_t i = 0; status.ok() && i < outcomes->size(); ++i) status = (*outcomes)[i].status;
     }
     // A publish that fails is told; the next one may succeed.
+    for (const LaneReport& lane : trainer->report().lanes)
+      std::cout << "lane " << lane.path << "\n";
     if (status.ok()) {
       std::cout << "published " << begin << " " << waits - before << std::endl;
     } else {
@@ -349,7 +351,6 @@ absl::Status Serve(const RankIdentity& identity, const Weights& weights, Mode mo
     std::cout << "shown " << shown.Await(version) << " " << waits - before << std::endl;
     WAYBILL_ASSIGN_OR_RETURN(const std::string found, Compare(weights, version, memory));
     before = waits;
-    for (const LaneReport& lane : worker->report().lanes) std::cout << "lane " << lane.path << "\n";
     std::cout << found << std::endl;
   }
   return absl::OkStatus();

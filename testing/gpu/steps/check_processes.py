@@ -70,7 +70,7 @@ def run_case(fabric, kind, memory, megabytes, count, rates):
             first, *_ = job.update()  # It opens what it reads.
             done = [job.update() for _ in range(count)]
             job.leave()
-            lanes = job.worker.lanes[:1]
+            lanes = job.trainer.lanes[:1]
     except ranks.Failure as failure:
         checks.failed(check, str(failure))
         return
