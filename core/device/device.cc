@@ -104,6 +104,12 @@ absl::StatusOr<std::shared_ptr<Device>> Device::Open(int ordinal) {
   CUresult result = Driver()->cuDeviceGet_fn(&number, ordinal);
   if (result == CUDA_SUCCESS) result = Driver()->cuDeviceGetName_fn(name, sizeof(name), number);
   if (result == CUDA_SUCCESS) result = Driver()->cuDevicePrimaryCtxRetain_fn(&context, number);
+  if (result == CUDA_ERROR_DEVICE_UNAVAILABLE) {
+    return absl::UnavailableError(absl::StrCat(
+        Check(what, result).message(),
+        ": another process has it in exclusive mode; end that process, or run \"nvidia-smi -c "
+        "DEFAULT\""));
+  }
   WAYBILL_RETURN_IF_ERROR(Check(what, result));
   std::shared_ptr<Device> device(new Device(ordinal, number, name, context));
   device->inbound_writes_ = InboundWritesOf(ordinal);

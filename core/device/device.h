@@ -75,7 +75,8 @@ using IpcHandle = std::array<std::byte, 64>;
 // Thread-safe.
 class Device {
  public:
-  // Keeps the device's primary context, and loads the kernels into it.
+  // Keeps the device's primary context, and loads the kernels into it. kUnavailable: there is no
+  // GPU, or another process has it for itself.
   static absl::StatusOr<std::shared_ptr<Device>> Open(int ordinal);
   ~Device();
   Device(const Device&) = delete;

@@ -735,6 +735,18 @@ TEST(MigInstance, DISABLED_OpensNoMemoryOfAnother) {
   EXPECT_EQ(FakeCudaNow().allocations, 0u);
 }
 
+TEST(Device, OneThatAnotherProcessHasForItselfIsUnavailableWithTheRemedy) {
+  if (FakeCudaIsHip()) GTEST_SKIP() << "AMD's GPUs have no such mode";
+  FakeCudaRefuse(kFakeCudaContext);
+  const absl::Status status = Device::Open(0).status();
+  FakeCudaRefuse(kFakeCudaNone);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(absl::EndsWith(status.message(),
+                             "another process has it in exclusive mode; end that process, or run "
+                             "\"nvidia-smi -c DEFAULT\""))
+      << status;
+}
+
 TEST(Device, OneThatIsNotThereIsNamed) {
   EXPECT_TRUE(absl::StartsWith(Device::Open(7).status().message(), "open GPU 7: "));
 }

@@ -219,6 +219,7 @@ FAKE cuGetErrorString(CUresult, const char** text) {
 }
 
 FAKE cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  if (refused == kFakeCudaContext) return CUDA_ERROR_DEVICE_UNAVAILABLE;
   *context = &contexts[device];
   return CUDA_SUCCESS;
 }

@@ -39,6 +39,7 @@ enum FakeCudaStep {
   kFakeCudaAllow,    // Letting a device use the addresses.
   kFakeCudaOpen,     // Opening a handle of other memory, as between PID namespaces.
   kFakeCudaDmabuf,   // Not for a process, but for NICs: exporting a dma-buf.
+  kFakeCudaContext,  // Using the GPU at all, which another process has in exclusive mode.
 };
 
 // When kernels see what NICs have written to a GPU.
