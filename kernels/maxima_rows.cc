@@ -1,5 +1,8 @@
 #include "kernels/maxima_rows.h"
 
+// Not for what has no AVX2: no server with GPUs is so old, and each target has its size.
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS (HWY_SSE4 | HWY_SSSE3)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/maxima_rows.cc"
 #include <hwy/foreach_target.h>  // Includes this file once for each target.
