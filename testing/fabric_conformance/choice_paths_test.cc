@@ -45,6 +45,15 @@ class ChoicePathsTest : public testing::Test {
     ASSERT_TRUE(a->fabric().CloseLane(lane.at_a).ok());
     ASSERT_TRUE(b->fabric().CloseLane(lane.at_b).ok());
   }
+  void ExpectConnectedByVerbs(const std::vector<Lane>& lanes) {
+    for (const Lane& lane : lanes) {
+      ASSERT_TRUE(endpoints.Until([&] {
+        return a->Count(FabricEvent::Kind::kConnected, lane.at_a) > 0 &&
+               b->Count(FabricEvent::Kind::kConnected, lane.at_b) > 0;
+      })) << "the lane does not connect";
+      EXPECT_TRUE(IsByVerbs(lane)) << PathOf(lane);
+    }
+  }
 
   fake_verbs::FakeNetwork network;
   ChoiceOptions options_;
@@ -112,13 +121,7 @@ TEST_F(ChoicePathsTest, LanesAreNotGivenUpWhileTheThreadIsBusyWithOthers) {
     b->Poll();
     lanes.push_back(lane);
   }
-  for (const Lane& lane : lanes) {
-    ASSERT_TRUE(endpoints.Until([&] {
-      return a->Count(FabricEvent::Kind::kConnected, lane.at_a) > 0 &&
-             b->Count(FabricEvent::Kind::kConnected, lane.at_b) > 0;
-    })) << "the lane does not connect";
-    EXPECT_TRUE(IsByVerbs(lane)) << PathOf(lane);
-  }
+  ExpectConnectedByVerbs(lanes);
 }
 
 // The rank opens its lanes one after the other, and they are connected beside it.
@@ -146,13 +149,7 @@ TEST_F(ChoicePathsTest, TheSetUpOf256LanesTakesAtMostTwiceTheWorkOfOneNicAndNone
     b->Poll();
     lanes.push_back(lane);
   }
-  for (const Lane& lane : lanes) {
-    ASSERT_TRUE(endpoints.Until([&] {
-      return a->Count(FabricEvent::Kind::kConnected, lane.at_a) > 0 &&
-             b->Count(FabricEvent::Kind::kConnected, lane.at_b) > 0;
-    })) << "the lane does not connect";
-    EXPECT_TRUE(IsByVerbs(lane)) << PathOf(lane);
-  }
+  ExpectConnectedByVerbs(lanes);
   absl::Duration most_beside, most_work;
   for (const char* nic : {"mlx5_0", "mlx5_1"}) {
     most_beside = std::max(most_beside, host.busy(nic, /*of_this_thread=*/false));
