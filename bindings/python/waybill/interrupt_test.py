@@ -22,6 +22,7 @@ import waybill
 controller = waybill.Controller(listen="127.0.0.1:0")
 trainer = waybill.Trainer(controller.address, rank=0, world=2)
 trainer.add("w", bytearray(4))
+{before}
 try:
     print("joining", flush=True)
     {wait}
@@ -31,19 +32,24 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize(
-    "wait",
+    ("before", "wait"),
     [
-        "trainer.join()",
-        "asyncio.run(trainer.join_async())",
-        "threading.Thread(target=trainer.join, daemon=True).start(); "
-        "trainer._pump.until(lambda: False)",
+        ("", "trainer.join()"),
+        ("", "asyncio.run(trainer.join_async())"),
+        # Thread.start() itself does not bear interrupts: it has to be over.
+        (
+            "threading.Thread(target=trainer.join, daemon=True).start()",
+            "trainer._pump.until(lambda: False)",
+        ),
     ],
     ids=["join", "asyncio", "while_another_thread_waits"],
 )
-def test_an_interrupt_ends_a_wait(wait):
+def test_an_interrupt_ends_a_wait(before, wait):
     """The other trainer never comes: nothing but the signal ends it."""
     child = subprocess.Popen(
-        [sys.executable, "-c", JOINING.format(wait=wait)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", JOINING.format(before=before, wait=wait)],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert child.stdout.readline() == "joining\n"
     child.send_signal(signal.SIGINT)
