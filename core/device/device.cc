@@ -207,7 +207,8 @@ absl::StatusOr<absl::Span<std::byte>> Device::OpenHandle(const IpcHandle& handle
     if (result != CUDA_SUCCESS) return result;
     return Driver()->cuMemGetAddressRange_fn(&base, &size_bytes, mapping);
   }));
-  return absl::Span<std::byte>(std::bit_cast<std::byte*>(mapping), size_bytes);
+  // What is below 2 MiB shares a block, and the range is then the block's.
+  return absl::Span<std::byte>(std::bit_cast<std::byte*>(mapping), base + size_bytes - mapping);
 }
 
 void Device::CloseHandle(void* mapping) {

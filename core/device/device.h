@@ -90,7 +90,8 @@ class Device {
 
   // Allocates memory of the device. It may wait for the device: do not call it during an update.
   absl::StatusOr<void*> Allocate(size_t size_bytes);
-  void Free(void* memory);  // Null is taken.
+  // Waits for all that is queued on the device, whoever queued it. Null is taken.
+  void Free(void* memory);
 
   // Exports memory of the device, from Allocate() or of a framework, to NICs as a dma-buf. Without
   // one a NIC may still reach it, by the module nvidia-peermem. Whoever registers it has to do so

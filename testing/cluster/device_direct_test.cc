@@ -604,7 +604,8 @@ TEST_P(DirectNetworkTest, MemoryUnderWhichOtherPagesWerePutIsRegisteredAgain) {
     const uint64_t staged = cluster_->trainer(0).counts().staged_bytes;
     ASSERT_EQ(PublishAndCheck(3), "");
     EXPECT_EQ(cluster_->trainer(0).counts().staged_bytes, staged);
-    EXPECT_EQ(cluster_->worker(0).counts().renewals, 1u);
+    // The tensors are small, and all of them share a block.
+    EXPECT_EQ(cluster_->worker(0).counts().renewals, 2u);
     cluster_.reset();
   }
 }

@@ -152,6 +152,12 @@ CUresult RunNow(const std::function<void()>& work) {
   return CUDA_SUCCESS;
 }
 
+// As some calls do: they wait for all that is queued on a GPU, whoever queued it.
+void WaitFor(int device) {
+  ++device_waits;
+  waybill::FakeStream::FinishAll(device);
+}
+
 void CopyNow(CUdeviceptr to, CUdeviceptr from, size_t size_bytes) {
   const FakeMemory& memory = FakeMemory::Get();
   const bool from_device = memory.DeviceOf(At(from)) >= 0, to_device = memory.DeviceOf(At(to)) >= 0;
@@ -256,7 +262,7 @@ FAKE cuMemAlloc(CUdeviceptr* address, size_t size_bytes) {
 }
 FAKE cuMemFree(CUdeviceptr address) {
   REFUSE_WHILE_CAPTURING;
-  ++device_waits;
+  if (const int device = FakeMemory::Get().DeviceOf(At(address)); device >= 0) WaitFor(device);
   return FakeMemory::Get().Free(At(address)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 FAKE cuMemGetAddressRange(CUdeviceptr* begin, size_t* size_bytes, CUdeviceptr address) {
@@ -270,7 +276,7 @@ FAKE cuMemGetAddressRange(CUdeviceptr* begin, size_t* size_bytes, CUdeviceptr ad
 FAKE cuMemGetHandleForAddressRange(void* handle, CUdeviceptr begin, size_t size_bytes,
                                    CUmemRangeHandleType type, unsigned long long flags) {
   REFUSE_WHILE_CAPTURING;
-  const int device = FakeMemory::Get().DeviceOf(At(begin));
+  const int device = FakeMemory::Get().DeviceOfPages(At(begin));
   if (device < 0 || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || flags != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -433,7 +439,7 @@ FAKE cuMemHostRegister(void* memory, size_t size_bytes, unsigned) {
 }
 FAKE cuMemHostUnregister(void* memory) {
   REFUSE_WHILE_CAPTURING;
-  ++device_waits;
+  if (HasContext()) WaitFor(current.back()->device);
   return FakeMemory::Get().Unpin(static_cast<std::byte*>(memory))
              ? CUDA_SUCCESS
              : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
@@ -696,7 +702,7 @@ extern "C" __attribute__((visibility("default"))) void FakeCudaMakeManaged(void*
 }
 extern "C" __attribute__((visibility("default"))) int FakeCudaPeerMemory(uint64_t begin,
                                                                          uint64_t size_bytes) {
-  const int device = FakeMemory::Get().DeviceOf(At(begin));
+  const int device = FakeMemory::Get().DeviceOfPages(At(begin));
   return device < 0 ? -1 : FakeMemory::Get().Export(At(begin), size_bytes, OrdersWrites(device));
 }
 extern "C" __attribute__((visibility("default"))) void FakeCudaRefuse(FakeCudaStep step) {

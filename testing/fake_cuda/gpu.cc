@@ -1,11 +1,13 @@
 #include "testing/fake_cuda/gpu.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
@@ -18,6 +20,7 @@ namespace waybill {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
+constexpr size_t kAlignmentBytes = 512;  // Of allocations.
 
 UniqueFd MakeFile(size_t size_bytes, const std::string& name = "fake GPU") {
   UniqueFd file(memfd_create(name.c_str(), MFD_CLOEXEC));
@@ -39,6 +42,37 @@ void WriteFile(const UniqueFd& file, const std::vector<std::byte>& bytes, size_t
   }
 }
 
+// Writes what has changed in one file since the other was told of it into the other.
+void Carry(const UniqueFd& from, const UniqueFd& to, std::vector<std::byte>& told) {
+  if (!from.valid() || !to.valid()) return;
+  const std::vector<std::byte> now = ReadFile(from, told.size());
+  if (now == told) return;
+  for (size_t begin = 0, end = 0; begin < now.size(); begin = end + 1) {
+    for (end = begin; end < now.size() && now[end] != told[end];) ++end;
+    if (end > begin) WriteFile(to, now, begin, end - begin);
+  }
+  told = now;
+}
+
+// One process at a time runs on a GPU. A file of the test's is locked meanwhile. A process that is
+// stopped has the GPU for a slice of time only, as long as the others wait.
+class Turn {
+ public:
+  explicit Turn(int device) {
+    static const char* const folder = std::getenv("TEST_TMPDIR");
+    if (folder == nullptr) return;
+    const std::string path = std::string(folder) + "/fake GPU " + std::to_string(device);
+    file_ = UniqueFd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
+    while (flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && std::chrono::steady_clock::now() < end) {
+      std::this_thread::yield();
+    }
+  }
+
+ private:
+  UniqueFd file_;  // Closed, it is not locked any more.
+};
+
 bool IsWhole(size_t size_bytes) {
   return size_bytes > 0 && size_bytes % FakeMemory::kGranularityBytes == 0;
 }
@@ -52,15 +86,66 @@ FakeMemory& FakeMemory::Get() {
   return memory;
 }
 
+std::shared_ptr<FakeMemory::Block> FakeMemory::MakeBlock(UniqueFd pages, size_t size_bytes,
+                                                         int device) {
+  if (!pages.valid()) return nullptr;
+  void* const at = mmap(nullptr, Pages(size_bytes), PROT_NONE, MAP_SHARED, pages.get(), 0);
+  if (at == MAP_FAILED) return nullptr;
+  auto block = std::make_shared<Block>();
+  block->begin = static_cast<std::byte*>(at);
+  block->size_bytes = Pages(size_bytes);
+  block->device = device;
+  block->id = ++last_id_;
+  block->pages = std::move(pages);
+  return block;
+}
+
+FakeMemory::Allocations::const_iterator FakeMemory::At(const std::byte* address) const {
+  const auto after = allocations_.upper_bound(const_cast<std::byte*>(address));
+  if (after == allocations_.begin()) return allocations_.end();
+  const auto found = std::prev(after);
+  return address < found->first + found->second.size_bytes ? found : allocations_.end();
+}
+
+FakeMemory::Allocations::iterator FakeMemory::At(const std::byte* address) {
+  return allocations_.erase(std::as_const(*this).At(address), std::as_const(*this).At(address));
+}
+
+std::vector<FakeMemory::Block*> FakeMemory::Blocks() const {
+  std::vector<Block*> blocks;
+  for (const auto& [begin, allocation] : allocations_) {
+    // Those of a block are neighbours.
+    if (blocks.empty() || blocks.back() != allocation.block.get()) {
+      blocks.push_back(allocation.block.get());
+    }
+  }
+  return blocks;
+}
+
+FakeMemory::Block* FakeMemory::BlockAt(const std::byte* address) const {
+  for (Block* const block : Blocks()) {
+    if (address >= block->begin && address < block->begin + block->size_bytes) return block;
+  }
+  return nullptr;
+}
+
 std::byte* FakeMemory::Allocate(size_t size_bytes, int device) {
-  UniqueFd file = MakeFile(Pages(size_bytes));
-  if (!file.valid()) return nullptr;
-  void* const pages = mmap(nullptr, Pages(size_bytes), PROT_NONE, MAP_SHARED, file.get(), 0);
-  if (pages == MAP_FAILED) return nullptr;
   const std::lock_guard lock(mutex_);
-  allocations_[static_cast<std::byte*>(pages)] = {size_bytes, device, ++last_id_, std::move(file),
-                                                  UniqueFd()};
-  return static_cast<std::byte*>(pages);
+  if (size_bytes >= kSharedBytes) {
+    const auto block = MakeBlock(MakeFile(Pages(size_bytes)), size_bytes, device);
+    if (block == nullptr) return nullptr;
+    allocations_[block->begin] = {.size_bytes = size_bytes, .block = block};
+    return block->begin;
+  }
+  Shared& shared = shared_[device];
+  if (shared.block == nullptr || size_bytes > kSharedBytes - shared.used_bytes) {
+    shared = {MakeBlock(MakeFile(kSharedBytes), kSharedBytes, device), 0};
+    if (shared.block == nullptr) return nullptr;
+  }
+  std::byte* const begin = shared.block->begin + shared.used_bytes;
+  shared.used_bytes += (size_bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+  allocations_[begin] = {.size_bytes = size_bytes, .block = shared.block};
+  return begin;
 }
 
 int FakeMemory::Export(std::byte* begin, size_t size_bytes, bool ordered) {
@@ -69,18 +154,21 @@ int FakeMemory::Export(std::byte* begin, size_t size_bytes, bool ordered) {
   std::vector<DmabufPart> parts;
   int device = -1;
   for (std::byte* at = begin; at < begin + size_bytes; at += parts.back().size_bytes) {
-    const auto after = allocations_.upper_bound(at);
-    if (after == allocations_.begin()) return -1;
-    auto& [first, allocation] = *std::prev(after);
-    const auto offset = static_cast<size_t>(at - first);
-    const size_t pages_bytes = Pages(allocation.size_bytes);
-    if (offset % kPageBytes != 0 || offset >= pages_bytes) return -1;
-    // Only memory of cuMemCreate() is mapped side by side on purpose.
-    if (at != begin && (allocation.created == 0 || allocation.device != device)) return -1;
-    device = allocation.device;
+    Block* const block = BlockAt(at);
+    if (block == nullptr) return -1;
+    const auto offset = static_cast<size_t>(at - block->begin);
+    if (offset % kPageBytes != 0) return -1;
+    if (at != begin) {
+      // Only memory of cuMemCreate() is mapped side by side on purpose.
+      const auto first = allocations_.find(block->begin);
+      if (first == allocations_.end() || first->second.created == 0 || block->device != device) {
+        return -1;
+      }
+    }
+    device = block->device;
     const size_t left_bytes = size_bytes - static_cast<size_t>(at - begin);
     parts.push_back(
-        {FileForNics(allocation, ordered), offset, std::min(pages_bytes - offset, left_bytes)});
+        {FileForNics(*block, ordered), offset, std::min(block->size_bytes - offset, left_bytes)});
   }
   if (parts.size() > 1) {
     UniqueFd list(memfd_create(kDmabufPartsName, MFD_CLOEXEC));
@@ -95,26 +183,24 @@ int FakeMemory::Export(std::byte* begin, size_t size_bytes, bool ordered) {
   return fd;
 }
 
-int FakeMemory::FileForNics(Allocation& allocation, bool ordered) {
-  if (ordered) return allocation.pages.get();
-  if (!allocation.inbound.valid()) {
-    const size_t pages_bytes = Pages(allocation.size_bytes);
-    allocation.inbound = MakeFile(pages_bytes);
-    allocation.flushed = ReadFile(allocation.pages, pages_bytes);
-    WriteFile(allocation.inbound, allocation.flushed, 0, pages_bytes);
+int FakeMemory::FileForNics(Block& block, bool ordered) {
+  if (ordered) return block.pages.get();
+  if (!block.inbound.valid()) {
+    block.inbound = MakeFile(block.size_bytes);
+    block.flushed = ReadFile(block.pages, block.size_bytes);
+    WriteFile(block.inbound, block.flushed, 0, block.size_bytes);
   }
-  return allocation.inbound.get();
+  return block.inbound.get();
 }
 
 FakeMemory::Place FakeMemory::Find(std::byte* address) const {
   const std::lock_guard lock(mutex_);
-  const auto after = allocations_.upper_bound(address);
-  if (after == allocations_.begin()) return {};
-  const auto& [begin, allocation] = *std::prev(after);
-  if (address >= begin + allocation.size_bytes) return {};
+  const auto found = At(address);
+  if (found == allocations_.end()) return {};
+  const auto& [begin, allocation] = *found;
   Place place{.begin = begin,
               .size_bytes = allocation.size_bytes,
-              .id = allocation.id,
+              .id = allocation.block->id,
               .managed = allocation.managed};
   if (const auto created = created_.find(allocation.created); created != created_.end()) {
     place.is_created = true;
@@ -125,20 +211,25 @@ FakeMemory::Place FakeMemory::Find(std::byte* address) const {
 
 void FakeMemory::Remap(std::byte* address) {
   const std::lock_guard lock(mutex_);
-  auto& [begin, allocation] = *std::prev(allocations_.upper_bound(address));
-  const size_t size_bytes = Pages(allocation.size_bytes);
-  UniqueFd file = MakeFile(size_bytes);
-  if (mmap(begin, size_bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, file.get(), 0) == MAP_FAILED) {
+  const auto& [begin, allocation] = *At(address);
+  Block& block = *allocation.block;
+  UniqueFd file = MakeFile(block.size_bytes);
+  // What shares the block keeps its bytes.
+  std::vector<std::byte> bytes = ReadFile(block.pages, block.size_bytes);
+  std::fill_n(bytes.begin() + (begin - block.begin), allocation.size_bytes, std::byte{0});
+  WriteFile(file, bytes, 0, block.size_bytes);
+  if (mmap(block.begin, block.size_bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, file.get(), 0) ==
+      MAP_FAILED) {
     abort();
   }
-  allocation.pages = std::move(file);
-  allocation.inbound.Reset();
-  allocation.id = ++last_id_;
+  block.pages = std::move(file);
+  block.inbound.Reset();
+  block.id = ++last_id_;
 }
 
 void FakeMemory::MakeManaged(std::byte* address) {
   const std::lock_guard lock(mutex_);
-  std::prev(allocations_.upper_bound(address))->second.managed = true;
+  At(address)->second.managed = true;
 }
 
 FakeMemory::Handle FakeMemory::HandleOf(std::byte* begin) const {
@@ -147,11 +238,12 @@ FakeMemory::Handle FakeMemory::HandleOf(std::byte* begin) const {
   if (found == allocations_.end() || found->second.created != 0 || found->second.opens > 0) {
     return {};
   }
-  const Allocation& allocation = found->second;
+  const Block& block = *found->second.block;
   return {.process = getpid(),
-          .fd = allocation.pages.get(),
-          .size_bytes = allocation.size_bytes,
-          .id = allocation.id};
+          .fd = block.pages.get(),
+          .size_bytes = block.size_bytes,
+          .offset_bytes = static_cast<uint64_t>(begin - block.begin),
+          .id = block.id};
 }
 
 std::byte* FakeMemory::Open(const Handle& handle, int device) {
@@ -160,29 +252,26 @@ std::byte* FakeMemory::Open(const Handle& handle, int device) {
     if (allocation.opens > 0 && allocation.opened.process == handle.process &&
         allocation.opened.id == handle.id) {
       ++allocation.opens;
-      return begin;
+      return begin + handle.offset_bytes;
     }
   }
   const std::string path =
       "/proc/" + std::to_string(handle.process) + "/fd/" + std::to_string(handle.fd);
-  UniqueFd file(open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!file.valid()) return nullptr;
-  void* const pages = mmap(nullptr, Pages(handle.size_bytes), PROT_NONE, MAP_SHARED, file.get(), 0);
-  if (pages == MAP_FAILED) return nullptr;
-  Allocation& opened = allocations_[static_cast<std::byte*>(pages)];
-  opened = {handle.size_bytes, device, ++last_id_, std::move(file), UniqueFd()};
-  opened.opened = handle;
-  opened.opens = 1;
-  return static_cast<std::byte*>(pages);
+  const auto block =
+      MakeBlock(UniqueFd(open(path.c_str(), O_RDWR | O_CLOEXEC)), handle.size_bytes, device);
+  if (block == nullptr) return nullptr;
+  allocations_[block->begin] = {
+      .size_bytes = handle.size_bytes, .block = block, .opened = handle, .opens = 1};
+  return block->begin + handle.offset_bytes;
 }
 
 bool FakeMemory::Close(std::byte* mapping) {
   const std::lock_guard running(running_);
   const std::lock_guard lock(mutex_);
-  const auto found = allocations_.find(mapping);
+  const auto found = At(mapping);
   if (found == allocations_.end() || found->second.opens == 0) return false;
   if (--found->second.opens > 0) return true;
-  munmap(mapping, Pages(found->second.size_bytes));
+  munmap(found->first, found->second.block->size_bytes);
   allocations_.erase(found);
   return true;
 }
@@ -215,12 +304,10 @@ uint64_t FakeMemory::Create(size_t size_bytes, const Home& home, unsigned handle
 
 uint64_t FakeMemory::Retain(std::byte* address) {
   const std::lock_guard lock(mutex_);
-  const auto after = allocations_.upper_bound(address);
-  if (after == allocations_.begin()) return 0;
-  const auto& [begin, allocation] = *std::prev(after);
-  if (address >= begin + allocation.size_bytes || allocation.created == 0) return 0;
-  ++created_.at(allocation.created).references;
-  return allocation.created;
+  const auto found = At(address);
+  if (found == allocations_.end() || found->second.created == 0) return 0;
+  ++created_.at(found->second.created).references;
+  return found->second.created;
 }
 
 bool FakeMemory::Release(uint64_t handle) {
@@ -317,11 +404,14 @@ bool FakeMemory::Map(std::byte* begin, size_t size_bytes, uint64_t handle) {
     return false;
   }
   ++created->second.mappings;
-  Allocation& mapping = allocations_[begin];
-  mapping = {size_bytes, created->second.device, created->second.id,
-             UniqueFd(fcntl(created->second.pages.get(), F_DUPFD_CLOEXEC, 0)), UniqueFd()};
-  mapping.created = handle;
-  mapping.allowed = 0;
+  auto block = std::make_shared<Block>();
+  block->begin = begin;
+  block->size_bytes = size_bytes;
+  block->device = created->second.device;
+  block->id = created->second.id;
+  block->pages = UniqueFd(fcntl(created->second.pages.get(), F_DUPFD_CLOEXEC, 0));
+  allocations_[begin] = {
+      .size_bytes = size_bytes, .block = std::move(block), .created = handle, .allowed = 0};
   return true;
 }
 
@@ -362,15 +452,8 @@ bool FakeMemory::Allow(std::byte* begin, size_t size_bytes, int device) {
 
 void FakeMemory::Flush(int device) {
   const std::lock_guard lock(mutex_);
-  for (auto& [begin, allocation] : allocations_) {
-    if (allocation.device != device || !allocation.inbound.valid()) continue;
-    const size_t size_bytes = allocation.flushed.size();
-    const std::vector<std::byte> now = ReadFile(allocation.inbound, size_bytes);
-    if (now == allocation.flushed) continue;
-    for (size_t i = 0; i < size_bytes; ++i) {
-      if (now[i] != allocation.flushed[i]) WriteFile(allocation.pages, now, i, 1);
-    }
-    allocation.flushed = now;
+  for (Block* const block : Blocks()) {
+    if (block->device == device) Carry(block->inbound, block->pages, block->flushed);
   }
 }
 
@@ -381,17 +464,26 @@ bool FakeMemory::Free(std::byte* memory) {
   if (found == allocations_.end() || found->second.opens > 0 || found->second.created != 0) {
     return false;
   }
-  munmap(memory, Pages(found->second.size_bytes));
+  const std::shared_ptr<Block> block = std::move(found->second.block);
   allocations_.erase(found);
+  const bool is_shared = std::ranges::any_of(
+      allocations_, [&](const auto& entry) { return entry.second.block == block; });
+  if (is_shared) return true;
+  if (shared_[block->device].block == block) shared_[block->device] = {};
+  munmap(block->begin, block->size_bytes);
   return true;
 }
 
 int FakeMemory::DeviceOf(const std::byte* address) const {
   const std::lock_guard lock(mutex_);
-  auto after = allocations_.upper_bound(const_cast<std::byte*>(address));
-  if (after == allocations_.begin()) return -1;
-  const auto& [begin, allocation] = *std::prev(after);
-  return address < begin + allocation.size_bytes ? allocation.device : -1;
+  const auto found = At(address);
+  return found == allocations_.end() ? -1 : found->second.block->device;
+}
+
+int FakeMemory::DeviceOfPages(const std::byte* address) const {
+  const std::lock_guard lock(mutex_);
+  const Block* const block = BlockAt(address);
+  return block == nullptr ? -1 : block->device;
 }
 
 bool FakeMemory::Pin(std::byte* memory, size_t size_bytes) {
@@ -421,6 +513,7 @@ void FakeMemory::Hold(bool is_held) {
 void FakeMemory::RunAsGpu(int device, const std::function<void()>& work) {
   std::unique_lock running(running_);
   held_changed_.wait(running, [this] { return !is_held_; });
+  const Turn turn(device);
   Protect(PROT_READ | PROT_WRITE, 1u << device);
   work();
   Protect(PROT_NONE, kAllDevices);
@@ -430,23 +523,17 @@ void FakeMemory::RunAsGpu(int device, const std::function<void()>& work) {
 // NICs read what the device has written at once; only the other way waits for a flush.
 void FakeMemory::ShowToNics() {
   const std::lock_guard lock(mutex_);
-  for (auto& [begin, allocation] : allocations_) {
-    if (!allocation.inbound.valid()) continue;
-    const size_t size_bytes = allocation.flushed.size();
-    const std::vector<std::byte> now = ReadFile(allocation.pages, size_bytes);
-    if (now == allocation.flushed) continue;
-    for (size_t i = 0; i < size_bytes; ++i) {
-      if (now[i] != allocation.flushed[i]) WriteFile(allocation.inbound, now, i, 1);
-    }
-    allocation.flushed = now;
-  }
+  for (Block* const block : Blocks()) Carry(block->pages, block->inbound, block->flushed);
 }
 
 void FakeMemory::Protect(int protection, unsigned devices) const {
   const std::lock_guard lock(mutex_);
+  const Block* last = nullptr;
   for (const auto& [begin, allocation] : allocations_) {
-    if ((allocation.allowed & devices) == 0) continue;
-    mprotect(begin, Pages(allocation.size_bytes), protection);
+    const Block* const block = allocation.block.get();
+    if ((allocation.allowed & devices) == 0 || block == last) continue;
+    mprotect(block->begin, block->size_bytes, protection);
+    last = block;
   }
 }
 
@@ -500,7 +587,25 @@ void FakeEvent::Await(uint64_t recording) const {
   changed_.wait(lock, [&] { return completed_ >= recording; });
 }
 
-FakeStream::FakeStream(int device) : device_(device), state_(std::make_shared<State>()) {
+// The streams' states, some of which are gone.
+struct FakeStream::Streams {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<State>> states;
+};
+
+FakeStream::Streams& FakeStream::AllStreams() {
+  static Streams& streams = *new Streams;
+  return streams;
+}
+
+FakeStream::FakeStream(int device) : device_(device) {
+  state_->device = device;
+  {
+    Streams& streams = AllStreams();
+    const std::lock_guard lock(streams.mutex);
+    std::erase_if(streams.states, [](const auto& state) { return state.expired(); });
+    streams.states.push_back(state_);
+  }
   std::thread([state = state_] { Main(state); }).detach();
 }
 
@@ -517,10 +622,24 @@ void FakeStream::Queue(std::function<void()> work) {
   state_->changed.notify_all();
 }
 
-void FakeStream::Finish() {
-  std::unique_lock lock(state_->mutex);
-  const uint64_t last = state_->queued;
-  state_->changed.wait(lock, [&] { return state_->done >= last; });
+void FakeStream::Finish() { Finish(*state_); }
+
+void FakeStream::FinishAll(int device) {
+  std::vector<std::weak_ptr<State>> states;
+  {
+    const std::lock_guard lock(AllStreams().mutex);
+    states = AllStreams().states;
+  }
+  for (const std::weak_ptr<State>& each : states) {
+    const std::shared_ptr<State> state = each.lock();
+    if (state != nullptr && state->device == device) Finish(*state);
+  }
+}
+
+void FakeStream::Finish(State& state) {
+  std::unique_lock lock(state.mutex);
+  const uint64_t last = state.queued;
+  state.changed.wait(lock, [&] { return state.done >= last; });
 }
 
 void FakeStream::Main(const std::shared_ptr<State>& state) {

@@ -25,6 +25,9 @@ class FakeMemory {
  public:
   static FakeMemory& Get();
 
+  // What is smaller lies in a block of so many bytes, which others share. The real driver's have
+  // 2 MiB.
+  static constexpr size_t kSharedBytes = size_t{64} << 10;
   std::byte* Allocate(size_t size_bytes, int device);
   bool Free(std::byte* memory);
   // Returns a descriptor of the pages of a range, positioned at its first byte, or a list of
@@ -52,13 +55,15 @@ class FakeMemory {
   struct Handle {
     int process = 0;
     int fd = -1;
-    uint64_t size_bytes = 0;
+    uint64_t size_bytes = 0;  // Of all that has these pages.
+    uint64_t offset_bytes = 0;
     uint64_t id = 0;
     int instance = -1;  // The MIG instance whose memory it is, or -1.
-    std::array<std::byte, 36> reserved = {};
+    std::array<std::byte, 28> reserved = {};
   };
   Handle HandleOf(std::byte* begin) const;
-  // Maps it for a device; again it is the same mapping. Null: there is no such process any more.
+  // Maps the pages for a device; again it is the same mapping. Returns where the allocation is in
+  // them. Null: there is no such process any more.
   std::byte* Open(const Handle& handle, int device);
   bool Close(std::byte* mapping);
 
@@ -97,6 +102,8 @@ class FakeMemory {
 
   // Returns the device to whose memory the address belongs, or -1.
   int DeviceOf(const std::byte* address) const;
+  // Likewise of the pages, parts of which may be free.
+  int DeviceOfPages(const std::byte* address) const;
 
   bool Pin(std::byte* memory, size_t size_bytes);
   bool Unpin(std::byte* memory);
@@ -126,25 +133,44 @@ class FakeMemory {
   };
   static constexpr unsigned kAllDevices = ~0u;
 
-  struct Allocation {
-    size_t size_bytes;
-    int device;
-    uint64_t id;
+  // What is mapped, protected and exported together.
+  struct Block {
+    std::byte* begin = nullptr;
+    size_t size_bytes = 0;  // Whole pages.
+    int device = 0;
+    uint64_t id = 0;
     UniqueFd pages;
     // What NICs reach, if what they write has to be flushed, and what both it and the pages had
     // when the one was last told of the other.
     UniqueFd inbound;
     std::vector<std::byte> flushed = {};
+  };
+  struct Allocation {
+    size_t size_bytes = 0;
+    std::shared_ptr<Block> block;
     bool managed = false;
     uint64_t created = 0;            // The handle of memory of cuMemCreate() that is mapped here.
     unsigned allowed = kAllDevices;  // A bit for each device that may use it.
     Handle opened = {};              // Of another process, which has it.
     int opens = 0;
   };
+  using Allocations = std::map<std::byte*, Allocation>;
+  // Small allocations are made here, as long as there is room.
+  struct Shared {
+    std::shared_ptr<Block> block;
+    size_t used_bytes = 0;
+  };
 
+  // Maps a file. Null: that fails.
+  std::shared_ptr<Block> MakeBlock(UniqueFd pages, size_t size_bytes, int device);
+  // Returns what lies at the address, or the end.
+  Allocations::const_iterator At(const std::byte* address) const;
+  Allocations::iterator At(const std::byte* address);
+  std::vector<Block*> Blocks() const;
+  Block* BlockAt(const std::byte* address) const;
   void Protect(int protection, unsigned devices) const;
   void ShowToNics();
-  static int FileForNics(Allocation& allocation, bool ordered);
+  static int FileForNics(Block& block, bool ordered);
   uint64_t AddCreated(Created created);
   void EraseIfUnused(uint64_t handle);
 
@@ -152,7 +178,8 @@ class FakeMemory {
   bool is_held_ = false;  // With running_.
   std::condition_variable held_changed_;
   mutable std::mutex mutex_;
-  std::map<std::byte*, Allocation> allocations_;
+  Allocations allocations_;
+  std::map<int, Shared> shared_;  // By device.
   std::map<std::byte*, size_t> pinned_;
   std::map<std::byte*, size_t> reserved_;
   std::map<uint64_t, Created> created_;  // By handle.
@@ -186,6 +213,8 @@ class FakeStream {
   int device() const { return device_; }
   void Queue(std::function<void()> work);
   void Finish();
+  // Waits for what is queued on all streams of a device.
+  static void FinishAll(int device);
 
  private:
   struct State {
@@ -195,11 +224,15 @@ class FakeStream {
     uint64_t queued = 0;
     uint64_t done = 0;
     bool ending = false;
+    int device = 0;
   };
+  struct Streams;
+  static Streams& AllStreams();
+  static void Finish(State& state);
   static void Main(const std::shared_ptr<State>& state);
 
   const int device_;
-  const std::shared_ptr<State> state_;
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 }  // namespace waybill
