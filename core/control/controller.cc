@@ -39,6 +39,9 @@ constexpr absl::Duration kCloseTimeout = absl::Seconds(2);
 class Server;
 
 // One rank's stream. Deletes itself when gRPC is done with it.
+//
+// gRPC drops an exception of a callback, and the stream would never be read again: callbacks are
+// noexcept, so that it ends the process with its message.
 class Connection final : public grpc::ServerBidiReactor<proto::RankFrame, proto::ControllerFrame> {
  public:
   Connection(Server* server, ConnectionId id, grpc::CallbackServerContext* context)
@@ -62,8 +65,8 @@ class Connection final : public grpc::ServerBidiReactor<proto::RankFrame, proto:
   }
   void Cancel() { context_->TryCancel(); }
 
-  void OnReadDone(bool ok) override;
-  void OnWriteDone(bool ok) override {
+  void OnReadDone(bool ok) noexcept override;
+  void OnWriteDone(bool ok) noexcept override {
     const std::lock_guard lock(mutex_);
     if (!ok) outgoing_.clear();
     if (!outgoing_.empty()) outgoing_.Pop();
@@ -73,7 +76,7 @@ class Connection final : public grpc::ServerBidiReactor<proto::RankFrame, proto:
       End();
     }
   }
-  void OnDone() override;
+  void OnDone() noexcept override;
 
  private:
   void End() {
@@ -156,7 +159,7 @@ class Server final : public Controller,
   }
 
   grpc::ServerBidiReactor<proto::RankFrame, proto::ControllerFrame>* Attend(
-      grpc::CallbackServerContext* context) override {
+      grpc::CallbackServerContext* context) noexcept override {
     const std::lock_guard lock(mutex_);
     const ConnectionId id = ++last_connection_;
     auto* connection = new Connection(this, id, context);  // Its own until OnDone().
@@ -172,7 +175,7 @@ class Server final : public Controller,
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const proto::StatusRequest* request,
-                                      proto::StatusReply* reply) override {
+                                      proto::StatusReply* reply) noexcept override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     const std::lock_guard lock(mutex_);
     *reply = coordinator_.Status(*request);
@@ -182,7 +185,7 @@ class Server final : public Controller,
 
   grpc::ServerUnaryReactor* GetTensors(grpc::CallbackServerContext* context,
                                        const proto::TensorsRequest* /*request*/,
-                                       proto::TensorsReply* reply) override {
+                                       proto::TensorsReply* reply) noexcept override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     absl::StatusOr<Manifest> tensors;
     {
@@ -200,7 +203,7 @@ class Server final : public Controller,
 
   grpc::ServerUnaryReactor* RemoveGroup(grpc::CallbackServerContext* context,
                                         const proto::RemoveGroupRequest* request,
-                                        proto::RemoveGroupReply* reply) override {
+                                        proto::RemoveGroupReply* reply) noexcept override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     const std::lock_guard lock(mutex_);
     const absl::StatusOr<uint32_t> workers =
@@ -345,7 +348,7 @@ class Server final : public Controller,
   std::unique_ptr<grpc::Server> server_;
 };
 
-void Connection::OnReadDone(bool ok) {
+void Connection::OnReadDone(bool ok) noexcept {
   if (!ok) return server_->OnGone(id_);
   const absl::StatusOr<std::vector<proto::RankMessage>> messages =
       frames_.Add(std::move(incoming_));
@@ -359,7 +362,7 @@ void Connection::OnReadDone(bool ok) {
   StartRead(&incoming_);
 }
 
-void Connection::OnDone() {
+void Connection::OnDone() noexcept {
   server_->OnDone(id_);
   delete this;
 }

@@ -66,7 +66,9 @@ class Stream final : public RankStream,
     EndWritesIfDone(lock);
   }
 
-  void OnReadDone(bool ok) override {
+  // gRPC drops an exception of a callback, and the stream would never be read again: it ends the
+  // process with its message instead.
+  void OnReadDone(bool ok) noexcept override {
     if (!ok) return Break();
     absl::StatusOr<std::vector<proto::ControllerMessage>> messages =
         frames_.Add(std::move(incoming_));
@@ -89,7 +91,7 @@ class Stream final : public RankStream,
     StartRead(&incoming_);
   }
 
-  void OnWriteDone(bool ok) override {
+  void OnWriteDone(bool ok) noexcept override {
     std::unique_lock lock(mutex_);
     outgoing_.Pop();
     if (!ok) {
@@ -103,7 +105,7 @@ class Stream final : public RankStream,
     }
   }
 
-  void OnDone(const grpc::Status& status) override {
+  void OnDone(const grpc::Status& status) noexcept override {
     absl::Status why;
     bool heard;
     {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/plan/bundles.h"
 #include "core/plan/geometry.h"
@@ -34,6 +35,10 @@ absl::StatusOr<Plan> PlanRest(const Plan& plan, const std::set<RankPair>& lackin
                               absl::Span<const Manifest* const> workers) {
   if (plan.quantises()) {
     return absl::UnimplementedError("a version that is quantised on the way is sent as a whole");
+  }
+  if (workers.size() != plan.worker_count()) {
+    return absl::InvalidArgumentError(absl::StrCat("plan what is lacking: ", workers.size(),
+                                                   " workers, the plan has ", plan.worker_count()));
   }
   std::vector<Wanted> wanted;
   wanted.reserve(workers.size());

@@ -25,7 +25,8 @@ struct RankPair {
 // that holds nothing has a manifest without shards. The routes name the shards of `workers`, which
 // are those of `plan`. Pure, like MakePlan().
 //
-// kInvalidArgument: as MakePlan() has it; kUnimplemented: the plan quantises.
+// kInvalidArgument: as MakePlan() has it, or another number of workers than in `plan`;
+// kUnimplemented: the plan quantises.
 absl::StatusOr<Plan> PlanRest(const Plan& plan, const std::set<RankPair>& lacking,
                               absl::Span<const Manifest* const> trainers,
                               absl::Span<const Manifest* const> workers);

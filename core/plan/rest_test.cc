@@ -109,6 +109,12 @@ TEST_F(RestTest, WhatNobodyHoldsAnyMoreIsNamed) {
             std::string::npos);
 }
 
+TEST_F(RestTest, WorkersThatAreNotThoseOfThePlanAreRefused) {
+  workers_.pop_back();
+  const absl::StatusOr<Plan> rest = Rest({{1, 0}});
+  EXPECT_EQ(rest.status().message(), "plan what is lacking: 1 workers, the plan has 2");
+}
+
 TEST_F(RestTest, TheSameRestIsPlannedTheSameWay) {
   EXPECT_EQ(Rest({{1, 0}})->hash(), Rest({{1, 0}})->hash());
   EXPECT_NE(Rest({{1, 0}})->hash(), Rest({{1, 1}})->hash());

@@ -114,7 +114,7 @@ void Coordinator::OnMessage(ConnectionId connection, const proto::RankMessage& m
       if (message.sent().has_report()) OnReport(*member, message.sent().report());
       break;
     case proto::RankMessage::kConnectFailed:
-      if (Group* group = FindTerm(*member, message.connect_failed().epoch())) {
+      if (Group* group = FindTerm({member->id}, message.connect_failed().epoch())) {
         group->ForgetLanesOf(member->id);
         OnConnectFailed(*group, *member, DecodeError(message.connect_failed().error()), now);
       }
@@ -321,7 +321,12 @@ void Coordinator::Remove(ConnectionId connection, const absl::Status& why, absl:
   if (established) incomplete_since_ = now;
   members_.Remove(connection);
   parts_.Remove(connection);
-  for (auto& [name, group] : groups_) group.ForgetLanesOf(id);
+  for (auto& [name, group] : groups_) {
+    group.ForgetLanesOf(id);
+    group.ends.erase({id});
+    group.ends.erase({id, /*relays=*/true});
+    if (group.rest && id.role == Role::kTrainer) group.rest->holders.erase(id.rank);
+  }
   if (id.role == Role::kTrainer) {
     ForgetTrainer(id.rank, why);
     if (established) trainers_settled_at_ = now + options_.absence_timeout;
@@ -330,7 +335,7 @@ void Coordinator::Remove(ConnectionId connection, const absl::Status& why, absl:
   }
   for (Group* group : GroupsOf(id)) {
     if (group->round != nullptr) {
-      group->IsSender(id) ? group->round->OnSenderGone(id.rank, why)
+      group->IsSender(id) ? group->round->OnSenderGone(id, why)
                           : group->round->OnWorkerGone(id.rank, why);
     }
   }
@@ -400,7 +405,7 @@ void Coordinator::OnReport(Member& member, const proto::RankReport& report) {
 
 void Coordinator::Advance(absl::Time now) {
   for (auto& [name, group] : groups_) {
-    FinishRoundIfOver(group);
+    FinishRoundIfOver(group, now);
     ReplaceLanes(group, now);
     TryCatchUp(group, now);
     TryBeginTerm(group, now);
@@ -435,7 +440,7 @@ void Coordinator::OnTime(absl::Time now) {
   HangUpWhoIsLate(now);
   std::vector<std::pair<ConnectionId, absl::Status>> unlucky;
   for (const auto& [id, member] : members_.members()) {
-    if (member.established || now < member.join_deadline) continue;
+    if (!member.is_joining() || now < member.join_deadline) continue;
     std::string waiting;
     for (const Group* group : GroupsOf(id)) {
       if (!IsExpected(*group)) continue;
@@ -452,7 +457,11 @@ void Coordinator::OnTime(absl::Time now) {
     unlucky.emplace_back(member.connection, absl::DeadlineExceededError(
                                                 absl::StrCat(which, ": waiting for ", waiting)));
   }
-  for (const auto& [connection, why] : unlucky) DismissMember(connection, why, now);
+  for (const auto& [connection, why] : unlucky) {
+    const Member* member = members_.Find(connection);
+    if (member == nullptr) continue;
+    member->established ? HangUp(connection, why, now) : DismissMember(connection, why, now);
+  }
   Advance(now);
 }
 
@@ -460,7 +469,7 @@ absl::Time Coordinator::next_deadline() const {
   absl::Time next = absl::InfiniteFuture();
   if (!halted_.ok()) return next;
   for (const auto& [name, group] : groups_) {
-    next = std::min(next, group.lanes_deadline);
+    next = std::min({next, group.lanes_deadline, group.stop_deadline});
     if (group.round != nullptr) next = std::min(next, group.round->deadline());
     if (group.phase == Phase::kGathering && group.rest) {
       next = std::min(next, group.retry_at);
@@ -471,7 +480,7 @@ absl::Time Coordinator::next_deadline() const {
   next = std::min({next, PublishDeadline(), parts_.next_deadline()});
   for (const auto& [connection, claim] : claims_) next = std::min(next, claim.deadline);
   for (const auto& [id, member] : members_.members()) {
-    if (!member.established) next = std::min(next, member.join_deadline);
+    if (member.is_joining()) next = std::min(next, member.join_deadline);
   }
   return next;
 }

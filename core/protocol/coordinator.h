@@ -42,7 +42,8 @@ struct CoordinatorOptions {
   absl::Duration join_timeout = kJoinTimeout;
   // How long a publish waits for ranks that are missing, or were lost while it waited.
   absl::Duration absence_timeout = absl::Seconds(5);
-  // How long ranks may take to offer and to connect the lanes of a term.
+  // How long ranks may take to offer and to connect the lanes of a term, and to stop relaying a
+  // version that was given up.
   absl::Duration lanes_timeout = absl::Seconds(30);
   // Whether a group's workers relay what several of them get alike.
   Relays relays = Relays::kWherePredictedFaster;
@@ -175,10 +176,6 @@ class Coordinator final {
       return lender.empty() ? id.role == Role::kTrainer
                             : id.role == Role::kWorker && id.group == lender;
     }
-    // Returns false for an end that a member cannot have.
-    bool Has(const TermEnd& end) const {
-      return !end.relays || (plan.relays() && !IsSender(end.id));
-    }
     bool IsSender(const TermEnd& end) const { return end.relays || IsSender(end.id); }
     // Returns the number by which the other side knows that end.
     uint32_t NumberOf(const TermEnd& end) const {
@@ -195,8 +192,10 @@ class Coordinator final {
 
     Phase phase = Phase::kGathering;
     absl::Time lanes_deadline = absl::InfiniteFuture();  // While offering and connecting.
-    absl::Time retry_at = absl::InfinitePast();          // No term begins before.
-    uint32_t lane_troubles = 0;                          // Since an update committed.
+    absl::Time stop_deadline =
+        absl::InfiniteFuture();                  // While a round that is given up is relayed.
+    absl::Time retry_at = absl::InfinitePast();  // No term begins before.
+    uint32_t lane_troubles = 0;                  // Since an update committed.
     absl::Status last_lane_trouble;
     absl::Status holes;         // What nobody holds while trainers are absent; OK if not known.
     bool nics_changed = false;  // Since the plan was made.
@@ -213,8 +212,10 @@ class Coordinator final {
     absl::Status last_loan_trouble;
     uint64_t plan_ticket = 0;
     Plan plan;
-    Tables tables;    // Those of the last plan in which the trainers sent all.
-    size_t ends = 0;  // How many the term has.
+    Tables tables;  // Those of the last plan in which the trainers sent all.
+    // The term's ends whose ranks have not gone since it was planned. What a rank says of a term is
+    // heard only while its end is among them.
+    std::set<TermEnd> ends;
     std::map<TermEnd, proto::Offers> offers;
     std::set<TermEnd> connected;
     // Those between trainers and workers that are open. They go on from term to term.
@@ -306,8 +307,8 @@ class Coordinator final {
 
   // --- terms (coordinator_terms.cc) ---
 
-  // Returns the group in whose term the member is, or null if the epoch is no term's.
-  Group* FindTerm(const Member& member, uint64_t epoch);
+  // Returns the group in whose term the member has that end, or null if there is none.
+  Group* FindTerm(const TermEnd& end, uint64_t epoch);
   static void BeginGathering(Group& group);
   // Returns when a term can begin in which the trainers send; InfiniteFuture while that takes ranks
   // that are not here.
@@ -315,7 +316,7 @@ class Coordinator final {
   void TryBeginTerm(Group& group, absl::Time now);
   std::vector<Member*> TermOf(const Group& group);
   // Returns the ends that the plan gives its members; a worker's receiving end comes first.
-  std::vector<TermEnd> EndsOf(const Group& group) const;
+  std::set<TermEnd> EndsOf(const Group& group) const;
   // Returns a plan with its tables. Those that are also in `earlier` are taken from there.
   static Planned EncodeTables(absl::StatusOr<Plan> plan, const Tables& earlier,
                               const CoordinatorActions::ForEach& for_each);
@@ -332,6 +333,7 @@ class Coordinator final {
   void OnLaneFailed(const Member& member, const proto::LaneFailed& failed, absl::Time now);
   static void RetryLanesLater(Group& group, absl::Time now);
   static void ReplaceLanes(Group& group, absl::Time now);
+  // Ends the streams of ranks that have not done in time what their groups wait for.
   void HangUpWhoIsLate(absl::Time now);
   // Names the ranks without which no version goes to the group; empty if there are none.
   std::string DescribeMissing(const Group& group) const;
@@ -342,10 +344,9 @@ class Coordinator final {
   // --- rounds that go on without a lane (coordinator_rest.cc) ---
 
   using Manifests = std::vector<std::shared_ptr<const Manifest>>;
-  // Return the manifests of a group's ranks, by rank. A trainer that is absent, or not among
-  // `holders`, has one without shards.
-  Manifests ManifestsOfTrainers(const std::set<uint32_t>& holders) const;
-  static Manifests ManifestsOf(const World& world);
+  // Returns the manifests of the trainers, or of a group's workers, by rank. A rank that is absent,
+  // or not among `holders` if these are given, has one without shards.
+  static Manifests ManifestsOf(const World& world, const std::set<uint32_t>* holders = nullptr);
   void CheckRest(Group& group, uint32_t sender);
   void BeginRestTerm(Group& group);
   void ContinueRound(Group& group, absl::Time now);
@@ -365,7 +366,7 @@ class Coordinator final {
   void GiveUpLoan(Group& group, const absl::Status& why);
   void EndLoan(Group& group);
   // Ends whatever the group catches up on, unless it may be recorded.
-  void EndCatchingUp(Group& group, const absl::Status& why);
+  void EndCatchingUp(Group& group, const absl::Status& why, absl::Time now);
   void BeginCatchingUp(Group& group, uint64_t version, absl::Time now);
 
   // --- decisions and updates (coordinator_updates.cc) ---
@@ -417,7 +418,7 @@ class Coordinator final {
   // it.
   RoundMembers MembersOfRound(const Group& group, uint64_t version);
   void BeginRound(Group& group, Publication& publication, absl::Time now);
-  void FinishRoundIfOver(Group& group);
+  void FinishRoundIfOver(Group& group, absl::Time now);
   void OnOutcome(Group& group, bool committed, const absl::Status& status);
   void RecordDecision(Group& group);
 

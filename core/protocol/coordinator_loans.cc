@@ -98,14 +98,14 @@ void Coordinator::GiveUpLoan(Group& group, const absl::Status& why) {
   if (!group.lender.empty()) BeginGathering(group);
 }
 
-void Coordinator::EndCatchingUp(Group& group, const absl::Status& why) {
+void Coordinator::EndCatchingUp(Group& group, const absl::Status& why, absl::Time now) {
   if (group.round == nullptr) {
     if (!group.lender.empty()) GiveUpLoan(group, why);
     return;
   }
   if (!group.catching_up) return;
   group.round->OnReplaced(why);
-  FinishRoundIfOver(group);
+  FinishRoundIfOver(group, now);
 }
 
 // Tells the lender that it need not keep what it lent.
@@ -131,7 +131,7 @@ void Coordinator::BeginCatchingUp(Group& group, uint64_t version, absl::Time now
   group.round->Begin(/*catch_up=*/true, /*continued=*/nullptr, now);
   for (uint32_t s = 0; s < group.plan.trainer_count(); ++s) {
     const Member* sender = members_.Find(group.SenderId(s));
-    if (sender != nullptr) group.round->OnPublish(s, sender->held.attempt(), deadline);
+    if (sender != nullptr) group.round->OnPublish(sender->id, sender->held.attempt(), deadline);
   }
 }
 

@@ -21,17 +21,13 @@ absl::StatusOr<Plan> PlanRestOf(const Plan& plan, const std::set<RankPair>& lack
 
 }  // namespace
 
-Coordinator::Manifests Coordinator::ManifestsOfTrainers(const std::set<uint32_t>& holders) const {
-  Manifests manifests(members_.trainers().size, std::make_shared<const Manifest>());
-  for (const auto& [rank, trainer] : members_.trainers().here) {
-    if (trainer->manifest != nullptr && holders.contains(rank)) manifests[rank] = trainer->manifest;
+Coordinator::Manifests Coordinator::ManifestsOf(const World& world,
+                                                const std::set<uint32_t>* holders) {
+  Manifests manifests(world.size, std::make_shared<const Manifest>());
+  for (const auto& [rank, member] : world.here) {
+    if (member->manifest == nullptr || (holders != nullptr && !holders->contains(rank))) continue;
+    manifests[rank] = member->manifest;
   }
-  return manifests;
-}
-
-Coordinator::Manifests Coordinator::ManifestsOf(const World& world) {
-  Manifests manifests;
-  for (const auto& [rank, member] : world.here) manifests.push_back(member->manifest);
   return manifests;
 }
 
@@ -44,7 +40,7 @@ void Coordinator::CheckRest(Group& group, uint32_t sender) {
   std::set<uint32_t> others = AllTrainers();
   others.erase(sender);
   actions_->Compute([this, &group, update = group.round->update(), lacking, plan = group.plan,
-                     trainers = ManifestsOfTrainers(others),
+                     trainers = ManifestsOf(members_.trainers(), &others),
                      workers = ManifestsOf(group.workers)](const CoordinatorActions::ForEach&) {
     const absl::Status status = PlanRestOf(plan, lacking, trainers, workers).status();
     return [this, &group, update, status](absl::Time now) {
@@ -66,7 +62,7 @@ void Coordinator::BeginRestTerm(Group& group) {
   group.lanes_lost += std::exchange(group.lane_lost, false) ? 1 : 0;
   actions_->Compute(
       [this, &group, ticket = ++group.plan_ticket, rest = *group.rest,
-       trainers = ManifestsOfTrainers(group.rest->holders),
+       trainers = ManifestsOf(members_.trainers(), &group.rest->holders),
        workers = ManifestsOf(group.workers)](const CoordinatorActions::ForEach& for_each) {
         auto planned = std::make_shared<Planned>(
             EncodeTables(PlanRestOf(rest.plan, rest.lacking, trainers, workers), {}, for_each));
@@ -86,7 +82,7 @@ void Coordinator::ContinueRound(Group& group, absl::Time now) {
   group.round->Begin(/*catch_up=*/false, &continued, now);
   for (const auto& [trainer, publish] : publication.publishes) {
     if (holders.contains(trainer)) {
-      group.round->OnPublish(trainer, publish.attempt, publish.deadline);
+      group.round->OnPublish({Role::kTrainer, trainer}, publish.attempt, publish.deadline);
     }
   }
 }

@@ -30,7 +30,7 @@ std::string Coordinator::DescribeWaiting(const Group& group) const {
   }
   std::string text;
   RankId last;
-  for (const TermEnd& end : EndsOf(group)) {
+  for (const TermEnd& end : group.ends) {
     const bool waiting = group.phase == Phase::kOffering ? !group.offers.contains(end)
                                                          : !group.connected.contains(end);
     if (!waiting || (!text.empty() && end.id == last)) continue;

@@ -74,9 +74,9 @@ Coordinator::Planned Coordinator::EncodeTables(absl::StatusOr<Plan> plan, const 
   return planned;
 }
 
-Coordinator::Group* Coordinator::FindTerm(const Member& member, uint64_t epoch) {
+Coordinator::Group* Coordinator::FindTerm(const TermEnd& end, uint64_t epoch) {
   for (auto& [name, group] : groups_) {
-    if (epoch != 0 && group.epoch == epoch && group.IsMember(member.id)) return &group;
+    if (group.epoch == epoch && group.ends.contains(end)) return &group;
   }
   return nullptr;
 }
@@ -96,12 +96,12 @@ std::vector<Member*> Coordinator::TermOf(const Group& group) {
   return term;
 }
 
-std::vector<Coordinator::TermEnd> Coordinator::EndsOf(const Group& group) const {
-  std::vector<TermEnd> ends;
+std::set<Coordinator::TermEnd> Coordinator::EndsOf(const Group& group) const {
+  std::set<TermEnd> ends;
   for (const auto& [id, member] : members_.members()) {
     if (!group.IsMember(id)) continue;
-    ends.push_back({id});
-    if (group.plan.relays() && !group.IsSender(id)) ends.push_back({id, /*relays=*/true});
+    ends.insert({id});
+    if (group.plan.relays() && !group.IsSender(id)) ends.insert({id, /*relays=*/true});
   }
   return ends;
 }
@@ -131,7 +131,7 @@ void Coordinator::TryBeginTerm(Group& group, absl::Time now) {
   const bool lent = !group.lender.empty();
   actions_->Compute([this, &group, ticket = ++group.plan_ticket, lent, relays = options_.relays,
                      senders = lent ? ManifestsOf(GroupNamed(group.lender).workers)
-                                    : ManifestsOfTrainers(AllTrainers()),
+                                    : ManifestsOf(members_.trainers()),
                      workers = ManifestsOf(group.workers),
                      tables = group.tables](const CoordinatorActions::ForEach& for_each) {
     auto planned = std::make_shared<Planned>(
@@ -179,9 +179,8 @@ void Coordinator::OnPlanned(Group& group, uint64_t ticket, Planned planned, absl
   ResolveDoubts(group, /*everybody_is_here=*/true);
   group.phase = Phase::kOffering;
   group.lanes_deadline = now + options_.lanes_timeout;
-  const std::vector<TermEnd> ends = EndsOf(group);
-  group.ends = ends.size();
-  for (const TermEnd& end : ends) {
+  group.ends = EndsOf(group);
+  for (const TermEnd& end : group.ends) {
     if (!group.plan.relays()) members_.Find(end.id)->lanes.erase({group.name, true});
     const std::vector<Table>& tables =
         group.IsSender(end) ? planned.tables.senders : planned.tables.workers;
@@ -258,11 +257,11 @@ void Coordinator::Group::ForgetLanesOf(const RankId& id) {
 }
 
 void Coordinator::OnOffers(const Member& member, const proto::Offers& offers) {
-  Group* group = FindTerm(member, offers.epoch());
   const TermEnd end = {member.id, offers.relay()};
-  if (group == nullptr || group->phase != Phase::kOffering || !group->Has(end)) return;
+  Group* group = FindTerm(end, offers.epoch());
+  if (group == nullptr || group->phase != Phase::kOffering) return;
   group->offers[end] = offers;
-  if (group->offers.size() < group->ends) return;
+  if (group->offers.size() < group->ends.size()) return;
   group->phase = Phase::kConnecting;
   SendConnect(*group);
 }
@@ -308,13 +307,13 @@ void Coordinator::SendConnect(Group& group) {
 }
 
 void Coordinator::OnConnected(Member& member, const proto::Connected& connected, absl::Time now) {
-  Group* group = FindTerm(member, connected.epoch());
   const TermEnd end = {member.id, connected.relay()};
-  if (group == nullptr || group->phase != Phase::kConnecting || !group->Has(end)) return;
+  Group* group = FindTerm(end, connected.epoch());
+  if (group == nullptr || group->phase != Phase::kConnecting) return;
   group->connected.insert(end);
   member.lanes[{group->name, connected.relay()}] = connected;
   OnReport(member, connected.report());
-  if (group->connected.size() < group->ends) return;
+  if (group->connected.size() < group->ends.size()) return;
   const std::vector<Member*> term = TermOf(*group);
   group->lanes_deadline = absl::InfiniteFuture();
   group->phase = group->lender.empty() && !group->rest ? Phase::kReady : Phase::kForOneRound;
@@ -361,10 +360,9 @@ void Coordinator::OnNics(Member& member, const proto::Nics& nics, absl::Time now
 
 void Coordinator::OnLaneFailed(const Member& member, const proto::LaneFailed& failed,
                                absl::Time now) {
-  Group* group = FindTerm(member, failed.epoch());
-  if (group == nullptr) return;
   const TermEnd end = {member.id, failed.relay()};
-  if (!group->Has(end)) return;
+  Group* group = FindTerm(end, failed.epoch());
+  if (group == nullptr) return;
   const bool sender = group->IsSender(end);
   const uint32_t number = group->NumberOf(end);
   if (failed.co_owner() && !sender) return;
@@ -383,11 +381,11 @@ void Coordinator::OnLaneFailed(const Member& member, const proto::LaneFailed& fa
   }
   if (group->round == nullptr) return;
   if (failed.co_owner()) {
-    group->round->OnCoOwnerLost(number, failed.peer(), status);
+    group->round->OnCoOwnerLost(member.id, group->SenderId(failed.peer()), status);
   } else if (sender) {
-    group->round->OnLaneFailed(number, failed.peer(), status);
+    group->round->OnLaneFailed(group->SenderId(number), failed.peer(), status);
   } else {
-    group->round->OnLaneFailed(failed.peer(), number, status);
+    group->round->OnLaneFailed(group->SenderId(failed.peer()), number, status);
   }
 }
 
@@ -407,24 +405,31 @@ void Coordinator::ReplaceLanes(Group& group, absl::Time now) {
   BeginGathering(group);
 }
 
-// Ends the streams of ranks that have not offered or connected their lanes in time.
 void Coordinator::HangUpWhoIsLate(absl::Time now) {
-  std::set<ConnectionId> late;
+  std::map<ConnectionId, absl::string_view> late;
   for (auto& [name, group] : groups_) {
+    if (now >= group.stop_deadline) {
+      for (const uint32_t rank : group.round->RelaysThatRun()) {
+        const Member* relay = members_.Find(RankId{Role::kWorker, rank, name});
+        if (relay != nullptr) late[relay->connection] = "still relays what was given up";
+      }
+    }
     if (now < group.lanes_deadline) continue;
     if (!group.lender.empty()) {
       GiveUpLoan(group, absl::DeadlineExceededError("there are no lanes to it"));
       continue;
     }
-    for (const TermEnd& end : EndsOf(group)) {
+    for (const TermEnd& end : group.ends) {
       const bool done = group.phase == Phase::kOffering ? group.offers.contains(end)
                                                         : group.connected.contains(end);
-      if (!done) late.insert(members_.Find(end.id)->connection);
+      if (!done) late[members_.Find(end.id)->connection] = "no lanes";
     }
   }
-  const absl::Status why = absl::DeadlineExceededError(
-      absl::StrCat("no lanes after ", absl::FormatDuration(options_.lanes_timeout)));
-  for (const ConnectionId connection : late) HangUp(connection, WithScope(why, Scope::kPeer), now);
+  for (const auto& [connection, what] : late) {
+    const absl::Status why = absl::DeadlineExceededError(
+        absl::StrCat(what, " after ", absl::FormatDuration(options_.lanes_timeout)));
+    HangUp(connection, WithScope(why, Scope::kPeer), now);
+  }
 }
 
 }  // namespace waybill

@@ -401,6 +401,76 @@ TEST_F(CoordinatorTest, AWorkerThatCannotShowWhatIsDecidedIsNamedAndNotWaitedFor
             "version 5 is committed, but worker 0 cannot show it: the GPU is gone");
 }
 
+// A round belongs to the ranks that it began with, whatever ranks the job has by then.
+TEST_F(CoordinatorTest, TrainersOfAnotherNumberAreNoMembersOfARoundThatIsNotOver) {
+  for (const bool recorded : {true, false}) {
+    SCOPED_TRACE(recorded);
+    MakeCoordinator();
+    Establish();
+    hold_records_ = !recorded;
+    Decide(5);
+    const proto::Round of = round();
+    for (const ConnectionId trainer : kTrainer) Gone(trainer);
+    const auto fail_lane = [&](bool co_owner) {
+      Tell(33, [&](auto& m) {
+        m.mutable_lane_failed()->set_epoch(of.epoch());
+        m.mutable_lane_failed()->set_co_owner(co_owner);
+        *m.mutable_lane_failed()->mutable_error() = EncodeError(absl::UnavailableError("torn"));
+      });
+    };
+    for (const uint32_t rank : {0u, 1u, 2u, 3u}) {
+      Join(30 + rank, Role::kTrainer, rank % 2, [&](proto::Join& join) {
+        join.set_rank(rank);
+        join.set_world(4);
+      });
+    }
+    Tell(33, [&](auto& m) { m.mutable_publish()->set_version(5); });
+    Tell(33, [&](auto& m) { m.mutable_withdraw()->set_version(5); });
+    Tell(33, [&](auto& m) { *m.mutable_failed()->mutable_round() = of; });
+    Tell(33, [&](auto& m) { *m.mutable_kept()->mutable_round() = of; });
+    fail_lane(/*co_owner=*/false);
+    fail_lane(/*co_owner=*/true);
+    Tell(33, [&](auto& m) { m.mutable_connect_failed()->set_epoch(of.epoch()); });
+    Gone(33);
+    hold_records_ = false;
+    EndRecords(Recorded::kDurable);
+    for (const uint32_t w : {0u, 1u}) {
+      EXPECT_EQ(Count(kWorker[w], Kind::kCommit), 1);
+      Tell(kWorker[w], [&](auto& m) { *m.mutable_shown()->mutable_round() = of; });
+    }
+    EXPECT_EQ(coordinator_->Status().groups(0).updating_version(), 0u);
+    sent_.clear();
+    recorded_.clear();
+  }
+}
+
+// Worker 0 shows version 5, which the trainers hold for worker 1.
+TEST_F(CoordinatorTest, AWorkerThatHasTheVersionAlreadyIsNoMemberOfItsRound) {
+  MakeCoordinator({{.epoch = 1, .sequence = 1, .version = 5, .group = "all"}}, /*durable=*/true);
+  for (const uint32_t t : {0u, 1u}) {
+    Join(kTrainer[t], Role::kTrainer, t);
+    Tell(kTrainer[t], [&](auto& m) { m.mutable_held()->set_version(5); });
+  }
+  for (const uint32_t w : {0u, 1u}) {
+    Join(kWorker[w], Role::kWorker, w, [&](proto::Join& join) {
+      join.set_catch_up(true);
+      if (w == 0) join.set_shown_version(5);
+    });
+  }
+  OfferIn("all");
+  ConnectIn("all");
+  ASSERT_EQ(Count(kWorker[0], Kind::kPrepare), 0);
+  const proto::Round of = round(1);
+  Tell(kWorker[0], [&](auto& m) { *m.mutable_ready()->mutable_round() = of; });
+  Tell(kWorker[0], [&](auto& m) { *m.mutable_arrived()->mutable_round() = of; });
+  Tell(kWorker[0], [&](auto& m) { *m.mutable_refused()->mutable_round() = of; });
+  Tell(kWorker[0], [&](auto& m) { *m.mutable_failed()->mutable_round() = of; });
+  EXPECT_EQ(Count(kWorker[1], Kind::kAbort) + Count(kTrainer[0], Kind::kStart), 0);
+  Ready(1);
+  Arrived(1);
+  EXPECT_EQ(Count(kWorker[1], Kind::kCommit), 1);
+}
+
 TEST_F(CoordinatorTest, ALostWorkerFailsItsGroupAndNoOther) {
   groups_ = {"a", "b"};
   MakeCoordinator();
@@ -1462,6 +1532,38 @@ TEST_F(RestTest, TheDeadlineHoldsForTheRestToo) {
             "version 5: the deadline is over, waiting for lanes for what is lacking");
 }
 
+TEST_F(RestTest, TheVersionIsGivenUpWithTheLastWhoHoldsIt) {
+  LoseTrainer1();
+  Gone(kTrainer[0]);
+  EXPECT_EQ(Error(kWorker[1], Kind::kAbort), "trainer 0 is gone: its stream ended");
+}
+
+// Another process with the rank of one that held the version does not hold it.
+TEST_F(RestTest, WhoTakesTheRankOfOneThatHeldTheVersionHoldsNothing) {
+  for (const uint32_t t : {0u, 1u}) Keep(t, true);
+  Tell(kTrainer[1], [&](auto& m) {
+    m.mutable_lane_failed()->set_epoch(epoch_);
+    m.mutable_lane_failed()->set_peer(1);
+    *m.mutable_lane_failed()->mutable_error() = EncodeError(absl::UnavailableError("torn"));
+  });
+  for (const uint32_t t : {0u, 1u}) Keep(t, true);
+  Arrived(0);
+  Lack();
+  Gone(kTrainer[0]);
+  Join(12, Role::kTrainer, 0);
+  sent_.clear();
+  for (const ConnectionId rank : {ConnectionId{12}, kTrainer[1], kWorker[0], kWorker[1]}) {
+    Tell(rank, [&](auto& m) { m.mutable_offers()->set_epoch(epoch_); });
+  }
+  for (const ConnectionId rank : {ConnectionId{12}, kTrainer[1], kWorker[0], kWorker[1]}) {
+    Tell(rank, [&](auto& m) { m.mutable_connected()->set_epoch(epoch_); });
+  }
+  Tell(12, [&](auto& m) { m.mutable_publish()->set_version(5); });
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  EXPECT_EQ(Last(12, Kind::kStart)->start().targets_size(), 0);
+  EXPECT_EQ(Last(kTrainer[1], Kind::kStart)->start().targets_size(), 1);
+}
+
 TEST_F(RestTest, ATrainerThatComesBackMeanwhileBringsNothing) {
   LoseTrainer1();
   Join(kTrainer[1], Role::kTrainer, 1, [](proto::Join& join) { join.add_undecided_versions(5); });
@@ -1561,6 +1663,15 @@ TEST_F(CoordinatorTest, SentAndShownBringReports) {
     m.mutable_shown()->mutable_report()->set_version(5);
   });
   EXPECT_EQ(coordinator_->Status().ranks(2).report().version(), 5u);
+}
+
+TEST_F(CoordinatorTest, WhoComesBackAndDoesNotSayWhatItHoldsIsHungUpOn) {
+  MakeCoordinator();
+  hold_parts_ = true;
+  Join(kTrainer[0], Role::kTrainer, 0, [](proto::Join& join) { join.set_returning(true); });
+  Pass(absl::Seconds(60));
+  EXPECT_EQ(closed_, std::vector<ConnectionId>{kTrainer[0]});
+  EXPECT_EQ(Last(kTrainer[0], Kind::kDismissal), nullptr);  // It may join again.
 }
 
 TEST_F(CoordinatorTest, WhoWasPartOfAWholeJobWaitsForTheOthers) {
@@ -1950,6 +2061,96 @@ TEST_F(RelaysTest, TheNextUpdateBeginsOnceNothingOfAnAbortedOneIsRelayed) {
   EXPECT_EQ(Last(kWorker[0], Kind::kPrepare)->prepare().version(), 5u);
   stopped(1);
   EXPECT_EQ(Last(kWorker[0], Kind::kPrepare)->prepare().version(), 6u);
+}
+
+TEST_F(RelaysTest, AWorkerThatDoesNotStopRelayingIsHungUpOn) {
+  EstablishAll();
+  for (const uint32_t t : {0u, 1u}) Publish(t, 5);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  Refuse(1);
+  Tell(kWorker[0], [&](auto& m) { *m.mutable_relay_stopped()->mutable_round() = round(); });
+  Pass(absl::Seconds(30) - absl::Milliseconds(1));
+  EXPECT_TRUE(closed_.empty());
+  Pass(absl::Milliseconds(1));
+  EXPECT_EQ(closed_, std::vector<ConnectionId>{kWorker[1]});
+  Join(kWorker[1], Role::kWorker, 1);
+  EXPECT_EQ(coordinator_->Status().phase(), "planned");
+}
+
+// A lane is dead, and the rest of version 5 is about to come from the trainers to worker 1.
+class RelaysRestTest : public RelaysTest {
+ protected:
+  void SetUp() override {
+    EstablishAll();
+    for (const uint32_t t : {0u, 1u}) Publish(t, 5);
+    for (const uint32_t w : {0u, 1u}) Ready(w);
+    aborted_ = round();
+    Tell(kWorker[0], [&](auto& m) {
+      m.mutable_lane_failed()->set_epoch(epoch_);
+      m.mutable_lane_failed()->set_peer(1);
+      m.mutable_lane_failed()->set_relay(true);
+      *m.mutable_lane_failed()->mutable_error() = EncodeError(absl::UnavailableError("torn"));
+    });
+    for (const uint32_t t : {0u, 1u}) {
+      Tell(kTrainer[t], [&](auto& m) {
+        *m.mutable_kept()->mutable_round() = aborted_;
+        m.mutable_kept()->set_kept(true);
+      });
+    }
+    Arrived(0);
+  }
+  // From now on the rest is planned, and its plan is sent by RunJobs().
+  void Lack() {
+    proto::RankMessage message;
+    *message.mutable_lacking()->mutable_round() = aborted_;
+    message.mutable_lacking()->add_senders(2);
+    message.mutable_lacking()->add_senders(99);  // No sender has this number.
+    coordinator_->OnMessage(kWorker[1], message, now_);
+  }
+  void Stopped(uint32_t w) {
+    Tell(kWorker[w], [&](auto& m) { *m.mutable_relay_stopped()->mutable_round() = aborted_; });
+  }
+
+  proto::Round aborted_;
+};
+
+TEST_F(RelaysRestTest, AWorkerThatDiesEndsTheTermForIt) {
+  for (const bool planned : {false, true}) {
+    SCOPED_TRACE(planned);
+    if (planned) {
+      coordinator_.reset();
+      sent_.clear();
+      SetUp();
+    }
+    Lack();
+    if (planned) RunJobs();
+    const uint64_t epoch = epoch_;
+    Gone(kWorker[0]);
+    EXPECT_EQ(epoch_, epoch);  // The group is not whole.
+    EXPECT_EQ(Error(kWorker[1], Kind::kAbort), "worker 0 is gone: its stream ended");
+    Join(kWorker[0], Role::kWorker, 0);
+    EXPECT_EQ(epoch_, epoch);  // Worker 1 still relays.
+    Stopped(1);
+    EXPECT_GT(epoch_, epoch);
+    EXPECT_TRUE(Last(kWorker[1], Kind::kPlan)->plan().relay());
+  }
+}
+
+TEST_F(RelaysRestTest, TheDeadlineEndsTheTermForIt) {
+  Lack();
+  RunJobs();
+  const uint64_t epoch = epoch_;
+  OfferIn("all");
+  Tell(kTrainer[0], [&](auto& m) { m.mutable_connected()->set_epoch(epoch_); });
+  Tell(kTrainer[1], [&](auto& m) { m.mutable_connected()->set_epoch(epoch_); });
+  Tell(kWorker[0], [&](auto& m) { m.mutable_connected()->set_epoch(epoch_); });
+  Pass(absl::Minutes(1));
+  EXPECT_EQ(Error(kWorker[1], Kind::kAbort),
+            "version 5: the deadline is over, waiting for lanes for what is lacking");
+  Tell(kWorker[1], [&](auto& m) { m.mutable_connected()->set_epoch(epoch); });
+  EXPECT_EQ(Count(kWorker[1], Kind::kPrepare), 1);
+  for (const uint32_t w : {0u, 1u}) Stopped(w);
+  EXPECT_GT(epoch_, epoch);
 }
 
 TEST_F(RelaysTest, AWorkerThatIsGoneIsNotWaitedForToStop) {

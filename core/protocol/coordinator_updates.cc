@@ -239,7 +239,7 @@ void Coordinator::TakePart(uint32_t trainer, const Publication& publication) {
       message.mutable_publish_accepted()->add_groups(name);
     } else if (part.state == Part::State::kOpen) {
       UpdateRound* round = GroupNamed(name).round.get();
-      if (!round->undecided() || round->published(trainer) || round->gone(trainer)) continue;
+      if (!round->undecided() || !round->IsAwaited({Role::kTrainer, trainer})) continue;
       message.mutable_publish_accepted()->add_groups(name);
       rounds.push_back(round);
     }
@@ -249,7 +249,7 @@ void Coordinator::TakePart(uint32_t trainer, const Publication& publication) {
     if (!part.over()) continue;
     SendOutcome(trainer, attempt, publication.version, name, part.committed(), part.status);
   }
-  for (UpdateRound* round : rounds) round->OnPublish(trainer, attempt, deadline);
+  for (UpdateRound* round : rounds) round->OnPublish({Role::kTrainer, trainer}, attempt, deadline);
 }
 
 void Coordinator::OnWithdraw(const Member& member, const proto::Withdraw& withdraw) {
@@ -271,9 +271,7 @@ void Coordinator::OnWithdraw(const Member& member, const proto::Withdraw& withdr
       GiveUpPart(publication, name, While(absl::StrCat("trainer ", trainer), why));
     } else if (part.state == Part::State::kOpen) {
       UpdateRound& round = *GroupNamed(name).round;
-      if (round.published(trainer) && round.attempt(trainer) == withdraw.attempt()) {
-        round.OnSenderFailed(trainer, why);
-      }
+      if (round.HasPublished(member.id, withdraw.attempt())) round.OnSenderFailed(member.id, why);
     }
   }
 }
@@ -420,8 +418,10 @@ void Coordinator::GiveUpQueuedParts(Publication& publication, const absl::Status
 // Begins, or gives up, a version that waits for its turn in a group.
 void Coordinator::AdvancePart(Publication& publication, const std::string& name, absl::Time now) {
   Group& group = GroupNamed(name);
-  EndCatchingUp(group, absl::CancelledError(absl::StrCat("version ", publication.version,
-                                                         " is published, which replaces it")));
+  EndCatchingUp(group,
+                absl::CancelledError(absl::StrCat("version ", publication.version,
+                                                  " is published, which replaces it")),
+                now);
   TryBeginTerm(group, now);
   if (group.round != nullptr) return;
   if (!group.decisions.empty() && publication.version <= group.decisions.back().version) {
@@ -513,10 +513,10 @@ void Coordinator::BeginRound(Group& group, Publication& publication, absl::Time 
   group.catching_up = false;
   group.round->Begin(/*catch_up=*/false, /*continued=*/nullptr, now);
   for (const auto& [trainer, publish] : publication.publishes) {
-    group.round->OnPublish(trainer, publish.attempt, publish.deadline);
+    group.round->OnPublish({Role::kTrainer, trainer}, publish.attempt, publish.deadline);
   }
   for (uint32_t s = group.plan.first_relay(); s < group.plan.trainer_count(); ++s) {
-    group.round->OnPublish(s, /*attempt=*/0, publication.deadline());
+    group.round->OnPublish(group.SenderId(s), /*attempt=*/0, publication.deadline());
   }
 }
 
@@ -525,6 +525,11 @@ void Coordinator::Group::TellOutcome(bool committed, const absl::Status& status)
 }
 
 void Coordinator::OnOutcome(Group& group, bool committed, const absl::Status& status) {
+  // What was given up has no rest, and the term that was to bring it serves nothing.
+  if (!committed && group.rest) {
+    group.rest.reset();
+    BeginGathering(group);
+  }
   if (group.catching_up) {
     if (!committed) GiveUpLoan(group, status);
     return;
@@ -533,11 +538,17 @@ void Coordinator::OnOutcome(Group& group, bool committed, const absl::Status& st
           {committed ? Part::State::kCommitted : Part::State::kGivenUp, status});
 }
 
-void Coordinator::FinishRoundIfOver(Group& group) {
+void Coordinator::FinishRoundIfOver(Group& group, absl::Time now) {
   if (group.round == nullptr) return;
   // A group shows what it has caught up on when it likes: nobody waits for the outcome.
   const bool caught_up = group.catching_up && group.round->committed();
-  if (!group.round->over() && !caught_up) return;
+  if (!group.round->over() && !caught_up) {
+    // All other states of a round have its deadline.
+    const bool stops = group.stop_deadline == absl::InfiniteFuture() && group.round->aborted();
+    if (stops) group.stop_deadline = now + options_.lanes_timeout;
+    return;
+  }
+  group.stop_deadline = absl::InfiniteFuture();
   if (group.round->committed()) {
     group.lane_troubles = 0;
     group.loans_tried.clear();
@@ -550,27 +561,28 @@ void Coordinator::FinishRoundIfOver(Group& group) {
     }
   }
   group.round.reset();
-  if (group.phase == Phase::kForOneRound || group.rest) BeginGathering(group);
-  group.rest.reset();
+  if (group.phase == Phase::kForOneRound) BeginGathering(group);
   ResolveDoubts(group, /*everybody_is_here=*/false);
 }
 
 // A renewed buffer is told to every sender that writes to it, before any START that names it, and
 // also if the update is over: a trainer that is not started in it needs the address in a later one.
 void Coordinator::TellRenewal(const Group& group, const Member& member, const proto::Ready& ready) {
-  if (!ready.has_buffer()) return;
+  if (!ready.has_buffer() || !group.ends.contains({member.id})) return;
   proto::ControllerMessage message;
   proto::Renewed* renewed = message.mutable_renewed();
   renewed->set_epoch(group.epoch);
   renewed->set_worker(member.id.rank);
   renewed->set_buffer_index(ready.buffer_index());
   *renewed->mutable_buffer() = ready.buffer();
-  if (member.id.rank >= group.plan.worker_count()) return;  // It is being planned anew.
   for (uint32_t sender = 0; sender < group.plan.trainer_count(); ++sender) {
     if (group.plan.route_count(sender, member.id.rank) == 0) continue;
-    const bool starts = group.round != nullptr && group.round->published(sender);
-    if (Mutated(Mutation::kRenewedAddressToldOnce) && !starts) continue;
-    ToRank(group.SenderId(sender), message);
+    const RankId id = group.SenderId(sender);
+    if (Mutated(Mutation::kRenewedAddressToldOnce) &&
+        (group.round == nullptr || group.round->IsAwaited(id))) {
+      continue;
+    }
+    ToRank(id, message);
   }
 }
 
@@ -578,22 +590,22 @@ void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& messa
                                  absl::Time now) {
   const uint32_t rank = member.id.rank;
   if (message.has_failed()) {
-    const Group* term = FindTerm(member, message.failed().round().epoch());
+    const Group* term = FindTerm({member.id}, message.failed().round().epoch());
     if (term == nullptr || term->round == nullptr ||
         !IsOf(message.failed().round(), term->round->update())) {
       return;
     }
     const absl::Status why = DecodeError(message.failed().error());
-    return term->IsSender(member.id) ? term->round->OnSenderFailed(rank, why)
+    return term->IsSender(member.id) ? term->round->OnSenderFailed(member.id, why)
                                      : term->round->OnWorkerFailed(rank, why);
   }
   if (message.has_kept()) {
-    const Group* term = FindTerm(member, message.kept().round().epoch());
+    const Group* term = FindTerm({member.id}, message.kept().round().epoch());
     if (term == nullptr || term->round == nullptr || !term->IsSender(member.id) ||
         !IsOf(message.kept().round(), term->round->update())) {
       return;
     }
-    return term->round->OnKept(rank, message.kept().kept());
+    return term->round->OnKept(member.id, message.kept().kept());
   }
   if (member.id.role == Role::kTrainer) return;
   Group& group = GroupNamed(member.id.group);

@@ -43,12 +43,14 @@ struct Member {
 
   std::shared_ptr<const Manifest> manifest;  // Null until it has come and was checked.
   bool established = false;                  // Was part of a term whose lanes carried.
-  absl::Time join_deadline;                  // A member that is not established leaves then.
+  absl::Time join_deadline;                  // A member that is still joining leaves then.
 
   proto::RankReport report;  // The last one.
   // As they were last connected: by group, and whether the worker relays by them.
   std::map<std::pair<std::string, bool>, proto::Connected> lanes;
 
+  // Returns true until the rank has said what it holds and, unless it comes back, has lanes.
+  bool is_joining() const { return !established || manifest == nullptr; }
   // Returns the newest version that a worker has, shown or about to be.
   uint64_t newest_version() const { return std::max(shown_version, committed_version); }
 };

@@ -57,15 +57,33 @@ void UpdateRound::Begin(bool catch_up, const UpdateId* continued, absl::Time now
   for (const uint32_t worker : workers_) actions_->ToWorker(worker, message);
 }
 
-void UpdateRound::OnPublish(uint32_t sender, uint64_t attempt, absl::Time deadline) {
-  senders_[sender].published = true;
-  senders_[sender].attempt = attempt;
+const UpdateRound::Sender* UpdateRound::Find(const RankId& id) const {
+  const auto found = std::find_if(senders_.begin(), senders_.end(),
+                                  [&](const Sender& sender) { return sender.id == id; });
+  return found == senders_.end() ? nullptr : &*found;
+}
+
+bool UpdateRound::IsAwaited(const RankId& sender) const {
+  const Sender* found = Find(sender);
+  return found != nullptr && !found->published && !found->gone;
+}
+
+bool UpdateRound::HasPublished(const RankId& sender, uint64_t attempt) const {
+  const Sender* found = Find(sender);
+  return found != nullptr && found->published && found->attempt == attempt;
+}
+
+void UpdateRound::OnPublish(const RankId& sender, uint64_t attempt, absl::Time deadline) {
+  Sender* found = Find(sender);
+  if (found == nullptr) return;
+  found->published = true;
+  found->attempt = attempt;
   deadline_ = std::min(deadline_, deadline);
   StartWhoCan();
 }
 
 void UpdateRound::OnReady(uint32_t worker, const proto::Ready& ready) {
-  if (state_ != State::kPreparing) return;
+  if (state_ != State::kPreparing || !workers_.contains(worker)) return;
   ready_[worker] = ready;
   if (ready_.size() == workers_.size()) state_ = State::kMoving;
   StartWhoCan();
@@ -109,6 +127,7 @@ void UpdateRound::StartWhoCan() {
 }
 
 void UpdateRound::OnRefused(uint32_t worker, const absl::Status& status) {
+  if (!workers_.contains(worker)) return;
   Abort(While(absl::StrCat("worker ", worker, " refused"), status));
 }
 
@@ -137,7 +156,7 @@ void UpdateRound::OnRecorded(Recorded recorded, const absl::Status& status) {
 }
 
 void UpdateRound::OnShown(uint32_t worker) {
-  if (state_ != State::kDecided) return;
+  if (state_ != State::kDecided || !workers_.contains(worker)) return;
   shown_.insert(worker);
   FinishShown();
 }
@@ -164,6 +183,7 @@ void UpdateRound::FinishShown() {
 }
 
 void UpdateRound::OnWorkerFailed(uint32_t worker, const absl::Status& status) {
+  if (!workers_.contains(worker)) return;
   if (state_ == State::kDecided) {
     unable_.emplace(worker, status);
     return FinishShown();
@@ -171,17 +191,19 @@ void UpdateRound::OnWorkerFailed(uint32_t worker, const absl::Status& status) {
   Abort(While(absl::StrCat("worker ", worker), status));
 }
 
-void UpdateRound::OnLaneFailed(uint32_t sender, uint32_t worker, const absl::Status& status) {
-  LoseLane(sender, worker,
-           While(absl::StrCat("lane from ", ToString(senders_[sender].id), " to worker ", worker),
-                 status));
+void UpdateRound::OnLaneFailed(const RankId& sender, uint32_t worker, const absl::Status& status) {
+  const Sender* found = Find(sender);
+  if (found == nullptr) return;
+  LoseLane(NumberOf(*found), worker,
+           While(absl::StrCat("lane from ", ToString(sender), " to worker ", worker), status));
 }
 
 // --- what dead lanes were to bring ---
 
 void UpdateRound::LoseLane(uint32_t sender, uint32_t worker, const absl::Status& why) {
   // What has arrived whole does not need the lane any more.
-  if (!Abortable() || state_ == State::kContinued || arrived_.contains(worker)) return;
+  if (!Abortable() || state_ == State::kContinued) return;
+  if (arrived_.contains(worker) || !workers_.contains(worker)) return;
   if (if_lanes_die_ == IfLanesDie::kAbort) return Abort(why);
   const bool first = lost_status_.ok();
   lost_status_ = FirstError(lost_status_, why);
@@ -226,12 +248,14 @@ void UpdateRound::AskToKeep() {
 
 void UpdateRound::OnLacking(uint32_t worker, const std::set<uint32_t>& senders) {
   if (lost_status_.ok() || !ready_.contains(worker)) return;
-  lacking_[worker] = senders;
+  lacking_[worker] = {senders.begin(), senders.lower_bound(static_cast<uint32_t>(senders_.size()))};
   PlanRestIfKnown();
 }
 
-void UpdateRound::OnKept(uint32_t sender, bool kept) {
-  senders_[sender].kept = kept;
+void UpdateRound::OnKept(const RankId& sender, bool kept) {
+  Sender* found = Find(sender);
+  if (found == nullptr) return;
+  found->kept = kept;
   PlanRestIfKnown();
 }
 
@@ -263,14 +287,17 @@ void UpdateRound::OnNoRest(const absl::Status& status) {
 
 // --- senders that fail ---
 
-void UpdateRound::OnSenderFailed(uint32_t sender, const absl::Status& status) {
-  if (senders_[sender].workers.empty() && !senders_[sender].trades) return;
-  Abort(While(ToString(senders_[sender].id), status));
+void UpdateRound::OnSenderFailed(const RankId& sender, const absl::Status& status) {
+  const Sender* found = Find(sender);
+  if (found == nullptr || (found->workers.empty() && !found->trades)) return;
+  Abort(While(ToString(sender), status));
 }
 
-void UpdateRound::OnCoOwnerLost(uint32_t trainer, uint32_t other, const absl::Status& status) {
+void UpdateRound::OnCoOwnerLost(const RankId& trainer, const RankId& other,
+                                const absl::Status& status) {
+  if (Find(trainer) == nullptr || Find(other) == nullptr) return;
   AbortTraded(
-      While(absl::StrCat("lane between trainer ", trainer, " and trainer ", other), status));
+      While(absl::StrCat("lane between ", ToString(trainer), " and ", ToString(other)), status));
 }
 
 // Returns true while the sender writes to a worker at which not everything has arrived.
@@ -287,16 +314,22 @@ void UpdateRound::AbortTraded(const absl::Status& why) {
   if (concerned) Abort(why);
 }
 
-void UpdateRound::OnSenderGone(uint32_t sender, const absl::Status& status) {
-  senders_[sender].gone = true;
-  if (senders_[sender].trades) AbortTraded(status);
-  if (state_ == State::kContinued) return;  // The rest is planned anew without it.
-  if (!HasToSend(senders_[sender])) return PlanRestIfKnown();
+void UpdateRound::OnSenderGone(const RankId& id, const absl::Status& status) {
+  Sender* sender = Find(id);
+  // A process that has taken the rank over since then is not a member of this round.
+  if (sender == nullptr || std::exchange(sender->gone, true)) return;
+  if (sender->trades) AbortTraded(status);
   const bool all_gone = std::all_of(senders_.begin(), senders_.end(),
                                     [](const Sender& s) { return s.gone || s.relays; });
+  if (state_ == State::kContinued) {  // The rest is planned anew without it.
+    if (all_gone) Abort(status);
+    return;
+  }
+  if (!HasToSend(*sender)) return PlanRestIfKnown();
   if (all_gone || if_lanes_die_ == IfLanesDie::kAbort) return Abort(status);
-  for (const uint32_t worker : senders_[sender].workers) LoseLane(sender, worker, status);
-  actions_->CheckRest(sender);
+  const uint32_t number = NumberOf(*sender);
+  for (const uint32_t worker : sender->workers) LoseLane(number, worker, status);
+  actions_->CheckRest(number);
   PlanRestIfKnown();
 }
 

@@ -31,7 +31,7 @@ class RoundActions {
   // Makes the decision to commit durable; OnRecorded() follows.
   virtual void Record() = 0;
   // Finds out whether others hold what a sender that is gone was to bring; OnNoRest() follows if
-  // they do not.
+  // they do not. `sender` is counted as the plan counts it.
   virtual void CheckRest(uint32_t sender) = 0;
   // Plans what is lacking of this round, from the senders that hold it. Another round continues
   // this one then; OnNoRest() follows if it cannot be planned.
@@ -52,7 +52,8 @@ enum class IfLanesDie : uint8_t {
   kPlanRest,  // What they were to bring comes by others, in another round.
 };
 
-// The senders are the trainers, or the workers of another group that lend what they show.
+// The senders are the trainers, or the workers of another group that lend what they show. An event
+// of a rank that is not a member of the round does nothing.
 class UpdateRound {
  public:
   // `plan`: the group's.
@@ -65,23 +66,23 @@ class UpdateRound {
 
   // A sender holds this version until it is told the outcome: a trainer has called publish(). START
   // and ABORT name the attempt.
-  void OnPublish(uint32_t sender, uint64_t attempt, absl::Time deadline);
+  void OnPublish(const RankId& sender, uint64_t attempt, absl::Time deadline);
   void OnReady(uint32_t worker, const proto::Ready& ready);
   void OnRefused(uint32_t worker, const absl::Status& status);
   void OnArrived(uint32_t worker);
   void OnLacking(uint32_t worker, const std::set<uint32_t>& senders);
-  void OnKept(uint32_t sender, bool kept);
+  void OnKept(const RankId& sender, bool kept);
   void OnNoRest(const absl::Status& status);
   // The answer to RoundActions::Record().
   void OnRecorded(Recorded recorded, const absl::Status& status);
   void OnShown(uint32_t worker);
   // What was sent must not be shown.
-  void OnSenderFailed(uint32_t sender, const absl::Status& status);
+  void OnSenderFailed(const RankId& sender, const absl::Status& status);
   void OnWorkerFailed(uint32_t worker, const absl::Status& status);
-  void OnLaneFailed(uint32_t sender, uint32_t worker, const absl::Status& status);
+  void OnLaneFailed(const RankId& sender, uint32_t worker, const absl::Status& status);
   // The lane between two trainers that own blocks together is dead.
-  void OnCoOwnerLost(uint32_t trainer, uint32_t other, const absl::Status& status);
-  void OnSenderGone(uint32_t sender, const absl::Status& status);
+  void OnCoOwnerLost(const RankId& trainer, const RankId& other, const absl::Status& status);
+  void OnSenderGone(const RankId& sender, const absl::Status& status);
   // A worker that relays writes nothing of the aborted version any more.
   void OnRelayStopped(uint32_t worker);
   void OnWorkerGone(uint32_t worker, const absl::Status& status);
@@ -99,15 +100,19 @@ class UpdateRound {
   bool over() const {
     return state_ == State::kShown || (state_ == State::kAborted && RelaysThatRun().empty());
   }
+  bool aborted() const { return state_ == State::kAborted; }
   bool committed() const { return state_ == State::kShown || state_ == State::kDecided; }
   // Returns true while it is not known whether the group commits.
   bool undecided() const { return Abortable() || state_ == State::kRecording; }
   const UpdateId& update() const { return update_; }
   // InfiniteFuture when nothing is left that time could end.
   absl::Time deadline() const;
-  bool published(uint32_t sender) const { return senders_[sender].published; }
-  uint64_t attempt(uint32_t sender) const { return senders_[sender].attempt; }
-  bool gone(uint32_t sender) const { return senders_[sender].gone; }
+  // Returns true if the rank sends in this round, is still there and has not published yet.
+  bool IsAwaited(const RankId& sender) const;
+  // Returns true if the rank has published with that attempt.
+  bool HasPublished(const RankId& sender, uint64_t attempt) const;
+  // Returns the workers that were started to relay, and have not said that they have stopped.
+  std::set<uint32_t> RelaysThatRun() const;
   // Why the group has given the version up; OK if it has not.
   const absl::Status& abort_status() const { return abort_status_; }
   // "READY of worker 1; publish() by trainer 0"
@@ -135,9 +140,16 @@ class UpdateRound {
   bool Abortable() const {
     return state_ == State::kPreparing || state_ == State::kMoving || state_ == State::kContinued;
   }
+  // Returns null for a rank that does not send in this round.
+  const Sender* Find(const RankId& id) const;
+  Sender* Find(const RankId& id) {
+    return const_cast<Sender*>(static_cast<const UpdateRound*>(this)->Find(id));
+  }
   bool HasToSend(const Sender& sender) const;
-  // Returns the workers that were started to relay, and have not said that they have stopped.
-  std::set<uint32_t> RelaysThatRun() const;
+  // The number of a sender, as the plan counts it.
+  uint32_t NumberOf(const Sender& sender) const {
+    return static_cast<uint32_t>(&sender - senders_.data());
+  }
   void LoseLane(uint32_t sender, uint32_t worker, const absl::Status& why);
   void TellLost(const std::set<uint32_t>& senders, uint32_t worker);
   void AskToKeep();
