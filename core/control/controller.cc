@@ -294,6 +294,10 @@ class Server final : public Controller,
       WakeClock();
     });
   }
+  void Forget(const std::string& group) override {
+    if (store_ == nullptr) return;
+    records_->Do([this, group] { store_->Forget(group); });
+  }
 
   absl::Time NextDeadline() const {
     absl::Time next = std::min(coordinator_.next_deadline(), absl::Now() + absl::Hours(1));

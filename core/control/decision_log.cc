@@ -153,4 +153,8 @@ std::pair<Recorded, absl::Status> DecisionLog::Append(const Decision& decision) 
   return {Recorded::kUnknown, std::move(status)};
 }
 
+void DecisionLog::Forget(const std::string& group) {
+  std::erase_if(decisions_, [&](const Decision& decision) { return decision.group == group; });
+}
+
 }  // namespace waybill

@@ -47,6 +47,9 @@ class DecisionLog final : public DecisionStore {
   // before. kUnknown: writing failed, and so did erasing what may have been written.
   std::pair<Recorded, absl::Status> Append(const Decision& decision) override;
 
+  // The file loses them when it is written anew.
+  void Forget(const std::string& group) override;
+
   const std::vector<Decision>& decisions() const override { return decisions_; }
   uint64_t size_bytes() const { return size_bytes_; }
 

@@ -72,6 +72,24 @@ class FailingLogTest : public testing::Test {
   int writes_ = 0, syncs_ = 0;
 };
 
+TEST(DecisionLog, WhatIsForgottenIsNotFoundAgainOnceTheFileIsWrittenAnew) {
+  const std::string path = PathOf("forget");
+  const std::string other(200, 'b');
+  {
+    const auto log = DecisionLog::Open(path);
+    ASSERT_TRUE(log.ok()) << log.status();
+    EXPECT_EQ((*log)->Append(Of(5)).first, Recorded::kDurable);
+    (*log)->Forget("a group");
+    for (uint64_t version = 6; ReadFile(path).find(" 5 a group") != std::string::npos; ++version) {
+      ASSERT_LT(version, 10'000u);
+      ASSERT_EQ((*log)->Append(Of(version, other)).first, Recorded::kDurable);
+    }
+  }
+  const auto log = DecisionLog::Open(path);
+  ASSERT_TRUE(log.ok()) << log.status();
+  for (const Decision& decision : (*log)->decisions()) EXPECT_EQ(decision.group, other);
+}
+
 TEST(DecisionLog, WhatWasRecordedIsFoundAgain) {
   const std::string path = PathOf("found_again");
   {

@@ -34,6 +34,7 @@ class Client final : public Etcd {
     arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);  // How long it tries to connect.
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+    arguments.SetMaxReceiveMessageSize(-1);  // All decisions come in one answer.
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
     for (const std::string& address : endpoints) {
       endpoints_.push_back({address, KV::NewStub(grpc::CreateCustomChannel(
@@ -128,6 +129,10 @@ void AddPut(TxnRequest& request, const std::string& key, const std::string& valu
   etcdserverpb::PutRequest* put = request.add_success()->mutable_request_put();
   put->set_key(key);
   put->set_value(value);
+}
+
+void AddDelete(TxnRequest& request, const std::string& key) {
+  request.add_success()->mutable_request_delete_range()->set_key(key);
 }
 
 }  // namespace waybill

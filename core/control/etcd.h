@@ -59,11 +59,13 @@ struct EtcdKeys {
 etcdserverpb::RangeRequest ReadPrefix(const std::string& prefix);
 
 // Extend a transaction. RequireValue() and RequireRevision() let it take effect only if the key has
-// the value or the revision (0: does not exist). AddPut() writes the key if all requirements hold.
+// the value or the revision (0: does not exist). AddPut() writes the key if all requirements hold,
+// and AddDelete() deletes it.
 void RequireValue(etcdserverpb::TxnRequest& request, const std::string& key,
                   const std::string& value);
 void RequireRevision(etcdserverpb::TxnRequest& request, const std::string& key, int64_t revision);
 void AddPut(etcdserverpb::TxnRequest& request, const std::string& key, const std::string& value);
+void AddDelete(etcdserverpb::TxnRequest& request, const std::string& key);
 
 }  // namespace waybill
 

@@ -131,6 +131,10 @@ std::pair<Recorded, absl::Status> EtcdStore::Append(const Decision& decision) {
     if (response.ok()) {
       const Refusal found = ReadRefusal(*response, keys_);
       if (absl::StrContains(found.text, EncodeDecision(decision))) return recorded(found.revision);
+      if (found.leader == identity_ && found.revision == 0 && group.revision != 0) {
+        groups_.erase(decision.group);  // Forget() has deleted it, and its answer was lost.
+        return Append(decision);
+      }
       const absl::Status why =
           found.leader == identity_
               ? absl::DataLossError(absl::StrCat("etcd: key \"", key, "\" was changed by others"))
@@ -146,6 +150,19 @@ std::pair<Recorded, absl::Status> EtcdStore::Append(const Decision& decision) {
     if (absl::Now() + kPauseBetweenCalls >= deadline) return Fail(response.status());
     absl::SleepFor(kPauseBetweenCalls);
   }
+}
+
+// If the answer is lost, the key may be gone: Append() finds out.
+void EtcdStore::Forget(const std::string& group) {
+  const auto found = groups_.find(group);
+  if (broken_ || found == groups_.end()) return;
+  const std::string key = keys_.decisions + group;
+  TxnRequest request;
+  RequireValue(request, keys_.identity, identity_);
+  RequireRevision(request, key, found->second.revision);
+  AddDelete(request, key);
+  const absl::StatusOr<TxnResponse> response = etcd_->Txn(request);
+  if (response.ok() && response->succeeded()) groups_.erase(found);
 }
 
 }  // namespace waybill

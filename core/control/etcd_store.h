@@ -35,6 +35,8 @@ class EtcdStore final : public DecisionStore {
   // kUnknown: etcd did not say whether it has recorded the decision.
   std::pair<Recorded, absl::Status> Append(const Decision& decision) override;
 
+  void Forget(const std::string& group) override;
+
   const std::vector<Decision>& decisions() const override { return decisions_; }
 
  private:

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/control/candidate.h"
 #include "testing/etcd/etcd_process.h"
@@ -109,6 +110,45 @@ class EtcdStoreTest : public testing::Test {
 };
 
 // --- records ---
+
+TEST_F(EtcdStoreTest, WhatIsForgottenIsNotFoundAgain) {
+  const auto store = OpenAs("first");
+  EXPECT_EQ(store->Append(Of(5)).first, Recorded::kDurable);
+  EXPECT_EQ(store->Append(Of(6, "b")).first, Recorded::kDurable);
+  store->Forget("a group");
+  store->Forget("never heard of");
+  EXPECT_EQ(Found(), (Decisions{Of(6, "b")}));
+}
+
+TEST_F(EtcdStoreTest, AGroupThatWasForgottenDecidesAgain) {
+  const auto store = OpenAs("first");
+  for (const bool lost : {false, true}) {
+    SCOPED_TRACE(lost);
+    EXPECT_EQ(store->Append(Of(5)).first, Recorded::kDurable);
+    if (lost) unreliable_->Fail(Fault::kLoseAnswer);
+    store->Forget("a group");
+    EXPECT_EQ(store->Append(Of(6)).first, Recorded::kDurable);
+  }
+  EXPECT_EQ(Found(), (Decisions{Of(6)}));
+}
+
+TEST_F(EtcdStoreTest, WhoDoesNotLeadForgetsNothing) {
+  const auto store = OpenAs("first");
+  EXPECT_EQ(store->Append(Of(5)).first, Recorded::kDurable);
+  Crown("second");
+  store->Forget("a group");
+  EXPECT_EQ(Found(), (Decisions{Of(5)}));
+}
+
+TEST_F(EtcdStoreTest, TheDecisionsOfManyGroupsAreFound) {
+  const auto store = OpenAs("first");
+  constexpr int kGroups = 400;  // More than 4 MiB in all, as groups' names are long here.
+  const std::string name(12 << 10, 'g');
+  for (int i = 0; i < kGroups; ++i) {
+    ASSERT_EQ(store->Append(Of(5, absl::StrCat(name, i))).first, Recorded::kDurable);
+  }
+  EXPECT_EQ(Found().size(), size_t{kGroups});
+}
 
 TEST_F(EtcdStoreTest, WhatWasRecordedIsFoundByTheNextLeader) {
   const auto store = OpenAs("first");

@@ -15,6 +15,10 @@ namespace {
 // A claim holds Join and the head of the manifest: nobody is asked for parts before it is admitted.
 constexpr size_t kMostClaimMessages = 4;
 
+// How long the decisions of a group are kept of which nobody is here: a worker that has voted may
+// come back and ask for them. Ranks try again every two seconds.
+constexpr absl::Duration kDecisionsAreKept = absl::Minutes(10);
+
 }  // namespace
 
 Coordinator::Coordinator(CoordinatorOptions options, const std::vector<Decision>& decisions,
@@ -28,7 +32,9 @@ Coordinator::Coordinator(CoordinatorOptions options, const std::vector<Decision>
   for (const Decision& decision : decisions) {
     if (Mutated(Mutation::kDecisionsForgotten)) break;
     GroupNamed(decision.group).decisions.push_back(decision);
-    committed_version_ = std::max(committed_version_, decision.version);
+    if (decision.version <= committed_version_) continue;
+    committed_version_ = decision.version;
+    newest_group_ = decision.group;
   }
 }
 
@@ -215,7 +221,51 @@ void Coordinator::Admit(ConnectionId connection, const proto::Join& join, absl::
 }
 
 Coordinator::Group& Coordinator::GroupNamed(const std::string& name) {
-  return groups_.try_emplace(name, name, this).first->second;
+  const auto [group, added] = groups_.try_emplace(name, name, this);
+  if (added) past_.at(name).away_since = absl::InfiniteFuture();
+  return group->second;
+}
+
+Coordinator::Group* Coordinator::FindGroup(const std::string& name) {
+  const auto group = groups_.find(name);
+  return group == groups_.end() ? nullptr : &group->second;
+}
+
+void Coordinator::ForgetGroups(absl::Time now) {
+  for (auto group = groups_.begin(); group != groups_.end();) {
+    if (GoesOn(group->second)) {
+      ++group;
+      continue;
+    }
+    const std::string name = group->first;
+    group = groups_.erase(group);
+    members_.Forget(name);
+    for (auto& [id, member] : members_.members()) {
+      member.told_groups.erase(name);
+      member.lanes.erase({name, false});
+    }
+    const auto past = past_.find(name);
+    if (past->second.decisions.empty()) {
+      past_.erase(past);
+      continue;
+    }
+    past->second.away_since = now;
+    away_.emplace_back(now, name);
+  }
+  while (!away_.empty() && now - away_.front().first >= kDecisionsAreKept) {
+    const auto [since, name] = std::move(away_.front());
+    away_.pop_front();
+    const auto past = past_.find(name);
+    if (past == past_.end() || past->second.away_since != since) continue;
+    if (name == newest_group_) {
+      // A controller that knew no decision any more would take any version for the newest.
+      past->second.away_since = now;
+      away_.emplace_back(now, name);
+      continue;
+    }
+    actions_->Forget(name);
+    past_.erase(past);
+  }
 }
 
 std::vector<Coordinator::Group*> Coordinator::GroupsOf(const RankId& id) {
@@ -411,6 +461,7 @@ void Coordinator::Advance(absl::Time now) {
     TryBeginTerm(group, now);
   }
   AdvancePublications(now);
+  ForgetGroups(now);
 }
 
 void Coordinator::OnTime(absl::Time now) {

@@ -6,12 +6,14 @@
 #define WAYBILL_CORE_PROTOCOL_COORDINATOR_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -73,12 +75,16 @@ class CoordinatorActions {
   // Makes a decision durable. Coordinator::OnRecorded() follows with the same ticket, never from
   // within this call.
   virtual void Record(uint64_t ticket, const Decision& decision) = 0;
+  // Nobody asks for the decisions of this group any more.
+  virtual void Forget(const std::string& /*group*/) {}
 };
 
 // An epoch is the controller's incarnation, then this many bits that count terms.
 inline constexpr int kEpochCountBits = 20;
 
 // Not thread-safe.
+// It forgets a group once nobody of it is here and its round is over, and the group's decisions ten
+// minutes later, unless they have the job's newest version.
 //
 // Each group has terms: the group's workers and all trainers, a plan, lanes. A term ends when one
 // of its members changes, or a lane dies; other groups do not notice. A version is published to all
@@ -153,7 +159,10 @@ class Coordinator final {
   // A group: its term, and its round.
   struct Group final : public RoundActions {
     Group(std::string n, Coordinator* c)
-        : name(std::move(n)), coordinator(*c), workers(c->members_.WorkersOf(name)) {}
+        : name(std::move(n)),
+          coordinator(*c),
+          workers(c->members_.WorkersOf(name)),
+          decisions(c->past_[name].decisions) {}
 
     void ToWorker(uint32_t worker, proto::ControllerMessage message) override;
     void ToSender(const RankId& sender, proto::ControllerMessage message) override;
@@ -164,7 +173,8 @@ class Coordinator final {
 
     const std::string name;
     Coordinator& coordinator;
-    const World& workers;  // Those that are here.
+    const World& workers;              // Those that are here.
+    std::vector<Decision>& decisions;  // The last few.
 
     // The plan counts as trainers whoever sends.
     RankId SenderId(uint32_t sender) const {
@@ -210,7 +220,7 @@ class Coordinator final {
     // a version have no name.
     std::map<std::string, int> loans_tried;
     absl::Status last_loan_trouble;
-    uint64_t plan_ticket = 0;
+    uint64_t plan_ticket = 0;  // Of the plan that is being made; 0: none.
     Plan plan;
     Tables tables;  // Those of the last plan in which the trainers sent all.
     // The term's ends whose ranks have not gone since it was planned. What a rank says of a term is
@@ -224,9 +234,13 @@ class Coordinator final {
 
     uint32_t sequence = 0;
     std::unique_ptr<UpdateRound> round;
-    bool catching_up = false;         // The round brings a version that was published before.
-    std::optional<Rest> rest;         // Until the round that brings it has begun.
-    std::vector<Decision> decisions;  // The last few.
+    bool catching_up = false;  // The round brings a version that was published before.
+    std::optional<Rest> rest;  // Until the round that brings it has begun.
+  };
+  // What is known of a group whether or not anybody of it is here.
+  struct Past {
+    std::vector<Decision> decisions;
+    absl::Time away_since = absl::InfiniteFuture();  // Nobody of the group is here since then.
   };
 
   // A version's way through one group.
@@ -292,9 +306,15 @@ class Coordinator final {
   // Tells every other member, if it is a change.
   void SetHere(Group& group, bool here);
   Group& GroupNamed(const std::string& name);
+  // Returns null if nothing goes on in a group of that name.
+  Group* FindGroup(const std::string& name);
+  // Forgets the groups in which nothing goes on any more, and decisions nobody will ask for.
+  void ForgetGroups(absl::Time now);
   bool IsRequired(const Group& group) const { return required_groups_.contains(group.name); }
   // Returns true if a worker of the group is here, or no version is published without it.
   bool IsExpected(const Group& group) const { return group.workers.size > 0 || IsRequired(group); }
+  // Returns true if somebody of the group is here or expected, or its round is not over.
+  bool GoesOn(const Group& group) const { return IsExpected(group) || group.round != nullptr; }
   // Every trainer of the job, here or not.
   std::set<uint32_t> AllTrainers() const;
   bool any_trainer_absent() const {
@@ -320,7 +340,7 @@ class Coordinator final {
   // Returns a plan with its tables. Those that are also in `earlier` are taken from there.
   static Planned EncodeTables(absl::StatusOr<Plan> plan, const Tables& earlier,
                               const CoordinatorActions::ForEach& for_each);
-  void OnPlanned(Group& group, uint64_t ticket, Planned planned, absl::Time now);
+  void OnPlanned(const std::string& name, uint64_t ticket, Planned planned, absl::Time now);
   void RefuseTerm(Group& group, const absl::Status& status, absl::Time now);
   // All lanes of the term are open.
   static void NoteLanes(Group& group);
@@ -430,7 +450,11 @@ class Coordinator final {
   ManifestParts parts_;
   absl::Status halted_;
 
-  std::map<std::string, Group> groups_;
+  std::map<std::string, Past> past_;  // By group. It outlives the Groups, which refer to it.
+  std::deque<std::pair<absl::Time, std::string>> away_;  // By Past::away_since; some are back.
+  std::string newest_group_;             // The first that has decided committed_version_.
+  std::map<std::string, Group> groups_;  // Those in which something goes on.
+  uint64_t last_plan_ticket_ = 0;
   uint64_t last_epoch_;
 
   std::map<uint64_t, Publication> publications_;  // By version.

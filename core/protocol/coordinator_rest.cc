@@ -39,13 +39,15 @@ void Coordinator::CheckRest(Group& group, uint32_t sender) {
   for (uint32_t w = 0; w < group.plan.worker_count(); ++w) lacking.insert({sender, w});
   std::set<uint32_t> others = AllTrainers();
   others.erase(sender);
-  actions_->Compute([this, &group, update = group.round->update(), lacking, plan = group.plan,
-                     trainers = ManifestsOf(members_.trainers(), &others),
+  actions_->Compute([this, name = group.name, update = group.round->update(), lacking,
+                     plan = group.plan, trainers = ManifestsOf(members_.trainers(), &others),
                      workers = ManifestsOf(group.workers)](const CoordinatorActions::ForEach&) {
     const absl::Status status = PlanRestOf(plan, lacking, trainers, workers).status();
-    return [this, &group, update, status](absl::Time now) {
-      if (status.ok() || group.round == nullptr || group.round->update() != update) return;
-      group.round->OnNoRest(status);
+    return [this, name, update, status](absl::Time now) {
+      const Group* of = FindGroup(name);
+      if (status.ok() || of == nullptr || of->round == nullptr) return;
+      if (of->round->update() != update) return;
+      of->round->OnNoRest(status);
       Advance(now);
     };
   });
@@ -60,14 +62,15 @@ void Coordinator::Group::PlanRest(std::set<RankPair> lacking, std::set<uint32_t>
 void Coordinator::BeginRestTerm(Group& group) {
   group.phase = Phase::kPlanning;
   group.lanes_lost += std::exchange(group.lane_lost, false) ? 1 : 0;
+  group.plan_ticket = ++last_plan_ticket_;
   actions_->Compute(
-      [this, &group, ticket = ++group.plan_ticket, rest = *group.rest,
+      [this, name = group.name, ticket = group.plan_ticket, rest = *group.rest,
        trainers = ManifestsOf(members_.trainers(), &group.rest->holders),
        workers = ManifestsOf(group.workers)](const CoordinatorActions::ForEach& for_each) {
         auto planned = std::make_shared<Planned>(
             EncodeTables(PlanRestOf(rest.plan, rest.lacking, trainers, workers), {}, for_each));
-        return [this, &group, ticket, planned](absl::Time now) {
-          OnPlanned(group, ticket, std::move(*planned), now);
+        return [this, name, ticket, planned](absl::Time now) {
+          OnPlanned(name, ticket, std::move(*planned), now);
         };
       });
 }

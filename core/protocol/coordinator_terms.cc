@@ -85,7 +85,7 @@ Coordinator::Group* Coordinator::FindTerm(const TermEnd& end, uint64_t epoch) {
 void Coordinator::BeginGathering(Group& group) {
   group.phase = Phase::kGathering;
   group.lanes_deadline = absl::InfiniteFuture();
-  ++group.plan_ticket;
+  group.plan_ticket = 0;
 }
 
 std::vector<Member*> Coordinator::TermOf(const Group& group) {
@@ -129,22 +129,27 @@ void Coordinator::TryBeginTerm(Group& group, absl::Time now) {
   group.nics_changed = false;
   group.lanes_lost += std::exchange(group.lane_lost, false) ? 1 : 0;
   const bool lent = !group.lender.empty();
-  actions_->Compute([this, &group, ticket = ++group.plan_ticket, lent, relays = options_.relays,
+  group.plan_ticket = ++last_plan_ticket_;
+  actions_->Compute([this, name = group.name, ticket = group.plan_ticket, lent,
+                     relays = options_.relays,
                      senders = lent ? ManifestsOf(GroupNamed(group.lender).workers)
                                     : ManifestsOf(members_.trainers()),
                      workers = ManifestsOf(group.workers),
                      tables = group.tables](const CoordinatorActions::ForEach& for_each) {
     auto planned = std::make_shared<Planned>(
         EncodeTables(PlanOf(senders, workers, lent, relays), tables, for_each));
-    return [this, &group, ticket, planned](absl::Time later) {
-      OnPlanned(group, ticket, std::move(*planned), later);
+    return [this, name, ticket, planned](absl::Time later) {
+      OnPlanned(name, ticket, std::move(*planned), later);
     };
   });
 }
 
-void Coordinator::OnPlanned(Group& group, uint64_t ticket, Planned planned, absl::Time now) {
+void Coordinator::OnPlanned(const std::string& name, uint64_t ticket, Planned planned,
+                            absl::Time now) {
+  Group* const planned_for = FindGroup(name);
+  if (planned_for == nullptr || ticket != planned_for->plan_ticket || !halted_.ok()) return;
+  Group& group = *planned_for;
   absl::StatusOr<Plan>& plan = planned.plan;
-  if (ticket != group.plan_ticket || group.phase != Phase::kPlanning || !halted_.ok()) return;
   if (!group.lender.empty()) {
     ++group.loans_tried[group.lender];
     group.lent_version = ShownByAll(GroupNamed(group.lender));

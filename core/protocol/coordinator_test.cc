@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <functional>
 #include <map>
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/base/deflate.h"
 #include "core/plan/plan_codec.h"
 #include "core/protocol/message_codec.h"
@@ -55,6 +57,8 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
   void Record(uint64_t ticket, const Decision& decision) override {
     recording_.push_back({ticket, decision});
   }
+
+  void Forget(const std::string& group) override { forgotten_.push_back(group); }
 
   void RunJobs() {
     while (!work_.empty() || (!hold_parts_ && !wanted_.empty()) ||
@@ -260,6 +264,7 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
   bool hold_records_ = false;
   std::vector<Decision> recorded_;
   std::vector<ConnectionId> closed_;
+  std::vector<std::string> forgotten_;
 };
 
 TEST_F(CoordinatorTest, WorkersThatHoldTheSameSendItOnce) {
@@ -1050,6 +1055,94 @@ TEST_F(CoordinatorTest, AGroupJoinsWhileTheOthersTermGoesOn) {
   EXPECT_EQ(Count(kWorker[1], Kind::kPrepare), 0);
   Decide(6);
   EXPECT_EQ(Count(kWorker[1], Kind::kCommit), 1);
+}
+
+// Groups of one worker each come, show a version and go, one a second.
+class PassingGroupsTest : public CoordinatorTest {
+ protected:
+  void SetUp() override {
+    groups_ = {"nobody", "nobody"};
+    MakeCoordinator();
+    for (const uint32_t t : {0u, 1u}) Join(kTrainer[t], Role::kTrainer, t);
+  }
+  void Come(const std::string& name) {
+    groups_[1] = name;
+    Join(kWorker[1], Role::kWorker, 1);
+    OfferIn(name);
+    ConnectIn(name);
+  }
+  void ComeAndGo(const std::string& name) {
+    Come(name);
+    ++version_;
+    for (const uint32_t t : {0u, 1u}) Publish(t, version_);
+    Ready(1);
+    Arrived(1);
+    Shown(1);
+    Gone(kWorker[1]);
+    sent_.clear();
+    epochs_.clear();
+    recorded_.clear();
+    Pass(absl::Seconds(1));
+  }
+
+  uint64_t version_ = 0;
+};
+
+TEST_F(PassingGroupsTest, AreForgottenAndVersionsOnlyGrow) {
+  const auto memory = [] { return mallinfo2().uordblks; };
+  for (int i = 0; i < 700; ++i) ComeAndGo(absl::StrCat("pod ", i));
+  const size_t before = memory();
+  for (int i = 700; i < 2000; ++i) ComeAndGo(absl::StrCat("pod ", i));
+  EXPECT_LT(memory(), before + (256 << 10));
+  EXPECT_EQ(forgotten_.size(), 1401u);
+  Pass(absl::Hours(1));
+  EXPECT_EQ(forgotten_.size(), 1999u);  // All but the newest.
+  Pass(absl::Hours(1));
+  EXPECT_EQ(forgotten_.size(), 1999u);
+  Come("late");
+  Publish(0, version_);
+  EXPECT_EQ(Error(kTrainer[0], Kind::kPublishRefused),
+            "publish version 2000: version 2000 is committed, and versions only grow");
+  Gone(kWorker[1]);
+  ComeAndGo("later");
+  Pass(absl::Hours(1));
+  EXPECT_EQ(forgotten_.size(), 2000u);
+  EXPECT_EQ(forgotten_.back(), "pod 1999");
+}
+
+TEST_F(PassingGroupsTest, AGroupThatComesBackIsNotForgotten) {
+  ComeAndGo("a");
+  ComeAndGo("b");
+  Pass(absl::Minutes(5));
+  ComeAndGo("a");
+  ComeAndGo("b");
+  Pass(absl::Minutes(6));
+  EXPECT_TRUE(forgotten_.empty());
+  Come("a");
+  Pass(absl::Hours(1));
+  EXPECT_TRUE(forgotten_.empty());  // Group a is here, and group b has the newest decision.
+}
+
+// Its worker has voted, and nobody knows any more for what.
+TEST_F(PassingGroupsTest, AWorkerOfAForgottenGroupIsInDoubtUntilItsGroupIsWhole) {
+  ComeAndGo("a");
+  ComeAndGo("b");
+  Pass(absl::Hours(1));
+  ASSERT_EQ(forgotten_, std::vector<std::string>{"a"});
+  groups_ = {"a", "a"};
+  const auto join = [&](uint32_t w, uint64_t committed) {
+    Join(kWorker[w], Role::kWorker, w, [&](proto::Join& join) {
+      join.mutable_doubt()->mutable_round()->set_epoch(uint64_t{7} << kEpochCountBits);
+      join.mutable_doubt()->set_version(1);
+      if (committed == 0) return;
+      join.clear_doubt();
+      join.set_committed_version(committed);
+    });
+  };
+  join(0, 0);
+  EXPECT_EQ(Count(kWorker[0], Kind::kAbort) + Count(kWorker[0], Kind::kCommit), 0);
+  join(1, 1);
+  EXPECT_EQ(Count(kWorker[0], Kind::kCommit), 1);
 }
 
 TEST_F(CoordinatorTest, EveryRankIsToldOnceOfEachGroupThatComesAndGoes) {

@@ -53,7 +53,7 @@ bool Coordinator::ShowsOrKnows(const Group& group, uint64_t version) {
 
 // Tells a worker what became of the update that it voted for. A record, or a member that knows of
 // the commit, means COMMIT. Otherwise nobody can have committed if this controller knows all
-// decisions, or if it has asked everybody.
+// decisions, or if it has asked everybody. Those of a group that was away for long are forgotten.
 void Coordinator::ResolveDoubt(Member& member, bool everybody_is_here) {
   if (!member.doubt) return;
   const Group& group = GroupNamed(member.id.group);
@@ -65,7 +65,9 @@ void Coordinator::ResolveDoubt(Member& member, bool everybody_is_here) {
   const bool committed =
       IsDecided(group, round.epoch(), round.sequence()) || ShowsOrKnows(group, doubt.version());
   const bool made_here = round.epoch() >> kEpochCountBits == options_.incarnation;
-  if (!committed && !options_.decisions_are_durable && !made_here && !everybody_is_here) return;
+  const bool kept = !group.decisions.empty() || doubt.version() > committed_version_;
+  const bool known = kept && (options_.decisions_are_durable || made_here);
+  if (!committed && !known && !everybody_is_here) return;
   member.doubt.reset();
   proto::ControllerMessage message;
   if (committed != Mutated(Mutation::kDoubtSettledTheWrongWay)) {
@@ -92,6 +94,7 @@ void Coordinator::ResolveDoubts(const Group& group, bool everybody_is_here) {
 void Coordinator::TellUndecided(const Group& group, Member& trainer) {
   // The next term begins when the version is decided whose rest is brought in this one.
   if (group.round != nullptr && group.round->undecided()) return;
+  if (trainer.undecided_versions.empty()) return;
   if (!trainer.told_groups.insert(group.name).second) return;
   for (const uint64_t version : trainer.undecided_versions) {
     const bool committed =
@@ -151,8 +154,9 @@ void Coordinator::OnRecorded(uint64_t ticket, Recorded recorded, const absl::Sta
     if (decision.version > committed_version_) {
       // Whoever could not lend the version before may be able to lend this one.
       for (auto& [name, other] : groups_) other.loans_tried.clear();
+      committed_version_ = decision.version;
+      newest_group_ = decision.group;
     }
-    committed_version_ = std::max(committed_version_, decision.version);
   }
   if (group.round != nullptr && group.round->update().epoch == decision.epoch &&
       group.round->update().sequence == decision.sequence) {

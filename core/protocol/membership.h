@@ -93,8 +93,10 @@ class Membership {
   Member* Find(const RankId& id);
 
   const World& trainers() const { return trainers_; }
-  // The reference stays valid; a group of which nobody is here has an empty world.
+  // The reference stays valid until Forget(); a group of which nobody is here has an empty world.
   const World& WorkersOf(const std::string& group) { return worlds_[group]; }
+  // Forgets the world of a group of which nobody is here.
+  void Forget(const std::string& group) { worlds_.erase(group); }
   // "trainer 1, worker 0 (its manifest)", or the role in which nobody has joined.
   std::string DescribeMissing(absl::string_view group) const;
   // The same of trainers alone.
