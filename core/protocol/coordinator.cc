@@ -326,7 +326,7 @@ void Coordinator::GatherManifests(absl::Time now) {
     Member* member = members_.Find(settled.rank);
     if (member == nullptr) continue;
     if (settled.manifest.ok()) {
-      member->manifest = std::make_shared<const Manifest>(*std::move(settled.manifest));
+      members_.SetManifest(*member, std::make_shared<const Manifest>(*std::move(settled.manifest)));
       continue;
     }
     const std::string what = absl::StrCat("join: ", ToString(member->id));

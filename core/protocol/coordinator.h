@@ -355,7 +355,11 @@ class Coordinator final {
   static void ReplaceLanes(Group& group, absl::Time now);
   // Ends the streams of ranks that have not done in time what their groups wait for.
   void HangUpWhoIsLate(absl::Time now);
-  // Names the ranks without which no version goes to the group; empty if there are none.
+  // Returns true if no version goes to the group without ranks that are missing.
+  bool IsMissingRanks(const Group& group) const {
+    return TermTime(group) == absl::InfiniteFuture();
+  }
+  // Names these ranks; empty if there are none.
   std::string DescribeMissing(const Group& group) const;
   std::string DescribeWaiting(const Group& group) const;
   // Adds what each sender brings to a worker.
@@ -412,9 +416,7 @@ class Coordinator final {
   void GiveUpQueuedParts(Publication& publication, const absl::Status& status);
   bool IsSettling(const Group& group) const;
   // Returns true if the group catches up on what another lends, and all its workers are here.
-  bool Borrows(const Group& group) const {
-    return !group.lender.empty() && DescribeMissing(group).empty();
-  }
+  bool Borrows(const Group& group) const { return !group.lender.empty() && !IsMissingRanks(group); }
   absl::Time OpeningTime(const Publication& publication) const;
   void Open(Publication& publication);
   void AdvancePart(Publication& publication, const std::string& name, absl::Time now);
@@ -425,7 +427,9 @@ class Coordinator final {
   void DropUnwantedPublications();
   // Returns until when a publish of that time, if it is not opened, waits for missing ranks.
   absl::Time AbsenceDeadline(absl::Time received) const;
-  // Names the ranks whose absence keeps every publish from being opened; empty if there are none.
+  // Returns true if the absence of ranks keeps every publish from being opened.
+  bool IsAnybodyAbsent() const;
+  // Names these ranks; empty if there are none.
   std::string DescribeAbsence() const;
   void EndLatePublishes(absl::Time now);
   void RefuseLatePublishes(Publication& publication, absl::Time now);

@@ -11,7 +11,7 @@
 namespace waybill {
 
 std::string Coordinator::DescribeMissing(const Group& group) const {
-  if (TermTime(group) != absl::InfiniteFuture()) return "";
+  if (!IsMissingRanks(group)) return "";
   const std::string missing = members_.DescribeMissing(group.name);
   return group.holes.ok() ? missing : absl::StrCat(missing, ": ", group.holes.message());
 }

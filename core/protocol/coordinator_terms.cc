@@ -198,7 +198,7 @@ void Coordinator::OnPlanned(const std::string& name, uint64_t ticket, Planned pl
 // trainers, if no other group needs them. Without any newcomer the group does not fit.
 void Coordinator::RefuseTerm(Group& group, const absl::Status& status, absl::Time now) {
   const bool another = std::any_of(groups_.begin(), groups_.end(), [&](const auto& other) {
-    return other.first != group.name && DescribeMissing(other.second).empty();
+    return other.first != group.name && !IsMissingRanks(other.second);
   });
   std::vector<ConnectionId> newcomers, workers;
   for (const Member* member : TermOf(group)) {
@@ -355,7 +355,7 @@ void Coordinator::OnNics(Member& member, const proto::Nics& nics, absl::Time now
   if (usable == member.manifest->nics()) return;
   auto changed = std::make_shared<Manifest>(*member.manifest);
   changed->nics() = std::move(usable);
-  member.manifest = std::move(changed);
+  members_.SetManifest(member, std::move(changed));
   for (Group* group : GroupsOf(member.id)) {
     group->nics_changed = true;
     group->ForgetLanesOf(member.id);

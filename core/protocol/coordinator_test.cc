@@ -1781,6 +1781,19 @@ TEST_F(CoordinatorTest, WhoWasPartOfAWholeJobWaitsForTheOthers) {
   EXPECT_EQ(Error(kTrainer[0], Kind::kDismissal), "no group is whole: waiting for trainer 1");
 }
 
+// Messages cost what the ranks that are here do, whatever world these declare.
+TEST_F(CoordinatorTest, OfManyRanksThatAreMissingTheFirstAreNamed) {
+  MakeCoordinator();
+  for (const uint32_t t : {0u, 1u}) Join(kTrainer[t], Role::kTrainer, t);
+  Join(kWorker[1], Role::kWorker, 1, [](proto::Join& join) { join.set_world(65536); });
+  Publish(0, 5);
+  Pass(absl::Seconds(5));
+  EXPECT_EQ(Error(kTrainer[0], Kind::kPublishRefused),
+            "publish version 5: it cannot begin without worker 0, worker 2, worker 3, worker 4, "
+            "worker 5, worker 6, worker 7, worker 8, worker 9, worker 10, worker 11, worker 12, "
+            "worker 13, worker 14, worker 15, worker 16, 65519 more");
+}
+
 TEST_F(CoordinatorTest, AtTheJoinDeadlineTheMissingAreNamed) {
   MakeCoordinator();
   Join(kTrainer[0], Role::kTrainer, 0);

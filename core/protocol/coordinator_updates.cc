@@ -300,17 +300,23 @@ absl::Time Coordinator::AbsenceDeadline(absl::Time received) const {
   return std::max(received, incomplete_since_) + options_.absence_timeout;
 }
 
+bool Coordinator::IsAnybodyAbsent() const {
+  const auto misses = [&](const std::string& name) { return IsMissingRanks(groups_.at(name)); };
+  if (std::any_of(required_groups_.begin(), required_groups_.end(), misses)) return true;
+  return std::all_of(groups_.begin(), groups_.end(), [&](const auto& group) {
+    return group.second.workers.here.empty() || IsMissingRanks(group.second);
+  });
+}
+
 std::string Coordinator::DescribeAbsence() const {
+  if (!IsAnybodyAbsent()) return "";
   for (const std::string& name : required_groups_) {
-    const auto group = groups_.find(name);
-    if (std::string missing = DescribeMissing(group->second); !missing.empty()) return missing;
+    if (std::string missing = DescribeMissing(groups_.at(name)); !missing.empty()) return missing;
   }
   std::string all;
   for (const auto& [name, group] : groups_) {
     if (group.workers.here.empty()) continue;
-    const std::string missing = DescribeMissing(group);
-    if (missing.empty()) return "";
-    absl::StrAppend(&all, all.empty() ? "" : "; ", missing);
+    absl::StrAppend(&all, all.empty() ? "" : "; ", DescribeMissing(group));
   }
   return all.empty() ? members_.DescribeMissing(kDefaultGroup) : all;
 }
@@ -331,19 +337,19 @@ void Coordinator::EndLatePublishes(absl::Time now) {
 
 void Coordinator::RefuseLatePublishes(Publication& publication, absl::Time now) {
   const uint64_t version = publication.version;
-  const std::string missing = DescribeAbsence();
+  const bool absent = IsAnybodyAbsent();
   std::erase_if(publication.publishes, [&](const auto& entry) {
     const auto& [trainer, publish] = entry;
     absl::Status why;
     if (now >= publish.deadline) {
-      std::string waiting = missing;
+      std::string waiting = DescribeAbsence();
       for (const auto& [name, group] : groups_) {
         if (waiting.empty()) waiting = DescribeWaiting(group);
       }
       why = WithScope(StillWaiting(version, waiting), Scope::kUpdate);
-    } else if (!missing.empty() && now >= AbsenceDeadline(publish.received)) {
-      why = absl::UnavailableError(
-          absl::StrCat("publish version ", version, ": it cannot begin without ", missing));
+    } else if (absent && now >= AbsenceDeadline(publish.received)) {
+      why = absl::UnavailableError(absl::StrCat("publish version ", version,
+                                                ": it cannot begin without ", DescribeAbsence()));
     }
     if (!why.ok()) RefusePublish(trainer, version, publish.attempt, why);
     return !why.ok();
@@ -361,7 +367,7 @@ absl::Time Coordinator::PublishDeadline() const {
       continue;
     }
     next = std::min({next, publication.deadline(), OpeningTime(publication)});
-    if (!DescribeAbsence().empty()) next = std::min(next, AbsenceDeadline(publication.received()));
+    if (IsAnybodyAbsent()) next = std::min(next, AbsenceDeadline(publication.received()));
   }
   return next;
 }
@@ -369,7 +375,7 @@ absl::Time Coordinator::PublishDeadline() const {
 // Returns true if the group's ranks are all here and its lanes are being made for the first time.
 bool Coordinator::IsSettling(const Group& group) const {
   return group.phase != Phase::kReady && group.lender.empty() && group.lane_troubles == 0 &&
-         DescribeMissing(group).empty();
+         !IsMissingRanks(group);
 }
 
 // Returns when the publish goes to the groups that are whole: at once, or once those that will be
@@ -431,8 +437,8 @@ void Coordinator::AdvancePart(Publication& publication, const std::string& name,
   if (!group.decisions.empty() && publication.version <= group.decisions.back().version) {
     return GiveUpPart(publication, name, NotLater(publication.version));
   }
-  if (const std::string missing = DescribeMissing(group); !missing.empty()) {
-    return GiveUpPart(publication, name, NotWhole(name, missing));
+  if (IsMissingRanks(group)) {
+    return GiveUpPart(publication, name, NotWhole(name, DescribeMissing(group)));
   }
   if (group.phase == Phase::kReady) BeginRound(group, publication, now);
 }

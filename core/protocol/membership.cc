@@ -11,6 +11,7 @@ namespace waybill {
 namespace {
 
 constexpr size_t kMostGroupBytes = 256;
+constexpr uint32_t kMostNamed = 16;  // Of the ranks that are missing.
 
 // A group's name appears in logs, errors and on disk.
 bool IsGroupName(absl::string_view name) {
@@ -24,11 +25,6 @@ bool IsGroupName(absl::string_view name) {
 RankId IdOf(const proto::Join& join) {
   const Role role = static_cast<Role>(join.role());
   return {role, join.rank(), role == Role::kWorker ? join.group() : std::string()};
-}
-
-bool World::all_have_manifests() const {
-  return std::all_of(here.begin(), here.end(),
-                     [](const auto& rank) { return rank.second->manifest != nullptr; });
 }
 
 uint32_t Membership::SizeOf(absl::string_view group) const {
@@ -112,12 +108,18 @@ Member* Membership::Admit(ConnectionId connection, const proto::Join& join) {
   return &member;
 }
 
+void Membership::SetManifest(Member& member, std::shared_ptr<const Manifest> manifest) {
+  if (member.manifest == nullptr) ++worlds_[member.id.group].with_manifests;
+  member.manifest = std::move(manifest);
+}
+
 void Membership::Remove(ConnectionId connection) {
   const Member* member = Find(connection);
   if (member == nullptr) return;
   const RankId id = member->id;
   World& world = worlds_[id.group];
   world.here.erase(id.rank);
+  if (member->manifest != nullptr) --world.with_manifests;
   if (world.here.empty()) world.size = 0;  // What nobody here declares any more binds nobody.
   by_connection_.erase(connection);
   members_.erase(id);
@@ -160,14 +162,17 @@ void Membership::AddMissing(Role role, absl::string_view group, std::string& mis
     const bool named = !group.empty() && group != kDefaultGroup;
     add("every ", Name(role), named ? " of group " : "", named ? group : "");
   }
-  for (uint32_t rank = 0; rank < world; ++rank) {
+  if (world == 0) return;
+  const World& of = worlds_.find(group)->second;
+  size_t left = world - of.with_manifests;
+  for (uint32_t rank = 0, named = 0; left > 0; ++rank) {
     const RankId id{role, rank, std::string(group)};
     const auto member = members_.find(id);
-    if (member == members_.end()) {
-      add(ToString(id));
-    } else if (member->second.manifest == nullptr) {
-      add(ToString(id), " (its manifest)");
-    }
+    const bool here = member != members_.end();
+    if (here && member->second.manifest != nullptr) continue;
+    if (named++ == kMostNamed) return add(left, " more");
+    --left;
+    here ? add(ToString(id), " (its manifest)") : add(ToString(id));
   }
 }
 

@@ -3,6 +3,7 @@
 #define WAYBILL_CORE_PROTOCOL_MEMBERSHIP_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -59,10 +60,11 @@ struct Member {
 struct World {
   uint32_t size = 0;                 // 0 while nobody is here who declares it.
   std::map<uint32_t, Member*> here;  // By rank.
+  size_t with_manifests = 0;         // How many of them have manifests.
 
   // Returns true if all are here, with their manifests.
   bool whole() const { return size > 0 && here.size() == size && all_have_manifests(); }
-  bool all_have_manifests() const;
+  bool all_have_manifests() const { return with_manifests == here.size(); }
 };
 
 // The identity that a rank claims. Check() says whether it can be.
@@ -86,6 +88,7 @@ class Membership {
   // member is removed.
   Member* Admit(ConnectionId connection, const proto::Join& join);
 
+  void SetManifest(Member& member, std::shared_ptr<const Manifest> manifest);
   void Remove(ConnectionId connection);
   void Clear();
   bool Contains(ConnectionId connection) const { return by_connection_.contains(connection); }
@@ -97,7 +100,8 @@ class Membership {
   const World& WorkersOf(const std::string& group) { return worlds_[group]; }
   // Forgets the world of a group of which nobody is here.
   void Forget(const std::string& group) { worlds_.erase(group); }
-  // "trainer 1, worker 0 (its manifest)", or the role in which nobody has joined.
+  // "trainer 1, worker 0 (its manifest)", or the role in which nobody has joined. Names the first
+  // few ranks of a role, and counts the others.
   std::string DescribeMissing(absl::string_view group) const;
   // The same of trainers alone.
   std::string DescribeMissingTrainers() const;
