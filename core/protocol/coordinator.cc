@@ -210,7 +210,9 @@ void Coordinator::Admit(ConnectionId connection, const proto::Join& join, absl::
     member->join_deadline =
         std::min(member->join_deadline, now + absl::Milliseconds(join.deadline_ms()));
   }
-  committed_version_ = std::max(committed_version_, member->committed_version);
+  if (Mutated(Mutation::kAnyCommittedVersionIsBelieved)) {
+    committed_version_ = std::max(committed_version_, member->committed_version);
+  }
   if (member->id.role == Role::kWorker) {
     GroupNamed(member->id.group).loans_tried.clear();
   } else if (join.returning() || trainers_settled_at_ != absl::InfiniteFuture()) {

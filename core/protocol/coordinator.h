@@ -377,9 +377,12 @@ class Coordinator final {
 
   // --- catching up (coordinator_loans.cc) ---
 
-  // Returns the version that every worker of the group shows; 0 if there is none, or if one is not
-  // here.
+  // Returns the version that every worker of the group shows by one of the group's decisions; 0 if
+  // there is none, or if one is not here.
   static uint64_t ShownByAll(const Group& group);
+  // Returns the newest version that a worker has, shown or about to be. 0 for one that no group of
+  // this job has committed.
+  uint64_t NewestVersion(const Member& worker) const;
   // Returns the oldest version that a worker of the group has, if the group has missed one and is
   // to catch up; else the newest version there can be.
   uint64_t OldestToReplace(const Group& group) const;
@@ -395,7 +398,7 @@ class Coordinator final {
 
   // --- decisions and updates (coordinator_updates.cc) ---
 
-  static bool IsDecided(const Group& group, uint64_t epoch, uint32_t sequence);
+  static bool IsDecided(const Group& group, const proto::Round& round, uint64_t version);
   static bool ShowsOrKnows(const Group& group, uint64_t version);
   void ResolveDoubt(Member& member, bool everybody_is_here);
   void ResolveDoubts(const Group& group, bool everybody_is_here);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/protocol/coordinator.h"
+#include "core/protocol/mutation.h"
 
 namespace waybill {
 namespace {
@@ -19,10 +20,18 @@ uint64_t Coordinator::ShownByAll(const Group& group) {
   if (!group.workers.whole()) return 0;
   const auto& workers = group.workers.here;
   const uint64_t version = workers.begin()->second->shown_version;
+  // A worker that has come from another job shows other bytes by the same number.
   const bool same = std::all_of(workers.begin(), workers.end(), [&](const auto& worker) {
-    return worker.second->shown_version == version;
+    return worker.second->shown_version == version &&
+           (Mutated(Mutation::kAnyShownVersionIsBelieved) ||
+            IsDecided(group, worker.second->shown_round, version));
   });
   return same ? version : 0;
+}
+
+uint64_t Coordinator::NewestVersion(const Member& worker) const {
+  const uint64_t version = std::max(worker.shown_version, worker.committed_version);
+  return version <= committed_version_ ? version : 0;
 }
 
 uint64_t Coordinator::OldestToReplace(const Group& group) const {
@@ -31,7 +40,7 @@ uint64_t Coordinator::OldestToReplace(const Group& group) const {
   uint64_t oldest = kNothing;
   for (const auto& [rank, worker] : group.workers.here) {
     if (!worker->catch_up) return kNothing;
-    oldest = std::min(oldest, worker->newest_version());
+    oldest = std::min(oldest, NewestVersion(*worker));
   }
   if (oldest >= committed_version_) return kNothing;
   for (const auto& [version, publication] : publications_) {

@@ -631,7 +631,7 @@ class CatchUpTest : public CoordinatorTest {
  protected:
   void SetUp() override {
     groups_ = {"a", "b"};
-    MakeCoordinator();
+    MakeCoordinator(decisions_, /*durable=*/true);
     for (const uint32_t t : {0u, 1u}) Join(kTrainer[t], Role::kTrainer, t);
     JoinShowing(0, 5);
     OfferIn("a");
@@ -641,6 +641,8 @@ class CatchUpTest : public CoordinatorTest {
   void JoinShowing(uint32_t w, uint64_t version) {
     Join(kWorker[w], Role::kWorker, w, [&](proto::Join& join) {
       join.set_shown_version(version);
+      join.mutable_shown_round()->set_epoch(1);
+      join.mutable_shown_round()->set_sequence(shown_sequence_);
       join.set_catch_up(catch_up_);
     });
   }
@@ -659,6 +661,8 @@ class CatchUpTest : public CoordinatorTest {
   }
 
   bool catch_up_ = true;
+  uint32_t shown_sequence_ = 1;  // Of the update that has brought what a worker shows.
+  std::vector<Decision> decisions_ = {{.epoch = 1, .sequence = 1, .version = 5, .group = "a"}};
 };
 
 TEST_F(CatchUpTest, AGroupThatJoinsGetsTheNewestVersionFromOneThatShowsIt) {
@@ -855,6 +859,41 @@ TEST_F(CatchUpTest, APublishWaitsForAGroupThatCatchesUpAtOnce) {
   for (const uint32_t w : {0u, 1u}) {
     EXPECT_EQ(Last(kWorker[w], Kind::kPrepare)->prepare().version(), 6u) << w;
   }
+}
+
+// A worker of yesterday's job, say, or of a job with the same token and another controller.
+TEST_F(CatchUpTest, WhatThisJobHasNotDecidedIsNotLent) {
+  shown_sequence_ = 2;
+  for (const uint64_t version : {5u, 1000u}) {
+    Gone(kWorker[0]);
+    JoinShowing(0, version);
+    JoinShowing(1, 0);
+    EXPECT_EQ(LenderOf(kWorker[1]), "");
+    Gone(kWorker[1]);
+  }
+  // Group b has not decided anything.
+  shown_sequence_ = 1;
+  JoinShowing(1, 5);
+  Gone(kWorker[0]);
+  JoinShowing(0, 0);
+  EXPECT_NE(LenderOf(kWorker[0]), "b");
+}
+
+TEST_F(CatchUpTest, WhatAWorkerSaysItShowsIsNotLentEither) {
+  Tell(kWorker[0], [&](auto& m) { m.mutable_shown()->set_version(1000); });
+  JoinShowing(1, 0);
+  EXPECT_EQ(LenderOf(kWorker[1]), "");
+}
+
+TEST_F(CatchUpTest, AWorkerThatShowsWhatIsNotOfThisJobHasAPartInItsUpdates) {
+  JoinShowing(1, 1000);
+  ConnectLoan();
+  EXPECT_EQ(Last(kWorker[1], Kind::kPrepare)->prepare().version(), 5u);
+  Refuse(1);  // Its engine shows a later one.
+  OfferIn("b");
+  ConnectIn("b");
+  for (const uint32_t t : {0u, 1u}) Publish(t, 6);
+  EXPECT_EQ(Last(kWorker[1], Kind::kPrepare)->prepare().version(), 6u);
 }
 
 TEST_F(CatchUpTest, AGroupCatchesUpWithoutTheTrainers) {
@@ -1409,6 +1448,19 @@ void Doubt(proto::Join& join) {
   join.mutable_doubt()->set_version(5);
 }
 
+TEST_F(CoordinatorTest, WhatAWorkerSaysIsCommittedKeepsNothingFromBeingPublished) {
+  constexpr uint64_t kHuge = ~uint64_t{0};
+  MakeCoordinator();
+  for (const uint32_t t : {0u, 1u}) Join(kTrainer[t], Role::kTrainer, t);
+  Join(kWorker[0], Role::kWorker, 0, [](proto::Join& join) { join.set_committed_version(kHuge); });
+  Join(kWorker[1], Role::kWorker, 1,
+       [](proto::Join& join) { join.mutable_doubt()->set_version(kHuge); });
+  Connect();
+  EXPECT_EQ(coordinator_->Status().committed_version(), 0u);
+  Decide(5);
+  EXPECT_EQ(recorded_.back().version, 5u);
+}
+
 TEST_F(CoordinatorTest, AWorkerInDoubtCommitsAtOnceIfARecordSaysSo) {
   MakeCoordinator({{3, 8, 5, "all"}}, /*durable=*/true);
   Join(kWorker[0], Role::kWorker, 0, Doubt);
@@ -1431,7 +1483,8 @@ TEST_F(CoordinatorTest, WithoutALogAWorkerInDoubtFollowsAMemberThatShowsTheVersi
   EXPECT_EQ(Count(kWorker[0], Kind::kCommit) + Count(kWorker[0], Kind::kAbort), 0);
   Join(kWorker[1], Role::kWorker, 1, [](proto::Join& join) { join.set_shown_version(5); });
   EXPECT_EQ(Count(kWorker[0], Kind::kCommit), 1);
-  EXPECT_EQ(coordinator_->Status().committed_version(), 5u);
+  // What workers say keeps nobody from publishing.
+  EXPECT_EQ(coordinator_->Status().committed_version(), 0u);
 }
 
 TEST_F(CoordinatorTest, WithoutALogAWorkerInDoubtAbortsOnceEverybodyIsHereAndNobodyShowsIt) {

@@ -38,9 +38,10 @@ std::set<uint32_t> Coordinator::AllTrainers() const {
 
 // --- decisions ---
 
-bool Coordinator::IsDecided(const Group& group, uint64_t epoch, uint32_t sequence) {
+bool Coordinator::IsDecided(const Group& group, const proto::Round& round, uint64_t version) {
   return std::any_of(group.decisions.begin(), group.decisions.end(), [&](const Decision& decision) {
-    return decision.epoch == epoch && decision.sequence == sequence;
+    return decision.epoch == round.epoch() && decision.sequence == round.sequence() &&
+           decision.version == version;
   });
 }
 
@@ -63,7 +64,7 @@ void Coordinator::ResolveDoubt(Member& member, bool everybody_is_here) {
     return;
   }
   const bool committed =
-      IsDecided(group, round.epoch(), round.sequence()) || ShowsOrKnows(group, doubt.version());
+      IsDecided(group, round, doubt.version()) || ShowsOrKnows(group, doubt.version());
   const bool made_here = round.epoch() >> kEpochCountBits == options_.incarnation;
   const bool kept = !group.decisions.empty() || doubt.version() > committed_version_;
   const bool known = kept && (options_.decisions_are_durable || made_here);
@@ -74,7 +75,6 @@ void Coordinator::ResolveDoubt(Member& member, bool everybody_is_here) {
     *message.mutable_commit()->mutable_round() = round;
     message.mutable_commit()->set_version(doubt.version());
     member.committed_version = std::max(member.committed_version, doubt.version());
-    committed_version_ = std::max(committed_version_, doubt.version());
   } else {
     *message.mutable_abort()->mutable_round() = round;
     message.mutable_abort()->set_begun(true);
@@ -509,7 +509,7 @@ RoundMembers Coordinator::MembersOfRound(const Group& group, uint64_t version) {
     if (members_.Find(members.senders.back()) == nullptr) members.absent.insert(s);
   }
   for (const auto& [rank, worker] : group.workers.here) {
-    if (worker->newest_version() < version) members.workers.insert(rank);
+    if (NewestVersion(*worker) < version) members.workers.insert(rank);
   }
   return members;
 }
@@ -624,7 +624,10 @@ void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& messa
   };
   if (message.has_shown()) {
     // Also after the round: it is what settles others' doubts.
-    member.shown_version = std::max(member.shown_version, message.shown().version());
+    if (message.shown().version() >= member.shown_version) {
+      member.shown_version = message.shown().version();
+      member.shown_round = message.shown().round();
+    }
     OnReport(member, message.shown().report());
     if (current(message.shown().round())) group.round->OnShown(rank);
   } else if (message.has_ready() && message.ready().round().epoch() == group.epoch) {

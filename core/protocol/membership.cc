@@ -98,6 +98,7 @@ Member* Membership::Admit(ConnectionId connection, const proto::Join& join) {
     member.mode = static_cast<Mode>(join.mode());
     member.catch_up = join.catch_up();
     member.shown_version = join.shown_version();
+    member.shown_round = join.shown_round();
     member.committed_version = std::max(join.committed_version(), join.shown_version());
     if (join.has_doubt()) member.doubt = join.doubt();
   } else {

@@ -32,8 +32,10 @@ struct Member {
   RankId id;
   ConnectionId connection = 0;
   uint64_t incarnation = 0;
-  Mode mode = Mode::kShadow;       // Workers only.
-  uint64_t shown_version = 0;      // Workers only.
+  Mode mode = Mode::kShadow;  // Workers only.
+  // Workers only, and what they say: Coordinator::ShownByAll() and NewestVersion() judge it.
+  uint64_t shown_version = 0;
+  proto::Round shown_round;        // The update that brought it.
   uint64_t committed_version = 0;  // The newest that this worker knows to be committed.
   std::optional<proto::Doubt> doubt;
   bool catch_up = false;                  // Workers only, by proto::Join.
@@ -52,8 +54,6 @@ struct Member {
 
   // Returns true until the rank has said what it holds and, unless it comes back, has lanes.
   bool is_joining() const { return !established || manifest == nullptr; }
-  // Returns the newest version that a worker has, shown or about to be.
-  uint64_t newest_version() const { return std::max(shown_version, committed_version); }
 };
 
 // The trainers, or the workers of one group.

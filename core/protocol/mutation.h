@@ -33,6 +33,8 @@ enum class Mutation : uint8_t {
   kSequenceBeginsAgain,         // Each term counts its updates from 1, on lanes that go on.
   kBusyLanesKept,               // Lanes go on with writes of the last term outstanding.
   kRelayedUnseen,               // A worker relays what it has in memory, arrived or not.
+  kAnyShownVersionIsBelieved,   // A group lends what its workers say they show.
+  kAnyCommittedVersionIsBelieved,  // What a worker says is committed counts as committed.
 };
 
 #ifdef WAYBILL_MUTATIONS

@@ -24,6 +24,7 @@ void WorkerSession::FillJoin(proto::Join& join) const {
   join.set_mode(static_cast<uint32_t>(options_.mode));
   join.set_catch_up(options_.catch_up);
   join.set_shown_version(host_.shown_version());
+  if (shown_) *join.mutable_shown_round() = EncodeRound(*shown_);
   join.set_committed_version(committed_ ? committed_->version : host_.shown_version());
   if (!doubt_) return;
   *join.mutable_doubt()->mutable_round() = EncodeRound(*doubt_);
@@ -197,6 +198,7 @@ void WorkerSession::GiveUp(const UpdateId& update, bool begun, const absl::Statu
 
 void WorkerSession::OnShown(const UpdateId& update, absl::Duration pause, absl::Time now) {
   if (committed_ == update) committed_.reset();
+  shown_ = update;
   SayShown();  // The user of an earlier version has not answered, and need not any more.
   unsaid_ = {update, pause};
   Ask({.kind = Notice::Kind::kCommit, .version = update.version, .update = update, .pause = pause});

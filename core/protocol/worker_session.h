@@ -121,6 +121,7 @@ class WorkerSession final : public RankSession {
   bool digests_off_ = false;
   std::set<Notice::Kind> unanswered_;  // Notices of update_, or kCommit of unsaid_.
   std::optional<UpdateId> doubt_;      // Voted for, and the decision not heard.
+  std::optional<UpdateId> shown_;      // Brought what is shown.
   std::optional<UpdateId> committed_;  // Decided, and not shown yet.
   std::optional<ToShow> unsaid_;       // Shown, and the user has not answered.
   std::optional<UpdateId> caught_up_;  // The last one whose version was published before.
