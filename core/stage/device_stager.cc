@@ -100,7 +100,7 @@ DeviceStager::~DeviceStager() {
     device_->Free(workspace.scratch);
     device_->Free(workspace.device_sums);
   }
-  for (const Table& table : tables_) device_->Free(table.factors);
+  device_->Free(factors_);
 }
 
 void DeviceStager::Begin() {
@@ -109,15 +109,22 @@ void DeviceStager::Begin() {
 }
 
 absl::Status DeviceStager::SetTables(absl::Span<const ScaleTable> tables) {
+  if (tables.empty()) return absl::OkStatus();
   first_table_ = tables.data();
+  size_t all_blocks = 0;
   for (const ScaleTable& table : tables) {
-    Table& here = tables_.emplace_back();
-    here.blocks = static_cast<size_t>(table.blocks.element_count());
-    const size_t size_bytes = std::max<size_t>(here.blocks, 1) * sizeof(float);
-    WAYBILL_ASSIGN_OR_RETURN(void* const memory, device_->Allocate(size_bytes));
-    here.factors = static_cast<float*>(memory);
-    WAYBILL_ASSIGN_OR_RETURN(here.host, AllocateHost(size_bytes));
-    here.values = reinterpret_cast<float*>(here.host.data.get());
+    tables_.push_back(
+        {.first_block = all_blocks, .blocks = static_cast<size_t>(table.blocks.element_count())});
+    all_blocks += tables_.back().blocks;
+  }
+  // There may be a hundred thousand tables, and a call of the driver may take a millisecond.
+  const size_t size_bytes = std::max<size_t>(all_blocks, 1) * sizeof(float);
+  WAYBILL_ASSIGN_OR_RETURN(void* const memory, device_->Allocate(size_bytes));
+  factors_ = static_cast<float*>(memory);
+  WAYBILL_ASSIGN_OR_RETURN(host_factors_, AllocateHost(size_bytes));
+  for (Table& table : tables_) {
+    table.factors = factors_ + table.first_block;
+    table.values = reinterpret_cast<float*>(host_factors_.data.get()) + table.first_block;
   }
   return absl::OkStatus();
 }

@@ -143,10 +143,10 @@ class DeviceStager final : public ElementReader {
     bool taken = false;
   };
   struct Table {
-    float* factors = nullptr;  // The device's; maxima before.
+    size_t first_block = 0;  // Of all tables' blocks.
     size_t blocks = 0;
-    float* values = nullptr;  // As many, in `host`.
-    HostMemory host;
+    float* factors = nullptr;  // In `factors_`; maxima before.
+    float* values = nullptr;   // As many, in `host_factors_`.
   };
   // A piece in a slot of the device, or in the scratch memory.
   struct Output {
@@ -191,6 +191,8 @@ class DeviceStager final : public ElementReader {
   std::vector<Workspace> workspaces_;
   const ScaleTable* first_table_ = nullptr;
   std::vector<Table> tables_;
+  float* factors_ = nullptr;  // The device's, of all tables.
+  HostMemory host_factors_;   // Likewise.
 
   mutable std::mutex mutex_;
   std::condition_variable returned_;
