@@ -254,7 +254,9 @@ void Coordinator::ForgetGroups(absl::Time now) {
     past->second.away_since = now;
     away_.emplace_back(now, name);
   }
-  while (!away_.empty() && now - away_.front().first >= kDecisionsAreKept) {
+  const absl::Duration kept =
+      Mutated(Mutation::kAwayGroupsForgotten) ? absl::ZeroDuration() : kDecisionsAreKept;
+  while (!away_.empty() && now - away_.front().first >= kept) {
     const auto [since, name] = std::move(away_.front());
     away_.pop_front();
     const auto past = past_.find(name);

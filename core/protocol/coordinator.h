@@ -44,8 +44,7 @@ struct CoordinatorOptions {
   absl::Duration join_timeout = kJoinTimeout;
   // How long a publish waits for ranks that are missing, or were lost while it waited.
   absl::Duration absence_timeout = absl::Seconds(5);
-  // How long ranks may take to offer and to connect the lanes of a term, and to stop relaying a
-  // version that was given up.
+  // How long ranks may take to offer and to connect the lanes of a term.
   absl::Duration lanes_timeout = absl::Seconds(30);
   // Whether a group's workers relay what several of them get alike.
   Relays relays = Relays::kWherePredictedFaster;

@@ -132,10 +132,12 @@ void Coordinator::EndLoan(Group& group) {
 }
 
 void Coordinator::BeginCatchingUp(Group& group, uint64_t version, absl::Time now) {
+  RoundMembers members = MembersOfRound(group, version);
+  if (members.workers.empty()) return BeginGathering(group);   // It has got it meanwhile.
   const absl::Time deadline = now + options_.absence_timeout;  // To be READY.
-  group.round = std::make_unique<UpdateRound>(
-      NextUpdate(group, version), MembersOfRound(group, version),
-      /*digests_off=*/false, deadline, group.plan, IfLanesDie::kAbort, &group);
+  group.round = std::make_unique<UpdateRound>(NextUpdate(group, version), std::move(members),
+                                              /*digests_off=*/false, deadline, group.plan,
+                                              IfLanesDie::kAbort, &group);
   group.catching_up = true;
   group.round->Begin(/*catch_up=*/true, /*continued=*/nullptr, now);
   for (uint32_t s = 0; s < group.plan.trainer_count(); ++s) {

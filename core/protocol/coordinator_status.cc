@@ -18,6 +18,7 @@ std::string Coordinator::DescribeMissing(const Group& group) const {
 
 std::string Coordinator::DescribeWaiting(const Group& group) const {
   if (!halted_.ok()) return std::string(halted_.message());
+  if (group.round != nullptr && group.round->aborted()) return group.round->DescribeWaiting();
   if (group.phase == Phase::kReady || group.phase == Phase::kForOneRound) {
     return group.round != nullptr ? group.round->DescribeWaiting() : "";
   }

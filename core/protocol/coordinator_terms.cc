@@ -411,12 +411,12 @@ void Coordinator::ReplaceLanes(Group& group, absl::Time now) {
 }
 
 void Coordinator::HangUpWhoIsLate(absl::Time now) {
-  std::map<ConnectionId, absl::string_view> late;
+  std::map<ConnectionId, absl::string_view> late;  // And what they have not done.
   for (auto& [name, group] : groups_) {
     if (now >= group.stop_deadline) {
       for (const uint32_t rank : group.round->RelaysThatRun()) {
         const Member* relay = members_.Find(RankId{Role::kWorker, rank, name});
-        if (relay != nullptr) late[relay->connection] = "still relays what was given up";
+        if (relay != nullptr) late[relay->connection] = "it does not stop relaying";
       }
     }
     if (now < group.lanes_deadline) continue;
@@ -427,13 +427,11 @@ void Coordinator::HangUpWhoIsLate(absl::Time now) {
     for (const TermEnd& end : group.ends) {
       const bool done = group.phase == Phase::kOffering ? group.offers.contains(end)
                                                         : group.connected.contains(end);
-      if (!done) late[members_.Find(end.id)->connection] = "no lanes";
+      if (!done) late[members_.Find(end.id)->connection] = "it makes no lanes";
     }
   }
   for (const auto& [connection, what] : late) {
-    const absl::Status why = absl::DeadlineExceededError(
-        absl::StrCat(what, " after ", absl::FormatDuration(options_.lanes_timeout)));
-    HangUp(connection, WithScope(why, Scope::kPeer), now);
+    HangUp(connection, WithScope(absl::DeadlineExceededError(what), Scope::kPeer), now);
   }
 }
 

@@ -896,6 +896,40 @@ TEST_F(CatchUpTest, AWorkerThatShowsWhatIsNotOfThisJobHasAPartInItsUpdates) {
   EXPECT_EQ(Last(kWorker[1], Kind::kPrepare)->prepare().version(), 6u);
 }
 
+TEST_F(CatchUpTest, AWorkerThatShowsAVersionLateHasNotMissedIt) {
+  JoinShowing(1, 5);
+  OfferIn("b");
+  ConnectIn("b");
+  for (const uint32_t t : {0u, 1u}) Publish(t, 6, /*deadline_ms=*/1000);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  for (const uint32_t w : {0u, 1u}) Arrived(w);
+  Tell(kWorker[0], [&](auto& m) {
+    *m.mutable_shown()->mutable_round() = round(0);
+    m.mutable_shown()->set_version(6);
+  });
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(LenderOf(kWorker[1]), "");
+  EXPECT_EQ(coordinator_->Status().groups(1).phase(), "ready");
+}
+
+TEST_F(CatchUpTest, AWorkerThatCannotShowAVersionHasMissedIt) {
+  JoinShowing(1, 5);
+  OfferIn("b");
+  ConnectIn("b");
+  for (const uint32_t t : {0u, 1u}) Publish(t, 6);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  for (const uint32_t w : {0u, 1u}) Arrived(w);
+  Tell(kWorker[0], [&](auto& m) {
+    *m.mutable_shown()->mutable_round() = round(0);
+    m.mutable_shown()->set_version(6);
+  });
+  Tell(kWorker[1], [&](auto& m) {
+    *m.mutable_failed()->mutable_round() = round(1);
+    *m.mutable_failed()->mutable_error() = EncodeError(absl::InternalError("the GPU is gone"));
+  });
+  EXPECT_EQ(LenderOf(kWorker[1]), "a");
+}
+
 TEST_F(CatchUpTest, AGroupCatchesUpWithoutTheTrainers) {
   Gone(kTrainer[1]);
   JoinShowing(1, 0);
@@ -2228,7 +2262,8 @@ TEST_F(RelaysTest, AWorkerThatDoesNotStopRelayingIsHungUpOn) {
   for (const uint32_t w : {0u, 1u}) Ready(w);
   Refuse(1);
   Tell(kWorker[0], [&](auto& m) { *m.mutable_relay_stopped()->mutable_round() = round(); });
-  Pass(absl::Seconds(30) - absl::Milliseconds(1));
+  EXPECT_EQ(coordinator_->Status().waiting_for(), "the end of what is relayed by worker 1");
+  Pass(absl::Seconds(5) - absl::Milliseconds(1));
   EXPECT_TRUE(closed_.empty());
   Pass(absl::Milliseconds(1));
   EXPECT_EQ(closed_, std::vector<ConnectionId>{kWorker[1]});

@@ -12,6 +12,10 @@
 namespace waybill {
 namespace {
 
+// How long a worker may take to say that it relays nothing more of what was given up. Its lanes are
+// closed by force after kQuiescenceTimeout.
+constexpr absl::Duration kRelayStopTimeout = absl::Seconds(5);
+
 absl::Status NotWhole(const std::string& group, const std::string& missing) {
   return absl::UnavailableError(
       absl::StrCat("group ", group, " is not whole: waiting for ", missing));
@@ -161,6 +165,11 @@ void Coordinator::OnRecorded(uint64_t ticket, Recorded recorded, const absl::Sta
   if (group.round != nullptr && group.round->update().epoch == decision.epoch &&
       group.round->update().sequence == decision.sequence) {
     group.round->OnRecorded(recorded, status);
+    // They show it, however late.
+    for (const auto& [rank, worker] : group.workers.here) {
+      if (recorded != Recorded::kDurable || !group.ends.contains({worker->id})) continue;
+      worker->committed_version = std::max(worker->committed_version, decision.version);
+    }
   }
   ResolveDoubts(group, /*everybody_is_here=*/false);
   Advance(now);
@@ -515,10 +524,14 @@ RoundMembers Coordinator::MembersOfRound(const Group& group, uint64_t version) {
 }
 
 void Coordinator::BeginRound(Group& group, Publication& publication, absl::Time now) {
+  RoundMembers members = MembersOfRound(group, publication.version);
+  if (members.workers.empty()) {
+    return GiveUpPart(publication, group.name, NotLater(publication.version));
+  }
   publication.parts.at(group.name).state = Part::State::kOpen;
   group.round = std::make_unique<UpdateRound>(
-      NextUpdate(group, publication.version), MembersOfRound(group, publication.version),
-      publication.digests_off, publication.deadline(), group.plan,
+      NextUpdate(group, publication.version), std::move(members), publication.digests_off,
+      publication.deadline(), group.plan,
       group.plan.quantises() ? IfLanesDie::kAbort : IfLanesDie::kPlanRest, &group);
   group.catching_up = false;
   group.round->Begin(/*catch_up=*/false, /*continued=*/nullptr, now);
@@ -536,7 +549,7 @@ void Coordinator::Group::TellOutcome(bool committed, const absl::Status& status)
 
 void Coordinator::OnOutcome(Group& group, bool committed, const absl::Status& status) {
   // What was given up has no rest, and the term that was to bring it serves nothing.
-  if (!committed && group.rest) {
+  if (!committed && group.rest && !Mutated(Mutation::kRestOfWhatIsGivenUp)) {
     group.rest.reset();
     BeginGathering(group);
   }
@@ -554,8 +567,9 @@ void Coordinator::FinishRoundIfOver(Group& group, absl::Time now) {
   const bool caught_up = group.catching_up && group.round->committed();
   if (!group.round->over() && !caught_up) {
     // All other states of a round have its deadline.
-    const bool stops = group.stop_deadline == absl::InfiniteFuture() && group.round->aborted();
-    if (stops) group.stop_deadline = now + options_.lanes_timeout;
+    const bool stops = group.stop_deadline == absl::InfiniteFuture() && group.round->aborted() &&
+                       !Mutated(Mutation::kRelaysMayGoOn);
+    if (stops) group.stop_deadline = now + kRelayStopTimeout;
     return;
   }
   group.stop_deadline = absl::InfiniteFuture();
@@ -563,13 +577,7 @@ void Coordinator::FinishRoundIfOver(Group& group, absl::Time now) {
     group.lane_troubles = 0;
     group.loans_tried.clear();
   }
-  if (caught_up) {
-    group.last_loan_trouble = absl::OkStatus();
-    const uint64_t version = group.round->update().version;
-    for (const auto& [rank, worker] : group.workers.here) {
-      worker->committed_version = std::max(worker->committed_version, version);
-    }
-  }
+  if (caught_up) group.last_loan_trouble = absl::OkStatus();
   group.round.reset();
   if (group.phase == Phase::kForOneRound) BeginGathering(group);
   ResolveDoubts(group, /*everybody_is_here=*/false);
@@ -606,6 +614,7 @@ void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& messa
       return;
     }
     const absl::Status why = DecodeError(message.failed().error());
+    if (term->round->committed()) member.committed_version = member.shown_version;
     return term->IsSender(member.id) ? term->round->OnSenderFailed(member.id, why)
                                      : term->round->OnWorkerFailed(rank, why);
   }

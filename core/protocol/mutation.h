@@ -33,6 +33,10 @@ enum class Mutation : uint8_t {
   kSequenceBeginsAgain,         // Each term counts its updates from 1, on lanes that go on.
   kBusyLanesKept,               // Lanes go on with writes of the last term outstanding.
   kRelayedUnseen,               // A worker relays what it has in memory, arrived or not.
+  kRoundMembersByRank,          // A round takes a trainer of that rank for its member.
+  kRestOfWhatIsGivenUp,         // A term begins for the rest of a version that was given up.
+  kRelaysMayGoOn,               // A worker that relays what was given up has no deadline.
+  kAwayGroupsForgotten,         // The decisions of a group are forgotten once nobody of it is here.
   kAnyShownVersionIsBelieved,   // A group lends what its workers say they show.
   kAnyCommittedVersionIsBelieved,  // What a worker says is committed counts as committed.
 };

@@ -58,6 +58,9 @@ void UpdateRound::Begin(bool catch_up, const UpdateId* continued, absl::Time now
 }
 
 const UpdateRound::Sender* UpdateRound::Find(const RankId& id) const {
+  if (Mutated(Mutation::kRoundMembersByRank) && id.role == Role::kTrainer) {
+    return &senders_.at(id.rank);
+  }
   const auto found = std::find_if(senders_.begin(), senders_.end(),
                                   [&](const Sender& sender) { return sender.id == id; });
   return found == senders_.end() ? nullptr : &*found;
@@ -397,7 +400,7 @@ std::string UpdateRound::DescribeWaiting() const {
   };
   std::set<uint32_t> unpublished;
   for (uint32_t s = 0; s < senders_.size(); ++s) {
-    if (!senders_[s].published && !senders_[s].gone) unpublished.insert(s);
+    if (undecided() && !senders_[s].published && !senders_[s].gone) unpublished.insert(s);
   }
   add("publish() by trainer ", ListWithout(unpublished, std::set<uint32_t>()));
   if (state_ == State::kPreparing) add("READY of worker ", ListWithout(workers_, ready_));
