@@ -464,6 +464,7 @@ void Coordinator::Advance(absl::Time now) {
     TryCatchUp(group, now);
     TryBeginTerm(group, now);
   }
+  EndLatePublishes(now);
   AdvancePublications(now);
   ForgetGroups(now);
 }
@@ -474,7 +475,6 @@ void Coordinator::OnTime(absl::Time now) {
   for (auto& [name, group] : groups_) {
     if (group.round != nullptr) group.round->OnTime(now);
   }
-  EndLatePublishes(now);
   std::vector<ConnectionId> silent;
   for (const auto& [connection, claim] : claims_) {
     if (now >= claim.deadline) silent.push_back(claim.incumbent);

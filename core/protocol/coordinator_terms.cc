@@ -169,7 +169,6 @@ void Coordinator::OnPlanned(const std::string& name, uint64_t ticket, Planned pl
     } else if (any_trainer_absent()) {
       group.holes = plan.status();
       BeginGathering(group);
-      EndLatePublishes(now);  // Nothing else was waited for.
     } else {
       RefuseTerm(group, plan.status(), now);
     }

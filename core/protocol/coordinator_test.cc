@@ -1812,6 +1812,18 @@ TEST_F(CoordinatorTest, APublishWaitsForALostRankFromWhenItWasLost) {
             "publish version 6: it cannot begin without worker 1");
 }
 
+// It was no part of a whole job, so nobody waits for it.
+TEST_F(CoordinatorTest, ALatePublishEndsWithTheNewcomerThatItWaitedFor) {
+  MakeCoordinator();
+  JoinAll();
+  Publish(0, 5);
+  Pass(absl::Seconds(10));
+  Gone(kWorker[1]);
+  EXPECT_GT(coordinator_->next_deadline(), now_);
+  EXPECT_EQ(Error(kTrainer[0], Kind::kPublishRefused),
+            "publish version 5: it cannot begin without worker 1");
+}
+
 TEST_F(CoordinatorTest, TheStatusShowsEachRanksLastReport) {
   MakeCoordinator();
   Establish();
