@@ -255,7 +255,7 @@ void Coordinator::ForgetGroups(absl::Time now) {
     away_.emplace_back(now, name);
   }
   const absl::Duration kept =
-      Mutated(Mutation::kAwayGroupsForgotten) ? absl::ZeroDuration() : kDecisionsAreKept;
+      Mutated(Mutation::kAwayGroupsForgotten) ? absl::Nanoseconds(1) : kDecisionsAreKept;
   while (!away_.empty() && now - away_.front().first >= kept) {
     const auto [since, name] = std::move(away_.front());
     away_.pop_front();
