@@ -23,8 +23,11 @@ void Controller::Start() {
   std::vector<Decision> kept;
   std::map<std::string, int> left;
   for (const Decision& decision : decisions_) ++left[decision.group];
-  for (const Decision& decision : decisions_) {
-    if (left[decision.group]-- <= 4) kept.push_back(decision);
+  for (size_t i = 0; i < decisions_.size(); ++i) {
+    const std::string& group = decisions_[i].group;
+    const auto forgotten = forgotten_.find(group);
+    const bool dropped = forgotten != forgotten_.end() && i < forgotten->second;
+    if (left[group]-- <= 4 && !dropped) kept.push_back(decisions_[i]);
   }
   coordinator_ = std::make_unique<Coordinator>(options, kept, this);
   run_.Note("a controller starts with ", kept.size(), " decisions");
@@ -38,6 +41,7 @@ void Controller::RestartIfDue() {
 
 void Controller::Stop() {
   coordinator_.reset();
+  liars_.OnControllerCrash();
   work_.clear();
   // What was being written may be on disk, or not.
   for (const RecordInFlight& record : std::exchange(records_, {})) {
@@ -126,6 +130,11 @@ absl::Time Controller::next_event() const {
 }
 
 void Controller::Send(ConnectionId connection, proto::ControllerMessage message) {
+  if (liars_.Hear(connection, message)) return;
+  if (Liars::IsTheirs(message.plan().lender())) {
+    run_.Violate("unharmed: what strangers say they show is lent to group " +
+                 message.plan().group());
+  }
   if (message.plan().relay()) relaying_.insert(message.plan().epoch());
   if (message.prepare().catch_up()) {
     const proto::Round& round = message.prepare().round();
@@ -137,7 +146,10 @@ void Controller::Send(ConnectionId connection, proto::ControllerMessage message)
   }
   streams_.SendToRank(connection, std::move(message));
 }
-void Controller::Close(ConnectionId connection) { streams_.CloseByController(connection); }
+void Controller::Close(ConnectionId connection) {
+  liars_.OnClose(connection);
+  streams_.CloseByController(connection);
+}
 void Controller::Compute(Work work) {
   work_.push_back({run_.now() + run_.UpTo(absl::Milliseconds(20)), std::move(work)});
 }

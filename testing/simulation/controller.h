@@ -3,14 +3,17 @@
 #define WAYBILL_TESTING_SIMULATION_CONTROLLER_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "core/protocol/coordinator.h"
 #include "testing/simulation/job.h"
+#include "testing/simulation/liars.h"
 #include "testing/simulation/run.h"
 #include "testing/simulation/streams.h"
 
@@ -19,8 +22,8 @@ namespace waybill::simulation {
 class Controller final : public CoordinatorActions {
  public:
   // The pointers outlive the controller.
-  Controller(Run* run, const Job* job, Streams* streams)
-      : run_(*run), job_(*job), streams_(*streams) {}
+  Controller(Run* run, const Job* job, Streams* streams, Liars* liars)
+      : run_(*run), job_(*job), streams_(*streams), liars_(*liars) {}
 
   // Starts a controller with the decisions that are on disk.
   void Start();
@@ -31,7 +34,6 @@ class Controller final : public CoordinatorActions {
   Coordinator* coordinator() { return coordinator_.get(); }
   // Returns the decisions on disk, oldest first.
   const std::vector<Decision>& decisions() const { return decisions_; }
-  // Returns the epochs of the terms in which a group caught up from another.
   // Returns true if it is about a version that was published before.
   bool IsCatchUp(const Decision& decision) const {
     return catch_ups_.contains({decision.epoch, decision.sequence});
@@ -69,6 +71,7 @@ class Controller final : public CoordinatorActions {
   void Close(ConnectionId connection) override;
   void Compute(Work work) override;
   void Record(uint64_t ticket, const Decision& decision) override;
+  void Forget(const std::string& group) override { forgotten_[group] = decisions_.size(); }
 
   void Stop();
   void EndRecord(const RecordInFlight& record);
@@ -76,9 +79,11 @@ class Controller final : public CoordinatorActions {
   Run& run_;
   const Job& job_;
   Streams& streams_;
+  Liars& liars_;
   std::vector<Computation> work_;
   std::vector<RecordInFlight> records_;
-  std::vector<Decision> decisions_;
+  std::vector<Decision> decisions_;                    // All that there ever were.
+  std::map<std::string, size_t> forgotten_;            // By group: how many there were by then.
   std::set<std::pair<uint64_t, uint32_t>> catch_ups_;  // Epochs and sequences.
   std::set<std::pair<uint64_t, uint32_t>> continued_;  // Likewise.
   std::set<uint64_t> relaying_;                        // Epochs.

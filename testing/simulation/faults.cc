@@ -19,6 +19,7 @@ absl::string_view Name(FaultKind kind) {
                                           "fail a record",
                                           "cut a lane of",
                                           "hold posts of",
+                                          "another number of trainers",
                                           "jump the clock",
                                           "refuse at",
                                           "veto at",
@@ -26,7 +27,10 @@ absl::string_view Name(FaultKind kind) {
                                           "read long at",
                                           "cancel at",
                                           "leave",
-                                          "damage a write of"};
+                                          "damage a write of",
+                                          "lies",
+                                          "mute",
+                                          "remove the group of"};
   static_assert(std::size(kNames) == kFaultKinds);
   return kNames[static_cast<size_t>(kind)];
 }
@@ -42,7 +46,7 @@ std::vector<Fault> DrawFaults(uint64_t seed) {
     fault.other = static_cast<uint32_t>(random() % 1000);
     // Most are short; some outlast deadlines.
     fault.duration_ms = static_cast<int64_t>(random() % 4 == 0 ? random() % 6000 : random() % 600);
-    const bool moment = fault.kind <= FaultKind::kHoldPosts && random() % 2 == 0;
+    const bool moment = fault.kind <= FaultKind::kResize && random() % 2 == 0;
     if (moment) fault.trigger = static_cast<Trigger>(1 + random() % (kTriggers - 1));
     // Another process has the place of one that is silent for two seconds, perhaps amid its writes.
     if (fault.kind == FaultKind::kReplaceRank && random() % 2 == 0) {

@@ -22,16 +22,20 @@ enum class FaultKind : uint8_t {
   kFailRecord,       // A decision is not recorded, or nobody knows whether it is.
   kCutLanes,         // The lanes between two ranks die.
   kHoldPosts,        // What a rank posts to another is carried out late.
-  kJumpClock,
-  kRefuse,      // A worker's user refuses an update before it begins.
-  kVeto,        // Or when it has arrived.
-  kSilentUser,  // Or does not answer.
-  kReadLong,    // A reader holds what a worker shows for a while.
+  kResize,           // The trainers go, and another number of them comes.
+  kJumpClock,        // Forward or back.
+  kRefuse,           // A worker's user refuses an update before it begins.
+  kVeto,             // Or when it has arrived.
+  kSilentUser,       // Or does not answer.
+  kReadLong,         // A reader holds what a worker shows for a while.
   kCancelPublish,
   kLeave,    // A rank leaves the job, and comes back as another process.
   kCorrupt,  // A byte of a write changes on its way.
+  kLie,      // Strangers join, and say what is not true.
+  kMute,     // A worker does not say that it has stopped relaying.
+  kRemove,   // Somebody removes a rank's group.
 };
-inline constexpr size_t kFaultKinds = 17;
+inline constexpr size_t kFaultKinds = 21;
 absl::string_view Name(FaultKind kind);
 
 // When a fault strikes: at its time, or once a message of that kind has been delivered to its rank

@@ -62,6 +62,7 @@ Job DrawJob(std::mt19937_64& random) {
     job.groups.push_back(
         {std::string(1, static_cast<char>('a' + g)), (job.relays ? 2 : 1) + below(2)});
   }
+  job.most_ranks = job.Ranks().size();
   job.mode = std::array{Mode::kShadow, Mode::kShadowCopy, Mode::kInPlace}[below(3)];
   job.can_map = below(2) == 0;
   job.asked = below(3) == 0;

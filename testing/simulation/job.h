@@ -29,6 +29,7 @@ struct Job {
   bool asked = false;     // Users answer the notices of updates.
   bool required = false;  // No version is published without every group.
   bool held = false;      // Trainers hold some versions for groups that have missed them.
+  size_t most_ranks = 0;  // That there were at a time.
   bool relays = false;  // Workers hold the whole tensor, and relay it to the others of their group.
 
   const Group& GroupNamed(const std::string& name) const;

@@ -97,6 +97,7 @@ void Process::OnStreamOpen() {
 
 void Process::OnStreamEnd() {
   stream_ = 0;
+  mute_ = false;
   const absl::Status why = absl::UnavailableError("the stream ended");
   trainer_ ? trainer_->OnStreamEnd(why, run_.now()) : worker_->OnStreamEnd(why, run_.now());
   HandleNotices();
@@ -115,6 +116,13 @@ void Process::Step() {
   const uint64_t events_before = fabric_->polled_events();
   const absl::Time now = run_.now();
   if (trainer_) trainer_->Step(now);
+  if (now >= proceed_at_) {
+    proceed_at_ = absl::InfiniteFuture();
+    const absl::Status done =
+        run_.Below(8) == 0 ? absl::InternalError("the GPU fails") : absl::OkStatus();
+    trainer_->Proceed(publish_token_, done, now);
+  }
+  TryWhatDoesNotFit();
   if (now >= release_at_) {
     release_at_ = absl::InfiniteFuture();
     due_[++last_token_] = now + absl::Seconds(1);
@@ -142,7 +150,8 @@ void Process::Step() {
 absl::Time Process::next_event() const {
   absl::Time next = stopped_until_;
   if (!stopped()) {
-    next = trainer_ ? std::min(trainer_->next_deadline(), release_at_) : worker_->next_deadline();
+    next = trainer_ ? std::min({trainer_->next_deadline(), release_at_, proceed_at_})
+                    : worker_->next_deadline();
     if (snapshot_) next = std::min(next, snapshot_until_);
     for (const Pending& pending : pending_answers_) next = std::min(next, pending.at);
   }
@@ -171,9 +180,30 @@ void Process::Publish(uint64_t version, absl::Duration timeout) {
   publish_token_ = ++last_token_;
   const absl::Time deadline = run_.now() + timeout;
   due_[publish_token_] = deadline;
+  const bool waits = version % 5 == 0;
+  if (waits) proceed_at_ = run_.now() + run_.UpTo(absl::Milliseconds(100));
   trainer_->Publish(publish_token_,
-                    {.version = version, .deadline = deadline, .hold = Holds(version)}, run_.now());
+                    {.version = version,
+                     .deadline = deadline,
+                     .until_committed = version % 3 == 0 && !Holds(version),
+                     .waits_for = waits ? "the GPU has not reached its event" : "",
+                     .hold = Holds(version)},
+                    run_.now());
   HandleNotices();
+}
+
+void Process::TryWhatDoesNotFit() {
+  if (unfit_token_ != 0 || run_.Below(64) != 0) return;
+  const absl::Time deadline = run_.now() + absl::Seconds(1);
+  if (!left_ && !(trainer_ && holding_)) return;
+  due_[unfit_token_ = ++last_token_] = deadline;
+  if (!left_) {  // What is held has to be released first.
+    trainer_->Publish(unfit_token_, {.version = ~uint64_t{0}, .deadline = deadline}, run_.now());
+  } else if (trainer_ && run_.Below(2) == 0) {
+    trainer_->Publish(unfit_token_, {.version = ~uint64_t{0}, .deadline = deadline}, run_.now());
+  } else {
+    trainer_ ? trainer_->Leave(unfit_token_, run_.now()) : worker_->Leave(unfit_token_, run_.now());
+  }
 }
 
 void Process::CancelPublish() {
@@ -192,6 +222,7 @@ void Process::TakeSnapshot(absl::Duration time) {
 
 void Process::Leave() {
   if (left_) return;
+  leaving_ = true;
   snapshot_.reset();
   due_[++last_token_] = run_.now() + absl::Seconds(11);
   trainer_ ? trainer_->Leave(last_token_, run_.now()) : worker_->Leave(last_token_, run_.now());
@@ -199,6 +230,7 @@ void Process::Leave() {
 }
 
 void Process::Calm() {
+  mute_ = false;
   mood_ = Mood::kAccept;
   snapshot_until_ = std::min(snapshot_until_, run_.now());
 }
@@ -217,7 +249,7 @@ void Process::CheckCalls() {
 }
 
 void Process::CheckGrowth() {
-  const size_t peers = job_.Ranks().size() - 1;
+  const size_t peers = job_.most_ranks - 1;
   const size_t lanes = fabric_->open_lanes();
   // Two ranks without NICs have one lane, or four.
   if (lanes > 4 * peers || fabric_->known_regions() > 16) {
@@ -253,6 +285,11 @@ void Process::HandleNotices() {
 void Process::HandleNotice(const Notice& notice) {
   if (notice.token != 0 && due_.erase(notice.token) == 0) {
     run_.Violate(absl::StrCat("bounded: ", name(), ": a call ended twice"));
+  }
+  if (notice.token != 0 && notice.token == unfit_token_) {
+    unfit_token_ = 0;
+    if (notice.status.ok()) run_.Violate(absl::StrCat("bounded: ", name(), ": it cannot be done"));
+    return;
   }
   switch (notice.kind) {
     case Notice::Kind::kJoined:

@@ -63,6 +63,7 @@ class Process final : public RankActions {
   bool ended() const { return ended_; }
   // Returns true once the process is no rank any more: it has ended or left.
   bool gone() const { return ended_ || left_; }
+  bool leaving() const { return leaving_; }
   FaultyFabric& fabric() { return *fabric_; }
 
   // --- its stream ---
@@ -115,6 +116,8 @@ class Process final : public RankActions {
   enum class Mood { kAccept, kRefuse, kVeto, kSilent };
   void SetMood(Mood mood) { mood_ = mood; }  // For the next update.
   void TakeSnapshot(absl::Duration time);
+  // From now on, until its next stream, it does not say that it has stopped relaying.
+  void Mute() { mute_ = true; }
 
   // --- anybody's user ---
 
@@ -138,7 +141,9 @@ class Process final : public RankActions {
   // RankActions.
   void OpenStream() override { stream_ = host_.OpenStream(this); }
   void CloseStream() override { host_.CloseStream(std::exchange(stream_, 0)); }
-  void Send(proto::RankMessage message) override { host_.Send(stream_, std::move(message)); }
+  void Send(proto::RankMessage message) override {
+    if (!mute_ || !message.has_relay_stopped()) host_.Send(stream_, std::move(message));
+  }
   void Tell(Notice notice) override { notices_.push_back(std::move(notice)); }
 
   absl::Status MakeTrainer(SessionOptions options);
@@ -148,6 +153,8 @@ class Process final : public RankActions {
   void HandleNotice(const Notice& notice);
   void HandleUpdateNotice(const Notice& notice);
   void GiveAnswers();
+  // Gives commands that do not fit the state of the rank: they end, and do nothing.
+  void TryWhatDoesNotFit();
   // Returns true for the versions that all trainers hold.
   bool Holds(uint64_t version) const { return job_.held && version % 2 == 0; }
   // The tensors may change from now on.
@@ -168,6 +175,8 @@ class Process final : public RankActions {
   bool joined_ = false;
   bool ended_ = false;
   bool left_ = false;
+  bool leaving_ = false;
+  bool mute_ = false;
   bool replaced_ = false;
   bool was_replaced_ = false;
   size_t born_ = 0;
@@ -180,6 +189,8 @@ class Process final : public RankActions {
   uint64_t publish_token_ = 0;
   uint64_t done_ = 0;
   bool failed_ = false;
+  uint64_t unfit_token_ = 0;                        // Of a command that has to fail.
+  absl::Time proceed_at_ = absl::InfiniteFuture();  // Then the publish need not wait any more.
   bool holding_ = false;
   absl::Time release_at_ = absl::InfiniteFuture();
 

@@ -1,9 +1,11 @@
 #include "testing/simulation/world.h"
 
 #include <algorithm>
+#include <exception>
 #include <span>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 
 namespace waybill::simulation {
 namespace {
@@ -14,7 +16,7 @@ absl::Time TimeOf(const Fault& fault) { return Run::kStart + absl::Milliseconds(
 
 bool StrikesARank(FaultKind kind) {
   return kind != FaultKind::kCrashController && kind != FaultKind::kFailRecord &&
-         kind != FaultKind::kJumpClock;
+         kind != FaultKind::kJumpClock && kind != FaultKind::kResize && kind != FaultKind::kLie;
 }
 
 }  // namespace
@@ -28,7 +30,8 @@ World::World(uint64_t seed, const std::vector<Fault>& faults, Story story)
                 .copies_posts = seed % 4 == 0,
                 .most_posts_in_room = seed % 4 == 0 ? 1 : ~uint32_t{0}}),
       streams_(&run_),
-      controller_(&run_, &job_, &streams_),
+      liars_(&run_),
+      controller_(&run_, &job_, &streams_, &liars_),
       promises_(&run_, &controller_),
       training_(&run_, &job_, &promises_) {}
 
@@ -70,13 +73,15 @@ void World::StartRanks() {
   }
 }
 
-// A process that could not join is started again, unless the one whose place it claimed is alive.
+// A process that could not join, or was removed with its group, is started again, unless the one
+// whose place it claimed is alive.
 void World::ReplaceRefused(size_t index) {
   const RankId id = ranks_[index]->id();
+  const bool removed = ranks_[index]->joined();
   Destroy(ranks_[index]);
   restart_at_[index] = run_.now() + run_.UpTo(absl::Milliseconds(500));
   for (auto& zombie : zombies_) {
-    if (zombie->id() != id || zombie->gone()) continue;
+    if (removed || zombie->id() != id || zombie->gone() || zombie->leaving()) continue;
     ranks_[index] = std::move(zombie);
     ranks_[index]->RegainPlace();
     restart_at_[index] = absl::InfiniteFuture();
@@ -157,9 +162,7 @@ void World::Strike(const Fault& fault) {
   };
   switch (fault.kind) {
     case FaultKind::kCrashRank:
-      streams_.Break(rank->stream());
-      network_.Kill(rank->name());
-      Destroy(rank);
+      Crash(rank);
       restart_at_[index] = run_.now() + duration;
       return;
     case FaultKind::kStopRank:
@@ -185,7 +188,17 @@ void World::Strike(const Fault& fault) {
       rank->fabric().HoldPosts(peer_name());
       held_posts_.push_back({run_.now() + duration, rank.get(), peer_name()});
       return;
+    case FaultKind::kResize:
+      return Resize(fault);
+    case FaultKind::kLie:
+      job_.most_ranks = std::max(job_.most_ranks, ranks_.size() + Liars::kMost);
+      return liars_.Begin(run_.now() + duration);
+    case FaultKind::kMute:
+      return rank->Mute();
+    case FaultKind::kRemove:
+      return RemoveGroup(rank->id().group);
     case FaultKind::kJumpClock:
+      if (fault.other % 2 == 0) return run_.Advance(std::max(-duration, Run::kStart - run_.now()));
       run_.Advance(duration);
       // Nobody could be told meanwhile.
       for (const auto& process : ranks_) {
@@ -214,6 +227,58 @@ void World::Strike(const Fault& fault) {
   }
 }
 
+void World::Crash(std::unique_ptr<Process>& rank) {
+  streams_.Break(rank->stream());
+  network_.Kill(rank->name());
+  Destroy(rank);
+}
+
+// The group's workers are told so, and others come in their place.
+void World::RemoveGroup(const std::string& group) {
+  if (group.empty() || controller_.coordinator() == nullptr) return;
+  job_.required = false;
+  for (const auto& rank : ranks_) {
+    if (rank != nullptr && rank->id().group == group) rank->LosePlace();
+  }
+  (void)controller_.coordinator()->RemoveGroup(group, run_.now());
+}
+
+// Another training takes the place of this one. Its last trainer may go again at once.
+void World::Resize(const Fault& fault) {
+  const bool leave = fault.other % 2 == 0;
+  for (auto& zombie : zombies_) {
+    if (zombie->is_trainer()) Crash(zombie);
+  }
+  std::erase(zombies_, nullptr);
+  for (uint32_t t = 0; t < job_.trainers; ++t) {
+    if (ranks_[t] == nullptr) continue;
+    if (!leave || !ranks_[t]->joined()) {
+      Crash(ranks_[t]);
+      continue;
+    }
+    ranks_[t]->LosePlace();
+    ranks_[t]->Leave();
+    zombies_.push_back(std::move(ranks_[t]));
+  }
+  ranks_.erase(ranks_.begin(), ranks_.begin() + job_.trainers);
+  restart_at_.erase(restart_at_.begin(), restart_at_.begin() + job_.trainers);
+  job_.trainers = 1 + fault.who % 4;
+  job_.replicas = job_.trainers % 2 == 0 && run_.Below(2) == 0 ? 2 : 1;
+  std::vector<std::unique_ptr<Process>> next(job_.trainers);
+  for (auto& rank : ranks_) next.push_back(std::move(rank));
+  ranks_ = std::move(next);
+  restart_at_.insert(restart_at_.begin(), job_.trainers, run_.now());
+  job_.most_ranks = std::max(job_.most_ranks, ranks_.size());
+  run_.Note(job_.trainers, " trainers (", job_.replicas, " replicas) come");
+  if (fault.other % 4 < 2) return;
+  const int64_t now_ms = absl::ToInt64Milliseconds(run_.now() - Run::kStart);
+  faults_.insert(faults_.begin() + static_cast<std::ptrdiff_t>(next_fault_),
+                 {.at_ms = now_ms + fault.duration_ms / 4,
+                  .kind = FaultKind::kCrashRank,
+                  .who = job_.trainers - 1,
+                  .duration_ms = 100});
+}
+
 void World::LetPostsGo() {
   std::vector<HeldPosts> released;
   std::erase_if(held_posts_, [&](const HeldPosts& held) {
@@ -231,6 +296,7 @@ void World::EndOfFaults() {
   run_.Note("faults have ended");
   for (HeldPosts& held : held_posts_) held.until = run_.now();
   LetPostsGo();
+  liars_.End(controller_.coordinator());
   controller_.EndOfFaults();
   training_.EndOfFaults();
   for (size_t i = 0; i < ranks_.size(); ++i) {
@@ -253,6 +319,7 @@ void World::Step() {
   controller_.RestartIfDue();
   StartRanks();
   LetPostsGo();
+  liars_.Step(controller_.coordinator());
   Deliver();
   StepRanks();
   controller_.RunJobs();
@@ -283,6 +350,15 @@ absl::Time World::NextEvent() const {
 }
 
 Result World::Live() {
+  try {
+    LiveOn();
+  } catch (const std::exception& thrown) {
+    run_.Violate(absl::StrCat("alive: an exception ends a process: ", thrown.what()));
+  }
+  return run_.TakeResult();
+}
+
+void World::LiveOn() {
   controller_.Start();
   for (size_t i = 0; i < job_.Ranks().size(); ++i) ranks_.push_back(MakeProcess(i));
   restart_at_.assign(ranks_.size(), absl::InfiniteFuture());
@@ -316,7 +392,6 @@ Result World::Live() {
     }
     promises_.CheckAtEnd(processes);
   }
-  return run_.TakeResult();
 }
 
 }  // namespace waybill::simulation

@@ -15,6 +15,7 @@
 #include "testing/simulation/controller.h"
 #include "testing/simulation/faults.h"
 #include "testing/simulation/job.h"
+#include "testing/simulation/liars.h"
 #include "testing/simulation/process.h"
 #include "testing/simulation/promises.h"
 #include "testing/simulation/run.h"
@@ -32,6 +33,7 @@ class World final : public ProcessHost {
   Result Live();
 
  private:
+  void LiveOn();
   struct HeldPosts {
     absl::Time until;
     Process* process;
@@ -48,7 +50,7 @@ class World final : public ProcessHost {
   bool HasRival(const Process& process) const override;
   void OnBack(const Process& process) override;
   void OnOutcome(uint64_t version, const std::string& group, bool committed) override {
-    promises_.OnOutcome(version, group, committed);
+    if (!Liars::IsTheirs(group)) promises_.OnOutcome(version, group, committed);
   }
   void OnShown(const Process& process, uint64_t before, uint64_t version) override {
     promises_.OnShown(process, before, version);
@@ -69,6 +71,9 @@ class World final : public ProcessHost {
   void BeginFaults();
   void PullTriggers(const Delivery& delivery);
   void Strike(const Fault& fault);
+  void Resize(const Fault& fault);
+  void RemoveGroup(const std::string& group);
+  void Crash(std::unique_ptr<Process>& rank);
   void LetPostsGo();
   void EndOfFaults();
 
@@ -79,10 +84,11 @@ class World final : public ProcessHost {
   absl::Time NextEvent() const;
 
   Run run_;
-  const std::vector<Fault> faults_;
-  const Job job_;
+  std::vector<Fault> faults_;
+  Job job_;
   LoopbackNetwork network_;
   Streams streams_;
+  Liars liars_;
   Controller controller_;
   Promises promises_;
   Training training_;
