@@ -43,6 +43,16 @@ absl::StatusOr<Plan> PlanFor(const std::vector<Manifest>& trainers,
 
 const std::vector<int64_t> kShape = {8, 4};
 
+Manifest Three(absl::string_view first, absl::string_view second, absl::string_view third) {
+  Manifest m = Holding(first, kShape, Box::Whole(kShape));
+  for (const absl::string_view name : {second, third}) {
+    m.AddRegion(name, m.region_bytes(0));
+    m.AddShard(m.AddTensor(name, kShape, kBf16.dtype), kBf16, Box::Whole(kShape),
+               {m.region_count() - 1, 0, {kShape[1], 1}});
+  }
+  return m;
+}
+
 TEST(Planner, RowsThatMeetAreOneRouteEach) {
   const auto plan = PlanFor(
       {Holding("w", kShape, Make({0, 0}, {3, 4})), Holding("w", kShape, Make({3, 0}, {8, 4}))},
@@ -142,7 +152,14 @@ INSTANTIATE_TEST_SUITE_P(
                 {Holding("w", kShape, Box::Whole(kShape))},
                 Holding("v", kShape, Box::Whole(kShape)),
                 "tensor \"v\": worker 0 wants [0, 8) x [0, 4), no trainer holds a tensor of that "
-                "name"},
+                "name; of 1 names of the worker 1 are unknown, and the nearest is \"w\""},
+        BadCase{
+            "a_name_that_a_wrapper_has_changed",
+            {Three("layers.0.up", "layers.1.up", "layers.1.down")},
+            Three("layers.0.up", "_orig_mod.layers.1.down", "module.layers.1.up"),
+            "tensor \"_orig_mod.layers.1.down\": worker 0 wants [0, 8) x [0, 4), no trainer holds "
+            "a tensor of that name; of 3 names of the worker 2 are unknown, and the nearest is "
+            "\"layers.1.down\""},
         BadCase{"a_tensor_held_in_part",
                 {Holding("w", kShape, Make({0, 0}, {3, 4})),
                  Holding("w", kShape, Make({5, 0}, {8, 4}))},

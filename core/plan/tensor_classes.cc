@@ -85,6 +85,20 @@ absl::Status TensorClasses::NameTensors(const RankClasses& trainers,
   return absl::OkStatus();
 }
 
+// Wrappers of modules change how names begin, and hardly ever how they end.
+absl::string_view TensorClasses::Nearest(absl::string_view name) const {
+  absl::string_view nearest;
+  ptrdiff_t most = -1;
+  for (const Tensor& tensor : tensors_) {
+    const absl::string_view other = tensor.name;
+    const ptrdiff_t same =
+        std::mismatch(name.rbegin(), name.rend(), other.rbegin(), other.rend()).first -
+        name.rbegin();
+    if (same > most) most = same, nearest = other;
+  }
+  return nearest;
+}
+
 absl::Status TensorClasses::FindWanted(const RankClasses& workers,
                                        std::vector<Numbers>& numbers) const {
   for (uint32_t c = 0; c < workers.size(); ++c) {
@@ -108,9 +122,11 @@ absl::Status TensorClasses::FindWanted(const RankClasses& workers,
           absl::StrCat("tensor \"", manifest.tensor_name(manifest.shard_tensor(i)), "\": worker ",
                        workers.ranks(c).front());
       if (tensor == kUnknown) {
-        return absl::InvalidArgumentError(absl::StrCat(named, " wants ",
-                                                       ToString(manifest.shard(i).box),
-                                                       ", no trainer holds a tensor of that name"));
+        return absl::InvalidArgumentError(absl::StrCat(
+            named, " wants ", ToString(manifest.shard(i).box),
+            ", no trainer holds a tensor of that name; of ", own.size(), " names of the worker ",
+            std::count(own.begin(), own.end(), kUnknown), " are unknown, and the nearest is \"",
+            Nearest(manifest.tensor_name(manifest.shard_tensor(i))), "\""));
       }
       return absl::InvalidArgumentError(absl::StrCat(named, " has shape ", ShapeToString(shape),
                                                      ", the trainers have ",

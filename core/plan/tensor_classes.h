@@ -65,6 +65,8 @@ class TensorClasses {
   using Numbers = std::vector<uint32_t>;
 
   absl::Status NameTensors(const RankClasses& trainers, std::vector<Numbers>& numbers);
+  // Returns the trainers' tensor whose name ends most like `name`.
+  absl::string_view Nearest(absl::string_view name) const;
   absl::Status FindWanted(const RankClasses& workers, std::vector<Numbers>& numbers) const;
   static Lists MakeLists(const RankClasses& ranks, const std::vector<Numbers>& numbers,
                          uint32_t tensor_count, const Lists* wanted);
