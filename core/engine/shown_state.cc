@@ -95,6 +95,14 @@ void ShownState::Show(uint32_t buffer, uint64_t version) {
   shared_->version = version;
 }
 
+bool ShownState::BeginWriting(uint32_t buffer) {
+  const std::lock_guard lock(shared_->mutex);
+  for (const auto& hold : shared_->holds) {
+    if (hold.buffer == buffer) return false;
+  }
+  return shared_->dirty = true;
+}
+
 void ShownState::SetDirty(bool dirty) {
   const std::lock_guard lock(shared_->mutex);
   shared_->dirty = dirty;

@@ -59,6 +59,9 @@ class ShownState {
   // Shows `version`, which lies in `buffer`.
   void Show(uint32_t buffer, uint64_t version);
 
+  // Marks the memory as dirty unless a snapshot holds the buffer, in one step, so that no reader
+  // comes between. Returns whether it did.
+  bool BeginWriting(uint32_t buffer);
   // Marks the shown memory as dirty or clean. Take() fails while it is dirty. Show() cleans it.
   void SetDirty(bool dirty);
 

@@ -192,7 +192,7 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   void Resume(bool kept) override {
     if (!memory_->paused()) return;
-    memory_->Resume();
+    memory_->Resume(kept);
     if (!kept) shown_.SetDirty(true);
     shown_.Resume();
   }
@@ -418,14 +418,18 @@ class WorkerEngineImpl final : public WorkerEngine {
       return Refuse(update, absl::DeadlineExceededError(
                                 absl::StrCat("prepare version ", update.version, ": ", busy)));
     }
+    was_dirty_ = shown_.dirty();
+    const bool in_place = options_.mode == Mode::kInPlace;
+    if (in_place && !shown_.BeginWriting(target)) return;  // A reader has come since.
     const Prepared prepared = *std::exchange(prepared_, std::nullopt);
     target_ = target;
     absl::StatusOr<BufferAddress> address = RenewIfAbandoned();
-    if (!address.ok()) return Refuse(prepared.update, address.status());
+    if (!address.ok()) {
+      if (in_place) shown_.SetDirty(was_dirty_);
+      return Refuse(prepared.update, address.status());
+    }
     update_ = prepared.update;
     digests_ = prepared.digests;
-    was_dirty_ = shown_.dirty();
-    if (options_.mode == Mode::kInPlace) shown_.SetDirty(true);
     timeline_.Clear();
     BeginReceiving(*std::move(address));
   }
@@ -630,8 +634,7 @@ class WorkerEngineImpl final : public WorkerEngine {
   // --- showing ---
 
   void TryCopy(absl::Time now) {
-    if (!shown_.DescribeHolders(0).empty()) return;
-    shown_.SetDirty(true);
+    if (!shown_.BeginWriting(0)) return;
     copy_began_ = now;
     copied_.store(false, std::memory_order_relaxed);
     copy_status_ = absl::OkStatus();

@@ -259,6 +259,8 @@ absl::Status WorkerMemory::AbandonIfMoved(uint32_t buffer) {
     return absl::FailedPreconditionError(
         "the worker is paused, and takes no update until it is resumed");
   }
+  if (padding_lost_) WAYBILL_RETURN_IF_ERROR(ZeroPadding(shown_[0]));
+  padding_lost_ = false;
   if (buffers_[buffer].targets == nullptr) return absl::OkStatus();
   WAYBILL_ASSIGN_OR_RETURN(const bool moved, buffers_[buffer].targets->HaveMoved());
   if (moved) Abandon(buffer);

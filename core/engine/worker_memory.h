@@ -64,7 +64,11 @@ class WorkerMemory {
   // Releases what is registered of the engine's memory on a GPU, whose pages the registration would
   // keep, so that the engine may unmap it. Until Resume() nothing may read or write it.
   void Pause();
-  void Resume() { paused_ = false; }
+  // If the engine's memory has lost its contents, padding is zeroed before the next update.
+  void Resume(bool kept) {
+    paused_ = false;
+    padding_lost_ = padding_lost_ || !kept;
+  }
   bool paused() const { return paused_; }
 
   // Gives a buffer and its ledger fresh pages and keys, which no earlier grant reaches, and grants
@@ -133,6 +137,7 @@ class WorkerMemory {
   std::vector<MemoryKind> kinds_;        // Of each region in the buffers.
   std::vector<MemoryKind> shown_kinds_;  // Of each region in what readers see.
   bool paused_ = false;
+  bool padding_lost_ = false;
 
   std::shared_ptr<Device> device_;  // If some of the memory is a device's.
   std::shared_ptr<Device> receiving_device_;
