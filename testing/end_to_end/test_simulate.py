@@ -54,6 +54,33 @@ def test_an_update_takes_longer_than_the_bound_and_than_each_of_its_stages(descr
             assert 0 <= stage["begin"] <= stage["end"] <= prediction["seconds"]
 
 
+@pytest.mark.parametrize(
+    "wrong,error",
+    [
+        (("qwen3-0.6b", "gpt5"), ':1: key "model.name": '),
+        (("fsdp=4", "tp=7"), ':3: key "trainers.sharding": '),
+        (("tp=2", "tp=3"), ':7: key "workers.sharding": '),
+        (("tp=2\n", "tp=2\n  format: fp3\n"), ':8: key "workers.format": '),
+    ],
+)
+def test_what_does_not_fit_the_model_is_named_with_file_and_line(described, wrong, error):
+    with open(described, "w") as file:
+        file.write(DESCRIPTION.replace(*wrong))
+    for command in ("simulate", "plan"):
+        assert described + error in refusal(command, described)
+
+
+def test_a_warning_tells_one_engine_from_several():
+    warning = (
+        "warning: workers tp=2,dp=2 are one engine of 4 ranks, which holds its attention 2 times; "
+        "2 engines are tp=2,replicas=2"
+    )
+    out, _ = processes.run("plan", "--layers", "1", "--workers", "tp=2,dp=2")
+    assert warning in out
+    out, _ = processes.run("plan", "--layers", "1", "--workers", "tp=2,replicas=2")
+    assert "warning" not in out
+
+
 def test_a_slower_network_makes_it_slower_by_its_bytes(described, tmp_path):
     slow = tmp_path / "slow.yaml"
     keys = "  nics_per_host: 4\n"

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <sstream>
 #include <utility>
@@ -62,8 +63,13 @@ class Reader {
         return k.name == absl::string_view(name);
       });
       if (key == keys.end()) {
+        // Within braces, YAML ends a text at a comma.
+        const bool is_rest = absl::StrContains(name, '=');
         return Error(entry.first,
-                     absl::StrCat("key \"", prefix, name, "\" is unknown; accepted: ", Join(keys)));
+                     absl::StrCat("key \"", prefix, name, "\" is unknown; accepted: ", Join(keys),
+                                  is_rest ? "; within braces, a text with a comma needs quotes: "
+                                            "{sharding: 'tp=4,dp=2'}"
+                                          : ""));
       }
       if (!seen.emplace(name, entry.second).second) {
         return Error(entry.first,
@@ -262,13 +268,13 @@ absl::Status ReadFile(const Reader& reader, const YAML::Node& root, ClusterFile&
   trainers.push_back(
       reader.Count("ring_mib", &hardware.trainers.ring_bytes, 1, 1 << 20, uint64_t{1} << 20));
   std::vector<Key> workers = SideKeys(reader, &file.workers, &hardware.workers);
-  workers.insert(workers.end(),
-                 {reader.Text("format", &file.format), reader.Text("dtype", &file.dtype),
-                  reader.Choice<Mode>("mode",
-                                      {{"shadow", Mode::kShadow},
-                                       {"shadow-copy", Mode::kShadowCopy},
-                                       {"in-place", Mode::kInPlace}},
-                                      [&file](Mode mode) { file.mode = mode; })});
+  workers.insert(workers.end(), {reader.PlacedText("format", &file.format, &file.format_place),
+                                 reader.PlacedText("dtype", &file.dtype, &file.format_place),
+                                 reader.Choice<Mode>("mode",
+                                                     {{"shadow", Mode::kShadow},
+                                                      {"shadow-copy", Mode::kShadowCopy},
+                                                      {"in-place", Mode::kInPlace}},
+                                                     [&file](Mode mode) { file.mode = mode; })});
   return reader.ReadMap(
       {root, ""},
       {
@@ -277,8 +283,8 @@ absl::Status ReadFile(const Reader& reader, const YAML::Node& root, ClusterFile&
           reader.Flag("digests", &file.digests),
           reader.Choice<Relays>("relays", RelaysByName(),
                                 [&file](Relays relays) { file.relays = relays; }),
-          reader.Map("model", {reader.Text("name", &file.model),
-                               reader.Text("checkpoint", &file.checkpoint),
+          reader.Map("model", {reader.PlacedText("name", &file.model, &file.model_place),
+                               reader.PlacedText("checkpoint", &file.checkpoint, &file.model_place),
                                {"layers",
                                 [&](const Value& value) {
                                   int64_t layers = 0;
@@ -394,12 +400,12 @@ absl::StatusOr<ClusterFile> ParseClusterFile(absl::string_view text, const std::
 
 absl::StatusOr<ClusterFile> ReadClusterFile(const std::string& path) {
   std::ifstream stream(path);
-  std::ostringstream text;
-  if (!stream || !(text << stream.rdbuf())) {
+  const std::string text(std::istreambuf_iterator<char>(stream), {});
+  if (!stream) {
     return absl::NotFoundError(
         absl::StrCat("read the description of a cluster: cannot read ", path));
   }
-  return ParseClusterFile(text.str(), path);
+  return ParseClusterFile(text, path);
 }
 
 absl::StatusOr<ClusterFile> FindCase(absl::string_view name) {

@@ -37,11 +37,13 @@ struct ClusterFile {
   std::string model;       // A synthetic model; empty if `checkpoint` is not.
   std::string checkpoint;  // A Hugging Face directory.
   std::optional<int64_t> layers;
+  std::string model_place;  // As Side::place.
 
   Side trainers;
   Side workers;
   std::string format;
   std::string dtype;
+  std::string format_place;  // As Side::place: that of the format, or of the dtype.
   Mode mode = Mode::kShadow;
   bool digests = true;
   Relays relays = Relays::kWherePredictedFaster;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <string>
 
 namespace waybill {
@@ -191,7 +192,13 @@ const RefusalCase kRefusals[] = {
      "a.yaml:4: key \"stragglers[0].rank\" is \"3\"; accepted: \"trainer N\" or \"worker N\""},
     {"what_is_not_yaml", "model: {name: m\ntrainers", "a.yaml:2: not YAML:"},
     {"a_list_in_place_of_a_mapping", "[1, 2]", "a.yaml:1: the file is not a mapping"},
-    {"an_empty_file", "", "the file is not a mapping"},
+    {"an_empty_file", "", "a.yaml: the file is not a mapping; accepted keys: name, published"},
+    {"a_comma_without_quotes",
+     "model: {name: m}\ntrainers: {sharding: fsdp=2}\nworkers: {sharding: tp=4,dp=2}\n",
+     "a.yaml:3: key \"workers.dp=2\" is unknown; accepted: sharding, manifests, replicas"},
+    {"a_comma_without_quotes_has_a_remedy",
+     "model: {name: m}\ntrainers: {sharding: fsdp=2}\nworkers: {sharding: tp=4,dp=2}\n",
+     "; within braces, a text with a comma needs quotes: {sharding: 'tp=4,dp=2'}"},
 };
 
 class RefusalTest : public testing::TestWithParam<RefusalCase> {};
@@ -222,6 +229,13 @@ TEST(ClusterFile, TheBuiltInCasesAreTheExamples) {
 TEST(ClusterFile, AFileThatIsNotThereIsNamed) {
   EXPECT_THAT(std::string(ReadClusterFile("/none.yaml").status().message()),
               HasSubstr("cannot read /none.yaml"));
+}
+
+TEST(ClusterFile, AnEmptyFileIsReadAndRefused) {
+  const std::string path = testing::TempDir() + "empty.yaml";
+  std::ofstream(path).close();
+  EXPECT_THAT(std::string(ReadClusterFile(path).status().message()),
+              HasSubstr(path + ": the file is not a mapping"));
 }
 
 }  // namespace

@@ -64,12 +64,14 @@ absl::Status RunPlan(const Options& options) {
   if (options.json) {
     nlohmann::json json = nlohmann::json::parse(ExplainAsJson(job.plan, job.held, RoutesToo::kNo));
     json["seconds"] = job.seconds;
+    json["warnings"] = job.warnings;
     std::cout << json.dump(2) << "\n";
     return absl::OkStatus();
   }
   std::cout << absl::StrFormat("plan %016x, made in %.1f ms\n\n", job.plan.hash(),
                                job.seconds * 1e3)
             << ExplainAsTable(job.plan, job.held);
+  for (const std::string& warning : job.warnings) std::cout << "warning: " << warning << "\n";
   if (!options.html.empty()) std::cout << "page: " << options.html << "\n";
   return absl::OkStatus();
 }

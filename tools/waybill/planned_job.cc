@@ -1,7 +1,7 @@
 #include "tools/waybill/planned_job.h"
 
 #include <fstream>
-#include <sstream>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,43 +62,43 @@ void PutOnHost(const simulate::Hardware& hardware, Role role, uint32_t rank, Man
   }
 }
 
-// Names where a side says what could not be read.
+// Names where the file says what could not be read.
 template <typename T>
-absl::StatusOr<T> At(const Side& side, absl::StatusOr<T> read) {
-  if (read.ok() || side.place.empty()) return read;
-  return While(side.place, read.status());
+absl::StatusOr<T> At(const std::string& place, absl::StatusOr<T> read) {
+  if (read.ok() || place.empty()) return read;
+  return While(place, read.status());
 }
 
 absl::StatusOr<std::vector<Manifest>> MakeTrainers(const ClusterFile& file, const Model& model) {
   WAYBILL_ASSIGN_OR_RETURN(const TrainerSharding sharding,
-                           At(file.trainers, TrainerSharding::Parse(file.trainers.sharding)));
-  return MakeManifests(sharding, model.has_experts(), [&](uint32_t rank) {
-    return MakeTrainerManifest(model.found, model.config, sharding, rank);
-  });
+                           At(file.trainers.place, TrainerSharding::Parse(file.trainers.sharding)));
+  return At(file.trainers.place, MakeManifests(sharding, model.has_experts(), [&](uint32_t rank) {
+              return MakeTrainerManifest(model.found, model.config, sharding, rank);
+            }));
 }
 
 absl::StatusOr<std::vector<Manifest>> MakeWorkers(const ClusterFile& file, const Model& model) {
   WAYBILL_ASSIGN_OR_RETURN(const WorkerSharding sharding,
-                           At(file.workers, WorkerSharding::Parse(file.workers.sharding)));
-  WAYBILL_ASSIGN_OR_RETURN(const Serving serving,
-                           ParseServing(file.format, file.dtype, model.config));
+                           At(file.workers.place, WorkerSharding::Parse(file.workers.sharding)));
+  WAYBILL_ASSIGN_OR_RETURN(
+      const Serving serving,
+      At(file.format_place, ParseServing(file.format, file.dtype, model.config)));
   WAYBILL_ASSIGN_OR_RETURN(const auto parameters,
                            FindParameters(model.found, model.config, sharding.engine));
-  return MakeManifests(
-      sharding, model.has_experts(), [&](uint32_t rank) -> absl::StatusOr<Manifest> {
+  return At(
+      file.workers.place,
+      MakeManifests(sharding, model.has_experts(), [&](uint32_t rank) -> absl::StatusOr<Manifest> {
         WAYBILL_ASSIGN_OR_RETURN(WorkerLayout layout, MakeWorkerLayout(parameters, model.config,
                                                                        sharding, rank, serving));
         return std::move(layout.manifest);
-      });
+      }));
 }
 
 absl::StatusOr<Manifest> ReadManifest(const std::string& path, Holes holes) {
   std::ifstream stream(path, std::ios::binary);
-  std::ostringstream bytes;
-  if (!stream || !(bytes << stream.rdbuf())) {
-    return absl::NotFoundError(absl::StrCat("cannot read the manifest ", path));
-  }
-  absl::StatusOr<Manifest> manifest = DecodeManifest(bytes.str());
+  const std::string bytes(std::istreambuf_iterator<char>(stream), {});
+  if (!stream) return absl::NotFoundError(absl::StrCat("cannot read the manifest ", path));
+  absl::StatusOr<Manifest> manifest = DecodeManifest(bytes);
   absl::Status status = manifest.ok() ? CheckManifest(*manifest, holes) : manifest.status();
   if (!status.ok()) return While(absl::StrCat("reading the manifest ", path), std::move(status));
   return manifest;
@@ -108,7 +108,7 @@ absl::StatusOr<std::vector<Manifest>> ReadManifests(const Side& side, Holes hole
   std::vector<Manifest> manifests;
   manifests.reserve(side.manifests.size() * side.replicas);
   for (const std::string& path : side.manifests) {
-    WAYBILL_ASSIGN_OR_RETURN(Manifest manifest, At(side, ReadManifest(path, holes)));
+    WAYBILL_ASSIGN_OR_RETURN(Manifest manifest, At(side.place, ReadManifest(path, holes)));
     manifests.push_back(std::move(manifest));
   }
   for (uint32_t replica = 1; replica < side.replicas; ++replica) {
@@ -117,13 +117,24 @@ absl::StatusOr<std::vector<Manifest>> ReadManifests(const Side& side, Holes hole
   return manifests;
 }
 
+// Many expect `dp` to be a number of engines, which moves several times the bytes.
+std::vector<std::string> WarningsOf(const ClusterFile& file) {
+  const absl::StatusOr<WorkerSharding> workers = WorkerSharding::Parse(file.workers.sharding);
+  if (!workers.ok() || workers->dp == 1 || workers->ep > 1 || workers->replicas > 1) return {};
+  WorkerSharding engines = *workers;
+  std::swap(engines.dp, engines.replicas);
+  return {absl::StrCat("workers ", ToString(*workers), " are one engine of ", workers->world(),
+                       " ranks, which holds its attention ", workers->dp, " times; ", workers->dp,
+                       " engines are ", ToString(engines))};
+}
+
 }  // namespace
 
 absl::StatusOr<PlannedJob> PlanJob(const ClusterFile& file) {
   std::vector<Manifest> senders, receivers;
   Model model;
   if (file.trainers.manifests.empty() || file.workers.manifests.empty()) {
-    WAYBILL_ASSIGN_OR_RETURN(model, FindModel(file));
+    WAYBILL_ASSIGN_OR_RETURN(model, At(file.model_place, FindModel(file)));
   }
   WAYBILL_ASSIGN_OR_RETURN(senders, file.trainers.manifests.empty()
                                         ? MakeTrainers(file, model)
@@ -138,6 +149,7 @@ absl::StatusOr<PlannedJob> PlanJob(const ClusterFile& file) {
     PutOnHost(file.hardware, Role::kWorker, rank, receivers[rank]);
   }
   PlannedJob job;
+  job.warnings = WarningsOf(file);
   std::vector<const Manifest*> trainers, workers;
   trainers.reserve(senders.size());
   workers.reserve(receivers.size());

@@ -2,6 +2,9 @@
 #ifndef WAYBILL_TOOLS_WAYBILL_PLANNED_JOB_H_
 #define WAYBILL_TOOLS_WAYBILL_PLANNED_JOB_H_
 
+#include <string>
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "core/plan/explain.h"
 #include "core/plan/plan.h"
@@ -13,6 +16,7 @@ struct PlannedJob {
   Plan plan;
   HeldBytes held;
   double seconds = 0;  // Planning took.
+  std::vector<std::string> warnings;
 };
 
 // The plan knows the hosts and the NICs of the description.

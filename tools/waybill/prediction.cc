@@ -82,6 +82,8 @@ absl::StatusOr<Prediction> Predict(const ClusterFile& file) {
   WAYBILL_ASSIGN_OR_RETURN(prediction.result,
                            simulate::Simulate(prediction.traffic, file.hardware,
                                               {.mode = file.mode, .digests = file.digests}));
+  prediction.result.warnings.insert(prediction.result.warnings.begin(), job.warnings.begin(),
+                                    job.warnings.end());
   if (published != nullptr) {
     prediction.published = simulate::PredictPublished(*published, file.hardware);
   }
