@@ -1,8 +1,11 @@
 #include "core/host/examine_host.h"
 
+#include <limits.h>
 #include <poll.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -174,6 +177,17 @@ std::vector<Finding> ExamineHost(const HostView& host, const std::vector<Surveye
   return findings;
 }
 
+Finding ExamineHostName(const std::string& name, const std::string& address) {
+  Finding finding{.subject = absl::StrCat("host name ", name), .found = address};
+  if (!net::HidesBehindLoopback(name, address)) return finding;
+  finding.level = Level::kNote;
+  absl::StrAppend(&finding.found, ", which other hosts cannot reach");
+  finding.remedy =
+      "take the name out of that line of /etc/hosts, or start the controller with --listen ADDRESS "
+      "and ranks with --host ADDRESS";
+  return finding;
+}
+
 Finding ExamineControlPort(const std::string& own_address, uint16_t port) {
   const net::HostPort address{.host = own_address, .port = port};
   Finding finding{.subject = absl::StrCat("control port ", net::ToString(address))};
@@ -209,10 +223,13 @@ std::vector<Finding> ExamineThisHost(std::optional<uint32_t> gid_index, std::str
        {ExamineHost(ThisHost(), found), ExamineGpus(/*root=*/"", SurveyGpus(), found)}) {
     findings.insert(findings.end(), more.begin(), more.end());
   }
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  gethostname(name.data(), name.size() - 1);
+  if (const auto address = net::NumericAddress(name.data()); address.ok()) {
+    findings.push_back(ExamineHostName(name.data(), *address));
+  }
   if (own_address.empty()) {
-    // Towards anywhere: nothing is sent.
-    const auto address = net::OwnAddressTowards("192.0.2.1");
-    own_address = address.ok() ? *address : "127.0.0.1";
+    own_address = net::OwnAddressTowards(net::kAnotherNetwork).value_or("127.0.0.1");
   }
   findings.push_back(ExamineControlPort(own_address, control_port));
   return findings;

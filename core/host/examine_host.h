@@ -26,6 +26,8 @@ std::vector<Finding> ExamineRdma(const absl::StatusOr<std::vector<SurveyedPort>>
 // PCIe links and NUMA nodes of those devices, and limits.
 std::vector<Finding> ExamineHost(const HostView& host, const std::vector<SurveyedPort>& ports);
 // Whether a controller could listen on that port of `own_address`, and be reached there.
+// What others make of this host's name, which stands for `address` here.
+Finding ExamineHostName(const std::string& name, const std::string& address);
 Finding ExamineControlPort(const std::string& own_address, uint16_t port);
 
 // All of these and ExamineGpus() of this host: `own_address` is where the controller would be

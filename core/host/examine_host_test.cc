@@ -126,5 +126,13 @@ TEST(ExamineControlPortTest, AnAddressThatIsNotOursIsBadAndAFreePortIsGood) {
   EXPECT_TRUE(absl::StrContains(taken.found, "somebody listens there already")) << taken.found;
 }
 
+TEST(ExamineHostName, ANameThatStandsForLoopbackIsNoted) {
+  const Finding hidden = ExamineHostName("node-a", "127.0.1.1");
+  EXPECT_EQ(hidden.level, Finding::Level::kNote);
+  EXPECT_EQ(hidden.found, "127.0.1.1, which other hosts cannot reach");
+  EXPECT_NE(hidden.remedy, "");
+  EXPECT_EQ(ExamineHostName("node-a", "10.0.0.1").level, Finding::Level::kGood);
+}
+
 }  // namespace
 }  // namespace waybill

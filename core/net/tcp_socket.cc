@@ -3,6 +3,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -168,15 +169,31 @@ absl::StatusOr<std::string> OwnAddressTowards(const std::string& host) {
     const UniqueFd fd(::socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     if (!fd.valid() || connect(fd.get(), a->ai_addr, a->ai_addrlen) != 0) continue;
     const absl::StatusOr<HostPort> own = OwnName(fd.get());
-    if (own.ok()) return own->host;
+    if (!own.ok()) continue;
+    if (!HidesBehindLoopback(host, own->host)) return own->host;
+    return OwnAddressTowards(kAnotherNetwork).value_or(own->host);
   }
   return absl::UnavailableError(absl::StrCat("there is no route to \"", host, "\""));
+}
+
+bool HidesBehindLoopback(const std::string& host, const std::string& address) {
+  if (host == "localhost" || Resolve({.host = host}, AI_NUMERICHOST).ok()) return false;
+  const absl::StatusOr<Addresses> list = Resolve({.host = address}, AI_NUMERICHOST);
+  return list.ok() && IsLoopback((*list)->ai_addr);
 }
 
 absl::StatusOr<std::string> RandomSecret() {
   WAYBILL_ASSIGN_OR_RETURN(const uint64_t one, RandomBits());
   WAYBILL_ASSIGN_OR_RETURN(const uint64_t other, RandomBits());
   return absl::StrCat(absl::Hex(one, absl::kZeroPad16), absl::Hex(other, absl::kZeroPad16));
+}
+
+size_t RaiseLimitOfOpenFiles() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  const rlimit raised{.rlim_cur = limit.rlim_max, .rlim_max = limit.rlim_max};
+  // If it fails, a socket that cannot be opened says so.
+  return setrlimit(RLIMIT_NOFILE, &raised) == 0 ? raised.rlim_cur : limit.rlim_cur;
 }
 
 absl::StatusOr<Listener> Listen(const HostPort& address) {

@@ -29,11 +29,23 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
 absl::StatusOr<std::string> NumericAddress(const std::string& host);
 
 // This host's address on the way to `host` (a name or an address): what a peer that talks to `host`
-// can most likely reach us by. Nothing is sent.
+// can most likely reach us by. Nothing is sent. If `host` is a name of this host itself, it is the
+// address on the way to other networks.
 absl::StatusOr<std::string> OwnAddressTowards(const std::string& host);
+
+// A host to which OwnAddressTowards() gives the address on the way to other networks.
+inline constexpr char kAnotherNetwork[] = "192.0.2.1";
+
+// Returns true if `host` is a name of this host that stands for loopback, as Debian's /etc/hosts
+// has it, so that other hosts cannot reach `address`; false for localhost and for addresses.
+bool HidesBehindLoopback(const std::string& host, const std::string& address);
 
 // 128 bits that nobody can guess, as 32 hexadecimal digits.
 absl::StatusOr<std::string> RandomSecret();
+
+// Raises the soft limit of open files to the hard one, and returns it. The usual soft limit of
+// 1,024 protects programs that use select() on high descriptors, which nothing here does.
+size_t RaiseLimitOfOpenFiles();
 
 struct Listener {
   UniqueFd socket;

@@ -212,5 +212,14 @@ TEST(TcpSocket, ALackOfDescriptorsIsToldWithItsLimit) {
             "-n; LimitNOFILE= in a systemd unit)");
 }
 
+TEST(OwnAddress, ANameOfThisHostThatStandsForLoopbackIsNotOffered) {
+  EXPECT_TRUE(HidesBehindLoopback("node-a", "127.0.1.1"));
+  EXPECT_TRUE(HidesBehindLoopback("node-a", "::1"));
+  EXPECT_FALSE(HidesBehindLoopback("node-a", "10.0.0.1"));
+  EXPECT_FALSE(HidesBehindLoopback("localhost", "127.0.0.1"));
+  EXPECT_FALSE(HidesBehindLoopback("127.0.0.1", "127.0.0.1"));
+  EXPECT_FALSE(HidesBehindLoopback("::1", "::1"));
+}
+
 }  // namespace
 }  // namespace waybill::net

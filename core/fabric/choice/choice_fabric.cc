@@ -192,7 +192,10 @@ class ChoiceFabric final : public Fabric {
                                       [&](const auto& text) { return text.first == names[i]; });
       absl::Status status = lane->ways[i].why_none;
       if (status.ok() && there == theirs.end()) {
-        status = absl::UnavailableError("the other end does not have it, or avoids it");
+        status = absl::UnavailableError(
+            "the other end does not offer it: its `fabric` option forces another, or it has none "
+            "or "
+            "avoids it");
       }
       if (status.ok()) status = members_[i].fabric->ConnectLane(lane->ways[i].lane, there->second);
       if (!status.ok()) lane->choice->OnFailed(i, status);

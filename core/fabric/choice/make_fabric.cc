@@ -1,13 +1,12 @@
 #include "core/fabric/choice/make_fabric.h"
 
-#include <sys/resource.h>
-
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/fabric/choice/choice_fabric.h"
 #include "core/fabric/local/local_fabric.h"
+#include "core/net/tcp_socket.h"
 
 namespace waybill {
 
@@ -20,22 +19,9 @@ absl::StatusOr<std::optional<FabricKind>> ParseFabricKind(absl::string_view text
       absl::StrCat("fabric \"", text, "\": there are auto, local, verbs, tcp"));
 }
 
-namespace {
-
-// A lane takes up to four descriptors until it is connected. The usual soft limit of 1,024 protects
-// programs that use select() on high descriptors, which nothing here does.
-void RaiseLimitOfOpenFiles() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max;
-  (void)setrlimit(RLIMIT_NOFILE, &limit);  // If it fails, a socket that cannot be opened says so.
-}
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<Fabric>> MakeFabric(const FabricOptions& options) {
   const auto wanted = [&](FabricKind kind) { return options.forced.value_or(kind) == kind; };
-  RaiseLimitOfOpenFiles();
+  (void)net::RaiseLimitOfOpenFiles();  // A lane takes up to four until it is connected.
   std::vector<ChoiceMember> members;
   std::string missing;
   if (wanted(FabricKind::kLocal)) {

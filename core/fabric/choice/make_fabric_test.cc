@@ -3,6 +3,13 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "core/fabric/fabric.h"
+
 namespace waybill {
 namespace {
 
@@ -17,6 +24,28 @@ TEST(MakeFabric, RaisesTheSoftLimitOfOpenFilesToTheHardOne) {
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &after), 0);
   EXPECT_EQ(after.rlim_cur, before.rlim_max);
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+TEST(MakeFabric, ALaneSaysThatTheOtherEndForcesAFabric) {
+  const auto any = MakeFabric({.host = "127.0.0.1"});
+  const auto forced = MakeFabric({.forced = FabricKind::kTcp, .host = "127.0.0.1"});
+  ASSERT_TRUE(any.ok() && forced.ok()) << any.status() << forced.status();
+  const LaneId here = (*any)->OpenLane("peer", "").value();
+  const LaneId there = (*forced)->OpenLane("peer", "").value();
+  const std::string address = (*any)->LaneAddress(here).value();
+  ASSERT_TRUE((*any)->ConnectLane(here, (*forced)->LaneAddress(there).value()).ok());
+  ASSERT_TRUE((*forced)->ConnectLane(there, address).ok());
+  std::vector<FabricEvent> events;
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  while ((*any)->DescribeLane(here) == "not connected" && absl::Now() < deadline) {
+    (*any)->Wait(absl::Now() + absl::Milliseconds(5));
+    (*any)->Poll(events);
+    (*forced)->Poll(events);
+  }
+  const std::string path = (*any)->DescribeLane(here);
+  EXPECT_NE(path.find("not local: the other end does not offer it: its `fabric` option"),
+            std::string::npos)
+      << path;
 }
 
 }  // namespace
