@@ -321,7 +321,7 @@ TEST(BadInput, TwoWorkersOfOneIdentityAreTold) {
   waybill_rank_options_t rank = WAYBILL_RANK_OPTIONS_INIT;
   rank.controller = first.address.c_str();
   rank.job = "capi";
-  rank.token = "secret";
+  rank.token = "a secret of the job";
   waybill_worker_options_t options = WAYBILL_WORKER_OPTIONS_INIT;
   options.rank = &rank;
   options.manifest = manifest;
@@ -346,7 +346,7 @@ TEST(BadInput, AWorkerInAnEnginesOwnOrderIsToldWhenItJoins) {
   waybill_rank_options_t rank = WAYBILL_RANK_OPTIONS_INIT;
   rank.controller = first.address.c_str();
   rank.job = "capi";
-  rank.token = "secret";
+  rank.token = "a secret of the job";
   waybill_worker_options_t options = WAYBILL_WORKER_OPTIONS_INIT;
   options.rank = &rank;
   options.manifest = manifest;

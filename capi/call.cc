@@ -2,30 +2,9 @@
 
 #include <cstring>
 
+#include "core/base/plain_text.h"
+
 namespace waybill::capi {
-namespace {
-
-bool IsUtf8(absl::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<uint8_t>(text[i]);
-    const size_t more = lead < 0x80 ? 0 : lead >= 0xF0 ? 3 : lead >= 0xE0 ? 2 : 1;
-    if ((lead >= 0x80 && lead < 0xC2) || lead > 0xF4 || i + more >= text.size()) return false;
-    uint32_t code = more == 0 ? lead : lead & (0x3Fu >> more);
-    for (size_t k = 1; k <= more; ++k) {
-      const auto next = static_cast<uint8_t>(text[i + k]);
-      if ((next & 0xC0) != 0x80) return false;
-      code = code << 6 | (next & 0x3F);
-    }
-    constexpr uint32_t kSmallest[] = {0, 0x80, 0x800, 0x10000};
-    if (code < kSmallest[more] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) {
-      return false;
-    }
-    i += more + 1;
-  }
-  return true;
-}
-
-}  // namespace
 
 waybill_status_t Report(absl::Status status, waybill_error_t** error) noexcept {
   const auto code = static_cast<waybill_status_t>(status.code());

@@ -23,12 +23,22 @@ class Error : public Object {
   using Handle = waybill_error_t;
   static constexpr Kind kKind = Kind::kError;
 
-  explicit Error(absl::Status status) : status_(std::move(status)), message_(status_.message()) {}
+  explicit Error(absl::Status status)
+      : status_(std::move(status)), message_(Shortened(std::string(status_.message()))) {}
 
   const absl::Status& status() const { return status_; }
   const char* message() const { return message_.c_str(); }
 
  private:
+  static std::string Shortened(std::string message) {
+    constexpr size_t kMostBytes = 8192;  // Names of the caller's can be of any length.
+    if (message.size() <= kMostBytes) return message;
+    const size_t left_out = message.size() - kMostBytes;
+    size_t end = kMostBytes;
+    while ((message[end] & 0xC0) == 0x80) --end;  // Within a character of UTF-8.
+    return absl::StrCat(message.substr(0, end), "... (", left_out, " more bytes)");
+  }
+
   const absl::Status status_;
   const std::string message_;
 };

@@ -3,6 +3,7 @@
 #define WAYBILL_CAPI_CONTEXT_H_
 
 #include <cstdint>
+#include <cstdio>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -22,7 +23,12 @@ class Context : public Object {
   Context(waybill_log_sink_t sink, void* user) : sink_(sink), user_(user) {}
 
   void Log(LogLevel level, absl::string_view line) const {
-    if (sink_ != nullptr) sink_(user_, static_cast<uint32_t>(level), std::string(line).c_str());
+    const std::string text(line);
+    if (sink_ != nullptr) {
+      sink_(user_, static_cast<uint32_t>(level), text.c_str());
+    } else if (level == LogLevel::kWarning) {
+      std::fprintf(stderr, "waybill: %s\n", text.c_str());
+    }
   }
 
  private:

@@ -259,7 +259,7 @@ void StartController(Job& job, const char* name) {
   waybill_controller_options_t options = WAYBILL_CONTROLLER_OPTIONS_INIT;
   options.listen = job.address.c_str();
   options.job = name;
-  options.token = "secret";
+  options.token = "a secret of the job";
   ASSERT_EQ(waybill_controller_start(job.context, &options, &job.controller, nullptr), WAYBILL_OK);
 }
 
@@ -346,13 +346,15 @@ TEST(Job, ProgressAndDescriptionsAreOfWhatHappened) {
   ASSERT_EQ(waybill_controller_status(job.controller, &text, nullptr), WAYBILL_OK);
   json status = json::parse(TakeBlob(text));
   EXPECT_EQ(status["committed_version"], 6);
-  ASSERT_EQ(waybill_controller_query(job.context, job.address.c_str(), "secret", 0, &text, nullptr),
+  ASSERT_EQ(waybill_controller_query(job.context, job.address.c_str(), "a secret of the job", 0,
+                                     &text, nullptr),
             WAYBILL_OK);
   json queried = json::parse(TakeBlob(text));
   EXPECT_EQ(queried["ranks"].size(), status["ranks"].size());
   for (json* either : {&status, &queried}) either->erase("ranks");  // They report when they like.
   EXPECT_EQ(queried, status);
-  ASSERT_EQ(waybill_job_tensors(job.context, job.address.c_str(), "secret", 0, &text, nullptr),
+  ASSERT_EQ(waybill_job_tensors(job.context, job.address.c_str(), "a secret of the job", 0, &text,
+                                nullptr),
             WAYBILL_OK);
   const json tensors = json::parse(TakeBlob(text))["tensors"];
   ASSERT_EQ(tensors.size(), 1u) << tensors;

@@ -64,5 +64,16 @@ TEST(Log, TellsHowARankHasJoinedAndThatItLostTheController) {
   EXPECT_NE(lost.thread, std::this_thread::get_id());
 }
 
+TEST(Log, TellsOnceThatTheControllerCannotBeReached) {
+  constexpr uint32_t kWarning = 2;
+  Sink sink;
+  Job job({.log_sink = Sink::Take, .log_user = &sink});
+  waybill_controller_destroy(job.controller);
+  ASSERT_EQ(waybill_trainer_join(job.trainers[0], 0, 0, nullptr), WAYBILL_OK);
+  const Line told = sink.Await(kWarning, "trainer 0 of 1 of job");
+  EXPECT_THAT(told.text, AllOf(HasSubstr("cannot reach its controller, and tries again: "),
+                               HasSubstr(job.address)));
+}
+
 }  // namespace
 }  // namespace waybill::capi

@@ -79,7 +79,12 @@ absl::StatusOr<RankParts> ReadRankParts(const std::shared_ptr<Context>& context,
 }
 
 Rank::Rank(uint32_t source, RankParts parts, Regions regions, std::shared_ptr<Device> device)
-    : config_(std::move(parts.config)),
+    : config_([&] {
+        parts.config.identity.warn = [this](absl::string_view line) {
+          Log(LogLevel::kWarning, line);
+        };
+        return std::move(parts.config);
+      }()),
       rank_(config_.identity.rank),
       manifest_(std::move(parts.manifest)),
       regions_(std::move(regions)),

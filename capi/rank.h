@@ -88,6 +88,8 @@ class Rank : public Object {
   virtual std::string Describe() const = 0;
 
  protected:
+  // Logs the rank's name and `what`.
+  void Log(LogLevel level, absl::string_view what) const;
   // `device` is the GPU of the regions that are GPU memory, or null if none is.
   Rank(uint32_t source, RankParts parts, Regions regions, std::shared_ptr<Device> device);
   ~Rank() override;
@@ -135,8 +137,6 @@ class Rank : public Object {
   void OnJoined(const Notice& notice);
   // Pushes the event that ends a call.
   void PushEnd(uint32_t kind, const Notice& notice);
-  // Logs the rank's name and `what`.
-  void Log(LogLevel level, absl::string_view what) const;
   void LogJoined() const;  // Also logs the path to each peer.
 
   const uint32_t source_;

@@ -139,6 +139,10 @@ class TrainerObject final : public Rank {
     event.version = notice.version;
     event.group = notice.group;
     event.status = notice.status;
+    if (notice.kind == Notice::Kind::kDecided && !notice.status.ok()) {
+      Log(LogLevel::kWarning, absl::StrCat("published version ", notice.version,
+                                           ", which is lost: ", notice.status.message()));
+    }
     Push(std::move(event));
   }
 

@@ -157,7 +157,7 @@ typedef void (*waybill_log_sink_t)(void* user, uint32_t level, const char* line)
 
 typedef struct waybill_context_options {
   size_t struct_size;
-  waybill_log_sink_t log_sink; /* NULL: nothing is logged. */
+  waybill_log_sink_t log_sink; /* NULL: warnings are written to standard error. */
   void* log_user; /* Passed to the sink. Must live until the context's last child is gone. */
 } waybill_context_options_t;
 #define WAYBILL_CONTEXT_OPTIONS_INIT {sizeof(waybill_context_options_t), NULL, NULL}
@@ -588,8 +588,9 @@ typedef struct waybill_controller_options {
   size_t struct_size;
   const char* listen; /* Address and port; port 0: a free one. "": "127.0.0.1:7070". */
   const char* job;    /* "": "waybill". */
-  const char* token;  /* The job's secret. Required beyond loopback. */
-  const char* state;  /* The file that keeps decisions. "": they are lost with this process. */
+  const char* token; /* The job's secret, of 16 bytes at least. Required beyond loopback. Default: a
+                        secret that the processes of this user share on this host. */
+  const char* state; /* The file that keeps decisions. "": they are lost with this process. */
   /* Names of groups, separated by commas. A publish begins only when all of these are whole: every
    * worker has joined, and every lane works. It skips any other group that is not whole; that
    * group's OUTCOME is WAYBILL_UNAVAILABLE. */
@@ -656,7 +657,8 @@ typedef struct waybill_rank_options {
    * commas: the rank finds the one that leads. */
   const char* controller;
   const char* job;    /* "": "waybill". */
-  const char* token;  /* The job's secret, as the controller has it. It is never sent. */
+  const char* token;  /* The job's secret, as the controller has it. It is never sent. Default: the
+                         one that the processes of this user share on this host. */
   const char* group;  /* Workers only: a group switches versions together. "": "all". */
   uint32_t rank;      /* 0 to world - 1, or WAYBILL_ANY_RANK. Workers: within their group. */
   uint32_t world;     /* How many trainers, or how many workers of the group, there are. 0: 1. */

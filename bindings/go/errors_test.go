@@ -185,7 +185,7 @@ func TestARankIsThereOnce(t *testing.T) {
 	mustBe(t, <-first, waybill.ErrAlreadyExists, "0")
 
 	wrong := j.rank(1, 2)
-	wrong.Token = "guess"
+	wrong.Token = "a guess of the secret"
 	stranger := must(waybill.NewWorker(waybill.WorkerOptions{Rank: wrong, Manifest: manifestOf(t, 0, rows)}))(t)
 	defer stranger.Close()
 	mustBe(t, stranger.Join(j.ctx), waybill.ErrUnauthenticated, "token")

@@ -44,8 +44,8 @@ func TestAWorkerProgramTellsWhatItShows(t *testing.T) {
 	manifest := filepath.Join(t.TempDir(), "manifest")
 	check(t, os.WriteFile(manifest, must(manifestOf(t, 0, rows).Encode())(t), 0o600))
 	worker := exec.CommandContext(j.ctx, file, "--controller", j.controller.Address(), "--job", "go",
-		"--token", "secret", "--manifest", manifest, "--versions", "2")
-	worker.Stderr = os.Stderr
+		"--manifest", manifest, "--versions", "2")
+	worker.Stderr, worker.Env = os.Stderr, append(os.Environ(), "WAYBILL_TOKEN=a secret of the job")
 	lines := bufio.NewScanner(must(worker.StdoutPipe())(t))
 	check(t, worker.Start())
 	check(t, j.trainers[0].Join(j.ctx))

@@ -69,7 +69,7 @@ func patience(t testing.TB) context.Context {
 
 func startController(t testing.TB) *waybill.Controller {
 	c := must(waybill.StartController(waybill.ControllerOptions{
-		Listen: "127.0.0.1:0", Job: "go", Token: "secret",
+		Listen: "127.0.0.1:0", Job: "go", Token: "a secret of the job",
 	}))(t)
 	t.Cleanup(c.Close)
 	return c
@@ -77,7 +77,7 @@ func startController(t testing.TB) *waybill.Controller {
 
 func (j *job) rank(rank, world int) waybill.RankOptions {
 	return waybill.RankOptions{
-		Controller: j.controller.Address(), Job: "go", Token: "secret",
+		Controller: j.controller.Address(), Job: "go", Token: "a secret of the job",
 		Rank: uint32(rank), World: uint32(world),
 	}
 }
@@ -408,7 +408,7 @@ func TestRanksLiveThroughARestartOfTheController(t *testing.T) {
 	j.join()
 	check(t, j.publish(1))
 	ranks := []func(context.Context) (*waybill.Event, error){j.trainers[0].Next, j.workers[0].Next}
-	options := waybill.ControllerOptions{Listen: j.controller.Address(), Job: "go", Token: "secret"}
+	options := waybill.ControllerOptions{Listen: j.controller.Address(), Job: "go", Token: "a secret of the job"}
 	j.controller.Close()
 	for _, next := range ranks {
 		lost := nextOf(t, j.ctx, next, waybill.EventDisconnected)

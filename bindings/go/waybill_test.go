@@ -109,11 +109,11 @@ func TestProgressAndDescriptionsAreOfWhatHappened(t *testing.T) {
 			t.Errorf("%s is not in %s", want, text)
 		}
 	}
-	status := must(waybill.QueryController(j.ctx, j.controller.Address(), "secret"))(t)
+	status := must(waybill.QueryController(j.ctx, j.controller.Address(), "a secret of the job"))(t)
 	if string(status) != string(must(j.controller.Status())(t)) {
 		t.Error("the controller says something else from afar")
 	}
-	tensors := string(must(waybill.JobTensors(j.ctx, j.controller.Address(), "secret"))(t))
+	tensors := string(must(waybill.JobTensors(j.ctx, j.controller.Address(), "a secret of the job"))(t))
 	if !strings.Contains(tensors, `"shape":[`) || !strings.Contains(tensors, `"dtype":"BF16"`) {
 		t.Errorf("the job's tensors are said to be %s", tensors)
 	}

@@ -67,7 +67,7 @@ Job::Job(const JobOptions& options)
   waybill_controller_options_t c = WAYBILL_CONTROLLER_OPTIONS_INIT;
   c.listen = "127.0.0.1:0";
   c.job = "capi";
-  c.token = "secret";
+  c.token = "a secret of the job";
   Check(waybill_controller_start(context, &c, &controller, &e), e, "controller");
   waybill_blob_t* where = nullptr;
   Check(waybill_controller_address(controller, &where, &e), e, "address");
@@ -91,7 +91,7 @@ waybill_rank_options_t Job::RankOptions(uint32_t rank, uint32_t world) const {
   waybill_rank_options_t options = WAYBILL_RANK_OPTIONS_INIT;
   options.controller = address.c_str();
   options.job = "capi";
-  options.token = "secret";
+  options.token = "a secret of the job";
   options.rank = rank;
   options.world = world;
   options.fabric = options_.fabric.c_str();

@@ -22,6 +22,7 @@
 #include "core/control/doorkeeper.h"
 #include "core/control/keepalive.h"
 #include "core/control/task_thread.h"
+#include "core/net/tcp_socket.h"
 #include "core/protocol/frames.h"
 #include "core/protocol/message_codec.h"
 #include "core/tensor/manifest_codec.h"
@@ -106,7 +107,7 @@ class Server final : public Controller,
                      store_ == nullptr ? std::vector<Decision>{} : store_->decisions(), this) {}
 
   ~Server() override {
-    doorkeeper_.reset();
+    if (doorkeeper_ != nullptr) doorkeeper_->Stop();  // Calls that go on still use it.
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
     records_.reset();
     computations_.reset();
@@ -121,7 +122,12 @@ class Server final : public Controller,
   absl::Status Listen(const std::string& address) {
     WAYBILL_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> credentials,
                              ServerCredentials(options_.token));
-    absl::StatusOr<std::unique_ptr<Doorkeeper>> doorkeeper = Doorkeeper::Listen(address);
+    // A stranger takes two descriptors; at least half of them are for ranks.
+    const size_t files = net::RaiseLimitOfOpenFiles();
+    absl::StatusOr<std::unique_ptr<Doorkeeper>> doorkeeper = Doorkeeper::Listen(
+        address,
+        {.strangers = std::max<size_t>(1, std::min<size_t>(options_.most_strangers, files / 4)),
+         .patience = options_.stranger_timeout});
     if (!doorkeeper.ok()) {
       return absl::UnavailableError(absl::StrCat("controller: ", doorkeeper.status().message()));
     }
@@ -142,12 +148,13 @@ class Server final : public Controller,
     if (server_ == nullptr) return absl::InternalError("controller: gRPC starts no server");
     doorkeeper_ = *std::move(doorkeeper);
     doorkeeper_->Start(std::move(acceptor));
-    host_ = address.substr(0, address.rfind(':'));
+    WAYBILL_ASSIGN_OR_RETURN(address_, net::ParseHostPort(address));
+    address_.port = doorkeeper_->port();
     clock_ = std::thread([this] { KeepTime(); });
     return absl::OkStatus();
   }
 
-  std::string address() const override { return absl::StrCat(host_, ":", doorkeeper_->port()); }
+  std::string address() const override { return net::ToString(address_); }
 
   proto::StatusReply status() const override {
     const std::lock_guard lock(mutex_);
@@ -160,6 +167,7 @@ class Server final : public Controller,
 
   grpc::ServerBidiReactor<proto::RankFrame, proto::ControllerFrame>* Attend(
       grpc::CallbackServerContext* context) noexcept override {
+    doorkeeper_->OnProved(context->peer());
     const std::lock_guard lock(mutex_);
     const ConnectionId id = ++last_connection_;
     auto* connection = new Connection(this, id, context);  // Its own until OnDone().
@@ -176,6 +184,7 @@ class Server final : public Controller,
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const proto::StatusRequest* request,
                                       proto::StatusReply* reply) noexcept override {
+    doorkeeper_->OnProved(context->peer());
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     const std::lock_guard lock(mutex_);
     *reply = coordinator_.Status(*request);
@@ -186,6 +195,7 @@ class Server final : public Controller,
   grpc::ServerUnaryReactor* GetTensors(grpc::CallbackServerContext* context,
                                        const proto::TensorsRequest* /*request*/,
                                        proto::TensorsReply* reply) noexcept override {
+    doorkeeper_->OnProved(context->peer());
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     absl::StatusOr<Manifest> tensors;
     {
@@ -204,6 +214,7 @@ class Server final : public Controller,
   grpc::ServerUnaryReactor* RemoveGroup(grpc::CallbackServerContext* context,
                                         const proto::RemoveGroupRequest* request,
                                         proto::RemoveGroupReply* reply) noexcept override {
+    doorkeeper_->OnProved(context->peer());
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     const std::lock_guard lock(mutex_);
     const absl::StatusOr<uint32_t> workers =
@@ -347,7 +358,7 @@ class Server final : public Controller,
   std::unique_ptr<TaskThread> records_ = std::make_unique<TaskThread>();
   std::thread clock_;
   absl::Time clock_wakes_ = absl::InfinitePast();
-  std::string host_;
+  net::HostPort address_;
   std::unique_ptr<Doorkeeper> doorkeeper_;
   std::unique_ptr<grpc::Server> server_;
 };

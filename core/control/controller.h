@@ -25,7 +25,8 @@ struct ControllerOptions {
   std::string state;
   // A connection without a proof of the token, or a stream that has not joined, is closed then.
   absl::Duration stranger_timeout = absl::Seconds(10);
-  // Streams that have not joined; more are refused.
+  // Streams that have not joined, of which more are refused; and connections without a proof, of
+  // which the oldest makes room. Fewer where the process may open few files.
   uint32_t most_strangers = 1024;
 };
 

@@ -1,17 +1,20 @@
 #include "core/control/credentials.h"
 
+#include <grpc/support/log.h>
 #include <openssl/evp.h>
 #include <openssl/kdf.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
 
 #include <array>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/base/status.h"
+#include "core/control/job_token.h"
 
 namespace waybill {
 namespace {
@@ -40,7 +43,7 @@ const unsigned char* Bytes(absl::string_view text) {
 // HKDF with SHA-256, RFC 5869.
 Key DeriveKey(const std::string& token) {
   constexpr absl::string_view kPurpose = "control channel 1";
-  const std::string secret = absl::StrCat("token:", token);  // OpenSSL derives nothing of nothing.
+  const std::string secret = absl::StrCat("token:", token);
   const KeyContext context(EVP_PKEY_CTX_new_id(EVP_PKEY_HKDF, nullptr));
   std::array<unsigned char, kKeyBytes> key;
   size_t size = key.size();
@@ -88,7 +91,16 @@ struct Identity {
   std::string certificate;
 };
 
-absl::StatusOr<Identity> MakeIdentity(const std::string& token) {
+// gRPC's own log repeats, with file and line and for each attempt, what our errors say once.
+void SilenceGrpc() {
+  if (std::getenv("GRPC_VERBOSITY") != nullptr) return;
+  gpr_set_log_verbosity(static_cast<gpr_log_severity>(GPR_LOG_SEVERITY_ERROR + 1));
+}
+
+// Every end of a channel makes one before gRPC does anything.
+absl::StatusOr<Identity> MakeIdentity(const std::string& given) {
+  SilenceGrpc();
+  WAYBILL_ASSIGN_OR_RETURN(const std::string token, JobToken(given));
   const Key key = DeriveKey(token);
   const Certificate certificate = key == nullptr ? nullptr : SignOwn(key.get());
   const Bio key_text(BIO_new(BIO_s_mem()));
@@ -119,6 +131,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& ad
                                                            grpc::ChannelArguments arguments) {
   WAYBILL_ASSIGN_OR_RETURN(const Identity own, MakeIdentity(token));
   arguments.SetSslTargetNameOverride(kName);
+  // A proxy (http_proxy) is for the web; the hosts of a job reach each other.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(address,
                                    grpc::SslCredentials({.pem_root_certs = own.certificate,
                                                          .pem_private_key = own.private_key,
@@ -132,7 +146,12 @@ absl::Status ChannelError(const std::string& address, const grpc::Status& status
     return absl::UnauthenticatedError(
         absl::StrCat("controller ", address,
                      ": its token is another one; is this the job's controller, and is "
-                     "WAYBILL_TOKEN the same on both sides?"));
+                     "WAYBILL_TOKEN the same on both sides? Without it, each user has a token of "
+                     "their own"));
+  }
+  if (absl::StartsWith(status.error_message(), kStandbyMark)) {
+    return absl::UnavailableError(
+        absl::StrCat("controller ", address, ": ", status.error_message()));
   }
   const std::string said = status.ok() ? "" : absl::StrCat(" (", status.error_message(), ")");
   return absl::UnavailableError(absl::StrCat("controller ", address, ": nobody answered", said,

@@ -15,10 +15,10 @@ namespace waybill {
 // The channel is TLS, and both ends show a certificate. Its private key is derived from the token,
 // and an end takes no certificate but its own: the token itself never travels, and whoever listens
 // on the controller's port without knowing it is refused before a message is sent. The empty token
-// gives a key that everybody knows: such a channel is open to all, as a job without a token is.
+// stands for the user's own (job_token.h).
 //
 // A token that can be guessed can be found by trying: a certificate tells whether a guess is right.
-// kInternal: OpenSSL failed.
+// kUnauthenticated: JobToken() gives none. kInternal: OpenSSL failed.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(
     const std::string& token);
 
@@ -26,6 +26,9 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& address,
                                                            const std::string& token,
                                                            grpc::ChannelArguments arguments);
+
+// Begins the status of a call that a standby has refused.
+inline constexpr char kStandbyMark[] = "it is a standby ";
 
 // Why a call to the controller at `address` ended with `status` before it was answered.
 // kUnauthenticated: the two tokens differ; else kUnavailable.

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <cstdlib>
 #include <future>
 #include <memory>
 #include <string>
@@ -27,7 +28,7 @@ namespace waybill {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(20);
-constexpr char kToken[] = "5ab1e-token";
+constexpr char kToken[] = "5ab1e-token-of-16";
 
 std::unique_ptr<Controller> StartController(const std::string& token) {
   auto controller = Controller::Start({.listen = "127.0.0.1:0", .token = token});
@@ -44,16 +45,69 @@ TEST(ControlChannel, WhoeverKnowsTheTokenIsServed) {
 
 TEST(ControlChannel, AnotherTokenIsRefusedWhicheverSideHasNone) {
   const std::array<std::pair<std::string, std::string>, 4> pairs = {
-      {{kToken, "guess"}, {kToken, ""}, {"", kToken}, {kToken, std::string(kToken) + " "}}};
+      {{kToken, "a guess of the token"},
+       {kToken, ""},
+       {"", kToken},
+       {kToken, std::string(kToken) + " "}}};
   for (const auto& [ours, theirs] : pairs) {
     const auto controller = StartController(ours);
+    testing::internal::CaptureStderr();
     const absl::Status status = FetchStatus(controller->address(), theirs, kPatience).status();
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
     EXPECT_EQ(status.code(), absl::StatusCode::kUnauthenticated) << status;
     EXPECT_EQ(status.message(),
               "controller " + controller->address() +
                   ": its token is another one; is this the job's controller, and is WAYBILL_TOKEN "
-                  "the same on both sides?");
+                  "the same on both sides? Without it, each user has a token of their own");
   }
+}
+
+TEST(ControlChannel, GoesThroughNoProxy) {
+  for (const char* name : {"http_proxy", "https_proxy", "grpc_proxy"}) {
+    setenv(name, "http://127.0.0.1:1", 1);
+    const auto controller = StartController(kToken);
+    EXPECT_EQ(FetchStatus(controller->address(), kToken, kPatience).status().message(), "") << name;
+    unsetenv(name);
+  }
+}
+
+TEST(ControlChannel, AShortTokenIsRefusedOnBothSides) {
+  EXPECT_EQ(Controller::Start({.listen = "127.0.0.1:0", .token = "5ab1e"}).status().code(),
+            absl::StatusCode::kUnauthenticated);
+  const auto controller = StartController(kToken);
+  EXPECT_EQ(FetchStatus(controller->address(), "5ab1e", kPatience).status().code(),
+            absl::StatusCode::kUnauthenticated);
+}
+
+TEST(ControlChannel, StrangersMakeRoomForThoseWhoKnowTheToken) {
+  const auto controller = Controller::Start({.listen = "127.0.0.1:0",
+                                             .token = kToken,
+                                             .stranger_timeout = absl::Hours(1),
+                                             .most_strangers = 4});
+  ASSERT_TRUE(controller.ok()) << controller.status();
+  const net::HostPort address = *net::ParseHostPort((*controller)->address());
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 20; ++i) {
+    strangers.push_back(*net::BeginConnect(address));
+    pollfd connected{.fd = strangers.back().get(), .events = POLLOUT, .revents = 0};
+    ASSERT_EQ(poll(&connected, 1, absl::ToInt64Milliseconds(kPatience)), 1);
+    EXPECT_EQ(FetchStatus((*controller)->address(), kToken, kPatience).status().message(), "");
+  }
+  for (size_t i = 0; i < 16; ++i) {  // The oldest are gone.
+    pollfd closed{.fd = strangers[i].get(), .events = POLLIN, .revents = 0};
+    EXPECT_EQ(poll(&closed, 1, absl::ToInt64Milliseconds(kPatience)), 1) << i;
+  }
+  for (size_t i = 17; i < 20; ++i) {  // The newest wait.
+    pollfd open{.fd = strangers[i].get(), .events = POLLIN, .revents = 0};
+    EXPECT_EQ(poll(&open, 1, /*timeout=*/0), 0) << i;
+  }
+}
+
+TEST(ControlChannel, AnAddressOfIpv6CanBeUsed) {
+  const auto controller = Controller::Start({.listen = "::1:0", .token = kToken});
+  if (!controller.ok()) GTEST_SKIP() << controller.status();
+  EXPECT_EQ((*controller)->address().substr(0, 6), "[::1]:");
+  EXPECT_EQ(FetchStatus((*controller)->address(), kToken, kPatience).status().message(), "");
 }
 
 absl::Status StatusOver(const std::shared_ptr<grpc::ChannelCredentials>& credentials,

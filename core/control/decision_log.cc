@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "core/base/file_size_signal.h"
+#include "core/base/new_file.h"
 #include "core/base/status.h"
 #include "core/control/decision_text.h"
 
@@ -110,7 +111,7 @@ absl::Status DecisionLog::Rewrite() {
   const uint64_t size_bytes = text.size();
   text.resize(size_bytes + kRoomBytes);
   const std::string next = path_ + ".next";
-  UniqueFd fd(::open(next.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  UniqueFd fd = OpenNewFile(next);
   if (!fd.valid()) return Error("open its successor");
   std::swap(fd, fd_);  // Back again where it fails.
   absl::Status status = WriteAndSync(text, 0);

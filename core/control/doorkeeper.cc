@@ -1,13 +1,21 @@
 #include "core/control/doorkeeper.h"
 
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "core/net/tcp_socket.h"
 
@@ -16,13 +24,34 @@ namespace {
 
 constexpr int kRetryMs = 100;  // After accept() has failed.
 
+// Returns the name that gRPC has for the other end of a connection, without its escapes.
+std::string PeerOf(int connection) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  if (getpeername(connection, reinterpret_cast<sockaddr*>(&address), &size) != 0) return "";
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  if (address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    inet_ntop(AF_INET, &v4.sin_addr, text.data(), text.size());
+    return absl::StrCat("ipv4:", text.data(), ":", ntohs(v4.sin_port));
+  }
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+    inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], text.data(), text.size());
+    return absl::StrCat("ipv4:", text.data(), ":", ntohs(v6.sin6_port));
+  }
+  inet_ntop(AF_INET6, &v6.sin6_addr, text.data(), text.size());
+  return absl::StrCat("ipv6:[", text.data(), "]:", ntohs(v6.sin6_port));
+}
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Doorkeeper>> Doorkeeper::Listen(const std::string& address) {
+absl::StatusOr<std::unique_ptr<Doorkeeper>> Doorkeeper::Listen(const std::string& address,
+                                                               const Limits& limits) {
   WAYBILL_ASSIGN_OR_RETURN(net::HostPort at, net::ParseHostPort(address));
   WAYBILL_ASSIGN_OR_RETURN(at.host, net::NumericAddress(at.host));
   WAYBILL_ASSIGN_OR_RETURN(net::Listener listener, net::Listen(at));
-  std::unique_ptr<Doorkeeper> doorkeeper(new Doorkeeper);
+  std::unique_ptr<Doorkeeper> doorkeeper(new Doorkeeper(limits));
   doorkeeper->listener_ = std::move(listener.socket);
   doorkeeper->port_ = listener.address.port;
   doorkeeper->end_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -33,10 +62,13 @@ absl::StatusOr<std::unique_ptr<Doorkeeper>> Doorkeeper::Listen(const std::string
   return doorkeeper;
 }
 
-Doorkeeper::~Doorkeeper() {
+Doorkeeper::~Doorkeeper() { Stop(); }
+
+void Doorkeeper::Stop() {
   if (!thread_.joinable()) return;
   (void)eventfd_write(end_.get(), 1);
   thread_.join();
+  acceptor_.reset();
 }
 
 void Doorkeeper::Start(std::unique_ptr<Acceptor> acceptor) {
@@ -48,16 +80,45 @@ void Doorkeeper::Run() {
   pollfd watched[] = {{end_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
   bool wait = false;  // The listener stays readable while accept() fails.
   while (true) {
-    const int ready = wait ? poll(watched, 1, kRetryMs) : poll(watched, 2, -1);
+    const int ready = wait ? poll(watched, 1, kRetryMs) : poll(watched, 2, ForgetExpired());
     if (ready > 0 && (watched[0].revents & POLLIN) != 0) return;
     UniqueFd connection = net::Accept(listener_.get());
     wait = !connection.valid();
     if (wait) continue;
+    Note(connection.get());
     Acceptor::NewConnectionParameters parameters;
     parameters.listener_fd = listener_.get();
     parameters.fd = connection.Release();
     acceptor_->HandleNewConnection(&parameters);
   }
+}
+
+void Doorkeeper::Note(int connection) {
+  UniqueFd copy(fcntl(connection, F_DUPFD_CLOEXEC, 0));
+  const std::lock_guard lock(mutex_);
+  if (!strangers_.empty() && (strangers_.size() >= limits_.strangers || !copy.valid())) {
+    shutdown(strangers_.front().copy.get(), SHUT_RDWR);  // gRPC closes its descriptor then.
+    strangers_.pop_front();
+  }
+  if (!copy.valid()) return;
+  strangers_.push_back({PeerOf(connection), std::move(copy), absl::Now() + limits_.patience});
+}
+
+// Returns after how many milliseconds the next one expires; -1: there is none.
+int Doorkeeper::ForgetExpired() {
+  const absl::Time now = absl::Now();
+  const std::lock_guard lock(mutex_);
+  while (!strangers_.empty() && strangers_.front().deadline <= now) strangers_.pop_front();
+  if (strangers_.empty()) return -1;
+  return static_cast<int>(absl::ToInt64Milliseconds(strangers_.front().deadline - now)) + 1;
+}
+
+void Doorkeeper::OnProved(const std::string& peer) {
+  const std::string plain = absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}});
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find_if(strangers_.begin(), strangers_.end(),
+                                  [&](const Stranger& s) { return s.peer == plain; });
+  if (found != strangers_.end()) strangers_.erase(found);
 }
 
 }  // namespace waybill

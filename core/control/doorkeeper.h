@@ -4,40 +4,71 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <list>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "core/base/unique_fd.h"
 
 namespace waybill {
 
 // gRPC's own listener closes for good when accept() fails once, for example because the process has
-// no descriptor left for a moment. This one waits and tries again.
+// no descriptor left for a moment. This one waits and tries again. It also keeps strangers from
+// taking all descriptors: of the connections that have not proved that they know the token, the
+// oldest makes room for a new one.
 class Doorkeeper {
  public:
   using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
 
+  struct Limits {
+    size_t strangers = 1024;
+    absl::Duration patience = absl::Seconds(10);  // The time after which gRPC closes a stranger.
+  };
+
   // Listens at a name or an address with a port; port 0 takes a free one. Nobody is let in before
   // Start().
-  static absl::StatusOr<std::unique_ptr<Doorkeeper>> Listen(const std::string& address);
+  static absl::StatusOr<std::unique_ptr<Doorkeeper>> Listen(const std::string& address,
+                                                            const Limits& limits);
   ~Doorkeeper();
 
   uint16_t port() const { return port_; }
 
-  // Hands each connection to the acceptor of a server that has started, until it is destroyed.
+  // Hands each connection to the acceptor of a server that has started, until Stop().
   void Start(std::unique_ptr<Acceptor> acceptor);
 
+  // Lets nobody in any more.
+  void Stop();
+
+  // Call it when a call comes from `peer`, as gRPC names it. Any thread.
+  void OnProved(const std::string& peer);
+
  private:
-  Doorkeeper() = default;
+  struct Stranger {
+    std::string peer;
+    UniqueFd copy;  // Of gRPC's descriptor, which gRPC may close at any time.
+    absl::Time deadline;
+  };
+
+  explicit Doorkeeper(const Limits& limits) : limits_(limits) {}
   void Run();
+  // Notes a connection that is let in.
+  void Note(int connection);
+  int ForgetExpired();
+
+  const Limits limits_;
 
   UniqueFd listener_;
   UniqueFd end_;  // An eventfd, readable when the thread is to end.
   uint16_t port_ = 0;
   std::unique_ptr<Acceptor> acceptor_;
+  std::mutex mutex_;
+  std::list<Stranger> strangers_;  // The oldest first. Guarded by mutex_.
   std::thread thread_;
 };
 

@@ -29,6 +29,7 @@ class Client final : public Etcd {
  public:
   explicit Client(const std::vector<std::string>& endpoints) {
     grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // As for the control channel.
     // An etcd that is back is found at once: by default gRPC would wait for up to two minutes.
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
     arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);  // How long it tries to connect.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/rank_id.h"
@@ -41,6 +43,9 @@ struct RankIdentity {
   // Workers only: once joined, the worker gets what its group has missed, from a group that shows
   // it.
   bool catch_up = true;
+  // Takes a line when the controller cannot be reached, and again when the reason changes. Called
+  // on the progress thread. May be empty.
+  std::function<void(absl::string_view)> warn = {};
 };
 
 // Takes a rank's notices on its progress thread. The sink must not wait. It may call the client,
@@ -69,6 +74,7 @@ class RankClient final : private RankActions {
   RankClient(const RankIdentity& identity, std::unique_ptr<Fabric> fabric, NoticeSink sink)
       : controllers_(SplitAddresses(identity.controller)),
         token_(identity.token),
+        warn_(identity.warn),
         fabric_(std::move(fabric)),
         sink_(std::move(sink)) {}
   ~RankClient() override { Stop(); }
@@ -124,6 +130,8 @@ class RankClient final : private RankActions {
         controllers_[next_controller_++ % controllers_.size()], token_, ConnectPatience(),
         [this, number](std::vector<proto::ControllerMessage> messages) {
           thread_->Do([this, number, messages = std::move(messages)] {
+            connected_ = true;
+            trouble_.reset();
             for (const proto::ControllerMessage& message : messages) {
               if (number == stream_number_) rank_->OnMessage(message, absl::Now());
             }
@@ -134,9 +142,21 @@ class RankClient final : private RankActions {
             status = While(absl::StrCat("one of ", controllers_.size(), " controllers"), status);
           }
           thread_->Do([this, number, status] {
-            if (number == stream_number_) rank_->OnStreamEnd(status, absl::Now());
+            if (number != stream_number_) return;
+            TellTrouble(status);
+            rank_->OnStreamEnd(status, absl::Now());
           });
         });
+  }
+
+  // Tells of attempts that fail. That a connection is lost which has worked is the session's to
+  // tell.
+  void TellTrouble(const absl::Status& status) {
+    const bool is_known = !trouble_ ? connected_ : *trouble_ == status.code();
+    connected_ = false;
+    trouble_ = status.code();
+    if (is_known || !warn_) return;
+    warn_(absl::StrCat("cannot reach its controller, and tries again: ", status.message()));
   }
 
   // Another controller may be waiting: a host that does not even refuse is not waited for as long.
@@ -158,6 +178,7 @@ class RankClient final : private RankActions {
 
   const std::vector<std::string> controllers_;
   const std::string token_;
+  const std::function<void(absl::string_view)> warn_;
   const std::unique_ptr<Fabric> fabric_;
   const NoticeSink sink_;
   std::unique_ptr<Rank> rank_;  // On the progress thread, as is what follows.
@@ -165,6 +186,9 @@ class RankClient final : private RankActions {
   size_t next_controller_ = 0;
   uint64_t stream_number_ = 0;
   std::unique_ptr<RankStream> stream_;
+  bool connected_ = false;  // The last stream brought messages.
+  std::optional<absl::StatusCode>
+      trouble_;  // Of the last attempt, if none has brought messages since.
   std::vector<std::unique_ptr<RankStream>> closing_;  // Ended, or letting what was sent leave.
   std::unique_ptr<EngineThread> thread_;
 };

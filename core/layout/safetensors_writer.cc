@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/base/file_size_signal.h"
+#include "core/base/new_file.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
 #include "core/tensor/box.h"
@@ -42,7 +43,7 @@ class PartFile {
   PartFile& operator=(const PartFile&) = delete;
 
   absl::Status Open() {
-    fd_ = UniqueFd(open(part_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    fd_ = OpenNewFile(part_);
     return fd_.valid() ? absl::OkStatus() : Failed("open", errno);
   }
 

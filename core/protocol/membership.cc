@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/plain_text.h"
 #include "core/plan/planner.h"
 #include "core/protocol/message_codec.h"
 
@@ -15,9 +16,7 @@ constexpr uint32_t kMostNamed = 16;  // Of the ranks that are missing.
 
 // A group's name appears in logs, errors and on disk.
 bool IsGroupName(absl::string_view name) {
-  return !name.empty() && name.size() <= kMostGroupBytes &&
-         std::none_of(name.begin(), name.end(),
-                      [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; });
+  return !name.empty() && name.size() <= kMostGroupBytes && IsPlainText(name);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-TOKEN = "secret"
+TOKEN = "a secret of the job"
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from examples.languages.job import TOKEN, controller, program, started
+from examples.languages.job import controller, program, started
 
 pytest.importorskip("torch")
 
@@ -71,7 +71,7 @@ def serve(address, environment, checkpoint):
 def test_each_shows_the_same_bytes_of_each_version(tmp_path):
     write_checkpoint(tmp_path)
     rust, go = (program(f"bindings/{language}/programs/worker") for language in ("rust", "go"))
-    shared = ["--token", TOKEN, "--world", "1", "--rank", "0", "--versions", str(VERSIONS)]
+    shared = ["--world", "1", "--rank", "0", "--versions", str(VERSIONS)]
     shared += ["--checkpoint", str(tmp_path), "--sharding", "dp=1"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=4", "--standalone"]
     required = ["--require", "python", "--require", "rust", "--require", "go"]

@@ -94,7 +94,7 @@ class Job:
 
     def __init__(self, tmp_path):
         self.checkpoint = small_checkpoint(tmp_path)
-        self.env = {"WAYBILL_TOKEN": "right"}
+        self.env = {"WAYBILL_TOKEN": "the right secret"}
         self.controller = processes.Started(
             "controller", "--listen", "127.0.0.1:0", "--job", "j", "--state", str(tmp_path / "decisions"),
             env=self.env,
@@ -102,8 +102,10 @@ class Job:
         self.address = self.controller.first_line().split(" on ")[1].split(",")[0]
 
     def arguments(self, role, *more):
-        common = ["--rank", "0", "--world", "1", "--job", "j", "--controller", self.address]
-        return [role, *common, "--checkpoint", self.checkpoint, *more]
+        common = ["--job", "j", "--controller", self.address, "--checkpoint", self.checkpoint]
+        if "--world" not in more:
+            common += ["--rank", "0", "--world", "1"]
+        return [role, *common, *more]
 
     def status(self):
         out, _ = processes.run("status", "--controller", self.address, "--json", env=self.env)
@@ -129,6 +131,40 @@ def test_roles_can_be_run_by_hand(job):
     assert job.status()["committed_version"] == 7
 
 
+def test_the_stages_of_a_running_job_can_be_traced(job, tmp_path):
+    with processes.Started(*job.arguments("worker"), env=job.env):
+        processes.run(*job.arguments("trainer", "--version", "7"), env=job.env)
+        trace = tmp_path / "trace.json"
+        processes.run("status", "--controller", job.address, "--trace", str(trace), env=job.env)
+    stages = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
+    assert {"receive", "verify"} <= {stage["name"] for stage in stages}
+    assert {stage["args"]["version"] for stage in stages} == {7}
+
+
+def test_a_group_cannot_write_to_the_terminal(job):
+    refused = ["a\x1b[2J", "a\x9b2J", "a\u202eb"]
+    for group in refused:
+        _, err = processes.run(*job.arguments("worker", "--group", group), expect=1, env=job.env)
+        assert "a group's name has 1 to 256 bytes and no control characters" in err
+        assert not any(c in err for c in "\x1b\x9b\u202e")
+
+
+def test_trainers_that_are_started_by_hand_publish_the_same_version(job):
+    with processes.Started(*job.arguments("worker"), env=job.env):
+        for version in (1, 2):
+            trainers = [
+                processes.Started(
+                    *job.arguments("trainer", "--world", "3", "--rank", str(rank)), env=job.env
+                )
+                for rank in range(3)
+            ]
+            for trainer in trainers:
+                with trainer:
+                    code, out, err = trainer.result()
+                    assert code == 0, err
+                    assert f"version {version}:" in out
+
+
 def test_a_version_that_does_not_grow_is_refused_even_by_the_next_trainer(job):
     with processes.Started(*job.arguments("worker"), env=job.env):
         processes.run(*job.arguments("trainer", "--version", "7"), env=job.env)
@@ -137,7 +173,9 @@ def test_a_version_that_does_not_grow_is_refused_even_by_the_next_trainer(job):
 
 
 def test_a_wrong_token_is_turned_away(job):
-    _, err = processes.run(*job.arguments("trainer"), expect=1, env={"WAYBILL_TOKEN": "wrong"})
+    _, err = processes.run(
+        *job.arguments("trainer"), expect=1, env={"WAYBILL_TOKEN": "the wrong secret"}
+    )
     assert "its token is another one" in err
 
 

@@ -38,12 +38,13 @@ TEST(Join, AWrongTokenIsTurnedAway) {
   Job job({});
   ASSERT_EQ(job.StartController().message(), "");
   RankIdentity identity = job.Identity(0, 2);
-  identity.token = "guess";
+  identity.token = "a guess of the secret";
   const absl::Status status = job.JoinAs(identity);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnauthenticated);
   EXPECT_EQ(status.message(), "join job \"test\" as worker 0: controller " + identity.controller +
                                   ": its token is another one; is this the job's controller, and "
-                                  "is WAYBILL_TOKEN the same on both sides?");
+                                  "is WAYBILL_TOKEN the same on both sides? Without it, each user "
+                                  "has a token of their own");
 }
 
 TEST(Join, WithoutAControllerTheErrorSaysWhere) {
@@ -195,7 +196,7 @@ TEST(Controller, LetsRanksInAgainAfterItHadNoDescriptorLeft) {
   EXPECT_EQ(poll(&answer, 1, /*timeout=*/300), 0);  // It was not let in.
   setrlimit(RLIMIT_NOFILE, &before);
   EXPECT_EQ(connected, 0);
-  EXPECT_EQ(FetchStatus(address, "secret", absl::Seconds(20)).status().message(), "");
+  EXPECT_EQ(FetchStatus(address, "a secret of the job", absl::Seconds(20)).status().message(), "");
 }
 
 TEST(Controller, InsideAnotherProgramItsStateIsAFile) {

@@ -161,9 +161,9 @@ TEST(Groups, AGroupThatIsRemovedIsToldSoAndOthersGoOn) {
   ASSERT_EQ(job.StartController().message(), "");
   ASSERT_EQ(job.JoinAll().message(), "");
   const std::string address = job.controller().address();
-  EXPECT_EQ(*RemoveGroup(address, "secret", "b", absl::Seconds(20)), 1u);
+  EXPECT_EQ(*RemoveGroup(address, "a secret of the job", "b", absl::Seconds(20)), 1u);
   EXPECT_EQ(job.worker(1)->AwaitShown(1, absl::Seconds(20)).message(), "group b was removed");
-  EXPECT_EQ(RemoveGroup(address, "secret", "b", absl::Seconds(20)).status().code(),
+  EXPECT_EQ(RemoveGroup(address, "a secret of the job", "b", absl::Seconds(20)).status().code(),
             absl::StatusCode::kNotFound);
   EXPECT_EQ(RemoveGroup(address, "guess", "a", absl::Seconds(20)).status().code(),
             absl::StatusCode::kUnauthenticated);

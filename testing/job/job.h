@@ -28,7 +28,7 @@ struct JobOptions {
   uint32_t workers = 2;
   std::vector<std::string> groups;            // By worker; "all" where it is shorter.
   std::shared_ptr<const ClusterModel> model;  // Null: the job's own, below.
-  std::string token = "secret";
+  std::string token = "a secret of the job";
   std::string state;
   Mode mode = Mode::kShadow;
   absl::Duration join_timeout = absl::Seconds(20);

@@ -264,7 +264,7 @@ def small_checkpoint(folder):
 
 
 def test_a_live_job_fills_the_same_page(chromium, tmp_path):
-    token = os.environ | {"WAYBILL_TOKEN": "secret"}
+    token = os.environ | {"WAYBILL_TOKEN": "a secret of the job"}
     command = [WAYBILL, "controller", "--listen", "127.0.0.1:0", "--job", "live",
                "--state", tmp_path / "decisions"]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=token) as controller:

@@ -65,7 +65,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "WAYBILL_TOKEN": "drill", **(environment or {})},
+            env={**os.environ, "WAYBILL_TOKEN": "the secret of the drill", **(environment or {})},
         )
         self._readers = [
             threading.Thread(target=read, daemon=True) for read in (self._read, self._read_errors)
@@ -289,7 +289,7 @@ class Job:
         try:
             done = subprocess.run(
                 [WAYBILL, "status", "--controller", self.address],
-                env={**os.environ, "WAYBILL_TOKEN": "drill"},
+                env={**os.environ, "WAYBILL_TOKEN": "the secret of the drill"},
                 capture_output=True,
                 text=True,
                 timeout=ANSWER_SECONDS,

@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -16,10 +15,14 @@
 #include "core/control/controller.h"
 #include "core/control/etcd.h"
 #include "core/control/etcd_store.h"
+#include "core/control/job_token.h"
+#include "core/control/standby.h"
 #include "core/protocol/timeouts.h"
 #include "tools/waybill/commands.h"
 #include "tools/waybill/driven.h"
+#include "tools/waybill/printable.h"
 #include "tools/waybill/relays_names.h"
+#include "tools/waybill/token_options.h"
 
 namespace waybill {
 namespace {
@@ -34,11 +37,7 @@ struct Options {
 };
 
 std::string DefaultState(const std::string& job) {
-  const char* state = std::getenv("XDG_STATE_HOME");
-  const char* home = std::getenv("HOME");
-  const std::string base =
-      state != nullptr ? state : absl::StrCat(home ? home : "", "/.local/state");
-  return absl::StrCat(base, "/waybill/", job, "/decisions");
+  return absl::StrCat(StateFolder(), "/", job, "/decisions");
 }
 
 // Returns an error if the job's name cannot be part of a path or of a key.
@@ -109,11 +108,14 @@ void SayStandby(const Options& options, const std::string& leader) {
 
 // In one piece, because several processes may share one standard error.
 void Warn(const absl::Status& status) {
-  std::cerr << "waybill: " + std::string(status.message()) + "\n";
+  std::cerr << "waybill: " + Printable(status.message()) + "\n";
 }
 
 // Waits until the candidate leads; returns false if the command has to end before.
 bool AwaitLeadership(const Options& options, const Ending& ending, const Candidate& candidate) {
+  const absl::StatusOr<std::unique_ptr<Standby>> standby =
+      Standby::Start(options.controller.listen, options.controller.token, options.job());
+  if (!standby.ok()) Warn(standby.status());
   std::string leader;
   bool told = false, in_trouble = false;
   for (;;) {
@@ -124,6 +126,7 @@ bool AwaitLeadership(const Options& options, const Ending& ending, const Candida
     if (!state.leader_address.empty() && (!told || state.leader_address != leader)) {
       told = true;
       leader = state.leader_address;
+      if (standby.ok()) (*standby)->SetLeader(leader);
       SayStandby(options, leader);
     }
     if (ending.Wait(absl::Milliseconds(20))) return false;
@@ -202,10 +205,7 @@ void AddControllerCommand(CLI::App& app, Run& run) {
       ->capture_default_str();
   command->add_option("--job", coordinator.job, "name of the job, which all its ranks give")
       ->capture_default_str();
-  command
-      ->add_option("--token", options->controller.token,
-                   "the job's secret, which all its ranks have too")
-      ->envname("WAYBILL_TOKEN");
+  AddTokenOptions(*command, options->controller.token);
   command->add_option("--require", options->required_groups,
                       "a group without which no version is published; can be given several times");
   command
@@ -217,7 +217,7 @@ void AddControllerCommand(CLI::App& app, Run& run) {
                    "whether workers relay what several of a group get alike: auto (where links' "
                    "speeds say that it is faster), never or always")
       ->default_str("auto")
-      ->transform(CLI::CheckedTransformer(RelaysByName()));
+      ->transform(CLI::CheckedTransformer(RelaysByName()).description("auto, never or always"));
   command->add_option(
       "--state", options->controller.state,
       "file for the decisions to commit (default: in the user's state folder), or "

@@ -17,6 +17,7 @@
 #include "core/fabric/shared_pages.h"
 #include "core/layout/sharding.h"
 #include "core/layout/synthetic.h"
+#include "core/net/tcp_socket.h"
 #include "kernels/memory_bound.h"
 #include "tools/waybill/child_process.h"
 #include "tools/waybill/driven.h"
@@ -101,7 +102,8 @@ class Demo {
     progress_(absl::StrCat("starting a controller, ", trainers.world(), " trainers (",
                            trainer_sharding, ") and ", workers.world(), " workers (",
                            worker_sharding, ")"));
-    setenv("WAYBILL_TOKEN", absl::StrCat(SharedClockNanos(), "-", getpid()).c_str(), 1);
+    WAYBILL_ASSIGN_OR_RETURN(const std::string token, net::RandomSecret());
+    setenv("WAYBILL_TOKEN", token.c_str(), 1);
     WAYBILL_ASSIGN_OR_RETURN(
         controller_,
         ChildProcess::Start(

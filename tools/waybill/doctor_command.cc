@@ -12,12 +12,15 @@
 #include "core/host/examine_host.h"
 #include "tools/waybill/commands.h"
 #include "tools/waybill/measure_peer.h"
+#include "tools/waybill/printable.h"
+#include "tools/waybill/token_options.h"
 
 namespace waybill {
 namespace {
 
 struct Options {
   std::string peer;
+  std::string token;
   bool serve = false;
   std::string listen = "0.0.0.0:7071";
   std::string own_address;
@@ -51,8 +54,9 @@ absl::Status RunDoctor(const Options& options) {
                                .gid_index = options.gid_index,
                                .seconds_each = options.seconds};
   if (options.serve) {
-    return ServeMeasurements(options.listen, measure,
-                             [](const std::string& line) { std::cerr << line << std::endl; });
+    return ServeMeasurements(options.listen, options.token, measure, [](const std::string& line) {
+      std::cerr << Printable(line) << std::endl;
+    });
   }
   if (options.peer.empty()) {
     const std::vector<Finding> findings = ExamineThisHost(
@@ -65,11 +69,13 @@ absl::Status RunDoctor(const Options& options) {
     }
     return absl::OkStatus();
   }
-  WAYBILL_ASSIGN_OR_RETURN(const std::vector<FabricCurve> curves,
-                           MeasurePeer(options.peer, measure, [&](const std::string& line) {
-                             if (!options.json) std::cerr << line << std::endl;
-                           }));
-  std::cout << (options.json ? CurvesToJson(curves).dump(2) + "\n" : FormatCurves(curves));
+  WAYBILL_ASSIGN_OR_RETURN(
+      const std::vector<FabricCurve> curves,
+      MeasurePeer(options.peer, options.token, measure, [&](const std::string& line) {
+        if (!options.json) std::cerr << Printable(line) << std::endl;
+      }));
+  std::cout << (options.json ? CurvesToJson(curves).dump(2, ' ', /*ensure_ascii=*/true) + "\n"
+                             : Printable(FormatCurves(curves)));
   return absl::OkStatus();
 }
 
@@ -82,11 +88,14 @@ void AddDoctorCommand(CLI::App& app, Run& run) {
       "Check what RDMA needs of this host, and say what is wrong and how to fix it. With --peer,\n"
       "measure latency and bandwidth over each fabric, by the size of a write.\n\n"
       "  waybill doctor                      checks this host\n"
-      "  waybill doctor --serve              serves measurements; run it on the other host\n"
+      "  waybill doctor --serve              serves measurements; run it on the other host, with\n"
+      "                                      the same WAYBILL_TOKEN\n"
       "  waybill doctor --peer other:7071    measures between this host and the other");
   command->add_option("--peer", options->peer,
                       "HOST or HOST:PORT where `waybill doctor --serve` runs");
-  command->add_flag("--serve", options->serve, "serve measurements until interrupted");
+  command->add_flag("--serve", options->serve,
+                    "serve measurements to whoever knows the token, until interrupted");
+  AddTokenOptions(*command, options->token);
   command->add_option("--listen", options->listen, "address on which to serve")
       ->capture_default_str();
   command->add_option(

@@ -5,6 +5,7 @@
 #include "core/base/status.h"
 #include "core/control/controller_addresses.h"
 #include "core/fabric/choice/make_fabric.h"
+#include "tools/waybill/printable.h"
 
 namespace waybill {
 
@@ -57,7 +58,9 @@ absl::StatusOr<std::unique_ptr<Fabric>> CommandFabricOptions::Make(
   if (gid_index >= 0) options.verbs.gid_index = static_cast<uint32_t>(gid_index);
   options.verbs.ack_timeout = static_cast<uint8_t>(ack_timeout);
   options.verbs.traffic_class = static_cast<uint8_t>(traffic_class);
-  options.verbs.log = [](absl::string_view line) { std::cerr << "verbs: " << line << "\n"; };
+  options.verbs.log = [](absl::string_view line) {
+    std::cerr << "verbs: " + Printable(line) + "\n";
+  };
   return MakeFabric(options);
 }
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "core/net/tcp_socket.h"
@@ -15,10 +16,22 @@ namespace {
 
 constexpr size_t kMostLineBytes = 1 << 20;
 
+constexpr int kMostSecondsOfSilence = 10;
+
 }  // namespace
 
+std::string TextOf(const nlohmann::json& message, const char* field) {
+  const auto found = message.find(field);
+  return found != message.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+LineChannel::LineChannel(UniqueFd socket) : socket_(std::move(socket)) {
+  (void)net::SetKeepAlive(socket_.get(), kMostSecondsOfSilence);  // Else a lost host is waited for.
+}
+
 absl::Status LineChannel::Say(const nlohmann::json& message) {
-  const std::string line = message.dump() + "\n";
+  const std::string line =
+      message.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   for (size_t sent = 0; sent < line.size();) {
     WAYBILL_ASSIGN_OR_RETURN(
         const size_t now,
@@ -37,7 +50,7 @@ absl::StatusOr<nlohmann::json> LineChannel::Hear(absl::Time deadline) {
   while (true) {
     WAYBILL_ASSIGN_OR_RETURN(std::optional<nlohmann::json> message, HearNow());
     if (message && message->contains("error")) {
-      return absl::UnavailableError((*message)["error"].get<std::string>());
+      return absl::UnavailableError(absl::StrCat("the other end: ", TextOf(*message, "error")));
     }
     if (message) return *std::move(message);
     const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now());

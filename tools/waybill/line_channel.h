@@ -13,9 +13,12 @@
 
 namespace waybill {
 
+// Returns the text of a field of a message, or "" if the field is no text.
+std::string TextOf(const nlohmann::json& message, const char* field);
+
 class LineChannel {
  public:
-  explicit LineChannel(UniqueFd socket) : socket_(std::move(socket)) {}
+  explicit LineChannel(UniqueFd socket);
 
   absl::Status Say(const nlohmann::json& message);
   // Returns the next message. kDeadlineExceeded; kAborted: the other end is gone, or sent an
@@ -23,6 +26,7 @@ class LineChannel {
   absl::StatusOr<nlohmann::json> Hear(absl::Time deadline);
   // Returns the next message, or nullopt if none has come yet.
   absl::StatusOr<std::optional<nlohmann::json>> HearNow();
+  int fd() const { return socket_.get(); }
 
  private:
   UniqueFd socket_;

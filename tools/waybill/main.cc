@@ -2,18 +2,16 @@
 
 #include <CLI/CLI.hpp>
 #include <csignal>
-#include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <string>
 
 #include "tools/waybill/commands.h"
+#include "tools/waybill/printable.h"
 
 namespace {
 
 int Main(int argc, char** argv) {
-  // gRPC's own log repeats, with file and line, what our errors say.
-  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   std::signal(SIGPIPE, SIG_IGN);
 
   CLI::App app(
@@ -45,7 +43,7 @@ int Main(int argc, char** argv) {
   const absl::Status status = run();
   if (status.ok()) return 0;
   // In one piece: the demo's ranks share one standard error.
-  std::cerr << "waybill: " + std::string(status.message()) + "\n";
+  std::cerr << "waybill: " + waybill::Printable(status.message()) + "\n";
   return 1;
 }
 
@@ -55,7 +53,7 @@ int main(int argc, char** argv) {
   try {
     return Main(argc, argv);
   } catch (const std::exception& error) {  // From CLI11 or the standard library.
-    std::cerr << "waybill: " << error.what() << "\n";
+    std::cerr << "waybill: " << waybill::Printable(error.what()) << "\n";
     return 1;
   }
 }

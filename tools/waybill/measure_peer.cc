@@ -1,17 +1,24 @@
 #include "tools/waybill/measure_peer.h"
 
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <poll.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <list>
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/control/job_token.h"
 #include "core/fabric/choice/make_fabric.h"
 #include "core/net/tcp_socket.h"
 #include "tools/waybill/line_channel.h"
@@ -22,6 +29,9 @@ namespace {
 constexpr uint64_t kRegionBytes = 64 << 20;
 constexpr uint64_t kLargestWrite = 8 << 20;
 constexpr absl::Duration kPatience = absl::Seconds(40);
+constexpr size_t kMostStrangers = 16;
+constexpr absl::Duration kStrangerPatience = absl::Seconds(5);
+constexpr char kOtherToken[] = "its token is another one; is WAYBILL_TOKEN the same on both hosts?";
 constexpr const char* kFabrics[] = {"local", "verbs", "tcp"};
 
 absl::StatusOr<std::unique_ptr<Fabric>> MakeForced(const std::string& name,
@@ -159,9 +169,9 @@ absl::StatusOr<FabricCurve> MeasureFabric(const std::string& name, LineChannel& 
   WAYBILL_RETURN_IF_ERROR(
       channel.Say({{"fabric", name}, {"address", address}, {"from", own_address}}));
   WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json answer, channel.Hear(absl::Now() + kPatience));
-  WAYBILL_RETURN_IF_ERROR(lane->Connect(answer.value("address", "")));
+  WAYBILL_RETURN_IF_ERROR(lane->Connect(TextOf(answer, "address")));
   WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json granted, channel.Hear(absl::Now() + kPatience));
-  WAYBILL_RETURN_IF_ERROR(lane->Import(granted.value("descriptor", "")));
+  WAYBILL_RETURN_IF_ERROR(lane->Import(TextOf(granted, "descriptor")));
   curve.path = lane->Path();
   progress(absl::StrCat("measuring ", curve.path));
   for (uint64_t size = 64; size <= kLargestWrite; size *= 4) {
@@ -185,12 +195,12 @@ absl::Status EndOne(LineChannel& channel) {
 absl::Status ServeOne(LineChannel& channel, const nlohmann::json& request,
                       const MeasureOptions& options, const std::string& own_address) {
   WAYBILL_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric,
-                           MakeForced(request.value("fabric", ""), options, own_address));
+                           MakeForced(TextOf(request, "fabric"), options, own_address));
   WAYBILL_ASSIGN_OR_RETURN(const std::unique_ptr<MeasuredLane> lane,
                            MeasuredLane::Open(std::move(fabric)));
   WAYBILL_ASSIGN_OR_RETURN(const std::string address, lane->Address());
   WAYBILL_RETURN_IF_ERROR(channel.Say({{"address", address}}));
-  WAYBILL_RETURN_IF_ERROR(lane->Connect(request.value("address", "")));
+  WAYBILL_RETURN_IF_ERROR(lane->Connect(TextOf(request, "address")));
   WAYBILL_ASSIGN_OR_RETURN(const std::string descriptor, lane->Describe());
   WAYBILL_RETURN_IF_ERROR(channel.Say({{"descriptor", descriptor}}));
   while (true) {
@@ -201,44 +211,117 @@ absl::Status ServeOne(LineChannel& channel, const nlohmann::json& request,
   }
 }
 
+// Serves one peer until it has measured everything, or goes.
+void ServePeer(LineChannel& channel, const MeasureOptions& options, const Progress& progress) {
+  while (true) {
+    const absl::StatusOr<nlohmann::json> request = channel.Hear(absl::Now() + kPatience);
+    if (!request.ok()) return;
+    if (!request->contains("fabric")) {
+      if (!channel.Say({{"ready", true}}).ok()) return;
+      continue;
+    }
+    std::string own = options.own_address;
+    if (own.empty()) {
+      const auto towards = net::OwnAddressTowards(TextOf(*request, "from"));
+      own = towards.ok() ? *towards : "127.0.0.1";
+    }
+    const absl::Status status = ServeOne(channel, *request, options, own);
+    progress(absl::StrCat(TextOf(*request, "fabric"), ": ",
+                          status.ok() ? absl::string_view("measured") : status.message()));
+    if (!status.ok() && !channel.Say({{"error", std::string(status.message())}}).ok()) return;
+  }
+}
+
+// --- proofs ---
+// Each end shows that it knows the token: by a code of both ends' nonces, which says whose it is,
+// so that nobody can send it back.
+
+std::string ProofOf(const std::string& token, absl::string_view end, const std::string& served,
+                    const std::string& serving) {
+  const std::string text = absl::StrCat("waybill doctor 1 ", end, " ", served, " ", serving);
+  std::array<unsigned char, EVP_MAX_MD_SIZE> code;
+  unsigned int size = 0;
+  HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()),
+       reinterpret_cast<const unsigned char*>(text.data()), text.size(), code.data(), &size);
+  return absl::BytesToHexString({reinterpret_cast<const char*>(code.data()), size});
+}
+
+bool IsProof(const nlohmann::json& message, const std::string& wanted) {
+  const std::string proof = TextOf(message, "proof");
+  return proof.size() == wanted.size() &&
+         CRYPTO_memcmp(proof.data(), wanted.data(), wanted.size()) == 0;
+}
+
+// A connection that has proved nothing yet.
+struct Stranger {
+  LineChannel channel;
+  std::string nonce;  // The serving end's.
+  absl::Time deadline;
+};
+
+// Answers a proof, with the serving end's own if it is right.
+bool Admit(Stranger& stranger, const nlohmann::json& said, const std::string& token) {
+  const std::string nonce = TextOf(said, "nonce");
+  if (!IsProof(said, ProofOf(token, "measuring", nonce, stranger.nonce))) {
+    (void)stranger.channel.Say({{"error", kOtherToken}});
+    return false;
+  }
+  return stranger.channel.Say({{"proof", ProofOf(token, "serving", nonce, stranger.nonce)}}).ok();
+}
+
+absl::Status ProveAsMeasuringEnd(LineChannel& channel, const std::string& token) {
+  WAYBILL_ASSIGN_OR_RETURN(const std::string nonce, net::RandomSecret());
+  WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json hello, channel.Hear(absl::Now() + kPatience));
+  const std::string theirs = TextOf(hello, "nonce");
+  WAYBILL_RETURN_IF_ERROR(
+      channel.Say({{"nonce", nonce}, {"proof", ProofOf(token, "measuring", nonce, theirs)}}));
+  WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json answer, channel.Hear(absl::Now() + kPatience));
+  if (IsProof(answer, ProofOf(token, "serving", nonce, theirs))) return absl::OkStatus();
+  return absl::UnauthenticatedError(kOtherToken);
+}
+
 }  // namespace
 
-absl::Status ServeMeasurements(const std::string& listen, const MeasureOptions& options,
-                               const Progress& progress) {
+absl::Status ServeMeasurements(const std::string& listen, const std::string& given_token,
+                               const MeasureOptions& options, const Progress& progress) {
+  WAYBILL_ASSIGN_OR_RETURN(const std::string token, JobToken(given_token));
   WAYBILL_ASSIGN_OR_RETURN(const net::HostPort address, net::ParseHostPort(listen));
   WAYBILL_ASSIGN_OR_RETURN(const net::Listener listener, net::Listen(address));
   progress(
       absl::StrCat("serving on ", net::ToString(listener.address),
                    "; on the other host: waybill doctor --peer THIS_HOST:", listener.address.port));
+  std::list<Stranger> strangers;
   while (true) {
-    pollfd ready{.fd = listener.socket.get(), .events = POLLIN, .revents = 0};
-    if (poll(&ready, 1, /*timeout=*/1000) != 1) continue;
-    UniqueFd socket = net::Accept(listener.socket.get());
-    if (!socket.valid()) continue;
-    LineChannel channel(std::move(socket));
-    while (true) {
-      const absl::StatusOr<nlohmann::json> request = channel.Hear(absl::Now() + kPatience);
-      if (!request.ok()) break;
-      if (!request->contains("fabric")) {
-        if (!channel.Say({{"ready", true}}).ok()) break;
+    std::vector<pollfd> watched = {{.fd = listener.socket.get(), .events = POLLIN}};
+    for (const Stranger& stranger : strangers) {
+      watched.push_back({.fd = stranger.channel.fd(), .events = POLLIN});
+    }
+    poll(watched.data(), watched.size(), /*timeout=*/1000);
+    if (UniqueFd socket = net::Accept(listener.socket.get()); socket.valid()) {
+      if (strangers.size() == kMostStrangers) strangers.pop_front();
+      WAYBILL_ASSIGN_OR_RETURN(const std::string nonce, net::RandomSecret());
+      strangers.push_back({LineChannel(std::move(socket)), nonce, absl::Now() + kStrangerPatience});
+      (void)strangers.back().channel.Say({{"nonce", nonce}});
+    }
+    for (auto stranger = strangers.begin(); stranger != strangers.end();) {
+      const absl::StatusOr<std::optional<nlohmann::json>> proof = stranger->channel.HearNow();
+      if (proof.ok() && !*proof && absl::Now() < stranger->deadline) {
+        ++stranger;
         continue;
       }
-      std::string own = options.own_address;
-      if (own.empty()) {
-        const auto towards = net::OwnAddressTowards(request->value("from", "127.0.0.1"));
-        own = towards.ok() ? *towards : "127.0.0.1";
+      if (proof.ok() && *proof && Admit(*stranger, **proof, token)) {
+        ServePeer(stranger->channel, options, progress);
       }
-      const absl::Status status = ServeOne(channel, *request, options, own);
-      progress(absl::StrCat(request->value("fabric", "?"), ": ",
-                            status.ok() ? absl::string_view("measured") : status.message()));
-      if (!status.ok() && !channel.Say({{"error", std::string(status.message())}}).ok()) break;
+      stranger = strangers.erase(stranger);
     }
   }
 }
 
 absl::StatusOr<std::vector<FabricCurve>> MeasurePeer(const std::string& peer,
+                                                     const std::string& given_token,
                                                      const MeasureOptions& options,
                                                      const Progress& progress) {
+  WAYBILL_ASSIGN_OR_RETURN(const std::string token, JobToken(given_token));
   const std::string with_port = peer.find(':') == std::string::npos ? peer + ":7071" : peer;
   WAYBILL_ASSIGN_OR_RETURN(net::HostPort address, net::ParseHostPort(with_port));
   WAYBILL_ASSIGN_OR_RETURN(address.host, net::NumericAddress(address.host));
@@ -257,6 +340,8 @@ absl::StatusOr<std::vector<FabricCurve>> MeasurePeer(const std::string& peer,
                                                "; start `waybill doctor --serve` there"));
   }
   LineChannel channel(std::move(socket));
+  WAYBILL_RETURN_IF_ERROR(While(absl::StrCat("doctor at ", net::ToString(address)),
+                                ProveAsMeasuringEnd(channel, token)));
   std::vector<FabricCurve> curves;
   for (const char* name : kFabrics) {
     absl::StatusOr<FabricCurve> curve = MeasureFabric(name, channel, options, own, progress);

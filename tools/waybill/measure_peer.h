@@ -35,13 +35,15 @@ struct FabricCurve {
 
 using Progress = std::function<void(const std::string&)>;
 
-// Serves measurements to one peer after the other until the process is interrupted.
-absl::Status ServeMeasurements(const std::string& listen, const MeasureOptions& options,
-                               const Progress& progress);
+// Serves measurements to one peer after the other until the process is interrupted. Serves only
+// peers that know the token (core/control/job_token.h).
+absl::Status ServeMeasurements(const std::string& listen, const std::string& token,
+                               const MeasureOptions& options, const Progress& progress);
 
-// Measures against `peer`, which is HOST or HOST:PORT. kUnavailable: nobody serves there; the
-// message says what to do.
+// Measures against `peer`, which is HOST or HOST:PORT. kUnavailable: nobody serves there;
+// kUnauthenticated: the other end has another token. The message says what to do.
 absl::StatusOr<std::vector<FabricCurve>> MeasurePeer(const std::string& peer,
+                                                     const std::string& token,
                                                      const MeasureOptions& options,
                                                      const Progress& progress);
 

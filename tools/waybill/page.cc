@@ -1,13 +1,16 @@
 #include "tools/waybill/page.h"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "core/base/new_file.h"
+#include "core/base/unique_fd.h"
 #include "tools/waybill/page_source.h"
 
 namespace waybill {
@@ -27,15 +30,18 @@ std::string MakePage(const nlohmann::json& data) {
   // Within a script element, "</" would end it, and "<!--" would begin a comment.
   const std::string text = absl::StrReplaceAll(
       data.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), {{"<", "\\u003c"}});
-  std::string page(kPageHtml);
-  const auto fill = [&page](absl::string_view mark, absl::string_view with) {
-    const size_t at = page.find(std::string(mark));
-    page.replace(at, mark.size(), std::string(with));
+  std::string page;
+  absl::string_view rest = kPageHtml;
+  // From front to back, because `text` may contain a mark.
+  const auto fill = [&](absl::string_view mark, absl::string_view with) {
+    const size_t at = rest.find(mark);
+    absl::StrAppend(&page, rest.substr(0, at), with);
+    rest.remove_prefix(at + mark.size());
   };
   fill("/*STYLE*/", kPageStyle);
   fill("/*DATA*/", text);
   fill("/*SCRIPT*/", kPageScript);
-  return page;
+  return absl::StrCat(page, rest);
 }
 
 absl::Status WritePage(const std::string& path, const nlohmann::json& data) {
@@ -46,12 +52,15 @@ absl::Status WritePage(const std::string& path, const nlohmann::json& data) {
     return absl::UnavailableError(
         absl::StrCat("write the page ", path, ": ", std::strerror(error)));
   };
-  errno = 0;
-  std::ofstream file(temporary, std::ios::binary);
-  file << MakePage(data);
-  file.close();
-  if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) return fail();
-  return absl::OkStatus();
+  const UniqueFd file = OpenNewFile(temporary);
+  if (!file.valid()) return fail();
+  const std::string page = MakePage(data);
+  for (absl::string_view rest = page; !rest.empty();) {
+    const ssize_t written = write(file.get(), rest.data(), rest.size());
+    if (written < 0) return fail();
+    rest.remove_prefix(static_cast<size_t>(written));
+  }
+  return std::rename(temporary.c_str(), path.c_str()) == 0 ? absl::OkStatus() : fail();
 }
 
 }  // namespace waybill

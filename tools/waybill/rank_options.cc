@@ -1,6 +1,7 @@
 #include "tools/waybill/rank_options.h"
 
 #include "absl/strings/str_cat.h"
+#include "tools/waybill/token_options.h"
 
 namespace waybill {
 
@@ -9,8 +10,7 @@ void RankOptions::AddTo(CLI::App& app) {
                  "address of the controller, or of each, separated by commas")
       ->capture_default_str();
   app.add_option("--job", identity.job, "name of the job")->capture_default_str();
-  app.add_option("--token", identity.token, "the job's secret, as its controller has it")
-      ->envname("WAYBILL_TOKEN");
+  AddTokenOptions(app, identity.token);
   app.add_option("--rank", identity.rank, "number of this rank, from 0")
       ->envname("RANK")
       ->required();

@@ -6,6 +6,7 @@
 #include "core/base/status.h"
 #include "core/control/ask_controller.h"
 #include "tools/waybill/commands.h"
+#include "tools/waybill/token_options.h"
 
 namespace waybill {
 namespace {
@@ -40,7 +41,7 @@ void AddRemoveGroupCommand(CLI::App& app, Run& run) {
       ->add_option("--controller", options->controller,
                    "address of the controller, or of each, separated by commas")
       ->capture_default_str();
-  command->add_option("--token", options->token, "the job's secret")->envname("WAYBILL_TOKEN");
+  AddTokenOptions(*command, options->token);
   command->add_flag("--json", options->json, "print JSON");
   command->callback([options, &run] { run = [options] { return RunRemoveGroup(*options); }; });
 }

@@ -5,6 +5,7 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,10 @@
 #include "tools/waybill/commands.h"
 #include "tools/waybill/lane_table.h"
 #include "tools/waybill/page.h"
+#include "tools/waybill/printable.h"
 #include "tools/waybill/status_page.h"
+#include "tools/waybill/token_options.h"
+#include "tools/waybill/trace_file.h"
 
 namespace waybill {
 namespace {
@@ -28,6 +32,7 @@ struct Options {
   bool lanes = false;  // All of them.
   bool watch = false;
   std::string html;
+  std::string trace;
 };
 
 constexpr absl::string_view kClearScreen = "\x1b[H\x1b[2J";
@@ -39,34 +44,34 @@ std::string DescribeTime(const proto::RankReport& report) {
   return end_us == 0 ? "" : absl::StrFormat("%.1f ms", static_cast<double>(end_us) / 1e3);
 }
 
-void Print(const proto::StatusReply& status) {
-  std::cout << absl::StrFormat("job %s: %s\n", status.job(), status.phase());
-  std::cout << absl::StrFormat("version %d committed; %d updates committed, %d aborted\n",
-                               status.committed_version(), status.updates_committed(),
-                               status.updates_aborted());
+void Print(const proto::StatusReply& status, std::ostream& out) {
+  out << absl::StrFormat("job %s: %s\n", status.job(), status.phase());
+  out << absl::StrFormat("version %d committed; %d updates committed, %d aborted\n",
+                         status.committed_version(), status.updates_committed(),
+                         status.updates_aborted());
   if (status.groups().empty() && !status.waiting_for().empty()) {
-    std::cout << "waiting for " << status.waiting_for() << "\n";
+    out << "waiting for " << status.waiting_for() << "\n";
   }
   for (const proto::GroupStatus& group : status.groups()) {
-    std::cout << absl::StrFormat("group %s: %s", group.name(), group.phase());
+    out << absl::StrFormat("group %s: %s", group.name(), group.phase());
     if (group.epoch() != 0) {
-      std::cout << absl::StrFormat(", term %d, plan %016x", group.epoch(), group.plan_hash());
+      out << absl::StrFormat(", term %d, plan %016x", group.epoch(), group.plan_hash());
     }
     if (group.updating_version() != 0) {
-      std::cout << ", version " << group.updating_version() << " is being sent";
+      out << ", version " << group.updating_version() << " is being sent";
     }
-    if (!group.waiting_for().empty()) std::cout << ", waiting for " << group.waiting_for();
+    if (!group.waiting_for().empty()) out << ", waiting for " << group.waiting_for();
     if (!group.catch_up_trouble().empty()) {
-      std::cout << "; it could not " << group.catch_up_trouble();
+      out << "; it could not " << group.catch_up_trouble();
     }
-    std::cout << "\n";
+    out << "\n";
   }
   if (status.ranks().empty()) return;
-  std::cout << absl::StrFormat("\n%-12s %-10s %-10s %14s %14s %12s %8s\n", "rank", "group", "state",
-                               "planned MB", "sent MB", "last took", "shows");
+  out << absl::StrFormat("\n%-12s %-10s %-10s %14s %14s %12s %8s\n", "rank", "group", "state",
+                         "planned MB", "sent MB", "last took", "shows");
   for (const proto::RankStatus& rank : status.ranks()) {
     const bool worker = rank.name().rfind("worker", 0) == 0;
-    std::cout << absl::StrFormat(
+    out << absl::StrFormat(
         "%-12s %-10s %-10s %14.1f %14s %12s %8s\n", rank.name(), worker ? rank.group() : "",
         rank.state(), static_cast<double>(rank.planned_bytes()) / 1e6,
         worker ? ""
@@ -77,7 +82,7 @@ void Print(const proto::StatusReply& status) {
 }
 
 // Prints how many lanes of the trainers take each path, how many died and how many fell back.
-void PrintLanes(const proto::StatusReply& status, LaneDetail detail) {
+void PrintLanes(const proto::StatusReply& status, LaneDetail detail, std::ostream& out) {
   std::vector<std::string> paths, of_co_owners;
   uint64_t fallbacks = 0, lanes_lost = 0;
   for (const proto::GroupStatus& group : status.groups()) lanes_lost += group.lanes_lost();
@@ -89,17 +94,32 @@ void PrintLanes(const proto::StatusReply& status, LaneDetail detail) {
     }
   }
   if (paths.empty()) return;
-  std::cout << "\nlanes from trainers to workers\n" << LaneTable(paths, detail);
+  out << "\nlanes from trainers to workers\n" << LaneTable(paths, detail);
   if (!of_co_owners.empty()) {
-    std::cout << "\nends of lanes between trainers, which trade the maxima of split blocks\n"
-              << LaneTable(of_co_owners, detail);
+    out << "\nends of lanes between trainers, which trade the maxima of split blocks\n"
+        << LaneTable(of_co_owners, detail);
   }
   if (lanes_lost > 0 || fallbacks > 0) {
-    std::cout << absl::StrFormat(
-        "%d times a lane died between living ranks; %d ends of lanes fell back to a slower "
+    out << absl::StrFormat(
+        "lanes have died %d times; %d ends of lanes fell back to a slower "
         "fabric\n",
         lanes_lost, fallbacks);
   }
+}
+
+// The stages of each rank's latest update. They begin with the rank's own part.
+std::vector<TracedStage> StagesOf(const proto::StatusReply& status) {
+  std::vector<TracedStage> stages;
+  for (const proto::RankStatus& rank : status.ranks()) {
+    const std::string name = rank.name().rfind("worker", 0) == 0 && status.groups().size() > 1
+                                 ? absl::StrCat(rank.name(), " of group ", rank.group())
+                                 : rank.name();
+    for (const proto::StageTime& stage : rank.report().stages()) {
+      stages.push_back({name, rank.report().version(), stage.name(), stage.begin_us() * 1000,
+                        stage.end_us() * 1000});
+    }
+  }
+  return stages;
 }
 
 absl::Status Show(const Options& options) {
@@ -111,12 +131,19 @@ absl::Status Show(const Options& options) {
   if (!options.html.empty()) {
     WAYBILL_RETURN_IF_ERROR(WritePage(options.html, StatusToPage(status)));
   }
+  if (!options.trace.empty()) {
+    WAYBILL_RETURN_IF_ERROR(WriteTrace(options.trace, StagesOf(status)));
+  }
   if (options.json) {
-    std::cout << nlohmann::json::parse(StatusToJson(status)).dump(options.watch ? -1 : 2) << "\n";
+    std::cout << nlohmann::json::parse(StatusToJson(status))
+                     .dump(options.watch ? -1 : 2, ' ', /*ensure_ascii=*/true)
+              << "\n";
   } else {
     if (options.watch && isatty(STDOUT_FILENO)) std::cout << kClearScreen;
-    Print(status);
-    PrintLanes(status, options.lanes ? LaneDetail::kAll : LaneDetail::kSummary);
+    std::ostringstream text;
+    Print(status, text);
+    PrintLanes(status, options.lanes ? LaneDetail::kAll : LaneDetail::kSummary, text);
+    std::cout << Printable(text.str());
   }
   std::cout << std::flush;
   return absl::OkStatus();
@@ -127,7 +154,7 @@ absl::Status RunStatus(const Options& options) {
   for (;;) {
     absl::Status status = Show(options);
     if (!options.watch || absl::IsUnauthenticated(status)) return status;
-    if (!status.ok()) std::cerr << status.message() << "\n";
+    if (!status.ok()) std::cerr << Printable(status.message()) << "\n";
     absl::SleepFor(absl::Seconds(1));
   }
 }
@@ -141,12 +168,15 @@ void AddStatusCommand(CLI::App& app, Run& run) {
       ->add_option("--controller", options->controller,
                    "address of the controller, or of each, separated by commas")
       ->capture_default_str();
-  command->add_option("--token", options->token, "the job's secret")->envname("WAYBILL_TOKEN");
+  AddTokenOptions(*command, options->token);
   command->add_flag("--watch", options->watch, "show it again every second, until interrupted");
   command->add_flag("--lanes", options->lanes, "list every lane, with its ports");
   command->add_option(
       "--html", options->html,
       "write a page that shows the ranks' reports: one file, which needs no network");
+  command->add_option("--trace", options->trace,
+                      "file for a timeline of the stages of each rank's latest update, which "
+                      "ui.perfetto.dev and chrome://tracing can show");
   command->add_flag("--json", options->json, "print JSON; with --watch, a line each second");
   command->callback([options, &run] { run = [options] { return RunStatus(*options); }; });
 }

@@ -75,8 +75,7 @@ nlohmann::json WarningsOf(const proto::StatusReply& status) {
       warnings.push_back(absl::StrCat(name, " could not ", group.catch_up_trouble()));
     }
     if (group.lanes_lost() > 0) {
-      warnings.push_back(
-          absl::StrCat(name, ": a lane died between living ranks ", group.lanes_lost(), " times"));
+      warnings.push_back(absl::StrCat(name, ": lanes have died ", group.lanes_lost(), " times"));
     }
   }
   for (const proto::RankStatus& rank : status.ranks()) {

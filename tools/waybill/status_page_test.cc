@@ -80,8 +80,7 @@ TEST(StatusPage, WarnsOfWhatIsWrong) {
   fallbacks->set_value(4);
 
   EXPECT_THAT(StatusToPage(status)["warnings"].get<std::vector<std::string>>(),
-              testing::ElementsAre("group a waits for worker 1",
-                                   "group a: a lane died between living ranks 2 times",
+              testing::ElementsAre("group a waits for worker 1", "group a: lanes have died 2 times",
                                    "trainer 3: 4 ends of lanes fell back to a slower fabric"));
 }
 

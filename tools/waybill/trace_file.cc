@@ -59,7 +59,8 @@ nlohmann::json ToChromeTrace(const std::vector<TracedStage>& stages) {
 
 absl::Status WriteTrace(const std::string& path, const std::vector<TracedStage>& stages) {
   std::ofstream file(path);
-  file << ToChromeTrace(stages).dump() << "\n";
+  file << ToChromeTrace(stages).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
+       << "\n";
   file.close();
   if (file) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("trace: cannot write ", path));

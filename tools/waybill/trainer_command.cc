@@ -39,6 +39,8 @@ class TrainerProcess {
   explicit TrainerProcess(const Options& options) : options_(options) {}
 
   absl::Status Join() {
+    version_ = options_.version;
+    if (version_ == 0 && !options_.rank.driven) WAYBILL_RETURN_IF_ERROR(FindVersion());
     WAYBILL_ASSIGN_OR_RETURN(const Checkpoint checkpoint,
                              Checkpoint::Open(options_.rank.checkpoint));
     WAYBILL_ASSIGN_OR_RETURN(const TrainerSharding sharding,
@@ -69,13 +71,7 @@ class TrainerProcess {
   }
 
   absl::Status PublishOnce() {
-    uint64_t version = options_.version;
-    if (version == 0) {
-      WAYBILL_ASSIGN_OR_RETURN(const proto::StatusReply status,
-                               FetchStatus(options_.rank.identity.controller,
-                                           options_.rank.identity.token, absl::Seconds(10)));
-      version = status.published_version() + 1;
-    }
+    const uint64_t version = version_;
     const absl::Time begin = absl::Now();
     WAYBILL_RETURN_IF_ERROR(trainer_->Publish(version, publish_options()));
     const absl::Duration sent = absl::Now() - begin;
@@ -105,6 +101,22 @@ class TrainerProcess {
   }
 
  private:
+  // All trainers find the same version, because none of them can publish before all have joined.
+  absl::Status FindVersion() {
+    constexpr absl::Duration kPause = absl::Milliseconds(100);
+    const absl::Time deadline = absl::Now() + options_.rank.join_timeout();
+    absl::StatusOr<proto::StatusReply> status;
+    while (true) {
+      status = FetchStatus(options_.rank.identity.controller, options_.rank.identity.token,
+                           absl::Seconds(5));
+      if (!absl::IsUnavailable(status.status()) || absl::Now() + kPause > deadline) break;
+      absl::SleepFor(kPause);
+    }
+    WAYBILL_RETURN_IF_ERROR(status.status());
+    version_ = status->published_version() + 1;
+    return absl::OkStatus();
+  }
+
   PublishOptions publish_options() const {
     return {.timeout = absl::Seconds(options_.timeout_seconds),
             .digests = options_.no_digests ? Digests::kOff : Digests::kOn,
@@ -161,7 +173,7 @@ class TrainerProcess {
   const Options options_;
   Manifest manifest_;
   std::vector<std::byte> weights_;
-  uint64_t version_ = 0;
+  uint64_t version_ = 0;  // To publish, or of a driven trainer that of its weights.
   uint64_t anonymous_peak_ = 0;
   std::unique_ptr<Trainer> trainer_;
 };

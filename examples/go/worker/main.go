@@ -17,7 +17,6 @@ import (
 
 var (
 	controller = flag.String("controller", "", "address and port; 127.0.0.1:7070 by default")
-	token      = flag.String("token", "", "the job's")
 	job        = flag.String("job", "", "its name")
 	rank       = flag.Uint("rank", 0, "this worker's")
 	world      = flag.Uint("world", 1, "how many workers the group has")
@@ -45,7 +44,7 @@ func serve(ctx context.Context) error {
 	}
 	worker, err := waybill.NewWorker(waybill.WorkerOptions{
 		Rank: waybill.RankOptions{
-			Controller: *controller, Job: *job, Token: *token,
+			Controller: *controller, Job: *job, Token: os.Getenv("WAYBILL_TOKEN"),
 			Group: *group, Rank: uint32(*rank), World: uint32(*world),
 		},
 		Manifest: held,

@@ -110,7 +110,9 @@ def test_a_job_without_a_node_for_an_engine_says_so(slurm):
 
 def test_the_secret_is_on_no_command_line(slurm):
     # The ranks refuse a token other than the controller's, so that a job that succeeds has got one.
-    job = slurm.sbatch(nodes=2, tasks=1, TRAINER_NODES="1", VERSIONS="1", WAYBILL_TOKEN="given")
+    job = slurm.sbatch(
+        nodes=2, tasks=1, TRAINER_NODES="1", VERSIONS="1", WAYBILL_TOKEN="given by the user"
+    )
     assert job.returncode == 0, job.stdout + job.stderr
     words = " ".join(word for step in slurm.steps() for word in step)
     assert "TOKEN" not in words and "given" not in words

@@ -2,7 +2,7 @@
 //! "shown VERSION DIGEST", FNV-1a in 64 bits over all the bytes that it holds, and for each other
 //! group that joins the job "joined GROUP".
 //!
-//! usage: worker --controller HOST:PORT [--job NAME] [--token TOKEN] [--group NAME] [--rank N]
+//! usage: worker --controller HOST:PORT [--job NAME] [--group NAME] [--rank N]
 //!               [--world N] (--manifest FILE | --checkpoint DIR [--sharding tp=2]) [--versions N]
 //!
 //! A manifest is read as `Manifest::encode` makes it. It leaves after so many versions; without
@@ -20,7 +20,7 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
     let rank = RankOptions {
         controller: flags.text("--controller"),
         job: flags.text("--job"),
-        token: flags.text("--token"),
+        token: std::env::var("WAYBILL_TOKEN").unwrap_or_default(),
         group: flags.text("--group"),
         rank: flags.number("--rank")?,
         world: flags.number("--world")?,

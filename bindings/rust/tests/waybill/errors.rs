@@ -208,7 +208,7 @@ fn of_joins() {
     });
 
     let mut stranger = rank(&job.address, 1, 2);
-    stranger.token = "guess".into();
+    stranger.token = "a guess of the secret".into();
     let stranger = worker(&stranger, &manifest(0, ROWS), &[], Mode::Shadow).unwrap();
     assert_says(stranger.join(PATIENCE), Code::Unauthenticated, "token");
     let alone = &job.workers[1];

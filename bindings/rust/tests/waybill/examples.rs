@@ -45,8 +45,9 @@ fn a_worker_program_tells_what_it_shows() {
     std::fs::write(&file, manifest(0, ROWS).encode().unwrap()).unwrap();
     let mut worker = program("worker")
         .args(["--controller", &job.address, "--job", "rust"])
-        .args(["--token", "secret", "--versions", "2", "--manifest"])
+        .args(["--versions", "2", "--manifest"])
         .arg(&file)
+        .env("WAYBILL_TOKEN", "a secret of the job")
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();

@@ -61,7 +61,7 @@ pub fn rank(address: &str, rank: usize, world: usize) -> RankOptions {
     RankOptions {
         controller: address.into(),
         job: "rust".into(),
-        token: "secret".into(),
+        token: "a secret of the job".into(),
         rank: rank as u32,
         world: world as u32,
         rack: "leaf-1".into(),
@@ -83,7 +83,7 @@ impl Job {
         let controller = Controller::start(&ControllerOptions {
             listen: "127.0.0.1:0".into(),
             job: "rust".into(),
-            token: "secret".into(),
+            token: "a secret of the job".into(),
             ..Default::default()
         })
         .unwrap();

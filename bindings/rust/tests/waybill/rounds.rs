@@ -285,7 +285,7 @@ fn ranks_live_through_a_restart_of_the_controller() {
     let _controller = Controller::start(&ControllerOptions {
         listen: job.address.clone(),
         job: "rust".into(),
-        token: "secret".into(),
+        token: "a secret of the job".into(),
         ..Default::default()
     })
     .unwrap();
@@ -331,10 +331,10 @@ fn progress_and_descriptions_are_of_what_happened() {
         let said = said.unwrap();
         assert!(said.contains(words), "{said}");
     }
-    let tensors = job_tensors(&job.address, "secret", PATIENCE).unwrap();
+    let tensors = job_tensors(&job.address, "a secret of the job", PATIENCE).unwrap();
     assert!(tensors.contains("\"shape\":["), "{tensors}");
     // Ranks report when they like, also between these two.
-    let from_afar = || query_controller(&job.address, "secret", PATIENCE).unwrap();
+    let from_afar = || query_controller(&job.address, "a secret of the job", PATIENCE).unwrap();
     let end = Instant::now() + PATIENCE;
     while from_afar() != controller.status().unwrap() {
         assert!(Instant::now() < end, "they never agree: {}", from_afar());

@@ -1,0 +1,87 @@
+#include "core/control/job_token.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "core/base/new_file.h"
+#include "core/base/status.h"
+#include "core/base/unique_fd.h"
+#include "core/net/tcp_socket.h"
+
+namespace waybill {
+namespace {
+
+constexpr absl::string_view kRemedy =
+    "; set WAYBILL_TOKEN to the same secret for all processes of the job (`openssl rand -hex 16` "
+    "makes one)";
+
+absl::Status Refusal(absl::string_view path, absl::string_view why) {
+  return absl::UnauthenticatedError(
+      absl::StrCat("no token is given, and the user's own, ", path, ", ", why, kRemedy));
+}
+
+// Only one process's file gets the name, with its whole content, because link() replaces nothing.
+absl::Status Make(const std::string& path) {
+  WAYBILL_ASSIGN_OR_RETURN(const std::string token, net::RandomSecret());
+  WAYBILL_ASSIGN_OR_RETURN(const std::string unique, net::RandomSecret());
+  std::error_code ignored;  // The open below says what is wrong.
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+  const std::string next = absl::StrCat(path, ".", unique);
+  const UniqueFd fd = OpenNewFile(next);
+  const bool made =
+      fd.valid() &&
+      write(fd.get(), token.data(), token.size()) == static_cast<ssize_t>(token.size()) &&
+      (link(next.c_str(), path.c_str()) == 0 || errno == EEXIST);
+  const int error = errno;
+  if (fd.valid()) unlink(next.c_str());
+  if (made) return absl::OkStatus();
+  return Refusal(path, absl::StrCat("cannot be made: ", std::strerror(error)));
+}
+
+absl::StatusOr<std::string> UsersToken() {
+  const std::string path = StateFolder() + "/token";
+  if (access(path.c_str(), F_OK) != 0) WAYBILL_RETURN_IF_ERROR(Make(path));
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat file{};
+  if (!fd.valid() || fstat(fd.get(), &file) != 0) {
+    return Refusal(path, absl::StrCat("cannot be read: ", std::strerror(errno)));
+  }
+  constexpr mode_t kOthers = 077;
+  if (!S_ISREG(file.st_mode) || file.st_uid != geteuid() || (file.st_mode & kOthers) != 0) {
+    return Refusal(path, "is not a file that only this user can read; remove it");
+  }
+  char text[64];
+  const ssize_t size = read(fd.get(), text, sizeof(text));
+  if (size < static_cast<ssize_t>(kLeastTokenBytes))
+    return Refusal(path, "is too short; remove it");
+  return std::string(text, static_cast<size_t>(size));
+}
+
+}  // namespace
+
+std::string StateFolder() {
+  const char* state = std::getenv("XDG_STATE_HOME");
+  if (state != nullptr && *state != '\0') return absl::StrCat(state, "/waybill");
+  const char* home = std::getenv("HOME");
+  return absl::StrCat(home == nullptr ? "" : home, "/.local/state/waybill");
+}
+
+absl::StatusOr<std::string> JobToken(const std::string& given) {
+  if (given.empty()) return UsersToken();
+  // Whoever reaches the controller's port can test guesses as fast as a computer computes.
+  if (given.size() >= kLeastTokenBytes) return given;
+  return absl::UnauthenticatedError(absl::StrCat("the token has ", given.size(), " bytes, and ",
+                                                 kLeastTokenBytes, " are the least", kRemedy));
+}
+
+}  // namespace waybill

@@ -1,0 +1,24 @@
+// The job's secret.
+#ifndef WAYBILL_CORE_CONTROL_JOB_TOKEN_H_
+#define WAYBILL_CORE_CONTROL_JOB_TOKEN_H_
+
+#include <cstddef>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace waybill {
+
+constexpr size_t kLeastTokenBytes = 16;
+
+// "$XDG_STATE_HOME/waybill", by default "~/.local/state/waybill".
+std::string StateFolder();
+
+// Returns `given`, or if it is empty, the user's own token: that of the file "token" in
+// StateFolder(), which only its owner can read. The first process that needs the file makes it.
+// kUnauthenticated: `given` is shorter than kLeastTokenBytes, or the file can't be made or trusted.
+absl::StatusOr<std::string> JobToken(const std::string& given);
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_CONTROL_JOB_TOKEN_H_
