@@ -1,5 +1,8 @@
 #include "core/memory/arena.h"
 
+#include <algorithm>
+#include <bit>
+
 #include "core/base/narrow.h"
 #include "core/base/status.h"
 
@@ -7,12 +10,18 @@ namespace waybill {
 
 ArenaLayout ArenaLayout::For(const Manifest& manifest) {
   constexpr uint64_t kPageBytes = 4096;
+  constexpr uint64_t kLeastBytes = 256;
   ArenaLayout layout;
   layout.offsets.reserve(manifest.region_count());
   for (uint32_t i = 0; i < manifest.region_count(); ++i) {
+    const uint64_t size_bytes = manifest.region_bytes(i);
+    // Norms and biases are small, and a model of experts has a hundred thousand of them.
+    const uint64_t alignment = std::clamp(std::bit_ceil(size_bytes), kLeastBytes, kPageBytes);
+    layout.size_bytes = RoundUp(layout.size_bytes, alignment);
     layout.offsets.push_back(layout.size_bytes);
-    layout.size_bytes += RoundUp(manifest.region_bytes(i), kPageBytes);
+    layout.size_bytes += size_bytes;
   }
+  layout.size_bytes = RoundUp(layout.size_bytes, kPageBytes);
   return layout;
 }
 

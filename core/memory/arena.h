@@ -17,7 +17,8 @@ struct ArenaLayout {
   std::vector<uint64_t> offsets;
   uint64_t size_bytes = 0;
 
-  // Returns the layout in which every region begins on a page of its own.
+  // Returns the layout in which no region crosses more pages of 4 KiB than it has to, and each
+  // begins at a multiple of 256 bytes.
   static ArenaLayout For(const Manifest& manifest);
 };
 

@@ -32,15 +32,15 @@ TEST_F(MemoryTest, ARingWithoutASlotIsRefused) {
             "staging ring of 100 bytes: one slot has 4096");
 }
 
-TEST_F(MemoryTest, AnArenaHoldsEveryRegionOnPagesOfItsOwn) {
+TEST_F(MemoryTest, AnArenaHoldsRegionsOnAsFewPagesAsTheyNeed) {
   Manifest manifest;
   manifest.AddRegion("a", 10);
   manifest.AddRegion("b", 5000);
   manifest.AddRegion("c", 1);
   const auto arena = AllocateArena(fabric_.get(), manifest, "weights");
   ASSERT_TRUE(arena.ok()) << arena.status();
-  EXPECT_EQ(arena->layout.offsets, (std::vector<uint64_t>{0, 4096, 12288}));
-  EXPECT_EQ(arena->region.memory.size_bytes, 16384u);
+  EXPECT_EQ(arena->layout.offsets, (std::vector<uint64_t>{0, 4096, 9216}));
+  EXPECT_EQ(arena->region.memory.size_bytes, 12288u);
 }
 
 TEST_F(MemoryTest, MemoryWithinARegisteredRangeSharesItsRegistration) {
