@@ -15,8 +15,8 @@ namespace {
 // Relays cost workers more copies and more lanes: they have to make the busiest link's time this
 // much of what it is without them.
 constexpr double kWorthRelaying = 0.9;
-// Each worker has lanes to all others.
-constexpr size_t kMostWorkersThatRelay = 512;
+// Workers relay to each other in neighbourhoods of at most so many, to all of which each has lanes.
+constexpr size_t kMostNeighbours = 512;
 // What is relayed is cut into at most so many times the parts that give each destination one.
 constexpr uint32_t kMostParts = 4;
 
@@ -120,6 +120,26 @@ bool CutRows(double bytes, uint64_t size_bytes, uint64_t smallest, Extents2 bloc
   return true;
 }
 
+// Returns how many neighbours have consecutive numbers, as the ranks of an engine do: as few
+// neighbourhoods as there can be, and all about as large.
+uint32_t NeighbourhoodSize(size_t workers) {
+  const size_t count = (workers + kMostNeighbours - 1) / kMostNeighbours;
+  return count == 0 ? 1 : static_cast<uint32_t>((workers + count - 1) / count);
+}
+
+// Calls `use(begin, end)` for the destinations, which are sorted by their workers, in each
+// neighbourhood that has some.
+template <typename Use>
+void ForEachNeighbourhood(absl::Span<const Recipient> destinations, uint32_t size, Use use) {
+  for (uint32_t begin = 0; begin < destinations.size();) {
+    const uint32_t neighbourhood = destinations[begin].worker / size;
+    uint32_t end = begin + 1;
+    while (end < destinations.size() && destinations[end].worker / size == neighbourhood) ++end;
+    use(begin, end);
+    begin = end;
+  }
+}
+
 double ElementBytesOf(const Demand& demand) {
   return static_cast<double>(demand.size_bytes) / static_cast<double>(demand.box.element_count());
 }
@@ -168,6 +188,7 @@ class Dealer {
         quotas_(std::move(quotas)),
         smallest_(smallest),
         out_(out),
+        neighbourhood_size_(NeighbourhoodSize(workers.size())),
         racks_count_(HaveRacksInCommon(trainers, workers)) {}
 
   // Deals what is at a seam of its source to one of the holders. The rest is `between`.
@@ -207,12 +228,25 @@ class Dealer {
     return true;
   }
 
-  // Deals one copy of the box for each tensor, in parts, which the destinations get in turn and
-  // relay. All of them come from one holder if that is given.
+  // Deals one copy of the box for each tensor and neighbourhood, in parts, which the destinations
+  // get in turn and relay. All of them come from one holder if that is given.
   void DealToRelays(uint32_t index, const Box& box, std::optional<size_t> holder = std::nullopt) {
     const Demand& demand = demands_.demands[index];
-    const Copies all = AllCopies(demand);
-    const uint32_t destinations = all.last_destination, members = all.last_member;
+    ForEachNeighbourhood(demands_.DestinationsOf(demands_.WantOf(demand)), neighbourhood_size_,
+                         [&](uint32_t begin, uint32_t end) {
+                           Copies neighbours = AllCopies(demand);
+                           neighbours.first_destination = begin;
+                           neighbours.last_destination = end;
+                           DealToNeighbours(index, box, neighbours, holder);
+                         });
+  }
+
+ private:
+  void DealToNeighbours(uint32_t index, const Box& box, const Copies& all,
+                        std::optional<size_t> holder) {
+    const Demand& demand = demands_.demands[index];
+    const uint32_t destinations = all.last_destination - all.first_destination;
+    const uint32_t members = all.last_member;
     const uint32_t parts = PartsOfCopy(members, destinations);
     Box rest = box;
     double rest_bytes = static_cast<double>(box.element_count()) * ElementBytesOf(demand);
@@ -231,7 +265,7 @@ class Dealer {
       const uint32_t more = members % destinations;
       for (uint32_t d = 0, first = 0; d < destinations && first < members; ++d) {
         const uint32_t last = first + members / destinations + (d < more ? 1 : 0);
-        const uint32_t head = (next_relay_ + d) % destinations;
+        const uint32_t head = all.first_destination + (next_relay_ + d) % destinations;
         DealCopies(lot, {first, last, head, head + 1});
         first = last;
       }
@@ -239,7 +273,6 @@ class Dealer {
     }
   }
 
- private:
   // Returns into how many parts each of `copies` is cut, so that all destinations get about as
   // many: the fewest, if several are as good.
   static uint32_t PartsOfCopy(uint32_t copies, uint32_t destinations) {
@@ -357,16 +390,23 @@ class Dealer {
     if (lot.relayed) Relay(lot.demand, box, copies);
   }
 
-  // Sends what one worker has got to all others that want it.
+  // Sends what one worker has got to all its neighbours that want it.
   void Relay(uint32_t demand, const Box& box, const Copies& got) {
     const auto destinations = demands_.DestinationsOf(demands_.WantOf(demands_.demands[demand]));
     const Recipient& head = destinations[got.first_destination];
     const Holder holder = {static_cast<uint32_t>(trainers_.size()) + head.worker, head.holding};
+    const uint32_t neighbourhood = head.worker / neighbourhood_size_;
+    const auto first_not_before = [&](uint32_t worker) {
+      return static_cast<uint32_t>(
+          std::partition_point(destinations.begin(), destinations.end(),
+                               [&](const Recipient& to) { return to.worker < worker; }) -
+          destinations.begin());
+    };
     Copies before = got, after = got;
-    before.first_destination = 0;
+    before.first_destination = first_not_before(neighbourhood * neighbourhood_size_);
     before.last_destination = got.first_destination;
     after.first_destination = got.last_destination;
-    after.last_destination = static_cast<uint32_t>(destinations.size());
+    after.last_destination = first_not_before((neighbourhood + 1) * neighbourhood_size_);
     for (const Copies& copies : {before, after}) {
       if (copies.count() == 0) continue;
       out_.push_back({.demand = demand, .holder = holder, .box = box, .copies = copies});
@@ -542,6 +582,7 @@ class Dealer {
   Quotas quotas_;
   uint64_t smallest_;
   std::vector<Shipment>& out_;
+  const uint32_t neighbourhood_size_;
   // True if a trainer and a worker are in one rack. The copies of all demands are then dealt on the
   // workers' hosts, then in their racks, and only then to other holders. Otherwise a worker far
   // away could use up the quota of a holder that is in the rack of a later demand's worker.
@@ -616,13 +657,19 @@ std::vector<Box> FindRests(const SourceIndex& sources, const Demands& demands, u
   return rests;
 }
 
-// Returns what each set of holders is asked for. `once`: the wants of which one copy is.
+// Returns what each set of holders is asked for. `once`: the wants of which one copy is for each
+// neighbourhood.
 std::vector<double> BytesOfSets(const SourceIndex& sources, const Demands& demands,
-                                const std::vector<bool>& once) {
+                                const std::vector<bool>& once, uint32_t neighbourhood_size) {
   std::vector<double> set_bytes(sources.holder_sets().size(), 0);
   for (const Demand& demand : demands.demands) {
     const Want& want = demands.WantOf(demand);
-    const size_t copies = once[demand.want] ? 1 : demands.DestinationsOf(want).size();
+    size_t copies = demands.DestinationsOf(want).size();
+    if (once[demand.want]) {
+      copies = 0;
+      ForEachNeighbourhood(demands.DestinationsOf(want), neighbourhood_size,
+                           [&](uint32_t, uint32_t) { ++copies; });
+    }
     const size_t members = sources.tensors().members(want.tensor_class).size();
     set_bytes[sources.source(demand.source).holder_set] +=
         static_cast<double>(demand.size_bytes) * static_cast<double>(members * copies);
@@ -652,19 +699,19 @@ Assignment AssignDemands(const SourceIndex& sources, const Demands& demands,
     }
   }
   std::vector<bool> relayed(demands.wants.size(), false);
-  std::vector<double> set_bytes = BytesOfSets(sources, demands, relayed);
+  const uint32_t neighbours = NeighbourhoodSize(workers.size());
+  std::vector<double> set_bytes = BytesOfSets(sources, demands, relayed, neighbours);
   Assignment assignment;
   if (relays != Relays::kNever) {
     std::vector<bool> relayable = FindRelayable(demands);
-    std::vector<double> once = BytesOfSets(sources, demands, relayable);
+    std::vector<double> once = BytesOfSets(sources, demands, relayable, neighbours);
     const auto busiest = [&](const std::vector<double>& bytes) {
       return std::max(Busiest(worker_loads), TrainerBound(sources.holder_sets(), bytes, trainers));
     };
     assignment.relays =
         once != set_bytes &&
-        (relays == Relays::kAlways ||
-         (workers.size() <= kMostWorkersThatRelay && OnSeveralHosts(trainers, workers) &&
-          busiest(once) < kWorthRelaying * busiest(set_bytes)));
+        (relays == Relays::kAlways || (OnSeveralHosts(trainers, workers) &&
+                                       busiest(once) < kWorthRelaying * busiest(set_bytes)));
     if (assignment.relays) {
       set_bytes = std::move(once);
       relayed = std::move(relayable);

@@ -62,8 +62,9 @@ struct Assignment {
 // All parts of a block that is split between sources come from one set of replicas, the holders of
 // the same place in their order; a tensor has one such set, of those with the most left to send.
 //
-// With relays, the trainers send what several workers want alike once: they deal it out among these
-// workers, and each of them sends its part to the others. kWherePredictedFaster compares the
+// With relays, the trainers send what several workers want alike once to each neighbourhood, of at
+// most 512 workers with consecutive numbers: they deal it out among these workers, and each of them
+// sends its part to the others. kWherePredictedFaster compares the
 // busiest link of both ways.
 Assignment AssignDemands(const SourceIndex& sources, const Demands& demands,
                          absl::Span<const RankLink> trainers, absl::Span<const RankLink> workers,

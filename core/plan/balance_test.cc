@@ -252,6 +252,26 @@ TEST(Relays, AreTakenWhereTheTrainersLinksAreBusiest) {
   EXPECT_TRUE(PlanReplicas(8, 8, {.relays = Relays::kAlways}).relays());
 }
 
+TEST(Relays, StayInNeighbourhoodsOfAtMost512Workers) {
+  constexpr uint32_t kTrainers = 4, kWorkers = 1030, kNeighbours = 344;
+  const Plan plan =
+      PlanReplicas(kTrainers, kWorkers, {.relays = Relays::kWherePredictedFaster}, /*tensors=*/1);
+  ASSERT_TRUE(plan.relays());
+  uint64_t sent_bytes = 0;
+  for (uint32_t t = 0; t < kTrainers; ++t) sent_bytes += plan.trainer_bytes(t);
+  EXPECT_EQ(sent_bytes, 3 * plan.worker_bytes(0));
+  uint64_t relayed_bytes = 0;
+  for (uint32_t w = 0; w < kWorkers; ++w) relayed_bytes += plan.relayed_bytes(w);
+  EXPECT_EQ(relayed_bytes, (kWorkers - 3) * plan.worker_bytes(0));
+  const PlanTables tables = MakeTables(plan);
+  for (uint32_t w = 0; w < kWorkers; ++w) {
+    const RouteTable& relayed = tables.trainers[kTrainers + w];
+    for (uint32_t r = 0; r < relayed.size(); ++r) {
+      ASSERT_EQ(relayed.worker(r) / kNeighbours, w / kNeighbours);
+    }
+  }
+}
+
 TEST(Relays, OfTensorsOfOneClassGoToEachWorkerInOneBundle) {
   const Plan plan = PlanReplicas(1, 4, {.relays = Relays::kAlways}, 722);
   // One bundle to each worker, and one to those before it and to those behind it.
