@@ -122,11 +122,15 @@ absl::Status TensorClasses::FindWanted(const RankClasses& workers,
           absl::StrCat("tensor \"", manifest.tensor_name(manifest.shard_tensor(i)), "\": worker ",
                        workers.ranks(c).front());
       if (tensor == kUnknown) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            named, " wants ", ToString(manifest.shard(i).box),
-            ", no trainer holds a tensor of that name; of ", own.size(), " names of the worker ",
-            std::count(own.begin(), own.end(), kUnknown), " are unknown, and the nearest is \"",
-            Nearest(manifest.tensor_name(manifest.shard_tensor(i))), "\""));
+        std::string text = absl::StrCat(named, " wants ", ToString(manifest.shard(i).box),
+                                        ", no trainer holds a tensor of that name");
+        if (!tensors_.empty()) {
+          absl::StrAppend(&text, "; of ", own.size(), " names of the worker ",
+                          std::count(own.begin(), own.end(), kUnknown),
+                          " are unknown, and the nearest is \"",
+                          Nearest(manifest.tensor_name(manifest.shard_tensor(i))), "\"");
+        }
+        return absl::InvalidArgumentError(text);
       }
       return absl::InvalidArgumentError(absl::StrCat(named, " has shape ", ShapeToString(shape),
                                                      ", the trainers have ",

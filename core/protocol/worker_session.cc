@@ -82,7 +82,8 @@ void WorkerSession::OnPrepare(const proto::Prepare& prepare, absl::Time now) {
   if (update_) GiveUp(*update_, /*begun=*/true, absl::AbortedError("another update has begun"));
   update_ = DecodeUpdate(prepare);
   if (prepare.catch_up()) caught_up_ = update_;
-  prepare_deadline_ = now + absl::Milliseconds(prepare.deadline_ms());
+  // A refusal, which names the reader of the buffer, has to come before the controller gives up.
+  prepare_deadline_ = now + absl::Milliseconds(prepare.deadline_ms() - prepare.deadline_ms() / 10);
   digests_off_ = prepare.digests_off();
   unanswered_.erase(Notice::Kind::kPrepare);
   unanswered_.erase(Notice::Kind::kArrived);

@@ -114,7 +114,10 @@ struct Argument<std::string> {
     Py_ssize_t size = 0;
     const char* text = PyUnicode_AsUTF8AndSize(object, &size);
     if (text == nullptr) throw PythonError();
-    return {text, static_cast<size_t>(size)};
+    std::string whole(text, static_cast<size_t>(size));
+    // C would end it there.
+    if (whole.find('\0') != std::string::npos) throw Mismatch{"a str without NUL", "one with NUL"};
+    return whole;
   }
 };
 

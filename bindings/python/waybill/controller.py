@@ -15,7 +15,8 @@ class Controller:
     """A controller in this process; it serves until it is closed.
 
     listen        The address and port to listen on; port 0 takes a free one.
-    token         The job's secret, never sent; needed beyond loopback. None: WAYBILL_TOKEN.
+    token         The job's secret, never sent; needed beyond loopback. None: WAYBILL_TOKEN, or the one
+                  that the processes of this user share on this host.
     state         The file that keeps decisions; "": they are lost with this process.
     require       Groups that must be whole before a version is published. A publish skips any other
                   group that is not whole; that group's outcome is Unavailable.

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from waybill import _waybill
 from waybill.dtypes import dtype_number
-from waybill.errors import FailedPrecondition, InvalidArgument
+from waybill.errors import FailedPrecondition, InvalidArgument, NotFound
 from waybill.memory import DEVICE, HOST, Memory, dense_strides, memory_of
+from waybill.names import nearest, quoted
 from waybill.parts import AnyPart, Padding, Part
 
 CONTENTS = {"plain": 0, "quantised": 1, "scales": 2}
@@ -99,7 +100,11 @@ class Holdings:
         return iter(self._holdings.values())
 
     def __getitem__(self, name: str) -> Holding:
-        return self._holdings[name]
+        holding = self._holdings.get(name)
+        if holding is None:
+            near = nearest(name, self._holdings)
+            raise NotFound(f'"{name}" was not added{f"; {quoted(near)} was" if near else ""}')
+        return holding
 
     def names(self) -> list[str]:
         """Returns the names of all holdings."""
@@ -127,6 +132,11 @@ class Holdings:
         """Returns the first memory that is on a device, or None."""
         memories = [holding.memory for holding in self] if self._given is None else self._given[1]
         return next((memory for memory in memories if memory.kind == DEVICE), None)
+
+    @property
+    def nothing(self) -> bool:
+        """Whether nothing was added."""
+        return not self._holdings and self._given is None
 
     @property
     def lent(self) -> bool:

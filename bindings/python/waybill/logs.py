@@ -1,6 +1,6 @@
 """Passes the library's log to the logger "waybill": how ranks have joined, and that a controller is lost.
 
-Nothing is printed unless the program configures logging.
+Unless the program configures logging, warnings go to standard error, as logging has it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ def take(level: int, line: str) -> None:
     global _logger
     if _logger is None:
         module = sys.modules.get("logging")
-        if module is None:
-            return  # Nobody has configured what nobody has imported.
+        if module is None:  # Nobody has configured what nobody has imported.
+            if level >= _WARNING:
+                sys.stderr.write(f"waybill: {line}\n")
+            return
         _logger = module.getLogger("waybill")
-        _logger.addHandler(module.NullHandler())  # Else warnings would go to stderr.
     # INFO and WARNING of logging.
     _logger.log(30 if level >= _WARNING else 20, line)

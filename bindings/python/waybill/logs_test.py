@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import pytest
 from one_process_job import PATIENCE, Job
 
+import waybill
+
 SILENT = """
 import {imported}
 import sys
@@ -84,6 +86,16 @@ def test_joining_and_losing_the_controller_are_logged_from_threads_of_the_librar
     assert threading.get_ident() not in {record.thread for record in kept.records}
 
 
+def test_a_controller_that_is_not_there_is_told_at_once_and_once(kept):
+    with waybill.Trainer("127.0.0.1:1") as trainer:
+        trainer.add("w", bytearray(4))
+        call = trainer._begin_join(PATIENCE)
+        words = ("trainer 0 of 1", "cannot reach its controller, and tries again: ", "127.0.0.1:1")
+        kept.await_line(logging.WARNING, *words)
+        assert not call.done
+    assert sum("cannot reach" in record.getMessage() for record in kept.records) == 1
+
+
 def test_what_a_filter_raises_stays_there(kept, monkeypatch):
     raised = []
     monkeypatch.setattr(sys, "unraisablehook", lambda it: raised.append(str(it.exc_value)))
@@ -94,7 +106,7 @@ def test_what_a_filter_raises_stays_there(kept, monkeypatch):
 
 
 @pytest.mark.parametrize("imported", ["logging", "os"])
-def test_nothing_is_printed_unless_it_is_configured(imported):
+def test_only_warnings_are_printed_unless_it_is_configured(imported):
     run = subprocess.run(
         [sys.executable, "-c", SILENT.format(imported=imported)],
         capture_output=True,
@@ -102,4 +114,7 @@ def test_nothing_is_printed_unless_it_is_configured(imported):
         timeout=PATIENCE,
         check=True,
     )
-    assert (run.stdout, run.stderr) == ("over\n", "")
+    assert run.stdout == "over\n"
+    lines = run.stderr.splitlines()
+    assert lines
+    assert all("has lost the controller, and tries to come back: " in line for line in lines)

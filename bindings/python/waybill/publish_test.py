@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 
+import numpy
 import pytest
 from one_process_job import PATIENCE, Job
 
@@ -32,6 +33,85 @@ def test_outcomes_that_come_during_the_next_publish_are_not_lost(job):
 def until(rank, kind):
     """Returns the rank's next event of a kind."""
     return next(event for event in rank.events(PATIENCE) if isinstance(event, kind))
+
+
+def test_a_version_that_no_group_shows_is_raised_by_the_next_publish():
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(ask=("arrived",))
+        trainer.add("w", bytearray(4))
+        worker.add("w", shape=(4,), dtype="U8")
+        job.join()
+
+        def lose(version):
+            lost = trainer.publish(version, deadline=PATIENCE)  # Sent, which is all that it tells.
+            until(worker, waybill.Arrived).veto("not today")
+            until(worker, waybill.Abort)
+            assert trainer._pump.until(lambda: lost._committed.done, PATIENCE)
+            return lost
+
+        lose(1)
+        with pytest.raises(waybill.WaybillError, match="version 2: version 1 was lost.*not today"):
+            trainer.publish(2)
+        with pytest.raises(waybill.WaybillError, match="not today"):
+            lose(2).committed.wait(PATIENCE)
+        lose(3)  # Version 2 was raised already.
+
+
+def test_a_publish_that_a_reader_keeps_from_its_buffer_names_the_reader(job):
+    trainer, worker = job.ranks
+    trainer.publish(1).committed.wait(PATIENCE)
+    with worker.snapshot("evaluation"):
+        trainer.publish(2).committed.wait(PATIENCE)
+        with pytest.raises(waybill.WaybillError, match="snapshot of version 1 by evaluation"):
+            trainer.publish(3, deadline=2.0)
+
+
+@pytest.mark.parametrize("mode", ["in-place", "shadow-copy"])
+def test_padding_is_zeroed_again_after_the_engines_memory_was_lost(mode):
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(mode=mode, ask=())
+        trainer.add("w", bytearray(b"abcd"))
+        shown = bytearray(8)
+        parts = [waybill.Part("w", (4,)), waybill.Padding((4,))]
+        worker.add("w", shown, parts=parts)
+        job.join()
+        trainer.publish(1).committed.wait(PATIENCE)
+        worker.pause()
+        shown[:] = b"\xff" * 8  # What the memory has when it is mapped again.
+        worker.resume(contents_kept=False)
+        trainer.publish(2).committed.wait(PATIENCE)
+        assert shown == b"abcd\0\0\0\0"
+
+
+@pytest.mark.parametrize("mode", ["in-place", "shadow-copy"])
+def test_whoever_reads_within_reading_never_sees_two_versions(mode):
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(mode=mode, ask=())
+        sent, shown = numpy.zeros(1 << 20, numpy.uint32), numpy.zeros(1 << 20, numpy.uint32)
+        trainer.add("w", sent)
+        worker.add("w", shown)
+        job.join()
+        with pytest.raises(waybill.FailedPrecondition, match="no version is shown yet"):
+            with worker.reading():
+                pass
+        torn, over = [], threading.Event()
+        sent[:] = 1
+        trainer.publish(1).committed.wait(PATIENCE)
+
+        def read():
+            while not over.is_set():
+                with worker.reading(timeout=PATIENCE) as version:
+                    if not (shown == version).all():
+                        torn.append(version)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        for version in range(2, 30):
+            sent[:] = version
+            trainer.publish(version, deadline=PATIENCE).committed.wait(PATIENCE)
+        over.set()
+        reader.join(PATIENCE)
+        assert torn == []
 
 
 def test_groups_come_and_go_while_versions_flow():

@@ -48,11 +48,12 @@ def keep(kept: list[Any], call: Callable[..., Any], *arguments: Any) -> None:
 class Call:
     """A call that the library accepted, and that ends with one event."""
 
-    __slots__ = ("done", "error", "on_end")
+    __slots__ = ("done", "error", "on_end", "told")
 
     def __init__(self, on_end: Callable[[WaybillError | None], None] | None = None) -> None:
         self.done = False
         self.error: WaybillError | None = None
+        self.told = False  # The error has been raised.
         self.on_end = on_end
 
     def end(self, error: WaybillError | None) -> None:
@@ -66,6 +67,7 @@ class Call:
     def check(self) -> None:
         """Raises the error that the call ended with, if any."""
         if self.error is not None:
+            self.told = True
             raise self.error
 
 

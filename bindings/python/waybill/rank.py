@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from types import TracebackType
@@ -28,8 +29,10 @@ _MOST_UNREAD = 1000
 class Rank:
     """A member of a job. It adds what it holds, joins, and leaves."""
 
-    def __init__(self, identity: _waybill.Identity) -> None:
+    def __init__(self, identity: _waybill.Identity, world: int | None) -> None:
         self._identity = identity
+        self._launched_as = os.environ.get("WORLD_SIZE") if world is None else None
+        self._process = os.getpid()
         self._context = context()
         self._pump = Pump(self._context, self._on_notice)
         self._holdings = Holdings()
@@ -153,11 +156,23 @@ class Rank:
         ranks), InvalidArgument (the manifests do not fit together), FailedPrecondition (another
         rank has declared another world) or ResourceExhausted (not enough memory).
         """
-        self._pump.wait(self._begin_join(deadline))
+        try:
+            self._pump.wait(self._begin_join(deadline))
+        except DeadlineExceeded as error:
+            raise self._explained(error) from None
+
+    def _explained(self, error: DeadlineExceeded) -> DeadlineExceeded:
+        """Says where the number of ranks that are waited for comes from."""
+        if self._launched_as is None:
+            return error
+        return DeadlineExceeded(f"{error}; there are {self._launched_as} of its kind by WORLD_SIZE")
 
     async def join_async(self, deadline: float | None = None) -> None:
         """Does the same as join() on a loop of asyncio."""
-        await self._pump.wait_async(self._begin_join(deadline))
+        try:
+            await self._pump.wait_async(self._begin_join(deadline))
+        except DeadlineExceeded as error:
+            raise self._explained(error) from None
 
     def leave(self) -> None:
         """Leaves the job. Calls that are under way end in Cancelled.
@@ -170,7 +185,12 @@ class Rank:
         self._release()
 
     def close(self) -> None:
-        """Leaves at once and gives everything back. Calls that are under way end in Cancelled."""
+        """Leaves at once and gives everything back. Calls that are under way end in Cancelled.
+
+        In a process that was forked since, it does nothing: the rank is the parent's.
+        """
+        if os.getpid() != self._process:
+            return
         if self._core is not None:
             self._core.close()
         self._release()
@@ -199,7 +219,8 @@ class Rank:
 
     def _joined(self) -> _waybill.Trainer | _waybill.Worker:
         if self._core is None:
-            raise FailedPrecondition("it has not joined")
+            role = type(self).__name__.lower()
+            raise FailedPrecondition(f"the {role} has not joined: call join() first")
         return self._core
 
     def __enter__(self: Self) -> Self:

@@ -98,7 +98,8 @@ ADDITIONS = [
 @pytest.mark.parametrize("role", [waybill.Trainer, waybill.Worker])
 @pytest.mark.parametrize(("add", "said"), [c[1:] for c in ADDITIONS], ids=[c[0] for c in ADDITIONS])
 def test_what_is_no_shard(role, add, said):
-    with role("127.0.0.1:1") as rank, pytest.raises(waybill.InvalidArgument) as refused:
+    mode = {"mode": "in-place"} if role is waybill.Worker else {}
+    with role("127.0.0.1:1", **mode) as rank, pytest.raises(waybill.InvalidArgument) as refused:
         add(rank)
     assert said in str(refused.value)
 
@@ -119,7 +120,6 @@ def test_a_name_twice():
     ("options", "said"),
     [
         ({"rank": 2, "world": 2}, "rank.rank is 2, rank.world 2"),
-        ({"fabric": "pigeon"}, "pigeon"),
         ({"ack_timeout": 99}, "rank.ack_timeout is 99"),
     ],
 )
@@ -128,6 +128,59 @@ def test_an_identity_that_cannot_be(options, said):
         trainer.add("w", bytearray(4))
         with pytest.raises(waybill.InvalidArgument, match=said):
             trainer.join()
+
+
+def test_a_fabric_that_is_none_is_refused_at_once():
+    with pytest.raises(
+        waybill.InvalidArgument, match="'pigeon' is none of auto, local, verbs, tcp"
+    ):
+        waybill.Trainer(fabric="pigeon")
+
+
+def test_memory_that_does_not_fit_the_mode_is_refused_at_once():
+    with waybill.Worker(mode="shadow") as worker:
+        with pytest.raises(waybill.InvalidArgument, match='"w": mode "shadow" .* not this tensor'):
+            worker.add("w", bytearray(4))
+    with waybill.Worker(mode="shadow-copy") as worker:
+        with pytest.raises(
+            waybill.InvalidArgument, match='"w": mode "shadow-copy" .* none is given'
+        ):
+            worker.add("w", shape=(4,), dtype="U8")
+
+
+def test_a_worker_that_has_added_nothing():
+    with waybill.Worker("127.0.0.1:1") as worker:
+        with pytest.raises(waybill.InvalidArgument, match="the worker holds nothing: add"):
+            worker.join()
+
+
+def test_a_name_with_nul():
+    with waybill.Worker() as worker:
+        worker.add("a\0b", shape=(4,), dtype="U8")
+        with pytest.raises(TypeError, match="a str without NUL"):
+            worker.join()
+
+
+def test_a_snapshot_names_what_is_not_there():
+    with Job() as job:
+        trainer, worker = pair(job)
+        job.join()
+        trainer.publish(1).committed.wait(PATIENCE)
+        with worker.snapshot() as snapshot:
+            with pytest.raises(waybill.NotFound, match='"w1" was not added; "w" was'):
+                snapshot["w1"]
+
+
+def test_missing_ranks_are_told_with_the_launchers_number(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with Job() as job:
+        trainer = job.trainer()
+        trainer.add("w", bytearray(4))
+        with pytest.raises(
+            waybill.DeadlineExceeded, match="trainer 1.*2 of its kind by WORLD_SIZE"
+        ):
+            trainer.join(deadline=0.5)
 
 
 def test_identity_from_the_launcher(monkeypatch):
@@ -176,9 +229,9 @@ def test_after_leaving():
 
 def test_before_joining():
     with waybill.Trainer() as trainer, waybill.Worker() as worker:
-        with pytest.raises(waybill.FailedPrecondition, match="it has not joined"):
+        with pytest.raises(waybill.FailedPrecondition, match="has not joined: call join\(\) first"):
             trainer.publish(1)
-        with pytest.raises(waybill.FailedPrecondition, match="it has not joined"):
+        with pytest.raises(waybill.FailedPrecondition, match="has not joined: call join\(\) first"):
             worker.snapshot()
 
 
@@ -207,7 +260,7 @@ def test_two_workers_of_one_identity():
 
 
 def test_a_wrong_token():
-    with Job(token="right") as job:
+    with Job(token="the right secret of the job") as job:
         trainer, worker = pair(job)
         errors = together([lambda: trainer.join(deadline=PATIENCE)])
         assert [type(error) for error in errors] == [waybill.Unauthenticated]
@@ -247,3 +300,22 @@ def test_a_fork_is_told_so():
             os._exit(0)
     os.waitpid(child, 0)
     assert "fork" in os.read(reader, 1000).decode()
+
+
+def test_a_forked_child_leaves_its_parents_rank_alone():
+    import os
+
+    with Job() as job:
+        _, worker = pair(job)
+        job.join()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                worker.close()
+                code = 0
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert worker.state.joined

@@ -8,6 +8,8 @@ from typing import Any
 from waybill import _waybill, logs
 from waybill.errors import InvalidArgument
 
+FABRICS = ("auto", "local", "verbs", "tcp")
+
 _context: _waybill.Context | None = None
 
 
@@ -62,6 +64,8 @@ def identity(
     rack: str,
 ) -> _waybill.Identity:
     """Returns who a rank is. What is not given comes from torchrun's environment variables."""
+    if fabric not in FABRICS:
+        raise InvalidArgument(f"fabric {fabric!r} is none of {', '.join(FABRICS)}")
     if world is None:
         world = _number("WORLD_SIZE", 1)
     if rank is None:

@@ -56,6 +56,24 @@ def test_a_module():
                         assert torch.equal(snapshot.torch("model." + name), tensor)
 
 
+@pytest.mark.parametrize("what", ["whole", "layer"])
+def test_names_of_compiled_modules_are_those_of_the_modules(what):
+    model = Model()
+    if what == "layer":
+        model.layer = torch.compile(model.layer)
+    module = torch.compile(model) if what == "whole" else model
+    assert any("_orig_mod." in name for name in module.state_dict())
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker()
+        trainer.add_module(module)
+        worker.add("layer.weight", shape=(8, 8), dtype=torch.bfloat16)
+        job.join()
+        trainer.publish(1).committed.wait(PATIENCE)
+        with worker.snapshot() as snapshot:
+            weight = dict(model.layer.named_parameters())
+            assert torch.equal(snapshot.torch("layer.weight"), next(iter(weight.values())))
+
+
 def test_nothing_is_copied():
     model = Model()
     with waybill.Trainer() as trainer:

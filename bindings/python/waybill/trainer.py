@@ -7,8 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from waybill import _waybill
-from waybill.errors import Aborted, FailedPrecondition, InvalidArgument, WaybillError
+from waybill.errors import (
+    Aborted,
+    FailedPrecondition,
+    InvalidArgument,
+    Scope,
+    WaybillError,
+    from_status,
+)
 from waybill.memory import Memory, memory_of, of_torch, torch_address
+from waybill.names import COMPILED, unwrapped
 from waybill.parts import Part
 from waybill.placements import boxes_of, is_dtensor
 from waybill.pump import DECIDED, OUTCOME, Call, Milestone, Pump, deadline_ns, keep
@@ -72,7 +80,8 @@ class Trainer(Rank):
     controller    Address and port; of several controllers, all addresses, separated by commas.
     rank, world   Which trainer of how many; None: RANK and WORLD_SIZE, as torchrun sets them, or 0 of 1. Without a
                   rank and RANK, the controller of a larger world chooses one that nobody has; see `rank`.
-    token         The job's secret, as the controller has it; never sent. None: WAYBILL_TOKEN.
+    token         The job's secret, as the controller has it; never sent. None: WAYBILL_TOKEN, or the one
+                  that the processes of this user share on this host.
     fabric        "auto", "local", "verbs" or "tcp".
     rack          The name of this host's rack or leaf switch. Links between racks are often oversubscribed, so a worker
                   gets data that several trainers hold from those in its own rack, as far as the balance of their loads
@@ -106,12 +115,14 @@ class Trainer(Rank):
             identity(
                 controller, job, token, "", rank, world, fabric, host, nics, gid_index, ack_timeout,
                 traffic_class, rack,
-            )
+            ),
+            world,
         )  # fmt: skip
         self._ring_bytes = ring_bytes
         self._stage_threads = stage_threads
         self._on_device: Memory | None = None  # Some memory that is, once it is lent.
         self._publishes: list[Publish] = []  # Undecided, in the order of the calls.
+        self._lost: Publish | None = None  # Was sent, and no group shows it.
 
     def add(
         self,
@@ -161,14 +172,15 @@ class Trainer(Rank):
         """Lends all parameters and persistent buffers of a torch module, under the names of its state_dict().
 
         DTensors, as FSDP2 and tensor parallelism make them, bring their boxes. Tied parameters are one
-        tensor with two names.
+        tensor with two names. What torch.compile() and DistributedDataParallel put before names is left out.
 
         prefix  A string that is put before each name.
         """
         self._check_may_add()
+        module = unwrapped(module)
         names: dict[int, str] = {}
         for key, tensor in module.state_dict(keep_vars=True).items():
-            name = prefix + key
+            name = prefix + key.replace(COMPILED, "")
             if not of_torch(tensor):
                 continue  # A module's extra state.
             first = names.setdefault(id(tensor), name)
@@ -235,6 +247,8 @@ class Trainer(Rank):
                     publish.outcomes[event.group] = event.error
                 else:
                     publish._finish(event.error)
+                    if event.error is not None and None not in publish.outcomes.values():
+                        self._lost = publish
                     self._forget_decided()
             return
         super()._on_notice(event)
@@ -279,10 +293,13 @@ class Trainer(Rank):
         A publish waits its turn within its own deadline: it begins once the version before it is sent, and in
         a group once that has decided. It also waits for a controller that is lost to come back.
 
+        Raises, once, why the version before was lost: it was sent, no group shows it, and nobody has waited for its
+        `committed`. Nothing is published then; call it again.
         Raises FailedPrecondition if a tensor has moved since it was added. `sent` raises FailedPrecondition if the
         version is not later than the committed one and the last one that this trainer published.
         """
         core = cast(_waybill.Trainer, self._joined())
+        self._raise_lost(version)
         moved = self._find_moved()
         if moved is not None:
             raise FailedPrecondition(f"publish version {version}: {moved}")
@@ -311,6 +328,16 @@ class Trainer(Rank):
             publish.cancel()
             raise
         return publish
+
+    def _raise_lost(self, version: int) -> None:
+        self._pump.drain()
+        with self._pump.turn:
+            lost, self._lost = self._lost, None
+        if lost is None or lost._committed.told or lost._committed.error is None:
+            return
+        error = lost._committed.error
+        message = f"publish version {version}: version {lost.version} was lost, no group shows it: {error}"
+        raise from_status(error.code, Scope.UPDATE, message)
 
     def _event(self, stream: Any) -> RecordedEvent | None:
         """Returns the event that the core waits for, or None after it has waited itself."""

@@ -7,7 +7,8 @@ import select
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from waybill import _waybill
@@ -25,7 +26,7 @@ from waybill.holdings import allocation
 from waybill.memory import DEVICE, HOST, Memory, memory_of, of_torch, torch_address
 from waybill.parts import AnyPart, Part
 from waybill.placements import boxes_of, is_dtensor
-from waybill.pump import ARRIVED, PREPARE, SLICE_SECONDS
+from waybill.pump import ARRIVED, PREPARE, SLICE_SECONDS, keep
 from waybill.rank import Rank
 from waybill.runtime import identity
 from waybill.snapshot import Snapshot
@@ -95,9 +96,10 @@ class Worker(Rank):
     rank, world   Which worker of how many in the group; None: RANK and WORLD_SIZE, as torchrun sets them, or 0 of 1. Without a
                   rank and RANK, the controller of a larger world chooses one that nobody has; see `rank`.
     group         The name of the group, whose workers switch versions together.
-    token         The job's secret, as the controller has it; never sent. None: WAYBILL_TOKEN.
+    token         The job's secret, as the controller has it; never sent. None: WAYBILL_TOKEN, or the one
+                  that the processes of this user share on this host.
     mode          "shadow": Waybill has two buffers, and a commit shows the other one; read it by snapshot().
-                  "shadow-copy": a commit copies into the tensors that were added.
+                  "shadow-copy": a commit copies into the tensors that were added. Read them within `with reading():`.
                   "in-place": updates are written to these tensors directly, while the engine is paused.
     ask           The events whose answer an update waits for: "prepare", "arrived", "commit"; None: prepare and
                   commit in place, otherwise none.
@@ -140,7 +142,8 @@ class Worker(Rank):
             identity(
                 controller, job, token, group, rank, world, fabric, host, nics, gid_index, ack_timeout,
                 traffic_class, rack,
-            )
+            ),
+            world,
         )  # fmt: skip
         if mode not in MODES:
             raise InvalidArgument(f"mode {mode!r} is none of {', '.join(MODES)}")
@@ -185,6 +188,16 @@ class Worker(Rank):
         parts     For a fused tensor: the boxes of tensors that lie in it, instead of one tensor of its name.
         """
         self._check_may_add()
+        if self._mode == MODES["shadow"] and tensor is not None:
+            raise InvalidArgument(
+                f'"{name}": mode "shadow" shows buffers that Waybill allocates, and not this tensor: give its shape and '
+                'dtype instead, or make the worker with mode="shadow-copy" or "in-place"'
+            )
+        if self._mode == MODES["shadow-copy"] and tensor is None:
+            raise InvalidArgument(
+                f'"{name}": mode "shadow-copy" copies into a tensor, and none is given: give one, or make the worker '
+                'with mode="shadow"'
+            )
         added = tensor
         if is_dtensor(tensor):
             parts = [Part(name, tensor.shape, its, at) for its, at in boxes_of(name, tensor)]
@@ -363,6 +376,10 @@ class Worker(Rank):
                 raise event.reason or Cancelled("the controller has dismissed the worker")
 
     def _make(self) -> _waybill.Worker:
+        if self._holdings.nothing:
+            raise InvalidArgument(
+                "the worker holds nothing: add(), add_loaded() or add_manifest() first"
+            )
         if self._holdings.lent:
             manifest, self._regions = self._holdings.build_in_memory(self._context, to_write=True)
         else:
@@ -439,6 +456,39 @@ class Worker(Rank):
         if shown() < version and self._ended is not None and self._ended.error is not None:
             raise self._ended.error
         return shown()
+
+    @contextmanager
+    def reading(self, holder: str = "python", timeout: float | None = None) -> Iterator[int]:
+        """Keeps the shown version in the tensors for the time of a `with`, and yields its number.
+
+        A thread that reads the tensors in mode "shadow-copy" or "in-place" while updates arrive does so within
+        `with worker.reading():`. Otherwise it may read parts of two versions. A commit waits until every reader has left,
+        and a reader waits until the tensors are whole. A reader whose GPU still works has to synchronize with it before it
+        leaves.
+
+        holder   The reader's name, for the error of an update that waits for it.
+        timeout  In seconds, to wait until the tensors are whole; None: no limit.
+
+        Raises FailedPrecondition if nothing is shown yet, or if the memory is paused; and DeadlineExceeded.
+        """
+        core = cast(_waybill.Worker, self._joined())
+        held: list[_waybill.Snapshot] = []
+
+        def take() -> bool:
+            if core.state()["dirty"] and not self._over():
+                return False
+            try:
+                keep(held, core.snapshot, holder)
+            except FailedPrecondition:
+                if not core.state()["dirty"] or self._over():
+                    raise
+            return bool(held)
+
+        self._pump.demand(take, timeout, "the tensors are whole")
+        try:
+            yield held[0].version
+        finally:
+            held.clear()
 
     def snapshot(self, holder: str = "python") -> Snapshot:
         """Holds the shown version, for use by `with`: its arrays do not change until it is closed and they are gone.

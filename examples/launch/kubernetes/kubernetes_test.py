@@ -117,7 +117,7 @@ class Cluster:
             return entry["value"].replace("waybill-controller:7070", self.address or "")
         source = entry["valueFrom"]
         if source.get("secretKeyRef") == {"name": "waybill", "key": "token"}:
-            return "secret"
+            return "a secret of the job"
         return {
             "metadata.name": pod,
             "metadata.annotations['batch.kubernetes.io/job-completion-index']": str(index),
