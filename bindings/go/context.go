@@ -35,7 +35,7 @@ const (
 type ContextOptions struct {
 	// What was chosen and why, and what fell back. It is called on any thread, must not use this
 	// package, and lives as long as the program. A panic of its ends the program, as any goroutine's
-	// does. nil: nothing is logged.
+	// does. nil: warnings are written to standard error.
 	Log func(level LogLevel, line string)
 }
 
@@ -49,7 +49,7 @@ type Context struct {
 
 var defaultContext = sync.OnceValues(func() (*Context, error) { return NewContext(ContextOptions{}) })
 
-// DefaultContext is the program's; it logs nothing and need not be closed.
+// DefaultContext is the program's; it writes warnings to standard error, and need not be closed.
 func DefaultContext() (*Context, error) {
 	return defaultContext()
 }

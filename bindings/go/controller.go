@@ -16,7 +16,7 @@ type ControllerOptions struct {
 	Context *Context
 	Listen  string // Address and port; port 0 takes a free one. "": "127.0.0.1:7070".
 	Job     string // "": "waybill".
-	Token   string // The job's secret, never sent; needed beyond loopback.
+	Token   string // The job's secret, never sent; needed beyond loopback. "": this user's own.
 	State   string // The file that keeps decisions; "": they are lost with this process.
 	// The groups without which no version is published. A publish goes without any other group that
 	// is not whole.

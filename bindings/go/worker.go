@@ -15,7 +15,7 @@ type Mode uint32
 
 const (
 	ModeShadow     Mode = C.WAYBILL_MODE_SHADOW      // Two buffers of Waybill's; a commit shows the other one.
-	ModeShadowCopy Mode = C.WAYBILL_MODE_SHADOW_COPY // The caller's memory stays where it is; a commit copies into it.
+	ModeShadowCopy Mode = C.WAYBILL_MODE_SHADOW_COPY // The caller's memory stays where it is; a commit copies into it, once no Snapshot is held.
 	ModeInPlace    Mode = C.WAYBILL_MODE_IN_PLACE    // Written directly; the engine is paused from before READY.
 )
 
@@ -51,6 +51,17 @@ type WorkerOptions struct {
 }
 
 // A Worker is an inference rank.
+//
+// In ModeShadowCopy and ModeInPlace, a goroutine that reads the regions while updates arrive holds a
+// Snapshot for as long as it reads, unless it is paused at EventPrepare or EventCommit. Otherwise it may
+// see parts of two versions:
+//
+//	reading, err := worker.Snapshot("inference")
+//	if err != nil {
+//		return err
+//	}
+//	defer reading.Close() // The next commit waits for it.
+//	infer(weights)
 type Worker struct {
 	rank    *rank
 	c       *C.waybill_worker_t

@@ -1,6 +1,7 @@
 /* Moves four floats: `pingpong trainer HOST:PORT` sends, `pingpong worker HOST:PORT [GROUP]` shows. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <waybill/waybill.h>
 
 static waybill_error_t* error;
@@ -44,7 +45,7 @@ int main(int argc, char** argv) {
     check(waybill_trainer_join(trainer, 0, 0, &error));
     await(queue, WAYBILL_EVENT_JOINED);
     for (int i = 0; i < 4; ++i) weights[i] = (float)i + 0.5f;
-    waybill_publish_options_t publish = {sizeof publish, .version = 1, .until_committed = 1};
+    waybill_publish_options_t publish = {sizeof publish, (uint64_t)time(NULL), .until_committed = 1};
     check(waybill_trainer_publish(trainer, &publish, 0, NULL, &error));
     await(queue, WAYBILL_EVENT_PUBLISHED);
   } else {

@@ -29,6 +29,8 @@ func main() {
 	lent := must(waybill.NewRegion(weights, waybill.RegionOptions{}))
 	trainer := must(waybill.NewTrainer(waybill.TrainerOptions{Rank: rank, Manifest: manifest, Regions: []*waybill.Region{lent}}))
 	worker := must(waybill.NewWorker(waybill.WorkerOptions{Rank: rank, Manifest: manifest}))
+	defer trainer.Close()
+	defer worker.Close()
 	go func() { must(0, worker.Join(ctx)) }()
 	must(0, trainer.Join(ctx))
 	weights[0] = 42

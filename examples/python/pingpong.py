@@ -1,6 +1,7 @@
 """Moves four floats: `pingpong.py trainer HOST:PORT` sends, `pingpong.py worker HOST:PORT` shows."""
 
 import sys
+import time
 from array import array
 
 import waybill
@@ -14,7 +15,7 @@ def main(role, address):
             trainer.join()
             for i in range(4):
                 weights[i] = i + 0.5
-            trainer.publish(version=1).committed.wait()
+            trainer.publish(version=int(time.time())).committed.wait()
     else:
         with waybill.Worker(address, mode="in-place") as worker:
             worker.add("w", weights)

@@ -22,7 +22,8 @@ fn main() -> Result<()> {
             until_committed: true,
             ..Default::default()
         };
-        trainer.publish(1, &committed)?;
+        let now = std::time::UNIX_EPOCH.elapsed().unwrap();
+        trainer.publish(now.as_secs(), &committed)?;
     } else {
         let in_place = WorkerOptions {
             mode: Mode::InPlace,

@@ -44,7 +44,7 @@ struct Inner {
 }
 
 impl Context {
-    /// One that logs nothing.
+    /// One that writes warnings to standard error.
     pub fn new() -> Result<Context> {
         Context::create(&ffi::waybill_context_options_t::default())
     }
@@ -68,7 +68,8 @@ impl Context {
         Ok(Context(Arc::new(Inner { handle, dispatcher })))
     }
 
-    /// The program's, for everything that is made without another one. It logs nothing.
+    /// The program's, for everything that is made without another one. It writes warnings to standard
+    /// error.
     pub fn default_context() -> Result<Context> {
         static DEFAULT: OnceLock<Result<Context>> = OnceLock::new();
         DEFAULT.get_or_init(Context::new).clone()

@@ -15,7 +15,7 @@ pub struct ControllerOptions {
     pub listen: String,
     /// `""`: `"waybill"`.
     pub job: String,
-    /// The job's secret, never sent; needed beyond loopback.
+    /// The job's secret, never sent; needed beyond loopback. Empty: this user's own.
     pub token: String,
     /// The file that keeps decisions; `""`: they are lost with this process.
     pub state: String,

@@ -18,7 +18,9 @@ pub enum Mode {
     /// Two buffers of Waybill's; a commit shows the other one. No regions.
     #[default]
     Shadow = ffi::WAYBILL_MODE_SHADOW,
-    /// The regions' memory stays where it is; a commit copies into it from a buffer of Waybill's.
+    /// The regions' memory stays where it is; a commit copies into it from a buffer of Waybill's. A
+    /// thread that reads the memory while updates arrive holds a [`Snapshot`] for as long as it reads, or
+    /// it may see parts of two versions: `let reading = worker.snapshot("inference")?;`
     ShadowCopy = ffi::WAYBILL_MODE_SHADOW_COPY,
     /// The regions, or one buffer of Waybill's, are written directly; the engine is paused from
     /// before READY.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"time"
 
 	waybill "github.com/waybill/waybill-go"
 )
@@ -27,7 +28,7 @@ func main() {
 		trainer := must(waybill.NewTrainer(waybill.TrainerOptions{Rank: rank, Manifest: manifest, Regions: lent}))
 		must(0, trainer.Join(ctx))
 		copy(weights, []float32{0.5, 1.5, 2.5, 3.5})
-		must(0, trainer.Publish(ctx, 1, waybill.PublishOptions{UntilCommitted: true}))
+		must(0, trainer.Publish(ctx, uint64(time.Now().Unix()), waybill.PublishOptions{UntilCommitted: true}))
 	} else {
 		ask := waybill.AskPrepare | waybill.AskArrived | waybill.AskCommit
 		worker := must(waybill.NewWorker(waybill.WorkerOptions{Rank: rank, Manifest: manifest, Regions: lent, Mode: waybill.ModeInPlace, Ask: ask}))
