@@ -22,6 +22,7 @@
 #include "core/control/control.grpc.pb.h"
 #include "core/control/controller.h"
 #include "core/control/rank_stream.h"
+#include "core/control/standby.h"
 #include "core/net/tcp_socket.h"
 
 namespace waybill {
@@ -101,6 +102,23 @@ TEST(ControlChannel, StrangersMakeRoomForThoseWhoKnowTheToken) {
     pollfd open{.fd = strangers[i].get(), .events = POLLIN, .revents = 0};
     EXPECT_EQ(poll(&open, 1, /*timeout=*/0), 0) << i;
   }
+}
+
+TEST(ControlChannel, AStandbySaysWhoLeadsAndTheLeaderIsAskedNext) {
+  const std::string address =
+      net::ToString(net::Listen({"127.0.0.1", 0})->address);  // Is free now.
+  const auto standby = Standby::Start(address, kToken, "rl");
+  ASSERT_TRUE(standby.ok()) << standby.status();
+  const auto leader = StartController(kToken);
+  (*standby)->SetLeader(leader->address());
+  EXPECT_EQ(FetchStatus(address, kToken, kPatience).status(),
+            absl::UnavailableError(
+                "controller " + address + ": it is a standby of job \"rl\"; the leader is " +
+                leader->address() + "; give ranks and commands the addresses of all controllers"));
+  EXPECT_EQ(FetchStatus(address, "a guess of the token", kPatience).status().code(),
+            absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(FetchStatus(address + "," + leader->address(), kToken, kPatience).status().message(),
+            "");
 }
 
 TEST(ControlChannel, AnAddressOfIpv6CanBeUsed) {

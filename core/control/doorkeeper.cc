@@ -1,14 +1,11 @@
 #include "core/control/doorkeeper.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -24,24 +21,15 @@ namespace {
 
 constexpr int kRetryMs = 100;  // After accept() has failed.
 
-// Returns the name that gRPC has for the other end of a connection, without its escapes.
-std::string PeerOf(int connection) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof(address);
-  if (getpeername(connection, reinterpret_cast<sockaddr*>(&address), &size) != 0) return "";
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  if (address.ss_family == AF_INET) {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
-    inet_ntop(AF_INET, &v4.sin_addr, text.data(), text.size());
-    return absl::StrCat("ipv4:", text.data(), ":", ntohs(v4.sin_port));
-  }
-  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
-  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
-    inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], text.data(), text.size());
-    return absl::StrCat("ipv4:", text.data(), ":", ntohs(v6.sin6_port));
-  }
-  inet_ntop(AF_INET6, &v6.sin6_addr, text.data(), text.size());
-  return absl::StrCat("ipv6:[", text.data(), "]:", ntohs(v6.sin6_port));
+// Removes what gRPC and we write differently about the name of a peer.
+std::string Bare(const std::string& peer) {
+  return absl::StrReplaceAll(peer, {{"ipv4:", ""},
+                                    {"ipv6:", ""},
+                                    {"%5B", ""},
+                                    {"%5D", ""},
+                                    {"[", ""},
+                                    {"]", ""},
+                                    {"::ffff:", ""}});
 }
 
 }  // namespace
@@ -101,7 +89,8 @@ void Doorkeeper::Note(int connection) {
     strangers_.pop_front();
   }
   if (!copy.valid()) return;
-  strangers_.push_back({PeerOf(connection), std::move(copy), absl::Now() + limits_.patience});
+  strangers_.push_back(
+      {Bare(net::PeerName(connection)), std::move(copy), absl::Now() + limits_.patience});
 }
 
 // Returns after how many milliseconds the next one expires; -1: there is none.
@@ -114,7 +103,7 @@ int Doorkeeper::ForgetExpired() {
 }
 
 void Doorkeeper::OnProved(const std::string& peer) {
-  const std::string plain = absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}});
+  const std::string plain = Bare(peer);
   const std::lock_guard lock(mutex_);
   const auto found = std::find_if(strangers_.begin(), strangers_.end(),
                                   [&](const Stranger& s) { return s.peer == plain; });

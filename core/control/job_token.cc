@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/base/new_file.h"
+#include "core/base/random_bits.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
 #include "core/net/tcp_socket.h"
@@ -25,42 +27,40 @@ constexpr absl::string_view kRemedy =
     "; set WAYBILL_TOKEN to the same secret for all processes of the job (`openssl rand -hex 16` "
     "makes one)";
 
-absl::Status Refusal(absl::string_view path, absl::string_view why) {
+absl::Status Refusal(const std::string& path, absl::string_view why) {
   return absl::UnauthenticatedError(
       absl::StrCat("no token is given, and the user's own, ", path, ", ", why, kRemedy));
 }
 
-// Only one process's file gets the name, with its whole content, because link() replaces nothing.
+// Makes the file, unless there is one. Only one process's file gets the name, with its whole
+// content, because link() replaces nothing.
 absl::Status Make(const std::string& path) {
   WAYBILL_ASSIGN_OR_RETURN(const std::string token, net::RandomSecret());
-  WAYBILL_ASSIGN_OR_RETURN(const std::string unique, net::RandomSecret());
-  std::error_code ignored;  // The open below says what is wrong.
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+  WAYBILL_ASSIGN_OR_RETURN(const uint64_t unique, RandomBits());
   const std::string next = absl::StrCat(path, ".", unique);
   const UniqueFd fd = OpenNewFile(next);
-  const bool made =
-      fd.valid() &&
-      write(fd.get(), token.data(), token.size()) == static_cast<ssize_t>(token.size()) &&
-      (link(next.c_str(), path.c_str()) == 0 || errno == EEXIST);
-  const int error = errno;
-  if (fd.valid()) unlink(next.c_str());
-  if (made) return absl::OkStatus();
-  return Refusal(path, absl::StrCat("cannot be made: ", std::strerror(error)));
+  if (!fd.valid()) return Refusal(path, absl::StrCat("cannot be made: ", std::strerror(errno)));
+  const bool written =
+      write(fd.get(), token.data(), token.size()) == static_cast<ssize_t>(token.size());
+  if (written) (void)link(next.c_str(), path.c_str());
+  unlink(next.c_str());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> UsersToken() {
-  const std::string path = StateFolder() + "/token";
+  const std::string folder = StateFolder();
+  const std::string path = folder + "/token";
+  std::error_code ignored;  // Opening the file says what is wrong.
+  std::filesystem::create_directories(folder, ignored);
   if (access(path.c_str(), F_OK) != 0) WAYBILL_RETURN_IF_ERROR(Make(path));
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-  struct stat file{};
-  if (!fd.valid() || fstat(fd.get(), &file) != 0) {
-    return Refusal(path, absl::StrCat("cannot be read: ", std::strerror(errno)));
-  }
   constexpr mode_t kOthers = 077;
-  if (!S_ISREG(file.st_mode) || file.st_uid != geteuid() || (file.st_mode & kOthers) != 0) {
+  struct stat file{};
+  char text[64];
+  if (!fd.valid() || fstat(fd.get(), &file) != 0 || !S_ISREG(file.st_mode) ||
+      file.st_uid != geteuid() || (file.st_mode & kOthers) != 0) {
     return Refusal(path, "is not a file that only this user can read; remove it");
   }
-  char text[64];
   const ssize_t size = read(fd.get(), text, sizeof(text));
   if (size < static_cast<ssize_t>(kLeastTokenBytes))
     return Refusal(path, "is too short; remove it");

@@ -161,7 +161,9 @@ absl::StatusOr<std::string> NumericAddress(const std::string& host) {
   return name->host;
 }
 
-absl::StatusOr<std::string> OwnAddressTowards(const std::string& host) {
+namespace {
+
+absl::StatusOr<std::string> AddressTowards(const std::string& host) {
   absl::StatusOr<Addresses> list = Resolve({.host = host, .port = 9}, 0);
   if (!list.ok()) return list.status();
   for (const addrinfo* a = list->get(); a != nullptr; a = a->ai_next) {
@@ -169,11 +171,20 @@ absl::StatusOr<std::string> OwnAddressTowards(const std::string& host) {
     const UniqueFd fd(::socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     if (!fd.valid() || connect(fd.get(), a->ai_addr, a->ai_addrlen) != 0) continue;
     const absl::StatusOr<HostPort> own = OwnName(fd.get());
-    if (!own.ok()) continue;
-    if (!HidesBehindLoopback(host, own->host)) return own->host;
-    return OwnAddressTowards(kAnotherNetwork).value_or(own->host);
+    if (own.ok()) return own->host;
   }
   return absl::UnavailableError(absl::StrCat("there is no route to \"", host, "\""));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> OwnAddressTowards(const std::string& host) {
+  absl::StatusOr<std::string> own = AddressTowards(host);
+  if (own.ok() && HidesBehindLoopback(host, *own)) {
+    absl::StatusOr<std::string> outwards = AddressTowards(kAnotherNetwork);
+    if (outwards.ok()) return outwards;
+  }
+  return own;
 }
 
 bool HidesBehindLoopback(const std::string& host, const std::string& address) {
@@ -186,6 +197,14 @@ absl::StatusOr<std::string> RandomSecret() {
   WAYBILL_ASSIGN_OR_RETURN(const uint64_t one, RandomBits());
   WAYBILL_ASSIGN_OR_RETURN(const uint64_t other, RandomBits());
   return absl::StrCat(absl::Hex(one, absl::kZeroPad16), absl::Hex(other, absl::kZeroPad16));
+}
+
+std::string PeerName(int socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  if (getpeername(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return "";
+  const absl::StatusOr<HostPort> name = NameOf(address, size);
+  return name.ok() ? ToString(*name) : "";
 }
 
 size_t RaiseLimitOfOpenFiles() {

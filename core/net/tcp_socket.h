@@ -43,6 +43,9 @@ bool HidesBehindLoopback(const std::string& host, const std::string& address);
 // 128 bits that nobody can guess, as 32 hexadecimal digits.
 absl::StatusOr<std::string> RandomSecret();
 
+// The address of the other end of a connection, as ToString() has it; empty: it is not known.
+std::string PeerName(int socket);
+
 // Raises the soft limit of open files to the hard one, and returns it. The usual soft limit of
 // 1,024 protects programs that use select() on high descriptors, which nothing here does.
 size_t RaiseLimitOfOpenFiles();

@@ -186,6 +186,7 @@ void RankSession::OnMessage(const proto::ControllerMessage& message, absl::Time 
       terms_.at(term->group).established = was_established_ = true;
       backoff_ = absl::ZeroDuration();
       addresses_tried_ = 0;
+      lost_status_ = absl::OkStatus();
       if (life_ == Life::kJoining) FinishJoining(absl::OkStatus());
       if (std::exchange(told_disconnected_, false)) Tell({.kind = Notice::Kind::kReconnected});
       return OnEstablished(now);

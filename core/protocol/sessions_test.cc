@@ -542,6 +542,18 @@ TEST_F(TrainerSessionTest, APublishEndsByItsDeadlineWithoutAController) {
             "publish version 5: not sent by its deadline; the wire is cut");
 }
 
+TEST_F(TrainerSessionTest, APublishWithoutAGroupDoesNotSayThatTheControllerIsAway) {
+  Establish();
+  Hear([](auto& m) {  // A worker has died.
+    m.mutable_plan()->set_group(kAll);
+    m.mutable_plan()->set_epoch(kEpoch + 1);
+  });
+  Publish(5, absl::Seconds(3));
+  Pass(absl::Seconds(3));
+  EXPECT_EQ(Published(5)->status.message(),
+            "publish version 5: not sent by its deadline; no group is whole");
+}
+
 // Another trainer is lost while this one sends version 5, or has sent it.
 class KeptTest : public TrainerSessionTest {
  protected:
