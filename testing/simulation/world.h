@@ -101,7 +101,8 @@ class World final : public ProcessHost {
   std::vector<Fault> armed_;      // Wait for their message.
   std::vector<Fault> triggered_;  // It has come.
   std::vector<HeldPosts> held_posts_;
-  bool calm_ = false;  // Faults have ended.
+  bool calm_ = false;                                    // Faults have ended.
+  absl::Time latest_ = Run::kStart + absl::Minutes(10);  // The job has recovered long before.
 };
 
 }  // namespace waybill::simulation
