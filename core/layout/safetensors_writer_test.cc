@@ -65,20 +65,6 @@ TEST(WriteSafetensors, WantsAsManyBytesAsTheShapeNeeds) {
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
-TEST(WriteSafetensors, SaysThatTheDiskIsFull) {
-  const Numbered numbered(TwoTensors());
-  const std::string path = FreshDirectory("files") + "/x.safetensors";
-  std::filesystem::create_symlink("/dev/full", path + ".part");
-  const absl::Status status = WriteSafetensors(path, numbered.tensors(), Durability::kCached);
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(std::string(status.message()),
-            absl::StrCat("write \"", path,
-                         "\": the header (120 bytes): write: No space left on device (errno 28) "
-                         "after 0 bytes of the file"));
-  EXPECT_FALSE(std::filesystem::exists(path));
-  EXPECT_FALSE(std::filesystem::is_symlink(path + ".part"));
-}
-
 // A limit for the rest of a scope.
 class FileSizeLimit {
  public:
@@ -94,6 +80,32 @@ class FileSizeLimit {
  private:
   rlimit before_{};
 };
+
+TEST(WriteSafetensors, WritesToNoLinkThatSomebodyHasPutThere) {
+  const Numbered numbered(TwoTensors());
+  const std::string directory = FreshDirectory("files"), path = directory + "/x.safetensors";
+  WriteFile(directory + "/other", "another's");
+  std::filesystem::create_symlink(directory + "/other", path + ".part");
+  EXPECT_TRUE(WriteSafetensors(path, numbered.tensors(), Durability::kCached).ok());
+  EXPECT_EQ(ReadFile(directory + "/other"), "another's");
+  EXPECT_EQ(SafetensorsFile::Open(path)->tensors().size(), 2u);
+}
+
+TEST(WriteSafetensors, NamesTheHeaderThatDidNotFit) {
+  const Numbered numbered(TwoTensors());
+  const std::string path = FreshDirectory("files") + "/x.safetensors";
+  absl::Status status;
+  {
+    const FileSizeLimit limit(100);
+    status = WriteSafetensors(path, numbered.tensors(), Durability::kCached);
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(std::string(status.message()),
+            absl::StrCat("write \"", path,
+                         "\": the header (120 bytes): write: File too large (errno 27) after "
+                         "100 bytes of the file; RLIMIT_FSIZE is 100 bytes"));
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
 
 TEST(WriteSafetensors, NamesTheTensorThatDidNotFit) {
   const Numbered numbered(TwoTensors());

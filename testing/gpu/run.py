@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import platform
+import secrets
 import selectors
 import signal
 import subprocess
@@ -158,6 +159,7 @@ def environment(work, small):
         **os.environ,
         "BUNDLE_PROGRAMS": str(work / "programs"),
         "BUNDLE_SMALL": "1" if small else "",
+        "WAYBILL_TOKEN": secrets.token_hex(16),
     }
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(work / "python"), env.get("PYTHONPATH")]))
     env["PYTHONUNBUFFERED"] = "1"
