@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import platform
-import secrets
 import selectors
 import signal
 import subprocess
@@ -159,7 +158,7 @@ def environment(work, small):
         **os.environ,
         "BUNDLE_PROGRAMS": str(work / "programs"),
         "BUNDLE_SMALL": "1" if small else "",
-        "WAYBILL_TOKEN": secrets.token_hex(16),
+        "XDG_STATE_HOME": str(work / "state"),  # For the token of the jobs.
     }
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(work / "python"), env.get("PYTHONPATH")]))
     env["PYTHONUNBUFFERED"] = "1"
