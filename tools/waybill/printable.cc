@@ -19,8 +19,10 @@ std::string Printable(absl::string_view text) {
       text.remove_prefix(1);
     } else if (IsPlain(*character) || *character == '\n') {
       absl::StrAppend(&printable, before.substr(0, before.size() - text.size()));
+    } else if (*character < 0x80) {
+      absl::StrAppendFormat(&printable, "\\x%02x", *character);
     } else {
-      absl::StrAppendFormat(&printable, *character < 0x80 ? "\\x%02x" : "\\u%04x", *character);
+      absl::StrAppendFormat(&printable, "\\u%04x", *character);
     }
   }
   return printable;
