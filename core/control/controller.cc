@@ -170,7 +170,8 @@ class Server final : public Controller,
     doorkeeper_->OnProved(context->peer());
     const std::lock_guard lock(mutex_);
     const ConnectionId id = ++last_connection_;
-    auto* connection = new Connection(this, id, context);  // Its own until OnDone().
+    // Its own until OnDone().
+    auto* connection = std::make_unique<Connection>(this, id, context).release();
     connections_[id] = {connection};
     if (strangers_.size() >= options_.most_strangers) {
       CloseLocked(id);
