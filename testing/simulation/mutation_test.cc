@@ -68,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(
         Planted{"AnythingIsLent", Mutation::kAnythingIsLent, 379},
         Planted{"LoanNotHeld", Mutation::kLoanNotHeld},
         Planted{"RelayedUnseen", Mutation::kRelayedUnseen},
-        Planted{"RoundMembersByRank", Mutation::kRoundMembersByRank, 923},
+        Planted{"RoundMembersByRank", Mutation::kRoundMembersByRank, 1932},
         Planted{"RestOfWhatIsGivenUp", Mutation::kRestOfWhatIsGivenUp},
         Planted{"RelaysMayGoOn", Mutation::kRelaysMayGoOn},
         Planted{"AwayGroupsForgotten", Mutation::kAwayGroupsForgotten},

@@ -194,13 +194,15 @@ void Process::Publish(uint64_t version, absl::Duration timeout) {
 
 void Process::TryWhatDoesNotFit() {
   if (unfit_token_ != 0 || run_.Below(64) != 0) return;
+  const absl::Time deadline = run_.now() + absl::Seconds(1);
   if (!left_ && !(trainer_ && holding_)) return;
-  const absl::Time now = run_.now();
-  due_[unfit_token_ = ++last_token_] = now + absl::Seconds(1);
-  if (trainer_ && (!left_ || run_.Below(2) == 0)) {  // What is held has to be released first.
-    trainer_->Publish(unfit_token_, {.version = ~uint64_t{0}, .deadline = due_[unfit_token_]}, now);
+  due_[unfit_token_ = ++last_token_] = deadline;
+  if (!left_) {  // What is held has to be released first.
+    trainer_->Publish(unfit_token_, {.version = ~uint64_t{0}, .deadline = deadline}, run_.now());
+  } else if (trainer_ && run_.Below(2) == 0) {
+    trainer_->Publish(unfit_token_, {.version = ~uint64_t{0}, .deadline = deadline}, run_.now());
   } else {
-    trainer_ ? trainer_->Leave(unfit_token_, now) : worker_->Leave(unfit_token_, now);
+    trainer_ ? trainer_->Leave(unfit_token_, run_.now()) : worker_->Leave(unfit_token_, run_.now());
   }
 }
 

@@ -101,8 +101,7 @@ class World final : public ProcessHost {
   std::vector<Fault> armed_;      // Wait for their message.
   std::vector<Fault> triggered_;  // It has come.
   std::vector<HeldPosts> held_posts_;
-  bool calm_ = false;                                    // Faults have ended.
-  absl::Time latest_ = Run::kStart + absl::Minutes(10);  // The job has recovered long before.
+  bool calm_ = false;  // Faults have ended.
 };
 
 }  // namespace waybill::simulation
