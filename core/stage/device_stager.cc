@@ -43,14 +43,15 @@ struct OneSide {
   RouteShape shape;
 };
 
-// Returns whether elements [first, last) of the walk are whole rows of a rectangle, or of one row.
-bool IsOneBlock(const RouteShape& shape, int64_t first, int64_t last) {
-  int blocks = 0;
-  int64_t elements = 0;
+// Returns the block that elements [first, last) of the walk are, if they are whole rows of a
+// rectangle, or of one row.
+std::optional<PieceBlock> OnlyBlock(const RouteShape& shape, int64_t first, int64_t last) {
+  std::optional<PieceBlock> only;
   ForEachBlock(shape, first, last, Packing::kPacked, [&](const PieceBlock& block) {
-    if (blocks++ == 0) elements = static_cast<int64_t>(block.rows * block.columns);
+    if (!only) only = block;
   });
-  return elements == last - first;
+  if (only && static_cast<int64_t>(only->rows * only->columns) != last - first) only.reset();
+  return only;
 }
 
 }  // namespace
@@ -255,13 +256,13 @@ void DeviceStager::Pass::Digest(uint32_t route, const RouteShape& shape, const s
   const uint64_t element = shape.destination_element_bytes;
   auto first = static_cast<int64_t>(begin / element);
   const auto last = static_cast<int64_t>(end / element);
-  if (!shape.transposed() && IsOneBlock(shape, first, last)) {
-    ForEachBlock(shape, first, last, Packing::kPacked, [&](const PieceBlock& block) {
-      stager_->Check(kernels::cuda::AddLeavesOfRows(digest, memory + block.source_offset,
-                                                    block.source_pitch, block.rows,
-                                                    block.columns * element, workspace.stream));
-    });
-    return;
+  if (!shape.transposed()) {
+    if (const std::optional<PieceBlock> block = OnlyBlock(shape, first, last)) {
+      stager_->Check(kernels::cuda::AddLeavesOfRows(digest, memory + block->source_offset,
+                                                    block->source_pitch, block->rows,
+                                                    block->columns * element, workspace.stream));
+      return;
+    }
   }
   // Packed, as much at a time as the scratch memory has room for.
   while (first < last) {
