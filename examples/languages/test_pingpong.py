@@ -83,12 +83,10 @@ def command_of(tmp_path_factory):
     return command
 
 
-@pytest.mark.parametrize("trainer", SHOWN)
-@pytest.mark.parametrize("worker", SHOWN)
-def test_a_tensor_moves(command_of, tmp_path, trainer, worker):
-    sender, receiver = command_of(trainer), command_of(worker)
+def move(folder, sender, receiver):
+    """Runs a trainer and a worker, with a controller whose state lies in the folder."""
     with (
-        controller(tmp_path) as (address, environment),
+        controller(folder) as (address, environment),
         started([*receiver, "worker", address], environment) as shows,
         started([*sender, "trainer", address], environment) as sends,
     ):
@@ -97,17 +95,17 @@ def test_a_tensor_moves(command_of, tmp_path, trainer, worker):
     assert [sends.returncode, shows.returncode] == [0, 0]
 
 
+@pytest.mark.parametrize("trainer", SHOWN)
+@pytest.mark.parametrize("worker", SHOWN)
+def test_a_tensor_moves(command_of, tmp_path, trainer, worker):
+    move(tmp_path, command_of(trainer), command_of(worker))
+
+
 @pytest.mark.parametrize("language", SHOWN)
 def test_it_runs_again_with_the_state_of_the_last_run(command_of, tmp_path, language):
     command = command_of(language)
     for _ in range(2):  # The second run finds what the first one's controller has recorded.
-        with (
-            controller(tmp_path) as (address, environment),
-            started([*command, "worker", address], environment) as shows,
-            started([*command, "trainer", address], environment) as sends,
-        ):
-            said = [rank.communicate(timeout=60)[0] for rank in (sends, shows)]
-        assert said == ["trainer: 0.5 1.5 2.5 3.5\n", "worker: 0.5 1.5 2.5 3.5\n"]
+        move(tmp_path, command, command)
         over = int(time.time())
         while int(time.time()) == over:  # The version is the second.
             pass
