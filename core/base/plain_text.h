@@ -1,4 +1,4 @@
-// What of a text can be shown to people.
+// Tells which characters of a text can be shown to people.
 #ifndef WAYBILL_CORE_BASE_PLAIN_TEXT_H_
 #define WAYBILL_CORE_BASE_PLAIN_TEXT_H_
 

@@ -93,7 +93,6 @@ void Doorkeeper::Note(int connection) {
       {Bare(net::PeerName(connection)), std::move(copy), absl::Now() + limits_.patience});
 }
 
-// Returns after how many milliseconds the next one expires; -1: there is none.
 int Doorkeeper::ForgetExpired() {
   const absl::Time now = absl::Now();
   const std::lock_guard lock(mutex_);

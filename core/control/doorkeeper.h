@@ -51,7 +51,7 @@ class Doorkeeper {
  private:
   struct Stranger {
     std::string peer;
-    UniqueFd copy;  // Of gRPC's descriptor, which gRPC may close at any time.
+    UniqueFd copy;  // gRPC may close its own descriptor at any time.
     absl::Time deadline;
   };
 
@@ -59,6 +59,7 @@ class Doorkeeper {
   void Run();
   // Notes a connection that is let in.
   void Note(int connection);
+  // Returns in how many milliseconds the next one expires; -1: there is none.
   int ForgetExpired();
 
   const Limits limits_;

@@ -187,8 +187,8 @@ class RankClient final : private RankActions {
   uint64_t stream_number_ = 0;
   std::unique_ptr<RankStream> stream_;
   bool connected_ = false;  // The last stream brought messages.
-  std::optional<absl::StatusCode>
-      trouble_;  // Of the last attempt, if none has brought messages since.
+  // How the last attempt has failed, unless one has brought messages since.
+  std::optional<absl::StatusCode> trouble_;
   std::vector<std::unique_ptr<RankStream>> closing_;  // Ended, or letting what was sent leave.
   std::unique_ptr<EngineThread> thread_;
 };

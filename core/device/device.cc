@@ -207,7 +207,7 @@ absl::StatusOr<absl::Span<std::byte>> Device::OpenHandle(const IpcHandle& handle
     if (result != CUDA_SUCCESS) return result;
     return Driver()->cuMemGetAddressRange_fn(&base, &size_bytes, mapping);
   }));
-  // What is below 2 MiB shares a block, and the range is then the block's.
+  // Allocations below 2 MiB share a block, and the range is then the block's.
   return absl::Span<std::byte>(std::bit_cast<std::byte*>(mapping), base + size_bytes - mapping);
 }
 

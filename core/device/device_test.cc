@@ -328,7 +328,7 @@ TEST(OtherProcess, DISABLED_FindsSevenAndPutsEightBehindIt) {
     ASSERT_TRUE(opened.ok()) << opened.status();
     const absl::StatusOr<OpenedMemory> again = OpenedMemory::Open(device, name, 5000);
     ASSERT_TRUE(again.ok()) << again.status();
-    // Where it shares a block, it could be in the middle.
+    // An allocation that shares a block may be in the middle of it.
     EXPECT_EQ(OpenedMemory::Open(device, name, 100'000).status().code(),
               absl::StatusCode::kOutOfRange);
     EXPECT_EQ(again->data(), opened->data());

@@ -1,4 +1,4 @@
-// What to do where a host has GPUs of NVIDIA, and a process can use none of them.
+// Says what to do on a host that has GPUs of NVIDIA of which a process can use none.
 #ifndef WAYBILL_CORE_DEVICE_GPU_REMEDY_H_
 #define WAYBILL_CORE_DEVICE_GPU_REMEDY_H_
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-# What torch.compile() puts into the names of a module's parameters.
+# torch.compile() puts it into the names of a module's parameters.
 COMPILED = "_orig_mod."
 _PARALLEL = ("DataParallel", "DistributedDataParallel")
 

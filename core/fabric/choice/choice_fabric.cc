@@ -37,7 +37,7 @@ struct Way {
   bool proposal_done = false;
 };
 
-// What has gone wrong between a NIC and a peer.
+// The failures of lanes between a NIC and a peer.
 struct PathTrouble {
   uint32_t failures = 0;
   absl::Time last;

@@ -16,7 +16,7 @@
 
 namespace waybill::verbs {
 
-// Of one NIC. The progress thread calls everything.
+// Connects the lanes of one NIC on a thread of its own. The progress thread calls everything.
 class Connector {
  public:
   struct Done {

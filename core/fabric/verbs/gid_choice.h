@@ -18,7 +18,7 @@ struct GidEntry {
   uint32_t index = 0;
   GidKind kind = GidKind::kInfiniBand;
   Gid gid = {};
-  bool is_foreign = false;  // Of a network interface in another network namespace.
+  bool is_foreign = false;  // Its network interface is in another namespace.
 };
 
 struct GidChoice {

@@ -25,7 +25,7 @@ struct ProbeSlot {
   uint32_t remote_key = 0;
 };
 
-// Of one NIC. Grows to as many slots as lanes connect at once. Thread-safe.
+// Holds the slots of one NIC, as many as lanes connect at once. Thread-safe.
 class ProbeMemory {
  public:
   ProbeMemory(Verbs* verbs, const Device* device) : verbs_(*verbs), device_(*device) {}
