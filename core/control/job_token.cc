@@ -40,11 +40,14 @@ absl::Status Make(const std::string& path) {
   const std::string next = absl::StrCat(path, ".", unique);
   const UniqueFd fd = OpenNewFile(next);
   if (!fd.valid()) return Refusal(path, absl::StrCat("cannot be made: ", std::strerror(errno)));
-  const bool written =
-      write(fd.get(), token.data(), token.size()) == static_cast<ssize_t>(token.size());
-  if (written) (void)link(next.c_str(), path.c_str());
+  const bool made =
+      write(fd.get(), token.data(), token.size()) == static_cast<ssize_t>(token.size()) &&
+      (link(next.c_str(), path.c_str()) == 0 || errno == EEXIST);
+  const absl::Status status =
+      made ? absl::OkStatus()
+           : Refusal(path, absl::StrCat("cannot be made: ", std::strerror(errno)));
   unlink(next.c_str());
-  return absl::OkStatus();
+  return status;
 }
 
 absl::StatusOr<std::string> UsersToken() {
