@@ -183,7 +183,7 @@ void RankSession::OnMessage(const proto::ControllerMessage& message, absl::Time 
     case proto::ControllerMessage::kEstablished: {
       const Term* term = FindTerm(message.established().epoch());
       if (term == nullptr) return;
-      terms_.at(term->group).established = was_established_ = true;
+      terms_.at(term->group).established = was_established_ = admitted_ = true;
       backoff_ = absl::ZeroDuration();
       addresses_tried_ = 0;
       lost_status_ = absl::OkStatus();
@@ -234,6 +234,7 @@ std::vector<std::string> RankSession::groups() const {
 }
 
 void RankSession::EndTerms(const absl::Status& status, absl::Time now) {
+  admitted_ = false;
   for (auto& [group, term] : terms_) term.established = false;
   OnLost(status, now);
   terms_.clear();

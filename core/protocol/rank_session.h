@@ -143,6 +143,9 @@ class RankSession {
 
   // True from kJoined until the rank leaves or is dismissed.
   bool is_member() const { return life_ == Life::kMember; }
+  // True from the first term that is established after the stream opened: the controller knows what
+  // this rank has told it, and takes its commands, whether or not a group is whole.
+  bool admitted() const { return admitted_; }
   // True while this rank's lanes carry in any term.
   bool established() const;
   bool ended() const { return life_ == Life::kEnded || life_ == Life::kLeft; }
@@ -216,6 +219,7 @@ class RankSession {
   absl::Duration backoff_ = absl::ZeroDuration();
   uint32_t addresses_tried_ = 0;  // Since a term was established, or since the last pause.
   bool heard_ = false;            // A message has come by this stream.
+  bool admitted_ = false;
   absl::Status lost_status_;
   bool told_disconnected_ = false;
   bool was_established_ = false;       // In any term.

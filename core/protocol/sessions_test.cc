@@ -542,16 +542,25 @@ TEST_F(TrainerSessionTest, APublishEndsByItsDeadlineWithoutAController) {
             "publish version 5: not sent by its deadline; the wire is cut");
 }
 
-TEST_F(TrainerSessionTest, APublishWithoutAGroupDoesNotSayThatTheControllerIsAway) {
+// The controller knows who is missing, and says so long before the publish's deadline.
+TEST_F(TrainerSessionTest, APublishWhileNoGroupIsWholeGoesToTheController) {
   Establish();
   Hear([](auto& m) {  // A worker has died.
     m.mutable_plan()->set_group(kAll);
     m.mutable_plan()->set_epoch(kEpoch + 1);
   });
-  Publish(5, absl::Seconds(3));
-  Pass(absl::Seconds(3));
-  EXPECT_EQ(Published(5)->status.message(),
-            "publish version 5: not sent by its deadline; no group is whole");
+  Publish(5);
+  EXPECT_EQ(host_.Count(Kind::kPublish), 1);
+  Hear([](auto& m) { m.mutable_term_over()->set_group(kAll); });  // All workers have.
+  Hear([](auto& m) {
+    m.mutable_publish_refused()->set_version(5);
+    m.mutable_publish_refused()->set_attempt(1);
+    *m.mutable_publish_refused()->mutable_error() =
+        EncodeError(absl::UnavailableError("it cannot begin without every worker"));
+  });
+  EXPECT_EQ(Published(5)->status.message(), "it cannot begin without every worker");
+  Publish(6);
+  EXPECT_EQ(host_.Count(Kind::kPublish), 2);
 }
 
 // Another trainer is lost while this one sends version 5, or has sent it.

@@ -142,7 +142,7 @@ bool TrainerSession::PrepareToLeave(absl::Time now) {
 // --- the front of the queue ---
 
 void TrainerSession::AskForNext(absl::Time now) {
-  if (!established() || queue_.empty() || queue_.front().state != State::kQueued) return;
+  if (!admitted() || queue_.empty() || queue_.front().state != State::kQueued) return;
   Publication& first = queue_.front();
   if (!first.command.waits_for.empty()) return;
   first.state = State::kAsked;
@@ -557,15 +557,14 @@ void TrainerSession::OnRoleTime(absl::Time now) {
       ++i;
       continue;
     }
-    const absl::Status late = WithScope(
-        absl::DeadlineExceededError(absl::StrCat(
-            Doing(version), ": not sent by its deadline",
-            !publication.command.waits_for.empty()
-                ? absl::StrCat("; ", publication.command.waits_for)
-            : established() ? ""
-                            : absl::StrCat("; ", lost_status().ok() ? "no group is whole"
-                                                                    : lost_status().message()))),
-        Scope::kUpdate);
+    const absl::Status late =
+        WithScope(absl::DeadlineExceededError(
+                      absl::StrCat(Doing(version), ": not sent by its deadline",
+                                   !publication.command.waits_for.empty()
+                                       ? absl::StrCat("; ", publication.command.waits_for)
+                                   : admitted() ? ""
+                                                : absl::StrCat("; ", lost_status().message()))),
+                  Scope::kUpdate);
     const uint64_t token = publication.token;
     Withdraw(publication, late);
     if (i == 0) StopAll(late, now);  // Ends the publication too if it had begun.

@@ -123,6 +123,19 @@ TEST(Publish, ALostTrainerFailsTheUpdateAndAReturningOneMendsTheJob) {
   for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(job.Shows(w, 3)) << w;
 }
 
+TEST(Publish, WithoutAnyWorkerItSaysSoLongBeforeItsDeadline) {
+  Job job({.absence_timeout = absl::Milliseconds(50)});
+  ASSERT_EQ(job.StartController().message(), "");
+  ASSERT_EQ(job.JoinAll().message(), "");
+  job.PublishAll(1);
+  ASSERT_TRUE(job.trainer(0)->AwaitOutcome(absl::Seconds(20)).ok());
+  for (uint32_t w = 0; w < 2; ++w) job.worker(w).reset();
+  for (const absl::Status& status : job.PublishAll(2)) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(status.message(), "publish version 2: it cannot begin without every worker");
+  }
+}
+
 // Trainer 1 dies before it has published what trainer 0 has sent its half of.
 TEST(Publish, WhatATrainerThatDiesWasToBringComesFromItsReplicaOnce) {
   Job job({.trainers = 2, .replicas = 2, .workers = 2});
