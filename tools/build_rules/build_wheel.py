@@ -119,7 +119,8 @@ def main():
         options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
         run_module("pip", "wheel", *options, "--wheel-dir", str(made), str(top))
         (wheel,) = made.glob("*.whl")
-        run_module("auditwheel", "repair", "--strip", "--wheel-dir", arguments.out, str(wheel))
+        options = ["--strip", "--zip-compression-level", "9", "--wheel-dir", arguments.out]
+        run_module("auditwheel", "repair", *options, str(wheel))
     (wheel,) = Path(arguments.out).glob("*.whl")
     check_notices(wheel, libraries)
 
