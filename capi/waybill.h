@@ -786,7 +786,7 @@ typedef struct waybill_publish_options {
   /* 0: the publish ends when the version is SENT. 1: it ends when every group has decided, and the
    * memory is lent until then. */
   uint32_t until_committed;
-  uint32_t no_digests; /* 1: workers do not verify what arrives. */
+  uint32_t no_digests; /* 1: workers do not verify what arrives, and replicas are not compared. */
   /* 1: a group does not show the version if NaNs or infinities are among the elements that this
    * trainer quantises for it. Other groups may show it. */
   uint32_t fail_on_nonfinite;
@@ -822,8 +822,8 @@ typedef struct waybill_publish_options {
  *
  * Status of the event:
  * - WAYBILL_FAILED_PRECONDITION: this version or a greater one is committed or sent already; an
- *   earlier one is held; or a worker refused the update. A version whose publish failed may be
- * published again.
+ *   earlier one is held; a worker refused the update; or another trainer holds different bytes of
+ *   the same elements. A version whose publish failed may be published again.
  * - WAYBILL_INVALID_ARGUMENT: fail_on_nonfinite is set, and there are NaNs or infinities.
  * - WAYBILL_INTERNAL: a GPU has failed.
  * - WAYBILL_DEADLINE_EXCEEDED, WAYBILL_UNAVAILABLE, WAYBILL_DATA_LOSS, WAYBILL_CANCELLED: the error

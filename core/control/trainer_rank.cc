@@ -26,6 +26,7 @@ absl::StatusOr<std::unique_ptr<TrainerRank>> TrainerRank::Create(
   std::unique_ptr<TrainerRank> rank(new TrainerRank(std::move(options), std::move(manifest),
                                                     std::move(regions), fabric, actions));
   WAYBILL_ASSIGN_OR_RETURN(rank->staging_, StagingArea::Create(fabric, engine));
+  WAYBILL_ASSIGN_OR_RETURN(rank->sample_, ReplicaSample::Create(&rank->manifest_, rank->regions_));
   for (uint32_t r = 0; r < rank->regions_.size(); ++r) {
     rank->staging_->AddSource(rank->regions_[r], rank->manifest_.region_name(r));
   }
@@ -176,6 +177,17 @@ absl::Status TrainerRank::Connect(const std::string& group, const proto::Connect
 absl::Status TrainerRank::SetBufferAddress(const std::string& group, uint32_t worker,
                                            uint32_t buffer_index, const proto::Buffer& buffer) {
   return groups_.at(group).sender->SetBufferAddress(worker, buffer_index, buffer);
+}
+
+// What cannot be read is named when it is to be sent.
+void TrainerRank::Sample(uint64_t version, proto::Publish& publish) {
+  if (!staging_->RenewSources().ok()) return;
+  const absl::StatusOr<std::vector<ReplicaSample::Digest>> sample = sample_->Take(version);
+  if (!sample.ok()) return;
+  for (const ReplicaSample::Digest& digest : *sample) {
+    publish.add_sampled_units(digest.unit);
+    publish.add_sampled_digests(digest.digest);
+  }
 }
 
 absl::Status TrainerRank::Start(const std::string& name, const UpdateId& update,

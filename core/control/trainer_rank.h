@@ -21,6 +21,7 @@
 #include "core/control/rank_actions.h"
 #include "core/control/rank_nics.h"
 #include "core/control/rank_report.h"
+#include "core/engine/replica_sample.h"
 #include "core/engine/timeline.h"
 #include "core/engine/trainer_engine.h"
 #include "core/fabric/fabric.h"
@@ -81,6 +82,7 @@ class TrainerRank final : private TrainerHost {
   absl::Status Connect(const std::string& group, const proto::Connect& connect) override;
   absl::Status SetBufferAddress(const std::string& group, uint32_t worker, uint32_t buffer_index,
                                 const proto::Buffer& buffer) override;
+  void Sample(uint64_t version, proto::Publish& publish) override;
   absl::Status Start(const std::string& group, const UpdateId& update,
                      const PublishCommand& publish, const proto::Start& start) override;
   void Abort(const std::string& group, const UpdateId& update) override {
@@ -114,6 +116,7 @@ class TrainerRank final : private TrainerHost {
   RankNics nics_;
   TrainerSession session_;
   std::unique_ptr<StagingArea> staging_;
+  std::unique_ptr<ReplicaSample> sample_;
   std::map<std::string, Group> groups_;
   std::vector<FabricEvent> fabric_events_;
   std::deque<std::pair<std::string, TrainerEvent>> events_;  // With the group that each is about.

@@ -257,6 +257,7 @@ class Coordinator final {
       uint64_t attempt;
       absl::Time deadline;
       absl::Time received;
+      std::vector<std::pair<uint64_t, uint64_t>> sample = {};  // Digests by unit, in order.
     };
     uint64_t version;
     std::map<uint32_t, Publish> publishes = {};  // By trainer.
@@ -411,6 +412,8 @@ class Coordinator final {
                      const absl::Status& status);
   void SendOutcome(uint32_t trainer, uint64_t attempt, uint64_t version, const std::string& group,
                    bool committed, const absl::Status& status);
+  absl::Status CompareReplicas(uint32_t trainer, const Publication& publication) const;
+  void RefuseReplica(uint32_t trainer, Publication& publication, const absl::Status& why);
   void TakePart(uint32_t trainer, const Publication& publication);
   // Ends a version in one group, and tells every trainer that publishes it.
   void EndPart(Publication& publication, const std::string& group, const Part& part);

@@ -113,7 +113,7 @@ void Coordinator::EndCatchingUp(Group& group, const absl::Status& why, absl::Tim
     return;
   }
   if (!group.catching_up) return;
-  group.round->OnReplaced(why);
+  group.round->GiveUp(why);
   FinishRoundIfOver(group, now);
 }
 

@@ -19,6 +19,7 @@
 #include "core/plan/plan_codec.h"
 #include "core/protocol/message_codec.h"
 #include "core/tensor/manifest_codec.h"
+#include "core/tensor/replica_units.h"
 
 namespace waybill {
 namespace {
@@ -1900,6 +1901,72 @@ TEST_F(CoordinatorTest, AtTheJoinDeadlineTheMissingAreNamed) {
   EXPECT_EQ(Error(kTrainer[0], Kind::kDismissal),
             "no group is whole: waiting for trainer 1, every worker");
   EXPECT_EQ(closed_, std::vector<ConnectionId>{kTrainer[0]});
+}
+
+// Both trainers hold both rows.
+class ReplicaTest : public CoordinatorTest {
+ protected:
+  Manifest ManifestOf(Role /*role*/, uint32_t /*rank*/) override {
+    return CoordinatorTest::ManifestOf(Role::kWorker, 0);
+  }
+  void SetUp() override {
+    MakeCoordinator();
+    Establish();
+  }
+  // Publishes version 5, of which the trainer's digest is `digest`.
+  void PublishSampled(uint32_t trainer, uint64_t digest, uint64_t unit = 0) {
+    const ReplicaUnits units(ManifestOf(Role::kTrainer, trainer));
+    Tell(kTrainer[trainer], [&](proto::RankMessage& m) {
+      m.mutable_publish()->set_version(5);
+      m.mutable_publish()->add_sampled_units(unit == 0 ? units.TurnOf(5).at(0).key : unit);
+      m.mutable_publish()->add_sampled_digests(digest);
+    });
+  }
+  const std::string differ_ =
+      "publish version 5: trainer 0 and 1 hold different bytes of tensor \"w\" [0, 2) x [0, 4); "
+      "replicas have to be equal, since each sends a part of what they hold";
+};
+
+TEST_F(ReplicaTest, ThatAreEqualPublish) {
+  for (const uint32_t t : {0u, 1u}) PublishSampled(t, 77);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  for (const uint32_t w : {0u, 1u}) Arrived(w);
+  EXPECT_EQ(recorded_.size(), 1u);
+}
+
+TEST_F(ReplicaTest, ThatDifferAreNamedAndNoWorkerShowsTheVersion) {
+  PublishSampled(0, 77);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  PublishSampled(1, 78);
+  EXPECT_EQ(Error(kTrainer[1], Kind::kPublishRefused), differ_);
+  EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome), differ_);
+  for (const uint32_t w : {0u, 1u}) EXPECT_EQ(Error(kWorker[w], Kind::kAbort), differ_);
+  EXPECT_TRUE(recorded_.empty());
+  // The next attempt is another matter.
+  for (const uint32_t t : {0u, 1u}) PublishSampled(t, 79);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  for (const uint32_t w : {0u, 1u}) Arrived(w);
+  EXPECT_EQ(recorded_.size(), 1u);
+}
+
+TEST_F(ReplicaTest, ThatDifferAreRefusedBeforeAnyGroupIsWhole) {
+  Gone(kWorker[1]);
+  PublishSampled(0, 77);
+  PublishSampled(1, 78);
+  for (const uint32_t t : {0u, 1u}) EXPECT_EQ(Error(kTrainer[t], Kind::kPublishRefused), differ_);
+}
+
+TEST_F(ReplicaTest, AreComparedInWhatBothHaveSampled) {
+  PublishSampled(0, 77);
+  PublishSampled(1, 77, /*unit=*/12345);  // Nobody else's.
+  EXPECT_EQ(Count(kTrainer[1], Kind::kPublishRefused), 0);
+}
+
+TEST_F(ReplicaTest, WhatIsNoUnitOfTheTrainerIsNotNamed) {
+  PublishSampled(0, 77, /*unit=*/12345);
+  PublishSampled(1, 78, /*unit=*/12345);
+  EXPECT_THAT(Error(kTrainer[1], Kind::kPublishRefused),
+              testing::HasSubstr("hold different bytes of a tensor;"));
 }
 
 // A matrix of three rows of blocks. The middle one is split between the trainers and between the

@@ -8,6 +8,7 @@
 #include "core/protocol/coordinator.h"
 #include "core/protocol/message_codec.h"
 #include "core/protocol/mutation.h"
+#include "core/tensor/replica_units.h"
 
 namespace waybill {
 namespace {
@@ -235,17 +236,72 @@ void Coordinator::OnPublish(const Member& member, const proto::Publish& publish,
       (publish.deadline_ms() > 0 ? absl::Milliseconds(publish.deadline_ms()) : kPublishTimeout);
   Publication& publication = publications_.try_emplace(version, Publication{version}).first->second;
   if (publication.publishes.empty()) publication.digests_off = publish.digests_off();
-  publication.publishes[trainer] = {publish.attempt(), deadline, now};
+  Publication::Publish& mine = publication.publishes[trainer];
+  mine = {publish.attempt(), deadline, now};
+  const int sampled = std::min(publish.sampled_units_size(), publish.sampled_digests_size());
+  for (int i = 0; i < sampled; ++i) {
+    mine.sample.emplace_back(publish.sampled_units(i), publish.sampled_digests(i));
+  }
+  if (const absl::Status status = CompareReplicas(trainer, publication); !status.ok()) {
+    return RefuseReplica(trainer, publication, status);
+  }
   if (publication.opened) TakePart(trainer, publication);
+}
+
+// Returns an error if another trainer has published something else of what both hold.
+absl::Status Coordinator::CompareReplicas(uint32_t trainer, const Publication& publication) const {
+  const auto& mine = publication.publishes.at(trainer).sample;
+  for (const auto& [other, publish] : publication.publishes) {
+    auto theirs = publish.sample.begin();
+    for (const auto& [unit, digest] : mine) {
+      while (theirs != publish.sample.end() && theirs->first < unit) ++theirs;
+      if (theirs == publish.sample.end()) break;
+      if (theirs->first != unit || theirs->second == digest) continue;
+      const Manifest& manifest = *members_.trainers().here.at(trainer)->manifest;
+      const uint32_t found = ReplicaUnits(manifest).FindShard(unit);
+      std::string what = "a tensor";
+      if (found < manifest.shard_count()) {
+        const ShardView shard = manifest.shard(found);
+        what = absl::StrCat("tensor \"", manifest.tensor_name(shard.tensor_index), "\" ",
+                            ToString(shard.box));
+      }
+      return absl::FailedPreconditionError(absl::StrCat(
+          "publish version ", publication.version, ": trainer ", std::min(trainer, other), " and ",
+          std::max(trainer, other), " hold different bytes of ", what,
+          "; replicas have to be equal, since each sends a part of what they hold"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Nobody knows which of the two is right: no group shows the version that has not decided to.
+void Coordinator::RefuseReplica(uint32_t trainer, Publication& publication,
+                                const absl::Status& why) {
+  const uint64_t version = publication.version;
+  if (publication.opened) {
+    RefusePublish(trainer, version, publication.publishes.at(trainer).attempt, why);
+    for (auto& [name, part] : publication.parts) {
+      if (part.state == Part::State::kQueued) GiveUpPart(publication, name, why);
+      if (part.state == Part::State::kOpen) GroupNamed(name).round->GiveUp(why);
+    }
+    return;
+  }
+  GivenUp& given_up = given_up_[version];
+  given_up = {AllTrainers(), why};
+  for (const auto& [other, publish] : publication.publishes) {
+    RefusePublish(other, version, publish.attempt, why);
+    given_up.trainers.erase(other);
+  }
+  publications_.erase(version);
 }
 
 // Lets a trainer that publishes an opened version take part where that is undecided, and tells it
 // what has become of the version elsewhere.
 void Coordinator::TakePart(uint32_t trainer, const Publication& publication) {
-  const auto [attempt, deadline, received] = publication.publishes.at(trainer);
+  const Publication::Publish& publish = publication.publishes.at(trainer);
   proto::ControllerMessage message;
   message.mutable_publish_accepted()->set_version(publication.version);
-  message.mutable_publish_accepted()->set_attempt(attempt);
+  message.mutable_publish_accepted()->set_attempt(publish.attempt);
   std::vector<UpdateRound*> rounds;
   for (const auto& [name, part] : publication.parts) {
     if (part.state == Part::State::kQueued) {
@@ -260,9 +316,10 @@ void Coordinator::TakePart(uint32_t trainer, const Publication& publication) {
   ToRank({Role::kTrainer, trainer}, std::move(message));
   for (const auto& [name, part] : publication.parts) {
     if (!part.over()) continue;
-    SendOutcome(trainer, attempt, publication.version, name, part.committed(), part.status);
+    SendOutcome(trainer, publish.attempt, publication.version, name, part.committed(), part.status);
   }
-  for (UpdateRound* round : rounds) round->OnPublish({Role::kTrainer, trainer}, attempt, deadline);
+  for (UpdateRound* round : rounds)
+    round->OnPublish({Role::kTrainer, trainer}, publish.attempt, publish.deadline);
 }
 
 void Coordinator::OnWithdraw(const Member& member, const proto::Withdraw& withdraw) {

@@ -153,6 +153,7 @@ void TrainerSession::AskForNext(absl::Time now) {
   message.mutable_publish()->set_deadline_ms(
       std::max<int64_t>(1, absl::ToInt64Milliseconds(first.command.deadline - now)));
   message.mutable_publish()->set_digests_off(first.command.digests_off);
+  if (!first.command.digests_off) host_.Sample(first.command.version, *message.mutable_publish());
   Send(std::move(message));
 }
 

@@ -38,6 +38,8 @@ class TrainerHost : public SessionHost {
   // A buffer of a worker of the group is there from now on.
   virtual absl::Status SetBufferAddress(const std::string& group, uint32_t worker,
                                         uint32_t buffer_index, const proto::Buffer& buffer) = 0;
+  // Adds digests of a sample of what the version has, by which replicas are compared.
+  virtual void Sample(uint64_t /*version*/, proto::Publish& /*publish*/) {}
   // Begins to send to the group; OnSent() follows, or OnStopped() after Abort().
   virtual absl::Status Start(const std::string& group, const UpdateId& update,
                              const PublishCommand& publish, const proto::Start& start) = 0;

@@ -87,8 +87,8 @@ class UpdateRound {
   void OnRelayStopped(uint32_t worker);
   void OnWorkerGone(uint32_t worker, const absl::Status& status);
   void OnTime(absl::Time now);
-  // Something else takes the place of this version. Does nothing once it may be recorded.
-  void OnReplaced(const absl::Status& why) { Abort(why); }
+  // The group is not to show this version. Does nothing once the decision may be recorded.
+  void GiveUp(const absl::Status& why) { Abort(why); }
   // Moves the deadline, if every worker is READY and nothing is decided.
   void ExtendTo(absl::Time deadline) {
     if (state_ == State::kMoving) deadline_ = deadline;

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <future>
 #include <string>
 #include <vector>
 
@@ -155,6 +156,30 @@ TEST(Publish, WhatATrainerThatDiesWasToBringComesFromItsReplicaOnce) {
   // Trainer 1 cannot reach the buffer any more into which the rest went.
   EXPECT_EQ(job.worker(0)->report().counts.renewals, 0u);
   EXPECT_EQ(job.worker(1)->report().counts.renewals, 1u);
+}
+
+TEST(Publish, ReplicasThatDifferAreNamedAndNothingIsShown) {
+  Job job({.trainers = 2, .replicas = 2, .workers = 2});
+  ASSERT_EQ(job.StartController().message(), "");
+  ASSERT_EQ(job.JoinAll().message(), "");
+  for (const absl::Status& s : job.PublishAll(1)) EXPECT_EQ(s.message(), "");
+  ASSERT_TRUE(job.trainer(0)->AwaitOutcome(absl::Seconds(20)).ok());
+
+  const auto publish = [&](uint32_t t) {
+    return job.trainer(t)->Publish(2, {.timeout = absl::Seconds(20)});
+  };
+  job.FillTrainer(0, 2);
+  job.FillTrainer(1, 3);
+  auto other = std::async(std::launch::async, publish, 1);
+  const absl::Status statuses[] = {publish(0), other.get()};
+  for (const absl::Status& status : statuses) {
+    EXPECT_THAT(std::string(status.message()),
+                testing::HasSubstr("trainer 0 and 1 hold different bytes of tensor \"w\" [0, 64)"));
+  }
+  for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(job.Shows(w, 1)) << w;
+  for (const absl::Status& s : job.PublishAll(2)) EXPECT_EQ(s.message(), "");
+  ASSERT_TRUE(job.trainer(0)->AwaitOutcome(absl::Seconds(20)).ok());
+  for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(job.Shows(w, 2)) << w;
 }
 
 // The job goes on with the trainer that is left, and takes the other one in when it returns.

@@ -192,9 +192,11 @@ absl::Status Job::JoinAll() {
 }
 
 void Job::Fill(uint64_t version) {
-  for (uint32_t t = 0; t < options_.trainers; ++t) {
-    model_->Fill(version, model_->Trainer(t), memory_[t].data());
-  }
+  for (uint32_t t = 0; t < options_.trainers; ++t) FillTrainer(t, version);
+}
+
+void Job::FillTrainer(uint32_t t, uint64_t version) {
+  model_->Fill(version, model_->Trainer(t), memory_[t].data());
 }
 
 std::vector<absl::Status> Job::PublishAll(uint64_t version, const PublishOptions& options) {

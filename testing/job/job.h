@@ -61,6 +61,7 @@ class Job {
   std::vector<absl::Status> PublishAll(uint64_t version, const PublishOptions& options = {
                                                              .timeout = absl::Seconds(20)});
   void Fill(uint64_t version);
+  void FillTrainer(uint32_t t, uint64_t version);
   bool Shows(uint32_t w, uint64_t version);
 
   Controller& controller() { return *controller_; }

@@ -280,7 +280,7 @@ class Trainer(Rank):
 
         version            A version later than what is committed.
         deadline           In seconds from now; None: 60.
-        digests            Whether workers verify what arrives.
+        digests            Whether workers verify what arrives, and replicas are compared.
         fail_on_nonfinite  Whether the version fails if NaNs or infinities are quantised.
         hold               Whether the version is held: groups that have missed it, and to which no other group can
                            lend it, get it from the trainers, if all of them hold it. It also completes versions

@@ -28,7 +28,7 @@ pub struct PublishOptions {
     /// If true, the publish lasts, and the memory is lent, until all groups have decided; otherwise
     /// until the version is sent.
     pub until_committed: bool,
-    /// If true, what arrives is not verified.
+    /// If true, what arrives is not verified, and replicas are not compared.
     pub no_digests: bool,
     /// If true, the version fails if NaNs or infinities are quantised.
     pub fail_on_nonfinite: bool,
