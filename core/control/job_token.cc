@@ -1,6 +1,7 @@
 #include "core/control/job_token.h"
 
 #include <fcntl.h>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -52,6 +53,11 @@ absl::Status Make(const std::string& path) {
 
 absl::StatusOr<std::string> UsersToken() {
   const std::string folder = StateFolder();
+  if (folder.empty()) {
+    return absl::UnauthenticatedError(absl::StrCat("no token is given, and user ", geteuid(),
+                                                   " has no home directory to keep one in",
+                                                   kRemedy));
+  }
   const std::string path = folder + "/token";
   std::error_code ignored;  // Opening the file says what is wrong.
   std::filesystem::create_directories(folder, ignored);
@@ -76,7 +82,15 @@ std::string StateFolder() {
   const char* state = std::getenv("XDG_STATE_HOME");
   if (state != nullptr && *state != '\0') return absl::StrCat(state, "/waybill");
   const char* home = std::getenv("HOME");
-  return absl::StrCat(home == nullptr ? "" : home, "/.local/state/waybill");
+  passwd entry{};
+  passwd* found = nullptr;
+  char texts[4096];
+  // Services and cron jobs have no HOME.
+  if (home == nullptr && getpwuid_r(geteuid(), &entry, texts, sizeof(texts), &found) == 0 &&
+      found != nullptr) {
+    home = entry.pw_dir;
+  }
+  return home == nullptr ? "" : absl::StrCat(home, "/.local/state/waybill");
 }
 
 absl::StatusOr<std::string> JobToken(const std::string& given) {

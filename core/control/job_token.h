@@ -11,7 +11,8 @@ namespace waybill {
 
 constexpr size_t kLeastTokenBytes = 16;
 
-// "$XDG_STATE_HOME/waybill", by default "~/.local/state/waybill".
+// "$XDG_STATE_HOME/waybill", by default ".local/state/waybill" in $HOME, or without that in the
+// user's home directory. Empty if the user has none.
 std::string StateFolder();
 
 // Returns `given`, or if it is empty, the user's own token: that of the file "token" in

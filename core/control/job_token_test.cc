@@ -1,6 +1,7 @@
 #include "core/control/job_token.h"
 
 #include <gtest/gtest.h>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -62,6 +63,17 @@ TEST_F(JobTokenTest, AFileThatOthersCanReadOrHaveLinkedIsNotTrusted) {
   std::filesystem::rename(path_, path_ + "s");
   std::filesystem::create_symlink(path_ + "s", path_);
   EXPECT_EQ(JobToken("").status().code(), absl::StatusCode::kUnauthenticated);
+}
+
+TEST_F(JobTokenTest, WithoutHomeItIsInTheUsersDirectory) {
+  unsetenv("XDG_STATE_HOME");
+  const char* const home = std::getenv("HOME");
+  const std::string before = home == nullptr ? "" : home;
+  unsetenv("HOME");
+  const passwd* const user = getpwuid(geteuid());
+  EXPECT_EQ(StateFolder(),
+            user == nullptr ? "" : std::string(user->pw_dir) + "/.local/state/waybill");
+  if (home != nullptr) setenv("HOME", before.c_str(), 1);
 }
 
 TEST_F(JobTokenTest, WhereNoFileCanBeTheErrorSaysWhatToSet) {

@@ -36,8 +36,11 @@ struct Options {
   const std::string& job() const { return controller.coordinator.job; }
 };
 
-std::string DefaultState(const std::string& job) {
-  return absl::StrCat(StateFolder(), "/", job, "/decisions");
+absl::StatusOr<std::string> DefaultState(const std::string& job) {
+  const std::string folder = StateFolder();
+  if (!folder.empty()) return absl::StrCat(folder, "/", job, "/decisions");
+  return absl::InvalidArgumentError(
+      "this user has no home directory to keep the decisions in: give --state FILE");
 }
 
 // Returns an error if the job's name cannot be part of a path or of a key.
@@ -182,7 +185,9 @@ absl::Status RunAsOneOfSeveral(const Options& options, const Ending& ending) {
 
 absl::Status RunController(Options options) {
   WAYBILL_RETURN_IF_ERROR(CheckJob(options.job()));
-  if (options.controller.state.empty()) options.controller.state = DefaultState(options.job());
+  if (options.controller.state.empty()) {
+    WAYBILL_ASSIGN_OR_RETURN(options.controller.state, DefaultState(options.job()));
+  }
   options.controller.coordinator.join_timeout = absl::Seconds(options.join_timeout_seconds);
   options.controller.coordinator.required_groups = {options.required_groups.begin(),
                                                     options.required_groups.end()};
