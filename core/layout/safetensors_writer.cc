@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/base/file_size_signal.h"
+#include "core/base/json_text.h"
 #include "core/base/new_file.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
@@ -129,7 +130,7 @@ std::string HeaderOf(absl::Span<const CheckpointTensor> tensors) {
     at = end;
   }
   // Bytes that are no UTF-8 cannot be in a header.
-  std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  std::string text = JsonText(header);
   text.resize((text.size() + 7) / 8 * 8, ' ');
   return text;
 }
@@ -224,9 +225,8 @@ absl::Status WriteCheckpoint(const std::string& directory, absl::string_view con
   if (files.size() > 1) {
     const nlohmann::json index = {{"metadata", {{"total_size", total_bytes}}},
                                   {"weight_map", weight_map}};
-    WAYBILL_RETURN_IF_ERROR(WriteText(
-        absl::StrCat(directory, "/model.safetensors.index.json"),
-        index.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n", durability));
+    WAYBILL_RETURN_IF_ERROR(WriteText(absl::StrCat(directory, "/model.safetensors.index.json"),
+                                      JsonText(index, 1) + "\n", durability));
   }
   if (config_json.empty()) return absl::OkStatus();
   return WriteText(absl::StrCat(directory, "/config.json"), config_json, durability);

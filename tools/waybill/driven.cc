@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "absl/strings/numbers.h"
+#include "core/base/json_text.h"
 
 namespace waybill {
 
@@ -21,10 +22,7 @@ std::optional<DrivenCommand> ReadCommand() {
   return DrivenCommand{line.substr(0, space), line.substr(space + 1)};
 }
 
-void Tell(const nlohmann::json& event) {
-  // A path in an error need not be UTF-8.
-  std::cout << event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
-}
+void Tell(const nlohmann::json& event) { std::cout << JsonText(event) << std::endl; }
 
 nlohmann::json EventOf(const std::string& name, const absl::Status& status) {
   nlohmann::json event = {{"event", name}};

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/base/json_text.h"
 #include "core/base/status.h"
 #include "core/net/tcp_socket.h"
 
@@ -30,8 +31,7 @@ LineChannel::LineChannel(UniqueFd socket) : socket_(std::move(socket)) {
 }
 
 absl::Status LineChannel::Say(const nlohmann::json& message) {
-  const std::string line =
-      message.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  const std::string line = JsonText(message) + "\n";
   for (size_t sent = 0; sent < line.size();) {
     WAYBILL_ASSIGN_OR_RETURN(
         const size_t now,

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "core/base/json_text.h"
 #include "core/base/new_file.h"
 #include "core/base/unique_fd.h"
 #include "tools/waybill/page_source.h"
@@ -28,8 +29,7 @@ void AddTraffic(const simulate::Traffic& traffic, nlohmann::json& data) {
 
 std::string MakePage(const nlohmann::json& data) {
   // Within a script element, "</" would end it, and "<!--" would begin a comment.
-  const std::string text = absl::StrReplaceAll(
-      data.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), {{"<", "\\u003c"}});
+  const std::string text = absl::StrReplaceAll(JsonText(data), {{"<", "\\u003c"}});
   std::string page;
   absl::string_view rest = kPageHtml;
   // From front to back, because `text` may contain a mark.

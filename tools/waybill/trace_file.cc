@@ -6,6 +6,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/json_text.h"
 
 namespace waybill {
 namespace {
@@ -59,8 +60,7 @@ nlohmann::json ToChromeTrace(const std::vector<TracedStage>& stages) {
 
 absl::Status WriteTrace(const std::string& path, const std::vector<TracedStage>& stages) {
   std::ofstream file(path);
-  file << ToChromeTrace(stages).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
-       << "\n";
+  file << JsonText(ToChromeTrace(stages)) << "\n";
   file.close();
   if (file) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("trace: cannot write ", path));
