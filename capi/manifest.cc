@@ -50,11 +50,12 @@ absl::StatusOr<Format> ReadFormat(const waybill_shard_t& shard, Dtype of_tensor)
   }
   if (shard.dtype == 0) return format;
   WAYBILL_ASSIGN_OR_RETURN(const Dtype dtype, DtypeFromNumber(shard.dtype));
-  if (format.content != Content::kPlain && dtype != format.dtype) {
+  if (format.content == Content::kPlain) {
+    format.dtype = dtype;
+  } else if (!waybill::AreSameBytes(dtype, format.dtype)) {
     return absl::InvalidArgumentError(
         absl::StrCat("dtype ", Name(dtype), " is not that of ", ToString(format.quantisation)));
   }
-  format.dtype = dtype;
   return format;
 }
 

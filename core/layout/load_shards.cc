@@ -80,7 +80,7 @@ class Loader {
   Loader(const ShardView& shard, const CheckpointTensor& tensor)
       : box_(shard.box),
         element_bytes_(ElementBytes(shard.format)),
-        converts_(tensor.dtype != shard.format.dtype),
+        converts_(!AreSameBytes(tensor.dtype, shard.format.dtype)),
         cast_(CastBetween(tensor.dtype, shard.format.dtype)) {
     const size_t dimensions = tensor.shape.size();
     std::array<int64_t, kMaxDimensions> strides;

@@ -72,6 +72,9 @@ class Links {
 
 Transform TransformOf(const Format& source, const Format& destination) {
   if (source == destination) return Transform::kNone;
+  if (AreSameBytes(source.dtype, destination.dtype) && destination.content == Content::kPlain) {
+    return Transform::kNone;
+  }
   if (destination.content == Content::kQuantised) return Transform::kQuantise;
   if (source.dtype == Dtype::kBf16) return Transform::kBf16ToF32;
   if (source.dtype == Dtype::kF16) return Transform::kF16ToF32;

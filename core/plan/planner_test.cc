@@ -122,6 +122,15 @@ TEST(Planner, AWorkerFindsATiedHeadByItsAlias) {
   EXPECT_EQ(tables.trainers[0].size(), 1u);
 }
 
+TEST(Planner, BytesAreScalesAsTheyAre) {
+  const auto plan = PlanFor({Holding("w", kShape, Box::Whole(kShape), {Dtype::kE8m0})},
+                            {Holding("w", kShape, Box::Whole(kShape), {Dtype::kU8})});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const PlanTables tables = MakeTables(*plan);
+  EXPECT_EQ(tables.trainers[0][0].shape.transform, Transform::kNone);
+  EXPECT_EQ(tables.trainers[0][0].shape.source_element_bytes, 1u);
+}
+
 TEST(Planner, TheSameManifestsGiveTheSameHashAndOtherOnesAnother) {
   const std::vector<Manifest> trainers = {Holding("w", kShape, Box::Whole(kShape))};
   const std::vector<Manifest> worker = {Holding("w", kShape, Box::Whole(kShape))};
@@ -180,8 +189,10 @@ INSTANTIATE_TEST_SUITE_P(
             {Holding("w", kShape, Box::Whole(kShape))},
             Holding("w", kShape, Box::Whole(kShape), {Dtype::kF16}),
             "tensor \"w\": worker 0: trainer 0 holds BF16, wanted is F16: no conversion from "
-            "BF16 to F16; there are: the same format, F32 to and from F16 and BF16, each of them "
-            "quantised"}),
+            "BF16 to F16; there are: the same format, U8 for 8-bit floats, F32 to and from F16 and "
+            "BF16, each of them quantised; for others the trainer adds a tensor of the wanted "
+            "type, "
+            "which it fills before each publish"}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Planner, MoreRanksThanItNumbersAreRefused) {

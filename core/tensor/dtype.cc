@@ -1,5 +1,6 @@
 #include "core/tensor/dtype.h"
 
+#include <iterator>
 #include <string>
 
 #include "absl/status/status.h"
@@ -37,6 +38,15 @@ uint32_t SizeBytes(Dtype dtype) {
   return row == nullptr ? 0 : row->size_bytes;
 }
 
+bool AreSameBytes(Dtype source, Dtype destination) {
+  const auto is_float = [](Dtype dtype) {
+    return dtype == Dtype::kE8m0 || dtype == Dtype::kF8E4m3 || dtype == Dtype::kF8E5m2;
+  };
+  if (source == Dtype::kU8) return destination == Dtype::kU8 || is_float(destination);
+  return source == destination ||
+         (destination == Dtype::kU8 && (is_float(source) || source == Dtype::kBool));
+}
+
 absl::string_view Name(Dtype dtype) {
   const Row* row = Find(dtype);
   return row == nullptr ? "unknown" : row->name;
@@ -54,7 +64,8 @@ absl::StatusOr<Dtype> ParseDtype(absl::string_view name) {
 absl::StatusOr<Dtype> DtypeFromNumber(uint32_t number) {
   const auto dtype = static_cast<Dtype>(number);
   if (number > 0xFF || Find(dtype) == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("dtype number ", number, " is not known"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("dtype number ", number, " is not one of 1 to ", std::size(kRows)));
   }
   return dtype;
 }

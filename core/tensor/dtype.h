@@ -32,6 +32,10 @@ enum class Dtype : uint8_t {
 // Bytes of one element; 0 for a value that is not a Dtype.
 uint32_t SizeBytes(Dtype dtype);
 
+// Returns true if elements of `source` are elements of `destination` as they are: of the same type,
+// or bytes (U8) on one side and floats or scales of 8 bits, or booleans, on the other.
+bool AreSameBytes(Dtype source, Dtype destination);
+
 // Returns the name as safetensors spells it: "BF16", "F8_E4M3".
 absl::string_view Name(Dtype dtype);
 

@@ -125,7 +125,7 @@ TEST(ManifestCodec, RefusesWhatItCannotBelieve) {
   EXPECT_EQ(WithTensors(Sample(), [](auto& t) { t.mutable_shapes()->set_lengths(0, 3); }).message(),
             "manifest: table of tensors: items of 3 in all, in an array of 2");
   EXPECT_EQ(WithTensors(Sample(), [](auto& t) { t.set_dtypes(0, 99); }).message(),
-            "dtype number 99 is not known");
+            "dtype number 99 is not one of 1 to 16");
 }
 
 TEST(ManifestCodec, PartsAreEqualWhereRanksShareThem) {

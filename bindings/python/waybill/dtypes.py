@@ -82,7 +82,10 @@ def dtype_number(dtype: object) -> int:
     name = str(name).split(".")[-1]
     number = NUMBERS.get(_SPELLINGS.get(name, name.upper()))
     if number is None:
-        raise InvalidArgument(f"dtype {name!r} cannot be moved; these can: {', '.join(NUMBERS)}")
+        raise InvalidArgument(
+            f"dtype {name!r} cannot be moved; these can: {', '.join(NUMBERS)}; others move as bytes, as U8 on both "
+            "sides: tensor.view(torch.uint8)"
+        )
     return number
 
 
