@@ -122,6 +122,23 @@ TEST(Planner, AWorkerFindsATiedHeadByItsAlias) {
   EXPECT_EQ(tables.trainers[0].size(), 1u);
 }
 
+Manifest Tied(Manifest holding, const char* alias) {
+  holding.AddAlias(alias, 0);
+  return holding;
+}
+
+TEST(Planner, ATensorThatAWorkerKnowsByTwoNamesIsReceivedOnce) {
+  const Manifest embed = Holding("embed", kShape, Box::Whole(kShape));
+  const Manifest head = Holding("head", kShape, Box::Whole(kShape));
+  for (const Manifest& trainer : {Tied(embed, "head"), Tied(head, "embed"), embed, head}) {
+    for (const Manifest& worker : {Tied(embed, "head"), Tied(head, "embed")}) {
+      const auto plan = PlanFor({trainer}, {worker});
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      EXPECT_EQ(MakeTables(*plan).trainers[0].size(), 1u);
+    }
+  }
+}
+
 TEST(Planner, BytesAreScalesAsTheyAre) {
   const auto plan = PlanFor({Holding("w", kShape, Box::Whole(kShape), {Dtype::kE8m0})},
                             {Holding("w", kShape, Box::Whole(kShape), {Dtype::kU8})});
@@ -191,8 +208,13 @@ INSTANTIATE_TEST_SUITE_P(
             "tensor \"w\": worker 0: trainer 0 holds BF16, wanted is F16: no conversion from "
             "BF16 to F16; there are: the same format, U8 for 8-bit floats, F32 to and from F16 and "
             "BF16, each of them quantised; for others the trainer adds a tensor of the wanted "
-            "type, "
-            "which it fills before each publish"}),
+            "type, which it fills before each publish"},
+        BadCase{"two_tensors_in_one_memory",
+                {Three("embed", "norm", "head")},
+                Tied(Holding("embed", kShape, Box::Whole(kShape)), "head"),
+                "tensor \"embed\": worker 0 holds it and \"head\" in the same memory, the trainers "
+                "hold two tensors of these names: leave one of them out, or tie them in the "
+                "trainers"}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Planner, MoreRanksThanItNumbersAreRefused) {

@@ -112,6 +112,7 @@ absl::Status TensorClasses::FindWanted(const RankClasses& workers,
         const auto found = names_.find(manifest.tensor_name(i));
         own.push_back(found == names_.end() ? kUnknown : found->second);
       }
+      WAYBILL_RETURN_IF_ERROR(FindByAliases(manifest, workers.ranks(c).front(), own));
     }
     for (uint32_t i = 0; i < manifest.shard_count(); ++i) {
       const uint32_t tensor = own[manifest.shard_tensor(i)];
@@ -136,6 +137,25 @@ absl::Status TensorClasses::FindWanted(const RankClasses& workers,
                                                      ", the trainers have ",
                                                      ShapeToString(tensors_[tensor].shape)));
     }
+  }
+  return absl::OkStatus();
+}
+
+// What a worker knows by several names is received once, so the trainers have to mean one tensor by
+// those that they know.
+absl::Status TensorClasses::FindByAliases(const Manifest& manifest, uint32_t worker,
+                                          Numbers& numbers) const {
+  for (uint32_t i = 0; i < manifest.alias_count(); ++i) {
+    const auto found = names_.find(manifest.alias_name(i));
+    if (found == names_.end()) continue;
+    uint32_t& number = numbers[manifest.alias_tensor(i)];
+    if (number == kUnknown) number = found->second;
+    if (number == found->second) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor \"", manifest.tensor_name(manifest.alias_tensor(i)), "\": worker ", worker,
+        " holds it and \"", manifest.alias_name(i),
+        "\" in the same memory, the trainers hold two tensors of these names: leave one of them "
+        "out, or tie them in the trainers"));
   }
   return absl::OkStatus();
 }

@@ -68,6 +68,8 @@ class TensorClasses {
   // Returns the trainers' tensor whose name ends most like `name`.
   absl::string_view Nearest(absl::string_view name) const;
   absl::Status FindWanted(const RankClasses& workers, std::vector<Numbers>& numbers) const;
+  // Finds a worker's tensors by their aliases too. `numbers`: what was found by their names.
+  absl::Status FindByAliases(const Manifest& manifest, uint32_t worker, Numbers& numbers) const;
   static Lists MakeLists(const RankClasses& ranks, const std::vector<Numbers>& numbers,
                          uint32_t tensor_count, const Lists* wanted);
   void Classify(const RankClasses& trainers, const RankClasses& workers);

@@ -51,6 +51,17 @@ class Regions:
         return self.holdings[0].name + (f" and {more} more" if more else "")
 
 
+def _key(name: str, memory: Memory, parts: Sequence[Placed]) -> tuple[object, ...] | None:
+    """Returns what is equal for tensors that are one under several names, as a tied embedding and head are."""
+    if memory.owner is None or memory.empty or len(parts) != 1:
+        return None
+    part, offset, strides = parts[0]
+    if not isinstance(part, Part) or part.tensor != name:
+        return None
+    what = (part.shape, part.box, str(part.dtype), part.content, part.quantisation)
+    return memory.address, memory.shape, memory.strides, memory.dtype, offset, strides, *what
+
+
 def place(name: str, memory: Memory, parts: Iterable[AnyPart]) -> list[Placed]:
     """Returns each part with the place of its elements in the buffer."""
     shape = memory.shape
@@ -93,22 +104,23 @@ class Holdings:
     def __init__(self) -> None:
         self._holdings: dict[str, Holding] = {}
         self._declared: dict[str, tuple[int, tuple[int, ...]]] = {}
-        self._aliases: list[tuple[str, str]] = []
+        self._aliases: dict[str, str] = {}
+        self._by_key: dict[tuple[object, ...], str] = {}
         self._given: tuple[_waybill.Manifest, list[Memory]] | None = None
 
     def __iter__(self) -> Any:
         return iter(self._holdings.values())
 
     def __getitem__(self, name: str) -> Holding:
-        holding = self._holdings.get(name)
+        holding = self._holdings.get(self._aliases.get(name, name))
         if holding is None:
             near = nearest(name, self._holdings)
             raise NotFound(f'"{name}" was not added{f"; {quoted(near)} was" if near else ""}')
         return holding
 
     def names(self) -> list[str]:
-        """Returns the names of all holdings."""
-        return list(self._holdings)
+        """Returns all names."""
+        return [*self._holdings, *self._aliases]
 
     def give_back(self) -> None:
         """Lets go of all memory."""
@@ -168,21 +180,22 @@ class Holdings:
         """Declares a tensor of the job; this rank may hold nothing of it."""
         self._declared.setdefault(name, (dtype, tuple(shape)))
 
-    def alias(self, name: str, of: str) -> None:
-        """Gives a tensor another name."""
-        self._aliases.append((name, of))
-
-    def add(self, name: str, memory: Memory, parts: Iterable[AnyPart]) -> Holding:
-        """Adds an array and what lies in it."""
-        if name in self._holdings:
+    def add(self, name: str, memory: Memory, parts: Iterable[AnyPart]) -> None:
+        """Adds an array and what lies in it. One that was added before gets another name."""
+        if name in self._holdings or name in self._aliases:
             raise InvalidArgument(f'"{name}" was added before')
         holding = Holding(name, memory, place(name, memory, parts))
+        key = _key(name, memory, holding.parts)
+        first = name if key is None else self._by_key.setdefault(key, name)
+        if first != name:
+            self._aliases[name] = first
+            self._declared.pop(name, None)
+            return
         for part, _, _ in holding.parts:
             if isinstance(part, Part):
                 dtype = memory.dtype if part.dtype is None else dtype_number(part.dtype)
                 self.declare(part.tensor, dtype, part.shape)
         self._holdings[name] = holding
-        return holding
 
     def build_in_memory(
         self, context: _waybill.Context, *, to_write: bool
@@ -233,14 +246,24 @@ class Holdings:
     def _merged(self, *, to_write: bool) -> list[Regions]:
         """Merges holdings into regions.
 
-        Memory that is read becomes one region for each storage. A region that is written must not have holes, so
-        only neighbours are merged. Holdings that overlap stay apart, and the C ABI refuses them.
+        Memory that is read becomes one region for each storage. A region that is written must not have holes or be
+        written twice, so only neighbours are merged.
         """
         held = [h for h in self._holdings.values() if not h.memory.empty]
         regions: list[Regions] = []
         last_storage: int | None = None
+        farthest: Holding | None = None  # The one that ends last of those before.
         for holding in sorted(held, key=lambda h: (h.memory.kind, h.memory.span())):
             begin, end = holding.memory.span()
+            if farthest is None or farthest.memory.kind != holding.memory.kind:
+                farthest = holding
+            elif to_write and begin < farthest.memory.span()[1]:
+                raise InvalidArgument(
+                    f'"{farthest.name}" and "{holding.name}" overlap in memory: only tensors that are the same may have '
+                    "several names"
+                )
+            if end > farthest.memory.span()[1]:
+                farthest = holding
             last = regions[-1] if regions else None
             same = last is not None and last_storage == holding.memory.storage
             if last is not None and (
@@ -260,7 +283,7 @@ class Holdings:
             name: manifest.add_tensor(name, dtype, list(shape))
             for name, (dtype, shape) in self._declared.items()
         }
-        for name, of in self._aliases:
+        for name, of in self._aliases.items():
             manifest.add_alias(name, tensors[of])
         for holding in self._holdings.values():
             if not holding.memory.empty:

@@ -17,7 +17,8 @@ def read_only():
 
 def overlapping(worker):
     memory = numpy.zeros(48, numpy.float32)
-    worker.add("a", memory[:32])
+    worker.add("first", memory[:8])
+    worker.add("a", memory[8:32])
     worker.add("b", memory[16:])
 
 
@@ -38,7 +39,7 @@ DESTINATIONS = [
         lambda worker: worker.add("w", numpy.zeros((8, 8), numpy.float32)[:, ::2]),
         '"w": stride 2 of dimension 1, of shape (8, 4) with strides (8, 2)',
     ),
-    ("overlapping", overlapping, 'regions "a" and "b" overlap'),
+    ("overlapping", overlapping, '"a" and "b" overlap in memory'),
     (
         "beyond_its_tensor",
         lambda worker: worker.add(

@@ -56,6 +56,36 @@ def test_a_module():
                         assert torch.equal(snapshot.torch("model." + name), tensor)
 
 
+@pytest.mark.parametrize("names", [("head", "embed"), ("embed",), ("head",)])
+def test_tied_tensors_of_a_worker_are_received_once(names):
+    sent, shown = torch.ones(4, 3), torch.zeros(4, 3)
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(mode="in-place", ask=())
+        for name in names:
+            trainer.add(name, sent)
+        worker.add("embed", shown)
+        worker.add("head", shown)
+        job.join()
+        trainer.publish(1).committed.wait(PATIENCE)
+        assert torch.equal(shown, sent)
+        assert worker.progress()["planned_bytes"] == 4 * 3 * 4
+        with worker.snapshot() as snapshot:
+            assert sorted(snapshot) == ["embed", "head"]
+            assert torch.equal(snapshot.torch("head"), snapshot.torch("embed"))
+
+
+def test_tensors_that_are_tied_only_in_the_worker_are_refused_by_name():
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(mode="in-place", ask=())
+        trainer.add("embed", torch.ones(4))
+        trainer.add("head", torch.ones(4))
+        shown = torch.zeros(4)
+        worker.add("embed", shown)
+        worker.add("head", shown)
+        with pytest.raises(waybill.InvalidArgument, match='"embed".*and "head" in the same memory'):
+            job.join()
+
+
 @pytest.mark.parametrize("what", ["whole", "layer"])
 def test_names_of_compiled_modules_are_those_of_the_modules(what):
     model = Model()

@@ -135,6 +135,8 @@ class Trainer(Rank):
     ) -> None:
         """Lends a tensor, or this rank's box of one; it is kept alive until this rank has left.
 
+        The same memory may be added under several names, as tied embeddings are: they are one tensor.
+
         tensor  A tensor of torch (DTensors bring their boxes) or numpy, or anything with DLPack or the buffer
                 protocol, with any strides.
         box     This rank's box of the whole tensor: a half-open range [begin, end) for each dimension.
@@ -178,15 +180,10 @@ class Trainer(Rank):
         """
         self._check_may_add()
         module = unwrapped(module)
-        names: dict[int, str] = {}
         for key, tensor in module.state_dict(keep_vars=True).items():
             name = prefix + key.replace(COMPILED, "")
             if not of_torch(tensor):
                 continue  # A module's extra state.
-            first = names.setdefault(id(tensor), name)
-            if first != name:
-                self._holdings.alias(name, first)
-                continue
             self.add(name, tensor)
             self._watch_owner(name, module, key)
 
