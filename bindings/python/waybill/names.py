@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-# torch.compile() puts it into the names of a module's parameters.
-COMPILED = "_orig_mod."
+# What peft puts before all names of a module, before those of a layer that it adapts, and before those of a layer that
+# it trains as a whole; and what torch.compile() puts into names.
+_PEFT_MODEL = "base_model.model."
+_WRAPPERS = ("_orig_mod.", "base_layer.", "modules_to_save.default.")
 _PARALLEL = ("DataParallel", "DistributedDataParallel")
 
 
@@ -19,6 +21,19 @@ def unwrapped(module: Any) -> Any:
             module = module.module
         else:
             return module
+
+
+def engine_name(key: str) -> str:
+    """Returns the name by which engines know a parameter of a module that was wrapped.
+
+    >>> engine_name("base_model.model.model.layers.0.self_attn.q_proj.base_layer.weight")
+    'model.layers.0.self_attn.q_proj.weight'
+    """
+    if key.startswith(_PEFT_MODEL):
+        key = key[len(_PEFT_MODEL) :]
+    for wrapper in _WRAPPERS:
+        key = key.replace(wrapper, "")
+    return key
 
 
 def nearest(name: str, names: Iterable[str]) -> list[str]:

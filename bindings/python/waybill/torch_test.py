@@ -104,6 +104,64 @@ def test_names_of_compiled_modules_are_those_of_the_modules(what):
             assert torch.equal(snapshot.torch("layer.weight"), next(iter(weight.values())))
 
 
+def wrapped_as_by_peft(model):
+    """Returns a module whose parameters have the names that peft gives them, with `model.layer` adapted."""
+
+    class Adapted(torch.nn.Module):
+        def __init__(self, base_layer):
+            super().__init__()
+            self.base_layer = base_layer
+            self.lora_A = torch.nn.ModuleDict({"default": torch.nn.Linear(8, 2, bias=False)})
+            self.lora_B = torch.nn.ModuleDict({"default": torch.nn.Linear(2, 8, bias=False)})
+
+        def merge(self):
+            self.base_layer.weight.data += (
+                self.lora_B["default"].weight @ self.lora_A["default"].weight
+            )
+
+    class Saved(torch.nn.Module):
+        def __init__(self, module):
+            super().__init__()
+            self.original_module = module
+            self.modules_to_save = torch.nn.ModuleDict({"default": torch.nn.Embedding(16, 8)})
+
+    class Tuner(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+    class PeftModel(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.base_model = Tuner()
+
+    model.head = torch.nn.Linear(8, 16, bias=False)
+    model.layer = Adapted(model.layer)
+    model.embedding = Saved(model.embedding)
+    return PeftModel()
+
+
+def test_names_of_adapted_modules_are_those_of_the_modules():
+    model = Model()
+    names = {"layer.weight": (8, 8), "layer.bias": (8,), "embedding.weight": (16, 8)}
+    module = wrapped_as_by_peft(model)
+    assert "base_model.model.layer.base_layer.weight" in module.state_dict()
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker()
+        trainer.add_module(module)
+        for name, shape in names.items():
+            dtype = torch.float32 if name.startswith("embedding") else torch.bfloat16
+            worker.add(name, shape=shape, dtype=dtype)
+        job.join()
+        with torch.no_grad():
+            model.layer.merge()
+        trainer.publish(1).committed.wait(PATIENCE)
+        with worker.snapshot() as snapshot:
+            assert torch.equal(snapshot.torch("layer.weight"), model.layer.base_layer.weight)
+            trained = model.embedding.modules_to_save["default"].weight
+            assert torch.equal(snapshot.torch("embedding.weight"), trained)
+
+
 def test_nothing_is_copied():
     model = Model()
     with waybill.Trainer() as trainer:

@@ -15,8 +15,8 @@ from waybill.errors import (
     WaybillError,
     from_status,
 )
-from waybill.memory import Memory, memory_of, of_torch, torch_address
-from waybill.names import COMPILED, unwrapped
+from waybill.memory import Memory, memory_of, of_torch, torch_address, torch_changes
+from waybill.names import engine_name, unwrapped
 from waybill.parts import Part
 from waybill.placements import boxes_of, is_dtensor
 from waybill.pump import DECIDED, OUTCOME, Call, Milestone, Pump, deadline_ns, keep
@@ -174,14 +174,15 @@ class Trainer(Rank):
         """Lends all parameters and persistent buffers of a torch module, under the names of its state_dict().
 
         DTensors, as FSDP2 and tensor parallelism make them, bring their boxes. Tied parameters are one
-        tensor with two names. What torch.compile() and DistributedDataParallel put before names is left out.
+        tensor with two names. What torch.compile(), DistributedDataParallel and peft put before names is left out. Of a
+        model of peft, call its merge_adapter() before each publish: the base layers are published as they are then.
 
         prefix  A string that is put before each name.
         """
         self._check_may_add()
         module = unwrapped(module)
         for key, tensor in module.state_dict(keep_vars=True).items():
-            name = prefix + key.replace(COMPILED, "")
+            name = prefix + engine_name(key)
             if not of_torch(tensor):
                 continue  # A module's extra state.
             self.add(name, tensor)
