@@ -16,6 +16,11 @@ _WARNING = 2  # The C ABI's.
 _logger: logging.Logger | None = None
 
 
+def warn(line: str) -> None:
+    """Logs a warning of the binding."""
+    take(_WARNING, line)
+
+
 def take(level: int, line: str) -> None:
     """Logs a line, on any thread, also on the library's. What handlers and filters raise ends here."""
     global _logger

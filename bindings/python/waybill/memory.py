@@ -102,6 +102,11 @@ def torch_address(tensor: Any) -> int:
     return address
 
 
+def torch_changes(tensor: Any) -> int | None:
+    """Returns how often a torch tensor was written, or None where torch does not count (in inference mode)."""
+    return None if tensor.is_inference() else int(tensor._version)
+
+
 def _read_torch(tensor: Any) -> Memory:
     device = tensor.device.type
     if device not in ("cpu", "cuda"):

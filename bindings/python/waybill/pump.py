@@ -50,19 +50,21 @@ class Call:
 
     __slots__ = ("done", "error", "on_end", "told")
 
-    def __init__(self, on_end: Callable[[WaybillError | None], None] | None = None) -> None:
+    def __init__(
+        self, on_end: Callable[[WaybillError | None], WaybillError | None] | None = None
+    ) -> None:
         self.done = False
         self.error: WaybillError | None = None
         self.told = False  # The error has been raised.
         self.on_end = on_end
 
     def end(self, error: WaybillError | None) -> None:
-        """Ends the call with `error`, or successfully with None."""
-        self.error = error
-        self.done = True
+        """Ends the call with `error`, or successfully with None; `on_end` may put another error in its place."""
         on_end, self.on_end = self.on_end, None  # Breaks the cycle with the callback's owner.
         if on_end is not None:
-            on_end(error)
+            error = on_end(error)
+        self.error = error
+        self.done = True
 
     def check(self) -> None:
         """Raises the error that the call ended with, if any."""

@@ -191,6 +191,74 @@ def test_a_parameter_that_has_moved_is_named(move):
             trainer.publish(2)
 
 
+@pytest.fixture
+def slow_publish():
+    """Begins a publish that is sent only once the worker is ready: returns the trainer, what it lends and both."""
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(ask=("prepare",))
+        lent = torch.nn.Parameter(torch.ones(4))
+        trainer.add("w", lent)
+        worker.add("w", shape=(4,), dtype=lent.dtype)
+        job.join()
+
+        def publish(version):
+            publish = trainer.publish_async(version, deadline=PATIENCE)
+            prepare = next(e for e in worker.events(PATIENCE) if isinstance(e, waybill.Prepare))
+            return publish, prepare
+
+        yield trainer, lent, publish
+
+
+CHANGED = 'version 1: "w" changed before it was sent'
+
+
+def test_a_tensor_that_changes_before_it_is_sent_fails_its_version_by_name(slow_publish):
+    _, lent, begin = slow_publish
+    publish, prepare = begin(1)
+    with torch.no_grad():
+        lent.add_(1)
+    prepare.ready()
+    with pytest.raises(waybill.FailedPrecondition, match=CHANGED):
+        publish.sent.wait(PATIENCE)
+    with pytest.raises(waybill.FailedPrecondition, match=CHANGED):
+        publish.committed.wait(PATIENCE)
+    publish, prepare = begin(2)  # It was raised.
+    prepare.ready()
+    publish.committed.wait(PATIENCE)
+
+
+def test_a_change_that_nobody_waited_for_is_raised_by_the_next_publish(slow_publish, caplog):
+    trainer, lent, begin = slow_publish
+    publish, prepare = begin(1)
+    with torch.no_grad():
+        lent.add_(1)
+    prepare.ready()
+    assert trainer._pump.until(lambda: publish._sent.done, PATIENCE)
+    assert any(CHANGED in record.getMessage() for record in caplog.records)
+    with pytest.raises(waybill.FailedPrecondition, match="publish version 2: " + CHANGED):
+        trainer.publish(2)
+
+
+def test_a_tensor_may_change_once_it_is_sent(slow_publish):
+    _, lent, begin = slow_publish
+    for version in (1, 2):
+        publish, prepare = begin(version)
+        prepare.ready()
+        publish.sent.wait(PATIENCE)
+        with torch.no_grad():
+            lent.add_(1)
+        publish.committed.wait(PATIENCE)
+
+
+def test_tensors_whose_changes_torch_does_not_count_are_published():
+    with Job() as job, torch.inference_mode():
+        trainer, worker = job.trainer(), job.worker(ask=())
+        trainer.add("w", torch.ones(4))
+        worker.add("w", shape=(4,), dtype=torch.float32)
+        job.join()
+        trainer.publish(1).committed.wait(PATIENCE)
+
+
 def test_lent_memory_outlives_other_data_of_its_tensor():
     parameter = torch.nn.Parameter(torch.ones(4))
     memory = memory_of(parameter)

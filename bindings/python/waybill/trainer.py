@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from waybill import _waybill
+from waybill import _waybill, logs
 from waybill.errors import (
     Aborted,
     FailedPrecondition,
@@ -39,6 +39,8 @@ class Publish:
     outcomes  For each group with an outcome: None if all its workers show the version, or an error. Unknown: no record
               tells. An error that says so: it is committed, and not all workers have shown it yet. Otherwise the group
               does not show the version.
+    unchanged  The groups of which every worker showed the same bytes before: what training changes is not what was
+               added, perhaps. Nothing is compared without digests, or if the plan has changed or a lane has died.
     """
 
     __slots__ = ("_committed", "_decided_by", "_pump", "_sent", "_updates", "outcomes", "version")
@@ -122,7 +124,10 @@ class Trainer(Rank):
         self._stage_threads = stage_threads
         self._on_device: Memory | None = None  # Some memory that is, once it is lent.
         self._publishes: list[Publish] = []  # Undecided, in the order of the calls.
-        self._lost: Publish | None = None  # Was sent, and no group shows it.
+        # Was sent, and no group shows it; or a tensor changed before it was sent.
+        self._lost: Publish | None = None
+        # Tensors of torch that share the counts of their changes with those that were added, by name.
+        self._counted: dict[str, Any] = {}
 
     def add(
         self,
@@ -217,6 +222,8 @@ class Trainer(Rank):
 
     def _lend(self, name: str, memory: Memory, parts: Sequence[Part]) -> None:
         self._holdings.add(name, memory, parts)
+        if of_torch(memory.owner):
+            self._counted[name] = memory.owner
 
     def _make(self) -> _waybill.Trainer:
         manifest, self._regions = self._holdings.build_in_memory(self._context, to_write=False)
@@ -234,6 +241,7 @@ class Trainer(Rank):
     def _release(self) -> None:
         self._finish_all(Aborted("the trainer has left"))
         super()._release()
+        self._counted.clear()
         self._on_device = None
         self._holdings.give_back()
 
@@ -291,10 +299,11 @@ class Trainer(Rank):
         A publish waits its turn within its own deadline: it begins once the version before it is sent, and in
         a group once that has decided. It also waits for a controller that is lost to come back.
 
-        Raises, once, why the version before was lost: it was sent, no group shows it, and nobody has waited for its
-        `committed`. Nothing is published then; call it again.
+        Raises, once, why the version before was lost, if nobody has waited for its milestones: it was sent and no group
+        shows it, or a tensor changed. Nothing is published then; call it again.
         Raises FailedPrecondition if a tensor has moved since it was added. `sent` raises FailedPrecondition if the
-        version is not later than the committed one and the last one that this trainer published.
+        version is not later than the committed one and the last one that this trainer published; or if torch has
+        counted a change of a tensor before the version was sent, so that groups may show a mixture.
         """
         core = cast(_waybill.Trainer, self._joined())
         self._raise_lost(version)
@@ -304,10 +313,24 @@ class Trainer(Rank):
         after = self._event(stream)
         until = deadline_ns(deadline)
 
-        def on_sent(error: WaybillError | None) -> None:
+        changes = [torch_changes(tensor) for tensor in self._counted.values()]
+
+        def on_sent(error: WaybillError | None) -> WaybillError | None:
             if error is not None:
                 publish._finish(error)
                 self._forget_decided()
+                return error
+            for (name, tensor), before in zip(self._counted.items(), changes):
+                if torch_changes(tensor) != before:
+                    error = FailedPrecondition(
+                        f'version {version}: "{name}" changed before it was sent, so that groups may show a mixture: '
+                        "leave tensors as they are until `sent`, and publish a later version"
+                    )
+                    logs.warn(str(error))
+                    publish._finish(error)
+                    self._lost = publish
+                    break
+            return error
 
         seconds = _PUBLISH_SECONDS if deadline is None else deadline
         decided_by = time.monotonic() + seconds + _DECISION_SECONDS
@@ -331,10 +354,13 @@ class Trainer(Rank):
         self._pump.drain()
         with self._pump.turn:
             lost, self._lost = self._lost, None
-        if lost is None or lost._committed.told or lost._committed.error is None:
+        if lost is None or lost._sent.told or lost._committed.told or lost._committed.error is None:
             return
         error = lost._committed.error
-        message = f"publish version {version}: version {lost.version} was lost, no group shows it: {error}"
+        lost_by = (
+            "" if lost._sent.error else f"version {lost.version} was lost, no group shows it: "
+        )
+        message = f"publish version {version}: {lost_by}{error}"
         raise from_status(error.code, Scope.UPDATE, message)
 
     def _event(self, stream: Any) -> RecordedEvent | None:
@@ -366,8 +392,8 @@ class Trainer(Rank):
 
         With `hold` they may change after release().
 
-        Raises FailedPrecondition if the version is not later, a tensor has moved since it was added or a
-        worker refused; InvalidArgument if fail_on_nonfinite found NaNs or infinities; and
+        Raises FailedPrecondition if the version is not later, a tensor has moved since it was added or changed
+        meanwhile, or a worker refused; InvalidArgument if fail_on_nonfinite found NaNs or infinities; and
         DeadlineExceeded, Unavailable, DataLoss or Cancelled if the version was sent to no group.
         """
         publish = None
