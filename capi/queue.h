@@ -31,6 +31,7 @@ struct QueuedEvent {
   absl::Duration pause = absl::ZeroDuration();
   std::shared_ptr<Update> update = nullptr;
   std::string group = {};
+  bool unchanged = false;
 };
 
 class Queue : public Object {

@@ -139,6 +139,14 @@ class TrainerObject final : public Rank {
     event.version = notice.version;
     event.group = notice.group;
     event.status = notice.status;
+    event.unchanged = notice.unchanged;
+    if (notice.unchanged && !std::exchange(told_unchanged_, true)) {
+      Log(LogLevel::kWarning,
+          absl::StrCat("published version ", notice.version,
+                       ", whose bytes are those that group \"", notice.group,
+                       "\" showed before: if training goes on, it changes other memory than what "
+                       "was added, as a copy by .to(dtype)"));
+    }
     if (notice.kind == Notice::Kind::kDecided && !notice.status.ok()) {
       Log(LogLevel::kWarning, absl::StrCat("published version ", notice.version,
                                            ", which is lost: ", notice.status.message()));
@@ -149,6 +157,7 @@ class TrainerObject final : public Rank {
   const TrainerEngineOptions engine_;
   const std::shared_ptr<Shared<TrainerClient>> shared_ = std::make_shared<Shared<TrainerClient>>();
   std::unique_ptr<TrainerClient> client_;
+  bool told_unchanged_ = false;  // On the client's thread.
 };
 
 absl::StatusOr<std::shared_ptr<TrainerObject>> CreateTrainer(

@@ -248,8 +248,13 @@ typedef struct waybill_event {
   uint64_t pause_ns;        /* COMMIT: how long copying took (shadow-copy). */
   waybill_update_t* update; /* Yours. Set for PREPARE to ABORT, else NULL. */
   waybill_error_t* error;   /* Yours. NULL if status is WAYBILL_OK. */
-  waybill_blob_t*
-      group; /* Yours. OUTCOME, GROUP_JOINED, GROUP_LEFT: the group's name; else NULL. */
+  waybill_blob_t* group; /* Yours. OUTCOME, GROUP_JOINED, GROUP_LEFT, WORKER_LOST: the group's name;
+                            else NULL. */
+  /* 1: for COMMIT, the version has the bytes that the worker showed before; for OUTCOME, every
+   * worker of the group did. 0: its bytes differ; or they were not compared, because digests are
+   * off, the plan has changed or a lane has died. */
+  uint32_t unchanged;
+  uint32_t reserved;
 } waybill_event_t;
 #define WAYBILL_EVENT_INIT {sizeof(waybill_event_t), 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL}
 
@@ -970,9 +975,11 @@ typedef struct waybill_worker_state {
   uint32_t in_doubt;
   uint32_t
       catching_up; /* 1: a version that was missed comes from another group, or from trainers. */
-  uint64_t stragglers; /* Immediates of abandoned updates that came late. */
-  uint64_t repeats;    /* Immediates that came twice. */
-  uint64_t renewals;   /* Times that an abandoned buffer was renewed. */
+  uint64_t stragglers;         /* Immediates of abandoned updates that came late. */
+  uint64_t repeats;            /* Immediates that came twice. */
+  uint64_t renewals;           /* Times that an abandoned buffer was renewed. */
+  uint64_t unchanged_versions; /* Versions with the bytes that were shown before: see `unchanged` of
+                                  waybill_event_t. */
 } waybill_worker_state_t;
 #define WAYBILL_WORKER_STATE_INIT {sizeof(waybill_worker_state_t), 0, 0, 0, 0, 0, 0, 0, 0}
 

@@ -88,6 +88,7 @@ class WorkerObject final : public Rank {
     state.stragglers = report.counts.stragglers;
     state.repeats = report.counts.repeats;
     state.renewals = report.counts.renewals;
+    state.unchanged_versions = report.counts.unchanged_versions;
     return state;
   }
 
@@ -157,6 +158,7 @@ class WorkerObject final : public Rank {
     event.update = update_;
     event.status = notice.status;
     event.pause = notice.pause;
+    event.unchanged = notice.unchanged;
     event.answer_wanted = notice.kind != Notice::Kind::kAbort && (settings_.ask >> index & 1) != 0;
     if (event.answer_wanted) {
       update_->Ask(event.kind, [shared = shared_, kind = notice.kind,

@@ -73,7 +73,12 @@ type Event struct {
 	Err          error         // Why, for Abort, Outcome, Decided, Ended and Disconnected.
 	AnswerWanted bool          // The update waits for Accept or Refuse.
 	Pause        time.Duration // How long a Commit copied, in shadow-copy.
-	Group        string        // The group that an Outcome, GroupJoined or GroupLeft is about.
+	Group        string        // The group that an Outcome, GroupJoined, GroupLeft or WorkerLost is about.
+
+	// The bytes that a Commit shows are those that the worker showed before, or of an Outcome, those that
+	// every worker of the group showed. False if they differ, or were not compared: without digests, or if
+	// the plan has changed or a lane has died.
+	Unchanged bool
 
 	update *C.waybill_update_t
 }
@@ -86,6 +91,7 @@ func takeEvent(from *C.waybill_event_t) *Event {
 		Err:          takeError(from.status, from.error),
 		AnswerWanted: from.answer_wanted != 0,
 		Pause:        time.Duration(from.pause_ns),
+		Unchanged:    from.unchanged != 0,
 	}
 	if from.group != nil {
 		event.Group = string(takeBlob(from.group))

@@ -347,6 +347,21 @@ func TestAVersionThatIsHeldIsReleasedBeforeTheNextIsPublished(t *testing.T) {
 	check(t, j.trainers[0].Publish(j.ctx, 2, waybill.PublishOptions{UntilCommitted: true}))
 }
 
+func TestAVersionWithTheBytesOfTheOneBeforeIsUnchanged(t *testing.T) {
+	j := newJob(t, jobOptions{})
+	j.join()
+	for version := uint64(1); version <= 2; version++ {
+		check(t, j.trainers[0].Publish(j.ctx, version, waybill.PublishOptions{UntilCommitted: true}))
+		outcome := nextOf(t, j.ctx, j.trainers[0].Next, waybill.EventOutcome)
+		if outcome.Unchanged != (version == 2) {
+			t.Errorf("version %d: unchanged: %v", version, outcome.Unchanged)
+		}
+	}
+	if state := must(j.workers[0].State())(t); state.UnchangedVersions != 1 {
+		t.Errorf("%+v", state)
+	}
+}
+
 func TestAPublishAfterAnEventIsOfMemoryOfADevice(t *testing.T) {
 	j := newJob(t, jobOptions{})
 	j.join()

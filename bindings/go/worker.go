@@ -146,6 +146,8 @@ type WorkerState struct {
 	Stragglers   uint64 // How many late words of abandoned updates have come.
 	Repeats      uint64 // How many immediates have come twice.
 	Renewals     uint64 // How many buffers were fenced.
+
+	UnchangedVersions uint64 // How many versions had the bytes that were shown before: see Event.Unchanged.
 }
 
 // State returns the current state.
@@ -165,6 +167,8 @@ func (w *Worker) State() (WorkerState, error) {
 		Stragglers:   uint64(c.stragglers),
 		Repeats:      uint64(c.repeats),
 		Renewals:     uint64(c.renewals),
+
+		UnchangedVersions: uint64(c.unchanged_versions),
 	}, nil
 }
 

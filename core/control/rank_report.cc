@@ -63,6 +63,7 @@ proto::RankReport EncodeReport(const WorkerReport& report, const Fabric& fabric)
   AddCounter("stragglers", report.counts.stragglers, out);
   AddCounter("repeats", report.counts.repeats, out);
   AddCounter("renewals", report.counts.renewals, out);
+  AddCounter("unchanged_versions", report.counts.unchanged_versions, out);
   return out;
 }
 

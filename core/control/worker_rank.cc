@@ -417,7 +417,7 @@ void WorkerRank::Handle(const WorkerEvent& event, absl::Time now) {
       return session_.OnFailed(event.update, event.status, now);
     case WorkerEvent::Kind::kShown:
       if (receiving_ == event.update) receiving_.reset();
-      return session_.OnShown(event.update, event.pause, now);
+      return session_.OnShown(event.update, event.pause, event.unchanged, now);
   }
 }
 

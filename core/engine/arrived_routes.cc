@@ -134,6 +134,16 @@ absl::Status ArrivedRoutes::CompareWitnesses(const RegionSpans& regions,
   return absl::OkStatus();
 }
 
+uint64_t ArrivedRoutes::DigestOfAll(const LedgerEntry* ledger) const {
+  constexpr uint64_t kOdd = 0x9E37'79B9'7F4A'7C15;
+  uint64_t all = 0;
+  for (uint32_t r = 0; r < routes_.size(); ++r) {
+    all = (all ^ ledger[r].digest) * kOdd;
+    all ^= all >> 32;
+  }
+  return all;
+}
+
 std::string ArrivedRoutes::NameOf(uint32_t route) const {
   const RouteView view = routes_[route];
   const ShardView shard = manifest_->shard(view.destination_shard);

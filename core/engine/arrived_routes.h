@@ -56,6 +56,10 @@ class ArrivedRoutes {
   // another trainer wrote. Call it when everything is here. kDataLoss: a trainer used other scales.
   absl::Status CompareWitnesses(const RegionSpans& regions, const LedgerEntry* ledger);
 
+  // Returns a digest of the digests of all routes, by which two updates of equal plans are
+  // compared. Call it when everything is here and verified.
+  uint64_t DigestOfAll(const LedgerEntry* ledger) const;
+
  private:
   std::string NameOf(uint32_t route) const;
   bool OnDevice(uint32_t route) const {

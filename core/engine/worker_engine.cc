@@ -135,6 +135,7 @@ class WorkerEngineImpl final : public WorkerEngine {
     const bool known = update_ == from;
     if (known) update_ = to;
     if (known && state_ == State::kArrived) return;
+    continued_ = true;
     if (!known || state_ != State::kLacking || to.plan_hash != plan_hash_) {
       return Refuse(to, absl::FailedPreconditionError(absl::StrCat("continue version ", to.version,
                                                                    ": nothing of it is kept")));
@@ -246,6 +247,12 @@ class WorkerEngineImpl final : public WorkerEngine {
     kFailed,         // Reported; Abort() is to come.
     kWaitingToCopy,  // Committed, in shadow-copy; a snapshot may hold the engine's memory.
     kCopying,
+  };
+  // Equal if the bytes of two versions are.
+  struct BytesOfVersion {
+    uint64_t plan_hash;
+    uint64_t digest;
+    bool operator==(const BytesOfVersion&) const = default;
   };
   // An update that is to begin once its buffer is free.
   struct Prepared {
@@ -430,6 +437,7 @@ class WorkerEngineImpl final : public WorkerEngine {
     }
     update_ = prepared.update;
     digests_ = prepared.digests;
+    continued_ = false;
     timeline_.Clear();
     BeginReceiving(*std::move(address));
   }
@@ -508,6 +516,11 @@ class WorkerEngineImpl final : public WorkerEngine {
       return FailUpdate(std::move(status));
     }
     timeline_.End(Stage::kVerify);
+    arrived_bytes_.reset();
+    // The plan of a rest does not have all routes.
+    if (digests_ == Digests::kOn && !continued_) {
+      arrived_bytes_ = {plan_hash_, arrived_->DigestOfAll(memory_->ledger(target_))};
+    }
     state_ = State::kArrived;
     sink_({.kind = WorkerEvent::Kind::kArrived, .update = update_});
   }
@@ -671,7 +684,13 @@ class WorkerEngineImpl final : public WorkerEngine {
     state_ = State::kIdle;
     shown_.Show(buffer, update_.version);
     timeline_.End(Stage::kCommit);
-    sink_({.kind = WorkerEvent::Kind::kShown, .update = update_, .pause = pause});
+    const bool unchanged = arrived_bytes_ && shown_bytes_ == arrived_bytes_;
+    shown_bytes_ = arrived_bytes_;
+    counts_.unchanged_versions += unchanged ? 1 : 0;
+    sink_({.kind = WorkerEvent::Kind::kShown,
+           .update = update_,
+           .pause = pause,
+           .unchanged = unchanged});
   }
 
   // After this no thread of ours reads what arrives.
@@ -704,7 +723,9 @@ class WorkerEngineImpl final : public WorkerEngine {
   UpdateId update_;
   Digests digests_ = Digests::kOn;
   bool was_dirty_ = false;
+  bool continued_ = false;  // Parts of it have arrived by another plan.
   uint32_t target_ = 0;
+  std::optional<BytesOfVersion> arrived_bytes_, shown_bytes_;  // Null if not known.
   absl::Time copy_began_;
   Timeline timeline_;
   std::atomic<bool> copied_ = false;

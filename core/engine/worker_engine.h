@@ -60,6 +60,7 @@ struct WorkerEvent {
   uint32_t buffer_index = 0;           // For kReady.
   BufferAddress address;               // For kReady: where that buffer is now.
   absl::Duration pause;                // For kShown: what copying took.
+  bool unchanged = false;              // For kShown: its bytes are those of the version before.
   std::vector<uint32_t> lacking = {};  // For kLacking.
 };
 
@@ -75,6 +76,9 @@ struct WorkerCounts {
   uint64_t stragglers = 0;
   uint64_t repeats = 0;
   uint64_t renewals = 0;  // Abandoned buffers that got fresh pages and keys.
+  // Versions that were shown with the bytes of the version before. Those without digests, or of
+  // another plan than the version before, are not compared.
+  uint64_t unchanged_versions = 0;
 };
 
 class WorkerEngine {

@@ -246,7 +246,8 @@ class Coordinator final {
   struct Part {
     enum class State { kQueued, kOpen, kCommitted, kGivenUp };
     State state = State::kQueued;
-    absl::Status status;  // Why it was given up.
+    absl::Status status;     // Why it was given up.
+    bool unchanged = false;  // The group showed the same bytes before.
 
     bool committed() const { return state == State::kCommitted; }
     bool over() const { return committed() || state == State::kGivenUp; }
@@ -411,7 +412,7 @@ class Coordinator final {
   void RefusePublish(uint32_t trainer, uint64_t version, uint64_t attempt,
                      const absl::Status& status);
   void SendOutcome(uint32_t trainer, uint64_t attempt, uint64_t version, const std::string& group,
-                   bool committed, const absl::Status& status);
+                   const Part& part);
   absl::Status CompareReplicas(uint32_t trainer, const Publication& publication) const;
   void RefuseReplica(uint32_t trainer, Publication& publication, const absl::Status& why);
   void TakePart(uint32_t trainer, const Publication& publication);

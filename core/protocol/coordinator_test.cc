@@ -200,8 +200,11 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
   void Arrived(uint32_t w) {
     Tell(kWorker[w], [&](auto& m) { *m.mutable_arrived()->mutable_round() = round(w); });
   }
-  void Shown(uint32_t w) {
-    Tell(kWorker[w], [&](auto& m) { *m.mutable_shown()->mutable_round() = round(w); });
+  void Shown(uint32_t w, bool unchanged = false) {
+    Tell(kWorker[w], [&](auto& m) {
+      *m.mutable_shown()->mutable_round() = round(w);
+      m.mutable_shown()->set_unchanged(unchanged);
+    });
   }
   void Refuse(uint32_t w) {
     Tell(kWorker[w], [&](auto& m) {
@@ -1046,6 +1049,20 @@ TEST_F(CoordinatorTest, AVersionThatWaitsBehindALaterOneComesTooLate) {
   Publish(0, 6);
   EXPECT_EQ(Error(kTrainer[0], Kind::kPublishRefused),
             "publish version 6: version 7 is committed, and versions only grow");
+}
+
+TEST_F(CoordinatorTest, AVersionIsUnchangedIfItIsForEveryWorkerOfTheGroup) {
+  MakeCoordinator();
+  Establish();
+  const auto told = [this](uint64_t version, bool first, bool second) {
+    Decide(version);
+    Shown(0, first);
+    Shown(1, second);
+    return Last(kTrainer[0], Kind::kOutcome)->outcome().unchanged();
+  };
+  EXPECT_FALSE(told(5, false, false));
+  EXPECT_FALSE(told(6, true, false));
+  EXPECT_TRUE(told(7, true, true));
 }
 
 TEST_F(CoordinatorTest, TheEarliestDeadlineRules) {

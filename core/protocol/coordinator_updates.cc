@@ -118,7 +118,8 @@ void Coordinator::TellUndecided(const Group& group, Member& trainer) {
       const auto given_up = given_up_.try_emplace(version, GivenUp{AllTrainers(), lost}).first;
       given_up->second.trainers.erase(trainer.id.rank);
     }
-    SendOutcome(trainer.id.rank, /*attempt=*/0, version, group.name, committed, lost);
+    SendOutcome(trainer.id.rank, /*attempt=*/0, version, group.name,
+                {committed ? Part::State::kCommitted : Part::State::kGivenUp, lost});
   }
 }
 
@@ -205,15 +206,15 @@ void Coordinator::RefusePublish(uint32_t trainer, uint64_t version, uint64_t att
 }
 
 void Coordinator::SendOutcome(uint32_t trainer, uint64_t attempt, uint64_t version,
-                              const std::string& group, bool committed,
-                              const absl::Status& status) {
+                              const std::string& group, const Part& part) {
   proto::ControllerMessage message;
   proto::Outcome* outcome = message.mutable_outcome();
   outcome->set_version(version);
   outcome->set_group(group);
-  outcome->set_committed(committed);
+  outcome->set_committed(part.committed());
   outcome->set_attempt(attempt);
-  if (!status.ok()) *outcome->mutable_error() = EncodeError(status);
+  outcome->set_unchanged(part.unchanged);
+  if (!part.status.ok()) *outcome->mutable_error() = EncodeError(part.status);
   ToRank({Role::kTrainer, trainer}, std::move(message));
 }
 
@@ -316,7 +317,7 @@ void Coordinator::TakePart(uint32_t trainer, const Publication& publication) {
   ToRank({Role::kTrainer, trainer}, std::move(message));
   for (const auto& [name, part] : publication.parts) {
     if (!part.over()) continue;
-    SendOutcome(trainer, publish.attempt, publication.version, name, part.committed(), part.status);
+    SendOutcome(trainer, publish.attempt, publication.version, name, part);
   }
   for (UpdateRound* round : rounds)
     round->OnPublish({Role::kTrainer, trainer}, publish.attempt, publish.deadline);
@@ -474,9 +475,12 @@ void Coordinator::Open(Publication& publication) {
 
 void Coordinator::EndPart(Publication& publication, const std::string& group, const Part& part) {
   publication.parts[group] = part;
+  if (Group* const of = FindGroup(group); of != nullptr) {
+    of->lost_version = part.committed() ? 0 : publication.version;
+    of->lost_status = part.committed() ? absl::OkStatus() : part.status;
+  }
   for (const auto& [trainer, publish] : publication.publishes) {
-    SendOutcome(trainer, publish.attempt, publication.version, group, part.committed(),
-                part.status);
+    SendOutcome(trainer, publish.attempt, publication.version, group, part);
   }
 }
 
@@ -615,7 +619,8 @@ void Coordinator::OnOutcome(Group& group, bool committed, const absl::Status& st
     return;
   }
   EndPart(publications_.at(group.round->update().version), group.name,
-          {committed ? Part::State::kCommitted : Part::State::kGivenUp, status});
+          {committed ? Part::State::kCommitted : Part::State::kGivenUp, status,
+           committed && group.round->unchanged()});
 }
 
 void Coordinator::FinishRoundIfOver(Group& group, absl::Time now) {
@@ -695,7 +700,9 @@ void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& messa
       member.shown_round = message.shown().round();
     }
     OnReport(member, message.shown().report());
-    if (current(message.shown().round())) group.round->OnShown(rank);
+    if (current(message.shown().round())) {
+      group.round->OnShown(rank, message.shown().unchanged());
+    }
   } else if (message.has_ready() && message.ready().round().epoch() == group.epoch) {
     TellRenewal(group, member, message.ready());
     if (!current(message.ready().round())) return;

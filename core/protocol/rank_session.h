@@ -60,6 +60,8 @@ struct Notice {
   uint32_t rank = 0;                            // kJoined: the one that this process has.
   UpdateId update = {};                         // kPrepare to kAbort.
   absl::Duration pause = absl::ZeroDuration();  // kCommit: how long copying took.
+  // kOutcome, kCommit: the version's bytes are those of the version that was shown before.
+  bool unchanged = false;
 };
 
 // A term's plan, as one of its ranks has it.

@@ -865,7 +865,7 @@ TEST_F(WorkerSessionTest, WhatAnotherGroupSentIsToldAsCaughtUpAfterItsCommit) {
   Establish();
   Vote(5, 1);
   HearCommit(1);
-  session_.OnShown(UpdateOf(5, 1), absl::ZeroDuration(), now_);
+  session_.OnShown(UpdateOf(5, 1), absl::ZeroDuration(), /*unchanged=*/false, now_);
   EXPECT_EQ(host_.Last(Notice::Kind::kCaughtUp), nullptr);
   EXPECT_FALSE(session_.catching_up());
   Hear([&](auto& m) {
@@ -881,7 +881,7 @@ TEST_F(WorkerSessionTest, WhatAnotherGroupSentIsToldAsCaughtUpAfterItsCommit) {
   HearCommit(2);
   EstablishTerm(kAll, kEpoch + 1);  // The next term may begin before it is shown.
   EXPECT_FALSE(session_.catching_up());
-  session_.OnShown(UpdateOf(6, 2), absl::ZeroDuration(), now_);
+  session_.OnShown(UpdateOf(6, 2), absl::ZeroDuration(), /*unchanged=*/false, now_);
   EXPECT_EQ(host_.told.back().kind, Notice::Kind::kCaughtUp);
   EXPECT_EQ(host_.told.back().version, 6u);
   EXPECT_EQ(host_.told[host_.told.size() - 2].kind, Notice::Kind::kCommit);
@@ -1046,7 +1046,7 @@ TEST_F(WorkerSessionTest, ALeavingWorkerShowsWhatIsCommittedFirst) {
   HearCommit(1);
   session_.Leave(3, now_);
   EXPECT_EQ(host_.Last(Notice::Kind::kLeft), nullptr);
-  session_.OnShown(UpdateOf(5, 1), absl::ZeroDuration(), now_);
+  session_.OnShown(UpdateOf(5, 1), absl::ZeroDuration(), /*unchanged=*/false, now_);
   Lose();
   EXPECT_NE(host_.Last(Notice::Kind::kLeft), nullptr);
   EXPECT_EQ(host_.Last(Kind::kShown)->shown().version(), 5u);
@@ -1177,7 +1177,7 @@ TEST_F(AskedWorkerSessionTest, WhatIsShownIsSaidWhenTheUserHasAnsweredOrLeaves) 
   asked_.OnArrived(UpdateOf(5, 1));
   asked_.Answer(Notice::Kind::kArrived, UpdateOf(5, 1), absl::OkStatus());
   HearCommit(1);
-  asked_.OnShown(UpdateOf(5, 1), absl::ZeroDuration(), now_);
+  asked_.OnShown(UpdateOf(5, 1), absl::ZeroDuration(), /*unchanged=*/false, now_);
   EXPECT_EQ(host_.Count(Kind::kShown), 0);
   asked_.Leave(3, now_);
   EXPECT_EQ(host_.Count(Kind::kShown), 1);

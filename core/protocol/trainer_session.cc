@@ -413,7 +413,8 @@ void TrainerSession::OnOutcome(const proto::Outcome& outcome, absl::Time now) {
         .version = outcome.version(),
         .status = status,
         .group = outcome.group(),
-        .committed = outcome.committed()});
+        .committed = outcome.committed(),
+        .unchanged = outcome.unchanged()});
   // A version that was withdrawn may have been published again since.
   const auto is_of = [&](const Publication& publication) {
     return publication.command.version == outcome.version() &&

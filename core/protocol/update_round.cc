@@ -158,9 +158,10 @@ void UpdateRound::OnRecorded(Recorded recorded, const absl::Status& status) {
   FinishShown();  // Nothing is awaited of workers that are gone.
 }
 
-void UpdateRound::OnShown(uint32_t worker) {
+void UpdateRound::OnShown(uint32_t worker, bool unchanged) {
   if (state_ != State::kDecided || !workers_.contains(worker)) return;
   shown_.insert(worker);
+  if (unchanged) unchanged_.insert(worker);
   FinishShown();
 }
 

@@ -75,7 +75,8 @@ class UpdateRound {
   void OnNoRest(const absl::Status& status);
   // The answer to RoundActions::Record().
   void OnRecorded(Recorded recorded, const absl::Status& status);
-  void OnShown(uint32_t worker);
+  // `unchanged`: the worker showed the same bytes before.
+  void OnShown(uint32_t worker, bool unchanged);
   // What was sent must not be shown.
   void OnSenderFailed(const RankId& sender, const absl::Status& status);
   void OnWorkerFailed(uint32_t worker, const absl::Status& status);
@@ -104,6 +105,8 @@ class UpdateRound {
   bool committed() const { return state_ == State::kShown || state_ == State::kDecided; }
   // Returns true while it is not known whether the group commits.
   bool undecided() const { return Abortable() || state_ == State::kRecording; }
+  // Returns true if every worker has shown the version, and showed the same bytes before.
+  bool unchanged() const { return unchanged_ == workers_; }
   const UpdateId& update() const { return update_; }
   // InfiniteFuture when nothing is left that time could end.
   absl::Time deadline() const;
@@ -169,6 +172,7 @@ class UpdateRound {
   std::map<uint32_t, proto::Ready> ready_;
   std::set<uint32_t> arrived_;
   std::set<uint32_t> shown_;
+  std::set<uint32_t> unchanged_;  // Showed the same bytes before.
   std::set<uint32_t> gone_;
   std::map<uint32_t, absl::Status> unable_;  // Workers that cannot show what is decided.
   absl::Status abort_status_;

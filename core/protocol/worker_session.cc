@@ -197,12 +197,17 @@ void WorkerSession::GiveUp(const UpdateId& update, bool begun, const absl::Statu
         .update = given_up});
 }
 
-void WorkerSession::OnShown(const UpdateId& update, absl::Duration pause, absl::Time now) {
+void WorkerSession::OnShown(const UpdateId& update, absl::Duration pause, bool unchanged,
+                            absl::Time now) {
   if (committed_ == update) committed_.reset();
   shown_ = update;
   SayShown();  // The user of an earlier version has not answered, and need not any more.
-  unsaid_ = {update, pause};
-  Ask({.kind = Notice::Kind::kCommit, .version = update.version, .update = update, .pause = pause});
+  unsaid_ = {update, pause, unchanged};
+  Ask({.kind = Notice::Kind::kCommit,
+       .version = update.version,
+       .update = update,
+       .pause = pause,
+       .unchanged = unchanged});
   if (caught_up_ == update) Tell({.kind = Notice::Kind::kCaughtUp, .version = update.version});
   if (leaving()) {
     SayShown();
@@ -218,6 +223,7 @@ void WorkerSession::SayShown() {
   message.mutable_shown()->set_version(unsaid_->update.version);
   message.mutable_shown()->set_pause_seconds(absl::ToDoubleSeconds(unsaid_->pause));
   *message.mutable_shown()->mutable_report() = TakeReport();
+  message.mutable_shown()->set_unchanged(unsaid_->unchanged);
   unsaid_.reset();
   unanswered_.erase(Notice::Kind::kCommit);
   Send(std::move(message));

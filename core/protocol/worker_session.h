@@ -64,7 +64,7 @@ class WorkerSession final : public RankSession {
   void OnLacking(const UpdateId& update, const std::vector<uint32_t>& senders);
   // Before Commit(): what arrived is wrong. After it: it could not be shown.
   void OnFailed(const UpdateId& update, const absl::Status& status, absl::Time now);
-  void OnShown(const UpdateId& update, absl::Duration pause, absl::Time now);
+  void OnShown(const UpdateId& update, absl::Duration pause, bool unchanged, absl::Time now);
   // An update that this worker lends or relays cannot be sent.
   void OnSendingFailed(const UpdateId& update, const absl::Status& status) {
     SendFailed(update, status);
@@ -86,6 +86,7 @@ class WorkerSession final : public RankSession {
   struct ToShow {
     UpdateId update;
     absl::Duration pause;
+    bool unchanged;
   };
 
   void FillJoin(proto::Join& join) const override;

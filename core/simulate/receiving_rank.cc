@@ -249,7 +249,7 @@ void ReceivingRank::Commit(const UpdateId& update) {
     shown_ = update.version;
     ++world_.shown;
     world_.Note(result_, Stage::kCommit, voted_at_, seconds);
-    session_.OnShown(update, absl::Seconds(seconds), world_.time.time());
+    session_.OnShown(update, absl::Seconds(seconds), /*unchanged=*/false, world_.time.time());
     Call();
   });
 }

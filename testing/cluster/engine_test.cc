@@ -138,6 +138,30 @@ TEST_P(EngineTest, AFencedBufferTakesTheNextVersion) {
   EXPECT_EQ(cluster_->worker(0).counts().renewals, 1u);
 }
 
+TEST_P(EngineTest, AVersionOfTheBytesThatWereShownIsSaidToBeUnchanged) {
+  Make({});
+  const auto unchanged = [this](uint64_t version, uint64_t bytes) {
+    cluster_->FillTrainers(bytes);
+    EXPECT_EQ(cluster_->Publish(version).message(), "");
+    const uint64_t all = cluster_->worker(0).counts().unchanged_versions;
+    EXPECT_EQ(cluster_->worker(1).counts().unchanged_versions, all);
+    return all;
+  };
+  EXPECT_EQ(unchanged(1, 7), 0u);
+  EXPECT_EQ(unchanged(2, 7), 1u);
+  EXPECT_EQ(unchanged(3, 8), 1u);
+  EXPECT_EQ(unchanged(4, 7), 1u);
+  EXPECT_EQ(unchanged(5, 7), 2u);
+}
+
+TEST_P(EngineTest, WithoutDigestsNothingIsSaidToBeUnchanged) {
+  Make({.digests = Digests::kOff});
+  cluster_->FillTrainers(1);
+  ASSERT_EQ(cluster_->Publish(1).message(), "");
+  ASSERT_EQ(cluster_->Publish(2).message(), "");
+  EXPECT_EQ(cluster_->worker(0).counts().unchanged_versions, 0u);
+}
+
 std::string NameOf(const testing::TestParamInfo<EngineTest::ParamType>& info) {
   constexpr const char* kNetworks[] = {
       "loopback",          "shuffled", "mapped",         "three_lanes",     "local",

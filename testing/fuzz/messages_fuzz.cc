@@ -348,7 +348,7 @@ void Do(uint8_t command, WorkerSession& session, WorkerSide& side, uint64_t&, ab
     case 2:
       if (!side.committed_) return;
       side.shown_ = side.committed_->version;
-      return session.OnShown(*std::exchange(side.committed_, std::nullopt), {}, now);
+      return session.OnShown(*std::exchange(side.committed_, std::nullopt), {}, false, now);
     case 3:
       return session.OnFailed(update, absl::InternalError("a digest"), now);
     case 4:

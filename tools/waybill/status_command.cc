@@ -79,6 +79,13 @@ void Print(const proto::StatusReply& status, std::ostream& out) {
                                  static_cast<double>(CounterOf(rank.report(), "sent_bytes")) / 1e6),
         DescribeTime(rank.report()), worker ? absl::StrCat(rank.shown_version()) : "");
   }
+  for (const proto::RankStatus& rank : status.ranks()) {
+    const uint64_t unchanged = CounterOf(rank.report(), "unchanged_versions");
+    if (unchanged == 0) continue;
+    out << absl::StrFormat(
+        "%s of group %s has shown %d versions with the bytes of the one before\n", rank.name(),
+        rank.group(), unchanged);
+  }
 }
 
 // Prints how many lanes of the trainers take each path, how many died and how many fell back.

@@ -84,6 +84,11 @@ nlohmann::json WarningsOf(const proto::StatusReply& status) {
       warnings.push_back(absl::StrCat(rank.name(), ": ", fallbacks,
                                       " ends of lanes fell back to a slower fabric"));
     }
+    const uint64_t unchanged = CounterOf(rank.report(), "unchanged_versions");
+    if (unchanged > 0) {
+      warnings.push_back(absl::StrCat(NameOf(rank, status.groups_size() > 1), " has shown ",
+                                      unchanged, " versions with the bytes of the one before"));
+    }
     const uint64_t nonfinite = CounterOf(rank.report(), "nonfinite_elements");
     if (nonfinite > 0) {
       warnings.push_back(absl::StrCat(rank.name(), " has quantised ", nonfinite,

@@ -103,6 +103,14 @@ class Commit(Event):
         """How long copying took, in mode "shadow-copy"."""
         return self._event.pause_ns / 1e9
 
+    @property
+    def unchanged(self) -> bool:
+        """Whether the bytes are those that were shown before.
+
+        False also if that is not known: without digests, or if the plan has changed or a lane has died.
+        """
+        return self._event.unchanged
+
     def shown(self) -> None:
         """Says that the version is in use."""
         self._accept()

@@ -57,6 +57,46 @@ def test_a_version_that_no_group_shows_is_raised_by_the_next_publish():
         lose(3)  # Version 2 was raised already.
 
 
+def test_a_version_with_the_bytes_of_the_one_before_is_said_to_be_unchanged():
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(ask=("commit",))
+        weights = bytearray(b"abcd")
+        trainer.add("w", weights)
+        worker.add("w", shape=(4,), dtype="U8")
+        job.join()
+
+        def publish(version, **options):
+            sent = trainer.publish(version, **options)
+            commit = until(worker, waybill.Commit)
+            commit.shown()
+            sent.committed.wait(PATIENCE)
+            assert sent.unchanged == ({"all"} if commit.unchanged else set())
+            return commit.unchanged
+
+        assert not publish(1)
+        assert publish(2)
+        weights[:] = b"efgh"
+        assert not publish(3)
+        assert not publish(4, digests=False)  # It is not known.
+        assert not publish(5)
+        assert publish(6)
+        assert worker.state.unchanged_versions == 2
+        counters = [rank["counters"] for rank in job.controller.status()["ranks"]]
+        assert [c["unchanged_versions"] for c in counters if "unchanged_versions" in c] == [2]
+
+
+def test_the_log_says_once_that_versions_do_not_change(caplog):
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(ask=())
+        trainer.add("w", bytearray(4))
+        worker.add("w", shape=(4,), dtype="U8")
+        job.join()
+        for version in range(1, 5):
+            trainer.publish(version).committed.wait(PATIENCE)
+        said = [r.getMessage() for r in caplog.records if "showed before" in r.getMessage()]
+        assert len(said) == 1 and "version 2" in said[0] and 'group "all"' in said[0]
+
+
 def test_a_publish_that_a_reader_keeps_from_its_buffer_names_the_reader(job):
     trainer, worker = job.ranks
     trainer.publish(1).committed.wait(PATIENCE)

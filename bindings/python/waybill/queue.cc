@@ -74,6 +74,7 @@ void AddQueue(abi3::Module& module) {
       .Property<"status", [](const Event& self) { return self->status; }>()
       .Property<"answer_wanted", [](const Event& self) { return self->answer_wanted != 0; }>()
       .Property<"pause_ns", [](const Event& self) { return self->pause_ns; }>()
+      .Property<"unchanged", [](const Event& self) { return self->unchanged != 0; }>()
       .Property<"group", &Event::group>()
       .Property<"error", &ErrorOf>()
       .MethodUnlocked<"accept",

@@ -145,6 +145,7 @@ abi3::Object State(const KeptWorker& self) {
       .Set("stragglers", s.stragglers)
       .Set("repeats", s.repeats)
       .Set("renewals", s.renewals)
+      .Set("unchanged_versions", s.unchanged_versions)
       .object();
 }
 

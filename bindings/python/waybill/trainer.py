@@ -43,11 +43,14 @@ class Publish:
                added, perhaps. Nothing is compared without digests, or if the plan has changed or a lane has died.
     """
 
-    __slots__ = ("_committed", "_decided_by", "_pump", "_sent", "_updates", "outcomes", "version")
+    __slots__ = (
+        "_committed", "_decided_by", "_pump", "_sent", "_updates", "outcomes", "unchanged", "version",
+    )  # fmt: skip
 
     def __init__(self, pump: Pump, version: int, sent: Call, decided_by: float) -> None:
         self.version = version
         self.outcomes: dict[str, WaybillError | None] = {}
+        self.unchanged: set[str] = set()
         self._pump = pump
         self._sent = sent
         self._decided_by = decided_by
@@ -251,6 +254,8 @@ class Trainer(Rank):
             for publish in same[:1]:  # The library refuses the others: their version is not later.
                 if event.kind == OUTCOME:
                     publish.outcomes[event.group] = event.error
+                    if event.unchanged:
+                        publish.unchanged.add(event.group)
                 else:
                     publish._finish(event.error)
                     if event.error is not None and None not in publish.outcomes.values():

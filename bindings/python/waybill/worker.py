@@ -53,6 +53,7 @@ class State(NamedTuple):
     stragglers     How many immediates of abandoned updates have come late.
     repeats        How many immediates have come twice.
     renewals       How many times an abandoned buffer was renewed.
+    unchanged_versions  How many versions had the bytes that were shown before: see Commit.unchanged.
     """
 
     shown_version: int
@@ -63,6 +64,7 @@ class State(NamedTuple):
     stragglers: int
     repeats: int
     renewals: int
+    unchanged_versions: int
 
 
 def _check_filled(name: str, memory: Memory) -> None:

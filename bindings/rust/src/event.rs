@@ -29,6 +29,9 @@ pub enum Event {
         group: String,
         /// Ok if all its workers show the version, otherwise why not.
         result: Result<()>,
+        /// Every worker of the group showed the same bytes before. False also if that is not known:
+        /// without digests, or if the plan has changed or a lane has died.
+        unchanged: bool,
     },
     /// Tells a trainer that every group that a version was sent to has decided.
     Decided {
@@ -75,6 +78,7 @@ pub struct Notice {
     kind: u32,
     version: u64,
     pause: Duration,
+    unchanged: bool,
     update: Handle<ffi::waybill_update_t>, // NULL if no answer is wanted.
 }
 
@@ -92,6 +96,12 @@ impl Notice {
     /// Returns how long a `Commit` copied, in shadow-copy.
     pub fn pause(&self) -> Duration {
         self.pause
+    }
+
+    /// Returns whether the bytes that a `Commit` shows are those that were shown before. Returns false
+    /// also if that is not known: without digests, or if the plan has changed or a lane has died.
+    pub fn unchanged(&self) -> bool {
+        self.unchanged
     }
 
     /// Lets the update go on. It does nothing if the update was given up. It fails if no answer is
@@ -120,6 +130,7 @@ pub(crate) struct RawEvent {
     pub(crate) result: Result<()>,
     version: u64,
     pause: Duration,
+    unchanged: bool,
     update: Handle<ffi::waybill_update_t>,
     group: String,
 }
@@ -155,6 +166,7 @@ impl RawEvent {
             result: Error::check(event.status, &error),
             version: event.version,
             pause: Duration::from_nanos(event.pause_ns),
+            unchanged: event.unchanged != 0,
             update: match event.answer_wanted {
                 0 => Handle::null(),
                 _ => update,
@@ -171,6 +183,7 @@ impl Event {
             kind: raw.kind,
             version: raw.version,
             pause: raw.pause,
+            unchanged: raw.unchanged,
             update: raw.update,
         };
         let version = raw.version;
@@ -183,6 +196,7 @@ impl Event {
                 version,
                 group: raw.group,
                 result,
+                unchanged: raw.unchanged,
             },
             ffi::WAYBILL_EVENT_DECIDED => Event::Decided { version, result },
             ffi::WAYBILL_EVENT_RECONNECTED => Event::Reconnected,

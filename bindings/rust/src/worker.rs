@@ -89,6 +89,8 @@ pub struct WorkerState {
     pub repeats: u64,
     /// How many buffers were fenced.
     pub renewals: u64,
+    /// How many versions had the bytes that were shown before.
+    pub unchanged_versions: u64,
 }
 
 /// An inference rank. Dropping it closes it.
@@ -168,6 +170,7 @@ impl Worker {
             stragglers: c.stragglers,
             repeats: c.repeats,
             renewals: c.renewals,
+            unchanged_versions: c.unchanged_versions,
         })
     }
 

@@ -66,6 +66,22 @@ fn a_version_that_is_held_is_released_before_the_next_is_published() {
 }
 
 #[test]
+fn a_version_with_the_bytes_of_the_one_before_is_unchanged() {
+    let job = Job::joined(JobOptions::default());
+    for version in [1, 2] {
+        job.trainers[0].publish(version, &committed()).unwrap();
+        let unchanged = loop {
+            match job.trainers[0].next_event(PATIENCE).unwrap() {
+                Event::Outcome { unchanged, .. } => break unchanged,
+                _ => continue,
+            }
+        };
+        assert_eq!(unchanged, version == 2);
+    }
+    assert_eq!(job.workers[0].state().unwrap().unchanged_versions, 1);
+}
+
+#[test]
 fn a_workers_user_is_asked_in_order() {
     let job = Job::joined(JobOptions {
         ask: Ask::PREPARE | Ask::ARRIVED | Ask::COMMIT,
