@@ -11,11 +11,11 @@
 namespace waybill {
 
 ArrivedRoutes::ArrivedRoutes(const Manifest* manifest, RouteTable routes, uint64_t chunk_bytes,
-                             uint32_t first_relay)
+                             Senders senders)
     : manifest_(manifest),
       routes_(std::move(routes)),
       chunk_bytes_(chunk_bytes),
-      first_relay_(first_relay),
+      senders_(std::move(senders)),
       chunks_(CutIntoChunks(routes_, chunk_bytes)),
       sums_(routes_.size()) {
   for (uint32_t r = 0; r < routes_.size(); ++r) {
@@ -150,7 +150,7 @@ std::string ArrivedRoutes::NameOf(uint32_t route) const {
   return absl::StrCat("version ", update_.version, ": tensor \"",
                       manifest_->tensor_name(shard.tensor_index), "\" ",
                       shard.format.content == Content::kScales ? "scales " : "", ToString(view.box),
-                      " from ", ToString(SenderOf(view.trainer, first_relay_)));
+                      " from ", ToString(senders_.At(view.trainer)));
 }
 
 }  // namespace waybill

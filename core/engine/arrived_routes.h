@@ -25,9 +25,8 @@ namespace waybill {
 // On the progress thread, but for Digest().
 class ArrivedRoutes {
  public:
-  // `manifest` outlives this. `first_relay`: as TermLanes has it.
-  ArrivedRoutes(const Manifest* manifest, RouteTable routes, uint64_t chunk_bytes,
-                uint32_t first_relay);
+  // `manifest` outlives this.
+  ArrivedRoutes(const Manifest* manifest, RouteTable routes, uint64_t chunk_bytes, Senders senders);
 
   // Digests by the device what arrives in its memory: the regions of which `is_there` returns true.
   // Call it once, before anything arrives. `threads` of them call Digest(). kInternal: the device
@@ -73,7 +72,7 @@ class ArrivedRoutes {
   const Manifest* manifest_;
   const RouteTable routes_;
   const uint64_t chunk_bytes_;
-  const uint32_t first_relay_;
+  const Senders senders_;
   const ChunkList chunks_;
   std::unique_ptr<DeviceStager> device_;  // Null if everything arrives in host memory.
   std::function<bool(uint32_t region)> is_there_;

@@ -39,7 +39,7 @@ absl::StatusOr<uint32_t> MakeTrainerLinks(const RouteTable& arrivals, const Chun
     if (links.empty() || links.back().trainer != arrivals.trainer(r)) {
       TrainerLink& link = links.emplace_back();
       link.trainer = arrivals.trainer(r);
-      link.id = SenderOf(link.trainer, lanes.first_relay);
+      link.id = lanes.senders.At(link.trainer);
       link.first_route = r;
     }
     links.back().last_route = r + 1;

@@ -29,7 +29,7 @@ struct TrainerLane {
 
 struct TrainerLink {
   uint32_t trainer = 0;  // As the plan counts trainers.
-  RankId id;             // A trainer, or a worker that relays.
+  RankId id;             // A trainer, or a worker that relays or lends.
   std::vector<TrainerLane> lanes;
   uint32_t first_gate = 0;   // The number of its first lane in the arrival gate.
   uint32_t first_route = 0;  // Routes [first, last), neighbours in the ledger.

@@ -50,7 +50,7 @@ class WorkerEngineImpl final : public WorkerEngine {
     kept_.CloseAllBut(lanes.peers);
     term_ = lanes.tag;
     plan_hash_ = plan_hash;
-    arrived_.emplace(manifest_.get(), std::move(arrivals), options_.chunk_bytes, lanes.first_relay);
+    arrived_.emplace(manifest_.get(), std::move(arrivals), options_.chunk_bytes, lanes.senders);
     if (memory_->receiving_device() != nullptr) {
       WAYBILL_RETURN_IF_ERROR(
           arrived_->DigestOn(memory_->receiving_device(), options_.verify_threads,

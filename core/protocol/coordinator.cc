@@ -388,6 +388,7 @@ void Coordinator::Remove(ConnectionId connection, const absl::Status& why, absl:
     if (members_.trainers().here.empty()) trainers_settled_at_ = absl::InfiniteFuture();
   }
   for (Group* group : GroupsOf(id)) {
+    group->lane_lost = false;  // It died with the rank.
     if (group->round != nullptr) {
       group->IsSender(id) ? group->round->OnSenderGone(id, why)
                           : group->round->OnWorkerGone(id.rank, why);

@@ -208,8 +208,8 @@ class Coordinator final {
     absl::Status last_lane_trouble;
     absl::Status holes;         // What nobody holds while trainers are absent; OK if not known.
     bool nics_changed = false;  // Since the plan was made.
-    bool lane_lost = false;     // Between ranks that live, in this term.
-    uint64_t lanes_lost = 0;    // Terms that ended because of that.
+    bool lane_lost = false;     // Between ranks that live, since the last term was established.
+    uint64_t lanes_lost = 0;    // Terms that were established because of that.
     uint64_t epoch = 0;         // The term's; 0 before the first.
     // The group whose workers send in this term; empty: the trainers do.
     std::string lender;

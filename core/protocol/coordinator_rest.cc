@@ -61,7 +61,6 @@ void Coordinator::Group::PlanRest(std::set<RankPair> lacking, std::set<uint32_t>
 
 void Coordinator::BeginRestTerm(Group& group) {
   group.phase = Phase::kPlanning;
-  group.lanes_lost += std::exchange(group.lane_lost, false) ? 1 : 0;
   group.plan_ticket = ++last_plan_ticket_;
   actions_->Compute(
       [this, name = group.name, ticket = group.plan_ticket, rest = *group.rest,

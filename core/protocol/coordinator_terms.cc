@@ -127,7 +127,6 @@ void Coordinator::TryBeginTerm(Group& group, absl::Time now) {
   if (group.lender.empty() && now < TermTime(group)) return;
   group.phase = Phase::kPlanning;
   group.nics_changed = false;
-  group.lanes_lost += std::exchange(group.lane_lost, false) ? 1 : 0;
   const bool lent = !group.lender.empty();
   group.plan_ticket = ++last_plan_ticket_;
   actions_->Compute([this, name = group.name, ticket = group.plan_ticket, lent,
@@ -322,6 +321,8 @@ void Coordinator::OnConnected(Member& member, const proto::Connected& connected,
   group->lanes_deadline = absl::InfiniteFuture();
   group->phase = group->lender.empty() && !group->rest ? Phase::kReady : Phase::kForOneRound;
   NoteLanes(*group);
+  // Counted now, because a rank that was killed is known to be gone only after its lanes have died.
+  group->lanes_lost += std::exchange(group->lane_lost, false) ? 1 : 0;
   proto::ControllerMessage message;
   message.mutable_established()->set_epoch(group->epoch);
   for (Member* other : term) {

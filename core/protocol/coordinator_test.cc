@@ -1051,6 +1051,17 @@ TEST_F(CoordinatorTest, AVersionThatWaitsBehindALaterOneComesTooLate) {
             "publish version 6: version 7 is committed, and versions only grow");
 }
 
+TEST_F(CoordinatorTest, ALaneThatDiedWithItsRankIsNotCounted) {
+  MakeCoordinator();
+  Establish();
+  LoseALane();
+  Gone(kWorker[0]);
+  Join(kWorker[0], Role::kWorker, 0);
+  Connect();
+  EXPECT_EQ(coordinator_->Status().phase(), "ready");
+  EXPECT_EQ(coordinator_->Status().groups(0).lanes_lost(), 0u);
+}
+
 TEST_F(CoordinatorTest, AVersionIsUnchangedIfItIsForEveryWorkerOfTheGroup) {
   MakeCoordinator();
   Establish();
@@ -2103,8 +2114,8 @@ TEST_F(TradingCoordinatorTest, ALostLaneBetweenCoOwnersAbortsWhatHasNotArrivedAn
   EXPECT_EQ(coordinator_->Status().groups(0).epoch(), 1u);  // Until the update is over.
   Shown(0);
   EXPECT_GT(coordinator_->Status().groups(0).epoch(), 2u);
-  EXPECT_EQ(coordinator_->Status().groups(0).lanes_lost(), 1u);
   Connect();
+  EXPECT_EQ(coordinator_->Status().groups(0).lanes_lost(), 1u);
 }
 
 TEST_F(TradingCoordinatorTest, ALostLaneBetweenCoOwnersLeadsToNewLanesBetweenUpdatesToo) {

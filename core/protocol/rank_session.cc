@@ -269,7 +269,7 @@ void RankSession::OnPlan(const proto::Plan& plan) {
                            .routes = *std::move(routes),
                            .hash = plan.plan_hash(),
                            .lanes = {.tag = static_cast<uint32_t>(plan.epoch()) & kSequenceMask,
-                                     .first_relay = plan.first_relay(),
+                                     .senders = {plan.first_relay(), plan.lender()},
                                      .peers = DecodeLanes(plan)}})
           : routes.status();
   if (!offers.ok()) {
