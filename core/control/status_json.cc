@@ -47,7 +47,9 @@ std::string StatusToJson(const proto::StatusReply& status) {
                       {"updating_version", group.updating_version()},
                       {"lanes_lost", group.lanes_lost()},
                       {"waiting_for", group.waiting_for()},
-                      {"catch_up_trouble", group.catch_up_trouble()}});
+                      {"catch_up_trouble", group.catch_up_trouble()},
+                      {"lost_version", group.lost_version()},
+                      {"lost_why", group.lost_why()}});
   }
   const nlohmann::json json = {{"job", status.job()},
                                {"phase", status.phase()},

@@ -169,6 +169,7 @@ class Coordinator final {
     void CheckRest(uint32_t sender) override;
     void PlanRest(std::set<RankPair> lacking, std::set<uint32_t> holders) override;
     void TellOutcome(bool committed, const absl::Status& status) override;
+    uint64_t OtherVersionOf(const RankId& trainer) const override;
 
     const std::string name;
     Coordinator& coordinator;
@@ -229,7 +230,9 @@ class Coordinator final {
     std::set<TermEnd> connected;
     // Those between trainers and workers that are open. They go on from term to term.
     std::set<RankPair> lanes;
-    bool here = false;  // Versions go to it, or will when all its workers are back.
+    bool here = false;          // Versions go to it, or will when all its workers are back.
+    uint64_t lost_version = 0;  // The last one that was published and given up since a commit.
+    absl::Status lost_status;   // Why it was given up.
 
     uint32_t sequence = 0;
     std::unique_ptr<UpdateRound> round;

@@ -96,6 +96,8 @@ proto::StatusReply Coordinator::Status(const proto::StatusRequest& request) cons
     if (group.round != nullptr) out->set_updating_version(group.round->update().version);
     out->set_waiting_for(DescribeWaiting(group));
     out->set_catch_up_trouble(std::string(group.last_loan_trouble.message()));
+    out->set_lost_version(group.lost_version);
+    out->set_lost_why(std::string(group.lost_status.message()));
     if (out->waiting_for().empty()) continue;
     absl::StrAppend(&waiting, waiting.empty() ? "" : "; ", out->waiting_for());
   }

@@ -1051,6 +1051,35 @@ TEST_F(CoordinatorTest, AVersionThatWaitsBehindALaterOneComesTooLate) {
             "publish version 6: version 7 is committed, and versions only grow");
 }
 
+TEST_F(CoordinatorTest, TrainersThatPublishDifferentVersionsAreTold) {
+  MakeCoordinator();
+  Establish();
+  Publish(0, 5, 10'000);
+  Publish(1, 6, 10'000);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  EXPECT_THAT(coordinator_->Status().waiting_for(),
+              testing::HasSubstr("publish() by trainer 1 (which publishes version 6)"));
+  Pass(absl::Seconds(10));
+  EXPECT_THAT(
+      Error(kTrainer[0], Kind::kAbort),
+      testing::HasSubstr("version 5: the deadline is over, waiting for publish() by trainer "
+                         "1 (which publishes version 6)"));
+}
+
+TEST_F(CoordinatorTest, TheStatusHasTheVersionThatAGroupLostUntilItShowsAnother) {
+  MakeCoordinator();
+  Establish();
+  Publish(0, 5, 10'000);
+  Publish(1, 5, 10'000);
+  Refuse(1);
+  EXPECT_EQ(coordinator_->Status().groups(0).lost_version(), 5u);
+  EXPECT_THAT(coordinator_->Status().groups(0).lost_why(), testing::HasSubstr("worker 1 refused"));
+  Decide(6);
+  for (const uint32_t w : {0u, 1u}) Shown(w);
+  EXPECT_EQ(coordinator_->Status().groups(0).lost_version(), 0u);
+  EXPECT_EQ(coordinator_->Status().groups(0).lost_why(), "");
+}
+
 TEST_F(CoordinatorTest, ALaneThatDiedWithItsRankIsNotCounted) {
   MakeCoordinator();
   Establish();

@@ -608,6 +608,15 @@ void Coordinator::Group::TellOutcome(bool committed, const absl::Status& status)
   coordinator.OnOutcome(*this, committed, status);
 }
 
+uint64_t Coordinator::Group::OtherVersionOf(const RankId& trainer) const {
+  for (const auto& [version, publication] : coordinator.publications_) {
+    if (version != round->update().version && publication.publishes.contains(trainer.rank)) {
+      return version;
+    }
+  }
+  return 0;
+}
+
 void Coordinator::OnOutcome(Group& group, bool committed, const absl::Status& status) {
   // What was given up has no rest, and the term that was to bring it serves nothing.
   if (!committed && group.rest && !Mutated(Mutation::kRestOfWhatIsGivenUp)) {

@@ -399,13 +399,23 @@ std::string UpdateRound::DescribeWaiting() const {
   const auto add = [&](absl::string_view what, const std::string& who) {
     if (!who.empty()) absl::StrAppend(&text, text.empty() ? "" : "; ", what, who);
   };
-  std::set<uint32_t> unpublished;
+  std::string unpublished;
   for (uint32_t s = 0; s < senders_.size(); ++s) {
-    if (undecided() && !senders_[s].published && !senders_[s].gone) unpublished.insert(s);
+    if (!undecided() || senders_[s].published || senders_[s].gone) continue;
+    absl::StrAppend(&unpublished, unpublished.empty() ? "" : ", ", s);
+    if (const uint64_t other = actions_->OtherVersionOf(senders_[s].id); other != 0) {
+      absl::StrAppend(&unpublished, " (which publishes version ", other, ")");
+    }
   }
-  add("publish() by trainer ", ListWithout(unpublished, std::set<uint32_t>()));
-  if (state_ == State::kPreparing) add("READY of worker ", ListWithout(workers_, ready_));
-  if (state_ == State::kMoving) add("ARRIVED of worker ", ListWithout(workers_, arrived_));
+  add("publish() by trainer ", unpublished);
+  if (state_ == State::kPreparing) {
+    add("READY of worker ", ListWithout(workers_, ready_),
+        " (its buffer, or its program's answer to PREPARE)");
+  }
+  if (state_ == State::kMoving) {
+    add("ARRIVED of worker ", ListWithout(workers_, arrived_),
+        " (its data, or its program's answer to ARRIVED)");
+  }
   if (state_ == State::kContinued) add("lanes for ", "what is lacking");
   if (state_ == State::kRecording) add("the record of ", "the decision");
   if (state_ == State::kDecided) add("SHOWN of worker ", ListWithout(workers_, shown_));

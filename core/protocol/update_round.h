@@ -38,6 +38,8 @@ class RoundActions {
   virtual void PlanRest(std::set<RankPair> lacking, std::set<uint32_t> holders) = 0;
   // Tells whoever published it what became of the version. Called once.
   virtual void TellOutcome(bool committed, const absl::Status& status) = 0;
+  // Returns another version that the trainer publishes, or 0.
+  virtual uint64_t OtherVersionOf(const RankId& trainer) const = 0;
 };
 
 // The ranks that take part in a round.

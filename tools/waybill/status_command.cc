@@ -64,6 +64,9 @@ void Print(const proto::StatusReply& status, std::ostream& out) {
     if (!group.catch_up_trouble().empty()) {
       out << "; it could not " << group.catch_up_trouble();
     }
+    if (group.lost_version() != 0) {
+      out << "; version " << group.lost_version() << " was lost: " << group.lost_why();
+    }
     out << "\n";
   }
   if (status.ranks().empty()) return;

@@ -74,6 +74,10 @@ nlohmann::json WarningsOf(const proto::StatusReply& status) {
     if (!group.catch_up_trouble().empty()) {
       warnings.push_back(absl::StrCat(name, " could not ", group.catch_up_trouble()));
     }
+    if (group.lost_version() != 0) {
+      warnings.push_back(
+          absl::StrCat(name, ": version ", group.lost_version(), " was lost: ", group.lost_why()));
+    }
     if (group.lanes_lost() > 0) {
       warnings.push_back(absl::StrCat(name, ": lanes have died ", group.lanes_lost(), " times"));
     }
