@@ -214,13 +214,28 @@ const Case kCases[] = {
      [](Good& good, waybill_error_t** e) {
        return CreateWorker(good, 16, WAYBILL_MODE_IN_PLACE, /*read_only=*/true, e);
      }},
-    {"shadow_with_memory_of_the_callers", WAYBILL_INVALID_ARGUMENT, "cannot be swapped",
+    {"shadow_with_memory_of_the_callers", WAYBILL_INVALID_ARGUMENT, "give none, or take mode",
      [](Good& good, waybill_error_t** e) {
        return CreateWorker(good, 16, WAYBILL_MODE_SHADOW, /*read_only=*/false, e);
      }},
-    {"shadow_copy_with_nothing_to_copy_to", WAYBILL_INVALID_ARGUMENT, "nothing to copy to",
+    {"shadow_copy_with_nothing_to_copy_to", WAYBILL_INVALID_ARGUMENT, "give one for each region",
      [](Good& good, waybill_error_t** e) {
        return CreateWorker(good, 16, WAYBILL_MODE_SHADOW_COPY, /*read_only=*/false, e);
+     }},
+    {"a_worker_that_holds_nothing", WAYBILL_INVALID_ARGUMENT,
+     "create a worker: the worker holds nothing",
+     [](Good& good, waybill_error_t** e) {
+       waybill_manifest_t* nothing = nullptr;
+       EXPECT_EQ(waybill_manifest_create(&nothing, nullptr), WAYBILL_OK);
+       waybill_rank_options_t rank = WAYBILL_RANK_OPTIONS_INIT;
+       waybill_worker_options_t options = WAYBILL_WORKER_OPTIONS_INIT;
+       options.rank = &rank;
+       options.manifest = nothing;
+       options.queue = good.job.queue;
+       waybill_worker_t* worker = nullptr;
+       const auto status = waybill_worker_create(good.job.context, &options, &worker, e);
+       waybill_manifest_destroy(nothing);
+       return status;
      }},
     {"publishing_before_joining", WAYBILL_FAILED_PRECONDITION, "version 1: it has not joined",
      [](Good& good, waybill_error_t** e) { return Publish(good, 1, 0, e); }},

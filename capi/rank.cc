@@ -160,13 +160,16 @@ void Rank::OpenAndJoin(uint64_t token, absl::Time deadline) {
   if (left) OnNotice({.kind = Notice::Kind::kLeft});
 }
 
+absl::Status NotJoined() {
+  return absl::FailedPreconditionError("it has not joined: join it first, and wait for JOINED");
+}
+
 absl::Status Rank::CheckJoined() const {
   const std::lock_guard lock(mutex_);
   if (state_ == State::kJoined) return absl::OkStatus();
-  return absl::FailedPreconditionError(state_ == State::kNew ? "it has not joined"
-                                       : state_ == State::kJoining
-                                           ? "it is joining: wait for JOINED"
-                                           : "it has left");
+  if (state_ == State::kNew) return NotJoined();
+  return absl::FailedPreconditionError(state_ == State::kJoining ? "it is joining: wait for JOINED"
+                                                                 : "it has left");
 }
 
 absl::Status Rank::Leave(uint64_t user_token) {

@@ -53,6 +53,9 @@ absl::StatusOr<RankParts> ReadRankParts(const std::shared_ptr<Context>& context,
                                         const waybill_queue_t* queue,
                                         const waybill_manifest_t* manifest, Holes holes);
 
+// Returns kFailedPrecondition, for a call that needs a rank which has joined.
+absl::Status NotJoined();
+
 // Shares a client with other threads until Set(nullptr) takes it away.
 template <typename Client>
 class Shared {

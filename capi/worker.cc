@@ -9,6 +9,7 @@
 #include "capi/call.h"
 #include "capi/rank.h"
 #include "capi/struct_size.h"
+#include "core/base/status.h"
 #include "core/control/worker_client.h"
 #include "core/device/device.h"
 
@@ -56,8 +57,7 @@ class WorkerObject final : public Rank {
 
   absl::StatusOr<std::shared_ptr<SnapshotObject>> TakeSnapshot(const std::string& holder) {
     std::shared_ptr<WorkerClient> core = client();
-    if (core == nullptr)
-      return absl::FailedPreconditionError("nothing is shown: it has not joined");
+    if (core == nullptr) return While("nothing is shown", NotJoined());
     WAYBILL_ASSIGN_OR_RETURN(Snapshot snapshot, core->TakeSnapshot(holder));
     return std::make_shared<SnapshotObject>(std::move(core), std::move(snapshot),
                                             manifest_.region_count());
@@ -65,12 +65,12 @@ class WorkerObject final : public Rank {
 
   absl::Status Pause() {
     const std::shared_ptr<WorkerClient> core = client();
-    if (core == nullptr) return absl::FailedPreconditionError("it has not joined");
+    if (core == nullptr) return NotJoined();
     return core->Pause();
   }
   absl::Status Resume(bool contents_kept) {
     const std::shared_ptr<WorkerClient> core = client();
-    if (core == nullptr) return absl::FailedPreconditionError("it has not joined");
+    if (core == nullptr) return NotJoined();
     core->Resume(contents_kept);
     return absl::OkStatus();
   }
@@ -180,12 +180,14 @@ class WorkerObject final : public Rank {
 absl::Status CheckMode(Mode mode, bool with_regions) {
   if (mode == Mode::kShadow && with_regions) {
     return absl::InvalidArgumentError(
-        "mode shadow with regions: memory of the caller's cannot be swapped; give none, or take "
-        "shadow-copy or in-place");
+        "mode shadow shows buffers that Waybill allocates, and regions are given: give none, or "
+        "take "
+        "mode shadow-copy or in-place");
   }
   if (mode == Mode::kShadowCopy && !with_regions) {
     return absl::InvalidArgumentError(
-        "mode shadow-copy without regions: there is nothing to copy to");
+        "mode shadow-copy copies to regions, and none are given: give one for each region of the "
+        "manifest, or take mode shadow");
   }
   return absl::OkStatus();
 }
@@ -209,6 +211,10 @@ absl::StatusOr<std::shared_ptr<WorkerObject>> CreateWorker(
   if (options.region_count > 0) {
     WAYBILL_ASSIGN_OR_RETURN(regions, FindRegions(options.regions, options.region_count,
                                                   parts.manifest, Access::kWrite));
+  }
+  if (parts.manifest.shard_count() == 0) {
+    return absl::InvalidArgumentError(
+        "the worker holds nothing: add what it is to receive before it joins");
   }
   WAYBILL_ASSIGN_OR_RETURN(auto device, OpenDeviceOf(regions));
   if (device == nullptr && settings.engine.arena_gpu) {

@@ -109,7 +109,10 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		}, waybill.ErrInvalidArgument, "regions[0] is NULL"},
 		"a shadow of the caller's memory": {func() error {
 			return newWorker(waybill.WorkerOptions{Regions: []*waybill.Region{region}})
-		}, waybill.ErrInvalidArgument, "memory of the caller's cannot be swapped"},
+		}, waybill.ErrInvalidArgument, "shows buffers that Waybill allocates"},
+		"a worker that holds nothing": {func() error {
+			return newWorker(waybill.WorkerOptions{Manifest: must(waybill.NewManifest())(t)})
+		}, waybill.ErrInvalidArgument, "the worker holds nothing"},
 		"a rank beyond its world": {func() error {
 			return newWorker(waybill.WorkerOptions{Rank: waybill.RankOptions{Rank: 3, World: 2}})
 		}, waybill.ErrInvalidArgument, "rank.rank is 3, rank.world 2: ranks begin at 0"},

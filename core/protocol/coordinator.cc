@@ -141,11 +141,12 @@ void Coordinator::OnMessage(ConnectionId connection, const proto::RankMessage& m
       OnLaneFailed(*member, message.lane_failed(), now);
       break;
     case proto::RankMessage::kAlive:
-      SettleClaims(
-          connection,
-          absl::AlreadyExistsError(absl::StrCat("join: ", ToString(member->id), " of job \"",
-                                                options_.job, "\" is here already")),
-          now);
+      SettleClaims(connection,
+                   absl::AlreadyExistsError(
+                       absl::StrCat("join: ", ToString(member->id), " of job \"", options_.job,
+                                    "\" is here already: end that process, or take "
+                                    "another rank")),
+                   now);
       break;
     case proto::RankMessage::kLeave: {
       const absl::Status gone = WithScope(

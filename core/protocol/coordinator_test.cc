@@ -372,7 +372,8 @@ TEST_F(CoordinatorTest, WhatIsDecidedIsNotTakenBack) {
   ASSERT_NE(Last(kTrainer[0], Kind::kOutcome), nullptr);
   EXPECT_TRUE(Last(kTrainer[0], Kind::kOutcome)->outcome().committed());
   EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome),
-            "version 5: the deadline is over, waiting for SHOWN of worker 1");
+            "version 5: the deadline is over, waiting for SHOWN of worker 1 (its readers, or its "
+            "program's answer to COMMIT)");
 }
 
 TEST_F(CoordinatorTest, AWorkerThatLeavesWhenItHasShownAVersionIsNotLost) {
@@ -759,8 +760,10 @@ TEST_F(CatchUpTest, APublishGoesWithoutAGroupThatCatchesUpForLong) {
   Pass(absl::Milliseconds(250));
   EXPECT_EQ(Last(kWorker[0], Kind::kPrepare)->prepare().version(), 6u);
   EXPECT_EQ(Last(kTrainer[0], Kind::kOutcome)->outcome().group(), "b");
-  EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome),
-            "group b is not whole: waiting for READY of worker 0");
+  EXPECT_EQ(
+      Error(kTrainer[0], Kind::kOutcome),
+      "group b is not whole: waiting for READY of worker 0 (its buffer, or its program's answer "
+      "to PREPARE)");
   Ready(0);
   Arrived(0);
   Shown(0);
@@ -1114,7 +1117,8 @@ TEST_F(CoordinatorTest, TheEarliestDeadlineRules) {
   EXPECT_EQ(Count(kWorker[0], Kind::kAbort), 0);
   Pass(absl::Seconds(1));
   EXPECT_EQ(Error(kWorker[0], Kind::kAbort),
-            "version 5: the deadline is over, waiting for READY of worker 0, 1");
+            "version 5: the deadline is over, waiting for READY of worker 0, 1 (its buffer, or its "
+            "program's answer to PREPARE)");
 }
 
 TEST_F(CoordinatorTest, ATrainerThatPublishesAfterTheAbortIsToldSo) {
@@ -1471,7 +1475,9 @@ TEST_F(CoordinatorTest, ASecondProcessGetsTheRankOnlyIfTheFirstDoesNotAnswer) {
   Join(kSecond, Role::kWorker, 1);
   EXPECT_EQ(Count(kWorker[1], Kind::kChallenge), 1);
   Tell(kWorker[1], [](auto& m) { m.mutable_alive(); });
-  EXPECT_EQ(Error(kSecond, Kind::kDismissal), "join: worker 1 of job \"test\" is here already");
+  EXPECT_EQ(
+      Error(kSecond, Kind::kDismissal),
+      "join: worker 1 of job \"test\" is here already: end that process, or take another rank");
   Join(kThird, Role::kWorker, 1);
   Pass(absl::Seconds(2));
   EXPECT_EQ(closed_.back(), kWorker[1]);

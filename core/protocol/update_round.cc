@@ -396,8 +396,9 @@ absl::Time UpdateRound::deadline() const {
 
 std::string UpdateRound::DescribeWaiting() const {
   std::string text;
-  const auto add = [&](absl::string_view what, const std::string& who) {
-    if (!who.empty()) absl::StrAppend(&text, text.empty() ? "" : "; ", what, who);
+  const auto add = [&](absl::string_view what, const std::string& who,
+                       absl::string_view more = "") {
+    if (!who.empty()) absl::StrAppend(&text, text.empty() ? "" : "; ", what, who, more);
   };
   std::string unpublished;
   for (uint32_t s = 0; s < senders_.size(); ++s) {
@@ -418,7 +419,10 @@ std::string UpdateRound::DescribeWaiting() const {
   }
   if (state_ == State::kContinued) add("lanes for ", "what is lacking");
   if (state_ == State::kRecording) add("the record of ", "the decision");
-  if (state_ == State::kDecided) add("SHOWN of worker ", ListWithout(workers_, shown_));
+  if (state_ == State::kDecided) {
+    add("SHOWN of worker ", ListWithout(workers_, shown_),
+        " (its readers, or its program's answer to COMMIT)");
+  }
   if (state_ == State::kAborted) {
     add("the end of what is relayed by worker ",
         ListWithout(RelaysThatRun(), std::set<uint32_t>()));

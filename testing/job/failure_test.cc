@@ -63,7 +63,8 @@ TEST(Join, ARankIsThereOnce) {
   const absl::Status outsider = job.JoinAs(job.Identity(1, 2));
   EXPECT_EQ(outsider.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(outsider.message(),
-            "join job \"test\" as worker 1: join: worker 1 of job \"test\" is here already");
+            "join job \"test\" as worker 1: join: worker 1 of job \"test\" is here already: "
+            "end that process, or take another rank");
 }
 
 TEST(Join, WorldsHaveToAgree) {
@@ -98,7 +99,7 @@ TEST(Publish, ATrainerThatNeverPublishesIsNamedAtTheDeadline) {
   EXPECT_FALSE((*outcomes)[0].committed);
   EXPECT_EQ((*outcomes)[0].status.message(),
             "version 1: the deadline is over, waiting for publish() by trainer 1; ARRIVED of "
-            "worker 0, 1");
+            "worker 0, 1 (its data, or its program's answer to ARRIVED)");
   // Nothing is shown, and the next update works.
   EXPECT_FALSE(job.worker(0)->TakeSnapshot("test").ok());
   for (const absl::Status& s : job.PublishAll(2)) EXPECT_EQ(s.message(), "");

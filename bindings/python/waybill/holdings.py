@@ -146,11 +146,6 @@ class Holdings:
         return next((memory for memory in memories if memory.kind == DEVICE), None)
 
     @property
-    def nothing(self) -> bool:
-        """Whether nothing was added."""
-        return not self._holdings and self._given is None
-
-    @property
     def lent(self) -> bool:
         """Whether any holding lies in memory of the caller."""
         if self._given is not None:

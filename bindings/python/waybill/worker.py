@@ -378,10 +378,6 @@ class Worker(Rank):
                 raise event.reason or Cancelled("the controller has dismissed the worker")
 
     def _make(self) -> _waybill.Worker:
-        if self._holdings.nothing:
-            raise InvalidArgument(
-                "the worker holds nothing: add(), add_loaded() or add_manifest() first"
-            )
         if self._holdings.lent:
             manifest, self._regions = self._holdings.build_in_memory(self._context, to_write=True)
         else:

@@ -82,7 +82,7 @@ fn of_regions() {
     assert_says(made, invalid, "it is read-only");
     let region = Region::new("lent", vec![0u8; BYTES]).unwrap();
     let made = worker(&who, &held, &[region.lend()], Mode::Shadow);
-    assert_says(made, invalid, "memory of the caller's cannot be swapped");
+    assert_says(made, invalid, "shows buffers that Waybill allocates");
     let made = worker(&who, &held, &[], Mode::ShadowCopy);
     assert_says(made, invalid, "there is nothing to copy to");
 
