@@ -247,11 +247,14 @@ void Rank::OnNotice(const Notice& notice) {
       LogJoined();
       return Push(NewEvent(WAYBILL_EVENT_RECONNECTED));
     case Notice::Kind::kGroupJoined:
-    case Notice::Kind::kGroupLeft: {
+    case Notice::Kind::kGroupLeft:
+    case Notice::Kind::kWorkerLost: {
       QueuedEvent event =
-          NewEvent(notice.kind == Notice::Kind::kGroupJoined ? WAYBILL_EVENT_GROUP_JOINED
-                                                             : WAYBILL_EVENT_GROUP_LEFT);
+          NewEvent(notice.kind == Notice::Kind::kGroupJoined  ? WAYBILL_EVENT_GROUP_JOINED
+                   : notice.kind == Notice::Kind::kWorkerLost ? WAYBILL_EVENT_WORKER_LOST
+                                                              : WAYBILL_EVENT_GROUP_LEFT);
       event.group = notice.group;
+      event.status = notice.status;
       return Push(std::move(event));
     }
     case Notice::Kind::kCaughtUp: {

@@ -230,7 +230,10 @@ enum {
   WAYBILL_EVENT_GROUP_LEFT = 26,
   /* For a worker, after COMMIT: the version was not published now. This group had missed it, and
    * another group has lent it, or the trainers held it. */
-  WAYBILL_EVENT_CAUGHT_UP = 27
+  WAYBILL_EVENT_CAUGHT_UP = 27,
+  /* For a trainer: a worker of `group`, others of which are here, has left or died; `status` says
+   * which. Versions go to the group again when all its workers are here. */
+  WAYBILL_EVENT_WORKER_LOST = 28
 };
 
 /* The kind of object that an event belongs to. */

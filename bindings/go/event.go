@@ -34,6 +34,9 @@ const (
 	// Tells a worker, after EventCommit, that the version was published before: this group had missed
 	// it, and another group has lent it, or the trainers held it.
 	EventCaughtUp EventKind = C.WAYBILL_EVENT_CAUGHT_UP
+	// Tells a trainer that a worker has left or died, while others of its group are here. Versions go to
+	// the group again when all its workers are here.
+	EventWorkerLost EventKind = C.WAYBILL_EVENT_WORKER_LOST
 )
 
 func (k EventKind) String() string {
@@ -62,6 +65,8 @@ func (k EventKind) String() string {
 		return "GROUP_LEFT"
 	case EventCaughtUp:
 		return "CAUGHT_UP"
+	case EventWorkerLost:
+		return "WORKER_LOST"
 	}
 	return fmt.Sprintf("EventKind(%d)", uint32(k))
 }
@@ -70,7 +75,7 @@ func (k EventKind) String() string {
 type Event struct {
 	Kind         EventKind
 	Version      uint64        // The update's; 0 if the event is not about an update.
-	Err          error         // Why, for Abort, Outcome, Decided, Ended and Disconnected.
+	Err          error         // Why, for Abort, Outcome, Decided, Ended, Disconnected and WorkerLost.
 	AnswerWanted bool          // The update waits for Accept or Refuse.
 	Pause        time.Duration // How long a Commit copied, in shadow-copy.
 	Group        string        // The group that an Outcome, GroupJoined, GroupLeft or WorkerLost is about.

@@ -347,6 +347,17 @@ func TestAVersionThatIsHeldIsReleasedBeforeTheNextIsPublished(t *testing.T) {
 	check(t, j.trainers[0].Publish(j.ctx, 2, waybill.PublishOptions{UntilCommitted: true}))
 }
 
+func TestATrainerIsToldOfAWorkerThatItsGroupHasLost(t *testing.T) {
+	j := newJob(t, jobOptions{workers: 2})
+	j.join()
+	j.workers[1].Close()
+	lost := nextOf(t, j.ctx, j.trainers[0].Next, waybill.EventWorkerLost)
+	mustBe(t, lost.Err, waybill.ErrUnavailable, "worker 1")
+	if lost.Group != "all" {
+		t.Error(lost.Group)
+	}
+}
+
 func TestAVersionWithTheBytesOfTheOneBeforeIsUnchanged(t *testing.T) {
 	j := newJob(t, jobOptions{})
 	j.join()

@@ -396,6 +396,14 @@ void Coordinator::Remove(ConnectionId connection, const absl::Status& why, absl:
     }
   }
   OnMembersChanged(id);
+  if (id.role == Role::kWorker && !GroupNamed(id.group).workers.here.empty()) {
+    proto::ControllerMessage message;
+    message.mutable_group_change()->set_group(id.group);
+    *message.mutable_group_change()->mutable_lost() = EncodeError(why);
+    for (const auto& [rank, trainer] : members_.trainers().here) {
+      if (trainer->hears_of_groups) actions_->Send(trainer->connection, message);
+    }
+  }
   if (id.role == Role::kWorker && GroupNamed(id.group).workers.here.empty()) {
     proto::ControllerMessage message;
     message.mutable_term_over()->set_group(id.group);

@@ -1296,6 +1296,19 @@ TEST_F(CoordinatorTest, EveryRankIsToldOnceOfEachGroupThatComesAndGoes) {
   EXPECT_FALSE(Last(kWorker[0], Kind::kGroupChange)->group_change().here());
 }
 
+TEST_F(CoordinatorTest, TrainersAreToldOfEachWorkerThatIsGoneWhileOthersOfItsGroupAreHere) {
+  MakeCoordinator();
+  Establish();
+  Gone(kWorker[1]);
+  const proto::ControllerMessage* lost = Last(kTrainer[0], Kind::kGroupChange);
+  ASSERT_NE(lost, nullptr);
+  EXPECT_EQ(lost->group_change().group(), "all");
+  EXPECT_EQ(lost->group_change().lost().message(), "worker 1 is gone: its stream ended");
+  sent_.clear();
+  Gone(kWorker[0]);  // Of the group nobody is here any more, which is told instead.
+  EXPECT_FALSE(Last(kTrainer[0], Kind::kGroupChange)->group_change().has_lost());
+}
+
 TEST_F(CoordinatorTest, WhoAsksForAnyRankGetsTheLowestThatIsFree) {
   MakeCoordinator();
   const auto any = [](proto::Join& join) { join.set_any_rank(true); };

@@ -192,6 +192,11 @@ void RankSession::OnMessage(const proto::ControllerMessage& message, absl::Time 
       return OnEstablished(now);
     }
     case proto::ControllerMessage::kGroupChange:
+      if (message.group_change().has_lost()) {
+        return Tell({.kind = Notice::Kind::kWorkerLost,
+                     .status = DecodeError(message.group_change().lost()),
+                     .group = message.group_change().group()});
+      }
       return Tell({.kind = message.group_change().here() ? Notice::Kind::kGroupJoined
                                                          : Notice::Kind::kGroupLeft,
                    .group = message.group_change().group()});

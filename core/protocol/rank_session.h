@@ -38,6 +38,7 @@ struct Notice {
 
     kGroupJoined = 12,  // Versions go to `group`, another than a worker's own, from now on.
     kGroupLeft = 13,    // Nobody of `group` is here any more.
+    kWorkerLost = 15,   // To a trainer: `status` says who of `group` is gone; others are here.
     kCaughtUp = 14,     // To a worker: it shows a version that was published before, and missed.
 
     kOutcome = 16,  // To a trainer: what became of `version` in `group`.
@@ -55,7 +56,7 @@ struct Notice {
   uint64_t token = 0;
   uint64_t version = 0;
   absl::Status status = absl::OkStatus();
-  std::string group = {};                       // kGroupJoined, kGroupLeft, kOutcome.
+  std::string group = {};                       // kGroupJoined, kGroupLeft, kWorkerLost, kOutcome.
   bool committed = false;                       // kOutcome.
   uint32_t rank = 0;                            // kJoined: the one that this process has.
   UpdateId update = {};                         // kPrepare to kAbort.

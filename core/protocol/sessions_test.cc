@@ -804,6 +804,12 @@ TEST_F(TrainerSessionTest, TheUserIsToldOfGroupsThatComeAndGo) {
   EXPECT_EQ(count(Notice::Kind::kGroupJoined, "b"), 1);
   hear("b", false);
   EXPECT_EQ(count(Notice::Kind::kGroupLeft, "b"), 1);
+  Hear([&](auto& m) {
+    m.mutable_group_change()->set_group("b");
+    *m.mutable_group_change()->mutable_lost() = EncodeError(absl::UnavailableError("gone"));
+  });
+  EXPECT_EQ(host_.Last(Notice::Kind::kWorkerLost)->status.message(), "gone");
+  EXPECT_EQ(count(Notice::Kind::kWorkerLost, "b"), 1);
 }
 
 TEST_F(TrainerSessionTest, AProcessThatAskedForAnyRankKeepsTheOneThatItGot) {

@@ -344,6 +344,7 @@ void Process::HandleNotice(const Notice& notice) {
       return;
     case Notice::Kind::kGroupJoined:
     case Notice::Kind::kGroupLeft:
+    case Notice::Kind::kWorkerLost:
     case Notice::Kind::kCaughtUp:
     case Notice::Kind::kDecided:
       return;

@@ -34,6 +34,7 @@ from waybill.events import (
     GroupLeft,
     Prepare,
     Reconnected,
+    WorkerLost,
 )
 from waybill.parts import Padding, Part
 from waybill.planning import Layout, Manifest, Plan, Summary
@@ -87,6 +88,7 @@ __all__ = [
     "Unimplemented",
     "WaybillError",
     "Worker",
+    "WorkerLost",
     "describe",
     "job_tensors",
     "query",

@@ -2,7 +2,7 @@
 
 A worker is told of each update, in this order: Prepare, Arrived, Commit; or Abort. Every rank is told when it
 loses the controller (Disconnected), when it is back (Reconnected), when it is dismissed (Ended), and which groups
-versions go to (GroupJoined, GroupLeft). A worker is told when it shows what its group had missed (CaughtUp).
+versions go to (GroupJoined, GroupLeft). A trainer is told of each worker that is gone (WorkerLost). A worker is told when it shows what its group had missed (CaughtUp).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from waybill.pump import (
     GROUP_LEFT,
     PREPARE,
     RECONNECTED,
+    WORKER_LOST,
 )
 
 
@@ -159,6 +160,23 @@ class GroupLeft(Event):
         return self._event.group
 
 
+class WorkerLost(Event):
+    """Tells a trainer that a worker has left or died, while others of its group are here.
+
+    Versions go to the group again when all its workers are here.
+    """
+
+    @property
+    def group(self) -> str:
+        """The name of the worker's group."""
+        return self._event.group
+
+    @property
+    def reason(self) -> WaybillError | None:
+        """Which worker it is, and how it was lost."""
+        return self._event.error
+
+
 class CaughtUp(Event):
     """Comes after Commit: the group had missed this version, and got it from another group or from holding trainers."""
 
@@ -183,6 +201,7 @@ _CLASSES: dict[int, type[Event]] = {
     GROUP_JOINED: GroupJoined,
     GROUP_LEFT: GroupLeft,
     CAUGHT_UP: CaughtUp,
+    WORKER_LOST: WorkerLost,
 }
 
 

@@ -154,6 +154,18 @@ def test_whoever_reads_within_reading_never_sees_two_versions(mode):
         assert torn == []
 
 
+def test_a_trainer_is_told_of_a_worker_that_its_group_has_lost():
+    with Job() as job:
+        trainer, first, second = job.trainer(), job.worker(world=2), job.worker(rank=1, world=2)
+        trainer.add("w", bytearray(4))
+        for worker in (first, second):
+            worker.add("w", shape=(4,), dtype="U8")
+        job.join()
+        second.close()
+        lost = until(trainer, waybill.WorkerLost)
+        assert lost.group == "all" and "worker 1" in str(lost.reason)
+
+
 def test_groups_come_and_go_while_versions_flow():
     with Job() as job:
         trainer, _ = job.trainer(), job.worker(group="a")

@@ -58,6 +58,14 @@ pub enum Event {
         /// The group's name.
         group: String,
     },
+    /// Tells a trainer that a worker has left or died, while others of its group are here. Versions go
+    /// to the group again when all its workers are here.
+    WorkerLost {
+        /// The name of the worker's group.
+        group: String,
+        /// Which worker it is, and how it was lost.
+        error: Error,
+    },
     /// Tells a worker, after `Commit`, that the version was published before: this group had missed
     /// it, and another group has lent it, or the trainers held it.
     CaughtUp {
@@ -208,6 +216,10 @@ impl Event {
                 match kind {
                     ffi::WAYBILL_EVENT_ABORT => Event::Abort { version, error },
                     ffi::WAYBILL_EVENT_DISCONNECTED => Event::Disconnected { error },
+                    ffi::WAYBILL_EVENT_WORKER_LOST => Event::WorkerLost {
+                        group: raw.group,
+                        error,
+                    },
                     _ => Event::Ended { error },
                 }
             }

@@ -66,6 +66,23 @@ fn a_version_that_is_held_is_released_before_the_next_is_published() {
 }
 
 #[test]
+fn a_trainer_is_told_of_a_worker_that_its_group_has_lost() {
+    let job = Job::joined(JobOptions {
+        workers: 2,
+        ..Default::default()
+    });
+    job.workers[1].close();
+    let (group, error) = loop {
+        match job.trainers[0].next_event(PATIENCE).unwrap() {
+            Event::WorkerLost { group, error } => break (group, error),
+            _ => continue,
+        }
+    };
+    assert_eq!(group, "all");
+    assert!(error.to_string().contains("worker 1"), "{error}");
+}
+
+#[test]
 fn a_version_with_the_bytes_of_the_one_before_is_unchanged() {
     let job = Job::joined(JobOptions::default());
     for version in [1, 2] {
