@@ -63,6 +63,7 @@ waybill_status_t Report(absl::Status status, waybill_error_t** error) noexcept;
 // `doing`. Throws nothing.
 template <typename Body>
 waybill_status_t Call(absl::string_view doing, waybill_error_t** error, const Body& body) noexcept {
+  if (error != nullptr) *error = nullptr;
   try {
     if (HandleTable::forked()) {
       return Report(absl::FailedPreconditionError(absl::StrCat(

@@ -31,12 +31,11 @@
  * opens a GPU takes as long as that work takes. waybill_worker_pause() and waybill_worker_resume()
  * wait for the worker's own thread. No other function waits for another thread or host.
  *
- * STATUS. A function that can fail returns a waybill_status_t. If the status is not WAYBILL_OK and
- * `error` is not NULL, the function stores an error there, or NULL if there is no memory for one,
- * unless its comment says that it makes no error. On WAYBILL_OK it does not write there, so set
- * `*error` to NULL before the call. The caller destroys the error with waybill_error_destroy(). A
- * function that fails writes no other output. Beside the statuses that it lists, every function can
- * return:
+ * STATUS. A function that can fail returns a waybill_status_t. If `error` is not NULL, the function
+ * stores an error there if it fails, which the caller destroys with waybill_error_destroy(). It
+ * stores NULL if it returns WAYBILL_OK, if its comment says that it makes no error, or if there is
+ * no memory for one. A function that fails writes no other output. Beside the statuses that it
+ * lists, every function can return:
  *
  * - WAYBILL_INVALID_ARGUMENT: a handle is NULL, stale or of another kind; an output is NULL; or a
  *   struct_size is smaller than the struct was in the first release.
