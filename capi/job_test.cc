@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,38 @@ TEST_P(ModesTest, WhatIsPublishedIsShown) {
 INSTANTIATE_TEST_SUITE_P(Modes, ModesTest,
                          testing::Values(WAYBILL_MODE_SHADOW, WAYBILL_MODE_SHADOW_COPY,
                                          WAYBILL_MODE_IN_PLACE));
+
+TEST(Job, JoiningCanBeWaitedFor) {
+  Job job;
+  // Nobody else is there.
+  waybill_error_t* error = nullptr;
+  const int64_t soon = waybill_now_ns() + 200'000'000;
+  ASSERT_EQ(waybill_worker_join_and_wait(job.workers[0], soon, &error), WAYBILL_DEADLINE_EXCEEDED);
+  EXPECT_THAT(waybill_error_message(error), HasSubstr("is not whole: waiting for"));
+  waybill_error_destroy(error);
+  std::thread worker(
+      [&] { EXPECT_EQ(waybill_worker_join_and_wait(job.workers[0], 0, nullptr), WAYBILL_OK); });
+  EXPECT_EQ(waybill_trainer_join_and_wait(job.trainers[0], 0, &error), WAYBILL_OK);
+  EXPECT_EQ(error, nullptr);
+  worker.join();
+  waybill_event_t event = WAYBILL_EVENT_INIT;  // No JOINED is among the events.
+  while (waybill_queue_poll(job.queue, &event, nullptr) == WAYBILL_OK) {
+    EXPECT_NE(event.kind, uint32_t{WAYBILL_EVENT_JOINED});
+    waybill_event_release(&event);
+  }
+  job.Publish(1);
+  job.AwaitCommitted(1);
+}
+
+TEST(Job, ADestroyedRankEndsTheWaitForItsJoin) {
+  Job job;
+  std::thread joins([&] {
+    const auto status = waybill_trainer_join_and_wait(job.trainers[0], 0, nullptr);
+    EXPECT_TRUE(status == WAYBILL_CANCELLED || status == WAYBILL_INVALID_ARGUMENT) << status;
+  });
+  waybill_trainer_destroy(job.trainers[0]);
+  joins.join();
+}
 
 TEST(Job, AWorkersUserIsAskedInOrderAndTold) {
   Job job({.ask = WAYBILL_ASK_PREPARE | WAYBILL_ASK_ARRIVED | WAYBILL_ASK_COMMIT});

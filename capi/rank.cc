@@ -124,6 +124,18 @@ uint64_t Rank::NewToken(uint64_t user_token) {
 // --- joining and leaving ---
 
 absl::Status Rank::Join(int64_t deadline_ns, uint64_t user_token) {
+  return BeginJoin(deadline_ns, user_token, std::nullopt);
+}
+
+absl::Status Rank::JoinAndWait(int64_t deadline_ns) {
+  std::promise<absl::Status> ended;
+  std::future<absl::Status> end = ended.get_future();
+  WAYBILL_RETURN_IF_ERROR(BeginJoin(deadline_ns, 0, std::move(ended)));
+  return end.get();
+}
+
+absl::Status Rank::BeginJoin(int64_t deadline_ns, uint64_t user_token,
+                             std::optional<std::promise<absl::Status>> ended) {
   WAYBILL_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline_ns, kJoinTimeout));
   const absl::Time deadline = absl::Now() + left;
   std::thread before;
@@ -136,6 +148,7 @@ absl::Status Rank::Join(int64_t deadline_ns, uint64_t user_token) {
               : "it has left: a rank that joins again is made anew");
     }
     state_ = State::kJoining;
+    join_ended_ = std::move(ended);
     user_tokens_[++last_token_] = user_token;
     before = std::move(opener_);
     opener_ = std::thread([this, token = last_token_, deadline] { OpenAndJoin(token, deadline); });
@@ -274,13 +287,19 @@ void Rank::OnNotice(const Notice& notice) {
 }
 
 void Rank::OnJoined(const Notice& notice) {
+  std::optional<std::promise<absl::Status>> ended;
   {
     const std::lock_guard lock(mutex_);
     if (state_ == State::kJoining) state_ = notice.status.ok() ? State::kJoined : State::kNew;
     if (!notice.status.ok() && state_ == State::kNew) has_client_ = false;
     if (notice.status.ok()) rank_ = notice.rank;
+    ended = std::exchange(join_ended_, std::nullopt);
   }
   if (notice.status.ok()) LogJoined();
+  if (ended) {
+    ForgetToken(notice.token);
+    return ended->set_value(notice.status);
+  }
   PushEnd(WAYBILL_EVENT_JOINED, notice);
 }
 

@@ -5,10 +5,12 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -100,6 +102,8 @@ class Rank : public Object {
   // Joins the job; one JOINED event follows. kFailedPrecondition: the rank has joined, is joining,
   // or has left.
   absl::Status Join(int64_t deadline_ns, uint64_t user_token);
+  // Does the same, and returns how it ended. No event follows.
+  absl::Status JoinAndWait(int64_t deadline_ns);
   // Returns kFailedPrecondition unless the rank has joined and not left.
   absl::Status CheckJoined() const;
 
@@ -135,6 +139,8 @@ class Rank : public Object {
  private:
   enum class State { kNew, kJoining, kJoined, kLeaving, kLeft };
 
+  absl::Status BeginJoin(int64_t deadline_ns, uint64_t user_token,
+                         std::optional<std::promise<absl::Status>> ended);
   void OpenAndJoin(uint64_t token, absl::Time deadline);
   void OnNotice(const Notice& notice);
   void OnJoined(const Notice& notice);
@@ -151,7 +157,8 @@ class Rank : public Object {
   State state_ = State::kNew;
   bool has_client_ = false;  // True once the client has been told to join.
   uint64_t last_token_ = 0;
-  std::map<uint64_t, uint64_t> user_tokens_;  // Calls under way, by the client's token.
+  std::map<uint64_t, uint64_t> user_tokens_;              // Calls under way, by the client's token.
+  std::optional<std::promise<absl::Status>> join_ended_;  // Takes the place of the JOINED event.
   uint64_t leave_token_ = 0;
   bool silent_leave_ = false;  // True if no LEFT event is to be pushed.
   std::thread opener_;         // Makes the client.

@@ -29,6 +29,7 @@ class TrainerObject final : public Rank {
   ~TrainerObject() override { shared_->Set(nullptr); }
 
   using Rank::Join;
+  using Rank::JoinAndWait;
 
   absl::StatusOr<std::shared_ptr<Update>> Publish(const waybill_publish_options_t& options,
                                                   uint64_t user_token) {
@@ -206,6 +207,13 @@ waybill_status_t waybill_trainer_join(waybill_trainer_t* trainer, int64_t deadli
   return CallOn<TrainerObject>(
       "join as a trainer", trainer, "trainer", error,
       [&](TrainerObject& found) { return found.Join(deadline_ns, token); });
+}
+
+waybill_status_t waybill_trainer_join_and_wait(waybill_trainer_t* trainer, int64_t deadline_ns,
+                                               waybill_error_t** error) {
+  return CallOn<TrainerObject>(
+      "join as a trainer", trainer, "trainer", error,
+      [&](TrainerObject& found) { return found.JoinAndWait(deadline_ns); });
 }
 
 waybill_status_t waybill_trainer_publish(waybill_trainer_t* trainer,

@@ -258,7 +258,7 @@ typedef struct waybill_event {
   uint32_t unchanged;
   uint32_t reserved;
 } waybill_event_t;
-#define WAYBILL_EVENT_INIT {sizeof(waybill_event_t), 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL}
+#define WAYBILL_EVENT_INIT {sizeof(waybill_event_t), 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, 0, 0}
 
 /* Creates a queue. Trainers and workers put their events into the queue named in their options. One
  * queue may serve many of them. */
@@ -759,6 +759,11 @@ typedef struct waybill_trainer_options {
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_trainer_create(waybill_context_t* context, const waybill_trainer_options_t* options,
                        waybill_trainer_t** out_trainer, waybill_error_t** error);
+/* Joins the job as waybill_trainer_join() does, and returns how that ended, with the statuses of
+ * the call and of its event. No JOINED event follows. [waits] until shortly after `deadline_ns` at
+ * the latest (0 means 120 s from now), or until another thread destroys the trainer. */
+WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_trainer_join_and_wait(
+    waybill_trainer_t* trainer, int64_t deadline_ns, waybill_error_t** error);
 
 /* Joins the job. One JOINED event with `token` follows, when all trainers and all workers of a
  * group have joined and every lane between them works: for a worker its own group, for a trainer
@@ -934,6 +939,11 @@ typedef struct waybill_worker_options {
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_worker_create(waybill_context_t* context, const waybill_worker_options_t* options,
                       waybill_worker_t** out_worker, waybill_error_t** error);
+/* Joins the job as waybill_worker_join() does, and returns how that ended, as
+ * waybill_trainer_join_and_wait() does. [waits] likewise. */
+WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_join_and_wait(waybill_worker_t* worker,
+                                                                           int64_t deadline_ns,
+                                                                           waybill_error_t** error);
 
 /* Joins the job, as waybill_trainer_join() does. The status of the event can also be:
  *
@@ -983,7 +993,7 @@ typedef struct waybill_worker_state {
   uint64_t unchanged_versions; /* Versions with the bytes that were shown before: see `unchanged` of
                                   waybill_event_t. */
 } waybill_worker_state_t;
-#define WAYBILL_WORKER_STATE_INIT {sizeof(waybill_worker_state_t), 0, 0, 0, 0, 0, 0, 0, 0}
+#define WAYBILL_WORKER_STATE_INIT {sizeof(waybill_worker_state_t), 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_state(
     const waybill_worker_t* worker, waybill_worker_state_t* out_state, waybill_error_t** error);

@@ -54,6 +54,7 @@ class WorkerObject final : public Rank {
   ~WorkerObject() override { shared_->Set(nullptr); }
 
   using Rank::Join;
+  using Rank::JoinAndWait;
 
   absl::StatusOr<std::shared_ptr<SnapshotObject>> TakeSnapshot(const std::string& holder) {
     std::shared_ptr<WorkerClient> core = client();
@@ -258,6 +259,12 @@ waybill_status_t waybill_worker_join(waybill_worker_t* worker, int64_t deadline_
                                      waybill_error_t** error) {
   return CallOn<WorkerObject>("join as a worker", worker, "worker", error,
                               [&](WorkerObject& found) { return found.Join(deadline_ns, token); });
+}
+
+waybill_status_t waybill_worker_join_and_wait(waybill_worker_t* worker, int64_t deadline_ns,
+                                              waybill_error_t** error) {
+  return CallOn<WorkerObject>("join as a worker", worker, "worker", error,
+                              [&](WorkerObject& found) { return found.JoinAndWait(deadline_ns); });
 }
 
 waybill_status_t waybill_worker_pause(waybill_worker_t* worker, waybill_error_t** error) {
