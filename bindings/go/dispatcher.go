@@ -34,13 +34,13 @@ func startDispatcher(context *C.waybill_context_t) (*dispatcher, error) {
 	descriptor, err := C.waybill_go_duplicate(C.waybill_queue_fd(d.queue))
 	if descriptor < 0 {
 		C.waybill_queue_destroy(d.queue)
-		return nil, &Error{ErrResourceExhausted, ScopeCall, fmt.Sprintf("create a queue: dup: %v", err), err}
+		return nil, &Error{Code: ErrResourceExhausted, Scope: ScopeCall, Message: fmt.Sprintf("create a queue: dup: %v", err), cause: err}
 	}
 	d.ready = os.NewFile(uintptr(descriptor), "waybill queue")
 	poller, err := d.ready.SyscallConn()
 	if err != nil {
 		C.waybill_queue_destroy(d.queue)
-		return nil, &Error{ErrInternal, ScopeCall, fmt.Sprintf("create a queue: %v", err), err}
+		return nil, &Error{Code: ErrInternal, Scope: ScopeCall, Message: fmt.Sprintf("create a queue: %v", err), cause: err}
 	}
 	go d.run(poller)
 	return d, nil

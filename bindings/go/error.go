@@ -54,6 +54,9 @@ type Error struct {
 	Scope   Scope
 	Message string // What was being done, to what, what was found, what is allowed.
 
+	// What became of the version in each group that has decided, as Update.Outcomes; of Publish only.
+	Outcomes map[string]error
+
 	cause error // The cause of the context.Context that ended the call, or nil.
 }
 
@@ -100,5 +103,5 @@ func interrupted(ctx context.Context, doing string) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		code = ErrDeadlineExceeded
 	}
-	return &Error{code, ScopeCall, fmt.Sprintf("%s: %v", doing, cause), cause}
+	return &Error{Code: code, Scope: ScopeCall, Message: fmt.Sprintf("%s: %v", doing, cause), cause: cause}
 }

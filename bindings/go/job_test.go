@@ -347,6 +347,27 @@ func TestAVersionThatIsHeldIsReleasedBeforeTheNextIsPublished(t *testing.T) {
 	check(t, j.trainers[0].Publish(j.ctx, 2, waybill.PublishOptions{UntilCommitted: true}))
 }
 
+func TestAPublishThatOneGroupRefusesSaysWhichGroupsShowIt(t *testing.T) {
+	j := newJob(t, jobOptions{})
+	rank := j.rank(0, 1)
+	rank.Group = "b"
+	other := must(waybill.NewWorker(waybill.WorkerOptions{
+		Rank: rank, Manifest: manifestOf(t, 0, rows), Ask: waybill.AskArrived,
+	}))(t)
+	t.Cleanup(other.Close)
+	j.join()
+	check(t, other.Join(j.ctx))
+	go func() { nextOf(t, j.ctx, other.Next, waybill.EventArrived).Refuse("not today") }()
+	err := j.trainers[0].Publish(j.ctx, 1, waybill.PublishOptions{UntilCommitted: true})
+	mustBe(t, err, waybill.ErrFailedPrecondition, "not today")
+	var failed *waybill.Error
+	if !errors.As(err, &failed) || len(failed.Outcomes) != 2 || failed.Outcomes["all"] != nil {
+		t.Fatalf("%v: %v", err, failed.Outcomes)
+	}
+	mustBe(t, failed.Outcomes["b"], waybill.ErrFailedPrecondition, "not today")
+	j.mustShow(0, 1)
+}
+
 func TestATrainerIsToldOfAWorkerThatItsGroupHasLost(t *testing.T) {
 	j := newJob(t, jobOptions{workers: 2})
 	j.join()

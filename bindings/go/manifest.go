@@ -253,7 +253,7 @@ func differentLengths(what string, slices ...[]int64) error {
 	for _, slice := range slices {
 		message += fmt.Sprintf(" %d", len(slice))
 	}
-	return &Error{ErrInvalidArgument, ScopeCall, message, nil}
+	return &Error{Code: ErrInvalidArgument, Scope: ScopeCall, Message: message}
 }
 
 // A Quantisation says how elements of a matrix are stored in few bits with a scale for each block.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -78,6 +79,7 @@ type rank struct {
 	calls   map[uint64]*call
 	last    uint64
 	notices []*Event
+	updates []*Update     // Of a trainer: those whose groups have not all decided.
 	changed chan struct{} // Closed, and replaced, at each notice.
 }
 
@@ -98,7 +100,7 @@ func (r *rank) open(destroy func()) error {
 		return nil
 	}
 	destroy()
-	return &Error{ErrCancelled, ScopeCall, "the context was closed meanwhile", nil}
+	return &Error{Code: ErrCancelled, Scope: ScopeCall, Message: "the context was closed meanwhile"}
 }
 
 // close may be called more than once. Each call returns when the rank is closed.
@@ -115,7 +117,7 @@ func (r *rank) retire() {
 	defer r.mu.Unlock()
 	for token, c := range r.calls {
 		delete(r.calls, token)
-		c.err = &Error{ErrCancelled, ScopeCall, "it was closed", nil}
+		c.err = &Error{Code: ErrCancelled, Scope: ScopeCall, Message: "it was closed"}
 		close(c.done)
 	}
 	close(r.retired)
@@ -135,9 +137,38 @@ func (r *rank) end(token uint64, err error) {
 func (r *rank) notify(event *Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.settle(event)
 	r.notices = append(r.notices, event)
 	close(r.changed)
 	r.changed = make(chan struct{})
+}
+
+// settle notes what became of an update in a group. It needs the lock.
+func (r *rank) settle(event *Event) {
+	// The library refuses a second publish of the same version.
+	i := slices.IndexFunc(r.updates, func(u *Update) bool { return u.version == event.Version })
+	if i < 0 {
+		return
+	}
+	switch event.Kind {
+	case EventOutcome:
+		r.updates[i].outcomes[event.Group] = event.Err
+	case EventDecided:
+		r.updates = slices.Delete(r.updates, i, i+1)
+	}
+}
+
+// follow notes the outcomes of an update until it has decided, or until forget.
+func (r *rank) follow(u *Update) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.updates = append(r.updates, u)
+}
+
+func (r *rank) forget(u *Update) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.updates = slices.DeleteFunc(r.updates, func(other *Update) bool { return other == u })
 }
 
 // start runs `begin`, a call that ends with an event of the token.
@@ -212,7 +243,7 @@ func (r *rank) next(ctx context.Context) (*Event, error) {
 			left := len(r.notices)
 			r.mu.Unlock()
 			if left == 0 {
-				return nil, &Error{ErrCancelled, ScopeCall, "wait for an event: it was closed", nil}
+				return nil, &Error{Code: ErrCancelled, Scope: ScopeCall, Message: "wait for an event: it was closed"}
 			}
 		case <-ctx.Done():
 			return nil, interrupted(ctx, "wait for an event")

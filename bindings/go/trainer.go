@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"maps"
 	"runtime"
 	"unsafe"
 )
@@ -89,9 +90,11 @@ type PublishOptions struct {
 
 // An Update is a version that is being published.
 type Update struct {
-	version uint64
-	c       *C.waybill_update_t
-	call    *call
+	version  uint64
+	c        *C.waybill_update_t
+	call     *call
+	rank     *rank
+	outcomes map[string]error // Guarded by the rank's lock.
 }
 
 // Publish sends a version; every trainer of the job calls it with the same one. Versions only grow.
@@ -100,13 +103,21 @@ type Update struct {
 //
 // A publish waits its turn within its own deadline: it begins once the version before it is decided. It
 // also waits for a controller that is lost to come back.
+//
+// With UntilCommitted the error is the first one of a group; Outcomes of the *Error says which groups show
+// the version all the same.
 func (t *Trainer) Publish(ctx context.Context, version uint64, options PublishOptions) error {
 	update, err := t.PublishAsync(ctx, version, options)
 	if err != nil {
 		return err
 	}
 	<-update.Done()
-	return update.Err()
+	err = update.Err()
+	var failed *Error
+	if errors.As(err, &failed) {
+		failed.Outcomes = update.Outcomes()
+	}
+	return err
 }
 
 // PublishAsync does the same as Publish without waiting: the regions must not change until the update is Done.
@@ -125,12 +136,14 @@ func (t *Trainer) PublishAsync(ctx context.Context, version uint64, options Publ
 		hold:              flag(options.Hold),
 		after_event:       options.AfterEvent,
 	}
-	update := &Update{version: version}
+	update := &Update{version: version, rank: t.rank, outcomes: map[string]error{}}
+	t.rank.follow(update)
 	var err error
 	update.call, err = t.rank.start(func(token C.uint64_t, e **C.waybill_error_t) C.waybill_status_t {
 		return C.waybill_trainer_publish(t.c, &o, token, &update.c, e)
 	})
 	if err != nil {
+		t.rank.forget(update)
 		return nil, err
 	}
 	go func() {
@@ -142,6 +155,9 @@ func (t *Trainer) PublishAsync(ctx context.Context, version uint64, options Publ
 				update.Cancel()
 			}
 			<-update.Done()
+		}
+		if options.UntilCommitted || update.Err() != nil { // No EventDecided follows.
+			t.rank.forget(update)
 		}
 		C.waybill_update_destroy(update.c)
 		runtime.KeepAlive(t)
@@ -167,6 +183,14 @@ func (u *Update) Err() error {
 	default:
 		return nil
 	}
+}
+
+// Outcomes returns, for each group that has decided, nil if all its workers show the version, or why not.
+// With UntilCommitted all groups have decided once the update is Done.
+func (u *Update) Outcomes() map[string]error {
+	u.rank.mu.Lock()
+	defer u.rank.mu.Unlock()
+	return maps.Clone(u.outcomes)
 }
 
 // Wait waits until the publish has ended, and returns how. If this context ends first, the publish goes on.

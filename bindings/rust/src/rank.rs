@@ -1,7 +1,7 @@
 //! What a trainer and a worker have in common: calls that end with an event, and notices.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 #[cfg(feature = "stream")]
 use std::task::Waker;
 use std::time::Instant;
@@ -188,14 +188,41 @@ impl Call {
     }
 }
 
+/// What became of a version in each group that has decided.
+pub(crate) type Outcomes = Mutex<HashMap<String, Result<()>>>;
+
 #[derive(Default)]
 struct Pending {
+    /// Of versions whose updates are still there.
+    outcomes: Vec<(u64, Weak<Outcomes>)>,
     calls: HashMap<u64, (Arc<Call>, Option<Held>)>,
     last: u64,
     notices: VecDeque<Event>,
     retired: bool,
     #[cfg(feature = "stream")]
     wakers: Vec<Waker>,
+}
+
+impl Pending {
+    fn settle(&mut self, event: &Event) {
+        let Event::Outcome {
+            version,
+            group,
+            result,
+            ..
+        } = event
+        else {
+            return;
+        };
+        self.outcomes
+            .retain(|(_, outcomes)| outcomes.strong_count() > 0);
+        // The library refuses a second publish of the same version.
+        let first = self.outcomes.iter().find(|(of, _)| of == version);
+        if let Some(outcomes) = first.and_then(|(_, outcomes)| outcomes.upgrade()) {
+            let mut outcomes = outcomes.lock().unwrap();
+            outcomes.insert(group.clone(), result.clone());
+        }
+    }
 }
 
 /// The place where the dispatcher puts a rank's events.
@@ -208,11 +235,11 @@ pub(crate) struct Inbox {
 impl Inbox {
     pub(crate) fn take(&self, event: RawEvent) {
         if event.token == 0 {
-            self.pending
-                .lock()
-                .unwrap()
-                .notices
-                .push_back(Event::from_raw(event));
+            let event = Event::from_raw(event);
+            let mut pending = self.pending.lock().unwrap();
+            pending.settle(&event);
+            pending.notices.push_back(event);
+            drop(pending);
             return self.wake();
         }
         let call = self.pending.lock().unwrap().calls.remove(&event.token);
@@ -220,6 +247,14 @@ impl Inbox {
             drop(held); // Whoever sees the end may write again.
             call.end(event.result);
         }
+    }
+
+    /// Notes what becomes of a version in each group, for as long as somebody has what is returned.
+    pub(crate) fn follow(&self, version: u64) -> Arc<Outcomes> {
+        let outcomes = Arc::new(Outcomes::default());
+        let mut pending = self.pending.lock().unwrap();
+        pending.outcomes.push((version, Arc::downgrade(&outcomes)));
+        outcomes
     }
 
     /// It was closed, and no event follows.

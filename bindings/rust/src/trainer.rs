@@ -1,11 +1,12 @@
 //! Ranks that hold new weights.
 
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex};
 
 use crate::ffi::{self, Handle};
-use crate::rank::{Call, Rank};
+use crate::rank::{Call, Outcomes, Rank};
 use crate::region::{self, Held};
 use crate::{Context, Deadline, Event, Lent, Manifest, Progress, RankOptions, Result};
 
@@ -26,7 +27,8 @@ pub struct PublishOptions {
     /// By default 60 s from now.
     pub deadline: Deadline,
     /// If true, the publish lasts, and the memory is lent, until all groups have decided; otherwise
-    /// until the version is sent.
+    /// until the version is sent. An error is the first one of a group; [`Update::outcomes`] says which
+    /// groups show the version all the same.
     pub until_committed: bool,
     /// If true, what arrives is not verified, and replicas are not compared.
     pub no_digests: bool,
@@ -141,6 +143,7 @@ impl Trainer {
             *self.until_release.lock().unwrap() = Some(self.held.by_publish()?);
         }
         let held = Some(self.held.by_publish()?);
+        let outcomes = self.rank.inbox.follow(version);
         let (call, handle) = self.rank.inbox.start(held, |token| {
             // SAFETY: Whoever made the CudaEvent has promised that the event exists.
             ffi::make(|out, error| unsafe {
@@ -151,6 +154,7 @@ impl Trainer {
             version,
             handle,
             call,
+            outcomes,
         })
     }
 
@@ -220,6 +224,7 @@ pub struct Update {
     version: u64,
     handle: Handle<ffi::waybill_update_t>,
     call: Arc<Call>,
+    outcomes: Arc<Outcomes>,
 }
 
 impl Drop for Update {
@@ -242,6 +247,12 @@ impl Update {
     /// Waits for the end until then. Returns None if the publish goes on.
     pub fn wait_until(&self, deadline: impl Into<Deadline>) -> Option<Result<()>> {
         self.call.wait(deadline.into().instant())
+    }
+
+    /// Returns, for each group that has decided, Ok if all its workers show the version, or why not.
+    /// With [`PublishOptions::until_committed`] all groups have decided once the publish has ended.
+    pub fn outcomes(&self) -> HashMap<String, Result<()>> {
+        self.outcomes.lock().unwrap().clone()
     }
 
     /// Gives the update up, unless it has ended; it ends soon.

@@ -66,6 +66,36 @@ fn a_version_that_is_held_is_released_before_the_next_is_published() {
 }
 
 #[test]
+fn a_publish_that_one_group_refuses_says_which_groups_show_it() {
+    let job = Job::joined(JobOptions::default());
+    let who = RankOptions {
+        group: "b".into(),
+        ..rank(&job.address, 0, 1)
+    };
+    let how = WorkerOptions {
+        ask: Ask::ARRIVED,
+        ..Default::default()
+    };
+    let other = Worker::new(&who, &manifest(0, ROWS), &[], &how).unwrap();
+    other.join(PATIENCE).unwrap();
+    job.fill(1);
+    let update = job.trainers[0].publish_async(1, &committed()).unwrap();
+    let (asked, found) = notice(other.next_event(PATIENCE).unwrap());
+    assert_eq!(found, "prepare");
+    assert!(!asked.answer_wanted());
+    let (asked, _) = notice(other.next_event(PATIENCE).unwrap());
+    asked.refuse("not today").unwrap();
+    let ended = update.wait_until(PATIENCE).unwrap();
+    assert_says(ended, Code::FailedPrecondition, "not today");
+    let mut outcomes = update.outcomes();
+    assert_eq!(outcomes.len(), 2);
+    outcomes.remove("all").unwrap().unwrap();
+    let refused = outcomes.remove("b").unwrap();
+    assert_says(refused, Code::FailedPrecondition, "not today");
+    job.assert_shows(0, 1);
+}
+
+#[test]
 fn a_trainer_is_told_of_a_worker_that_its_group_has_lost() {
     let job = Job::joined(JobOptions {
         workers: 2,
