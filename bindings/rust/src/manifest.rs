@@ -1,6 +1,7 @@
 //! What one rank holds.
 
 use std::fmt;
+use std::ops::Range;
 use std::ptr::null;
 
 use crate::ffi::{self, c_text, Handle, OutError};
@@ -137,10 +138,8 @@ pub struct Shard<'a> {
     pub content: Content,
     /// None for plain content.
     pub quantisation: Option<Quantisation>,
-    /// The box, half-open, slowest dimension first; empty: the whole tensor.
-    pub begin: &'a [i64],
-    /// As many.
-    pub end: &'a [i64],
+    /// The box: a range in each dimension, slowest first; empty: the whole tensor.
+    pub ranges: &'a [Range<i64>],
     /// In elements; empty: dense, last dimension fastest.
     pub strides: &'a [i64],
 }
@@ -207,9 +206,10 @@ impl Manifest {
     /// Adds a shard; returns its index.
     pub fn add_shard(&mut self, shard: &Shard) -> Result<u32> {
         // The library cannot see how long slices are.
-        check_lengths("shard", shard.begin, shard.end)?;
+        let (begin, end): (Vec<i64>, Vec<i64>) =
+            shard.ranges.iter().map(|r| (r.start, r.end)).unzip();
         if !shard.strides.is_empty() {
-            check_lengths("shard", shard.begin, shard.strides)?;
+            check_lengths("shard", &begin, shard.strides)?;
         }
         let quantisation = shard.quantisation.map(Quantisation::to_c);
         let shard = ffi::waybill_shard_t {
@@ -219,9 +219,9 @@ impl Manifest {
             dtype: shard.dtype.map_or(0, |dtype| dtype as u32),
             content: shard.content as u32,
             quantisation: quantisation.as_ref().map_or(null(), |q| q),
-            dimensions: shard.begin.len() as u32,
-            begin: ffi::begin(shard.begin),
-            end: ffi::begin(shard.end),
+            dimensions: begin.len() as u32,
+            begin: ffi::begin(&begin),
+            end: ffi::begin(&end),
             strides: ffi::begin(shard.strides),
             ..Default::default()
         };

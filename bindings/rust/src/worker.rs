@@ -9,7 +9,9 @@ use std::sync::Arc;
 use crate::ffi::{self, c_text, Handle};
 use crate::rank::Rank;
 use crate::region::{self, Held};
-use crate::{Context, Deadline, Event, Lent, Manifest, Progress, RankOptions, Result};
+use crate::{
+    Code, Context, Deadline, Element, Error, Event, Lent, Manifest, Progress, RankOptions, Result,
+};
 
 /// How a worker changes from one version to the next, and which regions it takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -264,5 +266,23 @@ impl Snapshot {
         // SAFETY: Nobody changes or frees them while the snapshot is there: the library its buffers,
         // `_held` the regions.
         Ok(unsafe { slice::from_raw_parts(data.cast(), size as usize) })
+    }
+
+    /// Returns the elements of a region of the worker's manifest, which are all of one type.
+    /// `InvalidArgument`: the region's bytes are no whole number of elements, or not aligned to them.
+    pub fn elements<T: Element>(&self, region: u32) -> Result<&[T]> {
+        let bytes = self.region(region)?;
+        // SAFETY: All bits are an element of such a type.
+        let (before, elements, after) = unsafe { bytes.align_to::<T>() };
+        if before.is_empty() && after.is_empty() {
+            return Ok(elements);
+        }
+        let message = format!(
+            "read region {region} of a snapshot: its {} bytes at {:p} are not aligned elements of {} bytes",
+            bytes.len(),
+            bytes,
+            size_of::<T>()
+        );
+        Err(Error::new(Code::InvalidArgument, message))
     }
 }

@@ -24,8 +24,8 @@ fn of_manifests() {
     assert_says(m.add_tensor("w", DType::F32, &[-1]), invalid, "-1");
     assert_says(m.add_tensor("w", DType::F32, &[1; 9]), invalid, "9");
     let uneven = Shard {
-        begin: &[0, 0],
-        end: &[1],
+        ranges: &[0..1, 0..1],
+        strides: &[1],
         ..Default::default()
     };
     assert_says(m.add_shard(&uneven), invalid, "2 and 1");
@@ -84,7 +84,9 @@ fn of_regions() {
     let made = worker(&who, &held, &[region.lend()], Mode::Shadow);
     assert_says(made, invalid, "shows buffers that Waybill allocates");
     let made = worker(&who, &held, &[], Mode::ShadowCopy);
-    assert_says(made, invalid, "there is nothing to copy to");
+    assert_says(made, invalid, "none are given: give one for each region");
+    let made = worker(&who, &Manifest::new().unwrap(), &[], Mode::Shadow);
+    assert_says(made, invalid, "the worker holds nothing");
 
     let mut two = Manifest::new().unwrap();
     for (index, name) in ["a", "b"].into_iter().enumerate() {

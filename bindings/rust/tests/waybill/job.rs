@@ -45,8 +45,7 @@ pub fn manifest(begin: usize, end: usize) -> Manifest {
     m.add_tensor("weight", DType::BF16, &[ROWS as i64, COLUMNS as i64])
         .unwrap();
     m.add_shard(&Shard {
-        begin: &[begin as i64, 0],
-        end: &[end as i64, COLUMNS as i64],
+        ranges: &[begin as i64..end as i64, 0..COLUMNS as i64],
         ..Default::default()
     })
     .unwrap();
@@ -175,14 +174,11 @@ impl Job {
 
 pub fn assert_holds(snapshot: &Snapshot, version: u64) {
     assert_eq!(snapshot.version(), version);
-    let bytes = snapshot.region(0).unwrap();
-    assert_eq!(bytes.len(), BYTES);
-    for (i, pair) in bytes.chunks_exact(2).enumerate() {
-        assert_eq!(
-            u16::from_ne_bytes([pair[0], pair[1]]),
-            element(version, i),
-            "{i}"
-        );
+    let shown = snapshot.elements::<u16>(0).unwrap();
+    assert_eq!(snapshot.region(0).unwrap().len(), BYTES);
+    assert_eq!(shown.len(), ROWS * COLUMNS);
+    for (i, found) in shown.iter().enumerate() {
+        assert_eq!(*found, element(version, i), "{i}");
     }
 }
 

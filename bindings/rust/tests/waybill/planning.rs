@@ -55,8 +55,7 @@ fn a_manifest_is_the_same_as_bytes_and_back() {
         tensor,
         content: Content::Quantised,
         quantisation,
-        begin: &[0, 0],
-        end: &[128, 256],
+        ranges: &[0..128, 0..256],
         strides: &[256, 1],
         ..Default::default()
     })
