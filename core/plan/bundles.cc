@@ -1,10 +1,10 @@
 #include "core/plan/bundles.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
 #include <tuple>
 
+#include "core/base/sha256.h"
 #include "core/plan/route_codec.h"
 #include "kernels/digest.h"
 
@@ -203,15 +203,13 @@ void Bundles::AppendPlaces(uint32_t bundle, uint32_t destination,
   }
 }
 
-uint64_t Bundles::DigestOf(const RouteTable& first_routes, const std::vector<uint64_t>& places) {
-  const std::string routes = EncodeRoutes(first_routes);
-  const std::array<uint64_t, 2> digests = {
-      kernels::Digest(routes.data(), routes.size()),
-      kernels::Digest(places.data(), places.size() * sizeof(uint64_t))};
-  return kernels::Digest(digests.data(), sizeof(digests));
+// A rank chooses part of what others' tables hold, and must not make two of them pass for one.
+std::string Bundles::DigestOf(const RouteTable& first_routes, const std::vector<uint64_t>& places) {
+  return Sha256(EncodeRoutes(first_routes)) +
+         Sha256({reinterpret_cast<const char*>(places.data()), places.size() * sizeof(uint64_t)});
 }
 
-uint64_t Bundles::TrainerDigest(uint32_t trainer) const {
+std::string Bundles::TrainerDigest(uint32_t trainer) const {
   RouteTable first_routes;
   std::vector<uint64_t> places = {worker_count(), trainer_count()};  // The order of its workers.
   for (const uint32_t i : BundlesOf(trainer)) {
@@ -224,7 +222,7 @@ uint64_t Bundles::TrainerDigest(uint32_t trainer) const {
   return DigestOf(first_routes, places);
 }
 
-uint64_t Bundles::WorkerDigest(uint32_t worker) const {
+std::string Bundles::WorkerDigest(uint32_t worker) const {
   RouteTable first_routes;
   std::vector<uint64_t> places;
   ForEachBundleTo(worker, [&](uint32_t i, uint32_t destination) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -77,9 +78,9 @@ class Bundles {
   // See Plan::TrainerRoutes() and Plan::WorkerRoutes().
   RouteTable TrainerRoutes(uint32_t trainer) const;
   RouteTable WorkerRoutes(uint32_t worker) const;
-  // Return digests of all that these tables are made of, in a tenth of the time.
-  uint64_t TrainerDigest(uint32_t trainer) const;
-  uint64_t WorkerDigest(uint32_t worker) const;
+  // Return digests of all that these tables are made of, in a fraction of the time.
+  std::string TrainerDigest(uint32_t trainer) const;
+  std::string WorkerDigest(uint32_t worker) const;
 
   // Returns a digest of all bundles and of the places of their routes.
   uint64_t Digest() const;
@@ -108,7 +109,7 @@ class Bundles {
   void AddRoute(const Routed& routed, RouteTable& table) const;
   static void SortBySendingOrder(std::vector<Routed>& routes);
   void AppendPlaces(uint32_t bundle, uint32_t destination, std::vector<uint64_t>& places) const;
-  static uint64_t DigestOf(const RouteTable& first_routes, const std::vector<uint64_t>& places);
+  static std::string DigestOf(const RouteTable& first_routes, const std::vector<uint64_t>& places);
 
   std::shared_ptr<const PlannedRanks> ranks_;
   std::vector<Bundle> bundles_;

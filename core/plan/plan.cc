@@ -1,9 +1,9 @@
 #include "core/plan/plan.h"
 
-#include <array>
 #include <string>
 #include <utility>
 
+#include "core/base/sha256.h"
 #include "core/plan/plan_codec.h"
 #include "core/plan/seams.h"
 #include "kernels/digest.h"
@@ -30,11 +30,8 @@ Plan::Plan(std::shared_ptr<const Bundles> bundles, std::vector<ExchangePattern> 
       balance_(balance),
       hash_(HashOf(*bundles_, exchanges_)) {}
 
-uint64_t Plan::TrainerDigest(uint32_t trainer) const {
-  const std::string exchange = EncodeRankPlan({}, TrainerExchange(trainer));
-  const std::array<uint64_t, 2> digests = {bundles_->TrainerDigest(trainer),
-                                           kernels::Digest(exchange.data(), exchange.size())};
-  return kernels::Digest(digests.data(), sizeof(digests));
+std::string Plan::TrainerDigest(uint32_t trainer) const {
+  return bundles_->TrainerDigest(trainer) + Sha256(EncodeRankPlan({}, TrainerExchange(trainer)));
 }
 
 Exchange Plan::TrainerExchange(uint32_t trainer) const {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/plan/balance.h"
@@ -46,9 +47,9 @@ class Plan {
   const Bundles& bundles() const { return *bundles_; }
 
   // Return digests of what a rank is sent: its routes, and a trainer's exchange. They are made in a
-  // tenth of the time that the tables take.
-  uint64_t TrainerDigest(uint32_t trainer) const;
-  uint64_t WorkerDigest(uint32_t worker) const { return bundles_->WorkerDigest(worker); }
+  // fraction of the time that the tables take, and nobody can make two tables with one digest.
+  std::string TrainerDigest(uint32_t trainer) const;
+  std::string WorkerDigest(uint32_t worker) const { return bundles_->WorkerDigest(worker); }
 
   // Returns what a trainer exchanges with others. Empty if it quantises nothing.
   Exchange TrainerExchange(uint32_t trainer) const;

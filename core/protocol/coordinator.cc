@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/sha256.h"
 #include "core/base/status.h"
 #include "core/protocol/message_codec.h"
 #include "core/protocol/mutation.h"
@@ -19,6 +20,11 @@ constexpr size_t kMostClaimMessages = 4;
 // come back and ask for them. Ranks try again every two seconds.
 constexpr absl::Duration kDecisionsAreKept = absl::Minutes(10);
 
+// How long a group that is lost is expected to come back: ranks that lost a controller try again
+// every two seconds, and have lanes some seconds later. A job whose groups have other names than
+// those of its last run is told of these for so long.
+constexpr absl::Duration kLostIsExpected = absl::Seconds(30);
+
 }  // namespace
 
 Coordinator::Coordinator(CoordinatorOptions options, const std::vector<Decision>& decisions,
@@ -31,7 +37,16 @@ Coordinator::Coordinator(CoordinatorOptions options, const std::vector<Decision>
   for (const std::string& name : required_groups_) (void)GroupNamed(name);
   for (const Decision& decision : decisions) {
     if (Mutated(Mutation::kDecisionsForgotten)) break;
-    GroupNamed(decision.group).decisions.push_back(decision);
+    Group& group = GroupNamed(decision.group);
+    if (group.decisions.empty()) {
+      lost_.push_back({.until = absl::InfiniteFuture(),
+                       .group = decision.group,
+                       .why = absl::UnavailableError(absl::StrCat(
+                           "group ", decision.group,
+                           " is not here: it was before this controller began, and has not come "
+                           "back yet"))});
+    }
+    group.decisions.push_back(decision);
     if (decision.version <= committed_version_) continue;
     committed_version_ = decision.version;
     newest_group_ = decision.group;
@@ -103,7 +118,7 @@ void Coordinator::OnMessage(ConnectionId connection, const proto::RankMessage& m
     case proto::RankMessage::kPart:
       parts_.OnPart(
           connection,
-          {static_cast<PartKind>(message.part().name().kind()), message.part().name().digest()},
+          {static_cast<PartKind>(message.part().name().kind()), message.part().name().hash()},
           message.part().deflated());
       GatherManifests(now);
       break;
@@ -151,7 +166,9 @@ void Coordinator::OnMessage(ConnectionId connection, const proto::RankMessage& m
     case proto::RankMessage::kLeave: {
       const absl::Status gone = WithScope(
           absl::UnavailableError(absl::StrCat(ToString(member->id), " has left")), Scope::kPeer);
+      const std::string group = member->id.group;
       HangUp(connection, gone, now);
+      ForgetLost(group);
       break;
     }
     default:
@@ -255,6 +272,11 @@ void Coordinator::ForgetGroups(absl::Time now) {
     past->second.away_since = now;
     away_.emplace_back(now, name);
   }
+  for (Lost& lost : lost_) {
+    if (lost.until != absl::InfiniteFuture()) break;
+    lost.until = now + kLostIsExpected;  // It was lost before this controller began.
+  }
+  while (!lost_.empty() && now >= lost_.front().until) lost_.pop_front();
   const absl::Duration kept =
       Mutated(Mutation::kAwayGroupsForgotten) ? absl::Nanoseconds(1) : kDecisionsAreKept;
   while (!away_.empty() && now - away_.front().first >= kept) {
@@ -271,6 +293,12 @@ void Coordinator::ForgetGroups(absl::Time now) {
     actions_->Forget(name);
     past_.erase(past);
   }
+}
+
+void Coordinator::ForgetLost(const std::string& group) {
+  const Group* found = FindGroup(group);
+  if (found != nullptr && !found->workers.here.empty()) return;
+  std::erase_if(lost_, [&](const Lost& lost) { return lost.group == group; });
 }
 
 std::vector<Coordinator::Group*> Coordinator::GroupsOf(const RankId& id) {
@@ -310,7 +338,7 @@ void Coordinator::SettleClaims(ConnectionId incumbent, const absl::Status& refus
   }
 }
 
-void Coordinator::OnManifest(const Member& member, const std::string& head, absl::Time now) {
+void Coordinator::OnManifest(Member& member, const std::string& head, absl::Time now) {
   if (parts_.Contains(member.connection)) return;  // What a rank holds never changes.
   constexpr size_t kMostHeadBytes = 1 << 20;
   absl::StatusOr<ManifestHead> decoded =
@@ -322,6 +350,7 @@ void Coordinator::OnManifest(const Member& member, const std::string& head, absl
     const std::string what = absl::StrCat("join: ", ToString(member.id));
     return DismissMember(member.connection, While(what, decoded.status()), now);
   }
+  member.manifest_hash = Sha256(head);
   parts_.Add(member.connection, member.id.role, *std::move(decoded));
   GatherManifests(now);
 }
@@ -340,7 +369,7 @@ void Coordinator::GatherManifests(absl::Time now) {
   for (const ManifestParts::Ask& ask : parts_.TakeAsks(now)) {
     proto::ControllerMessage message;
     message.mutable_part_wanted()->mutable_name()->set_kind(static_cast<uint32_t>(ask.part.kind));
-    message.mutable_part_wanted()->mutable_name()->set_digest(ask.part.digest);
+    message.mutable_part_wanted()->mutable_name()->set_hash(ask.part.hash);
     actions_->Send(ask.rank, std::move(message));
   }
   for (ManifestParts::Work& work : parts_.TakeWork()) {
@@ -411,6 +440,14 @@ void Coordinator::Remove(ConnectionId connection, const absl::Status& why, absl:
       actions_->Send(trainer->connection, message);
     }
     SetHere(GroupNamed(id.group), false);
+    ForgetLost(id.group);
+    // Nobody misses a group that has never got anything.
+    if (!GroupNamed(id.group).decisions.empty()) {
+      lost_.push_back({.until = now + kLostIsExpected,
+                       .group = id.group,
+                       .why = absl::UnavailableError(
+                           absl::StrCat("group ", id.group, " is not here: ", why.message()))});
+    }
   }
   SettleClaims(connection, absl::OkStatus(), now);
   GatherManifests(now);
@@ -454,6 +491,7 @@ absl::StatusOr<uint32_t> Coordinator::RemoveGroup(const std::string& name, absl:
   for (const ConnectionId worker : workers) {
     DismissMember(worker, absl::CancelledError(absl::StrCat("group ", name, " was removed")), now);
   }
+  ForgetLost(name);
   Advance(now);
   return static_cast<uint32_t>(workers.size());
 }

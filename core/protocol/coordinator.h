@@ -142,7 +142,7 @@ class Coordinator final {
 
   // A rank's table, as it is sent.
   struct Table {
-    uint64_t digest = 0;  // Plan::TrainerDigest() or WorkerDigest().
+    std::string digest;  // Plan::TrainerDigest() or WorkerDigest().
     std::shared_ptr<const std::string> bytes;
   };
   // The tables of a plan, by number.
@@ -287,6 +287,13 @@ class Coordinator final {
     absl::Status status;
   };
 
+  // A group that is not here, and has not left. It may be on its way back.
+  struct Lost {
+    absl::Time until;  // From then on nobody expects it any more.
+    std::string group;
+    absl::Status why;
+  };
+
   void ToRank(const RankId& id, proto::ControllerMessage message);
   void Dismiss(ConnectionId connection, const absl::Status& status);
   void DismissMember(ConnectionId connection, const absl::Status& status, absl::Time now);
@@ -298,7 +305,7 @@ class Coordinator final {
   void OnJoinAsAny(ConnectionId connection, proto::Join join, absl::Time now);
   void Admit(ConnectionId connection, const proto::Join& join, absl::Time now);
   void SettleClaims(ConnectionId incumbent, const absl::Status& refusal, absl::Time now);
-  void OnManifest(const Member& member, const std::string& head, absl::Time now);
+  void OnManifest(Member& member, const std::string& head, absl::Time now);
   // Goes on with the manifests that are not there yet.
   void GatherManifests(absl::Time now);
   void Remove(ConnectionId connection, const absl::Status& why, absl::Time now);
@@ -314,6 +321,8 @@ class Coordinator final {
   Group* FindGroup(const std::string& name);
   // Forgets the groups in which nothing goes on any more, and decisions nobody will ask for.
   void ForgetGroups(absl::Time now);
+  // Nobody waits for the group any more, if nobody of it is here.
+  void ForgetLost(const std::string& group);
   bool IsRequired(const Group& group) const { return required_groups_.contains(group.name); }
   // Returns true if a worker of the group is here, or no version is published without it.
   bool IsExpected(const Group& group) const { return group.workers.size > 0 || IsRequired(group); }
@@ -366,6 +375,9 @@ class Coordinator final {
   // Names these ranks; empty if there are none.
   std::string DescribeMissing(const Group& group) const;
   std::string DescribeWaiting(const Group& group) const;
+  // Returns the newest version that the group has decided and that all of its workers here show, or
+  // are about to; 0 if there is none.
+  uint64_t CommittedBy(const Group& group) const;
   // Adds what each sender brings to a worker.
   void AddTraffic(const RankId& worker, proto::RankStatus& rank) const;
 
@@ -465,6 +477,7 @@ class Coordinator final {
 
   std::map<std::string, Past> past_;  // By group. It outlives the Groups, which refer to it.
   std::deque<std::pair<absl::Time, std::string>> away_;  // By Past::away_since; some are back.
+  std::deque<Lost> lost_;                                // By Lost::until; some are back.
   std::string newest_group_;             // The first that has decided committed_version_.
   std::map<std::string, Group> groups_;  // Those in which something goes on.
   uint64_t last_plan_ticket_ = 0;

@@ -69,6 +69,20 @@ void Coordinator::AddTraffic(const RankId& worker, proto::RankStatus& rank) cons
   rank.mutable_from_workers()->Add(first_relay, bytes.end());
 }
 
+// Those who have taken the place of a group's workers show nothing of what these have decided.
+uint64_t Coordinator::CommittedBy(const Group& group) const {
+  uint64_t committed = 0;
+  for (const Decision& decision : group.decisions) {
+    const auto& workers = group.workers.here;
+    const bool all =
+        !workers.empty() && std::all_of(workers.begin(), workers.end(), [&](const auto& worker) {
+          return NewestVersion(*worker.second) >= decision.version;
+        });
+    if (all) committed = std::max(committed, decision.version);
+  }
+  return committed;
+}
+
 proto::StatusReply Coordinator::Status(const proto::StatusRequest& request) const {
   constexpr const char* kPhases[] = {"gathering",  "planning",    "planned",
                                      "connecting", "catching up", "ready"};
@@ -92,7 +106,7 @@ proto::StatusReply Coordinator::Status(const proto::StatusRequest& request) cons
     out->set_epoch(group.epoch & ((uint64_t{1} << kEpochCountBits) - 1));
     out->set_plan_hash(group.plan.hash());
     out->set_lanes_lost(group.lanes_lost);
-    if (!group.decisions.empty()) out->set_committed_version(group.decisions.back().version);
+    out->set_committed_version(CommittedBy(group));
     if (group.round != nullptr) out->set_updating_version(group.round->update().version);
     out->set_waiting_for(DescribeWaiting(group));
     out->set_catch_up_trouble(std::string(group.last_loan_trouble.message()));

@@ -55,10 +55,10 @@ Coordinator::Planned Coordinator::EncodeTables(absl::StatusOr<Plan> plan, const 
   const Plan& of = *planned.plan;
   planned.tables.senders.resize(of.trainer_count());
   planned.tables.workers.resize(of.worker_count());
-  const auto make = [](Table& table, uint64_t digest, const std::vector<Table>& before, uint32_t i,
-                       auto encode) {
+  const auto make = [](Table& table, std::string digest, const std::vector<Table>& before,
+                       uint32_t i, auto encode) {
     const bool same = i < before.size() && before[i].digest == digest;
-    table = {digest,
+    table = {std::move(digest),
              same ? before[i].bytes : std::make_shared<const std::string>(Deflate(encode()))};
   };
   for_each(of.trainer_count() + of.worker_count(), [&](uint32_t i) {
@@ -221,6 +221,7 @@ void Coordinator::SendPlan(const Group& group, const TermEnd& end, const std::st
   plan->set_lent_version(group.lent_version);
   plan->set_relay(end.relays);
   plan->set_first_relay(group.plan.first_relay());
+  plan->set_manifest_hash(members_.Find(end.id)->manifest_hash);
   plan->set_routes(table);
   std::set<RankPair> pairs;
   const uint32_t peers = sender ? group.plan.worker_count() : group.plan.trainer_count();

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/deflate.h"
+#include "core/base/sha256.h"
 #include "core/plan/plan_codec.h"
 #include "core/protocol/message_codec.h"
 #include "core/tensor/manifest_codec.h"
@@ -531,6 +532,87 @@ TEST_F(CoordinatorTest, AGroupThatIsRemovedIsDismissedAndNotWaitedForAnyMore) {
   EXPECT_EQ(coordinator_->Status().groups_size(), 1);
   EXPECT_EQ(coordinator_->RemoveGroup("b", now_).status().message(),
             "remove group b: job \"test\" has no such group");
+}
+
+TEST_F(CoordinatorTest, AGroupThatHasNotComeBackAfterAFailoverIsNamedAmongTheOutcomes) {
+  MakeCoordinator({{6 << kEpochCountBits, 1, 3, "a"}, {6 << kEpochCountBits | 1, 1, 4, "b"}},
+                  /*durable=*/true);
+  groups_ = {"a", "b"};
+  for (const uint32_t t : {0u, 1u}) Join(kTrainer[t], Role::kTrainer, t);
+  Join(kWorker[0], Role::kWorker, 0);
+  OfferIn("a");
+  ConnectIn("a");
+  for (const uint32_t t : {0u, 1u}) Publish(t, 5);
+  for (const ConnectionId trainer : kTrainer) {
+    ASSERT_EQ(Count(trainer, Kind::kOutcome), 1);
+    EXPECT_EQ(Last(trainer, Kind::kOutcome)->outcome().group(), "b");
+    EXPECT_FALSE(Last(trainer, Kind::kOutcome)->outcome().committed());
+  }
+  EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome),
+            "group b is not here: it was before this controller began, and has not come back yet");
+  Ready(0);
+  Arrived(0);
+  Shown(0);
+  EXPECT_TRUE(Last(kTrainer[0], Kind::kOutcome)->outcome().committed());
+}
+
+TEST_F(CoordinatorTest, AGroupThatIsLostIsNamedAmongTheOutcomesUntilNobodyExpectsIt) {
+  enum class Goes { kLost, kLeaves, kRemoved, kComesBack };
+  for (const Goes goes : {Goes::kLost, Goes::kLeaves, Goes::kRemoved, Goes::kComesBack}) {
+    SCOPED_TRACE(static_cast<int>(goes));
+    groups_ = {"a", "b"};
+    MakeCoordinator();
+    Establish();
+    Decide(5);
+    for (const uint32_t w : {0u, 1u}) Shown(w);
+    if (goes == Goes::kLeaves) {
+      Tell(kWorker[1], [](auto& m) { m.mutable_leave(); });
+    } else if (goes == Goes::kRemoved) {
+      EXPECT_TRUE(coordinator_->RemoveGroup("b", now_).ok());
+    } else {
+      Gone(kWorker[1]);
+    }
+    if (goes == Goes::kComesBack) {
+      Join(kWorker[1], Role::kWorker, 1);
+      Connect();
+    }
+    sent_[kTrainer[0]].clear();
+    for (const uint32_t t : {0u, 1u}) Publish(t, 6);
+    ASSERT_EQ(Count(kTrainer[0], Kind::kOutcome), goes == Goes::kLost ? 1 : 0);
+    if (goes != Goes::kLost) continue;
+    EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome),
+              "group b is not here: worker 0 of group \"b\" is gone: its stream ended");
+    Ready(0);
+    Arrived(0);
+    Shown(0);
+    Pass(absl::Seconds(31));
+    sent_[kTrainer[0]].clear();
+    for (const uint32_t t : {0u, 1u}) Publish(t, 7);
+    EXPECT_EQ(Count(kTrainer[0], Kind::kOutcome), 0);
+  }
+}
+
+TEST_F(CoordinatorTest, AGroupsCommittedVersionIsOneThatItsWorkersHave) {
+  const auto committed = [&] { return coordinator_->Status().groups(0).committed_version(); };
+  MakeCoordinator();
+  Establish();
+  EXPECT_EQ(committed(), 0u);
+  Decide(5);
+  EXPECT_EQ(committed(), 5u);
+  for (const uint32_t w : {0u, 1u}) Shown(w);
+  EXPECT_EQ(committed(), 5u);
+  Gone(kWorker[1]);
+  Join(kWorker[1], Role::kWorker, 1);  // Another process, which shows nothing.
+  EXPECT_EQ(committed(), 0u);
+  EXPECT_EQ(coordinator_->Status().committed_version(), 5u);
+}
+
+TEST_F(CoordinatorTest, APlanComesWithTheHashOfTheManifestThatItsRankDeclared) {
+  MakeCoordinator();
+  JoinAll();
+  for (const ConnectionId rank : {kTrainer[0], kTrainer[1], kWorker[0], kWorker[1]}) {
+    EXPECT_EQ(Last(rank, Kind::kPlan)->plan().manifest_hash(), Sha256(manifests_[rank].head));
+  }
 }
 
 // --- lanes that go on ---

@@ -470,6 +470,11 @@ void Coordinator::Open(Publication& publication) {
     if (group.phase == Phase::kReady || IsRequired(group)) continue;
     part = {Part::State::kGivenUp, NotWhole(name, DescribeWaiting(group))};
   }
+  for (const Lost& lost : lost_) {
+    const Group* group = FindGroup(lost.group);
+    if (group != nullptr && !group->workers.here.empty()) continue;
+    publication.parts.try_emplace(lost.group, Part{Part::State::kGivenUp, lost.why});
+  }
   for (const auto& [trainer, publish] : publication.publishes) TakePart(trainer, publication);
 }
 

@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/deflate.h"
+#include "core/base/sha256.h"
 #include "core/base/status.h"
 #include "core/tensor/manifest_check.h"
 
@@ -14,14 +15,11 @@ namespace {
 // How long a rank may take to send a part before another one is asked as well.
 constexpr absl::Duration kPatience = absl::Seconds(5);
 
-// Far more than a rank of any model needs.
-constexpr size_t kMostPartBytes = size_t{128} << 20;
-
 absl::StatusOr<std::string> InflatePart(const PartId& id, const std::string& deflated) {
   WAYBILL_ASSIGN_OR_RETURN(std::string bytes, Inflate(deflated, kMostPartBytes));
-  if (DigestOfPart(bytes) != id.digest) {
+  if (Sha256(bytes) != id.hash) {
     return absl::InvalidArgumentError(
-        absl::StrCat("manifest: a part of ", bytes.size(), " bytes has another digest"));
+        absl::StrCat("manifest: a part of ", bytes.size(), " bytes has another hash"));
   }
   return bytes;
 }

@@ -21,7 +21,7 @@
 
 namespace waybill {
 
-// Every rank says by digests what its manifest consists of. One rank that has a part is asked for
+// Every rank says by hashes what its manifest consists of. One rank that has a part is asked for
 // it. If that rank goes away or stays silent, another one is asked as well, so that one rank that
 // hangs does not keep the others from joining. A part that cannot be read is its sender's fault. If
 // a complete manifest is invalid, every rank that claims it is refused. Pure; not thread-safe.
@@ -60,8 +60,8 @@ class ManifestParts {
   // What a manifest consists of. Workers are checked more strictly than trainers.
   struct Key {
     Role role;
-    uint64_t tensors;
-    uint64_t holdings;
+    std::string tensors;
+    std::string holdings;
 
     auto operator<=>(const Key&) const = default;
     PartId tensors_id() const { return {PartKind::kTensors, tensors}; }

@@ -108,7 +108,7 @@ TEST_F(ManifestPartsTest, ARankThatHangsKeepsNoOtherFromJoining) {
   EXPECT_EQ(parts_.next_deadline(), absl::InfiniteFuture());
 }
 
-TEST_F(ManifestPartsTest, APartOfAnotherDigestIsRefusedWithWhoSentIt) {
+TEST_F(ManifestPartsTest, APartOfAnotherHashIsRefusedWithWhoSentIt) {
   Add(1, Role::kTrainer, rows_);
   Add(2, Role::kTrainer, rows_);
   EncodedManifest wrong = rows_;
@@ -174,8 +174,8 @@ TEST_F(ManifestPartsTest, WhatATrainerMayHoldAWorkerMayNot) {
 }
 
 TEST_F(ManifestPartsTest, WhatNobodyNeedsIsIgnored) {
-  parts_.OnPart(7, {PartKind::kTensors, 1}, "junk");
-  parts_.OnPart(7, {static_cast<PartKind>(9), 1}, "junk");
+  parts_.OnPart(7, {PartKind::kTensors, "1"}, "junk");
+  parts_.OnPart(7, {static_cast<PartKind>(9), "1"}, "junk");
   EXPECT_TRUE(parts_.TakeWork().empty());
   Add(1, Role::kTrainer, rows_);
   const auto asks = parts_.TakeAsks(now_);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/deflate.h"
+#include "core/base/sha256.h"
 #include "core/base/status.h"
 #include "core/protocol/message_codec.h"
 
@@ -14,7 +15,12 @@ namespace {
 // More than the table of any rank, as far as memory allows one.
 constexpr size_t kMostTableBytes = size_t{4} << 30;
 
-absl::StatusOr<RankPlan> DecodeRoutes(const proto::Plan& plan) {
+// Routes name no tensors, so a plan that was made for another manifest could fit this one.
+absl::StatusOr<RankPlan> DecodeRoutes(const proto::Plan& plan, const std::string& head) {
+  if (plan.manifest_hash() != Sha256(head)) {
+    return absl::InvalidArgumentError(
+        "the plan was made for another manifest than the one that this rank has declared");
+  }
   WAYBILL_ASSIGN_OR_RETURN(const std::string routes, Inflate(plan.routes(), kMostTableBytes));
   return DecodeRankPlan(routes);
 }
@@ -264,7 +270,7 @@ void RankSession::OnPlan(const proto::Plan& plan) {
              term == nullptr || term->group != plan.group() || plan.group() != options_.id.group) {
     return;  // What it was to receive was refused.
   }
-  absl::StatusOr<RankPlan> routes = DecodeRoutes(plan);
+  absl::StatusOr<RankPlan> routes = DecodeRoutes(plan, options_.manifest.head);
   absl::StatusOr<proto::Offers> offers =
       routes.ok()
           ? host_.SetPlan({.group = plan.group(),

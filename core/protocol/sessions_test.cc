@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/base/deflate.h"
+#include "core/base/sha256.h"
 #include "core/plan/plan_codec.h"
 #include "core/protocol/message_codec.h"
 #include "core/protocol/trainer_session.h"
@@ -134,6 +135,7 @@ class SessionTest : public testing::Test {
       m.mutable_plan()->set_epoch(epoch);
       m.mutable_plan()->set_plan_hash(77);
       m.mutable_plan()->set_routes(Deflate(EncodeRankPlan(RouteTable(), Exchange())));
+      m.mutable_plan()->set_manifest_hash(Sha256(""));
     });
     Hear([&](auto& m) { m.mutable_established()->set_epoch(epoch); });
   }
@@ -258,13 +260,28 @@ TEST(RankSession, ARankSendsThePartThatItIsAskedFor) {
   for (const PartKind kind : {PartKind::kTensors, PartKind::kHoldings}) {
     proto::ControllerMessage message;
     message.mutable_part_wanted()->mutable_name()->set_kind(static_cast<uint32_t>(kind));
-    message.mutable_part_wanted()->mutable_name()->set_digest(7);
+    message.mutable_part_wanted()->mutable_name()->set_hash("7");
     session.OnMessage(message, absl::UnixEpoch());
     const proto::RankPart& part = host.Last(Kind::kPart)->part();
-    EXPECT_EQ(part.name().digest(), 7u);
+    EXPECT_EQ(part.name().hash(), "7");
     EXPECT_EQ(*Inflate(part.deflated(), 100),
               kind == PartKind::kTensors ? "of tensors" : "of shards");
   }
+}
+
+// Routes name no tensors: others' bytes would land in memory that fits by its shape.
+TEST_F(TrainerSessionTest, APlanForAnotherManifestIsRefused) {
+  Establish();
+  Hear([](auto& m) {
+    m.mutable_plan()->set_group(kAll);
+    m.mutable_plan()->set_epoch(kEpoch + 1);
+    m.mutable_plan()->set_manifest_hash(Sha256("another head"));
+    m.mutable_plan()->set_routes(Deflate(EncodeRankPlan(RouteTable(), Exchange())));
+  });
+  ASSERT_EQ(host_.Count(Kind::kConnectFailed), 1);
+  EXPECT_EQ(host_.Last(Kind::kConnectFailed)->connect_failed().error().message(),
+            "connect the lanes: the plan was made for another manifest than the one that this rank "
+            "has declared");
 }
 
 TEST_F(TrainerSessionTest, APublishIsAskedForWhenTheOneBeforeItIsSent) {
@@ -880,6 +897,7 @@ TEST_F(WorkerSessionTest, WhatAnotherGroupSentIsToldAsCaughtUpAfterItsCommit) {
     m.mutable_plan()->set_plan_hash(77);
     m.mutable_plan()->set_lender("b");
     m.mutable_plan()->set_routes(Deflate(EncodeRankPlan(RouteTable(), Exchange())));
+    m.mutable_plan()->set_manifest_hash(Sha256(""));
   });
   EXPECT_TRUE(session_.catching_up());
   catch_up_ = true;
@@ -960,6 +978,7 @@ class LenderTest : public WorkerSessionTest {
       m.mutable_plan()->set_lender("all");
       m.mutable_plan()->set_lent_version(5);
       m.mutable_plan()->set_routes(Deflate(EncodeRankPlan(RouteTable(), Exchange())));
+      m.mutable_plan()->set_manifest_hash(Sha256(""));
     });
     host_.engine.clear();
   }

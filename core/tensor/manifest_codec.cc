@@ -1,20 +1,24 @@
 #include "core/tensor/manifest_codec.h"
 
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
+
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/sha256.h"
 #include "core/base/status.h"
 #include "core/tensor/manifest.pb.h"
-#include "kernels/digest.h"
 
 namespace waybill {
 namespace {
 
-constexpr uint32_t kVersion = 5;
+constexpr uint32_t kVersion = 6;
 
 void AddName(proto::Names* names, absl::string_view name) {
   names->mutable_data()->append(name.data(), name.size());
@@ -284,10 +288,72 @@ proto::Manifest EncodeHead(const Manifest& manifest, absl::string_view tensors,
     out->set_numa_node(nic.numa_node);
     out->set_bytes_per_second(nic.bytes_per_second);
   }
-  m.mutable_tensors()->set_digest(DigestOfPart(tensors));
-  m.mutable_holdings()->set_digest(DigestOfPart(holdings));
+  m.mutable_tensors()->set_hash(Sha256(tensors));
+  m.mutable_holdings()->set_hash(Sha256(holdings));
   return m;
 }
+
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedInputStream;
+
+// Goes over the fields of a message: visit(tag) reads what follows its tag, and returns false if it
+// cannot.
+template <typename Visit>
+void ForEachField(CodedInputStream& in, Visit visit) {
+  for (uint32_t tag = in.ReadTag(); tag != 0 && visit(tag); tag = in.ReadTag()) {
+  }
+}
+
+// Returns how many numbers a part has at most. `names` has a bit for each field that is Names.
+size_t CountNumbers(absl::string_view bytes, uint64_t names) {
+  const auto* const data = reinterpret_cast<const uint8_t*>(bytes.data());
+  CodedInputStream in(data, static_cast<int>(bytes.size()));
+  // The last byte of a number is below 0x80.
+  const auto count = [&](int begin) {
+    return static_cast<size_t>(std::count_if(data + begin, data + in.CurrentPosition(),
+                                             [](uint8_t byte) { return byte < 0x80; }));
+  };
+  size_t numbers = 0;
+  ForEachField(in, [&](uint32_t tag) {
+    const int field = WireFormatLite::GetTagFieldNumber(tag);
+    const bool is_names =
+        field < 64 && (names >> field & 1) != 0 &&
+        WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
+    uint32_t length = 0;
+    if (!is_names || !in.ReadVarint32(&length)) {
+      const int begin = in.CurrentPosition();
+      const bool read = WireFormatLite::SkipField(&in, tag);
+      numbers += count(begin);
+      return read;
+    }
+    const auto limit = in.PushLimit(static_cast<int>(length));
+    ForEachField(in, [&](uint32_t inner) {
+      const int begin = in.CurrentPosition();
+      const bool read = WireFormatLite::SkipField(&in, inner);
+      if (WireFormatLite::GetTagFieldNumber(inner) != proto::Names::kDataFieldNumber) {
+        numbers += count(begin);
+      }
+      return read;
+    });
+    in.PopLimit(limit);
+    return true;
+  });
+  return numbers;
+}
+
+// A number of one byte takes up to eight in memory, and a row of seven of them a shard.
+absl::Status CheckSize(absl::string_view bytes, uint64_t names) {
+  if (bytes.size() > kMostPartBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "manifest: a part of ", bytes.size(), " bytes, at most ", kMostPartBytes, " are taken"));
+  }
+  const size_t numbers = CountNumbers(bytes, names);
+  if (numbers <= kMostNumbersOfPart) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "manifest: a part of ", numbers, " numbers, at most ", kMostNumbersOfPart, " are taken"));
+}
+
+constexpr uint64_t Bit(int field) { return uint64_t{1} << field; }
 
 absl::Status ParsePart(absl::string_view what, absl::string_view bytes,
                        google::protobuf::MessageLite& m) {
@@ -304,8 +370,8 @@ absl::StatusOr<ManifestHead> ReadHead(const proto::Manifest& m) {
   ManifestHead head{.host = m.host(),
                     .rack = m.rack(),
                     .nics = {},
-                    .tensors = m.tensors().digest(),
-                    .holdings = m.holdings().digest()};
+                    .tensors = m.tensors().hash(),
+                    .holdings = m.holdings().hash()};
   for (const proto::Nic& nic : m.nics()) {
     head.nics.push_back({.name = nic.name(),
                          .rail = nic.rail(),
@@ -345,10 +411,6 @@ absl::Status ReadShards(const proto::Holdings& m, Manifest& manifest) {
 
 }  // namespace
 
-uint64_t DigestOfPart(absl::string_view bytes) {
-  return kernels::Digest(bytes.data(), bytes.size());
-}
-
 EncodedManifest EncodeInParts(const Manifest& manifest) {
   EncodedManifest encoded{
       .head = {}, .tensors = EncodeTensors(manifest), .holdings = EncodeHoldings(manifest)};
@@ -372,6 +434,8 @@ absl::StatusOr<ManifestHead> DecodeHead(absl::string_view bytes) {
 
 absl::StatusOr<Manifest> DecodeTensors(absl::string_view bytes) {
   proto::Tensors m;
+  WAYBILL_RETURN_IF_ERROR(
+      CheckSize(bytes, Bit(m.kNamesFieldNumber) | Bit(m.kAliasNamesFieldNumber)));
   WAYBILL_RETURN_IF_ERROR(ParsePart("the encoding of its tensors", bytes, m));
   WAYBILL_RETURN_IF_ERROR(CheckTables(m));
   Manifest manifest;
@@ -387,6 +451,8 @@ absl::StatusOr<Manifest> DecodeTensors(absl::string_view bytes) {
 
 absl::StatusOr<Manifest> DecodeHoldings(absl::string_view bytes, Manifest tensors) {
   proto::Holdings m;
+  WAYBILL_RETURN_IF_ERROR(
+      CheckSize(bytes, Bit(m.kRegionNamesFieldNumber) | Bit(m.kEngineOrdersFieldNumber)));
   WAYBILL_RETURN_IF_ERROR(ParsePart("the encoding of its shards", bytes, m));
   WAYBILL_RETURN_IF_ERROR(CheckTables(m));
   Manifest manifest = std::move(tensors);

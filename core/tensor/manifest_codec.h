@@ -3,6 +3,7 @@
 #define WAYBILL_CORE_TENSOR_MANIFEST_CODEC_H_
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -23,10 +24,10 @@ absl::StatusOr<Manifest> DecodeManifest(absl::string_view bytes);
 
 enum class PartKind : uint32_t { kTensors = 1, kHoldings = 2 };
 
-// Names a part of a manifest by what it is and the digest of its bytes.
+// Names a part of a manifest by what it is and the SHA-256 of its bytes.
 struct PartId {
   PartKind kind = PartKind::kTensors;
-  uint64_t digest = 0;
+  std::string hash;
 
   auto operator<=>(const PartId&) const = default;
 };
@@ -36,8 +37,8 @@ struct ManifestHead {
   std::string host;
   std::string rack;
   std::vector<Nic> nics;
-  uint64_t tensors = 0;  // The digests of the parts.
-  uint64_t holdings = 0;
+  std::string tensors;  // The hashes of the parts.
+  std::string holdings;
 };
 struct EncodedManifest {
   std::string head;
@@ -46,10 +47,13 @@ struct EncodedManifest {
 };
 EncodedManifest EncodeInParts(const Manifest& manifest);
 
-// Returns the digest by which a head names a part.
-uint64_t DigestOfPart(absl::string_view bytes);
+// The most that a part may have. A rank of Kimi-K2 in FP8 that has a region of its own for each of
+// 280,000 tensors needs less than a half of it.
+inline constexpr size_t kMostPartBytes = size_t{48} << 20;
+inline constexpr size_t kMostNumbersOfPart = 10'000'000;
 
-// Return what the parts hold; all errors as DecodeManifest() has them. Tensors are a manifest that
+// Return what the parts hold; all errors as DecodeManifest() has them, and kInvalidArgument if a
+// part has more than it may. Tensors are a manifest that
 // has nothing else. Holdings are added to a copy of it: whatever has the same tensors shares them.
 absl::StatusOr<ManifestHead> DecodeHead(absl::string_view bytes);
 absl::StatusOr<Manifest> DecodeTensors(absl::string_view bytes);

@@ -7,7 +7,9 @@
 #include <iterator>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "core/base/deflate.h"
+#include "core/base/sha256.h"
 #include "core/tensor/manifest.h"
 #include "core/tensor/manifest.pb.h"
 
@@ -95,12 +97,12 @@ TEST(ManifestCodec, AnEnginesOwnOrderComesBackWithItsShard) {
 
 // Another encoding is another schema version.
 TEST(ManifestCodec, BytesAreThoseOfTheGoldenFile) {
-  std::ifstream file("core/tensor/golden/manifest_v5.binpb", std::ios::binary);
+  std::ifstream file("core/tensor/golden/manifest_v6.binpb", std::ios::binary);
   const std::string golden((std::istreambuf_iterator<char>(file)),
                            std::istreambuf_iterator<char>());
   const std::string encoded = EncodeManifest(Sample());
   if (const char* out = std::getenv("TEST_UNDECLARED_OUTPUTS_DIR")) {
-    std::ofstream(std::string(out) + "/manifest_v5.binpb", std::ios::binary) << encoded;
+    std::ofstream(std::string(out) + "/manifest_v6.binpb", std::ios::binary) << encoded;
   }
   EXPECT_EQ(encoded, golden);
   const auto decoded = DecodeManifest(golden);
@@ -114,9 +116,9 @@ TEST(ManifestCodec, RefusesWhatItCannotBelieve) {
 
   proto::Manifest newer;
   ASSERT_TRUE(newer.ParseFromString(EncodeManifest(Sample())));
-  newer.set_schema_version(6);
+  newer.set_schema_version(7);
   EXPECT_EQ(DecodeManifest(newer.SerializeAsString()).status().message(),
-            "manifest: schema version 6, this program knows 5");
+            "manifest: schema version 7, this program knows 6");
 
   EXPECT_EQ(WithHoldings(Sample(), [](auto& h) { h.add_shard_offset_steps(1); }).message(),
             "manifest: table of shards: columns of 2 and 3 rows");
@@ -140,7 +142,7 @@ TEST(ManifestCodec, PartsAreEqualWhereRanksShareThem) {
   const EncodedManifest c = EncodeInParts(other);
   EXPECT_EQ(c.tensors, a.tensors);
   EXPECT_NE(DecodeHead(c.head)->holdings, DecodeHead(a.head)->holdings);
-  EXPECT_EQ(DecodeHead(c.head)->holdings, DigestOfPart(c.holdings));
+  EXPECT_EQ(DecodeHead(c.head)->holdings, Sha256(c.holdings));
 }
 
 TEST(ManifestCodec, WhatIsDecodedFromTheSameTensorsSharesThem) {
@@ -162,6 +164,54 @@ TEST(ManifestCodec, RegularShardsCompressToLessThanAByteEach) {
                {0, static_cast<uint64_t>(i) * 917504, {columns, 1}});
   }
   EXPECT_LT(Deflate(EncodeInParts(m).holdings).size(), shards / 4);
+}
+
+// Each tensor has a region of its own, as torch's parameters have, and its scales have another.
+Manifest RankOfKimiK2() {
+  Manifest m;
+  uint64_t random = 1;
+  for (uint32_t i = 0; i < 140'000; ++i) {
+    const std::string name = absl::StrCat("model.layers.", i / 2304, ".mlp.experts.", i / 6 % 384,
+                                          i % 3 == 0 ? ".down_proj." : ".gate_proj.", i);
+    for (const bool scales : {false, true}) {
+      const int64_t rows = scales ? 16 : 2048, columns = scales ? 56 : 7168;
+      const std::string full = absl::StrCat(name, scales ? ".weight_scale_inv" : ".weight");
+      random = random * 6364136223846793005 + 1442695040888963407;
+      const uint64_t offset = random >> 40;
+      const uint32_t region = m.AddRegion(full, offset + static_cast<uint64_t>(rows * columns));
+      m.AddShard(m.AddTensor(full, {rows * 32, columns}, Dtype::kF8E4m3), {Dtype::kF8E4m3},
+                 Box({rows * 5, 0}, {rows * 6, columns}), {region, offset, {columns, 1}});
+    }
+  }
+  return m;
+}
+
+TEST(ManifestCodec, ARankOfALargeModelHasLessThanHalfOfWhatAPartMayHave) {
+  const EncodedManifest encoded = EncodeInParts(RankOfKimiK2());
+  EXPECT_LT(encoded.tensors.size(), kMostPartBytes / 2);
+  EXPECT_LT(encoded.holdings.size(), kMostPartBytes / 2);
+  const auto tensors = DecodeTensors(encoded.tensors);
+  ASSERT_TRUE(tensors.ok()) << tensors.status();
+  EXPECT_TRUE(DecodeHoldings(encoded.holdings, *tensors).ok());
+}
+
+TEST(ManifestCodec, APartIsRefusedBeforeItTakesFarMoreMemoryThanItHasBytes) {
+  proto::Tensors tensors;
+  for (size_t i = 0; i <= kMostNumbersOfPart; ++i) tensors.add_dtypes(1);
+  EXPECT_EQ(DecodeTensors(tensors.SerializeAsString()).status().message(),
+            "manifest: a part of 10000002 numbers, at most 10000000 are taken");
+  proto::Holdings holdings;
+  holdings.mutable_region_names()->mutable_lengths()->Resize(kMostNumbersOfPart, 0);
+  holdings.mutable_shard_ends()->add_data(1);
+  EXPECT_EQ(DecodeHoldings(holdings.SerializeAsString(), {}).status().message(),
+            "manifest: a part of 10000005 numbers, at most 10000000 are taken");
+  holdings.Clear();
+  holdings.mutable_region_names()->set_data(std::string(kMostPartBytes, 'n'));
+  EXPECT_EQ(DecodeHoldings(holdings.SerializeAsString(), {}).status().message(),
+            "manifest: a part of 50331658 bytes, at most 50331648 are taken");
+  holdings.mutable_region_names()->mutable_data()->resize(kMostPartBytes / 2);  // No numbers.
+  EXPECT_EQ(DecodeHoldings(holdings.SerializeAsString(), {}).status().message(),
+            "manifest: table of regions: items of 0 in all, in an array of 25165824");
 }
 
 TEST(ManifestCodec, EveryTruncationIsAnErrorOrAManifest) {
