@@ -365,7 +365,9 @@ func TestAPublishThatOneGroupRefusesSaysWhichGroupsShowIt(t *testing.T) {
 		t.Fatalf("%v: %v", err, failed.Outcomes)
 	}
 	mustBe(t, failed.Outcomes["b"], waybill.ErrFailedPrecondition, "not today")
-	j.mustShow(0, 1)
+	if state := must(j.workers[0].State())(t); state.ShownVersion != 1 {
+		t.Errorf("%+v", state)
+	}
 }
 
 func TestATrainerIsToldOfAWorkerThatItsGroupHasLost(t *testing.T) {

@@ -2,7 +2,8 @@
 
 A worker is told of each update, in this order: Prepare, Arrived, Commit; or Abort. Every rank is told when it
 loses the controller (Disconnected), when it is back (Reconnected), when it is dismissed (Ended), and which groups
-versions go to (GroupJoined, GroupLeft). A trainer is told of each worker that is gone (WorkerLost). A worker is told when it shows what its group had missed (CaughtUp).
+versions go to (GroupJoined, GroupLeft). A trainer is told of each worker that is gone (WorkerLost). A worker
+is told when it shows what its group had missed (CaughtUp).
 """
 
 from __future__ import annotations

@@ -156,6 +156,7 @@ fn a_workers_user_is_asked_in_order() {
             version: 3,
             group,
             result: Ok(()),
+            unchanged: false,
         }) => assert_eq!(group, "all"),
         other => panic!("{other:?}"),
     }
