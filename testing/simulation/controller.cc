@@ -15,6 +15,7 @@ void Controller::Start() {
   options.job = "simulated";
   options.incarnation = static_cast<uint32_t>(run_.random()());
   options.decisions_are_durable = true;
+  options.lanes_timeout = absl::Seconds(3);  // Shorter than some stops.
   options.relays = job_.relays ? Relays::kAlways : Relays::kNever;
   for (const Group& group : job_.groups) {
     if (job_.required) options.required_groups.insert(group.name);

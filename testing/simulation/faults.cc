@@ -54,6 +54,24 @@ std::vector<Fault> DrawFaults(uint64_t seed) {
       fault.trigger = Trigger::kStart;
     }
   }
+  // Others of its group have then got all of their bytes by lanes that they keep, and may not know.
+  for (Fault& fault : faults) {
+    const bool ends_a_term =
+        fault.kind == FaultKind::kCrashRank || fault.kind == FaultKind::kBreakStream ||
+        fault.kind == FaultKind::kLeave || fault.kind == FaultKind::kReplaceRank;
+    if (ends_a_term && random() % 2 == 0) fault.trigger = Trigger::kArrived;
+  }
+  // Half of the time the trainers change while a worker has still to show a version: its readers
+  // keep it from copying, or its user does not answer.
+  for (size_t i = 0, drawn = faults.size(); i < drawn; ++i) {
+    if (faults[i].kind != FaultKind::kResize || random() % 2 == 0) continue;
+    faults[i].trigger = Trigger::kCommit;
+    faults.push_back({.at_ms = faults[i].at_ms,
+                      .kind = FaultKind::kReadLong,
+                      .trigger = Trigger::kArrived,
+                      .who = faults[i].who,
+                      .duration_ms = 2000});
+  }
   std::sort(faults.begin(), faults.end(),
             [](const Fault& a, const Fault& b) { return a.at_ms < b.at_ms; });
   return faults;

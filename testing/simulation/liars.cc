@@ -13,11 +13,17 @@
 namespace waybill::simulation {
 namespace {
 
-// As a worker of a group of one that relays would have it.
-const EncodedManifest& TheManifest() {
-  static const EncodedManifest& manifest =
+// Of a worker that wants all of the job's tensor, or one that nobody has.
+const EncodedManifest& ManifestOf(bool stranger) {
+  static const EncodedManifest& whole =
       *new EncodedManifest(EncodeInParts(OneShard(Box({0, 0}, {8, 12}))));
-  return manifest;
+  static const EncodedManifest& other = *new EncodedManifest([] {
+    Manifest m;
+    m.AddRegion("v", 16);
+    m.AddShard(m.AddTensor("v", {8}, Dtype::kBf16), {Dtype::kBf16}, Box({0}, {8}), {0, 0, {1}});
+    return EncodeInParts(m);
+  }());
+  return stranger ? other : whole;
 }
 
 }  // namespace
@@ -58,9 +64,9 @@ bool Liars::Hear(ConnectionId connection, const proto::ControllerMessage& messag
     const bool tensors = static_cast<PartKind>(name.kind()) == PartKind::kTensors;
     proto::RankMessage& answer = liar.answers.emplace_back();
     *answer.mutable_part()->mutable_name() = name;
-    answer.mutable_part()->set_deflated(
-        Deflate(tensors ? TheManifest().tensors : TheManifest().holdings));
-    if (run_.Below(8) == 0) answer.mutable_part()->mutable_deflated()->append("more");
+    answer.mutable_part()->set_deflated(Deflate(run_.Below(8) == 0 ? "garbage"
+                                                : tensors ? ManifestOf(liar.stranger).tensors
+                                                          : ManifestOf(liar.stranger).holdings));
   }
   if (message.has_challenge()) liar.answers.emplace_back().mutable_alive();
   return true;
@@ -115,10 +121,35 @@ void Liars::Join(Coordinator* coordinator) {
     *join->mutable_doubt()->mutable_round() = AnyRound(liar);
     join->mutable_doubt()->set_version(AnyVersion());
   }
+  if (run_.Below(2) == 0) join->set_deadline_ms(1 + static_cast<int64_t>(run_.Below(300)));
+  if (run_.Below(4) == 0) Spoil(*join);
+  liar.stranger = run_.Below(4) == 0;
+  const bool garbage = run_.Below(16) == 0;
+  const std::string& head = ManifestOf(liar.stranger).head;
   coordinator->OnMessage(connection, message, run_.now());
   proto::RankMessage manifest;
-  manifest.mutable_manifest()->set_head(TheManifest().head);
+  manifest.mutable_manifest()->set_head(garbage ? "garbage" : head);
   coordinator->OnMessage(connection, manifest, run_.now());
+}
+
+void Liars::Spoil(proto::Join& join) {
+  switch (run_.Below(7)) {
+    case 0:
+      return join.set_protocol_version(AnyNumber());
+    case 1:
+      return join.set_role(3 + AnyNumber() % 8);
+    case 2:
+      return join.set_job("another");
+    case 3:
+      return join.set_rank(join.world());
+    case 4:
+      return join.set_group(std::string(run_.Below(2) * 257, 'z'));
+    case 5:
+      return join.set_mode(4);
+    default:
+      join.set_role(static_cast<uint32_t>(Role::kTrainer));
+      join.mutable_doubt()->set_version(AnyVersion());
+  }
 }
 
 proto::RankMessage Liars::Lie(const Liar& liar) {

@@ -38,12 +38,15 @@ class Liars {
  private:
   struct Liar {
     uint32_t world = 1;
-    uint64_t epoch = 0;  // Of the last plan that it was sent.
-    proto::Round round;  // Of the last update.
+    bool stranger = false;  // It wants a tensor that no trainer has.
+    uint64_t epoch = 0;     // Of the last plan that it was sent.
+    proto::Round round;     // Of the last update.
     std::deque<proto::RankMessage> answers;
   };
 
   void Join(Coordinator* coordinator);
+  // Changes a JOIN so that it cannot be accepted.
+  void Spoil(proto::Join& join);
   proto::RankMessage Lie(const Liar& liar);
   uint32_t AnyNumber();
   uint64_t AnyVersion();

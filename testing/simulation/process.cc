@@ -115,6 +115,7 @@ void Process::OnMessage(const proto::ControllerMessage& message) {
 void Process::Step() {
   const uint64_t events_before = fabric_->polled_events();
   const absl::Time now = run_.now();
+  if (now < looks_away_until_) fabric_->SkipNextPoll();
   if (trainer_) trainer_->Step(now);
   if (now >= proceed_at_) {
     proceed_at_ = absl::InfiniteFuture();
@@ -154,6 +155,7 @@ absl::Time Process::next_event() const {
                     : worker_->next_deadline();
     if (snapshot_) next = std::min(next, snapshot_until_);
     for (const Pending& pending : pending_answers_) next = std::min(next, pending.at);
+    if (run_.now() < looks_away_until_) next = std::min(next, looks_away_until_);
   }
   for (const auto& [token, deadline] : due_) {
     next = std::min(next, std::max(run_.now(), deadline + kMargin + absl::Milliseconds(250)));
@@ -194,15 +196,13 @@ void Process::Publish(uint64_t version, absl::Duration timeout) {
 
 void Process::TryWhatDoesNotFit() {
   if (unfit_token_ != 0 || run_.Below(64) != 0) return;
-  const absl::Time deadline = run_.now() + absl::Seconds(1);
   if (!left_ && !(trainer_ && holding_)) return;
-  due_[unfit_token_ = ++last_token_] = deadline;
-  if (!left_) {  // What is held has to be released first.
-    trainer_->Publish(unfit_token_, {.version = ~uint64_t{0}, .deadline = deadline}, run_.now());
-  } else if (trainer_ && run_.Below(2) == 0) {
-    trainer_->Publish(unfit_token_, {.version = ~uint64_t{0}, .deadline = deadline}, run_.now());
+  const absl::Time now = run_.now();
+  due_[unfit_token_ = ++last_token_] = now + absl::Seconds(1);
+  if (trainer_ && (!left_ || run_.Below(2) == 0)) {  // What is held has to be released first.
+    trainer_->Publish(unfit_token_, {.version = ~uint64_t{0}, .deadline = due_[unfit_token_]}, now);
   } else {
-    trainer_ ? trainer_->Leave(unfit_token_, run_.now()) : worker_->Leave(unfit_token_, run_.now());
+    trainer_ ? trainer_->Leave(unfit_token_, now) : worker_->Leave(unfit_token_, now);
   }
 }
 
@@ -231,8 +231,10 @@ void Process::Leave() {
 
 void Process::Calm() {
   mute_ = false;
+  looks_away_until_ = absl::InfinitePast();
   mood_ = Mood::kAccept;
   snapshot_until_ = std::min(snapshot_until_, run_.now());
+  for (Pending& pending : pending_answers_) pending.at = std::min(pending.at, run_.now());
 }
 
 void Process::CheckCalls() {
@@ -376,13 +378,14 @@ void Process::GiveAnswers() {
       ++i;
       continue;
     }
+    if (mood_ == Mood::kSilent) {
+      mood_ = Mood::kAccept;
+      pending_answers_[i++].at = absl::InfiniteFuture();  // Once faults have ended.
+      continue;
+    }
     const Notice notice = pending_answers_[i].notice;
     pending_answers_.erase(pending_answers_.begin() + static_cast<std::ptrdiff_t>(i));
     absl::Status answer;
-    if (mood_ == Mood::kSilent) {
-      mood_ = Mood::kAccept;
-      continue;
-    }
     if ((mood_ == Mood::kRefuse && notice.kind == Notice::Kind::kPrepare) ||
         (mood_ == Mood::kVeto && notice.kind == Notice::Kind::kArrived)) {
       mood_ = Mood::kAccept;

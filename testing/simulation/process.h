@@ -82,6 +82,8 @@ class Process final : public RankActions {
   // Stops the process amid a step, which goes on before the process hears anything.
   void Stop(absl::Duration time);
   void GoOn();
+  // Makes the process go on without polling its lanes for a while.
+  void LookAway(absl::Duration time) { looks_away_until_ = run_.now() + time; }
   bool stopped() const { return run_.now() < stopped_until_; }
   bool hears() const { return !stopped() && !interrupted_; }
   // Moves earlier deadlines of calls to `time`.
@@ -182,6 +184,7 @@ class Process final : public RankActions {
   size_t born_ = 0;
   absl::Time stopped_until_ = absl::InfinitePast();
   bool interrupted_ = false;
+  absl::Time looks_away_until_ = absl::InfinitePast();
   std::map<uint64_t, absl::Time> due_;  // Calls that have to end: by token, until when.
   uint64_t last_token_ = 0;
 

@@ -73,6 +73,8 @@ class World final : public ProcessHost {
   void Strike(const Fault& fault);
   void Resize(const Fault& fault);
   void RemoveGroup(const std::string& group);
+  // Makes the other workers hear of what follows before they look at their lanes.
+  void DistractWorkers(const Process* but);
   void Crash(std::unique_ptr<Process>& rank);
   void LetPostsGo();
   void EndOfFaults();
@@ -101,7 +103,8 @@ class World final : public ProcessHost {
   std::vector<Fault> armed_;      // Wait for their message.
   std::vector<Fault> triggered_;  // It has come.
   std::vector<HeldPosts> held_posts_;
-  bool calm_ = false;  // Faults have ended.
+  bool calm_ = false;                                    // Faults have ended.
+  absl::Time latest_ = Run::kStart + absl::Minutes(10);  // The job has recovered long before.
 };
 
 }  // namespace waybill::simulation
