@@ -721,7 +721,7 @@ typedef struct waybill_progress {
   size_t struct_size;
   uint64_t version;
   uint64_t planned_bytes; /* What this rank sends or receives in every update. */
-  uint64_t bytes;         /* Trainer: handed to the network or stored. Worker: verified. */
+  uint64_t bytes;         /* Trainer: handed to the network or stored. Worker: arrived. */
   uint64_t writes;        /* Trainers only, as are the next five: writes posted. */
   uint64_t stores;        /* Chunks stored at their final address through a mapping. */
   uint64_t immediates;

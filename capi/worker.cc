@@ -100,7 +100,7 @@ class WorkerObject final : public Rank {
     const WorkerReport now = core->report();
     progress.version = now.version;
     progress.planned_bytes = now.planned_bytes;
-    progress.bytes = now.verified_bytes;
+    progress.bytes = now.arrived_bytes;
     CopySpans(now.stages, progress);
     return progress;
   }

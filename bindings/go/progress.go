@@ -26,7 +26,7 @@ type Span struct {
 type Progress struct {
 	Version        uint64
 	PlannedBytes   uint64 // That this rank sends, or receives, in every update.
-	Bytes          uint64 // Handed to the network or stored; of a worker: verified.
+	Bytes          uint64 // Handed to the network or stored; of a worker: arrived.
 	Writes         uint64 // Posted to a network by a trainer. What follows is a trainer's too.
 	Stores         uint64 // Chunks stored at their final address through a mapping.
 	Immediates     uint64

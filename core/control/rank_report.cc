@@ -58,7 +58,7 @@ proto::RankReport EncodeReport(const TrainerReport& report, const Fabric& fabric
 }
 
 proto::RankReport EncodeReport(const WorkerReport& report, const Fabric& fabric) {
-  proto::RankReport out = Begin(report, report.verified_bytes, fabric);
+  proto::RankReport out = Begin(report, report.arrived_bytes, fabric);
   AddCounter("verified_bytes", report.counts.verified_bytes, out);
   AddCounter("stragglers", report.counts.stragglers, out);
   AddCounter("repeats", report.counts.repeats, out);

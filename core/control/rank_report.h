@@ -37,10 +37,10 @@ struct TrainerReport {
 };
 
 struct WorkerReport {
-  uint64_t version = 0;         // The latest update's.
-  uint64_t planned_bytes = 0;   // Received in every update of this plan.
-  uint64_t verified_bytes = 0;  // The latest update's, so far.
-  StageSpans stages;            // The latest update's.
+  uint64_t version = 0;        // The latest update's.
+  uint64_t planned_bytes = 0;  // Received in every update of this plan.
+  uint64_t arrived_bytes = 0;  // The latest update's, so far.
+  StageSpans stages;           // The latest update's.
   WorkerCounts counts;
   std::vector<LaneReport> lanes;  // How each peer is reached.
   // It voted for a version and lost the controller before it heard the decision.

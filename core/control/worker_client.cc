@@ -76,16 +76,21 @@ class Client final : public WorkerClient {
   }
 
  private:
+  // A copy for every chunk would cost more than the chunk.
+  bool HasComeFurther(const WorkerRank& rank) const {
+    constexpr uint64_t kSteps = 128;
+    const uint64_t further = rank.arrived_bytes() - copied_bytes_;
+    return further > rank.planned_bytes() / kSteps;
+  }
   // Copies what changed to where other threads read it.
   void Publish(const WorkerRank& rank) {
     const bool changed = rank.report_changes() != copied_changes_;
-    if (!changed && rank.verified_bytes() == copied_bytes_ &&
-        rank.session().in_doubt() == copied_doubt_ &&
+    if (!changed && !HasComeFurther(rank) && rank.session().in_doubt() == copied_doubt_ &&
         rank.session().catching_up() == copied_catching_up_) {
       return;
     }
     copied_changes_ = rank.report_changes();
-    copied_bytes_ = rank.verified_bytes();
+    copied_bytes_ = rank.arrived_bytes();
     copied_doubt_ = rank.session().in_doubt();
     copied_catching_up_ = rank.session().catching_up();
     const std::lock_guard lock(mutex_);

@@ -118,7 +118,7 @@ absl::Time WorkerRank::next_deadline() const {
 
 WorkerReport WorkerRank::report() const {
   WorkerReport report = report_;
-  report.verified_bytes = verified_bytes();
+  report.arrived_bytes = arrived_bytes();
   report.stages = engine_->stages();
   report.counts = engine_->counts();
   report.in_doubt = session_.in_doubt();
@@ -327,7 +327,7 @@ absl::Status WorkerRank::Connect(const std::string& group, const proto::Connect&
 
 void WorkerRank::Prepare(const UpdateId& update, bool digests_off, absl::Time deadline) {
   report_.version = update.version;
-  verified_before_ = engine_->counts().verified_bytes;
+  arrived_before_ = engine_->counts().arrived_bytes;
   ++report_changes_;
   engine_->Prepare(update, digests_off ? Digests::kOff : Digests::kOn, deadline);
 }
@@ -388,11 +388,11 @@ void WorkerRank::StartNextRelay() {
 }
 
 void WorkerRank::Handle(const WorkerEvent& event, absl::Time now) {
+  ++report_changes_;
   switch (event.kind) {
     case WorkerEvent::Kind::kConnected:
       connected_ = true;
       report_.lanes = engine_->ReportLanes();
-      ++report_changes_;
       for (LaneReport& lane : report_.lanes) lane.group = session_.group();
       return session_.OnConnected(session_.group(), report_.lanes);
     case WorkerEvent::Kind::kPeerFailed:

@@ -79,7 +79,8 @@ class WorkerRank final : private WorkerHost {
   WorkerReport report() const;
   // Counts what changed in the report besides the progress of the update.
   uint64_t report_changes() const { return report_changes_; }
-  uint64_t verified_bytes() const { return engine_->counts().verified_bytes - verified_before_; }
+  uint64_t planned_bytes() const { return report_.planned_bytes; }
+  uint64_t arrived_bytes() const { return engine_->counts().arrived_bytes - arrived_before_; }
 
  private:
   WorkerRank(SessionOptions options, uint64_t chunk_bytes, const TrainerEngineOptions& lending,
@@ -177,7 +178,7 @@ class WorkerRank final : private WorkerHost {
   absl::Time now_ = absl::InfinitePast();  // The time of the latest message or step.
   bool connected_ = false;
   std::vector<uint32_t> offered_generations_;  // By buffer, as this plan's offers said.
-  uint64_t verified_before_ = 0;               // The update at hand.
+  uint64_t arrived_before_ = 0;                // The update at hand.
   WorkerReport report_;
   uint64_t report_changes_ = 0;
 };

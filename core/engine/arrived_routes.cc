@@ -24,12 +24,6 @@ ArrivedRoutes::ArrivedRoutes(const Manifest* manifest, RouteTable routes, uint64
   witness_digests_.resize(witnesses_.size());
 }
 
-uint64_t ArrivedRoutes::bytes(uint32_t first, uint32_t last) const {
-  uint64_t bytes = 0;
-  for (uint32_t r = first; r < last; ++r) bytes += routes_.written_bytes(r);
-  return bytes;
-}
-
 void ArrivedRoutes::Begin(const UpdateId& update, Digests digests) {
   update_ = update;
   digests_ = digests;

@@ -36,8 +36,6 @@ class ArrivedRoutes {
 
   const RouteTable& routes() const { return routes_; }
   const ChunkList& chunks() const { return chunks_; }
-  // Returns the number of bytes that routes [first, last) write.
-  uint64_t bytes(uint32_t first, uint32_t last) const;
 
   void Begin(const UpdateId& update, Digests digests);
 

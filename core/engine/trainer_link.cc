@@ -17,7 +17,8 @@ void TrainerLink::BeginUpdate() {
   ready.clear();
   ready.reserve(chunk_count());
   is_ready.assign(chunk_count(), false);
-  wave_begin = wave_end = relayed = 0;
+  wave_begin = wave_end = relayed = counted = 0;
+  counted_bytes = 0;
 }
 
 void TrainerLink::AddReady(uint32_t chunk) {
@@ -43,6 +44,7 @@ absl::StatusOr<uint32_t> MakeTrainerLinks(const RouteTable& arrivals, const Chun
       link.first_route = r;
     }
     links.back().last_route = r + 1;
+    links.back().bytes += arrivals.written_bytes(r);
   }
   uint32_t chunk = 0;
   uint32_t gate = 0;

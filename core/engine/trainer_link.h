@@ -34,6 +34,7 @@ struct TrainerLink {
   uint32_t first_gate = 0;   // The number of its first lane in the arrival gate.
   uint32_t first_route = 0;  // Routes [first, last), neighbours in the ledger.
   uint32_t last_route = 0;
+  uint64_t bytes = 0;  // What these routes write.
   uint32_t first_chunk = 0;
   uint32_t last_chunk = 0;
   bool failed = false;
@@ -47,6 +48,8 @@ struct TrainerLink {
   std::vector<bool> is_ready;  // By chunk, from first_chunk.
   uint32_t wave_begin = 0;     // In `ready`.
   uint32_t wave_end = 0;       // Behind the last one that was taken.
+  uint32_t counted = 0;        // Behind the last one that is digested, and is in counted_bytes.
+  uint64_t counted_bytes = 0;  // How much of what it sends is in WorkerCounts::arrived_bytes.
   uint32_t relayed = 0;        // In `ready`: behind the last one that may be relayed.
   bool wave_runs = false;
   std::atomic<bool> wave_is_over = false;  // The pool has done it.

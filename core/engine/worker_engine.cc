@@ -503,7 +503,8 @@ class WorkerEngineImpl final : public WorkerEngine {
           return FailUpdate(std::move(status));
         }
         source.verified = true;
-        counts_.verified_bytes += arrived_->bytes(source.first_route, source.last_route);
+        counts_.verified_bytes += source.bytes;
+        CountArrived(source, source.bytes);
       }
       any_lost = any_lost || IsLost(source);
       all = all && (source.verified || IsLost(source));
@@ -622,12 +623,26 @@ class WorkerEngineImpl final : public WorkerEngine {
     arrived_->Digest({source.ready.data() + first, last - first}, memory_->regions(target_));
   }
 
+  // Chunks may have more than what is written: what the worker only compares is in them, too.
+  void CountArrived(TrainerLink& source, uint64_t bytes) {
+    const uint64_t left = std::min(bytes, source.bytes - source.counted_bytes);
+    source.counted_bytes += left;
+    counts_.arrived_bytes += left;
+  }
+
+  void CountWhatIsDigested(TrainerLink& source) {
+    while (source.counted < source.wave_end) {
+      CountArrived(source, arrived_->chunks().chunks[source.ready[source.counted++]].size_bytes);
+    }
+  }
+
   void DigestWhatIsReady(TrainerLink& source) {
     if (digests_ == Digests::kOff) return;
     const auto ready = static_cast<uint32_t>(source.ready.size());
     while (true) {
       if (source.wave_runs && !source.wave_is_over.load(std::memory_order_acquire)) break;
       source.wave_runs = false;
+      CountWhatIsDigested(source);
       // What has not come yet would cost a round trip to the device of its own.
       const uint32_t at_once = arrived_->at_once();
       if (!source.verifying && ready - source.wave_end < at_once) break;

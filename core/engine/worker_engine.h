@@ -72,7 +72,8 @@ struct TrainerAddress {
 // Counters since the engine was made.
 struct WorkerCounts {
   uint64_t verified_bytes = 0;
-  uint64_t early_chunks = 0;  // Verified while later ones arrived.
+  uint64_t arrived_bytes = 0;  // Digested, if digests are on, or verified.
+  uint64_t early_chunks = 0;   // Verified while later ones arrived.
   uint64_t stragglers = 0;
   uint64_t repeats = 0;
   uint64_t renewals = 0;  // Abandoned buffers that got fresh pages and keys.

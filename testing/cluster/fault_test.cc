@@ -239,6 +239,19 @@ TEST_P(PostedFaultTest, AChunkThatIsAnnouncedIsVerifiedBeforeTheOthersAreHere) {
   EXPECT_EQ(cluster()->worker(1).counts().early_chunks, 6u);
 }
 
+// Progress is told by chunks, not once for each trainer.
+TEST_P(PostedFaultTest, WhatIsDigestedHasArrivedBeforeItsTrainerIsVerified) {
+  Make(Announced());
+  const WorkerCounts before = cluster()->worker(0).counts();
+  EXPECT_EQ(before.arrived_bytes, before.verified_bytes);
+  cluster().at_worker(0).DropImmediate("trainer 0", 3);  // The last, behind those of two chunks.
+  cluster().at_worker(0).DropImmediate("trainer 1", 2);
+  cluster()->FillTrainers(2);
+  EXPECT_EQ(cluster()->Publish(2).message(), "not everything arrives");
+  EXPECT_EQ(cluster()->worker(0).counts().verified_bytes, before.verified_bytes);
+  EXPECT_EQ(cluster()->worker(0).counts().arrived_bytes, before.arrived_bytes + 13440 + 5760);
+}
+
 TEST_P(PostedFaultTest, AnAnnouncementThatIsLostIsNotMissed) {
   Make(Announced());
   cluster().at_worker(0).DropImmediate("trainer 0", 1);

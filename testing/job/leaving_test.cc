@@ -175,7 +175,7 @@ TEST(Leaving, ProgressTellsHowMuchOfThePlanIsDone) {
     const WorkerReport got = job.worker(rank)->report();
     EXPECT_EQ(got.version, 3u);
     EXPECT_EQ(got.planned_bytes, kHalf);
-    EXPECT_EQ(got.verified_bytes, kHalf);
+    EXPECT_EQ(got.arrived_bytes, kHalf);
   }
 }
 
