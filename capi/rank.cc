@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "capi/deadline.h"
 #include "capi/manifest.h"
+#include "core/base/steady_now.h"
 #include "core/control/controller_addresses.h"
 #include "core/device/gpu_survey.h"
 #include "core/host/nearest_nics.h"
@@ -137,7 +137,7 @@ absl::Status Rank::JoinAndWait(int64_t deadline_ns) {
 absl::Status Rank::BeginJoin(int64_t deadline_ns, uint64_t user_token,
                              std::optional<std::promise<absl::Status>> ended) {
   WAYBILL_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline_ns, kJoinTimeout));
-  const absl::Time deadline = absl::Now() + left;
+  const absl::Time deadline = SteadyNow() + left;
   std::thread before;
   {
     const std::lock_guard lock(mutex_);

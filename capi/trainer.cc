@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "capi/call.h"
 #include "capi/deadline.h"
 #include "capi/rank.h"
 #include "capi/struct_size.h"
+#include "core/base/steady_now.h"
 #include "core/control/trainer_client.h"
 #include "core/device/device.h"
 #include "core/device/gpu_survey.h"
@@ -38,7 +38,7 @@ class TrainerObject final : public Rank {
                              TimeLeft(options.deadline_ns, kPublishTimeout));
     if (options.version == 0) return absl::InvalidArgumentError("versions begin at 1");
     PublishCommand command{.version = options.version,
-                           .deadline = absl::Now() + left,
+                           .deadline = SteadyNow() + left,
                            .digests_off = options.no_digests != 0,
                            .fail_on_nonfinite = options.fail_on_nonfinite != 0,
                            .until_committed = options.until_committed != 0,

@@ -8,9 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 #include "core/control/control.grpc.pb.h"
 #include "core/control/controller_addresses.h"
 #include "core/control/credentials.h"
+#include "core/control/grpc_deadline.h"
 #include "core/protocol/message_codec.h"
 #include "core/tensor/manifest_codec.h"
 
@@ -31,7 +33,7 @@ absl::StatusOr<Reply> AskOne(const std::string& address, const std::string& toke
                            OpenChannel(address, token, arguments));
   const auto stub = proto::Controller::NewStub(channel);
   grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(deadline));
+  context.set_deadline(ToGrpcDeadline(deadline));
   Reply reply;
   const grpc::Status status = ((*stub).*method)(&context, request, &reply);
   if (status.ok()) return reply;
@@ -44,10 +46,10 @@ absl::StatusOr<Reply> Ask(const std::string& addresses, const std::string& token
                           absl::Duration timeout, Method<Reply, Request> method,
                           const Request& request) {
   const std::vector<std::string> all = SplitAddresses(addresses);
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = SteadyNow() + timeout;
   absl::StatusOr<Reply> reply;
   for (size_t i = 0; i < all.size(); ++i) {
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     const absl::Time share = now + (deadline - now) / static_cast<int64_t>(all.size() - i);
     reply = AskOne(all[i], token, share, method, request);
     if (reply.ok() || !absl::IsUnavailable(reply.status())) return reply;
@@ -67,13 +69,13 @@ absl::StatusOr<proto::StatusReply> FetchStatus(const std::string& address, const
 absl::StatusOr<Manifest> FetchTensors(const std::string& address, const std::string& token,
                                       absl::Duration timeout) {
   constexpr absl::Duration kPause = absl::Milliseconds(100);
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = SteadyNow() + timeout;
   while (true) {
     WAYBILL_ASSIGN_OR_RETURN(const proto::TensorsReply reply,
-                             Ask(address, token, deadline - absl::Now(),
+                             Ask(address, token, deadline - SteadyNow(),
                                  &proto::Controller::Stub::GetTensors, proto::TensorsRequest()));
     if (reply.missing().empty()) return DecodeManifest(reply.manifest());
-    if (absl::Now() + kPause > deadline) {
+    if (SteadyNow() + kPause > deadline) {
       return absl::DeadlineExceededError(absl::StrCat("the job waits for ", reply.missing()));
     }
     absl::SleepFor(kPause);

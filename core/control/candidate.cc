@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 
 namespace waybill {
 namespace {
@@ -56,11 +56,11 @@ void Candidate::Main() {
   Election election(identity_);
   Role role = Role::kStandby;
   while (role != Role::kDeposed) {
-    const absl::Time next = absl::Now() + kBeatPeriod;
+    const absl::Time next = SteadyNow() + kBeatPeriod;
     role == Role::kStandby ? StandBy(election) : Beat();
     std::unique_lock lock(mutex_);
     role = state_.role;
-    if (changed_.wait_until(lock, absl::ToChronoTime(next), [this] { return ending_; })) return;
+    if (changed_.wait_until(lock, ToSteadyTimePoint(next), [this] { return ending_; })) return;
   }
 }
 

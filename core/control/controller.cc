@@ -14,13 +14,14 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 #include "core/control/all_cores.h"
 #include "core/control/control.grpc.pb.h"
 #include "core/control/credentials.h"
 #include "core/control/decision_log.h"
 #include "core/control/doorkeeper.h"
+#include "core/control/grpc_deadline.h"
 #include "core/control/keepalive.h"
 #include "core/control/task_thread.h"
 #include "core/net/tcp_socket.h"
@@ -109,7 +110,7 @@ class Server final : public Controller,
 
   ~Server() override {
     if (doorkeeper_ != nullptr) doorkeeper_->Stop();  // Calls that go on still use it.
-    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+    if (server_ != nullptr) server_->Shutdown(ToGrpcDeadline(SteadyNow()));
     records_.reset();
     computations_.reset();
     {
@@ -177,7 +178,7 @@ class Server final : public Controller,
     if (strangers_.size() >= options_.most_strangers) {
       CloseLocked(id);
     } else {
-      strangers_[id] = absl::Now() + options_.stranger_timeout;
+      strangers_[id] = SteadyNow() + options_.stranger_timeout;
     }
     WakeClock();
     return connection;
@@ -220,7 +221,7 @@ class Server final : public Controller,
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     const std::lock_guard lock(mutex_);
     const absl::StatusOr<uint32_t> workers =
-        coordinator_.RemoveGroup(request->group(), absl::Now());
+        coordinator_.RemoveGroup(request->group(), SteadyNow());
     WakeClock();
     if (workers.ok()) {
       reply->set_workers(*workers);
@@ -236,7 +237,7 @@ class Server final : public Controller,
   Peer OnMessages(ConnectionId id, const std::vector<proto::RankMessage>& messages) {
     const std::lock_guard lock(mutex_);
     for (const proto::RankMessage& message : messages) {
-      if (IsOpen(id)) coordinator_.OnMessage(id, message, absl::Now());
+      if (IsOpen(id)) coordinator_.OnMessage(id, message, SteadyNow());
     }
     WakeClock();
     if (!IsOpen(id)) return Peer::kClosed;
@@ -248,7 +249,7 @@ class Server final : public Controller,
   // The stream is of no use any more.
   void OnGone(ConnectionId id) {
     const std::lock_guard lock(mutex_);
-    coordinator_.OnGone(id, absl::Now());
+    coordinator_.OnGone(id, SteadyNow());
     CloseLocked(id);
     WakeClock();
   }
@@ -281,7 +282,7 @@ class Server final : public Controller,
     strangers_.erase(id);
     const auto found = connections_.find(id);
     if (found == connections_.end() || found->second.cancel_at != absl::InfiniteFuture()) return;
-    found->second.cancel_at = absl::Now() + kCloseTimeout;
+    found->second.cancel_at = SteadyNow() + kCloseTimeout;
     found->second.connection->Close();
   }
 
@@ -294,7 +295,7 @@ class Server final : public Controller,
     computations_->Do([this, work = std::move(work)] {
       const Completion completion = work(ForEachOnAllCores);
       const std::lock_guard lock(mutex_);
-      completion(absl::Now());
+      completion(SteadyNow());
       WakeClock();
     });
   }
@@ -303,7 +304,7 @@ class Server final : public Controller,
       std::pair<Recorded, absl::Status> recorded = {Recorded::kDurable, absl::OkStatus()};
       if (store_ != nullptr) recorded = store_->Append(decision);
       const std::lock_guard lock(mutex_);
-      coordinator_.OnRecorded(ticket, recorded.first, recorded.second, absl::Now());
+      coordinator_.OnRecorded(ticket, recorded.first, recorded.second, SteadyNow());
       WakeClock();
     });
   }
@@ -313,7 +314,7 @@ class Server final : public Controller,
   }
 
   absl::Time NextDeadline() const {
-    absl::Time next = std::min(coordinator_.next_deadline(), absl::Now() + absl::Hours(1));
+    absl::Time next = std::min(coordinator_.next_deadline(), SteadyNow() + absl::Hours(1));
     for (const auto& [id, deadline] : strangers_) next = std::min(next, deadline);
     for (const auto& [id, open] : connections_) next = std::min(next, open.cancel_at);
     return next;
@@ -329,9 +330,9 @@ class Server final : public Controller,
     std::unique_lock lock(mutex_);
     while (!ending_) {
       clock_wakes_ = NextDeadline();
-      changed_.wait_until(lock, absl::ToChronoTime(clock_wakes_));
-      if (absl::Now() < NextDeadline()) continue;
-      const absl::Time now = absl::Now();
+      changed_.wait_until(lock, ToSteadyTimePoint(clock_wakes_));
+      if (SteadyNow() < NextDeadline()) continue;
+      const absl::Time now = SteadyNow();
       coordinator_.OnTime(now);
       std::vector<ConnectionId> late;
       for (const auto& [id, deadline] : strangers_) {

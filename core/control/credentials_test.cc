@@ -15,12 +15,13 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/steady_now.h"
 #include "core/base/unique_fd.h"
 #include "core/control/ask_controller.h"
 #include "core/control/control.grpc.pb.h"
 #include "core/control/controller.h"
+#include "core/control/grpc_deadline.h"
 #include "core/control/rank_stream.h"
 #include "core/control/standby.h"
 #include "core/net/tcp_socket.h"
@@ -132,7 +133,7 @@ absl::Status StatusOver(const std::shared_ptr<grpc::ChannelCredentials>& credent
                         const std::string& address) {
   const auto stub = proto::Controller::NewStub(grpc::CreateChannel(address, credentials));
   grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
+  context.set_deadline(ToGrpcDeadline(SteadyNow() + kPatience));
   proto::StatusReply reply;
   const grpc::Status status = stub->GetStatus(&context, {}, &reply);
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());

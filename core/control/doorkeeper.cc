@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 #include "core/net/tcp_socket.h"
 
 namespace waybill {
@@ -90,11 +90,11 @@ void Doorkeeper::Note(int connection) {
   }
   if (!copy.valid()) return;
   strangers_.push_back(
-      {Bare(net::PeerName(connection)), std::move(copy), absl::Now() + limits_.patience});
+      {Bare(net::PeerName(connection)), std::move(copy), SteadyNow() + limits_.patience});
 }
 
 int Doorkeeper::ForgetExpired() {
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   const std::lock_guard lock(mutex_);
   while (!strangers_.empty() && strangers_.front().deadline <= now) strangers_.pop_front();
   if (strangers_.empty()) return -1;

@@ -4,7 +4,7 @@
 #include <future>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "core/base/steady_now.h"
 
 namespace waybill {
 
@@ -55,7 +55,7 @@ void EngineThread::Main() {
   constexpr absl::Duration kLongestWait = absl::Milliseconds(100);
   while (RunTasks()) {
     const absl::Time next = step_();
-    fabric_.Wait(std::min(next, absl::Now() + kLongestWait));
+    fabric_.Wait(std::min(next, SteadyNow() + kLongestWait));
   }
 }
 

@@ -10,8 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
+#include "core/base/steady_now.h"
 #include "core/control/etcd.grpc.pb.h"
+#include "core/control/grpc_deadline.h"
 #include "core/control/keepalive.h"
 
 namespace waybill {
@@ -64,7 +65,7 @@ class Client final : public Etcd {
     uint32_t number = next_;
     const Endpoint& endpoint = endpoints_[number % endpoints_.size()];
     grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + kEtcdCallTimeout));
+    context.set_deadline(ToGrpcDeadline(SteadyNow() + kEtcdCallTimeout));
     // A call that fails at once would not help: gRPC connects only while a call waits.
     context.set_wait_for_ready(true);
     Reply reply;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 #include "core/control/decision_text.h"
 
 namespace waybill {
@@ -70,9 +71,9 @@ absl::StatusOr<std::unique_ptr<EtcdStore>> EtcdStore::Open(std::shared_ptr<Etcd>
 }
 
 absl::Status EtcdStore::Read() {
-  const absl::Time deadline = absl::Now() + patience_;
+  const absl::Time deadline = SteadyNow() + patience_;
   absl::StatusOr<etcdserverpb::RangeResponse> read = etcd_->Range(ReadPrefix(keys_.decisions));
-  while (!read.ok() && absl::Now() + kPauseBetweenCalls < deadline) {
+  while (!read.ok() && SteadyNow() + kPauseBetweenCalls < deadline) {
     absl::SleepFor(kPauseBetweenCalls);
     read = etcd_->Range(ReadPrefix(keys_.decisions));
   }
@@ -124,7 +125,7 @@ std::pair<Recorded, absl::Status> EtcdStore::Append(const Decision& decision) {
     group = {std::move(next), revision};
     return {Recorded::kDurable, absl::OkStatus()};
   };
-  const absl::Time deadline = absl::Now() + patience_;
+  const absl::Time deadline = SteadyNow() + patience_;
   for (bool in_doubt = false;; in_doubt = true) {  // A try may have been done, or still will be.
     const absl::StatusOr<TxnResponse> response = etcd_->Txn(request);
     if (response.ok() && response->succeeded()) return recorded(response->header().revision());
@@ -147,7 +148,7 @@ std::pair<Recorded, absl::Status> EtcdStore::Append(const Decision& decision) {
     if (!in_doubt && IsRefused(response.status())) {
       return {Recorded::kNotRecorded, response.status()};
     }
-    if (absl::Now() + kPauseBetweenCalls >= deadline) return Fail(response.status());
+    if (SteadyNow() + kPauseBetweenCalls >= deadline) return Fail(response.status());
     absl::SleepFor(kPauseBetweenCalls);
   }
 }

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "core/base/steady_now.h"
 #include "core/control/candidate.h"
 #include "testing/etcd/etcd_process.h"
 
@@ -90,9 +90,9 @@ class EtcdStoreTest : public testing::Test {
   void Crown(const std::string& identity) {
     TxnRequest request;
     AddPut(request, EtcdKeys(kJob).identity, identity);
-    const absl::Time deadline = absl::Now() + kPatience;
+    const absl::Time deadline = SteadyNow() + kPatience;
     absl::StatusOr<TxnResponse> done = etcd_->Txn(request);
-    while (!done.ok() && absl::Now() < deadline) done = etcd_->Txn(request);
+    while (!done.ok() && SteadyNow() < deadline) done = etcd_->Txn(request);
     EXPECT_TRUE(done.ok()) << done.status();
   }
 
@@ -309,8 +309,8 @@ class CandidateTest : public EtcdStoreTest {
  protected:
   // Waits for a role; each look asks etcd something, which takes time.
   bool Becomes(const Candidate& candidate, Candidate::Role role) {
-    const absl::Time deadline = absl::Now() + kPatience;
-    while (candidate.state().role != role && absl::Now() < deadline) {
+    const absl::Time deadline = SteadyNow() + kPatience;
+    while (candidate.state().role != role && SteadyNow() < deadline) {
       (void)etcd_->Range(ReadPrefix(EtcdKeys(kJob).leadership));
     }
     return candidate.state().role == role;
@@ -344,14 +344,14 @@ TEST_F(CandidateTest, ALeaderStaysOneWhileEtcdIsAway) {
   const Candidate candidate(etcd_, kJob, "10.0.0.1:7070");
   ASSERT_TRUE(Becomes(candidate, Candidate::Role::kLeader));
   process_->Kill();
-  const absl::Time deadline = absl::Now() + kPatience;
-  while (candidate.state().trouble.ok() && absl::Now() < deadline) {
+  const absl::Time deadline = SteadyNow() + kPatience;
+  while (candidate.state().trouble.ok() && SteadyNow() < deadline) {
     (void)etcd_->Range(ReadPrefix(EtcdKeys(kJob).leadership));
   }
   EXPECT_THAT(std::string(candidate.state().trouble.message()), HasSubstr("beat: etcd 127.0.0.1:"));
   EXPECT_EQ(candidate.state().role, Candidate::Role::kLeader);
   process_->Restart();
-  while (!candidate.state().trouble.ok() && absl::Now() < deadline) {
+  while (!candidate.state().trouble.ok() && SteadyNow() < deadline) {
     (void)etcd_->Range(ReadPrefix(EtcdKeys(kJob).leadership));
   }
   EXPECT_EQ(candidate.state().role, Candidate::Role::kLeader);

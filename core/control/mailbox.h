@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/steady_now.h"
 #include "core/protocol/rank_session.h"
 
 namespace waybill {
@@ -57,7 +57,7 @@ class Mailbox {
   template <typename Ready>
   bool AwaitUntil(absl::Time deadline, Ready ready) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_until(lock, absl::ToChronoTime(deadline), ready);
+    return changed_.wait_until(lock, ToSteadyTimePoint(deadline), ready);
   }
   void Wake() {
     const std::lock_guard lock(mutex_);

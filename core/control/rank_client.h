@@ -15,10 +15,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/rank_id.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 #include "core/control/controller_addresses.h"
 #include "core/control/engine_thread.h"
 #include "core/control/rank_actions.h"
@@ -87,7 +87,7 @@ class RankClient final : private RankActions {
     rank_ = std::move(rank);
     stepped_ = std::move(stepped);
     thread_ = std::make_unique<EngineThread>(fabric_.get(), [this] {
-      rank_->Step(absl::Now());
+      rank_->Step(SteadyNow());
       stepped_(*rank_);
       return rank_->next_deadline();
     });
@@ -96,11 +96,11 @@ class RankClient final : private RankActions {
   // Runs `command(rank, now)` on the progress thread, in order.
   template <typename Command>
   void Do(Command command) {
-    thread_->Do([this, command = std::move(command)] { command(*rank_, absl::Now()); });
+    thread_->Do([this, command = std::move(command)] { command(*rank_, SteadyNow()); });
   }
   template <typename Command>
   void DoAndWait(Command command) {
-    thread_->DoAndWait([&] { command(*rank_, absl::Now()); });
+    thread_->DoAndWait([&] { command(*rank_, SteadyNow()); });
   }
 
   // Ends the thread and every stream; the rank stays, and can be asked. Again it does nothing.
@@ -124,7 +124,7 @@ class RankClient final : private RankActions {
     closing_.clear();  // These have ended: nothing is waited for.
     stream_.reset();
     thread_->Do([this, number] {
-      if (number == stream_number_) rank_->OnStreamOpen(absl::Now());
+      if (number == stream_number_) rank_->OnStreamOpen(SteadyNow());
     });
     stream_ = RankStream::Open(
         controllers_[next_controller_++ % controllers_.size()], token_, ConnectPatience(),
@@ -133,7 +133,7 @@ class RankClient final : private RankActions {
             connected_ = true;
             trouble_.reset();
             for (const proto::ControllerMessage& message : messages) {
-              if (number == stream_number_) rank_->OnMessage(message, absl::Now());
+              if (number == stream_number_) rank_->OnMessage(message, SteadyNow());
             }
           });
         },
@@ -144,7 +144,7 @@ class RankClient final : private RankActions {
           thread_->Do([this, number, status] {
             if (number != stream_number_) return;
             TellTrouble(status);
-            rank_->OnStreamEnd(status, absl::Now());
+            rank_->OnStreamEnd(status, SteadyNow());
           });
         });
   }

@@ -3,14 +3,15 @@
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 
-#include <chrono>
 #include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 #include "core/control/credentials.h"
 #include "core/control/doorkeeper.h"
+#include "core/control/grpc_deadline.h"
 
 namespace waybill {
 namespace {
@@ -28,7 +29,7 @@ class Server final : public Standby, private grpc::CallbackGenericService {
   explicit Server(std::string job) : job_(std::move(job)) {}
   ~Server() override {
     doorkeeper_.reset();
-    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+    if (server_ != nullptr) server_->Shutdown(ToGrpcDeadline(SteadyNow()));
   }
 
   absl::Status Listen(const std::string& address, const std::string& token) {

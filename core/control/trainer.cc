@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 #include "core/control/mailbox.h"
 
 namespace waybill {
@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Join(const TrainerOptions& opt
                               mailbox->Put(notice);
                             }));
   const uint64_t token = mailbox->NewToken();
-  client->Join(token, absl::Now() + options.join_timeout);
+  client->Join(token, SteadyNow() + options.join_timeout);
   WAYBILL_RETURN_IF_ERROR(
       mailbox->Await(token, options.cancel, [&] { client->Leave(mailbox->NewToken()); }));
   return std::unique_ptr<Trainer>(new Trainer(std::move(mailbox), std::move(client)));
@@ -62,7 +62,7 @@ absl::Status Trainer::Publish(uint64_t version, const PublishOptions& options) {
     return true;
   });
   client_->Publish(token, {.version = version,
-                           .deadline = absl::Now() + options.timeout,
+                           .deadline = SteadyNow() + options.timeout,
                            .digests_off = options.digests == Digests::kOff,
                            .fail_on_nonfinite = options.fail_on_nonfinite,
                            .hold = options.hold});
@@ -74,7 +74,7 @@ absl::StatusOr<std::vector<GroupOutcome>> Trainer::AwaitOutcome(absl::Duration t
   const std::stop_callback wake(cancel, [this] { mailbox_->Wake(); });
   std::vector<GroupOutcome> outcomes;
   absl::Status status;
-  const bool told = mailbox_->AwaitUntil(absl::Now() + timeout, [&] {
+  const bool told = mailbox_->AwaitUntil(SteadyNow() + timeout, [&] {
     if (mailbox_->version == 0) {
       status = absl::FailedPreconditionError("await an outcome: nothing was published");
     } else if (mailbox_->decided) {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 #include "core/plan/plan_check.h"
 #include "core/protocol/message_codec.h"
 
@@ -200,10 +200,10 @@ absl::Status TrainerRank::Start(const std::string& name, const UpdateId& update,
     report_.nonfinite.clear();
   }
   group.version = update.version;
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = SteadyNow();
   absl::Status status = group.sender->Start(
       update, start, publish.fail_on_nonfinite ? NonFiniteRule::kRefused : NonFiniteRule::kKept);
-  report_.enqueued += absl::Now() - begin;
+  report_.enqueued += SteadyNow() - begin;
   ++report_changes_;
   return status;
 }

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 #include "core/control/mailbox.h"
 #include "core/control/task_thread.h"
 
@@ -84,7 +84,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Join(const WorkerOptions& option
   mailbox->SetClient(client->get());
   std::unique_ptr<Worker> worker(new Worker(mailbox, *std::move(client)));
   const uint64_t token = mailbox->NewToken();
-  worker->client_->Join(token, absl::Now() + options.join_timeout);
+  worker->client_->Join(token, SteadyNow() + options.join_timeout);
   WAYBILL_RETURN_IF_ERROR(
       mailbox->Await(token, options.cancel, [&] { worker->client_->Leave(mailbox->NewToken()); }));
   return worker;
@@ -105,7 +105,7 @@ void Worker::Leave() {
 
 absl::Status Worker::AwaitShown(uint64_t version, absl::Duration timeout) {
   absl::Status end;
-  const bool told = mailbox_->AwaitUntil(absl::Now() + timeout, [&] {
+  const bool told = mailbox_->AwaitUntil(SteadyNow() + timeout, [&] {
     if (client_->shown_version() >= version) return true;
     end = mailbox_->left ? absl::CancelledError("it has left the job") : mailbox_->end();
     return !end.ok();

@@ -6,8 +6,8 @@
 #include <functional>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/steady_now.h"
 
 namespace waybill {
 
@@ -18,7 +18,7 @@ class PolledClock {
  public:
   static constexpr absl::Duration kMostBetweenLooks = absl::Milliseconds(200);
 
-  // `now` is absl::Now, or a test's time.
+  // `now` is SteadyNow, or a test's time.
   explicit PolledClock(std::function<absl::Time()> now)
       : now_(std::move(now)), last_(now_()), time_(last_) {}
 

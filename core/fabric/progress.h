@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/steady_now.h"
 #include "core/fabric/fabric.h"
 
 namespace waybill {
@@ -31,7 +31,7 @@ void HandOut(Events& own, std::vector<FabricEvent>& events) {
 // at most.
 inline int MillisecondsUntil(absl::Time deadline) {
   const int64_t left = absl::ToInt64Milliseconds(
-      std::min(absl::Ceil(deadline - absl::Now(), absl::Milliseconds(1)), absl::Hours(1)));
+      std::min(absl::Ceil(deadline - SteadyNow(), absl::Milliseconds(1)), absl::Hours(1)));
   return static_cast<int>(std::max<int64_t>(left, 0));
 }
 

@@ -5,6 +5,8 @@
 #include <deque>
 #include <vector>
 
+#include "core/base/steady_now.h"
+
 namespace waybill {
 namespace {
 
@@ -45,8 +47,8 @@ TEST(HandOut, AVectorThatReservedNothingTakesAll) {
 TEST(MillisecondsUntil, NeverEndsBeforeTheDeadlineNorBlocksForEver) {
   EXPECT_EQ(MillisecondsUntil(absl::InfinitePast()), 0);
   EXPECT_EQ(MillisecondsUntil(absl::InfiniteFuture()), 3'600'000);
-  const absl::Time deadline = absl::Now() + absl::Microseconds(1'500'100);
-  EXPECT_GE(absl::Now() + absl::Milliseconds(MillisecondsUntil(deadline)), deadline);
+  const absl::Time deadline = SteadyNow() + absl::Microseconds(1'500'100);
+  EXPECT_GE(SteadyNow() + absl::Milliseconds(MillisecondsUntil(deadline)), deadline);
 }
 
 }  // namespace

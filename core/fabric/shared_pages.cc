@@ -12,11 +12,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/file_size_signal.h"
 #include "core/base/narrow.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 #include "core/fabric/available_memory.h"
 
 namespace waybill {
@@ -68,8 +68,8 @@ void TakeHugePages(int fd, uint64_t size_bytes) {
   if (whole_bytes == 0) return;
   void* const at = MapForHugePages(fd, whole_bytes, /*flags=*/0);
   if (at == MAP_FAILED) return;
-  const absl::Time deadline = absl::Now() + CollapsePatience(size_bytes);
-  for (uint64_t begin = 0; begin < whole_bytes && absl::Now() < deadline;
+  const absl::Time deadline = SteadyNow() + CollapsePatience(size_bytes);
+  for (uint64_t begin = 0; begin < whole_bytes && SteadyNow() < deadline;
        begin += kCollapseStepBytes) {
     const uint64_t end = std::min(begin + kCollapseStepBytes, whole_bytes);
     // One page of each: there has to be something that becomes huge.

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "core/base/steady_now.h"
 
 namespace waybill::net {
 namespace {
@@ -21,12 +21,12 @@ class Place {
   explicit Place(absl::Duration timeout = absl::Seconds(20), size_t most_strangers = 1024)
       : epoll_(epoll_create1(0)),
         rendezvous_(
-            *Rendezvous::Create("127.0.0.1", epoll_.get(), timeout, absl::Now(), most_strangers)) {}
+            *Rendezvous::Create("127.0.0.1", epoll_.get(), timeout, SteadyNow(), most_strangers)) {}
 
   Rendezvous& operator*() { return *rendezvous_; }
   Rendezvous* operator->() { return rendezvous_.get(); }
 
-  void Step(absl::Time now = absl::Now()) {
+  void Step(absl::Time now = SteadyNow()) {
     std::array<epoll_event, 16> events;
     const int count = epoll_wait(epoll_.get(), events.data(), events.size(), 0);
     for (int i = 0; i < count; ++i) (void)rendezvous_->Handle(events[i].data.fd);
@@ -43,9 +43,9 @@ class Place {
 
 template <typename Done>
 bool Until(std::vector<Place*> places, Done done) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  const absl::Time deadline = SteadyNow() + absl::Seconds(20);
   while (!done()) {
-    if (absl::Now() > deadline) return false;
+    if (SteadyNow() > deadline) return false;
     for (Place* place : places) place->Step();
   }
   return true;
@@ -123,9 +123,9 @@ TEST(Rendezvous, APeerThatNeverConnectsIsGivenUpAtTheDeadline) {
   Place a(absl::Seconds(5)), b;
   (void)*a->Open(1);
   ASSERT_TRUE(a->Connect(1, *b->Open(1)).ok());
-  a.Step(absl::Now() + absl::Seconds(4));
+  a.Step(SteadyNow() + absl::Seconds(4));
   EXPECT_TRUE(a.met.empty());
-  a.Step(absl::Now() + absl::Seconds(6));
+  a.Step(SteadyNow() + absl::Seconds(6));
   ASSERT_EQ(a.met.size(), 1u);
   EXPECT_TRUE(absl::IsDeadlineExceeded(a.met[0].socket.status())) << a.met[0].socket.status();
 }

@@ -31,8 +31,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/steady_now.h"
 #include "core/fabric/fabric.h"
 #include "core/fabric/tcp/tcp_fabric.h"
 #include "core/fabric/verbs/verbs_fabric.h"
@@ -181,7 +181,7 @@ class End {
         killed = std::chrono::steady_clock::now();
         kill(receiver, SIGKILL);
       }
-      fabric_->Wait(absl::Now() + absl::Seconds(30));
+      fabric_->Wait(SteadyNow() + absl::Seconds(30));
       events_.clear();
       fabric_->Poll(events_);
       for (const FabricEvent& e : events_) {
@@ -282,7 +282,7 @@ class End {
   }
 
   void Step() {
-    fabric_->Wait(absl::Now() + absl::Seconds(30));
+    fabric_->Wait(SteadyNow() + absl::Seconds(30));
     events_.clear();
     fabric_->Poll(events_);
     for (const FabricEvent& e : events_) {

@@ -13,7 +13,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "core/base/steady_now.h"
 #include "testing/job/job.h"
 
 namespace waybill {
@@ -27,7 +27,7 @@ void Check(const absl::Status& status) {
 }
 
 double MillisecondsSince(absl::Time begin) {
-  return absl::ToDoubleMilliseconds(absl::Now() - begin);
+  return absl::ToDoubleMilliseconds(SteadyNow() - begin);
 }
 
 void Measure(uint32_t groups, uint32_t updates, const std::string& state) {
@@ -35,12 +35,12 @@ void Measure(uint32_t groups, uint32_t updates, const std::string& state) {
   for (uint32_t g = 0; g < groups; ++g) options.groups.push_back(absl::StrCat("group", g));
   Job job(options);
   Check(job.StartController());
-  absl::Time begin = absl::Now();
+  absl::Time begin = SteadyNow();
   Check(job.JoinAll());
   const double join_ms = MillisecondsSince(begin);
   std::vector<double> commits_ms;
   for (uint64_t version = 1; version <= updates; ++version) {
-    begin = absl::Now();
+    begin = SteadyNow();
     for (const absl::Status& status : job.PublishAll(version)) Check(status);
     for (uint32_t t = 0; t < options.trainers; ++t) {
       const auto outcomes = job.trainer(t)->AwaitOutcome(absl::Seconds(20));

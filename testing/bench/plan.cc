@@ -23,10 +23,10 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/deflate.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 #include "core/control/all_cores.h"
 #include "core/layout/every_rank.h"
 #include "core/layout/synthetic.h"
@@ -124,9 +124,9 @@ absl::StatusOr<Job> MakeJob(const Case& c) {
 }
 
 double SecondsOf(const std::function<void()>& what) {
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = SteadyNow();
   what();
-  return absl::ToDoubleSeconds(absl::Now() - begin);
+  return absl::ToDoubleSeconds(SteadyNow() - begin);
 }
 
 double Median(std::vector<double> values) {
@@ -199,7 +199,7 @@ absl::Status JoinOne(const Case& c) {
   WAYBILL_ASSIGN_OR_RETURN(const Job job, MakeJob(c));
   CountingActions actions;
   Coordinator coordinator({.job = "bench"}, {}, &actions);
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   std::map<ConnectionId, EncodedManifest> manifests;
   uint64_t received_bytes = 0;
   double seconds = 0;

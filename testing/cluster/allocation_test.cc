@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/steady_now.h"
 #include "core/fabric/local/local_fabric.h"
 #include "testing/allocations/allocations.h"
 #include "testing/cluster/cluster.h"
@@ -37,8 +37,8 @@ uint64_t AllocationsOfUpdate(Cluster& cluster, uint32_t trainers, uint64_t versi
   for (uint32_t t = 0; t < trainers; ++t) {
     (void)cluster.trainer(t).Start(cluster.update(), Digests::kOn, targets);
   }
-  const absl::Time deadline = absl::Now() + absl::Seconds(20);  // Threads take what they take.
-  while (!is_over() && absl::Now() < deadline) cluster.Step();
+  const absl::Time deadline = SteadyNow() + absl::Seconds(20);  // Threads take what they take.
+  while (!is_over() && SteadyNow() < deadline) cluster.Step();
   const uint64_t allocations = EndCountingAllocations();
   EXPECT_TRUE(is_over());
   EXPECT_EQ(cluster.worker_events(0).back().kind, WorkerEvent::Kind::kArrived);

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 #include "core/plan/planner.h"
 
 namespace waybill {
@@ -120,8 +120,8 @@ void Cluster::Step() {
 bool Cluster::StepUntil(const std::function<bool()>& done) {
   // Threads take what they take, and steps here none of it.
   const bool threads = options_.trainer.stage_threads > 0 || options_.verify_threads > 0;
-  const absl::Time deadline = absl::Now() + (threads ? absl::Seconds(30) : absl::ZeroDuration());
-  for (uint32_t i = 0; i < options_.most_steps || absl::Now() < deadline; ++i) {
+  const absl::Time deadline = SteadyNow() + (threads ? absl::Seconds(30) : absl::ZeroDuration());
+  for (uint32_t i = 0; i < options_.most_steps || SteadyNow() < deadline; ++i) {
     if (done()) return true;
     if (!FirstFailure().ok()) return false;
     Step();

@@ -14,7 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
+#include "core/base/steady_now.h"
+#include "core/control/grpc_deadline.h"
 #include "core/net/tcp_socket.h"
 
 namespace waybill {
@@ -90,7 +91,7 @@ void EtcdProcess::Restart() {
   often.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   often.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 100);
   EXPECT_TRUE(grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), often)
-                  ->WaitForConnected(absl::ToChronoTime(absl::Now() + kPatience)))
+                  ->WaitForConnected(ToGrpcDeadline(SteadyNow() + kPatience)))
       << "etcd does not listen on " << address_ << "; it says why in " << log;
 }
 

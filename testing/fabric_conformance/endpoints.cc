@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "core/base/steady_now.h"
 
 namespace waybill::testing_fabric {
 
@@ -50,9 +50,9 @@ bool Endpoints::PollAll() {
 }
 
 bool Endpoints::Until(const std::function<bool()>& done) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  const absl::Time deadline = SteadyNow() + absl::Seconds(20);
   while (!done()) {
-    if (absl::Now() > deadline) return false;
+    if (SteadyNow() > deadline) return false;
     PollAll();
   }
   return true;
@@ -64,12 +64,12 @@ void Endpoints::UntilQuiet() {
     if (PollAll()) quiet = 0;
   }
   // Then, where the network takes its time, as long as it may take.
-  absl::Time quiet_since = absl::Now();
-  while (absl::Now() < quiet_since + settle_) {
+  absl::Time quiet_since = SteadyNow();
+  while (SteadyNow() < quiet_since + settle_) {
     for (const auto& endpoint : endpoints_) {
-      if (endpoint->alive()) endpoint->fabric().Wait(absl::Now() + absl::Milliseconds(1));
+      if (endpoint->alive()) endpoint->fabric().Wait(SteadyNow() + absl::Milliseconds(1));
     }
-    if (PollAll()) quiet_since = absl::Now();
+    if (PollAll()) quiet_since = SteadyNow();
   }
 }
 

@@ -7,14 +7,14 @@
 #include <thread>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "core/base/steady_now.h"
 #include "testing/fabric_conformance/conformance.h"
 
 namespace waybill::testing_fabric {
 namespace {
 
 // Long enough that a Wait() which runs into it is told from one that was ended.
-absl::Time FarAway() { return absl::Now() + absl::Seconds(60); }
+absl::Time FarAway() { return SteadyNow() + absl::Seconds(60); }
 
 TEST_P(FabricConformance, PollAppendsNoMoreThanTheCapacity) {
   Endpoint& a = Join("a");
@@ -26,7 +26,7 @@ TEST_P(FabricConformance, PollAppendsNoMoreThanTheCapacity) {
   ASSERT_EQ(events.capacity(), 4u);
   std::vector<uint32_t> immediates;
   const absl::Time deadline = FarAway();
-  while (immediates.size() < 10 && absl::Now() < deadline) {
+  while (immediates.size() < 10 && SteadyNow() < deadline) {
     a.Poll();
     events.assign(1, {});  // One is there already.
     b.fabric().Poll(events);
@@ -40,9 +40,9 @@ TEST_P(FabricConformance, PollAppendsNoMoreThanTheCapacity) {
 TEST_P(FabricConformance, WaitEndsAtItsDeadline) {
   Endpoint& a = Join("a");
   a.fabric().Wait(absl::InfinitePast());
-  const absl::Time deadline = absl::Now() + absl::Milliseconds(3);
-  for (int i = 0; i < 100 && absl::Now() < deadline; ++i) a.fabric().Wait(deadline);
-  EXPECT_GE(absl::Now(), deadline);
+  const absl::Time deadline = SteadyNow() + absl::Milliseconds(3);
+  for (int i = 0; i < 100 && SteadyNow() < deadline; ++i) a.fabric().Wait(deadline);
+  EXPECT_GE(SteadyNow(), deadline);
 }
 
 TEST_P(FabricConformance, AWakeBeforeTheWaitEndsIt) {
@@ -50,7 +50,7 @@ TEST_P(FabricConformance, AWakeBeforeTheWaitEndsIt) {
   a.fabric().Wake();
   const absl::Time deadline = FarAway();
   a.fabric().Wait(deadline);
-  EXPECT_LT(absl::Now(), deadline);
+  EXPECT_LT(SteadyNow(), deadline);
 }
 
 // A Wake() may have come between the owner's check of its work and its Poll().
@@ -60,7 +60,7 @@ TEST_P(FabricConformance, AWakeBeforeAPollStillEndsTheNextWait) {
   a.Poll();
   const absl::Time deadline = FarAway();
   a.fabric().Wait(deadline);
-  EXPECT_LT(absl::Now(), deadline);
+  EXPECT_LT(SteadyNow(), deadline);
 }
 
 TEST_P(FabricConformance, AWakeFromAnotherThreadEndsAWait) {
@@ -69,7 +69,7 @@ TEST_P(FabricConformance, AWakeFromAnotherThreadEndsAWait) {
   std::thread waker([&] { a.fabric().Wake(); });
   a.fabric().Wait(deadline);
   waker.join();
-  EXPECT_LT(absl::Now(), deadline);
+  EXPECT_LT(SteadyNow(), deadline);
 }
 
 TEST_P(FabricConformance, AfterAWakeWaitsWaitAgain) {
@@ -77,9 +77,9 @@ TEST_P(FabricConformance, AfterAWakeWaitsWaitAgain) {
   a.fabric().Wake();
   a.fabric().Wait(FarAway());
   a.Poll();
-  const absl::Time deadline = absl::Now() + absl::Milliseconds(3);
+  const absl::Time deadline = SteadyNow() + absl::Milliseconds(3);
   int waits = 0;
-  while (absl::Now() < deadline && waits < 1000) {
+  while (SteadyNow() < deadline && waits < 1000) {
     a.fabric().Wait(deadline);
     a.Poll();
     ++waits;
@@ -98,7 +98,7 @@ TEST_P(FabricConformance, APostOfThePeerEndsAWait) {
     b.fabric().Wait(deadline);
     b.Poll();
   }
-  EXPECT_LT(absl::Now(), deadline);
+  EXPECT_LT(SteadyNow(), deadline);
   EXPECT_EQ(b.Immediates(lane.at_b), std::vector<uint32_t>{7});
 }
 
@@ -118,7 +118,7 @@ TEST_P(FabricConformance, EventsThatWereNotTakenEndAWait) {
     b.fabric().Poll(one);
     if (!one.empty()) immediates.push_back(one[0].immediate);
   }
-  EXPECT_LT(absl::Now(), deadline);
+  EXPECT_LT(SteadyNow(), deadline);
   EXPECT_EQ(immediates, (std::vector<uint32_t>{0, 1, 2}));
 }
 
@@ -133,7 +133,7 @@ TEST_P(FabricConformance, ADyingPeerEndsAWait) {
     a.fabric().Wait(deadline);
     a.Poll();
   }
-  EXPECT_LT(absl::Now(), deadline);
+  EXPECT_LT(SteadyNow(), deadline);
   EXPECT_TRUE(a.HasFailed(lane.at_a));
 }
 
@@ -146,7 +146,7 @@ TEST_P(FabricConformance, TwoThreadsThatWaitForEachOtherGoOn) {
   const auto play = [&](Endpoint& self, LaneId own, bool begins) {
     uint32_t posted = 0;
     if (begins) (void)self.fabric().Post(own, {}, posted++, 0);
-    while (absl::Now() < deadline) {
+    while (SteadyNow() < deadline) {
       const size_t come = self.Immediates(own).size();
       while (posted < std::min<size_t>(come + (begins ? 1 : 0), kTurns)) {
         (void)self.fabric().Post(own, {}, posted++, 0);
@@ -159,7 +159,7 @@ TEST_P(FabricConformance, TwoThreadsThatWaitForEachOtherGoOn) {
   std::thread other([&] { play(b, lane.at_b, false); });
   play(a, lane.at_a, true);
   other.join();
-  EXPECT_LT(absl::Now(), deadline);
+  EXPECT_LT(SteadyNow(), deadline);
   EXPECT_EQ(a.Immediates(lane.at_a).size(), kTurns);
   EXPECT_EQ(b.Immediates(lane.at_b).size(), kTurns);
 }

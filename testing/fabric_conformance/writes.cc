@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "core/base/steady_now.h"
 #include "testing/fabric_conformance/conformance.h"
 
 namespace waybill::testing_fabric {
@@ -280,8 +280,8 @@ TEST_P(FabricConformance, AReceiverThatDoesNotPollHoldsUpNobodyElse) {
   }
   const uint64_t token = endpoints_.NextToken();
   ASSERT_TRUE(a.fabric().Post(other.at_a, {}, 99, token).ok());
-  const absl::Time deadline = absl::Now() + absl::Seconds(20);
-  while (!a.IsComplete(other.at_a, token) && absl::Now() < deadline) {
+  const absl::Time deadline = SteadyNow() + absl::Seconds(20);
+  while (!a.IsComplete(other.at_a, token) && SteadyNow() < deadline) {
     a.Poll();
     other.b->Poll();
   }

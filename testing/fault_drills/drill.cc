@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "core/base/steady_now.h"
 
 namespace waybill::drills {
 
@@ -38,9 +38,9 @@ void Drill::RestartPeer() {
 }
 
 bool Drill::Within(absl::Duration most, const std::function<bool()>& holds) {
-  const absl::Time deadline = absl::Now() + most;
+  const absl::Time deadline = SteadyNow() + most;
   while (!holds()) {
-    if (absl::Now() > deadline) return false;
+    if (SteadyNow() > deadline) return false;
     here_->Wait(absl::Milliseconds(1));
     here_->Turn();
   }

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 
 namespace waybill::drills {
 namespace {
@@ -34,7 +34,7 @@ void Party::Turn() {
   for (auto& [id, lane] : lanes_) Pump(id, lane);
 }
 
-void Party::Wait(absl::Duration most) { fabric_->Wait(absl::Now() + most); }
+void Party::Wait(absl::Duration most) { fabric_->Wait(SteadyNow() + most); }
 
 void Party::Take(const FabricEvent& event) {
   Lane& lane = lanes_[event.lane];

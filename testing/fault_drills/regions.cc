@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/steady_now.h"
 #include "testing/fault_drills/drill.h"
 
 namespace waybill::drills {
@@ -85,11 +85,11 @@ TEST_P(RegionDrill, MoreImmediatesThanReceivesWait) {
   // the sender. One completion stands for a chain of 16, so up to 15 of those that were taken still
   // count as outstanding, and as many fewer wait.
   const uint64_t waiting = GetParam() == "verbs" ? kDepth + kDepth / 2 : kDepth;
-  const absl::Time deadline = absl::Now() + absl::Seconds(50);
+  const absl::Time deadline = SteadyNow() + absl::Seconds(50);
   for (const Link& link : links) {
     const uint64_t wanted = std::min(here().State(link.at_here).immediates + waiting, kEach);
     while (peer().State(link.at_peer).posted < wanted && !HasFailure()) {
-      ASSERT_LT(absl::Now(), deadline) << "the peer posts no more, and " << wanted << " are wanted";
+      ASSERT_LT(SteadyNow(), deadline) << "the peer posts no more, and " << wanted << " are wanted";
     }
   }
   EXPECT_TRUE(Until([&] {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "core/base/steady_now.h"
 #include "core/control/status_json.h"
 #include "core/fabric/choice/choice_fabric.h"
 #include "core/fabric/tcp/tcp_fabric.h"
@@ -78,9 +78,9 @@ class FallbackTest : public testing::Test {
 
   // And that the job is whole.
   void Await(const std::function<bool()>& done) {
-    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    const absl::Time deadline = SteadyNow() + absl::Seconds(30);
     while (!done() || job_->controller().status().phase() != "ready") {
-      ASSERT_LT(absl::Now(), deadline) << StatusToJson(job_->controller().status());
+      ASSERT_LT(SteadyNow(), deadline) << StatusToJson(job_->controller().status());
       std::this_thread::yield();
     }
   }

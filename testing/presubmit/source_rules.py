@@ -23,7 +23,7 @@ CONFINED = [
 # What decides takes the time as an argument, and does nothing itself.
 PURE = ("core/protocol/", "core/simulate/")
 IMPURE = re.compile(
-    r"absl::Now\(|\bclock_gettime\b|<(chrono|thread|mutex|condition_variable|atomic|future|fstream)>"
+    r"absl::Now\(|\bSteadyNow\b|\bclock_gettime\b|<(chrono|thread|mutex|condition_variable|atomic|future|fstream)>"
     r"|<(unistd|fcntl|time|sys/\w+|netinet/\w+)\.h>|absl/(time/clock|synchronization)|\bgrpc(pp)?[/:]"
     r"|core/(fabric|engine|control|net|memory|device|stage)/"
 )
@@ -40,6 +40,13 @@ NAMESPACE_END = re.compile(r"\}  // namespace")
 TYPE = re.compile(
     r"(?:template <.*> )?(?:struct|class|union|enum(?: class)?) "
     r"(?:alignas\(\w+\) |[A-Z_]{2,} |\[\[\w+\]\] )?([\w:]+)(?: final)?(?: :.*| \{.*)?$"
+)
+
+# The time of day steps, and what waits for it ends at once or never. Where it is meant.
+TIME_OF_DAY = ("examples/", "testing/job/time_of_day")
+WALL_CLOCK = re.compile(
+    r"\babsl::(Now|GetCurrentTimeNanos|ToChronoTime)\b|\bsystem_clock\b|\bCLOCK_REALTIME\b"
+    r"|\bgettimeofday\b|\b(Wait|Await)WithDeadline\b|[^:\w]time\((nullptr|NULL|0)\)"
 )
 
 VAGUE_WORDS = {"common", "helper", "helpers", "misc", "util", "utils"}
@@ -96,6 +103,16 @@ def impure_names(path, text):
     ]
 
 
+def deadlines_by_the_time_of_day(path, text):
+    if PurePosixPath(path).suffix not in C_SUFFIXES or path.startswith(TIME_OF_DAY):
+        return []
+    code = _without_comments(text)
+    return [
+        f"{path}:{line}: the time of day, which steps; SteadyNow() in core/base/steady_now.h does not"
+        for line in _lines_with(WALL_CLOCK, code)
+    ]
+
+
 def vague_names(path, _text):
     words = re.split(r"[/._-]", path.lower())
     return [
@@ -146,4 +163,11 @@ def types_defined_twice(texts):
     ]
 
 
-SOURCE_RULES = [confined_names, impure_names, rpc_in_headers, vague_names, sleeps_in_tests]
+SOURCE_RULES = [
+    confined_names,
+    deadlines_by_the_time_of_day,
+    impure_names,
+    rpc_in_headers,
+    sleeps_in_tests,
+    vague_names,
+]

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/strings/numbers.h"
-#include "absl/time/clock.h"
+#include "core/base/steady_now.h"
 #include "testing/simulation/simulation.h"
 
 #ifdef WAYBILL_MUTATIONS
@@ -68,7 +68,7 @@ int main(int argc, char** argv) {
     for (const std::string& line : result.story) std::cout << line << "\n";
     return result.violation.empty() ? 0 : 1;
   }
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = waybill::SteadyNow();
   uint64_t failed = 0, committed = 0, caught_up = 0, continued = 0, relayed = 0, steps = 0;
   std::array<uint64_t, kFaultKinds> faults{};
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
@@ -87,8 +87,8 @@ int main(int argc, char** argv) {
     }
     std::cout << "seed " << seed << ": " << result.violation << "\n";
   }
-  std::cout << seeds << " seeds in " << absl::FormatDuration(absl::Now() - begin) << ", " << steps
-            << " steps, " << committed << " commits, caught up " << caught_up
+  std::cout << seeds << " seeds in " << absl::FormatDuration(waybill::SteadyNow() - begin) << ", "
+            << steps << " steps, " << committed << " commits, caught up " << caught_up
             << " times, continued without a lane " << continued << " times, relayed " << relayed
             << " times, " << failed << " failed\nfaults:";
   for (size_t i = 0; i < kFaultKinds; ++i) {

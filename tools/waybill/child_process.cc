@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 
 extern char** environ;
 
@@ -64,7 +64,7 @@ ChildProcess::~ChildProcess() {
   if (pid_ <= 0) return;
   to_.Reset();
   // Its output ends when it does.
-  const absl::Time deadline = absl::Now() + absl::Seconds(5);
+  const absl::Time deadline = SteadyNow() + absl::Seconds(5);
   while (ReadLine(deadline).ok()) {
   }
   kill(pid_, SIGKILL);
@@ -101,7 +101,7 @@ absl::StatusOr<std::string> ChildProcess::ReadLine(absl::Time deadline) {
       return line;
     }
     pollfd waiting{.fd = from_.get(), .events = POLLIN, .revents = 0};
-    const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now());
+    const int64_t left = absl::ToInt64Milliseconds(deadline - SteadyNow());
     const int ready = poll(&waiting, 1, static_cast<int>(std::max<int64_t>(0, left)));
     if (ready < 0 && errno == EINTR) continue;
     if (ready == 0) return absl::DeadlineExceededError(absl::StrCat(name_, ": no answer in time"));

@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 #include "core/fabric/shared_pages.h"
 #include "core/layout/sharding.h"
 #include "core/layout/synthetic.h"
@@ -112,7 +112,7 @@ class Demo {
              "--state", folder_->path() + "/decisions", "--relays", options_.relays},
             Words(options_.wrap_trainers)));
     WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json listening,
-                             controller_->Await("listening", absl::Now() + kPatience));
+                             controller_->Await("listening", SteadyNow() + kPatience));
     const std::vector<std::string> common = {"--driven",
                                              "--job",
                                              "demo",
@@ -173,12 +173,12 @@ class Demo {
       }
     }
     // All join at once or none does: whoever fails is heard first, not whoever waits for it.
-    const absl::Time deadline = absl::Now() + kPatience;
+    const absl::Time deadline = SteadyNow() + kPatience;
     for (size_t i = 0; !missing.empty(); ++i) {
       const auto next = missing.begin() + static_cast<ptrdiff_t>(i % missing.size());
       const auto joined =
-          next->first->Await("joined", std::min(deadline, absl::Now() + absl::Milliseconds(20)));
-      if (absl::IsDeadlineExceeded(joined.status()) && absl::Now() < deadline) continue;
+          next->first->Await("joined", std::min(deadline, SteadyNow() + absl::Milliseconds(20)));
+      if (absl::IsDeadlineExceeded(joined.status()) && SteadyNow() < deadline) continue;
       if (!joined.ok()) {
         // The others wait for it, and would until their own deadline.
         for (const auto& [child, rank] : missing) child->Kill();
@@ -200,7 +200,7 @@ class Demo {
   absl::Status Update(uint64_t version) {
     WAYBILL_RETURN_IF_ERROR(SendAll(trainers_, absl::StrCat("change ", version)));
     for (const auto& trainer : trainers_) {
-      WAYBILL_RETURN_IF_ERROR(trainer->Await("changed", absl::Now() + kPatience).status());
+      WAYBILL_RETURN_IF_ERROR(trainer->Await("changed", SteadyNow() + kPatience).status());
     }
     WAYBILL_RETURN_IF_ERROR(SendAll(trainers_, absl::StrCat("publish ", version)));
     DemoUpdate update{.version = version};
@@ -260,11 +260,11 @@ class Demo {
 
   static absl::Status IsRight(ChildProcess& worker, uint64_t version) {
     WAYBILL_RETURN_IF_ERROR(worker.Send(absl::StrCat("check ", version)));
-    return worker.Await("checked", absl::Now() + kPatience).status();
+    return worker.Await("checked", SteadyNow() + kPatience).status();
   }
 
   absl::Status Measure(DemoUpdate& update) {
-    const absl::Time deadline = absl::Now() + absl::Seconds(options_.timeout_seconds + 5);
+    const absl::Time deadline = SteadyNow() + absl::Seconds(options_.timeout_seconds + 5);
     std::vector<TracedStage> stages;
     int64_t begin = INT64_MAX, sent = 0, shown = 0;
     for (size_t t = 0; t < trainers_.size(); ++t) {
@@ -305,14 +305,14 @@ class Demo {
   }
 
   absl::Status Check(DemoUpdate& update) {
-    const absl::Time begin = absl::Now();
+    const absl::Time begin = SteadyNow();
     WAYBILL_RETURN_IF_ERROR(SendAll(workers_, absl::StrCat("check ", update.version)));
     for (const auto& worker : workers_) {
       WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json checked,
-                               worker->Await("checked", absl::Now() + kPatience));
+                               worker->Await("checked", SteadyNow() + kPatience));
       report_.elements_checked += checked["elements"].get<uint64_t>();
     }
-    update.checked_seconds = absl::ToDoubleSeconds(absl::Now() - begin);
+    update.checked_seconds = absl::ToDoubleSeconds(SteadyNow() - begin);
     return absl::OkStatus();
   }
 
@@ -320,7 +320,7 @@ class Demo {
     progress_(absl::StrCat("writing what the workers hold to ", options_.dump));
     WAYBILL_RETURN_IF_ERROR(SendAll(workers_, "dump " + options_.dump));
     for (const auto& worker : workers_) {
-      WAYBILL_RETURN_IF_ERROR(worker->Await("dumped", absl::Now() + kPatience).status());
+      WAYBILL_RETURN_IF_ERROR(worker->Await("dumped", SteadyNow() + kPatience).status());
     }
     return absl::OkStatus();
   }

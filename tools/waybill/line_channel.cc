@@ -7,9 +7,9 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "core/base/json_text.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 #include "core/net/tcp_socket.h"
 
 namespace waybill {
@@ -53,7 +53,7 @@ absl::StatusOr<nlohmann::json> LineChannel::Hear(absl::Time deadline) {
       return absl::UnavailableError(absl::StrCat("the other end: ", TextOf(*message, "error")));
     }
     if (message) return *std::move(message);
-    const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now());
+    const int64_t left = absl::ToInt64Milliseconds(deadline - SteadyNow());
     if (left <= 0) return absl::DeadlineExceededError("the other end does not answer");
     pollfd ready{.fd = socket_.get(), .events = POLLIN, .revents = 0};
     poll(&ready, 1, static_cast<int>(std::min<int64_t>(left, 1000)));

@@ -16,8 +16,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 #include "core/control/job_token.h"
 #include "core/fabric/choice/make_fabric.h"
 #include "core/net/tcp_socket.h"
@@ -62,9 +62,9 @@ class MeasuredLane {
 
   absl::Status Connect(const std::string& address) {
     WAYBILL_RETURN_IF_ERROR(fabric_->ConnectLane(id_, address));
-    const absl::Time deadline = absl::Now() + kPatience;
+    const absl::Time deadline = SteadyNow() + kPatience;
     while (!connected_) {
-      if (absl::Now() > deadline) return absl::DeadlineExceededError("the lane does not connect");
+      if (SteadyNow() > deadline) return absl::DeadlineExceededError("the lane does not connect");
       WAYBILL_RETURN_IF_ERROR(Step());
     }
     return fabric_->Grant(id_, region_.id);
@@ -73,11 +73,11 @@ class MeasuredLane {
   absl::StatusOr<std::string> Describe() { return fabric_->Describe(region_.id); }
 
   absl::Status Import(const std::string& descriptor) {
-    const absl::Time deadline = absl::Now() + kPatience;
+    const absl::Time deadline = SteadyNow() + kPatience;
     while (true) {
       const auto remote = fabric_->Import(id_, descriptor);
       if (remote.ok()) remote_ = *remote;
-      if (!absl::IsFailedPrecondition(remote.status()) || absl::Now() > deadline) {
+      if (!absl::IsFailedPrecondition(remote.status()) || SteadyNow() > deadline) {
         return remote.status();
       }
       WAYBILL_RETURN_IF_ERROR(Step());
@@ -85,7 +85,7 @@ class MeasuredLane {
   }
 
   absl::Status Step() {
-    fabric_->Wait(absl::Now() + absl::Milliseconds(5));
+    fabric_->Wait(SteadyNow() + absl::Milliseconds(5));
     events_.clear();
     fabric_->Poll(events_);
     for (const FabricEvent& event : events_) {
@@ -99,13 +99,13 @@ class MeasuredLane {
   absl::StatusOr<SizePoint> Measure(uint64_t size, double seconds) {
     SizePoint point{.write_bytes = size};
     std::vector<double> latencies;
-    const absl::Time begin = absl::Now();
+    const absl::Time begin = SteadyNow();
     do {
-      const absl::Time posted = absl::Now();
+      const absl::Time posted = SteadyNow();
       WAYBILL_RETURN_IF_ERROR(Post(size));
       WAYBILL_RETURN_IF_ERROR(AwaitOutstanding(0));
-      latencies.push_back(absl::ToDoubleSeconds(absl::Now() - posted));
-    } while (latencies.size() < 5 || absl::Now() < begin + absl::Seconds(seconds / 2));
+      latencies.push_back(absl::ToDoubleSeconds(SteadyNow() - posted));
+    } while (latencies.size() < 5 || SteadyNow() < begin + absl::Seconds(seconds / 2));
     std::nth_element(latencies.begin(),
                      latencies.begin() + static_cast<ptrdiff_t>(latencies.size() / 2),
                      latencies.end());
@@ -114,15 +114,15 @@ class MeasuredLane {
     const uint64_t window = std::clamp<uint64_t>(kRegionBytes / 2 / size, 1,
                                                  fabric_->capabilities().max_outstanding_posts);
     uint64_t posts = 0;
-    const absl::Time start = absl::Now();
+    const absl::Time start = SteadyNow();
     do {
       WAYBILL_RETURN_IF_ERROR(AwaitOutstanding(window - 1));
       WAYBILL_RETURN_IF_ERROR(Post(size));
       ++posts;
-    } while (posts < 8 || absl::Now() < start + absl::Seconds(seconds / 2));
+    } while (posts < 8 || SteadyNow() < start + absl::Seconds(seconds / 2));
     WAYBILL_RETURN_IF_ERROR(AwaitOutstanding(0));
     point.bytes_per_second =
-        static_cast<double>(posts * size) / absl::ToDoubleSeconds(absl::Now() - start);
+        static_cast<double>(posts * size) / absl::ToDoubleSeconds(SteadyNow() - start);
     return point;
   }
 
@@ -138,9 +138,9 @@ class MeasuredLane {
   }
 
   absl::Status AwaitOutstanding(uint64_t most) {
-    const absl::Time deadline = absl::Now() + kPatience;
+    const absl::Time deadline = SteadyNow() + kPatience;
     while (posted_ - complete_ > most) {
-      if (absl::Now() > deadline) return absl::DeadlineExceededError("a write does not complete");
+      if (SteadyNow() > deadline) return absl::DeadlineExceededError("a write does not complete");
       WAYBILL_RETURN_IF_ERROR(Step());
     }
     return absl::OkStatus();
@@ -168,9 +168,9 @@ absl::StatusOr<FabricCurve> MeasureFabric(const std::string& name, LineChannel& 
   WAYBILL_ASSIGN_OR_RETURN(const std::string address, lane->Address());
   WAYBILL_RETURN_IF_ERROR(
       channel.Say({{"fabric", name}, {"address", address}, {"from", own_address}}));
-  WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json answer, channel.Hear(absl::Now() + kPatience));
+  WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json answer, channel.Hear(SteadyNow() + kPatience));
   WAYBILL_RETURN_IF_ERROR(lane->Connect(TextOf(answer, "address")));
-  WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json granted, channel.Hear(absl::Now() + kPatience));
+  WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json granted, channel.Hear(SteadyNow() + kPatience));
   WAYBILL_RETURN_IF_ERROR(lane->Import(TextOf(granted, "descriptor")));
   curve.path = lane->Path();
   progress(absl::StrCat("measuring ", curve.path));
@@ -184,7 +184,7 @@ absl::StatusOr<FabricCurve> MeasureFabric(const std::string& name, LineChannel& 
 // Whatever the other end still says of this fabric comes before its "ready".
 absl::Status EndOne(LineChannel& channel) {
   WAYBILL_RETURN_IF_ERROR(channel.Say({{"done", true}}));
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = SteadyNow() + kPatience;
   while (true) {
     const absl::StatusOr<nlohmann::json> message = channel.Hear(deadline);
     if (message.ok() && message->contains("ready")) return absl::OkStatus();
@@ -214,7 +214,7 @@ absl::Status ServeOne(LineChannel& channel, const nlohmann::json& request,
 // Serves one peer until it has measured everything, or goes.
 void ServePeer(LineChannel& channel, const MeasureOptions& options, const Progress& progress) {
   while (true) {
-    const absl::StatusOr<nlohmann::json> request = channel.Hear(absl::Now() + kPatience);
+    const absl::StatusOr<nlohmann::json> request = channel.Hear(SteadyNow() + kPatience);
     if (!request.ok()) return;
     if (!request->contains("fabric")) {
       if (!channel.Say({{"ready", true}}).ok()) return;
@@ -271,11 +271,11 @@ bool Admit(Stranger& stranger, const nlohmann::json& said, const std::string& to
 
 absl::Status ProveAsMeasuringEnd(LineChannel& channel, const std::string& token) {
   WAYBILL_ASSIGN_OR_RETURN(const std::string nonce, net::RandomSecret());
-  WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json hello, channel.Hear(absl::Now() + kPatience));
+  WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json hello, channel.Hear(SteadyNow() + kPatience));
   const std::string theirs = TextOf(hello, "nonce");
   WAYBILL_RETURN_IF_ERROR(
       channel.Say({{"nonce", nonce}, {"proof", ProofOf(token, "measuring", nonce, theirs)}}));
-  WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json answer, channel.Hear(absl::Now() + kPatience));
+  WAYBILL_ASSIGN_OR_RETURN(const nlohmann::json answer, channel.Hear(SteadyNow() + kPatience));
   if (IsProof(answer, ProofOf(token, "serving", nonce, theirs))) return absl::OkStatus();
   return absl::UnauthenticatedError(kOtherToken);
 }
@@ -300,12 +300,12 @@ absl::Status ServeMeasurements(const std::string& listen, const std::string& giv
     if (UniqueFd socket = net::Accept(listener.socket.get()); socket.valid()) {
       if (strangers.size() == kMostStrangers) strangers.pop_front();
       WAYBILL_ASSIGN_OR_RETURN(const std::string nonce, net::RandomSecret());
-      strangers.push_back({LineChannel(std::move(socket)), nonce, absl::Now() + kStrangerPatience});
+      strangers.push_back({LineChannel(std::move(socket)), nonce, SteadyNow() + kStrangerPatience});
       (void)strangers.back().channel.Say({{"nonce", nonce}});
     }
     for (auto stranger = strangers.begin(); stranger != strangers.end();) {
       const absl::StatusOr<std::optional<nlohmann::json>> proof = stranger->channel.HearNow();
-      if (proof.ok() && !*proof && absl::Now() < stranger->deadline) {
+      if (proof.ok() && !*proof && SteadyNow() < stranger->deadline) {
         ++stranger;
         continue;
       }

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 #include "core/layout/checkpoint.h"
 #include "core/layout/every_rank.h"
 #include "core/layout/serving.h"
@@ -161,9 +161,9 @@ absl::StatusOr<PlannedJob> PlanJob(const ClusterFile& file) {
     workers.push_back(&manifest);
     job.held.workers.push_back(manifest.total_bytes());
   }
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = SteadyNow();
   WAYBILL_ASSIGN_OR_RETURN(job.plan, MakePlan(trainers, workers, {.relays = file.relays}));
-  job.seconds = absl::ToDoubleSeconds(absl::Now() - begin);
+  job.seconds = absl::ToDoubleSeconds(SteadyNow() - begin);
   return job;
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 #include "core/control/ask_controller.h"
 #include "core/control/trainer.h"
 #include "core/layout/checkpoint.h"
@@ -72,15 +73,15 @@ class TrainerProcess {
 
   absl::Status PublishOnce() {
     const uint64_t version = version_;
-    const absl::Time begin = absl::Now();
+    const absl::Time begin = SteadyNow();
     WAYBILL_RETURN_IF_ERROR(trainer_->Publish(version, publish_options()));
-    const absl::Duration sent = absl::Now() - begin;
+    const absl::Duration sent = SteadyNow() - begin;
     WAYBILL_RETURN_IF_ERROR(AwaitCommitted());
     std::cout << absl::StrFormat(
         "trainer %d: version %d: %.1f MB sent in %.3f s, shown by all after %.3f s\n",
         options_.rank.identity.rank, version,
         static_cast<double>(trainer_->report().counts.bytes) / 1e6, absl::ToDoubleSeconds(sent),
-        absl::ToDoubleSeconds(absl::Now() - begin));
+        absl::ToDoubleSeconds(SteadyNow() - begin));
     return absl::OkStatus();
   }
 
@@ -104,12 +105,12 @@ class TrainerProcess {
   // All trainers find the same version, because none of them can publish before all have joined.
   absl::Status FindVersion() {
     constexpr absl::Duration kPause = absl::Milliseconds(100);
-    const absl::Time deadline = absl::Now() + options_.rank.join_timeout();
+    const absl::Time deadline = SteadyNow() + options_.rank.join_timeout();
     absl::StatusOr<proto::StatusReply> status;
     while (true) {
       status = FetchStatus(options_.rank.identity.controller, options_.rank.identity.token,
                            absl::Seconds(5));
-      if (!absl::IsUnavailable(status.status()) || absl::Now() + kPause > deadline) break;
+      if (!absl::IsUnavailable(status.status()) || SteadyNow() + kPause > deadline) break;
       absl::SleepFor(kPause);
     }
     WAYBILL_RETURN_IF_ERROR(status.status());

@@ -11,8 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/steady_now.h"
 #include "core/fabric/fabric.h"
 
 namespace waybill {
@@ -31,7 +31,7 @@ struct ChoiceOptions {
   // others carry such lanes, and for how long since the last failure they do.
   uint32_t most_path_failures = 2;
   absl::Duration avoid_path_for = absl::Minutes(5);
-  std::function<absl::Time()> now = absl::Now;
+  std::function<absl::Time()> now = SteadyNow;
 };
 
 // Makes a fabric of `members`, best first. Each one must have a wait_descriptor(). `missing` says

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/steady_now.h"
 #include "core/fabric/fabric.h"
 
 namespace waybill {
@@ -36,9 +36,9 @@ TEST(MakeFabric, ALaneSaysThatTheOtherEndForcesAFabric) {
   ASSERT_TRUE((*any)->ConnectLane(here, (*forced)->LaneAddress(there).value()).ok());
   ASSERT_TRUE((*forced)->ConnectLane(there, address).ok());
   std::vector<FabricEvent> events;
-  const absl::Time deadline = absl::Now() + absl::Seconds(20);
-  while ((*any)->DescribeLane(here) == "not connected" && absl::Now() < deadline) {
-    (*any)->Wait(absl::Now() + absl::Milliseconds(5));
+  const absl::Time deadline = SteadyNow() + absl::Seconds(20);
+  while ((*any)->DescribeLane(here) == "not connected" && SteadyNow() < deadline) {
+    (*any)->Wait(SteadyNow() + absl::Milliseconds(5));
     (*any)->Poll(events);
     (*forced)->Poll(events);
   }

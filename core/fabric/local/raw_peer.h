@@ -18,9 +18,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/random_bits.h"
+#include "core/base/steady_now.h"
 #include "core/base/unique_fd.h"
 #include "core/fabric/fabric.h"
 #include "core/fabric/local/frames.h"
@@ -44,9 +44,9 @@ class DrivenFabric {
   }
   template <typename Done>
   bool Until(const Done& done) {
-    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    const absl::Time deadline = SteadyNow() + absl::Seconds(30);
     while (!done()) {
-      if (absl::Now() > deadline) return false;
+      if (SteadyNow() > deadline) return false;
       Poll();
     }
     return true;

@@ -5,8 +5,8 @@
 
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 
 namespace waybill::local {
 namespace {
@@ -44,9 +44,9 @@ bool ReadPermit::EndReading() { return (word().fetch_and(~kReading) & kTakenBack
 
 bool ReadPermit::TakeBack(int socket, absl::Duration patience) {
   word().fetch_or(kTakenBack);
-  const absl::Time deadline = absl::Now() + patience;
+  const absl::Time deadline = SteadyNow() + patience;
   while ((word().load() & kReading) != 0 && !PeerIsGone(socket)) {
-    if (absl::Now() >= deadline) return false;
+    if (SteadyNow() >= deadline) return false;
     sched_yield();
   }
   return true;

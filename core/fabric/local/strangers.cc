@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "core/base/steady_now.h"
 
 namespace waybill::local {
 
@@ -22,7 +22,7 @@ absl::Status Strangers::Start() {
 
 void Strangers::Add(UniqueFd socket) {
   if (strangers_.size() >= most_) CloseOldest();
-  strangers_.push_back({std::move(socket), absl::Now() + patience_});
+  strangers_.push_back({std::move(socket), SteadyNow() + patience_});
   if (strangers_.size() == 1) ArmTimer();
 }
 
@@ -42,7 +42,7 @@ UniqueFd Strangers::Take(int socket) {
 void Strangers::Expire() {
   uint64_t ignored;
   (void)!read(timer_.get(), &ignored, sizeof(ignored));
-  while (!strangers_.empty() && strangers_.front().deadline <= absl::Now()) CloseOldest();
+  while (!strangers_.empty() && strangers_.front().deadline <= SteadyNow()) CloseOldest();
   if (!strangers_.empty()) ArmTimer();
 }
 
@@ -54,7 +54,7 @@ void Strangers::CloseOldest() {
 // For the oldest: later ones are looked at when its time has come.
 void Strangers::ArmTimer() {
   const absl::Duration left =
-      std::max(strangers_.front().deadline - absl::Now(), absl::Nanoseconds(1));
+      std::max(strangers_.front().deadline - SteadyNow(), absl::Nanoseconds(1));
   itimerspec timer{};
   timer.it_value = absl::ToTimespec(left);
   timerfd_settime(timer_.get(), 0, &timer, nullptr);

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 #include "core/fabric/import_table.h"
 #include "core/fabric/progress.h"
 #include "core/fabric/shared_pages.h"
@@ -283,7 +284,7 @@ class Endpoint final : public Fabric {
   void Wait(absl::Time deadline) override {
     std::unique_lock lock(state_->mutex);
     const auto something = [&] { return woken_ || !events_.empty() || state_->AnyReady(); };
-    changed_.wait_until(lock, absl::ToChronoTime(deadline), something);
+    changed_.wait_until(lock, ToSteadyTimePoint(deadline), something);
     woken_ = false;
   }
 

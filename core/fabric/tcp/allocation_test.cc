@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/steady_now.h"
 #include "core/fabric/tcp/driven_fabric.h"
 #include "testing/allocations/allocations.h"
 
@@ -35,8 +35,8 @@ TEST(Allocation, AWarmLaneAllocatesNothing) {
     uint64_t posted = 0;
     uint64_t complete = 0;
     uint64_t arrived = 0;
-    const absl::Time deadline = absl::Now() + absl::Seconds(30);
-    while ((complete < kChunks || arrived < kChunks) && absl::Now() < deadline) {
+    const absl::Time deadline = SteadyNow() + absl::Seconds(30);
+    while ((complete < kChunks || arrived < kChunks) && SteadyNow() < deadline) {
       const Write writes[] = {{from.id, 0, to, 0, 100}, {from.id, 100, to, 100, kChunk - 100}};
       while (posted < kChunks && a->Post(lane.at_a, writes, 1, posted).ok()) ++posted;
       for (Fabric* fabric : {&*a, &*b}) {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/steady_now.h"
 #include "core/fabric/fabric.h"
 #include "core/fabric/tcp/tcp_fabric.h"
 
@@ -58,9 +58,9 @@ class DrivenFabric {
 // Polls all of them in turn. False where it has not happened within some seconds.
 template <typename Done, typename... Fabrics>
 bool Until(const Done& done, Fabrics&... fabrics) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  const absl::Time deadline = SteadyNow() + absl::Seconds(30);
   while (!done()) {
-    if (absl::Now() > deadline) return false;
+    if (SteadyNow() > deadline) return false;
     (fabrics.Poll(), ...);
   }
   return true;

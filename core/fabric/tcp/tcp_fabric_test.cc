@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/steady_now.h"
 #include "core/fabric/tcp/driven_fabric.h"
 #include "core/fabric/tcp/raw_peer.h"
 
@@ -189,11 +190,11 @@ TEST(TcpFabric, ASilentPeerIsDeadAndOneThatDoesNotReadIsNot) {
   idle_peer.FallSilent();
   ASSERT_TRUE(fabric->Post(busy, {}, 1, 1).ok());
   // Longer than any of the three has to answer, and the unread one polls nothing meanwhile.
-  const absl::Time end = absl::Now() + absl::Seconds(3);
+  const absl::Time end = SteadyNow() + absl::Seconds(3);
   EXPECT_TRUE(Until(
       [&] {
         fabric->Wait(end);
-        return fabric.HasFailed(busy) && fabric.HasFailed(idle) && absl::Now() > end;
+        return fabric.HasFailed(busy) && fabric.HasFailed(idle) && SteadyNow() > end;
       },
       fabric));
   for (const LaneId lane : {busy, idle}) {

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 
 namespace waybill::verbs {
 namespace {
@@ -64,7 +64,7 @@ absl::Status ReadBack::Read(uint64_t address, uint32_t remote_key, absl::Time de
   ibv_wc done{};
   int polled = 0;
   for (bool last = false; !last && polled == 0;) {
-    last = absl::Now() > deadline;  // Looked at before the poll: this thread may have been stopped.
+    last = SteadyNow() > deadline;  // Looked at before the poll: this thread may have been stopped.
     polled = verbs_.PollCq(completions_, 1, &done);
   }
   if (polled == 0) return absl::DeadlineExceededError("it does not answer");

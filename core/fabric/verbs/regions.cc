@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "core/base/random_bits.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 
 namespace waybill::verbs {
 namespace {
@@ -235,7 +235,7 @@ std::vector<Regions::Attempt> Regions::TryDevices(const OwnRegion& region) {
 }
 
 absl::Status Regions::RegisterWithDevices(OwnRegion& region) {
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = SteadyNow();
   region.by_dmabuf.clear();
   const std::vector<Attempt> attempts = TryDevices(region);
   absl::Status given_up;
@@ -255,7 +255,7 @@ absl::Status Regions::RegisterWithDevices(OwnRegion& region) {
       given_up = FirstError(std::move(given_up), DeregisterOne(region, old));
     }
   }
-  counts_.time += absl::Now() - begin;
+  counts_.time += SteadyNow() - begin;
   if (refused == nullptr && given_up.ok()) return absl::OkStatus();
   (void)Deregister(region);
   if (!given_up.ok()) return given_up;

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 #include "core/fabric/polled_clock.h"
 #include "core/fabric/progress.h"
 #include "core/fabric/verbs/bounce_ring.h"
@@ -317,7 +317,7 @@ class VerbsFabric final : public Fabric {
       if (used.nic.device().failed()) return absl::UnavailableError("the device has failed");
       WAYBILL_RETURN_IF_ERROR(MakeReader(used));
       absl::Status status =
-          used.reader->Read(byte->address, byte->remote_key, absl::Now() + kReadBackTimeout);
+          used.reader->Read(byte->address, byte->remote_key, SteadyNow() + kReadBackTimeout);
       if (status.ok()) continue;
       used.reader = nullptr;  // The next one begins anew.
       return status;
@@ -334,7 +334,7 @@ class VerbsFabric final : public Fabric {
   // A process that was stopped for long may have been given up. What it goes on with first should
   // not be writes by keys that were taken back meanwhile.
   void ReadRevocationsAfterPause() {
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     const absl::Duration pause = now - std::exchange(last_call_, now);
     if (pause >= options_.long_pause) PollDescriptors();
   }
@@ -645,7 +645,7 @@ class VerbsFabric final : public Fabric {
   Imports imports_;
   std::vector<FabricEvent> events_;
   uint32_t polls_ = 0;
-  absl::Time last_call_ = absl::Now();  // Of Post(), Poll() or ArmWait().
+  absl::Time last_call_ = SteadyNow();  // Of Post(), Poll() or ArmWait().
   uint64_t failed_lanes_ = 0;
   uint64_t grant_frames_ = 0;
   SendCounts sent_;

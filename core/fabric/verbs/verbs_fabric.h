@@ -15,8 +15,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/steady_now.h"
 #include "core/fabric/fabric.h"
 #include "core/fabric/verbs/bounce_limits.h"
 
@@ -65,7 +65,7 @@ struct VerbsOptions {
   verbs::BounceLimits bounce;
 
   std::function<void(absl::string_view)> log;  // Receives one line for each NIC that is chosen.
-  std::function<absl::Time()> now = absl::Now;
+  std::function<absl::Time()> now = SteadyNow;
   verbs::Verbs* library = nullptr;  // Replaces this host's libibverbs in tests.
 };
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/time/clock.h"
+#include "core/base/steady_now.h"
 #include "core/fabric/path_failure.h"
 #include "core/fabric/verbs/lane_address.h"
 #include "core/fabric/verbs/verbs_fabric.h"
@@ -357,8 +357,8 @@ TEST_F(VerbsFabricFaultTest, APeerThatDoesNotReadIsNotDead) {
     const Region region = *a->fabric().Allocate(1, long_name);
     ASSERT_TRUE(a->fabric().Grant(lane.at_a, region.id).ok());
   }
-  const absl::Time until = absl::Now() + absl::Milliseconds(2500);
-  while (absl::Now() < until) {
+  const absl::Time until = SteadyNow() + absl::Milliseconds(2500);
+  while (SteadyNow() < until) {
     a->fabric().Wait(until);
     a->Poll();
   }

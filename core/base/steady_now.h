@@ -1,0 +1,24 @@
+// The time for deadlines, ages and durations, which nobody sets.
+#ifndef WAYBILL_CORE_BASE_STEADY_NOW_H_
+#define WAYBILL_CORE_BASE_STEADY_NOW_H_
+
+#include <chrono>
+
+#include "absl/time/time.h"
+
+namespace waybill {
+
+// Returns the time of CLOCK_MONOTONIC, counted from absl::UnixEpoch(). It is the clock of the C
+// ABI's deadlines and of the system's timeouts, and a step of the time of day does not move it.
+inline absl::Time SteadyNow() {
+  return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+}
+
+// Returns such a time for std::condition_variable::wait_until().
+inline std::chrono::steady_clock::time_point ToSteadyTimePoint(absl::Time time) {
+  return std::chrono::steady_clock::time_point(absl::ToChronoNanoseconds(time - absl::UnixEpoch()));
+}
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_BASE_STEADY_NOW_H_
