@@ -463,7 +463,9 @@ waybill_manifest_add_shard(waybill_manifest_t* manifest, const waybill_shard_t* 
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_manifest_add_padding(waybill_manifest_t* manifest, const waybill_padding_t* padding,
                              uint32_t* out_index, waybill_error_t** error);
-/* Adds another name of a tensor, such as a tied output head. Nothing is transferred for it. */
+/* Adds another name of a tensor, such as a tied output head. Nothing is transferred for it. Of the
+ * names that a worker has for a tensor, the trainers have to know one; what they know by several of
+ * them has to be one tensor. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_manifest_add_alias(waybill_manifest_t* manifest, const char* name, uint32_t tensor_index,
                            uint32_t* out_index, waybill_error_t** error);
@@ -930,8 +932,8 @@ typedef struct waybill_worker_options {
  *   shadow-copy  refused       one buffer, copied into the regions
  *   in-place     one buffer    written directly
  *
- * - WAYBILL_INVALID_ARGUMENT: the manifest is wrong or has undeclared holes; or the regions do not
- *   match it, overlap or are read-only. The error names them.
+ * - WAYBILL_INVALID_ARGUMENT: the manifest is wrong, has undeclared holes or has no shards; or the
+ *   regions do not match it, overlap or are read-only. The error names them.
  * - WAYBILL_INVALID_ARGUMENT: the mode needs regions or refuses them; an option is out of range; or
  *   this process does not see the GPU.
  * - WAYBILL_UNAVAILABLE: GPU memory is asked for, and this process can use no GPU.
