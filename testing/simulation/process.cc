@@ -196,7 +196,8 @@ void Process::Publish(uint64_t version, absl::Duration timeout) {
 
 void Process::TryWhatDoesNotFit() {
   if (unfit_token_ != 0 || run_.Below(64) != 0) return;
-  if (!left_ && !(trainer_ && holding_)) return;
+  const bool holds = trainer_ && holding_ && release_at_ != absl::InfiniteFuture();
+  if (!left_ && !holds) return;
   const absl::Time now = run_.now();
   due_[unfit_token_ = ++last_token_] = now + absl::Seconds(1);
   if (trainer_ && (!left_ || run_.Below(2) == 0)) {  // What is held has to be released first.
