@@ -94,6 +94,7 @@ class Process final : public RankActions {
   // From now on another process may have the place of this one.
   void LosePlace() { replaced_ = was_replaced_ = true; }
   void RegainPlace() { replaced_ = false; }
+  bool has_lost_place() const { return replaced_; }
   // Another process of the same rank has the place, for a while at least.
   void SharePlace() { was_replaced_ = true; }
   bool was_replaced() const { return was_replaced_; }  // At any time.

@@ -82,7 +82,7 @@ void World::StartRanks() {
 // whose place it claimed is alive.
 void World::ReplaceRefused(size_t index) {
   const RankId id = ranks_[index]->id();
-  const bool removed = ranks_[index]->joined();
+  const bool removed = ranks_[index]->joined() || ranks_[index]->has_lost_place();
   Destroy(ranks_[index]);
   restart_at_[index] = run_.now() + run_.UpTo(absl::Milliseconds(500));
   for (auto& zombie : zombies_) {
