@@ -10,14 +10,10 @@ namespace waybill {
 
 // Returns the time of CLOCK_MONOTONIC, counted from absl::UnixEpoch(). It is the clock of the C
 // ABI's deadlines and of the system's timeouts, and a step of the time of day does not move it.
-inline absl::Time SteadyNow() {
-  return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-}
+absl::Time SteadyNow();
 
 // Returns such a time for std::condition_variable::wait_until().
-inline std::chrono::steady_clock::time_point ToSteadyTimePoint(absl::Time time) {
-  return std::chrono::steady_clock::time_point(absl::ToChronoNanoseconds(time - absl::UnixEpoch()));
-}
+std::chrono::steady_clock::time_point ToSteadyTimePoint(absl::Time time);
 
 }  // namespace waybill
 
