@@ -21,7 +21,7 @@ class Refusal final : public grpc::ServerGenericBidiReactor {
   explicit Refusal(const std::string& why) {
     Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, why));
   }
-  void OnDone() override { delete this; }
+  void OnDone() noexcept override { delete this; }
 };
 
 class Server final : public Standby, private grpc::CallbackGenericService {
@@ -52,7 +52,8 @@ class Server final : public Standby, private grpc::CallbackGenericService {
   }
 
  private:
-  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
+  grpc::ServerGenericBidiReactor* CreateReactor(
+      grpc::GenericCallbackServerContext*) noexcept override {
     const std::lock_guard lock(mutex_);
     return new Refusal(
         absl::StrCat(kStandbyMark, "of job \"", job_, "\"; ",
