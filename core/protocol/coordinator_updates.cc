@@ -319,8 +319,9 @@ void Coordinator::TakePart(uint32_t trainer, const Publication& publication) {
     if (!part.over()) continue;
     SendOutcome(trainer, publish.attempt, publication.version, name, part);
   }
-  for (UpdateRound* round : rounds)
+  for (UpdateRound* round : rounds) {
     round->OnPublish({Role::kTrainer, trainer}, publish.attempt, publish.deadline);
+  }
 }
 
 void Coordinator::OnWithdraw(const Member& member, const proto::Withdraw& withdraw) {
