@@ -55,10 +55,13 @@ class Server final : public Standby, private grpc::CallbackGenericService {
   grpc::ServerGenericBidiReactor* CreateReactor(
       grpc::GenericCallbackServerContext*) noexcept override {
     const std::lock_guard lock(mutex_);
-    return new Refusal(
-        absl::StrCat(kStandbyMark, "of job \"", job_, "\"; ",
-                     leader_.empty() ? "nobody leads yet" : absl::StrCat("the leader is ", leader_),
-                     "; give ranks and commands the addresses of all controllers"));
+    const std::string who =
+        leader_.empty() ? "nobody leads yet" : absl::StrCat("the leader is ", leader_);
+    // Its own until OnDone().
+    return std::make_unique<Refusal>(
+               absl::StrCat(kStandbyMark, "of job \"", job_, "\"; ", who,
+                            "; give ranks and commands the addresses of all controllers"))
+        .release();
   }
 
   const std::string job_;
