@@ -54,7 +54,7 @@ type Error struct {
 	Scope   Scope
 	Message string // What was being done, to what, what was found, what is allowed.
 
-	// What became of the version in each group that has decided, as Update.Outcomes; of Publish only.
+	// Outcomes has, for each group that has decided, what Update.Outcomes returns. Only Publish sets it.
 	Outcomes map[string]error
 
 	cause error // The cause of the context.Context that ended the call, or nil.

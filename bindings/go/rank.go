@@ -79,7 +79,7 @@ type rank struct {
 	calls   map[uint64]*call
 	last    uint64
 	notices []*Event
-	updates []*Update     // Of a trainer: those whose groups have not all decided.
+	updates []*Update     // A trainer's, until all groups have decided.
 	changed chan struct{} // Closed, and replaced, at each notice.
 }
 

@@ -78,7 +78,7 @@ func (t *Trainer) Join(ctx context.Context) error {
 // PublishOptions say how a version is published; the zero value is fine.
 type PublishOptions struct {
 	UntilCommitted  bool // It ends, and the memory is lent, until all groups have decided; else until it is sent.
-	NoDigests       bool // What arrives is not verified, and replicas are not compared.
+	NoDigests       bool // Workers do not verify what arrives, and replicas are not compared.
 	FailOnNonfinite bool // Show nothing where NaNs or infinities are quantised.
 	// The regions do not change before Release either: groups that have missed the version, and to
 	// which no other group can lend it, get it from the trainers, if all of them hold it.

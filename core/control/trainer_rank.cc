@@ -179,7 +179,7 @@ absl::Status TrainerRank::SetBufferAddress(const std::string& group, uint32_t wo
   return groups_.at(group).sender->SetBufferAddress(worker, buffer_index, buffer);
 }
 
-// What cannot be read is named when it is to be sent.
+// Adds nothing if the tensors cannot be read: START fails then, and names them.
 void TrainerRank::Sample(uint64_t version, proto::Publish& publish) {
   if (!staging_->RenewSources().ok()) return;
   const absl::StatusOr<std::vector<ReplicaSample::Digest>> sample = sample_->Take(version);

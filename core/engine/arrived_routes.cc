@@ -129,13 +129,11 @@ absl::Status ArrivedRoutes::CompareWitnesses(const RegionSpans& regions,
 }
 
 uint64_t ArrivedRoutes::DigestOfAll(const LedgerEntry* ledger) const {
-  constexpr uint64_t kOdd = 0x9E37'79B9'7F4A'7C15;
-  uint64_t all = 0;
+  kernels::DigestStream all;
   for (uint32_t r = 0; r < routes_.size(); ++r) {
-    all = (all ^ ledger[r].digest) * kOdd;
-    all ^= all >> 32;
+    all.Absorb(&ledger[r].digest, sizeof(ledger[r].digest));
   }
-  return all;
+  return all.sum();
 }
 
 std::string ArrivedRoutes::NameOf(uint32_t route) const {

@@ -14,7 +14,7 @@
 namespace waybill {
 namespace {
 
-// What a pass waits for at a time.
+// The most units that a pass waits for.
 constexpr size_t kUnitsPerPass = 256;
 
 static_assert(kReplicaUnitBytes % kCutBytes == 0, "a unit is whole leaves");

@@ -1,4 +1,4 @@
-// What a trainer tells of a version so that replicas are noticed which differ.
+// Samples what a trainer holds, so that the controller notices replicas that differ.
 #ifndef WAYBILL_CORE_ENGINE_REPLICA_SAMPLE_H_
 #define WAYBILL_CORE_ENGINE_REPLICA_SAMPLE_H_
 

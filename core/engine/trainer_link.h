@@ -34,7 +34,7 @@ struct TrainerLink {
   uint32_t first_gate = 0;   // The number of its first lane in the arrival gate.
   uint32_t first_route = 0;  // Routes [first, last), neighbours in the ledger.
   uint32_t last_route = 0;
-  uint64_t bytes = 0;  // What these routes write.
+  uint64_t bytes = 0;  // The number that these routes write.
   uint32_t first_chunk = 0;
   uint32_t last_chunk = 0;
   bool failed = false;

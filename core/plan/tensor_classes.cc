@@ -141,8 +141,8 @@ absl::Status TensorClasses::FindWanted(const RankClasses& workers,
   return absl::OkStatus();
 }
 
-// What a worker knows by several names is received once, so the trainers have to mean one tensor by
-// those that they know.
+// Refuses a worker's tensor of several names by which the trainers mean several tensors: it is
+// received once.
 absl::Status TensorClasses::FindByAliases(const Manifest& manifest, uint32_t worker,
                                           Numbers& numbers) const {
   for (uint32_t i = 0; i < manifest.alias_count(); ++i) {

@@ -1387,7 +1387,7 @@ TEST_F(CoordinatorTest, TrainersAreToldOfEachWorkerThatIsGoneWhileOthersOfItsGro
   EXPECT_EQ(lost->group_change().group(), "all");
   EXPECT_EQ(lost->group_change().lost().message(), "worker 1 is gone: its stream ended");
   sent_.clear();
-  Gone(kWorker[0]);  // Of the group nobody is here any more, which is told instead.
+  Gone(kWorker[0]);  // Nobody of the group is here any more: that is told instead.
   EXPECT_FALSE(Last(kTrainer[0], Kind::kGroupChange)->group_change().has_lost());
 }
 

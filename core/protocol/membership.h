@@ -44,7 +44,7 @@ struct Member {
   proto::Held held;                       // Trainers only.
   bool hears_of_groups = false;  // It was told which are here, and is told of every change.
 
-  std::string manifest_hash;                 // Of the head that the rank has sent.
+  std::string manifest_hash;                 // SHA-256 of the head that the rank has sent.
   std::shared_ptr<const Manifest> manifest;  // Null until it has come and was checked.
   bool established = false;                  // Was part of a term whose lanes carried.
   absl::Time join_deadline;                  // A member that is still joining leaves then.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-# What peft puts before all names of a module, before those of a layer that it adapts, and before those of a layer that
-# it trains as a whole; and what torch.compile() puts into names.
+# Prefixes that are no part of an engine's names: peft's for a whole module, for a layer that it adapts and for a layer
+# that it trains as a whole; and that of torch.compile().
 _PEFT_MODEL = "base_model.model."
 _WRAPPERS = ("_orig_mod.", "base_layer.", "modules_to_save.default.")
 _PARALLEL = ("DataParallel", "DistributedDataParallel")

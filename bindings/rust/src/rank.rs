@@ -188,12 +188,12 @@ impl Call {
     }
 }
 
-/// What became of a version in each group that has decided.
+/// The outcomes of a version by group: nothing if the group shows it, or why it does not.
 pub(crate) type Outcomes = Mutex<HashMap<String, Result<()>>>;
 
 #[derive(Default)]
 struct Pending {
-    /// Of versions whose updates are still there.
+    /// The outcomes of each version whose update is still there.
     outcomes: Vec<(u64, Weak<Outcomes>)>,
     calls: HashMap<u64, (Arc<Call>, Option<Held>)>,
     last: u64,

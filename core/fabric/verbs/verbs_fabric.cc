@@ -645,7 +645,7 @@ class VerbsFabric final : public Fabric {
   Imports imports_;
   std::vector<FabricEvent> events_;
   uint32_t polls_ = 0;
-  absl::Time last_call_ = SteadyNow();  // Of Post(), Poll() or ArmWait().
+  absl::Time last_call_ = SteadyNow();  // The time of the last Post(), Poll() or ArmWait().
   uint64_t failed_lanes_ = 0;
   uint64_t grant_frames_ = 0;
   SendCounts sent_;
