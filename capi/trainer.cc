@@ -149,8 +149,9 @@ class TrainerObject final : public Rank {
                        "was added, as a copy by .to(dtype)"));
     }
     if (notice.kind == Notice::Kind::kDecided && !notice.status.ok()) {
-      Log(LogLevel::kWarning, absl::StrCat("published version ", notice.version,
-                                           ", which is lost: ", notice.status.message()));
+      Log(LogLevel::kWarning,
+          absl::StrCat("published version ", notice.version,
+                       ", which not every group shows: ", notice.status.message()));
     }
     Push(std::move(event));
   }

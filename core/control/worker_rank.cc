@@ -54,6 +54,18 @@ void WorkerRank::Answer(Notice::Kind kind, const UpdateId& update, const absl::S
   HandleEvents(now);
 }
 
+absl::Status WorkerRank::Pause() {
+  WAYBILL_RETURN_IF_ERROR(engine_->Pause());
+  session_.RefuseUpdates(absl::FailedPreconditionError(
+      "the worker is paused, and takes no update until it is resumed"));
+  return absl::OkStatus();
+}
+
+void WorkerRank::Resume(bool kept) {
+  engine_->Resume(kept);
+  session_.RefuseUpdates(absl::OkStatus());
+}
+
 void WorkerRank::Leave(uint64_t token, absl::Time now) {
   session_.Leave(token, now);
   HandleEvents(now);

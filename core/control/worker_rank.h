@@ -65,8 +65,8 @@ class WorkerRank final : private WorkerHost {
   }
 
   // As WorkerEngine has them.
-  absl::Status Pause() { return engine_->Pause(); }
-  void Resume(bool kept) { engine_->Resume(kept); }
+  absl::Status Pause();
+  void Resume(bool kept);
 
   // [any thread]
   absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) {

@@ -911,6 +911,33 @@ TEST_F(WorkerSessionTest, WhatAnotherGroupSentIsToldAsCaughtUpAfterItsCommit) {
   EXPECT_EQ(host_.told[host_.told.size() - 2].kind, Notice::Kind::kCommit);
 }
 
+class AskingWorkerSessionTest : public SessionTest<WorkerSession, FakeWorkerHost> {
+ protected:
+  WorkerSession& session() override { return session_; }
+
+  WorkerSession session_{{.id = {Role::kWorker, 0, "all"}, .manifest = {}, .nics = {}},
+                         {Notice::Kind::kPrepare},
+                         &host_};
+};
+
+TEST_F(AskingWorkerSessionTest, WhileUpdatesAreRefusedNobodyIsAsked) {
+  Establish();
+  HearPrepare(5, 1);
+  EXPECT_EQ(host_.told.back().kind, Notice::Kind::kPrepare);
+  EXPECT_EQ(host_.Last(Kind::kRefused), nullptr);
+  session_.RefuseUpdates(absl::FailedPreconditionError("paused"));
+  EXPECT_EQ(host_.Last(Kind::kRefused)->refused().round().sequence(), 1u);
+  host_.told.clear();
+  HearPrepare(6, 2);
+  EXPECT_EQ(host_.Last(Kind::kRefused)->refused().error().message(), "paused");
+  EXPECT_EQ(host_.Last(Notice::Kind::kPrepare), nullptr);
+  session_.RefuseUpdates(absl::OkStatus());
+  HearPrepare(7, 3);
+  EXPECT_EQ(host_.told.back().version, 7u);
+  EXPECT_EQ(host_.Count(Kind::kRefused), 2);
+  EXPECT_EQ(host_.Count(Kind::kReady), 0);
+}
+
 // A round of version 5 is continued in another.
 class ContinueTest : public WorkerSessionTest {
  protected:

@@ -73,6 +73,12 @@ void WorkerSession::Answer(Notice::Kind kind, const UpdateId& update, const absl
   kind == Notice::Kind::kPrepare ? OnPrepareAnswered(answer) : Vote(answer);
 }
 
+// A user who has made updates impossible need not answer what was asked before.
+void WorkerSession::RefuseUpdates(absl::Status why) {
+  refuses_ = std::move(why);
+  if (!refuses_.ok() && update_) Answer(Notice::Kind::kPrepare, *update_, refuses_);
+}
+
 // --- one update ---
 
 // The user's word comes first, then the engine's.
@@ -88,6 +94,7 @@ void WorkerSession::OnPrepare(const proto::Prepare& prepare, absl::Time now) {
   unanswered_.erase(Notice::Kind::kPrepare);
   unanswered_.erase(Notice::Kind::kArrived);
   if (leaving()) return OnRefused(*update_, absl::CancelledError("it leaves the job"));
+  if (!refuses_.ok()) return OnRefused(*update_, refuses_);
   Ask({.kind = Notice::Kind::kPrepare, .version = update_->version, .update = *update_});
 }
 

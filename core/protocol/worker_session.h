@@ -51,6 +51,9 @@ class WorkerSession final : public RankSession {
 
   const std::string& group() const { return options_.id.group; }
 
+  // Refuses updates from now on, without asking the user, for this reason; OK: takes them again.
+  void RefuseUpdates(absl::Status why);
+
   // Answers a notice of `update`. Does nothing if nobody waits for the answer any more.
   void Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer);
 
@@ -117,6 +120,7 @@ class WorkerSession final : public RankSession {
 
   WorkerHost& host_;
   const std::set<Notice::Kind> asked_;
+  absl::Status refuses_;            // Why updates are, if they are.
   std::optional<UpdateId> update_;  // Prepared, and neither given up nor shown.
   absl::Time prepare_deadline_;
   bool digests_off_ = false;

@@ -106,6 +106,21 @@ def test_a_publish_that_a_reader_keeps_from_its_buffer_names_the_reader(job):
             trainer.publish(3, deadline=2.0)
 
 
+def test_a_worker_that_is_paused_refuses_before_its_program_is_asked():
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(mode="in-place")
+        trainer.add("w", bytearray(b"abcd"))
+        worker.add("w", bytearray(4))
+        job.join()
+        worker.pause()
+        with pytest.raises(waybill.FailedPrecondition, match="the worker is paused"):
+            trainer.publish(1, deadline=PATIENCE)
+        worker.resume(contents_kept=True)
+        publish = trainer.publish_async(2, deadline=PATIENCE)
+        assert worker.receive(2, PATIENCE) == 2
+        publish.committed.wait(PATIENCE)
+
+
 @pytest.mark.parametrize("mode", ["in-place", "shadow-copy"])
 def test_padding_is_zeroed_again_after_the_engines_memory_was_lost(mode):
     with Job() as job:

@@ -215,10 +215,11 @@ class _Sender:
         self._await_groups(wanted)
         publish = self._trainer.publish_async(now.version, deadline=self._deadline)
         try:
-            publish.committed.wait(self._deadline)
+            publish.committed.wait()
         except WaybillError:
-            # A group that left the rollout since refuses the version. Only those that take part count.
-            if not wanted <= publish.outcomes.keys():
+            # A group that takes no part is paused, and refuses the version. Only those that take part count; and the
+            # copies stay as they are until the version is sent.
+            if not publish.sent.done or not wanted <= publish.outcomes.keys():
                 raise
         for group in sorted(wanted):
             error = publish.outcomes.get(group)
