@@ -31,7 +31,7 @@ HWY_BEFORE_NAMESPACE();
 namespace waybill::kernels::HWY_NAMESPACE {
 
 #undef KERNELS_BF16_TABLE
-#if HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
+#if HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_AVX2
 #define KERNELS_BF16_TABLE
 
 inline constexpr size_t kTableVector = 64;  // The number of elements that one lookup handles.

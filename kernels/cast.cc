@@ -33,6 +33,24 @@ void NarrowToF16(uint16_t* HWY_RESTRICT dst, const uint32_t* HWY_RESTRICT src, s
   scalar::CastElements(Cast::kF32ToF16, dst + i, src + i, count - i);
 }
 
+void Bf16ToF16(uint16_t* HWY_RESTRICT dst, const uint16_t* HWY_RESTRICT src, size_t count,
+               [[maybe_unused]] ptrdiff_t ahead) {
+  size_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const D32 d;
+  const hn::Rebind<uint16_t, D32> d16;
+  const size_t lanes = hn::Lanes(d);
+  const auto cast = [&](size_t at) HWY_ATTR {
+    return F32ToF16(hn::ShiftLeft<16>(hn::PromoteTo(d, hn::LoadU(d16, src + at))));
+  };
+  for (; i + 2 * lanes <= count; i += 2 * lanes) {
+    PrefetchFar(reinterpret_cast<const std::byte*>(src + i) + ahead);
+    hn::StoreU(JoinLowHalves<Wide::kF32>(cast(i), cast(i + lanes)), D16(), dst + i);
+  }
+#endif
+  scalar::CastElements(Cast::kBf16ToF16, dst + i, src + i, count - i);
+}
+
 template <Cast cast>
 void Widen(uint32_t* HWY_RESTRICT dst, const uint16_t* HWY_RESTRICT src, size_t count,
            [[maybe_unused]] ptrdiff_t ahead) {
@@ -64,6 +82,8 @@ void CastRun(Cast cast, void* dst, const void* src, size_t count, ptrdiff_t ahea
       return Widen<Cast::kBf16ToF32>(widened, lower, count, ahead);
     case Cast::kF16ToF32:
       return Widen<Cast::kF16ToF32>(widened, lower, count, ahead);
+    case Cast::kBf16ToF16:
+      return Bf16ToF16(narrow, lower, count, ahead);
   }
 }
 

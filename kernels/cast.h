@@ -13,8 +13,8 @@ namespace waybill::kernels {
 
 // Casts `count` elements. What does not fit becomes the nearest number, or the even one if two are
 // equally near; overflow gives infinity, and subnormals are kept: as torch does it. A NaN stays one
-// of its sign. F32 to BF16 keeps the upper bits of its payload and makes it quiet, F32 to F16 drops
-// the payload, and casts to F32 keep every bit of it.
+// of its sign. F32 to BF16 keeps the upper bits of its payload and makes it quiet, casts to F16
+// drop the payload, and casts to F32 keep every bit of it.
 //
 // `src` and `dst` are aligned to their elements and must not overlap. Unless `digest` is null, it
 // absorbs the bytes of `dst` in the same pass.

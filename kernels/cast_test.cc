@@ -128,6 +128,17 @@ TEST(CastToF32, GivesTheNumberOfEveryElementAndKeepsTheBitsOfANan) {
   });
 }
 
+TEST(CastBf16ToF16, RoundsEveryElementAsIfByWayOfF32) {
+  std::vector<uint16_t> inputs(0x10000);
+  for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = static_cast<uint16_t>(i);
+  OnEveryTarget([&] {
+    std::vector<uint16_t> cast(inputs.size());
+    CastElements(Cast::kBf16ToF16, cast.data(), inputs.data(), inputs.size(), Stores::kCached,
+                 nullptr);
+    for (uint32_t i = 0; i < inputs.size(); ++i) ASSERT_EQ(cast[i], NearestF16(i << 16)) << i;
+  });
+}
+
 class Casts : public testing::TestWithParam<Cast> {
  protected:
   size_t from_bytes_ = SizeBytes(SourceOf(GetParam()));
@@ -177,7 +188,7 @@ TEST_P(Casts, ContinuesAStreamThatHasBegun) {
 
 INSTANTIATE_TEST_SUITE_P(All, Casts,
                          testing::Values(Cast::kF32ToBf16, Cast::kF32ToF16, Cast::kBf16ToF32,
-                                         Cast::kF16ToF32));
+                                         Cast::kF16ToF32, Cast::kBf16ToF16));
 
 }  // namespace
 }  // namespace waybill::kernels

@@ -18,16 +18,16 @@ enum class Narrow : uint8_t { kE4m3, kE5m2 };
 constexpr size_t SizeBytes(Wide type) { return type == Wide::kF32 ? 4 : 2; }
 
 // The casts that there are.
-enum class Cast : uint8_t { kF32ToBf16, kF32ToF16, kBf16ToF32, kF16ToF32 };
+enum class Cast : uint8_t { kF32ToBf16, kF32ToF16, kBf16ToF32, kF16ToF32, kBf16ToF16 };
 
 constexpr Wide SourceOf(Cast cast) {
-  if (cast == Cast::kBf16ToF32) return Wide::kBf16;
+  if (cast == Cast::kBf16ToF32 || cast == Cast::kBf16ToF16) return Wide::kBf16;
   return cast == Cast::kF16ToF32 ? Wide::kF16 : Wide::kF32;
 }
 
 constexpr Wide DestinationOf(Cast cast) {
   if (cast == Cast::kF32ToBf16) return Wide::kBf16;
-  return cast == Cast::kF32ToF16 ? Wide::kF16 : Wide::kF32;
+  return cast == Cast::kF32ToF16 || cast == Cast::kBf16ToF16 ? Wide::kF16 : Wide::kF32;
 }
 
 // Returns the largest finite magnitude.

@@ -51,7 +51,9 @@ void Copy(std::byte* destination, const std::byte* source, const Block& b, size_
 
 // The format has passed CheckConversion().
 kernels::Cast CastBetween(Dtype source, Dtype destination) {
-  if (source == Dtype::kBf16) return kernels::Cast::kBf16ToF32;
+  if (source == Dtype::kBf16) {
+    return destination == Dtype::kF16 ? kernels::Cast::kBf16ToF16 : kernels::Cast::kBf16ToF32;
+  }
   if (source == Dtype::kF16) return kernels::Cast::kF16ToF32;
   return destination == Dtype::kBf16 ? kernels::Cast::kF32ToBf16 : kernels::Cast::kF32ToF16;
 }

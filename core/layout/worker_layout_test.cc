@@ -303,7 +303,8 @@ INSTANTIATE_TEST_SUITE_P(
                 Dtype::kF8E4m3,
                 "tensor \"model.embed_tokens.weight\" in parameter \"model.embed_tokens.weight\": "
                 "no conversion from F32 to F8_E4M3; there are: the same format, U8 for 8-bit "
-                "floats, F32 to and from F16 and BF16, each of them quantised; for others the "
+                "floats, F32 to and from F16 and BF16, BF16 to F16, each of them quantised; for "
+                "others the "
                 "trainer adds a tensor of the wanted type, which it fills before each publish"}),
     [](const auto& info) { return std::string(info.param.name); });
 

@@ -76,7 +76,9 @@ Transform TransformOf(const Format& source, const Format& destination) {
     return Transform::kNone;
   }
   if (destination.content == Content::kQuantised) return Transform::kQuantise;
-  if (source.dtype == Dtype::kBf16) return Transform::kBf16ToF32;
+  if (source.dtype == Dtype::kBf16) {
+    return destination.dtype == Dtype::kF16 ? Transform::kBf16ToF16 : Transform::kBf16ToF32;
+  }
   if (source.dtype == Dtype::kF16) return Transform::kF16ToF32;
   return destination.dtype == Dtype::kBf16 ? Transform::kF32ToBf16 : Transform::kF32ToF16;
 }

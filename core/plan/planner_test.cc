@@ -203,12 +203,12 @@ INSTANTIATE_TEST_SUITE_P(
                 "tensor \"w\": worker 0 has shape [9, 4], the trainers have [8, 4]"},
         BadCase{
             "a_wrong_dtype",
-            {Holding("w", kShape, Box::Whole(kShape))},
-            Holding("w", kShape, Box::Whole(kShape), {Dtype::kF16}),
-            "tensor \"w\": worker 0: trainer 0 holds BF16, wanted is F16: no conversion from "
-            "BF16 to F16; there are: the same format, U8 for 8-bit floats, F32 to and from F16 and "
-            "BF16, each of them quantised; for others the trainer adds a tensor of the wanted "
-            "type, which it fills before each publish"},
+            {Holding("w", kShape, Box::Whole(kShape), {Dtype::kF16})},
+            Holding("w", kShape, Box::Whole(kShape)),
+            "tensor \"w\": worker 0: trainer 0 holds F16, wanted is BF16: no conversion from "
+            "F16 to BF16; there are: the same format, U8 for 8-bit floats, F32 to and from F16 and "
+            "BF16, BF16 to F16, each of them quantised; for others the trainer adds a tensor of "
+            "the wanted type, which it fills before each publish"},
         BadCase{"two_tensors_in_one_memory",
                 {Three("embed", "norm", "head")},
                 Tied(Holding("embed", kShape, Box::Whole(kShape)), "head"),

@@ -59,6 +59,8 @@ bool TransformFits(const RouteView& route) {
     case Transform::kBf16ToF32:
     case Transform::kF16ToF32:
       return from == 2 && to == 4 && route.scale_table == kNoScaleTable;
+    case Transform::kBf16ToF16:
+      return from == 2 && to == 2 && route.scale_table == kNoScaleTable;
     case Transform::kQuantise:
       return (from == 2 || from == 4) && to == 1 && route.scale_table != kNoScaleTable &&
              route.box.dimensions() >= 2 &&

@@ -20,6 +20,7 @@ enum class Transform : uint8_t {
   kF32ToF16 = 4,
   kBf16ToF32 = 5,
   kF16ToF32 = 6,
+  kBf16ToF16 = 7,
 };
 
 // The scale table of a route that has nothing to do with scales.

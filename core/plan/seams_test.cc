@@ -557,7 +557,8 @@ TEST(Seams, WhatCannotBeRightIsRefusedByName) {
        {rank({{q, Box({0, 0}, {64, 64})}, {s, Box({0, 0}, {2, 2})}})},
        "tensor \"w\": worker 0: trainer 0 holds I8, wanted is F8_E4M3 by 32x32 with F32 scales: no "
        "conversion from I8 to F8_E4M3 by 32x32 with F32 scales; there are: the same format, U8 for "
-       "8-bit floats, F32 to and from F16 and BF16, each of them quantised; for others the trainer "
+       "8-bit floats, F32 to and from F16 and BF16, BF16 to F16, each of them quantised; for "
+       "others the trainer "
        "adds a tensor of the wanted type, which it fills before each publish"},
   };
   for (const RefusedCase& c : cases) {

@@ -23,6 +23,8 @@ constexpr std::optional<kernels::Cast> CastOf(Transform transform) {
       return kernels::Cast::kBf16ToF32;
     case Transform::kF16ToF32:
       return kernels::Cast::kF16ToF32;
+    case Transform::kBf16ToF16:
+      return kernels::Cast::kBf16ToF16;
   }
   return std::nullopt;
 }

@@ -96,7 +96,8 @@ TEST(StagePiece, EveryCutOfEveryShapeGivesTheDefinitionsBytesAndDigest) {
         std::pair{Transform::kNone, 1u},      std::pair{Transform::kNone, 2u},
         std::pair{Transform::kNone, 4u},      std::pair{Transform::kNone, 8u},
         std::pair{Transform::kF32ToBf16, 2u}, std::pair{Transform::kF32ToF16, 2u},
-        std::pair{Transform::kBf16ToF32, 4u}, std::pair{Transform::kF16ToF32, 4u}};
+        std::pair{Transform::kBf16ToF32, 4u}, std::pair{Transform::kF16ToF32, 4u},
+        std::pair{Transform::kBf16ToF16, 2u}};
     const auto [transform, element] = kTransforms[random() % kTransforms.size()];
     const RandomRoute route = MakeRoute(random, transform, element);
     Bytes packed, placed;

@@ -28,20 +28,22 @@ TEST(Dtype, AnUnknownNameIsAnErrorThatListsTheKnown) {
   EXPECT_EQ(DtypeFromNumber(17).status().message(), "dtype number 17 is not one of 1 to 16");
 }
 
-TEST(Format, CastsAreBetweenF32AndTheHalves) {
+TEST(Format, CastsAreBetweenF32AndTheHalvesAndFromBf16ToF16) {
   for (const Dtype from : {Dtype::kF32, Dtype::kF16, Dtype::kBf16, Dtype::kI8}) {
     for (const Dtype to : {Dtype::kF32, Dtype::kF16, Dtype::kBf16, Dtype::kI8}) {
       const bool floats = from != Dtype::kI8 && to != Dtype::kI8;
       const bool one_is_f32 = (from == Dtype::kF32) != (to == Dtype::kF32);
-      EXPECT_EQ(CheckConversion({from}, {to}).ok(), from == to || (floats && one_is_f32))
+      const bool bf16_to_f16 = from == Dtype::kBf16 && to == Dtype::kF16;
+      EXPECT_EQ(CheckConversion({from}, {to}).ok(),
+                from == to || (floats && one_is_f32) || bf16_to_f16)
           << Name(from) << " to " << Name(to);
     }
   }
   EXPECT_EQ(
-      CheckConversion({Dtype::kBf16}, {Dtype::kF16}).message(),
-      "no conversion from BF16 to F16; there are: the same format, U8 for 8-bit floats, F32 "
-      "to and from F16 and BF16, each of them quantised; for others the trainer adds a tensor "
-      "of the wanted type, which it fills before each publish");
+      CheckConversion({Dtype::kF16}, {Dtype::kBf16}).message(),
+      "no conversion from F16 to BF16; there are: the same format, U8 for 8-bit floats, F32 "
+      "to and from F16 and BF16, BF16 to F16, each of them quantised; for others the trainer adds "
+      "a tensor of the wanted type, which it fills before each publish");
 }
 
 TEST(Format, BytesAreFloatsAndScalesOf8Bits) {

@@ -32,8 +32,8 @@ struct Format {
 inline uint32_t ElementBytes(const Format& format) { return SizeBytes(format.dtype); }
 
 // Returns OK if a shard of format `destination` can be made from elements of `source`: the same
-// format or bytes, F32 cast to or from F16 or BF16, or each of them quantised. kInvalidArgument
-// else.
+// format or bytes, F32 cast to or from F16 or BF16, BF16 cast to F16, or each of them quantised.
+// kInvalidArgument else.
 absl::Status CheckConversion(const Format& source, const Format& destination);
 
 std::string ToString(const Format& format);

@@ -8,11 +8,12 @@ namespace waybill::kernels::cuda {
 namespace {
 
 // By Cast, then for aligned memory or for any.
-constinit Kernel kernels[4][2] = {
+constinit Kernel kernels[5][2] = {
     {Kernel("WaybillCastF32ToBf16Aligned"), Kernel("WaybillCastF32ToBf16Any")},
     {Kernel("WaybillCastF32ToF16Aligned"), Kernel("WaybillCastF32ToF16Any")},
     {Kernel("WaybillCastBf16ToF32Aligned"), Kernel("WaybillCastBf16ToF32Any")},
     {Kernel("WaybillCastF16ToF32Aligned"), Kernel("WaybillCastF16ToF32Any")},
+    {Kernel("WaybillCastBf16ToF16Aligned"), Kernel("WaybillCastBf16ToF16Any")},
 };
 
 }  // namespace

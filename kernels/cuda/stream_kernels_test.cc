@@ -157,7 +157,8 @@ TEST_F(StreamKernels, ManyLeaves) {
   ASSERT_TRUE(to.GuardsHold());
 }
 
-constexpr Cast kCasts[] = {Cast::kF32ToBf16, Cast::kF32ToF16, Cast::kBf16ToF32, Cast::kF16ToF32};
+constexpr Cast kCasts[] = {Cast::kF32ToBf16, Cast::kF32ToF16, Cast::kBf16ToF32, Cast::kF16ToF32,
+                           Cast::kBf16ToF16};
 
 TEST_F(StreamKernels, Casts) {
   for (const Cast cast : kCasts) {

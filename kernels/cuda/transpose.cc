@@ -16,9 +16,10 @@ constinit Kernel transpose2_kernel("WaybillTranspose2");
 constinit Kernel transpose4_kernel("WaybillTranspose4");
 constinit Kernel transpose8_kernel("WaybillTranspose8");
 // By Cast.
-constinit Kernel cast_kernels[4] = {
+constinit Kernel cast_kernels[5] = {
     Kernel("WaybillTransposeF32ToBf16"), Kernel("WaybillTransposeF32ToF16"),
-    Kernel("WaybillTransposeBf16ToF32"), Kernel("WaybillTransposeF16ToF32")};
+    Kernel("WaybillTransposeBf16ToF32"), Kernel("WaybillTransposeF16ToF32"),
+    Kernel("WaybillTransposeBf16ToF16")};
 
 Kernel* KernelOf(size_t element_bytes) {
   switch (element_bytes) {

@@ -68,5 +68,6 @@ WAYBILL_TRANSPOSE(F32ToBf16, uint32_t, uint16_t, Converted<Cast::kF32ToBf16>)
 WAYBILL_TRANSPOSE(F32ToF16, uint32_t, uint16_t, Converted<Cast::kF32ToF16>)
 WAYBILL_TRANSPOSE(Bf16ToF32, uint16_t, uint32_t, Converted<Cast::kBf16ToF32>)
 WAYBILL_TRANSPOSE(F16ToF32, uint16_t, uint32_t, Converted<Cast::kF16ToF32>)
+WAYBILL_TRANSPOSE(Bf16ToF16, uint16_t, uint16_t, Converted<Cast::kBf16ToF16>)
 
 }  // namespace waybill::kernels::cuda
