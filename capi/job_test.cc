@@ -179,6 +179,43 @@ TEST(Job, AnUpdateThatIsCancelledIsShownByNobodyAndItsVersionCanComeAgain) {
   waybill_event_release(&published);
 }
 
+TEST(Job, AVersionThatIsHeldIsShownOrGivenUpByTheAnswerToArrived) {
+  Job job;
+  job.Join();
+  for (const uint64_t version : {1, 2}) {
+    job.Fill(version);
+    waybill_publish_options_t options = WAYBILL_PUBLISH_OPTIONS_INIT;
+    options.version = version;
+    options.hold_commit = 1;
+    waybill_update_t* update = nullptr;
+    ASSERT_EQ(waybill_trainer_publish(job.trainers[0], &options, version, &update, nullptr),
+              WAYBILL_OK);
+    EXPECT_EQ(waybill_update_accept(update, WAYBILL_EVENT_ARRIVED, nullptr),
+              WAYBILL_INVALID_ARGUMENT);
+    waybill_event_t arrived = job.Await(WAYBILL_EVENT_ARRIVED);
+    while (arrived.source != WAYBILL_SOURCE_TRAINER) {  // A worker's, that asks nothing.
+      waybill_event_release(&arrived);
+      arrived = job.Await(WAYBILL_EVENT_ARRIVED);
+    }
+    EXPECT_EQ(arrived.version, version);
+    EXPECT_EQ(arrived.answer_wanted, 1u);
+    EXPECT_EQ(waybill_update_cancel(arrived.update, nullptr), WAYBILL_INVALID_ARGUMENT);
+    if (version > 1) {  // Otherwise nothing is shown.
+      EXPECT_FALSE(job.Shows(0, version));
+    }
+    const waybill_status_t answered =
+        version == 1 ? waybill_update_accept(arrived.update, WAYBILL_EVENT_ARRIVED, nullptr)
+                     : waybill_update_refuse(arrived.update, WAYBILL_EVENT_ARRIVED, "no", nullptr);
+    EXPECT_EQ(answered, WAYBILL_OK);
+    waybill_event_t decided = job.Await(WAYBILL_EVENT_DECIDED);
+    EXPECT_EQ(decided.status, version == 1 ? WAYBILL_OK : WAYBILL_FAILED_PRECONDITION);
+    EXPECT_TRUE(job.Shows(0, 1));
+    waybill_event_release(&arrived);
+    waybill_event_release(&decided);
+    waybill_update_destroy(update);
+  }
+}
+
 TEST(Job, AVersionThatIsNotLaterIsRefusedInItsEvent) {
   Job job;
   job.Join();

@@ -42,7 +42,8 @@ class TrainerObject final : public Rank {
                            .digests_off = options.no_digests != 0,
                            .fail_on_nonfinite = options.fail_on_nonfinite != 0,
                            .until_committed = options.until_committed != 0,
-                           .hold = options.hold != 0};
+                           .hold = options.hold != 0,
+                           .hold_commit = options.hold_commit != 0};
     if (options.after_event != nullptr) {
       if (device_ == nullptr) {
         return absl::InvalidArgumentError(
@@ -134,7 +135,20 @@ class TrainerObject final : public Rank {
   void JoinClient(uint64_t token, absl::Time deadline) override { client_->Join(token, deadline); }
   void LeaveClient(uint64_t token) override { client_->Leave(token); }
 
+  // Asks whether groups are to show a version that waits for it.
+  void Ask(uint64_t version) {
+    QueuedEvent event = NewEvent(WAYBILL_EVENT_ARRIVED);
+    event.version = version;
+    event.update = std::make_shared<Update>(version);
+    event.answer_wanted = true;
+    event.update->Ask(event.kind, [shared = shared_, version](const absl::Status& answer) {
+      shared->With([&](TrainerClient& client) { client.Decide(version, answer); });
+    });
+    Push(std::move(event));
+  }
+
   void OnUpdateNotice(const Notice& notice) override {
+    if (notice.kind == Notice::Kind::kArrived) return Ask(notice.version);
     QueuedEvent event = NewEvent(notice.kind == Notice::Kind::kDecided ? WAYBILL_EVENT_DECIDED
                                                                        : WAYBILL_EVENT_OUTCOME);
     event.version = notice.version;

@@ -11,7 +11,7 @@ namespace waybill::capi {
 absl::Status Update::Cancel() {
   if (!cancel_) {
     return absl::InvalidArgumentError(
-        absl::StrCat("version ", version_, " is a worker's update: refuse it instead"));
+        absl::StrCat("version ", version_, " is the update of an event: refuse it instead"));
   }
   cancel_();
   return absl::OkStatus();
@@ -25,7 +25,9 @@ void Update::Ask(uint32_t event, Answer answer) {
 absl::Status Update::GiveAnswer(uint32_t event, const absl::Status& answer) {
   if (cancel_) {
     return absl::InvalidArgumentError(
-        absl::StrCat("version ", version_, " is a trainer's update, which asks nothing"));
+        absl::StrCat("version ", version_,
+                     " is what was published, which asks nothing: answer the "
+                     "update of the event"));
   }
   if (event < WAYBILL_EVENT_PREPARE || event > WAYBILL_EVENT_COMMIT) {
     return absl::InvalidArgumentError(

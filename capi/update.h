@@ -1,4 +1,5 @@
-// An update as the C ABI's user sees it: a trainer's can be cancelled, and a worker's answered.
+// An update as the C ABI's user sees it: what is published can be cancelled, and what comes with an
+// event answered.
 #ifndef WAYBILL_CAPI_UPDATE_H_
 #define WAYBILL_CAPI_UPDATE_H_
 
@@ -19,27 +20,27 @@ class Update : public Object {
   using Handle = waybill_update_t;
   static constexpr Kind kKind = Kind::kUpdate;
 
-  // Passes the user's answer to the worker.
+  // Passes the user's answer to the rank.
   using Answer = std::function<void(const absl::Status&)>;
 
-  // Makes a trainer's update, which `cancel` gives up.
+  // Makes the update of a publish, which `cancel` gives up.
   Update(uint64_t version, std::function<void()> cancel)
       : version_(version), cancel_(std::move(cancel)) {}
-  // Makes a worker's update.
+  // Makes the update of an event.
   explicit Update(uint64_t version) : version_(version) {}
 
   uint64_t version() const { return version_; }
 
-  // Cancels a trainer's update. kInvalidArgument: the update is a worker's.
+  // Cancels a publish. kInvalidArgument: the update is an event's.
   absl::Status Cancel();
 
-  // Asks the worker's user to answer the notice `event`, a WAYBILL_EVENT_*.
+  // Asks the rank's user to answer the notice `event`, a WAYBILL_EVENT_*.
   void Ask(uint32_t event, Answer answer);
   absl::Status GiveAnswer(uint32_t event, const absl::Status& answer);
 
  private:
   const uint64_t version_;
-  const std::function<void()> cancel_;  // Null for a worker's update.
+  const std::function<void()> cancel_;  // Null for the update of an event.
   std::mutex mutex_;
   std::array<Answer, 3> asked_;  // PREPARE, ARRIVED, COMMIT.
 };

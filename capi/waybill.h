@@ -200,7 +200,8 @@ enum {
 
   /* An update is about to begin. Pause what must be paused, then accept or refuse it. */
   WAYBILL_EVENT_PREPARE = 16,
-  /* All bytes of the update have arrived and are verified. Accept or refuse it. */
+  /* All bytes of the update have arrived and are verified. Accept or refuse it. For a trainer that
+   * has published with hold_commit: so it is in every group that has not given the version up. */
   WAYBILL_EVENT_ARRIVED = 17,
   /* The version is shown. Run what follows loading, then accept. It cannot be refused. */
   WAYBILL_EVENT_COMMIT = 18,
@@ -811,8 +812,16 @@ typedef struct waybill_publish_options {
    * event last recorded is done. When the call has returned, the event may be recorded again or
    * destroyed. */
   void* after_event;
+  /* 1: a group that has all of the version, verified, waits undecided, at most until the deadline.
+   * Once every group waits or has given the version up, each trainer gets ARRIVED:
+   * waybill_update_accept() makes the groups show it, waybill_update_refuse() makes them keep what
+   * they show. The first answer of any trainer counts. A trainer that loses the controller in the
+   * meantime cannot answer any more. All trainers set it alike. */
+  uint32_t hold_commit;
+  uint32_t reserved;
 } waybill_publish_options_t;
-#define WAYBILL_PUBLISH_OPTIONS_INIT {sizeof(waybill_publish_options_t), 0, 0, 0, 0, 0, 0, NULL}
+#define WAYBILL_PUBLISH_OPTIONS_INIT \
+  {sizeof(waybill_publish_options_t), 0, 0, 0, 0, 0, 0, NULL, 0, 0}
 
 /* Publishes a version. Every trainer of the job must publish the same versions. The regions must
  * not change until the PUBLISHED event with `token`, and may change after it, however the publish
@@ -1008,8 +1017,8 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_describe(
  * destroyed; an update that needs the buffer waits. `holder` says who reads, and appears in the
  * error if such an update runs into its deadline.
  *
- * - WAYBILL_FAILED_PRECONDITION: nothing is shown yet, or the memory is paused or being written in
- *   place.
+ * - WAYBILL_FAILED_PRECONDITION: nothing is shown yet, or the memory is paused.
+ * - WAYBILL_UNAVAILABLE: the memory is being written in place; try again after COMMIT.
  */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_worker_snapshot(waybill_worker_t* worker, const char* holder,
@@ -1042,18 +1051,20 @@ WAYBILL_API void waybill_snapshot_destroy(waybill_snapshot_t* snapshot);
 /* Returns 0 for an invalid handle. */
 WAYBILL_API uint64_t waybill_update_version(const waybill_update_t* update);
 
-/* Accepts a worker's update. `event` names the notice that it answers: WAYBILL_EVENT_PREPARE,
- * _ARRIVED or _COMMIT. If the update was aborted meanwhile, the answer does nothing and the call
- * returns WAYBILL_OK.
+/* Accepts the update of an event. `event` names the notice that it answers: WAYBILL_EVENT_PREPARE,
+ * _ARRIVED or _COMMIT of a worker, or _ARRIVED of a trainer. If the update was aborted meanwhile,
+ * the answer does nothing and the call returns WAYBILL_OK.
  *
- * - WAYBILL_INVALID_ARGUMENT: `event` is none of these, or the update is a trainer's.
+ * - WAYBILL_INVALID_ARGUMENT: `event` is none of these, or the update is of
+ *   waybill_trainer_publish().
  * - WAYBILL_FAILED_PRECONDITION: that notice was answered, or wanted no answer.
  */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_update_accept(waybill_update_t* update,
                                                                     uint32_t event,
                                                                     waybill_error_t** error);
-/* Refuses a worker's update, in answer to PREPARE or ARRIVED. No worker of the group shows the
- * version, and every trainer gets `reason`. Statuses are those of waybill_update_accept(), and:
+/* Refuses the update of an event, in answer to PREPARE or ARRIVED. No worker of the group, or for a
+ * trainer's answer of any group, shows the version, and every trainer gets `reason`. Statuses are
+ * those of waybill_update_accept(), and:
  *
  * - WAYBILL_INVALID_ARGUMENT: `event` is COMMIT, which cannot be refused.
  */
@@ -1066,12 +1077,11 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_update_refuse(waybill_upda
  * already, only the wait of until_committed ends: the groups go on, and each has its OUTCOME. After
  * the PUBLISHED event it does nothing.
  *
- * - WAYBILL_INVALID_ARGUMENT: the update is a worker's.
+ * - WAYBILL_INVALID_ARGUMENT: the update is an event's.
  */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_update_cancel(waybill_update_t* update,
                                                                     waybill_error_t** error);
-/* Destroys the handle only. A trainer's update continues, and a worker's update is not answered by
- * it. */
+/* Destroys the handle only. A publish continues, and an event's update is not answered by it. */
 WAYBILL_API void waybill_update_destroy(waybill_update_t* update);
 
 #ifdef __cplusplus

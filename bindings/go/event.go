@@ -14,7 +14,7 @@ type EventKind uint32
 
 const (
 	EventPrepare EventKind = C.WAYBILL_EVENT_PREPARE // Pause what must be paused, then accept or refuse.
-	EventArrived EventKind = C.WAYBILL_EVENT_ARRIVED // All of it is here and verified: accept or veto.
+	EventArrived EventKind = C.WAYBILL_EVENT_ARRIVED // All of it is here and verified: accept or veto. To a trainer: in every group that waits.
 	EventCommit  EventKind = C.WAYBILL_EVENT_COMMIT  // It is shown: run what comes after loading, then accept.
 	EventAbort   EventKind = C.WAYBILL_EVENT_ABORT   // It will not be shown; in place the engine stays paused.
 	EventOutcome EventKind = C.WAYBILL_EVENT_OUTCOME // Tells a trainer what became of a version in a group.
@@ -119,8 +119,8 @@ func (event *Event) Accept() error {
 	return takeError(status, e)
 }
 
-// Refuse refuses a Prepare or vetoes an Arrived: no worker of the group shows the version, and the
-// reason reaches every trainer. A Commit cannot be refused.
+// Refuse refuses a Prepare or vetoes an Arrived: no worker of the group, or for a trainer's answer of any
+// group, shows the version, and the reason reaches every trainer. A Commit cannot be refused.
 func (event *Event) Refuse(reason string) error {
 	var a arguments
 	defer a.free()

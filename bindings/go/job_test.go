@@ -235,6 +235,21 @@ func TestAWorkersUserIsAskedInOrder(t *testing.T) {
 	}
 }
 
+func TestAVersionThatWaitsForItsWordIsShownOnceItIsAccepted(t *testing.T) {
+	j := newJob(t, jobOptions{})
+	j.join()
+	check(t, j.trainers[0].Publish(j.ctx, 1, waybill.PublishOptions{HoldCommit: true}))
+	arrived := nextOf(t, j.ctx, j.trainers[0].Next, waybill.EventArrived)
+	if state := must(j.workers[0].State())(t); arrived.Version != 1 || state.ShownVersion != 0 {
+		t.Errorf("version %d has arrived, and version %d is shown", arrived.Version, state.ShownVersion)
+	}
+	check(t, arrived.Accept())
+	check(t, nextOf(t, j.ctx, j.trainers[0].Next, waybill.EventDecided).Err)
+	if state := must(j.workers[0].State())(t); state.ShownVersion != 1 {
+		t.Errorf("version %d is shown", state.ShownVersion)
+	}
+}
+
 func TestWhatIsRefusedOrVetoedNobodyShows(t *testing.T) {
 	for _, refused := range []waybill.EventKind{waybill.EventPrepare, waybill.EventArrived} {
 		t.Run(refused.String(), func(t *testing.T) {

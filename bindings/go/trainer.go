@@ -83,6 +83,11 @@ type PublishOptions struct {
 	// The regions do not change before Release either: groups that have missed the version, and to
 	// which no other group can lend it, get it from the trainers, if all of them hold it.
 	Hold bool
+	// A group that has all of it, verified, waits, at most until the deadline. Each trainer gets
+	// EventArrived once every group waits or has given the version up: Accept makes the groups show the
+	// version, Refuse makes them keep what they show. The first answer of any trainer counts. All
+	// trainers set it alike.
+	HoldCommit bool
 	// A CUevent, which cudaEvent_t is too: the regions, some of which are memory of a device, are not
 	// read before what it was last recorded behind is done.
 	AfterEvent unsafe.Pointer
@@ -134,6 +139,7 @@ func (t *Trainer) PublishAsync(ctx context.Context, version uint64, options Publ
 		no_digests:        flag(options.NoDigests),
 		fail_on_nonfinite: flag(options.FailOnNonfinite),
 		hold:              flag(options.Hold),
+		hold_commit:       flag(options.HoldCommit),
 		after_event:       options.AfterEvent,
 	}
 	update := &Update{version: version, rank: t.rank, outcomes: map[string]error{}}

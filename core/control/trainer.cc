@@ -15,14 +15,18 @@ class Trainer::Mailbox final : public waybill::Mailbox {
   // Under the lock.
   uint64_t version = 0;  // Published last.
   bool left = false;
+  bool arrived = false;  // Groups wait for the word on that version.
   bool decided = false;  // Every outcome of that version is known.
+  absl::Status failure;  // The first outcome that is an error, or how the publish failed.
   std::map<std::string, GroupOutcome> outcomes;
 
  private:
   void OnNotice(const Notice& notice) override {
     if (notice.version != version) return;
     const bool failed = notice.kind == Notice::Kind::kPublished && !notice.status.ok();
+    arrived = arrived || notice.kind == Notice::Kind::kArrived;
     decided = decided || failed || notice.kind == Notice::Kind::kDecided;
+    failure = FirstError(failure, notice.status);
     if (notice.kind != Notice::Kind::kOutcome) return;
     outcomes[notice.group] = {notice.group, notice.committed, notice.status};
   }
@@ -58,16 +62,32 @@ absl::Status Trainer::Publish(uint64_t version, const PublishOptions& options) {
   mailbox_->AwaitUntil(absl::InfiniteFuture(), [&] {
     mailbox_->version = version;
     mailbox_->outcomes.clear();
-    mailbox_->decided = false;
+    mailbox_->arrived = mailbox_->decided = false;
+    mailbox_->failure = absl::OkStatus();
     return true;
   });
   client_->Publish(token, {.version = version,
                            .deadline = SteadyNow() + options.timeout,
                            .digests_off = options.digests == Digests::kOff,
                            .fail_on_nonfinite = options.fail_on_nonfinite,
-                           .hold = options.hold});
+                           .hold = options.hold,
+                           .hold_commit = options.hold_commit});
   return mailbox_->Await(token, options.cancel, [&] { client_->Cancel(token); });
 }
+
+absl::Status Trainer::AwaitArrived(absl::Duration timeout) {
+  absl::Status status;
+  const bool told = mailbox_->AwaitUntil(SteadyNow() + timeout, [&] {
+    status = mailbox_->decided ? mailbox_->failure : mailbox_->end();
+    return mailbox_->arrived || mailbox_->decided || !status.ok();
+  });
+  if (told) return status;
+  return absl::DeadlineExceededError(absl::StrCat("version ", mailbox_->version,
+                                                  " has not arrived everywhere after ",
+                                                  absl::FormatDuration(timeout)));
+}
+
+void Trainer::Decide(const absl::Status& word) { client_->Decide(mailbox_->version, word); }
 
 absl::StatusOr<std::vector<GroupOutcome>> Trainer::AwaitOutcome(absl::Duration timeout,
                                                                 const std::stop_token& cancel) {

@@ -25,6 +25,9 @@ struct PublishOptions {
   bool fail_on_nonfinite = false;
   // The tensors do not change before Release(): groups that have missed the version get it.
   bool hold = false;
+  // Groups that have all of it wait for Decide(), at most until `timeout` is over. Every trainer
+  // publishes the version alike.
+  bool hold_commit = false;
   // Once a stop is requested no group shows the version because of this publish, unless it is sent
   // already; Publish() returns kCancelled within a second or so.
   std::stop_token cancel = {};
@@ -59,6 +62,14 @@ class Trainer {
 
   // Returns once the version is SENT, not committed; see TrainerClient::Publish().
   absl::Status Publish(uint64_t version, const PublishOptions& options);
+
+  // Returns once every group that has not given the last published version up has all of it, and
+  // waits for Decide(). kDeadlineExceeded: not within `timeout`. Otherwise, if no group waits for
+  // it any more, the reason.
+  absl::Status AwaitArrived(absl::Duration timeout);
+  // Says whether groups are to show the version that AwaitArrived() has waited for: OK, or why not.
+  // The first word of any trainer counts.
+  void Decide(const absl::Status& word);
 
   // Returns what became of the last published version, one outcome for each group, once all have
   // decided and shown it, or the publish has failed. kDeadlineExceeded: they have not; kCancelled:

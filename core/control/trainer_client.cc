@@ -49,6 +49,9 @@ class Client final : public TrainerClient {
   void Release(uint64_t token) override {
     client_.Do([=](TrainerRank& rank, absl::Time now) { rank.Release(token, now); });
   }
+  void Decide(uint64_t version, const absl::Status& word) override {
+    client_.Do([=](TrainerRank& rank, absl::Time) { rank.Decide(version, word); });
+  }
   void Cancel(uint64_t token) override {
     client_.Do([=](TrainerRank& rank, absl::Time now) { rank.Cancel(token, now); });
   }

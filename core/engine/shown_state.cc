@@ -74,7 +74,7 @@ absl::StatusOr<Snapshot> ShownState::Take(absl::string_view holder) {
     return absl::FailedPreconditionError("take a snapshot: the worker is paused");
   }
   if (shared_->dirty) {
-    return absl::FailedPreconditionError(
+    return absl::UnavailableError(
         absl::StrCat("take a snapshot: the memory is dirty, a version after ", shared_->version,
                      " was being written in place"));
   }

@@ -146,6 +146,9 @@ void Coordinator::OnMessage(ConnectionId connection, const proto::RankMessage& m
     case proto::RankMessage::kPublish:
       OnPublish(*member, message.publish(), now);
       break;
+    case proto::RankMessage::kDecide:
+      OnDecide(*member, message.decide());
+      break;
     case proto::RankMessage::kWithdraw:
       OnWithdraw(*member, message.withdraw());
       break;

@@ -135,7 +135,8 @@ class Coordinator final {
 
   // What is lacking of a version whose round is to be continued.
   struct Rest {
-    Plan plan;  // Of that round.
+    UpdateId continued;  // The round's.
+    Plan plan;           // Of that round.
     std::set<RankPair> lacking;
     std::set<uint32_t> holders;  // The trainers that still have the version.
   };
@@ -168,6 +169,7 @@ class Coordinator final {
     void Record() override;
     void CheckRest(uint32_t sender) override;
     void PlanRest(std::set<RankPair> lacking, std::set<uint32_t> holders) override;
+    void TellArrived() override;
     void TellOutcome(bool committed, const absl::Status& status) override;
     uint64_t OtherVersionOf(const RankId& trainer) const override;
 
@@ -266,9 +268,12 @@ class Coordinator final {
     uint64_t version;
     std::map<uint32_t, Publish> publishes = {};  // By trainer.
     bool digests_off = false;
+    bool hold_commit = false;  // Its groups wait for a trainer's word.
+    bool commits = false;      // It has come.
     bool opened = false;
     std::map<std::string, Part> parts = {};  // By group.
 
+    bool waits_for_word() const { return hold_commit && !commits; }
     // Return the earliest time among its publishes, or InfiniteFuture if it has none.
     absl::Time deadline() const { return Earliest(&Publish::deadline); }
     absl::Time received() const { return Earliest(&Publish::received); }
@@ -424,12 +429,20 @@ class Coordinator final {
   absl::Status NotLater(uint64_t version) const;
   void OnPublish(const Member& member, const proto::Publish& publish, absl::Time now);
   void OnWithdraw(const Member& member, const proto::Withdraw& withdraw);
+  // Returns the publication that a message of a trainer is about; null if the trainer does not take
+  // part in it with that attempt.
+  Publication* FindPublication(const Member& trainer, uint64_t version, uint64_t attempt);
+  void OnDecide(const Member& member, const proto::Decide& decide);
+  // No group shows the version that has not decided to.
+  void GiveUpParts(Publication& publication, const absl::Status& why);
+  void SendArrived(uint32_t trainer, uint64_t attempt, const Group& group);
   void RefusePublish(uint32_t trainer, uint64_t version, uint64_t attempt,
                      const absl::Status& status);
   void SendOutcome(uint32_t trainer, uint64_t attempt, uint64_t version, const std::string& group,
                    const Part& part);
   absl::Status CompareReplicas(uint32_t trainer, const Publication& publication) const;
-  void RefuseReplica(uint32_t trainer, Publication& publication, const absl::Status& why);
+  // Refuses the version to this trainer, and to the others.
+  void RefuseToAll(uint32_t trainer, Publication& publication, const absl::Status& why);
   void TakePart(uint32_t trainer, const Publication& publication);
   // Ends a version in one group, and tells every trainer that publishes it.
   void EndPart(Publication& publication, const std::string& group, const Part& part);

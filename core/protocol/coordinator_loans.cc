@@ -59,14 +59,19 @@ bool Coordinator::Group::IsTried(const std::string& holder) const {
 }
 
 // Returns the group that shows the newest version, if that is newer than what some worker of
-// `group` has; else an empty text.
+// `group` has, and older than what none has: the group would show two versions. Else an empty text.
 std::string Coordinator::FindLender(const Group& group) const {
   uint64_t oldest = OldestToReplace(group);
   std::string lender;
   if (oldest >= committed_version_) return lender;
+  uint64_t newest = 0;
+  for (const auto& [rank, worker] : group.workers.here) {
+    newest = std::max(newest, NewestVersion(*worker));
+  }
   for (const auto& [name, other] : groups_) {
     const uint64_t shown = ShownByAll(other);
     if (shown <= oldest || group.IsTried(name)) continue;
+    if (shown < newest && !Mutated(Mutation::kOlderVersionsAreLent)) continue;
     const auto& workers = other.workers.here;
     // Memory that is written directly is written over by the next update.
     if (std::any_of(workers.begin(), workers.end(),

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/protocol/coordinator.h"
+#include "core/protocol/mutation.h"
 
 namespace waybill {
 namespace {
@@ -54,7 +55,7 @@ void Coordinator::CheckRest(Group& group, uint32_t sender) {
 }
 
 void Coordinator::Group::PlanRest(std::set<RankPair> lacking, std::set<uint32_t> holders) {
-  rest = {std::move(plan), std::move(lacking), std::move(holders)};
+  rest = {round->update(), std::move(plan), std::move(lacking), std::move(holders)};
   plan = Plan();
   BeginGathering(*this);
 }
@@ -75,15 +76,18 @@ void Coordinator::BeginRestTerm(Group& group) {
 }
 
 void Coordinator::ContinueRound(Group& group, absl::Time now) {
-  const UpdateId continued = group.round->update();
-  const Publication& publication = publications_.at(continued.version);
-  const std::set<uint32_t> holders = std::exchange(group.rest, std::nullopt)->holders;
+  const Rest rest = *std::exchange(group.rest, std::nullopt);
+  const uint64_t version = rest.continued.version;
+  const Publication& publication = publications_.at(version);
   group.round = std::make_unique<UpdateRound>(
-      NextUpdate(group, continued.version), MembersOfRound(group, continued.version),
-      publication.digests_off, publication.deadline(), group.plan, IfLanesDie::kAbort, &group);
-  group.round->Begin(/*catch_up=*/false, &continued, now);
+      NextUpdate(group, version), MembersOfRound(group, version), publication.digests_off,
+      publication.deadline(), group.plan, IfLanesDie::kAbort, &group);
+  if (publication.waits_for_word() && !Mutated(Mutation::kHoldForgottenWithTheRest)) {
+    group.round->HoldCommit();
+  }
+  group.round->Begin(/*catch_up=*/false, &rest.continued, now);
   for (const auto& [trainer, publish] : publication.publishes) {
-    if (holders.contains(trainer)) {
+    if (rest.holders.contains(trainer)) {
       group.round->OnPublish({Role::kTrainer, trainer}, publish.attempt, publish.deadline);
     }
   }

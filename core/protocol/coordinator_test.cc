@@ -779,6 +779,29 @@ TEST_F(CatchUpTest, AGroupThatJoinsGetsTheNewestVersionFromOneThatShowsIt) {
   EXPECT_EQ(Count(kTrainer[0], Kind::kOutcome), 0);
 }
 
+// Group "b" has two workers. Worker 0 of it is about to show version 6, which group "a" has missed.
+class NewerThanTheLenderTest : public CatchUpTest {
+ protected:
+  NewerThanTheLenderTest() {
+    decisions_.push_back({.epoch = 1, .sequence = 2, .version = 6, .group = "b"});
+  }
+  void JoinInB(ConnectionId connection, uint32_t rank, uint64_t committed) {
+    Join(connection, Role::kWorker, 1, [&](proto::Join& join) {
+      join.set_rank(rank);
+      join.set_world(2);
+      join.set_committed_version(committed);
+      join.set_catch_up(true);
+    });
+  }
+};
+
+TEST_F(NewerThanTheLenderTest, NothingOlderIsLentThanWhatAWorkerOfTheGroupHas) {
+  JoinInB(kWorker[1], 0, 6);
+  JoinInB(22, 1, 0);
+  EXPECT_EQ(LenderOf(kWorker[1]), "");
+  EXPECT_EQ(LenderOf(22), "");
+}
+
 // The trainers hold version 5, and nobody shows it any more.
 class HeldCatchUpTest : public CatchUpTest {
  protected:
@@ -1829,6 +1852,14 @@ TEST_F(RestTest, WhatATrainerThatDiesWasToBringComesFromItsReplica) {
   EXPECT_EQ(Count(kTrainer[0], Kind::kAbort), 0);
 }
 
+// In place, a worker is not dirty after an update of which nothing has landed.
+TEST_F(RestTest, WhatIsGivenUpBeforeTheRestIsStartedHasBegun) {
+  LoseTrainer1();
+  ConnectWithoutTrainer1();
+  Refuse(1);
+  for (const uint32_t w : {0u, 1u}) EXPECT_TRUE(Last(kWorker[w], Kind::kAbort)->abort().begun());
+}
+
 TEST_F(RestTest, ATrainerWhoseLaneDiesBringsTheRestByAnother) {
   Tell(kTrainer[1], [&](auto& m) {
     m.mutable_lane_failed()->set_epoch(epoch_);
@@ -2059,6 +2090,109 @@ TEST_F(CoordinatorTest, AtTheJoinDeadlineTheMissingAreNamed) {
   EXPECT_EQ(Error(kTrainer[0], Kind::kDismissal),
             "no group is whole: waiting for trainer 1, every worker");
   EXPECT_EQ(closed_, std::vector<ConnectionId>{kTrainer[0]});
+}
+
+// Workers 0 and 1 are the groups "a" and "b", and version 5 waits for a trainer's word.
+class HeldCommitTest : public CoordinatorTest {
+ protected:
+  void SetUp() override {
+    groups_ = {"a", "b"};
+    MakeCoordinator();
+    Establish();
+    for (const uint32_t t : {0u, 1u}) PublishHeld(t);
+    for (const uint32_t w : {0u, 1u}) Ready(w);
+  }
+  void PublishHeld(uint32_t trainer, bool held = true) {
+    Tell(kTrainer[trainer], [&](proto::RankMessage& m) {
+      m.mutable_publish()->set_version(5);
+      m.mutable_publish()->set_attempt(9);
+      m.mutable_publish()->set_deadline_ms(3000);
+      m.mutable_publish()->set_hold_commit(held);
+    });
+  }
+  void Say(uint32_t trainer, const absl::Status& word, uint64_t attempt = 9) {
+    Tell(kTrainer[trainer], [&](proto::RankMessage& m) {
+      m.mutable_decide()->set_version(5);
+      m.mutable_decide()->set_attempt(attempt);
+      if (!word.ok()) *m.mutable_decide()->mutable_error() = EncodeError(word);
+    });
+  }
+  void ArriveInBoth() {
+    for (const uint32_t w : {0u, 1u}) Arrived(w);
+  }
+};
+
+TEST_F(HeldCommitTest, GroupsThatHaveAllOfItWaitForAWord) {
+  Arrived(0);
+  EXPECT_EQ(Last(kTrainer[1], Kind::kGroupArrived)->group_arrived().group(), "a");
+  EXPECT_EQ(Last(kTrainer[1], Kind::kGroupArrived)->group_arrived().attempt(), 9u);
+  Arrived(1);
+  Arrived(1);
+  EXPECT_EQ(Count(kTrainer[0], Kind::kGroupArrived), 2);
+  EXPECT_TRUE(recorded_.empty());
+  EXPECT_EQ(coordinator_->Status().groups(0).waiting_for(), "commit() or abort() by a trainer");
+  Say(1, absl::OkStatus(), /*attempt=*/8);  // Of a publish that has ended.
+  EXPECT_TRUE(recorded_.empty());
+  Say(1, absl::OkStatus());
+  EXPECT_EQ(recorded_.size(), 2u);
+  for (const uint32_t w : {0u, 1u}) EXPECT_EQ(Count(kWorker[w], Kind::kCommit), 1);
+}
+
+TEST_F(HeldCommitTest, OnlyTheFirstWordCounts) {
+  ArriveInBoth();
+  Say(0, absl::CancelledError("the engine will not pause"));
+  Say(1, absl::OkStatus());
+  EXPECT_TRUE(recorded_.empty());
+  for (const uint32_t w : {0u, 1u}) {
+    EXPECT_EQ(Error(kWorker[w], Kind::kAbort), "trainer 0: the engine will not pause");
+  }
+  EXPECT_EQ(Error(kTrainer[1], Kind::kOutcome), "trainer 0: the engine will not pause");
+}
+
+TEST_F(HeldCommitTest, WithoutAWordItEndsAtTheDeadline) {
+  ArriveInBoth();
+  Pass(absl::Seconds(3));
+  EXPECT_EQ(Error(kWorker[0], Kind::kAbort),
+            "version 5: the deadline is over, waiting for commit() or abort() by a trainer");
+  EXPECT_TRUE(recorded_.empty());
+}
+
+TEST_F(HeldCommitTest, ItWaitsAsLongAsOneTrainerIsLeftThatCanSayTheWord) {
+  ArriveInBoth();
+  Gone(kTrainer[0]);
+  for (const uint32_t w : {0u, 1u}) EXPECT_EQ(Count(kWorker[w], Kind::kAbort), 0);
+  Gone(kTrainer[1]);
+  for (const uint32_t w : {0u, 1u}) EXPECT_EQ(Count(kWorker[w], Kind::kAbort), 1);
+}
+
+TEST_F(HeldCommitTest, AWordForWhatHasNotArrivedHoldsWhenItHas) {
+  Arrived(0);
+  Say(0, absl::OkStatus());
+  EXPECT_EQ(recorded_.size(), 1u);
+  Arrived(1);
+  EXPECT_EQ(recorded_.size(), 2u);
+}
+
+TEST_F(HeldCommitTest, AWorkerThatDiesMeanwhileEndsItInItsGroup) {
+  ArriveInBoth();
+  Gone(kWorker[1]);
+  Say(0, absl::OkStatus());
+  ASSERT_EQ(recorded_.size(), 1u);
+  EXPECT_EQ(recorded_[0].group, "a");
+}
+
+TEST_F(HeldCommitTest, TrainersThatDoNotAgreeWhetherItWaitsAreRefused) {
+  MakeCoordinator();
+  Establish();
+  PublishHeld(0);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  PublishHeld(1, /*held=*/false);
+  const std::string why =
+      "publish version 5: trainer 1 publishes it without hold_commit, unlike others; all trainers "
+      "have to do the same";
+  EXPECT_EQ(Error(kTrainer[1], Kind::kPublishRefused), why);
+  EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome), why);
+  EXPECT_EQ(Error(kWorker[0], Kind::kAbort), why);
 }
 
 // Both trainers hold both rows.

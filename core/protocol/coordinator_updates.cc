@@ -236,16 +236,24 @@ void Coordinator::OnPublish(const Member& member, const proto::Publish& publish,
       now +
       (publish.deadline_ms() > 0 ? absl::Milliseconds(publish.deadline_ms()) : kPublishTimeout);
   Publication& publication = publications_.try_emplace(version, Publication{version}).first->second;
-  if (publication.publishes.empty()) publication.digests_off = publish.digests_off();
+  if (publication.publishes.empty()) {
+    publication.digests_off = publish.digests_off();
+    publication.hold_commit = publish.hold_commit();
+  }
   Publication::Publish& mine = publication.publishes[trainer];
   mine = {publish.attempt(), deadline, now};
   const int sampled = std::min(publish.sampled_units_size(), publish.sampled_digests_size());
   for (int i = 0; i < sampled; ++i) {
     mine.sample.emplace_back(publish.sampled_units(i), publish.sampled_digests(i));
   }
-  if (const absl::Status status = CompareReplicas(trainer, publication); !status.ok()) {
-    return RefuseReplica(trainer, publication, status);
+  absl::Status fits = CompareReplicas(trainer, publication);
+  if (publication.hold_commit != publish.hold_commit()) {
+    fits = absl::FailedPreconditionError(
+        absl::StrCat("publish version ", version, ": trainer ", trainer, " publishes it ",
+                     publish.hold_commit() ? "with" : "without",
+                     " hold_commit, unlike others; all trainers have to do the same"));
   }
+  if (!fits.ok()) return RefuseToAll(trainer, publication, fits);
   if (publication.opened) TakePart(trainer, publication);
 }
 
@@ -275,17 +283,12 @@ absl::Status Coordinator::CompareReplicas(uint32_t trainer, const Publication& p
   return absl::OkStatus();
 }
 
-// Nobody knows which of the two is right: no group shows the version that has not decided to.
-void Coordinator::RefuseReplica(uint32_t trainer, Publication& publication,
-                                const absl::Status& why) {
+// Nobody knows which of two trainers is right.
+void Coordinator::RefuseToAll(uint32_t trainer, Publication& publication, const absl::Status& why) {
   const uint64_t version = publication.version;
   if (publication.opened) {
     RefusePublish(trainer, version, publication.publishes.at(trainer).attempt, why);
-    for (auto& [name, part] : publication.parts) {
-      if (part.state == Part::State::kQueued) GiveUpPart(publication, name, why);
-      if (part.state == Part::State::kOpen) GroupNamed(name).round->GiveUp(why);
-    }
-    return;
+    return GiveUpParts(publication, why);
   }
   GivenUp& given_up = given_up_[version];
   given_up = {AllTrainers(), why};
@@ -294,6 +297,13 @@ void Coordinator::RefuseReplica(uint32_t trainer, Publication& publication,
     given_up.trainers.erase(other);
   }
   publications_.erase(version);
+}
+
+void Coordinator::GiveUpParts(Publication& publication, const absl::Status& why) {
+  for (auto& [name, part] : publication.parts) {
+    if (part.state == Part::State::kQueued) GiveUpPart(publication, name, why);
+    if (part.state == Part::State::kOpen) GroupNamed(name).round->GiveUp(why);
+  }
 }
 
 // Lets a trainer that publishes an opened version take part where that is undecided, and tells it
@@ -322,19 +332,57 @@ void Coordinator::TakePart(uint32_t trainer, const Publication& publication) {
   for (UpdateRound* round : rounds) {
     round->OnPublish({Role::kTrainer, trainer}, publish.attempt, publish.deadline);
   }
+  for (const auto& [name, part] : publication.parts) {
+    if (part.state != Part::State::kOpen) continue;
+    const Group& group = GroupNamed(name);
+    if (group.round->waits_for_word()) SendArrived(trainer, publish.attempt, group);
+  }
+}
+
+Coordinator::Publication* Coordinator::FindPublication(const Member& trainer, uint64_t version,
+                                                       uint64_t attempt) {
+  const auto found = publications_.find(version);
+  if (trainer.id.role != Role::kTrainer || found == publications_.end()) return nullptr;
+  const auto publish = found->second.publishes.find(trainer.id.rank);
+  const bool takes_part =
+      publish != found->second.publishes.end() && publish->second.attempt == attempt;
+  return takes_part ? &found->second : nullptr;
+}
+
+void Coordinator::SendArrived(uint32_t trainer, uint64_t attempt, const Group& group) {
+  proto::ControllerMessage message;
+  message.mutable_group_arrived()->set_version(group.round->update().version);
+  message.mutable_group_arrived()->set_group(group.name);
+  message.mutable_group_arrived()->set_attempt(attempt);
+  ToRank({Role::kTrainer, trainer}, std::move(message));
+}
+
+void Coordinator::Group::TellArrived() {
+  const Publication& publication = coordinator.publications_.at(round->update().version);
+  for (const auto& [trainer, publish] : publication.publishes) {
+    coordinator.SendArrived(trainer, publish.attempt, *this);
+  }
+}
+
+void Coordinator::OnDecide(const Member& member, const proto::Decide& decide) {
+  Publication* publication = FindPublication(member, decide.version(), decide.attempt());
+  if (publication == nullptr || !publication->opened || !publication->waits_for_word()) return;
+  if (decide.has_error() && !Mutated(Mutation::kAnyWordCommits)) {
+    return GiveUpParts(*publication, While(ToString(member.id), DecodeError(decide.error())));
+  }
+  publication->commits = true;
+  for (const auto& [name, part] : publication->parts) {
+    if (part.state == Part::State::kOpen) GroupNamed(name).round->Decide();
+  }
 }
 
 void Coordinator::OnWithdraw(const Member& member, const proto::Withdraw& withdraw) {
-  const auto found = publications_.find(withdraw.version());
-  if (member.id.role != Role::kTrainer || found == publications_.end()) return;
+  Publication* const found = FindPublication(member, withdraw.version(), withdraw.attempt());
+  if (found == nullptr) return;
   const uint32_t trainer = member.id.rank;
-  Publication& publication = found->second;
-  const auto publish = publication.publishes.find(trainer);
-  if (publish == publication.publishes.end() || publish->second.attempt != withdraw.attempt()) {
-    return;
-  }
+  Publication& publication = *found;
   if (!publication.opened) {
-    publication.publishes.erase(publish);
+    publication.publishes.erase(trainer);
     return DropUnwantedPublications();
   }
   const absl::Status why = DecodeError(withdraw.error());
@@ -353,7 +401,12 @@ void Coordinator::OnWithdraw(const Member& member, const proto::Withdraw& withdr
 void Coordinator::ForgetTrainer(uint32_t trainer, const absl::Status& why) {
   for (auto& [version, given_up] : given_up_) given_up.trainers.insert(trainer);
   for (auto& [version, publication] : publications_) {
-    if (publication.publishes.erase(trainer) > 0) GiveUpQueuedParts(publication, why);
+    if (publication.publishes.erase(trainer) == 0) continue;
+    GiveUpQueuedParts(publication, why);
+    // Nobody is left who could say that its groups may show it.
+    if (publication.opened && publication.publishes.empty() && publication.waits_for_word()) {
+      GiveUpParts(publication, why);
+    }
   }
   DropUnwantedPublications();
 }
@@ -600,6 +653,7 @@ void Coordinator::BeginRound(Group& group, Publication& publication, absl::Time 
       NextUpdate(group, publication.version), std::move(members), publication.digests_off,
       publication.deadline(), group.plan,
       group.plan.quantises() ? IfLanesDie::kAbort : IfLanesDie::kPlanRest, &group);
+  if (publication.waits_for_word()) group.round->HoldCommit();
   group.catching_up = false;
   group.round->Begin(/*catch_up=*/false, /*continued=*/nullptr, now);
   for (const auto& [trainer, publish] : publication.publishes) {

@@ -38,6 +38,11 @@ enum class Mutation : uint8_t {
   kRelaysMayGoOn,               // A worker that relays what was given up has no deadline.
   kAwayGroupsForgotten,         // The decisions of a group are forgotten once nobody of it is here.
   kAnyShownVersionIsBelieved,   // A group lends what its workers say they show.
+  kHeldCommitDecides,           // A version that waits for its word is decided once it is here.
+  kRestHasNotBegun,             // The rest of a version is given up as if nothing had landed.
+  kHoldForgottenWithTheRest,    // The round that brings the rest of a version waits for no word.
+  kAnyWordCommits,              // A trainer's word commits, whatever it is.
+  kOlderVersionsAreLent,        // A group borrows what is older than what one of its workers has.
   kAnyCommittedVersionIsBelieved,  // What a worker says is committed counts as committed.
 };
 

@@ -709,6 +709,73 @@ TEST_F(HoldTest, TheNextControllerIsToldWhatIsHeld) {
   EXPECT_EQ(host_.Last(Kind::kJoin)->join().held().version(), 5u);
 }
 
+// Version 5 goes to the groups "all" and "b", and waits for its word.
+class HoldCommitTest : public TrainerSessionTest {
+ protected:
+  void SetUp() override {
+    Establish();
+    EstablishTerm("b", 10);
+    session_.Publish(5, {.version = 5, .deadline = now_ + absl::Seconds(3), .hold_commit = true},
+                     now_);
+    EXPECT_TRUE(host_.Last(Kind::kPublish)->publish().hold_commit());
+    HearAccepted({kAll, "b"});
+    HearStart(5, 1);
+    HearStart(5, 1, attempt(), 10);
+  }
+  void Send() {
+    session_.OnSent(kAll, UpdateOf(5, 1), now_);
+    UpdateId update = UpdateOf(5, 1);
+    update.epoch = 10;
+    session_.OnSent("b", update, now_);
+  }
+  void HearArrived(const std::string& group, uint64_t attempt) {
+    Hear([&](auto& m) {
+      m.mutable_group_arrived()->set_version(5);
+      m.mutable_group_arrived()->set_group(group);
+      m.mutable_group_arrived()->set_attempt(attempt);
+    });
+  }
+};
+
+TEST_F(HoldCommitTest, TheUserIsAskedOnceAllGroupsHaveAllOfIt) {
+  HearArrived("b", attempt());  // Before this trainer has noticed that all is sent.
+  Send();
+  HearArrived(kAll, attempt() + 1);  // Of another publish.
+  EXPECT_EQ(host_.Last(Notice::Kind::kArrived), nullptr);
+  session_.Decide(5, absl::OkStatus());
+  EXPECT_EQ(host_.Count(Kind::kDecide), 0);
+  HearArrived(kAll, attempt());
+  ASSERT_NE(host_.Last(Notice::Kind::kArrived), nullptr);
+  EXPECT_EQ(host_.Last(Notice::Kind::kArrived)->version, 5u);
+  session_.Decide(4, absl::OkStatus());
+  EXPECT_EQ(host_.Count(Kind::kDecide), 0);
+  session_.Decide(5, absl::OkStatus());
+  EXPECT_EQ(host_.Last(Kind::kDecide)->decide().attempt(), attempt());
+  EXPECT_FALSE(host_.Last(Kind::kDecide)->decide().has_error());
+}
+
+TEST_F(HoldCommitTest, AGroupThatHasGivenItUpIsNotWaitedFor) {
+  Send();
+  HearArrived("b", attempt());
+  EXPECT_EQ(host_.Last(Notice::Kind::kArrived), nullptr);
+  HearOutcome(5, attempt(), /*committed=*/false);
+  EXPECT_NE(host_.Last(Notice::Kind::kArrived), nullptr);
+  session_.Decide(5, absl::CancelledError("the engine will not pause"));
+  EXPECT_EQ(host_.Last(Kind::kDecide)->decide().error().message(), "the engine will not pause");
+}
+
+TEST_F(HoldCommitTest, NobodyIsAskedIfAllGroupsHaveGivenItUp) {
+  Send();
+  HearOutcome(5, attempt(), /*committed=*/false);
+  Hear([&](auto& m) {
+    m.mutable_outcome()->set_version(5);
+    m.mutable_outcome()->set_group("b");
+    m.mutable_outcome()->set_attempt(attempt());
+  });
+  EXPECT_EQ(host_.Last(Notice::Kind::kArrived), nullptr);
+  EXPECT_NE(host_.Last(Notice::Kind::kDecided), nullptr);
+}
+
 TEST_F(TrainerSessionTest, APublishThatWaitsIsAskedForWhenItMayProceed) {
   Establish();
   session_.Publish(5,
@@ -909,33 +976,6 @@ TEST_F(WorkerSessionTest, WhatAnotherGroupSentIsToldAsCaughtUpAfterItsCommit) {
   EXPECT_EQ(host_.told.back().kind, Notice::Kind::kCaughtUp);
   EXPECT_EQ(host_.told.back().version, 6u);
   EXPECT_EQ(host_.told[host_.told.size() - 2].kind, Notice::Kind::kCommit);
-}
-
-class AskingWorkerSessionTest : public SessionTest<WorkerSession, FakeWorkerHost> {
- protected:
-  WorkerSession& session() override { return session_; }
-
-  WorkerSession session_{{.id = {Role::kWorker, 0, "all"}, .manifest = {}, .nics = {}},
-                         {Notice::Kind::kPrepare},
-                         &host_};
-};
-
-TEST_F(AskingWorkerSessionTest, WhileUpdatesAreRefusedNobodyIsAsked) {
-  Establish();
-  HearPrepare(5, 1);
-  EXPECT_EQ(host_.told.back().kind, Notice::Kind::kPrepare);
-  EXPECT_EQ(host_.Last(Kind::kRefused), nullptr);
-  session_.RefuseUpdates(absl::FailedPreconditionError("paused"));
-  EXPECT_EQ(host_.Last(Kind::kRefused)->refused().round().sequence(), 1u);
-  host_.told.clear();
-  HearPrepare(6, 2);
-  EXPECT_EQ(host_.Last(Kind::kRefused)->refused().error().message(), "paused");
-  EXPECT_EQ(host_.Last(Notice::Kind::kPrepare), nullptr);
-  session_.RefuseUpdates(absl::OkStatus());
-  HearPrepare(7, 3);
-  EXPECT_EQ(host_.told.back().version, 7u);
-  EXPECT_EQ(host_.Count(Kind::kRefused), 2);
-  EXPECT_EQ(host_.Count(Kind::kReady), 0);
 }
 
 // A round of version 5 is continued in another.
@@ -1209,6 +1249,24 @@ TEST_F(AskedWorkerSessionTest, TheEngineWaitsForTheUser) {
   EXPECT_EQ(host_.Count(Kind::kArrived), 0);
   asked_.Answer(Notice::Kind::kArrived, UpdateOf(5, 1), absl::AbortedError("bad loss"));
   EXPECT_EQ(host_.Last(Kind::kFailed)->failed().error().message(), "vetoed: bad loss");
+}
+
+TEST_F(AskedWorkerSessionTest, WhileUpdatesAreRefusedNobodyIsAsked) {
+  Establish();
+  HearPrepare(5, 1);
+  EXPECT_EQ(host_.told.back().kind, Notice::Kind::kPrepare);
+  EXPECT_EQ(host_.Last(Kind::kRefused), nullptr);
+  asked_.RefuseUpdates(absl::FailedPreconditionError("paused"));
+  EXPECT_EQ(host_.Last(Kind::kRefused)->refused().round().sequence(), 1u);
+  host_.told.clear();
+  HearPrepare(6, 2);
+  EXPECT_EQ(host_.Last(Kind::kRefused)->refused().error().message(), "paused");
+  EXPECT_EQ(host_.Last(Notice::Kind::kPrepare), nullptr);
+  asked_.RefuseUpdates(absl::OkStatus());
+  HearPrepare(7, 3);
+  EXPECT_EQ(host_.told.back().version, 7u);
+  EXPECT_EQ(host_.Count(Kind::kRefused), 2);
+  EXPECT_EQ(host_.Count(Kind::kReady), 0);
 }
 
 TEST_F(AskedWorkerSessionTest, AnAnswerAboutAnUpdateThatWasGivenUpDoesNothing) {

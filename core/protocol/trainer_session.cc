@@ -153,6 +153,7 @@ void TrainerSession::AskForNext(absl::Time now) {
   message.mutable_publish()->set_deadline_ms(
       std::max<int64_t>(1, absl::ToInt64Milliseconds(first.command.deadline - now)));
   message.mutable_publish()->set_digests_off(first.command.digests_off);
+  message.mutable_publish()->set_hold_commit(first.command.hold_commit);
   if (!first.command.digests_off) host_.Sample(first.command.version, *message.mutable_publish());
   Send(std::move(message));
 }
@@ -252,6 +253,7 @@ void TrainerSession::FinishIfOver(absl::Time now) {
     Tell({.kind = Notice::Kind::kPublished, .token = sent.token, .version = sent.command.version});
   }
   sent_.push_back(std::move(sent));
+  AskForWord(sent_.back());
   SettleSent();
   AskForNext(now);
 }
@@ -311,6 +313,8 @@ void TrainerSession::OnRoleMessage(const proto::ControllerMessage& message, absl
       return OnAbort(message.abort(), now);
     case proto::ControllerMessage::kOutcome:
       return OnOutcome(message.outcome(), now);
+    case proto::ControllerMessage::kGroupArrived:
+      return OnGroupArrived(message.group_arrived());
     case proto::ControllerMessage::kTermOver:
       return OnTermOver(message.term_over().group(), now);
     case proto::ControllerMessage::kSenderLost:
@@ -421,7 +425,9 @@ void TrainerSession::OnOutcome(const proto::Outcome& outcome, absl::Time now) {
            (outcome.attempt() == 0 || outcome.attempt() == publication.attempt);
   };
   for (Publication& sent : sent_) {
-    if (is_of(sent)) sent.outcomes[outcome.group()] = status;
+    if (!is_of(sent)) continue;
+    sent.outcomes[outcome.group()] = status;
+    AskForWord(sent);
   }
   SettleSent();
   if (queue_.empty() || !is_of(queue_.front())) return;
@@ -435,6 +441,38 @@ void TrainerSession::OnOutcome(const proto::Outcome& outcome, absl::Time now) {
     GiveUp(outcome.group(), status);
   }
   FinishIfOver(now);
+}
+
+void TrainerSession::OnGroupArrived(const proto::GroupArrived& arrived) {
+  if (!queue_.empty() && queue_.front().attempt == arrived.attempt()) {
+    queue_.front().arrived.insert(arrived.group());
+  }
+  for (Publication& sent : sent_) {
+    if (sent.attempt != arrived.attempt()) continue;
+    sent.arrived.insert(arrived.group());
+    AskForWord(sent);
+  }
+}
+
+// Asks once every group waits for the word, or has given the version up.
+void TrainerSession::AskForWord(Publication& sent) {
+  if (sent.asked_for_word || sent.arrived.empty()) return;
+  for (const auto& [group, part] : sent.parts) {
+    if (!sent.arrived.contains(group) && !sent.outcomes.contains(group)) return;
+  }
+  sent.asked_for_word = true;
+  Tell({.kind = Notice::Kind::kArrived, .version = sent.command.version});
+}
+
+void TrainerSession::Decide(uint64_t version, const absl::Status& word) {
+  for (const Publication& sent : sent_) {
+    if (sent.command.version != version || !sent.asked_for_word) continue;
+    proto::RankMessage message;
+    message.mutable_decide()->set_version(version);
+    message.mutable_decide()->set_attempt(sent.attempt);
+    if (!word.ok()) *message.mutable_decide()->mutable_error() = EncodeError(word);
+    Send(std::move(message));
+  }
 }
 
 // Ends what is being sent to the group. Its outcome follows, or was told.

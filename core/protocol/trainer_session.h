@@ -30,6 +30,8 @@ struct PublishCommand {
   std::string waits_for = {};
   // Groups that have missed the version get it from this trainer after it is sent, until Release().
   bool hold = false;
+  // No group decides before Decide(), for which kArrived asks; all trainers publish it alike.
+  bool hold_commit = false;
 };
 
 // Each group has an engine of its own.
@@ -64,6 +66,9 @@ class TrainerSession final : public RankSession {
   // Ends the hold of a version; one kReleased follows within a second or so, after which nothing
   // reads the tensors. At once if none is held.
   void Release(uint64_t token, absl::Time now);
+  // Says whether groups are to show a version that waits for it: OK, or why not. The first word of
+  // any trainer counts. Does nothing for another version, or one for which kArrived has not come.
+  void Decide(uint64_t version, const absl::Status& word);
   // Ends the publish with kCancelled within about a second. Has no effect once the version is SENT,
   // except with until_committed: kCancelled comes at once, and groups may still show the version.
   void Cancel(uint64_t token, absl::Time now);
@@ -98,6 +103,8 @@ class TrainerSession final : public RankSession {
     absl::Status status;                                // Why it will fail, while it stops.
     absl::Time stop_deadline = absl::InfiniteFuture();  // Then it is stopped by force.
     std::map<std::string, absl::Status> outcomes;       // By group.
+    std::set<std::string> arrived;                      // Groups that wait for a word.
+    bool asked_for_word = false;                        // kArrived has come.
 
     // Returns true if an engine is, or was, at work on it.
     bool begun() const;
@@ -129,6 +136,8 @@ class TrainerSession final : public RankSession {
   void OnStart(const proto::Start& start, absl::Time now);
   void OnAbort(const proto::Abort& abort, absl::Time now);
   void OnOutcome(const proto::Outcome& outcome, absl::Time now);
+  void OnGroupArrived(const proto::GroupArrived& arrived);
+  void AskForWord(Publication& sent);
   void OnTermOver(const std::string& group, absl::Time now);
   void OnSenderLost(const proto::SenderLost& lost);
   bool IsLastToSend(const std::string& group) const;

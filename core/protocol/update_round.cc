@@ -52,7 +52,10 @@ void UpdateRound::Begin(bool catch_up, const UpdateId* continued, absl::Time now
   prepare->set_plan_hash(update_.plan_hash);
   prepare->set_digests_off(digests_off_);
   prepare->set_catch_up(catch_up);
-  if (continued != nullptr) *prepare->mutable_continues() = EncodeRound(*continued);
+  if (continued != nullptr) {
+    *prepare->mutable_continues() = EncodeRound(*continued);
+    started_ = !Mutated(Mutation::kRestHasNotBegun);  // Data has landed in that round.
+  }
   prepare->set_deadline_ms(std::max<int64_t>(1, absl::ToInt64Milliseconds(deadline_ - now)));
   for (const uint32_t worker : workers_) actions_->ToWorker(worker, message);
 }
@@ -135,9 +138,20 @@ void UpdateRound::OnRefused(uint32_t worker, const absl::Status& status) {
 }
 
 void UpdateRound::OnArrived(uint32_t worker) {
-  if (!Abortable() || !ready_.contains(worker)) return;
+  if (!Abortable() || state_ == State::kArrived || !ready_.contains(worker)) return;
   arrived_.insert(worker);
   if (arrived_ != workers_ && !Mutated(Mutation::kOneArrivalDecides)) return PlanRestIfKnown();
+  state_ = State::kArrived;
+  if (held_ && !Mutated(Mutation::kHeldCommitDecides)) return actions_->TellArrived();
+  Record();
+}
+
+void UpdateRound::Decide() {
+  held_ = false;
+  if (state_ == State::kArrived) Record();
+}
+
+void UpdateRound::Record() {
   state_ = State::kRecording;
   actions_->Record();
 }
@@ -418,6 +432,7 @@ std::string UpdateRound::DescribeWaiting() const {
         " (its data, or its program's answer to ARRIVED)");
   }
   if (state_ == State::kContinued) add("lanes for ", "what is lacking");
+  if (state_ == State::kArrived) add("commit() or abort() by ", "a trainer");
   if (state_ == State::kRecording) add("the record of ", "the decision");
   if (state_ == State::kDecided) {
     add("SHOWN of worker ", ListWithout(workers_, shown_),

@@ -36,6 +36,8 @@ class RoundActions {
   // Plans what is lacking of this round, from the senders that hold it. Another round continues
   // this one then; OnNoRest() follows if it cannot be planned.
   virtual void PlanRest(std::set<RankPair> lacking, std::set<uint32_t> holders) = 0;
+  // Tells whoever published it that all of it is here, and that their word is waited for.
+  virtual void TellArrived() = 0;
   // Tells whoever published it what became of the version. Called once.
   virtual void TellOutcome(bool committed, const absl::Status& status) = 0;
   // Returns another version that the trainer publishes, or 0.
@@ -62,6 +64,8 @@ class UpdateRound {
   UpdateRound(const UpdateId& update, RoundMembers members, bool digests_off, absl::Time deadline,
               const Plan& plan, IfLanesDie if_lanes_die, RoundActions* actions);
 
+  // Makes the round wait for Decide() once all workers have all of it. Comes before Begin().
+  void HoldCommit() { held_ = true; }
   // Sends PREPARE to every worker. `catch_up`: the version was published before. `continued`: the
   // round whose rest this one brings, or null.
   void Begin(bool catch_up, const UpdateId* continued, absl::Time now);
@@ -72,6 +76,8 @@ class UpdateRound {
   void OnReady(uint32_t worker, const proto::Ready& ready);
   void OnRefused(uint32_t worker, const absl::Status& status);
   void OnArrived(uint32_t worker);
+  // The group may show the version. Does nothing if that was not waited for.
+  void Decide();
   void OnLacking(uint32_t worker, const std::set<uint32_t>& senders);
   void OnKept(const RankId& sender, bool kept);
   void OnNoRest(const absl::Status& status);
@@ -107,6 +113,8 @@ class UpdateRound {
   bool committed() const { return state_ == State::kShown || state_ == State::kDecided; }
   // Returns true while it is not known whether the group commits.
   bool undecided() const { return Abortable() || state_ == State::kRecording; }
+  // Returns true while all of it is here, and Decide() is waited for.
+  bool waits_for_word() const { return state_ == State::kArrived; }
   // Returns true if every worker has shown the version, and showed the same bytes before.
   bool unchanged() const { return unchanged_ == workers_; }
   const UpdateId& update() const { return update_; }
@@ -125,8 +133,18 @@ class UpdateRound {
 
  private:
   // A group in kRecording cannot be aborted: its decision may be on disk already. In kContinued all
-  // has arrived but what dead lanes were to bring, and another round is about to bring that.
-  enum class State { kPreparing, kMoving, kContinued, kRecording, kDecided, kShown, kAborted };
+  // has arrived but what dead lanes were to bring, and another round is about to bring that. In
+  // kArrived all has, and the trainers' word is waited for.
+  enum class State {
+    kPreparing,
+    kMoving,
+    kContinued,
+    kArrived,
+    kRecording,
+    kDecided,
+    kShown,
+    kAborted
+  };
   struct Sender {
     RankId id;
     bool published = false;
@@ -143,7 +161,8 @@ class UpdateRound {
 
   // Returns true if an event can still make the group give the version up.
   bool Abortable() const {
-    return state_ == State::kPreparing || state_ == State::kMoving || state_ == State::kContinued;
+    return state_ == State::kPreparing || state_ == State::kMoving || state_ == State::kContinued ||
+           state_ == State::kArrived;
   }
   // Returns null for a rank that does not send in this round.
   const Sender* Find(const RankId& id) const;
@@ -155,6 +174,7 @@ class UpdateRound {
   uint32_t NumberOf(const Sender& sender) const {
     return static_cast<uint32_t>(&sender - senders_.data());
   }
+  void Record();
   void LoseLane(uint32_t sender, uint32_t worker, const absl::Status& why);
   void TellLost(const std::set<uint32_t>& senders, uint32_t worker);
   void AskToKeep();
@@ -183,6 +203,7 @@ class UpdateRound {
   std::set<RankPair> told_lost_;
   std::map<uint32_t, std::set<uint32_t>> lacking_;  // By worker: the senders.
   bool started_ = false;                            // The first START is out: data may land.
+  bool held_ = false;                               // Decide() has not come, and has to.
 };
 
 }  // namespace waybill

@@ -140,6 +140,34 @@ TEST(Groups, AGroupThatDiesFailsNoPublishAndIsThereAgainWhenItComesBack) {
   for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(job.Shows(w, 3)) << w;
 }
 
+TEST(Groups, AVersionThatWaitsForItsWordIsShownByAllGroupsOrByNone) {
+  Job job({.trainers = 2, .workers = 2, .groups = {"a", "b"}});
+  ASSERT_EQ(job.StartController().message(), "");
+  ASSERT_EQ(job.JoinAll().message(), "");
+  PublishToAll(job, 1);
+  for (const absl::Status& status : job.PublishAll(2, {.hold_commit = true})) {
+    EXPECT_EQ(status.message(), "");
+  }
+  for (uint32_t t = 0; t < 2; ++t) {
+    EXPECT_EQ(job.trainer(t)->AwaitArrived(absl::Seconds(20)).message(), "");
+  }
+  for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(job.Shows(w, 1)) << w;
+  job.trainer(1)->Decide(absl::OkStatus());
+  for (uint32_t w = 0; w < 2; ++w) ExpectShown(job, w, 2);
+  for (const absl::Status& status : job.PublishAll(3, {.hold_commit = true})) {
+    EXPECT_EQ(status.message(), "");
+  }
+  EXPECT_EQ(job.trainer(0)->AwaitArrived(absl::Seconds(20)).message(), "");
+  job.trainer(0)->Decide(absl::CancelledError("the engine will not pause"));
+  const auto outcomes = job.trainer(1)->AwaitOutcome(absl::Seconds(20));
+  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+  for (const GroupOutcome& outcome : *outcomes) {
+    EXPECT_EQ(outcome.status.message(), "trainer 0: the engine will not pause") << outcome.group;
+  }
+  for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(job.Shows(w, 2)) << w;
+  PublishToAll(job, 4);
+}
+
 TEST(Groups, WhatAGroupThatIsNotWholeMissesIsToldByName) {
   Job job({.trainers = 1, .workers = 3, .groups = {"a", "b", "b"}});
   ASSERT_EQ(job.StartController().message(), "");

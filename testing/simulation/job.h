@@ -44,6 +44,9 @@ struct Job {
 
 Job DrawJob(std::mt19937_64& random);
 
+// Returns true for the versions that no group shows before a trainer lets it.
+inline bool WaitsForWord(uint64_t version) { return version % 4 == 1; }
+
 // Returns the manifest of a rank that holds `box`.
 Manifest OneShard(const Box& box);
 

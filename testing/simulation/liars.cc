@@ -155,7 +155,7 @@ void Liars::Spoil(proto::Join& join) {
 proto::RankMessage Liars::Lie(const Liar& liar) {
   proto::RankMessage m;
   const proto::Error error = EncodeError(absl::UnavailableError("a lie"));
-  switch (run_.Below(18)) {
+  switch (run_.Below(19)) {
     case 0:
       m.mutable_offers()->set_epoch(liar.epoch);
       m.mutable_offers()->set_relay(run_.Below(2) == 0);
@@ -226,6 +226,9 @@ proto::RankMessage Liars::Lie(const Liar& liar) {
       m.mutable_held()->set_version(AnyVersion());
       break;
     case 16:
+      m.mutable_decide()->set_version(AnyVersion());
+      break;
+    case 17:
       m.mutable_report()->set_version(AnyVersion());
       break;
     default:

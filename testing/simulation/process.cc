@@ -189,7 +189,8 @@ void Process::Publish(uint64_t version, absl::Duration timeout) {
                      .deadline = deadline,
                      .until_committed = version % 3 == 0 && !Holds(version),
                      .waits_for = waits ? "the GPU has not reached its event" : "",
-                     .hold = Holds(version)},
+                     .hold = Holds(version),
+                     .hold_commit = WaitsForWord(version)},
                     run_.now());
   HandleNotices();
 }
@@ -369,7 +370,7 @@ void Process::HandleUpdateNotice(const Notice& notice) {
   const int index = static_cast<int>(notice.kind) - static_cast<int>(Notice::Kind::kPrepare);
   run_.Note(name(), ": ", kWords[index], " of version ", notice.version, " ",
             notice.status.message());
-  if (notice.kind == Notice::Kind::kAbort || !job_.asked) return;
+  if (notice.kind == Notice::Kind::kAbort || (worker_ && !job_.asked)) return;
   pending_answers_.push_back({notice, run_.now() + run_.UpTo(absl::Milliseconds(30))});
 }
 
@@ -386,6 +387,10 @@ void Process::GiveAnswers() {
     }
     const Notice notice = pending_answers_[i].notice;
     pending_answers_.erase(pending_answers_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (trainer_) {
+      GiveWord(notice.version);
+      continue;
+    }
     absl::Status answer;
     if ((mood_ == Mood::kRefuse && notice.kind == Notice::Kind::kPrepare) ||
         (mood_ == Mood::kVeto && notice.kind == Notice::Kind::kArrived)) {
@@ -395,6 +400,16 @@ void Process::GiveAnswers() {
     worker_->Answer(notice.kind, notice.update, answer, run_.now());
     HandleNotices();
   }
+}
+
+void Process::GiveWord(uint64_t version) {
+  const uint64_t drawn = run_.Below(8);
+  if (drawn == 0) return;
+  run_.Note(name(), drawn == 1 ? " aborts" : " commits", " version ", version);
+  if (drawn > 1) host_.OnWord(version);
+  trainer_->Decide(version,
+                   drawn == 1 ? absl::CancelledError("the user will not") : absl::OkStatus());
+  HandleNotices();
 }
 
 }  // namespace waybill::simulation

@@ -43,6 +43,8 @@ class ProcessHost {
   virtual void OnBack(const Process& process) = 0;
   // A trainer's user was told what became of a version.
   virtual void OnOutcome(uint64_t version, const std::string& group, bool committed) = 0;
+  // A trainer's user says that groups may show a version that waits for it.
+  virtual void OnWord(uint64_t version) = 0;
   // A worker shows `version`; it showed `before` until now.
   virtual void OnShown(const Process& process, uint64_t before, uint64_t version) = 0;
 };
@@ -156,6 +158,7 @@ class Process final : public RankActions {
   void HandleNotice(const Notice& notice);
   void HandleUpdateNotice(const Notice& notice);
   void GiveAnswers();
+  void GiveWord(uint64_t version);
   // Gives commands that do not fit the state of the rank: they end, and do nothing.
   void TryWhatDoesNotFit();
   // Returns true for the versions that all trainers hold.

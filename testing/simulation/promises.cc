@@ -47,6 +47,10 @@ void Promises::OnShown(const Process& process, uint64_t before, uint64_t version
     run_.Violate(absl::StrCat("truthful: ", process.name(), " shows version ", version,
                               ", which was reported as failed"));
   }
+  if (WaitsForWord(version) && !let_be_shown_.contains(version)) {
+    run_.Violate(absl::StrCat("asked: ", process.name(), " shows version ", version,
+                              ", and no trainer has let it"));
+  }
   // Nothing that was decided while it was a member is left out.
   for (size_t i = process.born(); i < decisions_.size() && !process.was_replaced(); ++i) {
     const Decision& d = decisions_[i];

@@ -1,4 +1,5 @@
-// What users were told and shown, checked against the decisions: "together" and "truthful".
+// What users were told and shown, checked against the decisions: "together", "truthful"
+// and "asked".
 #ifndef WAYBILL_TESTING_SIMULATION_PROMISES_H_
 #define WAYBILL_TESTING_SIMULATION_PROMISES_H_
 
@@ -24,6 +25,7 @@ class Promises {
 
   // As ProcessHost has them.
   void OnOutcome(uint64_t version, const std::string& group, bool committed);
+  void OnWord(uint64_t version) { let_be_shown_.insert(version); }
   void OnShown(const Process& process, uint64_t before, uint64_t version);
 
   // Returns true if somebody was told that the group committed the version, or that it failed.
@@ -46,6 +48,7 @@ class Promises {
   const Controller& controller_;
   const std::vector<Decision>& decisions_;  // All that are recorded, as of now.
   VersionsOfGroups told_committed_, told_failed_, shown_;
+  std::set<uint64_t> let_be_shown_;  // Of those that wait for a word.
 };
 
 }  // namespace waybill::simulation

@@ -52,6 +52,7 @@ class World final : public ProcessHost {
   void OnOutcome(uint64_t version, const std::string& group, bool committed) override {
     if (!Liars::IsTheirs(group)) promises_.OnOutcome(version, group, committed);
   }
+  void OnWord(uint64_t version) override { promises_.OnWord(version); }
   void OnShown(const Process& process, uint64_t before, uint64_t version) override {
     promises_.OnShown(process, before, version);
   }

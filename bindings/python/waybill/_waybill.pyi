@@ -173,6 +173,7 @@ class Trainer:
         digests: bool,
         fail_on_nonfinite: bool,
         hold: bool,
+        hold_commit: bool,
         after_event: int,
         token: int,
     ) -> Update: ...

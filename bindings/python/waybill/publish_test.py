@@ -106,6 +106,46 @@ def test_a_publish_that_a_reader_keeps_from_its_buffer_names_the_reader(job):
             trainer.publish(3, deadline=2.0)
 
 
+def test_a_version_that_is_held_waits_for_its_word(job):
+    trainer, worker = job.ranks
+    trainer.publish(1).committed.wait(PATIENCE)
+    publish = trainer.publish(2, hold_commit=True, deadline=PATIENCE)
+    publish.arrived.wait(PATIENCE)
+    assert worker.state.shown_version == 1
+    publish.commit()
+    publish.committed.wait(PATIENCE)
+    assert worker.state.shown_version == 2
+    with pytest.raises(waybill.FailedPrecondition, match="no group waits for it"):
+        publish.commit()
+
+
+def test_a_version_that_is_aborted_is_not_shown_and_the_next_one_is(job):
+    trainer, worker = job.ranks
+    trainer.publish(1).committed.wait(PATIENCE)
+    publish = trainer.publish(2, hold_commit=True, deadline=PATIENCE)
+    publish.arrived.wait(PATIENCE)
+    publish.abort("the engine will not pause")
+    with pytest.raises(waybill.WaybillError, match="trainer 0: the engine will not pause"):
+        publish.committed.wait(PATIENCE)
+    assert worker.state.shown_version == 1
+    publish = trainer.publish(3, deadline=PATIENCE)
+    with pytest.raises(waybill.FailedPrecondition, match="no group waits for it"):
+        publish.commit()
+    publish.committed.wait(PATIENCE)
+    assert publish.arrived.done
+
+
+def test_a_held_version_that_nobody_commits_ends_at_its_deadline(job):
+    trainer, worker = job.ranks
+    trainer.publish(1).committed.wait(PATIENCE)
+    publish = trainer.publish(2, hold_commit=True, deadline=2.0)
+    with pytest.raises(
+        waybill.DeadlineExceeded, match="waiting for commit.. or abort.. by a trainer"
+    ):
+        publish.committed.wait(PATIENCE)
+    assert worker.state.shown_version == 1
+
+
 def test_a_worker_that_is_paused_refuses_before_its_program_is_asked():
     with Job() as job:
         trainer, worker = job.trainer(), job.worker(mode="in-place")
@@ -155,9 +195,12 @@ def test_whoever_reads_within_reading_never_sees_two_versions(mode):
 
         def read():
             while not over.is_set():
-                with worker.reading(timeout=PATIENCE) as version:
-                    if not (shown == version).all():
-                        torn.append(version)
+                try:
+                    with worker.reading(timeout=PATIENCE) as version:
+                        if not (shown == version).all():
+                            torn.append(version)
+                except waybill.WaybillError as error:
+                    torn.append(str(error))
 
         reader = threading.Thread(target=read)
         reader.start()

@@ -91,13 +91,14 @@ std::unique_ptr<KeptWorker> MakeWorker(const KeptContext& context, const Identit
 
 std::unique_ptr<KeptUpdate> Publish(const KeptTrainer& self, uint64_t version, int64_t deadline_ns,
                                     bool digests, bool fail_on_nonfinite, bool hold,
-                                    uintptr_t after_event, uint64_t token) {
+                                    bool hold_commit, uintptr_t after_event, uint64_t token) {
   waybill_publish_options_t options = WAYBILL_PUBLISH_OPTIONS_INIT;
   options.version = version;
   options.deadline_ns = deadline_ns;
   options.no_digests = digests ? 0 : 1;
   options.fail_on_nonfinite = fail_on_nonfinite ? 1 : 0;
   options.hold = hold ? 1 : 0;
+  options.hold_commit = hold_commit ? 1 : 0;
   options.after_event = std::bit_cast<void*>(after_event);
   return std::make_unique<KeptUpdate>(
       Make<Update>(waybill_trainer_publish, self.get(), &options, token));
@@ -198,7 +199,7 @@ void AddTrainer(abi3::Module& module) {
                       },
                       "deadline_ns", "token">()
       .MethodUnlocked<"publish", &Publish, "version", "deadline_ns", "digests", "fail_on_nonfinite",
-                      "hold", "after_event", "token">()
+                      "hold", "hold_commit", "after_event", "token">()
       .MethodUnlocked<"release",
                       [](const KeptTrainer& self, uint64_t token) {
                         Call(waybill_trainer_release, self.get(), token);

@@ -19,7 +19,7 @@ from waybill.memory import Memory, memory_of, of_torch, torch_address, torch_cha
 from waybill.names import engine_name, unwrapped
 from waybill.parts import Part
 from waybill.placements import boxes_of, is_dtensor
-from waybill.pump import DECIDED, OUTCOME, Call, Milestone, Pump, deadline_ns, keep
+from waybill.pump import ARRIVED, DECIDED, OUTCOME, Call, Milestone, Pump, deadline_ns, keep
 from waybill.rank import Rank
 from waybill.runtime import identity
 from waybill.streams import RecordedEvent, check_device, current_stream, wait_for
@@ -44,7 +44,8 @@ class Publish:
     """
 
     __slots__ = (
-        "_committed", "_decided_by", "_pump", "_sent", "_updates", "outcomes", "unchanged", "version",
+        "_arrived", "_asked", "_committed", "_decided_by", "_pump", "_sent", "_updates", "outcomes", "unchanged",
+        "version",
     )  # fmt: skip
 
     def __init__(self, pump: Pump, version: int, sent: Call, decided_by: float) -> None:
@@ -54,7 +55,9 @@ class Publish:
         self._pump = pump
         self._sent = sent
         self._decided_by = decided_by
+        self._arrived = Call()
         self._committed = Call()
+        self._asked: _waybill.Event | None = None  # What commit() and abort() answer.
         self._updates: list[_waybill.Update] = []  # One, once it has begun.
 
     @property
@@ -63,11 +66,43 @@ class Publish:
         return Milestone(self._pump, self._sent, f"version {self.version} sent")
 
     @property
+    def arrived(self) -> Milestone:
+        """With hold_commit: all groups have all of it, verified, and wait for commit() or abort().
+
+        A group that has given the version up is in `outcomes` only.
+        """
+        what = f"version {self.version} arrived"
+        return Milestone(self._pump, self._arrived, what, self._decided_by)
+
+    @property
     def committed(self) -> Milestone:
         """All groups that the version went to show it; a group that was not whole is in `outcomes` only."""
         return Milestone(
             self._pump, self._committed, f"version {self.version} committed", self._decided_by
         )
+
+    def commit(self) -> None:
+        """Makes all groups show a version that was published with hold_commit. `committed` follows.
+
+        Raises FailedPrecondition if no group waits for it: it has not arrived, was answered, or is given up.
+        """
+        self._answer("commit").accept()
+
+    def abort(self, reason: str = "the trainer's program has aborted it") -> None:
+        """Makes all groups keep what they show, and ends `committed` with the reason. Raises as commit() does."""
+        self._answer("abort").refuse(reason)
+        self._committed.told = True  # To whoever has called this.
+
+    def _answer(self, what: str) -> _waybill.Event:
+        self._pump.drain()
+        with self._pump.turn:
+            asked, self._asked = self._asked, None
+        if asked is None or self._committed.done:
+            raise FailedPrecondition(
+                f"{what} version {self.version}: no group waits for it; publish it with hold_commit=True, and wait for "
+                "`arrived` first"
+            )
+        return asked
 
     def cancel(self) -> None:
         """Gives the version up, unless it was sent before: its milestones end in Cancelled."""
@@ -75,8 +110,9 @@ class Publish:
             update.cancel()
 
     def _finish(self, error: WaybillError | None) -> None:
-        if not self._committed.done:
-            self._committed.end(error)
+        for milestone in (self._arrived, self._committed):
+            if not milestone.done:
+                milestone.end(error)
 
 
 class Trainer(Rank):
@@ -249,10 +285,13 @@ class Trainer(Rank):
         self._holdings.give_back()
 
     def _on_notice(self, event: _waybill.Event) -> None:
-        if event.kind in (OUTCOME, DECIDED):
+        if event.kind in (ARRIVED, OUTCOME, DECIDED):
             same = [publish for publish in self._publishes if publish.version == event.version]
             for publish in same[:1]:  # The library refuses the others: their version is not later.
-                if event.kind == OUTCOME:
+                if event.kind == ARRIVED:
+                    publish._asked = event
+                    publish._arrived.end(None)
+                elif event.kind == OUTCOME:
                     publish.outcomes[event.group] = event.error
                     if event.unchanged:
                         publish.unchanged.add(event.group)
@@ -283,6 +322,7 @@ class Trainer(Rank):
         digests: bool = True,
         fail_on_nonfinite: bool = False,
         hold: bool = False,
+        hold_commit: bool = False,
         stream: Any = None,
     ) -> Publish:
         """Begins to send a version; every trainer of the job publishes the same one.
@@ -296,6 +336,9 @@ class Trainer(Rank):
         hold               Whether the version is held: groups that have missed it, and to which no other group can
                            lend it, get it from the trainers, if all of them hold it. It also completes versions
                            whose other trainers die after this one has sent its part.
+        hold_commit        Whether groups that have all of the version wait for commit() or abort() of what this
+                           returns, at most until the deadline. The first word of any trainer counts; all trainers
+                           set it alike.
         stream             The work that has to be done before the weights are read: a torch.cuda.Stream, an event
                            (torch.cuda.Event, or the address of a CUevent), or anything with synchronize(). If
                            tensors are on a device, the call does not wait for it; otherwise it does, for copies
@@ -343,8 +386,8 @@ class Trainer(Rank):
 
         def start(token: int) -> None:
             address = 0 if after is None else after.address
-            options = (version, until, digests, fail_on_nonfinite, hold, address, token)
-            keep(publish._updates, core.publish, *options)
+            options = (version, until, digests, fail_on_nonfinite, hold, hold_commit)
+            keep(publish._updates, core.publish, *options, address, token)
 
         try:
             with self._pump.turn:  # Events of this publish come after it is known.
@@ -391,6 +434,7 @@ class Trainer(Rank):
         digests: bool = True,
         fail_on_nonfinite: bool = False,
         hold: bool = False,
+        hold_commit: bool = False,
         stream: Any = None,
     ) -> Publish:
         """Does the same as publish_async(), and returns when the version is sent: the tensors may change again.
@@ -409,6 +453,7 @@ class Trainer(Rank):
                 digests=digests,
                 fail_on_nonfinite=fail_on_nonfinite,
                 hold=hold,
+                hold_commit=hold_commit,
                 stream=stream,
             )
             self._pump.wait(publish._sent)

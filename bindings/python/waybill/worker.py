@@ -19,6 +19,7 @@ from waybill.errors import (
     DeadlineExceeded,
     FailedPrecondition,
     InvalidArgument,
+    Unavailable,
     WaybillError,
 )
 from waybill.events import Abort, Arrived, Commit, Ended, Event, Prepare, event_of
@@ -473,12 +474,10 @@ class Worker(Rank):
         held: list[_waybill.Snapshot] = []
 
         def take() -> bool:
-            if core.state()["dirty"] and not self._over():
-                return False
             try:
                 keep(held, core.snapshot, holder)
-            except FailedPrecondition:
-                if not core.state()["dirty"] or self._over():
+            except Unavailable:  # An update is being written.
+                if self._over():
                     raise
             return bool(held)
 
@@ -493,7 +492,8 @@ class Worker(Rank):
 
         holder  The reader's name, for the error of an update that waits for the snapshot.
 
-        Raises FailedPrecondition if nothing is shown yet, or if the memory is paused or being written in place.
+        Raises FailedPrecondition if nothing is shown yet, or if the memory is paused; and Unavailable if it is being
+        written in place.
         """
         self._pump.drain()
         core = cast(_waybill.Worker, self._joined())

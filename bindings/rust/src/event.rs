@@ -10,7 +10,8 @@ use crate::{Code, Error, Result};
 pub enum Event {
     /// Pause what must be paused, then accept or refuse.
     Prepare(Notice),
-    /// All of it is here and verified: accept or veto.
+    /// All of it is here and verified: accept or veto. For a trainer that has published with
+    /// `hold_commit`: so it is in every group that has not given the version up.
     Arrived(Notice),
     /// It is shown: run what comes after loading, then accept.
     Commit(Notice),
@@ -79,7 +80,7 @@ pub enum Event {
     },
 }
 
-/// A step of an update on a worker. If an answer is wanted, the update waits for it until its
+/// A step of an update. If an answer is wanted, the update waits for it until its
 /// deadline. Dropping a notice does not answer it.
 #[derive(Debug)]
 pub struct Notice {
@@ -120,8 +121,8 @@ impl Notice {
         })
     }
 
-    /// Refuses a `Prepare` or vetoes an `Arrived`: no worker of the group shows the version, and the
-    /// reason reaches every trainer. A `Commit` cannot be refused.
+    /// Refuses a `Prepare` or vetoes an `Arrived`: no worker of the group, or for a trainer's answer of
+    /// any group, shows the version, and the reason reaches every trainer. A `Commit` cannot be refused.
     pub fn refuse(&self, reason: &str) -> Result<()> {
         let reason = c_text(reason);
         ffi::check(|error| unsafe {

@@ -38,6 +38,11 @@ pub struct PublishOptions {
     /// have missed the version, and to which no other group can lend it, get it from the trainers,
     /// if all of them hold it.
     pub hold: bool,
+    /// If true, a group that has all of it, verified, waits, at most until the deadline. Each trainer
+    /// gets [`Event::Arrived`] once every group waits or has given the version up: accepting it makes
+    /// the groups show the version, refusing it makes them keep what they show. The first answer of any
+    /// trainer counts. All trainers set it alike.
+    pub hold_commit: bool,
     /// The regions, some of which are memory of a device, are not read before what it was last
     /// recorded behind is done.
     pub after_event: Option<CudaEvent>,
@@ -136,6 +141,7 @@ impl Trainer {
             no_digests: options.no_digests.into(),
             fail_on_nonfinite: options.fail_on_nonfinite.into(),
             hold: options.hold.into(),
+            hold_commit: options.hold_commit.into(),
             after_event: options.after_event.map_or(ptr::null_mut(), CudaEvent::to_c),
             ..Default::default()
         };

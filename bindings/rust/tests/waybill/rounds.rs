@@ -66,6 +66,33 @@ fn a_version_that_is_held_is_released_before_the_next_is_published() {
 }
 
 #[test]
+fn a_version_that_waits_for_its_word_is_shown_once_it_is_accepted() {
+    let job = Job::joined(JobOptions::default());
+    let held = PublishOptions {
+        hold_commit: true,
+        ..Default::default()
+    };
+    job.fill(1);
+    job.trainers[0].publish(1, &held).unwrap();
+    let asked = loop {
+        match job.trainers[0].next_event(PATIENCE).unwrap() {
+            Event::Arrived(asked) => break asked,
+            _ => continue,
+        }
+    };
+    assert_eq!(asked.version(), 1);
+    assert_eq!(job.workers[0].state().unwrap().shown_version, 0);
+    asked.accept().unwrap();
+    loop {
+        match job.trainers[0].next_event(PATIENCE).unwrap() {
+            Event::Decided { result, .. } => break result.unwrap(),
+            _ => continue,
+        }
+    }
+    job.assert_shows(0, 1);
+}
+
+#[test]
 fn a_publish_that_one_group_refuses_says_which_groups_show_it() {
     let job = Job::joined(JobOptions::default());
     let who = RankOptions {
