@@ -63,11 +63,16 @@ class Started:
     def __init__(self, *arguments, env=None):
         self.process = subprocess.Popen(
             [WAYBILL, *arguments],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, **(env or {})},
         )
+
+    def say(self, line):
+        self.process.stdin.write(line)
+        self.process.stdin.flush()
 
     def first_line(self):
         return self.process.stdout.readline()

@@ -165,6 +165,30 @@ def test_trainers_that_are_started_by_hand_publish_the_same_version(job):
                     assert f"version {version}:" in out
 
 
+@pytest.mark.parametrize("word", ["commit", "abort"])
+def test_a_version_that_is_held_waits_for_a_line_or_the_end_of_input(job, word):
+    def trainer(rank):
+        arguments = job.arguments("trainer", "--world", "2", "--rank", str(rank), "--hold-commit")
+        return processes.Started(*arguments, env=job.env)
+
+    with processes.Started(*job.arguments("worker"), env=job.env):
+        with trainer(0) as asked, trainer(1) as other:
+            for one in (asked, other):
+                assert "version 1 has arrived and waits" in one.first_line()
+            assert job.status()["committed_version"] == 0
+            if word == "commit":
+                asked.say("\n")
+            else:
+                asked.process.stdin.close()
+                asked.process.stdin = None
+            for one in (asked, other):
+                code, out, err = one.result()
+                if word == "commit":
+                    assert code == 0 and "version 1:" in out, err
+                else:
+                    assert code == 1 and "trainer 0: standard input has ended" in err
+
+
 def test_a_version_that_does_not_grow_is_refused_even_by_the_next_trainer(job):
     with processes.Started(*job.arguments("worker"), env=job.env):
         processes.run(*job.arguments("trainer", "--version", "7"), env=job.env)

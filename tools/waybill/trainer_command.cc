@@ -1,3 +1,6 @@
+#include <poll.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <iostream>
 #include <memory>
@@ -31,6 +34,7 @@ struct Options {
   double timeout_seconds = absl::ToDoubleSeconds(kPublishTimeout);
   bool no_digests = false;
   bool fail_on_nonfinite = false;
+  bool hold_commit = false;
   uint64_t ring_mib = 32;
   uint32_t threads = 1;
 };
@@ -76,6 +80,7 @@ class TrainerProcess {
     const absl::Time begin = SteadyNow();
     WAYBILL_RETURN_IF_ERROR(trainer_->Publish(version, publish_options()));
     const absl::Duration sent = SteadyNow() - begin;
+    if (options_.hold_commit) WAYBILL_RETURN_IF_ERROR(AskToCommit());
     WAYBILL_RETURN_IF_ERROR(AwaitCommitted());
     std::cout << absl::StrFormat(
         "trainer %d: version %d: %.1f MB sent in %.3f s, shown by all after %.3f s\n",
@@ -121,7 +126,30 @@ class TrainerProcess {
   PublishOptions publish_options() const {
     return {.timeout = absl::Seconds(options_.timeout_seconds),
             .digests = options_.no_digests ? Digests::kOff : Digests::kOn,
-            .fail_on_nonfinite = options_.fail_on_nonfinite};
+            .fail_on_nonfinite = options_.fail_on_nonfinite,
+            .hold_commit = options_.hold_commit};
+  }
+
+  // Says what a line on standard input, or its end, says; or nothing if another trainer has.
+  absl::Status AskToCommit() {
+    WAYBILL_RETURN_IF_ERROR(trainer_->AwaitArrived(absl::Seconds(options_.timeout_seconds + 1)));
+    std::cout << absl::StrFormat(
+                     "trainer %d: version %d has arrived and waits; Enter shows it, Ctrl-D gives "
+                     "it up",
+                     options_.rank.identity.rank, version_)
+              << std::endl;
+    constexpr absl::Duration kPause = absl::Milliseconds(100);
+    pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+    while (poll(&input, 1, 0) <= 0) {
+      if (!absl::IsDeadlineExceeded(trainer_->AwaitOutcome(kPause).status())) {
+        return absl::OkStatus();
+      }
+    }
+    std::string line;
+    trainer_->Decide(std::getline(std::cin, line)
+                         ? absl::OkStatus()
+                         : absl::CancelledError("standard input has ended"));
+    return absl::OkStatus();
   }
 
   absl::Status AwaitCommitted() {
@@ -206,6 +234,9 @@ void AddTrainerCommand(CLI::App& app, Run& run) {
   command->add_flag("--no-digests", options->no_digests, "do not verify what arrives");
   command->add_flag("--fail-on-nonfinite", options->fail_on_nonfinite,
                     "show nothing if NaNs or infinities are among the elements to quantise");
+  command->add_flag("--hold-commit", options->hold_commit,
+                    "once it has arrived everywhere, show it when a line comes on the standard "
+                    "input of any trainer; all trainers need this flag");
   command->add_option("--ring-mib", options->ring_mib, "size of the staging ring in MiB")
       ->capture_default_str();
   command->add_option("--threads", options->threads, "threads that stage")->capture_default_str();
