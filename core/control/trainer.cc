@@ -87,7 +87,12 @@ absl::Status Trainer::AwaitArrived(absl::Duration timeout) {
                                                   absl::FormatDuration(timeout)));
 }
 
-void Trainer::Decide(const absl::Status& word) { client_->Decide(mailbox_->version, word); }
+void Trainer::Decide(const absl::Status& word) {
+  mailbox_->AwaitUntil(absl::InfiniteFuture(), [&] {
+    client_->Decide(mailbox_->version, word);
+    return true;
+  });
+}
 
 absl::StatusOr<std::vector<GroupOutcome>> Trainer::AwaitOutcome(absl::Duration timeout,
                                                                 const std::stop_token& cancel) {

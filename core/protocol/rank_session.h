@@ -48,9 +48,8 @@ struct Notice {
     kDecided = 17,
 
     kPrepare = 24,  // To a worker: pause what must be paused. An error refuses the update.
-    // All of it is here and verified. An error vetoes it. To a trainer: so it is in every group
-    // that
-    // has not given the version up, and TrainerSession::Decide() is waited for.
+    // All of it is here and verified. An error vetoes it. To a trainer: every group has all of it,
+    // or has given it up, and TrainerSession::Decide() is waited for.
     kArrived = 25,
     kCommit = 26,  // It is shown. Run what comes after loading; the answer's status is ignored.
     kAbort = 27,   // It will not be shown; `status` says why.

@@ -766,6 +766,7 @@ TEST_F(HoldCommitTest, AGroupThatHasGivenItUpIsNotWaitedFor) {
 
 TEST_F(HoldCommitTest, NobodyIsAskedIfAllGroupsHaveGivenItUp) {
   Send();
+  HearArrived(kAll, attempt());  // Then a worker of it dies.
   HearOutcome(5, attempt(), /*committed=*/false);
   Hear([&](auto& m) {
     m.mutable_outcome()->set_version(5);

@@ -454,11 +454,12 @@ void TrainerSession::OnGroupArrived(const proto::GroupArrived& arrived) {
   }
 }
 
-// Asks once every group waits for the word, or has given the version up.
+// Asks once some group waits for the word, and every other one does or has given the version up.
 void TrainerSession::AskForWord(Publication& sent) {
-  if (sent.asked_for_word || sent.arrived.empty()) return;
+  const auto is_over = [&](const std::string& group) { return sent.outcomes.contains(group); };
+  if (sent.asked_for_word || std::all_of(sent.arrived.begin(), sent.arrived.end(), is_over)) return;
   for (const auto& [group, part] : sent.parts) {
-    if (!sent.arrived.contains(group) && !sent.outcomes.contains(group)) return;
+    if (!sent.arrived.contains(group) && !is_over(group)) return;
   }
   sent.asked_for_word = true;
   Tell({.kind = Notice::Kind::kArrived, .version = sent.command.version});
