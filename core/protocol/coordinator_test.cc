@@ -2718,6 +2718,18 @@ TEST_F(RelaysRestTest, TheDeadlineEndsTheTermForIt) {
   EXPECT_GT(epoch_, epoch);
 }
 
+// The round is not over, because worker 1 relays.
+TEST_F(RelaysTest, NothingIsPlannedForARoundThatWasGivenUpWhenATrainerGoesToo) {
+  EstablishAll();
+  for (const uint32_t t : {0u, 1u}) Publish(t, 5);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  Gone(kWorker[0]);
+  ASSERT_NE(Last(kWorker[1], Kind::kAbort), nullptr);
+  coordinator_->OnGone(kTrainer[0], now_);
+  EXPECT_TRUE(work_.empty());
+  RunJobs();
+}
+
 TEST_F(RelaysTest, AWorkerThatIsGoneIsNotWaitedForToStop) {
   EstablishAll();
   for (const uint32_t t : {0u, 1u}) Publish(t, 5);

@@ -337,6 +337,7 @@ void UpdateRound::OnSenderGone(const RankId& id, const absl::Status& status) {
   // A process that has taken the rank over since then is not a member of this round.
   if (sender == nullptr || std::exchange(sender->gone, true)) return;
   if (sender->trades) AbortTraded(status);
+  if (!Abortable()) return;  // Its workers may be gone, too.
   const bool all_gone = std::all_of(senders_.begin(), senders_.end(),
                                     [](const Sender& s) { return s.gone || s.relays; });
   if (state_ == State::kContinued) {  // The rest is planned anew without it.
