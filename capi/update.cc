@@ -26,8 +26,7 @@ absl::Status Update::GiveAnswer(uint32_t event, const absl::Status& answer) {
   if (cancel_) {
     return absl::InvalidArgumentError(
         absl::StrCat("version ", version_,
-                     " is what was published, which asks nothing: answer the "
-                     "update of the event"));
+                     " is what was published, which asks nothing: answer the update of the event"));
   }
   if (event < WAYBILL_EVENT_PREPARE || event > WAYBILL_EVENT_COMMIT) {
     return absl::InvalidArgumentError(

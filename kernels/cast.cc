@@ -17,38 +17,33 @@
 HWY_BEFORE_NAMESPACE();
 namespace waybill::kernels::HWY_NAMESPACE {
 
-void NarrowToF16(uint16_t* HWY_RESTRICT dst, const uint32_t* HWY_RESTRICT src, size_t count,
+#if HWY_TARGET != HWY_SCALAR
+// Return the next F32s, or as many BF16s as F32s.
+HWY_INLINE V32 LoadAsF32(D32 d, const uint32_t* src) { return hn::LoadU(d, src); }
+HWY_INLINE V32 LoadAsF32(D32 d, const uint16_t* src) {
+  return hn::ShiftLeft<16>(hn::PromoteTo(d, hn::LoadU(hn::Rebind<uint16_t, D32>(), src)));
+}
+#endif
+
+// `From`: uint32_t for F32s, uint16_t for BF16s.
+template <Cast cast, class From>
+void NarrowToF16(uint16_t* HWY_RESTRICT dst, const From* HWY_RESTRICT src, size_t count,
                  [[maybe_unused]] ptrdiff_t ahead) {
   size_t i = 0;
 #if HWY_TARGET != HWY_SCALAR
   const D32 d;
   const size_t lanes = hn::Lanes(d);
   for (; i + 2 * lanes <= count; i += 2 * lanes) {
-    PrefetchTwo(d, src + i, ahead);
-    const V32 low = F32ToF16(hn::LoadU(d, src + i));
-    const V32 high = F32ToF16(hn::LoadU(d, src + i + lanes));
+    PrefetchFar(reinterpret_cast<const std::byte*>(src + i) + ahead);
+    if constexpr (sizeof(From) == 4) {
+      PrefetchFar(reinterpret_cast<const std::byte*>(src + i + lanes) + ahead);
+    }
+    const V32 low = F32ToF16(LoadAsF32(d, src + i));
+    const V32 high = F32ToF16(LoadAsF32(d, src + i + lanes));
     hn::StoreU(JoinLowHalves<Wide::kF32>(low, high), D16(), dst + i);
   }
 #endif
-  scalar::CastElements(Cast::kF32ToF16, dst + i, src + i, count - i);
-}
-
-void Bf16ToF16(uint16_t* HWY_RESTRICT dst, const uint16_t* HWY_RESTRICT src, size_t count,
-               [[maybe_unused]] ptrdiff_t ahead) {
-  size_t i = 0;
-#if HWY_TARGET != HWY_SCALAR
-  const D32 d;
-  const hn::Rebind<uint16_t, D32> d16;
-  const size_t lanes = hn::Lanes(d);
-  const auto cast = [&](size_t at) HWY_ATTR {
-    return F32ToF16(hn::ShiftLeft<16>(hn::PromoteTo(d, hn::LoadU(d16, src + at))));
-  };
-  for (; i + 2 * lanes <= count; i += 2 * lanes) {
-    PrefetchFar(reinterpret_cast<const std::byte*>(src + i) + ahead);
-    hn::StoreU(JoinLowHalves<Wide::kF32>(cast(i), cast(i + lanes)), D16(), dst + i);
-  }
-#endif
-  scalar::CastElements(Cast::kBf16ToF16, dst + i, src + i, count - i);
+  scalar::CastElements(cast, dst + i, src + i, count - i);
 }
 
 template <Cast cast>
@@ -77,13 +72,13 @@ void CastRun(Cast cast, void* dst, const void* src, size_t count, ptrdiff_t ahea
     case Cast::kF32ToBf16:
       return RoundRun(narrow, wide, count, ahead);
     case Cast::kF32ToF16:
-      return NarrowToF16(narrow, wide, count, ahead);
+      return NarrowToF16<Cast::kF32ToF16>(narrow, wide, count, ahead);
     case Cast::kBf16ToF32:
       return Widen<Cast::kBf16ToF32>(widened, lower, count, ahead);
     case Cast::kF16ToF32:
       return Widen<Cast::kF16ToF32>(widened, lower, count, ahead);
     case Cast::kBf16ToF16:
-      return Bf16ToF16(narrow, lower, count, ahead);
+      return NarrowToF16<Cast::kBf16ToF16>(narrow, lower, count, ahead);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "kernels/every_target.h"
@@ -107,9 +108,14 @@ TEST(CastF32ToF16, RoundsToTheNearestAroundEveryF16AndEveryPowerOfTwo) {
   });
 }
 
+std::vector<uint16_t> EveryHalf() {
+  std::vector<uint16_t> halves(0x10000);
+  std::iota(halves.begin(), halves.end(), uint16_t{0});
+  return halves;
+}
+
 TEST(CastToF32, GivesTheNumberOfEveryElementAndKeepsTheBitsOfANan) {
-  std::vector<uint16_t> inputs(0x10000);
-  for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = static_cast<uint16_t>(i);
+  const std::vector<uint16_t> inputs = EveryHalf();
   OnEveryTarget([&] {
     std::vector<uint32_t> cast(inputs.size());
     CastElements(Cast::kBf16ToF32, cast.data(), inputs.data(), inputs.size(), Stores::kCached,
@@ -129,8 +135,7 @@ TEST(CastToF32, GivesTheNumberOfEveryElementAndKeepsTheBitsOfANan) {
 }
 
 TEST(CastBf16ToF16, RoundsEveryElementAsIfByWayOfF32) {
-  std::vector<uint16_t> inputs(0x10000);
-  for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = static_cast<uint16_t>(i);
+  const std::vector<uint16_t> inputs = EveryHalf();
   OnEveryTarget([&] {
     std::vector<uint16_t> cast(inputs.size());
     CastElements(Cast::kBf16ToF16, cast.data(), inputs.data(), inputs.size(), Stores::kCached,

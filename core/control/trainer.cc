@@ -1,6 +1,7 @@
 #include "core/control/trainer.h"
 
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,8 +17,8 @@ class Trainer::Mailbox final : public waybill::Mailbox {
   uint64_t version = 0;  // Published last.
   bool left = false;
   bool arrived = false;  // Groups wait for the word on that version.
-  bool decided = false;  // Every outcome of that version is known.
-  absl::Status failure;  // The first outcome that is an error, or how the publish failed.
+  // The first error of that version's outcomes, all of which are known; null while they are not.
+  std::optional<absl::Status> decided;
   std::map<std::string, GroupOutcome> outcomes;
 
  private:
@@ -25,8 +26,7 @@ class Trainer::Mailbox final : public waybill::Mailbox {
     if (notice.version != version) return;
     const bool failed = notice.kind == Notice::Kind::kPublished && !notice.status.ok();
     arrived = arrived || notice.kind == Notice::Kind::kArrived;
-    decided = decided || failed || notice.kind == Notice::Kind::kDecided;
-    failure = FirstError(failure, notice.status);
+    if (failed || notice.kind == Notice::Kind::kDecided) decided = notice.status;
     if (notice.kind != Notice::Kind::kOutcome) return;
     outcomes[notice.group] = {notice.group, notice.committed, notice.status};
   }
@@ -62,8 +62,8 @@ absl::Status Trainer::Publish(uint64_t version, const PublishOptions& options) {
   mailbox_->AwaitUntil(absl::InfiniteFuture(), [&] {
     mailbox_->version = version;
     mailbox_->outcomes.clear();
-    mailbox_->arrived = mailbox_->decided = false;
-    mailbox_->failure = absl::OkStatus();
+    mailbox_->arrived = false;
+    mailbox_->decided.reset();
     return true;
   });
   client_->Publish(token, {.version = version,
@@ -77,14 +77,15 @@ absl::Status Trainer::Publish(uint64_t version, const PublishOptions& options) {
 
 absl::Status Trainer::AwaitArrived(absl::Duration timeout) {
   absl::Status status;
+  uint64_t version = 0;
   const bool told = mailbox_->AwaitUntil(SteadyNow() + timeout, [&] {
-    status = mailbox_->decided ? mailbox_->failure : mailbox_->end();
+    version = mailbox_->version;
+    status = mailbox_->decided.value_or(mailbox_->end());
     return mailbox_->arrived || mailbox_->decided || !status.ok();
   });
   if (told) return status;
-  return absl::DeadlineExceededError(absl::StrCat("version ", mailbox_->version,
-                                                  " has not arrived everywhere after ",
-                                                  absl::FormatDuration(timeout)));
+  return absl::DeadlineExceededError(absl::StrCat(
+      "version ", version, " has not arrived everywhere after ", absl::FormatDuration(timeout)));
 }
 
 void Trainer::Decide(const absl::Status& word) {

@@ -56,14 +56,13 @@ void WorkerRank::Answer(Notice::Kind kind, const UpdateId& update, const absl::S
 
 absl::Status WorkerRank::Pause() {
   WAYBILL_RETURN_IF_ERROR(engine_->Pause());
-  session_.RefuseUpdates(absl::FailedPreconditionError(
-      "the worker is paused, and takes no update until it is resumed"));
+  session_.RefuseUpdates(engine_->MayReceive());
   return absl::OkStatus();
 }
 
 void WorkerRank::Resume(bool kept) {
   engine_->Resume(kept);
-  session_.RefuseUpdates(absl::OkStatus());
+  session_.RefuseUpdates(engine_->MayReceive());
 }
 
 void WorkerRank::Leave(uint64_t token, absl::Time now) {

@@ -198,6 +198,8 @@ class WorkerEngineImpl final : public WorkerEngine {
     shown_.Resume();
   }
 
+  absl::Status MayReceive() const override { return memory_->MayReceive(); }
+
   bool Handle(const FabricEvent& event) override {
     for (TrainerLink& source : sources_) {
       for (TrainerLane& lane : source.lanes) {

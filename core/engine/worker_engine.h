@@ -146,6 +146,8 @@ class WorkerEngine {
   // kFailedPrecondition: an update is at hand, or somebody reads what is shown.
   virtual absl::Status Pause() = 0;
   virtual void Resume(bool kept) = 0;
+  // kFailedPrecondition: updates are refused, because of Pause().
+  virtual absl::Status MayReceive() const = 0;
 
   // Takes an event of the fabric. Returns false if it is not of one of this engine's lanes.
   virtual bool Handle(const FabricEvent& event) = 0;

@@ -254,11 +254,14 @@ absl::StatusOr<Registration> WorkerMemory::RegisterUserRegion(Buffer& buffer,
       made.status().message(), "; use shadow-copy"));
 }
 
+absl::Status WorkerMemory::MayReceive() const {
+  if (!paused_) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "the worker is paused, and takes no update until it is resumed");
+}
+
 absl::Status WorkerMemory::AbandonIfMoved(uint32_t buffer) {
-  if (paused_) {
-    return absl::FailedPreconditionError(
-        "the worker is paused, and takes no update until it is resumed");
-  }
+  WAYBILL_RETURN_IF_ERROR(MayReceive());
   if (padding_lost_) WAYBILL_RETURN_IF_ERROR(ZeroPadding(shown_[0]));
   padding_lost_ = false;
   if (buffers_[buffer].targets == nullptr) return absl::OkStatus();

@@ -64,6 +64,8 @@ class WorkerMemory {
   // Releases what is registered of the engine's memory on a GPU, whose pages the registration would
   // keep, so that the engine may unmap it. Until Resume() nothing may read or write it.
   void Pause();
+  // kFailedPrecondition: it is paused.
+  absl::Status MayReceive() const;
   // If the engine's memory has lost its contents, padding is zeroed before the next update.
   void Resume(bool kept) {
     paused_ = false;

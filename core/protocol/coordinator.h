@@ -135,8 +135,8 @@ class Coordinator final {
 
   // What is lacking of a version whose round is to be continued.
   struct Rest {
-    UpdateId continued;  // The round's.
-    Plan plan;           // Of that round.
+    UpdateId continued;  // The update of that round.
+    Plan plan;           // The plan by which it began.
     std::set<RankPair> lacking;
     std::set<uint32_t> holders;  // The trainers that still have the version.
   };

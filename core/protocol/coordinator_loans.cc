@@ -59,7 +59,8 @@ bool Coordinator::Group::IsTried(const std::string& holder) const {
 }
 
 // Returns the group that shows the newest version, if that is newer than what some worker of
-// `group` has, and older than what none has: the group would show two versions. Else an empty text.
+// `group` has, and not older than what any has, so that `group` shows one version then; else an
+// empty text.
 std::string Coordinator::FindLender(const Group& group) const {
   uint64_t oldest = OldestToReplace(group);
   std::string lender;

@@ -2131,7 +2131,7 @@ TEST_F(HeldCommitTest, GroupsThatHaveAllOfItWaitForAWord) {
   EXPECT_EQ(Count(kTrainer[0], Kind::kGroupArrived), 2);
   EXPECT_TRUE(recorded_.empty());
   EXPECT_EQ(coordinator_->Status().groups(0).waiting_for(), "commit() or abort() by a trainer");
-  Say(1, absl::OkStatus(), /*attempt=*/8);  // Of a publish that has ended.
+  Say(1, absl::OkStatus(), /*attempt=*/8);  // A word on a publish that has ended.
   EXPECT_TRUE(recorded_.empty());
   Say(1, absl::OkStatus());
   EXPECT_EQ(recorded_.size(), 2u);

@@ -740,7 +740,7 @@ class HoldCommitTest : public TrainerSessionTest {
 TEST_F(HoldCommitTest, TheUserIsAskedOnceAllGroupsHaveAllOfIt) {
   HearArrived("b", attempt());  // Before this trainer has noticed that all is sent.
   Send();
-  HearArrived(kAll, attempt() + 1);  // Of another publish.
+  HearArrived(kAll, attempt() + 1);  // A message about another publish.
   EXPECT_EQ(host_.Last(Notice::Kind::kArrived), nullptr);
   session_.Decide(5, absl::OkStatus());
   EXPECT_EQ(host_.Count(Kind::kDecide), 0);

@@ -20,8 +20,7 @@ absl::Status CheckConversion(const Format& source, const Format& destination) {
       "no conversion from ", ToString(source), " to ", ToString(destination),
       "; there are: the same format, U8 for 8-bit floats, F32 to and from F16 and BF16, BF16 to "
       "F16, each of them quantised; for others the trainer adds a tensor of the wanted type, which "
-      "it fills "
-      "before each publish"));
+      "it fills before each publish"));
 }
 
 std::string ToString(const Format& format) {

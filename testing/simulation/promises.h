@@ -1,5 +1,4 @@
-// What users were told and shown, checked against the decisions: "together", "truthful"
-// and "asked".
+// Checks what users were told and shown against the decisions: "together", "truthful" and "asked".
 #ifndef WAYBILL_TESTING_SIMULATION_PROMISES_H_
 #define WAYBILL_TESTING_SIMULATION_PROMISES_H_
 
@@ -48,7 +47,7 @@ class Promises {
   const Controller& controller_;
   const std::vector<Decision>& decisions_;  // All that are recorded, as of now.
   VersionsOfGroups told_committed_, told_failed_, shown_;
-  std::set<uint64_t> let_be_shown_;  // Of those that wait for a word.
+  std::set<uint64_t> let_be_shown_;  // Versions that wait for a word, and that got it.
 };
 
 }  // namespace waybill::simulation

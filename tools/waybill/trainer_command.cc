@@ -130,9 +130,12 @@ class TrainerProcess {
             .hold_commit = options_.hold_commit};
   }
 
+  absl::Duration outcome_timeout() const { return absl::Seconds(options_.timeout_seconds + 1); }
+
   // Says what a line on standard input, or its end, says; or nothing if another trainer has.
   absl::Status AskToCommit() {
-    WAYBILL_RETURN_IF_ERROR(trainer_->AwaitArrived(absl::Seconds(options_.timeout_seconds + 1)));
+    const absl::Time deadline = SteadyNow() + outcome_timeout();
+    WAYBILL_RETURN_IF_ERROR(trainer_->AwaitArrived(outcome_timeout()));
     std::cout << absl::StrFormat(
                      "trainer %d: version %d has arrived and waits; Enter shows it, Ctrl-D gives "
                      "it up",
@@ -141,7 +144,8 @@ class TrainerProcess {
     constexpr absl::Duration kPause = absl::Milliseconds(100);
     pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
     while (poll(&input, 1, 0) <= 0) {
-      if (!absl::IsDeadlineExceeded(trainer_->AwaitOutcome(kPause).status())) {
+      const bool decided = !absl::IsDeadlineExceeded(trainer_->AwaitOutcome(kPause).status());
+      if (decided || SteadyNow() >= deadline) {
         return absl::OkStatus();
       }
     }
@@ -154,7 +158,7 @@ class TrainerProcess {
 
   absl::Status AwaitCommitted() {
     WAYBILL_ASSIGN_OR_RETURN(const std::vector<GroupOutcome> outcomes,
-                             trainer_->AwaitOutcome(absl::Seconds(options_.timeout_seconds + 1)));
+                             trainer_->AwaitOutcome(outcome_timeout()));
     for (const GroupOutcome& outcome : outcomes) {
       if (!outcome.status.ok()) return While(absl::StrCat("group ", outcome.group), outcome.status);
     }

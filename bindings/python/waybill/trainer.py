@@ -57,7 +57,7 @@ class Publish:
         self._decided_by = decided_by
         self._arrived = Call()
         self._committed = Call()
-        self._asked: _waybill.Event | None = None  # What commit() and abort() answer.
+        self._asked: _waybill.Event | None = None  # The question that commit() and abort() answer.
         self._updates: list[_waybill.Update] = []  # One, once it has begun.
 
     @property
