@@ -92,9 +92,9 @@ absl::Status UpdateSender::SetRoutes(std::unique_ptr<StagedRoutes> staged) {
   for (const WorkerLink& link : links_.links) {
     lane_counts.push_back(static_cast<uint32_t>(link.lanes.size()));
   }
-  // A GPU that reads them copies as many as there are in one round trip.
+  // A GPU that reads them copies as many as there are in one round trip, while as many wait.
   schedule_.SetPeers(lane_counts, staged_->chunk_count(),
-                     std::max(SendSchedule::kMostDirectPosts, staged_->at_once()));
+                     std::max(SendSchedule::kMostDirectPosts, 2 * staged_->at_once()));
   return absl::OkStatus();
 }
 

@@ -33,7 +33,7 @@
 
 namespace waybill {
 
-// How many chunks a pass best has. A round trip to a GPU takes 10 to 20 us, in which an H100 copies
+// How many chunks a pass best has. A round trip to a GPU takes 10 to 20 us, in which an H200 copies
 // some 20 MiB.
 inline constexpr uint32_t kChunksPerPass = 128;
 

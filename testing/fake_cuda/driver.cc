@@ -51,6 +51,7 @@ std::atomic<uint64_t> bytes_to_host{0};
 std::atomic<uint64_t> bytes_to_device{0};
 std::atomic<uint64_t> device_waits{0};
 std::atomic<uint64_t> round_trips{0};
+std::atomic<uint64_t> queued{0};
 std::atomic<int64_t> streams{0};
 std::atomic<int> captured_streams{0};
 thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -132,6 +133,7 @@ CUresult QueueBeside(CUstream to, std::function<void()> work) {
     return CUDA_ERROR_INVALID_CONTEXT;
   }
   if (!stream->is_captured) stream->stream.Queue(std::move(work));
+  ++queued;
   return CUDA_SUCCESS;
 }
 
@@ -716,7 +718,14 @@ extern "C" __attribute__((visibility("default"))) void FakeCudaHold(bool is_held
 }
 extern "C" __attribute__((visibility("default"))) FakeCudaUse FakeCudaNow() {
   const FakeMemory& memory = FakeMemory::Get();
-  return {memory.allocation_count(),  memory.pin_count(),     static_cast<uint64_t>(streams.load()),
-          bytes_to_host.load(),       bytes_to_device.load(), memory.handle_count(),
-          memory.reservation_count(), device_waits.load(),    round_trips.load()};
+  return {memory.allocation_count(),
+          memory.pin_count(),
+          static_cast<uint64_t>(streams.load()),
+          bytes_to_host.load(),
+          bytes_to_device.load(),
+          memory.handle_count(),
+          memory.reservation_count(),
+          device_waits.load(),
+          round_trips.load(),
+          queued.load()};
 }

@@ -25,6 +25,8 @@ struct FakeCudaUse {
   // Calls that wait for a stream: synchronisations, and copies from and to memory of the host that
   // is not pinned.
   uint64_t round_trips;
+  // Calls that queue work on a stream. Each takes 4 to 8 us on an H200.
+  uint64_t queued;
 };
 
 // What another process does to have memory, or has done for it. All but the last are of memory of

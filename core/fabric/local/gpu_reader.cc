@@ -44,14 +44,30 @@ absl::Status GpuReader::TryPart(const UniqueFd& file, uint64_t size_bytes) const
   return MappedParts::Map(receiver_, {&part, 1}).status();
 }
 
-absl::Status GpuReader::Copy(std::byte* to, const std::byte* from, uint64_t size_bytes) {
+absl::Status GpuReader::Copy(std::byte* to, const std::byte* from, uint64_t size_bytes,
+                             Regions regions) {
   has_queued_ = true;
-  return receiver_->Copy(to, from, size_bytes, stream_);
+  if (regions == open_.regions && to == open_.to + open_.size_bytes &&
+      from == open_.from + open_.size_bytes) {
+    open_.size_bytes += size_bytes;
+    return absl::OkStatus();
+  }
+  absl::Status status = QueueOpen();
+  open_ = {.to = to, .from = from, .size_bytes = size_bytes, .regions = regions};
+  return status;
+}
+
+absl::Status GpuReader::QueueOpen() {
+  const auto copy = std::exchange(open_, {});
+  if (copy.size_bytes == 0) return absl::OkStatus();
+  return receiver_->Copy(copy.to, copy.from, copy.size_bytes, stream_);
 }
 
 absl::Status GpuReader::Finish() {
   has_queued_ = false;
-  return receiver_->Finish(stream_);
+  absl::Status status = QueueOpen();
+  status.Update(receiver_->Finish(stream_));
+  return status;
 }
 
 }  // namespace waybill::local

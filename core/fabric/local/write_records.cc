@@ -61,7 +61,10 @@ absl::Status CarryOutRecord(RegionTable& regions, GpuReader& gpu, LaneId id, Loc
   if (!gpu.has_queued() && !lane.peer_permit->BeginReading()) {
     return absl::AbortedError("the peer closed the lane");
   }
-  if (by_gpu) return gpu.Copy(to.data, from.data + record.source_offset_bytes, record.size_bytes);
+  if (by_gpu) {
+    return gpu.Copy(to.data, from.data + record.source_offset_bytes, record.size_bytes,
+                    {record.source_key, record.destination_key});
+  }
   kernels::Copy(to.data, from.data + record.source_offset_bytes, record.size_bytes,
                 kernels::Stores::kStreaming);
   return EndReading(lane);
