@@ -17,7 +17,7 @@ namespace {
 // The most units that a pass waits for.
 constexpr size_t kUnitsPerPass = 256;
 
-static_assert(kReplicaUnitBytes % kCutBytes == 0, "a unit is whole leaves");
+static_assert(kLeastReplicaUnitBytes % kCutBytes == 0, "a unit is whole leaves");
 
 // The elements of a shard in row-major order.
 class RowMajor {

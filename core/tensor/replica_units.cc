@@ -19,6 +19,10 @@ uint64_t Mix(uint64_t x) {
   return x ^ x >> 31;
 }
 
+uint64_t UnitBytes(uint64_t shard_bytes) {
+  return std::clamp(std::bit_ceil(shard_bytes / 64), kLeastReplicaUnitBytes, kMostReplicaUnitBytes);
+}
+
 }  // namespace
 
 ReplicaUnits::ReplicaUnits(const Manifest& manifest) {
@@ -31,7 +35,8 @@ ReplicaUnits::ReplicaUnits(const Manifest& manifest) {
                     "\n", ToString(shard.box));
     keys_.push_back(kernels::Digest(name.data(), name.size()));
     sizes_bytes_.push_back(manifest.shard_bytes(s));
-    units += (sizes_bytes_.back() + kReplicaUnitBytes - 1) / kReplicaUnitBytes;
+    const uint64_t unit_bytes = UnitBytes(sizes_bytes_.back());
+    units += (sizes_bytes_.back() + unit_bytes - 1) / unit_bytes;
   }
   // A power of two: a rank that holds more, and so has more turns, takes a part of the turn of one
   // that holds less.
@@ -41,9 +46,10 @@ ReplicaUnits::ReplicaUnits(const Manifest& manifest) {
 template <typename Visit>
 void ReplicaUnits::ForEach(Visit visit) const {
   for (uint32_t s = 0; s < keys_.size(); ++s) {
-    for (uint64_t begin = 0; begin < sizes_bytes_[s]; begin += kReplicaUnitBytes) {
+    const uint64_t unit_bytes = UnitBytes(sizes_bytes_[s]);
+    for (uint64_t begin = 0; begin < sizes_bytes_[s]; begin += unit_bytes) {
       visit(ReplicaUnit{Mix(keys_[s] + begin), s, begin,
-                        std::min(begin + kReplicaUnitBytes, sizes_bytes_[s])});
+                        std::min(begin + unit_bytes, sizes_bytes_[s])});
     }
   }
 }

@@ -10,8 +10,11 @@
 
 namespace waybill {
 
-// 64 KiB of a shard's elements in row-major order, or what is left of them.
-inline constexpr uint64_t kReplicaUnitBytes = 64 << 10;
+// A 64th of a shard's elements in row-major order, but within these bounds and rounded up to a
+// power of two, or what is left of them. A GPU takes as long to begin with a unit as to read some
+// MiB of it.
+inline constexpr uint64_t kLeastReplicaUnitBytes = 64 << 10;
+inline constexpr uint64_t kMostReplicaUnitBytes = 1 << 20;
 
 struct ReplicaUnit {
   uint64_t key = 0;  // Of this unit on any rank, and of no other but by accident.
