@@ -98,12 +98,18 @@ class Report:
                     lines += ["", f"{row['check']} failed:", "", "```", row["detail"], "```"]
             if step["facts"]:
                 lines += ["", "| found | |", "|---|---|"]
-            lines += [f"| {cell(f['name'])} | {cell(f['value'])} |" for f in step["facts"]]
+            lines += [f"| {cell(f['name'])} | {shortened(f['value'])} |" for f in step["facts"]]
         return "\n".join(lines) + "\n"
 
 
 def first(text):
     return text.strip().splitlines()[0] if text.strip() else ""
+
+
+def shortened(text):
+    """Its first line; all of them are in report.json."""
+    more = len(str(text).strip().splitlines()) - 1
+    return cell(first(str(text))) + (f" ... ({more} more lines)" if more > 0 else "")
 
 
 def cell(text):
