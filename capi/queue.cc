@@ -78,6 +78,7 @@ void Fill(QueuedEvent event, waybill_event_t* out) {
   filled.status = static_cast<waybill_status_t>(event.status.code());
   filled.answer_wanted = event.answer_wanted ? 1 : 0;
   filled.unchanged = event.unchanged ? 1 : 0;
+  filled.committed = event.committed ? 1 : 0;
   filled.pause_ns = static_cast<uint64_t>(absl::ToInt64Nanoseconds(event.pause));
   if (event.update != nullptr) filled.update = MakeHandle(std::move(event.update));
   if (!event.status.ok()) {

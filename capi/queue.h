@@ -32,6 +32,7 @@ struct QueuedEvent {
   std::shared_ptr<Update> update = nullptr;
   std::string group = {};
   bool unchanged = false;
+  bool committed = false;
 };
 
 class Queue : public Object {

@@ -76,9 +76,12 @@ class TrainerObject final : public Rank {
     shared_->With([&](TrainerClient& client) { client.Publish(token, command); });
     // The first call may have come before the publish.
     if (reached->known.load()) proceed(reached->status);
-    return std::make_shared<Update>(options.version, [shared = shared_, token] {
-      shared->With([&](TrainerClient& client) { client.Cancel(token); });
-    });
+    return std::make_shared<Update>(
+        options.version,
+        [shared = shared_, token] {
+          shared->With([&](TrainerClient& client) { client.Cancel(token); });
+        },
+        options.hold_commit != 0 ? Decider(options.version) : nullptr);
   }
 
   absl::Status Release(uint64_t user_token) {
@@ -135,26 +138,34 @@ class TrainerObject final : public Rank {
   void JoinClient(uint64_t token, absl::Time deadline) override { client_->Join(token, deadline); }
   void LeaveClient(uint64_t token) override { client_->Leave(token); }
 
+  static uint32_t KindOf(Notice::Kind kind) {
+    if (kind == Notice::Kind::kReceived) return WAYBILL_EVENT_RECEIVED;
+    return kind == Notice::Kind::kDecided ? WAYBILL_EVENT_DECIDED : WAYBILL_EVENT_OUTCOME;
+  }
+
   // Asks whether groups are to show a version that waits for it.
   void Ask(uint64_t version) {
     QueuedEvent event = NewEvent(WAYBILL_EVENT_ARRIVED);
     event.version = version;
     event.update = std::make_shared<Update>(version);
     event.answer_wanted = true;
-    event.update->Ask(event.kind, [shared = shared_, version](const absl::Status& answer) {
-      shared->With([&](TrainerClient& client) { client.Decide(version, answer); });
-    });
+    event.update->Ask(event.kind, Decider(version));
     Push(std::move(event));
+  }
+  Update::Answer Decider(uint64_t version) {
+    return [shared = shared_, version](const absl::Status& answer) {
+      shared->With([&](TrainerClient& client) { client.Decide(version, answer); });
+    };
   }
 
   void OnUpdateNotice(const Notice& notice) override {
     if (notice.kind == Notice::Kind::kArrived) return Ask(notice.version);
-    QueuedEvent event = NewEvent(notice.kind == Notice::Kind::kDecided ? WAYBILL_EVENT_DECIDED
-                                                                       : WAYBILL_EVENT_OUTCOME);
+    QueuedEvent event = NewEvent(KindOf(notice.kind));
     event.version = notice.version;
     event.group = notice.group;
     event.status = notice.status;
     event.unchanged = notice.unchanged;
+    event.committed = notice.committed;
     if (notice.unchanged && !std::exchange(told_unchanged_, true)) {
       Log(LogLevel::kWarning,
           absl::StrCat("published version ", notice.version,

@@ -24,6 +24,10 @@ void Update::Ask(uint32_t event, Answer answer) {
 
 absl::Status Update::GiveAnswer(uint32_t event, const absl::Status& answer) {
   if (cancel_) {
+    if (refuse_ && event == WAYBILL_EVENT_ARRIVED && !answer.ok()) {
+      refuse_(answer);
+      return absl::OkStatus();
+    }
     return absl::InvalidArgumentError(
         absl::StrCat("version ", version_,
                      " is what was published, which asks nothing: answer the update of the event"));
@@ -31,10 +35,6 @@ absl::Status Update::GiveAnswer(uint32_t event, const absl::Status& answer) {
   if (event < WAYBILL_EVENT_PREPARE || event > WAYBILL_EVENT_COMMIT) {
     return absl::InvalidArgumentError(
         absl::StrCat("event ", event, " is not one of PREPARE, ARRIVED, COMMIT"));
-  }
-  if (event == WAYBILL_EVENT_COMMIT && !answer.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("version ", version_, ": COMMIT cannot be refused: it is shown"));
   }
   Answer give;
   {

@@ -23,9 +23,10 @@ class Update : public Object {
   // Passes the user's answer to the rank.
   using Answer = std::function<void(const absl::Status&)>;
 
-  // Makes the update of a publish, which `cancel` gives up.
-  Update(uint64_t version, std::function<void()> cancel)
-      : version_(version), cancel_(std::move(cancel)) {}
+  // Makes the update of a publish, which `cancel` gives up. `refuse` does so with a reason until it
+  // is decided; null if the version does not wait for its word.
+  Update(uint64_t version, std::function<void()> cancel, Answer refuse)
+      : version_(version), cancel_(std::move(cancel)), refuse_(std::move(refuse)) {}
   // Makes the update of an event.
   explicit Update(uint64_t version) : version_(version) {}
 
@@ -41,6 +42,7 @@ class Update : public Object {
  private:
   const uint64_t version_;
   const std::function<void()> cancel_;  // Null for the update of an event.
+  const Answer refuse_;
   std::mutex mutex_;
   std::array<Answer, 3> asked_;  // PREPARE, ARRIVED, COMMIT.
 };

@@ -201,9 +201,10 @@ enum {
   /* An update is about to begin. Pause what must be paused, then accept or refuse it. */
   WAYBILL_EVENT_PREPARE = 16,
   /* All bytes of the update have arrived and are verified. Accept or refuse it. For a trainer that
-   * has published with hold_commit: so it is in every group that has not given the version up. */
+   * has published with hold_commit: every worker of each group that has not given the version up
+   * has accepted it. */
   WAYBILL_EVENT_ARRIVED = 17,
-  /* The version is shown. Run what follows loading, then accept. It cannot be refused. */
+  /* The version is shown. Run what follows loading, then accept; or refuse, if that failed. */
   WAYBILL_EVENT_COMMIT = 18,
   /* The version will not be shown; `status` says why. In place, the engine stays paused if
    * waybill_worker_state() says `dirty`; otherwise nothing was written, and it may resume. */
@@ -233,7 +234,10 @@ enum {
   WAYBILL_EVENT_CAUGHT_UP = 27,
   /* For a trainer: a worker of `group`, others of which are here, has left or died; `status` says
    * which. Versions go to the group again when all its workers are here. */
-  WAYBILL_EVENT_WORKER_LOST = 28
+  WAYBILL_EVENT_WORKER_LOST = 28,
+  /* For a trainer that has published with hold_commit, before ARRIVED: every group has all of the
+   * version, verified, or has given it up. Workers that ask ARRIVED have still to answer. */
+  WAYBILL_EVENT_RECEIVED = 29
 };
 
 /* The kind of object that an event belongs to. */
@@ -257,7 +261,9 @@ typedef struct waybill_event {
    * worker of the group did. 0: its bytes differ; or they were not compared, because digests are
    * off, the plan has changed or a lane has died. */
   uint32_t unchanged;
-  uint32_t reserved;
+  /* OUTCOME: 1 if the group has committed the version, also where `status` says that not all of its
+   * workers show it. */
+  uint32_t committed;
 } waybill_event_t;
 #define WAYBILL_EVENT_INIT {sizeof(waybill_event_t), 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, 0, 0}
 
@@ -1062,11 +1068,13 @@ WAYBILL_API uint64_t waybill_update_version(const waybill_update_t* update);
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_update_accept(waybill_update_t* update,
                                                                     uint32_t event,
                                                                     waybill_error_t** error);
-/* Refuses the update of an event, in answer to PREPARE or ARRIVED. No worker of the group, or for a
- * trainer's answer of any group, shows the version, and every trainer gets `reason`. Statuses are
- * those of waybill_update_accept(), and:
+/* Refuses the update of an event. In answer to PREPARE or ARRIVED, no worker of the group, or for a
+ * trainer's answer of any group, shows the version. In answer to COMMIT it says that the version
+ * could not be put into use: it is shown all the same, and the group's OUTCOME is an error. Every
+ * trainer gets `reason`. Statuses are those of waybill_update_accept().
  *
- * - WAYBILL_INVALID_ARGUMENT: `event` is COMMIT, which cannot be refused.
+ * A trainer may also refuse what it has published with hold_commit, by the update of
+ * waybill_trainer_publish() and WAYBILL_EVENT_ARRIVED: at any time until the version is decided.
  */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_update_refuse(waybill_update_t* update,
                                                                     uint32_t event,

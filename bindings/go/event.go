@@ -37,6 +37,9 @@ const (
 	// Tells a trainer that a worker has left or died, while others of its group are here. Versions go to
 	// the group again when all its workers are here.
 	EventWorkerLost EventKind = C.WAYBILL_EVENT_WORKER_LOST
+	// Tells a trainer that published with HoldCommit, before EventArrived, that every group has all of the
+	// version, verified, or has given it up. Workers that ask for EventArrived have still to answer.
+	EventReceived EventKind = C.WAYBILL_EVENT_RECEIVED
 )
 
 func (k EventKind) String() string {
@@ -65,6 +68,8 @@ func (k EventKind) String() string {
 		return "GROUP_LEFT"
 	case EventCaughtUp:
 		return "CAUGHT_UP"
+	case EventReceived:
+		return "RECEIVED"
 	case EventWorkerLost:
 		return "WORKER_LOST"
 	}
@@ -85,6 +90,8 @@ type Event struct {
 	// the plan has changed or a lane has died.
 	Unchanged bool
 
+	Committed bool // The group of an Outcome has committed the version, also if Err says that not all show it.
+
 	update *C.waybill_update_t
 }
 
@@ -97,6 +104,7 @@ func takeEvent(from *C.waybill_event_t) *Event {
 		AnswerWanted: from.answer_wanted != 0,
 		Pause:        time.Duration(from.pause_ns),
 		Unchanged:    from.unchanged != 0,
+		Committed:    from.committed != 0,
 	}
 	if from.group != nil {
 		event.Group = string(takeBlob(from.group))
@@ -120,7 +128,8 @@ func (event *Event) Accept() error {
 }
 
 // Refuse refuses a Prepare or vetoes an Arrived: no worker of the group, or for a trainer's answer of any
-// group, shows the version, and the reason reaches every trainer. A Commit cannot be refused.
+// group, shows the version. In answer to a Commit it says that the version could not be put into use: it
+// is shown all the same, and the group's Outcome is an error. The reason reaches every trainer.
 func (event *Event) Refuse(reason string) error {
 	var a arguments
 	defer a.free()

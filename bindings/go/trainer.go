@@ -165,7 +165,11 @@ func (t *Trainer) PublishAsync(ctx context.Context, version uint64, options Publ
 		if options.UntilCommitted || update.Err() != nil { // No EventDecided follows.
 			t.rank.forget(update)
 		}
-		C.waybill_update_destroy(update.c)
+		if options.HoldCommit { // Abort needs it.
+			runtime.SetFinalizer(update, func(u *Update) { C.waybill_update_destroy(u.c) })
+		} else {
+			C.waybill_update_destroy(update.c)
+		}
 		runtime.KeepAlive(t)
 	}()
 	return update, nil
@@ -202,6 +206,17 @@ func (u *Update) Outcomes() map[string]error {
 // Wait waits until the publish has ended, and returns how. If this context ends first, the publish goes on.
 func (u *Update) Wait(ctx context.Context) error {
 	return u.call.wait(ctx, "wait for a publish")
+}
+
+// Abort makes all groups keep what they show, unless a version that was published with HoldCommit is
+// decided; the reason reaches every trainer. It fails for any other version.
+func (u *Update) Abort(reason string) error {
+	var a arguments
+	defer a.free()
+	var e *C.waybill_error_t
+	status := C.waybill_update_refuse(u.c, C.WAYBILL_EVENT_ARRIVED, a.text(reason), &e)
+	runtime.KeepAlive(u)
+	return takeError(status, e)
 }
 
 // Cancel gives the update up, unless it has ended. The update is Done soon.

@@ -50,7 +50,7 @@ class Client final : public TrainerClient {
     client_.Do([=](TrainerRank& rank, absl::Time now) { rank.Release(token, now); });
   }
   void Decide(uint64_t version, const absl::Status& word) override {
-    client_.Do([=](TrainerRank& rank, absl::Time) { rank.Decide(version, word); });
+    client_.Do([=](TrainerRank& rank, absl::Time now) { rank.Decide(version, word, now); });
   }
   void Cancel(uint64_t token) override {
     client_.Do([=](TrainerRank& rank, absl::Time now) { rank.Cancel(token, now); });

@@ -49,7 +49,7 @@ class TrainerClient {
   // follows, after which nothing reads the tensors.
   virtual void Release(uint64_t token) = 0;
   // Says whether groups are to show a version that was published with PublishCommand::hold_commit:
-  // OK, or why not. kArrived comes before; see TrainerSession::Decide().
+  // OK after kArrived, or why not; see TrainerSession::Decide().
   virtual void Decide(uint64_t version, const absl::Status& word) = 0;
   virtual void Cancel(uint64_t token) = 0;
 

@@ -45,7 +45,9 @@ class TrainerRank final : private TrainerHost {
   void Publish(uint64_t token, const PublishCommand& command, absl::Time now);
   void Proceed(uint64_t token, const absl::Status& done, absl::Time now);
   void Release(uint64_t token, absl::Time now);
-  void Decide(uint64_t version, const absl::Status& word) { session_.Decide(version, word); }
+  void Decide(uint64_t version, const absl::Status& word, absl::Time now) {
+    session_.Decide(version, word, now);
+  }
   void Cancel(uint64_t token, absl::Time now);
   void Leave(uint64_t token, absl::Time now);
 

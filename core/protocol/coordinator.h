@@ -421,6 +421,8 @@ class Coordinator final {
 
   static bool IsDecided(const Group& group, const proto::Round& round, uint64_t version);
   static bool ShowsOrKnows(const Group& group, uint64_t version);
+  void NoteUnusable(Member& member, const proto::Failed& failed);
+  static absl::Status WhyUnusable(const Group& group, uint64_t version);
   void ResolveDoubt(Member& member, bool everybody_is_here);
   void ResolveDoubts(const Group& group, bool everybody_is_here);
   void TellUndecided(const Group& group, Member& trainer);

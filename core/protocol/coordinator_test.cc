@@ -412,6 +412,41 @@ TEST_F(CoordinatorTest, AWorkerThatCannotShowWhatIsDecidedIsNamedAndNotWaitedFor
             "version 5 is committed, but worker 0 cannot show it: the GPU is gone");
 }
 
+// Also one that comes back, to this controller or to another one, and whose round is over.
+TEST_F(CoordinatorTest, ATrainerThatComesBackHearsWhoCannotUseWhatIsCommitted) {
+  for (const bool here : {true, false}) {
+    SCOPED_TRACE(here);
+    MakeCoordinator();
+    Establish();
+    Decide(5);
+    const proto::Round of = round();
+    for (const uint32_t w : {0u, 1u}) Shown(w);
+    Gone(kTrainer[1]);
+    proto::Unusable unusable;
+    unusable.set_version(5);
+    *unusable.mutable_error() = EncodeError(absl::InternalError("no room"));
+    if (here) {
+      Tell(kWorker[0], [&](auto& m) {
+        *m.mutable_failed()->mutable_round() = of;
+        *m.mutable_failed()->mutable_error() = unusable.error();
+      });
+    } else {
+      Gone(kWorker[0]);
+      Join(kWorker[0], Role::kWorker, 0, [&](proto::Join& join) {
+        join.set_shown_version(5);
+        *join.mutable_unusable() = unusable;
+      });
+    }
+    Join(kTrainer[1], Role::kTrainer, 1, [](proto::Join& join) { join.add_undecided_versions(5); });
+    OfferIn("all");
+    ConnectIn("all");
+    ASSERT_NE(Last(kTrainer[1], Kind::kOutcome), nullptr);
+    EXPECT_TRUE(Last(kTrainer[1], Kind::kOutcome)->outcome().committed());
+    EXPECT_EQ(Error(kTrainer[1], Kind::kOutcome),
+              "version 5 is committed, but worker 0 cannot show it: no room");
+  }
+}
+
 // A round belongs to the ranks that it began with, whatever ranks the job has by then.
 TEST_F(CoordinatorTest, TrainersOfAnotherNumberAreNoMembersOfARoundThatIsNotOver) {
   for (const bool recorded : {true, false}) {
@@ -2136,6 +2171,27 @@ TEST_F(HeldCommitTest, GroupsThatHaveAllOfItWaitForAWord) {
   Say(1, absl::OkStatus());
   EXPECT_EQ(recorded_.size(), 2u);
   for (const uint32_t w : {0u, 1u}) EXPECT_EQ(Count(kWorker[w], Kind::kCommit), 1);
+}
+
+TEST_F(HeldCommitTest, TrainersHearOfAGroupThatHasAllOfItBeforeItsWorkersVote) {
+  Tell(kWorker[0], [&](proto::RankMessage& m) {
+    *m.mutable_arrived()->mutable_round() = round();
+    m.mutable_arrived()->set_unvoted(true);
+  });
+  EXPECT_TRUE(Last(kTrainer[1], Kind::kGroupArrived)->group_arrived().unvoted());
+  Say(0, absl::OkStatus());
+  EXPECT_TRUE(recorded_.empty());
+  Arrived(0);
+  EXPECT_EQ(recorded_.size(), 1u);
+}
+
+TEST_F(HeldCommitTest, AWordAgainstItEndsItBeforeItHasArrived) {
+  Say(0, absl::CancelledError("the engine will not pause"));
+  for (const uint32_t w : {0u, 1u}) {
+    EXPECT_EQ(Error(kWorker[w], Kind::kAbort), "trainer 0: the engine will not pause");
+  }
+  ArriveInBoth();
+  EXPECT_TRUE(recorded_.empty());
 }
 
 TEST_F(HeldCommitTest, OnlyTheFirstWordCounts) {

@@ -93,6 +93,28 @@ void Coordinator::ResolveDoubts(const Group& group, bool everybody_is_here) {
   for (const auto& [rank, worker] : group.workers.here) ResolveDoubt(*worker, everybody_is_here);
 }
 
+// Keeps what a worker says about a version that its group has committed, also in an earlier term.
+void Coordinator::NoteUnusable(Member& member, const proto::Failed& failed) {
+  if (member.id.role == Role::kTrainer) return;
+  for (const Decision& decision : GroupNamed(member.id.group).decisions) {
+    if (decision.epoch != failed.round().epoch() ||
+        decision.sequence != failed.round().sequence()) {
+      continue;
+    }
+    member.unusable.emplace().set_version(decision.version);
+    *member.unusable->mutable_error() = failed.error();
+  }
+}
+
+// Returns what a worker of the group has said that keeps it from using a committed version.
+absl::Status Coordinator::WhyUnusable(const Group& group, uint64_t version) {
+  for (const auto& [rank, worker] : group.workers.here) {
+    if (!worker->unusable || worker->unusable->version() != version) continue;
+    return CannotShow(version, rank, DecodeError(worker->unusable->error()));
+  }
+  return absl::OkStatus();
+}
+
 // Tells a trainer that came back what became in the group of the versions that it sent before. One
 // that is told to have failed must not be committed after all: others that still wait to publish it
 // are refused.
@@ -117,6 +139,8 @@ void Coordinator::TellUndecided(const Group& group, Member& trainer) {
                                                  ToString(trainer.id), " was lost"));
       const auto given_up = given_up_.try_emplace(version, GivenUp{AllTrainers(), lost}).first;
       given_up->second.trainers.erase(trainer.id.rank);
+    } else {
+      lost = WhyUnusable(group, version);
     }
     SendOutcome(trainer.id.rank, /*attempt=*/0, version, group.name,
                 {committed ? Part::State::kCommitted : Part::State::kGivenUp, lost});
@@ -335,7 +359,9 @@ void Coordinator::TakePart(uint32_t trainer, const Publication& publication) {
   for (const auto& [name, part] : publication.parts) {
     if (part.state != Part::State::kOpen) continue;
     const Group& group = GroupNamed(name);
-    if (group.round->waits_for_word()) SendArrived(trainer, publish.attempt, group);
+    if (group.round->received() || group.round->waits_for_word()) {
+      SendArrived(trainer, publish.attempt, group);
+    }
   }
 }
 
@@ -354,6 +380,7 @@ void Coordinator::SendArrived(uint32_t trainer, uint64_t attempt, const Group& g
   message.mutable_group_arrived()->set_version(group.round->update().version);
   message.mutable_group_arrived()->set_group(group.name);
   message.mutable_group_arrived()->set_attempt(attempt);
+  message.mutable_group_arrived()->set_unvoted(!group.round->waits_for_word());
   ToRank({Role::kTrainer, trainer}, std::move(message));
 }
 
@@ -739,6 +766,7 @@ void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& messa
                                  absl::Time now) {
   const uint32_t rank = member.id.rank;
   if (message.has_failed()) {
+    NoteUnusable(member, message.failed());
     const Group* term = FindTerm({member.id}, message.failed().round().epoch());
     if (term == nullptr || term->round == nullptr ||
         !IsOf(message.failed().round(), term->round->update())) {
@@ -767,6 +795,7 @@ void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& messa
     if (message.shown().version() >= member.shown_version) {
       member.shown_version = message.shown().version();
       member.shown_round = message.shown().round();
+      member.unusable.reset();
     }
     OnReport(member, message.shown().report());
     if (current(message.shown().round())) {
@@ -780,7 +809,7 @@ void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& messa
   } else if (message.has_refused() && current(message.refused().round())) {
     group.round->OnRefused(rank, DecodeError(message.refused().error()));
   } else if (message.has_arrived() && current(message.arrived().round())) {
-    group.round->OnArrived(rank);
+    message.arrived().unvoted() ? group.round->OnReceived(rank) : group.round->OnArrived(rank);
   } else if (message.has_relay_stopped() && current(message.relay_stopped().round())) {
     group.round->OnRelayStopped(rank);
   } else if (message.has_lacking() && current(message.lacking().round())) {

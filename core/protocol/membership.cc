@@ -100,6 +100,7 @@ Member* Membership::Admit(ConnectionId connection, const proto::Join& join) {
     member.shown_round = join.shown_round();
     member.committed_version = std::max(join.committed_version(), join.shown_version());
     if (join.has_doubt()) member.doubt = join.doubt();
+    if (join.has_unusable()) member.unusable = join.unusable();
   } else {
     member.undecided_versions = {join.undecided_versions().begin(),
                                  join.undecided_versions().end()};

@@ -38,10 +38,11 @@ struct Member {
   proto::Round shown_round;        // The update that brought it.
   uint64_t committed_version = 0;  // The newest that this worker knows to be committed.
   std::optional<proto::Doubt> doubt;
-  bool catch_up = false;                  // Workers only, by proto::Join.
-  std::set<uint64_t> undecided_versions;  // Trainers only, by proto::Join.
-  std::set<std::string> told_groups;      // Those that have told a trainer what became of them.
-  proto::Held held;                       // Trainers only.
+  std::optional<proto::Unusable> unusable;  // Workers only.
+  bool catch_up = false;                    // Workers only, by proto::Join.
+  std::set<uint64_t> undecided_versions;    // Trainers only, by proto::Join.
+  std::set<std::string> told_groups;        // Those that have told a trainer what became of them.
+  proto::Held held;                         // Trainers only.
   bool hears_of_groups = false;  // It was told which are here, and is told of every change.
 
   std::string manifest_hash;                 // SHA-256 of the head that the rank has sent.

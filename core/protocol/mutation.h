@@ -42,6 +42,7 @@ enum class Mutation : uint8_t {
   kRestHasNotBegun,             // The rest of a version is given up as if nothing had landed.
   kHoldForgottenWithTheRest,    // The round that brings the rest of a version waits for no word.
   kAnyWordCommits,              // A trainer's word commits, whatever it is.
+  kRefusedCommitIsShown,        // A version that a worker's user cannot use is said to be shown.
   kOlderVersionsAreLent,        // A group borrows what is older than what one of its workers has.
   kAnyCommittedVersionIsBelieved,  // What a worker says is committed counts as committed.
 };

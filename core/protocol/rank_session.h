@@ -46,6 +46,9 @@ struct Notice {
     // `status` is the first error. Does not come with PublishCommand::until_committed, where
     // kPublished has that status.
     kDecided = 17,
+    // To a trainer that holds its word: every group has all of `version`, verified, or has given it
+    // up. Workers whose users are asked have still to vote. kArrived follows.
+    kReceived = 18,
 
     kPrepare = 24,  // To a worker: pause what must be paused. An error refuses the update.
     // All of it is here and verified. An error vetoes it. To a trainer: every group has all of it,

@@ -742,16 +742,34 @@ TEST_F(HoldCommitTest, TheUserIsAskedOnceAllGroupsHaveAllOfIt) {
   Send();
   HearArrived(kAll, attempt() + 1);  // A message about another publish.
   EXPECT_EQ(host_.Last(Notice::Kind::kArrived), nullptr);
-  session_.Decide(5, absl::OkStatus());
+  session_.Decide(5, absl::OkStatus(), now_);
   EXPECT_EQ(host_.Count(Kind::kDecide), 0);
   HearArrived(kAll, attempt());
   ASSERT_NE(host_.Last(Notice::Kind::kArrived), nullptr);
   EXPECT_EQ(host_.Last(Notice::Kind::kArrived)->version, 5u);
-  session_.Decide(4, absl::OkStatus());
+  session_.Decide(4, absl::OkStatus(), now_);
   EXPECT_EQ(host_.Count(Kind::kDecide), 0);
-  session_.Decide(5, absl::OkStatus());
+  session_.Decide(5, absl::OkStatus(), now_);
   EXPECT_EQ(host_.Last(Kind::kDecide)->decide().attempt(), attempt());
   EXPECT_FALSE(host_.Last(Kind::kDecide)->decide().has_error());
+}
+
+TEST_F(HoldCommitTest, TheUserHearsThatAllHaveItBeforeTheirWorkersHaveVoted) {
+  Send();
+  HearArrived("b", attempt());
+  EXPECT_EQ(host_.Last(Notice::Kind::kReceived), nullptr);
+  Hear([&](auto& m) {
+    m.mutable_group_arrived()->set_version(5);
+    m.mutable_group_arrived()->set_group(kAll);
+    m.mutable_group_arrived()->set_attempt(attempt());
+    m.mutable_group_arrived()->set_unvoted(true);
+  });
+  ASSERT_NE(host_.Last(Notice::Kind::kReceived), nullptr);
+  EXPECT_EQ(host_.Last(Notice::Kind::kArrived), nullptr);
+  host_.told.clear();
+  HearArrived(kAll, attempt());
+  EXPECT_NE(host_.Last(Notice::Kind::kArrived), nullptr);
+  EXPECT_EQ(host_.Last(Notice::Kind::kReceived), nullptr);
 }
 
 TEST_F(HoldCommitTest, AGroupThatHasGivenItUpIsNotWaitedFor) {
@@ -760,8 +778,25 @@ TEST_F(HoldCommitTest, AGroupThatHasGivenItUpIsNotWaitedFor) {
   EXPECT_EQ(host_.Last(Notice::Kind::kArrived), nullptr);
   HearOutcome(5, attempt(), /*committed=*/false);
   EXPECT_NE(host_.Last(Notice::Kind::kArrived), nullptr);
-  session_.Decide(5, absl::CancelledError("the engine will not pause"));
+  session_.Decide(5, absl::CancelledError("the engine will not pause"), now_);
   EXPECT_EQ(host_.Last(Kind::kDecide)->decide().error().message(), "the engine will not pause");
+}
+
+TEST_F(HoldCommitTest, ATrainerMayGiveItUpBeforeItHasArrived) {
+  const absl::Status why = absl::FailedPreconditionError("the engine will not pause");
+  Send();
+  session_.Decide(4, why, now_);
+  EXPECT_EQ(host_.Count(Kind::kDecide), 0);
+  session_.Decide(5, why, now_);
+  EXPECT_EQ(host_.Last(Kind::kDecide)->decide().error().message(), "the engine will not pause");
+}
+
+TEST_F(HoldCommitTest, ATrainerMayGiveItUpBeforeItIsSent) {
+  session_.Decide(5, absl::OkStatus(), now_);
+  EXPECT_EQ(host_.Last(Kind::kWithdraw), nullptr);
+  session_.Decide(5, absl::FailedPreconditionError("the engine will not pause"), now_);
+  EXPECT_EQ(host_.Last(Kind::kWithdraw)->withdraw().error().message(),
+            "publish version 5: the engine will not pause");
 }
 
 TEST_F(HoldCommitTest, NobodyIsAskedIfAllGroupsHaveGivenItUp) {
@@ -929,8 +964,33 @@ class WorkerSessionTest : public SessionTest<WorkerSession, FakeWorkerHost> {
     Hear([&](auto& m) { *m.mutable_commit()->mutable_round() = RoundOf(sequence); });
   }
 
-  WorkerSession session_{{.id = {Role::kWorker, 0, "all"}, .manifest = {}, .nics = {}}, {}, &host_};
+  explicit WorkerSessionTest(std::set<Notice::Kind> asked = {})
+      : session_({.id = {Role::kWorker, 0, "all"}, .manifest = {}, .nics = {}}, std::move(asked),
+                 &host_) {}
+
+  WorkerSession session_;
 };
+
+class CommitAskedTest : public WorkerSessionTest {
+ protected:
+  CommitAskedTest() : WorkerSessionTest({Notice::Kind::kCommit}) {}
+};
+
+TEST_F(CommitAskedTest, WhatCannotBeUsedIsReportedAsFailedAndNotAsShown) {
+  Establish();
+  Vote(5, 1);
+  HearCommit(1);
+  session_.OnShown(UpdateOf(5, 1), absl::ZeroDuration(), /*unchanged=*/false, now_);
+  session_.Answer(Notice::Kind::kCommit, UpdateOf(5, 1), absl::FailedPreconditionError("no room"));
+  EXPECT_EQ(host_.Last(Kind::kFailed)->failed().error().message(), "no room");
+  session_.Answer(Notice::Kind::kCommit, UpdateOf(5, 1), absl::OkStatus());
+  EXPECT_EQ(host_.Count(Kind::kFailed), 1);
+  EXPECT_EQ(host_.Count(Kind::kShown), 0);
+  Lose();
+  Reopen();
+  EXPECT_EQ(host_.Last(Kind::kJoin)->join().unusable().version(), 5u);
+  EXPECT_EQ(host_.Last(Kind::kJoin)->join().unusable().error().message(), "no room");
+}
 
 TEST_F(WorkerSessionTest, AVoteIsInDoubtUntilTheDecisionIsHeard) {
   Establish();
@@ -1247,9 +1307,34 @@ TEST_F(AskedWorkerSessionTest, TheEngineWaitsForTheUser) {
   asked_.Answer(Notice::Kind::kPrepare, UpdateOf(5, 1), absl::OkStatus());
   EXPECT_EQ(host_.engine, (std::vector<std::string>{"prepare"}));
   asked_.OnArrived(UpdateOf(5, 1));
-  EXPECT_EQ(host_.Count(Kind::kArrived), 0);
+  EXPECT_EQ(host_.Count(Kind::kArrived), 1);
+  EXPECT_TRUE(host_.Last(Kind::kArrived)->arrived().unvoted());
   asked_.Answer(Notice::Kind::kArrived, UpdateOf(5, 1), absl::AbortedError("bad loss"));
   EXPECT_EQ(host_.Last(Kind::kFailed)->failed().error().message(), "vetoed: bad loss");
+}
+
+class AskedContinueTest : public ContinueTest {
+ protected:
+  WorkerSession& session() override { return asked_; }
+  WorkerSession asked_{{.id = {Role::kWorker, 0, "all"}, .manifest = {}, .nics = {}},
+                       {Notice::Kind::kArrived},
+                       &host_};
+};
+
+// Its user may take long to answer, and others lose lanes meanwhile.
+TEST_F(AskedContinueTest, AnAnswerGivenInTheRoundThatContinuesIsAVoteInIt) {
+  HearPrepare(5, 1);
+  asked_.OnReady(UpdateOf(5, 1), 1, 7, std::nullopt);
+  asked_.OnArrived(UpdateOf(5, 1));
+  HearContinue(1, 2);
+  EXPECT_EQ(host_.Last(Kind::kReady)->ready().round().sequence(), 2u);
+  EXPECT_EQ(host_.Last(Kind::kArrived)->arrived().round().sequence(), 2u);
+  EXPECT_TRUE(host_.Last(Kind::kArrived)->arrived().unvoted());
+  asked_.Answer(Notice::Kind::kArrived, UpdateOf(5, 1), absl::OkStatus());
+  EXPECT_EQ(host_.Last(Kind::kArrived)->arrived().round().sequence(), 2u);
+  EXPECT_FALSE(host_.Last(Kind::kArrived)->arrived().unvoted());
+  HearCommit(2);
+  EXPECT_EQ(host_.engine.back(), "commit");
 }
 
 TEST_F(AskedWorkerSessionTest, WhileUpdatesAreRefusedNobodyIsAsked) {

@@ -444,12 +444,14 @@ void TrainerSession::OnOutcome(const proto::Outcome& outcome, absl::Time now) {
 }
 
 void TrainerSession::OnGroupArrived(const proto::GroupArrived& arrived) {
-  if (!queue_.empty() && queue_.front().attempt == arrived.attempt()) {
-    queue_.front().arrived.insert(arrived.group());
-  }
+  const auto note = [&](Publication& publication) {
+    publication.received.insert(arrived.group());
+    if (!arrived.unvoted()) publication.arrived.insert(arrived.group());
+  };
+  if (!queue_.empty() && queue_.front().attempt == arrived.attempt()) note(queue_.front());
   for (Publication& sent : sent_) {
     if (sent.attempt != arrived.attempt()) continue;
-    sent.arrived.insert(arrived.group());
+    note(sent);
     AskForWord(sent);
   }
 }
@@ -457,17 +459,30 @@ void TrainerSession::OnGroupArrived(const proto::GroupArrived& arrived) {
 // Asks once some group waits for the word, and every other one does or has given the version up.
 void TrainerSession::AskForWord(Publication& sent) {
   const auto is_over = [&](const std::string& group) { return sent.outcomes.contains(group); };
-  if (sent.asked_for_word || std::all_of(sent.arrived.begin(), sent.arrived.end(), is_over)) return;
-  for (const auto& [group, part] : sent.parts) {
-    if (!sent.arrived.contains(group) && !is_over(group)) return;
+  const auto have_all = [&](const std::set<std::string>& groups) {
+    return !std::all_of(groups.begin(), groups.end(), is_over) &&
+           std::all_of(sent.parts.begin(), sent.parts.end(), [&](const auto& part) {
+             return groups.contains(part.first) || is_over(part.first);
+           });
+  };
+  if (!sent.told_received && have_all(sent.received)) {
+    sent.told_received = true;
+    Tell({.kind = Notice::Kind::kReceived, .version = sent.command.version});
   }
-  sent.asked_for_word = true;
-  Tell({.kind = Notice::Kind::kArrived, .version = sent.command.version});
+  if (!sent.asked_for_word && have_all(sent.arrived)) {
+    sent.asked_for_word = true;
+    Tell({.kind = Notice::Kind::kArrived, .version = sent.command.version});
+  }
 }
 
-void TrainerSession::Decide(uint64_t version, const absl::Status& word) {
+void TrainerSession::Decide(uint64_t version, const absl::Status& word, absl::Time now) {
+  for (const Publication& publication : queue_) {
+    if (publication.command.version != version || !publication.command.hold_commit) continue;
+    return word.ok() ? void() : EndPublish(publication.token, word, now);
+  }
   for (const Publication& sent : sent_) {
-    if (sent.command.version != version || !sent.asked_for_word) continue;
+    if (sent.command.version != version || !sent.command.hold_commit) continue;
+    if (word.ok() && !sent.asked_for_word) continue;
     proto::RankMessage message;
     message.mutable_decide()->set_version(version);
     message.mutable_decide()->set_attempt(sent.attempt);

@@ -67,8 +67,9 @@ class TrainerSession final : public RankSession {
   // reads the tensors. At once if none is held.
   void Release(uint64_t token, absl::Time now);
   // Says whether groups are to show a version that waits for it: OK, or why not. The first word of
-  // any trainer counts. Does nothing for another version, or one for which kArrived has not come.
-  void Decide(uint64_t version, const absl::Status& word);
+  // any trainer counts. Does nothing for a version that was not published with hold_commit, nor OK
+  // for one for which kArrived has not come.
+  void Decide(uint64_t version, const absl::Status& word, absl::Time now);
   // Ends the publish with kCancelled within about a second. Has no effect once the version is SENT,
   // except with until_committed: kCancelled comes at once, and groups may still show the version.
   void Cancel(uint64_t token, absl::Time now);
@@ -103,7 +104,9 @@ class TrainerSession final : public RankSession {
     absl::Status status;                                // Why it will fail, while it stops.
     absl::Time stop_deadline = absl::InfiniteFuture();  // Then it is stopped by force.
     std::map<std::string, absl::Status> outcomes;       // By group.
-    std::set<std::string> arrived;                      // Groups that wait for a word.
+    std::set<std::string> received;                     // Groups that have all of it.
+    std::set<std::string> arrived;                      // Those of them that wait for a word.
+    bool told_received = false;                         // kReceived has come.
     bool asked_for_word = false;                        // kArrived has come.
 
     // Returns true if an engine is, or was, at work on it.

@@ -22,6 +22,12 @@ std::string ListWithout(const std::set<uint32_t>& all, const Done& done) {
 
 }  // namespace
 
+absl::Status CannotShow(uint64_t version, uint32_t worker, const absl::Status& why) {
+  return While(
+      absl::StrCat("version ", version, " is committed, but worker ", worker, " cannot show it"),
+      why);
+}
+
 UpdateRound::UpdateRound(const UpdateId& update, RoundMembers members, bool digests_off,
                          absl::Time deadline, const Plan& plan, IfLanesDie if_lanes_die,
                          RoundActions* actions)
@@ -137,10 +143,19 @@ void UpdateRound::OnRefused(uint32_t worker, const absl::Status& status) {
   Abort(While(absl::StrCat("worker ", worker, " refused"), status));
 }
 
+void UpdateRound::OnReceived(uint32_t worker) {
+  if (!Abortable() || !ready_.contains(worker)) return;
+  if (received_.insert(worker).second && received()) actions_->TellArrived();
+}
+
 void UpdateRound::OnArrived(uint32_t worker) {
   if (!Abortable() || state_ == State::kArrived || !ready_.contains(worker)) return;
   arrived_.insert(worker);
-  if (arrived_ != workers_ && !Mutated(Mutation::kOneArrivalDecides)) return PlanRestIfKnown();
+  if (arrived_ != workers_ && !Mutated(Mutation::kOneArrivalDecides)) {
+    OnReceived(worker);
+    return PlanRestIfKnown();
+  }
+  received_.insert(worker);
   state_ = State::kArrived;
   if (held_ && !Mutated(Mutation::kHeldCommitDecides)) return actions_->TellArrived();
   Record();
@@ -187,9 +202,7 @@ void UpdateRound::FinishShown() {
   absl::Status status;
   if (!unable_.empty()) {
     const auto& [worker, why] = *unable_.begin();
-    status = While(absl::StrCat("version ", update_.version, " is committed, but worker ", worker,
-                                " cannot show it"),
-                   why);
+    status = CannotShow(update_.version, worker, why);
   }
   // One that left when it had shown it is not lost.
   if (const std::string lost = ListWithout(gone_, shown_); !lost.empty()) {

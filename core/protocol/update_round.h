@@ -36,13 +36,17 @@ class RoundActions {
   // Plans what is lacking of this round, from the senders that hold it. Another round continues
   // this one then; OnNoRest() follows if it cannot be planned.
   virtual void PlanRest(std::set<RankPair> lacking, std::set<uint32_t> holders) = 0;
-  // Tells whoever published it that all of it is here, and that their word is waited for.
+  // Tells whoever published it that every worker has all of it; and again when every worker's user
+  // lets it be shown, and their word is waited for.
   virtual void TellArrived() = 0;
   // Tells whoever published it what became of the version. Called once.
   virtual void TellOutcome(bool committed, const absl::Status& status) = 0;
   // Returns another version that the trainer publishes, or 0.
   virtual uint64_t OtherVersionOf(const RankId& trainer) const = 0;
 };
+
+// Says that a worker cannot show what is committed.
+absl::Status CannotShow(uint64_t version, uint32_t worker, const absl::Status& why);
 
 // The ranks that take part in a round.
 struct RoundMembers {
@@ -75,6 +79,8 @@ class UpdateRound {
   void OnPublish(const RankId& sender, uint64_t attempt, absl::Time deadline);
   void OnReady(uint32_t worker, const proto::Ready& ready);
   void OnRefused(uint32_t worker, const absl::Status& status);
+  // The worker has all of it, and asks its user.
+  void OnReceived(uint32_t worker);
   void OnArrived(uint32_t worker);
   // The group may show the version. Does nothing if that was not waited for.
   void Decide();
@@ -115,6 +121,8 @@ class UpdateRound {
   bool undecided() const { return Abortable() || state_ == State::kRecording; }
   // Returns true while all of it is here, and Decide() is waited for.
   bool waits_for_word() const { return state_ == State::kArrived; }
+  // Returns true once every worker of a version that waits for Decide() has all of it.
+  bool received() const { return held_ && received_ == workers_; }
   // Returns true if every worker has shown the version, and showed the same bytes before.
   bool unchanged() const { return unchanged_ == workers_; }
   const UpdateId& update() const { return update_; }
@@ -192,7 +200,8 @@ class UpdateRound {
   std::vector<Sender> senders_;
   const std::set<uint32_t> workers_;
   std::map<uint32_t, proto::Ready> ready_;
-  std::set<uint32_t> arrived_;
+  std::set<uint32_t> received_;  // Workers that have all of it.
+  std::set<uint32_t> arrived_;   // Those of them that let it be shown.
   std::set<uint32_t> shown_;
   std::set<uint32_t> unchanged_;  // Showed the same bytes before.
   std::set<uint32_t> gone_;

@@ -26,6 +26,7 @@ void WorkerSession::FillJoin(proto::Join& join) const {
   join.set_shown_version(host_.shown_version());
   if (shown_) *join.mutable_shown_round() = EncodeRound(*shown_);
   join.set_committed_version(committed_ ? committed_->version : host_.shown_version());
+  if (unusable_) *join.mutable_unusable() = *unusable_;
   if (!doubt_) return;
   *join.mutable_doubt()->mutable_round() = EncodeRound(*doubt_);
   join.mutable_doubt()->set_version(doubt_->version);
@@ -60,23 +61,26 @@ void WorkerSession::Ask(Notice notice) {
   const Notice::Kind kind = notice.kind;
   const UpdateId update = notice.update;
   unanswered_.insert(kind);
+  if (kind != Notice::Kind::kCommit) asked_as_ = update;
   Tell(std::move(notice));
   if (!asked_.contains(kind)) Answer(kind, update, absl::OkStatus());
 }
 
 void WorkerSession::Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer) {
   if (kind == Notice::Kind::kCommit) {
-    if (unsaid_ && unsaid_->update == update) SayShown();
-    return;
+    if (!unsaid_ || unsaid_->update != update) return;
+    return answer.ok() || Mutated(Mutation::kRefusedCommitIsShown) ? SayShown()
+                                                                   : SayUnusable(answer);
   }
-  if (update_ != update || unanswered_.erase(kind) == 0) return;
+  // The round may have been continued by another one meanwhile.
+  if (!update_ || asked_as_ != update || unanswered_.erase(kind) == 0) return;
   kind == Notice::Kind::kPrepare ? OnPrepareAnswered(answer) : Vote(answer);
 }
 
 // A user who has made updates impossible need not answer what was asked before.
 void WorkerSession::RefuseUpdates(absl::Status why) {
   refuses_ = std::move(why);
-  if (!refuses_.ok() && update_) Answer(Notice::Kind::kPrepare, *update_, refuses_);
+  if (!refuses_.ok() && update_) Answer(Notice::Kind::kPrepare, asked_as_, refuses_);
 }
 
 // --- one update ---
@@ -107,10 +111,11 @@ void WorkerSession::OnContinue(const proto::Prepare& prepare) {
   }
   const UpdateId from = std::exchange(*update_, to);
   host_.Continue(from, to);
-  if (doubt_ != from) return;
-  doubt_ = to;
+  const bool voted = doubt_ == from;
+  if (!voted && !unanswered_.contains(Notice::Kind::kArrived)) return;
+  if (voted) doubt_ = to;
   OnReady(to, /*buffer_index=*/0, /*generation=*/0, /*renewed=*/std::nullopt);
-  SendArrived();
+  SendArrived(/*unvoted=*/!voted);
 }
 
 void WorkerSession::OnPrepareAnswered(const absl::Status& answer) {
@@ -138,19 +143,21 @@ void WorkerSession::OnRefused(const UpdateId& update, const absl::Status& status
 
 void WorkerSession::OnArrived(const UpdateId& update) {
   if (update_ != update) return;
+  if (asked_.contains(Notice::Kind::kArrived)) SendArrived(/*unvoted=*/true);
   Ask({.kind = Notice::Kind::kArrived, .version = update.version, .update = update});
 }
 
 void WorkerSession::Vote(const absl::Status& answer) {
   if (!answer.ok()) return SendFailed(*update_, While("vetoed", answer));
   doubt_ = update_;
-  SendArrived();
+  SendArrived(/*unvoted=*/false);
   if (Mutated(Mutation::kShowOnArrived)) host_.Commit(*update_);
 }
 
-void WorkerSession::SendArrived() {
+void WorkerSession::SendArrived(bool unvoted) {
   proto::RankMessage message;
   *message.mutable_arrived()->mutable_round() = EncodeRound(*update_);
+  message.mutable_arrived()->set_unvoted(unvoted);
   Send(std::move(message));
 }
 
@@ -163,7 +170,10 @@ void WorkerSession::OnLacking(const UpdateId& update, const std::vector<uint32_t
 }
 
 void WorkerSession::OnFailed(const UpdateId& update, const absl::Status& status, absl::Time now) {
-  if (committed_ == update) committed_.reset();
+  if (committed_ == update) {
+    committed_.reset();
+    NoteUnusable(update, status);
+  }
   SendFailed(update, status);
   if (leaving() && !committed_) FinishLeaving(now);
 }
@@ -222,7 +232,21 @@ void WorkerSession::OnShown(const UpdateId& update, absl::Duration pause, bool u
   }
 }
 
-// Follows the user's answer, or its leaving: what is shown cannot be refused.
+// The user could not put into use what is shown. That is final all the same.
+void WorkerSession::SayUnusable(const absl::Status& why) {
+  const UpdateId update = std::exchange(unsaid_, std::nullopt)->update;
+  unanswered_.erase(Notice::Kind::kCommit);
+  NoteUnusable(update, why);
+  SendFailed(update, why);
+}
+
+// A controller that has not heard of it will.
+void WorkerSession::NoteUnusable(const UpdateId& update, const absl::Status& why) {
+  unusable_.emplace().set_version(update.version);
+  *unusable_->mutable_error() = EncodeError(why);
+}
+
+// Follows the user's answer, or its leaving.
 void WorkerSession::SayShown() {
   if (!unsaid_) return;
   proto::RankMessage message;
@@ -232,6 +256,7 @@ void WorkerSession::SayShown() {
   *message.mutable_shown()->mutable_report() = TakeReport();
   message.mutable_shown()->set_unchanged(unsaid_->unchanged);
   unsaid_.reset();
+  unusable_.reset();
   unanswered_.erase(Notice::Kind::kCommit);
   Send(std::move(message));
 }

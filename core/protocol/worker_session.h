@@ -114,9 +114,11 @@ class WorkerSession final : public RankSession {
   void Ask(Notice notice);
   void OnPrepareAnswered(const absl::Status& answer);
   void Vote(const absl::Status& answer);
-  void SendArrived();
+  void SendArrived(bool unvoted);
   void SendFailed(const UpdateId& update, const absl::Status& status);
   void SayShown();
+  void SayUnusable(const absl::Status& why);
+  void NoteUnusable(const UpdateId& update, const absl::Status& why);
 
   WorkerHost& host_;
   const std::set<Notice::Kind> asked_;
@@ -125,11 +127,13 @@ class WorkerSession final : public RankSession {
   absl::Time prepare_deadline_;
   bool digests_off_ = false;
   std::set<Notice::Kind> unanswered_;  // Notices of update_, or kCommit of unsaid_.
-  std::optional<UpdateId> doubt_;      // Voted for, and the decision not heard.
-  std::optional<UpdateId> shown_;      // Brought what is shown.
-  std::optional<UpdateId> committed_;  // Decided, and not shown yet.
-  std::optional<ToShow> unsaid_;       // Shown, and the user has not answered.
-  std::optional<UpdateId> caught_up_;  // The last one whose version was published before.
+  UpdateId asked_as_;  // What update_ was when the user was asked; it goes on under another name.
+  std::optional<UpdateId> doubt_;            // Voted for, and the decision not heard.
+  std::optional<UpdateId> shown_;            // Brought what is shown.
+  std::optional<UpdateId> committed_;        // Decided, and not shown yet.
+  std::optional<ToShow> unsaid_;             // Shown, and the user has not answered.
+  std::optional<proto::Unusable> unusable_;  // Until a later version is in use.
+  std::optional<UpdateId> caught_up_;        // The last one whose version was published before.
   absl::Time leave_deadline_ = absl::InfiniteFuture();
 };
 

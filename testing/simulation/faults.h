@@ -24,7 +24,7 @@ enum class FaultKind : uint8_t {
   kHoldPosts,        // What a rank posts to another is carried out late.
   kResize,           // The trainers go, and another number of them comes.
   kJumpClock,        // Forward or back.
-  kRefuse,           // A worker's user refuses an update before it begins.
+  kRefuse,           // A worker's user refuses an update before it begins, or cannot use it.
   kVeto,             // Or when it has arrived.
   kSilentUser,       // Or does not answer.
   kReadLong,         // A reader holds what a worker shows for a while.

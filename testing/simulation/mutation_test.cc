@@ -79,6 +79,7 @@ INSTANTIATE_TEST_SUITE_P(
         Planted{"HeldCommitDecides", Mutation::kHeldCommitDecides},
         Planted{"HoldForgottenWithTheRest", Mutation::kHoldForgottenWithTheRest, 1531},
         Planted{"AnyWordCommits", Mutation::kAnyWordCommits},
+        Planted{"RefusedCommitIsShown", Mutation::kRefusedCommitIsShown},
         Planted{"SequenceBeginsAgain", Mutation::kSequenceBeginsAgain},
         Planted{"BusyLanesKept", Mutation::kBusyLanesKept, 870}),
     [](const auto& info) { return std::string(info.param.name); });

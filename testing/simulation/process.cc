@@ -343,7 +343,7 @@ void Process::HandleNotice(const Notice& notice) {
                 notice.committed ? "committed " : "not committed ", notice.status.message());
       // Another process may have published the version again.
       if (!replaced_ && !absl::IsUnknown(notice.status)) {
-        host_.OnOutcome(notice.version, notice.group, notice.committed);
+        host_.OnOutcome(notice.version, notice.group, notice.committed, notice.status.ok());
       }
       return;
     case Notice::Kind::kGroupJoined:
@@ -351,6 +351,7 @@ void Process::HandleNotice(const Notice& notice) {
     case Notice::Kind::kWorkerLost:
     case Notice::Kind::kCaughtUp:
     case Notice::Kind::kDecided:
+    case Notice::Kind::kReceived:
       return;
     default:
       return HandleUpdateNotice(notice);
@@ -392,10 +393,15 @@ void Process::GiveAnswers() {
       continue;
     }
     absl::Status answer;
-    if ((mood_ == Mood::kRefuse && notice.kind == Notice::Kind::kPrepare) ||
+    const bool is_shown = notice.kind == Notice::Kind::kCommit;
+    if ((mood_ == Mood::kRefuse && (notice.kind == Notice::Kind::kPrepare || is_shown)) ||
         (mood_ == Mood::kVeto && notice.kind == Notice::Kind::kArrived)) {
       mood_ = Mood::kAccept;
       answer = absl::FailedPreconditionError("the user will not");
+      // The answer about what a later version has taken the place of is not heard.
+      if (is_shown && worker_->shown_version() == notice.version) {
+        host_.OnUnusable(notice.version, id().group);
+      }
     }
     worker_->Answer(notice.kind, notice.update, answer, run_.now());
     HandleNotices();
@@ -408,7 +414,8 @@ void Process::GiveWord(uint64_t version) {
   run_.Note(name(), drawn == 1 ? " aborts" : " commits", " version ", version);
   if (drawn > 1) host_.OnWord(version);
   trainer_->Decide(version,
-                   drawn == 1 ? absl::CancelledError("the user will not") : absl::OkStatus());
+                   drawn == 1 ? absl::CancelledError("the user will not") : absl::OkStatus(),
+                   run_.now());
   HandleNotices();
 }
 

@@ -42,7 +42,10 @@ class ProcessHost {
   // The process has come back to a controller.
   virtual void OnBack(const Process& process) = 0;
   // A trainer's user was told what became of a version.
-  virtual void OnOutcome(uint64_t version, const std::string& group, bool committed) = 0;
+  // `good`: all workers of the group are said to show it.
+  virtual void OnOutcome(uint64_t version, const std::string& group, bool committed, bool good) = 0;
+  // The user of a worker could not use a version that is committed.
+  virtual void OnUnusable(uint64_t version, const std::string& group) = 0;
   // A trainer's user says that groups may show a version that waits for it.
   virtual void OnWord(uint64_t version) = 0;
   // A worker shows `version`; it showed `before` until now.

@@ -27,9 +27,13 @@ bool Promises::CaughtUp(const std::string& group, uint64_t version) const {
   });
 }
 
-void Promises::OnOutcome(uint64_t version, const std::string& group, bool committed) {
+void Promises::OnOutcome(uint64_t version, const std::string& group, bool committed, bool good) {
   (committed ? told_committed_ : told_failed_)[group].insert(version);
   if (CaughtUp(group, version)) return;
+  if (good && Contains(unusable_, group, version)) {
+    run_.Violate(absl::StrCat("truthful: version ", version, " of group ", group,
+                              " is reported as shown, and a worker's user could not use it"));
+  }
   if (committed && Contains(told_failed_, group, version)) {
     run_.Violate(absl::StrCat("truthful: version ", version, " of group ", group,
                               " was reported as failed and as committed"));

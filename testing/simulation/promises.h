@@ -23,7 +23,8 @@ class Promises {
       : run_(*run), controller_(*controller), decisions_(controller->decisions()) {}
 
   // As ProcessHost has them.
-  void OnOutcome(uint64_t version, const std::string& group, bool committed);
+  void OnOutcome(uint64_t version, const std::string& group, bool committed, bool good);
+  void OnUnusable(uint64_t version, const std::string& group) { unusable_[group].insert(version); }
   void OnWord(uint64_t version) { let_be_shown_.insert(version); }
   void OnShown(const Process& process, uint64_t before, uint64_t version);
 
@@ -47,6 +48,7 @@ class Promises {
   const Controller& controller_;
   const std::vector<Decision>& decisions_;  // All that are recorded, as of now.
   VersionsOfGroups told_committed_, told_failed_, shown_;
+  VersionsOfGroups unusable_;        // For the user of a worker.
   std::set<uint64_t> let_be_shown_;  // Versions that wait for a word, and that got it.
 };
 

@@ -49,8 +49,11 @@ class World final : public ProcessHost {
   size_t decision_count() const override { return controller_.decisions().size(); }
   bool HasRival(const Process& process) const override;
   void OnBack(const Process& process) override;
-  void OnOutcome(uint64_t version, const std::string& group, bool committed) override {
-    if (!Liars::IsTheirs(group)) promises_.OnOutcome(version, group, committed);
+  void OnOutcome(uint64_t version, const std::string& group, bool committed, bool good) override {
+    if (!Liars::IsTheirs(group)) promises_.OnOutcome(version, group, committed, good);
+  }
+  void OnUnusable(uint64_t version, const std::string& group) override {
+    promises_.OnUnusable(version, group);
   }
   void OnWord(uint64_t version) override { promises_.OnWord(version); }
   void OnShown(const Process& process, uint64_t before, uint64_t version) override {

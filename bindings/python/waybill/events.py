@@ -98,7 +98,7 @@ class Arrived(Event):
 
 
 class Commit(Event):
-    """The version is shown: run what comes after loading, then call shown()."""
+    """The version is shown: run what comes after loading, then call shown() or failed()."""
 
     @property
     def pause_seconds(self) -> float:
@@ -116,6 +116,10 @@ class Commit(Event):
     def shown(self) -> None:
         """Says that the version is in use."""
         self._accept()
+
+    def failed(self, reason: str) -> None:
+        """Says that the version could not be put into use. It stays committed; `reason` reaches every trainer."""
+        self._refuse(reason)
 
 
 class Abort(Event):

@@ -127,12 +127,40 @@ def test_a_version_that_is_aborted_is_not_shown_and_the_next_one_is(job):
     publish.abort("the engine will not pause")
     with pytest.raises(waybill.WaybillError, match="trainer 0: the engine will not pause"):
         publish.committed.wait(PATIENCE)
-    assert worker.state.shown_version == 1
+    assert worker.state.shown_version == 1 and publish.given_up == {"all"}
     publish = trainer.publish(3, deadline=PATIENCE)
     with pytest.raises(waybill.FailedPrecondition, match="no group waits for it"):
         publish.commit()
     publish.committed.wait(PATIENCE)
     assert publish.arrived.done
+
+
+def test_a_held_version_may_be_aborted_before_it_has_arrived():
+    with Job() as job:
+        trainer, worker = job.trainer(), job.worker(ask=("arrived",))
+        trainer.add("w", bytearray(b"abcd"))
+        worker.add("w", shape=(4,), dtype="U8")
+        job.join()
+        publish = trainer.publish(
+            1, hold_commit=True, deadline=PATIENCE
+        )  # Sent, and not voted for.
+        assert not publish.arrived.done
+        publish.abort("the engine will not pause")
+        with pytest.raises(waybill.WaybillError, match="trainer 0: the engine will not pause"):
+            publish.committed.wait(PATIENCE)
+        publish = trainer.publish(2, hold_commit=True, deadline=PATIENCE)
+        assert next(e.version for e in worker.events(PATIENCE) if accept(e)) == 2
+        publish.arrived.wait(PATIENCE)
+        publish.commit()
+        publish.committed.wait(PATIENCE)
+
+
+def accept(event):
+    """Returns whether it was the arrival of version 2, which is accepted."""
+    if not isinstance(event, waybill.Arrived) or event.version != 2:
+        return False
+    event.accept()
+    return True
 
 
 def test_a_held_version_that_nobody_commits_ends_at_its_deadline(job):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Kinds of events, as the C ABI numbers them.
 JOINED, PUBLISHED, LEFT, POSTED, RELEASED = range(1, 6)
 PREPARE, ARRIVED, COMMIT, ABORT, OUTCOME, ENDED, DISCONNECTED, RECONNECTED, DECIDED = range(16, 25)
-GROUP_JOINED, GROUP_LEFT, CAUGHT_UP, WORKER_LOST = range(25, 29)
+GROUP_JOINED, GROUP_LEFT, CAUGHT_UP, WORKER_LOST, RECEIVED = range(25, 30)
 
 # How long a thread waits before it looks again whether it should take events itself.
 SLICE_SECONDS = _waybill.SLICE_NS / 1e9

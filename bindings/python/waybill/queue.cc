@@ -75,6 +75,7 @@ void AddQueue(abi3::Module& module) {
       .Property<"answer_wanted", [](const Event& self) { return self->answer_wanted != 0; }>()
       .Property<"pause_ns", [](const Event& self) { return self->pause_ns; }>()
       .Property<"unchanged", [](const Event& self) { return self->unchanged != 0; }>()
+      .Property<"committed", [](const Event& self) { return self->committed != 0; }>()
       .Property<"group", &Event::group>()
       .Property<"error", &ErrorOf>()
       .MethodUnlocked<"accept",

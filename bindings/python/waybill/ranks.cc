@@ -187,9 +187,15 @@ std::shared_ptr<KeptSnapshot> TakeSnapshot(const KeptWorker& self, const std::st
 
 void AddTrainer(abi3::Module& module) {
   module.Constant("ANY_RANK", WAYBILL_ANY_RANK);
-  abi3::Class<KeptUpdate>(module, "Update").MethodUnlocked<"cancel", [](const KeptUpdate& self) {
-    Call(waybill_update_cancel, self.get());
-  }>();
+  abi3::Class<KeptUpdate>(module, "Update")
+      .MethodUnlocked<"cancel",
+                      [](const KeptUpdate& self) { Call(waybill_update_cancel, self.get()); }>()
+      .MethodUnlocked<"refuse",
+                      [](const KeptUpdate& self, const std::string& reason) {
+                        Call(waybill_update_refuse, self.get(), WAYBILL_EVENT_ARRIVED,
+                             reason.c_str());
+                      },
+                      "reason">();
   abi3::Class<KeptTrainer>(module, "Trainer")
       .Init<&MakeTrainer, "context", "identity", "manifest", "regions", "queue", "ring_bytes",
             "stage_threads">()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from waybill import _waybill, logs
 from waybill.errors import (
     Aborted,
+    Code,
     FailedPrecondition,
     InvalidArgument,
     Scope,
@@ -19,7 +20,17 @@ from waybill.memory import Memory, memory_of, of_torch, torch_address, torch_cha
 from waybill.names import engine_name, unwrapped
 from waybill.parts import Part
 from waybill.placements import boxes_of, is_dtensor
-from waybill.pump import ARRIVED, DECIDED, OUTCOME, Call, Milestone, Pump, deadline_ns, keep
+from waybill.pump import (
+    ARRIVED,
+    DECIDED,
+    OUTCOME,
+    RECEIVED,
+    Call,
+    Milestone,
+    Pump,
+    deadline_ns,
+    keep,
+)
 from waybill.rank import Rank
 from waybill.runtime import identity
 from waybill.streams import RecordedEvent, check_device, current_stream, wait_for
@@ -39,22 +50,26 @@ class Publish:
     outcomes  For each group with an outcome: None if all its workers show the version, or an error. Unknown: no record
               tells. An error that says so: it is committed, and not all workers have shown it yet. Otherwise the group
               does not show the version.
+    given_up  The groups that keep what they showed before, whole. Of those that are neither here nor without an error in
+              `outcomes`, some workers may show the version.
     unchanged  The groups of which every worker showed the same bytes before: what training changes is not what was
                added, perhaps. Nothing is compared without digests, or if the plan has changed or a lane has died.
     """
 
     __slots__ = (
-        "_arrived", "_asked", "_committed", "_decided_by", "_pump", "_sent", "_updates", "outcomes", "unchanged",
-        "version",
+        "_arrived", "_asked", "_committed", "_decided_by", "_pump", "_received", "_sent", "_updates", "given_up",
+        "outcomes", "unchanged", "version",
     )  # fmt: skip
 
     def __init__(self, pump: Pump, version: int, sent: Call, decided_by: float) -> None:
         self.version = version
         self.outcomes: dict[str, WaybillError | None] = {}
+        self.given_up: set[str] = set()
         self.unchanged: set[str] = set()
         self._pump = pump
         self._sent = sent
         self._decided_by = decided_by
+        self._received = Call()
         self._arrived = Call()
         self._committed = Call()
         self._asked: _waybill.Event | None = None  # The question that commit() and abort() answer.
@@ -66,11 +81,17 @@ class Publish:
         return Milestone(self._pump, self._sent, f"version {self.version} sent")
 
     @property
-    def arrived(self) -> Milestone:
-        """With hold_commit: all groups have all of it, verified, and wait for commit() or abort().
+    def received(self) -> Milestone:
+        """With hold_commit: all groups have all of it, verified. Workers that are asked "arrived" have still to answer.
 
         A group that has given the version up is in `outcomes` only.
         """
+        what = f"version {self.version} received"
+        return Milestone(self._pump, self._received, what, self._decided_by)
+
+    @property
+    def arrived(self) -> Milestone:
+        """With hold_commit: so have they all, their workers have accepted it, and they wait for commit() or abort()."""
         what = f"version {self.version} arrived"
         return Milestone(self._pump, self._arrived, what, self._decided_by)
 
@@ -86,23 +107,24 @@ class Publish:
 
         Raises FailedPrecondition if no group waits for it: it has not arrived, was answered, or is given up.
         """
-        self._answer("commit").accept()
-
-    def abort(self, reason: str = "the trainer's program has aborted it") -> None:
-        """Makes all groups keep what they show, and ends `committed` with the reason. Raises as commit() does."""
-        self._answer("abort").refuse(reason)
-        self._committed.told = True  # To whoever has called this.
-
-    def _answer(self, what: str) -> _waybill.Event:
         self._pump.drain()
         with self._pump.turn:
             asked, self._asked = self._asked, None
         if asked is None or self._committed.done:
             raise FailedPrecondition(
-                f"{what} version {self.version}: no group waits for it; publish it with hold_commit=True, and wait for "
+                f"commit version {self.version}: no group waits for it; publish it with hold_commit=True, and wait for "
                 "`arrived` first"
             )
-        return asked
+        asked.accept()
+
+    def abort(self, reason: str = "the trainer's program has aborted it") -> None:
+        """Makes all groups keep what they show, and ends `committed` with the reason; before `arrived`, too.
+
+        Does nothing if the version is decided. Raises InvalidArgument if it was not published with hold_commit.
+        """
+        for update in self._updates:
+            update.refuse(reason)
+        self._committed.told = True  # To whoever has called this.
 
     def cancel(self) -> None:
         """Gives the version up, unless it was sent before: its milestones end in Cancelled."""
@@ -110,7 +132,7 @@ class Publish:
             update.cancel()
 
     def _finish(self, error: WaybillError | None) -> None:
-        for milestone in (self._arrived, self._committed):
+        for milestone in (self._received, self._arrived, self._committed):
             if not milestone.done:
                 milestone.end(error)
 
@@ -285,16 +307,24 @@ class Trainer(Rank):
         self._holdings.give_back()
 
     def _on_notice(self, event: _waybill.Event) -> None:
-        if event.kind in (ARRIVED, OUTCOME, DECIDED):
+        if event.kind in (RECEIVED, ARRIVED, OUTCOME, DECIDED):
             same = [publish for publish in self._publishes if publish.version == event.version]
             for publish in same[:1]:  # The library refuses the others: their version is not later.
-                if event.kind == ARRIVED:
+                if event.kind == RECEIVED:
+                    publish._received.end(None)
+                elif event.kind == ARRIVED:
                     publish._asked = event
                     publish._arrived.end(None)
                 elif event.kind == OUTCOME:
                     publish.outcomes[event.group] = event.error
                     if event.unchanged:
                         publish.unchanged.add(event.group)
+                    if (
+                        not event.committed
+                        and event.error is not None
+                        and event.error.code != Code.UNKNOWN
+                    ):
+                        publish.given_up.add(event.group)
                 else:
                     publish._finish(event.error)
                     if event.error is not None and None not in publish.outcomes.values():
@@ -402,7 +432,9 @@ class Trainer(Rank):
         self._pump.drain()
         with self._pump.turn:
             lost, self._lost = self._lost, None
-        if lost is None or lost._sent.told or lost._committed.told or lost._committed.error is None:
+        if lost is None or lost._committed.error is None:
+            return
+        if any(call.told for call in (lost._sent, lost._received, lost._arrived, lost._committed)):
             return
         error = lost._committed.error
         lost_by = (

@@ -33,6 +33,15 @@ pub enum Event {
         /// Every worker of the group showed the same bytes before. False also if that is not known:
         /// without digests, or if the plan has changed or a lane has died.
         unchanged: bool,
+        /// The group has committed the version, also where `result` says that not all of its workers
+        /// show it.
+        committed: bool,
+    },
+    /// Tells a trainer that published with `hold_commit`, before `Arrived`, that every group has all of the
+    /// version, verified, or has given it up. Workers that ask for `Arrived` have still to answer.
+    Received {
+        /// The version that was published.
+        version: u64,
     },
     /// Tells a trainer that every group that a version was sent to has decided.
     Decided {
@@ -122,7 +131,9 @@ impl Notice {
     }
 
     /// Refuses a `Prepare` or vetoes an `Arrived`: no worker of the group, or for a trainer's answer of
-    /// any group, shows the version, and the reason reaches every trainer. A `Commit` cannot be refused.
+    /// any group, shows the version. In answer to a `Commit` it says that the version could not be put
+    /// into use: it is shown all the same, and the group's outcome is an error. The reason reaches every
+    /// trainer.
     pub fn refuse(&self, reason: &str) -> Result<()> {
         let reason = c_text(reason);
         ffi::check(|error| unsafe {
@@ -140,6 +151,7 @@ pub(crate) struct RawEvent {
     version: u64,
     pause: Duration,
     unchanged: bool,
+    committed: bool,
     update: Handle<ffi::waybill_update_t>,
     group: String,
 }
@@ -176,6 +188,7 @@ impl RawEvent {
             version: event.version,
             pause: Duration::from_nanos(event.pause_ns),
             unchanged: event.unchanged != 0,
+            committed: event.committed != 0,
             update: match event.answer_wanted {
                 0 => Handle::null(),
                 _ => update,
@@ -206,8 +219,10 @@ impl Event {
                 group: raw.group,
                 result,
                 unchanged: raw.unchanged,
+                committed: raw.committed,
             },
             ffi::WAYBILL_EVENT_DECIDED => Event::Decided { version, result },
+            ffi::WAYBILL_EVENT_RECEIVED => Event::Received { version },
             ffi::WAYBILL_EVENT_RECONNECTED => Event::Reconnected,
             ffi::WAYBILL_EVENT_GROUP_JOINED => Event::GroupJoined { group: raw.group },
             ffi::WAYBILL_EVENT_GROUP_LEFT => Event::GroupLeft { group: raw.group },

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex};
 
-use crate::ffi::{self, Handle};
+use crate::ffi::{self, c_text, Handle};
 use crate::rank::{Call, Outcomes, Rank};
 use crate::region::{self, Held};
 use crate::{Context, Deadline, Event, Lent, Manifest, Progress, RankOptions, Result};
@@ -259,6 +259,20 @@ impl Update {
     /// With [`PublishOptions::until_committed`] all groups have decided once the publish has ended.
     pub fn outcomes(&self) -> HashMap<String, Result<()>> {
         self.outcomes.lock().unwrap().clone()
+    }
+
+    /// Makes all groups keep what they show, unless a version that was published with `hold_commit` is
+    /// decided; the reason reaches every trainer.
+    pub fn abort(&self, reason: &str) -> Result<()> {
+        let reason = c_text(reason);
+        ffi::check(|error| unsafe {
+            ffi::waybill_update_refuse(
+                self.handle.get(),
+                ffi::WAYBILL_EVENT_ARRIVED,
+                reason.as_ptr(),
+                error,
+            )
+        })
     }
 
     /// Gives the update up, unless it has ended; it ends soon.

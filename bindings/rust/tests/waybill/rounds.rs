@@ -186,6 +186,7 @@ fn a_workers_user_is_asked_in_order() {
             group,
             result: Ok(()),
             unchanged: false,
+            committed: true,
         }) => assert_eq!(group, "all"),
         other => panic!("{other:?}"),
     }
