@@ -4,8 +4,12 @@ The kernels are slow, and only those that the models of the tests use are here. 
 vLLM, which loads it in each of its processes.
 """
 
+import os
+import threading
+
 import torch
 import vllm_cpu_sleep
+from vllm.distributed.device_communicators import shm_broadcast
 
 
 def _nothing(*_args):
@@ -136,6 +140,9 @@ def install():
     _compute_own_experts()
     _exchange_tokens()
     vllm_cpu_sleep.install()
+    if os.environ.get("VLLM_CPU_WAITS_ASLEEP"):
+        never = threading.Event()
+        shm_broadcast.sched_yield = lambda: never.wait(0.0002)
     # With AMX, vLLM would choose kernels that only its own CPU build has.
     torch.cpu._is_amx_tile_supported = lambda: False
     for name, kernel in {

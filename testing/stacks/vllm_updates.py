@@ -103,22 +103,22 @@ class Engine:
 class Server:
     """A process of `vllm serve`."""
 
-    def __init__(self, model, version, folder, **options):
+    def __init__(self, model, version, folder, *, host="127.0.0.1", **options):
         from waybill.integrations.vllm import HTTPClient
 
         save(model, version, folder)
         with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
+            free.bind((host, 0))
             port = free.getsockname()[1]
         given = {"port": port, "max_model_len": 128, "enforce_eager": True, **options}
         given |= {"skip_tokenizer_init": True, "compilation_config": {"custom_ops": ["none"]}}
-        command = [Path(sys.executable).with_name("vllm"), "serve", folder, "--host", "127.0.0.1"]
+        command = [Path(sys.executable).with_name("vllm"), "serve", folder, "--host", host]
         for name, value in given.items():
             command.append("--" + name.replace("_", "-"))
             if value is not True:
                 command.append(json.dumps(value))
         self.process = subprocess.Popen(command, env={**os.environ, "VLLM_SERVER_DEV_MODE": "1"})
-        self.address = f"http://127.0.0.1:{port}"
+        self.address = f"http://{host}:{port}"
         self.client = HTTPClient(self.address)
         self.model, self.replicas = str(folder), options.get("data_parallel_size", 1)
         self._await_answer()
@@ -309,7 +309,8 @@ def refuse(folder):
     norm = "model.layers.0.input_layernorm.weight"
     wrong = {
         "another model": weights("tiny-qwen3-moe", 1),
-        "a tensor that nobody loads": right | {"model.layers.9.mlp.up_proj.weight": right[norm]},
+        "a tensor that nobody loads": right
+        | {"model.layers.9.mlp.up_proj.weight": right[norm].clone()},
         "a parameter that nothing fills": {n: t for n, t in right.items() if n != norm},
         "another shape": right | {norm: right[norm][:-1]},
     }

@@ -17,10 +17,8 @@ from waybill.errors import (
     Aborted,
     Cancelled,
     DeadlineExceeded,
-    FailedPrecondition,
     InvalidArgument,
     Unavailable,
-    WaybillError,
 )
 from waybill.events import Abort, Arrived, Commit, Ended, Event, Prepare, event_of
 from waybill.holdings import allocation
@@ -77,6 +75,16 @@ def _check_filled(name: str, memory: Memory) -> None:
             f"{memory.shape} with strides {memory.strides}, leaves memory between the elements that "
             "nothing fills: give the whole tensor, with parts"
         )
+
+
+def _raised_by(call: Callable[[], object] | None) -> Exception | None:
+    """Calls it, and returns what it raises."""
+    if call is not None:
+        try:
+            call()
+        except Exception as error:
+            return error
+    return None
 
 
 def _attend(queue: _waybill.Queue, reference: weakref.ref[Worker]) -> None:
@@ -309,33 +317,43 @@ class Worker(Rank):
         version: int | None = None,
         deadline: float | None = None,
         *,
+        before_commit: Callable[[], None] | None = None,
         after_commit: Callable[[], None] | None = None,
     ) -> int:
         """Takes part in an update from its Prepare until it is shown, and returns the version that is shown.
 
         It answers every question of the updates that it meets with yes. Pause the engine before this call and resume it
-        afterwards, unless the mode needs no pause. Other events are dropped; use either this or events(). One thread
-        at a time may call it.
+        afterwards, unless the mode needs no pause. A worker in shadow-copy that is asked "arrived" receives a version
+        while its engine computes, and nothing is copied into the tensors before this call. Other events are dropped;
+        use either this or events(). One thread at a time may call it.
 
         version   The version to wait for: it returns once this one or a later one is shown. None: the next update that
                   has not been received.
         deadline  In seconds from now; None: no limit. An update goes on after the deadline, and the next call goes on
                   with it.
+        before_commit  Called once the version is here and verified, before this worker votes for it: for what the engine
+                  checks or waits for, such as its GPU. If it raises, the group keeps what it shows, and the exception
+                  is raised here. Needs "arrived" in `ask`.
         after_commit  Called once a version is in the tensors and before it is reported as shown, for the steps that an
-                  engine runs after loading. If it raises, the version is reported as shown all the same, because
-                  the decision is final, and the exception is raised here. Needs "commit" in `ask`.
+                  engine runs after loading. If it raises, the version stays committed, since the decision is final;
+                  the reason reaches the trainers, and the exception is raised here. Keep the engine paused then: the
+                  next version repairs it. Needs "commit" in `ask`.
 
         Raises the reason for the abort if the version is aborted; in place, the engine has to stay paused then.
         Raises FailedPrecondition, and refuses the version, if a torch tensor has moved since it was added;
         DeadlineExceeded; Cancelled if this rank has left; or the reason why the controller has dismissed it.
         """
         core = cast(_waybill.Worker, self._joined())
-        if after_commit is not None and not self._ask & ASKS["commit"]:
-            raise InvalidArgument(
-                'receive: after_commit needs a worker that is asked before it shows a version: add "commit" to `ask`'
-            )
+        for call, name, event_kind in (
+            (before_commit, "before_commit", "arrived"),
+            (after_commit, "after_commit", "commit"),
+        ):
+            if call is not None and not self._ask & ASKS[event_kind]:
+                raise InvalidArgument(
+                    f'receive: {name} needs a worker that is asked: add "{event_kind}" to `ask`'
+                )
         until = None if deadline is None else time.monotonic() + deadline
-        moved: WaybillError | None = None
+        refused: Exception | None = None  # Why this worker refused; the Abort follows.
 
         def newest() -> int:
             # A worker that is asked has a version once its question is answered; the engine's state says so earlier.
@@ -357,24 +375,29 @@ class Worker(Rank):
                 raise Cancelled("the worker has left")
             event = self._unread.popleft()
             wanted_one = version is None or event.version >= version
-            if isinstance(event, (Prepare, Arrived)):
-                try:
-                    event.ready() if isinstance(event, Prepare) else event.accept()
-                except FailedPrecondition as error:
-                    moved = error  # The Abort follows.
+            if isinstance(event, Prepare):
+                refused = _raised_by(event.ready)
+            elif isinstance(event, Arrived):
+                error = _raised_by(before_commit) if wanted_one else None
+                if error is None:
+                    refused = _raised_by(event.accept)
+                else:
+                    refused = error
+                    event.veto(str(error))
             elif isinstance(event, Commit):
-                try:
-                    if after_commit is not None:
-                        after_commit()
-                finally:
-                    event.shown()
-                    self._received_version = max(self._received_version, event.version)
+                error = _raised_by(after_commit)
+                event.shown() if error is None else event.failed(str(error))
+                self._received_version = max(self._received_version, event.version)
+                if error is not None:
+                    raise error
                 if wanted_one:
                     return event.version
             elif isinstance(event, Abort):
                 if wanted_one:
-                    raise moved or event.reason or Aborted(f"version {event.version} was given up")
-                moved = None
+                    raise (
+                        refused or event.reason or Aborted(f"version {event.version} was given up")
+                    )
+                refused = None
             elif isinstance(event, Ended):
                 raise event.reason or Cancelled("the controller has dismissed the worker")
 

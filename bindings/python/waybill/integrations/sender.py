@@ -1,22 +1,38 @@
-"""Sends a trainer's weights to engines that have to be told to receive them."""
+"""Sends a trainer's weights to engines, which go on computing until they have all of a version."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from typing import Any
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, NamedTuple
 
 from waybill.controller import query
-from waybill.errors import Cancelled
-from waybill.integrations.clients import Client, Clients
-from waybill.trainer import Trainer
+from waybill.errors import Cancelled, WaybillError, from_status
+from waybill.integrations.clients import Client
+from waybill.trainer import Publish, Trainer
+
+_log = logging.getLogger("waybill")
+
+
+class Switch(NamedTuple):
+    """How engines switched to a version, as the trainer that controls them saw it.
+
+    version  The version.
+    stopped  For how many seconds each engine stood still.
+    spread   How many seconds after the first engine the last one had switched.
+    """
+
+    version: int
+    stopped: list[float]
+    spread: float
 
 
 class Sender:
     """Joins a trainer and its engines to a job, and sends versions. Every trainer rank has one.
 
     trainer   Not joined yet; its tensors have been added. The sender closes it.
-    client    Controls the engines. Rank 0 has one; on the other ranks it is None.
+    clients   Control the engines. Rank 0 has them; on the other ranks it is None.
     told      The arguments with which rank 0 makes the engines join: controller, job, token, fabric and deadline.
     deadline  In seconds, for joining and for each update.
     """
@@ -24,12 +40,13 @@ class Sender:
     def __init__(
         self,
         trainer: Trainer,
-        client: Client | Clients | None,
+        clients: Sequence[Client] | None,
         told: dict[str, Any],
         deadline: float,
     ) -> None:
+        self.last_switch: Switch | None = None  # On the rank that controls the engines.
         self._trainer = trainer
-        self._client = client
+        self._clients = None if clients is None else list(clients)
         self._deadline = deadline
         try:
             # Trainers that are started again go on from the last published version, whether it failed or not. They ask
@@ -43,90 +60,182 @@ class Sender:
 
     def _join(self, told: dict[str, Any]) -> None:
         # Both must join at the same time: an engine's join asks the job for the trainers' tensors.
-        def engines_join() -> None:
-            if self._client is not None:
-                self._client.init_weight_transfer_engine(told)
+        def join(client: Client) -> None:
+            try:
+                client.init_weight_transfer_engine(told)
+            except BaseException:
+                self._trainer.close()  # Cancels the join below.
+                raise
 
-        with _Beside(engines_join, self._trainer.close) as engines:
+        failed: BaseException | None = None
+        engines = _Calls(self._clients or [], join)
+        with engines:
             try:
                 self._trainer.join(self._deadline)
-            except Cancelled:
-                engines.wait()  # Raises the engines' error, which cancelled the join.
-                raise
-            engines.wait()
+            except Cancelled as cancelled:
+                failed = cancelled
+        failed = engines.error or failed
+        if failed is not None:
+            raise failed
 
     def send(self, version: int | None = None) -> int:
         """Makes all engines serve the present weights, and returns their version. Call it on every trainer rank.
 
-        The weights must not change during the call. If it raises, the engines serve the old weights.
+        The weights must not change during the call. Engines go on with the old weights while the new ones arrive, and
+        stand still while they switch. If it raises, the engines serve the old weights, but for those that the error names:
+        these stay paused until an update succeeds, because they may have a part of the new weights.
 
         version  Must be greater than every version before. None: the previous version plus one.
         """
         version = self._version + 1 if version is None else version
         self._version = version
-        if self._client is not None:
-            self._client.start_weight_update()
-        try:
-            self._publish(version)
-            if self._client is not None:
-                self._client.finish_weight_update(str(version))
-        except BaseException:
-            if self._client is not None:
-                self._client.give_up_weight_update()
-            raise
-        return version
-
-    def _publish(self, version: int) -> None:
-        publish = self._trainer.publish_async(version, deadline=self._deadline)
-        told = {"version": version, "deadline": self._deadline}
-
-        def engines_receive() -> None:
-            if self._client is not None:
-                self._client.update_weights(told)
-
-        with _Beside(engines_receive, publish.cancel) as engines:
-            try:
-                publish.committed.wait(self._deadline)
-            except Cancelled:
-                engines.wait()  # Raises the engines' error, which cancelled the publish.
-                raise
-            engines.wait()
+        publish = self._trainer.publish_async(version, deadline=self._deadline, hold_commit=True)
+        if self._clients:
+            self._switch(publish, self._clients)
+        else:
+            publish.committed.wait()
         for error in publish.outcomes.values():
             if error is not None:
                 raise error
+        return version
+
+    def _switch(self, publish: Publish, clients: Sequence[Client]) -> None:
+        """Stops the engines once they have everything, and lets all of them switch with one word."""
+        try:
+            publish.received.wait()
+            _check_engines(publish, clients)
+        except BaseException as failed:
+            publish.abort(f"the trainer that controls the engines: {failed}")
+            raise
+        starting = _Calls(clients, Client.start_weight_update).run()
+        if starting.error is not None:
+            publish.abort(str(starting.error))
+            _Calls(starting.well, Client.give_up_weight_update).run()
+            raise starting.error
+        committed, error = self._commit(publish, clients)
+
+        def end(client: Client) -> None:
+            if error is None:
+                client.finish_weight_update(str(publish.version))
+            elif not committed or _keeps_old_weights(client, publish):
+                client.give_up_weight_update()
+            elif _shows(client, publish):
+                client.finish_weight_update(str(publish.version))
+            else:
+                client.stay_paused()
+
+        ending = _Calls(clients, end).run()
+        paused = [client.describe() for client in clients if not client.resumed_at]
+        if error is not None:
+            raise _with_paused(error, paused) if committed and paused else error
+        if ending.error is not None:
+            raise ending.error
+        self._note(publish.version, clients)
+
+    def _commit(
+        self, publish: Publish, clients: Sequence[Client]
+    ) -> tuple[bool, BaseException | None]:
+        """Lets the engines vote, and says the word. Returns whether it was said, and what went wrong."""
+        told = {"version": publish.version, "deadline": self._deadline}
+
+        def update(client: Client) -> None:
+            try:
+                client.update_weights(told)
+            except BaseException as error:
+                publish.abort(f"{client.describe()}: {error}")
+                raise
+
+        committed, error = False, None
+        engines = _Calls(clients, update)
+        with engines:
+            try:
+                publish.arrived.wait()
+                _check_engines(publish, clients)
+                publish.commit()
+                committed = True
+                publish.committed.wait()
+            except BaseException as failed:  # Also an interrupt: the engines have to go on first.
+                error = failed
+                publish.abort(f"the trainer that controls the engines: {failed}")
+        groups = (failed for failed in publish.outcomes.values() if failed is not None)
+        return committed, engines.error or error or next(groups, None)
+
+    def _note(self, version: int, clients: Sequence[Client]) -> None:
+        at = [client.switched_at for client in clients]
+        stopped = [client.resumed_at - client.stopped_at for client in clients]
+        self.last_switch = Switch(version, stopped, max(at) - min(at))
+        _log.info(
+            "version %d: %d engines switched within %.0f ms, and stood still for %.0f to %.0f ms",
+            version,
+            len(clients),
+            self.last_switch.spread * 1e3,
+            min(stopped) * 1e3,
+            max(stopped) * 1e3,
+        )
 
     def close(self) -> None:
         """Leaves the job."""
         self._trainer.close()
 
 
-class _Beside:
-    """Runs a call on a thread of its own during a `with` block. wait() raises the call's error.
+def _check_engines(publish: Publish, clients: Sequence[Client]) -> None:
+    """Raises why an engine has given the version up: the others are to keep the old weights, too."""
+    for group, error in publish.outcomes.items():
+        if error is not None and any(client.is_engine_of(group) for client in clients):
+            raise error
 
-    failed  Called on that thread after the call has raised.
+
+def _keeps_old_weights(client: Client, publish: Publish) -> bool:
+    groups = [group for group in publish.outcomes if client.is_engine_of(group)]
+    return bool(groups) and publish.given_up.issuperset(groups)
+
+
+def _shows(client: Client, publish: Publish) -> bool:
+    groups = [group for group in publish.outcomes if client.is_engine_of(group)]
+    return bool(groups) and all(publish.outcomes[group] is None for group in groups)
+
+
+def _with_paused(error: BaseException, paused: Sequence[str]) -> BaseException:
+    said = f"{error}; paused until an update succeeds, because its weights may be of two versions: {', '.join(paused)}"
+    if isinstance(error, WaybillError):
+        return from_status(error.code, error.scope, said)
+    return type(error)(said)
+
+
+class _Calls:
+    """Runs a call for each client, on threads of their own, during a `with` block, which ends when all have ended.
+
+    well   The clients whose call has not raised.
+    error  The first error, by the order of the clients; or an interrupt of this thread meanwhile; or None.
     """
 
-    def __init__(self, call: Callable[[], None], failed: Callable[[], None]) -> None:
+    def __init__(self, clients: Sequence[Client], call: Callable[[Client], None]) -> None:
+        self._clients = clients
         self._call = call
-        self._error: BaseException | None = None
-        self._failed = failed
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._futures: list[Future[None]] = []
+        self.well: list[Client] = []
+        self.error: BaseException | None = None
 
-    def _run(self) -> None:
-        try:
-            self._call()
-        except BaseException as error:
-            self._error = error
-            self._failed()
+    def run(self) -> _Calls:
+        """Runs the calls, and returns this."""
+        with self:
+            return self
 
-    def wait(self) -> None:
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-
-    def __enter__(self) -> _Beside:
-        self._thread.start()
+    def __enter__(self) -> _Calls:
+        pool = ThreadPoolExecutor(max(1, len(self._clients)))
+        self._futures = [pool.submit(self._call, client) for client in self._clients]
+        pool.shutdown(wait=False)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._thread.join()
+        for future in self._futures:
+            while not future.done():
+                try:
+                    wait([future])
+                except KeyboardInterrupt as interrupt:
+                    if self.error is not None:
+                        raise
+                    self.error = interrupt  # What has begun has to be undone first.
+        errors = [future.exception() for future in self._futures]
+        self.well = [c for c, error in zip(self._clients, errors, strict=True) if error is None]
+        self.error = next((error for error in errors if error is not None), self.error)

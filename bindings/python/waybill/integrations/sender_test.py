@@ -1,12 +1,13 @@
-"""A trainer that also controls engines: the order of calls, failures on either side, and version numbers."""
+"""A trainer that controls engines: what they do while a version arrives and while they switch, and failures on either side."""
 
+import threading
 from array import array
 
 import pytest
 from one_process_job import PATIENCE, Job, together
 
 import waybill
-from waybill.integrations.clients import Client, Clients
+from waybill.integrations.clients import Client
 from waybill.integrations.sender import Sender
 
 
@@ -20,22 +21,28 @@ class Engine(Client):
         self.failing = set()
         self.weights = array("f", [0.0] * 4)
         self.worker = None
+        self.paused = False
+        self.on_pause = lambda: None
+
+    def describe(self):
+        return self.name
 
     def _call(self, name):
         self.calls.append(name)
         if name in self.failing:
             raise RuntimeError(f"{self.name} cannot {name}")
 
-    def init_weight_transfer_engine(self, init_info):
+    def _join(self, init_info):
         self._call("join")
         self.close()
         self.worker = waybill.Worker(
             init_info["controller"],
-            group=self.name,
+            group=f"test-{init_info['engine']}-0",
             rank=0,
             world=1,
             mode="shadow-copy",
-            ask=("prepare", "commit"),
+            ask=("arrived", "commit"),
+            catch_up=False,
         )
         self.worker.add("w", self.weights)
         self.worker.join(PATIENCE)
@@ -45,31 +52,47 @@ class Engine(Client):
             self.worker.close()
 
     def _pause_engine(self):
+        self.on_pause()
         self._call("pause")
+        self.paused = True
 
     def _start(self):
         self._call("start")
 
     def _update(self, update_info):
         self._call("update")
-        self.worker.receive(update_info["version"], update_info["deadline"])
+
+        def before_commit():
+            assert self.paused
+            self._call("vote")
+
+        try:
+            self.worker.receive(
+                update_info["version"],
+                update_info["deadline"],
+                before_commit=before_commit,
+                after_commit=lambda: self._call("repack"),
+            )
+        except Exception:  # As in the engines, the trainers hear of it from Waybill.
+            self.calls.append("failed")
 
     def _finish(self, weight_version):
         self._call(f"finish {weight_version}")
 
     def _resume_engine(self):
         self._call("resume")
+        self.paused = False
 
 
 class SelfEndingEngine(Engine):
     ends_failed_updates = True
 
 
-def sender_of(job, weights, client):
+def sender_of(job, weights, clients):
     trainer = waybill.Trainer(job.controller.address, rank=0, world=1)
     trainer.add("w", weights)
     told = {"controller": job.controller.address, "token": None}
-    sender = Sender(trainer, client, told, PATIENCE)
+    sender = Sender(trainer, clients, told, PATIENCE)
     job.callback(sender.close)
     return sender
 
@@ -85,21 +108,61 @@ def weights():
     return array("f", [1.0, 2.0, 3.0, 4.0])
 
 
-def test_an_engine_is_paused_around_each_update_and_shows_what_was_sent(job, weights):
+@pytest.fixture
+def engines():
+    return [Engine("one"), Engine("two")]
+
+
+def fails(sender, said):
+    with pytest.raises(Exception, match=said) as raised:
+        sender.send()
+    return str(raised.value)
+
+
+def test_an_engine_is_paused_around_each_switch_and_shows_what_was_sent(job, weights):
     engine = Engine()
-    sender = sender_of(job, weights, engine)
+    sender = sender_of(job, weights, [engine])
     for version in (1, 2):
         weights[0] = version
         engine.calls.clear()
         assert sender.send() == version
-        assert engine.calls == ["pause", "start", "update", f"finish {version}", "resume"]
+        calls = ["pause", "start", "update", "vote", "repack", f"finish {version}", "resume"]
+        assert engine.calls == calls
         assert engine.weights == weights
 
 
-def test_all_engines_get_a_version(job, weights):
-    engines = [Engine("one"), Engine("two")]
-    sender = sender_of(job, weights, Clients(engines))
+def test_an_engine_is_not_called_before_all_of_the_version_has_come(job, weights):
+    engine = Engine()
+    sender = sender_of(job, weights, [engine])
+    arrived = []
+    engine.on_pause = lambda: arrived.append(
+        any(isinstance(event, waybill.Arrived) for event in engine.worker._unread)
+        or engine.worker._pump.until(lambda: bool(engine.worker._unread), PATIENCE)
+    )
+    before = engine.weights[:]
     sender.send()
+    assert arrived == [True]
+    assert engine.weights != before
+
+
+def test_all_engines_switch_to_a_version_by_one_word_and_the_spread_is_told(job, weights, engines):
+    sender = sender_of(job, weights, engines)
+    assert sender.last_switch is None
+    sender.send()
+    assert [engine.weights for engine in engines] == [weights, weights]
+    switch = sender.last_switch
+    assert switch.version == 1 and len(switch.stopped) == 2
+    assert 0 <= switch.spread < max(switch.stopped)
+
+
+def test_no_engine_votes_before_all_stand_still(job, weights, engines):
+    sender = sender_of(job, weights, engines)
+    waiting = threading.Event()
+    engines[0].on_pause = waiting.set
+    engines[1].on_pause = lambda: waiting.wait(PATIENCE)
+    sender.send()
+    for engine in engines:
+        assert engine.calls.index("vote") > engine.calls.index("start")
     assert [engine.weights for engine in engines] == [weights, weights]
 
 
@@ -107,77 +170,139 @@ def test_an_engine_that_cannot_join_ends_the_joining_with_its_error(job, weights
     engine = Engine()
     engine.failing = {"join"}
     with pytest.raises(RuntimeError, match="engine cannot join"):
-        sender_of(job, weights, engine)
-    again = sender_of(job, weights, Engine())  # The failed trainer has left its place.
+        sender_of(job, weights, [engine])
+    again = sender_of(job, weights, [Engine()])  # The failed trainer has left its place.
     assert again.send() == 1
 
 
 @pytest.mark.parametrize("failing", ["pause", "start"])
-def test_no_engine_is_updated_if_one_cannot_begin(job, weights, failing):
-    engines = [Engine("one"), Engine("two")]
-    sender = sender_of(job, weights, Clients(engines))
+def test_no_engine_is_updated_if_one_cannot_begin(job, weights, engines, failing):
+    sender = sender_of(job, weights, engines)
+    before = engines[0].weights[:]
     engines[1].failing = {failing}
-    with pytest.raises(RuntimeError, match=f"two cannot {failing}"):
-        sender.send()
+    fails(sender, f"two cannot {failing}")
     assert engines[0].calls[-2:] == ["finish None", "resume"]
     assert not any("update" in engine.calls for engine in engines)
+    assert [engine.weights for engine in engines] == [before, before]
     engines[1].failing = set()
-    sender.send()
+    assert sender.send() == 2
     assert [engine.weights for engine in engines] == [weights, weights]
 
 
 @pytest.mark.parametrize(("kind", "finished"), [(Engine, True), (SelfEndingEngine, False)])
-def test_an_engine_that_fails_in_an_update_resumes_with_the_old_weights(
+def test_an_engine_that_fails_before_it_votes_resumes_with_the_old_weights(
     job, weights, kind, finished
 ):
-    engine = kind()
-    sender = sender_of(job, weights, engine)
+    engine, other = kind(), Engine("other")
+    sender = sender_of(job, weights, [engine, other])
     sender.send()
     before = engine.weights[:]
     weights[0] = 9.0
     engine.failing, engine.calls = {"update"}, []
-    with pytest.raises(RuntimeError, match="engine cannot update"):
-        sender.send()
-    assert engine.calls[-1] == "resume"
+    fails(sender, "engine cannot update")
+    assert engine.calls[-1] == "resume" and other.calls[-1] == "resume"
     assert ("finish None" in engine.calls) == finished
-    assert engine.weights == before
+    assert [engine.weights, other.weights] == [before, before]
     engine.failing = set()
     sender.send()
-    assert engine.weights == weights
+    assert [engine.weights, other.weights] == [weights, weights]
+
+
+def test_a_version_that_a_worker_vetoes_is_shown_by_no_engine(job, weights, engines):
+    sender = sender_of(job, weights, engines)
+    before = engines[0].weights[:]
+    engines[0].failing = {"vote"}
+    said = fails(sender, "worker 0: vetoed: one cannot vote")
+    assert "paused" not in said
+    assert [engine.paused for engine in engines] == [False, False]
+    assert [engine.weights for engine in engines] == [before, before]
+    engines[0].failing = set()
+    sender.send()
+    assert [engine.weights for engine in engines] == [weights, weights]
+
+
+def test_an_engine_that_cannot_repack_stays_paused_until_the_next_version(job, weights, engines):
+    sender = sender_of(job, weights, engines)
+    engines[1].failing = {"repack"}
+    said = fails(sender, "is committed, but worker 0 cannot show it: two cannot repack")
+    assert "paused until an update succeeds" in said and said.endswith(": two")
+    assert [engine.paused for engine in engines] == [False, True]
+    assert engines[0].weights == weights  # It shows what was committed.
+    weights[0] = 9.0
+    engines[1].failing = set()
+    assert sender.send() == 2
+    assert [engine.paused for engine in engines] == [False, False]
+    assert [engine.weights for engine in engines] == [weights, weights]
+
+
+def test_an_engine_that_is_gone_when_it_is_to_switch_leaves_the_others_the_old_weights(
+    job, weights, engines
+):
+    sender = sender_of(job, weights, engines)
+    before = engines[0].weights[:]
+    engines[1].on_pause = engines[1].close  # It is restarted, and has not joined.
+    engines[1].failing = {"start"}
+    fails(sender, "two cannot start")
+    assert engines[0].weights == before and not engines[0].paused
+    sender.close()
+    engines[1].on_pause, engines[1].failing = (lambda: None), set()
+    sender_of(job, weights, engines).send()
+    assert [engine.weights for engine in engines] == [weights, weights]
 
 
 def test_a_trainer_that_is_started_again_goes_on_from_the_committed_version(job, weights):
     engine = Engine()
-    first = sender_of(job, weights, engine)
+    first = sender_of(job, weights, [engine])
     assert [first.send(), first.send(7)] == [1, 7]
     first.close()
-    assert sender_of(job, weights, engine).send() == 8
+    assert sender_of(job, weights, [engine]).send() == 8
 
 
 def test_a_trainer_that_is_started_again_does_not_repeat_a_version_that_failed(job, weights):
     engine = Engine()
-    first = sender_of(job, weights, engine)
+    first = sender_of(job, weights, [engine])
     engine.failing = {"update"}
-    with pytest.raises(RuntimeError, match="engine cannot update"):
-        first.send()
+    fails(first, "engine cannot update")
     first.close()
     engine.failing = set()
-    assert sender_of(job, weights, engine).send() == 2
+    assert sender_of(job, weights, [engine]).send() == 2
     assert engine.weights == weights
+
+
+def test_engines_go_on_until_the_last_trainer_has_sent_its_part(job, weights):
+    engine, others = Engine(), array("f", [5.0])
+    sends = threading.Event()
+
+    def rank(number, name, tensor, clients):
+        trainer = waybill.Trainer(job.controller.address, rank=number, world=2)
+        trainer.add(name, tensor)
+        told = {"controller": job.controller.address, "token": None}
+        sender = Sender(trainer, clients, told, PATIENCE)
+        job.callback(sender.close)
+        if clients is None:
+            assert engine.worker._pump.until(lambda: bool(engine.worker.state.joined), PATIENCE)
+            assert engine.calls == ["join"]
+            sends.set()
+        sender.send()
+
+    engine.on_pause = lambda: engine.calls.append(sends.is_set())
+    calls = [lambda: rank(0, "w", weights, [engine]), lambda: rank(1, "other", others, None)]
+    assert together(calls) == []
+    assert engine.calls[:3] == ["join", True, "pause"]
 
 
 def test_the_other_trainers_need_no_client(job, weights):
     engine = Engine()
     others = array("f", [5.0])
 
-    def rank(number, name, tensor, client):
+    def rank(number, name, tensor, clients):
         trainer = waybill.Trainer(job.controller.address, rank=number, world=2)
         trainer.add(name, tensor)
         told = {"controller": job.controller.address, "token": None}
-        sender = Sender(trainer, client, told, PATIENCE)
+        sender = Sender(trainer, clients, told, PATIENCE)
         job.callback(sender.close)
         assert sender.send() == 1
 
-    calls = [lambda: rank(0, "w", weights, engine), lambda: rank(1, "other", others, None)]
+    calls = [lambda: rank(0, "w", weights, [engine]), lambda: rank(1, "other", others, None)]
     assert together(calls) == []
     assert engine.weights == weights

@@ -30,7 +30,6 @@ from slime.utils.distributed_utils import (  # type: ignore[import-not-found, im
 )
 
 from waybill.errors import InvalidArgument
-from waybill.integrations.clients import Clients
 from waybill.integrations.sender import Sender
 from waybill.integrations.sglang.clients import HTTPClient
 from waybill.trainer import Trainer
@@ -120,12 +119,12 @@ class UpdateWeightFromWaybill(UpdateWeightFromDistributed):  # type: ignore[misc
         except BaseException:
             trainer.close()
             raise
-        return Sender(trainer, self._client() if dist.get_rank() == 0 else None, told, 600.0)
+        return Sender(trainer, self._clients() if dist.get_rank() == 0 else None, told, 600.0)
 
-    def _client(self) -> Clients:
+    def _clients(self) -> list[HTTPClient]:
         addresses = ray.get([engine.get_url.remote() for engine in self.rollout_engines])
         # An engine that spans nodes has an actor on each, and only the first one has an address.
-        return Clients([HTTPClient(address) for address in addresses if address is not None])
+        return [HTTPClient(address) for address in addresses if address is not None]
 
 
 def install() -> None:

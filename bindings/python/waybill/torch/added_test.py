@@ -284,7 +284,7 @@ def test_a_step_after_the_commit_runs_before_the_version_is_reported_as_shown():
         assert seen == [False]
 
 
-def test_a_step_that_fails_after_the_commit_is_raised_and_the_version_stays():
+def test_a_step_that_fails_after_the_commit_is_raised_and_told_and_the_version_stays():
     engine = Engine()
     with Job() as job:
         trainer, worker, _ = job_of(job, engine, mode="shadow-copy", ask=("commit",))
@@ -295,12 +295,45 @@ def test_a_step_that_fails_after_the_commit_is_raised_and_the_version_stays():
 
         with pytest.raises(RuntimeError, match="the layer cannot be repacked"):
             worker.receive(1, deadline=PATIENCE, after_commit=step)
-        publish.committed.wait(PATIENCE)
+        said = "version 1 is committed, but worker 0 cannot show it: the layer cannot be repacked"
+        with pytest.raises(waybill.FailedPrecondition, match=said):
+            publish.committed.wait(PATIENCE)
+        assert publish.outcomes.keys() == {"all"} and not publish.given_up
         assert worker.state.shown_version == 1
+        publish = trainer.publish_async(2, deadline=PATIENCE)
+        assert worker.receive(2, deadline=PATIENCE, after_commit=lambda: None) == 2
+        publish.committed.wait(PATIENCE)
 
 
-def test_a_step_after_the_commit_needs_a_worker_that_is_asked():
+def test_a_step_before_the_commit_sees_the_old_weights_and_may_veto_the_new_ones():
+    engine = Engine()
+    with Job() as job:
+        asked = ("arrived", "commit")
+        trainer, worker, weights = job_of(job, engine, mode="shadow-copy", ask=asked)
+        publish = trainer.publish_async(1, deadline=PATIENCE)
+        assert worker.receive(1, deadline=PATIENCE) == 1
+        publish.committed.wait(PATIENCE)
+
+        def step():
+            assert_loaded(engine, 1)
+            raise RuntimeError("the engine sleeps")
+
+        train(weights, 2)
+        publish = trainer.publish_async(2, deadline=PATIENCE)
+        publish.sent.wait(PATIENCE)  # The engine has not been called yet.
+        assert_loaded(engine, 1)
+        with pytest.raises(RuntimeError, match="the engine sleeps"):
+            worker.receive(2, deadline=PATIENCE, before_commit=step)
+        with pytest.raises(waybill.FailedPrecondition, match="worker 0: vetoed: the engine sleeps"):
+            publish.committed.wait(PATIENCE)
+        assert publish.given_up == {"all"}
+        assert_loaded(engine, 1)
+
+
+def test_a_step_of_receive_needs_a_worker_that_is_asked():
     with Job() as job:
         _, worker, _ = job_of(job, Engine(), mode="shadow-copy")
+        with pytest.raises(waybill.InvalidArgument, match='add "arrived" to `ask`'):
+            worker.receive(1, before_commit=lambda: None)
         with pytest.raises(waybill.InvalidArgument, match='add "commit" to `ask`'):
             worker.receive(1, after_commit=lambda: None)

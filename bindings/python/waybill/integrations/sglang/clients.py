@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-import uuid
 from abc import abstractmethod
 from typing import Any, Literal
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from waybill.errors import FailedPrecondition
+from waybill.errors import FailedPrecondition, Unimplemented
 from waybill.integrations.clients import Client
 from waybill.integrations.sglang.commands import LOADER, named_tensors_of, serialise
 
@@ -20,18 +19,29 @@ Pause = Literal["abort", "retract", "in_place"]
 class SGLangClient(Client):
     """Controls one SGLang engine, which was launched with --custom-weight-loader waybill.integrations.sglang.receive."""
 
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        """Makes every worker of the engine join the job."""
-        command = {"do": "join", "engine": uuid.uuid4().hex[:12], **init_info}
+    def _join(self, init_info: dict[str, Any]) -> None:
+        options = self._options()
+        for option, allowed, why in (
+            ("pp_size", 1, "a stage would wait for the next one, which hears of an update later"),
+            ("enable_eplb", False, "experts move, and a version would come where they were"),
+        ):
+            if options.get(option, allowed) != allowed:
+                raise Unimplemented(
+                    f"join {self.describe()}: {option} is {options[option]}, and has to be {allowed}: {why}"
+                )
         self._start()
         try:
-            self._load(command, flush_cache=False, weight_version=None)
+            self._load({"do": "join", **init_info}, flush_cache=False, weight_version=None)
         finally:
             self._finish(None)
 
     def _update(self, update_info: dict[str, Any]) -> None:
         command = {"do": "update", **update_info}
         self._load(command, flush_cache=True, weight_version=str(update_info["version"]))
+
+    @abstractmethod
+    def _options(self) -> dict[str, Any]:
+        """Returns SGLang's options, by name."""
 
     @abstractmethod
     def _load(
@@ -45,7 +55,7 @@ class HTTPClient(SGLangClient):
 
     base_url  "http://engine:30000"
     timeout   In seconds, for each call.
-    pause     What happens to running requests when an update begins. "retract": they wait, and are computed again with the
+    pause     What happens to running requests when the engine switches. "retract": they wait, and are computed again with the
               new weights. "abort": they are aborted. "in_place": they continue with what the old weights have computed, and
               the cache is kept. None: the caller pauses the server before send_weights().
     api_key   The server's --admin-api-key or --api-key, if it has one.
@@ -65,6 +75,14 @@ class HTTPClient(SGLangClient):
         self._pause = pause
         self._api_key = api_key
 
+    def describe(self) -> str:
+        """Returns a name of the engine for errors."""
+        return self.base_url
+
+    def _options(self) -> dict[str, Any]:
+        options: dict[str, Any] = self._call("server_info", None)
+        return options
+
     def _pause_engine(self) -> None:
         if self._pause is not None:
             self._call("pause_generation", {"mode": self._pause})
@@ -75,7 +93,7 @@ class HTTPClient(SGLangClient):
     def _load(
         self, command: dict[str, Any], *, flush_cache: bool, weight_version: str | None
     ) -> None:
-        ranks = int(self._call("server_info", None)["tp_size"])
+        ranks = int(self._options()["tp_size"])
         body = {
             "serialized_named_tensors": [base64.b64encode(serialise(command)).decode()] * ranks,
             "load_format": LOADER,
@@ -114,6 +132,13 @@ class EngineClient(SGLangClient):
     def __init__(self, engine: Any) -> None:
         super().__init__()
         self._engine = engine
+
+    def describe(self) -> str:
+        """Returns a name of the engine for errors."""
+        return "the sglang.Engine"
+
+    def _options(self) -> dict[str, Any]:
+        return dict(vars(self._engine.server_args))
 
     def _start(self) -> None:
         _check("begin_weight_update", self._engine.begin_weight_update("target"))

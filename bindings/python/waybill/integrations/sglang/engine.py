@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from waybill.controller import JobTensor, job_tensors
 from waybill.errors import Unimplemented, WaybillError
 from waybill.integrations import fp8_blocks
-from waybill.integrations.refusal import refuse
 from waybill.integrations.sglang.commands import unpack
 from waybill.worker import Worker
 
@@ -72,18 +71,33 @@ class _Receiver:
         self._worker, self._refusal = worker, why
 
     def update(self, model: Any, told: dict[str, Any]) -> None:
-        """Receives a version. If that fails, the model keeps its weights, and the trainers' send_weights() raises why."""
+        """Votes for a version that has arrived, and returns once the model has it or keeps the old one.
+
+        The engine must be paused. The trainers' send_weights() raises why it failed.
+        """
         if self._worker is None:
             _log.error("version %d: the engine has not joined a job", told["version"])
         elif self._refusal is not None:
-            refuse(self._worker, told["version"], self._refusal, told["deadline"])
+            self._refuse(self._worker, told)
         else:
             try:
                 self._worker.receive(
-                    told["version"], told["deadline"], after_commit=lambda: _finish_loading(model)
+                    told["version"],
+                    told["deadline"],
+                    before_commit=_wait_for_gpu,
+                    after_commit=lambda: _finish_loading(model),
                 )
-            except WaybillError as error:
+            except Exception as error:  # SGLang ends its process on it.
                 _log.error("version %d: %s", told["version"], error)
+
+    def _refuse(self, worker: Worker, told: dict[str, Any]) -> None:
+        def why() -> None:
+            raise Unimplemented(self._refusal)
+
+        try:
+            worker.receive(told["version"], told["deadline"], before_commit=why)
+        except WaybillError as error:
+            _log.error("version %d: %s", told["version"], error)
 
     def leave(self) -> None:
         """Leaves the job. The model keeps its weights."""
@@ -122,8 +136,9 @@ def _worker(told: dict[str, Any], mode: str) -> Worker:
         rank=place.rank,
         world=place.world,
         mode=mode,
-        ask=("prepare", "commit"),
+        ask=("arrived", "commit"),
         fabric=told["fabric"],
+        catch_up=False,  # No trainer would pause the engine for it.
     )
 
 
@@ -236,6 +251,14 @@ def _circumstances(model: Any) -> dict[str, Any]:
         "config": config.to_json_string() if hasattr(config, "to_json_string") else str(config),
         "place": list(_place()),
     }
+
+
+def _wait_for_gpu() -> None:
+    """Waits until no kernel reads the weights. SGLang's in_place pause only keeps it from launching more of them."""
+    import torch  # type: ignore[import-not-found, unused-ignore]
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()  # Waybill copies on a stream of its own.
 
 
 def _finish_loading(model: Any) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from waybill.integrations.clients import client_of
+from waybill.integrations.clients import clients_of
 from waybill.integrations.distributed import rank_here, world_here
-from waybill.integrations.sender import Sender
+from waybill.integrations.sender import Sender, Switch
 from waybill.integrations.sglang.clients import client_of_one
 from waybill.trainer import Trainer
 
@@ -63,17 +63,25 @@ class WeightSender:
             "fabric": fabric,
             "deadline": deadline,
         }
-        client = client_of(engines, client_of_one) if rank == 0 else None
-        self._sender = Sender(trainer, client, told, deadline)
+        clients = clients_of(engines, client_of_one) if rank == 0 else None
+        self._sender = Sender(trainer, clients, told, deadline)
 
     def send_weights(self, version: int | None = None) -> int:
         """Makes all engines serve the present weights, and returns their version. Call it on every trainer rank.
 
-        The weights must not change during the call. If it raises, the engines serve the old weights.
+        The weights must not change during the call. Engines generate with the old weights while the new ones arrive, and
+        stand still while they switch; `last_switch` says for how long. If it raises, the engines serve the old weights,
+        but for those that the error names: these stay paused until an update succeeds, because they may have a part of
+        the new weights.
 
         version  Must be greater than every version before. None: the previous version plus one.
         """
         return self._sender.send(version)
+
+    @property
+    def last_switch(self) -> Switch | None:
+        """How the engines switched to the last version; None before it, and on the ranks that control no engine."""
+        return self._sender.last_switch
 
     def close(self) -> None:
         """Leaves the job. The engines keep their weights."""

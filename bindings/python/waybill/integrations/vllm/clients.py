@@ -19,6 +19,16 @@ class VLLMClient(Client):
 
     ends_failed_updates = True
 
+    def start_weight_update(self) -> None:
+        """Begins an update, which needs no pause, and then stops generation."""
+        self._start()
+        self._updating = True
+        try:
+            self._stop()
+        except BaseException:
+            self._end()
+            raise
+
 
 class OfflineClient(VLLMClient):
     """Controls an `LLM` in this process. Do not call generate() during send_weights().
@@ -30,8 +40,11 @@ class OfflineClient(VLLMClient):
         super().__init__()
         self._llm = llm
 
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        """Makes every worker of the engine join the job."""
+    def describe(self) -> str:
+        """Returns a name of the engine for errors."""
+        return "the LLM"
+
+    def _join(self, init_info: dict[str, Any]) -> None:
         self._llm.init_weight_transfer_engine({"init_info": init_info})
 
     def _pause_engine(self) -> None:
@@ -59,26 +72,40 @@ class HTTPClient(VLLMClient):
 
     base_url  "http://engine:8000"
     timeout   In seconds, for each call.
-    pause     What happens to running requests when an update begins. "wait": they finish first. "abort": they are
-              aborted. "keep": they continue after the update, and keep what the old weights have computed. "wait" and
-              "abort" also empty the prefix cache. None: the caller pauses the server before send_weights(), or lets it
-              sleep and wakes up its weights; the server then stays as it is.
+    pause     What happens to running requests when the engine switches. "keep": they wait, and go on after the switch.
+              "wait": they finish first, with the old weights. "abort": they are aborted. New requests wait with "keep",
+              and get status 503 otherwise. None: the caller pauses the server before send_weights(), or lets it sleep
+              and wakes up its weights; the server then stays as it is.
+    clear_cache
+              Whether the KV cache is emptied, in each of these modes. With "keep", running requests are then computed
+              again with the new weights. False: they, and new requests with the same prefix, go on with what the old
+              weights have computed.
     """
 
     def __init__(
-        self, base_url: str, timeout: float = 300, *, pause: Pause | None = "wait"
+        self,
+        base_url: str,
+        timeout: float = 300,
+        *,
+        pause: Pause | None = "keep",
+        clear_cache: bool = True,
     ) -> None:
         super().__init__()
         self._server = HTTPVLLMWeightSyncClient(base_url, timeout)
         self._pause = pause
+        self._clear_cache = clear_cache
 
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        """Makes every worker of the engine join the job."""
+    def describe(self) -> str:
+        """Returns a name of the engine for errors."""
+        return str(self._server.base_url)
+
+    def _join(self, init_info: dict[str, Any]) -> None:
         self._server.init_weight_transfer_engine(init_info)
 
     def _pause_engine(self) -> None:
         if self._pause is not None:
-            self._server._post(f"pause?mode={self._pause}")
+            clear = "true" if self._clear_cache else "false"
+            self._server._post(f"pause?mode={self._pause}&clear_cache={clear}")
         elif not self._is_paused():
             raise FailedPrecondition(
                 f"update the weights of {self._server.base_url}: the server is not paused, and this client was made "
@@ -113,8 +140,7 @@ class OtherClient(VLLMClient):
         super().__init__()
         self._client = client
 
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        """Makes every worker of the engine join the job."""
+    def _join(self, init_info: dict[str, Any]) -> None:
         self._client.init_weight_transfer_engine(init_info)
 
     def _start(self) -> None:

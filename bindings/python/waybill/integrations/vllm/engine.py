@@ -16,9 +16,8 @@ from vllm.distributed.weight_transfer.base import (  # type: ignore[import-not-f
 )
 
 from waybill.dtypes import NAMES, dtype_number
-from waybill.errors import FailedPrecondition, Unimplemented, WaybillError
+from waybill.errors import FailedPrecondition, Unimplemented
 from waybill.integrations import fp8_blocks
-from waybill.integrations.refusal import refuse
 from waybill.integrations.vllm import layers
 from waybill.parts import Padding
 from waybill.recording import Recording
@@ -40,10 +39,12 @@ _ASLEEP = 'the engine sleeps, and "{}" has no memory: call wake_up(tags=["weight
 class EngineInit(WeightTransferInitInfo):  # type: ignore[misc, unused-ignore]
     """The arguments with which a trainer makes each worker process join its job.
 
+    engine    A name of the engine, unlike any other's; the groups of its workers have it in theirs.
     deadline  In seconds, for joining.
     """
 
     controller: str
+    engine: str
     job: str = ""
     token: str | None = None
     fabric: str = "auto"
@@ -64,9 +65,10 @@ class EngineUpdate(WeightTransferUpdateInfo):  # type: ignore[misc, unused-ignor
 class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
     """Receives versions into the model of one worker process of vLLM.
 
-    Each version is received into a separate buffer and verified, and copied into the model once all workers of the engine
-    have it. A failed update therefore leaves the old weights. Layers that vLLM repacks after loading are received into
-    host memory in the form in which they are loaded, and repacked layer by layer.
+    Each version is received into a separate buffer and verified while the model computes. A call of the trainer's, with the
+    engine paused, lets the workers vote for it, and once it is committed it is copied into the model. A failed update
+    therefore leaves the old weights. Layers that vLLM repacks after loading are received into host memory in the form in
+    which they are loaded, and repacked layer by layer.
     """
 
     init_info_cls = EngineInit
@@ -93,16 +95,22 @@ class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
             )
         self.shutdown()
         parallel = self.parallel_config
+        if parallel.enable_eplb:
+            raise Unimplemented(
+                "join: the engine moves experts (enable_eplb), and a version would come where they were: start it "
+                "without"
+            )
         worker = Worker(
             init_info.controller,
             job=init_info.job,
             token=init_info.token,
-            group=f"vllm-{self.vllm_config.instance_id}-{parallel.data_parallel_index}",
+            group=f"vllm-{init_info.engine}-{parallel.data_parallel_index}",
             rank=parallel.rank,
             world=parallel.world_size,
             mode="shadow-copy",
-            ask=("prepare", "commit"),
+            ask=("arrived", "commit"),
             fabric=init_info.fabric,
+            catch_up=False,  # No trainer would pause the engine for it.
         )
         try:
             self._join(worker, init_info.deadline)
@@ -198,48 +206,51 @@ class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
             )
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Receives a version, and returns once the model has it or the update has failed."""
+        """Does what receive_weights() does."""
         self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: EngineUpdate) -> None:
-        """Receives a version.
+        """Votes for a version that has arrived, and returns once the model has it or keeps the old one.
 
-        If the update fails, the model keeps its weights, and send_weights() raises the reason on the trainers. It is not
-        raised here as well: after an exception in one worker, vLLM's executor confuses the answers of the others.
+        The engine must be paused. If the update fails, send_weights() raises the reason on the trainers. It is not raised
+        here as well: after an exception in one worker, vLLM's executor confuses the answers of the others.
         """
         self.start_weight_update()
         worker = self._worker
         assert worker is not None
-        asleep = layers.find_asleep(self.model) if self.model_config.enable_sleep_mode else None
         try:
-            if asleep is not None:
-                refuse(worker, update_info.version, _ASLEEP.format(asleep), update_info.deadline)
-                return
             worker.receive(
-                update_info.version, update_info.deadline, after_commit=self._after_commit
+                update_info.version,
+                update_info.deadline,
+                before_commit=self._before_commit,
+                after_commit=self._after_commit,
             )
-        except WaybillError as error:
+        except Exception as error:
             if worker._over():
                 raise
             _log.error("version %d: %s", update_info.version, error)
 
+    def _before_commit(self) -> None:
+        """Waits until no kernel reads the weights. Raises if they have no memory."""
+        if self.model_config.enable_sleep_mode:
+            asleep = layers.find_asleep(self.model)
+            if asleep is not None:
+                raise FailedPrecondition(_ASLEEP.format(asleep))
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()  # Waybill copies on a stream of its own.
+
     @torch.no_grad()  # type: ignore[untyped-decorator, misc, unused-ignore]
     def _after_commit(self) -> None:
-        try:
-            for parameter, received in self._cast:
-                parameter.data.copy_(received)
-            for layer, loaded in self._loaded.items():
-                layers.repack(layer, loaded)
-            for layer in filter(layers.is_repacked, self._tied):
-                layer.quant_method.process_weights_after_loading(layer)
-            layers.derive_attention(self.model, self.model_config.dtype)
-            if self.device.type == "cuda":
-                torch.cuda.current_stream().synchronize()
-        except Exception as error:
-            raise RuntimeError(
-                "vLLM could not repack all of the new weights, so the engine computes with a mixture of two versions "
-                f"until the next update succeeds: {error}"
-            ) from error
+        """Casts and repacks what was received in another form. If that fails, the model is a mixture of two versions."""
+        for parameter, received in self._cast:
+            parameter.data.copy_(received)
+        for layer, loaded in self._loaded.items():
+            layers.repack(layer, loaded)
+        for layer in filter(layers.is_repacked, self._tied):
+            layer.quant_method.process_weights_after_loading(layer)
+        layers.derive_attention(self.model, self.model_config.dtype)
+        if self.device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
 
     def finish_weight_update(self) -> None:
         """Does nothing, because update_weights() completes an update."""

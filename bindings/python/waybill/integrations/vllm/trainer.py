@@ -17,9 +17,9 @@ from vllm.distributed.weight_transfer.base import (  # type: ignore[import-not-f
 )
 
 from waybill.errors import InvalidArgument
-from waybill.integrations.clients import client_of
+from waybill.integrations.clients import clients_of
 from waybill.integrations.distributed import rank_here, world_here
-from waybill.integrations.sender import Sender
+from waybill.integrations.sender import Sender, Switch
 from waybill.integrations.vllm.clients import client_of_one
 from waybill.trainer import Trainer
 
@@ -79,7 +79,7 @@ class WaybillTrainer(TrainerWeightTransferEngine):  # type: ignore[misc, unused-
         if source is None:
             raise InvalidArgument("trainer_init: source is None: pass ModuleSource(model)")
         return cls(
-            init_info, client_of(client, client_of_one) if init_info.is_sender else None, source
+            init_info, clients_of(client, client_of_one) if init_info.is_sender else None, source
         )
 
     def __init__(
@@ -126,13 +126,21 @@ class WaybillTrainer(TrainerWeightTransferEngine):  # type: ignore[misc, unused-
     def send_weights(self, version: int | None = None) -> int:
         """Makes all engines serve the present weights, and returns their version. Call it on every trainer rank.
 
-        The weights must not change during the call. If it raises, the engines serve the old weights.
+        The weights must not change during the call. Engines generate with the old weights while the new ones arrive, and
+        stand still while they switch; `last_switch` says for how long. If it raises, the engines serve the old weights,
+        but for those that the error names: these stay paused until an update succeeds, because they may have a part of
+        the new weights.
 
         version  Must be greater than every version before. None: the previous version plus one.
         """
         for name, tensor in _pieces(self.source) if self._copies else ():
             self._copies[name].copy_(tensor)
         return self._sender.send(version)
+
+    @property
+    def last_switch(self) -> Switch | None:
+        """How the engines switched to the last version; None before it, and on the ranks that control no engine."""
+        return self._sender.last_switch
 
     def shutdown(self) -> None:
         """Leaves the job."""
