@@ -3,13 +3,13 @@
     python vllm_stop.py [--rate MBIT]
 
 A server with a model of 411 MB generates for one client, which notes when each token comes. A trainer in a network namespace of
-its own, behind a link of MBIT (1000), sends new weights to it twice: the first time the server computes running requests again with the
-new weights, and the second time they go on with what the old ones have computed. Prints for each update
+its own, behind a link of MBIT (1000), sends new weights to it: once so that the server computes running requests again with the new
+weights, and then several times so that they go on with what the old ones have computed. Prints for both, as medians,
 
 - how many tokens came while it arrived, beside as many seconds without an update,
 - the longest time between two tokens around the switch, beside copying the parameters once.
 
-Then engines that loaded the old and the new weights generate the same, and each token up to the second update has to be what
+Then engines that loaded the old and the new weights generate the same, and each token around the first update has to be what
 either of them makes of the tokens before it. It needs to be root, for the namespace.
 """
 
@@ -32,8 +32,9 @@ from checkpoints import as_module, weights
 MODEL = "stop-qwen3"
 ENGINE, TRAINER = "198.18.77.1", "198.18.77.2"  # Of the block for tests of networks.
 PROMPT = list(range(3, 43))
-SECONDS = 8.0  # Of generation without an update.
-LENGTH = 900  # Of each request, in tokens.
+SECONDS = 5.0  # Of generation without an update.
+UPDATES = 5
+LENGTH = 600  # Of each request, in tokens.
 
 
 class Link:
@@ -72,7 +73,7 @@ class Client(threading.Thread):
     def __init__(self, server):
         super().__init__(daemon=True)
         self.server, self.tokens, self.request = server, [], 0
-        self.stops = False
+        self.stops = self.begins_anew = False
         self.error = None
         self.more = threading.Condition()
 
@@ -98,7 +99,8 @@ class Client(threading.Thread):
         with requests.post(url, json=body, stream=True, timeout=60) as answer:
             answer.raise_for_status()
             for line in answer.iter_lines():
-                if self.stops:
+                if self.stops or self.begins_anew:
+                    self.begins_anew = False
                     return
                 if line.startswith(b"data: {"):
                     with self.more:
@@ -274,27 +276,39 @@ def check_tokens(tokens, folder):
     )
 
 
-def report(name, client, calm, begin, end, stopped, copy):
-    arriving = end - stopped
-    before = len(client.between(*calm)) / (calm[1] - calm[0])
-    meanwhile = len(client.between(begin, arriving)) / (arriving - begin)
-    times = client.between(calm[0], end + 1)
-    gaps = [(b - a, a) for a, b in zip(times, times[1:], strict=False)]
-    usual = median(gap for gap, _ in gaps)
-    longest = max(gap for gap, at in gaps if at + gap > arriving - 0.1 and at < end + 0.1)
-    size = bytes_of_model() / 1e6
-    print(f"{name}:")
+class Measured:
+    """One update."""
+
+    def __init__(self, client, calm, begin, end, stopped):
+        self.seconds = end - stopped - begin  # Until everything had come.
+        self.usual_rate = len(client.between(*calm)) / (calm[1] - calm[0])
+        self.rate = len(client.between(begin, end - stopped)) / self.seconds
+        times = client.between(calm[0], end + 1)
+        gaps = [(b - a, b) for a, b in zip(times, times[1:], strict=False)]
+        self.usual_gap = median(gap for gap, _ in gaps)
+        self.stop = (
+            max(gap for gap, at in gaps if end - stopped - 0.1 < at < end + 1) - self.usual_gap
+        )
+        self.called = stopped
+
+
+def report(name, updates, copy):
+    def of(attribute):
+        found = [getattr(update, attribute) for update in updates]
+        least, most = (f"{1e3 * value:.0f}" for value in (min(found), max(found)))
+        return f"{1e3 * median(found):.0f} [{least}, {most}] ms" if len(found) > 1 else f"{most} ms"
+
+    size, seconds = bytes_of_model() / 1e6, median(update.seconds for update in updates)
+    shares = sorted(update.rate / update.usual_rate for update in updates)
+    print(f"{name}, {len(updates)} updates:")
+    print(f"  {size:.0f} MB arrived in {seconds:.2f} s, {size / seconds:.0f} MB/s")
     print(
-        f"  {size:.0f} MB arrived in {arriving - begin:.2f} s, {size / (arriving - begin):.0f} MB/s"
+        f"  of the tokens that come without an update, {median(shares):.2f} [{shares[0]:.2f}, {shares[-1]:.2f}] came "
+        "meanwhile (target 0.9)"
     )
     print(
-        f"  {before:.1f} tokens a second without an update, {meanwhile:.1f} while it arrived: {meanwhile / before:.2f} "
-        "(target 0.9)"
-    )
-    print(
-        f"  stop: {1e3 * (longest - usual):.0f} ms more than the usual {1e3 * usual:.0f} ms between two tokens; the engine "
-        f"was called for {1e3 * stopped:.0f} ms; target {1e3 * (1.2 * copy + 0.06):.0f} ms, of which copying the "
-        f"parameters once is {1e3 * copy:.0f} ms"
+        f"  stop: {of('stop')} more than usually between two tokens ({of('usual_gap')}); target "
+        f"{1e3 * (1.2 * copy + 0.06):.0f} ms, of which copying the parameters once is {1e3 * copy:.0f} ms"
     )
 
 
@@ -313,20 +327,22 @@ def measure(arguments, folder, link, copy):
             client.start()
             client.await_tokens(20)
             updates = []
-            for version, clears in ((1, True), (2, False)):
-                trainer.prepare(version, clears)
+            for version in range(1, UPDATES + 1):
+                trainer.prepare(version, version == 1)
                 calm = client.await_seconds(SECONDS)
                 updates.append((calm, *trainer.send()))
                 client.await_seconds(2)
+                client.begins_anew = True
+                client.await_seconds(1)
             client.stops = True
             client.join(60)
             trainer.stop()
     finally:
         server.stop()
-    names = "running requests are computed again", "running requests keep what is computed"
-    for name, (calm, begin, end, stopped) in zip(names, updates, strict=True):
-        report(name, client, calm, begin, end, stopped, copy)
-    second = updates[1][2] - updates[1][3]
+    measured = [Measured(client, *update) for update in updates]
+    report("running requests are computed again", measured[:1], copy)
+    report("running requests keep what is computed", measured[1:], copy)
+    second = updates[1][1]
     check_tokens([token for token in client.tokens if token[0] < second], folder)
 
 
