@@ -10,11 +10,15 @@ from waybill.integrations.sglang import engine, receive
 
 
 class Server(ThreadingHTTPServer):
-    """Answers as an SGLang server of one rank. `failing` maps a path to the text of an error."""
+    """Answers as an SGLang server of one rank. `failing` maps a path to the text of an error.
+
+    options  SGLang's options, by name.
+    """
 
     def __init__(self, model):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.model, self.calls, self.failing = model, [], {}
+        self.options = {"tp_size": 1, "pp_size": 1, "enable_eplb": False}
         Thread(target=self.serve_forever, daemon=True).start()
 
     @property
@@ -24,7 +28,7 @@ class Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     def do_GET(self):
-        self._answer(200, {"tp_size": 1})
+        self._answer(200, self.server.options)
 
     def do_POST(self):
         path = self.path.lstrip("/")

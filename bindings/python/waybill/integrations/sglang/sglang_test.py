@@ -154,6 +154,33 @@ def test_an_engine_that_cannot_join_says_why_with_the_first_update(server):
         assert_loaded(server, right)
 
 
+@pytest.mark.parametrize(("option", "value"), [("pp_size", 2), ("enable_eplb", True)])
+def test_an_engine_with_stages_or_with_experts_that_move_is_refused_by_name(server, option, value):
+    server.options[option] = value
+    with Job() as job:
+        with pytest.raises(waybill.Unimplemented, match=f"{server.url}: {option} is {value}"):
+            sender_of(job, Trained(), server.url)
+    assert server.calls == []
+
+
+def test_the_gpu_is_waited_for_after_the_pause_and_before_the_copy(server, monkeypatch):
+    seen = []
+
+    def synchronize():
+        seen.append((server.calls[-1], server.model.norm.clone()))
+
+    with Job() as job:
+        sender = sender_of(job, Trained(), server.url)
+        before = server.model.norm.clone()
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+        server.calls.clear()
+        sender.send_weights()
+    ((call, norm),) = seen
+    assert call == "update_weights_from_tensor" and server.calls[0] == "pause_generation"
+    assert torch.equal(norm, before) and not torch.equal(server.model.norm, before)
+
+
 def test_without_pausing_the_caller_pauses(server):
     with Job() as job:
         sender = sender_of(job, Trained(), HTTPClient(server.url, pause=None))
