@@ -1061,7 +1061,7 @@ WAYBILL_API uint64_t waybill_update_version(const waybill_update_t* update);
  * _ARRIVED or _COMMIT of a worker, or _ARRIVED of a trainer. If the update was aborted meanwhile,
  * the answer does nothing and the call returns WAYBILL_OK.
  *
- * - WAYBILL_INVALID_ARGUMENT: `event` is none of these, or the update comes from
+ * - WAYBILL_INVALID_ARGUMENT: `event` is none of these, or `update` was returned by
  *   waybill_trainer_publish().
  * - WAYBILL_FAILED_PRECONDITION: that notice was answered, or wanted no answer.
  */

@@ -419,6 +419,8 @@ class Coordinator final {
 
   // --- decisions and updates (coordinator_updates.cc) ---
 
+  // Returns what the group has decided in a round, or null.
+  static const Decision* FindDecision(const Group& group, const proto::Round& round);
   static bool IsDecided(const Group& group, const proto::Round& round, uint64_t version);
   static bool ShowsOrKnows(const Group& group, uint64_t version);
   void NoteUnusable(Member& member, const proto::Failed& failed);

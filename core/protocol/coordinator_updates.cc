@@ -43,11 +43,17 @@ std::set<uint32_t> Coordinator::AllTrainers() const {
 
 // --- decisions ---
 
+const Decision* Coordinator::FindDecision(const Group& group, const proto::Round& round) {
+  const auto found =
+      std::find_if(group.decisions.begin(), group.decisions.end(), [&](const Decision& decision) {
+        return decision.epoch == round.epoch() && decision.sequence == round.sequence();
+      });
+  return found == group.decisions.end() ? nullptr : &*found;
+}
+
 bool Coordinator::IsDecided(const Group& group, const proto::Round& round, uint64_t version) {
-  return std::any_of(group.decisions.begin(), group.decisions.end(), [&](const Decision& decision) {
-    return decision.epoch == round.epoch() && decision.sequence == round.sequence() &&
-           decision.version == version;
-  });
+  const Decision* const decision = FindDecision(group, round);
+  return decision != nullptr && decision->version == version;
 }
 
 bool Coordinator::ShowsOrKnows(const Group& group, uint64_t version) {
@@ -96,14 +102,10 @@ void Coordinator::ResolveDoubts(const Group& group, bool everybody_is_here) {
 // Keeps what a worker says about a version that its group has committed, also in an earlier term.
 void Coordinator::NoteUnusable(Member& member, const proto::Failed& failed) {
   if (member.id.role == Role::kTrainer) return;
-  for (const Decision& decision : GroupNamed(member.id.group).decisions) {
-    if (decision.epoch != failed.round().epoch() ||
-        decision.sequence != failed.round().sequence()) {
-      continue;
-    }
-    member.unusable.emplace().set_version(decision.version);
-    *member.unusable->mutable_error() = failed.error();
-  }
+  const Decision* const decision = FindDecision(GroupNamed(member.id.group), failed.round());
+  if (decision == nullptr) return;
+  member.unusable.emplace().set_version(decision->version);
+  *member.unusable->mutable_error() = failed.error();
 }
 
 // Returns what a worker of the group has said that keeps it from using a committed version.
@@ -359,9 +361,7 @@ void Coordinator::TakePart(uint32_t trainer, const Publication& publication) {
   for (const auto& [name, part] : publication.parts) {
     if (part.state != Part::State::kOpen) continue;
     const Group& group = GroupNamed(name);
-    if (group.round->received() || group.round->waits_for_word()) {
-      SendArrived(trainer, publish.attempt, group);
-    }
+    if (group.round->received()) SendArrived(trainer, publish.attempt, group);
   }
 }
 

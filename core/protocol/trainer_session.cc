@@ -478,7 +478,8 @@ void TrainerSession::AskForWord(Publication& sent) {
 void TrainerSession::Decide(uint64_t version, const absl::Status& word, absl::Time now) {
   for (const Publication& publication : queue_) {
     if (publication.command.version != version || !publication.command.hold_commit) continue;
-    return word.ok() ? void() : EndPublish(publication.token, word, now);
+    if (!word.ok()) EndPublish(publication.token, word, now);
+    return;
   }
   for (const Publication& sent : sent_) {
     if (sent.command.version != version || !sent.command.hold_commit) continue;

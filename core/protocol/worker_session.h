@@ -127,7 +127,8 @@ class WorkerSession final : public RankSession {
   absl::Time prepare_deadline_;
   bool digests_off_ = false;
   std::set<Notice::Kind> unanswered_;  // Notices of update_, or kCommit of unsaid_.
-  UpdateId asked_as_;  // What update_ was when the user was asked; it goes on under another name.
+  // The id that update_ had when the user was asked. A round that continues it has another one.
+  UpdateId asked_as_;
   std::optional<UpdateId> doubt_;            // Voted for, and the decision not heard.
   std::optional<UpdateId> shown_;            // Brought what is shown.
   std::optional<UpdateId> committed_;        // Decided, and not shown yet.

@@ -117,7 +117,7 @@ class StopRelayingTest : public testing::Test {
     ASSERT_TRUE(Until([&] { return job_.AllShow(1); }));
     for (const char* peer : {"worker 1", "worker 2"}) fabric().HoldPosts(peer);
     job_.Publish(2);
-    // Of each version it says so before its user has answered, and then its vote.
+    // It sends ARRIVED twice for each version: before its user has answered, and as its vote.
     ASSERT_TRUE(Until([&] { return job_.worker(0).Said(Said::kArrived) == 4; }));
     deaf_ = true;
     for (const char* peer : {"worker 1", "worker 2"}) fabric().LetPostsGo(peer);

@@ -30,11 +30,12 @@ import vllm_updates
 from checkpoints import as_module, weights
 
 MODEL = "stop-qwen3"
-ENGINE, TRAINER = "198.18.77.1", "198.18.77.2"  # Of the block for tests of networks.
+# Addresses of 198.18.0.0/15, which is reserved for tests of networks.
+ENGINE, TRAINER = "198.18.77.1", "198.18.77.2"
 PROMPT = list(range(3, 43))
-SECONDS = 5.0  # Of generation without an update.
+SECONDS = 5.0  # The time before each update for which the server generates without one.
 UPDATES = 5
-LENGTH = 600  # Of each request, in tokens.
+LENGTH = 600  # The number of tokens that each request asks for.
 
 
 class Link:
@@ -289,7 +290,6 @@ class Measured:
         self.stop = (
             max(gap for gap, at in gaps if end - stopped - 0.1 < at < end + 1) - self.usual_gap
         )
-        self.called = stopped
 
 
 def report(name, updates, copy):
@@ -360,9 +360,8 @@ def main():
         return be_fresh(int(arguments.fresh[0]), Path(arguments.fresh[1]))
     copy = copy_seconds()
     os.environ["OMP_NUM_THREADS"] = "1"
-    os.environ["VLLM_CPU_WAITS_ASLEEP"] = (
-        "1"  # Else its processes keep two processors busy by themselves.
-    )
+    # Otherwise, vLLM's processes keep two processors busy by waiting for each other.
+    os.environ["VLLM_CPU_WAITS_ASLEEP"] = "1"
     with tempfile.TemporaryDirectory() as name, Link(arguments.rate) as link:
         measure(arguments, Path(name), link, copy)
 

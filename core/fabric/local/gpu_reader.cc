@@ -46,10 +46,9 @@ absl::Status GpuReader::TryPart(const UniqueFd& file, uint64_t size_bytes) const
 
 absl::Status GpuReader::Copy(std::byte* to, const std::byte* from, uint64_t size_bytes,
                              Regions regions) {
-  has_queued_ = true;
-  if (regions == open_.regions && to == open_.to + open_.size_bytes &&
-      from == open_.from + open_.size_bytes) {
-    open_.size_bytes += size_bytes;
+  if (open_ && regions == open_->regions && to == open_->to + open_->size_bytes &&
+      from == open_->from + open_->size_bytes) {
+    open_->size_bytes += size_bytes;
     return absl::OkStatus();
   }
   absl::Status status = QueueOpen();
@@ -58,13 +57,11 @@ absl::Status GpuReader::Copy(std::byte* to, const std::byte* from, uint64_t size
 }
 
 absl::Status GpuReader::QueueOpen() {
-  const auto copy = std::exchange(open_, {});
-  if (copy.size_bytes == 0) return absl::OkStatus();
-  return receiver_->Copy(copy.to, copy.from, copy.size_bytes, stream_);
+  const auto copy = std::exchange(open_, std::nullopt);
+  return copy ? receiver_->Copy(copy->to, copy->from, copy->size_bytes, stream_) : absl::OkStatus();
 }
 
 absl::Status GpuReader::Finish() {
-  has_queued_ = false;
   absl::Status status = QueueOpen();
   status.Update(receiver_->Finish(stream_));
   return status;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "core/base/unique_fd.h"
@@ -41,7 +42,7 @@ class GpuReader {
   // on where the one before ended, on both sides, are one: what a copy costs the driver and the GPU
   // apart from its bytes is as much as 10 MiB of them take.
   absl::Status Copy(std::byte* to, const std::byte* from, uint64_t size_bytes, Regions regions);
-  bool has_queued() const { return has_queued_; }
+  bool has_queued() const { return open_.has_value(); }
   // Waits for what is queued.
   absl::Status Finish();
 
@@ -50,14 +51,15 @@ class GpuReader {
 
   std::shared_ptr<Device> receiver_;
   Stream stream_ = nullptr;
-  bool has_queued_ = false;
-  // A copy that the driver has not been given yet, for the next one may go on with it.
-  struct {
-    std::byte* to = nullptr;
-    const std::byte* from = nullptr;
-    uint64_t size_bytes = 0;
+  struct OpenCopy {
+    std::byte* to;
+    const std::byte* from;
+    uint64_t size_bytes;
     Regions regions;
-  } open_;
+  };
+  // The last copy since Finish(). The driver has not been given it yet, for the next one may go on
+  // with it.
+  std::optional<OpenCopy> open_;
 };
 
 }  // namespace waybill::local
