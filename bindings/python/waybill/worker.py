@@ -17,6 +17,7 @@ from waybill.errors import (
     Aborted,
     Cancelled,
     DeadlineExceeded,
+    FailedPrecondition,
     InvalidArgument,
     Unavailable,
 )
@@ -77,12 +78,14 @@ def _check_filled(name: str, memory: Memory) -> None:
         )
 
 
-def _raised_by(call: Callable[[], object] | None) -> Exception | None:
-    """Calls it, and returns what it raises."""
+def _raised_by(
+    call: Callable[[], object] | None, expected: type[Exception] = Exception
+) -> Exception | None:
+    """Calls it, if there is something to call, and returns what it raises of the expected kind."""
     if call is not None:
         try:
             call()
-        except Exception as error:
+        except expected as error:
             return error
     return None
 
@@ -376,14 +379,13 @@ class Worker(Rank):
             event = self._unread.popleft()
             wanted_one = version is None or event.version >= version
             if isinstance(event, Prepare):
-                refused = _raised_by(event.ready)
+                refused = _raised_by(event.ready, FailedPrecondition)
             elif isinstance(event, Arrived):
-                error = _raised_by(before_commit) if wanted_one else None
-                if error is None:
-                    refused = _raised_by(event.accept)
+                refused = _raised_by(before_commit) if wanted_one else None
+                if refused is None:
+                    refused = _raised_by(event.accept, FailedPrecondition)
                 else:
-                    refused = error
-                    event.veto(str(error))
+                    event.veto(str(refused))
             elif isinstance(event, Commit):
                 error = _raised_by(after_commit)
                 event.shown() if error is None else event.failed(str(error))

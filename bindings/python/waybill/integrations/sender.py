@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 from waybill.controller import query
-from waybill.errors import Cancelled, WaybillError, from_status
+from waybill.errors import Cancelled, FailedPrecondition, WaybillError, from_status
 from waybill.integrations.clients import Client
 from waybill.trainer import Publish, Trainer
 
@@ -115,19 +115,21 @@ class Sender:
         committed, error = self._commit(publish, clients)
 
         def end(client: Client) -> None:
-            if error is None:
+            groups = [group for group in publish.outcomes if client.is_engine_of(group)]
+            shows = groups and all(publish.outcomes[group] is None for group in groups)
+            if error is None or (committed and shows):
                 client.finish_weight_update(str(publish.version))
-            elif not committed or _keeps_old_weights(client, publish):
+            elif not committed or (groups and publish.given_up.issuperset(groups)):
                 client.give_up_weight_update()
-            elif _shows(client, publish):
-                client.finish_weight_update(str(publish.version))
             else:
                 client.stay_paused()
 
         ending = _Calls(clients, end).run()
         paused = [client.describe() for client in clients if not client.resumed_at]
         if error is not None:
-            raise _with_paused(error, paused) if committed and paused else error
+            if committed and paused:
+                raise _with_paused(error, paused) from error
+            raise error
         if ending.error is not None:
             raise ending.error
         self._note(publish.version, clients)
@@ -185,21 +187,13 @@ def _check_engines(publish: Publish, clients: Sequence[Client]) -> None:
             raise error
 
 
-def _keeps_old_weights(client: Client, publish: Publish) -> bool:
-    groups = [group for group in publish.outcomes if client.is_engine_of(group)]
-    return bool(groups) and publish.given_up.issuperset(groups)
-
-
-def _shows(client: Client, publish: Publish) -> bool:
-    groups = [group for group in publish.outcomes if client.is_engine_of(group)]
-    return bool(groups) and all(publish.outcomes[group] is None for group in groups)
-
-
 def _with_paused(error: BaseException, paused: Sequence[str]) -> BaseException:
+    """Returns the error with the names of the engines that stay paused."""
     said = f"{error}; paused until an update succeeds, because its weights may be of two versions: {', '.join(paused)}"
     if isinstance(error, WaybillError):
         return from_status(error.code, error.scope, said)
-    return type(error)(said)
+    # Other exceptions may take no text. An interrupt stays one.
+    return FailedPrecondition(said) if isinstance(error, Exception) else type(error)(said)
 
 
 class _Calls:
@@ -235,7 +229,8 @@ class _Calls:
                 except KeyboardInterrupt as interrupt:
                     if self.error is not None:
                         raise
-                    self.error = interrupt  # What has begun has to be undone first.
+                    # The caller raises it once it has undone what has begun.
+                    self.error = interrupt
         errors = [future.exception() for future in self._futures]
         self.well = [c for c, error in zip(self._clients, errors, strict=True) if error is None]
         self.error = next((error for error in errors if error is not None), self.error)

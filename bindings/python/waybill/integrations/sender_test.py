@@ -88,9 +88,9 @@ class SelfEndingEngine(Engine):
     ends_failed_updates = True
 
 
-def sender_of(job, weights, clients):
-    trainer = waybill.Trainer(job.controller.address, rank=0, world=1)
-    trainer.add("w", weights)
+def sender_of(job, weights, clients, *, rank=0, world=1, name="w"):
+    trainer = waybill.Trainer(job.controller.address, rank=rank, world=world)
+    trainer.add(name, weights)
     told = {"controller": job.controller.address, "token": None}
     sender = Sender(trainer, clients, told, PATIENCE)
     job.callback(sender.close)
@@ -273,36 +273,48 @@ def test_engines_go_on_until_the_last_trainer_has_sent_its_part(job, weights):
     engine, others = Engine(), array("f", [5.0])
     sends = threading.Event()
 
-    def rank(number, name, tensor, clients):
-        trainer = waybill.Trainer(job.controller.address, rank=number, world=2)
-        trainer.add(name, tensor)
-        told = {"controller": job.controller.address, "token": None}
-        sender = Sender(trainer, clients, told, PATIENCE)
-        job.callback(sender.close)
-        if clients is None:
-            assert engine.worker._pump.until(lambda: bool(engine.worker.state.joined), PATIENCE)
-            assert engine.calls == ["join"]
-            sends.set()
+    def send_last():
+        sender = sender_of(job, others, None, rank=1, world=2, name="other")
+        assert engine.worker._pump.until(lambda: bool(engine.worker.state.joined), PATIENCE)
+        assert engine.calls == ["join"]
+        sends.set()
         sender.send()
 
     engine.on_pause = lambda: engine.calls.append(sends.is_set())
-    calls = [lambda: rank(0, "w", weights, [engine]), lambda: rank(1, "other", others, None)]
-    assert together(calls) == []
+    assert together([lambda: sender_of(job, weights, [engine], world=2).send(), send_last]) == []
     assert engine.calls[:3] == ["join", True, "pause"]
 
 
 def test_the_other_trainers_need_no_client(job, weights):
-    engine = Engine()
-    others = array("f", [5.0])
+    engine, others = Engine(), array("f", [5.0])
 
-    def rank(number, name, tensor, clients):
-        trainer = waybill.Trainer(job.controller.address, rank=number, world=2)
-        trainer.add(name, tensor)
-        told = {"controller": job.controller.address, "token": None}
-        sender = Sender(trainer, clients, told, PATIENCE)
-        job.callback(sender.close)
-        assert sender.send() == 1
+    def send(*arguments, **place):
+        assert sender_of(job, *arguments, world=2, **place).send() == 1
 
-    calls = [lambda: rank(0, "w", weights, [engine]), lambda: rank(1, "other", others, None)]
+    calls = [lambda: send(weights, [engine]), lambda: send(others, None, rank=1, name="other")]
     assert together(calls) == []
     assert engine.weights == weights
+
+
+class Unspeakable(Exception):
+    """An exception that is not made of one text, as those of some libraries."""
+
+    def __init__(self, code, where):
+        super().__init__(f"{code} at {where}")
+
+
+def test_an_engine_that_is_lost_after_the_word_is_named_whatever_its_client_raises(
+    job, weights, engines
+):
+    sender = sender_of(job, weights, engines)
+    update = engines[1]._update
+
+    def _update(update_info):
+        engines[1].failing = {"repack"}
+        update(update_info)
+        raise Unspeakable(502, "the proxy")
+
+    engines[1]._update = _update
+    with pytest.raises(waybill.FailedPrecondition, match="502 at the proxy; paused until.*: two"):
+        sender.send()
+    assert [engine.paused for engine in engines] == [False, True]

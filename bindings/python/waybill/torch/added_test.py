@@ -330,6 +330,21 @@ def test_a_step_before_the_commit_sees_the_old_weights_and_may_veto_the_new_ones
         assert_loaded(engine, 1)
 
 
+def test_an_error_that_is_no_answer_is_raised_at_once(monkeypatch):
+    with Job() as job:
+        trainer, worker, _ = job_of(
+            job, Engine(), mode="shadow-copy", ask=("prepare", "arrived", "commit")
+        )
+
+        def fail():
+            raise RuntimeError("torch cannot tell")
+
+        monkeypatch.setattr(worker, "_find_moved", fail)
+        trainer.publish_async(1, deadline=PATIENCE)
+        with pytest.raises(RuntimeError, match="torch cannot tell"):
+            worker.receive(1, deadline=PATIENCE)
+
+
 def test_a_step_of_receive_needs_a_worker_that_is_asked():
     with Job() as job:
         _, worker, _ = job_of(job, Engine(), mode="shadow-copy")
