@@ -141,9 +141,8 @@ def test_a_held_version_may_be_aborted_before_it_has_arrived():
         trainer.add("w", bytearray(b"abcd"))
         worker.add("w", shape=(4,), dtype="U8")
         job.join()
-        publish = trainer.publish(
-            1, hold_commit=True, deadline=PATIENCE
-        )  # Sent, and not voted for.
+        # It returns when the version is sent, and the worker has not voted for it.
+        publish = trainer.publish(1, hold_commit=True, deadline=PATIENCE)
         assert not publish.arrived.done
         publish.abort("the engine will not pause")
         with pytest.raises(waybill.WaybillError, match="trainer 0: the engine will not pause"):

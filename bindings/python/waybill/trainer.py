@@ -72,7 +72,7 @@ class Publish:
         self._received = Call()
         self._arrived = Call()
         self._committed = Call()
-        self._asked: _waybill.Event | None = None  # The question that commit() and abort() answer.
+        self._asked: _waybill.Event | None = None  # The question that commit() answers.
         self._updates: list[_waybill.Update] = []  # One, once it has begun.
 
     @property

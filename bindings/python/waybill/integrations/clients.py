@@ -6,7 +6,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 
 class Client(ABC):
@@ -17,7 +17,7 @@ class Client(ABC):
     """
 
     # True if the engine ends an update by itself when update_weights() raises, as vLLM does.
-    ends_failed_updates = False
+    ends_failed_updates: ClassVar[bool] = False
 
     def __init__(self) -> None:
         # When it was stopped, had a version, and went on; in seconds of the monotonic clock. 0: not in this update.

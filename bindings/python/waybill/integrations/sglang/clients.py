@@ -29,6 +29,8 @@ class SGLangClient(Client):
                 raise Unimplemented(
                     f"join {self.describe()}: {option} is {options[option]}, and has to be {allowed}: {why}"
                 )
+        # An update does not ask for it, because the engine stands still then.
+        self._ranks = int(options["tp_size"])
         self._start()
         try:
             self._load({"do": "join", **init_info}, flush_cache=False, weight_version=None)
@@ -93,9 +95,9 @@ class HTTPClient(SGLangClient):
     def _load(
         self, command: dict[str, Any], *, flush_cache: bool, weight_version: str | None
     ) -> None:
-        ranks = int(self._options()["tp_size"])
+        serialised = base64.b64encode(serialise(command)).decode()
         body = {
-            "serialized_named_tensors": [base64.b64encode(serialise(command)).decode()] * ranks,
+            "serialized_named_tensors": [serialised] * self._ranks,
             "load_format": LOADER,
             "flush_cache": flush_cache and self._pause != "in_place",
             "weight_version": weight_version,

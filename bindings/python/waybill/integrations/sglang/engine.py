@@ -77,27 +77,21 @@ class _Receiver:
         """
         if self._worker is None:
             _log.error("version %d: the engine has not joined a job", told["version"])
-        elif self._refusal is not None:
-            self._refuse(self._worker, told)
-        else:
-            try:
-                self._worker.receive(
-                    told["version"],
-                    told["deadline"],
-                    before_commit=_wait_for_gpu,
-                    after_commit=lambda: _finish_loading(model),
-                )
-            except Exception as error:  # SGLang ends its process on it.
-                _log.error("version %d: %s", told["version"], error)
-
-    def _refuse(self, worker: Worker, told: dict[str, Any]) -> None:
-        def why() -> None:
-            raise Unimplemented(self._refusal)
-
+            return
         try:
-            worker.receive(told["version"], told["deadline"], before_commit=why)
-        except WaybillError as error:
+            self._worker.receive(
+                told["version"],
+                told["deadline"],
+                before_commit=self._before_commit,
+                after_commit=lambda: _finish_loading(model),
+            )
+        except Exception as error:  # SGLang ends its process on it.
             _log.error("version %d: %s", told["version"], error)
+
+    def _before_commit(self) -> None:
+        if self._refusal is not None:
+            raise Unimplemented(self._refusal)
+        _wait_for_gpu()
 
     def leave(self) -> None:
         """Leaves the job. The model keeps its weights."""
