@@ -340,7 +340,7 @@ def test_an_error_that_is_no_answer_is_raised_at_once(monkeypatch):
             raise RuntimeError("torch cannot tell")
 
         monkeypatch.setattr(worker, "_find_moved", fail)
-        trainer.publish_async(1, deadline=PATIENCE)
+        trainer.publish_async(1, deadline=10 * PATIENCE)  # No Abort comes before receive() ends.
         with pytest.raises(RuntimeError, match="torch cannot tell"):
             worker.receive(1, deadline=PATIENCE)
 
