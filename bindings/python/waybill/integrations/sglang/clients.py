@@ -140,7 +140,8 @@ class EngineClient(SGLangClient):
         return "the sglang.Engine"
 
     def _options(self) -> dict[str, Any]:
-        return dict(vars(self._engine.server_args))
+        options: dict[str, Any] = self._engine.server_args.resolved_dict()
+        return options
 
     def _start(self) -> None:
         _check("begin_weight_update", self._engine.begin_weight_update("target"))
