@@ -14,7 +14,7 @@ from waybill.errors import FailedPrecondition, InvalidArgument, Unimplemented
 from waybill.patterns import compress, join, split
 from waybill.recording import Fill, Recording, Route, Target, Tensor
 from waybill.strided import View
-from waybill.torch.lineage import Buffer, Findings, follow
+from waybill.torch.lineage import SOURCE, Buffer, Findings, follow
 from waybill.torch.recording_cache import RecordingCache
 from waybill.torch.tracer import ItemWatch, Tracer, ValueRead, uncollected
 
@@ -208,6 +208,10 @@ class _Collected:
                 self.refused.append((name, reason))
 
         follow(target, Findings(route, fill, refuse))
+        # What another tensor overwrites has been copied to a target, too: an embedding that a checkpoint has twice.
+        for write in target.writes:
+            if isinstance(write.origin, Buffer) and write.origin.kind == SOURCE:
+                self.used.add(write.origin.name)
 
     def check(self, load: Load) -> None:
         """Raises Unimplemented with everything that was refused."""

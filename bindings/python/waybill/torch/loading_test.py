@@ -171,6 +171,16 @@ def test_a_copy_to_no_target_is_named_and_may_be_allowed():
     assert recorded(load, tensors, targets, unused=["b.*"]).unread() == ["b.0"]
 
 
+def test_a_tensor_that_another_one_overwrites_is_not_missed():
+    def load(d, p):
+        p["p"].copy_(d["a"])
+        p["p"].copy_(d["b"])
+
+    recording = recorded(load, {"a": (2,), "b": (2,)}, {"p": (2,)})
+    assert [route.tensor for route in recording.routes()] == ["b"]
+    assert recording.unread() == ["a"]
+
+
 def test_tensors_that_no_target_needs_are_unread():
     recording = recorded(copy_all, {"p": (2,), "other": (3,)}, {"p": (2,)})
     assert recording.unread() == ["other"]
