@@ -7,13 +7,19 @@ from pathlib import Path
 CONFIGS = Path(__file__).parent / "configs"
 
 
+# Is put before the names of what belongs to the draft model.
+DRAFT = "draft."
+
+
 def config_of(name):
-    """Returns the contents of a model's config.json."""
-    return json.loads((CONFIGS / f"{name}.json").read_text())
+    """Returns the contents of a model's config.json. One that is `like` another model has its own values beside that one's."""
+    config = json.loads((CONFIGS / f"{name}.json").read_text())
+    like = config.pop("like", None)
+    return config if like is None else config_of(like) | config
 
 
 def checkpoint_of(name):
-    """Returns (shape, dtype) of each tensor of a model's checkpoint, by name."""
+    """Returns (shape, dtype) of each tensor of a model's checkpoint, and of its draft model's, by name."""
     config = config_of(name)
     method = config.get("quantization_config", {}).get("quant_method")
     fp8 = method == "fp8"
@@ -38,8 +44,12 @@ def _names(config):
     hidden, vocabulary = config["hidden_size"], config["vocab_size"]
     feed_forward = _FEED_FORWARD.get(config["model_type"], _feed_forward)
     yield "model.embed_tokens.weight", (vocabulary, hidden)
-    for layer in range(config["num_hidden_layers"]):
+    layers = config["num_hidden_layers"]
+    predicted = config.get("num_nextn_predict_layers", 0)
+    for layer in range(layers + predicted):
         prefix = f"model.layers.{layer}."
+        if layer >= layers:
+            yield from _next_token(config, prefix)
         if (layer + 1) % config.get("full_attention_interval", 1):
             yield from _linear_attention(config, prefix + "linear_attn.")
         else:
@@ -50,6 +60,31 @@ def _names(config):
     yield "model.norm.weight", (hidden,)
     if not config["tie_word_embeddings"]:
         yield "lm_head.weight", (vocabulary, hidden)
+    if "draft" in config:
+        yield from _eagle(config | config["draft"])
+
+
+def _next_token(config, prefix):
+    """What a layer for multi-token prediction (MTP) has more than others."""
+    hidden, vocabulary = config["hidden_size"], config["vocab_size"]
+    for norm in ("enorm", "hnorm", "shared_head.norm"):
+        yield f"{prefix}{norm}.weight", (hidden,)
+    yield prefix + "eh_proj.weight", (hidden, 2 * hidden)
+    yield prefix + "embed_tokens.weight", (vocabulary, hidden)
+    yield prefix + "shared_head.head.weight", (vocabulary, hidden)
+
+
+def _eagle(config):
+    """A draft model of the kind EAGLE, which has neither embeddings nor a head of its own."""
+    hidden = config["hidden_size"]
+    yield DRAFT + "fc.weight", (hidden, 2 * hidden)
+    for layer in range(config["num_hidden_layers"]):
+        prefix = f"{DRAFT}layers.{layer}."
+        yield from _attention(config, prefix + "self_attn.")
+        yield from _dense(config, prefix + "mlp.", config["intermediate_size"])
+        yield prefix + "post_attention_layernorm.weight", (hidden,)
+        if layer:
+            yield prefix + "input_layernorm.weight", (hidden,)
 
 
 def _attention(config, prefix):
@@ -222,12 +257,21 @@ def as_module(tensors):
 
 
 def save(model, version, folder):
-    """Writes a checkpoint to a new folder."""
+    """Writes a checkpoint to a new folder, and that of its draft model to a folder `draft` in it."""
+    tensors, config = weights(model, version), config_of(model)
+    drafts = {name: tensors.pop(name) for name in list(tensors) if name.startswith(DRAFT)}
+    _write(tensors, {name: value for name, value in config.items() if name != "draft"}, folder)
+    if drafts:
+        drafts = {name.removeprefix(DRAFT): tensor for name, tensor in drafts.items()}
+        _write(drafts, config | config["draft"], folder / "draft")
+
+
+def _write(tensors, config, folder):
     from safetensors.torch import save_file
 
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config_of(model)))
-    save_file(weights(model, version), folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def digests(model):

@@ -8,6 +8,7 @@ import importlib.machinery
 import json
 import sys
 import types
+from functools import partial
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -38,7 +39,22 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return _Absent(spec.name)
 
     def exec_module(self, module):
-        pass
+        if module.__name__ == "sgl_kernel":
+            _pin_nothing()
+
+
+def _unpinned(make, *args, pin_memory=False, **options):
+    return make(*args, **options)
+
+
+def _pin_nothing():
+    """Lets SGLang's LoRA layers ask for pinned memory, which torch has on GPUs only."""
+    import torch
+
+    for name in ("tensor", "zeros", "empty"):
+        make = getattr(torch, name)
+        setattr(torch, name, partial(_unpinned, make))
+    torch.Tensor.pin_memory = lambda tensor, *_: tensor
 
 
 def install():

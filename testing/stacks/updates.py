@@ -84,6 +84,7 @@ class TrainerRank:
         )
         self.module = as_module(weights(self.model, 0))
         fully_shard(self.module)
+        self.parameters = dict(self.module.named_parameters())
         self.sender = stack.sender(controller, client, self.module)
 
     def send(self, version):
@@ -93,7 +94,7 @@ class TrainerRank:
 
         new = weights(self.model, version)
         with torch.no_grad():
-            for name, parameter in self.module.named_parameters():
+            for name, parameter in self.parameters.items():
                 whole = distribute_tensor(new[name], parameter.device_mesh, parameter.placements)
                 parameter.to_local().copy_(whole.to_local())
         if version == KILLED and self.rank > 0:

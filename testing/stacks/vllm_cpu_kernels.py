@@ -70,6 +70,34 @@ def _experts(out, tokens, w13, w2, _b13, _b2, weights, chosen, _skip, act, _isa)
     out.copy_(sums)
 
 
+def _sample_drafts(drafted, valid, starts, sampled, rejected, count):
+    """Says at which token each request goes on, and how many drafted tokens it has lost."""
+    drafts = torch.diff(drafted, prepend=drafted.new_zeros(1))
+    rejected[:count] = torch.where(drafts > 0, drafts + 1 - valid, 0)
+    sampled[:count] = starts[1 : count + 1] - 1 - rejected[:count]
+
+
+def _next_tokens(sampled, discarded, backup, following, counts, vocabulary, width, count):
+    """Says which token follows in each request, and how many of those that were sampled count."""
+    for request in range(count):
+        tokens = [t for t in sampled[request, :width].tolist() if 0 <= t < vocabulary]
+        tokens = [] if discarded[request] else tokens
+        following[request] = tokens[-1] if tokens else backup[request]
+        counts[request] = len(tokens)
+
+
+def _accept_greedily(accepted, drafted, drafts, wanted, bonus, greedy, _longest):
+    """Accepts drafted tokens up to the first one that the target would not have generated."""
+    begin = 0
+    for request, end in enumerate(drafted.tolist()):
+        if greedy is None or greedy[request]:
+            its, right = drafts[begin:end].tolist(), wanted[begin:end].tolist()
+            same = next((i for i, token in enumerate(its) if token != right[i]), len(its))
+            tokens = [*right, int(bonus[request])][: same + 1]
+            accepted[request, : len(tokens)] = torch.tensor(tokens)
+        begin = end
+
+
 def _receive_between_stages():
     """Lets a stage of a pipeline receive from the one before: vLLM makes the memory in its warm-up, which it skips here."""
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
@@ -151,9 +179,12 @@ def install():
         "cpu_attn_has_isa": lambda _: False,
         "cpu_attn_reshape_and_cache": _cache,
         "cpu_fused_moe": _experts,
+        "eagle_prepare_inputs_padded_kernel_impl": _sample_drafts,
+        "eagle_prepare_next_token_padded_kernel_impl": _next_tokens,
         "get_scheduler_metadata": lambda *_: torch.empty(0),
         "greedy_argmax": lambda logits: logits.argmax(-1),
         "init_cpu_memory_env": _nothing,
         "prepack_moe_weight": _pack_experts,
+        "rejection_greedy_sample_kernel_impl": _accept_greedily,
     }.items():
         setattr(torch.ops._C, name, kernel)

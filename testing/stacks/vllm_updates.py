@@ -48,6 +48,17 @@ CASES = {
         "tiny-deepseek-v3-bf16",
         {"tensor_parallel_size": 2, "enable_expert_parallel": True},
     ),
+    "deepseek-mtp": (
+        "tiny-deepseek-v3-mtp",
+        {"speculative_config": {"method": "mtp", "num_speculative_tokens": 1}},
+    ),
+    "llama-eagle-tp2": (
+        "tiny-llama-eagle",
+        {
+            "speculative_config": {"method": "eagle", "num_speculative_tokens": 1},
+            "tensor_parallel_size": 2,
+        },
+    ),
     "qwen3-served": ("tiny-qwen3", {}),
     "qwen3-dp2": ("tiny-qwen3", {"data_parallel_size": 2}),
     "moe-dp2-ep2": ("tiny-qwen3-moe", {"data_parallel_size": 2, "enable_expert_parallel": True}),
@@ -65,6 +76,15 @@ def by_rank(digests):
     return list(ranks.values())
 
 
+def draft_digests(worker):
+    """Returns the digests of the parameters of a worker's draft model, if it has one."""
+    from checkpoints import DRAFT, digests
+
+    draft = worker.get_draft_model()
+    its = {} if draft is None else digests(draft)
+    return {f"rank{worker.rank}:{DRAFT}{name}": digest for name, digest in its.items()}
+
+
 class Engine:
     """An engine in this process."""
 
@@ -72,6 +92,8 @@ class Engine:
         from vllm import LLM
 
         save(model, version, folder)
+        if (folder / "draft").exists():
+            options["speculative_config"] |= {"model": str(folder / "draft")}
         self.llm = self.client = LLM(
             str(folder), skip_tokenizer_init=True, enforce_eager=True, max_model_len=128,
             compilation_config={"custom_ops": ["none"]}, **options,
@@ -85,6 +107,7 @@ class Engine:
         prompt = {"prompt_token_ids": PROMPT}
         done = self.llm.generate([prompt], sampling, use_tqdm=False)
         ranks = self.llm.collective_rpc("compute_weight_checksums")
+        ranks += self.llm.collective_rpc(draft_digests)
         digests = {name: digest for its in ranks for name, digest in its.items()}
         return list(done[0].outputs[0].token_ids), by_rank(digests)
 
@@ -182,8 +205,11 @@ class VLLM(Stack):
         from vllm.distributed.weight_transfer.base import ModuleSource
         from waybill.integrations.vllm import WaybillInit
 
+        draft = module._modules.pop("draft", None)
         sender = WeightTransferTrainerFactory.trainer_init(
-            WaybillInit(controller, deadline=60), client=client, source=ModuleSource(module)
+            WaybillInit(controller, draft=draft, deadline=60),
+            client=client,
+            source=ModuleSource(module),
         )
         sender.close = sender.shutdown
         return sender

@@ -8,6 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from waybill.errors import Unimplemented
+from waybill.integrations.adapters import folder_of
+
 
 class Client(ABC):
     """Controls one engine. A subclass implements the calls to the engine.
@@ -55,6 +58,10 @@ class Client(ABC):
         self._updating = False
         self._go_on()
 
+    def install_adapter(self, name: str, version: int) -> None:
+        """Makes the engine serve a version of an adapter, which all of its hosts have."""
+        self._install_adapter(name, version, folder_of(self._name, version))
+
     def give_up_weight_update(self) -> None:
         """Ends a failed update and resumes generation with the old weights."""
         try:
@@ -98,6 +105,12 @@ class Client(ABC):
 
     @abstractmethod
     def _finish(self, weight_version: str | None) -> None: ...
+
+    def _install_adapter(self, name: str, version: int, folder: str) -> None:
+        """Loads an adapter from a folder that peft could have saved."""
+        raise Unimplemented(
+            f"{self.describe()}: adapters are not supported by a {type(self).__name__}"
+        )
 
     def _pause_engine(self) -> None:  # noqa: B027
         """Stops generation before an update. An engine that is paused already stays so."""

@@ -12,6 +12,9 @@ from waybill.errors import Cancelled, FailedPrecondition, WaybillError, from_sta
 from waybill.integrations.clients import Client
 from waybill.trainer import Publish, Trainer
 
+# Is put before the names of a draft model's tensors.
+DRAFT = "draft."
+
 _log = logging.getLogger("waybill")
 
 
@@ -33,8 +36,10 @@ class Sender:
 
     trainer   Not joined yet; its tensors have been added. The sender closes it.
     clients   Control the engines. Rank 0 has them; on the other ranks it is None.
-    told      The arguments with which rank 0 makes the engines join: controller, job, token, fabric and deadline.
+    told      The arguments with which rank 0 makes the engines join: controller, job, token, fabric and deadline; "adapter",
+              if the trainer lends one: what lend_adapter() returned.
     deadline  In seconds, for joining and for each update.
+    adapter   The name under which engines serve the adapter, if the trainer lends one.
     """
 
     def __init__(
@@ -43,11 +48,13 @@ class Sender:
         clients: Sequence[Client] | None,
         told: dict[str, Any],
         deadline: float,
+        adapter: str | None = None,
     ) -> None:
         self.last_switch: Switch | None = None  # On the rank that controls the engines.
         self._trainer = trainer
         self._clients = None if clients is None else list(clients)
         self._deadline = deadline
+        self._adapter = adapter
         try:
             # Trainers that are started again go on from the last published version, whether it failed or not. They ask
             # before they join, so all of them get the same answer: nobody publishes before all have joined.
@@ -89,6 +96,9 @@ class Sender:
         """
         version = self._version + 1 if version is None else version
         self._version = version
+        if self._adapter is not None:
+            self._send_adapter(self._adapter, version)
+            return version
         publish = self._trainer.publish_async(version, deadline=self._deadline, hold_commit=True)
         if self._clients:
             self._switch(publish, self._clients)
@@ -98,6 +108,17 @@ class Sender:
             if error is not None:
                 raise error
         return version
+
+    def _send_adapter(self, name: str, version: int) -> None:
+        """Sends an adapter, which engines load between two steps: nothing stops them."""
+        publish = self._trainer.publish_async(version, deadline=self._deadline)
+        publish.committed.wait()
+        for error in publish.outcomes.values():
+            if error is not None:
+                raise error
+        failed = _Calls(self._clients or [], lambda its: its.install_adapter(name, version)).run()
+        if failed.error is not None:
+            raise failed.error
 
     def _switch(self, publish: Publish, clients: Sequence[Client]) -> None:
         """Stops the engines once they have everything, and lets all of them switch with one word."""

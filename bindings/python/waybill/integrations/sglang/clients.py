@@ -19,6 +19,10 @@ Pause = Literal["abort", "retract", "in_place"]
 class SGLangClient(Client):
     """Controls one SGLang engine, which was launched with --custom-weight-loader waybill.integrations.sglang.receive."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._adapters: list[str] = []  # Those that are loaded, the oldest first.
+
     def _join(self, init_info: dict[str, Any]) -> None:
         options = self._options()
         for option, allowed, why in (
@@ -29,6 +33,11 @@ class SGLangClient(Client):
                 raise Unimplemented(
                     f"join {self.describe()}: {option} is {options[option]}, and has to be {allowed}: {why}"
                 )
+        if init_info["adapter"] is not None and not options["enable_lora"]:
+            raise FailedPrecondition(
+                f"join {self.describe()}: the trainers publish an adapter, and the engine serves none: launch it with "
+                "--enable-lora"
+            )
         # An update does not ask for it, because the engine stands still then.
         self._ranks = int(options["tp_size"])
         self._start()
@@ -36,6 +45,14 @@ class SGLangClient(Client):
             self._load({"do": "join", **init_info}, flush_cache=False, weight_version=None)
         finally:
             self._finish(None)
+
+    def _install_adapter(self, name: str, version: int, folder: str) -> None:
+        # SGLang replaces no adapter, and would let a request fail that came between unloading one and loading the next of its
+        # name. Requests may still run with the version before.
+        self._load_adapter(f"{name}-{version}", folder)
+        self._adapters.append(f"{name}-{version}")
+        if len(self._adapters) > 2:
+            self._unload_adapter(self._adapters.pop(0))
 
     def _update(self, update_info: dict[str, Any]) -> None:
         command = {"do": "update", **update_info}
@@ -50,6 +67,12 @@ class SGLangClient(Client):
         self, command: dict[str, Any], *, flush_cache: bool, weight_version: str | None
     ) -> None:
         """Calls the custom weight loader on every worker."""
+
+    @abstractmethod
+    def _load_adapter(self, name: str, folder: str) -> None: ...
+
+    @abstractmethod
+    def _unload_adapter(self, name: str) -> None: ...
 
 
 class HTTPClient(SGLangClient):
@@ -112,6 +135,12 @@ class HTTPClient(SGLangClient):
         if self._pause is not None:
             self._call("continue_generation", {})
 
+    def _load_adapter(self, name: str, folder: str) -> None:
+        self._call("load_lora_adapter", {"lora_name": name, "lora_path": folder})
+
+    def _unload_adapter(self, name: str) -> None:
+        self._call("unload_lora_adapter", {"lora_name": name})
+
     def _call(self, path: str, body: dict[str, Any] | None) -> Any:
         headers = {"Content-Type": "application/json"}
         if self._api_key is not None:
@@ -156,6 +185,14 @@ class EngineClient(SGLangClient):
 
     def _finish(self, weight_version: str | None) -> None:
         _check("end_weight_update", self._engine.end_weight_update())
+
+    def _load_adapter(self, name: str, folder: str) -> None:
+        answer = self._engine.load_lora_adapter(name, folder)
+        _check("load_lora_adapter", (answer.success, answer.error_message))
+
+    def _unload_adapter(self, name: str) -> None:
+        answer = self._engine.unload_lora_adapter(name)
+        _check("unload_lora_adapter", (answer.success, answer.error_message))
 
 
 def _check(call: str, answer: Any) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from waybill.controller import JobTensor, job_tensors
 from waybill.errors import Unimplemented, WaybillError
 from waybill.integrations import fp8_blocks
+from waybill.integrations.adapters import AdapterReceiver
 from waybill.integrations.sglang.commands import unpack
 from waybill.worker import Worker
 
@@ -30,6 +31,12 @@ class Place(NamedTuple):
     rank: int
     world: int
     replica: int  # The data-parallel replica.
+    host: int = 0  # Of how many `hosts` of the replica.
+    hosts: int = 1
+
+    @property
+    def is_first_on_host(self) -> bool:
+        return self.rank % (self.world // self.hosts) == 0
 
 
 class _Receiver:
@@ -38,6 +45,7 @@ class _Receiver:
     def __init__(self) -> None:
         self._worker: Worker | None = None
         self._refusal: str | None = None  # Why every version is refused.
+        self._adapter: AdapterReceiver | None = None
 
     def join(self, model: Any, told: dict[str, Any]) -> None:
         """Joins a job. A second call, for example after the trainers restarted, leaves the previous job first."""
@@ -52,6 +60,16 @@ class _Receiver:
             self._join_to_refuse(told, str(error))
             return
         self._worker = worker
+
+    def join_for_adapter(self, told: dict[str, Any]) -> None:
+        """Joins a job whose trainers publish an adapter. The engine may be in another one for its weights."""
+        if self._adapter is not None:
+            self._adapter.close()
+            self._adapter = None
+        place = _place()
+        if place.is_first_on_host:
+            group = _group(told, place)
+            self._adapter = AdapterReceiver(told, group, place.host, place.hosts)
 
     def _join_to_refuse(self, told: dict[str, Any], why: str) -> None:
         """Joins with one small tensor, and refuses every version.
@@ -112,7 +130,9 @@ def receive(model: Any, named_tensors: Any) -> None:
     receiver = _receivers.setdefault(model, _Receiver())
     command = unpack(named_tensors)
     try:
-        if command["do"] == "join":
+        if command["do"] == "join" and command["adapter"] is not None:
+            receiver.join_for_adapter(command)
+        elif command["do"] == "join":
             receiver.join(model, command)
         else:
             receiver.update(model, command)
@@ -126,7 +146,7 @@ def _worker(told: dict[str, Any], mode: str) -> Worker:
         told["controller"],
         job=told["job"],
         token=told["token"],
-        group=f"sglang-{told['engine']}-{place.replica}",
+        group=_group(told, place),
         rank=place.rank,
         world=place.world,
         mode=mode,
@@ -136,14 +156,20 @@ def _worker(told: dict[str, Any], mode: str) -> Worker:
     )
 
 
+def _group(told: dict[str, Any], place: Place) -> str:
+    return f"sglang-{told['engine']}-{place.replica}"
+
+
 def _place() -> Place:
     from sglang.srt.runtime_context import (  # type: ignore[import-not-found, unused-ignore]
         get_parallel,
+        get_server_args,
     )
 
-    parallel = get_parallel()
+    parallel, options = get_parallel(), get_server_args()
     rank = parallel.pp_rank * parallel.tp_size + parallel.tp_rank
-    return Place(rank, parallel.tp_size * parallel.pp_size, _replica(parallel))
+    world = parallel.tp_size * parallel.pp_size
+    return Place(rank, world, _replica(parallel), options.node_rank, options.nnodes)
 
 
 def _replica(parallel: Any) -> int:

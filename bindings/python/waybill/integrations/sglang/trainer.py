@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from waybill.integrations.adapters import lend_adapter
 from waybill.integrations.clients import clients_of
 from waybill.integrations.distributed import rank_here, world_here
 from waybill.integrations.sender import Sender, Switch
@@ -22,6 +23,8 @@ class WeightSender:
                 uses it.
     export      The trainer's own export, if the names of the model's parameters are not those of the checkpoint. It is
                 recorded instead of run, as by waybill.Trainer.add_exported().
+    adapter     The name of a LoRA adapter. Only the adapter is sent then, and `model` is what peft.get_peft_model() returned. The
+                engines serve each version under a name of its own, `served_adapter`. No request is stopped for it.
     job, token, fabric
                 As in waybill.Trainer. Rank 0 passes them on to the engines.
     deadline    In seconds, for joining and for each update.
@@ -38,6 +41,7 @@ class WeightSender:
         engines: Any,
         *,
         export: Callable[[Any], Any] | None = None,
+        adapter: str | None = None,
         job: str = "",
         token: str | None = None,
         fabric: str = "auto",
@@ -48,8 +52,11 @@ class WeightSender:
         rank = rank_here() if rank is None else rank
         world = world_here() if world is None else world
         trainer = Trainer(controller, job=job, token=token, rank=rank, world=world, fabric=fabric)
+        config = None
         try:
-            if export is None:
+            if adapter is not None:
+                config = lend_adapter(trainer, model)
+            elif export is None:
                 trainer.add_module(model)
             else:
                 trainer.add_exported(model, export)
@@ -62,9 +69,12 @@ class WeightSender:
             "token": token,
             "fabric": fabric,
             "deadline": deadline,
+            "adapter": config,
         }
         clients = clients_of(engines, client_of_one) if rank == 0 else None
-        self._sender = Sender(trainer, clients, told, deadline)
+        self._sender = Sender(trainer, clients, told, deadline, adapter)
+        self._adapter = adapter
+        self._version = 0
 
     def send_weights(self, version: int | None = None) -> int:
         """Makes all engines serve the present weights, and returns their version. Call it on every trainer rank.
@@ -76,7 +86,13 @@ class WeightSender:
 
         version  Must be greater than every version before. None: the previous version plus one.
         """
-        return self._sender.send(version)
+        self._version = self._sender.send(version)
+        return self._version
+
+    @property
+    def served_adapter(self) -> str:
+        """The name under which engines serve the adapter that was sent last. They keep the version before it, too."""
+        return f"{self._adapter}-{self._version}"
 
     @property
     def last_switch(self) -> Switch | None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from vllm.distributed.weight_transfer.clients import (  # type: ignore[import-not-found, unused-ignore]
     HTTPVLLMWeightSyncClient,
 )
+from vllm.lora.request import LoRARequest  # type: ignore[import-not-found, unused-ignore]
 
 from waybill.errors import FailedPrecondition
 from waybill.integrations.clients import Client
@@ -39,6 +43,8 @@ class OfflineClient(VLLMClient):
     def __init__(self, llm: Any) -> None:
         super().__init__()
         self._llm = llm
+        # What generate() is given to use the adapter that was sent last.
+        self.lora_request: Any = None
 
     def describe(self) -> str:
         """Returns a name of the engine for errors."""
@@ -65,6 +71,13 @@ class OfflineClient(VLLMClient):
 
     def _resume_engine(self) -> None:
         self._llm.reset_prefix_cache()
+
+    def _install_adapter(self, name: str, version: int, folder: str) -> None:
+        # Cached blocks are found by the folder too, so that those of the version before are not.
+        number = zlib.crc32(name.encode()) or 1
+        if not self._llm.llm_engine.add_lora(LoRARequest(name, number, folder, load_inplace=True)):
+            raise FailedPrecondition(f"load adapter {name} from {folder}: the LLM refuses it")
+        self.lora_request = LoRARequest(name, number, folder)
 
 
 class HTTPClient(VLLMClient):
@@ -100,7 +113,8 @@ class HTTPClient(VLLMClient):
         return str(self._server.base_url)
 
     def _join(self, init_info: dict[str, Any]) -> None:
-        self._server.init_weight_transfer_engine(init_info)
+        with _told_where_to_look():
+            self._server.init_weight_transfer_engine(init_info)
 
     def _pause_engine(self) -> None:
         if self._pause is not None:
@@ -113,17 +127,33 @@ class HTTPClient(VLLMClient):
             )
 
     def _start(self) -> None:
-        self._server.start_weight_update()
+        with _told_where_to_look():
+            self._server.start_weight_update()
 
     def _update(self, update_info: dict[str, Any]) -> None:
-        self._server.update_weights(update_info)
+        with _told_where_to_look():
+            self._server.update_weights(update_info)
 
     def _finish(self, weight_version: str | None) -> None:
-        self._server.finish_weight_update(weight_version)
+        with _told_where_to_look():
+            self._server.finish_weight_update(weight_version)
 
     def _resume_engine(self) -> None:
         if self._pause is not None:
             self._server._post("resume")
+
+    def _install_adapter(self, name: str, version: int, folder: str) -> None:
+        import requests  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
+        url = f"{self._server.base_url}/v1/load_lora_adapter"
+        body = {"lora_name": name, "lora_path": folder, "load_inplace": True}
+        answer = requests.post(url, json=body, timeout=self._server.timeout)
+        if answer.status_code == 404:
+            raise FailedPrecondition(
+                f"{url}: HTTP 404: start the server with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora"
+            )
+        if not answer.ok:
+            raise FailedPrecondition(f"{url}: HTTP {answer.status_code}: {answer.text}")
 
     def _is_paused(self) -> bool:
         import requests  # type: ignore[import-untyped, import-not-found, unused-ignore]
@@ -131,6 +161,17 @@ class HTTPClient(VLLMClient):
         answer = requests.get(f"{self._server.base_url}/is_paused", timeout=self._server.timeout)
         answer.raise_for_status()
         return bool(answer.json()["is_paused"])
+
+
+@contextmanager
+def _told_where_to_look() -> Iterator[None]:
+    """Adds to an error of a server, which keeps its reason to itself, where that is."""
+    import requests  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
+    try:
+        yield
+    except requests.HTTPError as error:
+        raise FailedPrecondition(f"{error}: the server's log has the reason") from error
 
 
 class OtherClient(VLLMClient):

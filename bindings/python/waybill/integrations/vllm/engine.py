@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,21 +14,19 @@ from vllm.distributed.weight_transfer.base import (  # type: ignore[import-not-f
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
+from vllm.lora.peft_helper import PEFTHelper  # type: ignore[import-not-found, unused-ignore]
+from vllm.v1.worker.gpu_worker import (  # type: ignore[import-not-found, unused-ignore]
+    Worker as VLLMWorker,
+)
 
-from waybill.dtypes import NAMES, dtype_number
-from waybill.errors import FailedPrecondition, Unimplemented
-from waybill.integrations import fp8_blocks
+from waybill.errors import FailedPrecondition, Unimplemented, WaybillError
+from waybill.integrations.adapters import AdapterReceiver
+from waybill.integrations.sender import DRAFT
 from waybill.integrations.vllm import layers
-from waybill.parts import Padding
-from waybill.recording import Recording
-from waybill.torch import record
+from waybill.integrations.vllm.model import ReceivingModel
 from waybill.worker import Worker
 
 TESTED = "0.33."
-# The casts that Waybill does while it sends a tensor.
-CASTS = {("F32", "BF16"), ("F32", "F16"), ("BF16", "F32"), ("F16", "F32")}
-# Parameters that vLLM computes itself.
-COMPUTED = ("*.k_scale", "*.v_scale", "*.q_scale", "*.prob_scale")
 
 _log = logging.getLogger("waybill")
 
@@ -40,6 +38,7 @@ class EngineInit(WeightTransferInitInfo):  # type: ignore[misc, unused-ignore]
     """The arguments with which a trainer makes each worker process join its job.
 
     engine    A name of the engine, unlike any other's; the groups of its workers have it in theirs.
+    adapter   If the trainers publish an adapter only: the contents of its adapter_config.json.
     deadline  In seconds, for joining.
     """
 
@@ -48,6 +47,7 @@ class EngineInit(WeightTransferInitInfo):  # type: ignore[misc, unused-ignore]
     job: str = ""
     token: str | None = None
     fabric: str = "auto"
+    adapter: dict[str, Any] | None = None
     deadline: float = 600.0
 
 
@@ -77,13 +77,10 @@ class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
 
     def __init__(self, config: Any, vllm_config: Any, device: Any, model: Any) -> None:
         super().__init__(config, vllm_config, device, model)
+        self.draft_model: Any = None  # vLLM's worker sets it before the engine joins.
         self._worker: Worker | None = None
-        # Memory that receives the weights of the layers that vLLM repacks: by layer, then by parameter.
-        self._loaded: dict[Any, dict[str, Any]] = {}
-        # Pairs of a parameter and the memory that receives it in the trainers' dtype.
-        self._cast: list[tuple[Any, Any]] = []
-        # Layers that share a parameter with another layer, for example a tied lm_head.
-        self._tied: list[Any] = []
+        self._models: list[ReceivingModel] = []
+        self._adapter: AdapterReceiver | None = None
 
     def init_transfer_engine(self, init_info: EngineInit) -> None:
         """Joins a job. A second call, for example after the trainers restarted, leaves the previous job first."""
@@ -93,8 +90,12 @@ class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
                 vllm.__version__,
                 TESTED + "*",
             )
-        self.shutdown()
         parallel = self.parallel_config
+        group = f"vllm-{init_info.engine}-{parallel.data_parallel_index}"
+        if init_info.adapter is not None:
+            self._join_adapter(init_info, group)
+            return
+        self._leave()
         if parallel.enable_eplb:
             raise Unimplemented(
                 "join: the engine moves experts (enable_eplb), and a version would come where they were: start it "
@@ -104,7 +105,7 @@ class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
             init_info.controller,
             job=init_info.job,
             token=init_info.token,
-            group=f"vllm-{init_info.engine}-{parallel.data_parallel_index}",
+            group=group,
             rank=parallel.rank,
             world=parallel.world_size,
             mode="shadow-copy",
@@ -119,84 +120,50 @@ class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
             raise
         self._worker = worker
 
-    def _join(self, worker: Worker, deadline: float) -> None:
-        tensors = {name: (shape, dtype) for name, dtype, shape in worker.job_tensors(deadline)}
-        parameters = dict(self.model.named_parameters())
-        tied = [
-            name
-            for name, _ in self.model.named_parameters(remove_duplicate=False)
-            if name not in parameters
-        ]
-        with layers.as_loaded(self.model) as targets:
-            recording, quantised = fp8_blocks.record_for_engine(
-                getattr(self.vllm_config.quant_config, "weight_block_size", None),
-                lambda its, optional: self._record(its, targets, [*COMPUTED, *tied], optional),
-                tensors,
-                targets,
+    def _join_adapter(self, init_info: EngineInit, group: str) -> None:
+        """Joins a job whose trainers publish an adapter. The engine may be in another one for its weights."""
+        if self._adapter is not None:
+            self._adapter.close()
+            self._adapter = None
+        lora = self.vllm_config.lora_config
+        if lora is None:
+            raise FailedPrecondition(
+                "join: the trainers publish an adapter, and the engine serves none: start it with enable_lora"
             )
-        self._tied = [self.model.get_submodule(name.rpartition(".")[0]) for name in tied]
-        self._add(worker, recording, tensors, quantised, targets)
-        worker.join(deadline)
+        PEFTHelper.from_dict(dict(init_info.adapter or {})).validate_legal(lora)
+        parallel = self.parallel_config
+        if parallel.rank % parallel.local_world_size == 0:
+            hosts = parallel.nnodes_within_dp
+            self._adapter = AdapterReceiver(
+                vars(init_info), group, parallel.node_rank_within_dp, hosts
+            )
 
-    def _record(
-        self,
-        tensors: fp8_blocks.Tensors,
-        targets: dict[str, Any],
-        skip: list[str],
-        optional: Collection[str],
-    ) -> Recording:
-        parameters = dict(self.model.named_parameters())
-        return record(
-            self.model.load_weights,
-            tensors,
-            targets,
-            optional=[*optional, *(name for name in targets if name not in parameters)],
-            skip=skip,
-            padded=layers.padded_parameters(self.model),
-            cache=True,
-            depends_on={
-                "vllm": vllm.__version__,
-                "config": self.vllm_config.compute_hash(),
-                "rank": self.parallel_config.rank,
-                "data_parallel": self.parallel_config.data_parallel_index,
-            },
-        )
-
-    def _add(
-        self,
-        worker: Worker,
-        recording: Recording,
-        tensors: fp8_blocks.Tensors,
-        quantised: Collection[str],
-        targets: dict[str, Any],
-    ) -> None:
-        self._loaded, self._cast = {}, []
-        live = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
-        described = recording.tensors()
-        for name, recorded in recording.parts().items():
-            parts = fp8_blocks.parts_on_the_way(recorded, tensors, quantised)
-            path, _, leaf = name.rpartition(".")
-            layer, target, now = self.model.get_submodule(path), targets[name], live.get(name)
-            sources = {
-                described[part.tensor].dtype for part in recorded if not isinstance(part, Padding)
-            }
-            dtype = _received_as(name, sources, NAMES[dtype_number(target.dtype)])
-            repacked = layers.is_repacked(layer)
-            if not repacked and (now is None or not _alike(now, target)):
-                raise Unimplemented(
-                    f'"{name}": vLLM replaced this parameter of a {type(layer).__name__} after loading, by a step that '
-                    "cannot be repeated, so the layer cannot be updated"
+    def _join(self, worker: Worker, deadline: float) -> None:
+        published = {name: (shape, dtype) for name, dtype, shape in worker.job_tensors(deadline)}
+        drafts = {
+            name.removeprefix(DRAFT): tensor
+            for name, tensor in published.items()
+            if name.startswith(DRAFT)
+        }
+        tensors = {name: its for name, its in published.items() if not name.startswith(DRAFT)}
+        target = ReceivingModel(self.model, self.vllm_config)
+        target.record(tensors)
+        self._models = [target]
+        if self.draft_model is not None:
+            draft = ReceivingModel(self.draft_model, self.vllm_config, DRAFT, self.model)
+            try:
+                # A draft of the kind MTP is a part of the target's checkpoint.
+                draft.record(drafts or tensors, DRAFT if drafts else "")
+                self._models.append(draft)
+            except WaybillError as error:
+                if drafts:
+                    raise
+                _log.warning(
+                    "the draft model stays as it is, because nobody publishes it: %s", error
                 )
-            if not repacked and dtype == target.dtype:
-                worker.add(name, now, parts=parts)
-                worker._watch_owner(name, self.model, name)
-                continue
-            received = layers.empty_like_loaded(target, dtype)
-            worker.add(name, received, parts=parts)
-            if repacked:
-                self._loaded.setdefault(layer, {})[leaf] = received
-            else:
-                self._cast.append((now, received))
+        for model in self._models:
+            model.add(worker)
+        worker.join(deadline)
 
     def start_weight_update(self) -> None:
         """Checks that the engine has joined a job."""
@@ -241,14 +208,8 @@ class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
 
     @torch.no_grad()  # type: ignore[untyped-decorator, misc, unused-ignore]
     def _after_commit(self) -> None:
-        """Casts and repacks what was received in another form. If that fails, the model is a mixture of two versions."""
-        for parameter, received in self._cast:
-            parameter.data.copy_(received)
-        for layer, loaded in self._loaded.items():
-            layers.repack(layer, loaded)
-        for layer in filter(layers.is_repacked, self._tied):
-            layer.quant_method.process_weights_after_loading(layer)
-        layers.derive_attention(self.model, self.model_config.dtype)
+        for model in self._models:
+            model.complete(self.model_config.dtype)
         if self.device.type == "cuda":
             torch.cuda.current_stream().synchronize()
 
@@ -256,33 +217,32 @@ class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
         """Does nothing, because update_weights() completes an update."""
 
     def shutdown(self) -> None:
-        """Leaves the job. The model keeps its weights."""
+        """Leaves its jobs. The model keeps its weights and its adapters."""
+        self._leave()
+        adapter, self._adapter = self._adapter, None
+        if adapter is not None:
+            adapter.close()
+
+    def _leave(self) -> None:
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.close()
 
 
-def _received_as(name: str, sources: set[str], wanted: str) -> Any:
-    """Returns the torch dtype in which a parameter is received.
+def _give_drafts() -> None:
+    """Makes vLLM's workers give their draft model to an engine of ours.
 
-    sources  The dtypes of the trainers' tensors that go into the parameter.
-    wanted   The parameter's dtype. It is used if Waybill can cast the trainers' tensors to it.
+    vLLM names it to an engine only for an update of the draft alone, and target and draft have to switch together.
     """
-    if all(source == wanted or (source, wanted) in CASTS for source in sources):
-        return _torch_dtype(wanted)
-    if len(sources) == 1 and next(iter(sources)) in ("BF16", "F16"):
-        return _torch_dtype(next(iter(sources)))
-    raise Unimplemented(
-        f'"{name}" has dtype {wanted}, and the trainers publish its tensors as {", ".join(sorted(sources))}: Waybill '
-        "casts between F32 and BF16 or F16 only"
-    )
+    init = VLLMWorker.init_weight_transfer_engine
+
+    @functools.wraps(init)
+    def init_with_draft(worker: Any, init_info: dict[str, Any]) -> None:
+        if isinstance(worker.weight_transfer_engine, WaybillEngine):
+            worker.weight_transfer_engine.draft_model = worker.get_draft_model()
+        init(worker, init_info)
+
+    VLLMWorker.init_weight_transfer_engine = init_with_draft
 
 
-def _torch_dtype(name: str) -> Any:
-    from waybill.dtypes import FRAMEWORK_NAMES
-
-    return getattr(torch, FRAMEWORK_NAMES[name])
-
-
-def _alike(now: Any, target: Any) -> bool:
-    return (now.shape, now.stride(), now.dtype) == (target.shape, target.stride(), target.dtype)
+_give_drafts()

@@ -17,9 +17,10 @@ from vllm.distributed.weight_transfer.base import (  # type: ignore[import-not-f
 )
 
 from waybill.errors import InvalidArgument
+from waybill.integrations.adapters import lend_adapter
 from waybill.integrations.clients import clients_of
 from waybill.integrations.distributed import rank_here, world_here
-from waybill.integrations.sender import Sender, Switch
+from waybill.integrations.sender import DRAFT, Sender, Switch
 from waybill.integrations.vllm.clients import client_of_one
 from waybill.trainer import Trainer
 
@@ -31,6 +32,11 @@ class WaybillInit(TrainerInitInfo):  # type: ignore[misc, unused-ignore]
     controller  Address and port of the controller; the addresses of several controllers are separated by commas.
     job, token, fabric
                 As in waybill.Trainer. Rank 0 passes them on to the engines.
+    draft       A torch module: the draft model with which the engines speculate, whose parameters have the names of its own
+                checkpoint. Target and draft switch together. None: the engines keep their draft, unless `source` has
+                it, as checkpoints with MTP layers do.
+    adapter     The name under which engines serve a LoRA adapter. Only the adapter is sent then: the source is a ModuleSource
+                of the model that peft.get_peft_model() returned. No request is stopped for it.
     deadline    In seconds, for joining and for each update.
     rank, world The rank of this trainer and the number of trainers. The default is torch.distributed's, else the
                 environment's RANK and WORLD_SIZE, else 0 of 1.
@@ -42,6 +48,8 @@ class WaybillInit(TrainerInitInfo):  # type: ignore[misc, unused-ignore]
     job: str = ""
     token: str | None = None
     fabric: str = "auto"
+    draft: Any = None
+    adapter: str | None = None
     deadline: float = 600.0
     rank: int = field(kw_only=True, default_factory=rank_here)
     world: int = field(kw_only=True, default_factory=world_here)
@@ -98,7 +106,15 @@ class WaybillTrainer(TrainerWeightTransferEngine):  # type: ignore[misc, unused-
             fabric=init_info.fabric,
         )
         try:
-            self._lend(trainer, source)
+            adapter = None
+            if init_info.adapter is None:
+                self._lend(trainer, source)
+            elif isinstance(source, ModuleSource):
+                adapter = lend_adapter(trainer, source._module)
+            else:
+                raise InvalidArgument("trainer_init: an adapter is sent from a ModuleSource")
+            if init_info.draft is not None:
+                trainer.add_module(init_info.draft, DRAFT)
         except BaseException:
             trainer.close()
             raise
@@ -106,7 +122,9 @@ class WaybillTrainer(TrainerWeightTransferEngine):  # type: ignore[misc, unused-
             name: getattr(init_info, name)
             for name in ("controller", "job", "token", "fabric", "deadline")
         }
-        self._sender = Sender(trainer, client, told, init_info.deadline)
+        self._sender = Sender(
+            trainer, client, {**told, "adapter": adapter}, init_info.deadline, init_info.adapter
+        )
 
     def _lend(self, trainer: Trainer, source: WeightSource | ExportSource) -> None:
         if isinstance(source, ModuleSource):
@@ -141,6 +159,12 @@ class WaybillTrainer(TrainerWeightTransferEngine):  # type: ignore[misc, unused-
     def last_switch(self) -> Switch | None:
         """How the engines switched to the last version; None before it, and on the ranks that control no engine."""
         return self._sender.last_switch
+
+    @property
+    def lora_request(self) -> Any:
+        """What LLM.generate() is given to use the adapter that was sent last, if the client is an LLM in this process."""
+        requests = (getattr(client, "lora_request", None) for client in self.client or [])
+        return next((request for request in requests if request is not None), None)
 
     def shutdown(self) -> None:
         """Leaves the job."""
