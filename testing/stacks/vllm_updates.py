@@ -85,15 +85,22 @@ def draft_digests(worker):
     return {f"rank{worker.rank}:{DRAFT}{name}": digest for name, digest in its.items()}
 
 
+def save_for(model, version, folder, options):
+    """Writes a checkpoint, and returns an engine's options, which name the folder of the draft model if there is one."""
+    save(model, version, folder)
+    if not (folder / "draft").exists():
+        return options
+    speculates = options["speculative_config"] | {"model": str(folder / "draft")}
+    return options | {"speculative_config": speculates}
+
+
 class Engine:
     """An engine in this process."""
 
     def __init__(self, model, version, folder, **options):
         from vllm import LLM
 
-        save(model, version, folder)
-        if (folder / "draft").exists():
-            options["speculative_config"] |= {"model": str(folder / "draft")}
+        options = save_for(model, version, folder, options)
         self.llm = self.client = LLM(
             str(folder), skip_tokenizer_init=True, enforce_eager=True, max_model_len=128,
             compilation_config={"custom_ops": ["none"]}, **options,
@@ -129,7 +136,7 @@ class Server:
     def __init__(self, model, version, folder, *, host="127.0.0.1", **options):
         from waybill.integrations.vllm import HTTPClient
 
-        save(model, version, folder)
+        options = save_for(model, version, folder, options)
         with socket.socket() as free:
             free.bind((host, 0))
             port = free.getsockname()[1]

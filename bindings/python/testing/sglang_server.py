@@ -13,11 +13,12 @@ class Server(ThreadingHTTPServer):
     """Answers as an SGLang server of one rank. `failing` maps a path to the text of an error.
 
     options  SGLang's options, by name.
+    session  Whether a session of updates is open.
     """
 
     def __init__(self, model):
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.model, self.calls, self.failing = model, [], {}
+        self.model, self.calls, self.failing, self.session = model, [], {}, False
         self.options = {"tp_size": 1, "pp_size": 1, "enable_eplb": False}
         Thread(target=self.serve_forever, daemon=True).start()
 
@@ -37,6 +38,14 @@ class _Handler(BaseHTTPRequestHandler):
         if path in self.server.failing:
             self._answer(400, {"success": False, "message": self.server.failing[path]})
             return
+        if path in ("begin_weight_update", "end_weight_update"):
+            begins = path.startswith("begin")
+            if begins == self.server.session:
+                state = "already" if begins else "not"
+                message = f"a weight-update session is {state} open"
+                self._answer(400, {"success": False, "message": message})
+                return
+            self.server.session = begins
         if path == "update_weights_from_tensor":
             assert body["load_format"] == "waybill.integrations.sglang.receive"
             (payload,) = body["serialized_named_tensors"]

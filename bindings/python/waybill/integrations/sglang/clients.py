@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 from abc import abstractmethod
 from typing import Any, Literal
@@ -40,6 +41,8 @@ class SGLangClient(Client):
             )
         # An update does not ask for it, because the engine stands still then.
         self._ranks = int(options["tp_size"])
+        with contextlib.suppress(FailedPrecondition):
+            self._finish(None)  # Of an update that a trainer has left open because it died.
         self._start()
         try:
             self._load({"do": "join", **init_info}, flush_cache=False, weight_version=None)

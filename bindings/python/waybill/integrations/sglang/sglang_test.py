@@ -80,6 +80,7 @@ def test_what_is_sent_equals_a_fresh_load(server):
     with Job() as job:
         sender = sender_of(job, trained, server.url)
         assert server.calls == [
+            "end_weight_update",
             "begin_weight_update",
             "update_weights_from_tensor",
             "end_weight_update",
@@ -138,6 +139,17 @@ def test_an_error_of_the_server_names_the_call_and_what_it_said(server):
         with pytest.raises(waybill.FailedPrecondition, match="begin_weight_update.*already open"):
             sender.send_weights()
         assert server.calls[-1] == "continue_generation"
+
+
+def test_an_update_that_a_trainer_left_open_is_ended_by_the_next_one(server):
+    HTTPClient(server.url).start_weight_update()  # By a trainer that dies then.
+    assert server.session
+    trained = Trained()
+    with Job() as job:
+        sender = sender_of(job, trained, server.url)
+        sender.send_weights()
+        assert_loaded(server, trained)
+    assert server.calls[-1] == "continue_generation"
 
 
 def test_an_engine_that_cannot_join_says_why_with_the_first_update(server):

@@ -229,20 +229,23 @@ class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
             worker.close()
 
 
-def _give_drafts() -> None:
-    """Makes vLLM's workers give their draft model to an engine of ours.
+def _prepare_workers() -> None:
+    """Makes vLLM's workers prepare an engine of ours for joining, by what only they know.
 
-    vLLM names it to an engine only for an update of the draft alone, and target and draft have to switch together.
+    They give it their draft model, which vLLM names to an engine only for an update of the draft alone: target and draft have to
+    switch together. And they end an update that a trainer has left open because it died: no other could begin one.
     """
     init = VLLMWorker.init_weight_transfer_engine
 
     @functools.wraps(init)
-    def init_with_draft(worker: Any, init_info: dict[str, Any]) -> None:
+    def prepare_and_init(worker: Any, init_info: dict[str, Any]) -> None:
         if isinstance(worker.weight_transfer_engine, WaybillEngine):
             worker.weight_transfer_engine.draft_model = worker.get_draft_model()
+            if worker._weight_update_active:
+                worker.finish_weight_update()
         init(worker, init_info)
 
-    VLLMWorker.init_weight_transfer_engine = init_with_draft
+    VLLMWorker.init_weight_transfer_engine = prepare_and_init
 
 
-_give_drafts()
+_prepare_workers()
