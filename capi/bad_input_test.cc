@@ -266,6 +266,12 @@ const Case kCases[] = {
        waybill_snapshot_t* snapshot = nullptr;
        return waybill_worker_snapshot(good.job.workers[0], "x", &snapshot, e);
      }},
+    {"verifying_before_anything_is_shown", WAYBILL_FAILED_PRECONDITION,
+     "verify what is shown: nothing is shown: it has not joined",
+     [](Good& good, waybill_error_t** e) {
+       uint64_t version = 0;
+       return waybill_worker_verify(good.job.workers[0], &version, e);
+     }},
     {"a_controller_beyond_loopback_without_a_token", WAYBILL_INVALID_ARGUMENT, "token",
      [](Good& good, waybill_error_t** e) {
        waybill_controller_options_t options = WAYBILL_CONTROLLER_OPTIONS_INIT;

@@ -275,6 +275,8 @@ class Caller {
   void Read() {
     waybill_snapshot_t* made = nullptr;
     Keep(waybill_worker_snapshot(Likely(workers_), Word(), &made, Error()), made);
+    uint64_t version = 0;
+    std::ignore = waybill_worker_verify(Likely(workers_), &version, Error());
     const void* data = nullptr;
     uint64_t size = 0;
     std::ignore = waybill_snapshot_region(Some<waybill_snapshot_t>(), uint32_t(Below(3)), &data,

@@ -1030,6 +1030,23 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_worker_snapshot(waybill_worker_t* worker, const char* holder,
                         waybill_snapshot_t** out_snapshot, waybill_error_t** error);
 
+/* Digests the memory that is shown now, and compares it with the digests with which the version
+ * came: finds what somebody else has written there since. [waits] while it reads all of the memory,
+ * on this thread; a commit waits for it as for a snapshot of "verify". Of quantised tensors, what
+ * came is compared.
+ *
+ * `out_version`: the version that is shown, all of which is right.
+ *
+ * - WAYBILL_DATA_LOSS: something differs; the error names up to 8 pieces of tensors, and counts the
+ *   others. The next version repairs it.
+ * - WAYBILL_FAILED_PRECONDITION: nothing is shown yet, the memory is paused, or the version was
+ *   published without digests.
+ * - WAYBILL_UNAVAILABLE: the memory is being written in place; try again after COMMIT.
+ */
+WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_verify(waybill_worker_t* worker,
+                                                                    uint64_t* out_version,
+                                                                    waybill_error_t** error);
+
 /* Leaves the job, as waybill_trainer_leave() does. In shadow-copy mode, a commit that has begun
  * ends first; it waits up to 10 s for snapshots. What is shown can still be read. */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_leave(waybill_worker_t* worker,

@@ -64,6 +64,12 @@ class WorkerObject final : public Rank {
                                             manifest_.region_count());
   }
 
+  absl::StatusOr<uint64_t> Verify() {
+    const std::shared_ptr<WorkerClient> core = client();
+    if (core == nullptr) return While("nothing is shown", NotJoined());
+    return core->Verify();
+  }
+
   absl::Status Pause() {
     const std::shared_ptr<WorkerClient> core = client();
     if (core == nullptr) return NotJoined();
@@ -311,6 +317,16 @@ waybill_status_t waybill_worker_snapshot(waybill_worker_t* worker, const char* h
     WAYBILL_ASSIGN_OR_RETURN(const std::string who, waybill::capi::Text(holder, "holder"));
     WAYBILL_ASSIGN_OR_RETURN(auto snapshot, found->TakeSnapshot(who));
     *out_snapshot = MakeHandle(std::move(snapshot));
+    return absl::OkStatus();
+  });
+}
+
+waybill_status_t waybill_worker_verify(waybill_worker_t* worker, uint64_t* out_version,
+                                       waybill_error_t** error) {
+  return Call("verify what is shown", error, [&]() -> absl::Status {
+    WAYBILL_RETURN_IF_ERROR(CheckOutput(out_version, "out_version"));
+    WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<WorkerObject>(worker, "worker"));
+    WAYBILL_ASSIGN_OR_RETURN(*out_version, found->Verify());
     return absl::OkStatus();
   });
 }

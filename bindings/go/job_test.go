@@ -164,6 +164,9 @@ func (j *job) publish(version uint64) error {
 
 func (j *job) mustShow(worker int, version uint64) {
 	j.Helper()
+	if verified := must(j.workers[worker].Verify())(j); verified != version {
+		j.Fatalf("worker %d has verified version %d, want %d", worker, verified, version)
+	}
 	snapshot := must(j.workers[worker].Snapshot("test"))(j)
 	defer snapshot.Close()
 	if snapshot.Version() != version {

@@ -237,6 +237,22 @@ type Snapshot struct {
 	version uint64
 }
 
+// Verify compares what is shown now with the digests with which it came, and returns the version. It
+// finds what somebody else has written to the memory since. It reads all of it on this thread, and a
+// commit waits meanwhile.
+//
+// ErrDataLoss names what differs; ErrFailedPrecondition: nothing is shown, the memory is paused, or the
+// version was published without digests; ErrUnavailable: the memory is being written in place.
+func (w *Worker) Verify() (uint64, error) {
+	defer runtime.KeepAlive(w)
+	var version C.uint64_t
+	var e *C.waybill_error_t
+	if status := C.waybill_worker_verify(w.c, &version, &e); status != C.WAYBILL_OK {
+		return 0, takeError(status, e)
+	}
+	return uint64(version), nil
+}
+
 // Snapshot holds what is shown. `holder` names the reader, for the error of an update that waits for
 // the snapshot.
 func (w *Worker) Snapshot(holder string) (*Snapshot, error) {

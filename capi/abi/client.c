@@ -113,6 +113,9 @@ int main(void) {
   waybill_worker_state_t state = WAYBILL_WORKER_STATE_INIT;
   check(waybill_worker_state(worker, &state, &error), "state");
   expect(state.struct_size == sizeof state && state.shown_version == 3, "version 3 is shown");
+  uint64_t verified = 0;
+  check(waybill_worker_verify(worker, &verified, &error), "verify");
+  expect(verified == 3, "version 3 is what was sent");
   waybill_snapshot_t* snapshot;
   check(waybill_worker_snapshot(worker, "client", &snapshot, &error), "snapshot");
   const void* shown;

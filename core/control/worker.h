@@ -50,6 +50,8 @@ class Worker {
   absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) {
     return client_->TakeSnapshot(holder);
   }
+  // As WorkerEngine::Verify().
+  absl::StatusOr<uint64_t> Verify() { return client_->Verify(); }
   uint64_t shown_version() const { return client_->shown_version(); }
   bool dirty() const { return client_->dirty(); }
   WorkerReport report() const { return client_->report(); }

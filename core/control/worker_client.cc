@@ -68,6 +68,7 @@ class Client final : public WorkerClient {
   absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) override {
     return client_.rank().TakeSnapshot(holder);
   }
+  absl::StatusOr<uint64_t> Verify() override { return client_.rank().Verify(); }
   uint64_t shown_version() const override { return client_.rank().shown_version(); }
   bool dirty() const override { return client_.rank().dirty(); }
   WorkerReport report() const override {

@@ -51,6 +51,8 @@ class WorkerClient {
   virtual void Resume(bool kept) = 0;
 
   virtual absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) = 0;
+  // As WorkerEngine::Verify().
+  virtual absl::StatusOr<uint64_t> Verify() = 0;
   virtual uint64_t shown_version() const = 0;  // 0: none.
   // Returns true while nothing can be read: the shown memory is being written, was left partly
   // written by an update that failed, or lost its contents (Resume(false)).

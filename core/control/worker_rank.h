@@ -72,6 +72,7 @@ class WorkerRank final : private WorkerHost {
   absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) {
     return engine_->TakeSnapshot(holder);
   }
+  absl::StatusOr<uint64_t> Verify() { return engine_->Verify(); }
   uint64_t shown_version() const override { return engine_->shown_version(); }
   bool dirty() const { return engine_->dirty(); }
 

@@ -97,15 +97,17 @@ absl::Status ArrivedRoutes::Compare(uint32_t first, uint32_t last,
     const uint64_t length = routes_.shape(r).size_bytes();
     if (entry.sequence != LedgerSequence(update_) || entry.length_bytes != length) {
       return absl::DataLossError(absl::StrCat(
-          NameOf(r), ": its ledger entry is of sequence ", entry.sequence & kSequenceMask, " and ",
-          entry.length_bytes, " bytes, expected are ", update_.sequence, " and ", length));
+          "version ", update_.version, ": ", NameOf(r), ": its ledger entry is of sequence ",
+          entry.sequence & kSequenceMask, " and ", entry.length_bytes, " bytes, expected are ",
+          update_.sequence, " and ", length));
     }
     if (digests_ == Digests::kOff || routes_.witness(r)) continue;
     const uint64_t digest = kernels::FinishDigest(sums_[r].load(std::memory_order_relaxed), length);
     if (digest != entry.digest) {
-      return absl::DataLossError(absl::StrCat(NameOf(r), ": the ", length,
-                                              " bytes here have digest ", absl::Hex(digest),
-                                              ", the sender's have ", absl::Hex(entry.digest)));
+      return absl::DataLossError(absl::StrCat("version ", update_.version, ": ", NameOf(r),
+                                              ": the ", length, " bytes here have digest ",
+                                              absl::Hex(digest), ", the sender's have ",
+                                              absl::Hex(entry.digest)));
     }
   }
   return absl::OkStatus();
@@ -121,8 +123,8 @@ absl::Status ArrivedRoutes::CompareWitnesses(const RegionSpans& regions,
     const uint64_t digest = witness_digests_[w];
     if (digest != ledger[r].digest) {
       return absl::DataLossError(absl::StrCat(
-          NameOf(r), ": it quantised by scales of digest ", absl::Hex(ledger[r].digest),
-          ", those that were written here have ", absl::Hex(digest)));
+          "version ", update_.version, ": ", NameOf(r), ": it quantised by scales of digest ",
+          absl::Hex(ledger[r].digest), ", those that were written here have ", absl::Hex(digest)));
     }
   }
   return absl::OkStatus();
@@ -139,8 +141,7 @@ uint64_t ArrivedRoutes::DigestOfAll(const LedgerEntry* ledger) const {
 std::string ArrivedRoutes::NameOf(uint32_t route) const {
   const RouteView view = routes_[route];
   const ShardView shard = manifest_->shard(view.destination_shard);
-  return absl::StrCat("version ", update_.version, ": tensor \"",
-                      manifest_->tensor_name(shard.tensor_index), "\" ",
+  return absl::StrCat("tensor \"", manifest_->tensor_name(shard.tensor_index), "\" ",
                       shard.format.content == Content::kScales ? "scales " : "", ToString(view.box),
                       " from ", ToString(senders_.At(view.trainer)));
 }

@@ -57,8 +57,10 @@ class ArrivedRoutes {
   // compared. Call it when everything is here and verified.
   uint64_t DigestOfAll(const LedgerEntry* ledger) const;
 
- private:
+  // [any thread]
   std::string NameOf(uint32_t route) const;
+
+ private:
   bool OnDevice(uint32_t route) const {
     return device_ != nullptr && is_there_(routes_.destination_region(route));
   }

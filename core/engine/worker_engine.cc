@@ -11,6 +11,7 @@
 #include "core/base/status.h"
 #include "core/engine/arrived_routes.h"
 #include "core/engine/kept_lanes.h"
+#include "core/engine/shown_digests.h"
 #include "core/engine/trainer_link.h"
 #include "core/engine/worker_memory.h"
 #include "core/protocol/arrival_gate.h"
@@ -50,7 +51,8 @@ class WorkerEngineImpl final : public WorkerEngine {
     kept_.CloseAllBut(lanes.peers);
     term_ = lanes.tag;
     plan_hash_ = plan_hash;
-    arrived_.emplace(manifest_.get(), std::move(arrivals), options_.chunk_bytes, lanes.senders);
+    arrived_ = std::make_shared<ArrivedRoutes>(manifest_.get(), std::move(arrivals),
+                                               options_.chunk_bytes, lanes.senders);
     if (memory_->receiving_device() != nullptr) {
       WAYBILL_RETURN_IF_ERROR(
           arrived_->DigestOn(memory_->receiving_device(), options_.verify_threads,
@@ -221,6 +223,21 @@ class WorkerEngineImpl final : public WorkerEngine {
   absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) override {
     return shown_.Take(holder);
   }
+  absl::StatusOr<uint64_t> Verify() override {
+    while (true) {
+      WAYBILL_ASSIGN_OR_RETURN(const Snapshot snapshot, shown_.Take("verify"));
+      std::shared_ptr<const ShownDigests> digests;
+      {
+        const std::lock_guard lock(digests_mutex_);
+        digests = shown_digests_;
+      }
+      if (digests->version() != snapshot.version()) continue;  // It is being shown right now.
+      WAYBILL_RETURN_IF_ERROR(digests->Compare(
+          snapshot, memory_->device(),
+          [this](uint32_t region) { return memory_->shown_kind(region) == MemoryKind::kDevice; }));
+      return snapshot.version();
+    }
+  }
   MemoryKind shown_kind(uint32_t region) const override { return memory_->shown_kind(region); }
   uint64_t shown_version() const override { return shown_.version(); }
   bool dirty() const override { return shown_.dirty(); }
@@ -273,6 +290,7 @@ class WorkerEngineImpl final : public WorkerEngine {
       if (!Mutated(Mutation::kFenceTrustsTheController)) AbandonUnlessQuiescent();
       state_ = State::kIdle;
     }
+    if (state_ != State::kIdle) KeepDigests();  // The next plan has another ledger.
     for (TrainerLink& source : sources_) {
       if (!source.failed) kept_.Add(source.trainer, std::move(source.lanes));
     }
@@ -449,6 +467,7 @@ class WorkerEngineImpl final : public WorkerEngine {
     for (TrainerLink& source : sources_) source.BeginUpdate();
     if (relay_ != nullptr) relay_->Begin();
     arrived_->Begin(update_, digests_);
+    if (!continued_) kept_digests_.reset();
     state_ = State::kReceiving;
     timeline_.Begin(Stage::kReceive);
     sink_({.kind = WorkerEvent::Kind::kReady,
@@ -697,8 +716,27 @@ class WorkerEngineImpl final : public WorkerEngine {
            .status = WithScope(std::move(status), Scope::kUpdate)});
   }
 
+  // Keeps the digests of what the present plan has brought of the update at hand.
+  void KeepDigests() {
+    if (kept_digests_ == nullptr) kept_digests_ = std::make_shared<ShownDigests>(update_.version);
+    for (const TrainerLink& source : sources_) {
+      if (!source.verified) continue;
+      if (digests_ == Digests::kOff) {
+        kept_digests_->AddUnknown();
+      } else {
+        kept_digests_->Add(arrived_, source.first_route, source.last_route,
+                           memory_->ledger(target_));
+      }
+    }
+  }
+
   void Show(uint32_t buffer, absl::Duration pause) {
     state_ = State::kIdle;
+    KeepDigests();
+    {
+      const std::lock_guard lock(digests_mutex_);
+      shown_digests_ = std::exchange(kept_digests_, nullptr);
+    }
     shown_.Show(buffer, update_.version);
     timeline_.End(Stage::kCommit);
     const bool unchanged = arrived_bytes_ && shown_bytes_ == arrived_bytes_;
@@ -728,7 +766,7 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   uint32_t term_ = 0;  // Its tag.
   uint64_t plan_hash_ = 0;
-  std::optional<ArrivedRoutes> arrived_;
+  std::shared_ptr<ArrivedRoutes> arrived_;
   RelayedRoutes* relay_ = nullptr;
   KeptLanes<TrainerLane> kept_;
   std::deque<TrainerLink> sources_;  // In the order of the ledger; addresses are stable.
@@ -743,6 +781,9 @@ class WorkerEngineImpl final : public WorkerEngine {
   bool continued_ = false;  // Parts of it have arrived by another plan.
   uint32_t target_ = 0;
   std::optional<BytesOfVersion> arrived_bytes_, shown_bytes_;  // Null if not known.
+  std::shared_ptr<ShownDigests> kept_digests_;  // Of the update at hand, once they are kept.
+  std::mutex digests_mutex_;
+  std::shared_ptr<const ShownDigests> shown_digests_;  // Of what is shown.
   absl::Time copy_began_;
   Timeline timeline_;
   std::atomic<bool> copied_ = false;

@@ -1,8 +1,8 @@
 // The receiving side of a worker's updates: offers buffers, counts arrivals, verifies and shows.
 //
 // The engine takes commands and reports events. It does not talk to the controller. Any thread may
-// call TakeSnapshot(), shown_version() and dirty(). All other calls come from one thread, the
-// progress thread, which hands on the fabric's events and calls Step(). No call blocks.
+// call TakeSnapshot(), Verify(), shown_version() and dirty(). All other calls come from one thread,
+// the progress thread, which hands on the fabric's events and calls Step(). No call blocks.
 #ifndef WAYBILL_CORE_ENGINE_WORKER_ENGINE_H_
 #define WAYBILL_CORE_ENGINE_WORKER_ENGINE_H_
 
@@ -157,6 +157,12 @@ class WorkerEngine {
 
   // Any thread.
   virtual absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) = 0;
+  // Compares what is shown with the digests with which it came. It holds a snapshot meanwhile, and
+  // returns the version.
+  //
+  // kDataLoss: names what differs. kFailedPrecondition: as TakeSnapshot(), or the version came
+  // without digests. kUnavailable: as TakeSnapshot().
+  virtual absl::StatusOr<uint64_t> Verify() = 0;
   // Where a region of what is shown lies.
   virtual MemoryKind shown_kind(uint32_t region) const = 0;
   virtual uint64_t shown_version() const = 0;

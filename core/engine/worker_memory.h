@@ -93,6 +93,9 @@ class WorkerMemory {
   // [any thread] In shadow-copy: copies regions [first, last) of the buffer to the engine's memory.
   absl::Status CopyToShown(uint32_t first, uint32_t last);
 
+  // The device that has some of the memory, or null.
+  const std::shared_ptr<Device>& device() const { return device_; }
+
   // What readers see: in shadow-copy the engine's memory, else the buffers.
   const std::vector<RegionSpans>& shown_buffers() const { return shown_; }
   MemoryKind shown_kind(uint32_t region) const { return shown_kinds_[region]; }

@@ -184,6 +184,7 @@ TEST_P(PausedTest, NobodyMayReadOrWriteMeanwhile) {
   ASSERT_EQ(cluster_->StartAndArrive().message(), "");
   ASSERT_EQ(cluster_->Commit().message(), "");
   EXPECT_TRUE(cluster_->Shows(0, 2));
+  EXPECT_EQ(*cluster_->worker(0).Verify(), 2u);
 }
 
 TEST_P(PausedTest, BuffersOfWaybillStayWhereTheyAre) {

@@ -45,7 +45,10 @@ TEST(Device, AFencedBufferIsPinnedAnewAndTakesTheNextVersion) {
   EXPECT_EQ(FakeCudaNow().pinned, 8u);
   ASSERT_EQ(cluster.StartAndArrive().message(), "");
   ASSERT_EQ(cluster.Commit().message(), "");
-  for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(cluster.Shows(w, 2)) << w;
+  for (uint32_t w = 0; w < 2; ++w) {
+    EXPECT_TRUE(cluster.Shows(w, 2)) << w;
+    EXPECT_EQ(*cluster.worker(w).Verify(), 2u) << w;
+  }
 }
 
 TEST(Device, AGpuThatFailsFailsTheUpdateAndNothingIsShown) {

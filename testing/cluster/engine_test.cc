@@ -1,5 +1,6 @@
 // One update through both engines, on each fabric that works within a process, in each mode.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -69,7 +70,10 @@ TEST_P(EngineTest, EveryWorkerShowsEveryVersionToTheByte) {
   for (uint64_t version = 1; version <= 4; ++version) {
     cluster_->FillTrainers(version);
     ASSERT_EQ(cluster_->Publish(version).message(), "");
-    for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(cluster_->Shows(w, version)) << w;
+    for (uint32_t w = 0; w < 2; ++w) {
+      EXPECT_TRUE(cluster_->Shows(w, version)) << w;
+      EXPECT_EQ(*cluster_->worker(w).Verify(), version) << w;
+    }
   }
 }
 
@@ -136,6 +140,55 @@ TEST_P(EngineTest, AFencedBufferTakesTheNextVersion) {
   ASSERT_EQ(cluster_->Commit().message(), "");
   for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(cluster_->Shows(w, 2)) << w;
   EXPECT_EQ(cluster_->worker(0).counts().renewals, 1u);
+}
+
+// Somebody else writes to what is shown.
+TEST_P(EngineTest, AChangedByteIsNamedUntilTheNextVersionRepairsIt) {
+  Make({});
+  cluster_->FillTrainers(1);
+  ASSERT_EQ(cluster_->Publish(1).message(), "");
+  std::string name;
+  {
+    const absl::StatusOr<Snapshot> snapshot = cluster_->worker(0).TakeSnapshot("test");
+    ASSERT_TRUE(snapshot.ok());
+    const ShardView shard = cluster_->worker_manifest(0).shard(0);
+    name = std::string(cluster_->worker_manifest(0).tensor_name(shard.tensor_index));
+    const auto region = snapshot->region(shard.place.region_index);
+    auto* const byte = const_cast<std::byte*>(region.data() + shard.place.offset_bytes);
+    *byte ^= std::byte{1};
+  }
+  const absl::Status found = cluster_->worker(0).Verify().status();
+  EXPECT_EQ(found.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(found.message(), testing::HasSubstr("version 1: 1 of "));
+  EXPECT_THAT(found.message(), testing::HasSubstr("tensor \"" + name + "\""));
+  EXPECT_EQ(*cluster_->worker(1).Verify(), 1u);
+  cluster_->FillTrainers(2);
+  ASSERT_EQ(cluster_->Publish(2).message(), "");
+  EXPECT_EQ(*cluster_->worker(0).Verify(), 2u);
+}
+
+TEST_P(EngineTest, AnUpdateThatIsGivenUpAndAnotherPlanLeaveTheDigestsOfWhatIsShown) {
+  if (std::get<1>(GetParam()) == Mode::kInPlace) GTEST_SKIP() << "in place it leaves no version";
+  Make({});
+  EXPECT_EQ(cluster_->worker(0).Verify().status().code(), absl::StatusCode::kFailedPrecondition);
+  cluster_->FillTrainers(1);
+  ASSERT_EQ(cluster_->Publish(1).message(), "");
+  cluster_->FillTrainers(2);
+  ASSERT_EQ(cluster_->Prepare(2).message(), "");
+  ASSERT_EQ(cluster_->StartAndArrive().message(), "");
+  cluster_->Abort(true);
+  EXPECT_EQ(*cluster_->worker(0).Verify(), 1u);
+  ASSERT_EQ(cluster_->Connect().message(), "");
+  EXPECT_EQ(*cluster_->worker(0).Verify(), 1u);
+}
+
+TEST_P(EngineTest, WithoutDigestsThereIsNothingToCompareWith) {
+  Make({.digests = Digests::kOff});
+  cluster_->FillTrainers(1);
+  ASSERT_EQ(cluster_->Publish(1).message(), "");
+  const absl::Status found = cluster_->worker(0).Verify().status();
+  EXPECT_EQ(found.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(found.message(), testing::HasSubstr("published without digests"));
 }
 
 TEST_P(EngineTest, AVersionOfTheBytesThatWereShownIsSaidToBeUnchanged) {

@@ -76,7 +76,11 @@ TEST(Quantised, ThreadsAndDigestsOffGiveTheSameBytes) {
     for (uint64_t version = 1; version <= 5; ++version) {
       cluster.FillTrainers(version);
       ASSERT_EQ(cluster.Publish(version).message(), "");
-      for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(cluster.Shows(w, version));
+      for (uint32_t w = 0; w < 2; ++w) {
+        EXPECT_TRUE(cluster.Shows(w, version));
+        if (options.digests == Digests::kOff) continue;
+        EXPECT_EQ(*cluster.worker(w).Verify(), version);
+      }
     }
   }
 }

@@ -275,7 +275,12 @@ void Process::CheckShown(absl::string_view when) {
   };
   if (snapshot_) check(*snapshot_, "a reader holds");
   const absl::StatusOr<Snapshot> shown = worker_->TakeSnapshot("the check");
-  if (shown.ok()) check(*shown, "is shown");
+  if (!shown.ok()) return;
+  check(*shown, "is shown");
+  const absl::StatusOr<uint64_t> verified = worker_->Verify();
+  if (absl::IsDataLoss(verified.status())) {
+    run_.Violate(absl::StrCat("whole: ", name(), ": ", verified.status().message(), ", ", when));
+  }
 }
 
 void Process::HandleNotices() {

@@ -33,12 +33,18 @@ def test_what_is_published_is_shown(mode):
             publish.committed.wait(PATIENCE)
             assert publish.outcomes == {"all": None}
             assert worker.await_version(version, PATIENCE) == version
+            assert worker.verify() == version
             with worker.snapshot() as snapshot:
                 assert snapshot.version == version
                 numpy.testing.assert_array_equal(snapshot["weight"], of_version(version))
                 assert not snapshot["weight"].flags.writeable
             if memory is not None:
                 numpy.testing.assert_array_equal(memory, of_version(version))
+                memory[3, 4] += 1
+                with pytest.raises(
+                    waybill.DataLoss, match=f'version {version}: .* tensor "weight"'
+                ):
+                    worker.verify()
 
 
 @pytest.mark.parametrize("mode", ["shadow", "shadow-copy"])

@@ -253,6 +253,12 @@ void AddWorker(abi3::Module& module) {
                         return Bytes(waybill_worker_describe, self.get());
                       }>()
       .MethodUnlocked<"snapshot", &TakeSnapshot, "holder">()
+      .MethodUnlocked<"verify",
+                      [](const KeptWorker& self) {
+                        uint64_t version = 0;
+                        Call(waybill_worker_verify, self.get(), &version);
+                        return version;
+                      }>()
       .Method<"close", &KeptWorker::Close>();
   abi3::Class<KeptSnapshot>(module, "Snapshot")
       .Property<"version",

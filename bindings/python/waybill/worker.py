@@ -512,6 +512,18 @@ class Worker(Rank):
         finally:
             held.clear()
 
+    def verify(self) -> int:
+        """Compares what is shown now with the digests with which it came, and returns the version.
+
+        It finds what somebody else has written to the memory since. It reads all of it on this thread, and a commit
+        waits meanwhile. Of tensors that an engine casts or repacks after they have come, what came is compared.
+
+        Raises DataLoss, which names what differs; FailedPrecondition if nothing is shown yet, if the memory is paused, or if
+        the version was published without digests; and Unavailable if the memory is being written in place.
+        """
+        self._pump.drain()
+        return cast(_waybill.Worker, self._joined()).verify()
+
     def snapshot(self, holder: str = "python") -> Snapshot:
         """Holds the shown version, for use by `with`: its arrays do not change until it is closed and they are gone.
 

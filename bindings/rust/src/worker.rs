@@ -208,6 +208,22 @@ impl Worker {
         })
     }
 
+    /// Compares what is shown now with the digests with which it came, and returns the version. It
+    /// finds what somebody else has written to the memory since. It reads all of it on this thread,
+    /// and a commit waits meanwhile.
+    ///
+    /// Fails with [`Code::DataLoss`](crate::Code::DataLoss), which names what differs;
+    /// [`Code::FailedPrecondition`](crate::Code::FailedPrecondition) if nothing is shown, the memory is
+    /// paused, or the version was published without digests; and
+    /// [`Code::Unavailable`](crate::Code::Unavailable) while the memory is written in place.
+    pub fn verify(&self) -> Result<u64> {
+        let mut version = 0;
+        ffi::check(|error| unsafe {
+            ffi::waybill_worker_verify(self.rank.handle.get(), &mut version, error)
+        })?;
+        Ok(version)
+    }
+
     /// Holds what is shown. `holder` names the reader, for the error of an update that waits for the
     /// snapshot.
     pub fn snapshot(&self, holder: &str) -> Result<Snapshot> {

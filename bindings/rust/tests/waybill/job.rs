@@ -168,6 +168,7 @@ impl Job {
     }
 
     pub fn assert_shows(&self, worker: usize, version: u64) {
+        assert_eq!(self.workers[worker].verify().unwrap(), version);
         assert_holds(&self.workers[worker].snapshot("test").unwrap(), version);
     }
 }
