@@ -4,6 +4,8 @@ import json
 from math import ceil
 from pathlib import Path
 
+from vision import save_processor
+
 CONFIGS = Path(__file__).parent / "configs"
 
 
@@ -21,6 +23,8 @@ def config_of(name):
 def checkpoint_of(name):
     """Returns (shape, dtype) of each tensor of a model's checkpoint, and of its draft model's, by name."""
     config = config_of(name)
+    if "vision_config" in config:
+        return _by_transformers(config)
     method = config.get("quantization_config", {}).get("quant_method")
     fp8 = method == "fp8"
     tensors = {}
@@ -38,6 +42,21 @@ def checkpoint_of(name):
             blocks = tuple(ceil(n / 128) for n in shape)
             tensors[f"{tensor}_scale_inv"] = blocks, "float32"
     return tensors
+
+
+def _by_transformers(config):
+    """Returns the same for a model with vision, whose names transformers knows best."""
+    import torch
+    from transformers import AutoConfig, AutoModelForImageTextToText
+    from transformers.core_model_loading import revert_weight_conversion
+
+    config = AutoConfig.for_model(**config)
+    with torch.device("meta"):
+        model = AutoModelForImageTextToText.from_config(config)
+    tensors = revert_weight_conversion(model, model.state_dict())
+    if config.tie_word_embeddings:
+        tensors = {n: its for n, its in tensors.items() if not n.endswith("lm_head.weight")}
+    return {name: (tuple(its.shape), "bfloat16") for name, its in tensors.items()}
 
 
 def _names(config):
@@ -264,6 +283,8 @@ def save(model, version, folder):
     if drafts:
         drafts = {name.removeprefix(DRAFT): tensor for name, tensor in drafts.items()}
         _write(drafts, config | config["draft"], folder / "draft")
+    if "vision_config" in config:
+        save_processor(config, folder)
 
 
 def _write(tensors, config, folder):

@@ -29,6 +29,15 @@ class _Absent(types.ModuleType):
         return found
 
 
+class _CPUOperations:
+    """What models look for when they are imported. Nothing calls these operations."""
+
+    def __getattr__(self, name):
+        if not name.endswith("_cpu"):
+            raise AttributeError(name)
+        return MagicMock(name=name)
+
+
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name, path, target=None):
         if name.split(".")[0] in ABSENT:
@@ -40,6 +49,9 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module):
         if module.__name__ == "sgl_kernel":
+            import torch
+
+            torch.ops.sgl_kernel = _CPUOperations()
             _pin_nothing()
 
 
@@ -51,7 +63,8 @@ def _pin_nothing():
     """Lets SGLang's LoRA layers ask for pinned memory, which torch has on GPUs only."""
     import torch
 
-    for name in ("tensor", "zeros", "empty"):
+    torch.utils._device._device_constructors()  # torch remembers the functions that make tensors.
+    for name in ("tensor", "zeros"):
         make = getattr(torch, name)
         setattr(torch, name, partial(_unpinned, make))
     torch.Tensor.pin_memory = lambda tensor, *_: tensor

@@ -45,6 +45,9 @@ LOADED = [
         "tiny-gpt-oss-mxfp4-padded",
         "tiny-qwen3-next",
         "tiny-llama-4",
+        "tiny-qwen2.5-vl",
+        "tiny-qwen3-vl",
+        "tiny-gemma3",
     )
     for tp, rank, experts in ((1, 0, False), (2, 1, False), (2, 1, True))
 ]

@@ -1,6 +1,6 @@
 """Measures how long a vLLM server stands still for an update, and what it generates while the update arrives.
 
-    python vllm_stop.py [--rate MBIT]
+    python vllm_stop.py [--rate MBIT] [--timeline FILE]
 
 A server with a model of 411 MB generates for one client, which notes when each token comes. A trainer in a network namespace of
 its own, behind a link of MBIT (1000), sends new weights to it: once so that the server computes running requests again with the new
@@ -28,6 +28,7 @@ from statistics import median
 import requests
 import vllm_updates
 from checkpoints import as_module, weights
+from timeline import draw
 
 MODEL = "stop-qwen3"
 # Addresses of 198.18.0.0/15, which is reserved for tests of networks.
@@ -57,6 +58,10 @@ class Link:
         run(*self.inside(), "ip", "link", "set", "lo", "up")
         return self
 
+    def received_bytes(self):
+        """Returns how much has come over the link."""
+        return int(Path(f"/sys/class/net/{self.ends[0]}/statistics/rx_bytes").read_text())
+
     def inside(self):
         return ("ip", "netns", "exec", self.name)
 
@@ -66,6 +71,18 @@ class Link:
 
 def run(*command):
     subprocess.run(command, check=True)
+
+
+class Arrivals(threading.Thread):
+    """Notes how much has come over a link, as (time, bytes)."""
+
+    def __init__(self, link):
+        super().__init__(daemon=True)
+        self.link, self.seen, self.stops = link, [], threading.Event()
+
+    def run(self):
+        while not self.stops.wait(0.02):
+            self.seen.append((time.monotonic(), self.link.received_bytes()))
 
 
 class Client(threading.Thread):
@@ -326,6 +343,8 @@ def measure(arguments, folder, link, copy):
             client = Client(server)
             client.start()
             client.await_tokens(20)
+            arrivals = Arrivals(link)
+            arrivals.start()
             updates = []
             for version in range(1, UPDATES + 1):
                 trainer.prepare(version, version == 1)
@@ -336,10 +355,13 @@ def measure(arguments, folder, link, copy):
                 client.await_seconds(1)
             client.stops = True
             client.join(60)
+            arrivals.stops.set()
             trainer.stop()
     finally:
         server.stop()
     measured = [Measured(client, *update) for update in updates]
+    if arguments.timeline is not None:
+        draw(arguments.timeline, client.tokens, arrivals.seen, updates[-1], arguments.rate)
     report("running requests are computed again", measured[:1], copy)
     report("running requests keep what is computed", measured[1:], copy)
     second = updates[1][1]
@@ -351,6 +373,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rate", type=int, default=1000, metavar="MBIT")
+    parser.add_argument("--timeline", type=Path, metavar="FILE")
     parser.add_argument("--trainer", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--fresh", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -27,8 +27,9 @@ os.environ.update(
     VLLM_TARGET_DEVICE="cpu",
 )
 
-from checkpoints import as_module, save, weights
+from checkpoints import as_module, config_of, save, weights
 from updates import PROMPT, Stack, check, fresh, main
+from vision import prompt_with_image
 
 # The cases by name: the model, and the engine's options.
 CASES = {
@@ -59,6 +60,8 @@ CASES = {
             "tensor_parallel_size": 2,
         },
     ),
+    "qwen2.5-vl-tp2": ("tiny-qwen2.5-vl", {"tensor_parallel_size": 2}),
+    "glm-4v": ("tiny-glm-4v", {}),
     "qwen3-served": ("tiny-qwen3", {}),
     "qwen3-dp2": ("tiny-qwen3", {"data_parallel_size": 2}),
     "moe-dp2-ep2": ("tiny-qwen3-moe", {"data_parallel_size": 2, "enable_expert_parallel": True}),
@@ -101,8 +104,16 @@ class Engine:
         from vllm import LLM
 
         options = save_for(model, version, folder, options)
+        self.prompts = [{"prompt_token_ids": PROMPT}]
+        config = config_of(model)
+        if "vision_config" in config:
+            tokens, image = prompt_with_image(config)
+            self.prompts.append({"prompt_token_ids": tokens, "multi_modal_data": {"image": image}})
+            options = options | {"limit_mm_per_prompt": {"image": 1, "video": 0}}
+        else:
+            options = options | {"skip_tokenizer_init": True}
         self.llm = self.client = LLM(
-            str(folder), skip_tokenizer_init=True, enforce_eager=True, max_model_len=128,
+            str(folder), enforce_eager=True, max_model_len=128,
             compilation_config={"custom_ops": ["none"]}, **options,
         )  # fmt: skip
 
@@ -111,12 +122,12 @@ class Engine:
         from vllm import SamplingParams
 
         sampling = SamplingParams(max_tokens=12, temperature=0, detokenize=False)
-        prompt = {"prompt_token_ids": PROMPT}
-        done = self.llm.generate([prompt], sampling, use_tqdm=False)
+        done = self.llm.generate(self.prompts, sampling, use_tqdm=False)
+        tokens = [token for its in done for token in its.outputs[0].token_ids]
         ranks = self.llm.collective_rpc("compute_weight_checksums")
         ranks += self.llm.collective_rpc(draft_digests)
         digests = {name: digest for its in ranks for name, digest in its.items()}
-        return list(done[0].outputs[0].token_ids), by_rank(digests)
+        return tokens, by_rank(digests)
 
     def sleep(self, level):
         """Takes the memory of the weights and of the cache away; with level 2, also what is in it."""
@@ -308,6 +319,40 @@ def send_exported(folder):
         sender.shutdown()
 
 
+def fleet(folder, engines=4, updates=5):
+    """Checks that several servers of one sender switch together, and prints how far apart."""
+    import waybill
+    from vllm.distributed.weight_transfer import WeightTransferTrainerFactory
+    from vllm.distributed.weight_transfer.base import ModuleSource
+    from waybill.integrations.vllm import WaybillInit
+
+    model = "tiny-qwen3"
+    backend = {"weight_transfer_config": {"backend": "waybill"}}
+    servers = []
+    for number in range(engines):
+        servers.append(Server(model, 0, folder / str(number), **backend))
+        atexit.register(servers[-1].stop)
+    module = as_module(weights(model, 1))
+    spreads = []
+    with waybill.Controller(listen="127.0.0.1:0") as controller:
+        sender = WeightTransferTrainerFactory.trainer_init(
+            WaybillInit(controller.address, rank=0, world=1, deadline=60),
+            client=[server.client for server in servers],
+            source=ModuleSource(module),
+        )
+        for version in range(1, updates + 1):
+            for name, tensor in weights(model, version).items():
+                module.get_parameter(name).copy_(tensor)
+            sender.send_weights()
+            spreads.append(1e3 * sender.last_switch.spread)
+            served = [server.serves() for server in servers]
+            if any(its != served[0] for its in served):
+                sys.exit(f"version {version}: the engines serve {[tokens for tokens, _ in served]}")
+        sender.shutdown()
+    shown = ", ".join(f"{spread:.0f}" for spread in spreads)
+    print(f"{engines} engines switched within {shown} ms of each other (target 20)", flush=True)
+
+
 def refuse(folder):
     """Checks that wrong input is refused with an error that names it, and that the engine then serves as before."""
     import waybill
@@ -377,6 +422,7 @@ if __name__ == "__main__":
     more = {
         "refused": refuse,
         "exported": send_exported,
+        "fleet": fleet,
         "asleep": sleep,
         "asleep-served": sleep_served,
     }

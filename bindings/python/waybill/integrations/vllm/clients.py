@@ -37,7 +37,7 @@ class VLLMClient(Client):
 class OfflineClient(VLLMClient):
     """Controls an `LLM` in this process. Do not call generate() during send_weights().
 
-    It empties the prefix cache after an update, because the cached blocks were computed with the old weights.
+    It empties the caches of prefixes and of encoded images after an update, because the old weights have computed them.
     """
 
     def __init__(self, llm: Any) -> None:
@@ -71,6 +71,7 @@ class OfflineClient(VLLMClient):
 
     def _resume_engine(self) -> None:
         self._llm.reset_prefix_cache()
+        self._llm.llm_engine.reset_encoder_cache()
 
     def _install_adapter(self, name: str, version: int, folder: str) -> None:
         # Cached blocks are found by the folder too, so that those of the version before are not.
