@@ -34,9 +34,7 @@ class _ControllerActor:
     """Serves a job's controller, and knows who its actors are."""
 
     def __init__(self, options: dict[str, Any]) -> None:
-        self._token = secrets.token_hex(16)
-        listen = f"{ray.util.get_node_ip_address()}:0"
-        self._controller = Controller(listen=listen, token=self._token, **options)
+        self._controller, self._token = start_controller(**options)
         self._identities: dict[str, dict[str, Any]] = {}
 
     def address(self) -> str:
@@ -56,6 +54,16 @@ class _ControllerActor:
 
     def close(self) -> None:
         self._controller.close()
+
+
+def start_controller(**options: Any) -> tuple[Controller, str]:
+    """Starts a controller in this process, and returns it with its random token.
+
+    options  As for waybill.Controller, except listen and token.
+    """
+    token = secrets.token_hex(16)
+    listen = f"{ray.util.get_node_ip_address()}:0"
+    return Controller(listen=listen, token=token, **options), token
 
 
 def _name(job: str) -> str:

@@ -7,7 +7,7 @@ Two lines of verl's configuration choose it:
 
 verl hands whole tensors to a checkpoint engine on every actor, and wants whole tensors on every rollout worker. So this backend
 cannot send shards to where they are needed: each actor sends a part of the tensors, and each rollout worker receives all of
-them into memory of its own, from which verl loads them. To send shards, use the vLLM integration (docs/integration.md).
+them into memory of its own, from which verl loads them. verl_sharded.py has a backend that sends shards, from FSDP2 to vLLM.
 
 The job outlives an update: ranks join with the first update, and again only if something changed.
 """
@@ -15,7 +15,6 @@ The job outlives an update: ranks join with the first update, and again only if 
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import AsyncGenerator, Iterable
 from typing import Any, NamedTuple
@@ -30,6 +29,8 @@ from waybill.controller import Controller
 from waybill.dtypes import FRAMEWORK_NAMES
 from waybill.errors import DeadlineExceeded, FailedPrecondition, WaybillError
 from waybill.events import GroupJoined, GroupLeft
+from waybill.integrations import verl_sharded as verl_sharded  # Registers the other backend.
+from waybill.integrations.ray import start_controller
 from waybill.trainer import Trainer
 from waybill.worker import Worker
 
@@ -91,11 +92,7 @@ class WaybillCheckpointEngine(CheckpointEngine):  # type: ignore[misc, unused-ig
         if not self._is_master:
             return {}
         if self._controller is None:
-            import ray  # type: ignore[import-not-found, import-untyped, unused-ignore]
-
-            self._token = secrets.token_hex(16)
-            listen = f"{ray.util.get_node_ip_address()}:0"
-            self._controller = Controller(listen=listen, token=self._token)
+            self._controller, self._token = start_controller()
         self._version += 1
         return {
             "address": self._controller.address,
