@@ -42,7 +42,7 @@ def draw(path, tokens, arrivals, update, rate):
 
     area = " ".join(f"{x(at)},{y(count)}" for at, count in seen)
     times = [at for at, *_ in tokens if first <= at <= last]
-    longest, its_end = max((b - a, b) for a, b in zip(times, times[1:], strict=False))
+    longest = max(b - a for a, b in zip(times, times[1:], strict=False))
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} 330" role="img">',
         f"<title>{(most - base) / 1e6:.0f} MB arrive while an engine generates; it stands still for {1e3 * stopped:.0f} ms</title>",
@@ -58,8 +58,8 @@ def draw(path, tokens, arrivals, update, rate):
         f'<text x="0" y="{PAUSE[0] + 15}">stands still</text>',
         f'<rect class="switch" x="{x(end - stopped)}" y="{PAUSE[0]}" width="{max(1.5, x(end) - x(end - stopped)):.1f}" '
         f'height="{PAUSE[1] - PAUSE[0]}"/>',
-        f'<text x="{x(end) + 6}" y="{PAUSE[0] + 15}">{1e3 * stopped:.0f} ms; the longest time between two tokens here: '
-        f"{1e3 * longest:.0f} ms</text>",
+        f'<text x="{x(end - stopped) - 6}" y="{PAUSE[0] + 15}" text-anchor="end">{1e3 * stopped:.0f} ms; the longest time '
+        f"between two tokens: {1e3 * longest:.0f} ms</text>",
         f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="300" y2="300"/>',
     ]
     for second in range(-1, int(last - begin) + 1):

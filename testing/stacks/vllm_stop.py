@@ -361,7 +361,8 @@ def measure(arguments, folder, link, copy):
         server.stop()
     measured = [Measured(client, *update) for update in updates]
     if arguments.timeline is not None:
-        draw(arguments.timeline, client.tokens, arrivals.seen, updates[-1], arguments.rate)
+        usual = sorted(updates[1:], key=lambda update: update[-1])[len(updates) // 2 - 1]
+        draw(arguments.timeline, client.tokens, arrivals.seen, usual, arguments.rate)
     report("running requests are computed again", measured[:1], copy)
     report("running requests keep what is computed", measured[1:], copy)
     second = updates[1][1]

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ from waybill.trainer import Trainer
 from waybill.worker import Worker
 
 MEMORY = Path("/dev/shm")
+_PREFIX = "waybill-adapters-"
 
 
 def lend_adapter(trainer: Trainer, model: Any) -> dict[str, Any]:
@@ -44,18 +46,21 @@ def lend_adapter(trainer: Trainer, model: Any) -> dict[str, Any]:
         raise InvalidArgument(
             f"adapter: a {type(model).__name__} has no active LoRA adapter: give the model that peft.get_peft_model() returned"
         )
-    added = False
-    for key, tensor in model.state_dict(keep_vars=True).items():
-        front, middle, leaf = key.partition(f".{name}.")
-        if not middle:
-            front, middle, leaf = key.removesuffix(f".{name}"), "", ""
-        if ".lora_" not in front or front == key:
-            continue
-        saved = f"{front}.{leaf}" if middle else front
+    if getattr(configs[name], "modules_to_save", None):
+        raise InvalidArgument(
+            f'adapter: "{name}" trains whole layers as well ({configs[name].modules_to_save}), which engines do not load: '
+            "leave modules_to_save out, or send all weights"
+        )
+    of_adapter = re.compile(rf"(.+\.lora_\w+)\.{re.escape(str(name))}((?:\.\w+)?)")
+    lent = {
+        "".join(found.groups()): (key, tensor)
+        for key, tensor in model.state_dict(keep_vars=True).items()
+        if (found := of_adapter.fullmatch(key)) is not None
+    }
+    for saved, (key, tensor) in lent.items():
         trainer.add(saved, tensor)
         trainer._watch_owner(saved, model, key)
-        added = True
-    if not added:
+    if not lent:
         raise InvalidArgument(f'adapter: "{name}" of a {type(model).__name__} has no tensors')
     config: dict[str, Any] = json.loads(json.dumps(configs[name].to_dict(), default=_plain))
     return config
@@ -67,7 +72,7 @@ def _plain(value: Any) -> Any:
 
 def folder_of(engine: str, version: int) -> str:
     """Returns the folder of a version, which is the same on all hosts of an engine."""
-    return str(MEMORY / f"waybill-{engine}" / str(version))
+    return str(MEMORY / f"{_PREFIX}{engine}" / str(version))
 
 
 class AdapterReceiver:
@@ -113,7 +118,7 @@ class AdapterReceiver:
 
     def _make_folder(self, wanted_bytes: int) -> int:
         """Makes the folder, in memory if there is room, and removes what engines that died have left. Returns its lock."""
-        for left in MEMORY.glob("waybill-*"):
+        for left in MEMORY.glob(f"{_PREFIX}*"):
             with contextlib.suppress(OSError):
                 _remove_unless_used(left)
         while True:
@@ -174,7 +179,12 @@ def save_snapshot(snapshot: Snapshot, path: Path) -> None:
 
 
 def _remove_unless_used(folder: Path) -> None:
-    """Removes what a receiver has made, unless one holds its lock, which the kernel releases when a process dies."""
+    """Removes what a receiver of this user has made, unless one holds its lock, which the kernel releases when it dies.
+
+    Anybody may make a link in /dev/shm, so that what another user's link names must not be touched.
+    """
+    if folder.lstat().st_uid != os.geteuid():
+        return
     lock = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -149,7 +149,7 @@ def test_a_version_that_a_host_cannot_write_is_installed_nowhere(job, memory, mo
 
 
 def test_what_a_dead_engine_left_is_removed_and_what_a_live_one_has_is_not(job, memory):
-    dead, live = memory / "waybill-dead", memory / "waybill-live"
+    dead, live = memory / "waybill-adapters-dead", memory / "waybill-adapters-live"
     for folder in (dead, live):
         (folder / "1").mkdir(parents=True)
     lock = os.open(live, os.O_RDONLY)
@@ -158,6 +158,18 @@ def test_what_a_dead_engine_left_is_removed_and_what_a_live_one_has_is_not(job, 
     sender_of(job, Adapted(), engine)
     assert not dead.exists() and (live / "1").exists()
     os.close(lock)
+    engine.receiver.close()
+
+
+def test_what_another_users_link_names_is_not_touched(job, memory, tmp_path, monkeypatch):
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (memory / "waybill-adapters-link").symlink_to(theirs)
+    monkeypatch.setattr(adapters.os, "geteuid", lambda: os.getuid() + 1)
+    engine = Engine()
+    sender_of(job, Adapted(), engine)
+    assert theirs.exists()
+    monkeypatch.undo()
     engine.receiver.close()
 
 
@@ -175,6 +187,26 @@ def test_without_room_in_memory_the_folder_is_elsewhere_under_the_same_name(
     elsewhere = link.resolve()
     engine.receiver.close()
     assert not elsewhere.exists() and not link.is_symlink()
+
+
+def test_an_adapter_that_trains_whole_layers_is_refused():
+    model = Adapted()
+    model.peft_config["first"].modules_to_save = ["lm_head"]
+    with waybill.Trainer(rank=0, world=1) as trainer:
+        with pytest.raises(waybill.InvalidArgument, match="modules_to_save"):
+            lend_adapter(trainer, model)
+
+
+def test_an_adapter_may_have_the_name_of_a_module():
+    model = Adapted()
+    layer = model.base_model.model.q_proj
+    for part in (layer.lora_A, layer.lora_B):
+        part["model"] = part.pop("first")
+    model.peft_config["model"] = model.peft_config.pop("first")
+    model.active_adapter = "model"
+    with waybill.Trainer(rank=0, world=1) as trainer:
+        lend_adapter(trainer, model)
+        assert set(trainer._holdings.names()) == {SAVED.format("A"), SAVED.format("B")}
 
 
 def test_a_model_without_an_active_adapter_is_refused():

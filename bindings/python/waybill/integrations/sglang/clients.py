@@ -34,7 +34,7 @@ class SGLangClient(Client):
                 raise Unimplemented(
                     f"join {self.describe()}: {option} is {options[option]}, and has to be {allowed}: {why}"
                 )
-        if init_info["adapter"] is not None and not options["enable_lora"]:
+        if init_info.get("adapter") is not None and not options["enable_lora"]:
             raise FailedPrecondition(
                 f"join {self.describe()}: the trainers publish an adapter, and the engine serves none: launch it with "
                 "--enable-lora"

@@ -130,7 +130,7 @@ def receive(model: Any, named_tensors: Any) -> None:
     receiver = _receivers.setdefault(model, _Receiver())
     command = unpack(named_tensors)
     try:
-        if command["do"] == "join" and command["adapter"] is not None:
+        if command["do"] == "join" and command.get("adapter") is not None:
             receiver.join_for_adapter(command)
         elif command["do"] == "join":
             receiver.join(model, command)
