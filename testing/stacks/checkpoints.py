@@ -295,6 +295,19 @@ def _write(tensors, config, folder):
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+def save_tokenizer(model, folder):
+    """Writes a tokenizer with a word for each token of a model into its folder."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = {f"w{i}": i for i in range(config_of(model)["vocab_size"])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="w1", pad_token="w2", unk_token="w0"
+    ).save_pretrained(folder)
+
+
 def digests(model):
     """Returns the SHA-256 of each parameter of a torch module, by name."""
     from hashlib import sha256

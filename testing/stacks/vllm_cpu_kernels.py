@@ -54,6 +54,14 @@ def _attend(
         output[first:last] = sums.transpose(0, 1).reshape(output[first:last].shape)
 
 
+def _draw(logits, seeds):
+    """Draws a token for each row, by Gumbel's noise."""
+    noise = torch.empty_like(logits)
+    for row, seed in zip(noise, seeds.tolist(), strict=True):
+        row.exponential_(generator=torch.Generator().manual_seed(seed))
+    return (logits - noise.log()).argmax(-1)
+
+
 def _pack_experts(weight, packed, _isa):
     """Stores the experts in another order, as real kernels do. An update that does not pack again generates nonsense."""
     packed.copy_(weight.flip(-1))
@@ -196,6 +204,7 @@ def install():
         "cpu_fused_moe": _experts,
         "eagle_prepare_inputs_padded_kernel_impl": _sample_drafts,
         "eagle_prepare_next_token_padded_kernel_impl": _next_tokens,
+        "fused_gumbel_argmax": _draw,
         "get_scheduler_metadata": lambda *_: torch.empty(0),
         "greedy_argmax": lambda logits: logits.argmax(-1),
         "init_cpu_memory_env": _nothing,
