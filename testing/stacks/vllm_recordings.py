@@ -45,11 +45,19 @@ LOADED = [
         "tiny-gpt-oss-mxfp4-padded",
         "tiny-qwen3-next",
         "tiny-llama-4",
-        "tiny-qwen2.5-vl",
-        "tiny-qwen3-vl",
-        "tiny-gemma3",
     )
     for tp, rank, experts in ((1, 0, False), (2, 1, False), (2, 1, True))
+]
+LOADED += [
+    (name, tp, rank, False)
+    for name in (
+        "tiny-glm-4v",
+        "tiny-internvl",
+        "tiny-mistral3",
+        "tiny-qwen2.5-vl",
+        "tiny-qwen3-vl",
+    )
+    for tp, rank in ((1, 0), (2, 1))
 ]
 SIZES = [
     ("qwen3-235b-a22b", 8, 3, False),
