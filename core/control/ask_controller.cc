@@ -93,4 +93,20 @@ absl::StatusOr<uint32_t> RemoveGroup(const std::string& address, const std::stri
   return reply.workers();
 }
 
+absl::StatusOr<proto::VerifyReply> VerifyWorkers(const std::string& address,
+                                                 const std::string& token, const std::string& group,
+                                                 absl::Duration patience) {
+  constexpr absl::Duration kAnswerMargin = absl::Seconds(5);
+  proto::VerifyRequest request;
+  request.set_group(group);
+  request.set_timeout_ms(absl::ToInt64Milliseconds(patience));
+  // Each address has its share of the time, and the one that leads needs all of `patience`.
+  const auto addresses = static_cast<int64_t>(SplitAddresses(address).size());
+  WAYBILL_ASSIGN_OR_RETURN(proto::VerifyReply reply,
+                           Ask(address, token, addresses * (patience + kAnswerMargin),
+                               &proto::Controller::Stub::Verify, request));
+  if (reply.has_error()) return DecodeError(reply.error());
+  return reply;
+}
+
 }  // namespace waybill

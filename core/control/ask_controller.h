@@ -31,6 +31,13 @@ absl::StatusOr<Manifest> FetchTensors(const std::string& address, const std::str
 absl::StatusOr<uint32_t> RemoveGroup(const std::string& address, const std::string& token,
                                      const std::string& group, absl::Duration timeout);
 
+// Asks the workers of a group, or of all groups if its name is empty, to verify what they show, and
+// returns what each has answered. Those that do not answer within `patience` are named. kNotFound:
+// no such worker has joined; kUnavailable: also if they are being asked already.
+absl::StatusOr<proto::VerifyReply> VerifyWorkers(const std::string& address,
+                                                 const std::string& token, const std::string& group,
+                                                 absl::Duration patience);
+
 }  // namespace waybill
 
 #endif  // WAYBILL_CORE_CONTROL_ASK_CONTROLLER_H_

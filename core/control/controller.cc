@@ -24,6 +24,7 @@
 #include "core/control/grpc_deadline.h"
 #include "core/control/keepalive.h"
 #include "core/control/task_thread.h"
+#include "core/control/verify_inquiry.h"
 #include "core/net/tcp_socket.h"
 #include "core/protocol/frames.h"
 #include "core/protocol/message_codec.h"
@@ -36,6 +37,8 @@ namespace {
 constexpr size_t kMostMessageBytes = size_t{1} << 30;
 // Before a rank has joined.
 constexpr size_t kMostStrangerBytes = 64 << 10;
+// The longest that workers are waited for, to verify what they show.
+constexpr absl::Duration kMostVerifyTime = absl::Hours(1);
 // A stream that is being closed is cancelled after so long, if the peer does not read.
 constexpr absl::Duration kCloseTimeout = absl::Seconds(2);
 
@@ -110,6 +113,11 @@ class Server final : public Controller,
 
   ~Server() override {
     if (doorkeeper_ != nullptr) doorkeeper_->Stop();  // Calls that go on still use it.
+    {
+      const std::lock_guard lock(mutex_);
+      takes_inquiries_ = false;
+      inquiry_.Stop(absl::UnavailableError("its controller ends"));
+    }
     if (server_ != nullptr) server_->Shutdown(ToGrpcDeadline(SteadyNow()));
     records_.reset();
     computations_.reset();
@@ -232,12 +240,35 @@ class Server final : public Controller,
     return reactor;
   }
 
+  grpc::ServerUnaryReactor* Verify(grpc::CallbackServerContext* context,
+                                   const proto::VerifyRequest* request,
+                                   proto::VerifyReply* reply) noexcept override {
+    doorkeeper_->OnProved(context->peer());
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    const std::lock_guard lock(mutex_);
+    if (absl::Status status = BeginInquiry(*request,
+                                           [reactor, reply](proto::VerifyReply answers) {
+                                             *reply = std::move(answers);
+                                             reactor->Finish(grpc::Status::OK);
+                                           });
+        !status.ok()) {
+      *reply->mutable_error() = EncodeError(status);
+      reactor->Finish(grpc::Status::OK);
+    }
+    return reactor;
+  }
+
   // The other end of a stream. A stream that is closed is not read any more.
   enum class Peer { kRank, kStranger, kClosed };
   Peer OnMessages(ConnectionId id, const std::vector<proto::RankMessage>& messages) {
     const std::lock_guard lock(mutex_);
     for (const proto::RankMessage& message : messages) {
-      if (IsOpen(id)) coordinator_.OnMessage(id, message, SteadyNow());
+      if (!IsOpen(id)) break;
+      if (message.has_verified()) {
+        inquiry_.OnVerified(id, message.verified());
+      } else {
+        coordinator_.OnMessage(id, message, SteadyNow());
+      }
     }
     WakeClock();
     if (!IsOpen(id)) return Peer::kClosed;
@@ -278,8 +309,32 @@ class Server final : public Controller,
     return found != connections_.end() && found->second.cancel_at == absl::InfiniteFuture();
   }
 
+  absl::Status BeginInquiry(const proto::VerifyRequest& request,
+                            std::function<void(proto::VerifyReply)> done) {
+    if (!takes_inquiries_) return absl::UnavailableError("the controller ends");
+    if (inquiry_.is_going_on()) {
+      return absl::UnavailableError("the workers are being asked already; try again");
+    }
+    const auto workers = coordinator_.Workers(request.group());
+    if (workers.empty()) {
+      return absl::NotFoundError(absl::StrCat(
+          "no worker ",
+          request.group().empty() ? "" : absl::StrCat("of group ", request.group(), " "),
+          "has joined"));
+    }
+    const absl::Duration timeout =
+        std::min(absl::Milliseconds(request.timeout_ms()), kMostVerifyTime);
+    inquiry_.Begin(++last_request_, workers, SteadyNow(), timeout, std::move(done));
+    proto::ControllerMessage message;
+    message.mutable_verify()->set_request(last_request_);
+    for (const auto& [connection, id] : workers) Send(connection, message);
+    WakeClock();
+    return absl::OkStatus();
+  }
+
   void CloseLocked(ConnectionId id) {
     strangers_.erase(id);
+    inquiry_.OnGone(id);
     const auto found = connections_.find(id);
     if (found == connections_.end() || found->second.cancel_at != absl::InfiniteFuture()) return;
     found->second.cancel_at = SteadyNow() + kCloseTimeout;
@@ -314,7 +369,8 @@ class Server final : public Controller,
   }
 
   absl::Time NextDeadline() const {
-    absl::Time next = std::min(coordinator_.next_deadline(), SteadyNow() + absl::Hours(1));
+    absl::Time next = std::min(
+        {coordinator_.next_deadline(), inquiry_.next_deadline(), SteadyNow() + absl::Hours(1)});
     for (const auto& [id, deadline] : strangers_) next = std::min(next, deadline);
     for (const auto& [id, open] : connections_) next = std::min(next, open.cancel_at);
     return next;
@@ -334,6 +390,7 @@ class Server final : public Controller,
       if (SteadyNow() < NextDeadline()) continue;
       const absl::Time now = SteadyNow();
       coordinator_.OnTime(now);
+      inquiry_.OnTime(now);
       std::vector<ConnectionId> late;
       for (const auto& [id, deadline] : strangers_) {
         if (now >= deadline) late.push_back(id);
@@ -353,6 +410,10 @@ class Server final : public Controller,
   bool ending_ = false;
   std::unique_ptr<DecisionStore> store_;  // On the thread of records_.
   Coordinator coordinator_;
+  VerifyInquiry inquiry_;
+  bool takes_inquiries_ = true;
+  // Begins at random: an answer to the controller before this one is no answer to this one.
+  uint64_t last_request_ = uint64_t{std::random_device()()} << 32;
   ConnectionId last_connection_ = 0;
   std::map<ConnectionId, Open> connections_;
   std::map<ConnectionId, absl::Time> strangers_;  // Until they have joined; with their deadline.

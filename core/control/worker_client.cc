@@ -1,10 +1,15 @@
 #include "core/control/worker_client.h"
 
+#include <atomic>
 #include <future>
 #include <mutex>
+#include <stop_token>
+#include <thread>
 #include <utility>
 
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
+#include "core/protocol/message_codec.h"
 
 namespace waybill {
 namespace {
@@ -15,10 +20,12 @@ class Client final : public WorkerClient {
       : client_(identity, std::move(fabric), [this, sink = std::move(sink)](Notice notice) {
           // Nobody writes to this worker's memory once it has left.
           if (notice.kind == Notice::Kind::kLeft) {
+            verification_ = {};  // The memory may be gone next.
             client_.rank().CloseLanes();
             if (!std::exchange(has_left_, true)) left_.set_value();
           }
           if (destroying_) return;
+          if (notice.kind == Notice::Kind::kVerify) return BeginVerifying(notice.token);
           Publish(client_.rank());  // Whoever gets the notice finds it in the report.
           sink(std::move(notice));
         }) {}
@@ -56,9 +63,20 @@ class Client final : public WorkerClient {
     client_.Do([=](WorkerRank& rank, absl::Time now) { rank.Leave(token, now); });
   }
 
+  // Whoever asks what is shown does not keep an engine from pausing. The progress thread does not
+  // wait for the verification to stop.
   absl::Status Pause() override {
+    std::jthread stopped;
+    client_.DoAndWait([&](WorkerRank&, absl::Time) {
+      ++pausing_;
+      stopped = std::move(verification_);
+    });
+    stopped = {};
     absl::Status status;
-    client_.DoAndWait([&](WorkerRank& rank, absl::Time) { status = rank.Pause(); });
+    client_.DoAndWait([&](WorkerRank& rank, absl::Time) {
+      --pausing_;
+      status = rank.Pause();
+    });
     return status;
   }
   void Resume(bool kept) override {
@@ -77,6 +95,31 @@ class Client final : public WorkerClient {
   }
 
  private:
+  // Answers the controller from a thread of its own; one at a time.
+  void BeginVerifying(uint64_t request) {
+    const auto answer = [this, request](const Comparison& comparison, absl::Duration took) {
+      proto::Verified verified;
+      verified.set_request(request);
+      verified.set_version(comparison.version);
+      verified.set_bytes(comparison.bytes);
+      verified.set_seconds(absl::ToDoubleSeconds(took));
+      if (!comparison.status.ok()) *verified.mutable_error() = EncodeError(comparison.status);
+      client_.Do([=](WorkerRank& rank, absl::Time) { rank.OnVerified(verified); });
+    };
+    if (pausing_ > 0 || verifying_.exchange(true)) {
+      return answer({.status = absl::UnavailableError(
+                         pausing_ > 0 ? "the worker is being paused"
+                                      : "it still verifies for an earlier request; try again")},
+                    absl::ZeroDuration());
+    }
+    verification_ = std::jthread([this, answer](const std::stop_token& stop) {
+      const absl::Time began = SteadyNow();
+      const Comparison comparison = client_.rank().CompareShown(stop);
+      verifying_ = false;  // First, for the answer may bring the next request.
+      answer(comparison, SteadyNow() - began);
+    });
+  }
+
   // A copy for every chunk would cost more than the chunk.
   bool HasComeFurther(const WorkerRank& rank) const {
     constexpr uint64_t kSteps = 128;
@@ -98,12 +141,15 @@ class Client final : public WorkerClient {
     report_ = rank.report();
   }
 
+  std::atomic<bool> verifying_ = false;
   mutable std::mutex mutex_;
   WorkerReport report_;                     // Guarded by mutex_.
   uint64_t copied_changes_ = ~uint64_t{0};  // On the progress thread, as is what follows.
   bool destroying_ = false;
   bool has_left_ = false;
   std::promise<void> left_;
+  int pausing_ = 0;            // Calls of Pause() that stop a verification.
+  std::jthread verification_;  // The last one; it has ended before kLeft is told.
   uint64_t copied_bytes_ = 0;
   bool copied_doubt_ = false;
   bool copied_catching_up_ = false;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -64,6 +65,9 @@ class WorkerRank final : private WorkerHost {
     engine_->CloseLanes();
   }
 
+  // Answers a kVerify.
+  void OnVerified(proto::Verified verified) { session_.OnVerified(std::move(verified)); }
+
   // As WorkerEngine has them.
   absl::Status Pause();
   void Resume(bool kept);
@@ -73,6 +77,7 @@ class WorkerRank final : private WorkerHost {
     return engine_->TakeSnapshot(holder);
   }
   absl::StatusOr<uint64_t> Verify() { return engine_->Verify(); }
+  Comparison CompareShown(const std::stop_token& stop) { return engine_->CompareShown(stop); }
   uint64_t shown_version() const override { return engine_->shown_version(); }
   bool dirty() const { return engine_->dirty(); }
 

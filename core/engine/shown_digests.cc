@@ -30,7 +30,8 @@ void ShownDigests::Add(std::shared_ptr<const ArrivedRoutes> plan, uint32_t first
 }
 
 absl::Status ShownDigests::Compare(const Snapshot& snapshot, std::shared_ptr<Device> device,
-                                   const std::function<bool(uint32_t region)>& is_there) const {
+                                   const std::function<bool(uint32_t region)>& is_there,
+                                   const std::stop_token& stop, uint64_t* bytes) const {
   if (!complete_) {
     return absl::FailedPreconditionError(
         absl::StrCat("verify version ", version_,
@@ -56,6 +57,7 @@ absl::Status ShownDigests::Compare(const Snapshot& snapshot, std::shared_ptr<Dev
     const auto check = [&](uint32_t route, uint64_t sum) {
       ++count;
       const uint64_t length = routes.shape(route).size_bytes();
+      *bytes += length;
       if (kernels::FinishDigest(sum, length) == piece.digests[route - piece.first]) return;
       if (wrong.size() < kMostNamed) wrong.push_back(piece.plan->NameOf(route));
       ++wrong_count;
@@ -66,6 +68,7 @@ absl::Status ShownDigests::Compare(const Snapshot& snapshot, std::shared_ptr<Dev
       for (uint32_t r = first; r < std::min(end, first + kRoutesPerPass); ++r) {
         // A witness is of scales that other routes bring.
         if (routes.witness(r)) continue;
+        if (stop.stop_requested()) break;
         const RouteShape shape = routes.shape(r);
         if (stager != nullptr && is_there(routes.destination_region(r))) {
           pass.DigestInPlace(r, shape, at(r), 0, shape.size_bytes());
@@ -74,6 +77,9 @@ absl::Status ShownDigests::Compare(const Snapshot& snapshot, std::shared_ptr<Dev
         }
       }
       pass.Finish(check);
+      if (stop.stop_requested()) {
+        return absl::CancelledError(absl::StrCat("verify version ", version_, ": it was stopped"));
+      }
       if (stager != nullptr) WAYBILL_RETURN_IF_ERROR(stager->status());
     }
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -31,12 +32,14 @@ class ShownDigests {
   void AddUnknown() { complete_ = false; }
 
   // [any thread] Digests what a snapshot of the version holds, as fast as one thread can. `device`:
-  // the one in whose memory are the regions of which `is_there` returns true, or null.
+  // the one in whose memory are the regions of which `is_there` returns true, or null. `bytes`: how
+  // many were compared, also if they differ.
   //
   // kDataLoss: names what differs. kFailedPrecondition: the version came without digests.
-  // kInternal: the device could not digest it.
+  // kCancelled: `stop` was requested. kInternal: the device could not digest it.
   absl::Status Compare(const Snapshot& snapshot, std::shared_ptr<Device> device,
-                       const std::function<bool(uint32_t region)>& is_there) const;
+                       const std::function<bool(uint32_t region)>& is_there,
+                       const std::stop_token& stop, uint64_t* bytes) const;
 
  private:
   struct Piece {

@@ -223,19 +223,22 @@ class WorkerEngineImpl final : public WorkerEngine {
   absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) override {
     return shown_.Take(holder);
   }
-  absl::StatusOr<uint64_t> Verify() override {
+  Comparison CompareShown(const std::stop_token& stop) override {
     while (true) {
-      WAYBILL_ASSIGN_OR_RETURN(const Snapshot snapshot, shown_.Take("verify"));
+      const absl::StatusOr<Snapshot> snapshot = shown_.Take("verify");
+      if (!snapshot.ok()) return {.status = snapshot.status()};
       std::shared_ptr<const ShownDigests> digests;
       {
         const std::lock_guard lock(digests_mutex_);
         digests = shown_digests_;
       }
-      if (digests->version() != snapshot.version()) continue;  // It is being shown right now.
-      WAYBILL_RETURN_IF_ERROR(digests->Compare(
-          snapshot, memory_->device(),
-          [this](uint32_t region) { return memory_->shown_kind(region) == MemoryKind::kDevice; }));
-      return snapshot.version();
+      if (digests->version() != snapshot->version()) continue;  // It is being shown right now.
+      Comparison comparison{.version = snapshot->version(), .status = {}};
+      comparison.status = digests->Compare(
+          *snapshot, memory_->device(),
+          [this](uint32_t region) { return memory_->shown_kind(region) == MemoryKind::kDevice; },
+          stop, &comparison.bytes);
+      return comparison;
     }
   }
   MemoryKind shown_kind(uint32_t region) const override { return memory_->shown_kind(region); }

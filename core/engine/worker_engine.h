@@ -1,8 +1,9 @@
 // The receiving side of a worker's updates: offers buffers, counts arrivals, verifies and shows.
 //
 // The engine takes commands and reports events. It does not talk to the controller. Any thread may
-// call TakeSnapshot(), Verify(), shown_version() and dirty(). All other calls come from one thread,
-// the progress thread, which hands on the fabric's events and calls Step(). No call blocks.
+// call TakeSnapshot(), Verify(), CompareShown(), shown_version() and dirty(). All other calls come
+// from one thread, the progress thread, which hands on the fabric's events and calls Step(). No
+// call blocks.
 #ifndef WAYBILL_CORE_ENGINE_WORKER_ENGINE_H_
 #define WAYBILL_CORE_ENGINE_WORKER_ENGINE_H_
 
@@ -10,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -67,6 +69,13 @@ struct WorkerEvent {
 struct TrainerAddress {
   uint32_t trainer = 0;
   std::vector<std::string> lane_addresses;  // In the order of the lanes.
+};
+
+// What became of comparing what is shown with the digests with which it came.
+struct Comparison {
+  uint64_t version = 0;  // 0: nothing could be read.
+  uint64_t bytes = 0;    // How many were compared.
+  absl::Status status;
 };
 
 // Counters since the engine was made.
@@ -162,7 +171,14 @@ class WorkerEngine {
   //
   // kDataLoss: names what differs. kFailedPrecondition: as TakeSnapshot(), or the version came
   // without digests. kUnavailable: as TakeSnapshot().
-  virtual absl::StatusOr<uint64_t> Verify() = 0;
+  absl::StatusOr<uint64_t> Verify() {
+    const Comparison comparison = CompareShown({});
+    if (!comparison.status.ok()) return comparison.status;
+    return comparison.version;
+  }
+  // The same, and tells also what was compared if something differs. kCancelled: `stop` was
+  // requested.
+  virtual Comparison CompareShown(const std::stop_token& stop) = 0;
   // Where a region of what is shown lies.
   virtual MemoryKind shown_kind(uint32_t region) const = 0;
   virtual uint64_t shown_version() const = 0;

@@ -115,6 +115,8 @@ class Coordinator final {
   // any more, and has to be replaced by one that reads the log.
   const absl::Status& halted() const { return halted_; }
   proto::StatusReply Status(const proto::StatusRequest& request = {}) const;
+  // Returns the workers of a group that are here, or of all groups if its name is empty.
+  std::vector<std::pair<ConnectionId, RankId>> Workers(const std::string& group) const;
   // Returns the tensors that the trainers declare, each once, in a manifest that has nothing else.
   //
   // kUnavailable: not all trainers' manifests are here; which are not.

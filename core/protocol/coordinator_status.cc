@@ -58,6 +58,15 @@ absl::StatusOr<Manifest> Coordinator::JobTensors() const {
   return tensors;
 }
 
+std::vector<std::pair<ConnectionId, RankId>> Coordinator::Workers(const std::string& group) const {
+  std::vector<std::pair<ConnectionId, RankId>> workers;
+  for (const auto& [id, member] : members_.members()) {
+    if (id.role != Role::kWorker || (!group.empty() && id.group != group)) continue;
+    workers.emplace_back(member.connection, id);
+  }
+  return workers;
+}
+
 void Coordinator::AddTraffic(const RankId& worker, proto::RankStatus& rank) const {
   const auto group = groups_.find(worker.group);
   if (group == groups_.end() || !group->second.lender.empty()) return;

@@ -56,6 +56,10 @@ struct Notice {
     kArrived = 25,
     kCommit = 26,  // It is shown. Run what comes after loading; the answer's status is ignored.
     kAbort = 27,   // It will not be shown; `status` says why.
+
+    // To a worker: the controller asks what it shows. `token` is the request's number, which
+    // WorkerSession::OnVerified() answers.
+    kVerify = 32,
   };
   Kind kind = Kind::kJoined;
   uint64_t token = 0;

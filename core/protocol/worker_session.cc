@@ -50,6 +50,8 @@ void WorkerSession::OnRoleMessage(const proto::ControllerMessage& message, absl:
       if (FindTerm(message.sender_lost().round().epoch()) == nullptr) return;
       for (const uint32_t sender : message.sender_lost().senders()) host_.LoseSender(sender);
       return;
+    case proto::ControllerMessage::kVerify:
+      return Tell({.kind = Notice::Kind::kVerify, .token = message.verify().request()});
     default:
       return;
   }
@@ -182,6 +184,12 @@ void WorkerSession::SendFailed(const UpdateId& update, const absl::Status& statu
   proto::RankMessage message;
   *message.mutable_failed()->mutable_round() = EncodeRound(update);
   *message.mutable_failed()->mutable_error() = EncodeError(status);
+  Send(std::move(message));
+}
+
+void WorkerSession::OnVerified(proto::Verified verified) {
+  proto::RankMessage message;
+  *message.mutable_verified() = std::move(verified);
   Send(std::move(message));
 }
 

@@ -73,6 +73,8 @@ class WorkerSession final : public RankSession {
     SendFailed(update, status);
   }
 
+  void OnVerified(proto::Verified verified);
+
   // Nothing of an update that was aborted is written to others of its group any more.
   void OnRelayStopped(uint64_t epoch, uint32_t sequence);
 

@@ -217,6 +217,7 @@ std::vector<absl::Status> Job::PublishAll(uint64_t version, const PublishOptions
 bool Job::Shows(uint32_t w, uint64_t version) {
   const absl::StatusOr<Snapshot> snapshot = workers_[w]->TakeSnapshot("test");
   if (!snapshot.ok() || snapshot->version() != version) return false;
+  if (absl::IsDataLoss(workers_[w]->Verify().status())) return false;
   const Manifest manifest = model_->Worker(w);
   std::vector<std::vector<std::byte>> expected;
   for (uint32_t r = 0; r < manifest.region_count(); ++r) {

@@ -1,0 +1,70 @@
+#include "core/control/verify_inquiry.h"
+
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
+#include "core/protocol/message_codec.h"
+
+namespace waybill {
+namespace {
+
+// A worker names eight pieces at most.
+constexpr size_t kMostErrorBytes = 64 << 10;
+
+}  // namespace
+
+void VerifyInquiry::Begin(uint64_t request,
+                          const std::vector<std::pair<ConnectionId, RankId>>& workers,
+                          absl::Time now, absl::Duration timeout,
+                          std::function<void(proto::VerifyReply)> done) {
+  request_ = request;
+  timeout_ = timeout;
+  deadline_ = now + timeout;
+  done_ = std::move(done);
+  reply_.Clear();
+  for (const auto& [connection, id] : workers) {
+    waiting_[connection] = reply_.workers_size();
+    proto::VerifiedWorker* worker = reply_.add_workers();
+    worker->set_group(id.group);
+    worker->set_rank(id.rank);
+  }
+}
+
+void VerifyInquiry::OnVerified(ConnectionId connection, const proto::Verified& verified) {
+  if (verified.request() != request_) return;
+  proto::Verified taken = verified;
+  if (taken.error().message().size() > kMostErrorBytes) {
+    taken.mutable_error()->set_message("what it said is too long to repeat");
+  }
+  Take(connection, std::move(taken));
+}
+
+void VerifyInquiry::OnGone(ConnectionId connection) {
+  proto::Verified gone;
+  *gone.mutable_error() = EncodeError(absl::UnavailableError("it is gone, and has not answered"));
+  Take(connection, std::move(gone));
+}
+
+void VerifyInquiry::OnTime(absl::Time now) {
+  if (now < deadline_) return;
+  Stop(absl::DeadlineExceededError(
+      absl::StrCat("it has not answered within ", absl::FormatDuration(timeout_))));
+}
+
+void VerifyInquiry::Stop(const absl::Status& why) {
+  proto::Verified unanswered;
+  *unanswered.mutable_error() = EncodeError(why);
+  while (is_going_on()) Take(waiting_.begin()->first, unanswered);
+}
+
+void VerifyInquiry::Take(ConnectionId connection, proto::Verified verified) {
+  const auto waiting = waiting_.find(connection);
+  if (waiting == waiting_.end()) return;
+  *reply_.mutable_workers(waiting->second)->mutable_verified() = std::move(verified);
+  waiting_.erase(waiting);
+  if (is_going_on()) return;
+  deadline_ = absl::InfiniteFuture();
+  done_(std::move(reply_));
+}
+
+}  // namespace waybill
