@@ -1,6 +1,7 @@
 """What goes wrong, as a user meets it: the exit status, the one line, and what is still shown."""
 
 import json
+import signal
 import struct
 
 import processes
@@ -194,6 +195,34 @@ def test_a_version_that_does_not_grow_is_refused_even_by_the_next_trainer(job):
         processes.run(*job.arguments("trainer", "--version", "7"), env=job.env)
         _, err = processes.run(*job.arguments("trainer", "--version", "7"), expect=1, env=job.env)
         assert "publish version 7: version 7 is committed, and versions only grow" in err
+
+
+def test_a_worker_that_does_not_say_what_it_shows_is_named(job):
+    verify = ["verify", "--controller", job.address]
+    _, err = processes.run(*verify, expect=1, env=job.env)
+    assert "no worker has joined" in err
+    with processes.Started(*job.arguments("worker"), env=job.env) as worker:
+        processes.run(*job.arguments("trainer", "--version", "7"), env=job.env)
+        out, _ = processes.run(*verify, env=job.env)
+        assert "right" in out
+        worker.process.send_signal(signal.SIGSTOP)
+        out, err = processes.run(*verify, "--timeout", "1", expect=1, env=job.env)
+        assert "not verified: it has not answered within 1s" in out
+        assert "1 of 1 workers" in err
+        with processes.Started(*verify, env=job.env) as asking:
+            processes.until(lambda: is_asked(job), "the stopped worker is asked")
+            worker.end(signal.SIGKILL)
+            code, out, _ = asking.result()
+        assert code == 1
+        assert "not verified: it is gone, and has not answered" in out
+
+
+def is_asked(job):
+    """Whether the workers are being asked; it asks none itself."""
+    _, err = processes.run(
+        "verify", "--controller", job.address, "--group", "nobody", expect=1, env=job.env
+    )
+    return "are being asked already" in err
 
 
 def test_a_wrong_token_is_turned_away(job):

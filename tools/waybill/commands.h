@@ -19,6 +19,7 @@ void AddDemoCommand(CLI::App& app, Run& run);
 void AddPlanCommand(CLI::App& app, Run& run);
 void AddSimulateCommand(CLI::App& app, Run& run);
 void AddStatusCommand(CLI::App& app, Run& run);
+void AddVerifyCommand(CLI::App& app, Run& run);
 void AddRemoveGroupCommand(CLI::App& app, Run& run);
 void AddDoctorCommand(CLI::App& app, Run& run);
 

@@ -27,6 +27,7 @@ int Main(int argc, char** argv) {
   waybill::AddPlanCommand(app, run);
   waybill::AddSimulateCommand(app, run);
   waybill::AddStatusCommand(app, run);
+  waybill::AddVerifyCommand(app, run);
   waybill::AddRemoveGroupCommand(app, run);
   waybill::AddDoctorCommand(app, run);
   if (argc == 1) {
