@@ -1,6 +1,6 @@
 """Measures how long a vLLM server stands still for an update, and what it generates while the update arrives.
 
-    python vllm_stop.py [--rate MBIT] [--timeline FILE]
+    python vllm_stop.py [--rate MBIT] [--pause MODE] [--timeline FILE]
 
 A server with a model of 411 MB generates for one client, which notes when each token comes. A trainer in a network namespace of
 its own, behind a link of MBIT (1000), sends new weights to it: once so that the server computes running requests again with the new
@@ -146,14 +146,14 @@ class Client(threading.Thread):
             raise self.error
 
 
-def be_trainer(controller, address):
+def be_trainer(controller, address, pause):
     """Sends a version for each line, and says when that began and ended, and for how long the engine stood still."""
     from vllm.distributed.weight_transfer import WeightTransferTrainerFactory
     from vllm.distributed.weight_transfer.base import ModuleSource
     from waybill.integrations.vllm import HTTPClient, WaybillInit
 
     module = as_module(weights(MODEL, 1))
-    client = HTTPClient(address)
+    client = HTTPClient(address, pause=pause)
     sender = WeightTransferTrainerFactory.trainer_init(
         WaybillInit(controller, fabric="tcp", rank=0, world=1, deadline=120),
         client=client,
@@ -176,8 +176,8 @@ def be_trainer(controller, address):
 class Trainer:
     """A trainer in another process, behind the link."""
 
-    def __init__(self, link, controller, address):
-        command = [sys.executable, __file__, "--trainer", controller, address]
+    def __init__(self, link, *arguments):
+        command = [sys.executable, __file__, "--trainer", *arguments]
         self.process = subprocess.Popen(
             [*link.inside(), *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -339,7 +339,7 @@ def measure(arguments, folder, link, copy):
     )  # fmt: skip
     try:
         with waybill.Controller(listen=f"{ENGINE}:0", token=token) as controller:
-            trainer = Trainer(link, controller.address, server.address)
+            trainer = Trainer(link, controller.address, server.address, arguments.pause)
             client = Client(server)
             client.start()
             client.await_tokens(20)
@@ -374,8 +374,9 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rate", type=int, default=1000, metavar="MBIT")
+    parser.add_argument("--pause", default="keep", choices=["keep", "at-once"])
     parser.add_argument("--timeline", type=Path, metavar="FILE")
-    parser.add_argument("--trainer", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--trainer", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--fresh", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.trainer:

@@ -63,11 +63,17 @@ CASES = {
     "qwen2.5-vl-tp2": ("tiny-qwen2.5-vl", {"tensor_parallel_size": 2}),
     "glm-4v": ("tiny-glm-4v", {}),
     "qwen3-served": ("tiny-qwen3", {}),
+    "qwen3-at-once": (
+        "tiny-qwen3",
+        {"tensor_parallel_size": 2, "pipeline_parallel_size": 2},
+    ),
     "qwen3-dp2": ("tiny-qwen3", {"data_parallel_size": 2}),
     "moe-dp2-ep2": ("tiny-qwen3-moe", {"data_parallel_size": 2, "enable_expert_parallel": True}),
 }
 # Cases that run `vllm serve` and control it over HTTP. In the others the LLM is in the process of trainer 0.
-SERVED = {"qwen3-served", "qwen3-dp2", "moe-dp2-ep2"}
+SERVED = {"qwen3-served", "qwen3-at-once", "qwen3-dp2", "moe-dp2-ep2"}
+# How a server stops for an update, if not as by default.
+PAUSES = {"qwen3-at-once": "at-once"}
 
 
 def by_rank(digests):
@@ -144,7 +150,7 @@ class Engine:
 class Server:
     """A process of `vllm serve`."""
 
-    def __init__(self, model, version, folder, *, host="127.0.0.1", **options):
+    def __init__(self, model, version, folder, *, host="127.0.0.1", pause="keep", **options):
         from waybill.integrations.vllm import HTTPClient
 
         options = save_for(model, version, folder, options)
@@ -160,7 +166,7 @@ class Server:
                 command.append(json.dumps(value))
         self.process = subprocess.Popen(command, env={**os.environ, "VLLM_SERVER_DEV_MODE": "1"})
         self.address = f"http://{host}:{port}"
-        self.client = HTTPClient(self.address)
+        self.client = HTTPClient(self.address, pause=pause)
         self.model, self.replicas = str(folder), options.get("data_parallel_size", 1)
         self._await_answer()
 
@@ -215,8 +221,10 @@ class VLLM(Stack):
         backend = {"weight_transfer_config": {"backend": "waybill"}} if updated else {}
         # vLLM runs replicas in servers only.
         served = case in SERVED and (updated or "data_parallel_size" in options)
-        kind = Server if served else Engine
-        return kind(model, version, folder, **options, **backend)
+        if served:
+            pause = PAUSES.get(case, "keep")
+            return Server(model, version, folder, pause=pause, **options, **backend)
+        return Engine(model, version, folder, **options, **backend)
 
     def sender(self, controller, client, module):
         from vllm.distributed.weight_transfer import WeightTransferTrainerFactory

@@ -54,6 +54,8 @@ def __getattr__(name: str) -> Any:
 
 def register() -> None:
     """Registers the backend with vLLM. vLLM calls this in each of its processes, possibly several times."""
+    import sys
+
     from vllm.distributed.weight_transfer.factory import (  # type: ignore[import-not-found, unused-ignore]
         WeightTransferEngineFactory,
         WeightTransferTrainerFactory,
@@ -67,3 +69,7 @@ def register() -> None:
         WeightTransferTrainerFactory.register_engine(
             "waybill", f"{_PACKAGE}.trainer", "WaybillTrainer"
         )
+    if "vllm.v1.engine.core" in sys.modules:  # This process has an engine's core.
+        from waybill.integrations.vllm.core import stop_within_updates
+
+        stop_within_updates(sys.modules["vllm.v1.engine.core"])

@@ -55,11 +55,14 @@ class EngineInit(WeightTransferInitInfo):  # type: ignore[misc, unused-ignore]
 class EngineUpdate(WeightTransferUpdateInfo):  # type: ignore[misc, unused-ignore]
     """The arguments with which a trainer makes each worker process receive a version.
 
-    deadline  In seconds.
+    deadline     In seconds.
+    stop         The engine's core is to stop itself, and with clear_cache, to empty its caches: see core.py.
     """
 
     version: int
     deadline: float = 600.0
+    stop: bool = False
+    clear_cache: bool = False
 
 
 class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
