@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -19,43 +20,35 @@
 namespace waybill {
 namespace {
 
-template <typename Reply, typename Request>
-using Method = grpc::Status (proto::Controller::Stub::*)(grpc::ClientContext*, const Request&,
-                                                         Reply*);
-
-template <typename Reply, typename Request>
-absl::StatusOr<Reply> AskOne(const std::string& address, const std::string& token,
-                             absl::Time deadline, Method<Reply, Request> method,
-                             const Request& request) {
+absl::StatusOr<proto::Answer> AskOne(const std::string& address, const std::string& token,
+                                     absl::Time deadline, const proto::Question& question) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);  // A job may have a hundred thousand tensors.
   WAYBILL_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
                            OpenChannel(address, token, arguments));
-  const auto stub = proto::Controller::NewStub(channel);
   grpc::ClientContext context;
   context.set_deadline(ToGrpcDeadline(deadline));
-  Reply reply;
-  const grpc::Status status = ((*stub).*method)(&context, request, &reply);
-  if (status.ok()) return reply;
+  proto::Answer answer;
+  const grpc::Status status = proto::Controller::NewStub(channel)->Ask(&context, question, &answer);
+  if (status.ok()) return answer;
   return ChannelError(address, status);
 }
 
-// Asks each address in turn; none takes more than its share of the time that is left.
-template <typename Reply, typename Request>
-absl::StatusOr<Reply> Ask(const std::string& addresses, const std::string& token,
-                          absl::Duration timeout, Method<Reply, Request> method,
-                          const Request& request) {
+// Asks each address in turn; none takes more than its share of the time that is left. What a
+// controller has answered may be an error, too.
+absl::StatusOr<proto::Answer> Ask(const std::string& addresses, const std::string& token,
+                                  absl::Duration timeout, const proto::Question& question) {
   const std::vector<std::string> all = SplitAddresses(addresses);
   const absl::Time deadline = SteadyNow() + timeout;
-  absl::StatusOr<Reply> reply;
+  absl::StatusOr<proto::Answer> answer;
   for (size_t i = 0; i < all.size(); ++i) {
     const absl::Time now = SteadyNow();
     const absl::Time share = now + (deadline - now) / static_cast<int64_t>(all.size() - i);
-    reply = AskOne(all[i], token, share, method, request);
-    if (reply.ok() || !absl::IsUnavailable(reply.status())) return reply;
+    answer = AskOne(all[i], token, share, question);
+    if (answer.ok() || !absl::IsUnavailable(answer.status())) return answer;
   }
-  if (all.size() == 1) return reply;
-  return While(absl::StrCat("one of ", all.size(), " controllers"), reply.status());
+  if (all.size() == 1) return answer;
+  return While(absl::StrCat("one of ", all.size(), " controllers"), answer.status());
 }
 
 }  // namespace
@@ -63,20 +56,25 @@ absl::StatusOr<Reply> Ask(const std::string& addresses, const std::string& token
 absl::StatusOr<proto::StatusReply> FetchStatus(const std::string& address, const std::string& token,
                                                absl::Duration timeout,
                                                const proto::StatusRequest& request) {
-  return Ask(address, token, timeout, &proto::Controller::Stub::GetStatus, request);
+  proto::Question question;
+  *question.mutable_status() = request;
+  WAYBILL_ASSIGN_OR_RETURN(proto::Answer answer, Ask(address, token, timeout, question));
+  return std::move(*answer.mutable_status());
 }
 
 absl::StatusOr<Manifest> FetchTensors(const std::string& address, const std::string& token,
                                       absl::Duration timeout) {
   constexpr absl::Duration kPause = absl::Milliseconds(100);
   const absl::Time deadline = SteadyNow() + timeout;
+  proto::Question question;
+  question.set_tensors(true);
   while (true) {
-    WAYBILL_ASSIGN_OR_RETURN(const proto::TensorsReply reply,
-                             Ask(address, token, deadline - SteadyNow(),
-                                 &proto::Controller::Stub::GetTensors, proto::TensorsRequest()));
-    if (reply.missing().empty()) return DecodeManifest(reply.manifest());
+    WAYBILL_ASSIGN_OR_RETURN(const proto::Answer answer,
+                             Ask(address, token, deadline - SteadyNow(), question));
+    if (!answer.has_error()) return DecodeManifest(answer.manifest());
     if (SteadyNow() + kPause > deadline) {
-      return absl::DeadlineExceededError(absl::StrCat("the job waits for ", reply.missing()));
+      return absl::DeadlineExceededError(
+          absl::StrCat("the job waits for ", answer.error().message()));
     }
     absl::SleepFor(kPause);
   }
@@ -84,29 +82,27 @@ absl::StatusOr<Manifest> FetchTensors(const std::string& address, const std::str
 
 absl::StatusOr<uint32_t> RemoveGroup(const std::string& address, const std::string& token,
                                      const std::string& group, absl::Duration timeout) {
-  proto::RemoveGroupRequest request;
-  request.set_group(group);
-  WAYBILL_ASSIGN_OR_RETURN(
-      const proto::RemoveGroupReply reply,
-      Ask(address, token, timeout, &proto::Controller::Stub::RemoveGroup, request));
-  if (reply.has_error()) return DecodeError(reply.error());
-  return reply.workers();
+  proto::Question question;
+  question.set_removed_group(group);
+  WAYBILL_ASSIGN_OR_RETURN(const proto::Answer answer, Ask(address, token, timeout, question));
+  if (answer.has_error()) return DecodeError(answer.error());
+  return answer.removed_workers();
 }
 
-absl::StatusOr<proto::VerifyReply> VerifyWorkers(const std::string& address,
-                                                 const std::string& token, const std::string& group,
-                                                 absl::Duration patience) {
+absl::StatusOr<std::vector<proto::Verified>> VerifyWorkers(const std::string& address,
+                                                           const std::string& token,
+                                                           const std::string& group,
+                                                           absl::Duration patience) {
   constexpr absl::Duration kAnswerMargin = absl::Seconds(5);
-  proto::VerifyRequest request;
-  request.set_group(group);
-  request.set_timeout_ms(absl::ToInt64Milliseconds(patience));
+  proto::Question question;
+  question.mutable_verify()->set_group(group);
+  question.mutable_verify()->set_timeout_ms(absl::ToInt64Milliseconds(patience));
   // Each address has its share of the time, and the one that leads needs all of `patience`.
   const auto addresses = static_cast<int64_t>(SplitAddresses(address).size());
-  WAYBILL_ASSIGN_OR_RETURN(proto::VerifyReply reply,
-                           Ask(address, token, addresses * (patience + kAnswerMargin),
-                               &proto::Controller::Stub::Verify, request));
-  if (reply.has_error()) return DecodeError(reply.error());
-  return reply;
+  WAYBILL_ASSIGN_OR_RETURN(const proto::Answer answer,
+                           Ask(address, token, addresses * (patience + kAnswerMargin), question));
+  if (answer.has_error()) return DecodeError(answer.error());
+  return std::vector<proto::Verified>(answer.verified().begin(), answer.verified().end());
 }
 
 }  // namespace waybill

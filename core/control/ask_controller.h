@@ -34,9 +34,10 @@ absl::StatusOr<uint32_t> RemoveGroup(const std::string& address, const std::stri
 // Asks the workers of a group, or of all groups if its name is empty, to verify what they show, and
 // returns what each has answered. Those that do not answer within `patience` are named. kNotFound:
 // no such worker has joined; kUnavailable: also if they are being asked already.
-absl::StatusOr<proto::VerifyReply> VerifyWorkers(const std::string& address,
-                                                 const std::string& token, const std::string& group,
-                                                 absl::Duration patience);
+absl::StatusOr<std::vector<proto::Verified>> VerifyWorkers(const std::string& address,
+                                                           const std::string& token,
+                                                           const std::string& group,
+                                                           absl::Duration patience);
 
 }  // namespace waybill
 

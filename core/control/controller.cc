@@ -192,67 +192,13 @@ class Server final : public Controller,
     return connection;
   }
 
-  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
-                                      const proto::StatusRequest* request,
-                                      proto::StatusReply* reply) noexcept override {
+  grpc::ServerUnaryReactor* Ask(grpc::CallbackServerContext* context,
+                                const proto::Question* question,
+                                proto::Answer* answer) noexcept override {
     doorkeeper_->OnProved(context->peer());
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    const std::lock_guard lock(mutex_);
-    *reply = coordinator_.Status(*request);
-    reactor->Finish(grpc::Status::OK);
-    return reactor;
-  }
-
-  grpc::ServerUnaryReactor* GetTensors(grpc::CallbackServerContext* context,
-                                       const proto::TensorsRequest* /*request*/,
-                                       proto::TensorsReply* reply) noexcept override {
-    doorkeeper_->OnProved(context->peer());
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    absl::StatusOr<Manifest> tensors;
-    {
-      const std::lock_guard lock(mutex_);
-      tensors = coordinator_.JobTensors();
-    }
-    if (tensors.ok()) {
-      reply->set_manifest(EncodeManifest(*tensors));
-    } else {
-      reply->set_missing(std::string(tensors.status().message()));
-    }
-    reactor->Finish(grpc::Status::OK);
-    return reactor;
-  }
-
-  grpc::ServerUnaryReactor* RemoveGroup(grpc::CallbackServerContext* context,
-                                        const proto::RemoveGroupRequest* request,
-                                        proto::RemoveGroupReply* reply) noexcept override {
-    doorkeeper_->OnProved(context->peer());
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    const std::lock_guard lock(mutex_);
-    const absl::StatusOr<uint32_t> workers =
-        coordinator_.RemoveGroup(request->group(), SteadyNow());
-    WakeClock();
-    if (workers.ok()) {
-      reply->set_workers(*workers);
-    } else {
-      *reply->mutable_error() = EncodeError(workers.status());
-    }
-    reactor->Finish(grpc::Status::OK);
-    return reactor;
-  }
-
-  grpc::ServerUnaryReactor* Verify(grpc::CallbackServerContext* context,
-                                   const proto::VerifyRequest* request,
-                                   proto::VerifyReply* reply) noexcept override {
-    doorkeeper_->OnProved(context->peer());
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    const std::lock_guard lock(mutex_);
-    if (absl::Status status = BeginInquiry(*request,
-                                           [reactor, reply](proto::VerifyReply answers) {
-                                             *reply = std::move(answers);
-                                             reactor->Finish(grpc::Status::OK);
-                                           });
-        !status.ok()) {
-      *reply->mutable_error() = EncodeError(status);
+    if (absl::Status status = Answer(*question, reactor, *answer); !status.ok()) {
+      *answer->mutable_error() = EncodeError(status);
       reactor->Finish(grpc::Status::OK);
     }
     return reactor;
@@ -309,8 +255,45 @@ class Server final : public Controller,
     return found != connections_.end() && found->second.cancel_at == absl::InfiniteFuture();
   }
 
+  // Finishes the reactor, now or later, unless it fails.
+  absl::Status Answer(const proto::Question& question, grpc::ServerUnaryReactor* reactor,
+                      proto::Answer& answer) {
+    std::unique_lock lock(mutex_);
+    switch (question.kind_case()) {
+      case proto::Question::kStatus:
+        *answer.mutable_status() = coordinator_.Status(question.status());
+        break;
+      case proto::Question::kTensors: {
+        WAYBILL_ASSIGN_OR_RETURN(const Manifest tensors, coordinator_.JobTensors());
+        lock.unlock();  // There may be many.
+        answer.set_manifest(EncodeManifest(tensors));
+        break;
+      }
+      case proto::Question::kRemovedGroup: {
+        const absl::StatusOr<uint32_t> workers =
+            coordinator_.RemoveGroup(question.removed_group(), SteadyNow());
+        WakeClock();
+        if (!workers.ok()) return workers.status();
+        answer.set_removed_workers(*workers);
+        break;
+      }
+      case proto::Question::kVerify:
+        return BeginInquiry(question.verify(),
+                            [reactor, &answer](std::vector<proto::Verified> verified) {
+                              for (proto::Verified& its : verified) {
+                                *answer.add_verified() = std::move(its);
+                              }
+                              reactor->Finish(grpc::Status::OK);
+                            });
+      case proto::Question::KIND_NOT_SET:
+        return absl::InvalidArgumentError("this controller does not know the question");
+    }
+    reactor->Finish(grpc::Status::OK);
+    return absl::OkStatus();
+  }
+
   absl::Status BeginInquiry(const proto::VerifyRequest& request,
-                            std::function<void(proto::VerifyReply)> done) {
+                            std::function<void(std::vector<proto::Verified>)> done) {
     if (!takes_inquiries_) return absl::UnavailableError("the controller ends");
     if (inquiry_.is_going_on()) {
       return absl::UnavailableError("the workers are being asked already; try again");
@@ -326,7 +309,7 @@ class Server final : public Controller,
         std::min(absl::Milliseconds(request.timeout_ms()), kMostVerifyTime);
     inquiry_.Begin(++last_request_, workers, SteadyNow(), timeout, std::move(done));
     proto::ControllerMessage message;
-    message.mutable_verify()->set_request(last_request_);
+    message.set_verify(last_request_);
     for (const auto& [connection, id] : workers) Send(connection, message);
     WakeClock();
     return absl::OkStatus();

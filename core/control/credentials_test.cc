@@ -134,8 +134,8 @@ absl::Status StatusOver(const std::shared_ptr<grpc::ChannelCredentials>& credent
   const auto stub = proto::Controller::NewStub(grpc::CreateChannel(address, credentials));
   grpc::ClientContext context;
   context.set_deadline(ToGrpcDeadline(SteadyNow() + kPatience));
-  proto::StatusReply reply;
-  const grpc::Status status = stub->GetStatus(&context, {}, &reply);
+  proto::Answer answer;
+  const grpc::Status status = stub->Ask(&context, {}, &answer);
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 

@@ -64,6 +64,8 @@ proto::RankReport EncodeReport(const WorkerReport& report, const Fabric& fabric)
   AddCounter("repeats", report.counts.repeats, out);
   AddCounter("renewals", report.counts.renewals, out);
   AddCounter("unchanged_versions", report.counts.unchanged_versions, out);
+  AddCounter("host_buffer_bytes", report.counts.host_buffer_bytes, out);
+  AddCounter("gpu_buffer_bytes", report.counts.gpu_buffer_bytes, out);
   return out;
 }
 

@@ -16,17 +16,17 @@ constexpr size_t kMostErrorBytes = 64 << 10;
 void VerifyInquiry::Begin(uint64_t request,
                           const std::vector<std::pair<ConnectionId, RankId>>& workers,
                           absl::Time now, absl::Duration timeout,
-                          std::function<void(proto::VerifyReply)> done) {
+                          std::function<void(std::vector<proto::Verified>)> done) {
   request_ = request;
   timeout_ = timeout;
   deadline_ = now + timeout;
   done_ = std::move(done);
-  reply_.Clear();
+  answers_.clear();
   for (const auto& [connection, id] : workers) {
-    waiting_[connection] = reply_.workers_size();
-    proto::VerifiedWorker* worker = reply_.add_workers();
-    worker->set_group(id.group);
-    worker->set_rank(id.rank);
+    waiting_[connection] = answers_.size();
+    proto::Verified& answer = answers_.emplace_back();
+    answer.set_group(id.group);
+    answer.set_rank(id.rank);
   }
 }
 
@@ -60,11 +60,14 @@ void VerifyInquiry::Stop(const absl::Status& why) {
 void VerifyInquiry::Take(ConnectionId connection, proto::Verified verified) {
   const auto waiting = waiting_.find(connection);
   if (waiting == waiting_.end()) return;
-  *reply_.mutable_workers(waiting->second)->mutable_verified() = std::move(verified);
+  proto::Verified& answer = answers_[waiting->second];
+  verified.set_group(answer.group());
+  verified.set_rank(answer.rank());
+  answer = std::move(verified);
   waiting_.erase(waiting);
   if (is_going_on()) return;
   deadline_ = absl::InfiniteFuture();
-  done_(std::move(reply_));
+  done_(std::move(answers_));
 }
 
 }  // namespace waybill

@@ -4,6 +4,7 @@
 #ifndef WAYBILL_CORE_CONTROL_VERIFY_INQUIRY_H_
 #define WAYBILL_CORE_CONTROL_VERIFY_INQUIRY_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -24,7 +25,8 @@ class VerifyInquiry {
   // `done` is called once, when all workers have answered or are gone, at the deadline, or by
   // Stop(). It must not call the inquiry. Requires at least one worker, and that none is going on.
   void Begin(uint64_t request, const std::vector<std::pair<ConnectionId, RankId>>& workers,
-             absl::Time now, absl::Duration timeout, std::function<void(proto::VerifyReply)> done);
+             absl::Time now, absl::Duration timeout,
+             std::function<void(std::vector<proto::Verified>)> done);
   bool is_going_on() const { return !waiting_.empty(); }
 
   // What nobody has asked for is ignored.
@@ -39,11 +41,11 @@ class VerifyInquiry {
   void Take(ConnectionId connection, proto::Verified verified);
 
   uint64_t request_ = 0;
-  std::map<ConnectionId, int> waiting_;  // The workers that have not answered, by place in reply_.
+  std::map<ConnectionId, size_t> waiting_;  // Those that have not answered, by place in answers_.
   absl::Duration timeout_;
   absl::Time deadline_ = absl::InfiniteFuture();
-  proto::VerifyReply reply_;
-  std::function<void(proto::VerifyReply)> done_;
+  std::vector<proto::Verified> answers_;
+  std::function<void(std::vector<proto::Verified>)> done_;
 };
 
 }  // namespace waybill

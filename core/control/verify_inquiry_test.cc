@@ -4,6 +4,8 @@
 
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "core/protocol/message_codec.h"
@@ -18,7 +20,7 @@ class VerifyInquiryTest : public testing::Test {
  protected:
   void SetUp() override {
     inquiry_.Begin(kRequest, {{10, {Role::kWorker, 0, "a"}}, {11, {Role::kWorker, 0, "b"}}}, now_,
-                   absl::Seconds(60), [this](proto::VerifyReply reply) {
+                   absl::Seconds(60), [this](std::vector<proto::Verified> reply) {
                      EXPECT_FALSE(reply_) << "it replies twice";
                      reply_ = std::move(reply);
                    });
@@ -34,16 +36,16 @@ class VerifyInquiryTest : public testing::Test {
   std::string Said() const {
     if (!reply_) return "nothing";
     std::string text;
-    for (const proto::VerifiedWorker& worker : reply_->workers()) {
-      absl::StrAppend(&text, worker.group(), " ", worker.verified().version(), " ",
-                      worker.verified().error().message(), ";");
+    for (const proto::Verified& worker : *reply_) {
+      absl::StrAppend(&text, worker.group(), " ", worker.version(), " ", worker.error().message(),
+                      ";");
     }
     return text;
   }
 
   const absl::Time now_ = absl::UnixEpoch();
   VerifyInquiry inquiry_;
-  std::optional<proto::VerifyReply> reply_;
+  std::optional<std::vector<proto::Verified>> reply_;
 };
 
 TEST_F(VerifyInquiryTest, RepliesOnceAllHaveAnswered) {

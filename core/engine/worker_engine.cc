@@ -257,6 +257,8 @@ class WorkerEngineImpl final : public WorkerEngine {
     WorkerCounts counts = counts_;
     counts.stragglers = gate_.stragglers();
     counts.repeats = gate_.repeats();
+    counts.host_buffer_bytes = memory_->arena_bytes(MemoryKind::kHost);
+    counts.gpu_buffer_bytes = memory_->arena_bytes(MemoryKind::kDevice);
     return counts;
   }
 

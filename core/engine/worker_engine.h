@@ -89,6 +89,9 @@ struct WorkerCounts {
   // Versions that were shown with the bytes of the version before. Those without digests, or of
   // another plan than the version before, are not compared.
   uint64_t unchanged_versions = 0;
+  // Waybill's own buffers in which updates arrive. None in place, in the engine's memory.
+  uint64_t host_buffer_bytes = 0;
+  uint64_t gpu_buffer_bytes = 0;
 };
 
 class WorkerEngine {

@@ -97,6 +97,13 @@ WorkerMemory::~WorkerMemory() {
   }
 }
 
+uint64_t WorkerMemory::arena_bytes(MemoryKind kind) const {
+  if ((kind == MemoryKind::kDevice) != (receiving_device_ != nullptr)) return 0;
+  uint64_t bytes = 0;
+  for (const Buffer& buffer : buffers_) bytes += buffer.arena.size();
+  return bytes;
+}
+
 absl::Status WorkerMemory::OpenDevice(absl::Span<const MemorySpan> user_regions,
                                       std::optional<int> arena_gpu) {
   WAYBILL_ASSIGN_OR_RETURN(device_, OpenDeviceOf(user_regions));

@@ -96,6 +96,9 @@ class WorkerMemory {
   // The device that has some of the memory, or null.
   const std::shared_ptr<Device>& device() const { return device_; }
 
+  // Bytes of Waybill's own memory, of a host or of a device, in which updates arrive.
+  uint64_t arena_bytes(MemoryKind kind) const;
+
   // What readers see: in shadow-copy the engine's memory, else the buffers.
   const std::vector<RegionSpans>& shown_buffers() const { return shown_; }
   MemoryKind shown_kind(uint32_t region) const { return shown_kinds_[region]; }

@@ -51,7 +51,7 @@ void WorkerSession::OnRoleMessage(const proto::ControllerMessage& message, absl:
       for (const uint32_t sender : message.sender_lost().senders()) host_.LoseSender(sender);
       return;
     case proto::ControllerMessage::kVerify:
-      return Tell({.kind = Notice::Kind::kVerify, .token = message.verify().request()});
+      return Tell({.kind = Notice::Kind::kVerify, .token = message.verify()});
     default:
       return;
   }

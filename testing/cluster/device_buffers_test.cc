@@ -62,6 +62,13 @@ TEST_P(GpuBuffersTest, FromGpuToGpuNoWeightsCrossTheHost) {
             digests() == Digests::kOn ? 2 * pieces * 8 : 0);
 }
 
+TEST_P(GpuBuffersTest, TheyAreCountedAsTheGpus) {
+  Make(OnGpu(mode(), {.digests = digests()}));
+  const WorkerCounts counts = cluster_->worker(0).counts();
+  EXPECT_GT(counts.gpu_buffer_bytes, 0u);
+  EXPECT_EQ(counts.host_buffer_bytes, 0u);
+}
+
 TEST_P(GpuBuffersTest, AnUpdateThatWasGivenUpIsFencedByAnotherRegistration) {
   Make(OnGpu(mode(), {.digests = digests()}));
   ASSERT_EQ(PublishAndCheck(1), "");

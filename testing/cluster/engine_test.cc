@@ -111,6 +111,13 @@ TEST_P(EngineTest, WithoutDigestsTheBytesAreTheSame) {
   for (uint32_t w = 0; w < 3; ++w) EXPECT_TRUE(cluster_->Shows(w, 1)) << w;
 }
 
+TEST_P(EngineTest, ItsBuffersAreCountedAsTheHosts) {
+  Make({});
+  const WorkerCounts counts = cluster_->worker(0).counts();
+  EXPECT_GT(counts.host_buffer_bytes, 0u);
+  EXPECT_EQ(counts.gpu_buffer_bytes, 0u);
+}
+
 TEST_P(EngineTest, MemoryOfTheEnginesOwnIsWrittenInPlace) {
   if (std::get<1>(GetParam()) != Mode::kInPlace) GTEST_SKIP() << "only in place";
   Make({.user_memory = true});

@@ -136,7 +136,11 @@ def test_the_stages_of_a_running_job_can_be_traced(job, tmp_path):
     with processes.Started(*job.arguments("worker"), env=job.env):
         processes.run(*job.arguments("trainer", "--version", "7"), env=job.env)
         trace = tmp_path / "trace.json"
-        processes.run("status", "--controller", job.address, "--trace", str(trace), env=job.env)
+        out, _ = processes.run(
+            "status", "--controller", job.address, "--trace", str(trace), env=job.env
+        )
+    (worker,) = [line.split() for line in out.splitlines() if line.startswith("worker 0")]
+    assert worker[-5:-1] == ["ms", "host", worker[-3], "ms"]
     stages = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
     assert {"receive", "verify"} <= {stage["name"] for stage in stages}
     assert {stage["args"]["version"] for stage in stages} == {7}

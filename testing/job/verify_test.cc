@@ -24,13 +24,11 @@ namespace {
 
 constexpr char kToken[] = "a secret of the job";
 
-absl::StatusOr<proto::VerifyReply> Ask(Job& job, const std::string& group = "") {
+absl::StatusOr<std::vector<proto::Verified>> Ask(Job& job, const std::string& group = "") {
   return VerifyWorkers(job.controller().address(), kToken, group, absl::Seconds(20));
 }
 
-absl::Status StatusOf(const proto::VerifiedWorker& worker) {
-  return DecodeError(worker.verified().error());
-}
+absl::Status StatusOf(const proto::Verified& worker) { return DecodeError(worker.error()); }
 
 void PublishToAll(Job& job, uint64_t version, const PublishOptions& options = {}) {
   for (const absl::Status& status : job.PublishAll(version, options)) {
@@ -51,26 +49,26 @@ TEST_P(VerifyTest, TheControllerNamesTheWorkerWhoseByteWasChangedAndNoOther) {
     ASSERT_TRUE(snapshot.ok());
     *const_cast<std::byte*>(snapshot->region(0).data() + 5) ^= std::byte{1};
   }
-  const absl::StatusOr<proto::VerifyReply> reply = Ask(job);
+  const absl::StatusOr<std::vector<proto::Verified>> reply = Ask(job);
   ASSERT_TRUE(reply.ok()) << reply.status();
-  ASSERT_EQ(reply->workers_size(), 2);
-  for (const proto::VerifiedWorker& worker : reply->workers()) {
-    EXPECT_EQ(worker.verified().version(), 1u);
-    EXPECT_EQ(worker.verified().bytes(), uint64_t{Job::kRows * Job::kColumns * 2});
+  ASSERT_EQ(reply->size(), 2u);
+  for (const proto::Verified& worker : *reply) {
+    EXPECT_EQ(worker.version(), 1u);
+    EXPECT_EQ(worker.bytes(), uint64_t{Job::kRows * Job::kColumns * 2});
   }
-  EXPECT_EQ(reply->workers(0).group(), "a");
-  EXPECT_EQ(StatusOf(reply->workers(0)).message(), "");
-  EXPECT_EQ(reply->workers(1).group(), "b");
-  EXPECT_EQ(StatusOf(reply->workers(1)).code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(StatusOf(reply->workers(1)).message(),
+  EXPECT_EQ(reply->at(0).group(), "a");
+  EXPECT_EQ(StatusOf(reply->at(0)).message(), "");
+  EXPECT_EQ(reply->at(1).group(), "b");
+  EXPECT_EQ(StatusOf(reply->at(1)).code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(StatusOf(reply->at(1)).message(),
               testing::HasSubstr("version 1: 1 of 2 pieces are not what was sent: tensor \"w\""));
 
   PublishToAll(job, 2);
-  const absl::StatusOr<proto::VerifyReply> repaired = Ask(job, "b");
+  const absl::StatusOr<std::vector<proto::Verified>> repaired = Ask(job, "b");
   ASSERT_TRUE(repaired.ok()) << repaired.status();
-  ASSERT_EQ(repaired->workers_size(), 1);
-  EXPECT_EQ(StatusOf(repaired->workers(0)).message(), "");
-  EXPECT_EQ(repaired->workers(0).verified().version(), 2u);
+  ASSERT_EQ(repaired->size(), 1u);
+  EXPECT_EQ(StatusOf(repaired->at(0)).message(), "");
+  EXPECT_EQ(repaired->at(0).version(), 2u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, VerifyTest,
@@ -87,15 +85,14 @@ TEST(Verify, AWorkerThatHasNothingToCompareSaysWhy) {
   EXPECT_EQ(Ask(job).status().message(), "no worker has joined");
   ASSERT_EQ(job.JoinAll().message(), "");
   EXPECT_EQ(Ask(job, "c").status(), absl::NotFoundError("no worker of group c has joined"));
-  absl::StatusOr<proto::VerifyReply> reply = Ask(job);
+  absl::StatusOr<std::vector<proto::Verified>> reply = Ask(job);
   ASSERT_TRUE(reply.ok()) << reply.status();
-  EXPECT_THAT(StatusOf(reply->workers(0)).message(), testing::HasSubstr("no version is shown yet"));
+  EXPECT_THAT(StatusOf(reply->at(0)).message(), testing::HasSubstr("no version is shown yet"));
   PublishToAll(job, 1, {.digests = Digests::kOff});
   reply = Ask(job);
   ASSERT_TRUE(reply.ok()) << reply.status();
-  EXPECT_EQ(StatusOf(reply->workers(0)).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(StatusOf(reply->workers(0)).message(),
-              testing::HasSubstr("published without digests"));
+  EXPECT_EQ(StatusOf(reply->at(0)).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(StatusOf(reply->at(0)).message(), testing::HasSubstr("published without digests"));
 }
 
 // One trainer and workers with the same tensors, whose verification takes a while.
@@ -154,9 +151,9 @@ class AskedWorker : public testing::Test {
     PublishToAll(job_, 1);
     asker_ = std::thread([this] {
       while (!over_) {
-        const absl::StatusOr<proto::VerifyReply> reply = Ask(job_);
+        const absl::StatusOr<std::vector<proto::Verified>> reply = Ask(job_);
         if (!reply.ok()) continue;  // The worker is not there.
-        for (const auto& worker : reply->workers()) {
+        for (const proto::Verified& worker : *reply) {
           EXPECT_NE(StatusOf(worker).code(), absl::StatusCode::kDataLoss) << StatusOf(worker);
           EXPECT_NE(StatusOf(worker).code(), absl::StatusCode::kDeadlineExceeded);
           ++answers_;

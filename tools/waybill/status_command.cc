@@ -14,6 +14,7 @@
 #include "core/base/status.h"
 #include "core/control/ask_controller.h"
 #include "core/control/status_json.h"
+#include "core/engine/timeline.h"
 #include "tools/waybill/commands.h"
 #include "tools/waybill/lane_table.h"
 #include "tools/waybill/page.h"
@@ -44,6 +45,21 @@ std::string DescribeTime(const proto::RankReport& report) {
   return end_us == 0 ? "" : absl::StrFormat("%.1f ms", static_cast<double>(end_us) / 1e3);
 }
 
+// From the decision until the latest version was shown.
+std::string DescribeSwitch(const proto::RankReport& report) {
+  for (const proto::StageTime& stage : report.stages()) {
+    if (stage.name() != Name(Stage::kCommit)) continue;
+    return absl::StrFormat("%.1f ms", static_cast<double>(stage.end_us() - stage.begin_us()) / 1e3);
+  }
+  return "";
+}
+
+// The memory in which a worker receives updates.
+absl::string_view DescribeBuffers(const proto::RankReport& report) {
+  if (CounterOf(report, "gpu_buffer_bytes") > 0) return "gpu";
+  return CounterOf(report, "host_buffer_bytes") > 0 ? "host" : "in place";
+}
+
 void Print(const proto::StatusReply& status, std::ostream& out) {
   out << absl::StrFormat("job %s: %s\n", status.job(), status.phase());
   out << absl::StrFormat("version %d committed; %d updates committed, %d aborted\n",
@@ -70,17 +86,20 @@ void Print(const proto::StatusReply& status, std::ostream& out) {
     out << "\n";
   }
   if (status.ranks().empty()) return;
-  out << absl::StrFormat("\n%-12s %-10s %-10s %14s %14s %12s %8s\n", "rank", "group", "state",
-                         "planned MB", "sent MB", "last took", "shows");
+  out << absl::StrFormat("\n%-12s %-10s %-10s %14s %14s %12s %12s %12s %8s\n", "rank", "group",
+                         "state", "planned MB", "sent MB", "last took", "received in",
+                         "switched in", "shows");
   for (const proto::RankStatus& rank : status.ranks()) {
     const bool worker = rank.name().rfind("worker", 0) == 0;
     out << absl::StrFormat(
-        "%-12s %-10s %-10s %14.1f %14s %12s %8s\n", rank.name(), worker ? rank.group() : "",
-        rank.state(), static_cast<double>(rank.planned_bytes()) / 1e6,
+        "%-12s %-10s %-10s %14.1f %14s %12s %12s %12s %8s\n", rank.name(),
+        worker ? rank.group() : "", rank.state(), static_cast<double>(rank.planned_bytes()) / 1e6,
         worker ? ""
                : absl::StrFormat("%.1f",
                                  static_cast<double>(CounterOf(rank.report(), "sent_bytes")) / 1e6),
-        DescribeTime(rank.report()), worker ? absl::StrCat(rank.shown_version()) : "");
+        DescribeTime(rank.report()), worker ? DescribeBuffers(rank.report()) : "",
+        worker ? DescribeSwitch(rank.report()) : "",
+        worker ? absl::StrCat(rank.shown_version()) : "");
   }
   for (const proto::RankStatus& rank : status.ranks()) {
     const uint64_t unchanged = CounterOf(rank.report(), "unchanged_versions");

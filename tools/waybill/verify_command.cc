@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -34,12 +35,11 @@ absl::string_view ResultOf(const proto::Verified& verified) {
   return differs ? "differs" : "not verified";
 }
 
-nlohmann::json ToJson(const proto::VerifyReply& reply) {
+nlohmann::json ToJson(const std::vector<proto::Verified>& answers) {
   nlohmann::json workers = nlohmann::json::array();
-  for (const proto::VerifiedWorker& worker : reply.workers()) {
-    const proto::Verified& verified = worker.verified();
-    workers.push_back({{"group", worker.group()},
-                       {"rank", worker.rank()},
+  for (const proto::Verified& verified : answers) {
+    workers.push_back({{"group", verified.group()},
+                       {"rank", verified.rank()},
                        {"version", verified.version()},
                        {"bytes", verified.bytes()},
                        {"seconds", verified.seconds()},
@@ -49,12 +49,11 @@ nlohmann::json ToJson(const proto::VerifyReply& reply) {
   return {{"workers", workers}};
 }
 
-void Print(const proto::VerifyReply& reply, std::ostream& out) {
+void Print(const std::vector<proto::Verified>& answers, std::ostream& out) {
   out << absl::StrFormat("%-16s %6s %10s %14s %10s  %s\n", "group", "rank", "version", "MB",
                          "seconds", "result");
-  for (const proto::VerifiedWorker& worker : reply.workers()) {
-    const proto::Verified& verified = worker.verified();
-    out << absl::StrFormat("%-16s %6d %10d %14.1f %10.3f  %s", worker.group(), worker.rank(),
+  for (const proto::Verified& verified : answers) {
+    out << absl::StrFormat("%-16s %6d %10d %14.1f %10.3f  %s", verified.group(), verified.rank(),
                            verified.version(), static_cast<double>(verified.bytes()) / 1e6,
                            verified.seconds(), ResultOf(verified));
     if (verified.has_error()) out << ": " << verified.error().message();
@@ -63,20 +62,20 @@ void Print(const proto::VerifyReply& reply, std::ostream& out) {
 }
 
 absl::Status RunVerify(const Options& options) {
-  WAYBILL_ASSIGN_OR_RETURN(const proto::VerifyReply reply,
+  WAYBILL_ASSIGN_OR_RETURN(const std::vector<proto::Verified> answers,
                            VerifyWorkers(options.controller, options.token, options.group,
                                          absl::Seconds(options.timeout_seconds)));
   if (options.json) {
-    std::cout << ToJson(reply).dump(2, ' ', /*ensure_ascii=*/true) << "\n";
+    std::cout << ToJson(answers).dump(2, ' ', /*ensure_ascii=*/true) << "\n";
   } else {
     std::ostringstream text;
-    Print(reply, text);
+    Print(answers, text);
     std::cout << Printable(text.str());
   }
   int wrong = 0;
-  for (const auto& worker : reply.workers()) wrong += worker.verified().has_error() ? 1 : 0;
+  for (const proto::Verified& verified : answers) wrong += verified.has_error() ? 1 : 0;
   if (wrong == 0) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(wrong, " of ", reply.workers_size(),
+  return absl::DataLossError(absl::StrCat(wrong, " of ", answers.size(),
                                           " workers show something else than what was sent, or "
                                           "could not be verified"));
 }
