@@ -12,6 +12,7 @@ from waybill.controller import JobTensor, job_tensors
 from waybill.errors import Unimplemented, WaybillError
 from waybill.integrations import fp8_blocks
 from waybill.integrations.adapters import AdapterReceiver
+from waybill.integrations.receiving import Receiving, describe_switch
 from waybill.integrations.sglang.commands import unpack
 from waybill.worker import Worker
 
@@ -50,16 +51,23 @@ class _Receiver:
     def join(self, model: Any, told: dict[str, Any]) -> None:
         """Joins a job. A second call, for example after the trainers restarted, leaves the previous job first."""
         self.leave()
-        worker = _worker(told, mode="shadow-copy")
         try:
-            _add(worker, model, worker.job_tensors(told["deadline"]))
-            worker.join(told["deadline"])
+            receiving = Receiving(0, _gpu(), log=_log)
+            self._worker = receiving.join(lambda gpu: self._join(model, told, gpu))
         except Exception as error:
-            worker.close()
             _log.error("the engine cannot join the job: %s", error)
             self._join_to_refuse(told, str(error))
-            return
-        self._worker = worker
+
+    def _join(self, model: Any, told: dict[str, Any], gpu: int | None) -> Worker:
+        worker = _worker(told, mode="shadow-copy", gpu=gpu)
+        try:
+            copied = _add(worker, model, worker.job_tensors(told["deadline"]))
+            worker.join(told["deadline"])
+        except BaseException:
+            worker.close()
+            raise
+        _log.info("%s", describe_switch(copied, 0, gpu, next(model.parameters()).device))
+        return worker
 
     def join_for_adapter(self, told: dict[str, Any]) -> None:
         """Joins a job whose trainers publish an adapter. The engine may be in another one for its weights."""
@@ -140,7 +148,7 @@ def receive(model: Any, named_tensors: Any) -> None:
         _log.error("%s: %s", command["do"], error)
 
 
-def _worker(told: dict[str, Any], mode: str) -> Worker:
+def _worker(told: dict[str, Any], mode: str, gpu: int | None = None) -> Worker:
     place = _place()
     return Worker(
         told["controller"],
@@ -153,6 +161,7 @@ def _worker(told: dict[str, Any], mode: str) -> Worker:
         ask=("arrived", "commit"),
         fabric=told["fabric"],
         catch_up=False,  # No trainer would pause the engine for it.
+        gpu=gpu,
     )
 
 
@@ -179,8 +188,8 @@ def _replica(parallel: Any) -> int:
         return 0
 
 
-def _add(worker: Worker, model: Any, published: list[JobTensor]) -> None:
-    """Adds what the model's own loader fills, as it was recorded."""
+def _add(worker: Worker, model: Any, published: list[JobTensor]) -> int:
+    """Adds what the model's own loader fills, as it was recorded, and returns how many bytes that is."""
     from waybill.torch.module import named_tensors
 
     tensors = {name: (shape, dtype) for name, dtype, shape in published}
@@ -191,6 +200,7 @@ def _add(worker: Worker, model: Any, published: list[JobTensor]) -> None:
         on_the_way = fp8_blocks.parts_on_the_way(parts, tensors, quantised)
         worker.add(name, parameters[name], parts=on_the_way)
         worker._watch_owner(name, model, name)
+    return sum(int(parameters[name].nbytes) for name in recording.parts())
 
 
 def _record(model: Any, tensors: fp8_blocks.Tensors) -> tuple[Recording, Collection[str]]:
@@ -271,6 +281,12 @@ def _circumstances(model: Any) -> dict[str, Any]:
         "config": config.to_json_string() if hasattr(config, "to_json_string") else str(config),
         "place": list(_place()),
     }
+
+
+def _gpu() -> int | None:
+    import torch  # type: ignore[import-not-found, unused-ignore]
+
+    return torch.cuda.current_device() if torch.cuda.is_available() else None
 
 
 def _wait_for_gpu() -> None:

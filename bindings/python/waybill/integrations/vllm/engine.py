@@ -21,6 +21,7 @@ from vllm.v1.worker.gpu_worker import (  # type: ignore[import-not-found, unused
 
 from waybill.errors import FailedPrecondition, Unimplemented, WaybillError
 from waybill.integrations.adapters import AdapterReceiver
+from waybill.integrations.receiving import Receiving, describe_switch
 from waybill.integrations.sender import DRAFT
 from waybill.integrations.vllm import layers
 from waybill.integrations.vllm.model import ReceivingModel
@@ -28,7 +29,7 @@ from waybill.worker import Worker
 
 TESTED = "0.33."
 
-_log = logging.getLogger("waybill")
+_log = logging.getLogger("vllm.waybill")  # vLLM shows what is said below its own name.
 
 _ASLEEP = 'the engine sleeps, and "{}" has no memory: call wake_up(tags=["weights"]), or wake_up(), before send_weights()'
 
@@ -68,10 +69,10 @@ class EngineUpdate(WeightTransferUpdateInfo):  # type: ignore[misc, unused-ignor
 class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
     """Receives versions into the model of one worker process of vLLM.
 
-    Each version is received into a separate buffer and verified while the model computes. A call of the trainer's, with the
+    Each version is received into a separate buffer, where receiving.py says, and verified while the model computes. A call of the trainer's, with the
     engine paused, lets the workers vote for it, and once it is committed it is copied into the model. A failed update
-    therefore leaves the old weights. Layers that vLLM repacks after loading are received into host memory in the form in
-    which they are loaded, and repacked layer by layer.
+    therefore leaves the old weights. Layers that vLLM repacks after loading are received in the form in which they are
+    loaded, and repacked layer by layer.
     """
 
     init_info_cls = EngineInit
@@ -84,6 +85,15 @@ class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
         self._worker: Worker | None = None
         self._models: list[ReceivingModel] = []
         self._adapter: AdapterReceiver | None = None
+        on_gpu = device.type == "cuda"
+        self._receiving = Receiving(
+            layers.bytes_to_receive(model),
+            torch.cuda.current_device() if on_gpu else None,
+            _free_bytes(vllm_config.cache_config.gpu_memory_utilization) if on_gpu else 0,
+            sleeps=vllm_config.model_config.enable_sleep_mode,
+            take=lambda size: torch.empty(size, dtype=torch.uint8, device=device),
+            log=_log,
+        )
 
     def init_transfer_engine(self, init_info: EngineInit) -> None:
         """Joins a job. A second call, for example after the trainers restarted, leaves the previous job first."""
@@ -104,6 +114,12 @@ class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
                 "join: the engine moves experts (enable_eplb), and a version would come where they were: start it "
                 "without"
             )
+        self._worker = self._receiving.join(lambda gpu: self._join(init_info, group, gpu))
+
+    def _join(self, init_info: EngineInit, group: str, gpu: int | None) -> Worker:
+        if gpu is not None:
+            torch.cuda.empty_cache()  # What was kept for Waybill's buffers.
+        parallel = self.parallel_config
         worker = Worker(
             init_info.controller,
             job=init_info.job,
@@ -115,13 +131,18 @@ class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
             ask=("arrived", "commit"),
             fabric=init_info.fabric,
             catch_up=False,  # No trainer would pause the engine for it.
+            gpu=gpu,
         )
         try:
-            self._join(worker, init_info.deadline)
+            self._add_models(worker, init_info.deadline, self.device if gpu is not None else None)
+            worker.join(init_info.deadline)
         except BaseException:
             worker.close()
             raise
-        self._worker = worker
+        copied = sum(model.copied_bytes for model in self._models)
+        again = sum(model.again_bytes for model in self._models)
+        _log.info("%s", describe_switch(copied, again, gpu, self.device))
+        return worker
 
     def _join_adapter(self, init_info: EngineInit, group: str) -> None:
         """Joins a job whose trainers publish an adapter. The engine may be in another one for its weights."""
@@ -141,7 +162,7 @@ class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
                 vars(init_info), group, parallel.node_rank_within_dp, hosts
             )
 
-    def _join(self, worker: Worker, deadline: float) -> None:
+    def _add_models(self, worker: Worker, deadline: float, device: Any) -> None:
         published = {name: (shape, dtype) for name, dtype, shape in worker.job_tensors(deadline)}
         drafts = {
             name.removeprefix(DRAFT): tensor
@@ -165,8 +186,7 @@ class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
                     "the draft model stays as it is, because nobody publishes it: %s", error
                 )
         for model in self._models:
-            model.add(worker)
-        worker.join(deadline)
+            model.add(worker, device)
 
     def start_weight_update(self) -> None:
         """Checks that the engine has joined a job."""
@@ -230,6 +250,12 @@ class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.close()
+
+
+def _free_bytes(utilisation: float) -> int:
+    """Returns how many bytes of the GPU vLLM would still use, once the model is loaded."""
+    free, total = torch.cuda.mem_get_info()
+    return max(0, int(free - (1 - utilisation) * total))
 
 
 def _prepare_workers() -> None:

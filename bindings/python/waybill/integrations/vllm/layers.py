@@ -157,7 +157,17 @@ def find_asleep(model: Any) -> str | None:
     return None
 
 
-def empty_like_loaded(tensor: Any, dtype: Any) -> Any:
-    """Returns host memory for a parameter in the loaded form. The memory is pinned if vLLM runs on a GPU."""
+def bytes_to_receive(model: Any) -> int:
+    """Returns about how much memory versions need that are received beside the model: once more for layers that are repacked."""
+    repacked = [
+        its for layer in model.modules() if is_repacked(layer) for its in layer.parameters(False)
+    ]
+    return sum(int(its.nbytes) for its in [*model.parameters(), *repacked])
+
+
+def empty_like_loaded(tensor: Any, dtype: Any, device: Any = None) -> Any:
+    """Returns memory for a parameter in the loaded form. On the host, it is pinned if vLLM runs on a GPU."""
+    if device is not None:
+        return torch.empty(tensor.shape, dtype=dtype, device=device)
     pinned = current_platform.is_cuda()
     return torch.empty(tensor.shape, dtype=dtype, device="cpu", pin_memory=pinned)

@@ -45,6 +45,8 @@ class ReceivingModel:
         self._cast: list[tuple[Any, Any]] = []
         # Layers that share a parameter with another layer, for example a tied lm_head.
         self._tied: list[Any] = []
+        self.copied_bytes = 0  # What a switch copies out of Waybill's buffers,
+        self.again_bytes = 0  # and of it, what is then cast or repacked.
 
     def record(self, tensors: fp8_blocks.Tensors, of: str = "") -> None:
         """Records what the model's loader fills.
@@ -95,8 +97,11 @@ class ReceivingModel:
             },
         )
 
-    def add(self, worker: Worker) -> None:
-        """Adds what was recorded to a worker, which has not joined yet."""
+    def add(self, worker: Worker, device: Any = None) -> None:
+        """Adds what was recorded to a worker, which has not joined yet.
+
+        device  Where memory is allocated for what is cast or repacked; None: on the host.
+        """
         live = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
         described = self._recording.tensors()
         for name, recorded in self._recording.parts().items():
@@ -116,11 +121,13 @@ class ReceivingModel:
                     f'"{name}": vLLM replaced this parameter of a {type(layer).__name__} after loading, by a step that '
                     "cannot be repeated, so the layer cannot be updated"
                 )
+            self.copied_bytes += target.numel() * dtype.itemsize
             if not repacked and dtype == target.dtype:
                 worker.add(self._prefix + name, now, parts=parts)
                 worker._watch_owner(self._prefix + name, self.model, name)
                 continue
-            received = layers.empty_like_loaded(target, dtype)
+            self.again_bytes += target.numel() * dtype.itemsize
+            received = layers.empty_like_loaded(target, dtype, device)
             worker.add(self._prefix + name, received, parts=parts)
             if repacked:
                 self._loaded.setdefault(layer, {})[leaf] = received
