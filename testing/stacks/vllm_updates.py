@@ -356,6 +356,9 @@ def fleet(folder, engines=4, updates=5):
             served = [server.serves() for server in servers]
             if any(its != served[0] for its in served):
                 sys.exit(f"version {version}: the engines serve {[tokens for tokens, _ in served]}")
+            parameters = sum(len(rank) for _, ranks in served for rank in ranks)
+            if sender.compare_engines() != parameters * (engines - 1) // engines:
+                sys.exit(f"version {version}: not all of {parameters} parameters were compared")
         sender.shutdown()
     shown = ", ".join(f"{spread:.0f}" for spread in spreads)
     print(f"{engines} engines switched within {shown} ms of each other (target 20)", flush=True)

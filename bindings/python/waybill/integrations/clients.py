@@ -73,6 +73,12 @@ class Client(ABC):
         """Ends an update of which the engine may have a part. The next update resumes generation."""
         self._end()
 
+    def checksums(self) -> dict[str, str]:
+        """Returns a checksum of each parameter with which the engine computes, by the engine's own checker."""
+        raise Unimplemented(
+            f"{self.describe()}: a {type(self).__name__} does not know a checker of the engine's"
+        )
+
     def is_engine_of(self, group: str) -> bool:
         """Returns whether workers of this engine are in the group."""
         return f"-{self._name}-" in group

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 from waybill.controller import query
-from waybill.errors import Cancelled, FailedPrecondition, WaybillError, from_status
+from waybill.errors import Cancelled, DataLoss, FailedPrecondition, WaybillError, from_status
 from waybill.integrations.clients import Client
 from waybill.trainer import Publish, Trainer
 
@@ -109,6 +109,37 @@ class Sender:
                 raise error
         return version
 
+    def compare_engines(self) -> int:
+        """Compares the parameters with which engines compute, and returns how many were the same in several engines.
+
+        Each engine's own checker digests them, so that this finds also what has gone wrong since Waybill has verified a version: a
+        repack, a cast, or a write of others. Only rank 0 compares; the others return 0. Parameters are compared with those of
+        the first engine that has them by the same name on the same rank, so that engines of unlike shapes are told apart.
+
+        Raises DataLoss: some differ; it names the engines and the parameters.
+        """
+        found = _Calls(self._clients or [], lambda its: its.checksums()).run()
+        if found.error is not None:
+            raise found.error
+        first: dict[str, tuple[Client, str]] = {}
+        same, wrong = 0, []
+        for client, checksums in zip(found.well, found.results, strict=True):
+            differ: dict[str, list[str]] = {}
+            for name, checksum in checksums.items():
+                reference, expected = first.setdefault(name, (client, checksum))
+                same += reference is not client and checksum == expected
+                if checksum != expected:
+                    differ.setdefault(reference.describe(), []).append(name)
+            wrong += [
+                f"{client.describe()} has {len(names)} others than {reference}: {', '.join(names[:4])}"
+                for reference, names in differ.items()
+            ]
+        if wrong:
+            raise DataLoss(
+                f"compare the engines: their parameters differ, which the next version repairs: {'; '.join(wrong)}"
+            )
+        return same
+
     def _send_adapter(self, name: str, version: int) -> None:
         """Sends an adapter, which engines load between two steps: nothing stops them."""
         publish = self._trainer.publish_async(version, deadline=self._deadline)
@@ -128,10 +159,10 @@ class Sender:
         except BaseException as failed:
             publish.abort(f"the trainer that controls the engines: {failed}")
             raise
-        starting = _Calls(clients, Client.start_weight_update).run()
+        starting = _Calls(clients, lambda its: its.start_weight_update()).run()
         if starting.error is not None:
             publish.abort(str(starting.error))
-            _Calls(starting.well, Client.give_up_weight_update).run()
+            _Calls(starting.well, lambda its: its.give_up_weight_update()).run()
             raise starting.error
         committed, error = self._commit(publish, clients)
 
@@ -220,14 +251,16 @@ def _with_paused(error: BaseException, paused: Sequence[str]) -> BaseException:
 class _Calls:
     """Runs a call for each client, on threads of their own, during a `with` block, which ends when all have ended.
 
-    well   The clients whose call has not raised.
+    well     The clients whose call has not raised,
+    results  and what their calls have returned.
     error  The first error, by the order of the clients; or an interrupt of this thread meanwhile; or None.
     """
 
-    def __init__(self, clients: Sequence[Client], call: Callable[[Client], None]) -> None:
+    def __init__(self, clients: Sequence[Client], call: Callable[[Client], Any]) -> None:
         self._clients = clients
         self._call = call
-        self._futures: list[Future[None]] = []
+        self._futures: list[Future[Any]] = []
+        self.results: list[Any] = []
         self.well: list[Client] = []
         self.error: BaseException | None = None
 
@@ -254,4 +287,7 @@ class _Calls:
                     self.error = interrupt
         errors = [future.exception() for future in self._futures]
         self.well = [c for c, error in zip(self._clients, errors, strict=True) if error is None]
+        self.results = [
+            f.result() for f, error in zip(self._futures, errors, strict=True) if error is None
+        ]
         self.error = next((error for error in errors if error is not None), self.error)

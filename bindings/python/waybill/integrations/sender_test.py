@@ -51,6 +51,10 @@ class Engine(Client):
         if self.worker is not None:
             self.worker.close()
 
+    def checksums(self):
+        self._call("check")
+        return {f"w{i}": str(weight) for i, weight in enumerate(self.weights)}
+
     def _pause_engine(self):
         self.on_pause()
         self._call("pause")
@@ -86,6 +90,15 @@ class Engine(Client):
 
 class SelfEndingEngine(Engine):
     ends_failed_updates = True
+
+
+class LateStoppingEngine(Engine):
+    """Begins an update before it stops, as vLLM does."""
+
+    def start_weight_update(self):
+        self._start()
+        self._updating = True
+        self._stop()
 
 
 def sender_of(job, weights, clients, *, rank=0, world=1, name="w"):
@@ -129,6 +142,13 @@ def test_an_engine_is_paused_around_each_switch_and_shows_what_was_sent(job, wei
         calls = ["pause", "start", "update", "vote", "repack", f"finish {version}", "resume"]
         assert engine.calls == calls
         assert engine.weights == weights
+
+
+def test_an_engine_that_begins_updates_while_it_computes_is_stopped_after_that(job, weights):
+    engine = LateStoppingEngine()
+    sender_of(job, weights, [engine]).send()
+    assert engine.calls[1:4] == ["start", "pause", "update"]
+    assert engine.weights == weights
 
 
 def test_an_engine_is_not_called_before_all_of_the_version_has_come(job, weights):
@@ -318,3 +338,24 @@ def test_an_engine_that_is_lost_after_the_word_is_named_whatever_its_client_rais
     with pytest.raises(waybill.FailedPrecondition, match="502 at the proxy; paused until.*: two"):
         sender.send()
     assert [engine.paused for engine in engines] == [False, True]
+
+
+def test_engines_that_compute_with_the_same_are_told_from_those_that_do_not(job, weights, engines):
+    sender = sender_of(job, weights, [*engines, Engine("three")])
+    sender.send()
+    assert sender.compare_engines() == 8
+    engines[1].weights[2] = 7.0
+    engines[1].weights[3] = 7.0
+    with pytest.raises(waybill.DataLoss) as raised:
+        sender.compare_engines()
+    assert "two has 2 others than one: w2, w3" in str(raised.value)
+    assert "three" not in str(raised.value)
+    sender.send()
+    assert sender.compare_engines() == 8
+
+
+def test_an_engine_whose_checker_fails_is_raised(job, weights, engines):
+    sender = sender_of(job, weights, engines)
+    engines[1].failing.add("check")
+    with pytest.raises(RuntimeError, match="two cannot check"):
+        sender.compare_engines()

@@ -144,6 +144,15 @@ class HTTPClient(SGLangClient):
     def _unload_adapter(self, name: str) -> None:
         self._call("unload_lora_adapter", {"lora_name": name})
 
+    def checksums(self) -> dict[str, str]:
+        """Returns a checksum of each parameter, by SGLang's checker."""
+        ranks = self._call("weights_checker", {"action": "checksum"})["ranks"]
+        return {
+            f"rank {rank}: {name}": checksum
+            for rank, its in enumerate(ranks)
+            for name, checksum in its["checksums"].items()
+        }
+
     def _call(self, path: str, body: dict[str, Any] | None) -> Any:
         headers = {"Content-Type": "application/json"}
         if self._api_key is not None:

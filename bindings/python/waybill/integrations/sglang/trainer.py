@@ -94,6 +94,10 @@ class WeightSender:
         """The name under which engines serve the adapter that was sent last. They keep the version before it, too."""
         return f"{self._adapter}-{self._version}"
 
+    def compare_engines(self) -> int:
+        """Compares the parameters with which the engines compute: see Sender.compare_engines()."""
+        return self._sender.compare_engines()
+
     @property
     def last_switch(self) -> Switch | None:
         """How the engines switched to the last version; None before it, and on the ranks that control no engine."""

@@ -73,6 +73,11 @@ class OfflineClient(VLLMClient):
         self._llm.reset_prefix_cache()
         self._llm.llm_engine.reset_encoder_cache()
 
+    def checksums(self) -> dict[str, str]:
+        """Returns a checksum of each parameter, by vLLM's checker."""
+        ranks = self._llm.collective_rpc("compute_weight_checksums")
+        return {name: checksum for rank in ranks for name, checksum in rank.items()}
+
     def _install_adapter(self, name: str, version: int, folder: str) -> None:
         # Cached blocks are found by the folder too, so that those of the version before are not.
         number = zlib.crc32(name.encode()) or 1
@@ -148,6 +153,16 @@ class HTTPClient(VLLMClient):
     def _resume_engine(self) -> None:
         if self._pause is not None:
             self._server._post("resume")
+
+    def checksums(self) -> dict[str, str]:
+        """Returns a checksum of each parameter, by vLLM's checker."""
+        import requests  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
+        url = f"{self._server.base_url}/weight_checker"
+        answer = requests.post(url, json={"action": "checksum"}, timeout=self._server.timeout)
+        if not answer.ok:
+            raise FailedPrecondition(f"{url}: HTTP {answer.status_code}: {answer.text}")
+        return dict(answer.json()["checksums"])
 
     def _install_adapter(self, name: str, version: int, folder: str) -> None:
         import requests  # type: ignore[import-untyped, import-not-found, unused-ignore]

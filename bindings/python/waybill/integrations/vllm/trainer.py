@@ -155,6 +155,10 @@ class WaybillTrainer(TrainerWeightTransferEngine):  # type: ignore[misc, unused-
             self._copies[name].copy_(tensor)
         return self._sender.send(version)
 
+    def compare_engines(self) -> int:
+        """Compares the parameters with which the engines compute: see Sender.compare_engines()."""
+        return self._sender.compare_engines()
+
     @property
     def last_switch(self) -> Switch | None:
         """How the engines switched to the last version; None before it, and on the ranks that control no engine."""
