@@ -57,6 +57,7 @@ std::string StatusToJson(const proto::StatusReply& status) {
                                {"published_version", status.published_version()},
                                {"updates_committed", status.updates_committed()},
                                {"updates_aborted", status.updates_aborted()},
+                               {"switch_spread_us", status.switch_spread_us()},
                                {"waiting_for", status.waiting_for()},
                                {"groups", groups},
                                {"ranks", ranks}};

@@ -385,6 +385,8 @@ class Coordinator final {
   // Returns the newest version that the group has decided and that all of its workers here show, or
   // are about to; 0 if there is none.
   uint64_t CommittedBy(const Group& group) const;
+  // As StatusReply has it.
+  absl::Duration SwitchSpread() const;
   // Adds what each sender brings to a worker.
   void AddTraffic(const RankId& worker, proto::RankStatus& rank) const;
 

@@ -92,6 +92,18 @@ uint64_t Coordinator::CommittedBy(const Group& group) const {
   return committed;
 }
 
+absl::Duration Coordinator::SwitchSpread() const {
+  absl::Time first = absl::InfiniteFuture(), last = absl::InfinitePast();
+  for (const auto& [id, member] : members_.members()) {
+    if (member.shown_version != committed_version_ || member.shown_at == absl::InfinitePast()) {
+      continue;
+    }
+    first = std::min(first, member.shown_at);
+    last = std::max(last, member.shown_at);
+  }
+  return std::max(absl::ZeroDuration(), last - first);
+}
+
 proto::StatusReply Coordinator::Status(const proto::StatusRequest& request) const {
   constexpr const char* kPhases[] = {"gathering",  "planning",    "planned",
                                      "connecting", "catching up", "ready"};
@@ -101,6 +113,7 @@ proto::StatusReply Coordinator::Status(const proto::StatusRequest& request) cons
   reply.set_published_version(std::max(published_version_, committed_version_));
   reply.set_updates_committed(updates_committed_);
   reply.set_updates_aborted(updates_aborted_);
+  reply.set_switch_spread_us(SwitchSpread() / absl::Microseconds(1));
   Phase least = Phase::kReady;
   bool any = false, updating = false;
   std::string waiting;

@@ -2173,6 +2173,26 @@ TEST_F(HeldCommitTest, GroupsThatHaveAllOfItWaitForAWord) {
   for (const uint32_t w : {0u, 1u}) EXPECT_EQ(Count(kWorker[w], Kind::kCommit), 1);
 }
 
+TEST_F(HeldCommitTest, TheStatusSaysHowFarApartTheWorkersHaveSwitched) {
+  ArriveInBoth();
+  Say(1, absl::OkStatus());
+  for (const uint32_t w : {0u, 1u}) {
+    EXPECT_EQ(coordinator_->Status().switch_spread_us(), 0u);
+    now_ += absl::Milliseconds(w == 0 ? 40 : 3);
+    Tell(kWorker[w], [&](proto::RankMessage& m) {
+      *m.mutable_shown()->mutable_round() = round(w);
+      m.mutable_shown()->set_version(5);
+    });
+  }
+  EXPECT_EQ(coordinator_->Status().switch_spread_us(), 3000u);
+  now_ += absl::Seconds(9);
+  Tell(kWorker[1], [&](proto::RankMessage& m) {  // Again.
+    *m.mutable_shown()->mutable_round() = round(1);
+    m.mutable_shown()->set_version(5);
+  });
+  EXPECT_EQ(coordinator_->Status().switch_spread_us(), 3000u);
+}
+
 TEST_F(HeldCommitTest, TrainersHearOfAGroupThatHasAllOfItBeforeItsWorkersVote) {
   Tell(kWorker[0], [&](proto::RankMessage& m) {
     *m.mutable_arrived()->mutable_round() = round();

@@ -793,6 +793,9 @@ void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& messa
   if (message.has_shown()) {
     // Also after the round: it is what settles others' doubts.
     if (message.shown().version() >= member.shown_version) {
+      if (message.shown().version() > member.shown_version) {
+        member.shown_at = group.catching_up ? absl::InfinitePast() : now;
+      }
       member.shown_version = message.shown().version();
       member.shown_round = message.shown().round();
       member.unusable.reset();

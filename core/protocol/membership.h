@@ -35,7 +35,9 @@ struct Member {
   Mode mode = Mode::kShadow;  // Workers only.
   // Workers only, and what they say: Coordinator::ShownByAll() and NewestVersion() judge it.
   uint64_t shown_version = 0;
-  proto::Round shown_round;        // The update that brought it.
+  proto::Round shown_round;  // The update that brought it.
+  // When it said so; the past if it came with it, or has caught up on it.
+  absl::Time shown_at = absl::InfinitePast();
   uint64_t committed_version = 0;  // The newest that this worker knows to be committed.
   std::optional<proto::Doubt> doubt;
   std::optional<proto::Unusable> unusable;  // Workers only.

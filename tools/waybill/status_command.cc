@@ -65,6 +65,10 @@ void Print(const proto::StatusReply& status, std::ostream& out) {
   out << absl::StrFormat("version %d committed; %d updates committed, %d aborted\n",
                          status.committed_version(), status.updates_committed(),
                          status.updates_aborted());
+  if (status.switch_spread_us() > 0) {
+    out << absl::StrFormat("the workers have shown it within %.1f ms of each other\n",
+                           static_cast<double>(status.switch_spread_us()) / 1e3);
+  }
   if (status.groups().empty() && !status.waiting_for().empty()) {
     out << "waiting for " << status.waiting_for() << "\n";
   }
