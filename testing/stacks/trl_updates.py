@@ -16,7 +16,7 @@ from pathlib import Path
 
 import vllm_updates  # Sets vLLM's environment.
 from checkpoints import config_of, save_tokenizer
-from updates import check
+from updates import PROMPT, check
 
 MODEL, RANKS, STEPS = "tiny-qwen3", 2, 3
 CASES = ("grpo", "async-grpo")
@@ -217,6 +217,7 @@ def load_fresh(folder):
     from vllm import LLM
 
     engine = vllm_updates.Engine.__new__(vllm_updates.Engine)
+    engine.prompts = [{"prompt_token_ids": PROMPT}]
     for at in sorted(folder.glob("sync-*")):
         engine.llm = LLM(
             str(at), skip_tokenizer_init=True, enforce_eager=True, max_model_len=128, dtype="bfloat16",
