@@ -26,6 +26,7 @@ CASES = {
     "moe-tp2": ("tiny-qwen3-moe", {"tp_size": 2}),
     "deepseek": ("tiny-deepseek-v3-bf16", {}),
     "qwen2.5-vl-tp2": ("tiny-qwen2.5-vl", {"tp_size": 2}),
+    "glm-4v": ("tiny-glm-4v", {}),
     "qwen3-served": ("tiny-qwen3", {}),
 }
 # Cases that run a server and control it over HTTP. In the others the engine is in the process of trainer 0.
