@@ -1553,6 +1553,28 @@ TEST_F(CoordinatorTest, AGroupThatDoesNotFitTheTrainersIsRefusedAlone) {
   EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 1);
 }
 
+// A trainer that asks about it was away from the group for as long.
+TEST_F(PassingGroupsTest, WhatWasDecidedBeforeAGroupWasForgottenIsNotKnown) {
+  ComeAndGo("a");  // Commits version 1.
+  ComeAndGo("b");
+  Pass(absl::Hours(1));
+  ASSERT_EQ(forgotten_, std::vector<std::string>{"a"});
+  Gone(kTrainer[1]);
+  Join(kTrainer[1], Role::kTrainer, 1, [](proto::Join& join) {
+    for (const uint64_t version : {1, 3, 5}) join.add_undecided_versions(version);
+  });
+  const auto told = [&] {
+    std::vector<absl::StatusCode> codes;
+    for (const auto& message : sent_[kTrainer[1]]) {
+      if (message.has_outcome()) codes.push_back(DecodeError(message.outcome().error()).code());
+    }
+    return codes;
+  };
+  Come("a");
+  EXPECT_EQ(told(), (std::vector{absl::StatusCode::kUnknown, absl::StatusCode::kUnavailable,
+                                 absl::StatusCode::kUnavailable}));
+}
+
 TEST_F(CoordinatorTest, WhatIsOlderThanTheDecisionsThatAreKeptIsNotKnown) {
   std::vector<Decision> decisions;
   for (uint32_t i = 0; i < kDecisionsKept; ++i) decisions.push_back({3, i + 1, 6 + i, "all"});

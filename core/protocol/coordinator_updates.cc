@@ -130,12 +130,16 @@ void Coordinator::TellUndecided(const Group& group, Member& trainer) {
         ShowsOrKnows(group, version) ||
         std::any_of(group.decisions.begin(), group.decisions.end(),
                     [&](const Decision& decision) { return decision.version == version; });
+    // Earlier decisions may have been forgotten, also by controllers before this one. The newest
+    // version that any group has committed is never forgotten.
+    const bool known =
+        version > committed_version_ ||
+        (!group.decisions.empty() && version > group.decisions.front().version) ||
+        (Mutated(Mutation::kForgottenIsNotCommitted) && group.decisions.size() < kDecisionsKept);
     absl::Status lost;
-    if (!committed && group.decisions.size() >= kDecisionsKept &&
-        version < group.decisions.front().version) {
-      lost = absl::UnknownError(absl::StrCat("nobody knows any more whether version ", version,
-                                             " was committed: ", group.decisions.size(),
-                                             " later ones were"));
+    if (!committed && !known) {
+      lost = absl::UnknownError(
+          absl::StrCat("nobody knows any more whether version ", version, " was committed"));
     } else if (!committed) {
       lost = absl::UnavailableError(absl::StrCat("version ", version, " was not committed before ",
                                                  ToString(trainer.id), " was lost"));
