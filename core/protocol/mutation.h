@@ -44,6 +44,7 @@ enum class Mutation : uint8_t {
   kAnyWordCommits,              // A trainer's word commits, whatever it is.
   kRefusedCommitIsShown,        // A version that a worker's user cannot use is said to be shown.
   kOlderVersionsAreLent,        // A group borrows what is older than what one of its workers has.
+  kAnswersToldAgain,            // A trainer tells its user an outcome again.
   kForgottenIsNotCommitted,     // What was decided before a group was forgotten counts as failed.
   kAnyCommittedVersionIsBelieved,  // What a worker says is committed counts as committed.
 };

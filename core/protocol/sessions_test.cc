@@ -868,6 +868,21 @@ TEST_F(TrainerSessionTest, ATrainerThatComesBackAsksWhatBecameOfWhatItSent) {
   EXPECT_TRUE(host_.Last(Kind::kJoin)->join().returning());
 }
 
+// The controller answers again for a group that comes back.
+TEST_F(TrainerSessionTest, AnAnswerIsToldOnce) {
+  Establish();
+  Publish(5);
+  Begin(5, 1);
+  session_.OnSent(kAll, UpdateOf(5, 1), now_);
+  Lose();
+  Reopen();
+  HearOutcome(5, /*attempt=*/0, /*committed=*/false);
+  ASSERT_NE(host_.Last(Notice::Kind::kOutcome), nullptr);
+  host_.told.clear();
+  HearOutcome(5, /*attempt=*/0, /*committed=*/true);
+  EXPECT_EQ(host_.Last(Notice::Kind::kOutcome), nullptr);
+}
+
 TEST_F(TrainerSessionTest, ALostStreamIsOpenedAgainAtGrowingDistances) {
   Establish();
   absl::Duration before = absl::ZeroDuration();

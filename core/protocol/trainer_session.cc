@@ -411,6 +411,20 @@ void TrainerSession::OnAbort(const proto::Abort& abort, absl::Time now) {
 }
 
 void TrainerSession::OnOutcome(const proto::Outcome& outcome, absl::Time now) {
+  // A version that was withdrawn may have been published again since.
+  const auto is_of = [&](const Publication& publication) {
+    return publication.command.version == outcome.version() &&
+           (outcome.attempt() == 0 || outcome.attempt() == publication.attempt);
+  };
+  // What a trainer asked when it came back is answered again for a group that comes back, which may
+  // have other workers then.
+  const auto lacks = [&](const Publication& publication) {
+    return is_of(publication) && !publication.outcomes.contains(outcome.group());
+  };
+  if (outcome.attempt() == 0 && std::none_of(sent_.begin(), sent_.end(), lacks) &&
+      std::none_of(queue_.begin(), queue_.end(), lacks) && !Mutated(Mutation::kAnswersToldAgain)) {
+    return;
+  }
   absl::Status status = outcome.has_error() ? DecodeError(outcome.error()) : absl::OkStatus();
   if (status.ok() && !outcome.committed()) status = absl::AbortedError("it was not committed");
   Tell({.kind = Notice::Kind::kOutcome,
@@ -419,11 +433,6 @@ void TrainerSession::OnOutcome(const proto::Outcome& outcome, absl::Time now) {
         .group = outcome.group(),
         .committed = outcome.committed(),
         .unchanged = outcome.unchanged()});
-  // A version that was withdrawn may have been published again since.
-  const auto is_of = [&](const Publication& publication) {
-    return publication.command.version == outcome.version() &&
-           (outcome.attempt() == 0 || outcome.attempt() == publication.attempt);
-  };
   for (Publication& sent : sent_) {
     if (!is_of(sent)) continue;
     sent.outcomes[outcome.group()] = status;
