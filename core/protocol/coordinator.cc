@@ -526,15 +526,12 @@ void Coordinator::OnTime(absl::Time now) {
   for (auto& [name, group] : groups_) {
     if (group.round != nullptr) group.round->OnTime(now);
   }
-  std::vector<ConnectionId> silent;
+  std::set<ConnectionId> silent;
   for (const auto& [connection, claim] : claims_) {
-    if (now >= claim.deadline) silent.push_back(claim.incumbent);
+    if (now >= claim.deadline) silent.insert(claim.incumbent);
   }
   for (const ConnectionId incumbent : silent) {
-    if (members_.Find(incumbent) == nullptr) {
-      SettleClaims(incumbent, absl::OkStatus(), now);
-      continue;
-    }
+    if (members_.Find(incumbent) == nullptr) continue;  // Its claims are settled.
     // It must not come back: which of the two a later controller would take is chance.
     DismissMember(incumbent,
                   WithScope(absl::UnavailableError(absl::StrCat(
