@@ -57,6 +57,9 @@ class FaultyFabric final : public Fabric {
   // again.
   void SkipNextPoll() { skip_poll_ = true; }
 
+  // Declares these NICs from now on.
+  void SetNics(std::vector<FabricNic> nics) { nics_ = std::move(nics); }
+
   // --- what was seen ---
 
   uint64_t count(FabricCall call) const;
@@ -94,7 +97,7 @@ class FaultyFabric final : public Fabric {
   absl::StatusOr<RemoteRegionId> Import(LaneId lane, absl::string_view descriptor) override;
   absl::Status EndImport(RemoteRegionId region) override;
   absl::StatusOr<MemorySpan> Map(RemoteRegionId region) override;
-  std::vector<FabricNic> Nics() const override { return inner_->Nics(); }
+  std::vector<FabricNic> Nics() const override { return nics_ ? *nics_ : inner_->Nics(); }
   absl::StatusOr<LaneId> OpenLane(absl::string_view peer, absl::string_view nic) override;
   absl::StatusOr<std::string> LaneAddress(LaneId lane) const override;
   absl::Status ConnectLane(LaneId lane, absl::string_view peer_address) override;
@@ -162,6 +165,7 @@ class FaultyFabric final : public Fabric {
   uint64_t faults_ = 0;
   uint64_t polled_events_ = 0;
   bool skip_poll_ = false;
+  std::optional<std::vector<FabricNic>> nics_;
 
   std::vector<CallFault> call_faults_;
   std::vector<ImmediateFault> immediate_faults_;

@@ -57,6 +57,15 @@ void Controller::Crash(absl::Duration until_next) {
   starts_at_ = run_.now() + until_next;
 }
 
+void Controller::AskWhatIsShown() {
+  if (coordinator_ == nullptr) return;
+  for (const auto& [connection, id] : coordinator_->Workers("")) {
+    proto::ControllerMessage message;
+    message.set_verify(run_.NextNumber());
+    Send(connection, std::move(message));
+  }
+}
+
 void Controller::EndOfFaults() {
   failing_records_ = 0;
   if (coordinator_ == nullptr || !coordinator_->halted().ok()) {

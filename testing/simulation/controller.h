@@ -48,6 +48,9 @@ class Controller final : public CoordinatorActions {
   // Lets records succeed again. If no controller can decide, the next one starts at once.
   void EndOfFaults();
 
+  // Asks all workers to verify what they show.
+  void AskWhatIsShown();
+
   // --- time ---
 
   // Ends the computations and records whose time has come.

@@ -30,18 +30,85 @@ absl::string_view Name(FaultKind kind) {
                                           "damage a write of",
                                           "lies",
                                           "mute",
-                                          "remove the group of"};
+                                          "remove the group of",
+                                          "lose the stream of",
+                                          "look away",
+                                          "pause",
+                                          "disagree",
+                                          "replicas differ",
+                                          "other NICs of",
+                                          "misdirect a message to",
+                                          "fill a lane of",
+                                          "repeat an immediate to",
+                                          "verify",
+                                          "long absence of the group of"};
   static_assert(std::size(kNames) == kFaultKinds);
   return kNames[static_cast<size_t>(kind)];
 }
 
+namespace {
+
+constexpr auto kFirstRareKind = static_cast<size_t>(FaultKind::kLoseStream);
+
+// Returns the faults that only varied seeds have.
+std::vector<Fault> DrawRareFaults(uint64_t seed) {
+  std::mt19937_64 random(seed ^ 0xD1B54A32D192ED03u);
+  std::vector<Fault> faults(1 + random() % 4);
+  for (Fault& fault : faults) {
+    fault.at_ms = static_cast<int64_t>(random() % 10000);
+    fault.kind = static_cast<FaultKind>(kFirstRareKind + random() % (kFaultKinds - kFirstRareKind));
+    fault.trigger =
+        random() % 2 == 0 ? Trigger::kTime : static_cast<Trigger>(1 + random() % (kTriggers - 1));
+    fault.who = static_cast<uint32_t>(random() % 1000);
+    fault.other = static_cast<uint32_t>(random() % 1000);
+    fault.duration_ms = static_cast<int64_t>(random() % 1500);
+    if (fault.kind == FaultKind::kDiffer) fault.kind = FaultKind::kDisagree;
+  }
+  const auto add = [&](FaultKind kind, Trigger trigger, int64_t duration_ms) {
+    Fault fault = faults[0];
+    if (kind == FaultKind::kReadLong) faults[0].at_ms = fault.at_ms /= 4;
+    fault.kind = kind;
+    fault.trigger = trigger;
+    fault.duration_ms = duration_ms;
+    faults.push_back(fault);
+  };
+  // Some do more together.
+  switch (random() % 4) {
+    case 0:  // A worker leaves before a reader lets it show what is committed.
+      add(FaultKind::kReadLong, Trigger::kArrived,
+          static_cast<int64_t>(random() % 2 * 11000 + random() % 4000));
+      add(FaultKind::kLeave, Trigger::kCommit, 100);
+      break;
+    case 1:  // Trainers hear from another controller that a worker cannot use a version.
+      add(FaultKind::kRefuse, Trigger::kArrived, 0);
+      add(FaultKind::kCrashController, Trigger::kCommit, 100);
+      break;
+    case 2:  // Another trainer brings what was to come by lanes that are slow, and die.
+      add(FaultKind::kHoldPosts, Trigger::kPrepare, 600);
+      add(FaultKind::kHoldPosts, Trigger::kStart, 600);
+      add(FaultKind::kCutLanes, Trigger::kStart, 0);
+      break;
+    default:
+      break;
+  }
+  return faults;
+}
+
+}  // namespace
+
 std::vector<Fault> DrawFaults(uint64_t seed) {
+  // Alone: without its replica, nobody can tell that a trainer's bytes are other ones.
+  if (IsOfReplicas(seed)) {
+    return {{.at_ms = static_cast<int64_t>(seed % 1000),
+             .kind = FaultKind::kDiffer,
+             .who = static_cast<uint32_t>(seed / 16)}};
+  }
   std::mt19937_64 random(seed ^ 0x9E3779B97F4A7C15u);
   std::vector<Fault> faults(1 + random() % 8);
   for (Fault& fault : faults) {
     fault.at_ms = static_cast<int64_t>(
         random() % static_cast<uint64_t>(absl::ToInt64Milliseconds(kFaultyTime) - 1500));
-    fault.kind = static_cast<FaultKind>(random() % kFaultKinds);
+    fault.kind = static_cast<FaultKind>(random() % kFirstRareKind);
     fault.who = static_cast<uint32_t>(random() % 1000);
     fault.other = static_cast<uint32_t>(random() % 1000);
     // Most are short; some outlast deadlines.
@@ -71,6 +138,10 @@ std::vector<Fault> DrawFaults(uint64_t seed) {
                       .trigger = Trigger::kArrived,
                       .who = faults[i].who,
                       .duration_ms = 2000});
+  }
+  if (IsVaried(seed)) {
+    const std::vector<Fault> rare = DrawRareFaults(seed);
+    faults.insert(faults.end(), rare.begin(), rare.end());
   }
   std::sort(faults.begin(), faults.end(),
             [](const Fault& a, const Fault& b) { return a.at_ms < b.at_ms; });

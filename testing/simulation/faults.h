@@ -34,8 +34,28 @@ enum class FaultKind : uint8_t {
   kLie,      // Strangers join, and say what is not true.
   kMute,     // A worker does not say that it has stopped relaying.
   kRemove,   // Somebody removes a rank's group.
+
+  // Drawn for varied seeds.
+  kLoseStream,  // A rank's stream ends, and the controller hears of it later.
+  kLookAway,    // A rank does not look at its lanes for a while.
+  kPause,       // A worker's user pauses it for a while; its memory may lose its contents.
+  kDisagree,    // A trainer publishes its next version unlike the others.
+  kDiffer,      // A trainer's next version has other bytes than its replica's.
+  kNics,        // The NICs of a rank change.
+  kMisdirect,   // The next plan or START that a rank gets is not for it.
+  kFillLane,    // A lane does not take a post at once.
+  kRepeat,      // A lane delivers an immediate twice.
+  kVerify,      // The controller asks workers to verify what they show.
+  kAway,        // All workers of a group are away for more than ten minutes.
 };
-inline constexpr size_t kFaultKinds = 21;
+inline constexpr size_t kFaultKinds = 32;
+
+// Returns true for the seeds whose only fault is that replicas differ.
+inline bool IsOfReplicas(uint64_t seed) { return seed % 16 == 14; }
+
+// Returns true for the seeds that also draw what is rarer.
+inline bool IsVaried(uint64_t seed) { return seed % 4 >= 2 && !IsOfReplicas(seed); }
+
 absl::string_view Name(FaultKind kind);
 
 // When a fault strikes: at its time, or once a message of that kind has been delivered to its rank

@@ -2,6 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cmath>
+
+#include "core/tensor/quantisation.h"
+#include "testing/simulation/faults.h"
 
 namespace waybill::simulation {
 namespace {
@@ -10,8 +15,36 @@ constexpr int64_t kRows = 8;
 constexpr int64_t kColumns = 12;
 static_assert(kRows >= 4 && kColumns >= 4);  // Every rank holds some of each.
 
+// Both trainers and workers cut its blocks.
+constexpr Quantisation kQuantisation = {.block_rows = 3, .block_columns = 5};
+constexpr Extents2 kBlock = {3, 5};
+
 uint16_t ValueOf(int64_t element, uint64_t version) {
   return static_cast<uint16_t>(version * 1009 + static_cast<uint64_t>(element) * 31);
+}
+
+// The elements of quantised jobs are E4M3 numbers times the scale, and one of each block is the
+// largest number: quantising finds just these numbers and that scale.
+float ScaleOf(uint64_t version) { return std::ldexp(1.0f, static_cast<int>(version % 16)); }
+
+uint8_t E4m3Of(int64_t row, int64_t column, uint64_t version) {
+  constexpr uint8_t kLargest = 0x7E;
+  if (row % kBlock.rows == 0 && column % kBlock.columns == 0) return kLargest;
+  return static_cast<uint8_t>(ValueOf(row * kColumns + column, version) % kLargest);
+}
+
+uint16_t Bf16Of(int64_t row, int64_t column, uint64_t version) {
+  const uint8_t e4m3 = E4m3Of(row, column, version);
+  const int exponent = e4m3 >> 3, mantissa = e4m3 & 7;
+  const float value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                    : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  return static_cast<uint16_t>(std::bit_cast<uint32_t>(value * ScaleOf(version)) >> 16);
+}
+
+template <typename Number>
+void Append(Number number, std::vector<std::byte>& bytes) {
+  const auto raw = std::bit_cast<std::array<std::byte, sizeof(Number)>>(number);
+  bytes.insert(bytes.end(), raw.begin(), raw.end());
 }
 
 }  // namespace
@@ -51,7 +84,11 @@ Box Job::BoxOf(const RankId& id) const {
   return Box({0, kColumns * part / parts}, {kRows, kColumns * (part + 1) / parts});
 }
 
-Job DrawJob(std::mt19937_64& random) {
+bool Job::HoldsTheSame(const RankId& id) const {
+  return id.role == Role::kTrainer ? trainers == replicas : relays || WorldOf(id) == 1;
+}
+
+Job DrawJob(uint64_t seed, std::mt19937_64& random) {
   const auto below = [&](uint32_t bound) { return static_cast<uint32_t>(random() % bound); };
   Job job;
   job.trainers = 1 + below(4);
@@ -68,6 +105,12 @@ Job DrawJob(std::mt19937_64& random) {
   job.asked = below(3) == 0;
   job.required = below(3) == 0;
   job.held = below(2) == 0;
+  job.varied = IsVaried(seed);
+  if (!job.varied) return job;
+  std::mt19937_64 rare(seed ^ 0x94D049BB133111EBu);
+  job.quantised = rare() % 3 == 0;
+  job.any_rank = rare() % 3 == 0;
+  job.controllers = 1 + rare() % 2;
   return job;
 }
 
@@ -79,16 +122,37 @@ Manifest OneShard(const Box& box) {
   return m;
 }
 
-std::vector<std::byte> BytesOf(const Box& box, uint64_t version) {
-  std::vector<std::byte> bytes;
+Manifest Job::ManifestOf(const RankId& id) const {
+  const Box box = BoxOf(id);
+  if (!quantised || id.role == Role::kTrainer) return OneShard(box);
+  const Box cells = CellsMeeting(box, kBlock);
+  Manifest m;
+  m.AddTensor("w", {kRows, kColumns}, Dtype::kBf16);
+  m.AddRegion("w", static_cast<uint64_t>(box.element_count()));
+  m.AddRegion("scales", static_cast<uint64_t>(cells.element_count()) * sizeof(float));
+  m.AddShard(0, Format::Quantised(kQuantisation), box, {0, 0, {box.extent(1), 1}});
+  m.AddShard(0, Format::Scales(kQuantisation), cells, {1, 0, {cells.extent(1), 1}});
+  return m;
+}
+
+std::vector<std::vector<std::byte>> Job::BytesOf(const RankId& id, uint64_t version) const {
+  const Box box = BoxOf(id);
+  const bool scaled = quantised && id.role == Role::kWorker;
+  std::vector<std::vector<std::byte>> regions(scaled ? 2 : 1);
   for (int64_t r = box.begin(0); r < box.end(0); ++r) {
     for (int64_t c = box.begin(1); c < box.end(1); ++c) {
-      const uint16_t value = ValueOf(r * kColumns + c, version);
-      bytes.push_back(static_cast<std::byte>(value & 0xFF));
-      bytes.push_back(static_cast<std::byte>(value >> 8));
+      if (scaled) {
+        Append(E4m3Of(r, c, version), regions[0]);
+      } else {
+        Append(quantised ? Bf16Of(r, c, version) : ValueOf(r * kColumns + c, version), regions[0]);
+      }
     }
   }
-  return bytes;
+  if (!scaled) return regions;
+  for (int64_t n = CellsMeeting(box, kBlock).element_count(); n > 0; --n) {
+    Append(ScaleOf(version), regions[1]);
+  }
+  return regions;
 }
 
 }  // namespace waybill::simulation

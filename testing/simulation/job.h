@@ -31,6 +31,11 @@ struct Job {
   bool held = false;      // Trainers hold some versions for groups that have missed them.
   size_t most_ranks = 0;  // That there were at a time.
   bool relays = false;  // Workers hold the whole tensor, and relay it to the others of their group.
+  // Users do what others do not; see also the faults of such seeds.
+  bool varied = false;
+  bool quantised = false;    // Workers hold the tensor quantised, by blocks that trainers share.
+  bool any_rank = false;     // The controller numbers ranks that hold the same.
+  uint32_t controllers = 1;  // The number of addresses of the controller.
 
   const Group& GroupNamed(const std::string& name) const;
   // All ranks: the trainers, then the workers by group.
@@ -40,18 +45,20 @@ struct Job {
   uint32_t WorldOf(const RankId& id) const;
   // Returns the part of the tensor that the rank holds.
   Box BoxOf(const RankId& id) const;
+  // Returns true if the rank holds what all others of its kind hold.
+  bool HoldsTheSame(const RankId& id) const;
+  Manifest ManifestOf(const RankId& id) const;
+  // Returns the bytes of a version in each region of that manifest.
+  std::vector<std::vector<std::byte>> BytesOf(const RankId& id, uint64_t version) const;
 };
 
-Job DrawJob(std::mt19937_64& random);
+Job DrawJob(uint64_t seed, std::mt19937_64& random);
 
 // Returns true for the versions that no group shows before a trainer lets it.
 inline bool WaitsForWord(uint64_t version) { return version % 4 == 1; }
 
-// Returns the manifest of a rank that holds `box`.
+// Returns the manifest of a rank that holds `box` as it is.
 Manifest OneShard(const Box& box);
-
-// Returns the bytes of `box` in a version.
-std::vector<std::byte> BytesOf(const Box& box, uint64_t version);
 
 }  // namespace waybill::simulation
 

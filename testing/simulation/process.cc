@@ -29,12 +29,16 @@ Process::Process(Run* run, const Job* job, LoopbackNetwork* network, ProcessHost
     : run_(*run),
       job_(*job),
       host_(*host),
+      place_(id),
       id_(id),
       incarnation_(incarnation),
+      name_(absl::StrCat(ToString(id), incarnation > 1 ? absl::StrCat("#", incarnation) : "")),
       fabric_(std::make_unique<FaultyFabric>(network->Join(name()))) {
   SessionOptions options;
   options.id = id_;
   options.job = "simulated";
+  options.any_rank = job_.any_rank && job_.HoldsTheSame(id_);
+  options.controllers = job_.controllers;
   options.world = job_.WorldOf(id_);
   options.incarnation = incarnation_ * 1000 + id_.rank * 2 + (is_trainer() ? 0 : 1) + 1;
   const absl::Status made = is_trainer() ? MakeTrainer(options) : MakeWorker(options);
@@ -54,24 +58,29 @@ Process::~Process() {
   worker_.reset();
 }
 
+std::vector<MemorySpan> Process::MakeMemory(const Manifest& manifest) {
+  std::vector<MemorySpan> spans;
+  for (uint32_t r = 0; r < manifest.region_count(); ++r) {
+    memory_.emplace_back(manifest.region_bytes(r), kGarbage);
+  }
+  for (auto& region : memory_) spans.push_back({MemoryKind::kHost, region.data(), region.size()});
+  return spans;
+}
+
 absl::Status Process::MakeTrainer(SessionOptions options) {
-  Manifest manifest = OneShard(job_.BoxOf(id_));
-  memory_.assign(manifest.region_bytes(0), kGarbage);
+  Manifest manifest = job_.ManifestOf(id_);
+  std::vector<MemorySpan> regions = MakeMemory(manifest);
   auto made = TrainerRank::Create(std::move(options), SendingOf(id_.rank), std::move(manifest),
-                                  {{MemoryKind::kHost, memory_.data(), memory_.size()}},
-                                  fabric_.get(), this);
+                                  std::move(regions), fabric_.get(), this);
   if (!made.ok()) return made.status();
   trainer_ = *std::move(made);
   return absl::OkStatus();
 }
 
 absl::Status Process::MakeWorker(SessionOptions options) {
-  Manifest manifest = OneShard(job_.BoxOf(id_));
+  Manifest manifest = job_.ManifestOf(id_);
   std::vector<MemorySpan> user_regions;
-  if (job_.mode != Mode::kShadow) {
-    memory_.assign(manifest.region_bytes(0), kGarbage);
-    user_regions.push_back({MemoryKind::kHost, memory_.data(), memory_.size()});
-  }
+  if (job_.mode != Mode::kShadow) user_regions = MakeMemory(manifest);
   std::set<Notice::Kind> asked;
   if (job_.asked) {
     asked = {Notice::Kind::kPrepare, Notice::Kind::kArrived, Notice::Kind::kCommit};
@@ -84,10 +93,6 @@ absl::Status Process::MakeWorker(SessionOptions options) {
   if (!made.ok()) return made.status();
   worker_ = *std::move(made);
   return absl::OkStatus();
-}
-
-std::string Process::name() const {
-  return absl::StrCat(ToString(id_), incarnation_ > 1 ? absl::StrCat("#", incarnation_) : "");
 }
 
 void Process::OnStreamOpen() {
@@ -108,8 +113,26 @@ void Process::OnMessage(const proto::ControllerMessage& message) {
   if (holding_ && message.has_start() && run_.Below(2) == 0) {
     release_at_ = std::min(release_at_, run_.now() + run_.UpTo(absl::Milliseconds(5)));
   }
-  trainer_ ? trainer_->OnMessage(message, run_.now()) : worker_->OnMessage(message, run_.now());
+  const proto::ControllerMessage received = Received(message);
+  trainer_ ? trainer_->OnMessage(received, run_.now()) : worker_->OnMessage(received, run_.now());
+  if (message.has_assigned()) id_.rank = message.assigned().rank();
   HandleNotices();
+}
+
+proto::ControllerMessage Process::Received(proto::ControllerMessage message) {
+  if (misdirected_ == Misdirected::kPlan && message.has_plan()) {
+    message.mutable_plan()->set_manifest_hash("another");
+  } else if (misdirected_ == Misdirected::kStart && message.has_start()) {
+    message.mutable_start()->set_plan_hash(message.start().plan_hash() + 1);
+  } else if (misdirected_ == Misdirected::kBuffer && message.start().targets_size() > 0) {
+    proto::Target* target = message.mutable_start()->mutable_targets(0);
+    target->set_generation(target->generation() + 1);
+  } else {
+    return message;
+  }
+  run_.Note(name(), " gets a message that is not for it");
+  misdirected_ = Misdirected::kNothing;
+  return message;
 }
 
 void Process::Step() {
@@ -128,7 +151,13 @@ void Process::Step() {
     release_at_ = absl::InfiniteFuture();
     due_[++last_token_] = now + absl::Seconds(1);
     trainer_->Release(last_token_, now);
+    HandleNotices();
+    if (job_.varied && holding_ && unfit_token_ == 0) {  // It is being released.
+      due_[unfit_token_ = ++last_token_] = now + absl::Seconds(1);
+      trainer_->Release(unfit_token_, now);
+    }
   }
+  if (now >= paused_until_) Resume();
   if (worker_) {
     worker_->Step(now);
     if (worker_->shown_version() != last_shown_) {
@@ -154,6 +183,7 @@ absl::Time Process::next_event() const {
     next = trainer_ ? std::min({trainer_->next_deadline(), release_at_, proceed_at_})
                     : worker_->next_deadline();
     if (snapshot_) next = std::min(next, snapshot_until_);
+    next = std::min(next, paused_until_);
     for (const Pending& pending : pending_answers_) next = std::min(next, pending.at);
     if (run_.now() < looks_away_until_) next = std::min(next, looks_away_until_);
   }
@@ -176,31 +206,53 @@ void Process::ExcuseUntil(absl::Time time) {
 }
 
 void Process::Publish(uint64_t version, absl::Duration timeout) {
-  const std::vector<std::byte> bytes = BytesOf(job_.BoxOf(id_), version);
-  std::copy(bytes.begin(), bytes.end(), memory_.begin());
+  const bool waits = version % 5 == 0;
+  // A replica that waits has not said what it has.
+  const bool later = waits && disagreement_ == Disagreement::kOtherBytes;
+  const Disagreement how =
+      later ? Disagreement::kNone : std::exchange(disagreement_, Disagreement::kNone);
+  if (how == Disagreement::kNextVersion) ++version;
+  const auto bytes = job_.BytesOf(id_, how == Disagreement::kOtherBytes ? version + 1 : version);
+  std::copy(bytes[0].begin(), bytes[0].end(), memory_[0].begin());
+  if (how == Disagreement::kNotANumber) memory_[0][0] = memory_[0][1] = std::byte{0xFF};
+  if (how != Disagreement::kNone) run_.Note(name(), " publishes unlike others");
   publishing_ = version;
   publish_token_ = ++last_token_;
   const absl::Time deadline = run_.now() + timeout;
   due_[publish_token_] = deadline;
-  const bool waits = version % 5 == 0;
   if (waits) proceed_at_ = run_.now() + run_.UpTo(absl::Milliseconds(100));
   trainer_->Publish(publish_token_,
                     {.version = version,
                      .deadline = deadline,
+                     .digests_off = how == Disagreement::kNoDigests,
+                     .fail_on_nonfinite = job_.quantised,
                      .until_committed = version % 3 == 0 && !Holds(version),
                      .waits_for = waits ? "the GPU has not reached its event" : "",
                      .hold = Holds(version),
-                     .hold_commit = WaitsForWord(version)},
+                     .hold_commit = WaitsForWord(version) || how == Disagreement::kHoldsCommit},
                     run_.now());
   HandleNotices();
 }
 
 void Process::TryWhatDoesNotFit() {
   if (unfit_token_ != 0 || run_.Below(64) != 0) return;
-  const bool holds = trainer_ && holding_ && release_at_ != absl::InfiniteFuture();
-  if (!left_ && !holds) return;
+  if (job_.varied) HandleNotices();
   const absl::Time now = run_.now();
-  due_[unfit_token_ = ++last_token_] = now + absl::Seconds(1);
+  const auto begin = [&] { due_[unfit_token_ = ++last_token_] = now + absl::Seconds(1); };
+  const bool holds = trainer_ && holding_ && release_at_ != absl::InfiniteFuture();
+  if (!left_ && !holds) {
+    if (!job_.varied || ended_) return;
+    if (WaitsForWord(publishing_) && run_.Below(4) == 0) {
+      return trainer_->Decide(publishing_, absl::CancelledError("the user will not"), now);
+    }
+    begin();
+    if (trainer_ && !leaving_ && run_.Below(2) == 0) {  // Too early, or too late.
+      return trainer_->Publish(unfit_token_, {.version = 0, .deadline = due_[unfit_token_]}, now);
+    }
+    return trainer_ ? trainer_->Join(unfit_token_, due_[unfit_token_], now)
+                    : worker_->Join(unfit_token_, due_[unfit_token_], now);
+  }
+  begin();
   if (trainer_ && (!left_ || run_.Below(2) == 0)) {  // What is held has to be released first.
     trainer_->Publish(unfit_token_, {.version = ~uint64_t{0}, .deadline = due_[unfit_token_]}, now);
   } else {
@@ -225,7 +277,7 @@ void Process::TakeSnapshot(absl::Duration time) {
 void Process::Leave() {
   if (left_) return;
   leaving_ = true;
-  snapshot_.reset();
+  if (!job_.varied || run_.Below(2) == 0) snapshot_.reset();
   due_[++last_token_] = run_.now() + absl::Seconds(11);
   trainer_ ? trainer_->Leave(last_token_, run_.now()) : worker_->Leave(last_token_, run_.now());
   HandleNotices();
@@ -235,6 +287,9 @@ void Process::Calm() {
   mute_ = false;
   looks_away_until_ = absl::InfinitePast();
   mood_ = Mood::kAccept;
+  disagreement_ = Disagreement::kNone;
+  misdirected_ = Misdirected::kNothing;
+  if (paused_until_ != absl::InfiniteFuture()) paused_until_ = run_.now();
   snapshot_until_ = std::min(snapshot_until_, run_.now());
   for (Pending& pending : pending_answers_) pending.at = std::min(pending.at, run_.now());
 }
@@ -264,11 +319,11 @@ void Process::CheckGrowth() {
 
 // What is shown, and what a reader holds, is every byte of its version.
 void Process::CheckShown(absl::string_view when) {
-  const Box box = job_.BoxOf(id_);
   const auto check = [&](const Snapshot& held, absl::string_view what) {
-    const std::vector<std::byte> expected = BytesOf(box, held.version());
-    const auto bytes = held.region(0);
-    if (!std::equal(bytes.begin(), bytes.end(), expected.begin(), expected.end())) {
+    const auto expected = job_.BytesOf(id_, held.version());
+    for (uint32_t r = 0; r < expected.size(); ++r) {
+      const auto bytes = held.region(r);
+      if (std::equal(bytes.begin(), bytes.end(), expected[r].begin(), expected[r].end())) continue;
       run_.Violate(absl::StrCat("whole: ", name(), ": what ", what, " of version ", held.version(),
                                 " is not its bytes, ", when));
     }
@@ -283,6 +338,37 @@ void Process::CheckShown(absl::string_view when) {
   }
 }
 
+void Process::AnswerVerify(uint64_t request) {
+  const Comparison found = worker_->CompareShown({});
+  if (absl::IsDataLoss(found.status)) {
+    run_.Violate(absl::StrCat("whole: ", name(), ": ", found.status.message()));
+  }
+  proto::Verified verified;
+  verified.set_request(request);
+  verified.set_version(found.version);
+  worker_->OnVerified(std::move(verified));
+}
+
+void Process::Pause(absl::Duration time) {
+  if (!worker_ || left_ || paused_until_ != absl::InfiniteFuture() || !worker_->Pause().ok()) {
+    return;
+  }
+  run_.Note(name(), " pauses");
+  paused_until_ = run_.now() + time;
+  HandleNotices();
+}
+
+// The engine may have put something else there.
+void Process::Resume() {
+  paused_until_ = absl::InfiniteFuture();
+  const bool kept = run_.Below(2) == 0;
+  for (auto& region : memory_) {
+    if (!kept) std::fill(region.begin(), region.end(), kGarbage);
+  }
+  run_.Note(name(), " resumes, ", kept ? "as it was" : "without what it showed");
+  worker_->Resume(kept);
+}
+
 void Process::HandleNotices() {
   while (!notices_.empty()) {
     const Notice notice = std::move(notices_.front());
@@ -292,6 +378,7 @@ void Process::HandleNotices() {
 }
 
 void Process::HandleNotice(const Notice& notice) {
+  if (notice.kind == Notice::Kind::kVerify) return AnswerVerify(notice.token);
   if (notice.token != 0 && due_.erase(notice.token) == 0) {
     run_.Violate(absl::StrCat("bounded: ", name(), ": a call ended twice"));
   }
@@ -329,6 +416,7 @@ void Process::HandleNotice(const Notice& notice) {
       return;
     case Notice::Kind::kDisconnected:
       run_.Note(name(), " has lost the controller");
+      outcomes_.clear();  // Some may be told again when it is back.
       return;
     case Notice::Kind::kReconnected:
       run_.Note(name(), " is back");
@@ -346,6 +434,11 @@ void Process::HandleNotice(const Notice& notice) {
     case Notice::Kind::kOutcome:
       run_.Note(name(), ": version ", notice.version, " in group ", notice.group, ": ",
                 notice.committed ? "committed " : "not committed ", notice.status.message());
+      if (!outcomes_.insert({notice.version, notice.group}).second &&
+          notice.version != publishing_) {
+        run_.Violate(absl::StrCat("truthful: ", name(), " is told again what became of version ",
+                                  notice.version, " in group ", notice.group));
+      }
       // Another process may have published the version again.
       if (!replaced_ && !absl::IsUnknown(notice.status)) {
         host_.OnOutcome(notice.version, notice.group, notice.committed, notice.status.ok());
@@ -368,7 +461,7 @@ void Process::ChangeTensors(absl::string_view what) {
     run_.Violate(absl::StrCat("quiet: ", name(), ": ", what,
                               " has ended, and writes of the version are on their way"));
   }
-  std::fill(memory_.begin(), memory_.end(), kGarbage);
+  std::fill(memory_[0].begin(), memory_[0].end(), kGarbage);
 }
 
 void Process::HandleUpdateNotice(const Notice& notice) {

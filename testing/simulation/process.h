@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,9 +61,11 @@ class Process final : public RankActions {
           uint64_t incarnation);
   ~Process() override;
 
+  // Its number may not be that of its place in the job, if the controller has chosen it.
   RankId id() const { return id_; }
+  RankId place() const { return place_; }
   bool is_trainer() const { return id_.role == Role::kTrainer; }
-  std::string name() const;
+  const std::string& name() const { return name_; }
   bool joined() const { return joined_; }
   // Returns true once the process was dismissed, or was not let in.
   bool ended() const { return ended_; }
@@ -100,7 +103,7 @@ class Process final : public RankActions {
   void LosePlace() { replaced_ = was_replaced_ = true; }
   void RegainPlace() { replaced_ = false; }
   bool has_lost_place() const { return replaced_; }
-  // Another process of the same rank has the place, for a while at least.
+  // Another process has the place for a while at least, or decisions about it are forgotten.
   void SharePlace() { was_replaced_ = true; }
   bool was_replaced() const { return was_replaced_; }  // At any time.
   // Returns how many decisions were recorded when the process joined.
@@ -115,6 +118,16 @@ class Process final : public RankActions {
   uint64_t done() const { return done_; }
   // Returns true if the last call failed.
   bool failed() const { return failed_; }
+  // How a publish is unlike those of other trainers.
+  enum class Disagreement {
+    kNone,
+    kHoldsCommit,
+    kNoDigests,
+    kNextVersion,
+    kNotANumber,  // Among what is quantised.
+    kOtherBytes,
+  };
+  void Disagree(Disagreement how) { disagreement_ = how; }  // In the next publish.
   // Makes the user publish no version up to this one.
   void LeaveOut(uint64_t version) { done_ = version; }
 
@@ -126,12 +139,17 @@ class Process final : public RankActions {
   void TakeSnapshot(absl::Duration time);
   // From now on, until its next stream, it does not say that it has stopped relaying.
   void Mute() { mute_ = true; }
+  // Pauses the worker if that can be done now.
+  void Pause(absl::Duration time);
 
   // --- anybody's user ---
 
   void Leave();
   // Makes the user accept updates again, and ends the reader at the next step.
   void Calm();
+  // Makes the next PLAN or START be one that is not for this rank.
+  enum class Misdirected { kNothing, kPlan, kStart, kBuffer };
+  void Misdirect(Misdirected what) { misdirected_ = what; }
 
   // --- invariants ---
 
@@ -154,12 +172,17 @@ class Process final : public RankActions {
   }
   void Tell(Notice notice) override { notices_.push_back(std::move(notice)); }
 
+  std::vector<MemorySpan> MakeMemory(const Manifest& manifest);
   absl::Status MakeTrainer(SessionOptions options);
   absl::Status MakeWorker(SessionOptions options);
   void CheckShown(absl::string_view when);
   void HandleNotices();
   void HandleNotice(const Notice& notice);
   void HandleUpdateNotice(const Notice& notice);
+  void AnswerVerify(uint64_t request);
+  // Changes a message that is to be misdirected.
+  proto::ControllerMessage Received(proto::ControllerMessage message);
+  void Resume();
   void GiveAnswers();
   void GiveWord(uint64_t version);
   // Gives commands that do not fit the state of the rank: they end, and do nothing.
@@ -172,10 +195,12 @@ class Process final : public RankActions {
   Run& run_;
   const Job& job_;
   ProcessHost& host_;
-  const RankId id_;
+  const RankId place_;
+  RankId id_;
   const uint64_t incarnation_;
+  const std::string name_;
   std::unique_ptr<FaultyFabric> fabric_;
-  std::vector<std::byte> memory_;  // A trainer's tensors, or the engine's memory.
+  std::vector<std::vector<std::byte>> memory_;  // A trainer's tensors, or the engine's memory.
   std::unique_ptr<TrainerRank> trainer_;
   std::unique_ptr<WorkerRank> worker_;
   std::deque<Notice> notices_;
@@ -186,6 +211,7 @@ class Process final : public RankActions {
   bool left_ = false;
   bool leaving_ = false;
   bool mute_ = false;
+  Misdirected misdirected_ = Misdirected::kNothing;
   bool replaced_ = false;
   bool was_replaced_ = false;
   size_t born_ = 0;
@@ -199,6 +225,8 @@ class Process final : public RankActions {
   uint64_t publish_token_ = 0;
   uint64_t done_ = 0;
   bool failed_ = false;
+  std::set<std::pair<uint64_t, std::string>> outcomes_;  // That were told by this stream.
+  Disagreement disagreement_ = Disagreement::kNone;
   uint64_t unfit_token_ = 0;                        // Of a command that has to fail.
   absl::Time proceed_at_ = absl::InfiniteFuture();  // Then the publish need not wait any more.
   bool holding_ = false;
@@ -209,6 +237,7 @@ class Process final : public RankActions {
   uint64_t last_shown_ = 0;
   std::optional<Snapshot> snapshot_;
   absl::Time snapshot_until_;
+  absl::Time paused_until_ = absl::InfiniteFuture();
 };
 
 }  // namespace waybill::simulation

@@ -21,6 +21,14 @@ bool Promises::ToldFailed(const Group& group, uint64_t version) const {
   return Contains(told_failed_, group.name, version);
 }
 
+uint64_t Promises::NewestTold() const {
+  uint64_t newest = 0;
+  for (const VersionsOfGroups* told : {&told_committed_, &told_failed_}) {
+    for (const auto& [group, versions] : *told) newest = std::max(newest, *versions.rbegin());
+  }
+  return newest;
+}
+
 bool Promises::CaughtUp(const std::string& group, uint64_t version) const {
   return std::any_of(decisions_.begin(), decisions_.end(), [&](const Decision& d) {
     return d.group == group && d.version == version && controller_.IsCatchUp(d);
@@ -47,6 +55,7 @@ void Promises::OnOutcome(uint64_t version, const std::string& group, bool commit
 void Promises::OnShown(const Process& process, uint64_t before, uint64_t version) {
   const std::string& group = process.id().group;
   shown_[group].insert(version);
+  std::erase_if(unusable_[group], [&](uint64_t earlier) { return earlier < version; });
   if (Contains(told_failed_, group, version) && !CaughtUp(group, version)) {
     run_.Violate(absl::StrCat("truthful: ", process.name(), " shows version ", version,
                               ", which was reported as failed"));

@@ -25,12 +25,16 @@ class Promises {
   // As ProcessHost has them.
   void OnOutcome(uint64_t version, const std::string& group, bool committed, bool good);
   void OnUnusable(uint64_t version, const std::string& group) { unusable_[group].insert(version); }
+  // What a worker of the group could not use goes with it.
+  void OnWorkerGone(const std::string& group) { unusable_.erase(group); }
   void OnWord(uint64_t version) { let_be_shown_.insert(version); }
   void OnShown(const Process& process, uint64_t before, uint64_t version);
 
   // Returns true if somebody was told that the group committed the version, or that it failed.
   bool ToldCommitted(const Group& group, uint64_t version) const;
   bool ToldFailed(const Group& group, uint64_t version) const;
+  // Returns the newest version of which somebody was told what became of it, or 0.
+  uint64_t NewestTold() const;
 
   // Checks the processes of one worker that live at the end: the one that was part of the last
   // update shows it. Another that claims its place shows what it likes until it is refused.
@@ -48,7 +52,7 @@ class Promises {
   const Controller& controller_;
   const std::vector<Decision>& decisions_;  // All that are recorded, as of now.
   VersionsOfGroups told_committed_, told_failed_, shown_;
-  VersionsOfGroups unusable_;        // For the user of a worker.
+  VersionsOfGroups unusable_;        // For the user of a worker, until a later one is shown.
   std::set<uint64_t> let_be_shown_;  // Versions that wait for a word, and that got it.
 };
 

@@ -63,6 +63,11 @@ void Streams::Break(uint64_t id) {
   if (process != nullptr && process->stream() == id) process->OnStreamEnd();
 }
 
+void Streams::Lose(uint64_t id, absl::Time until) {
+  Hold(id, until);
+  Break(id);
+}
+
 void Streams::Hold(uint64_t id, absl::Time until) {
   if (Stream* stream = Find(id)) stream->held_until = until;
 }

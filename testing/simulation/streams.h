@@ -47,6 +47,8 @@ class Streams {
 
   // Ends the stream for both; some of what was on its way is lost.
   void Break(uint64_t id);
+  // Ends the stream for the rank; the controller hears of it then.
+  void Lose(uint64_t id, absl::Time until);
   // Delivers nothing on the stream until then.
   void Hold(uint64_t id, absl::Time until);
 

@@ -47,7 +47,8 @@ void Training::Step(Trainers trainers) {
   if (calm_ && tried_ && !MayTryAgain(trainers)) return;
   tried_ = calm_;
   if (calm_ && run_.now() >= everybody_is_back_) ++attempts_;
-  ++version_;
+  // A trainer that disagrees is ahead of the others.
+  version_ = std::max(version_, promises_.NewestTold()) + 1;
   run_.Note("the trainers go on to version ", version_);
   next_version_at_ = run_.now() + run_.UpTo(absl::Milliseconds(400));
 }

@@ -24,12 +24,17 @@ bool EndsATerm(FaultKind kind) {
          kind == FaultKind::kLeave || kind == FaultKind::kResize;
 }
 
+// Returns true if only one of the two processes can be a member.
+bool Compete(const Process& a, const Process& b) {
+  return a.place() == b.place() || a.id() == b.id();
+}
+
 }  // namespace
 
 World::World(uint64_t seed, const std::vector<Fault>& faults, Story story)
     : run_(seed, story),
       faults_(faults),
-      job_(DrawJob(run_.random())),
+      job_(DrawJob(seed, run_.random())),
       network_({.seed = static_cast<uint32_t>(run_.Below(1000)),
                 .can_map = job_.can_map,
                 .copies_posts = seed % 4 == 0,
@@ -43,15 +48,19 @@ World::World(uint64_t seed, const std::vector<Fault>& faults, Story story)
 // --- ranks ---
 
 bool World::HasRival(const Process& process) const {
-  return std::any_of(zombies_.begin(), zombies_.end(), [&](const auto& zombie) {
-    return zombie != nullptr && zombie->id() == process.id() && !zombie->gone();
-  });
+  return std::any_of(zombies_.begin(), zombies_.end(),
+                     [&](const auto& zombie) {
+                       return zombie != nullptr && Compete(*zombie, process) && !zombie->gone();
+                     }) ||
+         std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& rank) {
+           return rank != nullptr && rank.get() != &process && rank->id() == process.id();
+         });
 }
 
 // A restarted controller takes whichever of two processes of one rank comes first.
 void World::OnBack(const Process& process) {
   for (const auto& rank : ranks_) {
-    if (rank != nullptr && rank.get() != &process && rank->id() == process.id()) rank->SharePlace();
+    if (rank != nullptr && rank.get() != &process && Compete(*rank, process)) rank->SharePlace();
   }
 }
 
@@ -63,6 +72,7 @@ std::unique_ptr<Process> World::MakeProcess(size_t index) {
 void World::Destroy(std::unique_ptr<Process>& process) {
   std::erase_if(held_posts_, [&](const HeldPosts& held) { return held.process == process.get(); });
   streams_.Forget(process.get());
+  promises_.OnWorkerGone(process->id().group);
   process.reset();
 }
 
@@ -81,12 +91,12 @@ void World::StartRanks() {
 // A process that could not join, or was removed with its group, is started again, unless the one
 // whose place it claimed is alive.
 void World::ReplaceRefused(size_t index) {
-  const RankId id = ranks_[index]->id();
+  const RankId place = ranks_[index]->place();
   const bool removed = ranks_[index]->joined() || ranks_[index]->has_lost_place();
   Destroy(ranks_[index]);
   restart_at_[index] = run_.now() + run_.UpTo(absl::Milliseconds(500));
   for (auto& zombie : zombies_) {
-    if (removed || zombie->id() != id || zombie->gone() || zombie->leaving()) continue;
+    if (removed || zombie->place() != place || zombie->gone() || zombie->leaving()) continue;
     ranks_[index] = std::move(zombie);
     ranks_[index]->RegainPlace();
     restart_at_[index] = absl::InfiniteFuture();
@@ -172,6 +182,11 @@ void World::Strike(const Fault& fault) {
     const RankId id = job_.Ranks()[rank->is_trainer() ? job_.trainers + other : other];
     return ToString(RankId{id.role, id.rank});
   };
+  Process* const trainer = ranks_[fault.who % job_.trainers].get();
+  Process* const worker = ranks_[job_.trainers + fault.who % (ranks_.size() - job_.trainers)].get();
+  if (trainer == nullptr || worker == nullptr) {
+    if (fault.kind >= FaultKind::kLoseStream) return;
+  }
   switch (fault.kind) {
     case FaultKind::kCrashRank:
       Crash(rank);
@@ -234,9 +249,48 @@ void World::Strike(const Fault& fault) {
       return rank->CancelPublish();
     case FaultKind::kCorrupt:
       return rank->fabric().CorruptWrite(peer_name(), 1 + fault.other % 3);
+    case FaultKind::kLoseStream:
+      return streams_.Lose(rank->stream(), run_.now() + duration);
+    case FaultKind::kLookAway:
+      return rank->LookAway(duration);
+    case FaultKind::kPause:
+      return worker->Pause(duration);
+    case FaultKind::kDisagree: {
+      using How = Process::Disagreement;
+      constexpr How kHow[] = {How::kHoldsCommit, How::kNoDigests, How::kNextVersion,
+                              How::kNotANumber};
+      const How how = kHow[fault.other % 4];
+      // Another replica may send what should be a number, and damage is not found without digests.
+      const bool sends = job_.quantised && job_.replicas == 1;
+      const bool damaged = std::any_of(faults_.begin(), faults_.end(), [](const Fault& other) {
+        return other.kind == FaultKind::kCorrupt;
+      });
+      const bool fits = how == How::kNotANumber ? sends : how != How::kNoDigests || !damaged;
+      return trainer->Disagree(fits ? how : How::kNextVersion);
+    }
+    case FaultKind::kDiffer:
+      if (job_.replicas > 1) trainer->Disagree(Process::Disagreement::kOtherBytes);
+      return;
+    case FaultKind::kNics: {
+      std::vector<FabricNic> nics(fault.other % 3);
+      for (size_t i = 0; i < nics.size(); ++i) nics[i].name = absl::StrCat("nic", i);
+      return rank->fabric().SetNics(std::move(nics));
+    }
+    case FaultKind::kMisdirect:
+      return rank->Misdirect(static_cast<Process::Misdirected>(1 + fault.other % 3));
+    case FaultKind::kFillLane:
+      return rank->fabric().FailCall(FabricCall::kPost, peer_name(), 1 + fault.other % 3,
+                                     absl::ResourceExhaustedError("the lane is full"));
+    case FaultKind::kRepeat:
+      return rank->fabric().DuplicateImmediate(peer_name(), 1 + fault.other % 3);
+    case FaultKind::kVerify:
+      return controller_.AskWhatIsShown();
+    case FaultKind::kAway:
+      return SendAway(worker->place().group, duration);
     case FaultKind::kLeave:
       if (!rank->joined()) return;
       rank->LosePlace();
+      promises_.OnWorkerGone(rank->id().group);
       rank->Leave();
       zombies_.push_back(std::move(rank));
       restart_at_[index] = run_.now() + duration;
@@ -265,7 +319,39 @@ void World::RemoveGroup(const std::string& group) {
   for (const auto& rank : ranks_) {
     if (rank != nullptr && rank->id().group == group) rank->LosePlace();
   }
+  promises_.OnWorkerGone(group);
   (void)controller_.coordinator()->RemoveGroup(group, run_.now());
+  if (controller_.coordinator()->RemoveGroup("no such group", run_.now()).ok()) {
+    run_.Violate("alive: a group is removed that never was");
+  }
+}
+
+// The clock jumps meanwhile. Nobody publishes without a group that is required.
+void World::SendAway(const std::string& group, absl::Duration duration) {
+  const bool come_back = !job_.required && run_.Below(2) == 0;
+  if (!come_back) RemoveGroup(group);
+  const absl::Duration away = absl::Seconds(2) + duration;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (ranks_[i] == nullptr || ranks_[i]->place().group != group) continue;
+    if (come_back) {
+      streams_.Break(ranks_[i]->stream());
+      ranks_[i]->Stop(away);
+      ranks_[i]->SharePlace();  // Nobody knows any more what it voted for.
+      continue;
+    }
+    Crash(ranks_[i]);
+    restart_at_[i] = run_.now() + away;
+  }
+  for (auto& zombie : zombies_) {
+    if (zombie->place().group == group) Crash(zombie);
+  }
+  std::erase(zombies_, nullptr);
+  StrikeNext({.kind = FaultKind::kJumpClock, .other = 1}, absl::Milliseconds(500) + duration);
+}
+
+void World::StrikeNext(Fault fault, absl::Duration after) {
+  fault.at_ms = absl::ToInt64Milliseconds(run_.now() - Run::kStart + after);
+  faults_.insert(faults_.begin() + static_cast<std::ptrdiff_t>(next_fault_), fault);
 }
 
 // Another training takes the place of this one. Its last trainer may go again at once.
@@ -296,12 +382,8 @@ void World::Resize(const Fault& fault) {
   job_.most_ranks = std::max(job_.most_ranks, ranks_.size());
   run_.Note(job_.trainers, " trainers (", job_.replicas, " replicas) come");
   if (fault.other % 4 < 2) return;
-  const int64_t now_ms = absl::ToInt64Milliseconds(run_.now() - Run::kStart);
-  faults_.insert(faults_.begin() + static_cast<std::ptrdiff_t>(next_fault_),
-                 {.at_ms = now_ms + fault.duration_ms / 4,
-                  .kind = FaultKind::kCrashRank,
-                  .who = job_.trainers - 1,
-                  .duration_ms = 100});
+  StrikeNext({.kind = FaultKind::kCrashRank, .who = job_.trainers - 1, .duration_ms = 100},
+             absl::Milliseconds(fault.duration_ms / 4));
 }
 
 void World::LetPostsGo() {
@@ -333,7 +415,10 @@ void World::EndOfFaults() {
     ranks_[i]->Calm();
     streams_.Hold(ranks_[i]->stream(), run_.now());
   }
-  for (const auto& zombie : zombies_) zombie->GoOn();
+  for (const auto& zombie : zombies_) {
+    zombie->GoOn();
+    zombie->Calm();
+  }
 }
 
 // --- time ---
@@ -413,7 +498,7 @@ void World::LiveOn() {
     if (ranks_[i] == nullptr) continue;
     std::vector<const Process*> processes = {ranks_[i].get()};
     for (const auto& zombie : zombies_) {
-      if (zombie->id() == ranks_[i]->id()) processes.push_back(zombie.get());
+      if (Compete(*zombie, *ranks_[i])) processes.push_back(zombie.get());
     }
     promises_.CheckAtEnd(processes);
   }

@@ -77,6 +77,10 @@ class World final : public ProcessHost {
   void Strike(const Fault& fault);
   void Resize(const Fault& fault);
   void RemoveGroup(const std::string& group);
+  // Keeps the group's workers away until its decisions are forgotten.
+  void SendAway(const std::string& group, absl::Duration duration);
+  // Makes a fault strike before those that are drawn for later.
+  void StrikeNext(Fault fault, absl::Duration after);
   // Makes the other workers hear of what follows before they look at their lanes.
   void DistractWorkers(const Process* but);
   void Crash(std::unique_ptr<Process>& rank);
