@@ -132,10 +132,8 @@ void Coordinator::TellUndecided(const Group& group, Member& trainer) {
                     [&](const Decision& decision) { return decision.version == version; });
     // Earlier decisions may have been forgotten, also by controllers before this one. The newest
     // version that any group has committed is never forgotten.
-    const bool known =
-        version > committed_version_ ||
-        (!group.decisions.empty() && version > group.decisions.front().version) ||
-        (Mutated(Mutation::kForgottenIsNotCommitted) && group.decisions.size() < kDecisionsKept);
+    const bool known = version > committed_version_ ||
+                       (!group.decisions.empty() && version > group.decisions.front().version);
     absl::Status lost;
     if (!committed && !known) {
       lost = absl::UnknownError(
@@ -276,7 +274,8 @@ void Coordinator::OnPublish(const Member& member, const proto::Publish& publish,
   for (int i = 0; i < sampled; ++i) {
     mine.sample.emplace_back(publish.sampled_units(i), publish.sampled_digests(i));
   }
-  absl::Status fits = CompareReplicas(trainer, publication);
+  absl::Status fits;
+  if (!Mutated(Mutation::kReplicasNotCompared)) fits = CompareReplicas(trainer, publication);
   if (publication.hold_commit != publish.hold_commit()) {
     fits = absl::FailedPreconditionError(
         absl::StrCat("publish version ", version, ": trainer ", trainer, " publishes it ",

@@ -44,8 +44,9 @@ enum class Mutation : uint8_t {
   kAnyWordCommits,              // A trainer's word commits, whatever it is.
   kRefusedCommitIsShown,        // A version that a worker's user cannot use is said to be shown.
   kOlderVersionsAreLent,        // A group borrows what is older than what one of its workers has.
+  kReplicasNotCompared,         // The digests of replicas are not looked at.
+  kPartsNotCompared,            // A part of a manifest is taken whatever its hash is.
   kAnswersToldAgain,            // A trainer tells its user an outcome again.
-  kForgottenIsNotCommitted,     // What was decided before a group was forgotten counts as failed.
   kAnyCommittedVersionIsBelieved,  // What a worker says is committed counts as committed.
 };
 

@@ -64,9 +64,11 @@ bool Liars::Hear(ConnectionId connection, const proto::ControllerMessage& messag
     const bool tensors = static_cast<PartKind>(name.kind()) == PartKind::kTensors;
     proto::RankMessage& answer = liar.answers.emplace_back();
     *answer.mutable_part()->mutable_name() = name;
-    answer.mutable_part()->set_deflated(Deflate(run_.Below(8) == 0 ? "garbage"
-                                                : tensors ? ManifestOf(liar.stranger).tensors
-                                                          : ManifestOf(liar.stranger).holdings));
+    const uint64_t lie = run_.Below(8);
+    const EncodedManifest& manifest = ManifestOf(liar.stranger != (lie == 1));
+    answer.mutable_part()->set_deflated(Deflate(lie == 0  ? "garbage"
+                                                : tensors ? manifest.tensors
+                                                          : manifest.holdings));
   }
   if (message.has_challenge()) liar.answers.emplace_back().mutable_alive();
   return true;
