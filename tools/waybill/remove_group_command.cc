@@ -5,22 +5,22 @@
 
 #include "core/base/status.h"
 #include "core/control/ask_controller.h"
+#include "tools/waybill/asked_controller.h"
 #include "tools/waybill/commands.h"
-#include "tools/waybill/token_options.h"
 
 namespace waybill {
 namespace {
 
 struct Options {
-  std::string controller = "127.0.0.1:7070";
-  std::string token;
+  AskedController controller;
   std::string group;
   bool json = false;
 };
 
 absl::Status RunRemoveGroup(const Options& options) {
-  WAYBILL_ASSIGN_OR_RETURN(const uint32_t workers, RemoveGroup(options.controller, options.token,
-                                                               options.group, absl::Seconds(5)));
+  WAYBILL_ASSIGN_OR_RETURN(const uint32_t workers,
+                           RemoveGroup(options.controller.address, options.controller.token,
+                                       options.group, absl::Seconds(5)));
   if (options.json) {
     std::cout << nlohmann::json{{"group", options.group}, {"workers", workers}}.dump(2) << "\n";
   } else {
@@ -37,11 +37,7 @@ void AddRemoveGroupCommand(CLI::App& app, Run& run) {
   CLI::App* command = app.add_subcommand(
       "remove-group", "Dismiss the workers of a group, and wait for it no more if it was required");
   command->add_option("group", options->group, "name of the group")->required();
-  command
-      ->add_option("--controller", options->controller,
-                   "address of the controller, or of each, separated by commas")
-      ->capture_default_str();
-  AddTokenOptions(*command, options->token);
+  options->controller.AddTo(*command);
   command->add_flag("--json", options->json, "print JSON");
   command->callback([options, &run] { run = [options] { return RunRemoveGroup(*options); }; });
 }

@@ -15,20 +15,19 @@
 #include "core/control/ask_controller.h"
 #include "core/control/status_json.h"
 #include "core/engine/timeline.h"
+#include "tools/waybill/asked_controller.h"
 #include "tools/waybill/commands.h"
 #include "tools/waybill/lane_table.h"
 #include "tools/waybill/page.h"
 #include "tools/waybill/printable.h"
 #include "tools/waybill/status_page.h"
-#include "tools/waybill/token_options.h"
 #include "tools/waybill/trace_file.h"
 
 namespace waybill {
 namespace {
 
 struct Options {
-  std::string controller = "127.0.0.1:7070";
-  std::string token;
+  AskedController controller;
   bool json = false;
   bool lanes = false;  // All of them.
   bool watch = false;
@@ -160,7 +159,7 @@ absl::Status Show(const Options& options) {
   request.set_traffic(!options.html.empty());
   WAYBILL_ASSIGN_OR_RETURN(
       const proto::StatusReply status,
-      FetchStatus(options.controller, options.token, absl::Seconds(5), request));
+      FetchStatus(options.controller.address, options.controller.token, absl::Seconds(5), request));
   if (!options.html.empty()) {
     WAYBILL_RETURN_IF_ERROR(WritePage(options.html, StatusToPage(status)));
   }
@@ -197,11 +196,7 @@ absl::Status RunStatus(const Options& options) {
 void AddStatusCommand(CLI::App& app, Run& run) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("status", "Show what a running job is doing");
-  command
-      ->add_option("--controller", options->controller,
-                   "address of the controller, or of each, separated by commas")
-      ->capture_default_str();
-  AddTokenOptions(*command, options->token);
+  options->controller.AddTo(*command);
   command->add_flag("--watch", options->watch, "show it again every second, until interrupted");
   command->add_flag("--lanes", options->lanes, "list every lane, with its ports");
   command->add_option(

@@ -13,16 +13,15 @@
 #include "absl/time/time.h"
 #include "core/base/status.h"
 #include "core/control/ask_controller.h"
+#include "tools/waybill/asked_controller.h"
 #include "tools/waybill/commands.h"
 #include "tools/waybill/printable.h"
-#include "tools/waybill/token_options.h"
 
 namespace waybill {
 namespace {
 
 struct Options {
-  std::string controller = "127.0.0.1:7070";
-  std::string token;
+  AskedController controller;
   std::string group;
   double timeout_seconds = 60;
   bool json = false;
@@ -63,8 +62,8 @@ void Print(const std::vector<proto::Verified>& answers, std::ostream& out) {
 
 absl::Status RunVerify(const Options& options) {
   WAYBILL_ASSIGN_OR_RETURN(const std::vector<proto::Verified> answers,
-                           VerifyWorkers(options.controller, options.token, options.group,
-                                         absl::Seconds(options.timeout_seconds)));
+                           VerifyWorkers(options.controller.address, options.controller.token,
+                                         options.group, absl::Seconds(options.timeout_seconds)));
   if (options.json) {
     std::cout << ToJson(answers).dump(2, ' ', /*ensure_ascii=*/true) << "\n";
   } else {
@@ -86,11 +85,7 @@ void AddVerifyCommand(CLI::App& app, Run& run) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
       "verify", "Compare what the workers of a running job show with what was sent to them");
-  command
-      ->add_option("--controller", options->controller,
-                   "address of the controller, or of each, separated by commas")
-      ->capture_default_str();
-  AddTokenOptions(*command, options->token);
+  options->controller.AddTo(*command);
   command->add_option("--group", options->group, "ask only the workers of this group");
   command
       ->add_option("--timeout", options->timeout_seconds,
