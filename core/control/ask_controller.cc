@@ -51,6 +51,14 @@ absl::StatusOr<proto::Answer> Ask(const std::string& addresses, const std::strin
   return While(absl::StrCat("one of ", all.size(), " controllers"), answer.status());
 }
 
+// The same, and fails with what a controller has answered.
+absl::StatusOr<proto::Answer> AskOrFail(const std::string& addresses, const std::string& token,
+                                        absl::Duration timeout, const proto::Question& question) {
+  WAYBILL_ASSIGN_OR_RETURN(proto::Answer answer, Ask(addresses, token, timeout, question));
+  if (answer.has_error()) return DecodeError(answer.error());
+  return answer;
+}
+
 }  // namespace
 
 absl::StatusOr<proto::StatusReply> FetchStatus(const std::string& address, const std::string& token,
@@ -58,7 +66,7 @@ absl::StatusOr<proto::StatusReply> FetchStatus(const std::string& address, const
                                                const proto::StatusRequest& request) {
   proto::Question question;
   *question.mutable_status() = request;
-  WAYBILL_ASSIGN_OR_RETURN(proto::Answer answer, Ask(address, token, timeout, question));
+  WAYBILL_ASSIGN_OR_RETURN(proto::Answer answer, AskOrFail(address, token, timeout, question));
   return std::move(*answer.mutable_status());
 }
 
@@ -84,8 +92,8 @@ absl::StatusOr<uint32_t> RemoveGroup(const std::string& address, const std::stri
                                      const std::string& group, absl::Duration timeout) {
   proto::Question question;
   question.set_removed_group(group);
-  WAYBILL_ASSIGN_OR_RETURN(const proto::Answer answer, Ask(address, token, timeout, question));
-  if (answer.has_error()) return DecodeError(answer.error());
+  WAYBILL_ASSIGN_OR_RETURN(const proto::Answer answer,
+                           AskOrFail(address, token, timeout, question));
   return answer.removed_workers();
 }
 
@@ -99,9 +107,9 @@ absl::StatusOr<std::vector<proto::Verified>> VerifyWorkers(const std::string& ad
   question.mutable_verify()->set_timeout_ms(absl::ToInt64Milliseconds(patience));
   // Each address has its share of the time, and the one that leads needs all of `patience`.
   const auto addresses = static_cast<int64_t>(SplitAddresses(address).size());
-  WAYBILL_ASSIGN_OR_RETURN(const proto::Answer answer,
-                           Ask(address, token, addresses * (patience + kAnswerMargin), question));
-  if (answer.has_error()) return DecodeError(answer.error());
+  WAYBILL_ASSIGN_OR_RETURN(
+      const proto::Answer answer,
+      AskOrFail(address, token, addresses * (patience + kAnswerMargin), question));
   return std::vector<proto::Verified>(answer.verified().begin(), answer.verified().end());
 }
 
