@@ -41,7 +41,10 @@ class WorkerEngineImpl final : public WorkerEngine {
                       copied_.store(true, std::memory_order_release);
                       fabric_.Wake();
                     }),
-        pool_(options.verify_threads) {}
+        pool_(options.verify_threads) {
+    counts_.host_buffer_bytes = memory_->arena_bytes(MemoryKind::kHost);
+    counts_.gpu_buffer_bytes = memory_->arena_bytes(MemoryKind::kDevice);
+  }
 
   ~WorkerEngineImpl() override { StopWork(); }
 
@@ -257,8 +260,6 @@ class WorkerEngineImpl final : public WorkerEngine {
     WorkerCounts counts = counts_;
     counts.stragglers = gate_.stragglers();
     counts.repeats = gate_.repeats();
-    counts.host_buffer_bytes = memory_->arena_bytes(MemoryKind::kHost);
-    counts.gpu_buffer_bytes = memory_->arena_bytes(MemoryKind::kDevice);
     return counts;
   }
 
