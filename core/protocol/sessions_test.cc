@@ -197,6 +197,15 @@ class TrainerSessionTest : public SessionTest<TrainerSession, FakeTrainerHost> {
     session_.Publish(version, {.version = version, .deadline = now_ + time}, now_);
   }
   uint64_t attempt() const { return host_.Last(Kind::kPublish)->publish().attempt(); }
+  // Sends version 5, and comes back after the controller was lost.
+  void SendAndComeBack() {
+    Establish();
+    Publish(5);
+    Begin(5, 1);
+    session_.OnSent(kAll, UpdateOf(5, 1), now_);
+    Lose();
+    Reopen();
+  }
   void HearAccepted(const std::vector<std::string>& groups = {kAll}) {
     Hear([&](auto& m) {
       m.mutable_publish_accepted()->set_attempt(attempt());
@@ -858,24 +867,14 @@ TEST_F(TrainerSessionTest, UntilCommittedEndsWithTheLastGroup) {
 }
 
 TEST_F(TrainerSessionTest, ATrainerThatComesBackAsksWhatBecameOfWhatItSent) {
-  Establish();
-  Publish(5);
-  Begin(5, 1);
-  session_.OnSent(kAll, UpdateOf(5, 1), now_);
-  Lose();
-  Reopen();
+  SendAndComeBack();
   EXPECT_EQ(host_.Last(Kind::kJoin)->join().undecided_versions(0), 5u);
   EXPECT_TRUE(host_.Last(Kind::kJoin)->join().returning());
 }
 
 // The controller answers again for a group that comes back.
 TEST_F(TrainerSessionTest, AnAnswerIsToldOnce) {
-  Establish();
-  Publish(5);
-  Begin(5, 1);
-  session_.OnSent(kAll, UpdateOf(5, 1), now_);
-  Lose();
-  Reopen();
+  SendAndComeBack();
   HearOutcome(5, /*attempt=*/0, /*committed=*/false);
   ASSERT_NE(host_.Last(Notice::Kind::kOutcome), nullptr);
   host_.told.clear();
