@@ -138,19 +138,10 @@ class StandIn:
 
     def _init_weight_transfer_engine(self, init_info):
         import torch
-        import waybill
         from waybill.dtypes import FRAMEWORK_NAMES
+        from waybill.integrations.receiving import worker_of_engine
 
-        self.worker = waybill.Worker(
-            init_info["controller"],
-            token=init_info["token"],
-            group=f"vllm-{init_info['engine']}-0",
-            rank=0,
-            world=1,
-            mode="shadow-copy",
-            ask=("arrived", "commit"),
-            catch_up=False,
-        )
+        self.worker = worker_of_engine(init_info, f"vllm-{init_info['engine']}-0", 0, 1)
         self.tensors = {
             name: torch.zeros(shape, dtype=getattr(torch, FRAMEWORK_NAMES[dtype]))
             for name, dtype, shape in self.worker.job_tensors(60)

@@ -2,8 +2,8 @@
 
 from one_process_job import PATIENCE
 
-import waybill
 from waybill.integrations.clients import Client
+from waybill.integrations.receiving import worker_of_engine
 
 
 class Engine(Client):
@@ -32,16 +32,7 @@ class Engine(Client):
         for engine in Engine.made:
             if engine.address == self.address:
                 engine.leave()
-        self.worker = waybill.Worker(
-            init_info["controller"],
-            token=init_info["token"],
-            group=f"vllm-{init_info['engine']}-0",
-            rank=0,
-            world=1,
-            mode="shadow-copy",
-            ask=("arrived", "commit"),
-            catch_up=False,
-        )
+        self.worker = worker_of_engine(init_info, f"vllm-{init_info['engine']}-0", 0, 1)
         self.tensors = {}
         for name, _, shape in self.worker.job_tensors(PATIENCE):
             self.tensors[name] = torch.zeros(shape)

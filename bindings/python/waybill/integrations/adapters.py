@@ -23,10 +23,10 @@ from waybill import _waybill
 from waybill.dtypes import dtype_number
 from waybill.errors import InvalidArgument
 from waybill.events import Commit, Ended
+from waybill.integrations.receiving import worker_of_engine
 from waybill.names import unwrapped
 from waybill.snapshot import Snapshot
 from waybill.trainer import Trainer
-from waybill.worker import Worker
 
 MEMORY = Path("/dev/shm")
 _PREFIX = "waybill-adapters-"
@@ -89,18 +89,7 @@ class AdapterReceiver:
         self._config: dict[str, Any] = told["adapter"]
         self._folder = Path(folder_of(told["engine"], 0)).parent
         self._lock: int | None = None
-        self._worker = Worker(
-            told["controller"],
-            job=told["job"],
-            token=told["token"],
-            group=group,
-            rank=host,
-            world=hosts,
-            mode="shadow",
-            ask=("commit",),
-            fabric=told["fabric"],
-            catch_up=False,  # No trainer would have the engine load it.
-        )
+        self._worker = worker_of_engine(told, group, host, hosts, mode="shadow", ask=("commit",))
         try:
             tensors = self._worker.job_tensors(told["deadline"])
             for tensor in tensors:

@@ -1,21 +1,22 @@
-"""Where an engine receives a version: in memory of its GPU, beside its weights, or in memory of the host."""
+"""How an engine receives a version: as a worker of the job, in memory of its GPU, beside its weights, or of the host."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from waybill.errors import FailedPrecondition, InvalidArgument, Unimplemented, WaybillError
+from waybill.worker import Worker
 
 if TYPE_CHECKING:
     import logging
 
 VARIABLE = "WAYBILL_RECEIVE"
 PLACES = ("auto", "gpu", "host")
-# What "auto" takes of the memory that an engine has for its KV cache. A smaller cache costs tokens in every second, and a copy
-# from the host some tenths of a second in each update.
+# The share of the memory for the KV cache that "auto" takes. A smaller cache costs tokens in every second, and a copy from the host
+# some tenths of a second in each update.
 _SHARE = 0.25
 _MEASURED = 64 << 20
 
@@ -89,6 +90,28 @@ class Receiving:
         )
         self._gpu = None
         return joined
+
+
+def worker_of_engine(
+    told: Mapping[str, Any], group: str, rank: int, world: int, **options: Any
+) -> Worker:
+    """Returns a worker of the job of which trainers have told an engine. It has not joined yet.
+
+    told     The arguments with which trainers make engines join: controller, job, token and fabric.
+    options  More of Worker's: mode, ask and gpu. The default is a worker that votes for a version and then copies it.
+    """
+    asked: dict[str, Any] = {"mode": "shadow-copy", "ask": ("arrived", "commit"), **options}
+    return Worker(
+        told["controller"],
+        job=told["job"],
+        token=told["token"],
+        group=group,
+        rank=rank,
+        world=world,
+        fabric=told["fabric"],
+        catch_up=False,  # No trainer would have the engine show it.
+        **asked,
+    )
 
 
 def describe_switch(copied: int, again: int, gpu: int | None, device: Any) -> str:

@@ -114,7 +114,7 @@ class Sender:
 
         Each engine's own checker digests them, so that this finds also what has gone wrong since Waybill has verified a version: a
         repack, a cast, or a write of others. Only rank 0 compares; the others return 0. Parameters are compared with those of
-        the first engine that has them by the same name on the same rank, so that engines of unlike shapes are told apart.
+        the first engine that has them by the same name on the same rank; engines of other shapes have others.
 
         Raises DataLoss: some differ; it names the engines and the parameters.
         """

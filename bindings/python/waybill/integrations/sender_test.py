@@ -8,6 +8,7 @@ from one_process_job import PATIENCE, Job, together
 
 import waybill
 from waybill.integrations.clients import Client
+from waybill.integrations.receiving import worker_of_engine
 from waybill.integrations.sender import Sender
 
 
@@ -35,15 +36,7 @@ class Engine(Client):
     def _join(self, init_info):
         self._call("join")
         self.close()
-        self.worker = waybill.Worker(
-            init_info["controller"],
-            group=f"test-{init_info['engine']}-0",
-            rank=0,
-            world=1,
-            mode="shadow-copy",
-            ask=("arrived", "commit"),
-            catch_up=False,
-        )
+        self.worker = worker_of_engine(init_info, f"test-{init_info['engine']}-0", 0, 1)
         self.worker.add("w", self.weights)
         self.worker.join(PATIENCE)
 
@@ -104,7 +97,7 @@ class LateStoppingEngine(Engine):
 def sender_of(job, weights, clients, *, rank=0, world=1, name="w"):
     trainer = waybill.Trainer(job.controller.address, rank=rank, world=world)
     trainer.add(name, weights)
-    told = {"controller": job.controller.address, "token": None}
+    told = {"controller": job.controller.address, "job": "", "token": None, "fabric": "auto"}
     sender = Sender(trainer, clients, told, PATIENCE)
     job.callback(sender.close)
     return sender

@@ -15,7 +15,7 @@ from skyrl.train.generators.skyrl_gym_generator import (  # type: ignore[import-
     SkyRLGymGenerator,
 )
 
-# Where SkyRL looks for vLLM's arguments.
+# The module in which SkyRL looks for vLLM's arguments.
 _ARGUMENTS = "vllm.entrypoints.openai.cli_args"
 
 

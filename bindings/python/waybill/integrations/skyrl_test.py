@@ -1,11 +1,13 @@
 """SkyRL's policy workers on stand-ins for SkyRL, Ray, transformers and the vLLM servers, with a real job."""
 
 import asyncio
+import functools
 import sys
 import types
 
 import pytest
 from one_process_job import PATIENCE
+from stand_in_modules import stand_in
 from vllm_stand_in import Engine
 
 import waybill
@@ -98,12 +100,7 @@ def config(**changed):
 def skyrl(monkeypatch, tmp_path):
     """Waybill's module, with what it imports of SkyRL, Ray, transformers and vLLM."""
 
-    def module(name, **contents):
-        made = types.ModuleType(name)
-        made.__dict__.update(contents)
-        made.__path__ = []
-        monkeypatch.setitem(sys.modules, name, made)
-        return made
+    module = functools.partial(stand_in, monkeypatch)
 
     def remote(**options):
         return lambda made: Task(made) if isinstance(made, types.FunctionType) else (made, options)

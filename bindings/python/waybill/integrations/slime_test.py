@@ -1,11 +1,13 @@
 """slime's weight updater on stand-ins for slime, Megatron and Ray, with a real job and SGLang's HTTP interface."""
 
+import functools
 import sys
 import types
 
 import pytest
 from one_process_job import Job
 from sglang_server import Server, record_live_models
+from stand_in_modules import stand_in
 
 import waybill
 
@@ -56,12 +58,7 @@ class EngineActor:
 def slime(monkeypatch, tmp_path):
     """Waybill's module, with what it imports of slime, Megatron and Ray."""
 
-    def module(name, **contents):
-        made = types.ModuleType(name)
-        made.__dict__.update(contents)
-        made.__path__ = []
-        monkeypatch.setitem(sys.modules, name, made)
-        return made
+    module = functools.partial(stand_in, monkeypatch)
 
     mpu = module(
         "megatron.core.mpu",

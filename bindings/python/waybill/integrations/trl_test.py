@@ -1,10 +1,12 @@
 """What is installed into TRL, on stand-ins for TRL, transformers, accelerate and the vLLM server, with a real job."""
 
+import functools
 import sys
 import types
 
 import pytest
 from one_process_job import PATIENCE, Job
+from stand_in_modules import stand_in
 from vllm_stand_in import Engine
 
 import waybill
@@ -78,11 +80,7 @@ class Adapted(torch.nn.Module):
 def trl(monkeypatch):
     """Waybill's module, with what it imports of TRL, transformers, accelerate and vLLM."""
 
-    def module(name, **contents):
-        made = types.ModuleType(name)
-        made.__dict__.update(contents)
-        made.__path__ = []
-        monkeypatch.setitem(sys.modules, name, made)
+    module = functools.partial(stand_in, monkeypatch)
 
     where = "trl.experimental.async_grpo"
     for name in ("trl", "trl.generation", "trl.experimental", where, "accelerate", "transformers"):

@@ -12,7 +12,7 @@ from waybill.controller import JobTensor, job_tensors
 from waybill.errors import Unimplemented, WaybillError
 from waybill.integrations import fp8_blocks
 from waybill.integrations.adapters import AdapterReceiver
-from waybill.integrations.receiving import Receiving, describe_switch
+from waybill.integrations.receiving import Receiving, describe_switch, worker_of_engine
 from waybill.integrations.sglang.commands import unpack
 from waybill.worker import Worker
 
@@ -59,7 +59,7 @@ class _Receiver:
             self._join_to_refuse(told, str(error))
 
     def _join(self, model: Any, told: dict[str, Any], gpu: int | None) -> Worker:
-        worker = _worker(told, mode="shadow-copy", gpu=gpu)
+        worker = _worker(told, gpu=gpu)
         try:
             copied = _add(worker, model, worker.job_tensors(told["deadline"]))
             worker.join(told["deadline"])
@@ -148,21 +148,9 @@ def receive(model: Any, named_tensors: Any) -> None:
         _log.error("%s: %s", command["do"], error)
 
 
-def _worker(told: dict[str, Any], mode: str, gpu: int | None = None) -> Worker:
+def _worker(told: dict[str, Any], **options: Any) -> Worker:
     place = _place()
-    return Worker(
-        told["controller"],
-        job=told["job"],
-        token=told["token"],
-        group=_group(told, place),
-        rank=place.rank,
-        world=place.world,
-        mode=mode,
-        ask=("arrived", "commit"),
-        fabric=told["fabric"],
-        catch_up=False,  # No trainer would pause the engine for it.
-        gpu=gpu,
-    )
+    return worker_of_engine(told, _group(told, place), place.rank, place.world, **options)
 
 
 def _group(told: dict[str, Any], place: Place) -> str:

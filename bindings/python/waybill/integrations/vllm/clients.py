@@ -156,26 +156,28 @@ class HTTPClient(VLLMClient):
 
     def checksums(self) -> dict[str, str]:
         """Returns a checksum of each parameter, by vLLM's checker."""
-        import requests  # type: ignore[import-untyped, import-not-found, unused-ignore]
-
-        url = f"{self._server.base_url}/weight_checker"
-        answer = requests.post(url, json={"action": "checksum"}, timeout=self._server.timeout)
-        if not answer.ok:
-            raise FailedPrecondition(f"{url}: HTTP {answer.status_code}: {answer.text}")
-        return dict(answer.json()["checksums"])
+        return dict(self._ask("weight_checker", {"action": "checksum"}).json()["checksums"])
 
     def _install_adapter(self, name: str, version: int, folder: str) -> None:
+        self._ask(
+            "v1/load_lora_adapter",
+            {"lora_name": name, "lora_path": folder, "load_inplace": True},
+            missing="start the server with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora",
+        )
+
+    def _ask(self, path: str, body: dict[str, Any], missing: str | None = None) -> Any:
+        """Posts what vLLM's own client cannot, and returns the answer.
+
+        missing  The remedy if the server does not know the path.
+        """
         import requests  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
-        url = f"{self._server.base_url}/v1/load_lora_adapter"
-        body = {"lora_name": name, "lora_path": folder, "load_inplace": True}
+        url = f"{self._server.base_url}/{path}"
         answer = requests.post(url, json=body, timeout=self._server.timeout)
-        if answer.status_code == 404:
-            raise FailedPrecondition(
-                f"{url}: HTTP 404: start the server with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora"
-            )
         if not answer.ok:
-            raise FailedPrecondition(f"{url}: HTTP {answer.status_code}: {answer.text}")
+            remedy = missing if answer.status_code == 404 else None
+            raise FailedPrecondition(f"{url}: HTTP {answer.status_code}: {remedy or answer.text}")
+        return answer
 
     def _is_paused(self) -> bool:
         import requests  # type: ignore[import-untyped, import-not-found, unused-ignore]

@@ -21,7 +21,7 @@ from vllm.v1.worker.gpu_worker import (  # type: ignore[import-not-found, unused
 
 from waybill.errors import FailedPrecondition, Unimplemented, WaybillError
 from waybill.integrations.adapters import AdapterReceiver
-from waybill.integrations.receiving import Receiving, describe_switch
+from waybill.integrations.receiving import Receiving, describe_switch, worker_of_engine
 from waybill.integrations.sender import DRAFT
 from waybill.integrations.vllm import layers
 from waybill.integrations.vllm.model import ReceivingModel
@@ -69,9 +69,9 @@ class EngineUpdate(WeightTransferUpdateInfo):  # type: ignore[misc, unused-ignor
 class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
     """Receives versions into the model of one worker process of vLLM.
 
-    Each version is received into a separate buffer, where receiving.py says, and verified while the model computes. A call of the trainer's, with the
-    engine paused, lets the workers vote for it, and once it is committed it is copied into the model. A failed update
-    therefore leaves the old weights. Layers that vLLM repacks after loading are received in the form in which they are
+    Each version is received into a separate buffer, where receiving.py says, and verified while the model computes. A call of
+    the trainer's, with the engine paused, lets the workers vote for it, and once it is committed it is copied into the
+    model. A failed update therefore leaves the old weights. Layers that vLLM repacks after loading are received in the form in which they are
     loaded, and repacked layer by layer.
     """
 
@@ -118,20 +118,10 @@ class WaybillEngine(WeightTransferEngine):  # type: ignore[misc, unused-ignore]
 
     def _join(self, init_info: EngineInit, group: str, gpu: int | None) -> Worker:
         if gpu is not None:
-            torch.cuda.empty_cache()  # What was kept for Waybill's buffers.
+            torch.cuda.empty_cache()  # The memory that was kept.
         parallel = self.parallel_config
-        worker = Worker(
-            init_info.controller,
-            job=init_info.job,
-            token=init_info.token,
-            group=group,
-            rank=parallel.rank,
-            world=parallel.world_size,
-            mode="shadow-copy",
-            ask=("arrived", "commit"),
-            fabric=init_info.fabric,
-            catch_up=False,  # No trainer would pause the engine for it.
-            gpu=gpu,
+        worker = worker_of_engine(
+            vars(init_info), group, parallel.rank, parallel.world_size, gpu=gpu
         )
         try:
             self._add_models(worker, init_info.deadline, self.device if gpu is not None else None)

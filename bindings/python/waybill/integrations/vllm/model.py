@@ -45,8 +45,8 @@ class ReceivingModel:
         self._cast: list[tuple[Any, Any]] = []
         # Layers that share a parameter with another layer, for example a tied lm_head.
         self._tied: list[Any] = []
-        self.copied_bytes = 0  # What a switch copies out of Waybill's buffers,
-        self.again_bytes = 0  # and of it, what is then cast or repacked.
+        self.copied_bytes = 0  # Bytes that a switch copies out of Waybill's buffers,
+        self.again_bytes = 0  # and those of them that it then casts or repacks.
 
     def record(self, tensors: fp8_blocks.Tensors, of: str = "") -> None:
         """Records what the model's loader fills.
