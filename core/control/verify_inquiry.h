@@ -1,4 +1,4 @@
-// What the workers of a job answer when they are asked to verify what they show.
+// The answers of a job's workers that are asked to verify what they show.
 //
 // Pure: answers and the time go in, one reply comes out. No update depends on it.
 #ifndef WAYBILL_CORE_CONTROL_VERIFY_INQUIRY_H_
@@ -29,7 +29,7 @@ class VerifyInquiry {
              std::function<void(std::vector<proto::Verified>)> done);
   bool is_going_on() const { return !waiting_.empty(); }
 
-  // What nobody has asked for is ignored.
+  // An answer that nobody has asked for is ignored.
   void OnVerified(ConnectionId connection, const proto::Verified& verified);
   void OnGone(ConnectionId connection);
   void OnTime(absl::Time now);

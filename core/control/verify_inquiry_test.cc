@@ -32,7 +32,7 @@ class VerifyInquiryTest : public testing::Test {
     if (!status.ok()) *verified.mutable_error() = EncodeError(status);
     inquiry_.OnVerified(connection, verified);
   }
-  // What is said of each worker: its group, version and error.
+  // Returns the group, version and error of each worker.
   std::string Said() const {
     if (!reply_) return "nothing";
     std::string text;

@@ -71,7 +71,7 @@ struct TrainerAddress {
   std::vector<std::string> lane_addresses;  // In the order of the lanes.
 };
 
-// What became of comparing what is shown with the digests with which it came.
+// The result of comparing what is shown with the digests with which it came.
 struct Comparison {
   uint64_t version = 0;  // 0: nothing could be read.
   uint64_t bytes = 0;    // How many were compared.

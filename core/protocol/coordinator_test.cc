@@ -1371,7 +1371,7 @@ TEST_F(PassingGroupsTest, AreForgottenAndVersionsOnlyGrow) {
 #else
   constexpr int kGroups = 10'000;
 #endif
-  forgotten_.reserve(kGroups + 100);  // What the test remembers is not counted.
+  forgotten_.reserve(kGroups + 100);  // The test's own record is not counted.
   const auto come_and_go = [&](int begin, int end) {
     const std::clock_t began = std::clock();
     for (int i = begin; i < end; ++i) ComeAndGo(absl::StrCat("pod ", i));

@@ -416,7 +416,7 @@ void TrainerSession::OnOutcome(const proto::Outcome& outcome, absl::Time now) {
     return publication.command.version == outcome.version() &&
            (outcome.attempt() == 0 || outcome.attempt() == publication.attempt);
   };
-  // What a trainer asked when it came back is answered again for a group that comes back, which may
+  // A trainer that came back has asked. It is answered again for a group that comes back, which may
   // have other workers then.
   const auto lacks = [&](const Publication& publication) {
     return is_of(publication) && !publication.outcomes.contains(outcome.group());

@@ -225,7 +225,7 @@ class Process final : public RankActions {
   uint64_t publish_token_ = 0;
   uint64_t done_ = 0;
   bool failed_ = false;
-  std::set<std::pair<uint64_t, std::string>> outcomes_;  // That were told by this stream.
+  std::set<std::pair<uint64_t, std::string>> outcomes_;  // Told since the stream was opened.
   Disagreement disagreement_ = Disagreement::kNone;
   uint64_t unfit_token_ = 0;                        // Of a command that has to fail.
   absl::Time proceed_at_ = absl::InfiniteFuture();  // Then the publish need not wait any more.

@@ -25,7 +25,7 @@ class Promises {
   // As ProcessHost has them.
   void OnOutcome(uint64_t version, const std::string& group, bool committed, bool good);
   void OnUnusable(uint64_t version, const std::string& group) { unusable_[group].insert(version); }
-  // What a worker of the group could not use goes with it.
+  // Forgets the versions that a worker of the group could not use.
   void OnWorkerGone(const std::string& group) { unusable_.erase(group); }
   void OnWord(uint64_t version) { let_be_shown_.insert(version); }
   void OnShown(const Process& process, uint64_t before, uint64_t version);
