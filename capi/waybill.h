@@ -224,10 +224,10 @@ enum {
    * decided, and each has had its OUTCOME. `status` is the first error. A publish with
    * until_committed has no DECIDED: its PUBLISHED says the same. */
   WAYBILL_EVENT_DECIDED = 24,
-  /* From now on, versions go to `group`, which is another than a worker's own. After JOINED and
-   * after RECONNECTED, each group that is here is told. */
+  /* For a trainer: from now on, versions go to `group`. After JOINED and after RECONNECTED, each
+   * group that is here is told. */
   WAYBILL_EVENT_GROUP_JOINED = 25,
-  /* The last worker of `group` has left or died. */
+  /* For a trainer: the last worker of `group` has left or died. */
   WAYBILL_EVENT_GROUP_LEFT = 26,
   /* For a worker, after COMMIT: the version was not published now. This group had missed it, and
    * another group has lent it, or the trainers held it. */

@@ -26,10 +26,10 @@ const (
 	// The rank is back, and part of a group's term again.
 	EventReconnected EventKind = C.WAYBILL_EVENT_RECONNECTED
 
-	// Versions go to a group from now on, which is another than a worker's own. After joining and after
-	// EventReconnected, each group that is here is told.
+	// Tells a trainer that versions go to a group from now on. After joining and after EventReconnected,
+	// each group that is here is told.
 	EventGroupJoined EventKind = C.WAYBILL_EVENT_GROUP_JOINED
-	// The last worker of a group has left or died.
+	// Tells a trainer that the last worker of a group has left or died.
 	EventGroupLeft EventKind = C.WAYBILL_EVENT_GROUP_LEFT
 	// Tells a worker, after EventCommit, that the version was published before: this group had missed
 	// it, and another group has lent it, or the trainers held it.

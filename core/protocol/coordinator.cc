@@ -58,13 +58,21 @@ Coordinator::~Coordinator() = default;
 // --- sending ---
 
 void Coordinator::ToRank(const RankId& id, proto::ControllerMessage message) {
+  if (id.role == Role::kTrainer) return ToRank(members_.trainers(), id.rank, std::move(message));
   if (const Member* member = members_.Find(id)) {
     actions_->Send(member->connection, std::move(message));
   }
 }
 
+void Coordinator::ToRank(const World& world, uint32_t rank, proto::ControllerMessage message) {
+  const auto member = world.here.find(rank);
+  if (member != world.here.end()) {
+    actions_->Send(member->second->connection, std::move(message));
+  }
+}
+
 void Coordinator::Group::ToWorker(uint32_t worker, proto::ControllerMessage message) {
-  coordinator.ToRank({Role::kWorker, worker, name}, std::move(message));
+  coordinator.ToRank(workers, worker, std::move(message));
 }
 
 void Coordinator::Group::ToSender(const RankId& sender, proto::ControllerMessage message) {
@@ -154,6 +162,7 @@ void Coordinator::OnMessage(ConnectionId connection, const proto::RankMessage& m
       break;
     case proto::RankMessage::kHeld:
       member->held = message.held();
+      changed_.insert(standings_.behind().begin(), standings_.behind().end());
       break;
     case proto::RankMessage::kLaneFailed:
       OnLaneFailed(*member, message.lane_failed(), now);
@@ -231,12 +240,19 @@ void Coordinator::Admit(ConnectionId connection, const proto::Join& join, absl::
     member->join_deadline =
         std::min(member->join_deadline, now + absl::Milliseconds(join.deadline_ms()));
   }
+  join_deadlines_.emplace(member->join_deadline, connection);
   if (Mutated(Mutation::kAnyCommittedVersionIsBelieved)) {
     committed_version_ = std::max(committed_version_, member->committed_version);
   }
   if (member->id.role == Role::kWorker) {
-    GroupNamed(member->id.group).loans_tried.clear();
-  } else if (join.returning() || trainers_settled_at_ != absl::InfiniteFuture()) {
+    Group& group = GroupNamed(member->id.group);
+    group.loans_tried.clear();
+    group.to_lend.reset();
+  } else {
+    MarkAllChanged();
+  }
+  if (member->id.role == Role::kTrainer &&
+      (join.returning() || trainers_settled_at_ != absl::InfiniteFuture())) {
     trainers_settled_at_ = now + options_.absence_timeout;
   }
   OnMembersChanged(member->id);
@@ -245,36 +261,86 @@ void Coordinator::Admit(ConnectionId connection, const proto::Join& join, absl::
 
 Coordinator::Group& Coordinator::GroupNamed(const std::string& name) {
   const auto [group, added] = groups_.try_emplace(name, name, this);
-  if (added) past_.at(name).away_since = absl::InfiniteFuture();
+  if (added) {
+    past_.at(name).away_since = absl::InfiniteFuture();
+    numbered_[group->second.number] = &group->second;
+  }
+  MarkChanged(group->second);
   return group->second;
 }
 
 Coordinator::Group* Coordinator::FindGroup(const std::string& name) {
   const auto group = groups_.find(name);
+  if (group == groups_.end()) return nullptr;
+  MarkChanged(group->second);
+  return &group->second;
+}
+
+const Coordinator::Group* Coordinator::LookAt(const std::string& name) const {
+  const auto group = groups_.find(name);
   return group == groups_.end() ? nullptr : &group->second;
 }
 
-void Coordinator::ForgetGroups(absl::Time now) {
-  for (auto group = groups_.begin(); group != groups_.end();) {
-    if (GoesOn(group->second)) {
-      ++group;
-      continue;
-    }
-    const std::string name = group->first;
-    group = groups_.erase(group);
-    members_.Forget(name);
-    for (auto& [id, member] : members_.members()) {
-      member.told_groups.erase(name);
-      member.lanes.erase({name, false});
-    }
-    const auto past = past_.find(name);
-    if (past->second.decisions.empty()) {
-      past_.erase(past);
-      continue;
-    }
-    past->second.away_since = now;
-    away_.emplace_back(now, name);
+void Coordinator::MarkAllChanged() {
+  for (const auto& [name, group] : groups_) MarkChanged(group);
+}
+
+void Coordinator::Settle(Group& group) {
+  if (!standings_.Set(group.number, StandingOf(group))) return;
+  // They may borrow from it now, or not any more.
+  for (const GroupNumber behind : standings_.behind()) {
+    if (behind != group.number) changed_.insert(behind);
   }
+}
+
+Standing Coordinator::StandingOf(Group& group) {
+  const bool ready = group.phase == Phase::kReady, missing = IsMissingRanks(group);
+  const bool idle = group.round == nullptr;
+  Standing standing = {
+      .deadline = std::min(group.lanes_deadline, group.stop_deadline),
+      .takes = ready || IsRequired(group),
+      .blocks = !ready && IsRequired(group) && !Borrows(group),
+      .settles = IsSettling(group),
+      .complete = !group.workers.here.empty() && !missing,
+      .misses_required = IsRequired(group) && missing,
+      .borrows = !group.lender.empty(),
+      .loan_patience = group.lender.empty() ? absl::InfinitePast() : group.loan_patience,
+      .behind = idle && (ready || group.phase == Phase::kGathering) &&
+                OldestToReplace(group) < committed_version_,
+      .lent_version = VersionToLend(group),
+  };
+  if (!idle) standing.deadline = std::min(standing.deadline, group.round->deadline());
+  if (group.phase == Phase::kGathering && group.rest) {
+    standing.deadline = std::min(standing.deadline, group.retry_at);
+  } else if (group.phase == Phase::kGathering && idle) {
+    standing.deadline =
+        std::min(standing.deadline, FindLender(group).empty() ? TermTime(group) : group.retry_at);
+  }
+  return standing;
+}
+
+void Coordinator::ForgetGroup(Group& group, absl::Time now) {
+  const std::string name = group.name;
+  EndLoan(group);
+  terms_.erase(group.epoch);
+  standings_.Erase(group.number);
+  numbered_.erase(group.number);
+  groups_.erase(name);
+  members_.Forget(name);
+  for (const auto& [rank, trainer] : members_.trainers().here) {
+    trainer->told_groups.erase(name);
+    trainer->lanes.erase({name, false});
+  }
+  const auto past = past_.find(name);
+  if (past->second.decisions.empty()) {
+    past_.erase(past);
+    return;
+  }
+  past->second.away_since = now;
+  away_.emplace_back(now, name);
+}
+
+void Coordinator::ForgetDecisions(absl::Time now) {
   for (Lost& lost : lost_) {
     if (lost.until != absl::InfiniteFuture()) break;
     lost.until = now + kLostIsExpected;  // It was lost before this controller began.
@@ -299,17 +365,37 @@ void Coordinator::ForgetGroups(absl::Time now) {
 }
 
 void Coordinator::ForgetLost(const std::string& group) {
-  const Group* found = FindGroup(group);
+  const Group* found = LookAt(group);
   if (found != nullptr && !found->workers.here.empty()) return;
   std::erase_if(lost_, [&](const Lost& lost) { return lost.group == group; });
 }
 
 std::vector<Coordinator::Group*> Coordinator::GroupsOf(const RankId& id) {
   std::vector<Group*> groups;
-  for (auto& [name, group] : groups_) {
-    if (group.IsMember(id)) groups.push_back(&group);
+  const auto add = [&](Group* group) {
+    if (group == nullptr || !group->IsMember(id)) return;
+    groups.push_back(group);
+    MarkChanged(*group);
+  };
+  if (id.role == Role::kTrainer) {
+    for (auto& [name, group] : groups_) add(&group);
+    return groups;
   }
+  add(FindGroup(id.group));
+  for (const GroupNumber borrowing : standings_.borrowing()) add(numbered_.at(borrowing));
   return groups;
+}
+
+std::vector<Member*> Coordinator::MembersOf(const Group& group) {
+  std::vector<Member*> members;
+  const Group* const lender = group.lender.empty() ? nullptr : LookAt(group.lender);
+  const World* senders = lender != nullptr ? &lender->workers : nullptr;
+  if (group.lender.empty()) senders = &members_.trainers();
+  for (const World* world : {senders, &group.workers}) {
+    if (world == nullptr) continue;
+    for (const auto& [rank, member] : world->here) members.push_back(member);
+  }
+  return members;
 }
 
 void Coordinator::OnMembersChanged(const RankId& id) {
@@ -364,6 +450,11 @@ void Coordinator::GatherManifests(absl::Time now) {
     if (member == nullptr) continue;
     if (settled.manifest.ok()) {
       members_.SetManifest(*member, std::make_shared<const Manifest>(*std::move(settled.manifest)));
+      if (member->id.role == Role::kWorker) {
+        GroupNamed(member->id.group).to_lend.reset();
+      } else if (members_.trainers().all_have_manifests()) {
+        MarkAllChanged();
+      }
       continue;
     }
     const std::string what = absl::StrCat("join: ", ToString(member->id));
@@ -408,19 +499,25 @@ void Coordinator::Remove(ConnectionId connection, const absl::Status& why, absl:
   if (established) incomplete_since_ = now;
   members_.Remove(connection);
   parts_.Remove(connection);
-  for (auto& [name, group] : groups_) {
-    group.ForgetLanesOf(id);
-    group.ends.erase({id});
-    group.ends.erase({id, /*relays=*/true});
-    if (group.rest && id.role == Role::kTrainer) group.rest->holders.erase(id.rank);
+  const std::vector<Group*> terms = GroupsOf(id);
+  for (Group* group : terms) {
+    group->ForgetLanesOf(id);
+    group->ends.erase({id});
+    group->ends.erase({id, /*relays=*/true});
+    group->to_lend.reset();
   }
   if (id.role == Role::kTrainer) {
+    for (auto& [name, group] : groups_) {
+      group.ForgetLanesOf(id);  // Those that borrow have kept them.
+      if (group.rest) group.rest->holders.erase(id.rank);
+    }
+    MarkAllChanged();
     ForgetTrainer(id.rank, why);
     if (established) trainers_settled_at_ = now + options_.absence_timeout;
     // Whoever comes next is another training, and waits for all of its trainers.
     if (members_.trainers().here.empty()) trainers_settled_at_ = absl::InfiniteFuture();
   }
-  for (Group* group : GroupsOf(id)) {
+  for (Group* group : terms) {
     group->lane_lost = false;  // It died with the rank.
     if (group->round != nullptr) {
       group->IsSender(id) ? group->round->OnSenderGone(id, why)
@@ -457,7 +554,6 @@ void Coordinator::Remove(ConnectionId connection, const absl::Status& why, absl:
 }
 
 void Coordinator::TellOfGroup(const Member& member, const Group& group) {
-  if (member.id.group == group.name) return;
   proto::ControllerMessage message;
   message.mutable_group_change()->set_group(group.name);
   message.mutable_group_change()->set_here(group.here);
@@ -473,8 +569,8 @@ void Coordinator::TellOfAllGroups(Member& member) {
 
 void Coordinator::SetHere(Group& group, bool here) {
   if (std::exchange(group.here, here) == here) return;
-  for (const auto& [id, member] : members_.members()) {
-    if (member.hears_of_groups) TellOfGroup(member, group);
+  for (const auto& [rank, trainer] : members_.trainers().here) {
+    if (trainer->hears_of_groups) TellOfGroup(*trainer, group);
   }
 }
 
@@ -482,10 +578,8 @@ absl::StatusOr<uint32_t> Coordinator::RemoveGroup(const std::string& name, absl:
   if (!halted_.ok()) return halted_;
   const bool required = required_groups_.erase(name) > 0;
   std::vector<ConnectionId> workers;
-  if (const auto group = groups_.find(name); group != groups_.end()) {
-    for (const auto& [rank, worker] : group->second.workers.here) {
-      workers.push_back(worker->connection);
-    }
+  if (const Group* group = FindGroup(name); group != nullptr) {
+    for (const auto& [rank, worker] : group->workers.here) workers.push_back(worker->connection);
   }
   if (workers.empty() && !required) {
     return absl::NotFoundError(
@@ -509,21 +603,46 @@ void Coordinator::OnReport(Member& member, const proto::RankReport& report) {
 // --- time ---
 
 void Coordinator::Advance(absl::Time now) {
-  for (auto& [name, group] : groups_) {
+  changed_.merge(standings_.Due(now));
+  do {
+    AdvanceGroups(now);
+    EndLatePublishes(now);
+    AdvancePublications(now);
+    for (const GroupNumber number : std::exchange(advanced_, {})) {
+      Group& group = *numbered_.at(number);
+      if (!GoesOn(group)) ForgetGroup(group, now);
+    }
+  } while (!changed_.empty());
+  ForgetDecisions(now);
+  // Members that are not joining any more have nothing to be late for.
+  while (!join_deadlines_.empty()) {
+    const Member* member = members_.Find(join_deadlines_.begin()->second);
+    if (member != nullptr && member->is_joining()) break;
+    join_deadlines_.erase(join_deadlines_.begin());
+  }
+}
+
+void Coordinator::AdvanceGroups(absl::Time now) {
+  while (!changed_.empty()) {
+    const auto found = numbered_.find(*changed_.begin());
+    changed_.erase(changed_.begin());
+    if (found == numbered_.end()) continue;  // It is forgotten.
+    Group& group = *found->second;
+    advanced_.insert(group.number);
     FinishRoundIfOver(group, now);
     ReplaceLanes(group, now);
     TryCatchUp(group, now);
     TryBeginTerm(group, now);
+    Settle(group);
   }
-  EndLatePublishes(now);
-  AdvancePublications(now);
-  ForgetGroups(now);
 }
 
 void Coordinator::OnTime(absl::Time now) {
   if (!halted_.ok()) return;
   GatherManifests(now);
-  for (auto& [name, group] : groups_) {
+  changed_.merge(standings_.Due(now));
+  for (const GroupNumber number : standings_.Due(now)) {
+    const Group& group = *numbered_.at(number);
     if (group.round != nullptr) group.round->OnTime(now);
   }
   std::set<ConnectionId> silent;
@@ -542,8 +661,12 @@ void Coordinator::OnTime(absl::Time now) {
   }
   HangUpWhoIsLate(now);
   std::vector<std::pair<ConnectionId, absl::Status>> unlucky;
-  for (const auto& [id, member] : members_.members()) {
-    if (!member.is_joining() || now < member.join_deadline) continue;
+  for (const auto& [deadline, connection] : join_deadlines_) {
+    if (now < deadline) break;
+    const Member* joining = members_.Find(connection);
+    if (joining == nullptr || !joining->is_joining()) continue;
+    const Member& member = *joining;
+    const RankId& id = member.id;
     std::string waiting;
     for (const Group* group : GroupsOf(id)) {
       if (!IsExpected(*group)) continue;
@@ -569,22 +692,11 @@ void Coordinator::OnTime(absl::Time now) {
 }
 
 absl::Time Coordinator::next_deadline() const {
-  absl::Time next = absl::InfiniteFuture();
-  if (!halted_.ok()) return next;
-  for (const auto& [name, group] : groups_) {
-    next = std::min({next, group.lanes_deadline, group.stop_deadline});
-    if (group.round != nullptr) next = std::min(next, group.round->deadline());
-    if (group.phase == Phase::kGathering && group.rest) {
-      next = std::min(next, group.retry_at);
-    } else if (group.phase == Phase::kGathering && group.round == nullptr) {
-      next = std::min(next, FindLender(group).empty() ? TermTime(group) : group.retry_at);
-    }
-  }
-  next = std::min({next, PublishDeadline(), parts_.next_deadline()});
+  if (!halted_.ok()) return absl::InfiniteFuture();
+  absl::Time next =
+      std::min({standings_.next_deadline(), PublishDeadline(), parts_.next_deadline()});
   for (const auto& [connection, claim] : claims_) next = std::min(next, claim.deadline);
-  for (const auto& [id, member] : members_.members()) {
-    if (member.is_joining()) next = std::min(next, member.join_deadline);
-  }
+  if (!join_deadlines_.empty()) next = std::min(next, join_deadlines_.begin()->first);
   return next;
 }
 

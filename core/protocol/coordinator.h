@@ -13,6 +13,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,7 @@
 #include "core/protocol/manifest_parts.h"
 #include "core/protocol/membership.h"
 #include "core/protocol/messages.pb.h"
+#include "core/protocol/standings.h"
 #include "core/protocol/timeouts.h"
 #include "core/protocol/update_round.h"
 
@@ -162,6 +164,7 @@ class Coordinator final {
   struct Group final : public RoundActions {
     Group(std::string n, Coordinator* c)
         : name(std::move(n)),
+          number(++c->last_group_number_),
           coordinator(*c),
           workers(c->members_.WorkersOf(name)),
           decisions(c->past_[name].decisions) {}
@@ -176,6 +179,7 @@ class Coordinator final {
     uint64_t OtherVersionOf(const RankId& trainer) const override;
 
     const std::string name;
+    const GroupNumber number;
     Coordinator& coordinator;
     const World& workers;              // Those that are here.
     std::vector<Decision>& decisions;  // The last few.
@@ -240,8 +244,9 @@ class Coordinator final {
 
     uint32_t sequence = 0;
     std::unique_ptr<UpdateRound> round;
-    bool catching_up = false;  // The round brings a version that was published before.
-    std::optional<Rest> rest;  // Until the round that brings it has begun.
+    bool catching_up = false;         // The round brings a version that was published before.
+    std::optional<uint64_t> to_lend;  // What VersionToLend() has found, until that may change.
+    std::optional<Rest> rest;         // Until the round that brings it has begun.
   };
   // What is known of a group whether or not anybody of it is here.
   struct Past {
@@ -265,21 +270,27 @@ class Coordinator final {
       uint64_t attempt;
       absl::Time deadline;
       absl::Time received;
-      std::vector<std::pair<uint64_t, uint64_t>> sample = {};  // Digests by unit, in order.
+      std::vector<uint64_t> sampled = {};  // The units whose digests it has said.
     };
     uint64_t version;
     std::map<uint32_t, Publish> publishes = {};  // By trainer.
+    // The earliest times among them; InfiniteFuture if there are none.
+    absl::Time deadline = absl::InfiniteFuture();
+    absl::Time received = absl::InfiniteFuture();
+    std::map<uint64_t, std::map<uint32_t, uint64_t>> digests = {};  // By unit, by trainer.
     bool digests_off = false;
     bool hold_commit = false;  // Its groups wait for a trainer's word.
     bool commits = false;      // It has come.
     bool opened = false;
     std::map<std::string, Part> parts = {};  // By group.
+    size_t queued = 0, unfinished = 0;       // How many parts are so.
 
     bool waits_for_word() const { return hold_commit && !commits; }
-    // Return the earliest time among its publishes, or InfiniteFuture if it has none.
-    absl::Time deadline() const { return Earliest(&Publish::deadline); }
-    absl::Time received() const { return Earliest(&Publish::received); }
-    absl::Time Earliest(absl::Time Publish::* time) const;
+    // Replaces what the trainer has published before.
+    void Add(uint32_t trainer, Publish publish);
+    // Returns false if the trainer does not publish it.
+    bool Remove(uint32_t trainer);
+    void SetPart(const std::string& group, Part part);
   };
   // Another process that claims a rank which is here.
   struct Claim {
@@ -301,6 +312,7 @@ class Coordinator final {
     absl::Status why;
   };
 
+  void ToRank(const World& world, uint32_t rank, proto::ControllerMessage message);
   void ToRank(const RankId& id, proto::ControllerMessage message);
   void Dismiss(ConnectionId connection, const absl::Status& status);
   void DismissMember(ConnectionId connection, const absl::Status& status, absl::Time now);
@@ -323,11 +335,19 @@ class Coordinator final {
   void TellOfAllGroups(Member& member);
   // Tells every other member, if it is a change.
   void SetHere(Group& group, bool here);
+  // Looking a group up in order to change it marks it as changed: Advance() sees to it then.
   Group& GroupNamed(const std::string& name);
   // Returns null if nothing goes on in a group of that name.
   Group* FindGroup(const std::string& name);
-  // Forgets the groups in which nothing goes on any more, and decisions nobody will ask for.
-  void ForgetGroups(absl::Time now);
+  const Group* LookAt(const std::string& name) const;
+  void MarkChanged(const Group& group) { changed_.insert(group.number); }
+  void MarkAllChanged();
+  // Brings up to date what the group contributes to `standings_`.
+  void Settle(Group& group);
+  Standing StandingOf(Group& group);
+  void ForgetGroup(Group& group, absl::Time now);
+  // Forgets decisions that nobody will ask for.
+  void ForgetDecisions(absl::Time now);
   // Nobody waits for the group any more, if nobody of it is here.
   void ForgetLost(const std::string& group);
   bool IsRequired(const Group& group) const { return required_groups_.contains(group.name); }
@@ -342,8 +362,12 @@ class Coordinator final {
   }
   // Returns the groups in whose terms a rank is.
   std::vector<Group*> GroupsOf(const RankId& id);
-  // Does everything that has become possible.
+  // Returns the members of the group's term that are here: its workers, and those who send to them.
+  std::vector<Member*> MembersOf(const Group& group);
+  // Does everything that has become possible, in the groups that have changed or whose time has
+  // come.
   void Advance(absl::Time now);
+  void AdvanceGroups(absl::Time now);
 
   // --- terms (coordinator_terms.cc) ---
 
@@ -354,9 +378,8 @@ class Coordinator final {
   // that are not here.
   absl::Time TermTime(const Group& group) const;
   void TryBeginTerm(Group& group, absl::Time now);
-  std::vector<Member*> TermOf(const Group& group);
   // Returns the ends that the plan gives its members; a worker's receiving end comes first.
-  std::set<TermEnd> EndsOf(const Group& group) const;
+  std::set<TermEnd> EndsOf(const Group& group);
   // Returns a plan with its tables. Those that are also in `earlier` are taken from there.
   static Planned EncodeTables(absl::StatusOr<Plan> plan, const Tables& earlier,
                               const CoordinatorActions::ForEach& for_each);
@@ -403,15 +426,15 @@ class Coordinator final {
   // --- catching up (coordinator_loans.cc) ---
 
   // Returns the version that every worker of the group shows by one of the group's decisions; 0 if
-  // there is none, or if one is not here.
-  static uint64_t ShownByAll(const Group& group);
+  // there is none, if one is not here, or if updates write to their memory directly.
+  static uint64_t VersionToLend(Group& group);
   // Returns the newest version that a worker has, shown or about to be. 0 for one that no group of
   // this job has committed.
   uint64_t NewestVersion(const Member& worker) const;
   // Returns the oldest version that a worker of the group has, if the group has missed one and is
   // to catch up; else the newest version there can be.
   uint64_t OldestToReplace(const Group& group) const;
-  std::string FindLender(const Group& group) const;
+  std::string FindLender(const Group& group);
   // Returns true if every trainer holds a version that the group has missed.
   bool IsHeldFor(const Group& group) const;
   void TryCatchUp(Group& group, absl::Time now);
@@ -461,7 +484,7 @@ class Coordinator final {
   bool Borrows(const Group& group) const { return !group.lender.empty() && !IsMissingRanks(group); }
   absl::Time OpeningTime(const Publication& publication) const;
   void Open(Publication& publication);
-  void AdvancePart(Publication& publication, const std::string& name, absl::Time now);
+  void AdvancePart(Publication& publication, Group& group, absl::Time now);
   void AdvancePublications(absl::Time now);
   void FinishPublication(const Publication& publication);
   void ForgetTrainer(uint32_t trainer, const absl::Status& why);
@@ -501,6 +524,14 @@ class Coordinator final {
   std::deque<Lost> lost_;                                // By Lost::until; some are back.
   std::string newest_group_;             // The first that has decided committed_version_.
   std::map<std::string, Group> groups_;  // Those in which something goes on.
+  Standings standings_;                  // What they amount to, as of the end of Advance().
+  GroupNumber last_group_number_ = 0;
+  std::unordered_map<GroupNumber, Group*> numbered_;  // The same groups.
+  Standings::Groups changed_;                         // Groups that Advance() has to see to.
+  Standings::Groups advanced_;        // Those whose queued parts it has still to see to.
+  std::map<uint64_t, Group*> terms_;  // By epoch.
+  // When members that were joining when they were admitted have to be established.
+  std::set<std::pair<absl::Time, ConnectionId>> join_deadlines_;
   uint64_t last_plan_ticket_ = 0;
   uint64_t last_epoch_;
 

@@ -16,17 +16,21 @@ constexpr int kMostLoansTried = 3;
 
 }  // namespace
 
-uint64_t Coordinator::ShownByAll(const Group& group) {
-  if (!group.workers.whole()) return 0;
+uint64_t Coordinator::VersionToLend(Group& group) {
+  if (group.to_lend) return *group.to_lend;
+  uint64_t& lent = group.to_lend.emplace(0);
+  if (!group.workers.whole() || group.workers.shown.size() > 1) return lent;
+  const uint64_t version = group.workers.shown.begin()->first;
   const auto& workers = group.workers.here;
-  const uint64_t version = workers.begin()->second->shown_version;
-  // A worker that has come from another job shows other bytes by the same number.
-  const bool same = std::all_of(workers.begin(), workers.end(), [&](const auto& worker) {
-    return worker.second->shown_version == version &&
-           (Mutated(Mutation::kAnyShownVersionIsBelieved) ||
-            IsDecided(group, worker.second->shown_round, version));
+  const bool all = std::all_of(workers.begin(), workers.end(), [&](const auto& worker) {
+    // Memory that is written directly is written over by the next update.
+    if (worker.second->mode == Mode::kInPlace) return false;
+    // A worker that has come from another job shows other bytes by the same number.
+    return Mutated(Mutation::kAnyShownVersionIsBelieved) ||
+           IsDecided(group, worker.second->shown_round, version);
   });
-  return same ? version : 0;
+  if (all) lent = version;
+  return lent;
 }
 
 uint64_t Coordinator::NewestVersion(const Member& worker) const {
@@ -61,28 +65,23 @@ bool Coordinator::Group::IsTried(const std::string& holder) const {
 // Returns the group that shows the newest version, if that is newer than what some worker of
 // `group` has, and not older than what any has, so that `group` shows one version then; else an
 // empty text.
-std::string Coordinator::FindLender(const Group& group) const {
-  uint64_t oldest = OldestToReplace(group);
-  std::string lender;
-  if (oldest >= committed_version_) return lender;
+std::string Coordinator::FindLender(const Group& group) {
+  const uint64_t oldest = OldestToReplace(group);
+  if (oldest >= committed_version_) return "";
   uint64_t newest = 0;
   for (const auto& [rank, worker] : group.workers.here) {
     newest = std::max(newest, NewestVersion(*worker));
   }
-  for (const auto& [name, other] : groups_) {
-    const uint64_t shown = ShownByAll(other);
-    if (shown <= oldest || group.IsTried(name)) continue;
-    if (shown < newest && !Mutated(Mutation::kOlderVersionsAreLent)) continue;
-    const auto& workers = other.workers.here;
-    // Memory that is written directly is written over by the next update.
-    if (std::any_of(workers.begin(), workers.end(),
-                    [](const auto& worker) { return worker.second->mode == Mode::kInPlace; })) {
-      continue;
+  for (const auto& [version, lenders] : standings_.lenders()) {
+    if (version <= oldest) break;
+    if (version < newest && !Mutated(Mutation::kOlderVersionsAreLent)) break;
+    for (const GroupNumber number : lenders) {
+      Group& lender = *numbered_.at(number);
+      // What it lends may have changed since the end of Advance().
+      if (!group.IsTried(lender.name) && VersionToLend(lender) == version) return lender.name;
     }
-    oldest = shown;
-    lender = name;
   }
-  return lender;
+  return "";
 }
 
 bool Coordinator::IsHeldFor(const Group& group) const {
@@ -128,11 +127,13 @@ void Coordinator::EndLoan(Group& group) {
   if (group.lender.empty()) return;
   proto::ControllerMessage message;
   message.mutable_term_over()->set_group(group.name);
-  for (auto& [id, member] : members_.members()) {
-    if (!group.IsSender(id)) continue;
-    member.lanes.erase({group.name, false});
-    actions_->Send(member.connection, message);
+  if (const Group* lender = LookAt(group.lender); lender != nullptr) {
+    for (const auto& [rank, member] : lender->workers.here) {
+      member->lanes.erase({group.name, false});
+      actions_->Send(member->connection, message);
+    }
   }
+  std::erase_if(group.ends, [&](const TermEnd& end) { return group.IsSender(end.id); });
   group.lender.clear();
   group.lent_version = 0;
 }

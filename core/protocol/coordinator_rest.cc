@@ -45,7 +45,7 @@ void Coordinator::CheckRest(Group& group, uint32_t sender) {
                      workers = ManifestsOf(group.workers)](const CoordinatorActions::ForEach&) {
     const absl::Status status = PlanRestOf(plan, lacking, trainers, workers).status();
     return [this, name, update, status](absl::Time now) {
-      const Group* of = FindGroup(name);
+      Group* const of = FindGroup(name);
       if (status.ok() || of == nullptr || of->round == nullptr) return;
       if (of->round->update() != update) return;
       of->round->OnNoRest(status);
@@ -81,7 +81,7 @@ void Coordinator::ContinueRound(Group& group, absl::Time now) {
   const Publication& publication = publications_.at(version);
   group.round = std::make_unique<UpdateRound>(
       NextUpdate(group, version), MembersOfRound(group, version), publication.digests_off,
-      publication.deadline(), group.plan, IfLanesDie::kAbort, &group);
+      publication.deadline, group.plan, IfLanesDie::kAbort, &group);
   if (publication.waits_for_word() && !Mutated(Mutation::kHoldForgottenWithTheRest)) {
     group.round->HoldCommit();
   }

@@ -75,10 +75,10 @@ Coordinator::Planned Coordinator::EncodeTables(absl::StatusOr<Plan> plan, const 
 }
 
 Coordinator::Group* Coordinator::FindTerm(const TermEnd& end, uint64_t epoch) {
-  for (auto& [name, group] : groups_) {
-    if (group.epoch == epoch && group.ends.contains(end)) return &group;
-  }
-  return nullptr;
+  const auto term = terms_.find(epoch);
+  if (term == terms_.end() || !term->second->ends.contains(end)) return nullptr;
+  MarkChanged(*term->second);
+  return term->second;
 }
 
 // Drops the plan. A round that is going on ends first.
@@ -88,20 +88,13 @@ void Coordinator::BeginGathering(Group& group) {
   group.plan_ticket = 0;
 }
 
-std::vector<Member*> Coordinator::TermOf(const Group& group) {
-  std::vector<Member*> term;
-  for (auto& [id, member] : members_.members()) {
-    if (group.IsMember(id)) term.push_back(&member);
-  }
-  return term;
-}
-
-std::set<Coordinator::TermEnd> Coordinator::EndsOf(const Group& group) const {
+std::set<Coordinator::TermEnd> Coordinator::EndsOf(const Group& group) {
   std::set<TermEnd> ends;
-  for (const auto& [id, member] : members_.members()) {
-    if (!group.IsMember(id)) continue;
-    ends.insert({id});
-    if (group.plan.relays() && !group.IsSender(id)) ends.insert({id, /*relays=*/true});
+  for (const Member* member : MembersOf(group)) {
+    ends.insert({member->id});
+    if (group.plan.relays() && !group.IsSender(member->id)) {
+      ends.insert({member->id, /*relays=*/true});
+    }
   }
   return ends;
 }
@@ -131,7 +124,7 @@ void Coordinator::TryBeginTerm(Group& group, absl::Time now) {
   group.plan_ticket = ++last_plan_ticket_;
   actions_->Compute([this, name = group.name, ticket = group.plan_ticket, lent,
                      relays = options_.relays,
-                     senders = lent ? ManifestsOf(GroupNamed(group.lender).workers)
+                     senders = lent ? ManifestsOf(groups_.at(group.lender).workers)
                                     : ManifestsOf(members_.trainers()),
                      workers = ManifestsOf(group.workers),
                      tables = group.tables](const CoordinatorActions::ForEach& for_each) {
@@ -151,7 +144,8 @@ void Coordinator::OnPlanned(const std::string& name, uint64_t ticket, Planned pl
   absl::StatusOr<Plan>& plan = planned.plan;
   if (!group.lender.empty()) {
     ++group.loans_tried[group.lender];
-    group.lent_version = ShownByAll(GroupNamed(group.lender));
+    Group* const lender = FindGroup(group.lender);
+    group.lent_version = lender == nullptr ? 0 : VersionToLend(*lender);
     if (group.lent_version == 0) plan = absl::AbortedError("it shows several versions");
   }
   if (!plan.ok()) {
@@ -174,7 +168,9 @@ void Coordinator::OnPlanned(const std::string& name, uint64_t ticket, Planned pl
     return Advance(now);
   }
   group.plan = *std::move(plan);
+  terms_.erase(group.epoch);
   group.epoch = ++last_epoch_;
+  terms_[group.epoch] = &group;
   group.offers.clear();
   group.connected.clear();
   if (Mutated(Mutation::kSequenceBeginsAgain)) group.sequence = 0;
@@ -190,6 +186,7 @@ void Coordinator::OnPlanned(const std::string& name, uint64_t ticket, Planned pl
     SendPlan(group, end, *tables[group.NumberOf(end)].bytes);
   }
   if (group.lender.empty() && !group.rest) group.tables = std::move(planned.tables);
+  Advance(now);
 }
 
 // A newcomer that does not fit is no reason to lose the others: the group's come first, then the
@@ -199,7 +196,7 @@ void Coordinator::RefuseTerm(Group& group, const absl::Status& status, absl::Tim
     return other.first != group.name && !IsMissingRanks(other.second);
   });
   std::vector<ConnectionId> newcomers, workers;
-  for (const Member* member : TermOf(group)) {
+  for (const Member* member : MembersOf(group)) {
     const bool worker = member->id.role == Role::kWorker;
     if (worker) workers.push_back(member->connection);
     if (!member->established && (worker || !another)) newcomers.push_back(member->connection);
@@ -318,7 +315,6 @@ void Coordinator::OnConnected(Member& member, const proto::Connected& connected,
   member.lanes[{group->name, connected.relay()}] = connected;
   OnReport(member, connected.report());
   if (group->connected.size() < group->ends.size()) return;
-  const std::vector<Member*> term = TermOf(*group);
   group->lanes_deadline = absl::InfiniteFuture();
   group->phase = group->lender.empty() && !group->rest ? Phase::kReady : Phase::kForOneRound;
   NoteLanes(*group);
@@ -326,10 +322,11 @@ void Coordinator::OnConnected(Member& member, const proto::Connected& connected,
   group->lanes_lost += std::exchange(group->lane_lost, false) ? 1 : 0;
   proto::ControllerMessage message;
   message.mutable_established()->set_epoch(group->epoch);
-  for (Member* other : term) {
+  for (Member* other : MembersOf(*group)) {
     other->established = true;
     actions_->Send(other->connection, message);
-    if (other->id.role == Role::kTrainer) TellUndecided(*group, *other);
+    if (other->id.role != Role::kTrainer) continue;
+    TellUndecided(*group, *other);
     if (!other->hears_of_groups) TellOfAllGroups(*other);
   }
   if (group->phase == Phase::kReady) SetHere(*group, true);
@@ -413,10 +410,11 @@ void Coordinator::ReplaceLanes(Group& group, absl::Time now) {
 
 void Coordinator::HangUpWhoIsLate(absl::Time now) {
   std::map<ConnectionId, absl::string_view> late;  // And what they have not done.
-  for (auto& [name, group] : groups_) {
+  for (const GroupNumber number : standings_.Due(now)) {
+    Group& group = *numbered_.at(number);
     if (now >= group.stop_deadline) {
       for (const uint32_t rank : group.round->RelaysThatRun()) {
-        const Member* relay = members_.Find(RankId{Role::kWorker, rank, name});
+        const Member* relay = members_.Find(RankId{Role::kWorker, rank, group.name});
         if (relay != nullptr) late[relay->connection] = "it does not stop relaying";
       }
     }

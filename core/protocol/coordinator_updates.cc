@@ -29,10 +29,35 @@ absl::Status StillWaiting(uint64_t version, const std::string& missing) {
 
 }  // namespace
 
-absl::Time Coordinator::Publication::Earliest(absl::Time Publish::* time) const {
-  absl::Time first = absl::InfiniteFuture();
-  for (const auto& [trainer, publish] : publishes) first = std::min(first, publish.*time);
-  return first;
+void Coordinator::Publication::Add(uint32_t trainer, Publish publish) {
+  (void)Remove(trainer);
+  deadline = std::min(deadline, publish.deadline);
+  received = std::min(received, publish.received);
+  publishes.emplace(trainer, std::move(publish));
+}
+
+bool Coordinator::Publication::Remove(uint32_t trainer) {
+  const auto found = publishes.find(trainer);
+  if (found == publishes.end()) return false;
+  for (const uint64_t unit : found->second.sampled) digests.at(unit).erase(trainer);
+  publishes.erase(found);
+  deadline = received = absl::InfiniteFuture();
+  for (const auto& [other, publish] : publishes) {
+    deadline = std::min(deadline, publish.deadline);
+    received = std::min(received, publish.received);
+  }
+  return true;
+}
+
+void Coordinator::Publication::SetPart(const std::string& group, Part part) {
+  const auto [found, added] = parts.try_emplace(group);
+  if (!added) {
+    queued -= found->second.state == Part::State::kQueued ? 1 : 0;
+    unfinished -= found->second.over() ? 0 : 1;
+  }
+  queued += part.state == Part::State::kQueued ? 1 : 0;
+  unfinished += part.over() ? 0 : 1;
+  found->second = std::move(part);
 }
 
 std::set<uint32_t> Coordinator::AllTrainers() const {
@@ -68,7 +93,7 @@ bool Coordinator::ShowsOrKnows(const Group& group, uint64_t version) {
 // decisions, or if it has asked everybody. Those of a group that was away for long are forgotten.
 void Coordinator::ResolveDoubt(Member& member, bool everybody_is_here) {
   if (!member.doubt) return;
-  const Group& group = GroupNamed(member.id.group);
+  const Group& group = groups_.at(member.id.group);
   const proto::Doubt doubt = *member.doubt;
   const proto::Round& round = doubt.round();
   if (group.round != nullptr && IsOf(round, group.round->update()) && group.round->undecided()) {
@@ -184,10 +209,12 @@ void Coordinator::OnRecorded(uint64_t ticket, Recorded recorded, const absl::Sta
   Group& group = GroupNamed(decision.group);
   if (recorded == Recorded::kDurable) {
     group.decisions.push_back(decision);
+    group.to_lend.reset();
     if (group.decisions.size() > kDecisionsKept) group.decisions.erase(group.decisions.begin());
     if (decision.version > committed_version_) {
       // Whoever could not lend the version before may be able to lend this one.
       for (auto& [name, other] : groups_) other.loans_tried.clear();
+      MarkAllChanged();
       committed_version_ = decision.version;
       newest_group_ = decision.group;
     }
@@ -268,11 +295,14 @@ void Coordinator::OnPublish(const Member& member, const proto::Publish& publish,
     publication.digests_off = publish.digests_off();
     publication.hold_commit = publish.hold_commit();
   }
-  Publication::Publish& mine = publication.publishes[trainer];
-  mine = {publish.attempt(), deadline, now};
   const int sampled = std::min(publish.sampled_units_size(), publish.sampled_digests_size());
+  publication.Add(trainer, {.attempt = publish.attempt(),
+                            .deadline = deadline,
+                            .received = now,
+                            .sampled = {publish.sampled_units().begin(),
+                                        publish.sampled_units().begin() + sampled}});
   for (int i = 0; i < sampled; ++i) {
-    mine.sample.emplace_back(publish.sampled_units(i), publish.sampled_digests(i));
+    publication.digests[publish.sampled_units(i)][trainer] = publish.sampled_digests(i);
   }
   absl::Status fits;
   if (!Mutated(Mutation::kReplicasNotCompared)) fits = CompareReplicas(trainer, publication);
@@ -288,26 +318,23 @@ void Coordinator::OnPublish(const Member& member, const proto::Publish& publish,
 
 // Returns an error if another trainer has published something else of what both hold.
 absl::Status Coordinator::CompareReplicas(uint32_t trainer, const Publication& publication) const {
-  const auto& mine = publication.publishes.at(trainer).sample;
-  for (const auto& [other, publish] : publication.publishes) {
-    auto theirs = publish.sample.begin();
-    for (const auto& [unit, digest] : mine) {
-      while (theirs != publish.sample.end() && theirs->first < unit) ++theirs;
-      if (theirs == publish.sample.end()) break;
-      if (theirs->first != unit || theirs->second == digest) continue;
-      const Manifest& manifest = *members_.trainers().here.at(trainer)->manifest;
-      const uint32_t found = ReplicaUnits(manifest).FindShard(unit);
-      std::string what = "a tensor";
-      if (found < manifest.shard_count()) {
-        const ShardView shard = manifest.shard(found);
-        what = absl::StrCat("tensor \"", manifest.tensor_name(shard.tensor_index), "\" ",
-                            ToString(shard.box));
-      }
-      return absl::FailedPreconditionError(absl::StrCat(
-          "publish version ", publication.version, ": trainer ", std::min(trainer, other), " and ",
-          std::max(trainer, other), " hold different bytes of ", what,
-          "; replicas have to be equal, since each sends a part of what they hold"));
+  for (const uint64_t unit : publication.publishes.at(trainer).sampled) {
+    const std::map<uint32_t, uint64_t>& digests = publication.digests.at(unit);
+    // All others have the same, or the version would have been refused before.
+    const auto other = digests.begin()->first == trainer ? digests.rbegin() : --digests.rend();
+    if (other->second == digests.at(trainer)) continue;
+    const Manifest& manifest = *members_.trainers().here.at(trainer)->manifest;
+    const uint32_t found = ReplicaUnits(manifest).FindShard(unit);
+    std::string what = "a tensor";
+    if (found < manifest.shard_count()) {
+      const ShardView shard = manifest.shard(found);
+      what = absl::StrCat("tensor \"", manifest.tensor_name(shard.tensor_index), "\" ",
+                          ToString(shard.box));
     }
+    return absl::FailedPreconditionError(absl::StrCat(
+        "publish version ", publication.version, ": trainer ", std::min(trainer, other->first),
+        " and ", std::max(trainer, other->first), " hold different bytes of ", what,
+        "; replicas have to be equal, since each sends a part of what they hold"));
   }
   return absl::OkStatus();
 }
@@ -412,7 +439,7 @@ void Coordinator::OnWithdraw(const Member& member, const proto::Withdraw& withdr
   const uint32_t trainer = member.id.rank;
   Publication& publication = *found;
   if (!publication.opened) {
-    publication.publishes.erase(trainer);
+    (void)publication.Remove(trainer);
     return DropUnwantedPublications();
   }
   const absl::Status why = DecodeError(withdraw.error());
@@ -431,7 +458,7 @@ void Coordinator::OnWithdraw(const Member& member, const proto::Withdraw& withdr
 void Coordinator::ForgetTrainer(uint32_t trainer, const absl::Status& why) {
   for (auto& [version, given_up] : given_up_) given_up.trainers.insert(trainer);
   for (auto& [version, publication] : publications_) {
-    if (publication.publishes.erase(trainer) == 0) continue;
+    if (!publication.Remove(trainer)) continue;
     GiveUpQueuedParts(publication, why);
     // Nobody is left who could say that its groups may show it.
     if (publication.opened && publication.publishes.empty() && publication.waits_for_word()) {
@@ -452,11 +479,7 @@ absl::Time Coordinator::AbsenceDeadline(absl::Time received) const {
 }
 
 bool Coordinator::IsAnybodyAbsent() const {
-  const auto misses = [&](const std::string& name) { return IsMissingRanks(groups_.at(name)); };
-  if (std::any_of(required_groups_.begin(), required_groups_.end(), misses)) return true;
-  return std::all_of(groups_.begin(), groups_.end(), [&](const auto& group) {
-    return group.second.workers.here.empty() || IsMissingRanks(group.second);
-  });
+  return standings_.any_misses_required() || !standings_.any_complete();
 }
 
 std::string Coordinator::DescribeAbsence() const {
@@ -476,7 +499,7 @@ void Coordinator::EndLatePublishes(absl::Time now) {
   for (auto& [version, publication] : publications_) {
     if (!publication.opened) {
       RefuseLatePublishes(publication, now);
-    } else if (now >= publication.deadline()) {
+    } else if (publication.queued > 0 && now >= publication.deadline) {
       for (const auto& [name, part] : publication.parts) {
         if (part.state != Part::State::kQueued) continue;
         GiveUpPart(publication, name, StillWaiting(version, DescribeWaiting(GroupNamed(name))));
@@ -489,8 +512,12 @@ void Coordinator::EndLatePublishes(absl::Time now) {
 void Coordinator::RefuseLatePublishes(Publication& publication, absl::Time now) {
   const uint64_t version = publication.version;
   const bool absent = IsAnybodyAbsent();
-  std::erase_if(publication.publishes, [&](const auto& entry) {
-    const auto& [trainer, publish] = entry;
+  const auto absent_too_long = [&](absl::Time received) {
+    return absent && now >= AbsenceDeadline(received);
+  };
+  if (now < publication.deadline && !absent_too_long(publication.received)) return;
+  std::vector<uint32_t> refused;
+  for (const auto& [trainer, publish] : publication.publishes) {
     absl::Status why;
     if (now >= publish.deadline) {
       std::string waiting = DescribeAbsence();
@@ -498,27 +525,26 @@ void Coordinator::RefuseLatePublishes(Publication& publication, absl::Time now) 
         if (waiting.empty()) waiting = DescribeWaiting(group);
       }
       why = WithScope(StillWaiting(version, waiting), Scope::kUpdate);
-    } else if (absent && now >= AbsenceDeadline(publish.received)) {
+    } else if (absent_too_long(publish.received)) {
       why = absl::UnavailableError(absl::StrCat("publish version ", version,
                                                 ": it cannot begin without ", DescribeAbsence()));
     }
-    if (!why.ok()) RefusePublish(trainer, version, publish.attempt, why);
-    return !why.ok();
-  });
+    if (why.ok()) continue;
+    RefusePublish(trainer, version, publish.attempt, why);
+    refused.push_back(trainer);
+  }
+  for (const uint32_t trainer : refused) (void)publication.Remove(trainer);
 }
 
 absl::Time Coordinator::PublishDeadline() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [version, publication] : publications_) {
     if (publication.opened) {
-      const bool queued =
-          std::any_of(publication.parts.begin(), publication.parts.end(),
-                      [](const auto& part) { return part.second.state == Part::State::kQueued; });
-      if (queued) next = std::min(next, publication.deadline());
+      if (publication.queued > 0) next = std::min(next, publication.deadline);
       continue;
     }
-    next = std::min({next, publication.deadline(), OpeningTime(publication)});
-    if (IsAnybodyAbsent()) next = std::min(next, AbsenceDeadline(publication.received()));
+    next = std::min({next, publication.deadline, OpeningTime(publication)});
+    if (IsAnybodyAbsent()) next = std::min(next, AbsenceDeadline(publication.received));
   }
   return next;
 }
@@ -532,38 +558,30 @@ bool Coordinator::IsSettling(const Group& group) const {
 // Returns when the publish goes to the groups that are whole: at once, or once those that will be
 // whole soon have had their time. InfiniteFuture if it can go to none.
 absl::Time Coordinator::OpeningTime(const Publication& publication) const {
-  bool any_ready = false;
-  absl::Time time = publication.received();
-  const absl::Time latest = publication.received() + options_.absence_timeout;
-  for (const auto& [name, group] : groups_) {
-    const bool ready = group.phase == Phase::kReady;
-    if (!ready && IsRequired(group) && !Borrows(group)) return absl::InfiniteFuture();
-    any_ready = any_ready || ready || IsRequired(group);
-    if (IsSettling(group)) time = latest;
-    if (!group.lender.empty()) time = std::max(time, std::min(group.loan_patience, latest));
-  }
-  return any_ready ? time : absl::InfiniteFuture();
+  if (standings_.any_blocks() || !standings_.any_takes()) return absl::InfiniteFuture();
+  const absl::Time latest = publication.received + options_.absence_timeout;
+  if (standings_.any_settles()) return latest;
+  return std::max(publication.received, std::min(standings_.loan_patience(), latest));
 }
 
 void Coordinator::Open(Publication& publication) {
   publication.opened = true;
   for (const auto& [name, group] : groups_) {
     if (group.workers.here.empty()) continue;
-    Part& part = publication.parts[name];
     // What a required group catches up on is older than this version, which takes its place.
-    if (group.phase == Phase::kReady || IsRequired(group)) continue;
-    part = {Part::State::kGivenUp, NotWhole(name, DescribeWaiting(group))};
+    const bool takes = group.phase == Phase::kReady || IsRequired(group);
+    publication.SetPart(
+        name, takes ? Part() : Part{Part::State::kGivenUp, NotWhole(name, DescribeWaiting(group))});
   }
   for (const Lost& lost : lost_) {
-    const Group* group = FindGroup(lost.group);
-    if (group != nullptr && !group->workers.here.empty()) continue;
-    publication.parts.try_emplace(lost.group, Part{Part::State::kGivenUp, lost.why});
+    if (publication.parts.contains(lost.group)) continue;
+    publication.SetPart(lost.group, {Part::State::kGivenUp, lost.why});
   }
   for (const auto& [trainer, publish] : publication.publishes) TakePart(trainer, publication);
 }
 
 void Coordinator::EndPart(Publication& publication, const std::string& group, const Part& part) {
-  publication.parts[group] = part;
+  publication.SetPart(group, part);
   if (Group* const of = FindGroup(group); of != nullptr) {
     of->lost_version = part.committed() ? 0 : publication.version;
     of->lost_status = part.committed() ? absl::OkStatus() : part.status;
@@ -585,8 +603,8 @@ void Coordinator::GiveUpQueuedParts(Publication& publication, const absl::Status
 }
 
 // Begins, or gives up, a version that waits for its turn in a group.
-void Coordinator::AdvancePart(Publication& publication, const std::string& name, absl::Time now) {
-  Group& group = GroupNamed(name);
+void Coordinator::AdvancePart(Publication& publication, Group& group, absl::Time now) {
+  const std::string& name = group.name;
   EndCatchingUp(group,
                 absl::CancelledError(absl::StrCat("version ", publication.version,
                                                   " is published, which replaces it")),
@@ -619,13 +637,17 @@ void Coordinator::AdvancePublications(absl::Time now) {
         continue;
       }
       Open(publication);
+      for (const auto& [name, group] : groups_) advanced_.insert(group.number);
     }
-    bool over = true;
-    for (auto& [name, part] : publication.parts) {
-      if (part.state == Part::State::kQueued) AdvancePart(publication, name, now);
-      over = over && part.over();
+    for (const GroupNumber number : advanced_) {
+      if (publication.queued == 0) break;
+      Group& group = *numbered_.at(number);
+      const auto part = publication.parts.find(group.name);
+      if (part == publication.parts.end() || part->second.state != Part::State::kQueued) continue;
+      AdvancePart(publication, group, now);
+      Settle(group);
     }
-    if (!over) {
+    if (publication.unfinished > 0) {
       ++entry;
       continue;
     }
@@ -678,10 +700,10 @@ void Coordinator::BeginRound(Group& group, Publication& publication, absl::Time 
   if (members.workers.empty()) {
     return GiveUpPart(publication, group.name, NotLater(publication.version));
   }
-  publication.parts.at(group.name).state = Part::State::kOpen;
+  publication.SetPart(group.name, {Part::State::kOpen});
   group.round = std::make_unique<UpdateRound>(
       NextUpdate(group, publication.version), std::move(members), publication.digests_off,
-      publication.deadline(), group.plan,
+      publication.deadline, group.plan,
       group.plan.quantises() ? IfLanesDie::kAbort : IfLanesDie::kPlanRest, &group);
   if (publication.waits_for_word()) group.round->HoldCommit();
   group.catching_up = false;
@@ -690,7 +712,7 @@ void Coordinator::BeginRound(Group& group, Publication& publication, absl::Time 
     group.round->OnPublish({Role::kTrainer, trainer}, publish.attempt, publish.deadline);
   }
   for (uint32_t s = group.plan.first_relay(); s < group.plan.trainer_count(); ++s) {
-    group.round->OnPublish(group.SenderId(s), /*attempt=*/0, publication.deadline());
+    group.round->OnPublish(group.SenderId(s), /*attempt=*/0, publication.deadline);
   }
 }
 
@@ -799,8 +821,8 @@ void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& messa
       if (message.shown().version() > member.shown_version) {
         member.shown_at = group.catching_up ? absl::InfinitePast() : now;
       }
-      member.shown_version = message.shown().version();
-      member.shown_round = message.shown().round();
+      members_.SetShown(member, message.shown().version(), message.shown().round());
+      group.to_lend.reset();
       member.unusable.reset();
     }
     OnReport(member, message.shown().report());

@@ -38,36 +38,67 @@ absl::StatusOr<Manifest> Make(Role role, const Manifest& tensors, const std::str
 void ManifestParts::Add(ConnectionId rank, Role role, ManifestHead head) {
   const Key key{role, head.tensors, head.holdings};
   claims_[rank] = {.key = key, .head = std::move(head)};
-  unsettled_.insert(rank);
   Made& made = made_[key];
   ++made.claims;
-  ++parts_[key.tensors_id()].claims;
-  if (made.manifest == nullptr) ++parts_[key.holdings_id()].claims;
+  made.unsettled.insert(rank);
+  made.manifest != nullptr ? to_settle_.insert(key) : parts_here_.insert(key);
+  for (const PartId& id : {key.tensors_id(), key.holdings_id()}) {
+    if (id.kind == PartKind::kHoldings && made.manifest != nullptr) continue;
+    Part& part = parts_[id];
+    ++part.claims;
+    part.waiting.insert(rank);
+    Want(id, part, part.ask_next);
+  }
 }
 
 void ManifestParts::Remove(ConnectionId rank) {
   const auto claim = claims_.find(rank);
   if (claim == claims_.end()) return;
+  (void)Settle(rank);
   const Key key = claim->second.key;
   claims_.erase(claim);
-  unsettled_.erase(rank);
   for (const PartId& id : {key.tensors_id(), key.holdings_id()}) {
     Part* part = Find(id);
     if (part == nullptr || part->state != Part::State::kAsked || part->asked.erase(rank) == 0) {
       continue;
     }
     if (part->asked.empty()) part->state = Part::State::kAbsent;
+    Want(id, *part, part->ask_next);
   }
   const auto made = made_.find(key);
   Release(key.tensors_id(), 1);
   if (made->second.manifest == nullptr) Release(key.holdings_id(), 1);
-  if (--made->second.claims == 0) made_.erase(made);
+  if (--made->second.claims > 0) return;
+  made_.erase(made);
+  parts_here_.erase(key);
+  to_settle_.erase(key);
+}
+
+bool ManifestParts::Settle(ConnectionId rank) {
+  const auto claim = claims_.find(rank);
+  if (claim == claims_.end()) return false;
+  const Key& key = claim->second.key;
+  if (made_.at(key).unsettled.erase(rank) == 0) return false;
+  for (const PartId& id : {key.tensors_id(), key.holdings_id()}) {
+    if (Part* part = Find(id); part != nullptr) part->waiting.erase(rank);
+  }
+  return true;
+}
+
+void ManifestParts::Want(const PartId& id, Part& part, absl::Time ask_next) {
+  wanted_.erase({part.ask_next, id});
+  part.ask_next = ask_next;
+  if (part.state == Part::State::kAbsent) part.ask_next = absl::InfinitePast();
+  const bool another = part.state <= Part::State::kAsked && part.waiting.size() > part.asked.size();
+  if (another) wanted_.insert({part.ask_next, id});
 }
 
 void ManifestParts::Release(const PartId& id, uint32_t claims) {
   const auto part = parts_.find(id);
   part->second.claims -= claims;
-  if (part->second.claims == 0) parts_.erase(part);
+  if (part->second.claims > 0) return;
+  wanted_.erase({part->second.ask_next, id});
+  parts_.erase(part);
 }
 
 ManifestParts::Part* ManifestParts::Find(const PartId& id) {
@@ -80,6 +111,7 @@ void ManifestParts::OnPart(ConnectionId rank, const PartId& id, std::string defl
   if (part == nullptr || part->state != Part::State::kAsked || !part->asked.contains(rank)) return;
   part->state = Part::State::kReading;
   part->sender = rank;
+  Want(id, *part, part->ask_next);
   work_.push_back([this, id, rank, deflated = std::move(deflated)] {
     auto read = std::make_shared<absl::StatusOr<Read>>(Read());
     absl::StatusOr<std::string> bytes = InflatePart(id, deflated);
@@ -104,9 +136,11 @@ void ManifestParts::OnRead(const PartId& id, ConnectionId sender, absl::StatusOr
   if (read.ok()) {
     part->tensors = std::move(read->tensors);
     part->holdings = std::move(read->holdings);
-  } else if (unsettled_.erase(sender) > 0) {
-    refused_.push_back({sender, read.status()});
+    for (const ConnectionId rank : part->waiting) parts_here_.insert(claims_.at(rank).key);
+    return;
   }
+  if (Settle(sender)) refused_.push_back({sender, read.status()});
+  Want(id, *part, part->ask_next);
 }
 
 void ManifestParts::OnMade(const Key& key,
@@ -114,43 +148,39 @@ void ManifestParts::OnMade(const Key& key,
   const auto made = made_.find(key);
   if (made == made_.end() || made->second.manifest != nullptr) return;
   made->second.manifest = std::move(manifest);
+  to_settle_.insert(key);
   Release(key.holdings_id(), made->second.claims);
 }
 
 std::vector<ManifestParts::Ask> ManifestParts::TakeAsks(absl::Time now) {
   std::vector<Ask> asks;
-  for (const ConnectionId rank : unsettled_) {
-    const Key& key = claims_.at(rank).key;
-    for (const PartId& id : {key.tensors_id(), key.holdings_id()}) {
-      Part* part = Find(id);
-      if (part == nullptr || part->state > Part::State::kAsked) continue;
-      if (part->state == Part::State::kAsked && now < part->ask_next) continue;
-      if (!part->asked.insert(rank).second) continue;
-      part->state = Part::State::kAsked;
-      part->ask_next = now + kPatience;
-      asks.push_back({rank, id});
-    }
+  while (!wanted_.empty() && wanted_.begin()->first <= now) {
+    const PartId id = wanted_.begin()->second;
+    Part& part = parts_.at(id);
+    const auto rank =
+        std::find_if(part.waiting.begin(), part.waiting.end(),
+                     [&](ConnectionId waiting) { return !part.asked.contains(waiting); });
+    part.asked.insert(*rank);
+    part.state = Part::State::kAsked;
+    asks.push_back({*rank, id});
+    Want(id, part, now + kPatience);
   }
   return asks;
 }
 
 absl::Time ManifestParts::next_deadline() const {
-  absl::Time next = absl::InfiniteFuture();
-  for (const auto& [id, part] : parts_) {
-    const bool another = part.claims > part.asked.size();
-    if (part.state == Part::State::kAsked && another) next = std::min(next, part.ask_next);
-  }
-  return next;
+  return wanted_.empty() ? absl::InfiniteFuture() : wanted_.begin()->first;
 }
 
 std::vector<ManifestParts::Work> ManifestParts::TakeWork() {
-  for (const ConnectionId rank : unsettled_) {
-    const Key& key = claims_.at(rank).key;
+  for (const Key& key : std::exchange(parts_here_, {})) {
     Made& made = made_.at(key);
-    if (made.begun) continue;
     const Part* tensors = Find(key.tensors_id());
     const Part* holdings = Find(key.holdings_id());
-    if (tensors->state != Part::State::kHere || holdings->state != Part::State::kHere) continue;
+    if (made.begun || tensors->state != Part::State::kHere ||
+        holdings->state != Part::State::kHere) {
+      continue;
+    }
     made.begun = true;
     work_.push_back([this, key, tensors = tensors->tensors, holdings = holdings->holdings] {
       auto manifest =
@@ -163,20 +193,17 @@ std::vector<ManifestParts::Work> ManifestParts::TakeWork() {
 
 std::vector<ManifestParts::Settled> ManifestParts::TakeSettled() {
   std::vector<Settled> settled = std::exchange(refused_, {});
-  for (auto rank = unsettled_.begin(); rank != unsettled_.end();) {
-    const Claim& claim = claims_.at(*rank);
-    const auto& made = made_.at(claim.key).manifest;
-    if (made == nullptr) {
-      ++rank;
-      continue;
+  for (const Key& key : std::exchange(to_settle_, {})) {
+    const Made& made = made_.at(key);
+    for (const ConnectionId rank : std::set<ConnectionId>(made.unsettled)) {
+      (void)Settle(rank);
+      settled.push_back({rank, *made.manifest});
+      if (!made.manifest->ok()) continue;
+      const ManifestHead& head = claims_.at(rank).head;
+      settled.back().manifest->set_host(head.host);
+      settled.back().manifest->set_rack(head.rack);
+      settled.back().manifest->nics() = head.nics;
     }
-    settled.push_back({*rank, *made});
-    if (made->ok()) {
-      settled.back().manifest->set_host(claim.head.host);
-      settled.back().manifest->set_rack(claim.head.rack);
-      settled.back().manifest->nics() = claim.head.nics;
-    }
-    rank = unsettled_.erase(rank);
   }
   return settled;
 }

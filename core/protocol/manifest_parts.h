@@ -74,15 +74,17 @@ class ManifestParts {
   struct Part {
     enum class State { kAbsent, kAsked, kReading, kHere };
     State state = State::kAbsent;
-    uint32_t claims = 0;           // The number of ranks that still need it.
-    std::set<ConnectionId> asked;  // kAsked.
-    absl::Time ask_next;           // kAsked: when another rank is asked, if there is one.
-    ConnectionId sender = 0;       // kReading.
-    Manifest tensors;              // kHere.
+    uint32_t claims = 0;             // The number of ranks that still need it.
+    std::set<ConnectionId> waiting;  // Those among them whose manifests are not settled.
+    std::set<ConnectionId> asked;    // kAsked.
+    absl::Time ask_next = absl::InfiniteFuture();  // kAsked: when another rank is asked.
+    ConnectionId sender = 0;                       // kReading.
+    Manifest tensors;                              // kHere.
     std::shared_ptr<const std::string> holdings;
   };
   struct Made {
     uint32_t claims = 0;
+    std::set<ConnectionId> unsettled;
     bool begun = false;
     std::shared_ptr<const absl::StatusOr<Manifest>> manifest;  // Null until it is done.
   };
@@ -96,13 +98,19 @@ class ManifestParts {
   void OnRead(const PartId& id, ConnectionId sender, absl::StatusOr<Read> read);
   void OnMade(const Key& key, std::shared_ptr<const absl::StatusOr<Manifest>> manifest);
   Part* Find(const PartId& id);
+  // Sees to it that a part that nobody is asked for, or another rank in time, is.
+  void Want(const PartId& id, Part& part, absl::Time ask_next);
+  // Takes the rank out of those whose manifests are awaited. Returns false if it was not one.
+  bool Settle(ConnectionId rank);
   // Forgets a part that nobody needs any more.
   void Release(const PartId& id, uint32_t claims);
 
   std::map<ConnectionId, Claim> claims_;
-  std::set<ConnectionId> unsettled_;
   std::map<PartId, Part> parts_;  // The parts that unsettled ranks need, and all tensors.
-  std::map<Key, Made> made_;      // Of all claims.
+  std::set<std::pair<absl::Time, PartId>> wanted_;  // By Part::ask_next, if there is a rank to ask.
+  std::map<Key, Made> made_;                        // Of all claims.
+  std::set<Key> parts_here_;  // Of those that are not begun, some whose parts may all be here.
+  std::set<Key> to_settle_;   // Those that are made, and have unsettled ranks.
   std::vector<Work> work_;
   std::vector<Settled> refused_;
 };

@@ -101,6 +101,7 @@ Member* Membership::Admit(ConnectionId connection, const proto::Join& join) {
     member.committed_version = std::max(join.committed_version(), join.shown_version());
     if (join.has_doubt()) member.doubt = join.doubt();
     if (join.has_unusable()) member.unusable = join.unusable();
+    CountShown(world, member.shown_version, 1);
   } else {
     member.undecided_versions = {join.undecided_versions().begin(),
                                  join.undecided_versions().end()};
@@ -114,6 +115,20 @@ void Membership::SetManifest(Member& member, std::shared_ptr<const Manifest> man
   member.manifest = std::move(manifest);
 }
 
+void Membership::SetShown(Member& worker, uint64_t version, const proto::Round& round) {
+  World& world = worlds_[worker.id.group];
+  CountShown(world, worker.shown_version, -1);
+  CountShown(world, version, 1);
+  worker.shown_version = version;
+  worker.shown_round = round;
+}
+
+void Membership::CountShown(World& world, uint64_t version, int more) {
+  size_t& count = world.shown[version];
+  count += static_cast<size_t>(more);
+  if (count == 0) world.shown.erase(version);
+}
+
 void Membership::Remove(ConnectionId connection) {
   const Member* member = Find(connection);
   if (member == nullptr) return;
@@ -121,6 +136,7 @@ void Membership::Remove(ConnectionId connection) {
   World& world = worlds_[id.group];
   world.here.erase(id.rank);
   if (member->manifest != nullptr) --world.with_manifests;
+  if (id.role == Role::kWorker) CountShown(world, member->shown_version, -1);
   if (world.here.empty()) world.size = 0;  // What nobody here declares any more binds nobody.
   by_connection_.erase(connection);
   members_.erase(id);

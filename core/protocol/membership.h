@@ -33,7 +33,7 @@ struct Member {
   ConnectionId connection = 0;
   uint64_t incarnation = 0;
   Mode mode = Mode::kShadow;  // Workers only.
-  // Workers only, and what they say: Coordinator::ShownByAll() and NewestVersion() judge it.
+  // Workers only, and what they say: Coordinator::VersionToLend() and NewestVersion() judge it.
   uint64_t shown_version = 0;
   proto::Round shown_round;  // The update that brought it.
   // When it said so; the past if it came with it, or has caught up on it.
@@ -65,6 +65,7 @@ struct World {
   uint32_t size = 0;                 // 0 while nobody is here who declares it.
   std::map<uint32_t, Member*> here;  // By rank.
   size_t with_manifests = 0;         // How many of them have manifests.
+  std::map<uint64_t, size_t> shown;  // How many of them show each version.
 
   // Returns true if all are here, with their manifests.
   bool whole() const { return size > 0 && here.size() == size && all_have_manifests(); }
@@ -93,6 +94,7 @@ class Membership {
   Member* Admit(ConnectionId connection, const proto::Join& join);
 
   void SetManifest(Member& member, std::shared_ptr<const Manifest> manifest);
+  void SetShown(Member& worker, uint64_t version, const proto::Round& round);
   void Remove(ConnectionId connection);
   void Clear();
   bool Contains(ConnectionId connection) const { return by_connection_.contains(connection); }
@@ -119,6 +121,7 @@ class Membership {
 
  private:
   uint32_t SizeOf(absl::string_view group) const;
+  static void CountShown(World& world, uint64_t version, int more);
   void AddMissing(Role role, absl::string_view group, std::string& missing) const;
 
   const std::string job_;

@@ -36,7 +36,7 @@ struct Notice {
     kReconnected = 9,   // It is back, and part of a term.
     kEnded = 10,        // The controller has dismissed this rank for good; `status` says why.
 
-    kGroupJoined = 12,  // Versions go to `group`, another than a worker's own, from now on.
+    kGroupJoined = 12,  // To a trainer: versions go to `group` from now on.
     kGroupLeft = 13,    // Nobody of `group` is here any more.
     kWorkerLost = 15,   // To a trainer: `status` says who of `group` is gone; others are here.
     kCaughtUp = 14,     // To a worker: it shows a version that was published before, and missed.

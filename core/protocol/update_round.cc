@@ -36,15 +36,20 @@ UpdateRound::UpdateRound(const UpdateId& update, RoundMembers members, bool dige
       deadline_(deadline),
       actions_(actions),
       senders_(members.senders.size()),
+      first_relay_(plan.first_relay()),
       workers_(std::move(members.workers)),
+      unsettled_(workers_),
       if_lanes_die_(if_lanes_die) {
   for (uint32_t s = 0; s < senders_.size(); ++s) {
     Sender& sender = senders_[s];
     sender.id = std::move(members.senders[s]);
     sender.gone = members.absent.contains(s);
     for (const uint32_t worker : workers_) {
-      if (plan.route_count(s, worker) > 0) sender.workers.insert(worker);
+      if (plan.route_count(s, worker) == 0) continue;
+      sender.workers.insert(worker);
+      senders_of_[worker].push_back(s);
     }
+    sender.unready = sender.workers.size();
     sender.trades = plan.trades(s);
     sender.relays = s >= plan.first_relay();
   }
@@ -70,9 +75,12 @@ const UpdateRound::Sender* UpdateRound::Find(const RankId& id) const {
   if (Mutated(Mutation::kRoundMembersByRank) && id.role == Role::kTrainer) {
     return &senders_.at(id.rank);
   }
-  const auto found = std::find_if(senders_.begin(), senders_.end(),
-                                  [&](const Sender& sender) { return sender.id == id; });
-  return found == senders_.end() ? nullptr : &*found;
+  // Trainers, and workers that lend, are first and by rank; those that relay come after them.
+  const auto at = [&](size_t number) {
+    return number < senders_.size() && senders_[number].id == id ? &senders_[number] : nullptr;
+  };
+  const Sender* first = at(id.rank);
+  return first != nullptr ? first : at(first_relay_ + id.rank);
 }
 
 bool UpdateRound::IsAwaited(const RankId& sender) const {
@@ -96,7 +104,9 @@ void UpdateRound::OnPublish(const RankId& sender, uint64_t attempt, absl::Time d
 
 void UpdateRound::OnReady(uint32_t worker, const proto::Ready& ready) {
   if (state_ != State::kPreparing || !workers_.contains(worker)) return;
-  ready_[worker] = ready;
+  if (ready_.insert_or_assign(worker, ready).second) {
+    for (const uint32_t s : senders_of_[worker]) --senders_[s].unready;
+  }
   if (ready_.size() == workers_.size()) state_ = State::kMoving;
   StartWhoCan();
 }
@@ -112,6 +122,7 @@ void UpdateRound::StartWhoCan() {
         (state_ == State::kPreparing || !lost_status_.ok() || sender.workers.empty())) {
       continue;
     }
+    if (sender.unready > 0 && !Mutated(Mutation::kStartBeforeReady)) continue;
     proto::ControllerMessage message;
     proto::Start* start = message.mutable_start();
     *start->mutable_round() = EncodeRound(update_);
@@ -119,18 +130,12 @@ void UpdateRound::StartWhoCan() {
     start->set_version(update_.version);
     start->set_plan_hash(update_.plan_hash);
     start->set_digests_off(digests_off_);
-    bool all_ready = true;
     for (const uint32_t worker : sender.workers) {
-      if (!ready_.contains(worker) && !Mutated(Mutation::kStartBeforeReady)) {
-        all_ready = false;
-        break;
-      }
       proto::Target* target = start->add_targets();
       target->set_worker(worker);
       target->set_buffer_index(ready_[worker].buffer_index());
       target->set_generation(ready_[worker].generation());
     }
-    if (!all_ready) continue;
     sender.started = true;
     started_ = true;
     actions_->ToSender(sender.id, std::move(message));
@@ -190,14 +195,13 @@ void UpdateRound::OnRecorded(Recorded recorded, const absl::Status& status) {
 void UpdateRound::OnShown(uint32_t worker, bool unchanged) {
   if (state_ != State::kDecided || !workers_.contains(worker)) return;
   shown_.insert(worker);
+  unsettled_.erase(worker);
   if (unchanged) unchanged_.insert(worker);
   FinishShown();
 }
 
 void UpdateRound::FinishShown() {
-  for (const uint32_t worker : workers_) {
-    if (!shown_.contains(worker) && !gone_.contains(worker) && !unable_.contains(worker)) return;
-  }
+  if (!unsettled_.empty()) return;
   state_ = State::kShown;
   absl::Status status;
   if (!unable_.empty()) {
@@ -217,6 +221,7 @@ void UpdateRound::OnWorkerFailed(uint32_t worker, const absl::Status& status) {
   if (!workers_.contains(worker)) return;
   if (state_ == State::kDecided) {
     unable_.emplace(worker, status);
+    unsettled_.erase(worker);
     return FinishShown();
   }
   Abort(While(absl::StrCat("worker ", worker), status));
@@ -367,6 +372,7 @@ void UpdateRound::OnSenderGone(const RankId& id, const absl::Status& status) {
 
 void UpdateRound::OnWorkerGone(uint32_t worker, const absl::Status& status) {
   gone_.insert(worker);
+  unsettled_.erase(worker);
   OnRelayStopped(worker);
   Abort(status);
   if (state_ == State::kDecided) FinishShown();

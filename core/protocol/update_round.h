@@ -163,6 +163,7 @@ class UpdateRound {
     bool asked_to_keep = false;
     std::optional<bool> kept;    // What it answered.
     std::set<uint32_t> workers;  // The workers that its routes go to.
+    size_t unready = 0;          // How many of them are not READY.
     bool trades = false;         // Exchanges maxima with other senders.
     bool relays = false;         // It sends what it receives in this round.
   };
@@ -197,8 +198,10 @@ class UpdateRound {
   absl::Time deadline_;
   RoundActions* const actions_;
   State state_ = State::kPreparing;
-  std::vector<Sender> senders_;
+  std::vector<Sender> senders_;  // Those that relay come last.
+  const size_t first_relay_;
   const std::set<uint32_t> workers_;
+  std::map<uint32_t, std::vector<uint32_t>> senders_of_;  // Whose routes go to each worker.
   std::map<uint32_t, proto::Ready> ready_;
   std::set<uint32_t> received_;  // Workers that have all of it.
   std::set<uint32_t> arrived_;   // Those of them that let it be shown.
@@ -206,6 +209,7 @@ class UpdateRound {
   std::set<uint32_t> unchanged_;  // Showed the same bytes before.
   std::set<uint32_t> gone_;
   std::map<uint32_t, absl::Status> unable_;  // Workers that cannot show what is decided.
+  std::set<uint32_t> unsettled_;             // Workers that are none of these three.
   absl::Status abort_status_;
   const IfLanesDie if_lanes_die_;
   absl::Status lost_status_;  // Why the first lane is lost that had something to bring.

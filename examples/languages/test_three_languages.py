@@ -89,8 +89,6 @@ def test_each_shows_the_same_bytes_of_each_version(tmp_path):
     assert [process.returncode for process in (train, in_rust, in_go)] == [0, 0, 0]
     assert trained.count("the weights add up to") == VERSIONS
     assert len(set(in_python)) == VERSIONS
-    for said, own in zip(others, ("rust", "go"), strict=True):
+    for said in others:
         lines = said.splitlines(keepends=True)
         assert [line for line in lines if line.startswith("shown")] == in_python
-        joined = {line.split()[1] for line in lines if line.startswith("joined")}
-        assert joined == {"python", "rust", "go"} - {own}

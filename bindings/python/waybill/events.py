@@ -1,8 +1,8 @@
 """What a rank is told while it is in a job.
 
 A worker is told of each update, in this order: Prepare, Arrived, Commit; or Abort. Every rank is told when it
-loses the controller (Disconnected), when it is back (Reconnected), when it is dismissed (Ended), and which groups
-versions go to (GroupJoined, GroupLeft). A trainer is told of each worker that is gone (WorkerLost). A worker
+loses the controller (Disconnected), when it is back (Reconnected), and when it is dismissed (Ended). A trainer is
+told which groups versions go to (GroupJoined, GroupLeft), and of each worker that is gone (WorkerLost). A worker
 is told when it shows what its group had missed (CaughtUp).
 """
 
@@ -145,7 +145,7 @@ class Reconnected(Event):
 
 
 class GroupJoined(Event):
-    """From now on, versions go to a group, which is another than a worker's own.
+    """Tells a trainer that versions go to a group from now on.
 
     After joining and after Reconnected, each group that is here is told.
     """
@@ -157,7 +157,7 @@ class GroupJoined(Event):
 
 
 class GroupLeft(Event):
-    """The last worker of a group has left or died."""
+    """Tells a trainer that the last worker of a group has left or died."""
 
     @property
     def group(self) -> str:

@@ -317,19 +317,6 @@ def test_workers_without_a_rank_get_those_that_nobody_has():
             late.join()
 
 
-def test_workers_are_told_of_groups_too():
-    with Job() as job:
-        trainer, worker = job.trainer(), job.worker(group="a")
-        trainer.add("w", bytearray(4))
-        worker.add("w", shape=(4,), dtype="U8")
-        job.join()
-        with job.worker(group="b") as late:
-            late.add("w", shape=(4,), dtype="U8")
-            late.join()
-            assert until(worker, waybill.GroupJoined).group == "b"
-        assert until(worker, waybill.GroupLeft).group == "b"
-
-
 def test_no_version_goes_without_a_required_group():
     with Job(require=["b"]) as job:
         trainer, _ = job.trainer(), job.worker(group="a")

@@ -57,13 +57,13 @@ pub enum Event {
     },
     /// The rank is back, and part of a group's term again.
     Reconnected,
-    /// Versions go to a group from now on, which is another than a worker's own. After joining and
-    /// after `Reconnected`, each group that is here is told.
+    /// Tells a trainer that versions go to a group from now on. After joining and after
+    /// `Reconnected`, each group that is here is told.
     GroupJoined {
         /// The group's name.
         group: String,
     },
-    /// The last worker of a group has left or died.
+    /// Tells a trainer that the last worker of a group has left or died.
     GroupLeft {
         /// The group's name.
         group: String,

@@ -1,6 +1,5 @@
 // Worker is an inference rank that shows what trainers publish: for each version it prints
-// "shown VERSION DIGEST", FNV-1a in 64 bits over all the bytes that it holds, and for each other group
-// that joins the job "joined GROUP".
+// "shown VERSION DIGEST", FNV-1a in 64 bits over all the bytes that it holds.
 package main
 
 import (
@@ -70,8 +69,6 @@ func serve(ctx context.Context) error {
 			if shown++; shown == *versions {
 				return worker.Leave(ctx)
 			}
-		case waybill.EventGroupJoined:
-			fmt.Println("joined", event.Group)
 		case waybill.EventEnded:
 			return event.Err
 		}

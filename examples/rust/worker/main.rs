@@ -1,6 +1,5 @@
 //! An inference rank that shows what trainers publish: for each version it prints
-//! "shown VERSION DIGEST", FNV-1a in 64 bits over all the bytes that it holds, and for each other
-//! group that joins the job "joined GROUP".
+//! "shown VERSION DIGEST", FNV-1a in 64 bits over all the bytes that it holds.
 //!
 //! usage: worker --controller HOST:PORT [--job NAME] [--group NAME] [--rank N]
 //!               [--world N] (--manifest FILE | --checkpoint DIR [--sharding tp=2]) [--versions N]
@@ -45,7 +44,6 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
                     break;
                 }
             }
-            Event::GroupJoined { group } => println!("joined {group}"),
             Event::Ended { error } => return Err(error.into()),
             _ => {}
         }
