@@ -6,7 +6,6 @@
 #include "core/base/status.h"
 #include "core/plan/plan_check.h"
 #include "core/protocol/message_codec.h"
-#include "core/protocol/mutation.h"
 #include "core/protocol/timeouts.h"
 #include "core/tensor/verbatim.h"
 
@@ -183,7 +182,7 @@ absl::StatusOr<proto::Offers> WorkerRank::SetLoan(TermPlan plan) {
   }
   WAYBILL_ASSIGN_OR_RETURN(Snapshot snapshot,
                            TakeSnapshot(absl::StrCat("group ", plan.group, ", which catches up")));
-  if (snapshot.version() != plan.lent_version && !Mutated(Mutation::kAnythingIsLent)) {
+  if (snapshot.version() != plan.lent_version) {
     return absl::FailedPreconditionError(
         absl::StrCat("it shows version ", snapshot.version(), ", not ", plan.lent_version));
   }
@@ -191,7 +190,7 @@ absl::StatusOr<proto::Offers> WorkerRank::SetLoan(TermPlan plan) {
   std::vector<MemorySpan> sources = Spans(snapshot);
   const std::string group = plan.group;
   GroupSender& sender = MakeSender(group);
-  if (!Mutated(Mutation::kLoanNotHeld)) loans_.at(group).snapshot = std::move(snapshot);
+  loans_.at(group).snapshot = std::move(snapshot);
   absl::StatusOr<proto::Offers> offers = sender.SetPlan(std::move(plan), std::move(sources));
   if (!offers.ok()) ForgetGroup(group);  // The session has no such term, so nobody else ends it.
   return offers;
@@ -250,7 +249,7 @@ absl::Status WorkerRank::StartRelaying(const UpdateId& update, const proto::Star
     return absl::OkStatus();
   }
   Loan& loan = loans_.at(session_.group());
-  relay_->arriving = receiving_ == update && !Mutated(Mutation::kRelayedUnseen);
+  relay_->arriving = receiving_ == update;
   std::vector<MemorySpan> sources;
   std::optional<Snapshot> snapshot;
   if (receiving_ == update) {

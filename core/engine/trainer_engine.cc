@@ -11,7 +11,6 @@
 #include "core/engine/update_sender.h"
 #include "core/engine/worker_link.h"
 #include "core/plan/plan_codec.h"
-#include "core/protocol/mutation.h"
 #include "core/protocol/send_schedule.h"
 
 namespace waybill {
@@ -228,8 +227,7 @@ class TrainerEngineImpl final : public TrainerEngine {
     std::vector<bool> quiet;
     quiet.reserve(links_.links.size());
     for (const WorkerLink& link : links_.links) {
-      quiet.push_back(!link.failed &&
-                      (sender_.IsQuiescent(link) || Mutated(Mutation::kBusyLanesKept)));
+      quiet.push_back(!link.failed && sender_.IsQuiescent(link));
     }
     sender_.Reset();
     for (WorkerLink& link : links_.links) {

@@ -15,7 +15,6 @@
 #include "core/engine/trainer_link.h"
 #include "core/engine/worker_memory.h"
 #include "core/protocol/arrival_gate.h"
-#include "core/protocol/mutation.h"
 #include "core/stage/work_pool.h"
 
 namespace waybill {
@@ -176,9 +175,7 @@ class WorkerEngineImpl final : public WorkerEngine {
     if (prepared_ && prepared_->update == update) return prepared_.reset();
     if (update_ != update) return;
     const bool committed = state_ == State::kWaitingToCopy || state_ == State::kCopying;
-    if (state_ == State::kIdle || (committed && !Mutated(Mutation::kCommitDroppedWithTheStream))) {
-      return;
-    }
+    if (state_ == State::kIdle || committed) return;
     StopVerifying();
     if (begun) AbandonUnlessQuiescent();
     state_ = State::kIdle;
@@ -293,7 +290,7 @@ class WorkerEngineImpl final : public WorkerEngine {
     StopVerifying();
     if (prepared_) prepared_.reset();
     if (state_ == State::kReceiving || state_ == State::kFailed) {
-      if (!Mutated(Mutation::kFenceTrustsTheController)) AbandonUnlessQuiescent();
+      AbandonUnlessQuiescent();
       state_ = State::kIdle;
     }
     if (state_ != State::kIdle) KeepDigests();  // The next plan has another ledger.
@@ -431,7 +428,6 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   // Says who keeps the next update from beginning; empty if nobody does.
   std::string DescribeBusy(uint32_t target) const {
-    if (Mutated(Mutation::kReadersIgnored)) return "";
     if (state_ == State::kWaitingToCopy || state_ == State::kCopying) {
       const std::string holders = shown_.DescribeHolders(0);
       return absl::StrCat("version ", update_.version, " is committed and not shown yet",
@@ -503,10 +499,10 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   // A buffer that was offered is only safe to offer again if every trainer's last write has landed.
   void AbandonUnlessQuiescent() {
-    if (state_ == State::kLacking && !Mutated(Mutation::kNoFence)) memory_->Abandon(target_);
+    if (state_ == State::kLacking) memory_->Abandon(target_);
     if (state_ != State::kReceiving && state_ != State::kFailed) return;
     for (const TrainerLink& source : sources_) {
-      if (Arrived(source) || Mutated(Mutation::kNoFence)) continue;
+      if (Arrived(source)) continue;
       return memory_->Abandon(target_);
     }
   }
@@ -522,10 +518,8 @@ class WorkerEngineImpl final : public WorkerEngine {
       if (state_ != State::kReceiving) return;
       if (source.verifying && !source.verified &&
           (digests_ == Digests::kOff || source.digested())) {
-        absl::Status status = Mutated(Mutation::kLedgerNotCompared)
-                                  ? absl::OkStatus()
-                                  : arrived_->Compare(source.first_route, source.last_route,
-                                                      memory_->ledger(target_));
+        absl::Status status =
+            arrived_->Compare(source.first_route, source.last_route, memory_->ledger(target_));
         if (!status.ok()) {
           return FailUpdate(std::move(status));
         }

@@ -6,8 +6,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/protocol/mutation.h"
-
 namespace waybill {
 
 // Lanes are numbered by whoever owns the gate. Not thread-safe: lives on the progress thread.
@@ -22,10 +20,7 @@ class ArrivalGate {
   // one of a lane is a repeat. Both are counted apart, and harmless.
   void Count(uint32_t lane, uint32_t sequence);
 
-  bool arrived(uint32_t lane) const {
-    if (Mutated(Mutation::kGateIgnoresTheSequence)) return seen_[lane] != kNever;
-    return seen_[lane] == armed_;
-  }
+  bool arrived(uint32_t lane) const { return seen_[lane] == armed_; }
   bool open() const { return missing_ == 0; }
   uint32_t missing() const { return missing_; }
 

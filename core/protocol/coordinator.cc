@@ -7,7 +7,6 @@
 #include "core/base/sha256.h"
 #include "core/base/status.h"
 #include "core/protocol/message_codec.h"
-#include "core/protocol/mutation.h"
 #include "core/tensor/manifest_codec.h"
 
 namespace waybill {
@@ -36,7 +35,6 @@ Coordinator::Coordinator(CoordinatorOptions options, const std::vector<Decision>
       last_epoch_(uint64_t{options_.incarnation} << kEpochCountBits) {
   for (const std::string& name : required_groups_) (void)GroupNamed(name);
   for (const Decision& decision : decisions) {
-    if (Mutated(Mutation::kDecisionsForgotten)) break;
     Group& group = GroupNamed(decision.group);
     if (group.decisions.empty()) {
       lost_.push_back({.until = absl::InfiniteFuture(),
@@ -241,9 +239,6 @@ void Coordinator::Admit(ConnectionId connection, const proto::Join& join, absl::
         std::min(member->join_deadline, now + absl::Milliseconds(join.deadline_ms()));
   }
   join_deadlines_.emplace(member->join_deadline, connection);
-  if (Mutated(Mutation::kAnyCommittedVersionIsBelieved)) {
-    committed_version_ = std::max(committed_version_, member->committed_version);
-  }
   if (member->id.role == Role::kWorker) {
     Group& group = GroupNamed(member->id.group);
     group.loans_tried.clear();
@@ -346,9 +341,7 @@ void Coordinator::ForgetDecisions(absl::Time now) {
     lost.until = now + kLostIsExpected;  // It was lost before this controller began.
   }
   while (!lost_.empty() && now >= lost_.front().until) lost_.pop_front();
-  const absl::Duration kept =
-      Mutated(Mutation::kAwayGroupsForgotten) ? absl::Nanoseconds(1) : kDecisionsAreKept;
-  while (!away_.empty() && now - away_.front().first >= kept) {
+  while (!away_.empty() && now - away_.front().first >= kDecisionsAreKept) {
     const auto [since, name] = std::move(away_.front());
     away_.pop_front();
     const auto past = past_.find(name);

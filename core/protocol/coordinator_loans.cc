@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/protocol/coordinator.h"
-#include "core/protocol/mutation.h"
 
 namespace waybill {
 namespace {
@@ -26,8 +25,7 @@ uint64_t Coordinator::VersionToLend(Group& group) {
     // Memory that is written directly is written over by the next update.
     if (worker.second->mode == Mode::kInPlace) return false;
     // A worker that has come from another job shows other bytes by the same number.
-    return Mutated(Mutation::kAnyShownVersionIsBelieved) ||
-           IsDecided(group, worker.second->shown_round, version);
+    return IsDecided(group, worker.second->shown_round, version);
   });
   if (all) lent = version;
   return lent;
@@ -73,8 +71,7 @@ std::string Coordinator::FindLender(const Group& group) {
     newest = std::max(newest, NewestVersion(*worker));
   }
   for (const auto& [version, lenders] : standings_.lenders()) {
-    if (version <= oldest) break;
-    if (version < newest && !Mutated(Mutation::kOlderVersionsAreLent)) break;
+    if (version <= oldest || version < newest) break;
     for (const GroupNumber number : lenders) {
       Group& lender = *numbered_.at(number);
       // What it lends may have changed since the end of Advance().

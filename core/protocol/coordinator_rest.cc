@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "core/protocol/coordinator.h"
-#include "core/protocol/mutation.h"
 
 namespace waybill {
 namespace {
@@ -82,9 +81,7 @@ void Coordinator::ContinueRound(Group& group, absl::Time now) {
   group.round = std::make_unique<UpdateRound>(
       NextUpdate(group, version), MembersOfRound(group, version), publication.digests_off,
       publication.deadline, group.plan, IfLanesDie::kAbort, &group);
-  if (publication.waits_for_word() && !Mutated(Mutation::kHoldForgottenWithTheRest)) {
-    group.round->HoldCommit();
-  }
+  if (publication.waits_for_word()) group.round->HoldCommit();
   group.round->Begin(/*catch_up=*/false, &rest.continued, now);
   for (const auto& [trainer, publish] : publication.publishes) {
     if (rest.holders.contains(trainer)) {

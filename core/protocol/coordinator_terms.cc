@@ -10,7 +10,6 @@
 #include "core/plan/planner.h"
 #include "core/protocol/coordinator.h"
 #include "core/protocol/message_codec.h"
-#include "core/protocol/mutation.h"
 #include "core/tensor/verbatim.h"
 
 namespace waybill {
@@ -173,7 +172,6 @@ void Coordinator::OnPlanned(const std::string& name, uint64_t ticket, Planned pl
   terms_[group.epoch] = &group;
   group.offers.clear();
   group.connected.clear();
-  if (Mutated(Mutation::kSequenceBeginsAgain)) group.sequence = 0;
   if (!group.lender.empty()) group.lanes.clear();  // The numbers are those of other senders now.
   ResolveDoubts(group, /*everybody_is_here=*/true);
   group.phase = Phase::kOffering;

@@ -7,7 +7,6 @@
 #include "core/base/status.h"
 #include "core/protocol/coordinator.h"
 #include "core/protocol/message_codec.h"
-#include "core/protocol/mutation.h"
 #include "core/tensor/replica_units.h"
 
 namespace waybill {
@@ -107,7 +106,7 @@ void Coordinator::ResolveDoubt(Member& member, bool everybody_is_here) {
   if (!committed && !known && !everybody_is_here) return;
   member.doubt.reset();
   proto::ControllerMessage message;
-  if (committed != Mutated(Mutation::kDoubtSettledTheWrongWay)) {
+  if (committed) {
     *message.mutable_commit()->mutable_round() = round;
     message.mutable_commit()->set_version(doubt.version());
     member.committed_version = std::max(member.committed_version, doubt.version());
@@ -182,10 +181,6 @@ void Coordinator::RecordDecision(Group& group) {
   const UpdateId& update = group.round->update();
   const Decision decision{update.epoch, update.sequence, update.version, group.name};
   recordings_[++record_ticket_] = decision;
-  if (Mutated(Mutation::kCommitBeforeTheRecord)) {
-    group.decisions.push_back(decision);
-    group.round->OnRecorded(Recorded::kDurable, absl::OkStatus());
-  }
   actions_->Record(record_ticket_, decision);
 }
 
@@ -304,8 +299,7 @@ void Coordinator::OnPublish(const Member& member, const proto::Publish& publish,
   for (int i = 0; i < sampled; ++i) {
     publication.digests[publish.sampled_units(i)][trainer] = publish.sampled_digests(i);
   }
-  absl::Status fits;
-  if (!Mutated(Mutation::kReplicasNotCompared)) fits = CompareReplicas(trainer, publication);
+  absl::Status fits = CompareReplicas(trainer, publication);
   if (publication.hold_commit != publish.hold_commit()) {
     fits = absl::FailedPreconditionError(
         absl::StrCat("publish version ", version, ": trainer ", trainer, " publishes it ",
@@ -424,7 +418,7 @@ void Coordinator::Group::TellArrived() {
 void Coordinator::OnDecide(const Member& member, const proto::Decide& decide) {
   Publication* publication = FindPublication(member, decide.version(), decide.attempt());
   if (publication == nullptr || !publication->opened || !publication->waits_for_word()) return;
-  if (decide.has_error() && !Mutated(Mutation::kAnyWordCommits)) {
+  if (decide.has_error()) {
     return GiveUpParts(*publication, While(ToString(member.id), DecodeError(decide.error())));
   }
   publication->commits = true;
@@ -731,7 +725,7 @@ uint64_t Coordinator::Group::OtherVersionOf(const RankId& trainer) const {
 
 void Coordinator::OnOutcome(Group& group, bool committed, const absl::Status& status) {
   // What was given up has no rest, and the term that was to bring it serves nothing.
-  if (!committed && group.rest && !Mutated(Mutation::kRestOfWhatIsGivenUp)) {
+  if (!committed && group.rest) {
     group.rest.reset();
     BeginGathering(group);
   }
@@ -750,8 +744,7 @@ void Coordinator::FinishRoundIfOver(Group& group, absl::Time now) {
   const bool caught_up = group.catching_up && group.round->committed();
   if (!group.round->over() && !caught_up) {
     // All other states of a round have its deadline.
-    const bool stops = group.stop_deadline == absl::InfiniteFuture() && group.round->aborted() &&
-                       !Mutated(Mutation::kRelaysMayGoOn);
+    const bool stops = group.stop_deadline == absl::InfiniteFuture() && group.round->aborted();
     if (stops) group.stop_deadline = now + kRelayStopTimeout;
     return;
   }
@@ -779,10 +772,6 @@ void Coordinator::TellRenewal(const Group& group, const Member& member, const pr
   for (uint32_t sender = 0; sender < group.plan.trainer_count(); ++sender) {
     if (group.plan.route_count(sender, member.id.rank) == 0) continue;
     const RankId id = group.SenderId(sender);
-    if (Mutated(Mutation::kRenewedAddressToldOnce) &&
-        (group.round == nullptr || group.round->IsAwaited(id))) {
-      continue;
-    }
     ToRank(id, message);
   }
 }

@@ -7,7 +7,6 @@
 #include "core/base/deflate.h"
 #include "core/base/sha256.h"
 #include "core/base/status.h"
-#include "core/protocol/mutation.h"
 #include "core/tensor/manifest_check.h"
 
 namespace waybill {
@@ -18,7 +17,7 @@ constexpr absl::Duration kPatience = absl::Seconds(5);
 
 absl::StatusOr<std::string> InflatePart(const PartId& id, const std::string& deflated) {
   WAYBILL_ASSIGN_OR_RETURN(std::string bytes, Inflate(deflated, kMostPartBytes));
-  if (Sha256(bytes) != id.hash && !Mutated(Mutation::kPartsNotCompared)) {
+  if (Sha256(bytes) != id.hash) {
     return absl::InvalidArgumentError(
         absl::StrCat("manifest: a part of ", bytes.size(), " bytes has another hash"));
   }

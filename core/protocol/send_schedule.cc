@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/protocol/mutation.h"
-
 namespace waybill {
 
 SlotPool::SlotPool(uint32_t count) : count_(count) {
@@ -271,8 +269,7 @@ bool SendSchedule::NextVerdict(SendCommand& command) {
   const bool sent = phase_ == Phase::kSending && finish_ == Finish::kAllowed && scales_known_ &&
                     std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
                       if (peer.failed) return peer.closed && !peer.digesting;
-                      return !peer.takes_part || peer.done ||
-                             (Mutated(Mutation::kSentBeforeComplete) && IsOnItsWay(peer));
+                      return !peer.takes_part || peer.done;
                     });
   bool quiet = phase_ == Phase::kStopping;
   for (uint32_t p = 0; quiet && p < peers_.size(); ++p) {

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/protocol/message_codec.h"
-#include "core/protocol/mutation.h"
 
 namespace waybill {
 namespace {
@@ -403,8 +402,7 @@ void TrainerSession::OnAbort(const proto::Abort& abort, absl::Time now) {
   if (*part == Part::kWriting) {
     if (sending.stopping) return;
     queue_.front().status = FirstError(queue_.front().status, why);
-    StopGently(group, now);
-    if (!Mutated(Mutation::kAbortWithoutQuiescence)) return;
+    return StopGently(group, now);
   }
   GiveUp(group, why);
   FinishIfOver(now);
@@ -422,7 +420,7 @@ void TrainerSession::OnOutcome(const proto::Outcome& outcome, absl::Time now) {
     return is_of(publication) && !publication.outcomes.contains(outcome.group());
   };
   if (outcome.attempt() == 0 && std::none_of(sent_.begin(), sent_.end(), lacks) &&
-      std::none_of(queue_.begin(), queue_.end(), lacks) && !Mutated(Mutation::kAnswersToldAgain)) {
+      std::none_of(queue_.begin(), queue_.end(), lacks)) {
     return;
   }
   absl::Status status = outcome.has_error() ? DecodeError(outcome.error()) : absl::OkStatus();
@@ -588,7 +586,6 @@ void TrainerSession::OnLost(const absl::Status& status, absl::Time now) {
   StopAll(status, now);
   sendings_.clear();
   for (const auto& [group, term] : terms()) host_.ForgetGroup(group);
-  if (Mutated(Mutation::kPublishLostInReconnect)) return queue_.clear();
   if (ended()) {
     while (!queue_.empty()) FinishQueued(0, status, now);
     while (!sent_.empty()) FinishSent(0, status);

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/protocol/message_codec.h"
-#include "core/protocol/mutation.h"
 
 namespace waybill {
 namespace {
@@ -65,16 +64,13 @@ void UpdateRound::Begin(bool catch_up, const UpdateId* continued, absl::Time now
   prepare->set_catch_up(catch_up);
   if (continued != nullptr) {
     *prepare->mutable_continues() = EncodeRound(*continued);
-    started_ = !Mutated(Mutation::kRestHasNotBegun);  // Data has landed in that round.
+    started_ = true;  // Data has landed in that round.
   }
   prepare->set_deadline_ms(std::max<int64_t>(1, absl::ToInt64Milliseconds(deadline_ - now)));
   for (const uint32_t worker : workers_) actions_->ToWorker(worker, message);
 }
 
 const UpdateRound::Sender* UpdateRound::Find(const RankId& id) const {
-  if (Mutated(Mutation::kRoundMembersByRank) && id.role == Role::kTrainer) {
-    return &senders_.at(id.rank);
-  }
   // Trainers, and workers that lend, are first and by rank; those that relay come after them.
   const auto at = [&](size_t number) {
     return number < senders_.size() && senders_[number].id == id ? &senders_[number] : nullptr;
@@ -122,7 +118,7 @@ void UpdateRound::StartWhoCan() {
         (state_ == State::kPreparing || !lost_status_.ok() || sender.workers.empty())) {
       continue;
     }
-    if (sender.unready > 0 && !Mutated(Mutation::kStartBeforeReady)) continue;
+    if (sender.unready > 0) continue;
     proto::ControllerMessage message;
     proto::Start* start = message.mutable_start();
     *start->mutable_round() = EncodeRound(update_);
@@ -156,13 +152,13 @@ void UpdateRound::OnReceived(uint32_t worker) {
 void UpdateRound::OnArrived(uint32_t worker) {
   if (!Abortable() || state_ == State::kArrived || !ready_.contains(worker)) return;
   arrived_.insert(worker);
-  if (arrived_ != workers_ && !Mutated(Mutation::kOneArrivalDecides)) {
+  if (arrived_ != workers_) {
     OnReceived(worker);
     return PlanRestIfKnown();
   }
   received_.insert(worker);
   state_ = State::kArrived;
-  if (held_ && !Mutated(Mutation::kHeldCommitDecides)) return actions_->TellArrived();
+  if (held_) return actions_->TellArrived();
   Record();
 }
 

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/protocol/message_codec.h"
-#include "core/protocol/mutation.h"
 
 namespace waybill {
 namespace {
@@ -71,8 +70,7 @@ void WorkerSession::Ask(Notice notice) {
 void WorkerSession::Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer) {
   if (kind == Notice::Kind::kCommit) {
     if (!unsaid_ || unsaid_->update != update) return;
-    return answer.ok() || Mutated(Mutation::kRefusedCommitIsShown) ? SayShown()
-                                                                   : SayUnusable(answer);
+    return answer.ok() ? SayShown() : SayUnusable(answer);
   }
   // The round may have been continued by another one meanwhile.
   if (!update_ || asked_as_ != update || unanswered_.erase(kind) == 0) return;
@@ -153,7 +151,6 @@ void WorkerSession::Vote(const absl::Status& answer) {
   if (!answer.ok()) return SendFailed(*update_, While("vetoed", answer));
   doubt_ = update_;
   SendArrived(/*unvoted=*/false);
-  if (Mutated(Mutation::kShowOnArrived)) host_.Commit(*update_);
 }
 
 void WorkerSession::SendArrived(bool unvoted) {
@@ -317,12 +314,8 @@ void WorkerSession::EndLoans() {
 // that has keeps what arrived until it hears the decision.
 void WorkerSession::OnLost(const absl::Status& status, absl::Time) {
   EndLoans();
-  if (Mutated(Mutation::kDoubtForgotten)) doubt_.reset();
-  if (Mutated(Mutation::kCommitDroppedWithTheStream) && committed_) {
-    host_.Abort(*std::exchange(committed_, std::nullopt), /*begun=*/true);
-  }
   if (update_ && doubt_ != update_) {
-    GiveUp(*update_, /*begun=*/!Mutated(Mutation::kFenceTrustsTheController), status);
+    GiveUp(*update_, /*begun=*/true, status);
   }
 }
 

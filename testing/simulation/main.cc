@@ -8,10 +8,12 @@
 
 #include "absl/strings/numbers.h"
 #include "core/base/steady_now.h"
-#include "testing/simulation/simulation.h"
 
-#ifdef WAYBILL_MUTATIONS
-#include "core/protocol/mutation.h"
+#ifdef WAYBILL_PLANTED
+#include "testing/simulation/planted/bug.h"
+#include "testing/simulation/planted/testing/simulation/simulation.h"
+#else
+#include "testing/simulation/simulation.h"
 #endif
 
 namespace {
@@ -25,7 +27,24 @@ constexpr const char* kUsage =
     "  --seeds N     How many seeds; 2000 by default.\n"
     "  --first SEED  The first of them; 1 by default.\n"
     "  --seed SEED   Tells the story of this one, whether it fails or not.\n"
-    "  --keep-going  Counts the seeds that fail, and tells the story of none.\n";
+    "  --keep-going  Counts the seeds that fail, and tells the story of none.\n"
+#ifdef WAYBILL_PLANTED
+    "  --bug NAME    Turns on this planted bug.\n"
+#endif
+    ;
+
+#ifdef WAYBILL_PLANTED
+// Turns on a planted bug. Returns false if there is none of that name.
+bool TurnOn(const std::string& name) {
+  for (const waybill::PlantedBug& planted : waybill::kPlantedBugs) {
+    if (name != planted.name) continue;
+    waybill::g_bug = planted.bug;
+    return true;
+  }
+  std::cerr << "simulation: there is no bug " << name << " in testing/simulation/planted\n";
+  return false;
+}
+#endif
 
 // Tells the shortest story of a seed that fails.
 void Tell(uint64_t seed, const waybill::simulation::Result& result) {
@@ -50,11 +69,9 @@ int main(int argc, char** argv) {
     };
     if (word == "--keep-going") {
       keep_going = true;
-#ifdef WAYBILL_MUTATIONS
-    } else if (word == "--mutation") {
-      uint64_t mutation = 0;
-      if (!number(mutation)) return 2;
-      waybill::g_mutation = static_cast<waybill::Mutation>(mutation);
+#ifdef WAYBILL_PLANTED
+    } else if (word == "--bug" && i + 1 < argc) {
+      if (!TurnOn(argv[++i])) return 2;
 #endif
     } else if ((word != "--seeds" || !number(seeds)) && (word != "--first" || !number(first)) &&
                (word != "--seed" || !number(one))) {
