@@ -49,6 +49,10 @@ WALL_CLOCK = re.compile(
     r"|\bgettimeofday\b|\b(Wait|Await)WithDeadline\b|[^:\w]time\((nullptr|NULL|0)\)"
 )
 
+# Bugs are planted on purpose in copies only, which testing/simulation/planted makes.
+PRODUCT = ("bindings/", "capi/", "core/", "kernels/")
+PLANTED = re.compile(r"\bPlanted\(|\bBug::k|_planted\b|\bMutated\(|_mutated\b")
+
 VAGUE_WORDS = {"common", "helper", "helpers", "misc", "util", "utils"}
 
 SLEEP = re.compile(
@@ -113,6 +117,17 @@ def deadlines_by_the_time_of_day(path, text):
     ]
 
 
+def planted_bugs(path, text):
+    pure_path = PurePosixPath(path)
+    source = pure_path.suffix in CODE_SUFFIXES or pure_path.name == "BUILD"
+    if not source or not path.startswith(PRODUCT):
+        return []
+    return [
+        f"{path}:{line}: a bug on purpose; make it a patch in testing/simulation/planted"
+        for line in _lines_with(PLANTED, text)
+    ]
+
+
 def vague_names(path, _text):
     words = re.split(r"[/._-]", path.lower())
     return [
@@ -167,6 +182,7 @@ SOURCE_RULES = [
     confined_names,
     deadlines_by_the_time_of_day,
     impure_names,
+    planted_bugs,
     rpc_in_headers,
     sleeps_in_tests,
     vague_names,
