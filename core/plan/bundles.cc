@@ -1,10 +1,9 @@
 #include "core/plan/bundles.h"
 
 #include <algorithm>
-#include <string>
-#include <tuple>
+#include <cstddef>
+#include <utility>
 
-#include "core/base/sha256.h"
 #include "core/plan/route_codec.h"
 #include "kernels/digest.h"
 
@@ -29,6 +28,7 @@ void Bundles::Finish() {
     const uint32_t trainer = first_routes_.trainer(i);
     ++trainer_ends_[trainer];
     by_want_[bundle.want].push_back(i);
+    AddSources(i);
     const uint32_t members = bundle.copies.last_member - bundle.copies.first_member;
     const uint64_t bytes = first_routes_.written_bytes(i) * members;
     for (uint32_t d = bundle.copies.first_destination; d < bundle.copies.last_destination; ++d) {
@@ -73,73 +73,118 @@ const Holding& Bundles::WantedBy(const Bundle& bundle, uint32_t member,
   return tensors.wanted(tensor)[ranks_->destinations[want.first_destination + destination].holding];
 }
 
-Bundles::Routed Bundles::MakeRouted(uint32_t bundle, uint32_t member, uint32_t destination) const {
+uint32_t Bundles::WorkerOf(uint32_t bundle, uint32_t destination) const {
+  const Want& want = ranks_->wants[bundles_[bundle].want];
+  return ranks_->destinations[want.first_destination + destination].worker;
+}
+
+void Bundles::AddSources(uint32_t bundle) {
+  const Bundle& of = bundles_[bundle];
+  const RouteView first = first_routes_[bundle];
+  const Holding& held_first = HeldBy(of, of.copies.first_member);
+  const bool reads_scales = first_routes_.reads_scales(bundle);
+  for (uint32_t m = of.copies.first_member; m < of.copies.last_member; ++m) {
+    const uint32_t members_on = m - of.copies.first_member;
+    const Holding& own = HeldBy(of, m);
+    const Manifest& manifest = SendersOf(of).manifest(own.rank_class);
+    source_shards_.push_back(own.shard);
+    scale_tables_.push_back(first.scale_table == kNoScaleTable ? kNoScaleTable
+                                                               : first.scale_table + members_on);
+    // Each table of scales is a region.
+    source_regions_.push_back(reads_scales ? first.source_region + members_on
+                                           : manifest.shard_region(own.shard));
+    source_offsets_bytes_.push_back(reads_scales ? first.source_offset_bytes
+                                                 : first.source_offset_bytes +
+                                                       manifest.shard_offset(own.shard) -
+                                                       manifest.shard_offset(held_first.shard));
+  }
+  source_ends_.push_back(source_shards_.size());
+}
+
+void Bundles::AddDestinations(uint32_t bundle, uint32_t destination, BundledRoutes& out) const {
   const Bundle& of = bundles_[bundle];
   const Holding& first = WantedBy(of, of.copies.first_member, of.copies.first_destination);
-  const Holding& own = WantedBy(of, member, destination);
-  const Manifest& manifest = ranks_->workers.manifest(own.rank_class);
   const uint64_t within = first_routes_.destination_offset(bundle) -
                           ranks_->workers.manifest(first.rank_class).shard_offset(first.shard);
-  return {bundle, member, destination, manifest.shard_region(own.shard),
-          manifest.shard_offset(own.shard) + within};
-}
-
-// A worker's memory is written in its order, so that neighbours become one write.
-void Bundles::SortBySendingOrder(std::vector<Routed>& routes) {
-  std::sort(routes.begin(), routes.end(), [](const Routed& a, const Routed& b) {
-    return std::tie(a.destination_region, a.destination_offset_bytes, a.bundle, a.member) <
-           std::tie(b.destination_region, b.destination_offset_bytes, b.bundle, b.member);
-  });
-}
-
-void Bundles::AddRoute(const Routed& routed, RouteTable& table) const {
-  const Bundle& bundle = bundles_[routed.bundle];
-  const Want& want = ranks_->wants[bundle.want];
-  RouteView route = first_routes_[routed.bundle];
-  const uint32_t members_on = routed.member - bundle.copies.first_member;
-  if (route.scale_table != kNoScaleTable) route.scale_table += members_on;
-  if (first_routes_.reads_scales(routed.bundle)) {
-    route.source_shard = HeldBy(bundle, routed.member).shard;
-    route.source_region += members_on;
-  } else {
-    const Holding& first = HeldBy(bundle, bundle.copies.first_member);
-    const Holding& own = HeldBy(bundle, routed.member);
-    const Manifest& manifest = SendersOf(bundle).manifest(own.rank_class);
-    route.source_shard = own.shard;
-    route.source_region = manifest.shard_region(own.shard);
-    route.source_offset_bytes +=
-        manifest.shard_offset(own.shard) - manifest.shard_offset(first.shard);
+  const TensorClasses& tensors = ranks_->tensors;
+  const Want& want = ranks_->wants[of.want];
+  const Recipient& recipient = ranks_->destinations[want.first_destination + destination];
+  // A large job has tens of millions of these, and each is looked up twice: for both ranks.
+  for (const uint32_t tensor :
+       tensors.members(want.tensor_class)
+           .subspan(of.copies.first_member, of.copies.last_member - of.copies.first_member)) {
+    const Holding& own = tensors.wanted(tensor)[recipient.holding];
+    const Manifest& manifest = ranks_->workers.manifest(own.rank_class);
+    out.destination_shards.push_back(shards_.empty() ? own.shard
+                                                     : shards_[recipient.worker][own.shard]);
+    out.destination_regions.push_back(manifest.shard_region(own.shard));
+    out.destination_offsets_bytes.push_back(manifest.shard_offset(own.shard) + within);
   }
-  route.worker = ranks_->destinations[want.first_destination + routed.destination].worker;
-  route.destination_shard = WantedBy(bundle, routed.member, routed.destination).shard;
-  if (!shards_.empty()) route.destination_shard = shards_[route.worker][route.destination_shard];
-  route.destination_region = routed.destination_region;
-  route.destination_offset_bytes = routed.destination_offset_bytes;
-  table.Add(route);
+}
+
+namespace {
+
+// Takes the last `count` places away if they equal those before them. Returns true if it does.
+bool DropIfRepeated(size_t count, BundledRoutes& out) {
+  const auto repeated = [count](const auto& column) {
+    return std::equal(column.end() - static_cast<ptrdiff_t>(count), column.end(),
+                      column.end() - static_cast<ptrdiff_t>(2 * count));
+  };
+  if (!repeated(out.destination_offsets_bytes) || !repeated(out.destination_regions) ||
+      !repeated(out.destination_shards)) {
+    return false;
+  }
+  const auto drop = [count](auto& column) { column.resize(column.size() - count); };
+  drop(out.destination_shards), drop(out.destination_regions), drop(out.destination_offsets_bytes);
+  return true;
+}
+
+}  // namespace
+
+void Bundles::AddRoutes(uint32_t bundle, uint32_t first_destination, uint32_t last_destination,
+                        BundledRoutes& out) const {
+  const Copies& copies = bundles_[bundle].copies;
+  const uint32_t tensors = copies.last_member - copies.first_member;
+  const size_t source = out.source_shards.size(), written = out.destination_shards.size();
+  out.tensor_counts.push_back(tensors);
+  const auto add = [begin = source_ends_[bundle] - tensors, tensors](const auto& all, auto& some) {
+    const auto first = all.begin() + static_cast<ptrdiff_t>(begin);
+    some.insert(some.end(), first, first + tensors);
+  };
+  add(source_shards_, out.source_shards), add(source_regions_, out.source_regions);
+  add(scale_tables_, out.scale_tables), add(source_offsets_bytes_, out.source_offsets_bytes);
+  uint32_t recipients = 0;
+  for (uint32_t d = first_destination; d < last_destination; ++d) {
+    out.workers.push_back(WorkerOf(bundle, d));
+    AddDestinations(bundle, d, out);
+    if (recipients > 0 && DropIfRepeated(tensors, out)) {
+      ++out.worker_counts.back();
+      continue;
+    }
+    out.worker_counts.push_back(1);
+    ++recipients;
+  }
+  out.recipient_counts.push_back(recipients);
+  RouteView first = first_routes_[bundle];
+  first.worker = WorkerOf(bundle, first_destination);
+  first.source_shard = out.source_shards[source];
+  first.destination_shard = out.destination_shards[written];
+  first.destination_region = out.destination_regions[written];
+  first.destination_offset_bytes = out.destination_offsets_bytes[written];
+  out.first.Add(first);
 }
 
 // Each trainer starts at another worker, so that no worker's link is crowded at the start.
-RouteTable Bundles::TrainerRoutes(uint32_t trainer) const {
-  std::vector<std::vector<Routed>> to(worker_count());
-  for (const uint32_t i : BundlesOf(trainer)) {
-    const Copies& copies = bundles_[i].copies;
-    const Want& want = ranks_->wants[bundles_[i].want];
-    for (uint32_t d = copies.first_destination; d < copies.last_destination; ++d) {
-      std::vector<Routed>& routes = to[ranks_->destinations[want.first_destination + d].worker];
-      for (uint32_t m = copies.first_member; m < copies.last_member; ++m) {
-        routes.push_back(MakeRouted(i, m, d));
-      }
-    }
-  }
-  RouteTable table;
+BundledRoutes Bundles::TrainerBundles(uint32_t trainer) const {
   const uint32_t workers = worker_count();
-  const auto start = static_cast<uint32_t>(uint64_t{trainer} * workers / trainer_count() % workers);
-  for (uint32_t i = 0; i < workers; ++i) {
-    const uint32_t worker = (start + i) % workers;
-    SortBySendingOrder(to[worker]);
-    for (const Routed& routed : to[worker]) AddRoute(routed, table);
+  BundledRoutes out = {
+      .peers = BundledRoutes::Peers::kWorkers,
+      .peer_count = workers,
+      .first_peer = static_cast<uint32_t>(uint64_t{trainer} * workers / trainer_count() % workers)};
+  for (const uint32_t i : BundlesOf(trainer)) {
+    AddRoutes(i, bundles_[i].copies.first_destination, bundles_[i].copies.last_destination, out);
   }
-  return table;
+  return out;
 }
 
 template <typename Visit>
@@ -165,71 +210,13 @@ std::vector<uint64_t> Bundles::BytesTo(uint32_t worker) const {
   return bytes;
 }
 
-RouteTable Bundles::WorkerRoutes(uint32_t worker) const {
-  std::vector<std::vector<Routed>> from(trainer_count());
-  ForEachBundleTo(worker, [&](uint32_t i, uint32_t destination) {
-    const Copies& copies = bundles_[i].copies;
-    std::vector<Routed>& routes = from[first_routes_.trainer(i)];
-    for (uint32_t m = copies.first_member; m < copies.last_member; ++m) {
-      routes.push_back(MakeRouted(i, m, destination));
-    }
-  });
-  RouteTable table;
-  table.Reserve(route_count_to(worker));
-  for (std::vector<Routed>& routes : from) {
-    SortBySendingOrder(routes);
-    for (const Routed& routed : routes) AddRoute(routed, table);
-  }
-  return table;
-}
-
-// Appends where the routes of a bundle to one of its destinations begin in both ranks' memory.
-void Bundles::AppendPlaces(uint32_t bundle, uint32_t destination,
-                           std::vector<uint64_t>& places) const {
-  const Bundle& of = bundles_[bundle];
-  const uint32_t worker =
-      ranks_->destinations[ranks_->wants[of.want].first_destination + destination].worker;
-  const auto append = [&](const RankClasses& ranks, const Holding& holding) {
-    const Manifest& manifest = ranks.manifest(holding.rank_class);
-    places.insert(places.end(), {holding.shard, manifest.shard_region(holding.shard),
-                                 manifest.shard_offset(holding.shard)});
-  };
-  places.insert(places.end(), {worker, uint64_t{of.copies.last_member} - of.copies.first_member});
-  for (uint32_t m = of.copies.first_member; m < of.copies.last_member; ++m) {
-    append(SendersOf(of), HeldBy(of, m));
-    const Holding& wanted = WantedBy(of, m, destination);
-    append(ranks_->workers, wanted);
-    if (!shards_.empty()) places.push_back(shards_[worker][wanted.shard]);
-  }
-}
-
-// A rank chooses part of what others' tables hold, and must not make two of them pass for one.
-std::string Bundles::DigestOf(const RouteTable& first_routes, const std::vector<uint64_t>& places) {
-  return Sha256(EncodeRoutes(first_routes)) +
-         Sha256({reinterpret_cast<const char*>(places.data()), places.size() * sizeof(uint64_t)});
-}
-
-std::string Bundles::TrainerDigest(uint32_t trainer) const {
-  RouteTable first_routes;
-  std::vector<uint64_t> places = {worker_count(), trainer_count()};  // The order of its workers.
-  for (const uint32_t i : BundlesOf(trainer)) {
-    first_routes.Add(first_routes_[i]);
-    const Copies& copies = bundles_[i].copies;
-    for (uint32_t d = copies.first_destination; d < copies.last_destination; ++d) {
-      AppendPlaces(i, d, places);
-    }
-  }
-  return DigestOf(first_routes, places);
-}
-
-std::string Bundles::WorkerDigest(uint32_t worker) const {
-  RouteTable first_routes;
-  std::vector<uint64_t> places;
-  ForEachBundleTo(worker, [&](uint32_t i, uint32_t destination) {
-    first_routes.Add(first_routes_[i]);
-    AppendPlaces(i, destination, places);
-  });
-  return DigestOf(first_routes, places);
+BundledRoutes Bundles::WorkerBundles(uint32_t worker) const {
+  std::vector<std::pair<uint32_t, uint32_t>> bundles;  // And destinations.
+  ForEachBundleTo(worker, [&](uint32_t i, uint32_t d) { bundles.emplace_back(i, d); });
+  std::sort(bundles.begin(), bundles.end());
+  BundledRoutes out = {.peers = BundledRoutes::Peers::kTrainers, .peer_count = trainer_count()};
+  for (const auto& [i, d] : bundles) AddRoutes(i, d, d + 1, out);
+  return out;
 }
 
 uint64_t Bundles::Digest() const {

@@ -2,14 +2,15 @@
 #ifndef WAYBILL_CORE_PLAN_BUNDLES_H_
 #define WAYBILL_CORE_PLAN_BUNDLES_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "core/plan/assignment.h"
+#include "core/plan/bundled_routes.h"
 #include "core/plan/demands.h"
 #include "core/plan/rank_classes.h"
 #include "core/plan/route_table.h"
@@ -76,25 +77,13 @@ class Bundles {
   std::vector<uint64_t> BytesTo(uint32_t worker) const;
 
   // See Plan::TrainerRoutes() and Plan::WorkerRoutes().
-  RouteTable TrainerRoutes(uint32_t trainer) const;
-  RouteTable WorkerRoutes(uint32_t worker) const;
-  // Return digests of all that these tables are made of, in a fraction of the time.
-  std::string TrainerDigest(uint32_t trainer) const;
-  std::string WorkerDigest(uint32_t worker) const;
+  BundledRoutes TrainerBundles(uint32_t trainer) const;
+  BundledRoutes WorkerBundles(uint32_t worker) const;
 
   // Returns a digest of all bundles and of the places of their routes.
   uint64_t Digest() const;
 
  private:
-  // One route: a bundle, with places in the lists of its tensors and destinations.
-  struct Routed {
-    uint32_t bundle;
-    uint32_t member;
-    uint32_t destination;
-    uint32_t destination_region;
-    uint64_t destination_offset_bytes;
-  };
-
   absl::Span<const uint32_t> BundlesOf(uint32_t trainer) const;
   // Calls visit(bundle, destination) for each bundle that brings something to a worker, whose place
   // among the want's destinations is `destination`.
@@ -105,15 +94,22 @@ class Bundles {
   }
   const Holding& HeldBy(const Bundle& bundle, uint32_t member) const;
   const Holding& WantedBy(const Bundle& bundle, uint32_t member, uint32_t destination) const;
-  Routed MakeRouted(uint32_t bundle, uint32_t member, uint32_t destination) const;
-  void AddRoute(const Routed& routed, RouteTable& table) const;
-  static void SortBySendingOrder(std::vector<Routed>& routes);
-  void AppendPlaces(uint32_t bundle, uint32_t destination, std::vector<uint64_t>& places) const;
-  static std::string DigestOf(const RouteTable& first_routes, const std::vector<uint64_t>& places);
+  uint32_t WorkerOf(uint32_t bundle, uint32_t destination) const;
+  // Adds the routes of a bundle to some of its destinations.
+  void AddRoutes(uint32_t bundle, uint32_t first_destination, uint32_t last_destination,
+                 BundledRoutes& out) const;
+  // Notes where the tensors of a bundle are read.
+  void AddSources(uint32_t bundle);
+  // Adds where the tensors of a bundle are written at a destination.
+  void AddDestinations(uint32_t bundle, uint32_t destination, BundledRoutes& out) const;
 
   std::shared_ptr<const PlannedRanks> ranks_;
   std::vector<Bundle> bundles_;
   RouteTable first_routes_;  // By bundle.
+  // By bundle and tensor: where it is read. Each worker's table has that of the bundles to it.
+  std::vector<uint32_t> source_shards_, source_regions_, scale_tables_;
+  std::vector<uint64_t> source_offsets_bytes_;
+  std::vector<size_t> source_ends_;  // By bundle.
   std::vector<std::vector<uint32_t>> shards_;
 
   std::vector<uint32_t> by_trainer_;  // Bundles, sorted by trainer.

@@ -3,7 +3,6 @@
 #include <string>
 #include <utility>
 
-#include "core/base/sha256.h"
 #include "core/plan/plan_codec.h"
 #include "core/plan/seams.h"
 #include "kernels/digest.h"
@@ -29,10 +28,6 @@ Plan::Plan(std::shared_ptr<const Bundles> bundles, std::vector<ExchangePattern> 
       exchanges_(std::move(exchanges)),
       balance_(balance),
       hash_(HashOf(*bundles_, exchanges_)) {}
-
-std::string Plan::TrainerDigest(uint32_t trainer) const {
-  return bundles_->TrainerDigest(trainer) + Sha256(EncodeRankPlan({}, TrainerExchange(trainer)));
-}
 
 Exchange Plan::TrainerExchange(uint32_t trainer) const {
   if (trainer >= first_relay()) return {};

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/plan/balance.h"
+#include "core/plan/bundled_routes.h"
 #include "core/plan/bundles.h"
 #include "core/plan/exchange.h"
 #include "core/plan/route_table.h"
@@ -30,10 +31,13 @@ class Plan {
   uint32_t worker_count() const { return bundles_ == nullptr ? 0 : bundles_->worker_count(); }
 
   // Returns a trainer's routes in the order in which it sends them.
-  RouteTable TrainerRoutes(uint32_t trainer) const { return bundles_->TrainerRoutes(trainer); }
+  RouteTable TrainerRoutes(uint32_t trainer) const { return Expand(TrainerBundles(trainer)); }
   // Returns a worker's routes in the order of its ledger: the trainers in order, each one's routes
   // in the order in which it sends them.
-  RouteTable WorkerRoutes(uint32_t worker) const { return bundles_->WorkerRoutes(worker); }
+  RouteTable WorkerRoutes(uint32_t worker) const { return Expand(WorkerBundles(worker)); }
+  // Return the same routes in bundles.
+  BundledRoutes TrainerBundles(uint32_t trainer) const { return bundles_->TrainerBundles(trainer); }
+  BundledRoutes WorkerBundles(uint32_t worker) const { return bundles_->WorkerBundles(worker); }
 
   uint32_t route_count(uint32_t trainer, uint32_t worker) const {
     return bundles_->route_count(trainer, worker);
@@ -45,11 +49,6 @@ class Plan {
   }
   uint64_t route_count() const { return bundles_->route_count(); }
   const Bundles& bundles() const { return *bundles_; }
-
-  // Return digests of what a rank is sent: its routes, and a trainer's exchange. They are made in a
-  // fraction of the time that the tables take, and nobody can make two tables with one digest.
-  std::string TrainerDigest(uint32_t trainer) const;
-  std::string WorkerDigest(uint32_t worker) const { return bundles_->WorkerDigest(worker); }
 
   // Returns what a trainer exchanges with others. Empty if it quantises nothing.
   Exchange TrainerExchange(uint32_t trainer) const;

@@ -72,11 +72,30 @@ struct Job {
   }
 };
 
+// Returns bundles of one route each.
+BundledRoutes OneByOne(const RouteTable& routes) {
+  BundledRoutes out = {.peers = BundledRoutes::Peers::kTrainers, .peer_count = 2, .first = routes};
+  out.tensor_counts.assign(routes.size(), 1);
+  out.recipient_counts = out.worker_counts = out.tensor_counts;
+  for (uint32_t i = 0; i < routes.size(); ++i) {
+    const RouteView route = routes[i];
+    out.source_shards.push_back(route.source_shard);
+    out.source_regions.push_back(route.source_region);
+    out.scale_tables.push_back(route.scale_table);
+    out.source_offsets_bytes.push_back(route.source_offset_bytes);
+    out.workers.push_back(route.worker);
+    out.destination_shards.push_back(route.destination_shard);
+    out.destination_regions.push_back(route.destination_region);
+    out.destination_offsets_bytes.push_back(route.destination_offset_bytes);
+  }
+  return out;
+}
+
 // As it arrives. Changes that the decoder refuses are refused here.
 absl::Status Check(const RouteTable& routes, const Exchange& exchange, const Manifest& manifest,
                    Role role) {
-  const auto decoded = DecodeRankPlan(EncodeRankPlan(routes, exchange));
-  return decoded.ok() ? CheckRankPlan(*decoded, manifest, role) : decoded.status();
+  const auto decoded = DecodeRankPlan(EncodeRankPlan(OneByOne(routes), exchange));
+  return decoded.ok() ? CheckRankPlan({routes, exchange}, manifest, role) : decoded.status();
 }
 
 TEST(CheckRankPlan, TakesWhatThePlannerMakes) {
@@ -297,9 +316,9 @@ TEST(DecodeRankPlan, RefusesMoreBytesThanAnyUpdateHas) {
                                   .destination_element_bytes = 2,
                                   .axes = axes}};
   routes.Add(route);
-  EXPECT_TRUE(DecodeRankPlan(EncodeRankPlan(routes, {})).ok());
+  EXPECT_TRUE(DecodeRankPlan(EncodeRankPlan(OneByOne(routes), {})).ok());
   routes.Add(route);
-  EXPECT_EQ(DecodeRankPlan(EncodeRankPlan(routes, {})).status().message(),
+  EXPECT_EQ(DecodeRankPlan(EncodeRankPlan(OneByOne(routes), {})).status().message(),
             "routing table: more than 70368744177664 bytes in an update");
 }
 

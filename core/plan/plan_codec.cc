@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/plan/byte_codec.h"
-#include "core/plan/route_codec.h"
 
 namespace waybill {
 namespace {
@@ -194,8 +193,8 @@ absl::Status ReadMessages(ByteReader& reader, const Exchange& exchange,
 
 }  // namespace
 
-std::string EncodeRankPlan(const RouteTable& routes, const Exchange& exchange) {
-  const std::string encoded_routes = EncodeRoutes(routes);
+std::string EncodeRankPlan(const BundledRoutes& routes, const Exchange& exchange) {
+  const std::string encoded_routes = EncodeBundledRoutes(routes);
   std::string out;
   AppendBytes(out, uint64_t{encoded_routes.size()});
   out += encoded_routes;
@@ -214,7 +213,7 @@ absl::StatusOr<RankPlan> DecodeRankPlan(absl::string_view bytes) {
     return Malformed(absl::StrCat(bytes.size(), " bytes are not its encoding"));
   }
   RankPlan plan;
-  WAYBILL_ASSIGN_OR_RETURN(plan.routes, DecodeRoutes(sizes.rest().substr(0, routes_size)));
+  WAYBILL_ASSIGN_OR_RETURN(plan.routes, DecodeBundledRoutes(sizes.rest().substr(0, routes_size)));
   ByteReader reader(sizes.rest().substr(routes_size));
   uint64_t tables = 0;
   if (!reader.Read(tables) || tables > reader.left() / sizeof(TableRecord)) {

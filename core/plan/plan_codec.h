@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "core/plan/bundled_routes.h"
 #include "core/plan/exchange.h"
 #include "core/plan/route_table.h"
 
@@ -20,7 +21,7 @@ struct RankPlan {
 };
 
 // Canonical: equal plans are equal bytes.
-std::string EncodeRankPlan(const RouteTable& routes, const Exchange& exchange);
+std::string EncodeRankPlan(const BundledRoutes& routes, const Exchange& exchange);
 
 // kInvalidArgument: not such an encoding, of another version, or with parts that do not fit
 // together.

@@ -1,5 +1,6 @@
 #include "core/plan/planner.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -337,12 +338,14 @@ TEST(Planner, WithoutOneTrainerTheTablesOfOthersThanItsReplicasAreTheSame) {
   ASSERT_TRUE(whole.ok() && without.ok());
   for (const uint32_t trainer : {2u, 3u}) {
     EXPECT_EQ(without->TrainerRoutes(trainer), whole->TrainerRoutes(trainer));
-    EXPECT_EQ(without->TrainerDigest(trainer), whole->TrainerDigest(trainer));
+    EXPECT_EQ(EncodeBundledRoutes(without->TrainerBundles(trainer)),
+              EncodeBundledRoutes(whole->TrainerBundles(trainer)));
   }
   EXPECT_EQ(without->WorkerRoutes(1), whole->WorkerRoutes(1));
-  EXPECT_EQ(without->WorkerDigest(1), whole->WorkerDigest(1));
-  EXPECT_NE(without->TrainerDigest(1), whole->TrainerDigest(1));
-  EXPECT_NE(without->WorkerDigest(0), whole->WorkerDigest(0));
+  EXPECT_EQ(EncodeBundledRoutes(without->WorkerBundles(1)),
+            EncodeBundledRoutes(whole->WorkerBundles(1)));
+  EXPECT_NE(without->TrainerRoutes(1), whole->TrainerRoutes(1));
+  EXPECT_NE(without->WorkerRoutes(0), whole->WorkerRoutes(0));
 }
 
 TEST(Cover, FindsShardsThatNoWantNames) {
@@ -371,12 +374,28 @@ TEST(PlanCodec, WhatIsDecodedIsWhatWasEncoded) {
   const Plan plan = *PlanFor(
       {Holding("w", kShape, Make({0, 0}, {3, 4})), Holding("w", kShape, Make({3, 0}, {8, 4}))},
       {Holding("w", kShape, Make({0, 2}, {8, 4}))});
-  const std::string bytes = EncodeRankPlan(plan.WorkerRoutes(0), {});
+  const std::string bytes = EncodeRankPlan(plan.WorkerBundles(0), {});
   EXPECT_EQ(*DecodeRankPlan(bytes), (RankPlan{plan.WorkerRoutes(0), {}}));
   for (size_t size = 0; size < bytes.size(); ++size) {
     EXPECT_FALSE(DecodeRankPlan(bytes.substr(0, size)).ok()) << size;
   }
   EXPECT_FALSE(DecodeRankPlan(bytes + "x").ok());
+}
+
+// A few bytes must not become gigabytes.
+TEST(PlanCodec, BundlesOfMoreRoutesThanAnyPlanHasAreRefused) {
+  const Plan plan = *PlanFor({Holding("w", kShape, Make({0, 0}, {8, 4}))},
+                             {Holding("w", kShape, Make({0, 0}, {8, 4}))});
+  BundledRoutes bundled = plan.TrainerBundles(0);
+  ASSERT_TRUE(DecodeBundledRoutes(EncodeBundledRoutes(bundled)).ok());
+  const auto repeat = [](auto& column) { column.assign(5000, column[0]); };
+  bundled.tensor_counts = bundled.worker_counts = {5000};
+  repeat(bundled.source_shards), repeat(bundled.source_regions), repeat(bundled.scale_tables);
+  repeat(bundled.source_offsets_bytes), repeat(bundled.workers);
+  repeat(bundled.destination_shards), repeat(bundled.destination_regions);
+  repeat(bundled.destination_offsets_bytes);
+  EXPECT_THAT(std::string(DecodeBundledRoutes(EncodeBundledRoutes(bundled)).status().message()),
+              testing::StartsWith("routing table: 25000000 routes in "));
 }
 
 }  // namespace

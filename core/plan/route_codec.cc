@@ -102,6 +102,7 @@ bool WalksItsBox(const RouteView& route) {
 
 absl::Status CheckRoute(const RouteView& route) {
   const RouteShape& shape = route.shape;
+  if (!TransformFits(route)) return Malformed("a route's fields are out of range");
   if (!WalkFits(shape.axes, &Axis::source_stride, static_cast<uint8_t>(shape.source_element_bytes),
                 route.source_offset_bytes) ||
       !WalkFits(shape.axes, &Axis::destination_stride,
@@ -207,7 +208,6 @@ absl::StatusOr<RouteTable> DecodeRoutes(absl::string_view bytes) {
   WAYBILL_ASSIGN_OR_RETURN(const Columns c, ReadColumns(reader, count));
   RouteTable routes;
   routes.Reserve(static_cast<uint32_t>(count));
-  uint64_t written_bytes = 0;
   size_t axis = 0, bound = 0;
   std::array<Axis, kMaxAxes> axes;
   for (size_t i = 0; i < count; ++i) {
@@ -232,16 +232,23 @@ absl::StatusOr<RouteTable> DecodeRoutes(absl::string_view bytes) {
                                     .destination_element_bytes = c.destination_element_bytes[i],
                                     .axes = {axes.data(), c.axis_counts[i]}}};
     bound += dimensions;
-    if (!TransformFits(route)) return Malformed("a route's fields are out of range");
-    WAYBILL_RETURN_IF_ERROR(CheckRoute(route));
     routes.Add(route);
-    written_bytes += routes.written_bytes(static_cast<uint32_t>(i));
+  }
+  if (reader.left() != 0) return Malformed(absl::StrCat(reader.left(), " bytes too many"));
+  WAYBILL_RETURN_IF_ERROR(CheckRoutes(routes));
+  return routes;
+}
+
+absl::Status CheckRoutes(const RouteTable& routes) {
+  uint64_t written_bytes = 0;
+  for (uint32_t i = 0; i < routes.size(); ++i) {
+    WAYBILL_RETURN_IF_ERROR(CheckRoute(routes[i]));
+    written_bytes += routes.written_bytes(i);
     if (written_bytes > kMaxPlanBytes) {
       return Malformed(absl::StrCat("more than ", kMaxPlanBytes, " bytes in an update"));
     }
   }
-  if (reader.left() != 0) return Malformed(absl::StrCat(reader.left(), " bytes too many"));
-  return routes;
+  return absl::OkStatus();
 }
 
 }  // namespace waybill

@@ -1,4 +1,4 @@
-// A routing table as bytes.
+// A routing table as bytes, route by route.
 //
 // The encoding is our own and canonical: a header, then one column after the other, each number as
 // its difference from the one before. So equal tables are equal bytes, on every host, and regular
@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/plan/route_table.h"
@@ -26,6 +27,9 @@ inline constexpr uint64_t kMaxPlanBytes = uint64_t{1} << 46;
 //
 // Whether the routes fit the memory of a rank is for CheckRankPlan().
 absl::StatusOr<RouteTable> DecodeRoutes(absl::string_view bytes);
+
+// Checks what DecodeRoutes() says of routes.
+absl::Status CheckRoutes(const RouteTable& routes);
 
 }  // namespace waybill
 

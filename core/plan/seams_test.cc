@@ -349,7 +349,8 @@ TEST_P(SeamsTest, EveryRouteUsesTheMaximaOfWholeBlocksHoweverTheSourcesAreCut) {
     }
     for (uint32_t i = 0; i < t.size(); ++i) {
       const RankPlan rank_plan = {tables.trainers[i], tables.exchanges[i]};
-      const auto decoded = DecodeRankPlan(EncodeRankPlan(rank_plan.routes, rank_plan.exchange));
+      const auto decoded =
+          DecodeRankPlan(EncodeRankPlan(plan->TrainerBundles(i), rank_plan.exchange));
       ASSERT_TRUE(decoded.ok()) << decoded.status();
       EXPECT_EQ(*decoded, rank_plan);
       EXPECT_EQ(CheckRankPlan(*decoded, t[i], Role::kTrainer).message(), "");
@@ -359,8 +360,9 @@ TEST_P(SeamsTest, EveryRouteUsesTheMaximaOfWholeBlocksHoweverTheSourcesAreCut) {
       }
     }
     for (uint32_t i = 0; i < w.size(); ++i) {
-      const auto decoded = DecodeRankPlan(EncodeRankPlan(tables.workers[i], {}));
+      const auto decoded = DecodeRankPlan(EncodeRankPlan(plan->WorkerBundles(i), {}));
       ASSERT_TRUE(decoded.ok()) << decoded.status();
+      EXPECT_EQ(decoded->routes, tables.workers[i]);
       EXPECT_EQ(CheckRankPlan(*decoded, w[i], Role::kWorker).message(), "");
     }
   }

@@ -147,7 +147,7 @@ class Coordinator final {
 
   // A rank's table, as it is sent.
   struct Table {
-    std::string digest;  // Plan::TrainerDigest() or WorkerDigest().
+    std::string digest;  // SHA-256 of what `bytes` were compressed from.
     std::shared_ptr<const std::string> bytes;
   };
   // The tables of a plan, by number.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/deflate.h"
+#include "core/base/sha256.h"
 #include "core/base/status.h"
 #include "core/plan/plan_codec.h"
 #include "core/plan/planner.h"
@@ -54,20 +55,19 @@ Coordinator::Planned Coordinator::EncodeTables(absl::StatusOr<Plan> plan, const 
   const Plan& of = *planned.plan;
   planned.tables.senders.resize(of.trainer_count());
   planned.tables.workers.resize(of.worker_count());
-  const auto make = [](Table& table, std::string digest, const std::vector<Table>& before,
-                       uint32_t i, auto encode) {
-    const bool same = i < before.size() && before[i].digest == digest;
-    table = {std::move(digest),
-             same ? before[i].bytes : std::make_shared<const std::string>(Deflate(encode()))};
+  const auto make = [](Table& table, const std::string& encoded, const std::vector<Table>& before,
+                       uint32_t i) {
+    table.digest = Sha256(encoded);
+    const bool same = i < before.size() && before[i].digest == table.digest;
+    table.bytes = same ? before[i].bytes : std::make_shared<const std::string>(Deflate(encoded));
   };
   for_each(of.trainer_count() + of.worker_count(), [&](uint32_t i) {
     if (i < of.trainer_count()) {
-      make(planned.tables.senders[i], of.TrainerDigest(i), earlier.senders, i,
-           [&] { return EncodeRankPlan(of.TrainerRoutes(i), of.TrainerExchange(i)); });
+      make(planned.tables.senders[i], EncodeRankPlan(of.TrainerBundles(i), of.TrainerExchange(i)),
+           earlier.senders, i);
     } else {
       const uint32_t w = i - of.trainer_count();
-      make(planned.tables.workers[w], of.WorkerDigest(w), earlier.workers, w,
-           [&] { return EncodeRankPlan(of.WorkerRoutes(w), {}); });
+      make(planned.tables.workers[w], EncodeRankPlan(of.WorkerBundles(w), {}), earlier.workers, w);
     }
   });
   return planned;

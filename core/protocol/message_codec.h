@@ -12,7 +12,7 @@
 
 namespace waybill {
 
-inline constexpr uint32_t kProtocolVersion = 15;
+inline constexpr uint32_t kProtocolVersion = 16;
 
 proto::Error EncodeError(const absl::Status& status);
 absl::Status DecodeError(const proto::Error& error);

@@ -134,7 +134,7 @@ class SessionTest : public testing::Test {
       m.mutable_plan()->set_group(group);
       m.mutable_plan()->set_epoch(epoch);
       m.mutable_plan()->set_plan_hash(77);
-      m.mutable_plan()->set_routes(Deflate(EncodeRankPlan(RouteTable(), Exchange())));
+      m.mutable_plan()->set_routes(Deflate(EncodeRankPlan({}, {})));
       m.mutable_plan()->set_manifest_hash(Sha256(""));
     });
     Hear([&](auto& m) { m.mutable_established()->set_epoch(epoch); });
@@ -285,7 +285,7 @@ TEST_F(TrainerSessionTest, APlanForAnotherManifestIsRefused) {
     m.mutable_plan()->set_group(kAll);
     m.mutable_plan()->set_epoch(kEpoch + 1);
     m.mutable_plan()->set_manifest_hash(Sha256("another head"));
-    m.mutable_plan()->set_routes(Deflate(EncodeRankPlan(RouteTable(), Exchange())));
+    m.mutable_plan()->set_routes(Deflate(EncodeRankPlan({}, {})));
   });
   ASSERT_EQ(host_.Count(Kind::kConnectFailed), 1);
   EXPECT_EQ(host_.Last(Kind::kConnectFailed)->connect_failed().error().message(),
@@ -1038,7 +1038,7 @@ TEST_F(WorkerSessionTest, WhatAnotherGroupSentIsToldAsCaughtUpAfterItsCommit) {
     m.mutable_plan()->set_epoch(kEpoch);
     m.mutable_plan()->set_plan_hash(77);
     m.mutable_plan()->set_lender("b");
-    m.mutable_plan()->set_routes(Deflate(EncodeRankPlan(RouteTable(), Exchange())));
+    m.mutable_plan()->set_routes(Deflate(EncodeRankPlan({}, {})));
     m.mutable_plan()->set_manifest_hash(Sha256(""));
   });
   EXPECT_TRUE(session_.catching_up());
@@ -1119,7 +1119,7 @@ class LenderTest : public WorkerSessionTest {
       m.mutable_plan()->set_epoch(kLoan);
       m.mutable_plan()->set_lender("all");
       m.mutable_plan()->set_lent_version(5);
-      m.mutable_plan()->set_routes(Deflate(EncodeRankPlan(RouteTable(), Exchange())));
+      m.mutable_plan()->set_routes(Deflate(EncodeRankPlan({}, {})));
       m.mutable_plan()->set_manifest_hash(Sha256(""));
     });
     host_.engine.clear();

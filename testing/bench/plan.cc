@@ -33,6 +33,7 @@
 #include "core/layout/trainer_layout.h"
 #include "core/layout/worker_layout.h"
 #include "core/plan/cover.h"
+#include "core/plan/plan_codec.h"
 #include "core/plan/planner.h"
 #include "core/plan/rest.h"
 #include "core/protocol/coordinator.h"
@@ -281,10 +282,12 @@ absl::Status LoseOne(const Case& c) {
   WAYBILL_RETURN_IF_ERROR(whole.status());
   uint32_t other_senders = 0, other_workers = 0;
   for (uint32_t t = 1; t < plan.trainer_count(); ++t) {
-    other_senders += whole->TrainerDigest(t) != plan.TrainerDigest(t);
+    other_senders +=
+        EncodeRankPlan(whole->TrainerBundles(t), {}) != EncodeRankPlan(plan.TrainerBundles(t), {});
   }
   for (uint32_t w = 0; w < plan.worker_count(); ++w) {
-    other_workers += whole->WorkerDigest(w) != plan.WorkerDigest(w);
+    other_workers +=
+        EncodeRankPlan(whole->WorkerBundles(w), {}) != EncodeRankPlan(plan.WorkerBundles(w), {});
   }
   std::cout << absl::StrFormat(
       "%-50s %8.3f s (0.1) for what it had not sent, %.3f s for the whole plan without it, in "
