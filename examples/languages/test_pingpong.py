@@ -1,4 +1,4 @@
-"""What README.md shows runs: each language's trainer moves a tensor to each language's worker."""
+"""What README.md and docs/languages.md show runs: each language's trainer moves a tensor to each language's worker."""
 
 import os
 import re
@@ -11,7 +11,9 @@ import pytest
 
 from examples.languages.job import controller, program, started
 
-# Where each one is, as README.md names it and as it lies here, and how many lines it may have.
+DOCUMENTS = ("README.md", "docs/languages.md")
+
+# Where each one is, as documents name it and as it lies here, and how many lines it may have.
 SHOWN = {
     "python": ("examples/python/pingpong.py", "examples/python/pingpong.py", 40),
     "c": ("examples/c/pingpong.c", "examples/c/pingpong.c", 61),
@@ -20,30 +22,30 @@ SHOWN = {
 }
 
 
-def code_in_readme(name):
-    """The fenced block behind the comment that names the file."""
-    text = Path("README.md").read_text()
+def shown_code(name):
+    """Returns the fenced block after the comment that names the file."""
+    text = "".join(Path(document).read_text() for document in DOCUMENTS)
     found = re.findall(rf"<!-- {re.escape(name)} -->\n+```\w+\n(.*?)^```$", text, re.DOTALL | re.M)
-    assert len(found) == 1, f"README.md shows {name} {len(found)} times"
+    assert len(found) == 1, f"{' and '.join(DOCUMENTS)} show {name} {len(found)} times"
     return found[0]
 
 
 @pytest.mark.parametrize("language", SHOWN)
-def test_the_readme_shows_it_word_for_word(language):
+def test_it_is_shown_word_for_word(language):
     name, path, _ = SHOWN[language]
-    assert code_in_readme(name) == Path(path).read_text()
+    assert shown_code(name) == Path(path).read_text()
 
 
 @pytest.mark.parametrize("language", SHOWN)
 def test_it_is_short(language):
     name, _, most = SHOWN[language]
-    assert code_in_readme(name).count("\n") <= most
+    assert shown_code(name).count("\n") <= most
 
 
 def build_c(folder):
     """The way somebody else would: by pkg-config, and strictly."""
     source, target = folder / "pingpong.c", folder / "pingpong"
-    source.write_text(code_in_readme(SHOWN["c"][0]))
+    source.write_text(shown_code(SHOWN["c"][0]))
     sdk = Path("capi/dist/sdk").resolve()
     said = subprocess.run(
         ["pkg-config", "--cflags", "--libs", "waybill"],
@@ -60,7 +62,7 @@ def build_c(folder):
 
 def write_python(folder):
     source = folder / "pingpong.py"
-    source.write_text(code_in_readme(SHOWN["python"][0]))
+    source.write_text(shown_code(SHOWN["python"][0]))
     return [sys.executable, source]
 
 

@@ -3,7 +3,7 @@
     python skyrl_updates.py            runs every case
     python skyrl_updates.py CASE...    runs the named cases: grpo, fully-async
 
-SkyRL's own entry point runs, with the argument of docs/integration.md. After each sync, the server's parameters and tokens must be, bit
+SkyRL's own entry point runs, with the argument of docs/integrations/skyrl.md. After each sync, the server's parameters and tokens must be, bit
 for bit, those of an engine that loaded the weights which SkyRL saves then. Each worker may send only its share of the bytes.
 """
 

@@ -42,7 +42,7 @@ def run_on_cpu():
 
 
 def config_of(folder):
-    """Returns verl's configuration of actors and rollout, with the lines of docs/integration.md."""
+    """Returns verl's configuration of actors and rollout, with the lines of docs/integrations/verl.md."""
     import verl
     from hydra import compose, initialize_config_dir
 

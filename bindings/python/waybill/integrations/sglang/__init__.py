@@ -13,7 +13,7 @@ Every trainer rank runs the following. `engines` are addresses of servers, or sg
         optimizer.step()
         sender.send_weights()
 
-docs/integration.md says which versions were tested, and which features were not.
+docs/integrations/sglang.md says which versions were tested, and which features were not.
 """
 
 from waybill.integrations.sglang.clients import EngineClient, HTTPClient

@@ -17,7 +17,7 @@ Every trainer rank runs the following. `client` is the LLM itself, or HTTPClient
         optimizer.step()
         engine.send_weights()
 
-docs/integration.md says which versions were tested, and which features were not.
+docs/integrations/vllm.md says which versions were tested, and which features were not.
 """
 
 from __future__ import annotations
