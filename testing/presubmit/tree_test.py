@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from testing.presubmit.documents import DOCUMENT_RULES, broken_links
 from testing.presubmit.layers import layer_violations
 from testing.presubmit.source_rules import SOURCE_RULES, types_defined_twice
 from tools.build_rules.source_tree import source_files
@@ -41,6 +42,15 @@ def test_sources(texts, rule):
 
 def test_a_type_has_one_definition(texts):
     say(types_defined_twice(texts))
+
+
+@pytest.mark.parametrize("rule", DOCUMENT_RULES, ids=lambda rule: rule.__name__)
+def test_documents(texts, rule):
+    say(rule(texts))
+
+
+def test_links_of_documents(texts):
+    say(broken_links(texts, set(source_files(ROOT))))
 
 
 def test_every_test_is_in_a_target(texts):

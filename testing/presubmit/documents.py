@@ -1,0 +1,105 @@
+"""Rules on documents: each gets all texts, path -> text, and tells what is wrong."""
+
+import posixpath
+import re
+
+# The README is for somebody who has five minutes.
+README_BYTES = 8192
+CHANGE_CHARACTERS = 200
+
+FENCE = re.compile(r"^(`{3,})(\w*)[^\n]*\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\[[^\]\[]*(?:\[[^\]]*\][^\]\[]*)*\]\(([^)\s]+)\)")
+CODE = re.compile(r"``.+?``|`[^`\n]+`")
+# A comment that names a file, and behind it the file's text.
+SHOWN = re.compile(r"<!-- (\S+) -->\n+```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+SECTION = re.compile(
+    r"## (Unreleased|\d+\.\d+\.\d+ - \d{4}-\d\d-\d\d)|### \d{4}-\d\d-\d\d|# Changelog"
+)
+# What a benchmark says, which docs/performance.md keeps.
+MEASURED = re.compile(r"\d (?:GB/s|MB/s|s/GB)|\d \[\d|\bbench:|//testing/bench")
+
+
+def _documents(texts):
+    return {path: text for path, text in texts.items() if path.endswith(".md")}
+
+
+def _line(text, offset):
+    return text.count("\n", 0, offset) + 1
+
+
+def _prose(text):
+    """The text without code, on the lines where it stood."""
+    return FENCE.sub(lambda found: "\n" * found.group().count("\n"), text)
+
+
+def _anchors(text):
+    """The names by which links find a document's headings, as GitHub makes them."""
+    found = {}
+    for title in re.findall(r"^#{1,6} (.+?)\s*$", _prose(text), re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).replace("`", "").lower()
+        name = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+        found[name] = found.get(name, -1) + 1
+    return {n if i == 0 else f"{n}-{i}" for n, count in found.items() for i in range(count + 1)}
+
+
+def broken_links(texts, files):
+    """Links of documents whose file or heading is not there. `files`: all paths, also of what is no text."""
+    documents = _documents(texts)
+    anchors = {path: _anchors(text) for path, text in documents.items()}
+    wrong = []
+    for path, text in documents.items():
+        prose = CODE.sub(lambda found: " " * len(found.group()), _prose(text))
+        for found in LINK.finditer(prose):
+            target, _, anchor = found[1].partition("#")
+            if "://" in target or target.startswith("mailto:"):
+                continue
+            to = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+            to = to if target else path
+            where = f"{path}:{_line(prose, found.start())}: {found[1]}"
+            if to not in files:
+                wrong.append(f"{where}: there is no such file")
+            elif anchor and to in anchors and anchor not in anchors[to]:
+                wrong.append(f"{where}: {to} has no such heading")
+    return wrong
+
+
+def shown_files(texts):
+    """Code blocks that are not what the file has that the comment before them names."""
+    return [
+        f"{path}:{_line(text, found.start())}: the block is not {found[1]} as it is"
+        for path, text in _documents(texts).items()
+        for found in SHOWN.finditer(text)
+        if texts.get(found[1]) != found[2]
+    ]
+
+
+def long_readme(texts):
+    """The README beyond its size, or with figures, which age."""
+    text = texts["README.md"]
+    size = len(text.encode())
+    wrong = []
+    if size > README_BYTES:
+        wrong.append(f"README.md: {size} bytes; at most {README_BYTES}: move the rest to docs")
+    return wrong + [
+        f"README.md:{_line(text, found.start())}: a figure; docs/performance.md has them"
+        for found in MEASURED.finditer(text)
+    ]
+
+
+def changelog_lines(texts):
+    """Sections without a version and a date, changes that are too long, and benchmarks."""
+    wrong = []
+    for line, text in enumerate(texts["CHANGELOG.md"].split("\n"), 1):
+        where = f"CHANGELOG.md:{line}:"
+        if text.startswith("#") and not SECTION.fullmatch(text):
+            wrong.append(f"{where} a section is `## Unreleased`, `## VERSION - DATE` or `### DATE`")
+        if len(text) > CHANGE_CHARACTERS:
+            wrong.append(f"{where} {len(text)} characters; at most {CHANGE_CHARACTERS}")
+        if text and not text.startswith(("#", "- ", "One line a change")):
+            wrong.append(f"{where} one line a change, which begins with `- `")
+        if MEASURED.search(text):
+            wrong.append(f"{where} a figure; docs/performance.md has them")
+    return wrong
+
+
+DOCUMENT_RULES = [changelog_lines, long_readme, shown_files]

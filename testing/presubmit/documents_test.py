@@ -1,0 +1,74 @@
+"""Each rule on documents, on texts that break it and on texts that do not."""
+
+import pytest
+
+from testing.presubmit import documents
+
+# name, a document beside docs/b.md, how many links are broken
+LINKS = [
+    ("a_file", "[b](b.md)", 0),
+    ("a_heading", "[b](b.md#two-words)", 0),
+    ("a_heading_of_its_own", "# Here\n[h](#here)", 0),
+    ("the_second_of_equal_headings", "[b](b.md#again-1)", 0),
+    ("another_folder", "[code](../core/a.h)", 0),
+    ("an_image", "![picture](picture.svg)", 0),
+    ("somewhere_else", "[x](https://example.org/x#y)", 0),
+    ("in_code", "`[x](y)`\n```\n[x](y)\n```", 0),
+    ("no_file", "[c](c.md)", 1),
+    ("no_heading", "[b](b.md#three)", 1),
+    ("no_heading_of_its_own", "[h](#here)", 1),
+    ("a_folder", "[core](../core)", 1),
+    ("two_on_a_line", "[c](c.md) [d](d.md)", 2),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "wrong"), LINKS, ids=[case[0] for case in LINKS])
+def test_links(name, text, wrong):
+    texts = {"docs/a.md": text, "docs/b.md": "# Two `words`\n## Again\n## Again\n", "core/a.h": ""}
+    found = documents.broken_links(texts, {*texts, "docs/picture.svg"})
+    assert len(found) == wrong, found
+
+
+def test_a_broken_link_is_named_with_its_line():
+    (found,) = documents.broken_links({"a.md": "\n```\n\n```\n[c](c.md#x)"}, {"a.md"})
+    assert found == "a.md:5: c.md#x: there is no such file"
+
+
+SHOWN = "<!-- examples/a.py -->\n```python\n{}```\n"
+
+
+@pytest.mark.parametrize(("code", "wrong"), [("a = 1\n", 0), ("a = 2\n", 1), ("a = 1\n\n", 1)])
+def test_shown_files(code, wrong):
+    texts = {"docs/a.md": SHOWN.format(code), "examples/a.py": "a = 1\n"}
+    assert len(documents.shown_files(texts)) == wrong
+
+
+def test_a_shown_file_that_is_not_there():
+    assert len(documents.shown_files({"a.md": SHOWN.format("a = 1\n")})) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [("x" * 8192, 0), ("x" * 8193, 1), ("it moves 4.8 GB/s", 1), ("12 [10, 15]", 1), ("12 MB", 0)],
+)
+def test_long_readme(text, wrong):
+    assert len(documents.long_readme({"README.md": text})) == wrong
+
+
+CHANGES = [
+    ("a_change", "- fix: it works", 0),
+    ("unreleased", "## Unreleased", 0),
+    ("a_release", "## 0.1.0 - 2026-11-22", 0),
+    ("a_day", "### 2026-11-22", 0),
+    ("no_date", "## 0.1.0", 1),
+    ("as_long_as_may_be", "- " + "x" * 198, 0),
+    ("too_long", "- " + "x" * 199, 1),
+    ("no_item", "it works", 1),
+    ("a_benchmark", "- updates run at 12 GB/s", 1),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "wrong"), CHANGES, ids=[case[0] for case in CHANGES])
+def test_changelog_lines(name, text, wrong):
+    found = documents.changelog_lines({"CHANGELOG.md": f"# Changelog\n\n{text}\n"})
+    assert len(found) == wrong, found
