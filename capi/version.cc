@@ -1,3 +1,5 @@
+#include "core/base/version.h"
+
 #include <time.h>
 
 #include <string>
@@ -6,7 +8,7 @@
 #include "capi/waybill.h"
 #include "core/tensor/dtype.h"
 
-const char* waybill_version(void) { return "0.1.0"; }
+const char* waybill_version(void) { return waybill::kVersion; }
 
 uint32_t waybill_abi_version(void) { return WAYBILL_ABI_MAJOR << 16 | WAYBILL_ABI_MINOR; }
 

@@ -120,7 +120,7 @@ typedef struct waybill_worker waybill_worker_t;
 typedef struct waybill_update waybill_update_t;
 typedef struct waybill_snapshot waybill_snapshot_t;
 
-/* Returns the version of the loaded library, such as "0.1.0". The text is static. */
+/* Returns the version of the loaded library: "MAJOR.MINOR.PATCH". The text is static. */
 WAYBILL_API const char* waybill_version(void);
 /* Returns WAYBILL_ABI_MAJOR << 16 | WAYBILL_ABI_MINOR of the loaded library. */
 WAYBILL_API uint32_t waybill_abi_version(void);

@@ -21,7 +21,7 @@ import "C"
 
 import "time"
 
-// Version returns the version of the library that is loaded: "0.1.0".
+// Version returns the version of the library that is loaded: "MAJOR.MINOR.PATCH".
 func Version() string {
 	return C.GoString(C.waybill_version())
 }

@@ -40,17 +40,18 @@ def run(python, code):
 
 
 def test_it_imports_from_where_it_was_installed(environment):
-    file, version = run(environment, "import waybill as w; print(w.__file__); print(w.version())")
+    (file,) = run(environment, "import waybill; print(waybill.__file__)")
     assert Path(file).is_relative_to(environment.parent.parent)
-    assert version == "0.1.0"
 
 
-def test_its_metadata_has_the_version_of_the_library(environment):
+def test_its_metadata_and_its_command_have_the_version_of_the_library(environment, wheel):
     said = run(
         environment,
         "import importlib.metadata as m, waybill; print(m.version('waybill')); print(waybill.version())",
     )
-    assert said[0] == said[1]
+    command = [environment.parent / "waybill", "--version"]
+    told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    assert {*said, told, wheel.stem.split("-")[1]} == {said[1]}
 
 
 def test_it_brings_its_libraries(environment):
@@ -68,7 +69,8 @@ print(*sorted(path for path in after - before if ".so" in path), sep="\\n")
 
 
 def test_no_file_in_it_needs_a_newer_system_than_rhel_9(wheel, environment):
-    assert wheel.stem == "waybill-0.1.0-cp310-abi3-manylinux_2_34_x86_64"
+    name, _, tags = wheel.stem.split("-", 2)
+    assert (name, tags) == ("waybill", "cp310-abi3-manylinux_2_34_x86_64")
     (packages,) = environment.parent.parent.glob("lib/*/site-packages")
     files = elf_files(packages)
     assert packages / "waybill/libwaybill.so.0" in files

@@ -18,7 +18,7 @@ expect() {
   shift
   said=$("$@")
   [ "$said" = "$version" ] || {
-    printf 'built with %s: waybill_version() is "%s", version.bzl says "%s"\n' "$how" "$said" "$version"
+    printf 'built with %s: waybill_version() is "%s", //:version.bzl says "%s"\n' "$how" "$said" "$version"
     exit 1
   }
 }

@@ -102,4 +102,34 @@ def changelog_lines(texts):
     return wrong
 
 
-DOCUMENT_RULES = [changelog_lines, long_readme, shown_files]
+# Where tools want the version in a file of their own: what stands before and behind it.
+VERSIONS = {
+    "bindings/python/pyproject.toml": r'^\[project\]\nname = "waybill"\nversion = "(.*)"$',
+    "bindings/rust/Cargo.toml": r'^\[package\]\nname = "waybill"\nversion = "(.*)"$',
+    "bindings/rust/Cargo.lock": r'^name = "waybill"\nversion = "(.*)"$',
+    # The newest release is of this version, or of one before it.
+    "CHANGELOG.md": r"^## (\d.*) - ",
+}
+
+
+def versions(texts):
+    """Versions that are not the one of version.bzl."""
+    version = re.search(r'^VERSION = "(\d+\.\d+\.\d+)"$', texts["version.bzl"], re.MULTILINE)[1]
+
+    def parts(text):
+        return [int(part) for part in text.split(".")]
+
+    wrong = []
+    for path, pattern in VERSIONS.items():
+        found = re.search(pattern, texts[path], re.MULTILINE)
+        if found is None:
+            wrong.append(f"{path}: no version")
+        elif path == "CHANGELOG.md":
+            if parts(found[1]) > parts(version):
+                wrong.append(f"{path}: {found[1]}; version.bzl has {version}")
+        elif found[1] != version:
+            wrong.append(f"{path}: {found[1]}; version.bzl has {version}")
+    return wrong
+
+
+DOCUMENT_RULES = [changelog_lines, long_readme, shown_files, versions]

@@ -72,3 +72,33 @@ CHANGES = [
 def test_changelog_lines(name, text, wrong):
     found = documents.changelog_lines({"CHANGELOG.md": f"# Changelog\n\n{text}\n"})
     assert len(found) == wrong, found
+
+
+def of_version(version, **others):
+    """The files that have the version; `others` of a file is the version that it has instead."""
+
+    def has(name):
+        return others.get(name, version)
+
+    return {
+        "version.bzl": f'VERSION = "{version}"\n',
+        "bindings/python/pyproject.toml": f'[project]\nname = "waybill"\nversion = "{has("pip")}"\n',
+        "bindings/rust/Cargo.toml": f'[package]\nname = "waybill"\nversion = "{has("cargo")}"\n',
+        "bindings/rust/Cargo.lock": f'[[package]]\nname = "waybill"\nversion = "{has("lock")}"\n',
+        "CHANGELOG.md": f"## Unreleased\n\n## {has('changes')} - 2026-11-22\n",
+    }
+
+
+@pytest.mark.parametrize(
+    ("others", "wrong"),
+    [
+        ({}, 0),
+        ({"pip": "0.9.0"}, 1),
+        ({"cargo": "0.11.0", "lock": "0.11.0"}, 2),
+        ({"changes": "0.9.9"}, 0),
+        ({"changes": "0.10.1"}, 1),
+    ],
+)
+def test_versions(others, wrong):
+    found = documents.versions(of_version("0.10.0", **others))
+    assert len(found) == wrong, found

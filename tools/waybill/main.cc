@@ -6,6 +6,7 @@
 #include <iostream>
 #include <string>
 
+#include "core/base/version.h"
 #include "tools/waybill/commands.h"
 #include "tools/waybill/printable.h"
 
@@ -18,6 +19,7 @@ int Main(int argc, char** argv) {
       "Moves updated model weights from RL trainers to inference workers, shard to shard.\n"
       "Try it: waybill demo");
   app.name("waybill");
+  app.set_version_flag("--version", std::string(waybill::kVersion));
   app.require_subcommand(1);
   waybill::Run run;
   waybill::AddDemoCommand(app, run);

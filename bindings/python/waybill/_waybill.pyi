@@ -9,7 +9,7 @@ ANY_RANK: int
 SLICE_NS: int
 
 def version() -> str:
-    """The version of the library that is loaded: "0.1.0"."""
+    """The version of the library that is loaded: "MAJOR.MINOR.PATCH"."""
 
 def now_ns() -> int: ...
 def dtype_size(dtype: int) -> int: ...

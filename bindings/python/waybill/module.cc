@@ -4,7 +4,7 @@
 
 WAYBILL_ABI3_MODULE(_waybill, "waybill._waybill", module) {
   module.Function<"version", &waybill_version>(
-      "The version of the library that is loaded: \"0.1.0\".");
+      "The version of the library that is loaded: \"MAJOR.MINOR.PATCH\".");
   module.Function<"now_ns", &waybill_now_ns>();
   module.Function<"dtype_size", &waybill_dtype_size, "dtype">();
   module.Function<"dtype_name", &waybill_dtype_name, "dtype">();

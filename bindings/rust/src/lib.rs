@@ -42,7 +42,7 @@ pub use stream::Events;
 pub use trainer::{CudaEvent, PublishOptions, Trainer, TrainerOptions, Update};
 pub use worker::{Ask, Mode, Snapshot, Worker, WorkerOptions, WorkerState};
 
-/// The version of the library that is loaded: `"0.1.0"`.
+/// The version of the library that is loaded: `"MAJOR.MINOR.PATCH"`.
 pub fn version() -> &'static str {
     // SAFETY: The text is static.
     unsafe { ffi::static_text(ffi::waybill_version()) }
