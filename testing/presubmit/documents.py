@@ -3,13 +3,12 @@
 import posixpath
 import re
 
+from tools.documentation.links import links, without_blocks
+
 # The README is for somebody who has five minutes.
 README_BYTES = 8192
 CHANGE_CHARACTERS = 200
 
-FENCE = re.compile(r"^(`{3,})(\w*)[^\n]*\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
-LINK = re.compile(r"\[[^\]\[]*(?:\[[^\]]*\][^\]\[]*)*\]\(([^)\s]+)\)")
-CODE = re.compile(r"``.+?``|`[^`\n]+`")
 # A comment that names a file, and behind it the file's text.
 SHOWN = re.compile(r"<!-- (\S+) -->\n+```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SECTION = re.compile(
@@ -27,15 +26,10 @@ def _line(text, offset):
     return text.count("\n", 0, offset) + 1
 
 
-def _prose(text):
-    """The text without code, on the lines where it stood."""
-    return FENCE.sub(lambda found: "\n" * found.group().count("\n"), text)
-
-
 def _anchors(text):
     """The names by which links find a document's headings, as GitHub makes them."""
     found = {}
-    for title in re.findall(r"^#{1,6} (.+?)\s*$", _prose(text), re.MULTILINE):
+    for title in re.findall(r"^#{1,6} (.+?)\s*$", without_blocks(text), re.MULTILINE):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).replace("`", "").lower()
         name = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
         found[name] = found.get(name, -1) + 1
@@ -48,14 +42,11 @@ def broken_links(texts, files):
     anchors = {path: _anchors(text) for path, text in documents.items()}
     wrong = []
     for path, text in documents.items():
-        prose = CODE.sub(lambda found: " " * len(found.group()), _prose(text))
-        for found in LINK.finditer(prose):
-            target, _, anchor = found[1].partition("#")
-            if "://" in target or target.startswith("mailto:"):
-                continue
+        for line, link in links(text):
+            target, _, anchor = link.partition("#")
             to = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
             to = to if target else path
-            where = f"{path}:{_line(prose, found.start())}: {found[1]}"
+            where = f"{path}:{line}: {link}"
             if to not in files:
                 wrong.append(f"{where}: there is no such file")
             elif anchor and to in anchors and anchor not in anchors[to]:
