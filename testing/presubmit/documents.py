@@ -1,9 +1,11 @@
 """Rules on documents: each gets all texts, path -> text, and tells what is wrong."""
 
+import ast
 import posixpath
 import re
+import textwrap
 
-from tools.documentation.links import links, without_blocks
+from tools.documentation.links import blocks, links, without_blocks
 
 # The README is for somebody who has five minutes.
 README_BYTES = 8192
@@ -62,6 +64,32 @@ def shown_files(texts):
         for found in SHOWN.finditer(text)
         if texts.get(found[1]) != found[2]
     ]
+
+
+def broken_code(texts):
+    """Blocks of Python that do not parse, and lines that call `waybill` by a command or an option that it lacks."""
+    sources = "".join(t for path, t in texts.items() if re.match(r"tools/waybill/\w+\.cc$", path))
+    commands = set(re.findall(r'add_subcommand\(\s*"([\w-]+)"', sources))
+    wrong = []
+    for path, text in _documents(texts).items():
+        for language, code, line in blocks(text):
+            if language == "python":
+                try:
+                    ast.parse(textwrap.dedent(code).replace(">>> ", ""))
+                except SyntaxError as error:
+                    wrong.append(f"{path}:{line + (error.lineno or 0)}: {error.msg}")
+            elif language in ("", "sh"):
+                for number, it in enumerate(code.split("\n"), line + 1):
+                    for command, rest in re.findall(r"(?:^|\s)waybill ([a-z][\w-]*)([^#\n]*)", it):
+                        where = f"{path}:{number}: waybill {command}"
+                        if command not in commands:
+                            wrong.append(f"{where}: there is no such command")
+                        wrong += [
+                            f"{where}: {option}: there is no such option"
+                            for option in re.findall(r"(?:^|\s)(--[\w-]+)", rest)
+                            if option != "--help" and not re.search(rf'"{option}[",]', sources)
+                        ]
+    return wrong
 
 
 def long_readme(texts):
@@ -123,4 +151,4 @@ def versions(texts):
     return wrong
 
 
-DOCUMENT_RULES = [changelog_lines, long_readme, shown_files, versions]
+DOCUMENT_RULES = [broken_code, changelog_lines, long_readme, shown_files, versions]

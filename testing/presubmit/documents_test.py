@@ -47,6 +47,28 @@ def test_a_shown_file_that_is_not_there():
     assert len(documents.shown_files({"a.md": SHOWN.format("a = 1\n")})) == 1
 
 
+CODE = [
+    ("python", "python", "async for event in worker:\n    pass", 0),
+    ("no_python", "python", "def f(:", 1),
+    ("a_command", "", "waybill status --lanes  # --colours", 0),
+    ("a_command_in_a_line", "sh", "$ nice waybill status", 0),
+    ("no_command", "", "waybill fly", 1),
+    ("no_option", "", "waybill status --colours", 1),
+    ("a_file", "", "pip install waybill-1.whl", 0),
+    ("another_language", "text", "waybill fly", 0),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "language", "code", "wrong"), CODE, ids=[case[0] for case in CODE]
+)
+def test_broken_code(name, language, code, wrong):
+    source = 'app.add_subcommand("status", "Shows");\ncommand->add_flag("--lanes", lanes);'
+    texts = {"a.md": f"```{language}\n{code}\n```\n", "tools/waybill/status.cc": source}
+    found = documents.broken_code(texts)
+    assert len(found) == wrong, found
+
+
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [("x" * 8192, 0), ("x" * 8193, 1), ("it moves 4.8 GB/s", 1), ("12 [10, 15]", 1), ("12 MB", 0)],

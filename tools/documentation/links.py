@@ -1,4 +1,4 @@
-"""Where a Markdown document links to."""
+"""What a Markdown document shows, and where it links to."""
 
 import re
 
@@ -10,6 +10,12 @@ _LINK = re.compile(r"\[[^\]\[]*(?:\[[^\]]*\][^\]\[]*)*\]\(([^)\s]+)\)")
 def without_blocks(text):
     """Returns the text without blocks of code; every line stands where it stood."""
     return _FENCE.sub(lambda found: "\n" * found.group().count("\n"), text)
+
+
+def blocks(text):
+    """Yields (language, code, line) of each block of code; it stands after that line."""
+    for found in _FENCE.finditer(text):
+        yield found[2], found[3], text.count("\n", 0, found.start()) + 1
 
 
 def links(text):
