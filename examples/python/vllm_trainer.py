@@ -15,7 +15,7 @@ from waybill.integrations.vllm import HTTPClient, WaybillInit
 
 
 def main(name, controller, server, steps=3):
-    dist.init_process_group("gloo")
+    dist.init_process_group()
     model = AutoModelForCausalLM.from_pretrained(name)
     fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
@@ -24,7 +24,7 @@ def main(name, controller, server, steps=3):
         WaybillInit(controller), client=HTTPClient(server), source=ModuleSource(model)
     )
     for _ in range(steps):
-        tokens = torch.randint(1000, (2, 32))  # In the place of your rollouts.
+        tokens = torch.randint(1000, (2, 32), device=model.device)  # In the place of rollouts.
         model(tokens, labels=tokens).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
