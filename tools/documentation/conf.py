@@ -13,3 +13,4 @@ myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
 suppress_warnings = ["misc.highlighting_failure", "myst.header"]
 pygments_style = "friendly"
+highlight_language = "none"  # Of blocks that name none.
