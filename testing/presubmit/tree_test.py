@@ -9,6 +9,7 @@ from testing.presubmit.documents import DOCUMENT_RULES, broken_links
 from testing.presubmit.layers import layer_violations
 from testing.presubmit.source_rules import SOURCE_RULES, types_defined_twice
 from tools.build_rules.source_tree import source_files
+from tools.documentation.pages import INDEX, PARTS
 
 ROOT = Path("WORKSPACE").resolve().parent
 
@@ -51,6 +52,14 @@ def test_documents(texts, rule):
 
 def test_links_of_documents(texts):
     say(broken_links(texts, set(source_files(ROOT))))
+
+
+def test_the_site_has_the_pages_that_it_lists(texts):
+    pages = [INDEX, *(page for part in PARTS.values() for page in part)]
+    written = {page for page in pages if page.startswith("reference/")} | {"packages.md"}
+    for page in {*pages} - written:
+        path = page if page.endswith(".md") else f"{page}/README.md"
+        assert path in texts, f"tools/documentation/pages.py lists {page}, which is not there"
 
 
 def test_every_test_is_in_a_target(texts):

@@ -20,7 +20,8 @@ PYTHON_MODULES = [
     "waybill.integrations.ray",
 ]
 
-# The parts of the site, in order. A folder stands for its README and the pages beside it.
+# The parts of the site, in order. A folder stands for its README and the pages beside it; the other pages that are in no
+# document are written here.
 PARTS = {
     "Use it": [
         "docs/quickstart.md",
